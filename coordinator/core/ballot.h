@@ -1,0 +1,31 @@
+// StepBallot: the few numbers that the ranks of a trainer agree on in every step, merged by the
+// step's small all-reduce. Its completion is the round. Everything that must happen on all ranks in
+// the same round is derived from the merged ballot, so no rank can differ. Pure values.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <type_traits>
+
+#include "coordinator/core/units.h"
+
+namespace cox {
+
+struct StepBallot {
+  double loss_sum = 0;  // weight x mean loss
+  double weight = 0;    // samples (or tokens) behind loss_sum and the gradients
+  std::uint64_t samples = 0;
+  std::uint64_t nonfinite_ranks = 0;   // ranks whose loss was not finite
+  std::uint64_t plan_held_min = 0;     // newest plan number that every rank holds
+  std::uint64_t round_closed_min = 0;  // 1 = this rank's last control round is over
+  std::uint64_t stop_max = 0;          // 1 = somebody was asked to stop (SIGTERM, end of job)
+  std::uint64_t fingerprint_min = 0;   // of what must be equal (step, cursor, active plan) ...
+  std::uint64_t fingerprint_max = 0;   // ... so min != max shows a divergence
+};
+static_assert(std::is_trivially_copyable_v<StepBallot>);
+
+// Adds sums, takes minima and maxima. Sums are added as written: into + from, so that a fold over
+// ascending ranks gives the same bits on every rank.
+void merge_into(StepBallot& into, const StepBallot& from);
+
+}  // namespace cox

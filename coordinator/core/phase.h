@@ -1,0 +1,41 @@
+// The parts of a training step that time is booked on. `host` is coordinator work done on rank 0,
+// kept apart so that rank 0 is not blamed for it. `other` is what remains of the step's wall time.
+// Values are part of the wire format and of the run directory: never renumber.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace cox {
+
+enum class Phase : std::uint8_t {
+  data = 0,
+  forward = 1,
+  backward = 2,
+  compute = 3,  // for loops that do not tell forward from backward
+  communication = 4,
+  optimizer = 5,
+  other = 6,
+  host = 7,
+};
+
+inline constexpr std::size_t kPhases = 8;
+
+inline constexpr std::array<std::string_view, kPhases> kPhaseNames = {
+    "data", "forward", "backward", "compute", "communication", "optimizer", "other", "host"};
+
+constexpr std::string_view to_string(Phase phase) {
+  return kPhaseNames[static_cast<std::size_t>(phase)];
+}
+
+// Seconds per phase of one rank over one reporting interval.
+using PhaseSeconds = std::array<float, kPhases>;
+
+// What a rank spends on its own work: everything but waiting for others and rank 0's hosting.
+constexpr bool is_own_work(Phase phase) {
+  return phase != Phase::communication && phase != Phase::host;
+}
+
+}  // namespace cox

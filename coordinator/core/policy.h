@@ -1,0 +1,91 @@
+// The seam for policies. A policy is a pure function: from what is known about a round and the
+// state it kept, to proposals with reasons and its next state. It never writes the plan, reads no
+// clock and draws no randomness, so the journal can run it again. Decide owns the states and calls
+// policies one after another on the coordinator's thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "coordinator/core/config.h"
+#include "coordinator/core/history.h"
+#include "coordinator/core/job.h"
+#include "coordinator/core/plan.h"
+#include "coordinator/core/reason.h"
+#include "coordinator/core/summary.h"
+
+namespace cox {
+
+struct SetPrecision {
+  BlockId block{};
+  Precision precision = Precision::fp32;
+};
+struct SetActions {  // replaces classes and their membership as a whole
+  std::vector<std::vector<MemoryAction>> classes;
+  std::vector<ClassId> rank_class;
+};
+struct SetShares {
+  std::vector<std::uint32_t> shares;  // empty = even
+};
+struct SetCadence {
+  std::uint32_t steps = 1;
+};
+struct SetScaler {
+  ScalerRules rules{};
+};
+struct HoldUntil {
+  RoundId round{};
+};
+struct RollBack {
+  RoundId before_round{};
+};
+using PlanChange =
+    std::variant<SetPrecision, SetActions, SetShares, SetCadence, SetScaler, HoldUntil, RollBack>;
+
+// One change and why. `reason.outcome` is set by Decide.
+struct Proposal {
+  PlanChange change;
+  Reason reason;
+};
+
+// What a policy remembers between rounds. Numbers only, so that it is journalled, saved and
+// restored without knowing the policy; `version` lets a policy refuse what it cannot read.
+struct PolicyState {
+  std::uint32_t version = 0;  // 0 = fresh
+  std::vector<double> values;
+  friend bool operator==(const PolicyState&, const PolicyState&) = default;
+};
+
+// What a policy may look at. References are valid during the call only.
+struct PolicyInput {
+  const JobFacts& job;
+  const Config& config;
+  const Plan& plan;  // the newest published one
+  const StepSignals& signals;
+  const StepSummary& summary;
+  const History& history;  // without this round
+};
+
+struct PolicyOutput {
+  std::vector<Proposal> proposals;
+  std::vector<Reason> findings;  // what it saw without proposing anything
+  PolicyState state;
+};
+
+class Policy {
+ public:
+  virtual ~Policy() = default;
+  virtual PolicyKind kind() const = 0;
+  virtual std::string_view name() const = 0;  // stable; the key of its saved state and its mode
+  // Requires: `state` is fresh or was returned by an earlier call of the same policy; a state of
+  // another world size or version counts as fresh. Linear in the number of ranks.
+  virtual PolicyOutput propose(const PolicyInput& input, PolicyState state) const = 0;
+};
+
+// In the order in which Decide asks them.
+using PolicySet = std::vector<std::shared_ptr<const Policy>>;
+
+}  // namespace cox

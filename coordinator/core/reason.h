@@ -1,0 +1,86 @@
+// Reason: why something changed, or why it did not. Every proposal, veto and clamp leaves one; the
+// journal keeps them, metrics count them by code, the status page shows their sentence. Plain
+// value.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "coordinator/core/phase.h"
+#include "coordinator/core/units.h"
+
+namespace cox {
+
+// The policies in the order in which Decide asks them. Values are written to journals: never
+// renumber. `none` marks reasons of Decide itself.
+enum class PolicyKind : std::uint8_t {
+  none = 0,
+  guard = 1,
+  loss_scale = 2,
+  precision = 3,
+  memory = 4,
+  stragglers = 5,
+  shares = 6,
+  cadence = 7,
+  custom = 8,  // registered by the user
+};
+std::string_view to_string(PolicyKind kind);
+
+// What became of the thing that the sentence speaks of.
+enum class Outcome : std::uint8_t {
+  unspecified = 0,
+  changed = 1,    // in the plan that goes out
+  unchanged = 2,  // looked at, and nothing needed to change
+  observed = 3,   // would have changed it, but the policy only observes
+  vetoed = 4,     // held back by another rule (hold, plan in flight, user override)
+  clamped = 5,    // changed, but less than asked for
+  reported = 6,   // a finding; no knob belongs to it
+};
+std::string_view to_string(Outcome outcome);
+
+// For machines. Written to journals and metric labels: never renumber, append only.
+enum class ReasonCode : std::uint16_t {
+  unspecified = 0,
+  // Decide
+  plan_in_flight = 1,
+  hold_in_force = 2,
+  not_capable = 3,
+  invalid_proposal = 4,
+  override_applied = 5,
+  full_plan_resent = 6,
+  ranks_missing = 7,
+  nobody_applies_plans = 8,
+  restored_at_other_world_size = 9,
+  policy_failed = 10,
+  // guard
+  nonfinite_step = 20,
+  nonfinite_streak = 21,
+  loss_spike = 22,
+  rollback_limit = 23,
+  guard_recovered = 24,
+  // stragglers
+  straggler_found = 40,
+  straggler_gone = 41,
+  straggler_phase_moved = 42,
+  // shares
+  shares_forced = 60,
+  // user code
+  custom = 1000,
+};
+std::string_view to_string(ReasonCode code);
+
+struct Reason {
+  PolicyKind policy = PolicyKind::none;
+  ReasonCode code = ReasonCode::unspecified;
+  Outcome outcome = Outcome::unspecified;
+  RoundId round{};
+  RankId rank{-1};          // the rank it is about; -1 = all or none
+  std::int32_t block = -1;  // the block it is about; -1 = all or none
+  std::string text;         // a sentence with numbers, for people
+
+  friend bool operator==(const Reason&, const Reason&) = default;
+};
+
+}  // namespace cox

@@ -1,0 +1,102 @@
+// RankSignal: what one rank reports about itself since its last report; the first stage of the
+// flow. Fixed size, trivially copyable, so that a plain gather or a copy into a mailbox moves it.
+// Written by the training thread of one rank, read by the coordinator. Values, no ownership.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "coordinator/core/phase.h"
+#include "coordinator/core/status.h"
+#include "coordinator/core/units.h"
+
+namespace cox {
+
+// Flag bits of a signal. Part of the wire format: never renumber.
+enum class SignalFlag : std::uint16_t {
+  nonfinite_loss = 1 << 0,
+  nonfinite_gradient = 1 << 1,
+  step_skipped = 1 << 2,
+  finished = 1 << 3,          // no samples left; joins rounds with weight zero
+  watching = 1 << 4,          // no reduction of ours on this rank: it applies no plans
+  full_plan_wanted = 1 << 5,  // a mask was damaged or its base is unknown here
+  rolled_back = 1 << 6,
+};
+
+enum class FragmentKind : std::uint16_t { none = 0, block_profile = 1 };
+
+// 64 bytes of slow-changing data riding on a signal.
+struct Fragment {
+  FragmentKind kind = FragmentKind::none;
+  std::uint16_t size = 0;  // bytes of payload in use, <= 60
+  std::array<std::byte, 60> payload{};
+};
+
+struct RankSignal {
+  static constexpr std::uint32_t kMagic = 0x31584F43;  // "COX1"
+  static constexpr std::uint16_t kVersion = 1;
+
+  std::uint32_t magic = kMagic;
+  std::uint16_t version = kVersion;
+  std::uint16_t flags = 0;  // SignalFlag bits
+  RankId rank{};
+  std::uint32_t incarnation = 0;  // of the job; another one's signals are foreign
+  RoundId round{};                // the newest round that this report covers
+  StepId step{};
+  std::uint64_t plan_held = 0;         // number of the newest plan held whole
+  std::uint64_t plan_applied = 0;      // number of the plan in force during `round`
+  double loss = 0;                     // this rank's weighted mean over the covered rounds
+  double weight = 0;                   // sum of the weights of those means (samples or tokens)
+  double gradient_norm = 0;            // L2 norm of the averaged gradient; NaN when not measured
+  double wall_seconds = 0;             // since the last report
+  PhaseSeconds phase_seconds{};        // since the last report
+  std::uint32_t rounds = 0;            // rounds covered since the last report
+  std::uint32_t samples = 0;           // trained on since the last report
+  std::uint32_t nonfinite_values = 0;  // in this rank's gradients before reduction
+  std::uint32_t control_errors = 0;    // damaged frames and the like, since the start
+  std::uint64_t tokens = 0;
+  std::uint64_t memory_used_bytes = 0;
+  std::uint64_t memory_peak_bytes = 0;   // high water since the last report
+  std::uint64_t memory_limit_bytes = 0;  // 0 = unknown
+  Fragment fragment{};
+  std::array<std::byte, 28> reserved{};
+  std::uint32_t checksum = 0;  // set by seal()
+
+  bool has(SignalFlag flag) const { return (flags & static_cast<std::uint16_t>(flag)) != 0; }
+  void set(SignalFlag flag) { flags |= static_cast<std::uint16_t>(flag); }
+};
+
+static_assert(sizeof(RankSignal) == 256);
+static_assert(std::is_trivially_copyable_v<RankSignal>);
+
+// Writes the checksum; the last thing done to a signal before it leaves its rank.
+void seal(RankSignal& signal);
+
+// data_loss when magic, version, checksum or size fields are not those of a sealed signal.
+Status check(const RankSignal& signal);
+
+// Folds `later` into `earlier`: sums what adds up (seconds, samples, rounds), takes maxima of high
+// waters, weighs losses, keeps the later ids. Used while a rank's report cannot leave yet.
+RankSignal merge_reports(const RankSignal& earlier, const RankSignal& later);
+
+// What a block costs on a rank; one per fragment. Sent when first measured and when shapes change.
+struct BlockProfile {
+  BlockId block{};
+  std::uint16_t blocks = 0;       // in the model
+  std::array<char, 24> name{};    // NUL-padded, cut at 24 bytes (its end is kept)
+  std::uint32_t parameters = 0;   // elements, saturating
+  std::uint64_t saved_bytes = 0;  // kept by autograd for the backward pass
+  float forward_seconds = 0;
+  float backward_seconds = 0;
+  float boundary_kib = 0;  // inputs and outputs
+};
+static_assert(sizeof(BlockProfile) <= sizeof(Fragment::payload));
+static_assert(std::is_trivially_copyable_v<BlockProfile>);
+
+Fragment make_fragment(const BlockProfile& profile);
+// data_loss when the fragment is of another kind or size, or its fields are out of range.
+Result<BlockProfile> read_block_profile(const Fragment& fragment);
+
+}  // namespace cox

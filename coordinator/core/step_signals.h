@@ -1,0 +1,49 @@
+// StepSignals: everything the coordinator knows about one round, sorted and judged. Reports that
+// are missing, duplicate, stale, damaged or foreign are data here, not crashes; only fresh and
+// valid reports reach a decision. An input of Decide and therefore journalled whole. Plain values.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "coordinator/core/evidence.h"
+#include "coordinator/core/signal.h"
+#include "coordinator/core/units.h"
+
+namespace cox {
+
+enum class ReportFault : std::uint8_t {
+  unspecified = 0,
+  missing = 1,    // no report for this round
+  duplicate = 2,  // a second report for the same round; the first one counts
+  stale = 3,      // a report of an earlier round
+  damaged = 4,    // magic, version, checksum or size wrong
+  foreign = 5,    // another incarnation, or a rank outside the world
+};
+std::string_view to_string(ReportFault fault);
+
+struct FaultyReport {
+  RankId rank{};  // -1 when the report is too damaged to say
+  ReportFault fault = ReportFault::unspecified;
+  RoundId round{};  // the round that the report named
+  friend bool operator==(const FaultyReport&, const FaultyReport&) = default;
+};
+
+struct StepSignals {
+  RoundId round{};
+  UnixTime now{};
+  std::vector<RankSignal> reports;      // fresh and valid, ascending ranks, at most one a rank
+  std::vector<FaultyReport> faults;     // sorted by rank, then fault
+  std::vector<BlockEvidence> evidence;  // merged over ranks; one per block, or empty
+};
+
+// Sorts `received` (in any order, from anybody) into the signals of `round`. A report is fresh when
+// it covers `round` or a later one. Ranks of the world without a fresh report are `missing`.
+StepSignals collect(RoundId round, std::uint32_t incarnation, std::int32_t world_size,
+                    std::span<const RankSignal> received, std::vector<BlockEvidence> evidence,
+                    UnixTime now);
+
+}  // namespace cox

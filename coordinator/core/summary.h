@@ -1,0 +1,67 @@
+// StepSummary: one round seen over all ranks. The stage between StepSignals and Decide; everything
+// that telemetry shows about ranks comes from here, so its size does not grow with their number.
+// Only finite values enter statistics; the others are counted. Pure.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "coordinator/core/step_signals.h"
+
+namespace cox {
+
+// Spread of one quantity over the ranks that reported a finite value. All zero when none did.
+struct Spread {
+  double min = 0;
+  double median = 0;  // of an even count: the mean of the two in the middle
+  double p95 = 0;     // linear interpolation at 0.95 (n - 1)
+  double max = 0;
+  RankId rank_of_max{-1};  // the lowest one on ties
+  std::int32_t count = 0;
+};
+
+// A rank that worked longest in this round. slowdown_ratio = own seconds / median own seconds.
+struct WorstRank {
+  RankId rank{-1};
+  Phase phase = Phase::other;  // where it lost most against the median of that phase
+  double own_seconds = 0;
+  double slowdown_ratio = 1;
+};
+
+inline constexpr std::size_t kWorstRanks = 5;
+
+struct StepSummary {
+  RoundId round{};
+  StepId step{};  // the largest reported
+  UnixTime now{};
+  std::int32_t reporting = 0;  // fresh reports
+  std::int32_t missing = 0;
+  std::int32_t finished = 0;
+  std::int32_t watching = 0;
+  std::uint32_t rounds = 0;  // largest number of rounds that one report covers
+
+  std::array<Spread, kPhases> phases{};  // seconds per covered round
+  Spread own_seconds{};                  // per covered round: work without waiting (is_own_work)
+  Spread wall_seconds{};                 // per covered round
+  Spread memory_used_ratio{};            // of the limit, where one is known
+  std::vector<WorstRank> worst;          // <= kWorstRanks, slowest first; ties to lower ranks
+
+  double loss = 0;           // weighted mean over ranks with a finite loss; NaN when there is none
+  double gradient_norm = 0;  // largest finite one reported; NaN when none
+  std::int32_t nonfinite_ranks = 0;  // nonfinite loss or gradient
+  RankId first_nonfinite_rank{-1};
+  std::int32_t skipped_ranks = 0;  // reported step_skipped
+  std::int32_t rolled_back_ranks = 0;
+  std::uint64_t samples = 0;
+  std::uint64_t tokens = 0;
+  std::uint64_t memory_peak_bytes = 0;  // largest over ranks
+
+  std::uint64_t plan_held_min = 0;     // over fresh reports of ranks that apply plans
+  std::uint64_t plan_applied_max = 0;  // agreed, hence a proof that all hold it
+  bool full_plan_wanted = false;
+};
+
+StepSummary summarize(const StepSignals& signals);
+
+}  // namespace cox

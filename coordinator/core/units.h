@@ -1,0 +1,49 @@
+// Strong types for the numbers that must not be mixed up: a rank is not a step, a step is not a
+// round. Trivially copyable, ordered, hashable through value().
+//
+// Round: one completed step reduction, the clock that all ranks share. Rounds never repeat.
+// Step: the trainer's count of optimizer steps. It goes back after a rollback.
+#pragma once
+
+#include <chrono>
+#include <compare>
+#include <cstdint>
+
+namespace cox {
+
+template <class Tag, class Rep>
+class StrongId {
+ public:
+  using rep = Rep;
+  constexpr StrongId() = default;
+  constexpr explicit StrongId(Rep value) : value_(value) {}
+  constexpr Rep value() const { return value_; }
+  constexpr StrongId next() const { return StrongId(value_ + 1); }
+  friend constexpr auto operator<=>(StrongId, StrongId) = default;
+
+ private:
+  Rep value_ = 0;
+};
+
+using RankId = StrongId<struct RankTag, std::int32_t>;
+using NodeId = StrongId<struct NodeTag, std::int32_t>;
+using BlockId = StrongId<struct BlockTag, std::uint16_t>;
+using RoundId = StrongId<struct RoundTag, std::uint64_t>;
+using StepId = StrongId<struct StepTag, std::uint64_t>;
+using ClassId = StrongId<struct ClassTag, std::uint16_t>;  // a class of ranks with equal actions
+
+using Seconds = std::chrono::duration<double>;
+using Nanoseconds = std::chrono::nanoseconds;
+
+// Wall-clock time since the Unix epoch. Passed in, never read, by everything under coordinator/core
+// and coordinator/policies.
+struct UnixTime {
+  double seconds = 0;
+  friend constexpr auto operator<=>(UnixTime, UnixTime) = default;
+};
+
+inline constexpr RankId kRoot{0};  // hosts the coordinator
+inline constexpr std::int32_t kMaxRanks = 1 << 20;
+inline constexpr std::size_t kMaxBlocks = 1024;
+
+}  // namespace cox

@@ -1,0 +1,76 @@
+// Communicator: the seam between Coxswain and what moves bytes between ranks: `loopback` (ranks are
+// threads), `mpi`, later `nccl`. Every operation is collective over the communicator's ranks,
+// non-blocking and polled: start_* returns a Request at once, test() moves it on. All ranks must
+// start the same operations in the same order with the same sizes; loopback checks that, MPI would
+// hang. Buffers must stay valid and untouched until test() says done.
+//
+// Thread rule: one thread of a rank uses its communicators (MPI_THREAD_FUNNELED). Nothing here
+// blocks; wait() (wait.h) polls. No allocation once as many requests were in flight as ever will
+// be.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "coordinator/core/status.h"
+#include "coordinator/core/units.h"
+#include "coordinator/transport/reduction.h"
+#include "coordinator/transport/shared_segment.h"
+
+namespace cox::transport {
+
+// Handle of one operation in flight; belongs to the communicator that returned it.
+struct Request {
+  static constexpr std::uint32_t kNone = ~0u;
+  std::uint32_t slot = kNone;
+  std::uint32_t generation = 0;
+  bool active() const { return slot != kNone; }
+};
+
+enum class Progress : std::uint8_t { pending, done };
+
+using ConstBytes = std::span<const std::byte>;
+using Bytes = std::span<std::byte>;
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+
+  virtual RankId rank() const = 0;
+  virtual std::int32_t size() const = 0;
+  // Ranks of this communicator that run on this rank's node, this one included.
+  virtual std::int32_t ranks_on_node() const = 0;
+  virtual const char* kind() const = 0;  // "loopback", "mpi"
+
+  // Root receives size() x send.size() bytes in rank order; `receive` is ignored elsewhere.
+  virtual Result<Request> start_gather(ConstBytes send, Bytes receive, RankId root) = 0;
+  // Every rank gives a buffer of the same size; root's is copied to all.
+  virtual Result<Request> start_broadcast(Bytes buffer, RankId root) = 0;
+  // Every rank receives size() x send.size() bytes in rank order.
+  virtual Result<Request> start_all_gather(ConstBytes send, Bytes receive) = 0;
+  // In place. The result has the bits of ((rank0 + rank1) + rank2) + ... on every rank, whatever
+  // path or timing. Requires: buffer.size() is a multiple of reduction.element_bytes.
+  virtual Result<Request> start_all_reduce(Bytes buffer, const Reduction& reduction) = 0;
+  // In place into root's buffer only, in the same order; other buffers are left as they were.
+  virtual Result<Request> start_reduce(Bytes buffer, const Reduction& reduction, RankId root) = 0;
+  // Rank r receives the reduction of the r-th of size() equal parts of `send`.
+  virtual Result<Request> start_reduce_scatter(ConstBytes send, Bytes receive,
+                                               const Reduction& reduction) = 0;
+
+  // Moves all of this communicator's requests on. After `done` (or an error) the request is reset
+  // to inactive and its buffers are free. An error is final for the request.
+  virtual Result<Progress> test(Request& request) = 0;
+
+  // Collective and blocking (start-up only). `color` groups ranks; ranks keep their order.
+  virtual Result<std::unique_ptr<Communicator>> split(std::int32_t color) = 0;
+  virtual Result<std::unique_ptr<Communicator>> duplicate() = 0;
+  // Ranks that share memory with this one, in rank order.
+  virtual Result<std::unique_ptr<Communicator>> split_by_node() = 0;
+  // Collective, start-up only, on a communicator whose ranks share a node: zeroed memory seen by
+  // all of them. resource_exhausted on every rank when one of them cannot have it.
+  virtual Result<SharedSegment> shared_segment(std::size_t bytes) = 0;
+};
+
+}  // namespace cox::transport

@@ -1,0 +1,39 @@
+// Reduction: how two equally long arrays of elements become one. A plain function pointer, so that
+// any value type with a merge can be reduced by any transport. Pure.
+#pragma once
+
+#include <cstddef>
+#include <cstring>
+#include <type_traits>
+
+namespace cox::transport {
+
+struct Reduction {
+  std::size_t element_bytes = 0;
+  // into[i] = into[i] (+) from[i] for `count` elements; arrays are aligned for the element type.
+  void (*apply)(std::byte* into, const std::byte* from, std::size_t count) = nullptr;
+};
+
+// Built-in ones.
+Reduction sum_f32();
+Reduction sum_f64();
+Reduction sum_u64();
+Reduction min_u64();
+Reduction max_u64();
+
+// For a value type T with `void merge_into(T&, const T&)` found by ADL, e.g. StepBallot.
+template <class T>
+Reduction merging() {
+  static_assert(std::is_trivially_copyable_v<T>);
+  return {sizeof(T), [](std::byte* into, const std::byte* from, std::size_t count) {
+            for (std::size_t i = 0; i < count; ++i) {
+              T a, b;
+              std::memcpy(&a, into + i * sizeof(T), sizeof(T));
+              std::memcpy(&b, from + i * sizeof(T), sizeof(T));
+              merge_into(a, b);
+              std::memcpy(into + i * sizeof(T), &a, sizeof(T));
+            }
+          }};
+}
+
+}  // namespace cox::transport
