@@ -1,0 +1,15 @@
+# Finds what the chosen parts need. Nothing is downloaded here: scripts/bootstrap installs.
+if(COX_CORE_ONLY)
+  return()
+endif()
+
+find_package(Threads REQUIRED)
+find_package(Protobuf 3.21 REQUIRED)
+find_package(prometheus-cpp CONFIG REQUIRED)
+find_package(civetweb CONFIG REQUIRED)
+if(COX_WITH_MPI)
+  find_package(MPICH REQUIRED)
+endif()
+if(COX_WITH_TORCH)
+  find_package(LibTorch REQUIRED)
+endif()

@@ -1,0 +1,29 @@
+# The installed package: find_package(coxswain CONFIG), headers under include/coxswain.
+# `#include <coxswain/session.h>` and `#include "coordinator/core/plan.h"` both work for a consumer.
+include(CMakePackageConfigHelpers)
+
+set(_cox_package "${CMAKE_INSTALL_LIBDIR}/cmake/coxswain")
+set(_cox_headers "${CMAKE_INSTALL_INCLUDEDIR}/coxswain")
+
+if(EXISTS "${PROJECT_SOURCE_DIR}/sdk/include/coxswain" AND COX_WITH_TORCH)
+  install(DIRECTORY sdk/include/coxswain/ DESTINATION "${_cox_headers}" FILES_MATCHING PATTERN "*.h")
+endif()
+foreach(folder core policies planner sim wire transport runtime)
+  if(TARGET coxswain_${folder})
+    install(DIRECTORY coordinator/${folder}/ DESTINATION "${_cox_headers}/coordinator/${folder}"
+      FILES_MATCHING PATTERN "*.h")
+  endif()
+endforeach()
+if(TARGET coxswain_metrics)
+  install(DIRECTORY metrics/ DESTINATION "${_cox_headers}/metrics" FILES_MATCHING PATTERN "*.h")
+endif()
+
+configure_package_config_file(cmake/coxswainConfig.cmake.in coxswainConfig.cmake
+  INSTALL_DESTINATION "${_cox_package}" NO_SET_AND_CHECK_MACRO)
+write_basic_package_version_file(coxswainConfigVersion.cmake COMPATIBILITY SameMajorVersion)
+install(EXPORT coxswainTargets NAMESPACE coxswain:: DESTINATION "${_cox_package}")
+install(FILES
+  "${CMAKE_CURRENT_BINARY_DIR}/coxswainConfig.cmake"
+  "${CMAKE_CURRENT_BINARY_DIR}/coxswainConfigVersion.cmake"
+  cmake/FindMPICH.cmake cmake/FindLibTorch.cmake cmake/libtorch-version
+  DESTINATION "${_cox_package}")

@@ -1,0 +1,81 @@
+# How every target of this project is made.
+#
+#   cox_library(wire SOURCES mask.cc ... PUBLIC_LINK coxswain::core PRIVATE_LINK protobuf::libprotobuf)
+#       coxswain_wire, known as coxswain::wire, exported and installed. Includes are from the
+#       repository root. Without SOURCES it is an INTERFACE library.
+#   cox_executable(cox SOURCES main.cc LINK coxswain::coordinator [INSTALL])
+#       a program in <build>/bin.
+#
+# TORCH as a flag of either: the sources include torch/torch.h (13-18 s a file), so they share one
+# precompiled header of it.
+
+# Flags of our own sources. Linked privately, so no consumer inherits a warning or a sanitizer.
+# Contraction and position independence are the same everywhere: the first because decisions must
+# not depend on the processor, the second because one precompiled header has to fit all.
+add_library(coxswain_flags INTERFACE)
+target_compile_options(coxswain_flags INTERFACE
+  -ffp-contract=off -fPIC -fno-semantic-interposition
+  -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wcast-align
+  -Wunused -Wformat=2 -Wimplicit-fallthrough -Wextra-semi -Wduplicated-cond -Wnull-dereference
+  $<$<BOOL:${COX_WERROR}>:-Werror>)
+if(COX_SANITIZE)
+  target_compile_options(coxswain_flags INTERFACE -fsanitize=${COX_SANITIZE} -fno-omit-frame-pointer)
+  target_link_options(coxswain_flags INTERFACE -fsanitize=${COX_SANITIZE})
+endif()
+
+function(_cox_common target torch)
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF)
+  target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:coxswain_flags>)
+  if(torch)
+    _cox_torch_header()
+    target_link_libraries(${target} PRIVATE LibTorch::torch)
+    target_precompile_headers(${target} REUSE_FROM coxswain_torch_header)
+  endif()
+endfunction()
+
+# The one target that compiles torch/torch.h by itself.
+function(_cox_torch_header)
+  if(TARGET coxswain_torch_header)
+    return()
+  endif()
+  set(source "${PROJECT_BINARY_DIR}/torch_header.cc")
+  file(CONFIGURE OUTPUT "${source}" CONTENT "// Carries the precompiled header.\n")
+  add_library(coxswain_torch_header OBJECT "${source}")
+  _cox_common(coxswain_torch_header FALSE)
+  target_link_libraries(coxswain_torch_header PRIVATE LibTorch::torch)
+  target_precompile_headers(coxswain_torch_header PRIVATE <torch/torch.h>)
+endfunction()
+
+function(cox_library name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH" "" "SOURCES;PUBLIC_LINK;PRIVATE_LINK")
+  set(target coxswain_${name})
+  set(includes $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:include/coxswain>)
+  if(arg_SOURCES)
+    add_library(${target} ${arg_SOURCES})
+    _cox_common(${target} "${arg_TORCH}")
+    target_include_directories(${target} PUBLIC ${includes})
+    target_link_libraries(${target} PUBLIC ${arg_PUBLIC_LINK} PRIVATE ${arg_PRIVATE_LINK})
+    set_target_properties(${target} PROPERTIES VERSION ${PROJECT_VERSION}
+      SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+  else()
+    add_library(${target} INTERFACE)
+    target_compile_features(${target} INTERFACE cxx_std_20)
+    target_include_directories(${target} INTERFACE ${includes})
+    target_link_libraries(${target} INTERFACE ${arg_PUBLIC_LINK})
+  endif()
+  add_library(coxswain::${name} ALIAS ${target})
+  set_target_properties(${target} PROPERTIES EXPORT_NAME ${name})
+  install(TARGETS ${target} EXPORT coxswainTargets)
+endfunction()
+
+function(cox_executable name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH;INSTALL" "" "SOURCES;LINK")
+  add_executable(${name} ${arg_SOURCES})
+  _cox_common(${name} "${arg_TORCH}")
+  target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}")
+  target_link_libraries(${name} PRIVATE ${arg_LINK})
+  if(arg_INSTALL)
+    install(TARGETS ${name})
+  endif()
+endfunction()

@@ -1,0 +1,76 @@
+# One function registers a doctest program, once or at several rank counts.
+#
+#   cox_test(NAME core.plan SOURCES plan_test.cc LINK coxswain::core)
+#   cox_test(NAME transport.mpi SOURCES mpi_test.cc LINK coxswain::transport RANKS 1 2 4)
+#       registers transport.mpi.np1, .np2 and .np4, each under mpiexec. The main function
+#       initialises MPI; rank 0 prints, the others only when they fail; the result is the worst.
+#
+# NAME is `folder.subject`. Optional: TORCH (see CoxTargets.cmake), LABELS, ARGS (of the program),
+# TIMEOUT in seconds (120), DEPENDS (targets that the program runs). Sources include doctest last.
+find_package(doctest REQUIRED)
+
+function(_cox_test_main name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LINK")
+  add_library(${name} OBJECT ${arg_SOURCES})
+  _cox_common(${name} FALSE)
+  target_link_libraries(${name} PUBLIC doctest::doctest ${arg_LINK})
+endfunction()
+
+_cox_test_main(cox_test_main SOURCES "${PROJECT_SOURCE_DIR}/tests/support/main.cc")
+if(COX_WITH_MPI)
+  _cox_test_main(cox_test_mpi_main SOURCES "${PROJECT_SOURCE_DIR}/tests/support/mpi_main.cc"
+    LINK coxswain_mpich)
+endif()
+
+# What every test runs with: one thread a rank, because ranks share cores; ranks started by fork.
+set(COX_TEST_ENVIRONMENT "OMP_NUM_THREADS=1;HYDRA_LAUNCHER=fork"
+  "ASAN_OPTIONS=detect_odr_violation=0:strict_string_checks=1"
+  "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/support/lsan.supp:print_suppressions=0"
+  "UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1"
+  "TSAN_OPTIONS=halt_on_error=1")
+
+# cox_register(NAME .. COMMAND ... [PROCESSORS n] [LABELS ..] [TIMEOUT s]): the common properties.
+function(cox_register)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME;PROCESSORS;TIMEOUT" "COMMAND;LABELS")
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 120)
+  endif()
+  if(NOT arg_PROCESSORS)
+    set(arg_PROCESSORS 1)
+  endif()
+  add_test(NAME ${arg_NAME} COMMAND ${arg_COMMAND})
+  string(REGEX REPLACE "\\..*" "" folder "${arg_NAME}")
+  set_tests_properties(${arg_NAME} PROPERTIES LABELS "${folder};${arg_LABELS}"
+    PROCESSORS ${arg_PROCESSORS} TIMEOUT ${arg_TIMEOUT} ENVIRONMENT "${COX_TEST_ENVIRONMENT}")
+endfunction()
+
+function(cox_test)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "TORCH" "NAME;TIMEOUT" "SOURCES;LINK;RANKS;LABELS;ARGS;DEPENDS")
+  if(arg_RANKS AND NOT COX_WITH_MPI)
+    message(STATUS "Test ${arg_NAME} is left out: it runs under MPI, and COX_WITH_MPI is OFF")
+    return()
+  endif()
+  string(REPLACE "." "_" target "${arg_NAME}_test")
+  set(main cox_test_main)
+  if(arg_RANKS)
+    set(main cox_test_mpi_main)
+  endif()
+  set(torch)
+  if(arg_TORCH)
+    set(torch TORCH)
+  endif()
+  cox_executable(${target} SOURCES ${arg_SOURCES} LINK ${main} ${arg_LINK} ${torch})
+  set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests/bin")
+  if(arg_DEPENDS)
+    add_dependencies(${target} ${arg_DEPENDS})
+  endif()
+  if(NOT arg_RANKS)
+    cox_register(NAME ${arg_NAME} COMMAND ${target} ${arg_ARGS} LABELS ${arg_LABELS}
+      TIMEOUT ${arg_TIMEOUT})
+  endif()
+  foreach(ranks IN LISTS arg_RANKS)
+    cox_register(NAME ${arg_NAME}.np${ranks} LABELS mpi ${arg_LABELS}
+      COMMAND "${COX_MPIEXEC}" -n ${ranks} $<TARGET_FILE:${target}> ${arg_ARGS}
+      PROCESSORS ${ranks} TIMEOUT ${arg_TIMEOUT})
+  endforeach()
+endfunction()
