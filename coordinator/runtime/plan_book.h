@@ -1,0 +1,43 @@
+// PlanBook: which plan a rank holds and which one it applies. A plan arrives as frames at any time
+// (hold), and becomes active with the round after the one whose merged ballot showed that every
+// rank holds it (agree). All ranks see the same ballots, so all switch in the same round and none
+// waits. Owned by one rank's training thread; communicates with nobody.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "coordinator/core/ballot.h"
+#include "coordinator/core/job.h"
+#include "coordinator/core/plan.h"
+#include "coordinator/wire/mask.h"
+
+namespace cox::runtime {
+
+class PlanBook {
+ public:
+  explicit PlanBook(const JobFacts& job);
+
+  // Takes one frame of a mask. A damaged frame is counted and makes full_plan_wanted() true until a
+  // whole plan was held again; it never changes what is held or active.
+  void hold(std::span<const std::byte> frame);
+
+  // To be called once a round, with the ballot merged over all ranks, on every rank. Returns
+  // whether another plan is active from `round` + 1 on.
+  enum class Switched : bool { no, yes };
+  Switched agree(RoundId round, const StepBallot& merged);
+
+  std::uint64_t held_number() const { return assembler_.held().id.number; }
+  const Plan& active() const { return active_; }
+  bool full_plan_wanted() const { return full_plan_wanted_; }
+  std::uint32_t frame_errors() const { return frame_errors_; }
+
+ private:
+  wire::PlanAssembler assembler_;
+  Plan active_;
+  bool full_plan_wanted_ = false;
+  std::uint32_t frame_errors_ = 0;
+};
+
+}  // namespace cox::runtime

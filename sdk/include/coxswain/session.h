@@ -1,0 +1,128 @@
+// Session: a program's membership in a job. It finds the ranks (MPI under mpiexec, otherwise this
+// process alone), reads the configuration, hosts the coordinator and its HTTP server on rank 0,
+// and hands out steps. First depth of use (watch only):
+//
+//   auto session = cox::Session::start(argc, argv);
+//   for (...) {
+//     auto step = session.step();
+//     { auto forward = step.phase(cox::Phase::forward); loss = model->forward(x); }
+//     step.loss(loss.item<double>(), batch_size);
+//   }                                   // the step is closed and reported here
+//   session.finish();
+//
+// Thread rule: one thread of a rank uses its session, the one that trains; MPI is called from there
+// only. start() before other threads exist: SIGTERM is taken over (stop_requested()).
+// Cheap to move; the state lives until the last Session, StepScope, Reducer or Trainer is gone.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "coordinator/core/config.h"
+#include "coordinator/core/phase.h"
+#include "coordinator/core/plan.h"
+#include "coordinator/core/policy.h"
+#include "coxswain/error.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace cox {
+
+namespace detail {
+class SessionState;
+}
+
+struct SessionOptions {
+  Config config{};     // what the program sets itself; file, environment and flags override it
+  PolicySet policies;  // asked after the built-in ones
+  std::string program = "trainer";  // for the run directory and messages
+};
+
+// Time booked on one phase of the open step, from construction to destruction. Phases nest; an
+// inner one's time is not counted twice.
+class [[nodiscard]] PhaseScope {
+ public:
+  PhaseScope(detail::SessionState& state, Phase phase);
+  PhaseScope(const PhaseScope&) = delete;
+  PhaseScope& operator=(const PhaseScope&) = delete;
+  ~PhaseScope();
+
+ private:
+  detail::SessionState& state_;
+};
+
+// One step of this rank. Closing (destructor) hands the report to the coordinator; it takes
+// microseconds, never waits and never throws.
+class [[nodiscard]] StepScope {
+ public:
+  explicit StepScope(std::shared_ptr<detail::SessionState> state);
+  StepScope(StepScope&&) noexcept = default;
+  StepScope& operator=(StepScope&&) = delete;
+  ~StepScope();
+
+  std::uint64_t number() const;  // counts from 0; goes back after a rollback
+  PhaseScope phase(Phase phase);
+
+  // This rank's mean loss over `weight` samples (or tokens) of the step. May be called for several
+  // micro-batches. NaN and infinities are welcome: they are counted and reported.
+  void loss(double mean, double weight = 1);
+  void samples(std::uint64_t count);
+  void tokens(std::uint64_t count);
+  void gradient_norm(double value);
+  // A scalar of the user's own for the run directory (up to 8 names of up to 23 bytes a step).
+  void log(std::string_view name, double value);
+
+ private:
+  friend class Reducer;
+  std::shared_ptr<detail::SessionState> state_;
+};
+
+class Session {
+ public:
+  // Collective and blocking. Takes `--cox.*` flags out of the arguments. Throws cox::Error when a
+  // setting is wrong, ranks disagree on the configuration, a port is taken, or MPI is not MPICH.
+  static Session start(int argc, const char* const* argv, SessionOptions options = {});
+
+  int rank() const;
+  int world_size() const;
+  const Config& config() const;
+  const std::vector<std::string>& arguments() const;  // what start() left over, without argv[0]
+
+  // Registers the blocks of a model (block.h): the plan speaks of them, their costs are measured.
+  // Before the first step. The module must outlive the session or be given to detach().
+  void attach(torch::nn::Module& model);
+  // Takes a model out of the session and puts it back as it was before wrap() and Block.
+  void detach(torch::nn::Module& model);
+
+  // Opens the next step. The first call is collective (it starts the coordinator); later ones do
+  // not communicate. Requires: no step of this rank is open.
+  StepScope step();
+
+  // The plan in force. Valid until the next step is opened. Requires: step() was called once.
+  const Plan& plan() const;
+
+  // True once SIGTERM reached this rank, or another rank's did and a reducer agreed on it.
+  bool stop_requested() const;
+
+  // "http://127.0.0.1:9464/status" on rank 0 when the server is on, otherwise empty.
+  std::string status_address() const;
+
+  // Reports that this rank has no more steps, waits (polling) until all ranks are done, closes
+  // files. Collective. Called by the destructor of the last owner if it was not called before,
+  // unless an exception is in flight.
+  void finish();
+
+  detail::SessionState& state() { return *state_; }
+
+ private:
+  explicit Session(std::shared_ptr<detail::SessionState> state) : state_(std::move(state)) {}
+  std::shared_ptr<detail::SessionState> state_;
+};
+
+}  // namespace cox

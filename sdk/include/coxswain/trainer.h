@@ -1,0 +1,130 @@
+// Trainer: the whole loop. Third depth of use; data shares, gradient averaging, skipping of
+// non-finite steps, rollback, checkpoints and resume, in lockstep on all ranks:
+//
+//   cox::Trainer trainer(session, *model, optimizer);
+//   for (auto& step : trainer.steps(dataset)) {
+//     auto loss = step.forward([&] { return model->loss(step.batch()); });
+//     step.backward(loss);
+//     step.update();
+//   }
+//
+// Each global step takes the next `global_batch` samples of a seeded permutation and gives every
+// rank its share of them, so no sample is dropped or repeated in an epoch. Random numbers inside
+// forward are keyed by (seed, step, first sample of the share): a resumed run draws the same ones.
+// Thread rule: the training thread. The trainer keeps references to session, model and optimizer.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "coxswain/dataset.h"
+#include "coxswain/session.h"
+
+namespace torch::nn {
+class Module;
+}
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace cox {
+
+class AdamW;
+
+struct TrainerOptions {
+  std::int64_t global_batch = 8;  // samples per step over all ranks, >= 1
+  std::uint64_t steps = 100;      // optimizer steps in total, a resumed run's earlier ones included
+  double clip_norm = 0;           // global L2 norm to clip gradients to; 0 = no clipping
+  bool shuffle = true;
+  // Learning rate before every update, from the step's number; empty = leave it alone.
+  std::function<double(std::uint64_t step)> learning_rate;
+};
+
+struct TrainingProgress {
+  std::uint64_t step = 0;      // updates done or skipped
+  std::uint64_t consumed = 0;  // samples taken since the start: the global cursor
+  std::uint64_t skipped = 0;
+  std::uint64_t rollbacks = 0;
+  double loss = 0;  // of the last completed step
+  bool resumed = false;
+  bool stopped = false;  // left early because somebody asked (SIGTERM)
+};
+
+class Trainer;
+
+// One global step as this rank sees it.
+class TrainerStep {
+ public:
+  std::uint64_t number() const;
+  const Batch& batch() const;  // this rank's share; zero samples are possible (shares)
+
+  // Calls `loss_of_batch` with keyed random numbers inside phase forward and returns what it
+  // returned: the mean loss over the share. Not called for an empty share (an undefined tensor
+  // comes back, which backward() accepts).
+  at::Tensor forward(const std::function<at::Tensor()>& loss_of_batch);
+  // `weight`: what the mean loss stands for; 0 = the number of samples in the share.
+  void backward(const at::Tensor& loss, double weight = 0);
+  // Collective: averages, clips, updates or skips, applies plans, saves when due.
+  void update();
+  // A scalar of the user's own for the run directory.
+  void log(std::string_view name, double value);
+
+ private:
+  friend class Trainer;
+  explicit TrainerStep(Trainer* trainer) : trainer_(trainer) {}
+  Trainer* trainer_;
+};
+
+class Trainer {
+ public:
+  // Collective. Broadcasts parameters and buffers from rank 0; with checkpoint.resume continues
+  // from the newest whole save. Throws cox::Error (models differ, nothing to resume, damaged save).
+  Trainer(Session& session, torch::nn::Module& model, AdamW& optimizer,
+          TrainerOptions options = {});
+  Trainer(Session& session, torch::nn::Module& model, torch::optim::Optimizer& optimizer,
+          TrainerOptions options = {});
+  ~Trainer();
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+
+  class Steps;
+  // A range over the remaining steps. The data set must be the same on all ranks.
+  Steps steps(const Dataset& dataset);
+
+  const TrainingProgress& progress() const;
+  // Writes a checkpoint now. Collective.
+  void save();
+
+  struct Impl;
+
+ private:
+  friend class TrainerStep;
+  std::unique_ptr<Impl> impl_;
+};
+
+class Trainer::Steps {
+ public:
+  struct End {};
+  class Iterator {
+   public:
+    explicit Iterator(Impl* impl) : impl_(impl) {}
+    TrainerStep& operator*() const;
+    Iterator& operator++();
+    bool operator!=(End) const;
+
+   private:
+    Impl* impl_;
+  };
+  explicit Steps(Impl* impl) : impl_(impl) {}
+  Iterator begin();
+  End end() const { return {}; }
+
+ private:
+  Impl* impl_;
+};
+
+}  // namespace cox
