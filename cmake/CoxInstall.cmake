@@ -1,5 +1,7 @@
 # The installed package: find_package(coxswain CONFIG), headers under include/coxswain.
 # `#include <coxswain/session.h>` and `#include "coordinator/core/plan.h"` both work for a consumer.
+# The second kind lives in a folder of its own: were include/coxswain itself on the include path, a
+# header such as coxswain/error.h would stand in for the system's <error.h>.
 include(CMakePackageConfigHelpers)
 
 set(_cox_package "${CMAKE_INSTALL_LIBDIR}/cmake/coxswain")
@@ -10,12 +12,12 @@ if(EXISTS "${PROJECT_SOURCE_DIR}/sdk/include/coxswain" AND COX_WITH_TORCH)
 endif()
 foreach(folder core policies planner sim wire transport runtime)
   if(TARGET coxswain_${folder})
-    install(DIRECTORY coordinator/${folder}/ DESTINATION "${_cox_headers}/coordinator/${folder}"
+    install(DIRECTORY coordinator/${folder}/ DESTINATION "${_cox_headers}/tree/coordinator/${folder}"
       FILES_MATCHING PATTERN "*.h")
   endif()
 endforeach()
 if(TARGET coxswain_metrics)
-  install(DIRECTORY metrics/ DESTINATION "${_cox_headers}/metrics" FILES_MATCHING PATTERN "*.h")
+  install(DIRECTORY metrics/ DESTINATION "${_cox_headers}/tree/metrics" FILES_MATCHING PATTERN "*.h")
 endif()
 
 configure_package_config_file(cmake/coxswainConfig.cmake.in coxswainConfig.cmake

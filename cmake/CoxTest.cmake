@@ -7,6 +7,7 @@
 #
 # NAME is `folder.subject`. Optional: TORCH (see CoxTargets.cmake), LABELS, ARGS (of the program),
 # TIMEOUT in seconds (120), DEPENDS (targets that the program runs). Sources include doctest last.
+include_guard(GLOBAL)
 find_package(doctest REQUIRED)
 
 function(_cox_test_main name)

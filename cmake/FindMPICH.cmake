@@ -68,7 +68,7 @@ function(_cox_mpich_library)
   if(DEFINED MPICH_LIBRARY_VERSION)
     return()
   endif()
-  set(source "${CMAKE_BINARY_DIR}/cox_mpich/version.cc")
+  set(source "${PROJECT_BINARY_DIR}/cox_mpich/version.cc")
   file(WRITE "${source}" "#include <mpi.h>
 #include <cstdio>
 int main() {
@@ -78,7 +78,7 @@ int main() {
   std::puts(text);
 }
 ")
-  try_run(exit_code compiled "${CMAKE_BINARY_DIR}/cox_mpich" "${source}"
+  try_run(exit_code compiled "${PROJECT_BINARY_DIR}/cox_mpich" "${source}"
     LINK_LIBRARIES coxswain_mpich COMPILE_OUTPUT_VARIABLE log RUN_OUTPUT_VARIABLE text)
   if(NOT compiled)
     _cox_mpich_stop("a library that does not link:\n${log}\n")
