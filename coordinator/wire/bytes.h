@@ -1,0 +1,57 @@
+// ByteWriter and ByteReader: little-endian numbers and variable-length integers (7 bits a byte, low
+// group first) in a byte string. The reader never passes the end: after the first read that does
+// not fit it has failed, and every further read gives zero. Used by the mask and its entries; no
+// thread rule beyond one user at a time; the reader borrows its bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace cox::wire {
+
+class ByteWriter {
+ public:
+  void u8(std::uint8_t value) { bytes_.push_back(static_cast<std::byte>(value)); }
+  void u32(std::uint32_t value);
+  void u64(std::uint64_t value);
+  void f32(float value);             // its bits, so NaN and -0 survive
+  void varint(std::uint64_t value);  // 1 .. 10 bytes
+  void append(std::span<const std::byte> more);
+  // One byte of type, the length as varint, the bytes.
+  void entry(std::uint8_t type, const ByteWriter& body);
+
+  std::size_t size() const { return bytes_.size(); }
+  const std::vector<std::byte>& bytes() const { return bytes_; }
+
+ private:
+  std::vector<std::byte> bytes_;
+};
+
+class ByteReader {
+ public:
+  explicit ByteReader(std::span<const std::byte> bytes) : rest_(bytes) {}
+
+  std::uint8_t u8();
+  std::uint32_t u32();
+  std::uint64_t u64();
+  float f32();
+  std::uint64_t varint();  // fails on more than 64 bits
+  std::span<const std::byte> take(std::uint64_t count);
+
+  bool failed() const { return failed_; }
+  bool at_end() const { return rest_.empty(); }
+  // Everything was read and nothing was missing.
+  bool done() const { return !failed_ && rest_.empty(); }
+  std::size_t left() const { return rest_.size(); }
+  void fail();
+
+ private:
+  std::uint64_t little_endian(std::size_t count);
+
+  std::span<const std::byte> rest_;
+  bool failed_ = false;
+};
+
+}  // namespace cox::wire

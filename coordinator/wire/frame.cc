@@ -1,0 +1,170 @@
+#include "coordinator/wire/frame.h"
+
+#include <algorithm>
+#include <cassert>
+#include <string>
+
+#include "coordinator/core/crc32.h"
+#include "coordinator/wire/bytes.h"
+
+namespace cox::wire {
+namespace {
+
+constexpr std::size_t kChecksumOffset = 4;
+constexpr std::size_t kChecksumBytes = 4;
+
+void copy_into(Frame& frame, std::size_t offset, std::span<const std::byte> from) {
+  std::copy(from.begin(), from.end(), frame.bytes.begin() + static_cast<std::ptrdiff_t>(offset));
+}
+
+// Over the frame with its own field taken as zero.
+std::uint32_t checksum_of(std::span<const std::byte> bytes) {
+  std::array<std::byte, kFrameBytes> copy{};
+  std::copy(bytes.begin(), bytes.end(), copy.begin());
+  std::fill_n(copy.begin() + kChecksumOffset, kChecksumBytes, std::byte{0});
+  return crc32(std::span(copy).first(bytes.size()));
+}
+
+std::size_t header_bytes(FrameKind kind) {
+  switch (kind) {
+    case FrameKind::full:
+    case FrameKind::delta:
+      return kHeadHeaderBytes;
+    case FrameKind::continuation:
+      return kContinuationHeaderBytes;
+    case FrameKind::unchanged:
+      return kUnchangedBytes;
+    case FrameKind::unspecified:
+      break;
+  }
+  return 0;
+}
+
+Status damaged(const std::string& what) {
+  return data_loss("mask frame: " + what + "; ask for the full plan");
+}
+
+Status check_fields(const FrameHeader& header) {
+  if (header.kind == FrameKind::continuation) {
+    if (header.index < header.continuations) return ok_status();
+    return damaged("expected an index below " + std::to_string(header.continuations) + ", found " +
+                   std::to_string(header.index));
+  }
+  if (header.blocks > kMaxBlocks)
+    return damaged("expected at most " + std::to_string(kMaxBlocks) + " blocks, found " +
+                   std::to_string(header.blocks));
+  if ((header.kind == FrameKind::delta) != (header.base_distance != 0))
+    return damaged("kind and distance to the base plan do not fit together");
+  if (header.base_distance > header.id.number) return damaged("the base plan is before number 0");
+  return ok_status();
+}
+
+FrameHeader read_header(std::span<const std::byte> bytes) {
+  ByteReader in(bytes);
+  FrameHeader header;
+  in.u8();
+  header.kind = static_cast<FrameKind>(in.u8());
+  if (header.kind == FrameKind::unchanged) {
+    header.id.number = in.u8();
+    header.id.number |= std::uint64_t{in.u8()} << 8;
+    header.checksum = in.u32();
+    return header;
+  }
+  in.u8();
+  header.base_distance = in.u8();
+  header.checksum = in.u32();
+  header.id.incarnation = in.u32();
+  const std::uint32_t counts = in.u32();
+  const auto low = static_cast<std::uint16_t>(counts);
+  (header.kind == FrameKind::continuation ? header.index : header.blocks) = low;
+  header.continuations = static_cast<std::uint16_t>(counts >> 16);
+  header.id.number = in.u64();
+  if (header.kind != FrameKind::continuation) header.earliest_round = RoundId(in.u64());
+  return header;
+}
+
+// The length of the frame that starts here, or why there is none.
+Result<std::size_t> frame_size(std::span<const std::byte> bytes) {
+  if (bytes.size() < kUnchangedBytes || bytes.size() > kFrameBytes)
+    return damaged("expected 8 to 160 bytes, found " + std::to_string(bytes.size()));
+  const auto version = std::to_integer<unsigned>(bytes[0]);
+  if (version != kMaskVersion)
+    return failed_precondition("mask frame: expected version " + std::to_string(kMaskVersion) +
+                               ", found " + std::to_string(version) +
+                               "; run the same Coxswain on all ranks");
+  const std::size_t least = header_bytes(static_cast<FrameKind>(bytes[1]));
+  if (least == 0)
+    return damaged("unknown kind " + std::to_string(std::to_integer<unsigned>(bytes[1])));
+  if (least == kUnchangedBytes) return kUnchangedBytes;
+  const auto size = std::to_integer<std::size_t>(bytes[2]);
+  if (size < least || size > bytes.size())
+    return damaged("expected " + std::to_string(least) + " to " + std::to_string(bytes.size()) +
+                   " bytes, its header says " + std::to_string(size));
+  return size;
+}
+
+}  // namespace
+
+Frame seal_frame(const FrameHeader& header, std::span<const std::byte> payload) {
+  const std::size_t start = header_bytes(header.kind);
+  assert(start > kUnchangedBytes && payload.size() <= kFrameBytes - start);
+  const bool continues = header.kind == FrameKind::continuation;
+  Frame frame;
+  frame.size = static_cast<std::uint16_t>(start + payload.size());
+  ByteWriter out;
+  out.u8(kMaskVersion);
+  out.u8(static_cast<std::uint8_t>(header.kind));
+  out.u8(static_cast<std::uint8_t>(frame.size));
+  out.u8(header.base_distance);
+  out.u32(0);
+  out.u32(header.id.incarnation);
+  out.u32((continues ? header.index : header.blocks) |
+          static_cast<std::uint32_t>(header.continuations) << 16);
+  out.u64(header.id.number);
+  if (!continues) out.u64(header.earliest_round.value());
+  copy_into(frame, 0, out.bytes());
+  copy_into(frame, start, payload);
+  ByteWriter checksum;
+  checksum.u32(checksum_of(frame.used()));
+  copy_into(frame, kChecksumOffset, checksum.bytes());
+  return frame;
+}
+
+std::uint32_t unchanged_checksum(const PlanId& id) {
+  ByteWriter covered;
+  covered.u8(kMaskVersion);
+  covered.u8(static_cast<std::uint8_t>(FrameKind::unchanged));
+  covered.u32(id.incarnation);
+  covered.u64(id.number);
+  return crc32(covered.bytes());
+}
+
+Frame unchanged_frame(const PlanId& id) {
+  ByteWriter out;
+  out.u8(kMaskVersion);
+  out.u8(static_cast<std::uint8_t>(FrameKind::unchanged));
+  out.u8(static_cast<std::uint8_t>(id.number));
+  out.u8(static_cast<std::uint8_t>(id.number >> 8));
+  out.u32(unchanged_checksum(id));
+  Frame frame;
+  frame.size = kUnchangedBytes;
+  copy_into(frame, 0, out.bytes());
+  return frame;
+}
+
+Result<FrameView> open_frame(std::span<const std::byte> bytes) {
+  const Result<std::size_t> size = frame_size(bytes);
+  if (!size.ok()) return size.status();
+  const auto padding = bytes.subspan(*size);
+  if (std::any_of(padding.begin(), padding.end(), [](std::byte b) { return b != std::byte{0}; }))
+    return damaged("found bytes after its end");
+  const auto frame = bytes.first(*size);
+  const FrameHeader header = read_header(frame);
+  const FrameView view{header, frame.subspan(header_bytes(header.kind))};
+  if (header.kind == FrameKind::unchanged) return view;
+  if (checksum_of(frame) != header.checksum) return damaged("its checksum does not fit its bytes");
+  if (Status status = check_fields(header); !status.ok()) return status;
+  return view;
+}
+
+}  // namespace cox::wire

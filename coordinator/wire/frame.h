@@ -1,0 +1,72 @@
+// Frame: the fixed-size piece in which plans travel from the coordinator to all ranks, by MPI, NCCL
+// or mailbox. A plan is one head frame and as many continuation frames as it needs; a round without
+// a new plan is one frame of 8 bytes. Byte table in docs/wire-format.md. Pure; no thread rule.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "coordinator/core/plan.h"
+#include "coordinator/core/status.h"
+
+namespace cox::wire {
+
+inline constexpr std::uint8_t kMaskVersion = 1;
+inline constexpr std::size_t kFrameBytes = 160;
+inline constexpr std::size_t kHeadHeaderBytes = 32;
+inline constexpr std::size_t kContinuationHeaderBytes = 24;
+inline constexpr std::size_t kUnchangedBytes = 8;
+inline constexpr std::size_t kHeadPayloadBytes = kFrameBytes - kHeadHeaderBytes;
+inline constexpr std::size_t kContinuationPayloadBytes = kFrameBytes - kContinuationHeaderBytes;
+inline constexpr std::size_t kMaxContinuations = 65535;
+
+struct Frame {
+  std::array<std::byte, kFrameBytes> bytes{};
+  std::uint16_t size = 0;  // bytes in use; the rest is zero
+
+  std::span<const std::byte> used() const { return std::span(bytes).first(size); }
+  friend bool operator==(const Frame&, const Frame&) = default;
+};
+
+// Values are part of the format: never renumber.
+enum class FrameKind : std::uint8_t {
+  unspecified = 0,
+  full = 1,
+  delta = 2,
+  unchanged = 3,
+  continuation = 4
+};
+
+// What a frame says about itself. Fields that its kind does not carry are zero.
+struct FrameHeader {
+  FrameKind kind = FrameKind::unspecified;
+  std::uint8_t base_distance = 0;  // number - number of the base; 0 = of a full plan
+  PlanId id{};                     // of an `unchanged` frame: only the low 16 bits of the number
+  RoundId earliest_round{};        // full and delta
+  std::uint16_t blocks = 0;        // full and delta
+  std::uint16_t index = 0;         // continuation: 0 .. continuations - 1
+  std::uint16_t continuations = 0;
+  std::uint32_t checksum = 0;
+};
+
+struct FrameView {
+  FrameHeader header;
+  std::span<const std::byte> payload;  // borrows the bytes that were read
+};
+
+// Requires: kind full, delta or continuation, and a payload that fits that kind.
+Frame seal_frame(const FrameHeader& header, std::span<const std::byte> payload);
+
+// The 8-byte frame, its check covers the whole id.
+Frame unchanged_frame(const PlanId& id);
+std::uint32_t unchanged_checksum(const PlanId& id);
+
+// Reads what another process sent. `bytes` may be longer than the frame (a transport with a fixed
+// size), then the rest must be zero. data_loss when the bytes are no frame; failed_precondition
+// when they are one of another version. The check of an `unchanged` frame is left to the caller,
+// who knows which plan it may speak of.
+Result<FrameView> open_frame(std::span<const std::byte> bytes);
+
+}  // namespace cox::wire
