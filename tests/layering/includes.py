@@ -1,0 +1,166 @@
+"""Proves from the sources who includes whom: the table below is section 2 of the architecture.
+
+    includes.py ROOT [--compile-commands FILE]
+
+Prints each include that points the wrong way and exits 1 if there was one. With the compile
+commands it also proves that LibTorch's include folders, which ship an old google/protobuf, are on
+the command line of no source outside the SDK and its tests.
+"""
+
+import argparse
+import json
+import os
+import re
+import sys
+
+import tree
+
+CORE = "coordinator/core/"
+PLANNING = (CORE, "coordinator/policies/", "coordinator/planner/")
+COORDINATOR = ("coordinator/",)
+
+# Folder -> folders of this repository that it may include, beside itself. The longest match counts.
+MAY_INCLUDE = {
+    "coordinator/core/": (),
+    "coordinator/policies/": (CORE, "coordinator/planner/"),
+    "coordinator/planner/": (CORE,),
+    "coordinator/sim/": PLANNING,
+    "coordinator/wire/": (CORE,),
+    "coordinator/transport/": (CORE,),
+    "coordinator/runtime/": PLANNING
+    + ("coordinator/sim/", "coordinator/wire/", "coordinator/transport/"),
+    "coordinator/tools/": COORDINATOR + ("metrics/",),
+    "metrics/": (CORE,),
+    "sdk/include/coxswain/": (CORE,),
+    "sdk/src/": COORDINATOR + ("metrics/", "sdk/include/"),
+    "sdk/examples/": COORDINATOR + ("sdk/include/", "sdk/src/checkpoint/"),  # files, no more
+    "tests/": COORDINATOR + ("metrics/", "sdk/"),
+}
+
+# These build with a compiler alone: the headers of C++, not even those of POSIX.
+STANDARD_ONLY = (CORE, "coordinator/policies/", "coordinator/planner/", "coordinator/sim/")
+
+# What a foreign include looks like -> where it may stand.
+FOREIGN = {
+    r"mpi\.h": ("coordinator/transport/mpi", "tests/"),
+    r"nccl\.h": ("coordinator/transport/nccl",),
+    r"(cuda|cublas|cudnn|nvtx).*": ("sdk/src/device/cuda", "coordinator/transport/nccl"),
+    r"google/protobuf/.*|.*\.pb\.h": ("coordinator/wire/", "tests/wire/", "tests/fuzz/"),
+    r"prometheus/.*|civetweb\.h|CivetServer\.h": ("metrics/", "tests/metrics/"),
+    r"(torch|ATen|c10|caffe2)/.*": (
+        "sdk/",
+        "tests/sdk/",
+        "tests/e2e/",
+        "tests/bench/",
+        "tests/packaging/",
+    ),
+    r"doctest/doctest\.h": ("tests/",),
+}
+
+# What a public SDK header may take from LibTorch. The rest needs a line in public_headers.txt.
+PUBLIC_TORCH = "ATen/core/Tensor.h"
+PUBLIC = "sdk/include/"
+EXCEPTIONS = "tests/layering/public_headers.txt"
+
+INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"\n]+)[>"]', re.MULTILINE)
+
+
+def longest_folder(path):
+    return max((f for f in MAY_INCLUDE if path.startswith(f)), key=len, default=None)
+
+
+def exceptions(root):
+    """Lines `header include # reason` of the public headers that need more than a Tensor."""
+    allowed = set()
+    if os.path.exists(os.path.join(root, EXCEPTIONS)):
+        for line in tree.read(root, EXCEPTIONS).splitlines():
+            words = line.split("#")[0].split()
+            if len(words) == 2:
+                allowed.add((words[0], words[1]))
+    return allowed
+
+
+def own_file(root, target):
+    """The file of this repository that an include means, or None for a foreign one."""
+    for candidate in (target, "sdk/include/" + target):
+        if os.path.isfile(os.path.join(root, candidate)):
+            return candidate
+    return None
+
+
+def judge_own(path, target):
+    folder = longest_folder(path)
+    if folder is None:
+        return "stands in a folder that the table in tests/layering/includes.py does not know"
+    if target.startswith((folder,) + MAY_INCLUDE[folder]):
+        return None
+    allowed = ", ".join((folder,) + MAY_INCLUDE[folder])
+    return f"expected an include from {allowed}"
+
+
+def judge_foreign(path, target, allowed):
+    for pattern, places in FOREIGN.items():
+        if re.fullmatch(pattern, target):
+            if not path.startswith(places):
+                return "only allowed in " + ", ".join(places)
+            if path.startswith(PUBLIC) and target != PUBLIC_TORCH and (path, target) not in allowed:
+                return f"a public header takes {PUBLIC_TORCH} and no more (or a line in {EXCEPTIONS})"
+            return None
+    if re.fullmatch(r"[a-z0-9_]+", target):
+        return None  # a header of C++
+    if re.fullmatch(r"((sys|netinet|arpa|linux|net)/)?[a-z0-9_]+\.h", target):
+        posix_allowed = not path.startswith(STANDARD_ONLY + (PUBLIC,))
+        return None if posix_allowed else "expected only headers of standard C++ here"
+    return "an include that is neither ours nor known (see FOREIGN in tests/layering/includes.py)"
+
+
+def judge(root, path, quote, target, allowed):
+    own = own_file(root, target)
+    if own:
+        return judge_own(path, own)
+    reason = judge_foreign(path, target, allowed)
+    if quote == '"' and not target.endswith(".pb.h"):
+        return reason or "expected a path from the repository root in quotes, found no such file"
+    return reason
+
+
+def violations(root):
+    allowed = exceptions(root)
+    for path in tree.cpp_files(root):
+        text = tree.read(root, path)
+        for match in INCLUDE.finditer(text):
+            reason = judge(root, path, match.group(1), match.group(2), allowed)
+            if reason:
+                line = text.count("\n", 0, match.start()) + 1
+                yield f"{path}:{line}: includes {match.group(2)}: {reason}"
+
+
+def visibility_violations(root, commands):
+    """Sources outside the SDK that the compiler shows LibTorch's headers."""
+    places = FOREIGN[r"(torch|ATen|c10|caffe2)/.*"]
+    for command in commands:
+        path = os.path.relpath(command["file"], root)
+        words = command.get("command", "")
+        if path.startswith(("coordinator/", "metrics/", "tests/")) and "/torch/include" in words:
+            if not path.startswith(places):
+                yield f"{path}: is compiled with LibTorch's include folders"
+            elif re.search(r"\.pb\.h|google/protobuf", tree.read(root, path)):
+                yield f"{path}: includes protobuf and is compiled with LibTorch's include folders"
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("root")
+    parser.add_argument("--compile-commands")
+    arguments = parser.parse_args()
+    root = os.path.abspath(arguments.root)
+    found = list(violations(root))
+    if arguments.compile_commands:
+        with open(arguments.compile_commands, encoding="utf-8") as file:
+            found += visibility_violations(root, json.load(file))
+    print("\n".join(found) if found else f"{len(tree.cpp_files(root))} files: all includes allowed")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,179 @@
+"""Tests of the layering tests: each rule is broken once in a tree made for it, and must be seen."""
+
+import os
+import tempfile
+import unittest
+
+import includes
+import lengths
+
+
+class Tree:
+    """A source tree in a temporary folder, removed on exit."""
+
+    def __init__(self, contents):
+        self._folder = tempfile.TemporaryDirectory()
+        self.root = self._folder.name
+        for path, text in contents.items():
+            full = os.path.join(self.root, path)
+            os.makedirs(os.path.dirname(full), exist_ok=True)
+            with open(full, "w", encoding="utf-8") as file:
+                file.write(text)
+
+    def __enter__(self):
+        return self.root
+
+    def __exit__(self, *unused):
+        self._folder.cleanup()
+
+
+def include_violations(contents):
+    with Tree(contents) as root:
+        return list(includes.violations(root))
+
+
+def length_violations(contents):
+    with Tree(contents) as root:
+        return list(lengths.violations(root))
+
+
+GOOD = {
+    "coordinator/core/plan.h": "#include <vector>\n#include <cstdint>\n",
+    "coordinator/core/plan.cc": '#include "coordinator/core/plan.h"\n',
+    "coordinator/policies/guard.h": '#include "coordinator/core/plan.h"\n',
+    "coordinator/wire/mask.cc": '#include "control.pb.h"\n#include "coordinator/core/plan.h"\n',
+    "coordinator/transport/mpi_gather.cc": "#include <mpi.h>\n#include <unistd.h>\n",
+    "coordinator/runtime/loop.cc": '#include "coordinator/core/plan.h"\n',
+    "metrics/server.cc": '#include <civetweb.h>\n#include "coordinator/core/plan.h"\n',
+    "sdk/include/coxswain/session.h": "#include <ATen/core/Tensor.h>\n",
+    "sdk/src/session/session.cc": "#include <coxswain/session.h>\n#include <torch/torch.h>\n",
+    "tests/core/plan_test.cc": '#include "coordinator/core/plan.h"\n#include <doctest/doctest.h>\n',
+}
+
+BAD_INCLUDES = {
+    "core takes nothing from policies": ("coordinator/core/a.cc", '"coordinator/policies/guard.h"'),
+    "core takes nothing from POSIX": ("coordinator/core/a.cc", "<unistd.h>"),
+    "policies take nothing from wire": ("coordinator/policies/a.cc", '"coordinator/wire/mask.h"'),
+    "wire takes nothing from transport": ("coordinator/wire/a.cc", '"coordinator/transport/seam.h"'),
+    "transport takes nothing from wire": ("coordinator/transport/a.cc", '"coordinator/wire/mask.h"'),
+    "runtime takes nothing from tools": ("coordinator/runtime/a.cc", '"coordinator/tools/replay.h"'),
+    "the coordinator takes nothing from metrics": ("coordinator/runtime/a.cc", '"metrics/server.h"'),
+    "the coordinator takes nothing from the SDK": ("coordinator/runtime/a.cc", "<coxswain/session.h>"),
+    "metrics take nothing from runtime": ("metrics/a.cc", '"coordinator/runtime/loop.h"'),
+    "torch stays in the SDK": ("metrics/a.cc", "<torch/torch.h>"),
+    "ATen stays in the SDK": ("coordinator/runtime/a.cc", "<ATen/core/Tensor.h>"),
+    "a public header takes a Tensor and no more": ("sdk/include/coxswain/a.h", "<torch/torch.h>"),
+    "a public header takes nothing from sdk/src": (
+        "sdk/include/coxswain/a.h",
+        '"sdk/src/session/impl.h"',
+    ),
+    "a public header takes nothing from runtime": (
+        "sdk/include/coxswain/a.h",
+        '"coordinator/runtime/loop.h"',
+    ),
+    "mpi.h stays in the mpi transport": ("coordinator/transport/loopback.cc", "<mpi.h>"),
+    "mpi.h is not for the SDK": ("sdk/src/session/a.cc", "<mpi.h>"),
+    "protobuf stays in wire": ("coordinator/runtime/a.cc", "<google/protobuf/message.h>"),
+    "generated protobuf code stays in wire": ("coordinator/runtime/a.cc", '"control.pb.h"'),
+    "prometheus stays in metrics": ("sdk/src/session/a.cc", "<prometheus/counter.h>"),
+    "civetweb stays in metrics": ("coordinator/runtime/a.cc", "<civetweb.h>"),
+    "doctest stays in tests": ("coordinator/core/a.cc", "<doctest/doctest.h>"),
+    "an unknown library is asked about": ("metrics/a.cc", "<nlohmann/json.hpp>"),
+    "paths in quotes start at the root": ("coordinator/core/a.cc", '"plan.h"'),
+    "a folder that nobody knows": ("coordinator/newcomer/a.cc", '"coordinator/core/plan.h"'),
+}
+
+# Headers that the bad includes point to.
+TARGETS = {
+    path: "\n"
+    for path in (
+        "coordinator/wire/mask.h",
+        "coordinator/transport/seam.h",
+        "coordinator/tools/replay.h",
+        "coordinator/runtime/loop.h",
+        "metrics/server.h",
+        "sdk/src/session/impl.h",
+    )
+}
+
+
+class Includes(unittest.TestCase):
+    def test_a_good_tree_has_no_violations(self):
+        self.assertEqual(include_violations(GOOD), [])
+
+    def test_each_wrong_include_is_seen_and_named(self):
+        for rule, (path, target) in BAD_INCLUDES.items():
+            with self.subTest(rule):
+                found = include_violations({**GOOD, **TARGETS, path: f"\n#include {target}\n"})
+                self.assertEqual(len(found), 1, found)
+                self.assertIn(f"{path}:2:", found[0])
+
+    def test_an_include_with_odd_spaces_is_seen(self):
+        found = include_violations({**GOOD, "coordinator/core/a.cc": "  #  include  <mpi.h>\n"})
+        self.assertEqual(len(found), 1, found)
+
+    def test_a_written_exception_lets_a_public_header_take_more(self):
+        header = {"sdk/include/coxswain/wrap.h": "#include <torch/nn.h>\n"}
+        line = {includes.EXCEPTIONS: "sdk/include/coxswain/wrap.h torch/nn.h  # a template\n"}
+        self.assertEqual(len(include_violations({**GOOD, **header})), 1)
+        self.assertEqual(include_violations({**GOOD, **header, **line}), [])
+
+    def test_torch_folders_on_the_command_line_of_the_coordinator_are_seen(self):
+        with Tree(GOOD) as root:
+            command = "c++ -isystem cache/torch/include -c x"
+            files = ["coordinator/wire/mask.cc", "sdk/src/session/session.cc"]
+            commands = [{"file": os.path.join(root, f), "command": command} for f in files]
+            found = list(includes.visibility_violations(root, commands))
+        self.assertEqual(len(found), 1, found)
+        self.assertIn("coordinator/wire/mask.cc", found[0])
+
+
+def lines(count):
+    return "  step();\n" * count
+
+
+class Lengths(unittest.TestCase):
+    def assert_long_functions(self, text, expected):
+        spans = lengths.functions(text)
+        self.assertEqual(sum(last - first + 1 > 60 for first, last in spans), expected, spans)
+
+    def test_a_function_of_sixty_lines_passes_and_one_more_fails(self):
+        self.assert_long_functions("void f() {\n" + lines(58) + "}\n", 0)
+        self.assert_long_functions("void f() {\n" + lines(59) + "}\n", 1)
+
+    def test_a_method_a_constructor_and_a_test_case_are_functions(self):
+        body = lines(70) + "}\n"
+        self.assert_long_functions("class C {\n  int f() const {\n" + body + "};\n", 1)
+        self.assert_long_functions("C::C(int a) : a_{a}, b_(2) {\n" + body, 1)
+        self.assert_long_functions("C::C(int a) : a_{a} {\n" + body, 1)
+        self.assert_long_functions('TEST_CASE("a { brace") {\n' + body, 1)
+
+    def test_blocks_and_lambdas_belong_to_their_function(self):
+        block = "  if (a) {\n" + lines(25) + "  }\n"
+        self.assert_long_functions("void f() {\n" + block * 3 + "}\n", 1)
+        self.assert_long_functions("void f() {\n  run([&] {\n" + lines(70) + "  });\n}\n", 1)
+
+    def test_types_namespaces_suites_and_tables_are_no_functions(self):
+        small = "  int f() { return 1; }\n" * 70
+        for opening in ("namespace a {", "class A : B {", "struct alignas(64) A {", 'TEST_SUITE("a") {'):
+            self.assert_long_functions(opening + "\n" + small + "};\n", 0)
+        self.assert_long_functions("constexpr int k[] = {\n" + "  1,\n" * 70 + "};\n", 0)
+
+    def test_braces_in_literals_and_comments_do_not_count(self):
+        odd = "  a = '{';  // {\n  b = \"{\\\"\"; /* { */\n  c = R\"(})\";\n  d = 1'000;\n"
+        self.assertEqual(lengths.functions("void f() {\n" + odd + "}\nint g() { return 1; }\n"), [(1, 6), (7, 7)])
+
+    def test_a_file_of_400_lines_passes_and_one_more_fails(self):
+        self.assertEqual(length_violations({"metrics/a.h": "\n" * 400}), [])
+        self.assertEqual(len(length_violations({"metrics/a.h": "\n" * 401})), 1)
+
+    def test_marks_of_unfinished_work_and_machine_paths_are_seen(self):
+        for line in ("// TO" + "DO: later", "// FIX" + "ME", "fail(\"not imple" + "mented\");"):
+            self.assertEqual(len(length_violations({"metrics/a.cc": line + "\n"})), 1, line)
+        for line in ('open("/ho' + 'me/me/a.txt")', "see /wo" + "rk/notes"):
+            self.assertEqual(len(length_violations({"docs/a.md": line + "\n"})), 1, line)
+        self.assertEqual(length_violations({"docs/a.md": "see /usr/share/dictd, a/work/b\n"}), [])
+
+
+if __name__ == "__main__":
+    unittest.main()
