@@ -1,0 +1,19 @@
+#include "coordinator/core/ballot.h"
+
+#include <algorithm>
+
+namespace cox {
+
+void merge_into(StepBallot& into, const StepBallot& from) {
+  into.loss_sum += from.loss_sum;
+  into.weight += from.weight;
+  into.samples += from.samples;
+  into.nonfinite_ranks += from.nonfinite_ranks;
+  into.plan_held_min = std::min(into.plan_held_min, from.plan_held_min);
+  into.round_closed_min = std::min(into.round_closed_min, from.round_closed_min);
+  into.stop_max = std::max(into.stop_max, from.stop_max);
+  into.fingerprint_min = std::min(into.fingerprint_min, from.fingerprint_min);
+  into.fingerprint_max = std::max(into.fingerprint_max, from.fingerprint_max);
+}
+
+}  // namespace cox

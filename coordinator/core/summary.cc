@@ -1,0 +1,152 @@
+#include "coordinator/core/summary.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "coordinator/core/timings.h"
+
+namespace cox {
+namespace {
+
+constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+
+bool lost_numbers(const RankSignal& s) {
+  if (s.has(SignalFlag::nonfinite_loss) || s.has(SignalFlag::nonfinite_gradient)) return true;
+  return !s.has(SignalFlag::finished) && !std::isfinite(s.loss);
+}
+
+void count_report(const RankSignal& s, StepSummary& into) {
+  into.step = std::max(into.step, s.step);
+  into.rounds = std::max(into.rounds, s.rounds);
+  into.finished += s.has(SignalFlag::finished);
+  into.watching += s.has(SignalFlag::watching);
+  into.skipped_ranks += s.has(SignalFlag::step_skipped);
+  into.rolled_back_ranks += s.has(SignalFlag::rolled_back);
+  into.full_plan_wanted |= s.has(SignalFlag::full_plan_wanted);
+  into.samples += s.samples;
+  into.tokens += s.tokens;
+  into.memory_peak_bytes = std::max(into.memory_peak_bytes, s.memory_peak_bytes);
+  into.plan_applied_max = std::max(into.plan_applied_max, s.plan_applied);
+  if (lost_numbers(s) && ++into.nonfinite_ranks == 1) into.first_nonfinite_rank = s.rank;
+}
+
+// Only ranks that apply plans hold any.
+std::uint64_t held_by_all(const std::vector<RankSignal>& reports) {
+  std::uint64_t held = std::numeric_limits<std::uint64_t>::max();
+  bool somebody = false;
+  for (const RankSignal& s : reports) {
+    if (s.has(SignalFlag::watching)) continue;
+    held = std::min(held, s.plan_held);
+    somebody = true;
+  }
+  return somebody ? held : 0;
+}
+
+// Weighted by what is behind each loss; evenly when no rank tells a weight.
+double mean_loss(const std::vector<RankSignal>& reports) {
+  double weighted = 0;
+  double weight = 0;
+  double plain = 0;
+  std::int32_t ranks = 0;
+  for (const RankSignal& s : reports) {
+    if (s.has(SignalFlag::finished) || !std::isfinite(s.loss)) continue;
+    plain += s.loss;
+    ++ranks;
+    if (!(s.weight > 0) || !std::isfinite(s.weight)) continue;
+    weighted += s.loss * s.weight;
+    weight += s.weight;
+  }
+  const double mean = weight > 0 ? weighted / weight : ranks > 0 ? plain / ranks : kNone;
+  return std::isfinite(mean) ? mean : kNone;
+}
+
+double largest_gradient_norm(const std::vector<RankSignal>& reports) {
+  double largest = kNone;
+  for (const RankSignal& s : reports) {
+    if (s.has(SignalFlag::finished) || !std::isfinite(s.gradient_norm)) continue;
+    if (!(largest >= s.gradient_norm)) largest = s.gradient_norm;
+  }
+  return largest;
+}
+
+Spread memory_spread(const std::vector<RankSignal>& reports, std::vector<RankId>& ranks,
+                     std::vector<double>& values) {
+  ranks.clear();
+  values.clear();
+  for (const RankSignal& s : reports) {
+    if (s.memory_limit_bytes == 0) continue;
+    ranks.push_back(s.rank);
+    values.push_back(static_cast<double>(s.memory_used_bytes) /
+                     static_cast<double>(s.memory_limit_bytes));
+  }
+  return spread_of(values, ranks);
+}
+
+Phase phase_lost_most(const Timings& timings, std::size_t i, const StepSummary& summary) {
+  Phase worst = Phase::other;
+  double lost_most = 0;
+  for (std::size_t p = 0; p < kPhases; ++p) {
+    if (!is_own_work(static_cast<Phase>(p))) continue;
+    const double lost = timings.phases[p][i] - summary.phases[p].median;
+    if (lost > lost_most) {
+      lost_most = lost;
+      worst = static_cast<Phase>(p);
+    }
+  }
+  return worst;
+}
+
+// Keeps the few slowest while passing over all ranks once; ascending ranks keep ties in order.
+std::vector<std::size_t> slowest(const std::vector<double>& own) {
+  std::vector<std::size_t> kept;
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    if (kept.size() == kWorstRanks && !(own[i] > own[kept.back()])) continue;
+    if (kept.size() == kWorstRanks) kept.pop_back();
+    const auto slower = [&own, i](std::size_t k) { return own[i] > own[k]; };
+    kept.insert(std::find_if(kept.begin(), kept.end(), slower), i);
+  }
+  return kept;
+}
+
+std::vector<WorstRank> worst_ranks(const Timings& timings, const StepSummary& summary) {
+  std::vector<WorstRank> worst;
+  for (const std::size_t i : slowest(timings.own)) {
+    const double median = summary.own_seconds.median;
+    const double ratio = median > 0 ? timings.own[i] / median : 1;
+    worst.push_back(
+        {timings.ranks[i], phase_lost_most(timings, i, summary), timings.own[i], ratio});
+  }
+  return worst;
+}
+
+}  // namespace
+
+StepSummary summarize(const StepSignals& signals) {
+  StepSummary summary;
+  summary.round = signals.round;
+  summary.now = signals.now;
+  summary.reporting = static_cast<std::int32_t>(signals.reports.size());
+  for (const FaultyReport& fault : signals.faults) {
+    summary.missing += fault.fault == ReportFault::missing;
+  }
+  for (const RankSignal& s : signals.reports) count_report(s, summary);
+  summary.plan_held_min = held_by_all(signals.reports);
+  summary.loss = mean_loss(signals.reports);
+  summary.gradient_norm = largest_gradient_norm(signals.reports);
+
+  Timings timings = timings_of(signals.reports);
+  std::vector<double> scratch;
+  for (std::size_t p = 0; p < kPhases; ++p) {
+    scratch = timings.phases[p];
+    summary.phases[p] = spread_of(scratch, timings.ranks);
+  }
+  scratch = timings.own;
+  summary.own_seconds = spread_of(scratch, timings.ranks);
+  summary.worst = worst_ranks(timings, summary);
+  summary.wall_seconds = spread_of(timings.wall, timings.ranks);
+  summary.memory_used_ratio = memory_spread(signals.reports, timings.ranks, scratch);
+  return summary;
+}
+
+}  // namespace cox
