@@ -2,7 +2,8 @@
 #
 #   cox_library(wire SOURCES mask.cc ... PUBLIC_LINK coxswain::core PRIVATE_LINK protobuf::libprotobuf)
 #       coxswain_wire, known as coxswain::wire, exported and installed. Includes are from the
-#       repository root. Without SOURCES it is an INTERFACE library.
+#       repository root. Without SOURCES it is an INTERFACE library, unless SUBFOLDERS says that
+#       subfolders add them: target_sources(coxswain_sdk PRIVATE session.cc ...).
 #   cox_executable(cox SOURCES main.cc LINK coxswain::coordinator [INSTALL])
 #       a program in <build>/bin.
 #
@@ -48,10 +49,10 @@ function(_cox_torch_header)
 endfunction()
 
 function(cox_library name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH" "" "SOURCES;PUBLIC_LINK;PRIVATE_LINK")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH;SUBFOLDERS" "" "SOURCES;PUBLIC_LINK;PRIVATE_LINK")
   set(target coxswain_${name})
   set(includes $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:include/coxswain/tree>)
-  if(arg_SOURCES)
+  if(arg_SOURCES OR arg_SUBFOLDERS)
     add_library(${target} ${arg_SOURCES})
     _cox_common(${target} "${arg_TORCH}")
     target_include_directories(${target} PUBLIC ${includes})
