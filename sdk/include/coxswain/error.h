@@ -1,7 +1,7 @@
-// The one exception type of the SDK. Constructors that cannot do their work throw it (a file that is
-// missing, an option out of range), and so does a user's own error that surfaces in a call of theirs.
-// Functions that read or write files return Status or Result instead. The step path never throws
-// because of the control plane.
+// The one exception type of the SDK. Constructors that cannot do their work throw it (a file that
+// is missing, an option out of range), and so does a user's own error that surfaces in a call of
+// theirs. Functions that read or write files return Status or Result instead. The step path never
+// throws because of the control plane.
 #pragma once
 
 #include <stdexcept>

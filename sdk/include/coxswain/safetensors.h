@@ -5,11 +5,12 @@
 //   if (!file.ok()) return file.status();
 //   cox::Status loaded = cox::load_into(targets, file->tensors);
 //
-// The reader treats a file as hostile: nothing in it is executed, and memory is claimed only after the
-// whole header was checked against the size of the file. The functions block on the disk, do not
-// communicate and may be called from any thread; the tensors returned own their memory, on the CPU.
-// Errors: not_found, failed_precondition (permissions), data_loss (with the file, what was expected and
-// what was found), resource_exhausted (memory, disk), invalid_argument (what a caller passed).
+// The reader treats a file as hostile: nothing in it is executed, and memory is claimed only after
+// the whole header was checked against the size of the file. The functions block on the disk, do
+// not communicate and may be called from any thread; the tensors returned own their memory, on the
+// CPU. Errors: not_found, failed_precondition (permissions), data_loss (with the file, what was
+// expected and what was found), resource_exhausted (memory, disk), invalid_argument (what a caller
+// passed).
 #pragma once
 
 #include <filesystem>
@@ -28,21 +29,22 @@ struct SafetensorsFile {
   std::map<std::string, std::string> metadata;
 };
 
-// Dtypes: F64 F32 F16 BF16 F8_E4M3 F8_E5M2, I64 I32 I16 I8, U64 U32 U16 U8, BOOL. Others are errors, as
-// are headers above 100 MB, ranges that overlap, leave gaps or start off their element size, duplicate
-// names, and anything that is not strict JSON in UTF-8.
+// Dtypes: F64 F32 F16 BF16 F8_E4M3 F8_E5M2, I64 I32 I16 I8, U64 U32 U16 U8, BOOL. Others are
+// errors, as are headers above 100 MB, ranges that overlap, leave gaps or start off their element
+// size, duplicate names, and anything that is not strict JSON in UTF-8.
 Result<SafetensorsFile> read_safetensors(const std::filesystem::path& path);
 
-// Replaces `path` in one step: after an error (a full disk, say) the previous file is still there and no
-// temporary file is left. The bytes depend only on the arguments' values: tensors are stored by falling
-// element size, then by name. Tensors may lie on any device and have any strides; names are unique and
-// UTF-8. Python's transformers expects metadata {"format": "pt"}.
+// Replaces `path` in one step: after an error (a full disk, say) the previous file is still there
+// and no temporary file is left. The bytes depend only on the arguments' values: tensors are stored
+// by falling element size, then by name. Tensors may lie on any device and have any strides; names
+// are unique and UTF-8. Python's transformers expects metadata {"format": "pt"}.
 Status write_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors,
                          const std::map<std::string, std::string>& metadata = {});
 
-// Copies each of `source` into the target of the same name. Names must match exactly, one to one, as
-// must shapes and dtypes; otherwise nothing is copied and the message lists what is missing, unexpected
-// or different. Targets may lie on any device and may require grad; autograd does not record the copy.
+// Copies each of `source` into the target of the same name. Names must match exactly, one to one,
+// as must shapes and dtypes; otherwise nothing is copied and the message lists what is missing,
+// unexpected or different. Targets may lie on any device and may require grad; autograd does not
+// record the copy.
 Status load_into(std::span<const NamedTensor> targets, std::span<const NamedTensor> source);
 
 }  // namespace cox

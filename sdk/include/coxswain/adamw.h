@@ -1,0 +1,107 @@
+// AdamW (Loshchilov and Hutter, "Decoupled weight decay regularization") on torch's fused kernel:
+// one pass over parameter, gradient and both moments, bitwise equal to Python's AdamW(fused=True).
+//
+//   m = beta1 m + (1 - beta1) g              v = beta2 v + (1 - beta2) g^2
+//   p = p - lr weight_decay p - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
+//
+//   cox::AdamW optimizer({{.parameters = matrices, .options = {.lr = 3e-4, .weight_decay = 0.1}},
+//                         {.parameters = vectors, .options = {.lr = 3e-4, .weight_decay = 0}}});
+//
+// Holds handles to the parameters (it updates them in place) and owns the moments, which lie beside
+// their parameters. Does not communicate. One thread at a time. Constructors, and step() on a
+// user's mistake (a sparse gradient, say), throw cox::Error.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "coordinator/core/status.h"
+#include "coxswain/named_tensor.h"
+
+namespace cox {
+
+struct AdamWOptions {
+  double lr = 1e-3;            // >= 0
+  double beta1 = 0.9;          // in [0, 1)
+  double beta2 = 0.999;        // in [0, 1)
+  double eps = 1e-8;           // >= 0
+  double weight_decay = 0.01;  // >= 0
+};
+
+struct AdamWGroup {
+  // A parameter without a name is called by its index over all groups, counted from 0.
+  std::vector<NamedTensor> parameters;
+  AdamWOptions options;
+};
+
+// What the kernel can do about scaled gradients without the host looking at them. Both are optional
+// float32 tensors of one element on the device of the parameters.
+struct GradientScaling {
+  std::optional<at::Tensor> grad_scale;  // gradients are divided by it, in place
+  std::optional<at::Tensor> found_inf;   // 1: the whole step changes nothing; 0: an ordinary step
+};
+
+enum class ZeroGrad {
+  undefined,  // drop the gradients, so that backward writes instead of adding
+  zeros,      // keep the tensors, for gradients that are views of a bucket
+};
+
+class AdamW {
+ public:
+  // Requires: floating, dense parameters, each once.
+  explicit AdamW(const std::vector<at::Tensor>& parameters, AdamWOptions options = {});
+  explicit AdamW(std::vector<AdamWGroup> groups);
+
+  // One update of every parameter that has a gradient; the others, and their step counts, stay as
+  // they are. Moments appear at a parameter's first update.
+  void step() { step({}); }
+  void step(const GradientScaling& scaling);
+
+  void zero_grad(ZeroGrad how = ZeroGrad::undefined);
+
+  std::size_t groups() const { return groups_.size(); }
+  const AdamWOptions& options(std::size_t group = 0) const { return groups_.at(group).options; }
+  // For every group, or for one. Requires: lr >= 0 and finite.
+  void set_lr(double lr);
+  void set_lr(std::size_t group, double lr);
+
+  // All parameters in the order of the groups, with the names used below.
+  std::vector<NamedTensor> parameters() const;
+
+  // "exp_avg.NAME", "exp_avg_sq.NAME" and "step.NAME" of each parameter that was updated before.
+  // The tensors are the live ones, not copies. Options are the job's configuration and not part of
+  // it.
+  std::vector<NamedTensor> state() const;
+  // Takes over a copy of such a list; a parameter that is absent from it starts afresh. On an error
+  // (a name of no parameter, one of the three missing, another shape or dtype) nothing is changed.
+  Status load_state(std::span<const NamedTensor> state);
+
+ private:
+  struct Slot {
+    std::string name;
+    at::Tensor parameter;
+    at::Tensor exp_avg;  // the three are undefined until the first update
+    at::Tensor exp_avg_sq;
+    at::Tensor step;  // float32, one element, counts updates
+  };
+  struct Group {
+    std::vector<Slot> slots;
+    AdamWOptions options;
+  };
+  struct Lists;
+
+  void add_group(AdamWGroup group);
+  static at::Tensor gradient_of(const Slot& slot);
+  static void start(Slot& slot);
+  static void update(const Lists& lists, const AdamWOptions& options,
+                     const GradientScaling& scaling);
+
+  std::vector<Group> groups_;
+};
+
+}  // namespace cox

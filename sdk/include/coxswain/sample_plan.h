@@ -1,0 +1,85 @@
+// Who trains on what: a seeded order of the samples of a data set, cut into global batches, cut
+// into one slice a rank. Everything is computed from (seed, cursor, shares), so there is nothing to
+// communicate, nothing to store but one number, and memory does not grow with the data set.
+//
+//   cox::SampleBatch batch = plan.batch_at(cursor);                    // the same on every rank
+//   auto counts = cox::SamplePlan::assign(batch.count, weights);       // samples of each rank
+//   cox::SampleSlice mine = cox::SamplePlan::slice(*counts, rank);     // this rank's part
+//   auto samples = plan.indices(batch.cursor, mine.first, mine.count);
+//   cursor = batch.next;
+//
+// The cursor is a position in the endless sequence epoch 0, epoch 1, ...: epoch = cursor / size. It
+// says nothing of ranks, shares or batch size, so a job may resume from it at another world size,
+// and every sample is still used exactly once an epoch. Value type, pure functions, std only.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "coordinator/core/status.h"
+
+namespace cox {
+
+// What happens to the last samples of an epoch when they do not fill a global batch.
+enum class Tail {
+  keep_partial,  // they form a smaller batch
+  drop,          // they are left out of this epoch (others the next time)
+};
+
+struct SamplePlanOptions {
+  std::int64_t size = 0;          // samples in the data set: 1 to 2^48
+  std::int64_t global_batch = 1;  // samples a step over all ranks: 1 to 2^31
+  std::uint64_t seed = 0;
+  Tail tail = Tail::keep_partial;
+};
+
+struct SampleBatch {
+  std::uint64_t cursor = 0;  // where it starts; later than asked for if a tail was dropped
+  std::int64_t count = 0;    // samples; never reaches into the next epoch
+  std::uint64_t next = 0;    // the cursor after it
+};
+
+struct SampleSlice {
+  std::int64_t first = 0;  // from the start of the batch
+  std::int64_t count = 0;
+};
+
+class SamplePlan {
+ public:
+  // Errors: invalid_argument for a number out of range, and for Tail::drop with a data set smaller
+  // than one global batch.
+  static Result<SamplePlan> create(SamplePlanOptions options);
+
+  const SamplePlanOptions& options() const { return options_; }
+  std::uint64_t epoch_of(std::uint64_t cursor) const { return cursor / size(); }
+
+  // The batch at or after `cursor`.
+  SampleBatch batch_at(std::uint64_t cursor) const;
+
+  // The sample at a cursor, in [0, size). A permutation of the data set within each epoch.
+  std::int64_t sample_at(std::uint64_t cursor) const;
+
+  // The samples at cursor + first, cursor + first + 1, ..., `count` of them. Requires: first, count
+  // >= 0.
+  std::vector<std::int64_t> indices(std::uint64_t cursor, std::int64_t first,
+                                    std::int64_t count) const;
+
+  // Splits `count` samples in proportion to `weights`, one a rank: each gets its exact share
+  // rounded down, what is left goes one by one to the largest remainders, the lower rank first. A
+  // rank of weight 0 gets 0. Errors: invalid_argument if all weights are 0, there are none, or
+  // count is not in [0, 2^31].
+  static Result<std::vector<std::int64_t>> assign(std::int64_t count,
+                                                  std::span<const std::uint32_t> weights);
+
+  // Where the samples of `rank` start when ranks follow each other. Requires: rank < counts.size().
+  static SampleSlice slice(std::span<const std::int64_t> counts, std::size_t rank);
+
+ private:
+  explicit SamplePlan(SamplePlanOptions options) : options_(options) {}
+  std::uint64_t size() const { return static_cast<std::uint64_t>(options_.size); }
+
+  SamplePlanOptions options_;
+};
+
+}  // namespace cox

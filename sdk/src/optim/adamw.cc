@@ -1,0 +1,178 @@
+#include "coxswain/adamw.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_add.h>
+#include <ATen/ops/_foreach_sub.h>
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <cmath>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "coxswain/error.h"
+
+namespace cox {
+namespace {
+
+void require(bool condition, const std::string& message) {
+  if (!condition) throw Error(invalid_argument("AdamW: " + message));
+}
+
+void check_lr(double lr) {
+  require(std::isfinite(lr) && lr >= 0, "expected lr >= 0, found " + std::to_string(lr));
+}
+
+void check_options(const AdamWOptions& o) {
+  const auto in_unit = [](double beta) { return beta >= 0 && beta < 1; };
+  check_lr(o.lr);
+  require(in_unit(o.beta1), "expected beta1 in [0, 1), found " + std::to_string(o.beta1));
+  require(in_unit(o.beta2), "expected beta2 in [0, 1), found " + std::to_string(o.beta2));
+  require(std::isfinite(o.eps) && o.eps >= 0, "expected eps >= 0");
+  require(std::isfinite(o.weight_decay) && o.weight_decay >= 0, "expected weight_decay >= 0");
+}
+
+void check_parameter(const std::string& name, const at::Tensor& parameter) {
+  const std::string who = "parameter " + name + ": expected a ";
+  require(parameter.defined(), who + "tensor, found an undefined one");
+  require(parameter.is_floating_point(),
+          who + "floating dtype, found " + std::string(c10::toString(parameter.scalar_type())));
+  require(parameter.layout() == c10::kStrided && parameter.is_non_overlapping_and_dense(),
+          who + "dense tensor without gaps; pass a contiguous one");
+}
+
+std::vector<AdamWGroup> one_group(const std::vector<at::Tensor>& parameters, AdamWOptions options) {
+  AdamWGroup group{.parameters = {}, .options = options};
+  for (const at::Tensor& parameter : parameters) group.parameters.push_back({{}, parameter});
+  return {std::move(group)};
+}
+
+}  // namespace
+
+// What one call of the kernel takes: parameters of one device and dtype, and their companions.
+struct AdamW::Lists {
+  std::vector<at::Tensor> parameters, gradients, exp_avgs, exp_avg_sqs, steps;
+};
+
+AdamW::AdamW(const std::vector<at::Tensor>& parameters, AdamWOptions options)
+    : AdamW(one_group(parameters, options)) {}
+
+AdamW::AdamW(std::vector<AdamWGroup> groups) {
+  for (AdamWGroup& group : groups) add_group(std::move(group));
+  std::set<const void*> tensors;
+  std::set<std::string> names;
+  for (const NamedTensor& named : this->parameters()) {
+    require(tensors.insert(named.tensor.unsafeGetTensorImpl()).second,
+            "parameter " + named.name + " is given twice");
+    require(names.insert(named.name).second, "two parameters have the name " + named.name);
+  }
+}
+
+void AdamW::add_group(AdamWGroup group) {
+  check_options(group.options);
+  std::size_t index = 0;
+  for (const Group& earlier : groups_) index += earlier.slots.size();
+  Group out{.slots = {}, .options = group.options};
+  for (NamedTensor& named : group.parameters) {
+    if (named.name.empty()) named.name = std::to_string(index);
+    ++index;
+    check_parameter(named.name, named.tensor);
+    out.slots.push_back({.name = std::move(named.name),
+                         .parameter = std::move(named.tensor),
+                         .exp_avg = {},
+                         .exp_avg_sq = {},
+                         .step = {}});
+  }
+  groups_.push_back(std::move(out));
+}
+
+// The kernel walks raw memory, so a gradient must be laid out like its parameter.
+at::Tensor AdamW::gradient_of(const Slot& slot) {
+  const at::Tensor& grad = slot.parameter.grad();
+  if (!grad.defined()) return grad;
+  require(grad.layout() == c10::kStrided, "parameter " + slot.name + " has a sparse gradient");
+  require(
+      grad.sizes() == slot.parameter.sizes() && grad.scalar_type() == slot.parameter.scalar_type(),
+      "parameter " + slot.name + " and its gradient differ in shape or dtype");
+  if (grad.strides() == slot.parameter.strides()) return grad;
+  return at::empty_like(slot.parameter).copy_(grad);
+}
+
+void AdamW::start(Slot& slot) {
+  slot.exp_avg = at::zeros_like(slot.parameter);
+  slot.exp_avg_sq = at::zeros_like(slot.parameter);
+  slot.step = at::zeros({}, slot.parameter.options().dtype(at::kFloat));
+}
+
+void AdamW::step(const GradientScaling& scaling) {
+  const at::NoGradGuard no_grad;
+  for (Group& group : groups_) {
+    std::map<std::tuple<int, int, int>, Lists> calls;
+    for (Slot& slot : group.slots) {
+      at::Tensor gradient = gradient_of(slot);
+      if (!gradient.defined()) continue;
+      if (!slot.exp_avg.defined()) start(slot);
+      const c10::Device device = slot.parameter.device();
+      Lists& lists = calls[{static_cast<int>(device.type()), device.index(),
+                            static_cast<int>(slot.parameter.scalar_type())}];
+      lists.parameters.push_back(slot.parameter);
+      lists.gradients.push_back(std::move(gradient));
+      lists.exp_avgs.push_back(slot.exp_avg);
+      lists.exp_avg_sqs.push_back(slot.exp_avg_sq);
+      lists.steps.push_back(slot.step);
+    }
+    for (const auto& [where, lists] : calls) update(lists, group.options, scaling);
+  }
+}
+
+void AdamW::update(const Lists& lists, const AdamWOptions& options,
+                   const GradientScaling& scaling) {
+  at::_foreach_add_(lists.steps, 1);
+  at::_fused_adamw_(lists.parameters, lists.gradients, lists.exp_avgs, lists.exp_avg_sqs,
+                    /*max_exp_avg_sqs=*/{}, lists.steps, options.lr, options.beta1, options.beta2,
+                    options.weight_decay, options.eps, /*amsgrad=*/false, /*maximize=*/false,
+                    scaling.grad_scale, scaling.found_inf);
+  if (scaling.found_inf) {
+    const at::Tensor skipped = scaling.found_inf->reshape({});
+    at::_foreach_sub_(lists.steps, std::vector<at::Tensor>(lists.steps.size(), skipped));
+  }
+}
+
+void AdamW::zero_grad(ZeroGrad how) {
+  const at::NoGradGuard no_grad;
+  for (Group& group : groups_) {
+    for (Slot& slot : group.slots) {
+      at::Tensor& grad = slot.parameter.mutable_grad();
+      if (!grad.defined()) continue;
+      if (how == ZeroGrad::undefined) {
+        grad.reset();
+      } else {
+        if (grad.requires_grad()) grad = grad.detach();
+        grad.zero_();
+      }
+    }
+  }
+}
+
+void AdamW::set_lr(double lr) {
+  for (std::size_t i = 0; i < groups_.size(); ++i) set_lr(i, lr);
+}
+
+void AdamW::set_lr(std::size_t group, double lr) {
+  check_lr(lr);
+  groups_.at(group).options.lr = lr;
+}
+
+std::vector<NamedTensor> AdamW::parameters() const {
+  std::vector<NamedTensor> out;
+  for (const Group& group : groups_) {
+    for (const Slot& slot : group.slots) out.push_back({slot.name, slot.parameter});
+  }
+  return out;
+}
+
+}  // namespace cox
