@@ -1,0 +1,22 @@
+// A GPT-2 model in the two files Hugging Face's transformers uses: config.json and
+// model.safetensors in one folder. Blocks on the disk; does not communicate.
+#pragma once
+
+#include <filesystem>
+
+#include "coordinator/core/status.h"
+#include "sdk/examples/gpt2/model.h"
+
+namespace gpt2 {
+
+// Writes both files (and creates the folder); each is replaced in one step.
+cox::Status save_model(const std::filesystem::path& folder, const Gpt2& model);
+
+// Copies the weights of a safetensors file into the model; names, shapes and dtypes must fit
+// exactly, and on an error nothing was copied. Accepted beside the model's own names: names without
+// the leading "transformer." (files of the bare GPT2Model), "lm_head.weight" if it equals the
+// embedding it is tied to, and the causal masks "attn.bias" and "attn.masked_bias" of old files,
+// which are not read.
+cox::Status load_weights(const std::filesystem::path& file, Gpt2& model);
+
+}  // namespace gpt2
