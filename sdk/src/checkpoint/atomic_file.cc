@@ -60,8 +60,7 @@ Result<AtomicFile> AtomicFile::create(const std::filesystem::path& target) {
   for (int attempt = 0; attempt < kNameAttempts; ++attempt) {
     const std::filesystem::path temporary =
         folder_of(target) / (stem + "-" + std::to_string(attempt));
-    const int descriptor =
-        ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    const int descriptor = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (descriptor >= 0) return AtomicFile(target, temporary, descriptor);
     if (errno != EEXIST) return error_status(target, "cannot create a file in its folder", errno);
   }

@@ -1,7 +1,7 @@
-// A file that appears whole or not at all: bytes go to a temporary file in the same folder, commit()
-// syncs it and renames it over the target, then syncs the folder. Without a commit the destructor
-// removes the temporary file and whatever the target held before is untouched.
-// Owned by one thread; blocks on the disk.
+// A file that appears whole or not at all: bytes go to a temporary file in the same folder,
+// commit() syncs it and renames it over the target, then syncs the folder. Without a commit the
+// destructor removes the temporary file and whatever the target held before is untouched. Owned by
+// one thread; blocks on the disk.
 #pragma once
 
 #include <cstddef>

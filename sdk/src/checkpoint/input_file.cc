@@ -13,7 +13,8 @@ namespace cox::detail {
 namespace {
 
 Status open_error(const std::filesystem::path& path, int error) {
-  const std::string text = path.string() + ": cannot open: " + std::generic_category().message(error);
+  const std::string text =
+      path.string() + ": cannot open: " + std::generic_category().message(error);
   if (error == ENOENT || error == ENOTDIR) return not_found(text);
   if (error == EMFILE || error == ENFILE) return resource_exhausted(text);
   return failed_precondition(text);
@@ -46,8 +47,8 @@ Status InputFile::read_at(std::uint64_t offset, void* out, std::uint64_t bytes) 
   constexpr std::uint64_t kMaxPiece = std::uint64_t{1} << 30;
   char* next = static_cast<char*>(out);
   while (bytes > 0) {
-    const ssize_t got = ::pread(descriptor_, next, std::min(bytes, kMaxPiece),
-                                static_cast<off_t>(offset));
+    const ssize_t got =
+        ::pread(descriptor_, next, std::min(bytes, kMaxPiece), static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return data_loss("cannot read: " + std::generic_category().message(errno));
     if (got == 0) {

@@ -1,5 +1,6 @@
-// A regular file opened for reading, with the size it had then. Reads that fall short are errors, so a
-// file that is cut while it is read gives a message and no undefined memory. Blocks on the disk.
+// A regular file opened for reading, with the size it had then. Reads that fall short are errors,
+// so a file that is cut while it is read gives a message and no undefined memory. Blocks on the
+// disk.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
 // Strict JSON for files from outside: safetensors headers, model configurations, expected values.
-// JsonReader pulls one token at a time, so a caller can check a hostile document while reading it and
-// never holds more than it asked for. Json is a small tree on top for documents of bounded size.
+// JsonReader pulls one token at a time, so a caller can check a hostile document while reading it
+// and never holds more than it asked for. Json is a small tree on top for documents of bounded
+// size.
 //
 // Strict means RFC 8259 and no more: UTF-8 only, no duplicate names in an object, no comments, no
 // trailing commas, no NaN, nothing behind the value but white space, nesting of at most 64 levels.

@@ -10,7 +10,9 @@ namespace {
 
 constexpr std::size_t kMaxDepth = 64;
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
 
 }  // namespace
 
@@ -64,12 +66,17 @@ JsonKind JsonReader::peek() {
 
 void JsonReader::begin(char open) {
   expect(open);
-  if (used_.size() >= kMaxDepth) fail("nested deeper than " + std::to_string(kMaxDepth) + " levels");
+  if (used_.size() >= kMaxDepth)
+    fail("nested deeper than " + std::to_string(kMaxDepth) + " levels");
   if (ok()) used_.push_back(false);
 }
 
-void JsonReader::begin_object() { begin('{'); }
-void JsonReader::begin_array() { begin('['); }
+void JsonReader::begin_object() {
+  begin('{');
+}
+void JsonReader::begin_array() {
+  begin('[');
+}
 
 bool JsonReader::next_in(char close) {
   if (!ok() || used_.empty()) return false;
@@ -82,7 +89,9 @@ bool JsonReader::next_in(char close) {
   return ok();
 }
 
-bool JsonReader::next_item() { return next_in(']'); }
+bool JsonReader::next_item() {
+  return next_in(']');
+}
 
 bool JsonReader::next_member(std::string& name) {
   if (!next_in('}')) return false;
@@ -103,7 +112,9 @@ bool JsonReader::read_bool() {
   return yes && ok();
 }
 
-void JsonReader::read_null() { expect_word("null"); }
+void JsonReader::read_null() {
+  expect_word("null");
+}
 
 std::string_view JsonReader::number_token() {
   skip_space();

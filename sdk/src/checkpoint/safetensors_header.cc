@@ -133,8 +133,8 @@ Status check_tiling(const std::vector<TensorEntry>& entries, std::uint64_t data_
     covered = entry.end;
   }
   if (covered == data_bytes) return ok_status();
-  return data_loss("expected " + std::to_string(covered) + " bytes of data behind the header, found " +
-                   std::to_string(data_bytes) +
+  return data_loss("expected " + std::to_string(covered) +
+                   " bytes of data behind the header, found " + std::to_string(data_bytes) +
                    (covered > data_bytes ? " (the file is cut short)" : " (surplus bytes)"));
 }
 

@@ -1,7 +1,7 @@
-// The header of a safetensors file as plain values, apart from tensors and files: what it may say, and
-// the checks that make the rest of a load safe. Layout of a file: 8 bytes of header length (little
-// endian), that many bytes of JSON, then the data of all tensors without a gap.
-// Pure functions; std only.
+// The header of a safetensors file as plain values, apart from tensors and files: what it may say,
+// and the checks that make the rest of a load safe. Layout of a file: 8 bytes of header length
+// (little endian), that many bytes of JSON, then the data of all tensors without a gap. Pure
+// functions; std only.
 #pragma once
 
 #include <cstdint>

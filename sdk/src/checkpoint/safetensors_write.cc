@@ -51,7 +51,8 @@ Status check_arguments(std::span<const NamedTensor> tensors,
   return ok_status();
 }
 
-// Falling element size keeps every tensor aligned; the name makes the order a function of the values.
+// Falling element size keeps every tensor aligned; the name makes the order a function of the
+// values.
 std::vector<NamedTensor> in_file_order(std::span<const NamedTensor> tensors) {
   std::vector<NamedTensor> sorted(tensors.begin(), tensors.end());
   std::sort(sorted.begin(), sorted.end(), [](const NamedTensor& a, const NamedTensor& b) {
@@ -85,8 +86,8 @@ Status write_tensor(detail::AtomicFile& file, const NamedTensor& named) {
     const at::Tensor dense = named.tensor.detach().cpu().contiguous();
     return file.write(dense.const_data_ptr(), dense.nbytes());
   } catch (const std::exception& error) {
-    return resource_exhausted("tensor \"" + named.name + "\": cannot copy it to host memory: " +
-                              error.what());
+    return resource_exhausted("tensor \"" + named.name +
+                              "\": cannot copy it to host memory: " + error.what());
   }
 }
 

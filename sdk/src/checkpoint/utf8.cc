@@ -28,7 +28,9 @@ bool is_utf8(std::string_view text) {
 }
 
 void append_utf8(std::string& out, std::uint32_t code) {
-  const auto tail = [&](int shift) { out.push_back(static_cast<char>(0x80 | ((code >> shift) & 0x3F))); };
+  const auto tail = [&](int shift) {
+    out.push_back(static_cast<char>(0x80 | ((code >> shift) & 0x3F)));
+  };
   if (code < 0x80) {
     out.push_back(static_cast<char>(code));
   } else if (code < 0x800) {

@@ -1,4 +1,5 @@
-// UTF-8 as RFC 3629 has it: no overlong forms, no surrogates, nothing above U+10FFFF. Pure functions.
+// UTF-8 as RFC 3629 has it: no overlong forms, no surrogates, nothing above U+10FFFF. Pure
+// functions.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +8,8 @@
 
 namespace cox::detail {
 
-// Bytes of the first character of `text` (1 to 4), or 0 if it does not start with a whole valid one.
+// Bytes of the first character of `text` (1 to 4), or 0 if it does not start with a whole valid
+// one.
 std::size_t utf8_length(std::string_view text);
 
 bool is_utf8(std::string_view text);
