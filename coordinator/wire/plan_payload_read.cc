@@ -10,11 +10,6 @@ namespace {
 
 using Actions = std::vector<MemoryAction>;
 
-// Ranks in classes of their own are the most that a plan can need.
-std::size_t max_classes(const JobFacts& job) {
-  return std::min(kMaxClasses, static_cast<std::size_t>(std::max(job.world_size, 1)));
-}
-
 std::size_t max_ranks(const JobFacts& job) {
   return static_cast<std::size_t>(std::max(job.world_size, 1));
 }
@@ -70,9 +65,9 @@ void read_changed_actions(ByteReader& in, Actions& actions) {
   }
 }
 
-void read_classes(ByteReader& in, Plan& plan, const JobFacts& job) {
+void read_classes(ByteReader& in, Plan& plan) {
   const std::uint64_t count = in.varint();
-  if (count == 0 || count > max_classes(job)) return in.fail();
+  if (count == 0 || count > kMaxClasses) return in.fail();
   plan.classes.resize(1);
   while (plan.classes.size() < count && !in.failed()) {
     Actions actions = plan.classes[0];
@@ -129,7 +124,7 @@ void read_entry(PlanEntry type, PayloadKind kind, ByteReader& in, Plan& plan, co
     case PlanEntry::blocks:
       return kind == PayloadKind::delta ? read_changed_blocks(in, plan) : in.fail();
     case PlanEntry::classes:
-      return read_classes(in, plan, job);
+      return read_classes(in, plan);
     case PlanEntry::rank_class:
       return read_rank_class(in, plan, job);
     case PlanEntry::shares:
@@ -203,7 +198,7 @@ std::size_t max_payload_bytes(const JobFacts& job) {
   constexpr std::size_t kSequenceHead = 10 + 1 + 5 + 1;
   const std::size_t sequences = 2 * kSequenceHead + max_ranks(job) * (2 + 4);
   // A delta is sent only where it is shorter than the full payload.
-  return (blocks + 1) / 2 + 10 + max_classes(job) * per_class + sequences + kSmallEntries;
+  return (blocks + 1) / 2 + 10 + kMaxClasses * per_class + sequences + kSmallEntries;
 }
 
 }  // namespace cox::wire

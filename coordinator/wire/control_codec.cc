@@ -1,0 +1,167 @@
+#include "coordinator/wire/control_codec.h"
+
+#include <array>
+
+#include "coordinator/wire/message_limits.h"
+#include "coordinator/wire/proto_convert.h"
+
+namespace cox::wire {
+namespace {
+
+constexpr std::size_t kMaxPolicies = 256;
+constexpr std::size_t kMaxClasses = 65536;
+
+// The fields whose parts cost memory, by their numbers in control.proto.
+constexpr std::array kPlanLimits = {FieldLimit{6, kMaxClasses}};
+constexpr std::array kJobLimits = {FieldLimit{5, kMaxBlocks}};
+constexpr std::array kStateLimits = {
+    FieldLimit{1, 1, kPlanLimits}, FieldLimit{2, History::kCapacity}, FieldLimit{3, kMaxPolicies}};
+constexpr std::array kStartLimits = {FieldLimit{1, 1, kJobLimits}, FieldLimit{3, 1, kStateLimits},
+                                     FieldLimit{4, kMaxPolicies}};
+constexpr std::array kSavedLimits = {FieldLimit{1, 1, kJobLimits}, FieldLimit{2, 1, kStateLimits}};
+
+std::array<FieldLimit, 3> signals_limits(const ParseLimits& limits) {
+  return {FieldLimit{3, limits.ranks}, FieldLimit{4, limits.faults()},
+          FieldLimit{5, limits.blocks}};
+}
+
+std::array<FieldLimit, 2> decision_limits(const ParseLimits& limits) {
+  return {FieldLimit{1, 1, kPlanLimits}, FieldLimit{2, limits.reasons()}};
+}
+
+// Parses bytes as `Message` once their parts were counted.
+template <class Message>
+Result<Message> read(std::string_view bytes, std::span<const FieldLimit> limits) {
+  if (bytes.size() > kMaxMessageBytes)
+    return resource_exhausted("message: expected at most " + std::to_string(kMaxMessageBytes) +
+                              " bytes, found " + std::to_string(bytes.size()));
+  if (Status status = check_limits(bytes, limits); !status.ok()) return status;
+  Message message;
+  if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size())))
+    return data_loss("message: its bytes are damaged or of another kind");
+  return message;
+}
+
+template <class Value, class Message>
+Result<Value> parse(std::string_view bytes, std::span<const FieldLimit> limits) {
+  const Result<Message> message = read<Message>(bytes, limits);
+  if (!message.ok()) return message.status();
+  return from_proto(*message);
+}
+
+template <class Part>
+Status take(Result<Part> part, Part& into) {
+  if (!part.ok()) return part.status();
+  into = std::move(*part);
+  return ok_status();
+}
+
+}  // namespace
+
+ParseLimits limits_of(const JobFacts& job) {
+  return {static_cast<std::size_t>(job.world_size), job.blocks.size()};
+}
+
+std::string serialize(const JobFacts& value) {
+  return to_proto(value).SerializeAsString();
+}
+std::string serialize(const Plan& value) {
+  return to_proto(value).SerializeAsString();
+}
+std::string serialize(const Reason& value) {
+  return to_proto(value).SerializeAsString();
+}
+std::string serialize(const StepSignals& value) {
+  return to_proto(value).SerializeAsString();
+}
+std::string serialize(const ControlState& value) {
+  return to_proto(value).SerializeAsString();
+}
+std::string serialize(const Decision& value) {
+  return to_proto(value).SerializeAsString();
+}
+
+std::string serialize(const JournalStart& value) {
+  pb::JournalStart message;
+  *message.mutable_job() = to_proto(value.job);
+  message.set_config(value.config);
+  *message.mutable_state() = to_proto(value.state);
+  for (const std::string& policy : value.policies) message.add_policies(policy);
+  message.set_started(value.started.seconds);
+  return message.SerializeAsString();
+}
+
+std::string serialize(const JournalRound& value) {
+  pb::JournalRound message;
+  *message.mutable_signals() = to_proto(value.signals);
+  *message.mutable_decision() = to_proto(value.decision);
+  return message.SerializeAsString();
+}
+
+std::string serialize(const SavedState& value) {
+  pb::SavedState message;
+  *message.mutable_job() = to_proto(value.job);
+  *message.mutable_state() = to_proto(value.state);
+  message.set_saved(value.saved.seconds);
+  return message.SerializeAsString();
+}
+
+Result<JobFacts> parse_job_facts(std::string_view bytes) {
+  return parse<JobFacts, pb::JobFacts>(bytes, kJobLimits);
+}
+
+Result<Plan> parse_plan(std::string_view bytes) {
+  return parse<Plan, pb::Plan>(bytes, kPlanLimits);
+}
+
+Result<Reason> parse_reason(std::string_view bytes) {
+  return parse<Reason, pb::Reason>(bytes, {});
+}
+
+Result<StepSignals> parse_step_signals(std::string_view bytes, const ParseLimits& limits) {
+  return parse<StepSignals, pb::StepSignals>(bytes, signals_limits(limits));
+}
+
+Result<ControlState> parse_control_state(std::string_view bytes) {
+  return parse<ControlState, pb::ControlState>(bytes, kStateLimits);
+}
+
+Result<Decision> parse_decision(std::string_view bytes, const ParseLimits& limits) {
+  return parse<Decision, pb::Decision>(bytes, decision_limits(limits));
+}
+
+Result<JournalStart> parse_journal_start(std::string_view bytes) {
+  const Result<pb::JournalStart> message = read<pb::JournalStart>(bytes, kStartLimits);
+  if (!message.ok()) return message.status();
+  JournalStart start;
+  if (Status s = take(from_proto(message->job()), start.job); !s.ok()) return s;
+  if (Status s = take(from_proto(message->state()), start.state); !s.ok()) return s;
+  start.config = message->config();
+  start.policies.assign(message->policies().begin(), message->policies().end());
+  start.started = {message->started()};
+  return start;
+}
+
+Result<JournalRound> parse_journal_round(std::string_view bytes, const ParseLimits& limits) {
+  const auto signals = signals_limits(limits);
+  const auto decision = decision_limits(limits);
+  const std::array inside = {FieldLimit{1, 1, signals}, FieldLimit{2, 1, decision}};
+  const Result<pb::JournalRound> message = read<pb::JournalRound>(bytes, inside);
+  if (!message.ok()) return message.status();
+  JournalRound round;
+  if (Status s = take(from_proto(message->signals()), round.signals); !s.ok()) return s;
+  if (Status s = take(from_proto(message->decision()), round.decision); !s.ok()) return s;
+  return round;
+}
+
+Result<SavedState> parse_saved_state(std::string_view bytes) {
+  const Result<pb::SavedState> message = read<pb::SavedState>(bytes, kSavedLimits);
+  if (!message.ok()) return message.status();
+  SavedState saved;
+  if (Status s = take(from_proto(message->job()), saved.job); !s.ok()) return s;
+  if (Status s = take(from_proto(message->state()), saved.state); !s.ok()) return s;
+  saved.saved = {message->saved()};
+  return saved;
+}
+
+}  // namespace cox::wire

@@ -1,0 +1,38 @@
+// Core values to and from the messages of control.proto. Internal to this folder: the only header
+// that shows protobuf types. The from_proto() functions check ranges and counts (data_loss); sizes
+// that cost memory were checked before parsing, see message_limits.h. Pure.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "coordinator/core/status.h"
+#include "coordinator/wire/control.pb.h"
+#include "coordinator/wire/control_codec.h"
+
+namespace cox::wire {
+
+namespace pb = coxswain::v1;
+
+pb::JobFacts to_proto(const JobFacts& value);
+pb::Plan to_proto(const Plan& value);
+pb::Reason to_proto(const Reason& value);
+pb::Signal to_proto(const RankSignal& value);
+pb::StepSignals to_proto(const StepSignals& value);
+pb::ControlState to_proto(const ControlState& value);
+pb::Decision to_proto(const Decision& value);
+
+Result<JobFacts> from_proto(const pb::JobFacts& message);
+Result<Plan> from_proto(const pb::Plan& message);
+Result<Reason> from_proto(const pb::Reason& message);
+Result<RankSignal> from_proto(const pb::Signal& message);
+Result<StepSignals> from_proto(const pb::StepSignals& message);
+Result<ControlState> from_proto(const pb::ControlState& message);
+Result<Decision> from_proto(const pb::Decision& message);
+
+// An error that says which field of a message cannot be.
+inline Status wrong_field(std::string_view field, std::string_view expected) {
+  return data_loss("message: " + std::string(field) + ": expected " + std::string(expected));
+}
+
+}  // namespace cox::wire
