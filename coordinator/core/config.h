@@ -102,7 +102,8 @@ Status set_option(Config& config, std::string_view key, std::string_view value);
 Status apply_text(Config& config, std::string_view text, std::string_view origin);
 
 // Takes every variable COX_<KEY> with dots as underscores (COX_HTTP_PORT). A COX_ variable that is
-// no key is an error, apart from those of scripts and tests (listed in config.cc).
+// no key is an error, apart from those of scripts and tests (listed in config_sources.cc) and
+// COX_TEST_*. COX_CONTROL and COX_LOG are short for COX_CONTROL_PATH and COX_RUN_LOG.
 Status apply_environment(Config& config, std::span<const std::string> environment);
 
 // Takes "--cox.key=value" and "--cox.key value"; everything else is returned in `rest` in order.

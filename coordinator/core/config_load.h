@@ -1,0 +1,29 @@
+// Where a job's Config comes from, all sources in their order: defaults, file, environment, flags.
+// Runs once, on every rank at start-up, before any thread; reads one file.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "coordinator/core/config.h"
+#include "coordinator/core/status.h"
+
+namespace cox {
+
+struct LoadedConfig {
+  Config config;
+  std::vector<std::string> rest;  // arguments that are not ours, in order
+};
+
+// The file named by --cox.config=FILE or else by COX_CONFIG; empty when neither is there.
+std::string config_file(std::span<const std::string> environment,
+                        std::span<const std::string> arguments);
+
+// `base` holds defaults and what the program itself wants to be overridable (a custom policy is
+// known by its entry in policy_modes). The result is validated. not_found when the file cannot be
+// read; invalid_argument with its place for everything that is wrong inside.
+Result<LoadedConfig> load_config(Config base, std::span<const std::string> environment,
+                                 std::span<const std::string> arguments);
+
+}  // namespace cox

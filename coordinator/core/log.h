@@ -1,0 +1,39 @@
+// Log: one line for people per event, with level and rank, through a sink that is passed in. Lines
+// of the same `topic` with the same text in a row are written once. One thread at a time per Log;
+// copies are independent. Nothing here goes through torch's logging.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "coordinator/core/config.h"
+#include "coordinator/core/units.h"
+
+namespace cox {
+
+class Log {
+ public:
+  using Sink = std::function<void(std::string_view line)>;
+
+  Log() = default;  // drops everything
+  Log(LogLevel least, RankId rank, Sink sink);
+
+  void write(LogLevel level, std::string_view message) const;
+  void debug(std::string_view message) const { write(LogLevel::debug, message); }
+  void info(std::string_view message) const { write(LogLevel::info, message); }
+  void warning(std::string_view message) const { write(LogLevel::warning, message); }
+  void error(std::string_view message) const { write(LogLevel::error, message); }
+
+  // Writes only when `message` differs from the last one of this topic.
+  void on_change(LogLevel level, const std::string& topic, const std::string& message);
+
+ private:
+  LogLevel least_ = LogLevel::quiet;
+  RankId rank_{};
+  Sink sink_;
+  std::map<std::string, std::string> last_;
+};
+
+}  // namespace cox
