@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstddef>
-#include <functional>
 #include <memory>
 #include <span>
 
@@ -23,5 +22,8 @@ class SharedSegment {
   std::span<std::byte> bytes_;
   std::shared_ptr<void> owner_;
 };
+
+// Zeroed memory of this process alone, aligned to a cache line, for ranks that are threads.
+SharedSegment heap_segment(std::size_t bytes);
 
 }  // namespace cox::transport

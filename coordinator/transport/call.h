@@ -1,0 +1,52 @@
+// Call: what a rank asks of a communicator, as a value that can be compared between ranks and put
+// into messages, and the checks that need no other rank. Shared by all transports, so that a wrong
+// call fails in the same words everywhere. Pure; any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "coordinator/transport/communicator.h"
+
+namespace cox::transport {
+
+enum class Operation : std::uint8_t {
+  none = 0,
+  gather,
+  broadcast,
+  all_gather,
+  all_reduce,
+  reduce,
+  reduce_scatter,
+  duplicate,
+  split,
+  split_by_node,
+  shared_segment,
+};
+const char* to_string(Operation operation);
+
+struct Call {
+  Operation operation = Operation::none;
+  std::size_t bytes = 0;          // what this rank gives (a segment's size for shared_segment)
+  RankId root{-1};                // -1 = the operation has none
+  std::size_t element_bytes = 0;  // of a reduction
+  friend bool operator==(const Call&, const Call&) = default;
+};
+
+// "all_reduce of 4096 bytes (elements of 4)".
+std::string describe(const Call& call);
+
+// The local part of a start_*: what is given, where it goes, how.
+struct Buffers {
+  ConstBytes send;
+  Bytes receive;
+};
+
+// invalid_argument when the root is no rank, sizes do not fit each other, elements do not fit the
+// buffer, or buffers overlap. `rank` and `size` are of the communicator.
+Status check_call(const Call& call, const Buffers& buffers, RankId rank, std::int32_t size);
+// Requires nothing: also says what is wrong with the reduction itself.
+Status check_reduction(const Reduction& reduction, std::size_t bytes);
+
+}  // namespace cox::transport

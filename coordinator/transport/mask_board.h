@@ -1,0 +1,67 @@
+// MaskBoard: the newest set of plan frames, written by the coordinator's thread, read by the
+// training threads of a node from shared memory. Reading costs one load while nothing is new and
+// never blocks. A set replaces the one before, also for readers that have not seen that one.
+//
+// The set lies between two readings of one sequence number (odd while it is being written). Its
+// words are atomics stored with release and loaded with acquire: a reader that saw any word of a
+// newer set also sees the newer number afterwards and throws the copy away. So no torn set is ever
+// returned, on any processor.
+//
+// A board is a view that owns nothing; its memory must outlive it. One writer; a MaskReader per
+// reading thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "coordinator/core/status.h"
+
+namespace cox::transport {
+
+class MaskBoard {
+ public:
+  // For sets of at most `capacity_bytes`, each frame counted with 4 bytes more and rounded up to 8.
+  static std::size_t bytes_needed(std::size_t capacity_bytes);
+  // Makes an empty board. Requires: zeroed memory, aligned to 64 bytes.
+  static Result<MaskBoard> format(std::span<std::byte> memory, std::size_t capacity_bytes);
+  // A view of a board made by format(), here or in another process; data_loss when there is none.
+  static Result<MaskBoard> attach(std::span<std::byte> memory);
+
+  // The writer's side. invalid_argument when the frames do not fit; the board then stays as it is.
+  Status publish(std::span<const std::span<const std::byte>> frames);
+
+ private:
+  friend class MaskReader;
+  struct Header;
+  explicit MaskBoard(std::byte* memory);
+
+  Header* header_;
+};
+
+// One thread's reading of a board.
+class MaskReader {
+ public:
+  explicit MaskReader(MaskBoard board) : board_(board) {}
+
+  // True when a set newer than the last one was copied to frames(). False also when the writer kept
+  // changing it: try again later.
+  [[nodiscard]] bool poll();
+  // Valid until the next poll().
+  std::span<const std::span<const std::byte>> frames() const { return frames_; }
+  // Sets published before and including the one in frames(); a step of more than 1 = some missed.
+  std::uint64_t sets() const { return seen_ / 2; }
+
+ private:
+  bool copy(std::uint64_t sequence);
+  void split();
+
+  MaskBoard board_;
+  std::uint64_t seen_ = 0;
+  std::size_t words_ = 0;
+  std::vector<std::uint64_t> copy_;
+  std::vector<std::span<const std::byte>> frames_;
+};
+
+}  // namespace cox::transport

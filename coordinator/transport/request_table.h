@@ -1,0 +1,79 @@
+// RequestTable: the operations of one communicator that are in flight, in slots that are used again
+// with all they own (scratch memory), so that starting an operation does not allocate once as many
+// were in flight as ever will be. A Request is a slot with the generation it was handed out in: a
+// stale one is recognised instead of touching somebody else's operation. One thread.
+#pragma once
+
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "coordinator/transport/communicator.h"
+
+namespace cox::transport {
+
+template <class Slot>
+class RequestTable {
+ public:
+  struct Taken {
+    Request request;
+    Slot* slot;
+  };
+
+  // A free slot as its last user left it. Its address stays the same until it is released.
+  Taken take() {
+    if (free_.empty()) {
+      entries_.emplace_back();
+      free_.reserve(entries_.size());
+      free_.push_back(static_cast<std::uint32_t>(entries_.size() - 1));
+    }
+    const std::uint32_t index = free_.back();
+    free_.pop_back();
+    Entry& entry = entries_[index];
+    entry.busy = true;
+    return {{index, entry.generation}, &entry.slot};
+  }
+
+  // nullptr when the request is not in flight here.
+  Slot* find(const Request& request) {
+    if (request.slot >= entries_.size()) return nullptr;
+    Entry& entry = entries_[request.slot];
+    return entry.busy && entry.generation == request.generation ? &entry.slot : nullptr;
+  }
+
+  // Requires: find(request) != nullptr. Resets `request` to inactive.
+  void release(Request& request) {
+    Entry& entry = entries_[request.slot];
+    entry.busy = false;
+    ++entry.generation;
+    free_.push_back(request.slot);
+    request = Request{};
+  }
+
+  std::size_t in_flight() const { return entries_.size() - free_.size(); }
+
+  template <class Function>
+  void for_each_in_flight(Function function) {
+    for (Entry& entry : entries_) {
+      if (entry.busy) function(entry.slot);
+    }
+  }
+
+ private:
+  struct Entry {
+    Slot slot{};
+    std::uint32_t generation = 0;
+    bool busy = false;
+  };
+  std::deque<Entry> entries_;
+  std::vector<std::uint32_t> free_;
+};
+
+// What test() says to a request that is not in flight on this communicator.
+inline Status stale_request() {
+  return failed_precondition(
+      "test: expected a request in flight on this communicator, found one that is done or belongs "
+      "to another; test a request only until it says done, on the communicator that started it");
+}
+
+}  // namespace cox::transport

@@ -1,0 +1,72 @@
+#include "coordinator/transport/wait.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <thread>
+
+namespace cox::transport {
+
+WaitPolicy wait_policy(std::int32_t ranks_on_node, std::int32_t cores) {
+  WaitPolicy policy;
+  const bool crowded = ranks_on_node > cores;
+  policy.spins = crowded ? 0 : 2000;
+  policy.yields = crowded ? 400 : 20000;
+  return policy;
+}
+
+WaitPolicy with_timeout(WaitPolicy policy, std::chrono::nanoseconds timeout,
+                        const char* waited_for) {
+  policy.timeout = timeout;
+  policy.waited_for = waited_for;
+  return policy;
+}
+
+std::int32_t usable_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) != 0) {
+    return std::max(1, static_cast<std::int32_t>(std::thread::hardware_concurrency()));
+  }
+  return std::max(1, CPU_COUNT(&set));
+}
+
+Waiter::Waiter(const WaitPolicy& policy) : policy_(policy) {
+  if (policy_.timeout.count() > 0) start_ = std::chrono::steady_clock::now();
+}
+
+Status Waiter::pause() {
+  const std::uint32_t poll = polls_++;
+  if (poll < policy_.spins) return ok_status();
+  // The clock is read only now and then while polls are quick.
+  const bool look = poll % 64 == 0 || poll >= policy_.spins + policy_.yields;
+  if (policy_.timeout.count() > 0 && look &&
+      std::chrono::steady_clock::now() - start_ > policy_.timeout) {
+    return timed_out();
+  }
+  if (poll - policy_.spins < policy_.yields) {
+    sched_yield();
+    return ok_status();
+  }
+  polls_ = policy_.spins + policy_.yields;
+  std::this_thread::sleep_for(policy_.sleep);
+  return ok_status();
+}
+
+Status Waiter::timed_out() const {
+  const double seconds = std::chrono::duration<double>(policy_.timeout).count();
+  return unavailable(std::string("waited ") + std::to_string(seconds) + " s for " +
+                     policy_.waited_for +
+                     "; a rank is dead, stuck, or did not start the same operation");
+}
+
+Status wait(Communicator& communicator, Request& request, const WaitPolicy& policy) {
+  return wait_with(communicator, request, policy, [] {});
+}
+
+Status finish(Communicator& communicator, Result<Request> started, const WaitPolicy& policy) {
+  if (!started.ok()) return started.status();
+  return wait(communicator, *started, policy);
+}
+
+}  // namespace cox::transport

@@ -1,0 +1,69 @@
+// Waiting for a Request by polling: test, spin, give up the core, and after many vain polls sleep
+// for short whiles. Blocking inside MPI costs a hundred times more once ranks outnumber cores, so
+// nothing else in Coxswain waits for other ranks. Used by training threads; each wait belongs to
+// the thread that calls it.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+
+#include "coordinator/transport/communicator.h"
+
+namespace cox::transport {
+
+struct WaitPolicy {
+  std::uint32_t spins = 0;                 // polls in a row before giving up the core
+  std::uint32_t yields = 0;                // polls with sched_yield() between them, after that
+  std::chrono::microseconds sleep{50};     // between all later polls
+  std::chrono::nanoseconds timeout{0};     // of the whole wait; 0 = none
+  const char* waited_for = "other ranks";  // named in the message of a timeout
+};
+
+// `ranks_on_node` of the communicator and `cores` that they share: with more ranks than cores a
+// spinning rank only keeps the others from running.
+WaitPolicy wait_policy(std::int32_t ranks_on_node, std::int32_t cores);
+// The same policy with a limit, for start-up and shut-down, where a lost rank must not hang us.
+WaitPolicy with_timeout(WaitPolicy policy, std::chrono::nanoseconds timeout,
+                        const char* waited_for);
+// Cores that this process may use, >= 1.
+std::int32_t usable_cores();
+
+// What to do between two polls; make one per wait.
+class Waiter {
+ public:
+  explicit Waiter(const WaitPolicy& policy);
+  // Called after a poll that found nothing new. unavailable once the policy's timeout has passed.
+  Status pause();
+
+ private:
+  Status timed_out() const;
+
+  WaitPolicy policy_;
+  std::uint32_t polls_ = 0;
+  std::chrono::steady_clock::time_point start_;
+};
+
+// Polls until `request` is done or failed. unavailable after the policy's timeout; the request is
+// then still in flight and owns its buffers.
+Status wait(Communicator& communicator, Request& request, const WaitPolicy& policy);
+
+// The same, with `pump()` called between polls: the control link moves on inside the waits of the
+// reducer. `pump` must not test `request`.
+template <class Pump>
+Status wait_with(Communicator& communicator, Request& request, const WaitPolicy& policy,
+                 Pump&& pump) {
+  Waiter waiter(policy);
+  for (;;) {
+    Result<Progress> progress = communicator.test(request);
+    if (!progress.ok()) return progress.status();
+    if (*progress == Progress::done) return ok_status();
+    pump();
+    Status paused = waiter.pause();
+    if (!paused.ok()) return paused;
+  }
+}
+
+// For code that starts an operation and waits for it at once.
+Status finish(Communicator& communicator, Result<Request> started, const WaitPolicy& policy);
+
+}  // namespace cox::transport
