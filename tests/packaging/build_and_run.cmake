@@ -1,0 +1,37 @@
+# cmake -DSOURCE=.. ... -P build_and_run.cmake -- FOLDER BUILD_FOLDER [cmake options]
+# Configures a consumer's project from nothing, builds it, runs its program `app` and expects
+# "ok" in the last line.
+math(EXPR last "${CMAKE_ARGC} - 1")
+set(words)
+foreach(index RANGE 1 ${last})
+  list(APPEND words "${CMAKE_ARGV${index}}")
+endforeach()
+list(FIND words "--" at)
+list(SUBLIST words ${at} -1 words)
+list(POP_FRONT words unused folder build)
+
+function(step name)
+  execute_process(COMMAND ${ARGN} RESULT_VARIABLE code OUTPUT_VARIABLE text ERROR_VARIABLE text)
+  message("${text}")
+  if(NOT code EQUAL 0)
+    message(FATAL_ERROR "${name}: expected exit code 0, found ${code}")
+  endif()
+  set(text "${text}" PARENT_SCOPE)
+endfunction()
+
+file(REMOVE_RECURSE "${build}")
+if(SANITIZE)
+  list(APPEND words "-DCMAKE_CXX_FLAGS=-fsanitize=${SANITIZE}")
+endif()
+if(folder MATCHES "/subfolder$")
+  list(APPEND words "-DCOXSWAIN_SOURCE=${SOURCE}")
+else()
+  list(APPEND words "-DCOX_TORCH_ROOT=${TORCH_ROOT}" "-DCOX_MPICXX=${MPICXX}")
+endif()
+step(configure "${CMAKE_COMMAND}" -S "${folder}" -B "${build}" -G "${GENERATOR}" ${words}
+  "-DCMAKE_CXX_COMPILER_LAUNCHER=${CCACHE}")
+step(build "${CMAKE_COMMAND}" --build "${build}")
+step(run "${build}/app")
+if(NOT text MATCHES "ok\n$")
+  message(FATAL_ERROR "run: expected a last line that ends in 'ok', found: ${text}")
+endif()

@@ -1,0 +1,26 @@
+// The first depth of use, against the installed package: a loop of one's own that is only watched.
+#include <coxswain/session.h>
+
+#include <cstdio>
+
+#include "coordinator/core/plan.h"
+
+int main(int argc, char** argv) {
+  cox::SessionOptions options;
+  options.program = "watch";
+  options.config.http.enabled = false;
+  auto session = cox::Session::start(argc, argv, options);
+  double loss = 8;
+  for (int i = 0; i < 3; ++i) {
+    auto step = session.step();
+    {
+      auto compute = step.phase(cox::Phase::compute);
+      loss /= 2;
+    }
+    step.loss(loss, 4);
+  }
+  const bool alone = session.rank() == 0 && session.world_size() == 1;
+  session.finish();
+  std::printf("%s\n", alone && loss == 1 ? "ok" : "not ok");
+  return alone ? 0 : 1;
+}
