@@ -63,6 +63,7 @@ PUBLIC = "sdk/include/"
 EXCEPTIONS = "tests/layering/public_headers.txt"
 
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"\n]+)[>"]', re.MULTILINE)
+DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", re.MULTILINE)
 
 
 def longest_folder(path):
@@ -103,7 +104,8 @@ def judge_foreign(path, target, allowed):
         if re.fullmatch(pattern, target):
             if not path.startswith(places):
                 return "only allowed in " + ", ".join(places)
-            if path.startswith(PUBLIC) and target != PUBLIC_TORCH and (path, target) not in allowed:
+            excepted = target == PUBLIC_TORCH or (path, target) in allowed
+            if path.startswith(PUBLIC) and not excepted:
                 return f"a public header takes {PUBLIC_TORCH} and no more (or a line in {EXCEPTIONS})"
             return None
     if re.fullmatch(r"[a-z0-9_]+", target):
@@ -118,10 +120,21 @@ def judge(root, path, quote, target, allowed):
     own = own_file(root, target)
     if own:
         return judge_own(path, own)
+    ours = target.startswith((*MAY_INCLUDE, "coxswain/"))
+    if ours and not target.endswith(".pb.h"):
+        return "expected a file of this repository, found none"
     reason = judge_foreign(path, target, allowed)
     if quote == '"' and not target.endswith(".pb.h"):
         return reason or "expected a path from the repository root in quotes, found no such file"
     return reason
+
+
+def macro_violations(path, text):
+    """Public headers leave no macro behind in the user's program."""
+    if path.startswith(PUBLIC):
+        for match in DEFINE.finditer(text):
+            line = text.count("\n", 0, match.start()) + 1
+            yield f"{path}:{line}: expected no macro in a public header, found {match.group(1)}"
 
 
 def violations(root):
@@ -133,6 +146,7 @@ def violations(root):
             if reason:
                 line = text.count("\n", 0, match.start()) + 1
                 yield f"{path}:{line}: includes {match.group(2)}: {reason}"
+        yield from macro_violations(path, text)
 
 
 def visibility_violations(root, commands):

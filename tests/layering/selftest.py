@@ -50,16 +50,23 @@ GOOD = {
     "tests/core/plan_test.cc": '#include "coordinator/core/plan.h"\n#include <doctest/doctest.h>\n',
 }
 
+LOOP = '"coordinator/runtime/loop.h"'
+MASK = '"coordinator/wire/mask.h"'
+SEAM = '"coordinator/transport/seam.h"'
+REPLAY = '"coordinator/tools/replay.h"'
+SERVER = '"metrics/server.h"'
+SESSION = "<coxswain/session.h>"
+
 BAD_INCLUDES = {
     "core takes nothing from policies": ("coordinator/core/a.cc", '"coordinator/policies/guard.h"'),
     "core takes nothing from POSIX": ("coordinator/core/a.cc", "<unistd.h>"),
-    "policies take nothing from wire": ("coordinator/policies/a.cc", '"coordinator/wire/mask.h"'),
-    "wire takes nothing from transport": ("coordinator/wire/a.cc", '"coordinator/transport/seam.h"'),
-    "transport takes nothing from wire": ("coordinator/transport/a.cc", '"coordinator/wire/mask.h"'),
-    "runtime takes nothing from tools": ("coordinator/runtime/a.cc", '"coordinator/tools/replay.h"'),
-    "the coordinator takes nothing from metrics": ("coordinator/runtime/a.cc", '"metrics/server.h"'),
-    "the coordinator takes nothing from the SDK": ("coordinator/runtime/a.cc", "<coxswain/session.h>"),
-    "metrics take nothing from runtime": ("metrics/a.cc", '"coordinator/runtime/loop.h"'),
+    "policies take nothing from wire": ("coordinator/policies/a.cc", MASK),
+    "wire takes nothing from transport": ("coordinator/wire/a.cc", SEAM),
+    "transport takes nothing from wire": ("coordinator/transport/a.cc", MASK),
+    "runtime takes nothing from tools": ("coordinator/runtime/a.cc", REPLAY),
+    "the coordinator takes nothing from metrics": ("coordinator/runtime/a.cc", SERVER),
+    "the coordinator takes nothing from the SDK": ("coordinator/runtime/a.cc", SESSION),
+    "metrics take nothing from runtime": ("metrics/a.cc", LOOP),
     "torch stays in the SDK": ("metrics/a.cc", "<torch/torch.h>"),
     "ATen stays in the SDK": ("coordinator/runtime/a.cc", "<ATen/core/Tensor.h>"),
     "a public header takes a Tensor and no more": ("sdk/include/coxswain/a.h", "<torch/torch.h>"),
@@ -69,7 +76,7 @@ BAD_INCLUDES = {
     ),
     "a public header takes nothing from runtime": (
         "sdk/include/coxswain/a.h",
-        '"coordinator/runtime/loop.h"',
+        LOOP,
     ),
     "mpi.h stays in the mpi transport": ("coordinator/transport/loopback.cc", "<mpi.h>"),
     "mpi.h is not for the SDK": ("sdk/src/session/a.cc", "<mpi.h>"),
@@ -79,6 +86,7 @@ BAD_INCLUDES = {
     "civetweb stays in metrics": ("coordinator/runtime/a.cc", "<civetweb.h>"),
     "doctest stays in tests": ("coordinator/core/a.cc", "<doctest/doctest.h>"),
     "an unknown library is asked about": ("metrics/a.cc", "<nlohmann/json.hpp>"),
+    "a file that does not exist": ("coordinator/runtime/a.cc", '"coordinator/core/absent.h"'),
     "paths in quotes start at the root": ("coordinator/core/a.cc", '"plan.h"'),
     "a folder that nobody knows": ("coordinator/newcomer/a.cc", '"coordinator/core/plan.h"'),
 }
@@ -118,6 +126,12 @@ class Includes(unittest.TestCase):
         self.assertEqual(len(include_violations({**GOOD, **header})), 1)
         self.assertEqual(include_violations({**GOOD, **header, **line}), [])
 
+    def test_a_macro_in_a_public_header_is_seen(self):
+        header = {"sdk/include/coxswain/a.h": "#pragma once\n#define COX_RUN(x) x\n"}
+        found = include_violations({**GOOD, **header})
+        self.assertEqual(len(found), 1, found)
+        self.assertIn("COX_RUN", found[0])
+
     def test_torch_folders_on_the_command_line_of_the_coordinator_are_seen(self):
         with Tree(GOOD) as root:
             command = "c++ -isystem cache/torch/include -c x"
@@ -155,13 +169,15 @@ class Lengths(unittest.TestCase):
 
     def test_types_namespaces_suites_and_tables_are_no_functions(self):
         small = "  int f() { return 1; }\n" * 70
-        for opening in ("namespace a {", "class A : B {", "struct alignas(64) A {", 'TEST_SUITE("a") {'):
+        openings = ("namespace a {", "class A : B {", "struct alignas(64) A {", 'TEST_SUITE("a") {')
+        for opening in openings:
             self.assert_long_functions(opening + "\n" + small + "};\n", 0)
         self.assert_long_functions("constexpr int k[] = {\n" + "  1,\n" * 70 + "};\n", 0)
 
     def test_braces_in_literals_and_comments_do_not_count(self):
         odd = "  a = '{';  // {\n  b = \"{\\\"\"; /* { */\n  c = R\"(})\";\n  d = 1'000;\n"
-        self.assertEqual(lengths.functions("void f() {\n" + odd + "}\nint g() { return 1; }\n"), [(1, 6), (7, 7)])
+        text = "void f() {\n" + odd + "}\nint g() { return 1; }\n"
+        self.assertEqual(lengths.functions(text), [(1, 6), (7, 7)])
 
     def test_a_file_of_400_lines_passes_and_one_more_fails(self):
         self.assertEqual(length_violations({"metrics/a.h": "\n" * 400}), [])
