@@ -5,11 +5,10 @@
 #pragma once
 
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "coordinator/core/config.h"
-#include "coordinator/core/history.h"
+#include "coordinator/core/control_state.h"
 #include "coordinator/core/job.h"
 #include "coordinator/core/plan.h"
 #include "coordinator/core/policy.h"
@@ -18,29 +17,6 @@
 #include "coordinator/core/summary.h"
 
 namespace cox {
-
-struct NamedPolicyState {
-  std::string policy;
-  PolicyState state;
-  friend bool operator==(const NamedPolicyState&, const NamedPolicyState&) = default;
-};
-
-// Everything that Decide carries from round to round. Saved with the training state.
-struct ControlState {
-  Plan plan;  // the newest published one
-  History history;
-  std::vector<NamedPolicyState> policies;  // sorted by name
-};
-
-ControlState initial_state(const JobFacts& job);
-
-// Fits a saved state to a new start of the job: global knobs stay, per-rank state is dropped when
-// the world size differs (with a reason), the plan gets the new incarnation and number 0.
-struct Refitted {
-  ControlState state;
-  std::vector<Reason> reasons;
-};
-Refitted refit(ControlState saved, const JobFacts& job);
 
 struct Decision {
   StepSummary summary;
@@ -53,8 +29,11 @@ struct Decided {
   Decision decision;
 };
 
-// guard, then the other policies in the order of `policies`, then clamps, then validate. A plan is
-// published only when every rank applies the last one (one plan in flight).
+// guard, then the other policies in the order of `policies`, then the user's overrides, then
+// validate. Nothing changes while a plan is in flight (some rank may not apply the newest one yet),
+// while nobody applies plans, or, guard and overrides aside, while a hold is in force. What is
+// withheld leaves a reason when that is news, not in every round. A policy that throws is reported
+// and training goes on; a custom one keeps the state it had.
 Decided decide(const JobFacts& job, const Config& config, const PolicySet& policies,
                ControlState state, const StepSignals& signals);
 

@@ -1,0 +1,73 @@
+#include "coordinator/core/control_state.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace cox {
+namespace {
+
+Reason lost(ReasonCode code, std::string text) {
+  Reason reason;
+  reason.code = code;
+  reason.outcome = Outcome::changed;
+  reason.text = std::move(text);
+  return reason;
+}
+
+bool fits_world(const Plan& plan, const JobFacts& job) {
+  const auto world = static_cast<std::size_t>(job.world_size);
+  return (plan.rank_class.empty() || plan.rank_class.size() == world) &&
+         (plan.shares.empty() || plan.shares.size() == world);
+}
+
+// Unknown ranks can only have one class, and every plan has a first one.
+void drop_ranks(Plan& plan) {
+  plan.rank_class.clear();
+  plan.shares.clear();
+  if (plan.classes.size() > 1) plan.classes.resize(1);
+}
+
+}  // namespace
+
+ControlState initial_state(const JobFacts& job) {
+  ControlState state;
+  state.plan = initial_plan(job);
+  return state;
+}
+
+Refitted refit(ControlState saved, const JobFacts& job) {
+  Refitted refitted{std::move(saved), {}};
+  Plan& plan = refitted.state.plan;
+  plan.id = {job.incarnation, 0};
+  plan.earliest_round = {};
+  plan.activated_round.reset();
+  plan.hold_until = {};
+  if (!fits_world(plan, job)) {
+    drop_ranks(plan);
+    refitted.reasons.push_back(
+        lost(ReasonCode::restored_at_other_world_size,
+             "restored at " + std::to_string(job.world_size) +
+                 " ranks: shares and per-rank memory actions start anew, global knobs stay"));
+  }
+  const Status status = validate(plan, job);
+  if (!status.ok()) {
+    const RollbackOrder done = plan.rollback;
+    plan = initial_plan(job);
+    plan.rollback = done;
+    refitted.reasons.push_back(
+        lost(ReasonCode::not_capable,
+             "the saved plan does not fit this job and starts anew: " + status.message()));
+  }
+  return refitted;
+}
+
+PolicyState& state_of(ControlState& state, std::string_view policy) {
+  auto& all = state.policies;
+  const auto at = std::lower_bound(
+      all.begin(), all.end(), policy,
+      [](const NamedPolicyState& entry, std::string_view name) { return entry.policy < name; });
+  if (at != all.end() && at->policy == policy) return at->state;
+  return all.insert(at, {std::string(policy), {}})->state;
+}
+
+}  // namespace cox

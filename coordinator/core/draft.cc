@@ -1,0 +1,102 @@
+#include "coordinator/core/draft.h"
+
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "coordinator/core/plan_change.h"
+
+namespace cox {
+namespace {
+
+Outcome withhold(Reason& reason, ReasonCode code, const std::string& note) {
+  reason.code = code;
+  reason.text += reason.text.empty() ? "held back: " + note : "; held back: " + note;
+  return Outcome::vetoed;
+}
+
+bool says_something_done(Outcome outcome) {
+  return outcome == Outcome::changed || outcome == Outcome::clamped;
+}
+
+}  // namespace
+
+Draft::Draft(const JobFacts& job, const Config& config, const Plan& newest,
+             const StepSummary& summary)
+    : job_(job),
+      config_(config),
+      newest_(newest),
+      round_(summary.round),
+      in_flight_(summary.plan_applied_max < newest.id.number),
+      nobody_applies_(summary.reporting > 0 && summary.watching == summary.reporting),
+      plan_(newest) {}
+
+bool Draft::is_withheld_from_all(Reason& reason) const {
+  if (nobody_applies_) {
+    withhold(reason, ReasonCode::nobody_applies_plans, "every rank only watches");
+  } else if (in_flight_) {
+    withhold(reason, ReasonCode::plan_in_flight,
+             "plan " + std::to_string(newest_.id.number) + " is not applied by the ranks yet");
+  }
+  return nobody_applies_ || in_flight_;
+}
+
+Outcome Draft::judge(const Proposal& proposal, PolicyMode mode, Reason& reason) {
+  if (mode == PolicyMode::observe) return Outcome::observed;
+  if (is_withheld_from_all(reason)) return Outcome::vetoed;
+  if (reason.policy != PolicyKind::guard && round_ < plan_.hold_until) {
+    return withhold(reason, ReasonCode::hold_in_force,
+                    "no knob moves before round " + std::to_string(plan_.hold_until.value()));
+  }
+  if (std::holds_alternative<SetShares>(proposal.change) && !config_.force.shares.empty()) {
+    return withhold(reason, ReasonCode::override_applied, "force.shares is set");
+  }
+  const ChangeResult result = apply_change(plan_, proposal.change, job_);
+  if (result.outcome == Outcome::vetoed) return withhold(reason, result.code, result.note);
+  if (result.outcome == Outcome::clamped) {
+    reason.code = result.code;
+    reason.text += "; " + result.note;
+  }
+  return result.outcome;
+}
+
+void Draft::take(const Asked& asked, std::vector<Proposal> proposals, std::vector<Reason> withheld,
+                 SaidBefore& said) {
+  for (Proposal& proposal : proposals) {
+    Reason reason = std::move(proposal.reason);
+    reason.policy = asked.kind;
+    reason.round = round_;
+    reason.outcome = judge(proposal, asked.mode, reason);
+    (says_something_done(reason.outcome) ? reasons_ : withheld).push_back(std::move(reason));
+  }
+  if (said.is_news_of(asked.place, withheld)) {
+    for (Reason& reason : withheld) reasons_.push_back(std::move(reason));
+  }
+}
+
+void Draft::apply_overrides(SaidBefore& said) {
+  bool refused = false;
+  Reason reason;
+  reason.round = round_;
+  if (!config_.force.shares.empty() && config_.force.shares != plan_.shares && !in_flight_ &&
+      !nobody_applies_) {
+    const ChangeResult result = apply_change(plan_, SetShares{config_.force.shares}, job_);
+    refused = result.outcome == Outcome::vetoed;
+    reason.code = refused ? result.code : ReasonCode::override_applied;
+    reason.outcome = result.outcome;
+    reason.text = refused ? "force.shares is not applied: " + result.note
+                          : "force.shares: the user sets the shares of all ranks";
+    if (!refused) reasons_.push_back(reason);
+  }
+  if (said.is_news(SaidBefore::kOverrideRefused, refused)) reasons_.push_back(reason);
+}
+
+std::optional<Plan> Draft::finish() && {
+  if (in_flight_ || nobody_applies_ || same_effect(plan_, newest_)) return std::nullopt;
+  plan_.id = {job_.incarnation, newest_.id.number + 1};
+  plan_.earliest_round = RoundId(round_.value() + 2);
+  plan_.activated_round.reset();
+  return std::move(plan_);
+}
+
+}  // namespace cox

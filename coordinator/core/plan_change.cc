@@ -1,0 +1,104 @@
+#include "coordinator/core/plan_change.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+namespace cox {
+namespace {
+
+ChangeResult not_capable(std::string what) {
+  return {Outcome::vetoed, ReasonCode::not_capable, "this job cannot apply " + std::move(what)};
+}
+
+// Puts `candidate` in place of `plan` if it is valid and says something else.
+ChangeResult replace(Plan& plan, Plan candidate, const JobFacts& job) {
+  const Status status = validate(candidate, job);
+  if (!status.ok()) return {Outcome::vetoed, ReasonCode::invalid_proposal, status.message()};
+  if (same_effect(plan, candidate)) return {Outcome::unchanged, {}, {}};
+  plan = std::move(candidate);
+  return {};
+}
+
+struct Applier {
+  Plan& plan;
+  const JobFacts& job;
+
+  // In place: a policy may set hundreds of blocks at once.
+  ChangeResult operator()(const SetPrecision& change) const {
+    const std::size_t block = change.block.value();
+    if (block >= plan.precision.size() || static_cast<unsigned>(change.precision) > 3) {
+      return {Outcome::vetoed, ReasonCode::invalid_proposal,
+              "precision of block " + std::to_string(block) + " of " +
+                  std::to_string(plan.precision.size())};
+    }
+    if (!job.capabilities.can(change.precision)) {
+      return not_capable(std::string(to_string(change.precision)));
+    }
+    if (plan.precision[block] == change.precision) return {Outcome::unchanged, {}, {}};
+    plan.precision[block] = change.precision;
+    return {};
+  }
+
+  // Actions that the job cannot do become keep, which is always right and only costs memory.
+  ChangeResult operator()(const SetActions& change) const {
+    Plan candidate = plan;
+    candidate.classes = change.classes;
+    candidate.rank_class = change.rank_class;
+    bool clamped = false;
+    for (std::vector<MemoryAction>& actions : candidate.classes) {
+      for (MemoryAction& action : actions) {
+        if (static_cast<unsigned>(action) > 3 || job.capabilities.can(action)) continue;
+        action = MemoryAction::keep;
+        clamped = true;
+      }
+    }
+    const ChangeResult result = replace(plan, std::move(candidate), job);
+    if (!clamped || result.outcome == Outcome::vetoed) return result;
+    if (result.outcome == Outcome::unchanged) return not_capable("these memory actions");
+    return {Outcome::clamped, ReasonCode::not_capable,
+            "actions that this job cannot apply became keep"};
+  }
+
+  ChangeResult operator()(const SetShares& change) const {
+    if (!job.capabilities.shares && !change.shares.empty()) return not_capable("shares");
+    Plan candidate = plan;
+    candidate.shares = change.shares;
+    return replace(plan, std::move(candidate), job);
+  }
+
+  ChangeResult operator()(const SetCadence& change) const {
+    if (!job.capabilities.cadence && change.steps != 1) return not_capable("a cadence");
+    Plan candidate = plan;
+    candidate.cadence_steps = change.steps;
+    return replace(plan, std::move(candidate), job);
+  }
+
+  ChangeResult operator()(const SetScaler& change) const {
+    Plan candidate = plan;
+    candidate.scaler = change.rules;
+    return replace(plan, std::move(candidate), job);
+  }
+
+  // A hold is only ever made longer.
+  ChangeResult operator()(const HoldUntil& change) const {
+    if (change.round <= plan.hold_until) return {Outcome::unchanged, {}, {}};
+    plan.hold_until = change.round;
+    return {};
+  }
+
+  ChangeResult operator()(const RollBack& change) const {
+    if (!job.capabilities.rollback) return not_capable("a rollback: no snapshots are taken");
+    ++plan.rollback.ticket;
+    plan.rollback.before_round = change.before_round;
+    return {};
+  }
+};
+
+}  // namespace
+
+ChangeResult apply_change(Plan& plan, const PlanChange& change, const JobFacts& job) {
+  return std::visit(Applier{plan, job}, change);
+}
+
+}  // namespace cox

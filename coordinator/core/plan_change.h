@@ -1,0 +1,25 @@
+// What one proposed change does to a plan. The step of Decide between a policy's wish and the plan
+// that goes out: carries out what the job is capable of, clamps or refuses the rest, and says why.
+// Pure functions.
+#pragma once
+
+#include <string>
+
+#include "coordinator/core/job.h"
+#include "coordinator/core/plan.h"
+#include "coordinator/core/policy.h"
+#include "coordinator/core/reason.h"
+
+namespace cox {
+
+struct ChangeResult {
+  Outcome outcome = Outcome::changed;         // changed, unchanged, clamped or vetoed
+  ReasonCode code = ReasonCode::unspecified;  // why, when clamped or vetoed
+  std::string note;                           // the same for people
+};
+
+// Requires: `plan` valid for `job`. It is valid afterwards too, and untouched unless the outcome is
+// changed or clamped.
+ChangeResult apply_change(Plan& plan, const PlanChange& change, const JobFacts& job);
+
+}  // namespace cox
