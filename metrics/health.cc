@@ -1,0 +1,62 @@
+#include "metrics/health.h"
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "metrics/format.h"
+
+namespace cox::metrics {
+namespace {
+
+constexpr double kStallFloorSeconds = 30;
+constexpr double kStallSteps = 20;
+
+// Over the newest points, so that one slow step does not move it.
+double typical_step_seconds(const Snapshot& snapshot) {
+  std::vector<double> seconds;
+  for (std::size_t i = 0; i < snapshot.points.size(); ++i)
+    seconds.push_back(snapshot.points[i].step_seconds);
+  if (seconds.empty()) return 0;
+  const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
+  std::nth_element(seconds.begin(), middle, seconds.end());
+  return *middle;
+}
+
+}  // namespace
+
+double stall_after_seconds(const Snapshot& snapshot) {
+  return std::max(kStallFloorSeconds, kStallSteps * typical_step_seconds(snapshot));
+}
+
+Health liveness(const Snapshot& snapshot, UnixTime now) {
+  if (snapshot.state == JobState::waiting)
+    return {Health::Verdict::good, "waiting for the first round"};
+  if (snapshot.state == JobState::finished) return {Health::Verdict::good, "the job has finished"};
+  const double silent = now.seconds - snapshot.last_round_time.seconds;
+  const double limit = stall_after_seconds(snapshot);
+  const std::string round = std::to_string(snapshot.summary.round.value());
+  if (silent <= limit)
+    return {Health::Verdict::good,
+            "round " + round + " closed " + duration_text(std::max(silent, 0.0)) + " ago"};
+  return {Health::Verdict::bad, "stalled: no round since round " + round + ", " +
+                                    duration_text(silent) + " ago; a typical step takes " +
+                                    seconds_text(typical_step_seconds(snapshot)) +
+                                    ". Look at the output of the ranks that are missing"};
+}
+
+Health readiness(const Snapshot& snapshot) {
+  const std::int32_t world = snapshot.job->world_size;
+  const std::string count = std::to_string(snapshot.ranks_seen) + " of " + std::to_string(world);
+  if (snapshot.ranks_seen >= world)
+    return {Health::Verdict::good, "all " + std::to_string(world) + " ranks have reported"};
+  std::string names;
+  for (const RankId rank : snapshot.ranks_unseen)
+    names += (names.empty() ? "" : ", ") + std::to_string(rank.value());
+  const auto unnamed =
+      world - snapshot.ranks_seen - static_cast<std::int32_t>(snapshot.ranks_unseen.size());
+  if (unnamed > 0) names += " and " + std::to_string(unnamed) + " more";
+  return {Health::Verdict::bad, count + " ranks have reported; waiting for rank " + names};
+}
+
+}  // namespace cox::metrics

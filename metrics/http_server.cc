@@ -1,0 +1,165 @@
+#include "metrics/http_server.h"
+
+#include <arpa/inet.h>
+#include <civetweb.h>
+
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <mutex>
+#include <string_view>
+#include <vector>
+
+namespace cox::metrics {
+
+struct HttpServer::Context {
+  Source source;
+  std::mutex log_mutex;
+  std::string log;  // what civetweb said while starting
+  std::atomic<bool> started{false};
+  mg_context* server = nullptr;
+
+  ~Context() {
+    if (server != nullptr) mg_stop(server);
+  }
+};
+
+namespace {
+
+std::string_view reason_phrase(int status) {
+  switch (status) {
+    case 200:
+      return "OK";
+    case 400:
+      return "Bad Request";
+    case 404:
+      return "Not Found";
+    case 405:
+      return "Method Not Allowed";
+    case 503:
+      return "Service Unavailable";
+    default:
+      return "Internal Server Error";
+  }
+}
+
+// No page may load or send anything elsewhere, or be framed.
+constexpr const char* kSafety =
+    "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nX-Frame-Options: DENY\r\n"
+    "Referrer-Policy: no-referrer\r\n"
+    "Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'; img-src data:\r\n";
+
+void send(mg_connection* connection, const Response& response, bool with_body) {
+  std::string out = "HTTP/1.1 " + std::to_string(response.status) + " ";
+  out += reason_phrase(response.status);
+  out += "\r\nContent-Type: " + response.content_type +
+         "\r\nContent-Length: " + std::to_string(response.body.size()) + "\r\n";
+  if (response.status == 405) out += "Allow: GET, HEAD\r\n";
+  out += kSafety;
+  out += "Connection: close\r\n\r\n";
+  if (with_body) out += response.body;
+  mg_write(connection, out.data(), out.size());
+}
+
+Response answer(const Request& request, const HttpServer::Source& source) {
+  try {
+    return respond(request, source());
+  } catch (const std::exception& error) {
+    return {500, "text/plain; charset=utf-8",
+            std::string("internal error: ") + error.what() + "\n"};
+  }
+}
+
+Result<std::string> listening_on(const HttpConfig& config) {
+  const std::string host = config.host == "localhost" ? "127.0.0.1" : config.host;
+  in_addr parsed{};
+  if (inet_pton(AF_INET, host.c_str(), &parsed) != 1)
+    return invalid_argument(
+        "http.host: expected an IPv4 address such as 127.0.0.1 or 0.0.0.0, found \"" + config.host +
+        "\"");
+  return host;
+}
+
+Status cannot_listen(const std::string& address, const std::string& log) {
+  const bool busy = log.find("in use") != std::string::npos || log.empty();
+  return unavailable("http: cannot listen on " + address +
+                     (busy ? ": the port is already in use" : ": " + log) +
+                     "; choose another one (COX_HTTP_PORT=...), 0 for any free one, or switch the "
+                     "pages off (COX_HTTP_ENABLED=off)");
+}
+
+}  // namespace
+
+Result<std::unique_ptr<HttpServer>> HttpServer::start(const HttpConfig& config, Source source) {
+  const Result<std::string> host = listening_on(config);
+  if (!host.ok()) return host.status();
+  std::unique_ptr<HttpServer> server(new HttpServer);
+  server->host_ = *host;
+  server->context_ = std::make_unique<Context>();
+  server->context_->source = std::move(source);
+
+  const std::string address = *host + ":" + std::to_string(config.port);
+  const char* options[] = {"listening_ports",
+                           address.c_str(),
+                           "num_threads",
+                           "4",
+                           "request_timeout_ms",
+                           "3000",
+                           "max_request_size",
+                           "8192",
+                           "enable_keep_alive",
+                           "no",
+                           "connection_queue",
+                           "64",
+                           "listen_backlog",
+                           "128",
+                           "linger_timeout_ms",
+                           "500",
+                           "enable_directory_listing",
+                           "no",
+                           nullptr};
+  mg_callbacks callbacks{};
+  callbacks.begin_request = [](mg_connection* connection) {
+    const mg_request_info* info = mg_get_request_info(connection);
+    const auto* context = static_cast<const Context*>(info->user_data);
+    Request request;
+    request.method = info->request_method != nullptr ? info->request_method : "";
+    request.path = info->local_uri != nullptr ? info->local_uri : "";
+    request.query = info->query_string != nullptr ? info->query_string : "";
+    send(connection, answer(request, context->source), request.method != "HEAD");
+    return 200;  // handled: civetweb looks no further
+  };
+  callbacks.log_message = [](const mg_connection* connection, const char* message) {
+    auto* context = static_cast<Context*>(mg_get_user_data(mg_get_context(connection)));
+    if (context == nullptr || context->started) return 1;
+    const std::lock_guard lock(context->log_mutex);
+    context->log = message;
+    return 1;  // nothing goes to a file
+  };
+  mg_context* started = mg_start(&callbacks, server->context_.get(), options);
+  if (started == nullptr) return cannot_listen(address, server->context_->log);
+  server->context_->server = started;
+  server->context_->started = true;
+  mg_server_port ports[1] = {};
+  if (mg_get_server_ports(started, 1, ports) == 1)
+    server->port_ = static_cast<std::uint16_t>(ports[0].port);
+  return server;
+}
+
+Result<std::unique_ptr<HttpServer>> HttpServer::start(const Config& config, BuildInfo build,
+                                                      const TelemetryState& state) {
+  auto settings = settings_of(config);
+  return start(config.http, [&state, build = std::move(build), settings = std::move(settings)] {
+    const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
+    return Served{state.snapshot(), UnixTime{now.count()}, build, settings};
+  });
+}
+
+HttpServer::~HttpServer() = default;
+
+std::string HttpServer::url() const {
+  const std::string shown = host_ == "0.0.0.0" ? "127.0.0.1" : host_;
+  return "http://" + shown + ":" + std::to_string(port_);
+}
+
+}  // namespace cox::metrics

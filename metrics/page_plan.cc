@@ -1,0 +1,114 @@
+#include <algorithm>
+
+#include "metrics/format.h"
+#include "metrics/html.h"
+#include "metrics/plan_view.h"
+#include "metrics/status_page.h"
+
+namespace cox::metrics {
+namespace {
+
+constexpr std::size_t kNamedCells = 48;  // blocks; more are drawn as small cells
+constexpr std::size_t kClassesShown = 4;
+constexpr std::size_t kRunsShown = 16;
+
+std::string cell_class(Precision precision, MemoryAction action) {
+  return "q" + std::to_string(static_cast<int>(precision)) + " a" +
+         std::to_string(static_cast<int>(action));
+}
+
+std::string cell(const JobFacts& job, std::size_t block, const BlockRun& run, bool named) {
+  const std::string name = escape(block_name(job, block));
+  const std::string precision(to_string(run.precision));
+  const std::string action(to_string(run.action));
+  std::string out = "<li class=\"" + cell_class(run.precision, run.action) + "\" title=\"" + name +
+                    ": " + precision + ", " + action + "\">";
+  if (named) out += "<em>" + name + "</em><b>" + precision + "</b><span>" + action + "</span>";
+  return out + "</li>";
+}
+
+std::string strip(const JobFacts& job, const Plan& plan, const std::vector<BlockRun>& runs) {
+  const bool named = plan.precision.size() <= kNamedCells;
+  std::string out =
+      named ? "<ul class=\"strip\">" : "<ul class=\"strip small\" aria-hidden=\"true\">";
+  for (const BlockRun& run : runs) {
+    for (std::size_t block = run.first; block <= run.last; ++block)
+      out += cell(job, block, run, named);
+  }
+  return out + "</ul>";
+}
+
+std::string run_table(const JobFacts& job, const std::vector<BlockRun>& runs) {
+  std::string out =
+      "<div class=\"scroll\"><table><thead><tr><th>Blocks</th><th>Precision</th>"
+      "<th>Memory</th></tr></thead><tbody>";
+  for (std::size_t i = 0; i < std::min(runs.size(), kRunsShown); ++i) {
+    const BlockRun& run = runs[i];
+    std::string names = escape(block_name(job, run.first));
+    if (run.last > run.first)
+      names += " to " + escape(block_name(job, run.last)) + " (" +
+               std::to_string(run.last - run.first + 1) + ")";
+    out += "<tr><td>" + names + "</td><td>" + std::string(to_string(run.precision)) + "</td><td>" +
+           std::string(to_string(run.action)) + "</td></tr>";
+  }
+  if (runs.size() > kRunsShown)
+    out += "<tr><td colspan=\"3\"><a href=\"/api/v1/plan\">" +
+           std::to_string(runs.size() - kRunsShown) + " more</a></td></tr>";
+  return out + "</tbody></table></div>";
+}
+
+std::string class_section(const Snapshot& s, std::size_t index, std::int32_t ranks) {
+  const auto runs = block_runs(*s.plan, index);
+  std::string out = "<div class=\"group\">";
+  if (s.plan->classes.size() > 1)
+    out += "<h3>" + grouped(static_cast<std::uint64_t>(ranks)) + (ranks == 1 ? " rank" : " ranks") +
+           "</h3>";
+  out += strip(*s.job, *s.plan, runs);
+  if (s.plan->precision.size() > kNamedCells) out += run_table(*s.job, runs);
+  return out + "</div>";
+}
+
+std::string activity(const Snapshot& s) {
+  const Plan& plan = *s.plan;
+  if (plan.id.number == 0) return "The plan every rank starts with; nothing has been changed yet.";
+  std::string text = "Published in round " + grouped(s.plan_times.published_round.value());
+  if (plan.activated_round)
+    text += ", active since round " + grouped(plan.activated_round->value());
+  else
+    text += ", waiting until every rank holds it";
+  return text + ".";
+}
+
+std::string other_knobs(const Snapshot& s) {
+  const Plan& plan = *s.plan;
+  std::string text;
+  if (plan.cadence_steps > 1)
+    text += " Averaged every " + std::to_string(plan.cadence_steps) + " steps.";
+  if (!plan.shares.empty()) {
+    const auto [low, high] = std::minmax_element(plan.shares.begin(), plan.shares.end());
+    text +=
+        " Shares of the batch from " + std::to_string(*low) + " to " + std::to_string(*high) + ".";
+  }
+  if (plan.hold_until > s.summary.round)
+    text += " All knobs rest until round " + grouped(plan.hold_until.value()) + ".";
+  return text;
+}
+
+}  // namespace
+
+std::string page_plan(const Snapshot& s) {
+  const Plan& plan = *s.plan;
+  std::string out = "<section class=\"card\"><h2>Plan " + grouped(plan.id.number) +
+                    "</h2><p class=\"hint\">" + activity(s) + other_knobs(s) + "</p>";
+  if (plan.precision.empty())
+    return out + "<p class=\"group\">The job has named no blocks.</p></section>";
+  const auto sizes = class_sizes(plan, s.job->world_size);
+  const std::size_t shown = std::min(sizes.size(), kClassesShown);
+  for (std::size_t c = 0; c < shown; ++c) out += class_section(s, c, sizes[c]);
+  if (sizes.size() > shown)
+    out += "<p class=\"group\"><a href=\"/api/v1/plan\">" + std::to_string(sizes.size() - shown) +
+           " more classes of ranks</a></p>";
+  return out + "</section>";
+}
+
+}  // namespace cox::metrics

@@ -1,0 +1,125 @@
+#include "metrics/page_style.h"
+
+namespace cox::metrics {
+namespace {
+
+constexpr std::string_view kStyle = R"css(
+:root{color-scheme:light dark;
+--bg:#f4f6f7;--card:#ffffff;--ink:#182026;--soft:#55616b;--line:#dde3e7;--faint:#eef1f3;
+--accent:#0b6b8a;--good:#1d6b41;--good-bg:#e4f3ea;--warn:#8a5200;--warn-bg:#fcf0d9;
+--bad:#a02318;--bad-bg:#fce8e6;--calm-bg:#e9eef1;
+--p0:#c47f2c;--p1:#5aa0cf;--p2:#2b6ca3;--p3:#3f8fa5;--p4:#8d74b8;--p5:#4d9c6c;--p6:#a9b3bb;--p7:#6f7b85;
+--q0:#dfe5e9;--q1:#bfe0e6;--q2:#f3dcae;--q3:#dccdf0;--hatch:rgba(24,32,38,.16)}
+@media (prefers-color-scheme:dark){:root{
+--bg:#0f1418;--card:#171e24;--ink:#e4e9ec;--soft:#9dabb6;--line:#2a343c;--faint:#1e272e;
+--accent:#5fbadb;--good:#7fd3a2;--good-bg:#173527;--warn:#efbd6b;--warn-bg:#3a2c12;
+--bad:#ff9d92;--bad-bg:#42201d;--calm-bg:#232d35;
+--p0:#d39a52;--p1:#6fb1dc;--p2:#4383bb;--p3:#4fa3b8;--p4:#a48cd0;--p5:#62b583;--p6:#75818b;--p7:#98a4ad;
+--q0:#2b363e;--q1:#1f4b55;--q2:#574319;--q3:#453661;--hatch:rgba(255,255,255,.17)}}
+*{box-sizing:border-box}
+body{margin:0;background:var(--bg);color:var(--ink);font:14px/1.45 system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,sans-serif;font-variant-numeric:tabular-nums;-webkit-text-size-adjust:100%}
+.page{max-width:1240px;margin:0 auto;padding:20px 20px 28px;display:grid;gap:14px;grid-template-columns:minmax(0,1fr)}
+.narrow{max-width:760px}
+a{color:var(--accent);text-underline-offset:2px}
+h1{font-size:21px;line-height:1.2;margin:0;font-weight:650;letter-spacing:-.01em;overflow-wrap:anywhere}
+h2{font-size:14px;margin:0;font-weight:650}
+h2+.hint{margin-top:1px}
+p{margin:0}
+.hint,.meta{color:var(--soft);font-size:13px}
+.top .line{display:flex;flex-wrap:wrap;align-items:center;gap:10px}
+.top .meta{margin-top:5px}
+.mark{width:26px;height:26px;flex:none;color:var(--accent)}
+.card{background:var(--card);border:1px solid var(--line);border-radius:9px;padding:14px 16px;min-width:0}
+.tag{display:inline-block;font-size:12px;line-height:1;font-weight:600;padding:4px 7px;border-radius:5px;background:var(--calm-bg);color:var(--soft);white-space:nowrap}
+.tag.good{background:var(--good-bg);color:var(--good)}
+.tag.warn{background:var(--warn-bg);color:var(--warn)}
+.tag.bad{background:var(--bad-bg);color:var(--bad)}
+.note{border-radius:9px;padding:10px 14px;font-weight:550;background:var(--warn-bg);color:var(--warn)}
+.note.bad{background:var(--bad-bg);color:var(--bad)}
+.tiles{display:grid;grid-template-columns:repeat(4,minmax(0,1fr));gap:14px}
+.tile{padding:12px 16px 13px;display:flex;flex-direction:column}
+.tile h2{font-size:13px;font-weight:550;color:var(--soft)}
+.tile .big{font-size:25px;line-height:1.25;font-weight:620;letter-spacing:-.02em;margin-top:1px}
+.tile .big small{font-size:13px;font-weight:500;letter-spacing:0;color:var(--soft);margin-left:4px}
+.tile .hint{min-height:1.45em}
+.spark{display:block;width:100%;height:44px;margin-top:8px;overflow:visible}
+.spark .area{fill:var(--accent);opacity:.11}
+.spark .curve{fill:none;stroke:var(--accent);stroke-width:1.6;vector-effect:non-scaling-stroke;stroke-linejoin:round}
+.spark .dot{fill:none;stroke:var(--accent);stroke-width:5.5;stroke-linecap:round;vector-effect:non-scaling-stroke}
+.spark .plan{stroke:var(--soft);stroke-width:1;stroke-dasharray:2 2;vector-effect:non-scaling-stroke;opacity:.65}
+.spark .gap{stroke:var(--bad);stroke-width:2.5;vector-effect:non-scaling-stroke}
+.range{display:flex;justify-content:space-between;font-size:11.5px;color:var(--soft);margin-top:4px}
+.pair{display:grid;grid-template-columns:repeat(2,minmax(0,1fr));gap:14px}
+.bar{display:flex;width:100%;height:20px;border-radius:4px;overflow:hidden;margin:11px 0 10px;background:var(--faint)}
+.bar i{display:block;height:100%;border-right:1px solid var(--card)}
+.bar i:last-child{border-right:0}
+.ph0{background:var(--p0)}.ph1{background:var(--p1)}.ph2{background:var(--p2)}.ph3{background:var(--p3)}
+.ph4{background:var(--p4)}.ph5{background:var(--p5)}.ph6{background:var(--p6)}.ph7{background:var(--p7)}
+.legend{display:grid;grid-template-columns:repeat(auto-fill,minmax(176px,1fr));gap:6px 22px;margin:0;padding:0;list-style:none}
+.legend li{display:grid;grid-template-columns:10px 1fr auto;column-gap:7px;align-items:baseline}
+.legend .key{width:10px;height:10px;border-radius:2px;align-self:center}
+.legend small{grid-column:2/4;color:var(--soft);font-size:12px}
+.scroll{overflow-x:auto;margin:8px -16px 0;padding:0 16px}
+table{border-collapse:collapse;width:100%}
+th{font-size:12px;font-weight:550;color:var(--soft);text-align:left;padding:3px 12px 5px 0;border-bottom:1px solid var(--line);white-space:nowrap}
+td{padding:6px 12px 6px 0;border-bottom:1px solid var(--faint);vertical-align:middle}
+tr:last-child td{border-bottom:0}
+th:last-child,td:last-child{padding-right:0}
+.n{text-align:right;white-space:nowrap}
+td .bar{height:12px;min-width:110px;margin:0;background:none;border-radius:3px}
+tr.slow td:first-child,tr.gone td:first-child{font-weight:650}
+.strip{display:flex;flex-wrap:wrap;gap:4px;margin:10px 0 0;padding:0;list-style:none}
+.strip li{flex:1 0 62px;max-width:104px;min-width:0;border-radius:4px;padding:4px 6px 5px;font-size:12px;line-height:1.25;overflow:hidden}
+.strip b,.strip span,.strip em{display:block;overflow:hidden;text-overflow:ellipsis;white-space:nowrap;font-style:normal}
+.strip em{font-size:11px;color:var(--soft)}
+.strip b{font-weight:640}
+.strip.small{gap:2px}
+.strip.small li{flex:0 0 11px;height:20px;padding:0;border-radius:2px}
+.q0{background-color:var(--q0)}.q1{background-color:var(--q1)}.q2{background-color:var(--q2)}.q3{background-color:var(--q3)}
+.a1{background-image:repeating-linear-gradient(135deg,var(--hatch) 0 3px,transparent 3px 7px)}
+.a2{background-image:linear-gradient(var(--hatch),var(--hatch));background-size:100% 5px;background-position:0 100%;background-repeat:no-repeat}
+.a3{background-image:repeating-linear-gradient(90deg,var(--hatch) 0 2px,transparent 2px 6px)}
+.group{margin-top:12px}
+.group>h3{font-size:12px;font-weight:550;color:var(--soft);margin:0}
+.log{list-style:none;margin:8px 0 0;padding:0}
+.log li{display:grid;grid-template-columns:112px 96px 88px minmax(0,1fr);gap:2px 12px;padding:7px 0;border-top:1px solid var(--faint);align-items:baseline}
+.log li:first-child{border-top:1px solid var(--line)}
+.log .when{color:var(--soft);white-space:nowrap;font-size:13px}
+.log .who{font-weight:550}
+.log .why{overflow-wrap:anywhere}
+.log .quiet .why,.log .quiet .who{color:var(--soft);font-weight:400}
+.log small{color:var(--soft);white-space:nowrap}
+.facts{display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));gap:9px 20px;margin:9px 0 0}
+.facts dt{font-size:12px;color:var(--soft)}
+.facts dd{margin:0}
+.links{display:grid;grid-template-columns:max-content 1fr;gap:6px 20px;margin:0}
+.links dd{margin:0;color:var(--soft)}
+footer{color:var(--soft);font-size:13px;display:flex;flex-wrap:wrap;gap:4px 16px;padding:2px 2px 0}
+@media (max-width:900px){.pair{grid-template-columns:minmax(0,1fr)}.tiles{grid-template-columns:repeat(2,minmax(0,1fr))}}
+@media (max-width:560px){.page{padding:14px 12px 22px;gap:10px}.tiles,.pair{gap:10px}
+.card{padding:12px 12px}.tile .big{font-size:21px}.tile .big small{display:block;margin:-3px 0 0;font-size:12px}
+.scroll{margin-left:-12px;margin-right:-12px;padding:0 12px}
+.log li{grid-template-columns:auto auto 1fr}.log .when{grid-column:1/4;order:-1}.log .why{grid-column:1/4}
+.legend{grid-template-columns:repeat(2,minmax(0,1fr));gap:6px 14px}
+.links{grid-template-columns:1fr;gap:0}.links dd{margin-bottom:8px}
+td .bar{min-width:70px}.wide{display:none}}
+@media print{body{background:#fff}.card{break-inside:avoid}}
+)css";
+
+constexpr std::string_view kMark =
+    "<svg class=\"mark\" viewBox=\"0 0 26 26\" aria-hidden=\"true\">"
+    "<path d=\"M3.5 22.5 15 11\" fill=\"none\" stroke=\"currentColor\" stroke-width=\"2.4\" "
+    "stroke-linecap=\"round\"/><ellipse cx=\"18.6\" cy=\"7.4\" rx=\"3.3\" ry=\"6.2\" "
+    "transform=\"rotate(45 18.6 7.4)\" fill=\"currentColor\"/></svg>";
+
+}  // namespace
+
+std::string_view page_style() {
+  return kStyle;
+}
+
+std::string_view page_mark() {
+  return kMark;
+}
+
+}  // namespace cox::metrics

@@ -1,0 +1,122 @@
+#include "metrics/sparkline.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "metrics/format.h"
+#include "metrics/html.h"
+
+namespace cox::metrics {
+namespace {
+
+constexpr double kWidth = 300;
+constexpr double kHeight = 44;
+constexpr double kMargin = 3;
+
+struct Extent {
+  double low = std::numeric_limits<double>::infinity();
+  double high = -std::numeric_limits<double>::infinity();
+  std::size_t count = 0;
+};
+
+Extent extent_of(const std::vector<double>& values) {
+  Extent extent;
+  for (const double value : values) {
+    if (!std::isfinite(value)) continue;
+    extent.low = std::min(extent.low, value);
+    extent.high = std::max(extent.high, value);
+    ++extent.count;
+  }
+  return extent;
+}
+
+class Scale {
+ public:
+  Scale(const Extent& extent, std::size_t points) : extent_(extent), points_(points) {}
+
+  std::string x(std::size_t index) const {
+    return fixed(kWidth * static_cast<double>(index) / static_cast<double>(points_ - 1), 1);
+  }
+  // A curve that hardly moves stays a flat line in the middle instead of magnified noise.
+  std::string y(double value) const {
+    const double centre = (extent_.low + extent_.high) / 2;
+    const double span = std::max(extent_.high - extent_.low, std::abs(centre) * 0.02 + 1e-12);
+    return fixed(kHeight / 2 - (value - centre) / span * (kHeight - 2 * kMargin), 1);
+  }
+
+ private:
+  Extent extent_;
+  std::size_t points_;
+};
+
+struct Paths {
+  std::string curve;
+  std::string area;
+  std::string gaps;
+};
+
+void close_area(Paths& paths, const Scale& scale, std::size_t index) {
+  if (!paths.area.empty() && paths.area.back() != 'Z')
+    paths.area += "V" + fixed(kHeight, 0) + "H" + scale.x(index) + "Z";
+}
+
+Paths paths_of(const std::vector<double>& values, const Scale& scale) {
+  Paths paths;
+  std::size_t start = values.size();  // of the stretch being drawn; size() = none
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (!std::isfinite(values[i])) {
+      if (start != values.size()) close_area(paths, scale, start);
+      start = values.size();
+      paths.gaps += "M" + scale.x(i) + " " + fixed(kHeight, 0) + "v-6";
+      continue;
+    }
+    const bool first = start == values.size();
+    const std::string at = (first ? "M" : "L") + scale.x(i) + " " + scale.y(values[i]);
+    if (first) start = i;
+    paths.curve += at;
+    paths.area += at;
+  }
+  if (start != values.size()) close_area(paths, scale, start);
+  return paths;
+}
+
+std::string path(std::string_view css_class, const std::string& d) {
+  if (d.empty()) return {};
+  return "<path class=\"" + std::string(css_class) + "\" d=\"" + d + "\"/>";
+}
+
+std::string description(const Curve& curve, const Extent& extent) {
+  std::string text = std::string(curve.name) + " over the last " +
+                     std::to_string(curve.values.size()) + " rounds, between " +
+                     curve.format(extent.low) + " and " + curve.format(extent.high);
+  const std::size_t broken = curve.values.size() - extent.count;
+  if (broken > 0) text += ", not finite in " + std::to_string(broken);
+  return text;
+}
+
+}  // namespace
+
+std::string sparkline(const Curve& curve) {
+  const Extent extent = extent_of(curve.values);
+  if (curve.values.size() < 2 || extent.count < 2)
+    return "<p class=\"hint\">a curve appears after two rounds</p>";
+  const Scale scale(extent, curve.values.size());
+  std::string out =
+      "<svg class=\"spark\" viewBox=\"0 0 300 44\" preserveAspectRatio=\"none\" role=\"img\" "
+      "aria-label=\"" +
+      escape(description(curve, extent)) + "\">";
+  for (const std::size_t mark : curve.marks)
+    out += path("plan", "M" + scale.x(mark) + " 0V" + fixed(kHeight, 0));
+  const Paths paths = paths_of(curve.values, scale);
+  out += path("area", paths.area) + path("curve", paths.curve) + path("gap", paths.gaps);
+  if (std::isfinite(curve.values.back()))
+    out += path("dot",
+                "M" + scale.x(curve.values.size() - 1) + " " + scale.y(curve.values.back()) + "h0");
+  out += "</svg><div class=\"range\"><span>" + curve.format(extent.low) + " to " +
+         curve.format(extent.high) + "</span><span>" + std::to_string(curve.values.size()) +
+         " rounds</span></div>";
+  return out;
+}
+
+}  // namespace cox::metrics

@@ -1,0 +1,21 @@
+// A curve of recent rounds as inline SVG: gaps and marks where a value is not finite, dashed lines
+// where another plan took over, and a sentence for readers who do not see it. Pure.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace cox::metrics {
+
+struct Curve {
+  std::string_view name;           // "Loss"
+  std::vector<double> values;      // oldest first
+  std::vector<std::size_t> marks;  // indexes at which another plan took over
+  std::string (*format)(double) = nullptr;
+};
+
+// The SVG and, below it, the range it covers. Fewer than two finite values give a sentence instead.
+std::string sparkline(const Curve& curve);
+
+}  // namespace cox::metrics

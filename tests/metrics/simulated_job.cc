@@ -1,0 +1,179 @@
+#include "simulated_job.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+namespace cox::metrics {
+namespace {
+
+JobFacts facts(const SimulatedSetup& setup) {
+  JobFacts job;
+  job.name = setup.name;
+  job.incarnation = 1;
+  job.world_size = setup.ranks;
+  job.blocks.push_back("embedding");
+  for (std::size_t i = 0; i + 2 < setup.blocks; ++i) job.blocks.push_back("h." + std::to_string(i));
+  if (setup.blocks > 1) job.blocks.push_back("ln_f");
+  job.blocks.resize(setup.blocks);
+  job.global_batch = 32;
+  job.capabilities.precisions = 0b11;
+  job.capabilities.actions = 0b11;
+  return job;
+}
+
+Reason reason(PolicyKind policy, ReasonCode code, Outcome outcome, std::string text) {
+  Reason r;
+  r.policy = policy;
+  r.code = code;
+  r.outcome = outcome;
+  r.text = std::move(text);
+  return r;
+}
+
+}  // namespace
+
+SimulatedJob::SimulatedJob(SimulatedSetup setup)
+    : setup_(std::move(setup)),
+      job_(facts(setup_)),
+      plan_(initial_plan(job_)),
+      random_(setup_.seed),
+      now_(setup_.start) {}
+
+void SimulatedJob::phases_of(std::int32_t rank, RankSignal& signal) {
+  std::uniform_real_distribution<double> noise(0.985, 1.015);
+  const double slow = rank == setup_.slow_rank && round_ > 40 ? 1.17 : 1.0;
+  const double step = setup_.step_seconds;
+  double own = 0;
+  const auto book = [&](Phase phase, double share) {
+    const double seconds = step * share * noise(random_);
+    signal.phase_seconds[static_cast<std::size_t>(phase)] = static_cast<float>(seconds);
+    own += seconds;
+  };
+  book(Phase::data, 0.02);
+  book(Phase::forward, 0.27 * slow);
+  book(Phase::backward, 0.52);
+  book(Phase::optimizer, 0.06);
+  book(Phase::other, 0.015);
+  if (rank == 0)
+    signal.phase_seconds[static_cast<std::size_t>(Phase::host)] = static_cast<float>(step * 0.004);
+  const double wall = step * (round_ > 40 && setup_.slow_rank >= 0 ? 1.0 : 0.955) * 0.99;
+  signal.phase_seconds[static_cast<std::size_t>(Phase::communication)] =
+      static_cast<float>(std::max(0.01 * step, wall - own));
+  signal.wall_seconds = std::max(wall, own * 1.01);
+}
+
+RankSignal SimulatedJob::signal_of(std::int32_t rank) {
+  std::normal_distribution<double> wobble(0, 0.035);
+  RankSignal signal;
+  signal.rank = RankId(rank);
+  signal.incarnation = job_.incarnation;
+  signal.round = RoundId(round_);
+  signal.step = StepId(round_);
+  signal.plan_held = plan_.id.number;
+  signal.plan_applied =
+      plan_.activated_round ? plan_.id.number : plan_.id.number - (plan_.id.number > 0);
+  const double t = static_cast<double>(round_);
+  signal.loss = 2.05 + 3.4 * std::exp(-t / 90) + wobble(random_);
+  signal.gradient_norm = 0.9 + 2.2 * std::exp(-t / 60);
+  if (nonfinite && rank == 0) {
+    signal.loss = std::numeric_limits<double>::quiet_NaN();
+    signal.set(SignalFlag::nonfinite_loss);
+    signal.set(SignalFlag::step_skipped);
+  }
+  signal.weight = 8;
+  phases_of(rank, signal);
+  signal.rounds = 1;
+  signal.samples = 8;
+  signal.tokens = 8 * 256;
+  signal.memory_used_bytes = (5ull << 30) + (static_cast<std::uint64_t>(rank) << 24);
+  signal.memory_peak_bytes = signal.memory_used_bytes + (1ull << 30);
+  signal.memory_limit_bytes = 8ull << 30;
+  seal(signal);
+  return signal;
+}
+
+void SimulatedJob::publish(Decision& decision, Reason why) {
+  plan_.id.number += 1;
+  plan_.id.incarnation = job_.incarnation;
+  plan_.earliest_round = RoundId(round_ + 1);
+  plan_.activated_round.reset();
+  decision.plan = plan_;
+  decision.reasons.push_back(std::move(why));
+  ++counters_.plans_published;
+}
+
+void SimulatedJob::decide(Decision& decision) {
+  auto& reasons = decision.reasons;
+  if (round_ == 24) {
+    for (std::size_t b = 1; b + 1 < plan_.precision.size(); ++b)
+      plan_.precision[b] = Precision::bf16;
+    publish(
+        decision,
+        reason(PolicyKind::precision, ReasonCode::custom, Outcome::changed,
+               "12 blocks move from fp32 to bf16: gradient noise stayed below 0.4 % for 20 rounds "
+               "and no value overflowed"));
+  }
+  if (round_ == 60) {
+    for (auto& actions : plan_.classes) {
+      for (std::size_t b = 1; b < std::min<std::size_t>(5, actions.size()); ++b)
+        actions[b] = MemoryAction::recompute;
+    }
+    publish(
+        decision,
+        reason(PolicyKind::memory, ReasonCode::custom, Outcome::changed,
+               "h.0 to h.3 are recomputed: headroom fell to 0.31 GiB on rank 2; this saves 1.2 GiB "
+               "for 4.1 % of step time"));
+  }
+  if (!decision.plan && plan_.id.number > 0 && !plan_.activated_round)
+    plan_.activated_round = RoundId(round_);
+  if (setup_.slow_rank >= 0 && round_ == 55) {
+    reasons.push_back(reason(
+        PolicyKind::stragglers, ReasonCode::straggler_found, Outcome::reported,
+        "rank 2 is 1.05x slower than the median, mostly in forward (1.17x), in 14 of the last "
+        "14 rounds; chance of a false alarm below 1e-6 a round"));
+    reasons.back().rank = RankId(setup_.slow_rank);
+  }
+  if (round_ > 70 && round_ % 2 == 0)
+    reasons.push_back(reason(
+        PolicyKind::shares, ReasonCode::not_capable, Outcome::vetoed,
+        "rank 2 would get 7 of 32 samples instead of 8, but this loop does not take its batch "
+        "from the plan"));
+  if (round_ > 60)
+    reasons.push_back(
+        reason(PolicyKind::precision, ReasonCode::custom, Outcome::unchanged,
+               "ln_f stays in fp32: its gradient noise is 3.1 %, above the limit of 0.5 %"));
+  if (nonfinite)
+    reasons.push_back(reason(
+        PolicyKind::guard, ReasonCode::nonfinite_step, Outcome::observed,
+        "the loss of rank 0 is not finite; the step is skipped on all ranks, 1 in a row of 5"));
+}
+
+void SimulatedJob::step(StepSink& sink) {
+  ++round_;
+  now_ += setup_.step_seconds;
+  std::vector<RankSignal> received;
+  for (std::int32_t rank = 0; rank < job_.world_size; ++rank) {
+    if (rank != missing_rank) received.push_back(signal_of(rank));
+  }
+  const StepSignals signals =
+      collect(RoundId(round_), job_.incarnation, job_.world_size, received, {}, UnixTime{now_});
+  Decision decision;
+  decision.summary = summarize(signals);
+  decide(decision);
+  for (Reason& r : decision.reasons) r.round = RoundId(round_);
+  counters_.rounds = round_;
+  counters_.missing_reports += missing_rank >= 0 ? 1 : 0;
+  counters_.signal_bytes += 256 * received.size();
+  counters_.mask_bytes += 8;
+  counters_.journal_bytes += 300 * received.size();
+  counters_.decide_seconds = 41e-6;
+  sink.record({signals, decision, plan_, job_, counters_});
+}
+
+void SimulatedJob::steps(StepSink& sink, int count) {
+  for (int i = 0; i < count; ++i) step(sink);
+}
+
+}  // namespace cox::metrics

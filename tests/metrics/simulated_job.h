@@ -1,0 +1,56 @@
+// A seeded job for the tests of telemetry: ranks with blocks, a falling loss, a straggler, plans
+// that go out and become active, reasons of several policies. Deterministic; no clock, no threads.
+#pragma once
+
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "coordinator/core/record.h"
+
+namespace cox::metrics {
+
+struct SimulatedSetup {
+  std::string name = "gpt2-dictionary";
+  std::int32_t ranks = 4;
+  std::size_t blocks = 14;
+  std::uint64_t seed = 1;
+  std::int32_t slow_rank = 2;  // -1 = none
+  double start = 1'780'000'000;
+  double step_seconds = 0.41;
+};
+
+class SimulatedJob {
+ public:
+  explicit SimulatedJob(SimulatedSetup setup);
+
+  const JobFacts& job() const { return job_; }
+
+  // Plays one round into `sink`.
+  void step(StepSink& sink);
+  void steps(StepSink& sink, int count);
+
+  // Changes what the next rounds look like.
+  std::int32_t missing_rank = -1;
+  bool nonfinite = false;
+  double now() const { return now_; }
+  void set_now(double now) { now_ = now; }
+  std::uint64_t round() const { return round_; }
+
+ private:
+  RankSignal signal_of(std::int32_t rank);
+  void phases_of(std::int32_t rank, RankSignal& signal);
+  void decide(Decision& decision);
+  void publish(Decision& decision, Reason reason);
+
+  SimulatedSetup setup_;
+  JobFacts job_;
+  Plan plan_;
+  ControlCounters counters_;
+  std::mt19937_64 random_;
+  std::uint64_t round_ = 0;
+  double now_;
+};
+
+}  // namespace cox::metrics
