@@ -1,0 +1,67 @@
+// run(block, f, inputs...): calls f(module, inputs...) as a block and returns exactly what f
+// returns, bit for bit. This is where precision, memory actions and measurements meet the forward
+// pass; while no session is attached it costs one branch.
+//
+//   auto y = cox::run(layer, [](GptLayerImpl& impl, const at::Tensor& x) { return impl.forward(x);
+//   }, x); auto y = cox::run(layer, &GptLayerImpl::forward, x);
+//
+// f may run again after the forward pass has returned, so `run` keeps copies of all it needs:
+// - f has no captures (a lambda without any, a function, a member function), or is cox::owned(f);
+//   its first parameter is the module as Impl& or as its holder;
+// - at::Tensor, std::optional, std::vector and std::tuple of tensors are inputs; any other argument
+// is
+//   copied, so pointers, references and views into other memory are refused; f receives all as
+//   const;
+// - f returns tensors: at::Tensor, or std::optional, std::vector, std::tuple of them.
+// What f throws passes through unchanged. Called by the thread that trains; does not communicate.
+#pragma once
+
+#include <functional>
+#include <type_traits>
+
+#include "coxswain/block.h"
+#include "coxswain/detail/observation.h"
+#include "coxswain/detail/run_contract.h"
+#include "coxswain/owned.h"
+
+namespace cox {
+namespace detail {
+
+template <class Holder, class F, class... Inputs>
+auto call_block(const Block<Holder>& block, const F& function, const Inputs&... inputs) {
+  using Impl = typename Block<Holder>::Impl;
+  if constexpr (std::is_invocable_v<const F&, Impl&, const Inputs&...>) {
+    check_result<std::invoke_result_t<const F&, Impl&, const Inputs&...>>();
+    return std::invoke(function, *block, inputs...);
+  } else {
+    static_assert(std::is_invocable_v<const F&, Holder&, const Inputs&...>,
+                  "cox::run: f must be callable as f(Impl&, const Inputs&...) or "
+                  "f(Holder, const Inputs&...)");
+    check_result<std::invoke_result_t<const F&, Holder&, const Inputs&...>>();
+    Holder holder = block.holder();
+    return std::invoke(function, holder, inputs...);
+  }
+}
+
+}  // namespace detail
+
+template <class Holder, class F, class... Inputs>
+[[nodiscard]] auto run(const Block<Holder>& block, const F& f, const Inputs&... inputs) {
+  detail::check_function<F>();
+  (detail::check_input<Inputs>(), ...);
+  const auto& function = detail::unwrap_owned(f);
+  if (!block) detail::throw_empty_block();
+  if (!block.gate()->active) return detail::call_block(block, function, inputs...);
+
+  detail::Observation call(block.gate());
+  [[maybe_unused]] const auto on_input = [&](const at::Tensor& tensor) { call.input(tensor); };
+  (detail::for_each_tensor(inputs, on_input), ...);
+  call.begin();
+  auto outputs = detail::call_block(block, function, inputs...);
+  call.end();
+  detail::for_each_tensor(outputs, [&](const at::Tensor& tensor) { call.output(tensor); });
+  call.finish();
+  return outputs;
+}
+
+}  // namespace cox

@@ -1,0 +1,35 @@
+// Blocks without editing a model: wrap() turns the elements of a torch::nn::Sequential into blocks,
+// and detach() takes every block out of a model again.
+//
+// Names, parameters, results and files of a wrapped Sequential are those of the unwrapped one; a
+// clone of it is wrapped too, with blocks of its own. Only at<T>(i) and ptr<T>(i) refuse a wrapped
+// element, because torch compares the wrapper's type there; ptr(i), operator[] and named_children()
+// give the element itself. Not thread-safe; call between steps. Neither communicates.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace torch::nn {
+class Module;
+class Sequential;
+}  // namespace torch::nn
+
+namespace cox {
+
+struct WrapNote {
+  std::size_t index = 0;  // of an element that was left as it is
+  std::string why;
+};
+
+// An element that is called with one tensor and returns one becomes a block; any other call passes
+// through it unmeasured. Elements that are known never to be called so are left as they are, each
+// with a note. Wrapping twice changes nothing.
+std::vector<WrapNote> wrap(torch::nn::Sequential& sequential);
+
+// Puts the model back as it was before Block and wrap touched it. Blocks that the model keeps still
+// run, as plain calls, and no session finds them any more.
+void detach(torch::nn::Module& model);
+
+}  // namespace cox

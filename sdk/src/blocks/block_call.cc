@@ -1,0 +1,125 @@
+#include "sdk/src/blocks/block_call.h"
+
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/engine.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "sdk/src/blocks/storage.h"
+
+namespace cox::detail {
+namespace {
+
+// FNV-1a, a word at a time.
+void mix(std::uint64_t& key, std::uint64_t word) {
+  constexpr std::uint64_t kPrime = 0x100000001B3;
+  key = (key ^ word) * kPrime;
+}
+
+void mix_shape(std::uint64_t& key, const at::Tensor& tensor) {
+  mix(key, static_cast<std::uint64_t>(tensor.scalar_type()) + 1);
+  mix(key, static_cast<std::uint64_t>(tensor.dim()));
+  for (const std::int64_t size : tensor.sizes()) mix(key, static_cast<std::uint64_t>(size));
+}
+
+}  // namespace
+
+BlockCall::BlockCall(std::shared_ptr<BlockState> state) : state_(std::move(state)) {
+  measurement_.mode = state_->mode;
+  measurement_.parameters = state_->parameters;
+  measurement_.shape_key = 0xCBF29CE484222325;
+}
+
+BlockCall::~BlockCall() {
+  leave();
+  finish();
+}
+
+bool BlockCall::first_sight(const at::Tensor& tensor) {
+  const void* storage = storage_of(tensor);
+  if (std::find(storages_.begin(), storages_.end(), storage) != storages_.end()) return false;
+  storages_.push_back(storage);
+  return true;
+}
+
+void BlockCall::add_input(const at::Tensor& tensor) {
+  if (!tensor.defined()) return;
+  mix_shape(measurement_.shape_key, tensor);
+  if (first_sight(tensor)) measurement_.input_bytes += storage_bytes(tensor);
+  if (!at::GradMode::is_enabled() || !tensor.requires_grad() || tensor.is_leaf()) return;
+  tensor.register_hook(
+      [call = shared_from_this()](const at::TensorBase&) { call->backward_ended(); });
+  ends_with_input_ = true;
+}
+
+void BlockCall::enter() {
+  const BlockCall* outer = innermost_block_call();
+  if (outer != nullptr) measurement_.inside = outer->state().id;
+  running_.emplace(*this);
+  const auto module = state_->module.lock();
+  if (measurement_.mode == MeasureMode::full && at::GradMode::is_enabled() && module) {
+    saved_ = std::make_shared<SavedBytesFrame>(state_->name, *module,
+                                               outer ? outer->saved_frame() : nullptr);
+    saving_.emplace(*saved_);
+  }
+  forward_begin_ = state_->now();
+}
+
+void BlockCall::leave() noexcept {
+  saving_.reset();
+  running_.reset();
+}
+
+void BlockCall::measure_forward() {
+  measurement_.forward = state_->now() - forward_begin_;
+  if (saved_) measurement_.saved_bytes = saved_->close();
+  saved_.reset();
+  reported_ = false;
+}
+
+void BlockCall::add_output(const at::Tensor& tensor) {
+  if (!tensor.defined()) return;
+  if (first_sight(tensor)) measurement_.output_bytes += storage_bytes(tensor);
+  if (!tensor.requires_grad() || tensor.is_leaf()) return;
+  tensor.register_hook(
+      [call = shared_from_this()](const at::TensorBase&) { call->backward_began(); });
+  has_backward_ = true;
+}
+
+void BlockCall::finish_forward() {
+  storages_ = {};
+  if (!has_backward_) return finish();
+  if (!ends_with_input_) state_->add_waiting(this);
+}
+
+void BlockCall::backward_began() noexcept try {
+  {
+    const std::lock_guard lock(mutex_);
+    if (reported_ || backward_begin_) return;
+    backward_begin_ = state_->now();
+  }
+  torch::autograd::Engine::get_default_engine().queue_callback(
+      [call = shared_from_this()] { call->finish(); });
+} catch (...) {
+  finish();
+}
+
+void BlockCall::backward_ended() noexcept {
+  const std::lock_guard lock(mutex_);
+  if (backward_begin_ && !reported_) backward_end_ = state_->now();
+}
+
+void BlockCall::finish() noexcept {
+  if (has_backward_ && !ends_with_input_) state_->remove_waiting(this);
+  {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(reported_, true)) return;
+    if (backward_begin_) {
+      measurement_.backward = backward_end_.value_or(state_->now()) - *backward_begin_;
+    }
+  }
+  state_->report(measurement_);
+}
+
+}  // namespace cox::detail

@@ -1,0 +1,48 @@
+// BlockRegistry: the blocks of one model, numbered in the order of their registration. It connects
+// them to a sink and sets how much each call measures. Owned by a session; used between steps by
+// the thread that trains. Destroying it stops all measuring; the model may be gone by then.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "coordinator/core/status.h"
+#include "sdk/src/blocks/block_state.h"
+
+namespace cox::detail {
+
+Nanoseconds steady_now();
+
+class BlockRegistry {
+ public:
+  // Finds what cox::Block and cox::wrap left in the model. The model itself, where it is a block,
+  // is named "model". resource_exhausted when there are more than kMaxBlocks.
+  static Result<BlockRegistry> discover(torch::nn::Module& model);
+
+  BlockRegistry(BlockRegistry&&) = default;
+  BlockRegistry& operator=(BlockRegistry&&) = delete;
+  ~BlockRegistry();
+
+  std::size_t size() const { return blocks_.size(); }
+  // Requires: block < size().
+  const std::string& name(BlockId block) const { return blocks_[block.value()]->name; }
+  std::uint64_t parameters(BlockId block) const { return blocks_[block.value()]->parameters; }
+
+  // Measurements go to `sink`, which must stay until release(). Nothing is measured before
+  // measure(). failed_precondition when another registry observes one of the blocks.
+  Status attach(BlockSink& sink, BlockClock clock = &steady_now);
+  // For all calls from now on. Requires: attached. For full without our autograd engine it measures
+  // times and returns failed_precondition.
+  Status measure(MeasureMode mode);
+  void release();
+
+ private:
+  BlockRegistry() = default;
+  void add(const std::string& name, const std::shared_ptr<BlockState>& state);
+
+  std::vector<std::shared_ptr<BlockState>> blocks_;
+  BlockSink* sink_ = nullptr;
+};
+
+}  // namespace cox::detail

@@ -1,0 +1,60 @@
+// BlockState: what Coxswain knows about one block of one model. Shared by the model's marker, by
+// every cox::Block of that module, by the registry and by calls whose backward pass is still to
+// come. Written between steps by the thread that trains; what backward touches is behind a mutex.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "coxswain/block.h"
+#include "sdk/src/blocks/measurement.h"
+
+namespace cox::detail {
+
+class BlockCall;
+
+using BlockClock = Nanoseconds (*)();  // monotonic
+
+class BlockState final : public BlockGate, public std::enable_shared_from_this<BlockState> {
+ public:
+  explicit BlockState(std::weak_ptr<torch::nn::Module> owner) : module(std::move(owner)) {}
+
+  // Who is told, from now on; nullptr stops it. Requires for a sink: id and name are set.
+  void observe(BlockSink* sink, BlockClock clock);
+  BlockSink* sink();
+  // Takes effect with the next call. Requires: a sink, unless off.
+  void set_mode(MeasureMode mode);
+
+  void report(const BlockMeasurement& measurement) noexcept;
+
+  // Calls without a differentiable input end when their parameters have their gradients.
+  void add_waiting(BlockCall* call);
+  void remove_waiting(BlockCall* call) noexcept;
+
+  const std::weak_ptr<torch::nn::Module> module;
+  BlockId id{};
+  std::string name;
+  std::uint64_t parameters = 0;  // elements
+  MeasureMode mode = MeasureMode::off;
+  BlockClock now = nullptr;
+
+ private:
+  struct ParameterHook {
+    at::Tensor parameter;
+    unsigned position;
+  };
+  void hook_parameters();
+  void unhook_parameters();
+  void on_parameter_gradient() noexcept;
+
+  std::mutex mutex_;
+  BlockSink* sink_ = nullptr;
+  std::vector<BlockCall*> waiting_;
+  std::vector<ParameterHook> hooks_;
+};
+
+}  // namespace cox::detail

@@ -1,0 +1,38 @@
+// SavedBytesFrame: counts what autograd saves for backward inside one call of a block, each storage
+// once, without parameters and buffers. Bytes count for the enclosing calls too. Since hooks switch
+// off autograd's own check, the hooks compare the version of each tensor and name the block on a
+// mismatch. One thread opens, counts and closes; the hooks keep the frame until backward is over.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string>
+#include <unordered_set>
+
+#include "sdk/src/blocks/saved_tensor_engine.h"
+
+namespace cox::detail {
+
+class SavedBytesFrame final : public SavedTensorFrame,
+                              public std::enable_shared_from_this<SavedBytesFrame> {
+ public:
+  // `outer`: of the enclosing call, or null.
+  SavedBytesFrame(std::string block, const torch::nn::Module& module,
+                  std::shared_ptr<SavedBytesFrame> outer);
+
+  std::unique_ptr<torch::autograd::SavedVariableHooks> make_hooks() override;
+  void count(const at::Tensor& tensor);
+  // The bytes counted; the frame counts no more.
+  std::uint64_t close();
+  const std::string& block() const { return block_; }
+
+ private:
+  std::string block_;
+  std::shared_ptr<SavedBytesFrame> outer_;
+  std::unordered_set<const void*>
+      seen_;  // storages, those of parameters and buffers from the start
+  std::uint64_t bytes_ = 0;
+};
+
+}  // namespace cox::detail
