@@ -30,7 +30,10 @@ static_assert(std::is_trivially_copyable_v<BlockEvidence>);
 
 BlockEvidence merge(const BlockEvidence& a, const BlockEvidence& b);
 
-// Requires: equal sizes.
+inline void merge_into(BlockEvidence& into, const BlockEvidence& from) {
+  into = merge(into, from);
+}
+// Element by element. Requires: equal sizes.
 void merge_into(std::span<BlockEvidence> into, std::span<const BlockEvidence> from);
 
 }  // namespace cox

@@ -79,7 +79,7 @@ StepSignals collect(RoundId round, std::uint32_t incarnation, std::int32_t world
       signals.faults.push_back({RankId(-1), ReportFault::damaged, RoundId{}});
     } else if (is_foreign(signal, incarnation, world_size)) {
       signals.faults.push_back({signal.rank, ReportFault::foreign, signal.round});
-    } else if (signal.round < round) {
+    } else if (signal.round < round && !signal.has(SignalFlag::watching)) {
       signals.faults.push_back({signal.rank, ReportFault::stale, signal.round});
     } else {
       fresh.push_back(&signal);

@@ -41,7 +41,8 @@ struct StepSignals {
 };
 
 // Sorts `received` (in any order, from anybody) into the signals of `round`. A report is fresh when
-// it covers `round` or a later one. Ranks of the world without a fresh report are `missing`.
+// it covers `round` or a later one; a watching rank counts steps of its own, so its reports always
+// are. Ranks of the world without a fresh report are `missing`.
 StepSignals collect(RoundId round, std::uint32_t incarnation, std::int32_t world_size,
                     std::span<const RankSignal> received, std::vector<BlockEvidence> evidence,
                     UnixTime now);

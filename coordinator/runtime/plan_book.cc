@@ -2,7 +2,8 @@
 
 namespace cox::runtime {
 
-PlanBook::PlanBook(const JobFacts& job) : assembler_(job), active_(initial_plan(job)) {}
+PlanBook::PlanBook(const JobFacts& job, Plan first)
+    : assembler_(job, first), active_(std::move(first)) {}
 
 void PlanBook::hold(std::span<const std::byte> frame) {
   const auto fed = assembler_.feed(frame);

@@ -17,7 +17,8 @@ namespace cox::runtime {
 
 class PlanBook {
  public:
-  explicit PlanBook(const JobFacts& job);
+  // Starts with `first` (number 0) held and active.
+  PlanBook(const JobFacts& job, Plan first);
 
   // Takes one frame of a mask. A damaged frame is counted and makes full_plan_wanted() true until a
   // whole plan was held again; it never changes what is held or active.

@@ -1,0 +1,166 @@
+#include "coordinator/runtime/board_setup.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "coordinator/transport/wait.h"
+
+namespace cox::runtime {
+namespace {
+
+using transport::BoardShape;
+using transport::Communicator;
+using transport::MaskBoard;
+using transport::SharedSegment;
+using transport::SignalBoard;
+
+struct BoardPair {
+  SharedSegment memory;
+  std::optional<SignalBoard> signals;
+  std::optional<MaskBoard> masks;
+};
+
+BoardShape shape_for(std::size_t ranks, const JobFacts& job) {
+  return {static_cast<std::int32_t>(ranks), static_cast<std::uint32_t>(job.blocks.size())};
+}
+
+std::size_t padded(std::size_t bytes) {
+  return (bytes + 63) / 64 * 64;
+}
+
+enum class Role { formats, attaches };
+
+Result<BoardPair> lay_out(SharedSegment memory, const BoardShape& shape, std::size_t capacity,
+                          Role role) {
+  const std::size_t split = padded(SignalBoard::bytes_needed(shape));
+  const auto front = memory.bytes().first(split);
+  const auto back = memory.bytes().subspan(split);
+  auto signals =
+      role == Role::formats ? SignalBoard::format(front, shape) : SignalBoard::attach(front, shape);
+  if (!signals.ok()) return signals.status();
+  auto masks = role == Role::formats ? MaskBoard::format(back, capacity) : MaskBoard::attach(back);
+  if (!masks.ok()) return masks.status();
+  return BoardPair{std::move(memory), *signals, *masks};
+}
+
+std::size_t pair_bytes(const BoardShape& shape, std::size_t capacity) {
+  return padded(SignalBoard::bytes_needed(shape)) + padded(MaskBoard::bytes_needed(capacity));
+}
+
+Result<BoardPair> private_boards(const BoardShape& shape, std::size_t capacity) {
+  return lay_out(transport::heap_segment(pair_bytes(shape, capacity)), shape, capacity,
+                 Role::formats);
+}
+
+// The leader formats, everybody learns that it did, the others attach.
+Result<BoardPair> shared_boards(Communicator& node, const BoardShape& shape, std::size_t capacity) {
+  auto segment = node.shared_segment(pair_bytes(shape, capacity));
+  if (!segment.ok()) return segment.status();
+  const bool is_leader = node.rank() == kRoot;
+  Result<BoardPair> mine = internal_error("not laid out");
+  std::uint64_t is_formatted = 1;
+  if (is_leader) {
+    mine = lay_out(*segment, shape, capacity, Role::formats);
+    is_formatted = mine.ok() ? 1 : 0;
+  }
+  const Status told = transport::finish(
+      node, node.start_broadcast(std::as_writable_bytes(std::span(&is_formatted, 1)), kRoot),
+      transport::wait_policy(node.ranks_on_node(), transport::usable_cores()));
+  if (!told.ok()) return told;
+  if (is_leader) return mine;
+  if (is_formatted == 0) return unavailable("the node's leader could not lay out its mailboxes");
+  return lay_out(std::move(*segment), shape, capacity, Role::attaches);
+}
+
+Result<std::unique_ptr<LeaderExchange>> make_exchange(Communicator& world, const Topology& topology,
+                                                      const JobFacts& job) {
+  auto leaders = world.split(topology.is_leader() ? 0 : 1);
+  if (!leaders.ok()) return leaders.status();
+  if (!topology.is_leader()) return std::unique_ptr<LeaderExchange>();
+  auto gathers = (*leaders)->duplicate();
+  if (!gathers.ok()) return gathers.status();
+  auto masks = (*leaders)->duplicate();
+  if (!masks.ok()) return masks.status();
+  return std::make_unique<LeaderExchange>(std::move(*gathers), std::move(*masks),
+                                          topology.largest_node(), job.blocks.size());
+}
+
+// Every rank alone on its node: what pure MPI makes of any machine.
+std::vector<NodeId> everybody_alone(std::int32_t ranks) {
+  std::vector<NodeId> nodes;
+  for (std::int32_t r = 0; r < ranks; ++r) nodes.push_back(NodeId(r));
+  return nodes;
+}
+
+// 1 on all ranks exactly if it is 1 on each.
+Result<std::uint64_t> all_agree(Communicator& world, std::uint64_t mine) {
+  Status merged = transport::finish(
+      world,
+      world.start_all_reduce(std::as_writable_bytes(std::span(&mine, 1)), transport::min_u64()),
+      transport::wait_policy(world.ranks_on_node(), transport::usable_cores()));
+  if (!merged.ok()) return merged;
+  return mine;
+}
+
+struct NodeBoards {
+  Topology topology;
+  BoardPair pair;
+};
+
+// Mailboxes where all nodes can have them; otherwise every rank for itself.
+Result<NodeBoards> node_boards(Communicator& world, NodeGroup& nodes, const JobFacts& job,
+                               const ControlConfig& config, const Log& log) {
+  const std::size_t capacity = mask_capacity_bytes(job);
+  if (config.path != ControlPath::mpi) {
+    const Topology topology = make_topology(world.rank(), nodes.node_of_rank);
+    auto shared = shared_boards(*nodes.ranks, shape_for(topology.my_node().size(), job), capacity);
+    auto agreed = all_agree(world, shared.ok() ? 1 : 0);
+    if (!agreed.ok()) return agreed.status();
+    if (*agreed == 1) return NodeBoards{topology, std::move(*shared)};
+    if (config.path == ControlPath::mailbox) {
+      return shared.ok() ? unavailable("another rank of the job has no mailboxes")
+                         : shared.status();
+    }
+    if (!shared.ok()) log.warning(shared.status().text() + "; control goes over MPI instead");
+  }
+  auto alone = private_boards(shape_for(1, job), capacity);
+  if (!alone.ok()) return alone.status();
+  return NodeBoards{make_topology(world.rank(), everybody_alone(world.size())), std::move(*alone)};
+}
+
+}  // namespace
+
+std::size_t mask_capacity_bytes(const JobFacts& job) {
+  // Frames of 160 bytes and 8 of bookkeeping: blocks at half a byte, classes at a quarter of a byte
+  // a block and class, runs of ranks and shares at up to 8 bytes a rank.
+  const std::size_t payload =
+      4096 + job.blocks.size() * 256 + static_cast<std::size_t>(job.world_size) * 16;
+  return std::clamp<std::size_t>(payload * 2, 64 << 10, 8 << 20);
+}
+
+Result<Boards> set_up_boards(Communicator& world, NodeGroup& nodes, const JobFacts& job,
+                             const ControlConfig& config, const Log& log) {
+  auto node = node_boards(world, nodes, job, config, log);
+  if (!node.ok()) return node.status();
+  Boards boards;
+  boards.topology = node->topology;
+  boards.memory = node->pair.memory;
+  boards.signals = node->pair.signals;
+  boards.masks = node->pair.masks;
+  if (boards.topology.nodes.size() == 1) return boards;
+
+  boards.path = boards.topology.largest_node() == 1 ? "mpi" : "mailbox+mpi";
+  auto exchange = make_exchange(world, boards.topology, job);
+  if (!exchange.ok()) return exchange.status();
+  boards.exchange = std::move(*exchange);
+  if (world.rank() != kRoot) return boards;
+  auto own = private_boards(shape_for(static_cast<std::size_t>(job.world_size), job),
+                            mask_capacity_bytes(job));
+  if (!own.ok()) return own.status();
+  boards.coordinator_memory = own->memory;
+  boards.inbox = own->signals;
+  boards.outbox = own->masks;
+  return boards;
+}
+
+}  // namespace cox::runtime

@@ -1,0 +1,77 @@
+// ControlLoop: the coordinator. Runs on a thread of its own on rank 0, asleep until the ranks have
+// reported a round (or one is late), and takes their signals through the whole flow:
+//
+//   mailboxes -> StepSignals -> StepSummary -> Decision -> Plan -> mask -> every rank
+//                                                 \-> journal, telemetry
+//
+// It never calls MPI: signals and masks lie in boards that training threads fill and empty. A
+// failing journal or sink is counted and never stops the loop.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <mutex>
+#include <vector>
+
+#include "coordinator/core/config.h"
+#include "coordinator/core/decide.h"
+#include "coordinator/core/log.h"
+#include "coordinator/core/policy.h"
+#include "coordinator/core/record.h"
+#include "coordinator/runtime/journal.h"
+#include "coordinator/transport/mailbox.h"
+
+namespace cox::runtime {
+
+// What a loop works with. Pointers may be null where noted and must outlive the loop.
+struct ControlLoopParts {
+  JobFacts job;
+  Config config;
+  PolicySet policies;
+  ControlState state;
+  transport::SignalBoard* inbox = nullptr;
+  transport::MaskBoard* outbox = nullptr;
+  JournalWriter* journal = nullptr;  // null = none is kept
+  StepSink* sink = nullptr;          // null = no telemetry
+  std::function<UnixTime()> now;
+  Log log;
+};
+
+class ControlLoop {
+ public:
+  explicit ControlLoop(ControlLoopParts parts);
+
+  // Until stop(). What was posted before stop() is still taken through the flow.
+  void run();
+  // From any thread.
+  void stop();
+
+  // A copy of the state after the last round. From any thread; waits for at most one decision.
+  ControlState state() const;
+
+ private:
+  void turn();
+  StepSignals take_signals();
+  Decision decide_round(const StepSignals& signals);
+  enum class Encoding { delta, full };
+  void publish(const Plan& plan, Encoding encoding);
+  bool is_overdue(const StepSummary& summary) const;
+  void keep_record(const StepSignals& signals, const Decision& decision);
+  void count(const StepSignals& signals);
+  std::int32_t expected_ranks() const;
+
+  ControlLoopParts parts_;
+  mutable std::mutex state_mutex_;  // guards parts_.state
+  std::atomic<bool> stopping_{false};
+  std::vector<RankSignal> received_;
+  RoundId earliest_{};                  // rounds before this one are over
+  std::vector<std::uint8_t> finished_;  // 1 for ranks that will not report again
+  Plan published_;                      // the base of the next delta
+  ControlCounters counters_;
+};
+
+// The round that a set of reports speaks of: the newest one of ranks that share a reduction, and
+// at least `earliest`. Ranks that only watch have no say: they count steps of their own.
+RoundId round_to_judge(std::span<const RankSignal> reports, RoundId earliest);
+
+}  // namespace cox::runtime

@@ -1,0 +1,123 @@
+#include "coordinator/runtime/control_plane.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "coordinator/runtime/board_setup.h"
+#include "coordinator/transport/wait.h"
+
+namespace cox::runtime {
+namespace {
+
+// Rank 0's view of what a restored run goes on from.
+StartFacts start_facts(const std::optional<ControlState>& restored) {
+  if (!restored) return {};
+  StartFacts facts{restored->plan.id.incarnation + 1, RoundId{}};
+  if (!restored->history.empty())
+    facts.first_round = restored->history.rounds().back().round.next();
+  return facts;
+}
+
+}  // namespace
+
+ControlPlane::ControlPlane(JobFacts job, StartFacts start, Plan first)
+    : job_(std::move(job)), start_(start), plans_(job_, std::move(first)) {}
+
+Result<std::unique_ptr<ControlPlane>> ControlPlane::start(transport::Communicator& world,
+                                                          ControlPlaneSetup setup) {
+  auto nodes = find_nodes(world, setup.config.control);
+  if (!nodes.ok()) return nodes.status();
+  auto facts = broadcast_start(world, start_facts(setup.restored));
+  if (!facts.ok()) return facts.status();
+  JobFacts job = setup.job;
+  job.incarnation = facts->incarnation;
+  job.node_of_rank = nodes->node_of_rank;
+
+  Refitted refitted =
+      setup.restored ? refit(std::move(*setup.restored), job) : Refitted{initial_state(job), {}};
+  auto first = broadcast_first_plan(world, job, refitted.state.plan);
+  if (!first.ok()) return first.status();
+
+  std::unique_ptr<ControlPlane> plane(new ControlPlane(job, *facts, std::move(*first)));
+  for (const Reason& reason : refitted.reasons) setup.log.info(reason.text);
+  auto boards = set_up_boards(world, *nodes, job, setup.config.control, setup.log);
+  if (!boards.ok()) return boards.status();
+  plane->boards_ = std::make_unique<Boards>(std::move(*boards));
+  plane->link_ = std::make_unique<ControlLink>(
+      *plane->boards_, Seconds(setup.config.control.late_seconds), setup.log);
+  if (world.rank() == kRoot) plane->start_loop(std::move(setup), std::move(refitted.state));
+  return plane;
+}
+
+void ControlPlane::start_loop(ControlPlaneSetup setup, ControlState state) {
+  StepSink* sink = setup.make_sink ? setup.make_sink(job_, start_) : nullptr;
+  if (!setup.journal.empty()) {
+    auto journal = JournalWriter::open(setup.journal, {job_, setup.config, state, setup.policies});
+    if (journal.ok()) {
+      journal_ = std::move(*journal);
+    } else {
+      setup.log.error("no journal is kept: " + journal.status().text());
+    }
+  }
+  loop_ = std::make_unique<ControlLoop>(
+      ControlLoopParts{job_, std::move(setup.config), std::move(setup.policies), std::move(state),
+                       boards_->coordinator_inbox(), boards_->coordinator_outbox(), journal_.get(),
+                       sink, std::move(setup.now), std::move(setup.log)});
+  thread_ = std::thread([this] { loop_->run(); });
+}
+
+ControlPlane::~ControlPlane() {
+  if (!thread_.joinable()) return;
+  loop_->stop();
+  thread_.join();
+}
+
+PlanBook::Switched ControlPlane::agree(RoundId round, const StepBallot& merged) {
+  return plans_.agree(round, merged);
+}
+
+void ControlPlane::report(RankSignal signal, std::span<const BlockEvidence> evidence,
+                          MayOpen may_open) {
+  if (plans_.full_plan_wanted()) signal.set(SignalFlag::full_plan_wanted);
+  signal.plan_held = plans_.held_number();
+  signal.control_errors = plans_.frame_errors();
+  if (waiting_) signal = merge_reports(*waiting_, signal);
+  waiting_evidence_.resize(job_.blocks.size());
+  merge_into(std::span(waiting_evidence_).first(evidence.size()), evidence);
+  if (may_open == MayOpen::no || !link_->closed()) {
+    waiting_ = signal;
+    return;
+  }
+  seal(signal);
+  link_->open(signal, waiting_evidence_);
+  waiting_.reset();
+  std::fill(waiting_evidence_.begin(), waiting_evidence_.end(), BlockEvidence{});
+  link_->pump(plans_);
+}
+
+void ControlPlane::finish(RankSignal last) {
+  last.set(SignalFlag::finished);
+  transport::Waiter waiter(
+      transport::with_timeout(transport::wait_policy(job_.world_size, transport::usable_cores()),
+                              std::chrono::hours(24), "all ranks to finish"));
+  // A round that is under way everywhere is brought to its end, then the last report goes out.
+  while (!link_->closed() && waiter.pause().ok()) pump();
+  report(last, {}, MayOpen::yes);
+  const bool is_watching = last.has(SignalFlag::watching);
+  while (!(link_->closed() && (!is_watching || link_->may_leave())) && waiter.pause().ok()) {
+    pump();
+    if (is_watching && link_->closed() && !link_->may_leave()) report(last, {}, MayOpen::yes);
+  }
+  if (!thread_.joinable()) return;
+  loop_->stop();
+  thread_.join();
+  if (journal_) journal_status_ = journal_->close();
+}
+
+std::optional<ControlState> ControlPlane::state() const {
+  if (!loop_) return std::nullopt;
+  return loop_->state();
+}
+
+}  // namespace cox::runtime

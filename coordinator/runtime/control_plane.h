@@ -1,0 +1,101 @@
+// ControlPlane: a rank's end of the control plane and, on rank 0, the coordinator's thread behind
+// it. start() is collective: it agrees on incarnation, first round and first plan, builds the link,
+// and starts the loop. Afterwards only the training thread of each rank calls it; calls take
+// microseconds, never block and never throw. Owns link, plan book, journal and loop.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "coordinator/core/ballot.h"
+#include "coordinator/core/config.h"
+#include "coordinator/core/decide.h"
+#include "coordinator/core/log.h"
+#include "coordinator/core/record.h"
+#include "coordinator/runtime/board_setup.h"
+#include "coordinator/runtime/control_link.h"
+#include "coordinator/runtime/control_loop.h"
+#include "coordinator/runtime/journal.h"
+#include "coordinator/runtime/plan_book.h"
+#include "coordinator/runtime/start_agreement.h"
+#include "coordinator/transport/communicator.h"
+
+namespace cox::runtime {
+
+struct ControlPlaneSetup {
+  JobFacts job;  // incarnation and node_of_rank are filled in by start()
+  Config config;
+  PolicySet policies;
+  std::optional<ControlState> restored;  // rank 0's counts
+  // Rank 0, may return null: called once with the completed facts, on the starting thread.
+  std::function<StepSink*(const JobFacts&, const StartFacts&)> make_sink;
+  std::function<UnixTime()> now;
+  std::filesystem::path journal;  // rank 0; empty = none
+  Log log;
+};
+
+enum class MayOpen : bool { no, yes };
+
+class ControlPlane {
+ public:
+  // Collective, blocking by polling.
+  static Result<std::unique_ptr<ControlPlane>> start(transport::Communicator& world,
+                                                     ControlPlaneSetup setup);
+  ~ControlPlane();
+  ControlPlane(const ControlPlane&) = delete;
+  ControlPlane& operator=(const ControlPlane&) = delete;
+
+  const StartFacts& start_facts() const { return start_; }
+  const JobFacts& job() const { return job_; }
+  const char* path() const { return boards_->path; }  // "mailbox", "mpi", "mailbox+mpi"
+
+  // The plan in force, and the number of the newest one held.
+  const Plan& plan() const { return plans_.active(); }
+  std::uint64_t plan_held() const { return plans_.held_number(); }
+  bool round_closed() const { return link_->closed(); }
+
+  // The ballot of `round` merged over all ranks; every rank calls this with equal arguments.
+  PlanBook::Switched agree(RoundId round, const StepBallot& merged);
+
+  // Takes this rank's report. It leaves at once if `may_open` (the ranks agreed to open a control
+  // round, or this rank only watches) and the last one is closed; else it is merged into the next.
+  void report(RankSignal signal, std::span<const BlockEvidence> evidence, MayOpen may_open);
+
+  // Moves messages on and reads masks.
+  void pump() { link_->pump(plans_); }
+
+  // Sends a last report with the flag `finished`, waits (polling) until all ranks are done, stops
+  // the coordinator. Collective for ranks that only watch; the others have finished together.
+  void finish(RankSignal last);
+
+  // Rank 0: a copy of the coordinator's state.
+  std::optional<ControlState> state() const;
+  Status journal_status() const { return journal_status_; }
+
+ private:
+  ControlPlane(JobFacts job, StartFacts start, Plan first);
+  void start_loop(ControlPlaneSetup setup, ControlState state);
+
+  JobFacts job_;
+  StartFacts start_;
+  PlanBook plans_;
+  std::unique_ptr<Boards> boards_;  // the link and the loop refer to them
+  std::unique_ptr<ControlLink> link_;
+  std::optional<RankSignal> waiting_;  // reports that could not leave yet
+  std::vector<BlockEvidence> waiting_evidence_;
+
+  // Rank 0.
+  std::unique_ptr<JournalWriter> journal_;
+  Status journal_status_;
+  std::unique_ptr<ControlLoop> loop_;
+  std::thread thread_;
+};
+
+}  // namespace cox::runtime

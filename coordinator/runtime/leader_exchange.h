@@ -1,0 +1,66 @@
+// LeaderExchange: one control round between the leaders of nodes. Signals go up by a gather, block
+// evidence by a reduction, one mask frame comes down by a broadcast; all three are started together
+// by every leader, so their order is the same everywhere, and polled by pump(). With one rank a
+// node (COX_CONTROL=mpi) every rank is a leader and this is the whole control traffic.
+// Thread rule: the leader's training thread. No allocation after construction.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "coordinator/core/evidence.h"
+#include "coordinator/core/signal.h"
+#include "coordinator/core/status.h"
+#include "coordinator/transport/communicator.h"
+#include "coordinator/wire/mask.h"
+
+namespace cox::runtime {
+
+// What a broadcast carries: at most one frame, and the word that ends the exchange.
+struct MaskParcel {
+  std::uint16_t size = 0;  // bytes of `frame` in use; 0 = nothing new
+  std::uint16_t last = 0;  // 1 = all ranks are done; nobody opens another round
+  std::array<std::byte, wire::kFrameBytes> frame{};
+};
+
+class LeaderExchange {
+ public:
+  // Both communicators span the leaders only, in the order of their nodes, and are used by nobody
+  // else. Root (leader 0) is rank 0 of the world.
+  LeaderExchange(std::unique_ptr<transport::Communicator> gathers,
+                 std::unique_ptr<transport::Communicator> masks, std::size_t largest_node,
+                 std::size_t blocks);
+
+  bool idle() const { return !busy_; }
+
+  // Starts the round. `node_signals` has at most largest_node entries, `evidence` one per block or
+  // none; `parcel` counts at the root only. Requires: idle().
+  Status open(std::span<const RankSignal> node_signals, std::span<const BlockEvidence> evidence,
+              const MaskParcel& parcel);
+
+  // Moves the round on. Returns done once all three operations are over here; then parcel() holds,
+  // and at the root gathered() and evidence().
+  Result<transport::Progress> pump();
+
+  const MaskParcel& parcel() const { return parcel_; }
+  // Signals of node `index`; slots that were not filled have magic 0.
+  std::span<const RankSignal> gathered(std::size_t node_index) const;
+  std::span<const BlockEvidence> evidence() const { return evidence_; }
+
+ private:
+  std::unique_ptr<transport::Communicator> gathers_;
+  std::unique_ptr<transport::Communicator> masks_;
+  std::size_t largest_node_;
+  std::vector<RankSignal> sent_;
+  std::vector<RankSignal> received_;
+  std::vector<BlockEvidence> evidence_;
+  MaskParcel parcel_;
+  std::array<transport::Request, 3> requests_{};
+  bool busy_ = false;
+};
+
+}  // namespace cox::runtime

@@ -1,0 +1,192 @@
+#include "sdk/src/checkpoint/checkpoint_folder.h"
+
+#include <fcntl.h>
+#include <torch/torch.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <map>
+#include <string>
+
+#include "coordinator/runtime/saved_state.h"
+#include "coxswain/safetensors.h"
+
+namespace cox::detail {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kPrefix = "step-";
+constexpr std::string_view kTemporary = ".writing-";
+constexpr const char* kModel = "model.safetensors";
+constexpr const char* kOptimizer = "optimizer.safetensors";
+constexpr const char* kControl = "control.state";
+
+using Metadata = std::map<std::string, std::string>;
+
+std::string folder_name(std::uint64_t step) {
+  char name[32];
+  std::snprintf(name, sizeof(name), "step-%012llu", static_cast<unsigned long long>(step));
+  return name;
+}
+
+Metadata describe(const Checkpoint& checkpoint) {
+  const TrainingPosition& p = checkpoint.position;
+  return {{"format", "pt"},
+          {"coxswain.step", std::to_string(p.step)},
+          {"coxswain.cursor", std::to_string(p.cursor)},
+          {"coxswain.skipped", std::to_string(p.skipped)},
+          {"coxswain.rollbacks", std::to_string(p.rollbacks)},
+          {"coxswain.model", std::to_string(checkpoint.model_fingerprint)}};
+}
+
+Status read_number(const Metadata& metadata, const std::string& key, std::uint64_t& value) {
+  const auto found = metadata.find(key);
+  if (found == metadata.end()) {
+    return data_loss("expected metadata '" + key + "', found none; this is no save of a run");
+  }
+  const std::string& text = found->second;
+  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (parsed.ec != std::errc{} || parsed.ptr != text.data() + text.size()) {
+    return data_loss("metadata '" + key + "': expected a number, found '" + text + "'");
+  }
+  return ok_status();
+}
+
+Status read_description(const Metadata& metadata, Checkpoint& checkpoint) {
+  TrainingPosition& p = checkpoint.position;
+  const struct {
+    const char* key;
+    std::uint64_t& value;
+  } fields[] = {{"coxswain.step", p.step},
+                {"coxswain.cursor", p.cursor},
+                {"coxswain.skipped", p.skipped},
+                {"coxswain.rollbacks", p.rollbacks},
+                {"coxswain.model", checkpoint.model_fingerprint}};
+  for (const auto& field : fields) {
+    if (Status s = read_number(metadata, field.key, field.value); !s.ok()) return s;
+  }
+  return ok_status();
+}
+
+void sync_directory(const fs::path& directory) {
+  const int descriptor = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) return;
+  ::fsync(descriptor);
+  ::close(descriptor);
+}
+
+Status write_files(const fs::path& folder, const Checkpoint& checkpoint,
+                   const ControlState* control) {
+  const Metadata metadata = describe(checkpoint);
+  if (Status s = write_safetensors(folder / kModel, checkpoint.model, metadata); !s.ok()) return s;
+  if (Status s = write_safetensors(folder / kOptimizer, checkpoint.optimizer); !s.ok()) return s;
+  if (control == nullptr) return ok_status();
+  return runtime::save_control_state(folder / kControl, *control);
+}
+
+}  // namespace
+
+Result<CheckpointFolder> CheckpointFolder::open(fs::path directory) {
+  std::error_code error;
+  fs::create_directories(directory, error);
+  const fs::path probe = directory / (std::string(kTemporary) + "probe");
+  const bool is_writable = !error && (fs::create_directory(probe, error) || !error);
+  if (!is_writable) {
+    return failed_precondition("checkpoint directory " + directory.string() +
+                               ": expected a folder to write to, found: " + error.message() +
+                               "; set checkpoint.directory to another one");
+  }
+  fs::remove(probe, error);
+  return CheckpointFolder(std::move(directory));
+}
+
+std::vector<fs::path> CheckpointFolder::saves() const {
+  std::vector<fs::path> found;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(directory_, error)) {
+    if (entry.path().filename().string().starts_with(kPrefix)) found.push_back(entry.path());
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+std::optional<fs::path> CheckpointFolder::newest() const {
+  const auto all = saves();
+  if (all.empty()) return std::nullopt;
+  return all.back();
+}
+
+void CheckpointFolder::remove_leftovers() const {
+  std::error_code error;
+  std::vector<fs::path> leftovers;
+  for (const auto& entry : fs::directory_iterator(directory_, error)) {
+    if (entry.path().filename().string().starts_with(kTemporary)) {
+      leftovers.push_back(entry.path());
+    }
+  }
+  for (const fs::path& path : leftovers) fs::remove_all(path, error);
+}
+
+Status CheckpointFolder::write(const Checkpoint& checkpoint, const ControlState* control,
+                               std::uint32_t keep) {
+  remove_leftovers();
+  const std::string name = folder_name(checkpoint.position.step);
+  const fs::path final_path = directory_ / name;
+  const fs::path temporary = directory_ / (std::string(kTemporary) + name);
+  std::error_code error;
+  if (!fs::create_directory(temporary, error)) {
+    return resource_exhausted("checkpoint " + final_path.string() +
+                              ": cannot create a folder for it: " + error.message());
+  }
+  Status written = write_files(temporary, checkpoint, control);
+  if (written.ok()) {
+    sync_directory(temporary);
+    fs::remove_all(final_path, error);
+    fs::rename(temporary, final_path, error);
+    if (error) written = resource_exhausted("cannot rename it into place: " + error.message());
+  }
+  if (!written.ok()) {
+    fs::remove_all(temporary, error);
+    return written.with_context("checkpoint " + final_path.string());
+  }
+  sync_directory(directory_);
+  auto all = saves();
+  for (std::size_t i = 0; i + keep < all.size(); ++i) fs::remove_all(all[i], error);
+  return ok_status();
+}
+
+Result<Checkpoint> CheckpointFolder::read(const fs::path& save) {
+  auto model = read_safetensors(save / kModel);
+  if (!model.ok()) return model.status();
+  auto optimizer = read_safetensors(save / kOptimizer);
+  if (!optimizer.ok()) return optimizer.status();
+  Checkpoint checkpoint;
+  if (Status s = read_description(model->metadata, checkpoint); !s.ok()) {
+    return s.with_context((save / kModel).string());
+  }
+  checkpoint.model = std::move(model->tensors);
+  checkpoint.optimizer = std::move(optimizer->tensors);
+  return checkpoint;
+}
+
+Result<ControlState> CheckpointFolder::read_control(const fs::path& save) {
+  return runtime::load_control_state(save / kControl);
+}
+
+std::uint64_t fingerprint(const std::vector<NamedTensor>& tensors) {
+  std::uint64_t hash = 1469598103934665603ull;  // FNV-1a
+  const auto add = [&hash](const std::string& text) {
+    for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;
+  };
+  for (const NamedTensor& named : tensors) {
+    add(named.name + ":" + c10::toString(named.tensor.scalar_type()));
+    for (const std::int64_t size : named.tensor.sizes()) add("," + std::to_string(size));
+    add(";");
+  }
+  return hash;
+}
+
+}  // namespace cox::detail

@@ -1,0 +1,54 @@
+// CheckpointFolder: whole saves of a training run in one directory, one folder a save
+// (step-000000000123 with model.safetensors, optimizer.safetensors and control.state). A save is
+// written beside its final name and renamed as the last act, so every folder of that name is whole;
+// what a crash left half written is ignored and removed by the next save. Written by rank 0, read
+// by every rank. Blocks on the disk; does not communicate.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <vector>
+
+#include "coordinator/core/decide.h"
+#include "coordinator/core/status.h"
+#include "coxswain/named_tensor.h"
+#include "sdk/src/training/training_state.h"
+
+namespace cox::detail {
+
+struct Checkpoint {
+  TrainingPosition position;
+  std::uint64_t model_fingerprint = 0;  // names, shapes and types of `model`
+  std::vector<NamedTensor> model;
+  std::vector<NamedTensor> optimizer;
+};
+
+class CheckpointFolder {
+ public:
+  // Creates the directory. failed_precondition when that, or a probe file in it, is impossible.
+  static Result<CheckpointFolder> open(std::filesystem::path directory);
+
+  // Writes a whole save and removes all but the newest `keep`. After an error (a full disk) the
+  // earlier saves are untouched and nothing half written remains.
+  Status write(const Checkpoint& checkpoint, const ControlState* control, std::uint32_t keep);
+
+  // The newest save, if there is one.
+  std::optional<std::filesystem::path> newest() const;
+
+  static Result<Checkpoint> read(const std::filesystem::path& save);
+  // The control state that was saved with it; not_found when there was none.
+  static Result<ControlState> read_control(const std::filesystem::path& save);
+
+ private:
+  explicit CheckpointFolder(std::filesystem::path directory) : directory_(std::move(directory)) {}
+  std::vector<std::filesystem::path> saves() const;  // oldest first
+  void remove_leftovers() const;
+
+  std::filesystem::path directory_;
+};
+
+// Equal exactly if names, shapes and types are.
+std::uint64_t fingerprint(const std::vector<NamedTensor>& tensors);
+
+}  // namespace cox::detail

@@ -1,0 +1,80 @@
+#include "sdk/src/parallel/start_equal.h"
+
+#include <torch/torch.h>
+
+#include <string>
+
+#include "coordinator/transport/wait.h"
+#include "coxswain/named_tensor.h"
+#include "sdk/src/checkpoint/checkpoint_folder.h"
+
+namespace cox::detail {
+namespace {
+
+std::vector<NamedTensor> numbered(const std::vector<at::Tensor>& tensors, const char* prefix) {
+  std::vector<NamedTensor> named;
+  for (const at::Tensor& tensor : tensors) {
+    named.push_back({prefix + std::to_string(named.size()), tensor});
+  }
+  return named;
+}
+
+Status finish(transport::Communicator& communicator, Result<transport::Request> request) {
+  if (!request.ok()) return request.status();
+  return transport::wait(communicator, *request, transport::wait_policy(communicator));
+}
+
+}  // namespace
+
+Result<std::vector<std::uint64_t>> gather_numbers(transport::Communicator& communicator,
+                                                  std::uint64_t mine) {
+  std::vector<std::uint64_t> all(static_cast<std::size_t>(communicator.size()));
+  Status gathered =
+      finish(communicator,
+             communicator.start_all_gather(std::as_bytes(std::span<const std::uint64_t>(&mine, 1)),
+                                           std::as_writable_bytes(std::span<std::uint64_t>(all))));
+  if (!gathered.ok()) return gathered;
+  return all;
+}
+
+std::string ranks_that_differ(const std::vector<std::uint64_t>& numbers) {
+  std::string ranks;
+  for (std::size_t r = 1; r < numbers.size(); ++r) {
+    if (numbers[r] == numbers[0]) continue;
+    ranks += (ranks.empty() ? "" : ", ") + std::to_string(r);
+  }
+  return ranks;
+}
+
+Status check_equal_layout(transport::Communicator& communicator,
+                          const std::vector<at::Tensor>& parameters,
+                          const std::vector<at::Tensor>& buffers) {
+  std::vector<NamedTensor> all = numbered(parameters, "parameter ");
+  for (NamedTensor& buffer : numbered(buffers, "buffer ")) all.push_back(std::move(buffer));
+  auto prints = gather_numbers(communicator, fingerprint(all));
+  if (!prints.ok()) return prints.status();
+  const std::string different = ranks_that_differ(*prints);
+  if (different.empty()) return ok_status();
+  return invalid_argument(
+      "expected the same parameters and buffers (number, shapes, types, order) "
+      "on all ranks, found others than rank 0's on rank " +
+      different + "; build the same model on every rank");
+}
+
+Status broadcast_from_root(transport::Communicator& communicator,
+                           const std::vector<at::Tensor>& tensors) {
+  if (communicator.size() == 1) return ok_status();
+  const torch::NoGradGuard no_grad;
+  for (const at::Tensor& tensor : tensors) {
+    at::Tensor staged = tensor.detach().to(at::kCPU).contiguous();
+    const std::span<std::byte> bytes(static_cast<std::byte*>(staged.mutable_data_ptr()),
+                                     static_cast<std::size_t>(staged.nbytes()));
+    if (bytes.empty()) continue;
+    Status sent = finish(communicator, communicator.start_broadcast(bytes, kRoot));
+    if (!sent.ok()) return sent;
+    tensor.detach().copy_(staged);
+  }
+  return ok_status();
+}
+
+}  // namespace cox::detail

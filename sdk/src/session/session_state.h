@@ -1,0 +1,110 @@
+// SessionState: what Session, StepScope, Reducer and Trainer share on one rank: the configuration,
+// the communicators, the recorder of the open step, this rank's end of the control plane and, on
+// rank 0, telemetry. Life: start() -> declare()/attach() -> ensure_started() (collective) -> steps
+// -> finish() (collective). Training thread only.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "coordinator/core/ballot.h"
+#include "coordinator/core/config.h"
+#include "coordinator/core/decide.h"
+#include "coordinator/core/evidence.h"
+#include "coordinator/core/job.h"
+#include "coordinator/core/log.h"
+#include "coordinator/runtime/control_plane.h"
+#include "coxswain/session.h"
+#include "sdk/src/session/block_watch.h"
+#include "sdk/src/session/memory_probe.h"
+#include "sdk/src/session/run_log.h"
+#include "sdk/src/session/step_recorder.h"
+#include "sdk/src/session/telemetry.h"
+#include "sdk/src/session/termination.h"
+#include "sdk/src/session/world.h"
+
+namespace cox::detail {
+
+class SessionState {
+ public:
+  // Collective. Throws cox::Error.
+  SessionState(int argc, const char* const* argv, SessionOptions options);
+  ~SessionState();
+  SessionState(const SessionState&) = delete;
+  SessionState& operator=(const SessionState&) = delete;
+
+  const Config& config() const { return config_; }
+  const std::vector<std::string>& arguments() const { return arguments_; }
+  RankId rank() const { return world_.all().rank(); }
+  std::int32_t world_size() const { return world_.all().size(); }
+  transport::Communicator& data() { return *data_; }
+  StepRecorder& recorder() { return recorder_; }
+  BlockWatch& blocks() { return blocks_; }
+  const Log& log() const { return log_; }
+
+  // Before ensure_started(): what the loop can do with a plan.
+  void declare(const Capabilities& capabilities, std::uint64_t global_batch);
+  // Before ensure_started(), on every rank: a reducer's ballots are the rounds from now on.
+  void declare_reducing() { is_reducing_ = true; }
+  // Before ensure_started(): the control state of the run that is being resumed (rank 0's counts).
+  void restore_control(ControlState state) { restored_ = std::move(state); }
+  // Collective the first time: starts the control plane, telemetry and the run directory.
+  void ensure_started();
+  bool is_started() const { return plane_ != nullptr; }
+
+  void begin_step();
+  void end_step() noexcept;
+  // The number that the next begin_step() takes (after a resume or rollback).
+  void set_next_step(StepId step) { next_step_ = step; }
+
+  // What this rank brings into the step's reduction, without loss and weight.
+  StepBallot ballot();
+  // What the reduction gave; equal on all ranks. Switches plans.
+  void agreed(const StepBallot& merged);
+  void pump() { plane_->pump(); }
+
+  RoundId round() const { return round_; }  // the one that the open step will complete
+  const Plan& plan() const { return plane_->plan(); }
+  bool stop_requested();
+  std::string status_address() const;
+  // Rank 0 only; a copy of what the coordinator knows now.
+  std::optional<ControlState> control_state() const;
+
+  void finish();
+
+ private:
+  JobFacts job_facts() const;
+  RankSignal signal_of(const StepReport& report);
+
+  Config config_;
+  std::vector<std::string> arguments_;
+  PolicySet policies_;
+  std::string program_;
+  Termination termination_;
+  World world_;
+  std::unique_ptr<transport::Communicator> data_;
+  Log log_;
+
+  Capabilities capabilities_{};
+  std::uint64_t global_batch_ = 0;
+  bool is_reducing_ = false;
+  std::optional<ControlState> restored_;
+  BlockWatch blocks_;
+
+  std::unique_ptr<Telemetry> telemetry_;          // rank 0
+  std::unique_ptr<runtime::ControlPlane> plane_;  // from ensure_started() on
+  RunLog run_log_;
+  MemoryProbe memory_;
+  StepRecorder recorder_;
+  StepId next_step_{};
+  RoundId round_{};
+  std::uint64_t plan_of_round_ = 0;  // number in force while the open round runs
+  bool open_control_round_ = false;  // the merged ballot says that all may open one
+  bool stop_agreed_ = false;
+  bool finished_ = false;
+};
+
+}  // namespace cox::detail

@@ -1,0 +1,75 @@
+// StepRecorder: where a rank's time went in the open step, and what the user said about it. The
+// first stage of the flow: probes -> StepReport -> RankSignal. Time is passed in; nothing allocates
+// after construction. Owned and used by the training thread.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <string_view>
+
+#include "coordinator/core/phase.h"
+#include "coordinator/core/signal.h"
+#include "coordinator/core/units.h"
+
+namespace cox::detail {
+
+using Clock = std::chrono::steady_clock;
+
+struct UserScalar {
+  std::array<char, 24> name{};  // NUL-terminated
+  double value = 0;
+};
+inline constexpr std::size_t kUserScalars = 8;
+
+struct StepReport {
+  StepId step{};
+  std::array<double, kPhases> phase_seconds{};  // sums to wall_seconds; the rest is `other`
+  double wall_seconds = 0;
+  double loss = 0;  // weighted mean; NaN when nothing was reported
+  double weight = 0;
+  std::uint64_t samples = 0;
+  std::uint64_t tokens = 0;
+  double gradient_norm = 0;  // NaN when not measured
+  std::uint32_t nonfinite_values = 0;
+  std::uint16_t flags = 0;  // SignalFlag bits
+  std::array<UserScalar, kUserScalars> scalars{};
+  std::size_t scalar_count = 0;
+};
+
+class StepRecorder {
+ public:
+  static constexpr std::size_t kMaxDepth = 16;  // of nested phases; deeper ones book on the 16th
+
+  void begin(StepId step, Clock::time_point now);
+  void enter(Phase phase, Clock::time_point now);
+  void leave(Clock::time_point now);
+
+  void loss(double mean, double weight);
+  void samples(std::uint64_t count) { report_.samples += count; }
+  void tokens(std::uint64_t count) { report_.tokens += count; }
+  void gradient_norm(double value) { report_.gradient_norm = value; }
+  void nonfinite_values(std::uint32_t count) { report_.nonfinite_values += count; }
+  void flag(SignalFlag flag) { report_.flags |= static_cast<std::uint16_t>(flag); }
+  // The same name again replaces the value; a ninth name is dropped.
+  void log(std::string_view name, double value);
+
+  // The step so far; the caller closes it by begin() of the next.
+  const StepReport& end(Clock::time_point now);
+
+  bool is_open() const { return open_; }
+  const StepReport& report() const { return report_; }
+
+ private:
+  void book_until(Clock::time_point now);
+
+  StepReport report_;
+  std::array<Phase, kMaxDepth> stack_{};
+  std::size_t depth_ = 0;
+  Clock::time_point started_{};
+  Clock::time_point booked_until_{};
+  double loss_sum_ = 0;
+  bool open_ = false;
+};
+
+}  // namespace cox::detail

@@ -1,0 +1,81 @@
+#include "sdk/src/training/optimizer_port.h"
+
+#include <torch/torch.h>
+
+#include <sstream>
+#include <string>
+
+namespace cox::detail {
+namespace {
+
+class AdamWPort final : public OptimizerPort {
+ public:
+  explicit AdamWPort(AdamW& optimizer) : optimizer_(optimizer) {}
+  void step() override { optimizer_.step(); }
+  void zero_grad() override { optimizer_.zero_grad(); }
+  void set_learning_rate(double rate) override { optimizer_.set_lr(rate); }
+  std::vector<NamedTensor> state() const override { return optimizer_.state(); }
+  Status load_state(std::span<const NamedTensor> state) override {
+    return optimizer_.load_state(state);
+  }
+
+ private:
+  AdamW& optimizer_;
+};
+
+constexpr const char* kArchive = "torch_archive";
+
+class TorchPort final : public OptimizerPort {
+ public:
+  explicit TorchPort(torch::optim::Optimizer& optimizer) : optimizer_(optimizer) {}
+  void step() override { optimizer_.step(); }
+  void zero_grad() override { optimizer_.zero_grad(); }
+  void set_learning_rate(double rate) override {
+    for (auto& group : optimizer_.param_groups()) group.options().set_lr(rate);
+  }
+
+  std::vector<NamedTensor> state() const override {
+    torch::serialize::OutputArchive archive;
+    optimizer_.save(archive);
+    std::ostringstream stream;
+    archive.save_to(stream);
+    const std::string bytes = stream.str();
+    at::Tensor tensor = at::empty({static_cast<std::int64_t>(bytes.size())}, at::kByte);
+    std::copy(bytes.begin(), bytes.end(), tensor.mutable_data_ptr<std::uint8_t>());
+    return {{kArchive, tensor}};
+  }
+
+  Status load_state(std::span<const NamedTensor> state) override {
+    if (state.size() != 1 || state[0].name != kArchive) {
+      return invalid_argument(
+          "optimizer state: expected the archive of a torch::optim optimizer, found that of "
+          "another kind; resume with the optimizer that the save was made with");
+    }
+    const at::Tensor bytes = state[0].tensor.contiguous();
+    try {
+      torch::serialize::InputArchive archive;
+      archive.load_from(reinterpret_cast<const char*>(bytes.const_data_ptr<std::uint8_t>()),
+                        static_cast<std::size_t>(bytes.numel()));
+      optimizer_.load(archive);
+    } catch (const c10::Error& error) {
+      return data_loss(std::string("optimizer state: torch cannot read it: ") +
+                       error.what_without_backtrace());
+    }
+    return ok_status();
+  }
+
+ private:
+  torch::optim::Optimizer& optimizer_;
+};
+
+}  // namespace
+
+std::unique_ptr<OptimizerPort> make_port(AdamW& optimizer) {
+  return std::make_unique<AdamWPort>(optimizer);
+}
+
+std::unique_ptr<OptimizerPort> make_port(torch::optim::Optimizer& optimizer) {
+  return std::make_unique<TorchPort>(optimizer);
+}
+
+}  // namespace cox::detail

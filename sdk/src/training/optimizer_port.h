@@ -1,0 +1,35 @@
+// OptimizerPort: what the trainer needs from an optimizer, for cox::AdamW and for any torch::optim
+// one. References an optimizer of the user's; training thread only.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "coordinator/core/status.h"
+#include "coxswain/adamw.h"
+#include "coxswain/named_tensor.h"
+
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace cox::detail {
+
+class OptimizerPort {
+ public:
+  virtual ~OptimizerPort() = default;
+  virtual void step() = 0;
+  virtual void zero_grad() = 0;  // leaves gradients undefined
+  virtual void set_learning_rate(double rate) = 0;
+  // Everything a resumed run needs, by name. Tensors may be live ones.
+  virtual std::vector<NamedTensor> state() const = 0;
+  // Takes over what state() gave, here or in an earlier process.
+  virtual Status load_state(std::span<const NamedTensor> state) = 0;
+};
+
+std::unique_ptr<OptimizerPort> make_port(AdamW& optimizer);
+// Its state is torch's own archive, carried as one tensor of bytes.
+std::unique_ptr<OptimizerPort> make_port(torch::optim::Optimizer& optimizer);
+
+}  // namespace cox::detail
