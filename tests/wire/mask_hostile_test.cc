@@ -1,0 +1,168 @@
+// Bytes from elsewhere: whatever comes, the assembler answers with a step or an error, holds a plan
+// that is valid, and never reads past the end (run under the address sanitizer in CI).
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "coordinator/core/crc32.h"
+#include "coordinator/wire/mask.h"
+#include "coordinator/wire/plan_payload.h"
+#include "tests/wire/random_values.h"
+
+#include <doctest/doctest.h>
+
+namespace cox::wire {
+namespace {
+
+using test::capable_job;
+using test::RandomValues;
+
+using Bytes = std::vector<std::byte>;
+
+// An allocation of exactly these bytes, so that a sanitizer sees any read past them.
+Result<Assembly> feed_exactly(PlanAssembler& assembler, const Bytes& bytes) {
+  const auto copy = std::make_unique<std::byte[]>(bytes.size());
+  std::copy(bytes.begin(), bytes.end(), copy.get());
+  return assembler.feed({copy.get(), bytes.size()});
+}
+
+void mutate(Bytes& bytes, const Bytes& other, RandomValues& random) {
+  switch (random.below(4)) {
+    case 0:
+      for (auto flips = 1 + random.below(4); flips > 0 && !bytes.empty(); --flips)
+        bytes[random.below(bytes.size())] ^= static_cast<std::byte>(1u << random.below(8));
+      break;
+    case 1:
+      bytes.resize(random.below(bytes.size() + 1));
+      break;
+    case 2: {
+      const std::size_t at = random.below(std::min(bytes.size(), other.size()) + 1);
+      bytes.resize(at);
+      bytes.insert(bytes.end(), other.begin() + static_cast<std::ptrdiff_t>(at), other.end());
+      break;
+    }
+    default:
+      if (!bytes.empty()) bytes[random.below(bytes.size())] = static_cast<std::byte>(random.bits());
+  }
+}
+
+// Makes the checksum fit again, so that mutations reach the code behind it.
+void reseal(Bytes& bytes) {
+  if (bytes.size() < 8 || bytes.size() > kFrameBytes) return;
+  bytes[2] = static_cast<std::byte>(bytes.size());
+  std::fill_n(bytes.begin() + 4, 4, std::byte{0});
+  const std::uint32_t check = crc32(bytes);
+  for (unsigned i = 0; i < 4; ++i) bytes[4 + i] = static_cast<std::byte>(check >> (8 * i));
+}
+
+Bytes bytes_of(const Frame& frame) {
+  return {frame.used().begin(), frame.used().end()};
+}
+
+struct Material {
+  JobFacts job;
+  Plan base;
+  std::vector<Bytes> frames;
+};
+
+Material material(std::uint64_t seed) {
+  RandomValues random(seed);
+  Material m;
+  m.job = capable_job(static_cast<std::int32_t>(1 + random.below(60)), random.below(300));
+  m.base = random.plan(m.job, 4);
+  const Plan full = random.plan(m.job, 5);
+  const Plan next = random.next_plan(m.job, m.base);
+  for (const auto& frames : {encode_plan(full, nullptr), encode_plan(next, &m.base)}) {
+    for (const Frame& frame : *frames) m.frames.push_back(bytes_of(frame));
+  }
+  m.frames.push_back(bytes_of(encode_unchanged(m.base.id)));
+  return m;
+}
+
+TEST_SUITE("wire.mask.hostile") {
+  TEST_CASE("200000 mutated frames never crash and never leave an invalid plan held") {
+    std::size_t errors = 0;
+    std::size_t accepted = 0;
+    for (std::uint64_t seed = 0; seed < 100; ++seed) {
+      const Material m = material(seed);
+      RandomValues random(1000 + seed);
+      PlanAssembler assembler(m.job, m.base);
+      std::uint64_t number = assembler.held().id.number;
+      for (int i = 0; i < 2000; ++i) {
+        Bytes bytes = m.frames[random.below(m.frames.size())];
+        mutate(bytes, m.frames[random.below(m.frames.size())], random);
+        if (random.chance(60)) reseal(bytes);
+        const auto step = feed_exactly(assembler, bytes);
+        step.ok() ? ++accepted : ++errors;
+        if (!step.ok()) CHECK_FALSE(step.status().message().empty());
+        REQUIRE(assembler.held().id.number >= number);
+        number = assembler.held().id.number;
+        if (step.ok() && *step == Assembly::complete) {
+          REQUIRE(validate(assembler.held(), m.job).ok());
+          assembler = PlanAssembler(m.job, m.base);
+          number = m.base.id.number;
+        }
+      }
+    }
+    MESSAGE("errors " << errors << ", accepted " << accepted);
+    CHECK(errors > 50000);
+    CHECK(accepted > 1000);
+  }
+
+  TEST_CASE("random bytes of every length from 0 to 160 are refused") {
+    const JobFacts job = capable_job(4, 24);
+    PlanAssembler assembler(job, initial_plan(job));
+    RandomValues random(77);
+    for (std::size_t length = 0; length <= kFrameBytes + 8; ++length) {
+      for (int i = 0; i < 100; ++i) {
+        Bytes bytes(length);
+        for (std::byte& b : bytes) b = static_cast<std::byte>(random.bits());
+        if (i % 2 == 0 && length > 1) {
+          bytes[0] = std::byte{kMaskVersion};
+          bytes[1] = static_cast<std::byte>(1 + random.below(4));
+        }
+        CHECK_FALSE(feed_exactly(assembler, bytes).ok());
+      }
+    }
+    CHECK(assembler.held() == initial_plan(job));
+  }
+
+  TEST_CASE("100000 mutated payloads give a valid-shaped plan or an error") {
+    RandomValues random(31);
+    for (int round = 0; round < 200; ++round) {
+      const JobFacts job =
+          capable_job(static_cast<std::int32_t>(1 + random.below(90)), random.below(100));
+      const Plan base = random.plan(job, 1);
+      const Bytes full = full_payload(random.plan(job, 2));
+      const Bytes changes = delta_payload(random.next_plan(job, base), base);
+      for (int i = 0; i < 500; ++i) {
+        Bytes bytes = i % 2 == 0 ? full : changes;
+        mutate(bytes, i % 2 == 0 ? changes : full, random);
+        if (i % 2 != 0) bytes.resize(std::max<std::size_t>(bytes.size(), 4));
+        if (i % 2 != 0) std::copy_n(changes.begin(), 4, bytes.begin());
+        const auto plan =
+            i % 2 == 0 ? read_full_payload(bytes, job) : read_delta_payload(bytes, base, job);
+        if (plan.ok()) CHECK(check_shape(*plan).ok());
+      }
+    }
+  }
+
+  TEST_CASE("a cut at any byte of the payload is noticed") {
+    RandomValues random(8);
+    const JobFacts job = capable_job(9, 31);
+    for (int round = 0; round < 50; ++round) {
+      const Plan plan = random.plan(job, 1);
+      const Bytes whole = full_payload(plan);
+      for (std::size_t size = 0; size < whole.size(); ++size) {
+        const auto cut = read_full_payload(std::span(whole).first(size), job);
+        if (cut.ok()) {
+          Plan shorter = *cut;  // a cut between two entries is a plan with fewer of them
+          CHECK(full_payload(shorter).size() == size);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cox::wire

@@ -1,0 +1,212 @@
+#include "coordinator/wire/mask.h"
+
+#include <chrono>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "tests/wire/random_values.h"
+
+#include <doctest/doctest.h>
+
+namespace cox::wire {
+namespace {
+
+using test::capable_job;
+using test::RandomValues;
+
+Plan start_of(const JobFacts& job) {
+  Plan plan = initial_plan(job);
+  plan.id = {job.incarnation, 0};
+  return plan;
+}
+
+std::size_t bytes_of(const std::vector<Frame>& frames) {
+  std::size_t bytes = 0;
+  for (const Frame& frame : frames) bytes += frame.size;
+  return bytes;
+}
+
+// The plan that a rank holding `held` has after these frames.
+Plan received(const JobFacts& job, const Plan& held, const std::vector<Frame>& frames) {
+  PlanAssembler assembler(job, held);
+  for (std::size_t i = 0; i < frames.size(); ++i) {
+    const Result<Assembly> step = assembler.feed(frames[i].used());
+    REQUIRE_MESSAGE(step.ok(), step.status().text());
+    CHECK((*step == Assembly::complete) == (i + 1 == frames.size()));
+  }
+  return assembler.held();
+}
+
+std::string hex(std::span<const std::byte> bytes) {
+  std::string text;
+  char two[3];
+  for (const std::byte b : bytes) {
+    std::snprintf(two, sizeof two, "%02x", std::to_integer<unsigned>(b));
+    text += two;
+  }
+  return text;
+}
+
+TEST_SUITE("wire.mask") {
+  TEST_CASE("any valid plan comes back as it was, in full and as changes") {
+    RandomValues random(11);
+    for (int round = 0; round < 1500; ++round) {
+      const JobFacts job = capable_job(static_cast<std::int32_t>(1 + random.below(70)),
+                                       random.chance(10) ? 0 : random.below(400));
+      const Plan first = random.plan(job, 1 + random.below(1u << 30));
+      REQUIRE(validate(first, job).ok());
+      const auto full = encode_plan(first, nullptr);
+      REQUIRE(full.ok());
+      CHECK(received(job, start_of(job), *full) == first);
+
+      const Plan second = random.next_plan(job, first);
+      REQUIRE(validate(second, job).ok());
+      const auto changes = encode_plan(second, &first);
+      REQUIRE(changes.ok());
+      CHECK(received(job, first, *changes) == second);
+      CHECK(bytes_of(*changes) <= bytes_of(*encode_plan(second, nullptr)));
+    }
+  }
+
+  TEST_CASE("256 blocks of any precision and action are one frame with a body of 128 bytes") {
+    const JobFacts job = capable_job(8, 256);
+    RandomValues random(5);
+    Plan plan = start_of(job);
+    plan.id.number = 1;
+    for (auto& precision : plan.precision) precision = static_cast<Precision>(random.below(4));
+    for (auto& action : plan.classes[0]) action = static_cast<MemoryAction>(random.below(4));
+    const auto frames = encode_plan(plan, nullptr);
+    REQUIRE(frames.ok());
+    CHECK(frames->size() == 1);
+    CHECK(bytes_of(*frames) == 160);
+    CHECK(kHeadHeaderBytes <= 32);
+    CHECK(kHeadPayloadBytes <= 128);
+    CHECK(received(job, start_of(job), *frames) == plan);
+  }
+
+  TEST_CASE("1024 blocks continue in further frames") {
+    const JobFacts job = capable_job(2, kMaxBlocks);
+    RandomValues random(6);
+    const Plan plan = random.plan(job, 9);
+    const auto frames = encode_plan(plan, nullptr);
+    REQUIRE(frames.ok());
+    CHECK(frames->size() >= 4);
+    CHECK(received(job, start_of(job), *frames) == plan);
+  }
+
+  TEST_CASE("a change of one block is sent as a delta of a few bytes") {
+    const JobFacts job = capable_job(8, 256);
+    const Plan base = start_of(job);
+    Plan plan = base;
+    plan.id.number = 1;
+    plan.classes[0][200] = MemoryAction::recompute;
+    const auto frames = encode_plan(plan, &base);
+    REQUIRE(frames.ok());
+    CHECK(bytes_of(*frames) <= 40);
+    CHECK(received(job, base, *frames) == plan);
+  }
+
+  TEST_CASE("a base of another incarnation, of other blocks or too far back gives the full plan") {
+    const JobFacts job = capable_job(2, 12);
+    const Plan base = start_of(job);
+    Plan plan = base;
+    plan.id.number = 300;
+    const auto full = encode_plan(plan, nullptr);
+    CHECK(*encode_plan(plan, &base) == *full);
+    Plan foreign = plan;
+    foreign.id = {job.incarnation + 1, 299};
+    CHECK(*encode_plan(plan, &foreign) == *full);
+    Plan wider = start_of(capable_job(2, 13));
+    wider.id.number = 299;
+    CHECK(*encode_plan(plan, &wider) == *full);
+  }
+
+  TEST_CASE("an unchanged round takes 8 bytes") {
+    CHECK(encode_unchanged({3, 70000}).size == 8);
+  }
+
+  TEST_CASE("the classes of 16384 ranks cost bytes by their pattern, not by their number") {
+    const JobFacts job = capable_job(16384, 48);
+    RandomValues random(7);
+    Plan plan = start_of(job);
+    plan.id.number = 1;
+    plan.classes.clear();
+    for (int c = 0; c < 4; ++c) {
+      plan.classes.emplace_back();
+      for (int b = 0; b < 48; ++b)
+        plan.classes.back().push_back(static_cast<MemoryAction>(random.below(4)));
+    }
+    const auto size_with = [&](auto class_of_rank) {
+      plan.rank_class.clear();
+      for (std::uint32_t r = 0; r < 16384; ++r)
+        plan.rank_class.emplace_back(static_cast<ClassId::rep>(class_of_rank(r)));
+      const auto frames = encode_plan(plan, nullptr);
+      REQUIRE(frames.ok());
+      CHECK(received(job, start_of(job), *frames) == plan);
+      return bytes_of(*frames);
+    };
+    const auto interleaved = size_with([](std::uint32_t r) { return r % 4; });
+    const auto runs = size_with([](std::uint32_t r) { return r / 4096; });
+    const auto scattered = size_with([&](std::uint32_t) { return random.below(4); });
+    MESSAGE("interleaved " << interleaved << ", runs " << runs << ", scattered " << scattered);
+    CHECK(interleaved <= 160);
+    CHECK(runs <= 160);
+    CHECK(scattered <= 5120);
+  }
+
+  TEST_CASE("plans that the mask cannot carry are refused with a reason") {
+    const JobFacts job = capable_job(2, 3);
+    Plan plan = start_of(job);
+    plan.classes.clear();
+    CHECK(encode_plan(plan, nullptr).status().code() == StatusCode::invalid_argument);
+    plan = start_of(job);
+    plan.classes[0].pop_back();
+    CHECK(encode_plan(plan, nullptr).status().code() == StatusCode::invalid_argument);
+    plan = start_of(capable_job(2, kMaxBlocks + 1));
+    CHECK(encode_plan(plan, nullptr).status().code() == StatusCode::invalid_argument);
+  }
+
+  TEST_CASE("the bytes of version 1 never change") {
+    const JobFacts job = capable_job(4, 5);
+    Plan base = start_of(job);
+    Plan plan = base;
+    plan.id.number = 0x0102;
+    plan.earliest_round = RoundId(77);
+    plan.precision = {Precision::fp32, Precision::bf16, Precision::fp16, Precision::fp8,
+                      Precision::bf16};
+    plan.classes = {{MemoryAction::keep, MemoryAction::recompute, MemoryAction::offload,
+                     MemoryAction::tile, MemoryAction::recompute},
+                    {MemoryAction::keep, MemoryAction::keep, MemoryAction::offload,
+                     MemoryAction::tile, MemoryAction::tile}};
+    plan.rank_class = {ClassId(0), ClassId(1), ClassId(0), ClassId(1)};
+    plan.shares = {5, 5, 4, 4};
+    plan.cadence_steps = 300;
+    plan.scaler.growth_interval = 500;
+    plan.hold_until = RoundId(1000);
+    plan.rollback = {1, RoundId(60)};
+    const auto full = encode_plan(plan, nullptr);
+    REQUIRE(full.ok());
+    REQUIRE(full->size() == 1);
+    CHECK(hex(full->front().used()) ==
+          "01015d0026dd41c303000000050000000201000000000000"
+          "4d00000000000000"
+          "50fa0502040200e0030305040200010a040504020401030502ac020618000080"
+          "47000000400000003ff40100000000803f0000804b0702e8070802013c");
+
+    base = plan;
+    base.id.number = 0x0101;
+    base.precision[2] = Precision::fp32;
+    base.shares.clear();
+    const auto changes = encode_plan(plan, &base);
+    REQUIRE(changes.ok());
+    CHECK(hex(changes->front().used()) ==
+          "01022e018c22acff03000000050000000201000000000000"
+          "4d00000000000000"
+          "01743b7b01012a04050402040103");
+    CHECK(hex(encode_unchanged({3, 0x010203}).used()) == "01030302e0e3ac54");
+  }
+}
+
+}  // namespace
+}  // namespace cox::wire

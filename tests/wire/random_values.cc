@@ -1,0 +1,223 @@
+#include "tests/wire/random_values.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <limits>
+#include <string>
+
+namespace cox::test {
+
+double RandomValues::number() {
+  constexpr double kOdd[] = {0.0,
+                             -0.0,
+                             1.0,
+                             std::numeric_limits<double>::infinity(),
+                             -std::numeric_limits<double>::infinity(),
+                             std::numeric_limits<double>::quiet_NaN(),
+                             std::numeric_limits<double>::denorm_min(),
+                             std::numeric_limits<double>::max()};
+  if (chance(40)) return kOdd[below(std::size(kOdd))];
+  return static_cast<double>(static_cast<std::int64_t>(bits())) * 1e-15;
+}
+
+std::vector<MemoryAction> RandomValues::actions(std::size_t blocks) {
+  std::vector<MemoryAction> result(blocks, static_cast<MemoryAction>(below(4)));
+  if (chance(50)) return result;
+  for (auto& action : result) action = static_cast<MemoryAction>(below(4));
+  return result;
+}
+
+std::vector<ClassId> RandomValues::rank_class(std::size_t ranks, std::size_t classes) {
+  if (chance(20)) return {};
+  std::vector<ClassId> result;
+  const auto style = below(3);
+  const std::size_t stretch = (ranks + classes - 1) / classes;
+  for (std::size_t r = 0; r < ranks; ++r) {
+    const std::size_t id = style == 0 ? r % classes : style == 1 ? r / stretch : below(classes);
+    result.emplace_back(static_cast<ClassId::rep>(id));
+  }
+  return result;
+}
+
+Plan RandomValues::plan(const JobFacts& job, std::uint64_t number) {
+  const auto ranks = static_cast<std::size_t>(job.world_size);
+  Plan plan;
+  plan.id = {job.incarnation, number};
+  plan.earliest_round = RoundId(bits() >> below(64));
+  for (std::size_t b = 0; b < job.blocks.size(); ++b) {
+    plan.precision.push_back(static_cast<Precision>(below(4)));
+  }
+  const std::size_t classes = 1 + below(std::min<std::size_t>(ranks, 6));
+  for (std::size_t c = 0; c < classes; ++c) plan.classes.push_back(actions(job.blocks.size()));
+  plan.rank_class = rank_class(ranks, classes);
+  if (chance(50)) {
+    const std::uint32_t most = 1u << below(20);
+    for (std::size_t r = 0; r < ranks; ++r) {
+      plan.shares.push_back(static_cast<std::uint32_t>(1 + below(most)));
+    }
+  }
+  if (chance(30)) plan.cadence_steps = static_cast<std::uint32_t>(1 + below(1000));
+  if (chance(30)) plan.scaler = {1024.0f, 1.5f, 0.25f, 7, 0.125f, 65536.0f};
+  if (chance(30)) plan.hold_until = RoundId(bits());
+  if (chance(30)) plan.rollback = {static_cast<std::uint32_t>(bits()), RoundId(bits())};
+  return plan;
+}
+
+Plan RandomValues::next_plan(const JobFacts& job, const Plan& base) {
+  const Plan other = plan(job, base.id.number + 1);
+  Plan next = base;
+  next.id.number = base.id.number + 1;
+  next.earliest_round = other.earliest_round;
+  next.activated_round.reset();
+  if (chance(60) && !job.blocks.empty()) {
+    const std::size_t block = below(job.blocks.size());
+    next.precision[block] = other.precision[block];
+    next.classes[0][block] = other.classes[0][block];
+  }
+  if (chance(20)) {
+    next.classes = other.classes;
+    next.rank_class = other.rank_class;
+  }
+  if (chance(20)) next.shares = other.shares;
+  if (chance(20)) next.cadence_steps = other.cadence_steps;
+  if (chance(20)) next.scaler = other.scaler;
+  if (chance(20)) next.hold_until = other.hold_until;
+  if (chance(20)) next.rollback = other.rollback;
+  return next;
+}
+
+RankSignal RandomValues::signal(const JobFacts& job, RankId rank, RoundId round) {
+  RankSignal signal;
+  signal.flags = static_cast<std::uint16_t>(bits());
+  signal.rank = rank;
+  signal.incarnation = job.incarnation;
+  signal.round = round;
+  signal.step = StepId(bits());
+  signal.plan_held = bits();
+  signal.plan_applied = bits() >> 40;
+  signal.loss = number();
+  signal.weight = number();
+  signal.gradient_norm = number();
+  signal.wall_seconds = number();
+  for (float& seconds : signal.phase_seconds) seconds = static_cast<float>(number());
+  signal.rounds = static_cast<std::uint32_t>(bits());
+  signal.samples = static_cast<std::uint32_t>(bits());
+  signal.nonfinite_values = static_cast<std::uint32_t>(bits());
+  signal.control_errors = static_cast<std::uint32_t>(below(3));
+  signal.tokens = bits();
+  signal.memory_used_bytes = bits();
+  signal.memory_peak_bytes = bits();
+  signal.memory_limit_bytes = bits() >> 20;
+  if (chance(30)) {
+    BlockProfile profile;
+    profile.block = BlockId(static_cast<std::uint16_t>(below(8)));
+    profile.saved_bytes = bits();
+    signal.fragment = make_fragment(profile);
+  }
+  seal(signal);
+  return signal;
+}
+
+StepSignals RandomValues::signals(const JobFacts& job, RoundId round) {
+  StepSignals signals;
+  signals.round = round;
+  signals.now = {number()};
+  for (std::int32_t r = 0; r < job.world_size; ++r) {
+    if (chance(80)) {
+      signals.reports.push_back(signal(job, RankId(r), round));
+    } else {
+      signals.faults.push_back({RankId(r), static_cast<ReportFault>(1 + below(5)), round});
+    }
+  }
+  for (std::size_t b = 0; b < job.blocks.size(); ++b) {
+    BlockEvidence evidence;
+    evidence.overflow = static_cast<std::uint32_t>(bits());
+    evidence.amax = static_cast<float>(below(1000));
+    evidence.rank_of_max = RankId(static_cast<std::int32_t>(below(4)) - 1);
+    signals.evidence.push_back(evidence);
+  }
+  return signals;
+}
+
+Reason RandomValues::reason() {
+  Reason reason;
+  reason.policy = static_cast<PolicyKind>(below(9));
+  reason.code = static_cast<ReasonCode>(below(70));
+  reason.outcome = static_cast<Outcome>(below(7));
+  reason.round = RoundId(bits());
+  reason.rank = RankId(static_cast<std::int32_t>(below(5)) - 1);
+  reason.block = static_cast<std::int32_t>(below(5)) - 1;
+  for (auto length = below(30); length > 0; --length) {
+    reason.text.push_back(static_cast<char>(bits()));  // names of users need not be UTF-8
+  }
+  return reason;
+}
+
+ControlState RandomValues::state(const JobFacts& job) {
+  ControlState state;
+  state.plan = plan(job, below(100));
+  if (chance(50)) state.plan.activated_round = RoundId(bits());
+  for (auto rounds = below(300); rounds > 0; --rounds) {
+    RoundFacts facts;
+    facts.round = RoundId(bits());
+    facts.loss = number();
+    facts.gradient_norm = number();
+    facts.nonfinite_ranks = static_cast<std::int32_t>(below(9));
+    state.history.add(facts);
+  }
+  for (const char* name : {"guard", "stragglers"}) {
+    NamedPolicyState named{name, {static_cast<std::uint32_t>(below(3)), {}}};
+    for (auto values = below(20); values > 0; --values) named.state.values.push_back(number());
+    state.policies.push_back(named);
+  }
+  return state;
+}
+
+JobFacts capable_job(std::int32_t ranks, std::size_t blocks) {
+  JobFacts job;
+  job.name = "test";
+  job.incarnation = 3;
+  job.world_size = ranks;
+  for (std::size_t b = 0; b < blocks; ++b) job.blocks.push_back("block." + std::to_string(b));
+  job.global_batch = 64;
+  job.capabilities = {15, 15, true, true, true};
+  return job;
+}
+
+bool same_bits(double a, double b) {
+  return std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b);
+}
+
+bool same_bits(const RankSignal& a, const RankSignal& b) {
+  return std::memcmp(&a, &b, sizeof a) == 0;
+}
+
+bool same_bits(const StepSignals& a, const StepSignals& b) {
+  return a.round == b.round && same_bits(a.now.seconds, b.now.seconds) && a.faults == b.faults &&
+         a.evidence == b.evidence &&
+         std::equal(a.reports.begin(), a.reports.end(), b.reports.begin(), b.reports.end(),
+                    [](const RankSignal& x, const RankSignal& y) { return same_bits(x, y); });
+}
+
+bool same_bits(const ControlState& a, const ControlState& b) {
+  const auto same_facts = [](const RoundFacts& x, const RoundFacts& y) {
+    return x.round == y.round && x.step == y.step && same_bits(x.loss, y.loss) &&
+           same_bits(x.gradient_norm, y.gradient_norm) &&
+           same_bits(x.own_seconds_median, y.own_seconds_median) &&
+           same_bits(x.wall_seconds_median, y.wall_seconds_median) &&
+           x.nonfinite_ranks == y.nonfinite_ranks && x.plan_applied == y.plan_applied;
+  };
+  const auto same_policy = [](const NamedPolicyState& x, const NamedPolicyState& y) {
+    return x.policy == y.policy && x.state.version == y.state.version &&
+           std::equal(x.state.values.begin(), x.state.values.end(), y.state.values.begin(),
+                      y.state.values.end(), [](double v, double w) { return same_bits(v, w); });
+  };
+  const auto& h = a.history.rounds();
+  const auto& g = b.history.rounds();
+  return a.plan == b.plan && std::equal(h.begin(), h.end(), g.begin(), g.end(), same_facts) &&
+         std::equal(a.policies.begin(), a.policies.end(), b.policies.begin(), b.policies.end(),
+                    same_policy);
+}
+
+}  // namespace cox::test

@@ -1,0 +1,48 @@
+// Seeded random values of the core for property tests: valid plans of a job, signals with every
+// field in use, control states. The same seed gives the same values.
+#pragma once
+
+#include <cstdint>
+#include <random>
+
+#include "coordinator/core/decide.h"
+#include "coordinator/core/job.h"
+#include "coordinator/core/plan.h"
+#include "coordinator/core/step_signals.h"
+
+namespace cox::test {
+
+class RandomValues {
+ public:
+  explicit RandomValues(std::uint64_t seed) : engine_(seed) {}
+
+  std::uint64_t below(std::uint64_t limit) { return engine_() % limit; }
+  bool chance(unsigned percent) { return below(100) < percent; }
+  std::uint64_t bits() { return engine_(); }
+  double number();  // also NaN, infinities, -0 and denormals
+
+  Plan plan(const JobFacts& job, std::uint64_t number);
+  // A valid plan that differs from `base` in a few places, numbered one higher.
+  Plan next_plan(const JobFacts& job, const Plan& base);
+  RankSignal signal(const JobFacts& job, RankId rank, RoundId round);
+  StepSignals signals(const JobFacts& job, RoundId round);
+  Reason reason();
+  ControlState state(const JobFacts& job);
+
+ private:
+  std::vector<MemoryAction> actions(std::size_t blocks);
+  std::vector<ClassId> rank_class(std::size_t ranks, std::size_t classes);
+
+  std::mt19937_64 engine_;
+};
+
+// A job that can do everything.
+JobFacts capable_job(std::int32_t ranks, std::size_t blocks);
+
+// Bit for bit, so that NaN equals itself and 0 differs from -0.
+bool same_bits(double a, double b);
+bool same_bits(const RankSignal& a, const RankSignal& b);
+bool same_bits(const StepSignals& a, const StepSignals& b);
+bool same_bits(const ControlState& a, const ControlState& b);
+
+}  // namespace cox::test
