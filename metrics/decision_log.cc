@@ -5,22 +5,25 @@
 namespace cox::metrics {
 namespace {
 
-constexpr std::size_t kLookBack = 16;  // entries searched for the same reason
+constexpr std::uint64_t kMemoryRounds = 256;  // after a longer silence it is news again
 
 bool same_matter(const Reason& a, const Reason& b) {
   return a.policy == b.policy && a.code == b.code && a.outcome == b.outcome && a.rank == b.rank &&
          a.block == b.block;
 }
 
-// The entry that `reason` repeats: the same matter, in the round before or in this one.
+// Changes are told one by one; everything else once, with a count.
+bool may_repeat(Outcome outcome) {
+  return outcome != Outcome::changed && outcome != Outcome::clamped;
+}
+
+// The entry that `reason` repeats, or end().
 DecisionList::iterator repeated(DecisionList& list, const Reason& reason, RoundId round) {
-  const std::size_t steps = std::min(list.size(), kLookBack);
-  for (std::size_t back = 1; back <= steps; ++back) {
-    const auto at = list.end() - static_cast<std::ptrdiff_t>(back);
-    if (same_matter((*at)->reason, reason) && (*at)->last_round.value() + 1 >= round.value())
-      return at;
-  }
-  return list.end();
+  if (!may_repeat(reason.outcome)) return list.end();
+  return std::find_if(list.begin(), list.end(), [&](const auto& entry) {
+    return same_matter(entry->reason, reason) &&
+           entry->last_round.value() + kMemoryRounds >= round.value();
+  });
 }
 
 }  // namespace
@@ -35,10 +38,9 @@ std::shared_ptr<const DecisionList> extended(const DecisionList& list, const Ste
     if (same != out->end()) {
       entry.first_round = (*same)->first_round;
       entry.count = (*same)->count + 1;
-      *same = std::make_shared<const DecisionEntry>(std::move(entry));
-    } else {
-      out->push_back(std::make_shared<const DecisionEntry>(std::move(entry)));
+      out->erase(same);
     }
+    out->push_back(std::make_shared<const DecisionEntry>(std::move(entry)));
   }
   if (out->size() > capacity)
     out->erase(out->begin(), out->end() - static_cast<std::ptrdiff_t>(capacity));

@@ -1,5 +1,5 @@
-// The bounded list of what was decided and why, newest last. The same reason in consecutive rounds
-// becomes one entry with a count, so that rare ones are not pushed out. Pure.
+// The bounded list of what was decided and why, newest last. A reason that changes nothing and
+// comes again becomes one entry with a count, so that rare ones are not pushed out. Pure.
 #pragma once
 
 #include <cstddef>

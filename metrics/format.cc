@@ -70,6 +70,7 @@ std::string rate_text(double per_second) {
 
 std::string seconds_text(double seconds) {
   if (!std::isfinite(seconds)) return word_for(seconds);
+  if (seconds == 0) return "0 s";
   const double magnitude = std::abs(seconds);
   Scaled scaled{seconds, " s"};
   if (magnitude < 1e-3)

@@ -46,7 +46,7 @@ std::string entry_html(const DecisionEntry& entry) {
          std::string(outcome_class(reason.outcome)) + "\">" +
          std::string(to_string(reason.outcome)) + "</span></span><span class=\"why\">" +
          escape(reason.text);
-  if (entry.count > 1) out += " <small>" + grouped(entry.count) + " rounds in a row</small>";
+  if (entry.count > 1) out += " <small>" + grouped(entry.count) + " times</small>";
   return out + "</span></li>";
 }
 

@@ -21,7 +21,7 @@ std::string legend_entry(std::size_t phase, const Spread& spread, double share) 
                     std::string(kPhaseNames[phase]) + "</span><span>" + percent_text(share, 0) +
                     "</span><small>" + seconds_text(spread.median);
   if (spread.rank_of_max.value() >= 0 && spread.max > 1.05 * spread.median)
-    out += ", up to " + seconds_text(spread.max) + " on rank " +
+    out += "<br/>up to " + seconds_text(spread.max) + ", rank " +
            std::to_string(spread.rank_of_max.value());
   return out + "</small></li>";
 }

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 
 #include "metrics/format.h"
 #include "metrics/html.h"
@@ -79,6 +80,27 @@ std::string activity(const Snapshot& s) {
   return text + ".";
 }
 
+// "12 of 14 blocks in bf16, 4 recompute." What is the same everywhere is said once.
+std::string mix_text(const Snapshot& s) {
+  const KnobMix mix = knob_mix(*s.plan, s.job->world_size);
+  const auto blocks = static_cast<double>(s.plan->precision.size());
+  std::string text;
+  for (std::size_t k = 0; k < mix.precision_blocks.size(); ++k) {
+    if (mix.precision_blocks[k] == 0) continue;
+    const bool all = mix.precision_blocks[k] == blocks;
+    text += (text.empty() ? " " : ", ") + (all ? "all" : fixed(mix.precision_blocks[k], 0)) +
+            " in " + std::string(kPrecisionNames[k]);
+  }
+  for (std::size_t k = 1; k < mix.action_blocks.size(); ++k) {
+    if (mix.action_blocks[k] > 0)
+      text += ", " +
+              fixed(mix.action_blocks[k],
+                    mix.action_blocks[k] == std::floor(mix.action_blocks[k]) ? 0 : 1) +
+              " " + std::string(kMemoryActionNames[k]);
+  }
+  return " Of " + fixed(blocks, 0) + " blocks" + text + ".";
+}
+
 std::string other_knobs(const Snapshot& s) {
   const Plan& plan = *s.plan;
   std::string text;
@@ -99,9 +121,10 @@ std::string other_knobs(const Snapshot& s) {
 std::string page_plan(const Snapshot& s) {
   const Plan& plan = *s.plan;
   std::string out = "<section class=\"card\"><h2>Plan " + grouped(plan.id.number) +
-                    "</h2><p class=\"hint\">" + activity(s) + other_knobs(s) + "</p>";
+                    "</h2><p class=\"hint\">" + activity(s) + other_knobs(s);
   if (plan.precision.empty())
-    return out + "<p class=\"group\">The job has named no blocks.</p></section>";
+    return out + "</p><p class=\"group\">The job has named no blocks.</p></section>";
+  out += mix_text(s) + "</p>";
   const auto sizes = class_sizes(plan, s.job->world_size);
   const std::size_t shown = std::min(sizes.size(), kClassesShown);
   for (std::size_t c = 0; c < shown; ++c) out += class_section(s, c, sizes[c]);

@@ -70,7 +70,7 @@ std::string row_html(const RankRow& row, double longest) {
   out += "<td class=\"n\">" + std::to_string(row.rank.value()) + "</td>";
   out += "<td class=\"n\">" + seconds_text(row.own_seconds) + "</td>";
   out += "<td class=\"n\">" + times_text(row.slowdown_ratio) + "</td>";
-  out += "<td>" + phase_bar(row, longest) + "</td>";
+  out += "<td class=\"wide\">" + phase_bar(row, longest) + "</td>";
   out += "<td class=\"n wide\">" + memory_text(row) + "</td>";
   return out + "<td>" + notes(row) + "</td></tr>";
 }
@@ -116,10 +116,11 @@ std::string page_ranks(const Snapshot& s) {
     for (const float seconds : row->phase_seconds) sum += static_cast<double>(seconds);
     longest = std::max(longest, sum);
   }
-  std::string out = "<section class=\"card\"><h2>Ranks</h2><p class=\"hint\">" + headline(s) +
-                    "</p><div class=\"scroll\"><table><thead><tr><th class=\"n\">Rank</th>"
-                    "<th class=\"n\">Own work</th><th class=\"n\">To median</th><th>Step</th>"
-                    "<th class=\"n wide\">Memory</th><th>Remarks</th></tr></thead><tbody>";
+  std::string out =
+      "<section class=\"card\"><h2>Ranks</h2><p class=\"hint\">" + headline(s) +
+      "</p><div class=\"scroll\"><table><thead><tr><th class=\"n\">Rank</th>"
+      "<th class=\"n\">Own work</th><th class=\"n\">To median</th><th class=\"wide\">Step</th>"
+      "<th class=\"n wide\">Memory</th><th>Remarks</th></tr></thead><tbody>";
   out += missing_rows(*s.ranks);
   for (const RankRow* row : rows) out += row_html(*row, longest);
   return out + "</tbody></table></div></section>";

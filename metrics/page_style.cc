@@ -9,13 +9,13 @@ constexpr std::string_view kStyle = R"css(
 --accent:#0b6b8a;--good:#1d6b41;--good-bg:#e4f3ea;--warn:#8a5200;--warn-bg:#fcf0d9;
 --bad:#a02318;--bad-bg:#fce8e6;--calm-bg:#e9eef1;
 --p0:#c47f2c;--p1:#5aa0cf;--p2:#2b6ca3;--p3:#3f8fa5;--p4:#8d74b8;--p5:#4d9c6c;--p6:#a9b3bb;--p7:#6f7b85;
---q0:#dfe5e9;--q1:#bfe0e6;--q2:#f3dcae;--q3:#dccdf0;--hatch:rgba(24,32,38,.16)}
+--q0:#dfe5e9;--q1:#bfe0e6;--q2:#f3dcae;--q3:#dccdf0;--hatch:rgba(24,32,38,.10)}
 @media (prefers-color-scheme:dark){:root{
 --bg:#0f1418;--card:#171e24;--ink:#e4e9ec;--soft:#9dabb6;--line:#2a343c;--faint:#1e272e;
 --accent:#5fbadb;--good:#7fd3a2;--good-bg:#173527;--warn:#efbd6b;--warn-bg:#3a2c12;
 --bad:#ff9d92;--bad-bg:#42201d;--calm-bg:#232d35;
 --p0:#d39a52;--p1:#6fb1dc;--p2:#4383bb;--p3:#4fa3b8;--p4:#a48cd0;--p5:#62b583;--p6:#75818b;--p7:#98a4ad;
---q0:#2b363e;--q1:#1f4b55;--q2:#574319;--q3:#453661;--hatch:rgba(255,255,255,.17)}}
+--q0:#2b363e;--q1:#1f4b55;--q2:#574319;--q3:#453661;--hatch:rgba(255,255,255,.11)}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--bg);color:var(--ink);font:14px/1.45 system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,sans-serif;font-variant-numeric:tabular-nums;-webkit-text-size-adjust:100%}
 .page{max-width:1240px;margin:0 auto;padding:20px 20px 28px;display:grid;gap:14px;grid-template-columns:minmax(0,1fr)}
@@ -41,8 +41,9 @@ p{margin:0}
 .tile h2{font-size:13px;font-weight:550;color:var(--soft)}
 .tile .big{font-size:25px;line-height:1.25;font-weight:620;letter-spacing:-.02em;margin-top:1px}
 .tile .big small{font-size:13px;font-weight:500;letter-spacing:0;color:var(--soft);margin-left:4px}
-.tile .hint{min-height:1.45em}
-.spark{display:block;width:100%;height:44px;margin-top:8px;overflow:visible}
+.tile .hint{min-height:1.45em;margin-bottom:8px}
+.tile .spark,.tile>p:last-child{margin-top:auto}
+.spark{display:block;width:100%;height:44px;flex:none;overflow:visible}
 .spark .area{fill:var(--accent);opacity:.11}
 .spark .curve{fill:none;stroke:var(--accent);stroke-width:1.6;vector-effect:non-scaling-stroke;stroke-linejoin:round}
 .spark .dot{fill:none;stroke:var(--accent);stroke-width:5.5;stroke-linecap:round;vector-effect:non-scaling-stroke}
@@ -55,8 +56,8 @@ p{margin:0}
 .bar i:last-child{border-right:0}
 .ph0{background:var(--p0)}.ph1{background:var(--p1)}.ph2{background:var(--p2)}.ph3{background:var(--p3)}
 .ph4{background:var(--p4)}.ph5{background:var(--p5)}.ph6{background:var(--p6)}.ph7{background:var(--p7)}
-.legend{display:grid;grid-template-columns:repeat(auto-fill,minmax(176px,1fr));gap:6px 22px;margin:0;padding:0;list-style:none}
-.legend li{display:grid;grid-template-columns:10px 1fr auto;column-gap:7px;align-items:baseline}
+.legend{display:grid;grid-template-columns:repeat(auto-fill,minmax(138px,1fr));gap:6px 20px;margin:0;padding:0;list-style:none}
+.legend li{display:grid;grid-template-columns:10px 1fr auto;column-gap:7px;align-items:baseline;align-content:start}
 .legend .key{width:10px;height:10px;border-radius:2px;align-self:center}
 .legend small{grid-column:2/4;color:var(--soft);font-size:12px}
 .scroll{overflow-x:auto;margin:8px -16px 0;padding:0 16px}
@@ -68,12 +69,12 @@ th:last-child,td:last-child{padding-right:0}
 .n{text-align:right;white-space:nowrap}
 td .bar{height:12px;min-width:110px;margin:0;background:none;border-radius:3px}
 tr.slow td:first-child,tr.gone td:first-child{font-weight:650}
-.strip{display:flex;flex-wrap:wrap;gap:4px;margin:10px 0 0;padding:0;list-style:none}
-.strip li{flex:1 0 62px;max-width:104px;min-width:0;border-radius:4px;padding:4px 6px 5px;font-size:12px;line-height:1.25;overflow:hidden}
+.strip{display:grid;grid-template-columns:repeat(auto-fill,minmax(72px,1fr));gap:4px;margin:10px 0 0;padding:0;list-style:none}
+.strip li{min-width:0;border-radius:4px;padding:4px 6px 5px;font-size:11.5px;line-height:1.25;overflow:hidden}
 .strip b,.strip span,.strip em{display:block;overflow:hidden;text-overflow:ellipsis;white-space:nowrap;font-style:normal}
 .strip em{font-size:11px;color:var(--soft)}
 .strip b{font-weight:640}
-.strip.small{gap:2px}
+.strip.small{display:flex;flex-wrap:wrap;gap:2px;--hatch:rgba(90,100,110,.45)}
 .strip.small li{flex:0 0 11px;height:20px;padding:0;border-radius:2px}
 .q0{background-color:var(--q0)}.q1{background-color:var(--q1)}.q2{background-color:var(--q2)}.q3{background-color:var(--q3)}
 .a1{background-image:repeating-linear-gradient(135deg,var(--hatch) 0 3px,transparent 3px 7px)}
@@ -82,14 +83,14 @@ tr.slow td:first-child,tr.gone td:first-child{font-weight:650}
 .group{margin-top:12px}
 .group>h3{font-size:12px;font-weight:550;color:var(--soft);margin:0}
 .log{list-style:none;margin:8px 0 0;padding:0}
-.log li{display:grid;grid-template-columns:112px 96px 88px minmax(0,1fr);gap:2px 12px;padding:7px 0;border-top:1px solid var(--faint);align-items:baseline}
+.log li{display:grid;grid-template-columns:104px 92px 88px minmax(0,1fr);gap:2px 12px;padding:7px 0;border-top:1px solid var(--faint);align-items:baseline}
 .log li:first-child{border-top:1px solid var(--line)}
 .log .when{color:var(--soft);white-space:nowrap;font-size:13px}
 .log .who{font-weight:550}
 .log .why{overflow-wrap:anywhere}
 .log .quiet .why,.log .quiet .who{color:var(--soft);font-weight:400}
 .log small{color:var(--soft);white-space:nowrap}
-.facts{display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));gap:9px 20px;margin:9px 0 0}
+.facts{display:grid;grid-template-columns:repeat(auto-fit,minmax(138px,1fr));gap:9px 20px;margin:9px 0 0}
 .facts dt{font-size:12px;color:var(--soft)}
 .facts dd{margin:0}
 .links{display:grid;grid-template-columns:max-content 1fr;gap:6px 20px;margin:0}
@@ -102,7 +103,7 @@ footer{color:var(--soft);font-size:13px;display:flex;flex-wrap:wrap;gap:4px 16px
 .log li{grid-template-columns:auto auto 1fr}.log .when{grid-column:1/4;order:-1}.log .why{grid-column:1/4}
 .legend{grid-template-columns:repeat(2,minmax(0,1fr));gap:6px 14px}
 .links{grid-template-columns:1fr;gap:0}.links dd{margin-bottom:8px}
-td .bar{min-width:70px}.wide{display:none}}
+td .bar{min-width:70px}.wide{display:none}.range span:last-child{display:none}}
 @media print{body{background:#fff}.card{break-inside:avoid}}
 )css";
 

@@ -25,8 +25,8 @@ std::string html(const Tile& tile) {
 }
 
 std::string curve(const RoundPoints& points, std::string_view name, double RoundPoint::*member,
-                  std::string (*format)(double)) {
-  Curve c{name, {}, {}, format};
+                  std::string (*format)(double), double flat_ratio = 0.1) {
+  Curve c{name, {}, {}, format, flat_ratio};
   for (std::size_t i = 0; i < points.size(); ++i) {
     c.values.push_back(points[i].*member);
     if (i > 0 && points[i].plan != points[i - 1].plan) c.marks.push_back(i);
@@ -41,7 +41,7 @@ std::string loss_text(double loss) {
 Tile loss_tile(const Snapshot& s) {
   Tile tile{"Loss", loss_text(s.summary.loss), "", "", ""};
   if (std::isfinite(s.first_loss)) tile.hint = loss_text(s.first_loss) + " at the start";
-  tile.curve = curve(s.points, "Loss", &RoundPoint::loss, loss_text);
+  tile.curve = curve(s.points, "Loss", &RoundPoint::loss, loss_text, 0.002);
   return tile;
 }
 

@@ -48,7 +48,7 @@ class RoundPoints {
   std::size_t size_ = 0;
 };
 
-// A reason, with how often the same one was given in a row.
+// A reason, with how often the same one was given between the two rounds.
 struct DecisionEntry {
   Reason reason;  // the newest wording
   RoundId first_round{};

@@ -33,7 +33,8 @@ Extent extent_of(const std::vector<double>& values) {
 
 class Scale {
  public:
-  Scale(const Extent& extent, std::size_t points) : extent_(extent), points_(points) {}
+  Scale(const Extent& extent, const Curve& curve)
+      : extent_(extent), points_(curve.values.size()), flat_ratio_(curve.flat_ratio) {}
 
   std::string x(std::size_t index) const {
     return fixed(kWidth * static_cast<double>(index) / static_cast<double>(points_ - 1), 1);
@@ -41,13 +42,15 @@ class Scale {
   // A curve that hardly moves stays a flat line in the middle instead of magnified noise.
   std::string y(double value) const {
     const double centre = (extent_.low + extent_.high) / 2;
-    const double span = std::max(extent_.high - extent_.low, std::abs(centre) * 0.02 + 1e-12);
+    const double span =
+        std::max(extent_.high - extent_.low, std::abs(centre) * flat_ratio_ + 1e-12);
     return fixed(kHeight / 2 - (value - centre) / span * (kHeight - 2 * kMargin), 1);
   }
 
  private:
   Extent extent_;
   std::size_t points_;
+  double flat_ratio_;
 };
 
 struct Paths {
@@ -101,7 +104,7 @@ std::string sparkline(const Curve& curve) {
   const Extent extent = extent_of(curve.values);
   if (curve.values.size() < 2 || extent.count < 2)
     return "<p class=\"hint\">a curve appears after two rounds</p>";
-  const Scale scale(extent, curve.values.size());
+  const Scale scale(extent, curve);
   std::string out =
       "<svg class=\"spark\" viewBox=\"0 0 300 44\" preserveAspectRatio=\"none\" role=\"img\" "
       "aria-label=\"" +

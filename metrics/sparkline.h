@@ -13,6 +13,7 @@ struct Curve {
   std::vector<double> values;      // oldest first
   std::vector<std::size_t> marks;  // indexes at which another plan took over
   std::string (*format)(double) = nullptr;
+  double flat_ratio = 0.1;  // a curve that moves less than this part of its level looks flatter
 };
 
 // The SVG and, below it, the range it covers. Fewer than two finite values give a sentence instead.

@@ -58,14 +58,14 @@ void SimulatedJob::phases_of(std::int32_t rank, RankSignal& signal) {
   book(Phase::other, 0.015);
   if (rank == 0)
     signal.phase_seconds[static_cast<std::size_t>(Phase::host)] = static_cast<float>(step * 0.004);
-  const double wall = step * (round_ > 40 && setup_.slow_rank >= 0 ? 1.0 : 0.955) * 0.99;
+  const double wall = step * (round_ > 40 && setup_.slow_rank >= 0 ? 1.0 : 0.955) * noise(random_);
   signal.phase_seconds[static_cast<std::size_t>(Phase::communication)] =
       static_cast<float>(std::max(0.01 * step, wall - own));
   signal.wall_seconds = std::max(wall, own * 1.01);
 }
 
 RankSignal SimulatedJob::signal_of(std::int32_t rank) {
-  std::normal_distribution<double> wobble(0, 0.035);
+  std::normal_distribution<double> wobble(0, 0.09);
   RankSignal signal;
   signal.rank = RankId(rank);
   signal.incarnation = job_.incarnation;
