@@ -1,0 +1,131 @@
+#include "sdk/src/checkpoint/json.h"
+
+#include <random>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+namespace {
+
+using cox::detail::Json;
+using cox::detail::JsonKind;
+using cox::detail::JsonReader;
+using cox::detail::parse_json;
+
+std::string nested(std::size_t levels) {
+  return std::string(levels, '[') + std::string(levels, ']');
+}
+
+TEST_SUITE("sdk.checkpoint") {
+  TEST_CASE("a JSON document becomes the tree it describes") {
+    const auto json = parse_json(
+        " {\"a\": [1, -2.5e1, true, null], \"b\": {\"c\": \"x\\u00e9\\ud83d\\ude00\\n\"}} ");
+    REQUIRE(json.ok());
+    const Json* list = json->find("a");
+    REQUIRE(list);
+    REQUIRE(list->items.size() == 4);
+    CHECK(list->items[0].number == 1);
+    CHECK(list->items[1].number == -25);
+    CHECK(list->items[2].boolean);
+    CHECK(list->items[3].kind == JsonKind::null);
+    CHECK(json->find("b")->find("c")->string == "x\xc3\xa9\xf0\x9f\x98\x80\n");
+    CHECK(json->find("none") == nullptr);
+  }
+
+  TEST_CASE("what is not strict JSON is refused with the place of the mistake") {
+    const std::vector<std::string> bad = {
+        "",
+        "{",
+        "[1,]",
+        "{\"a\":1,}",
+        "{\"a\" 1}",
+        "{a:1}",
+        "{\"a\":1,\"a\":2}",
+        "[1] 2",
+        "01",
+        "-",
+        "1.",
+        ".5",
+        "1e",
+        "+1",
+        "0x10",
+        "NaN",
+        "Infinity",
+        "1e999",
+        "tru",
+        "'a'",
+        "\"a",
+        "\"\\x\"",
+        "\"\\u12\"",
+        "\"\\ud800\"",
+        "\"\\ud800\\u0041\"",
+        "\"\\udc00\"",
+        std::string("\"a\nb\""),
+        "\"\xff\"",
+        "\"\xc0\x80\"",
+        "\"\xed\xa0\x80\"",
+        "\"\xf4\x90\x80\x80\"",
+        "\"\xe2\x82\"",
+        "[1 2]",
+        "[,1]",
+        "// c\n1",
+        std::string("1\0", 2),
+        nested(65),
+    };
+    for (const std::string& text : bad) {
+      CAPTURE(text);
+      const auto json = parse_json(text);
+      REQUIRE_FALSE(json.ok());
+      CHECK(json.status().code() == cox::StatusCode::data_loss);
+      CHECK(json.status().message().find("byte ") != std::string::npos);
+    }
+    CHECK(parse_json(nested(64)).ok());
+    CHECK(parse_json("123", 2).status().code() == cox::StatusCode::resource_exhausted);
+  }
+
+  TEST_CASE("whole numbers keep all 64 bits and anything else is no whole number") {
+    const auto read = [](const char* text) {
+      JsonReader reader(text);
+      const std::uint64_t value = reader.read_uint64();
+      reader.finish();
+      return reader.ok() ? std::to_string(value) : std::string("error");
+    };
+    CHECK(read("0") == "0");
+    CHECK(read("18446744073709551615") == "18446744073709551615");
+    for (const char* text :
+         {"18446744073709551616", "99999999999999999999", "-1", "1.0", "1e3", "01", ""}) {
+      CAPTURE(text);
+      CHECK(read(text) == "error");
+    }
+  }
+
+  TEST_CASE("quoted text reads back as itself") {
+    const std::string text = "a\"b\\c\n\t\x01 \xc3\xa9";
+    const auto json = parse_json(cox::detail::json_quote(text));
+    REQUIRE(json.ok());
+    CHECK(json->string == text);
+  }
+
+  TEST_CASE("damaged documents never do more than fail") {
+    const std::string valid =
+        "{\"a\":[1,2.5,{\"b\":\"\\u00e9\"}],\"c\":{\"d\":null,\"e\":false},\"f\":\"text\"}";
+    std::mt19937 random(7);
+    for (int round = 0; round < 20000; ++round) {
+      std::string text = valid;
+      for (int edits = 1 + static_cast<int>(random() % 4); edits > 0; --edits) {
+        const std::size_t at = random() % text.size();
+        if (random() % 3 == 0) {
+          text.erase(at, 1 + random() % 4);
+        } else {
+          text[at] = static_cast<char>(random());
+        }
+        if (text.empty()) break;
+      }
+      const auto json = parse_json(text);
+      if (!json.ok()) CHECK_FALSE(json.status().message().empty());
+    }
+  }
+}
+
+}  // namespace
