@@ -1,0 +1,34 @@
+#include "coordinator/policies/cusum.h"
+
+#include "coordinator/core/portable_math.h"
+
+namespace cox {
+namespace {
+
+constexpr double kOvershoot = 1.166;
+constexpr double kLn10 = 2.302585092994046;
+
+}  // namespace
+
+// exp(y) = 1 + y + 2 k^2 / rate has its root where y = log of the right side; iterating converges
+// fast because the right side hardly depends on y.
+double cusum_threshold(double k, double rate) {
+  const double target = 2 * k * k / rate;
+  double y = portable_log(1 + target);
+  for (int i = 0; i < 20; ++i) y = portable_log(1 + y + target);
+  return std::max(y / (2 * k) - kOvershoot, kMaxScore - k);
+}
+
+double cusum_rarity(double sum, double k) {
+  return (2 * k * (sum + kOvershoot) - portable_log(2 * k * k)) / kLn10;
+}
+
+CusumTest make_cusum_test(double shift, double sigma, double rate) {
+  CusumTest test;
+  test.sigma = std::max(sigma, shift / (2 * kMaxAllowance));
+  test.k = std::clamp(shift / (2 * test.sigma), kMinAllowance, kMaxAllowance);
+  test.h = cusum_threshold(test.k, rate);
+  return test;
+}
+
+}  // namespace cox

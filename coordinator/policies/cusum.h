@@ -1,0 +1,48 @@
+// The sequential test behind `stragglers`. For scores z with mean 0 and deviation 1 while nothing
+// is wrong, and mean 2k after a change, Page's CUSUM
+//
+//   S <- max(0, S + min(max(z, -3), 3) - k),   alarm at S >= h
+//
+// is the quickest test for its rate of false alarms (Page 1954; optimal by Moustakides 1986). The
+// scores are clipped at 3, so a single outlier adds at most 3 - k, less than h: four slow rounds or
+// more make an alarm, whatever their size. The threshold for a stated rate of false alarms per step
+// solves Siegmund's approximation of the average run length (Siegmund, Sequential Analysis, 1985,
+// with its correction 1.166 for the overshoot):
+//
+//   1 / rate = (exp(2k b) - 1 - 2k b) / (2 k^2),   b = h + 1.166
+//
+// Clipping makes alarms rarer than that for normal scores and bounds what heavy tails can add.
+// Pure; only portable arithmetic.
+#pragma once
+
+#include <algorithm>
+
+namespace cox {
+
+inline constexpr double kMaxScore = 3;
+
+constexpr double cusum_step(double sum, double score, double k) {
+  return std::max(0.0, sum + std::clamp(score, -kMaxScore, kMaxScore) - k);
+}
+
+// h for a stated rate. Requires: 0 < k <= 3, 0 < rate < 1.
+double cusum_threshold(double k, double rate);
+
+// How often normal noise lets S reach `sum` at all: log10 of the average number of steps between.
+double cusum_rarity(double sum, double k);
+
+// A test for a shift of at least `shift` under noise of deviation `sigma`, in the same unit.
+struct CusumTest {
+  double sigma = 1;  // of one score, floored so that k <= kMaxAllowance
+  double k = 0.5;    // shift / (2 sigma), at least kMinAllowance
+  double h = 1;
+};
+
+// Limits of k. Below, the smallest shift found grows to half the noise; above, the noise counts as
+// larger than it is, so that a shift much smaller than the one asked for is not named.
+inline constexpr double kMinAllowance = 0.25;
+inline constexpr double kMaxAllowance = 1.0;
+
+CusumTest make_cusum_test(double shift, double sigma, double rate);
+
+}  // namespace cox

@@ -1,0 +1,14 @@
+#include "coordinator/policies/registry.h"
+
+#include <memory>
+
+#include "coordinator/policies/guard.h"
+#include "coordinator/policies/stragglers.h"
+
+namespace cox {
+
+PolicySet default_policies() {
+  return {std::make_shared<Guard>(), std::make_shared<Stragglers>()};
+}
+
+}  // namespace cox

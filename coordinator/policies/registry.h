@@ -1,0 +1,11 @@
+// The policies that come with Coxswain, in the order in which Decide asks them. A program adds its
+// own behind them. Policies have no state of their own, so a set may be shared.
+#pragma once
+
+#include "coordinator/core/policy.h"
+
+namespace cox {
+
+PolicySet default_policies();
+
+}  // namespace cox
