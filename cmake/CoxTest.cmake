@@ -24,11 +24,12 @@ if(COX_WITH_MPI)
 endif()
 
 # What every test runs with: one thread a rank, because ranks share cores; ranks started by fork.
+# MPICH's plug-ins are unloaded before leaks are looked for, so its own cannot be told apart there.
 set(COX_TEST_ENVIRONMENT "OMP_NUM_THREADS=1;HYDRA_LAUNCHER=fork"
-  "ASAN_OPTIONS=detect_odr_violation=0:strict_string_checks=1"
   "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/support/lsan.supp:print_suppressions=0"
   "UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1"
   "TSAN_OPTIONS=halt_on_error=1")
+set(COX_TEST_ASAN "ASAN_OPTIONS=detect_odr_violation=0:strict_string_checks=1")
 
 # cox_register(NAME .. COMMAND ... [PROCESSORS n] [LABELS ..] [TIMEOUT s]): the common properties.
 function(cox_register)
@@ -42,7 +43,8 @@ function(cox_register)
   add_test(NAME ${arg_NAME} COMMAND ${arg_COMMAND})
   string(REGEX REPLACE "\\..*" "" folder "${arg_NAME}")
   set_tests_properties(${arg_NAME} PROPERTIES LABELS "${folder};${arg_LABELS}"
-    PROCESSORS ${arg_PROCESSORS} TIMEOUT ${arg_TIMEOUT} ENVIRONMENT "${COX_TEST_ENVIRONMENT}")
+    PROCESSORS ${arg_PROCESSORS} TIMEOUT ${arg_TIMEOUT}
+    ENVIRONMENT "${COX_TEST_ENVIRONMENT};${COX_TEST_ASAN}")
 endfunction()
 
 function(cox_test)
@@ -69,6 +71,7 @@ function(cox_test)
     cox_register(NAME ${arg_NAME} COMMAND ${target} ${arg_ARGS} LABELS ${arg_LABELS}
       TIMEOUT ${arg_TIMEOUT})
   endif()
+  string(APPEND COX_TEST_ASAN ":detect_leaks=0")
   foreach(ranks IN LISTS arg_RANKS)
     cox_register(NAME ${arg_NAME}.np${ranks} LABELS mpi ${arg_LABELS}
       COMMAND "${COX_MPIEXEC}" -n ${ranks} $<TARGET_FILE:${target}> ${arg_ARGS}
