@@ -18,7 +18,6 @@ constexpr std::array kStateLimits = {
     FieldLimit{1, 1, kPlanLimits}, FieldLimit{2, History::kCapacity}, FieldLimit{3, kMaxPolicies}};
 constexpr std::array kStartLimits = {FieldLimit{1, 1, kJobLimits}, FieldLimit{3, 1, kStateLimits},
                                      FieldLimit{4, kMaxPolicies}};
-constexpr std::array kSavedLimits = {FieldLimit{1, 1, kJobLimits}, FieldLimit{2, 1, kStateLimits}};
 
 std::array<FieldLimit, 3> signals_limits(const ParseLimits& limits) {
   return {FieldLimit{3, limits.ranks}, FieldLimit{4, limits.faults()},
@@ -87,22 +86,13 @@ std::string serialize(const JournalStart& value) {
   message.set_config(value.config);
   *message.mutable_state() = to_proto(value.state);
   for (const std::string& policy : value.policies) message.add_policies(policy);
-  message.set_started(value.started.seconds);
   return message.SerializeAsString();
 }
 
-std::string serialize(const JournalRound& value) {
+std::string serialize(const StepSignals& signals, const Decision& decision) {
   pb::JournalRound message;
-  *message.mutable_signals() = to_proto(value.signals);
-  *message.mutable_decision() = to_proto(value.decision);
-  return message.SerializeAsString();
-}
-
-std::string serialize(const SavedState& value) {
-  pb::SavedState message;
-  *message.mutable_job() = to_proto(value.job);
-  *message.mutable_state() = to_proto(value.state);
-  message.set_saved(value.saved.seconds);
+  *message.mutable_signals() = to_proto(signals);
+  *message.mutable_decision() = to_proto(decision);
   return message.SerializeAsString();
 }
 
@@ -138,7 +128,6 @@ Result<JournalStart> parse_journal_start(std::string_view bytes) {
   if (Status s = take(from_proto(message->state()), start.state); !s.ok()) return s;
   start.config = message->config();
   start.policies.assign(message->policies().begin(), message->policies().end());
-  start.started = {message->started()};
   return start;
 }
 
@@ -152,16 +141,6 @@ Result<JournalRound> parse_journal_round(std::string_view bytes, const ParseLimi
   if (Status s = take(from_proto(message->signals()), round.signals); !s.ok()) return s;
   if (Status s = take(from_proto(message->decision()), round.decision); !s.ok()) return s;
   return round;
-}
-
-Result<SavedState> parse_saved_state(std::string_view bytes) {
-  const Result<pb::SavedState> message = read<pb::SavedState>(bytes, kSavedLimits);
-  if (!message.ok()) return message.status();
-  SavedState saved;
-  if (Status s = take(from_proto(message->job()), saved.job); !s.ok()) return s;
-  if (Status s = take(from_proto(message->state()), saved.state); !s.ok()) return s;
-  saved.saved = {message->saved()};
-  return saved;
 }
 
 }  // namespace cox::wire

@@ -39,19 +39,12 @@ struct JournalStart {
   std::string config;  // text() of the configuration
   ControlState state;
   std::vector<std::string> policies;  // names, in the order in which Decide asks them
-  UnixTime started{};
 };
 
 // One round: all that Decide saw, and what it answered. `decision.summary` is not carried.
 struct JournalRound {
   StepSignals signals;
   Decision decision;
-};
-
-struct SavedState {
-  JobFacts job;
-  ControlState state;
-  UnixTime saved{};
 };
 
 std::string serialize(const JobFacts& value);
@@ -61,8 +54,8 @@ std::string serialize(const StepSignals& value);
 std::string serialize(const ControlState& value);
 std::string serialize(const Decision& value);
 std::string serialize(const JournalStart& value);
-std::string serialize(const JournalRound& value);
-std::string serialize(const SavedState& value);
+// A JournalRound from its parts.
+std::string serialize(const StepSignals& signals, const Decision& decision);
 
 Result<JobFacts> parse_job_facts(std::string_view bytes);
 Result<Plan> parse_plan(std::string_view bytes);
@@ -72,6 +65,5 @@ Result<ControlState> parse_control_state(std::string_view bytes);
 Result<Decision> parse_decision(std::string_view bytes, const ParseLimits& limits);
 Result<JournalStart> parse_journal_start(std::string_view bytes);
 Result<JournalRound> parse_journal_round(std::string_view bytes, const ParseLimits& limits);
-Result<SavedState> parse_saved_state(std::string_view bytes);
 
 }  // namespace cox::wire

@@ -1,0 +1,151 @@
+#include "coordinator/runtime/journal.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+
+#include "coordinator/runtime/journal_records.h"
+
+namespace cox::runtime {
+namespace {
+
+constexpr std::size_t kFlushRounds = 16;
+constexpr std::size_t kFlushBytes = std::size_t{1} << 18;
+
+std::string reason_of(int error) {
+  return std::generic_category().message(error);
+}
+
+Status cannot(const std::filesystem::path& path, const std::string& what, int error) {
+  return resource_exhausted("journal " + path.string() + ": " + what + ": " + reason_of(error));
+}
+
+// 0, or the error of the write that failed.
+int write_all(int file, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t count = ::write(file, bytes.data(), bytes.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return errno;
+    bytes.remove_prefix(static_cast<std::size_t>(count));
+  }
+  return 0;
+}
+
+// Where a writer continues: behind the last whole record, 0 in a new file.
+Result<std::uint64_t> end_of_journal(const std::filesystem::path& path) {
+  auto reader = RecordReader::open(path);
+  if (!reader.ok()) return reader.status();
+  for (;;) {
+    const auto record = reader->next();
+    if (!record.ok()) return record.status();
+    if (record->kind == RecordKind::end) return reader->position();
+  }
+}
+
+Result<std::uint64_t> prepare(int file, const std::filesystem::path& path) {
+  if (::flock(file, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+    return failed_precondition("journal " + path.string() +
+                               ": another job writes to it; give each job a file of its own");
+  struct stat facts {};
+  const bool is_plain = ::fstat(file, &facts) == 0 && S_ISREG(facts.st_mode);
+  if (!is_plain || facts.st_size == 0) return std::uint64_t{0};
+  const auto end = end_of_journal(path);
+  if (!end.ok()) return end.status();
+  const auto offset = static_cast<off_t>(*end);
+  if (::ftruncate(file, offset) != 0 || ::lseek(file, offset, SEEK_SET) < 0)
+    return cannot(path, "cannot be continued", errno);
+  return *end;
+}
+
+std::vector<std::string> names_of(const PolicySet& policies) {
+  std::vector<std::string> names;
+  for (const auto& policy : policies) names.emplace_back(policy->name());
+  return names;
+}
+
+}  // namespace
+
+JournalWriter::JournalWriter(int file, std::filesystem::path path, std::uint64_t end,
+                             wire::ParseLimits limits)
+    : file_(file), path_(std::move(path)), limits_(limits), written_end_(end) {}
+
+Result<std::unique_ptr<JournalWriter>> JournalWriter::open(const std::filesystem::path& path,
+                                                           const JournalHead& head) {
+  const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (file < 0) return cannot(path, "cannot be opened for writing", errno);
+  const auto end = prepare(file, path);
+  if (!end.ok()) {
+    ::close(file);
+    return end.status();
+  }
+  std::unique_ptr<JournalWriter> writer(
+      new JournalWriter(file, path, *end, wire::limits_of(head.job)));
+  if (*end == 0) writer->buffer_ = journal_header();
+  const wire::JournalStart start{head.job, text(head.config), head.state, names_of(head.policies)};
+  Status status = writer->put(framed(RecordKind::start, wire::serialize(start)));
+  if (status.ok()) status = writer->flush();
+  if (!status.ok()) return status;
+  return writer;
+}
+
+JournalWriter::~JournalWriter() {
+  (void)close();
+}
+
+Status JournalWriter::append(const StepSignals& signals, const Decision& decision) {
+  if (file_ < 0) return failed_precondition("journal " + path_.string() + ": it is closed");
+  if (gave_up_) {
+    ++lost_rounds_;
+    return ok_status();
+  }
+  ++buffered_rounds_;
+  if (signals.faults.size() > limits_.faults() || decision.reasons.size() > limits_.reasons())
+    return give_up("a round has more faults or reasons than a journal keeps");
+  std::string payload = wire::serialize(signals, decision);
+  if (payload.size() > kMaxRecordBytes) return give_up("a round is too large for a record");
+  if (Status status = put(framed(RecordKind::round, payload)); !status.ok()) return status;
+  const bool is_due = buffered_rounds_ >= kFlushRounds || buffer_.size() >= kFlushBytes;
+  return is_due || decision.plan ? flush() : ok_status();
+}
+
+Status JournalWriter::put(std::string record) {
+  bytes_ += record.size();
+  buffer_ += record;
+  return ok_status();
+}
+
+Status JournalWriter::flush() {
+  if (gave_up_ || file_ < 0) return ok_status();
+  if (const int error = write_all(file_, buffer_); error != 0) return give_up(reason_of(error));
+  written_end_ += buffer_.size();
+  buffer_.clear();
+  buffered_rounds_ = 0;
+  return ok_status();
+}
+
+// Leaves a journal that ends with a whole record.
+Status JournalWriter::give_up(const std::string& why) {
+  gave_up_ = true;
+  lost_rounds_ += buffered_rounds_;
+  bytes_ -= std::min<std::uint64_t>(bytes_, buffer_.size());
+  buffer_.clear();
+  const int cut = ::ftruncate(file_, static_cast<off_t>(written_end_));
+  return resource_exhausted("journal " + path_.string() + ": " + why +
+                            "; the job goes on, but from here on it cannot be replayed" +
+                            (cut == 0 ? "" : " (the file may end within a record)"));
+}
+
+Status JournalWriter::close() {
+  if (file_ < 0) return ok_status();
+  Status status = flush();
+  (void)::fdatasync(file_);
+  if (::close(file_) != 0 && status.ok()) status = cannot(path_, "cannot be closed", errno);
+  file_ = -1;
+  return status;
+}
+
+}  // namespace cox::runtime

@@ -1,0 +1,71 @@
+// JournalWriter: keeps every input of Decide and what Decide answered, so that `cox replay` can
+// decide again. Fed by the control loop on the coordinator's thread; buffers, and hands the bytes
+// to the system every few rounds, with every plan and at the end. Never throws; a full disk ends
+// the journal, not the job. Reading it back: journal_reader.h. Format: docs/journal.md.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "coordinator/core/config.h"
+#include "coordinator/core/decide.h"
+#include "coordinator/core/job.h"
+#include "coordinator/core/policy.h"
+#include "coordinator/core/status.h"
+#include "coordinator/core/step_signals.h"
+#include "coordinator/wire/control_codec.h"
+
+namespace cox::runtime {
+
+// What a start of the job begins with: every input of Decide that is not a signal.
+struct JournalHead {
+  JobFacts job;
+  Config config;
+  ControlState state;
+  PolicySet policies;
+};
+
+class JournalWriter {
+ public:
+  // Creates the file, or continues an existing journal (a restart of the job): a torn last record
+  // is cut off and a new segment begins. Errors: not_found or resource_exhausted when the file
+  // cannot be made or written, data_loss when it is no journal or a damaged one (it stays as it
+  // is), failed_precondition when another job writes to it. Blocks for reading an existing file.
+  static Result<std::unique_ptr<JournalWriter>> open(const std::filesystem::path& path,
+                                                     const JournalHead& head);
+  ~JournalWriter();  // closes; errors are lost
+  JournalWriter(const JournalWriter&) = delete;
+  JournalWriter& operator=(const JournalWriter&) = delete;
+
+  // One round. resource_exhausted, once, when the disk is full or the round too large: from then on
+  // rounds are counted as lost and the answer is ok.
+  Status append(const StepSignals& signals, const Decision& decision);
+
+  // Hands buffered bytes to the system; they then survive the end of this process.
+  Status flush();
+  // Flushes, and asks the system to write to the device. Further appends are errors.
+  Status close();
+
+  std::uint64_t bytes() const { return bytes_; }  // of this segment, buffered ones included
+  std::uint64_t lost_rounds() const { return lost_rounds_; }
+
+ private:
+  JournalWriter(int file, std::filesystem::path path, std::uint64_t end, wire::ParseLimits limits);
+  Status put(std::string record);
+  Status give_up(const std::string& why);
+
+  int file_ = -1;
+  std::filesystem::path path_;
+  wire::ParseLimits limits_;
+  std::string buffer_;
+  std::uint64_t written_end_ = 0;  // of what the file holds whole
+  std::uint64_t bytes_ = 0;
+  std::uint64_t lost_rounds_ = 0;
+  std::size_t buffered_rounds_ = 0;
+  bool gave_up_ = false;
+};
+
+}  // namespace cox::runtime

@@ -1,0 +1,181 @@
+#include "coordinator/runtime/replay.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "coordinator/core/config.h"
+#include "coordinator/core/decide.h"
+
+namespace cox::runtime {
+namespace {
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string out;
+  for (const std::string& word : words) out += (out.empty() ? "" : ", ") + word;
+  return out.empty() ? "none" : out;
+}
+
+// The set in the order of the journal, which may leave out policies that it did not have.
+Result<PolicySet> recorded_policies(const std::vector<std::string>& names, const PolicySet& known) {
+  PolicySet set;
+  for (const std::string& name : names) {
+    const auto found = std::find_if(known.begin(), known.end(),
+                                    [&](const auto& policy) { return policy->name() == name; });
+    if (found == known.end())
+      return failed_precondition("the journal was made with the policies " + joined(names) +
+                                 ", and '" + name +
+                                 "' is not built into this program; replay it with the program "
+                                 "that registers it");
+    set.push_back(*found);
+  }
+  return set;
+}
+
+// The configuration as it was. Modes of policies without settings of their own are keys only where
+// they were set, so those are announced first.
+Result<Config> recorded_config(const wire::JournalStart& start,
+                               const std::vector<std::string>& flags) {
+  Config config;
+  const std::string lines = "\n" + start.config;
+  for (const std::string& policy : start.policies) {
+    const bool was_set = lines.find("\n" + policy + ".mode = ") != std::string::npos;
+    if (was_set && policy != "guard" && policy != "stragglers")
+      config.policy_modes.emplace(policy, PolicyMode::on);
+  }
+  if (Status s = apply_text(config, start.config, "the journal's configuration"); !s.ok()) return s;
+  const auto applied = apply_flags(config, flags);
+  if (!applied.ok()) return applied.status();
+  if (!applied->rest.empty())
+    return invalid_argument("expected --cox.key=value, found '" + applied->rest.front() + "'");
+  if (Status s = validate(config); !s.ok()) return s;
+  return config;
+}
+
+std::string about(const Reason& reason) {
+  return std::string(to_string(reason.policy)) + " " + std::string(to_string(reason.code)) + " (" +
+         std::string(to_string(reason.outcome)) + "): " + reason.text;
+}
+
+std::string name_of(const Plan& plan) {
+  return "plan " + std::to_string(plan.id.number);
+}
+
+class Replayer {
+ public:
+  Replayer(const PolicySet& known, const ReplayOptions& options)
+      : known_(known), options_(options) {}
+
+  Status begin(wire::JournalStart start);
+  void play(const wire::JournalRound& recorded);
+  ReplayReport finish(std::uint64_t torn_bytes);
+
+ private:
+  void compare(RoundId round, const Decision& recorded, const Decision& now);
+  void compare_plans(const std::optional<Plan>& recorded, const std::optional<Plan>& now,
+                     const Plan& before);
+  void compare_reasons(const std::vector<Reason>& recorded, const std::vector<Reason>& now);
+  void tell(const std::string& line) const;
+  void difference(const std::string& line);
+
+  const PolicySet& known_;
+  const ReplayOptions& options_;
+  PolicySet policies_;
+  JobFacts job_;
+  Config config_;
+  ControlState state_;
+  RoundId round_{};
+  std::size_t found_ = 0;  // differences of this round
+  ReplayReport report_;
+};
+
+Status Replayer::begin(wire::JournalStart start) {
+  auto policies = recorded_policies(start.policies, known_);
+  if (!policies.ok()) return policies.status();
+  auto config = recorded_config(start, options_.flags);
+  if (!config.ok()) return config.status();
+  policies_ = std::move(*policies);
+  config_ = std::move(*config);
+  job_ = std::move(start.job);
+  state_ = std::move(start.state);
+  ++report_.segments;
+  tell("job '" + job_.name + "', start " + std::to_string(job_.incarnation) + ": " +
+       std::to_string(job_.world_size) + " ranks, " + std::to_string(job_.blocks.size()) +
+       " blocks, policies " + joined(start.policies));
+  return ok_status();
+}
+
+void Replayer::play(const wire::JournalRound& recorded) {
+  Decided decided = decide(job_, config_, policies_, state_, recorded.signals);
+  round_ = recorded.signals.round;
+  found_ = 0;
+  compare_plans(recorded.decision.plan, decided.decision.plan, state_.plan);
+  compare_reasons(recorded.decision.reasons, decided.decision.reasons);
+  state_ = std::move(decided.state);
+  ++report_.rounds;
+  report_.reasons += recorded.decision.reasons.size();
+  if (recorded.decision.plan) ++report_.plans;
+  if (found_ > 0) ++report_.different_rounds;
+}
+
+void Replayer::compare_plans(const std::optional<Plan>& recorded, const std::optional<Plan>& now,
+                             const Plan& before) {
+  if (now) {
+    tell("round " + std::to_string(round_.value()) + ": " + name_of(*now));
+    for (const std::string& line : diff(before, *now)) tell("  " + line);
+  }
+  if (recorded == now) return;
+  if (!recorded) return difference("the journal has no plan, now " + name_of(*now) + " goes out");
+  if (!now) return difference("the journal has " + name_of(*recorded) + ", now none goes out");
+  std::vector<std::string> lines = diff(*recorded, *now);
+  if (lines.empty())
+    lines.push_back("id or earliest round, expected " + name_of(*recorded) + " from round " +
+                    std::to_string(recorded->earliest_round.value()) + ", found " + name_of(*now) +
+                    " from round " + std::to_string(now->earliest_round.value()));
+  for (const std::string& line : lines) difference(name_of(*now) + ": " + line);
+}
+
+void Replayer::compare_reasons(const std::vector<Reason>& recorded,
+                               const std::vector<Reason>& now) {
+  for (const Reason& reason : now)
+    tell("round " + std::to_string(round_.value()) + ": " + about(reason));
+  const std::size_t count = std::max(recorded.size(), now.size());
+  for (std::size_t i = 0; i < count; ++i) {
+    if (i < recorded.size() && i < now.size() && recorded[i] == now[i]) continue;
+    if (i < recorded.size()) difference("the journal says " + about(recorded[i]));
+    if (i < now.size()) difference("now it says " + about(now[i]));
+  }
+}
+
+ReplayReport Replayer::finish(std::uint64_t torn_bytes) {
+  report_.torn_bytes = torn_bytes;
+  return std::move(report_);
+}
+
+void Replayer::tell(const std::string& line) const {
+  if (options_.tell) options_.tell(line);
+}
+
+void Replayer::difference(const std::string& line) {
+  ++found_;
+  if (report_.differences.size() < options_.max_differences)
+    report_.differences.push_back("round " + std::to_string(round_.value()) + ": " + line);
+}
+
+}  // namespace
+
+Result<ReplayReport> replay(JournalReader& journal, const PolicySet& policies,
+                            const ReplayOptions& options) {
+  Replayer replayer(policies, options);
+  for (;;) {
+    auto entry = journal.next();
+    if (!entry.ok()) return entry.status();
+    if (const auto* end = std::get_if<JournalEnd>(&*entry)) return replayer.finish(end->torn_bytes);
+    if (auto* start = std::get_if<wire::JournalStart>(&*entry)) {
+      if (Status status = replayer.begin(std::move(*start)); !status.ok()) return status;
+    } else {
+      replayer.play(std::get<wire::JournalRound>(*entry));
+    }
+  }
+}
+
+}  // namespace cox::runtime
