@@ -10,6 +10,7 @@ namespace {
 
 using Kind = MetricKind;
 using Labels = std::vector<LabelInfo>;
+using Names = std::vector<std::string>;
 
 template <class Names>
 LabelInfo label(std::string name, const Names& values) {
@@ -19,7 +20,7 @@ LabelInfo label(std::string name, const Names& values) {
 }
 
 LabelInfo stat_label() {
-  return label("stat", std::vector<std::string>{"min", "median", "p95", "max"});
+  return label("stat", Names{"min", "median", "p95", "max"});
 }
 
 LabelInfo slot_label() {
@@ -43,311 +44,128 @@ LabelInfo outcome_label() {
   return info;
 }
 
+// Collects the metrics of one heading.
+class Group {
+ public:
+  Group(std::vector<MetricInfo>& all, std::string heading)
+      : all_(all), heading_(std::move(heading)) {}
+
+  void counter(const char* name, const char* help, Labels labels = {}, const char* unit = "") {
+    all_.push_back({heading_, name, Kind::counter, unit, help, std::move(labels), {}});
+  }
+  void gauge(const char* name, const char* unit, const std::string& help, Labels labels = {}) {
+    all_.push_back({heading_, name, Kind::gauge, unit, help, std::move(labels), {}});
+  }
+  void histogram(const char* name, const char* help, const std::vector<double>& buckets) {
+    all_.push_back({heading_, name, Kind::histogram, "seconds", help, {}, buckets});
+  }
+
+ private:
+  std::vector<MetricInfo>& all_;
+  std::string heading_;
+};
+
+LabelInfo open_label(std::string name) {
+  return {std::move(name), {}, LabelInfo::Set::open};
+}
+
 void add_progress(std::vector<MetricInfo>& all) {
-  const std::string g = "Progress";
-  const LabelInfo source = label("source", std::vector<std::string>{"loss", "gradient"});
-  all.insert(
-      all.end(),
-      {{g,
-        "coxswain_rounds_total",
-        Kind::counter,
-        "",
-        "Rounds that the coordinator has closed",
-        {},
-        {}},
-       {g,
-        "coxswain_step",
-        Kind::gauge,
-        "",
-        "Optimizer step of the newest round; goes back after a rollback",
-        {},
-        {}},
-       {g,
-        "coxswain_step_duration_seconds",
-        Kind::histogram,
-        "seconds",
-        "Wall time of a step, median over the ranks",
-        {},
-        step_buckets()},
-       {g, "coxswain_samples_total", Kind::counter, "", "Samples trained on by all ranks", {}, {}},
-       {g,
-        "coxswain_tokens_total",
-        Kind::counter,
-        "",
-        "Tokens trained on by all ranks; 0 where the trainer reports none",
-        {},
-        {}},
-       {g,
-        "coxswain_last_round_timestamp_seconds",
-        Kind::gauge,
-        "seconds",
-        "Unix time of the newest round",
-        {},
-        {}},
-       {g,
-        "coxswain_start_timestamp_seconds",
-        Kind::gauge,
-        "seconds",
-        "Unix time at which this incarnation of the job started",
-        {},
-        {}},
-       {g,
-        "coxswain_loss",
-        Kind::gauge,
-        "",
-        "Weighted mean loss of the newest round; NaN when no rank had a finite one",
-        {},
-        {}},
-       {g,
-        "coxswain_gradient_norm",
-        Kind::gauge,
-        "",
-        "Largest gradient norm reported in the newest round; NaN when none was measured",
-        {},
-        {}},
-       {g,
-        "coxswain_nonfinite_rounds_total",
-        Kind::counter,
-        "",
-        "Rounds in which a rank reported a loss or gradient that is not finite",
-        {source},
-        {}},
-       {g,
-        "coxswain_skipped_rounds_total",
-        Kind::counter,
-        "",
-        "Rounds whose optimizer step was skipped",
-        {},
-        {}},
-       {g,
-        "coxswain_rollbacks_total",
-        Kind::counter,
-        "",
-        "Rounds in which ranks went back to a snapshot",
-        {},
-        {}},
-       {g,
-        "coxswain_nonfinite_observations_total",
-        Kind::counter,
-        "",
-        "Values kept out of counters and histograms because they were not finite",
-        {},
-        {}}});
+  Group g(all, "Progress");
+  g.counter("coxswain_rounds_total", "Rounds that the coordinator has closed");
+  g.gauge("coxswain_step", "", "Optimizer step of the newest round; goes back after a rollback");
+  g.histogram("coxswain_step_duration_seconds", "Wall time of a step, median over the ranks",
+              step_buckets());
+  g.counter("coxswain_samples_total", "Samples trained on by all ranks");
+  g.counter("coxswain_tokens_total",
+            "Tokens trained on by all ranks; 0 where the trainer reports none");
+  g.gauge("coxswain_last_round_timestamp_seconds", "seconds", "Unix time of the newest round");
+  g.gauge("coxswain_start_timestamp_seconds", "seconds",
+          "Unix time at which this incarnation of the job started");
+  g.gauge("coxswain_loss", "",
+          "Weighted mean loss of the newest round; NaN when no rank had a finite one");
+  g.gauge("coxswain_gradient_norm", "",
+          "Largest gradient norm reported in the newest round; NaN when none was measured");
+  g.counter("coxswain_nonfinite_rounds_total",
+            "Rounds in which a rank reported a loss or gradient that is not finite",
+            {label("source", Names{"loss", "gradient"})});
+  g.counter("coxswain_skipped_rounds_total", "Rounds whose optimizer step was skipped");
+  g.counter("coxswain_rollbacks_total", "Rounds in which ranks went back to a snapshot");
+  g.counter("coxswain_nonfinite_observations_total",
+            "Values kept out of counters and histograms because they were not finite");
 }
 
 void add_ranks(std::vector<MetricInfo>& all) {
-  const std::string g = "Ranks";
+  Group g(all, "Ranks");
   const std::string over = "; stat is taken over the ranks before export, so do not sum over it";
-  const LabelInfo state =
-      label("state", std::vector<std::string>{"training", "finished", "watching", "missing"});
-  const LabelInfo phase = label("phase", kPhaseNames);
-  all.insert(
-      all.end(),
-      {{g, "coxswain_world_size", Kind::gauge, "", "Ranks of the job", {}, {}},
-       {g,
-        "coxswain_ranks",
-        Kind::gauge,
-        "",
-        "Ranks by what they did in the newest round",
-        {state},
-        {}},
-       {g,
-        "coxswain_rank_step_duration_seconds",
-        Kind::gauge,
-        "seconds",
-        "Wall time of a step by rank" + over,
-        {stat_label()},
-        {}},
-       {g,
-        "coxswain_rank_work_duration_seconds",
-        Kind::gauge,
-        "seconds",
-        "Own work in a step by rank, without waiting for others" + over,
-        {stat_label()},
-        {}},
-       {g,
-        "coxswain_phase_duration_seconds",
-        Kind::gauge,
-        "seconds",
-        "Time in a phase of a step by rank" + over,
-        {phase, stat_label()},
-        {}},
-       {g,
-        "coxswain_rank_step_skew_ratio",
-        Kind::gauge,
-        "ratio",
-        "Own work of the slowest rank divided by the median; 1 is even",
-        {},
-        {}},
-       {g,
-        "coxswain_worst_rank",
-        Kind::gauge,
-        "",
-        "The ranks with most own work, slowest in slot 0; the value is the rank, -1 an empty slot",
-        {slot_label()},
-        {}},
-       {g,
-        "coxswain_worst_rank_slowdown_ratio",
-        Kind::gauge,
-        "ratio",
-        "Own work of the rank in that slot divided by the median; 0 in an empty slot",
-        {slot_label()},
-        {}},
-       {g,
-        "coxswain_rank_memory_used_ratio",
-        Kind::gauge,
-        "ratio",
-        "Memory in use divided by its limit by rank; 0 where no limit is known" + over,
-        {stat_label()},
-        {}},
-       {g,
-        "coxswain_rank_memory_peak_bytes",
-        Kind::gauge,
-        "bytes",
-        "Largest memory high water of a rank in the newest round",
-        {},
-        {}}});
+  g.gauge("coxswain_world_size", "", "Ranks of the job");
+  g.gauge("coxswain_ranks", "", "Ranks by what they did in the newest round",
+          {label("state", Names{"training", "finished", "watching", "missing"})});
+  g.gauge("coxswain_rank_step_duration_seconds", "seconds", "Wall time of a step by rank" + over,
+          {stat_label()});
+  g.gauge("coxswain_rank_work_duration_seconds", "seconds",
+          "Own work in a step by rank, without waiting for others" + over, {stat_label()});
+  g.gauge("coxswain_phase_duration_seconds", "seconds", "Time in a phase of a step by rank" + over,
+          {label("phase", kPhaseNames), stat_label()});
+  g.gauge("coxswain_rank_step_skew_ratio", "ratio",
+          "Own work of the slowest rank divided by the median; 1 is even");
+  g.gauge(
+      "coxswain_worst_rank", "",
+      "The ranks with most own work, slowest in slot 0; the value is the rank, -1 an empty slot",
+      {slot_label()});
+  g.gauge("coxswain_worst_rank_slowdown_ratio", "ratio",
+          "Own work of the rank in that slot divided by the median; 0 in an empty slot",
+          {slot_label()});
+  g.gauge("coxswain_rank_memory_used_ratio", "ratio",
+          "Memory in use divided by its limit by rank; 0 where no limit is known" + over,
+          {stat_label()});
+  g.gauge("coxswain_rank_memory_peak_bytes", "bytes",
+          "Largest memory high water of a rank in the newest round");
 }
 
 void add_decisions(std::vector<MetricInfo>& all) {
-  const std::string g = "Decisions";
-  LabelInfo code{"code", {}, LabelInfo::Set::open};
-  all.insert(
-      all.end(),
-      {{g, "coxswain_plans_total", Kind::counter, "", "Plans published", {}, {}},
-       {g, "coxswain_plan_id", Kind::gauge, "", "Number of the newest published plan", {}, {}},
-       {g,
-        "coxswain_plan_applied_id",
-        Kind::gauge,
-        "",
-        "Number of the newest plan that ranks apply",
-        {},
-        {}},
-       {g,
-        "coxswain_plan_activation_lag_rounds",
-        Kind::gauge,
-        "rounds",
-        "Rounds from the publication of the newest active plan to its activation",
-        {},
-        {}},
-       {g,
-        "coxswain_last_plan_timestamp_seconds",
-        Kind::gauge,
-        "seconds",
-        "Unix time of the newest publication; 0 before the first",
-        {},
-        {}},
-       {g,
-        "coxswain_decisions_total",
-        Kind::counter,
-        "",
-        "Reasons given, by policy and outcome; policy none is Decide itself",
-        {policy_label(), outcome_label()},
-        {}},
-       {g,
-        "coxswain_reasons_total",
-        Kind::counter,
-        "",
-        "Reasons given, by code; a code appears with its first reason",
-        {code},
-        {}},
-       {g,
-        "coxswain_decision_duration_seconds",
-        Kind::histogram,
-        "seconds",
-        "Time to decide on one round",
-        {},
-        control_buckets()},
-       {g,
-        "coxswain_incarnation",
-        Kind::gauge,
-        "",
-        "Starts of the job, counting this one",
-        {},
-        {}}});
+  Group g(all, "Decisions");
+  g.counter("coxswain_plans_total", "Plans published");
+  g.gauge("coxswain_plan_id", "", "Number of the newest published plan");
+  g.gauge("coxswain_plan_applied_id", "", "Number of the newest plan that ranks apply");
+  g.gauge("coxswain_plan_activation_lag_rounds", "rounds",
+          "Rounds from the publication of the newest active plan to its activation");
+  g.gauge("coxswain_last_plan_timestamp_seconds", "seconds",
+          "Unix time of the newest publication; 0 before the first");
+  g.counter("coxswain_decisions_total",
+            "Reasons given, by policy and outcome; policy none is Decide itself",
+            {policy_label(), outcome_label()});
+  g.counter("coxswain_reasons_total",
+            "Reasons given, by code; a code appears with its first reason", {open_label("code")});
+  g.histogram("coxswain_decision_duration_seconds", "Time to decide on one round",
+              control_buckets());
+  g.gauge("coxswain_incarnation", "", "Starts of the job, counting this one");
 }
 
 void add_knobs(std::vector<MetricInfo>& all) {
-  const std::string g = "Knobs in the newest plan";
-  all.insert(all.end(), {{g,
-                          "coxswain_plan_precision_blocks",
-                          Kind::gauge,
-                          "",
-                          "Blocks that compute in a precision",
-                          {label("precision", kPrecisionNames)},
-                          {}},
-                         {g,
-                          "coxswain_plan_action_blocks",
-                          Kind::gauge,
-                          "",
-                          "Blocks under a memory action, averaged over the ranks",
-                          {label("action", kMemoryActionNames)},
-                          {}},
-                         {g,
-                          "coxswain_plan_cadence_steps",
-                          Kind::gauge,
-                          "steps",
-                          "Local steps between two averagings",
-                          {},
-                          {}},
-                         {g,
-                          "coxswain_plan_hold_rounds",
-                          Kind::gauge,
-                          "rounds",
-                          "Rounds for which all knobs still rest after trouble",
-                          {},
-                          {}}});
+  Group g(all, "Knobs in the newest plan");
+  g.gauge("coxswain_plan_precision_blocks", "", "Blocks that compute in a precision",
+          {label("precision", kPrecisionNames)});
+  g.gauge("coxswain_plan_action_blocks", "",
+          "Blocks under a memory action, averaged over the ranks",
+          {label("action", kMemoryActionNames)});
+  g.gauge("coxswain_plan_cadence_steps", "steps", "Local steps between two averagings");
+  g.gauge("coxswain_plan_hold_rounds", "rounds",
+          "Rounds for which all knobs still rest after trouble");
 }
 
 void add_control(std::vector<MetricInfo>& all) {
-  const std::string g = "Control plane";
-  const LabelInfo fault =
-      label("fault", std::vector<std::string>{"missing", "duplicate", "stale", "damaged"});
-  const LabelInfo direction = label("direction", std::vector<std::string>{"up", "down"});
-  const LabelInfo version{"version", {}, LabelInfo::Set::open};
-  const LabelInfo revision{"revision", {}, LabelInfo::Set::open};
-  all.insert(all.end(), {{g,
-                          "coxswain_report_faults_total",
-                          Kind::counter,
-                          "",
-                          "Reports of ranks that did not count, by what was wrong with them",
-                          {fault},
-                          {}},
-                         {g,
-                          "coxswain_full_plans_resent_total",
-                          Kind::counter,
-                          "",
-                          "Whole plans sent again because a rank had lost track",
-                          {},
-                          {}},
-                         {g,
-                          "coxswain_wire_bytes_total",
-                          Kind::counter,
-                          "bytes",
-                          "Control bytes; up are reports of ranks, down are masks",
-                          {direction},
-                          {}},
-                         {g,
-                          "coxswain_journal_bytes_total",
-                          Kind::counter,
-                          "bytes",
-                          "Bytes written to the journal",
-                          {},
-                          {}},
-                         {g,
-                          "coxswain_journal_errors_total",
-                          Kind::counter,
-                          "",
-                          "Journal records that could not be written",
-                          {},
-                          {}},
-                         {g,
-                          "coxswain_build_info",
-                          Kind::gauge,
-                          "",
-                          "Always 1; carries the version",
-                          {version, revision},
-                          {}}});
+  Group g(all, "Control plane");
+  g.counter("coxswain_report_faults_total",
+            "Reports of ranks that did not count, by what was wrong with them",
+            {label("fault", Names{"missing", "duplicate", "stale", "damaged"})});
+  g.counter("coxswain_full_plans_resent_total",
+            "Whole plans sent again because a rank had lost track");
+  g.counter("coxswain_wire_bytes_total", "Control bytes; up are reports of ranks, down are masks",
+            {label("direction", Names{"up", "down"})}, "bytes");
+  g.counter("coxswain_journal_bytes_total", "Bytes written to the journal", {}, "bytes");
+  g.counter("coxswain_journal_errors_total", "Journal records that could not be written");
+  g.gauge("coxswain_build_info", "", "Always 1; carries the version",
+          {open_label("version"), open_label("revision")});
 }
 
 std::vector<MetricInfo> build() {

@@ -56,8 +56,9 @@ p{margin:0}
 .bar i:last-child{border-right:0}
 .ph0{background:var(--p0)}.ph1{background:var(--p1)}.ph2{background:var(--p2)}.ph3{background:var(--p3)}
 .ph4{background:var(--p4)}.ph5{background:var(--p5)}.ph6{background:var(--p6)}.ph7{background:var(--p7)}
-.legend{display:grid;grid-template-columns:repeat(auto-fill,minmax(138px,1fr));gap:6px 20px;margin:0;padding:0;list-style:none}
-.legend li{display:grid;grid-template-columns:10px 1fr auto;column-gap:7px;align-items:baseline;align-content:start}
+.legend{display:grid;grid-template-columns:repeat(auto-fill,minmax(138px,1fr));gap:6px 18px;margin:0;padding:0;list-style:none}
+.legend li{display:grid;grid-template-columns:10px 1fr auto;column-gap:6px;align-items:baseline;align-content:start}
+.legend span+span+span{white-space:nowrap}
 .legend .key{width:10px;height:10px;border-radius:2px;align-self:center}
 .legend small{grid-column:2/4;color:var(--soft);font-size:12px}
 .scroll{overflow-x:auto;margin:8px -16px 0;padding:0 16px}
@@ -93,7 +94,7 @@ tr.slow td:first-child,tr.gone td:first-child{font-weight:650}
 .facts{display:grid;grid-template-columns:repeat(auto-fit,minmax(138px,1fr));gap:9px 20px;margin:9px 0 0}
 .facts dt{font-size:12px;color:var(--soft)}
 .facts dd{margin:0}
-.links{display:grid;grid-template-columns:max-content 1fr;gap:6px 20px;margin:0}
+.links{display:grid;grid-template-columns:max-content 1fr;gap:6px 18px;margin:0}
 .links dd{margin:0;color:var(--soft)}
 footer{color:var(--soft);font-size:13px;display:flex;flex-wrap:wrap;gap:4px 16px;padding:2px 2px 0}
 @media (max-width:900px){.pair{grid-template-columns:minmax(0,1fr)}.tiles{grid-template-columns:repeat(2,minmax(0,1fr))}}

@@ -1,6 +1,7 @@
 #include "metrics/status_page.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "metrics/format.h"
 #include "metrics/health.h"
@@ -42,6 +43,20 @@ std::string note(std::string_view css_class, std::string_view text) {
          "</p>";
 }
 
+// "Round 180, step 180, closed 0 s ago. 4 of 4 ranks reporting. Plan 2. "
+std::string progress(const Served& served) {
+  const Snapshot& s = *served.snapshot;
+  const double ago = std::max(0.0, served.now.seconds - s.last_round_time.seconds);
+  std::string out = "Round " + grouped(s.summary.round.value()) + ", step " +
+                    grouped(s.summary.step.value()) + ", closed " + duration_text(ago) + " ago. ";
+  const RankCounts counts = rank_counts(s);
+  const auto world = static_cast<std::uint64_t>(s.job->world_size);
+  const auto missing = static_cast<std::uint64_t>(counts.missing);
+  out += grouped(world - missing) + " of " + grouped(world) + " ranks reporting";
+  if (missing > 0) out += ", <strong>" + grouped(missing) + " missing</strong>";
+  return out + ". Plan " + grouped(s.plan->id.number) + ". ";
+}
+
 }  // namespace
 
 std::string page_header(const Served& served) {
@@ -49,11 +64,7 @@ std::string page_header(const Served& served) {
   std::string out = "<header class=\"top\"><div class=\"line\">" + std::string(page_mark()) +
                     "<h1>" + escape(s.job->name) + "</h1>" + state_tag(served) +
                     "</div><p class=\"meta\">";
-  if (s.state != JobState::waiting) {
-    out += "Round " + grouped(s.summary.round.value()) + ", step " +
-           grouped(s.summary.step.value()) + ", closed " +
-           duration_text(std::max(0.0, served.now.seconds - s.last_round_time.seconds)) + " ago. ";
-  }
+  if (s.state != JobState::waiting) out += progress(served);
   out += "Running for " + duration_text(std::max(0.0, served.now.seconds - s.started.seconds));
   if (s.job->incarnation > 1) out += ", start " + std::to_string(s.job->incarnation);
   return out + ". " + utc_text(served.now) + "</p></header>";
@@ -64,13 +75,14 @@ std::string page_notes(const Served& served) {
   std::string out;
   const Health live = liveness(s, served.now);
   if (!live.good()) out += note("bad", live.reason);
-  if (s.state == JobState::training && !readiness(s).good()) out += note("", readiness(s).reason);
+  if (s.state != JobState::finished && !readiness(s).good()) out += note("", readiness(s).reason);
   if (s.state != JobState::waiting && s.summary.nonfinite_ranks > 0) {
-    out += note(
-        "bad",
-        std::to_string(s.summary.nonfinite_ranks) +
-            " of the ranks had a loss or gradient that is not finite in this round, first rank " +
-            std::to_string(s.summary.first_nonfinite_rank.value()));
+    const std::string first = std::to_string(s.summary.first_nonfinite_rank.value());
+    const std::string who = s.summary.nonfinite_ranks == 1
+                                ? "Rank " + first
+                                : std::to_string(s.summary.nonfinite_ranks) +
+                                      " ranks (the first is rank " + first + ")";
+    out += note("bad", who + " had a loss or gradient that is not finite in this round");
   }
   if (s.totals.control.journal_errors > 0)
     out += note("",
@@ -97,7 +109,9 @@ std::string page_control(const Snapshot& s) {
   out += fact("Journal", bytes_text(c.journal_bytes));
   out += fact("Skipped steps, roll-backs",
               grouped(s.totals.skipped_rounds) + ", " + grouped(s.totals.rollbacks));
-  out += fact("Gradient norm", significant(s.summary.gradient_norm, 4));
+  out += fact("Gradient norm", std::isnan(s.summary.gradient_norm)
+                                   ? "not measured"
+                                   : significant(s.summary.gradient_norm, 4));
   return out + "</dl></section>";
 }
 
@@ -109,7 +123,9 @@ std::string status_page(const Served& served) {
     body += page_phases(s.summary);
     body += "<div class=\"pair\">" + page_ranks(s) + page_plan(s) + "</div>";
   }
-  body += page_decisions(s) + page_control(s) + footer(served) + "</main>";
+  body += page_decisions(s);
+  if (s.state != JobState::waiting) body += page_control(s);
+  body += footer(served) + "</main>";
   const int refresh = s.state == JobState::finished ? 6 * kRefreshSeconds : kRefreshSeconds;
   return html_document(s.job->name + " · Coxswain", refresh, body);
 }

@@ -87,7 +87,7 @@ RankSignal SimulatedJob::signal_of(std::int32_t rank) {
   signal.rounds = 1;
   signal.samples = 8;
   signal.tokens = 8 * 256;
-  signal.memory_used_bytes = (5ull << 30) + (static_cast<std::uint64_t>(rank) << 24);
+  signal.memory_used_bytes = (5ull << 30) + (static_cast<std::uint64_t>(rank % 16) << 24);
   signal.memory_peak_bytes = signal.memory_used_bytes + (1ull << 30);
   signal.memory_limit_bytes = 8ull << 30;
   seal(signal);

@@ -1,0 +1,153 @@
+#include "metrics/run_files.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+namespace cox::metrics {
+namespace {
+
+namespace fs = std::filesystem;
+
+Status file_error(std::string_view what, const fs::path& file, int error) {
+  const bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;
+  std::string message = "run directory: cannot " + std::string(what) + " " + file.string() + ": " +
+                        std::strerror(error);
+  if (error == EACCES || error == EPERM || error == EROFS)
+    return failed_precondition(
+        message + "; choose a directory that you may write to (COX_RUN_DIRECTORY=...)");
+  return full ? resource_exhausted(std::move(message)) : unavailable(std::move(message));
+}
+
+Result<std::string> read_all(const fs::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  if (!in) return file_error("read", file, errno);
+  std::ostringstream text;
+  text << in.rdbuf();
+  return std::move(text).str();
+}
+
+// The text after `"key":` in JSON that we wrote ourselves; empty when it is not there.
+std::string_view after_key(std::string_view json, std::string_view key) {
+  const std::string quoted = '"' + std::string(key) + "\":";
+  const auto at = json.find(quoted);
+  return at == std::string_view::npos ? std::string_view() : json.substr(at + quoted.size());
+}
+
+double number_of(std::string_view json, std::string_view key) {
+  const std::string_view text = after_key(json, key);
+  double value = 0;
+  std::from_chars(text.data(), text.data() + text.size(), value);
+  return value;
+}
+
+std::string text_of(std::string_view json, std::string_view key) {
+  std::string_view text = after_key(json, key);
+  if (text.empty() || text.front() != '"') return {};
+  text.remove_prefix(1);
+  std::size_t end = 0;
+  while (end < text.size() && text[end] != '"') end += text[end] == '\\' ? 2 : 1;
+  return std::string(text.substr(0, end));
+}
+
+std::uint64_t count_lines(std::string_view text) {
+  std::uint64_t lines = 0;
+  for (const char c : text) lines += c == '\n' ? 1 : 0;
+  return lines;
+}
+
+// Bytes of `text` to keep: whole lines only, without the newest ones from `resume_step` on.
+std::size_t kept_bytes(std::string_view text, std::optional<StepId> resume_step) {
+  std::size_t keep = text.rfind('\n') + 1;  // npos + 1 = 0
+  while (resume_step && keep > 0) {
+    const auto before = keep >= 2 ? text.rfind('\n', keep - 2) : std::string_view::npos;
+    const std::size_t start = before == std::string_view::npos ? 0 : before + 1;
+    const double step = number_of(text.substr(start, keep - start), "step");
+    if (step < static_cast<double>(resume_step->value())) break;
+    keep = start;
+  }
+  return keep;
+}
+
+Status write_all(int descriptor, std::string_view text, const fs::path& file) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(descriptor, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return file_error("write", file, errno);
+    text.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return ok_status();
+}
+
+}  // namespace
+
+Result<std::optional<ExistingRun>> look_at_run(const fs::path& folder) {
+  std::error_code error;
+  const bool has_run = fs::exists(folder / "run.json", error);
+  const bool has_steps = fs::exists(folder / "steps.jsonl", error);
+  if (!has_run && !has_steps) return std::optional<ExistingRun>();
+  ExistingRun run;
+  if (has_run) {
+    const auto json = read_all(folder / "run.json");
+    if (!json.ok()) return json.status();
+    run.name = text_of(*json, "name");
+    run.started = number_of(*json, "started");
+    run.wall_time = number_of(*json, "wall_time");
+  }
+  if (has_steps) {
+    const auto text = read_all(folder / "steps.jsonl");
+    if (!text.ok()) return text.status();
+    run.steps = count_lines(*text);
+  }
+  return std::optional<ExistingRun>(run);
+}
+
+Result<std::uint64_t> trim_steps(const fs::path& steps_file, std::optional<StepId> resume_step) {
+  std::error_code error;
+  if (!fs::exists(steps_file, error)) return std::uint64_t{0};
+  const auto text = read_all(steps_file);
+  if (!text.ok()) return text.status();
+  const std::size_t keep = kept_bytes(*text, resume_step);
+  if (keep != text->size()) fs::resize_file(steps_file, keep, error);
+  if (error) return file_error("cut", steps_file, error.value());
+  return count_lines(std::string_view(*text).substr(0, keep));
+}
+
+Status replace_file(const fs::path& file, std::string_view text) {
+  const fs::path fresh = file.string() + ".new";
+  const int descriptor = ::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (descriptor < 0) return file_error("create", fresh, errno);
+  Status status = write_all(descriptor, text, fresh);
+  if (::close(descriptor) != 0 && status.ok()) status = file_error("close", fresh, errno);
+  if (status.ok() && ::rename(fresh.c_str(), file.c_str()) != 0)
+    status = file_error("rename", fresh, errno);
+  if (!status.ok()) ::unlink(fresh.c_str());
+  return status;
+}
+
+Result<AppendFile> AppendFile::open(const fs::path& file) {
+  const int descriptor = ::open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (descriptor < 0) return file_error("open", file, errno);
+  return AppendFile(descriptor);
+}
+
+AppendFile::~AppendFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+Status AppendFile::append(std::string_view text) {
+  struct stat before {};
+  const bool known = ::fstat(descriptor_, &before) == 0 && S_ISREG(before.st_mode);
+  const Status status = write_all(descriptor_, text, "steps.jsonl");
+  if (!status.ok() && known && ::ftruncate(descriptor_, before.st_size) != 0)
+    return status.with_context("and a torn line is left behind");
+  return status;
+}
+
+}  // namespace cox::metrics

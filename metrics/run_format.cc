@@ -1,0 +1,116 @@
+#include "metrics/run_format.h"
+
+#include <cmath>
+
+#include "coordinator/core/job.h"
+#include "metrics/json_writer.h"
+
+namespace cox::metrics {
+namespace {
+
+// Indexed by Phase; the host phase has its own field, so that no tool books it as step time.
+constexpr std::array<std::string_view, kPhases> kPhaseKeys = {
+    "data", "forward", "backward", "compute", "comm", "optimizer", "other", ""};
+
+std::string bare_number(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
+  return json_number(value);
+}
+
+void put_number(JsonWriter& json, std::string_view name, double value) {
+  if (value != kNotMeasured) json.key(name).raw(bare_number(value));
+}
+
+void put_phases(JsonWriter& json, const StepRow& row) {
+  json.key("phases").begin_object();
+  for (std::size_t p = 0; p < kPhases; ++p) {
+    if (!kPhaseKeys[p].empty() && row.phase_seconds[p] != 0)
+      json.key(kPhaseKeys[p]).raw(bare_number(static_cast<double>(row.phase_seconds[p])));
+  }
+  json.end_object();
+}
+
+void put_scalars(JsonWriter& json, const StepRow& row) {
+  json.key("scalars").begin_object();
+  put_number(json, "loss", row.loss);
+  put_number(json, "grad_norm", row.gradient_norm);
+  put_number(json, "lr", row.learning_rate);
+  for (const NamedScalar& scalar : row.scalars) {
+    const std::string_view name(scalar.name.data());
+    if (!name.empty()) put_number(json, name, scalar.value);
+  }
+  json.end_object();
+}
+
+void put_memory(JsonWriter& json, const StepRow& row) {
+  if (row.memory_alloc_bytes == 0 && row.memory_peak_alloc_bytes == 0) return;
+  json.key("memory").begin_object();
+  json.field("alloc", row.memory_alloc_bytes).field("reserved", row.memory_reserved_bytes);
+  json.field("peak_alloc", row.memory_peak_alloc_bytes);
+  json.field("peak_reserved", row.memory_peak_reserved_bytes).end_object();
+}
+
+void put_control(JsonWriter& json, const StepRow& row) {
+  json.field("round", row.round.value()).field("plan", row.plan);
+  json.key("precision").begin_object();
+  for (std::size_t k = 0; k < row.precision_blocks.size(); ++k) {
+    if (row.precision_blocks[k] > 0) json.field(kPrecisionNames[k], row.precision_blocks[k]);
+  }
+  json.end_object().field("recomputed_blocks", row.recomputed_blocks);
+  if (row.headroom_bytes >= 0) json.field("headroom", row.headroom_bytes);
+  json.field("overflow", row.overflow);
+  put_number(json, "loss_scale", row.loss_scale);
+  const float host = row.phase_seconds[static_cast<std::size_t>(Phase::host)];
+  if (host != 0) json.key("host").raw(bare_number(static_cast<double>(host)));
+}
+
+void put_fields(JsonWriter& json, const std::vector<NamedField>& fields) {
+  for (const NamedField& field : fields) {
+    json.key(field.name);
+    std::visit(
+        [&json](const auto& value) {
+          using Value = std::decay_t<decltype(value)>;
+          if constexpr (std::is_same_v<Value, std::string>)
+            json.value(std::string_view(value));
+          else
+            json.value(value);
+        },
+        field.value);
+  }
+}
+
+}  // namespace
+
+std::string step_line(const StepRow& row) {
+  JsonWriter json;
+  json.begin_object().field("step", row.step.value()).field("timestamp", row.timestamp);
+  put_phases(json, row);
+  put_scalars(json, row);
+  put_memory(json, row);
+  put_control(json, row);
+  json.end_object();
+  return json.take() + "\n";
+}
+
+std::string run_json(const RunInfo& info, const RunProgress& progress) {
+  JsonWriter json;
+  json.begin_object().field("name", std::string_view(info.name)).key("config").begin_object();
+  put_fields(json, info.config);
+  json.end_object().field("rank", info.rank.value()).field("world_size", info.world_size);
+  json.key("environment").begin_object();
+  put_fields(json, info.environment);
+  if (!info.variables.empty()) {
+    json.key("env").begin_object();
+    put_fields(json, info.variables);
+    json.end_object();
+  }
+  json.end_object().field("started", info.started).field("wall_time", progress.wall_time);
+  json.field("n_steps", progress.n_steps).field("dropped_rows", progress.dropped_rows);
+  if (info.flops_per_step) json.field("flops_per_step", *info.flops_per_step);
+  if (info.peak_flops) json.field("peak_flops", *info.peak_flops);
+  json.end_object();
+  return json.take() + "\n";
+}
+
+}  // namespace cox::metrics

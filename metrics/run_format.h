@@ -1,0 +1,47 @@
+// The text of a run directory, as docs/run-directory.md describes it: one JSON object a step, one
+// for the run. Readable by tools for this layout; our own fields stand beside theirs. Pure.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "coordinator/core/units.h"
+#include "metrics/step_row.h"
+
+namespace cox::metrics {
+
+using FieldValue = std::variant<std::string, double, std::int64_t, bool>;
+struct NamedField {
+  std::string name;
+  FieldValue value;
+};
+
+// Who runs what, where. Keys of `environment` that tools know: platform, machine, cpu_count, torch,
+// cuda, gpu, gpu_count. No tokens, no paths.
+struct RunInfo {
+  std::string name;
+  RankId rank{};
+  std::int32_t world_size = 1;
+  double started = 0;  // Unix time
+  std::vector<NamedField> config;
+  std::vector<NamedField> environment;
+  std::vector<NamedField> variables;  // environment.env
+  std::optional<double> flops_per_step;
+  std::optional<double> peak_flops;
+};
+
+struct RunProgress {
+  double wall_time = 0;  // seconds of running, all starts together
+  std::uint64_t n_steps = 0;
+  std::uint64_t dropped_rows = 0;  // the ring was full, or the disk
+};
+
+std::string run_json(const RunInfo& info, const RunProgress& progress);
+
+// One line with its newline. Non-finite numbers are the bare words NaN, Infinity and -Infinity.
+std::string step_line(const StepRow& row);
+
+}  // namespace cox::metrics

@@ -1,0 +1,85 @@
+// RunStoreWriter: the record of every step of one rank, in DIR/rank<k>/run.json and steps.jsonl.
+// On every rank; the training thread pushes rows, a thread of its own writes them out a few times a
+// second. A full ring or a full disk costs rows, which are counted, never the training.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "coordinator/core/status.h"
+#include "metrics/row_ring.h"
+#include "metrics/run_files.h"
+#include "metrics/run_format.h"
+#include "metrics/step_row.h"
+
+namespace cox::metrics {
+
+// What to do with a folder that holds a run already.
+enum class OnExisting { refuse, append, replace };
+
+struct RunStoreOptions {
+  OnExisting on_existing = OnExisting::refuse;
+  // With append: rows from this step on belong to work that was lost, and are cut.
+  std::optional<StepId> resume_step;
+  std::size_t ring_rows = 2048;  // about 0.7 MB
+  double flush_seconds = 0.2;
+  // Called at most once a run, on the writing thread, with the first trouble.
+  std::function<void(const Status&)> on_trouble;
+};
+
+class RunStoreWriter {
+ public:
+  // Creates the folder and run.json; blocks on the disk. failed_precondition when the directory may
+  // not be written to, or holds a run and `on_existing` says refuse, or another run's name.
+  static Result<std::unique_ptr<RunStoreWriter>> open(const std::filesystem::path& directory,
+                                                      RunInfo info, RunStoreOptions options = {});
+  ~RunStoreWriter();  // close()
+  RunStoreWriter(const RunStoreWriter&) = delete;
+  RunStoreWriter& operator=(const RunStoreWriter&) = delete;
+
+  // On one thread. Copies the row; no allocation, no system call, no waiting.
+  void push(const StepRow& row) {
+    if (!ring_.push(row)) dropped_.fetch_add(1, std::memory_order_relaxed);
+  }
+
+  // Rows that were not kept so far. Any thread.
+  std::uint64_t dropped() const { return dropped_.load(std::memory_order_relaxed); }
+
+  // Writes what is left and the final run.json; blocks on the disk. Again: nothing happens. The
+  // first trouble of the whole run, if there was any.
+  Status close();
+
+  const std::filesystem::path& folder() const { return folder_; }
+
+ private:
+  RunStoreWriter(std::filesystem::path folder, RunInfo info, RunStoreOptions options,
+                 AppendFile file, RunProgress progress);
+  void work();
+  void drain();
+  Status write_run_json();
+  void note(const Status& status);
+
+  std::filesystem::path folder_;
+  RunInfo info_;
+  RunStoreOptions options_;
+  AppendFile file_;
+  RunProgress progress_;  // of the writing thread; wall_time without this start
+  std::chrono::steady_clock::time_point opened_;
+  RowRing<StepRow> ring_;
+  std::atomic<std::uint64_t> dropped_{0};
+  Status trouble_;
+
+  std::mutex mutex_;  // guards closing_
+  std::condition_variable wake_;
+  bool closing_ = false;
+  std::thread writer_;
+};
+
+}  // namespace cox::metrics

@@ -1,0 +1,58 @@
+// StepRow: what one rank keeps about one step in its run directory. Fixed size and trivially
+// copyable, so that handing it over is a copy. Plain value.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <string_view>
+#include <type_traits>
+
+#include "coordinator/core/phase.h"
+#include "coordinator/core/units.h"
+
+namespace cox::metrics {
+
+// A value that the trainer logged itself. Names are cut at 15 bytes.
+struct NamedScalar {
+  std::array<char, 16> name{};  // NUL-terminated; empty = unused
+  double value = 0;
+};
+
+inline constexpr double kNotMeasured = std::numeric_limits<double>::max();
+
+struct StepRow {
+  static constexpr std::size_t kScalars = 8;
+
+  StepId step{};
+  RoundId round{};
+  double timestamp = 0;  // Unix time at the end of the step
+  PhaseSeconds phase_seconds{};
+
+  // kNotMeasured leaves a field out; NaN and infinities are kept, they are findings.
+  double loss = kNotMeasured;
+  double gradient_norm = kNotMeasured;
+  double learning_rate = kNotMeasured;
+  double loss_scale = kNotMeasured;
+
+  // All zero = not measured.
+  std::uint64_t memory_alloc_bytes = 0;
+  std::uint64_t memory_reserved_bytes = 0;
+  std::uint64_t memory_peak_alloc_bytes = 0;
+  std::uint64_t memory_peak_reserved_bytes = 0;
+
+  std::int64_t headroom_bytes = -1;                 // limit minus peak; -1 = no limit known
+  std::uint64_t plan = 0;                           // number of the plan in force
+  std::array<std::uint16_t, 4> precision_blocks{};  // index = Precision
+  std::uint16_t recomputed_blocks = 0;
+  std::uint32_t overflow = 0;  // non-finite gradient values on this rank
+
+  std::array<NamedScalar, kScalars> scalars{};
+
+  // False when all places are taken; the same name again replaces its value.
+  bool add_scalar(std::string_view name, double value);
+};
+static_assert(sizeof(StepRow) <= 512);
+static_assert(std::is_trivially_copyable_v<StepRow>);
+
+}  // namespace cox::metrics
