@@ -67,6 +67,7 @@ class ControlLoop {
   RoundId earliest_{};                  // rounds before this one are over
   std::vector<std::uint8_t> finished_;  // 1 for ranks that will not report again
   Plan published_;                      // the base of the next delta
+  std::uint64_t published_in_ = 0;      // counters_.rounds then
   ControlCounters counters_;
 };
 

@@ -11,7 +11,7 @@ namespace cox::runtime {
 namespace {
 
 // Rank 0's view of what a restored run goes on from.
-StartFacts start_facts(const std::optional<ControlState>& restored) {
+StartFacts facts_from(const std::optional<ControlState>& restored) {
   if (!restored) return {};
   StartFacts facts{restored->plan.id.incarnation + 1, RoundId{}};
   if (!restored->history.empty())
@@ -26,9 +26,9 @@ ControlPlane::ControlPlane(JobFacts job, StartFacts start, Plan first)
 
 Result<std::unique_ptr<ControlPlane>> ControlPlane::start(transport::Communicator& world,
                                                           ControlPlaneSetup setup) {
-  auto nodes = find_nodes(world, setup.config.control);
+  auto nodes = find_nodes(world);
   if (!nodes.ok()) return nodes.status();
-  auto facts = broadcast_start(world, start_facts(setup.restored));
+  auto facts = broadcast_start(world, facts_from(setup.restored));
   if (!facts.ok()) return facts.status();
   JobFacts job = setup.job;
   job.incarnation = facts->incarnation;

@@ -27,10 +27,8 @@ Status broadcast(Communicator& communicator, std::span<T> values) {
 
 }  // namespace
 
-Result<NodeGroup> find_nodes(Communicator& world, const ControlConfig& config) {
-  const auto pretended = static_cast<std::int32_t>(config.ranks_per_node);
-  auto ranks =
-      pretended > 0 ? world.split(world.rank().value() / pretended) : world.split_by_node();
+Result<NodeGroup> find_nodes(Communicator& world) {
+  auto ranks = world.split_by_node();
   if (!ranks.ok()) return ranks.status();
   std::int32_t lowest = world.rank().value();
   Status told = broadcast(**ranks, std::span<std::int32_t>(&lowest, 1));

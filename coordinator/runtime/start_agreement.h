@@ -7,7 +7,6 @@
 #include <memory>
 #include <vector>
 
-#include "coordinator/core/config.h"
 #include "coordinator/core/job.h"
 #include "coordinator/core/plan.h"
 #include "coordinator/core/status.h"
@@ -21,12 +20,12 @@ struct StartFacts {
   RoundId first_round{};
 };
 
-// The communicator of this rank's node, as the machine or control.ranks_per_node has it.
+// The communicator of this rank's node, as the transport has it (control.ranks_per_node included).
 struct NodeGroup {
   std::unique_ptr<transport::Communicator> ranks;
   std::vector<NodeId> node_of_rank;  // numbered by the lowest rank on them
 };
-Result<NodeGroup> find_nodes(transport::Communicator& world, const ControlConfig& config);
+Result<NodeGroup> find_nodes(transport::Communicator& world);
 
 // Copies rank 0's value to all ranks.
 Result<StartFacts> broadcast_start(transport::Communicator& world, StartFacts mine);

@@ -13,13 +13,23 @@ namespace cox {
 
 class Error : public std::runtime_error {
  public:
+  // Which ranks throw it: this one on its own, or all of them together with the same text.
+  enum class Scope { this_rank, all_ranks };
+
   // Requires: !status.ok(). what() is the status as one line, code first.
-  explicit Error(Status status) : std::runtime_error(status.text()), status_(std::move(status)) {}
+  explicit Error(Status status, Scope scope = Scope::this_rank)
+      : std::runtime_error(status.text()), status_(std::move(status)), scope_(scope) {}
 
   const Status& status() const { return status_; }
+  Scope scope() const { return scope_; }
 
  private:
   Status status_;
+  Scope scope_;
 };
+
+// For main(): writes "error: ..." to stderr, once a job where all ranks fail together. Returns 1,
+// the exit code to end with.
+int report(const Error& error);
 
 }  // namespace cox

@@ -107,6 +107,10 @@ class Session {
   // The plan in force. Valid until the next step is opened. Requires: step() was called once.
   const Plan& plan() const;
 
+  // Runs `work` (reading a file, say) on every rank and throws the same cox::Error on all of them
+  // when it threw one on any. Collective.
+  void together(const std::function<void()>& work);
+
   // True once SIGTERM reached this rank, or another rank's did and a reducer agreed on it.
   bool stop_requested() const;
 

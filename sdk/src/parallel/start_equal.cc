@@ -2,6 +2,7 @@
 
 #include <torch/torch.h>
 
+#include <cstdio>
 #include <string>
 
 #include "coordinator/transport/wait.h"
@@ -20,9 +21,15 @@ std::vector<NamedTensor> numbered(const std::vector<at::Tensor>& tensors, const 
 }
 
 Status finish(transport::Communicator& communicator, Result<transport::Request> request) {
-  if (!request.ok()) return request.status();
-  return transport::wait(communicator, *request, transport::wait_policy(communicator));
+  const auto policy =
+      transport::wait_policy(communicator.ranks_on_node(), transport::usable_cores());
+  return transport::finish(communicator, std::move(request), policy);
 }
+
+struct Verdict {
+  std::int32_t code = 0;
+  char message[508] = {};
+};
 
 }  // namespace
 
@@ -35,6 +42,24 @@ Result<std::vector<std::uint64_t>> gather_numbers(transport::Communicator& commu
                                            std::as_writable_bytes(std::span<std::uint64_t>(all))));
   if (!gathered.ok()) return gathered;
   return all;
+}
+
+Status agree_on_status(transport::Communicator& communicator, const Status& mine) {
+  Verdict verdict;
+  verdict.code = static_cast<std::int32_t>(mine.code());
+  std::snprintf(verdict.message, sizeof(verdict.message), "%s", mine.message().c_str());
+  std::vector<Verdict> all(static_cast<std::size_t>(communicator.size()));
+  Status gathered =
+      finish(communicator, communicator.start_all_gather(
+                               std::as_bytes(std::span<const Verdict>(&verdict, 1)),
+                               std::as_writable_bytes(std::span<Verdict>(all))));
+  if (!gathered.ok()) return gathered;
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    if (all[r].code == 0) continue;
+    const std::string where = all.size() > 1 ? "rank " + std::to_string(r) + ": " : "";
+    return Status(static_cast<StatusCode>(all[r].code), where + all[r].message);
+  }
+  return ok_status();
 }
 
 std::string ranks_that_differ(const std::vector<std::uint64_t>& numbers) {

@@ -4,6 +4,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+#include <string>
 #include <vector>
 
 #include "coordinator/core/status.h"
@@ -25,7 +27,11 @@ Status broadcast_from_root(transport::Communicator& communicator,
 Result<std::vector<std::uint64_t>> gather_numbers(transport::Communicator& communicator,
                                                   std::uint64_t mine);
 
-// "1, 3 and 7": the ranks whose number differs from rank 0's; empty when all agree.
+// One outcome for all ranks: ok exactly if it is ok on each, otherwise the error of the lowest rank
+// that has one, naming it.
+Status agree_on_status(transport::Communicator& communicator, const Status& mine);
+
+// "1, 3, 7": the ranks whose number differs from rank 0's; empty when all agree.
 std::string ranks_that_differ(const std::vector<std::uint64_t>& numbers);
 
 }  // namespace cox::detail

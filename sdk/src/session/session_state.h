@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,15 +13,16 @@
 
 #include "coordinator/core/ballot.h"
 #include "coordinator/core/config.h"
+#include "coordinator/core/config_load.h"
 #include "coordinator/core/decide.h"
 #include "coordinator/core/evidence.h"
 #include "coordinator/core/job.h"
 #include "coordinator/core/log.h"
 #include "coordinator/runtime/control_plane.h"
 #include "coxswain/session.h"
+#include "metrics/run_store.h"
 #include "sdk/src/session/block_watch.h"
 #include "sdk/src/session/memory_probe.h"
-#include "sdk/src/session/run_log.h"
 #include "sdk/src/session/step_recorder.h"
 #include "sdk/src/session/telemetry.h"
 #include "sdk/src/session/termination.h"
@@ -36,19 +38,24 @@ class SessionState {
   SessionState(const SessionState&) = delete;
   SessionState& operator=(const SessionState&) = delete;
 
-  const Config& config() const { return config_; }
-  const std::vector<std::string>& arguments() const { return arguments_; }
+  const Config& config() const { return loaded_.config; }
+  const std::vector<std::string>& arguments() const { return loaded_.rest; }
   RankId rank() const { return world_.all().rank(); }
   std::int32_t world_size() const { return world_.all().size(); }
   transport::Communicator& data() { return *data_; }
   StepRecorder& recorder() { return recorder_; }
   BlockWatch& blocks() { return blocks_; }
   const Log& log() const { return log_; }
+  const transport::WaitPolicy& wait_policy() const { return world_.wait_policy(); }
+
+  // Throws the same cox::Error on all ranks unless `mine` is ok on each. Collective.
+  void agree(const Status& mine);
 
   // Before ensure_started(): what the loop can do with a plan.
   void declare(const Capabilities& capabilities, std::uint64_t global_batch);
-  // Before ensure_started(), on every rank: a reducer's ballots are the rounds from now on.
-  void declare_reducing() { is_reducing_ = true; }
+  // Before ensure_started(), on every rank: a reducer's ballots are the rounds from now on. Throws
+  // cox::Error afterwards.
+  void declare_reducing();
   // Before ensure_started(): the control state of the run that is being resumed (rank 0's counts).
   void restore_control(ControlState state) { restored_ = std::move(state); }
   // Collective the first time: starts the control plane, telemetry and the run directory.
@@ -76,16 +83,22 @@ class SessionState {
   void finish();
 
  private:
+  void check_equal_configs();
+  void print_start();
+  void open_run_store();
+  void leave_after_failure() noexcept;
+  std::filesystem::path journal_path() const;
   JobFacts job_facts() const;
   RankSignal signal_of(const StepReport& report);
 
-  Config config_;
-  std::vector<std::string> arguments_;
+  std::vector<std::string> environment_;
+  LoadedConfig loaded_;
   PolicySet policies_;
   std::string program_;
   Termination termination_;
   World world_;
   std::unique_ptr<transport::Communicator> data_;
+  std::unique_ptr<transport::Communicator> farewell_;  // used once, by ranks that fail
   Log log_;
 
   Capabilities capabilities_{};
@@ -96,7 +109,7 @@ class SessionState {
 
   std::unique_ptr<Telemetry> telemetry_;          // rank 0
   std::unique_ptr<runtime::ControlPlane> plane_;  // from ensure_started() on
-  RunLog run_log_;
+  std::unique_ptr<metrics::RunStoreWriter> run_store_;
   MemoryProbe memory_;
   StepRecorder recorder_;
   StepId next_step_{};

@@ -1,0 +1,122 @@
+#include "sdk/src/session/block_watch.h"
+
+#include <torch/torch.h>
+
+#include "coxswain/error.h"
+#include "sdk/src/blocks/saved_tensor_engine.h"
+
+namespace cox::detail {
+namespace {
+
+void require(const Status& status) {
+  if (!status.ok()) throw Error(status);
+}
+
+}  // namespace
+
+void BlockWatch::attach(torch::nn::Module& model) {
+  release();
+  Result<BlockRegistry> found = BlockRegistry::discover(model);
+  if (!found.ok()) throw Error(found.status());
+  if (found->size() == 0) return;
+  require(install_saved_tensor_engine());
+  registry_.emplace(std::move(*found));
+  require(registry_->attach(*this));
+  known_.assign(registry_->size(), {});
+  evidence_.assign(registry_->size(), {});
+  map_parameters(model);
+}
+
+void BlockWatch::map_parameters(torch::nn::Module& model) {
+  const auto parameters = model.named_parameters();
+  for (std::size_t b = 0; b < registry_->size(); ++b) {
+    const BlockId block(static_cast<BlockId::rep>(b));
+    const std::string prefix = registry_->name(block) + ".";
+    for (const auto& item : parameters) {
+      if (!item.key().starts_with(prefix)) continue;
+      block_of_.insert_or_assign(item.value().unsafeGetTensorImpl(), block);
+    }
+  }
+}
+
+void BlockWatch::release() {
+  if (registry_) registry_->release();
+  registry_.reset();
+  block_of_.clear();
+  known_.clear();
+  evidence_.clear();
+}
+
+std::vector<std::string> BlockWatch::names() const {
+  std::vector<std::string> names;
+  for (std::size_t b = 0; registry_ && b < registry_->size(); ++b) {
+    names.push_back(registry_->name(BlockId(static_cast<BlockId::rep>(b))));
+  }
+  return names;
+}
+
+void BlockWatch::begin_step() {
+  if (!registry_) return;
+  {
+    const std::scoped_lock lock(mutex_);
+    if (new_shapes_) full_until_ = steps_ + 1;
+    new_shapes_ = false;
+  }
+  const std::uint64_t step = steps_++;
+  const bool is_full = step < full_until_;
+  const bool is_timed = step % kTimesEverySteps == 0;
+  const MeasureMode mode = is_full    ? MeasureMode::full
+                           : is_timed ? MeasureMode::times
+                                      : MeasureMode::off;
+  // Without our engine only times are measured; the registry falls back to them by itself.
+  static_cast<void>(registry_->measure(mode));
+}
+
+void BlockWatch::block_measured(BlockId block, const BlockMeasurement& measurement) noexcept {
+  const std::scoped_lock lock(mutex_);
+  if (block.value() >= known_.size()) return;
+  Known& known = known_[block.value()];
+  const bool has_new_shape =
+      known.is_complete && known.measurement.shape_key != measurement.shape_key;
+  if (measurement.mode == MeasureMode::full) {
+    known.is_unsent = !known.is_complete || has_new_shape || known.is_unsent;
+    known.is_complete = true;
+    known.measurement = measurement;
+    return;
+  }
+  new_shapes_ = new_shapes_ || has_new_shape;
+  known.measurement.forward = measurement.forward;
+  known.measurement.backward = measurement.backward;
+}
+
+Fragment BlockWatch::next_fragment() {
+  if (!registry_) return {};
+  const std::scoped_lock lock(mutex_);
+  for (std::size_t tried = 0; tried < known_.size(); ++tried) {
+    const std::size_t b = next_;
+    next_ = (next_ + 1) % known_.size();
+    if (!known_[b].is_unsent) continue;
+    known_[b].is_unsent = false;
+    const BlockId block(static_cast<BlockId::rep>(b));
+    return make_fragment(
+        block_profile(block, known_.size(), registry_->name(block), known_[b].measurement));
+  }
+  return {};
+}
+
+void BlockWatch::overflow(const at::Tensor& parameter, std::int64_t values, RankId rank) {
+  const auto found = block_of_.find(parameter.unsafeGetTensorImpl());
+  if (found == block_of_.end()) return;
+  BlockEvidence& evidence = evidence_[found->second.value()];
+  evidence.overflow += static_cast<std::uint32_t>(values);
+  evidence.rank_of_overflow = rank;
+  has_evidence_ = true;
+}
+
+void BlockWatch::clear_evidence() {
+  if (!has_evidence_) return;
+  std::fill(evidence_.begin(), evidence_.end(), BlockEvidence{});
+  has_evidence_ = false;
+}
+
+}  // namespace cox::detail

@@ -1,0 +1,74 @@
+// BlockWatch: the session's ear on the blocks of a model. Collects what each block costs, sends it
+// to the coordinator one profile a signal, and counts what went wrong where. Measurements come from
+// the training thread and from autograd's; everything else is called by the training thread.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "coordinator/core/evidence.h"
+#include "coordinator/core/signal.h"
+#include "sdk/src/blocks/block_registry.h"
+
+namespace cox::detail {
+
+class BlockWatch final : public BlockSink {
+ public:
+  // Steps that measure everything, then one in kTimesEverySteps measures times.
+  static constexpr std::uint64_t kFullSteps = 2;
+  static constexpr std::uint64_t kTimesEverySteps = 32;
+
+  // Finds the blocks of a model and listens to them. Throws cox::Error when there are too many or
+  // another session listens already.
+  void attach(torch::nn::Module& model);
+  void release();
+
+  std::vector<std::string> names() const;
+
+  // Chooses what the coming step measures.
+  void begin_step();
+
+  // A profile that was not sent yet, as a fragment for the next signal.
+  Fragment next_fragment();
+
+  // Notes non-finite values in a parameter's gradient.
+  void overflow(const at::Tensor& parameter, std::int64_t values, RankId rank);
+  // Empty while nothing went wrong.
+  std::span<const BlockEvidence> evidence() const {
+    return has_evidence_ ? std::span<const BlockEvidence>(evidence_)
+                         : std::span<const BlockEvidence>();
+  }
+  void clear_evidence();
+
+  void block_measured(BlockId block, const BlockMeasurement& measurement) noexcept override;
+
+ private:
+  struct Known {
+    BlockMeasurement measurement;
+    bool is_complete = false;  // measured in full
+    bool is_unsent = false;
+  };
+  void map_parameters(torch::nn::Module& model);
+
+  std::optional<BlockRegistry> registry_;
+  std::unordered_map<const void*, BlockId> block_of_;  // by TensorImpl of the parameter
+  std::vector<BlockEvidence> evidence_;
+  bool has_evidence_ = false;
+  std::uint64_t steps_ = 0;
+  std::uint64_t full_until_ = kFullSteps;
+
+  std::mutex mutex_;  // guards known_ and new_shapes_
+  std::vector<Known> known_;
+  std::size_t next_ = 0;
+  bool new_shapes_ = false;
+};
+
+}  // namespace cox::detail

@@ -1,0 +1,50 @@
+#include "sdk/src/session/memory_probe.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+
+namespace cox::detail {
+namespace {
+
+std::uint64_t machine_memory_bytes() {
+  const long pages = sysconf(_SC_PHYS_PAGES);
+  const long page = sysconf(_SC_PAGESIZE);
+  return pages > 0 && page > 0 ? static_cast<std::uint64_t>(pages) * page : 0;
+}
+
+std::uint64_t memory_limit_bytes() {
+  const std::uint64_t machine = machine_memory_bytes();
+  std::ifstream file("/sys/fs/cgroup/memory.max");
+  std::uint64_t group = 0;  // stays 0 for "max"
+  if (file >> group && group > 0) return machine > 0 ? std::min(group, machine) : group;
+  return machine;
+}
+
+}  // namespace
+
+MemoryProbe::MemoryProbe() : statm_(open("/proc/self/statm", O_RDONLY | O_CLOEXEC)) {
+  reading_.limit_bytes = memory_limit_bytes();
+}
+
+MemoryProbe::~MemoryProbe() {
+  if (statm_ >= 0) close(statm_);
+}
+
+const MemoryReading& MemoryProbe::look() {
+  if (statm_ < 0 || calls_++ % kEverySteps != 0) return reading_;
+  char text[128] = {};
+  if (pread(statm_, text, sizeof(text) - 1, 0) <= 0) return reading_;
+  char* resident = nullptr;
+  std::strtoull(text, &resident, 10);  // total pages come first
+  const std::uint64_t pages = std::strtoull(resident, nullptr, 10);
+  reading_.used_bytes = pages * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  reading_.peak_bytes = std::max(reading_.peak_bytes, reading_.used_bytes);
+  return reading_;
+}
+
+}  // namespace cox::detail

@@ -1,0 +1,76 @@
+#include "coxswain/session.h"
+
+#include <exception>
+
+#include "coxswain/error.h"
+#include "coxswain/wrap.h"
+#include "sdk/src/session/session_state.h"
+
+namespace cox {
+
+using detail::Clock;
+using detail::SessionState;
+
+PhaseScope::PhaseScope(SessionState& state, Phase phase) : state_(state) {
+  state_.recorder().enter(phase, Clock::now());
+}
+
+PhaseScope::~PhaseScope() { state_.recorder().leave(Clock::now()); }
+
+StepScope::StepScope(std::shared_ptr<SessionState> state) : state_(std::move(state)) {
+  state_->begin_step();
+}
+
+StepScope::~StepScope() {
+  if (state_) state_->end_step();
+}
+
+std::uint64_t StepScope::number() const { return state_->recorder().report().step.value(); }
+PhaseScope StepScope::phase(Phase phase) { return PhaseScope(*state_, phase); }
+void StepScope::loss(double mean, double weight) { state_->recorder().loss(mean, weight); }
+void StepScope::samples(std::uint64_t count) { state_->recorder().samples(count); }
+void StepScope::tokens(std::uint64_t count) { state_->recorder().tokens(count); }
+void StepScope::gradient_norm(double value) { state_->recorder().gradient_norm(value); }
+void StepScope::log(std::string_view name, double value) { state_->recorder().log(name, value); }
+
+Session Session::start(int argc, const char* const* argv, SessionOptions options) {
+  return Session(std::make_shared<SessionState>(argc, argv, std::move(options)));
+}
+
+int Session::rank() const { return state_->rank().value(); }
+int Session::world_size() const { return state_->world_size(); }
+const Config& Session::config() const { return state_->config(); }
+const std::vector<std::string>& Session::arguments() const { return state_->arguments(); }
+
+void Session::attach(torch::nn::Module& model) {
+  if (state_->is_started()) {
+    throw Error(failed_precondition(
+        "attach: expected a session before its first step, found one that has begun; attach the "
+        "model right after Session::start"));
+  }
+  state_->blocks().attach(model);
+}
+
+void Session::detach(torch::nn::Module& model) {
+  state_->blocks().release();
+  cox::detach(model);
+}
+
+void Session::together(const std::function<void()>& work) {
+  Status status;
+  try {
+    work();
+  } catch (const Error& error) {
+    status = error.status();
+  }
+  state_->agree(status);
+}
+
+StepScope Session::step() { return StepScope(state_); }
+const Plan& Session::plan() const { return state_->plan(); }
+bool Session::stop_requested() const { return state_->stop_requested(); }
+std::string Session::status_address() const { return state_->status_address(); }
+void Session::finish() { state_->finish(); }
+
+}  // namespace cox
+

@@ -1,0 +1,260 @@
+#include "sdk/src/session/session_state.h"
+
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <exception>
+
+#include "coordinator/core/config_load.h"
+#include "coordinator/policies/registry.h"
+#include "coordinator/transport/wait.h"
+#include "coxswain/error.h"
+#include "sdk/src/parallel/start_equal.h"
+#include "sdk/src/session/startup_summary.h"
+#include "sdk/src/session/step_row.h"
+
+namespace cox::detail {
+namespace {
+
+void require(const Status& status) {
+  if (!status.ok()) throw Error(status);
+}
+
+template <class T>
+T require(Result<T> result) {
+  if (!result.ok()) throw Error(result.status());
+  return std::move(*result);
+}
+
+UnixTime wall_clock() {
+  const auto since = std::chrono::system_clock::now().time_since_epoch();
+  return {std::chrono::duration<double>(since).count()};
+}
+
+std::vector<std::string> arguments_of(int argc, const char* const* argv) {
+  return argc > 1 ? std::vector<std::string>(argv + 1, argv + argc) : std::vector<std::string>();
+}
+
+void write_to_stderr(std::string_view line) {
+  std::fwrite(line.data(), 1, line.size(), stderr);
+}
+
+}  // namespace
+
+SessionState::SessionState(int argc, const char* const* argv, SessionOptions options)
+    : environment_(process_environment()),
+      loaded_(require(load_config(options.config, environment_, arguments_of(argc, argv)))),
+      policies_(default_policies()),
+      program_(options.program),
+      world_(require(World::join(loaded_.config.control, environment_))),
+      data_(require(world_.all().duplicate())),
+      farewell_(require(world_.all().duplicate())),
+      log_(loaded_.config.run.log, rank(), write_to_stderr) {
+  for (const auto& policy : options.policies) policies_.push_back(policy);
+  check_equal_configs();
+  print_start();
+}
+
+SessionState::~SessionState() {
+  if (std::uncaught_exceptions() > 0) {
+    leave_after_failure();
+    return;
+  }
+  try {
+    finish();
+  } catch (const std::exception& error) {
+    log_.error(error.what());
+  }
+}
+
+// When all ranks fail together they leave quietly; when this one fails alone the others would wait
+// for it for ever, so the job ends.
+void SessionState::leave_after_failure() noexcept {
+  if (!world_.uses_mpi() || world_size() == 1) return;
+  const auto patience =
+      transport::with_timeout(wait_policy(), std::chrono::seconds(5), "ranks that fail as well");
+  std::uint64_t here = 1;
+  const Status together = transport::finish(
+      *farewell_,
+      farewell_->start_all_reduce(std::as_writable_bytes(std::span<std::uint64_t>(&here, 1)),
+                                  transport::sum_u64()),
+      patience);
+  if (together.ok()) return;
+  log_.error("this rank fails while others go on; the job ends here");
+  transport::MpiRuntime::abort_all(1);
+}
+
+void SessionState::agree(const Status& mine) {
+  const Status agreed = agree_on_status(world_.all(), mine);
+  if (!agreed.ok()) throw Error(agreed, Error::Scope::all_ranks);
+}
+
+void SessionState::check_equal_configs() {
+  const auto prints = require(gather_numbers(world_.all(), fingerprint(loaded_.config)));
+  const std::string different = ranks_that_differ(prints);
+  if (different.empty()) return;
+  agree(invalid_argument(
+      "expected the same configuration on all ranks, found another than rank 0's on rank " +
+      different + "; give every rank the same file, COX_ variables and --cox flags"));
+}
+
+void SessionState::print_start() {
+  const auto hosts = require(gather_hosts(world_.all(), wait_policy()));
+  if (rank() != kRoot) return;
+  for (const std::string& line : summary_lines(hosts)) log_.info(line);
+}
+
+void SessionState::declare(const Capabilities& capabilities, std::uint64_t global_batch) {
+  capabilities_ = capabilities;
+  global_batch_ = global_batch;
+}
+
+void SessionState::declare_reducing() {
+  if (is_started()) {
+    throw Error(failed_precondition(
+        "expected a Reducer or Trainer before the session's first step, found a step that has "
+        "begun; construct it right after Session::start"));
+  }
+  is_reducing_ = true;
+}
+
+JobFacts SessionState::job_facts() const {
+  JobFacts job;
+  job.name = loaded_.config.run.name;
+  job.world_size = world_size();
+  job.blocks = blocks_.names();
+  job.global_batch = global_batch_;
+  job.capabilities = capabilities_;
+  return job;
+}
+
+std::filesystem::path SessionState::journal_path() const {
+  if (!loaded_.config.control.journal.empty()) return loaded_.config.control.journal;
+  if (loaded_.config.run.directory.empty()) return {};
+  return std::filesystem::path(loaded_.config.run.directory) / "journal.cox";
+}
+
+void SessionState::ensure_started() {
+  if (is_started()) return;
+  open_run_store();
+  runtime::ControlPlaneSetup setup;
+  setup.job = job_facts();
+  setup.config = loaded_.config;
+  setup.policies = policies_;
+  setup.restored = std::move(restored_);
+  setup.now = wall_clock;
+  setup.journal = rank() == kRoot ? journal_path() : std::filesystem::path();
+  setup.log = log_;
+  Status telemetry_status;
+  setup.make_sink = [&](const JobFacts& job, const runtime::StartFacts&) -> StepSink* {
+    auto telemetry = Telemetry::start(job, loaded_.config, wall_clock());
+    if (!telemetry.ok()) {
+      telemetry_status = telemetry.status();
+      return nullptr;
+    }
+    telemetry_ = std::move(*telemetry);
+    return &telemetry_->sink();
+  };
+  plane_ = require(runtime::ControlPlane::start(world_.all(), std::move(setup)));
+  agree(telemetry_status);
+  round_ = plane_->start_facts().first_round;
+  if (rank() != kRoot) return;
+  log_.info(std::string("control path: ") + plane_->path());
+  if (!status_address().empty()) log_.info("status page: " + status_address());
+}
+
+void SessionState::open_run_store() {
+  Status status;
+  if (!loaded_.config.run.directory.empty()) {
+    auto opened = metrics::RunStoreWriter::open(loaded_.config.run.directory, run_info(*this));
+    if (opened.ok()) run_store_ = std::move(*opened);
+    status = opened.ok() ? ok_status() : opened.status();
+  }
+  agree(status);
+}
+
+void SessionState::begin_step() {
+  ensure_started();
+  if (!is_reducing_) open_control_round_ = true;
+  plan_of_round_ = plane_->plan().id.number;
+  blocks_.begin_step();
+  recorder_.begin(next_step_, Clock::now());
+  next_step_ = next_step_.next();
+}
+
+StepBallot SessionState::ballot() {
+  StepBallot ballot;
+  ballot.plan_held_min = plane_->plan_held();
+  ballot.round_closed_min = plane_->round_closed() ? 1 : 0;
+  ballot.stop_max = termination_.requested() ? 1 : 0;
+  ballot.fingerprint_min = ballot.fingerprint_max =
+      (round_.value() << 24) ^ (recorder_.report().step.value() << 8) ^ plan_of_round_;
+  return ballot;
+}
+
+void SessionState::agreed(const StepBallot& merged) {
+  if (merged.fingerprint_min != merged.fingerprint_max) {
+    throw Error(internal_error(
+        "expected all ranks in the same round, step and plan, found ranks that differ; stop here, "
+        "since averages of different steps are worthless"));
+  }
+  plane_->agree(round_, merged);
+  open_control_round_ = merged.round_closed_min == 1;
+  stop_agreed_ = merged.stop_max != 0;
+}
+
+RankSignal SessionState::signal_of(const StepReport& report) {
+  const MemoryReading& memory = memory_.look();
+  RankSignal signal = signal_from(report);
+  signal.rank = rank();
+  signal.incarnation = plane_->job().incarnation;
+  signal.round = round_;
+  signal.plan_applied = is_reducing_ ? plan_of_round_ : 0;
+  signal.memory_used_bytes = memory.used_bytes;
+  signal.memory_peak_bytes = memory.peak_bytes;
+  signal.memory_limit_bytes = memory.limit_bytes;
+  if (!is_reducing_) signal.set(SignalFlag::watching);
+  return signal;
+}
+
+void SessionState::end_step() noexcept {
+  const StepReport& report = recorder_.end(Clock::now());
+  RankSignal signal = signal_of(report);
+  if (open_control_round_) signal.fragment = blocks_.next_fragment();
+  if (run_store_) run_store_->push(row_from(report, round_, plan_of_round_, memory_.look()));
+  plane_->report(signal, blocks_.evidence(),
+                 open_control_round_ ? runtime::MayOpen::yes : runtime::MayOpen::no);
+  plane_->pump();
+  blocks_.clear_evidence();
+  open_control_round_ = false;
+  round_ = round_.next();
+}
+
+bool SessionState::stop_requested() { return stop_agreed_ || (!is_reducing_ && termination_.requested()); }
+
+std::string SessionState::status_address() const {
+  return telemetry_ ? telemetry_->address() : std::string();
+}
+
+std::optional<ControlState> SessionState::control_state() const {
+  return plane_ ? plane_->state() : std::nullopt;
+}
+
+void SessionState::finish() {
+  if (finished_) return;
+  finished_ = true;
+  if (plane_) {
+    StepReport last;
+    last.step = recorder_.report().step;
+    last.loss = last.gradient_norm = std::nan("");
+    plan_of_round_ = plane_->plan().id.number;
+    plane_->finish(signal_of(last));
+  }
+  if (telemetry_) telemetry_->finish();
+  if (run_store_) {
+    const Status closed = run_store_->close();
+    if (!closed.ok()) log_.error(closed.text());
+  }
+}
+
+}  // namespace cox::detail
