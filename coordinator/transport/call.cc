@@ -109,4 +109,9 @@ Status check_reduction(const Reduction& reduction, std::size_t bytes) {
   return ok_status();
 }
 
+Status check_color(std::int32_t color) {
+  if (color >= 0) return ok_status();
+  return invalid_argument("split: expected a color of 0 or more, found " + std::to_string(color));
+}
+
 }  // namespace cox::transport

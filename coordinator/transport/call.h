@@ -46,7 +46,9 @@ struct Buffers {
 // invalid_argument when the root is no rank, sizes do not fit each other, elements do not fit the
 // buffer, or buffers overlap. `rank` and `size` are of the communicator.
 Status check_call(const Call& call, const Buffers& buffers, RankId rank, std::int32_t size);
-// Requires nothing: also says what is wrong with the reduction itself.
+// invalid_argument when there is no such reduction, or `bytes` are not whole elements of it.
 Status check_reduction(const Reduction& reduction, std::size_t bytes);
+// invalid_argument for a negative color of a split.
+Status check_color(std::int32_t color);
 
 }  // namespace cox::transport

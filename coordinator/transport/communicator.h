@@ -5,8 +5,8 @@
 // hang. Buffers must stay valid and untouched until test() says done.
 //
 // Thread rule: one thread of a rank uses its communicators (MPI_THREAD_FUNNELED). Nothing here
-// blocks; wait() (wait.h) polls. No allocation once as many requests were in flight as ever will
-// be.
+// blocks; wait() (wait.h) polls. No allocation of ours once as many requests were in flight as ever
+// will be (loopback excepted). Whoever destroys a communicator has tested its requests until done.
 #pragma once
 
 #include <cstddef>
@@ -60,10 +60,11 @@ class Communicator {
                                                const Reduction& reduction) = 0;
 
   // Moves all of this communicator's requests on. After `done` (or an error) the request is reset
-  // to inactive and its buffers are free. An error is final for the request.
+  // to inactive and its buffers are free. An error is final for the request. An inactive request is
+  // done; failed_precondition for one of another communicator.
   virtual Result<Progress> test(Request& request) = 0;
 
-  // Collective and blocking (start-up only). `color` groups ranks; ranks keep their order.
+  // Collective and waiting (start-up only). `color` (>= 0) groups ranks; ranks keep their order.
   virtual Result<std::unique_ptr<Communicator>> split(std::int32_t color) = 0;
   virtual Result<std::unique_ptr<Communicator>> duplicate() = 0;
   // Ranks that share memory with this one, in rank order.

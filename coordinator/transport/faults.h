@@ -33,8 +33,8 @@ enum class FaultKind : std::uint8_t {
 // A rule hits operations first .. last of the ranks and communicators it names.
 struct FaultRule {
   FaultKind kind = FaultKind::none;
-  std::string communicator;  // empty = every one
-  RankId rank{-1};           // in that communicator; -1 = every one
+  std::string communicator{};  // empty = every one
+  RankId rank{-1};             // in that communicator; -1 = every one
   std::uint64_t first = 0;
   std::uint64_t last = std::numeric_limits<std::uint64_t>::max();
   double probability = 1;   // of each operation, 0 .. 1

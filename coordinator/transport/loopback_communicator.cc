@@ -204,6 +204,8 @@ Result<std::unique_ptr<Communicator>> LoopbackCommunicator::derive(Operation ope
 }
 
 Result<std::unique_ptr<Communicator>> LoopbackCommunicator::split(std::int32_t color) {
+  Status fits = check_color(color);
+  if (!fits.ok()) return fits;
   return derive(Operation::split, color);
 }
 

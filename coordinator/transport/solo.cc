@@ -45,7 +45,11 @@ class SoloCommunicator final : public Communicator {
     return Progress::done;
   }
 
-  Result<std::unique_ptr<Communicator>> split(std::int32_t) override { return another(); }
+  Result<std::unique_ptr<Communicator>> split(std::int32_t color) override {
+    Status fits = check_color(color);
+    if (!fits.ok()) return fits;
+    return another();
+  }
   Result<std::unique_ptr<Communicator>> duplicate() override { return another(); }
   Result<std::unique_ptr<Communicator>> split_by_node() override { return another(); }
   Result<SharedSegment> shared_segment(std::size_t bytes) override { return heap_segment(bytes); }

@@ -1,0 +1,128 @@
+#include "coordinator/transport/mpi_communicator.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "coordinator/transport/mpi_error.h"
+
+namespace cox::transport {
+
+MpiCommunicator::MpiCommunicator(MPI_Comm comm, std::string name, NodeId node,
+                                 const MpiOptions& options)
+    : node_(node), options_(options) {
+  place_.comm = comm;
+  place_.name = std::move(name);
+  place_.gather_limit_bytes = options.gather_limit_bytes;
+  place_.scratch_limit_bytes = options.scratch_limit_bytes;
+}
+
+Result<std::unique_ptr<Communicator>> MpiCommunicator::adopt(MPI_Comm comm, std::string name,
+                                                             NodeId node,
+                                                             const MpiOptions& options) {
+  std::unique_ptr<MpiCommunicator> made(new MpiCommunicator(comm, std::move(name), node, options));
+  Status status = mpi_status(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN),
+                             "MPI_Comm_set_errhandler", made->place_.name);
+  if (!status.ok()) return status;
+  status = mpi_status(MPI_Comm_rank(comm, &made->place_.rank), "MPI_Comm_rank", made->place_.name);
+  if (!status.ok()) return status;
+  status = mpi_status(MPI_Comm_size(comm, &made->place_.size), "MPI_Comm_size", made->place_.name);
+  if (!status.ok()) return status;
+  status = made->count_node_ranks();
+  if (!status.ok()) return status;
+  return std::unique_ptr<Communicator>(std::move(made));
+}
+
+Status MpiCommunicator::count_node_ranks() {
+  ranks_on_node_ = place_.size;  // crowded until known: the careful way of waiting
+  std::vector<NodeId> nodes(static_cast<std::size_t>(place_.size));
+  Status told = finish(*this,
+                       start_all_gather(std::as_bytes(std::span(&node_, 1)),
+                                        std::as_writable_bytes(std::span(nodes))),
+                       start_up_wait("all ranks to say on which node they are"));
+  if (!told.ok()) return told;
+  ranks_on_node_ = static_cast<std::int32_t>(std::count(nodes.begin(), nodes.end(), node_));
+  return ok_status();
+}
+
+// A communicator with operations in flight cannot be freed, and MPI may still write to their
+// buffers: both are left to the end of the process.
+MpiCommunicator::~MpiCommunicator() {
+  int finalized = 0;
+  if (MPI_Finalized(&finalized) != MPI_SUCCESS || finalized != 0) return;
+  if (requests_.in_flight() > 0) {
+    requests_.for_each_in_flight([](MpiOperation& operation) { operation.abandon(); });
+    return;
+  }
+  MPI_Comm_free(&place_.comm);
+}
+
+WaitPolicy MpiCommunicator::start_up_wait(const char* what) const {
+  return with_timeout(wait_policy(ranks_on_node_, usable_cores()), options_.start_up_timeout, what);
+}
+
+Result<Request> MpiCommunicator::start_gather(ConstBytes send, Bytes receive, RankId root) {
+  return start({Operation::gather, send.size(), root}, {send, receive}, {});
+}
+
+Result<Request> MpiCommunicator::start_broadcast(Bytes buffer, RankId root) {
+  return start({Operation::broadcast, buffer.size(), root}, {{}, buffer}, {});
+}
+
+Result<Request> MpiCommunicator::start_all_gather(ConstBytes send, Bytes receive) {
+  return start({Operation::all_gather, send.size()}, {send, receive}, {});
+}
+
+Result<Request> MpiCommunicator::start_all_reduce(Bytes buffer, const Reduction& reduction) {
+  Status fits = check_reduction(reduction, buffer.size());
+  if (!fits.ok()) return fits;
+  return start({Operation::all_reduce, buffer.size(), RankId(-1), reduction.element_bytes},
+               {buffer, buffer}, reduction);
+}
+
+Result<Request> MpiCommunicator::start_reduce(Bytes buffer, const Reduction& reduction,
+                                              RankId root) {
+  Status fits = check_reduction(reduction, buffer.size());
+  if (!fits.ok()) return fits;
+  return start({Operation::reduce, buffer.size(), root, reduction.element_bytes}, {buffer, buffer},
+               reduction);
+}
+
+Result<Request> MpiCommunicator::start_reduce_scatter(ConstBytes send, Bytes receive,
+                                                      const Reduction& reduction) {
+  Status fits = check_reduction(reduction, send.size());
+  if (!fits.ok()) return fits;
+  return start({Operation::reduce_scatter, send.size(), RankId(-1), reduction.element_bytes},
+               {send, receive}, reduction);
+}
+
+Result<Request> MpiCommunicator::start(const Call& call, const Buffers& buffers,
+                                       const Reduction& reduction) {
+  Status fits = check_call(call, buffers, rank(), place_.size);
+  if (!fits.ok()) return fits;
+  auto taken = requests_.take();
+  Status begun = taken.slot->begin(place_, operations_++, call, buffers, reduction);
+  if (!begun.ok()) {
+    taken.slot->abandon();
+    requests_.release(taken.request);
+    return begun;
+  }
+  return taken.request;
+}
+
+Result<Progress> MpiCommunicator::test(Request& request) {
+  if (!request.active()) return Progress::done;
+  MpiOperation* operation = requests_.find(request);
+  if (operation == nullptr) return stale_request();
+  Result<Progress> progress = operation->advance();
+  if (!progress.ok() || *progress == Progress::done) {
+    requests_.release(request);
+    return progress;
+  }
+  // Operations of several steps need their steps taken, whoever is being waited for.
+  requests_.for_each_in_flight([operation](MpiOperation& other) {
+    if (&other != operation) static_cast<void>(other.advance());
+  });
+  return progress;
+}
+
+}  // namespace cox::transport

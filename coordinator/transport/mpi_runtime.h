@@ -1,0 +1,52 @@
+// MpiRuntime: MPI from its start to its end, for this process. A program's own MPI_Init is
+// respected: then MPI is not finalised here. Nothing of the program's communicators is used beyond
+// duplicating MPI_COMM_WORLD. Declares nothing of mpi.h.
+//
+// Thread rule: the thread that initialised MPI (MPI_THREAD_FUNNELED), for the runtime and for all
+// communicators that come from it. Communicators must be gone before the runtime; those that are
+// not are left to MPI's end.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "coordinator/transport/communicator.h"
+
+namespace cox::transport {
+
+struct MpiOptions {
+  std::int32_t ranks_per_node = 0;         // 0 = as the machine says; else pretend (tests)
+  std::string shared_folder = "/dev/shm";  // of shared segments
+  std::size_t gather_limit_bytes = std::size_t{64} << 10;   // all-reduce by one all-gather up to
+                                                            // this size of all ranks' bytes
+  std::size_t scratch_limit_bytes = std::size_t{16} << 20;  // of one reduction in flight
+  std::chrono::nanoseconds start_up_timeout = std::chrono::seconds(120);
+};
+
+class MpiRuntime {
+ public:
+  // Initialises MPI unless the program did. failed_precondition when the library is not MPICH, MPI
+  // is already finalised, or this is not the thread that initialised it.
+  static Result<MpiRuntime> start(int* argc, char*** argv);
+
+  MpiRuntime(MpiRuntime&& other) noexcept;
+  MpiRuntime& operator=(MpiRuntime&&) = delete;
+  // Finalises MPI when start() initialised it. Waits for the other ranks.
+  ~MpiRuntime();
+
+  // Whether start() called MPI_Init, and the destructor will call MPI_Finalize.
+  bool initialized_here() const { return owned_; }
+
+  // Collective and waiting. A duplicate of MPI_COMM_WORLD that returns errors.
+  Result<std::unique_ptr<Communicator>> world(const MpiOptions& options) const;
+
+  // Ends all ranks at once, without cleaning up: for failures that the others cannot be told of.
+  [[noreturn]] static void abort_all(int exit_code);
+
+ private:
+  explicit MpiRuntime(bool owned) : owned_(owned) {}
+  bool owned_;
+};
+
+}  // namespace cox::transport
