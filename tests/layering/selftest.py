@@ -188,7 +188,7 @@ class Lengths(unittest.TestCase):
             self.assertEqual(len(length_violations({"metrics/a.cc": line + "\n"})), 1, line)
         for line in ('open("/ho' + 'me/me/a.txt")', "see /wo" + "rk/notes"):
             self.assertEqual(len(length_violations({"docs/a.md": line + "\n"})), 1, line)
-        self.assertEqual(length_violations({"docs/a.md": "see /usr/share/dictd, a/work/b\n"}), [])
+        self.assertEqual(length_violations({"docs/a.md": "see /usr/share/dictd, a/work/b, xxx\n"}), [])
 
 
 if __name__ == "__main__":
