@@ -1,0 +1,19 @@
+# The scripts refuse what cannot work before they install or build anything.
+function(expect_refusal script expected)
+  execute_process(COMMAND "${SOURCE}/scripts/${script}" ${ARGN}
+    RESULT_VARIABLE code OUTPUT_VARIABLE output ERROR_VARIABLE text)
+  if(code EQUAL 0 OR NOT text MATCHES "${expected}" OR output)
+    message(SEND_ERROR "${script} ${ARGN}: expected a failure and '${expected}', "
+      "found exit code ${code}: ${output}${text}")
+  endif()
+endfunction()
+
+expect_refusal(demo "^demo: error: expected a number of ranks from 1 to 9999, found '0'" --ranks 0)
+expect_refusal(demo "^demo: error: expected a number of ranks from 1 to 9999, found 'two'"
+  --ranks=two)
+expect_refusal(demo "^demo: error: expected a value after --ranks" --ranks)
+expect_refusal(demo "^demo: error: expected a readable text file, found '/nonexistent.txt'"
+  --text /nonexistent.txt)
+expect_refusal(bootstrap "^bootstrap: error: unknown option '--torch' \\(known: --no-torch\\)"
+  --torch)
+expect_refusal(test "scripts/test: error: expected a preset's name after --preset" --preset)
