@@ -1,8 +1,9 @@
 # Imports LibTorch from an unpacked wheel. The package's own CMake files want a CUDA toolkit and a
 # Python interpreter even for a CPU build, so they are not used.
 #
-# Input:   COX_TORCH_ROOT   a folder that holds torch/lib and torch/include (default: where
-#                           scripts/bootstrap unpacks: ${COX_CACHE:-~/.cache/coxswain}/libtorch-<version>)
+# Input:   COX_TORCH_ROOT   a folder that holds torch/lib and torch/include (default:
+#                           $COX_TORCH_ROOT, or where scripts/bootstrap unpacks:
+#                           ${COX_CACHE:-~/.cache/coxswain}/libtorch-<version>)
 # Defines: LibTorch::torch  libtorch_cpu and libc10, and the CUDA libraries where all that they load
 #                           is present. Its include folders ship an old google/protobuf: never link
 #                           it into code that includes protobuf.
@@ -12,6 +13,10 @@ include_guard(GLOBAL)
 file(STRINGS "${CMAKE_CURRENT_LIST_DIR}/libtorch-version" _cox_torch_wanted LIMIT_COUNT 1)
 
 function(_cox_torch_default_root result)
+  if(DEFINED ENV{COX_TORCH_ROOT})
+    set(${result} "$ENV{COX_TORCH_ROOT}" PARENT_SCOPE)
+    return()
+  endif()
   if(DEFINED ENV{COX_CACHE})
     set(cache "$ENV{COX_CACHE}")
   elseif(DEFINED ENV{XDG_CACHE_HOME})

@@ -1,6 +1,6 @@
 # Finds MPICH, and only MPICH: Debian installs Open MPI beside it and either may own `mpicxx`.
 #
-# Input:   COX_MPICXX   the wrapper to ask (default: mpicxx.mpich, then mpicxx)
+# Input:   COX_MPICXX   the wrapper to ask (default: $COX_MPICXX, mpicxx.mpich, then mpicxx)
 # Defines: coxswain_mpich          imported target with MPICH's headers and libraries
 #          COX_MPIEXEC             the launcher that belongs to the wrapper
 #          MPICH_VERSION           as its header says
@@ -91,6 +91,9 @@ int main() {
   set(MPICH_LIBRARY_VERSION "${first}" CACHE INTERNAL "what the MPI library calls itself")
 endfunction()
 
+if(NOT COX_MPICXX AND DEFINED ENV{COX_MPICXX})
+  set(COX_MPICXX "$ENV{COX_MPICXX}" CACHE FILEPATH "MPICH's C++ compiler wrapper")
+endif()
 find_program(COX_MPICXX NAMES mpicxx.mpich mpicxx DOC "MPICH's C++ compiler wrapper")
 if(NOT COX_MPICXX)
   _cox_mpich_stop("no mpicxx at all")
