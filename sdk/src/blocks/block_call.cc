@@ -25,7 +25,8 @@ void mix_shape(std::uint64_t& key, const at::Tensor& tensor) {
 
 }  // namespace
 
-BlockCall::BlockCall(std::shared_ptr<BlockState> state) : state_(std::move(state)) {
+BlockCall::BlockCall(std::shared_ptr<BlockState> state)
+    : state_(std::move(state)), now_(state_->now) {
   measurement_.mode = state_->mode;
   measurement_.parameters = state_->parameters;
   measurement_.shape_key = 0xCBF29CE484222325;
@@ -63,7 +64,7 @@ void BlockCall::enter() {
                                                outer ? outer->saved_frame() : nullptr);
     saving_.emplace(*saved_);
   }
-  forward_begin_ = state_->now();
+  forward_begin_ = now_();
 }
 
 void BlockCall::leave() noexcept {
@@ -72,7 +73,7 @@ void BlockCall::leave() noexcept {
 }
 
 void BlockCall::measure_forward() {
-  measurement_.forward = state_->now() - forward_begin_;
+  measurement_.forward = now_() - forward_begin_;
   if (saved_) measurement_.saved_bytes = saved_->close();
   saved_.reset();
   reported_ = false;
@@ -97,7 +98,7 @@ void BlockCall::backward_began() noexcept try {
   {
     const std::lock_guard lock(mutex_);
     if (reported_ || backward_begin_) return;
-    backward_begin_ = state_->now();
+    backward_begin_ = now_();
   }
   torch::autograd::Engine::get_default_engine().queue_callback(
       [call = shared_from_this()] { call->finish(); });
@@ -107,7 +108,7 @@ void BlockCall::backward_began() noexcept try {
 
 void BlockCall::backward_ended() noexcept {
   const std::lock_guard lock(mutex_);
-  if (backward_begin_ && !reported_) backward_end_ = state_->now();
+  if (backward_begin_ && !reported_) backward_end_ = now_();
 }
 
 void BlockCall::finish() noexcept {
@@ -116,7 +117,7 @@ void BlockCall::finish() noexcept {
     const std::lock_guard lock(mutex_);
     if (std::exchange(reported_, true)) return;
     if (backward_begin_) {
-      measurement_.backward = backward_end_.value_or(state_->now()) - *backward_begin_;
+      measurement_.backward = backward_end_.value_or(now_()) - *backward_begin_;
     }
   }
   state_->report(measurement_);

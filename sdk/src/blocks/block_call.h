@@ -42,6 +42,7 @@ class BlockCall : public std::enable_shared_from_this<BlockCall> {
   bool first_sight(const at::Tensor& tensor);
 
   const std::shared_ptr<BlockState> state_;
+  const BlockClock now_;
   BlockMeasurement measurement_;
   Nanoseconds forward_begin_{};
 
