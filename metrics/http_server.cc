@@ -81,7 +81,7 @@ Result<std::string> listening_on(const HttpConfig& config) {
 }
 
 Status cannot_listen(const std::string& address, const std::string& log) {
-  const bool busy = log.find("in use") != std::string::npos || log.empty();
+  const bool busy = log.find("in use") != std::string::npos || log.find("98") != std::string::npos;
   return unavailable("http: cannot listen on " + address +
                      (busy ? ": the port is already in use" : ": " + log) +
                      "; choose another one (COX_HTTP_PORT=...), 0 for any free one, or switch the "
@@ -133,7 +133,7 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(const HttpConfig& config, 
     auto* context = static_cast<Context*>(mg_get_user_data(mg_get_context(connection)));
     if (context == nullptr || context->started) return 1;
     const std::lock_guard lock(context->log_mutex);
-    context->log = message;
+    context->log += std::string(message) + "; ";
     return 1;  // nothing goes to a file
   };
   mg_context* started = mg_start(&callbacks, server->context_.get(), options);

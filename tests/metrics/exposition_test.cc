@@ -1,0 +1,116 @@
+#include "metrics/exposition.h"
+
+#include <cmath>
+#include <map>
+#include <set>
+#include <sstream>
+#include <string>
+
+#include "metrics/catalogue.h"
+#include "metrics/snapshot_collectable.h"
+#include "metrics/telemetry_state.h"
+#include "simulated_job.h"
+
+#include <doctest/doctest.h>
+
+using namespace cox;
+using namespace cox::metrics;
+
+namespace {
+
+const BuildInfo kBuild{"0.1.0", "abc"};
+
+// Series text -> value text.
+std::map<std::string, std::string> parse(const std::string& text) {
+  std::map<std::string, std::string> series;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.empty() || line[0] == '#') continue;
+    const auto space = line.rfind(' ');
+    series[line.substr(0, space)] = line.substr(space + 1);
+  }
+  return series;
+}
+
+std::string after(std::int32_t ranks, int rounds) {
+  SimulatedSetup setup;
+  setup.ranks = ranks;
+  SimulatedJob job(setup);
+  TelemetryState state(job.job(), UnixTime{setup.start});
+  job.steps(state, rounds);
+  return exposition(*state.snapshot(), kBuild);
+}
+
+}  // namespace
+
+TEST_SUITE("metrics") {
+  TEST_CASE("the exposition has every family of the catalogue, in its order") {
+    SimulatedJob job({});
+    TelemetryState state(job.job(), UnixTime{1});
+    job.steps(state, 80);
+    const auto all = families(*state.snapshot(), kBuild);
+    REQUIRE(all.size() == catalogue().size());
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      CHECK(all[i].name == catalogue()[i].name);
+      CHECK_FALSE(all[i].metric.empty());
+      for (const auto& metric : all[i].metric)
+        CHECK(metric.label.size() == catalogue()[i].labels.size());
+    }
+  }
+
+  TEST_CASE("known label sets are there at 0 before the first round") {
+    SimulatedJob job({});
+    const TelemetryState state(job.job(), UnixTime{1});
+    const auto series = parse(exposition(*state.snapshot(), kBuild));
+    CHECK(series.at("coxswain_decisions_total{policy=\"guard\",outcome=\"changed\"}") == "0");
+    CHECK(series.at("coxswain_report_faults_total{fault=\"missing\"}") == "0");
+    CHECK(series.at("coxswain_ranks{state=\"missing\"}") == "4");
+    CHECK(series.at("coxswain_worst_rank{slot=\"4\"}") == "-1");
+    CHECK(series.at("coxswain_step_duration_seconds_bucket{le=\"+Inf\"}") == "0");
+    CHECK(series.at("coxswain_loss") == "Nan");
+  }
+
+  TEST_CASE("values are those of the round") {
+    const auto series = parse(after(4, 80));
+    CHECK(series.at("coxswain_rounds_total") == "80");
+    CHECK(series.at("coxswain_plan_id") == "2");
+    CHECK(series.at("coxswain_plan_precision_blocks{precision=\"bf16\"}") == "12");
+    CHECK(series.at("coxswain_plan_action_blocks{action=\"recompute\"}") == "4");
+    CHECK(series.at("coxswain_worst_rank{slot=\"0\"}") == "2");
+    CHECK(series.at("coxswain_step_duration_seconds_count") == "80");
+    CHECK(series.at("coxswain_build_info{version=\"0.1.0\",revision=\"abc\"}") == "1");
+    CHECK(std::stod(series.at("coxswain_rank_step_skew_ratio")) > 1.03);
+  }
+
+  TEST_CASE("the number of series does not grow with the number of ranks") {
+    std::set<std::string> few;
+    std::set<std::string> many;
+    for (const auto& [name, value] : parse(after(2, 80))) few.insert(name);
+    for (const auto& [name, value] : parse(after(700, 80))) many.insert(name);
+    CHECK((few == many));
+    CHECK(few.size() < 250);
+  }
+
+  TEST_CASE("a storm of non-finite rounds leaves every counter and histogram finite") {
+    SimulatedJob job({});
+    TelemetryState state(job.job(), UnixTime{1});
+    job.nonfinite = true;
+    job.steps(state, 100);
+    for (const auto& family : families(*state.snapshot(), kBuild)) {
+      CAPTURE(family.name);
+      for (const auto& metric : family.metric) {
+        CHECK(std::isfinite(metric.counter.value));
+        CHECK(std::isfinite(metric.histogram.sample_sum));
+      }
+    }
+  }
+
+  TEST_CASE("the collectable asks for the newest snapshot on every scrape") {
+    SimulatedJob job({});
+    TelemetryState state(job.job(), UnixTime{1});
+    const SnapshotCollectable collectable([&state] { return state.snapshot(); }, kBuild);
+    CHECK(collectable.Collect()[0].metric[0].counter.value == 0);
+    job.steps(state, 7);
+    CHECK(collectable.Collect()[0].metric[0].counter.value == 7);
+  }
+}

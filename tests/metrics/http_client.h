@@ -1,0 +1,32 @@
+// The least HTTP client for tests: sends bytes to 127.0.0.1, returns what comes back.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace cox::metrics {
+
+class RawConnection {
+ public:
+  explicit RawConnection(std::uint16_t port);
+  ~RawConnection();
+  RawConnection(const RawConnection&) = delete;
+  RawConnection& operator=(const RawConnection&) = delete;
+
+  bool connected() const { return socket_ >= 0; }
+  void send(std::string_view bytes);
+  // Until the server closes, or five seconds pass.
+  std::string receive_all();
+
+ private:
+  int socket_ = -1;
+};
+
+// Sends `bytes` on a connection of its own.
+std::string exchange(std::uint16_t port, std::string_view bytes);
+
+// The whole response to a GET.
+std::string get(std::uint16_t port, std::string_view target);
+
+}  // namespace cox::metrics

@@ -1,0 +1,154 @@
+#include "metrics/routes.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "metrics/exposition.h"
+#include "metrics/telemetry_state.h"
+#include "simulated_job.h"
+
+#include <doctest/doctest.h>
+
+using namespace cox;
+using namespace cox::metrics;
+
+namespace {
+
+Served served_after(SimulatedSetup setup, int rounds) {
+  SimulatedJob job(std::move(setup));
+  TelemetryState state(job.job(), UnixTime{1});
+  job.steps(state, rounds);
+  return {state.snapshot(), UnixTime{job.now() + 1}, {"0.1.0", "abc"}, settings_of(Config{})};
+}
+
+bool contains(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
+
+std::size_t count(const std::string& text, std::string_view part) {
+  std::size_t found = 0;
+  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+  return found;
+}
+
+}  // namespace
+
+TEST_SUITE("metrics") {
+  TEST_CASE("every endpoint that the index lists answers, before the first round and later") {
+    for (const int rounds : {0, 1, 120}) {
+      const Served served = served_after({}, rounds);
+      const std::string index = respond({"GET", "/", ""}, served).body;
+      for (const Endpoint& endpoint : endpoints()) {
+        CAPTURE(endpoint.path);
+        const Response response = respond({"GET", endpoint.path, ""}, served);
+        const bool may_refuse = endpoint.path == "/readyz" && rounds == 0;
+        CHECK(response.status == (may_refuse ? 503 : 200));
+        CHECK_FALSE(response.body.empty());
+        CHECK(contains(index, "href=\"" + endpoint.path + "\""));
+      }
+    }
+  }
+
+  TEST_CASE("only GET and HEAD are answered, only known paths exist") {
+    const Served served = served_after({}, 1);
+    for (const char* method : {"POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "", "get"})
+      CHECK(respond({method, "/metrics", ""}, served).status == 405);
+    CHECK(respond({"HEAD", "/metrics", ""}, served).status == 200);
+    for (const char* path : {"/metrics/", "/../etc/passwd", "", "/api", "/api/v1/ranks/1"})
+      CHECK(respond({"GET", path, ""}, served).status == 404);
+  }
+
+  TEST_CASE("metrics carry the content type with its version") {
+    const Response response = respond({"GET", "/metrics", ""}, served_after({}, 1));
+    CHECK(response.content_type == "text/plain; version=0.0.4; charset=utf-8");
+  }
+
+  TEST_CASE("ranks are paged, and pages meet without gap or overlap") {
+    SimulatedSetup setup;
+    setup.ranks = 25;
+    const Served served = served_after(setup, 3);
+    const std::string first = respond({"GET", "/api/v1/ranks", "offset=0&limit=10"}, served).body;
+    CHECK(count(first, "\"rank\":") == 10);
+    CHECK(contains(first, "\"next_offset\":10"));
+    const std::string last = respond({"GET", "/api/v1/ranks", "offset=20&limit=10"}, served).body;
+    CHECK(count(last, "\"rank\":") == 5);
+    CHECK(contains(last, "\"next_offset\":null"));
+    const std::string beyond = respond({"GET", "/api/v1/ranks", "offset=99999999999"}, served).body;
+    CHECK(count(beyond, "\"rank\":") == 0);
+  }
+
+  TEST_CASE("a page never exceeds its cap") {
+    SimulatedSetup setup;
+    setup.ranks = 1500;
+    const Served served = served_after(setup, 1);
+    const std::string page =
+        respond({"GET", "/api/v1/ranks", "limit=18446744073709551615"}, served).body;
+    CHECK(count(page, "\"rank\":") == 1000);
+  }
+
+  TEST_CASE("parameters that are no numbers are refused with a sentence") {
+    const Served served = served_after({}, 1);
+    for (const char* query : {"offset=x", "offset=-1", "offset=", "offset=1e3", "limit=1 ",
+                              "offset=99999999999999999999"})
+      CHECK(respond({"GET", "/api/v1/ranks", query}, served).status == 400);
+    const Response response = respond({"GET", "/api/v1/decisions", "since=now"}, served);
+    CHECK(response.status == 400);
+    CHECK(contains(response.body, "expected a whole number"));
+    CHECK(respond({"GET", "/api/v1/decisions", "since=3&x=y"}, served).status == 200);
+  }
+
+  TEST_CASE("decisions since a round leave out older ones") {
+    const Served served = served_after({}, 100);
+    const std::string all = respond({"GET", "/api/v1/decisions", ""}, served).body;
+    const std::string newer = respond({"GET", "/api/v1/decisions", "since=56"}, served).body;
+    CHECK(contains(all, "\"straggler_found\""));
+    CHECK_FALSE(contains(newer, "\"straggler_found\""));
+    CHECK(contains(newer, "\"vetoed\""));
+  }
+
+  TEST_CASE("the plan names every block with its precision") {
+    const std::string plan = respond({"GET", "/api/v1/plan", ""}, served_after({}, 100)).body;
+    CHECK(contains(plan, "{\"name\":\"h.0\",\"precision\":\"bf16\"}"));
+    CHECK(contains(plan, "{\"name\":\"ln_f\",\"precision\":\"fp32\"}"));
+    CHECK(count(plan, "\"recompute\"") == 4);
+    CHECK(contains(plan, "\"activated_round\":61"));
+  }
+
+  TEST_CASE("the configuration is shown without paths") {
+    Config config;
+    config.run.directory = "/home/somebody/runs";
+    config.checkpoint.directory = "/secret/place";
+    Served served = served_after({}, 1);
+    served.settings = settings_of(config);
+    const std::string body = respond({"GET", "/api/v1/config", ""}, served).body;
+    CHECK(contains(body, "\"guard.hold_rounds\""));
+    CHECK(contains(body, "\"(set)\""));
+    CHECK_FALSE(contains(body, "somebody"));
+    CHECK_FALSE(contains(body, "/secret"));
+  }
+
+  TEST_CASE("numbers that are not finite are null in JSON") {
+    SimulatedJob job({});
+    TelemetryState state(job.job(), UnixTime{1});
+    job.nonfinite = true;
+    job.steps(state, 2);
+    const Served served{state.snapshot(), UnixTime{job.now()}, {}, {}};
+    const std::string ranks = respond({"GET", "/api/v1/ranks", ""}, served).body;
+    CHECK(contains(ranks, "\"loss\":null"));
+    CHECK_FALSE(contains(ranks, "nan"));
+  }
+
+  TEST_CASE("random requests never crash") {
+    const Served served = served_after({}, 5);
+    std::mt19937 random(7);
+    for (int i = 0; i < 2000; ++i) {
+      std::string path = "/api/v1/ranks";
+      std::string query;
+      for (unsigned n = random() % 40; n > 0; --n) query += static_cast<char>(random() % 256);
+      if (i % 2 == 0) path += static_cast<char>(random() % 256);
+      const int status = respond({"GET", path, query}, served).status;
+      CHECK((status == 200 || status == 400 || status == 404));
+    }
+  }
+}

@@ -1,0 +1,81 @@
+#include "metrics/run_files.h"
+
+#include "run_fixture.h"
+
+#include <doctest/doctest.h>
+
+using namespace cox;
+using namespace cox::metrics;
+
+namespace {
+
+std::string lines(std::uint64_t from, std::uint64_t to) {
+  std::string text;
+  for (std::uint64_t step = from; step < to; ++step)
+    text += "{\"step\":" + std::to_string(step) + ",\"timestamp\":1.5}\n";
+  return text;
+}
+
+}  // namespace
+
+TEST_SUITE("metrics") {
+  TEST_CASE("a torn tail is cut wherever it was torn") {
+    const TemporaryFolder folder;
+    const auto file = folder.path() / "steps.jsonl";
+    const std::string whole = lines(0, 4);
+    const std::string more = lines(4, 5);
+    for (std::size_t torn = 0; torn < more.size(); ++torn) {
+      write_text(file, whole + more.substr(0, torn));
+      const auto left = trim_steps(file, std::nullopt);
+      REQUIRE(left.ok());
+      CHECK(*left == 4);
+      CHECK(read_text(file) == whole);
+    }
+  }
+
+  TEST_CASE("rows from the resume step on are cut, and only at the end") {
+    const TemporaryFolder folder;
+    const auto file = folder.path() / "steps.jsonl";
+    // A rollback within the run: steps 3 and 4 were done twice.
+    const std::string kept = lines(0, 5) + lines(3, 5);
+    write_text(file, kept + lines(5, 9));
+    const auto left = trim_steps(file, StepId(5));
+    REQUIRE(left.ok());
+    CHECK(*left == 7);
+    CHECK(read_text(file) == kept);
+  }
+
+  TEST_CASE("resuming from step 0 keeps nothing, an absent file is empty") {
+    const TemporaryFolder folder;
+    const auto file = folder.path() / "steps.jsonl";
+    CHECK(*trim_steps(file, StepId(0)) == 0);
+    write_text(file, lines(0, 3));
+    CHECK(*trim_steps(file, StepId(0)) == 0);
+    CHECK(read_text(file).empty());
+  }
+
+  TEST_CASE("an existing run is recognised, also with a torn run.json") {
+    const TemporaryFolder folder;
+    CHECK_FALSE(look_at_run(folder.path())->has_value());
+    write_text(folder.path() / "steps.jsonl", lines(0, 3));
+    write_text(folder.path() / "run.json",
+               "{\"name\":\"demo\",\"config\":{},\"started\":17.5,\"wall_ti");
+    const auto run = look_at_run(folder.path());
+    REQUIRE(run.ok());
+    REQUIRE(run->has_value());
+    CHECK((*run)->name == "demo");
+    CHECK((*run)->started == 17.5);
+    CHECK((*run)->wall_time == 0);
+    CHECK((*run)->steps == 3);
+  }
+
+  TEST_CASE("replacing a file leaves no neighbour behind, and fails cleanly without a folder") {
+    const TemporaryFolder folder;
+    const auto file = folder.path() / "run.json";
+    CHECK(replace_file(file, "one").ok());
+    CHECK(replace_file(file, "two").ok());
+    CHECK(read_text(file) == "two");
+    CHECK_FALSE(std::filesystem::exists(folder.path() / "run.json.new"));
+    CHECK_FALSE(replace_file(folder.path() / "none" / "run.json", "x").ok());
+  }
+}

@@ -1,0 +1,81 @@
+#include "metrics/run_format.h"
+
+#include <limits>
+
+#include <doctest/doctest.h>
+
+using namespace cox;
+using namespace cox::metrics;
+
+TEST_SUITE("metrics") {
+  TEST_CASE("a step is one line in the layout, with our fields beside it") {
+    StepRow row;
+    row.step = StepId(3);
+    row.round = RoundId(4);
+    row.timestamp = 1750000000.5;
+    row.phase_seconds[static_cast<std::size_t>(Phase::forward)] = 0.25f;
+    row.phase_seconds[static_cast<std::size_t>(Phase::communication)] = 0.5f;
+    row.phase_seconds[static_cast<std::size_t>(Phase::host)] = 0.125f;
+    row.loss = 2.5;
+    row.gradient_norm = 1;
+    row.learning_rate = 0.001;
+    row.loss_scale = 65536;
+    row.memory_alloc_bytes = 10;
+    row.memory_reserved_bytes = 20;
+    row.memory_peak_alloc_bytes = 30;
+    row.memory_peak_reserved_bytes = 40;
+    row.headroom_bytes = 5;
+    row.plan = 7;
+    row.precision_blocks = {2, 12, 0, 0};
+    row.recomputed_blocks = 4;
+    row.overflow = 1;
+    CHECK(row.add_scalar("accuracy", 0.5));
+    CHECK(step_line(row) ==
+          "{\"step\":3,\"timestamp\":1750000000.5,\"phases\":{\"forward\":0.25,\"comm\":0.5},"
+          "\"scalars\":{\"loss\":2.5,\"grad_norm\":1,\"lr\":0.001,\"accuracy\":0.5},"
+          "\"memory\":{\"alloc\":10,\"reserved\":20,\"peak_alloc\":30,\"peak_reserved\":40},"
+          "\"round\":4,\"plan\":7,\"precision\":{\"fp32\":2,\"bf16\":12},\"recomputed_blocks\":4,"
+          "\"headroom\":5,\"overflow\":1,\"loss_scale\":65536,\"host\":0.125}\n");
+  }
+
+  TEST_CASE("a loss that is not finite is a bare word, an unmeasured one is left out") {
+    StepRow row;
+    CHECK(step_line(row).find("loss") == std::string::npos);
+    row.loss = std::numeric_limits<double>::quiet_NaN();
+    CHECK(step_line(row).find("\"loss\":NaN") != std::string::npos);
+    row.loss = -std::numeric_limits<double>::infinity();
+    CHECK(step_line(row).find("\"loss\":-Infinity") != std::string::npos);
+  }
+
+  TEST_CASE("eight user scalars fit, the same name replaces, long names are cut") {
+    StepRow row;
+    for (int i = 0; i < 8; ++i) CHECK(row.add_scalar("s" + std::to_string(i), i));
+    CHECK_FALSE(row.add_scalar("one too many", 1));
+    CHECK(row.add_scalar("s3", 33));
+    CHECK(row.scalars[3].value == 33);
+    StepRow other;
+    CHECK(other.add_scalar("a_very_long_name_of_a_scalar", 1));
+    CHECK(std::string_view(other.scalars[0].name.data()) == "a_very_long_nam");
+    CHECK_FALSE(other.add_scalar("", 1));
+  }
+
+  TEST_CASE("run.json carries configuration and provenance with their kinds") {
+    RunInfo info;
+    info.name = "a \"run\"";
+    info.rank = RankId(2);
+    info.world_size = 4;
+    info.started = 5;
+    info.config = {{"lr", 0.001},
+                   {"layers", std::int64_t{12}},
+                   {"amp", std::string("bf16")},
+                   {"resume", false}};
+    info.environment = {{"machine", std::string("x86_64")}};
+    info.variables = {{"OMP_NUM_THREADS", std::string("1")}};
+    info.peak_flops = 1e12;
+    CHECK(run_json(info, {1.5, 10, 0}) ==
+          "{\"name\":\"a \\\"run\\\"\",\"config\":{\"lr\":0.001,\"layers\":12,\"amp\":\"bf16\","
+          "\"resume\":false},\"rank\":2,\"world_size\":4,\"environment\":{\"machine\":\"x86_64\","
+          "\"env\":{\"OMP_NUM_THREADS\":\"1\"}},\"started\":5,\"wall_time\":1.5,\"n_steps\":10,"
+          "\"dropped_rows\":0,\"peak_flops\":1e+12}\n");
+  }
+}

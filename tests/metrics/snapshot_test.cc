@@ -1,0 +1,155 @@
+#include <atomic>
+#include <cmath>
+#include <limits>
+#include <thread>
+
+#include "metrics/histogram.h"
+#include "metrics/telemetry_state.h"
+#include "simulated_job.h"
+
+#include <doctest/doctest.h>
+
+using namespace cox;
+using namespace cox::metrics;
+
+namespace {
+
+SimulatedSetup small() {
+  SimulatedSetup setup;
+  setup.ranks = 4;
+  return setup;
+}
+
+}  // namespace
+
+TEST_SUITE("metrics") {
+  TEST_CASE("before the first round the job waits and every rank is unseen") {
+    const SimulatedJob job(small());
+    const TelemetryState state(job.job(), UnixTime{100});
+    const auto s = state.snapshot();
+    CHECK(s->state == JobState::waiting);
+    CHECK(s->ranks_seen == 0);
+    CHECK(s->ranks_unseen.size() == 4);
+    CHECK(s->started.seconds == 100);
+    CHECK(std::isnan(s->summary.loss));
+  }
+
+  TEST_CASE("counters add up over rounds") {
+    SimulatedJob job(small());
+    TelemetryState state(job.job(), UnixTime{100});
+    job.steps(state, 50);
+    const auto s = state.snapshot();
+    CHECK(s->records == 50);
+    CHECK(s->totals.samples == 50 * 4 * 8);
+    CHECK(s->totals.tokens == 50 * 4 * 8 * 256);
+    CHECK(s->totals.step_seconds.count() == 50);
+    CHECK(s->totals.decide_seconds.count() == 50);
+    CHECK(s->plan->id.number == 1);
+    CHECK(s->plan_times.activation_lag_rounds == 1);
+    CHECK(s->ranks_seen == 4);
+    CHECK(s->ranks->rows.size() == 4);
+  }
+
+  TEST_CASE("a held snapshot does not change while the job goes on") {
+    SimulatedJob job(small());
+    TelemetryState state(job.job(), UnixTime{100});
+    job.steps(state, 60);
+    const auto held = state.snapshot();
+    const double loss = held->summary.loss;
+    const std::size_t decisions = held->decisions->size();
+    job.steps(state, 60);
+    CHECK(held->summary.loss == loss);
+    CHECK(held->decisions->size() == decisions);
+    CHECK(held->records == 60);
+    CHECK(state.snapshot()->records == 120);
+  }
+
+  TEST_CASE("non-finite rounds are counted and poison nothing") {
+    SimulatedJob job(small());
+    TelemetryState state(job.job(), UnixTime{100});
+    job.steps(state, 10);
+    job.nonfinite = true;
+    job.steps(state, 3);
+    job.nonfinite = false;
+    job.steps(state, 2);
+    const auto s = state.snapshot();
+    CHECK(s->totals.nonfinite_loss_rounds == 3);
+    CHECK(s->totals.skipped_rounds == 3);
+    CHECK(std::isfinite(s->totals.step_seconds.sum()));
+    CHECK(std::isfinite(s->summary.loss));
+  }
+
+  TEST_CASE("a decide time that is not finite is kept out and counted") {
+    const SimulatedJob job(small());
+    TelemetryState state(job.job(), UnixTime{100});
+    const StepSignals signals;
+    const Decision decision;
+    const Plan plan;
+    StepRecord record{signals, decision, plan, job.job(), {}};
+    record.counters.decide_seconds = std::numeric_limits<double>::quiet_NaN();
+    state.record(record);
+    record.counters.decide_seconds = 0.001;
+    state.record(record);
+    CHECK(state.snapshot()->totals.nonfinite_observations == 1);
+    CHECK(state.snapshot()->totals.decide_seconds.count() == 1);
+    CHECK(state.snapshot()->totals.decide_seconds.sum() == doctest::Approx(0.001));
+  }
+
+  TEST_CASE(
+      "a histogram counts a value on a bound in that bucket and refuses what is no duration") {
+    const double bounds[] = {0.1, 1};
+    BucketCounts counts(bounds);
+    CHECK(counts.observe(0.1));
+    CHECK(counts.observe(0.2, 3));
+    CHECK(counts.observe(5));
+    CHECK_FALSE(counts.observe(std::numeric_limits<double>::quiet_NaN()));
+    CHECK_FALSE(counts.observe(std::numeric_limits<double>::infinity()));
+    CHECK_FALSE(counts.observe(-1));
+    CHECK(counts.cumulative(0) == 1);
+    CHECK(counts.cumulative(1) == 4);
+    CHECK(counts.count() == 5);
+    CHECK(counts.sum() == doctest::Approx(5.7));
+  }
+
+  TEST_CASE("the curve keeps the newest rounds, oldest first") {
+    RoundPoints points;
+    for (std::uint64_t round = 1; round <= RoundPoints::kCapacity + 50; ++round)
+      points.add({RoundId(round), 0, 0, 1, 0, 0});
+    CHECK(points.size() == RoundPoints::kCapacity);
+    CHECK(points[0].round == RoundId(51));
+    CHECK(points[points.size() - 1].round == RoundId(RoundPoints::kCapacity + 50));
+  }
+
+  TEST_CASE("the newest ranks of a large job are shown about once a second") {
+    SimulatedSetup setup = small();
+    setup.ranks = 300;
+    setup.step_seconds = 0.4;
+    SimulatedJob job(setup);
+    TelemetryState state(job.job(), UnixTime{100});
+    job.steps(state, 2);
+    CHECK(state.snapshot()->ranks->round == RoundId(1));
+    job.steps(state, 2);
+    CHECK(state.snapshot()->ranks->round == RoundId(4));
+  }
+
+  TEST_CASE("readers on other threads always see a whole round") {
+    SimulatedJob job(small());
+    TelemetryState state(job.job(), UnixTime{100});
+    std::atomic<bool> stop{false};
+    std::atomic<int> wrong{0};
+    const auto read = [&] {
+      while (!stop) {
+        const auto s = state.snapshot();
+        if (s->records != s->summary.round.value()) ++wrong;
+        if (s->totals.samples != s->records * 32) ++wrong;
+      }
+    };
+    std::thread a(read);
+    std::thread b(read);
+    job.steps(state, 400);
+    stop = true;
+    a.join();
+    b.join();
+    CHECK(wrong == 0);
+  }
+}

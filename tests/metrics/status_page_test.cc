@@ -1,0 +1,150 @@
+#include "metrics/status_page.h"
+
+#include <cctype>
+#include <string>
+#include <vector>
+
+#include "metrics/html.h"
+#include "metrics/telemetry_state.h"
+#include "simulated_job.h"
+
+#include <doctest/doctest.h>
+
+using namespace cox;
+using namespace cox::metrics;
+
+namespace {
+
+Served served_after(SimulatedSetup setup, int rounds) {
+  SimulatedJob job(std::move(setup));
+  TelemetryState state(job.job(), UnixTime{1});
+  job.steps(state, rounds);
+  return {state.snapshot(), UnixTime{job.now() + 1}, {"0.1.0", "abc"}, {}};
+}
+
+bool contains(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
+
+// Walks all tags; "" when every one is closed in order and every attribute is quoted.
+std::string first_fault(const std::string& html) {
+  std::vector<std::string> open;
+  for (std::size_t at = html.find('<'); at != std::string::npos; at = html.find('<', at + 1)) {
+    if (html[at + 1] == '!') continue;
+    std::size_t end = at + 1;
+    for (char quote = 0; end < html.size() && (quote != 0 || html[end] != '>'); ++end) {
+      if (html[end] == '<') return "< inside a tag near " + html.substr(at, 40);
+      if (html[end] == '"') quote = quote == 0 ? '"' : 0;
+    }
+    if (end == html.size()) return "a tag without end";
+    const bool closing = html[at + 1] == '/';
+    std::size_t name_end = at + 1 + (closing ? 1 : 0);
+    const std::size_t name_start = name_end;
+    while (std::isalnum(static_cast<unsigned char>(html[name_end])) != 0) ++name_end;
+    const std::string name = html.substr(name_start, name_end - name_start);
+    if (closing) {
+      if (open.empty() || open.back() != name) return "</" + name + "> closes nothing";
+      open.pop_back();
+    } else if (html[end - 1] != '/') {
+      open.push_back(name);
+    }
+  }
+  return open.empty() ? "" : open.back() + " is never closed";
+}
+
+}  // namespace
+
+TEST_SUITE("metrics") {
+  TEST_CASE("the pages are well-formed in every state of a job") {
+    for (const std::int32_t ranks : {1, 4, 13, 2000}) {
+      for (const std::size_t blocks : {std::size_t{0}, std::size_t{14}, std::size_t{300}}) {
+        for (const int rounds : {0, 1, 2, 130}) {
+          if (ranks == 2000 && rounds == 130 && blocks != 14) continue;
+          SimulatedSetup setup;
+          setup.ranks = ranks;
+          setup.blocks = blocks;
+          CAPTURE(ranks);
+          CAPTURE(blocks);
+          CAPTURE(rounds);
+          const Served served = served_after(setup, rounds);
+          CHECK(first_fault(status_page(served)) == "");
+          CHECK(first_fault(index_page(served)) == "");
+        }
+      }
+    }
+  }
+
+  TEST_CASE("text from outside cannot become markup") {
+    SimulatedSetup setup;
+    setup.name = "<script>alert('x')</script>\" onload=\"x";
+    SimulatedJob job(setup);
+    JobFacts facts = job.job();
+    facts.blocks[3] = "<img src=x onerror=alert(1)>";
+    TelemetryState state(facts, UnixTime{1});
+    job.steps(state, 1);
+    Decision decision;
+    Reason reason;
+    reason.outcome = Outcome::reported;
+    reason.text = "<b onmouseover=\"x\">\xff\x01 & 'y'";
+    decision.reasons = {reason};
+    const StepSignals signals;
+    const Plan plan = initial_plan(facts);
+    state.record({signals, decision, plan, facts, {}});
+    const Served served{state.snapshot(), UnixTime{2}, {"<i>", "<u>"}, {}};
+    for (const std::string& page : {status_page(served), index_page(served)}) {
+      CHECK(first_fault(page) == "");
+      for (const char* bad : {"<script", "<img", "<b o", "<i>", "<u>", "\" onload"})
+        CHECK_FALSE(contains(page, bad));
+    }
+    CHECK(contains(status_page(served), "&lt;script&gt;"));
+    CHECK(contains(status_page(served), "&lt;img src=x"));
+    CHECK(contains(status_page(served), "\xEF\xBF\xBD"));
+  }
+
+  TEST_CASE("the page needs nothing from elsewhere and runs no script") {
+    const std::string page = status_page(served_after({}, 100));
+    for (const char* bad : {"<script", "http://", "https://", "@import", "url(", "onclick"}) {
+      std::string shown = page;
+      const auto icon = shown.find("xmlns='http://www.w3.org/2000/svg'");
+      if (icon != std::string::npos) shown.erase(icon, 34);
+      CHECK_FALSE(contains(shown, bad));
+    }
+    CHECK(contains(page, "http-equiv=\"refresh\""));
+    CHECK(contains(page, "prefers-color-scheme:dark"));
+  }
+
+  TEST_CASE("the page says what a newcomer asks: state, ranks, plan, decisions with reasons") {
+    const std::string page = status_page(served_after({}, 100));
+    for (const char* part :
+         {"● training", "4 of 4 ranks reporting", "Plan 2", "slow in forward", "recompute",
+          "vetoed", "this loop does not take its batch", "unchanged",
+          "aria-label=\"Loss over the last 100 rounds", "href=\"/api/v1/decisions\""}) {
+      CAPTURE(part);
+      CHECK(contains(page, part));
+    }
+  }
+
+  TEST_CASE("missing ranks, non-finite rounds and stalls are said in words") {
+    SimulatedJob job({});
+    TelemetryState state(job.job(), UnixTime{1});
+    job.steps(state, 10);
+    job.missing_rank = 3;
+    job.nonfinite = true;
+    job.step(state);
+    const std::string page = status_page({state.snapshot(), UnixTime{job.now() + 500}, {}, {}});
+    CHECK(contains(page, "▲ stalled"));
+    CHECK(contains(page, "no report for this round"));
+    CHECK(contains(page, "Rank 0 had a loss or gradient that is not finite"));
+  }
+
+  TEST_CASE("the size of the page does not grow with the number of ranks") {
+    SimulatedSetup large;
+    large.ranks = 3000;
+    SimulatedSetup small;
+    small.ranks = 12;
+    const auto size = [](SimulatedSetup setup) {
+      return status_page(served_after(setup, 80)).size();
+    };
+    CHECK(size(large) < size(small) + 4000);
+  }
+}
