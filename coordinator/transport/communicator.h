@@ -59,9 +59,9 @@ class Communicator {
   virtual Result<Request> start_reduce_scatter(ConstBytes send, Bytes receive,
                                                const Reduction& reduction) = 0;
 
-  // Moves all of this communicator's requests on. After `done` (or an error) the request is reset
-  // to inactive and its buffers are free. An error is final for the request. An inactive request is
-  // done; failed_precondition for one of another communicator.
+  // Moves all requests on, also those of communicators with a common origin. After `done` (or an
+  // error) the request is reset to inactive and its buffers are free. An error is final for the
+  // request. An inactive request is done; failed_precondition for one of another communicator.
   virtual Result<Progress> test(Request& request) = 0;
 
   // Collective and waiting (start-up only). `color` (>= 0) groups ranks; ranks keep their order.

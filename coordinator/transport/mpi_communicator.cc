@@ -7,19 +7,17 @@
 
 namespace cox::transport {
 
-MpiCommunicator::MpiCommunicator(MPI_Comm comm, std::string name, NodeId node,
-                                 const MpiOptions& options)
-    : node_(node), options_(options) {
+MpiCommunicator::MpiCommunicator(MPI_Comm comm, std::string name, const Heritage& heritage)
+    : heritage_(heritage) {
   place_.comm = comm;
   place_.name = std::move(name);
-  place_.gather_limit_bytes = options.gather_limit_bytes;
-  place_.scratch_limit_bytes = options.scratch_limit_bytes;
+  place_.gather_limit_bytes = heritage.options.gather_limit_bytes;
+  place_.scratch_limit_bytes = heritage.options.scratch_limit_bytes;
 }
 
 Result<std::unique_ptr<Communicator>> MpiCommunicator::adopt(MPI_Comm comm, std::string name,
-                                                             NodeId node,
-                                                             const MpiOptions& options) {
-  std::unique_ptr<MpiCommunicator> made(new MpiCommunicator(comm, std::move(name), node, options));
+                                                             const Heritage& heritage) {
+  std::unique_ptr<MpiCommunicator> made(new MpiCommunicator(comm, std::move(name), heritage));
   Status status = mpi_status(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN),
                              "MPI_Comm_set_errhandler", made->place_.name);
   if (!status.ok()) return status;
@@ -36,11 +34,12 @@ Status MpiCommunicator::count_node_ranks() {
   ranks_on_node_ = place_.size;  // crowded until known: the careful way of waiting
   std::vector<NodeId> nodes(static_cast<std::size_t>(place_.size));
   Status told = finish(*this,
-                       start_all_gather(std::as_bytes(std::span(&node_, 1)),
+                       start_all_gather(std::as_bytes(std::span(&heritage_.node, 1)),
                                         std::as_writable_bytes(std::span(nodes))),
                        start_up_wait("all ranks to say on which node they are"));
   if (!told.ok()) return told;
-  ranks_on_node_ = static_cast<std::int32_t>(std::count(nodes.begin(), nodes.end(), node_));
+  ranks_on_node_ =
+      static_cast<std::int32_t>(std::count(nodes.begin(), nodes.end(), heritage_.node));
   return ok_status();
 }
 
@@ -50,14 +49,18 @@ MpiCommunicator::~MpiCommunicator() {
   int finalized = 0;
   if (MPI_Finalized(&finalized) != MPI_SUCCESS || finalized != 0) return;
   if (requests_.in_flight() > 0) {
-    requests_.for_each_in_flight([](MpiOperation& operation) { operation.abandon(); });
+    requests_.for_each_in_flight([this](MpiOperation& operation) {
+      heritage_.progress->remove(&operation);
+      operation.abandon();
+    });
     return;
   }
   MPI_Comm_free(&place_.comm);
 }
 
 WaitPolicy MpiCommunicator::start_up_wait(const char* what) const {
-  return with_timeout(wait_policy(ranks_on_node_, usable_cores()), options_.start_up_timeout, what);
+  return with_timeout(wait_policy(ranks_on_node_, usable_cores()),
+                      heritage_.options.start_up_timeout, what);
 }
 
 Result<Request> MpiCommunicator::start_gather(ConstBytes send, Bytes receive, RankId root) {
@@ -106,6 +109,7 @@ Result<Request> MpiCommunicator::start(const Call& call, const Buffers& buffers,
     requests_.release(taken.request);
     return begun;
   }
+  if (taken.slot->has_steps()) heritage_.progress->add(taken.slot);
   return taken.request;
 }
 
@@ -114,14 +118,12 @@ Result<Progress> MpiCommunicator::test(Request& request) {
   MpiOperation* operation = requests_.find(request);
   if (operation == nullptr) return stale_request();
   Result<Progress> progress = operation->advance();
-  if (!progress.ok() || *progress == Progress::done) {
-    requests_.release(request);
+  if (progress.ok() && *progress == Progress::pending) {
+    heritage_.progress->advance_all();
     return progress;
   }
-  // Operations of several steps need their steps taken, whoever is being waited for.
-  requests_.for_each_in_flight([operation](MpiOperation& other) {
-    if (&other != operation) static_cast<void>(other.advance());
-  });
+  heritage_.progress->remove(operation);
+  requests_.release(request);
   return progress;
 }
 

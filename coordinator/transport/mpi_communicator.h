@@ -8,6 +8,7 @@
 #include <string>
 
 #include "coordinator/transport/mpi_operation.h"
+#include "coordinator/transport/mpi_progress.h"
 #include "coordinator/transport/mpi_runtime.h"
 #include "coordinator/transport/request_table.h"
 #include "coordinator/transport/wait.h"
@@ -16,10 +17,16 @@ namespace cox::transport {
 
 class MpiCommunicator final : public Communicator {
  public:
-  // Takes `comm` over and makes it return errors. `node` is the same number on ranks that share
-  // memory, and on those only. Collective and waiting.
-  static Result<std::unique_ptr<Communicator>> adopt(MPI_Comm comm, std::string name, NodeId node,
-                                                     const MpiOptions& options);
+  // What a communicator hands on to those derived from it. `node` is the same number on ranks that
+  // share memory, and on those only.
+  struct Heritage {
+    NodeId node{};
+    MpiOptions options;
+    std::shared_ptr<MpiProgress> progress;
+  };
+  // Takes `comm` over and makes it return errors. Collective and waiting.
+  static Result<std::unique_ptr<Communicator>> adopt(MPI_Comm comm, std::string name,
+                                                     const Heritage& heritage);
   ~MpiCommunicator() override;
   MpiCommunicator(const MpiCommunicator&) = delete;
   MpiCommunicator& operator=(const MpiCommunicator&) = delete;
@@ -44,15 +51,14 @@ class MpiCommunicator final : public Communicator {
   Result<SharedSegment> shared_segment(std::size_t bytes) override;
 
  private:
-  MpiCommunicator(MPI_Comm comm, std::string name, NodeId node, const MpiOptions& options);
+  MpiCommunicator(MPI_Comm comm, std::string name, const Heritage& heritage);
 
   Result<Request> start(const Call& call, const Buffers& buffers, const Reduction& reduction);
   Status count_node_ranks();
   WaitPolicy start_up_wait(const char* what) const;
   std::string child_name();
 
-  const NodeId node_;
-  const MpiOptions options_;
+  const Heritage heritage_;
   MpiPlace place_;
   std::int32_t ranks_on_node_ = 1;
   std::uint64_t operations_ = 0;

@@ -52,7 +52,7 @@ Result<std::unique_ptr<Communicator>> MpiCommunicator::duplicate() {
   Result<MPI_Comm> copy =
       mpi_duplicate(place_.comm, name, start_up_wait("all ranks to duplicate a communicator"));
   if (!copy.ok()) return copy.status();
-  return adopt(*copy, name, node_, options_);
+  return adopt(*copy, name, heritage_);
 }
 
 Result<std::unique_ptr<Communicator>> MpiCommunicator::split(std::int32_t color) {
@@ -65,11 +65,11 @@ Result<std::unique_ptr<Communicator>> MpiCommunicator::split(std::int32_t color)
   Status status =
       mpi_status(MPI_Comm_split(place_.comm, color, place_.rank, &part), "MPI_Comm_split", name);
   if (!status.ok()) return status;
-  return adopt(part, name, node_, options_);
+  return adopt(part, name, heritage_);
 }
 
 Result<std::unique_ptr<Communicator>> MpiCommunicator::split_by_node() {
-  return split(node_.value());
+  return split(heritage_.node.value());
 }
 
 Result<SharedSegment> MpiCommunicator::shared_segment(std::size_t bytes) {
@@ -78,7 +78,7 @@ Result<SharedSegment> MpiCommunicator::shared_segment(std::size_t bytes) {
                                std::to_string(place_.size - ranks_on_node_) +
                                " on others; call it on what split_by_node() returns");
   }
-  return share_file(*this, bytes, options_.shared_folder,
+  return share_file(*this, bytes, heritage_.options.shared_folder,
                     start_up_wait("all ranks of the node to map shared memory"));
 }
 

@@ -36,6 +36,8 @@ class MpiOperation {
                const Buffers& buffers, const Reduction& reduction);
   // Moves it on; after done or an error it stays there.
   Result<Progress> advance();
+  // Whether it needs advance() for more than its end.
+  bool has_steps() const { return stage_ == Stage::exchange || stage_ == Stage::collect; }
   // Gives what MPI may still write to up to the process's end.
   void abandon();
 

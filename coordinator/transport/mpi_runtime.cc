@@ -10,6 +10,7 @@
 #include "coordinator/transport/launch.h"
 #include "coordinator/transport/mpi_communicator.h"
 #include "coordinator/transport/mpi_error.h"
+#include "coordinator/transport/mpi_progress.h"
 
 namespace cox::transport {
 namespace {
@@ -45,17 +46,17 @@ Status initialize(int* argc, char*** argv) {
 }
 
 // Ranks that share memory get one number: the lowest of their ranks in `comm`.
-Result<NodeId> node_of(MPI_Comm comm, int rank, const MpiOptions& options,
+Result<NodeId> node_of(MPI_Comm comm, int rank, const MpiCommunicator::Heritage& heritage,
                        const WaitPolicy& policy) {
-  if (options.ranks_per_node > 0) return NodeId(rank / options.ranks_per_node);
+  const std::int32_t pretended = heritage.options.ranks_per_node;
+  if (pretended > 0) return NodeId(rank / pretended);
   Status status = mpi_meet(comm, "world", policy);
   if (!status.ok()) return status;
   MPI_Comm node = MPI_COMM_NULL;
   status = mpi_status(MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node),
                       "MPI_Comm_split_type", "world");
   if (!status.ok()) return status;
-  Result<std::unique_ptr<Communicator>> ranks =
-      MpiCommunicator::adopt(node, "node", NodeId(0), options);
+  Result<std::unique_ptr<Communicator>> ranks = MpiCommunicator::adopt(node, "node", heritage);
   if (!ranks.ok()) return ranks.status();
   NodeId lowest(rank);
   status = finish(
@@ -87,7 +88,10 @@ Result<MpiRuntime> MpiRuntime::start(int* argc, char*** argv) {
   return MpiRuntime(false);
 }
 
-MpiRuntime::MpiRuntime(MpiRuntime&& other) noexcept : owned_(std::exchange(other.owned_, false)) {}
+MpiRuntime::MpiRuntime(bool owned) : owned_(owned), progress_(std::make_shared<MpiProgress>()) {}
+
+MpiRuntime::MpiRuntime(MpiRuntime&& other) noexcept
+    : owned_(std::exchange(other.owned_, false)), progress_(std::move(other.progress_)) {}
 
 // Finalising blocks inside MPI, which is slow where ranks share cores, so ranks meet before.
 MpiRuntime::~MpiRuntime() {
@@ -110,9 +114,11 @@ Result<std::unique_ptr<Communicator>> MpiRuntime::world(const MpiOptions& option
                                          options.start_up_timeout, "all ranks to join the world");
   Result<MPI_Comm> copy = mpi_duplicate(MPI_COMM_WORLD, "world", policy);
   if (!copy.ok()) return copy.status();
-  Result<NodeId> node = node_of(*copy, rank, options, policy);
+  MpiCommunicator::Heritage heritage{NodeId(0), options, progress_};
+  Result<NodeId> node = node_of(*copy, rank, heritage, policy);
   if (!node.ok()) return node.status();
-  return MpiCommunicator::adopt(*copy, "world", *node, options);
+  heritage.node = *node;
+  return MpiCommunicator::adopt(*copy, "world", heritage);
 }
 
 void MpiRuntime::abort_all(int exit_code) {

@@ -24,6 +24,8 @@ struct MpiOptions {
   std::chrono::nanoseconds start_up_timeout = std::chrono::seconds(120);
 };
 
+class MpiProgress;
+
 class MpiRuntime {
  public:
   // Initialises MPI unless the program did. failed_precondition when the library is not MPICH, MPI
@@ -45,8 +47,9 @@ class MpiRuntime {
   [[noreturn]] static void abort_all(int exit_code);
 
  private:
-  explicit MpiRuntime(bool owned) : owned_(owned) {}
+  explicit MpiRuntime(bool owned);
   bool owned_;
+  std::shared_ptr<MpiProgress> progress_;  // of all communicators that come from here
 };
 
 }  // namespace cox::transport
