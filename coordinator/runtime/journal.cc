@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <system_error>
 
@@ -84,11 +85,10 @@ Result<std::unique_ptr<JournalWriter>> JournalWriter::open(const std::filesystem
   }
   std::unique_ptr<JournalWriter> writer(
       new JournalWriter(file, path, *end, wire::limits_of(head.job)));
-  if (*end == 0) writer->buffer_ = journal_header();
+  if (*end == 0) writer->put(journal_header());
   const wire::JournalStart start{head.job, text(head.config), head.state, names_of(head.policies)};
-  Status status = writer->put(framed(RecordKind::start, wire::serialize(start)));
-  if (status.ok()) status = writer->flush();
-  if (!status.ok()) return status;
+  writer->put(framed(RecordKind::start, wire::serialize(start)));
+  if (Status status = writer->flush(); !status.ok()) return status;
   return writer;
 }
 
@@ -107,15 +107,14 @@ Status JournalWriter::append(const StepSignals& signals, const Decision& decisio
     return give_up("a round has more faults or reasons than a journal keeps");
   std::string payload = wire::serialize(signals, decision);
   if (payload.size() > kMaxRecordBytes) return give_up("a round is too large for a record");
-  if (Status status = put(framed(RecordKind::round, payload)); !status.ok()) return status;
+  put(framed(RecordKind::round, payload));
   const bool is_due = buffered_rounds_ >= kFlushRounds || buffer_.size() >= kFlushBytes;
   return is_due || decision.plan ? flush() : ok_status();
 }
 
-Status JournalWriter::put(std::string record) {
-  bytes_ += record.size();
-  buffer_ += record;
-  return ok_status();
+void JournalWriter::put(const std::string& bytes) {
+  bytes_ += bytes.size();
+  buffer_ += bytes;
 }
 
 Status JournalWriter::flush() {

@@ -54,7 +54,7 @@ class JournalWriter {
 
  private:
   JournalWriter(int file, std::filesystem::path path, std::uint64_t end, wire::ParseLimits limits);
-  Status put(std::string record);
+  void put(const std::string& bytes);
   Status give_up(const std::string& why);
 
   int file_ = -1;

@@ -1,5 +1,4 @@
-#include <bit>
-#include <limits>
+#include <algorithm>
 #include <string>
 
 #include "coordinator/core/crc32.h"

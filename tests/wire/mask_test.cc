@@ -1,6 +1,5 @@
 #include "coordinator/wire/mask.h"
 
-#include <chrono>
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -82,6 +81,25 @@ TEST_SUITE("wire.mask") {
     CHECK(bytes_of(*frames) == 160);
     CHECK(kHeadHeaderBytes <= 32);
     CHECK(kHeadPayloadBytes <= 128);
+    CHECK(received(job, start_of(job), *frames) == plan);
+  }
+
+  TEST_CASE("256 blocks in 4 classes of any actions are three frames") {
+    const JobFacts job = capable_job(8, 256);
+    RandomValues random(15);
+    Plan plan = start_of(job);
+    plan.id.number = 1;
+    plan.classes.resize(4, plan.classes[0]);
+    for (auto& precision : plan.precision) precision = static_cast<Precision>(random.below(4));
+    for (auto& actions : plan.classes)
+      for (auto& action : actions) action = static_cast<MemoryAction>(random.below(4));
+    for (std::size_t r = 0; r < 8; ++r)
+      plan.rank_class.emplace_back(static_cast<ClassId::rep>(r % 4));
+    const auto frames = encode_plan(plan, nullptr);
+    REQUIRE(frames.ok());
+    CHECK(frames->size() == 3);
+    CHECK(bytes_of(*frames) <= 416);
+    MESSAGE("256 blocks x 4 classes: " << bytes_of(*frames) << " bytes");
     CHECK(received(job, start_of(job), *frames) == plan);
   }
 

@@ -1,0 +1,93 @@
+// A disk that is full: the size of files of this process is limited, so writes fail as on a device
+// without space.
+#include <signal.h>
+#include <sys/resource.h>
+
+#include "coordinator/policies/registry.h"
+#include "coordinator/runtime/journal.h"
+#include "coordinator/runtime/journal_reader.h"
+#include "coordinator/runtime/replay.h"
+#include "coordinator/runtime/saved_state.h"
+#include "tests/runtime/driven_job.h"
+
+#include <doctest/doctest.h>
+
+namespace cox::runtime {
+namespace {
+
+// While it lives no file can grow beyond `bytes`.
+class SmallDisk {
+ public:
+  explicit SmallDisk(rlim_t bytes) {
+    old_handler_ = ::signal(SIGXFSZ, SIG_IGN);
+    ::getrlimit(RLIMIT_FSIZE, &old_);
+    rlimit small = old_;
+    small.rlim_cur = bytes;
+    ::setrlimit(RLIMIT_FSIZE, &small);
+  }
+  ~SmallDisk() {
+    ::setrlimit(RLIMIT_FSIZE, &old_);
+    ::signal(SIGXFSZ, old_handler_);
+  }
+  SmallDisk(const SmallDisk&) = delete;
+  SmallDisk& operator=(const SmallDisk&) = delete;
+
+ private:
+  rlimit old_{};
+  void (*old_handler_)(int) = nullptr;
+};
+
+StepSignals signals_of(std::uint64_t round) {
+  RankSignal report;
+  report.incarnation = 1;
+  report.round = RoundId(round);
+  seal(report);
+  return collect(RoundId(round), 1, 2, std::vector{report}, {}, {1});
+}
+
+TEST_SUITE("runtime.journal") {
+  TEST_CASE("a full disk is told once, rounds are counted, and what was written replays") {
+    test::TempFolder folder;
+    const JobFacts job = test::driven_job(2);
+    const JournalHead head{job, {}, initial_state(job), default_policies()};
+    auto writer = JournalWriter::open(folder / "j", head);
+    REQUIRE(writer.ok());
+    int errors = 0;
+    {
+      const SmallDisk disk(20000);
+      for (std::uint64_t round = 1; round <= 1000; ++round) {
+        const Status status = (*writer)->append(signals_of(round), {});
+        if (!status.ok()) ++errors;
+        if (!status.ok()) CHECK(status.code() == StatusCode::resource_exhausted);
+      }
+      CHECK((*writer)->close().ok());
+    }
+    CHECK(errors == 1);
+    CHECK((*writer)->lost_rounds() > 500);
+    CHECK(std::filesystem::file_size(folder / "j") <= 20000);
+    auto reader = JournalReader::open(folder / "j");
+    REQUIRE(reader.ok());
+    const auto report = replay(*reader, default_policies(), {});
+    REQUIRE_MESSAGE(report.ok(), report.status().text());
+    CHECK(report->torn_bytes == 0);
+    CHECK(report->rounds + (*writer)->lost_rounds() == 1000);
+  }
+
+  TEST_CASE("a full disk leaves the older saved state as it was") {
+    test::TempFolder folder;
+    const JobFacts job = test::driven_job(2);
+    ControlState state = initial_state(job);
+    REQUIRE(save_control_state(folder / "s", state).ok());
+    const std::string before = test::read_file(folder / "s");
+    state.policies.push_back({"guard", {1, std::vector<double>(10000, 1.0)}});
+    {
+      const SmallDisk disk(5000);
+      CHECK(save_control_state(folder / "s", state).code() == StatusCode::resource_exhausted);
+    }
+    CHECK(test::read_file(folder / "s") == before);
+    CHECK_FALSE(std::filesystem::exists(folder / "s.writing"));
+  }
+}
+
+}  // namespace
+}  // namespace cox::runtime

@@ -1,0 +1,181 @@
+#include "coordinator/runtime/journal.h"
+
+#include <string>
+#include <vector>
+
+#include "coordinator/policies/registry.h"
+#include "coordinator/runtime/journal_reader.h"
+#include "tests/runtime/driven_job.h"
+#include "tests/wire/random_values.h"
+
+#include <doctest/doctest.h>
+
+namespace cox::runtime {
+namespace {
+
+using test::read_file;
+using test::same_bits;
+using test::TempFolder;
+using test::write_file;
+using test::write_journal;
+
+struct ReadBack {
+  std::size_t starts = 0;
+  std::vector<wire::JournalRound> rounds;
+  std::uint64_t torn_bytes = 0;
+  Status status;
+};
+
+ReadBack read_back(const std::filesystem::path& path) {
+  ReadBack all;
+  auto reader = JournalReader::open(path);
+  all.status = reader.status();
+  while (all.status.ok()) {
+    auto entry = reader->next();
+    all.status = entry.status();
+    if (!entry.ok()) break;
+    if (auto* end = std::get_if<JournalEnd>(&*entry)) {
+      all.torn_bytes = end->torn_bytes;
+      break;
+    }
+    if (auto* round = std::get_if<wire::JournalRound>(&*entry)) all.rounds.push_back(*round);
+    if (std::holds_alternative<wire::JournalStart>(*entry)) ++all.starts;
+  }
+  return all;
+}
+
+TEST_SUITE("runtime.journal") {
+  TEST_CASE("what was appended is read back bit for bit") {
+    TempFolder folder;
+    test::RandomValues random(1);
+    const JobFacts job = test::capable_job(4, 6);
+    const ControlState state = random.state(job);
+    auto writer = JournalWriter::open(folder / "j", {job, {}, state, default_policies()});
+    REQUIRE_MESSAGE(writer.ok(), writer.status().text());
+    std::vector<wire::JournalRound> written;
+    for (std::uint64_t round = 1; round <= 100; ++round) {
+      wire::JournalRound one{random.signals(job, RoundId(round)), {}};
+      if (random.chance(10)) one.decision.plan = random.plan(job, round);
+      if (random.chance(30)) one.decision.reasons.push_back(random.reason());
+      REQUIRE((*writer)->append(one.signals, one.decision).ok());
+      written.push_back(one);
+    }
+    REQUIRE((*writer)->close().ok());
+    CHECK(std::filesystem::file_size(folder / "j") == (*writer)->bytes());
+
+    const ReadBack all = read_back(folder / "j");
+    REQUIRE_MESSAGE(all.status.ok(), all.status.text());
+    CHECK(all.starts == 1);
+    CHECK(all.torn_bytes == 0);
+    REQUIRE(all.rounds.size() == written.size());
+    for (std::size_t i = 0; i < written.size(); ++i) {
+      CHECK(same_bits(all.rounds[i].signals, written[i].signals));
+      CHECK(all.rounds[i].decision.plan == written[i].decision.plan);
+      CHECK(all.rounds[i].decision.reasons == written[i].decision.reasons);
+    }
+  }
+
+  TEST_CASE("a record torn at any byte is ignored and reported, all before it is there") {
+    TempFolder folder;
+    write_journal(folder / "whole", 2, 5, 3);
+    write_journal(folder / "shorter", 2, 4, 3);
+    const std::string whole = read_file(folder / "whole");
+    const std::size_t last = std::filesystem::file_size(folder / "shorter");
+    REQUIRE(last < whole.size());
+    for (std::size_t size = last + 1; size < whole.size(); ++size) {
+      write_file(folder / "torn", whole.substr(0, size));
+      const ReadBack all = read_back(folder / "torn");
+      REQUIRE_MESSAGE(all.status.ok(), all.status.text());
+      CHECK(all.rounds.size() == 4);
+      CHECK(all.torn_bytes == size - last);
+    }
+    write_file(folder / "torn", whole + std::string(5000, '\0'));
+    CHECK(read_back(folder / "torn").rounds.size() == 5);
+    CHECK(read_back(folder / "torn").torn_bytes == 5000);
+  }
+
+  TEST_CASE("a flipped bit anywhere is an error or costs the last record only, never a crash") {
+    TempFolder folder;
+    write_journal(folder / "whole", 2, 6, 4);
+    const std::string whole = read_file(folder / "whole");
+    const auto step_at =
+        [&](std::size_t at) {  // the long text of the configuration: not every byte
+          return at < 64 || at + 900 > whole.size() ? std::size_t{1} : std::size_t{11};
+        };
+    for (std::size_t at = 0; at < whole.size(); at += step_at(at)) {
+      std::string bytes = whole;
+      bytes[at] = static_cast<char>(bytes[at] ^ (1 << (at % 8)));
+      write_file(folder / "bad", bytes);
+      const ReadBack all = read_back(folder / "bad");
+      if (all.status.ok()) {
+        CHECK(all.rounds.size() == 5);
+        CHECK(all.torn_bytes > 0);
+      } else {
+        CHECK(all.status.message().find((folder / "bad").string()) != std::string::npos);
+      }
+    }
+  }
+
+  TEST_CASE("damage in the middle names its offset") {
+    TempFolder folder;
+    write_journal(folder / "j", 2, 20, 5);
+    std::string bytes = read_file(folder / "j");
+    bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
+    write_file(folder / "j", bytes);
+    const ReadBack all = read_back(folder / "j");
+    CHECK(all.status.code() == StatusCode::data_loss);
+    CHECK(all.status.message().find("at byte ") != std::string::npos);
+    CHECK(all.rounds.size() < 20);
+  }
+
+  TEST_CASE("a restart continues the file with a segment of its own, behind a torn record too") {
+    TempFolder folder;
+    write_journal(folder / "j", 2, 8, 6);
+    const std::string first = read_file(folder / "j");
+    write_file(folder / "j", first.substr(0, first.size() - 3));
+    write_journal(folder / "j", 2, 8, 7);
+    const ReadBack all = read_back(folder / "j");
+    REQUIRE_MESSAGE(all.status.ok(), all.status.text());
+    CHECK(all.starts == 2);
+    CHECK(all.rounds.size() == 15);
+    CHECK(all.torn_bytes == 0);
+  }
+
+  TEST_CASE("a file that is no journal or a damaged one is left as it is") {
+    TempFolder folder;
+    const JobFacts job = test::driven_job(2);
+    const JournalHead head{job, {}, initial_state(job), {}};
+    write_file(folder / "text", "precious notes of somebody else");
+    CHECK(JournalWriter::open(folder / "text", head).status().code() == StatusCode::data_loss);
+    CHECK(read_file(folder / "text") == "precious notes of somebody else");
+
+    write_journal(folder / "j", 2, 20, 5);
+    std::string bytes = read_file(folder / "j");
+    bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
+    write_file(folder / "j", bytes);
+    CHECK(JournalWriter::open(folder / "j", head).status().code() == StatusCode::data_loss);
+    CHECK(read_file(folder / "j") == bytes);
+  }
+
+  TEST_CASE("two jobs cannot write to one journal") {
+    TempFolder folder;
+    const JobFacts job = test::driven_job(2);
+    const JournalHead head{job, {}, initial_state(job), {}};
+    const auto first = JournalWriter::open(folder / "j", head);
+    REQUIRE(first.ok());
+    CHECK(JournalWriter::open(folder / "j", head).status().code() ==
+          StatusCode::failed_precondition);
+  }
+
+  TEST_CASE("bad paths are one clear error") {
+    TempFolder folder;
+    const JobFacts job = test::driven_job(2);
+    const JournalHead head{job, {}, initial_state(job), {}};
+    CHECK_FALSE(JournalWriter::open(folder / "no/such/folder", head).ok());
+    CHECK_FALSE(JournalWriter::open("/dev/full", head).ok());
+    CHECK(JournalReader::open(folder / "none").status().code() == StatusCode::not_found);
+  }
+}
+
+}  // namespace
+}  // namespace cox::runtime

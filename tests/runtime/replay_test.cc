@@ -1,0 +1,150 @@
+#include "coordinator/runtime/replay.h"
+
+#include <algorithm>
+#include <string>
+
+#include "coordinator/policies/registry.h"
+#include "coordinator/runtime/journal.h"
+#include "tests/runtime/driven_job.h"
+
+#include <doctest/doctest.h>
+
+namespace cox::runtime {
+namespace {
+
+using test::driven_job;
+using test::DrivenJob;
+using test::TempFolder;
+using test::write_journal;
+
+Result<ReplayReport> replayed(const std::filesystem::path& path, ReplayOptions options = {},
+                              const PolicySet& policies = default_policies()) {
+  auto reader = JournalReader::open(path);
+  REQUIRE_MESSAGE(reader.ok(), reader.status().text());
+  return replay(*reader, policies, options);
+}
+
+class Nameless : public Policy {
+ public:
+  PolicyKind kind() const override { return PolicyKind::custom; }
+  std::string_view name() const override { return "of_a_user"; }
+  PolicyOutput propose(const PolicyInput&, PolicyState state) const override {
+    state.version = 1;
+    state.values.push_back(1);
+    return {{}, {}, state};
+  }
+};
+
+TEST_SUITE("runtime.replay") {
+  TEST_CASE("2000 rounds of a troubled job give the same plans and reasons again") {
+    for (const std::int32_t ranks : {1, 2, 8}) {
+      TempFolder folder;
+      write_journal(folder / "j", ranks, 2000, static_cast<std::uint64_t>(40 + ranks));
+      const auto report = replayed(folder / "j");
+      REQUIRE_MESSAGE(report.ok(), report.status().text());
+      CHECK(report->segments == 1);
+      CHECK(report->rounds == 2000);
+      CHECK(report->plans > 0);
+      CHECK(report->reasons > 0);
+      for (const std::string& line : report->differences) MESSAGE(line);
+      CHECK(report->equal());
+      MESSAGE(ranks << " ranks: " << report->plans << " plans, " << report->reasons << " reasons, "
+                    << std::filesystem::file_size(folder / "j") / 2000 << " bytes a round");
+    }
+  }
+
+  TEST_CASE("a restart at another world size replays from its own first state") {
+    TempFolder folder;
+    const JobFacts before = driven_job(4);
+    DrivenJob first(before, {}, default_policies(), initial_state(before), 50);
+    auto journal = JournalWriter::open(folder / "j", first.head());
+    REQUIRE(journal.ok());
+    first.run(500, **journal);
+    REQUIRE((*journal)->close().ok());
+
+    JobFacts after = driven_job(3);
+    after.incarnation = 2;
+    DrivenJob second(after, {}, default_policies(), refit(first.state(), after).state, 51);
+    journal = JournalWriter::open(folder / "j", second.head());
+    REQUIRE_MESSAGE(journal.ok(), journal.status().text());
+    second.run(500, **journal);
+    REQUIRE((*journal)->close().ok());
+
+    const auto report = replayed(folder / "j");
+    REQUIRE_MESSAGE(report.ok(), report.status().text());
+    CHECK(report->segments == 2);
+    CHECK(report->rounds == 1000);
+    CHECK(report->equal());
+  }
+
+  TEST_CASE("a changed threshold shows as lines with rounds and plans") {
+    TempFolder folder;
+    write_journal(folder / "j", 2, 1000, 60);
+    ReplayOptions options;
+    options.flags = {"--cox.guard.hold_rounds=7"};
+    options.max_differences = 5;
+    const auto report = replayed(folder / "j", options);
+    REQUIRE_MESSAGE(report.ok(), report.status().text());
+    CHECK_FALSE(report->equal());
+    CHECK(report->different_rounds > 0);
+    REQUIRE_FALSE(report->differences.empty());
+    CHECK(report->differences.size() <= 5);
+    CHECK(report->differences.front().starts_with("round "));
+  }
+
+  TEST_CASE("a journal in which a reason or a plan was altered differs") {
+    TempFolder folder;
+    const JobFacts facts = driven_job(2);
+    DrivenJob job(facts, {}, {}, initial_state(facts), 1);
+    auto journal = JournalWriter::open(folder / "j", job.head());
+    REQUIRE(journal.ok());
+    RankSignal report;
+    report.incarnation = 1;
+    report.round = RoundId(1);
+    seal(report);
+    const StepSignals signals = collect(RoundId(1), 1, 2, std::vector{report}, {}, {1});
+    Decision forged;
+    forged.plan = initial_plan(facts);
+    forged.plan->id.number = 1;
+    forged.reasons.push_back({});
+    REQUIRE((*journal)->append(signals, forged).ok());
+    REQUIRE((*journal)->close().ok());
+    const auto compared = replayed(folder / "j", {}, {});
+    REQUIRE(compared.ok());
+    CHECK(compared->different_rounds == 1);
+    CHECK(compared->differences.size() == 2);
+  }
+
+  TEST_CASE("policies of a user replay where they are registered and are named where not") {
+    TempFolder folder;
+    const JobFacts facts = driven_job(2);
+    Config config;
+    config.policy_modes["of_a_user"] = PolicyMode::observe;
+    PolicySet policies = default_policies();
+    policies.push_back(std::make_shared<Nameless>());
+    DrivenJob job(facts, config, policies, initial_state(facts), 9);
+    auto journal = JournalWriter::open(folder / "j", job.head());
+    REQUIRE(journal.ok());
+    job.run(100, **journal);
+    REQUIRE((*journal)->close().ok());
+    const auto known = replayed(folder / "j", {}, policies);
+    REQUIRE_MESSAGE(known.ok(), known.status().text());
+    CHECK(known->equal());
+    const auto unknown = replayed(folder / "j");
+    CHECK(unknown.status().code() == StatusCode::failed_precondition);
+    CHECK(unknown.status().message().find("of_a_user") != std::string::npos);
+  }
+
+  TEST_CASE("unknown settings and stray arguments are one clear error") {
+    TempFolder folder;
+    write_journal(folder / "j", 2, 3, 1);
+    ReplayOptions options;
+    options.flags = {"--cox.guard.hold_round=7"};
+    CHECK(replayed(folder / "j", options).status().code() == StatusCode::invalid_argument);
+    options.flags = {"stray"};
+    CHECK(replayed(folder / "j", options).status().code() == StatusCode::invalid_argument);
+  }
+}
+
+}  // namespace
+}  // namespace cox::runtime
