@@ -1,0 +1,52 @@
+#include "coordinator/transport/launch.h"
+
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+namespace cox::transport {
+namespace {
+
+TEST_SUITE_BEGIN("launch");
+
+TEST_CASE("the environment says whether a launcher started the program") {
+  struct Row {
+    std::vector<std::string> environment;
+    Launch expected;
+  };
+  const std::vector<Row> rows = {
+      {{}, Launch::alone},
+      {{"HOME=/root", "PMI_RANKS=2", "XPMI_RANK=1"}, Launch::alone},
+      {{"SLURM_PROCID=0", "SLURM_NTASKS=8"}, Launch::alone},  // inside a batch script
+      {{"PMI_RANK=0", "PMI_SIZE=1"}, Launch::mpi},
+      {{"SLURM_PROCID=3", "PMI_FD=7"}, Launch::mpi},
+      {{"PMIX_RANK=0"}, Launch::mpi},
+      {{"PMI_RANK=0", "OMPI_COMM_WORLD_SIZE=2"}, Launch::mpi},
+  };
+  for (const Row& row : rows) {
+    const Result<Launch> launch = launch_of(row.environment);
+    REQUIRE(launch.ok());
+    CHECK(*launch == row.expected);
+  }
+}
+
+TEST_CASE("Open MPI's launcher is an error that says what to use") {
+  const std::vector<std::string> environment = {"OMPI_COMM_WORLD_SIZE=2", "PMIX_RANK=0"};
+  const Status status = launch_of(environment).status();
+  CHECK(status.code() == StatusCode::failed_precondition);
+  CHECK(status.message().find("mpiexec.mpich") != std::string::npos);
+}
+
+TEST_CASE("only MPICH's library is accepted, others are named") {
+  CHECK(check_mpi_library("MPICH Version:\t4.0.2\nMPICH Release date: ...").ok());
+  const Status other = check_mpi_library("Open MPI v4.1.4, package: Debian\nmore");
+  CHECK(other.code() == StatusCode::failed_precondition);
+  CHECK(other.message().find("\"Open MPI v4.1.4, package: Debian\"") != std::string::npos);
+  CHECK_FALSE(check_mpi_library("").ok());
+}
+
+TEST_SUITE_END();
+
+}  // namespace
+}  // namespace cox::transport

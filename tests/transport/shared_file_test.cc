@@ -1,0 +1,77 @@
+#include "coordinator/transport/shared_file.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "tests/transport/ranks.h"
+
+#include <doctest/doctest.h>
+
+namespace cox::transport {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Folder {
+  Folder() : path(fs::temp_directory_path() / ("cox-shared-" + std::to_string(getpid()))) {
+    fs::create_directories(path);
+  }
+  ~Folder() { fs::remove_all(path); }
+  fs::path path;
+};
+
+TEST_SUITE_BEGIN("shared file");
+
+TEST_CASE("all ranks map one piece of zeroed memory and its name is gone") {
+  const Folder folder;
+  const LoopbackWorld world(3);
+  const auto results = on_every_rank(world, 3, [&](Communicator& c) -> std::string {
+    auto segment = share_file(c, 5000, folder.path.string(), patient());
+    if (!segment.ok()) return segment.status().text();
+    if (segment->bytes().size() != 5000) return "wrong size";
+    const auto me = static_cast<std::size_t>(c.rank().value());
+    if (segment->bytes()[me] != std::byte{0}) return "not zeroed";
+    segment->bytes()[me] = std::byte{9};
+    std::array<std::byte, 1> mine{};
+    std::array<std::byte, 3> all{};
+    static_cast<void>(finish(c, c.start_all_gather(mine, all), patient()));
+    const bool seen = segment->bytes()[0] == std::byte{9} && segment->bytes()[2] == std::byte{9};
+    return seen ? "" : "ranks see different memory";
+  });
+  for (const std::string& text : results) CHECK(text == "");
+  CHECK(fs::is_empty(folder.path));
+}
+
+TEST_CASE("a folder that cannot hold it is an error on every rank that says what to do") {
+  const Folder folder;
+  struct Row {
+    std::string path;
+    std::size_t bytes;
+  };
+  // A size that no file system takes stands for one that is full.
+  const std::vector<Row> rows = {{folder.path / "missing", 4096},
+                                 {folder.path, std::size_t{1} << 62}};
+  for (const Row& row : rows) {
+    const LoopbackWorld world(2);
+    const auto results = on_every_rank(world, 2, [&](Communicator& c) -> std::string {
+      const auto refused = share_file(c, row.bytes, row.path, patient());
+      if (refused.status().code() != StatusCode::resource_exhausted) return "not refused";
+      return refused.status().message();
+    });
+    for (const std::string& text : results) {
+      CHECK(text.find("rank 0 of this node: shared memory in " + row.path) != std::string::npos);
+      CHECK(text.find(std::to_string(row.bytes) + " bytes") != std::string::npos);
+      CHECK(text.find("COX_SHM_DIR") != std::string::npos);
+    }
+    CHECK(fs::is_empty(folder.path));
+  }
+}
+
+TEST_SUITE_END();
+
+}  // namespace
+}  // namespace cox::transport
