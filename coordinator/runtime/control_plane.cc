@@ -73,9 +73,7 @@ ControlPlane::~ControlPlane() {
   thread_.join();
 }
 
-PlanBook::Switched ControlPlane::agree(RoundId round, const StepBallot& merged) {
-  return plans_.agree(round, merged);
-}
+void ControlPlane::agree(RoundId round, const StepBallot& merged) { plans_.agree(round, merged); }
 
 void ControlPlane::report(RankSignal signal, std::span<const BlockEvidence> evidence,
                           MayOpen may_open) {

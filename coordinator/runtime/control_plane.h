@@ -62,7 +62,9 @@ class ControlPlane {
   bool round_closed() const { return link_->closed(); }
 
   // The ballot of `round` merged over all ranks; every rank calls this with equal arguments.
-  PlanBook::Switched agree(RoundId round, const StepBallot& merged);
+  void agree(RoundId round, const StepBallot& merged);
+  // Opens the next round: a plan that was agreed on is in force from here on.
+  void begin_round() { plans_.begin_round(); }
 
   // Takes this rank's report. It leaves at once if `may_open` (the ranks agreed to open a control
   // round, or this rank only watches) and the last one is closed; else it is merged into the next.

@@ -16,14 +16,19 @@ void PlanBook::hold(std::span<const std::byte> frame) {
   if (*fed == wire::Assembly::complete) full_plan_wanted_ = false;
 }
 
-PlanBook::Switched PlanBook::agree(RoundId round, const StepBallot& merged) {
+void PlanBook::agree(RoundId round, const StepBallot& merged) {
   const Plan& held = assembler_.held();
   const bool everybody_holds_it = merged.plan_held_min >= held.id.number;
   const bool is_newer = held.id.number > active_.id.number;
-  if (!is_newer || !everybody_holds_it || round.next() < held.earliest_round) return Switched::no;
-  active_ = held;
-  active_.activated_round = round.next();
-  return Switched::yes;
+  if (!is_newer || !everybody_holds_it || round.next() < held.earliest_round) return;
+  next_ = held;
+  next_->activated_round = round.next();
+}
+
+void PlanBook::begin_round() {
+  if (!next_) return;
+  active_ = std::move(*next_);
+  next_.reset();
 }
 
 }  // namespace cox::runtime

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "coordinator/core/ballot.h"
@@ -24,10 +25,11 @@ class PlanBook {
   // whole plan was held again; it never changes what is held or active.
   void hold(std::span<const std::byte> frame);
 
-  // To be called once a round, with the ballot merged over all ranks, on every rank. Returns
+  // To be called once a round, with the ballot merged over all ranks, on every rank. Decides
   // whether another plan is active from `round` + 1 on.
-  enum class Switched : bool { no, yes };
-  Switched agree(RoundId round, const StepBallot& merged);
+  void agree(RoundId round, const StepBallot& merged);
+  // Opens the next round: from here on active() is the plan agreed on, if there is a new one.
+  void begin_round();
 
   std::uint64_t held_number() const { return assembler_.held().id.number; }
   const Plan& active() const { return active_; }
@@ -37,6 +39,7 @@ class PlanBook {
  private:
   wire::PlanAssembler assembler_;
   Plan active_;
+  std::optional<Plan> next_;
   bool full_plan_wanted_ = false;
   std::uint32_t frame_errors_ = 0;
 };

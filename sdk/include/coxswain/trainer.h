@@ -39,7 +39,6 @@ struct TrainerOptions {
   std::int64_t global_batch = 8;  // samples per step over all ranks, >= 1
   std::uint64_t steps = 100;      // optimizer steps in total, a resumed run's earlier ones included
   double clip_norm = 0;           // global L2 norm to clip gradients to; 0 = no clipping
-  bool shuffle = true;
   // Learning rate before every update, from the step's number; empty = leave it alone.
   std::function<double(std::uint64_t step)> learning_rate;
 };
@@ -81,6 +80,8 @@ class TrainerStep {
 
 class Trainer {
  public:
+  struct Impl;
+
   // Collective. Broadcasts parameters and buffers from rank 0; with checkpoint.resume continues
   // from the newest whole save. Throws cox::Error (models differ, nothing to resume, damaged save).
   Trainer(Session& session, torch::nn::Module& model, AdamW& optimizer,
@@ -98,8 +99,6 @@ class Trainer {
   const TrainingProgress& progress() const;
   // Writes a checkpoint now. Collective.
   void save();
-
-  struct Impl;
 
  private:
   friend class TrainerStep;

@@ -89,20 +89,19 @@ StepBallot Reducer::Impl::merge_ballots(StepBallot mine) {
   auto request = communicator.start_all_reduce(
       std::as_writable_bytes(std::span<StepBallot>(&mine, 1)), transport::merging<StepBallot>());
   require(request.ok() ? ok_status() : request.status(), "step reduction");
-  const auto policy = transport::wait_policy(communicator);
-  require(transport::wait_with(communicator, *request, policy, [&] { state.pump(); }),
+  require(transport::wait_with(communicator, *request, state.wait_policy(), [&] { state.pump(); }),
           "step reduction");
   return mine;
 }
 
 void Reducer::Impl::sum_buckets() {
   auto& communicator = state.data();
-  const auto policy = transport::wait_policy(communicator);
   for (detail::Bucket& bucket : buckets.buckets()) {
     auto request = communicator.start_all_reduce(bytes_of(bucket.flat), sum_of(bucket.flat));
     require(request.ok() ? ok_status() : request.status(), "gradient reduction");
-    require(transport::wait_with(communicator, *request, policy, [&] { state.pump(); }),
-            "gradient reduction");
+    require(
+        transport::wait_with(communicator, *request, state.wait_policy(), [&] { state.pump(); }),
+        "gradient reduction");
   }
 }
 
@@ -132,7 +131,7 @@ void Reducer::Impl::blame_nonfinite() {
     const std::int64_t found = detail::count_nonfinite(p.grad());
     if (found == 0) continue;
     count += found;
-    state.blocks().overflow(p, found);
+    state.blocks().overflow(p, found, state.rank());
   }
   const auto most = std::numeric_limits<std::uint32_t>::max();
   state.recorder().nonfinite_values(

@@ -49,10 +49,9 @@ Status agree_on_status(transport::Communicator& communicator, const Status& mine
   verdict.code = static_cast<std::int32_t>(mine.code());
   std::snprintf(verdict.message, sizeof(verdict.message), "%s", mine.message().c_str());
   std::vector<Verdict> all(static_cast<std::size_t>(communicator.size()));
-  Status gathered =
-      finish(communicator, communicator.start_all_gather(
-                               std::as_bytes(std::span<const Verdict>(&verdict, 1)),
-                               std::as_writable_bytes(std::span<Verdict>(all))));
+  Status gathered = finish(communicator, communicator.start_all_gather(
+                                             std::as_bytes(std::span<const Verdict>(&verdict, 1)),
+                                             std::as_writable_bytes(std::span<Verdict>(all))));
   if (!gathered.ok()) return gathered;
   for (std::size_t r = 0; r < all.size(); ++r) {
     if (all[r].code == 0) continue;

@@ -35,16 +35,15 @@ MemoryProbe::~MemoryProbe() {
   if (statm_ >= 0) close(statm_);
 }
 
-const MemoryReading& MemoryProbe::look() {
-  if (statm_ < 0 || calls_++ % kEverySteps != 0) return reading_;
+void MemoryProbe::look() {
+  if (statm_ < 0 || calls_++ % kEverySteps != 0) return;
   char text[128] = {};
-  if (pread(statm_, text, sizeof(text) - 1, 0) <= 0) return reading_;
+  if (pread(statm_, text, sizeof(text) - 1, 0) <= 0) return;
   char* resident = nullptr;
   std::strtoull(text, &resident, 10);  // total pages come first
   const std::uint64_t pages = std::strtoull(resident, nullptr, 10);
   reading_.used_bytes = pages * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
   reading_.peak_bytes = std::max(reading_.peak_bytes, reading_.used_bytes);
-  return reading_;
 }
 
 }  // namespace cox::detail

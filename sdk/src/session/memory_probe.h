@@ -22,7 +22,8 @@ class MemoryProbe {
   MemoryProbe& operator=(const MemoryProbe&) = delete;
 
   // Once a step; looks every kEverySteps-th time.
-  const MemoryReading& look();
+  void look();
+  const MemoryReading& reading() const { return reading_; }
 
  private:
   int statm_ = -1;  // kept open: a look is one read

@@ -15,7 +15,9 @@ PhaseScope::PhaseScope(SessionState& state, Phase phase) : state_(state) {
   state_.recorder().enter(phase, Clock::now());
 }
 
-PhaseScope::~PhaseScope() { state_.recorder().leave(Clock::now()); }
+PhaseScope::~PhaseScope() {
+  state_.recorder().leave(Clock::now());
+}
 
 StepScope::StepScope(std::shared_ptr<SessionState> state) : state_(std::move(state)) {
   state_->begin_step();
@@ -25,22 +27,44 @@ StepScope::~StepScope() {
   if (state_) state_->end_step();
 }
 
-std::uint64_t StepScope::number() const { return state_->recorder().report().step.value(); }
-PhaseScope StepScope::phase(Phase phase) { return PhaseScope(*state_, phase); }
-void StepScope::loss(double mean, double weight) { state_->recorder().loss(mean, weight); }
-void StepScope::samples(std::uint64_t count) { state_->recorder().samples(count); }
-void StepScope::tokens(std::uint64_t count) { state_->recorder().tokens(count); }
-void StepScope::gradient_norm(double value) { state_->recorder().gradient_norm(value); }
-void StepScope::log(std::string_view name, double value) { state_->recorder().log(name, value); }
+std::uint64_t StepScope::number() const {
+  return state_->recorder().report().step.value();
+}
+PhaseScope StepScope::phase(Phase phase) {
+  return PhaseScope(*state_, phase);
+}
+void StepScope::loss(double mean, double weight) {
+  state_->recorder().loss(mean, weight);
+}
+void StepScope::samples(std::uint64_t count) {
+  state_->recorder().samples(count);
+}
+void StepScope::tokens(std::uint64_t count) {
+  state_->recorder().tokens(count);
+}
+void StepScope::gradient_norm(double value) {
+  state_->recorder().gradient_norm(value);
+}
+void StepScope::log(std::string_view name, double value) {
+  state_->recorder().log(name, value);
+}
 
 Session Session::start(int argc, const char* const* argv, SessionOptions options) {
   return Session(std::make_shared<SessionState>(argc, argv, std::move(options)));
 }
 
-int Session::rank() const { return state_->rank().value(); }
-int Session::world_size() const { return state_->world_size(); }
-const Config& Session::config() const { return state_->config(); }
-const std::vector<std::string>& Session::arguments() const { return state_->arguments(); }
+int Session::rank() const {
+  return state_->rank().value();
+}
+int Session::world_size() const {
+  return state_->world_size();
+}
+const Config& Session::config() const {
+  return state_->config();
+}
+const std::vector<std::string>& Session::arguments() const {
+  return state_->arguments();
+}
 
 void Session::attach(torch::nn::Module& model) {
   if (state_->is_started()) {
@@ -66,11 +90,20 @@ void Session::together(const std::function<void()>& work) {
   state_->agree(status);
 }
 
-StepScope Session::step() { return StepScope(state_); }
-const Plan& Session::plan() const { return state_->plan(); }
-bool Session::stop_requested() const { return state_->stop_requested(); }
-std::string Session::status_address() const { return state_->status_address(); }
-void Session::finish() { state_->finish(); }
+StepScope Session::step() {
+  return StepScope(state_);
+}
+const Plan& Session::plan() const {
+  return state_->plan();
+}
+bool Session::stop_requested() const {
+  return state_->stop_requested();
+}
+std::string Session::status_address() const {
+  return state_->status_address();
+}
+void Session::finish() {
+  state_->finish();
+}
 
 }  // namespace cox
-

@@ -166,16 +166,29 @@ void SessionState::ensure_started() {
 void SessionState::open_run_store() {
   Status status;
   if (!loaded_.config.run.directory.empty()) {
-    auto opened = metrics::RunStoreWriter::open(loaded_.config.run.directory, run_info(*this));
+    auto opened = metrics::RunStoreWriter::open(
+        loaded_.config.run.directory, run_info(loaded_.config, rank(), world_size(), wall_clock()),
+        run_store_options());
     if (opened.ok()) run_store_ = std::move(*opened);
     status = opened.ok() ? ok_status() : opened.status();
   }
   agree(status);
 }
 
+metrics::RunStoreOptions SessionState::run_store_options() const {
+  metrics::RunStoreOptions options;
+  if (restored_ || next_step_ != StepId{}) {
+    options.on_existing = metrics::OnExisting::append;
+    options.resume_step = next_step_;
+  }
+  options.on_trouble = [log = log_](const Status& trouble) { log.error(trouble.text()); };
+  return options;
+}
+
 void SessionState::begin_step() {
   ensure_started();
   if (!is_reducing_) open_control_round_ = true;
+  plane_->begin_round();
   plan_of_round_ = plane_->plan().id.number;
   blocks_.begin_step();
   recorder_.begin(next_step_, Clock::now());
@@ -204,7 +217,7 @@ void SessionState::agreed(const StepBallot& merged) {
 }
 
 RankSignal SessionState::signal_of(const StepReport& report) {
-  const MemoryReading& memory = memory_.look();
+  const MemoryReading& memory = memory_.reading();
   RankSignal signal = signal_from(report);
   signal.rank = rank();
   signal.incarnation = plane_->job().incarnation;
@@ -219,9 +232,13 @@ RankSignal SessionState::signal_of(const StepReport& report) {
 
 void SessionState::end_step() noexcept {
   const StepReport& report = recorder_.end(Clock::now());
+  memory_.look();
   RankSignal signal = signal_of(report);
   if (open_control_round_) signal.fragment = blocks_.next_fragment();
-  if (run_store_) run_store_->push(row_from(report, round_, plan_of_round_, memory_.look()));
+  if (run_store_) {
+    run_store_->push(
+        row_from(report, {rank(), round_, plane_->plan(), memory_.reading(), wall_clock()}));
+  }
   plane_->report(signal, blocks_.evidence(),
                  open_control_round_ ? runtime::MayOpen::yes : runtime::MayOpen::no);
   plane_->pump();
@@ -230,7 +247,9 @@ void SessionState::end_step() noexcept {
   round_ = round_.next();
 }
 
-bool SessionState::stop_requested() { return stop_agreed_ || (!is_reducing_ && termination_.requested()); }
+bool SessionState::stop_requested() {
+  return stop_agreed_ || (!is_reducing_ && termination_.requested());
+}
 
 std::string SessionState::status_address() const {
   return telemetry_ ? telemetry_->address() : std::string();

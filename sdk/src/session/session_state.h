@@ -86,6 +86,7 @@ class SessionState {
   void check_equal_configs();
   void print_start();
   void open_run_store();
+  metrics::RunStoreOptions run_store_options() const;
   void leave_after_failure() noexcept;
   std::filesystem::path journal_path() const;
   JobFacts job_facts() const;

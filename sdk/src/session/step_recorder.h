@@ -30,7 +30,8 @@ struct StepReport {
   double weight = 0;
   std::uint64_t samples = 0;
   std::uint64_t tokens = 0;
-  double gradient_norm = 0;  // NaN when not measured
+  double gradient_norm = 0;  // of the averaged gradient
+  bool has_gradient_norm = false;
   std::uint32_t nonfinite_values = 0;
   std::uint16_t flags = 0;  // SignalFlag bits
   std::array<UserScalar, kUserScalars> scalars{};
@@ -48,7 +49,10 @@ class StepRecorder {
   void loss(double mean, double weight);
   void samples(std::uint64_t count) { report_.samples += count; }
   void tokens(std::uint64_t count) { report_.tokens += count; }
-  void gradient_norm(double value) { report_.gradient_norm = value; }
+  void gradient_norm(double value) {
+    report_.gradient_norm = value;
+    report_.has_gradient_norm = true;
+  }
   void nonfinite_values(std::uint32_t count) { report_.nonfinite_values += count; }
   void flag(SignalFlag flag) { report_.flags |= static_cast<std::uint16_t>(flag); }
   // The same name again replaces the value; a ninth name is dropped.

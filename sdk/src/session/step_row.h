@@ -1,10 +1,12 @@
 // From a step's report to what leaves the rank: its signal for the coordinator and its row in the
-// run directory. Pure.
+// run directory. Pure, but for run_info(), which looks at the machine.
 #pragma once
 
 #include "coordinator/core/config.h"
+#include "coordinator/core/plan.h"
 #include "coordinator/core/signal.h"
-#include "metrics/run_store.h"
+#include "metrics/run_format.h"
+#include "metrics/step_row.h"
 #include "sdk/src/session/memory_probe.h"
 #include "sdk/src/session/step_recorder.h"
 
@@ -13,7 +15,17 @@ namespace cox::detail {
 // Everything that the report knows; ids, memory and plan numbers are the session's to fill in.
 RankSignal signal_from(const StepReport& report);
 
-metrics::StepRow row_from(const StepReport& report, RoundId round, std::uint64_t plan,
-                          const MemoryReading& memory, UnixTime now);
+// What a row says beside the report. References are used during the call only.
+struct RowContext {
+  RankId rank{};
+  RoundId round{};
+  const Plan& plan;  // in force
+  const MemoryReading& memory;
+  UnixTime now{};
+};
+metrics::StepRow row_from(const StepReport& report, const RowContext& context);
+
+// Provenance of this rank's run directory.
+metrics::RunInfo run_info(const Config& config, RankId rank, std::int32_t world_size, UnixTime now);
 
 }  // namespace cox::detail

@@ -6,7 +6,7 @@ Result<std::unique_ptr<Telemetry>> Telemetry::start(const JobFacts& job, const C
                                                     UnixTime now) {
   std::unique_ptr<Telemetry> telemetry(new Telemetry(job, now));
   if (!config.http.enabled) return telemetry;
-  auto server = metrics::HttpServer::start(config, {COX_VERSION, COX_REVISION}, telemetry->state_);
+  auto server = metrics::HttpServer::start(config, {COX_VERSION, ""}, telemetry->state_);
   if (!server.ok()) return server.status();
   telemetry->server_ = std::move(*server);
   return telemetry;

@@ -1,6 +1,6 @@
-// World: the ranks of the job. Under mpiexec they are MPI's (a program's own MPI_Init is respected);
-// a program started by hand is a job of one rank and never touches MPI. Owns the runtime and the
-// communicator over all ranks. Training thread only.
+// World: the ranks of the job. Under mpiexec they are MPI's (a program's own MPI_Init is
+// respected); a program started by hand is a job of one rank and never touches MPI. Owns the
+// runtime and the communicator over all ranks. Training thread only.
 #pragma once
 
 #include <memory>

@@ -1,0 +1,101 @@
+#include "sdk/src/session/step_row.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "coordinator/transport/wait.h"
+
+namespace cox::detail {
+namespace {
+
+std::uint32_t saturated(std::uint64_t value) {
+  constexpr std::uint64_t most = std::numeric_limits<std::uint32_t>::max();
+  return static_cast<std::uint32_t>(std::min(value, most));
+}
+
+void add_memory(const MemoryReading& memory, metrics::StepRow& row) {
+  row.memory_alloc_bytes = row.memory_reserved_bytes = memory.used_bytes;
+  row.memory_peak_alloc_bytes = row.memory_peak_reserved_bytes = memory.peak_bytes;
+  if (memory.limit_bytes == 0) return;
+  row.headroom_bytes =
+      static_cast<std::int64_t>(memory.limit_bytes) - static_cast<std::int64_t>(memory.peak_bytes);
+}
+
+void add_plan(const Plan& plan, RankId rank, metrics::StepRow& row) {
+  row.plan = plan.id.number;
+  for (std::size_t b = 0; b < plan.precision.size(); ++b) {
+    ++row.precision_blocks[static_cast<std::size_t>(plan.precision[b])];
+    const BlockId block(static_cast<BlockId::rep>(b));
+    if (action_of(plan, rank, block) == MemoryAction::recompute) ++row.recomputed_blocks;
+  }
+}
+
+}  // namespace
+
+RankSignal signal_from(const StepReport& report) {
+  RankSignal signal;
+  signal.step = report.step;
+  signal.flags = report.flags;
+  signal.loss = report.loss;
+  signal.weight = report.weight;
+  signal.gradient_norm = report.gradient_norm;
+  signal.wall_seconds = report.wall_seconds;
+  for (std::size_t p = 0; p < kPhases; ++p) {
+    signal.phase_seconds[p] = static_cast<float>(report.phase_seconds[p]);
+  }
+  signal.rounds = 1;
+  signal.samples = saturated(report.samples);
+  signal.tokens = report.tokens;
+  signal.nonfinite_values = report.nonfinite_values;
+  return signal;
+}
+
+metrics::StepRow row_from(const StepReport& report, const RowContext& context) {
+  metrics::StepRow row;
+  row.step = report.step;
+  row.round = context.round;
+  row.timestamp = context.now.seconds;
+  for (std::size_t p = 0; p < kPhases; ++p) {
+    row.phase_seconds[p] = static_cast<float>(report.phase_seconds[p]);
+  }
+  const bool has_loss = report.weight > 0 || !std::isnan(report.loss);
+  if (has_loss) row.loss = report.loss;
+  if (report.has_gradient_norm) row.gradient_norm = report.gradient_norm;
+  row.overflow = report.nonfinite_values;
+  add_memory(context.memory, row);
+  add_plan(context.plan, context.rank, row);
+  for (std::size_t i = 0; i < report.scalar_count; ++i) {
+    const UserScalar& scalar = report.scalars[i];
+    if (std::string_view(scalar.name.data()) == "lr") {
+      row.learning_rate = scalar.value;
+    } else {
+      row.add_scalar(scalar.name.data(), scalar.value);
+    }
+  }
+  return row;
+}
+
+metrics::RunInfo run_info(const Config& config, RankId rank, std::int32_t world_size,
+                          UnixTime now) {
+  metrics::RunInfo info;
+  info.name = config.run.name;
+  info.rank = rank;
+  info.world_size = world_size;
+  info.started = now.seconds;
+  info.config = {{"seed", static_cast<std::int64_t>(config.run.seed)},
+                 {"guard.mode", config.guard.mode == PolicyMode::on},
+                 {"warmup_steps", static_cast<std::int64_t>(config.run.warmup_steps)}};
+  info.environment = {{"platform", std::string("Linux")},
+                      {"machine", std::string("x86_64")},
+                      {"cpu_count", static_cast<std::int64_t>(transport::usable_cores())},
+                      {"torch", std::string(TORCH_VERSION)},
+                      {"torch_threads", static_cast<std::int64_t>(at::get_num_threads())},
+                      {"cuda_available", torch::cuda::is_available()},
+                      {"coxswain", std::string(COX_VERSION)}};
+  return info;
+}
+
+}  // namespace cox::detail

@@ -1,0 +1,89 @@
+#include "coxswain/trainer.h"
+
+#include <torch/torch.h>
+
+#include "coxswain/error.h"
+#include "sdk/src/training/trainer_impl.h"
+
+namespace cox {
+
+Trainer::Trainer(Session& session, torch::nn::Module& model, AdamW& optimizer,
+                 TrainerOptions options)
+    : impl_(std::make_unique<Impl>(session, model, detail::make_port(optimizer),
+                                   std::move(options))) {
+  impl_->step_handle = TrainerStep(this);
+}
+
+Trainer::Trainer(Session& session, torch::nn::Module& model, torch::optim::Optimizer& optimizer,
+                 TrainerOptions options)
+    : impl_(std::make_unique<Impl>(session, model, detail::make_port(optimizer),
+                                   std::move(options))) {
+  impl_->step_handle = TrainerStep(this);
+}
+
+Trainer::~Trainer() = default;
+
+Trainer::Steps Trainer::steps(const Dataset& dataset) {
+  impl_->dataset = &dataset;
+  SamplePlanOptions plan;
+  plan.size = dataset.size();
+  plan.global_batch = impl_->options.global_batch;
+  plan.seed = impl_->state.config().run.seed;
+  auto created = SamplePlan::create(plan);
+  if (!created.ok()) throw Error(created.status(), Error::Scope::all_ranks);
+  impl_->sample_plan = *created;
+  return Steps(impl_.get());
+}
+
+const TrainingProgress& Trainer::progress() const {
+  impl_->progress.stopped = impl_->stopping;
+  return impl_->progress;
+}
+
+void Trainer::save() {
+  impl_->save(Impl::OnFailure::raise);
+}
+
+Trainer::Steps::Iterator Trainer::Steps::begin() {
+  if (impl_->wants_another_step()) impl_->begin_step();
+  return Iterator(impl_);
+}
+
+TrainerStep& Trainer::Steps::Iterator::operator*() const {
+  return impl_->step_handle;
+}
+
+Trainer::Steps::Iterator& Trainer::Steps::Iterator::operator++() {
+  impl_->end_step();
+  if (impl_->wants_another_step()) impl_->begin_step();
+  return *this;
+}
+
+bool Trainer::Steps::Iterator::operator!=(End) const {
+  return impl_->scope.has_value();
+}
+
+std::uint64_t TrainerStep::number() const {
+  return trainer_->impl_->scope->number();
+}
+const Batch& TrainerStep::batch() const {
+  return trainer_->impl_->batch;
+}
+
+at::Tensor TrainerStep::forward(const std::function<at::Tensor()>& loss_of_batch) {
+  return trainer_->impl_->forward(loss_of_batch);
+}
+
+void TrainerStep::backward(const at::Tensor& loss, double weight) {
+  trainer_->impl_->backward(loss, weight);
+}
+
+void TrainerStep::update() {
+  trainer_->impl_->update();
+}
+
+void TrainerStep::log(std::string_view name, double value) {
+  trainer_->impl_->scope->log(name, value);
+}
+
+}  // namespace cox

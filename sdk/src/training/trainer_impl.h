@@ -1,0 +1,72 @@
+// The trainer's state and the parts of its step. trainer.cc is the public face, trainer_restore.cc
+// what happens before the first step, after a rollback and at a save. Training thread only; holds
+// references to the user's model and optimizer.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "coxswain/reducer.h"
+#include "coxswain/sample_plan.h"
+#include "coxswain/trainer.h"
+#include "sdk/src/checkpoint/checkpoint_folder.h"
+#include "sdk/src/session/session_state.h"
+#include "sdk/src/training/optimizer_port.h"
+#include "sdk/src/training/training_state.h"
+
+namespace cox {
+
+struct Trainer::Impl {
+  Impl(Session& session, torch::nn::Module& model, std::unique_ptr<detail::OptimizerPort> optimizer,
+       TrainerOptions options);
+
+  // Of one step, in this order.
+  bool wants_another_step() const;
+  void begin_step();
+  at::Tensor forward(const std::function<at::Tensor()>& loss_of_batch);
+  void backward(const at::Tensor& loss, double weight);
+  void update();
+  void end_step();
+
+  // Parts of update().
+  void apply(const ReductionOutcome& outcome);
+  void clip(double norm);
+  void after_round();
+  void roll_back_if_ordered();
+  void save_if_due();
+
+  // trainer_restore.cc
+  void open_checkpoints();
+  void resume();
+  void adopt(const detail::Checkpoint& checkpoint);
+  enum class OnFailure { report, raise };
+  void save(OnFailure on_failure);
+  Capabilities capabilities() const;
+
+  Session& session;
+  detail::SessionState& state;
+  torch::nn::Module& model;
+  std::unique_ptr<detail::OptimizerPort> optimizer;
+  TrainerOptions options;
+  const Dataset* dataset = nullptr;
+  std::optional<SamplePlan> sample_plan;
+  std::optional<Reducer> reducer;
+  std::optional<detail::CheckpointFolder> folder;
+  detail::SnapshotShelf snapshots;
+  detail::TrainingPosition position;
+  TrainingProgress progress;
+  std::uint32_t rollback_done = 0;   // the last ticket executed
+  std::uint64_t saved_step = ~0ull;  // of the newest save
+  bool stopping = false;
+
+  // The open step.
+  std::optional<StepScope> scope;
+  SampleBatch samples;
+  SampleSlice slice;
+  Batch batch;
+  bool updated = false;
+  TrainerStep step_handle;
+};
+
+}  // namespace cox

@@ -1,0 +1,129 @@
+#include <torch/torch.h>
+
+#include "coxswain/error.h"
+#include "coxswain/safetensors.h"
+#include "sdk/src/parallel/start_equal.h"
+#include "sdk/src/training/trainer_impl.h"
+
+namespace cox {
+
+using detail::Checkpoint;
+using detail::CheckpointFolder;
+
+Trainer::Impl::Impl(Session& session_in, torch::nn::Module& model_in,
+                    std::unique_ptr<detail::OptimizerPort> optimizer_in, TrainerOptions options_in)
+    : session(session_in),
+      state(session_in.state()),
+      model(model_in),
+      optimizer(std::move(optimizer_in)),
+      options(std::move(options_in)),
+      step_handle(nullptr) {
+  if (options.global_batch < session.world_size()) {
+    throw Error(invalid_argument("global_batch: expected at least one sample a rank, found " +
+                                 std::to_string(options.global_batch) + " for " +
+                                 std::to_string(session.world_size()) + " ranks"),
+                Error::Scope::all_ranks);
+  }
+  state.declare_reducing();
+  session.attach(model);
+  state.declare(capabilities(), static_cast<std::uint64_t>(options.global_batch));
+  open_checkpoints();
+  if (state.config().checkpoint.resume) resume();
+  reducer.emplace(session, model.parameters(), model.buffers());
+  rollback_done = session.plan().rollback.ticket;
+}
+
+Capabilities Trainer::Impl::capabilities() const {
+  Capabilities can;
+  can.shares = true;
+  can.rollback = state.config().checkpoint.snapshot_rounds > 0;
+  return can;
+}
+
+void Trainer::Impl::open_checkpoints() {
+  const CheckpointConfig& config = state.config().checkpoint;
+  Status status;
+  if (!config.directory.empty()) {
+    auto opened = CheckpointFolder::open(config.directory);
+    if (opened.ok()) {
+      folder.emplace(std::move(*opened));
+    } else {
+      status = opened.status();
+    }
+  } else if (config.resume) {
+    status = invalid_argument(
+        "checkpoint.resume: expected checkpoint.directory to resume from, found none; set it to "
+        "the folder of the earlier run");
+  }
+  state.agree(status);
+}
+
+void Trainer::Impl::resume() {
+  const auto newest = folder->newest();
+  Status status;
+  std::optional<Checkpoint> checkpoint;
+  if (newest) {
+    auto read = CheckpointFolder::read(*newest);
+    if (read.ok()) {
+      checkpoint.emplace(std::move(*read));
+    } else {
+      status = read.status();
+    }
+  } else {
+    status =
+        not_found("checkpoint.resume: expected a save in " + state.config().checkpoint.directory +
+                  ", found none; start without checkpoint.resume");
+  }
+  state.agree(status);
+  session.together([&] { adopt(*checkpoint); });
+  if (session.rank() == 0) {
+    auto control = CheckpointFolder::read_control(*newest);
+    if (control.ok()) {
+      state.restore_control(std::move(*control));
+    } else {
+      state.log().warning("the coordinator starts afresh: " + control.status().text());
+    }
+    state.log().info("resumed at step " + std::to_string(position.step));
+  }
+}
+
+void Trainer::Impl::adopt(const Checkpoint& checkpoint) {
+  const auto targets = detail::model_tensors(model);
+  Status loaded = load_into(targets, checkpoint.model);
+  if (loaded.ok()) loaded = optimizer->load_state(checkpoint.optimizer);
+  if (!loaded.ok()) throw Error(loaded.with_context("resume"));
+  const auto steps = detail::gather_numbers(state.data(), checkpoint.position.step);
+  if (!steps.ok()) throw Error(steps.status());
+  const std::string different = detail::ranks_that_differ(*steps);
+  if (!different.empty()) {
+    throw Error(
+        failed_precondition("resume: expected all ranks to see the same newest save, "
+                            "found another on rank " +
+                            different + "; the folder must be shared"));
+  }
+  position = checkpoint.position;
+  saved_step = position.step;
+  progress.step = position.step;
+  progress.consumed = position.cursor;
+  progress.resumed = true;
+  state.set_next_step(StepId(position.step));
+}
+
+void Trainer::Impl::save(OnFailure on_failure) {
+  Status written;
+  if (session.rank() == 0 && folder) {
+    Checkpoint checkpoint;
+    checkpoint.position = position;
+    checkpoint.model = detail::model_tensors(model);
+    checkpoint.model_fingerprint = detail::fingerprint(checkpoint.model);
+    checkpoint.optimizer = optimizer->state();
+    const auto control = state.control_state();
+    written =
+        folder->write(checkpoint, control ? &*control : nullptr, state.config().checkpoint.keep);
+    if (!written.ok()) state.log().error(written.message());
+  }
+  if (on_failure == OnFailure::raise) state.agree(written);
+  saved_step = position.step;
+}
+
+}  // namespace cox
