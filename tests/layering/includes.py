@@ -124,6 +124,9 @@ def judge(root, path, quote, target, allowed):
     if ours and not target.endswith(".pb.h"):
         return "expected a file of this repository, found none"
     reason = judge_foreign(path, target, allowed)
+    beside = os.path.join(root, os.path.dirname(path), target)
+    if quote == '"' and path.startswith("tests/") and os.path.isfile(beside):
+        return None  # a test's helper stands beside it
     if quote == '"' and not target.endswith(".pb.h"):
         return reason or "expected a path from the repository root in quotes, found no such file"
     return reason

@@ -17,7 +17,7 @@ CODE_FOLDERS = ("scripts/", ".ci/")
 
 # Spelled so that this file does not find itself.
 UNFINISHED = re.compile(r"\b(TO[D]O|FIX[M]E|XX[X]|HAC[K])\b|(?i:(not|un) ?implement[e]d)")
-MACHINE_PATH = re.compile(r"(?<![A-Za-z0-9_.$}/-])/(work|farm|root|home)/")
+MACHINE_PATH = re.compile(r"(?<![A-Za-z0-9_.$}/-])/(work|farm|root)/")
 TEXT = CODE + (".md", ".txt", ".json", ".yml", ".yaml", ".html", ".in", ".supp")
 
 # What opens a brace that is not a function's: a type, a namespace, an initialiser, a doctest suite.

@@ -47,7 +47,8 @@ GOOD = {
     "metrics/server.cc": '#include <civetweb.h>\n#include "coordinator/core/plan.h"\n',
     "sdk/include/coxswain/session.h": "#include <ATen/core/Tensor.h>\n",
     "sdk/src/session/session.cc": "#include <coxswain/session.h>\n#include <torch/torch.h>\n",
-    "tests/core/plan_test.cc": '#include "coordinator/core/plan.h"\n#include <doctest/doctest.h>\n',
+    "tests/core/helper.h": "#pragma once\n",
+    "tests/core/plan_test.cc": '#include "helper.h"\n#include <doctest/doctest.h>\n',
 }
 
 LOOP = '"coordinator/runtime/loop.h"'
@@ -87,6 +88,7 @@ BAD_INCLUDES = {
     "doctest stays in tests": ("coordinator/core/a.cc", "<doctest/doctest.h>"),
     "an unknown library is asked about": ("metrics/a.cc", "<nlohmann/json.hpp>"),
     "a file that does not exist": ("coordinator/runtime/a.cc", '"coordinator/core/absent.h"'),
+    "a test's helper that is not beside it": ("tests/wire/a.cc", '"helper.h"'),
     "paths in quotes start at the root": ("coordinator/core/a.cc", '"plan.h"'),
     "a folder that nobody knows": ("coordinator/newcomer/a.cc", '"coordinator/core/plan.h"'),
 }
@@ -186,7 +188,7 @@ class Lengths(unittest.TestCase):
     def test_marks_of_unfinished_work_and_machine_paths_are_seen(self):
         for line in ("// TO" + "DO: later", "// FIX" + "ME", "fail(\"not imple" + "mented\");"):
             self.assertEqual(len(length_violations({"metrics/a.cc": line + "\n"})), 1, line)
-        for line in ('open("/ho' + 'me/me/a.txt")', "see /wo" + "rk/notes"):
+        for line in ('open("/ro' + 'ot/a.txt")', "see /wo" + "rk/notes"):
             self.assertEqual(len(length_violations({"docs/a.md": line + "\n"})), 1, line)
         self.assertEqual(length_violations({"docs/a.md": "see /usr/share/dictd, a/work/b, xxx\n"}), [])
 
