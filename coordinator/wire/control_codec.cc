@@ -3,13 +3,13 @@
 #include <array>
 
 #include "coordinator/wire/message_limits.h"
+#include "coordinator/wire/plan_defaults.h"
 #include "coordinator/wire/proto_convert.h"
 
 namespace cox::wire {
 namespace {
 
 constexpr std::size_t kMaxPolicies = 256;
-constexpr std::size_t kMaxClasses = 65536;
 
 // The fields whose parts cost memory, by their numbers in control.proto.
 constexpr std::array kPlanLimits = {FieldLimit{6, kMaxClasses}};
