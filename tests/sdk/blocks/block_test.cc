@@ -138,6 +138,26 @@ TEST_SUITE("sdk.blocks.block") {
     CHECK(second->attach(sink).ok());
   }
 
+  TEST_CASE("a block's state ends with its model, its registry and the graphs it is in") {
+    std::weak_ptr<cox::detail::BlockGate> state;
+    KeepingSink sink;
+    Tensor loss;
+    {
+      GptNet net;
+      state = net->blocks[0].gate();
+      auto registry = BlockRegistry::discover(*net);
+      REQUIRE(registry->attach(sink).ok());
+      REQUIRE(registry->measure(MeasureMode::full).ok());
+      net->forward(net->example(), Calls::through_run).sum().backward();
+      call(Calls::through_run, net->blocks[0], torch::ones({1, 2, 8})).sum().backward();
+      loss = net->forward(net->example(), Calls::through_run).sum();
+    }
+    CHECK_FALSE(state.expired());
+    loss.backward();
+    loss = Tensor();
+    CHECK(state.expired());
+  }
+
   TEST_CASE("a detached model runs on unobserved, and its registry is harmless") {
     GptNet net;
     KeepingSink sink;
