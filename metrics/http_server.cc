@@ -81,7 +81,7 @@ Result<std::string> listening_on(const HttpConfig& config) {
 }
 
 Status cannot_listen(const std::string& address, const std::string& log) {
-  const bool busy = log.find("in use") != std::string::npos || log.find("98") != std::string::npos;
+  const bool busy = log.find("in use") != std::string::npos;
   return unavailable("http: cannot listen on " + address +
                      (busy ? ": the port is already in use" : ": " + log) +
                      "; choose another one (COX_HTTP_PORT=...), 0 for any free one, or switch the "

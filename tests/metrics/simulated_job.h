@@ -42,6 +42,7 @@ class SimulatedJob {
   RankSignal signal_of(std::int32_t rank);
   void phases_of(std::int32_t rank, RankSignal& signal);
   void decide(Decision& decision);
+  void toggle_recompute(Decision& decision);
   void publish(Decision& decision, Reason reason);
 
   SimulatedSetup setup_;
