@@ -1,13 +1,13 @@
 // The sequential test behind `stragglers`. For scores z with mean 0 and deviation 1 while nothing
 // is wrong, and mean 2k after a change, Page's CUSUM
 //
-//   S <- max(0, S + min(max(z, -3), 3) - k),   alarm at S >= h
+//   S <- max(0, S + min(max(z, -c), c) - k),   alarm at S >= h
 //
 // is the quickest test for its rate of false alarms (Page 1954; optimal by Moustakides 1986). The
-// scores are clipped at 3, so a single outlier adds at most 3 - k, less than h: four slow rounds or
-// more make an alarm, whatever their size. The threshold for a stated rate of false alarms per step
-// solves Siegmund's approximation of the average run length (Siegmund, Sequential Analysis, 1985,
-// with its correction 1.166 for the overshoot):
+// scores are clipped at c = kMaxScore, so a single outlier adds at most c - k, about h / 4: it
+// takes four slow rounds or more to make an alarm, whatever their size. The threshold for a stated
+// rate of false alarms per step solves Siegmund's approximation of the average run length
+// (Siegmund, Sequential Analysis, 1985, with its correction 1.166 for the overshoot):
 //
 //   1 / rate = (exp(2k b) - 1 - 2k b) / (2 k^2),   b = h + 1.166
 //
@@ -19,7 +19,7 @@
 
 namespace cox {
 
-inline constexpr double kMaxScore = 3;
+inline constexpr double kMaxScore = 2.7;
 
 constexpr double cusum_step(double sum, double score, double k) {
   return std::max(0.0, sum + std::clamp(score, -kMaxScore, kMaxScore) - k);

@@ -57,7 +57,7 @@ struct Course {
   double deviation = 0;  // robust estimate of the standard deviation
 };
 
-// The last `skip` rounds are the spike itself.
+// Without the last `skip` rounds.
 Course course_of(const History& history, std::size_t window, std::size_t skip) {
   std::vector<double> losses;
   const auto& rounds = history.rounds();
@@ -125,16 +125,18 @@ class Look {
     if (s.nonfinite_ranks > 0) return note_nonfinite();
     if (!std::isfinite(s.loss)) return;
     m_.nonfinite_streak = 0;
-    course_ =
-        course_of(input_.history, config_.window_rounds, static_cast<std::size_t>(m_.spike_streak));
+    // Only the young spike is left out, so that a new plateau becomes the usual loss in time.
+    const double skip = std::min<double>(m_.spike_streak, config_.spike_rounds);
+    course_ = course_of(input_.history, config_.window_rounds, static_cast<std::size_t>(skip));
     if (is_spike(s.loss, course_, config_)) return begin_streak(m_.spike_streak);
     m_.spike_streak = 0;
     note_clean();
   }
 
+  // Trouble that it acted on keeps its beginning until it is over: later snapshots are suspect.
   void begin_streak(double& streak) {
-    if (m_.nonfinite_streak == 0 && m_.spike_streak == 0)
-      m_.bad_since = static_cast<double>(round());
+    const bool begins = m_.nonfinite_streak == 0 && m_.spike_streak == 0 && m_.acted == 0;
+    if (begins) m_.bad_since = static_cast<double>(round());
     ++streak;
     m_.clean_streak = 0;
   }

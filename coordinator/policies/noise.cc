@@ -8,7 +8,6 @@
 namespace cox {
 namespace {
 
-constexpr double kLevelRounds = 8;   // memory of a rank's level
 constexpr double kPoolRounds = 64;   // memory of the noise
 constexpr double kCut = 9;           // squared: residuals count as 3 deviations at most
 constexpr double kSmallest = 1e-12;  // variance of clocks that repeat exactly
@@ -68,7 +67,8 @@ double learn_noise(StragglerMemory& memory, std::size_t channel, std::span<const
     ++count;
     double& own = variance[ranks[i]];
     if (own == 0) own = pooled;
-    own += (std::min(squares[i], kCut * std::max(own, pooled)) - own) / kPoolRounds;
+    const double seen = std::min(squares[i], kCut * std::max(own, pooled));
+    own += (seen - own) * std::max(1 / memory.reports()[ranks[i]], 1 / kPoolRounds);
   }
   if (count == 0) return pooled;
   samples = std::min(samples + count, kPoolRounds * count);

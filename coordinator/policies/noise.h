@@ -17,6 +17,9 @@ namespace cox {
 double learn_noise(StragglerMemory& memory, std::size_t channel, std::span<const std::size_t> ranks,
                    std::span<const double> excess);
 
+// Rounds that a rank's running level remembers.
+inline constexpr double kLevelRounds = 8;
+
 // A rank counts as noisier than the others from this ratio of variances on.
 inline constexpr double kNoisyRatio = 2;
 

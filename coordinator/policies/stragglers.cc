@@ -130,6 +130,13 @@ class Watch {
     return 100 * (portable_exp(memory_.level(0)[rank]) - 1);
   }
 
+  // The running level has taken up only a part of a change that is this young.
+  double percent_since_onset(std::size_t rank, double rounds) const {
+    double left = 1;
+    for (double n = 0; n < std::min(rounds, 64.0); ++n) left *= 1 - 1 / kLevelRounds;
+    return 100 * (portable_exp(std::min(memory_.level(0)[rank] / (1 - left), 8.0)) - 1);
+  }
+
   void say(ReasonCode code, std::size_t rank, std::string text) {
     Reason reason;
     reason.code = code;
@@ -144,17 +151,15 @@ class Watch {
     const double sum = memory_.sum(channel)[rank];
     const double since = memory_.since(channel)[rank];
     const double rounds = round_ - since + 1;
-    const double mean = test.sigma * (sum / rounds + test.k);
-    const double slower =
-        std::max(percent_slower(rank), 100 * (portable_exp(std::min(mean, 8.0)) - 1));
     memory_.named()[rank] = static_cast<double>(1 + phase);
     memory_.named_round()[rank] = round_;
     memory_.gone()[rank] = 0;
     say(ReasonCode::straggler_found, rank,
         sentence("rank %zu is %.1f %% slower than %s, most of it in %s, since round %.0f (%.0f "
                  "rounds); noise would look like this once in 10^%.0f rank-steps",
-                 rank, slower, own_past_ ? "in its own past" : "the other ranks", phase_name(phase),
-                 since, rounds, std::floor(cusum_rarity(sum, test.k))));
+                 rank, percent_since_onset(rank, rounds),
+                 own_past_ ? "in its own past" : "the other ranks", phase_name(phase), since,
+                 rounds, std::floor(cusum_rarity(sum, test.k))));
   }
 
   void judge_named(std::size_t rank) {

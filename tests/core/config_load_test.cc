@@ -1,0 +1,68 @@
+#include "coordinator/core/config_load.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// A file in a folder of its own, gone with the object.
+class TempFile {
+ public:
+  explicit TempFile(const std::string& text)
+      : folder_(fs::temp_directory_path() / ("cox_config_" + std::to_string(::getpid()))) {
+    fs::create_directories(folder_);
+    std::ofstream(path()) << text;
+  }
+  ~TempFile() { fs::remove_all(folder_); }
+  std::string path() const { return (folder_ / "job.cfg").string(); }
+
+ private:
+  fs::path folder_;
+};
+
+}  // namespace
+
+TEST_SUITE("core") {
+  TEST_CASE("flags win over the environment, the environment over the file") {
+    const TempFile file("run.seed = 1\nrun.name = file\nhttp.port = 1\n");
+    const std::vector<std::string> environment = {"COX_CONFIG=" + file.path(), "COX_RUN_SEED=2",
+                                                  "COX_RUN_NAME=environment"};
+    const std::vector<std::string> arguments = {"prog", "--cox.run.seed=3"};
+    const cox::Result<cox::LoadedConfig> loaded = cox::load_config({}, environment, arguments);
+    REQUIRE(loaded.ok());
+    CHECK(loaded->config.run.seed == 3);
+    CHECK(loaded->config.run.name == "environment");
+    CHECK(loaded->config.http.port == 1);
+    CHECK(loaded->rest == std::vector<std::string>{"prog"});
+  }
+
+  TEST_CASE("the file of the flag wins over the file of the environment") {
+    const std::vector<std::string> environment = {"COX_CONFIG=a"};
+    CHECK(cox::config_file(environment, std::vector<std::string>{}) == "a");
+    CHECK(cox::config_file(environment, std::vector<std::string>{"--cox.config=b"}) == "b");
+    CHECK(cox::config_file(environment, std::vector<std::string>{"--cox.config", "c"}) == "c");
+  }
+
+  TEST_CASE("a file that is not there, a wrong line in it and contradictions are told apart") {
+    const std::vector<std::string> none;
+    const std::vector<std::string> gone = {"--cox.config=/nowhere/job.cfg"};
+    CHECK(cox::load_config({}, none, gone).status().code() == cox::StatusCode::not_found);
+
+    const TempFile file("http.port = 70000\n");
+    const std::vector<std::string> wrong = {"--cox.config=" + file.path()};
+    const cox::Status status = cox::load_config({}, none, wrong).status();
+    CHECK(status.code() == cox::StatusCode::invalid_argument);
+    CHECK(status.message().find("job.cfg:1: http.port") != std::string::npos);
+
+    const std::vector<std::string> against = {"--cox.checkpoint.resume=on"};
+    CHECK(cox::load_config({}, none, against).status().code() == cox::StatusCode::invalid_argument);
+  }
+}

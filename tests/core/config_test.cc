@@ -1,0 +1,240 @@
+#include "coordinator/core/config.h"
+
+#include <cmath>
+#include <cstdlib>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+namespace {
+
+using cox::Config;
+using cox::PolicyMode;
+using cox::StatusCode;
+
+struct Ends {
+  std::string min, max;
+};
+
+// The range column of the table, "a .. b".
+Ends ends_of(const std::string& range) {
+  const std::size_t dots = range.find(" .. ");
+  const std::size_t start = range.starts_with("each ") ? 5 : 0;
+  return {range.substr(start, dots - start), range.substr(dots + 4)};
+}
+
+std::string beyond(const std::string& bound, double sign) {
+  char text[64];
+  const double value = std::strtod(bound.c_str(), nullptr);
+  std::snprintf(text, sizeof text, "%.17g",
+                value + sign * std::fmax(1e-3 * std::fabs(value), 1e-15));
+  return text;
+}
+
+// A value other than the default, by kind.
+std::string another_value(const cox::ConfigOption& option) {
+  if (option.kind == "text") return "a # \"b\\c\" =\nd ";
+  if (option.kind == "switch") return option.fallback == "on" ? "off" : "on";
+  if (option.kind == "list") return "3,0,5";
+  if (option.kind == "integer" || option.kind == "number") return ends_of(option.range).max;
+  const std::string first = option.range.substr(0, option.range.find('|'));
+  return first == option.fallback ? option.range.substr(option.range.rfind('|') + 1) : first;
+}
+
+}  // namespace
+
+TEST_SUITE("core") {
+  TEST_CASE("every setting is documented, named once and has a default that it accepts") {
+    std::set<std::string> keys;
+    for (const cox::ConfigOption& option : cox::config_options()) {
+      CAPTURE(option.key);
+      CHECK(keys.insert(option.key).second);
+      CHECK_FALSE(option.help.empty());
+      CHECK_FALSE(option.range.empty());
+      Config config;
+      CHECK(cox::set_option(config, option.key, option.fallback).ok());
+      CHECK(cox::text(config) == cox::text(Config{}));
+    }
+    CHECK(keys.contains("guard.hold_rounds"));
+    CHECK(keys.contains("loss_scale.mode"));
+  }
+
+  TEST_CASE("both ends of every range are accepted and nothing beyond them") {
+    for (const cox::ConfigOption& option : cox::config_options()) {
+      if (option.kind != "integer" && option.kind != "number" && option.kind != "list") continue;
+      CAPTURE(option.key);
+      const Ends ends = ends_of(option.range);
+      Config config;
+      CHECK(cox::set_option(config, option.key, ends.min).ok());
+      CHECK(cox::set_option(config, option.key, ends.max).ok());
+      const bool whole = option.kind != "number";
+      const std::string below = whole && ends.min == "0" ? "-1" : beyond(ends.min, -1);
+      const std::string above = whole ? ends.max + "0" : beyond(ends.max, 1);
+      CHECK(cox::set_option(config, option.key, below).code() == StatusCode::invalid_argument);
+      CHECK(cox::set_option(config, option.key, above).code() == StatusCode::invalid_argument);
+    }
+  }
+
+  TEST_CASE("whole numbers just below a range are refused") {
+    for (const cox::ConfigOption& option : cox::config_options()) {
+      if (option.kind != "integer") continue;
+      const std::string min = ends_of(option.range).min;
+      if (min == "0") continue;
+      CAPTURE(option.key);
+      Config config;
+      const std::string below = std::to_string(std::stoull(min) - 1);
+      CHECK(cox::set_option(config, option.key, below).code() == StatusCode::invalid_argument);
+    }
+  }
+
+  TEST_CASE("a value of the wrong kind is refused and changes nothing") {
+    for (const cox::ConfigOption& option : cox::config_options()) {
+      if (option.kind == "text") continue;
+      for (const char* wrong : {"maybe", "1x", "nan", "inf", " ", "-", "1,,2", "1,"}) {
+        CAPTURE(option.key);
+        CAPTURE(wrong);
+        Config config;
+        CHECK(cox::set_option(config, option.key, wrong).code() == StatusCode::invalid_argument);
+        CHECK(cox::text(config) == cox::text(Config{}));
+      }
+    }
+  }
+
+  TEST_CASE("what is written out reads back the same, every setting away from its default") {
+    Config config;
+    for (const cox::ConfigOption& option : cox::config_options()) {
+      REQUIRE(cox::set_option(config, option.key, another_value(option)).ok());
+    }
+    config.guard.spike_sigmas = 1.0 / 3 + 1;
+    config.policy_modes["own_policy"] = PolicyMode::observe;
+    Config read;
+    read.policy_modes["own_policy"] = PolicyMode::off;
+    REQUIRE(cox::apply_text(read, cox::text(config), "test") == cox::ok_status());
+    CHECK(cox::text(read) == cox::text(config));
+    CHECK(read.run.name == config.run.name);
+    CHECK(read.guard.spike_sigmas == config.guard.spike_sigmas);
+    CHECK(read.force.shares == std::vector<std::uint32_t>{3, 0, 5});
+    CHECK(cox::fingerprint(read) == cox::fingerprint(config));
+  }
+
+  TEST_CASE("a misspelt key is an error with its place and the nearest key") {
+    Config config;
+    const cox::Status status =
+        cox::apply_text(config, "# guard\nrun.seed = 3\n\nguard.hold_round = 7\n", "job.cfg");
+    CHECK(status.code() == StatusCode::invalid_argument);
+    CHECK(status.message() ==
+          "job.cfg:4: no setting is called 'guard.hold_round'; the nearest is 'guard.hold_rounds'");
+    CHECK(config.run.seed == 3);
+  }
+
+  TEST_CASE("lines may have blanks, comments, quotes and carriage returns") {
+    Config config;
+    const char* text =
+        "  run.name=a b # why\r\n\t# nothing\r\ncontrol.path = mailbox\r\n"
+        "run.directory = \"x # y\" # z\r\ncheckpoint.directory =\r\nhttp.port = 0";
+    REQUIRE(cox::apply_text(config, text, "f") == cox::ok_status());
+    CHECK(config.run.name == "a b");
+    CHECK(config.control.path == cox::ControlPath::mailbox);
+    CHECK(config.run.directory == "x # y");
+    CHECK(config.http.port == 0);
+  }
+
+  TEST_CASE("lines that are no settings are errors with their number") {
+    for (const char* text : {"run.seed", "= 3", "run.name = \"open", "run.name = \"a\" b"}) {
+      Config config;
+      const cox::Status status = cox::apply_text(config, text, "f");
+      CAPTURE(text);
+      CHECK(status.code() == StatusCode::invalid_argument);
+      CHECK(status.message().starts_with("f:1: "));
+    }
+  }
+
+  TEST_CASE("variables of the environment set keys, by their full or short names") {
+    Config config;
+    const std::vector<std::string> environment = {
+        "PATH=/bin",          "COX_HTTP_PORT=0",   "COX_GUARD_MODE=observe", "COX_CONTROL=mpi",
+        "COX_LOG=quiet",      "COX_CACHE=/x",      "COX_CONFIG=f",           "COX_TEST_ANY=1",
+        "COX_RUN_NAME=a=b#c", "COX_SHM_DIR=/dev/s"};
+    REQUIRE(cox::apply_environment(config, environment) == cox::ok_status());
+    CHECK(config.http.port == 0);
+    CHECK(config.guard.mode == PolicyMode::observe);
+    CHECK(config.control.path == cox::ControlPath::mpi);
+    CHECK(config.run.log == cox::LogLevel::quiet);
+    CHECK(config.run.name == "a=b#c");
+  }
+
+  TEST_CASE("a variable that is no setting is an error that names the nearest") {
+    Config config;
+    const std::vector<std::string> environment = {"COX_HTTP_PROT=80"};
+    const cox::Status status = cox::apply_environment(config, environment);
+    CHECK(status.code() == StatusCode::invalid_argument);
+    CHECK(status.message().find("COX_HTTP_PORT") != std::string::npos);
+  }
+
+  TEST_CASE("flags set keys and leave the program's own arguments in order") {
+    Config config;
+    const std::vector<std::string> arguments = {
+        "gpt2", "--steps", "5",  "--cox.run.seed=9", "--cox.http.port",
+        "0",    "text",    "--", "--cox.run.seed=1"};
+    const cox::Result<cox::FlagsApplied> applied = cox::apply_flags(config, arguments);
+    REQUIRE(applied.ok());
+    CHECK(applied->rest ==
+          std::vector<std::string>{"gpt2", "--steps", "5", "text", "--", "--cox.run.seed=1"});
+    CHECK(config.run.seed == 9);
+    CHECK(config.http.port == 0);
+  }
+
+  TEST_CASE("a flag without a value or with an unknown key is an error") {
+    Config config;
+    const std::vector<std::string> open = {"--cox.run.seed"};
+    const std::vector<std::string> unknown = {"--cox.run.sed=1"};
+    CHECK(cox::apply_flags(config, open).status().code() == StatusCode::invalid_argument);
+    CHECK(cox::apply_flags(config, unknown).status().message().find("run.seed") !=
+          std::string::npos);
+  }
+
+  TEST_CASE("settings that contradict each other are refused") {
+    Config config;
+    REQUIRE(cox::validate(config).ok());
+    SUBCASE("saving nowhere") {
+      config.checkpoint.every_steps = 10;
+    }
+    SUBCASE("resuming from nowhere") {
+      config.checkpoint.resume = true;
+    }
+    SUBCASE("shares without work") {
+      config.force.shares = {0, 0};
+    }
+    SUBCASE("listening nowhere") {
+      config.http.host = "";
+    }
+    CHECK(cox::validate(config).code() == StatusCode::invalid_argument);
+  }
+
+  TEST_CASE("the fingerprint tells jobs apart and not what a rank may have of its own") {
+    const std::uint64_t plain = cox::fingerprint(Config{});
+    const std::set<std::string> own = {
+        "run.log",   "run.directory", "control.journal",     "http.enabled",
+        "http.host", "http.port",     "checkpoint.directory"};
+    for (const cox::ConfigOption& option : cox::config_options()) {
+      CAPTURE(option.key);
+      Config config;
+      REQUIRE(cox::set_option(config, option.key, another_value(option)).ok());
+      CHECK((cox::fingerprint(config) == plain) == own.contains(option.key));
+    }
+  }
+
+  TEST_CASE("a policy has the mode of its key, and the fallback where nothing was said") {
+    Config config;
+    config.policy_modes["mine"] = PolicyMode::on;
+    CHECK(cox::mode_of(config, "guard", PolicyMode::off) == PolicyMode::on);
+    CHECK(cox::mode_of(config, "memory", PolicyMode::observe) == PolicyMode::observe);
+    REQUIRE(cox::set_option(config, "memory.mode", "off").ok());
+    CHECK(cox::mode_of(config, "memory", PolicyMode::observe) == PolicyMode::off);
+    REQUIRE(cox::set_option(config, "mine.mode", "off").ok());
+    CHECK(cox::mode_of(config, "mine", PolicyMode::on) == PolicyMode::off);
+    CHECK_FALSE(cox::set_option(config, "yours.mode", "on").ok());
+  }
+}

@@ -1,0 +1,337 @@
+#include "coordinator/core/decide.h"
+
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+namespace {
+
+using cox::HoldUntil;
+using cox::MemoryAction;
+using cox::Outcome;
+using cox::PolicyKind;
+using cox::PolicyMode;
+using cox::Precision;
+using cox::ReasonCode;
+using cox::RoundId;
+using cox::SetActions;
+using cox::SetCadence;
+using cox::SetPrecision;
+using cox::SetScaler;
+using cox::SetShares;
+
+using Wishes = std::vector<cox::PlanChange>;
+
+// Wishes for the same in every round, and counts the rounds in its state.
+class Wishing final : public cox::Policy {
+ public:
+  explicit Wishing(Wishes wishes, PolicyKind kind = PolicyKind::custom)
+      : wishes_(std::move(wishes)), kind_(kind) {}
+  PolicyKind kind() const override { return kind_; }
+  std::string_view name() const override {
+    return kind_ == PolicyKind::guard ? "guard" : "wishing";
+  }
+  cox::PolicyOutput propose(const cox::PolicyInput&, cox::PolicyState state) const override {
+    cox::PolicyOutput output;
+    for (const cox::PlanChange& wish : wishes_) {
+      cox::Reason reason;
+      reason.code = ReasonCode::custom;
+      reason.text = "because";
+      output.proposals.push_back({wish, reason});
+    }
+    if (state.values.empty()) state = {1, {0}};
+    state.values[0] += 1;
+    output.state = std::move(state);
+    return output;
+  }
+
+ private:
+  Wishes wishes_;
+  PolicyKind kind_;
+};
+
+class Throwing final : public cox::Policy {
+ public:
+  PolicyKind kind() const override { return PolicyKind::custom; }
+  std::string_view name() const override { return "throwing"; }
+  cox::PolicyOutput propose(const cox::PolicyInput&, cox::PolicyState) const override {
+    throw std::runtime_error("out of ideas");
+  }
+};
+
+// A job of two ranks whose rounds are played one by one.
+struct Game {
+  cox::JobFacts job;
+  cox::Config config;
+  cox::PolicySet policies;
+  cox::ControlState state;
+  std::uint64_t round = 0;
+
+  explicit Game(Wishes wishes = {}) {
+    job.incarnation = 1;
+    job.world_size = 2;
+    job.blocks = {"a", "b"};
+    job.capabilities = {0b0011, 0b0011, true, true, true};
+    policies = {std::make_shared<Wishing>(std::move(wishes))};
+    state = cox::initial_state(job);
+  }
+
+  cox::StepSignals signals(std::uint64_t applied) {
+    cox::StepSignals s;
+    s.round = RoundId(++round);
+    for (int rank = 0; rank < 2; ++rank) {
+      cox::RankSignal report;
+      report.rank = cox::RankId(rank);
+      report.rounds = 1;
+      report.round = s.round;
+      report.plan_held = report.plan_applied = applied;
+      s.reports.push_back(report);
+    }
+    return s;
+  }
+
+  cox::Decision play(const cox::StepSignals& s) {
+    cox::Decided decided = cox::decide(job, config, policies, std::move(state), s);
+    state = std::move(decided.state);
+    return std::move(decided.decision);
+  }
+  cox::Decision play(std::uint64_t applied) { return play(signals(applied)); }
+  cox::Decision play() { return play(state.plan.id.number); }
+};
+
+}  // namespace
+
+TEST_SUITE("core") {
+  TEST_CASE("a wish becomes the next plan, two rounds ahead, with its reason") {
+    Game game({SetPrecision{cox::BlockId(1), Precision::bf16}});
+    const cox::Decision d = game.play();
+    REQUIRE(d.plan.has_value());
+    CHECK(d.plan->id == cox::PlanId{1, 1});
+    CHECK(d.plan->earliest_round == RoundId(3));
+    CHECK(d.plan->precision[1] == Precision::bf16);
+    REQUIRE(d.reasons.size() == 1);
+    CHECK(d.reasons[0].outcome == Outcome::changed);
+    CHECK(d.reasons[0].policy == PolicyKind::custom);
+    CHECK(d.reasons[0].round == RoundId(1));
+    CHECK(game.state.plan == *d.plan);
+  }
+
+  TEST_CASE("what becomes of a wish") {
+    struct Row {
+      const char* what;
+      cox::PlanChange wish;
+      Outcome outcome;
+      ReasonCode code;
+    };
+    const std::vector<MemoryAction> keep(2, MemoryAction::keep);
+    const std::vector<MemoryAction> both = {MemoryAction::recompute, MemoryAction::offload};
+    const std::vector<MemoryAction> offload(2, MemoryAction::offload);
+    cox::ScalerRules broken;
+    broken.growth_factor = 0;
+    const Row rows[] = {
+        {"precision", SetPrecision{cox::BlockId(0), Precision::bf16}, Outcome::changed,
+         ReasonCode::custom},
+        {"same precision", SetPrecision{cox::BlockId(0), Precision::fp32}, Outcome::unchanged,
+         ReasonCode::custom},
+        {"no such block", SetPrecision{cox::BlockId(2), Precision::bf16}, Outcome::vetoed,
+         ReasonCode::invalid_proposal},
+        {"no such precision", SetPrecision{cox::BlockId(0), static_cast<Precision>(77)},
+         Outcome::vetoed, ReasonCode::invalid_proposal},
+        {"precision out of reach", SetPrecision{cox::BlockId(0), Precision::fp8}, Outcome::vetoed,
+         ReasonCode::not_capable},
+        {"actions in part", SetActions{{both}, {}}, Outcome::clamped, ReasonCode::not_capable},
+        {"actions out of reach", SetActions{{offload}, {}}, Outcome::vetoed,
+         ReasonCode::not_capable},
+        {"same actions", SetActions{{keep, keep}, {cox::ClassId(1), cox::ClassId(0)}},
+         Outcome::unchanged, ReasonCode::custom},
+        {"no such class", SetActions{{keep}, {cox::ClassId(1), cox::ClassId(0)}}, Outcome::vetoed,
+         ReasonCode::invalid_proposal},
+        {"shares", SetShares{{1, 3}}, Outcome::changed, ReasonCode::custom},
+        {"shares of another world", SetShares{{1, 3, 1}}, Outcome::vetoed,
+         ReasonCode::invalid_proposal},
+        {"cadence", SetCadence{4}, Outcome::changed, ReasonCode::custom},
+        {"cadence of none", SetCadence{0}, Outcome::vetoed, ReasonCode::invalid_proposal},
+        {"scaler", SetScaler{broken}, Outcome::vetoed, ReasonCode::invalid_proposal},
+        {"hold", HoldUntil{RoundId(9)}, Outcome::changed, ReasonCode::custom},
+        {"rollback", cox::RollBack{RoundId(1)}, Outcome::changed, ReasonCode::custom},
+    };
+    for (const Row& row : rows) {
+      CAPTURE(row.what);
+      Game game({row.wish});
+      const cox::Decision d = game.play();
+      REQUIRE(d.reasons.size() == 1);
+      CHECK(d.reasons[0].outcome == row.outcome);
+      CHECK(d.reasons[0].code == row.code);
+      const bool done = row.outcome == Outcome::changed || row.outcome == Outcome::clamped;
+      CHECK(d.plan.has_value() == done);
+      CHECK(cox::validate(game.state.plan, game.job).ok());
+    }
+  }
+
+  TEST_CASE("a job without shares, cadence and snapshots is spared wishes for them") {
+    for (const cox::PlanChange& wish :
+         {cox::PlanChange(SetShares{{1, 3}}), cox::PlanChange(SetCadence{4}),
+          cox::PlanChange(cox::RollBack{RoundId(1)})}) {
+      Game game({wish});
+      game.job.capabilities = {};
+      const cox::Decision d = game.play();
+      CHECK_FALSE(d.plan.has_value());
+      REQUIRE(d.reasons.size() == 1);
+      CHECK(d.reasons[0].code == ReasonCode::not_capable);
+    }
+  }
+
+  TEST_CASE("while a plan is in flight the next one waits, and says so once") {
+    Game game({SetCadence{4}});
+    REQUIRE(game.play().plan.has_value());
+    game.policies = {std::make_shared<Wishing>(Wishes{SetCadence{8}})};
+    const cox::Decision waits = game.play(0);
+    CHECK_FALSE(waits.plan.has_value());
+    REQUIRE(waits.reasons.size() == 1);
+    CHECK(waits.reasons[0].code == ReasonCode::plan_in_flight);
+    CHECK(waits.reasons[0].outcome == Outcome::vetoed);
+    CHECK(game.play(0).reasons.empty());
+    CHECK_FALSE(game.state.plan.activated_round.has_value());
+    const cox::Decision next = game.play(1);
+    REQUIRE(next.plan.has_value());
+    CHECK(next.plan->id.number == 2);
+    CHECK(next.plan->cadence_steps == 8);
+  }
+
+  TEST_CASE("nothing wished for means nothing said while a plan is in flight") {
+    Game game({SetCadence{4}});
+    game.play();
+    game.policies = {std::make_shared<Wishing>(Wishes{})};
+    CHECK(game.play(0).reasons.empty());
+  }
+
+  TEST_CASE("the round in which a plan is first seen applied is kept with it") {
+    Game game({SetCadence{4}});
+    game.play();
+    game.play(0);
+    game.play(1);
+    CHECK(game.state.plan.activated_round == RoundId(3));
+  }
+
+  TEST_CASE("a hold stops every policy but guard, also in the round that begins it") {
+    Game game;
+    game.policies = {std::make_shared<Wishing>(Wishes{SetCadence{4}}),
+                     std::make_shared<Wishing>(Wishes{HoldUntil{RoundId(4)}}, PolicyKind::guard)};
+    const cox::Decision first = game.play();
+    REQUIRE(first.plan.has_value());
+    CHECK(first.plan->hold_until == RoundId(4));
+    CHECK(first.plan->cadence_steps == 1);
+    REQUIRE(first.reasons.size() == 2);
+    CHECK(first.reasons[0].policy == PolicyKind::guard);
+    CHECK(first.reasons[1].code == ReasonCode::hold_in_force);
+    CHECK_FALSE(game.play().plan.has_value());
+    CHECK_FALSE(game.play().plan.has_value());
+    CHECK(game.play().plan->cadence_steps == 4);
+  }
+
+  TEST_CASE(
+      "a policy that only observes says once what it would do; one that is off says nothing") {
+    Game game({SetCadence{4}});
+    game.config.policy_modes["wishing"] = PolicyMode::observe;
+    const cox::Decision d = game.play();
+    CHECK_FALSE(d.plan.has_value());
+    REQUIRE(d.reasons.size() == 1);
+    CHECK(d.reasons[0].outcome == Outcome::observed);
+    CHECK(d.reasons[0].code == ReasonCode::custom);
+    CHECK(game.play().reasons.empty());
+    game.config.policy_modes["wishing"] = PolicyMode::off;
+    CHECK(game.play().reasons.empty());
+    CHECK(cox::state_of(game.state, "wishing").values[0] == 2);
+  }
+
+  TEST_CASE("shares that the user forces win over every policy and over a hold") {
+    Game game({SetShares{{1, 3}}});
+    game.config.force.shares = {5, 1};
+    bool held = false;
+    SUBCASE("without a hold") {}
+    SUBCASE("under a hold") {
+      held = true;
+    }
+    if (held) game.state.plan.hold_until = RoundId(100);
+    const cox::Decision d = game.play();
+    REQUIRE(d.plan.has_value());
+    CHECK(d.plan->shares == std::vector<std::uint32_t>{5, 1});
+    REQUIRE(d.reasons.size() == 2);
+    CHECK(d.reasons[0].code == (held ? ReasonCode::hold_in_force : ReasonCode::override_applied));
+    CHECK(d.reasons[0].outcome == Outcome::vetoed);
+    CHECK(d.reasons[1].code == ReasonCode::override_applied);
+    CHECK(d.reasons[1].outcome == Outcome::changed);
+    CHECK(game.play().reasons.empty());
+  }
+
+  TEST_CASE("forced shares that do not fit are refused once") {
+    Game game;
+    game.config.force.shares = {1, 2, 3};
+    const cox::Decision d = game.play();
+    CHECK_FALSE(d.plan.has_value());
+    REQUIRE(d.reasons.size() == 1);
+    CHECK(d.reasons[0].code == ReasonCode::invalid_proposal);
+    CHECK(game.play().reasons.empty());
+  }
+
+  TEST_CASE("when every rank only watches no plan goes out, and that is said once") {
+    Game game({SetCadence{4}});
+    for (int i = 0; i < 3; ++i) {
+      cox::StepSignals s = game.signals(0);
+      for (cox::RankSignal& report : s.reports) report.set(cox::SignalFlag::watching);
+      const cox::Decision d = game.play(s);
+      CHECK_FALSE(d.plan.has_value());
+      REQUIRE(d.reasons.size() == (i == 0 ? 2 : 0));
+      if (i == 0) CHECK(d.reasons[1].code == ReasonCode::nobody_applies_plans);
+    }
+    CHECK(game.play().plan.has_value());
+  }
+
+  TEST_CASE("a policy that throws is reported once and stops nobody else") {
+    Game game({SetCadence{4}});
+    game.policies.insert(game.policies.begin(), std::make_shared<Throwing>());
+    cox::state_of(game.state, "throwing") = {7, {1, 2}};
+    const cox::Decision d = game.play();
+    REQUIRE(d.plan.has_value());
+    REQUIRE(d.reasons.size() == 2);
+    CHECK(d.reasons[0].code == ReasonCode::policy_failed);
+    CHECK(d.reasons[0].text.find("out of ideas") != std::string::npos);
+    CHECK(cox::state_of(game.state, "throwing") == cox::PolicyState{7, {1, 2}});
+    for (const cox::Reason& reason : game.play().reasons) {
+      CHECK(reason.code != ReasonCode::policy_failed);
+    }
+  }
+
+  TEST_CASE("ranks that stay away are told after three rounds, once") {
+    Game game;
+    for (int i = 1; i <= 5; ++i) {
+      cox::StepSignals s = game.signals(0);
+      s.reports.pop_back();
+      s.faults = {{cox::RankId(1), cox::ReportFault::missing, s.round}};
+      const cox::Decision d = game.play(s);
+      REQUIRE(d.reasons.size() == (i == 3 ? 1 : 0));
+      if (i == 3) CHECK(d.reasons[0].rank == cox::RankId(1));
+    }
+  }
+
+  TEST_CASE("a round without any report changes nothing and is not history") {
+    Game game;
+    cox::StepSignals s;
+    s.round = RoundId(1);
+    const cox::Decision d = game.play(s);
+    CHECK_FALSE(d.plan.has_value());
+    CHECK(game.state.history.empty());
+  }
+
+  TEST_CASE("history is bounded and keeps the newest rounds") {
+    Game game;
+    for (int i = 0; i < 300; ++i) game.play();
+    CHECK(game.state.history.size() == cox::History::kCapacity);
+    CHECK(game.state.history.rounds().back().round == RoundId(300));
+  }
+}

@@ -1,0 +1,95 @@
+#include "coordinator/core/evidence.h"
+
+#include <limits>
+#include <vector>
+
+#include "coordinator/core/ballot.h"
+#include "coordinator/sim/random.h"
+
+#include <doctest/doctest.h>
+
+namespace {
+
+// Noise in quarters, so that its sums are exact.
+cox::BlockEvidence random_evidence(cox::sim::Random& random) {
+  cox::BlockEvidence e;
+  e.overflow = static_cast<std::uint32_t>(random.below(3));
+  e.underflow = static_cast<std::uint32_t>(random.bits());
+  e.sampled = static_cast<std::uint32_t>(random.bits());
+  if (random.chance(0.8)) {
+    e.rank_of_max = cox::RankId(static_cast<std::int32_t>(random.below(6)));
+    e.amax = static_cast<float>(random.below(4));
+  }
+  e.noise_sum = static_cast<float>(random.below(64)) / 4;
+  e.noise_count = 1;
+  if (e.overflow > 0) e.rank_of_overflow = cox::RankId(static_cast<std::int32_t>(random.below(6)));
+  return e;
+}
+
+}  // namespace
+
+TEST_SUITE("core") {
+  TEST_CASE("merging evidence does not depend on order or grouping") {
+    cox::sim::Random random(7);
+    for (int i = 0; i < 2000; ++i) {
+      const cox::BlockEvidence a = random_evidence(random);
+      const cox::BlockEvidence b = random_evidence(random);
+      const cox::BlockEvidence c = random_evidence(random);
+      REQUIRE(cox::merge(a, b) == cox::merge(b, a));
+      REQUIRE(cox::merge(cox::merge(a, b), c) == cox::merge(a, cox::merge(b, c)));
+    }
+  }
+
+  TEST_CASE("empty evidence changes nothing") {
+    cox::sim::Random random(8);
+    for (int i = 0; i < 200; ++i) {
+      const cox::BlockEvidence a = random_evidence(random);
+      REQUIRE(cox::merge(a, cox::BlockEvidence{}) == a);
+    }
+  }
+
+  TEST_CASE("the largest magnitude is a finite one, and equal ones belong to the lowest rank") {
+    cox::BlockEvidence a, b;
+    a.amax = 4;
+    a.rank_of_max = cox::RankId(5);
+    b.amax = std::numeric_limits<float>::infinity();
+    b.rank_of_max = cox::RankId(1);
+    CHECK(cox::merge(a, b).rank_of_max == cox::RankId(5));
+    b.amax = 4;
+    CHECK(cox::merge(a, b).rank_of_max == cox::RankId(1));
+  }
+
+  TEST_CASE("lists of evidence merge block by block") {
+    std::vector<cox::BlockEvidence> into(2), from(2);
+    into[0].overflow = 1;
+    from[0].overflow = 2;
+    from[1].overflow = 7;
+    cox::merge_into(into, from);
+    CHECK(into[0].overflow == 3);
+    CHECK(into[1].overflow == 7);
+  }
+
+  TEST_CASE("a merged ballot has sums, the oldest plan held and the spread of fingerprints") {
+    cox::StepBallot a, b;
+    a.loss_sum = 3;
+    a.weight = a.samples = 2;
+    a.plan_held_min = 5;
+    a.round_closed_min = 1;
+    a.fingerprint_min = a.fingerprint_max = 10;
+    b.loss_sum = 4;
+    b.weight = b.samples = 1;
+    b.nonfinite_ranks = 1;
+    b.plan_held_min = 4;
+    b.stop_max = 1;
+    b.fingerprint_min = b.fingerprint_max = 11;
+    cox::merge_into(a, b);
+    CHECK(a.loss_sum == 7);
+    CHECK(a.weight == 3);
+    CHECK(a.samples == 3);
+    CHECK(a.nonfinite_ranks == 1);
+    CHECK(a.plan_held_min == 4);
+    CHECK(a.round_closed_min == 0);
+    CHECK(a.stop_max == 1);
+    CHECK(a.fingerprint_min != a.fingerprint_max);
+  }
+}

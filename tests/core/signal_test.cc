@@ -1,0 +1,171 @@
+#include "coordinator/core/signal.h"
+
+#include <cmath>
+#include <limits>
+#include <span>
+
+#include <doctest/doctest.h>
+
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+cox::RankSignal sealed_signal() {
+  cox::RankSignal s;
+  s.rank = cox::RankId(3);
+  s.round = cox::RoundId(17);
+  s.loss = 2.5;
+  s.weight = 8;
+  cox::seal(s);
+  return s;
+}
+
+// Small whole numbers, so that sums are exact whatever their order.
+cox::RankSignal report(std::uint32_t n) {
+  cox::RankSignal s;
+  s.rank = cox::RankId(1);
+  s.round = cox::RoundId(n);
+  s.rounds = n;
+  s.samples = 10 * n;
+  s.tokens = 1000 * n;
+  s.wall_seconds = n;
+  s.weight = n;
+  s.loss = 2;
+  s.nonfinite_values = n;
+  s.memory_peak_bytes = 100 + n % 3;
+  for (std::size_t p = 0; p < cox::kPhases; ++p) s.phase_seconds[p] = static_cast<float>(n + p);
+  return s;
+}
+
+}  // namespace
+
+TEST_SUITE("core") {
+  TEST_CASE("a sealed signal passes the check, and a change of any byte fails it") {
+    const cox::RankSignal good = sealed_signal();
+    REQUIRE(cox::check(good).ok());
+    for (std::size_t i = 0; i < sizeof good; ++i) {
+      cox::RankSignal bad = good;
+      std::as_writable_bytes(std::span(&bad, 1))[i] ^= std::byte{0x40};
+      CAPTURE(i);
+      CHECK(cox::check(bad).code() == cox::StatusCode::data_loss);
+    }
+  }
+
+  TEST_CASE("a sealed signal with impossible fields is damaged all the same") {
+    cox::RankSignal s = sealed_signal();
+    SUBCASE("rank below zero") {
+      s.rank = cox::RankId(-1);
+    }
+    SUBCASE("rank beyond the largest world") {
+      s.rank = cox::RankId(cox::kMaxRanks);
+    }
+    SUBCASE("fragment larger than its room") {
+      s.fragment.size = 61;
+    }
+    SUBCASE("another version") {
+      s.version = 2;
+    }
+    cox::seal(s);
+    CHECK(cox::check(s).code() == cox::StatusCode::data_loss);
+  }
+
+  TEST_CASE("merging reports adds what adds up, whatever is merged first") {
+    const cox::RankSignal a = report(1), b = report(2), c = report(5);
+    const cox::RankSignal left = cox::merge_reports(cox::merge_reports(a, b), c);
+    const cox::RankSignal right = cox::merge_reports(a, cox::merge_reports(b, c));
+    CHECK(left.rounds == 8);
+    CHECK(left.samples == 80);
+    CHECK(left.tokens == 8000);
+    CHECK(left.wall_seconds == 8);
+    CHECK(left.weight == 8);
+    CHECK(left.loss == 2);
+    CHECK(left.memory_peak_bytes == 102);
+    CHECK(left.round == c.round);
+    CHECK(right.rounds == left.rounds);
+    CHECK(right.samples == left.samples);
+    CHECK(right.wall_seconds == left.wall_seconds);
+    CHECK(right.weight == left.weight);
+    CHECK(right.nonfinite_values == left.nonfinite_values);
+    CHECK(right.phase_seconds == left.phase_seconds);
+  }
+
+  TEST_CASE("merging weighs losses and never lets a lost one spoil a finite one") {
+    struct Row {
+      double loss_a, weight_a, loss_b, weight_b, loss, weight;
+    };
+    const Row rows[] = {{2, 1, 4, 3, 3.5, 4},
+                        {kNan, 1, 4, 3, 4, 3},
+                        {2, 1, kNan, 3, 2, 1},
+                        {2, 0, 4, 0, 4, 0},
+                        {2, 5, 0, 0, 2, 5}};
+    for (const Row& row : rows) {
+      cox::RankSignal a, b;
+      a.loss = row.loss_a;
+      a.weight = row.weight_a;
+      b.loss = row.loss_b;
+      b.weight = row.weight_b;
+      const cox::RankSignal merged = cox::merge_reports(a, b);
+      CHECK(merged.loss == row.loss);
+      CHECK(merged.weight == row.weight);
+    }
+    cox::RankSignal a, b;
+    a.loss = b.loss = kNan;
+    CHECK(std::isnan(cox::merge_reports(a, b).loss));
+  }
+
+  TEST_CASE("merging keeps events of both reports and states of the later one") {
+    cox::RankSignal a, b;
+    a.set(cox::SignalFlag::step_skipped);
+    a.set(cox::SignalFlag::full_plan_wanted);
+    a.fragment.kind = cox::FragmentKind::block_profile;
+    b.set(cox::SignalFlag::finished);
+    const cox::RankSignal merged = cox::merge_reports(a, b);
+    CHECK(merged.has(cox::SignalFlag::step_skipped));
+    CHECK(merged.has(cox::SignalFlag::finished));
+    CHECK_FALSE(merged.has(cox::SignalFlag::full_plan_wanted));
+    CHECK(merged.fragment.kind == cox::FragmentKind::block_profile);
+  }
+
+  TEST_CASE("sums of counts stop at their largest value instead of wrapping") {
+    cox::RankSignal a = report(1), b = report(1);
+    a.samples = std::numeric_limits<std::uint32_t>::max() - 3;
+    CHECK(cox::merge_reports(a, b).samples == std::numeric_limits<std::uint32_t>::max());
+  }
+
+  TEST_CASE("a block profile travels in a fragment and comes out the same") {
+    cox::BlockProfile profile;
+    profile.block = cox::BlockId(3);
+    profile.blocks = 12;
+    profile.saved_bytes = 1 << 20;
+    profile.forward_seconds = 0.5f;
+    const cox::Result<cox::BlockProfile> read =
+        cox::read_block_profile(cox::make_fragment(profile));
+    REQUIRE(read.ok());
+    CHECK(read->block == profile.block);
+    CHECK(read->saved_bytes == profile.saved_bytes);
+    CHECK(read->forward_seconds == profile.forward_seconds);
+  }
+
+  TEST_CASE("a fragment that is no sound block profile is refused") {
+    cox::BlockProfile profile;
+    profile.block = cox::BlockId(3);
+    profile.blocks = 12;
+    cox::Fragment fragment;
+    SUBCASE("another kind") {
+      fragment.kind = cox::FragmentKind::none;
+    }
+    SUBCASE("another size") {
+      fragment = cox::make_fragment(profile);
+      fragment.size = 10;
+    }
+    SUBCASE("a block outside the model") {
+      profile.block = cox::BlockId(12);
+      fragment = cox::make_fragment(profile);
+    }
+    SUBCASE("a time that is not finite") {
+      profile.backward_seconds = std::numeric_limits<float>::infinity();
+      fragment = cox::make_fragment(profile);
+    }
+    CHECK(cox::read_block_profile(fragment).status().code() == cox::StatusCode::data_loss);
+  }
+}

@@ -1,0 +1,102 @@
+#include "coordinator/core/step_signals.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "coordinator/sim/random.h"
+
+#include <doctest/doctest.h>
+
+namespace {
+
+using cox::RankId;
+using cox::ReportFault;
+using cox::RoundId;
+
+constexpr RoundId kRound{10};
+constexpr std::uint32_t kIncarnation = 2;
+
+cox::RankSignal report(std::int32_t rank, std::uint64_t round = 10,
+                       std::uint32_t incarnation = kIncarnation) {
+  cox::RankSignal s;
+  s.rank = RankId(rank);
+  s.round = RoundId(round);
+  s.incarnation = incarnation;
+  s.rounds = 1;
+  cox::seal(s);
+  return s;
+}
+
+cox::StepSignals collected(const std::vector<cox::RankSignal>& received, std::int32_t world) {
+  return cox::collect(kRound, kIncarnation, world, received, {}, {5});
+}
+
+bool same(const cox::StepSignals& a, const cox::StepSignals& b) {
+  return a.faults == b.faults && a.reports.size() == b.reports.size() &&
+         std::memcmp(a.reports.data(), b.reports.data(),
+                     a.reports.size() * sizeof(cox::RankSignal)) == 0;
+}
+
+}  // namespace
+
+TEST_SUITE("core") {
+  TEST_CASE("each kind of faulty report is named and kept away from decisions") {
+    cox::RankSignal damaged = report(0);
+    damaged.loss = 1;
+    const cox::StepSignals s = collected(
+        {report(2), report(1, 9), report(2), report(3, 10, 1), report(4), damaged, report(0, 11)},
+        4);
+    REQUIRE(s.reports.size() == 2);
+    CHECK(s.reports[0].rank == RankId(0));
+    CHECK(s.reports[1].rank == RankId(2));
+    const std::vector<cox::FaultyReport> expected = {
+        {RankId(-1), ReportFault::damaged, RoundId(0)}, {RankId(1), ReportFault::missing, kRound},
+        {RankId(1), ReportFault::stale, RoundId(9)},    {RankId(2), ReportFault::duplicate, kRound},
+        {RankId(3), ReportFault::missing, kRound},      {RankId(3), ReportFault::foreign, kRound},
+        {RankId(4), ReportFault::foreign, kRound}};
+    CHECK(s.faults == expected);
+  }
+
+  TEST_CASE("without any report every rank is missing") {
+    const cox::StepSignals s = collected({}, 3);
+    CHECK(s.reports.empty());
+    REQUIRE(s.faults.size() == 3);
+    for (const cox::FaultyReport& f : s.faults) CHECK(f.fault == ReportFault::missing);
+  }
+
+  TEST_CASE("the order in which reports arrive changes nothing") {
+    cox::sim::Random random(3);
+    for (int run = 0; run < 200; ++run) {
+      std::vector<cox::RankSignal> received;
+      for (int i = 0; i < 20; ++i) {
+        const auto rank = static_cast<std::int32_t>(random.below(8));
+        received.push_back(report(rank, 9 + random.below(3), 2 - (random.below(8) == 0)));
+        if (random.chance(0.1)) received.back().loss = 7;  // after sealing: damaged
+      }
+      const cox::StepSignals before = collected(received, 7);
+      for (std::size_t i = received.size(); i > 1; --i) {
+        std::swap(received[i - 1], received[random.below(i)]);
+      }
+      REQUIRE(same(before, collected(received, 7)));
+    }
+  }
+
+  TEST_CASE("of two different reports for one round the same one counts in either order") {
+    cox::RankSignal a = report(0), b = report(0);
+    a.loss = 1;
+    b.loss = 2;
+    cox::seal(a);
+    cox::seal(b);
+    CHECK(same(collected({a, b}, 1), collected({b, a}, 1)));
+  }
+
+  TEST_CASE("every fault has a name of its own") {
+    std::vector<std::string_view> names;
+    for (int f = 0; f <= static_cast<int>(ReportFault::foreign); ++f) {
+      names.push_back(cox::to_string(static_cast<ReportFault>(f)));
+    }
+    std::sort(names.begin(), names.end());
+    CHECK(std::adjacent_find(names.begin(), names.end()) == names.end());
+  }
+}

@@ -1,0 +1,189 @@
+#include <cmath>
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "coordinator/policies/registry.h"
+#include "coordinator/policies/stragglers.h"
+#include "coordinator/sim/sim_job.h"
+
+#include <doctest/doctest.h>
+
+namespace {
+
+using cox::Phase;
+using cox::RankId;
+using cox::ReasonCode;
+using cox::sim::Scenario;
+using cox::sim::SimJob;
+
+std::vector<cox::Reason> told(SimJob& job, int rounds) {
+  std::vector<cox::Reason> all;
+  for (int i = 0; i < rounds; ++i) {
+    for (cox::Reason& reason : job.round().reasons) all.push_back(std::move(reason));
+  }
+  return all;
+}
+
+std::vector<cox::Reason> told(const Scenario& scenario, int rounds,
+                              const cox::Config& config = {}) {
+  SimJob job(scenario, config, cox::default_policies());
+  return told(job, rounds);
+}
+
+double number_after(const std::string& text, const std::string& words) {
+  const std::size_t at = text.find(words);
+  return at == std::string::npos ? -1e9 : std::strtod(text.c_str() + at + words.size(), nullptr);
+}
+
+Scenario small(std::int32_t ranks) {
+  Scenario scenario;
+  scenario.ranks = ranks;
+  scenario.step_noise = 0.01;
+  return scenario;
+}
+
+}  // namespace
+
+TEST_SUITE("policies") {
+  TEST_CASE("a finding says rank, amount, phase, onset and how sure, and changes no plan") {
+    Scenario scenario = small(8);
+    scenario.slowdowns = {{RankId(3), Phase::forward, 0.25, 40}};
+    SimJob job(scenario, {}, cox::default_policies());
+    const std::vector<cox::Reason> reasons = told(job, 80);
+    REQUIRE(reasons.size() == 1);
+    CHECK(reasons[0].code == ReasonCode::straggler_found);
+    CHECK(reasons[0].outcome == cox::Outcome::reported);
+    CHECK(reasons[0].policy == cox::PolicyKind::stragglers);
+    CHECK(reasons[0].rank == RankId(3));
+    CHECK(reasons[0].round.value() >= 43);
+    CHECK(reasons[0].round.value() <= 48);
+    CHECK(std::abs(number_after(reasons[0].text, "rank 3 is ") - 25) <= 5);
+    CHECK(reasons[0].text.find("in forward, since round ") != std::string::npos);
+    CHECK(std::abs(number_after(reasons[0].text, "since round ") - 40) <= 2);
+    CHECK(reasons[0].text.find("once in 10^") != std::string::npos);
+    CHECK(job.state().plan.id.number == 0);
+  }
+
+  TEST_CASE("a rank that was slow from the start is named once it has made enough reports") {
+    Scenario scenario = small(8);
+    scenario.slowdowns = {{RankId(5), std::nullopt, 0.5, 0}};
+    const std::vector<cox::Reason> reasons = told(scenario, 40);
+    REQUIRE(reasons.size() == 1);
+    CHECK(reasons[0].rank == RankId(5));
+    CHECK(reasons[0].round.value() == cox::StragglerConfig{}.min_rounds);
+  }
+
+  TEST_CASE("a slowdown that ends is told to be gone, and one that returns is named again") {
+    Scenario scenario = small(8);
+    scenario.slowdowns = {{RankId(2), Phase::data, 0.3, 30, 80},
+                          {RankId(2), Phase::data, 0.3, 150}};
+    const std::vector<cox::Reason> reasons = told(scenario, 200);
+    REQUIRE(reasons.size() == 3);
+    CHECK(reasons[1].code == ReasonCode::straggler_gone);
+    CHECK(reasons[1].round.value() >= 80);
+    CHECK(reasons[1].round.value() <= 110);
+    CHECK(reasons[2].code == ReasonCode::straggler_found);
+    CHECK(reasons[2].round.value() >= 150);
+  }
+
+  TEST_CASE("a slowdown that moves to another phase is told to have moved") {
+    Scenario scenario = small(8);
+    scenario.slowdowns = {{RankId(1), Phase::data, 0.3, 30, 80},
+                          {RankId(1), Phase::backward, 0.3, 80}};
+    const std::vector<cox::Reason> reasons = told(scenario, 150);
+    REQUIRE(reasons.size() == 2);
+    CHECK(reasons[1].code == ReasonCode::straggler_phase_moved);
+    CHECK(reasons[1].text.find("in backward, before in data") != std::string::npos);
+  }
+
+  TEST_CASE("a rank that finishes is no straggler any more") {
+    Scenario scenario = small(8);
+    scenario.slowdowns = {{RankId(7), Phase::data, 0.3, 20}};
+    scenario.finish_from = 60;
+    const std::vector<cox::Reason> reasons = told(scenario, 80);
+    REQUIRE(reasons.size() == 2);
+    CHECK(reasons[1].code == ReasonCode::straggler_gone);
+    CHECK(reasons[1].round.value() == 60);
+  }
+
+  TEST_CASE("all ranks slow at once is nobody's fault") {
+    Scenario scenario = small(6);
+    for (int r = 0; r < 6; ++r) scenario.slowdowns.push_back({RankId(r), std::nullopt, 0.5, 40});
+    CHECK(told(scenario, 100).empty());
+    Scenario two = small(2);
+    for (int r = 0; r < 2; ++r) two.slowdowns.push_back({RankId(r), std::nullopt, 0.5, 60});
+    CHECK(told(two, 120).empty());
+  }
+
+  TEST_CASE("with one or two ranks a rank is compared with its own past") {
+    for (const int ranks : {1, 2}) {
+      CAPTURE(ranks);
+      Scenario scenario = small(ranks);
+      scenario.common_noise = 0;
+      scenario.slowdowns = {{RankId(ranks - 1), Phase::forward, 0.2, 60, 100}};
+      const std::vector<cox::Reason> reasons = told(scenario, 160);
+      REQUIRE(reasons.size() == 2);
+      CHECK(reasons[0].code == ReasonCode::straggler_found);
+      CHECK(reasons[0].rank == RankId(ranks - 1));
+      CHECK(reasons[0].round.value() >= 60);
+      CHECK(reasons[0].round.value() <= 80);
+      CHECK(reasons[0].text.find("its own past") != std::string::npos);
+      CHECK(reasons[1].code == ReasonCode::straggler_gone);
+    }
+  }
+
+  TEST_CASE("a rank that is much noisier than the others is not named for that") {
+    Scenario scenario = small(16);
+    scenario.step_noise = 0.01;
+    cox::sim::Random random(9);
+    for (std::uint64_t round = 1; round <= 3000; ++round) {
+      const double wobble = 0.08 * random.normal();
+      scenario.slowdowns.push_back({RankId(4), std::nullopt, wobble, round, round + 1});
+    }
+    CHECK(told(scenario, 3000).empty());
+  }
+
+  TEST_CASE("slowdowns below the one worth naming stay unnamed") {
+    Scenario scenario = small(16);
+    scenario.step_noise = 0.005;
+    scenario.slowdowns = {{RankId(4), std::nullopt, 0.02, 20}};
+    CHECK(told(scenario, 2000).empty());
+  }
+
+  TEST_CASE("missing reports only delay a finding") {
+    Scenario scenario = small(8);
+    scenario.missing = 0.3;
+    scenario.stale = 0.1;
+    scenario.slowdowns = {{RankId(3), Phase::backward, 0.2, 40}};
+    int found = 0;
+    for (const cox::Reason& reason : told(scenario, 120)) {
+      found += reason.code == ReasonCode::straggler_found && reason.rank == RankId(3);
+    }
+    CHECK(found == 1);
+  }
+
+  TEST_CASE("a state of another world or version, or a damaged one, counts as fresh") {
+    Scenario scenario = small(4);
+    SimJob job(scenario, {}, cox::default_policies());
+    const std::vector<cox::RankSignal> arrived = job.reports();
+    const cox::StepSignals signals =
+        cox::collect(job.now(), 1, scenario.ranks, arrived, {}, job.clock());
+    const cox::StepSummary summary = cox::summarize(signals);
+    const cox::Config config;
+    const cox::History history;
+    const cox::Plan plan = cox::initial_plan(job.job());
+    const cox::PolicyInput input{job.job(), config, plan, signals, summary, history};
+    const cox::PolicyState fresh = cox::Stragglers().propose(input, {}).state;
+    cox::PolicyState damaged = fresh;
+    for (double& value : damaged.values) value = 1e9;
+    damaged.values[0] = fresh.values[0];
+    cox::PolicyState other_version = fresh;
+    other_version.version = 99;
+    for (const cox::PolicyState& state :
+         {damaged, other_version, cox::PolicyState{1, {1, 2, 3}}, cox::PolicyState{1, {}}}) {
+      CHECK(cox::Stragglers().propose(input, state).state == fresh);
+    }
+  }
+}

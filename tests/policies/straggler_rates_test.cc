@@ -1,0 +1,135 @@
+// What the detector promises, measured over seeded simulated jobs.
+#include <algorithm>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "coordinator/policies/registry.h"
+#include "coordinator/sim/sim_job.h"
+
+#include <doctest/doctest.h>
+
+namespace {
+
+using cox::Phase;
+using cox::ReasonCode;
+using cox::sim::NoiseKind;
+using cox::sim::Scenario;
+using cox::sim::SimJob;
+using cox::sim::Slowdown;
+
+int alarms_of(Scenario scenario, int rounds) {
+  SimJob job(std::move(scenario), {}, cox::default_policies());
+  int alarms = 0;
+  for (int i = 0; i < rounds; ++i) {
+    for (const cox::Reason& reason : job.round().reasons) {
+      alarms += reason.code == ReasonCode::straggler_found;
+    }
+  }
+  return alarms;
+}
+
+// Rounds from the onset to the naming; the limit when it was not named.
+double delay_of(const Scenario& scenario, int limit) {
+  SimJob job(scenario, {}, cox::default_policies());
+  const Slowdown& slowdown = scenario.slowdowns.front();
+  for (;;) {
+    const auto round = job.now().value();
+    for (const cox::Reason& reason : job.round().reasons) {
+      const bool found = reason.code == ReasonCode::straggler_found;
+      if (found && round >= slowdown.from && reason.rank == slowdown.rank) {
+        return static_cast<double>(round - slowdown.from + 1);
+      }
+    }
+    if (round >= slowdown.from + static_cast<std::uint64_t>(limit)) return limit;
+  }
+}
+
+double mean_delay(double extra, std::optional<Phase> phase, int runs) {
+  double sum = 0;
+  for (int run = 0; run < runs; ++run) {
+    Scenario scenario;
+    scenario.seed = 100 + static_cast<std::uint64_t>(run);
+    scenario.ranks = 64;
+    scenario.phase_noise = 0;
+    scenario.slowdowns = {{cox::RankId(run % 64), phase, extra, 60}};
+    sum += delay_of(scenario, 200);
+  }
+  return sum / runs;
+}
+
+}  // namespace
+
+TEST_SUITE("policies") {
+  TEST_CASE("a slowdown of 5 % under 3 % of noise is found within 1.25 times the bound") {
+    CHECK(mean_delay(0.05, std::nullopt, 100) <= 13);
+    CHECK(mean_delay(0.05, Phase::backward, 100) <= 13);
+    CHECK(mean_delay(0.20, std::nullopt, 50) <= 5);
+  }
+
+  TEST_CASE("noise without stragglers names nobody beyond the stated rate") {
+    // The stated 1e-6 makes 2.4 alarms; 9 or more come by chance once in 1,000 times.
+    int alarms = 0;
+    for (const NoiseKind kind : {NoiseKind::normal, NoiseKind::student, NoiseKind::pauses}) {
+      Scenario scenario;
+      scenario.seed = 42;
+      scenario.ranks = 60;
+      scenario.noise = kind;
+      alarms += alarms_of(scenario, 10000);
+    }
+    for (const int ranks : {1, 2, 8}) {
+      Scenario scenario;
+      scenario.seed = 43;
+      scenario.ranks = ranks;
+      alarms += alarms_of(scenario, 200000 / ranks);
+    }
+    MESSAGE(alarms << " false alarms in 2.4e6 rank-steps");
+    CHECK(alarms <= 8);
+  }
+
+  TEST_CASE("300 seeded jobs: the right ranks and phases are named, and nobody else") {
+    int found = 0, wrong = 0, missed = 0, wrong_phase = 0;
+    const Phase phases[] = {Phase::data, Phase::forward, Phase::backward, Phase::optimizer};
+    for (std::uint64_t seed = 1; seed <= 300; ++seed) {
+      cox::sim::Random random(seed);
+      Scenario scenario;
+      scenario.seed = seed;
+      scenario.ranks = static_cast<std::int32_t>(8 + random.below(57));
+      scenario.step_noise = 0.005 + 0.025 * random.uniform();
+      scenario.noise = static_cast<NoiseKind>(random.below(3));
+      const auto slow = random.below(4);
+      std::set<std::int32_t> slow_ranks;
+      while (slow_ranks.size() < slow) {
+        slow_ranks.insert(static_cast<std::int32_t>(random.below(8)));
+      }
+      for (const std::int32_t rank : slow_ranks) {
+        scenario.slowdowns.push_back({cox::RankId(rank), phases[random.below(4)],
+                                      0.1 + random.uniform(), 15 + random.below(30)});
+      }
+      SimJob job(scenario, {}, cox::default_policies());
+      std::set<std::int32_t> named;
+      for (int i = 0; i < 100; ++i) {
+        const auto now = job.now().value();
+        for (const cox::Reason& reason : job.round().reasons) {
+          if (reason.code != ReasonCode::straggler_found) continue;
+          named.insert(reason.rank.value());
+          const auto truth = std::find_if(scenario.slowdowns.begin(), scenario.slowdowns.end(),
+                                          [&](const Slowdown& s) { return s.rank == reason.rank; });
+          if (truth == scenario.slowdowns.end() || now < truth->from) {
+            ++wrong;
+            continue;
+          }
+          const std::string where = "most of it in " + std::string(to_string(*truth->phase)) + ",";
+          wrong_phase += reason.text.find(where) == std::string::npos;
+        }
+      }
+      for (const std::int32_t rank : slow_ranks) ++(named.contains(rank) ? found : missed);
+    }
+    const double f1 = 2.0 * found / (2.0 * found + wrong + missed);
+    MESSAGE("F1 " << f1 << ", found " << found << ", wrong " << wrong << ", missed " << missed
+                  << ", other phase " << wrong_phase);
+    REQUIRE(found > 300);
+    CHECK(f1 >= 0.995);
+    CHECK(wrong_phase <= found / 100);
+  }
+}
