@@ -6,8 +6,10 @@
 #       subfolders add them: target_sources(coxswain_sdk PRIVATE session.cc ...).
 #   cox_executable(cox SOURCES main.cc LINK coxswain::coordinator [INSTALL])
 #       a program in <build>/bin.
+#   cox_helpers(gpt2_model SOURCES model.cc ... LINK coxswain::sdk)
+#       a library that several of this project's own programs or tests share, not installed.
 #
-# TORCH as a flag of either: the sources include torch/torch.h (13-18 s a file), so they share one
+# TORCH as a flag of any: the sources include torch/torch.h (13-18 s a file), so they share one
 # precompiled header of it.
 
 # Flags of our own sources. Linked privately, so no consumer inherits a warning or a sanitizer.
@@ -81,4 +83,12 @@ function(cox_executable name)
   if(arg_INSTALL AND COX_INSTALL)
     install(TARGETS ${name})
   endif()
+endfunction()
+
+function(cox_helpers name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH" "" "SOURCES;LINK")
+  add_library(${name} STATIC ${arg_SOURCES})
+  _cox_common(${name} "${arg_TORCH}")
+  target_include_directories(${name} PUBLIC "${PROJECT_SOURCE_DIR}")
+  target_link_libraries(${name} PUBLIC ${arg_LINK})
 endfunction()

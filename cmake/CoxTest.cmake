@@ -10,17 +10,11 @@
 include_guard(GLOBAL)
 find_package(doctest REQUIRED)
 
-function(_cox_test_main name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LINK")
-  add_library(${name} OBJECT ${arg_SOURCES})
-  _cox_common(${name} FALSE)
-  target_link_libraries(${name} PUBLIC doctest::doctest ${arg_LINK})
-endfunction()
-
-_cox_test_main(cox_test_main SOURCES "${PROJECT_SOURCE_DIR}/tests/support/main.cc")
+cox_helpers(cox_test_main SOURCES "${PROJECT_SOURCE_DIR}/tests/support/main.cc"
+  LINK doctest::doctest)
 if(COX_WITH_MPI)
-  _cox_test_main(cox_test_mpi_main SOURCES "${PROJECT_SOURCE_DIR}/tests/support/mpi_main.cc"
-    LINK coxswain_mpich)
+  cox_helpers(cox_test_mpi_main SOURCES "${PROJECT_SOURCE_DIR}/tests/support/mpi_main.cc"
+    LINK doctest::doctest coxswain_mpich)
 endif()
 
 # What every test runs with: one thread a rank, because ranks share cores; ranks started by fork.
