@@ -125,7 +125,7 @@ TEST_SUITE("sdk.examples") {
   TEST_CASE("the parts of a forward pass called one by one give the whole") {
     const Gpt2 model = small_model(small_config());
     at::Tensor hidden = model.ptr()->embed(tokens(2, 5));
-    for (const gpt2::GptLayer& layer : model->layers()) hidden = layer.ptr()->forward(hidden);
+    for (const auto& layer : model->layers()) hidden = layer.ptr()->forward(hidden);
     CHECK(model.ptr()->head(hidden).equal(model.ptr()->forward(tokens(2, 5))));
   }
 
