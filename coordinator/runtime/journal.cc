@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <system_error>
+#include <vector>
 
 #include "coordinator/runtime/journal_records.h"
 
@@ -68,6 +69,22 @@ std::vector<std::string> names_of(const PolicySet& policies) {
   return names;
 }
 
+// Whether the mode of a policy is an entry of Config::policy_modes, not a field of its own.
+bool is_mode_entry(const std::string& policy) {
+  Config probe;
+  const Status known = set_option(probe, policy + ".mode", "off");
+  return !known.ok() || probe.policy_modes.contains(policy);
+}
+
+// With the mode in force of each policy written out, also where it was nobody's choice.
+std::string complete_text(Config config, const std::vector<std::string>& policies) {
+  for (const std::string& policy : policies) {
+    if (is_mode_entry(policy))
+      config.policy_modes.emplace(policy, mode_of(config, policy, PolicyMode::on));
+  }
+  return text(config);
+}
+
 }  // namespace
 
 JournalWriter::JournalWriter(int file, std::filesystem::path path, std::uint64_t end,
@@ -86,7 +103,9 @@ Result<std::unique_ptr<JournalWriter>> JournalWriter::open(const std::filesystem
   std::unique_ptr<JournalWriter> writer(
       new JournalWriter(file, path, *end, wire::limits_of(head.job)));
   if (*end == 0) writer->put(journal_header());
-  const wire::JournalStart start{head.job, text(head.config), head.state, names_of(head.policies)};
+  const std::vector<std::string> policies = names_of(head.policies);
+  const wire::JournalStart start{head.job, complete_text(head.config, policies), head.state,
+                                 policies};
   writer->put(framed(RecordKind::start, wire::serialize(start)));
   if (Status status = writer->flush(); !status.ok()) return status;
   return writer;

@@ -31,16 +31,13 @@ Result<PolicySet> recorded_policies(const std::vector<std::string>& names, const
   return set;
 }
 
-// The configuration as it was. Modes of policies without settings of their own are keys only where
-// they were set, so those are announced first.
+// The configuration as it was. Modes of policies without settings of their own become keys by being
+// there.
 Result<Config> recorded_config(const wire::JournalStart& start,
                                const std::vector<std::string>& flags) {
   Config config;
-  const std::string lines = "\n" + start.config;
   for (const std::string& policy : start.policies) {
-    const bool was_set = lines.find("\n" + policy + ".mode = ") != std::string::npos;
-    if (was_set && policy != "guard" && policy != "stragglers")
-      config.policy_modes.emplace(policy, PolicyMode::on);
+    config.policy_modes.emplace(policy, PolicyMode::on);
   }
   if (Status s = apply_text(config, start.config, "the journal's configuration"); !s.ok()) return s;
   const auto applied = apply_flags(config, flags);

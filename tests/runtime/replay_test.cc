@@ -24,15 +24,27 @@ Result<ReplayReport> replayed(const std::filesystem::path& path, ReplayOptions o
   return replay(*reader, policies, options);
 }
 
-class Nameless : public Policy {
+// Says something in every tenth round.
+class Talker : public Policy {
  public:
+  explicit Talker(std::string name) : name_(std::move(name)) {}
   PolicyKind kind() const override { return PolicyKind::custom; }
-  std::string_view name() const override { return "of_a_user"; }
-  PolicyOutput propose(const PolicyInput&, PolicyState state) const override {
+  std::string_view name() const override { return name_; }
+  PolicyOutput propose(const PolicyInput& input, PolicyState state) const override {
     state.version = 1;
-    state.values.push_back(1);
-    return {{}, {}, state};
+    state.values.resize(1);
+    state.values[0] += 1;
+    PolicyOutput output{{}, {}, state};
+    if (input.signals.round.value() % 10 == 0) {
+      output.findings.emplace_back();
+      output.findings.back().code = ReasonCode::custom;
+      output.findings.back().text = "call " + std::to_string(state.values[0]);
+    }
+    return output;
   }
+
+ private:
+  std::string name_;
 };
 
 TEST_SUITE("runtime.replay") {
@@ -121,7 +133,9 @@ TEST_SUITE("runtime.replay") {
     Config config;
     config.policy_modes["of_a_user"] = PolicyMode::observe;
     PolicySet policies = default_policies();
-    policies.push_back(std::make_shared<Nameless>());
+    policies.push_back(std::make_shared<Talker>("of_a_user"));
+    policies.push_back(std::make_shared<Talker>("never_set"));
+    policies.push_back(std::make_shared<Talker>("memory"));  // its key exists without it
     DrivenJob job(facts, config, policies, initial_state(facts), 9);
     auto journal = JournalWriter::open(folder / "j", job.head());
     REQUIRE(journal.ok());
@@ -129,7 +143,10 @@ TEST_SUITE("runtime.replay") {
     REQUIRE((*journal)->close().ok());
     const auto known = replayed(folder / "j", {}, policies);
     REQUIRE_MESSAGE(known.ok(), known.status().text());
+    for (const std::string& line : known->differences) MESSAGE(line);
     CHECK(known->equal());
+    CHECK(known->reasons == job.reasons());
+    CHECK(known->reasons >= 30);
     const auto unknown = replayed(folder / "j");
     CHECK(unknown.status().code() == StatusCode::failed_precondition);
     CHECK(unknown.status().message().find("of_a_user") != std::string::npos);
