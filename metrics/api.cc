@@ -96,8 +96,7 @@ void put_rank(JsonWriter& json, const RankRow& row) {
   json.field("wall_seconds", row.wall_seconds).field("own_seconds", row.own_seconds);
   json.field("slowdown_ratio", row.slowdown_ratio).field("worst_phase", to_string(row.worst_phase));
   json.key("phase_seconds").begin_object();
-  for (std::size_t p = 0; p < kPhases; ++p)
-    json.field(kPhaseNames[p], static_cast<double>(row.phase_seconds[p]));
+  for (std::size_t p = 0; p < kPhases; ++p) json.field(kPhaseNames[p], row.phase_seconds[p]);
   json.end_object();
   json.field("samples", row.samples).field("control_errors", row.control_errors);
   json.field("memory_used_bytes", row.memory_used_bytes);

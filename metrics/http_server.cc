@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "metrics/http_stop.h"
+
 namespace cox::metrics {
 
 struct HttpServer::Context {
@@ -18,10 +20,6 @@ struct HttpServer::Context {
   std::string log;  // what civetweb said while starting
   std::atomic<bool> started{false};
   mg_context* server = nullptr;
-
-  ~Context() {
-    if (server != nullptr) mg_stop(server);
-  }
 };
 
 namespace {
@@ -155,7 +153,9 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(const Config& config, Buil
   });
 }
 
-HttpServer::~HttpServer() = default;
+HttpServer::~HttpServer() {
+  if (context_->server != nullptr) stop_promptly(context_->server, host_, port_);
+}
 
 std::string HttpServer::url() const {
   const std::string shown = host_ == "0.0.0.0" ? "127.0.0.1" : host_;

@@ -35,6 +35,14 @@ void append_escaped(std::string& out, unsigned char c) {
   }
 }
 
+template <class Number>
+std::string shortest(Number value) {
+  if (!std::isfinite(value)) return "null";
+  char text[32];
+  const auto end = std::to_chars(text, text + sizeof text, value);
+  return std::string(text, end.ptr);
+}
+
 }  // namespace
 
 std::string json_string(std::string_view text) {
@@ -44,10 +52,11 @@ std::string json_string(std::string_view text) {
 }
 
 std::string json_number(double value) {
-  if (!std::isfinite(value)) return "null";
-  char text[32];
-  const auto end = std::to_chars(text, text + sizeof text, value);
-  return std::string(text, end.ptr);
+  return shortest(value);
+}
+
+std::string json_number(float value) {
+  return shortest(value);
 }
 
 JsonWriter& JsonWriter::key(std::string_view name) {

@@ -14,6 +14,7 @@ std::string json_string(std::string_view text);
 
 // Shortest form that reads back; "null" when not finite.
 std::string json_number(double value);
+std::string json_number(float value);
 
 class JsonWriter {
  public:
@@ -26,6 +27,7 @@ class JsonWriter {
   JsonWriter& value(std::string_view text) { return raw(json_string(text)); }
   JsonWriter& value(const char* text) { return raw(json_string(text)); }
   JsonWriter& value(double number) { return raw(json_number(number)); }
+  JsonWriter& value(float number) { return raw(json_number(number)); }
   JsonWriter& value(bool flag) { return raw(flag ? "true" : "false"); }
   template <std::integral Number>
   JsonWriter& value(Number number) {

@@ -12,7 +12,8 @@ namespace {
 constexpr std::array<std::string_view, kPhases> kPhaseKeys = {
     "data", "forward", "backward", "compute", "comm", "optimizer", "other", ""};
 
-std::string bare_number(double value) {
+template <class Number>
+std::string bare_number(Number value) {
   if (std::isnan(value)) return "NaN";
   if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
   return json_number(value);
@@ -26,7 +27,7 @@ void put_phases(JsonWriter& json, const StepRow& row) {
   json.key("phases").begin_object();
   for (std::size_t p = 0; p < kPhases; ++p) {
     if (!kPhaseKeys[p].empty() && row.phase_seconds[p] != 0)
-      json.key(kPhaseKeys[p]).raw(bare_number(static_cast<double>(row.phase_seconds[p])));
+      json.key(kPhaseKeys[p]).raw(bare_number(row.phase_seconds[p]));
   }
   json.end_object();
 }
@@ -62,7 +63,7 @@ void put_control(JsonWriter& json, const StepRow& row) {
   json.field("overflow", row.overflow);
   put_number(json, "loss_scale", row.loss_scale);
   const float host = row.phase_seconds[static_cast<std::size_t>(Phase::host)];
-  if (host != 0) json.key("host").raw(bare_number(static_cast<double>(host)));
+  if (host != 0) json.key("host").raw(bare_number(host));
 }
 
 void put_fields(JsonWriter& json, const std::vector<NamedField>& fields) {

@@ -35,7 +35,8 @@ TEST_SUITE("metrics") {
 
   TEST_CASE("numbers read back, and those that are not finite are null") {
     CHECK(json_number(0.1) == "0.1");
-    CHECK(json_number(-3) == "-3");
+    CHECK(json_number(0.1f) == "0.1");
+    CHECK(json_number(-3.0) == "-3");
     CHECK(json_number(1e300) == "1e+300");
     CHECK(json_number(std::numeric_limits<double>::quiet_NaN()) == "null");
     CHECK(json_number(-std::numeric_limits<double>::infinity()) == "null");
