@@ -70,10 +70,9 @@ double largest_gradient_norm(const std::vector<RankSignal>& reports) {
   return largest;
 }
 
-Spread memory_spread(const std::vector<RankSignal>& reports, std::vector<RankId>& ranks,
-                     std::vector<double>& values) {
-  ranks.clear();
-  values.clear();
+Spread memory_spread(const std::vector<RankSignal>& reports) {
+  std::vector<RankId> ranks;
+  std::vector<double> values;
   for (const RankSignal& s : reports) {
     if (s.memory_limit_bytes == 0) continue;
     ranks.push_back(s.rank);
@@ -135,17 +134,14 @@ StepSummary summarize(const StepSignals& signals) {
   summary.loss = mean_loss(signals.reports);
   summary.gradient_norm = largest_gradient_norm(signals.reports);
 
-  Timings timings = timings_of(signals.reports);
-  std::vector<double> scratch;
+  const Timings timings = timings_of(signals.reports);
   for (std::size_t p = 0; p < kPhases; ++p) {
-    scratch = timings.phases[p];
-    summary.phases[p] = spread_of(scratch, timings.ranks);
+    summary.phases[p] = spread_of(timings.phases[p], timings.ranks);
   }
-  scratch = timings.own;
-  summary.own_seconds = spread_of(scratch, timings.ranks);
+  summary.own_seconds = spread_of(timings.own, timings.ranks);
   summary.worst = worst_ranks(timings, summary);
   summary.wall_seconds = spread_of(timings.wall, timings.ranks);
-  summary.memory_used_ratio = memory_spread(signals.reports, timings.ranks, scratch);
+  summary.memory_used_ratio = memory_spread(signals.reports);
   return summary;
 }
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "coordinator/core/selection.h"
+
 namespace cox {
 namespace {
 
@@ -46,19 +48,11 @@ Timings timings_of(std::span<const RankSignal> reports) {
   return timings;
 }
 
-double median_of(std::span<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  if (values.size() % 2 == 1) return *middle;
-  return (*std::max_element(values.begin(), middle) + *middle) / 2;
-}
-
-Spread spread_of(std::span<double> values, std::span<const RankId> ranks) {
+Spread spread_of(std::span<const double> values, std::span<const RankId> ranks) {
   Spread spread;
   if (values.empty()) return spread;
-  const auto min = std::min_element(values.begin(), values.end());
   const auto max = std::max_element(values.begin(), values.end());
-  spread.min = *min;
+  spread.min = *std::min_element(values.begin(), values.end());
   spread.max = *max;
   spread.rank_of_max = ranks[static_cast<std::size_t>(max - values.begin())];
   spread.count = static_cast<std::int32_t>(values.size());
@@ -69,12 +63,8 @@ Spread spread_of(std::span<double> values, std::span<const RankId> ranks) {
   spread.median = median_of(values);
   const double position = 0.95 * static_cast<double>(values.size() - 1);
   const auto below = static_cast<std::size_t>(position);
-  const auto at = values.begin() + static_cast<std::ptrdiff_t>(below);
-  const auto half = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(at > half ? half : values.begin(), at, values.end());
-  const double low = *at;
-  const double high = below + 1 < values.size() ? *std::min_element(at + 1, values.end()) : low;
-  spread.p95 = low + (high - low) * (position - static_cast<double>(below));
+  const Neighbours at = select(values, below);
+  spread.p95 = at.lower + (at.upper - at.lower) * (position - static_cast<double>(below));
   return spread;
 }
 

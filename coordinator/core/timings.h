@@ -22,11 +22,8 @@ struct Timings {
 // Requires: reports in ascending ranks.
 Timings timings_of(std::span<const RankSignal> reports);
 
-// The spread of values that belong to `ranks`. Reorders `values`; linear in their number.
-// Requires: equal sizes, finite values, ascending ranks.
-Spread spread_of(std::span<double> values, std::span<const RankId> ranks);
-
-// The median (mean of the two in the middle for an even count). Reorders. Requires: not empty.
-double median_of(std::span<double> values);
+// The spread of values that belong to `ranks`; linear in their number. Requires: equal sizes,
+// finite values, ascending ranks.
+Spread spread_of(std::span<const double> values, std::span<const RankId> ranks);
 
 }  // namespace cox

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <utility>
 
-#include "coordinator/core/timings.h"
+#include "coordinator/core/selection.h"
 #include "coordinator/policies/sentence.h"
 
 namespace cox {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "coordinator/core/timings.h"
+#include "coordinator/core/selection.h"
 
 namespace cox {
 namespace {

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "coordinator/core/selection.h"
 #include "coordinator/sim/random.h"
 
 #include <doctest/doctest.h>
