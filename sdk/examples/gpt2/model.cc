@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "coxswain/error.h"
+#include "coxswain/run.h"
 
 namespace gpt2 {
 namespace {
@@ -111,8 +112,9 @@ GptTransformerImpl::GptTransformerImpl(const Config& config, Attention attention
       wpe_(register_module("wpe", torch::nn::Embedding(config.n_positions, config.n_embd))) {
   auto list = register_module("h", torch::nn::ModuleList());
   for (std::int64_t layer = 0; layer < config.n_layer; ++layer) {
-    layers_.push_back(GptLayer(config, layer, attention));
-    list->push_back(layers_.back());
+    const GptLayer made(config, layer, attention);
+    list->push_back(made);
+    layers_.emplace_back(made);
   }
   ln_f_ = register_module("ln_f", layer_norm(config));
 }
@@ -145,7 +147,7 @@ void Gpt2Impl::initialize() {
 
 at::Tensor Gpt2Impl::forward(const at::Tensor& tokens) {
   at::Tensor hidden = embed(tokens);
-  for (const GptLayer& layer : layers()) hidden = layer.ptr()->forward(hidden);
+  for (const auto& layer : layers()) hidden = cox::run(layer, &GptLayerImpl::forward, hidden);
   return head(hidden);
 }
 

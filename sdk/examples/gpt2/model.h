@@ -13,6 +13,7 @@
 
 #include <vector>
 
+#include "coxswain/block.h"
 #include "coxswain/named_tensor.h"
 #include "sdk/examples/gpt2/config.h"
 
@@ -88,13 +89,13 @@ class GptTransformerImpl : public torch::nn::Module {
   GptTransformerImpl(const Config& config, Attention attention);
   at::Tensor embed(const at::Tensor& tokens);  // tokens to hidden
   at::Tensor head(const at::Tensor& hidden);   // hidden to logits
-  const std::vector<GptLayer>& layers() const { return layers_; }
+  const std::vector<cox::Block<GptLayer>>& layers() const { return layers_; }
 
  private:
   Config config_;
   torch::nn::Embedding wte_;
   torch::nn::Embedding wpe_;
-  std::vector<GptLayer> layers_;
+  std::vector<cox::Block<GptLayer>> layers_;
   torch::nn::LayerNorm ln_f_ = nullptr;
 };
 TORCH_MODULE(GptTransformer);
@@ -105,9 +106,9 @@ class Gpt2Impl : public torch::nn::Module {
   // config that validate() refuses.
   explicit Gpt2Impl(const Config& config, Attention attention = Attention::fused);
 
-  // The three parts of a forward pass, for callers that run each layer as a block of its own.
+  // The three parts of a forward pass.
   at::Tensor embed(const at::Tensor& tokens) { return transformer_->embed(tokens); }
-  const std::vector<GptLayer>& layers() const { return transformer_->layers(); }
+  const std::vector<cox::Block<GptLayer>>& layers() const { return transformer_->layers(); }
   at::Tensor head(const at::Tensor& hidden) { return transformer_->head(hidden); }
 
   at::Tensor forward(const at::Tensor& tokens);  // logits

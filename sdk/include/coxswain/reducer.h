@@ -45,6 +45,9 @@ class Reducer {
   // the average. Weight 0 does nothing. Local: no communication.
   void backward(StepScope& step, const at::Tensor& loss, double weight);
 
+  // A loss without a backward pass (an evaluation): enters the averaged loss, not the gradients.
+  void observe(StepScope& step, double loss, double weight);
+
   // Collective: averages what backward() left in .grad, in flat buckets. Parameters that got no
   // gradient on any rank keep none. Waits by polling. A failing transport throws cox::Error: an
   // average that did not happen must not be trained on.

@@ -40,7 +40,7 @@ class SessionState;
 
 struct SessionOptions {
   Config config{};     // what the program sets itself; file, environment and flags override it
-  PolicySet policies;  // asked after the built-in ones
+  PolicySet policies{};  // asked after the built-in ones
   std::string program = "trainer";  // for the run directory and messages
 };
 
@@ -83,6 +83,17 @@ class [[nodiscard]] StepScope {
   std::shared_ptr<detail::SessionState> state_;
 };
 
+// What the coordinator saw of the whole run so far.
+struct SessionReport {
+  std::uint64_t rounds = 0;
+  std::uint64_t plans = 0;      // published
+  std::uint64_t decisions = 0;  // with a reason, those that changed nothing included
+  std::string last_reason;
+  int slowest_rank = 0;
+  double slowdown_ratio = 1;  // its own work against the fastest rank's
+  Phase slowest_phase = Phase::other;
+};
+
 class Session {
  public:
   // Collective and blocking. Takes `--cox.*` flags out of the arguments. Throws cox::Error when a
@@ -116,6 +127,9 @@ class Session {
 
   // "http://127.0.0.1:9464/status" on rank 0 when the server is on, otherwise empty.
   std::string status_address() const;
+
+  // Rank 0: the run so far, as of a moment ago; elsewhere all zero.
+  SessionReport report() const;
 
   // Reports that this rank has no more steps, waits (polling) until all ranks are done, closes
   // files. Collective. Called by the destructor of the last owner if it was not called before,

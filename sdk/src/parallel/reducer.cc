@@ -70,10 +70,13 @@ void Reducer::backward(StepScope& step, const at::Tensor& loss, double weight) {
   if (impl_->unit == 0) impl_->unit = weight;
   const double relative = weight / impl_->unit;
   loss.backward(relative == 1 ? at::Tensor() : at::full_like(loss, relative));
-  const double value = loss.item<double>();
-  impl_->loss_sum += weight * value;
+  observe(step, loss.item<double>(), weight);
+}
+
+void Reducer::observe(StepScope& step, double loss, double weight) {
+  impl_->loss_sum += weight * loss;
   impl_->weight += weight;
-  step.loss(value, weight);
+  step.loss(loss, weight);
 }
 
 StepBallot Reducer::Impl::merge_ballots(StepBallot mine) {

@@ -102,6 +102,9 @@ bool Session::stop_requested() const {
 std::string Session::status_address() const {
   return state_->status_address();
 }
+SessionReport Session::report() const {
+  return state_->report();
+}
 void Session::finish() {
   state_->finish();
 }

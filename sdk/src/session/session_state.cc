@@ -16,10 +16,6 @@
 namespace cox::detail {
 namespace {
 
-void require(const Status& status) {
-  if (!status.ok()) throw Error(status);
-}
-
 template <class T>
 T require(Result<T> result) {
   if (!result.ok()) throw Error(result.status());
@@ -153,7 +149,8 @@ void SessionState::ensure_started() {
       return nullptr;
     }
     telemetry_ = std::move(*telemetry);
-    return &telemetry_->sink();
+    tally_ = std::make_unique<RunTally>(job.world_size, &telemetry_->sink());
+    return tally_.get();
   };
   plane_ = require(runtime::ControlPlane::start(world_.all(), std::move(setup)));
   agree(telemetry_status);
@@ -253,6 +250,10 @@ bool SessionState::stop_requested() {
 
 std::string SessionState::status_address() const {
   return telemetry_ ? telemetry_->address() : std::string();
+}
+
+SessionReport SessionState::report() const {
+  return tally_ ? tally_->report() : SessionReport{};
 }
 
 std::optional<ControlState> SessionState::control_state() const {

@@ -23,6 +23,7 @@
 #include "metrics/run_store.h"
 #include "sdk/src/session/block_watch.h"
 #include "sdk/src/session/memory_probe.h"
+#include "sdk/src/session/run_tally.h"
 #include "sdk/src/session/step_recorder.h"
 #include "sdk/src/session/telemetry.h"
 #include "sdk/src/session/termination.h"
@@ -77,6 +78,7 @@ class SessionState {
   const Plan& plan() const { return plane_->plan(); }
   bool stop_requested();
   std::string status_address() const;
+  SessionReport report() const;
   // Rank 0 only; a copy of what the coordinator knows now.
   std::optional<ControlState> control_state() const;
 
@@ -109,6 +111,7 @@ class SessionState {
   BlockWatch blocks_;
 
   std::unique_ptr<Telemetry> telemetry_;          // rank 0
+  std::unique_ptr<RunTally> tally_;               // rank 0, records into telemetry_
   std::unique_ptr<runtime::ControlPlane> plane_;  // from ensure_started() on
   std::unique_ptr<metrics::RunStoreWriter> run_store_;
   MemoryProbe memory_;

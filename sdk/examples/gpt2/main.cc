@@ -1,0 +1,161 @@
+// Trains a byte-level GPT-2 on a text, or checks it against a recorded run (--reference).
+#include <torch/torch.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <iostream>
+#include <optional>
+#include <sstream>
+#include <thread>
+
+#include "coxswain/coxswain.h"
+#include "sdk/examples/gpt2/model_file.h"
+#include "sdk/examples/gpt2/options.h"
+#include "sdk/examples/gpt2/progress_bar.h"
+#include "sdk/examples/gpt2/reference.h"
+#include "sdk/examples/gpt2/reference_ranks.h"
+#include "sdk/examples/gpt2/summary.h"
+
+namespace gpt2 {
+namespace {
+
+void require(const cox::Status& status) {
+  if (!status.ok()) throw cox::Error(status);
+}
+
+int check(cox::Session& session, const Options& options) {
+  std::optional<Reference> reference;
+  session.together([&] {
+    auto read = read_reference(options.reference);
+    require(read.ok() ? cox::ok_status() : read.status());
+    reference.emplace(std::move(*read));
+  });
+  const auto trainer = [&](const ReferenceTask& task) { return session_trainer(session, task); };
+  const auto checks = check_reference(*reference, {session.rank(), session.world_size()}, trainer);
+  require(checks.ok() ? cox::ok_status() : checks.status());
+  std::ostringstream lines;
+  const bool all_ok = print_checks(lines, *checks);
+  if (session.rank() == 0 || !all_ok) std::cout << lines.str();
+  session.finish();
+  return all_ok ? 0 : 1;
+}
+
+Gpt2 make_model(const Options& options, std::uint64_t seed) {
+  torch::manual_seed(seed);
+  if (options.load_model.empty()) return Gpt2(options.model);
+  const std::filesystem::path folder = options.load_model;
+  auto config = read_config(folder / "config.json");
+  require(config.ok() ? cox::ok_status() : config.status());
+  Gpt2 model(*config);
+  require(load_weights(folder / "model.safetensors", model));
+  return model;
+}
+
+cox::AdamW make_optimizer(const Gpt2& model, double learning_rate) {
+  const DecayGroups groups = decay_groups(*model);
+  return cox::AdamW({{groups.decayed, {.lr = learning_rate, .beta2 = 0.95, .weight_decay = 0.1}},
+                     {groups.plain, {.lr = learning_rate, .beta2 = 0.95, .weight_decay = 0}}});
+}
+
+// Linear warm-up, then a cosine down to a tenth.
+double scheduled_rate(const Options& options, std::uint64_t step) {
+  const double warmup = std::max(1.0, 0.05 * static_cast<double>(options.steps));
+  const double at = static_cast<double>(step) + 1;
+  if (at < warmup) return options.learning_rate * at / warmup;
+  const double progress =
+      (at - warmup) / std::max(1.0, static_cast<double>(options.steps) - warmup);
+  return options.learning_rate * (0.1 + 0.45 * (1 + std::cos(M_PI * std::min(1.0, progress))));
+}
+
+ProgressBar::Kind bar_kind(const cox::Session& session) {
+  if (session.rank() != 0 || session.config().run.log == cox::LogLevel::quiet) {
+    return ProgressBar::Kind::silent;
+  }
+  return isatty(STDOUT_FILENO) ? ProgressBar::Kind::terminal : ProgressBar::Kind::log;
+}
+
+RunSummary train(cox::Session& session, const Options& options, Gpt2& model) {
+  const cox::ByteTextDataset dataset(options.text, options.length);
+  cox::AdamW optimizer = make_optimizer(model, options.learning_rate);
+  cox::Trainer trainer(
+      session, *model, optimizer,
+      {.global_batch = options.batch,
+       .steps = options.steps,
+       .clip_norm = options.clip_norm,
+       .learning_rate = [&](std::uint64_t step) { return scheduled_rate(options, step); }});
+
+  const std::uint64_t first_step = trainer.progress().step;
+  ProgressBar bar(bar_kind(session), first_step, options.steps, ProgressBar::Clock::now());
+  RunSummary summary;
+  for (auto& step : trainer.steps(dataset)) {
+    const auto& batch = step.batch();
+    const auto loss = step.forward([&] { return model->loss(batch.inputs, batch.targets); });
+    step.backward(loss);
+    step.update();
+    summary.note_loss(trainer.progress().loss);
+    bar.update(step.number() + 1, trainer.progress().loss,
+               static_cast<std::uint64_t>(options.batch * options.length),
+               ProgressBar::Clock::now());
+  }
+  bar.finish();
+  summary.tokens_per_second = bar.tokens_per_second(ProgressBar::Clock::now());
+  summary.progress = trainer.progress();
+  return summary;
+}
+
+void hold(const cox::Session& session) {
+  if (session.rank() == 0) {
+    std::printf("holding %s until SIGTERM\n", session.status_address().c_str());
+    std::fflush(stdout);
+  }
+  while (!session.stop_requested()) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+}
+
+int run(int argc, char** argv) {
+  auto session = cox::Session::start(argc, argv, {.program = "gpt2"});
+  Options options;
+  session.together([&] {
+    auto parsed = parse_options(session.arguments());
+    require(parsed.ok() ? cox::ok_status() : parsed.status());
+    options = std::move(*parsed);
+    const bool has_work = options.help || !options.text.empty() || !options.reference.empty();
+    if (!has_work) require(cox::invalid_argument("gpt2: expected --text FILE, found none"));
+  });
+  if (options.help) {
+    if (session.rank() == 0) std::cout << usage();
+    return 0;
+  }
+  if (!options.reference.empty()) return check(session, options);
+  std::optional<Gpt2> model;
+  session.together([&] {
+    const cox::ByteTextDataset probe(options.text, options.length);
+    model.emplace(make_model(options, session.config().run.seed));
+  });
+  const RunSummary summary = train(session, options, *model);
+  if (!options.save_model.empty()) {
+    session.together([&] {
+      if (session.rank() == 0) require(save_model(options.save_model, *model));
+    });
+  }
+  if (session.rank() == 0) std::cout << summary_text(summary, session);
+  if (options.hold) hold(session);
+  session.finish();
+  return 0;
+}
+
+}  // namespace
+}  // namespace gpt2
+
+int main(int argc, char** argv) {
+  try {
+    return gpt2::run(argc, argv);
+  } catch (const cox::Error& error) {
+    return cox::report(error);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return 1;
+  }
+}

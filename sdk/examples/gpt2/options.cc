@@ -1,0 +1,121 @@
+#include "sdk/examples/gpt2/options.h"
+
+#include <charconv>
+#include <functional>
+
+namespace gpt2 {
+namespace {
+
+using cox::Status;
+
+struct Flag {
+  std::string name;
+  std::string value;  // how the value is called in the usage; empty = none
+  std::string help;
+  std::function<Status(const std::string&)> set;
+};
+
+Status wrong(const std::string& name, const std::string& expected, const std::string& found) {
+  return cox::invalid_argument(name + ": expected " + expected + ", found '" + found + "'");
+}
+
+template <class T>
+std::function<Status(const std::string&)> number(const std::string& name, T& target, T least,
+                                                 T most) {
+  return [=, &target](const std::string& text) {
+    T value{};
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    const bool is_number = error == std::errc{} && end == text.data() + text.size();
+    if (!is_number || value < least || value > most) {
+      return wrong(name, "a number from " + std::to_string(least) + " to " + std::to_string(most),
+                   text);
+    }
+    target = value;
+    return cox::ok_status();
+  };
+}
+
+std::function<Status(const std::string&)> text(std::string& target) {
+  return [&target](const std::string& value) {
+    target = value;
+    return cox::ok_status();
+  };
+}
+
+std::function<Status(const std::string&)> yes(bool& target) {
+  return [&target](const std::string&) {
+    target = true;
+    return cox::ok_status();
+  };
+}
+
+template <class T>
+Flag counted(const std::string& name, T& target, T least, T most, const std::string& help) {
+  return {name, "N", help, number<T>(name, target, least, most)};
+}
+
+std::vector<Flag> flags(Options& o) {
+  const std::int64_t wide = 1 << 16;
+  return {
+      {"--text", "FILE", "text to train on, byte by byte", text(o.text)},
+      {"--reference", "DIR", "check losses, logits and gradients against a recorded run",
+       text(o.reference)},
+      {"--load-model", "DIR", "start from config.json and model.safetensors", text(o.load_model)},
+      {"--save-model", "DIR", "write both files at the end", text(o.save_model)},
+      counted<std::uint64_t>("--steps", o.steps, 1, 1u << 30, "optimizer steps in total"),
+      counted<std::int64_t>("--batch", o.batch, 1, wide, "sequences a step over all ranks"),
+      counted<std::int64_t>("--length", o.length, 1, wide, "bytes a sequence"),
+      counted<std::int64_t>("--layers", o.model.n_layer, 1, 512, "transformer layers"),
+      counted<std::int64_t>("--heads", o.model.n_head, 1, 256, "attention heads"),
+      counted<std::int64_t>("--width", o.model.n_embd, 1, wide, "width of the model"),
+      {"--dropout", "P", "probability, for embeddings, attention and residuals",
+       [&o](const std::string& value) {
+         Status set = number<double>("--dropout", o.model.embd_pdrop, 0.0, 0.9)(value);
+         o.model.attn_pdrop = o.model.resid_pdrop = o.model.embd_pdrop;
+         return set;
+       }},
+      {"--lr", "X", "learning rate after warm-up",
+       number<double>("--lr", o.learning_rate, 0.0, 10.0)},
+      {"--clip", "X", "largest gradient norm, 0 = no clipping",
+       number<double>("--clip", o.clip_norm, 0.0, 1e9)},
+      {"--hold", "", "keep the status page up at the end, until SIGTERM", yes(o.hold)},
+      {"--help", "", "this text", yes(o.help)},
+  };
+}
+
+}  // namespace
+
+cox::Result<Options> parse_options(const std::vector<std::string>& arguments) {
+  Options options;
+  const std::vector<Flag> known = flags(options);
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::size_t equals = arguments[i].find('=');
+    const std::string name = arguments[i].substr(0, equals);
+    const Flag* flag = nullptr;
+    for (const Flag& candidate : known) {
+      if (candidate.name == name) flag = &candidate;
+    }
+    if (flag == nullptr) return wrong("gpt2", "one of the options of --help", arguments[i]);
+    std::string value = equals == std::string::npos ? "" : arguments[i].substr(equals + 1);
+    if (!flag->value.empty() && equals == std::string::npos) {
+      if (i + 1 == arguments.size()) return wrong(name, flag->value + " after it", "nothing");
+      value = arguments[++i];
+    }
+    if (Status set = flag->set(value); !set.ok()) return set;
+  }
+  options.model.n_positions = std::max(options.model.n_positions, options.length);
+  return options;
+}
+
+std::string usage() {
+  Options defaults;
+  std::string lines = "usage: gpt2 --text FILE [options] [--cox.KEY=VALUE ...]\n";
+  for (const Flag& flag : flags(defaults)) {
+    std::string left = "  " + flag.name + (flag.value.empty() ? "" : " " + flag.value);
+    left.resize(std::max<std::size_t>(left.size() + 2, 22), ' ');
+    lines += left + flag.help + "\n";
+  }
+  return lines + "  `cox config` lists the --cox keys.\n";
+}
+
+}  // namespace gpt2

@@ -1,0 +1,14 @@
+// Everything that a trainer needs. Programs that only watch include coxswain/session.h alone.
+#pragma once
+
+#include "coxswain/adamw.h"
+#include "coxswain/block.h"
+#include "coxswain/dataset.h"
+#include "coxswain/error.h"
+#include "coxswain/reducer.h"
+#include "coxswain/run.h"
+#include "coxswain/safetensors.h"
+#include "coxswain/sample_plan.h"
+#include "coxswain/session.h"
+#include "coxswain/trainer.h"
+#include "coxswain/wrap.h"

@@ -1,0 +1,62 @@
+#include "sdk/src/session/run_tally.h"
+
+#include <algorithm>
+
+namespace cox::detail {
+namespace {
+
+double own_seconds(const std::array<double, kPhases>& seconds) {
+  double sum = 0;
+  for (std::size_t p = 0; p < kPhases; ++p) {
+    if (is_own_work(static_cast<Phase>(p))) sum += seconds[p];
+  }
+  return sum;
+}
+
+}  // namespace
+
+RunTally::RunTally(std::int32_t world_size, StepSink* next)
+    : next_(next), seconds_(static_cast<std::size_t>(world_size), Sums{}) {}
+
+void RunTally::record(const StepRecord& record) {
+  add(record);
+  if (next_ != nullptr) next_->record(record);
+}
+
+void RunTally::add(const StepRecord& record) {
+  const std::scoped_lock lock(mutex_);
+  for (const RankSignal& signal : record.signals.reports) {
+    Sums& sums = seconds_[static_cast<std::size_t>(signal.rank.value())];
+    for (std::size_t p = 0; p < kPhases; ++p) sums[p] += signal.phase_seconds[p];
+  }
+  totals_.rounds = record.counters.rounds;
+  totals_.plans = record.counters.plans_published;
+  for (const Reason& reason : record.decision.reasons) {
+    ++totals_.decisions;
+    totals_.last_reason = reason.text;
+  }
+}
+
+SessionReport RunTally::report() const {
+  const std::scoped_lock lock(mutex_);
+  SessionReport report = totals_;
+  std::size_t slowest = 0;
+  std::size_t fastest = 0;
+  for (std::size_t r = 1; r < seconds_.size(); ++r) {
+    if (own_seconds(seconds_[r]) > own_seconds(seconds_[slowest])) slowest = r;
+    if (own_seconds(seconds_[r]) < own_seconds(seconds_[fastest])) fastest = r;
+  }
+  report.slowest_rank = static_cast<int>(slowest);
+  const double least = own_seconds(seconds_[fastest]);
+  if (least > 0) report.slowdown_ratio = own_seconds(seconds_[slowest]) / least;
+  double most_lost = -1;
+  for (std::size_t p = 0; p < kPhases; ++p) {
+    const double lost = seconds_[slowest][p] - (slowest == fastest ? 0 : seconds_[fastest][p]);
+    if (!is_own_work(static_cast<Phase>(p)) || lost <= most_lost) continue;
+    most_lost = lost;
+    report.slowest_phase = static_cast<Phase>(p);
+  }
+  return report;
+}
+
+}  // namespace cox::detail
