@@ -1,0 +1,119 @@
+// The step path allocates nothing once it is warm: counted through operator new, which MPI's own
+// memory does not pass.
+#include <array>
+#include <atomic>
+#include <cstdlib>
+#include <new>
+#include <vector>
+
+#include "coordinator/transport/mailbox.h"
+#include "coordinator/transport/mpi_runtime.h"
+#include "coordinator/transport/wait.h"
+
+#include <doctest/doctest.h>
+
+namespace {
+std::atomic<long> allocations{0};
+
+void* counted(std::size_t bytes, std::size_t alignment) {
+  ++allocations;
+  const std::size_t rounded = (bytes + alignment - 1) / alignment * alignment;
+  void* memory = std::aligned_alloc(alignment, rounded > 0 ? rounded : alignment);
+  if (memory == nullptr) std::abort();
+  return memory;
+}
+}  // namespace
+
+void* operator new(std::size_t bytes) {
+  return counted(bytes, alignof(std::max_align_t));
+}
+void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  return counted(bytes, static_cast<std::size_t>(alignment));
+}
+void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::align_val_t) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
+  std::free(memory);
+}
+
+namespace cox::transport {
+namespace {
+
+struct Buffers {
+  std::vector<std::byte> signal = std::vector<std::byte>(256);
+  std::vector<std::byte> all;
+  std::vector<float> large = std::vector<float>(50'000, 1.0f);
+};
+
+// One of everything, several at once.
+bool step(Communicator& c, Buffers& b) {
+  const WaitPolicy policy = wait_policy(c.ranks_on_node(), 1);
+  const Bytes large = std::as_writable_bytes(std::span(b.large));
+  std::array<Result<Request>, 6> requests = {
+      c.start_gather(b.signal, b.all, RankId(0)),
+      c.start_all_reduce(large.first(40'000), sum_f32()),
+      c.start_all_reduce(large.subspan(40'000), sum_f32()),
+      c.start_reduce(Bytes(b.signal).first(128), sum_u64(), RankId(0)),
+      c.start_broadcast(Bytes(b.signal).subspan(128), RankId(0)),
+      c.start_all_reduce({}, sum_u64())};
+  bool well = true;
+  for (Result<Request>& request : requests) {
+    well = well && request.ok() && wait(c, *request, policy).ok();
+  }
+  return well;
+}
+
+TEST_SUITE_BEGIN("allocation");
+
+TEST_CASE("operations over MPI allocate nothing once they are warm") {
+  Result<MpiRuntime> runtime = MpiRuntime::start(nullptr, nullptr);
+  REQUIRE(runtime.ok());
+  Result<std::unique_ptr<Communicator>> world = runtime->world({});
+  REQUIRE(world.ok());
+  Communicator& c = **world;
+  Buffers buffers;
+  buffers.all.resize(256 * static_cast<std::size_t>(c.size()));
+  bool well = true;
+  for (int i = 0; i < 20; ++i) well = well && step(c, buffers);
+  const long before = allocations;
+  for (int i = 0; i < 20; ++i) well = well && step(c, buffers);
+  const long after = allocations;
+  CHECK(well);
+  CHECK(after == before);
+}
+
+TEST_CASE("posting a report and looking for a plan allocate nothing") {
+  const BoardShape shape{1, 16};
+  const SharedSegment memory = heap_segment(SignalBoard::bytes_needed(shape));
+  SignalBoard signals = *SignalBoard::format(memory.bytes(), shape);
+  const SharedSegment plan = heap_segment(MaskBoard::bytes_needed(256));
+  MaskBoard masks = *MaskBoard::format(plan.bytes(), 256);
+  MaskReader reader(masks);
+  const std::array<std::byte, 100> frame{};
+  const std::array<std::span<const std::byte>, 1> frames = {frame};
+  const std::vector<BlockEvidence> evidence(16);
+  long spent = 0;
+  for (int i = 0; i < 10; ++i) {
+    CHECK(masks.publish(frames).ok());
+    const long before = allocations;
+    const bool posted = signals.post(0, RankSignal{}, evidence);
+    const bool seen = reader.poll();
+    if (i > 0) spent += allocations - before;  // the first set sizes the reader's copy
+    CHECK(posted);
+    CHECK(seen);
+    CHECK(signals.collect().signals.size() == 1);
+  }
+  CHECK(spent == 0);
+}
+
+TEST_SUITE_END();
+
+}  // namespace
+}  // namespace cox::transport
