@@ -14,17 +14,13 @@ double portable_log(double x) {
   const double m = std::bit_cast<double>(bits - (static_cast<std::uint64_t>(exponent) << 52));
   const double s = (m - 1) / (m + 1);
   const double q = s * s;
-  double series = 1.0 / 21;
-  series = series * q + 1.0 / 19;
-  series = series * q + 1.0 / 17;
-  series = series * q + 1.0 / 15;
-  series = series * q + 1.0 / 13;
-  series = series * q + 1.0 / 11;
-  series = series * q + 1.0 / 9;
-  series = series * q + 1.0 / 7;
-  series = series * q + 1.0 / 5;
-  series = series * q + 1.0 / 3;
-  series = series * q + 1.0;
+  // Summed as a tree: the chain of a nested form is what a processor would wait for.
+  const double q2 = q * q;
+  const double q4 = q2 * q2;
+  const double low = (1 + q * (1.0 / 3)) + q2 * (1.0 / 5 + q * (1.0 / 7));
+  const double middle = (1.0 / 9 + q * (1.0 / 11)) + q2 * (1.0 / 13 + q * (1.0 / 15));
+  const double high = (1.0 / 17 + q * (1.0 / 19)) + q2 * (1.0 / 21);
+  const double series = low + q4 * (middle + q4 * high);
   return static_cast<double>(exponent) * kLn2 + 2 * s * series;
 }
 

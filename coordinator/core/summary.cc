@@ -31,56 +31,53 @@ void count_report(const RankSignal& s, StepSummary& into) {
   if (lost_numbers(s) && ++into.nonfinite_ranks == 1) into.first_nonfinite_rank = s.rank;
 }
 
-// Only ranks that apply plans hold any.
-std::uint64_t held_by_all(const std::vector<RankSignal>& reports) {
-  std::uint64_t held = std::numeric_limits<std::uint64_t>::max();
-  bool somebody = false;
-  for (const RankSignal& s : reports) {
-    if (s.has(SignalFlag::watching)) continue;
-    held = std::min(held, s.plan_held);
-    somebody = true;
+// What needs all reports at once. They are read in one pass: at thousands of ranks the time goes
+// into fetching them.
+class Tally {
+ public:
+  void add(const RankSignal& s) {
+    if (!s.has(SignalFlag::watching)) held_ = std::min(held_, s.plan_held);
+    if (s.memory_limit_bytes > 0) {
+      memory_ranks_.push_back(s.rank);
+      memory_used_.push_back(static_cast<double>(s.memory_used_bytes) /
+                             static_cast<double>(s.memory_limit_bytes));
+    }
+    if (s.has(SignalFlag::finished)) return;
+    if (std::isfinite(s.loss)) add_loss(s);
+    if (std::isfinite(s.gradient_norm) && !(norm_ >= s.gradient_norm)) norm_ = s.gradient_norm;
   }
-  return somebody ? held : 0;
-}
 
-// Weighted by what is behind each loss; evenly when no rank tells a weight.
-double mean_loss(const std::vector<RankSignal>& reports) {
-  double weighted = 0;
-  double weight = 0;
-  double plain = 0;
-  std::int32_t ranks = 0;
-  for (const RankSignal& s : reports) {
-    if (s.has(SignalFlag::finished) || !std::isfinite(s.loss)) continue;
-    plain += s.loss;
-    ++ranks;
-    if (!(s.weight > 0) || !std::isfinite(s.weight)) continue;
-    weighted += s.loss * s.weight;
-    weight += s.weight;
+  void finish(StepSummary& into) const {
+    into.plan_held_min = into.watching < into.reporting ? held_ : 0;
+    into.loss = mean_loss();
+    into.gradient_norm = norm_;
+    into.memory_used_ratio = spread_of(memory_used_, memory_ranks_);
   }
-  const double mean = weight > 0 ? weighted / weight : ranks > 0 ? plain / ranks : kNone;
-  return std::isfinite(mean) ? mean : kNone;
-}
 
-double largest_gradient_norm(const std::vector<RankSignal>& reports) {
-  double largest = kNone;
-  for (const RankSignal& s : reports) {
-    if (s.has(SignalFlag::finished) || !std::isfinite(s.gradient_norm)) continue;
-    if (!(largest >= s.gradient_norm)) largest = s.gradient_norm;
+ private:
+  void add_loss(const RankSignal& s) {
+    plain_ += s.loss;
+    ++ranks_;
+    if (!(s.weight > 0) || !std::isfinite(s.weight)) return;
+    weighted_ += s.loss * s.weight;
+    weight_ += s.weight;
   }
-  return largest;
-}
 
-Spread memory_spread(const std::vector<RankSignal>& reports) {
-  std::vector<RankId> ranks;
-  std::vector<double> values;
-  for (const RankSignal& s : reports) {
-    if (s.memory_limit_bytes == 0) continue;
-    ranks.push_back(s.rank);
-    values.push_back(static_cast<double>(s.memory_used_bytes) /
-                     static_cast<double>(s.memory_limit_bytes));
+  // Weighted by what is behind each loss; evenly when no rank tells a weight.
+  double mean_loss() const {
+    const double mean = weight_ > 0 ? weighted_ / weight_ : ranks_ > 0 ? plain_ / ranks_ : kNone;
+    return std::isfinite(mean) ? mean : kNone;
   }
-  return spread_of(values, ranks);
-}
+
+  std::uint64_t held_ = std::numeric_limits<std::uint64_t>::max();
+  double weighted_ = 0;
+  double weight_ = 0;
+  double plain_ = 0;
+  std::int32_t ranks_ = 0;
+  double norm_ = kNone;
+  std::vector<RankId> memory_ranks_;
+  std::vector<double> memory_used_;
+};
 
 Phase phase_lost_most(const Timings& timings, std::size_t i, const StepSummary& summary) {
   Phase worst = Phase::other;
@@ -129,10 +126,12 @@ StepSummary summarize(const StepSignals& signals) {
   for (const FaultyReport& fault : signals.faults) {
     summary.missing += fault.fault == ReportFault::missing;
   }
-  for (const RankSignal& s : signals.reports) count_report(s, summary);
-  summary.plan_held_min = held_by_all(signals.reports);
-  summary.loss = mean_loss(signals.reports);
-  summary.gradient_norm = largest_gradient_norm(signals.reports);
+  Tally tally;
+  for (const RankSignal& s : signals.reports) {
+    count_report(s, summary);
+    tally.add(s);
+  }
+  tally.finish(summary);
 
   const Timings timings = timings_of(signals.reports);
   for (std::size_t p = 0; p < kPhases; ++p) {
@@ -141,7 +140,6 @@ StepSummary summarize(const StepSignals& signals) {
   summary.own_seconds = spread_of(timings.own, timings.ranks);
   summary.worst = worst_ranks(timings, summary);
   summary.wall_seconds = spread_of(timings.wall, timings.ranks);
-  summary.memory_used_ratio = memory_spread(signals.reports);
   return summary;
 }
 
