@@ -1,7 +1,8 @@
 // BlockEvidence: counts and extremes of one block over one reporting interval, from which policies
 // read trouble. Travels as a fixed array beside the signals and is merged element by element on the
 // way up, so its size does not grow with the number of ranks. Plain values; merging is associative
-// and commutative (ties of a maximum go to the lowest rank), so any order gives the same result.
+// and commutative (ties of a maximum go to the lowest rank), so any order gives the same result,
+// the last bits of noise_sum aside: it adds floats, so the way up keeps to a fixed order.
 #pragma once
 
 #include <cstdint>

@@ -11,7 +11,8 @@
 
 namespace cox {
 
-// Spread of one quantity over the ranks that reported a finite value. All zero when none did.
+// Spread of one quantity over the ranks that reported a finite value (of times: not negative
+// either, and the rank has not finished; see timings.h). All zero when none did.
 struct Spread {
   double min = 0;
   double median = 0;  // of an even count: the mean of the two in the middle
