@@ -10,18 +10,18 @@ namespace {
 class SessionTrainer final : public ReferenceTrainer {
  public:
   SessionTrainer(cox::Session& session, const ReferenceTask& task)
-      : session_(session), task_(task), optimizer_(reference_groups(task.model)) {
-    session_.attach(*task_.model);
-    reducer_.emplace(session_, task_.model->parameters());
-  }
+      : session_(session),
+        task_(task),
+        optimizer_(reference_groups(task.model)),
+        reducer_(session, task.model->parameters()) {}
 
   StepLoss backward() override {
     optimizer_.zero_grad();
     step_.reset();
     step_.emplace(session_.step());
     const at::Tensor loss = task_.model->loss(task_.inputs, task_.targets);
-    reducer_->backward(*step_, loss, static_cast<double>(task_.inputs.size(0)));
-    return {reducer_->average(*step_).loss, loss.item<double>()};
+    reducer_.backward(*step_, loss, static_cast<double>(task_.inputs.size(0)));
+    return {reducer_.average(*step_).loss, loss.item<double>()};
   }
 
   void update() override { optimizer_.step(); }
@@ -31,15 +31,15 @@ class SessionTrainer final : public ReferenceTrainer {
     step_.reset();
     step_.emplace(session_.step());
     const at::Tensor loss = task_.model->loss(task_.inputs, task_.targets);
-    reducer_->observe(*step_, loss.item<double>(), static_cast<double>(task_.inputs.size(0)));
-    return {reducer_->average(*step_).loss, loss.item<double>()};
+    reducer_.observe(*step_, loss.item<double>(), static_cast<double>(task_.inputs.size(0)));
+    return {reducer_.average(*step_).loss, loss.item<double>()};
   }
 
  private:
   cox::Session& session_;
   ReferenceTask task_;
   cox::AdamW optimizer_;
-  std::optional<cox::Reducer> reducer_;
+  cox::Reducer reducer_;
   std::optional<cox::StepScope> step_;
 };
 

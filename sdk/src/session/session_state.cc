@@ -106,7 +106,7 @@ void SessionState::declare(const Capabilities& capabilities, std::uint64_t globa
 }
 
 void SessionState::declare_reducing() {
-  if (is_started()) {
+  if (is_started() && !is_reducing_) {
     throw Error(failed_precondition(
         "expected a Reducer or Trainer before the session's first step, found a step that has "
         "begun; construct it right after Session::start"));
