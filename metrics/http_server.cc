@@ -20,6 +20,10 @@ struct HttpServer::Context {
   std::string log;  // what civetweb said while starting
   std::atomic<bool> started{false};
   mg_context* server = nullptr;
+
+  static int on_request(mg_connection* connection);
+  static int on_error(mg_connection* connection, int status, const char* message);
+  static int on_log(const mg_connection* connection, const char* message);
 };
 
 namespace {
@@ -34,10 +38,16 @@ std::string_view reason_phrase(int status) {
       return "Not Found";
     case 405:
       return "Method Not Allowed";
+    case 408:
+      return "Request Timeout";
+    case 413:
+      return "Payload Too Large";
+    case 414:
+      return "URI Too Long";
     case 503:
       return "Service Unavailable";
     default:
-      return "Internal Server Error";
+      return status < 500 ? "Refused" : "Internal Server Error";
   }
 }
 
@@ -88,6 +98,32 @@ Status cannot_listen(const std::string& address, const std::string& log) {
 
 }  // namespace
 
+int HttpServer::Context::on_request(mg_connection* connection) {
+  const mg_request_info* info = mg_get_request_info(connection);
+  const auto* context = static_cast<const Context*>(info->user_data);
+  Request request;
+  request.method = info->request_method != nullptr ? info->request_method : "";
+  request.path = info->local_uri != nullptr ? info->local_uri : "";
+  request.query = info->query_string != nullptr ? info->query_string : "";
+  send(connection, answer(request, context->source), request.method != "HEAD");
+  return 200;  // handled: civetweb looks no further
+}
+
+// What civetweb refuses by itself; its own answer would use a clock that is not thread-safe.
+int HttpServer::Context::on_error(mg_connection* connection, int status, const char* message) {
+  const std::string body = message != nullptr && *message != 0 ? message : "refused";
+  send(connection, {status, "text/plain; charset=utf-8", body + "\n"}, true);
+  return 0;
+}
+
+int HttpServer::Context::on_log(const mg_connection* connection, const char* message) {
+  auto* context = static_cast<Context*>(mg_get_user_data(mg_get_context(connection)));
+  if (context == nullptr || context->started) return 1;
+  const std::lock_guard lock(context->log_mutex);
+  context->log += std::string(message) + "; ";
+  return 1;  // nothing goes to a file
+}
+
 Result<std::unique_ptr<HttpServer>> HttpServer::start(const HttpConfig& config, Source source) {
   const Result<std::string> host = listening_on(config);
   if (!host.ok()) return host.status();
@@ -117,23 +153,9 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(const HttpConfig& config, 
                            "no",
                            nullptr};
   mg_callbacks callbacks{};
-  callbacks.begin_request = [](mg_connection* connection) {
-    const mg_request_info* info = mg_get_request_info(connection);
-    const auto* context = static_cast<const Context*>(info->user_data);
-    Request request;
-    request.method = info->request_method != nullptr ? info->request_method : "";
-    request.path = info->local_uri != nullptr ? info->local_uri : "";
-    request.query = info->query_string != nullptr ? info->query_string : "";
-    send(connection, answer(request, context->source), request.method != "HEAD");
-    return 200;  // handled: civetweb looks no further
-  };
-  callbacks.log_message = [](const mg_connection* connection, const char* message) {
-    auto* context = static_cast<Context*>(mg_get_user_data(mg_get_context(connection)));
-    if (context == nullptr || context->started) return 1;
-    const std::lock_guard lock(context->log_mutex);
-    context->log += std::string(message) + "; ";
-    return 1;  // nothing goes to a file
-  };
+  callbacks.begin_request = Context::on_request;
+  callbacks.http_error = Context::on_error;
+  callbacks.log_message = Context::on_log;
   mg_context* started = mg_start(&callbacks, server->context_.get(), options);
   if (started == nullptr) return cannot_listen(address, server->context_->log);
   server->context_->server = started;
