@@ -19,7 +19,7 @@ add_library(coxswain_flags INTERFACE)
 target_compile_options(coxswain_flags INTERFACE
   -ffp-contract=off -fPIC -fno-semantic-interposition
   -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wcast-align
-  -Wunused -Wformat=2 -Wimplicit-fallthrough -Wextra-semi -Wduplicated-cond -Wnull-dereference
+  -Wunused -Wformat=2 -Wimplicit-fallthrough -Wextra-semi -Wduplicated-cond
   $<$<BOOL:${COX_WERROR}>:-Werror>)
 if(COX_SANITIZE)
   target_compile_options(coxswain_flags INTERFACE -fsanitize=${COX_SANITIZE} -fno-omit-frame-pointer)

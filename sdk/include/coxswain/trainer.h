@@ -40,7 +40,7 @@ struct TrainerOptions {
   std::uint64_t steps = 100;      // optimizer steps in total, a resumed run's earlier ones included
   double clip_norm = 0;           // global L2 norm to clip gradients to; 0 = no clipping
   // Learning rate before every update, from the step's number; empty = leave it alone.
-  std::function<double(std::uint64_t step)> learning_rate;
+  std::function<double(std::uint64_t step)> learning_rate{};
 };
 
 struct TrainingProgress {
