@@ -1,0 +1,53 @@
+// A trainer with a policy of its own (speed_shares.h). The odd ranks pretend to be slow, so under
+// mpiexec the policy gives them fewer samples. Quoted by docs/writing-a-policy.md.
+#include <torch/torch.h>
+
+#include <chrono>
+#include <cstdio>
+#include <thread>
+
+#include "coxswain/coxswain.h"
+#include "sdk/examples/speed_shares.h"
+
+namespace {
+
+class Noise final : public cox::Dataset {
+ public:
+  std::int64_t size() const override { return 1000; }
+  cox::Batch get(std::span<const std::int64_t> samples) const override {
+    const auto count = static_cast<std::int64_t>(samples.size());
+    const auto x = torch::randn({count, 8});
+    return {.inputs = x, .targets = x.sum(1, true), .samples = count};
+  }
+};
+
+void pretend_to_be_slow(const cox::Session& session, std::int64_t samples) {
+  if (session.rank() % 2 == 1) std::this_thread::sleep_for(std::chrono::milliseconds(samples));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  // [register]
+  auto session = cox::Session::start(
+      argc, argv,
+      {.policies = {std::make_shared<example::SpeedShares>()}, .program = "custom_policy"});
+  // [/register]
+  torch::nn::Linear model(8, 1);
+  torch::optim::SGD optimizer(model->parameters(), 0.05);
+  cox::Trainer trainer(session, *model, optimizer, {.global_batch = 32, .steps = 60});
+  const Noise dataset;
+  for (auto& step : trainer.steps(dataset)) {
+    const auto& batch = step.batch();
+    const auto loss = step.forward([&] {
+      pretend_to_be_slow(session, batch.samples);
+      return torch::mse_loss(model(batch.inputs), batch.targets);
+    });
+    step.backward(loss);
+    step.update();
+  }
+  session.finish();
+  if (session.rank() == 0) std::printf("%s\n", cox::text(session.plan()).c_str());
+} catch (const cox::Error& error) {
+  return cox::report(error);
+}

@@ -1,0 +1,40 @@
+// A loop that is its own business, watched. Quoted by docs/watching.md.
+#include <torch/torch.h>
+
+#include <cstdio>
+
+#include "coxswain/session.h"
+
+// [loop]
+int main(int argc, char** argv) try {
+  auto session = cox::Session::start(argc, argv, {.program = "watch_only"});
+  torch::nn::Linear model(8, 1);
+  torch::optim::SGD optimizer(model->parameters(), 0.05);
+  for (int i = 0; i < 50; ++i) {
+    auto step = session.step();  // opens the step; its end of scope reports it
+    torch::Tensor x, loss;
+    {
+      auto data = step.phase(cox::Phase::data);
+      x = torch::randn({16, 8});
+    }
+    {
+      auto forward = step.phase(cox::Phase::forward);
+      loss = torch::mse_loss(model(x), x.sum(1, true));
+    }
+    {
+      auto backward = step.phase(cox::Phase::backward);
+      optimizer.zero_grad();
+      loss.backward();
+    }
+    auto update = step.phase(cox::Phase::optimizer);
+    optimizer.step();
+    step.samples(16);
+    step.loss(loss.item<double>(), 16);
+    step.log("weight", model->weight.mean().item<double>());  // a scalar for the run directory
+  }
+  session.finish();  // waits until all ranks are done
+  if (session.rank() == 0) std::printf("%lu rounds seen\n", session.report().rounds);
+} catch (const cox::Error& error) {
+  return cox::report(error);
+}
+// [/loop]
