@@ -43,6 +43,11 @@ class MpiRuntime {
   // Collective and waiting. A duplicate of MPI_COMM_WORLD that returns errors.
   Result<std::unique_ptr<Communicator>> world(const MpiOptions& options) const;
 
+  // The destructor will not finalise MPI, which waits for all ranks: for a rank that fails alone. A
+  // process that then exits with a code other than 0 takes the job with it. Requires:
+  // initialized_here().
+  void leave_to_exit() { owned_ = false; }
+
   // Ends all ranks at once, without cleaning up: for failures that the others cannot be told of.
   [[noreturn]] static void abort_all(int exit_code);
 

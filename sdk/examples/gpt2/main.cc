@@ -22,6 +22,8 @@
 namespace gpt2 {
 namespace {
 
+constexpr std::int64_t kByteValues = 256;
+
 void require(const cox::Status& status) {
   if (!status.ok()) throw cox::Error(status);
 }
@@ -49,6 +51,13 @@ Gpt2 make_model(const Options& options, std::uint64_t seed) {
   const std::filesystem::path folder = options.load_model;
   auto config = read_config(folder / "config.json");
   require(config.ok() ? cox::ok_status() : config.status());
+  if (options.length > config->n_positions || config->vocab_size < kByteValues) {
+    require(cox::invalid_argument(
+        "--load-model: expected a model for " + std::to_string(options.length) + " positions and " +
+        std::to_string(kByteValues) + " byte values, found one for " +
+        std::to_string(config->n_positions) + " and " + std::to_string(config->vocab_size) +
+        "; choose another --length or model"));
+  }
   Gpt2 model(*config);
   require(load_weights(folder / "model.safetensors", model));
   return model;
@@ -106,12 +115,14 @@ RunSummary train(cox::Session& session, const Options& options, Gpt2& model) {
   return summary;
 }
 
-void hold(const cox::Session& session) {
+void hold(cox::Session& session) {
   if (session.rank() == 0) {
     std::printf("holding %s until SIGTERM\n", session.status_address().c_str());
     std::fflush(stdout);
   }
-  while (!session.stop_requested()) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  while (!session.stop_requested_anywhere()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
 }
 
 int run(int argc, char** argv) {
@@ -152,10 +163,7 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   try {
     return gpt2::run(argc, argv);
-  } catch (const cox::Error& error) {
-    return cox::report(error);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
-    return 1;
+    return cox::report(error);
   }
 }

@@ -26,7 +26,8 @@ std::function<Status(const std::string&)> number(const std::string& name, T& tar
     T value{};
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     const bool is_number = error == std::errc{} && end == text.data() + text.size();
-    if (!is_number || value < least || value > most) {
+    const bool is_in_range = value >= least && value <= most;  // false for NaN
+    if (!is_number || !is_in_range) {
       return wrong(name, "a number from " + std::to_string(least) + " to " + std::to_string(most),
                    text);
     }

@@ -28,8 +28,9 @@ class Error : public std::runtime_error {
   Scope scope_;
 };
 
-// For main(): writes "error: ..." to stderr, once a job where all ranks fail together. Returns 1,
-// the exit code to end with.
-int report(const Error& error);
+// For main(): writes one line "error: ..." to stderr, once a job where all ranks fail together,
+// else with the rank; of another exception than Error the first line. Returns 1, the exit code to
+// end with.
+int report(const std::exception& error);
 
 }  // namespace cox

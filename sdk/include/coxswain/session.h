@@ -39,7 +39,7 @@ class SessionState;
 }
 
 struct SessionOptions {
-  Config config{};     // what the program sets itself; file, environment and flags override it
+  Config config{};       // what the program sets itself; file, environment and flags override it
   PolicySet policies{};  // asked after the built-in ones
   std::string program = "trainer";  // for the run directory and messages
 };
@@ -119,11 +119,14 @@ class Session {
   const Plan& plan() const;
 
   // Runs `work` (reading a file, say) on every rank and throws the same cox::Error on all of them
-  // when it threw one on any. Collective.
+  // when it threw anything on any. Collective.
   void together(const std::function<void()>& work);
 
-  // True once SIGTERM reached this rank, or another rank's did and a reducer agreed on it.
+  // True once SIGTERM reached this rank, or another's and a reducer agreed on it. Ranks learn of it
+  // at different times: a loop with a reducer leaves by ReductionOutcome::stop, which does not.
   bool stop_requested() const;
+  // Whether it is true on any rank; the same answer on all. Collective.
+  bool stop_requested_anywhere();
 
   // "http://127.0.0.1:9464/status" on rank 0 when the server is on, otherwise empty.
   std::string status_address() const;
@@ -132,8 +135,10 @@ class Session {
   SessionReport report() const;
 
   // Reports that this rank has no more steps, waits (polling) until all ranks are done, closes
-  // files. Collective. Called by the destructor of the last owner if it was not called before,
-  // unless an exception is in flight.
+  // files. Collective. Called by the destructor of the last owner if it was not called before.
+  // While an exception is in flight that destructor leaves without waiting for the others: when all
+  // ranks fail together the program goes on, when this one fails alone it has to end with an exit
+  // code other than 0 (report() it and leave main), which ends the whole job.
   void finish();
 
   detail::SessionState& state() { return *state_; }

@@ -78,6 +78,20 @@ void sync_directory(const fs::path& directory) {
   ::close(descriptor);
 }
 
+// Puts `fresh` where `target` is, in one act when the target exists: a crash leaves one of the two.
+Status move_into_place(const fs::path& fresh, const fs::path& target) {
+  if (::renameat2(AT_FDCWD, fresh.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) == 0) {
+    std::error_code ignored;
+    fs::remove_all(fresh, ignored);
+    return ok_status();
+  }
+  std::error_code error;
+  fs::remove_all(target, error);
+  fs::rename(fresh, target, error);
+  if (error) return resource_exhausted("cannot rename it into place: " + error.message());
+  return ok_status();
+}
+
 Status write_files(const fs::path& folder, const Checkpoint& checkpoint,
                    const ControlState* control) {
   const Metadata metadata = describe(checkpoint);
@@ -144,18 +158,25 @@ Status CheckpointFolder::write(const Checkpoint& checkpoint, const ControlState*
   Status written = write_files(temporary, checkpoint, control);
   if (written.ok()) {
     sync_directory(temporary);
-    fs::remove_all(final_path, error);
-    fs::rename(temporary, final_path, error);
-    if (error) written = resource_exhausted("cannot rename it into place: " + error.message());
+    written = move_into_place(temporary, final_path);
   }
   if (!written.ok()) {
     fs::remove_all(temporary, error);
     return written.with_context("checkpoint " + final_path.string());
   }
   sync_directory(directory_);
-  auto all = saves();
-  for (std::size_t i = 0; i + keep < all.size(); ++i) fs::remove_all(all[i], error);
+  remove_others(final_path, keep);
   return ok_status();
+}
+
+void CheckpointFolder::remove_others(const fs::path& newest, std::uint32_t keep) const {
+  std::error_code error;
+  auto all = saves();
+  while (!all.empty() && all.back() > newest) {
+    fs::remove_all(all.back(), error);
+    all.pop_back();
+  }
+  for (std::size_t i = 0; i + keep < all.size(); ++i) fs::remove_all(all[i], error);
 }
 
 Result<Checkpoint> CheckpointFolder::read(const fs::path& save) {

@@ -29,8 +29,9 @@ class CheckpointFolder {
   // Creates the directory. failed_precondition when that, or a probe file in it, is impossible.
   static Result<CheckpointFolder> open(std::filesystem::path directory);
 
-  // Writes a whole save and removes all but the newest `keep`. After an error (a full disk) the
-  // earlier saves are untouched and nothing half written remains.
+  // Writes a whole save and removes all but the newest `keep`, and those of later steps: a rollback
+  // gave them up. After an error (a full disk) the earlier saves are untouched and nothing half
+  // written remains.
   Status write(const Checkpoint& checkpoint, const ControlState* control, std::uint32_t keep);
 
   // The newest save, if there is one.
@@ -44,6 +45,7 @@ class CheckpointFolder {
   explicit CheckpointFolder(std::filesystem::path directory) : directory_(std::move(directory)) {}
   std::vector<std::filesystem::path> saves() const;  // oldest first
   void remove_leftovers() const;
+  void remove_others(const std::filesystem::path& newest, std::uint32_t keep) const;
 
   std::filesystem::path directory_;
 };

@@ -54,7 +54,8 @@ Reducer::Reducer(Session& session, std::vector<at::Tensor> parameters,
   SessionState& state = session.state();
   if (parameters.empty()) throw Error(invalid_argument("Reducer: expected parameters, found none"));
   state.declare_reducing();
-  require(detail::check_equal_layout(state.data(), parameters, buffers), "Reducer");
+  const Status layout = detail::check_equal_layout(state.data(), parameters, buffers);
+  if (!layout.ok()) throw Error(layout, Error::Scope::all_ranks);
   require(detail::broadcast_from_root(state.data(), parameters), "Reducer: parameters");
   require(detail::broadcast_from_root(state.data(), buffers), "Reducer: buffers");
   state.ensure_started();
@@ -160,7 +161,7 @@ ReductionOutcome Reducer::average(StepScope& step) {
   }
   if (!outcome.finite) impl.state.recorder().flag(SignalFlag::step_skipped);
   impl.state.agreed(merged);
-  outcome.stop = impl.state.stop_requested();
+  outcome.stop = impl.state.stop_agreed();
   impl.unit = impl.loss_sum = impl.weight = 0;
   return outcome;
 }

@@ -2,7 +2,9 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <string>
 
 #include "coordinator/transport/wait.h"
@@ -53,12 +55,15 @@ Status agree_on_status(transport::Communicator& communicator, const Status& mine
                                              std::as_bytes(std::span<const Verdict>(&verdict, 1)),
                                              std::as_writable_bytes(std::span<Verdict>(all))));
   if (!gathered.ok()) return gathered;
-  for (std::size_t r = 0; r < all.size(); ++r) {
-    if (all[r].code == 0) continue;
-    const std::string where = all.size() > 1 ? "rank " + std::to_string(r) + ": " : "";
-    return Status(static_cast<StatusCode>(all[r].code), where + all[r].message);
-  }
-  return ok_status();
+  const auto is_ok = [](const Verdict& each) { return each.code == 0; };
+  const auto first = std::find_if_not(all.begin(), all.end(), is_ok);
+  if (first == all.end()) return ok_status();
+  const bool is_everywhere = std::all_of(all.begin(), all.end(), [&](const Verdict& each) {
+    return std::strcmp(each.message, first->message) == 0;
+  });
+  const std::string where = "rank " + std::to_string(first - all.begin()) + ": ";
+  return Status(static_cast<StatusCode>(first->code),
+                (is_everywhere ? "" : where) + first->message);
 }
 
 std::string ranks_that_differ(const std::vector<std::uint64_t>& numbers) {

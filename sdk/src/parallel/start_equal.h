@@ -28,7 +28,7 @@ Result<std::vector<std::uint64_t>> gather_numbers(transport::Communicator& commu
                                                   std::uint64_t mine);
 
 // One outcome for all ranks: ok exactly if it is ok on each, otherwise the error of the lowest rank
-// that has one, naming it.
+// that has one, naming it unless all have the same.
 Status agree_on_status(transport::Communicator& communicator, const Status& mine);
 
 // "1, 3, 7": the ranks whose number differs from rank 0's; empty when all agree.

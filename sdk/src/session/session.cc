@@ -4,6 +4,7 @@
 
 #include "coxswain/error.h"
 #include "coxswain/wrap.h"
+#include "sdk/src/session/first_line.h"
 #include "sdk/src/session/session_state.h"
 
 namespace cox {
@@ -86,6 +87,8 @@ void Session::together(const std::function<void()>& work) {
     work();
   } catch (const Error& error) {
     status = error.status();
+  } catch (const std::exception& error) {
+    status = internal_error(detail::first_line(error.what()));
   }
   state_->agree(status);
 }
@@ -97,7 +100,10 @@ const Plan& Session::plan() const {
   return state_->plan();
 }
 bool Session::stop_requested() const {
-  return state_->stop_requested();
+  return state_->stop_agreed() || state_->stop_asked_here();
+}
+bool Session::stop_requested_anywhere() {
+  return state_->stop_asked_anywhere();
 }
 std::string Session::status_address() const {
   return state_->status_address();

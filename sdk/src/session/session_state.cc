@@ -1,5 +1,6 @@
 #include "sdk/src/session/session_state.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -27,6 +28,19 @@ UnixTime wall_clock() {
   return {std::chrono::duration<double>(since).count()};
 }
 
+LoadedConfig take(Result<LoadedConfig> loaded, Status& status) {
+  status = loaded.ok() ? ok_status() : loaded.status();
+  return loaded.ok() ? std::move(*loaded) : LoadedConfig{};
+}
+
+// What keeps a rank from joining is the same on all of them, unless MPI itself is in trouble.
+World join(const ControlConfig& control, const std::vector<std::string>& environment) {
+  auto world = World::join(control, environment);
+  if (world.ok()) return std::move(*world);
+  const bool is_usage = world.status().code() == StatusCode::failed_precondition;
+  throw Error(world.status(), is_usage ? Error::Scope::all_ranks : Error::Scope::this_rank);
+}
+
 std::vector<std::string> arguments_of(int argc, const char* const* argv) {
   return argc > 1 ? std::vector<std::string>(argv + 1, argv + argc) : std::vector<std::string>();
 }
@@ -35,18 +49,29 @@ void write_to_stderr(std::string_view line) {
   std::fwrite(line.data(), 1, line.size(), stderr);
 }
 
+// A policy that the program brings along has a mode, and so a key, as the built-in ones do.
+Config with_modes_of(const PolicySet& policies, Config config) {
+  for (const auto& policy : policies) {
+    config.policy_modes.emplace(std::string(policy->name()), PolicyMode::on);
+  }
+  return config;
+}
+
 }  // namespace
 
 SessionState::SessionState(int argc, const char* const* argv, SessionOptions options)
     : environment_(process_environment()),
-      loaded_(require(load_config(options.config, environment_, arguments_of(argc, argv)))),
+      loaded_(take(load_config(with_modes_of(options.policies, options.config), environment_,
+                               arguments_of(argc, argv)),
+                   config_status_)),
       policies_(default_policies()),
       program_(options.program),
-      world_(require(World::join(loaded_.config.control, environment_))),
+      world_(join(loaded_.config.control, environment_)),
       data_(require(world_.all().duplicate())),
       farewell_(require(world_.all().duplicate())),
       log_(loaded_.config.run.log, rank(), write_to_stderr) {
   for (const auto& policy : options.policies) policies_.push_back(policy);
+  agree(config_status_);
   check_equal_configs();
   print_start();
 }
@@ -64,20 +89,21 @@ SessionState::~SessionState() {
 }
 
 // When all ranks fail together they leave quietly; when this one fails alone the others would wait
-// for it for ever, so the job ends.
+// for it for ever, so the job ends: by the exit of this process, which leaves the program time to
+// say what went wrong.
 void SessionState::leave_after_failure() noexcept {
   if (!world_.uses_mpi() || world_size() == 1) return;
   const auto patience =
       transport::with_timeout(wait_policy(), std::chrono::seconds(5), "ranks that fail as well");
-  std::uint64_t here = 1;
-  const Status together = transport::finish(
-      *farewell_,
-      farewell_->start_all_reduce(std::as_writable_bytes(std::span<std::uint64_t>(&here, 1)),
-                                  transport::sum_u64()),
-      patience);
+  const Status together =
+      transport::finish(*farewell_,
+                        farewell_->start_all_reduce(
+                            std::as_writable_bytes(std::span<std::uint64_t>(&ranks_failing_, 1)),
+                            transport::sum_u64()),
+                        patience);
   if (together.ok()) return;
   log_.error("this rank fails while others go on; the job ends here");
-  transport::MpiRuntime::abort_all(1);
+  world_.end_by_exit();
 }
 
 void SessionState::agree(const Status& mine) {
@@ -89,9 +115,10 @@ void SessionState::check_equal_configs() {
   const auto prints = require(gather_numbers(world_.all(), fingerprint(loaded_.config)));
   const std::string different = ranks_that_differ(prints);
   if (different.empty()) return;
-  agree(invalid_argument(
+  const Status status = invalid_argument(
       "expected the same configuration on all ranks, found another than rank 0's on rank " +
-      different + "; give every rank the same file, COX_ variables and --cox flags"));
+      different + "; give every rank the same file, COX_ variables and --cox flags");
+  throw Error(status, Error::Scope::all_ranks);
 }
 
 void SessionState::print_start() {
@@ -244,8 +271,10 @@ void SessionState::end_step() noexcept {
   round_ = round_.next();
 }
 
-bool SessionState::stop_requested() {
-  return stop_agreed_ || (!is_reducing_ && termination_.requested());
+bool SessionState::stop_asked_anywhere() {
+  const bool here = stop_agreed_ || stop_asked_here();
+  const auto asked = require(gather_numbers(world_.all(), here ? 1 : 0));
+  return std::find(asked.begin(), asked.end(), 1u) != asked.end();
 }
 
 std::string SessionState::status_address() const {

@@ -76,7 +76,9 @@ class SessionState {
 
   RoundId round() const { return round_; }  // the one that the open step will complete
   const Plan& plan() const { return plane_->plan(); }
-  bool stop_requested();
+  bool stop_agreed() const { return stop_agreed_; }  // by a reducer; equal on all ranks
+  bool stop_asked_here() { return termination_.requested(); }
+  bool stop_asked_anywhere();  // collective
   std::string status_address() const;
   SessionReport report() const;
   // Rank 0 only; a copy of what the coordinator knows now.
@@ -95,7 +97,8 @@ class SessionState {
   RankSignal signal_of(const StepReport& report);
 
   std::vector<std::string> environment_;
-  LoadedConfig loaded_;
+  Status config_status_;
+  LoadedConfig loaded_;  // defaults when config_status_ is an error
   PolicySet policies_;
   std::string program_;
   Termination termination_;
@@ -122,6 +125,7 @@ class SessionState {
   bool open_control_round_ = false;  // the merged ballot says that all may open one
   bool stop_agreed_ = false;
   bool finished_ = false;
+  std::uint64_t ranks_failing_ = 1;  // what farewell_ sums
 };
 
 }  // namespace cox::detail

@@ -2,6 +2,10 @@
 
 #include <unistd.h>
 
+#include <chrono>
+#include <cstdlib>
+#include <thread>
+
 #include "coordinator/transport/launch.h"
 #include "coordinator/transport/solo.h"
 
@@ -29,6 +33,15 @@ Result<World> World::join(const ControlConfig& control,
   world.wait_policy_ =
       transport::wait_policy(world.all_->ranks_on_node(), transport::usable_cores());
   return world;
+}
+
+void World::end_by_exit() {
+  if (!mpi_->initialized_here()) transport::MpiRuntime::abort_all(1);
+  mpi_->leave_to_exit();
+  std::thread([] {
+    std::this_thread::sleep_for(std::chrono::seconds(5));
+    std::_Exit(1);
+  }).detach();
 }
 
 std::vector<std::string> process_environment() {

@@ -26,6 +26,11 @@ class World {
   const transport::WaitPolicy& wait_policy() const { return wait_policy_; }
   bool uses_mpi() const { return mpi_.has_value(); }
 
+  // For a rank that fails alone: the job ends with this process, MPI is not finalised. A program
+  // that goes on regardless is ended after a few seconds, one that initialised MPI itself at once.
+  // Requires: uses_mpi().
+  void end_by_exit();
+
  private:
   World() = default;
 

@@ -38,6 +38,7 @@ struct Trainer::Impl {
 
   // trainer_restore.cc
   void open_checkpoints();
+  Status check_unused(const CheckpointConfig& config) const;
   void resume();
   void adopt(const detail::Checkpoint& checkpoint);
   enum class OnFailure { report, raise };

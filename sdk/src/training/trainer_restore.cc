@@ -47,6 +47,7 @@ void Trainer::Impl::open_checkpoints() {
     auto opened = CheckpointFolder::open(config.directory);
     if (opened.ok()) {
       folder.emplace(std::move(*opened));
+      status = check_unused(config);
     } else {
       status = opened.status();
     }
@@ -56,6 +57,15 @@ void Trainer::Impl::open_checkpoints() {
         "the folder of the earlier run");
   }
   state.agree(status);
+}
+
+// A run that starts afresh must not mix its saves with another's, let alone remove those.
+Status Trainer::Impl::check_unused(const CheckpointConfig& config) const {
+  const auto newest = folder->newest();
+  if (config.resume || !newest) return ok_status();
+  return failed_precondition("checkpoint.directory: expected a folder without saves, found " +
+                             newest->string() +
+                             "; set checkpoint.resume=on to go on from it, or another folder");
 }
 
 void Trainer::Impl::resume() {
@@ -105,6 +115,8 @@ void Trainer::Impl::adopt(const Checkpoint& checkpoint) {
   saved_step = position.step;
   progress.step = position.step;
   progress.consumed = position.cursor;
+  progress.skipped = position.skipped;
+  progress.rollbacks = position.rollbacks;
   progress.resumed = true;
   state.set_next_step(StepId(position.step));
 }
