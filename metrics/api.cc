@@ -125,6 +125,17 @@ std::string status_json(const Served& served) {
   return json.take();
 }
 
+// What the block costs on the rank where it costs most; nothing before it was measured.
+void put_cost(JsonWriter& json, const Snapshot& s, std::size_t block) {
+  if (!s.costs || block >= s.costs->size() || !(*s.costs)[block].is_known) return;
+  const BlockCost& cost = (*s.costs)[block];
+  json.field("parameters", cost.profile.parameters);
+  json.field("saved_bytes", cost.profile.saved_bytes);
+  json.field("forward_seconds", static_cast<double>(cost.profile.forward_seconds));
+  json.field("backward_seconds", static_cast<double>(cost.profile.backward_seconds));
+  json.field("measured_on_rank", cost.rank.value());
+}
+
 std::string plan_json(const Snapshot& s) {
   const Plan& plan = *s.plan;
   JsonWriter json;
@@ -134,7 +145,9 @@ std::string plan_json(const Snapshot& s) {
   json.key("blocks").begin_array();
   for (std::size_t block = 0; block < plan.precision.size(); ++block) {
     json.begin_object().field("name", std::string_view(block_name(*s.job, block)));
-    json.field("precision", to_string(plan.precision[block])).end_object();
+    json.field("precision", to_string(plan.precision[block]));
+    put_cost(json, s, block);
+    json.end_object();
   }
   json.end_array().key("classes").begin_array();
   const auto sizes = class_sizes(plan, s.job->world_size);

@@ -18,23 +18,60 @@ std::string cell_class(Precision precision, MemoryAction action) {
          std::to_string(static_cast<int>(action));
 }
 
-std::string cell(const JobFacts& job, std::size_t block, const BlockRun& run, bool named) {
-  const std::string name = escape(block_name(job, block));
+const BlockCost* cost_of(const Snapshot& s, std::size_t block) {
+  if (!s.costs || block >= s.costs->size() || !(*s.costs)[block].is_known) return nullptr;
+  return &(*s.costs)[block];
+}
+
+// "forward 41 ms, backward 80 ms, 12 MiB saved, 198,272 parameters"
+std::string cost_text(const BlockCost& cost) {
+  return "forward " + seconds_text(static_cast<double>(cost.profile.forward_seconds)) +
+         ", backward " + seconds_text(static_cast<double>(cost.profile.backward_seconds)) + ", " +
+         bytes_text(cost.profile.saved_bytes) + " saved, " + grouped(cost.profile.parameters) +
+         " parameters, on rank " + std::to_string(cost.rank.value());
+}
+
+std::string cell(const Snapshot& s, std::size_t block, const BlockRun& run,
+                 std::size_t prefix_length) {
+  const std::string name = block_name(*s.job, block);
+  const BlockCost* cost = cost_of(s, block);
   const std::string precision(to_string(run.precision));
   const std::string action(to_string(run.action));
-  std::string out = "<li class=\"" + cell_class(run.precision, run.action) + "\" title=\"" + name +
-                    ": " + precision + ", " + action + "\">";
-  if (named) out += "<em>" + name + "</em><b>" + precision + "</b><span>" + action + "</span>";
+  std::string out = "<li class=\"" + cell_class(run.precision, run.action) + "\" title=\"" +
+                    escape(name) + ": " + precision + ", " + action +
+                    (cost != nullptr ? "; " + cost_text(*cost) : "") + "\">";
+  if (prefix_length == std::string::npos) return out + "</li>";
+  out += "<em>" + escape(name.substr(prefix_length)) + "</em><b>" + precision + "</b><span>" +
+         action + "</span>";
+  if (cost != nullptr) out += "<span>" + bytes_text(cost->profile.saved_bytes) + "</span>";
   return out + "</li>";
 }
 
-std::string strip(const JobFacts& job, const Plan& plan, const std::vector<BlockRun>& runs) {
-  const bool named = plan.precision.size() <= kNamedCells;
+// Where the slowest block loses the most time, in words; empty before anything was measured.
+std::string dearest_block(const Snapshot& s) {
+  const BlockCost* dearest = nullptr;
+  for (std::size_t block = 0; s.costs && block < s.costs->size(); ++block) {
+    const BlockCost* cost = cost_of(s, block);
+    if (cost == nullptr) continue;
+    const auto seconds = [](const BlockCost& c) {
+      return c.profile.forward_seconds + c.profile.backward_seconds;
+    };
+    if (dearest == nullptr || seconds(*cost) > seconds(*dearest)) dearest = cost;
+  }
+  if (dearest == nullptr) return {};
+  return "<p class=\"hint\">Dearest block: " +
+         escape(block_name(*s.job, dearest->profile.block.value())) + ", " + cost_text(*dearest) +
+         ".</p>";
+}
+
+std::string strip(const Snapshot& s, const std::vector<BlockRun>& runs) {
+  const bool named = s.plan->precision.size() <= kNamedCells;
+  const std::size_t prefix_length = named ? common_prefix(*s.job).size() : std::string::npos;
   std::string out =
       named ? "<ul class=\"strip\">" : "<ul class=\"strip small\" aria-hidden=\"true\">";
   for (const BlockRun& run : runs) {
     for (std::size_t block = run.first; block <= run.last; ++block)
-      out += cell(job, block, run, named);
+      out += cell(s, block, run, prefix_length);
   }
   return out + "</ul>";
 }
@@ -64,7 +101,7 @@ std::string class_section(const Snapshot& s, std::size_t index, std::int32_t ran
   if (s.plan->classes.size() > 1)
     out += "<h3>" + grouped(static_cast<std::uint64_t>(ranks)) + (ranks == 1 ? " rank" : " ranks") +
            "</h3>";
-  out += strip(*s.job, *s.plan, runs);
+  out += strip(s, runs);
   if (s.plan->precision.size() > kNamedCells) out += run_table(*s.job, runs);
   return out + "</div>";
 }
@@ -98,7 +135,9 @@ std::string mix_text(const Snapshot& s) {
                     mix.action_blocks[k] == std::floor(mix.action_blocks[k]) ? 0 : 1) +
               " " + std::string(kMemoryActionNames[k]);
   }
-  return " Of " + fixed(blocks, 0) + " blocks" + text + ".";
+  const std::string prefix = common_prefix(*s.job);
+  return " Of " + fixed(blocks, 0) + " blocks" + text + "." +
+         (prefix.empty() ? "" : " Names begin with " + escape(prefix) + ".");
 }
 
 std::string other_knobs(const Snapshot& s) {
@@ -131,7 +170,7 @@ std::string page_plan(const Snapshot& s) {
   if (sizes.size() > shown)
     out += "<p class=\"group\"><a href=\"/api/v1/plan\">" + std::to_string(sizes.size() - shown) +
            " more classes of ranks</a></p>";
-  return out + "</section>";
+  return out + dearest_block(s) + "</section>";
 }
 
 }  // namespace cox::metrics

@@ -63,6 +63,17 @@ std::vector<BlockRun> block_runs(const Plan& plan, std::size_t class_index) {
   return runs;
 }
 
+std::string common_prefix(const JobFacts& job) {
+  if (job.blocks.size() < 2) return {};
+  std::string prefix = job.blocks.front();
+  for (const std::string& name : job.blocks) {
+    const auto ends = std::mismatch(prefix.begin(), prefix.end(), name.begin(), name.end());
+    prefix.erase(ends.first, prefix.end());
+  }
+  const auto dot = prefix.rfind('.');
+  return dot == std::string::npos ? std::string() : prefix.substr(0, dot + 1);
+}
+
 std::string block_name(const JobFacts& job, std::size_t block) {
   return block < job.blocks.size() ? job.blocks[block] : "block " + std::to_string(block);
 }

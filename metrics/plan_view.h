@@ -40,6 +40,9 @@ std::vector<BlockRun> block_runs(const Plan& plan, std::size_t class_index);
 // Ranks of each class, one entry a class.
 std::vector<std::int32_t> class_sizes(const Plan& plan, std::int32_t world_size);
 
+// What all block names begin with, up to and including their last common dot; empty for one block.
+std::string common_prefix(const JobFacts& job);
+
 // The block's name, or "block 7" where the job names none.
 std::string block_name(const JobFacts& job, std::size_t block);
 

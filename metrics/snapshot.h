@@ -15,6 +15,7 @@
 #include "coordinator/core/reason.h"
 #include "coordinator/core/record.h"
 #include "coordinator/core/summary.h"
+#include "metrics/block_costs.h"
 #include "metrics/histogram.h"
 
 namespace cox::metrics {
@@ -135,6 +136,7 @@ struct Snapshot {
   std::shared_ptr<const JobFacts> job;            // never null
   std::shared_ptr<const Plan> plan;               // never null
   std::shared_ptr<const DecisionList> decisions;  // never null
+  std::shared_ptr<const BlockCosts> costs;        // null before the first profile
   std::shared_ptr<const RankTable> ranks;         // never null
 };
 

@@ -70,6 +70,7 @@ void TelemetryState::record(const StepRecord& record) {
   note_plan(record);
   note_decisions(record);
   note_ranks(record);
+  now_.costs = with_profiles(now_.costs, record.job.blocks.size(), record.signals);
   publish();
 }
 
