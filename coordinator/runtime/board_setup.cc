@@ -65,7 +65,7 @@ Result<BoardPair> shared_boards(Communicator& node, const BoardShape& shape, std
   }
   const Status told = transport::finish(
       node, node.start_broadcast(std::as_writable_bytes(std::span(&is_formatted, 1)), kRoot),
-      transport::wait_policy(node.ranks_on_node(), transport::usable_cores()));
+      start_up_patience(node));
   if (!told.ok()) return told;
   if (is_leader) return mine;
   if (is_formatted == 0) return unavailable("the node's leader could not lay out its mailboxes");
@@ -97,7 +97,7 @@ Result<std::uint64_t> all_agree(Communicator& world, std::uint64_t mine) {
   Status merged = transport::finish(
       world,
       world.start_all_reduce(std::as_writable_bytes(std::span(&mine, 1)), transport::min_u64()),
-      transport::wait_policy(world.ranks_on_node(), transport::usable_cores()));
+      start_up_patience(world));
   if (!merged.ok()) return merged;
   return mine;
 }

@@ -12,10 +12,8 @@ namespace {
 
 using SteadyClock = std::chrono::steady_clock;
 
-bool starts_a_mask(std::span<const std::byte> frame) {
-  const auto view = wire::open_frame(frame);
-  return view.ok() && view->header.kind != wire::FrameKind::continuation;
-}
+// Said in as many parcels, so that a damaged one keeps nobody waiting for rounds that never come.
+constexpr std::uint16_t kEndingRounds = 3;
 
 }  // namespace
 
@@ -24,7 +22,12 @@ ControlLink::ControlLink(Boards& boards, Seconds late, Log log)
       late_(late),
       log_(std::move(log)),
       masks_(*boards.masks),
-      outbox_(*boards.coordinator_outbox()) {}
+      outbox_(*boards.coordinator_outbox()) {
+  if (boards_.exchange == nullptr) return;
+  reports_.emplace(*boards_.signals, boards_.topology.my_node());
+  relay_.emplace(*boards_.masks);
+  finished_.assign(static_cast<std::size_t>(boards_.topology.world_size()), 0);
+}
 
 bool ControlLink::closed() const {
   if (stage_ != Stage::idle || !boards_.signals->consumed(boards_.topology.slot())) return false;
@@ -38,35 +41,43 @@ bool ControlLink::closed() const {
 
 void ControlLink::open(const RankSignal& signal, std::span<const BlockEvidence> evidence) {
   if (!boards_.signals->post(boards_.topology.slot(), signal, evidence)) return;
-  if (boards_.exchange == nullptr) return;
+  if (!reports_) return;
+  reports_->open();
   stage_ = Stage::node_reports;
   opened_ = SteadyClock::now();
 }
 
 void ControlLink::pump(PlanBook& plans) {
-  if (boards_.exchange != nullptr) pump_exchange();
+  if (reports_) pump_exchange(plans);
   read_masks(plans);
 }
 
-void ControlLink::pump_exchange() {
+void ControlLink::pump_exchange(PlanBook& plans) {
+  reports_->take_when_complete();
   if (stage_ == Stage::node_reports) {
-    const auto ranks = static_cast<std::int32_t>(boards_.topology.my_node().size());
     const bool is_late = Seconds(SteadyClock::now() - opened_) > late_;
-    const auto woken = boards_.signals->wait(ranks, std::chrono::nanoseconds(0));
-    if (woken == transport::BoardWake::complete || is_late) start_exchange();
+    if (is_late) reports_->take();
+    if (reports_->complete() || is_late) start_exchange();
   }
   if (stage_ != Stage::exchanging) return;
   const auto progress = boards_.exchange->pump();
-  if (!progress.ok()) return fail(progress.status());
-  if (*progress == Progress::done) deliver();
+  if (progress.ok() && *progress == Progress::pending) return;
+  stage_ = Stage::idle;
+  if (is_ending_ && rounds_left_ > 0) --rounds_left_;
+  if (progress.ok()) return deliver(plans);
+  log_.on_change(LogLevel::error, "exchange",
+                 "a control round is lost: " + progress.status().text());
+  plans.note_damage();
 }
 
 void ControlLink::start_exchange() {
-  const auto collected = boards_.signals->collect();
   const Status opened =
-      boards_.exchange->open(collected.signals, collected.evidence, next_parcel());
-  if (!opened.ok()) return fail(opened);
+      boards_.exchange->open(reports_->signals(), reports_->evidence(), next_parcel());
+  reports_->sent();
   stage_ = Stage::exchanging;
+  if (opened.ok()) return;
+  stage_ = Stage::broken;
+  log_.error("control rounds end here, the plan stays as it is: " + opened.text());
 }
 
 MaskParcel ControlLink::next_parcel() {
@@ -78,48 +89,57 @@ MaskParcel ControlLink::next_parcel() {
     parcel.size = static_cast<std::uint16_t>(frame.size());
     std::copy(frame.begin(), frame.end(), parcel.frame.begin());
   }
-  parcel.last = all_finished_ ? 1 : 0;
+  if (!is_ending_ && std::count(finished_.begin(), finished_.end(), 0) == 0) {
+    is_ending_ = true;
+    rounds_left_ = kEndingRounds;
+  }
+  parcel.rounds_left = rounds_left_;
   return parcel;
 }
 
-void ControlLink::deliver() {
-  stage_ = Stage::idle;
+void ControlLink::deliver(PlanBook& plans) {
   if (boards_.inbox) deliver_signals();
-  const MaskParcel& parcel = boards_.exchange->parcel();
-  last_seen_ = parcel.last != 0;
-  if (parcel.size == 0 || parcel.size > wire::kFrameBytes) return;
-  wire::Frame frame;
-  frame.bytes = parcel.frame;
-  frame.size = parcel.size;
-  // Ranks of this node may look seldom, so a mask's frames stay together until the next mask.
-  if (starts_a_mask(frame.used())) arrived_.clear();
-  arrived_.push_back(frame);
-  std::vector<std::span<const std::byte>> set;
-  for (const wire::Frame& f : arrived_) set.push_back(f.used());
-  const Status published = boards_.masks->publish(set);
-  if (!published.ok()) log_.error(published.text());
+  const MaskParcel* parcel = boards_.exchange->parcel();
+  parcel != nullptr ? deliver_parcel(*parcel, plans) : plans.note_damage();
+}
+
+void ControlLink::deliver_parcel(const MaskParcel& parcel, PlanBook& plans) {
+  if (parcel.rounds_left > 0) {
+    is_ending_ = true;
+    rounds_left_ = static_cast<std::uint16_t>(parcel.rounds_left - 1);
+  }
+  if (parcel.size == 0) return;
+  const Status passed = relay_->pass(std::span(parcel.frame).first(parcel.size));
+  if (passed.ok()) return;
+  plans.note_damage();
+  log_.on_change(LogLevel::error, "masks", passed.text());
 }
 
 void ControlLink::deliver_signals() {
   const auto& nodes = boards_.topology.nodes;
-  std::size_t finished = 0;
+  posted_ = 0;
+  const auto still_expected = std::count(finished_.begin(), finished_.end(), 0);
   for (std::size_t n = nodes.size(); n-- > 0;) {
     const auto gathered = boards_.exchange->gathered(n);
-    for (const RankSignal& signal : gathered) {
-      if (signal.magic == 0) continue;
-      const auto slot = static_cast<std::size_t>(&signal - gathered.data());
-      const bool fits = check(signal).ok() && signal.rank.value() >= 0 &&
-                        signal.rank.value() < boards_.topology.world_size();
-      const RankId rank = fits ? signal.rank : nodes[n][std::min(slot, nodes[n].size() - 1)];
-      const bool is_root = rank == kRoot;  // it is posted last and carries what was merged
-      const auto evidence =
-          is_root ? boards_.exchange->evidence() : std::span<const BlockEvidence>();
-      // closed() has seen every slot of the inbox taken, so this cannot be refused.
-      static_cast<void>(boards_.inbox->post(rank.value(), signal, evidence));
-      if (fits && signal.has(SignalFlag::finished)) ++finished;
+    for (std::size_t slot = nodes[n].size(); slot-- > 0;) {
+      post_gathered(nodes[n][slot], gathered[slot]);
     }
   }
-  all_finished_ = finished == static_cast<std::size_t>(boards_.topology.world_size());
+  // The coordinator would wait for the others, who are not in this round any more.
+  if (posted_ < static_cast<std::size_t>(still_expected)) boards_.inbox->ring();
+}
+
+void ControlLink::post_gathered(RankId expected, const RankSignal& signal) {
+  auto& finished = finished_[static_cast<std::size_t>(expected.value())];
+  // A rank's last report comes again and again until all have finished.
+  if (signal.magic == 0 || finished != 0) return;
+  const bool fits = check(signal).ok() && signal.rank == expected;
+  if (fits && signal.has(SignalFlag::finished)) finished = 1;
+  // The first one carries what was merged. closed() has seen every slot of the inbox taken, so this
+  // cannot be refused.
+  const auto evidence =
+      posted_ == 0 ? boards_.exchange->evidence() : std::span<const BlockEvidence>();
+  posted_ += boards_.inbox->post(expected.value(), signal, evidence) ? 1 : 0;
 }
 
 void ControlLink::read_masks(PlanBook& plans) {
@@ -127,14 +147,11 @@ void ControlLink::read_masks(PlanBook& plans) {
   for (const auto frame : masks_.frames()) plans.hold(frame);
 }
 
-bool ControlLink::may_leave() const {
-  if (boards_.exchange == nullptr || stage_ == Stage::broken) return true;
-  return stage_ == Stage::idle && last_seen_;
-}
-
-void ControlLink::fail(const Status& status) {
-  stage_ = Stage::broken;
-  log_.error("control rounds end here, the plan stays as it is: " + status.text());
+bool ControlLink::node_finished() {
+  if (!reports_) return true;
+  // Ranks of the node whose last report came too late for the last exchange leave all the same.
+  if (stage_ == Stage::idle) reports_->take();
+  return reports_->all_finished();
 }
 
 }  // namespace cox::runtime

@@ -1,8 +1,8 @@
 // ControlLink: how a rank's report leaves and how masks arrive. Within a node both go through
 // boards in memory that the node's ranks share; between nodes their leaders run a LeaderExchange.
 // With one rank a node (pure MPI) the boards are private and the exchange is everything. Thread
-// rule: the rank's training thread. Nothing blocks; a failing exchange is reported once, and from
-// then on this rank keeps its plan and control rounds cease.
+// rule: the rank's training thread. Nothing blocks. An exchange that fails is a lost round; one
+// that cannot even be started is the last: this rank keeps its plan and control rounds cease.
 #pragma once
 
 #include <chrono>
@@ -16,6 +16,8 @@
 #include "coordinator/core/log.h"
 #include "coordinator/core/signal.h"
 #include "coordinator/runtime/leader_exchange.h"
+#include "coordinator/runtime/mask_relay.h"
+#include "coordinator/runtime/node_reports.h"
 #include "coordinator/runtime/plan_book.h"
 #include "coordinator/transport/mailbox.h"
 
@@ -34,19 +36,24 @@ class ControlLink {
   void open(const RankSignal& signal, std::span<const BlockEvidence> evidence);
   // Moves everything on; new masks go into `plans`.
   void pump(PlanBook& plans);
-  // The root has seen all ranks finish, or there is nothing between nodes that must be matched.
-  bool may_leave() const;
+
+  bool broken() const { return stage_ == Stage::broken; }
+  // After this rank's last report: whether no rank of its node needs it any more.
+  bool node_finished();
+  // Of ranks that only watch: whether the exchange between nodes has come to its agreed end.
+  bool exchange_ended() const { return !reports_ || (is_ending_ && rounds_left_ == 0); }
 
  private:
   enum class Stage { idle, node_reports, exchanging, broken };
 
-  void pump_exchange();
+  void pump_exchange(PlanBook& plans);
   void start_exchange();
-  void deliver();
+  void deliver(PlanBook& plans);
+  void deliver_parcel(const MaskParcel& parcel, PlanBook& plans);
   void deliver_signals();
+  void post_gathered(RankId expected, const RankSignal& signal);
   void read_masks(PlanBook& plans);
   MaskParcel next_parcel();
-  void fail(const Status& status);
 
   Boards& boards_;
   Seconds late_;
@@ -54,11 +61,18 @@ class ControlLink {
   Stage stage_ = Stage::idle;
   std::chrono::steady_clock::time_point opened_{};
   transport::MaskReader masks_;
-  transport::MaskReader outbox_;      // root with an exchange
-  std::size_t outgoing_next_ = 0;     // of outbox_.frames(): the next one to send
-  std::vector<wire::Frame> arrived_;  // leader: frames of the newest mask so far
-  bool all_finished_ = false;         // root: every rank said so
-  bool last_seen_ = false;
+
+  // Leaders with an exchange.
+  std::optional<NodeReports> reports_;
+  std::optional<MaskRelay> relay_;
+  bool is_ending_ = false;
+  std::uint16_t rounds_left_ = 0;  // once the end is near: exchanges still to come
+
+  // The root with an exchange.
+  transport::MaskReader outbox_;
+  std::size_t outgoing_next_ = 0;       // of outbox_.frames(): the next one to send
+  std::vector<std::uint8_t> finished_;  // 1 for ranks whose last report has arrived
+  std::size_t posted_ = 0;              // reports of the last round
 };
 
 }  // namespace cox::runtime

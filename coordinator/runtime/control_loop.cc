@@ -8,42 +8,68 @@
 namespace cox::runtime {
 
 ControlLoop::ControlLoop(ControlLoopParts parts)
-    : parts_(std::move(parts)), published_(parts_.state.plan) {
+    : parts_(std::move(parts)), ranks_left_(parts_.job.world_size), published_(parts_.state.plan) {
   finished_.assign(static_cast<std::size_t>(parts_.job.world_size), 0);
 }
 
 void ControlLoop::run() {
-  const auto late = std::chrono::duration_cast<std::chrono::nanoseconds>(
-      Seconds(parts_.config.control.late_seconds));
   while (!stopping_.load()) {
-    parts_.inbox->wait(expected_ranks(), late);
+    wait_for_round();
     turn();
   }
   turn();
 }
 
+// A rank is late after some time without its report but with another's, however long the steps are.
+void ControlLoop::wait_for_round() {
+  const auto late = std::chrono::duration_cast<std::chrono::nanoseconds>(
+      Seconds(parts_.config.control.late_seconds));
+  const std::int32_t expected = std::max(1, ranks_left_.load());
+  if (parts_.inbox->wait(expected, late) != transport::BoardWake::timed_out) return;
+  const auto woken = parts_.inbox->wait(1, std::chrono::nanoseconds(0));
+  if (woken == transport::BoardWake::complete) parts_.inbox->wait(expected, late);
+}
+
 void ControlLoop::turn() {
-  const StepSignals signals = take_signals();
+  transport::CollectedSignals collected = parts_.inbox->collect();
+  if (collected.signals.empty()) return;
+  const StepSignals signals = judge(std::move(collected));
   if (signals.reports.empty()) return;
   const Decision decision = decide_round(signals);
   if (decision.plan) {
     publish(*decision.plan, Encoding::delta);
-  } else if (decision.summary.full_plan_wanted || is_overdue(decision.summary)) {
+  } else if (should_resend(decision.summary)) {
     publish(parts_.state.plan, Encoding::full);
   }
   keep_record(signals, decision);
 }
 
-StepSignals ControlLoop::take_signals() {
-  transport::CollectedSignals collected = parts_.inbox->collect();
+StepSignals ControlLoop::judge(transport::CollectedSignals collected) {
+  note_finished(collected.signals);
   const RoundId round = round_to_judge(collected.signals, earliest_);
   StepSignals signals = collect(round, parts_.job.incarnation, parts_.job.world_size,
                                 collected.signals, std::move(collected.evidence), parts_.now());
-  std::erase_if(signals.faults, [this](const FaultyReport& f) {
-    return f.fault == ReportFault::missing && finished_[static_cast<std::size_t>(f.rank.value())];
+  // Reports that come after their round was judged are no round of their own.
+  const bool is_round = !signals.reports.empty();
+  std::erase_if(signals.faults, [&](const FaultyReport& f) {
+    if (f.fault != ReportFault::missing) return false;
+    return !is_round || finished_[static_cast<std::size_t>(f.rank.value())] != 0;
   });
   count(signals);
   return signals;
+}
+
+// Also from a report that comes too late for its round: nobody must wait for this rank any more.
+void ControlLoop::note_finished(const std::vector<RankSignal>& received) {
+  for (const RankSignal& report : received) {
+    const bool counts = report.has(SignalFlag::finished) && check(report).ok() &&
+                        report.incarnation == parts_.job.incarnation &&
+                        report.rank.value() < parts_.job.world_size;
+    if (!counts) continue;
+    auto& finished = finished_[static_cast<std::size_t>(report.rank.value())];
+    if (finished == 0) ranks_left_.fetch_sub(1);
+    finished = 1;
+  }
 }
 
 Decision ControlLoop::decide_round(const StepSignals& signals) {
@@ -55,10 +81,6 @@ Decision ControlLoop::decide_round(const StepSignals& signals) {
   counters_.decide_seconds = Seconds(std::chrono::steady_clock::now() - before).count();
   ++counters_.rounds;
   earliest_ = signals.round.next();
-  for (const RankSignal& report : signals.reports) {
-    if (report.has(SignalFlag::finished))
-      finished_[static_cast<std::size_t>(report.rank.value())] = 1;
-  }
   return std::move(decided.decision);
 }
 
@@ -73,19 +95,23 @@ void ControlLoop::publish(const Plan& plan, Encoding encoding) {
   ++(is_delta ? counters_.plans_published : counters_.full_plans_resent);
   published_ = plan;
   published_in_ = counters_.rounds;
+  published_frames_ = frames->size();
   std::vector<std::span<const std::byte>> set;
   for (const wire::Frame& frame : *frames) set.push_back(frame.used());
   const Status out = parts_.outbox->publish(set);
   if (!out.ok()) parts_.log.on_change(LogLevel::error, "publish", out.text());
 }
 
-// A frame may be lost without anybody noticing; a plan that is not applied long after it went out
-// goes out again.
-bool ControlLoop::is_overdue(const StepSummary& summary) const {
+// When a rank asks, and when a plan is not applied long after it went out: a frame may be lost
+// without anybody noticing. Not before the last set can have arrived, since a new one starts over.
+bool ControlLoop::should_resend(const StepSummary& summary) const {
   constexpr std::uint64_t kPatienceRounds = 16;
+  const std::uint64_t rounds = counters_.rounds - published_in_;
+  if (rounds <= published_frames_) return false;
+  if (summary.full_plan_wanted) return true;
   const bool in_flight = summary.plan_applied_max < parts_.state.plan.id.number;
   const bool somebody_applies = summary.watching < summary.reporting;
-  return in_flight && somebody_applies && counters_.rounds - published_in_ >= kPatienceRounds;
+  return in_flight && somebody_applies && rounds >= kPatienceRounds + published_frames_;
 }
 
 void ControlLoop::keep_record(const StepSignals& signals, const Decision& decision) {
@@ -120,11 +146,6 @@ void ControlLoop::count(const StepSignals& signals) {
         ++counters_.damaged_reports;
     }
   }
-}
-
-std::int32_t ControlLoop::expected_ranks() const {
-  const auto gone = std::count(finished_.begin(), finished_.end(), std::uint8_t{1});
-  return std::max<std::int32_t>(1, parts_.job.world_size - static_cast<std::int32_t>(gone));
 }
 
 void ControlLoop::stop() {

@@ -46,28 +46,33 @@ class ControlLoop {
   // From any thread.
   void stop();
 
+  // Whether every rank of the job has sent its last report. From any thread.
+  bool all_finished() const { return ranks_left_.load() == 0; }
+
   // A copy of the state after the last round. From any thread; waits for at most one decision.
   ControlState state() const;
 
  private:
+  void wait_for_round();
   void turn();
-  StepSignals take_signals();
+  StepSignals judge(transport::CollectedSignals collected);
+  void note_finished(const std::vector<RankSignal>& received);
   Decision decide_round(const StepSignals& signals);
   enum class Encoding { delta, full };
   void publish(const Plan& plan, Encoding encoding);
-  bool is_overdue(const StepSummary& summary) const;
+  bool should_resend(const StepSummary& summary) const;
   void keep_record(const StepSignals& signals, const Decision& decision);
   void count(const StepSignals& signals);
-  std::int32_t expected_ranks() const;
 
   ControlLoopParts parts_;
   mutable std::mutex state_mutex_;  // guards parts_.state
   std::atomic<bool> stopping_{false};
-  std::vector<RankSignal> received_;
-  RoundId earliest_{};                  // rounds before this one are over
-  std::vector<std::uint8_t> finished_;  // 1 for ranks that will not report again
-  Plan published_;                      // the base of the next delta
-  std::uint64_t published_in_ = 0;      // counters_.rounds then
+  std::atomic<std::int32_t> ranks_left_;  // that will report again
+  RoundId earliest_{};                    // rounds before this one are over
+  std::vector<std::uint8_t> finished_;    // 1 for ranks that will not report again
+  Plan published_;                        // the base of the next delta
+  std::uint64_t published_in_ = 0;        // counters_.rounds then
+  std::uint64_t published_frames_ = 0;    // of which one is passed on a round between nodes
   ControlCounters counters_;
 };
 

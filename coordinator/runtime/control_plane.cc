@@ -73,7 +73,9 @@ ControlPlane::~ControlPlane() {
   thread_.join();
 }
 
-void ControlPlane::agree(RoundId round, const StepBallot& merged) { plans_.agree(round, merged); }
+void ControlPlane::agree(RoundId round, const StepBallot& merged) {
+  plans_.agree(round, merged);
+}
 
 void ControlPlane::report(RankSignal signal, std::span<const BlockEvidence> evidence,
                           MayOpen may_open) {
@@ -82,6 +84,7 @@ void ControlPlane::report(RankSignal signal, std::span<const BlockEvidence> evid
   signal.control_errors = plans_.frame_errors();
   if (waiting_) signal = merge_reports(*waiting_, signal);
   waiting_evidence_.resize(job_.blocks.size());
+  evidence = evidence.first(std::min(evidence.size(), waiting_evidence_.size()));
   merge_into(std::span(waiting_evidence_).first(evidence.size()), evidence);
   if (may_open == MayOpen::no || !link_->closed()) {
     waiting_ = signal;
@@ -99,18 +102,28 @@ void ControlPlane::finish(RankSignal last) {
   transport::Waiter waiter(
       transport::with_timeout(transport::wait_policy(job_.world_size, transport::usable_cores()),
                               std::chrono::hours(24), "all ranks to finish"));
+  const auto go_on = [&] { return !link_->broken() && waiter.pause().ok(); };
   // A round that is under way everywhere is brought to its end, then the last report goes out.
-  while (!link_->closed() && waiter.pause().ok()) pump();
+  while (!link_->closed() && go_on()) pump();
   report(last, {}, MayOpen::yes);
-  const bool is_watching = last.has(SignalFlag::watching);
-  while (!(link_->closed() && (!is_watching || link_->may_leave())) && waiter.pause().ok()) {
+  const auto ending = last.has(SignalFlag::watching) ? Ending::each_when_done : Ending::together;
+  while (!may_leave(ending) && go_on()) {
     pump();
-    if (is_watching && link_->closed() && !link_->may_leave()) report(last, {}, MayOpen::yes);
+    // The ranks that still go on need this one in every exchange.
+    const bool is_needed = ending == Ending::each_when_done && !link_->exchange_ended();
+    if (is_needed && link_->closed()) report(last, {}, MayOpen::yes);
   }
   if (!thread_.joinable()) return;
   loop_->stop();
   thread_.join();
   if (journal_) journal_status_ = journal_->close();
+}
+
+bool ControlPlane::may_leave(Ending ending) {
+  if (!link_->closed() || !link_->node_finished()) return false;
+  if (ending == Ending::each_when_done && !link_->exchange_ended()) return false;
+  // Without an exchange the coordinator itself takes the last reports of all ranks.
+  return !loop_ || boards_->exchange || loop_->all_finished();
 }
 
 std::optional<ControlState> ControlPlane::state() const {

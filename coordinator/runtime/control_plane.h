@@ -73,8 +73,10 @@ class ControlPlane {
   // Moves messages on and reads masks.
   void pump() { link_->pump(plans_); }
 
-  // Sends a last report with the flag `finished`, waits (polling) until all ranks are done, stops
-  // the coordinator. Collective for ranks that only watch; the others have finished together.
+  // Sends a last report with the flag `finished` and waits (polling) until no other rank needs this
+  // one: the leader of a node for its ranks, rank 0 for all, ranks that only watch for the common
+  // end of the exchange between nodes. Then stops the coordinator. Every rank calls it, after as
+  // many rounds as the others or, if it only watches, whenever it is done.
   void finish(RankSignal last);
 
   // Rank 0: a copy of the coordinator's state.
@@ -84,6 +86,8 @@ class ControlPlane {
  private:
   ControlPlane(JobFacts job, StartFacts start, Plan first);
   void start_loop(ControlPlaneSetup setup, ControlState state);
+  enum class Ending { together, each_when_done };
+  bool may_leave(Ending ending);
 
   JobFacts job_;
   StartFacts start_;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "coordinator/core/crc32.h"
+
 namespace cox::runtime {
 namespace {
 
@@ -10,6 +12,10 @@ using transport::Progress;
 template <class T>
 std::span<std::byte> bytes_of(std::vector<T>& values) {
   return std::as_writable_bytes(std::span<T>(values));
+}
+
+std::uint32_t checksum_of(const MaskParcel& parcel) {
+  return crc32(std::as_bytes(std::span(&parcel, 1)).subspan(sizeof parcel.checksum));
 }
 
 RankSignal empty_slot() {
@@ -39,6 +45,10 @@ Status LeaderExchange::open(std::span<const RankSignal> node_signals,
   std::fill(evidence_.begin(), evidence_.end(), BlockEvidence{});
   std::copy(evidence.begin(), evidence.end(), evidence_.begin());
   parcel_ = parcel;
+  parcel_.sequence = sequence_;
+  parcel_.checksum = checksum_of(parcel_);
+  failed_ = ok_status();
+  is_sound_ = false;
 
   auto gather = gathers_->start_gather(bytes_of(sent_), bytes_of(received_), kRoot);
   if (!gather.ok()) return gather.status();
@@ -63,10 +73,15 @@ Result<Progress> LeaderExchange::pump() {
     if (!requests_[i].active()) continue;
     auto& communicator = i < 2 ? *gathers_ : *masks_;
     auto progress = communicator.test(requests_[i]);
-    if (!progress.ok()) return progress.status();
-    if (*progress == Progress::pending) return Progress::pending;
+    if (progress.ok() && *progress == Progress::pending) return Progress::pending;
+    // The other operations are brought to their end: the next round needs their buffers.
+    if (!progress.ok() && failed_.ok()) failed_ = progress.status();
   }
   busy_ = false;
+  const bool is_this_round = parcel_.sequence == sequence_++;
+  if (!failed_.ok()) return failed_;
+  is_sound_ = is_this_round && parcel_.checksum == checksum_of(parcel_) &&
+              parcel_.size <= parcel_.frame.size();
   return Progress::done;
 }
 

@@ -1,6 +1,7 @@
 // LeaderExchange: one control round between the leaders of nodes. Signals go up by a gather, block
 // evidence by a reduction, one mask frame comes down by a broadcast; all three are started together
-// by every leader, so their order is the same everywhere, and polled by pump(). With one rank a
+// by every leader, so their order is the same everywhere, and polled by pump(). What was damaged on
+// the way is recognised by checksums, and what comes a second time by its number. With one rank a
 // node (COX_CONTROL=mpi) every rank is a leader and this is the whole control traffic.
 // Thread rule: the leader's training thread. No allocation after construction.
 #pragma once
@@ -22,10 +23,13 @@ namespace cox::runtime {
 
 // What a broadcast carries: at most one frame, and the word that ends the exchange.
 struct MaskParcel {
-  std::uint16_t size = 0;  // bytes of `frame` in use; 0 = nothing new
-  std::uint16_t last = 0;  // 1 = all ranks are done; nobody opens another round
+  std::uint32_t checksum = 0;     // of all that follows; set by open()
+  std::uint32_t sequence = 0;     // exchanges before this one; set by open()
+  std::uint16_t size = 0;         // bytes of `frame` in use; 0 = nothing new
+  std::uint16_t rounds_left = 0;  // 0 = no end is near; else all leave after that many, this one in
   std::array<std::byte, wire::kFrameBytes> frame{};
 };
+static_assert(sizeof(MaskParcel) == 12 + wire::kFrameBytes);
 
 class LeaderExchange {
  public:
@@ -43,10 +47,12 @@ class LeaderExchange {
               const MaskParcel& parcel);
 
   // Moves the round on. Returns done once all three operations are over here; then parcel() holds,
-  // and at the root gathered() and evidence().
+  // and at the root gathered() and evidence(). After an error, which comes when all three are over
+  // as well, nothing of this round holds, and the next one may be opened.
   Result<transport::Progress> pump();
 
-  const MaskParcel& parcel() const { return parcel_; }
+  // nullptr when what arrived is damaged, or is not the parcel of this round.
+  const MaskParcel* parcel() const { return is_sound_ ? &parcel_ : nullptr; }
   // Signals of node `index`; slots that were not filled have magic 0.
   std::span<const RankSignal> gathered(std::size_t node_index) const;
   std::span<const BlockEvidence> evidence() const { return evidence_; }
@@ -60,6 +66,9 @@ class LeaderExchange {
   std::vector<BlockEvidence> evidence_;
   MaskParcel parcel_;
   std::array<transport::Request, 3> requests_{};
+  Status failed_;               // the first failure of this round
+  std::uint32_t sequence_ = 0;  // of this round; rounds opened before it
+  bool is_sound_ = false;
   bool busy_ = false;
 };
 

@@ -21,9 +21,12 @@ class PlanBook {
   // Starts with `first` (number 0) held and active.
   PlanBook(const JobFacts& job, Plan first);
 
-  // Takes one frame of a mask. A damaged frame is counted and makes full_plan_wanted() true until a
-  // whole plan was held again; it never changes what is held or active.
+  // Takes one frame of a mask. A damaged frame is counted and makes full_plan_wanted() true until
+  // the newest plan came whole; it never changes what is held or active.
   void hold(std::span<const std::byte> frame);
+
+  // Something was damaged beyond recognition, or got lost: the same as a damaged frame.
+  void note_damage();
 
   // To be called once a round, with the ballot merged over all ranks, on every rank. Decides
   // whether another plan is active from `round` + 1 on.

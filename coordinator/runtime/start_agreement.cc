@@ -12,20 +12,20 @@ using transport::Communicator;
 
 constexpr std::chrono::seconds kStartUpTimeout{120};
 
-transport::WaitPolicy patience(const Communicator& communicator) {
-  return transport::with_timeout(
-      transport::wait_policy(communicator.ranks_on_node(), transport::usable_cores()),
-      kStartUpTimeout, "all ranks to start");
-}
-
 template <class T>
 Status broadcast(Communicator& communicator, std::span<T> values) {
   return transport::finish(communicator,
                            communicator.start_broadcast(std::as_writable_bytes(values), kRoot),
-                           patience(communicator));
+                           start_up_patience(communicator));
 }
 
 }  // namespace
+
+transport::WaitPolicy start_up_patience(const Communicator& communicator) {
+  return transport::with_timeout(
+      transport::wait_policy(communicator.ranks_on_node(), transport::usable_cores()),
+      kStartUpTimeout, "all ranks to start");
+}
 
 Result<NodeGroup> find_nodes(Communicator& world) {
   auto ranks = world.split_by_node();
@@ -38,7 +38,7 @@ Result<NodeGroup> find_nodes(Communicator& world) {
       world,
       world.start_all_gather(std::as_bytes(std::span<const std::int32_t>(&lowest, 1)),
                              std::as_writable_bytes(std::span<std::int32_t>(nodes))),
-      patience(world));
+      start_up_patience(world));
   if (!gathered.ok()) return gathered;
   NodeGroup group{std::move(*ranks), {}};
   for (const std::int32_t node : nodes) group.node_of_rank.push_back(NodeId(node));

@@ -11,8 +11,12 @@
 #include "coordinator/core/plan.h"
 #include "coordinator/core/status.h"
 #include "coordinator/transport/communicator.h"
+#include "coordinator/transport/wait.h"
 
 namespace cox::runtime {
+
+// How long, and how, ranks wait for each other at start-up.
+transport::WaitPolicy start_up_patience(const transport::Communicator& communicator);
 
 // What every rank learns from rank 0.
 struct StartFacts {

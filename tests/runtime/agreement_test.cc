@@ -1,0 +1,163 @@
+// All ranks switch plans in the same round, whatever happens to control messages: many rounds, with
+// ranks as threads, on every path that control traffic takes.
+#include <string>
+#include <utility>
+
+#include "coordinator/transport/loopback.h"
+#include "tests/runtime/crew.h"
+#include "tests/runtime/restless_policy.h"
+#include "tests/transport/ranks.h"
+
+#include <doctest/doctest.h>
+
+namespace cox::test {
+namespace {
+
+using transport::FaultKind;
+using transport::FaultRule;
+using transport::FaultScript;
+using transport::LoopbackOptions;
+using transport::LoopbackWorld;
+
+struct Voyage {
+  std::string name;
+  std::int32_t ranks;
+  std::uint64_t rounds;
+  ControlPath path;
+  std::int32_t ranks_per_node;  // 0 = one node
+  bool is_troubled;             // by the fault script
+  std::uint64_t rounds_a_switch;
+  const char* expected_path;
+};
+
+// The communicators of an exchange between leaders, as loopback names them: the world's third child
+// (after the crew's data and the nodes), in it the group of leaders, of that the duplicates.
+constexpr const char* kGathers = "world.2:0.0";
+constexpr const char* kMasks = "world.2:0.1";
+
+FaultScript trouble(std::uint64_t seed) {
+  std::vector<FaultRule> rules;
+  for (const char* communicator : {kGathers, kMasks}) {
+    for (const FaultKind kind :
+         {FaultKind::blank, FaultKind::repeat, FaultKind::garbage, FaultKind::truncate}) {
+      FaultRule rule;
+      rule.kind = kind;
+      rule.communicator = communicator;
+      rule.probability = 0.03;
+      rules.push_back(rule);
+    }
+    FaultRule delay;
+    delay.kind = FaultKind::delay;
+    delay.communicator = communicator;
+    delay.probability = 0.2;
+    delay.polls = 6;
+    rules.push_back(delay);
+  }
+  return FaultScript(seed, std::move(rules));
+}
+
+void expect_agreement(const std::vector<CrewTrace>& traces, std::uint64_t rounds) {
+  for (std::size_t r = 0; r < traces.size(); ++r) {
+    INFO("rank " << r);
+    CHECK(traces[r].trouble == "");
+    REQUIRE(traces[r].rounds.size() == rounds);
+    CHECK(traces[r].switches == traces[0].switches);
+    CHECK(traces[r].rounds == traces[0].rounds);
+  }
+}
+
+std::vector<CrewTrace> sail(const LoopbackWorld& world, std::int32_t ranks,
+                            const CrewOptions& options) {
+  std::vector<CrewTrace> traces(static_cast<std::size_t>(ranks));
+  transport::on_every_rank(world, ranks, [&](transport::Communicator& c) {
+    traces[static_cast<std::size_t>(c.rank().value())] = row(c, options);
+    return std::string();
+  });
+  return traces;
+}
+
+void sail_and_compare(const Voyage& voyage, std::uint64_t seed) {
+  CAPTURE(voyage.name);
+  LoopbackOptions loopback;
+  loopback.ranks_per_node = voyage.ranks_per_node;
+  if (voyage.is_troubled) loopback.faults = trouble(seed);
+  const LoopbackWorld world(voyage.ranks, loopback);
+  TallySink tally;
+  CrewOptions options;
+  options.rounds = voyage.rounds;
+  options.path = voyage.path;
+  options.policies = {std::make_shared<RestlessPolicy>(seed)};
+  options.sink = &tally;
+  const auto traces = sail(world, voyage.ranks, options);
+  expect_agreement(traces, voyage.rounds);
+  CHECK(traces[0].path == voyage.expected_path);
+  CHECK(traces[0].switches >= voyage.rounds / voyage.rounds_a_switch);
+  if (voyage.is_troubled) {
+    CHECK(tally.counters.damaged_reports > 0);
+    CHECK(tally.counters.full_plans_resent > 0);
+  }
+  const Status used_well = world.verify();
+  CHECK_MESSAGE(used_well.ok(), used_well.text());
+  MESSAGE(voyage.name << ", " << voyage.ranks << " ranks: " << voyage.rounds << " rounds, "
+                      << traces[0].switches << " switches, " << tally.counters.rounds
+                      << " control rounds, " << tally.counters.full_plans_resent
+                      << " plans sent again");
+}
+
+constexpr auto kAuto = ControlPath::automatic;
+constexpr auto kMpi = ControlPath::mpi;
+
+TEST_SUITE("runtime.agreement") {
+  TEST_CASE("all ranks have the same plan in every round, through mailboxes") {
+    for (const Voyage& voyage : {
+             Voyage{"mailboxes", 1, 5'000, kAuto, 0, false, 50, "mailbox"},
+             Voyage{"mailboxes", 2, 25'000, kAuto, 0, false, 100, "mailbox"},
+             Voyage{"mailboxes", 4, 15'000, kAuto, 0, false, 100, "mailbox"},
+             Voyage{"mailboxes", 8, 5'000, kAuto, 0, false, 100, "mailbox"},
+         }) {
+      sail_and_compare(voyage, 11);
+    }
+  }
+
+  TEST_CASE("all ranks have the same plan in every round, through messages alone") {
+    for (const Voyage& voyage : {
+             Voyage{"messages", 1, 1'000, kMpi, 0, false, 50, "mailbox"},
+             Voyage{"messages", 2, 10'000, kMpi, 0, false, 100, "mpi"},
+             Voyage{"messages", 8, 3'000, kMpi, 0, false, 100, "mpi"},
+             Voyage{"troubled messages", 2, 10'000, kMpi, 0, true, 200, "mpi"},
+             Voyage{"troubled messages", 4, 8'000, kMpi, 0, true, 200, "mpi"},
+             Voyage{"troubled messages", 8, 4'000, kMpi, 0, true, 200, "mpi"},
+         }) {
+      sail_and_compare(voyage, 23);
+    }
+  }
+
+  TEST_CASE("all ranks have the same plan in every round, on nodes of two") {
+    for (const Voyage& voyage : {
+             Voyage{"nodes", 4, 5'000, kAuto, 2, false, 100, "mailbox+mpi"},
+             Voyage{"troubled nodes", 4, 5'000, kAuto, 2, true, 200, "mailbox+mpi"},
+             Voyage{"troubled nodes", 8, 4'000, kAuto, 2, true, 200, "mailbox+mpi"},
+         }) {
+      sail_and_compare(voyage, 37);
+    }
+  }
+
+  TEST_CASE("plans of many frames arrive whole although frames are damaged") {
+    LoopbackOptions loopback;
+    loopback.faults = trouble(5);
+    const LoopbackWorld world(2, loopback);
+    CrewOptions options;
+    options.rounds = 4'000;
+    options.path = kMpi;
+    options.blocks = 700;
+    options.policies = {std::make_shared<RestlessPolicy>(5)};
+    const auto traces = sail(world, 2, options);
+    expect_agreement(traces, options.rounds);
+    CHECK(traces[0].switches >= 5);
+    MESSAGE(traces[0].switches << " switches");
+    CHECK(world.verify().ok());
+  }
+}
+
+}  // namespace
+}  // namespace cox::test

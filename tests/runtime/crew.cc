@@ -1,0 +1,243 @@
+#include "tests/runtime/crew.h"
+
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <thread>
+
+#include "coordinator/runtime/control_plane.h"
+#include "coordinator/transport/wait.h"
+
+namespace cox::test {
+namespace {
+
+using runtime::ControlPlane;
+using runtime::MayOpen;
+
+class Hash {
+ public:
+  void add(std::uint64_t value) {
+    for (int i = 0; i < 8; ++i) state_ = (state_ ^ (value >> (8 * i) & 0xFF)) * 0x100000001B3u;
+  }
+  std::uint64_t value() const { return state_; }
+
+ private:
+  std::uint64_t state_ = 0xCBF29CE484222325u;
+};
+
+std::uint64_t hash_of(const Plan& plan) {
+  Hash hash;
+  for (const Precision p : plan.precision) hash.add(static_cast<std::uint64_t>(p));
+  hash.add(plan.classes.size());
+  for (const auto& actions : plan.classes) {
+    for (const MemoryAction a : actions) hash.add(static_cast<std::uint64_t>(a));
+  }
+  hash.add(plan.rank_class.size());
+  for (const ClassId c : plan.rank_class) hash.add(c.value());
+  hash.add(plan.shares.size());
+  for (const std::uint32_t s : plan.shares) hash.add(s);
+  hash.add(plan.cadence_steps);
+  hash.add(plan.hold_until.value());
+  hash.add(plan.rollback.ticket);
+  hash.add(plan.rollback.before_round.value());
+  hash.add(plan.id.incarnation);
+  hash.add(plan.earliest_round.value());
+  return hash.value();
+}
+
+runtime::ControlPlaneSetup setup_for(std::int32_t ranks, const CrewOptions& options) {
+  runtime::ControlPlaneSetup setup;
+  setup.job = capable_job(ranks, options.blocks);
+  setup.config.control.path = options.path;
+  setup.config.control.late_seconds = options.late_seconds;
+  setup.policies = options.policies;
+  setup.now = [] { return UnixTime{}; };
+  setup.make_sink = [sink = options.sink](const JobFacts&, const runtime::StartFacts&) {
+    return sink;
+  };
+  setup.journal = options.journal;
+  return setup;
+}
+
+// A rank under way.
+class Rower {
+ public:
+  Rower(transport::Communicator& world, ControlPlane& plane, const CrewOptions& options)
+      : world_(world),
+        plane_(plane),
+        options_(options),
+        evidence_(plane.job().blocks.size()),
+        patience_(
+            transport::with_timeout(transport::wait_policy(world.size(), transport::usable_cores()),
+                                    std::chrono::seconds(60), "the other ranks' step")) {}
+
+  Status row_round(transport::Communicator& data, CrewTrace& trace);
+  RankSignal signal() const;
+  std::vector<BlockEvidence>& evidence() { return evidence_; }
+  void next_round() { round_ = round_.next(); }
+
+ private:
+  bool has_samples() const {
+    const bool ends_early = world_.rank().value() % 2 == 1;
+    return !ends_early || round_.value() < options_.rounds / 2;
+  }
+  void note_plan(CrewTrace& trace);
+  void let_control_catch_up();
+  StepBallot ballot() const;
+
+  transport::Communicator& world_;
+  ControlPlane& plane_;
+  const CrewOptions& options_;
+  RoundId round_{};
+  std::uint64_t held_by_all_ = 0;  // as the last merged ballot had it
+  InForce in_force_{};
+  std::vector<BlockEvidence> evidence_;
+  transport::WaitPolicy patience_;
+};
+
+RankSignal Rower::signal() const {
+  RankSignal signal;
+  signal.rank = world_.rank();
+  signal.incarnation = plane_.job().incarnation;
+  signal.round = round_;
+  signal.step = StepId(round_.value());
+  signal.plan_applied = plane_.plan().id.number;
+  signal.rounds = 1;
+  signal.wall_seconds = 0.1;
+  signal.loss = has_samples() ? 2.5 : std::numeric_limits<double>::quiet_NaN();
+  signal.weight = has_samples() ? 8 : 0;
+  signal.samples = has_samples() ? 8 : 0;
+  return signal;
+}
+
+StepBallot Rower::ballot() const {
+  StepBallot ballot;
+  ballot.weight = has_samples() ? 8 : 0;
+  ballot.plan_held_min = plane_.plan_held();
+  ballot.round_closed_min = plane_.round_closed() ? 1 : 0;
+  ballot.fingerprint_min = ballot.fingerprint_max = in_force_.effect ^ round_.value();
+  return ballot;
+}
+
+void Rower::note_plan(CrewTrace& trace) {
+  const Plan& plan = plane_.plan();
+  const bool is_first = trace.rounds.empty();
+  const bool changed = !is_first && plan.id.number != in_force_.number;
+  if (changed) {
+    ++trace.switches;
+    const Status valid = validate(plan, plane_.job());
+    if (!valid.ok()) trace.trouble = valid.text();
+    if (plan.id.number < in_force_.number) trace.trouble = "a plan number went back";
+    if (plan.id.number > held_by_all_) trace.trouble = "a plan that not all ranks held";
+    if (plan.earliest_round > round_) trace.trouble = "a plan before its earliest round";
+    if (plan.activated_round != round_) trace.trouble = "activated_round is another round";
+  }
+  in_force_ = {plan.id.number, hash_of(plan)};
+  trace.rounds.push_back(in_force_);
+}
+
+// Rounds without work would outrun the coordinator. Half of them do, and merge their reports; the
+// others take as long as a control round, so that there are many of those as well.
+void Rower::let_control_catch_up() {
+  if (round_.value() / 64 % 2 == 0) return;
+  for (int i = 0; i < 300 && !plane_.round_closed(); ++i) {
+    plane_.pump();
+    std::this_thread::yield();
+  }
+}
+
+Status Rower::row_round(transport::Communicator& data, CrewTrace& trace) {
+  plane_.begin_round();
+  note_plan(trace);
+  let_control_catch_up();
+  StepBallot merged = ballot();
+  auto request = data.start_all_reduce(std::as_writable_bytes(std::span(&merged, 1)),
+                                       transport::merging<StepBallot>());
+  if (!request.ok()) return request.status();
+  const Status reduced = transport::wait_with(data, *request, patience_, [this] { plane_.pump(); });
+  if (!reduced.ok()) return reduced;
+  if (merged.fingerprint_min != merged.fingerprint_max) {
+    return internal_error("ranks have different plans in round " + std::to_string(round_.value()));
+  }
+  if (merged.plan_held_min < held_by_all_) return internal_error("a held plan was forgotten");
+  held_by_all_ = merged.plan_held_min;
+  plane_.agree(round_, merged);
+  if (world_.rank().value() == options_.sleepy_rank && round_.value() % 16 == 0) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  }
+  plane_.report(signal(), evidence_, merged.round_closed_min == 1 ? MayOpen::yes : MayOpen::no);
+  next_round();
+  return trace.trouble.empty() ? ok_status() : internal_error(trace.trouble);
+}
+
+CrewTrace in_trouble(const Status& status) {
+  CrewTrace trace;
+  trace.trouble = status.text();
+  return trace;
+}
+
+}  // namespace
+
+JobFacts capable_job(std::int32_t ranks, std::size_t blocks) {
+  JobFacts job;
+  job.name = "crew";
+  job.world_size = ranks;
+  for (std::size_t b = 0; b < blocks; ++b) job.blocks.push_back("block." + std::to_string(b));
+  job.global_batch = 64;
+  job.capabilities = {0xF, 0xF, true, true, true};
+  return job;
+}
+
+CrewTrace row(transport::Communicator& world, const CrewOptions& options) {
+  auto data = world.duplicate();
+  if (!data.ok()) return in_trouble(data.status());
+  auto plane = ControlPlane::start(world, setup_for(world.size(), options));
+  if (!plane.ok()) return in_trouble(plane.status());
+  CrewTrace trace;
+  trace.path = (*plane)->path();
+  trace.rounds.reserve(options.rounds);
+  Rower rower(world, **plane, options);
+  for (std::uint64_t r = 0; r < options.rounds; ++r) {
+    const Status rowed = rower.row_round(**data, trace);
+    if (rowed.ok()) continue;
+    trace.trouble = rowed.text();
+    return trace;
+  }
+  (*plane)->finish(rower.signal());
+  if (!(*plane)->journal_status().ok()) trace.trouble = (*plane)->journal_status().text();
+  return trace;
+}
+
+CrewTrace watch(transport::Communicator& world, const CrewOptions& options) {
+  auto plane = ControlPlane::start(world, setup_for(world.size(), options));
+  if (!plane.ok()) return in_trouble(plane.status());
+  CrewTrace trace;
+  trace.path = (*plane)->path();
+  Rower rower(world, **plane, options);
+  const auto watched = [&rower] {
+    RankSignal signal = rower.signal();
+    signal.set(SignalFlag::watching);
+    signal.plan_applied = 0;
+    return signal;
+  };
+  for (std::uint64_t r = 0; r < options.rounds; ++r) {
+    (*plane)->begin_round();
+    (*plane)->report(watched(), rower.evidence(), MayOpen::yes);
+    (*plane)->pump();
+    rower.next_round();
+    std::this_thread::yield();
+  }
+  (*plane)->finish(watched());
+  return trace;
+}
+
+void TallySink::record(const StepRecord& record) {
+  counters = record.counters;
+  reports_of_rank.resize(static_cast<std::size_t>(record.job.world_size));
+  for (const RankSignal& report : record.signals.reports) {
+    ++reports_of_rank[static_cast<std::size_t>(report.rank.value())];
+  }
+}
+
+}  // namespace cox::test

@@ -1,0 +1,62 @@
+// One rank of a job without tensors: round after round it votes, agrees and reports through a
+// ControlPlane as a trainer does, and writes down which plan was in force. Runs over any transport;
+// ranks are compared afterwards. Reports what went wrong as text, so ranks may be threads.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "coordinator/core/config.h"
+#include "coordinator/core/job.h"
+#include "coordinator/core/policy.h"
+#include "coordinator/core/record.h"
+#include "coordinator/transport/communicator.h"
+
+namespace cox::test {
+
+// The plan that a rank had in force in one round.
+struct InForce {
+  std::uint64_t number = 0;
+  std::uint64_t effect = 0;  // a hash of all that the plan says
+  friend bool operator==(const InForce&, const InForce&) = default;
+};
+
+struct CrewTrace {
+  std::vector<InForce> rounds;
+  std::uint64_t switches = 0;
+  std::string path;     // of the control plane
+  std::string trouble;  // the first thing that was wrong; empty = all well
+};
+
+struct CrewOptions {
+  std::uint64_t rounds = 100;
+  ControlPath path = ControlPath::automatic;
+  double late_seconds = 5;
+  std::size_t blocks = 4;
+  PolicySet policies{};
+  StepSink* sink = nullptr;         // rank 0's, may be null
+  std::filesystem::path journal{};  // rank 0's, empty = none
+  std::int32_t sleepy_rank = -1;    // posts its report of every 16th round 30 ms late
+};
+
+// A job that can do everything.
+JobFacts capable_job(std::int32_t ranks, std::size_t blocks);
+
+// Every rank calls it. From half of the rounds on, odd ranks have no samples left.
+CrewTrace row(transport::Communicator& world, const CrewOptions& options);
+
+// Every rank calls it, with any number of steps of its own: a rank that only watches.
+CrewTrace watch(transport::Communicator& world, const CrewOptions& options);
+
+// Counts of the coordinator after its last round, and what it judged.
+class TallySink final : public StepSink {
+ public:
+  void record(const StepRecord& record) override;
+
+  ControlCounters counters;
+  std::vector<std::uint64_t> reports_of_rank;
+};
+
+}  // namespace cox::test

@@ -1,0 +1,23 @@
+// A policy that wants another plan in every second round: random shares (zeros among them),
+// precisions, memory actions, cadences, short holds and rollbacks. A pure function of seed and
+// round, so a journal of it replays.
+#pragma once
+
+#include <cstdint>
+
+#include "coordinator/core/policy.h"
+
+namespace cox::test {
+
+class RestlessPolicy final : public Policy {
+ public:
+  explicit RestlessPolicy(std::uint64_t seed) : seed_(seed) {}
+  PolicyKind kind() const override { return PolicyKind::custom; }
+  std::string_view name() const override { return "restless"; }
+  PolicyOutput propose(const PolicyInput& input, PolicyState state) const override;
+
+ private:
+  std::uint64_t seed_;
+};
+
+}  // namespace cox::test
