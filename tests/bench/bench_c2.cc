@@ -1,0 +1,65 @@
+// C2: what Coxswain costs the training thread. Under mpiexec, with settings as --cox flags:
+//
+//   bench_c2 watching|training|growth [--quick] --cox.control.path=mailbox ...
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+
+#include "coxswain/coxswain.h"
+#include "tests/bench/c2_calls.h"
+#include "tests/bench/c2_growth.h"
+
+namespace {
+
+using namespace cox;
+using bench::CallsTold;
+using bench::Workload;
+
+const char* path_of(const Session& session) {
+  switch (session.config().control.path) {
+    case ControlPath::mailbox:
+      return "mailbox";
+    case ControlPath::mpi:
+      return "mpi";
+    default:
+      return "automatic";
+  }
+}
+
+int run(int argc, char** argv) {
+  auto session = Session::start(argc, argv, {.program = "bench_c2"});
+  at::set_num_threads(1);
+  const auto& words = session.arguments();
+  const auto said = [&](const char* word) {
+    return std::find(words.begin(), words.end(), word) != words.end();
+  };
+  const auto effort = said("--quick") ? bench::Effort::quick : bench::Effort::full;
+  const CallsTold told{
+      said("watching") ? "500 us of work a step" : "training steps of a small GPT-2",
+      path_of(session), session.config().control.path == ControlPath::mpi ? 20.0 : 2.0};
+  if (said("growth")) {
+    bench::measure_growth(session, effort);
+  } else if (said("watching") || said("training")) {
+    const auto workload = said("watching") ? Workload::watching : Workload::training;
+    bench::measure_calls(session, workload, told, effort);
+  } else {
+    throw Error(invalid_argument("bench_c2: expected watching, training or growth, found neither"));
+  }
+  session.finish();
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const cox::Error& error) {
+    return cox::report(error);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,180 @@
+// C4: what a decision costs for 16,384 ranks and 256 blocks, and how large the masks are.
+#include <time.h>
+
+#include <chrono>
+#include <cstdio>
+#include <utility>
+#include <vector>
+
+#include "coordinator/policies/registry.h"
+#include "coordinator/sim/random.h"
+#include "coordinator/sim/sim_job.h"
+#include "coordinator/wire/mask.h"
+#include "tests/bench/line.h"
+
+namespace {
+
+using namespace cox;
+using bench::Line;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::int32_t kRanks = 16384;
+constexpr std::size_t kBlocks = 256;
+constexpr std::size_t kClasses = 4;
+
+// CPU time of this thread: the goal speaks of one core, and the machine may be busy.
+double cpu_milliseconds() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return 1e3 * static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_nsec);
+}
+
+double milliseconds_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+sim::Scenario scenario(bool has_stragglers) {
+  sim::Scenario scenario;
+  scenario.ranks = kRanks;
+  scenario.blocks = kBlocks;
+  if (!has_stragglers) return scenario;
+  for (std::int32_t i = 0; i < 16; ++i) {
+    scenario.slowdowns.push_back({RankId(i * 1000), std::nullopt, 0.2, 20});
+  }
+  return scenario;
+}
+
+// One after another through decide() with the default policies; the first rounds fill the
+// detector's and the history's memory and are not counted.
+void decide(const char* what, bool has_stragglers, int rounds) {
+  const PolicySet policies = default_policies();
+  const Config config;
+  sim::SimJob job(scenario(has_stragglers), config, policies);
+  ControlState state = initial_state(job.job());
+  std::vector<double> decide_ms;
+  std::vector<double> sort_ms;
+  std::vector<double> wall_ms;
+  const int warmup = 40;
+  for (int i = 0; i < warmup + rounds; ++i) {
+    const auto reports = job.reports();
+    const double began = cpu_milliseconds();
+    const StepSignals signals = collect(job.now(), job.job().incarnation, kRanks, reports,
+                                        std::vector<BlockEvidence>(kBlocks), job.clock());
+    const double sorted = cpu_milliseconds() - began;
+    const double start = cpu_milliseconds();
+    const auto wall = Clock::now();
+    Decided decided = decide(job.job(), config, policies, std::move(state), signals);
+    const double spent = cpu_milliseconds() - start;
+    const double passed = milliseconds_since(wall);
+    state = std::move(decided.state);
+    job.decide_on(signals);
+    if (i < warmup) continue;
+    decide_ms.push_back(spent);
+    sort_ms.push_back(sorted);
+    wall_ms.push_back(passed);
+  }
+  const auto told = [&](Line line) {
+    line.with("what", what).with("ranks", kRanks).with("blocks", kBlocks).with("rounds", rounds);
+    line.print();
+  };
+  told(Line("C4", bench::quantile(decide_ms, 0.5), "ms")
+           .limit(5)
+           .with("figure", "decide, CPU time, p50"));
+  told(Line("C4", bench::quantile(decide_ms, 0.99), "ms").with("figure", "decide, CPU time, p99"));
+  told(Line("C4", bench::quantile(wall_ms, 0.5), "ms").with("figure", "decide, wall time, p50"));
+  told(Line("C4", bench::quantile(sort_ms, 0.5), "ms")
+           .with("figure", "before it: check and sort the signals, CPU time, p50"));
+}
+
+JobFacts facts(std::int32_t ranks) {
+  JobFacts job;
+  job.incarnation = 1;
+  job.world_size = ranks;
+  for (std::size_t b = 0; b < kBlocks; ++b) job.blocks.push_back("block " + std::to_string(b));
+  job.capabilities.precisions = job.capabilities.actions = 0xF;
+  return job;
+}
+
+Plan varied_plan(const JobFacts& job, std::size_t classes, std::uint64_t seed) {
+  sim::Random random(seed);
+  const auto quarter = [&] { return static_cast<std::uint8_t>(random.below(4)); };
+  Plan plan = initial_plan(job);
+  plan.id = {job.incarnation, 1};
+  for (Precision& p : plan.precision) p = static_cast<Precision>(quarter());
+  plan.classes.assign(classes, std::vector<MemoryAction>(kBlocks));
+  for (auto& actions : plan.classes) {
+    for (MemoryAction& a : actions) a = static_cast<MemoryAction>(quarter());
+  }
+  return plan;
+}
+
+std::size_t bytes_of(const std::vector<wire::Frame>& frames) {
+  std::size_t bytes = 0;
+  for (const wire::Frame& frame : frames) bytes += frame.size;
+  return bytes;
+}
+
+// A full plan in which every block has a random precision and action.
+int mask_sizes() {
+  const JobFacts job = facts(8);
+  const auto frames = wire::encode_plan(varied_plan(job, 1, 7), nullptr);
+  if (!frames.ok() || frames->size() != 1) return 1;
+  const double body = static_cast<double>(frames->front().size - wire::kHeadHeaderBytes);
+  const auto line = [](double bytes, double limit, const char* figure) {
+    Line("C4", bytes, "bytes").limit(limit).with("figure", figure).with("blocks", kBlocks).print();
+  };
+  line(body, 128, "mask body, random precision and action in every block");
+  line(wire::kHeadHeaderBytes, 32, "mask header");
+  line(wire::encode_unchanged({1, 7}).size, 8, "a round without a new plan");
+  return 0;
+}
+
+// Every rank its own entry in the plan, four classes of actions shared by all of them.
+int shared_classes(const char* what, bool is_scattered) {
+  const JobFacts job = facts(kRanks);
+  Plan plan = varied_plan(job, kClasses, 11);
+  sim::Random random(3);
+  for (std::int32_t r = 0; r < kRanks; ++r) {
+    const auto drawn = static_cast<std::uint16_t>(random.below(kClasses));
+    const auto in_order =
+        static_cast<std::uint16_t>(static_cast<std::size_t>(r) * kClasses / kRanks);
+    plan.rank_class.push_back(ClassId(is_scattered ? drawn : in_order));
+  }
+  const auto start = Clock::now();
+  const auto frames = wire::encode_plan(plan, nullptr);
+  const double encode_ms = milliseconds_since(start);
+  if (!frames.ok()) return 1;
+  wire::PlanAssembler assembler(job, initial_plan(job));
+  const auto before = Clock::now();
+  for (const wire::Frame& frame : *frames) {
+    if (!assembler.feed(frame.used()).ok()) return 1;
+  }
+  const double decode_ms = milliseconds_since(before);
+  if (assembler.held().rank_class != plan.rank_class) return 1;
+  const double one_by_one = static_cast<double>(kRanks) * (kBlocks / 2);
+  const double bytes = static_cast<double>(bytes_of(*frames));
+  Line("C4", bytes / one_by_one, "ratio")
+      .limit(0.01)
+      .with("figure", "bytes of all ranks' plans against 128 bytes for each of them")
+      .with("what", what)
+      .with("bytes", bytes)
+      .with("ranks", kRanks)
+      .with("classes", kClasses)
+      .with("encode_ms", encode_ms)
+      .with("decode_ms", decode_ms)
+      .print();
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const bool is_quick = bench::effort_of(argc, argv) == bench::Effort::quick;
+  const int rounds = is_quick ? 30 : 300;
+  decide("a quiet job", false, rounds);
+  decide("16 ranks 20 % slower", true, rounds);
+  const int failed = mask_sizes() + shared_classes("runs of neighbouring ranks", false) +
+                     shared_classes("classes drawn at random", true);
+  if (failed > 0) std::fprintf(stderr, "C4: a plan did not survive its journey\n");
+  return failed;
+}

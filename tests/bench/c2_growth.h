@@ -1,0 +1,13 @@
+// Second half of C2: how much longer a training step takes with Coxswain than without.
+#pragma once
+
+#include "coxswain/session.h"
+#include "tests/bench/line.h"
+
+namespace cox::bench {
+
+// Collective; once a session. A cox::Trainer with everything that belongs to it (coordinator,
+// telemetry, run directory) and a plain loop take turns in this process. Rank 0 prints lines.
+void measure_growth(Session& session, Effort effort);
+
+}  // namespace cox::bench

@@ -1,0 +1,54 @@
+// What a benchmark prints: one JSON object a line, on stdout and nothing else there. scripts/bench
+// passes the lines on, report.py makes pages of them. A line without a limit is a figure beside the
+// goal: it explains, it is not judged. Any thread; plain values.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace cox::bench {
+
+enum class Better { lower, higher };
+
+class Line {
+ public:
+  Line(std::string_view goal, double value, std::string_view unit);
+
+  Line& limit(double value, Better better = Better::lower);
+  // What was measured, and under which settings; keys in the order of the calls.
+  Line& with(std::string_view key, std::string_view text);
+  Line& with(std::string_view key, double value);
+
+  std::string text() const;
+  // Writes text() and a line feed to stdout.
+  void print() const;
+
+ private:
+  void add(std::string_view key, const std::string& value);
+
+  std::string head_;
+  std::string limit_ = "null";
+  std::string unit_;
+  Better better_ = Better::lower;
+  std::string config_;
+};
+
+// Of the value at or below which `part` (0 .. 1) of the samples lie. Requires: not empty.
+double quantile(std::vector<double> samples, double part);
+
+// The median, and an interval that holds the true one with 95 % confidence: order statistics, no
+// assumption on the distribution. Requires: not empty.
+struct Median {
+  double value = 0;
+  double low = 0;
+  double high = 0;
+};
+Median median_of(std::vector<double> samples);
+
+enum class Effort { full, quick };
+// `--quick` among the arguments.
+Effort effort_of(int argc, const char* const* argv);
+
+}  // namespace cox::bench

@@ -1,0 +1,41 @@
+#include "tests/bench/small_gpt.h"
+
+#include <numeric>
+
+#include "tests/bench/averaging.h"
+
+namespace cox::bench {
+
+RandomBytes::RandomBytes(std::int64_t samples) {
+  torch::manual_seed(5);
+  tokens_ = torch::randint(256, {samples, kLength + 1}, at::kLong);
+}
+
+Batch RandomBytes::get(std::span<const std::int64_t> indices) const {
+  const auto rows = torch::tensor(at::ArrayRef<std::int64_t>(indices.data(), indices.size()));
+  const at::Tensor picked = tokens_.index_select(0, rows);
+  return {picked.narrow(1, 0, kLength).contiguous(), picked.narrow(1, 1, kLength).contiguous(),
+          static_cast<std::int64_t>(indices.size())};
+}
+
+Trained make_trained() {
+  torch::manual_seed(1);
+  gpt2::Gpt2 model(gpt2::Config{});
+  AdamW optimizer(model->parameters(), {.lr = 1e-4});
+  return {model, std::move(optimizer)};
+}
+
+void PlainLoop::step() {
+  std::vector<std::int64_t> indices(static_cast<std::size_t>(kSequences));
+  std::iota(indices.begin(), indices.end(), next_);
+  next_ = (next_ + kSequences) % (dataset_.size() - kSequences);
+  const Batch batch = dataset_.get(indices);
+  const at::Tensor loss = trained_.model->loss(batch.inputs, batch.targets);
+  loss.backward();
+  const double value = loss.item<double>();
+  if (averaging_ != nullptr) averaging_->average(value, static_cast<double>(kSequences));
+  trained_.optimizer.step();
+  trained_.optimizer.zero_grad();
+}
+
+}  // namespace cox::bench
