@@ -56,7 +56,6 @@ void ControlLink::pump_exchange(PlanBook& plans) {
   reports_->take_when_complete();
   if (stage_ == Stage::node_reports) {
     const bool is_late = Seconds(SteadyClock::now() - opened_) > late_;
-    if (is_late) reports_->take();
     if (reports_->complete() || is_late) start_exchange();
   }
   if (stage_ != Stage::exchanging) return;
@@ -71,6 +70,7 @@ void ControlLink::pump_exchange(PlanBook& plans) {
 }
 
 void ControlLink::start_exchange() {
+  reports_->take();  // also a last report that this leader repeats, which nobody is owed
   const Status opened =
       boards_.exchange->open(reports_->signals(), reports_->evidence(), next_parcel());
   reports_->sent();

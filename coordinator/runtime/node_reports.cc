@@ -34,13 +34,16 @@ void NodeReports::open() {
 }
 
 void NodeReports::take_when_complete() {
-  if (owed_ == 0) return;
-  if (board_.wait(owed_, std::chrono::nanoseconds(0)) == transport::BoardWake::complete) take();
+  if (owed_ > 0 && holds(owed_)) take();
+}
+
+bool NodeReports::holds(std::int32_t fresh) {
+  return board_.wait(fresh, std::chrono::nanoseconds(0)) == transport::BoardWake::complete;
 }
 
 void NodeReports::take() {
+  if (!holds(1)) return;
   const auto collected = board_.collect();
-  if (collected.signals.empty()) return;
   for (const RankSignal& signal : collected.signals) keep(signal);
   merge_into(evidence_, collected.evidence);
 }

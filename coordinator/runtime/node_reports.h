@@ -35,6 +35,7 @@ class NodeReports {
   void sent();
 
  private:
+  bool holds(std::int32_t fresh);
   void keep(const RankSignal& signal);
 
   transport::SignalBoard board_;
