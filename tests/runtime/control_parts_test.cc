@@ -1,0 +1,297 @@
+// The parts of the control plane that communicate with nobody.
+#include <optional>
+#include <string>
+
+#include "coordinator/runtime/control_loop.h"
+#include "coordinator/runtime/mask_relay.h"
+#include "coordinator/runtime/node_reports.h"
+#include "coordinator/runtime/plan_book.h"
+#include "coordinator/runtime/topology.h"
+#include "coordinator/transport/shared_segment.h"
+
+#include <doctest/doctest.h>
+
+namespace cox::runtime {
+namespace {
+
+JobFacts small_job() {
+  JobFacts job;
+  job.incarnation = 1;
+  job.world_size = 2;
+  for (int b = 0; b < 64; ++b) job.blocks.push_back("block." + std::to_string(b));
+  job.capabilities = {0xF, 0xF, true, true, true};
+  return job;
+}
+
+Plan numbered(std::uint64_t number, std::uint64_t earliest) {
+  Plan plan = initial_plan(small_job());
+  plan.id = {1, number};
+  plan.earliest_round = RoundId(earliest);
+  plan.cadence_steps = static_cast<std::uint32_t>(number + 1);
+  return plan;
+}
+
+std::vector<wire::Frame> frames_of(const Plan& plan, const Plan* base = nullptr) {
+  auto frames = wire::encode_plan(plan, base);
+  REQUIRE_MESSAGE(frames.ok(), frames.status().text());
+  return *frames;
+}
+
+void hold(PlanBook& book, const Plan& plan, const Plan* base = nullptr) {
+  for (const wire::Frame& frame : frames_of(plan, base)) book.hold(frame.used());
+}
+
+StepBallot held_by_all(std::uint64_t number) {
+  StepBallot ballot;
+  ballot.plan_held_min = number;
+  return ballot;
+}
+
+TEST_SUITE("runtime.topology") {
+  std::vector<NodeId> nodes_of(std::initializer_list<std::int32_t> values) {
+    std::vector<NodeId> nodes;
+    for (const std::int32_t v : values) nodes.emplace_back(v);
+    return nodes;
+  }
+
+  TEST_CASE("nodes come in the order of their lowest ranks, however they are numbered") {
+    const Topology topology = make_topology(RankId(3), nodes_of({7, 2, 7, 2, 5}));
+    REQUIRE(topology.nodes.size() == 3);
+    CHECK(topology.nodes[0] == std::vector{RankId(0), RankId(2)});
+    CHECK(topology.nodes[1] == std::vector{RankId(1), RankId(3)});
+    CHECK(topology.nodes[2] == std::vector{RankId(4)});
+    CHECK(topology.node_index() == 1);
+    CHECK(topology.slot() == 1);
+    CHECK_FALSE(topology.is_leader());
+    CHECK(topology.largest_node() == 2);
+    CHECK(topology.world_size() == 5);
+  }
+
+  TEST_CASE("each node has one leader, its lowest rank") {
+    const auto nodes = nodes_of({1, 0, 1, 0, 0, 9});
+    std::vector<std::int32_t> leaders;
+    for (std::int32_t r = 0; r < 6; ++r) {
+      const Topology topology = make_topology(RankId(r), nodes);
+      if (topology.is_leader()) leaders.push_back(r);
+      CHECK(topology.my_node()[static_cast<std::size_t>(topology.slot())] == RankId(r));
+    }
+    CHECK(leaders == std::vector<std::int32_t>{0, 1, 5});
+  }
+}
+
+TEST_SUITE("runtime.plan_book") {
+  TEST_CASE("a plan is active after the round in which all hold it, not before its earliest one") {
+    struct Row {
+      std::uint64_t earliest;
+      std::uint64_t held_min;
+      std::uint64_t round;
+      bool becomes_active;
+    };
+    for (const Row& row : {
+             Row{5, 1, 3, false},                      // round 4 is before 5
+             Row{5, 1, 4, true},                       // 5 is the next round
+             Row{5, 1, 9, true}, Row{5, 0, 9, false},  // somebody does not hold it
+             Row{0, 1, 0, true},
+             Row{0, 2, 0, true},  // cannot happen, and would mean that all hold more
+         }) {
+      CAPTURE(row.earliest);
+      CAPTURE(row.round);
+      PlanBook book(small_job(), initial_plan(small_job()));
+      hold(book, numbered(1, row.earliest));
+      CHECK(book.held_number() == 1);
+      book.agree(RoundId(row.round), held_by_all(row.held_min));
+      CHECK(book.active().id.number == 0);  // the round goes on as it began
+      book.begin_round();
+      CHECK(book.active().id.number == (row.becomes_active ? 1u : 0u));
+      if (row.becomes_active) CHECK(book.active().activated_round == RoundId(row.round + 1));
+    }
+  }
+
+  TEST_CASE("an agreed plan stays active, and older ones change nothing") {
+    PlanBook book(small_job(), initial_plan(small_job()));
+    hold(book, numbered(2, 0));
+    book.agree(RoundId(1), held_by_all(2));
+    book.begin_round();
+    hold(book, numbered(1, 0));
+    book.agree(RoundId(2), held_by_all(2));
+    book.begin_round();
+    CHECK(book.active().id.number == 2);
+    CHECK(book.active().activated_round == RoundId(2));
+  }
+
+  TEST_CASE("a damaged frame asks for the full plan until one came whole") {
+    PlanBook book(small_job(), initial_plan(small_job()));
+    auto frames = frames_of(numbered(1, 0));
+    frames[0].bytes[9] ^= std::byte{1};
+    book.hold(frames[0].used());
+    CHECK(book.full_plan_wanted());
+    CHECK(book.frame_errors() == 1);
+    CHECK(book.held_number() == 0);
+    hold(book, numbered(1, 0));
+    CHECK_FALSE(book.full_plan_wanted());
+    CHECK(book.held_number() == 1);
+  }
+
+  TEST_CASE("the plan that is held already answers a rank that asked") {
+    PlanBook book(small_job(), initial_plan(small_job()));
+    hold(book, numbered(3, 0));
+    book.note_damage();
+    CHECK(book.full_plan_wanted());
+    hold(book, numbered(2, 0));  // old news is no answer
+    CHECK(book.full_plan_wanted());
+    hold(book, numbered(3, 0));
+    CHECK_FALSE(book.full_plan_wanted());
+    CHECK(book.frame_errors() == 1);
+  }
+
+  TEST_CASE("changes against a plan that was missed ask for the full plan") {
+    PlanBook book(small_job(), initial_plan(small_job()));
+    const Plan base = numbered(1, 0);
+    hold(book, numbered(2, 0), &base);
+    CHECK(book.held_number() == 0);
+    CHECK(book.full_plan_wanted());
+    hold(book, numbered(2, 0));
+    CHECK(book.held_number() == 2);
+    CHECK_FALSE(book.full_plan_wanted());
+  }
+}
+
+RankSignal sealed(std::int32_t rank, std::uint64_t round, std::optional<SignalFlag> flag = {}) {
+  RankSignal signal;
+  signal.rank = RankId(rank);
+  signal.round = RoundId(round);
+  signal.samples = 1;
+  if (flag) signal.set(*flag);
+  seal(signal);
+  return signal;
+}
+
+TEST_SUITE("runtime.round_to_judge") {
+  TEST_CASE("the newest round of ranks that share a reduction decides, never an old one") {
+    std::vector<RankSignal> reports = {sealed(0, 8), sealed(1, 9), sealed(2, 7)};
+    CHECK(round_to_judge(reports, RoundId(3)) == RoundId(9));
+    CHECK(round_to_judge(reports, RoundId(12)) == RoundId(12));
+    CHECK(round_to_judge({}, RoundId(4)) == RoundId(4));
+  }
+
+  TEST_CASE("ranks that watch and damaged reports have no say") {
+    std::vector<RankSignal> reports = {sealed(0, 8), sealed(1, 900, SignalFlag::watching),
+                                       sealed(2, 7)};
+    reports.push_back(sealed(3, 70));
+    reports.back().round = RoundId(71);
+    CHECK(round_to_judge(reports, RoundId(0)) == RoundId(8));
+  }
+}
+
+// A board of a node with ranks 4 and 6.
+struct NodeBench {
+  static constexpr transport::BoardShape kShape{2, 1};
+  transport::SharedSegment memory =
+      transport::heap_segment(transport::SignalBoard::bytes_needed(kShape));
+  transport::SignalBoard board = *transport::SignalBoard::format(memory.bytes(), kShape);
+  NodeReports reports{board, {RankId(4), RankId(6)}};
+
+  void post(std::int32_t slot, const RankSignal& signal) {
+    const std::vector<BlockEvidence> evidence = {{.overflow = 1, .sampled = 2}};
+    REQUIRE(board.post(slot, signal, evidence));
+  }
+};
+
+TEST_SUITE("runtime.node_reports") {
+  TEST_CASE("reports lie in the order of the node's ranks, with their evidence merged") {
+    NodeBench node;
+    node.reports.open();
+    node.post(1, sealed(6, 1));
+    node.reports.take_when_complete();
+    CHECK_FALSE(node.reports.complete());
+    node.post(0, sealed(4, 1));
+    node.reports.take_when_complete();
+    CHECK(node.reports.complete());
+    CHECK(node.reports.signals()[0].rank == RankId(4));
+    CHECK(node.reports.signals()[1].rank == RankId(6));
+    CHECK(node.reports.evidence()[0].sampled == 4);
+    node.reports.sent();
+    CHECK(node.reports.signals()[0].magic == 0);
+    CHECK(node.reports.evidence()[0].sampled == 0);
+  }
+
+  TEST_CASE("a report that comes after its exchange is taken and folded into the next one") {
+    NodeBench node;
+    node.reports.open();
+    node.post(0, sealed(4, 1));
+    node.reports.take();
+    node.reports.sent();
+    node.post(1, sealed(6, 1));
+    node.reports.take_when_complete();
+    CHECK(node.board.consumed(1));  // so that its rank can vote for another round
+    node.reports.open();
+    node.post(0, sealed(4, 2));
+    node.post(1, sealed(6, 2));
+    node.reports.take_when_complete();
+    CHECK(node.reports.signals()[1].round == RoundId(2));
+    CHECK(node.reports.signals()[1].samples == 2);
+    CHECK(check(node.reports.signals()[1]).ok());
+  }
+
+  TEST_CASE("a rank that has finished is not waited for, and its last report goes along") {
+    NodeBench node;
+    node.reports.open();
+    node.post(0, sealed(4, 1));
+    node.post(1, sealed(6, 1, SignalFlag::finished));
+    node.reports.take_when_complete();
+    node.reports.sent();
+    CHECK_FALSE(node.reports.all_finished());
+    node.reports.open();
+    node.post(0, sealed(4, 2, SignalFlag::finished));
+    node.reports.take_when_complete();
+    CHECK(node.reports.complete());
+    CHECK(node.reports.signals()[1].has(SignalFlag::finished));
+    CHECK(node.reports.all_finished());
+  }
+}
+
+struct RelayBench {
+  transport::SharedSegment memory =
+      transport::heap_segment(transport::MaskBoard::bytes_needed(1 << 16));
+  transport::MaskBoard board = *transport::MaskBoard::format(memory.bytes(), 1 << 16);
+  MaskRelay relay{board};
+  transport::MaskReader reader{board};
+
+  std::size_t frames_seen() { return reader.poll() ? reader.frames().size() : 0; }
+};
+
+TEST_SUITE("runtime.mask_relay") {
+  TEST_CASE("the frames of one plan stay together until another one comes") {
+    Plan plan = initial_plan(small_job());
+    plan.id = {1, 1};
+    plan.precision.assign(700, Precision::bf16);
+    plan.classes.assign(1, std::vector<MemoryAction>(700, MemoryAction::recompute));
+    const auto frames = frames_of(plan);
+    REQUIRE(frames.size() >= 3);
+    RelayBench bench;
+    for (std::size_t i = 0; i < frames.size(); ++i) {
+      CHECK(bench.relay.pass(frames[i].used()).ok());
+      CHECK(bench.frames_seen() == i + 1);
+    }
+    CHECK(bench.relay.pass(frames[1].used()).ok());  // twice is no other frame
+    CHECK(bench.frames_seen() == frames.size());
+    CHECK(bench.relay.pass(frames_of(numbered(2, 0))[0].used()).ok());
+    CHECK(bench.frames_seen() == 1);
+    CHECK(bench.relay.pass(frames[0].used()).ok());  // old news
+    CHECK(bench.frames_seen() == 0);
+  }
+
+  TEST_CASE("damaged frames do not spread, and however many come they take no room") {
+    RelayBench bench;
+    auto frames = frames_of(numbered(1, 0));
+    CHECK(bench.relay.pass(frames[0].used()).ok());
+    CHECK(bench.frames_seen() == 1);
+    frames[0].bytes[12] ^= std::byte{4};
+    for (int i = 0; i < 1000; ++i) CHECK_FALSE(bench.relay.pass(frames[0].used()).ok());
+    CHECK_FALSE(bench.relay.pass({}).ok());
+    CHECK(bench.frames_seen() == 0);
+  }
+}
+
+}  // namespace
+}  // namespace cox::runtime
