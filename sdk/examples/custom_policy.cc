@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <exception>
 #include <thread>
 
 #include "coxswain/coxswain.h"
@@ -47,7 +48,10 @@ int main(int argc, char** argv) try {
     step.update();
   }
   session.finish();
-  if (session.rank() == 0) std::printf("%s\n", cox::text(session.plan()).c_str());
-} catch (const cox::Error& error) {
+  if (session.rank() == 0) {
+    const cox::SessionReport report = session.report();
+    std::printf("%lu plans; %s\n", report.plans, report.last_reason.c_str());
+  }
+} catch (const std::exception& error) {
   return cox::report(error);
 }

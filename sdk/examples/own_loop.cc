@@ -3,6 +3,7 @@
 #include <torch/torch.h>
 
 #include <cstdio>
+#include <exception>
 
 #include "coxswain/coxswain.h"
 
@@ -55,7 +56,7 @@ int main(int argc, char** argv) try {
   }
   session.finish();
   if (session.rank() == 0) std::printf("loss %.4f over all ranks\n", loss_of_all);
-} catch (const cox::Error& error) {
+} catch (const std::exception& error) {
   return cox::report(error);
 }
 // [/loop]

@@ -2,6 +2,7 @@
 #include <torch/torch.h>
 
 #include <cstdio>
+#include <exception>
 
 #include "coxswain/coxswain.h"
 
@@ -42,7 +43,7 @@ int main(int argc, char** argv) try {
   }
   if (session.rank() == 0) std::printf("loss %.4f\n", trainer.progress().loss);
   session.finish();
-} catch (const cox::Error& error) {
+} catch (const std::exception& error) {
   return cox::report(error);
 }
 // [/trainer]

@@ -2,6 +2,7 @@
 #include <torch/torch.h>
 
 #include <cstdio>
+#include <exception>
 
 #include "coxswain/session.h"
 
@@ -10,6 +11,7 @@ int main(int argc, char** argv) try {
   auto session = cox::Session::start(argc, argv, {.program = "watch_only"});
   torch::nn::Linear model(8, 1);
   torch::optim::SGD optimizer(model->parameters(), 0.05);
+  double last_loss = 0;
   for (int i = 0; i < 50; ++i) {
     auto step = session.step();  // opens the step; its end of scope reports it
     torch::Tensor x, loss;
@@ -28,13 +30,14 @@ int main(int argc, char** argv) try {
     }
     auto update = step.phase(cox::Phase::optimizer);
     optimizer.step();
+    last_loss = loss.item<double>();
     step.samples(16);
-    step.loss(loss.item<double>(), 16);
+    step.loss(last_loss, 16);                                 // this rank's mean over 16 samples
     step.log("weight", model->weight.mean().item<double>());  // a scalar for the run directory
   }
   session.finish();  // waits until all ranks are done
-  if (session.rank() == 0) std::printf("%lu rounds seen\n", session.report().rounds);
-} catch (const cox::Error& error) {
+  std::printf("rank %d: loss %.4f\n", session.rank(), last_loss);
+} catch (const std::exception& error) {
   return cox::report(error);
 }
 // [/loop]

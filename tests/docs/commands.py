@@ -21,6 +21,8 @@ class Tree:
     def __init__(self, root):
         self.root = root
         self.settings = set(re.findall(r"^\| `([\w.]+)` \|", self._read("docs/configuration.md"), re.M))
+        own_policy = re.findall(r'name\(\).*return "(\w+)"', self._read("sdk/examples/speed_shares.h"))
+        self.settings |= {name + ".mode" for name in own_policy}
         self.subcommands = set(
             re.findall(r'^\s*\{"(\w+)", ', self._read("coordinator/tools/cox_main.cc"), re.M)
         )
@@ -59,7 +61,7 @@ def findings(tree, text):
 
 def setting_findings(tree, line):
     for key in SETTING.findall(line):
-        if key != "config" and key not in tree.settings and not key.endswith("speed_shares.mode"):
+        if key != "config" and key not in tree.settings:
             yield f"the setting --cox.{key} does not exist"
     names = {"COX_" + key.upper().replace(".", "_") for key in tree.settings} | SHORT
     for variable in VARIABLE.findall(line):

@@ -71,6 +71,8 @@ void FlatBuckets::divide(double total) {
 
 void FlatBuckets::hand_back() {
   const torch::NoGradGuard no_grad;
+  // Autograd must not see views here: zero_grad() of torch::optim refuses to detach them.
+  const at::AutoDispatchBelowADInplaceOrView untracked;
   const at::Tensor present = presence().to(at::kCPU, at::kDouble);
   const auto* counts = present.const_data_ptr<double>();
   for (Bucket& bucket : buckets_) {
