@@ -1,0 +1,142 @@
+#include "sdk/src/session/step_recorder.h"
+
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <string>
+
+#include <doctest/doctest.h>
+
+using namespace cox;
+using namespace cox::detail;
+
+namespace {
+
+Clock::time_point at(double seconds) {
+  return Clock::time_point(std::chrono::duration_cast<Clock::duration>(Seconds(seconds)));
+}
+
+double booked(const StepReport& report, Phase phase) {
+  return report.phase_seconds[static_cast<std::size_t>(phase)];
+}
+
+double sum(const StepReport& report) {
+  return std::accumulate(report.phase_seconds.begin(), report.phase_seconds.end(), 0.0);
+}
+
+bool has(const StepReport& report, SignalFlag flag) {
+  return (report.flags & static_cast<std::uint16_t>(flag)) != 0;
+}
+
+}  // namespace
+
+TEST_SUITE("step recorder") {
+  TEST_CASE("time in no phase is `other`, and an inner phase takes its time from the outer one") {
+    StepRecorder recorder;
+    recorder.begin(StepId(7), at(10));
+    recorder.enter(Phase::forward, at(11));
+    recorder.enter(Phase::communication, at(13));
+    recorder.leave(at(16));
+    recorder.leave(at(20));
+    const StepReport& report = recorder.end(at(21));
+    CHECK(report.step == StepId(7));
+    CHECK(report.wall_seconds == doctest::Approx(11));
+    CHECK(booked(report, Phase::forward) == doctest::Approx(6));
+    CHECK(booked(report, Phase::communication) == doctest::Approx(3));
+    CHECK(booked(report, Phase::other) == doctest::Approx(2));
+    CHECK_FALSE(recorder.is_open());
+  }
+
+  TEST_CASE("phases sum to the wall time, whatever is nested in what") {
+    for (std::uint32_t seed = 0; seed < 50; ++seed) {
+      CAPTURE(seed);
+      std::mt19937 random(seed);
+      StepRecorder recorder;
+      double now = 5;
+      recorder.begin(StepId(1), at(now));
+      std::size_t depth = 0;
+      for (int i = 0; i < 200; ++i) {
+        now += 0.001 * static_cast<double>(random() % 100);
+        if (depth > 0 && random() % 2 == 0) {
+          recorder.leave(at(now));
+          --depth;
+        } else {  // deeper than kMaxDepth at times
+          recorder.enter(static_cast<Phase>(random() % kPhases), at(now));
+          ++depth;
+        }
+      }
+      const StepReport& report = recorder.end(at(now + 1));
+      CHECK(sum(report) == doctest::Approx(report.wall_seconds).epsilon(1e-9));
+    }
+  }
+
+  TEST_CASE("a phase that is left too often does no harm") {
+    StepRecorder recorder;
+    recorder.begin(StepId(0), at(0));
+    recorder.leave(at(1));
+    recorder.leave(at(2));
+    recorder.enter(Phase::data, at(3));
+    recorder.leave(at(5));
+    CHECK(booked(recorder.end(at(5)), Phase::data) == doctest::Approx(2));
+  }
+
+  TEST_CASE("a new step starts from nothing") {
+    StepRecorder recorder;
+    recorder.begin(StepId(0), at(0));
+    recorder.enter(Phase::data, at(0));
+    recorder.loss(3, 2);
+    recorder.samples(4);
+    recorder.flag(SignalFlag::step_skipped);
+    recorder.log("x", 1);
+    recorder.end(at(1));
+    recorder.begin(StepId(1), at(1));
+    const StepReport& report = recorder.end(at(2));
+    CHECK(std::isnan(report.loss));
+    CHECK(report.weight == 0);
+    CHECK(report.samples == 0);
+    CHECK(report.flags == 0);
+    CHECK(report.scalar_count == 0);
+    CHECK(booked(report, Phase::data) == 0);
+    CHECK(booked(report, Phase::other) == doctest::Approx(1));
+  }
+
+  TEST_CASE("the loss of several micro-batches is their weighted mean") {
+    StepRecorder recorder;
+    recorder.begin(StepId(0), at(0));
+    recorder.loss(1, 3);
+    recorder.loss(5, 1);
+    CHECK(recorder.report().loss == doctest::Approx(2));
+    CHECK(recorder.report().weight == 4);
+    CHECK_FALSE(has(recorder.report(), SignalFlag::nonfinite_loss));
+  }
+
+  TEST_CASE("a loss that is not finite is flagged, also when later ones are") {
+    for (const double bad :
+         {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+      StepRecorder recorder;
+      recorder.begin(StepId(0), at(0));
+      recorder.loss(bad, 1);
+      recorder.loss(1, 1);
+      CHECK(has(recorder.report(), SignalFlag::nonfinite_loss));
+      CHECK_FALSE(std::isfinite(recorder.report().loss));
+    }
+  }
+
+  TEST_CASE("a scalar logged twice keeps its last value, long names are cut, a ninth is dropped") {
+    StepRecorder recorder;
+    recorder.begin(StepId(0), at(0));
+    recorder.log("lr", 1);
+    recorder.log("lr", 2);
+    const std::string name(40, 'n');
+    recorder.log(name, 3);
+    recorder.log(name, 4);
+    CHECK(recorder.report().scalar_count == 2);
+    CHECK(recorder.report().scalars[0].value == 2);
+    CHECK(std::string(recorder.report().scalars[1].name.data()) == name.substr(0, 23));
+    CHECK(recorder.report().scalars[1].value == 4);
+    for (int i = 0; i < 20; ++i) recorder.log("s" + std::to_string(i), i);
+    CHECK(recorder.report().scalar_count == kUserScalars);
+    CHECK(std::string(recorder.report().scalars[kUserScalars - 1].name.data()) == "s5");
+  }
+}

@@ -1,0 +1,195 @@
+#include <torch/torch.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <limits>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "coxswain/adamw.h"
+#include "coxswain/trainer.h"
+#include "rollback_policy.h"
+#include "sdk/src/parallel/start_equal.h"
+#include "sdk/src/session/session_state.h"
+#include "small_training.h"
+#include "tests/sdk/session/solo.h"
+
+#include <doctest/doctest.h>
+
+using namespace cox;
+
+namespace {
+
+std::vector<std::uint64_t> gathered(Session& session, std::uint64_t mine) {
+  const auto all = detail::gather_numbers(session.state().data(), mine);
+  REQUIRE(all.ok());
+  return *all;
+}
+
+std::uint64_t print_of(const torch::nn::Module& model) {
+  std::string bytes;
+  for (const auto& p : model.parameters()) {
+    bytes.append(static_cast<const char*>(p.const_data_ptr()), p.nbytes());
+  }
+  return std::hash<std::string>()(bytes);
+}
+
+bool equal_everywhere(Session& session, std::uint64_t mine) {
+  return detail::ranks_that_differ(gathered(session, mine)).empty();
+}
+
+// A folder that all ranks know, named after rank 0's process.
+class SharedFolder {
+ public:
+  explicit SharedFolder(Session& session) : is_owner_(session.rank() == 0) {
+    const auto owner = gathered(session, static_cast<std::uint64_t>(::getpid()))[0];
+    path_ = std::filesystem::temp_directory_path() / ("cox-test-mpi-" + std::to_string(owner));
+  }
+  ~SharedFolder() {
+    std::error_code ignored;
+    if (is_owner_) std::filesystem::remove_all(path_, ignored);
+  }
+  SharedFolder(const SharedFolder&) = delete;
+  SharedFolder& operator=(const SharedFolder&) = delete;
+  std::string text() const { return path_.string(); }
+
+ private:
+  bool is_owner_;
+  std::filesystem::path path_;
+};
+
+struct Result {
+  std::vector<double> losses;
+  TrainingProgress progress;
+  std::uint64_t print = 0;
+};
+
+Result run(const std::vector<std::string>& flags, std::uint64_t steps, SmallData& data,
+           const Distortion& distort = {}, SessionOptions options = {}) {
+  auto session = solo_session(flags, std::move(options));
+  SmallModel model(5 + static_cast<std::uint64_t>(session.rank()));  // rank 0's counts
+  AdamW optimizer(model->parameters(), {.lr = 0.01});
+  Trainer trainer(session, *model, optimizer, {.global_batch = 8, .steps = steps});
+  Result result;
+  result.losses = train(trainer, model, data, distort);
+  result.progress = trainer.progress();
+  result.print = print_of(*model);
+  CHECK(equal_everywhere(session, result.print));
+  return result;
+}
+
+bool same_bits(const std::vector<double>& a, const std::vector<double>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(double)) == 0;
+}
+
+// How often each sample was used on all ranks together.
+void check_each_used(const SmallData& data, std::uint64_t times) {
+  auto session = solo_session();
+  for (std::int64_t sample = 0; sample < data.size(); ++sample) {
+    CAPTURE(sample);
+    std::uint64_t here = 0;
+    for (const auto& step : data.asked) {
+      here += static_cast<std::uint64_t>(std::count(step.begin(), step.end(), sample));
+    }
+    std::uint64_t all = 0;
+    for (const std::uint64_t count : gathered(session, here)) all += count;
+    CHECK(all == times);
+  }
+}
+
+int world() {
+  return solo_session().world_size();
+}
+
+}  // namespace
+
+TEST_SUITE("trainer over MPI") {
+  TEST_CASE("each sample is used once an epoch, and all ranks end with the same weights") {
+    SmallData data;
+    const Result result = run({}, 6, data);  // batches of 8, 8 and 4: two epochs
+    CHECK(result.progress.consumed == 40);
+    check_each_used(data, 2);
+  }
+
+  TEST_CASE("forced shares, also of nothing, drop and repeat no sample") {
+    SmallData data;
+    const Result result =
+        run({world() == 2 ? "--cox.force.shares=0,3" : "--cox.force.shares=0,5,1,2"}, 6, data);
+    CHECK(result.progress.step == 6);
+    check_each_used(data, 2);
+  }
+
+  TEST_CASE("two runs give the same bits") {
+    SmallData first;
+    SmallData second;
+    const Result a = run({}, 6, first);
+    const Result b = run({}, 6, second);
+    CHECK(same_bits(a.losses, b.losses));
+    CHECK(a.print == b.print);
+  }
+
+  TEST_CASE("mailboxes and pure MPI train to the same bits") {
+    SmallData first;
+    SmallData second;
+    const Result a = run({"--cox.control.path=mailbox"}, 6, first);
+    const Result b = run({"--cox.control.path=mpi"}, 6, second);
+    CHECK(same_bits(a.losses, b.losses));
+    CHECK(a.print == b.print);
+  }
+
+  TEST_CASE("a NaN on one rank makes all skip the step") {
+    SmallData data;
+    const int last = world() - 1;
+    int rank = 0;
+    {
+      auto session = solo_session();
+      rank = session.rank();
+    }
+    const Result result = run({}, 6, data, [&](std::uint64_t step, at::Tensor loss) {
+      const bool is_bad = step == 2 && rank == last;
+      return is_bad ? loss * std::numeric_limits<double>::quiet_NaN() : loss;
+    });
+    CHECK(result.progress.skipped == 1);
+    for (std::size_t i = 0; i < 6; ++i) CHECK(std::isnan(result.losses[i]) == (i == 2));
+  }
+
+  TEST_CASE("a rollback happens on all ranks in the same step and restores every bit") {
+    SmallData data;
+    const Result whole = run({}, 200, data);
+    std::vector<std::uint64_t> numbers;
+    SessionOptions options;
+    options.policies = {std::make_shared<RollBackOnce>(20)};
+    SmallData again;
+    const Result rolled = run(
+        {"--cox.checkpoint.snapshot_rounds=5"}, 200, again,
+        [&](std::uint64_t step, at::Tensor loss) {
+          numbers.push_back(step);
+          if (numbers.size() < 150) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+          return loss;
+        },
+        options);
+    REQUIRE(rolled.progress.rollbacks == 1);
+    REQUIRE(rolled.losses.size() > 200);
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      CHECK(rolled.losses[i] == whole.losses[numbers[i]]);
+    }
+    CHECK(rolled.print == whole.print);
+  }
+
+  TEST_CASE("a run that was saved goes on bit for bit") {
+    auto session = solo_session();
+    const SharedFolder folder(session);
+    const std::string flag = "--cox.checkpoint.directory=" + folder.text();
+    SmallData data;
+    const Result whole = run({}, 12, data);
+    Result first = run({flag}, 5, data);
+    const Result second = run({flag, "--cox.checkpoint.resume=on"}, 12, data);
+    CHECK(second.progress.resumed);
+    first.losses.insert(first.losses.end(), second.losses.begin(), second.losses.end());
+    CHECK(same_bits(first.losses, whole.losses));
+    CHECK(second.print == whole.print);
+  }
+}

@@ -1,0 +1,161 @@
+#include "sdk/src/training/training_state.h"
+
+#include <torch/torch.h>
+
+#include <set>
+
+#include "coxswain/adamw.h"
+#include "sdk/src/training/keyed_random.h"
+#include "sdk/src/training/optimizer_port.h"
+#include "small_training.h"
+
+#include <doctest/doctest.h>
+
+using namespace cox;
+using namespace cox::detail;
+
+namespace {
+
+void one_update(SmallModel& model, OptimizerPort& optimizer, std::uint64_t step) {
+  torch::manual_seed(step);
+  SmallData data;
+  const std::vector<std::int64_t> samples = {static_cast<std::int64_t>(step) % 20, 3, 4};
+  optimizer.zero_grad();
+  model->loss(data.get(samples)).backward();
+  optimizer.step();
+}
+
+Snapshot numbered(std::uint64_t round) {
+  Snapshot snapshot;
+  snapshot.round = RoundId(round);
+  snapshot.position.step = round;
+  return snapshot;
+}
+
+// Trains 3 steps, saves, trains 3 more; then does the last 3 again from the saved state.
+template <class Make>
+void check_round_trip(const Make& make) {
+  SmallModel model;
+  auto optimizer = make(model);
+  const auto port = make_port(*optimizer);
+  for (std::uint64_t i = 0; i < 3; ++i) one_update(model, *port, i);
+  const Snapshot saved = take_snapshot(RoundId(3), {}, *model, *port);
+  for (std::uint64_t i = 3; i < 6; ++i) one_update(model, *port, i);
+
+  SmallModel other(99);
+  auto other_optimizer = make(other);
+  const auto other_port = make_port(*other_optimizer);
+  one_update(other, *other_port, 7);  // its own history must not matter
+  const Status restored = restore(saved, *other, *other_port);
+  CAPTURE(restored.text());
+  REQUIRE(restored.ok());
+  for (std::uint64_t i = 3; i < 6; ++i) one_update(other, *other_port, i);
+  CHECK(equal_models(*model, *other));
+}
+
+}  // namespace
+
+TEST_SUITE("optimizer port") {
+  TEST_CASE("state of cox::AdamW goes round") {
+    check_round_trip(
+        [](SmallModel& m) { return std::make_unique<AdamW>(m->parameters(), AdamWOptions{}); });
+  }
+
+  TEST_CASE("state of torch's SGD with momentum goes round") {
+    check_round_trip([](SmallModel& m) {
+      return std::make_unique<torch::optim::SGD>(
+          m->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9).weight_decay(0.01));
+    });
+  }
+
+  TEST_CASE("state of torch's Adam goes round") {
+    check_round_trip([](SmallModel& m) {
+      return std::make_unique<torch::optim::Adam>(m->parameters(), torch::optim::AdamOptions(0.01));
+    });
+  }
+
+  TEST_CASE("the learning rate reaches every group, and a resumed optimizer's too") {
+    SmallModel model;
+    torch::optim::SGD sgd(model->parameters(), 0.1);
+    const auto port = make_port(sgd);
+    const auto saved = port->state();
+    port->set_learning_rate(0.5);
+    CHECK(sgd.param_groups()[0].options().get_lr() == 0.5);
+    REQUIRE(port->load_state(saved).ok());
+    port->set_learning_rate(0.25);
+    CHECK(sgd.param_groups()[0].options().get_lr() == 0.25);
+  }
+
+  TEST_CASE("zero_grad leaves gradients undefined") {
+    SmallModel model;
+    torch::optim::SGD sgd(model->parameters(), 0.1);
+    SmallData data;
+    model->loss(data.get(std::vector<std::int64_t>{1})).backward();
+    make_port(sgd)->zero_grad();
+    for (const auto& p : model->parameters()) CHECK_FALSE(p.grad().defined());
+  }
+
+  TEST_CASE("state of another kind of optimizer, or damaged bytes, are errors") {
+    SmallModel model;
+    torch::optim::SGD sgd(model->parameters(), 0.1);
+    AdamW adamw(model->parameters());
+    const auto port = make_port(sgd);
+    const auto ours = make_port(adamw);
+    one_update(model, *ours, 0);
+    CHECK(port->load_state(ours->state()).code() == StatusCode::invalid_argument);
+    auto damaged = port->state();
+    damaged[0].tensor = damaged[0].tensor.narrow(0, 0, damaged[0].tensor.numel() / 2);
+    CHECK(port->load_state(damaged).code() == StatusCode::data_loss);
+    CHECK_FALSE(ours->load_state(port->state()).ok());
+  }
+}
+
+TEST_SUITE("snapshots") {
+  TEST_CASE("restoring keeps the identity of parameters and buffers") {
+    SmallModel model;
+    AdamW optimizer(model->parameters());
+    const auto port = make_port(optimizer);
+    const Snapshot saved = take_snapshot(RoundId(0), {}, *model, *port);
+    const void* place = model->parameters()[0].const_data_ptr();
+    one_update(model, *port, 0);
+    CHECK_FALSE(torch::equal(model->parameters()[0], saved.model[0].tensor));
+    REQUIRE(restore(saved, *model, *port).ok());
+    CHECK(model->parameters()[0].const_data_ptr() == place);
+    CHECK(torch::equal(model->parameters()[0], saved.model[0].tensor));
+    CHECK(model->calls.item<std::int64_t>() == 0);
+  }
+
+  TEST_CASE("the shelf keeps the newest two and forgets those that are too new") {
+    SnapshotShelf shelf;
+    CHECK(shelf.newest_before(RoundId(100)) == nullptr);
+    for (const std::uint64_t round : {10, 20, 30}) shelf.put(numbered(round));
+    const Snapshot* found = shelf.newest_before(RoundId(30));
+    REQUIRE(found != nullptr);
+    CHECK(found->round == RoundId(20));
+    CHECK(shelf.newest_before(RoundId(1000))->round == RoundId(20));  // 30 is forgotten
+    CHECK(shelf.newest_before(RoundId(20)) == nullptr);
+  }
+}
+
+TEST_SUITE("keyed random numbers") {
+  TEST_CASE("the same key draws the same numbers, whatever was drawn before") {
+    seed_default_generators({1, 2, 3});
+    const at::Tensor first = torch::rand({8});
+    torch::rand({100});
+    seed_default_generators({1, 2, 3});
+    CHECK(torch::equal(first, torch::rand({8})));
+  }
+
+  TEST_CASE("keys that differ in anything differ, also when parts are swapped") {
+    std::set<std::uint64_t> seen;
+    std::size_t keys = 0;
+    for (std::uint64_t seed = 0; seed < 12; ++seed) {
+      for (std::uint64_t step = 0; step < 12; ++step) {
+        for (std::uint64_t sample = 0; sample < 12; ++sample, ++keys) {
+          seen.insert(mix({seed, step, sample}));
+        }
+      }
+    }
+    CHECK(seen.size() == keys);
+  }
+}
