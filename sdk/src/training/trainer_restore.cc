@@ -132,7 +132,7 @@ void Trainer::Impl::save(OnFailure on_failure) {
     const auto control = state.control_state();
     written =
         folder->write(checkpoint, control ? &*control : nullptr, state.config().checkpoint.keep);
-    if (!written.ok()) state.log().error(written.message());
+    if (!written.ok() && on_failure == OnFailure::report) state.log().error(written.message());
   }
   if (on_failure == OnFailure::raise) state.agree(written);
   saved_step = position.step;
