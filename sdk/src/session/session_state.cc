@@ -217,6 +217,7 @@ void SessionState::begin_step() {
   blocks_.begin_step();
   recorder_.begin(next_step_, Clock::now());
   next_step_ = next_step_.next();
+  ++steps_begun_;
 }
 
 StepBallot SessionState::ballot() {
@@ -242,7 +243,9 @@ void SessionState::agreed(const StepBallot& merged) {
 
 RankSignal SessionState::signal_of(const StepReport& report) {
   const MemoryReading& memory = memory_.reading();
-  RankSignal signal = signal_from(report);
+  RankSignal signal = steps_begun_ > loaded_.config.run.warmup_steps
+                          ? signal_from(report)
+                          : without_times(signal_from(report));
   signal.rank = rank();
   signal.incarnation = plane_->job().incarnation;
   signal.round = round_;

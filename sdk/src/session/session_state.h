@@ -120,6 +120,7 @@ class SessionState {
   MemoryProbe memory_;
   StepRecorder recorder_;
   StepId next_step_{};
+  std::uint64_t steps_begun_ = 0;  // by this process
   RoundId round_{};
   std::uint64_t plan_of_round_ = 0;  // number in force while the open round runs
   bool open_control_round_ = false;  // the merged ballot says that all may open one

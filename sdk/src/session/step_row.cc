@@ -1,11 +1,14 @@
 #include "sdk/src/session/step_row.h"
 
+#include <sys/utsname.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
+#include "coordinator/core/config_table.h"
+#include "coordinator/core/config_values.h"
 #include "coordinator/transport/wait.h"
 
 namespace cox::detail {
@@ -33,6 +36,32 @@ void add_plan(const Plan& plan, RankId rank, metrics::StepRow& row) {
   }
 }
 
+metrics::FieldValue field_value(const std::string& kind, const std::string& text) {
+  const auto most = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+  if (kind == "integer") {
+    const auto number = config_values::parse_integer(text, {0, most});
+    if (number.ok()) return static_cast<std::int64_t>(*number);
+  } else if (kind == "number") {
+    const double unlimited = std::numeric_limits<double>::max();
+    const auto number = config_values::parse_number(text, {-unlimited, unlimited});
+    if (number.ok()) return *number;
+  } else if (kind == "switch") {
+    return text == "on";
+  }
+  return text;
+}
+
+// All settings in force, except texts: they may be paths.
+std::vector<metrics::NamedField> settings_in_force(const Config& config) {
+  std::vector<metrics::NamedField> fields;
+  fields.push_back({"seed", static_cast<std::int64_t>(config.run.seed)});  // what tools look for
+  for (const ConfigRow& row : config_table(config)) {
+    if (row.option.kind == "text") continue;
+    fields.push_back({row.option.key, field_value(row.option.kind, row.get(config))});
+  }
+  return fields;
+}
+
 }  // namespace
 
 RankSignal signal_from(const StepReport& report) {
@@ -50,6 +79,13 @@ RankSignal signal_from(const StepReport& report) {
   signal.samples = saturated(report.samples);
   signal.tokens = report.tokens;
   signal.nonfinite_values = report.nonfinite_values;
+  return signal;
+}
+
+RankSignal without_times(RankSignal signal) {
+  signal.rounds = 0;
+  signal.wall_seconds = 0;
+  signal.phase_seconds = {};
   return signal;
 }
 
@@ -85,11 +121,12 @@ metrics::RunInfo run_info(const Config& config, RankId rank, std::int32_t world_
   info.rank = rank;
   info.world_size = world_size;
   info.started = now.seconds;
-  info.config = {{"seed", static_cast<std::int64_t>(config.run.seed)},
-                 {"guard.mode", config.guard.mode == PolicyMode::on},
-                 {"warmup_steps", static_cast<std::int64_t>(config.run.warmup_steps)}};
-  info.environment = {{"platform", std::string("Linux")},
-                      {"machine", std::string("x86_64")},
+  info.config = settings_in_force(config);
+  utsname system{};
+  uname(&system);
+  const std::string machine = system.machine;
+  info.environment = {{"platform", std::string(system.sysname) + "-" + system.release},
+                      {"machine", machine},
                       {"cpu_count", static_cast<std::int64_t>(transport::usable_cores())},
                       {"torch", std::string(TORCH_VERSION)},
                       {"torch_threads", static_cast<std::int64_t>(at::get_num_threads())},

@@ -15,6 +15,9 @@ namespace cox::detail {
 // Everything that the report knows; ids, memory and plan numbers are the session's to fill in.
 RankSignal signal_from(const StepReport& report);
 
+// The same signal as far as statistics of times are concerned: none (warm-up steps).
+RankSignal without_times(RankSignal signal);
+
 // What a row says beside the report. References are used during the call only.
 struct RowContext {
   RankId rank{};
