@@ -44,9 +44,9 @@ TEST_SUITE("flat buckets") {
     FlatBuckets buckets({parameter({2}), parameter({3}, at::kDouble), parameter({2}, at::kBFloat16),
                          parameter({2}, at::kHalf)});
     REQUIRE(buckets.buckets().size() == 3);
-    CHECK(buckets.buckets()[0].flat.scalar_type() == at::kFloat);
-    CHECK(buckets.buckets()[1].flat.scalar_type() == at::kDouble);
-    CHECK(buckets.buckets()[2].flat.scalar_type() == at::kFloat);
+    CHECK((buckets.buckets()[0].flat.scalar_type() == at::kFloat));
+    CHECK((buckets.buckets()[1].flat.scalar_type() == at::kDouble));
+    CHECK((buckets.buckets()[2].flat.scalar_type() == at::kFloat));
     CHECK(buckets.buckets()[2].entries.size() == 2);
     CHECK(buckets.buckets()[1].flat.numel() == 3);  // no bookkeeping
   }
@@ -106,7 +106,7 @@ TEST_SUITE("flat buckets") {
       FlatBuckets buckets({p});
       buckets.fill(1);
       buckets.hand_back();
-      CHECK(p.grad().scalar_type() == type);
+      CHECK((p.grad().scalar_type() == type));
       CHECK(torch::equal(p.grad(), expected));
     }
   }

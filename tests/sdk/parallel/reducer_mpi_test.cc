@@ -106,8 +106,9 @@ std::string train_some(int steps) {
 }
 
 bool equal_on_all_ranks(Session& session, const std::string& bits) {
-  const auto all = detail::gather_numbers(session.state().data(), std::hash<std::string>()(bits));
-  return all.ok() && detail::ranks_that_differ(*all).empty();
+  const auto all =
+      cox::detail::gather_numbers(session.state().data(), std::hash<std::string>()(bits));
+  return all.ok() && cox::detail::ranks_that_differ(*all).empty();
 }
 
 std::optional<Error> error_of(const std::function<void()>& work) {

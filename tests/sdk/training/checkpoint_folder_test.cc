@@ -177,13 +177,13 @@ TEST_SUITE("checkpoint folder") {
 
   TEST_CASE("the fingerprint knows names, shapes and types, not values") {
     const auto print = [](const char* name, at::Tensor tensor) {
-      return fingerprint({{name, std::move(tensor)}});
+      return fingerprint(std::vector<NamedTensor>{{name, std::move(tensor)}});
     };
     const auto base = print("w", torch::zeros({2, 3}));
     CHECK(base == print("w", torch::ones({2, 3})));
     CHECK(base != print("v", torch::zeros({2, 3})));
     CHECK(base != print("w", torch::zeros({3, 2})));
     CHECK(base != print("w", torch::zeros({2, 3}, at::kDouble)));
-    CHECK(base != fingerprint({}));
+    CHECK(base != fingerprint(std::vector<NamedTensor>{}));
   }
 }

@@ -24,7 +24,7 @@ using namespace cox;
 namespace {
 
 std::vector<std::uint64_t> gathered(Session& session, std::uint64_t mine) {
-  const auto all = detail::gather_numbers(session.state().data(), mine);
+  const auto all = cox::detail::gather_numbers(session.state().data(), mine);
   REQUIRE(all.ok());
   return *all;
 }
@@ -38,7 +38,7 @@ std::uint64_t print_of(const torch::nn::Module& model) {
 }
 
 bool equal_everywhere(Session& session, std::uint64_t mine) {
-  return detail::ranks_that_differ(gathered(session, mine)).empty();
+  return cox::detail::ranks_that_differ(gathered(session, mine)).empty();
 }
 
 // A folder that all ranks know, named after rank 0's process.
@@ -61,19 +61,19 @@ class SharedFolder {
   std::filesystem::path path_;
 };
 
-struct Result {
+struct Trained {
   std::vector<double> losses;
   TrainingProgress progress;
   std::uint64_t print = 0;
 };
 
-Result run(const std::vector<std::string>& flags, std::uint64_t steps, SmallData& data,
-           const Distortion& distort = {}, SessionOptions options = {}) {
+Trained run(const std::vector<std::string>& flags, std::uint64_t steps, SmallData& data,
+            const Distortion& distort = {}, SessionOptions options = {}) {
   auto session = solo_session(flags, std::move(options));
   SmallModel model(5 + static_cast<std::uint64_t>(session.rank()));  // rank 0's counts
   AdamW optimizer(model->parameters(), {.lr = 0.01});
   Trainer trainer(session, *model, optimizer, {.global_batch = 8, .steps = steps});
-  Result result;
+  Trained result;
   result.losses = train(trainer, model, data, distort);
   result.progress = trainer.progress();
   result.print = print_of(*model);
@@ -109,14 +109,14 @@ int world() {
 TEST_SUITE("trainer over MPI") {
   TEST_CASE("each sample is used once an epoch, and all ranks end with the same weights") {
     SmallData data;
-    const Result result = run({}, 6, data);  // batches of 8, 8 and 4: two epochs
+    const Trained result = run({}, 6, data);  // batches of 8, 8 and 4: two epochs
     CHECK(result.progress.consumed == 40);
     check_each_used(data, 2);
   }
 
   TEST_CASE("forced shares, also of nothing, drop and repeat no sample") {
     SmallData data;
-    const Result result =
+    const Trained result =
         run({world() == 2 ? "--cox.force.shares=0,3" : "--cox.force.shares=0,5,1,2"}, 6, data);
     CHECK(result.progress.step == 6);
     check_each_used(data, 2);
@@ -125,8 +125,8 @@ TEST_SUITE("trainer over MPI") {
   TEST_CASE("two runs give the same bits") {
     SmallData first;
     SmallData second;
-    const Result a = run({}, 6, first);
-    const Result b = run({}, 6, second);
+    const Trained a = run({}, 6, first);
+    const Trained b = run({}, 6, second);
     CHECK(same_bits(a.losses, b.losses));
     CHECK(a.print == b.print);
   }
@@ -134,8 +134,8 @@ TEST_SUITE("trainer over MPI") {
   TEST_CASE("mailboxes and pure MPI train to the same bits") {
     SmallData first;
     SmallData second;
-    const Result a = run({"--cox.control.path=mailbox"}, 6, first);
-    const Result b = run({"--cox.control.path=mpi"}, 6, second);
+    const Trained a = run({"--cox.control.path=mailbox"}, 6, first);
+    const Trained b = run({"--cox.control.path=mpi"}, 6, second);
     CHECK(same_bits(a.losses, b.losses));
     CHECK(a.print == b.print);
   }
@@ -148,7 +148,7 @@ TEST_SUITE("trainer over MPI") {
       auto session = solo_session();
       rank = session.rank();
     }
-    const Result result = run({}, 6, data, [&](std::uint64_t step, at::Tensor loss) {
+    const Trained result = run({}, 6, data, [&](std::uint64_t step, at::Tensor loss) {
       const bool is_bad = step == 2 && rank == last;
       return is_bad ? loss * std::numeric_limits<double>::quiet_NaN() : loss;
     });
@@ -158,12 +158,12 @@ TEST_SUITE("trainer over MPI") {
 
   TEST_CASE("a rollback happens on all ranks in the same step and restores every bit") {
     SmallData data;
-    const Result whole = run({}, 200, data);
+    const Trained whole = run({}, 200, data);
     std::vector<std::uint64_t> numbers;
     SessionOptions options;
     options.policies = {std::make_shared<RollBackOnce>(20)};
     SmallData again;
-    const Result rolled = run(
+    const Trained rolled = run(
         {"--cox.checkpoint.snapshot_rounds=5"}, 200, again,
         [&](std::uint64_t step, at::Tensor loss) {
           numbers.push_back(step);
@@ -184,9 +184,9 @@ TEST_SUITE("trainer over MPI") {
     const SharedFolder folder(session);
     const std::string flag = "--cox.checkpoint.directory=" + folder.text();
     SmallData data;
-    const Result whole = run({}, 12, data);
-    Result first = run({flag}, 5, data);
-    const Result second = run({flag, "--cox.checkpoint.resume=on"}, 12, data);
+    const Trained whole = run({}, 12, data);
+    Trained first = run({flag}, 5, data);
+    const Trained second = run({flag, "--cox.checkpoint.resume=on"}, 12, data);
     CHECK(second.progress.resumed);
     first.losses.insert(first.losses.end(), second.losses.begin(), second.losses.end());
     CHECK(same_bits(first.losses, whole.losses));

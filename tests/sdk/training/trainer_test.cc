@@ -74,13 +74,13 @@ std::vector<double> plain_loop(SmallModel& model, std::uint64_t steps, std::uint
   for (std::uint64_t step = 0; step < steps; ++step) {
     const SampleBatch samples = plan->batch_at(cursor);
     const Batch batch = data.get(plan->indices(samples.cursor, 0, samples.count));
-    detail::seed_default_generators({sampling.seed, step, samples.cursor});
+    cox::detail::seed_default_generators({sampling.seed, step, samples.cursor});
     const at::Tensor loss = model->loss(batch);
     optimizer.zero_grad();
     loss.backward();
     std::vector<at::Tensor> gradients;
     for (const auto& p : model->parameters()) gradients.push_back(p.grad());
-    const double norm = detail::l2_norm(gradients);
+    const double norm = cox::detail::l2_norm(gradients);
     if (norm > options.clip_norm) {
       const torch::NoGradGuard no_grad;
       for (auto& g : gradients) g.mul_(options.clip_norm / norm);
@@ -154,7 +154,7 @@ TEST_SUITE("trainer on one rank") {
       for (std::size_t i = 0; i < model->parameters().size(); ++i) {
         moved.push_back((model->parameters()[i] - fresh->parameters()[i]).detach());
       }
-      return detail::l2_norm(moved);
+      return cox::detail::l2_norm(moved);
     };
     const double free = weights_after(0);
     CHECK(weights_after(free / 4) == doctest::Approx(free / 4).epsilon(1e-4));
