@@ -150,7 +150,7 @@ void ControlLink::read_masks(PlanBook& plans) {
 bool ControlLink::node_finished() {
   if (!reports_) return true;
   // Ranks of the node whose last report came too late for the last exchange leave all the same.
-  if (stage_ == Stage::idle) reports_->take();
+  if (stage_ == Stage::idle || stage_ == Stage::broken) reports_->take();
   return reports_->all_finished();
 }
 

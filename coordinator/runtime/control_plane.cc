@@ -102,7 +102,10 @@ void ControlPlane::finish(RankSignal last) {
   transport::Waiter waiter(
       transport::with_timeout(transport::wait_policy(job_.world_size, transport::usable_cores()),
                               std::chrono::hours(24), "all ranks to finish"));
-  const auto go_on = [&] { return !link_->broken() && waiter.pause().ok(); };
+  const auto go_on = [&] {
+    const bool is_hopeless = link_->broken() && link_->node_finished();
+    return !is_hopeless && waiter.pause().ok();
+  };
   // A round that is under way everywhere is brought to its end, then the last report goes out.
   while (!link_->closed() && go_on()) pump();
   report(last, {}, MayOpen::yes);

@@ -43,9 +43,9 @@ bool NodeReports::holds(std::int32_t fresh) {
 
 void NodeReports::take() {
   if (!holds(1)) return;
-  const auto collected = board_.collect();
-  for (const RankSignal& signal : collected.signals) keep(signal);
-  merge_into(evidence_, collected.evidence);
+  board_.collect(collected_);
+  for (const RankSignal& signal : collected_.signals) keep(signal);
+  merge_into(evidence_, collected_.evidence);
 }
 
 void NodeReports::keep(const RankSignal& signal) {

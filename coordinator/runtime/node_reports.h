@@ -1,7 +1,8 @@
 // NodeReports: what the leader of a node has from its ranks for the next exchange between nodes.
 // A report that comes after its exchange has left is kept and folded into the rank's next one, so
 // that a rank that was late does not wait for a round that waits for it; a last report is sent
-// again in every exchange, since its rank has left. Thread rule: the leader's training thread.
+// again in every exchange, since its rank has left. Allocates nothing once it is warm.
+// Thread rule: the leader's training thread.
 #pragma once
 
 #include <cstdint>
@@ -40,6 +41,7 @@ class NodeReports {
 
   transport::SignalBoard board_;
   std::vector<RankId> members_;
+  transport::CollectedSignals collected_;  // kept for its memory
   std::vector<RankSignal> signals_;
   std::vector<BlockEvidence> evidence_;
   std::vector<std::uint8_t> owes_;  // 1 for members that owe a report
