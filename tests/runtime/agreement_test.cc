@@ -21,7 +21,7 @@ using transport::LoopbackWorld;
 
 // The thread sanitizer makes threads many times slower.
 #ifdef __SANITIZE_THREAD__
-constexpr std::uint64_t kShorter = 20;
+constexpr std::uint64_t kShorter = 10;
 #else
 constexpr std::uint64_t kShorter = 1;
 #endif

@@ -140,7 +140,7 @@ void Rower::note_plan(CrewTrace& trace) {
 // Rounds without work would outrun the coordinator. Half of them do, and merge their reports; the
 // others take as long as a control round, so that there are many of those as well.
 void Rower::let_control_catch_up() {
-  if (round_.value() / 64 % 2 == 0) return;
+  if (round_.value() / 64 % 2 == 1) return;
   for (int i = 0; i < 300 && !plane_.round_closed(); ++i) {
     plane_.pump();
     std::this_thread::yield();
