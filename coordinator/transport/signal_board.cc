@@ -186,22 +186,27 @@ BoardWake SignalBoard::wait(std::int32_t expected, std::chrono::nanoseconds time
 
 CollectedSignals SignalBoard::collect() {
   CollectedSignals collected;
-  collected.evidence.resize(shape_.blocks);
-  std::vector<BlockEvidence> given(shape_.blocks);
+  collect(collected);
+  return collected;
+}
+
+void SignalBoard::collect(CollectedSignals& into) {
+  into.signals.clear();
+  into.evidence.assign(shape_.blocks, BlockEvidence{});
   for (std::int32_t r = 0; r < shape_.ranks; ++r) {
     Slot& slot = slot_at(r);
     const std::uint64_t posted = slot.posted.load(std::memory_order_acquire);
     if (posted == slot.consumed.load(std::memory_order_relaxed)) continue;
-    collected.signals.push_back(slot.signal);
+    into.signals.push_back(slot.signal);
     const std::size_t count = std::min<std::size_t>(slot.evidence_count, shape_.blocks);
-    if (count > 0) {
-      std::memcpy(given.data(), slot.evidence(), count * sizeof(BlockEvidence));
-      merge_into(std::span(collected.evidence).first(count), std::span(given).first(count));
+    for (std::size_t b = 0; b < count; ++b) {
+      BlockEvidence given;
+      std::memcpy(&given, slot.evidence() + b * sizeof given, sizeof given);
+      merge_into(into.evidence[b], given);
     }
     slot.consumed.store(posted, std::memory_order_release);
   }
-  header_->taken.fetch_add(static_cast<std::uint32_t>(collected.signals.size()));
-  return collected;
+  header_->taken.fetch_add(static_cast<std::uint32_t>(into.signals.size()));
 }
 
 std::uint64_t SignalBoard::ticks(std::int32_t slot) const {

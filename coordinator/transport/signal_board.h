@@ -72,6 +72,8 @@ class SignalBoard {
   BoardWake wait(std::int32_t expected, std::chrono::nanoseconds timeout);
   // Takes what is fresh, which lets the writers post again.
   CollectedSignals collect();
+  // The same into memory that is used again: allocates nothing once it has held as many signals.
+  void collect(CollectedSignals& into);
   std::uint64_t ticks(std::int32_t slot) const;
 
  private:
