@@ -113,6 +113,11 @@ void tell(const Contestant& ours, const Contestant& bare, const Scale& scale, Ju
     line.with("figure", part == 0.5 ? "p50" : "p99").with("path", ours.name);
     line.with("ranks", scale.ranks).with("cores", scale.cores);
     line.with("ours_us", mine).with("bare_us", theirs).with("bare", bare.name);
+    if (part == 0.5) {
+      // A tenth of the rounds is this quick: what a quiet moment of the machine is like.
+      line.with("ours_us_p10", bench::quantile(ours.microseconds, 0.1));
+      line.with("bare_us_p10", bench::quantile(bare.microseconds, 0.1));
+    }
     line.with("rounds", static_cast<double>(ours.microseconds.size()));
     if (!decide_us.empty()) line.with("decide_us_p50", bench::quantile(decide_us, 0.5));
     line.print();

@@ -39,9 +39,10 @@ class StepBoundary {
     scope_.reset();
     scope_.emplace(session_.step());
     const auto spent = Clock::now() - start;
+    const long allocations = count.so_far();
     if (!counts) return;
     calls.microseconds.push_back(std::chrono::duration<double, std::micro>(spent).count());
-    calls.allocations += static_cast<double>(count.so_far());
+    calls.allocations += static_cast<double>(allocations);
   }
 
  private:

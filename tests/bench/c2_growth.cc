@@ -97,7 +97,7 @@ void tell(const Session& session, const Growth& growth) {
 }  // namespace
 
 void measure_growth(Session& session, Effort effort) {
-  const int groups = effort == Effort::quick ? 6 : 100;
+  const int groups = effort == Effort::quick ? 4 : 60;
   const RandomBytes dataset(4096);
   Trained with = make_trained();
   Trained without = make_trained();
