@@ -13,7 +13,8 @@ constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
 bool lost_numbers(const RankSignal& s) {
   if (s.has(SignalFlag::nonfinite_loss) || s.has(SignalFlag::nonfinite_gradient)) return true;
-  return !s.has(SignalFlag::finished) && !std::isfinite(s.loss);
+  const bool has_loss = s.weight != 0 && !s.has(SignalFlag::finished);  // no samples, no loss
+  return has_loss && !std::isfinite(s.loss);
 }
 
 void count_report(const RankSignal& s, StepSummary& into) {

@@ -142,6 +142,17 @@ TEST_SUITE("core") {
     CHECK(s.first_nonfinite_rank == RankId(2));
   }
 
+  TEST_CASE("a rank without samples has no loss, and that is no trouble") {
+    cox::RankSignal a = worker(0, 1), b = worker(1, 1);
+    b.loss = kNan;
+    b.weight = 0;
+    const cox::StepSummary s = cox::summarize(signals_of({a, b}));
+    CHECK(s.loss == 2);
+    CHECK(s.nonfinite_ranks == 0);
+    b.set(SignalFlag::nonfinite_loss);
+    CHECK(cox::summarize(signals_of({a, b})).nonfinite_ranks == 1);
+  }
+
   TEST_CASE("without weights losses count evenly") {
     cox::RankSignal a = worker(0, 1), b = worker(1, 1);
     a.weight = b.weight = 0;
