@@ -152,8 +152,8 @@ int run(int argc, char** argv) {
     });
   }
   if (session.rank() == 0) std::cout << summary_text(summary, session);
+  session.finish();  // before holding: the status page then says that the job is over
   if (options.hold) hold(session);
-  session.finish();
   return 0;
 }
 
