@@ -1,5 +1,7 @@
 #include "coordinator/runtime/control_plane.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -9,6 +11,14 @@
 
 namespace cox::runtime {
 namespace {
+
+// On Linux a batch thread that wakes does not push the one that woke it off its core: the training
+// thread that posted the last report goes on, the coordinator takes the next core that is free or
+// its turn. Training needs the core more; a kernel that refuses changes nothing else.
+void let_training_go_first() {
+  sched_param none{};
+  static_cast<void>(sched_setscheduler(0, SCHED_BATCH, &none));
+}
 
 // Rank 0's view of what a restored run goes on from.
 StartFacts facts_from(const std::optional<ControlState>& restored) {
@@ -64,7 +74,10 @@ void ControlPlane::start_loop(ControlPlaneSetup setup, ControlState state) {
       ControlLoopParts{job_, std::move(setup.config), std::move(setup.policies), std::move(state),
                        boards_->coordinator_inbox(), boards_->coordinator_outbox(), journal_.get(),
                        sink, std::move(setup.now), std::move(setup.log)});
-  thread_ = std::thread([this] { loop_->run(); });
+  thread_ = std::thread([this] {
+    let_training_go_first();
+    loop_->run();
+  });
 }
 
 ControlPlane::~ControlPlane() {

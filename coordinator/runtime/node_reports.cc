@@ -54,7 +54,9 @@ void NodeReports::keep(const RankSignal& signal) {
   const auto slot = static_cast<std::size_t>(member - members_.begin());
   RankSignal& kept = signals_[slot];
   if (is_last(signal) && !is_last(kept)) ++finished_;
-  const bool both_count = check(kept).ok() && check(signal).ok() && !is_last(kept);
+  // An empty place is asked about first: the message of a failed check would cost an allocation.
+  const bool both_count =
+      kept.magic != 0 && check(kept).ok() && check(signal).ok() && !is_last(kept);
   kept = both_count ? merge_reports(kept, signal) : signal;
   if (both_count) seal(kept);
   owed_ -= owes_[slot];
