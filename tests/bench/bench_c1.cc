@@ -155,7 +155,7 @@ int compare(transport::Communicator& world, bench::Effort effort) {
   contestants.push_back({"mailboxes alone", rounds, [&] { return (*boards)->round(); }});
   contestants.push_back({"mailbox", rounds, [&] { return (*mailbox)->round(); }});
   contestants.push_back({"mpi", rounds, [&] { return (*mpi)->round(); }});
-  const int turns = effort == bench::Effort::quick ? 10 : 60;
+  const int turns = effort == bench::Effort::quick ? 6 : 30;
   for (int turn = 0; turn <= turns; ++turn) {
     for (Contestant& contestant : contestants) {
       if (!take_turn(bare, contestant, turn > 0)) {
