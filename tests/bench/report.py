@@ -2,7 +2,8 @@
 
     report.py GOAL FILE [--load AVERAGE] [--quick]
 
-The page has the figures, how they were taken (notes/GOAL.md), commit, machine and command.
+A figure with an interval is decided only when all of it lies on one side of the limit. The page has
+the figures, how they were taken (notes/GOAL.md), commit, machine and command.
 """
 
 import argparse
@@ -24,10 +25,13 @@ def verdict(line):
         return ""
     if line["value"] is None:
         return "no figure"
-    is_met = line["value"] <= line["limit"]
-    if line["better"] == "higher":
-        is_met = line["value"] >= line["limit"]
-    return "met" if is_met else "**missed**"
+    low = line["config"].get("low_95", line["value"])
+    high = line["config"].get("high_95", line["value"])
+    best, worst = (low, high) if line["better"] == "lower" else (high, low)
+    sign = 1 if line["better"] == "lower" else -1
+    if sign * worst <= sign * line["limit"]:
+        return "met"
+    return "**missed**" if sign * best > sign * line["limit"] else "not decided"
 
 
 def rest(config):
