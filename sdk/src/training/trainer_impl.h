@@ -40,7 +40,8 @@ struct Trainer::Impl {
   void open_checkpoints();
   Status check_unused(const CheckpointConfig& config) const;
   void resume();
-  void adopt(const detail::Checkpoint& checkpoint);
+  void load(const detail::Checkpoint& checkpoint);      // local
+  void adopt(const detail::TrainingPosition& resumed);  // collective
   enum class OnFailure { report, raise };
   void save(OnFailure on_failure);
   Capabilities capabilities() const;

@@ -85,7 +85,8 @@ void Trainer::Impl::resume() {
                   ", found none; start without checkpoint.resume");
   }
   state.agree(status);
-  session.together([&] { adopt(*checkpoint); });
+  session.together([&] { load(*checkpoint); });
+  adopt(checkpoint->position);
   if (session.rank() == 0) {
     auto control = CheckpointFolder::read_control(*newest);
     if (control.ok()) {
@@ -97,21 +98,24 @@ void Trainer::Impl::resume() {
   }
 }
 
-void Trainer::Impl::adopt(const Checkpoint& checkpoint) {
+void Trainer::Impl::load(const Checkpoint& checkpoint) {
   const auto targets = detail::model_tensors(model);
   Status loaded = load_into(targets, checkpoint.model);
   if (loaded.ok()) loaded = optimizer->load_state(checkpoint.optimizer);
   if (!loaded.ok()) throw Error(loaded.with_context("resume"));
-  const auto steps = detail::gather_numbers(state.data(), checkpoint.position.step);
+}
+
+void Trainer::Impl::adopt(const detail::TrainingPosition& resumed) {
+  const auto steps = detail::gather_numbers(state.data(), resumed.step);
   if (!steps.ok()) throw Error(steps.status());
   const std::string different = detail::ranks_that_differ(*steps);
   if (!different.empty()) {
-    throw Error(
-        failed_precondition("resume: expected all ranks to see the same newest save, "
-                            "found another on rank " +
-                            different + "; the folder must be shared"));
+    throw Error(failed_precondition("resume: expected all ranks to see the same newest save, "
+                                    "found another on rank " +
+                                    different + "; the folder must be shared"),
+                Error::Scope::all_ranks);
   }
-  position = checkpoint.position;
+  position = resumed;
   saved_step = position.step;
   progress.step = position.step;
   progress.consumed = position.cursor;
