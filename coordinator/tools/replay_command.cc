@@ -68,6 +68,11 @@ int replay_command(Arguments arguments) {
   if (!journal.ok()) return complain(journal.status().message());
   const auto report = runtime::replay(*journal, default_policies(), read->options);
   if (!report.ok()) return complain(report.status().message());
+  if (report->segments == 0) {
+    return complain(read->journal +
+                    ": expected a journal with the start of a run, found none in it; there is "
+                    "nothing to replay");
+  }
   print(*report);
   return report->equal() ? kDone : kDifferent;
 }
