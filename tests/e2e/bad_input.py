@@ -154,7 +154,7 @@ class FullDisk(jobs.Case):
     def setUp(self):
         super().setUp()
         os.mkdir(self.path("disk"))
-        mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", self.path("disk")]
+        mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", self.path("disk")]
         self.is_mounted = subprocess.run(mount, capture_output=True, check=False).returncode == 0
         if self.is_mounted:
             self.addCleanup(subprocess.run, ["umount", self.path("disk")], check=True)

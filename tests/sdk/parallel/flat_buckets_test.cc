@@ -14,6 +14,7 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 at::Tensor parameter(std::vector<std::int64_t> shape, at::ScalarType type = at::kFloat) {
   return torch::randn(shape, type).set_requires_grad(true);
@@ -139,11 +140,11 @@ TEST_SUITE("flat buckets") {
   TEST_CASE("the norm is finite exactly if all elements are, also where float squares overflow") {
     CHECK(l2_norm(Tensors{torch::full({3}, 1e30)}) == doctest::Approx(std::sqrt(3.0) * 1e30));
     CHECK_FALSE(std::isfinite(l2_norm(Tensors{torch::tensor({1.0, kNaN})})));
-    CHECK_FALSE(std::isfinite(l2_norm(Tensors{torch::tensor({1.0, -INFINITY})})));
+    CHECK_FALSE(std::isfinite(l2_norm(Tensors{torch::tensor({1.0, -kInfinity})})));
   }
 
   TEST_CASE("non-finite elements are counted") {
-    CHECK(count_nonfinite(torch::tensor({1.0, kNaN, 2.0, -INFINITY, INFINITY})) == 3);
+    CHECK(count_nonfinite(torch::tensor({1.0, kNaN, 2.0, -kInfinity, kInfinity})) == 3);
     CHECK(count_nonfinite(torch::ones({2})) == 0);
     CHECK(count_nonfinite(at::Tensor()) == 0);
     CHECK(count_nonfinite(torch::zeros({0})) == 0);
