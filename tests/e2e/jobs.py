@@ -48,7 +48,8 @@ class Job:
 
     def __init__(self, command, ranks=None, env=None, cwd=None):
         self.mark = "COX_TEST_ID=" + uuid.uuid4().hex
-        environment = {**os.environ, "HYDRA_LAUNCHER": "fork", "OMP_NUM_THREADS": "1", **(env or {})}
+        environment = {**os.environ, "HYDRA_LAUNCHER": "fork", "OMP_NUM_THREADS": "1"}
+        environment.update(env or {})
         name, value = self.mark.split("=")
         environment[name] = value
         launch = [programs.mpiexec, "-n", str(ranks)] if ranks else []
@@ -131,11 +132,12 @@ class Case(unittest.TestCase):
         """A file of 64 KiB that is the same each time and can be learned from."""
         name = self.path("text.txt")
         if not os.path.exists(name):
-            words = ["oar", "blade", "stroke", "crew", "river", "bow", "stern", "cox", "row", "wave"]
+            words = "oar blade stroke crew river bow stern cox row wave".split()
             state, parts = 1, []
             while sum(map(len, parts)) < 65536:
                 state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
-                parts.append(words[(state >> 40) % len(words)] + (".\n" if state >> 62 == 0 else " "))
+                end = ".\n" if state >> 62 == 0 else " "
+                parts.append(words[(state >> 40) % len(words)] + end)
             with open(name, "w") as file:
                 file.write("".join(parts))
         return name
