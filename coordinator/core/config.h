@@ -1,6 +1,6 @@
 // Config: every setting of a job, typed and validated once at the start. Sources, later ones win:
-// defaults, a file (`COX_CONFIG` or --cox.config=FILE), environment (COX_GUARD_MODE=on), flags
-// (--cox.guard.mode=on), and what the program sets itself. One table (config_options) names every
+// defaults, what the program sets itself, a file (`COX_CONFIG` or --cox.config=FILE), environment
+// (COX_GUARD_MODE=on), flags (--cox.guard.mode=on). One table (config_options) names every
 // key with its unit, range and help, and generates docs and messages. All ranks must have the same;
 // fingerprint() is compared at start-up. Plain value; pure functions, the environment is passed in.
 #pragma once

@@ -75,7 +75,7 @@ class [[nodiscard]] StepScope {
   void samples(std::uint64_t count);
   void tokens(std::uint64_t count);
   void gradient_norm(double value);
-  // A scalar of the user's own for the run directory (up to 8 names of up to 23 bytes a step).
+  // A scalar of the user's own for the run directory (up to 8 names of up to 15 bytes a step).
   void log(std::string_view name, double value);
 
  private:

@@ -13,7 +13,7 @@
 #include "coordinator/core/decide.h"
 #include "coordinator/core/status.h"
 #include "coxswain/named_tensor.h"
-#include "sdk/src/training/training_state.h"
+#include "sdk/src/checkpoint/training_position.h"
 
 namespace cox::detail {
 

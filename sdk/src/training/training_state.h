@@ -9,6 +9,7 @@
 #include "coordinator/core/status.h"
 #include "coordinator/core/units.h"
 #include "coxswain/named_tensor.h"
+#include "sdk/src/checkpoint/training_position.h"
 #include "sdk/src/training/optimizer_port.h"
 
 namespace torch::nn {
@@ -16,14 +17,6 @@ class Module;
 }
 
 namespace cox::detail {
-
-// Where in the run a state was taken.
-struct TrainingPosition {
-  std::uint64_t step = 0;    // updates done or skipped
-  std::uint64_t cursor = 0;  // samples consumed since the start
-  std::uint64_t skipped = 0;
-  std::uint64_t rollbacks = 0;
-};
 
 // The tensors of a model by name: parameters, then buffers. Live ones.
 std::vector<NamedTensor> model_tensors(const torch::nn::Module& model);

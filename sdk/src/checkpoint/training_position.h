@@ -1,0 +1,16 @@
+// TrainingPosition: where in a run a state was taken, in the numbers that all ranks share. Part of
+// every save and snapshot. Plain value.
+#pragma once
+
+#include <cstdint>
+
+namespace cox::detail {
+
+struct TrainingPosition {
+  std::uint64_t step = 0;    // updates done or skipped
+  std::uint64_t cursor = 0;  // samples consumed since the start
+  std::uint64_t skipped = 0;
+  std::uint64_t rollbacks = 0;
+};
+
+}  // namespace cox::detail
