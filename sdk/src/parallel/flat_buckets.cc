@@ -18,6 +18,12 @@ bool fits(const Bucket& bucket, const at::Tensor& parameter) {
          (bucket.elements == 0 || static_cast<std::int64_t>(bytes) <= FlatBuckets::kBucketBytes);
 }
 
+// One read for all tensors: a read of each costs more than its norm.
+double norm_of_norms(const std::vector<at::Tensor>& norms) {
+  const at::Tensor all = at::stack(norms).to(at::kCPU, at::kDouble);
+  return at::linalg_vector_norm(all, 2).item<double>();
+}
+
 }  // namespace
 
 FlatBuckets::FlatBuckets(std::vector<at::Tensor> parameters) : parameters_(std::move(parameters)) {
@@ -91,17 +97,19 @@ void FlatBuckets::hand_back() {
 
 double l2_norm(std::span<const at::Tensor> tensors) {
   const torch::NoGradGuard no_grad;
-  double squares = 0;
+  std::vector<at::Tensor> present;
   for (const at::Tensor& tensor : tensors) {
-    if (!tensor.defined() || tensor.numel() == 0) continue;
-    double norm = at::linalg_vector_norm(tensor, 2).item<double>();
-    // fp32 squares overflow from 1.8e19 on; only then is the slower sum in double needed.
-    if (!std::isfinite(norm)) {
-      norm = at::linalg_vector_norm(tensor, 2, {}, false, at::kDouble).item<double>();
-    }
-    squares += norm * norm;
+    if (tensor.defined() && tensor.numel() > 0) present.push_back(tensor);
   }
-  return std::sqrt(squares);
+  if (present.empty()) return 0;
+  const double norm = norm_of_norms(at::_foreach_norm(present, 2));
+  if (std::isfinite(norm)) return norm;
+  // fp32 squares overflow from 1.8e19 on; only then is the slower sum in double needed.
+  std::vector<at::Tensor> norms;
+  for (const at::Tensor& tensor : present) {
+    norms.push_back(at::linalg_vector_norm(tensor, 2, {}, false, at::kDouble));
+  }
+  return norm_of_norms(norms);
 }
 
 std::int64_t count_nonfinite(const at::Tensor& tensor) {

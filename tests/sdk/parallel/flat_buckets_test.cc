@@ -135,6 +135,8 @@ TEST_SUITE("flat buckets") {
                              torch::full({4}, 4.0, at::kDouble)};
     CHECK(l2_norm(tensors) == doctest::Approx(10));
     CHECK(l2_norm({}) == 0);
+    CHECK(l2_norm(Tensors{torch::full({9}, 1.0f), torch::full({16}, 1.0, at::kDouble)}) ==
+          doctest::Approx(5));
   }
 
   TEST_CASE("the norm is finite exactly if all elements are, also where float squares overflow") {
