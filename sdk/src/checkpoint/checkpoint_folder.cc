@@ -5,10 +5,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <string>
+#include <system_error>
 
 #include "coordinator/runtime/saved_state.h"
 #include "coxswain/safetensors.h"
@@ -106,9 +109,10 @@ Status write_files(const fs::path& folder, const Checkpoint& checkpoint,
 Result<CheckpointFolder> CheckpointFolder::open(fs::path directory) {
   std::error_code error;
   fs::create_directories(directory, error);
-  const fs::path probe = directory / (std::string(kTemporary) + "probe");
-  const bool is_writable = !error && (fs::create_directory(probe, error) || !error);
-  if (!is_writable) {
+  // All ranks probe the folder at once, so each under a name of its own.
+  std::string probe = (directory / (std::string(kTemporary) + "probe-XXXXXX")).string();
+  if (!error && ::mkdtemp(probe.data()) == nullptr) error.assign(errno, std::generic_category());
+  if (error) {
     return failed_precondition("checkpoint directory " + directory.string() +
                                ": expected a folder to write to, found: " + error.message() +
                                "; set checkpoint.directory to another one");

@@ -3,7 +3,10 @@
 #include <sys/resource.h>
 #include <torch/torch.h>
 
+#include <atomic>
 #include <csignal>
+#include <thread>
+#include <vector>
 
 #include "coxswain/adamw.h"
 #include "small_training.h"
@@ -90,6 +93,22 @@ TEST_SUITE("checkpoint folder") {
     const auto read = CheckpointFolder::read_control(*folder.newest());
     REQUIRE(read.ok());
     CHECK(read->plan.id.number == 4);
+  }
+
+  TEST_CASE("ranks that open the same folder at the same time all may") {
+    const TempFolder temp;
+    std::atomic<int> refused{0};
+    std::vector<std::thread> ranks;
+    for (int rank = 0; rank < 4; ++rank) {
+      ranks.emplace_back([&] {
+        for (int i = 0; i < 300; ++i) {
+          if (!CheckpointFolder::open(temp.path() / "saves").ok()) ++refused;
+        }
+      });
+    }
+    for (std::thread& rank : ranks) rank.join();
+    CHECK(refused == 0);
+    CHECK(std::filesystem::is_empty(temp.path() / "saves"));
   }
 
   TEST_CASE("only the newest ones are kept") {
