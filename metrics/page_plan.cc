@@ -137,7 +137,7 @@ std::string mix_text(const Snapshot& s) {
   }
   const std::string prefix = common_prefix(*s.job);
   return " Of " + fixed(blocks, 0) + " blocks" + text + "." +
-         (prefix.empty() ? "" : " Names begin with " + escape(prefix) + ".");
+         (prefix.empty() ? "" : " Names begin with <code>" + escape(prefix) + "</code>");
 }
 
 std::string other_knobs(const Snapshot& s) {

@@ -16,7 +16,7 @@ struct Options {
   std::string reference;   // folder to check against instead of training
   std::string save_model;  // folder for config.json and model.safetensors at the end
   std::string load_model;  // folder to start from
-  std::uint64_t steps = 300;
+  std::uint64_t steps = 750;
   std::int64_t batch = 16;    // sequences a step over all ranks
   std::int64_t length = 128;  // bytes a sequence
   double learning_rate = 1e-3;
