@@ -46,6 +46,7 @@ class Reducer {
   void backward(StepScope& step, const at::Tensor& loss, double weight);
 
   // A loss without a backward pass (an evaluation): enters the averaged loss, not the gradients.
+  // average() still averages what .grad holds: drop an earlier step's gradients first.
   void observe(StepScope& step, double loss, double weight);
 
   // Collective: averages what backward() left in .grad, in flat buckets. Parameters that got no
