@@ -239,6 +239,7 @@ void SessionState::agreed(const StepBallot& merged) {
   plane_->agree(round_, merged);
   open_control_round_ = merged.round_closed_min == 1;
   stop_agreed_ = merged.stop_max != 0;
+  if (stop_agreed_) termination_.requested_elsewhere();
 }
 
 RankSignal SessionState::signal_of(const StepReport& report) {
@@ -277,7 +278,9 @@ void SessionState::end_step() noexcept {
 bool SessionState::stop_asked_anywhere() {
   const bool here = stop_agreed_ || stop_asked_here();
   const auto asked = require(gather_numbers(world_.all(), here ? 1 : 0));
-  return std::find(asked.begin(), asked.end(), 1u) != asked.end();
+  const bool anywhere = std::find(asked.begin(), asked.end(), 1u) != asked.end();
+  if (anywhere) termination_.requested_elsewhere();
+  return anywhere;
 }
 
 std::string SessionState::status_address() const {

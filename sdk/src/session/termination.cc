@@ -14,16 +14,19 @@ Termination::Termination() {
 }
 
 Termination::~Termination() {
+  while (take_pending()) requested_ = true;
   if (descriptor_ >= 0) close(descriptor_);
-  pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  if (!requested_) pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }
 
 bool Termination::requested() {
-  signalfd_siginfo info;
-  if (!requested_ && descriptor_ >= 0) {
-    requested_ = read(descriptor_, &info, sizeof(info)) == static_cast<ssize_t>(sizeof(info));
-  }
+  if (!requested_) requested_ = take_pending();
   return requested_;
+}
+
+bool Termination::take_pending() {
+  signalfd_siginfo info;
+  return descriptor_ >= 0 && read(descriptor_, &info, sizeof(info)) == ssize_t{sizeof(info)};
 }
 
 }  // namespace cox::detail

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "coxswain/reducer.h"
+#include "sdk/src/session/termination.h"
 #include "solo.h"
 #include "tests/sdk/temp_folder.h"
 
@@ -139,6 +140,30 @@ TEST_SUITE("session") {
       CHECK(session.stop_requested_anywhere());
     }
     CHECK_FALSE(solo_session().stop_requested());
+  }
+
+  TEST_CASE("a rank that leaves because another was asked survives its own late SIGTERM") {
+    sigset_t before;
+    pthread_sigmask(SIG_BLOCK, nullptr, &before);
+    {
+      cox::detail::Termination early;
+      early.requested_elsewhere();
+      ::raise(SIGTERM);  // between the last step and the end of the session
+    }
+    ::raise(SIGTERM);  // while the process leaves
+    cox::detail::Termination next;
+    CHECK(next.requested());
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+
+  TEST_CASE("a session that nobody asked to stop gives SIGTERM back as it was") {
+    sigset_t term, after;
+    sigemptyset(&term);
+    sigaddset(&term, SIGTERM);
+    pthread_sigmask(SIG_UNBLOCK, &term, nullptr);
+    { cox::detail::Termination quiet; }
+    pthread_sigmask(SIG_BLOCK, nullptr, &after);
+    CHECK(sigismember(&after, SIGTERM) == 0);
   }
 
   TEST_CASE("an exception passes through an open step and the session") {
