@@ -90,6 +90,14 @@ RunStoreWriter::~RunStoreWriter() {
   (void)close();
 }
 
+void RunStoreWriter::flush() {
+  std::unique_lock lock(mutex_);
+  if (closing_) return;
+  const std::uint64_t mine = ++flushes_asked_;
+  wake_.notify_one();
+  flushed_.wait(lock, [&] { return flushes_done_ >= mine; });
+}
+
 Status RunStoreWriter::close() {
   if (!writer_.joinable()) return trouble_;
   {
@@ -105,11 +113,19 @@ void RunStoreWriter::work() {
   const auto pause = std::chrono::duration<double>(options_.flush_seconds);
   auto written = std::chrono::steady_clock::now();
   for (bool last = false; !last;) {
+    std::uint64_t asked = 0;
     {
       std::unique_lock lock(mutex_);
-      last = wake_.wait_for(lock, pause, [this] { return closing_; });
+      wake_.wait_for(lock, pause, [this] { return closing_ || flushes_asked_ > flushes_done_; });
+      last = closing_;
+      asked = flushes_asked_;
     }
     drain();
+    {
+      const std::lock_guard lock(mutex_);
+      flushes_done_ = asked;
+    }
+    flushed_.notify_all();
     const auto now = std::chrono::steady_clock::now();
     if (last || now - written > std::chrono::duration<double>(kRunJsonSeconds)) {
       note(write_run_json());

@@ -52,6 +52,10 @@ class RunStoreWriter {
   // Rows that were not kept so far. Any thread.
   std::uint64_t dropped() const { return dropped_.load(std::memory_order_relaxed); }
 
+  // Returns when every row pushed before is in the file (or counted as dropped); waits for the disk,
+  // a millisecond as a rule. On the thread that pushes.
+  void flush();
+
   // Writes what is left and the final run.json; blocks on the disk. Again: nothing happens. The
   // first trouble of the whole run, if there was any.
   Status close();
@@ -76,8 +80,11 @@ class RunStoreWriter {
   std::atomic<std::uint64_t> dropped_{0};
   Status trouble_;
 
-  std::mutex mutex_;  // guards closing_
-  std::condition_variable wake_;
+  std::mutex mutex_;              // guards what follows
+  std::condition_variable wake_;  // of the writer
+  std::condition_variable flushed_;
+  std::uint64_t flushes_asked_ = 0;
+  std::uint64_t flushes_done_ = 0;
   bool closing_ = false;
   std::thread writer_;
 };

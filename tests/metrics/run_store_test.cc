@@ -98,6 +98,23 @@ TEST_SUITE("metrics") {
     CHECK(contains(read_text(folder.path() / "rank0" / "run.json"), "\"dropped_rows\":12"));
   }
 
+  TEST_CASE("after a flush the rows pushed before are in the file, while the run goes on") {
+    const TemporaryFolder folder;
+    RunStoreOptions options;
+    options.flush_seconds = 3600;
+    auto store = RunStoreWriter::open(folder.path(), info(), std::move(options));
+    REQUIRE(store.ok());
+    for (std::uint64_t step = 0; step < 300; ++step) {
+      (*store)->push(row(step));
+      if (step % 100 != 99) continue;
+      (*store)->flush();
+      CHECK(lines_of(folder.path() / "rank0" / "steps.jsonl").size() == step + 1);
+    }
+    CHECK((*store)->close().ok());
+    (*store)->flush();
+    CHECK(lines_of(folder.path() / "rank0" / "steps.jsonl").size() == 300);
+  }
+
   TEST_CASE("a folder that holds a run is refused, and stays as it was") {
     const TemporaryFolder folder;
     write_steps(folder.path(), 0, 3);

@@ -283,6 +283,12 @@ bool SessionState::stop_asked_anywhere() {
   return anywhere;
 }
 
+void SessionState::flush_rows() {
+  if (!run_store_) return;
+  run_store_->flush();
+  require(gather_numbers(world_.all(), 0));
+}
+
 std::string SessionState::status_address() const {
   return telemetry_ ? telemetry_->address() : std::string();
 }

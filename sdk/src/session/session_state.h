@@ -79,6 +79,9 @@ class SessionState {
   bool stop_agreed() const { return stop_agreed_; }  // by a reducer; equal on all ranks
   bool stop_asked_here() { return termination_.requested(); }
   bool stop_asked_anywhere();  // collective
+  // Returns when the run directory holds the rows of all steps that every rank has ended, so that a
+  // save never leads them. Collective when there is a run directory.
+  void flush_rows();
   std::string status_address() const;
   SessionReport report() const;
   // Rank 0 only; a copy of what the coordinator knows now.

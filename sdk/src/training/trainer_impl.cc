@@ -87,6 +87,7 @@ void Trainer::Impl::end_step() {
   }
   after_round();
   scope.reset();
+  save_if_due();  // after the step's row was recorded
 }
 
 void Trainer::Impl::after_round() {
@@ -96,7 +97,6 @@ void Trainer::Impl::after_round() {
   if (every > 0 && round.value() % every == 0) {
     snapshots.put(detail::take_snapshot(round, position, model, *optimizer));
   }
-  save_if_due();
   progress.step = position.step;
   progress.consumed = position.cursor;
   progress.skipped = position.skipped;

@@ -127,6 +127,7 @@ void Trainer::Impl::adopt(const detail::TrainingPosition& resumed) {
 
 void Trainer::Impl::save(OnFailure on_failure) {
   Status written;
+  state.flush_rows();
   if (session.rank() == 0 && folder) {
     Checkpoint checkpoint;
     checkpoint.position = position;
