@@ -6,6 +6,8 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "sdk/src/parallel/gradient_norm.h"
+
 namespace cox::bench {
 
 void Averaging::sum(std::span<std::byte> bytes, const transport::Reduction& reduction) {

@@ -19,7 +19,7 @@ using Clock = std::chrono::steady_clock;
 
 // A turn's first step finds the other loop's caches and the coordinator's work on the last report
 // of the turn before, so it counts for neither.
-constexpr int kTurn = 5;
+constexpr int kTurn = 3;
 
 double cpu_seconds(clockid_t clock) {
   timespec time{};
@@ -72,11 +72,11 @@ Growth take_turns(const std::function<void()>& on, const std::function<void()>& 
 }
 
 void tell(const Session& session, const Growth& growth) {
-  const Median percent = median_of(growth.percent);
+  const Median percent = centre_of(growth.percent);
   const double step_ms = quantile(growth.off_ms, 0.5);
   Line("C2", percent.value, "%")
       .limit(0.5)
-      .with("figure", "growth of a training step with Coxswain, median")
+      .with("figure", "growth of a training step with Coxswain")
       .with("ranks", session.world_size())
       .with("low_95", percent.low)
       .with("high_95", percent.high)
@@ -97,7 +97,7 @@ void tell(const Session& session, const Growth& growth) {
 }  // namespace
 
 void measure_growth(Session& session, Effort effort) {
-  const int groups = effort == Effort::quick ? 4 : 60;
+  const int groups = effort == Effort::quick ? 8 : 400;
   const RandomBytes dataset(4096);
   Trained with = make_trained();
   Trained without = make_trained();

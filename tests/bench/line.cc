@@ -80,6 +80,22 @@ Median median_of(std::vector<double> samples) {
   return {at((n - 1) / 2), at(n / 2 - half_width - 1), at(n / 2 + half_width)};
 }
 
+Median centre_of(const std::vector<double>& samples) {
+  std::vector<double> means;
+  means.reserve(samples.size() * (samples.size() + 1) / 2);
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    for (std::size_t j = 0; j <= i; ++j) means.push_back((samples[i] + samples[j]) / 2);
+  }
+  std::sort(means.begin(), means.end());
+  const auto n = static_cast<double>(samples.size());
+  const auto last = static_cast<double>(means.size()) - 1;
+  const double half_width = 1.96 * std::sqrt(n * (n + 1) * (2 * n + 1) / 24);
+  const auto at = [&](double place) {
+    return means[static_cast<std::size_t>(std::clamp(std::floor(place), 0.0, last))];
+  };
+  return {at(last / 2), at(last / 2 - half_width), at(last / 2 + half_width + 1)};
+}
+
 Effort effort_of(int argc, const char* const* argv) {
   const bool quick =
       std::any_of(argv, argv + argc, [](std::string_view a) { return a == "--quick"; });

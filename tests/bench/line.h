@@ -47,6 +47,12 @@ struct Median {
 };
 Median median_of(std::vector<double> samples);
 
+// The centre of a distribution that is symmetric up to outliers: the median of the means of all
+// pairs, and the 95 % interval that belongs to it (Hodges and Lehmann 1963, by the signed-rank
+// statistic). About as sharp as the mean and as deaf to outliers as a trimmed one. Requires: not
+// empty; quadratic.
+Median centre_of(const std::vector<double>& samples);
+
 enum class Effort { full, quick };
 // `--quick` among the arguments.
 Effort effort_of(int argc, const char* const* argv);

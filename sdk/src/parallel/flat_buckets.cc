@@ -2,8 +2,6 @@
 
 #include <torch/torch.h>
 
-#include <cmath>
-
 namespace cox::detail {
 namespace {
 
@@ -16,12 +14,6 @@ bool fits(const Bucket& bucket, const at::Tensor& parameter) {
   return bucket.flat.scalar_type() == bucket_type(parameter) &&
          bucket.flat.device() == parameter.device() &&
          (bucket.elements == 0 || static_cast<std::int64_t>(bytes) <= FlatBuckets::kBucketBytes);
-}
-
-// One read for all tensors: a read of each costs more than its norm.
-double norm_of_norms(const std::vector<at::Tensor>& norms) {
-  const at::Tensor all = at::stack(norms).to(at::kCPU, at::kDouble);
-  return at::linalg_vector_norm(all, 2).item<double>();
 }
 
 }  // namespace
@@ -93,28 +85,6 @@ void FlatBuckets::hand_back() {
       parameter.mutable_grad() = view.to(parameter.scalar_type());
     }
   }
-}
-
-double l2_norm(std::span<const at::Tensor> tensors) {
-  const torch::NoGradGuard no_grad;
-  std::vector<at::Tensor> present;
-  for (const at::Tensor& tensor : tensors) {
-    if (tensor.defined() && tensor.numel() > 0) present.push_back(tensor);
-  }
-  if (present.empty()) return 0;
-  const double norm = norm_of_norms(at::_foreach_norm(present, 2));
-  if (std::isfinite(norm)) return norm;
-  // fp32 squares overflow from 1.8e19 on; only then is the slower sum in double needed.
-  std::vector<at::Tensor> norms;
-  for (const at::Tensor& tensor : present) {
-    norms.push_back(at::linalg_vector_norm(tensor, 2, {}, false, at::kDouble));
-  }
-  return norm_of_norms(norms);
-}
-
-std::int64_t count_nonfinite(const at::Tensor& tensor) {
-  if (!tensor.defined() || tensor.numel() == 0) return 0;
-  return tensor.numel() - at::isfinite(tensor).sum().item<std::int64_t>();
 }
 
 }  // namespace cox::detail

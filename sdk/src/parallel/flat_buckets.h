@@ -51,11 +51,4 @@ class FlatBuckets {
   std::vector<Bucket> buckets_;
 };
 
-// L2 norm over all elements of `tensors`; undefined ones are skipped. Non-finite exactly if an
-// element is.
-double l2_norm(std::span<const at::Tensor> tensors);
-
-// Elements of `tensor` that are NaN or infinite.
-std::int64_t count_nonfinite(const at::Tensor& tensor);
-
 }  // namespace cox::detail

@@ -7,6 +7,7 @@
 
 #include "coordinator/transport/wait.h"
 #include "sdk/src/parallel/flat_buckets.h"
+#include "sdk/src/parallel/gradient_norm.h"
 #include "sdk/src/parallel/start_equal.h"
 #include "sdk/src/session/session_state.h"
 

@@ -2,8 +2,6 @@
 
 #include <torch/torch.h>
 
-#include <cmath>
-#include <limits>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -13,8 +11,6 @@ using namespace cox::detail;
 namespace {
 
 using Tensors = std::vector<at::Tensor>;
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 at::Tensor parameter(std::vector<std::int64_t> shape, at::ScalarType type = at::kFloat) {
   return torch::randn(shape, type).set_requires_grad(true);
@@ -128,27 +124,5 @@ TEST_SUITE("flat buckets") {
     CHECK(parameters[1].grad().defined());
     REQUIRE(parameters[2].grad().defined());
     CHECK(parameters[2].grad().abs().sum().item<double>() == 0);
-  }
-
-  TEST_CASE("the norm is that of all elements together, and undefined tensors count nothing") {
-    const Tensors tensors = {torch::full({4}, 3.0), at::Tensor(), torch::zeros({0}),
-                             torch::full({4}, 4.0, at::kDouble)};
-    CHECK(l2_norm(tensors) == doctest::Approx(10));
-    CHECK(l2_norm({}) == 0);
-    CHECK(l2_norm(Tensors{torch::full({9}, 1.0f), torch::full({16}, 1.0, at::kDouble)}) ==
-          doctest::Approx(5));
-  }
-
-  TEST_CASE("the norm is finite exactly if all elements are, also where float squares overflow") {
-    CHECK(l2_norm(Tensors{torch::full({3}, 1e30)}) == doctest::Approx(std::sqrt(3.0) * 1e30));
-    CHECK_FALSE(std::isfinite(l2_norm(Tensors{torch::tensor({1.0, kNaN})})));
-    CHECK_FALSE(std::isfinite(l2_norm(Tensors{torch::tensor({1.0, -kInfinity})})));
-  }
-
-  TEST_CASE("non-finite elements are counted") {
-    CHECK(count_nonfinite(torch::tensor({1.0, kNaN, 2.0, -kInfinity, kInfinity})) == 3);
-    CHECK(count_nonfinite(torch::ones({2})) == 0);
-    CHECK(count_nonfinite(at::Tensor()) == 0);
-    CHECK(count_nonfinite(torch::zeros({0})) == 0);
   }
 }

@@ -14,7 +14,7 @@
 #include "coxswain/error.h"
 #include "coxswain/sample_plan.h"
 #include "rollback_policy.h"
-#include "sdk/src/parallel/flat_buckets.h"
+#include "sdk/src/parallel/gradient_norm.h"
 #include "sdk/src/training/keyed_random.h"
 #include "small_training.h"
 #include "tests/sdk/session/solo.h"

@@ -1,0 +1,21 @@
+// What one pass over gradients tells: their L2 norm, which is finite exactly if all elements are,
+// and, looked at only after trouble, how many are not. Every step of every trainer makes this pass,
+// so fp32 on the CPU has a loop of its own: squares of floats are exact in double, and partial sums
+// are added in an order that depends on sizes alone, so neither threads nor the processor's vector
+// width change a bit. Pure functions; the training thread calls them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <span>
+
+namespace cox::detail {
+
+// L2 norm over all elements of `tensors`; undefined ones are skipped.
+double l2_norm(std::span<const at::Tensor> tensors);
+
+// Elements of `tensor` that are NaN or infinite.
+std::int64_t count_nonfinite(const at::Tensor& tensor);
+
+}  // namespace cox::detail
