@@ -8,22 +8,18 @@
 #include <string_view>
 #include <vector>
 
+#include "coordinator/core/memory_action.h"
+#include "coordinator/core/memory_front.h"
 #include "coordinator/core/units.h"
 
 namespace cox {
 
-// Values of both enums are part of the mask: two bits each, never renumber.
+// Values are part of the mask: two bits each, never renumber.
 enum class Precision : std::uint8_t { fp32 = 0, bf16 = 1, fp16 = 2, fp8 = 3 };
-enum class MemoryAction : std::uint8_t { keep = 0, recompute = 1, offload = 2, tile = 3 };
 
 inline constexpr std::array<std::string_view, 4> kPrecisionNames = {"fp32", "bf16", "fp16", "fp8"};
-inline constexpr std::array<std::string_view, 4> kMemoryActionNames = {"keep", "recompute",
-                                                                       "offload", "tile"};
 constexpr std::string_view to_string(Precision p) {
   return kPrecisionNames[static_cast<std::size_t>(p)];
-}
-constexpr std::string_view to_string(MemoryAction a) {
-  return kMemoryActionNames[static_cast<std::size_t>(a)];
 }
 
 // What the linked SDK can carry out; decide clamps everything else, and says so.
@@ -47,6 +43,7 @@ struct JobFacts {
   std::vector<std::string> blocks;   // names in execution order, <= kMaxBlocks
   std::uint64_t global_batch = 0;    // samples per step; 0 = the loop's own business
   Capabilities capabilities{};
+  MemoryFacts memory;  // rank 0 only
 
   friend bool operator==(const JobFacts&, const JobFacts&) = default;
 };

@@ -14,7 +14,7 @@
 #include <optional>
 #include <vector>
 
-#include "coordinator/core/job.h"
+#include "coordinator/core/memory_front.h"
 
 namespace cox {
 
@@ -51,15 +51,5 @@ struct MemoryProblem {
   std::optional<std::int32_t> most_recomputed;  // most stages with recompute; none = no cap
   friend bool operator==(const MemoryProblem&, const MemoryProblem&) = default;
 };
-
-// One plan that no other plan beats in both bytes and time.
-struct MemoryPoint {
-  std::int64_t peak_bytes = 0;
-  std::int64_t added_us = 0;          // beyond keep in every stage: compute and exposed copies
-  std::vector<MemoryAction> actions;  // one per stage
-  friend bool operator==(const MemoryPoint&, const MemoryPoint&) = default;
-};
-
-using MemoryFront = std::vector<MemoryPoint>;  // ascending peak, strictly descending added time
 
 }  // namespace cox

@@ -1,0 +1,147 @@
+#include "coordinator/core/memory_front.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace cox {
+namespace {
+
+Status check_front(const MemoryFront& front, std::size_t blocks, const std::string& where) {
+  if (front.empty() || front.size() > kMaxFrontPoints) {
+    return invalid_argument(where + ": expected 1 to " + std::to_string(kMaxFrontPoints) +
+                            " points, found " + std::to_string(front.size()));
+  }
+  for (std::size_t p = 0; p < front.size(); ++p) {
+    const MemoryPoint& point = front[p];
+    const bool in_order = point.peak_bytes >= 0 && point.added_us >= 0 &&
+                          (p == 0 || (point.peak_bytes > front[p - 1].peak_bytes &&
+                                      point.added_us < front[p - 1].added_us));
+    if (!in_order) {
+      return invalid_argument(where + ": point " + std::to_string(p) +
+                              ": expected more bytes and less time than the one before");
+    }
+    if (point.actions.size() != blocks) {
+      return invalid_argument(where + ": point " + std::to_string(p) + ": expected " +
+                              std::to_string(blocks) + " actions, found " +
+                              std::to_string(point.actions.size()));
+    }
+    for (const MemoryAction action : point.actions) {
+      if (static_cast<unsigned>(action) > 3) {
+        return invalid_argument(where + ": point " + std::to_string(p) +
+                                ": expected actions from 0 to 3, found " +
+                                std::to_string(static_cast<unsigned>(action)));
+      }
+    }
+  }
+  return ok_status();
+}
+
+Status check_model(const MemoryModel& model, std::size_t blocks, const std::string& where) {
+  if (Status status = check_front(model.front, blocks, where); !status.ok()) return status;
+  const bool sane =
+      model.base_bytes >= 0 && model.step_us >= 0 &&
+      std::all_of(model.kept_bytes.begin(), model.kept_bytes.end(), [](auto b) { return b >= 0; });
+  if (!sane) return invalid_argument(where + ": expected bytes and times of at least 0");
+  if (!model.kept_bytes.empty() && model.kept_bytes.size() != blocks) {
+    return invalid_argument(where + ": expected kept_bytes of " + std::to_string(blocks) +
+                            " blocks or none, found " + std::to_string(model.kept_bytes.size()));
+  }
+  return ok_status();
+}
+
+Status check_ranks(const MemoryFacts& facts, std::size_t ranks) {
+  for (const std::size_t found : {facts.model_of_rank.size(), facts.limit_bytes.size()}) {
+    if (found == 0 || found == ranks) continue;
+    return invalid_argument("memory: expected one entry for each of " + std::to_string(ranks) +
+                            " ranks or none, found " + std::to_string(found));
+  }
+  for (const std::uint32_t model : facts.model_of_rank) {
+    if (model < facts.models.size()) continue;
+    return invalid_argument("memory: a rank has model " + std::to_string(model) + " of " +
+                            std::to_string(facts.models.size()));
+  }
+  for (const std::int64_t limit : facts.limit_bytes) {
+    if (limit >= 0) continue;
+    return invalid_argument("memory: expected limits of at least 0 bytes, found " +
+                            std::to_string(limit));
+  }
+  return ok_status();
+}
+
+// What the blocks hold that `actions` keep and `point` does not; none when they differ otherwise.
+std::optional<std::int64_t> kept_beyond(const MemoryModel& model, const MemoryPoint& point,
+                                        std::span<const MemoryAction> actions) {
+  std::int64_t bytes = 0;
+  for (std::size_t b = 0; b < actions.size(); ++b) {
+    if (actions[b] == point.actions[b]) continue;
+    if (actions[b] != MemoryAction::keep || model.kept_bytes.empty()) return std::nullopt;
+    bytes += model.kept_bytes[b];
+  }
+  return bytes;
+}
+
+}  // namespace
+
+std::optional<std::size_t> lookup(const MemoryFront& front, std::int64_t budget_bytes) {
+  const auto above = std::partition_point(
+      front.begin(), front.end(),
+      [budget_bytes](const MemoryPoint& point) { return point.peak_bytes <= budget_bytes; });
+  if (above == front.begin()) return std::nullopt;
+  return static_cast<std::size_t>(above - front.begin()) - 1;
+}
+
+MemoryFront thinned(const MemoryFront& front, std::size_t most) {
+  if (front.size() <= most || most < 2) return front;
+  MemoryFront few;
+  const double low = static_cast<double>(front.front().peak_bytes);
+  const double step =
+      (static_cast<double>(front.back().peak_bytes) - low) / static_cast<double>(most - 1);
+  for (std::size_t p = 0; p + 1 < front.size(); ++p) {
+    const double due = low + step * static_cast<double>(few.size());
+    const bool is_due = static_cast<double>(front[p].peak_bytes) >= due;
+    if (few.size() + 1 < most && (p == 0 || is_due)) few.push_back(front[p]);
+  }
+  few.push_back(front.back());
+  return few;
+}
+
+MemoryFront front_of(std::vector<MemoryPoint> plans) {
+  std::stable_sort(plans.begin(), plans.end(), [](const MemoryPoint& a, const MemoryPoint& b) {
+    return a.peak_bytes != b.peak_bytes ? a.peak_bytes < b.peak_bytes : a.added_us < b.added_us;
+  });
+  MemoryFront front;
+  for (MemoryPoint& plan : plans) {
+    if (front.empty() || plan.added_us < front.back().added_us) front.push_back(std::move(plan));
+  }
+  return front;
+}
+
+Status validate(const MemoryFacts& facts, std::size_t ranks, std::size_t blocks) {
+  if (facts.models.size() > kMaxMemoryModels) {
+    return invalid_argument("memory: expected at most " + std::to_string(kMaxMemoryModels) +
+                            " models, found " + std::to_string(facts.models.size()));
+  }
+  for (std::size_t m = 0; m < facts.models.size(); ++m) {
+    const Status status =
+        check_model(facts.models[m], blocks, "memory: model " + std::to_string(m));
+    if (!status.ok()) return status;
+  }
+  return check_ranks(facts, ranks);
+}
+
+std::optional<MemoryCost> cost_of(const MemoryModel& model, std::span<const MemoryAction> actions) {
+  std::optional<MemoryCost> best;
+  for (const MemoryPoint& point : model.front) {
+    if (point.actions.size() != actions.size()) continue;
+    const std::optional<std::int64_t> more = kept_beyond(model, point, actions);
+    if (!more) continue;
+    if (*more == 0 && std::equal(actions.begin(), actions.end(), point.actions.begin())) {
+      return MemoryCost{point.peak_bytes, point.added_us};
+    }
+    const MemoryCost cost{point.peak_bytes + *more, point.added_us};
+    if (!best || cost.peak_bytes < best->peak_bytes) best = cost;
+  }
+  return best;
+}
+
+}  // namespace cox

@@ -1,0 +1,72 @@
+// MemoryFront: the trade between peak bytes and added time of one kind of rank, as points that no
+// other plan beats in both; a budget is a lookup in it. Made by the planner before the first round
+// and carried in JobFacts, so that policy `memory` (and a replay) needs no search. Plain values,
+// pure functions.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "coordinator/core/memory_action.h"
+#include "coordinator/core/status.h"
+
+namespace cox {
+
+// One plan that no other plan beats in both bytes and time.
+struct MemoryPoint {
+  std::int64_t peak_bytes = 0;        // highest in a step, counted as RankSignal::memory_peak_bytes
+  std::int64_t added_us = 0;          // a step, beyond keep everywhere: compute and exposed copies
+  std::vector<MemoryAction> actions;  // one per block (in the planner: one per stage)
+  friend bool operator==(const MemoryPoint&, const MemoryPoint&) = default;
+};
+
+using MemoryFront = std::vector<MemoryPoint>;  // ascending peak, strictly descending added time
+
+inline constexpr std::size_t kMaxFrontPoints = 256;
+inline constexpr std::size_t kMaxMemoryModels = 64;
+
+// The index of the fastest point within `budget_bytes`; none when even the first is above it.
+// Logarithmic; a larger budget never gives a slower point.
+std::optional<std::size_t> lookup(const MemoryFront& front, std::int64_t budget_bytes);
+
+// At most `most` (>= 2) of the points, both ends among them, the others spread over the bytes.
+MemoryFront thinned(const MemoryFront& front, std::size_t most = kMaxFrontPoints);
+
+// Sorts plans by bytes and drops those that another one beats.
+MemoryFront front_of(std::vector<MemoryPoint> plans);
+
+// What is known about the memory of all ranks of one kind.
+struct MemoryModel {
+  MemoryFront front;                     // 1 .. kMaxFrontPoints; last: all blocks kept, if allowed
+  std::int64_t base_bytes = 0;           // resident all through the step
+  std::int64_t step_us = 0;              // of a step with all blocks kept; 0 = unknown
+  std::vector<std::int64_t> kept_bytes;  // per block: what keep holds for backward; or empty
+  friend bool operator==(const MemoryModel&, const MemoryModel&) = default;
+};
+
+// Known to rank 0 only: all empty on the others, and where nothing was measured.
+struct MemoryFacts {
+  std::vector<MemoryModel> models;           // one per distinct profile, <= kMaxMemoryModels
+  std::vector<std::uint32_t> model_of_rank;  // index into models; empty = all model 0
+  std::vector<std::int64_t> limit_bytes;     // per rank, of its device or share of a node; 0 or
+                                             // empty = unknown
+  friend bool operator==(const MemoryFacts&, const MemoryFacts&) = default;
+};
+
+// invalid_argument naming the first field that does not fit a job of that size, or a front that is
+// none.
+Status validate(const MemoryFacts& facts, std::size_t ranks, std::size_t blocks);
+
+// What `actions` cost: those of the point that is equal, else, where they only keep more than some
+// point, at most that point's peak and all that these blocks keep. None when nothing can be said.
+struct MemoryCost {
+  std::int64_t peak_bytes = 0;
+  std::int64_t added_us = 0;
+};
+std::optional<MemoryCost> cost_of(const MemoryModel& model, std::span<const MemoryAction> actions);
+
+}  // namespace cox
