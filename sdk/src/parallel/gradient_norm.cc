@@ -2,6 +2,7 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <vector>
@@ -66,7 +67,12 @@ double norm_of_norms(const std::vector<at::Tensor>& norms) {
 
 double norm_through_torch(const std::vector<at::Tensor>& tensors) {
   if (tensors.empty()) return 0;
-  const double norm = norm_of_norms(at::_foreach_norm(tensors, 2));
+  const bool has_fp64 = std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& tensor) {
+    return tensor.scalar_type() == at::kDouble;
+  });
+  // Not in the tensors' own type: a norm in bf16 has two digits.
+  const double norm =
+      norm_of_norms(at::_foreach_norm(tensors, 2, has_fp64 ? at::kDouble : at::kFloat));
   if (std::isfinite(norm)) return norm;
   // fp32 squares overflow from 1.8e19 on; only then is the slower sum in double needed.
   std::vector<at::Tensor> norms;
