@@ -64,6 +64,7 @@ void BlockCall::enter() {
                                                outer ? outer->saved_frame() : nullptr);
     saving_.emplace(*saved_);
   }
+  edge(BlockEdge::forward_begin);
   forward_begin_ = now_();
 }
 
@@ -74,6 +75,7 @@ void BlockCall::leave() noexcept {
 
 void BlockCall::measure_forward() {
   measurement_.forward = now_() - forward_begin_;
+  edge(BlockEdge::forward_end);
   if (saved_) measurement_.saved_bytes = saved_->close();
   saved_.reset();
   reported_ = false;
@@ -100,15 +102,26 @@ void BlockCall::backward_began() noexcept try {
     if (reported_ || backward_begin_) return;
     backward_begin_ = now_();
   }
+  edge(BlockEdge::backward_begin);
   torch::autograd::Engine::get_default_engine().queue_callback(
       [call = shared_from_this()] { call->finish(); });
 } catch (...) {
   finish();
 }
 
-void BlockCall::backward_ended() noexcept {
+bool BlockCall::note_backward_end() noexcept {
   const std::lock_guard lock(mutex_);
-  if (backward_begin_ && !reported_) backward_end_ = now_();
+  if (!backward_begin_ || reported_) return false;
+  backward_end_ = now_();
+  return true;
+}
+
+void BlockCall::backward_ended() noexcept {
+  if (note_backward_end()) edge(BlockEdge::backward_end);
+}
+
+void BlockCall::edge(BlockEdge edge) noexcept {
+  if (is_outermost()) state_->edge(edge);
 }
 
 void BlockCall::finish() noexcept {

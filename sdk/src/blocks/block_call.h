@@ -33,13 +33,16 @@ class BlockCall : public std::enable_shared_from_this<BlockCall> {
 
   void backward_began() noexcept;
   void backward_ended() noexcept;
+  bool note_backward_end() noexcept;  // whether it is one of a pass that is being measured
   void finish() noexcept;  // reports, once
 
   const BlockState& state() const { return *state_; }
+  bool is_outermost() const { return !measurement_.inside; }
   const std::shared_ptr<SavedBytesFrame>& saved_frame() const { return saved_; }
 
  private:
   bool first_sight(const at::Tensor& tensor);
+  void edge(BlockEdge edge) noexcept;
 
   const std::shared_ptr<BlockState> state_;
   const BlockClock now_;

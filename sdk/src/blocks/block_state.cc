@@ -31,6 +31,11 @@ void BlockState::report(const BlockMeasurement& measurement) noexcept {
   if (sink_ != nullptr) sink_->block_measured(id, measurement);
 }
 
+void BlockState::edge(BlockEdge edge) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (sink_ != nullptr) sink_->block_edge(id, edge);
+}
+
 void BlockState::add_waiting(BlockCall* call) {
   if (hooks_.empty()) hook_parameters();
   const std::lock_guard lock(mutex_);
@@ -61,7 +66,10 @@ void BlockState::unhook_parameters() {
 
 void BlockState::on_parameter_gradient() noexcept {
   const std::lock_guard lock(mutex_);
-  for (BlockCall* call : waiting_) call->backward_ended();
+  for (BlockCall* call : waiting_) {
+    const bool has_edge = call->note_backward_end() && call->is_outermost();
+    if (has_edge && sink_ != nullptr) sink_->block_edge(id, BlockEdge::backward_end);
+  }
 }
 
 }  // namespace cox::detail

@@ -30,6 +30,7 @@ class BlockState final : public BlockGate, public std::enable_shared_from_this<B
   void set_mode(MeasureMode mode);
 
   void report(const BlockMeasurement& measurement) noexcept;
+  void edge(BlockEdge edge) noexcept;
 
   // Calls without a differentiable input end when their parameters have their gradients.
   void add_waiting(BlockCall* call);

@@ -31,9 +31,16 @@ struct BlockMeasurement {
   std::uint64_t parameters = 0;    // elements, each once
 };
 
+// Where the passes through a block begin and end. A block with several inputs ends its backward
+// pass several times; the last one counts.
+enum class BlockEdge : std::uint8_t { forward_begin, forward_end, backward_begin, backward_end };
+
 class BlockSink {
  public:
   virtual ~BlockSink() = default;
+  // At the moment itself, for measured calls that are not inside another block's. On the threads of
+  // block_measured(); allocates no tensor.
+  virtual void block_edge(BlockId, BlockEdge) noexcept {}
   // Comes from the thread that trains or, while that one waits in backward(), from an engine's
   // thread; never two at a time for one block. Short, does not throw, does not communicate.
   virtual void block_measured(BlockId block, const BlockMeasurement& measurement) noexcept = 0;
