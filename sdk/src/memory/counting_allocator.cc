@@ -1,0 +1,120 @@
+#include "sdk/src/memory/counting_allocator.h"
+
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+
+#include <atomic>
+
+#include "sdk/src/memory/address_table.h"
+
+namespace cox::detail {
+namespace {
+
+// A tensor's deleter is a plain function without context, because torch requires that the context
+// of a CPU pointer is the pointer itself. So what it reaches has to be the process's.
+class CountingAllocator final : public c10::Allocator {
+ public:
+  // Never destroyed: tensors may outlive main().
+  static CountingAllocator& get() {
+    static auto* allocator = new CountingAllocator;
+    return *allocator;
+  }
+
+  c10::DataPtr allocate(std::size_t bytes) override {
+    c10::DataPtr memory = wrapped()->allocate(bytes);
+    if (bytes == 0 || memory.get() == nullptr) return memory;
+    if (memory.get_context() != memory.get()) return memory;  // cannot be recognised at its free
+    const auto added = static_cast<std::int64_t>(bytes);
+    // An address known already was freed behind our back, by the wrapped allocator's own deleter.
+    const std::int64_t stale = table_.insert(memory.get(), added);
+    if (!memory.compare_exchange_deleter(wrapped()->raw_deleter(), &release)) {
+      table_.erase(memory.get());
+      live_.fetch_sub(stale, std::memory_order_relaxed);
+      return memory;
+    }
+    const std::int64_t live =
+        live_.fetch_add(added - stale, std::memory_order_relaxed) + added - stale;
+    raise_peak(live);
+    return memory;
+  }
+
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    wrapped()->copy_data(to, from, bytes);
+  }
+
+  c10::Allocator* wrapped() const { return wrapped_.load(std::memory_order_relaxed); }
+  void wrap(c10::Allocator* allocator) { wrapped_.store(allocator, std::memory_order_relaxed); }
+
+  MemoryCount count() const {
+    return {live_.load(std::memory_order_relaxed), peak_.load(std::memory_order_relaxed)};
+  }
+  void reset_peak() { peak_.store(live_.load(std::memory_order_relaxed)); }
+
+ private:
+  // Also for memory that is not in the table: oneDNN's glue frees through whichever allocator is in
+  // force, so this may be given what was allocated before the installation.
+  static void release(void* pointer) {
+    CountingAllocator& self = get();
+    self.live_.fetch_sub(self.table_.erase(pointer), std::memory_order_relaxed);
+    self.wrapped()->raw_deleter()(pointer);
+  }
+
+  void raise_peak(std::int64_t live) {
+    std::int64_t peak = peak_.load(std::memory_order_relaxed);
+    while (peak < live && !peak_.compare_exchange_weak(peak, live, std::memory_order_relaxed)) {
+    }
+  }
+
+  std::atomic<c10::Allocator*> wrapped_{nullptr};
+  std::atomic<std::int64_t> live_{0};
+  std::atomic<std::int64_t> peak_{0};
+  AddressTable table_;
+};
+
+}  // namespace
+
+bool counting_allocator_installed() {
+  return c10::GetCPUAllocator() == &CountingAllocator::get();
+}
+
+Status install_counting_allocator() {
+  if (counting_allocator_installed()) return ok_status();
+  c10::Allocator* before = c10::GetCPUAllocator();
+  if (before == nullptr || before->raw_deleter() == nullptr) {
+    return failed_precondition(
+        "CPU allocator: expected one with a plain deleter, as torch's own has, found another; "
+        "bytes of tensors are not counted");
+  }
+  CountingAllocator& ours = CountingAllocator::get();
+  if (ours.wrapped() != nullptr && ours.wrapped() != before) {
+    return failed_precondition(
+        "CPU allocator: expected the one that was counted before, found another; install the "
+        "count after the last change of the allocator");
+  }
+  ours.wrap(before);
+  c10::SetCPUAllocator(&ours);
+  if (counting_allocator_installed()) return ok_status();
+  return failed_precondition(
+      "CPU allocator: the one in the process was set with a higher priority and stays; bytes of "
+      "tensors are not counted");
+}
+
+Status uninstall_counting_allocator() {
+  if (!counting_allocator_installed()) {
+    return failed_precondition("CPU allocator: expected the counting one, found another");
+  }
+  c10::SetCPUAllocator(CountingAllocator::get().wrapped());
+  return ok_status();
+}
+
+MemoryCount counted_memory() {
+  return CountingAllocator::get().count();
+}
+
+void reset_counted_peak() {
+  CountingAllocator::get().reset_peak();
+}
+
+}  // namespace cox::detail
