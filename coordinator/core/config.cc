@@ -68,7 +68,7 @@ Status validate(const Config& config) {
   if (config.http.enabled && config.http.host.empty()) {
     return invalid_argument("http.host is empty; give an address or set http.enabled = off");
   }
-  return ok_status();
+  return validate(config.memory);
 }
 
 std::string text(const Config& config) {
@@ -93,6 +93,10 @@ std::uint64_t fingerprint(const Config& config) {
 PolicyMode mode_of(const Config& config, std::string_view policy, PolicyMode fallback) {
   if (policy == "guard") return config.guard.mode;
   if (policy == "stragglers") return config.stragglers.mode;
+  if (policy == "memory") {
+    return config.memory.mode.value_or(wants_memory_plan(config.memory) ? PolicyMode::on
+                                                                        : PolicyMode::off);
+  }
   const auto found = config.policy_modes.find(policy);
   return found == config.policy_modes.end() ? fallback : found->second;
 }

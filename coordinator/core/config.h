@@ -12,11 +12,11 @@
 #include <string_view>
 #include <vector>
 
+#include "coordinator/core/memory_config.h"
 #include "coordinator/core/status.h"
 
 namespace cox {
 
-enum class PolicyMode : std::uint8_t { off = 0, observe = 1, on = 2 };
 enum class ControlPath : std::uint8_t { automatic = 0, mailbox = 1, mpi = 2 };
 enum class LogLevel : std::uint8_t { debug = 0, info = 1, warning = 2, error = 3, quiet = 4 };
 
@@ -79,6 +79,7 @@ struct Config {
   GuardConfig guard;
   StragglerConfig stragglers;
   OverrideConfig force;
+  MemoryConfig memory;
   // Policies without further settings yet; keys "<policy>.mode".
   std::map<std::string, PolicyMode, std::less<>> policy_modes;
 };
@@ -121,7 +122,8 @@ std::string text(const Config& config);
 // Equal on two ranks exactly if all settings that must be equal are (not run.log, not paths).
 std::uint64_t fingerprint(const Config& config);
 
-// Mode of a policy by its name; `fallback` where nothing was said.
+// Mode of a policy by its name; `fallback` where nothing was said (`memory`: on where a budget or a
+// forced action is set, else off).
 PolicyMode mode_of(const Config& config, std::string_view policy, PolicyMode fallback);
 
 }  // namespace cox

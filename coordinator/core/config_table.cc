@@ -2,124 +2,19 @@
 
 #include <cstdint>
 #include <limits>
-#include <span>
 #include <string>
-#include <type_traits>
 #include <utility>
 
-#include "coordinator/core/config_values.h"
+#include "coordinator/core/config_rows.h"
 
 namespace cox {
 namespace {
 
-namespace values = config_values;
+using namespace config_rows;  // the builders of rows
 
 constexpr std::uint64_t kAny = std::numeric_limits<std::uint64_t>::max();
-constexpr std::string_view kPoliciesToCome[] = {"loss_scale", "precision", "memory", "shares",
-                                                "cadence"};
-
-// What a row says besides its kind and range.
-struct Words {
-  std::string key;
-  std::string unit;
-  std::string help;
-  Scope scope = Scope::job;
-};
-
-ConfigRow row(const Words& words, std::string kind, std::string range) {
-  ConfigRow made;
-  made.option = {words.key, std::move(kind), std::move(range), words.unit, "", words.help};
-  made.scope = words.scope;
-  return made;
-}
-
-// `field` maps a Config, const or not, to the setting itself.
-template <class Field>
-ConfigRow integer(const Words& words, values::IntegerRange range, Field field) {
-  ConfigRow made =
-      row(words, "integer", std::to_string(range.min) + " .. " + std::to_string(range.max));
-  made.set = [range, field](Config& config, std::string_view text) {
-    const Result<std::uint64_t> value = values::parse_integer(text, range);
-    if (!value.ok()) return value.status();
-    field(config) = static_cast<std::remove_reference_t<decltype(field(config))>>(*value);
-    return ok_status();
-  };
-  made.get = [field](const Config& config) { return std::to_string(field(config)); };
-  return made;
-}
-
-template <class Field>
-ConfigRow number(const Words& words, values::NumberRange range, Field field) {
-  ConfigRow made =
-      row(words, "number", values::format(range.min) + " .. " + values::format(range.max));
-  made.set = [range, field](Config& config, std::string_view text) {
-    const Result<double> value = values::parse_number(text, range);
-    if (value.ok()) field(config) = *value;
-    return value.status();
-  };
-  made.get = [field](const Config& config) { return values::format(field(config)); };
-  return made;
-}
-
-// An enum whose values count through `names`.
-template <class Field>
-ConfigRow choice(const Words& words, std::string kind, std::span<const std::string_view> names,
-                 Field field) {
-  ConfigRow made = row(words, std::move(kind), values::join(names));
-  made.set = [names, field](Config& config, std::string_view text) {
-    const Result<std::size_t> index = values::parse_name(text, names);
-    if (!index.ok()) return index.status();
-    field(config) = static_cast<std::remove_reference_t<decltype(field(config))>>(*index);
-    return ok_status();
-  };
-  made.get = [names, field](const Config& config) {
-    return std::string(names[static_cast<std::size_t>(field(config))]);
-  };
-  return made;
-}
-
-template <class Field>
-ConfigRow flag(const Words& words, Field field) {
-  ConfigRow made = row(words, "switch", values::join(values::kSwitchNames));
-  made.set = [field](Config& config, std::string_view text) {
-    const Result<bool> value = values::parse_switch(text);
-    if (value.ok()) field(config) = *value;
-    return value.status();
-  };
-  made.get = [field](const Config& config) {
-    return std::string(values::kSwitchNames[field(config) ? 1 : 0]);
-  };
-  return made;
-}
-
-template <class Field>
-ConfigRow words_of(const Words& words, Field field) {
-  ConfigRow made = row(words, "text", "any text");
-  made.set = [field](Config& config, std::string_view text) {
-    field(config) = std::string(text);
-    return ok_status();
-  };
-  made.get = [field](const Config& config) { return field(config); };
-  return made;
-}
-
-template <class Field>
-ConfigRow list(const Words& words, values::IntegerRange range, Field field) {
-  ConfigRow made =
-      row(words, "list", "each " + std::to_string(range.min) + " .. " + std::to_string(range.max));
-  made.set = [range, field](Config& config, std::string_view text) {
-    Result<std::vector<std::uint32_t>> value = values::parse_list(text, range);
-    if (value.ok()) field(config) = *std::move(value);
-    return value.status();
-  };
-  made.get = [field](const Config& config) { return values::format(field(config)); };
-  return made;
-}
-
-#define COX_FIELD(path)  \
-  [](auto& c) -> auto& { \
-    return c.path;       \
-  }
+constexpr std::string_view kPoliciesWithRows[] = {"guard", "stragglers", "memory"};
+constexpr std::string_view kPoliciesToCome[] = {"loss_scale", "precision", "shares", "cadence"};
 
 void add_run(std::vector<ConfigRow>& t) {
   t.push_back(words_of({"run.name", "", "what the run is called"}, COX_FIELD(run.name)));
@@ -199,12 +94,11 @@ void add_stragglers(std::vector<ConfigRow>& t) {
                      {1e-12, 0.01}, COX_FIELD(stragglers.false_alarms_per_rank_step)));
 }
 
-#undef COX_FIELD
-
 // Modes of policies that have no struct of their own here.
 void add_policy_modes(const Config& config, std::vector<ConfigRow>& t) {
   std::map<std::string, PolicyMode, std::less<>> names = config.policy_modes;
   for (const std::string_view name : kPoliciesToCome) names.emplace(name, PolicyMode::off);
+  for (const std::string_view name : kPoliciesWithRows) names.erase(std::string(name));
   for (const auto& [name, unused] : names) {
     ConfigRow made = row({name + ".mode", "", "of the policy " + name}, "mode",
                          values::join(values::kModeNames));
@@ -234,6 +128,7 @@ std::vector<ConfigRow> config_table(const Config& config) {
   table.push_back(list(
       {"force.shares", "samples", "forced shares, one per rank; empty = free"}, {0, 1 << 20},
       [](auto& c) -> auto& { return c.force.shares; }));
+  add_memory(table);
   add_policy_modes(config, table);
   const Config defaults;
   for (ConfigRow& made : table) made.option.fallback = made.get(defaults);

@@ -38,7 +38,14 @@ std::string another_value(const cox::ConfigOption& option) {
   if (option.kind == "text") return "a # \"b\\c\" =\nd ";
   if (option.kind == "switch") return option.fallback == "on" ? "off" : "on";
   if (option.kind == "list") return "3,0,5";
-  if (option.kind == "integer" || option.kind == "number") return ends_of(option.range).max;
+  if (option.kind == "bytes") return "1536KiB";
+  if (option.kind == "budget") return "0.5";
+  if (option.kind == "budgets") return "0:6GiB,3:balanced";
+  if (option.kind == "rules") return "layer.*=recompute,head=tile";
+  if (option.kind == "integer" || option.kind == "number") {
+    const Ends ends = ends_of(option.range);
+    return ends.max == option.fallback ? ends.min : ends.max;
+  }
   const std::string first = option.range.substr(0, option.range.find('|'));
   return first == option.fallback ? option.range.substr(option.range.rfind('|') + 1) : first;
 }
@@ -207,6 +214,17 @@ TEST_SUITE("core") {
     SUBCASE("shares without work") {
       config.force.shares = {0, 0};
     }
+    SUBCASE("an action forced and switched off") {
+      config.memory.force = {{"head", cox::MemoryAction::tile}};
+      config.memory.tile = false;
+    }
+    SUBCASE("an action forced and forbidden") {
+      config.memory.force = {{"head", cox::MemoryAction::tile}};
+      config.memory.forbid = config.memory.force;
+    }
+    SUBCASE("keep forbidden") {
+      config.memory.forbid = {{"head", cox::MemoryAction::keep}};
+    }
     SUBCASE("listening nowhere") {
       config.http.host = "";
     }
@@ -216,8 +234,8 @@ TEST_SUITE("core") {
   TEST_CASE("the fingerprint tells jobs apart and not what a rank may have of its own") {
     const std::uint64_t plain = cox::fingerprint(Config{});
     const std::set<std::string> own = {
-        "run.log",   "run.directory", "control.journal",     "http.enabled",
-        "http.host", "http.port",     "checkpoint.directory"};
+        "run.log",   "run.directory", "control.journal",      "http.enabled",
+        "http.host", "http.port",     "checkpoint.directory", "memory.tier_directory"};
     for (const cox::ConfigOption& option : cox::config_options()) {
       CAPTURE(option.key);
       Config config;
@@ -230,9 +248,9 @@ TEST_SUITE("core") {
     Config config;
     config.policy_modes["mine"] = PolicyMode::on;
     CHECK(cox::mode_of(config, "guard", PolicyMode::off) == PolicyMode::on);
-    CHECK(cox::mode_of(config, "memory", PolicyMode::observe) == PolicyMode::observe);
-    REQUIRE(cox::set_option(config, "memory.mode", "off").ok());
-    CHECK(cox::mode_of(config, "memory", PolicyMode::observe) == PolicyMode::off);
+    CHECK(cox::mode_of(config, "shares", PolicyMode::observe) == PolicyMode::observe);
+    REQUIRE(cox::set_option(config, "shares.mode", "off").ok());
+    CHECK(cox::mode_of(config, "shares", PolicyMode::observe) == PolicyMode::off);
     REQUIRE(cox::set_option(config, "mine.mode", "off").ok());
     CHECK(cox::mode_of(config, "mine", PolicyMode::on) == PolicyMode::off);
     CHECK_FALSE(cox::set_option(config, "yours.mode", "on").ok());

@@ -1,0 +1,73 @@
+// MemoryConfig: the settings `memory.*`, and what they mean for a block. Read twice: when the
+// fronts are made, before the first round (SDK: what may be done to which block, caps of the tier),
+// and by policy `memory` in every round (budgets). Part of Config. Plain values, pure functions.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "coordinator/core/memory_action.h"
+#include "coordinator/core/status.h"
+
+namespace cox {
+
+enum class PolicyMode : std::uint8_t { off = 0, observe = 1, on = 2 };
+
+// The modes are 0.90, 0.75 and 0.50 of 85 % of a rank's limit; `aggressive` plans even when
+// everything fits, the others only where keeping all exceeds those 85 %.
+enum class BudgetKind : std::uint8_t { none, bytes, fraction, conservative, balanced, aggressive };
+
+struct MemoryBudget {
+  BudgetKind kind = BudgetKind::none;
+  std::int64_t bytes = 0;  // of kind bytes, >= 2
+  double fraction = 0;     // of kind fraction: of a rank's limit, in (0, 1]
+  friend bool operator==(const MemoryBudget&, const MemoryBudget&) = default;
+};
+
+// An action for every block whose name fits; '*' stands for any text.
+struct BlockRule {
+  std::string pattern;
+  MemoryAction action = MemoryAction::keep;
+  friend bool operator==(const BlockRule&, const BlockRule&) = default;
+};
+
+struct MemoryConfig {
+  // Read by policy `memory`.
+  std::optional<PolicyMode> mode;  // empty = on where a budget or a rule is set, else off
+  MemoryBudget budget;             // of every rank
+  std::map<std::int32_t, MemoryBudget> budget_of_rank;  // instead of it
+  std::optional<std::int64_t> inject_headroom;  // tests: bytes free above a rank's first peak
+  std::uint32_t retry_rounds = 50;              // a failed action rests for that long
+  // Read by both (allowed_actions).
+  std::vector<BlockRule> force;   // of several that fit, the last one counts
+  std::vector<BlockRule> forbid;  // never keep
+  bool recompute = true;
+  bool offload = true;
+  bool tile = true;
+  // Read by the SDK only: when the fronts are made and the tier is opened.
+  std::string tier_directory;   // where offloaded tensors go on the CPU; empty = no such tier
+  std::int64_t tier_bytes = 0;  // most bytes offloaded by all ranks of a node; 0 = no cap
+  std::int64_t smallest_bytes = 65536;  // smaller tensors are never offloaded
+  double most_recomputed = 1;           // largest part of the blocks that may be recomputed
+};
+
+// Whether memory is planned at all when nothing is said about the mode.
+bool wants_memory_plan(const MemoryConfig& config);
+
+bool fits_pattern(std::string_view pattern, std::string_view name);
+
+// What may be done to a block: exactly one action where it is forced, else keep and whatever is
+// neither switched off nor forbidden.
+ActionSet allowed_actions(const MemoryConfig& config, std::string_view block);
+
+// The rule that forces an action on the block; null = none. Owned by `config`.
+const BlockRule* forcing_rule(const MemoryConfig& config, std::string_view block);
+
+// invalid_argument for settings that contradict each other.
+Status validate(const MemoryConfig& config);
+
+}  // namespace cox
