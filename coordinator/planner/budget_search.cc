@@ -1,0 +1,238 @@
+#include "coordinator/planner/budget_search.h"
+
+#include <algorithm>
+#include <array>
+
+#include "coordinator/planner/completion_bound.h"
+#include "coordinator/planner/search_label.h"
+#include "coordinator/planner/step_tables.h"
+
+namespace cox::planner {
+namespace {
+
+struct Trace {
+  std::int32_t parent = -1;
+  std::uint8_t action = 0;
+};
+
+class LabelSearch {
+ public:
+  LabelSearch(const StepTables& tables, const SearchOrder& order)
+      : tables_(tables),
+        order_(order),
+        bound_(tables, order.budget_bytes),
+        room_(order.budget_bytes - tables.problem.base_bytes),
+        below_(order.below_us) {}
+
+  SearchResult run() {
+    start();
+    for (std::size_t i = 0; i < tables_.problem.stages.size(); ++i) advance(i);
+    return finish();
+  }
+
+ private:
+  void start();
+  void advance(std::size_t stage);
+  void extend(std::size_t stage, const Label& from, std::size_t action);
+  bool settle(std::size_t stage, const Label& from, const StageOption& option, Label& to) const;
+  void close(std::size_t stage, const Label& from, Label to);
+  void offer(std::size_t stage, Label to);
+  void thin(std::size_t stage);
+  void thin_group(std::vector<Label>& group, std::int64_t now);
+  void cut();
+  SearchResult finish() const;
+
+  const StepTables& tables_;
+  const SearchOrder& order_;
+  CompletionBound bound_;
+  std::int64_t room_;
+  std::int64_t below_;
+  std::int64_t least_cut_ = kNever;
+  std::size_t made_ = 0;
+  Departures out_;
+  std::vector<Trace> traces_;
+  std::vector<Label> labels_;
+  std::vector<Label> next_;
+};
+
+void LabelSearch::start() {
+  const bool has_tier = tables_.problem.copy_bytes_per_ms > 0;
+  for (const Further further : {Further::none, Further::offloads}) {
+    Label label;
+    label.further = further;
+    label.promise_us = bound_.added_us(0, Before::resident, further, 0);
+    if (further == Further::offloads && !has_tier) continue;
+    if (label.promise_us < below_) labels_.push_back(label);
+  }
+}
+
+void LabelSearch::advance(std::size_t stage) {
+  next_.clear();
+  for (const Label& from : labels_) {
+    if (from.promise_us >= below_) continue;
+    for (std::size_t a = 0; a < kActions; ++a) extend(stage, from, a);
+  }
+  thin(stage);
+  if (labels_.size() > order_.labels_per_stage) cut();
+  for (Label& label : labels_) {
+    traces_.push_back({label.trace, label.action});
+    label.trace = static_cast<std::int32_t>(traces_.size()) - 1;
+  }
+}
+
+void LabelSearch::extend(std::size_t stage, const Label& from, std::size_t action) {
+  const StageOption& option = tables_.problem.stages[stage].options[action];
+  const bool is_offload = action == kOffload;
+  if (!option.allowed || (is_offload && from.further == Further::none)) return;
+  const std::int64_t leaving = out_.bytes_after(from.departure, tables_.starts_us[stage]);
+  if (from.kept_bytes + leaving + option.forward_high_bytes > room_) return;
+  Label to = from;
+  to.action = static_cast<std::uint8_t>(action);
+  to.added_us += option.added_us;
+  to.recomputed += action == kRecompute;
+  to.tier_bytes += option.copied_bytes;
+  if (tables_.is_tier_scarce && to.tier_bytes > *tables_.problem.tier_bytes) return;
+  if (tables_.is_recompute_scarce && to.recomputed > *tables_.problem.most_recomputed) return;
+  std::int64_t fetched = 0;
+  if (from.is_offloaded()) {
+    to.added_us += tables_.wait_us(stage - 1, action);
+    fetched = tables_.problem.stages[stage - 1].options[kOffload].copied_bytes;
+  }
+  if (from.kept_bytes + fetched + option.backward_high_bytes > room_) return;
+  if (is_offload) {
+    to.departure = out_.add(from.departure, tables_.starts_us[stage + 1], tables_.copies_us[stage],
+                            option.copied_bytes);
+    close(stage, from, to);
+  } else if (from.further == Further::none) {
+    if (!settle(stage, from, option, to)) return;
+  }
+  to.kept_bytes += option.kept_bytes;
+  offer(stage, to);
+}
+
+// Nothing more will be offloaded: what is still leaving when backward of `stage` starts must fit.
+bool LabelSearch::settle(std::size_t stage, const Label& from, const StageOption& option,
+                         Label& to) const {
+  std::int64_t room = room_ - from.kept_bytes - option.backward_high_bytes;
+  std::int32_t leaving = from.departure;
+  if (from.is_offloaded()) {  // counted in full, because it is being fetched
+    room -= tables_.problem.stages[stage - 1].options[kOffload].copied_bytes;
+    leaving = out_.previous(leaving);
+  }
+  const std::int64_t earliest = tables_.starts_us.back() + tables_.backward_after[stage];
+  const std::int64_t need = out_.time_within(leaving, room) - earliest;
+  to.need_us = std::max({from.need_us - option.added_us, need, std::int64_t{0}});
+  return to.need_us <= tables_.added_after[stage];
+}
+
+// `to` is the stage's offload as the last one of the step.
+void LabelSearch::close(std::size_t stage, const Label& from, Label to) {
+  to.further = Further::none;
+  const StageOption& option = tables_.problem.stages[stage].options[kOffload];
+  if (!settle(stage, from, option, to)) return;
+  to.need_us = std::max<std::int64_t>(to.need_us, 0);
+  const std::int64_t back = out_.end_us(to.departure) + tables_.copies_us[stage];
+  const std::int64_t earliest = tables_.starts_us.back() + tables_.backward_after[stage];
+  to.floor_us = to.added_us + back - earliest;
+  to.kept_bytes += option.kept_bytes;
+  offer(stage, to);
+}
+
+void LabelSearch::offer(std::size_t stage, Label to) {
+  ++made_;
+  const Before before = to.is_offloaded() ? Before::offloaded : Before::resident;
+  const std::int64_t rest = bound_.added_us(stage + 1, before, to.further, to.kept_bytes);
+  to.promise_us = std::max(to.added_us + rest, to.floor_us);
+  if (to.promise_us >= below_) return;
+  next_.push_back(to);
+  const bool is_truth = to.further == Further::none && to.need_us == 0 && bound_.is_whole() &&
+                        !tables_.is_recompute_scarce &&
+                        out_.end_us(to.departure) <= tables_.starts_us[stage + 1];
+  if (is_truth) below_ = to.promise_us + 1;  // this one can be completed just so
+}
+
+void LabelSearch::thin(std::size_t stage) {
+  labels_.clear();
+  std::array<std::vector<Label>, 4> groups;
+  for (const Label& label : next_) {
+    if (label.promise_us >= below_) continue;
+    groups[2 * static_cast<std::size_t>(label.further) + label.is_offloaded()].push_back(label);
+  }
+  for (std::vector<Label>& group : groups) thin_group(group, tables_.starts_us[stage + 1]);
+}
+
+void LabelSearch::thin_group(std::vector<Label>& group, std::int64_t now) {
+  std::sort(group.begin(), group.end(), [](const Label& a, const Label& b) {
+    return a.added_us != b.added_us ? a.added_us < b.added_us : a.kept_bytes < b.kept_bytes;
+  });
+  const bool is_scarce = tables_.is_tier_scarce || tables_.is_recompute_scarce;
+  const std::size_t first = labels_.size();
+  std::int64_t least_free = kNever;  // bytes kept by the labels that nothing else weighs on
+  for (const Label& b : group) {
+    bool is_beaten = b.kept_bytes >= least_free;
+    for (std::size_t i = first; i < labels_.size() && !is_beaten; ++i)
+      is_beaten = dominates(labels_[i], b, tables_, out_, now);
+    if (is_beaten) continue;
+    labels_.push_back(b);
+    const bool is_free = !is_scarce && b.need_us == 0 && b.floor_us <= b.added_us &&
+                         out_.end_us(b.departure) <= now;
+    if (is_free) least_free = std::min(least_free, b.kept_bytes);
+  }
+}
+
+void LabelSearch::cut() {
+  const auto last = labels_.begin() + static_cast<std::ptrdiff_t>(order_.labels_per_stage);
+  std::nth_element(labels_.begin(), last, labels_.end(), [](const Label& a, const Label& b) {
+    if (a.promise_us != b.promise_us) return a.promise_us < b.promise_us;
+    if (a.further != b.further) return a.further < b.further;
+    return a.kept_bytes < b.kept_bytes;
+  });
+  for (auto label = last; label != labels_.end(); ++label)
+    least_cut_ = std::min(least_cut_, label->promise_us);
+  labels_.erase(last, labels_.end());
+}
+
+SearchResult LabelSearch::finish() const {
+  SearchResult result;
+  result.labels = made_;
+  std::int32_t trace = -1;
+  for (const Label& label : labels_) {
+    if (label.further == Further::offloads || label.need_us > 0) continue;
+    const std::int64_t added = std::max(label.added_us, label.floor_us);
+    if (added >= std::min(result.added_us, order_.below_us)) continue;
+    result.added_us = added;
+    trace = label.trace;
+  }
+  result.bound_us = std::min({result.added_us, least_cut_, order_.below_us});
+  for (; trace >= 0; trace = traces_[static_cast<std::size_t>(trace)].parent)
+    result.actions.push_back(static_cast<MemoryAction>(traces_[static_cast<std::size_t>(trace)].action));
+  std::reverse(result.actions.begin(), result.actions.end());
+  return result;
+}
+
+}  // namespace
+
+BudgetSearch::BudgetSearch(const MemoryProblem& problem) : tables_(problem) {}
+
+SearchResult BudgetSearch::run(const SearchOrder& order) const {
+  return LabelSearch(tables_, order).run();
+}
+
+SearchResult BudgetSearch::run_to_proof(SearchOrder order, std::size_t most_labels) const {
+  SearchResult best;
+  while (true) {
+    SearchResult found = run(order);
+    found.labels += best.labels;
+    found.bound_us = std::max(found.bound_us, best.bound_us);
+    if (found.actions.empty()) {
+      found.actions = std::move(best.actions);
+      found.added_us = best.added_us;
+    }
+    best = std::move(found);
+    if (best.is_proven() || order.labels_per_stage >= most_labels) return best;
+    order.below_us = std::min(order.below_us, best.added_us);
+    order.labels_per_stage = std::min(8 * order.labels_per_stage, most_labels);
+  }
+}
+
+}  // namespace cox::planner
