@@ -108,6 +108,33 @@ StageReading read_block(const Reader& reader, const Edges& edges, std::size_t b)
   return stage;
 }
 
+// Up to the first block, and backward from there to the end.
+StageReading read_before(const StepTrace& trace, const Reader& reader, const Edges& edges) {
+  const std::size_t first = edges.forward_begin.front();
+  const std::size_t back = std::max(edges.backward_begin.front(),
+                                    std::min(edges.backward_end.front(), reader.end() - 1));
+  std::int64_t most = trace.start_bytes;
+  for (std::size_t i = 0; i <= first; ++i) most = std::max(most, trace.events[i].peak_bytes);
+  StageReading stage;
+  stage.kept_bytes = std::max<std::int64_t>(0, reader.live(first) - trace.start_bytes);
+  stage.forward_high_bytes = most - trace.start_bytes;
+  stage.backward_high_bytes =
+      std::max<std::int64_t>(0, reader.peak(back, reader.end()) - trace.start_bytes);
+  stage.forward_us = microseconds(trace.events[first].time - trace.start);
+  stage.backward_us = reader.us(back, reader.end());
+  return stage;
+}
+
+// From the end of the last block to the beginning of its backward pass.
+StageReading read_after(const Reader& reader, const Edges& edges) {
+  const std::size_t last = edges.forward_end.back();
+  const std::size_t back = edges.backward_begin.back();
+  StageReading stage;
+  stage.forward_high_bytes = reader.peak(last, back) - reader.live(last);
+  stage.forward_us = reader.us(last, back);
+  return stage;
+}
+
 }  // namespace
 
 void TraceRecorder::start(Nanoseconds now) {
@@ -137,32 +164,15 @@ StepTrace TraceRecorder::finish(Nanoseconds now) {
 
 Result<StepReading> read_stages(const StepTrace& trace, std::size_t blocks) {
   if (blocks == 0) return no_chain("found none");
-  auto edges = edges_of(trace, blocks);
+  const auto edges = edges_of(trace, blocks);
   if (!edges.ok()) return edges.status();
   const Reader reader(trace);
-  const std::size_t first = edges->forward_begin.front();
-  const std::size_t last = edges->forward_end.back();
-  const std::size_t loss_end = edges->backward_begin.back();
-  const std::size_t first_end =
-      std::max(edges->backward_begin.front(), std::min(edges->backward_end.front(), reader.end()));
   StepReading reading;
   reading.start_bytes = trace.start_bytes;
   reading.step_us = microseconds(trace.end - trace.start);
-  StageReading before;
-  before.kept_bytes = std::max<std::int64_t>(0, reader.live(first) - trace.start_bytes);
-  std::int64_t most = trace.start_bytes;
-  for (std::size_t i = 0; i <= first; ++i) most = std::max(most, trace.events[i].peak_bytes);
-  before.forward_high_bytes = most - trace.start_bytes;
-  before.backward_high_bytes =
-      std::max<std::int64_t>(0, reader.peak(first_end, reader.end()) - trace.start_bytes);
-  before.forward_us = microseconds(trace.events[first].time - trace.start);
-  before.backward_us = reader.us(std::min(first_end, reader.end() - 1), reader.end());
-  reading.stages.push_back(before);
+  reading.stages.push_back(read_before(trace, reader, *edges));
   for (std::size_t b = 0; b < blocks; ++b) reading.stages.push_back(read_block(reader, *edges, b));
-  StageReading after;
-  after.forward_high_bytes = reader.peak(last, loss_end) - reader.live(last);
-  after.forward_us = reader.us(last, loss_end);
-  reading.stages.push_back(after);
+  reading.stages.push_back(read_after(reader, *edges));
   return reading;
 }
 

@@ -54,6 +54,7 @@ struct StageReading {
   std::int64_t backward_high_bytes = 0;
   std::int64_t forward_us = 0;
   std::int64_t backward_us = 0;
+  std::int64_t copied_bytes = 0;  // to the tier of offload; filled in by who offloads
 };
 
 struct StepReading {

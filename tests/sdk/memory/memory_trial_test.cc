@@ -1,0 +1,118 @@
+#include "sdk/src/memory/memory_trial.h"
+
+#include <random>
+
+#include "synthetic_step.h"
+
+#include <doctest/doctest.h>
+
+using namespace cox;
+using detail::Actions;
+using detail::BlockEdge;
+using test::SyntheticBlock;
+using test::SyntheticStep;
+
+namespace {
+
+using Random = std::mt19937_64;
+
+std::int64_t draw(Random& random, std::int64_t most) {
+  return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(most + 1));
+}
+
+SyntheticStep random_step(Random& random) {
+  std::vector<SyntheticBlock> blocks(1 + random() % 12);
+  for (SyntheticBlock& block : blocks) {
+    block = {1 + draw(random, 1000), draw(random, 100), draw(random, 300), draw(random, 50)};
+  }
+  return {draw(random, 5000), std::move(blocks), draw(random, 2000)};
+}
+
+detail::TrialPass pass_of(SyntheticStep& step, int& passes, std::int64_t& most) {
+  return [&](const Actions& actions) {
+    ++passes;
+    auto reading = detail::read_stages(step.trace(actions), step.blocks());
+    most = std::max(most, step.true_peak());
+    return reading;
+  };
+}
+
+constexpr ActionSet kKeepOrRecompute = only(MemoryAction::keep) | only(MemoryAction::recompute);
+
+}  // namespace
+
+TEST_SUITE("memory trial") {
+  TEST_CASE("the peak of any mix of actions follows from a few passes, to the byte") {
+    Random random(7);
+    for (int i = 0; i < 300; ++i) {
+      SyntheticStep step = random_step(random);
+      int passes = 0;
+      std::int64_t most = 0;
+      const auto problem = detail::measure_problem(step.blocks(), {.actions = kKeepOrRecompute},
+                                                   pass_of(step, passes, most));
+      REQUIRE(problem.ok());
+      CHECK(passes == 3);
+      for (int plan = 0; plan < 20; ++plan) {
+        Actions actions(step.blocks());
+        for (auto& action : actions) action = static_cast<MemoryAction>(random() % 2);
+        step.trace(actions);
+        CHECK(detail::predicted_peak(*problem, actions) == step.true_peak());
+      }
+    }
+  }
+
+  TEST_CASE("under a budget the trial itself stays within what one kept block takes") {
+    Random random(8);
+    for (int i = 0; i < 200; ++i) {
+      SyntheticStep step = random_step(random);
+      step.trace(Actions(step.blocks(), MemoryAction::recompute));
+      const std::int64_t least = step.true_peak();
+      const std::int64_t budget = least + 1500;
+      int passes = 0;
+      std::int64_t most = 0;
+      const auto problem = detail::measure_problem(
+          step.blocks(), {.actions = kKeepOrRecompute, .budget_bytes = budget},
+          pass_of(step, passes, most));
+      REQUIRE(problem.ok());
+      CHECK(most <= budget);
+    }
+  }
+
+  TEST_CASE("a block whose recompute frees nothing is not offered to be recomputed") {
+    SyntheticStep step(1000, {{0, 10, 5, 0}, {400, 10, 5, 0}}, 0);
+    int passes = 0;
+    std::int64_t most = 0;
+    const auto problem =
+        detail::measure_problem(2, {.actions = kKeepOrRecompute}, pass_of(step, passes, most));
+    REQUIRE(problem.ok());
+    CHECK_FALSE(problem->stages[1].option(MemoryAction::recompute).allowed);
+    CHECK(problem->stages[2].option(MemoryAction::recompute).allowed);
+  }
+
+  TEST_CASE("steps that are no chain of blocks are refused with what was found") {
+    const auto refused = [](std::vector<detail::TraceEvent> events, std::size_t blocks) {
+      detail::StepTrace trace;
+      trace.events = std::move(events);
+      const auto read = detail::read_stages(trace, blocks);
+      REQUIRE_FALSE(read.ok());
+      CHECK(read.status().code() == StatusCode::failed_precondition);
+      return read.status().message();
+    };
+    const BlockId first{0}, second{1};
+    CHECK(refused({}, 0).find("found none") != std::string::npos);
+    CHECK(refused({}, 1).find("block 0 missing") != std::string::npos);
+    CHECK(refused({{first, BlockEdge::forward_begin},
+                   {first, BlockEdge::forward_end},
+                   {first, BlockEdge::forward_begin}},
+                  1)
+              .find("runs twice (block 0)") != std::string::npos);
+    CHECK(refused({{second, BlockEdge::forward_begin},
+                   {second, BlockEdge::forward_end},
+                   {first, BlockEdge::forward_begin},
+                   {first, BlockEdge::forward_end}},
+                  2)
+              .find("out of order") != std::string::npos);
+    CHECK(refused({{first, BlockEdge::forward_begin}, {first, BlockEdge::forward_end}}, 1)
+              .find("backward pass of block 0") != std::string::npos);
+  }
+}
