@@ -148,6 +148,7 @@ ReductionOutcome Reducer::average(StepScope& step) {
   Impl& impl = *impl_;
   const PhaseScope phase = step.phase(Phase::communication);
   const StepBallot merged = impl.merge_ballots(impl.state.ballot());
+  impl.state.check_together(merged);
   ReductionOutcome outcome;
   outcome.weight = merged.weight;
   outcome.samples = merged.samples;

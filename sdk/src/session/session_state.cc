@@ -230,12 +230,15 @@ StepBallot SessionState::ballot() {
   return ballot;
 }
 
-void SessionState::agreed(const StepBallot& merged) {
+void SessionState::check_together(const StepBallot& merged) const {
   if (merged.fingerprint_min != merged.fingerprint_max) {
     throw Error(internal_error(
         "expected all ranks in the same round, step and plan, found ranks that differ; stop here, "
         "since averages of different steps are worthless"));
   }
+}
+
+void SessionState::agreed(const StepBallot& merged) {
   plane_->agree(round_, merged);
   open_control_round_ = merged.round_closed_min == 1;
   stop_agreed_ = merged.stop_max != 0;

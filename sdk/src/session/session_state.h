@@ -70,6 +70,9 @@ class SessionState {
 
   // What this rank brings into the step's reduction, without loss and weight.
   StepBallot ballot();
+  // Throws cox::Error on every rank, before anything is summed, unless the merged ballot says that
+  // all are in the same round, step and plan.
+  void check_together(const StepBallot& merged) const;
   // What the reduction gave; equal on all ranks. Switches plans.
   void agreed(const StepBallot& merged);
   void pump() { plane_->pump(); }
