@@ -57,6 +57,7 @@ pb::JobFacts to_proto(const JobFacts& value) {
   capabilities.set_shares(value.capabilities.shares);
   capabilities.set_cadence(value.capabilities.cadence);
   capabilities.set_rollback(value.capabilities.rollback);
+  if (value.memory != MemoryFacts{}) *message.mutable_memory() = to_proto(value.memory);
   return message;
 }
 
@@ -76,6 +77,9 @@ Result<JobFacts> from_proto(const pb::JobFacts& message) {
   Result<Capabilities> capabilities = capabilities_of(message.capabilities());
   if (!capabilities.ok()) return capabilities.status();
   job.capabilities = *capabilities;
+  Result<MemoryFacts> memory = from_proto(message.memory(), job);
+  if (!memory.ok()) return memory.status();
+  job.memory = std::move(*memory);
   return job;
 }
 

@@ -21,6 +21,7 @@ TEST_SUITE("wire.control") {
       job.name = "caf\xe9";
       if (random.chance(50))
         job.node_of_rank.assign(static_cast<std::size_t>(job.world_size), NodeId(2));
+      if (random.chance(70)) job.memory = random.memory(job);
       const ParseLimits limits = limits_of(job);
       CHECK(*parse_job_facts(serialize(job)) == job);
 
@@ -49,7 +50,8 @@ TEST_SUITE("wire.control") {
 
   TEST_CASE("the records of the journal come back whole") {
     RandomValues random(3);
-    const JobFacts job = capable_job(3, 4);
+    JobFacts job = capable_job(3, 4);
+    job.memory = random.memory(job);
     const JournalStart start{job, "guard.mode = on\n", random.state(job), {"guard"}};
     const auto begun = parse_journal_start(serialize(start));
     REQUIRE(begun.ok());
@@ -79,6 +81,16 @@ TEST_SUITE("wire.control") {
     std::string blocks;
     for (int i = 0; i < 1025; ++i) blocks += std::string("\x2a\x00", 2);
     CHECK(parse_job_facts(blocks).status().code() == StatusCode::resource_exhausted);
+    std::string points;
+    for (int i = 0; i < 257; ++i) points += std::string("\x0a\x00", 2);
+    const std::string model = "\x0a\x82\x04" + points;
+    REQUIRE(points.size() == 0x202);
+    const std::string memory = "\x42\x85\x04" + model;
+    CHECK(parse_job_facts(memory).status().code() == StatusCode::resource_exhausted);
+    std::string models;
+    for (int i = 0; i < 65; ++i) models += std::string("\x0a\x00", 2);
+    CHECK(parse_job_facts("\x42\x82\x01" + models).status().code() ==
+          StatusCode::resource_exhausted);
     const std::string two_plans("\x0a\x00\x0a\x00", 4);
     CHECK(parse_decision(two_plans, limits).status().code() == StatusCode::resource_exhausted);
   }
@@ -95,11 +107,59 @@ TEST_SUITE("wire.control") {
     CHECK(parse_plan(serialize(plan)).status().code() == StatusCode::data_loss);
   }
 
+  TEST_CASE("memory facts that do not fit the job, or are no fronts, are refused") {
+    RandomValues random(5);
+    JobFacts job = capable_job(2, 6);
+    job.memory = random.memory(job);
+    REQUIRE(parse_job_facts(serialize(job)).ok());
+    MemoryFacts& facts = job.memory;
+    facts.models.resize(1);
+    facts.model_of_rank.clear();
+    MemoryFront& front = facts.models[0].front;
+    SUBCASE("another model") {
+      facts.model_of_rank = {0, 1};
+    }
+    SUBCASE("another world") {
+      facts.limit_bytes = {1, 2, 3};
+    }
+    SUBCASE("too many actions") {
+      front[0].actions.resize(9);
+    }
+    SUBCASE("too few actions") {
+      front[0].actions.resize(4);
+    }
+    SUBCASE("a point twice") {
+      front.push_back(front.back());
+    }
+    SUBCASE("bytes below zero") {
+      front[0].peak_bytes = -1;
+    }
+    SUBCASE("no point at all") {
+      front.clear();
+    }
+    CHECK(parse_job_facts(serialize(job)).status().code() == StatusCode::data_loss);
+  }
+
+  TEST_CASE("the largest facts of memory stay small") {
+    JobFacts job = capable_job(64, 1024);
+    job.memory.models.resize(kMaxMemoryModels);
+    for (MemoryModel& model : job.memory.models) {
+      model.kept_bytes.assign(1024, std::int64_t{1} << 40);
+      for (std::int64_t p = 0; p < static_cast<std::int64_t>(kMaxFrontPoints); ++p)
+        model.front.push_back({(std::int64_t{1} << 40) + p, (1 << 30) - p,
+                               std::vector<MemoryAction>(1024, MemoryAction::tile)});
+    }
+    const std::string bytes = serialize(job);
+    CHECK(bytes.size() < std::size_t{6} << 20);
+    CHECK(*parse_job_facts(bytes) == job);
+  }
+
   TEST_CASE("100000 mutated messages never crash") {
     RandomValues random(4);
     std::size_t refused = 0;
     for (int round = 0; round < 50; ++round) {
-      const JobFacts job = capable_job(static_cast<std::int32_t>(1 + random.below(4)), 5);
+      JobFacts job = capable_job(static_cast<std::int32_t>(1 + random.below(4)), 5);
+      if (random.chance(50)) job.memory = random.memory(job);
       JournalRound value{random.signals(job, RoundId(1)), {}};
       value.decision.plan = random.plan(job, 3);
       value.decision.reasons.push_back(random.reason());

@@ -87,6 +87,30 @@ Plan RandomValues::next_plan(const JobFacts& job, const Plan& base) {
   return next;
 }
 
+MemoryFacts RandomValues::memory(const JobFacts& job) {
+  MemoryFacts facts;
+  facts.models.resize(1 + below(3));
+  for (MemoryModel& model : facts.models) {
+    std::int64_t peak = static_cast<std::int64_t>(below(std::uint64_t{1} << 50));
+    std::int64_t added = static_cast<std::int64_t>(1000 + below(1u << 30));
+    for (auto points = 1 + below(10); points > 0; --points) {
+      peak += static_cast<std::int64_t>(1 + below(1u << 30));
+      added -= static_cast<std::int64_t>(1 + below(100));
+      model.front.push_back({peak, added, actions(job.blocks.size())});
+    }
+    model.base_bytes = static_cast<std::int64_t>(below(1u << 30));
+    model.step_us = static_cast<std::int64_t>(below(1u << 30));
+    if (chance(50)) model.kept_bytes.assign(job.blocks.size(), model.base_bytes);
+  }
+  for (std::int32_t r = 0; r < job.world_size; ++r) {
+    facts.model_of_rank.push_back(static_cast<std::uint32_t>(below(facts.models.size())));
+    facts.limit_bytes.push_back(static_cast<std::int64_t>(bits() >> 20));
+  }
+  if (chance(30)) facts.model_of_rank.clear();
+  if (chance(30)) facts.limit_bytes.clear();
+  return facts;
+}
+
 RankSignal RandomValues::signal(const JobFacts& job, RankId rank, RoundId round) {
   RankSignal signal;
   signal.flags = static_cast<std::uint16_t>(bits());

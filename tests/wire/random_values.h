@@ -27,6 +27,7 @@ class RandomValues {
   RankSignal signal(const JobFacts& job, RankId rank, RoundId round);
   StepSignals signals(const JobFacts& job, RoundId round);
   Reason reason();
+  MemoryFacts memory(const JobFacts& job);  // valid for it
   ControlState state(const JobFacts& job);
 
  private:
