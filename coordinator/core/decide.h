@@ -37,4 +37,14 @@ struct Decided {
 Decided decide(const JobFacts& job, const Config& config, const PolicySet& policies,
                ControlState state, const StepSignals& signals);
 
+// Before the first round, on rank 0: what policies want the first step to run under already goes
+// into the plan of `state` (it keeps its id, so all ranks must start from it). Mode, capabilities
+// and a failing policy are handled as in decide().
+struct Begun {
+  ControlState state;
+  std::vector<Reason> reasons;
+};
+Begun begin_job(const JobFacts& job, const Config& config, const PolicySet& policies,
+                ControlState state);
+
 }  // namespace cox

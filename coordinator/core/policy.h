@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -83,6 +84,11 @@ class Policy {
   // Requires: `state` is fresh or was returned by an earlier call of the same policy; a state of
   // another world size or version counts as fresh. Linear in the number of ranks.
   virtual PolicyOutput propose(const PolicyInput& input, PolicyState state) const = 0;
+  // Once, on rank 0, before the first round: what the first step should already run under. There
+  // are no signals yet, and the state is fresh or restored.
+  virtual PolicyOutput at_start(const PolicyInput&, PolicyState state) const {
+    return {{}, {}, std::move(state)};
+  }
 };
 
 // In the order in which Decide asks them.

@@ -88,6 +88,26 @@ std::string_view to_string(ReasonCode code) {
       return "straggler_phase_moved";
     case ReasonCode::shares_forced:
       return "shares_forced";
+    case ReasonCode::memory_over_budget:
+      return "memory_over_budget";
+    case ReasonCode::memory_breach:
+      return "memory_breach";
+    case ReasonCode::memory_infeasible:
+      return "memory_infeasible";
+    case ReasonCode::memory_room:
+      return "memory_room";
+    case ReasonCode::memory_fits:
+      return "memory_fits";
+    case ReasonCode::memory_rules:
+      return "memory_rules";
+    case ReasonCode::memory_block_failed:
+      return "memory_block_failed";
+    case ReasonCode::memory_block_retried:
+      return "memory_block_retried";
+    case ReasonCode::memory_straggler:
+      return "memory_straggler";
+    case ReasonCode::memory_unknown:
+      return "memory_unknown";
     case ReasonCode::custom:
       return "custom";
   }

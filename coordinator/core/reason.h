@@ -66,6 +66,17 @@ enum class ReasonCode : std::uint16_t {
   straggler_phase_moved = 42,
   // shares
   shares_forced = 60,
+  // memory
+  memory_over_budget = 80,
+  memory_breach = 81,
+  memory_infeasible = 82,
+  memory_room = 83,
+  memory_fits = 84,
+  memory_rules = 85,
+  memory_block_failed = 86,
+  memory_block_retried = 87,
+  memory_straggler = 88,
+  memory_unknown = 89,
   // user code
   custom = 1000,
 };

@@ -92,7 +92,11 @@ RankSignal merge_reports(const RankSignal& earlier, const RankSignal& later) {
   merged.nonfinite_values = add_saturating(earlier.nonfinite_values, later.nonfinite_values);
   merged.tokens += earlier.tokens;
   merged.memory_peak_bytes = std::max(earlier.memory_peak_bytes, later.memory_peak_bytes);
-  if (later.fragment.kind == FragmentKind::none) merged.fragment = earlier.fragment;
+  const bool earlier_failed = earlier.fragment.kind == FragmentKind::block_failed &&
+                              later.fragment.kind != FragmentKind::block_failed;
+  if (later.fragment.kind == FragmentKind::none || earlier_failed) {
+    merged.fragment = earlier.fragment;
+  }
   merged.checksum = 0;
   return merged;
 }
@@ -127,6 +131,34 @@ Result<BlockProfile> read_block_profile(const Fragment& fragment) {
     }
   }
   return profile;
+}
+
+Fragment make_fragment(const BlockFailure& failure) {
+  Fragment fragment;
+  fragment.kind = FragmentKind::block_failed;
+  fragment.size = sizeof(BlockFailure);
+  std::memcpy(fragment.payload.data(), &failure, sizeof failure);
+  return fragment;
+}
+
+Result<BlockFailure> read_block_failure(const Fragment& fragment) {
+  if (fragment.kind != FragmentKind::block_failed || fragment.size != sizeof(BlockFailure)) {
+    return data_loss("fragment: expected a failure of a block of " +
+                     std::to_string(sizeof(BlockFailure)) + " bytes, found kind " +
+                     std::to_string(static_cast<int>(fragment.kind)) + " of " +
+                     std::to_string(fragment.size) + " bytes");
+  }
+  BlockFailure failure;
+  std::memcpy(&failure, fragment.payload.data(), sizeof failure);
+  const auto action = static_cast<unsigned>(failure.action);
+  if (failure.blocks > kMaxBlocks || failure.block.value() >= failure.blocks || action == 0 ||
+      action > 3) {
+    return data_loss("fragment: expected an action from 1 to 3 of a block below " +
+                     std::to_string(failure.blocks) + ", found action " + std::to_string(action) +
+                     " of block " + std::to_string(failure.block.value()));
+  }
+  failure.what.back() = '\0';
+  return failure;
 }
 
 }  // namespace cox

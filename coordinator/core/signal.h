@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "coordinator/core/memory_action.h"
 #include "coordinator/core/phase.h"
 #include "coordinator/core/status.h"
 #include "coordinator/core/units.h"
@@ -25,7 +26,7 @@ enum class SignalFlag : std::uint16_t {
   rolled_back = 1 << 6,
 };
 
-enum class FragmentKind : std::uint16_t { none = 0, block_profile = 1 };
+enum class FragmentKind : std::uint16_t { none = 0, block_profile = 1, block_failed = 2 };
 
 // 64 bytes of slow-changing data riding on a signal.
 struct Fragment {
@@ -78,7 +79,8 @@ void seal(RankSignal& signal);
 Status check(const RankSignal& signal);
 
 // Folds `later` into `earlier`: sums what adds up (seconds, samples, rounds), takes maxima of high
-// waters, weighs losses, keeps the later ids. Used while a rank's report cannot leave yet.
+// waters, weighs losses, keeps the later ids and the later fragment (a failure before all others).
+// Used while a rank's report cannot leave yet.
 RankSignal merge_reports(const RankSignal& earlier, const RankSignal& later);
 
 // What a block costs on a rank; one per fragment. Sent when first measured and when shapes change.
@@ -98,5 +100,20 @@ static_assert(std::is_trivially_copyable_v<BlockProfile>);
 Fragment make_fragment(const BlockProfile& profile);
 // data_loss when the fragment is of another kind or size, or its fields are out of range.
 Result<BlockProfile> read_block_profile(const Fragment& fragment);
+
+// A block that could not be run under the action of the plan: its rank keeps it at once, and says
+// so with every report until it applies a plan that no longer asks for that action.
+struct BlockFailure {
+  BlockId block{};
+  std::uint16_t blocks = 0;  // in the model
+  MemoryAction action = MemoryAction::recompute;
+  std::array<char, 47> what{};  // NUL-padded, cut
+};
+static_assert(sizeof(BlockFailure) <= sizeof(Fragment::payload));
+static_assert(std::is_trivially_copyable_v<BlockFailure>);
+
+Fragment make_fragment(const BlockFailure& failure);
+// data_loss when the fragment is of another kind or size, or its fields are out of range.
+Result<BlockFailure> read_block_failure(const Fragment& fragment);
 
 }  // namespace cox

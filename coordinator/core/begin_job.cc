@@ -1,0 +1,69 @@
+#include <exception>
+#include <string>
+#include <utility>
+
+#include "coordinator/core/decide.h"
+#include "coordinator/core/plan_change.h"
+
+namespace cox {
+namespace {
+
+Reason failure_of(const Policy& policy, std::string_view what) {
+  Reason reason;
+  reason.policy = policy.kind();
+  reason.code = ReasonCode::policy_failed;
+  reason.outcome = Outcome::reported;
+  reason.text =
+      "policy " + std::string(policy.name()) + " failed at the start: " + std::string(what);
+  return reason;
+}
+
+Reason carry_out(Proposal proposal, PolicyMode mode, const JobFacts& job, Plan& plan) {
+  Reason reason = std::move(proposal.reason);
+  reason.outcome = Outcome::observed;
+  if (mode != PolicyMode::on) return reason;
+  const ChangeResult result = apply_change(plan, proposal.change, job);
+  reason.outcome = result.outcome;
+  if (!result.note.empty()) {
+    reason.code = result.code;
+    reason.text += "; " + result.note;
+  }
+  return reason;
+}
+
+}  // namespace
+
+Begun begin_job(const JobFacts& job, const Config& config, const PolicySet& policies,
+                ControlState state) {
+  Begun begun{std::move(state), {}};
+  const StepSignals no_signals;
+  const StepSummary no_summary;
+  for (const auto& policy : policies) {
+    const PolicyMode mode = mode_of(config, policy->name(), PolicyMode::on);
+    if (mode == PolicyMode::off) continue;
+    const PolicyInput input{job,        config,     begun.state.plan,
+                            no_signals, no_summary, begun.state.history};
+    PolicyOutput output;
+    try {
+      output = policy->at_start(input, state_of(begun.state, policy->name()));
+    } catch (const std::exception& error) {
+      begun.reasons.push_back(failure_of(*policy, error.what()));
+      continue;
+    } catch (...) {
+      begun.reasons.push_back(failure_of(*policy, "an exception of unknown type"));
+      continue;
+    }
+    state_of(begun.state, policy->name()) = std::move(output.state);
+    for (Proposal& proposal : output.proposals) {
+      output.findings.push_back(carry_out(std::move(proposal), mode, job, begun.state.plan));
+    }
+    for (Reason& reason : output.findings) {
+      reason.policy = policy->kind();
+      if (reason.outcome == Outcome::unspecified) reason.outcome = Outcome::reported;
+      begun.reasons.push_back(std::move(reason));
+    }
+  }
+  return begun;
+}
+
+}  // namespace cox
