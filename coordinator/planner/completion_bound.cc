@@ -18,7 +18,7 @@ CompletionBound::CompletionBound(const StepTables& tables, std::int64_t budget_b
   stairs_.resize(4 * (n + 1));
   for (const Before before : {Before::resident, Before::offloaded}) {
     for (const Further further : {Further::none, Further::offloads})
-      stairs(n, before, further) = {{room_bytes_, 0}};
+      stairs(n, before, further) = {{kNever, 0}};
   }
   for (std::size_t i = n; i-- > 0;) {
     for (const Further further : {Further::none, Further::offloads}) {
