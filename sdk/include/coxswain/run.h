@@ -1,6 +1,7 @@
 // run(block, f, inputs...): calls f(module, inputs...) as a block and returns exactly what f
 // returns, bit for bit. This is where precision, memory actions and measurements meet the forward
-// pass; while no session is attached it costs one branch.
+// pass; while no session is attached it costs one branch. A memory action changes no bit of any
+// result, gradient, buffer or random state.
 //
 //   auto y = cox::run(layer, [](GptLayerImpl& impl, const at::Tensor& x) { return impl.forward(x);
 //   }, x); auto y = cox::run(layer, &GptLayerImpl::forward, x);
@@ -17,10 +18,13 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <type_traits>
 
 #include "coxswain/block.h"
+#include "coxswain/detail/memory_call.h"
 #include "coxswain/detail/observation.h"
+#include "coxswain/detail/rerun.h"
 #include "coxswain/detail/run_contract.h"
 #include "coxswain/owned.h"
 
@@ -43,6 +47,21 @@ auto call_block(const Block<Holder>& block, const F& function, const Inputs&... 
   }
 }
 
+// The same call, to be made again later.
+template <class Holder, class F, class... Inputs>
+std::unique_ptr<Rerun> keep_call(const Block<Holder>& block, const F& function,
+                                 const Inputs&... inputs) {
+  using Impl = typename Block<Holder>::Impl;
+  using Function = std::decay_t<F>;
+  const auto again = [block, function = Function(function)](const std::decay_t<Inputs>&... kept) {
+    return call_block(block, function, kept...);
+  };
+  constexpr bool kMayStop = !std::is_nothrow_invocable_v<const F&, Impl&, const Inputs&...> &&
+                            !std::is_nothrow_invocable_v<const F&, Holder&, const Inputs&...>;
+  return std::make_unique<KeptCall<std::decay_t<decltype(again)>, std::decay_t<Inputs>...>>(
+      again, kMayStop, inputs...);
+}
+
 }  // namespace detail
 
 template <class Holder, class F, class... Inputs>
@@ -53,14 +72,21 @@ template <class Holder, class F, class... Inputs>
   if (!block) detail::throw_empty_block();
   if (!block.gate()->active) return detail::call_block(block, function, inputs...);
 
+  detail::MemoryCall memory(block.gate());
   detail::Observation call(block.gate());
-  [[maybe_unused]] const auto on_input = [&](const at::Tensor& tensor) { call.input(tensor); };
+  [[maybe_unused]] const auto on_input = [&](const at::Tensor& tensor) {
+    call.input(tensor);
+    memory.input(tensor);
+  };
   (detail::for_each_tensor(inputs, on_input), ...);
+  call.arrive();
+  memory.begin(memory.runs_again() ? detail::keep_call(block, function, inputs...) : nullptr);
   call.begin();
   auto outputs = detail::call_block(block, function, inputs...);
   call.end();
   detail::for_each_tensor(outputs, [&](const at::Tensor& tensor) { call.output(tensor); });
   call.finish();
+  memory.end();
   return outputs;
 }
 

@@ -54,9 +54,14 @@ void BlockCall::add_input(const at::Tensor& tensor) {
   ends_with_input_ = true;
 }
 
-void BlockCall::enter() {
+void BlockCall::arrive() {
   const BlockCall* outer = innermost_block_call();
   if (outer != nullptr) measurement_.inside = outer->state().id;
+  edge(BlockEdge::forward_begin);
+}
+
+void BlockCall::enter() {
+  const BlockCall* outer = innermost_block_call();
   running_.emplace(*this);
   const auto module = state_->module.lock();
   if (measurement_.mode == MeasureMode::full && at::GradMode::is_enabled() && module) {
@@ -64,7 +69,6 @@ void BlockCall::enter() {
                                                outer ? outer->saved_frame() : nullptr);
     saving_.emplace(*saved_);
   }
-  edge(BlockEdge::forward_begin);
   forward_begin_ = now_();
 }
 

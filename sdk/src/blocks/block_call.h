@@ -25,6 +25,7 @@ class BlockCall : public std::enable_shared_from_this<BlockCall> {
   ~BlockCall();
 
   void add_input(const at::Tensor& tensor);
+  void arrive();           // before what the memory action keeps for the block
   void enter();            // before the block's function
   void leave() noexcept;   // after it, also when it threw
   void measure_forward();  // after leave()
@@ -34,7 +35,7 @@ class BlockCall : public std::enable_shared_from_this<BlockCall> {
   void backward_began() noexcept;
   void backward_ended() noexcept;
   bool note_backward_end() noexcept;  // whether it is one of a pass that is being measured
-  void finish() noexcept;  // reports, once
+  void finish() noexcept;             // reports, once
 
   const BlockState& state() const { return *state_; }
   bool is_outermost() const { return !measurement_.inside; }

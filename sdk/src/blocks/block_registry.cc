@@ -93,9 +93,38 @@ Status BlockRegistry::measure(MeasureMode mode) {
 
 void BlockRegistry::release() {
   for (const auto& state : blocks_) {
-    if (sink_ != nullptr && state->sink() == sink_) state->observe(nullptr, nullptr);
+    if (sink_ == nullptr || state->sink() != sink_) continue;
+    state->forget_memory();
+    state->observe(nullptr, nullptr);
   }
   sink_ = nullptr;
+}
+
+Status BlockRegistry::set_action(BlockId block, MemoryAction action) {
+  Status status;
+  if (action != MemoryAction::keep) status = install_saved_tensor_engine();
+  blocks_[block.value()]->set_action(status.ok() ? action : MemoryAction::keep);
+  return status;
+}
+
+void BlockRegistry::request_checks() {
+  for (const auto& state : blocks_) state->request_check();
+}
+
+std::vector<PinnedBlock> BlockRegistry::pinned() const {
+  std::vector<PinnedBlock> pinned;
+  for (const auto& state : blocks_) {
+    if (auto reason = state->memory.pinned()) pinned.push_back({state->id, std::move(*reason)});
+  }
+  return pinned;
+}
+
+void BlockRegistry::unpin(BlockId block) {
+  blocks_[block.value()]->memory.unpin();
+}
+
+void BlockRegistry::set_offload(const OffloadFrames& frames) {
+  for (const auto& state : blocks_) state->memory.set_offload(frames);
 }
 
 }  // namespace cox::detail

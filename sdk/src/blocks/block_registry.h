@@ -14,6 +14,11 @@ namespace cox::detail {
 
 Nanoseconds steady_now();
 
+struct PinnedBlock {
+  BlockId block;
+  std::string reason;
+};
+
 class BlockRegistry {
  public:
   // Finds what cox::Block and cox::wrap left in the model. The model itself, where it is a block,
@@ -36,6 +41,20 @@ class BlockRegistry {
   // times and returns failed_precondition.
   Status measure(MeasureMode mode);
   void release();
+
+  // Memory actions. Those of a released registry are all keep again.
+  // For all calls of the block from now on. Requires: block < size(). Where our autograd engine is
+  // not in force nothing but keep is carried out: failed_precondition.
+  Status set_action(BlockId block, MemoryAction action);
+  // Each block's next call that can be differentiated is run again at once and compared bit for
+  // bit. A block inside one that is being checked has its turn in the call after.
+  void request_checks();
+  // Blocks that recompute and tile leave alone, with the reason, in ascending order.
+  std::vector<PinnedBlock> pinned() const;
+  // Its next call to be recomputed is checked anew.
+  void unpin(BlockId block);
+  // Where offloaded blocks get the frames of their calls from; without it they are kept.
+  void set_offload(const OffloadFrames& frames);
 
  private:
   BlockRegistry() = default;

@@ -9,11 +9,21 @@
 namespace cox::detail {
 
 void BlockState::observe(BlockSink* sink, BlockClock clock) {
-  set_mode(MeasureMode::off);
+  mode = MeasureMode::off;
   if (sink == nullptr) unhook_parameters();
-  const std::lock_guard lock(mutex_);
-  sink_ = sink;
-  now = clock;
+  {
+    const std::lock_guard lock(mutex_);
+    sink_ = sink;
+    now = clock;
+  }
+  update_gate();
+}
+
+// An observed block always takes the long way: what autocast does must not depend on whether this
+// step measures.
+void BlockState::update_gate() {
+  active =
+      sink() != nullptr || mode != MeasureMode::off || memory.is_steered() || memory.wants_check();
 }
 
 BlockSink* BlockState::sink() {
@@ -23,7 +33,22 @@ BlockSink* BlockState::sink() {
 
 void BlockState::set_mode(MeasureMode wanted) {
   mode = wanted;
-  active = wanted != MeasureMode::off;
+  update_gate();
+}
+
+void BlockState::set_action(MemoryAction action) {
+  memory.set_action(action);
+  update_gate();
+}
+
+void BlockState::request_check() {
+  memory.request_check();
+  update_gate();
+}
+
+void BlockState::forget_memory() {
+  memory.reset();
+  update_gate();
 }
 
 void BlockState::report(const BlockMeasurement& measurement) noexcept {

@@ -12,6 +12,7 @@
 
 #include "coxswain/block.h"
 #include "sdk/src/blocks/measurement.h"
+#include "sdk/src/memory/block_memory.h"
 
 namespace cox::detail {
 
@@ -28,6 +29,13 @@ class BlockState final : public BlockGate, public std::enable_shared_from_this<B
   BlockSink* sink();
   // Takes effect with the next call. Requires: a sink, unless off.
   void set_mode(MeasureMode mode);
+  // What the coming calls do with what they save for backward.
+  void set_action(MemoryAction action);
+  // The next call that can be differentiated is run again at once and compared bit for bit; where
+  // it differs the block is pinned to keep.
+  void request_check();
+  // No action, no pin, nothing known of earlier checks.
+  void forget_memory();
 
   void report(const BlockMeasurement& measurement) noexcept;
   void edge(BlockEdge edge) noexcept;
@@ -42,12 +50,14 @@ class BlockState final : public BlockGate, public std::enable_shared_from_this<B
   std::uint64_t parameters = 0;  // elements
   MeasureMode mode = MeasureMode::off;
   BlockClock now = nullptr;
+  BlockMemory memory;  // change action and check through this class
 
  private:
   struct ParameterHook {
     at::Tensor parameter;
     unsigned position;
   };
+  void update_gate();
   void hook_parameters();
   void unhook_parameters();
   void on_parameter_gradient() noexcept;

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "coxswain/detail/memory_call.h"
 #include "coxswain/error.h"
 #include "sdk/src/blocks/block_call.h"
 
@@ -27,8 +28,12 @@ void throw_empty_block() {
 }
 
 Observation::Observation(const std::shared_ptr<BlockGate>& gate) noexcept {
+  const RunContext* context = current_context();
+  if (context != nullptr && context->is_rerun) return;
+  auto state = std::static_pointer_cast<BlockState>(gate);
+  if (state->mode == MeasureMode::off) return;
   try {
-    call_ = std::make_shared<BlockCall>(std::static_pointer_cast<BlockState>(gate));
+    call_ = std::make_shared<BlockCall>(std::move(state));
   } catch (...) {
     call_ = nullptr;
   }
@@ -40,6 +45,10 @@ Observation::~Observation() {
 
 void Observation::input(const at::Tensor& tensor) noexcept {
   attempt(call_, [&](BlockCall& call) { call.add_input(tensor); });
+}
+
+void Observation::arrive() noexcept {
+  attempt(call_, [](BlockCall& call) { call.arrive(); });
 }
 
 void Observation::begin() noexcept {

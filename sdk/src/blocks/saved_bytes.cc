@@ -24,16 +24,20 @@ std::int64_t version_of(const at::Tensor& tensor) {
 
 class SavedBytesHooks final : public torch::autograd::SavedVariableHooks {
  public:
-  explicit SavedBytesHooks(std::shared_ptr<SavedBytesFrame> frame) : frame_(std::move(frame)) {}
+  SavedBytesHooks(std::shared_ptr<SavedBytesFrame> frame,
+                  std::unique_ptr<torch::autograd::SavedVariableHooks> deciding)
+      : frame_(std::move(frame)), deciding_(std::move(deciding)) {}
 
   void call_pack_hook(const at::Tensor& tensor) override {
     frame_->count(tensor);
+    if (deciding_) return deciding_->call_pack_hook(tensor);
     version_ = version_of(tensor);
     kept_ =
         is_parameter(tensor) ? tensor : tensor.detach();  // with its history it would be a cycle
   }
 
   at::Tensor call_unpack_hook() override {
+    if (deciding_) return deciding_->call_unpack_hook();
     if (version_of(kept_) != version_) throw_changed();
     return kept_;
   }
@@ -49,6 +53,7 @@ class SavedBytesHooks final : public torch::autograd::SavedVariableHooks {
   }
 
   std::shared_ptr<SavedBytesFrame> frame_;
+  std::unique_ptr<torch::autograd::SavedVariableHooks> deciding_;
   at::Tensor kept_;
   std::int64_t version_ = 0;
 };
@@ -57,13 +62,15 @@ class SavedBytesHooks final : public torch::autograd::SavedVariableHooks {
 
 SavedBytesFrame::SavedBytesFrame(std::string block, const torch::nn::Module& module,
                                  std::shared_ptr<SavedBytesFrame> outer)
-    : block_(std::move(block)), outer_(std::move(outer)) {
+    : block_(std::move(block)), outer_(std::move(outer)), below_(innermost_frame()) {
+  if (below_ != nullptr) below_ = below_->deciding();
   for (const at::Tensor& tensor : module.parameters()) seen_.insert(storage_of(tensor));
   for (const at::Tensor& tensor : module.buffers()) seen_.insert(storage_of(tensor));
 }
 
 std::unique_ptr<torch::autograd::SavedVariableHooks> SavedBytesFrame::make_hooks() {
-  return std::make_unique<SavedBytesHooks>(shared_from_this());
+  auto deciding = below_ != nullptr ? below_->make_hooks() : nullptr;
+  return std::make_unique<SavedBytesHooks>(shared_from_this(), std::move(deciding));
 }
 
 void SavedBytesFrame::count(const at::Tensor& tensor) {

@@ -1,7 +1,9 @@
 // SavedBytesFrame: counts what autograd saves for backward inside one call of a block, each storage
 // once, without parameters and buffers. Bytes count for the enclosing calls too. Since hooks switch
 // off autograd's own check, the hooks compare the version of each tensor and name the block on a
-// mismatch. One thread opens, counts and closes; the hooks keep the frame until backward is over.
+// mismatch. Where another frame decides what becomes of the tensors (recompute, offload), its hooks
+// are called instead, and the bytes are those that keep would keep. One thread opens, counts and
+// closes; the hooks keep the frame until backward is over.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,6 +24,7 @@ class SavedBytesFrame final : public SavedTensorFrame,
                   std::shared_ptr<SavedBytesFrame> outer);
 
   std::unique_ptr<torch::autograd::SavedVariableHooks> make_hooks() override;
+  SavedTensorFrame* deciding() override { return below_; }
   void count(const at::Tensor& tensor);
   // The bytes counted; the frame counts no more.
   std::uint64_t close();
@@ -30,6 +33,7 @@ class SavedBytesFrame final : public SavedTensorFrame,
  private:
   std::string block_;
   std::shared_ptr<SavedBytesFrame> outer_;
+  SavedTensorFrame* below_;  // decides; nullptr where nobody else does. Used while this is open
   std::unordered_set<const void*>
       seen_;  // storages, those of parameters and buffers from the start
   std::uint64_t bytes_ = 0;

@@ -46,6 +46,10 @@ SavedTensorScope::~SavedTensorScope() {
   frames().pop_back();
 }
 
+SavedTensorFrame* innermost_frame() {
+  return frames().empty() ? nullptr : frames().back();
+}
+
 Status install_saved_tensor_engine() {
   if (check_saved_tensor_engine().ok()) return ok_status();
   if (&Engine::get_default_engine() != &Engine::get_base_engine()) return foreign_engine();

@@ -18,7 +18,11 @@ class SavedTensorFrame {
   virtual ~SavedTensorFrame() = default;
   // Called once per saved tensor, under the frame. nullptr leaves that tensor to autograd.
   virtual std::unique_ptr<torch::autograd::SavedVariableHooks> make_hooks() = 0;
+  // The frame that decides what becomes of the tensors: itself, unless it only looks on.
+  virtual SavedTensorFrame* deciding() { return this; }
 };
+
+SavedTensorFrame* innermost_frame();  // of this thread, or nullptr
 
 // Makes `frame` the innermost one of this thread. Scopes end in the reverse order of their
 // beginning.

@@ -3,6 +3,7 @@
 #include <array>
 #include <utility>
 
+#include "coxswain/detail/memory_call.h"
 #include "coxswain/detail/observation.h"
 
 namespace cox::detail {
@@ -35,6 +36,15 @@ AnyValue call_with(AnyModule& module, Arguments& arguments) {
   }
 }
 
+// A copy of an AnyModule shares its module.
+std::unique_ptr<Rerun> keep_call(const AnyModule& module, const at::Tensor& tensor) {
+  const auto again = [held = AnyModule(module)](const at::Tensor& kept) mutable {
+    return held.any_forward(kept);
+  };
+  using Call = std::decay_t<decltype(again)>;
+  return std::make_unique<KeptCall<Call, at::Tensor>>(again, true, tensor);
+}
+
 }  // namespace
 
 AnyValue SequentialElement::call(Arguments&& arguments) {
@@ -42,8 +52,12 @@ AnyValue SequentialElement::call(Arguments&& arguments) {
   if (state_->active && arguments.size() == 1) input = arguments[0].try_get<at::Tensor>();
   if (input == nullptr) return call_with(original_, arguments);
 
+  MemoryCall memory(state_);
   Observation observation(state_);
   observation.input(*input);
+  memory.input(*input);
+  observation.arrive();
+  memory.begin(memory.runs_again() ? keep_call(original_, *input) : nullptr);
   observation.begin();
   AnyValue result = call_with(original_, arguments);
   observation.end();
@@ -51,6 +65,7 @@ AnyValue SequentialElement::call(Arguments&& arguments) {
     observation.output(*output);
     observation.finish();
   }
+  memory.end();
   return result;
 }
 

@@ -1,0 +1,55 @@
+// ExecutionState: what besides arguments, parameters and buffers decides the bits that a function
+// computes: random generators, autocast, the choice of attention kernels, the default dtype.
+// Captured before a block's function runs and put in force while it runs again. Generators are
+// those of the CPU and of the CUDA devices named; others are the function's own business.
+#pragma once
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+
+#include <array>
+#include <span>
+#include <vector>
+
+namespace cox::detail {
+
+struct ExecutionState {
+  struct Generator {
+    at::Generator generator;
+    at::Tensor state;
+  };
+  struct Autocast {
+    at::DeviceType device = at::kCPU;
+    bool is_enabled = false;
+    at::ScalarType type = at::kFloat;
+  };
+  struct Attention {  // kernels that scaled_dot_product_attention may choose
+    bool flash, flash3, efficient, math, cudnn, overrideable;
+    friend bool operator==(const Attention&, const Attention&) = default;
+  };
+
+  std::vector<Generator> generators;
+  std::array<Autocast, 2> autocast;
+  bool has_cast_cache = false;
+  Attention attention{};
+  caffe2::TypeMeta default_type;
+};
+
+// `devices`: CPU is always included; of the others, CUDA devices are, each once.
+ExecutionState capture_state(std::span<const at::Device> devices);
+
+// Puts `wanted` in force on this thread, with gradients on, and what was before afterwards.
+class StateScope {
+ public:
+  explicit StateScope(const ExecutionState& wanted);
+  ~StateScope();
+  StateScope(const StateScope&) = delete;
+  StateScope& operator=(const StateScope&) = delete;
+
+ private:
+  ExecutionState before_;
+  at::AutoGradMode with_gradients_;
+};
+
+}  // namespace cox::detail
