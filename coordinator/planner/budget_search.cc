@@ -56,12 +56,11 @@ class LabelSearch {
 };
 
 void LabelSearch::start() {
-  const bool has_tier = tables_.problem.copy_bytes_per_ms > 0;
   for (const Further further : {Further::none, Further::offloads}) {
     Label label;
     label.further = further;
-    label.promise_us = bound_.added_us(0, Before::resident, further, 0);
-    if (further == Further::offloads && !has_tier) continue;
+    if (further == Further::offloads && !tables_.can_offload) continue;
+    label.promise_us = bound_.added_us(0, Before::resident, further, 0, 0);
     if (label.promise_us < below_) labels_.push_back(label);
   }
 }
@@ -141,7 +140,9 @@ void LabelSearch::close(std::size_t stage, const Label& from, Label to) {
 void LabelSearch::offer(std::size_t stage, Label to) {
   ++made_;
   const Before before = to.is_offloaded() ? Before::offloaded : Before::resident;
-  const std::int64_t rest = bound_.added_us(stage + 1, before, to.further, to.kept_bytes);
+  const std::int64_t leaving = out_.bytes_to_move(to.departure, tables_.starts_us[stage + 1],
+                                                  tables_.problem.copy_bytes_per_ms);
+  const std::int64_t rest = bound_.added_us(stage + 1, before, to.further, to.kept_bytes, leaving);
   to.promise_us = std::max(to.added_us + rest, to.floor_us);
   if (to.promise_us >= below_) return;
   next_.push_back(to);
@@ -174,8 +175,8 @@ void LabelSearch::thin_group(std::vector<Label>& group, std::int64_t now) {
       is_beaten = dominates(labels_[i], b, tables_, out_, now);
     if (is_beaten) continue;
     labels_.push_back(b);
-    const bool is_free = !is_scarce && b.need_us == 0 && b.floor_us <= b.added_us &&
-                         out_.end_us(b.departure) <= now;
+    const bool is_free =
+        !is_scarce && b.need_us == 0 && b.floor_us <= b.added_us && out_.end_us(b.departure) <= now;
     if (is_free) least_free = std::min(least_free, b.kept_bytes);
   }
 }
@@ -205,7 +206,8 @@ SearchResult LabelSearch::finish() const {
   }
   result.bound_us = std::min({result.added_us, least_cut_, order_.below_us});
   for (; trace >= 0; trace = traces_[static_cast<std::size_t>(trace)].parent)
-    result.actions.push_back(static_cast<MemoryAction>(traces_[static_cast<std::size_t>(trace)].action));
+    result.actions.push_back(
+        static_cast<MemoryAction>(traces_[static_cast<std::size_t>(trace)].action));
   std::reverse(result.actions.begin(), result.actions.end());
   return result;
 }

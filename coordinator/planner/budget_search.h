@@ -24,8 +24,8 @@ struct SearchOrder {
 struct SearchResult {
   std::vector<MemoryAction> actions;  // empty: none was found
   std::int64_t added_us = kNever;
-  std::int64_t bound_us = 0;    // no permitted plan within the budget adds less, up to below_us
-  std::size_t labels = 0;       // made, in all stages: the work that was done
+  std::int64_t bound_us = 0;  // no permitted plan within the budget adds less, up to below_us
+  std::size_t labels = 0;     // made, in all stages: the work that was done
   bool is_proven() const { return bound_us >= added_us; }
 };
 

@@ -15,62 +15,71 @@ CompletionBound::CompletionBound(const StepTables& tables, std::int64_t budget_b
     : tables_(tables), room_bytes_(budget_bytes - tables.problem.base_bytes) {
   const std::size_t n = tables.problem.stages.size();
   most_treads_ = std::clamp<std::size_t>(kTreadsInAll / n, 256, 16384);
-  stairs_.resize(4 * (n + 1));
-  for (const Before before : {Before::resident, Before::offloaded}) {
-    for (const Further further : {Further::none, Further::offloads})
-      stairs(n, before, further) = {{kNever, 0}};
-  }
+  has_rate_ = tables.can_offload && tables.is_rate_exact;
+  stairs_.resize(index(n + 1, Before::resident, Easing::fast_engine));
+  for (std::size_t i = index(n, Before::resident, Easing::fast_engine); i < stairs_.size(); ++i)
+    stairs_[i] = {{kNever, 0}};
   for (std::size_t i = n; i-- > 0;) {
-    for (const Further further : {Further::none, Further::offloads}) {
-      build(i, Before::resident, further);
-      if (i > 0 && tables.problem.stages[i - 1].options[kOffload].allowed)
-        build(i, Before::offloaded, further);
-    }
+    build_stage(i, Before::resident);
+    if (i > 0 && tables.problem.stages[i - 1].options[kOffload].allowed)
+      build_stage(i, Before::offloaded);
   }
 }
 
-CompletionBound::Stairs& CompletionBound::stairs(std::size_t stage, Before before,
-                                                 Further further) {
-  return stairs_[4 * stage + 2 * static_cast<std::size_t>(before) +
-                 static_cast<std::size_t>(further)];
+std::size_t CompletionBound::index(std::size_t stage, Before before, Easing easing) {
+  return (2 * stage + static_cast<std::size_t>(before)) * kEasings +
+         static_cast<std::size_t>(easing);
 }
 
-void CompletionBound::build(std::size_t stage, Before before, Further further) {
+void CompletionBound::build_stage(std::size_t stage, Before before) {
+  build(stage, before, Easing::fast_engine_no_offload);
+  if (!tables_.can_offload) return;
+  build(stage, before, Easing::fast_engine);
+  if (has_rate_) build(stage, before, Easing::forward_only);
+}
+
+void CompletionBound::build(std::size_t stage, Before before, Easing easing) {
   Stairs all;
   for (std::size_t a = 0; a < kActions; ++a) {
-    const bool is_offload = a == kOffload;
     if (!tables_.problem.stages[stage].options[a].allowed) continue;
-    if (is_offload && further == Further::none) continue;
-    const std::size_t middle = all.size();
-    append(stage, a, before, further, all);
-    std::inplace_merge(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(middle), all.end(),
-                       [](const Tread& x, const Tread& y) {
-                         return x.added_us != y.added_us ? x.added_us < y.added_us
-                                                         : x.most_kept > y.most_kept;
-                       });
+    if (a == kOffload && easing == Easing::fast_engine_no_offload) continue;
+    const auto middle = static_cast<std::ptrdiff_t>(all.size());
+    append(stage, a, before, easing, all);
+    std::inplace_merge(
+        all.begin(), all.begin() + middle, all.end(), [](const Tread& x, const Tread& y) {
+          return x.added_us != y.added_us ? x.added_us < y.added_us : x.most_kept > y.most_kept;
+        });
   }
-  Stairs& out = stairs(stage, before, further);
+  Stairs& out = stairs_[index(stage, before, easing)];
   for (const Tread& tread : all) {
     if (out.empty() || tread.most_kept > out.back().most_kept) out.push_back(tread);
   }
   if (out.size() > most_treads_) coarsen(out);
 }
 
-void CompletionBound::append(std::size_t stage, std::size_t action, Before before, Further further,
+std::int64_t CompletionBound::room(std::size_t stage, std::size_t action, Before before,
+                                   Easing easing) const {
+  const StageOption& option = tables_.problem.stages[stage].options[action];
+  if (easing == Easing::forward_only)
+    return room_bytes_ + tables_.carried_bytes(stage, Round::up) - option.forward_high_bytes;
+  std::int64_t backward = option.backward_high_bytes;
+  if (before == Before::offloaded)
+    backward += tables_.problem.stages[stage - 1].options[kOffload].copied_bytes;
+  return room_bytes_ - std::max(option.forward_high_bytes, backward);
+}
+
+void CompletionBound::append(std::size_t stage, std::size_t action, Before before, Easing easing,
                              Stairs& out) {
   const StageOption& option = tables_.problem.stages[stage].options[action];
-  std::int64_t added = option.added_us;
-  std::int64_t fetched = 0;
-  if (before == Before::offloaded) {
-    added += tables_.wait_us(stage - 1, action);
-    fetched = tables_.problem.stages[stage - 1].options[kOffload].copied_bytes;
-  }
-  const std::int64_t room = room_bytes_ - std::max(option.forward_high_bytes,
-                                                   option.backward_high_bytes + fetched);
+  const std::int64_t added =
+      option.added_us + (before == Before::offloaded ? tables_.wait_us(stage - 1, action) : 0);
+  const std::int64_t bytes =
+      option.kept_bytes + (easing == Easing::forward_only ? option.copied_bytes : 0);
+  const std::int64_t limit = room(stage, action, before, easing);
   const Before next = action == kOffload ? Before::offloaded : Before::resident;
   std::int64_t highest = -1;
-  for (const Tread& tread : stairs(stage + 1, next, further)) {
-    const std::int64_t most = std::min(room, tread.most_kept - option.kept_bytes);
+  for (const Tread& tread : stairs_[index(stage + 1, next, easing)]) {
+    const std::int64_t most = std::min(limit, tread.most_kept - bytes);
     if (most <= highest) continue;
     highest = most;
     out.push_back({most, tread.added_us + added});
@@ -88,14 +97,23 @@ void CompletionBound::coarsen(Stairs& all) {
   all = std::move(fewer);
 }
 
-std::int64_t CompletionBound::added_us(std::size_t stage, Before before, Further further,
-                                       std::int64_t kept_bytes) const {
-  const Stairs& all = stairs_[4 * stage + 2 * static_cast<std::size_t>(before) +
-                              static_cast<std::size_t>(further)];
+std::int64_t CompletionBound::look(std::size_t stage, Before before, Easing easing,
+                                   std::int64_t bytes) const {
+  const Stairs& all = stairs_[index(stage, before, easing)];
   const auto found = std::lower_bound(
-      all.begin(), all.end(), kept_bytes,
+      all.begin(), all.end(), bytes,
       [](const Tread& tread, std::int64_t kept) { return tread.most_kept < kept; });
   return found == all.end() ? kNever : found->added_us;
+}
+
+std::int64_t CompletionBound::added_us(std::size_t stage, Before before, Further further,
+                                       std::int64_t kept_bytes, std::int64_t leaving_bytes) const {
+  if (further == Further::none)
+    return look(stage, before, Easing::fast_engine_no_offload, kept_bytes);
+  const std::int64_t most = look(stage, before, Easing::fast_engine, kept_bytes);
+  if (!has_rate_ || most >= kNever) return most;
+  const std::int64_t flow = kept_bytes + leaving_bytes + tables_.carried_bytes(stage, Round::down);
+  return std::max(most, look(stage, before, Easing::forward_only, flow));
 }
 
 }  // namespace cox::planner

@@ -99,8 +99,8 @@ Status check_stage(const Stage& stage, const std::string& name, std::int64_t cop
     if (!o.allowed) continue;
     is_any_allowed = true;
     const std::string where = name + ": " + std::string(kMemoryActionNames[a]);
-    for (const std::int64_t v : {o.kept_bytes, o.forward_high_bytes, o.backward_high_bytes,
-                                 o.added_us, o.copied_bytes}) {
+    for (const std::int64_t v :
+         {o.kept_bytes, o.forward_high_bytes, o.backward_high_bytes, o.added_us, o.copied_bytes}) {
       if (bad(v)) return out_of_range(where, v);
     }
     const bool is_offload = a == static_cast<std::size_t>(MemoryAction::offload);
@@ -153,8 +153,8 @@ Status validate(const MemoryProblem& problem) {
   if (problem.copy_bytes_per_ms < 0 || problem.copy_bytes_per_ms > kMaxStageValue)
     return out_of_range("copy_bytes_per_ms", problem.copy_bytes_per_ms);
   for (std::size_t i = 0; i < problem.stages.size(); ++i) {
-    const Status status = check_stage(problem.stages[i], "stage " + std::to_string(i),
-                                      problem.copy_bytes_per_ms);
+    const Status status =
+        check_stage(problem.stages[i], "stage " + std::to_string(i), problem.copy_bytes_per_ms);
     if (!status.ok()) return status;
   }
   return ok_status();

@@ -19,6 +19,22 @@ std::int64_t Departures::bytes_after(std::int32_t newest, std::int64_t time) con
   return total - (i < 0 ? 0 : all_[index(i)].total_bytes);
 }
 
+std::int64_t Departures::bytes_to_move(std::int32_t newest, std::int64_t time,
+                                       std::int64_t per_ms) const {
+  if (newest < 0 || all_[index(newest)].end_us <= time) return 0;
+  const std::int64_t total = all_[index(newest)].total_bytes;
+  std::int32_t oldest = newest;
+  while (previous(oldest) >= 0 && all_[index(previous(oldest))].end_us > time)
+    oldest = previous(oldest);
+  const std::int32_t gone = previous(oldest);
+  const std::int64_t gone_bytes = gone < 0 ? 0 : all_[index(gone)].total_bytes;
+  const std::int64_t bytes = all_[index(oldest)].total_bytes - gone_bytes;
+  const std::int64_t remaining_us = all_[index(oldest)].end_us - time;
+  const double movable = static_cast<double>(remaining_us) * static_cast<double>(per_ms) / 1000;
+  const bool has_moved = movable < static_cast<double>(bytes);
+  return total - gone_bytes - (has_moved ? bytes - remaining_us * per_ms / 1000 : 0);
+}
+
 std::int64_t Departures::time_within(std::int32_t newest, std::int64_t room) const {
   if (newest < 0) return 0;
   const std::int64_t total = all_[index(newest)].total_bytes;

@@ -19,8 +19,8 @@ namespace cox::planner {
 
 // A stage whose bytes were sent out, and the one sent before it.
 struct Departure {
-  std::int32_t previous = -1;   // index, -1 = none
-  std::int64_t end_us = 0;      // when the copy is through
+  std::int32_t previous = -1;    // index, -1 = none
+  std::int64_t end_us = 0;       // when the copy is through
   std::int64_t total_bytes = 0;  // sent up to and with this one
 };
 
@@ -45,9 +45,13 @@ class Departures {
                    std::int64_t bytes);
   // Bytes of the chain up to `newest` that are not out yet at `time`.
   std::int64_t bytes_after(std::int32_t newest, std::int64_t time) const;
+  // The same, less what a copy in progress has moved already.
+  std::int64_t bytes_to_move(std::int32_t newest, std::int64_t time, std::int64_t per_ms) const;
   // The earliest time from which at most `room` bytes are left; 0 if that many never wait.
   std::int64_t time_within(std::int32_t newest, std::int64_t room) const;
-  std::int64_t end_us(std::int32_t newest) const { return newest < 0 ? 0 : all_[index(newest)].end_us; }
+  std::int64_t end_us(std::int32_t newest) const {
+    return newest < 0 ? 0 : all_[index(newest)].end_us;
+  }
   std::int32_t previous(std::int32_t newest) const { return all_[index(newest)].previous; }
   // Whether at every time from `now` on, a's kept and leaving bytes are no more than b's.
   bool never_more(const Label& a, const Label& b, std::int64_t now) const;

@@ -1,0 +1,117 @@
+#include "coordinator/planner/front.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "coordinator/planner/budget_front.h"
+#include "coordinator/planner/budget_search.h"
+#include "coordinator/planner/chain_front.h"
+#include "coordinator/planner/linear_bound.h"
+#include "coordinator/planner/memory_schedule.h"
+#include "coordinator/planner/step_tables.h"
+
+namespace cox::planner {
+namespace {
+
+constexpr std::size_t kBoundPlaces = 16;
+constexpr std::size_t kFirstLabels = 128;
+
+Status no_plan_at_all() {
+  return failed_precondition(
+      "memory problem: expected at least one plan within its caps, found none: raise tier_bytes "
+      "or most_recomputed, or allow keep in more stages");
+}
+
+// What the front may miss at most, over all budgets: between two points the lower one is used.
+std::int64_t gap_to(const LinearBound& bound, const MemoryFront& front) {
+  std::int64_t gap = 0;
+  for (std::size_t i = 0; i + 1 < front.size(); ++i)
+    gap = std::max(gap, front[i].added_us - bound.added_us(front[i + 1].peak_bytes - 1));
+  return gap;
+}
+
+SolvedFront from_chain(const MemoryProblem& problem, ChainFront chain) {
+  SolvedFront solved{std::move(chain.front), 0, chain.labels};
+  if (!chain.is_exact) solved.gap_us = gap_to(LinearBound(problem, kBoundPlaces), solved.front);
+  return solved;
+}
+
+bool is_within_caps(const MemoryProblem& problem, const MemoryPoint& point) {
+  return is_permitted(problem, point.actions);
+}
+
+Status check(const MemoryProblem& problem, const FrontLimits& limits) {
+  if (limits.most_points < 2 || limits.most_budgets < 1 || limits.most_labels < 1)
+    return invalid_argument(
+        "planner: expected most_points >= 2, most_budgets and most_labels >= 1");
+  return validate(problem);
+}
+
+// The plan of least peak among those that add no more than `point`.
+MemoryPoint lowest_as_fast(const BudgetSearch& search, const MemoryProblem& problem,
+                           MemoryPoint point, std::int64_t low, std::size_t most_labels) {
+  while (low + 1 < point.peak_bytes) {
+    const std::int64_t middle = low + (point.peak_bytes - low) / 2;
+    SearchResult found =
+        search.run_to_proof({middle, point.added_us + 1, kFirstLabels}, most_labels);
+    if (found.actions.empty()) {
+      low = middle;
+    } else {
+      const ScheduledStep step = schedule(problem, found.actions);
+      point = {step.peak_bytes, step.added_us, std::move(found.actions)};
+    }
+  }
+  return point;
+}
+
+}  // namespace
+
+Result<SolvedFront> solve_front(const MemoryProblem& problem, const FrontLimits& limits) {
+  if (const Status status = check(problem, limits); !status.ok()) return status;
+  const StepTables tables(problem);
+  ChainFront chain = chain_front(problem, limits.most_points);
+  if (!tables.can_offload && !tables.is_recompute_scarce)
+    return from_chain(problem, std::move(chain));
+  std::int64_t range = boundless(problem) - problem.base_bytes;
+  if (!chain.front.empty()) range = chain.front.back().peak_bytes - chain.front.front().peak_bytes;
+  std::erase_if(chain.front, [&](const MemoryPoint& p) { return !is_within_caps(problem, p); });
+  SolvedFront solved = budget_front(problem, limits, range, std::move(chain.front));
+  if (solved.front.empty()) return no_plan_at_all();
+  solved.labels += chain.labels;
+  return solved;
+}
+
+Lookup lookup(const MemoryFront& front, std::int64_t budget_bytes) {
+  const auto above = std::upper_bound(
+      front.begin(), front.end(), budget_bytes,
+      [](std::int64_t budget, const MemoryPoint& p) { return budget < p.peak_bytes; });
+  if (above == front.begin()) return {0, false};
+  return {static_cast<std::size_t>(above - front.begin()) - 1, true};
+}
+
+Result<BudgetAnswer> solve_budget(const MemoryProblem& problem, std::int64_t budget_bytes,
+                                  std::size_t most_labels, TieBreak tie_break) {
+  if (const Status status = validate(problem); !status.ok()) return status;
+  const BudgetSearch search(problem);
+  const std::size_t first = std::min(kFirstLabels, most_labels);
+  SearchResult found = search.run_to_proof({budget_bytes, kNever, first}, most_labels);
+  BudgetAnswer answer;
+  answer.bound_us = found.bound_us;
+  answer.labels = found.labels;
+  const bool fits = !found.actions.empty();
+  if (!fits) found = search.run_to_proof({boundless(problem), kNever, first}, most_labels);
+  if (found.actions.empty()) return no_plan_at_all();
+  const ScheduledStep step = schedule(problem, found.actions);
+  MemoryPoint point{step.peak_bytes, step.added_us, std::move(found.actions)};
+  if (!fits) {
+    point = towards_least(problem, most_labels, budget_bytes, std::move(point), 64);
+  } else if (tie_break == TieBreak::least_peak) {
+    point = lowest_as_fast(search, problem, std::move(point), problem.base_bytes - 1, most_labels);
+  }
+  answer.least_peak_bytes = point.peak_bytes;
+  if (fits) answer.best = std::move(point);
+  return answer;
+}
+
+}  // namespace cox::planner

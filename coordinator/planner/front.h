@@ -1,0 +1,56 @@
+// The door of the planner: from a problem to the trade between peak bytes and added time, and from
+// a budget to a plan. A budget is a lookup, so more bytes never mean more time. Limits count work,
+// not seconds: the same problem gives the same front everywhere. Pure; any thread; large problems
+// take tens of milliseconds and more, so not on a training thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "coordinator/core/status.h"
+#include "coordinator/planner/memory_problem.h"
+
+namespace cox::planner {
+
+struct FrontLimits {
+  std::size_t most_points = 512;   // of the front, and of each stage's part of it; >= 2
+  std::size_t most_budgets = 48;   // searched one by one where copies or caps matter; >= 1
+  std::size_t most_labels = 4096;  // a stage, in each such search; >= 1
+};
+
+struct SolvedFront {
+  MemoryFront front;  // never empty
+  // At no budget does a permitted plan add less than the looked-up one minus this.
+  std::int64_t gap_us = 0;
+  std::size_t labels = 0;  // partial plans that were made: the work
+  bool is_exact() const { return gap_us == 0; }
+};
+
+// Every point's peak and time are those of schedule(). invalid_argument for a problem that is not
+// valid; failed_precondition when the caps leave no plan at all.
+Result<SolvedFront> solve_front(const MemoryProblem& problem, const FrontLimits& limits = {});
+
+// The fastest point within the budget. Without one: the point with the least peak, so that the
+// caller can say what would be enough. Requires: a front that is not empty.
+struct Lookup {
+  std::size_t index = 0;
+  bool fits = false;
+};
+Lookup lookup(const MemoryFront& front, std::int64_t budget_bytes);
+
+// One budget, searched to the end. `best` is empty if nothing fits; then least_peak_bytes is the
+// smallest budget that would do (within the limits of the search, an upper bound of it).
+struct BudgetAnswer {
+  std::optional<MemoryPoint> best;
+  std::int64_t bound_us = 0;  // proven: no plan adds less; equal to best's time when exact
+  std::int64_t least_peak_bytes = 0;
+  std::size_t labels = 0;
+  bool is_exact() const { return !best || bound_us >= best->added_us; }
+};
+// How hard to look for the plan of least peak among those of least time.
+enum class TieBreak { none, least_peak };
+Result<BudgetAnswer> solve_budget(const MemoryProblem& problem, std::int64_t budget_bytes,
+                                  std::size_t most_labels, TieBreak tie_break);
+
+}  // namespace cox::planner

@@ -1,0 +1,103 @@
+#include "coordinator/planner/memory_facts.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+namespace cox::planner {
+namespace {
+
+MemoryProblem without_times(MemoryProblem problem) {
+  problem.copy_bytes_per_ms = std::min<std::int64_t>(problem.copy_bytes_per_ms, 1);
+  for (Stage& stage : problem.stages) {
+    stage.forward_us = stage.backward_us = 0;
+    for (StageOption& option : stage.options) option.added_us = 0;
+  }
+  return problem;
+}
+
+void take_slowest(MemoryProblem& all, const MemoryProblem& one) {
+  all.copy_bytes_per_ms = std::min(all.copy_bytes_per_ms, one.copy_bytes_per_ms);
+  for (std::size_t s = 0; s < all.stages.size(); ++s) {
+    Stage& stage = all.stages[s];
+    stage.forward_us = std::max(stage.forward_us, one.stages[s].forward_us);
+    stage.backward_us = std::max(stage.backward_us, one.stages[s].backward_us);
+    for (std::size_t a = 0; a < stage.options.size(); ++a) {
+      stage.options[a].added_us =
+          std::max(stage.options[a].added_us, one.stages[s].options[a].added_us);
+    }
+  }
+}
+
+std::vector<MemoryAction> per_block(const MemoryProblem& problem,
+                                    const std::vector<MemoryAction>& per_stage) {
+  std::vector<MemoryAction> actions;
+  for (std::size_t s = 0; s < problem.stages.size(); ++s) {
+    if (problem.stages[s].block != kGap) actions.push_back(per_stage[s]);
+  }
+  return actions;
+}
+
+Result<MemoryModel> model_of(const MemoryProblem& problem, const FrontLimits& limits) {
+  auto solved = solve_front(problem, limits);
+  if (!solved.ok()) return solved.status();
+  MemoryModel model;
+  model.front = thinned(solved->front);
+  for (MemoryPoint& point : model.front) point.actions = per_block(problem, point.actions);
+  model.base_bytes = problem.base_bytes;
+  for (const Stage& stage : problem.stages) {
+    model.step_us += stage.forward_us + stage.backward_us;
+    if (stage.block == kGap) continue;
+    model.kept_bytes.push_back(stage.option(MemoryAction::keep).kept_bytes);
+  }
+  return model;
+}
+
+struct Kinds {
+  std::vector<MemoryProblem> keys;  // without times
+  std::vector<MemoryProblem> problems;
+  std::vector<std::uint32_t> of_rank;
+};
+
+Kinds kinds_of(std::vector<RankProblem>& ranks) {
+  Kinds kinds;
+  for (RankProblem& rank : ranks) {
+    if (rank.problem.stages.empty()) {
+      kinds.of_rank.push_back(0);
+      continue;
+    }
+    MemoryProblem key = without_times(rank.problem);
+    const auto known = std::find(kinds.keys.begin(), kinds.keys.end(), key);
+    const auto index = static_cast<std::size_t>(known - kinds.keys.begin());
+    if (known == kinds.keys.end()) {
+      kinds.keys.push_back(std::move(key));
+      kinds.problems.push_back(std::move(rank.problem));
+    } else {
+      take_slowest(kinds.problems[index], rank.problem);
+    }
+    kinds.of_rank.push_back(static_cast<std::uint32_t>(index));
+  }
+  return kinds;
+}
+
+}  // namespace
+
+Result<MemoryFacts> memory_facts(std::vector<RankProblem> ranks, const FrontLimits& limits) {
+  const Kinds kinds = kinds_of(ranks);
+  if (kinds.problems.empty() || kinds.problems.size() > kMaxMemoryModels) {
+    return failed_precondition(
+        "memory: expected ranks of 1 to " + std::to_string(kMaxMemoryModels) + " kinds, found " +
+        std::to_string(kinds.problems.size()) + "; activations are kept as they are");
+  }
+  MemoryFacts facts;
+  for (const MemoryProblem& problem : kinds.problems) {
+    auto model = model_of(problem, limits);
+    if (!model.ok()) return model.status();
+    facts.models.push_back(std::move(*model));
+  }
+  facts.model_of_rank = kinds.of_rank;
+  for (const RankProblem& rank : ranks) facts.limit_bytes.push_back(rank.limit_bytes);
+  return facts;
+}
+
+}  // namespace cox::planner

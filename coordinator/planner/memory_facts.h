@@ -1,0 +1,28 @@
+// From the problems that all ranks measured to what the coordinator knows of their memory: one
+// front per kind of rank. Ranks are of one kind when their bytes are equal; their times, which
+// always differ a little, are taken from the slowest. On rank 0, once, before the first round.
+// Pure.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "coordinator/core/memory_front.h"
+#include "coordinator/core/status.h"
+#include "coordinator/planner/front.h"
+#include "coordinator/planner/memory_problem.h"
+
+namespace cox::planner {
+
+// What one rank brings. `problem` without stages: nothing could be measured there.
+struct RankProblem {
+  MemoryProblem problem;
+  std::int64_t limit_bytes = 0;  // of its device or its share of a node; 0 = unknown
+};
+
+// One entry per rank. A rank without a problem is taken to be of the first kind. Plans per stage
+// become plans per block. failed_precondition when no rank has a problem, or when there are more
+// than kMaxMemoryModels kinds; else what solve_front() says.
+Result<MemoryFacts> memory_facts(std::vector<RankProblem> ranks, const FrontLimits& limits = {});
+
+}  // namespace cox::planner
