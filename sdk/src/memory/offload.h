@@ -1,0 +1,123 @@
+// Offloading: what autograd saves in a block's call leaves memory for a file in a folder of the
+// user's and comes back for the backward pass. No bit of a gradient changes.
+//
+//   Offloader offloader({.folder = "/scratch", .tier_bytes = 8 << 30, .report = say});
+//   offloader.begin_step();
+//   auto frame = offloader.open_frame("h.0", module, nullptr);       // one per call
+//   { SavedTensorScope saving(*frame); y = block(x); }
+//   frame->close();
+//
+// Left alone, because moving them would free nothing or cost more than it gives: leaves that
+// require grad, the storages of the block's parameters and buffers, views of any of these, storages
+// below `smallest_bytes`, whatever leave_alone() was told of, and all that is not a plain strided
+// CPU tensor (so CUDA tensors too). A storage that somebody else keeps, such as the block's input
+// or output, is written as well, since its last user usually lets it go before backward; if it is
+// still alive then, it is used as it is and nothing is read, so it never exists twice.
+//
+// Memory is deterministic: at most `in_flight_bytes` are leaving inside a call and at most
+// `carried_bytes` after its close(), however fast or slow the tier is; saving and close() wait when
+// there are more. With carried_bytes = 0 nothing that the call moved is in memory after close().
+// Backward allocates a frame's storages when its first one is asked for, with those of the
+// `prefetch_frames` frames before it.
+//
+// Errors never stop a forward pass: tensors that cannot leave stay, and `report` is called, once
+// for a tier that fails or is missing and once for a full one. A read that fails, or a tensor that
+// was edited in place since, throws cox::Error out of backward() with the block's name.
+//
+// Threads: one offloader per session, used by the training thread; hooks run on any thread. Graphs
+// may outlive it. The tier's own thread only copies.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_set>
+
+#include "coordinator/core/status.h"
+#include "sdk/src/blocks/saved_bytes.h"
+#include "sdk/src/blocks/saved_tensor_engine.h"
+#include "sdk/src/memory/offload_counts.h"
+#include "sdk/src/memory/offload_store.h"
+
+namespace cox::detail {
+
+struct OffloadOptions {
+  std::filesystem::path folder;
+  std::int64_t tier_bytes = 0;  // most bytes of this rank in the folder; ranks add up
+  std::int64_t in_flight_bytes = std::int64_t{64} << 20;
+  std::int64_t carried_bytes = 0;
+  std::int64_t smallest_bytes = std::int64_t{64} << 10;
+  int prefetch_frames = 1;                    // 0: a frame fetches its own only
+  std::function<void(const Status&)> report;  // on the training thread; may be empty
+};
+
+// Of one call of a block. Hooks keep it until backward is over; it holds no tensor.
+class OffloadFrame final : public SavedTensorFrame,
+                           public std::enable_shared_from_this<OffloadFrame> {
+ public:
+  ~OffloadFrame() override;
+
+  std::unique_ptr<torch::autograd::SavedVariableHooks> make_hooks() override;
+
+  // Its storage stays in memory: for an input that the caller keeps until backward anyway.
+  void leave_alone(const at::Tensor& tensor);
+  // After the block's function, on the same thread, also when it threw. Waits for writes until at
+  // most `carried_bytes` are leaving. Returns the bytes of storages that this call sent away; views
+  // and other calls' saves of the same storage count once.
+  std::int64_t close();
+
+  const std::string& block() const { return block_; }
+
+ private:
+  friend class Offloader;
+  friend class OffloadHooks;
+
+  OffloadFrame(std::string block, const torch::nn::Module& module,
+               std::shared_ptr<SavedBytesFrame> counter, std::shared_ptr<OffloadStore> store,
+               const OffloadOptions& options);
+  bool stays(const at::Tensor& tensor) const;
+  std::optional<StorageHolder> save(const at::Tensor& tensor);
+
+  const std::string block_;
+  std::shared_ptr<SavedBytesFrame> counter_;
+  const std::shared_ptr<OffloadStore> store_;
+  const FrameNumber number_;
+  const std::int64_t in_flight_bytes_;
+  const std::int64_t carried_bytes_;
+  const std::int64_t smallest_bytes_;
+  const std::function<void(const Status&)> report_;
+  std::int64_t moved_bytes_ = 0;
+  std::unordered_set<const void*> left_alone_;  // storages
+};
+
+class Offloader {
+ public:
+  // Never throws for the folder's sake: without a usable one, frames keep everything in memory and
+  // `report` is called here. Needs install_saved_tensor_engine().
+  explicit Offloader(OffloadOptions options);
+
+  // ok when tensors can leave memory.
+  const Status& tier_status() const { return tier_status_; }
+
+  // For one call of `block`. `counter`: told of every saved tensor, as if its own hooks were asked;
+  // may be null. To be closed by the caller.
+  std::shared_ptr<OffloadFrame> open_frame(std::string block, const torch::nn::Module& module,
+                                           std::shared_ptr<SavedBytesFrame> counter);
+
+  // Before the first forward of a step: counts start again, and what an unfinished backward pass
+  // left fetched is let go.
+  void begin_step();
+  // Since begin_step(). Any thread.
+  OffloadCounts counts() const { return store_->counts(); }
+
+ private:
+  const OffloadOptions options_;
+  Status tier_status_;
+  std::shared_ptr<OffloadStore> store_;
+};
+
+}  // namespace cox::detail

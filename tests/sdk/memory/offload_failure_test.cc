@@ -1,0 +1,123 @@
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "coxswain/error.h"
+#include "sdk/src/memory/offload.h"
+#include "tests/sdk/memory/file_size_limit.h"
+#include "tests/sdk/memory/offload_support.h"
+#include "tests/sdk/temp_folder.h"
+
+#include <doctest/doctest.h>
+
+using namespace offload_test;
+using cox::Status;
+using cox::StatusCode;
+
+namespace {
+
+OffloadOptions options(const std::filesystem::path& folder, std::vector<Status>& reports) {
+  return {.folder = folder,
+          .tier_bytes = 64 << 20,
+          .in_flight_bytes = 0,
+          .carried_bytes = 0,
+          .smallest_bytes = 1024,
+          .prefetch_frames = 1,
+          .report = [&reports](const Status& status) { reports.push_back(status); }};
+}
+
+// Empties the file without a name that this process has open in `folder`.
+bool empty_tier_file(const std::filesystem::path& folder) {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    const std::string target = std::filesystem::read_symlink(entry, gone).string();
+    if (gone || target.rfind(folder.string() + "/", 0) != 0) continue;
+    const int descriptor = ::open(entry.path().c_str(), O_RDWR | O_TRUNC);
+    if (descriptor < 0) return false;
+    ::close(descriptor);
+    return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("without a usable folder training goes on, with one report and the same gradients") {
+  const TempFolder folder;
+  Mlp net;
+  const auto kept = step(net, nullptr);
+  for (const std::filesystem::path& unusable :
+       {folder / "missing", std::filesystem::path("/proc/self")}) {
+    CAPTURE(unusable);
+    std::vector<Status> reports;
+    Offloader offloader(options(unusable, reports));
+    CHECK_FALSE(offloader.tier_status().ok());
+    for (int i = 0; i < 3; ++i) CHECK(same_bits(step(net, &offloader), kept));
+    REQUIRE(reports.size() == 1);
+    CHECK(reports[0] == offloader.tier_status());
+    CHECK(reports[0].message().find(unusable.string()) != std::string::npos);
+    CHECK(offloader.counts().written_bytes == 0);
+  }
+}
+
+TEST_CASE("a disk that is full keeps tensors in memory, with one report and the same gradients") {
+  const TempFolder folder;
+  Mlp net;
+  const auto kept = step(net, nullptr);
+  for (const std::int64_t carried : {std::int64_t{0}, std::int64_t{1} << 40}) {
+    std::vector<Status> reports;
+    OffloadOptions with = options(folder.path(), reports);
+    with.in_flight_bytes = with.carried_bytes = carried;
+    Offloader offloader(with);
+    const FileSizeLimit limit(40000);  // room for the first few storages
+    for (int i = 0; i < 3; ++i) CHECK(same_bits(step(net, &offloader), kept));
+    if (carried > 0) continue;  // nothing waited for a write, so nobody had to know
+    REQUIRE(reports.size() == 1);
+    CHECK(reports[0].code() == StatusCode::resource_exhausted);
+    CHECK(reports[0].message().find("block mlp") != std::string::npos);
+    CHECK(offloader.counts().written_bytes == 0);  // of the last step
+    CHECK(offloader.counts().stayed_bytes > 0);
+    CHECK(offloader.counts().tier_bytes == 0);
+  }
+}
+
+TEST_CASE("the cap on tier bytes is kept to the page, with one report and the same gradients") {
+  const TempFolder folder;
+  Mlp net;
+  const auto kept = step(net, nullptr);
+  std::vector<Status> reports;
+  OffloadOptions with = options(folder.path(), reports);
+  with.tier_bytes = 100000;
+  Offloader offloader(with);
+  for (int i = 0; i < 3; ++i) {
+    CHECK(same_bits(step(net, &offloader), kept));
+    CHECK(offloader.counts().written_bytes > 0);
+    CHECK(offloader.counts().stayed_bytes > 0);
+    CHECK(offloader.counts().tier_peak_bytes <= 100000);
+  }
+  REQUIRE(reports.size() == 1);
+  CHECK(reports[0].code() == StatusCode::resource_exhausted);
+}
+
+TEST_CASE("bytes that cannot be read again are an error out of backward that names the block") {
+  const TempFolder folder;
+  REQUIRE(cox::detail::install_saved_tensor_engine().ok());
+  Mlp net;
+  std::vector<Status> reports;
+  Offloader offloader(options(folder.path(), reports));
+  const Counted counted;
+  {
+    const Tensor loss = net.forward(net.input(), &offloader).square().mean();
+    REQUIRE(empty_tier_file(folder.path()));
+    try {
+      loss.backward();
+      FAIL("backward went on without its tensors");
+    } catch (const cox::Error& error) {
+      CHECK(error.status().code() == StatusCode::data_loss);
+      CHECK(std::string(error.what()).find("block mlp3") != std::string::npos);
+    }
+  }
+  CHECK(counted.live() == 0);
+  CHECK(offloader.counts().tier_bytes == 0);
+}

@@ -1,0 +1,205 @@
+#include "sdk/src/memory/offload.h"
+
+#include <ATen/autocast_mode.h>
+
+#include <memory>
+
+#include "coxswain/error.h"
+#include "tests/sdk/memory/offload_support.h"
+#include "tests/sdk/temp_folder.h"
+
+#include <doctest/doctest.h>
+
+using namespace offload_test;
+
+namespace {
+
+struct Variant {
+  const char* name;
+  std::int64_t in_flight_bytes, carried_bytes;
+  int prefetch_frames;
+};
+
+constexpr Variant kVariants[] = {
+    {"nothing in flight, no prefetch", 0, 0, 0},
+    {"small window", 20000, 0, 1},
+    {"window carried over", 60000, 60000, 2},
+    {"all in flight until close", std::int64_t{1} << 40, 0, 1},
+    {"nothing waited for", std::int64_t{1} << 40, std::int64_t{1} << 40, 1},
+};
+
+OffloadOptions options(const TempFolder& folder, const Variant& variant = kVariants[1]) {
+  return {.folder = folder.path(),
+          .tier_bytes = 64 << 20,
+          .in_flight_bytes = variant.in_flight_bytes,
+          .carried_bytes = variant.carried_bytes,
+          .smallest_bytes = 1024,
+          .prefetch_frames = variant.prefetch_frames,
+          .report = {}};
+}
+
+std::unique_ptr<Net> make_net(int which) {
+  torch::manual_seed(11);
+  switch (which) {
+    case 0:
+      return std::make_unique<Mlp>();
+    case 1:
+      return std::make_unique<ConvNet>();
+    case 2:
+      return std::make_unique<SharedNet>();
+    default:
+      return std::make_unique<ViewNet>();
+  }
+}
+
+std::string message_of(const std::function<void()>& function) {
+  try {
+    function();
+  } catch (const cox::Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+class Bf16Autocast {
+ public:
+  explicit Bf16Autocast(bool on) {
+    at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+    at::autocast::set_autocast_enabled(at::kCPU, on);
+    at::autocast::set_autocast_cache_enabled(false);
+  }
+  ~Bf16Autocast() {
+    at::autocast::set_autocast_enabled(at::kCPU, false);
+    at::autocast::set_autocast_cache_enabled(true);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("gradients are bit for bit those of keeping, for four nets, autocast and any window") {
+  const TempFolder folder;
+  for (const bool bf16 : {false, true}) {
+    for (int which = 0; which < 4; ++which) {
+      const auto net = make_net(which);
+      const Bf16Autocast autocast(bf16);
+      const auto kept = step(*net, nullptr);
+      for (const Variant& variant : kVariants) {
+        CAPTURE(bf16);
+        CAPTURE(which);
+        CAPTURE(variant.name);
+        Offloader offloader(options(folder, variant));
+        for (int i = 0; i < 3; ++i) CHECK(same_bits(step(*net, &offloader), kept));
+        CHECK(offloader.counts().written_bytes > 0);
+        CHECK(offloader.counts().stayed_bytes == 0);
+        CHECK(offloader.counts().tier_bytes == 0);
+        if (variant.carried_bytes == 0) CHECK(offloader.counts().read_bytes > 0);
+      }
+    }
+  }
+}
+
+TEST_CASE("a second backward over a retained graph has the same gradients as keeping") {
+  const TempFolder folder;
+  for (int which = 0; which < 4; ++which) {
+    CAPTURE(which);
+    const auto net = make_net(which);
+    const auto kept = step(*net, nullptr, 3);
+    for (const Variant& variant : kVariants) {
+      CAPTURE(variant.name);
+      Offloader offloader(options(folder, variant));
+      CHECK(same_bits(step(*net, &offloader, 3), kept));
+      CHECK(offloader.counts().tier_bytes == 0);
+    }
+  }
+}
+
+TEST_CASE("double backward has the same bits as keeping") {
+  const TempFolder folder;
+  const auto net = make_net(0);
+  const auto second_order = [&](Offloader* offloader) {
+    torch::manual_seed(5);
+    const Tensor x = net->input().requires_grad_();
+    const Tensor y = net->forward(x, offloader).square().mean();
+    const auto first = torch::autograd::grad({y}, {x}, {}, true, true);
+    return torch::autograd::grad({first[0].square().sum()}, net->parameters(), {}, {}, false, true);
+  };
+  const auto kept = second_order(nullptr);
+  Offloader offloader(options(folder));
+  const auto offloaded = second_order(&offloader);
+  REQUIRE(kept.size() == offloaded.size());
+  for (std::size_t i = 0; i < kept.size(); ++i) {
+    REQUIRE(kept[i].defined() == offloaded[i].defined());
+    if (kept[i].defined()) CHECK(torch::equal(kept[i], offloaded[i]));
+  }
+}
+
+TEST_CASE("each storage is moved once however many views are saved, and parameters stay") {
+  const TempFolder folder;
+  REQUIRE(cox::detail::install_saved_tensor_engine().ok());
+  torch::nn::Linear layer(48, 144);
+  Offloader offloader(options(folder));
+  const auto frame = offloader.open_frame("views", *layer, nullptr);
+  Tensor x = torch::ones({32, 48});
+  {
+    const cox::detail::SavedTensorScope saving(*frame);
+    const auto parts = layer->forward(x).chunk(3, 1);  // x and the weight are saved
+    x = parts[0] * parts[1] * parts[2];                // three slices and a product
+  }
+  CHECK(frame->close() == (32 * 48 + 32 * 144 + 32 * 48) * 4);
+}
+
+TEST_CASE("a storage that two calls save is moved by the first, and stays if it was to be left") {
+  const TempFolder folder;
+  REQUIRE(cox::detail::install_saved_tensor_engine().ok());
+  torch::nn::Linear layer(48, 48);
+  Offloader offloader(options(folder));
+  const Tensor x = torch::ones({32, 48});
+  const auto run = [&](const Tensor& input, bool leave_input) {
+    const auto frame = offloader.open_frame("b", *layer, nullptr);
+    if (leave_input) frame->leave_alone(input);
+    const cox::detail::SavedTensorScope saving(*frame);
+    Tensor y = torch::relu(layer->forward(input));  // saves its input and its output
+    return std::make_tuple(y, frame->close());
+  };
+  const auto [y, first] = run(x, true);
+  const auto [z, second] = run(y, false);
+  CHECK(first == 32 * 48 * 4);
+  CHECK(second == 32 * 48 * 4);
+}
+
+TEST_CASE("what the caller still holds in backward is not read again") {
+  const TempFolder folder;
+  REQUIRE(cox::detail::install_saved_tensor_engine().ok());
+  torch::nn::Linear layer(48, 48);
+  Offloader offloader(options(folder));
+  const Tensor x = torch::ones({32, 48});
+  const auto block = [&](const Tensor& in) { return torch::gelu(layer->forward(in)); };
+  const Tensor y = call(&offloader, "b", *layer, block, x);
+  y.sum().backward();
+  CHECK(offloader.counts().written_bytes == 2 * 32 * 48 * 4);
+  CHECK(offloader.counts().read_bytes == 32 * 48 * 4);
+}
+
+TEST_CASE("a tensor edited in place after it was saved is an error that names the block") {
+  const TempFolder folder;
+  REQUIRE(cox::detail::install_saved_tensor_engine().ok());
+  for (const std::int64_t smallest : {1 << 10, 1 << 20}) {  // moved, or left alone
+    OffloadOptions with = options(folder);
+    with.smallest_bytes = smallest;
+    Offloader offloader(with);
+    torch::nn::Linear layer(48, 48);
+    Tensor hidden;
+    const auto block = [&](const Tensor& in) {
+      hidden = layer->forward(in);
+      return torch::gelu(hidden);
+    };
+    const Tensor y = call(&offloader, "h.3", *layer, block, torch::ones({32, 48}));
+    {
+      const torch::NoGradGuard no_grad;
+      hidden.add_(1);
+    }
+    const std::string message = message_of([&] { y.sum().backward(); });
+    CHECK(message.find("block h.3") != std::string::npos);
+    CHECK(message.find("changed in place") != std::string::npos);
+  }
+}
