@@ -29,25 +29,15 @@ std::int64_t largest_gap(const MemoryFront& front, const std::vector<Searched>& 
   for (std::size_t i = 0; i < searched.size(); ++i) {
     const bool is_last = i + 1 == searched.size();
     const std::int64_t lowest = is_last ? 0 : searched[i + 1].budget_bytes + 1;
-    const Lookup worst = lookup(front, std::max(lowest, front.front().peak_bytes));
-    if (front.front().peak_bytes > searched[i].budget_bytes) continue;
-    gap = std::max(gap, front[worst.index].added_us - searched[i].bound_us);
+    const std::int64_t least = front.front().peak_bytes;
+    if (least > searched[i].budget_bytes) continue;
+    const std::size_t worst = *lookup(front, std::max(lowest, least));
+    gap = std::max(gap, front[worst].added_us - searched[i].bound_us);
   }
   return gap;
 }
 
 }  // namespace
-
-MemoryFront undominated(MemoryFront points) {
-  std::stable_sort(points.begin(), points.end(), [](const MemoryPoint& a, const MemoryPoint& b) {
-    return a.peak_bytes != b.peak_bytes ? a.peak_bytes < b.peak_bytes : a.added_us < b.added_us;
-  });
-  MemoryFront front;
-  for (MemoryPoint& p : points) {
-    if (front.empty() || p.added_us < front.back().added_us) front.push_back(std::move(p));
-  }
-  return front;
-}
 
 std::int64_t boundless(const MemoryProblem& problem) {
   std::int64_t bytes = problem.base_bytes;
@@ -84,14 +74,13 @@ SolvedFront budget_front(const MemoryProblem& problem, const FrontLimits& limits
     searched.push_back({budget, found.bound_us});
     budget = std::min(known.back().peak_bytes - 1, budget - stride);
   }
-  solved.front = undominated(std::move(known));
-  if (solved.front.empty()) return solved;
-  if (infeasible >= 0)
-    solved.front = undominated([&] {
-      MemoryFront more = solved.front;
-      more.push_back(towards_least(problem, first, infeasible, solved.front.front(), 16));
-      return more;
-    }());
+  if (known.empty()) return solved;
+  solved.front = front_of(std::move(known));
+  if (infeasible >= 0) {
+    std::vector<MemoryPoint> points = solved.front;
+    points.push_back(towards_least(problem, first, infeasible, solved.front.front(), 16));
+    solved.front = front_of(std::move(points));
+  }
   solved.gap_us = largest_gap(solved.front, searched);
   return solved;
 }

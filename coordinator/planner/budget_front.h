@@ -14,9 +14,6 @@ namespace cox::planner {
 SolvedFront budget_front(const MemoryProblem& problem, const FrontLimits& limits,
                          std::int64_t range_bytes, MemoryFront known);
 
-// Sorted by peak, without points that another beats in both.
-MemoryFront undominated(MemoryFront points);
-
 // Any budget that every plan fits.
 std::int64_t boundless(const MemoryProblem& problem);
 

@@ -82,14 +82,6 @@ Result<SolvedFront> solve_front(const MemoryProblem& problem, const FrontLimits&
   return solved;
 }
 
-Lookup lookup(const MemoryFront& front, std::int64_t budget_bytes) {
-  const auto above = std::upper_bound(
-      front.begin(), front.end(), budget_bytes,
-      [](std::int64_t budget, const MemoryPoint& p) { return budget < p.peak_bytes; });
-  if (above == front.begin()) return {0, false};
-  return {static_cast<std::size_t>(above - front.begin()) - 1, true};
-}
-
 Result<BudgetAnswer> solve_budget(const MemoryProblem& problem, std::int64_t budget_bytes,
                                   std::size_t most_labels, TieBreak tie_break) {
   if (const Status status = validate(problem); !status.ok()) return status;

@@ -1,7 +1,7 @@
 // The door of the planner: from a problem to the trade between peak bytes and added time, and from
-// a budget to a plan. A budget is a lookup, so more bytes never mean more time. Limits count work,
-// not seconds: the same problem gives the same front everywhere. Pure; any thread; large problems
-// take tens of milliseconds and more, so not on a training thread.
+// a budget to a plan. A budget is a lookup (core/memory_front.h), so more bytes never mean more
+// time. Limits count work, not seconds: the same problem gives the same front everywhere. Pure; any
+// thread; large problems take tens of milliseconds and more, so not on a training thread.
 #pragma once
 
 #include <cstddef>
@@ -30,14 +30,6 @@ struct SolvedFront {
 // Every point's peak and time are those of schedule(). invalid_argument for a problem that is not
 // valid; failed_precondition when the caps leave no plan at all.
 Result<SolvedFront> solve_front(const MemoryProblem& problem, const FrontLimits& limits = {});
-
-// The fastest point within the budget. Without one: the point with the least peak, so that the
-// caller can say what would be enough. Requires: a front that is not empty.
-struct Lookup {
-  std::size_t index = 0;
-  bool fits = false;
-};
-Lookup lookup(const MemoryFront& front, std::int64_t budget_bytes);
 
 // One budget, searched to the end. `best` is empty if nothing fits; then least_peak_bytes is the
 // smallest budget that would do (within the limits of the search, an upper bound of it).
