@@ -16,26 +16,93 @@ MemoryPoint priced(const MemoryProblem& problem, std::vector<MemoryAction> actio
   return {step.peak_bytes, step.added_us, std::move(actions)};
 }
 
-// What is known of the budgets in (past, upto]: a plan for `upto` has been looked for.
+// A budget that was searched. Nothing up to it adds less than the bound.
 struct Searched {
   std::int64_t budget_bytes = 0;
-  std::int64_t bound_us = 0;  // of every budget up to this one
+  std::int64_t bound_us = 0;
+  std::int64_t peak_bytes = 0;  // of the plan found
 };
 
-// The largest difference between a looked-up time and what may be possible. Searched budgets
-// descend; each bound holds for all budgets up to its own.
-std::int64_t largest_gap(const MemoryFront& front, const std::vector<Searched>& searched) {
-  std::int64_t gap = 0;
-  for (std::size_t i = 0; i < searched.size(); ++i) {
-    const bool is_last = i + 1 == searched.size();
-    const std::int64_t lowest = is_last ? 0 : searched[i + 1].budget_bytes + 1;
-    const std::int64_t least = front.front().peak_bytes;
-    if (least > searched[i].budget_bytes) continue;
-    const std::size_t worst = *lookup(front, std::max(lowest, least));
-    gap = std::max(gap, front[worst].added_us - searched[i].bound_us);
+// Budgets from `low` to just below a searched plan's peak: nobody has looked there.
+struct Stretch {
+  std::int64_t low_bytes = 0;
+  std::int64_t high_bytes = 0;  // the peak, not itself part of it
+  std::int64_t gap_us = 0;
+  std::size_t below = 0;  // index of the searched budget above it
+};
+
+class FrontSearch {
+ public:
+  FrontSearch(const MemoryProblem& problem, const FrontLimits& limits, MemoryFront known)
+      : problem_(problem), limits_(limits), search_(problem), known_(front_of(std::move(known))) {}
+
+  SolvedFront run() {
+    if (!look(0, boundless(problem_))) return std::move(solved_);
+    const std::int64_t least = known_.front().peak_bytes;
+    if (least < searched_.front().peak_bytes) look(1, least);
+    const std::size_t first = std::min(kFirstLabels, limits_.most_labels);
+    known_.push_back(towards_least(problem_, first, problem_.base_bytes - 1, known_.front(),
+                                   std::max<std::size_t>(1, limits_.most_budgets / 4)));
+    known_ = front_of(std::move(known_));
+    if (known_.front().peak_bytes < searched_.back().budget_bytes)
+      look(searched_.size(), known_.front().peak_bytes);
+    Stretch widest = widest_gap();
+    while (widest.gap_us > 0 && searched_.size() < limits_.most_budgets) {
+      look(widest.below + 1, widest.low_bytes + (widest.high_bytes - 1 - widest.low_bytes) / 2);
+      widest = widest_gap();
+    }
+    solved_.gap_us = std::max(widest.gap_us, largest_miss());
+    solved_.front = std::move(known_);
+    return std::move(solved_);
   }
-  return gap;
-}
+
+ private:
+  // Searches one budget and puts it at `place` of the searched ones; false: nothing fits.
+  bool look(std::size_t place, std::int64_t budget_bytes) {
+    const std::size_t first = std::min(kFirstLabels, limits_.most_labels);
+    SearchResult found = search_.run_to_proof({budget_bytes, kNever, first}, limits_.most_labels);
+    solved_.labels += found.labels;
+    MemoryPoint point;
+    if (!found.actions.empty()) {
+      point = priced(problem_, std::move(found.actions));
+    } else if (const auto best = lookup(known_, budget_bytes)) {
+      point = known_[*best];
+    } else {
+      return false;
+    }
+    searched_.insert(searched_.begin() + static_cast<std::ptrdiff_t>(place),
+                     {budget_bytes, found.bound_us, point.peak_bytes});
+    known_.push_back(std::move(point));
+    known_ = front_of(std::move(known_));
+    return true;
+  }
+
+  Stretch widest_gap() const {
+    Stretch widest;
+    for (std::size_t i = 0; i + 1 < searched_.size(); ++i) {
+      const std::int64_t low = searched_[i + 1].budget_bytes + 1;
+      if (low >= searched_[i].peak_bytes) continue;
+      const std::int64_t gap = known_[*lookup(known_, low)].added_us - searched_[i].bound_us;
+      if (gap > widest.gap_us) widest = {low, searched_[i].peak_bytes, gap, i};
+    }
+    return widest;
+  }
+
+  // Where a search was not brought to its end.
+  std::int64_t largest_miss() const {
+    std::int64_t miss = 0;
+    for (const Searched& s : searched_)
+      miss = std::max(miss, known_[*lookup(known_, s.peak_bytes)].added_us - s.bound_us);
+    return miss;
+  }
+
+  const MemoryProblem& problem_;
+  const FrontLimits& limits_;
+  BudgetSearch search_;
+  MemoryFront known_;
+  std::vector<Searched> searched_;  // largest budget first
+  SolvedFront solved_;
+};
 
 }  // namespace
 
@@ -54,35 +121,8 @@ std::int64_t boundless(const MemoryProblem& problem) {
 }
 
 SolvedFront budget_front(const MemoryProblem& problem, const FrontLimits& limits,
-                         std::int64_t range_bytes, MemoryFront known) {
-  const BudgetSearch search(problem);
-  const std::int64_t stride =
-      std::max<std::int64_t>(1, range_bytes / static_cast<std::int64_t>(limits.most_budgets));
-  const std::size_t first = std::min(kFirstLabels, limits.most_labels);
-  SolvedFront solved;
-  std::vector<Searched> searched;
-  std::int64_t infeasible = -1;
-  std::int64_t budget = boundless(problem);
-  for (std::size_t i = 0; i < limits.most_budgets; ++i) {
-    SearchResult found = search.run_to_proof({budget, kNever, first}, limits.most_labels);
-    solved.labels += found.labels;
-    if (found.actions.empty()) {
-      infeasible = budget;
-      break;
-    }
-    known.push_back(priced(problem, std::move(found.actions)));
-    searched.push_back({budget, found.bound_us});
-    budget = std::min(known.back().peak_bytes - 1, budget - stride);
-  }
-  if (known.empty()) return solved;
-  solved.front = front_of(std::move(known));
-  if (infeasible >= 0) {
-    std::vector<MemoryPoint> points = solved.front;
-    points.push_back(towards_least(problem, first, infeasible, solved.front.front(), 16));
-    solved.front = front_of(std::move(points));
-  }
-  solved.gap_us = largest_gap(solved.front, searched);
-  return solved;
+                         MemoryFront known) {
+  return FrontSearch(problem, limits, std::move(known)).run();
 }
 
 MemoryPoint towards_least(const MemoryProblem& problem, std::size_t most_labels,

@@ -1,5 +1,5 @@
-// The front of a problem with copies or caps: budgets are searched one after another from the
-// largest down, each below the peak of the plan found before. Part of the planner's inside.
+// The front of a problem with copies or caps: budgets are searched one by one, always where most
+// time may still be missed. Part of the planner's inside.
 #pragma once
 
 #include <cstddef>
@@ -9,16 +9,15 @@
 
 namespace cox::planner {
 
-// `range_bytes` is what the searched budgets are spread over; `known` are points found otherwise,
-// which only help. Empty front: no plan was found at any budget.
+// `known` are permitted plans found otherwise; they only help. Empty front: no plan was found.
 SolvedFront budget_front(const MemoryProblem& problem, const FrontLimits& limits,
-                         std::int64_t range_bytes, MemoryFront known);
+                         MemoryFront known);
 
 // Any budget that every plan fits.
 std::int64_t boundless(const MemoryProblem& problem);
 
-// A point of no larger peak for each budget between `infeasible_bytes` and that of `point`, halving
-// the distance until one is proven least or the searches run out.
+// A point of less peak than `point` if there is one above `infeasible_bytes`: halves the distance
+// until it is the least or the searches run out.
 MemoryPoint towards_least(const MemoryProblem& problem, std::size_t most_labels,
                           std::int64_t infeasible_bytes, MemoryPoint point, std::size_t searches);
 

@@ -10,6 +10,8 @@
 namespace cox::planner {
 namespace {
 
+constexpr std::size_t kTreadsPerLabel = 4;
+
 struct Trace {
   std::int32_t parent = -1;
   std::uint8_t action = 0;
@@ -20,7 +22,7 @@ class LabelSearch {
   LabelSearch(const StepTables& tables, const SearchOrder& order)
       : tables_(tables),
         order_(order),
-        bound_(tables, order.budget_bytes),
+        bound_(tables, order.budget_bytes, kTreadsPerLabel * order.labels_per_stage),
         room_(order.budget_bytes - tables.problem.base_bytes),
         below_(order.below_us) {}
 
@@ -38,8 +40,6 @@ class LabelSearch {
   void close(std::size_t stage, const Label& from, Label to);
   void offer(std::size_t stage, Label to);
   void thin(std::size_t stage);
-  void thin_group(std::vector<Label>& group, std::int64_t now);
-  void cut();
   SearchResult finish() const;
 
   const StepTables& tables_;
@@ -72,7 +72,6 @@ void LabelSearch::advance(std::size_t stage) {
     for (std::size_t a = 0; a < kActions; ++a) extend(stage, from, a);
   }
   thin(stage);
-  if (labels_.size() > order_.labels_per_stage) cut();
   for (Label& label : labels_) {
     traces_.push_back({label.trace, label.action});
     label.trace = static_cast<std::int32_t>(traces_.size()) - 1;
@@ -152,45 +151,34 @@ void LabelSearch::offer(std::size_t stage, Label to) {
   if (is_truth) below_ = to.promise_us + 1;  // this one can be completed just so
 }
 
+// A label that dominates another promises no more, so in this order it comes first.
+bool is_ahead(const Label& a, const Label& b) {
+  if (a.promise_us != b.promise_us) return a.promise_us < b.promise_us;
+  if (a.further != b.further) return a.further < b.further;
+  return a.added_us != b.added_us ? a.added_us < b.added_us : a.kept_bytes < b.kept_bytes;
+}
+
+std::size_t group_of(const Label& label) {
+  return 2 * static_cast<std::size_t>(label.further) + label.is_offloaded();
+}
+
 void LabelSearch::thin(std::size_t stage) {
-  labels_.clear();
+  const std::int64_t now = tables_.starts_us[stage + 1];
+  std::sort(next_.begin(), next_.end(), is_ahead);
   std::array<std::vector<Label>, 4> groups;
-  for (const Label& label : next_) {
-    if (label.promise_us >= below_) continue;
-    groups[2 * static_cast<std::size_t>(label.further) + label.is_offloaded()].push_back(label);
-  }
-  for (std::vector<Label>& group : groups) thin_group(group, tables_.starts_us[stage + 1]);
-}
-
-void LabelSearch::thin_group(std::vector<Label>& group, std::int64_t now) {
-  std::sort(group.begin(), group.end(), [](const Label& a, const Label& b) {
-    return a.added_us != b.added_us ? a.added_us < b.added_us : a.kept_bytes < b.kept_bytes;
-  });
-  const bool is_scarce = tables_.is_tier_scarce || tables_.is_recompute_scarce;
-  const std::size_t first = labels_.size();
-  std::int64_t least_free = kNever;  // bytes kept by the labels that nothing else weighs on
-  for (const Label& b : group) {
-    bool is_beaten = b.kept_bytes >= least_free;
-    for (std::size_t i = first; i < labels_.size() && !is_beaten; ++i)
-      is_beaten = dominates(labels_[i], b, tables_, out_, now);
-    if (is_beaten) continue;
+  labels_.clear();
+  for (const Label& b : next_) {
+    if (b.promise_us >= below_) break;
+    std::vector<Label>& rivals = groups[group_of(b)];
+    const auto beats = [&](const Label& a) { return dominates(a, b, tables_, out_, now); };
+    if (std::any_of(rivals.begin(), rivals.end(), beats)) continue;
+    if (labels_.size() == order_.labels_per_stage) {
+      least_cut_ = std::min(least_cut_, b.promise_us);
+      break;
+    }
+    rivals.push_back(b);
     labels_.push_back(b);
-    const bool is_free =
-        !is_scarce && b.need_us == 0 && b.floor_us <= b.added_us && out_.end_us(b.departure) <= now;
-    if (is_free) least_free = std::min(least_free, b.kept_bytes);
   }
-}
-
-void LabelSearch::cut() {
-  const auto last = labels_.begin() + static_cast<std::ptrdiff_t>(order_.labels_per_stage);
-  std::nth_element(labels_.begin(), last, labels_.end(), [](const Label& a, const Label& b) {
-    if (a.promise_us != b.promise_us) return a.promise_us < b.promise_us;
-    if (a.further != b.further) return a.further < b.further;
-    return a.kept_bytes < b.kept_bytes;
-  });
-  for (auto label = last; label != labels_.end(); ++label)
-    least_cut_ = std::min(least_cut_, label->promise_us);
-  labels_.erase(last, labels_.end());
 }
 
 SearchResult LabelSearch::finish() const {

@@ -1,20 +1,17 @@
 #include "coordinator/planner/completion_bound.h"
 
 #include <algorithm>
+#include <array>
 
-#include "coordinator/planner/budget_search.h"
+#include "coordinator/planner/budget_search.h"  // kNever
 
 namespace cox::planner {
-namespace {
-
-constexpr std::size_t kTreadsInAll = std::size_t{1} << 21;
-
-}  // namespace
-
-CompletionBound::CompletionBound(const StepTables& tables, std::int64_t budget_bytes)
-    : tables_(tables), room_bytes_(budget_bytes - tables.problem.base_bytes) {
+CompletionBound::CompletionBound(const StepTables& tables, std::int64_t budget_bytes,
+                                 std::size_t most_treads)
+    : tables_(tables),
+      room_bytes_(budget_bytes - tables.problem.base_bytes),
+      most_treads_(most_treads) {
   const std::size_t n = tables.problem.stages.size();
-  most_treads_ = std::clamp<std::size_t>(kTreadsInAll / n, 256, 16384);
   has_rate_ = tables.can_offload && tables.is_rate_exact;
   stairs_.resize(index(n + 1, Before::resident, Easing::fast_engine));
   for (std::size_t i = index(n, Before::resident, Easing::fast_engine); i < stairs_.size(); ++i)
@@ -38,21 +35,30 @@ void CompletionBound::build_stage(std::size_t stage, Before before) {
   if (has_rate_) build(stage, before, Easing::forward_only);
 }
 
+// Merges what each action makes of the stairs behind by time; a tread stays if it is the highest.
 void CompletionBound::build(std::size_t stage, Before before, Easing easing) {
-  Stairs all;
+  std::array<Lane, kActions> lanes;
+  std::size_t used = 0;
   for (std::size_t a = 0; a < kActions; ++a) {
     if (!tables_.problem.stages[stage].options[a].allowed) continue;
     if (a == kOffload && easing == Easing::fast_engine_no_offload) continue;
-    const auto middle = static_cast<std::ptrdiff_t>(all.size());
-    append(stage, a, before, easing, all);
-    std::inplace_merge(
-        all.begin(), all.begin() + middle, all.end(), [](const Tread& x, const Tread& y) {
-          return x.added_us != y.added_us ? x.added_us < y.added_us : x.most_kept > y.most_kept;
-        });
+    lanes[used++] = lane(stage, a, before, easing);
   }
   Stairs& out = stairs_[index(stage, before, easing)];
-  for (const Tread& tread : all) {
-    if (out.empty() || tread.most_kept > out.back().most_kept) out.push_back(tread);
+  std::int64_t highest = -1;
+  while (true) {
+    Lane* first = nullptr;
+    for (std::size_t l = 0; l < used; ++l) {
+      Lane& lane = lanes[l];
+      while (lane.at != lane.end && lane.most() <= highest && !lane.is_full(highest)) ++lane.at;
+      if (lane.at == lane.end || lane.is_full(highest)) continue;
+      if (!first || lane.added() < first->added() ||
+          (lane.added() == first->added() && lane.most() > first->most()))
+        first = &lane;
+    }
+    if (!first) break;
+    highest = first->most();
+    out.push_back({highest, first->added()});
   }
   if (out.size() > most_treads_) coarsen(out);
 }
@@ -68,22 +74,16 @@ std::int64_t CompletionBound::room(std::size_t stage, std::size_t action, Before
   return room_bytes_ - std::max(option.forward_high_bytes, backward);
 }
 
-void CompletionBound::append(std::size_t stage, std::size_t action, Before before, Easing easing,
-                             Stairs& out) {
+CompletionBound::Lane CompletionBound::lane(std::size_t stage, std::size_t action, Before before,
+                                            Easing easing) const {
   const StageOption& option = tables_.problem.stages[stage].options[action];
-  const std::int64_t added =
-      option.added_us + (before == Before::offloaded ? tables_.wait_us(stage - 1, action) : 0);
-  const std::int64_t bytes =
-      option.kept_bytes + (easing == Easing::forward_only ? option.copied_bytes : 0);
-  const std::int64_t limit = room(stage, action, before, easing);
   const Before next = action == kOffload ? Before::offloaded : Before::resident;
-  std::int64_t highest = -1;
-  for (const Tread& tread : stairs_[index(stage + 1, next, easing)]) {
-    const std::int64_t most = std::min(limit, tread.most_kept - bytes);
-    if (most <= highest) continue;
-    highest = most;
-    out.push_back({most, tread.added_us + added});
-  }
+  const Stairs& behind = stairs_[index(stage + 1, next, easing)];
+  Lane lane{behind.data(), behind.data() + behind.size(), room(stage, action, before, easing),
+            option.kept_bytes, option.added_us};
+  if (easing == Easing::forward_only) lane.bytes += option.copied_bytes;
+  if (before == Before::offloaded) lane.added_us += tables_.wait_us(stage - 1, action);
+  return lane;
 }
 
 // Two neighbours become one that is easier to reach than either.

@@ -73,10 +73,8 @@ Result<SolvedFront> solve_front(const MemoryProblem& problem, const FrontLimits&
   ChainFront chain = chain_front(problem, limits.most_points);
   if (!tables.can_offload && !tables.is_recompute_scarce)
     return from_chain(problem, std::move(chain));
-  std::int64_t range = boundless(problem) - problem.base_bytes;
-  if (!chain.front.empty()) range = chain.front.back().peak_bytes - chain.front.front().peak_bytes;
   std::erase_if(chain.front, [&](const MemoryPoint& p) { return !is_within_caps(problem, p); });
-  SolvedFront solved = budget_front(problem, limits, range, std::move(chain.front));
+  SolvedFront solved = budget_front(problem, limits, std::move(chain.front));
   if (solved.front.empty()) return no_plan_at_all();
   solved.labels += chain.labels;
   return solved;
