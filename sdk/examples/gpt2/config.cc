@@ -5,16 +5,16 @@
 #include <cmath>
 #include <string_view>
 
+#include "coordinator/core/json.h"
 #include "sdk/src/checkpoint/atomic_file.h"
 #include "sdk/src/checkpoint/input_file.h"
-#include "sdk/src/checkpoint/json.h"
 
 namespace gpt2 {
 namespace {
 
+using cox::Json;
+using cox::JsonKind;
 using cox::Status;
-using cox::detail::Json;
-using cox::detail::JsonKind;
 
 constexpr std::size_t kMaxConfigBytes = std::size_t{1} << 20;
 constexpr std::int64_t kMaxWidth = std::int64_t{1} << 24;
@@ -153,7 +153,7 @@ Status validate(const Config& config) {
 }
 
 cox::Result<Config> config_from_json(const std::string& text) {
-  const cox::Result<Json> json = cox::detail::parse_json(text, kMaxConfigBytes);
+  const cox::Result<Json> json = cox::parse_json(text, kMaxConfigBytes);
   if (!json.ok()) return json.status();
   if (json->kind != JsonKind::object) return cox::invalid_argument("expected a JSON object");
   Config config = hugging_face_defaults();
@@ -176,7 +176,7 @@ cox::Result<Config> read_config(const std::filesystem::path& file) {
 std::string config_to_json(const Config& config) {
   std::string out = "{\n  \"architectures\": [\"GPT2LMHeadModel\"],\n  \"model_type\": \"gpt2\"";
   const auto add = [&](std::string_view key, const std::string& value) {
-    out += ",\n  " + cox::detail::json_quote(key) + ": " + value;
+    out += ",\n  " + cox::json_quote(key) + ": " + value;
   };
   for (const IntegerKey& key : kIntegers) {
     const std::int64_t value = config.*key.field;
@@ -184,7 +184,7 @@ std::string config_to_json(const Config& config) {
   }
   for (const RealKey& key : kReals) add(key.name, number_text(config.*key.field));
   for (const FlagKey& key : kFlags) add(key.name, config.*key.field ? "true" : "false");
-  add("activation_function", cox::detail::json_quote(config.activation_function));
+  add("activation_function", cox::json_quote(config.activation_function));
   add("tie_word_embeddings", "true");
   add("bos_token_id", "0");
   add("eos_token_id", "0");

@@ -5,9 +5,9 @@
 #include <string_view>
 #include <utility>
 
+#include "coordinator/core/json.h"
 #include "sdk/examples/gpt2/model_file.h"
 #include "sdk/examples/gpt2/reference_check.h"
-#include "sdk/src/checkpoint/json.h"
 
 namespace gpt2 {
 namespace {
@@ -206,9 +206,9 @@ std::string to_json(const Check& check) {
     std::snprintf(text, sizeof text, "%.3g", value);
     return std::isfinite(value) ? std::string(text) : std::string("null");
   };
-  return "{\"check\":" + cox::detail::json_quote(check.name) + ",\"worst\":" + number(check.worst) +
+  return "{\"check\":" + cox::json_quote(check.name) + ",\"worst\":" + number(check.worst) +
          ",\"limit\":" + number(check.limit) + ",\"ok\":" + (check.ok() ? "true" : "false") +
-         ",\"where\":" + cox::detail::json_quote(check.where) + "}";
+         ",\"where\":" + cox::json_quote(check.where) + "}";
 }
 
 bool print_checks(std::ostream& out, const std::vector<Check>& checks) {

@@ -3,17 +3,17 @@
 #include <string_view>
 #include <utility>
 
+#include "coordinator/core/json.h"
 #include "coxswain/safetensors.h"
 #include "sdk/src/checkpoint/input_file.h"
-#include "sdk/src/checkpoint/json.h"
 
 namespace gpt2 {
 namespace {
 
+using cox::Json;
+using cox::JsonKind;
 using cox::Result;
 using cox::Status;
-using cox::detail::Json;
-using cox::detail::JsonKind;
 
 constexpr std::size_t kMaxExpectedBytes = std::size_t{64} << 20;
 
@@ -128,7 +128,7 @@ Status check_steps(const Reference& reference) {
 Status read_expected(const std::filesystem::path& file, Reference& out) {
   const Result<std::string> text = cox::detail::read_text_file(file, kMaxExpectedBytes);
   if (!text.ok()) return text.status();
-  const Result<Json> json = cox::detail::parse_json(*text, kMaxExpectedBytes);
+  const Result<Json> json = cox::parse_json(*text, kMaxExpectedBytes);
   if (!json.ok()) return json.status().with_context(file.string());
   Fields fields;
   out.plain = read_plain(fields, *json);

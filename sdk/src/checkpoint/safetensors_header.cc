@@ -6,7 +6,7 @@
 #include <tuple>
 #include <utility>
 
-#include "sdk/src/checkpoint/json.h"
+#include "coordinator/core/json.h"
 
 namespace cox::detail {
 namespace {

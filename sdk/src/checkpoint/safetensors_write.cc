@@ -9,7 +9,7 @@
 #include "sdk/src/checkpoint/atomic_file.h"
 #include "sdk/src/checkpoint/safetensors_header.h"
 #include "sdk/src/checkpoint/tensor_dtype.h"
-#include "sdk/src/checkpoint/utf8.h"
+#include "coordinator/core/utf8.h"
 
 namespace cox {
 namespace {
@@ -18,7 +18,7 @@ static_assert(std::endian::native == std::endian::little, "the format's numbers 
 
 Status check_tensor(const NamedTensor& named) {
   const std::string who = "tensor \"" + named.name + "\": ";
-  if (!detail::is_utf8(named.name)) return invalid_argument("a tensor's name is not UTF-8");
+  if (!is_utf8(named.name)) return invalid_argument("a tensor's name is not UTF-8");
   if (named.name == "__metadata__") return invalid_argument(who + "the format reserves this name");
   if (!named.tensor.defined()) return invalid_argument(who + "expected a tensor, found undefined");
   if (named.tensor.layout() != c10::kStrided) {
@@ -44,7 +44,7 @@ Status check_arguments(std::span<const NamedTensor> tensors,
     }
   }
   for (const auto& [key, value] : metadata) {
-    if (!detail::is_utf8(key) || !detail::is_utf8(value)) {
+    if (!is_utf8(key) || !detail::is_utf8(value)) {
       return invalid_argument("the metadata is not UTF-8");
     }
   }

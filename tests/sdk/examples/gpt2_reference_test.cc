@@ -7,10 +7,10 @@
 #include <utility>
 #include <vector>
 
+#include "coordinator/core/json.h"
 #include "coxswain/safetensors.h"
 #include "sdk/examples/gpt2/reference.h"
 #include "sdk/examples/gpt2/reference_check.h"
-#include "sdk/src/checkpoint/json.h"
 #include "tests/sdk/temp_folder.h"
 
 #include <doctest/doctest.h>
@@ -175,7 +175,7 @@ TEST_SUITE("sdk.examples") {
         .name = "a", .worst = std::numeric_limits<double>::infinity(), .limit = 1, .where = "x"};
     CHECK(gpt2::to_json(wrong).find("\"worst\":null,\"limit\":1,\"ok\":false") !=
           std::string::npos);
-    CHECK(cox::detail::parse_json(gpt2::to_json(wrong)).ok());
+    CHECK(cox::parse_json(gpt2::to_json(wrong)).ok());
   }
 
   TEST_CASE("a folder that is incomplete or damaged is refused by the name of the file") {

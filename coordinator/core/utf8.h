@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace cox::detail {
+namespace cox {
 
 // Bytes of the first character of `text` (1 to 4), or 0 if it does not start with a whole valid
 // one.
@@ -17,4 +17,4 @@ bool is_utf8(std::string_view text);
 // Requires: a code point up to 0x10FFFF that is no surrogate.
 void append_utf8(std::string& out, std::uint32_t code_point);
 
-}  // namespace cox::detail
+}  // namespace cox

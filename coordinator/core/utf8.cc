@@ -1,6 +1,6 @@
-#include "sdk/src/checkpoint/utf8.h"
+#include "coordinator/core/utf8.h"
 
-namespace cox::detail {
+namespace cox {
 
 std::size_t utf8_length(std::string_view text) {
   if (text.empty()) return 0;
@@ -48,4 +48,4 @@ void append_utf8(std::string& out, std::uint32_t code) {
   }
 }
 
-}  // namespace cox::detail
+}  // namespace cox

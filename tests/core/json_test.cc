@@ -1,4 +1,4 @@
-#include "sdk/src/checkpoint/json.h"
+#include "coordinator/core/json.h"
 
 #include <random>
 #include <string>
@@ -8,16 +8,16 @@
 
 namespace {
 
-using cox::detail::Json;
-using cox::detail::JsonKind;
-using cox::detail::JsonReader;
-using cox::detail::parse_json;
+using cox::Json;
+using cox::JsonKind;
+using cox::JsonReader;
+using cox::parse_json;
 
 std::string nested(std::size_t levels) {
   return std::string(levels, '[') + std::string(levels, ']');
 }
 
-TEST_SUITE("sdk.checkpoint") {
+TEST_SUITE("core.json") {
   TEST_CASE("a JSON document becomes the tree it describes") {
     const auto json = parse_json(
         " {\"a\": [1, -2.5e1, true, null], \"b\": {\"c\": \"x\\u00e9\\ud83d\\ude00\\n\"}} ");
@@ -102,7 +102,7 @@ TEST_SUITE("sdk.checkpoint") {
 
   TEST_CASE("quoted text reads back as itself") {
     const std::string text = "a\"b\\c\n\t\x01 \xc3\xa9";
-    const auto json = parse_json(cox::detail::json_quote(text));
+    const auto json = parse_json(cox::json_quote(text));
     REQUIRE(json.ok());
     CHECK(json->string == text);
   }

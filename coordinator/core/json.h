@@ -15,7 +15,7 @@
 
 #include "coordinator/core/status.h"
 
-namespace cox::detail {
+namespace cox {
 
 enum class JsonKind { null, boolean, number, string, array, object };
 
@@ -94,4 +94,4 @@ Result<Json> parse_json(std::string_view text, std::size_t max_bytes = std::size
 // `text` as a JSON string with its quotes. Requires valid UTF-8.
 std::string json_quote(std::string_view text);
 
-}  // namespace cox::detail
+}  // namespace cox

@@ -1,9 +1,9 @@
-#include "sdk/src/checkpoint/json.h"
+#include "coordinator/core/json.h"
 
 #include <set>
 #include <utility>
 
-namespace cox::detail {
+namespace cox {
 namespace {
 
 Json read_value(JsonReader& reader);
@@ -81,4 +81,4 @@ std::string json_quote(std::string_view text) {
   return out + "\"";
 }
 
-}  // namespace cox::detail
+}  // namespace cox

@@ -2,10 +2,10 @@
 #include <cmath>
 #include <cstdlib>
 
-#include "sdk/src/checkpoint/json.h"
-#include "sdk/src/checkpoint/utf8.h"
+#include "coordinator/core/json.h"
+#include "coordinator/core/utf8.h"
 
-namespace cox::detail {
+namespace cox {
 namespace {
 
 constexpr std::size_t kMaxDepth = 64;
@@ -241,4 +241,4 @@ void JsonReader::read_escape(std::string& out) {
   append_utf8(out, code);
 }
 
-}  // namespace cox::detail
+}  // namespace cox
