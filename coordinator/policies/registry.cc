@@ -3,12 +3,14 @@
 #include <memory>
 
 #include "coordinator/policies/guard.h"
+#include "coordinator/policies/memory.h"
 #include "coordinator/policies/stragglers.h"
 
 namespace cox {
 
 PolicySet default_policies() {
-  return {std::make_shared<Guard>(), std::make_shared<Stragglers>()};
+  return {std::make_shared<Guard>(), std::make_shared<MemoryPolicy>(),
+          std::make_shared<Stragglers>()};
 }
 
 }  // namespace cox

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <utility>
 
 #include "coordinator/runtime/board_setup.h"
@@ -46,6 +47,11 @@ Result<std::unique_ptr<ControlPlane>> ControlPlane::start(transport::Communicato
 
   Refitted refitted =
       setup.restored ? refit(std::move(*setup.restored), job) : Refitted{initial_state(job), {}};
+  if (world.rank() == kRoot) {
+    Begun begun = begin_job(job, setup.config, setup.policies, std::move(refitted.state));
+    refitted.state = std::move(begun.state);
+    std::move(begun.reasons.begin(), begun.reasons.end(), std::back_inserter(refitted.reasons));
+  }
   auto first = broadcast_first_plan(world, job, refitted.state.plan);
   if (!first.ok()) return first.status();
 
@@ -78,6 +84,21 @@ void ControlPlane::start_loop(ControlPlaneSetup setup, ControlState state) {
     let_training_go_first();
     loop_->run();
   });
+}
+
+Result<std::vector<Reason>> ControlPlane::learn_memory(transport::Communicator& world,
+                                                       MemoryFacts facts) {
+  std::vector<Reason> reasons;
+  Plan first = plans_.active();
+  if (loop_) {
+    job_.memory = std::move(facts);
+    reasons = loop_->begin(job_);
+    first = loop_->state().plan;
+  }
+  auto told = broadcast_first_plan(world, job_, first);
+  if (!told.ok()) return told.status();
+  plans_ = PlanBook(job_, std::move(*told));
+  return reasons;
 }
 
 ControlPlane::~ControlPlane() {

@@ -1,0 +1,246 @@
+// Policy `memory` over many rounds: measured peaks, hysteresis, stragglers, hostile states.
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "coordinator/sim/random.h"
+#include "tests/policies/memory_game.h"
+
+#include <doctest/doctest.h>
+
+namespace {
+
+using cox::Reason;
+using cox::ReasonCode;
+using cox::sim::Random;
+using cox::test::kMiB;
+using cox::test::memory_job;
+using cox::test::MemoryGame;
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+// A fine front: 40 points from 600 to 990 MiB.
+cox::JobFacts fine_job(std::int32_t ranks) {
+  cox::JobFacts job = memory_job(ranks);
+  job.blocks.assign(39, "");
+  for (std::size_t b = 0; b < job.blocks.size(); ++b) job.blocks[b] = "h." + std::to_string(b);
+  cox::MemoryModel& model = job.memory.models[0];
+  model.front.clear();
+  for (std::size_t p = 0; p < 40; ++p) {
+    const auto n = static_cast<std::int64_t>(p);
+    const std::string letters = std::string(39 - p, 'r') + std::string(p, 'k');
+    model.front.push_back(
+        {(600 + 10 * n) * kMiB, 40000 - 1000 * n, cox::test::actions_of(letters)});
+  }
+  model.kept_bytes.assign(39, 10 * kMiB);
+  return job;
+}
+
+}  // namespace
+
+TEST_SUITE("policies.memory") {
+  TEST_CASE("a measured breach gives a tighter plan at once, on that rank only") {
+    MemoryGame game(memory_job(3), "memory.budget = 850MiB");
+    game.begin();
+    REQUIRE(game.letters(1) == "rrkk");
+    game.real_peak = [&game](std::size_t rank) {
+      return game.predicted(rank) + (rank == 1 ? 60 * kMiB : 0);
+    };
+    game.rounds(8);
+    CHECK(game.letters(0) == "rrkk");
+    CHECK(game.letters(1) == "rrrk");
+    const std::vector<Reason> told = game.said_with(ReasonCode::memory_breach);
+    REQUIRE(told.size() == 1);
+    CHECK(told[0].rank == cox::RankId(1));
+    CHECK(has(told[0].text,
+              "rank 1 peaked at 860 MiB, 10.0 MiB above its budget of 850 MiB (predicted: 800 "
+              "MiB); rank 1: 3 of 4 blocks recomputed, predicted peak 760 MiB of 850 MiB"));
+    game.rounds(200);
+    CHECK(game.plans == 1);
+  }
+
+  TEST_CASE("a breach that depends on the plan never makes it go back and forth") {
+    MemoryGame game(memory_job(2), "memory.budget = 850MiB");
+    game.begin();
+    // Two blocks kept cost more than predicted, three recomputed less: tempting to go back.
+    game.real_peak = [&game](std::size_t rank) {
+      return game.predicted(rank) + (game.letters(rank) == "rrkk" ? 100 : -80) * kMiB;
+    };
+    game.rounds(900);
+    CHECK(game.letters(0) == "rrrk");
+    CHECK(game.plans == 1);
+    game.rounds(300);  // then the breach is forgotten, and a lighter plan tried that does fit
+    CHECK(game.plans == 2);
+    CHECK(game.letters(0) == "rkkk");
+  }
+
+  TEST_CASE("a plan that needs less than predicted makes room for a lighter one, in calm steps") {
+    MemoryGame game(memory_job(2), "memory.budget = 850MiB");
+    game.begin();
+    game.real_peak = [&game](std::size_t rank) { return game.predicted(rank) - 120 * kMiB; };
+    game.rounds(400);
+    CHECK(game.letters(0) == "rkkk");  // 900 predicted, 780 real
+    CHECK(game.plans == 1);
+    const std::vector<Reason> told = game.said_with(ReasonCode::memory_room);
+    REQUIRE(told.size() == 1);
+    CHECK(has(told[0].text, "a lighter plan saves 3.7 % of the step"));
+    CHECK(told[0].round >= cox::RoundId(18));
+  }
+
+  TEST_CASE(
+      "a saving of less than a hundredth of the step is not worth a change, and that is said") {
+    cox::JobFacts job = memory_job(2);
+    cox::MemoryModel& model = job.memory.models[0];
+    for (cox::MemoryPoint& point : model.front) point.added_us /= 16;
+    MemoryGame game(job, "memory.budget = 850MiB");
+    game.begin();
+    game.real_peak = [&game](std::size_t rank) { return game.predicted(rank) - 120 * kMiB; };
+    game.rounds(100);
+    CHECK(game.plans == 0);
+    CHECK(game.letters(0) == "rrkk");
+  }
+
+  TEST_CASE("noise in the measured peaks moves no plan that keeps its distance") {
+    MemoryGame game(fine_job(4), "memory.budget = 805MiB");
+    game.begin();
+    Random random(7);
+    game.real_peak = [&](std::size_t rank) {
+      return game.predicted(rank) + static_cast<std::int64_t>(4e6 * (2 * random.uniform() - 1));
+    };
+    game.rounds(2000);
+    CHECK(game.plans == 0);
+  }
+
+  TEST_CASE("within a few rounds no rank peaks above its budget, whatever the error") {
+    Random random(21);
+    for (int i = 0; i < 60; ++i) {
+      std::vector<double> factor, offset;
+      std::string budgets;
+      for (int r = 0; r < 4; ++r) {
+        factor.push_back(0.9 + 0.25 * random.uniform());
+        offset.push_back(4e7 * (random.uniform() - 0.5));
+        budgets += (r > 0 ? "," : "") + std::to_string(r) + ":" +
+                   std::to_string(780 + random.below(250)) + "MiB";
+      }
+      MemoryGame game(fine_job(4), "memory.budget_of_rank = " + budgets);
+      game.begin();
+      game.real_peak = [&](std::size_t r) {
+        const double peak = static_cast<double>(game.predicted(r)) * factor[r] + offset[r];
+        return static_cast<std::int64_t>(peak + 1e5 * random.uniform());
+      };
+      game.rounds(1500);
+      const int plans = game.plans;
+      CHECK(plans < 40);
+      for (int n = 0; n < 60; ++n) {
+        game.round();
+        for (std::size_t r = 0; r < 4; ++r) {
+          const std::int64_t budget =
+              game.config.memory.budget_of_rank.at(static_cast<std::int32_t>(r)).bytes;
+          REQUIRE(game.real_peak(r) <= budget + kMiB / 5);
+        }
+      }
+    }
+  }
+
+  TEST_CASE("a straggler gets the lightest plan that fits, where a mode leaves a choice") {
+    cox::JobFacts job = fine_job(4);
+    job.memory.limit_bytes.assign(4, 1100 * kMiB);
+    MemoryGame game(job, "memory.budget = balanced");  // 701 MiB; conservative: 841
+    game.begin();
+    const std::string balanced = game.letters(2);
+    game.rounds(20);
+    CHECK(game.plans == 0);
+    game.slowness = [](std::size_t rank) { return rank == 2 ? 1.3 : 1.0; };
+    game.rounds(40);
+    CHECK(game.letters(0) == balanced);
+    const auto recomputed = [](const std::string& s) {
+      return std::count(s.begin(), s.end(), 'r');
+    };
+    CHECK(recomputed(game.letters(2)) == 15);  // 840 MiB
+    CHECK(recomputed(balanced) == 29);         // 700 MiB
+    const std::vector<Reason> told = game.said_with(ReasonCode::memory_straggler);
+    REQUIRE(told.size() == 1);
+    CHECK(told[0].rank == cox::RankId(2));
+    CHECK(has(told[0].text, "slower than the others, so it gets the lightest plan that fits"));
+    const int plans = game.plans;
+    game.rounds(300);
+    CHECK(game.plans == plans);
+    game.slowness = [](std::size_t) { return 1.0; };
+    game.rounds(60);
+    CHECK(game.letters(2) == balanced);
+  }
+
+  TEST_CASE("a budget in bytes holds for a straggler too") {
+    MemoryGame game(fine_job(4), "memory.budget = 705MiB");
+    game.begin();
+    const std::string plan = game.letters(2);
+    game.slowness = [](std::size_t rank) { return rank == 2 ? 1.5 : 1.0; };
+    game.rounds(100);
+    CHECK(game.plans == 0);
+    CHECK(game.letters(2) == plan);
+  }
+
+  TEST_CASE("a restored state goes on with what was learnt, and another world starts anew") {
+    MemoryGame game(memory_job(2), "memory.budget = 850MiB");
+    game.begin();
+    game.real_peak = [&game](std::size_t rank) { return game.predicted(rank) + 60 * kMiB; };
+    game.rounds(30);
+    REQUIRE(game.letters(0) == "rrrk");
+    MemoryGame again(memory_job(2), "memory.budget = 850MiB");
+    again.state.policies = game.state.policies;
+    again.begin();
+    CHECK(again.letters(0) == "rrrk");
+    MemoryGame larger(memory_job(3), "memory.budget = 850MiB");
+    larger.state.policies = game.state.policies;
+    larger.begin();
+    CHECK(larger.letters(0) == "rrkk");
+    MemoryGame other(memory_job(2), "memory.budget = 950MiB");
+    other.state.policies = game.state.policies;
+    other.begin();
+    CHECK(other.letters(0) == "rkkk");
+  }
+
+  TEST_CASE("states of any content are taken or started anew, never trusted") {
+    Random random(31);
+    MemoryGame source(memory_job(3), "memory.budget = 850MiB");
+    source.begin();
+    source.rounds(5);
+    const cox::PolicyState whole = cox::state_of(source.state, "memory");
+    REQUIRE(whole.values.size() > 10);
+    for (int i = 0; i < 3000; ++i) {
+      cox::PolicyState state = whole;
+      if (random.chance(0.3)) state.values.resize(random.below(60));
+      for (auto n = random.below(4); n > 0 && !state.values.empty(); --n) {
+        const double odd[] = {-1, 1e300, std::nan(""), 1e17, 0.5, 2, -1e17, 65536};
+        state.values[random.below(state.values.size())] = odd[random.below(8)];
+      }
+      MemoryGame game(memory_job(3), "memory.budget = 850MiB");
+      cox::state_of(game.state, "memory") = state;
+      game.begin();
+      game.rounds(3);
+      REQUIRE(cox::validate(game.state.plan, game.job).ok());
+    }
+  }
+
+  TEST_CASE("damaged words about failures are ignored") {
+    Random random(41);
+    MemoryGame game(memory_job(2), "memory.budget = 850MiB");
+    game.begin();
+    game.change = [&random](cox::RankSignal& signal) {
+      cox::BlockFailure failure;
+      failure.block = cox::BlockId(static_cast<std::uint16_t>(4 + random.below(500)));
+      failure.blocks = static_cast<std::uint16_t>(random.below(600));
+      failure.action = static_cast<cox::MemoryAction>(random.below(7));
+      failure.what.fill('x');
+      signal.fragment = cox::make_fragment(failure);
+      if (random.chance(0.3)) signal.fragment.size = static_cast<std::uint16_t>(random.below(61));
+    };
+    game.rounds(500);
+    CHECK(game.plans == 0);
+    CHECK(game.said_with(ReasonCode::memory_block_failed).empty());
+  }
+}

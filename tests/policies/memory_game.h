@@ -1,0 +1,154 @@
+// A job of a few ranks for tests of policy `memory`: fronts that are known by heart, ranks that
+// report the peaks that their plans really cause, plans that apply two rounds later. Header only.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "coordinator/core/decide.h"
+#include "coordinator/core/plan_classes.h"
+#include "coordinator/policies/memory.h"
+
+namespace cox::test {
+
+inline constexpr std::int64_t kMiB = 1 << 20;
+
+inline std::vector<MemoryAction> actions_of(const std::string& letters) {
+  std::vector<MemoryAction> actions;
+  for (const char letter : letters) {
+    actions.push_back(static_cast<MemoryAction>(std::string("krot").find(letter)));
+  }
+  return actions;
+}
+
+inline std::string letters_of(const std::vector<MemoryAction>& actions) {
+  std::string letters;
+  for (const MemoryAction action : actions) letters += "krot"[static_cast<std::size_t>(action)];
+  return letters;
+}
+
+// Four blocks: 1000 MiB kept, 100 ms a step; each recomputed block saves 100 MiB and costs 4 ms.
+inline MemoryModel plain_model() {
+  MemoryModel model;
+  const std::vector<std::string> plans = {"rrrr", "rrrk", "rrkk", "rkkk", "kkkk"};
+  for (std::size_t p = 0; p < plans.size(); ++p) {
+    const auto n = static_cast<std::int64_t>(p);
+    model.front.push_back({(600 + 100 * n) * kMiB, 16000 - 4000 * n, actions_of(plans[p])});
+  }
+  model.base_bytes = 500 * kMiB;
+  model.step_us = 100000;
+  model.kept_bytes.assign(4, 100 * kMiB);
+  return model;
+}
+
+inline JobFacts memory_job(std::int32_t ranks) {
+  JobFacts job;
+  job.incarnation = 1;
+  job.world_size = ranks;
+  job.blocks = {"h.0", "h.1", "h.2", "head"};
+  job.capabilities.actions = kEveryAction;
+  job.memory.models = {plain_model()};
+  return job;
+}
+
+class MemoryGame {
+ public:
+  MemoryGame(JobFacts facts, const std::string& settings) : job(std::move(facts)) {
+    const Status status = apply_text(config, settings, "test");
+    if (!status.ok() || !validate(config).ok()) throw std::runtime_error(status.text());
+    state = initial_state(job);
+    active = state.plan;
+    real_peak = [this](std::size_t rank) { return predicted(rank); };
+  }
+
+  // What the first step runs under.
+  std::vector<Reason> begin() {
+    Begun begun = begin_job(job, config, {policy_}, std::move(state));
+    state = std::move(begun.state);
+    active = state.plan;
+    return begun.reasons;
+  }
+
+  Decision round() {
+    ++now;
+    if (state.plan.id.number > active.id.number && now >= applies_from_) active = state.plan;
+    std::vector<RankSignal> reports;
+    for (std::int32_t r = 0; r < job.world_size; ++r) reports.push_back(report_of(r));
+    const StepSignals signals = collect(RoundId(now), 1, job.world_size, reports, {}, {1e9});
+    Decided decided = decide(job, config, {policy_}, std::move(state), signals);
+    state = std::move(decided.state);
+    if (decided.decision.plan) {
+      ++plans;
+      applies_from_ = now + 3;
+    }
+    for (const Reason& reason : decided.decision.reasons) said.push_back(reason);
+    return std::move(decided.decision);
+  }
+
+  void rounds(int n) {
+    for (int i = 0; i < n; ++i) round();
+  }
+
+  std::string letters(std::size_t rank) const {
+    return letters_of(active.classes[class_at(active, rank)]);
+  }
+
+  std::int64_t predicted(std::size_t rank) const {
+    const std::size_t m = job.memory.model_of_rank.empty() ? 0 : job.memory.model_of_rank[rank];
+    if (m >= job.memory.models.size()) return 0;
+    const auto cost = cost_of(job.memory.models[m], active.classes[class_at(active, rank)]);
+    return cost ? cost->peak_bytes : 0;
+  }
+
+  // The reasons with a code, in the order of their rounds.
+  std::vector<Reason> said_with(ReasonCode code) const {
+    std::vector<Reason> found;
+    for (const Reason& reason : said) {
+      if (reason.code == code) found.push_back(reason);
+    }
+    return found;
+  }
+
+  JobFacts job;
+  Config config;
+  ControlState state;
+  Plan active;  // what all ranks do
+  std::uint64_t now = 0;
+  int plans = 0;  // published
+  std::vector<Reason> said;
+  std::function<std::int64_t(std::size_t rank)> real_peak;
+  std::function<double(std::size_t rank)> slowness = [](std::size_t) { return 1.0; };
+  std::function<void(RankSignal&)> change = [](RankSignal&) {};
+
+ private:
+  static std::size_t class_at(const Plan& plan, std::size_t rank) {
+    return class_of(plan, RankId(static_cast<std::int32_t>(rank))).value();
+  }
+
+  RankSignal report_of(std::int32_t rank) {
+    const auto r = static_cast<std::size_t>(rank);
+    RankSignal signal;
+    signal.rank = RankId(rank);
+    signal.incarnation = 1;
+    signal.round = RoundId(now);
+    signal.rounds = 1;
+    signal.weight = 1;
+    signal.loss = 1;
+    signal.phase_seconds[static_cast<std::size_t>(Phase::forward)] =
+        static_cast<float>(0.1 * slowness(r));
+    signal.plan_held = signal.plan_applied = active.id.number;
+    signal.memory_peak_bytes = static_cast<std::uint64_t>(real_peak(r));
+    change(signal);
+    seal(signal);
+    return signal;
+  }
+
+  std::shared_ptr<const Policy> policy_ = std::make_shared<MemoryPolicy>();
+  std::uint64_t applies_from_ = 0;
+};
+
+}  // namespace cox::test
