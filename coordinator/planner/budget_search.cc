@@ -10,7 +10,15 @@
 namespace cox::planner {
 namespace {
 
+// Bounds of memory, whatever the number of stages.
 constexpr std::size_t kTreadsPerLabel = 4;
+constexpr std::size_t kMostTreads = std::size_t{1} << 20;
+constexpr std::size_t kMostLabels = std::size_t{1} << 21;
+
+std::size_t treads_per_stage(const StepTables& tables, std::size_t labels) {
+  const std::size_t most = std::max<std::size_t>(64, kMostTreads / tables.problem.stages.size());
+  return std::min(kTreadsPerLabel * labels, most);
+}
 
 struct Trace {
   std::int32_t parent = -1;
@@ -22,7 +30,7 @@ class LabelSearch {
   LabelSearch(const StepTables& tables, const SearchOrder& order)
       : tables_(tables),
         order_(order),
-        bound_(tables, order.budget_bytes, kTreadsPerLabel * order.labels_per_stage),
+        bound_(tables, order.budget_bytes, treads_per_stage(tables, order.labels_per_stage)),
         room_(order.budget_bytes - tables.problem.base_bytes),
         below_(order.below_us) {}
 
@@ -210,6 +218,8 @@ SearchResult BudgetSearch::run(const SearchOrder& order) const {
 
 SearchResult BudgetSearch::run_to_proof(SearchOrder order, std::size_t most_labels) const {
   SearchResult best;
+  most_labels =
+      std::min(most_labels, std::max<std::size_t>(64, kMostLabels / tables_.problem.stages.size()));
   while (true) {
     SearchResult found = run(order);
     found.labels += best.labels;

@@ -10,6 +10,7 @@
 #include "coordinator/planner/linear_bound.h"
 #include "coordinator/planner/memory_schedule.h"
 #include "coordinator/planner/step_tables.h"
+#include "coordinator/planner/tie_break.h"
 
 namespace cox::planner {
 namespace {
@@ -48,23 +49,6 @@ Status check(const MemoryProblem& problem, const FrontLimits& limits) {
   return validate(problem);
 }
 
-// The plan of least peak among those that add no more than `point`.
-MemoryPoint lowest_as_fast(const BudgetSearch& search, const MemoryProblem& problem,
-                           MemoryPoint point, std::int64_t low, std::size_t most_labels) {
-  while (low + 1 < point.peak_bytes) {
-    const std::int64_t middle = low + (point.peak_bytes - low) / 2;
-    SearchResult found =
-        search.run_to_proof({middle, point.added_us + 1, kFirstLabels}, most_labels);
-    if (found.actions.empty()) {
-      low = middle;
-    } else {
-      const ScheduledStep step = schedule(problem, found.actions);
-      point = {step.peak_bytes, step.added_us, std::move(found.actions)};
-    }
-  }
-  return point;
-}
-
 }  // namespace
 
 Result<SolvedFront> solve_front(const MemoryProblem& problem, const FrontLimits& limits) {
@@ -96,8 +80,8 @@ Result<BudgetAnswer> solve_budget(const MemoryProblem& problem, std::int64_t bud
   MemoryPoint point{step.peak_bytes, step.added_us, std::move(found.actions)};
   if (!fits) {
     point = towards_least(problem, most_labels, budget_bytes, std::move(point), 64);
-  } else if (tie_break == TieBreak::least_peak) {
-    point = lowest_as_fast(search, problem, std::move(point), problem.base_bytes - 1, most_labels);
+  } else if (tie_break == TieBreak::named && answer.bound_us >= point.added_us) {
+    point = named_among_equals(problem, std::move(point), {most_labels});
   }
   answer.least_peak_bytes = point.peak_bytes;
   if (fits) answer.best = std::move(point);

@@ -40,8 +40,8 @@ struct BudgetAnswer {
   std::size_t labels = 0;
   bool is_exact() const { return !best || bound_us >= best->added_us; }
 };
-// How hard to look for the plan of least peak among those of least time.
-enum class TieBreak { none, least_peak };
+// Which plan to name among those of least time: any, or the one of tie_break.h.
+enum class TieBreak { any, named };
 Result<BudgetAnswer> solve_budget(const MemoryProblem& problem, std::int64_t budget_bytes,
                                   std::size_t most_labels, TieBreak tie_break);
 

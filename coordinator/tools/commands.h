@@ -17,6 +17,7 @@ using Arguments = std::span<const std::string>;
 
 int replay_command(Arguments arguments);
 int config_command(Arguments arguments);
+int plan_command(Arguments arguments);
 
 // One line "cox: <message>" on standard error; returns kBadInput.
 int complain(std::string_view message);

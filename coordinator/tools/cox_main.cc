@@ -24,10 +24,13 @@ struct Command {
   int (*run)(Arguments);
 };
 
-constexpr std::array<Command, 4> kCommands = {{
+constexpr std::array<Command, 5> kCommands = {{
     {"replay", "JOURNAL [--cox.key=value ...] [--verbose]",
      "decides a job's rounds again and compares; exit code 1 on a difference", replay_command},
     {"config", "[--markdown]", "lists every setting with its range and default", config_command},
+    {"plan", "PROFILE --budget SIZE [--budget SIZE ...] | --instances FILE",
+     "what a memory budget costs: from a saved profile, or a JSON line for each budget in FILE",
+     plan_command},
     {"version", "", "prints the version", version_command},
     {"help", "", "prints this", help_command},
 }};
