@@ -53,12 +53,12 @@ std::unique_ptr<Rerun> keep_call(const Block<Holder>& block, const F& function,
                                  const Inputs&... inputs) {
   using Impl = typename Block<Holder>::Impl;
   using Function = std::decay_t<F>;
-  const auto again = [block, function = Function(function)](const std::decay_t<Inputs>&... kept) {
+  const auto again = [block, function = Function(function)](const KeptType<Inputs>&... kept) {
     return call_block(block, function, kept...);
   };
   constexpr bool kMayStop = !std::is_nothrow_invocable_v<const F&, Impl&, const Inputs&...> &&
                             !std::is_nothrow_invocable_v<const F&, Holder&, const Inputs&...>;
-  return std::make_unique<KeptCall<std::decay_t<decltype(again)>, std::decay_t<Inputs>...>>(
+  return std::make_unique<KeptCall<std::decay_t<decltype(again)>, KeptType<Inputs>...>>(
       again, kMayStop, inputs...);
 }
 
@@ -85,8 +85,8 @@ template <class Holder, class F, class... Inputs>
   auto outputs = detail::call_block(block, function, inputs...);
   call.end();
   detail::for_each_tensor(outputs, [&](const at::Tensor& tensor) { call.output(tensor); });
-  call.finish();
   memory.end();
+  call.finish();
   return outputs;
 }
 

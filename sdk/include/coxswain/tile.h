@@ -1,10 +1,10 @@
 // Tiling: a function is applied to parts of a tensor, one after the other, so that what it needs in
 // between exists for one part at a time. The loop is the same under every memory action; an action
 // chooses only whether a tile's saved tensors are kept, or dropped and computed again, so actions
-// change no bit. The number of tiles does change bits, as it changes the order of additions:
-// outputs of a function that treats rows alone are equal up to the rounding of its kernels, and
-// sums over rows (weight gradients, a mean loss) differ from the untiled ones by at most about
-// n * eps * (sum of the absolute terms), where eps is that of the type they are added in.
+// change no bit. The number n of tiles does change bits: kernels round rows differently in other
+// company, and sums over rows (weight gradients, a mean loss) are added in another order. Those are
+// within (n + 8) * eps * (sum of the absolute terms) of the untiled ones, where eps is that of the
+// type they are added in.
 //
 // Called by the thread that trains; nothing here communicates. cox::Error for arguments that cannot
 // work.
@@ -63,11 +63,11 @@ at::Tensor call_tile(std::string_view name, TileRule rule, const F& function,
     const auto on_input = [&](const at::Tensor& tensor) { call.input(tensor); };
     (for_each_tensor(inputs, on_input), ...);
     using Function = std::decay_t<F>;
-    const auto again = [kept = Function(function)](const std::decay_t<Inputs>&... parts) {
+    const auto again = [kept = Function(function)](const KeptType<Inputs>&... parts) {
       return std::invoke(kept, parts...);
     };
     constexpr bool kMayStop = !std::is_nothrow_invocable_v<const F&, const Inputs&...>;
-    call.begin(std::make_unique<KeptCall<std::decay_t<decltype(again)>, std::decay_t<Inputs>...>>(
+    call.begin(std::make_unique<KeptCall<std::decay_t<decltype(again)>, KeptType<Inputs>...>>(
         again, kMayStop, inputs...));
   }
   at::Tensor out = std::invoke(function, inputs...);

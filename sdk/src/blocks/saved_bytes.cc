@@ -64,8 +64,8 @@ SavedBytesFrame::SavedBytesFrame(std::string block, const torch::nn::Module& mod
                                  std::shared_ptr<SavedBytesFrame> outer)
     : block_(std::move(block)), outer_(std::move(outer)), below_(innermost_frame()) {
   if (below_ != nullptr) below_ = below_->deciding();
-  for (const at::Tensor& tensor : module.parameters()) seen_.insert(storage_of(tensor));
-  for (const at::Tensor& tensor : module.buffers()) seen_.insert(storage_of(tensor));
+  for (const at::Tensor& tensor : module.parameters()) first_sight(tensor);
+  for (const at::Tensor& tensor : module.buffers()) first_sight(tensor);
 }
 
 std::unique_ptr<torch::autograd::SavedVariableHooks> SavedBytesFrame::make_hooks() {
@@ -76,7 +76,14 @@ std::unique_ptr<torch::autograd::SavedVariableHooks> SavedBytesFrame::make_hooks
 void SavedBytesFrame::count(const at::Tensor& tensor) {
   if (outer_) outer_->count(tensor);
   if (is_parameter_or_view(tensor)) return;
-  if (seen_.insert(storage_of(tensor)).second) bytes_ += storage_bytes(tensor);
+  if (first_sight(tensor)) bytes_ += storage_bytes(tensor);
+}
+
+// A weak reference keeps the address of a storage that is freed meanwhile from being used again.
+bool SavedBytesFrame::first_sight(const at::Tensor& tensor) {
+  if (!tensor.has_storage()) return false;
+  auto storage = tensor.unsafeGetTensorImpl()->unsafe_storage().getWeakStorageImpl();
+  return seen_.try_emplace(storage_of(tensor), std::move(storage)).second;
 }
 
 std::uint64_t SavedBytesFrame::close() {

@@ -10,7 +10,7 @@
 
 #include <memory>
 #include <string>
-#include <unordered_set>
+#include <unordered_map>
 
 #include "sdk/src/blocks/saved_tensor_engine.h"
 
@@ -31,11 +31,13 @@ class SavedBytesFrame final : public SavedTensorFrame,
   const std::string& block() const { return block_; }
 
  private:
+  bool first_sight(const at::Tensor& tensor);
+
   std::string block_;
   std::shared_ptr<SavedBytesFrame> outer_;
   SavedTensorFrame* below_;  // decides; nullptr where nobody else does. Used while this is open
-  std::unordered_set<const void*>
-      seen_;  // storages, those of parameters and buffers from the start
+  // Storages, those of parameters and buffers from the start.
+  std::unordered_map<const void*, c10::weak_intrusive_ptr<c10::StorageImpl>> seen_;
   std::uint64_t bytes_ = 0;
 };
 

@@ -63,9 +63,11 @@ AnyValue SequentialElement::call(Arguments&& arguments) {
   observation.end();
   if (const at::Tensor* output = result.try_get<at::Tensor>()) {
     observation.output(*output);
+    memory.end();
     observation.finish();
+  } else {
+    memory.end();
   }
-  memory.end();
   return result;
 }
 

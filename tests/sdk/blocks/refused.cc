@@ -6,6 +6,7 @@
 #include <string>
 
 #include "coxswain/run.h"
+#include "coxswain/tile.h"
 
 #ifdef TORCH_API_INCLUDE_EXTENSION_H
 #error "run.h pulls in torch's whole C++ API"
@@ -20,9 +21,11 @@ at::Tensor accepted(const Block& block, const at::Tensor& x) {
   const int copies = 2;
   const auto owned = cox::owned([copies](Layer&, const at::Tensor& in) { return in.mul(copies); });
   const at::Tensor y = cox::run(block, &Layer::forward, x);
+  const at::Tensor z =
+      cox::tile([](const at::Tensor& part, double by) { return part.mul(by); }, y, 0, 4, 0.5);
   return cox::run(block, owned,
                   cox::run(
-                      block, [](Layer&, const at::Tensor& in) { return in; }, y));
+                      block, [](Layer&, const at::Tensor& in) { return in; }, z));
 }
 
 #ifndef ACCEPTED
@@ -49,6 +52,12 @@ void refused(const Block& block, const at::Tensor& x) {
   // expect: f must be callable as
   (void)cox::run(
       block, [](Layer&, int in) { return at::Tensor(); }, std::string("one"));
+  // expect: it must not capture
+  (void)cox::tile([&](const at::Tensor& part) { return part.mul(factor); }, x, 0, 4);
+  // expect: may dangle when f runs again
+  (void)cox::tile([](const at::Tensor& part, int* n) { return part.mul(*n); }, x, 0, 4, &factor);
+  // expect: f must be callable as f(part, more...)
+  (void)cox::tile([](const at::Tensor& part) { return part.dim(); }, x, 0, 4);
   // expect: the function must be copyable
   (void)cox::owned([p = std::make_unique<int>(1)](Layer&, const at::Tensor& in) { return in; });
 }

@@ -29,6 +29,10 @@ class Rerun {
 // The same data without its history; requires gradients where `tensor` does.
 at::Tensor without_history(const at::Tensor& tensor);
 
+// What a copy of an argument is kept as. An array can only be a string literal (run_contract.h).
+template <class T>
+using KeptType = std::conditional_t<std::is_array_v<T>, const char*, std::decay_t<T>>;
+
 // Copies of arguments, tensors without their history.
 template <class T>
 T kept(const T& value) {
