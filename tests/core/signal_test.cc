@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 #include <span>
+#include <string>
 
 #include <doctest/doctest.h>
 
@@ -167,5 +168,56 @@ TEST_SUITE("core") {
       fragment = cox::make_fragment(profile);
     }
     CHECK(cox::read_block_profile(fragment).status().code() == cox::StatusCode::data_loss);
+  }
+
+  TEST_CASE("a block's failure travels in a fragment, and its words end") {
+    cox::BlockFailure failure;
+    failure.block = cox::BlockId(11);
+    failure.blocks = 12;
+    failure.action = cox::MemoryAction::offload;
+    failure.what.fill('x');
+    const auto read = cox::read_block_failure(cox::make_fragment(failure));
+    REQUIRE(read.ok());
+    CHECK(read->block == failure.block);
+    CHECK(read->action == cox::MemoryAction::offload);
+    CHECK(std::string(read->what.data()) == std::string(46, 'x'));
+  }
+
+  TEST_CASE("a fragment that is no sound failure is refused") {
+    cox::BlockFailure failure;
+    failure.block = cox::BlockId(3);
+    failure.blocks = 12;
+    cox::Fragment fragment = cox::make_fragment(failure);
+    REQUIRE(cox::read_block_failure(fragment).ok());
+    SUBCASE("another kind") {
+      fragment = cox::make_fragment(cox::BlockProfile{});
+    }
+    SUBCASE("another size") {
+      fragment.size = 10;
+    }
+    SUBCASE("a block outside the model") {
+      failure.block = cox::BlockId(12);
+      fragment = cox::make_fragment(failure);
+    }
+    SUBCASE("keep cannot fail") {
+      failure.action = cox::MemoryAction::keep;
+      fragment = cox::make_fragment(failure);
+    }
+    SUBCASE("an action that is none") {
+      failure.action = static_cast<cox::MemoryAction>(4);
+      fragment = cox::make_fragment(failure);
+    }
+    CHECK(cox::read_block_failure(fragment).status().code() == cox::StatusCode::data_loss);
+  }
+
+  TEST_CASE("a failure is not lost behind a profile when reports are merged") {
+    cox::RankSignal failed, profiled;
+    cox::BlockFailure failure;
+    failure.blocks = 12;
+    failed.fragment = cox::make_fragment(failure);
+    profiled.fragment = cox::make_fragment(cox::BlockProfile{});
+    CHECK(cox::merge_reports(failed, profiled).fragment.kind == cox::FragmentKind::block_failed);
+    CHECK(cox::merge_reports(profiled, failed).fragment.kind == cox::FragmentKind::block_failed);
+    CHECK(cox::merge_reports(failed, {}).fragment.kind == cox::FragmentKind::block_failed);
   }
 }

@@ -91,6 +91,32 @@ TEST_SUITE("policies.memory") {
     CHECK(told[0].round >= cox::RoundId(18));
   }
 
+  TEST_CASE("a lighter plan that would only just fit is left alone") {
+    for (const std::int64_t spare : {55, 70}) {
+      CAPTURE(spare);
+      MemoryGame game(memory_job(2), "memory.budget = 850MiB");
+      game.begin();
+      game.real_peak = [&](std::size_t rank) { return game.predicted(rank) - spare * kMiB; };
+      game.rounds(400);
+      CHECK(game.plans == (spare == 70 ? 1 : 0));  // 900 - 55 > 0.98 * 850 > 900 - 70
+    }
+  }
+
+  TEST_CASE("once keeping all broke a mode's room, the mode's part of it is the budget") {
+    cox::JobFacts job = fine_job(2);
+    job.memory.limit_bytes.assign(2, 1180 * kMiB);
+    MemoryGame game(job, "memory.budget = conservative");  // 1003 MiB, or 902
+    game.begin();
+    CHECK(game.predicted(0) == 990 * kMiB);
+    game.real_peak = [&game](std::size_t rank) {
+      const bool keeps_all = game.predicted(rank) == 990 * kMiB;
+      return game.predicted(rank) + (keeps_all ? 30 : -10) * kMiB;
+    };
+    game.rounds(500);
+    CHECK(game.predicted(0) <= 912 * kMiB);
+    CHECK(game.predicted(0) >= 860 * kMiB);
+  }
+
   TEST_CASE(
       "a saving of less than a hundredth of the step is not worth a change, and that is said") {
     cox::JobFacts job = memory_job(2);
@@ -194,6 +220,17 @@ TEST_SUITE("policies.memory") {
     again.state.policies = game.state.policies;
     again.begin();
     CHECK(again.letters(0) == "rrrk");
+    MemoryGame calm(memory_job(2), "memory.budget = 850MiB");
+    calm.begin();
+    calm.rounds(10);
+    MemoryGame restarted(memory_job(2), "memory.budget = 850MiB");
+    restarted.state.policies = calm.state.policies;
+    restarted.begin();
+    restarted.real_peak = [&restarted](std::size_t) {  // what starting up took
+      return restarted.now == 1 ? 2000 * kMiB : 800 * kMiB;
+    };
+    restarted.rounds(20);
+    CHECK(restarted.plans == 0);
     MemoryGame larger(memory_job(3), "memory.budget = 850MiB");
     larger.state.policies = game.state.policies;
     larger.begin();

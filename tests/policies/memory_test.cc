@@ -262,6 +262,24 @@ TEST_SUITE("policies.memory") {
     CHECK(game.plans == plans);
   }
 
+  TEST_CASE("an action rests from the last word about its failure, while the plan cannot change") {
+    MemoryGame game(memory_job(2), "memory.budget = 850MiB");
+    game.begin();
+    game.state.plan.hold_until = cox::RoundId(40);
+    std::uint64_t last_word = 0;
+    game.change = [&](cox::RankSignal& signal) {
+      if (game.letters(0)[0] != 'r' || last_word >= 45) return;
+      report_failure(signal, 0, MemoryAction::recompute);
+      last_word = game.now;
+    };
+    game.rounds(60);
+    REQUIRE(last_word > 39);
+    CHECK(game.letters(0)[0] == 'k');
+    while (game.said_with(ReasonCode::memory_block_retried).empty() && game.now < 200) game.round();
+    CHECK(game.now >= last_word + 50);
+    CHECK(game.now < last_word + 60);
+  }
+
   TEST_CASE("only observing, it says what it would do and changes nothing") {
     MemoryGame game(memory_job(2), "memory.budget = 700MiB\nmemory.mode = observe");
     game.begin();

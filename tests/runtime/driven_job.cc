@@ -63,6 +63,7 @@ RankSignal DrivenJob::report_of(RankId rank) {
   signal.rounds = 1;
   signal.samples = 32;
   signal.tokens = 4096;
+  signal.memory_peak_bytes = static_cast<std::uint64_t>(9e8 + noise(1e8) + (slow ? 1e8 : 0));
   seal(signal);
   return signal;
 }

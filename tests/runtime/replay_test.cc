@@ -89,6 +89,45 @@ TEST_SUITE("runtime.replay") {
     CHECK(report->equal());
   }
 
+  TEST_CASE("memory plans replay from the fronts in the journal, without a planner") {
+    TempFolder folder;
+    JobFacts facts = driven_job(4);
+    facts.capabilities.actions = kEveryAction;
+    MemoryModel model;
+    for (std::int64_t p = 0; p <= 4; ++p) {
+      std::vector<MemoryAction> actions(4, MemoryAction::recompute);
+      std::fill_n(actions.begin(), p, MemoryAction::keep);
+      model.front.push_back({500000000 + 100000000 * p, 40000 - 10000 * p, actions});
+    }
+    model.step_us = 200000;
+    model.kept_bytes.assign(4, 100000000);
+    facts.memory.models = {model};
+    facts.memory.limit_bytes.assign(4, 1200000000);
+    Config config;
+    REQUIRE(apply_text(config,
+                       "memory.budget = 0.8\nmemory.budget_of_rank = 2:balanced\n"
+                       "memory.forbid = head=recompute\n",
+                       "test")
+                .ok());
+    Begun begun = begin_job(facts, config, default_policies(), initial_state(facts));
+    CHECK(begun.state.plan.classes.size() == 2);
+    DrivenJob job(facts, config, default_policies(), std::move(begun.state), 77);
+    auto journal = JournalWriter::open(folder / "j", job.head());
+    REQUIRE(journal.ok());
+    job.run(1500, **journal);
+    REQUIRE((*journal)->close().ok());
+    const auto report = replayed(folder / "j");
+    REQUIRE_MESSAGE(report.ok(), report.status().text());
+    for (const std::string& line : report->differences) MESSAGE(line);
+    CHECK(report->equal());
+    CHECK(report->plans > 0);
+    ReplayOptions options;
+    options.flags = {"--cox.memory.budget=0.6"};
+    const auto tighter = replayed(folder / "j", options);
+    REQUIRE(tighter.ok());
+    CHECK_FALSE(tighter->equal());
+  }
+
   TEST_CASE("a changed threshold shows as lines with rounds and plans") {
     TempFolder folder;
     write_journal(folder / "j", 2, 1000, 60);

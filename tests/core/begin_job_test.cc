@@ -1,0 +1,116 @@
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "coordinator/core/decide.h"
+
+#include <doctest/doctest.h>
+
+namespace {
+
+using cox::MemoryAction;
+using cox::Outcome;
+using cox::PolicyMode;
+using cox::ReasonCode;
+
+// Wants something before the first round, and remembers that it was asked.
+class Early final : public cox::Policy {
+ public:
+  explicit Early(cox::PlanChange wish) : wish_(std::move(wish)) {}
+  cox::PolicyKind kind() const override { return cox::PolicyKind::custom; }
+  std::string_view name() const override { return "early"; }
+  cox::PolicyOutput propose(const cox::PolicyInput&, cox::PolicyState state) const override {
+    return {{}, {}, std::move(state)};
+  }
+  cox::PolicyOutput at_start(const cox::PolicyInput& input, cox::PolicyState) const override {
+    cox::PolicyOutput output;
+    cox::Reason reason;
+    reason.code = ReasonCode::custom;
+    reason.text = "first";
+    output.proposals.push_back({wish_, reason});
+    output.state = {1, {static_cast<double>(input.job.world_size)}};
+    return output;
+  }
+
+ private:
+  cox::PlanChange wish_;
+};
+
+class Failing final : public cox::Policy {
+ public:
+  cox::PolicyKind kind() const override { return cox::PolicyKind::custom; }
+  std::string_view name() const override { return "failing"; }
+  cox::PolicyOutput propose(const cox::PolicyInput&, cox::PolicyState state) const override {
+    return {{}, {}, std::move(state)};
+  }
+  cox::PolicyOutput at_start(const cox::PolicyInput&, cox::PolicyState) const override {
+    throw std::runtime_error("not yet");
+  }
+};
+
+cox::JobFacts small_job() {
+  cox::JobFacts job;
+  job.incarnation = 3;
+  job.world_size = 2;
+  job.blocks = {"a", "b"};
+  job.capabilities.actions = 0b0011;
+  return job;
+}
+
+cox::SetActions all(MemoryAction action) {
+  return {{std::vector(2, action)}, {}};
+}
+
+}  // namespace
+
+TEST_SUITE("core") {
+  TEST_CASE("what a policy wants before the first round is in the plan that all start from") {
+    const cox::JobFacts job = small_job();
+    const cox::Begun begun = cox::begin_job(
+        job, {}, {std::make_shared<Early>(all(MemoryAction::recompute))}, cox::initial_state(job));
+    CHECK(begun.state.plan.id == cox::initial_plan(job).id);
+    CHECK(begun.state.plan.classes[0] == std::vector(2, MemoryAction::recompute));
+    REQUIRE(begun.reasons.size() == 1);
+    CHECK(begun.reasons[0].outcome == Outcome::changed);
+    CHECK(begun.reasons[0].policy == cox::PolicyKind::custom);
+    REQUIRE(begun.state.policies.size() == 1);
+    CHECK(begun.state.policies[0].state.values == std::vector<double>{2});
+  }
+
+  TEST_CASE("before the first round too modes, capabilities and failures count") {
+    const cox::JobFacts job = small_job();
+    cox::Config config;
+    cox::PolicySet policies = {std::make_shared<Early>(all(MemoryAction::recompute))};
+    Outcome outcome = Outcome::observed;
+    std::size_t reasons = 1;
+    SUBCASE("observe") {
+      config.policy_modes["early"] = PolicyMode::observe;
+    }
+    SUBCASE("off") {
+      config.policy_modes["early"] = PolicyMode::off;
+      reasons = 0;
+    }
+    SUBCASE("an action that the job cannot apply") {
+      policies = {std::make_shared<Early>(all(MemoryAction::offload))};
+      outcome = Outcome::vetoed;
+    }
+    SUBCASE("a plan of another job") {
+      policies = {std::make_shared<Early>(cox::SetActions{{{MemoryAction::keep}}, {}})};
+      outcome = Outcome::vetoed;
+    }
+    SUBCASE("a policy that fails") {
+      policies = {std::make_shared<Failing>()};
+      outcome = Outcome::reported;
+    }
+    SUBCASE("a policy that wants nothing so early") {
+      policies = {};
+      reasons = 0;
+    }
+    const cox::Begun begun = cox::begin_job(job, config, policies, cox::initial_state(job));
+    CHECK(begun.state.plan == cox::initial_plan(job));
+    REQUIRE(begun.reasons.size() == reasons);
+    if (reasons > 0) CHECK(begun.reasons[0].outcome == outcome);
+  }
+}
