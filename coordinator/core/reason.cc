@@ -1,6 +1,50 @@
 #include "coordinator/core/reason.h"
 
+#include <algorithm>
+#include <iterator>
+
 namespace cox {
+namespace {
+
+struct CodeName {
+  ReasonCode code;
+  std::string_view name;
+};
+constexpr CodeName kCodeNames[] = {
+    {ReasonCode::unspecified, "unspecified"},
+    {ReasonCode::plan_in_flight, "plan_in_flight"},
+    {ReasonCode::hold_in_force, "hold_in_force"},
+    {ReasonCode::not_capable, "not_capable"},
+    {ReasonCode::invalid_proposal, "invalid_proposal"},
+    {ReasonCode::override_applied, "override_applied"},
+    {ReasonCode::full_plan_resent, "full_plan_resent"},
+    {ReasonCode::ranks_missing, "ranks_missing"},
+    {ReasonCode::nobody_applies_plans, "nobody_applies_plans"},
+    {ReasonCode::restored_at_other_world_size, "restored_at_other_world_size"},
+    {ReasonCode::policy_failed, "policy_failed"},
+    {ReasonCode::nonfinite_step, "nonfinite_step"},
+    {ReasonCode::nonfinite_streak, "nonfinite_streak"},
+    {ReasonCode::loss_spike, "loss_spike"},
+    {ReasonCode::rollback_limit, "rollback_limit"},
+    {ReasonCode::guard_recovered, "guard_recovered"},
+    {ReasonCode::straggler_found, "straggler_found"},
+    {ReasonCode::straggler_gone, "straggler_gone"},
+    {ReasonCode::straggler_phase_moved, "straggler_phase_moved"},
+    {ReasonCode::shares_forced, "shares_forced"},
+    {ReasonCode::memory_over_budget, "memory_over_budget"},
+    {ReasonCode::memory_breach, "memory_breach"},
+    {ReasonCode::memory_infeasible, "memory_infeasible"},
+    {ReasonCode::memory_room, "memory_room"},
+    {ReasonCode::memory_fits, "memory_fits"},
+    {ReasonCode::memory_rules, "memory_rules"},
+    {ReasonCode::memory_block_failed, "memory_block_failed"},
+    {ReasonCode::memory_block_retried, "memory_block_retried"},
+    {ReasonCode::memory_straggler, "memory_straggler"},
+    {ReasonCode::memory_unknown, "memory_unknown"},
+    {ReasonCode::custom, "custom"},
+};
+
+}  // namespace
 
 std::string_view to_string(PolicyKind kind) {
   switch (kind) {
@@ -47,71 +91,9 @@ std::string_view to_string(Outcome outcome) {
 }
 
 std::string_view to_string(ReasonCode code) {
-  switch (code) {
-    case ReasonCode::unspecified:
-      return "unspecified";
-    case ReasonCode::plan_in_flight:
-      return "plan_in_flight";
-    case ReasonCode::hold_in_force:
-      return "hold_in_force";
-    case ReasonCode::not_capable:
-      return "not_capable";
-    case ReasonCode::invalid_proposal:
-      return "invalid_proposal";
-    case ReasonCode::override_applied:
-      return "override_applied";
-    case ReasonCode::full_plan_resent:
-      return "full_plan_resent";
-    case ReasonCode::ranks_missing:
-      return "ranks_missing";
-    case ReasonCode::nobody_applies_plans:
-      return "nobody_applies_plans";
-    case ReasonCode::restored_at_other_world_size:
-      return "restored_at_other_world_size";
-    case ReasonCode::policy_failed:
-      return "policy_failed";
-    case ReasonCode::nonfinite_step:
-      return "nonfinite_step";
-    case ReasonCode::nonfinite_streak:
-      return "nonfinite_streak";
-    case ReasonCode::loss_spike:
-      return "loss_spike";
-    case ReasonCode::rollback_limit:
-      return "rollback_limit";
-    case ReasonCode::guard_recovered:
-      return "guard_recovered";
-    case ReasonCode::straggler_found:
-      return "straggler_found";
-    case ReasonCode::straggler_gone:
-      return "straggler_gone";
-    case ReasonCode::straggler_phase_moved:
-      return "straggler_phase_moved";
-    case ReasonCode::shares_forced:
-      return "shares_forced";
-    case ReasonCode::memory_over_budget:
-      return "memory_over_budget";
-    case ReasonCode::memory_breach:
-      return "memory_breach";
-    case ReasonCode::memory_infeasible:
-      return "memory_infeasible";
-    case ReasonCode::memory_room:
-      return "memory_room";
-    case ReasonCode::memory_fits:
-      return "memory_fits";
-    case ReasonCode::memory_rules:
-      return "memory_rules";
-    case ReasonCode::memory_block_failed:
-      return "memory_block_failed";
-    case ReasonCode::memory_block_retried:
-      return "memory_block_retried";
-    case ReasonCode::memory_straggler:
-      return "memory_straggler";
-    case ReasonCode::memory_unknown:
-      return "memory_unknown";
-    case ReasonCode::custom:
-      return "custom";
-  }
-  return "unknown";
+  const auto found = std::find_if(std::begin(kCodeNames), std::end(kCodeNames),
+                                  [code](const CodeName& entry) { return entry.code == code; });
+  return found == std::end(kCodeNames) ? "unknown" : found->name;
 }
 
 }  // namespace cox

@@ -203,6 +203,10 @@ TEST_SUITE("policies.memory") {
       const bool forces = std::string(row.rules).find("force") != std::string::npos;
       CHECK(game.said_with(ReasonCode::memory_rules).size() == (forces ? 1u : 0u));
     }
+    MemoryGame free(memory_job(1), "memory.force = h.1=recompute");
+    CHECK(has(free.begin().back().text,
+              "rank 0: 1 of 4 blocks recomputed, predicted peak 1000 MiB, "
+              "no budget"));
     // A plan from before the rules, as after a restart with other settings.
     MemoryGame changed(memory_job(2), "memory.budget = 850MiB\nmemory.forbid = h.1=recompute");
     changed.state.plan.classes = {cox::test::actions_of("rrkk")};
