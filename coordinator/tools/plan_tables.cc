@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdarg>
 #include <cstdio>
 
 namespace cox::tools {
@@ -11,10 +12,12 @@ constexpr std::size_t kCurveRows = 16;
 constexpr std::size_t kCurveWidth = 40;
 constexpr std::size_t kActions = kMemoryActionNames.size();
 
-template <class... Values>
-std::string formatted(const char* format, Values... values) {
+[[gnu::format(printf, 1, 2)]] std::string formatted(const char* format, ...) {
   std::array<char, 256> line{};
-  std::snprintf(line.data(), line.size(), format, values...);
+  va_list values;
+  va_start(values, format);
+  std::vsnprintf(line.data(), line.size(), format, values);
+  va_end(values);
   return line.data();
 }
 
