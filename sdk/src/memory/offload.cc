@@ -21,10 +21,8 @@ bool is_plain(const at::Tensor& tensor) {
 }  // namespace
 
 OffloadFrame::OffloadFrame(std::string block, const torch::nn::Module& module,
-                           std::shared_ptr<SavedBytesFrame> counter,
                            std::shared_ptr<OffloadStore> store, const OffloadOptions& options)
     : block_(std::move(block)),
-      counter_(std::move(counter)),
       store_(std::move(store)),
       number_(store_->open_frame()),
       in_flight_bytes_(options.in_flight_bytes),
@@ -52,7 +50,6 @@ bool OffloadFrame::stays(const at::Tensor& tensor) const {
 }
 
 std::optional<StorageHolder> OffloadFrame::save(const at::Tensor& tensor) {
-  if (counter_) counter_->count(tensor);
   if (stays(tensor)) return std::nullopt;
   const std::optional<StorageHolder> holder = store_->save(tensor, number_);
   if (holder && holder->began_to_leave)
@@ -61,10 +58,13 @@ std::optional<StorageHolder> OffloadFrame::save(const at::Tensor& tensor) {
   return holder;
 }
 
+void OffloadFrame::leave() noexcept {
+  static_cast<void>(close());
+}
+
 std::int64_t OffloadFrame::close() {
   store_->let_go_down_to(carried_bytes_);
   left_alone_.clear();
-  counter_.reset();
   const Status failure = store_->new_failure();
   if (!failure.ok() && report_) report_(failure.with_context("block " + block_));
   return moved_bytes_;
@@ -78,20 +78,28 @@ std::unique_ptr<TierThread> open_tier(const OffloadOptions& options, Status& sta
   return file.ok() ? std::make_unique<TierThread>(std::move(*file)) : nullptr;
 }
 
+std::int64_t capacity_of(const OffloadOptions& options) {
+  constexpr std::int64_t kNoCap = std::int64_t{1} << 60;
+  return options.tier_bytes > 0 ? options.tier_bytes : kNoCap;
+}
+
 }  // namespace
 
 Offloader::Offloader(OffloadOptions options) : options_(std::move(options)) {
-  std::unique_ptr<TierThread> tier = open_tier(options_, tier_status_);
-  store_ = std::make_shared<OffloadStore>(std::move(tier), options_.tier_bytes,
+  std::unique_ptr<TierThread> tier = open_tier(options_, open_status_);
+  store_ = std::make_shared<OffloadStore>(std::move(tier), capacity_of(options_),
                                           options_.prefetch_frames);
-  if (!tier_status_.ok() && options_.report) options_.report(tier_status_);
+  if (!open_status_.ok() && options_.report) options_.report(open_status_);
 }
 
 std::shared_ptr<OffloadFrame> Offloader::open_frame(std::string block,
-                                                    const torch::nn::Module& module,
-                                                    std::shared_ptr<SavedBytesFrame> counter) {
+                                                    const torch::nn::Module& module) {
   return std::shared_ptr<OffloadFrame>(
-      new OffloadFrame(std::move(block), module, std::move(counter), store_, options_));
+      new OffloadFrame(std::move(block), module, store_, options_));
+}
+
+Status Offloader::tier_status() const {
+  return open_status_.ok() ? store_->tier_failure() : open_status_;
 }
 
 void Offloader::begin_step() {

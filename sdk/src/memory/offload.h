@@ -3,7 +3,7 @@
 //
 //   Offloader offloader({.folder = "/scratch", .tier_bytes = 8 << 30, .report = say});
 //   offloader.begin_step();
-//   auto frame = offloader.open_frame("h.0", module, nullptr);       // one per call
+//   auto frame = offloader.open_frame("h.0", module);                // one per call
 //   { SavedTensorScope saving(*frame); y = block(x); }
 //   frame->close();
 //
@@ -17,8 +17,10 @@
 // Memory is deterministic: at most `in_flight_bytes` are leaving inside a call and at most
 // `carried_bytes` after its close(), however fast or slow the tier is; saving and close() wait when
 // there are more. With carried_bytes = 0 nothing that the call moved is in memory after close().
-// Backward allocates a frame's storages when its first one is asked for, with those of the
-// `prefetch_frames` frames before it.
+// Backward allocates a frame's storages, and begins to read them in the order of need, when its
+// first one is asked for; with those of the `prefetch_frames` offloaded calls before it. With 0 a
+// call's memory depends on no other call's action, so mixed plans can be predicted; more hides a
+// slow tier behind the backward pass of later calls.
 //
 // Errors never stop a forward pass: tensors that cannot leave stay, and `report` is called, once
 // for a tier that fails or is missing and once for a full one. A read that fails, or a tensor that
@@ -38,7 +40,6 @@
 #include <unordered_set>
 
 #include "coordinator/core/status.h"
-#include "sdk/src/blocks/saved_bytes.h"
 #include "sdk/src/blocks/saved_tensor_engine.h"
 #include "sdk/src/memory/offload_counts.h"
 #include "sdk/src/memory/offload_store.h"
@@ -47,11 +48,11 @@ namespace cox::detail {
 
 struct OffloadOptions {
   std::filesystem::path folder;
-  std::int64_t tier_bytes = 0;  // most bytes of this rank in the folder; ranks add up
+  std::int64_t tier_bytes = 0;  // most bytes of this rank in the folder, 0 = no cap; ranks add up
   std::int64_t in_flight_bytes = std::int64_t{64} << 20;
   std::int64_t carried_bytes = 0;
   std::int64_t smallest_bytes = std::int64_t{64} << 10;
-  int prefetch_frames = 1;                    // 0: a frame fetches its own only
+  int prefetch_frames = 0;
   std::function<void(const Status&)> report;  // on the training thread; may be empty
 };
 
@@ -70,6 +71,8 @@ class OffloadFrame final : public SavedTensorFrame,
   // and other calls' saves of the same storage count once.
   std::int64_t close();
 
+  void leave() noexcept override;  // close()
+
   const std::string& block() const { return block_; }
 
  private:
@@ -77,13 +80,11 @@ class OffloadFrame final : public SavedTensorFrame,
   friend class OffloadHooks;
 
   OffloadFrame(std::string block, const torch::nn::Module& module,
-               std::shared_ptr<SavedBytesFrame> counter, std::shared_ptr<OffloadStore> store,
-               const OffloadOptions& options);
+               std::shared_ptr<OffloadStore> store, const OffloadOptions& options);
   bool stays(const at::Tensor& tensor) const;
   std::optional<StorageHolder> save(const at::Tensor& tensor);
 
   const std::string block_;
-  std::shared_ptr<SavedBytesFrame> counter_;
   const std::shared_ptr<OffloadStore> store_;
   const FrameNumber number_;
   const std::int64_t in_flight_bytes_;
@@ -100,13 +101,12 @@ class Offloader {
   // `report` is called here. Needs install_saved_tensor_engine().
   explicit Offloader(OffloadOptions options);
 
-  // ok when tensors can leave memory.
-  const Status& tier_status() const { return tier_status_; }
+  // ok while tensors can leave memory, else why not: the folder takes no file, or a write failed.
+  // Reaching the cap is no such error. Any thread.
+  Status tier_status() const;
 
-  // For one call of `block`. `counter`: told of every saved tensor, as if its own hooks were asked;
-  // may be null. To be closed by the caller.
-  std::shared_ptr<OffloadFrame> open_frame(std::string block, const torch::nn::Module& module,
-                                           std::shared_ptr<SavedBytesFrame> counter);
+  // For one call of `block`; to be closed by the caller.
+  std::shared_ptr<OffloadFrame> open_frame(std::string block, const torch::nn::Module& module);
 
   // Before the first forward of a step: counts start again, and what an unfinished backward pass
   // left fetched is let go.
@@ -116,7 +116,7 @@ class Offloader {
 
  private:
   const OffloadOptions options_;
-  Status tier_status_;
+  Status open_status_;
   std::shared_ptr<OffloadStore> store_;
 };
 

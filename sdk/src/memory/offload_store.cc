@@ -95,10 +95,10 @@ std::optional<StorageHolder> OffloadStore::save(const at::Tensor& tensor, FrameN
 
 StoredStorage* OffloadStore::move_out(const c10::Storage& storage, const Key& key) {
   const auto bytes = static_cast<std::int64_t>(std::get<2>(key));
-  const std::optional<std::int64_t> offset = broken_ ? std::nullopt : space_.take(bytes);
+  const std::optional<std::int64_t> offset = broken_.ok() ? space_.take(bytes) : std::nullopt;
   if (!offset) {
     counts_.stayed_bytes += bytes;
-    if (!broken_ && !std::exchange(full_told_, true)) {
+    if (broken_.ok() && !std::exchange(full_told_, true)) {
       fail(resource_exhausted("offload tier: expected room for " + std::to_string(bytes) +
                               " bytes beside " + std::to_string(space_.used()) +
                               " in use, found none; such tensors stay in memory (raise the cap on "
@@ -135,9 +135,10 @@ void OffloadStore::let_go_oldest(Garbage& garbage) {
   space_.give_back(std::exchange(oldest.offset, -1), oldest.bytes);
   counts_.stayed_bytes += oldest.bytes;
   counts_.written_bytes -= oldest.bytes;
-  if (!std::exchange(broken_, true)) {
-    fail(oldest.transfer.error.with_context(
-        "offload tier failed; tensors stay in memory from now on"));
+  if (broken_.ok()) {
+    broken_ = oldest.transfer.error.with_context(
+        "offload tier failed; tensors stay in memory from now on");
+    fail(broken_);
   }
 }
 
@@ -258,6 +259,11 @@ void OffloadStore::reset_counts() {
 Status OffloadStore::new_failure() {
   const std::lock_guard lock(mutex_);
   return std::exchange(failure_, {});
+}
+
+Status OffloadStore::tier_failure() const {
+  const std::lock_guard lock(mutex_);
+  return broken_;
 }
 
 void OffloadStore::fail(Status status) {

@@ -66,6 +66,8 @@ class OffloadStore {
   void reset_counts();
   // The first error of the tier that has not been asked for yet, else ok.
   Status new_failure();
+  // Why nothing is sent to the tier any more, else ok.
+  Status tier_failure() const;
 
  private:
   using Key = std::tuple<const c10::StorageImpl*, std::uint32_t, std::size_t>;
@@ -95,7 +97,7 @@ class OffloadStore {
   std::map<FrameNumber, Frame> frames_;
   std::deque<StoredStorage*> leaving_;
   std::int64_t leaving_bytes_ = 0;
-  bool broken_ = false;  // a write failed: nothing more is sent there
+  Status broken_;  // a write failed: nothing more is sent there
   bool full_told_ = false;
   Status failure_;
   OffloadCounts counts_;

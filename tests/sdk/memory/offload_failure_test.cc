@@ -76,6 +76,7 @@ TEST_CASE("a disk that is full keeps tensors in memory, with one report and the 
     REQUIRE(reports.size() == 1);
     CHECK(reports[0].code() == StatusCode::resource_exhausted);
     CHECK(reports[0].message().find("block mlp") != std::string::npos);
+    CHECK(offloader.tier_status().code() == StatusCode::resource_exhausted);
     CHECK(offloader.counts().written_bytes == 0);  // of the last step
     CHECK(offloader.counts().stayed_bytes > 0);
     CHECK(offloader.counts().tier_bytes == 0);
@@ -98,6 +99,20 @@ TEST_CASE("the cap on tier bytes is kept to the page, with one report and the sa
   }
   REQUIRE(reports.size() == 1);
   CHECK(reports[0].code() == StatusCode::resource_exhausted);
+  CHECK(offloader.tier_status().ok());
+}
+
+TEST_CASE("a cap of 0 is none") {
+  const TempFolder folder;
+  Mlp net;
+  std::vector<Status> reports;
+  OffloadOptions with = options(folder.path(), reports);
+  with.tier_bytes = 0;
+  Offloader offloader(with);
+  step(net, &offloader);
+  CHECK(offloader.counts().written_bytes > 0);
+  CHECK(offloader.counts().stayed_bytes == 0);
+  CHECK(reports.empty());
 }
 
 TEST_CASE("bytes that cannot be read again are an error out of backward that names the block") {

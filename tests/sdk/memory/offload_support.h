@@ -23,7 +23,7 @@ template <class Function>
 Tensor call(Offloader* offloader, const std::string& name, torch::nn::Module& module,
             const Function& function, const Tensor& x) {
   if (offloader == nullptr) return function(x);
-  const auto frame = offloader->open_frame(name, module, nullptr);
+  const auto frame = offloader->open_frame(name, module);
   Tensor y;
   {
     const cox::detail::SavedTensorScope saving(*frame);

@@ -138,7 +138,7 @@ TEST_CASE("each storage is moved once however many views are saved, and paramete
   REQUIRE(cox::detail::install_saved_tensor_engine().ok());
   torch::nn::Linear layer(48, 144);
   Offloader offloader(options(folder));
-  const auto frame = offloader.open_frame("views", *layer, nullptr);
+  const auto frame = offloader.open_frame("views", *layer);
   Tensor x = torch::ones({32, 48});
   {
     const cox::detail::SavedTensorScope saving(*frame);
@@ -155,7 +155,7 @@ TEST_CASE("a storage that two calls save is moved by the first, and stays if it 
   Offloader offloader(options(folder));
   const Tensor x = torch::ones({32, 48});
   const auto run = [&](const Tensor& input, bool leave_input) {
-    const auto frame = offloader.open_frame("b", *layer, nullptr);
+    const auto frame = offloader.open_frame("b", *layer);
     if (leave_input) frame->leave_alone(input);
     const cox::detail::SavedTensorScope saving(*frame);
     Tensor y = torch::relu(layer->forward(input));  // saves its input and its output
