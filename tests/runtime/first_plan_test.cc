@@ -1,0 +1,69 @@
+// The first step already runs under the plan that policies want before it: rank 0 alone knows the
+// fronts, and all ranks start from its plan.
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "coordinator/core/plan_classes.h"
+#include "coordinator/policies/registry.h"
+#include "coordinator/runtime/control_plane.h"
+#include "coordinator/transport/loopback.h"
+#include "tests/runtime/crew.h"
+#include "tests/transport/ranks.h"
+
+#include <doctest/doctest.h>
+
+namespace cox::test {
+namespace {
+
+constexpr std::int32_t kRanks = 4;
+
+MemoryFacts small_facts() {
+  MemoryModel model;
+  model.front = {{600, 20, std::vector(2, MemoryAction::recompute)},
+                 {800, 10, {MemoryAction::keep, MemoryAction::offload}},
+                 {1000, 0, std::vector(2, MemoryAction::keep)}};
+  model.step_us = 100;
+  return {{model}, {}, {}};
+}
+
+runtime::ControlPlaneSetup setup_of(RankId rank) {
+  runtime::ControlPlaneSetup setup;
+  setup.job = capable_job(kRanks, 2);
+  if (rank == kRoot) setup.job.memory = small_facts();
+  const Status status =
+      apply_text(setup.config, "memory.budget_of_rank = 0:700,2:900,3:900\n", "test");
+  if (!status.ok()) setup.job.blocks.clear();
+  setup.policies = default_policies();
+  setup.now = [] { return UnixTime{}; };
+  return setup;
+}
+
+TEST_SUITE("runtime.agreement") {
+  TEST_CASE("all ranks start from the memory plan that rank 0 made before the first round") {
+    const transport::LoopbackWorld world(kRanks, {});
+    std::vector<std::vector<MemoryAction>> actions(kRanks);
+    const auto troubles = transport::on_every_rank(world, kRanks, [&](transport::Communicator& c) {
+      auto plane = runtime::ControlPlane::start(c, setup_of(c.rank()));
+      if (!plane.ok()) return plane.status().text();
+      const Plan& plan = (*plane)->plan();
+      const auto rank = static_cast<std::size_t>(c.rank().value());
+      actions[rank] = plan.classes[class_of(plan, c.rank()).value()];
+      RankSignal last;
+      last.rank = c.rank();
+      last.incarnation = (*plane)->job().incarnation;
+      (*plane)->finish(last);
+      return std::string(plan.id.number == 0 ? "" : "expected plan 0");
+    });
+    for (const std::string& trouble : troubles) CHECK(trouble == "");
+    const MemoryFront front = small_facts().models[0].front;
+    CHECK(actions[0] == front[0].actions);
+    CHECK(actions[1] == front[2].actions);
+    CHECK(actions[2] == front[1].actions);
+    CHECK(actions[3] == front[1].actions);
+  }
+}
+
+}  // namespace
+}  // namespace cox::test
