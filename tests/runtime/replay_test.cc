@@ -102,7 +102,7 @@ TEST_SUITE("runtime.replay") {
     model.step_us = 200000;
     model.kept_bytes.assign(4, 100000000);
     facts.memory.models = {model};
-    facts.memory.limit_bytes.assign(4, 1200000000);
+    facts.memory.limit_bytes.assign(4, 1100000000);
     Config config;
     REQUIRE(apply_text(config,
                        "memory.budget = 0.8\nmemory.budget_of_rank = 2:balanced\n"
