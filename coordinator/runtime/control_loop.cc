@@ -153,6 +153,20 @@ void ControlLoop::stop() {
   parts_.inbox->ring();
 }
 
+std::vector<Reason> ControlLoop::begin(JobFacts job) {
+  const std::scoped_lock lock(state_mutex_);
+  parts_.job = std::move(job);
+  Begun begun = begin_job(parts_.job, parts_.config, parts_.policies, std::move(parts_.state));
+  parts_.state = std::move(begun.state);
+  published_ = parts_.state.plan;
+  if (parts_.journal != nullptr) {
+    const Status begun_anew =
+        parts_.journal->begin({parts_.job, parts_.config, parts_.state, parts_.policies});
+    if (!begun_anew.ok()) parts_.log.on_change(LogLevel::error, "journal", begun_anew.text());
+  }
+  return std::move(begun.reasons);
+}
+
 ControlState ControlLoop::state() const {
   const std::scoped_lock lock(state_mutex_);
   return parts_.state;

@@ -49,6 +49,10 @@ class ControlLoop {
   // Whether every rank of the job has sent its last report. From any thread.
   bool all_finished() const { return ranks_left_.load() == 0; }
 
+  // What policies want the first step to run under, now that more is known of the job: it goes into
+  // the state's plan, which keeps its id. Before any rank has reported; from any thread.
+  std::vector<Reason> begin(JobFacts job);
+
   // A copy of the state after the last round. From any thread; waits for at most one decision.
   ControlState state() const;
 

@@ -52,6 +52,11 @@ class ControlPlane {
   ControlPlane(const ControlPlane&) = delete;
   ControlPlane& operator=(const ControlPlane&) = delete;
 
+  // Rank 0 tells the coordinator what is known of the ranks' memory (the facts of the others do not
+  // count); policies decide what the first step runs under, and every rank starts from that plan.
+  // Rank 0 gets their reasons. Collective, blocking by polling, before any rank's first report.
+  Result<std::vector<Reason>> learn_memory(transport::Communicator& world, MemoryFacts facts);
+
   const StartFacts& start_facts() const { return start_; }
   const JobFacts& job() const { return job_; }
   const char* path() const { return boards_->path; }  // "mailbox", "mpi", "mailbox+mpi"

@@ -103,12 +103,17 @@ Result<std::unique_ptr<JournalWriter>> JournalWriter::open(const std::filesystem
   std::unique_ptr<JournalWriter> writer(
       new JournalWriter(file, path, *end, wire::limits_of(head.job)));
   if (*end == 0) writer->put(journal_header());
+  if (Status status = writer->begin(head); !status.ok()) return status;
+  return writer;
+}
+
+Status JournalWriter::begin(const JournalHead& head) {
+  limits_ = wire::limits_of(head.job);
   const std::vector<std::string> policies = names_of(head.policies);
   const wire::JournalStart start{head.job, complete_text(head.config, policies), head.state,
                                  policies};
-  writer->put(framed(RecordKind::start, wire::serialize(start)));
-  if (Status status = writer->flush(); !status.ok()) return status;
-  return writer;
+  put(framed(RecordKind::start, wire::serialize(start)));
+  return flush();
 }
 
 JournalWriter::~JournalWriter() {

@@ -40,6 +40,10 @@ class JournalWriter {
   JournalWriter(const JournalWriter&) = delete;
   JournalWriter& operator=(const JournalWriter&) = delete;
 
+  // Begins a new segment: the job starts from other inputs than those given so far. To be called
+  // before the first round only.
+  Status begin(const JournalHead& head);
+
   // One round. resource_exhausted, once, when the disk is full or the round too large: from then on
   // rounds are counted as lost and the answer is ok.
   Status append(const StepSignals& signals, const Decision& decision);

@@ -14,6 +14,8 @@
 //   copied, so pointers, references and views into other memory are refused; f receives all as
 //   const;
 // - f returns tensors: at::Tensor, or std::optional, std::vector, std::tuple of them.
+// - a second run is compared with the first once, bit for bit, and puts back buffers and random
+//   state; other side effects of f (counters of its own, files, prints) happen again.
 // What f throws passes through unchanged. Called by the thread that trains; does not communicate.
 #pragma once
 

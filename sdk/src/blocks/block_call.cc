@@ -79,7 +79,6 @@ void BlockCall::leave() noexcept {
 
 void BlockCall::measure_forward() {
   measurement_.forward = now_() - forward_begin_;
-  edge(BlockEdge::forward_end);
   if (saved_) measurement_.saved_bytes = saved_->close();
   saved_.reset();
   reported_ = false;
@@ -95,6 +94,7 @@ void BlockCall::add_output(const at::Tensor& tensor) {
 }
 
 void BlockCall::finish_forward() {
+  edge(BlockEdge::forward_end);
   storages_ = {};
   if (!has_backward_) return finish();
   if (!ends_with_input_) state_->add_waiting(this);

@@ -20,6 +20,8 @@ class SavedTensorFrame {
   virtual std::unique_ptr<torch::autograd::SavedVariableHooks> make_hooks() = 0;
   // The frame that decides what becomes of the tensors: itself, unless it only looks on.
   virtual SavedTensorFrame* deciding() { return this; }
+  // The call under the frame is over, also when it threw; on its thread, after its scope.
+  virtual void leave() noexcept {}
 };
 
 SavedTensorFrame* innermost_frame();  // of this thread, or nullptr

@@ -31,6 +31,10 @@ class MemoryCall::Work {
     is_check_ = may_rerun && state_->memory.needs_check(way_);
   }
 
+  ~Work() { leave(); }
+  Work(const Work&) = delete;
+  Work& operator=(const Work&) = delete;
+
   bool runs_again() const { return is_check_ || action_ == MemoryAction::recompute; }
   bool is_needed() const { return runs_again() || action_ == MemoryAction::offload; }
 
@@ -50,7 +54,7 @@ class MemoryCall::Work {
   }
 
   void end() {
-    saving_.reset();
+    leave();
     if (!is_check_) return;
     std::vector<at::Tensor> edited = all_buffers_.keep_edited();
     if (auto different = recompute_->check(std::move(all_buffers_))) {
@@ -62,6 +66,12 @@ class MemoryCall::Work {
   }
 
  private:
+  void leave() noexcept {
+    if (!saving_) return;
+    saving_.reset();
+    frame_->leave();
+  }
+
   void open_recompute(std::unique_ptr<Rerun> again) {
     for (const at::Tensor& parameter : module_->parameters()) input(parameter);
     RecomputeParts parts{.name = "block " + state_->name,

@@ -71,6 +71,7 @@ class Reader {
   explicit Reader(const StepTrace& trace) : trace_(trace) {}
 
   std::int64_t live(std::size_t event) const { return trace_.events[event].live_bytes; }
+  std::int64_t moved(std::size_t event) const { return trace_.events[event].moved_bytes; }
   // Most after `from`, up to `to`.
   std::int64_t peak(std::size_t from, std::size_t to) const {
     std::int64_t most = from < trace_.events.size() ? live(from) : trace_.start_bytes;
@@ -103,6 +104,7 @@ StageReading read_block(const Reader& reader, const Edges& edges, std::size_t b)
   stage.forward_high_bytes = reader.peak(begin, next) - reader.live(begin);
   stage.backward_high_bytes = std::max<std::int64_t>(
       0, std::max(reader.live(back), reader.peak(back, back_next)) - reader.live(begin));
+  stage.copied_bytes = reader.moved(next) - reader.moved(begin);
   stage.forward_us = reader.us(begin, edges.forward_end[b]);
   stage.backward_us = reader.us(back, back_next);
   return stage;
@@ -137,11 +139,12 @@ StageReading read_after(const Reader& reader, const Edges& edges) {
 
 }  // namespace
 
-void TraceRecorder::start(Nanoseconds now) {
+void TraceRecorder::start(Nanoseconds now, std::function<std::int64_t()> moved) {
   const std::scoped_lock lock(mutex_);
   reset_counted_peak();
   trace_ = {};
   trace_.start = now;
+  moved_ = std::move(moved);
   trace_.start_bytes = counted_memory().live_bytes;
   running_ = true;
 }
@@ -150,7 +153,8 @@ void TraceRecorder::note(BlockId block, BlockEdge edge, Nanoseconds now) noexcep
   const std::scoped_lock lock(mutex_);
   if (!running_) return;
   const MemoryCount count = counted_memory();
-  trace_.events.push_back({block, edge, now, count.live_bytes, count.peak_bytes});
+  const std::int64_t moved = moved_ ? moved_() : 0;
+  trace_.events.push_back({block, edge, now, count.live_bytes, count.peak_bytes, moved});
   reset_counted_peak();
 }
 

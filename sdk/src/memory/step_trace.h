@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <vector>
 
@@ -21,7 +22,8 @@ struct TraceEvent {
   BlockEdge edge = BlockEdge::forward_begin;
   Nanoseconds time{};
   std::int64_t live_bytes = 0;
-  std::int64_t peak_bytes = 0;  // most since the event before
+  std::int64_t peak_bytes = 0;   // most since the event before
+  std::int64_t moved_bytes = 0;  // offloaded so far
 };
 
 struct StepTrace {
@@ -35,13 +37,15 @@ struct StepTrace {
 // Reads the counted memory at each edge. Requires: the counting allocator is installed.
 class TraceRecorder {
  public:
-  void start(Nanoseconds now);
+  // `moved`: bytes offloaded so far; may be empty.
+  void start(Nanoseconds now, std::function<std::int64_t()> moved);
   void note(BlockId block, BlockEdge edge, Nanoseconds now) noexcept;
   StepTrace finish(Nanoseconds now);
 
  private:
   std::mutex mutex_;
   StepTrace trace_;
+  std::function<std::int64_t()> moved_;
   bool running_ = false;
 };
 
@@ -54,7 +58,7 @@ struct StageReading {
   std::int64_t backward_high_bytes = 0;
   std::int64_t forward_us = 0;
   std::int64_t backward_us = 0;
-  std::int64_t copied_bytes = 0;  // to the tier of offload; filled in by who offloads
+  std::int64_t copied_bytes = 0;  // to the tier of offload
 };
 
 struct StepReading {

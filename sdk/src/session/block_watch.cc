@@ -42,6 +42,7 @@ void BlockWatch::map_parameters(torch::nn::Module& model) {
 void BlockWatch::release() {
   if (registry_) registry_->release();
   registry_.reset();
+  actions_.clear();
   block_of_.clear();
   known_.clear();
   evidence_.clear();
@@ -53,6 +54,44 @@ std::vector<std::string> BlockWatch::names() const {
     names.push_back(registry_->name(BlockId(static_cast<BlockId::rep>(b))));
   }
   return names;
+}
+
+void BlockWatch::steer(const Actions& actions) {
+  if (!registry_) return;
+  for (const PinnedBlock& pinned : registry_->pinned()) {
+    const std::size_t b = pinned.block.value();
+    const bool was_kept = actions_.empty() || actions_[b] == MemoryAction::keep;
+    if (was_kept && actions[b] != MemoryAction::keep) registry_->unpin(pinned.block);
+  }
+  actions_ = actions;
+  for (std::size_t b = 0; b < actions.size(); ++b) {
+    // Without our engine every block is kept; attach() has made sure that there is one.
+    static_cast<void>(registry_->set_action(BlockId(static_cast<BlockId::rep>(b)), actions[b]));
+  }
+}
+
+void BlockWatch::set_offload(const OffloadFrames& frames) {
+  if (registry_) registry_->set_offload(frames);
+}
+
+std::vector<PinnedBlock> BlockWatch::pinned() const {
+  return registry_ ? registry_->pinned() : std::vector<PinnedBlock>();
+}
+
+Result<StepReading> BlockWatch::traced(const std::function<Status()>& step,
+                                       const std::function<std::int64_t()>& moved) {
+  if (!registry_) return failed_precondition("memory: expected blocks in the model, found none");
+  static_cast<void>(registry_->measure(MeasureMode::times));
+  trace_.start(steady_now(), moved);
+  const Status ran = step();
+  const StepTrace trace = trace_.finish(steady_now());
+  static_cast<void>(registry_->measure(MeasureMode::off));
+  if (!ran.ok()) return ran;
+  return read_stages(trace, size());
+}
+
+void BlockWatch::block_edge(BlockId block, BlockEdge edge) noexcept {
+  trace_.note(block, edge, steady_now());
 }
 
 void BlockWatch::begin_step() {
@@ -89,8 +128,26 @@ void BlockWatch::block_measured(BlockId block, const BlockMeasurement& measureme
   known.measurement.backward = measurement.backward;
 }
 
+// With every report until the plan no longer asks for what cannot be done.
+Fragment BlockWatch::next_failure() {
+  for (const PinnedBlock& pinned : registry_->pinned()) {
+    const std::size_t b = pinned.block.value();
+    if (actions_.empty() || actions_[b] == MemoryAction::keep) continue;
+    BlockFailure failure;
+    failure.block = pinned.block;
+    failure.blocks = static_cast<std::uint16_t>(registry_->size());
+    failure.action = actions_[b];
+    const std::size_t length = std::min(pinned.reason.size(), failure.what.size() - 1);
+    std::copy_n(pinned.reason.begin(), length, failure.what.begin());
+    return make_fragment(failure);
+  }
+  return {};
+}
+
 Fragment BlockWatch::next_fragment() {
   if (!registry_) return {};
+  Fragment failure = next_failure();
+  if (failure.kind != FragmentKind::none) return failure;
   const std::scoped_lock lock(mutex_);
   for (std::size_t tried = 0; tried < known_.size(); ++tried) {
     const std::size_t b = next_;

@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -17,6 +18,8 @@
 #include "coordinator/core/evidence.h"
 #include "coordinator/core/signal.h"
 #include "sdk/src/blocks/block_registry.h"
+#include "sdk/src/memory/memory_trial.h"
+#include "sdk/src/memory/step_trace.h"
 
 namespace cox::detail {
 
@@ -32,6 +35,17 @@ class BlockWatch final : public BlockSink {
   void release();
 
   std::vector<std::string> names() const;
+  std::size_t size() const { return registry_ ? registry_->size() : 0; }
+
+  // For all calls from now on; one action per block. A block that was pinned to keep and is asked
+  // for something else after having been kept gets another chance.
+  void steer(const Actions& actions);
+  void set_offload(const OffloadFrames& frames);
+  // Blocks that are kept whatever is asked for, with the reason.
+  std::vector<PinnedBlock> pinned() const;
+  // Runs a step and reads its counted bytes stage by stage. `moved`: bytes offloaded so far.
+  Result<StepReading> traced(const std::function<Status()>& step,
+                             const std::function<std::int64_t()>& moved);
 
   // Chooses what the coming step measures.
   void begin_step();
@@ -49,6 +63,7 @@ class BlockWatch final : public BlockSink {
   void clear_evidence();
 
   void block_measured(BlockId block, const BlockMeasurement& measurement) noexcept override;
+  void block_edge(BlockId block, BlockEdge edge) noexcept override;
 
  private:
   struct Known {
@@ -57,8 +72,11 @@ class BlockWatch final : public BlockSink {
     bool is_unsent = false;
   };
   void map_parameters(torch::nn::Module& model);
+  Fragment next_failure();
 
   std::optional<BlockRegistry> registry_;
+  Actions actions_;  // as asked for
+  TraceRecorder trace_;
   std::unordered_map<const void*, BlockId> block_of_;  // by TensorImpl of the parameter
   std::vector<BlockEvidence> evidence_;
   bool has_evidence_ = false;

@@ -8,6 +8,8 @@
 #include <fstream>
 #include <string>
 
+#include "sdk/src/memory/counting_allocator.h"
+
 namespace cox::detail {
 namespace {
 
@@ -35,7 +37,18 @@ MemoryProbe::~MemoryProbe() {
   if (statm_ >= 0) close(statm_);
 }
 
+void MemoryProbe::begin_step() {
+  if (counting_allocator_installed()) reset_counted_peak();
+}
+
 void MemoryProbe::look() {
+  if (!counting_allocator_installed()) return look_at_process();
+  const MemoryCount count = counted_memory();
+  reading_.used_bytes = static_cast<std::uint64_t>(std::max<std::int64_t>(0, count.live_bytes));
+  reading_.peak_bytes = static_cast<std::uint64_t>(std::max<std::int64_t>(0, count.peak_bytes));
+}
+
+void MemoryProbe::look_at_process() {
   if (statm_ < 0 || calls_++ % kEverySteps != 0) return;
   char text[128] = {};
   if (pread(statm_, text, sizeof(text) - 1, 0) <= 0) return;

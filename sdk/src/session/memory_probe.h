@@ -1,5 +1,7 @@
-// MemoryProbe: how much memory this rank's process uses and may use, read from the kernel at most
-// every few steps, because a look costs more than a step may. Training thread only.
+// MemoryProbe: how much memory this rank uses and may use. Where tensors are counted
+// (counting_allocator.h) it tells their bytes and the most in every step; elsewhere what the kernel
+// says of the process, read at most every few steps, because a look costs more than a step may.
+// Training thread only.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +9,8 @@
 namespace cox::detail {
 
 struct MemoryReading {
-  std::uint64_t used_bytes = 0;   // resident now
-  std::uint64_t peak_bytes = 0;   // largest `used_bytes` seen so far
+  std::uint64_t used_bytes = 0;   // counted or resident now
+  std::uint64_t peak_bytes = 0;   // counted: most in the last step; resident: most so far
   std::uint64_t limit_bytes = 0;  // of the control group, else of the machine; 0 = unknown
 };
 
@@ -21,11 +23,14 @@ class MemoryProbe {
   MemoryProbe(const MemoryProbe&) = delete;
   MemoryProbe& operator=(const MemoryProbe&) = delete;
 
-  // Once a step; looks every kEverySteps-th time.
+  // Before and after every step.
+  void begin_step();
   void look();
   const MemoryReading& reading() const { return reading_; }
 
  private:
+  void look_at_process();
+
   int statm_ = -1;  // kept open: a look is one read
   std::uint64_t calls_ = 0;
   MemoryReading reading_;

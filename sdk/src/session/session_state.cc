@@ -10,6 +10,8 @@
 #include "coordinator/policies/registry.h"
 #include "coordinator/transport/wait.h"
 #include "coxswain/error.h"
+#include "sdk/src/memory/counting_allocator.h"
+#include "sdk/src/memory/problem_exchange.h"
 #include "sdk/src/parallel/start_equal.h"
 #include "sdk/src/session/startup_summary.h"
 #include "sdk/src/session/step_row.h"
@@ -69,10 +71,12 @@ SessionState::SessionState(int argc, const char* const* argv, SessionOptions opt
       world_(join(loaded_.config.control, environment_)),
       data_(require(world_.all().duplicate())),
       farewell_(require(world_.all().duplicate())),
-      log_(loaded_.config.run.log, rank(), write_to_stderr) {
+      log_(loaded_.config.run.log, rank(), write_to_stderr),
+      steering_(loaded_.config.memory, blocks_, log_) {
   for (const auto& policy : options.policies) policies_.push_back(policy);
   agree(config_status_);
   check_equal_configs();
+  if (steering_.is_wanted()) agree(install_counting_allocator());
   print_start();
 }
 
@@ -148,6 +152,7 @@ JobFacts SessionState::job_facts() const {
   job.blocks = blocks_.names();
   job.global_batch = global_batch_;
   job.capabilities = capabilities_;
+  if (is_reducing_) job.capabilities.actions |= steering_.actions();
   return job;
 }
 
@@ -209,11 +214,56 @@ metrics::RunStoreOptions SessionState::run_store_options() const {
   return options;
 }
 
+bool SessionState::wants_memory_trial() const {
+  return steering_.is_wanted() && !tried_memory_ && is_reducing_ && blocks_.size() > 0;
+}
+
+void SessionState::try_memory(torch::nn::Module& model, const std::function<at::Tensor()>& loss,
+                              std::int64_t resident_later_bytes) {
+  tried_memory_ = true;
+  const std::int32_t neighbours = std::max(1, world_.all().ranks_on_node());
+  MemoryShare share;
+  share.limit_bytes = static_cast<std::int64_t>(memory_.reading().limit_bytes) / neighbours;
+  share.tier_bytes = loaded_.config.memory.tier_bytes / neighbours;
+  steering_.open(share);
+  planner::RankProblem mine{{}, share.limit_bytes};
+  if (loss) {
+    auto problem = steering_.measure(model, loss, resident_later_bytes);
+    if (problem.ok()) {
+      mine.problem = std::move(*problem);
+    } else {
+      log_.warning(problem.status().message());
+    }
+  }
+  start_from(require(gather_problems(world_.all(), mine)));
+  steering_.follow(plane_->plan(), rank());
+}
+
+void SessionState::start_from(std::vector<planner::RankProblem> problems) {
+  MemoryFacts facts;
+  if (rank() == kRoot) {
+    auto known = planner::memory_facts(std::move(problems));
+    if (known.ok()) {
+      facts = std::move(*known);
+    } else {
+      log_.warning(known.status().message());
+    }
+  }
+  Status possible;
+  for (const Reason& reason : require(plane_->learn_memory(world_.all(), std::move(facts)))) {
+    log_.info(reason.text);
+    if (reason.code == ReasonCode::memory_infeasible) possible = invalid_argument(reason.text);
+  }
+  if (loaded_.config.memory.mode != PolicyMode::observe) agree(possible);
+}
+
 void SessionState::begin_step() {
   ensure_started();
   if (!is_reducing_) open_control_round_ = true;
   plane_->begin_round();
   plan_of_round_ = plane_->plan().id.number;
+  steering_.follow(plane_->plan(), rank());
+  memory_.begin_step();
   blocks_.begin_step();
   recorder_.begin(next_step_, Clock::now());
   next_step_ = next_step_.next();

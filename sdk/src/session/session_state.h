@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,11 +19,13 @@
 #include "coordinator/core/evidence.h"
 #include "coordinator/core/job.h"
 #include "coordinator/core/log.h"
+#include "coordinator/planner/memory_facts.h"
 #include "coordinator/runtime/control_plane.h"
 #include "coxswain/session.h"
 #include "metrics/run_store.h"
 #include "sdk/src/session/block_watch.h"
 #include "sdk/src/session/memory_probe.h"
+#include "sdk/src/session/memory_steering.h"
 #include "sdk/src/session/run_tally.h"
 #include "sdk/src/session/step_recorder.h"
 #include "sdk/src/session/telemetry.h"
@@ -63,6 +66,14 @@ class SessionState {
   void ensure_started();
   bool is_started() const { return plane_ != nullptr; }
 
+  // Whether try_memory() is to be called in the first step, before its forward pass.
+  bool wants_memory_trial() const;
+  // Measures what blocks take under every memory action, on a sample step, and starts from the plan
+  // that follows. `loss`: forward of the sample batch; empty on a rank that has none. Throws
+  // cox::Error on all ranks when the budget cannot be met on one. Collective.
+  void try_memory(torch::nn::Module& model, const std::function<at::Tensor()>& loss,
+                  std::int64_t resident_later_bytes);
+
   void begin_step();
   void end_step() noexcept;
   // The number that the next begin_step() takes (after a resume or rollback).
@@ -96,6 +107,7 @@ class SessionState {
   void check_equal_configs();
   void print_start();
   void open_run_store();
+  void start_from(std::vector<planner::RankProblem> problems);
   metrics::RunStoreOptions run_store_options() const;
   void leave_after_failure() noexcept;
   std::filesystem::path journal_path() const;
@@ -118,6 +130,8 @@ class SessionState {
   bool is_reducing_ = false;
   std::optional<ControlState> restored_;
   BlockWatch blocks_;
+  MemorySteering steering_;
+  bool tried_memory_ = false;
 
   std::unique_ptr<Telemetry> telemetry_;          // rank 0
   std::unique_ptr<RunTally> tally_;               // rank 0, records into telemetry_

@@ -2,11 +2,17 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <sstream>
 #include <string>
 
 namespace cox::detail {
 namespace {
+
+// Two moments and a step count for every parameter.
+std::int64_t moment_bytes(const at::Tensor& parameter) {
+  return 2 * static_cast<std::int64_t>(parameter.nbytes()) + 4;
+}
 
 class AdamWPort final : public OptimizerPort {
  public:
@@ -14,6 +20,14 @@ class AdamWPort final : public OptimizerPort {
   void step() override { optimizer_.step(); }
   void zero_grad() override { optimizer_.zero_grad(); }
   void set_learning_rate(double rate) override { optimizer_.set_lr(rate); }
+  std::int64_t bytes_to_come() const override {
+    std::int64_t bytes = 0;
+    for (const NamedTensor& named : optimizer_.parameters()) bytes += moment_bytes(named.tensor);
+    for (const NamedTensor& named : optimizer_.state()) {
+      bytes -= static_cast<std::int64_t>(named.tensor.nbytes());
+    }
+    return std::max<std::int64_t>(0, bytes);
+  }
   std::vector<NamedTensor> state() const override { return optimizer_.state(); }
   Status load_state(std::span<const NamedTensor> state) override {
     return optimizer_.load_state(state);
@@ -32,6 +46,15 @@ class TorchPort final : public OptimizerPort {
   void zero_grad() override { optimizer_.zero_grad(); }
   void set_learning_rate(double rate) override {
     for (auto& group : optimizer_.param_groups()) group.options().set_lr(rate);
+  }
+
+  std::int64_t bytes_to_come() const override {
+    std::int64_t bytes = 0;
+    if (!optimizer_.state().empty()) return bytes;
+    for (const auto& group : optimizer_.param_groups()) {
+      for (const at::Tensor& parameter : group.params()) bytes += moment_bytes(parameter);
+    }
+    return bytes;
   }
 
   std::vector<NamedTensor> state() const override {

@@ -2,6 +2,7 @@
 // one. References an optimizer of the user's; training thread only.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
@@ -22,6 +23,9 @@ class OptimizerPort {
   virtual void step() = 0;
   virtual void zero_grad() = 0;  // leaves gradients undefined
   virtual void set_learning_rate(double rate) = 0;
+  // Bytes of state that the first step will add; an estimate (two values a parameter) where the
+  // optimizer is torch's and has none yet.
+  virtual std::int64_t bytes_to_come() const = 0;
   // Everything a resumed run needs, by name. Tensors may be live ones.
   virtual std::vector<NamedTensor> state() const = 0;
   // Takes over what state() gave, here or in an earlier process.

@@ -27,6 +27,10 @@ void Trainer::Impl::begin_step() {
 }
 
 at::Tensor Trainer::Impl::forward(const std::function<at::Tensor()>& loss_of_batch) {
+  if (state.wants_memory_trial()) {
+    const auto sample = batch.samples > 0 ? loss_of_batch : std::function<at::Tensor()>();
+    state.try_memory(model, sample, optimizer->bytes_to_come());
+  }
   if (batch.samples == 0) return {};
   const PhaseScope phase = scope->phase(Phase::forward);
   const auto first = samples.cursor + static_cast<std::uint64_t>(slice.first);

@@ -266,6 +266,21 @@ TEST_SUITE("reducer over MPI") {
     for (const at::Tensor& p : mine) CHECK_FALSE(p.grad().defined());
   }
 
+  TEST_CASE("ranks in different steps all fail before a gradient of any is summed") {
+    auto session = solo_session();
+    if (session.world_size() == 1) return;
+    const Tensors mine = parameters(1);
+    Reducer reducer(session, mine);
+    session.state().set_next_step(StepId(session.rank() == 0 ? 5 : 6));
+    auto step = session.step();
+    reducer.backward(step, loss_of(mine, session.rank(), 0), 1);
+    const at::Tensor before = mine[0].grad().clone();
+    const auto error = error_of([&] { (void)reducer.average(step); });
+    REQUIRE(error.has_value());
+    CHECK(error->status().message().find("found ranks that differ") != std::string::npos);
+    CHECK(torch::equal(mine[0].grad(), before));
+  }
+
   TEST_CASE("one rank's trouble is told to all, with its rank unless all have the same") {
     auto session = solo_session();
     const int last = session.world_size() - 1;

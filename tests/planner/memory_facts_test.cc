@@ -1,0 +1,56 @@
+#include "coordinator/planner/memory_facts.h"
+
+#include <doctest/doctest.h>
+
+using namespace cox;
+using planner::RankProblem;
+
+namespace {
+
+// Two blocks between two gaps; recompute frees `interior` bytes of each.
+MemoryProblem problem_of(std::int64_t interior, std::int64_t forward_us) {
+  MemoryProblem problem;
+  problem.base_bytes = 1000;
+  for (const std::int32_t block : {kGap, 0, 1, kGap}) {
+    Stage stage;
+    stage.block = block;
+    stage.forward_us = forward_us;
+    stage.backward_us = 2 * forward_us;
+    stage.options[0] = {true, block == kGap ? 0 : interior, 10, 10, 0, 0};
+    if (block != kGap) stage.options[1] = {true, 1, interior, interior, forward_us, 0};
+    problem.stages.push_back(stage);
+  }
+  return problem;
+}
+
+}  // namespace
+
+TEST_SUITE("memory facts") {
+  TEST_CASE("ranks with equal bytes share a front, and the slowest one's times count") {
+    auto facts = planner::memory_facts(
+        {{problem_of(500, 10), 4000}, {problem_of(900, 10), 8000}, {problem_of(500, 30), 4000}});
+    REQUIRE(facts.ok());
+    REQUIRE(facts->models.size() == 2);
+    CHECK(facts->model_of_rank == std::vector<std::uint32_t>{0, 1, 0});
+    CHECK(facts->limit_bytes == std::vector<std::int64_t>{4000, 8000, 4000});
+    CHECK(facts->models[0].step_us == 4 * 3 * 30);
+    CHECK(facts->models[0].kept_bytes == std::vector<std::int64_t>{500, 500});
+    const MemoryFront& front = facts->models[0].front;
+    CHECK(front.back().added_us == 0);
+    CHECK(front.back().actions == std::vector<MemoryAction>(2, MemoryAction::keep));
+    for (const MemoryPoint& point : front) CHECK(point.actions.size() == 2);
+    CHECK(validate(*facts, 3, 2).ok());
+  }
+
+  TEST_CASE("a rank where nothing was measured is taken to be like the first kind") {
+    auto facts = planner::memory_facts({{{}, 100}, {problem_of(500, 10), 4000}});
+    REQUIRE(facts.ok());
+    CHECK(facts->model_of_rank == std::vector<std::uint32_t>{0, 0});
+  }
+
+  TEST_CASE("without any measurement there is nothing to plan, and that is said") {
+    auto facts = planner::memory_facts({{{}, 100}, {{}, 100}});
+    REQUIRE_FALSE(facts.ok());
+    CHECK(facts.status().message().find("found 0") != std::string::npos);
+  }
+}
