@@ -6,6 +6,10 @@
 namespace cox {
 namespace {
 
+bool is_sane(std::int64_t value) {
+  return value >= 0 && value <= kMaxModelValue;
+}
+
 Status check_front(const MemoryFront& front, std::size_t blocks, const std::string& where) {
   if (front.empty() || front.size() > kMaxFrontPoints) {
     return invalid_argument(where + ": expected 1 to " + std::to_string(kMaxFrontPoints) +
@@ -13,12 +17,13 @@ Status check_front(const MemoryFront& front, std::size_t blocks, const std::stri
   }
   for (std::size_t p = 0; p < front.size(); ++p) {
     const MemoryPoint& point = front[p];
-    const bool in_order = point.peak_bytes >= 0 && point.added_us >= 0 &&
+    const bool in_order = is_sane(point.peak_bytes) && is_sane(point.added_us) &&
                           (p == 0 || (point.peak_bytes > front[p - 1].peak_bytes &&
                                       point.added_us < front[p - 1].added_us));
     if (!in_order) {
-      return invalid_argument(where + ": point " + std::to_string(p) +
-                              ": expected more bytes and less time than the one before");
+      return invalid_argument(
+          where + ": point " + std::to_string(p) +
+          ": expected more bytes and less time than the one before, both from 0 to 2^50");
     }
     if (point.actions.size() != blocks) {
       return invalid_argument(where + ": point " + std::to_string(p) + ": expected " +
@@ -38,10 +43,9 @@ Status check_front(const MemoryFront& front, std::size_t blocks, const std::stri
 
 Status check_model(const MemoryModel& model, std::size_t blocks, const std::string& where) {
   if (Status status = check_front(model.front, blocks, where); !status.ok()) return status;
-  const bool sane =
-      model.base_bytes >= 0 && model.step_us >= 0 &&
-      std::all_of(model.kept_bytes.begin(), model.kept_bytes.end(), [](auto b) { return b >= 0; });
-  if (!sane) return invalid_argument(where + ": expected bytes and times of at least 0");
+  const bool sane = is_sane(model.base_bytes) && is_sane(model.step_us) &&
+                    std::all_of(model.kept_bytes.begin(), model.kept_bytes.end(), is_sane);
+  if (!sane) return invalid_argument(where + ": expected bytes and times from 0 to 2^50");
   if (!model.kept_bytes.empty() && model.kept_bytes.size() != blocks) {
     return invalid_argument(where + ": expected kept_bytes of " + std::to_string(blocks) +
                             " blocks or none, found " + std::to_string(model.kept_bytes.size()));
@@ -61,8 +65,8 @@ Status check_ranks(const MemoryFacts& facts, std::size_t ranks) {
                             std::to_string(facts.models.size()));
   }
   for (const std::int64_t limit : facts.limit_bytes) {
-    if (limit >= 0) continue;
-    return invalid_argument("memory: expected limits of at least 0 bytes, found " +
+    if (is_sane(limit)) continue;
+    return invalid_argument("memory: expected limits from 0 to 2^50 bytes, found " +
                             std::to_string(limit));
   }
   return ok_status();

@@ -28,6 +28,7 @@ using MemoryFront = std::vector<MemoryPoint>;  // ascending peak, strictly desce
 
 inline constexpr std::size_t kMaxFrontPoints = 256;
 inline constexpr std::size_t kMaxMemoryModels = 64;
+inline constexpr std::int64_t kMaxModelValue = std::int64_t{1} << 50;  // of bytes and microseconds
 
 // The index of the fastest point within `budget_bytes`; none when even the first is above it.
 // Logarithmic; a larger budget never gives a slower point.

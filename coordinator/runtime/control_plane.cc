@@ -30,6 +30,15 @@ StartFacts facts_from(const std::optional<ControlState>& restored) {
   return facts;
 }
 
+// What a program measured wrongly must not reach decisions or a journal that cannot be read again.
+void drop_wrong_memory(JobFacts& job, Log& log) {
+  const Status fits =
+      validate(job.memory, static_cast<std::size_t>(job.world_size), job.blocks.size());
+  if (fits.ok()) return;
+  log.error("memory is not planned: " + fits.message());
+  job.memory = {};
+}
+
 }  // namespace
 
 ControlPlane::ControlPlane(JobFacts job, StartFacts start, Plan first)
@@ -44,6 +53,7 @@ Result<std::unique_ptr<ControlPlane>> ControlPlane::start(transport::Communicato
   JobFacts job = setup.job;
   job.incarnation = facts->incarnation;
   job.node_of_rank = nodes->node_of_rank;
+  drop_wrong_memory(job, setup.log);
 
   Refitted refitted =
       setup.restored ? refit(std::move(*setup.restored), job) : Refitted{initial_state(job), {}};

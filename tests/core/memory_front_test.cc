@@ -119,6 +119,9 @@ TEST_SUITE("core") {
     SUBCASE("a negative peak") {
       facts.models[0].front[0].peak_bytes = -1;
     }
+    SUBCASE("bytes that no machine has") {
+      facts.models[0].front[2].peak_bytes = cox::kMaxModelValue + 1;
+    }
     SUBCASE("actions of another model") {
       facts.models[0].front[2].actions.pop_back();
     }

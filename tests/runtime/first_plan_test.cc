@@ -28,10 +28,10 @@ MemoryFacts small_facts() {
   return {{model}, {}, {}};
 }
 
-runtime::ControlPlaneSetup setup_of(RankId rank) {
+runtime::ControlPlaneSetup setup_of(RankId rank, const MemoryFacts& facts) {
   runtime::ControlPlaneSetup setup;
   setup.job = capable_job(kRanks, 2);
-  if (rank == kRoot) setup.job.memory = small_facts();
+  if (rank == kRoot) setup.job.memory = facts;
   const Status status =
       apply_text(setup.config, "memory.budget_of_rank = 0:700,2:900,3:900\n", "test");
   if (!status.ok()) setup.job.blocks.clear();
@@ -40,28 +40,42 @@ runtime::ControlPlaneSetup setup_of(RankId rank) {
   return setup;
 }
 
+// The actions that each rank starts with.
+std::vector<std::vector<MemoryAction>> first_actions(const MemoryFacts& facts) {
+  const transport::LoopbackWorld world(kRanks, {});
+  std::vector<std::vector<MemoryAction>> actions(kRanks);
+  const auto troubles = transport::on_every_rank(world, kRanks, [&](transport::Communicator& c) {
+    auto plane = runtime::ControlPlane::start(c, setup_of(c.rank(), facts));
+    if (!plane.ok()) return plane.status().text();
+    const Plan& plan = (*plane)->plan();
+    const auto rank = static_cast<std::size_t>(c.rank().value());
+    actions[rank] = plan.classes[class_of(plan, c.rank()).value()];
+    RankSignal last;
+    last.rank = c.rank();
+    last.incarnation = (*plane)->job().incarnation;
+    (*plane)->finish(last);
+    return std::string(plan.id.number == 0 ? "" : "expected plan 0");
+  });
+  for (const std::string& trouble : troubles) CHECK(trouble == "");
+  return actions;
+}
+
 TEST_SUITE("runtime.agreement") {
   TEST_CASE("all ranks start from the memory plan that rank 0 made before the first round") {
-    const transport::LoopbackWorld world(kRanks, {});
-    std::vector<std::vector<MemoryAction>> actions(kRanks);
-    const auto troubles = transport::on_every_rank(world, kRanks, [&](transport::Communicator& c) {
-      auto plane = runtime::ControlPlane::start(c, setup_of(c.rank()));
-      if (!plane.ok()) return plane.status().text();
-      const Plan& plan = (*plane)->plan();
-      const auto rank = static_cast<std::size_t>(c.rank().value());
-      actions[rank] = plan.classes[class_of(plan, c.rank()).value()];
-      RankSignal last;
-      last.rank = c.rank();
-      last.incarnation = (*plane)->job().incarnation;
-      (*plane)->finish(last);
-      return std::string(plan.id.number == 0 ? "" : "expected plan 0");
-    });
-    for (const std::string& trouble : troubles) CHECK(trouble == "");
     const MemoryFront front = small_facts().models[0].front;
+    const auto actions = first_actions(small_facts());
     CHECK(actions[0] == front[0].actions);
     CHECK(actions[1] == front[2].actions);
     CHECK(actions[2] == front[1].actions);
     CHECK(actions[3] == front[1].actions);
+  }
+
+  TEST_CASE("facts of memory that are none are dropped, and training starts without a plan") {
+    MemoryFacts facts = small_facts();
+    std::swap(facts.models[0].front[0], facts.models[0].front[1]);
+    for (const auto& actions : first_actions(facts)) {
+      CHECK(actions == std::vector(2, MemoryAction::keep));
+    }
   }
 }
 

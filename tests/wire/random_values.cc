@@ -91,7 +91,7 @@ MemoryFacts RandomValues::memory(const JobFacts& job) {
   MemoryFacts facts;
   facts.models.resize(1 + below(3));
   for (MemoryModel& model : facts.models) {
-    std::int64_t peak = static_cast<std::int64_t>(below(std::uint64_t{1} << 50));
+    std::int64_t peak = static_cast<std::int64_t>(below(std::uint64_t{1} << 49));
     std::int64_t added = static_cast<std::int64_t>(1000 + below(1u << 30));
     for (auto points = 1 + below(10); points > 0; --points) {
       peak += static_cast<std::int64_t>(1 + below(1u << 30));
