@@ -3,19 +3,20 @@
 // pass; while no session is attached it costs one branch. A memory action changes no bit of any
 // result, gradient, buffer or random state.
 //
-//   auto y = cox::run(layer, [](GptLayerImpl& impl, const at::Tensor& x) { return impl.forward(x);
-//   }, x); auto y = cox::run(layer, &GptLayerImpl::forward, x);
+//   auto y = cox::run(layer, &GptLayerImpl::forward, x);
+//   auto y = cox::run(
+//       layer, [](GptLayerImpl& impl, const at::Tensor& in) { return impl.forward(in); }, x);
 //
 // f may run again after the forward pass has returned, so `run` keeps copies of all it needs:
 // - f has no captures (a lambda without any, a function, a member function), or is cox::owned(f);
 //   its first parameter is the module as Impl& or as its holder;
 // - at::Tensor, std::optional, std::vector and std::tuple of tensors are inputs; any other argument
-// is
-//   copied, so pointers, references and views into other memory are refused; f receives all as
+//   is copied, so pointers, references and views into other memory are refused; f receives all as
 //   const;
 // - f returns tensors: at::Tensor, or std::optional, std::vector, std::tuple of them.
 // - a second run is compared with the first once, bit for bit, and puts back buffers and random
-//   state; other side effects of f (counters of its own, files, prints) happen again.
+//   state; other side effects of f (counters of its own, files, prints) happen again. It ends with
+//   an exception of ours that must be able to leave f: what f calls must not be noexcept.
 // What f throws passes through unchanged. Called by the thread that trains; does not communicate.
 #pragma once
 

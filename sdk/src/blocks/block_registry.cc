@@ -2,6 +2,7 @@
 
 #include <torch/nn/modules/container/sequential.h>
 
+#include <algorithm>
 #include <unordered_map>
 
 #include "sdk/src/blocks/marker.h"
@@ -109,6 +110,11 @@ Status BlockRegistry::set_action(BlockId block, MemoryAction action) {
 
 void BlockRegistry::request_checks() {
   for (const auto& state : blocks_) state->request_check();
+}
+
+bool BlockRegistry::has_pending_checks() const {
+  return std::any_of(blocks_.begin(), blocks_.end(),
+                     [](const auto& state) { return state->memory.wants_check(); });
 }
 
 std::vector<PinnedBlock> BlockRegistry::pinned() const {

@@ -49,6 +49,8 @@ class BlockRegistry {
   // Each block's next call that can be differentiated is run again at once and compared bit for
   // bit. A block inside one that is being checked has its turn in the call after.
   void request_checks();
+  // Whether some block has not had its turn; one that is never called never has.
+  bool has_pending_checks() const;
   // Blocks that recompute and tile leave alone, with the reason, in ascending order.
   std::vector<PinnedBlock> pinned() const;
   // Its next call to be recomputed is checked anew.

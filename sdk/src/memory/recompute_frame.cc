@@ -10,6 +10,7 @@
 #include "coxswain/detail/memory_call.h"
 #include "coxswain/error.h"
 #include "sdk/src/blocks/block_state.h"
+#include "sdk/src/blocks/storage.h"
 
 namespace cox::detail {
 namespace {
@@ -42,9 +43,22 @@ class RecomputeHooks final : public torch::autograd::SavedVariableHooks {
   std::int64_t version_ = 0;
 };
 
-std::string what_changed(const at::Tensor& tensor, std::int64_t expected) {
+std::string described(const BlockState* state, const at::Tensor& tensor) {
   std::ostringstream text;
-  text << "a tensor of sizes " << tensor.sizes()
+  const auto module = state != nullptr ? state->module.lock() : nullptr;
+  if (module) {
+    for (const auto& item : module->named_parameters()) {
+      if (storage_of(item.value()) == storage_of(tensor))
+        text << "parameter " << item.key() << ", ";
+    }
+  }
+  text << "a tensor of sizes " << tensor.sizes();
+  return text.str();
+}
+
+std::string what_changed(const BlockState* state, const at::Tensor& tensor, std::int64_t expected) {
+  std::ostringstream text;
+  text << described(state, tensor)
        << " that its backward pass needs was changed in place; expected version " << expected
        << ", found " << version_of(tensor)
        << "; use an operation that is not in place, clone the tensor first, or keep this block";
@@ -159,7 +173,7 @@ std::optional<std::string> RecomputeFrame::check(BufferCopies edited) try {
   parts_.buffers = std::move(edited);
   if (const TensorVersions::Watched* changed = parts_.versions.changed()) {
     return "its function changes a tensor in place that it would read again: " +
-           what_changed(changed->tensor, changed->version);
+           what_changed(parts_.state.get(), changed->tensor, changed->version);
   }
   Recorder recorder(parts_.buffers, Recorder::kAll, false);
   run_again(recorder);
@@ -171,7 +185,7 @@ std::optional<std::string> RecomputeFrame::check(BufferCopies edited) try {
 }
 
 void RecomputeFrame::fail_changed(const at::Tensor& tensor, std::int64_t expected) const {
-  fail(what_changed(tensor, expected));
+  fail(what_changed(parts_.state.get(), tensor, expected));
 }
 
 void RecomputeFrame::fail(const std::string& what) const {

@@ -92,6 +92,8 @@ TEST_SUITE("sdk.memory.recompute_limits") {
       CHECK(has(error, "block cell"));
       CHECK(has(error, "changed in place"));
       CHECK(has(error, "expected version 0, found 1"));
+      CHECK((error.find("parameter weight, a tensor of sizes [4]") != std::string::npos) ==
+            parameter);
     }
   }
 

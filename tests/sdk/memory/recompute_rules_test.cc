@@ -1,5 +1,9 @@
 // What runs again when, and what becomes of graphs that are used in unusual ways.
+#include <ATen/Context.h>
+#include <c10/core/DefaultDtype.h>
+
 #include "recompute_support.h"
+#include "sdk/src/blocks/saved_tensor_engine.h"
 
 #include <doctest/doctest.h>
 
@@ -191,6 +195,39 @@ TEST_SUITE("sdk.memory.recompute_rules") {
     });
   }
 
+  TEST_CASE("the second run sees autocast, kernels, default type and random state of the first") {
+    same_for_keep_and_recompute([](MemoryAction action) {
+      Steered steered(action);
+      steered.checked();
+      const auto mixed = [](UnitImpl& unit, const Tensor& x) {
+        const Tensor q = unit.forward(x).view({1, 1, 2, 4});
+        const Tensor attended = at::scaled_dot_product_attention(q, q, q * 2).view({2, 4});
+        return torch::dropout(attended * torch::full({4}, 0.5).exp(), 0.5, true).sin();
+      };
+      at::Context& context = at::globalContext();
+      const Tensor x = Steered::input();
+      x.retain_grad();
+      context.setSDPUseFlash(false);
+      torch::manual_seed(4);
+      Tensor out;
+      {
+        const Autocast on(true);
+        out = cox::run(steered.block, mixed, x);
+      }
+      context.setSDPUseFlash(true);
+      torch::manual_seed(9);
+      c10::set_default_dtype(caffe2::TypeMeta::Make<double>());
+      out.sum().backward();
+      CHECK(c10::get_default_dtype() == caffe2::TypeMeta::Make<double>());
+      c10::set_default_dtype(caffe2::TypeMeta::Make<float>());
+      CHECK(context.userEnabledFlashSDP());
+      CHECK_FALSE(at::autocast::is_autocast_enabled(at::kCPU));
+      CHECK(at::autocast::is_autocast_cache_enabled());
+      return std::vector<Tensor>{out.detach(), x.grad(), steered.block->weight.grad(),
+                                 at::detail::getDefaultCPUGenerator().get_state()};
+    });
+  }
+
   TEST_CASE("a block inside a recomputed one is covered by it, inside a kept one it acts") {
     for (const MemoryAction outer : {kKeep, kRecompute}) {
       CAPTURE(static_cast<int>(outer));
@@ -208,6 +245,21 @@ TEST_SUITE("sdk.memory.recompute_rules") {
       CHECK(inner.begun == 2);
       CHECK(registry.pinned().empty());
     }
+  }
+
+  TEST_CASE("asked for checks reach inner blocks one call after those around them") {
+    torch::nn::Module model;
+    const cox::Block<Outer> block(model.register_module("outer", Outer()));
+    BlockRegistry registry = *BlockRegistry::discover(model);
+    REQUIRE(cox::detail::install_saved_tensor_engine().ok());
+    registry.request_checks();
+    const int begun[] = {2, 4, 5};  // the outer's check, the inner's own, none
+    for (int pass = 0; pass < 3; ++pass) {
+      CHECK(registry.has_pending_checks() == (pass < 2));
+      (void)cox::run(block, &OuterImpl::forward, Steered::input());
+      CHECK(block->inner->begun == begun[pass]);
+    }
+    CHECK(registry.pinned().empty());
   }
 
   TEST_CASE("the running block's action can be asked for") {
