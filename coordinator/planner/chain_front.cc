@@ -9,6 +9,8 @@
 namespace cox::planner {
 namespace {
 
+constexpr std::int64_t kNowhere = std::int64_t{1} << 60;
+
 // Stages from one on: their reach above the level before them, and what led there.
 struct Reach {
   std::int64_t bytes = 0;
@@ -44,7 +46,7 @@ class ChainPass {
       : problem_(problem), most_points_(most_points), steps_(problem.stages.size()) {}
 
   ChainFront run() {
-    points_ = {{0, 0, 0, 0}};
+    points_ = {{-kNowhere, 0, 0, 0}};  // what the last stage keeps is in nobody's way
     for (std::size_t i = problem_.stages.size(); i-- > 0;) {
       extend(problem_.stages[i]);
       if (points_.size() > most_points_) drop();

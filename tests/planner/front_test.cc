@@ -1,0 +1,193 @@
+// Fronts and budgets against all plans of small problems, and the law of budgets on larger ones.
+#include "coordinator/planner/front.h"
+
+#include <algorithm>
+
+#include "coordinator/planner/memory_schedule.h"
+#include "tests/planner/random_problem.h"
+
+#include <doctest/doctest.h>
+
+namespace cox {
+namespace {
+
+using planner::FrontLimits;
+using planner::TieBreak;
+using test::Caps;
+using test::Copies;
+using test::PricedPlan;
+
+struct Range {
+  std::int64_t low = 0;
+  std::int64_t high = 0;
+};
+
+Range peaks(const std::vector<PricedPlan>& plans) {
+  Range range{plans.front().peak_bytes, plans.front().peak_bytes};
+  for (const PricedPlan& p : plans) {
+    range.low = std::min(range.low, p.peak_bytes);
+    range.high = std::max(range.high, p.peak_bytes);
+  }
+  return range;
+}
+
+void check_point(const MemoryProblem& problem, const MemoryPoint& point) {
+  const planner::ScheduledStep step = planner::schedule(problem, point.actions);
+  CHECK(step.peak_bytes == point.peak_bytes);
+  CHECK(step.added_us == point.added_us);
+  CHECK(planner::is_permitted(problem, point.actions));
+}
+
+// One budget of a small problem against the table of all its plans.
+void check_budget(const MemoryProblem& problem, const std::vector<PricedPlan>& plans,
+                  std::int64_t budget, TieBreak tie_break) {
+  const auto answer = planner::solve_budget(problem, budget, 4096, tie_break);
+  REQUIRE(answer.ok());
+  CHECK(answer->is_exact());
+  const std::int64_t want = test::least_added(plans, budget);
+  REQUIRE(answer->best.has_value() == (want >= 0));
+  if (want < 0) {
+    CHECK(answer->least_peak_bytes == peaks(plans).low);
+    return;
+  }
+  CHECK(answer->best->added_us == want);
+  CHECK(answer->best->peak_bytes <= budget);
+  check_point(problem, *answer->best);
+  if (tie_break == TieBreak::any) return;
+  for (const PricedPlan& p : plans)
+    CHECK_FALSE((p.added_us == want && p.peak_bytes < answer->best->peak_bytes));
+}
+
+// The looked-up plan of a budget: fits, and is as fast as the front says it may be.
+void check_lookup(const MemoryProblem& problem, const planner::SolvedFront& solved,
+                  const std::vector<PricedPlan>& plans, std::int64_t budget) {
+  const auto index = lookup(solved.front, budget);
+  if (!index) return;
+  const MemoryPoint& point = solved.front[*index];
+  check_point(problem, point);
+  CHECK(point.peak_bytes <= budget);
+  const std::int64_t want = test::least_added(plans, budget);
+  CHECK(point.added_us >= want);
+  CHECK(point.added_us - solved.gap_us <= want);
+}
+
+// 200 budgets from below the least to above the largest peak.
+void check_law(const MemoryProblem& problem, const planner::SolvedFront& solved) {
+  const MemoryFront& front = solved.front;
+  const std::int64_t low = front.front().peak_bytes;
+  const std::int64_t span = front.back().peak_bytes - low;
+  std::int64_t slowest_allowed = front.front().added_us;
+  for (std::int64_t i = -10; i < 190; ++i) {
+    const std::int64_t budget = low + span * i / 180;
+    const auto index = lookup(front, budget);
+    REQUIRE(index.has_value() == (budget >= low));
+    if (!index) continue;
+    const planner::ScheduledStep step = planner::schedule(problem, front[*index].actions);
+    CHECK(step.peak_bytes <= budget);
+    CHECK(step.added_us <= slowest_allowed);
+    CHECK(planner::is_permitted(problem, front[*index].actions));
+    slowest_allowed = step.added_us;
+  }
+}
+
+TEST_SUITE("planner.front") {
+  TEST_CASE("every budget of 3,000 small problems gives the best of all their plans") {
+    sim::Random random(11);
+    for (int i = 0; i < 3000; ++i) {
+      const Copies copies = i % 3 == 0 ? Copies::none : Copies::some;
+      const MemoryProblem problem =
+          test::wild_problem(random, 1 + random.below(5), copies, Caps::maybe);
+      REQUIRE(planner::validate(problem).ok());
+      const std::vector<PricedPlan> plans = test::all_plans(problem);
+      if (plans.empty()) {
+        CHECK_FALSE(planner::solve_budget(problem, 1000, 4096, TieBreak::any).ok());
+        CHECK_FALSE(planner::solve_front(problem).ok());
+        continue;
+      }
+      const Range range = peaks(plans);
+      const auto span = static_cast<std::uint64_t>(range.high - range.low + 3);
+      for (int b = 0; b < 4; ++b) {
+        const auto budget = range.low - 1 + static_cast<std::int64_t>(random.below(span));
+        check_budget(problem, plans, budget, b == 0 ? TieBreak::named : TieBreak::any);
+      }
+    }
+  }
+
+  TEST_CASE("the front of a small problem misses no more than its gap, and none without copies") {
+    sim::Random random(12);
+    for (int i = 0; i < 1000; ++i) {
+      const Copies copies = i % 2 == 0 ? Copies::none : Copies::some;
+      const Caps caps = i % 4 < 2 ? Caps::none : Caps::maybe;
+      const MemoryProblem problem = test::wild_problem(random, 1 + random.below(5), copies, caps);
+      const std::vector<PricedPlan> plans = test::all_plans(problem);
+      if (plans.empty()) continue;
+      FrontLimits limits;
+      limits.most_budgets = i % 8 < 4 ? 64 : 3;
+      const auto solved = planner::solve_front(problem, limits);
+      REQUIRE(solved.ok());
+      if (copies == Copies::none && caps == Caps::none) {
+        CHECK(solved->is_exact());
+        CHECK(solved->front.front().peak_bytes == peaks(plans).low);
+      }
+      for (std::int64_t budget = peaks(plans).low; budget <= peaks(plans).high; ++budget)
+        check_lookup(problem, *solved, plans, budget);
+    }
+  }
+
+  TEST_CASE("a coarse front still misses no more than its gap") {
+    sim::Random random(13);
+    for (int i = 0; i < 200; ++i) {
+      const MemoryProblem problem = test::wild_problem(random, 6, Copies::none, Caps::none);
+      const std::vector<PricedPlan> plans = test::all_plans(problem);
+      FrontLimits limits;
+      limits.most_points = 2 + random.below(6);
+      const auto solved = planner::solve_front(problem, limits);
+      REQUIRE(solved.ok());
+      for (std::int64_t budget = peaks(plans).low; budget <= peaks(plans).high; ++budget)
+        check_lookup(problem, *solved, plans, budget);
+    }
+  }
+
+  TEST_CASE("at 200 budgets a graph the peak fits and more bytes never take more time") {
+    sim::Random random(14);
+    for (int i = 0; i < 120; ++i) {
+      const Copies copies = i % 4 == 0 ? Copies::some : Copies::none;
+      const MemoryProblem problem = test::block_chain(random, 4 + random.below(21), copies);
+      FrontLimits limits;
+      limits.most_points = i % 3 == 0 ? 24 : 512;
+      limits.most_budgets = 8;
+      limits.most_labels = 256;
+      const auto solved = planner::solve_front(problem, limits);
+      REQUIRE(solved.ok());
+      check_law(problem, *solved);
+    }
+  }
+
+  TEST_CASE("the same problem gives the same front") {
+    sim::Random random(15);
+    const MemoryProblem problem = test::block_chain(random, 16, Copies::some);
+    const auto once = planner::solve_front(problem);
+    const auto again = planner::solve_front(problem);
+    REQUIRE(once.ok());
+    REQUIRE(again.ok());
+    CHECK(once->front == again->front);
+    CHECK(once->labels == again->labels);
+  }
+
+  TEST_CASE("tighter limits are honoured and show as a gap") {
+    sim::Random random(16);
+    const MemoryProblem problem = test::block_chain(random, 40, Copies::some);
+    FrontLimits limits;
+    limits.most_budgets = 2;
+    limits.most_labels = 4;
+    const auto few = planner::solve_front(problem, limits);
+    REQUIRE(few.ok());
+    CHECK(few->gap_us > 0);
+    check_law(problem, *few);
+    CHECK_FALSE(planner::solve_front(problem, {1, 1, 1}).ok());
+    CHECK_FALSE(planner::solve_front(problem, {2, 0, 1}).ok());
+  }
+}
+
+}  // namespace
+}  // namespace cox

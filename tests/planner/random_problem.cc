@@ -1,0 +1,120 @@
+#include "tests/planner/random_problem.h"
+
+#include <algorithm>
+
+#include "coordinator/planner/memory_schedule.h"
+
+namespace cox::test {
+namespace {
+
+constexpr std::size_t kActions = kMemoryActionNames.size();
+constexpr auto kOffload = static_cast<std::size_t>(MemoryAction::offload);
+
+std::int64_t draw(sim::Random& random, std::int64_t below) {
+  return static_cast<std::int64_t>(
+      random.below(static_cast<std::uint64_t>(std::max<std::int64_t>(1, below))));
+}
+
+Stage wild_stage(sim::Random& random, std::int64_t bytes, std::int64_t time, bool has_tier) {
+  Stage stage;
+  stage.forward_us = draw(random, time);
+  stage.backward_us = draw(random, 2 * time);
+  for (std::size_t a = 0; a < kActions; ++a) {
+    StageOption& o = stage.options[a];
+    o.allowed = random.chance(a == 0 ? 0.9 : 0.7) && (has_tier || a != kOffload);
+    o.kept_bytes = draw(random, a == 0 ? bytes : bytes / 3 + 1);
+    o.forward_high_bytes = draw(random, bytes);
+    o.backward_high_bytes = draw(random, bytes);
+    o.added_us = a == 0 && random.chance(0.9) ? 0 : draw(random, time);
+    if (a == kOffload) o.copied_bytes = draw(random, bytes);
+  }
+  const auto is_allowed = [](const StageOption& o) { return o.allowed; };
+  if (std::none_of(stage.options.begin(), stage.options.end(), is_allowed))
+    stage.options[0].allowed = true;
+  return stage;
+}
+
+Stage block(sim::Random& random, std::int64_t interior, std::int64_t forward, Copies copies) {
+  const std::int64_t edge = interior / 12 + 1;
+  const std::int64_t work = draw(random, interior / 4) + edge;
+  Stage stage;
+  stage.forward_us = forward;
+  stage.backward_us = forward + draw(random, 2 * forward);
+  const std::int64_t forward_high = edge + interior + work;
+  const std::int64_t backward_high = 2 * edge + interior + 2 * work;
+  stage.options[0] = {true, edge + interior, forward_high, backward_high, 0, 0};
+  stage.options[1] = {true, edge, edge + work, backward_high + work, forward, 0};
+  stage.options[3] = {true,          edge + interior / 2, edge + interior / 2 + work,
+                      backward_high, forward / 3,         0};
+  if (copies == Copies::some)
+    stage.options[kOffload] = {true, edge, forward_high, backward_high, 0, interior};
+  return stage;
+}
+
+}  // namespace
+
+MemoryProblem wild_problem(sim::Random& random, std::size_t stages, Copies copies, Caps caps) {
+  const std::int64_t bytes = 1 + draw(random, 30);
+  const std::int64_t time = 1 + draw(random, 30);
+  MemoryProblem problem;
+  problem.base_bytes = draw(random, 10);
+  if (copies == Copies::some)
+    problem.copy_bytes_per_ms = (100 + draw(random, 4000)) * (random.chance(0.3) ? 20 : 1);
+  for (std::size_t i = 0; i < stages; ++i)
+    problem.stages.push_back(wild_stage(random, bytes, time, copies == Copies::some));
+  const auto count = static_cast<std::int64_t>(stages);
+  if (caps == Caps::maybe && random.chance(0.4))
+    problem.tier_bytes = draw(random, bytes * count / 2 + 1);
+  if (caps == Caps::maybe && random.chance(0.4))
+    problem.most_recomputed = static_cast<std::int32_t>(draw(random, count));
+  return problem;
+}
+
+MemoryProblem block_chain(sim::Random& random, std::size_t blocks, Copies copies) {
+  MemoryProblem problem;
+  problem.base_bytes = 1000 + draw(random, 100'000);
+  const bool is_even = random.chance(0.3);
+  const std::int64_t interior = 1000 + draw(random, 50'000);
+  const std::int64_t forward = 300 + draw(random, 5000);
+  std::int64_t bytes = 0;
+  std::int64_t time = 0;
+  for (std::size_t i = 0; i < blocks; ++i) {
+    const std::int64_t own = is_even ? interior : interior / 2 + draw(random, interior);
+    problem.stages.push_back(
+        block(random, own, is_even ? forward : forward / 2 + draw(random, forward), copies));
+    problem.stages.back().block = static_cast<std::int32_t>(i);
+    bytes += own;
+    time += problem.stages.back().forward_us;
+    Stage gap;
+    gap.forward_us = 10;
+    gap.backward_us = 20;
+    gap.options[0] = {true, draw(random, 50), draw(random, 200) + 50, draw(random, 200) + 50, 0, 0};
+    problem.stages.push_back(gap);
+  }
+  if (copies == Copies::some)
+    problem.copy_bytes_per_ms = 1 + bytes * 1000 / time * (1 + draw(random, 12)) / 8;
+  return problem;
+}
+
+std::vector<PricedPlan> all_plans(const MemoryProblem& problem) {
+  const std::size_t n = problem.stages.size();
+  std::vector<PricedPlan> plans;
+  std::vector<MemoryAction> actions(n);
+  for (std::size_t code = 0; code < std::size_t{1} << (2 * n); ++code) {
+    for (std::size_t i = 0; i < n; ++i) actions[i] = static_cast<MemoryAction>(code >> (2 * i) & 3);
+    if (!planner::is_permitted(problem, actions)) continue;
+    const planner::ScheduledStep step = planner::schedule(problem, actions);
+    plans.push_back({step.peak_bytes, step.added_us});
+  }
+  return plans;
+}
+
+std::int64_t least_added(const std::vector<PricedPlan>& plans, std::int64_t budget_bytes) {
+  std::int64_t least = -1;
+  for (const PricedPlan& p : plans) {
+    if (p.peak_bytes <= budget_bytes && (least < 0 || p.added_us < least)) least = p.added_us;
+  }
+  return least;
+}
+
+}  // namespace cox::test

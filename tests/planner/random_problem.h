@@ -1,0 +1,33 @@
+// Seeded memory problems, small enough to try every plan or as large as real ones, and the table
+// of all plans of a small one. The same seed gives the same problem. Plain values.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "coordinator/planner/memory_problem.h"
+#include "coordinator/sim/random.h"
+
+namespace cox::test {
+
+enum class Copies { none, some };
+enum class Caps { none, maybe };
+
+// Anything that is valid, sensible or not.
+MemoryProblem wild_problem(sim::Random& random, std::size_t stages, Copies copies, Caps caps);
+
+// A transformer-like chain of blocks with gaps between them; every block may be kept, recomputed
+// or tiled, and offloaded with `copies`.
+MemoryProblem block_chain(sim::Random& random, std::size_t blocks, Copies copies);
+
+struct PricedPlan {
+  std::int64_t peak_bytes = 0;
+  std::int64_t added_us = 0;
+};
+// Every permitted plan, priced by the simulator. Requires: few stages.
+std::vector<PricedPlan> all_plans(const MemoryProblem& problem);
+
+// The least added time within the budget; -1 when nothing fits.
+std::int64_t least_added(const std::vector<PricedPlan>& plans, std::int64_t budget_bytes);
+
+}  // namespace cox::test
