@@ -10,5 +10,6 @@
 #include "coxswain/safetensors.h"
 #include "coxswain/sample_plan.h"
 #include "coxswain/session.h"
+#include "coxswain/tile.h"
 #include "coxswain/trainer.h"
 #include "coxswain/wrap.h"
