@@ -47,7 +47,8 @@ class FrontSearch {
     if (known_.front().peak_bytes < searched_.back().budget_bytes)
       look(searched_.size(), known_.front().peak_bytes);
     Stretch widest = widest_gap();
-    while (widest.gap_us > 0 && searched_.size() < limits_.most_budgets) {
+    while (widest.gap_us > 0 && searched_.size() < limits_.most_budgets &&
+           solved_.labels < limits_.most_labels_in_all) {
       look(widest.below + 1, widest.low_bytes + (widest.high_bytes - 1 - widest.low_bytes) / 2);
       widest = widest_gap();
     }
@@ -60,13 +61,15 @@ class FrontSearch {
   // Searches one budget and puts it at `place` of the searched ones; false: nothing fits.
   bool look(std::size_t place, std::int64_t budget_bytes) {
     const std::size_t first = std::min(kFirstLabels, limits_.most_labels);
-    SearchResult found = search_.run_to_proof({budget_bytes, kNever, first}, limits_.most_labels);
+    const auto seed = lookup(known_, budget_bytes);
+    const std::int64_t below = seed ? known_[*seed].added_us : kNever;
+    SearchResult found = search_.run_to_proof({budget_bytes, below, first}, limits_.most_labels);
     solved_.labels += found.labels;
     MemoryPoint point;
     if (!found.actions.empty()) {
       point = priced(problem_, std::move(found.actions));
-    } else if (const auto best = lookup(known_, budget_bytes)) {
-      point = known_[*best];
+    } else if (seed) {
+      point = known_[*seed];
     } else {
       return false;
     }

@@ -10,6 +10,8 @@
 namespace cox::planner {
 namespace {
 
+constexpr std::size_t kCautious = 4;  // one label of so many is kept for its few bytes
+
 // Bounds of memory, whatever the number of stages.
 constexpr std::size_t kTreadsPerLabel = 4;
 constexpr std::size_t kMostTreads = std::size_t{1} << 20;
@@ -48,6 +50,7 @@ class LabelSearch {
   void close(std::size_t stage, const Label& from, Label to);
   void offer(std::size_t stage, Label to);
   void thin(std::size_t stage);
+  void cut(std::vector<Label>::iterator first, std::int64_t now);
   SearchResult finish() const;
 
   const StepTables& tables_;
@@ -175,18 +178,39 @@ void LabelSearch::thin(std::size_t stage) {
   std::sort(next_.begin(), next_.end(), is_ahead);
   std::array<std::vector<Label>, 4> groups;
   labels_.clear();
-  for (const Label& b : next_) {
-    if (b.promise_us >= below_) break;
-    std::vector<Label>& rivals = groups[group_of(b)];
-    const auto beats = [&](const Label& a) { return dominates(a, b, tables_, out_, now); };
+  const std::size_t most = order_.labels_per_stage - order_.labels_per_stage / kCautious;
+  auto b = next_.begin();
+  for (; b != next_.end() && b->promise_us < below_; ++b) {
+    std::vector<Label>& rivals = groups[group_of(*b)];
+    const auto beats = [&](const Label& a) { return dominates(a, *b, tables_, out_, now); };
     if (std::any_of(rivals.begin(), rivals.end(), beats)) continue;
-    if (labels_.size() == order_.labels_per_stage) {
-      least_cut_ = std::min(least_cut_, b.promise_us);
+    if (labels_.size() == most) {
+      cut(b, now);
       break;
     }
-    rivals.push_back(b);
-    labels_.push_back(b);
+    rivals.push_back(*b);
+    labels_.push_back(*b);
   }
+}
+
+// Of those that promise less, the ones with the fewest bytes stay: they get home at any budget
+// that can be met, where a bold one may not.
+void LabelSearch::cut(std::vector<Label>::iterator first, std::int64_t now) {
+  least_cut_ = std::min(least_cut_, first->promise_us);
+  const auto load = [&](const Label& label) {
+    return label.kept_bytes + out_.bytes_after(label.departure, now);
+  };
+  const auto is_lighter = [&](const Label& a, const Label& b) {
+    const std::int64_t left = load(a);
+    const std::int64_t right = load(b);
+    return left != right ? left < right : is_ahead(a, b);
+  };
+  const auto end = std::find_if(first, next_.end(),
+                                [&](const Label& label) { return label.promise_us >= below_; });
+  const auto room = static_cast<std::ptrdiff_t>(order_.labels_per_stage - labels_.size());
+  const auto last = first + std::min(room, end - first);
+  std::partial_sort(first, last, end, is_lighter);
+  labels_.insert(labels_.end(), first, last);
 }
 
 SearchResult LabelSearch::finish() const {

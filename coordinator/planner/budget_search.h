@@ -1,6 +1,6 @@
 // The least added time of one problem under one budget, copies included. Stages are decided in
 // forward order; a label is a set of decisions so far, reduced to what the rest can feel of it.
-// docs/memory-planner.md says why that is exact. Part of the planner's inside: front.h is the door.
+// docs/memory-profile.md says why that is exact. Part of the planner's inside: front.h is the door.
 #pragma once
 
 #include <cstddef>

@@ -17,6 +17,7 @@ namespace {
 
 constexpr std::size_t kBoundPlaces = 16;
 constexpr std::size_t kFirstLabels = 128;
+constexpr std::size_t kSeedPoints = 256;
 
 Status no_plan_at_all() {
   return failed_precondition(
@@ -49,6 +50,28 @@ Status check(const MemoryProblem& problem, const FrontLimits& limits) {
   return validate(problem);
 }
 
+// A narrow search was not enough: wider ones start from the best plan without copies, if that is
+// better than what the narrow one found.
+SearchResult improved(const MemoryProblem& problem, const BudgetSearch& search,
+                      std::int64_t budget_bytes, std::size_t most_labels, SearchResult found) {
+  ChainFront chain = chain_front(problem, kSeedPoints);
+  std::erase_if(chain.front, [&](const MemoryPoint& p) { return !is_within_caps(problem, p); });
+  const auto seed = lookup(chain.front, budget_bytes);
+  if (seed && chain.front[*seed].added_us < found.added_us) {
+    found.added_us = chain.front[*seed].added_us;
+    found.actions = std::move(chain.front[*seed].actions);
+  }
+  const std::size_t next = std::min(8 * kFirstLabels, most_labels);
+  if (found.is_proven() || most_labels <= kFirstLabels) return found;
+  SearchResult wider = search.run_to_proof({budget_bytes, found.added_us, next}, most_labels);
+  wider.labels += found.labels;
+  wider.bound_us = std::max(wider.bound_us, found.bound_us);
+  if (!wider.actions.empty()) return wider;
+  wider.added_us = found.added_us;
+  wider.actions = std::move(found.actions);
+  return wider;
+}
+
 }  // namespace
 
 Result<SolvedFront> solve_front(const MemoryProblem& problem, const FrontLimits& limits) {
@@ -69,7 +92,8 @@ Result<BudgetAnswer> solve_budget(const MemoryProblem& problem, std::int64_t bud
   if (const Status status = validate(problem); !status.ok()) return status;
   const BudgetSearch search(problem);
   const std::size_t first = std::min(kFirstLabels, most_labels);
-  SearchResult found = search.run_to_proof({budget_bytes, kNever, first}, most_labels);
+  SearchResult found = search.run_to_proof({budget_bytes, kNever, first}, first);
+  if (!found.is_proven()) found = improved(problem, search, budget_bytes, most_labels, found);
   BudgetAnswer answer;
   answer.bound_us = found.bound_us;
   answer.labels = found.labels;

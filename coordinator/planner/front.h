@@ -16,7 +16,8 @@ namespace cox::planner {
 struct FrontLimits {
   std::size_t most_points = 512;   // of the front, and of each stage's part of it; >= 2
   std::size_t most_budgets = 48;   // searched one by one where copies or caps matter; >= 1
-  std::size_t most_labels = 4096;  // a stage, in each such search; >= 1
+  std::size_t most_labels = 1024;  // a stage, in each such search; >= 1
+  std::size_t most_labels_in_all = 2'000'000;  // then no further budget is searched
 };
 
 struct SolvedFront {

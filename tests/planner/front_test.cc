@@ -184,8 +184,8 @@ TEST_SUITE("planner.front") {
     REQUIRE(few.ok());
     CHECK(few->gap_us > 0);
     check_law(problem, *few);
-    CHECK_FALSE(planner::solve_front(problem, {1, 1, 1}).ok());
-    CHECK_FALSE(planner::solve_front(problem, {2, 0, 1}).ok());
+    CHECK_FALSE(planner::solve_front(problem, {1, 1, 1, 1}).ok());
+    CHECK_FALSE(planner::solve_front(problem, {2, 0, 1, 1}).ok());
   }
 }
 
