@@ -90,6 +90,7 @@ Result<SolvedFront> solve_front(const MemoryProblem& problem, const FrontLimits&
 Result<BudgetAnswer> solve_budget(const MemoryProblem& problem, std::int64_t budget_bytes,
                                   std::size_t most_labels, TieBreak tie_break) {
   if (const Status status = validate(problem); !status.ok()) return status;
+  budget_bytes = std::clamp<std::int64_t>(budget_bytes, -1, boundless(problem));
   const BudgetSearch search(problem);
   const std::size_t first = std::min(kFirstLabels, most_labels);
   SearchResult found = search.run_to_proof({budget_bytes, kNever, first}, first);

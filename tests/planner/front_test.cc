@@ -2,6 +2,7 @@
 #include "coordinator/planner/front.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "coordinator/planner/memory_schedule.h"
 #include "tests/planner/random_problem.h"
@@ -160,6 +161,35 @@ TEST_SUITE("planner.front") {
       const auto solved = planner::solve_front(problem, limits);
       REQUIRE(solved.ok());
       check_law(problem, *solved);
+    }
+  }
+
+  TEST_CASE("numbers at the end of their range are planned with as others are") {
+    constexpr std::int64_t kMost = planner::kMaxStageValue;
+    sim::Random random(17);
+    for (int i = 0; i < 60; ++i) {
+      MemoryProblem problem = test::wild_problem(random, 40, Copies::some, Caps::none);
+      problem.base_bytes = kMost;
+      problem.copy_bytes_per_ms = i % 2 == 0 ? kMost : kMost / 1000;
+      for (Stage& stage : problem.stages) {
+        if (random.chance(0.5)) stage.forward_us = stage.backward_us = kMost;
+        for (StageOption& o : stage.options) {
+          if (random.chance(0.5)) o.kept_bytes = o.forward_high_bytes = kMost;
+          if (random.chance(0.5)) o.backward_high_bytes = o.added_us = kMost;
+          if (o.copied_bytes > 0) o.copied_bytes = kMost - o.copied_bytes;
+        }
+      }
+      REQUIRE(planner::validate(problem).ok());
+      const auto solved = planner::solve_front(problem, {64, 6, 64, 100'000});
+      REQUIRE(solved.ok());
+      for (const MemoryPoint& point : solved->front) check_point(problem, point);
+      constexpr auto kEnd = std::numeric_limits<std::int64_t>::max();
+      for (const std::int64_t budget : {kEnd, -kEnd, std::int64_t{0}}) {
+        const auto answer = planner::solve_budget(problem, budget, 64, TieBreak::any);
+        REQUIRE(answer.ok());
+        CHECK(answer->best.has_value() == (budget == kEnd));
+        if (answer->best) check_point(problem, *answer->best);
+      }
     }
   }
 
