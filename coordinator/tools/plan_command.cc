@@ -17,6 +17,8 @@ namespace {
 
 constexpr std::size_t kMostLabels = 1 << 15;
 constexpr std::size_t kMostBudgets = 16;
+// Nobody waits for a step here, so these are larger than a job's.
+constexpr planner::FrontLimits kLimits{1024, 192, 4096, 8'000'000};
 
 struct PlanArguments {
   std::string profile;
@@ -110,6 +112,20 @@ Status solve_instances(const std::string& path) {
   return ok_status();
 }
 
+// The front, with the best plan for each budget that was asked for among its points.
+Result<planner::SolvedFront> front_with(const MemoryProblem& problem,
+                                        const std::vector<std::int64_t>& budgets) {
+  auto solved = planner::solve_front(problem, kLimits);
+  if (!solved.ok() || solved->is_exact()) return solved;
+  for (const std::int64_t budget : budgets) {
+    auto answer =
+        planner::solve_budget(problem, budget, kLimits.most_labels, planner::TieBreak::any);
+    if (answer.ok() && answer->best) solved->front.push_back(std::move(*answer->best));
+  }
+  solved->front = front_of(std::move(solved->front));
+  return solved;
+}
+
 Status answer_profile(const PlanArguments& arguments) {
   const Result<std::string> text = file_text(arguments.profile);
   if (!text.ok()) return text.status();
@@ -117,7 +133,7 @@ Status answer_profile(const PlanArguments& arguments) {
   if (!profile.ok()) return profile.status().with_context(arguments.profile);
   for (std::size_t i = 0; i < profile->profiles.size(); ++i) {
     const planner::RankProfile& rank = profile->profiles[i];
-    const auto solved = planner::solve_front(rank.problem);
+    const auto solved = front_with(rank.problem, arguments.budgets);
     if (!solved.ok()) return solved.status().with_context(arguments.profile);
     const MemoryFront& front = solved->front;
     std::printf("%s%s\n%s\n%s\n%s", i > 0 ? "\n" : "", heading(rank, *solved, i).c_str(),
