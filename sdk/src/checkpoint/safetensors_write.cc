@@ -5,11 +5,11 @@
 #include <tuple>
 #include <utility>
 
+#include "coordinator/core/utf8.h"
 #include "coxswain/safetensors.h"
 #include "sdk/src/checkpoint/atomic_file.h"
 #include "sdk/src/checkpoint/safetensors_header.h"
 #include "sdk/src/checkpoint/tensor_dtype.h"
-#include "coordinator/core/utf8.h"
 
 namespace cox {
 namespace {
@@ -44,7 +44,7 @@ Status check_arguments(std::span<const NamedTensor> tensors,
     }
   }
   for (const auto& [key, value] : metadata) {
-    if (!is_utf8(key) || !detail::is_utf8(value)) {
+    if (!is_utf8(key) || !is_utf8(value)) {
       return invalid_argument("the metadata is not UTF-8");
     }
   }
