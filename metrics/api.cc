@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "metrics/api_memory.h"
 #include "metrics/format.h"
 #include "metrics/health.h"
 #include "metrics/json_writer.h"
@@ -89,7 +90,7 @@ void put_reason(JsonWriter& json, const DecisionEntry& entry) {
   json.field("text", std::string_view(reason.text)).end_object();
 }
 
-void put_rank(JsonWriter& json, const RankRow& row) {
+void put_rank(JsonWriter& json, const Snapshot& s, const RankRow& row) {
   json.begin_object().field("rank", row.rank.value()).field("round", row.round.value());
   json.field("step", row.step.value()).field("rounds_covered", row.rounds);
   json.field("loss", row.loss).field("gradient_norm", row.gradient_norm);
@@ -99,9 +100,7 @@ void put_rank(JsonWriter& json, const RankRow& row) {
   for (std::size_t p = 0; p < kPhases; ++p) json.field(kPhaseNames[p], row.phase_seconds[p]);
   json.end_object();
   json.field("samples", row.samples).field("control_errors", row.control_errors);
-  json.field("memory_used_bytes", row.memory_used_bytes);
-  json.field("memory_peak_bytes", row.memory_peak_bytes);
-  json.field("memory_limit_bytes", row.memory_limit_bytes);
+  put_rank_memory(json, s, row);
   json.field("plan_held", row.plan_held).field("plan_applied", row.plan_applied);
   json.field("flags", row.flags).end_object();
 }
@@ -121,7 +120,9 @@ std::string status_json(const Served& served) {
   put_ranks(json, s);
   json.key("plan").begin_object();
   put_plan_ids(json, s);
-  json.end_object().end_object();
+  json.end_object();
+  put_memory(json, s);
+  json.end_object();
   return json.take();
 }
 
@@ -142,10 +143,13 @@ std::string plan_json(const Snapshot& s) {
   json.begin_object();
   put_plan_ids(json, s);
   json.field("cadence_steps", plan.cadence_steps).field("hold_until", plan.hold_until.value());
+  put_memory(json, s);
+  const auto actions = action_ranks(plan, s.job->world_size);
   json.key("blocks").begin_array();
   for (std::size_t block = 0; block < plan.precision.size(); ++block) {
     json.begin_object().field("name", std::string_view(block_name(*s.job, block)));
     json.field("precision", to_string(plan.precision[block]));
+    put_action_ranks(json, actions[block]);
     put_cost(json, s, block);
     json.end_object();
   }
@@ -175,7 +179,7 @@ std::string ranks_json(const Snapshot& s, Page page) {
   json.key("next_offset");
   last < total ? json.value(last) : json.null();
   json.key("ranks").begin_array();
-  for (std::uint64_t i = first; i < last; ++i) put_rank(json, table.rows[i]);
+  for (std::uint64_t i = first; i < last; ++i) put_rank(json, s, table.rows[i]);
   json.end_array().key("faults").begin_array();
   for (std::size_t i = 0; i < std::min<std::size_t>(table.faults.size(), kMaxPage); ++i) {
     const FaultyReport& fault = table.faults[i];

@@ -153,6 +153,38 @@ void add_knobs(std::vector<MetricInfo>& all) {
           "Rounds for which all knobs still rest after trouble");
 }
 
+void add_memory(std::vector<MetricInfo>& all) {
+  Group g(all, "Activation memory");
+  const std::string unknown = "; NaN where it is not known, as where memory is not planned";
+  g.gauge("coxswain_memory_predicted_peak_bytes", "bytes",
+          "Highest peak that a rank is predicted to have under the newest plan" + unknown);
+  g.gauge("coxswain_memory_keep_all_peak_bytes", "bytes",
+          "Highest peak that a rank is predicted to have with every block kept" + unknown);
+  g.gauge("coxswain_memory_budget_bytes", "bytes", "Lowest budget of a rank" + unknown);
+  g.gauge("coxswain_memory_headroom_bytes", "bytes",
+          "Least that a rank's measured peak of the newest round is below its budget; negative is "
+          "over budget" +
+              unknown);
+  g.gauge("coxswain_memory_tightest_rank", "",
+          "The rank with that headroom; -1 where none is known");
+  g.gauge("coxswain_memory_over_budget_ranks", "ranks",
+          "Ranks whose measured peak of the newest round is above their budget");
+  g.gauge(
+      "coxswain_memory_added_time_ratio", "ratio",
+      "Most time that the newest plan is predicted to add to a rank's step, divided by the step "
+      "with every block kept" +
+          unknown);
+  g.gauge("coxswain_memory_resident_bytes", "bytes",
+          "What a rank holds all through a step (parameters, gradients, optimizer state, buckets), "
+          "most of a rank" +
+              unknown);
+  g.gauge("coxswain_memory_activation_bytes", "bytes",
+          "What blocks hold for the backward pass, most of a rank: all of them when every one is "
+          "kept, and those that the newest plan keeps" +
+              unknown,
+          {label("blocks", Names{"all", "kept_by_plan"})});
+}
+
 void add_control(std::vector<MetricInfo>& all) {
   Group g(all, "Control plane");
   g.counter("coxswain_report_faults_total",
@@ -174,6 +206,7 @@ std::vector<MetricInfo> build() {
   add_ranks(all);
   add_decisions(all);
   add_knobs(all);
+  add_memory(all);
   add_control(all);
   return all;
 }

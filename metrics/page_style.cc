@@ -69,6 +69,7 @@ tr:last-child td{border-bottom:0}
 th:last-child,td:last-child{padding-right:0}
 .n{text-align:right;white-space:nowrap}
 td .bar{height:12px;min-width:110px;margin:0;background:none;border-radius:3px}
+td .bar.meter{background:var(--faint)}.over{background:var(--bad)}
 tr.slow td:first-child,tr.gone td:first-child{font-weight:650}
 .strip{display:grid;grid-template-columns:repeat(auto-fill,minmax(72px,1fr));gap:4px;margin:10px 0 0;padding:0;list-style:none}
 .strip li{min-width:0;border-radius:4px;padding:4px 6px 5px;font-size:11.5px;line-height:1.25;overflow:hidden}

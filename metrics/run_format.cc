@@ -49,7 +49,9 @@ void put_memory(JsonWriter& json, const StepRow& row) {
   json.key("memory").begin_object();
   json.field("alloc", row.memory_alloc_bytes).field("reserved", row.memory_reserved_bytes);
   json.field("peak_alloc", row.memory_peak_alloc_bytes);
-  json.field("peak_reserved", row.memory_peak_reserved_bytes).end_object();
+  json.field("peak_reserved", row.memory_peak_reserved_bytes);
+  if (row.predicted_peak_bytes > 0) json.field("predicted_peak", row.predicted_peak_bytes);
+  json.end_object();
 }
 
 void put_control(JsonWriter& json, const StepRow& row) {
@@ -59,6 +61,7 @@ void put_control(JsonWriter& json, const StepRow& row) {
     if (row.precision_blocks[k] > 0) json.field(kPrecisionNames[k], row.precision_blocks[k]);
   }
   json.end_object().field("recomputed_blocks", row.recomputed_blocks);
+  json.field("offloaded_blocks", row.offloaded_blocks).field("tiled_blocks", row.tiled_blocks);
   if (row.headroom_bytes >= 0) json.field("headroom", row.headroom_bytes);
   json.field("overflow", row.overflow);
   put_number(json, "loss_scale", row.loss_scale);

@@ -52,8 +52,8 @@ class RunStoreWriter {
   // Rows that were not kept so far. Any thread.
   std::uint64_t dropped() const { return dropped_.load(std::memory_order_relaxed); }
 
-  // Returns when every row pushed before is in the file (or counted as dropped); waits for the disk,
-  // a millisecond as a rule. On the thread that pushes.
+  // Returns when every row pushed before is in the file (or counted as dropped); waits for the
+  // disk, a millisecond as a rule. On the thread that pushes.
   void flush();
 
   // Writes what is left and the final run.json; blocks on the disk. Again: nothing happens. The

@@ -17,6 +17,7 @@
 #include "coordinator/core/summary.h"
 #include "metrics/block_costs.h"
 #include "metrics/histogram.h"
+#include "metrics/memory_view.h"
 
 namespace cox::metrics {
 
@@ -138,6 +139,8 @@ struct Snapshot {
   std::shared_ptr<const DecisionList> decisions;  // never null
   std::shared_ptr<const BlockCosts> costs;        // null before the first profile
   std::shared_ptr<const RankTable> ranks;         // never null
+  std::shared_ptr<const MemoryView> memory;       // null where memory is not planned
+  MemoryHeadroom headroom;                        // of the newest round
 };
 
 // Slowest own work over the median; 1 where there is nothing to compare.

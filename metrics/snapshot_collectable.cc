@@ -110,6 +110,29 @@ void set_knobs(FamilyBuilder& out, const Snapshot& s) {
   out.set("coxswain_plan_hold_rounds", as_double(hold > round ? hold - round : 0));
 }
 
+double known_bytes(std::int64_t bytes) {
+  return bytes > 0 ? static_cast<double>(bytes) : kUnknown;
+}
+
+void set_memory(FamilyBuilder& out, const Snapshot& s) {
+  const MemoryView none;
+  const MemoryView& view = s.memory ? *s.memory : none;
+  const bool has_headroom = s.headroom.tightest.value() >= 0;
+  out.set("coxswain_memory_predicted_peak_bytes", known_bytes(view.predicted_peak_bytes));
+  out.set("coxswain_memory_keep_all_peak_bytes", known_bytes(view.keep_all_peak_bytes));
+  out.set("coxswain_memory_budget_bytes", known_bytes(view.budget_bytes));
+  out.set("coxswain_memory_headroom_bytes",
+          has_headroom ? static_cast<double>(s.headroom.least_bytes) : kUnknown);
+  out.set("coxswain_memory_tightest_rank", s.headroom.tightest.value());
+  out.set("coxswain_memory_over_budget_ranks", s.headroom.over_budget);
+  out.set("coxswain_memory_added_time_ratio", view.added_ratio);
+  out.set("coxswain_memory_resident_bytes", known_bytes(view.resident_bytes));
+  const bool knows_blocks = view.keep_all_block_bytes > 0;
+  out.set("coxswain_memory_activation_bytes", {"all"}, known_bytes(view.keep_all_block_bytes));
+  out.set("coxswain_memory_activation_bytes", {"kept_by_plan"},
+          knows_blocks ? static_cast<double>(view.plan_kept_block_bytes) : kUnknown);
+}
+
 void set_control(FamilyBuilder& out, const Snapshot& s, const BuildInfo& build) {
   const ControlCounters& control = s.totals.control;
   out.set("coxswain_report_faults_total", {"missing"}, as_double(control.missing_reports));
@@ -132,6 +155,7 @@ std::vector<prometheus::MetricFamily> families(const Snapshot& snapshot, const B
   set_ranks(out, snapshot);
   set_decisions(out, snapshot);
   set_knobs(out, snapshot);
+  set_memory(out, snapshot);
   set_control(out, snapshot, build);
   return out.take();
 }

@@ -40,11 +40,14 @@ struct StepRow {
   std::uint64_t memory_reserved_bytes = 0;
   std::uint64_t memory_peak_alloc_bytes = 0;
   std::uint64_t memory_peak_reserved_bytes = 0;
+  std::int64_t predicted_peak_bytes = 0;  // under the plan in force; 0 = not known
 
   std::int64_t headroom_bytes = -1;                 // limit minus peak; -1 = no limit known
   std::uint64_t plan = 0;                           // number of the plan in force
   std::array<std::uint16_t, 4> precision_blocks{};  // index = Precision
   std::uint16_t recomputed_blocks = 0;
+  std::uint16_t offloaded_blocks = 0;
+  std::uint16_t tiled_blocks = 0;
   std::uint32_t overflow = 0;  // non-finite gradient values on this rank
 
   std::array<NamedScalar, kScalars> scalars{};

@@ -68,6 +68,7 @@ void TelemetryState::record(const StepRecord& record) {
   count(record);
   note_point(record);
   note_plan(record);
+  note_memory(record);
   note_decisions(record);
   note_ranks(record);
   now_.costs = with_profiles(now_.costs, record.job.blocks.size(), record.signals);
@@ -152,6 +153,17 @@ void TelemetryState::note_plan(const StepRecord& record) {
   if (now_.plan->id != plan.id || now_.plan->activated_round != plan.activated_round ||
       now_.records == 1)
     now_.plan = std::make_shared<const Plan>(plan);
+}
+
+// What is there of the view is kept as long as nothing it was made of has changed.
+void TelemetryState::note_memory(const StepRecord& record) {
+  const bool is_made = now_.memory && memory_made_of_ == MadeOf{now_.job, now_.plan} &&
+                       has_budgets(*now_.memory, record.memory_budget_bytes);
+  if (!is_made) {
+    now_.memory = memory_view(*now_.job, *now_.plan, record.memory_budget_bytes);
+    memory_made_of_ = {now_.job, now_.plan};
+  }
+  now_.headroom = now_.memory ? memory_headroom(*now_.memory, record.signals) : MemoryHeadroom{};
 }
 
 void TelemetryState::note_decisions(const StepRecord& record) {

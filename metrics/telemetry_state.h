@@ -34,12 +34,20 @@ class TelemetryState final : public StepSink {
   void count_trouble(const StepRecord& record);
   void note_point(const StepRecord& record);
   void note_plan(const StepRecord& record);
+  void note_memory(const StepRecord& record);
   void note_decisions(const StepRecord& record);
   void note_ranks(const StepRecord& record);
   void mark_seen(const StepSignals& signals);
   void publish();
 
+  struct MadeOf {  // kept alive, so that a pointer that is equal is the same thing
+    std::shared_ptr<const JobFacts> job;
+    std::shared_ptr<const Plan> plan;
+    friend bool operator==(const MadeOf&, const MadeOf&) = default;
+  };
+
   Snapshot now_;  // the recording thread's own copy
+  MadeOf memory_made_of_;
   std::vector<bool> seen_;
   mutable std::mutex mutex_;  // guards published_
   std::shared_ptr<const Snapshot> published_;

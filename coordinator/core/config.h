@@ -57,6 +57,7 @@ struct RunConfig {
   LogLevel log = LogLevel::info;
   std::uint32_t warmup_steps = 0;  // left out of timing statistics
   std::uint64_t seed = 1;
+  double price_per_device_hour = 0;  // of one rank's device, in any unit; 0 = not given
 };
 
 struct CheckpointConfig {

@@ -25,6 +25,9 @@ void add_run(std::vector<ConfigRow>& t) {
   t.push_back(integer({"run.warmup_steps", "steps", "left out of timing statistics"}, {0, 1000000},
                       COX_FIELD(run.warmup_steps)));
   t.push_back(integer({"run.seed", "", "of everything random"}, {0, kAny}, COX_FIELD(run.seed)));
+  t.push_back(number({"run.price_per_device_hour", "price",
+                      "of the device of one rank, for the summary at the end; 0 = not given"},
+                     {0, 1e9}, COX_FIELD(run.price_per_device_hour)));
 }
 
 void add_control(std::vector<ConfigRow>& t) {

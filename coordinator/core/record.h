@@ -33,6 +33,9 @@ struct StepRecord {
   const Plan& plan;  // the newest published one
   const JobFacts& job;
   ControlCounters counters;
+  // Most bytes of a step that each rank is held to, 0 where nothing limits it; empty where
+  // activation memory is not planned.
+  std::span<const std::int64_t> memory_budget_bytes{};
 };
 
 class StepSink {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "coordinator/policies/memory_report.h"
 #include "coordinator/wire/mask.h"
 
 namespace cox::runtime {
@@ -125,7 +126,9 @@ void ControlLoop::keep_record(const StepSignals& signals, const Decision& decisi
   }
   for (const Reason& reason : decision.reasons) parts_.log.info(reason.text);
   if (parts_.sink != nullptr) {
-    parts_.sink->record({signals, decision, parts_.state.plan, parts_.job, counters_});
+    const std::vector<std::int64_t> budgets =
+        memory_budgets(parts_.job, parts_.config, parts_.state);
+    parts_.sink->record({signals, decision, parts_.state.plan, parts_.job, counters_, budgets});
   }
 }
 

@@ -109,9 +109,11 @@ TEST_SUITE("metrics") {
 
   TEST_CASE("the plan names every block with its precision") {
     const std::string plan = respond({"GET", "/api/v1/plan", ""}, served_after({}, 100)).body;
-    CHECK(contains(plan, "{\"name\":\"h.0\",\"precision\":\"bf16\"}"));
-    CHECK(contains(plan, "{\"name\":\"ln_f\",\"precision\":\"fp32\"}"));
-    CHECK(count(plan, "\"recompute\"") == 4);
+    CHECK(contains(
+        plan, "{\"name\":\"h.0\",\"precision\":\"bf16\",\"ranks_by_action\":{\"recompute\":4}}"));
+    CHECK(contains(plan,
+                   "{\"name\":\"ln_f\",\"precision\":\"fp32\",\"ranks_by_action\":{\"keep\":4}}"));
+    CHECK(count(plan, "\"recompute\":") == 4);
     CHECK(contains(plan, "\"activated_round\":61"));
   }
 

@@ -28,14 +28,26 @@ TEST_SUITE("metrics") {
     row.plan = 7;
     row.precision_blocks = {2, 12, 0, 0};
     row.recomputed_blocks = 4;
+    row.offloaded_blocks = 2;
+    row.tiled_blocks = 1;
+    row.predicted_peak_bytes = 31;
     row.overflow = 1;
     CHECK(row.add_scalar("accuracy", 0.5));
     CHECK(step_line(row) ==
           "{\"step\":3,\"timestamp\":1750000000.5,\"phases\":{\"forward\":0.25,\"comm\":0.5},"
           "\"scalars\":{\"loss\":2.5,\"grad_norm\":1,\"lr\":0.001,\"accuracy\":0.5},"
-          "\"memory\":{\"alloc\":10,\"reserved\":20,\"peak_alloc\":30,\"peak_reserved\":40},"
+          "\"memory\":{\"alloc\":10,\"reserved\":20,\"peak_alloc\":30,\"peak_reserved\":40,"
+          "\"predicted_peak\":31},"
           "\"round\":4,\"plan\":7,\"precision\":{\"fp32\":2,\"bf16\":12},\"recomputed_blocks\":4,"
+          "\"offloaded_blocks\":2,\"tiled_blocks\":1,"
           "\"headroom\":5,\"overflow\":1,\"loss_scale\":65536,\"host\":0.125}\n");
+  }
+
+  TEST_CASE("a peak that nobody predicted is left out") {
+    StepRow row;
+    row.memory_peak_alloc_bytes = 30;
+    CHECK(step_line(row).find("peak_alloc") != std::string::npos);
+    CHECK(step_line(row).find("predicted") == std::string::npos);
   }
 
   TEST_CASE("a loss that is not finite is a bare word, an unmeasured one is left out") {

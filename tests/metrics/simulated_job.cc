@@ -8,6 +8,27 @@
 namespace cox::metrics {
 namespace {
 
+bool is_saving(std::size_t block) {
+  return block >= 1 && block <= kSimulatedBlocks;
+}
+
+// Two plans: those blocks are recomputed, or all are kept.
+MemoryModel memory_model(std::size_t blocks) {
+  MemoryModel model;
+  model.base_bytes = std::int64_t{1} << 30;
+  model.step_us = 380'000;
+  const std::vector<MemoryAction> keep(blocks, MemoryAction::keep);
+  MemoryPoint light{kSimulatedKeepPeak, 0, keep};
+  MemoryPoint heavy{kSimulatedKeepPeak - kSimulatedSaving, 15'580, keep};
+  for (std::size_t b = 0; b < blocks; ++b) {
+    if (is_saving(b)) heavy.actions[b] = MemoryAction::recompute;
+    model.kept_bytes.push_back(is_saving(b) ? kSimulatedSaving / 4 : 1 << 20);
+  }
+  if (heavy.actions != light.actions) model.front.push_back(heavy);
+  model.front.push_back(light);
+  return model;
+}
+
 JobFacts facts(const SimulatedSetup& setup) {
   JobFacts job;
   job.name = setup.name;
@@ -19,7 +40,8 @@ JobFacts facts(const SimulatedSetup& setup) {
   job.blocks.resize(setup.blocks);
   job.global_batch = 32;
   job.capabilities.precisions = 0b11;
-  job.capabilities.actions = 0b11;
+  job.capabilities.actions = setup.plans_memory ? 0b11 : 0b01;
+  if (setup.plans_memory) job.memory.models.push_back(memory_model(setup.blocks));
   return job;
 }
 
@@ -39,7 +61,10 @@ SimulatedJob::SimulatedJob(SimulatedSetup setup)
       job_(facts(setup_)),
       plan_(initial_plan(job_)),
       random_(setup_.seed),
-      now_(setup_.start) {}
+      now_(setup_.start) {
+  if (setup_.plans_memory)
+    budgets_.assign(static_cast<std::size_t>(setup_.ranks), kSimulatedBudget);
+}
 
 void SimulatedJob::phases_of(std::int32_t rank, RankSignal& signal) {
   std::uniform_real_distribution<double> noise(0.985, 1.015);
@@ -104,12 +129,21 @@ void SimulatedJob::publish(Decision& decision, Reason why) {
   ++counters_.plans_published;
 }
 
+void SimulatedJob::split_ranks() {
+  plan_.classes.resize(2, plan_.classes.front());
+  plan_.rank_class.assign(static_cast<std::size_t>(setup_.ranks), ClassId(0));
+  for (std::size_t r = plan_.rank_class.size() / 2; r < plan_.rank_class.size(); ++r) {
+    plan_.rank_class[r] = ClassId(1);
+  }
+}
+
 // Every 60 rounds four blocks begin, or cease, to be recomputed.
 void SimulatedJob::toggle_recompute(Decision& decision) {
   const bool begin = round_ % 120 == 60;
-  for (auto& actions : plan_.classes) {
-    for (std::size_t b = 1; b < std::min<std::size_t>(5, actions.size()); ++b)
-      actions[b] = begin ? MemoryAction::recompute : MemoryAction::keep;
+  if (setup_.ranks_differ) split_ranks();
+  auto& actions = plan_.classes.back();
+  for (std::size_t b = 0; b < actions.size(); ++b) {
+    if (is_saving(b)) actions[b] = begin ? MemoryAction::recompute : MemoryAction::keep;
   }
   publish(decision,
           reason(PolicyKind::memory, ReasonCode::custom, Outcome::changed,
@@ -173,7 +207,7 @@ void SimulatedJob::step(StepSink& sink) {
   counters_.mask_bytes += 8;
   counters_.journal_bytes += 300 * received.size();
   counters_.decide_seconds = 41e-6;
-  sink.record({signals, decision, plan_, job_, counters_});
+  sink.record({signals, decision, plan_, job_, counters_, budgets_});
 }
 
 void SimulatedJob::steps(StepSink& sink, int count) {

@@ -19,7 +19,15 @@ struct SimulatedSetup {
   std::int32_t slow_rank = 2;  // -1 = none
   double start = 1'780'000'000;
   double step_seconds = 0.41;
+  bool plans_memory = true;   // blocks 1 to 4 were measured under recompute as well
+  bool ranks_differ = false;  // in their actions: only the upper half recomputes
 };
+
+// Of every rank, where memory is planned; what keeping all takes, and what recomputing saves of it.
+inline constexpr std::int64_t kSimulatedBudget = std::int64_t{13} << 29;    // 6.5 GiB
+inline constexpr std::int64_t kSimulatedKeepPeak = std::int64_t{15} << 29;  // 7.5 GiB
+inline constexpr std::int64_t kSimulatedSaving = std::int64_t{1} << 30;
+inline constexpr std::size_t kSimulatedBlocks = 4;  // of which memory can be saved, from the second
 
 class SimulatedJob {
  public:
@@ -44,9 +52,11 @@ class SimulatedJob {
   void decide(Decision& decision);
   void toggle_recompute(Decision& decision);
   void publish(Decision& decision, Reason reason);
+  void split_ranks();
 
   SimulatedSetup setup_;
   JobFacts job_;
+  std::vector<std::int64_t> budgets_;
   Plan plan_;
   ControlCounters counters_;
   std::mt19937_64 random_;

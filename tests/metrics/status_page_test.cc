@@ -124,6 +124,46 @@ TEST_SUITE("metrics") {
     }
   }
 
+  TEST_CASE("activation memory: peaks, budget, added time, and the action of every block") {
+    const std::string page = status_page(served_after({}, 100));
+    for (const char* part :
+         {"Activation memory", "Highest predicted peak</dt><dd>6.50 GiB",
+          "Highest real peak</dt><dd>6.05 GiB", "Lowest budget</dt><dd>6.50 GiB",
+          "With every block kept</dt><dd>7.50 GiB", "Added time, predicted</dt><dd>+4.1 %",
+          "<td>h.0 to h.3 (4)</td><td>recompute</td>", "<td>embedding</td><td>keep</td>"}) {
+      CAPTURE(part);
+      CHECK(contains(page, part));
+    }
+    CHECK_FALSE(contains(page, "over budget"));
+  }
+
+  TEST_CASE("where ranks differ, a block's action says on how many of them") {
+    SimulatedSetup setup;
+    setup.ranks_differ = true;
+    const std::string page = status_page(served_after(setup, 100));
+    CHECK(contains(page, "<td>h.0 to h.3 (4)</td><td>recompute on 2 of 4 ranks, keep on 2</td>"));
+    CHECK(contains(page, "<td>embedding</td><td>keep</td>"));
+  }
+
+  TEST_CASE("of many ranks those nearest to their budget are shown") {
+    SimulatedSetup setup;
+    setup.ranks = 40;
+    const std::string page = status_page(served_after(setup, 3));
+    CHECK(contains(page, "The 8 ranks nearest to their budget"));
+    // Every sixteenth rank has the highest peak, 6.23 GiB of 6.50.
+    CHECK(contains(page, "<tr><td class=\"n\">15</td><td class=\"n\">7.50 GiB</td>"));
+    CHECK(contains(page, "<tr><td class=\"n\">31</td><td class=\"n\">7.50 GiB</td>"));
+  }
+
+  TEST_CASE("memory that is not planned takes one line, which says how to switch it on") {
+    SimulatedSetup setup;
+    setup.plans_memory = false;
+    const std::string page = status_page(served_after(setup, 100));
+    CHECK(contains(page, "Not planned: every block is kept."));
+    CHECK(contains(page, "--cox.memory.budget=6GiB"));
+    CHECK_FALSE(contains(page, "Highest predicted peak"));
+  }
+
   TEST_CASE("missing ranks, non-finite rounds and stalls are said in words") {
     SimulatedJob job({});
     TelemetryState state(job.job(), UnixTime{1});

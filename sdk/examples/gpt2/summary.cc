@@ -3,6 +3,43 @@
 #include <cstdio>
 
 namespace gpt2 {
+namespace {
+
+double mib(std::int64_t bytes) {
+  return static_cast<double>(bytes) / (1 << 20);
+}
+
+}  // namespace
+
+std::string memory_line(const cox::SessionReport& report) {
+  if (!report.memory_planned) return {};
+  char text[256];
+  if (report.memory_saved_bytes <= 0) {
+    std::snprintf(text, sizeof(text), "memory: %.1f MiB on a rank at most, nothing saved\n",
+                  mib(report.memory_peak_bytes));
+  } else {
+    std::snprintf(text, sizeof(text),
+                  "memory: %.1f MiB on a rank at most; %.1f MiB less than with every block kept, "
+                  "for +%.1f %% of time (predicted)\n",
+                  mib(report.memory_peak_bytes), mib(report.memory_saved_bytes),
+                  100 * report.memory_added_ratio);
+  }
+  return text;
+}
+
+std::string cost_line(const cox::SessionReport& report, double price_per_device_hour) {
+  if (price_per_device_hour <= 0) return {};
+  char text[256];
+  std::snprintf(text, sizeof(text), "cost: %.4g at %.4g per device-hour", report.cost,
+                price_per_device_hour);
+  std::string line = text;
+  if (report.memory_planned) {
+    std::snprintf(text, sizeof(text), "; the time that saves memory costs %.4g per hour",
+                  report.memory_cost_hourly);
+    line += text;
+  }
+  return line + "\n";
+}
 
 std::string summary_text(const RunSummary& summary, const cox::Session& session) {
   const cox::SessionReport report = session.report();
@@ -19,7 +56,8 @@ std::string summary_text(const RunSummary& summary, const cox::Session& session)
                 static_cast<unsigned long long>(report.decisions),
                 static_cast<unsigned long long>(report.plans),
                 report.last_reason.empty() ? "" : "; the last: ", report.last_reason.c_str());
-  std::string result = text;
+  std::string result = text + memory_line(report);
+  result += cost_line(report, session.config().run.price_per_device_hour);
   const std::string& directory = session.config().run.directory;
   if (!directory.empty()) result += "run directory: " + directory + "\n";
   return result;

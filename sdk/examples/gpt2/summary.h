@@ -21,6 +21,10 @@ struct RunSummary {
   }
 };
 
+// A line each, or nothing where there is nothing to say.
+std::string memory_line(const cox::SessionReport& report);
+std::string cost_line(const cox::SessionReport& report, double price_per_device_hour);
+
 std::string summary_text(const RunSummary& summary, const cox::Session& session);
 
 }  // namespace gpt2

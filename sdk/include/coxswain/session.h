@@ -92,6 +92,17 @@ struct SessionReport {
   int slowest_rank = 0;
   double slowdown_ratio = 1;  // its own work against the fastest rank's
   Phase slowest_phase = Phase::other;
+
+  // Activation memory under the newest plan, as predicted by what was measured before the first
+  // step. All zero where memory is not planned.
+  bool memory_planned = false;
+  std::int64_t memory_peak_bytes = 0;   // highest of a rank
+  std::int64_t memory_saved_bytes = 0;  // on one rank, against keeping every block; the largest
+  double memory_added_ratio = 0;        // of a step with every block kept; the largest of a rank
+
+  // In the unit of run.price_per_device_hour, a device a rank; zero where no price is given.
+  double cost = 0;                // from the start of the job to the newest round
+  double memory_cost_hourly = 0;  // of the time that the plan adds, all ranks
 };
 
 class Session {

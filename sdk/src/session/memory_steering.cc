@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "coordinator/planner/memory_schedule.h"
 #include "coordinator/policies/memory_budget.h"
 #include "sdk/src/memory/counting_allocator.h"
 #include "sdk/src/memory/tier_speed.h"
@@ -18,6 +19,20 @@ std::int64_t budget_bytes(const MemoryConfig& config, std::int64_t limit_bytes) 
   rank.limit_bytes = limit_bytes;
   rank.keep_bytes = limit_bytes;  // as if everything were needed
   return budget_of(config, rank).bytes;
+}
+
+// No action may change a bit; where one does, or the step differs by itself, nothing is planned.
+Status same_gradients(const TrialStep& step, const std::vector<std::uint64_t>& before) {
+  const std::vector<std::string> names = step.parameter_names();
+  for (std::size_t p = 0; p < names.size(); ++p) {
+    if (step.gradients()[p] == before[p]) continue;
+    return failed_precondition(
+        "memory: expected the same gradients from the same step under every memory action, found "
+        "others for parameter " +
+        names[p] + "; activations are kept. Does the loss depend on more than the batch, the " +
+        "parameters and torch's random numbers?");
+  }
+  return ok_status();
 }
 
 }  // namespace
@@ -49,8 +64,12 @@ void MemorySteering::open_tier() {
   options.smallest_bytes = config_.smallest_bytes;
   options.report = [log = log_](const Status& trouble) { log.warning(trouble.message()); };
   const auto speed = measure_tier(options.folder);
+  if (!speed.ok()) {  // a folder that is missing, read-only or full
+    log_.warning("memory.tier_directory: " + speed.status().message() + "; nothing is offloaded");
+    return;
+  }
   offloader_ = std::make_unique<Offloader>(std::move(options));
-  if (!speed.ok() || !offloader_->tier_status().ok()) {
+  if (!offloader_->tier_status().ok()) {
     offloader_.reset();
     return;
   }
@@ -78,10 +97,15 @@ Result<MemoryProblem> MemorySteering::measure(torch::nn::Module& model,
   settings.budget_bytes -= resident_later_bytes;
   TrialStep step(model, loss);
   const auto moved = [this] { return offloader_ ? offloader_->counts().written_bytes : 0; };
+  std::vector<std::uint64_t> gradients;
   const auto pass = [&](const Actions& actions) -> Result<StepReading> {
     blocks_.steer(actions);
     if (offloader_) offloader_->begin_step();
-    return blocks_.traced([&] { return step.run(); }, moved);
+    auto reading = blocks_.traced([&] { return step.run(); }, moved);
+    if (!reading.ok()) return reading;
+    if (gradients.empty()) gradients = step.gradients();
+    const Status same = same_gradients(step, gradients);
+    return same.ok() ? std::move(reading) : Result<StepReading>(same);
   };
   auto problem = measure_problem(blocks_.size(), settings, pass);
   followed_.reset();
@@ -92,7 +116,20 @@ Result<MemoryProblem> MemorySteering::measure(torch::nn::Module& model,
     log_.warning("memory: block " + blocks_.names()[pinned.block.value()] +
                  " is kept: " + pinned.reason);
   }
+  problem_ = *problem;
   return problem;
+}
+
+void MemorySteering::predict(const Actions& actions) {
+  predicted_peak_bytes_ = 0;
+  if (!problem_) return;
+  Actions per_stage;
+  for (const Stage& stage : problem_->stages) {
+    const bool is_gap = stage.block == kGap;
+    per_stage.push_back(is_gap ? MemoryAction::keep
+                               : actions[static_cast<std::size_t>(stage.block)]);
+  }
+  predicted_peak_bytes_ = planner::schedule(*problem_, per_stage).peak_bytes;
 }
 
 void MemorySteering::restrict_to_rules(MemoryProblem& problem) const {
@@ -126,6 +163,7 @@ void MemorySteering::follow(const Plan& plan, RankId rank) {
     actions[b] = action_of(plan, rank, BlockId(static_cast<BlockId::rep>(b)));
   }
   blocks_.steer(actions);
+  predict(actions);
 }
 
 }  // namespace cox::detail

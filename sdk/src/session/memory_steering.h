@@ -49,10 +49,14 @@ class MemorySteering {
   // At the beginning of every step; does something only when the plan is another one.
   void follow(const Plan& plan, RankId rank);
 
+  // Of a step of this rank under the plan followed; 0 where nothing was measured.
+  std::int64_t predicted_peak_bytes() const { return predicted_peak_bytes_; }
+
  private:
   TrialSettings trial_settings() const;
   void open_tier();
   void restrict_to_rules(MemoryProblem& problem) const;
+  void predict(const Actions& actions);
 
   const MemoryConfig& config_;
   BlockWatch& blocks_;
@@ -62,6 +66,8 @@ class MemorySteering {
   std::unique_ptr<Offloader> offloader_;  // where there is a tier
   std::int64_t copy_bytes_per_ms_ = 0;
   std::optional<PlanId> followed_;
+  std::optional<MemoryProblem> problem_;  // what measure() found
+  std::int64_t predicted_peak_bytes_ = 0;
 };
 
 }  // namespace cox::detail

@@ -1,6 +1,9 @@
 #include "sdk/src/session/run_tally.h"
 
 #include <algorithm>
+#include <cmath>
+
+#include "metrics/memory_view.h"
 
 namespace cox::detail {
 namespace {
@@ -15,8 +18,8 @@ double own_seconds(const std::array<double, kPhases>& seconds) {
 
 }  // namespace
 
-RunTally::RunTally(std::int32_t world_size, StepSink* next)
-    : next_(next), seconds_(static_cast<std::size_t>(world_size), Sums{}) {}
+RunTally::RunTally(std::int32_t world_size, StepSink* next, RunPrice price)
+    : next_(next), price_(price), seconds_(static_cast<std::size_t>(world_size), Sums{}) {}
 
 void RunTally::record(const StepRecord& record) {
   add(record);
@@ -29,6 +32,8 @@ void RunTally::add(const StepRecord& record) {
     Sums& sums = seconds_[static_cast<std::size_t>(signal.rank.value())];
     for (std::size_t p = 0; p < kPhases; ++p) sums[p] += signal.phase_seconds[p];
   }
+  newest_ = std::max(newest_, record.signals.now);
+  add_memory(record);
   totals_.rounds = record.counters.rounds;
   totals_.plans = record.counters.plans_published;
   for (const Reason& reason : record.decision.reasons) {
@@ -37,9 +42,30 @@ void RunTally::add(const StepRecord& record) {
   }
 }
 
+void RunTally::add_memory(const StepRecord& record) {
+  const std::size_t models = record.job.memory.models.size();
+  if (priced_ == record.plan.id && models_ == models) return;
+  priced_ = record.plan.id;
+  models_ = models;
+  const auto view = metrics::memory_view(record.job, record.plan, {});
+  totals_.memory_planned = view != nullptr;
+  if (!view) return;
+  totals_.memory_peak_bytes = view->predicted_peak_bytes;
+  totals_.memory_saved_bytes = view->saved_bytes;
+  totals_.memory_added_ratio = std::isfinite(view->added_ratio) ? view->added_ratio : 0;
+}
+
+// Ranks go in step, so the time that the plan adds on one of them is paid for on all.
+void RunTally::add_cost(SessionReport& report) const {
+  const double hourly = price_.per_device_hour * static_cast<double>(seconds_.size());
+  report.cost = hourly * std::max(0.0, newest_.seconds - price_.started.seconds) / 3600;
+  report.memory_cost_hourly = hourly * report.memory_added_ratio / (1 + report.memory_added_ratio);
+}
+
 SessionReport RunTally::report() const {
   const std::scoped_lock lock(mutex_);
   SessionReport report = totals_;
+  add_cost(report);
   std::size_t slowest = 0;
   std::size_t fastest = 0;
   for (std::size_t r = 1; r < seconds_.size(); ++r) {

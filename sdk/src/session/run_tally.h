@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "coordinator/core/record.h"
@@ -13,10 +14,16 @@
 
 namespace cox::detail {
 
+// What a run is paid for.
+struct RunPrice {
+  UnixTime started{};          // since then
+  double per_device_hour = 0;  // of one rank; 0 = not given
+};
+
 class RunTally final : public StepSink {
  public:
   // `next` may be null and must outlive this.
-  RunTally(std::int32_t world_size, StepSink* next);
+  RunTally(std::int32_t world_size, StepSink* next, RunPrice price = {});
 
   void record(const StepRecord& record) override;
 
@@ -25,13 +32,19 @@ class RunTally final : public StepSink {
 
  private:
   void add(const StepRecord& record);
+  void add_memory(const StepRecord& record);
+  void add_cost(SessionReport& report) const;
 
   using Sums = std::array<double, kPhases>;
 
   StepSink* next_;
+  RunPrice price_;
   mutable std::mutex mutex_;   // guards what follows
   std::vector<Sums> seconds_;  // by rank
   SessionReport totals_;
+  std::optional<PlanId> priced_;  // the plan that totals_ speak of
+  std::size_t models_ = 0;        // of memory, then
+  UnixTime newest_{};
 };
 
 }  // namespace cox::detail

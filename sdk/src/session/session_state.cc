@@ -11,7 +11,6 @@
 #include "coordinator/transport/wait.h"
 #include "coxswain/error.h"
 #include "sdk/src/memory/counting_allocator.h"
-#include "sdk/src/memory/problem_exchange.h"
 #include "sdk/src/parallel/start_equal.h"
 #include "sdk/src/session/startup_summary.h"
 #include "sdk/src/session/step_row.h"
@@ -181,7 +180,8 @@ void SessionState::ensure_started() {
       return nullptr;
     }
     telemetry_ = std::move(*telemetry);
-    tally_ = std::make_unique<RunTally>(job.world_size, &telemetry_->sink());
+    const RunPrice price{wall_clock(), loaded_.config.run.price_per_device_hour};
+    tally_ = std::make_unique<RunTally>(job.world_size, &telemetry_->sink(), price);
     return tally_.get();
   };
   plane_ = require(runtime::ControlPlane::start(world_.all(), std::move(setup)));
@@ -212,49 +212,6 @@ metrics::RunStoreOptions SessionState::run_store_options() const {
   }
   options.on_trouble = [log = log_](const Status& trouble) { log.error(trouble.text()); };
   return options;
-}
-
-bool SessionState::wants_memory_trial() const {
-  return steering_.is_wanted() && !tried_memory_ && is_reducing_ && blocks_.size() > 0;
-}
-
-void SessionState::try_memory(torch::nn::Module& model, const std::function<at::Tensor()>& loss,
-                              std::int64_t resident_later_bytes) {
-  tried_memory_ = true;
-  const std::int32_t neighbours = std::max(1, world_.all().ranks_on_node());
-  MemoryShare share;
-  share.limit_bytes = static_cast<std::int64_t>(memory_.reading().limit_bytes) / neighbours;
-  share.tier_bytes = loaded_.config.memory.tier_bytes / neighbours;
-  steering_.open(share);
-  planner::RankProblem mine{{}, share.limit_bytes};
-  if (loss) {
-    auto problem = steering_.measure(model, loss, resident_later_bytes);
-    if (problem.ok()) {
-      mine.problem = std::move(*problem);
-    } else {
-      log_.warning(problem.status().message());
-    }
-  }
-  start_from(require(gather_problems(world_.all(), mine)));
-  steering_.follow(plane_->plan(), rank());
-}
-
-void SessionState::start_from(std::vector<planner::RankProblem> problems) {
-  MemoryFacts facts;
-  if (rank() == kRoot) {
-    auto known = planner::memory_facts(std::move(problems));
-    if (known.ok()) {
-      facts = std::move(*known);
-    } else {
-      log_.warning(known.status().message());
-    }
-  }
-  Status possible;
-  for (const Reason& reason : require(plane_->learn_memory(world_.all(), std::move(facts)))) {
-    log_.info(reason.text);
-    if (reason.code == ReasonCode::memory_infeasible) possible = invalid_argument(reason.text);
-  }
-  if (loaded_.config.memory.mode != PolicyMode::observe) agree(possible);
 }
 
 void SessionState::begin_step() {
@@ -317,8 +274,8 @@ void SessionState::end_step() noexcept {
   RankSignal signal = signal_of(report);
   if (open_control_round_) signal.fragment = blocks_.next_fragment();
   if (run_store_) {
-    run_store_->push(
-        row_from(report, {rank(), round_, plane_->plan(), memory_.reading(), wall_clock()}));
+    run_store_->push(row_from(report, {rank(), round_, plane_->plan(), memory_.reading(),
+                                       wall_clock(), steering_.predicted_peak_bytes()}));
   }
   plane_->report(signal, blocks_.evidence(),
                  open_control_round_ ? runtime::MayOpen::yes : runtime::MayOpen::no);

@@ -108,6 +108,7 @@ class SessionState {
   void print_start();
   void open_run_store();
   void start_from(std::vector<planner::RankProblem> problems);
+  void keep_profile(const std::vector<planner::RankProblem>& problems) const;
   metrics::RunStoreOptions run_store_options() const;
   void leave_after_failure() noexcept;
   std::filesystem::path journal_path() const;

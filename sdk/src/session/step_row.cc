@@ -31,8 +31,10 @@ void add_plan(const Plan& plan, RankId rank, metrics::StepRow& row) {
   row.plan = plan.id.number;
   for (std::size_t b = 0; b < plan.precision.size(); ++b) {
     ++row.precision_blocks[static_cast<std::size_t>(plan.precision[b])];
-    const BlockId block(static_cast<BlockId::rep>(b));
-    if (action_of(plan, rank, block) == MemoryAction::recompute) ++row.recomputed_blocks;
+    const MemoryAction action = action_of(plan, rank, BlockId(static_cast<BlockId::rep>(b)));
+    if (action == MemoryAction::recompute) ++row.recomputed_blocks;
+    if (action == MemoryAction::offload) ++row.offloaded_blocks;
+    if (action == MemoryAction::tile) ++row.tiled_blocks;
   }
 }
 
@@ -102,6 +104,7 @@ metrics::StepRow row_from(const StepReport& report, const RowContext& context) {
   if (report.has_gradient_norm) row.gradient_norm = report.gradient_norm;
   row.overflow = report.nonfinite_values;
   add_memory(context.memory, row);
+  row.predicted_peak_bytes = context.predicted_peak_bytes;
   add_plan(context.plan, context.rank, row);
   for (std::size_t i = 0; i < report.scalar_count; ++i) {
     const UserScalar& scalar = report.scalars[i];

@@ -25,6 +25,7 @@ struct RowContext {
   const Plan& plan;  // in force
   const MemoryReading& memory;
   UnixTime now{};
+  std::int64_t predicted_peak_bytes = 0;  // under that plan; 0 = not known
 };
 metrics::StepRow row_from(const StepReport& report, const RowContext& context);
 

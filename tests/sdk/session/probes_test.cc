@@ -120,11 +120,53 @@ TEST_SUITE("run tally") {
     CHECK(tally.report().slowest_phase == Phase::backward);
   }
 
+  TEST_CASE("says what the newest plan of memory saves on one rank, and the time that it adds") {
+    RunTally tally(2, nullptr);
+    Round round;
+    round.job.world_size = 2;
+    round.job.blocks = {"a"};
+    const std::vector<MemoryAction> keep = {MemoryAction::keep};
+    const std::vector<MemoryAction> recompute = {MemoryAction::recompute};
+    round.job.memory.models = {{{{100, 250, recompute}, {180, 0, keep}}, 50, 1000, {80}}};
+    round.plan.classes = {keep, recompute};
+    round.plan.rank_class = {ClassId(0), ClassId(0)};
+    tally.record(round.record());
+    CHECK(tally.report().memory_planned);
+    CHECK(tally.report().memory_peak_bytes == 180);
+    CHECK(tally.report().memory_saved_bytes == 0);
+    CHECK(tally.report().memory_added_ratio == 0);
+    round.plan.id.number = 1;
+    round.plan.rank_class = {ClassId(0), ClassId(1)};
+    tally.record(round.record());
+    CHECK(tally.report().memory_peak_bytes == 180);
+    CHECK(tally.report().memory_saved_bytes == 80);
+    CHECK(tally.report().memory_added_ratio == doctest::Approx(0.25));
+  }
+
+  TEST_CASE("a price makes a cost of the time since the start, and of the time a plan adds") {
+    RunTally tally(2, nullptr, {UnixTime{1000}, 3.0});
+    Round round;
+    round.job.world_size = 2;
+    round.job.blocks = {"a"};
+    const std::vector<MemoryAction> recompute = {MemoryAction::recompute};
+    round.job.memory.models = {{{{100, 250, recompute}}, 50, 1000, {80}}};
+    round.plan.classes = {recompute};
+    round.signals.now = UnixTime{1000 + 1800};
+    tally.record(round.record());
+    CHECK(tally.report().cost == doctest::Approx(3.0));  // two devices for half an hour
+    CHECK(tally.report().memory_cost_hourly == doctest::Approx(6.0 * 0.2));
+    round.signals.now = UnixTime{10};  // a clock that went back
+    tally.record(round.record());
+    CHECK(tally.report().cost == doctest::Approx(3.0));
+  }
+
   TEST_CASE("nothing recorded is nothing reported") {
     const SessionReport report = RunTally(4, nullptr).report();
     CHECK(report.rounds == 0);
     CHECK(report.slowdown_ratio == 1);
     CHECK(report.last_reason.empty());
+    CHECK_FALSE(report.memory_planned);
+    CHECK(report.cost == 0);
   }
 
   TEST_CASE("counts reasons, keeps the last, and hands every record on") {

@@ -1,0 +1,62 @@
+// MemoryView: what the newest plan does to the activation memory of every rank, as predicted from
+// what was measured before the first round. Bytes of 0 are not known (or, of budgets, not limited).
+// Immutable once made; made anew only when plan, facts or budgets change. Pure functions.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "coordinator/core/job.h"
+#include "coordinator/core/plan.h"
+#include "coordinator/core/step_signals.h"
+
+namespace cox::metrics {
+
+inline constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+
+struct RankMemoryView {
+  std::int64_t predicted_peak_bytes = 0;
+  std::int64_t keep_all_peak_bytes = 0;  // with every block kept
+  std::int64_t budget_bytes = 0;
+  double added_ratio = kUnknown;  // added time, of a step with every block kept
+  friend bool operator==(const RankMemoryView&, const RankMemoryView&) = default;
+};
+
+struct MemoryView {
+  std::vector<RankMemoryView> ranks;  // one a rank
+
+  // The largest of a rank, but the lowest budget.
+  std::int64_t predicted_peak_bytes = 0;
+  std::int64_t keep_all_peak_bytes = 0;
+  std::int64_t saved_bytes = 0;  // keep_all less predicted, of one rank
+  std::int64_t budget_bytes = 0;
+  double added_ratio = kUnknown;
+  std::int64_t resident_bytes = 0;         // all through the step: parameters, optimizer, buckets
+  std::int64_t keep_all_block_bytes = 0;   // what all blocks hold for backward when kept
+  std::int64_t plan_kept_block_bytes = 0;  // what the blocks hold that the plan keeps
+};
+
+// Null where nothing was measured, or the plan has no classes yet.
+std::shared_ptr<const MemoryView> memory_view(const JobFacts& job, const Plan& plan,
+                                              std::span<const std::int64_t> budget_bytes);
+
+// Whether `view` was made with these budgets.
+bool has_budgets(const MemoryView& view, std::span<const std::int64_t> budget_bytes);
+
+// Budgets against the high waters of one round. Only ranks that have both count.
+struct MemoryHeadroom {
+  RankId tightest{-1};           // the lowest one on ties; -1 = no rank counts
+  std::int64_t least_bytes = 0;  // of the tightest rank; negative = over its budget
+  std::int32_t over_budget = 0;  // ranks
+};
+MemoryHeadroom memory_headroom(const MemoryView& view, const StepSignals& signals);
+
+// How many ranks have each action (index = MemoryAction) on a block, one entry a block.
+using ActionRanks = std::array<std::int32_t, 4>;
+std::vector<ActionRanks> action_ranks(const Plan& plan, std::int32_t world_size);
+
+}  // namespace cox::metrics
