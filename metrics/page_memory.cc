@@ -178,7 +178,8 @@ std::string page_memory(const Snapshot& s) {
   out +=
       "<p class=\"hint\">What the newest plan does with what blocks hold for the backward pass. "
       "Predictions come from steps measured before the first one.</p>";
-  return out + facts(s) + rank_table(s) + block_table(s) + "</section>";
+  return out + facts(s) + "<div class=\"split\"><div>" + rank_table(s) + "</div><div>" +
+         block_table(s) + "</div></div></section>";
 }
 
 }  // namespace cox::metrics

@@ -108,6 +108,8 @@ std::string class_section(const Snapshot& s, std::size_t index, std::int32_t ran
 
 std::string activity(const Snapshot& s) {
   const Plan& plan = *s.plan;
+  if (plan.id.number == 0 && s.memory)
+    return "The plan every rank starts with, made from steps measured before the first one.";
   if (plan.id.number == 0) return "The plan every rank starts with; nothing has been changed yet.";
   std::string text = "Published in round " + grouped(s.plan_times.published_round.value());
   if (plan.activated_round)

@@ -51,6 +51,7 @@ p{margin:0}
 .spark .gap{stroke:var(--bad);stroke-width:2.5;vector-effect:non-scaling-stroke}
 .range{display:flex;justify-content:space-between;font-size:11.5px;color:var(--soft);margin-top:4px}
 .pair{display:grid;grid-template-columns:repeat(2,minmax(0,1fr));gap:14px}
+.split{display:grid;grid-template-columns:minmax(0,2fr) minmax(0,1fr);gap:0 32px}
 .bar{display:flex;width:100%;height:20px;border-radius:4px;overflow:hidden;margin:11px 0 10px;background:var(--faint)}
 .bar i{display:block;height:100%;border-right:1px solid var(--card)}
 .bar i:last-child{border-right:0}
@@ -98,7 +99,7 @@ tr.slow td:first-child,tr.gone td:first-child{font-weight:650}
 .links{display:grid;grid-template-columns:max-content 1fr;gap:6px 18px;margin:0}
 .links dd{margin:0;color:var(--soft)}
 footer{color:var(--soft);font-size:13px;display:flex;flex-wrap:wrap;gap:4px 16px;padding:2px 2px 0}
-@media (max-width:900px){.pair{grid-template-columns:minmax(0,1fr)}.tiles{grid-template-columns:repeat(2,minmax(0,1fr))}}
+@media (max-width:900px){.split{grid-template-columns:minmax(0,1fr)}.pair{grid-template-columns:minmax(0,1fr)}.tiles{grid-template-columns:repeat(2,minmax(0,1fr))}}
 @media (max-width:560px){.page{padding:14px 12px 22px;gap:10px}.tiles,.pair{gap:10px}
 .card{padding:12px 12px}.tile .big{font-size:21px}.tile .big small{display:block;margin:-3px 0 0;font-size:12px}
 .scroll{margin-left:-12px;margin-right:-12px;padding:0 12px}

@@ -38,8 +38,13 @@ std::string loss_text(double loss) {
   return significant(loss, 4);
 }
 
+// The newest round in which somebody trained. Requires: there was one.
+const RoundPoint& newest(const Snapshot& s) {
+  return s.points[s.points.size() - 1];
+}
+
 Tile loss_tile(const Snapshot& s) {
-  Tile tile{"Loss", loss_text(s.summary.loss), "", "", ""};
+  Tile tile{"Loss", loss_text(newest(s).loss), "", "", ""};
   if (std::isfinite(s.first_loss)) tile.hint = loss_text(s.first_loss) + " at the start";
   tile.curve = curve(s.points, "Loss", &RoundPoint::loss, loss_text, 0.002);
   return tile;
@@ -47,8 +52,8 @@ Tile loss_tile(const Snapshot& s) {
 
 Tile rate_tile(const Snapshot& s) {
   const bool tokens = s.totals.tokens > 0;
-  const double rate = s.points.size() > 0 ? s.points[s.points.size() - 1].rate_per_second : 0;
-  Tile tile{"Throughput", rate_text(rate), tokens ? "tokens/s" : "samples/s", "", ""};
+  Tile tile{"Throughput", rate_text(newest(s).rate_per_second), tokens ? "tokens/s" : "samples/s",
+            "", ""};
   tile.hint = grouped(tokens ? s.totals.tokens : s.totals.samples) +
               (tokens ? " tokens" : " samples") + " so far";
   tile.curve = curve(s.points, "Throughput", &RoundPoint::rate_per_second, rate_text);
@@ -57,7 +62,7 @@ Tile rate_tile(const Snapshot& s) {
 
 Tile time_tile(const Snapshot& s) {
   const Spread& wall = s.summary.wall_seconds;
-  Tile tile{"Step time", seconds_text(wall.median), "median rank", "", ""};
+  Tile tile{"Step time", seconds_text(newest(s).step_seconds), "median rank", "", ""};
   if (wall.rank_of_max.value() >= 0)
     tile.hint =
         "longest " + seconds_text(wall.max) + ", rank " + std::to_string(wall.rank_of_max.value());

@@ -132,7 +132,7 @@ void TelemetryState::count_trouble(const StepRecord& record) {
 
 void TelemetryState::note_point(const StepRecord& record) {
   const StepSummary& summary = now_.summary;
-  if (summary.reporting == 0) return;
+  if (summary.finished >= summary.reporting) return;  // nobody trained: only last words came
   now_.points.add({record.signals.round, summary.loss, summary.wall_seconds.median,
                    skew_ratio(summary), rate_per_second(summary), summary.plan_applied_max});
 }

@@ -102,6 +102,12 @@ RankSignal SimulatedJob::signal_of(std::int32_t rank) {
   const double t = static_cast<double>(round_);
   signal.loss = 2.05 + 3.4 * std::exp(-t / 90) + wobble(random_);
   signal.gradient_norm = 0.9 + 2.2 * std::exp(-t / 60);
+  if (finishing) {
+    signal.loss = signal.gradient_norm = std::numeric_limits<double>::quiet_NaN();
+    signal.set(SignalFlag::finished);
+    seal(signal);
+    return signal;
+  }
   if (nonfinite && rank == 0) {
     signal.loss = std::numeric_limits<double>::quiet_NaN();
     signal.set(SignalFlag::nonfinite_loss);

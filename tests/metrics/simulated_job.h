@@ -42,6 +42,7 @@ class SimulatedJob {
   // Changes what the next rounds look like.
   std::int32_t missing_rank = -1;
   bool nonfinite = false;
+  bool finishing = false;  // all ranks send their last words
   double now() const { return now_; }
   void set_now(double now) { now_ = now; }
   std::uint64_t round() const { return round_; }

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "metrics/format.h"
 #include "metrics/html.h"
 #include "metrics/telemetry_state.h"
 #include "simulated_job.h"
@@ -162,6 +163,21 @@ TEST_SUITE("metrics") {
     CHECK(contains(page, "Not planned: every block is kept."));
     CHECK(contains(page, "--cox.memory.budget=6GiB"));
     CHECK_FALSE(contains(page, "Highest predicted peak"));
+  }
+
+  TEST_CASE("when all ranks have finished the tiles keep the newest round of training") {
+    SimulatedJob job({});
+    TelemetryState state(job.job(), UnixTime{1});
+    job.steps(state, 30);
+    const std::size_t points = state.snapshot()->points.size();
+    const double loss = state.snapshot()->summary.loss;
+    job.finishing = true;
+    job.step(state);
+    CHECK(state.snapshot()->state == JobState::finished);
+    CHECK(state.snapshot()->points.size() == points);
+    const std::string page = status_page({state.snapshot(), UnixTime{job.now()}, {}, {}});
+    CHECK(contains(page, "<p class=\"big\">" + significant(loss, 4) + "</p>"));
+    CHECK_FALSE(contains(page, "<p class=\"big\">NaN"));
   }
 
   TEST_CASE("missing ranks, non-finite rounds and stalls are said in words") {
