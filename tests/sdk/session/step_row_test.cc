@@ -1,0 +1,50 @@
+#include "sdk/src/session/step_row.h"
+
+#include <vector>
+
+#include <doctest/doctest.h>
+
+using namespace cox;
+using namespace cox::detail;
+
+namespace {
+
+Plan plan_of_two_classes() {
+  Plan plan;
+  plan.id.number = 3;
+  plan.precision.assign(4, Precision::fp32);
+  plan.classes = {std::vector<MemoryAction>(4, MemoryAction::keep),
+                  {MemoryAction::recompute, MemoryAction::offload, MemoryAction::tile,
+                   MemoryAction::recompute}};
+  plan.rank_class = {ClassId(0), ClassId(1)};
+  return plan;
+}
+
+metrics::StepRow row_of(std::int32_t rank, std::int64_t predicted_peak_bytes) {
+  const Plan plan = plan_of_two_classes();
+  const MemoryReading memory{80, 90, 0};
+  return row_from(StepReport{},
+                  {RankId(rank), RoundId(5), plan, memory, UnixTime{1}, predicted_peak_bytes});
+}
+
+}  // namespace
+
+TEST_SUITE("step row") {
+  TEST_CASE("counts the blocks under every action on its own rank") {
+    const metrics::StepRow kept = row_of(0, 0);
+    CHECK(kept.recomputed_blocks == 0);
+    CHECK(kept.offloaded_blocks == 0);
+    CHECK(kept.tiled_blocks == 0);
+    const metrics::StepRow mixed = row_of(1, 0);
+    CHECK(mixed.plan == 3);
+    CHECK(mixed.recomputed_blocks == 2);
+    CHECK(mixed.offloaded_blocks == 1);
+    CHECK(mixed.tiled_blocks == 1);
+  }
+
+  TEST_CASE("the predicted peak stands beside the real one where it is known") {
+    CHECK(row_of(1, 91).predicted_peak_bytes == 91);
+    CHECK(row_of(1, 91).memory_peak_alloc_bytes == 90);
+    CHECK(row_of(1, 0).predicted_peak_bytes == 0);
+  }
+}
