@@ -121,12 +121,10 @@ std::string room_text(std::size_t rank, const RankView& view, bool straggles, do
 
 std::string infeasible_text(std::size_t rank, const RankView& view, const MemoryConfig& config) {
   const std::int64_t least = view.front->front().peak_bytes + view.place.correction_bytes;
-  return sentence(
-             "the budget of rank %zu, %s, cannot be met: the smallest peak is %s%s, %s more; "
-             "the plan with the least memory is used; ",
-             rank, mib(view.budget.bytes).c_str(), mib(least).c_str(),
-             corrected_by(view.place.correction_bytes).c_str(),
-             mib(std::max<std::int64_t>(least - view.budget.bytes, 0)).c_str()) +
+  return sentence("the budget of rank %zu, %s, cannot be met: the smallest peak is %s%s, %s more; ",
+                  rank, mib(view.budget.bytes).c_str(), mib(least).c_str(),
+                  corrected_by(view.place.correction_bytes).c_str(),
+                  mib(std::max<std::int64_t>(least - view.budget.bytes, 0)).c_str()) +
          sentence("give it at least %s or make the micro-batch smaller", mib(least).c_str()) +
          withheld_text(config);
 }

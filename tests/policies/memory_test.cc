@@ -173,8 +173,8 @@ TEST_SUITE("policies.memory") {
     CHECK(told[0].outcome == Outcome::unchanged);
     CHECK(told[0].text ==
           "the budget of rank 1, 512 MiB, cannot be met: the smallest peak is 600 MiB, 88.0 MiB "
-          "more; the plan with the least memory is used; give it at least 600 MiB or make the "
-          "micro-batch smaller; lift what limits it (memory.offload is off)");
+          "more; give it at least 600 MiB or make the micro-batch smaller; lift what limits it "
+          "(memory.offload is off)");
     const cox::Status status = cox::check_memory_budgets(game.job, game.config);
     CHECK(status.code() == cox::StatusCode::failed_precondition);
     CHECK(has(status.message(), "at least 600 MiB"));

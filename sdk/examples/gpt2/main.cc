@@ -10,6 +10,7 @@
 #include <optional>
 #include <sstream>
 #include <thread>
+#include <vector>
 
 #include "coxswain/coxswain.h"
 #include "sdk/examples/gpt2/model_file.h"
@@ -126,7 +127,11 @@ void hold(cox::Session& session) {
 }
 
 int run(int argc, char** argv) {
-  auto session = cox::Session::start(argc, argv, {.program = "gpt2"});
+  const auto arguments = session_arguments({argv, static_cast<std::size_t>(argc)});
+  std::vector<const char*> words;
+  for (const std::string& argument : arguments) words.push_back(argument.c_str());
+  auto session =
+      cox::Session::start(static_cast<int>(words.size()), words.data(), {.program = "gpt2"});
   Options options;
   session.together([&] {
     auto parsed = parse_options(session.arguments());

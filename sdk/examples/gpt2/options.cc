@@ -1,7 +1,9 @@
 #include "sdk/examples/gpt2/options.h"
 
+#include <algorithm>
 #include <charconv>
 #include <functional>
+#include <string_view>
 
 namespace gpt2 {
 namespace {
@@ -43,6 +45,8 @@ std::function<Status(const std::string&)> text(std::string& target) {
   };
 }
 
+constexpr std::string_view kMemoryBudget = "--memory-budget";
+
 std::function<Status(const std::string&)> yes(bool& target) {
   return [&target](const std::string&) {
     target = true;
@@ -79,12 +83,34 @@ std::vector<Flag> flags(Options& o) {
        number<double>("--lr", o.learning_rate, 0.0, 10.0)},
       {"--clip", "X", "largest gradient norm, 0 = no clipping",
        number<double>("--clip", o.clip_norm, 0.0, 1e9)},
+      {std::string(kMemoryBudget), "SIZE",
+       "most memory of a rank, for example 2GiB; is --cox.memory.budget",
+       [](const std::string&) { return cox::ok_status(); }},
       {"--hold", "", "keep the status page up at the end, until SIGTERM", yes(o.hold)},
       {"--help", "", "this text", yes(o.help)},
   };
 }
 
 }  // namespace
+
+std::vector<std::string> session_arguments(std::span<const char* const> arguments) {
+  const std::string setting = "--cox.memory.budget";
+  std::vector<std::string> out;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string argument = arguments[i];
+    const std::size_t equals = std::min(argument.find('='), argument.size());
+    if (argument.compare(0, equals, kMemoryBudget) != 0) {
+      out.push_back(argument);
+    } else if (equals < argument.size()) {
+      out.push_back(setting + argument.substr(equals));
+    } else if (i + 1 < arguments.size()) {
+      out.push_back(setting + "=" + arguments[++i]);
+    } else {
+      out.push_back(argument);  // parse_options says what is missing
+    }
+  }
+  return out;
+}
 
 cox::Result<Options> parse_options(const std::vector<std::string>& arguments) {
   Options options;
@@ -113,7 +139,7 @@ std::string usage() {
   std::string lines = "usage: gpt2 --text FILE [options] [--cox.KEY=VALUE ...]\n";
   for (const Flag& flag : flags(defaults)) {
     std::string left = "  " + flag.name + (flag.value.empty() ? "" : " " + flag.value);
-    left.resize(std::max<std::size_t>(left.size() + 2, 22), ' ');
+    left.resize(std::max<std::size_t>(left.size() + 2, 26), ' ');
     lines += left + flag.help + "\n";
   }
   return lines + "  `cox config` lists the --cox keys.\n";

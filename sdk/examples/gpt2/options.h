@@ -1,8 +1,9 @@
 // The command line of the example. Plain value; parsing is pure. `--cox.*` flags were taken out by
-// the session before.
+// the session before, and with them --memory-budget, which is short for one.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,9 @@ struct Options {
   bool help = false;
   Config model;  // shape of a fresh model
 };
+
+// The arguments for the session: `--memory-budget SIZE` becomes `--cox.memory.budget=SIZE`.
+std::vector<std::string> session_arguments(std::span<const char* const> arguments);
 
 // invalid_argument for an unknown option or a value out of range.
 cox::Result<Options> parse_options(const std::vector<std::string>& arguments);

@@ -1,0 +1,91 @@
+"""Training within memory budgets is the same training, bit for bit; dropout is on."""
+
+import os
+import signal
+
+import jobs
+from memory_jobs import NONE, MemoryCase
+
+
+class Budgets(MemoryCase):
+    def check_one_budget(self, ranks):
+        self.train("none", ranks, *NONE)
+        least, most = self.bounds("observed", ranks)
+        budget = (least + most) // 2
+        self.train("half", ranks, f"--cox.memory.budget={budget}")
+        self.same_training("half", "none", ranks)
+        for rank in range(ranks):
+            self.within("half", rank, budget)
+            self.assertGreater(self.mix("half", rank)[0], 0)
+
+    def test_one_rank_trains_within_a_budget_to_the_same_bits(self):
+        self.check_one_budget(1)
+
+    def test_two_ranks_train_within_a_budget_to_the_same_bits(self):
+        self.check_one_budget(2)
+
+    def test_four_ranks_with_different_budgets_train_to_the_same_bits(self):
+        self.train("none", 4, *NONE)
+        least, most = self.bounds("observed", 4)
+        budgets = [least, least + (most - least) // 3, most - (most - least) // 4, 2 * most]
+        of_rank = ",".join(f"{rank}:{budget}" for rank, budget in enumerate(budgets))
+        self.train("four", 4, "--cox.memory.budget_of_rank=" + of_rank)
+        self.same_training("four", "none", 4)
+        for rank, budget in enumerate(budgets):
+            self.within("four", rank, budget)
+        recomputed = [self.mix("four", rank)[0] for rank in range(4)]
+        self.assertEqual(recomputed, sorted(recomputed, reverse=True))
+        self.assertEqual(recomputed[3], 0)
+        self.assertGreater(len(set(recomputed)), 2, recomputed)
+
+        replayed = jobs.run([jobs.programs.cox, "replay", self.path("four", "journal.cox")])
+        self.assertIn("all equal", self.ends_well(replayed).out)
+
+    def test_observing_changes_nothing_and_says_what_it_would_do(self):
+        self.train("none", 2, *NONE)
+        ended = self.train("observed", 2, "--cox.memory.mode=observe", "--cox.memory.budget=1MiB")
+        self.same_training("observed", "none", 2)
+        said = self.lines(ended, "cannot be met")
+        self.assertTrue(said and "recomputed" in said[0], ended)
+        for rank in range(2):
+            self.assertEqual(self.mix("observed", rank), (0, 0))
+
+    def test_the_option_of_the_example_is_the_setting(self):
+        _, most = self.bounds("observed", 1)
+        self.train("none", 1, *NONE)
+        self.train("option", 1, "--memory-budget", str(most // 2))
+        self.same_training("option", "none", 1)
+        self.within("option", 0, most // 2)
+
+
+class Resume(MemoryCase):
+    STEPS = 60
+
+    def start(self, name, *flags):
+        return self.command(name, "--cox.checkpoint.every_steps=5", *flags, saves=name + "-saves")
+
+    def test_a_run_that_goes_on_under_another_budget_is_the_run_without_one(self):
+        self.train("none", 2, *NONE)
+        job = jobs.Job(self.start("run", "--cox.memory.budget=15MiB"), 2)
+        rows = self.path("run", "rank0", "steps.jsonl")
+        job.until(lambda: os.path.exists(rows) and os.path.getsize(rows) > 0)
+        job.until(lambda: self.newest_save("run-saves") >= 10)
+        job.signal(signal.SIGTERM, {1})
+        self.ends_well(job.wait())
+        stopped_at = self.newest_save("run-saves")
+        self.assertIn(stopped_at, range(10, self.STEPS))
+        again = self.start("run", "--cox.memory.budget=13MiB", "--cox.checkpoint.resume=on")
+        ended = self.ends_well(jobs.run(again, 2))
+        self.assertIn("resumed at step", ended.err)
+        self.same_training("run", "none", 2)
+        for row in self.rows("run")[stopped_at:]:
+            self.assertLessEqual(row["memory"]["peak_alloc"], 13 << 20)
+        mixes = [row["recomputed_blocks"] for row in self.rows("run")]
+        self.assertGreater(mixes[0], 0)
+        self.assertGreater(mixes[-1], mixes[0])
+        replayed = jobs.run([jobs.programs.cox, "replay", self.path("run", "journal.cox")])
+        self.assertIn("all equal", self.ends_well(replayed).out)
+
+
+if __name__ == "__main__":
+    jobs.main()

@@ -1,0 +1,64 @@
+"""A GPT-2 with four blocks whose activations outweigh its parameters, for the tests of memory."""
+
+import os
+import re
+
+import jobs
+
+MIB = 1 << 20
+SHAPE = ["--layers", "4", "--length", "64", "--batch", "16", "--dropout", "0.1"]
+OFFLOAD = "--cox.memory.smallest_bytes=4KiB"  # its tensors are small
+NONE = ["--cox.memory.mode=off"]
+
+
+class MemoryCase(jobs.Case):
+    STEPS = 24
+
+    def command(self, name, *flags, saves=None):
+        return self.gpt2(*SHAPE, "--steps", self.STEPS, "--save-model", self.path(name + "-model"),
+                         *flags, run_directory=name, saves=saves)
+
+    def train(self, name, ranks, *flags):
+        """Trains to the end. The run's folder is called `name`."""
+        return self.ends_well(jobs.run(self.command(name, *flags), ranks))
+
+    def bounds(self, name, ranks):
+        """Bytes of a rank's peak: with the least memory (rounded up to a tenth of a MiB), and with
+        every block kept. From a run that only observes."""
+        ended = self.train(name, ranks, "--cox.memory.mode=observe", "--cox.memory.budget=1MiB")
+        least = re.search(r"cannot be met: the smallest peak is ([\d.]+) MiB", ended.err)
+        self.assertIsNotNone(least, ended)
+        return int((float(least[1]) + 0.1) * MIB), self.peak(name)
+
+    def peak(self, name, rank=0):
+        return max(row["memory"]["peak_alloc"] for row in self.rows(name, rank))
+
+    def mix(self, name, rank=0):
+        """(recomputed, offloaded) blocks, which are the same in all steps of these runs."""
+        mixes = {(row["recomputed_blocks"], row["offloaded_blocks"])
+                 for row in self.rows(name, rank)}
+        self.assertEqual(len(mixes), 1, mixes)
+        return mixes.pop()
+
+    def weights(self, name):
+        with open(os.path.join(self.path(name + "-model"), "model.safetensors"), "rb") as file:
+            return file.read()
+
+    def same_training(self, name, other, ranks):
+        """Every loss of every rank, and every weight at the end, bit for bit."""
+        for rank in range(ranks):
+            found = self.losses(name, rank)
+            self.assertEqual(len(found), self.STEPS)
+            self.assertEqual(found, self.losses(other, rank), f"rank {rank}")
+        self.assertEqual(self.weights(name), self.weights(other))
+
+    def within(self, name, rank, budget):
+        for row in self.rows(name, rank):
+            memory = row["memory"]
+            self.assertLessEqual(memory["peak_alloc"], budget, row)
+            self.assertLessEqual(memory["peak_alloc"], memory["predicted_peak"], row)
+        predicted = self.rows(name, rank)[-1]["memory"]["predicted_peak"]
+        self.assertLessEqual(predicted - self.peak(name, rank), 0.005 * predicted)
+
+    def lines(self, ended, part):
+        return [line for line in ended.err.splitlines() if part in line]
