@@ -91,7 +91,7 @@ void LabelSearch::advance(std::size_t stage) {
 
 void LabelSearch::extend(std::size_t stage, const Label& from, std::size_t action) {
   const StageOption& option = tables_.problem.stages[stage].options[action];
-  const bool is_offload = action == kOffload;
+  const bool is_offload = option.is_copied();
   if (!option.allowed || (is_offload && from.further == Further::none)) return;
   const std::int64_t leaving = out_.bytes_after(from.departure, tables_.starts_us[stage]);
   if (from.kept_bytes + leaving + option.forward_high_bytes > room_) return;
@@ -99,11 +99,12 @@ void LabelSearch::extend(std::size_t stage, const Label& from, std::size_t actio
   to.action = static_cast<std::uint8_t>(action);
   to.added_us += option.added_us;
   to.recomputed += action == kRecompute;
-  to.tier_bytes += option.copied_bytes;
+  to.is_leaving = is_offload;
+  to.tier_bytes += option.copied_bytes + option.stored_bytes;
   if (tables_.is_tier_scarce && to.tier_bytes > *tables_.problem.tier_bytes) return;
   if (tables_.is_recompute_scarce && to.recomputed > *tables_.problem.most_recomputed) return;
   std::int64_t fetched = 0;
-  if (from.is_offloaded()) {
+  if (from.is_leaving) {
     to.added_us += tables_.wait_us(stage - 1, action);
     fetched = tables_.problem.stages[stage - 1].options[kOffload].copied_bytes;
   }
@@ -124,7 +125,7 @@ bool LabelSearch::settle(std::size_t stage, const Label& from, const StageOption
                          Label& to) const {
   std::int64_t room = room_ - from.kept_bytes - option.backward_high_bytes;
   std::int32_t leaving = from.departure;
-  if (from.is_offloaded()) {  // counted in full, because it is being fetched
+  if (from.is_leaving) {  // counted in full, because it is being fetched
     room -= tables_.problem.stages[stage - 1].options[kOffload].copied_bytes;
     leaving = out_.previous(leaving);
   }
@@ -149,7 +150,7 @@ void LabelSearch::close(std::size_t stage, const Label& from, Label to) {
 
 void LabelSearch::offer(std::size_t stage, Label to) {
   ++made_;
-  const Before before = to.is_offloaded() ? Before::offloaded : Before::resident;
+  const Before before = to.is_leaving ? Before::offloaded : Before::resident;
   const std::int64_t leaving = out_.bytes_to_move(to.departure, tables_.starts_us[stage + 1],
                                                   tables_.problem.copy_bytes_per_ms);
   const std::int64_t rest = bound_.added_us(stage + 1, before, to.further, to.kept_bytes, leaving);
@@ -157,7 +158,7 @@ void LabelSearch::offer(std::size_t stage, Label to) {
   if (to.promise_us >= below_) return;
   next_.push_back(to);
   const bool is_truth = to.further == Further::none && to.need_us == 0 && bound_.is_whole() &&
-                        !tables_.is_recompute_scarce &&
+                        !tables_.is_recompute_scarce && !tables_.is_tier_scarce &&
                         out_.end_us(to.departure) <= tables_.starts_us[stage + 1];
   if (is_truth) below_ = to.promise_us + 1;  // this one can be completed just so
 }
@@ -170,7 +171,7 @@ bool is_ahead(const Label& a, const Label& b) {
 }
 
 std::size_t group_of(const Label& label) {
-  return 2 * static_cast<std::size_t>(label.further) + label.is_offloaded();
+  return 2 * static_cast<std::size_t>(label.further) + label.is_leaving;
 }
 
 void LabelSearch::thin(std::size_t stage) {

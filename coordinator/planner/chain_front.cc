@@ -72,7 +72,7 @@ class ChainPass {
     std::vector<Lane> lanes;
     for (std::size_t a = 0; a < kActions; ++a) {
       const StageOption& option = stage.options[a];
-      if (!option.allowed || a == kOffload) continue;
+      if (!option.allowed || option.is_copied()) continue;
       const auto beats = [&](const Lane& lane) { return is_no_better(option, *lane.option); };
       if (std::any_of(lanes.begin(), lanes.end(), beats)) continue;
       std::erase_if(lanes, [&](const Lane& lane) { return is_no_better(*lane.option, option); });

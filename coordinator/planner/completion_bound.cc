@@ -40,8 +40,9 @@ void CompletionBound::build(std::size_t stage, Before before, Easing easing) {
   std::array<Lane, kActions> lanes;
   std::size_t used = 0;
   for (std::size_t a = 0; a < kActions; ++a) {
-    if (!tables_.problem.stages[stage].options[a].allowed) continue;
-    if (a == kOffload && easing == Easing::fast_engine_no_offload) continue;
+    const StageOption& option = tables_.problem.stages[stage].options[a];
+    if (!option.allowed) continue;
+    if (option.is_copied() && easing == Easing::fast_engine_no_offload) continue;
     lanes[used++] = lane(stage, a, before, easing);
   }
   Stairs& out = stairs_[index(stage, before, easing)];
@@ -77,7 +78,7 @@ std::int64_t CompletionBound::room(std::size_t stage, std::size_t action, Before
 CompletionBound::Lane CompletionBound::lane(std::size_t stage, std::size_t action, Before before,
                                             Easing easing) const {
   const StageOption& option = tables_.problem.stages[stage].options[action];
-  const Before next = action == kOffload ? Before::offloaded : Before::resident;
+  const Before next = option.is_copied() ? Before::offloaded : Before::resident;
   const Stairs& behind = stairs_[index(stage + 1, next, easing)];
   Lane lane{behind.data(), behind.data() + behind.size(), room(stage, action, before, easing),
             option.kept_bytes, option.added_us};

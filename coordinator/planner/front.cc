@@ -78,7 +78,7 @@ Result<SolvedFront> solve_front(const MemoryProblem& problem, const FrontLimits&
   if (const Status status = check(problem, limits); !status.ok()) return status;
   const StepTables tables(problem);
   ChainFront chain = chain_front(problem, limits.most_points);
-  if (!tables.can_offload && !tables.is_recompute_scarce)
+  if (!tables.can_offload && !tables.is_recompute_scarce && !tables.is_tier_scarce)
     return from_chain(problem, std::move(chain));
   std::erase_if(chain.front, [&](const MemoryPoint& p) { return !is_within_caps(problem, p); });
   SolvedFront solved = budget_front(problem, limits, std::move(chain.front));

@@ -100,4 +100,27 @@ Result<MemoryFacts> memory_facts(std::vector<RankProblem> ranks, const FrontLimi
   return facts;
 }
 
+MemoryProfile profile_of(std::vector<RankProblem> ranks, const std::vector<std::string>& blocks) {
+  Kinds kinds = kinds_of(ranks);
+  MemoryProfile profile;
+  for (std::size_t k = 0; k < kinds.problems.size(); ++k) {
+    RankProfile kind;
+    for (std::size_t r = 0; r < ranks.size(); ++r) {
+      if (kinds.of_rank[r] != k) continue;
+      kind.limit_bytes = kind.ranks.empty() ? ranks[r].limit_bytes
+                                            : std::min(kind.limit_bytes, ranks[r].limit_bytes);
+      kind.ranks.push_back(static_cast<std::int32_t>(r));
+    }
+    for (const Stage& stage : kinds.problems[k].stages) {
+      const bool is_first = kind.stage_names.empty();
+      kind.stage_names.push_back(stage.block != kGap ? blocks[static_cast<std::size_t>(stage.block)]
+                                 : is_first          ? "before the blocks"
+                                                     : "after the blocks");
+    }
+    kind.problem = std::move(kinds.problems[k]);
+    profile.profiles.push_back(std::move(kind));
+  }
+  return profile;
+}
+
 }  // namespace cox::planner

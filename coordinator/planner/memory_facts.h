@@ -5,12 +5,14 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "coordinator/core/memory_front.h"
 #include "coordinator/core/status.h"
 #include "coordinator/planner/front.h"
 #include "coordinator/planner/memory_problem.h"
+#include "coordinator/planner/memory_profile.h"
 
 namespace cox::planner {
 
@@ -24,5 +26,9 @@ struct RankProblem {
 // become plans per block. failed_precondition when no rank has a problem, or when there are more
 // than kMaxMemoryModels kinds; else what solve_front() says.
 Result<MemoryFacts> memory_facts(std::vector<RankProblem> ranks, const FrontLimits& limits = {});
+
+// The same ranks as a profile to keep (memory_profile.h): one entry per kind. `blocks`: their
+// names, by index.
+MemoryProfile profile_of(std::vector<RankProblem> ranks, const std::vector<std::string>& blocks);
 
 }  // namespace cox::planner

@@ -25,7 +25,11 @@ struct StageOption {
   std::int64_t forward_high_bytes = 0;   // most during its forward, above the level before it
   std::int64_t backward_high_bytes = 0;  // most during its backward, above the level before it
   std::int64_t added_us = 0;             // compute beyond keep; recompute: the forward again
-  std::int64_t copied_bytes = 0;         // offload: leave the device and come back; else 0
+  std::int64_t copied_bytes = 0;         // offload: leave and come back while compute goes on
+  std::int64_t stored_bytes = 0;         // offload: the same, but within the stage's own passes,
+                                         // which wait for it: that time is in added_us
+  // Whether bytes move while compute goes on.
+  bool is_copied() const { return copied_bytes > 0; }
   friend bool operator==(const StageOption&, const StageOption&) = default;
 };
 
@@ -47,7 +51,7 @@ struct MemoryProblem {
   std::int64_t base_bytes = 0;  // resident all through the step: parameters, optimizer, gradients
   std::vector<Stage> stages;    // in forward order
   std::int64_t copy_bytes_per_ms = 0;           // each way, to and from the tier; 0 = no tier
-  std::optional<std::int64_t> tier_bytes;       // most copied_bytes in all; none = no cap
+  std::optional<std::int64_t> tier_bytes;       // most copied and stored in all; none = no cap
   std::optional<std::int32_t> most_recomputed;  // most stages with recompute; none = no cap
   friend bool operator==(const MemoryProblem&, const MemoryProblem&) = default;
 };

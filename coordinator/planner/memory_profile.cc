@@ -17,12 +17,13 @@ struct Field {
   std::int64_t StageOption::*value;
 };
 
-constexpr std::array<Field, 5> kFields = {
+constexpr std::array<Field, 6> kFields = {
     {{"kept_bytes", &StageOption::kept_bytes},
      {"forward_high_bytes", &StageOption::forward_high_bytes},
      {"backward_high_bytes", &StageOption::backward_high_bytes},
      {"added_us", &StageOption::added_us},
-     {"copied_bytes", &StageOption::copied_bytes}}};
+     {"copied_bytes", &StageOption::copied_bytes},
+     {"stored_bytes", &StageOption::stored_bytes}}};
 
 std::string number(std::string_view name, std::int64_t value) {
   return json_quote(name) + ": " + std::to_string(value);

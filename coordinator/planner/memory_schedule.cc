@@ -27,7 +27,7 @@ class Clockwork {
 
  private:
   const StageOption& option(std::size_t i) const { return problem_.stages[i].option(actions_[i]); }
-  bool is_offloaded(std::size_t i) const { return actions_[i] == MemoryAction::offload; }
+  bool is_offloaded(std::size_t i) const { return option(i).is_copied(); }
   void reach(std::int64_t bytes) { result_.peak_bytes = std::max(result_.peak_bytes, bytes); }
 
   // Offloaded bytes of stages before `i` that are still, or again, on the device.
@@ -47,8 +47,8 @@ class Clockwork {
     now_ += problem_.stages[i].forward_us;
     kept_ += option(i).kept_bytes;
     result_.recomputed += actions_[i] == MemoryAction::recompute;
+    result_.copied_bytes += option(i).copied_bytes + option(i).stored_bytes;
     if (!is_offloaded(i)) return;
-    result_.copied_bytes += option(i).copied_bytes;
     copies_[i].out_end = std::max(now_, out_free_) + duration(i);
     out_free_ = copies_[i].out_end;
     if (i + 1 == actions_.size()) fetch(i);
@@ -99,18 +99,19 @@ Status check_stage(const Stage& stage, const std::string& name, std::int64_t cop
     if (!o.allowed) continue;
     is_any_allowed = true;
     const std::string where = name + ": " + std::string(kMemoryActionNames[a]);
-    for (const std::int64_t v :
-         {o.kept_bytes, o.forward_high_bytes, o.backward_high_bytes, o.added_us, o.copied_bytes}) {
+    for (const std::int64_t v : {o.kept_bytes, o.forward_high_bytes, o.backward_high_bytes,
+                                 o.added_us, o.copied_bytes, o.stored_bytes}) {
       if (bad(v)) return out_of_range(where, v);
     }
     const bool is_offload = a == static_cast<std::size_t>(MemoryAction::offload);
-    if (is_offload && copy_bytes_per_ms == 0)
+    if (is_offload && o.is_copied() && copy_bytes_per_ms == 0)
       return invalid_argument("memory problem: " + where +
                               " is allowed, but copy_bytes_per_ms is 0: expected a tier");
-    if (!is_offload && o.copied_bytes != 0)
-      return invalid_argument("memory problem: " + where + ": expected copied_bytes 0, found " +
-                              std::to_string(o.copied_bytes));
-    if (is_offload && bad(copy_us(o.copied_bytes, copy_bytes_per_ms)))
+    if (!is_offload && (o.copied_bytes != 0 || o.stored_bytes != 0))
+      return invalid_argument("memory problem: " + where +
+                              ": expected copied_bytes and stored_bytes 0, found " +
+                              std::to_string(o.copied_bytes + o.stored_bytes));
+    if (o.is_copied() && bad(copy_us(o.copied_bytes, copy_bytes_per_ms)))
       return out_of_range(where + ": microseconds of its copy",
                           copy_us(o.copied_bytes, copy_bytes_per_ms));
   }
@@ -137,7 +138,7 @@ bool is_permitted(const MemoryProblem& problem, std::span<const MemoryAction> ac
   for (std::size_t i = 0; i < actions.size(); ++i) {
     const StageOption& option = problem.stages[i].option(actions[i]);
     if (!option.allowed) return false;
-    copied += option.copied_bytes;
+    copied += option.copied_bytes + option.stored_bytes;
     recomputed += actions[i] == MemoryAction::recompute;
   }
   return copied <= problem.tier_bytes.value_or(copied) &&

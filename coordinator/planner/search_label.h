@@ -34,9 +34,9 @@ struct Label {
   std::int32_t recomputed = 0;
   std::int32_t departure = -1;  // the newest
   std::int32_t trace = -1;      // how it came about
+  bool is_leaving = false;      // the last stage was offloaded, and its bytes are being copied
   std::uint8_t action = 0;      // of the newest stage
   Further further = Further::none;
-  bool is_offloaded() const { return action == kOffload; }
 };
 
 class Departures {

@@ -20,8 +20,9 @@ StepTables::StepTables(const MemoryProblem& given) : problem(given) {
     recomputable += stage.options[kRecompute].allowed;
     const StageOption& offload = stage.options[kOffload];
     if (!offload.allowed) continue;
+    copied += offload.copied_bytes + offload.stored_bytes;
+    if (!offload.is_copied()) continue;
     copies_us[i] = copy_us(offload.copied_bytes, problem.copy_bytes_per_ms);
-    copied += offload.copied_bytes;
     can_offload = true;
   }
   constexpr double kMost = 0x1p60;
@@ -32,7 +33,7 @@ StepTables::StepTables(const MemoryProblem& given) : problem(given) {
     const Stage& stage = problem.stages[i];
     std::int64_t most = 0;
     for (std::size_t a = 0; a < kActions; ++a) {
-      if (stage.options[a].allowed && a != kOffload)
+      if (stage.options[a].allowed && !stage.options[a].is_copied())
         most = std::max(most, stage.options[a].added_us);
     }
     backward_after[i - 1] = backward_after[i] + stage.backward_us;

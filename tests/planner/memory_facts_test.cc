@@ -42,6 +42,22 @@ TEST_SUITE("memory facts") {
     CHECK(validate(*facts, 3, 2).ok());
   }
 
+  TEST_CASE("a profile to keep names the stages and the ranks it holds for") {
+    const auto profile = planner::profile_of(
+        {{problem_of(500, 10), 4000}, {problem_of(900, 10), 8000}, {problem_of(500, 30), 3000}},
+        {"h.0", "h.1"});
+    REQUIRE(profile.profiles.size() == 2);
+    const planner::RankProfile& first = profile.profiles[0];
+    CHECK(first.ranks == std::vector<std::int32_t>{0, 2});
+    CHECK(first.limit_bytes == 3000);
+    CHECK(first.stage_names ==
+          std::vector<std::string>{"before the blocks", "h.0", "h.1", "after the blocks"});
+    CHECK(first.problem.stages[1].forward_us == 30);
+    const auto read = planner::read_memory_profile(planner::to_json(profile));
+    REQUIRE_MESSAGE(read.ok(), read.status().text());
+    CHECK(*read == profile);
+  }
+
   TEST_CASE("a rank where nothing was measured is taken to be like the first kind") {
     auto facts = planner::memory_facts({{{}, 100}, {problem_of(500, 10), 4000}});
     REQUIRE(facts.ok());

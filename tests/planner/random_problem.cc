@@ -26,7 +26,7 @@ Stage wild_stage(sim::Random& random, std::int64_t bytes, std::int64_t time, boo
     o.forward_high_bytes = draw(random, bytes);
     o.backward_high_bytes = draw(random, bytes);
     o.added_us = a == 0 && random.chance(0.9) ? 0 : draw(random, time);
-    if (a == kOffload) o.copied_bytes = draw(random, bytes);
+    if (a == kOffload) (random.chance(0.6) ? o.copied_bytes : o.stored_bytes) = draw(random, bytes);
   }
   const auto is_allowed = [](const StageOption& o) { return o.allowed; };
   if (std::none_of(stage.options.begin(), stage.options.end(), is_allowed))

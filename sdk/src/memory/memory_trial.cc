@@ -40,29 +40,27 @@ void note_kept(MemoryProblem& problem, const StepReading& reading, std::size_t b
   option(problem, block + 1, MemoryAction::keep) = option_of(reading.stages[block + 1]);
 }
 
-// Running a block again takes what running it took.
-void note_other(MemoryProblem& problem, const StepReading& reading, MemoryAction action) {
+// Running a block again takes what running it took; offloading waits for its copies both ways.
+void note_other(MemoryProblem& problem, const StepReading& reading, MemoryAction action,
+                std::int64_t copy_bytes_per_ms) {
   for (std::size_t s = 1; s + 1 < problem.stages.size(); ++s) {
     StageOption& tried = option(problem, s, action);
     tried = option_of(reading.stages[s]);
-    tried.copied_bytes = reading.stages[s].copied_bytes;
+    tried.allowed = tried.kept_bytes < option(problem, s, MemoryAction::keep).kept_bytes;
+    std::int64_t added_us = problem.stages[s].forward_us;
     if (action == MemoryAction::offload) {
-      tried.allowed = tried.copied_bytes > 0;
-    } else {
-      tried.added_us = std::max<std::int64_t>(1, problem.stages[s].forward_us);
-      tried.allowed = tried.kept_bytes < option(problem, s, MemoryAction::keep).kept_bytes;
+      tried.stored_bytes = reading.stages[s].copied_bytes;
+      added_us = 2000 * tried.stored_bytes / std::max<std::int64_t>(1, copy_bytes_per_ms);
     }
+    tried.added_us = std::max<std::int64_t>(1, added_us);
   }
 }
 
-MemoryProblem empty_problem(std::size_t blocks, const TrialSettings& settings) {
+MemoryProblem empty_problem(std::size_t blocks) {
   MemoryProblem problem;
   problem.stages.resize(blocks + 2);
   for (std::size_t b = 0; b < blocks; ++b) {
     problem.stages[b + 1].block = static_cast<std::int32_t>(b);
-  }
-  if (contains(settings.actions, MemoryAction::offload)) {
-    problem.copy_bytes_per_ms = settings.copy_bytes_per_ms;
   }
   return problem;
 }
@@ -91,7 +89,7 @@ std::vector<std::vector<std::size_t>> slices(const StepReading& recomputed,
 
 Result<MemoryProblem> measure_problem(std::size_t blocks, const TrialSettings& settings,
                                       const TrialPass& pass) {
-  MemoryProblem problem = empty_problem(blocks, settings);
+  MemoryProblem problem = empty_problem(blocks);
   const bool recomputes = contains(settings.actions, MemoryAction::recompute);
   const auto other = recomputes ? MemoryAction::recompute : MemoryAction::keep;
   // The first pass of a process also makes what stays for all later ones; it is not read.
@@ -108,13 +106,19 @@ Result<MemoryProblem> measure_problem(std::size_t blocks, const TrialSettings& s
     note_gaps(problem, *kept);
     for (const std::size_t b : slice) note_kept(problem, *kept, b);
   }
-  if (recomputes) note_other(problem, *least, MemoryAction::recompute);
+  if (recomputes) note_other(problem, *least, MemoryAction::recompute, 0);
   for (const MemoryAction action : {MemoryAction::tile, MemoryAction::offload}) {
     if (!contains(settings.actions, action)) continue;
+    // The first run of tiles is checked, which holds everything; recompute's was the first pass.
+    if (action == MemoryAction::tile && !recomputes) {
+      if (const auto checked = pass(Actions(blocks, action)); !checked.ok()) {
+        return checked.status();
+      }
+    }
     const auto tried = pass(Actions(blocks, action));
     if (!tried.ok()) return tried.status();
     note_gaps(problem, *tried);
-    note_other(problem, *tried, action);
+    note_other(problem, *tried, action, settings.copy_bytes_per_ms);
   }
   return problem;
 }

@@ -13,7 +13,7 @@ using planner::RankProblem;
 
 constexpr std::int64_t kNone = -1;
 constexpr std::size_t kHeadWords = 6;
-constexpr std::size_t kOptionWords = 6;
+constexpr std::size_t kOptionWords = 7;
 constexpr std::size_t kStageWords = 3 + 4 * kOptionWords;
 
 }  // namespace
@@ -29,9 +29,9 @@ std::vector<std::int64_t> to_words(const RankProblem& rank) {
   for (const Stage& stage : problem.stages) {
     words.insert(words.end(), {stage.block, stage.forward_us, stage.backward_us});
     for (const StageOption& option : stage.options) {
-      words.insert(words.end(),
-                   {option.allowed ? 1 : 0, option.kept_bytes, option.forward_high_bytes,
-                    option.backward_high_bytes, option.added_us, option.copied_bytes});
+      words.insert(words.end(), {option.allowed ? 1 : 0, option.kept_bytes,
+                                 option.forward_high_bytes, option.backward_high_bytes,
+                                 option.added_us, option.copied_bytes, option.stored_bytes});
     }
   }
   return words;
@@ -61,7 +61,7 @@ Result<RankProblem> from_words(std::span<const std::int64_t> words) {
     stage.backward_us = next[2];
     next += 3;
     for (StageOption& option : stage.options) {
-      option = {next[0] != 0, next[1], next[2], next[3], next[4], next[5]};
+      option = {next[0] != 0, next[1], next[2], next[3], next[4], next[5], next[6]};
       next += kOptionWords;
     }
     problem.stages.push_back(stage);

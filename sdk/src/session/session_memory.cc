@@ -1,0 +1,71 @@
+// The part of SessionState that plans memory: the trial before the first step, and the start from
+// the plan that follows from it.
+#include <algorithm>
+#include <utility>
+
+#include "coordinator/planner/memory_facts.h"
+#include "coxswain/error.h"
+#include "metrics/run_files.h"
+#include "sdk/src/memory/problem_exchange.h"
+#include "sdk/src/session/session_state.h"
+
+namespace cox::detail {
+
+bool SessionState::wants_memory_trial() const {
+  return steering_.is_wanted() && !tried_memory_ && is_reducing_ && blocks_.size() > 0;
+}
+
+void SessionState::try_memory(torch::nn::Module& model, const std::function<at::Tensor()>& loss,
+                              std::int64_t resident_later_bytes) {
+  tried_memory_ = true;
+  const std::int32_t neighbours = std::max(1, world_.all().ranks_on_node());
+  MemoryShare share;
+  share.limit_bytes = static_cast<std::int64_t>(memory_.reading().limit_bytes) / neighbours;
+  share.tier_bytes = loaded_.config.memory.tier_bytes / neighbours;
+  steering_.open(share);
+  planner::RankProblem mine{{}, share.limit_bytes};
+  if (loss) {
+    auto problem = steering_.measure(model, loss, resident_later_bytes);
+    if (problem.ok()) {
+      mine.problem = std::move(*problem);
+    } else {
+      log_.warning(problem.status().message());
+    }
+  }
+  auto problems = gather_problems(world_.all(), mine);
+  if (!problems.ok()) throw Error(problems.status());
+  start_from(std::move(*problems));
+  steering_.follow(plane_->plan(), rank());
+}
+
+void SessionState::start_from(std::vector<planner::RankProblem> problems) {
+  MemoryFacts facts;
+  if (rank() == kRoot) {
+    keep_profile(problems);
+    auto known = planner::memory_facts(std::move(problems));
+    if (known.ok()) {
+      facts = std::move(*known);
+    } else {
+      log_.warning(known.status().message());
+    }
+  }
+  Status possible;
+  const auto reasons = plane_->learn_memory(world_.all(), std::move(facts));
+  if (!reasons.ok()) throw Error(reasons.status());
+  for (const Reason& reason : *reasons) {
+    log_.info(reason.text);
+    if (reason.code == ReasonCode::memory_infeasible) possible = invalid_argument(reason.text);
+  }
+  if (loaded_.config.memory.mode != PolicyMode::observe) agree(possible);
+}
+
+// For `cox plan`, beside the record of the run.
+void SessionState::keep_profile(const std::vector<planner::RankProblem>& problems) const {
+  if (loaded_.config.run.directory.empty()) return;
+  const auto file = std::filesystem::path(loaded_.config.run.directory) / "memory_profile.json";
+  const Status kept =
+      metrics::replace_file(file, planner::to_json(planner::profile_of(problems, blocks_.names())));
+  if (!kept.ok()) log_.warning(kept.message());
+}
+
+}  // namespace cox::detail
