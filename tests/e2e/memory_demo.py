@@ -1,0 +1,68 @@
+"""scripts/demo takes a memory budget. It runs in a tree of its own, in which bootstrap and cmake do
+nothing, because everything is built already."""
+
+import os
+import shutil
+
+import jobs
+from memory_jobs import MIB, NONE, SHAPE, MemoryCase
+
+SCRIPTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "scripts")
+
+
+class Demo(MemoryCase):
+    def program(self, text, *parts):
+        name = self.path(*parts)
+        os.makedirs(os.path.dirname(name), exist_ok=True)
+        with open(name, "w") as file:
+            file.write(text)
+        os.chmod(name, 0o755)
+
+    def setUp(self):
+        super().setUp()
+        for parts in (("tree", "scripts", "bootstrap"), ("tools", "cmake")):
+            self.program("#!/bin/sh\nexit 0\n", *parts)
+        shutil.copy(os.path.join(SCRIPTS, "demo"), self.path("tree", "scripts", "demo"))
+        release = self.path("tree", "build", "release")
+        os.makedirs(os.path.join(release, "bin"))
+        os.symlink(os.path.realpath(jobs.programs.gpt2), os.path.join(release, "bin", "gpt2"))
+        mpiexec = shutil.which(jobs.programs.mpiexec)
+        with open(os.path.join(release, "CMakeCache.txt"), "w") as file:
+            file.write(f"COX_MPIEXEC:FILEPATH={mpiexec}\n")
+
+    def demo(self, *arguments):
+        path = self.path("tools") + os.pathsep + os.environ["PATH"]
+        command = ["bash", self.path("tree", "scripts", "demo"), *arguments]
+        return jobs.run(command, env={"PATH": path, "COX_RUN_DIRECTORY": self.path("demo")})
+
+    def test_it_trains_within_the_budget_by_counted_bytes(self):
+        self.train("none", 2, *NONE)
+        model = [*jobs.TINY, *SHAPE, "--steps", self.STEPS, "--cox.http.port=0",
+                 "--save-model", self.path("demo-model"), "--text", self.text()]
+        for budget in (["--memory-budget", "14MiB"], ["--memory-budget=13.5MiB"]):
+            with self.subTest(budget):
+                shutil.rmtree(self.path("demo"), ignore_errors=True)
+                ended = self.ends_well(self.demo(*budget, *model))
+                self.assertIn("less than with every block kept", ended.out)
+                self.same_training("demo", "none", 2)
+                for rank in range(2):
+                    self.within("demo", rank, 14 * MIB)
+                    self.assertGreater(self.mix("demo", rank)[0], 0)
+
+    def test_its_help_has_the_option(self):
+        ended = self.ends_well(self.demo("--help"))
+        self.assertIn("--memory-budget SIZE", ended.out)
+        self.assertIn("run directory", ended.out)
+
+    def test_wrong_sizes_end_it_with_one_line(self):
+        ended = self.demo("--memory-budget")
+        self.assertEqual(ended.code, 2, ended)
+        self.assertEqual(len(ended.complaints()), 1, ended)
+        ended = self.demo("--text", self.text(), "--memory-budget", "much", "--cox.run.log=warning")
+        self.assertNotEqual(ended.code, 0, ended)
+        self.assertEqual(len(ended.complaints()), 1, ended)
+        self.assertIn("found 'much'", ended.complaints()[0])
+
+
+if __name__ == "__main__":
+    jobs.main()
