@@ -122,6 +122,7 @@ std::string status_json(const Served& served) {
   put_plan_ids(json, s);
   json.end_object();
   put_memory(json, s);
+  put_held(json, s.held);
   json.end_object();
   return json.take();
 }

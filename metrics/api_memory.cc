@@ -35,6 +35,15 @@ void put_memory(JsonWriter& json, const Snapshot& s) {
   json.end_object();
 }
 
+void put_held(JsonWriter& json, const HeldBytes& held) {
+  json.key("held_bytes").begin_object();
+  put_known(json, "parameters", held.parameters);
+  put_known(json, "gradients", held.gradients);
+  put_known(json, "optimizer", held.optimizer);
+  put_known(json, "buckets", held.buckets);
+  json.end_object();
+}
+
 void put_rank_memory(JsonWriter& json, const Snapshot& s, const RankRow& row) {
   json.field("memory_used_bytes", row.memory_used_bytes);
   json.field("memory_peak_bytes", row.memory_peak_bytes);

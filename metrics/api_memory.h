@@ -9,6 +9,9 @@ namespace cox::metrics {
 // A field `memory`: null where memory is not planned.
 void put_memory(JsonWriter& json, const Snapshot& snapshot);
 
+// A field `held_bytes`: what every rank holds beside activations.
+void put_held(JsonWriter& json, const HeldBytes& held);
+
 // Fields of one rank, measured and predicted.
 void put_rank_memory(JsonWriter& json, const Snapshot& snapshot, const RankRow& row);
 

@@ -178,6 +178,11 @@ void add_memory(std::vector<MetricInfo>& all) {
           "What a rank holds all through a step (parameters, gradients, optimizer state, buckets), "
           "most of a rank" +
               unknown);
+  g.gauge("coxswain_memory_held_bytes", "bytes",
+          "What every rank holds beside activations, by what it is: gradients are those at the end "
+          "of a backward pass, optimizer is its state after the first step; "
+          "NaN where it is not known",
+          {label("kind", Names{"parameters", "gradients", "optimizer", "buckets"})});
   g.gauge("coxswain_memory_activation_bytes", "bytes",
           "What blocks hold for the backward pass, most of a rank: all of them when every one is "
           "kept, and those that the newest plan keeps" +

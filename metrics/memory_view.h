@@ -18,6 +18,15 @@ namespace cox::metrics {
 
 inline constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
+// What a rank holds whatever the plan is; the same on all ranks, which are replicas. 0 = not known.
+struct HeldBytes {
+  std::int64_t parameters = 0;
+  std::int64_t gradients = 0;  // at the end of a backward pass that reaches every parameter
+  std::int64_t optimizer = 0;  // its state
+  std::int64_t buckets = 0;    // in which gradients are averaged
+  friend bool operator==(const HeldBytes&, const HeldBytes&) = default;
+};
+
 struct RankMemoryView {
   std::int64_t predicted_peak_bytes = 0;
   std::int64_t keep_all_peak_bytes = 0;  // with every block kept

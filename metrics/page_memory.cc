@@ -161,6 +161,23 @@ std::string facts(const Snapshot& s) {
   return out + "</dl>";
 }
 
+// "Every rank holds parameters 3.2 MiB, optimizer 6.4 MiB." Empty where nothing is known.
+std::string held_text(const HeldBytes& held) {
+  const struct {
+    const char* name;
+    std::int64_t bytes;
+  } kinds[] = {{"parameters", held.parameters},
+               {"gradients", held.gradients},
+               {"optimizer", held.optimizer},
+               {"buckets", held.buckets}};
+  std::string text;
+  for (const auto& kind : kinds) {
+    if (kind.bytes > 0)
+      text += (text.empty() ? "" : ", ") + std::string(kind.name) + " " + known_bytes(kind.bytes);
+  }
+  return text.empty() ? text : " Beside activations every rank holds " + text + ".";
+}
+
 std::string not_planned(const JobFacts& job) {
   if (job.blocks.empty()) return "Not planned: the job has named no blocks.";
   if (job.capabilities.actions == only(MemoryAction::keep))
@@ -174,10 +191,12 @@ std::string not_planned(const JobFacts& job) {
 
 std::string page_memory(const Snapshot& s) {
   std::string out = "<section class=\"card\"><h2>Activation memory</h2>";
-  if (!s.memory) return out + "<p class=\"hint\">" + not_planned(*s.job) + "</p></section>";
+  if (!s.memory)
+    return out + "<p class=\"hint\">" + not_planned(*s.job) + held_text(s.held) + "</p></section>";
   out +=
       "<p class=\"hint\">What the newest plan does with what blocks hold for the backward pass. "
-      "Predictions come from steps measured before the first one.</p>";
+      "Predictions come from steps measured before the first one." +
+      held_text(s.held) + "</p>";
   return out + facts(s) + "<div class=\"split\"><div>" + rank_table(s) + "</div><div>" +
          block_table(s) + "</div></div></section>";
 }

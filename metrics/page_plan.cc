@@ -59,7 +59,7 @@ std::string dearest_block(const Snapshot& s) {
     if (dearest == nullptr || seconds(*cost) > seconds(*dearest)) dearest = cost;
   }
   if (dearest == nullptr) return {};
-  return "<p class=\"hint\">Dearest block: " +
+  return "<p class=\"hint group\">Dearest block: " +
          escape(block_name(*s.job, dearest->profile.block.value())) + ", " + cost_text(*dearest) +
          ".</p>";
 }
@@ -95,12 +95,22 @@ std::string run_table(const JobFacts& job, const std::vector<BlockRun>& runs) {
   return out + "</tbody></table></div>";
 }
 
+// "Rank 2", "Ranks 0, 3", "12 ranks".
+std::string class_title(const Plan& plan, std::size_t index, std::int32_t ranks) {
+  constexpr std::int32_t kNamed = 4;
+  std::string names;
+  for (std::size_t r = 0; ranks <= kNamed && r < plan.rank_class.size(); ++r) {
+    if (plan.rank_class[r].value() == index)
+      names += (names.empty() ? "" : ", ") + std::to_string(r);
+  }
+  if (names.empty()) return grouped(static_cast<std::uint64_t>(ranks)) + " ranks";
+  return (ranks == 1 ? "Rank " : "Ranks ") + names;
+}
+
 std::string class_section(const Snapshot& s, std::size_t index, std::int32_t ranks) {
   const auto runs = block_runs(*s.plan, index);
   std::string out = "<div class=\"group\">";
-  if (s.plan->classes.size() > 1)
-    out += "<h3>" + grouped(static_cast<std::uint64_t>(ranks)) + (ranks == 1 ? " rank" : " ranks") +
-           "</h3>";
+  if (s.plan->classes.size() > 1) out += "<h3>" + class_title(*s.plan, index, ranks) + "</h3>";
   out += strip(s, runs);
   if (s.plan->precision.size() > kNamedCells) out += run_table(*s.job, runs);
   return out + "</div>";
@@ -135,7 +145,8 @@ std::string mix_text(const Snapshot& s) {
       text += ", " +
               fixed(mix.action_blocks[k],
                     mix.action_blocks[k] == std::floor(mix.action_blocks[k]) ? 0 : 1) +
-              " " + std::string(kMemoryActionNames[k]);
+              " " + std::string(kMemoryActionNames[k]) +
+              (s.plan->classes.size() > 1 ? " on average" : "");
   }
   const std::string prefix = common_prefix(*s.job);
   return " Of " + fixed(blocks, 0) + " blocks" + text + "." +

@@ -71,8 +71,8 @@ Tile time_tile(const Snapshot& s) {
 }
 
 Tile skew_tile(const Snapshot& s) {
-  Tile tile{"Skew", times_text(skew_ratio(s.summary)), "slowest to median", "the ranks are even",
-            ""};
+  Tile tile{"Skew", times_text(newest(s).skew_ratio), "slowest to median", "", ""};
+  if (newest(s).skew_ratio <= 1.005) tile.hint = "the ranks are even";
   if (!s.summary.worst.empty() && s.summary.worst.front().slowdown_ratio > 1.005) {
     const WorstRank& worst = s.summary.worst.front();
     tile.hint = "rank " + std::to_string(worst.rank.value()) + ", mostly in " +

@@ -140,7 +140,8 @@ struct Snapshot {
   std::shared_ptr<const BlockCosts> costs;        // null before the first profile
   std::shared_ptr<const RankTable> ranks;         // never null
   std::shared_ptr<const MemoryView> memory;       // null where memory is not planned
-  MemoryHeadroom headroom;                        // of the newest round
+  HeldBytes held;
+  MemoryHeadroom headroom;  // of the newest round
 };
 
 // Slowest own work over the median; 1 where there is nothing to compare.

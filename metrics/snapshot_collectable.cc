@@ -127,6 +127,11 @@ void set_memory(FamilyBuilder& out, const Snapshot& s) {
   out.set("coxswain_memory_over_budget_ranks", s.headroom.over_budget);
   out.set("coxswain_memory_added_time_ratio", view.added_ratio);
   out.set("coxswain_memory_resident_bytes", known_bytes(view.resident_bytes));
+  constexpr const char* kHeld = "coxswain_memory_held_bytes";
+  out.set(kHeld, {"parameters"}, known_bytes(s.held.parameters));
+  out.set(kHeld, {"gradients"}, known_bytes(s.held.gradients));
+  out.set(kHeld, {"optimizer"}, known_bytes(s.held.optimizer));
+  out.set(kHeld, {"buckets"}, known_bytes(s.held.buckets));
   const bool knows_blocks = view.keep_all_block_bytes > 0;
   out.set("coxswain_memory_activation_bytes", {"all"}, known_bytes(view.keep_all_block_bytes));
   out.set("coxswain_memory_activation_bytes", {"kept_by_plan"},

@@ -85,7 +85,16 @@ std::shared_ptr<const Snapshot> TelemetryState::snapshot() const {
   return published_;
 }
 
+void TelemetryState::set_held(const HeldBytes& held) {
+  const std::lock_guard lock(mutex_);
+  held_ = held;
+}
+
 void TelemetryState::publish() {
+  {
+    const std::lock_guard lock(mutex_);
+    now_.held = held_;
+  }
   std::shared_ptr<const Snapshot> fresh = std::make_shared<const Snapshot>(now_);
   {
     const std::lock_guard lock(mutex_);

@@ -26,6 +26,9 @@ class TelemetryState final : public StepSink {
   // The job is over; the pages stay up and say so. On the coordinator's thread, or after it ended.
   void finish();
 
+  // Shown from the next round on. From any thread.
+  void set_held(const HeldBytes& held);
+
   // The newest snapshot, never null. From any thread; does not block on recording.
   std::shared_ptr<const Snapshot> snapshot() const;
 
@@ -49,7 +52,8 @@ class TelemetryState final : public StepSink {
   Snapshot now_;  // the recording thread's own copy
   MadeOf memory_made_of_;
   std::vector<bool> seen_;
-  mutable std::mutex mutex_;  // guards published_
+  mutable std::mutex mutex_;  // guards what follows
+  HeldBytes held_;
   std::shared_ptr<const Snapshot> published_;
 };
 

@@ -234,6 +234,28 @@ TEST_SUITE("memory shown") {
     CHECK(contains(pages.ranks, "\"memory_predicted_peak_bytes\":6979321856"));
   }
 
+  TEST_CASE("what ranks hold beside activations is shown from the next round on") {
+    SimulatedJob simulated({});
+    TelemetryState state(simulated.job(), UnixTime{1});
+    const auto page = [&](const char* path) {
+      const Served served{state.snapshot(), UnixTime{simulated.now()}, {}, {}};
+      return respond({"GET", path, ""}, served).body;
+    };
+    simulated.step(state);
+    CHECK(contains(page("/metrics"), "coxswain_memory_held_bytes{kind=\"optimizer\"} Nan"));
+    CHECK(contains(page("/api/v1/status"), "\"held_bytes\":{\"parameters\":null,"));
+    CHECK_FALSE(contains(page("/status"), "every rank holds"));
+    state.set_held({3 << 20, 2 << 20, 0, 1 << 20});
+    simulated.step(state);
+    CHECK(contains(page("/metrics"), "coxswain_memory_held_bytes{kind=\"parameters\"} 3145728"));
+    CHECK(contains(page("/metrics"), "coxswain_memory_held_bytes{kind=\"optimizer\"} Nan"));
+    CHECK(contains(page("/api/v1/status"),
+                   "\"held_bytes\":{\"parameters\":3145728,\"gradients\":2097152,"
+                   "\"optimizer\":null,\"buckets\":1048576}"));
+    CHECK(contains(page("/status"),
+                   "every rank holds parameters 3.00 MiB, gradients 2.00 MiB, buckets 1.00 MiB."));
+  }
+
   TEST_CASE("plans and facts that come later are followed") {
     SimulatedSetup setup;
     SimulatedJob simulated(setup);

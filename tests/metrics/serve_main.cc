@@ -20,6 +20,7 @@ int main(int argc, char** argv) {
   setup.step_seconds = 1 / rounds_per_second;
   SimulatedJob job(setup);
   TelemetryState state(job.job(), cox::UnixTime{setup.start});
+  state.set_held({1 << 28, 1 << 28, 1 << 29, 1 << 28});
   job.steps(state, 20);
   cox::Config config;
   config.http.port = 0;

@@ -144,6 +144,10 @@ TEST_SUITE("metrics") {
     const std::string page = status_page(served_after(setup, 100));
     CHECK(contains(page, "<td>h.0 to h.3 (4)</td><td>recompute on 2 of 4 ranks, keep on 2</td>"));
     CHECK(contains(page, "<td>embedding</td><td>keep</td>"));
+    CHECK(contains(page, "<h3>Ranks 0, 1</h3>"));
+    CHECK(contains(page, "<h3>Ranks 2, 3</h3>"));
+    setup.ranks = 40;
+    CHECK(contains(status_page(served_after(setup, 100)), "<h3>20 ranks</h3>"));
   }
 
   TEST_CASE("of many ranks those nearest to their budget are shown") {

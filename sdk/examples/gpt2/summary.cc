@@ -15,12 +15,12 @@ std::string memory_line(const cox::SessionReport& report) {
   if (!report.memory_planned) return {};
   char text[256];
   if (report.memory_saved_bytes <= 0) {
-    std::snprintf(text, sizeof(text), "memory: %.1f MiB on a rank at most, nothing saved\n",
+    std::snprintf(text, sizeof(text), "memory: at most %.1f MiB on a rank (predicted)\n",
                   mib(report.memory_peak_bytes));
   } else {
     std::snprintf(text, sizeof(text),
-                  "memory: %.1f MiB on a rank at most; %.1f MiB less than with every block kept, "
-                  "for +%.1f %% of time (predicted)\n",
+                  "memory: at most %.1f MiB on a rank; up to %.1f MiB of a rank are saved, against "
+                  "keeping every block, for up to +%.1f %% of time (predicted)\n",
                   mib(report.memory_peak_bytes), mib(report.memory_saved_bytes),
                   100 * report.memory_added_ratio);
   }

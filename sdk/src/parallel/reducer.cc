@@ -30,6 +30,18 @@ transport::Reduction sum_of(const at::Tensor& flat) {
   return flat.scalar_type() == at::kDouble ? transport::sum_f64() : transport::sum_f32();
 }
 
+metrics::HeldBytes held_by(detail::FlatBuckets& buckets) {
+  metrics::HeldBytes held;
+  for (const at::Tensor& parameter : buckets.parameters()) {
+    held.parameters += static_cast<std::int64_t>(parameter.nbytes());
+    if (parameter.requires_grad()) held.gradients += static_cast<std::int64_t>(parameter.nbytes());
+  }
+  for (const detail::Bucket& bucket : buckets.buckets()) {
+    held.buckets += static_cast<std::int64_t>(bucket.flat.nbytes());
+  }
+  return held;
+}
+
 }  // namespace
 
 struct Reducer::Impl {
@@ -61,6 +73,7 @@ Reducer::Reducer(Session& session, std::vector<at::Tensor> parameters,
   require(detail::broadcast_from_root(state.data(), buffers), "Reducer: buffers");
   state.ensure_started();
   impl_ = std::make_unique<Impl>(state, std::move(parameters));
+  state.show_held(held_by(impl_->buckets));
 }
 
 Reducer::Reducer(Reducer&&) noexcept = default;

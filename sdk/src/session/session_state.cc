@@ -299,6 +299,17 @@ void SessionState::flush_rows() {
   require(gather_numbers(world_.all(), 0));
 }
 
+void SessionState::show_held(const metrics::HeldBytes& held) {
+  const auto take = [](std::int64_t& known, std::int64_t bytes) {
+    known = bytes > 0 ? bytes : known;
+  };
+  take(held_.parameters, held.parameters);
+  take(held_.gradients, held.gradients);
+  take(held_.optimizer, held.optimizer);
+  take(held_.buckets, held.buckets);
+  if (telemetry_) telemetry_->state().set_held(held_);
+}
+
 std::string SessionState::status_address() const {
   return telemetry_ ? telemetry_->address() : std::string();
 }

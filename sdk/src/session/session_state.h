@@ -96,6 +96,9 @@ class SessionState {
   // Returns when the run directory holds the rows of all steps that every rank has ended, so that a
   // save never leads them. Collective when there is a run directory.
   void flush_rows();
+  // What a rank of this job holds beside activations, for telemetry; fields of 0 leave what is
+  // known.
+  void show_held(const metrics::HeldBytes& held);
   std::string status_address() const;
   SessionReport report() const;
   // Rank 0 only; a copy of what the coordinator knows now.
@@ -133,6 +136,7 @@ class SessionState {
   BlockWatch blocks_;
   MemorySteering steering_;
   bool tried_memory_ = false;
+  metrics::HeldBytes held_;
 
   std::unique_ptr<Telemetry> telemetry_;          // rank 0
   std::unique_ptr<RunTally> tally_;               // rank 0, records into telemetry_

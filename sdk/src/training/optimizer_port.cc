@@ -28,6 +28,13 @@ class AdamWPort final : public OptimizerPort {
     }
     return std::max<std::int64_t>(0, bytes);
   }
+  std::int64_t state_bytes() const override {
+    std::int64_t bytes = 0;
+    for (const NamedTensor& named : optimizer_.state()) {
+      bytes += static_cast<std::int64_t>(named.tensor.nbytes());
+    }
+    return bytes;
+  }
   std::vector<NamedTensor> state() const override { return optimizer_.state(); }
   Status load_state(std::span<const NamedTensor> state) override {
     return optimizer_.load_state(state);

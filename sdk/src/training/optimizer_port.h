@@ -26,6 +26,8 @@ class OptimizerPort {
   // Bytes of state that the first step will add; an estimate (two values a parameter) where the
   // optimizer is torch's and has none yet.
   virtual std::int64_t bytes_to_come() const = 0;
+  // Bytes of state now; 0 where the optimizer does not say.
+  virtual std::int64_t state_bytes() const { return 0; }
   // Everything a resumed run needs, by name. Tensors may be live ones.
   virtual std::vector<NamedTensor> state() const = 0;
   // Takes over what state() gave, here or in an earlier process.

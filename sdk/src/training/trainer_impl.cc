@@ -2,6 +2,8 @@
 
 #include <torch/torch.h>
 
+#include <utility>
+
 #include "coxswain/error.h"
 #include "sdk/src/training/keyed_random.h"
 
@@ -66,6 +68,9 @@ void Trainer::Impl::apply(const ReductionOutcome& outcome) {
   if (is_update) {
     if (options.clip_norm > 0) clip(outcome.gradient_norm);
     optimizer->step();
+    if (!std::exchange(optimizer_is_shown, true)) {
+      state.show_held({.optimizer = optimizer->state_bytes()});
+    }
   } else {
     ++position.skipped;
   }

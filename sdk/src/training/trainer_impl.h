@@ -68,6 +68,7 @@ struct Trainer::Impl {
   SampleSlice slice;
   Batch batch;
   bool updated = false;
+  bool optimizer_is_shown = false;  // its size, which it has after its first step
   TrainerStep step_handle;
 };
 
