@@ -12,6 +12,8 @@ import os
 import re
 import subprocess
 
+import picture
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 
@@ -70,6 +72,15 @@ def machine():
     return f"{model.group(1) if model else 'unknown processor'}, {cores} cores"
 
 
+def picture_of(goal, lines):
+    """Writes docs/images/GOAL.svg where the lines have what it takes; returns the link to it."""
+    if not any("time_ratio" in line["config"] for line in lines):
+        return []
+    with open(os.path.join(ROOT, "docs", "images", goal + ".svg"), "w", encoding="utf-8") as file:
+        file.write(picture.draw(lines))
+    return [f"![{goal}](../images/{goal}.svg)", ""]
+
+
 def page(goal, lines, options):
     with open(os.path.join(HERE, "notes", goal + ".md"), encoding="utf-8") as file:
         notes = file.read().strip()
@@ -81,7 +92,8 @@ def page(goal, lines, options):
         f"- Machine: {machine()}; release preset",
         f"- Load average before the run: {options.load} (1 minute; what is above 0 is other work)",
     ]
-    return "\n".join([head, "", table(lines), "", *facts, "", body.strip(), ""])
+    drawn = picture_of(goal, lines)
+    return "\n".join([head, "", *drawn, table(lines), "", *facts, "", body.strip(), ""])
 
 
 def main():

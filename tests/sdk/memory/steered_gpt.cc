@@ -1,0 +1,81 @@
+#include "tests/sdk/memory/steered_gpt.h"
+
+#include <ATen/autocast_mode.h>
+
+#include <stdexcept>
+
+#include "coordinator/planner/memory_facts.h"
+#include "sdk/src/memory/counting_allocator.h"
+
+namespace cox::test {
+namespace {
+
+void require(const Status& status) {
+  if (!status.ok()) throw std::runtime_error(status.text());
+}
+
+// As a trainer would: casts of weights live as long as the forward pass.
+class AutocastScope {
+ public:
+  explicit AutocastScope(Arithmetic arithmetic) {
+    at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+    at::autocast::set_autocast_enabled(at::kCPU, arithmetic == Arithmetic::bf16_autocast);
+  }
+  ~AutocastScope() {
+    at::autocast::clear_cache();
+    at::autocast::set_autocast_enabled(at::kCPU, false);
+  }
+  AutocastScope(const AutocastScope&) = delete;
+  AutocastScope& operator=(const AutocastScope&) = delete;
+};
+
+}  // namespace
+
+SteeredGpt::SteeredGpt(const SampleShape& shape, MemoryConfig config, Arithmetic arithmetic)
+    : config_(std::move(config)), arithmetic_(arithmetic) {
+  require(detail::install_counting_allocator());
+  torch::manual_seed(11);
+  model_ = gpt2::Gpt2(shape.model);
+  model_->train();
+  const std::vector<std::int64_t> sizes = {shape.sequences, shape.model.n_positions};
+  inputs_ = torch::randint(256, sizes, at::kLong);
+  targets_ = torch::randint(256, sizes, at::kLong);
+  blocks_.attach(*model_);
+  steering_ = std::make_unique<detail::MemorySteering>(config_, blocks_, Log());
+  steering_->open({});
+  step_ = std::make_unique<detail::TrialStep>(*model_, [this] { return loss(); });
+}
+
+MemoryConfig SteeredGpt::planned() {
+  MemoryConfig config;
+  config.mode = PolicyMode::on;
+  return config;
+}
+
+at::Tensor SteeredGpt::loss() {
+  const AutocastScope autocast(arithmetic_);
+  return model_->loss(inputs_, targets_);
+}
+
+MemoryModel SteeredGpt::measure() {
+  auto problem = steering_->measure(
+      *model_, [this] { return loss(); }, 0);
+  require(problem.ok() ? ok_status() : problem.status());
+  auto facts = planner::memory_facts({{*problem, 0}});
+  require(facts.ok() ? ok_status() : facts.status());
+  return facts->models.front();
+}
+
+SteeredGpt::Step SteeredGpt::run(const std::vector<MemoryAction>& actions) {
+  blocks_.steer(actions);
+  detail::reset_counted_peak();
+  const auto start = std::chrono::steady_clock::now();
+  require(step_->run());
+  return {detail::counted_memory().peak_bytes, std::chrono::steady_clock::now() - start};
+}
+
+std::int64_t SteeredGpt::held_by_trial() {
+  return 2 * static_cast<std::int64_t>(at::detail::getDefaultCPUGenerator().get_state().nbytes());
+}
+
+}  // namespace cox::test

@@ -1,0 +1,62 @@
+// A small GPT-2 with a sample batch, steered as a session steers it: for the test and the benchmark
+// that compare predicted with counted bytes. Installs the counting allocator. Throws
+// std::runtime_error with a Status' text where something fails.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+
+#include "coordinator/core/memory_config.h"
+#include "coordinator/core/memory_front.h"
+#include "sdk/examples/gpt2/model.h"
+#include "sdk/src/memory/trial_step.h"
+#include "sdk/src/session/memory_steering.h"
+
+namespace cox::test {
+
+enum class Arithmetic { fp32, bf16_autocast };
+
+struct SampleShape {
+  gpt2::Config model;
+  std::int64_t sequences = 4;
+};
+
+class SteeredGpt {
+ public:
+  explicit SteeredGpt(const SampleShape& shape, MemoryConfig config = planned(),
+                      Arithmetic arithmetic = Arithmetic::fp32);
+
+  // A configuration that plans memory, without a budget.
+  static MemoryConfig planned();
+
+  // The trial, and the front that follows from it.
+  MemoryModel measure();
+
+  struct Step {
+    std::int64_t peak_bytes = 0;  // the highest counted level
+    std::chrono::nanoseconds time{};
+  };
+  // One step under these actions; leaves no trace.
+  Step run(const std::vector<MemoryAction>& actions);
+  // Of the last step: equal numbers, equal bits.
+  const std::vector<std::uint64_t>& gradients() const { return step_->gradients(); }
+
+  // What a trial step itself holds while it runs: two copies of the generator's state.
+  static std::int64_t held_by_trial();
+
+ private:
+  at::Tensor loss();
+
+  MemoryConfig config_;
+  Arithmetic arithmetic_;
+  gpt2::Gpt2 model_ = nullptr;
+  at::Tensor inputs_, targets_;
+  detail::BlockWatch blocks_;
+  std::unique_ptr<detail::MemorySteering> steering_;
+  std::unique_ptr<detail::TrialStep> step_;
+};
+
+}  // namespace cox::test
