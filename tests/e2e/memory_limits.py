@@ -1,6 +1,7 @@
 """Budgets that cannot be met, tiers that cannot be used, and rules for blocks."""
 
 import json
+import os
 import re
 import signal
 import urllib.request
@@ -63,7 +64,9 @@ class Tier(MemoryCase):
     def test_a_folder_that_works_takes_blocks(self):
         self.train("away", self.RANKS, "--cox.memory.force=*=offload", OFFLOAD, self.folder_flag)
         self.same_training("away", "none", self.RANKS)
-        self.assertEqual(self.mix("away"), (0, 4))
+        for rank in range(self.RANKS):
+            self.assertEqual(self.mix("away", rank), (0, 4))
+            self.within("away", rank, self.peak("away", rank))
 
     def test_folders_that_are_missing_or_cannot_be_written(self):
         open(self.path("file"), "w").close()
@@ -119,6 +122,14 @@ class Rules(MemoryCase):
         self.assertEqual(set(actions.values()), {"keep", "recompute"})
         for name in ("transformer.h.0", "transformer.h.2"):
             self.assertEqual(actions[name], "keep")
+
+    def test_a_file_of_rules_as_in_the_pages(self):
+        rules = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "sdk",
+                             "examples", "memory_rules.conf")
+        actions = self.blocks("--cox.config=" + rules, "--cox.memory.budget=12MiB")
+        self.assertEqual(actions["transformer.h.0"], "recompute")
+        self.assertEqual(actions["transformer.h.3"], "keep")
+        self.assertEqual(list(actions.values()).count("recompute"), 2)
 
     def test_a_budget_that_only_a_forbidden_action_would_meet_is_refused(self):
         flags = ["--cox.run.log=warning", "--cox.memory.budget=14MiB", "--cox.memory.recompute=off"]

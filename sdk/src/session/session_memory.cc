@@ -52,11 +52,15 @@ void SessionState::start_from(std::vector<planner::RankProblem> problems) {
   Status possible;
   const auto reasons = plane_->learn_memory(world_.all(), std::move(facts));
   if (!reasons.ok()) throw Error(reasons.status());
+  const bool observes = loaded_.config.memory.mode == PolicyMode::observe;
   for (const Reason& reason : *reasons) {
-    log_.info(reason.text);
-    if (reason.code == ReasonCode::memory_infeasible) possible = invalid_argument(reason.text);
+    if (reason.code == ReasonCode::memory_infeasible && !observes) {
+      possible = invalid_argument(reason.text);
+    } else {
+      log_.info(reason.text);
+    }
   }
-  if (loaded_.config.memory.mode != PolicyMode::observe) agree(possible);
+  agree(possible);
 }
 
 // For `cox plan`, beside the record of the run.
