@@ -93,6 +93,11 @@ void Session::together(const std::function<void()>& work) {
   state_->agree(status);
 }
 
+void Session::plan_memory(torch::nn::Module& model, const std::function<at::Tensor()>& sample_loss,
+                          std::int64_t optimizer_bytes) {
+  if (state_->wants_memory_trial()) state_->try_memory(model, sample_loss, optimizer_bytes);
+}
+
 StepScope Session::step() {
   return StepScope(state_);
 }

@@ -1,0 +1,161 @@
+// Memory budgets in loops of one's own, and what stays when a session or a model leaves.
+#include <torch/torch.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "coxswain/error.h"
+#include "coxswain/reducer.h"
+#include "coxswain/run.h"
+#include "coxswain/session.h"
+#include "coxswain/wrap.h"
+#include "sdk/src/memory/counting_allocator.h"
+#include "solo.h"
+
+#include <doctest/doctest.h>
+
+using namespace cox;
+
+namespace {
+
+constexpr std::int64_t kWidth = 64;
+constexpr std::int64_t kRows = 512;
+
+// The activations of one of these are the larger part of what a step takes.
+struct WideImpl : torch::nn::Module {
+  torch::nn::Linear widen{register_module("widen", torch::nn::Linear(kWidth, 4 * kWidth))};
+  torch::nn::BatchNorm1d norm{register_module("norm", torch::nn::BatchNorm1d(4 * kWidth))};
+  torch::nn::Linear narrow{register_module("narrow", torch::nn::Linear(4 * kWidth, kWidth))};
+
+  at::Tensor forward(const at::Tensor& x) {
+    const at::Tensor hidden = norm(torch::gelu(widen(x)));
+    return narrow(torch::dropout(hidden, 0.1, is_training()));
+  }
+};
+TORCH_MODULE(Wide);
+
+torch::nn::Sequential wide_net() {
+  torch::manual_seed(3);
+  torch::nn::Sequential net;
+  for (int i = 0; i < 4; ++i) net->push_back(Wide());
+  wrap(net);
+  return net;
+}
+
+struct Trained {
+  std::vector<at::Tensor> tensors;  // parameters, then buffers
+  std::int64_t peak_bytes = 0;      // of the last step
+  std::size_t recomputed = 0;
+};
+
+Trained train(const std::vector<std::string>& flags, int steps) {
+  auto session = solo_session(flags);
+  auto net = wide_net();
+  torch::manual_seed(4);
+  const at::Tensor x = torch::randn({kRows, kWidth}).set_requires_grad(true);
+  session.attach(*net);
+  Reducer reducer(session, net->parameters(), net->buffers());
+  torch::optim::SGD optimizer(net->parameters(), 0.05);
+  const auto loss_of = [&] { return net->forward(x).square().mean(); };
+  session.plan_memory(*net, loss_of);
+  Trained trained;
+  for (int i = 0; i < steps; ++i) {
+    torch::manual_seed(static_cast<std::uint64_t>(100 + i));
+    auto step = session.step();
+    cox::detail::reset_counted_peak();
+    reducer.backward(step, loss_of(), 1);
+    trained.peak_bytes = cox::detail::counted_memory().peak_bytes;
+    if (reducer.average(step).finite) optimizer.step();
+    optimizer.zero_grad();
+    x.mutable_grad().reset();
+    const auto& actions = session.plan().classes.front();
+    trained.recomputed = static_cast<std::size_t>(
+        std::count(actions.begin(), actions.end(), MemoryAction::recompute));
+  }
+  for (const at::Tensor& p : net->parameters()) trained.tensors.push_back(p.detach().clone());
+  for (const at::Tensor& b : net->buffers()) trained.tensors.push_back(b.clone());
+  return trained;
+}
+
+bool same(const Trained& a, const Trained& b) {
+  if (a.tensors.size() != b.tensors.size()) return false;
+  for (std::size_t i = 0; i < a.tensors.size(); ++i) {
+    if (!at::equal(a.tensors[i], b.tensors[i])) return false;
+  }
+  return true;
+}
+
+std::optional<Error> error_of(const std::vector<std::string>& flags) {
+  try {
+    train(flags, 1);
+  } catch (const Error& error) {
+    return error;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+TEST_SUITE("memory plans of a session") {
+  TEST_CASE("a loop of one's own stays within its budget and changes no bit in 20 steps") {
+    const Trained kept = train({"--cox.memory.budget=1GiB"}, 20);
+    CHECK(kept.recomputed == 0);
+    const std::int64_t budget = kept.peak_bytes * 7 / 10;
+    const Trained within = train({"--cox.memory.budget=" + std::to_string(budget) + "B"}, 20);
+    CHECK(within.recomputed > 0);
+    CHECK(within.peak_bytes <= budget);
+    CHECK(same(kept, within));
+    CHECK(same(kept, train({}, 20)));
+  }
+
+  TEST_CASE("a budget that no plan can meet is refused with the least that would do") {
+    const auto error = error_of({"--cox.memory.budget=64KiB"});
+    REQUIRE(error.has_value());
+    CHECK(error->status().message().find("MiB") != std::string::npos);
+  }
+
+  TEST_CASE("without a budget nothing is measured") {
+    const auto live = cox::detail::counted_memory().live_bytes;
+    auto session = solo_session();
+    auto net = wide_net();
+    session.attach(*net);
+    Reducer reducer(session, net->parameters(), net->buffers());
+    session.plan_memory(*net, []() -> at::Tensor { throw std::runtime_error("must not run"); });
+    CHECK(cox::detail::counted_memory().live_bytes >= live);
+  }
+
+  TEST_CASE("detach gives a model that was steered back as it was") {
+    std::vector<std::string> before;
+    torch::nn::Sequential net;
+    {
+      auto session = solo_session({"--cox.memory.force=*=recompute"});
+      net = wide_net();
+      session.attach(*net);
+      Reducer reducer(session, net->parameters(), net->buffers());
+      const at::Tensor x = torch::randn({kRows, kWidth});
+      session.plan_memory(*net, [&] { return net->forward(x).square().mean(); });
+      auto step = session.step();
+      CHECK(session.plan().classes.front().front() == MemoryAction::recompute);
+      session.detach(*net);
+    }
+    auto fresh = wide_net();
+    detach(*fresh);
+    REQUIRE(net->size() == fresh->size());
+    const auto names = [](torch::nn::Sequential& of) {
+      std::vector<std::string> all;
+      for (const auto& module : of->named_modules()) all.push_back(module.key());
+      return all;
+    };
+    CHECK(names(net) == names(fresh));
+    torch::manual_seed(9);
+    const at::Tensor x = torch::randn({8, kWidth}).set_requires_grad(true);
+    const auto gradient = [&](torch::nn::Sequential& of) {
+      torch::manual_seed(10);
+      for (at::Tensor& p : of->parameters()) p.mutable_grad().reset();
+      of->forward(x).square().mean().backward();
+      return of->parameters().front().grad().clone();
+    };
+    CHECK(at::equal(gradient(net), gradient(fresh)));
+  }
+}
