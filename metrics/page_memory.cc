@@ -178,7 +178,10 @@ std::string held_text(const HeldBytes& held) {
   return text.empty() ? text : " Beside activations every rank holds " + text + ".";
 }
 
-std::string not_planned(const JobFacts& job) {
+std::string not_planned(const Snapshot& s) {
+  const JobFacts& job = *s.job;
+  if (s.summary.watching > 0 && s.summary.watching == s.summary.reporting)
+    return "Not planned: ranks that only watch apply no plans.";
   if (job.blocks.empty()) return "Not planned: the job has named no blocks.";
   if (job.capabilities.actions == only(MemoryAction::keep))
     return "Not planned: every block is kept. A budget switches it on, for example "
@@ -192,7 +195,7 @@ std::string not_planned(const JobFacts& job) {
 std::string page_memory(const Snapshot& s) {
   std::string out = "<section class=\"card\"><h2>Activation memory</h2>";
   if (!s.memory)
-    return out + "<p class=\"hint\">" + not_planned(*s.job) + held_text(s.held) + "</p></section>";
+    return out + "<p class=\"hint\">" + not_planned(s) + held_text(s.held) + "</p></section>";
   out +=
       "<p class=\"hint\">What the newest plan does with what blocks hold for the backward pass. "
       "Predictions come from steps measured before the first one." +

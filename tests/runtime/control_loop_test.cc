@@ -22,6 +22,7 @@ struct Seen {
   std::int32_t reporting = 0;
   std::int32_t missing = 0;
   ControlCounters counters;
+  std::vector<std::int64_t> memory_budget_bytes;
 };
 
 // Keeps what the loop recorded and lets the test wait for it.
@@ -29,8 +30,11 @@ class SeenSink final : public StepSink {
  public:
   void record(const StepRecord& record) override {
     const std::scoped_lock lock(mutex_);
-    seen_.push_back({record.signals.round, record.decision.summary.reporting,
-                     record.decision.summary.missing, record.counters});
+    seen_.push_back({record.signals.round,
+                     record.decision.summary.reporting,
+                     record.decision.summary.missing,
+                     record.counters,
+                     {record.memory_budget_bytes.begin(), record.memory_budget_bytes.end()}});
     changed_.notify_all();
   }
   // The `count`-th round (from 1) once it is there; an empty one after 20 s.
@@ -113,6 +117,8 @@ class Bench {
     parts.job.blocks = {"one"};
     parts.job.capabilities.cadence = true;
     parts.config.control.late_seconds = late_seconds;
+    parts.config.memory.budget = {BudgetKind::bytes, 700, 0};
+    parts.config.memory.budget_of_rank[1] = {BudgetKind::bytes, 900, 0};
     parts.policies = std::move(policies);
     parts.state = initial_state(parts.job);
     parts.inbox = &inbox;
@@ -275,6 +281,22 @@ TEST_SUITE("runtime.publishing") {
     CHECK(seen.counters.full_plans_resent == 3);
     CHECK(seen.counters.plans_published == 1);
     CHECK(newest_on(reader, assembler) == 1);
+  }
+
+  TEST_CASE("records carry the memory budget of every rank once something is known of memory") {
+    Bench bench(kLong);
+    JobFacts job;
+    job.incarnation = 1;
+    job.world_size = kRanks;
+    job.blocks = {"one"};
+    job.memory.models = {{{{600, 0, {MemoryAction::keep}}}, 500, 1000, {100}}};
+    bench.loop.begin(job);
+    bench.post_all(0);
+    CHECK(bench.sink.round(1).memory_budget_bytes == std::vector<std::int64_t>{700, 900, 700});
+    Bench unmeasured(kLong);
+    unmeasured.post_all(0);
+    REQUIRE(unmeasured.sink.round(1).reporting == kRanks);
+    CHECK(unmeasured.sink.round(1).memory_budget_bytes.empty());
   }
 
   TEST_CASE("a journal that cannot be written does not stop the loop") {
