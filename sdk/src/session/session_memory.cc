@@ -18,6 +18,7 @@ bool SessionState::wants_memory_trial() const {
 void SessionState::try_memory(torch::nn::Module& model, const std::function<at::Tensor()>& loss,
                               std::int64_t resident_later_bytes) {
   tried_memory_ = true;
+  const auto began = Clock::now();
   const std::int32_t neighbours = std::max(1, world_.all().ranks_on_node());
   MemoryShare share;
   share.limit_bytes = static_cast<std::int64_t>(memory_.reading().limit_bytes) / neighbours;
@@ -36,6 +37,7 @@ void SessionState::try_memory(torch::nn::Module& model, const std::function<at::
   if (!problems.ok()) throw Error(problems.status());
   start_from(std::move(*problems));
   steering_.follow(plane_->plan(), rank());
+  recorder_.leave_out(began, Clock::now());
 }
 
 void SessionState::start_from(std::vector<planner::RankProblem> problems) {

@@ -34,6 +34,13 @@ void StepRecorder::leave(Clock::time_point now) {
   if (depth_ > 0) --depth_;
 }
 
+void StepRecorder::leave_out(Clock::time_point from, Clock::time_point to) {
+  if (!open_) return;
+  book_until(from);
+  booked_until_ = to;
+  started_ += to - from;
+}
+
 void StepRecorder::loss(double mean, double weight) {
   loss_sum_ += mean * weight;
   report_.weight += weight;

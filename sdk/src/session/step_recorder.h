@@ -46,6 +46,9 @@ class StepRecorder {
   void enter(Phase phase, Clock::time_point now);
   void leave(Clock::time_point now);
 
+  // What happened between the two is no part of the step.
+  void leave_out(Clock::time_point from, Clock::time_point to);
+
   void loss(double mean, double weight);
   void samples(std::uint64_t count) { report_.samples += count; }
   void tokens(std::uint64_t count) { report_.tokens += count; }

@@ -48,6 +48,19 @@ TEST_SUITE("step recorder") {
     CHECK_FALSE(recorder.is_open());
   }
 
+  TEST_CASE("what is left out is in no phase and not in the wall time") {
+    StepRecorder recorder;
+    recorder.leave_out(at(1), at(2));  // no step is open
+    recorder.begin(StepId(0), at(10));
+    recorder.leave_out(at(12), at(112));
+    recorder.enter(Phase::forward, at(113));
+    recorder.leave(at(116));
+    const StepReport& report = recorder.end(at(116));
+    CHECK(report.wall_seconds == doctest::Approx(6));
+    CHECK(booked(report, Phase::forward) == doctest::Approx(3));
+    CHECK(booked(report, Phase::other) == doctest::Approx(3));
+  }
+
   TEST_CASE("phases sum to the wall time, whatever is nested in what") {
     for (std::uint32_t seed = 0; seed < 50; ++seed) {
       CAPTURE(seed);
