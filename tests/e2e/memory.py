@@ -1,10 +1,11 @@
 """Training within memory budgets is the same training, bit for bit; dropout is on."""
 
 import os
+import re
 import signal
 
 import jobs
-from memory_jobs import NONE, MemoryCase
+from memory_jobs import MIB, NONE, MemoryCase
 
 
 class Budgets(MemoryCase):
@@ -17,6 +18,18 @@ class Budgets(MemoryCase):
         for rank in range(ranks):
             self.within("half", rank, budget)
             self.assertGreater(self.mix("half", rank)[0], 0)
+        self.answers_alike("half", budget)
+
+    def answers_alike(self, name, budget):
+        """`cox plan` says of the run's profile what the run did."""
+        profile = self.path(name, "memory_profile.json")
+        ended = self.ends_well(jobs.run([jobs.programs.cox, "plan", profile, "--budget", budget]))
+        self.assertIn("time against budget", ended.out)
+        answer = re.search(r"MiB +yes +([\d.]+) MiB .*\) +\d+ +(\d+)", ended.out)
+        self.assertIsNotNone(answer, ended)
+        predicted = self.rows(name)[-1]["memory"]["predicted_peak"]
+        self.assertEqual(answer[1], f"{predicted / MIB:.3f}")
+        self.assertEqual(int(answer[2]), self.mix(name)[0])
 
     def test_one_rank_trains_within_a_budget_to_the_same_bits(self):
         self.check_one_budget(1)
@@ -39,6 +52,18 @@ class Budgets(MemoryCase):
         self.assertGreater(len(set(recomputed)), 2, recomputed)
 
         replayed = jobs.run([jobs.programs.cox, "replay", self.path("four", "journal.cox")])
+        self.assertIn("all equal", self.ends_well(replayed).out)
+
+    def test_a_larger_share_breaks_the_budget_and_the_next_plan_keeps_it_at_the_same_bits(self):
+        shares = "--cox.force.shares=12,4"
+        self.train("none", 2, *NONE, shares)
+        ended = self.train("steered", 2, "--cox.memory.budget=14MiB", shares)
+        self.assertTrue(self.lines(ended, "above its budget of 14.0 MiB (predicted:"), ended)
+        self.same_training("steered", "none", 2)
+        rows = self.rows("steered")
+        self.assertGreater(max(row["memory"]["peak_alloc"] for row in rows), 14 * MIB)
+        self.assertLessEqual(rows[-1]["memory"]["peak_alloc"], 14 * MIB)
+        replayed = jobs.run([jobs.programs.cox, "replay", self.path("steered", "journal.cox")])
         self.assertIn("all equal", self.ends_well(replayed).out)
 
     def test_observing_changes_nothing_and_says_what_it_would_do(self):
