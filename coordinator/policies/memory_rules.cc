@@ -62,6 +62,12 @@ std::vector<Reason> rule_findings(const JobFacts& job, const MemoryConfig& confi
   std::vector<Reason> findings;
   find_idle_rules(job, config.force, "memory.force", findings);
   find_idle_rules(job, config.forbid, "memory.forbid", findings);
+  for (const auto& [rank, budget] : config.budget_of_rank) {
+    if (rank < job.world_size) continue;
+    findings.push_back(say(ReasonCode::memory_rules,
+                           sentence("memory.budget_of_rank has rank %d, this job has %d ranks",
+                                    static_cast<int>(rank), static_cast<int>(job.world_size))));
+  }
   const auto forced = std::count_if(
       job.blocks.begin(), job.blocks.end(),
       [&config](const std::string& block) { return forcing_rule(config, block) != nullptr; });

@@ -66,6 +66,15 @@ class Budgets(MemoryCase):
         replayed = jobs.run([jobs.programs.cox, "replay", self.path("steered", "journal.cox")])
         self.assertIn("all equal", self.ends_well(replayed).out)
 
+    def test_snapshots_for_rollbacks_are_within_the_budget(self):
+        self.train("none", 2, *NONE)
+        self.train("snapshots", 2, "--cox.memory.budget=16MiB", "--cox.checkpoint.snapshot_rounds=5")
+        self.same_training("snapshots", "none", 2)
+        for rank in range(2):
+            for row in self.rows("snapshots", rank):
+                self.assertLessEqual(row["memory"]["peak_alloc"], 16 * MIB, row)
+            self.mix("snapshots", rank)  # one plan from the first step on
+
     def test_observing_changes_nothing_and_says_what_it_would_do(self):
         self.train("none", 2, *NONE)
         ended = self.train("observed", 2, "--cox.memory.mode=observe", "--cox.memory.budget=1MiB")

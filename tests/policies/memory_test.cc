@@ -221,6 +221,11 @@ TEST_SUITE("policies.memory") {
     idle.rounds(3);
     REQUIRE_FALSE(idle.said_with(ReasonCode::memory_rules).empty());
     CHECK(has(idle.said[0].text, "tail=recompute, which fits no block"));
+    MemoryGame absent(memory_job(2), "memory.budget_of_rank = 1:2GiB,7:2GiB");
+    absent.begin();
+    absent.rounds(3);
+    REQUIRE_FALSE(absent.said_with(ReasonCode::memory_rules).empty());
+    CHECK(has(absent.said[0].text, "memory.budget_of_rank has rank 7, this job has 2 ranks"));
   }
 
   TEST_CASE("what the job cannot apply is never planned") {

@@ -28,10 +28,21 @@ void Trainer::Impl::begin_step() {
   scope->samples(static_cast<std::uint64_t>(batch.samples));
 }
 
+// What is resident from some later step on: optimizer state, and the snapshots.
+std::int64_t Trainer::Impl::bytes_to_come() const {
+  const std::int64_t optimizer_bytes = optimizer->bytes_to_come();
+  if (state.config().checkpoint.snapshot_rounds == 0) return optimizer_bytes;
+  std::int64_t snapshot_bytes = optimizer->state_bytes() + optimizer_bytes;
+  for (const NamedTensor& named : detail::model_tensors(model)) {
+    snapshot_bytes += static_cast<std::int64_t>(named.tensor.nbytes());
+  }
+  return optimizer_bytes + snapshot_bytes * static_cast<std::int64_t>(detail::SnapshotShelf::kKept);
+}
+
 at::Tensor Trainer::Impl::forward(const std::function<at::Tensor()>& loss_of_batch) {
   if (state.wants_memory_trial()) {
     const auto sample = batch.samples > 0 ? loss_of_batch : std::function<at::Tensor()>();
-    state.try_memory(model, sample, optimizer->bytes_to_come());
+    state.try_memory(model, sample, bytes_to_come());
   }
   if (batch.samples == 0) return {};
   const PhaseScope phase = scope->phase(Phase::forward);

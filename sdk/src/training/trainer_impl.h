@@ -45,6 +45,7 @@ struct Trainer::Impl {
   enum class OnFailure { report, raise };
   void save(OnFailure on_failure);
   Capabilities capabilities() const;
+  std::int64_t bytes_to_come() const;
 
   Session& session;
   detail::SessionState& state;
