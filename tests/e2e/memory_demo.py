@@ -43,7 +43,7 @@ class Demo(MemoryCase):
             with self.subTest(budget):
                 shutil.rmtree(self.path("demo"), ignore_errors=True)
                 ended = self.ends_well(self.demo(*budget, *model))
-                self.assertIn("less than with every block kept", ended.out)
+                self.assertIn("are saved, against keeping every block", ended.out)
                 self.same_training("demo", "none", 2)
                 for rank in range(2):
                     self.within("demo", rank, 14 * MIB)
