@@ -12,7 +12,7 @@ double mib(std::int64_t bytes) {
 }  // namespace
 
 std::string memory_line(const cox::SessionReport& report) {
-  if (!report.memory_planned) return {};
+  if (!report.memory_planned || report.memory_peak_bytes <= 0) return {};  // not predicted
   char text[256];
   if (report.memory_saved_bytes <= 0) {
     std::snprintf(text, sizeof(text), "memory: at most %.1f MiB on a rank (predicted)\n",
