@@ -97,7 +97,8 @@ void tell(const Session& session, const Growth& growth) {
 }  // namespace
 
 void measure_growth(Session& session, Effort effort) {
-  const int groups = effort == Effort::quick ? 8 : 400;
+  const int full = session.world_size() == 1 ? 400 : 100;
+  const int groups = effort == Effort::quick ? 8 : full;
   const RandomBytes dataset(4096);
   Trained with = make_trained();
   Trained without = make_trained();
