@@ -1,6 +1,9 @@
 #include "tests/bench/small_gpt.h"
 
+#include <algorithm>
 #include <numeric>
+#include <random>
+#include <span>
 
 #include "tests/bench/averaging.h"
 
@@ -25,11 +28,17 @@ Trained make_trained() {
   return {model, std::move(optimizer)};
 }
 
+PlainLoop::PlainLoop(Trained& trained, const Dataset& dataset, Averaging* averaging)
+    : trained_(trained), dataset_(dataset), averaging_(averaging) {
+  order_.resize(static_cast<std::size_t>(dataset.size()));
+  std::iota(order_.begin(), order_.end(), 0);
+  std::shuffle(order_.begin(), order_.end(), std::mt19937_64(7));
+}
+
 void PlainLoop::step() {
-  std::vector<std::int64_t> indices(static_cast<std::size_t>(kSequences));
-  std::iota(indices.begin(), indices.end(), next_);
-  next_ = (next_ + kSequences) % (dataset_.size() - kSequences);
-  const Batch batch = dataset_.get(indices);
+  constexpr auto kBatch = static_cast<std::size_t>(kSequences);
+  const Batch batch = dataset_.get(std::span<const std::int64_t>(order_).subspan(next_, kBatch));
+  next_ = (next_ + kBatch) % (order_.size() - kBatch);
   const at::Tensor loss = trained_.model->loss(batch.inputs, batch.targets);
   loss.backward();
   const double value = loss.item<double>();

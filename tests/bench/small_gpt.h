@@ -4,6 +4,10 @@
 
 #include <torch/torch.h>
 
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
 #include "coxswain/adamw.h"
 #include "coxswain/dataset.h"
 #include "sdk/examples/gpt2/model.h"
@@ -35,15 +39,15 @@ Trained make_trained();
 // rank the same flat buckets, all-reduces and norm. One per rank; step() is collective.
 class PlainLoop {
  public:
-  PlainLoop(Trained& trained, const Dataset& dataset, Averaging* averaging)
-      : trained_(trained), dataset_(dataset), averaging_(averaging) {}
+  PlainLoop(Trained& trained, const Dataset& dataset, Averaging* averaging);
   void step();
 
  private:
   Trained& trained_;
   const Dataset& dataset_;
-  Averaging* averaging_;  // null with one rank
-  std::int64_t next_ = 0;
+  Averaging* averaging_;             // null with one rank
+  std::vector<std::int64_t> order_;  // shuffled, as any training reads its data
+  std::size_t next_ = 0;
 };
 
 }  // namespace cox::bench

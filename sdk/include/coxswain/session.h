@@ -28,6 +28,10 @@
 #include "coordinator/core/policy.h"
 #include "coxswain/error.h"
 
+namespace at {
+class Tensor;
+}  // namespace at
+
 namespace torch::nn {
 class Module;
 }
