@@ -123,17 +123,4 @@ Result<MemoryProblem> measure_problem(std::size_t blocks, const TrialSettings& s
   return problem;
 }
 
-std::int64_t predicted_peak(const MemoryProblem& problem, std::span<const MemoryAction> actions) {
-  std::int64_t level = problem.base_bytes;
-  std::int64_t most = level;
-  for (const Stage& stage : problem.stages) {
-    const auto action =
-        stage.block == kGap ? MemoryAction::keep : actions[static_cast<std::size_t>(stage.block)];
-    const StageOption& taken = stage.option(action);
-    most = std::max({most, level + taken.forward_high_bytes, level + taken.backward_high_bytes});
-    level += taken.kept_bytes;
-  }
-  return most;
-}
-
 }  // namespace cox::detail

@@ -8,7 +8,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <span>
 #include <vector>
 
 #include "coordinator/core/job.h"
@@ -37,8 +36,5 @@ Result<MemoryProblem> measure_problem(std::size_t blocks, const TrialSettings& s
 // `budget_bytes`, going by what each took while it was recomputed. At least one block a slice.
 std::vector<std::vector<std::size_t>> slices(const StepReading& recomputed,
                                              std::int64_t budget_bytes);
-
-// What `actions` take, stage by stage, and the highest level that gives.
-std::int64_t predicted_peak(const MemoryProblem& problem, std::span<const MemoryAction> actions);
 
 }  // namespace cox::detail

@@ -2,6 +2,7 @@
 
 #include <random>
 
+#include "coordinator/planner/memory_schedule.h"
 #include "synthetic_step.h"
 
 #include <doctest/doctest.h>
@@ -37,6 +38,13 @@ detail::TrialPass pass_of(SyntheticStep& step, int& passes, std::int64_t& most) 
   };
 }
 
+std::int64_t predicted_peak(const MemoryProblem& problem, const Actions& actions) {
+  Actions per_stage = actions;  // the stages before and after the blocks are always kept
+  per_stage.insert(per_stage.begin(), MemoryAction::keep);
+  per_stage.push_back(MemoryAction::keep);
+  return planner::schedule(problem, per_stage).peak_bytes;
+}
+
 constexpr ActionSet kKeepOrRecompute = only(MemoryAction::keep) | only(MemoryAction::recompute);
 
 }  // namespace
@@ -56,7 +64,7 @@ TEST_SUITE("memory trial") {
         Actions actions(step.blocks());
         for (auto& action : actions) action = static_cast<MemoryAction>(random() % 2);
         step.trace(actions);
-        CHECK(detail::predicted_peak(*problem, actions) == step.true_peak());
+        CHECK(predicted_peak(*problem, actions) == step.true_peak());
       }
     }
   }
