@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "coordinator/core/memory_config.h"
+#include "coordinator/core/precision_config.h"
 #include "coordinator/core/status.h"
 
 namespace cox {
@@ -81,6 +82,8 @@ struct Config {
   StragglerConfig stragglers;
   OverrideConfig force;
   MemoryConfig memory;
+  PrecisionConfig precision;
+  LossScaleConfig loss_scale;
   // Policies without further settings yet; keys "<policy>.mode".
   std::map<std::string, PolicyMode, std::less<>> policy_modes;
 };

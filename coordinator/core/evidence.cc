@@ -20,29 +20,34 @@ RankId lower_rank(RankId a, RankId b) {
   return std::min(a, b);
 }
 
-// A magnitude that somebody saw; anything else (nobody's, or not finite) loses against all.
-float magnitude_seen(const BlockEvidence& e) {
-  return e.rank_of_max.value() >= 0 && std::isfinite(e.amax) ? e.amax : -1.0f;
+// What nobody saw, or what is not finite, loses against all.
+float size_of(const Magnitude& m) {
+  return m.rank.value() >= 0 && std::isfinite(m.value) ? m.value : -1.0f;
+}
+
+Magnitude larger(const Magnitude& a, const Magnitude& b) {
+  const float size_a = size_of(a);
+  const float size_b = size_of(b);
+  if (size_a < 0 && size_b < 0) return {};
+  if (size_a == size_b) return {a.value, lower_rank(a.rank, b.rank)};
+  return size_a > size_b ? a : b;
 }
 
 }  // namespace
 
 BlockEvidence merge(const BlockEvidence& a, const BlockEvidence& b) {
   BlockEvidence merged;
-  merged.overflow = add_saturating(a.overflow, b.overflow);
-  merged.underflow = add_saturating(a.underflow, b.underflow);
+  merged.overflow_forward = add_saturating(a.overflow_forward, b.overflow_forward);
+  merged.overflow_backward = add_saturating(a.overflow_backward, b.overflow_backward);
+  merged.rank_of_overflow = lower_rank(a.rank_of_overflow, b.rank_of_overflow);
   merged.sampled = add_saturating(a.sampled, b.sampled);
+  merged.underflow = add_saturating(a.underflow, b.underflow);
+  merged.saturated = add_saturating(a.saturated, b.saturated);
+  merged.activation = larger(a.activation, b.activation);
+  merged.gradient = larger(a.gradient, b.gradient);
   merged.noise_sum = a.noise_sum + b.noise_sum;
   merged.noise_count = add_saturating(a.noise_count, b.noise_count);
-  merged.rank_of_overflow = lower_rank(a.rank_of_overflow, b.rank_of_overflow);
-  const float seen_a = magnitude_seen(a);
-  const float seen_b = magnitude_seen(b);
-  const float largest = std::max(seen_a, seen_b);
-  if (largest >= 0) {
-    merged.amax = largest;
-    merged.rank_of_max = lower_rank(seen_a == largest ? a.rank_of_max : RankId(-1),
-                                    seen_b == largest ? b.rank_of_max : RankId(-1));
-  }
+  merged.curvature = larger(a.curvature, b.curvature);
   return merged;
 }
 

@@ -3,6 +3,9 @@
 // way up, so its size does not grow with the number of ranks. Plain values; merging is associative
 // and commutative (ties of a maximum go to the lowest rank), so any order gives the same result,
 // the last bits of noise_sum aside: it adds floats, so the way up keeps to a fixed order.
+//
+// Blame: a rank counts non-finite values for the one block in which they arose (the first in
+// execution order with finite inputs and a non-finite result), never for those that passed them on.
 #pragma once
 
 #include <cstdint>
@@ -14,19 +17,30 @@
 
 namespace cox {
 
-struct BlockEvidence {
-  std::uint32_t overflow = 0;   // non-finite values seen
-  std::uint32_t underflow = 0;  // values flushed to zero by the format in use
-  std::uint32_t sampled = 0;    // values looked at
-  RankId rank_of_max{-1};       // who saw `amax`; -1 = nobody
-  float amax = 0;               // largest finite magnitude
-  float noise_sum = 0;          // gradient noise ratio, summed over reporting ranks
-  std::uint32_t noise_count = 0;
-  RankId rank_of_overflow{-1};  // lowest rank with overflow > 0; -1 = nobody
+// A largest finite magnitude and who saw it.
+struct Magnitude {
+  float value = 0;
+  RankId rank{-1};  // -1 = nobody looked
+  friend bool operator==(const Magnitude&, const Magnitude&) = default;
+};
 
+struct BlockEvidence {
+  std::uint32_t overflow_forward = 0;   // non-finite values that arose in the block's forward pass
+  std::uint32_t overflow_backward = 0;  // ... in its backward pass
+  RankId rank_of_overflow{-1};          // lowest rank with either; -1 = nobody
+  std::uint32_t sampled = 0;    // values looked at in the format in use (forward and backward)
+  std::uint32_t underflow = 0;  // of these: flushed to zero by it (fp16: or subnormal)
+  std::uint32_t saturated = 0;  // of these: clipped by FP8
+  Magnitude activation;         // of the block's results
+  Magnitude gradient;           // of the gradients at its boundary, loss scale taken out
+  float noise_sum = 0;          // noise over signal of sampled gradients, summed over ranks
+  std::uint32_t noise_count = 0;
+  Magnitude curvature;  // largest eigenvalue of the loss's Hessian for its parameters
+
+  bool has_overflow() const { return overflow_forward > 0 || overflow_backward > 0; }
   friend bool operator==(const BlockEvidence&, const BlockEvidence&) = default;
 };
-static_assert(sizeof(BlockEvidence) == 32);
+static_assert(sizeof(BlockEvidence) == 56);
 static_assert(std::is_trivially_copyable_v<BlockEvidence>);
 
 BlockEvidence merge(const BlockEvidence& a, const BlockEvidence& b);

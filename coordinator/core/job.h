@@ -2,35 +2,27 @@
 // of Decide (journalled), and what a plan is validated against. Plain values.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "coordinator/core/memory_action.h"
 #include "coordinator/core/memory_front.h"
+#include "coordinator/core/precision_facts.h"
+#include "coordinator/core/precision_format.h"
 #include "coordinator/core/units.h"
 
 namespace cox {
 
-// Values are part of the mask: two bits each, never renumber.
-enum class Precision : std::uint8_t { fp32 = 0, bf16 = 1, fp16 = 2, fp8 = 3 };
-
-inline constexpr std::array<std::string_view, 4> kPrecisionNames = {"fp32", "bf16", "fp16", "fp8"};
-constexpr std::string_view to_string(Precision p) {
-  return kPrecisionNames[static_cast<std::size_t>(p)];
-}
-
 // What the linked SDK can carry out; decide clamps everything else, and says so.
 struct Capabilities {
-  std::uint8_t precisions = 1;  // bit p set = Precision p can be applied
+  PrecisionSet precisions = only(Precision::fp32);  // that can be applied
   std::uint8_t actions = 1;     // bit a set = MemoryAction a can be applied
   bool shares = false;          // this job's loop takes its batch from the plan
   bool cadence = false;
   bool rollback = false;  // snapshots are being taken
 
-  bool can(Precision p) const { return (precisions >> static_cast<unsigned>(p)) & 1u; }
+  bool can(Precision p) const { return contains(precisions, p); }
   bool can(MemoryAction a) const { return (actions >> static_cast<unsigned>(a)) & 1u; }
   friend bool operator==(const Capabilities&, const Capabilities&) = default;
 };
@@ -43,7 +35,8 @@ struct JobFacts {
   std::vector<std::string> blocks;   // names in execution order, <= kMaxBlocks
   std::uint64_t global_batch = 0;    // samples per step; 0 = the loop's own business
   Capabilities capabilities{};
-  MemoryFacts memory;  // rank 0 only
+  MemoryFacts memory;        // rank 0 only
+  PrecisionFacts precision;  // rank 0 only
 
   friend bool operator==(const JobFacts&, const JobFacts&) = default;
 };

@@ -11,11 +11,10 @@
 #include <vector>
 
 #include "coordinator/core/memory_action.h"
+#include "coordinator/core/policy_mode.h"
 #include "coordinator/core/status.h"
 
 namespace cox {
-
-enum class PolicyMode : std::uint8_t { off = 0, observe = 1, on = 2 };
 
 // The modes are 0.90, 0.75 and 0.50 of 85 % of a rank's limit; `aggressive` plans even when
 // everything fits, the others only where keeping all exceeds those 85 %.

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "coordinator/core/job.h"
+#include "coordinator/core/loss_scale.h"
 #include "coordinator/core/status.h"
 #include "coordinator/core/units.h"
 
@@ -23,17 +24,6 @@ struct PlanId {
   std::uint32_t incarnation = 0;
   std::uint64_t number = 0;  // 0 = the plan that every rank starts with
   friend constexpr auto operator<=>(const PlanId&, const PlanId&) = default;
-};
-
-// How a loss scaler reacts within a step, in lockstep on all ranks.
-struct ScalerRules {
-  float initial_scale = 65536.0f;
-  float growth_factor = 2.0f;            // >= 1
-  float backoff_factor = 0.5f;           // in (0, 1)
-  std::uint32_t growth_interval = 2000;  // clean steps before a growth, >= 1
-  float min_scale = 1.0f;
-  float max_scale = 16777216.0f;
-  friend bool operator==(const ScalerRules&, const ScalerRules&) = default;
 };
 
 // Go back to the newest snapshot taken before `before_round`. A ticket is executed once: the

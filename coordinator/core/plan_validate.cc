@@ -90,29 +90,6 @@ Status check_cadence(const Plan& plan, const JobFacts& job) {
   return ok_status();
 }
 
-Status check_scaler(const ScalerRules& s) {
-  const auto broken = [](const std::string& field, const std::string& expected) {
-    return invalid_argument("plan: scaler." + field + ": expected " + expected);
-  };
-  if (!(s.min_scale > 0) || !std::isfinite(s.min_scale)) {
-    return broken("min_scale", "a finite number above 0");
-  }
-  if (!(s.max_scale >= s.min_scale) || !std::isfinite(s.max_scale)) {
-    return broken("max_scale", "a finite number of at least min_scale");
-  }
-  if (!(s.initial_scale >= s.min_scale && s.initial_scale <= s.max_scale)) {
-    return broken("initial_scale", "a number from min_scale to max_scale");
-  }
-  if (!(s.growth_factor >= 1) || !std::isfinite(s.growth_factor)) {
-    return broken("growth_factor", "a finite number of at least 1");
-  }
-  if (!(s.backoff_factor > 0 && s.backoff_factor < 1)) {
-    return broken("backoff_factor", "a number between 0 and 1");
-  }
-  if (s.growth_interval < 1) return broken("growth_interval", "at least 1 step");
-  return ok_status();
-}
-
 }  // namespace
 
 Status validate(const Plan& plan, const JobFacts& job) {
@@ -124,8 +101,9 @@ Status validate(const Plan& plan, const JobFacts& job) {
   if (status.ok()) status = check_classes(plan, job);
   if (status.ok()) status = check_shares(plan, job);
   if (status.ok()) status = check_cadence(plan, job);
-  if (status.ok()) status = check_scaler(plan.scaler);
-  return status;
+  if (!status.ok()) return status;
+  status = validate(plan.scaler);
+  return status.ok() ? status : status.with_context("plan");
 }
 
 }  // namespace cox

@@ -77,6 +77,23 @@ enum class ReasonCode : std::uint16_t {
   memory_block_retried = 87,
   memory_straggler = 88,
   memory_unknown = 89,
+  // loss scale
+  overflow_named = 100,    // the block in which a non-finite value arose
+  overflow_outside = 101,  // it arose outside of all blocks
+  scaler_rules = 102,
+  scaler_floor = 103,  // overflows go on at the smallest scale
+  scaler_underflow = 104,
+  // precision
+  precision_start = 120,
+  precision_forced = 121,
+  precision_lowered = 122,
+  precision_raised = 123,
+  precision_overflow = 124,
+  precision_not_faster = 125,
+  precision_no_evidence = 126,
+  precision_forbidden = 127,
+  precision_requested = 128,  // by the program, while it runs
+  precision_straggler = 129,
   // user code
   custom = 1000,
 };

@@ -78,6 +78,26 @@ Status check(const RankSignal& signal) {
   return ok_status();
 }
 
+namespace {
+
+// What must not be lost when only one of two fragments can travel on. A failure is said again with
+// every report, a request is said once.
+int urgency(const Fragment& fragment) {
+  switch (fragment.kind) {
+    case FragmentKind::none:
+      return 0;
+    case FragmentKind::block_profile:
+      return 1;
+    case FragmentKind::block_failed:
+      return 2;
+    case FragmentKind::precision_request:
+      return 3;
+  }
+  return 0;
+}
+
+}  // namespace
+
 RankSignal merge_reports(const RankSignal& earlier, const RankSignal& later) {
   RankSignal merged = later;
   merged.flags |= earlier.flags & kEventFlags;
@@ -92,11 +112,7 @@ RankSignal merge_reports(const RankSignal& earlier, const RankSignal& later) {
   merged.nonfinite_values = add_saturating(earlier.nonfinite_values, later.nonfinite_values);
   merged.tokens += earlier.tokens;
   merged.memory_peak_bytes = std::max(earlier.memory_peak_bytes, later.memory_peak_bytes);
-  const bool earlier_failed = earlier.fragment.kind == FragmentKind::block_failed &&
-                              later.fragment.kind != FragmentKind::block_failed;
-  if (later.fragment.kind == FragmentKind::none || earlier_failed) {
-    merged.fragment = earlier.fragment;
-  }
+  if (urgency(later.fragment) < urgency(earlier.fragment)) merged.fragment = earlier.fragment;
   merged.checksum = 0;
   return merged;
 }
@@ -159,6 +175,33 @@ Result<BlockFailure> read_block_failure(const Fragment& fragment) {
   }
   failure.what.back() = '\0';
   return failure;
+}
+
+Fragment make_fragment(const PrecisionRequest& request) {
+  Fragment fragment;
+  fragment.kind = FragmentKind::precision_request;
+  fragment.size = sizeof(PrecisionRequest);
+  std::memcpy(fragment.payload.data(), &request, sizeof request);
+  return fragment;
+}
+
+Result<PrecisionRequest> read_precision_request(const Fragment& fragment) {
+  if (fragment.kind != FragmentKind::precision_request ||
+      fragment.size != sizeof(PrecisionRequest)) {
+    return data_loss("fragment: expected a precision request of " +
+                     std::to_string(sizeof(PrecisionRequest)) + " bytes, found kind " +
+                     std::to_string(static_cast<int>(fragment.kind)) + " of " +
+                     std::to_string(fragment.size) + " bytes");
+  }
+  PrecisionRequest request;
+  std::memcpy(&request, fragment.payload.data(), sizeof request);
+  const bool knows_block =
+      request.block < kMaxBlocks || request.block == PrecisionRequest::kEveryBlock;
+  if (!knows_block || static_cast<unsigned>(request.what) > 2 ||
+      static_cast<unsigned>(request.format) >= kPrecisions) {
+    return data_loss("fragment: a precision request names an unknown block, wish or format");
+  }
+  return request;
 }
 
 }  // namespace cox

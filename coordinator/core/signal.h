@@ -10,6 +10,7 @@
 
 #include "coordinator/core/memory_action.h"
 #include "coordinator/core/phase.h"
+#include "coordinator/core/precision_format.h"
 #include "coordinator/core/status.h"
 #include "coordinator/core/units.h"
 
@@ -26,7 +27,12 @@ enum class SignalFlag : std::uint16_t {
   rolled_back = 1 << 6,
 };
 
-enum class FragmentKind : std::uint16_t { none = 0, block_profile = 1, block_failed = 2 };
+enum class FragmentKind : std::uint16_t {
+  none = 0,
+  block_profile = 1,
+  block_failed = 2,
+  precision_request = 3
+};
 
 // 64 bytes of slow-changing data riding on a signal.
 struct Fragment {
@@ -62,7 +68,8 @@ struct RankSignal {
   std::uint64_t memory_peak_bytes = 0;   // high water since the last report
   std::uint64_t memory_limit_bytes = 0;  // 0 = unknown
   Fragment fragment{};
-  std::array<std::byte, 28> reserved{};
+  float loss_scale = 0;  // of the newest covered round; 0 = no scaler at work
+  std::array<std::byte, 24> reserved{};
   std::uint32_t checksum = 0;  // set by seal()
 
   bool has(SignalFlag flag) const { return (flags & static_cast<std::uint16_t>(flag)) != 0; }
@@ -115,5 +122,21 @@ static_assert(std::is_trivially_copyable_v<BlockFailure>);
 Fragment make_fragment(const BlockFailure& failure);
 // data_loss when the fragment is of another kind or size, or its fields are out of range.
 Result<BlockFailure> read_block_failure(const Fragment& fragment);
+
+// What the program asks for while it runs; carried by the signal of whichever rank asked.
+struct PrecisionRequest {
+  static constexpr std::uint16_t kEveryBlock = 0xFFFF;
+  enum class What : std::uint8_t { force = 0, forbid = 1, release = 2 };  // release ends both
+  std::uint16_t block = kEveryBlock;
+  What what = What::force;
+  Precision format = Precision::fp32;
+  std::uint32_t rounds = 0;  // for that long; 0 = until released
+};
+static_assert(sizeof(PrecisionRequest) <= sizeof(Fragment::payload));
+static_assert(std::is_trivially_copyable_v<PrecisionRequest>);
+
+Fragment make_fragment(const PrecisionRequest& request);
+// data_loss when the fragment is of another kind or size, or its fields are out of range.
+Result<PrecisionRequest> read_precision_request(const Fragment& fragment);
 
 }  // namespace cox

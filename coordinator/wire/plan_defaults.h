@@ -19,7 +19,9 @@ inline constexpr ScalerRules kAbsentScaler{.initial_scale = 65536.0f,
                                            .backoff_factor = 0.5f,
                                            .growth_interval = 2000,
                                            .min_scale = 1.0f,
-                                           .max_scale = 16777216.0f};
+                                           .max_scale = 16777216.0f,
+                                           .hysteresis = 1,
+                                           .headroom_bits = 1};
 
 // One class of `keep`, fp32, all ranks alike, even shares, every step averaged, no hold, no order.
 inline Plan plan_of_absent_entries(std::size_t blocks) {

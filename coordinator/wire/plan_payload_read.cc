@@ -116,6 +116,8 @@ void read_scaler(ByteReader& in, ScalerRules& rules) {
   rules.growth_interval = in.u32();
   rules.min_scale = in.f32();
   rules.max_scale = in.f32();
+  rules.hysteresis = in.u32();
+  rules.headroom_bits = in.u32();
 }
 
 enum class PayloadKind { full, delta };

@@ -104,6 +104,8 @@ ByteWriter scaler_body(const ScalerRules& rules) {
   out.u32(rules.growth_interval);
   out.f32(rules.min_scale);
   out.f32(rules.max_scale);
+  out.u32(rules.hysteresis);
+  out.u32(rules.headroom_bits);
   return out;
 }
 

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <limits>
 #include <string>
 
@@ -35,6 +36,8 @@ ScalerRules scaler_of(const pb::ScalerRules& message) {
   rules.growth_interval = message.growth_interval();
   rules.min_scale = message.min_scale();
   rules.max_scale = message.max_scale();
+  rules.hysteresis = std::max(1u, message.hysteresis());
+  rules.headroom_bits = message.headroom_bits();
   return rules;
 }
 
@@ -45,6 +48,8 @@ void set_scaler(pb::ScalerRules& message, const ScalerRules& rules) {
   message.set_growth_interval(rules.growth_interval);
   message.set_min_scale(rules.min_scale);
   message.set_max_scale(rules.max_scale);
+  message.set_hysteresis(rules.hysteresis);
+  message.set_headroom_bits(rules.headroom_bits);
 }
 
 Status read_ranks(const pb::Plan& message, Plan& plan) {

@@ -22,13 +22,27 @@ bool fill(std::array<std::byte, N>& into, std::string_view text) {
   return true;
 }
 
+pb::Magnitude to_proto(const Magnitude& value) {
+  pb::Magnitude message;
+  message.set_value(value.value);
+  message.set_rank(value.rank.value());
+  return message;
+}
+
+Magnitude magnitude_of(const pb::Magnitude& message) {
+  return {message.value(), RankId(message.rank())};
+}
+
 pb::Evidence to_proto(const BlockEvidence& value) {
   pb::Evidence message;
-  message.set_overflow(value.overflow);
+  message.set_overflow_forward(value.overflow_forward);
+  message.set_overflow_backward(value.overflow_backward);
+  message.set_saturated(value.saturated);
   message.set_underflow(value.underflow);
   message.set_sampled(value.sampled);
-  message.set_rank_of_max(value.rank_of_max.value());
-  message.set_amax(value.amax);
+  *message.mutable_activation() = to_proto(value.activation);
+  *message.mutable_gradient() = to_proto(value.gradient);
+  *message.mutable_curvature() = to_proto(value.curvature);
   message.set_noise_sum(value.noise_sum);
   message.set_noise_count(value.noise_count);
   message.set_rank_of_overflow(value.rank_of_overflow.value());
@@ -37,11 +51,14 @@ pb::Evidence to_proto(const BlockEvidence& value) {
 
 BlockEvidence evidence_of(const pb::Evidence& message) {
   BlockEvidence value;
-  value.overflow = message.overflow();
+  value.overflow_forward = message.overflow_forward();
+  value.overflow_backward = message.overflow_backward();
+  value.saturated = message.saturated();
   value.underflow = message.underflow();
   value.sampled = message.sampled();
-  value.rank_of_max = RankId(message.rank_of_max());
-  value.amax = message.amax();
+  value.activation = magnitude_of(message.activation());
+  value.gradient = magnitude_of(message.gradient());
+  value.curvature = magnitude_of(message.curvature());
   value.noise_sum = message.noise_sum();
   value.noise_count = message.noise_count();
   value.rank_of_overflow = RankId(message.rank_of_overflow());
@@ -73,6 +90,7 @@ void read_measures(const pb::Signal& message, RankSignal& signal) {
   signal.memory_used_bytes = message.memory_used_bytes();
   signal.memory_peak_bytes = message.memory_peak_bytes();
   signal.memory_limit_bytes = message.memory_limit_bytes();
+  signal.loss_scale = message.loss_scale();
 }
 
 }  // namespace
@@ -102,6 +120,7 @@ pb::Signal to_proto(const RankSignal& value) {
   message.set_fragment_kind(static_cast<std::uint32_t>(value.fragment.kind));
   message.set_fragment_size(value.fragment.size);
   message.set_fragment(without_trailing_zeros(value.fragment.payload));
+  message.set_loss_scale(value.loss_scale);
   message.set_reserved_bytes(without_trailing_zeros(value.reserved));
   message.set_checksum(value.checksum);
   return message;
@@ -122,7 +141,7 @@ Result<RankSignal> from_proto(const pb::Signal& message) {
             signal.phase_seconds.begin());
   if (Status status = read_fragment(message, signal.fragment); !status.ok()) return status;
   if (!fill(signal.reserved, message.reserved_bytes()))
-    return wrong_field("signal.reserved_bytes", "at most 28 bytes");
+    return wrong_field("signal.reserved_bytes", "at most 24 bytes");
   signal.checksum = message.checksum();
   return signal;
 }

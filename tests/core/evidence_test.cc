@@ -13,16 +13,19 @@ namespace {
 // Noise in quarters, so that its sums are exact.
 cox::BlockEvidence random_evidence(cox::sim::Random& random) {
   cox::BlockEvidence e;
-  e.overflow = static_cast<std::uint32_t>(random.below(3));
+  e.overflow_forward = static_cast<std::uint32_t>(random.below(3));
+  e.overflow_backward = static_cast<std::uint32_t>(random.below(3));
+  e.saturated = static_cast<std::uint32_t>(random.below(3));
   e.underflow = static_cast<std::uint32_t>(random.bits());
   e.sampled = static_cast<std::uint32_t>(random.bits());
-  if (random.chance(0.8)) {
-    e.rank_of_max = cox::RankId(static_cast<std::int32_t>(random.below(6)));
-    e.amax = static_cast<float>(random.below(4));
+  for (cox::Magnitude* magnitude : {&e.activation, &e.gradient, &e.curvature}) {
+    if (random.chance(0.2)) continue;
+    magnitude->rank = cox::RankId(static_cast<std::int32_t>(random.below(6)));
+    magnitude->value = static_cast<float>(random.below(4));
   }
   e.noise_sum = static_cast<float>(random.below(64)) / 4;
   e.noise_count = 1;
-  if (e.overflow > 0) e.rank_of_overflow = cox::RankId(static_cast<std::int32_t>(random.below(6)));
+  if (e.has_overflow()) e.rank_of_overflow = cox::RankId(static_cast<std::int32_t>(random.below(6)));
   return e;
 }
 
@@ -50,23 +53,21 @@ TEST_SUITE("core") {
 
   TEST_CASE("the largest magnitude is a finite one, and equal ones belong to the lowest rank") {
     cox::BlockEvidence a, b;
-    a.amax = 4;
-    a.rank_of_max = cox::RankId(5);
-    b.amax = std::numeric_limits<float>::infinity();
-    b.rank_of_max = cox::RankId(1);
-    CHECK(cox::merge(a, b).rank_of_max == cox::RankId(5));
-    b.amax = 4;
-    CHECK(cox::merge(a, b).rank_of_max == cox::RankId(1));
+    a.gradient = {4, cox::RankId(5)};
+    b.gradient = {std::numeric_limits<float>::infinity(), cox::RankId(1)};
+    CHECK(cox::merge(a, b).gradient.rank == cox::RankId(5));
+    b.gradient.value = 4;
+    CHECK(cox::merge(a, b).gradient.rank == cox::RankId(1));
   }
 
   TEST_CASE("lists of evidence merge block by block") {
     std::vector<cox::BlockEvidence> into(2), from(2);
-    into[0].overflow = 1;
-    from[0].overflow = 2;
-    from[1].overflow = 7;
+    into[0].overflow_forward = 1;
+    from[0].overflow_forward = 2;
+    from[1].overflow_forward = 7;
     cox::merge_into(into, from);
-    CHECK(into[0].overflow == 3);
-    CHECK(into[1].overflow == 7);
+    CHECK(into[0].overflow_forward == 3);
+    CHECK(into[1].overflow_forward == 7);
   }
 
   TEST_CASE("a merged ballot has sums, the oldest plan held and the spread of fingerprints") {

@@ -85,7 +85,7 @@ TEST_SUITE("core") {
          }},
         {"cadence", [](Plan& p) { p.cadence_steps = 0; }},
         {"cadence", [](Plan& p) { p.cadence_steps = (1u << 20) + 1; }},
-        {"min_scale", [](Plan& p) { p.scaler.min_scale = 0; }},
+        {"min_scale", [](Plan& p) { p.scaler.min_scale = -1; }},
         {"max_scale", [](Plan& p) { p.scaler.max_scale = 0.5f; }},
         {"initial_scale", [nan](Plan& p) { p.scaler.initial_scale = nan; }},
         {"growth_factor", [](Plan& p) { p.scaler.growth_factor = 0.9f; }},

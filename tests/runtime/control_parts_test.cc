@@ -192,7 +192,7 @@ struct NodeBench {
   NodeReports reports{board, {RankId(4), RankId(6)}};
 
   void post(std::int32_t slot, const RankSignal& signal) {
-    const std::vector<BlockEvidence> evidence = {{.overflow = 1, .sampled = 2}};
+    const std::vector<BlockEvidence> evidence = {{.overflow_backward = 1, .sampled = 2}};
     REQUIRE(board.post(slot, signal, evidence));
   }
 };

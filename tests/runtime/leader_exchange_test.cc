@@ -46,7 +46,7 @@ struct Round {
 // Runs one exchange to its end.
 Round run_round(LeaderExchange& exchange, std::int32_t leader, std::uint64_t round) {
   const RankSignal signals[] = {report_of(leader, round)};
-  const std::vector<BlockEvidence> evidence(kBlocks, {.overflow = 1, .sampled = 10});
+  const std::vector<BlockEvidence> evidence(kBlocks, {.overflow_forward = 1, .sampled = 10});
   const Status opened = exchange.open(signals, evidence, parcel_of(round));
   if (!opened.ok()) return {opened.text()};
   transport::Waiter waiter(transport::patient());

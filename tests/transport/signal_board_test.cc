@@ -43,7 +43,7 @@ bool whole(const RankSignal& signal) {
 
 std::vector<BlockEvidence> evidence(std::size_t blocks, std::uint32_t count) {
   std::vector<BlockEvidence> all(blocks);
-  for (BlockEvidence& one : all) one.overflow = one.sampled = count;
+  for (BlockEvidence& one : all) one.overflow_forward = one.sampled = count;
   return all;
 }
 

@@ -58,7 +58,7 @@ Plan RandomValues::plan(const JobFacts& job, std::uint64_t number) {
     }
   }
   if (chance(30)) plan.cadence_steps = static_cast<std::uint32_t>(1 + below(1000));
-  if (chance(30)) plan.scaler = {1024.0f, 1.5f, 0.25f, 7, 0.125f, 65536.0f};
+  if (chance(30)) plan.scaler = {1024.0f, 1.5f, 0.25f, 7, 0.125f, 65536.0f, 3, 2};
   if (chance(30)) plan.hold_until = RoundId(bits());
   if (chance(30)) plan.rollback = {static_cast<std::uint32_t>(bits()), RoundId(bits())};
   return plan;
@@ -156,9 +156,16 @@ StepSignals RandomValues::signals(const JobFacts& job, RoundId round) {
   }
   for (std::size_t b = 0; b < job.blocks.size(); ++b) {
     BlockEvidence evidence;
-    evidence.overflow = static_cast<std::uint32_t>(bits());
-    evidence.amax = static_cast<float>(below(1000));
-    evidence.rank_of_max = RankId(static_cast<std::int32_t>(below(4)) - 1);
+    const auto magnitude = [&] {
+      return Magnitude{static_cast<float>(below(1000)),
+                       RankId(static_cast<std::int32_t>(below(4)) - 1)};
+    };
+    evidence.overflow_forward = static_cast<std::uint32_t>(bits());
+    evidence.overflow_backward = static_cast<std::uint32_t>(bits());
+    evidence.saturated = static_cast<std::uint32_t>(bits());
+    evidence.activation = magnitude();
+    evidence.gradient = magnitude();
+    evidence.curvature = magnitude();
     signals.evidence.push_back(evidence);
   }
   return signals;

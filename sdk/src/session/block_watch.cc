@@ -165,7 +165,7 @@ void BlockWatch::overflow(const at::Tensor& parameter, std::int64_t values, Rank
   const auto found = block_of_.find(parameter.unsafeGetTensorImpl());
   if (found == block_of_.end()) return;
   BlockEvidence& evidence = evidence_[found->second.value()];
-  evidence.overflow += static_cast<std::uint32_t>(values);
+  evidence.overflow_backward += static_cast<std::uint32_t>(values);
   evidence.rank_of_overflow = rank;
   has_evidence_ = true;
 }
