@@ -8,6 +8,7 @@ void merge_into(StepBallot& into, const StepBallot& from) {
   into.loss_sum += from.loss_sum;
   into.weight += from.weight;
   into.samples += from.samples;
+  into.amax_max = std::max(into.amax_max, from.amax_max);
   into.nonfinite_ranks += from.nonfinite_ranks;
   into.plan_held_min = std::min(into.plan_held_min, from.plan_held_min);
   into.round_closed_min = std::min(into.round_closed_min, from.round_closed_min);

@@ -96,12 +96,13 @@ void ControlPlane::start_loop(ControlPlaneSetup setup, ControlState state) {
   });
 }
 
-Result<std::vector<Reason>> ControlPlane::learn_memory(transport::Communicator& world,
-                                                       MemoryFacts facts) {
+Result<std::vector<Reason>> ControlPlane::learn(transport::Communicator& world,
+                                                MeasuredFacts facts) {
   std::vector<Reason> reasons;
   Plan first = plans_.active();
   if (loop_) {
-    job_.memory = std::move(facts);
+    job_.memory = std::move(facts.memory);
+    job_.precision = std::move(facts.precision);
     reasons = loop_->begin(job_);
     first = loop_->state().plan;
   }

@@ -41,6 +41,12 @@ struct ControlPlaneSetup {
   Log log;
 };
 
+// What can only be measured once the job's first batch is there.
+struct MeasuredFacts {
+  MemoryFacts memory;
+  PrecisionFacts precision;
+};
+
 enum class MayOpen : bool { no, yes };
 
 class ControlPlane {
@@ -52,10 +58,11 @@ class ControlPlane {
   ControlPlane(const ControlPlane&) = delete;
   ControlPlane& operator=(const ControlPlane&) = delete;
 
-  // Rank 0 tells the coordinator what is known of the ranks' memory (the facts of the others do not
-  // count); policies decide what the first step runs under, and every rank starts from that plan.
-  // Rank 0 gets their reasons. Collective, blocking by polling, before any rank's first report.
-  Result<std::vector<Reason>> learn_memory(transport::Communicator& world, MemoryFacts facts);
+  // Rank 0 tells the coordinator what was measured (what the others bring does not count); policies
+  // decide what the first step runs under, and every rank starts from that plan. Rank 0 gets their
+  // reasons. May be repeated with more facts. Collective, blocking by polling, before any rank's
+  // first report.
+  Result<std::vector<Reason>> learn(transport::Communicator& world, MeasuredFacts facts);
 
   const StartFacts& start_facts() const { return start_; }
   const JobFacts& job() const { return job_; }
