@@ -7,30 +7,14 @@
 #include <algorithm>
 #include <mutex>
 
+#include "sdk/src/precision/fp8_mark.h"
+
 namespace cox::detail {
 namespace {
 
-ExecutionState::Attention attention_now() {
-  const at::Context& context = at::globalContext();
-  return {context.userEnabledFlashSDP(),        context.userEnabledFA3SDP(),
-          context.userEnabledMemEfficientSDP(), context.userEnabledMathSDP(),
-          context.userEnabledCuDNNSDP(),        context.userEnabledOverrideableSDP()};
-}
-
-void choose_attention(const ExecutionState::Attention& wanted) {
-  if (wanted == attention_now()) return;
-  at::Context& context = at::globalContext();
-  context.setSDPUseFlash(wanted.flash);
-  context.setSDPUseFA3(wanted.flash3);
-  context.setSDPUseMemEfficient(wanted.efficient);
-  context.setSDPUseMath(wanted.math);
-  context.setSDPUseCuDNN(wanted.cudnn);
-  context.setSDPUseOverrideable(wanted.overrideable);
-}
-
 ExecutionState::Autocast autocast_now(at::DeviceType device) {
   return {device, at::autocast::is_autocast_enabled(device),
-          at::autocast::get_autocast_dtype(device)};
+          at::autocast::get_autocast_dtype(device), fp8_asked(device)};
 }
 
 ExecutionState::Generator generator_now(at::Generator generator) {
@@ -45,7 +29,7 @@ ExecutionState state_of(const std::vector<ExecutionState::Generator>& generators
   }
   state.autocast = {autocast_now(at::kCPU), autocast_now(at::kCUDA)};
   state.has_cast_cache = at::autocast::is_autocast_cache_enabled();
-  state.attention = attention_now();
+  state.attention = attention_flags();
   state.default_type = c10::get_default_dtype();
   return state;
 }
@@ -58,9 +42,10 @@ void put_in_force(const ExecutionState& state) {
   for (const ExecutionState::Autocast& autocast : state.autocast) {
     at::autocast::set_autocast_enabled(autocast.device, autocast.is_enabled);
     at::autocast::set_autocast_dtype(autocast.device, autocast.type);
+    ask_fp8(autocast.device, autocast.is_fp8);
   }
   at::autocast::set_autocast_cache_enabled(state.has_cast_cache);
-  choose_attention(state.attention);
+  put_in_force(state.attention);
   if (state.default_type != c10::get_default_dtype()) c10::set_default_dtype(state.default_type);
 }
 

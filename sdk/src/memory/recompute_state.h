@@ -12,6 +12,8 @@
 #include <span>
 #include <vector>
 
+#include "sdk/src/precision/attention_flags.h"
+
 namespace cox::detail {
 
 struct ExecutionState {
@@ -23,16 +25,12 @@ struct ExecutionState {
     at::DeviceType device = at::kCPU;
     bool is_enabled = false;
     at::ScalarType type = at::kFloat;
+    bool is_fp8 = false;  // bf16 stands for fp8 (fp8_mark.h)
   };
-  struct Attention {  // kernels that scaled_dot_product_attention may choose
-    bool flash, flash3, efficient, math, cudnn, overrideable;
-    friend bool operator==(const Attention&, const Attention&) = default;
-  };
-
   std::vector<Generator> generators;
   std::array<Autocast, 2> autocast;
   bool has_cast_cache = false;
-  Attention attention{};
+  AttentionFlags attention{};
   caffe2::TypeMeta default_type;
 };
 

@@ -1,0 +1,157 @@
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <torch/torch.h>
+
+#include <functional>
+
+#include "coxswain/precision.h"
+
+namespace cox {
+namespace {
+
+bool has_device(at::DeviceType device) {
+  return device == at::kCPU || (device == at::kCUDA && at::hasCUDA());
+}
+
+// Like randn, without touching a generator.
+at::Tensor numbers(at::IntArrayRef shape, at::DeviceType device) {
+  at::Tensor out = at::empty(shape, at::TensorOptions(device).dtype(at::kFloat));
+  out.copy_(at::linspace(-1, 1, out.numel()).mul_(37).sin_().view(shape));
+  return out.requires_grad_();
+}
+
+struct Operation {
+  const char* name;
+  std::vector<std::vector<std::int64_t>> inputs;  // shapes
+  std::function<at::Tensor(const std::vector<at::Tensor>&)> compute;
+};
+
+using Inputs = std::vector<at::Tensor>;
+
+at::Tensor some_indices(const at::Tensor& beside) {
+  return at::arange(8, beside.options().dtype(at::kLong).requires_grad(false));
+}
+
+std::vector<Operation> operations() {
+  return {
+      {"linear", {{16, 32}, {16, 32}}, [](const Inputs& in) { return at::linear(in[0], in[1]); }},
+      {"matmul",
+       {{2, 16, 32}, {32, 16}},
+       [](const Inputs& in) { return at::matmul(in[0], in[1]); }},
+      {"layer_norm",
+       {{8, 16}, {16, 32}, {32}},
+       [](const Inputs& in) { return at::layer_norm(at::mm(in[0], in[1]), {32}, in[2]); }},
+      {"softmax",
+       {{8, 16}, {16, 32}},
+       [](const Inputs& in) { return at::softmax(at::mm(in[0], in[1]), -1); }},
+      {"gelu",
+       {{8, 16}, {16, 32}},
+       [](const Inputs& in) { return at::gelu(at::mm(in[0], in[1])); }},
+      {"conv2d",
+       {{2, 4, 8, 8}, {8, 4, 3, 3}},
+       [](const Inputs& in) { return at::conv2d(in[0], in[1]); }},
+      {"scaled_dot_product_attention",
+       {{2, 2, 8, 16}, {2, 2, 8, 16}, {2, 2, 8, 16}},
+       [](const Inputs& in) { return at::scaled_dot_product_attention(in[0], in[1], in[2]); }},
+      {"embedding",
+       {{8, 16}, {16, 16}},
+       [](const Inputs& in) { return at::mm(at::embedding(in[0], some_indices(in[0])), in[1]); }},
+      {"cross_entropy",
+       {{8, 16}, {16, 32}},
+       [](const Inputs& in) {
+         return at::cross_entropy_loss(at::mm(in[0], in[1]), some_indices(in[0]));
+       }},
+  };
+}
+
+std::string first_line(std::string text) {
+  return text.substr(0, text.find('\n'));
+}
+
+std::string error_of(const Operation& operation, Precision format, at::DeviceType device) {
+  try {
+    const at::AutoGradMode with_gradients(true);
+    Inputs inputs;
+    for (const auto& shape : operation.inputs) inputs.push_back(numbers(shape, device));
+    at::Tensor out;
+    {
+      const PrecisionScope scope(device, format);
+      out = operation.compute(inputs);
+    }
+    const auto gradients = torch::autograd::grad({out.to(at::kFloat).pow(2).sum()}, inputs);
+    bool finite = at::isfinite(out).all().item<bool>();
+    for (const at::Tensor& gradient : gradients) {
+      finite = finite && at::isfinite(gradient).all().item<bool>();
+    }
+    return finite ? "" : "gave values that are not finite";
+  } catch (const c10::Error& error) {
+    return first_line(error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    return first_line(error.what());
+  }
+}
+
+bool has_fp8_products(at::DeviceType device) {
+  try {
+    const at::NoGradGuard no_grad;
+    const auto options = at::TensorOptions(device).dtype(at::kFloat8_e4m3fn);
+    const at::Tensor a = at::zeros({16, 16}, options);
+    const at::Tensor scale = at::ones({}, at::TensorOptions(device).dtype(at::kFloat));
+    at::_scaled_mm(a, a.t(), scale, scale, {}, {}, at::kBFloat16);
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+}  // namespace
+
+std::vector<FormatTrial> try_format(Precision format, at::DeviceType device) {
+  std::vector<FormatTrial> trials;
+  if (!has_device(device)) return trials;
+  for (const Operation& operation : operations()) {
+    trials.push_back({operation.name, error_of(operation, format, device)});
+  }
+  return trials;
+}
+
+Status can_run(Precision format, at::DeviceType device) {
+  const std::string name = c10::DeviceTypeName(device, true);
+  const std::string what = "precision " + std::string(to_string(format)) + " on " + name + ": ";
+  if (device != at::kCPU && device != at::kCUDA) {
+    return invalid_argument(what +
+                            "expected a CPU or CUDA device; formats of others are not steered");
+  }
+  if (!has_device(device)) {
+    return unavailable(what + "expected a " + name +
+                       " device, found none that torch can use; run on cpu, or start where there "
+                       "is a device and a torch built for it");
+  }
+  std::string failed;
+  for (const FormatTrial& trial : try_format(format, device)) {
+    if (trial.error.empty()) continue;
+    failed += (failed.empty() ? "" : "; ") + trial.operation + " (" + trial.error + ")";
+  }
+  if (failed.empty()) return ok_status();
+  return failed_precondition(what + "expected all operations of the trial to run, found failing: " +
+                             failed + "; choose another format, fp32 always runs");
+}
+
+PrecisionSet runnable_formats(at::DeviceType device) {
+  PrecisionSet set = 0;
+  for (std::size_t p = 0; p < kPrecisions; ++p) {
+    const auto format = static_cast<Precision>(p);
+    if (can_run(format, device).ok()) set = static_cast<PrecisionSet>(set | only(format));
+  }
+  return set;
+}
+
+bool is_emulated(Precision format, at::DeviceType device) {
+  if (format == Precision::fp8) return device != at::kCUDA || !has_fp8_products(device);
+  // What cuDNN is asked for is the compute capability 8.0, on which bf16 units depend as well.
+  if (format == Precision::bf16 && device == at::kCUDA && at::hasCUDA()) {
+    return !at::detail::getCUDAHooks().supportsBFloat16ConvolutionWithCuDNNv8();
+  }
+  return false;
+}
+
+}  // namespace cox
