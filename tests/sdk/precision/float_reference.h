@@ -1,0 +1,107 @@
+// The formats by definition, for tests: all values that a format has, listed with ldexp, and from
+// them, by comparing midpoints in double, what every float rounds to. Shares nothing with the
+// codec.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "sdk/src/precision/float_codec.h"
+
+namespace codec_test {
+
+using cox::detail::FloatFormat;
+using cox::detail::OverflowRule;
+using cox::detail::Rounding;
+
+struct Definition {
+  FloatFormat format;
+  std::string name;
+  int bits;
+  int exponent_bits;
+  int mantissa_bits;
+  bool has_infinity;
+
+  // Code of infinity; in E4M3, which has none, of NaN.
+  std::uint32_t infinity() const {
+    const int ones = exponent_bits + (has_infinity ? 0 : mantissa_bits);
+    return ((1u << ones) - 1) << (bits - 1 - ones);
+  }
+  bool is_nan(std::uint32_t code) const {
+    return (code & ((1u << (bits - 1)) - 1)) >= infinity() + (has_infinity ? 1u : 0u);
+  }
+};
+
+inline const std::vector<Definition>& definitions() {
+  static const std::vector<Definition> all = {{FloatFormat::e4m3, "E4M3", 8, 4, 3, false},
+                                              {FloatFormat::e5m2, "E5M2", 8, 5, 2, true},
+                                              {FloatFormat::bf16, "bf16", 16, 8, 7, true},
+                                              {FloatFormat::fp16, "fp16", 16, 5, 10, true}};
+  return all;
+}
+
+// All values that are finite and not negative; index = code. The largest is the last.
+inline std::vector<double> finite_values(const Definition& format) {
+  const int bias = (1 << (format.exponent_bits - 1)) - 1;
+  const int exponents = 1 << format.exponent_bits;
+  const int mantissas = 1 << format.mantissa_bits;
+  std::vector<double> values;
+  for (int e = 0; e < exponents - (format.has_infinity ? 1 : 0); ++e) {
+    for (int m = 0; m < mantissas; ++m) {
+      const double fraction = static_cast<double>(m) / mantissas;
+      values.push_back(e == 0 ? std::ldexp(fraction, 1 - bias)
+                              : std::ldexp(1 + fraction, e - bias));
+    }
+  }
+  if (!format.has_infinity) values.pop_back();  // all ones is NaN
+  return values;
+}
+
+// The first bits of a float, not negative, that is >= value (or > value).
+inline std::uint32_t first_bits(double value, bool is_beyond) {
+  auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(value));  // near enough to search
+  const auto is_in = [&](std::uint32_t b) {
+    const double found = std::bit_cast<float>(b);
+    return is_beyond ? found > value : found >= value;
+  };
+  while (bits > 0 && is_in(bits - 1)) --bits;
+  while (!is_in(bits)) ++bits;
+  return bits;
+}
+
+// Floats from `first` (bits, without sign) on have this code, up to the next run.
+struct Run {
+  std::uint32_t first;
+  std::uint16_t code;
+};
+
+// What all finite floats of positive sign become, in ascending order.
+inline std::vector<Run> runs_of(const Definition& format, Rounding rounding,
+                                OverflowRule overflow) {
+  std::vector<double> values = finite_values(format);
+  const bool is_nearest = rounding == Rounding::nearest_even;
+  const std::size_t finite = values.size();
+  if (is_nearest && overflow == OverflowRule::ieee) {
+    // Rounded as if exponents went on; what reaches the next value is infinity or NaN.
+    values.push_back(2 * values[finite - 1] - values[finite - 2]);
+  }
+  std::vector<Run> runs;
+  for (std::size_t code = 0; code < values.size(); ++code) {
+    std::uint32_t first = 0;
+    if (code > 0 && is_nearest) {
+      const bool is_odd =
+          code % 2 != 0;  // the mantissa's last bit: at the middle the other one wins
+      first = first_bits((values[code - 1] + values[code]) / 2, is_odd);
+    } else if (code > 0) {
+      first = first_bits(values[code], false);
+    }
+    runs.push_back({first, static_cast<std::uint16_t>(code)});
+  }
+  return runs;
+}
+
+}  // namespace codec_test
