@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <functional>
+#include <iterator>
 #include <string_view>
 
 namespace gpt2 {
@@ -45,7 +46,24 @@ std::function<Status(const std::string&)> text(std::string& target) {
   };
 }
 
-constexpr std::string_view kMemoryBudget = "--memory-budget";
+// Options of this program that are settings of Coxswain under a shorter name.
+struct Alias {
+  std::string_view option;
+  std::string_view setting;
+};
+constexpr Alias kAliases[] = {{"--memory-budget", "--cox.memory.budget"},
+                              {"--precision", "--cox.precision.format"}};
+
+const Alias* alias_of(std::string_view option) {
+  const auto* found = std::find_if(std::begin(kAliases), std::end(kAliases),
+                                   [&](const Alias& alias) { return alias.option == option; });
+  return found == std::end(kAliases) ? nullptr : found;
+}
+
+// Taken out by session_arguments() before options are parsed.
+Status taken(const std::string&) {
+  return cox::ok_status();
+}
 
 std::function<Status(const std::string&)> yes(bool& target) {
   return [&target](const std::string&) {
@@ -83,9 +101,9 @@ std::vector<Flag> flags(Options& o) {
        number<double>("--lr", o.learning_rate, 0.0, 10.0)},
       {"--clip", "X", "largest gradient norm, 0 = no clipping",
        number<double>("--clip", o.clip_norm, 0.0, 1e9)},
-      {std::string(kMemoryBudget), "SIZE",
-       "most memory of a rank, for example 2GiB; is --cox.memory.budget",
-       [](const std::string&) { return cox::ok_status(); }},
+      {"--memory-budget", "SIZE", "most memory of a rank, for example 2GiB; is --cox.memory.budget",
+       taken},
+      {"--precision", "FORMAT", "auto, fp32, bf16, fp16 or fp8; is --cox.precision.format", taken},
       {"--hold", "", "keep the status page up at the end, until SIGTERM", yes(o.hold)},
       {"--help", "", "this text", yes(o.help)},
   };
@@ -94,17 +112,17 @@ std::vector<Flag> flags(Options& o) {
 }  // namespace
 
 std::vector<std::string> session_arguments(std::span<const char* const> arguments) {
-  const std::string setting = "--cox.memory.budget";
   std::vector<std::string> out;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string argument = arguments[i];
     const std::size_t equals = std::min(argument.find('='), argument.size());
-    if (argument.compare(0, equals, kMemoryBudget) != 0) {
+    const Alias* alias = alias_of(std::string_view(argument).substr(0, equals));
+    if (alias == nullptr) {
       out.push_back(argument);
     } else if (equals < argument.size()) {
-      out.push_back(setting + argument.substr(equals));
+      out.push_back(std::string(alias->setting) + argument.substr(equals));
     } else if (i + 1 < arguments.size()) {
-      out.push_back(setting + "=" + arguments[++i]);
+      out.push_back(std::string(alias->setting) + "=" + arguments[++i]);
     } else {
       out.push_back(argument);  // parse_options says what is missing
     }

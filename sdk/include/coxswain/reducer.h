@@ -42,7 +42,8 @@ class Reducer {
   ~Reducer();
 
   // Runs autograd so that `loss` (a mean over `weight` samples or tokens) counts `weight` times in
-  // the average. Weight 0 does nothing. Local: no communication.
+  // the average. Weight 0 does nothing. Local: no communication. While a block runs in fp16, .grad
+  // carries the loss scale from here until average() takes it out.
   void backward(StepScope& step, const at::Tensor& loss, double weight);
 
   // A loss without a backward pass (an evaluation): enters the averaged loss, not the gradients.

@@ -14,6 +14,8 @@
 //   is copied, so pointers, references and views into other memory are refused; f receives all as
 //   const;
 // - f returns tensors: at::Tensor, or std::optional, std::vector, std::tuple of them.
+// - where the plan gives the block a number format, f runs under it, and results are as wide as the
+//   inputs;
 // - a second run is compared with the first once, bit for bit, and puts back buffers and random
 //   state; other side effects of f (counters of its own, files, prints) happen again. It ends with
 //   an exception of ours that must be able to leave f: what f calls must not be noexcept.
@@ -23,10 +25,12 @@
 #include <functional>
 #include <memory>
 #include <type_traits>
+#include <utility>
 
 #include "coxswain/block.h"
 #include "coxswain/detail/memory_call.h"
 #include "coxswain/detail/observation.h"
+#include "coxswain/detail/precision_call.h"
 #include "coxswain/detail/rerun.h"
 #include "coxswain/detail/run_contract.h"
 #include "coxswain/owned.h"
@@ -65,6 +69,25 @@ std::unique_ptr<Rerun> keep_call(const Block<Holder>& block, const F& function,
       again, kMayStop, inputs...);
 }
 
+template <class... Inputs>
+bool has_too_narrow(const std::shared_ptr<BlockGate>& gate, const Inputs&... inputs) {
+  bool found = false;
+  [[maybe_unused]] const auto look = [&](const at::Tensor& tensor) {
+    found = found || is_too_narrow(gate, tensor);
+  };
+  (for_each_tensor(inputs, look), ...);
+  return found;
+}
+
+template <class T>
+decltype(auto) widened(const std::shared_ptr<BlockGate>& gate, const T& input) {
+  if constexpr (kTensors<T>) {
+    return map_tensors(input, [&](const at::Tensor& t) { return widened_for(gate, t); });
+  } else {
+    return (input);
+  }
+}
+
 }  // namespace detail
 
 template <class Holder, class F, class... Inputs>
@@ -75,18 +98,29 @@ template <class Holder, class F, class... Inputs>
   if (!block) detail::throw_empty_block();
   if (!block.gate()->active) return detail::call_block(block, function, inputs...);
 
+  if (detail::has_too_narrow(block.gate(), inputs...)) {
+    return run(block, f, detail::widened(block.gate(), inputs)...);
+  }
   detail::MemoryCall memory(block.gate());
   detail::Observation call(block.gate());
+  detail::PrecisionCall precision(block.gate());
   [[maybe_unused]] const auto on_input = [&](const at::Tensor& tensor) {
     call.input(tensor);
     memory.input(tensor);
+    precision.input(tensor);
   };
   (detail::for_each_tensor(inputs, on_input), ...);
   call.arrive();
+  precision.begin();
   memory.begin(memory.runs_again() ? detail::keep_call(block, function, inputs...) : nullptr);
   call.begin();
   auto outputs = detail::call_block(block, function, inputs...);
   call.end();
+  precision.end();
+  if (precision.is_steered()) {
+    outputs = detail::map_tensors(
+        std::move(outputs), [&](const at::Tensor& tensor) { return precision.output(tensor); });
+  }
   detail::for_each_tensor(outputs, [&](const at::Tensor& tensor) { call.output(tensor); });
   memory.end();
   call.finish();

@@ -126,15 +126,15 @@ class Session {
   // Takes a model out of the session and puts it back as it was before wrap() and Block.
   void detach(torch::nn::Module& model);
 
-  // For a loop of one's own whose settings ask for a memory budget (memory.*; a Trainer does this
-  // by itself): runs `sample_loss`, the mean loss of a typical batch, forward and backward several
-  // times under every memory action, puts gradients, buffers and random numbers back, and starts
-  // from the plan that fits. `optimizer_bytes`: state that the optimizer has not made yet. Does
-  // nothing unless memory is planned. After the Reducer was made, before the first step, while no
-  // parameter has a gradient. Collective. Throws cox::Error on all ranks when a budget cannot be
-  // met.
-  void plan_memory(torch::nn::Module& model, const std::function<at::Tensor()>& sample_loss,
-                   std::int64_t optimizer_bytes = 0);
+  // For a loop of one's own whose settings ask for a memory budget (memory.*) or leave the number
+  // formats open (precision.format=auto); a Trainer does this by itself. Runs `sample_loss`, the
+  // mean loss of a typical batch, forward and backward several times in every format and under
+  // every memory action, puts gradients, buffers and random numbers back, and starts from the plan
+  // that follows. `optimizer_bytes`: state that the optimizer has not made yet. Does nothing where
+  // nothing is to be chosen. After the Reducer was made, before the first step, while no parameter
+  // has a gradient. Collective. Throws cox::Error on all ranks when a budget cannot be met.
+  void rehearse(torch::nn::Module& model, const std::function<at::Tensor()>& sample_loss,
+                std::int64_t optimizer_bytes = 0);
 
   // Opens the next step. The first call is collective (it starts the coordinator); later ones do
   // not communicate. Requires: no step of this rank is open.

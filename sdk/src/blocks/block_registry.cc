@@ -96,9 +96,14 @@ void BlockRegistry::release() {
   for (const auto& state : blocks_) {
     if (sink_ == nullptr || state->sink() != sink_) continue;
     state->forget_memory();
+    state->set_precision(std::nullopt);
     state->observe(nullptr, nullptr);
   }
   sink_ = nullptr;
+}
+
+void BlockRegistry::set_precision(BlockId block, Precision format) {
+  blocks_[block.value()]->set_precision(format);
 }
 
 Status BlockRegistry::set_action(BlockId block, MemoryAction action) {

@@ -42,6 +42,10 @@ class BlockRegistry {
   Status measure(MeasureMode mode);
   void release();
 
+  // The format of the block's calls from now on. Requires: block < size(). Those of a released
+  // registry compute in whatever is in force where they are made.
+  void set_precision(BlockId block, Precision format);
+
   // Memory actions. Those of a released registry are all keep again.
   // For all calls of the block from now on. Requires: block < size(). Where our autograd engine is
   // not in force nothing but keep is carried out: failed_precondition.

@@ -22,8 +22,8 @@ void BlockState::observe(BlockSink* sink, BlockClock clock) {
 // An observed block always takes the long way: what autocast does must not depend on whether this
 // step measures.
 void BlockState::update_gate() {
-  active =
-      sink() != nullptr || mode != MeasureMode::off || memory.is_steered() || memory.wants_check();
+  active = sink() != nullptr || mode != MeasureMode::off || memory.is_steered() ||
+           memory.wants_check() || precision.is_steered();
 }
 
 BlockSink* BlockState::sink() {
@@ -38,6 +38,15 @@ void BlockState::set_mode(MeasureMode wanted) {
 
 void BlockState::set_action(MemoryAction action) {
   memory.set_action(action);
+  update_gate();
+}
+
+void BlockState::set_precision(std::optional<Precision> format) {
+  if (format) {
+    precision.steer(*format);
+  } else {
+    precision.release();
+  }
   update_gate();
 }
 

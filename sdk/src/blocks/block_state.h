@@ -7,10 +7,12 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "coxswain/block.h"
+#include "sdk/src/blocks/block_precision.h"
 #include "sdk/src/blocks/measurement.h"
 #include "sdk/src/memory/block_memory.h"
 
@@ -31,6 +33,8 @@ class BlockState final : public BlockGate, public std::enable_shared_from_this<B
   void set_mode(MeasureMode mode);
   // What the coming calls do with what they save for backward.
   void set_action(MemoryAction action);
+  // What the coming calls compute in; none: whatever is in force where they are made.
+  void set_precision(std::optional<Precision> format);
   // The next call that can be differentiated is run again at once and compared bit for bit; where
   // it differs the block is pinned to keep.
   void request_check();
@@ -50,7 +54,8 @@ class BlockState final : public BlockGate, public std::enable_shared_from_this<B
   std::uint64_t parameters = 0;  // elements
   MeasureMode mode = MeasureMode::off;
   BlockClock now = nullptr;
-  BlockMemory memory;  // change action and check through this class
+  BlockMemory memory;        // change action and check through this class
+  BlockPrecision precision;  // change it through this class
 
  private:
   struct ParameterHook {

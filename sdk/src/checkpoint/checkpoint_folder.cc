@@ -6,15 +6,14 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstdio>
 #include <cstdlib>
-#include <map>
 #include <string>
 #include <system_error>
 
 #include "coordinator/runtime/saved_state.h"
 #include "coxswain/safetensors.h"
+#include "sdk/src/checkpoint/checkpoint_metadata.h"
 
 namespace cox::detail {
 namespace {
@@ -27,51 +26,10 @@ constexpr const char* kModel = "model.safetensors";
 constexpr const char* kOptimizer = "optimizer.safetensors";
 constexpr const char* kControl = "control.state";
 
-using Metadata = std::map<std::string, std::string>;
-
 std::string folder_name(std::uint64_t step) {
   char name[32];
   std::snprintf(name, sizeof(name), "step-%012llu", static_cast<unsigned long long>(step));
   return name;
-}
-
-Metadata describe(const Checkpoint& checkpoint) {
-  const TrainingPosition& p = checkpoint.position;
-  return {{"format", "pt"},
-          {"coxswain.step", std::to_string(p.step)},
-          {"coxswain.cursor", std::to_string(p.cursor)},
-          {"coxswain.skipped", std::to_string(p.skipped)},
-          {"coxswain.rollbacks", std::to_string(p.rollbacks)},
-          {"coxswain.model", std::to_string(checkpoint.model_fingerprint)}};
-}
-
-Status read_number(const Metadata& metadata, const std::string& key, std::uint64_t& value) {
-  const auto found = metadata.find(key);
-  if (found == metadata.end()) {
-    return data_loss("expected metadata '" + key + "', found none; this is no save of a run");
-  }
-  const std::string& text = found->second;
-  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (parsed.ec != std::errc{} || parsed.ptr != text.data() + text.size()) {
-    return data_loss("metadata '" + key + "': expected a number, found '" + text + "'");
-  }
-  return ok_status();
-}
-
-Status read_description(const Metadata& metadata, Checkpoint& checkpoint) {
-  TrainingPosition& p = checkpoint.position;
-  const struct {
-    const char* key;
-    std::uint64_t& value;
-  } fields[] = {{"coxswain.step", p.step},
-                {"coxswain.cursor", p.cursor},
-                {"coxswain.skipped", p.skipped},
-                {"coxswain.rollbacks", p.rollbacks},
-                {"coxswain.model", checkpoint.model_fingerprint}};
-  for (const auto& field : fields) {
-    if (Status s = read_number(metadata, field.key, field.value); !s.ok()) return s;
-  }
-  return ok_status();
 }
 
 void sync_directory(const fs::path& directory) {
@@ -110,7 +68,7 @@ Result<CheckpointFolder> CheckpointFolder::open(fs::path directory) {
   std::error_code error;
   fs::create_directories(directory, error);
   // All ranks probe the folder at once, so each under a name of its own.
-  std::string probe = (directory / (std::string(kTemporary) + "probe-XXXXXX")).string();
+  std::string probe = (directory / ".writing-probe-XXXXXX").string();
   if (!error && ::mkdtemp(probe.data()) == nullptr) error.assign(errno, std::generic_category());
   if (error) {
     return failed_precondition("checkpoint directory " + directory.string() +

@@ -3,6 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+
+#include "coordinator/core/loss_scale.h"
 
 namespace cox::detail {
 
@@ -11,6 +14,7 @@ struct TrainingPosition {
   std::uint64_t cursor = 0;  // samples consumed since the start
   std::uint64_t skipped = 0;
   std::uint64_t rollbacks = 0;
+  std::optional<ScalerState> scaler;  // where one was ever at work
 };
 
 }  // namespace cox::detail

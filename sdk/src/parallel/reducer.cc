@@ -83,7 +83,7 @@ void Reducer::backward(StepScope& step, const at::Tensor& loss, double weight) {
   if (weight == 0 || !loss.defined()) return;
   const PhaseScope phase = step.phase(Phase::backward);
   if (impl_->unit == 0) impl_->unit = weight;
-  const double relative = weight / impl_->unit;
+  const double relative = weight / impl_->unit * impl_->state.numerics().scale();
   loss.backward(relative == 1 ? at::Tensor() : at::full_like(loss, relative));
   observe(step, loss.item<double>(), weight);
 }
@@ -124,7 +124,8 @@ void Reducer::Impl::sum_buckets() {
 }
 
 double Reducer::Impl::average_gradients(double total) {
-  const double divisor = unit > 0 ? total / unit : 1;
+  const double scale = state.numerics().scale();
+  const double divisor = unit > 0 ? total / unit * scale : 1;
   if (state.world_size() == 1) {
     std::vector<at::Tensor> gradients;
     for (const at::Tensor& p : buckets.parameters()) {
@@ -136,7 +137,7 @@ double Reducer::Impl::average_gradients(double total) {
   }
   buckets.fill(unit > 0 ? unit : 1);
   sum_buckets();
-  buckets.divide(total);
+  buckets.divide(total * scale);
   std::vector<at::Tensor> flats;
   for (const detail::Bucket& bucket : buckets.buckets()) flats.push_back(bucket.gradients());
   return detail::l2_norm(flats);
@@ -175,6 +176,10 @@ ReductionOutcome Reducer::average(StepScope& step) {
     step.gradient_norm(outcome.gradient_norm);
   }
   if (!outcome.finite) impl.state.recorder().flag(SignalFlag::step_skipped);
+  if (merged.weight > 0) {
+    impl.state.numerics().advance_scaler(
+        {.overflow = !outcome.finite, .amax = static_cast<float>(merged.amax_max)});
+  }
   impl.state.agreed(merged);
   outcome.stop = impl.state.stop_agreed();
   impl.unit = impl.loss_sum = impl.weight = 0;

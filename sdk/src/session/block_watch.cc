@@ -2,6 +2,8 @@
 
 #include <torch/torch.h>
 
+#include <utility>
+
 #include "coxswain/error.h"
 #include "sdk/src/blocks/saved_tensor_engine.h"
 
@@ -70,6 +72,12 @@ void BlockWatch::steer(const Actions& actions) {
   }
 }
 
+void BlockWatch::set_precision(std::span<const Precision> formats) {
+  for (std::size_t b = 0; registry_ && b < formats.size(); ++b) {
+    registry_->set_precision(BlockId(static_cast<BlockId::rep>(b)), formats[b]);
+  }
+}
+
 void BlockWatch::set_offload(const OffloadFrames& frames) {
   if (registry_) registry_->set_offload(frames);
 }
@@ -88,6 +96,25 @@ Result<StepReading> BlockWatch::traced(const std::function<Status()>& step,
   static_cast<void>(registry_->measure(MeasureMode::off));
   if (!ran.ok()) return ran;
   return read_stages(trace, size());
+}
+
+Result<std::vector<std::int64_t>> BlockWatch::timed(const std::function<Status()>& step) {
+  if (!registry_) return failed_precondition("precision: expected blocks in the model, found none");
+  {
+    const std::scoped_lock lock(mutex_);
+    spent_.assign(size(), Seconds(0));
+  }
+  static_cast<void>(registry_->measure(MeasureMode::times));
+  const Status ran = step();
+  static_cast<void>(registry_->measure(MeasureMode::off));
+  const std::scoped_lock lock(mutex_);
+  const std::vector<Seconds> spent = std::exchange(spent_, {});
+  if (!ran.ok()) return ran;
+  std::vector<std::int64_t> microseconds;
+  for (const Seconds time : spent) {
+    microseconds.push_back(static_cast<std::int64_t>(1e6 * time.count()));
+  }
+  return microseconds;
 }
 
 void BlockWatch::block_edge(BlockId block, BlockEdge edge) noexcept {
@@ -114,6 +141,10 @@ void BlockWatch::begin_step() {
 void BlockWatch::block_measured(BlockId block, const BlockMeasurement& measurement) noexcept {
   const std::scoped_lock lock(mutex_);
   if (block.value() >= known_.size()) return;
+  if (!spent_.empty()) {
+    spent_[block.value()] += measurement.forward + measurement.backward;
+    return;
+  }
   Known& known = known_[block.value()];
   const bool has_new_shape =
       known.is_complete && known.measurement.shape_key != measurement.shape_key;

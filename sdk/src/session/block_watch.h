@@ -41,11 +41,16 @@ class BlockWatch final : public BlockSink {
   // for something else after having been kept gets another chance.
   void steer(const Actions& actions);
   void set_offload(const OffloadFrames& frames);
+  // The format of every block, for all calls from now on.
+  void set_precision(std::span<const Precision> formats);
   // Blocks that are kept whatever is asked for, with the reason.
   std::vector<PinnedBlock> pinned() const;
   // Runs a step and reads its counted bytes stage by stage. `moved`: bytes offloaded so far.
   Result<StepReading> traced(const std::function<Status()>& step,
                              const std::function<std::int64_t()>& moved);
+
+  // Runs a step and returns the microseconds, forward and backward, of every block.
+  Result<std::vector<std::int64_t>> timed(const std::function<Status()>& step);
 
   // Chooses what the coming step measures.
   void begin_step();
@@ -83,10 +88,11 @@ class BlockWatch final : public BlockSink {
   std::uint64_t steps_ = 0;
   std::uint64_t full_until_ = kFullSteps;
 
-  std::mutex mutex_;  // guards known_ and new_shapes_
+  std::mutex mutex_;  // guards known_, new_shapes_ and spent_
   std::vector<Known> known_;
   std::size_t next_ = 0;
   bool new_shapes_ = false;
+  std::vector<Seconds> spent_;  // per block, while timed() runs; else empty
 };
 
 }  // namespace cox::detail

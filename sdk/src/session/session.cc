@@ -73,7 +73,7 @@ void Session::attach(torch::nn::Module& model) {
         "attach: expected a session before its first step, found one that has begun; attach the "
         "model right after Session::start"));
   }
-  state_->blocks().attach(model);
+  state_->attach(model);
 }
 
 void Session::detach(torch::nn::Module& model) {
@@ -93,9 +93,9 @@ void Session::together(const std::function<void()>& work) {
   state_->agree(status);
 }
 
-void Session::plan_memory(torch::nn::Module& model, const std::function<at::Tensor()>& sample_loss,
-                          std::int64_t optimizer_bytes) {
-  if (state_->wants_memory_trial()) state_->try_memory(model, sample_loss, optimizer_bytes);
+void Session::rehearse(torch::nn::Module& model, const std::function<at::Tensor()>& sample_loss,
+                       std::int64_t optimizer_bytes) {
+  if (state_->wants_rehearsal()) state_->rehearse(model, sample_loss, optimizer_bytes);
 }
 
 StepScope Session::step() {

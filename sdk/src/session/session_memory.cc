@@ -12,13 +12,11 @@
 namespace cox::detail {
 
 bool SessionState::wants_memory_trial() const {
-  return steering_.is_wanted() && !tried_memory_ && is_reducing_ && blocks_.size() > 0;
+  return steering_.is_wanted() && is_reducing_ && blocks_.size() > 0;
 }
 
 void SessionState::try_memory(torch::nn::Module& model, const std::function<at::Tensor()>& loss,
                               std::int64_t resident_later_bytes) {
-  tried_memory_ = true;
-  const auto began = Clock::now();
   const std::int32_t neighbours = std::max(1, world_.all().ranks_on_node());
   MemoryShare share;
   share.limit_bytes = static_cast<std::int64_t>(memory_.reading().limit_bytes) / neighbours;
@@ -37,29 +35,23 @@ void SessionState::try_memory(torch::nn::Module& model, const std::function<at::
   if (!problems.ok()) throw Error(problems.status());
   start_from(std::move(*problems));
   steering_.follow(plane_->plan(), rank());
-  recorder_.leave_out(began, Clock::now());
 }
 
 void SessionState::start_from(std::vector<planner::RankProblem> problems) {
-  MemoryFacts facts;
   if (rank() == kRoot) {
     keep_profile(problems);
     auto known = planner::memory_facts(std::move(problems));
     if (known.ok()) {
-      facts = std::move(*known);
+      measured_.memory = std::move(*known);
     } else {
       log_.warning(known.status().message());
     }
   }
   Status possible;
-  const auto reasons = plane_->learn_memory(world_.all(), std::move(facts));
-  if (!reasons.ok()) throw Error(reasons.status());
   const bool observes = loaded_.config.memory.mode == PolicyMode::observe;
-  for (const Reason& reason : *reasons) {
+  for (const Reason& reason : learn()) {
     if (reason.code == ReasonCode::memory_infeasible && !observes) {
       possible = invalid_argument(reason.text);
-    } else {
-      log_.info(reason.text);
     }
   }
   agree(possible);

@@ -71,7 +71,8 @@ SessionState::SessionState(int argc, const char* const* argv, SessionOptions opt
       data_(require(world_.all().duplicate())),
       farewell_(require(world_.all().duplicate())),
       log_(loaded_.config.run.log, rank(), write_to_stderr),
-      steering_(loaded_.config.memory, blocks_, log_) {
+      steering_(loaded_.config.memory, blocks_, log_),
+      numerics_(loaded_.config, blocks_) {
   for (const auto& policy : options.policies) policies_.push_back(policy);
   agree(config_status_);
   check_equal_configs();
@@ -151,7 +152,10 @@ JobFacts SessionState::job_facts() const {
   job.blocks = blocks_.names();
   job.global_batch = global_batch_;
   job.capabilities = capabilities_;
-  if (is_reducing_) job.capabilities.actions |= steering_.actions();
+  if (is_reducing_) {
+    job.capabilities.actions |= steering_.actions();
+    job.capabilities.precisions |= numerics_.formats();
+  }
   return job;
 }
 
@@ -163,6 +167,7 @@ std::filesystem::path SessionState::journal_path() const {
 
 void SessionState::ensure_started() {
   if (is_started()) return;
+  agree(numerics_.check(device_));
   open_run_store();
   runtime::ControlPlaneSetup setup;
   setup.job = job_facts();
@@ -220,6 +225,8 @@ void SessionState::begin_step() {
   plane_->begin_round();
   plan_of_round_ = plane_->plan().id.number;
   steering_.follow(plane_->plan(), rank());
+  if (is_reducing_) numerics_.follow(plane_->plan());
+  scale_of_round_ = numerics_.is_scaling() ? numerics_.scale() : 0;
   memory_.begin_step();
   blocks_.begin_step();
   recorder_.begin(next_step_, Clock::now());
@@ -261,6 +268,7 @@ RankSignal SessionState::signal_of(const StepReport& report) {
   signal.incarnation = plane_->job().incarnation;
   signal.round = round_;
   signal.plan_applied = is_reducing_ ? plan_of_round_ : 0;
+  signal.loss_scale = scale_of_round_;
   signal.memory_used_bytes = memory.used_bytes;
   signal.memory_peak_bytes = memory.peak_bytes;
   signal.memory_limit_bytes = memory.limit_bytes;

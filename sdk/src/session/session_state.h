@@ -26,6 +26,7 @@
 #include "sdk/src/session/block_watch.h"
 #include "sdk/src/session/memory_probe.h"
 #include "sdk/src/session/memory_steering.h"
+#include "sdk/src/session/precision_steering.h"
 #include "sdk/src/session/run_tally.h"
 #include "sdk/src/session/step_recorder.h"
 #include "sdk/src/session/telemetry.h"
@@ -49,12 +50,15 @@ class SessionState {
   transport::Communicator& data() { return *data_; }
   StepRecorder& recorder() { return recorder_; }
   BlockWatch& blocks() { return blocks_; }
+  PrecisionSteering& numerics() { return numerics_; }
   const Log& log() const { return log_; }
   const transport::WaitPolicy& wait_policy() const { return world_.wait_policy(); }
 
   // Throws the same cox::Error on all ranks unless `mine` is ok on each. Collective.
   void agree(const Status& mine);
 
+  // Before ensure_started(): the model whose blocks the plan speaks of. Throws cox::Error.
+  void attach(torch::nn::Module& model);
   // Before ensure_started(): what the loop can do with a plan.
   void declare(const Capabilities& capabilities, std::uint64_t global_batch);
   // Before ensure_started(), on every rank: a reducer's ballots are the rounds from now on. Throws
@@ -66,13 +70,15 @@ class SessionState {
   void ensure_started();
   bool is_started() const { return plane_ != nullptr; }
 
-  // Whether try_memory() is to be called in the first step, before its forward pass.
-  bool wants_memory_trial() const;
-  // Measures what blocks take under every memory action, on a sample step, and starts from the plan
-  // that follows. `loss`: forward of the sample batch; empty on a rank that has none. Throws
-  // cox::Error on all ranks when the budget cannot be met on one. Collective.
-  void try_memory(torch::nn::Module& model, const std::function<at::Tensor()>& loss,
-                  std::int64_t resident_later_bytes);
+  // Whether rehearse() has anything to measure; it is to be called in the first step, before its
+  // forward pass.
+  bool wants_rehearsal() const;
+  // Measures, on a sample step, what blocks cost in every number format and under every memory
+  // action, as far as the settings leave a choice, and starts from the plan that follows. `loss`:
+  // forward of the sample batch; empty on a rank that has none. Throws cox::Error on all ranks when
+  // a budget cannot be met on one. Collective.
+  void rehearse(torch::nn::Module& model, const std::function<at::Tensor()>& loss,
+                std::int64_t resident_later_bytes);
 
   void begin_step();
   void end_step() noexcept;
@@ -110,7 +116,13 @@ class SessionState {
   void check_equal_configs();
   void print_start();
   void open_run_store();
+  bool wants_format_trial() const;
+  void try_formats(torch::nn::Module& model, const std::function<at::Tensor()>& loss);
+  bool wants_memory_trial() const;
+  void try_memory(torch::nn::Module& model, const std::function<at::Tensor()>& loss,
+                  std::int64_t resident_later_bytes);
   void start_from(std::vector<planner::RankProblem> problems);
+  std::vector<Reason> learn();
   void keep_profile(const std::vector<planner::RankProblem>& problems) const;
   metrics::RunStoreOptions run_store_options() const;
   void leave_after_failure() noexcept;
@@ -135,7 +147,11 @@ class SessionState {
   std::optional<ControlState> restored_;
   BlockWatch blocks_;
   MemorySteering steering_;
-  bool tried_memory_ = false;
+  PrecisionSteering numerics_;
+  at::DeviceType device_ = at::kCPU;  // of the model attached
+  runtime::MeasuredFacts measured_;   // rank 0: what learn() was told
+  bool has_rehearsed_ = false;
+  float scale_of_round_ = 0;  // 0 = no scaler at work
   metrics::HeldBytes held_;
 
   std::unique_ptr<Telemetry> telemetry_;          // rank 0

@@ -40,9 +40,9 @@ std::int64_t Trainer::Impl::bytes_to_come() const {
 }
 
 at::Tensor Trainer::Impl::forward(const std::function<at::Tensor()>& loss_of_batch) {
-  if (state.wants_memory_trial()) {
+  if (state.wants_rehearsal()) {
     const auto sample = batch.samples > 0 ? loss_of_batch : std::function<at::Tensor()>();
-    state.try_memory(model, sample, bytes_to_come());
+    state.rehearse(model, sample, bytes_to_come());
   }
   if (batch.samples == 0) return {};
   const PhaseScope phase = scope->phase(Phase::forward);
@@ -62,6 +62,7 @@ void Trainer::Impl::update() {
     const PhaseScope phase = scope->phase(Phase::optimizer);
     apply(outcome);
   }
+  position.scaler = state.numerics().scaler();
   position.cursor = samples.next;
   ++position.step;
   updated = true;
@@ -136,6 +137,7 @@ void Trainer::Impl::roll_back_if_ordered() {
   const Status restored = detail::restore(*snapshot, model, *optimizer);
   if (!restored.ok()) throw Error(restored.with_context("rollback"));
   position = snapshot->position;
+  state.numerics().restore(position.scaler);
   position.rollbacks = rollbacks;
   state.recorder().flag(SignalFlag::rolled_back);
   state.log().info("rolled back to step " + std::to_string(position.step));

@@ -58,7 +58,7 @@ Trained train(const std::vector<std::string>& flags, int steps) {
   Reducer reducer(session, net->parameters(), net->buffers());
   torch::optim::SGD optimizer(net->parameters(), 0.05);
   const auto loss_of = [&] { return net->forward(x).square().mean(); };
-  session.plan_memory(*net, loss_of);
+  session.rehearse(*net, loss_of);
   Trained trained;
   for (int i = 0; i < steps; ++i) {
     torch::manual_seed(static_cast<std::uint64_t>(100 + i));
@@ -121,7 +121,7 @@ TEST_SUITE("memory plans of a session") {
     session.attach(*net);
     Reducer reducer(session, net->parameters(), net->buffers());
     bool has_run = false;
-    session.plan_memory(*net, [&] {
+    session.rehearse(*net, [&] {
       has_run = true;
       return net->forward(torch::randn({kRows, kWidth})).square().mean();
     });
@@ -136,7 +136,7 @@ TEST_SUITE("memory plans of a session") {
       session.attach(*net);
       Reducer reducer(session, net->parameters(), net->buffers());
       const at::Tensor x = torch::randn({kRows, kWidth});
-      session.plan_memory(*net, [&] { return net->forward(x).square().mean(); });
+      session.rehearse(*net, [&] { return net->forward(x).square().mean(); });
       auto step = session.step();
       CHECK(session.plan().classes.front().front() == MemoryAction::recompute);
       session.detach(*net);

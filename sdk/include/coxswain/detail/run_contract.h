@@ -12,6 +12,7 @@
 #include <string_view>
 #include <tuple>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "coxswain/owned.h"
@@ -113,6 +114,34 @@ void for_each_tensor(const std::vector<T>& values, const Visit& visit) {
 template <class... Ts, class Visit>
 void for_each_tensor(const std::tuple<Ts...>& values, const Visit& visit) {
   std::apply([&](const Ts&... value) { (for_each_tensor(value, visit), ...); }, values);
+}
+
+// `value` with map(tensor) in place of every tensor.
+template <class Map>
+at::Tensor map_tensors(at::Tensor tensor, const Map& map) {
+  return map(tensor);
+}
+template <class T, class Map>
+std::optional<T> map_tensors(std::optional<T> value, const Map& map);
+template <class T, class Map>
+std::vector<T> map_tensors(std::vector<T> values, const Map& map);
+template <class... Ts, class Map>
+std::tuple<Ts...> map_tensors(std::tuple<Ts...> values, const Map& map);
+
+template <class T, class Map>
+std::optional<T> map_tensors(std::optional<T> value, const Map& map) {
+  if (value) *value = map_tensors(std::move(*value), map);
+  return value;
+}
+template <class T, class Map>
+std::vector<T> map_tensors(std::vector<T> values, const Map& map) {
+  for (T& value : values) value = map_tensors(std::move(value), map);
+  return values;
+}
+template <class... Ts, class Map>
+std::tuple<Ts...> map_tensors(std::tuple<Ts...> values, const Map& map) {
+  std::apply([&](Ts&... value) { ((value = map_tensors(std::move(value), map)), ...); }, values);
+  return values;
 }
 
 }  // namespace cox::detail

@@ -1,0 +1,109 @@
+#include "sdk/src/session/precision_steering.h"
+
+#include <algorithm>
+#include <string>
+
+#include "coordinator/core/memory_config.h"
+#include "coxswain/precision.h"
+
+namespace cox::detail {
+namespace {
+
+constexpr int kTimedRuns = 3;
+constexpr std::int64_t kHopeless = 3;  // times as slow as fp32: one run tells enough
+
+std::string text_of(const PrecisionRule& rule) {
+  return rule.pattern + "=" + std::string(to_string(rule.format));
+}
+
+}  // namespace
+
+PrecisionSteering::PrecisionSteering(const Config& config, BlockWatch& blocks)
+    : config_(config.precision),
+      blocks_(blocks),
+      is_wanted_(config.precision.mode ? *config.precision.mode != PolicyMode::off
+                                       : wants_precision(config.precision)) {}
+
+Status PrecisionSteering::check(at::DeviceType device) {
+  if (Status status = check_rules(config_.force, "precision.force"); !status.ok()) return status;
+  if (Status status = check_rules(config_.forbid, "precision.forbid"); !status.ok()) return status;
+  if (!is_wanted_ || blocks_.size() == 0) return ok_status();
+  formats_ = runnable_formats(device) | only(Precision::fp32);
+  for (std::size_t p = 0; p < kPrecisions; ++p) {
+    const auto format = static_cast<Precision>(p);
+    if (contains(formats_, format) && is_emulated(format, device)) emulated_ |= only(format);
+  }
+  return check_formats(device);
+}
+
+Status PrecisionSteering::check_rules(std::span<const PrecisionRule> rules, const char* key) const {
+  const std::vector<std::string> names = blocks_.names();
+  for (const PrecisionRule& rule : rules) {
+    const bool fits = std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+      return fits_pattern(rule.pattern, name);
+    });
+    if (fits) continue;
+    return invalid_argument(std::string(key) + ": expected the name of a block, found " +
+                            text_of(rule) + ", which fits none of " + std::to_string(names.size()) +
+                            (names.empty() ? " blocks" : " blocks, such as " + names.front()));
+  }
+  return ok_status();
+}
+
+Status PrecisionSteering::check_formats(at::DeviceType device) const {
+  if (config_.format) {
+    const Status status = can_run(*config_.format, device);
+    if (!status.ok()) return status.with_context("precision.format");
+  }
+  for (const PrecisionRule& rule : config_.force) {
+    const Status status = can_run(rule.format, device);
+    if (!status.ok()) return status.with_context("precision.force " + text_of(rule));
+  }
+  return ok_status();
+}
+
+void PrecisionSteering::follow(const Plan& plan) {
+  if (!is_wanted_ || plan_ == plan.id) return;
+  plan_ = plan.id;
+  rules_ = plan.scaler;
+  if (followed_ != plan.precision) {
+    followed_ = plan.precision;
+    blocks_.set_precision(followed_);
+  }
+  is_scaling_ = std::find(followed_.begin(), followed_.end(), Precision::fp16) != followed_.end();
+  if (is_scaling_ && !scaler_) scaler_ = initial_state(rules_);
+}
+
+void PrecisionSteering::advance_scaler(const ScalerStep& step) {
+  if (is_scaling_) scaler_ = advance(*scaler_, rules_, step);
+}
+
+Result<PrecisionFacts> PrecisionSteering::measure(const std::function<Status()>& step) {
+  PrecisionFacts facts;
+  facts.emulated = emulated_;
+  facts.blocks.assign(blocks_.size(), {});
+  for (std::size_t p = 0; p < kPrecisions; ++p) {
+    if (!contains(formats_, static_cast<Precision>(p))) continue;
+    blocks_.set_precision(std::vector<Precision>(blocks_.size(), static_cast<Precision>(p)));
+    std::int64_t total_us = 0;
+    for (int run = 0; run <= kTimedRuns; ++run) {
+      const auto times = blocks_.timed(step);
+      if (!times.ok()) return times.status();
+      std::int64_t run_us = 0;
+      for (std::size_t b = 0; b < times->size(); ++b) {
+        std::int64_t& best = facts.blocks[b].step_us[p];
+        const std::int64_t us = std::max<std::int64_t>(1, (*times)[b]);
+        best = run == 0 ? us : std::min(best, us);
+        run_us += us;
+      }
+      if (run == 0) total_us = run_us;
+      std::int64_t fp32_us = 0;
+      for (const BlockFormats& block : facts.blocks) fp32_us += block.step_us[0];
+      if (p > 0 && total_us > kHopeless * fp32_us) break;
+    }
+  }
+  blocks_.set_precision(followed_);
+  return facts;
+}
+
+}  // namespace cox::detail

@@ -1,0 +1,110 @@
+// The part of SessionState that chooses number formats: what the devices can run, and, where blocks
+// choose by themselves, what every format costs them.
+#include <torch/torch.h>
+
+#include <algorithm>
+
+#include "coordinator/transport/wait.h"
+#include "coxswain/error.h"
+#include "sdk/src/memory/trial_step.h"
+#include "sdk/src/session/session_state.h"
+
+namespace cox::detail {
+namespace {
+
+at::DeviceType device_of(const torch::nn::Module& model) {
+  for (const at::Tensor& parameter : model.parameters()) {
+    if (!parameter.device().is_cpu()) return parameter.device().type();
+  }
+  return at::kCPU;
+}
+
+// The slowest rank decides; a rank without a sample brings zeros.
+std::vector<std::uint64_t> flat(const PrecisionFacts& facts, std::size_t blocks) {
+  std::vector<std::uint64_t> numbers((blocks + 1) * kPrecisions);
+  for (std::size_t b = 0; b < facts.blocks.size(); ++b) {
+    for (std::size_t p = 0; p < kPrecisions; ++p) {
+      numbers[b * kPrecisions + p] = static_cast<std::uint64_t>(facts.blocks[b].step_us[p]);
+    }
+  }
+  for (std::size_t p = 0; p < kPrecisions; ++p) {
+    numbers[blocks * kPrecisions + p] = contains(facts.emulated, static_cast<Precision>(p)) ? 1 : 0;
+  }
+  return numbers;
+}
+
+PrecisionFacts facts_of(std::span<const std::uint64_t> numbers, std::size_t blocks) {
+  PrecisionFacts facts;
+  facts.blocks.assign(blocks, {});
+  for (std::size_t b = 0; b < blocks; ++b) {
+    for (std::size_t p = 0; p < kPrecisions; ++p) {
+      facts.blocks[b].step_us[p] = static_cast<std::int64_t>(numbers[b * kPrecisions + p]);
+    }
+  }
+  for (std::size_t p = 0; p < kPrecisions; ++p) {
+    if (numbers[blocks * kPrecisions + p] != 0) facts.emulated |= only(static_cast<Precision>(p));
+  }
+  return facts;
+}
+
+}  // namespace
+
+bool SessionState::wants_rehearsal() const {
+  return !has_rehearsed_ && (wants_format_trial() || wants_memory_trial());
+}
+
+// Formats first: what a block keeps for its backward pass depends on its format.
+void SessionState::rehearse(torch::nn::Module& model, const std::function<at::Tensor()>& loss,
+                            std::int64_t resident_later_bytes) {
+  has_rehearsed_ = true;
+  const auto began = Clock::now();
+  if (wants_format_trial()) try_formats(model, loss);
+  if (wants_memory_trial()) try_memory(model, loss, resident_later_bytes);
+  recorder_.leave_out(began, Clock::now());
+}
+
+// Plan 0 once more, from all that is measured by now.
+std::vector<Reason> SessionState::learn() {
+  auto reasons = plane_->learn(world_.all(), measured_);
+  if (!reasons.ok()) throw Error(reasons.status());
+  for (const Reason& reason : *reasons) {
+    if (reason.code != ReasonCode::memory_infeasible) log_.info(reason.text);
+  }
+  return std::move(*reasons);
+}
+
+void SessionState::attach(torch::nn::Module& model) {
+  blocks_.attach(model);
+  device_ = device_of(model);
+}
+
+bool SessionState::wants_format_trial() const {
+  const PrecisionConfig& config = loaded_.config.precision;
+  return numerics_.is_wanted() && !config.format && is_reducing_ && blocks_.size() > 0;
+}
+
+void SessionState::try_formats(torch::nn::Module& model, const std::function<at::Tensor()>& loss) {
+  PrecisionFacts mine;
+  if (loss) {
+    TrialStep trial(model, loss);
+    auto measured = numerics_.measure([&] { return trial.run(); });
+    if (measured.ok()) {
+      mine = std::move(*measured);
+    } else {
+      log_.warning("precision: " + measured.status().message() + "; no format is chosen by speed");
+    }
+  }
+  std::vector<std::uint64_t> numbers = flat(mine, blocks_.size());
+  auto& all = world_.all();
+  const Status merged = transport::finish(
+      all,
+      all.start_all_reduce(std::as_writable_bytes(std::span<std::uint64_t>(numbers)),
+                           transport::max_u64()),
+      wait_policy());
+  if (!merged.ok()) throw Error(merged);
+  measured_.precision = rank() == kRoot ? facts_of(numbers, blocks_.size()) : PrecisionFacts{};
+  learn();
+  numerics_.follow(plane_->plan());
+}
+
+}  // namespace cox::detail
