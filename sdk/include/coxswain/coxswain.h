@@ -3,8 +3,12 @@
 
 #include "coxswain/adamw.h"
 #include "coxswain/block.h"
+#include "coxswain/clip.h"
 #include "coxswain/dataset.h"
 #include "coxswain/error.h"
+#include "coxswain/loss_scaler.h"
+#include "coxswain/master_weights.h"
+#include "coxswain/precision.h"
 #include "coxswain/reducer.h"
 #include "coxswain/run.h"
 #include "coxswain/safetensors.h"
@@ -12,4 +16,5 @@
 #include "coxswain/session.h"
 #include "coxswain/tile.h"
 #include "coxswain/trainer.h"
+#include "coxswain/weight_average.h"
 #include "coxswain/wrap.h"

@@ -1,0 +1,98 @@
+// WeightAverage: an exponential moving average of a model's weights, for evaluation and for the
+// model that is kept in the end.
+//
+//   cox::WeightAverage average(*model, {.decay = 0.999});
+//   ...
+//   optimizer.step();
+//   average.update();                          // once a step
+//   {
+//     cox::AveragedWeights scope(average);     // the model computes with the averages
+//     evaluate(*model);
+//   }                                          // and with its own weights again, bit for bit
+//
+//   average = average + (1 - d) (weight - average),   d = min(decay, (1 + t) / (10 + t))
+//
+// where t counts earlier updates; without warm-up d = decay. The warm-up is TensorFlow's
+// (tf.train.ExponentialMovingAverage with num_updates): it lets early averages forget the random
+// start. Buffers (batch statistics) are copied. Averages are fp32 (fp64 of fp64 weights). fp32 on
+// the CPU is one pass of our own with the same bits for any number of threads; elsewhere torch's
+// fused list kernels. Skipped steps need no update, though one does no harm. Owns the averages,
+// holds handles to the model's tensors. Does not communicate. Training thread.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "coordinator/core/status.h"
+#include "coxswain/named_tensor.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace cox {
+
+struct WeightAverageOptions {
+  double decay = 0.999;  // in [0, 1); 0 = a copy of the newest weights
+  bool warm_up = true;
+};
+
+class WeightAverage {
+ public:
+  // Starts from the present values. Throws cox::Error for a decay out of range, and for parameters
+  // that are undefined, not dense or not of floating type.
+  explicit WeightAverage(const torch::nn::Module& model, WeightAverageOptions options = {});
+  WeightAverage(std::vector<NamedTensor> parameters, std::vector<NamedTensor> buffers,
+                WeightAverageOptions options = {});
+
+  // Takes the present weights into the average, and copies buffers. Throws cox::Error while an
+  // AveragedWeights is open.
+  void update();
+  std::int64_t updates() const { return updates_; }
+  // d of the next update().
+  double next_decay() const;
+
+  // The averages by the parameters' names, then the copies of buffers. Live tensors.
+  std::vector<NamedTensor> averages() const;
+
+  // "average.NAME" of parameters, "buffer.NAME" of buffers, and "updates" (int64).
+  std::vector<NamedTensor> state() const;
+  // Takes over a copy of such a list. On an error (another model's names, shapes or types, a
+  // negative count) nothing is changed. Throws cox::Error while an AveragedWeights is open.
+  Status load_state(std::span<const NamedTensor> state);
+
+ private:
+  friend class AveragedWeights;
+  struct Slot {
+    NamedTensor source;  // the model's
+    at::Tensor average;
+  };
+  void add(NamedTensor named);
+  void require_closed(const char* what) const;
+
+  WeightAverageOptions options_;
+  std::vector<Slot> parameters_;
+  std::vector<Slot> buffers_;
+  std::int64_t updates_ = 0;
+  bool is_swapped_ = false;
+};
+
+// The model holds the averages (rounded to its types) from construction to destruction, then its
+// own values, bit for bit. Needs memory for a copy of the model. Not between a forward pass and its
+// backward pass. One at a time: throws cox::Error when another is open.
+class [[nodiscard]] AveragedWeights {
+ public:
+  explicit AveragedWeights(WeightAverage& average);
+  AveragedWeights(const AveragedWeights&) = delete;
+  AveragedWeights& operator=(const AveragedWeights&) = delete;
+  ~AveragedWeights();
+
+ private:
+  WeightAverage& average_;
+  std::vector<at::Tensor> own_;  // the model's values: parameters, then buffers
+};
+
+}  // namespace cox
