@@ -1,15 +1,25 @@
 #include "coordinator/core/ballot.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace cox {
+namespace {
+
+// What is no magnitude counts as not known.
+double known_amax(double amax) {
+  return std::isfinite(amax) && amax > 0 ? amax : 0;
+}
+
+}  // namespace
 
 void merge_into(StepBallot& into, const StepBallot& from) {
   into.loss_sum += from.loss_sum;
   into.weight += from.weight;
   into.samples += from.samples;
-  into.amax_max = std::max(into.amax_max, from.amax_max);
   into.nonfinite_ranks += from.nonfinite_ranks;
+  into.overflow_ranks += from.overflow_ranks;
+  into.amax_max = std::max(known_amax(into.amax_max), known_amax(from.amax_max));
   into.plan_held_min = std::min(into.plan_held_min, from.plan_held_min);
   into.round_closed_min = std::min(into.round_closed_min, from.round_closed_min);
   into.stop_max = std::max(into.stop_max, from.stop_max);

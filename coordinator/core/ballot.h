@@ -16,7 +16,8 @@ struct StepBallot {
   double weight = 0;    // samples (or tokens) behind loss_sum and the gradients
   std::uint64_t samples = 0;
   std::uint64_t nonfinite_ranks = 0;   // ranks whose loss was not finite
-  double amax_max = 0;                 // largest finite scaled gradient seen in fp16; 0 = none
+  std::uint64_t overflow_ranks = 0;    // ranks with a gradient that is not finite
+  double amax_max = 0;                 // largest finite scaled gradient in fp16; 0 = not known
   std::uint64_t plan_held_min = 0;     // newest plan number that every rank holds
   std::uint64_t round_closed_min = 0;  // 1 = this rank's last control round is over
   std::uint64_t stop_max = 0;          // 1 = somebody was asked to stop (SIGTERM, end of job)

@@ -36,6 +36,7 @@ Reason carry_out(Proposal proposal, PolicyMode mode, const JobFacts& job, Plan& 
 Begun begin_job(const JobFacts& job, const Config& config, const PolicySet& policies,
                 ControlState state) {
   Begun begun{std::move(state), {}};
+  begun.state.plan.scaler = config.loss_scale.rules;
   const StepSignals no_signals;
   const StepSummary no_summary;
   for (const auto& policy : policies) {

@@ -68,7 +68,10 @@ Status validate(const Config& config) {
   if (config.http.enabled && config.http.host.empty()) {
     return invalid_argument("http.host is empty; give an address or set http.enabled = off");
   }
-  return validate(config.memory);
+  Status status = validate(config.memory);
+  if (status.ok()) status = validate(config.precision);
+  if (status.ok()) status = validate(config.loss_scale);
+  return status;
 }
 
 std::string text(const Config& config) {
@@ -97,6 +100,11 @@ PolicyMode mode_of(const Config& config, std::string_view policy, PolicyMode fal
     return config.memory.mode.value_or(wants_memory_plan(config.memory) ? PolicyMode::on
                                                                         : PolicyMode::off);
   }
+  if (policy == "precision") {
+    return config.precision.mode.value_or(wants_precision(config.precision) ? PolicyMode::on
+                                                                            : PolicyMode::off);
+  }
+  if (policy == "loss_scale") return config.loss_scale.mode;
   const auto found = config.policy_modes.find(policy);
   return found == config.policy_modes.end() ? fallback : found->second;
 }

@@ -127,7 +127,8 @@ std::string text(const Config& config);
 std::uint64_t fingerprint(const Config& config);
 
 // Mode of a policy by its name; `fallback` where nothing was said (`memory`: on where a budget or a
-// forced action is set, else off).
+// forced action is set, else off; `precision`: on where any block may run in another format than
+// fp32, else off).
 PolicyMode mode_of(const Config& config, std::string_view policy, PolicyMode fallback);
 
 }  // namespace cox

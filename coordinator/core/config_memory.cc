@@ -1,4 +1,3 @@
-#include <array>
 #include <optional>
 #include <string>
 
@@ -8,21 +7,8 @@
 namespace cox::config_rows {
 namespace {
 
-constexpr std::array<std::string_view, 4> kModes = {"auto", "off", "observe", "on"};
 constexpr std::string_view kBudgets =
     "conservative|balanced|aggressive|fraction of the limit|bytes|empty";
-
-Result<std::optional<PolicyMode>> parse_mode(std::string_view text) {
-  const Result<std::size_t> index = values::parse_name(text, kModes);
-  if (!index.ok()) return index.status();
-  std::optional<PolicyMode> mode;
-  if (*index > 0) mode = static_cast<PolicyMode>(*index - 1);
-  return mode;
-}
-
-std::string format_mode(const std::optional<PolicyMode>& mode) {
-  return std::string(kModes[mode ? 1 + static_cast<std::size_t>(*mode) : 0]);
-}
 
 Result<std::optional<std::int64_t>> parse_if_any(std::string_view text) {
   std::optional<std::int64_t> bytes;
@@ -61,9 +47,8 @@ ConfigRow rules(const Words& words, Field field) {
 }
 
 void add_budgets(std::vector<ConfigRow>& t) {
-  t.push_back(parsed({"memory.mode", "", "plans activation memory; auto = on with a budget"},
-                     "mode", values::join(kModes), parse_mode, format_mode,
-                     COX_FIELD(memory.mode)));
+  t.push_back(auto_mode({"memory.mode", "", "plans activation memory; auto = on with a budget"},
+                        COX_FIELD(memory.mode)));
   t.push_back(parsed({"memory.budget", "", "most memory of a rank"}, "budget",
                      std::string(kBudgets), values::parse_budget, format_budget,
                      COX_FIELD(memory.budget)));

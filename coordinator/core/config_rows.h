@@ -1,5 +1,5 @@
 // How rows of the table of settings are made, by kind of value. Internal to the table's sources:
-// config_table.cc and config_memory.cc.
+// config_table.cc, config_memory.cc and config_precision.cc.
 #pragma once
 
 #include <cstdint>
@@ -53,7 +53,9 @@ ConfigRow number(const Words& words, values::NumberRange range, Field field) {
       row(words, "number", values::format(range.min) + " .. " + values::format(range.max));
   made.set = [range, field](Config& config, std::string_view text) {
     const Result<double> value = values::parse_number(text, range);
-    if (value.ok()) field(config) = *value;
+    if (value.ok()) {
+      field(config) = static_cast<std::remove_reference_t<decltype(field(config))>>(*value);
+    }
     return value.status();
   };
   made.get = [field](const Config& config) { return values::format(field(config)); };
@@ -129,8 +131,17 @@ ConfigRow parsed(const Words& words, std::string kind, std::string range, Parse 
   return made;
 }
 
-// The settings `memory.*`.
+// A mode that may also be left to what else is set: an empty optional, "auto".
+template <class Field>
+ConfigRow auto_mode(const Words& words, Field field) {
+  return parsed(words, "mode", values::join(values::kAutoModeNames), values::parse_auto_mode,
+                values::format_auto_mode, field);
+}
+
+// The settings `memory.*`, `precision.*` and `loss_scale.*`.
 void add_memory(std::vector<ConfigRow>& table);
+void add_precision(std::vector<ConfigRow>& table);
+void add_loss_scale(std::vector<ConfigRow>& table);
 
 }  // namespace cox::config_rows
 

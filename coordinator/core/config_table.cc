@@ -13,8 +13,9 @@ namespace {
 using namespace config_rows;  // the builders of rows
 
 constexpr std::uint64_t kAny = std::numeric_limits<std::uint64_t>::max();
-constexpr std::string_view kPoliciesWithRows[] = {"guard", "stragglers", "memory"};
-constexpr std::string_view kPoliciesToCome[] = {"loss_scale", "precision", "shares", "cadence"};
+constexpr std::string_view kPoliciesWithRows[] = {"guard", "stragglers", "memory", "precision",
+                                                  "loss_scale"};
+constexpr std::string_view kPoliciesToCome[] = {"shares", "cadence"};
 
 void add_run(std::vector<ConfigRow>& t) {
   t.push_back(words_of({"run.name", "", "what the run is called"}, COX_FIELD(run.name)));
@@ -132,6 +133,8 @@ std::vector<ConfigRow> config_table(const Config& config) {
       {"force.shares", "samples", "forced shares, one per rank; empty = free"}, {0, 1 << 20},
       [](auto& c) -> auto& { return c.force.shares; }));
   add_memory(table);
+  add_precision(table);
+  add_loss_scale(table);
   add_policy_modes(config, table);
   const Config defaults;
   for (ConfigRow& made : table) made.option.fallback = made.get(defaults);

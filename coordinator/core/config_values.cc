@@ -56,6 +56,18 @@ Result<bool> parse_switch(std::string_view text) {
   return expected("on or off", text);
 }
 
+Result<std::optional<PolicyMode>> parse_auto_mode(std::string_view text) {
+  const Result<std::size_t> index = parse_name(text, kAutoModeNames);
+  if (!index.ok()) return index.status();
+  std::optional<PolicyMode> mode;
+  if (*index > 0) mode = static_cast<PolicyMode>(*index - 1);
+  return mode;
+}
+
+std::string format_auto_mode(const std::optional<PolicyMode>& mode) {
+  return std::string(kAutoModeNames[mode ? 1 + static_cast<std::size_t>(*mode) : 0]);
+}
+
 Result<std::vector<std::uint32_t>> parse_list(std::string_view text, IntegerRange range) {
   std::vector<std::uint32_t> values;
   while (!text.empty()) {
@@ -70,7 +82,25 @@ Result<std::vector<std::uint32_t>> parse_list(std::string_view text, IntegerRang
   return values;
 }
 
+Result<std::vector<std::string_view>> parse_parts(std::string_view text) {
+  std::vector<std::string_view> parts;
+  while (!text.empty()) {
+    const std::size_t comma = text.find(',');
+    parts.push_back(trim(text.substr(0, comma)));
+    if (comma == std::string_view::npos) break;
+    text.remove_prefix(comma + 1);
+    if (text.empty()) return invalid_argument("expected something after the last comma");
+  }
+  return parts;
+}
+
 std::string format(double value) {
+  char buffer[32];
+  const auto written = std::to_chars(buffer, buffer + sizeof buffer, value);
+  return std::string(buffer, written.ptr);
+}
+
+std::string format(float value) {
   char buffer[32];
   const auto written = std::to_chars(buffer, buffer + sizeof buffer, value);
   return std::string(buffer, written.ptr);

@@ -32,15 +32,13 @@ Status no_budget(std::string_view found) {
                           join(kBudgetNames) + ", found '" + std::string(found) + "'");
 }
 
-// Calls `take` with the trimmed text of each part between commas; an empty text has none.
+// Calls `take` with each part between commas.
 template <class Take>
 Status for_each_part(std::string_view text, Take take) {
-  while (!text.empty()) {
-    const std::size_t comma = text.find(',');
-    if (Status status = take(trim(text.substr(0, comma))); !status.ok()) return status;
-    if (comma == std::string_view::npos) break;
-    text.remove_prefix(comma + 1);
-    if (text.empty()) return invalid_argument("expected something after the last comma");
+  const Result<std::vector<std::string_view>> parts = parse_parts(text);
+  if (!parts.ok()) return parts.status();
+  for (const std::string_view part : *parts) {
+    if (Status status = take(part); !status.ok()) return status;
   }
   return ok_status();
 }

@@ -82,7 +82,8 @@ std::string scaler_text(const ScalerRules& s) {
   return "start " + number_text(s.initial_scale) + ", x" + number_text(s.growth_factor) +
          " after " + std::to_string(s.growth_interval) + " clean steps, x" +
          number_text(s.backoff_factor) + " on overflow, within " + number_text(s.min_scale) +
-         " .. " + number_text(s.max_scale);
+         " .. " + number_text(s.max_scale) + ", hysteresis " + std::to_string(s.hysteresis) +
+         ", headroom " + std::to_string(s.headroom_bits) + " bits";
 }
 
 std::string rollback_text(const RollbackOrder& order) {

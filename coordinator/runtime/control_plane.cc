@@ -31,18 +31,24 @@ StartFacts facts_from(const std::optional<ControlState>& restored) {
 }
 
 // What a program measured wrongly must not reach decisions or a journal that cannot be read again.
-void drop_wrong_memory(JobFacts& job, Log& log) {
-  const Status fits =
+void drop_wrong_facts(JobFacts& job, Log& log) {
+  const Status memory =
       validate(job.memory, static_cast<std::size_t>(job.world_size), job.blocks.size());
-  if (fits.ok()) return;
-  log.error("memory is not planned: " + fits.message());
-  job.memory = {};
+  if (!memory.ok()) {
+    log.error("memory is not planned: " + memory.message());
+    job.memory = {};
+  }
+  const Status precision = validate(job.precision, job.blocks.size());
+  if (!precision.ok()) {
+    log.error("what formats cost is not known: " + precision.message());
+    job.precision = {};
+  }
 }
 
 }  // namespace
 
-ControlPlane::ControlPlane(JobFacts job, StartFacts start, Plan first)
-    : job_(std::move(job)), start_(start), plans_(job_, std::move(first)) {}
+ControlPlane::ControlPlane(JobFacts job, Log log, StartFacts start, Plan first)
+    : job_(std::move(job)), log_(std::move(log)), start_(start), plans_(job_, std::move(first)) {}
 
 Result<std::unique_ptr<ControlPlane>> ControlPlane::start(transport::Communicator& world,
                                                           ControlPlaneSetup setup) {
@@ -53,7 +59,7 @@ Result<std::unique_ptr<ControlPlane>> ControlPlane::start(transport::Communicato
   JobFacts job = setup.job;
   job.incarnation = facts->incarnation;
   job.node_of_rank = nodes->node_of_rank;
-  drop_wrong_memory(job, setup.log);
+  drop_wrong_facts(job, setup.log);
 
   Refitted refitted =
       setup.restored ? refit(std::move(*setup.restored), job) : Refitted{initial_state(job), {}};
@@ -65,7 +71,7 @@ Result<std::unique_ptr<ControlPlane>> ControlPlane::start(transport::Communicato
   auto first = broadcast_first_plan(world, job, refitted.state.plan);
   if (!first.ok()) return first.status();
 
-  std::unique_ptr<ControlPlane> plane(new ControlPlane(job, *facts, std::move(*first)));
+  std::unique_ptr<ControlPlane> plane(new ControlPlane(job, setup.log, *facts, std::move(*first)));
   for (const Reason& reason : refitted.reasons) setup.log.info(reason.text);
   auto boards = set_up_boards(world, *nodes, job, setup.config.control, setup.log);
   if (!boards.ok()) return boards.status();
@@ -103,6 +109,7 @@ Result<std::vector<Reason>> ControlPlane::learn(transport::Communicator& world,
   if (loop_) {
     job_.memory = std::move(facts.memory);
     job_.precision = std::move(facts.precision);
+    drop_wrong_facts(job_, log_);
     reasons = loop_->begin(job_);
     first = loop_->state().plan;
   }

@@ -41,7 +41,8 @@ struct ControlPlaneSetup {
   Log log;
 };
 
-// What can only be measured once the job's first batch is there.
+// What can only be measured once the job's first batch is there. What fits no job of this shape is
+// dropped, with a line in the log.
 struct MeasuredFacts {
   MemoryFacts memory;
   PrecisionFacts precision;
@@ -96,12 +97,13 @@ class ControlPlane {
   Status journal_status() const { return journal_status_; }
 
  private:
-  ControlPlane(JobFacts job, StartFacts start, Plan first);
+  ControlPlane(JobFacts job, Log log, StartFacts start, Plan first);
   void start_loop(ControlPlaneSetup setup, ControlState state);
   enum class Ending { together, each_when_done };
   bool may_leave(Ending ending);
 
   JobFacts job_;
+  Log log_;
   StartFacts start_;
   PlanBook plans_;
   std::unique_ptr<Boards> boards_;  // the link and the loop refer to them

@@ -15,7 +15,8 @@ constexpr std::size_t kMaxPolicies = 256;
 constexpr std::array kPlanLimits = {FieldLimit{6, kMaxClasses}};
 constexpr std::array kModelLimits = {FieldLimit{1, kMaxFrontPoints}};
 constexpr std::array kMemoryLimits = {FieldLimit{1, kMaxMemoryModels, kModelLimits}};
-constexpr std::array kJobLimits = {FieldLimit{5, kMaxBlocks}, FieldLimit{8, 1, kMemoryLimits}};
+constexpr std::array kJobLimits = {FieldLimit{5, kMaxBlocks}, FieldLimit{8, 1, kMemoryLimits},
+                                   FieldLimit{9, 1}};
 constexpr std::array kStateLimits = {
     FieldLimit{1, 1, kPlanLimits}, FieldLimit{2, History::kCapacity}, FieldLimit{3, kMaxPolicies}};
 constexpr std::array kStartLimits = {FieldLimit{1, 1, kJobLimits}, FieldLimit{3, 1, kStateLimits},

@@ -195,7 +195,7 @@ Result<Plan> read_delta_payload(std::span<const std::byte> payload, Plan base,
 
 std::size_t max_payload_bytes(const JobFacts& job) {
   constexpr std::size_t kEntryHead = 11;  // type and the longest length
-  constexpr std::size_t kSmallEntries = 8 * kEntryHead + 24 + 5 + 10 + 15;
+  constexpr std::size_t kSmallEntries = 8 * kEntryHead + 32 + 5 + 10 + 15;
   const std::size_t blocks = job.blocks.size();
   const std::size_t per_class = 1 + (blocks + 3) / 4;
   constexpr std::size_t kSequenceHead = 10 + 1 + 5 + 1;

@@ -16,6 +16,7 @@ namespace pb = coxswain::v1;
 
 pb::JobFacts to_proto(const JobFacts& value);
 pb::MemoryFacts to_proto(const MemoryFacts& value);
+pb::PrecisionFacts to_proto(const PrecisionFacts& value);
 pb::Plan to_proto(const Plan& value);
 pb::Reason to_proto(const Reason& value);
 pb::Signal to_proto(const RankSignal& value);
@@ -24,8 +25,9 @@ pb::ControlState to_proto(const ControlState& value);
 pb::Decision to_proto(const Decision& value);
 
 Result<JobFacts> from_proto(const pb::JobFacts& message);
-// Requires: world_size and blocks of `job` are known.
+// Require: world_size and blocks of `job` are known.
 Result<MemoryFacts> from_proto(const pb::MemoryFacts& message, const JobFacts& job);
+Result<PrecisionFacts> from_proto(const pb::PrecisionFacts& message, const JobFacts& job);
 Result<Plan> from_proto(const pb::Plan& message);
 Result<Reason> from_proto(const pb::Reason& message);
 Result<RankSignal> from_proto(const pb::Signal& message);

@@ -58,6 +58,9 @@ pb::JobFacts to_proto(const JobFacts& value) {
   capabilities.set_cadence(value.capabilities.cadence);
   capabilities.set_rollback(value.capabilities.rollback);
   if (value.memory != MemoryFacts{}) *message.mutable_memory() = to_proto(value.memory);
+  if (value.precision != PrecisionFacts{}) {
+    *message.mutable_precision() = to_proto(value.precision);
+  }
   return message;
 }
 
@@ -80,6 +83,9 @@ Result<JobFacts> from_proto(const pb::JobFacts& message) {
   Result<MemoryFacts> memory = from_proto(message.memory(), job);
   if (!memory.ok()) return memory.status();
   job.memory = std::move(*memory);
+  Result<PrecisionFacts> precision = from_proto(message.precision(), job);
+  if (!precision.ok()) return precision.status();
+  job.precision = std::move(*precision);
   return job;
 }
 

@@ -42,6 +42,7 @@ std::string another_value(const cox::ConfigOption& option) {
   if (option.kind == "budget") return "0.5";
   if (option.kind == "budgets") return "0:6GiB,3:balanced";
   if (option.kind == "rules") return "layer.*=recompute,head=tile";
+  if (option.kind == "formats") return "layer.*=bf16,head=fp8";
   if (option.kind == "integer" || option.kind == "number") {
     const Ends ends = ends_of(option.range);
     return ends.max == option.fallback ? ends.min : ends.max;
@@ -225,6 +226,17 @@ TEST_SUITE("core") {
     SUBCASE("keep forbidden") {
       config.memory.forbid = {{"head", cox::MemoryAction::keep}};
     }
+    SUBCASE("a format forced and forbidden") {
+      config.precision.force = {{"head", cox::Precision::fp8}};
+      config.precision.forbid = config.precision.force;
+    }
+    SUBCASE("fp32 forbidden") {
+      config.precision.forbid = {{"head", cox::Precision::fp32}};
+    }
+    SUBCASE("a loss scale that starts beyond its largest") {
+      config.loss_scale.rules.initial_scale = 2;
+      config.loss_scale.rules.max_scale = 1;
+    }
     SUBCASE("listening nowhere") {
       config.http.host = "";
     }
@@ -241,6 +253,28 @@ TEST_SUITE("core") {
       Config config;
       REQUIRE(cox::set_option(config, option.key, another_value(option)).ok());
       CHECK((cox::fingerprint(config) == plain) == own.contains(option.key));
+    }
+  }
+
+  TEST_CASE("precision is chosen where any block may run in another format than fp32") {
+    Config config;
+    CHECK(cox::mode_of(config, "precision", PolicyMode::on) == PolicyMode::off);
+    REQUIRE(cox::set_option(config, "precision.format", "auto").ok());
+    CHECK_FALSE(config.precision.format.has_value());
+    CHECK(cox::mode_of(config, "precision", PolicyMode::off) == PolicyMode::on);
+    REQUIRE(cox::set_option(config, "precision.mode", "observe").ok());
+    CHECK(cox::mode_of(config, "precision", PolicyMode::off) == PolicyMode::observe);
+    config = {};
+    REQUIRE(cox::set_option(config, "precision.force", "head = bf16, layer.*=fp16").ok());
+    CHECK(config.precision.force ==
+          std::vector<cox::PrecisionRule>{{"head", cox::Precision::bf16},
+                                          {"layer.*", cox::Precision::fp16}});
+    CHECK(cox::mode_of(config, "precision", PolicyMode::off) == PolicyMode::on);
+    CHECK(cox::mode_of(config, "loss_scale", PolicyMode::off) == PolicyMode::on);
+    for (const char* wrong : {"head", "=bf16", "head=bf17", "head=auto", "head=bf16,"}) {
+      CAPTURE(wrong);
+      CHECK(cox::set_option(config, "precision.force", wrong).code() ==
+            StatusCode::invalid_argument);
     }
   }
 

@@ -1,5 +1,6 @@
 #include "coordinator/core/evidence.h"
 
+#include <cmath>
 #include <limits>
 #include <vector>
 
@@ -25,7 +26,8 @@ cox::BlockEvidence random_evidence(cox::sim::Random& random) {
   }
   e.noise_sum = static_cast<float>(random.below(64)) / 4;
   e.noise_count = 1;
-  if (e.has_overflow()) e.rank_of_overflow = cox::RankId(static_cast<std::int32_t>(random.below(6)));
+  if (e.has_overflow())
+    e.rank_of_overflow = cox::RankId(static_cast<std::int32_t>(random.below(6)));
   return e;
 }
 
@@ -80,6 +82,10 @@ TEST_SUITE("core") {
     b.loss_sum = 4;
     b.weight = b.samples = 1;
     b.nonfinite_ranks = 1;
+    a.overflow_ranks = 2;
+    b.overflow_ranks = 1;
+    a.amax_max = 0.5;
+    b.amax_max = 8;
     b.plan_held_min = 4;
     b.stop_max = 1;
     b.fingerprint_min = b.fingerprint_max = 11;
@@ -88,9 +94,23 @@ TEST_SUITE("core") {
     CHECK(a.weight == 3);
     CHECK(a.samples == 3);
     CHECK(a.nonfinite_ranks == 1);
+    CHECK(a.overflow_ranks == 3);
+    CHECK(a.amax_max == 8);
     CHECK(a.plan_held_min == 4);
     CHECK(a.round_closed_min == 0);
     CHECK(a.stop_max == 1);
     CHECK(a.fingerprint_min != a.fingerprint_max);
+  }
+
+  TEST_CASE("a magnitude that is none never wins in a ballot") {
+    for (const double odd : {std::nan(""), HUGE_VAL, -HUGE_VAL, -3.0}) {
+      cox::StepBallot a, b;
+      a.amax_max = 2;
+      b.amax_max = odd;
+      cox::merge_into(a, b);
+      CHECK(a.amax_max == 2);
+      cox::merge_into(b, a);
+      CHECK(b.amax_max == 2);
+    }
   }
 }

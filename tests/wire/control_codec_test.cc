@@ -22,6 +22,7 @@ TEST_SUITE("wire.control") {
       if (random.chance(50))
         job.node_of_rank.assign(static_cast<std::size_t>(job.world_size), NodeId(2));
       if (random.chance(70)) job.memory = random.memory(job);
+      if (random.chance(70)) job.precision = random.precision(job);
       const ParseLimits limits = limits_of(job);
       CHECK(*parse_job_facts(serialize(job)) == job);
 
@@ -52,6 +53,7 @@ TEST_SUITE("wire.control") {
     RandomValues random(3);
     JobFacts job = capable_job(3, 4);
     job.memory = random.memory(job);
+    job.precision = random.precision(job);
     const JournalStart start{job, "guard.mode = on\n", random.state(job), {"guard"}};
     const auto begun = parse_journal_start(serialize(start));
     REQUIRE(begun.ok());
@@ -91,6 +93,8 @@ TEST_SUITE("wire.control") {
     for (int i = 0; i < 65; ++i) models += std::string("\x0a\x00", 2);
     CHECK(parse_job_facts("\x42\x82\x01" + models).status().code() ==
           StatusCode::resource_exhausted);
+    const std::string two_precisions("\x4a\x00\x4a\x00", 4);
+    CHECK(parse_job_facts(two_precisions).status().code() == StatusCode::resource_exhausted);
     const std::string two_plans("\x0a\x00\x0a\x00", 4);
     CHECK(parse_decision(two_plans, limits).status().code() == StatusCode::resource_exhausted);
   }
@@ -140,6 +144,26 @@ TEST_SUITE("wire.control") {
     CHECK(parse_job_facts(serialize(job)).status().code() == StatusCode::data_loss);
   }
 
+  TEST_CASE("precision facts that do not fit the job are refused") {
+    JobFacts job = capable_job(2, 3);
+    job.precision.blocks.assign(3, {{400, 300, 300, 200}});
+    job.precision.emulated = only(Precision::fp8);
+    REQUIRE(*parse_job_facts(serialize(job)) == job);
+    SUBCASE("another number of blocks") {
+      job.precision.blocks.resize(2);
+    }
+    SUBCASE("a time below zero") {
+      job.precision.blocks[1].step_us[2] = -1;
+    }
+    SUBCASE("a time without end") {
+      job.precision.blocks[2].step_us[3] = std::int64_t{1} << 51;
+    }
+    SUBCASE("a format that is none") {
+      job.precision.emulated = 16;
+    }
+    CHECK(parse_job_facts(serialize(job)).status().code() == StatusCode::data_loss);
+  }
+
   TEST_CASE("the largest facts of memory stay small") {
     JobFacts job = capable_job(64, 1024);
     job.memory.models.resize(kMaxMemoryModels);
@@ -160,6 +184,7 @@ TEST_SUITE("wire.control") {
     for (int round = 0; round < 50; ++round) {
       JobFacts job = capable_job(static_cast<std::int32_t>(1 + random.below(4)), 5);
       if (random.chance(50)) job.memory = random.memory(job);
+      if (random.chance(50)) job.precision = random.precision(job);
       JournalRound value{random.signals(job, RoundId(1)), {}};
       value.decision.plan = random.plan(job, 3);
       value.decision.reasons.push_back(random.reason());

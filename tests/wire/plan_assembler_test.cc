@@ -131,7 +131,7 @@ TEST_SUITE("wire.assembler") {
     foreign.id.incarnation = job.incarnation + 1;
     CHECK(error(frames_of(foreign).front()) == StatusCode::failed_precondition);
     Frame later = frames_of(first).front();
-    later.bytes[0] = std::byte{2};
+    later.bytes[0] = std::byte{kMaskVersion + 1};
     CHECK(error(later) == StatusCode::failed_precondition);
   }
 

@@ -111,6 +111,17 @@ MemoryFacts RandomValues::memory(const JobFacts& job) {
   return facts;
 }
 
+PrecisionFacts RandomValues::precision(const JobFacts& job) {
+  PrecisionFacts facts;
+  facts.emulated = static_cast<PrecisionSet>(below(16));
+  if (chance(20)) return facts;
+  facts.blocks.resize(job.blocks.size());
+  for (BlockFormats& block : facts.blocks) {
+    for (std::int64_t& us : block.step_us) us = static_cast<std::int64_t>(below(1u << 30));
+  }
+  return facts;
+}
+
 RankSignal RandomValues::signal(const JobFacts& job, RankId rank, RoundId round) {
   RankSignal signal;
   signal.flags = static_cast<std::uint16_t>(bits());
@@ -138,7 +149,15 @@ RankSignal RandomValues::signal(const JobFacts& job, RankId rank, RoundId round)
     profile.block = BlockId(static_cast<std::uint16_t>(below(8)));
     profile.saved_bytes = bits();
     signal.fragment = make_fragment(profile);
+  } else if (chance(30)) {
+    PrecisionRequest request;
+    request.block = static_cast<std::uint16_t>(below(8));
+    request.what = static_cast<PrecisionRequest::What>(below(3));
+    request.format = static_cast<Precision>(below(4));
+    request.rounds = static_cast<std::uint32_t>(bits());
+    signal.fragment = make_fragment(request);
   }
+  signal.loss_scale = static_cast<float>(number());
   seal(signal);
   return signal;
 }

@@ -27,7 +27,8 @@ class RandomValues {
   RankSignal signal(const JobFacts& job, RankId rank, RoundId round);
   StepSignals signals(const JobFacts& job, RoundId round);
   Reason reason();
-  MemoryFacts memory(const JobFacts& job);  // valid for it
+  MemoryFacts memory(const JobFacts& job);
+  PrecisionFacts precision(const JobFacts& job);  // valid for it
   ControlState state(const JobFacts& job);
 
  private:
