@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "metrics/api_memory.h"
+#include "metrics/api_numerics.h"
 #include "metrics/format.h"
 #include "metrics/health.h"
 #include "metrics/json_writer.h"
@@ -76,7 +77,7 @@ void put_plan_ids(JsonWriter& json, const Snapshot& s) {
   json.field("applied_number", s.summary.plan_applied_max);
 }
 
-void put_reason(JsonWriter& json, const DecisionEntry& entry) {
+void put_reason(JsonWriter& json, const JobFacts& job, const DecisionEntry& entry) {
   const Reason& reason = entry.reason;
   json.begin_object().field("policy", to_string(reason.policy));
   json.field("code", to_string(reason.code)).field("outcome", to_string(reason.outcome));
@@ -87,6 +88,9 @@ void put_reason(JsonWriter& json, const DecisionEntry& entry) {
   reason.rank.value() < 0 ? json.null() : json.value(reason.rank.value());
   json.key("block");
   reason.block < 0 ? json.null() : json.value(reason.block);
+  json.key("block_name");
+  const auto block = static_cast<std::size_t>(std::max(reason.block, 0));
+  reason.block < 0 ? json.null() : json.value(std::string_view(block_name(job, block)));
   json.field("text", std::string_view(reason.text)).end_object();
 }
 
@@ -123,6 +127,7 @@ std::string status_json(const Served& served) {
   json.end_object();
   put_memory(json, s);
   put_held(json, s.held);
+  put_numerics(json, s);
   json.end_object();
   return json.take();
 }
@@ -195,7 +200,7 @@ std::string decisions_json(const Snapshot& s, RoundId since) {
   JsonWriter json;
   json.begin_object().field("round", s.summary.round.value()).key("decisions").begin_array();
   for (auto at = s.decisions->rbegin(); at != s.decisions->rend(); ++at) {
-    if ((*at)->last_round >= since) put_reason(json, **at);
+    if ((*at)->last_round >= since) put_reason(json, *s.job, **at);
   }
   json.end_array().end_object();
   return json.take();

@@ -4,20 +4,10 @@
 #include "coordinator/core/phase.h"
 #include "coordinator/core/reason.h"
 #include "coordinator/core/summary.h"
+#include "metrics/catalogue_group.h"
 
 namespace cox::metrics {
 namespace {
-
-using Kind = MetricKind;
-using Labels = std::vector<LabelInfo>;
-using Names = std::vector<std::string>;
-
-template <class Names>
-LabelInfo label(std::string name, const Names& values) {
-  LabelInfo info{std::move(name), {}, LabelInfo::Set::closed};
-  for (const auto& value : values) info.values.emplace_back(value);
-  return info;
-}
 
 LabelInfo stat_label() {
   return label("stat", Names{"min", "median", "p95", "max"});
@@ -42,31 +32,6 @@ LabelInfo outcome_label() {
   for (int k = 1; k <= static_cast<int>(Outcome::reported); ++k)
     info.values.emplace_back(to_string(static_cast<Outcome>(k)));
   return info;
-}
-
-// Collects the metrics of one heading.
-class Group {
- public:
-  Group(std::vector<MetricInfo>& all, std::string heading)
-      : all_(all), heading_(std::move(heading)) {}
-
-  void counter(const char* name, const char* help, Labels labels = {}, const char* unit = "") {
-    all_.push_back({heading_, name, Kind::counter, unit, help, std::move(labels), {}});
-  }
-  void gauge(const char* name, const char* unit, const std::string& help, Labels labels = {}) {
-    all_.push_back({heading_, name, Kind::gauge, unit, help, std::move(labels), {}});
-  }
-  void histogram(const char* name, const char* help, const std::vector<double>& buckets) {
-    all_.push_back({heading_, name, Kind::histogram, "seconds", help, {}, buckets});
-  }
-
- private:
-  std::vector<MetricInfo>& all_;
-  std::string heading_;
-};
-
-LabelInfo open_label(std::string name) {
-  return {std::move(name), {}, LabelInfo::Set::open};
 }
 
 void add_progress(std::vector<MetricInfo>& all) {
@@ -212,6 +177,7 @@ std::vector<MetricInfo> build() {
   add_decisions(all);
   add_knobs(all);
   add_memory(all);
+  add_numerics_metrics(all);
   add_control(all);
   return all;
 }

@@ -83,6 +83,18 @@ tr.slow td:first-child,tr.gone td:first-child{font-weight:650}
 .a1{background-image:repeating-linear-gradient(135deg,var(--hatch) 0 3px,transparent 3px 7px)}
 .a2{background-image:linear-gradient(var(--hatch),var(--hatch));background-size:100% 5px;background-position:0 100%;background-repeat:no-repeat}
 .a3{background-image:repeating-linear-gradient(90deg,var(--hatch) 0 2px,transparent 2px 6px)}
+.strip.lettered{display:flex;flex-wrap:wrap;gap:2px}
+.strip.lettered li{flex:0 0 20px;height:20px;padding:0;border-radius:3px;font-size:10.5px;line-height:20px;text-align:center}
+.hot{box-shadow:inset 0 0 0 2px var(--bad)}
+.keys{display:flex;flex-wrap:wrap;gap:4px 16px;margin:10px 0 0;padding:0;list-style:none;font-size:12.5px;color:var(--soft)}
+.keys i{display:inline-block;min-width:20px;height:16px;margin-right:5px;border-radius:3px;font:normal 10.5px/16px inherit;text-align:center;vertical-align:1px;color:var(--ink)}
+.keys i.hot{color:var(--bad)}
+.scaler .facts{margin-bottom:10px}.scaler .big{font-size:19px;font-weight:620;letter-spacing:-.01em}
+.plain{margin:6px 0 0;padding-left:18px}
+summary{cursor:pointer;color:var(--soft);font-size:13px}
+.dense td{padding-top:4px;padding-bottom:4px}.dense small{color:var(--soft)}
+.dense .why{min-width:240px;color:var(--soft);font-size:13px}
+.dense .tag{color:var(--ink)}.dense .tag.bad{color:var(--bad)}
 .group{margin-top:12px}
 .group>h3{font-size:12px;font-weight:550;color:var(--soft);margin:0}
 .log{list-style:none;margin:8px 0 0;padding:0}

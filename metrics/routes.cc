@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "metrics/api.h"
+#include "metrics/api_numerics.h"
 #include "metrics/exposition.h"
 #include "metrics/health.h"
 #include "metrics/html.h"
@@ -82,6 +83,8 @@ const std::vector<Route>& routes() {
       {{"/api/v1/ranks", "every rank, paged: ?offset=0&limit=100"}, ranks},
       {{"/api/v1/plan", "the newest plan, block by block"},
        [](R, S s) { return json(plan_json(*s.snapshot)); }},
+      {{"/api/v1/numerics", "formats, loss scale and overflows, block by block"},
+       [](R, S s) { return json(numerics_json(*s.snapshot)); }},
       {{"/api/v1/decisions", "what was decided and why, newest first: ?since=ROUND"}, decisions},
       {{"/api/v1/config", "the settings in force; paths are left out"},
        [](R, S s) { return json(config_json(s.settings)); }},

@@ -54,6 +54,26 @@ void put_memory(JsonWriter& json, const StepRow& row) {
   json.end_object();
 }
 
+void put_number(JsonWriter& json, std::string_view name, float value) {
+  if (value != kNotMeasuredFloat) json.key(name).raw(bare_number(value));
+}
+
+// Left out where there is nothing to say: in fp32, with nothing sampled, that is all of it.
+void put_numerics(JsonWriter& json, const StepRow& row) {
+  if (row.overflow_pass != OverflowPass::none) {
+    json.field("overflow_block", std::string_view(row.overflow_block.data()));
+    json.field("overflow_pass",
+               row.overflow_pass == OverflowPass::forward ? "forward" : "backward");
+  }
+  if (row.was_skipped) json.field("skipped", true);
+  if (row.sampled_values > 0) {
+    json.field("sampled", row.sampled_values).field("underflow", row.underflow_values);
+    json.field("saturated", row.saturated_values);
+  }
+  put_number(json, "grad_noise", row.gradient_noise);
+  put_number(json, "curvature", row.curvature);
+}
+
 void put_control(JsonWriter& json, const StepRow& row) {
   json.field("round", row.round.value()).field("plan", row.plan);
   json.key("precision").begin_object();
@@ -65,6 +85,7 @@ void put_control(JsonWriter& json, const StepRow& row) {
   if (row.headroom_bytes >= 0) json.field("headroom", row.headroom_bytes);
   json.field("overflow", row.overflow);
   put_number(json, "loss_scale", row.loss_scale);
+  put_numerics(json, row);
   const float host = row.phase_seconds[static_cast<std::size_t>(Phase::host)];
   if (host != 0) json.key("host").raw(bare_number(host));
 }

@@ -28,7 +28,7 @@ struct RunStoreOptions {
   OnExisting on_existing = OnExisting::refuse;
   // With append: rows from this step on belong to work that was lost, and are cut.
   std::optional<StepId> resume_step;
-  std::size_t ring_rows = 2048;  // about 0.7 MB
+  std::size_t ring_rows = 2048;  // about 0.9 MB
   double flush_seconds = 0.2;
   // Called at most once a run, on the writing thread, with the first trouble.
   std::function<void(const Status&)> on_trouble;

@@ -18,6 +18,7 @@
 #include "metrics/block_costs.h"
 #include "metrics/histogram.h"
 #include "metrics/memory_view.h"
+#include "metrics/numerics_view.h"
 
 namespace cox::metrics {
 
@@ -31,6 +32,8 @@ struct RoundPoint {
   double skew_ratio = 1;       // slowest own work / median
   double rate_per_second = 0;  // tokens, or samples where no tokens are reported
   std::uint64_t plan = 0;      // applied in that round
+  float loss_scale = 0;        // 0 = no scaler at work
+  bool was_skipped = false;    // the optimizer step was, on some rank
 };
 
 // The newest rounds, oldest first; bounded.
@@ -141,7 +144,8 @@ struct Snapshot {
   std::shared_ptr<const RankTable> ranks;         // never null
   std::shared_ptr<const MemoryView> memory;       // null where memory is not planned
   HeldBytes held;
-  MemoryHeadroom headroom;  // of the newest round
+  MemoryHeadroom headroom;                       // of the newest round
+  std::shared_ptr<const NumericsView> numerics;  // never null
 };
 
 // Slowest own work over the median; 1 where there is nothing to compare.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "metrics/family_builder.h"
+#include "metrics/numerics_families.h"
 #include "metrics/plan_view.h"
 
 namespace cox::metrics {
@@ -161,6 +162,7 @@ std::vector<prometheus::MetricFamily> families(const Snapshot& snapshot, const B
   set_decisions(out, snapshot);
   set_knobs(out, snapshot);
   set_memory(out, snapshot);
+  set_numerics(out, snapshot);
   set_control(out, snapshot, build);
   return out.take();
 }

@@ -30,8 +30,8 @@ std::string footer(const Served& served) {
   std::string out = "<footer><span>Coxswain " + escape(served.build.version);
   if (!served.build.revision.empty()) out += " (" + escape(served.build.revision) + ")";
   out += "</span>";
-  for (const char* path : {"/api/v1/status", "/api/v1/ranks", "/api/v1/plan", "/api/v1/decisions",
-                           "/api/v1/config", "/metrics", "/"}) {
+  for (const char* path : {"/api/v1/status", "/api/v1/ranks", "/api/v1/plan", "/api/v1/numerics",
+                           "/api/v1/decisions", "/api/v1/config", "/metrics", "/"}) {
     const std::string name = std::string(path) == "/" ? "all pages" : path;
     out += "<a href=\"" + std::string(path) + "\">" + name + "</a>";
   }
@@ -123,6 +123,7 @@ std::string status_page(const Served& served) {
     body += page_phases(s.summary);
     body += "<div class=\"pair\">" + page_ranks(s) + page_plan(s) + "</div>";
     body += page_memory(s);
+    body += page_numerics(s);
   }
   body += page_decisions(s);
   if (s.state != JobState::waiting) body += page_control(s);

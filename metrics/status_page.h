@@ -19,6 +19,7 @@ std::string page_phases(const StepSummary& summary);
 std::string page_ranks(const Snapshot& snapshot);
 std::string page_plan(const Snapshot& snapshot);
 std::string page_memory(const Snapshot& snapshot);
+std::string page_numerics(const Snapshot& snapshot);  // empty where there is nothing to say
 std::string page_decisions(const Snapshot& snapshot);
 std::string page_control(const Snapshot& snapshot);
 

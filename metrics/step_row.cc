@@ -17,4 +17,12 @@ bool StepRow::add_scalar(std::string_view name, double value) {
   return false;
 }
 
+void StepRow::set_overflow(std::string_view block, OverflowPass pass) {
+  const std::size_t most = overflow_block.size() - 1;
+  if (block.size() > most) block.remove_prefix(block.size() - most);
+  overflow_block = {};
+  std::copy(block.begin(), block.end(), overflow_block.begin());
+  overflow_pass = pass;
+}
+
 }  // namespace cox::metrics

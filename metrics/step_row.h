@@ -13,6 +13,11 @@
 
 namespace cox::metrics {
 
+// A block's name, cut at 39 bytes.
+using BlockName = std::array<char, 40>;  // NUL-terminated; empty = none
+
+enum class OverflowPass : std::uint8_t { none = 0, forward = 1, backward = 2 };
+
 // A value that the trainer logged itself. Names are cut at 15 bytes.
 struct NamedScalar {
   std::array<char, 16> name{};  // NUL-terminated; empty = unused
@@ -20,6 +25,7 @@ struct NamedScalar {
 };
 
 inline constexpr double kNotMeasured = std::numeric_limits<double>::max();
+inline constexpr float kNotMeasuredFloat = std::numeric_limits<float>::max();
 
 struct StepRow {
   static constexpr std::size_t kScalars = 8;
@@ -49,11 +55,24 @@ struct StepRow {
   std::uint16_t offloaded_blocks = 0;
   std::uint16_t tiled_blocks = 0;
   std::uint32_t overflow = 0;  // non-finite gradient values on this rank
+  bool was_skipped = false;    // the optimizer step, on all ranks
+  OverflowPass overflow_pass = OverflowPass::none;
+  BlockName overflow_block{};  // in which they arose on this rank; with a pass and no name: outside
+
+  // What this rank sampled in this step; 0 and kNotMeasured = nothing.
+  std::uint32_t sampled_values = 0;
+  std::uint32_t underflow_values = 0;        // of these, flushed to zero
+  std::uint32_t saturated_values = 0;        // of these, clipped
+  float gradient_noise = kNotMeasuredFloat;  // noise over signal, mean over the blocks sampled
+  float curvature = kNotMeasuredFloat;       // largest of the blocks
 
   std::array<NamedScalar, kScalars> scalars{};
 
   // False when all places are taken; the same name again replaces its value.
   bool add_scalar(std::string_view name, double value);
+  // Who is to blame for `overflow`; an empty name = outside of all blocks. A name that is too long
+  // keeps its end.
+  void set_overflow(std::string_view block, OverflowPass pass);
 };
 static_assert(sizeof(StepRow) <= 512);
 static_assert(std::is_trivially_copyable_v<StepRow>);

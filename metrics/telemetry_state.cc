@@ -53,6 +53,7 @@ TelemetryState::TelemetryState(const JobFacts& job, UnixTime started)
   now_.plan = std::make_shared<const Plan>();
   now_.decisions = std::make_shared<const DecisionList>();
   now_.ranks = std::make_shared<const RankTable>();
+  now_.numerics = std::make_shared<const NumericsView>();
   mark_seen(StepSignals{});
   publish();
 }
@@ -66,6 +67,7 @@ void TelemetryState::record(const StepRecord& record) {
   const bool over = s.reporting > 0 && s.finished == now_.job->world_size;
   now_.state = over ? JobState::finished : JobState::training;
   count(record);
+  now_.numerics = numerics_.add(record);
   note_point(record);
   note_plan(record);
   note_memory(record);
@@ -143,7 +145,8 @@ void TelemetryState::note_point(const StepRecord& record) {
   const StepSummary& summary = now_.summary;
   if (summary.finished >= summary.reporting) return;  // nobody trained: only last words came
   now_.points.add({record.signals.round, summary.loss, summary.wall_seconds.median,
-                   skew_ratio(summary), rate_per_second(summary), summary.plan_applied_max});
+                   skew_ratio(summary), rate_per_second(summary), summary.plan_applied_max,
+                   now_.numerics->loss_scale, summary.skipped_ranks > 0});
 }
 
 void TelemetryState::note_plan(const StepRecord& record) {

@@ -51,6 +51,7 @@ class TelemetryState final : public StepSink {
 
   Snapshot now_;  // the recording thread's own copy
   MadeOf memory_made_of_;
+  NumericsFold numerics_;
   std::vector<bool> seen_;
   mutable std::mutex mutex_;  // guards what follows
   HeldBytes held_;

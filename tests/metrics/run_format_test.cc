@@ -43,6 +43,34 @@ TEST_SUITE("metrics") {
           "\"headroom\":5,\"overflow\":1,\"loss_scale\":65536,\"host\":0.125}\n");
   }
 
+  TEST_CASE("numerics: who is to blame, what was sampled, whether the step counted") {
+    StepRow row;
+    row.overflow = 41;
+    row.set_overflow("transformer.h.2", OverflowPass::backward);
+    row.was_skipped = true;
+    row.sampled_values = 4096;
+    row.underflow_values = 12;
+    row.saturated_values = 3;
+    row.gradient_noise = 0.25f;
+    row.curvature = 8;
+    CHECK(step_line(row).find("\"overflow\":41,\"overflow_block\":\"transformer.h.2\","
+                              "\"overflow_pass\":\"backward\",\"skipped\":true,"
+                              "\"sampled\":4096,\"underflow\":12,\"saturated\":3,"
+                              "\"grad_noise\":0.25,\"curvature\":8") != std::string::npos);
+    row.set_overflow("", OverflowPass::forward);  // outside of all blocks
+    CHECK(step_line(row).find("\"overflow_block\":\"\",\"overflow_pass\":\"forward\"") !=
+          std::string::npos);
+    row.set_overflow(std::string(60, 'x') + ".mlp", OverflowPass::forward);
+    CHECK(step_line(row).find("\"" + std::string(35, 'x') + ".mlp\"") != std::string::npos);
+  }
+
+  TEST_CASE("a step in plain fp32 says nothing about numerics") {
+    const std::string line = step_line(StepRow{});
+    for (const char* name : {"overflow_block", "overflow_pass", "skipped", "sampled", "underflow",
+                             "grad_noise", "curvature", "loss_scale"})
+      CHECK(line.find(name) == std::string::npos);
+  }
+
   TEST_CASE("a peak that nobody predicted is left out") {
     StepRow row;
     row.memory_peak_alloc_bytes = 30;

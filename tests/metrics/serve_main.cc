@@ -1,5 +1,5 @@
 // Plays a simulated job and serves its pages until standard input closes:
-//   cox_metrics_serve [rounds per second, default 20]
+//   cox_metrics_serve [rounds per second, default 20] [blocks, default 14]
 // Prints the address as the first line.
 #include <poll.h>
 #include <unistd.h>
@@ -16,6 +16,8 @@ int main(int argc, char** argv) {
   const double rounds_per_second = argc > 1 ? std::atof(argv[1]) : 20;
   const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
   SimulatedSetup setup;
+  setup.numerics = true;
+  if (argc > 2) setup.blocks = static_cast<std::size_t>(std::atoi(argv[2]));
   setup.start = now.count();
   setup.step_seconds = 1 / rounds_per_second;
   SimulatedJob job(setup);

@@ -39,7 +39,7 @@ JobFacts facts(const SimulatedSetup& setup) {
   if (setup.blocks > 1) job.blocks.push_back("ln_f");
   job.blocks.resize(setup.blocks);
   job.global_batch = 32;
-  job.capabilities.precisions = 0b11;
+  job.capabilities.precisions = setup.numerics ? 0b1111 : 0b11;
   job.capabilities.actions = setup.plans_memory ? 0b11 : 0b01;
   if (setup.plans_memory) job.memory.models.push_back(memory_model(setup.blocks));
   return job;
@@ -60,6 +60,7 @@ SimulatedJob::SimulatedJob(SimulatedSetup setup)
     : setup_(std::move(setup)),
       job_(facts(setup_)),
       plan_(initial_plan(job_)),
+      numerics_(setup_.blocks, setup_.ranks, setup_.seed),
       random_(setup_.seed),
       now_(setup_.start) {
   if (setup_.plans_memory)
@@ -113,6 +114,12 @@ RankSignal SimulatedJob::signal_of(std::int32_t rank) {
     signal.set(SignalFlag::nonfinite_loss);
     signal.set(SignalFlag::step_skipped);
   }
+  if (is_overflow()) {
+    signal.set(SignalFlag::step_skipped);
+    signal.set(SignalFlag::nonfinite_gradient);
+    signal.nonfinite_values = rank == job_.world_size - 1 ? kOverflowValues : 0;
+  }
+  if (setup_.numerics) signal.loss_scale = numerics_.loss_scale(round_);
   signal.weight = 8;
   phases_of(rank, signal);
   signal.rounds = 1;
@@ -158,8 +165,20 @@ void SimulatedJob::toggle_recompute(Decision& decision) {
                        : "h.0 to h.3 are kept again: headroom is 1.9 GiB on all ranks"));
 }
 
+// Not in a round that publishes a plan already.
+void SimulatedJob::change_formats(Decision& decision) {
+  std::vector<Reason> why = numerics_.change_formats(round_, plan_.precision);
+  if (why.empty()) return;
+  publish(decision, why.front());
+  decision.reasons.insert(decision.reasons.end(), why.begin() + 1, why.end());
+}
+
 void SimulatedJob::decide(Decision& decision) {
   auto& reasons = decision.reasons;
+  if (setup_.numerics) {
+    if (round_ != 24 && round_ % 60 != 0) change_formats(decision);
+    for (Reason& remark : numerics_.remarks(round_, job_.blocks)) reasons.push_back(remark);
+  }
   if (round_ == 24) {
     for (std::size_t b = 1; b + 1 < plan_.precision.size(); ++b)
       plan_.precision[b] = Precision::bf16;
@@ -201,8 +220,10 @@ void SimulatedJob::step(StepSink& sink) {
   for (std::int32_t rank = 0; rank < job_.world_size; ++rank) {
     if (rank != missing_rank) received.push_back(signal_of(rank));
   }
-  const StepSignals signals =
-      collect(RoundId(round_), job_.incarnation, job_.world_size, received, {}, UnixTime{now_});
+  std::vector<BlockEvidence> evidence;
+  if (setup_.numerics) evidence = numerics_.evidence(round_);
+  const StepSignals signals = collect(RoundId(round_), job_.incarnation, job_.world_size, received,
+                                      std::move(evidence), UnixTime{now_});
   Decision decision;
   decision.summary = summarize(signals);
   decide(decision);
@@ -213,6 +234,7 @@ void SimulatedJob::step(StepSink& sink) {
   counters_.mask_bytes += 8;
   counters_.journal_bytes += 300 * received.size();
   counters_.decide_seconds = 41e-6;
+  if (setup_.numerics) numerics_.advance(round_, plan_.scaler);
   sink.record({signals, decision, plan_, job_, counters_, budgets_});
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "coordinator/core/record.h"
+#include "simulated_numerics.h"
 
 namespace cox::metrics {
 
@@ -21,6 +22,7 @@ struct SimulatedSetup {
   double step_seconds = 0.41;
   bool plans_memory = true;   // blocks 1 to 4 were measured under recompute as well
   bool ranks_differ = false;  // in their actions: only the upper half recomputes
+  bool numerics = false;      // formats, a loss scaler, overflows (simulated_numerics.h)
 };
 
 // Of every rank, where memory is planned; what keeping all takes, and what recomputing saves of it.
@@ -54,12 +56,15 @@ class SimulatedJob {
   void toggle_recompute(Decision& decision);
   void publish(Decision& decision, Reason reason);
   void split_ranks();
+  void change_formats(Decision& decision);
+  bool is_overflow() const { return setup_.numerics && numerics_.overflows_in(round_); }
 
   SimulatedSetup setup_;
   JobFacts job_;
   std::vector<std::int64_t> budgets_;
   Plan plan_;
   ControlCounters counters_;
+  SimulatedNumerics numerics_;
   std::mt19937_64 random_;
   std::uint64_t round_ = 0;
   double now_;

@@ -1,0 +1,88 @@
+// NumericsView: what each block computes in and how well that goes, the loss scale, and where
+// values arose that were not finite. Folded round by round from StepRecords; what a round does not
+// say keeps its newest known value, with the round it is from. Immutable once published. Pure
+// functions.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "coordinator/core/record.h"
+#include "metrics/overflow_log.h"
+
+namespace cox::metrics {
+
+// A ratio and the round that it is from.
+struct KnownRatio {
+  double value = 0;
+  RoundId round{};
+  bool is_known = false;
+};
+
+struct KnownMagnitude {
+  double value = 0;
+  RankId rank{-1};  // where it was largest
+  RoundId round{};
+  bool is_known = false;
+};
+
+struct BlockNumerics {
+  Precision format = Precision::fp32;   // in force
+  Precision planned = Precision::fp32;  // in the newest plan
+  std::uint64_t changes = 0;            // that took effect
+  RoundId changed_round{};              // of the last one
+
+  KnownRatio noise;      // noise over signal of gradients, mean over what was sampled
+  KnownRatio underflow;  // of the values sampled: flushed to zero
+  KnownRatio saturated;  // of the values sampled: clipped
+  KnownMagnitude activation;
+  KnownMagnitude gradient;
+  KnownMagnitude curvature;
+  std::array<std::uint64_t, 2> overflow_rounds{};  // index = Pass
+
+  std::shared_ptr<const Reason> why;     // of the last change in format; may be null
+  std::shared_ptr<const Reason> newest;  // newest word on its format; may be null
+};
+
+// Formats before and after, by how many blocks changed so: changes[from][to].
+using FormatChanges = std::array<std::array<std::uint64_t, kPrecisions>, kPrecisions>;
+
+struct NumericsView {
+  std::vector<BlockNumerics> blocks;  // one a block of the job
+  float loss_scale = 0;               // newest known; 0 = no scaler at work
+  RoundId loss_scale_round{};
+  FormatChanges changes{};
+  std::vector<Overflow> overflows;                // the newest few, oldest first
+  std::array<std::uint64_t, 2> outside_rounds{};  // overflows outside of all blocks; index = Pass
+  std::uint64_t overflow_rounds = 0;              // rounds with an overflow anywhere
+
+  const Overflow* last_overflow() const { return overflows.empty() ? nullptr : &overflows.back(); }
+};
+
+// Blocks in each format in force; index = Precision.
+std::array<std::int32_t, kPrecisions> format_blocks(const NumericsView& view);
+
+// Whether there is anything to show: a format other than fp32, a scaler, or an overflow.
+bool is_at_work(const NumericsView& view);
+
+// Folds rounds into a view. On the recording thread.
+class NumericsFold {
+ public:
+  // The view after `record`. The same pointer where the record said nothing new.
+  std::shared_ptr<const NumericsView> add(const StepRecord& record);
+
+ private:
+  void follow_plan(const StepRecord& record, NumericsView& view);
+  void put_in_force(const std::vector<Precision>& formats, RoundId round, NumericsView& view);
+  bool is_news(const StepRecord& record, float loss_scale) const;
+
+  std::shared_ptr<const NumericsView> view_ = std::make_shared<const NumericsView>();
+  PlanId plan_{};  // newest seen
+  bool has_plan_ = false;
+  bool is_in_force_ = false;        // that plan
+  std::vector<Precision> waiting_;  // its formats, until it is in force
+};
+
+}  // namespace cox::metrics
