@@ -1,8 +1,7 @@
 // What one pass over gradients tells: their L2 norm, which is finite exactly if all elements are,
-// and, looked at only after trouble, how many are not. Every step of every trainer makes this pass,
-// so fp32 on the CPU has a loop of its own: squares of floats are exact in double, and partial sums
-// are added in an order that depends on sizes alone, so neither threads nor the processor's vector
-// width change a bit. Pure functions; the training thread calls them.
+// and, looked at only after trouble, how many are not. Every step of every trainer makes this pass;
+// fp32, bf16 and fp16 on the CPU go through TensorScan's loops, where neither threads nor the
+// processor's vector width change a bit. Pure functions; the training thread calls them.
 #pragma once
 
 #include <ATen/core/Tensor.h>

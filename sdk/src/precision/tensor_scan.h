@@ -1,0 +1,62 @@
+// TensorScan: what one look at a tensor tells about its numbers: how many are not finite, the
+// largest of the others, and how many fp16 would lose. Two passes that every step makes use it: the
+// boundaries of blocks (scan) and gradients (scan_gradient, copy_and_scan). fp32, bf16 and fp16 on
+// the CPU have loops of their own, near the speed of memory (scan_loops.h); all else goes through
+// torch, on a device without waiting for it: the figures stay there until read_scans() reads those
+// of many tensors at once. Changes nothing that it looks at. Any thread; nothing is kept.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <span>
+
+namespace cox::detail {
+
+struct TensorScan {
+  std::int64_t values = 0;     // looked at
+  std::int64_t nonfinite = 0;  // NaN or infinite
+  std::int64_t tiny = 0;       // not 0, magnitude below 2^-14: fp16 has few or no digits for it
+  std::int64_t zeros = 0;
+  float amax = 0;  // largest finite magnitude; that of fp64 is rounded to fp32
+
+  TensorScan& operator+=(const TensorScan& other);
+};
+
+enum class ScanKind {
+  extent,  // values, nonfinite and amax: the cheap look
+  small,   // also tiny and zeros
+};
+
+// A scan that may still be on its way.
+struct PendingScan {
+  TensorScan scan;
+  at::Tensor on_device;  // undefined: `scan` is complete
+};
+
+// Integer, boolean, undefined and empty tensors have nothing to look at.
+PendingScan start_scan(const at::Tensor& tensor, ScanKind kind);
+
+// Completes all; one read of each device that has any, however many they are.
+void read_scans(std::span<PendingScan* const> scans);
+
+// The two in one.
+TensorScan scan(const at::Tensor& tensor, ScanKind kind);
+
+// How many of the non-finite values are +infinity or NaN. -infinity is what masks are made of.
+std::int64_t count_unmasked(const at::Tensor& tensor);
+
+struct GradientScan {
+  double squares = 0;          // their sum, in an order that depends on the size alone
+  std::int64_t nonfinite = 0;  // counted only where `squares` is not finite
+};
+
+// Requires: dense fp32, bf16 or fp16 on the CPU (has_own_loops). Threads change no bit.
+GradientScan scan_gradient(const at::Tensor& gradient);
+bool has_own_loops(const at::Tensor& tensor);
+
+// Writes gradient times factor to `to` and looks at what it wrote, in one pass; gradients without
+// loops of their own are converted first. Requires: equal sizes, on the CPU.
+GradientScan copy_and_scan(const at::Tensor& gradient, std::span<float> to, float factor);
+
+}  // namespace cox::detail
