@@ -3,9 +3,11 @@
 #include <time.h>
 #include <torch/torch.h>
 
+#include <array>
 #include <chrono>
 #include <functional>
-#include <optional>
+#include <memory>
+#include <utility>
 
 #include "coxswain/trainer.h"
 #include "sdk/src/session/session_state.h"
@@ -41,31 +43,37 @@ double turn_of(const std::function<void()>& step) {
 }
 
 struct Growth {
-  std::vector<double> percent;  // one per group of four turns
+  std::vector<double> percent;       // one per group of turns: with Coxswain, of the plain loops
+  std::vector<double> null_percent;  // the second plain loop, of the first
   std::vector<double> on_ms;
   std::vector<double> off_ms;
   double helpers_us = 0;  // a step of the trainer
 };
 
-// on, off, off, on: drift of the machine falls on both alike.
-Growth take_turns(const std::function<void()>& on, const std::function<void()>& off, int groups) {
+using Step = std::function<void()>;
+
+// on, off, other, other, off, on: drift of the machine falls on all alike. The plain loops differ
+// in nothing but where their memory lies, so their difference is what the comparison itself adds.
+Growth take_turns(const Step& on, const Step& off, const Step& other, int groups) {
   Growth growth;
   double helpers = 0;
-  turn_of(on);
-  turn_of(off);
+  for (const Step* step : {&on, &off, &other}) turn_of(*step);
   for (int group = 0; group < groups; ++group) {
-    std::array<double, 4> seconds{};
-    for (std::size_t turn = 0; turn < 4; ++turn) {
-      const bool is_on = turn == 0 || turn == 3;
+    std::array<double, 6> seconds{};
+    const std::array<const Step*, 6> turns = {&on, &off, &other, &other, &off, &on};
+    for (std::size_t turn = 0; turn < turns.size(); ++turn) {
       const double before = helpers_cpu_seconds();
-      seconds[turn] = turn_of(is_on ? on : off);
+      seconds[turn] = turn_of(*turns[turn]);
       helpers += helpers_cpu_seconds() - before;
     }
-    const double with = seconds[0] + seconds[3];
-    const double without = seconds[1] + seconds[2];
+    const double with = (seconds[0] + seconds[5]) / 2;
+    const double first = (seconds[1] + seconds[4]) / 2;
+    const double second = (seconds[2] + seconds[3]) / 2;
+    const double without = (first + second) / 2;
     growth.percent.push_back(100 * (with / without - 1));
-    growth.on_ms.push_back(1e3 * with / 2);
-    growth.off_ms.push_back(1e3 * without / 2);
+    growth.null_percent.push_back(100 * (second / first - 1));
+    growth.on_ms.push_back(1e3 * with);
+    growth.off_ms.push_back(1e3 * without);
   }
   growth.helpers_us = 1e6 * helpers / (2.0 * kTurn * groups);
   return growth;
@@ -73,17 +81,26 @@ Growth take_turns(const std::function<void()>& on, const std::function<void()>& 
 
 void tell(const Session& session, const Growth& growth) {
   const Median percent = centre_of(growth.percent);
+  const Median null = centre_of(growth.null_percent);
   const double step_ms = quantile(growth.off_ms, 0.5);
+  const auto groups = static_cast<double>(growth.percent.size());
   Line("C2", percent.value, "%")
       .limit(0.5)
       .with("figure", "growth of a training step with Coxswain")
       .with("ranks", session.world_size())
       .with("low_95", percent.low)
       .with("high_95", percent.high)
-      .with("groups", static_cast<double>(growth.percent.size()))
-      .with("steps_each", static_cast<double>(growth.percent.size()) * 2 * (kTurn - 1))
+      .with("groups", groups)
+      .with("steps_each", groups * 2 * (kTurn - 1))
       .with("step_ms_on", quantile(growth.on_ms, 0.5))
       .with("step_ms_off", step_ms)
+      .print();
+  Line("C2", null.value, "%")
+      .with("figure", "difference of two equal plain loops")
+      .with("ranks", session.world_size())
+      .with("low_95", null.low)
+      .with("high_95", null.high)
+      .with("groups", groups)
       .print();
   Line("C2", growth.helpers_us, "us")
       .with("figure",
@@ -94,24 +111,28 @@ void tell(const Session& session, const Growth& growth) {
       .print();
 }
 
+// What a plain loop over several ranks needs.
+std::unique_ptr<Averaging> averaging_of(Session& session, Trained& trained) {
+  if (session.world_size() == 1) return nullptr;
+  return std::make_unique<Averaging>(session.state().data(), session.state().wait_policy(),
+                                     trained.model->parameters());
+}
+
 }  // namespace
 
 void measure_growth(Session& session, Effort effort) {
   const int full = session.world_size() == 1 ? 400 : 100;
   const int groups = effort == Effort::quick ? 8 : full;
   const RandomBytes dataset(4096);
+  Trained first = make_trained();
   Trained with = make_trained();
-  Trained without = make_trained();
+  Trained second = make_trained();
   TrainerOptions options;
   options.global_batch = kSequences * session.world_size();
   options.steps = static_cast<std::uint64_t>((2 * groups + 1) * kTurn + 1);
   Trainer trainer(session, *with.model, with.optimizer, options);
-  std::optional<Averaging> averaging;
-  if (session.world_size() > 1) {
-    averaging.emplace(session.state().data(), session.state().wait_policy(),
-                      without.model->parameters());
-  }
-  PlainLoop plain(without, dataset, averaging ? &*averaging : nullptr);
+  PlainLoop plain(first, dataset, averaging_of(session, first));
+  PlainLoop other(second, dataset, averaging_of(session, second));
 
   auto steps = trainer.steps(dataset);
   auto open = steps.begin();
@@ -123,7 +144,7 @@ void measure_growth(Session& session, Effort effort) {
     ++open;
   };
   const Growth growth = take_turns(
-      on, [&] { plain.step(); }, groups);
+      on, [&] { plain.step(); }, [&] { other.step(); }, groups);
   on();  // the last one
   if (session.rank() == 0) tell(session, growth);
 }

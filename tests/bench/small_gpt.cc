@@ -4,8 +4,7 @@
 #include <numeric>
 #include <random>
 #include <span>
-
-#include "tests/bench/averaging.h"
+#include <utility>
 
 namespace cox::bench {
 
@@ -28,8 +27,8 @@ Trained make_trained() {
   return {model, std::move(optimizer)};
 }
 
-PlainLoop::PlainLoop(Trained& trained, const Dataset& dataset, Averaging* averaging)
-    : trained_(trained), dataset_(dataset), averaging_(averaging) {
+PlainLoop::PlainLoop(Trained& trained, const Dataset& dataset, std::unique_ptr<Averaging> averaging)
+    : trained_(trained), dataset_(dataset), averaging_(std::move(averaging)) {
   order_.resize(static_cast<std::size_t>(dataset.size()));
   std::iota(order_.begin(), order_.end(), 0);
   std::shuffle(order_.begin(), order_.end(), std::mt19937_64(7));
@@ -42,7 +41,7 @@ void PlainLoop::step() {
   const at::Tensor loss = trained_.model->loss(batch.inputs, batch.targets);
   loss.backward();
   const double value = loss.item<double>();
-  if (averaging_ != nullptr) averaging_->average(value, static_cast<double>(kSequences));
+  if (averaging_) averaging_->average(value, static_cast<double>(kSequences));
   trained_.optimizer.step();
   trained_.optimizer.zero_grad();
 }

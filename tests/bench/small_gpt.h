@@ -6,15 +6,15 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "coxswain/adamw.h"
 #include "coxswain/dataset.h"
 #include "sdk/examples/gpt2/model.h"
+#include "tests/bench/averaging.h"
 
 namespace cox::bench {
-
-class Averaging;
 
 inline constexpr std::int64_t kSequences = 4;  // a rank and step
 inline constexpr std::int64_t kLength = 128;   // bytes a sequence
@@ -39,14 +39,14 @@ Trained make_trained();
 // rank the same flat buckets, all-reduces and norm. One per rank; step() is collective.
 class PlainLoop {
  public:
-  PlainLoop(Trained& trained, const Dataset& dataset, Averaging* averaging);
+  PlainLoop(Trained& trained, const Dataset& dataset, std::unique_ptr<Averaging> averaging);
   void step();
 
  private:
   Trained& trained_;
   const Dataset& dataset_;
-  Averaging* averaging_;             // null with one rank
-  std::vector<std::int64_t> order_;  // shuffled, as any training reads its data
+  std::unique_ptr<Averaging> averaging_;  // null with one rank
+  std::vector<std::int64_t> order_;       // shuffled, as any training reads its data
   std::size_t next_ = 0;
 };
 

@@ -28,6 +28,7 @@
 #include <utility>
 
 #include "coxswain/block.h"
+#include "coxswain/detail/health_call.h"
 #include "coxswain/detail/memory_call.h"
 #include "coxswain/detail/observation.h"
 #include "coxswain/detail/precision_call.h"
@@ -104,15 +105,18 @@ template <class Holder, class F, class... Inputs>
   detail::MemoryCall memory(block.gate());
   detail::Observation call(block.gate());
   detail::PrecisionCall precision(block.gate());
+  detail::HealthCall health(block.gate());
   [[maybe_unused]] const auto on_input = [&](const at::Tensor& tensor) {
     call.input(tensor);
     memory.input(tensor);
     precision.input(tensor);
+    health.input(tensor);
   };
   (detail::for_each_tensor(inputs, on_input), ...);
   call.arrive();
   precision.begin();
   memory.begin(memory.runs_again() ? detail::keep_call(block, function, inputs...) : nullptr);
+  health.begin();
   call.begin();
   auto outputs = detail::call_block(block, function, inputs...);
   call.end();
@@ -121,9 +125,13 @@ template <class Holder, class F, class... Inputs>
     outputs = detail::map_tensors(
         std::move(outputs), [&](const at::Tensor& tensor) { return precision.output(tensor); });
   }
-  detail::for_each_tensor(outputs, [&](const at::Tensor& tensor) { call.output(tensor); });
+  detail::for_each_tensor(outputs, [&](const at::Tensor& tensor) {
+    call.output(tensor);
+    health.output(tensor);
+  });
   memory.end();
   call.finish();
+  health.finish();
   return outputs;
 }
 

@@ -143,6 +143,15 @@ class Session {
   // The plan in force. Valid until the next step is opened. Requires: step() was called once.
   const Plan& plan() const;
 
+  // What the program wants of number formats while it trains; said on any one rank, it reaches the
+  // coordinator with that rank's next report, and a plan with its reason follows some rounds later
+  // (policy precision must be on). `block`: the name of a block, or "*" for all. The wish holds for
+  // `rounds` rounds, 0 = until it is released; release ends wishes of both kinds. Local. Throws
+  // cox::Error for a block that does not exist and a format that cannot be run here.
+  void force_precision(std::string_view block, Precision format, std::uint32_t rounds = 0);
+  void forbid_precision(std::string_view block, Precision format, std::uint32_t rounds = 0);
+  void release_precision(std::string_view block);
+
   // Runs `work` (reading a file, say) on every rank and throws the same cox::Error on all of them
   // when it threw anything on any. Collective.
   void together(const std::function<void()>& work);

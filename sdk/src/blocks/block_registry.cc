@@ -97,9 +97,14 @@ void BlockRegistry::release() {
     if (sink_ == nullptr || state->sink() != sink_) continue;
     state->forget_memory();
     state->set_precision(std::nullopt);
+    state->set_health(nullptr);
     state->observe(nullptr, nullptr);
   }
   sink_ = nullptr;
+}
+
+void BlockRegistry::set_health(const std::shared_ptr<HealthLedger>& ledger) {
+  for (const auto& state : blocks_) state->set_health(ledger);
 }
 
 void BlockRegistry::set_precision(BlockId block, Precision format) {

@@ -19,6 +19,8 @@ struct PinnedBlock {
   std::string reason;
 };
 
+class HealthLedger;
+
 class BlockRegistry {
  public:
   // Finds what cox::Block and cox::wrap left in the model. The model itself, where it is a block,
@@ -33,6 +35,10 @@ class BlockRegistry {
   // Requires: block < size().
   const std::string& name(BlockId block) const { return blocks_[block.value()]->name; }
   std::uint64_t parameters(BlockId block) const { return blocks_[block.value()]->parameters; }
+  // nullptr when it is gone.
+  std::shared_ptr<torch::nn::Module> module(BlockId block) const {
+    return blocks_[block.value()]->module.lock();
+  }
 
   // Measurements go to `sink`, which must stay until release(). Nothing is measured before
   // measure(). failed_precondition when another registry observes one of the blocks.
@@ -45,6 +51,10 @@ class BlockRegistry {
   // The format of the block's calls from now on. Requires: block < size(). Those of a released
   // registry compute in whatever is in force where they are made.
   void set_precision(BlockId block, Precision format);
+
+  // Where all blocks write down what they see of their tensors; nullptr: nowhere. A released
+  // registry's blocks do not.
+  void set_health(const std::shared_ptr<HealthLedger>& ledger);
 
   // Memory actions. Those of a released registry are all keep again.
   // For all calls of the block from now on. Requires: block < size(). Where our autograd engine is

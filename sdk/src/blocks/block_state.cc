@@ -23,7 +23,7 @@ void BlockState::observe(BlockSink* sink, BlockClock clock) {
 // step measures.
 void BlockState::update_gate() {
   active = sink() != nullptr || mode != MeasureMode::off || memory.is_steered() ||
-           memory.wants_check() || precision.is_steered();
+           memory.wants_check() || precision.is_steered() || health != nullptr;
 }
 
 BlockSink* BlockState::sink() {
@@ -47,6 +47,11 @@ void BlockState::set_precision(std::optional<Precision> format) {
   } else {
     precision.release();
   }
+  update_gate();
+}
+
+void BlockState::set_health(std::shared_ptr<HealthLedger> ledger) {
+  health = std::move(ledger);
   update_gate();
 }
 

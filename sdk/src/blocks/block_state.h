@@ -19,6 +19,7 @@
 namespace cox::detail {
 
 class BlockCall;
+class HealthLedger;
 
 using BlockClock = Nanoseconds (*)();  // monotonic
 
@@ -35,6 +36,8 @@ class BlockState final : public BlockGate, public std::enable_shared_from_this<B
   void set_action(MemoryAction action);
   // What the coming calls compute in; none: whatever is in force where they are made.
   void set_precision(std::optional<Precision> format);
+  // Where the coming calls write down what they see of their tensors; nullptr: they do not look.
+  void set_health(std::shared_ptr<HealthLedger> ledger);
   // The next call that can be differentiated is run again at once and compared bit for bit; where
   // it differs the block is pinned to keep.
   void request_check();
@@ -54,8 +57,9 @@ class BlockState final : public BlockGate, public std::enable_shared_from_this<B
   std::uint64_t parameters = 0;  // elements
   MeasureMode mode = MeasureMode::off;
   BlockClock now = nullptr;
-  BlockMemory memory;        // change action and check through this class
-  BlockPrecision precision;  // change it through this class
+  BlockMemory memory;                    // change action and check through this class
+  BlockPrecision precision;              // change it through this class
+  std::shared_ptr<HealthLedger> health;  // likewise
 
  private:
   struct ParameterHook {

@@ -177,6 +177,11 @@ Fragment BlockWatch::next_failure() {
 
 Fragment BlockWatch::next_fragment() {
   if (!registry_) return {};
+  if (!requests_.empty()) {
+    const Fragment request = make_fragment(requests_.front());
+    requests_.pop_front();
+    return request;
+  }
   Fragment failure = next_failure();
   if (failure.kind != FragmentKind::none) return failure;
   const std::scoped_lock lock(mutex_);

@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -55,7 +56,9 @@ class BlockWatch final : public BlockSink {
   // Chooses what the coming step measures.
   void begin_step();
 
-  // A profile that was not sent yet, as a fragment for the next signal.
+  // Goes out with the next signals, before everything else.
+  void request(const PrecisionRequest& request) { requests_.push_back(request); }
+  // A request, a failure or a profile that was not sent yet, as a fragment for the next signal.
   Fragment next_fragment();
 
   // Notes non-finite values in a parameter's gradient.
@@ -81,6 +84,7 @@ class BlockWatch final : public BlockSink {
 
   std::optional<BlockRegistry> registry_;
   Actions actions_;  // as asked for
+  std::deque<PrecisionRequest> requests_;
   TraceRecorder trace_;
   std::unordered_map<const void*, BlockId> block_of_;  // by TensorImpl of the parameter
   std::vector<BlockEvidence> evidence_;

@@ -98,6 +98,16 @@ void Session::rehearse(torch::nn::Module& model, const std::function<at::Tensor(
   if (state_->wants_rehearsal()) state_->rehearse(model, sample_loss, optimizer_bytes);
 }
 
+void Session::force_precision(std::string_view block, Precision format, std::uint32_t rounds) {
+  state_->wish(block, {.what = PrecisionRequest::What::force, .format = format, .rounds = rounds});
+}
+void Session::forbid_precision(std::string_view block, Precision format, std::uint32_t rounds) {
+  state_->wish(block, {.what = PrecisionRequest::What::forbid, .format = format, .rounds = rounds});
+}
+void Session::release_precision(std::string_view block) {
+  state_->wish(block, {.what = PrecisionRequest::What::release});
+}
+
 StepScope Session::step() {
   return StepScope(state_);
 }

@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "coordinator/core/ballot.h"
@@ -79,6 +80,10 @@ class SessionState {
   // a budget cannot be met on one. Collective.
   void rehearse(torch::nn::Module& model, const std::function<at::Tensor()>& loss,
                 std::int64_t resident_later_bytes);
+
+  // Leaves with the next report. Throws cox::Error for an unknown block or a format that this job
+  // cannot run.
+  void wish(std::string_view block, PrecisionRequest request);
 
   void begin_step();
   void end_step() noexcept;
