@@ -1,0 +1,129 @@
+#include "sdk/src/precision/health_ledger.h"
+
+#include <torch/torch.h>
+
+#include "sdk/src/memory/recompute_buffers.h"
+
+namespace cox::detail {
+namespace {
+
+bool has_gradient(const at::Tensor& tensor) {
+  return tensor.requires_grad() && !tensor.is_leaf();
+}
+
+// What nobody differentiates may be a mask, whose -infinity is meant.
+PendingScan look_at_constant(const at::Tensor& tensor) {
+  if (!tensor.is_cpu()) {
+    return start_scan(tensor.masked_fill(at::isneginf(tensor), 0), ScanKind::extent);
+  }
+  PendingScan pending{scan(tensor, ScanKind::extent), {}};
+  if (pending.scan.nonfinite > 0) pending.scan.nonfinite = count_unmasked(tensor);
+  return pending;
+}
+
+}  // namespace
+
+void HealthLedger::open() {
+  const std::lock_guard lock(mutex_);
+  ++step_;
+  now_ = 0;
+  calls_.clear();
+  known_.clear();
+  is_open_ = true;
+}
+
+void HealthLedger::close() {
+  const std::lock_guard lock(mutex_);
+  is_open_ = false;
+  calls_.clear();
+  known_.clear();
+}
+
+std::size_t HealthLedger::begin_call(BlockId block, std::optional<std::size_t> outer) {
+  const std::lock_guard lock(mutex_);
+  BlockCallRecord& call = calls_.emplace_back();
+  call.block = block;
+  call.outer = outer;
+  call.begin_at = ++now_;
+  return calls_.size() - 1;
+}
+
+std::shared_ptr<Boundary> HealthLedger::new_boundary(const at::Tensor& tensor) {
+  auto boundary = std::make_shared<Boundary>();
+  if (!has_gradient(tensor)) {
+    const torch::NoGradGuard no_grad;
+    boundary->forward = look_at_constant(tensor);
+    return boundary;
+  }
+  boundary->forward = start_scan(tensor, ScanKind::extent);
+  tensor.register_hook([self = shared_from_this(), boundary, step = step_](const at::Tensor& grad) {
+    self->gradient(*boundary, step, grad);
+  });
+  return boundary;
+}
+
+std::shared_ptr<Boundary> HealthLedger::boundary_of(const at::Tensor& tensor) {
+  if (!tensor.defined() || !c10::isFloatingType(tensor.scalar_type())) return nullptr;
+  if (tensor.requires_grad() && tensor.is_leaf()) return nullptr;
+  const std::int64_t version = version_of(tensor);
+  const auto found = known_.find(tensor.unsafeGetTensorImpl());
+  if (found != known_.end() && found->second.version == version) return found->second.boundary;
+  auto boundary = new_boundary(tensor);
+  known_.insert_or_assign(
+      tensor.unsafeGetTensorImpl(),
+      Known{c10::weak_intrusive_ptr<at::TensorImpl>(tensor.getIntrusivePtr()), version, boundary});
+  return boundary;
+}
+
+void HealthLedger::input(std::size_t call, const at::Tensor& tensor) {
+  const std::lock_guard lock(mutex_);
+  if (auto boundary = boundary_of(tensor)) calls_[call].inputs.push_back(std::move(boundary));
+}
+
+void HealthLedger::computes_in_fp16(std::size_t call) {
+  const std::lock_guard lock(mutex_);
+  calls_[call].is_fp16 = true;
+  for (const auto& boundary : calls_[call].inputs) boundary->is_small_asked = true;
+}
+
+void HealthLedger::output(std::size_t call, const at::Tensor& tensor) {
+  const std::lock_guard lock(mutex_);
+  auto boundary = boundary_of(tensor);
+  if (!boundary) return;
+  if (calls_[call].is_fp16) boundary->is_small_asked = true;
+  calls_[call].outputs.push_back(std::move(boundary));
+}
+
+void HealthLedger::end_call(std::size_t call) {
+  const std::lock_guard lock(mutex_);
+  calls_[call].end_at = ++now_;
+}
+
+void HealthLedger::gradient(Boundary& boundary, std::uint64_t step,
+                            const at::Tensor& gradient) try {
+  if (!is_open() || !gradient.defined()) return;
+  const std::lock_guard lock(mutex_);
+  if (step != step_) return;
+  const ScanKind kind = boundary.is_small_asked ? ScanKind::small : ScanKind::extent;
+  boundary.gradients.push_back(start_scan(gradient, kind));
+  if (boundary.gradient_at == 0) boundary.gradient_at = ++now_;
+} catch (...) {
+  // Out of memory, say: it costs this look, never the backward pass.
+}
+
+const std::vector<BlockCallRecord>& HealthLedger::read() {
+  const std::lock_guard lock(mutex_);
+  std::vector<PendingScan*> pending;
+  for (const BlockCallRecord& call : calls_) {
+    for (const auto* side : {&call.inputs, &call.outputs}) {
+      for (const auto& boundary : *side) {
+        pending.push_back(&boundary->forward);
+        for (PendingScan& gradient : boundary->gradients) pending.push_back(&gradient);
+      }
+    }
+  }
+  read_scans(pending);
+  return calls_;
+}
+
+}  // namespace cox::detail

@@ -1,0 +1,166 @@
+#include "sdk/src/precision/health_verdict.h"
+
+#include <algorithm>
+
+namespace cox::detail {
+namespace {
+
+using Boundaries = std::vector<std::shared_ptr<Boundary>>;
+using Where = HealthVerdict::Where;
+
+std::int64_t bad_values(const Boundaries& boundaries) {
+  std::int64_t bad = 0;
+  for (const auto& boundary : boundaries) bad += boundary->forward.scan.nonfinite;
+  return bad;
+}
+
+std::int64_t bad_gradients(const Boundaries& boundaries) {
+  std::int64_t bad = 0;
+  for (const auto& boundary : boundaries) bad += gradient_of(*boundary).nonfinite;
+  return bad;
+}
+
+// When the backward pass of a call began: all its incoming gradients were there. 0: it never did.
+Moment backward_at(const BlockCallRecord& call) {
+  Moment last = 0;
+  for (const auto& boundary : call.outputs) last = std::max(last, boundary->gradient_at);
+  return last;
+}
+
+struct Candidate {
+  std::size_t call = 0;
+  Moment at = 0;
+  std::int64_t values = 0;
+};
+
+// The earliest; of nested calls the innermost.
+class Earliest {
+ public:
+  explicit Earliest(std::span<const BlockCallRecord> calls) : calls_(calls) {}
+
+  void offer(const Candidate& candidate) {
+    if (candidate.at == 0) return;
+    all_.push_back(candidate);
+  }
+
+  std::optional<Candidate> innermost() const {
+    const Candidate* best = earliest_inside(std::nullopt);
+    while (best != nullptr) {
+      const Candidate* inner = earliest_inside(best->call);
+      if (inner == nullptr) return *best;
+      best = inner;
+    }
+    return std::nullopt;
+  }
+
+ private:
+  bool is_inside(std::size_t call, std::size_t of) const {
+    for (auto outer = calls_[call].outer; outer; outer = calls_[*outer].outer) {
+      if (*outer == of) return true;
+    }
+    return false;
+  }
+
+  const Candidate* earliest_inside(std::optional<std::size_t> of) const {
+    const Candidate* best = nullptr;
+    for (const Candidate& each : all_) {
+      if (of && !is_inside(each.call, *of)) continue;
+      if (best == nullptr || each.at < best->at) best = &each;
+    }
+    return best;
+  }
+
+  std::span<const BlockCallRecord> calls_;
+  std::vector<Candidate> all_;
+};
+
+class Judge {
+ public:
+  Judge(std::span<const BlockCallRecord> calls, const StepTrouble& trouble)
+      : calls_(calls), trouble_(trouble), has_clean_incoming_(trouble.in_parameters.size(), true) {
+    for (const BlockCallRecord& call : calls_) {
+      if (bad_gradients(call.outputs) > 0) has_clean_incoming_[call.block.value()] = false;
+    }
+  }
+
+  HealthVerdict verdict() const {
+    if (!came_of_it()) return {};
+    const auto forward = forward_fault();
+    const auto backward = backward_fault();
+    if (forward && (!backward || forward->at < backward->at)) return of(*forward, Where::forward);
+    if (backward) return of(*backward, Where::backward);
+    return {Where::outside, nearest(), 0};
+  }
+
+ private:
+  HealthVerdict of(const Candidate& fault, Where where) const {
+    return {where, calls_[fault.call].block, fault.values};
+  }
+
+  bool came_of_it() const {
+    if (trouble_.has_bad_loss || trouble_.outside > 0) return true;
+    if (std::any_of(trouble_.in_parameters.begin(), trouble_.in_parameters.end(),
+                    [](std::int64_t bad) { return bad > 0; })) {
+      return true;
+    }
+    return std::any_of(calls_.begin(), calls_.end(), [](const BlockCallRecord& call) {
+      return bad_gradients(call.outputs) > 0 || bad_gradients(call.inputs) > 0;
+    });
+  }
+
+  std::optional<Candidate> forward_fault() const {
+    Earliest earliest(calls_);
+    for (std::size_t c = 0; c < calls_.size(); ++c) {
+      if (bad_values(calls_[c].inputs) > 0) continue;
+      const std::int64_t bad = bad_values(calls_[c].outputs);
+      if (bad > 0) earliest.offer({c, calls_[c].end_at, bad});
+    }
+    return earliest.innermost();
+  }
+
+  std::optional<Candidate> backward_fault() const {
+    Earliest earliest(calls_);
+    for (std::size_t c = 0; c < calls_.size(); ++c) {
+      const std::size_t block = calls_[c].block.value();
+      if (calls_[c].end_at == 0 || bad_gradients(calls_[c].outputs) > 0) continue;
+      std::int64_t bad = bad_gradients(calls_[c].inputs);
+      if (has_clean_incoming_[block]) bad += trouble_.in_parameters[block];
+      if (bad > 0) earliest.offer({c, backward_at(calls_[c]), bad});
+    }
+    return earliest.innermost();
+  }
+
+  // Where trouble from elsewhere first met a block.
+  std::optional<BlockId> nearest() const {
+    const BlockCallRecord* met = nullptr;
+    for (const BlockCallRecord& call : calls_) {
+      if (met == nullptr && bad_values(call.inputs) > 0) met = &call;
+    }
+    if (met != nullptr) return met->block;
+    for (const BlockCallRecord& call : calls_) {
+      if (bad_gradients(call.outputs) == 0) continue;
+      if (met == nullptr || backward_at(call) < backward_at(*met)) met = &call;
+    }
+    if (met == nullptr && trouble_.has_bad_loss && !calls_.empty()) met = &calls_.back();
+    if (met == nullptr) return std::nullopt;
+    return met->block;
+  }
+
+  std::span<const BlockCallRecord> calls_;
+  const StepTrouble& trouble_;
+  std::vector<bool> has_clean_incoming_;
+};
+
+}  // namespace
+
+TensorScan gradient_of(const Boundary& boundary) {
+  TensorScan all;
+  for (const PendingScan& each : boundary.gradients) all += each.scan;
+  return all;
+}
+
+HealthVerdict judge(std::span<const BlockCallRecord> calls, const StepTrouble& trouble) {
+  return Judge(calls, trouble).verdict();
+}
+
+}  // namespace cox::detail
