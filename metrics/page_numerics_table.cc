@@ -80,7 +80,13 @@ std::string overflow_cell(const BlockNumerics& block) {
   return "<td class=\"n\"><span class=\"tag bad\">▲ " + text + "</span></td>";
 }
 
-std::string row_html(const JobFacts& job, const Row& row, bool has_curvature) {
+// The newest reason; one that the row above has given is not repeated.
+std::string reason_text(const Reason* reason, const Reason* above) {
+  if (reason == nullptr) return {};
+  return above != nullptr && above->text == reason->text ? "as above" : escape(reason->text);
+}
+
+std::string row_html(const JobFacts& job, const Row& row, const Row* above, bool has_curvature) {
   const BlockNumerics& block = row.worst;
   std::string name = escape(block_name(job, row.first));
   if (row.last > row.first)
@@ -94,8 +100,9 @@ std::string row_html(const JobFacts& job, const Row& row, bool has_curvature) {
   out += ratio_cell(block.noise) + ratio_cell(block.underflow) + ratio_cell(block.saturated) +
          magnitude_cell(block.activation) + magnitude_cell(block.gradient);
   if (has_curvature) out += magnitude_cell(block.curvature);
-  return out + overflow_cell(block) + "<td class=\"why\">" +
-         (block.newest ? escape(block.newest->text) : "") + "</td></tr>";
+  const Reason* said = above != nullptr ? above->worst.newest.get() : nullptr;
+  return out + overflow_cell(block) + "<td class=\"why\">" + reason_text(block.newest.get(), said) +
+         "</td></tr>";
 }
 
 // Rows of blocks that overflowed come first to be kept where there are too many.
@@ -126,8 +133,13 @@ std::string numerics_table(const Snapshot& s) {
       "<th class=\"n\">Largest result</th><th class=\"n\">Largest gradient</th>";
   if (has_curvature) out += "<th class=\"n\">Curvature</th>";
   out += "<th class=\"n\">Overflows</th><th>Newest reason</th></tr></thead><tbody>";
-  for (const Row& row : rows) out += row_html(*s.job, row, has_curvature);
-  out += "</tbody></table></div>";
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    out += row_html(*s.job, rows[i], i > 0 ? &rows[i - 1] : nullptr, has_curvature);
+  out +=
+      "</tbody></table></div><p class=\"hint\">Beside a round, how often the format changed; r3 "
+      "says that rank 3 saw the largest.";
+  if (rows.size() < view.blocks.size()) out += " Of blocks in one row the largest value is shown.";
+  out += "</p>";
   if (rows.size() < all.size())
     out += "<p class=\"hint\"><a href=\"/api/v1/numerics\">" +
            std::to_string(all.size() - rows.size()) + " more rows</a></p>";

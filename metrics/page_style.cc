@@ -87,7 +87,7 @@ tr.slow td:first-child,tr.gone td:first-child{font-weight:650}
 .strip.lettered li{flex:0 0 20px;height:20px;padding:0;border-radius:3px;font-size:10.5px;line-height:20px;text-align:center}
 .hot{box-shadow:inset 0 0 0 2px var(--bad)}
 .keys{display:flex;flex-wrap:wrap;gap:4px 16px;margin:10px 0 0;padding:0;list-style:none;font-size:12.5px;color:var(--soft)}
-.keys i{display:inline-block;min-width:20px;height:16px;margin-right:5px;border-radius:3px;font:normal 10.5px/16px inherit;text-align:center;vertical-align:1px;color:var(--ink)}
+.keys i{display:inline-block;min-width:20px;height:16px;margin-right:5px;border-radius:3px;font-style:normal;font-size:10.5px;line-height:16px;text-align:center;vertical-align:top;margin-top:2px;color:var(--ink)}
 .keys i.hot{color:var(--bad)}
 .scaler .facts{margin-bottom:10px}.scaler .big{font-size:19px;font-weight:620;letter-spacing:-.01em}
 .plain{margin:6px 0 0;padding-left:18px}
