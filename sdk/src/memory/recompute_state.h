@@ -1,5 +1,6 @@
 // ExecutionState: what besides arguments, parameters and buffers decides the bits that a function
-// computes: random generators, autocast, the choice of attention kernels, the default dtype.
+// computes: random generators, autocast, FP8 and its scales, the choice of attention kernels, the
+// default dtype.
 // Captured before a block's function runs and put in force while it runs again. Generators are
 // those of the CPU and of the CUDA devices named; others are the function's own business.
 #pragma once
@@ -9,10 +10,12 @@
 #include <ATen/core/grad_mode.h>
 
 #include <array>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "sdk/src/precision/attention_flags.h"
+#include "sdk/src/precision/fp8_scope.h"
 
 namespace cox::detail {
 
@@ -29,6 +32,7 @@ struct ExecutionState {
   };
   std::vector<Generator> generators;
   std::array<Autocast, 2> autocast;
+  std::optional<Fp8Place> fp8;
   bool has_cast_cache = false;
   AttentionFlags attention{};
   caffe2::TypeMeta default_type;
@@ -47,6 +51,7 @@ class StateScope {
 
  private:
   ExecutionState before_;
+  Fp8Scope fp8_;
   at::AutoGradMode with_gradients_;
 };
 
