@@ -1,7 +1,6 @@
-// NumericsView: what each block computes in and how well that goes, the loss scale, and where
-// values arose that were not finite. Folded round by round from StepRecords; what a round does not
-// say keeps its newest known value, with the round it is from. Immutable once published. Pure
-// functions.
+// NumericsView: what each block computes in and how well that goes, the loss scale, and where values
+// arose that were not finite, each with the round that it is known from. Made by NumericsFold, shared
+// by all snapshots until something changes; immutable once published. Plain values; pure functions.
 #pragma once
 
 #include <array>
@@ -41,6 +40,7 @@ struct BlockNumerics {
   KnownMagnitude gradient;
   KnownMagnitude curvature;
   std::array<std::uint64_t, 2> overflow_rounds{};  // index = Pass
+  RoundId overflowed_round{};                      // of the last one
 
   std::shared_ptr<const Reason> why;     // of the last change in format; may be null
   std::shared_ptr<const Reason> newest;  // newest word on its format; may be null
@@ -66,23 +66,5 @@ std::array<std::int32_t, kPrecisions> format_blocks(const NumericsView& view);
 
 // Whether there is anything to show: a format other than fp32, a scaler, or an overflow.
 bool is_at_work(const NumericsView& view);
-
-// Folds rounds into a view. On the recording thread.
-class NumericsFold {
- public:
-  // The view after `record`. The same pointer where the record said nothing new.
-  std::shared_ptr<const NumericsView> add(const StepRecord& record);
-
- private:
-  void follow_plan(const StepRecord& record, NumericsView& view);
-  void put_in_force(const std::vector<Precision>& formats, RoundId round, NumericsView& view);
-  bool is_news(const StepRecord& record, float loss_scale) const;
-
-  std::shared_ptr<const NumericsView> view_ = std::make_shared<const NumericsView>();
-  PlanId plan_{};  // newest seen
-  bool has_plan_ = false;
-  bool is_in_force_ = false;        // that plan
-  std::vector<Precision> waiting_;  // its formats, until it is in force
-};
 
 }  // namespace cox::metrics

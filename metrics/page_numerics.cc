@@ -57,13 +57,19 @@ std::string rules_text(const ScalerRules& rules) {
   return text + ", from " + scale(rules.min_scale) + " to " + scale(rules.max_scale);
 }
 
+// "65536", with a mark where it cannot fall any further.
+std::string scale_value(const Snapshot& s) {
+  const float scale = s.numerics->loss_scale;
+  if (scale <= 0) return "none: no block needs one";
+  const bool is_at_floor = scale <= s.plan->scaler.min_scale;
+  return "<b class=\"big\">" + scale_text(static_cast<double>(scale)) + "</b>" +
+         (is_at_floor ? " <span class=\"tag warn\">▼ at its floor</span>" : "");
+}
+
 std::string scaler_part(const Snapshot& s) {
   const NumericsView& view = *s.numerics;
   std::string out = "<div class=\"scaler\"><dl class=\"facts\">";
-  out += fact("Loss scale",
-              view.loss_scale > 0
-                  ? "<b class=\"big\">" + scale_text(static_cast<double>(view.loss_scale)) + "</b>"
-                  : "none: no block needs one");
+  out += fact("Loss scale", scale_value(s));
   out += fact("Rounds with an overflow", grouped(view.overflow_rounds));
   out += fact("Steps skipped", skipped_text(s));
   out += "</dl>";

@@ -1,7 +1,6 @@
 // The parts of the status page's section on numerics. Of this folder only. Pure.
 #pragma once
 
-#include <cstdint>
 #include <string>
 
 #include "metrics/snapshot.h"
@@ -12,14 +11,12 @@ namespace cox::metrics {
 std::string format_class(Precision format);
 // "bf16", "bf16, fp16 next".
 std::string format_text(const BlockNumerics& block);
-// Rounds in which the block overflowed, in either pass.
-std::uint64_t overflows(const BlockNumerics& block);
 
 // One cell a block with its format as letters and colour, and the key to them.
 std::string numerics_cells(const Snapshot& snapshot);
 
 // What is known of every block. In large models neighbours of one format share a row, for which
-// the worst of them speaks; a block that overflowed has a row of its own.
+// the worst of them speaks; a block that overflowed lately has a row of its own.
 std::string numerics_table(const Snapshot& snapshot);
 
 }  // namespace cox::metrics

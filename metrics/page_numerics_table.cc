@@ -3,58 +3,12 @@
 
 #include "metrics/format.h"
 #include "metrics/html.h"
+#include "metrics/numerics_rows.h"
 #include "metrics/page_numerics.h"
 #include "metrics/plan_view.h"
 
 namespace cox::metrics {
 namespace {
-
-constexpr std::size_t kOwnRows = 24;  // blocks; in larger models neighbours share rows
-constexpr std::size_t kRowsShown = 24;
-
-// Blocks that share a row; single ones too.
-struct Row {
-  std::size_t first = 0;
-  std::size_t last = 0;
-  BlockNumerics worst;
-};
-
-template <class Known>
-void keep_larger(Known& into, const Known& from) {
-  if (from.is_known && (!into.is_known || from.value > into.value)) into = from;
-}
-
-void add_to(Row& row, std::size_t index, const BlockNumerics& block) {
-  row.last = index;
-  BlockNumerics& worst = row.worst;
-  keep_larger(worst.noise, block.noise);
-  keep_larger(worst.underflow, block.underflow);
-  keep_larger(worst.saturated, block.saturated);
-  keep_larger(worst.activation, block.activation);
-  keep_larger(worst.gradient, block.gradient);
-  keep_larger(worst.curvature, block.curvature);
-  worst.changed_round = std::max(worst.changed_round, block.changed_round);
-  worst.changes = std::max(worst.changes, block.changes);
-  if (block.newest && (!worst.newest || worst.newest->round < block.newest->round))
-    worst.newest = block.newest;
-}
-
-std::vector<Row> rows_of(const NumericsView& view) {
-  std::vector<Row> rows;
-  const bool may_share = view.blocks.size() > kOwnRows;
-  for (std::size_t b = 0; b < view.blocks.size(); ++b) {
-    const BlockNumerics& block = view.blocks[b];
-    const BlockNumerics* before = rows.empty() ? nullptr : &rows.back().worst;
-    const bool shares = may_share && before != nullptr && before->format == block.format &&
-                        before->planned == block.planned && overflows(*before) == 0 &&
-                        overflows(block) == 0;
-    if (shares)
-      add_to(rows.back(), b, block);
-    else
-      rows.push_back({b, b, block});
-  }
-  return rows;
-}
 
 std::string ratio_cell(const KnownRatio& ratio) {
   if (!ratio.is_known) return "<td class=\"n\">–</td>";
@@ -69,7 +23,7 @@ std::string magnitude_cell(const KnownMagnitude& known) {
          std::to_string(known.rank.value()) + "</small></td>";
 }
 
-std::string overflow_cell(const BlockNumerics& block) {
+std::string overflow_cell(const BlockNumerics& block, RoundId now) {
   if (overflows(block) == 0) return "<td class=\"n\">0</td>";
   std::string text;
   for (std::size_t p = 0; p < kPassNames.size(); ++p) {
@@ -77,6 +31,7 @@ std::string overflow_cell(const BlockNumerics& block) {
       text += (text.empty() ? "" : ", ") + grouped(block.overflow_rounds[p]) + " " +
               std::string(kPassNames[p]);
   }
+  if (!is_hot(block, now)) return "<td class=\"n\">" + text + "</td>";
   return "<td class=\"n\"><span class=\"tag bad\">▲ " + text + "</span></td>";
 }
 
@@ -86,11 +41,17 @@ std::string reason_text(const Reason* reason, const Reason* above) {
   return above != nullptr && above->text == reason->text ? "as above" : escape(reason->text);
 }
 
-std::string row_html(const JobFacts& job, const Row& row, const Row* above, bool has_curvature) {
+struct TableFacts {
+  const JobFacts& job;
+  RoundId now;
+  bool has_curvature;
+};
+
+std::string row_html(const TableFacts& table, const BlockRow& row, const BlockRow* above) {
   const BlockNumerics& block = row.worst;
-  std::string name = escape(block_name(job, row.first));
+  std::string name = escape(block_name(table.job, row.first));
   if (row.last > row.first)
-    name += " to " + escape(block_name(job, row.last)) + " (" +
+    name += " to " + escape(block_name(table.job, row.last)) + " (" +
             std::to_string(row.last - row.first + 1) + ")";
   std::string out = "<tr><td>" + name + "</td><td class=\"fmt\"><span class=\"tag " +
                     format_class(block.format) + "\">" + format_text(block) + "</span></td>";
@@ -99,21 +60,10 @@ std::string row_html(const JobFacts& job, const Row& row, const Row* above, bool
          (block.changes > 1 ? " <small>" + grouped(block.changes) + "×</small>" : "") + "</td>";
   out += ratio_cell(block.noise) + ratio_cell(block.underflow) + ratio_cell(block.saturated) +
          magnitude_cell(block.activation) + magnitude_cell(block.gradient);
-  if (has_curvature) out += magnitude_cell(block.curvature);
+  if (table.has_curvature) out += magnitude_cell(block.curvature);
   const Reason* said = above != nullptr ? above->worst.newest.get() : nullptr;
-  return out + overflow_cell(block) + "<td class=\"why\">" + reason_text(block.newest.get(), said) +
-         "</td></tr>";
-}
-
-// Rows of blocks that overflowed come first to be kept where there are too many.
-std::vector<Row> shown_rows(std::vector<Row> rows) {
-  if (rows.size() <= kRowsShown) return rows;
-  std::stable_sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) {
-    return overflows(a.worst) > overflows(b.worst);
-  });
-  rows.resize(kRowsShown);
-  std::sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) { return a.first < b.first; });
-  return rows;
+  return out + overflow_cell(block, table.now) + "<td class=\"why\">" +
+         reason_text(block.newest.get(), said) + "</td></tr>";
 }
 
 }  // namespace
@@ -124,8 +74,9 @@ std::string numerics_table(const Snapshot& s) {
   const bool has_curvature =
       std::any_of(view.blocks.begin(), view.blocks.end(),
                   [](const BlockNumerics& block) { return block.curvature.is_known; });
-  const std::vector<Row> all = rows_of(view);
-  const std::vector<Row> rows = shown_rows(all);
+  const RoundId now = s.summary.round;
+  const std::vector<BlockRow> all = block_rows(view, now);
+  const std::vector<BlockRow> rows = most_telling(all, now);
   std::string out =
       "<div class=\"scroll\"><table class=\"dense\"><thead><tr><th>Block</th><th>Format</th>"
       "<th class=\"n\">Since round</th><th class=\"n\">Gradient noise</th>"
@@ -134,7 +85,7 @@ std::string numerics_table(const Snapshot& s) {
   if (has_curvature) out += "<th class=\"n\">Curvature</th>";
   out += "<th class=\"n\">Overflows</th><th>Newest reason</th></tr></thead><tbody>";
   for (std::size_t i = 0; i < rows.size(); ++i)
-    out += row_html(*s.job, rows[i], i > 0 ? &rows[i - 1] : nullptr, has_curvature);
+    out += row_html({*s.job, now, has_curvature}, rows[i], i > 0 ? &rows[i - 1] : nullptr);
   out +=
       "</tbody></table></div><p class=\"hint\">Beside a round, how often the format changed; r3 "
       "says that rank 3 saw the largest.";

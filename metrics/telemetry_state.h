@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "coordinator/core/record.h"
+#include "metrics/numerics_fold.h"
 #include "metrics/snapshot.h"
 
 namespace cox::metrics {

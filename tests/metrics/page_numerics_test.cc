@@ -1,7 +1,9 @@
 #include "metrics/page_numerics.h"
 
+#include <memory>
 #include <string>
 
+#include "metrics/numerics_rows.h"
 #include "metrics/status_page.h"
 #include "metrics/telemetry_state.h"
 #include "simulated_job.h"
@@ -62,7 +64,7 @@ TEST_SUITE("page numerics") {
                    "<em>h.3</em><b>fp16</b><span>▲ 3</span></li>"));
     CHECK(contains(page, "<li><i class=\"q0\"></i>fp32: 2 blocks, 14 %</li>"));
     CHECK(contains(page, "<li><i class=\"q3\"></i>fp8: 1 block, 7 %</li>"));
-    CHECK(contains(page, "<i class=\"hot\">▲</i>overflowed"));
+    CHECK(contains(page, "<i class=\"hot\">▲</i>overflowed lately"));
     const std::string large = section_after(256, 100);
     CHECK(contains(large, ">bf</li>"));
     CHECK(contains(large, ">16</li>"));
@@ -87,6 +89,48 @@ TEST_SUITE("page numerics") {
                    "<td class=\"n\">31 <small>2×</small></td>"));
     CHECK(contains(page, "<span class=\"tag bad\">▲ 3 backward</span>"));
     CHECK(contains(page, "h.3 overflowed in backward on rank 3"));
+  }
+
+  TEST_CASE("a loss scale that cannot fall any further is marked") {
+    CHECK_FALSE(contains(section_after(14, 100), "at its floor"));
+    SimulatedJob job({});
+    TelemetryState state(job.job(), UnixTime{1});
+    job.steps(state, 2);
+    Snapshot snapshot = *state.snapshot();
+    NumericsView view = *snapshot.numerics;
+    view.loss_scale = 1;
+    snapshot.numerics = std::make_shared<const NumericsView>(view);
+    CHECK(
+        contains(page_numerics(snapshot), "<b class=\"big\">1</b> <span class=\"tag warn\">▼ at"));
+  }
+
+  TEST_CASE("an overflow of long ago is counted, and no longer marked") {
+    NumericsView view;
+    view.blocks.resize(300);
+    for (BlockNumerics& block : view.blocks) {
+      block.overflow_rounds = {0, 2};
+      block.overflowed_round = RoundId(50);
+    }
+    view.blocks[100].overflowed_round = RoundId(5000);
+    const auto rows = block_rows(view, RoundId(5100));
+    REQUIRE(rows.size() == 3);
+    CHECK(rows[0].last == 99);
+    CHECK(overflows(rows[0].worst) == 200);
+    CHECK_FALSE(is_hot(rows[0].worst, RoundId(5100)));
+    CHECK(rows[1].first == 100);
+    CHECK(is_hot(rows[1].worst, RoundId(5100)));
+  }
+
+  TEST_CASE("of too many rows those that overflowed lately stay, in their order") {
+    NumericsView view;
+    view.blocks.resize(400);
+    for (std::size_t b = 0; b < 400; b += 2) view.blocks[b].format = Precision::bf16;
+    view.blocks[333].overflow_rounds = {1, 0};
+    view.blocks[333].overflowed_round = RoundId(9);
+    const auto rows = most_telling(block_rows(view, RoundId(9)), RoundId(9));
+    CHECK(rows.size() == 24);
+    CHECK(rows.front().first == 0);
+    CHECK(rows.back().first == 333);
   }
 
   TEST_CASE("in large models neighbours share rows, the block that overflowed has its own") {

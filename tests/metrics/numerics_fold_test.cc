@@ -1,4 +1,4 @@
-#include "metrics/numerics_view.h"
+#include "metrics/numerics_fold.h"
 
 #include <limits>
 
