@@ -27,7 +27,9 @@ struct Applier {
   // In place: a policy may set hundreds of blocks at once.
   ChangeResult operator()(const SetPrecision& change) const {
     const std::size_t block = change.block.value();
-    if (block >= plan.precision.size() || static_cast<unsigned>(change.precision) > 3) {
+    const std::size_t end = block + change.blocks;
+    if (change.blocks == 0 || end > plan.precision.size() ||
+        static_cast<unsigned>(change.precision) > 3) {
       return {Outcome::vetoed, ReasonCode::invalid_proposal,
               "precision of block " + std::to_string(block) + " of " +
                   std::to_string(plan.precision.size())};
@@ -35,9 +37,13 @@ struct Applier {
     if (!job.capabilities.can(change.precision)) {
       return not_capable(std::string(to_string(change.precision)));
     }
-    if (plan.precision[block] == change.precision) return {Outcome::unchanged, {}, {}};
-    plan.precision[block] = change.precision;
-    return {};
+    ChangeResult result{Outcome::unchanged, {}, {}};
+    for (std::size_t b = block; b < end; ++b) {
+      if (std::exchange(plan.precision[b], change.precision) != change.precision) {
+        result.outcome = Outcome::changed;
+      }
+    }
+    return result;
   }
 
   // Actions that the job cannot do become keep, which is always right and only costs memory.

@@ -23,6 +23,7 @@ namespace cox {
 struct SetPrecision {
   BlockId block{};
   Precision precision = Precision::fp32;
+  std::uint16_t blocks = 1;  // this one and those after it
 };
 struct SetActions {  // replaces classes and their membership as a whole
   std::vector<std::vector<MemoryAction>> classes;

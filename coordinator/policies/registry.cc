@@ -4,13 +4,14 @@
 
 #include "coordinator/policies/guard.h"
 #include "coordinator/policies/memory.h"
+#include "coordinator/policies/precision.h"
 #include "coordinator/policies/stragglers.h"
 
 namespace cox {
 
 PolicySet default_policies() {
-  return {std::make_shared<Guard>(), std::make_shared<MemoryPolicy>(),
-          std::make_shared<Stragglers>()};
+  return {std::make_shared<Guard>(), std::make_shared<PrecisionPolicy>(),
+          std::make_shared<MemoryPolicy>(), std::make_shared<Stragglers>()};
 }
 
 }  // namespace cox

@@ -1,0 +1,26 @@
+// Precision: which number format each block computes in, the same on all ranks. Before the first
+// round from settings and measured times, later from evidence of all ranks (see precision_round.h).
+//
+//   precision.format given    exactly that, where blocks may have it; trouble is told, not acted on
+//   auto, start               bf16 where it is faster than fp32, else fp16 where that is, else fp32
+//   auto, later               8 bits while the noise of gradients hides its rounding; a safer
+//   format
+//                             on the first evidence against the one in use
+//   memory nearly full        bf16 instead of fp32; never fp16 instead of bf16
+// Requests of the program (PrecisionRequest) win over settings that force, not over those that
+// forbid. A wish that was held back is proposed again until the plan shows it.
+#pragma once
+
+#include "coordinator/core/policy.h"
+
+namespace cox {
+
+class PrecisionPolicy final : public Policy {
+ public:
+  PolicyKind kind() const override { return PolicyKind::precision; }
+  std::string_view name() const override { return "precision"; }
+  PolicyOutput propose(const PolicyInput& input, PolicyState state) const override;
+  PolicyOutput at_start(const PolicyInput& input, PolicyState state) const override;
+};
+
+}  // namespace cox
