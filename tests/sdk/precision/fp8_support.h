@@ -1,0 +1,85 @@
+// What the tests of FP8 products share: recipes, autocast, a linear product computed by definition
+// in double from the values that quantising gives, and a counter of what ran in FP8.
+#pragma once
+
+#include <ATen/autocast_mode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/torch.h>
+
+#include <memory>
+#include <vector>
+
+#include "coxswain/precision.h"
+#include "sdk/src/precision/fp8_scope.h"
+
+namespace fp8_test {
+
+using namespace cox::detail;
+using at::Tensor;
+using cox::Fp8Granularity;
+using cox::Fp8Scaling;
+
+inline std::vector<Fp8Recipe> recipes() {
+  return {{Fp8Scaling::current, Fp8Granularity::tensor, 16, 0},
+          {Fp8Scaling::current, Fp8Granularity::row, 16, 1},
+          {Fp8Scaling::delayed, Fp8Granularity::tensor, 4, 0},
+          {Fp8Scaling::delayed, Fp8Granularity::row, 4, 2}};
+}
+
+inline std::shared_ptr<Fp8Block> block_of(const Fp8Recipe& recipe = {}) {
+  return std::make_shared<Fp8Block>(recipe);
+}
+
+// A leaf that is no parameter by our rule: its history begins with an operation.
+inline Tensor input(at::IntArrayRef sizes) {
+  return at::randn(sizes);
+}
+
+// Values after quantising with a scale of their own.
+inline Tensor through(const Tensor& values, FloatFormat format, Fp8Granularity granularity,
+                      std::uint32_t margin = 0) {
+  const torch::NoGradGuard no_grad;
+  const Tensor scale = current_scale(values, format, granularity, margin);
+  return quantize_tensor(values, format, scale).operand.dequantized().to(at::kDouble);
+}
+
+// x [M, K], w [N, K] and the gradient of the result, all by definition.
+struct Expected {
+  Tensor y;
+  Tensor of_x;
+  Tensor of_w;
+};
+inline Expected expected(const Tensor& x, const Tensor& w, const Tensor& gradient,
+                         const Fp8Recipe& recipe) {
+  // The first step of delayed scaling is a scale for the whole tensor.
+  const Fp8Granularity granularity =
+      recipe.scaling == Fp8Scaling::delayed ? Fp8Granularity::tensor : recipe.granularity;
+  const Tensor xq = through(x, FloatFormat::e4m3, granularity, recipe.margin);
+  const Tensor wq = through(w, FloatFormat::e4m3, recipe.granularity, recipe.margin);
+  const Tensor gq = through(gradient, FloatFormat::e5m2, granularity, recipe.margin);
+  return {at::mm(xq, wq.t()), at::mm(gq, wq), at::mm(gq.t(), xq)};
+}
+
+// Within what adding in another order, and `bits` of mantissa in the result, can do.
+inline bool is_near(const Tensor& found, const Tensor& wanted, int bits = 20) {
+  const Tensor error = (found.to(at::kDouble) - wanted.to(at::kDouble)).abs().max();
+  const Tensor size = wanted.to(at::kDouble).abs().max();
+  return error.item<double>() <= std::ldexp(size.item<double>(), -bits);
+}
+
+inline bool key_is_on() {
+  const auto key = c10::DispatchKey::AutocastPrivateUse1;
+  return c10::impl::tls_is_dispatch_key_included(key) &&
+         !c10::impl::tls_is_dispatch_key_excluded(key);
+}
+
+// Calls `compute` in a scope of its own and says how many values were quantised.
+template <class Compute>
+std::uint64_t quantized_in(const Compute& compute) {
+  const auto block = block_of();
+  const Fp8Scope scope(block);
+  compute();
+  return block->take_counts().sampled;
+}
+
+}  // namespace fp8_test
