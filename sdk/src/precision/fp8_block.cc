@@ -85,10 +85,10 @@ Status Fp8Block::load_state(std::span<const double> state) {
 
 at::Tensor Fp8Block::scale_for(Fp8Side side, std::size_t product_index, const at::Tensor& values) {
   const FloatFormat format = format_of(side);
-  const std::lock_guard lock(mutex_);
   if (recipe_.scaling == Fp8Scaling::current) {
     return current_scale(values, format, recipe_.granularity, recipe_.margin);
   }
+  const std::lock_guard lock(mutex_);
   const AmaxHistory& history = product(product_index).of(side);
   const std::uint32_t margin = recipe_.margin + history.extra_margin();
   if (history.is_empty()) return current_scale(values, format, Fp8Granularity::tensor, margin);

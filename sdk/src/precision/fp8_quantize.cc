@@ -93,6 +93,20 @@ QuantizeCounts quantize_on_cpu(const at::Tensor& values, FloatFormat format,
   return total;
 }
 
+// With the strides of `codes`, which leave no holes.
+at::Tensor decoded_on_cpu(const at::Tensor& codes) {
+  const at::Tensor values = at::empty_like(codes, codes.options().dtype(at::kFloat));
+  const auto format =
+      codes.scalar_type() == at::kFloat8_e4m3fn ? FloatFormat::e4m3 : FloatFormat::e5m2;
+  const auto total = static_cast<std::size_t>(codes.numel());
+  const std::span from(static_cast<const std::uint8_t*>(codes.const_data_ptr()), total);
+  const std::span to(values.mutable_data_ptr<float>(), total);
+  in_parallel(codes.numel(), kChunk, [&](auto, std::size_t first, std::size_t count) {
+    decode(format, from.subspan(first, count), to.subspan(first, count));
+  });
+  return values;
+}
+
 }  // namespace
 
 at::ScalarType fp8_type(FloatFormat format) {
@@ -104,7 +118,8 @@ Fp8Operand Fp8Operand::transposed() const {
 }
 
 at::Tensor Fp8Operand::dequantized() const {
-  return codes.to(at::kFloat) * scale;
+  const bool is_ours = codes.device().is_cpu() && codes.is_non_overlapping_and_dense();
+  return (is_ours ? decoded_on_cpu(codes) : codes.to(at::kFloat)).mul_(scale);
 }
 
 at::Tensor current_scale(const at::Tensor& values, FloatFormat format, Fp8Granularity granularity,
