@@ -4,6 +4,7 @@
 #include <c10/core/ScalarType.h>
 #include <torch/nn/module.h>
 
+#include "coxswain/detail/memory_call.h"
 #include "sdk/src/blocks/block_state.h"
 
 namespace cox::detail {
@@ -39,7 +40,10 @@ at::Tensor widened_for(const std::shared_ptr<BlockGate>& gate, const at::Tensor&
 }
 
 PrecisionCall::PrecisionCall(const std::shared_ptr<BlockGate>& gate)
-    : state_(static_cast<BlockState&>(*gate)), format_(state_.precision.format()) {}
+    : state_(static_cast<BlockState&>(*gate)), format_(state_.precision.format()) {
+  const RunContext* context = current_context();
+  if (format_ && context != nullptr && context->in_fp32) format_ = Precision::fp32;
+}
 
 PrecisionCall::~PrecisionCall() = default;
 

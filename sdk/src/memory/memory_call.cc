@@ -112,6 +112,7 @@ MemoryCall::MemoryCall(const std::shared_ptr<BlockGate>& gate)
   const RunContext* outer = current_context();
   context_ = {&state_, state_.memory.effective_action(), outer != nullptr && outer->is_covered,
               outer != nullptr && outer->is_rerun, outer};
+  context_.in_fp32 = outer != nullptr && outer->in_fp32;
   const bool may_act = !context_.is_covered && at::GradMode::is_enabled() &&
                        (context_.action != MemoryAction::keep || state_.memory.wants_check());
   const auto module = may_act ? state_.module.lock() : nullptr;

@@ -25,6 +25,7 @@ struct RunContext {
   bool is_covered = false;  // runs again as part of something larger, so nothing inside acts
   bool is_rerun = false;    // runs again right now
   const RunContext* outer = nullptr;
+  bool in_fp32 = false;  // whatever format blocks have
 };
 
 const RunContext* current_context();  // nullptr outside of all
