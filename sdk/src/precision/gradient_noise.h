@@ -46,7 +46,7 @@ struct NoiseBlock {
 class GradientNoise {
  public:
   static constexpr std::int64_t kElements = 1024;
-  static constexpr std::uint32_t kEnough = 4;  // samples before a ratio is told
+  static constexpr std::uint32_t kEnough = 8;  // samples before a ratio is told
   static constexpr float kLargest = 1e6F;
 
   GradientNoise(std::vector<NoiseBlock> blocks, NoiseSettings settings);

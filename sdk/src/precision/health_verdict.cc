@@ -77,9 +77,15 @@ class Earliest {
 class Judge {
  public:
   Judge(std::span<const BlockCallRecord> calls, const StepTrouble& trouble)
-      : calls_(calls), trouble_(trouble), has_clean_incoming_(trouble.in_parameters.size(), true) {
+      : calls_(calls),
+        trouble_(trouble),
+        has_clean_incoming_(trouble.in_parameters.size(), true),
+        bad_inside_(calls.size()) {
     for (const BlockCallRecord& call : calls_) {
-      if (bad_gradients(call.outputs) > 0) has_clean_incoming_[call.block.value()] = false;
+      const std::int64_t bad = bad_gradients(call.outputs);
+      if (bad == 0) continue;
+      has_clean_incoming_[call.block.value()] = false;
+      for (auto outer = call.outer; outer; outer = calls_[*outer].outer) bad_inside_[*outer] += bad;
     }
   }
 
@@ -125,6 +131,7 @@ class Judge {
       if (calls_[c].end_at == 0 || bad_gradients(calls_[c].outputs) > 0) continue;
       std::int64_t bad = bad_gradients(calls_[c].inputs);
       if (has_clean_incoming_[block]) bad += trouble_.in_parameters[block];
+      if (bad == 0) bad = bad_inside_[c];
       if (bad > 0) earliest.offer({c, backward_at(calls_[c]), bad});
     }
     return earliest.innermost();
@@ -148,7 +155,8 @@ class Judge {
 
   std::span<const BlockCallRecord> calls_;
   const StepTrouble& trouble_;
-  std::vector<bool> has_clean_incoming_;
+  std::vector<bool> has_clean_incoming_;  // of a block, in all its calls
+  std::vector<std::int64_t> bad_inside_;  // gradients that come to calls inside of a call
 };
 
 }  // namespace

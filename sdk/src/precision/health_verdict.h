@@ -2,7 +2,8 @@
 // - forward: the first call (by its end, so the innermost of nested ones) whose inputs are all
 //   finite and some result is not;
 // - backward: the first call whose incoming gradients are all finite and an outgoing one, or a
-//   gradient of its block's own parameters, is not; of nested calls the innermost such;
+//   gradient of its block's own parameters, or one that comes to a call inside, is not; of nested
+//   calls the innermost such;
 // - of the two, what happened first; where neither exists it was outside of all blocks (the loss,
 //   code between blocks, the data), with the block next to it.
 // Only a step in which something came of it is blamed on anybody: a non-finite gradient or loss.

@@ -45,7 +45,9 @@ class Watched {
   std::vector<BlockEvidence> step(const std::function<Tensor()>& loss, float scale = 1) {
     for (const Tensor& parameter : parameters) parameter.mutable_grad().reset();
     health.begin_step(scale);
-    (loss() * scale).backward();
+    const Tensor value = loss();
+    health.loss(value.item<double>());
+    (value * scale).backward();
     return end();
   }
   std::vector<BlockEvidence> end() {
@@ -120,6 +122,7 @@ struct NestedNet : torch::nn::Module {
 };
 
 std::vector<Tensor> gradients(Victim& victim, const std::vector<Tensor>& parameters) {
+  torch::manual_seed(12);
   std::vector<Tensor> all = {victim.loss(std::vector<Fault>(victim.blocks))};
   all[0].backward();
   for (const Tensor& parameter : parameters) {
@@ -187,16 +190,8 @@ TEST_SUITE("block health") {
     };
     watched.step([&] { return run({}); });
     CHECK(watched.verdict().where == Where::nothing);
-    for (const auto pass : {Fault::Pass::forward, Fault::Pass::backward}) {
-      watched.step([&] { return run(fault(pass, Fault::Kind::nan)); });
-      // The leaf's gradient is no boundary's: backward, nobody sees it.
-      if (pass == Fault::Pass::forward) {
-        watched.health.begin_step(1);
-        watched.health.loss(run(fault(pass, Fault::Kind::nan)).item<double>());
-        watched.end();
-        CHECK(watched.verdict() == HealthVerdict{Where::forward, watched.block("b0"), 1});
-      }
-    }
+    watched.step([&] { return run(fault(Fault::Pass::forward, Fault::Kind::nan)); });
+    CHECK(watched.verdict() == HealthVerdict{Where::forward, watched.block("b0"), 1});
     const Tensor data = torch::full({8}, kInfinity);
     watched.health.begin_step(1);
     watched.health.loss(
