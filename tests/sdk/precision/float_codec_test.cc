@@ -26,6 +26,8 @@ template <class Code>
 void expect_codes(const std::vector<Run>& runs, std::size_t& at, std::uint32_t first,
                   std::uint32_t sign, std::vector<Code>& codes) {
   const auto end = static_cast<std::uint32_t>(first + codes.size());
+  const bool is_one = at + 1 == runs.size() || runs[at + 1].first >= end;
+  if (is_one && first > 0 && runs[at].first + codes.size() <= first) return;  // as the last batch
   for (std::uint32_t bits = first; bits < end;) {
     while (at + 1 < runs.size() && runs[at + 1].first <= bits) ++at;
     const std::uint32_t stop = at + 1 < runs.size() ? std::min(end, runs[at + 1].first) : end;
