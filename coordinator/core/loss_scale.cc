@@ -10,37 +10,79 @@ namespace {
 
 constexpr float kLargestHalf = 65504.0f;
 
-// Whether gradients of the size just seen would still leave the headroom asked for.
-bool has_room(const ScalerRules& rules, const ScalerStep& step) {
-  if (rules.headroom_bits == 0 || !(step.amax > 0)) return true;
-  const float most = std::ldexp(kLargestHalf, -static_cast<int>(rules.headroom_bits));
-  return step.amax * rules.growth_factor <= most;
+constexpr std::uint32_t kMostStrikes = 6;
+constexpr int kMostBackoffs = 160;  // by a factor of two: from any float to any other
+
+float most_of(const ScalerRules& rules) {
+  return std::ldexp(kLargestHalf, -static_cast<int>(rules.headroom_bits));
+}
+
+bool knows_gradients(const ScalerState& state, const ScalerStep& step) {
+  return step.amax > 0 || state.peak > 0 || state.former_peak > 0;
+}
+
+// As torch does it: one factor at a time, whatever the gradients are.
+ScalerState advance_plainly(ScalerState state, const ScalerRules& rules, const ScalerStep& step) {
+  if (step.overflow) {
+    state.scale = std::max(state.scale * rules.backoff_factor, rules.min_scale);
+    return state;
+  }
+  if (state.clean_steps < rules.growth_interval) return state;
+  state.clean_steps = 0;
+  const float grown = state.scale * rules.growth_factor;
+  if (std::isfinite(grown)) state.scale = std::min(grown, rules.max_scale);
+  return state;
 }
 
 ScalerState back_off(ScalerState state, const ScalerRules& rules) {
-  state.clean_steps = 0;
-  if (state.overflow_streak < std::numeric_limits<std::uint32_t>::max()) ++state.overflow_streak;
-  if (state.overflow_streak < rules.hysteresis) return state;
-  state.scale = std::max(state.scale * rules.backoff_factor, rules.min_scale);
+  state.strikes = std::min(state.strikes + 1, kMostStrikes);
+  const int backoffs = std::min(3 << state.strikes, kMostBackoffs);
+  for (int i = 0; i < backoffs && state.scale > rules.min_scale; ++i) {
+    state.scale *= rules.backoff_factor;
+  }
+  state.scale = std::max(state.scale, rules.min_scale);
+  return state;
+}
+
+ScalerState follow(ScalerState state, const ScalerRules& rules, float amax) {
+  const float most = most_of(rules);
+  const float gradient = state.scale > 0 ? amax / state.scale : 0;
+  if (std::isfinite(gradient)) state.peak = std::max(state.peak, gradient);
+  for (int i = 0; i < kMostBackoffs && state.peak * state.scale > most; ++i) {
+    state.scale *= rules.backoff_factor;
+  }
+  state.scale = std::max(state.scale, rules.min_scale);
+  if (state.clean_steps < rules.growth_interval) return state;
+  const float grown = std::min(state.scale * rules.growth_factor, rules.max_scale);
+  const bool has_room = std::max(state.peak, state.former_peak) * grown <= most;
+  if (has_room && grown > state.scale) state.scale = grown;
+  state.former_peak = state.peak;
+  state.peak = std::isfinite(gradient) ? gradient : 0;
+  state.strikes = state.clean_steps = 0;
   return state;
 }
 
 }  // namespace
 
 ScalerState initial_state(const ScalerRules& rules) {
-  return {std::clamp(rules.initial_scale, rules.min_scale, rules.max_scale), 0, 0};
+  ScalerState state;
+  state.scale = std::clamp(rules.initial_scale, rules.min_scale, rules.max_scale);
+  return state;
 }
 
 ScalerState advance(const ScalerState& state, const ScalerRules& rules, const ScalerStep& step) {
-  if (step.overflow) return back_off(state, rules);
   ScalerState next = state;
-  next.overflow_streak = 0;
-  if (++next.clean_steps < rules.growth_interval) return next;
-  next.clean_steps = 0;
-  if (has_room(rules, step)) {
-    next.scale = std::min(next.scale * rules.growth_factor, rules.max_scale);
+  const float amax = std::isfinite(step.amax) && step.amax > 0 ? step.amax : 0;
+  const bool plain = rules.headroom_bits == 0 || !knows_gradients(state, {step.overflow, amax});
+  if (!step.overflow) {
+    next.overflow_streak = 0;
+    ++next.clean_steps;
+    return plain ? advance_plainly(next, rules, step) : follow(next, rules, amax);
   }
-  return next;
+  next.clean_steps = 0;
+  if (next.overflow_streak < std::numeric_limits<std::uint32_t>::max()) ++next.overflow_streak;
+  if (next.overflow_streak < rules.hysteresis) return next;
+  return plain ? advance_plainly(next, rules, step) : back_off(next, rules);
 }
 
 Status validate(const ScalerRules& rules) {

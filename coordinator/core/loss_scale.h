@@ -1,8 +1,16 @@
 // The loss scaler as a value: what fp16 gradients are multiplied with before they are computed, and
 // how that number follows what was seen. Runs in lockstep on every rank, from values that the
 // step's reduction agreed on, so no rank can differ; the policy `loss_scale` only sets the rules.
-// Pure. With hysteresis 1, headroom_bits 0 and min_scale 0 it does what torch's GradScaler does
-// (torch/amp/grad_scaler.py, aten/src/ATen/native/AmpKernels.cpp).
+// Pure.
+//
+// With headroom_bits 0, or while no largest gradient is known, it does what torch's GradScaler does
+// (torch/amp/grad_scaler.py, aten/src/ATen/native/AmpKernels.cpp), given hysteresis 1 and min_scale
+// 0. Else it also heeds the largest gradients of the last one to two growth intervals: no growth
+// that brings them nearer to fp16's largest number than the headroom; down before anything
+// overflows where they come nearer by themselves. An overflow says that a gradient was too large,
+// not by how much: the first one costs 6 backoffs at once, each further one before an interval has
+// passed without any twice as many as the last. Slow growth makes that good again; where too much
+// underflows meanwhile the policy makes it fast.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +28,7 @@ struct ScalerRules {
   float min_scale = 1.0f;                // >= 0
   float max_scale = 16777216.0f;
   std::uint32_t hysteresis = 1;     // overflows in a row before the first backoff, >= 1
-  std::uint32_t headroom_bits = 1;  // no growth that leaves less below fp16's largest; 0 = ignore
+  std::uint32_t headroom_bits = 1;  // kept free below fp16's largest number; 0 = as GradScaler
   friend bool operator==(const ScalerRules&, const ScalerRules&) = default;
 };
 
@@ -29,6 +37,9 @@ struct ScalerState {
   float scale = 65536.0f;
   std::uint32_t clean_steps = 0;      // since the last overflow or growth
   std::uint32_t overflow_streak = 0;  // overflows in a row
+  float peak = 0;                     // largest gradient, scale taken out, of this interval ...
+  float former_peak = 0;              // ... and of the one before; 0 = not known
+  std::uint32_t strikes = 0;          // overflows since an interval passed without any
   friend bool operator==(const ScalerState&, const ScalerState&) = default;
 };
 

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "coordinator/policies/guard.h"
+#include "coordinator/policies/loss_scale.h"
 #include "coordinator/policies/memory.h"
 #include "coordinator/policies/precision.h"
 #include "coordinator/policies/stragglers.h"
@@ -10,8 +11,9 @@
 namespace cox {
 
 PolicySet default_policies() {
-  return {std::make_shared<Guard>(), std::make_shared<PrecisionPolicy>(),
-          std::make_shared<MemoryPolicy>(), std::make_shared<Stragglers>()};
+  return {std::make_shared<Guard>(), std::make_shared<LossScalePolicy>(),
+          std::make_shared<PrecisionPolicy>(), std::make_shared<MemoryPolicy>(),
+          std::make_shared<Stragglers>()};
 }
 
 }  // namespace cox
