@@ -2,6 +2,7 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
@@ -50,6 +51,22 @@ at::Tensor mixed(std::int64_t size, at::ScalarType type) {
 
 double squares_in_double(const at::Tensor& tensor) {
   return tensor.to(at::kDouble).pow(2).sum().item<double>();
+}
+
+// The order of the sum, spelled out: 32 lanes in pieces of 2^17 values.
+double squares_in_lanes(const std::vector<float>& values) {
+  constexpr std::size_t kPiece = std::size_t{1} << 17;
+  double total = 0;
+  for (std::size_t first = 0; first < values.size(); first += kPiece) {
+    std::array<double, 32> lanes{};
+    for (std::size_t i = first; i < std::min(values.size(), first + kPiece); ++i) {
+      lanes[i % 32] += static_cast<double>(values[i]) * static_cast<double>(values[i]);
+    }
+    double piece = 0;
+    for (const double lane : lanes) piece += lane;
+    total += piece;
+  }
+  return total;
 }
 
 }  // namespace
@@ -138,6 +155,18 @@ TEST_SUITE("tensor scan") {
     }
     const at::Tensor subnormal = at::full({5}, 0x1p-24).to(at::kHalf);
     CHECK(scan_gradient(subnormal).squares == 5 * 0x1p-48);
+  }
+
+  TEST_CASE("the order of the sum is the one that is promised, for every type") {
+    torch::manual_seed(8);
+    for (const at::ScalarType type : kTypes) {
+      for (const std::int64_t size : {5, 1000, 300001}) {
+        const at::Tensor values = at::randn({size}).to(type);
+        const at::Tensor wide = values.to(at::kFloat);
+        const float* data = wide.const_data_ptr<float>();
+        CHECK(scan_gradient(values).squares == squares_in_lanes({data, data + size}));
+      }
+    }
   }
 
   TEST_CASE("a copy has the bits of torch's and the squares of a look at it") {

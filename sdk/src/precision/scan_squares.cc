@@ -1,0 +1,247 @@
+#include <array>
+#include <cstring>
+
+#include "sdk/src/precision/scan_loops.h"
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <immintrin.h>
+#define COX_HAS_X86 1
+#else
+#define COX_HAS_X86 0
+#endif
+#if COX_HAS_X86 && !defined(__clang__)
+#define COX_WIDEST_VECTORS __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define COX_WIDEST_VECTORS
+#endif
+#define COX_INLINE __attribute__((always_inline)) inline
+
+namespace cox::detail {
+namespace {
+
+using Floats = float __attribute__((vector_size(32)));
+using Doubles = double __attribute__((vector_size(64)));
+using Halves = std::uint16_t __attribute__((vector_size(16)));
+using Words = std::uint32_t __attribute__((vector_size(32)));
+
+constexpr std::int64_t kLanes = 32;  // partial sums side by side, and values in a turn of the loops
+using Lanes = std::array<double, kLanes>;
+
+struct FromFp32 {
+  using Value = float;
+  static COX_INLINE void load(const float* from, Floats& to) { std::memcpy(&to, from, sizeof(to)); }
+};
+
+struct FromBf16 {
+  using Value = std::uint16_t;
+  static COX_INLINE void load(const std::uint16_t* from, Floats& to) {
+    Halves halves;
+    std::memcpy(&halves, from, sizeof(halves));
+    const Words words = __builtin_convertvector(halves, Words) << 16;
+    std::memcpy(&to, &words, sizeof(to));
+  }
+};
+
+struct FromFp16 {
+  using Value = std::uint16_t;
+  static COX_INLINE void load(const std::uint16_t* from, Floats& to) {
+    Halves halves;
+    std::memcpy(&halves, from, sizeof(halves));
+    const Words words = __builtin_convertvector(halves, Words);
+    const Words sign = (words & 0x8000u) << 16;
+    const Words rest = words & 0x7FFFu;
+    // The integer part of a subnormal is its value in units of 2^-24, exact in a float.
+    const Floats small = __builtin_convertvector(rest, Floats) * 0x1p-24f;
+    Words small_bits;
+    std::memcpy(&small_bits, &small, sizeof(small_bits));
+    const Words normal = (rest << 13) + (112u << 23);
+    const Words special = (rest << 13) | 0x7F800000u;
+    const Words bits = (rest < 0x0400u ? small_bits : (rest < 0x7C00u ? normal : special)) | sign;
+    std::memcpy(&to, &bits, sizeof(to));
+  }
+};
+
+// All loops below: `turns` times kLanes values, each square added to the lane of its place. A copy
+// goes to `to`, times `factor`; without one, `to` is not looked at.
+enum class Copy { none, scaled };
+
+COX_INLINE void add_square(Doubles& sum, const Floats& values) {
+  const Doubles wide = __builtin_convertvector(values, Doubles);
+  sum += wide * wide;
+}
+
+template <class From, Copy kCopy>
+COX_INLINE void add_squares(Doubles& sum, const typename From::Value* from, float* to,
+                            std::int64_t place, float factor) {
+  Floats values;
+  From::load(from, values);
+  if constexpr (kCopy == Copy::scaled) {
+    values *= factor;
+    std::memcpy(to + place, &values, sizeof(values));
+  }
+  add_square(sum, values);
+}
+
+template <class From, Copy kCopy>
+COX_INLINE void run(const typename From::Value* from, float* to, float factor, std::int64_t turns,
+                    Lanes& lanes) {
+  Doubles a{}, b{}, c{}, d{};
+  for (std::int64_t i = 0; i < turns * kLanes; i += kLanes) {
+    add_squares<From, kCopy>(a, from + i, to, i, factor);
+    add_squares<From, kCopy>(b, from + i + 8, to, i + 8, factor);
+    add_squares<From, kCopy>(c, from + i + 16, to, i + 16, factor);
+    add_squares<From, kCopy>(d, from + i + 24, to, i + 24, factor);
+  }
+  std::memcpy(lanes.data(), &a, sizeof(a));
+  std::memcpy(lanes.data() + 8, &b, sizeof(b));
+  std::memcpy(lanes.data() + 16, &c, sizeof(c));
+  std::memcpy(lanes.data() + 24, &d, sizeof(d));
+}
+
+#if COX_HAS_X86
+// The compiler converts 8 floats in two halves; the processor does it in one go.
+template <Copy kCopy>
+__attribute__((target("avx512f"), always_inline)) inline __m512d next_512(
+    __m512d sum, const float* from, float* to, std::int64_t place, float factor) {
+  __m256 values = _mm256_loadu_ps(from + place);
+  if constexpr (kCopy == Copy::scaled) {
+    values = _mm256_mul_ps(values, _mm256_set1_ps(factor));
+    _mm256_storeu_ps(to + place, values);
+  }
+  // With a mask of all: the plain form trips a warning inside the compiler's own header.
+  const __m512d wide = _mm512_maskz_cvtps_pd(0xFF, values);
+  return _mm512_add_pd(sum, _mm512_mul_pd(wide, wide));
+}
+
+template <Copy kCopy>
+__attribute__((target("avx512f"))) void run_512(const float* from, float* to, float factor,
+                                                std::int64_t turns, Lanes& lanes) {
+  __m512d a = _mm512_setzero_pd();
+  __m512d b = a, c = a, d = a;
+  for (std::int64_t i = 0; i < turns * kLanes; i += kLanes) {
+    a = next_512<kCopy>(a, from, to, i, factor);
+    b = next_512<kCopy>(b, from, to, i + 8, factor);
+    c = next_512<kCopy>(c, from, to, i + 16, factor);
+    d = next_512<kCopy>(d, from, to, i + 24, factor);
+  }
+  _mm512_storeu_pd(lanes.data(), a);
+  _mm512_storeu_pd(lanes.data() + 8, b);
+  _mm512_storeu_pd(lanes.data() + 16, c);
+  _mm512_storeu_pd(lanes.data() + 24, d);
+}
+#endif
+
+COX_WIDEST_VECTORS void squares_fp32(const float* from, std::int64_t turns, Lanes& lanes) {
+  run<FromFp32, Copy::none>(from, nullptr, 1, turns, lanes);
+}
+COX_WIDEST_VECTORS void squares_bf16(const std::uint16_t* from, std::int64_t turns, Lanes& lanes) {
+  run<FromBf16, Copy::none>(from, nullptr, 1, turns, lanes);
+}
+COX_WIDEST_VECTORS void squares_fp16(const std::uint16_t* from, std::int64_t turns, Lanes& lanes) {
+  run<FromFp16, Copy::none>(from, nullptr, 1, turns, lanes);
+}
+COX_WIDEST_VECTORS void copies_fp32(const float* from, float* to, float factor, std::int64_t turns,
+                                    Lanes& lanes) {
+  run<FromFp32, Copy::scaled>(from, to, factor, turns, lanes);
+}
+COX_WIDEST_VECTORS void copies_bf16(const std::uint16_t* from, float* to, float factor,
+                                    std::int64_t turns, Lanes& lanes) {
+  run<FromBf16, Copy::scaled>(from, to, factor, turns, lanes);
+}
+COX_WIDEST_VECTORS void copies_fp16(const std::uint16_t* from, float* to, float factor,
+                                    std::int64_t turns, Lanes& lanes) {
+  run<FromFp16, Copy::scaled>(from, to, factor, turns, lanes);
+}
+
+bool has_avx512() {
+#if COX_HAS_X86
+  return __builtin_cpu_supports("avx512f");
+#else
+  return false;
+#endif
+}
+
+double total(const Lanes& lanes) {
+  double sum = 0;
+  for (const double lane : lanes) sum += lane;
+  return sum;
+}
+
+void add(const Lanes& last, Lanes& lanes) {
+  for (std::size_t i = 0; i < lanes.size(); ++i) lanes[i] += last[i];
+}
+
+// Full turns by `loop`; what is left over as one more, filled up with zeros, which change no lane.
+template <class Value, class Loop>
+double squares(const Value* from, std::int64_t count, const Loop& loop) {
+  Lanes lanes;
+  loop(from, count / kLanes, lanes);
+  const std::int64_t left = count % kLanes;
+  if (left > 0) {
+    Value rest[kLanes] = {};
+    Lanes last;
+    std::memcpy(rest, from + (count - left), static_cast<std::size_t>(left) * sizeof(Value));
+    loop(rest, 1, last);
+    add(last, lanes);
+  }
+  return total(lanes);
+}
+
+template <class Value, class Loop>
+double copies(const Value* from, float* to, std::int64_t count, const Loop& loop) {
+  Lanes lanes;
+  loop(from, to, count / kLanes, lanes);
+  const std::int64_t left = count % kLanes;
+  if (left > 0) {
+    Value rest[kLanes] = {};
+    float copy[kLanes];
+    Lanes last;
+    std::memcpy(rest, from + (count - left), static_cast<std::size_t>(left) * sizeof(Value));
+    loop(rest, copy, 1, last);
+    std::memcpy(to + (count - left), copy, static_cast<std::size_t>(left) * sizeof(float));
+    add(last, lanes);
+  }
+  return total(lanes);
+}
+
+}  // namespace
+
+double squares_of_fp32(const float* values, std::int64_t count) {
+#if COX_HAS_X86
+  if (has_avx512()) {
+    return squares(values, count, [](const float* from, std::int64_t turns, Lanes& lanes) {
+      run_512<Copy::none>(from, nullptr, 1, turns, lanes);
+    });
+  }
+#endif
+  return squares(values, count, squares_fp32);
+}
+double squares_of_bf16(const std::uint16_t* values, std::int64_t count) {
+  return squares(values, count, squares_bf16);
+}
+double squares_of_fp16(const std::uint16_t* values, std::int64_t count) {
+  return squares(values, count, squares_fp16);
+}
+
+double copy_fp32(const float* from, float* to, std::int64_t count, float factor) {
+  return copies(from, to, count, [=](const float* f, float* t, std::int64_t turns, Lanes& lanes) {
+#if COX_HAS_X86
+    if (has_avx512()) return run_512<Copy::scaled>(f, t, factor, turns, lanes);
+#endif
+    copies_fp32(f, t, factor, turns, lanes);
+  });
+}
+double copy_bf16(const std::uint16_t* from, float* to, std::int64_t count, float factor) {
+  return copies(from, to, count,
+                [=](const std::uint16_t* f, float* t, std::int64_t turns, Lanes& lanes) {
+                  copies_bf16(f, t, factor, turns, lanes);
+                });
+}
+double copy_fp16(const std::uint16_t* from, float* to, std::int64_t count, float factor) {
+  return copies(from, to, count,
+                [=](const std::uint16_t* f, float* t, std::int64_t turns, Lanes& lanes) {
+                  copies_fp16(f, t, factor, turns, lanes);
+                });
+}
+
+}  // namespace cox::detail
