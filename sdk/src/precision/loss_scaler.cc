@@ -144,8 +144,8 @@ void LossScaler::unscale_unit(Unit& unit, const std::vector<at::Tensor>& paramet
     unit.found = detail::unscale(gradients, scale.to(at::kDouble).reciprocal().to(at::kFloat));
     require(unit.found.size() == 1, "expected parameters on one device with ScalerSync::device");
   } else {
-    unit.found = detail::unscale(gradients,
-                                 at::full({}, 1.0 / static_cast<double>(state_.scale), at::kFloat));
+    const auto inverse = static_cast<float>(1.0 / static_cast<double>(state_.scale));
+    unit.found = detail::unscale(gradients, at::full({}, inverse, at::kFloat));
   }
   unit.stage = Unit::Stage::unscaled;
 }
