@@ -44,7 +44,8 @@ bool is_whole(double value, double most) {
 bool is_sane(const BlockNotes& notes) {
   return is_whole(notes.seen, kPrecisions) && is_whole(notes.wish, kPrecisions) &&
          is_whole(notes.cause, static_cast<double>(FormatCause::rule)) && notes.failures >= 0 &&
-         notes.rest_until >= 0 && notes.culprit >= -1 && notes.culprit < kMaxRanks;
+         notes.rest_until >= 0 && notes.changed_round >= 0 && notes.good_since >= 0 &&
+         notes.culprit >= -1 && notes.culprit < kMaxRanks;
 }
 
 bool read_request(const double* v, std::size_t blocks, StandingRequest& request) {

@@ -2,6 +2,7 @@
 // through is set from outside, plans apply two rounds later. Header only.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <stdexcept>
@@ -53,7 +54,7 @@ class PrecisionGame {
 
   // One round: all ranks report, the plan that goes out is in force two rounds later.
   void play() {
-    if (state.plan.id.number != applied_.id.number && round >= due_) applied_ = state.plan;
+    if (state.plan.id.number != applied_.id.number && round + 1 >= due_) applied_ = state.plan;
     StepSignals signals;
     signals.round = RoundId(++round);
     for (std::int32_t r = 0; r < job.world_size; ++r) {
@@ -88,6 +89,11 @@ class PrecisionGame {
       if (at->code == code) return &*at;
     }
     return nullptr;
+  }
+  bool has_said(ReasonCode code, const std::string& part) const {
+    return std::any_of(reasons.begin(), reasons.end(), [&](const Reason& reason) {
+      return reason.code == code && reason.text.find(part) != std::string::npos;
+    });
   }
   std::string said(ReasonCode code) const {
     const Reason* reason = last(code);

@@ -1,0 +1,146 @@
+// What holds in every round, whatever ranks report.
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "coordinator/policies/precision_choice.h"
+#include "coordinator/sim/random.h"
+#include "tests/policies/precision_game.h"
+
+#include <doctest/doctest.h>
+
+namespace cox::test {
+namespace {
+
+constexpr int kJobs = 100;
+constexpr int kRounds = 1000;
+
+std::string some_settings(sim::Random& random) {
+  const char* formats[] = {"auto", "auto", "auto", "fp8", "bf16"};
+  const char* rules[] = {"", "precision.force = h.1=fp16\n", "precision.forbid = head=fp8\n",
+                         "precision.forbid = h.*=bf16\n"};
+  return "precision.format = " + std::string(formats[random.below(5)]) + "\n" +
+         rules[random.below(4)] + "precision.patience_rounds = 4\nprecision.dwell_rounds = " +
+         std::to_string(random.below(60)) +
+         "\nprecision.cooldown_rounds = " + std::to_string(random.below(40)) + "\n" +
+         (random.chance(0.3) ? "precision.emulate = on\n" : "");
+}
+
+JobFacts some_job(sim::Random& random) {
+  JobFacts job = precision_job();
+  job.capabilities.precisions = static_cast<PrecisionSet>(1 | random.below(16));
+  for (BlockFormats& block : job.precision.blocks) {
+    for (std::int64_t& us : block.step_us) us = static_cast<std::int64_t>(random.below(1000));
+  }
+  job.precision.emulated = random.chance(0.3) ? only(Precision::fp8) : PrecisionSet{0};
+  return job;
+}
+
+BlockEvidence some_evidence(sim::Random& random, double trouble) {
+  if (random.chance(0.3)) return {};
+  BlockEvidence evidence = good_evidence();
+  const auto bad = [&] { return random.chance(trouble); };
+  if (bad()) evidence.saturated = static_cast<std::uint32_t>(random.below(100));
+  if (bad()) evidence.underflow = static_cast<std::uint32_t>(random.below(1000));
+  if (bad()) evidence.noise_sum = static_cast<float>(8 * random.uniform());
+  if (bad()) evidence.overflow_forward = 1;
+  if (bad()) evidence.overflow_backward = 1;
+  if (evidence.has_overflow()) evidence.rank_of_overflow = RankId(1);
+  return evidence;
+}
+
+void some_report(sim::Random& random, RankSignal& report) {
+  for (float& seconds : report.phase_seconds) seconds = static_cast<float>(random.uniform());
+  report.loss_scale = random.chance(0.5) ? 1.0f : 1024.0f;
+  if (random.chance(0.1)) report.rank = RankId(-1);
+}
+
+// Whether `to` gives up safety that `from` has.
+bool is_lower(Precision from, Precision to) {
+  return from != to && nearest_safe(to, only(from)) == from;
+}
+
+TEST_SUITE("policies.precision") {
+  TEST_CASE("in 100000 random rounds blocks have allowed formats and dwell in them") {
+    std::uint64_t lowered = 0;
+    std::uint64_t raised = 0;
+    for (std::uint64_t seed = 1; seed <= kJobs; ++seed) {
+      sim::Random random(seed);
+      PrecisionGame game(some_job(random), some_settings(random));
+      game.adjust = [&random](RankSignal& report) { some_report(random, report); };
+      const double trouble = random.chance(0.5) ? 0.002 : 0.05;
+      std::vector<Precision> before = game.state.plan.precision;
+      std::vector<std::uint64_t> changed(before.size(), 0);
+      for (int r = 0; r < kRounds; ++r) {
+        for (BlockEvidence& evidence : game.evidence) evidence = some_evidence(random, trouble);
+        game.play();
+        const std::vector<Precision>& now = game.state.plan.precision;
+        for (std::size_t b = 0; b < now.size(); ++b) {
+          CAPTURE(seed);
+          CAPTURE(game.round);
+          const Leeway leeway = leeway_of(game.job, game.config.precision, {}, b);
+          REQUIRE(contains(leeway.allowed, now[b]));
+          if (now[b] == before[b]) continue;
+          REQUIRE(leeway.held == Held::free);
+          const bool lower = is_lower(before[b], now[b]);
+          (lower ? lowered : raised) += 1;
+          const bool dwelt =
+              changed[b] == 0 || game.round >= changed[b] + game.config.precision.dwell_rounds;
+          if (lower) REQUIRE(dwelt);
+          changed[b] = game.round;
+        }
+        before = now;
+      }
+    }
+    MESSAGE(lowered << " times to a lower format, " << raised << " times to a safer one");
+    CHECK(lowered > 300);
+    CHECK(raised > 300);
+  }
+
+  TEST_CASE("the same signals give the same formats, also from a state that was kept") {
+    for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+      sim::Random random(seed);
+      const JobFacts job = some_job(random);
+      const std::string settings = some_settings(random);
+      PrecisionGame first(job, settings);
+      PrecisionGame second(job, settings);
+      for (int r = 0; r < 300; ++r) {
+        for (std::size_t b = 0; b < first.evidence.size(); ++b) {
+          first.evidence[b] = second.evidence[b] = some_evidence(random, 0.02);
+        }
+        first.play();
+        for (NamedPolicyState& kept : second.state.policies) {
+          kept.state = PolicyState{kept.state.version, kept.state.values};
+        }
+        second.play();
+        REQUIRE(first.state.plan == second.state.plan);
+        REQUIRE(first.state.policies == second.state.policies);
+      }
+      CHECK(first.reasons == second.reasons);
+    }
+  }
+
+  TEST_CASE("states that are none start anew and harm nothing") {
+    sim::Random random(3);
+    PrecisionGame game(precision_job(), "precision.format = auto");
+    game.play(10);
+    for (int i = 0; i < 3000; ++i) {
+      PolicyState& state = state_of(game.state, "precision");
+      const PolicyState good = state;
+      const double odd[] = {-1, 1e300, 0.5, 4, 9, 1e17, std::nan("")};
+      for (auto hits = 1 + random.below(3); hits > 0; --hits) {
+        state.values[random.below(state.values.size())] = odd[random.below(std::size(odd))];
+      }
+      if (random.chance(0.2)) state.values.resize(random.below(state.values.size()));
+      game.play();
+      REQUIRE(validate(game.state.plan, game.job).ok());
+      if (state_of(game.state, "precision").values.size() != good.values.size()) {
+        state_of(game.state, "precision") = good;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cox::test

@@ -1,0 +1,130 @@
+// What blocks start with, before anything is known of their numbers.
+#include <string>
+
+#include "tests/policies/precision_game.h"
+
+#include <doctest/doctest.h>
+
+namespace cox::test {
+namespace {
+
+struct Case {
+  const char* settings;
+  const char* formats;
+  ReasonCode code;
+  std::string part;  // of a reason with that code
+};
+
+void expect(const Case& c, JobFacts job = precision_job()) {
+  CAPTURE(c.settings);
+  const PrecisionGame game(std::move(job), c.settings);
+  CHECK(game.planned() == c.formats);
+  INFO(game.said(c.code));
+  CHECK(game.has_said(c.code, c.part));
+}
+
+TEST_SUITE("policies.precision") {
+  TEST_CASE("a format that is given is what blocks get, and rules win over it") {
+    for (const Case& c : {
+             Case{"precision.format = bf16", "bbbb", ReasonCode::precision_forced,
+                  "blocks h.0 to head run in bf16: precision.format is bf16"},
+             Case{"precision.format = fp16", "hhhh", ReasonCode::precision_forced, "fp16"},
+             Case{"precision.format = fp8", "8888", ReasonCode::precision_forced, "fp8"},
+             Case{"precision.format = fp32\nprecision.mode = on", "3333",
+                  ReasonCode::precision_forced, "fp32"},
+             Case{"precision.force = h.*=bf16,h.1=fp16", "bhb3", ReasonCode::precision_forced,
+                  "block head runs in fp32: precision.format is fp32"},
+             Case{"precision.format = fp8\nprecision.forbid = head=fp8", "888b",
+                  ReasonCode::precision_forbidden,
+                  "block head runs in bf16: precision.format is fp8, but precision.forbid has "
+                  "head=fp8"},
+             Case{"precision.format = fp16\nprecision.forbid = *=fp16,h.*=bf16", "333b",
+                  ReasonCode::precision_forbidden, "blocks h.0 to h.2 run in fp32"},
+         }) {
+      expect(c);
+    }
+  }
+
+  TEST_CASE("auto starts in the fastest safe format of 16 bits") {
+    const auto with_times = [](BlockFormats block) {
+      JobFacts job = precision_job();
+      job.precision.blocks[1] = block;
+      return job;
+    };
+    expect({"precision.format = auto", "bbbb", ReasonCode::precision_start,
+            "blocks h.0 to head start in bf16: 2000 us instead of 4000 us in fp32"});
+    const Case bf16{"precision.format = auto", "bbbb", ReasonCode::precision_start,
+                    "start in bf16: 1000 us instead of 2000 us in fp32"};
+    expect(bf16, with_times({{1000, 900, 300, 0}}));
+    expect({"precision.format = auto", "bhbb", ReasonCode::precision_start,
+            "block h.1 starts in fp16: 500 us instead of 1000 us in fp32; not in bf16: bf16 takes "
+            "990 us"},
+           with_times({{1000, 990, 500, 0}}));
+    expect({"precision.format = auto", "b3bb", ReasonCode::precision_not_faster,
+            "block h.1 stays in fp32: bf16 takes 990 us, fp32 1000 us, and less than 2.0 % is no "
+            "gain"},
+           with_times({{1000, 990, 2000, 0}}));
+    expect({"precision.format = auto\nprecision.forbid = *=bf16", "hhhh",
+            ReasonCode::precision_start, "precision.forbid has *=bf16"});
+  }
+
+  TEST_CASE("auto takes nothing that was not measured, or that the devices only imitate") {
+    JobFacts job = precision_job();
+    job.precision = {};
+    expect(
+        {"precision.format = auto", "3333", ReasonCode::precision_no_evidence, "was not measured"},
+        job);
+    expect({"precision.format = auto\nprecision.emulate = on", "bbbb", ReasonCode::precision_start,
+            "start in bf16"},
+           job);
+    job = precision_job();
+    job.precision.emulated = only(Precision::bf16) | only(Precision::fp16);
+    expect({"precision.format = auto", "3333", ReasonCode::precision_not_faster,
+            "the devices only imitate bf16 and precision.emulate is off"},
+           job);
+  }
+
+  TEST_CASE("formats that the job cannot apply are clamped, and that is told") {
+    JobFacts job = precision_job();
+    job.capabilities.precisions = only(Precision::fp32) | only(Precision::bf16);
+    expect({"precision.format = fp8", "bbbb", ReasonCode::not_capable,
+            "precision.format is fp8, but this job cannot apply fp8"},
+           job);
+    expect(
+        {"precision.force = head=fp16", "333b", ReasonCode::not_capable, "block head runs in bf16"},
+        job);
+    expect({"precision.format = auto", "bbbb", ReasonCode::not_capable,
+            "will not go to 8 bits: this job cannot apply fp8"},
+           job);
+  }
+
+  TEST_CASE("off and observe leave every block in fp32") {
+    for (const char* mode : {"off", "observe"}) {
+      PrecisionGame game(precision_job(),
+                         "precision.format = bf16\nprecision.mode = " + std::string(mode));
+      game.play(5);
+      CHECK(game.planned() == "3333");
+    }
+  }
+
+  TEST_CASE("a job that goes on keeps 8 bits, and rests on from trouble") {
+    PrecisionGame game(precision_job(), "precision.format = auto");
+    game.play(40);
+    game.evidence[1].saturated = 50;
+    game.play(6);
+    game.evidence[1] = good_evidence();
+    game.evidence[2].overflow_forward = 1;
+    game.play(3);
+    game.play(6);
+    REQUIRE(game.planned() == "8b38");
+    game.job.incarnation = 2;
+    Refitted refitted = refit(game.state, game.job);
+    const Begun begun = begin_job(game.job, game.config, {std::make_shared<PrecisionPolicy>()},
+                                  std::move(refitted.state));
+    CHECK(letters_of(begun.state.plan.precision) == "8b38");
+    CHECK(begun.state.plan.id.number == 0);
+  }
+}
+
+}  // namespace
+}  // namespace cox::test
