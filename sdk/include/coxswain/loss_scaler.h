@@ -1,7 +1,8 @@
 // LossScaler: keeps fp16 gradients in range in a loop of one's own. The loss is multiplied before
 // backward, gradients are divided again before the optimizer sees them, a step whose gradients are
 // not finite is left out, and the scale follows what was seen (rules: ScalerRules in
-// coordinator/core/loss_scale.h). The Trainer has a scaler of its own.
+// coordinator/core/loss_scale.h). Reducer and Trainer scale by themselves: this is for loops
+// without.
 //
 //   cox::LossScaler scaler;                  // or (rules), or (session, rules)
 //   ...
