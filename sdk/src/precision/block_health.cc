@@ -1,6 +1,6 @@
 #include "sdk/src/precision/block_health.h"
 
-#include <torch/nn/module.h>
+#include <torch/torch.h>
 
 #include <algorithm>
 #include <cmath>
@@ -43,6 +43,21 @@ std::int64_t flushed_zeros(const TensorScan& outgoing, const TensorScan& incomin
   return std::max<std::int64_t>(0, outgoing.zeros - meant);
 }
 
+// One read for all. A tensor that is not finite has no say: the step is skipped anyway.
+float largest_of(const std::vector<at::Tensor>& on_device) {
+  if (on_device.empty()) return 0;
+  const torch::NoGradGuard no_grad;
+  const double infinity = std::numeric_limits<double>::infinity();
+  const at::Tensor norms =
+      at::stack(at::_foreach_norm(on_device, infinity, at::kFloat)).to(at::kCPU);
+  float largest = 0;
+  for (std::int64_t i = 0; i < norms.numel(); ++i) {
+    const float norm = norms.const_data_ptr<float>()[i];
+    if (std::isfinite(norm)) largest = std::max(largest, norm);
+  }
+  return largest;
+}
+
 bool is_around(const std::string& outer, const std::string& inner) {
   return inner.starts_with(outer + ".") || (outer == "model" && inner != outer);
 }
@@ -81,6 +96,7 @@ std::vector<std::vector<BlockId>> owners_of(const BlockRegistry& registry,
 
 void BlockHealth::attach(BlockRegistry& registry, std::span<const at::Tensor> parameters) {
   ledger_ = std::make_shared<HealthLedger>();
+  parameters_.assign(parameters.begin(), parameters.end());
   owners_ = owners_of(registry, parameters);
   evidence_.assign(registry.size(), {});
   registry.set_health(ledger_);
@@ -91,6 +107,7 @@ void BlockHealth::detach(BlockRegistry& registry) {
   registry.set_health(nullptr);
   ledger_->close();
   ledger_.reset();
+  parameters_.clear();
 }
 
 void BlockHealth::begin_step(float scale) {
@@ -113,13 +130,34 @@ void BlockHealth::loss(double value) {
 }
 
 float BlockHealth::amax_scaled_fp16() {
+  if (!ledger_ || !ledger_->is_open()) return 0;
   float amax = 0;
-  if (!ledger_ || !ledger_->is_open()) return amax;
+  std::vector<bool> is_in_fp16(evidence_.size());
+  bool is_any = false;
   for (const BlockCallRecord& call : ledger_->read()) {
     if (!call.is_fp16) continue;
+    is_any = is_in_fp16[call.block.value()] = true;
     amax = std::max({amax, gradients_of(call.inputs).amax, gradients_of(call.outputs).amax});
   }
-  return amax;
+  return is_any ? std::max(amax, amax_of_parameters(is_in_fp16)) : 0;
+}
+
+float BlockHealth::amax_of_parameters(const std::vector<bool>& is_in_fp16) const {
+  float amax = 0;
+  std::vector<at::Tensor> on_devices;
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    const at::Tensor& gradient = parameters_[p].grad();
+    const bool is_wanted = gradient.defined() && gradient.numel() > 0 &&
+                           std::any_of(owners_[p].begin(), owners_[p].end(),
+                                       [&](BlockId block) { return is_in_fp16[block.value()]; });
+    if (!is_wanted) continue;
+    if (!gradient.is_cpu()) {
+      on_devices.push_back(gradient);
+    } else {
+      amax = std::max(amax, scan(gradient, ScanKind::extent).amax);
+    }
+  }
+  return std::max(amax, largest_of(on_devices));
 }
 
 void BlockHealth::note(const BlockCallRecord& call, RankId rank) {

@@ -42,8 +42,9 @@ class BlockHealth {
   void parameter_gradients(std::span<const std::int64_t> nonfinite);
   // A loss of this step, of any micro-batch.
   void loss(double value);
-  // Largest finite scaled gradient at a boundary of a block in fp16, so far in this step; 0 = none.
-  // Waits for the device where there is one.
+  // Largest finite scaled gradient, at a boundary or of a parameter, of blocks that computed in
+  // fp16 in this step; 0 = none. Before gradients are divided by anything. Reads the parameters' of
+  // such blocks once, near the speed of memory; waits for the device where there is one.
   float amax_scaled_fp16();
   // One entry a block, valid until the next step. Empty when no step is open.
   std::span<const BlockEvidence> end_step(RankId rank);
@@ -51,11 +52,13 @@ class BlockHealth {
   const HealthVerdict& verdict() const { return verdict_; }  // of the last step that ended
 
  private:
+  float amax_of_parameters(const std::vector<bool>& is_in_fp16) const;
   void note(const BlockCallRecord& call, RankId rank);
   void blame(RankId rank);
 
   std::shared_ptr<HealthLedger> ledger_;
-  std::vector<std::vector<BlockId>> owners_;  // of each parameter
+  std::vector<at::Tensor> parameters_;
+  std::vector<std::vector<BlockId>> owners_;  // of each
   float scale_ = 1;
   StepTrouble trouble_;
   HealthVerdict verdict_;

@@ -3,6 +3,7 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -288,6 +289,26 @@ TEST_SUITE("block health") {
     // Two incoming and one outgoing value are too small; the zeros were zeros before.
     CHECK(evidence[0].underflow == 3);
     CHECK(evidence[0].gradient.value == 4);
+  }
+
+  TEST_CASE("the largest gradient in fp16 may be a parameter's; other formats have no say") {
+    for (const Precision format : {Precision::fp16, Precision::bf16}) {
+      torch::manual_seed(6);
+      Victim victim = mlp();
+      Watched watched(victim.module);
+      watched.registry.set_precision(BlockId(1), format);
+      watched.health.begin_step(4096);
+      (victim.loss(std::vector<Fault>(4)) * 4096).backward();
+      float of_parameters = 0;
+      const auto module = watched.registry.module(BlockId(1));
+      for (const Tensor& parameter : module->parameters()) {
+        of_parameters = std::max(of_parameters, parameter.grad().abs().max().item<float>());
+      }
+      const float found = watched.health.amax_scaled_fp16();
+      const auto evidence = watched.end();
+      const float at_boundary = evidence[1].gradient.value * 4096;
+      CHECK(found == (format == Precision::fp16 ? std::max(of_parameters, at_boundary) : 0));
+    }
   }
 
   TEST_CASE(
