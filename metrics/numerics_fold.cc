@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "metrics/block_range.h"
+
 namespace cox::metrics {
 namespace {
 
@@ -45,7 +47,7 @@ void add_evidence(BlockNumerics& block, const BlockEvidence& seen, RoundId round
   set_magnitude(block.curvature, seen.curvature, round);
 }
 
-void add_reason(NumericsView& view, const Reason& reason) {
+void add_reason(NumericsView& view, const JobFacts& job, const Reason& reason) {
   const auto shared = std::make_shared<const Reason>(reason);
   const auto note = [&](BlockNumerics& block) {
     block.newest = shared;
@@ -54,6 +56,11 @@ void add_reason(NumericsView& view, const Reason& reason) {
   if (reason.block >= 0) {
     const auto b = static_cast<std::size_t>(reason.block);
     if (b < view.blocks.size()) note(view.blocks[b]);
+    return;
+  }
+  if (const auto range = blocks_named_in(job, reason.text)) {
+    for (std::size_t b = range->first; b <= range->last && b < view.blocks.size(); ++b)
+      note(view.blocks[b]);
     return;
   }
   if (!is_change(reason) || reason.policy == PolicyKind::loss_scale) return;
@@ -141,7 +148,7 @@ std::shared_ptr<const NumericsView> NumericsFold::add(const StepRecord& record) 
     add_evidence(view->blocks[b], evidence[b], round);
   follow_plan(record, *view);
   for (const Reason& reason : record.decision.reasons) {
-    if (speaks_of_formats(reason)) add_reason(*view, reason);
+    if (speaks_of_formats(reason)) add_reason(*view, record.job, reason);
   }
   view_ = view;
   return view_;

@@ -1,6 +1,9 @@
 #include "metrics/numerics_fold.h"
 
 #include <limits>
+#include <string>
+
+#include "metrics/block_range.h"
 
 #include <doctest/doctest.h>
 
@@ -122,6 +125,44 @@ TEST_SUITE("numerics view") {
     CHECK(p.view->blocks[0].why);
     CHECK(p.view->blocks[1].why);
     CHECK(p.view->blocks[2].why == nullptr);
+  }
+
+  TEST_CASE("a reason for several blocks in a row is given to these") {
+    Player p;
+    p.play(1);
+    p.publish({kBf16, kBf16, kFp16});
+    p.say(ReasonCode::precision_lowered, Outcome::changed, -1, "blocks a to b go to bf16");
+    p.say(ReasonCode::precision_lowered, Outcome::changed, 2, "block c goes to fp16");
+    p.play(2);
+    REQUIRE(p.view->blocks[1].why);
+    CHECK(p.view->blocks[0].why->text == "blocks a to b go to bf16");
+    CHECK(p.view->blocks[1].why->text == "blocks a to b go to bf16");
+    REQUIRE(p.view->blocks[2].why);
+    CHECK(p.view->blocks[2].why->text == "block c goes to fp16");
+  }
+
+  TEST_CASE("block names are told apart as whole words") {
+    JobFacts job;
+    for (int i = 0; i < 12; ++i) job.blocks.push_back("h." + std::to_string(i));
+    const struct {
+      const char* text;
+      int first, last;  // -1 = none
+    } cases[] = {{"blocks h.1 to h.11 go to bf16", 1, 11},
+                 {"fp8: blocks h.10 to h.11.", 10, 11},
+                 {"blocks h.1 to h.1x", -1, -1},
+                 {"blocks h.5 to h.2", -1, -1},
+                 {"12 blocks move", -1, -1},
+                 {"all blocks, blocks h.0 to h.1: x", 0, 1},
+                 {"blocks ", -1, -1},
+                 {"", -1, -1}};
+    for (const auto& c : cases) {
+      CAPTURE(c.text);
+      const auto range = blocks_named_in(job, c.text);
+      CHECK(range.has_value() == (c.first >= 0));
+      if (!range || c.first < 0) continue;
+      CHECK(range->first == static_cast<std::size_t>(c.first));
+      CHECK(range->last == static_cast<std::size_t>(c.last));
+    }
   }
 
   TEST_CASE("rounds without samples keep the newest known values, with their round") {
