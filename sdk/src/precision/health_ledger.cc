@@ -77,17 +77,20 @@ std::shared_ptr<Boundary> HealthLedger::boundary_of(const at::Tensor& tensor) {
 
 void HealthLedger::input(std::size_t call, const at::Tensor& tensor) {
   const std::lock_guard lock(mutex_);
+  if (call >= calls_.size()) return;  // the step ended inside of it
   if (auto boundary = boundary_of(tensor)) calls_[call].inputs.push_back(std::move(boundary));
 }
 
 void HealthLedger::computes_in_fp16(std::size_t call) {
   const std::lock_guard lock(mutex_);
+  if (call >= calls_.size()) return;
   calls_[call].is_fp16 = true;
   for (const auto& boundary : calls_[call].inputs) boundary->is_small_asked = true;
 }
 
 void HealthLedger::output(std::size_t call, const at::Tensor& tensor) {
   const std::lock_guard lock(mutex_);
+  if (call >= calls_.size()) return;
   auto boundary = boundary_of(tensor);
   if (!boundary) return;
   if (calls_[call].is_fp16) boundary->is_small_asked = true;
@@ -96,7 +99,7 @@ void HealthLedger::output(std::size_t call, const at::Tensor& tensor) {
 
 void HealthLedger::end_call(std::size_t call) {
   const std::lock_guard lock(mutex_);
-  calls_[call].end_at = ++now_;
+  if (call < calls_.size()) calls_[call].end_at = ++now_;
 }
 
 void HealthLedger::gradient(Boundary& boundary, std::uint64_t step,
