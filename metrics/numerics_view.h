@@ -1,6 +1,7 @@
-// NumericsView: what each block computes in and how well that goes, the loss scale, and where values
-// arose that were not finite, each with the round that it is known from. Made by NumericsFold, shared
-// by all snapshots until something changes; immutable once published. Plain values; pure functions.
+// NumericsView: what each block computes in and how well that goes, the loss scale, and where
+// values arose that were not finite, each with the round that it is known from. Made by
+// NumericsFold, shared by all snapshots until something changes; immutable once published. Plain
+// values; pure functions.
 #pragma once
 
 #include <array>
