@@ -24,7 +24,7 @@ void check_linear(const Fp8Recipe& recipe, at::IntArrayRef sizes, bool with_bias
     const Fp8Scope scope(block);
     y = layer->forward(x);
   }
-  CHECK(y.scalar_type() == (autocast ? at::kBFloat16 : at::kFloat));
+  CHECK((y.scalar_type() == (autocast ? at::kBFloat16 : at::kFloat)));
   const Tensor gradient = at::randn(y.sizes()).to(y.scalar_type());
   y.backward(gradient);
 
@@ -34,7 +34,7 @@ void check_linear(const Fp8Recipe& recipe, at::IntArrayRef sizes, bool with_bias
   CHECK(is_near(y.reshape({-1, 5}), wanted.y + bias, autocast ? 6 : 20));
   CHECK(is_near(leaf.grad().reshape(rows.sizes()), wanted.of_x));
   CHECK(is_near(layer->weight.grad(), wanted.of_w));
-  CHECK(layer->weight.grad().scalar_type() == at::kFloat);
+  CHECK((layer->weight.grad().scalar_type() == at::kFloat));
   if (with_bias) CHECK(is_near(layer->bias.grad(), gradient.reshape({-1, 5}).sum(0), 6));
 
   const Fp8Counts counts = block->take_counts();
@@ -201,7 +201,7 @@ TEST_SUITE("sdk.precision.fp8_linear") {
         const Tensor outside = form.compute(x, w);
         Tensor inside;
         CHECK(quantized_in([&] { inside = form.compute(x, w); }) == 0);
-        CHECK(inside.scalar_type() == outside.scalar_type());
+        CHECK((inside.scalar_type() == outside.scalar_type()));
         CHECK(at::equal(inside, outside));
       }
     }

@@ -78,8 +78,8 @@ Trained train(const Plan& plan, const Fp8Recipe& recipe, int steps = 3) {
 
 void check_same(const Trained& a, const Trained& b) {
   CHECK(blocks_test::same_bits(a.tensors, b.tensors));
-  CHECK(a.counts == b.counts);
-  CHECK(a.state == b.state);
+  CHECK((a.counts == b.counts));
+  CHECK((a.state == b.state));
 }
 
 template <class Net>
@@ -134,8 +134,8 @@ TEST_SUITE("sdk.precision.fp8_scope") {
     };
     CHECK_THROWS(fail());
     const auto is = c10::impl::tls_local_dispatch_key_set();
-    CHECK(is.included_ == was.included_);
-    CHECK(is.excluded_ == was.excluded_);
+    CHECK((is.included_ == was.included_));
+    CHECK((is.excluded_ == was.excluded_));
     CHECK(current_fp8() == nullptr);
   }
 
@@ -291,7 +291,7 @@ TEST_SUITE("sdk.precision.fp8_scope") {
     steps(parts, 3);
     const std::vector<double> state = parts.block().state();
     REQUIRE(parts.block().load_state(block_of(recipe)->state()).ok());  // forgets
-    CHECK(parts.block().state() != state);
+    CHECK((parts.block().state() != state));
     REQUIRE(parts.block().load_state(state).ok());
     steps(whole, 3);
     steps(parts, 3);

@@ -69,10 +69,12 @@ TEST_SUITE("sdk.precision.fp8_weights") {
     CHECK(is_current(weights, weight));
     weight.set_data(at::randn({8, 6}));
     CHECK(is_current(weights, weight));
-    weight.set_(at::randn({4, 12}));
-    CHECK(is_current(weights, weight));
-    weight.resize_({16, 12}).fill_(2);
-    CHECK(is_current(weights, weight));
+    Tensor plain = at::randn({8, 6});
+    CHECK(is_current(weights, plain));
+    plain.set_(at::randn({4, 12}));
+    CHECK(is_current(weights, plain));
+    plain.resize_({16, 12}).fill_(2);
+    CHECK(is_current(weights, plain));
   }
 
   TEST_CASE_FIXTURE(Cache, "memory that was freed and handed out again is another weight") {
