@@ -1,6 +1,7 @@
 #include "sdk/src/precision/health_verdict.h"
 
 #include <algorithm>
+#include <tuple>
 
 namespace cox::detail {
 namespace {
@@ -27,11 +28,31 @@ Moment backward_at(const BlockCallRecord& call) {
   return last;
 }
 
+// When the first bad gradient left the call. 0: none did.
+Moment went_bad_at(const BlockCallRecord& call) {
+  Moment first = 0;
+  for (const auto& boundary : call.inputs) {
+    if (gradient_of(*boundary).nonfinite == 0) continue;
+    if (first == 0 || boundary->gradient_at < first) first = boundary->gradient_at;
+  }
+  return first;
+}
+
+enum class Evidence { passed_on, own_parameters };  // the better one first
+
 struct Candidate {
   std::size_t call = 0;
   Moment at = 0;
   std::int64_t values = 0;
+  Evidence evidence = Evidence::passed_on;
+  std::int64_t in_parameters = 0;
 };
+
+// Two calls that share an input share its gradient: the one whose parameters went bad as well.
+bool is_before(const Candidate& a, const Candidate& b) {
+  return std::tuple(a.evidence, a.at, a.in_parameters == 0) <
+         std::tuple(b.evidence, b.at, b.in_parameters == 0);
+}
 
 // The earliest; of nested calls the innermost.
 class Earliest {
@@ -65,7 +86,7 @@ class Earliest {
     const Candidate* best = nullptr;
     for (const Candidate& each : all_) {
       if (of && !is_inside(each.call, *of)) continue;
-      if (best == nullptr || each.at < best->at) best = &each;
+      if (best == nullptr || is_before(each, *best)) best = &each;
     }
     return best;
   }
@@ -129,10 +150,15 @@ class Judge {
     for (std::size_t c = 0; c < calls_.size(); ++c) {
       const std::size_t block = calls_[c].block.value();
       if (calls_[c].end_at == 0 || bad_gradients(calls_[c].outputs) > 0) continue;
-      std::int64_t bad = bad_gradients(calls_[c].inputs);
-      if (has_clean_incoming_[block]) bad += trouble_.in_parameters[block];
-      if (bad == 0) bad = bad_inside_[c];
-      if (bad > 0) earliest.offer({c, backward_at(calls_[c]), bad});
+      const std::int64_t own = has_clean_incoming_[block] ? trouble_.in_parameters[block] : 0;
+      const Moment passed_on = went_bad_at(calls_[c]);
+      if (passed_on != 0) {
+        const std::int64_t bad = bad_gradients(calls_[c].inputs) + own;
+        earliest.offer({c, passed_on, bad, Evidence::passed_on, own});
+      } else if (own + bad_inside_[c] > 0) {
+        const std::int64_t bad = own > 0 ? own : bad_inside_[c];
+        earliest.offer({c, backward_at(calls_[c]), bad, Evidence::own_parameters, own});
+      }
     }
     return earliest.innermost();
   }

@@ -3,7 +3,10 @@
 //   finite and some result is not;
 // - backward: the first call whose incoming gradients are all finite and an outgoing one, or a
 //   gradient of its block's own parameters, or one that comes to a call inside, is not; of nested
-//   calls the innermost such;
+//   calls the innermost such. First is when a bad gradient left it; calls that passed none on, but
+//   whose parameters have one, come after those. A tensor that several blocks take has one
+//   gradient, the sum of theirs: of these it is the block whose parameters have bad gradients too,
+//   else the one that was called first;
 // - of the two, what happened first; where neither exists it was outside of all blocks (the loss,
 //   code between blocks, the data), with the block next to it.
 // Only a step in which something came of it is blamed on anybody: a non-finite gradient or loss.
