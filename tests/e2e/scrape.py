@@ -12,7 +12,8 @@ import urllib.request
 import jobs
 
 ROUTES = ["/", "/metrics", "/livez", "/readyz", "/status", "/version", "/api/v1/status",
-          "/api/v1/ranks", "/api/v1/plan", "/api/v1/decisions", "/api/v1/config"]
+          "/api/v1/ranks", "/api/v1/plan", "/api/v1/decisions", "/api/v1/config",
+          "/api/v1/numerics"]
 
 
 def get(url):

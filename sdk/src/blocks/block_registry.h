@@ -19,6 +19,7 @@ struct PinnedBlock {
   std::string reason;
 };
 
+class Fp8Block;
 class HealthLedger;
 
 class BlockRegistry {
@@ -51,6 +52,8 @@ class BlockRegistry {
   // The format of the block's calls from now on. Requires: block < size(). Those of a released
   // registry compute in whatever is in force where they are made.
   void set_precision(BlockId block, Precision format);
+  // Where a block in fp8 keeps what it knows of its operands; without it such a block runs in bf16.
+  void set_fp8(BlockId block, std::shared_ptr<Fp8Block> fp8);
 
   // Where all blocks write down what they see of their tensors; nullptr: nowhere. A released
   // registry's blocks do not.

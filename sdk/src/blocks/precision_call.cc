@@ -6,6 +6,7 @@
 
 #include "coxswain/detail/memory_call.h"
 #include "sdk/src/blocks/block_state.h"
+#include "sdk/src/precision/fp8_scope.h"
 
 namespace cox::detail {
 namespace {
@@ -45,7 +46,9 @@ PrecisionCall::PrecisionCall(const std::shared_ptr<BlockGate>& gate)
   if (format_ && context != nullptr && context->in_fp32) format_ = Precision::fp32;
 }
 
-PrecisionCall::~PrecisionCall() = default;
+PrecisionCall::~PrecisionCall() {
+  end();
+}
 
 void PrecisionCall::input(const at::Tensor& tensor) {
   if (!format_ || !tensor.defined()) return;
@@ -65,9 +68,13 @@ void PrecisionCall::begin() {
   if (!format_) return;
   if (!width_) take_from_parameters();
   scope_.emplace(device_, *format_);
+  const bool is_fp8 = format_ == Precision::fp8;
+  if (!is_fp8 && current_fp8() == nullptr) return;
+  fp8_ = std::make_unique<Fp8Scope>(is_fp8 ? state_.precision.fp8() : nullptr);
 }
 
 void PrecisionCall::end() {
+  fp8_.reset();
   scope_.reset();
 }
 

@@ -71,6 +71,7 @@ Reducer::Reducer(Session& session, std::vector<at::Tensor> parameters,
   if (!layout.ok()) throw Error(layout, Error::Scope::all_ranks);
   require(detail::broadcast_from_root(state.data(), parameters), "Reducer: parameters");
   require(detail::broadcast_from_root(state.data(), buffers), "Reducer: buffers");
+  state.watch_numbers(parameters);
   state.ensure_started();
   impl_ = std::make_unique<Impl>(state, std::move(parameters));
   state.show_held(held_by(impl_->buckets));
@@ -89,6 +90,7 @@ void Reducer::backward(StepScope& step, const at::Tensor& loss, double weight) {
 }
 
 void Reducer::observe(StepScope& step, double loss, double weight) {
+  impl_->state.numbers().loss(loss);
   impl_->loss_sum += weight * loss;
   impl_->weight += weight;
   step.loss(loss, weight);
@@ -100,6 +102,7 @@ StepBallot Reducer::Impl::merge_ballots(StepBallot mine) {
   } else {
     mine.nonfinite_ranks = 1;
   }
+  mine.amax_max = state.numbers().amax_scaled_fp16();
   mine.weight = weight;
   mine.samples = state.recorder().report().samples;
   auto& communicator = state.data();
@@ -145,13 +148,7 @@ double Reducer::Impl::average_gradients(double total) {
 
 // Which of this rank's own gradients are at fault: looked at only in a step that goes wrong.
 void Reducer::Impl::blame_nonfinite() {
-  std::int64_t count = 0;
-  for (const at::Tensor& p : buckets.parameters()) {
-    const std::int64_t found = detail::count_nonfinite(p.grad());
-    if (found == 0) continue;
-    count += found;
-    state.blocks().overflow(p, found, state.rank());
-  }
+  const std::int64_t count = state.numbers().blame(buckets.parameters());
   const auto most = std::numeric_limits<std::uint32_t>::max();
   state.recorder().nonfinite_values(
       static_cast<std::uint32_t>(std::min<std::int64_t>(count, most)));
@@ -169,6 +166,7 @@ ReductionOutcome Reducer::average(StepScope& step) {
   outcome.loss = merged.nonfinite_ranks > 0 ? std::numeric_limits<double>::quiet_NaN()
                                             : merged.loss_sum / merged.weight;
   if (merged.weight > 0) {
+    impl.state.numbers().sample_gradients();
     outcome.gradient_norm = impl.average_gradients(merged.weight);
     outcome.finite = std::isfinite(outcome.gradient_norm) && merged.nonfinite_ranks == 0;
     if (!outcome.finite) impl.blame_nonfinite();

@@ -25,29 +25,13 @@ void BlockWatch::attach(torch::nn::Module& model) {
   registry_.emplace(std::move(*found));
   require(registry_->attach(*this));
   known_.assign(registry_->size(), {});
-  evidence_.assign(registry_->size(), {});
-  map_parameters(model);
-}
-
-void BlockWatch::map_parameters(torch::nn::Module& model) {
-  const auto parameters = model.named_parameters();
-  for (std::size_t b = 0; b < registry_->size(); ++b) {
-    const BlockId block(static_cast<BlockId::rep>(b));
-    const std::string prefix = registry_->name(block) + ".";
-    for (const auto& item : parameters) {
-      if (!item.key().starts_with(prefix)) continue;
-      block_of_.insert_or_assign(item.value().unsafeGetTensorImpl(), block);
-    }
-  }
 }
 
 void BlockWatch::release() {
   if (registry_) registry_->release();
   registry_.reset();
   actions_.clear();
-  block_of_.clear();
   known_.clear();
-  evidence_.clear();
 }
 
 std::vector<std::string> BlockWatch::names() const {
@@ -195,21 +179,6 @@ Fragment BlockWatch::next_fragment() {
         block_profile(block, known_.size(), registry_->name(block), known_[b].measurement));
   }
   return {};
-}
-
-void BlockWatch::overflow(const at::Tensor& parameter, std::int64_t values, RankId rank) {
-  const auto found = block_of_.find(parameter.unsafeGetTensorImpl());
-  if (found == block_of_.end()) return;
-  BlockEvidence& evidence = evidence_[found->second.value()];
-  evidence.overflow_backward += static_cast<std::uint32_t>(values);
-  evidence.rank_of_overflow = rank;
-  has_evidence_ = true;
-}
-
-void BlockWatch::clear_evidence() {
-  if (!has_evidence_) return;
-  std::fill(evidence_.begin(), evidence_.end(), BlockEvidence{});
-  has_evidence_ = false;
 }
 
 }  // namespace cox::detail

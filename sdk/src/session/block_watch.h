@@ -1,6 +1,6 @@
-// BlockWatch: the session's ear on the blocks of a model. Collects what each block costs, sends it
-// to the coordinator one profile a signal, and counts what went wrong where. Measurements come from
-// the training thread and from autograd's; everything else is called by the training thread.
+// BlockWatch: the session's ear on the blocks of a model. Collects what each block costs and sends
+// it to the coordinator, one profile a signal. Measurements come from the training thread and from
+// autograd's; everything else is called by the training thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,10 +13,8 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
-#include "coordinator/core/evidence.h"
 #include "coordinator/core/signal.h"
 #include "sdk/src/blocks/block_registry.h"
 #include "sdk/src/memory/memory_trial.h"
@@ -61,14 +59,8 @@ class BlockWatch final : public BlockSink {
   // A request, a failure or a profile that was not sent yet, as a fragment for the next signal.
   Fragment next_fragment();
 
-  // Notes non-finite values in a parameter's gradient.
-  void overflow(const at::Tensor& parameter, std::int64_t values, RankId rank);
-  // Empty while nothing went wrong.
-  std::span<const BlockEvidence> evidence() const {
-    return has_evidence_ ? std::span<const BlockEvidence>(evidence_)
-                         : std::span<const BlockEvidence>();
-  }
-  void clear_evidence();
+  // Null while no model is attached.
+  BlockRegistry* registry() { return registry_ ? &*registry_ : nullptr; }
 
   void block_measured(BlockId block, const BlockMeasurement& measurement) noexcept override;
   void block_edge(BlockId block, BlockEdge edge) noexcept override;
@@ -79,16 +71,12 @@ class BlockWatch final : public BlockSink {
     bool is_complete = false;  // measured in full
     bool is_unsent = false;
   };
-  void map_parameters(torch::nn::Module& model);
   Fragment next_failure();
 
   std::optional<BlockRegistry> registry_;
   Actions actions_;  // as asked for
   std::deque<PrecisionRequest> requests_;
   TraceRecorder trace_;
-  std::unordered_map<const void*, BlockId> block_of_;  // by TensorImpl of the parameter
-  std::vector<BlockEvidence> evidence_;
-  bool has_evidence_ = false;
   std::uint64_t steps_ = 0;
   std::uint64_t full_until_ = kFullSteps;
 

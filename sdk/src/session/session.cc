@@ -77,7 +77,7 @@ void Session::attach(torch::nn::Module& model) {
 }
 
 void Session::detach(torch::nn::Module& model) {
-  state_->blocks().release();
+  state_->detach();
   cox::detach(model);
 }
 

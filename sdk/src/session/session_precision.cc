@@ -67,17 +67,16 @@ void SessionState::wish(std::string_view block, PrecisionRequest request) {
   const std::vector<std::string> names = blocks_.names();
   const auto found = std::find(names.begin(), names.end(), block);
   if (found == names.end() && block != "*") {
-    throw Error(invalid_argument("precision: expected the name of a block or \"*\", found \"" +
-                                 std::string(block) + "\"" +
-                                 (names.empty() ? "; the session has no blocks"
-                                                : "; the first block is " + names.front())));
+    throw Error(invalid_argument(
+        "precision: expected the name of a block or \"*\", found \"" + std::string(block) + "\"" +
+        (names.empty() ? "; the session has no blocks" : "; the first block is " + names.front())));
   }
   const bool asks_format = request.what != PrecisionRequest::What::release;
   if (asks_format && !contains(numerics_.formats(), request.format)) {
-    throw Error(invalid_argument(
-        "precision: expected a format that this job may use, found " +
-        std::string(to_string(request.format)) +
-        "; set precision.mode=on or another precision.format, and see can_run()"));
+    throw Error(
+        invalid_argument("precision: expected a format that this job may use, found " +
+                         std::string(to_string(request.format)) +
+                         "; set precision.mode=on or another precision.format, and see can_run()"));
   }
   if (found != names.end()) request.block = static_cast<std::uint16_t>(found - names.begin());
   blocks_.request(request);
@@ -93,7 +92,13 @@ std::vector<Reason> SessionState::learn() {
   return std::move(*reasons);
 }
 
+void SessionState::detach() {
+  numbers_.release();
+  blocks_.release();
+}
+
 void SessionState::attach(torch::nn::Module& model) {
+  numbers_.release();
   blocks_.attach(model);
   device_ = device_of(model);
 }

@@ -72,7 +72,8 @@ SessionState::SessionState(int argc, const char* const* argv, SessionOptions opt
       farewell_(require(world_.all().duplicate())),
       log_(loaded_.config.run.log, rank(), write_to_stderr),
       steering_(loaded_.config.memory, blocks_, log_),
-      numerics_(loaded_.config, blocks_) {
+      numerics_(loaded_.config, blocks_),
+      numbers_(loaded_.config.precision, log_) {
   for (const auto& policy : options.policies) policies_.push_back(policy);
   agree(config_status_);
   check_equal_configs();
@@ -143,6 +144,10 @@ void SessionState::declare_reducing() {
         "begun; construct it right after Session::start"));
   }
   is_reducing_ = true;
+}
+
+void SessionState::watch_numbers(std::span<const at::Tensor> parameters) {
+  if (blocks_.size() > 0) numbers_.attach(*blocks_.registry(), parameters);
 }
 
 JobFacts SessionState::job_facts() const {
@@ -227,6 +232,7 @@ void SessionState::begin_step() {
   steering_.follow(plane_->plan(), rank());
   if (is_reducing_) numerics_.follow(plane_->plan());
   scale_of_round_ = numerics_.is_scaling() ? numerics_.scale() : 0;
+  numbers_.begin_step(numerics_.scale());
   memory_.begin_step();
   blocks_.begin_step();
   recorder_.begin(next_step_, Clock::now());
@@ -281,14 +287,15 @@ void SessionState::end_step() noexcept {
   memory_.look();
   RankSignal signal = signal_of(report);
   if (open_control_round_) signal.fragment = blocks_.next_fragment();
+  const auto evidence = numbers_.end_step(rank());
   if (run_store_) {
+    const NumbersOfStep numbers{scale_of_round_, evidence, numbers_.verdict(), numbers_.blamed()};
     run_store_->push(row_from(report, {rank(), round_, plane_->plan(), memory_.reading(),
-                                       wall_clock(), steering_.predicted_peak_bytes()}));
+                                       wall_clock(), steering_.predicted_peak_bytes(), numbers}));
   }
-  plane_->report(signal, blocks_.evidence(),
+  plane_->report(signal, evidence,
                  open_control_round_ ? runtime::MayOpen::yes : runtime::MayOpen::no);
   plane_->pump();
-  blocks_.clear_evidence();
   open_control_round_ = false;
   round_ = round_.next();
 }

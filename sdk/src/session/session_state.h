@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,6 +28,7 @@
 #include "sdk/src/session/block_watch.h"
 #include "sdk/src/session/memory_probe.h"
 #include "sdk/src/session/memory_steering.h"
+#include "sdk/src/session/numerics_watch.h"
 #include "sdk/src/session/precision_steering.h"
 #include "sdk/src/session/run_tally.h"
 #include "sdk/src/session/step_recorder.h"
@@ -52,6 +54,7 @@ class SessionState {
   StepRecorder& recorder() { return recorder_; }
   BlockWatch& blocks() { return blocks_; }
   PrecisionSteering& numerics() { return numerics_; }
+  NumericsWatch& numbers() { return numbers_; }
   const Log& log() const { return log_; }
   const transport::WaitPolicy& wait_policy() const { return world_.wait_policy(); }
 
@@ -60,11 +63,14 @@ class SessionState {
 
   // Before ensure_started(): the model whose blocks the plan speaks of. Throws cox::Error.
   void attach(torch::nn::Module& model);
+  void detach();
   // Before ensure_started(): what the loop can do with a plan.
   void declare(const Capabilities& capabilities, std::uint64_t global_batch);
   // Before ensure_started(), on every rank: a reducer's ballots are the rounds from now on. Throws
   // cox::Error afterwards.
   void declare_reducing();
+  // The parameters whose gradients the reducer averages: blocks are watched from now on.
+  void watch_numbers(std::span<const at::Tensor> parameters);
   // Before ensure_started(): the control state of the run that is being resumed (rank 0's counts).
   void restore_control(ControlState state) { restored_ = std::move(state); }
   // Collective the first time: starts the control plane, telemetry and the run directory.
@@ -153,6 +159,7 @@ class SessionState {
   BlockWatch blocks_;
   MemorySteering steering_;
   PrecisionSteering numerics_;
+  NumericsWatch numbers_;
   at::DeviceType device_ = at::kCPU;  // of the model attached
   runtime::MeasuredFacts measured_;   // rank 0: what learn() was told
   bool has_rehearsed_ = false;

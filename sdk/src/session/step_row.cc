@@ -38,6 +38,32 @@ void add_plan(const Plan& plan, RankId rank, metrics::StepRow& row) {
   }
 }
 
+void add_verdict(const NumbersOfStep& numbers, metrics::StepRow& row) {
+  using Where = HealthVerdict::Where;
+  if (numbers.verdict.where == Where::nothing) return;
+  const bool is_forward = numbers.verdict.where == Where::forward;
+  row.set_overflow(numbers.blamed,
+                   is_forward ? metrics::OverflowPass::forward : metrics::OverflowPass::backward);
+}
+
+void add_numbers(const NumbersOfStep& numbers, metrics::StepRow& row) {
+  if (numbers.loss_scale > 0) row.loss_scale = numbers.loss_scale;
+  add_verdict(numbers, row);
+  double noise = 0;
+  std::uint32_t noisy = 0;
+  BlockEvidence all;
+  for (const BlockEvidence& block : numbers.evidence) {
+    merge_into(all, block);
+    noise += block.noise_sum;
+    noisy += block.noise_count;
+  }
+  row.sampled_values = all.sampled;
+  row.underflow_values = all.underflow;
+  row.saturated_values = all.saturated;
+  if (noisy > 0) row.gradient_noise = static_cast<float>(noise / noisy);
+  if (all.curvature.rank.value() >= 0) row.curvature = all.curvature.value;
+}
+
 metrics::FieldValue field_value(const std::string& kind, const std::string& text) {
   const auto most = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
   if (kind == "integer") {
@@ -105,6 +131,8 @@ metrics::StepRow row_from(const StepReport& report, const RowContext& context) {
   row.overflow = report.nonfinite_values;
   add_memory(context.memory, row);
   row.predicted_peak_bytes = context.predicted_peak_bytes;
+  row.was_skipped = (report.flags & static_cast<std::uint16_t>(SignalFlag::step_skipped)) != 0;
+  add_numbers(context.numbers, row);
   add_plan(context.plan, context.rank, row);
   for (std::size_t i = 0; i < report.scalar_count; ++i) {
     const UserScalar& scalar = report.scalars[i];

@@ -2,11 +2,16 @@
 // run directory. Pure, but for run_info(), which looks at the machine.
 #pragma once
 
+#include <span>
+#include <string>
+
 #include "coordinator/core/config.h"
+#include "coordinator/core/evidence.h"
 #include "coordinator/core/plan.h"
 #include "coordinator/core/signal.h"
 #include "metrics/run_format.h"
 #include "metrics/step_row.h"
+#include "sdk/src/precision/health_verdict.h"
 #include "sdk/src/session/memory_probe.h"
 #include "sdk/src/session/step_recorder.h"
 
@@ -18,6 +23,14 @@ RankSignal signal_from(const StepReport& report);
 // The same signal as far as statistics of times are concerned: none (warm-up steps).
 RankSignal without_times(RankSignal signal);
 
+// What a row says of number formats.
+struct NumbersOfStep {
+  float loss_scale = 0;  // 0 = no scaler at work
+  std::span<const BlockEvidence> evidence{};
+  HealthVerdict verdict{};
+  std::string blamed;  // name of the block; empty = outside of all
+};
+
 // What a row says beside the report. References are used during the call only.
 struct RowContext {
   RankId rank{};
@@ -26,6 +39,7 @@ struct RowContext {
   const MemoryReading& memory;
   UnixTime now{};
   std::int64_t predicted_peak_bytes = 0;  // under that plan; 0 = not known
+  const NumbersOfStep& numbers;
 };
 metrics::StepRow row_from(const StepReport& report, const RowContext& context);
 

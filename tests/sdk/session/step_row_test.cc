@@ -1,5 +1,6 @@
 #include "sdk/src/session/step_row.h"
 
+#include <string>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -20,11 +21,12 @@ Plan plan_of_two_classes() {
   return plan;
 }
 
-metrics::StepRow row_of(std::int32_t rank, std::int64_t predicted_peak_bytes) {
+metrics::StepRow row_of(std::int32_t rank, std::int64_t predicted_peak_bytes,
+                        const NumbersOfStep& numbers = {}) {
   const Plan plan = plan_of_two_classes();
   const MemoryReading memory{80, 90, 0};
-  return row_from(StepReport{},
-                  {RankId(rank), RoundId(5), plan, memory, UnixTime{1}, predicted_peak_bytes});
+  return row_from(StepReport{}, {RankId(rank), RoundId(5), plan, memory, UnixTime{1},
+                                 predicted_peak_bytes, numbers});
 }
 
 }  // namespace
@@ -40,6 +42,22 @@ TEST_SUITE("step row") {
     CHECK(mixed.recomputed_blocks == 2);
     CHECK(mixed.offloaded_blocks == 1);
     CHECK(mixed.tiled_blocks == 1);
+  }
+
+  TEST_CASE("numbers are summed over blocks, and the block to blame is named") {
+    std::vector<BlockEvidence> evidence(4);
+    evidence[1] = {.sampled = 10, .underflow = 2, .noise_sum = 3, .noise_count = 1};
+    evidence[2] = {.sampled = 5, .saturated = 1, .noise_sum = 1, .noise_count = 1};
+    const HealthVerdict verdict{HealthVerdict::Where::backward, BlockId(2), 7};
+    const metrics::StepRow row = row_of(0, 0, {1024, evidence, verdict, "layer.2"});
+    CHECK(row.loss_scale == 1024);
+    CHECK(row.sampled_values == 15);
+    CHECK(row.underflow_values == 2);
+    CHECK(row.saturated_values == 1);
+    CHECK(row.gradient_noise == 2);
+    CHECK(row.overflow_pass == metrics::OverflowPass::backward);
+    CHECK(std::string(row.overflow_block.data()) == "layer.2");
+    CHECK(row_of(0, 0).loss_scale == metrics::kNotMeasured);
   }
 
   TEST_CASE("the predicted peak stands beside the real one where it is known") {

@@ -16,6 +16,7 @@
 namespace cox::detail {
 
 class BlockState;
+class Fp8Scope;
 
 class PrecisionCall {
  public:
@@ -38,6 +39,7 @@ class PrecisionCall {
   at::DeviceType device_ = at::kCPU;
   std::optional<at::ScalarType> width_;  // the widest floating type of the inputs
   std::optional<PrecisionScope> scope_;
+  std::unique_ptr<Fp8Scope> fp8_;
 };
 
 // Whether a block that computes in fp32 is given a tensor narrower than its parameters, which its

@@ -1,0 +1,77 @@
+// NumericsWatch: what this rank knows of its blocks' numbers in one step: overflows with the block
+// to blame, magnitudes, what FP8 flushed and clipped, noise of gradients, curvature. Fed by the
+// calls of blocks and by the reducer, read once a step as evidence for the coordinator. Owned by
+// SessionState; training thread only; does not communicate.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "coordinator/core/evidence.h"
+#include "coordinator/core/log.h"
+#include "coordinator/core/precision_config.h"
+#include "sdk/src/blocks/block_registry.h"
+#include "sdk/src/precision/block_health.h"
+#include "sdk/src/precision/fp8_block.h"
+#include "sdk/src/precision/gradient_noise.h"
+
+namespace cox::detail {
+
+class NumericsWatch {
+ public:
+  NumericsWatch(const PrecisionConfig& config, Log log) : config_(config), log_(std::move(log)) {}
+
+  // `parameters`: those of the reducer, in its order. The registry must stay until release().
+  void attach(BlockRegistry& registry, std::span<const at::Tensor> parameters);
+  void release();
+  bool is_attached() const { return registry_ != nullptr; }
+
+  // `scale`: what the losses of the step are multiplied with.
+  void begin_step(float scale);
+  void loss(double value) { health_.loss(value); }
+
+  // Before the step's ballot: largest finite scaled gradient at a boundary of a block in fp16.
+  float amax_scaled_fp16() { return is_attached() ? health_.amax_scaled_fp16() : 0; }
+  // While .grad holds this rank's own gradients, loss scale included.
+  void sample_gradients();
+  // Counts non-finite values in the gradient of each parameter; returns their sum. Looked at only
+  // in a step that goes wrong.
+  std::int64_t blame(std::span<const at::Tensor> parameters);
+
+  // Largest eigenvalues by `loss`, where a probe is due (precision.curvature_every).
+  void probe_curvature(std::uint64_t step, torch::nn::Module& model,
+                       const std::function<at::Tensor()>& loss, RankId rank);
+
+  // Ends the step. One entry a block, valid until the next step; empty where there are no blocks.
+  std::span<const BlockEvidence> end_step(RankId rank);
+  const HealthVerdict& verdict() const { return health_.verdict(); }  // of that step
+  std::string blamed() const;  // name of the block; empty = nobody, or outside of all blocks
+
+  // The block's operands in FP8 are kept here.
+  const std::shared_ptr<Fp8Block>& fp8(BlockId block) const { return fp8_[block.value()]; }
+
+ private:
+  void add_fp8(RankId rank);
+
+  const PrecisionConfig& config_;
+  Log log_;
+  BlockRegistry* registry_ = nullptr;
+  BlockHealth health_;
+  std::optional<GradientNoise> noise_;
+  bool has_sampled_ = false;
+  std::vector<std::vector<at::Tensor>> parameters_;  // of each block
+  std::vector<std::shared_ptr<Fp8Block>> fp8_;
+  std::vector<Magnitude> curvature_;  // found in this step; else empty
+  std::vector<BlockEvidence> evidence_;
+  std::uint64_t steps_ = 0;
+  float scale_ = 1;
+};
+
+}  // namespace cox::detail
