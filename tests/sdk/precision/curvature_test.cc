@@ -105,7 +105,7 @@ TEST_SUITE("curvature") {
       victim.module->eval();
       std::vector<float> plain;
       for (const auto action : {MemoryAction::keep, MemoryAction::recompute, MemoryAction::tile}) {
-        for (const auto format : {Precision::fp32, Precision::bf16}) {
+        for (const auto format : {Precision::fp32, Precision::bf16, Precision::fp8}) {
           for (std::size_t b = 0; b < registry.size(); ++b) {
             const BlockId block(static_cast<BlockId::rep>(b));
             REQUIRE(registry.set_action(block, action).ok());

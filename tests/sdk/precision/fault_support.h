@@ -32,8 +32,10 @@ struct Fault {
 inline double value_of(const Fault& fault) {
   if (fault.kind == Fault::Kind::nan) return std::numeric_limits<double>::quiet_NaN();
   if (fault.kind == Fault::Kind::infinity) return std::numeric_limits<double>::infinity();
-  const double large = fault.format == at::kBFloat16 ? 3.4e38 : 1e6;
-  return at::full({1}, large, at::kFloat).to(fault.format).to(at::kDouble).item<double>();
+  const bool is_wide = fault.format == at::kBFloat16 || fault.format == at::kFloat;
+  const at::Tensor large = at::full({1}, is_wide ? 3.4e38 : 1e6, at::kFloat);
+  const at::Tensor result = fault.format == at::kFloat ? large * 10 : large;
+  return result.to(fault.format).to(at::kDouble).item<double>();
 }
 
 inline Tensor spoiled(const Tensor& tensor, const Fault& fault) {
@@ -93,11 +95,12 @@ struct ConvLayerImpl : torch::nn::Module {
 };
 TORCH_MODULE(ConvLayer);
 
-// A model, as a function from one fault a block to a loss.
+// A model, as a function from one fault a call of a block to a loss.
 struct Victim {
   std::shared_ptr<torch::nn::Module> module;
   std::function<Tensor(const std::vector<Fault>&)> loss;
-  std::size_t blocks;
+  std::size_t blocks;                 // calls, where blocks are called several times
+  std::vector<std::size_t> called{};  // the block of each call; empty: each block once, in order
 };
 
 template <class Layer>
@@ -131,6 +134,45 @@ inline Victim mlp() {
 inline Victim conv_net() {
   return chain_victim<ConvLayer>({ConvLayer(1), ConvLayer(3), ConvLayer(3)},
                                  torch::linspace(-2, 2, 72).view({2, 1, 6, 6}));
+}
+
+// Skips, a block with two inputs, and two blocks that are called twice.
+inline Victim graph() {
+  auto net = std::make_shared<torch::nn::Module>("graph");
+  std::vector<cox::Block<DenseLayer>> blocks;
+  for (const char* name : {"a", "b", "c"}) {
+    blocks.emplace_back(net->register_module(name, DenseLayer(8)));
+  }
+  const auto loss = [blocks](const std::vector<Fault>& faults) {
+    const auto one = &faulty<DenseLayerImpl>;
+    const auto two = [](DenseLayerImpl& impl, const Tensor& x, const Tensor& y,
+                        const Fault& fault) { return faulty(impl, x, fault) + y; };
+    const Tensor x = torch::linspace(-1, 1, 40).view({5, 8});
+    const Tensor y0 = cox::run(blocks[0], one, x, faults[0]);
+    const Tensor y1 = cox::run(blocks[1], one, y0, faults[1]);
+    const Tensor y2 = cox::run(blocks[0], one, y1 + y0, faults[2]);
+    const Tensor y3 = cox::run(blocks[2], two, y1, y2, faults[3]);
+    const Tensor y4 = cox::run(blocks[1], one, y3, faults[4]);
+    return y4.pow(2).mean() + y2.pow(2).mean();
+  };
+  return {net, loss, 5, {0, 1, 0, 2, 1}};
+}
+
+// The stream past the blocks is the caller's.
+inline Victim residual() {
+  auto net = std::make_shared<torch::nn::Module>("residual");
+  std::vector<cox::Block<DenseLayer>> blocks;
+  for (const char* name : {"a", "b", "c"}) {
+    blocks.emplace_back(net->register_module(name, DenseLayer(8)));
+  }
+  const auto loss = [blocks](const std::vector<Fault>& faults) {
+    Tensor stream = torch::linspace(-1, 1, 40).view({5, 8});
+    for (std::size_t b = 0; b < blocks.size(); ++b) {
+      stream = stream + cox::run(blocks[b], &faulty<DenseLayerImpl>, stream, faults[b]);
+    }
+    return stream.pow(2).mean();
+  };
+  return {net, loss, 3};
 }
 
 inline Victim gpt() {
