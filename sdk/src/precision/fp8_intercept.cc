@@ -79,9 +79,10 @@ bool is_worth_it(Fp8Block& block, const Operands& operands) {
   return block.takes({operands.x.size(-2) * batch, operands.weight.size(-2), operands.x.size(-1)});
 }
 
-at::ScalarType type_of_result(const Tensor& x) {
-  const at::DeviceType device = x.device().type();
-  if (!at::autocast::is_autocast_enabled(device)) return x.scalar_type();
+// What autocast casts to, if it is on. Ask before it is turned off.
+std::optional<at::ScalarType> autocast_type(const Tensor& operand) {
+  const at::DeviceType device = operand.device().type();
+  if (!at::autocast::is_autocast_enabled(device)) return std::nullopt;
   return at::autocast::get_autocast_dtype(device);
 }
 
@@ -114,13 +115,15 @@ std::optional<Tensor> in_fp8(const Tensor& a, const Tensor& b) {
   Fp8Place& place = scope->place();
   const bool is_first = scope->pass() == Fp8Pass::first;
   const std::size_t index = place.next_product++;
+  const std::optional<at::ScalarType> cast = autocast_type(a);
   const c10::impl::ExcludeDispatchKeyGuard no_casts(c10::autocast_dispatch_keyset);
   const Fp8Frame::Product product =
       is_first ? decide(place, a, b) : as_first_time(*place.frame, index);
   if (product.weight == Fp8Weight::none) return std::nullopt;
   const Operands operands = operands_of(a, b, product.weight);
-  const Fp8LinearPlan plan{place.block, place.next_in_fp8++, type_of_result(operands.x),
-                           product.scale, is_first ? Fp8Count::on : Fp8Count::off};
+  const Fp8LinearPlan plan{place.block, place.next_in_fp8++,
+                           cast.value_or(operands.x.scalar_type()), product.scale,
+                           is_first ? Fp8Count::on : Fp8Count::off};
   return result_of(fp8_linear(operands.x, operands.weight, plan), a, b, product.weight);
 }
 
