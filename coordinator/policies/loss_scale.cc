@@ -160,8 +160,8 @@ class Look {
     part_ = underflow_ / sampled_;
     const bool has_room = allowed() == 0 || scale_ * 4 <= allowed();
     const bool is_high =
-        part_ > bands.enter_underflow_ratio && has_room && scale_ < rules_.max_scale;
-    const bool is_low = part_ <= bands.enter_underflow_ratio / 2 || !has_room;
+        part_ > bands.enter_underflow_ratio / 2 && has_room && scale_ < rules_.max_scale;
+    const bool is_low = part_ <= bands.enter_underflow_ratio / 4 || !has_room;
     now_.high_rounds = is_high ? now_.high_rounds + 1 : 0;
     now_.low_rounds = is_low ? now_.low_rounds + 1 : 0;
     if (now_.high_rounds >= kRoundsToAct * std::exp2(now_.distrust)) now_.hurry = 1;

@@ -57,7 +57,8 @@ Line described(Line line, const Both& both, std::uint64_t traces) {
       .with("not finite under any scale", number(both.ours.unsavable))
       .with("more than 15 % to zero, GradScaler's rule", number(both.torch.blurred))
       .with("more than 15 % to zero, ours", number(both.ours.blurred))
-      .with("not recovered, GradScaler's rule", number(both.torch.not_recovered));
+      .with("not recovered, GradScaler's rule", number(both.torch.not_recovered))
+      .with("not recovered, ours", number(both.ours.not_recovered));
   return line;
 }
 

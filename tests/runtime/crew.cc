@@ -1,12 +1,15 @@
 #include "tests/runtime/crew.h"
 
+#include <bit>
 #include <chrono>
 #include <cmath>
 #include <limits>
 #include <memory>
 #include <thread>
 
+#include "coordinator/core/loss_scale.h"
 #include "coordinator/runtime/control_plane.h"
+#include "coordinator/sim/random.h"
 #include "coordinator/transport/wait.h"
 
 namespace cox::test {
@@ -43,6 +46,19 @@ std::uint64_t hash_of(const Plan& plan) {
   hash.add(plan.rollback.before_round.value());
   hash.add(plan.id.incarnation);
   hash.add(plan.earliest_round.value());
+  hash.add(std::bit_cast<std::uint32_t>(plan.scaler.max_scale));
+  hash.add(plan.scaler.growth_interval);
+  return hash.value();
+}
+
+std::uint64_t hash_of(const ScalerState& state) {
+  Hash hash;
+  hash.add(std::bit_cast<std::uint32_t>(state.scale));
+  hash.add(state.clean_steps);
+  hash.add(state.overflow_streak);
+  hash.add(std::bit_cast<std::uint32_t>(state.peak));
+  hash.add(std::bit_cast<std::uint32_t>(state.former_peak));
+  hash.add(state.strikes);
   return hash.value();
 }
 
@@ -57,6 +73,8 @@ runtime::ControlPlaneSetup setup_for(std::int32_t ranks, const CrewOptions& opti
     return sink;
   };
   setup.journal = options.journal;
+  const Status read = apply_text(setup.config, options.settings, "crew");
+  if (!read.ok()) setup.job.blocks.clear();
   return setup;
 }
 
@@ -68,6 +86,8 @@ class Rower {
         plane_(plane),
         options_(options),
         evidence_(plane.job().blocks.size()),
+        numbers_(static_cast<std::uint64_t>(world.rank().value()) + 1),
+        scaler_(initial_state(plane.plan().scaler)),
         patience_(
             transport::with_timeout(transport::wait_policy(world.size(), transport::usable_cores()),
                                     std::chrono::seconds(60), "the other ranks' step")) {}
@@ -84,6 +104,7 @@ class Rower {
   }
   void note_plan(CrewTrace& trace);
   void let_control_catch_up();
+  void draw_numbers();
   StepBallot ballot() const;
 
   transport::Communicator& world_;
@@ -93,8 +114,31 @@ class Rower {
   std::uint64_t held_by_all_ = 0;  // as the last merged ballot had it
   InForce in_force_{};
   std::vector<BlockEvidence> evidence_;
+  sim::Random numbers_;  // every rank draws its own
+  ScalerState scaler_;
+  float gradient_ = 0;  // largest of this round, scale taken out
+  bool overflows_ = false;
   transport::WaitPolicy patience_;
 };
+
+// A rank's gradients of one round. Each block may go wrong, of which only its rank knows.
+void Rower::draw_numbers() {
+  gradient_ = std::exp2(static_cast<float>(2 * numbers_.normal() - 6));
+  overflows_ = numbers_.chance(0.002) || gradient_ * scaler_.scale > 65504.0f;
+  for (BlockEvidence& evidence : evidence_) {
+    evidence = {};
+    evidence.sampled = 100;
+    evidence.noise_sum = 4;
+    evidence.noise_count = 1;
+    evidence.gradient = {gradient_, world_.rank()};
+    if (numbers_.chance(0.02)) evidence.underflow = 90;
+    if (numbers_.chance(0.004)) evidence.saturated = 50;
+  }
+  if (!overflows_ || evidence_.empty()) return;
+  BlockEvidence& blamed = evidence_[numbers_.below(evidence_.size())];
+  blamed.overflow_backward = 1;
+  blamed.rank_of_overflow = world_.rank();
+}
 
 RankSignal Rower::signal() const {
   RankSignal signal;
@@ -108,6 +152,8 @@ RankSignal Rower::signal() const {
   signal.loss = has_samples() ? 2.5 : std::numeric_limits<double>::quiet_NaN();
   signal.weight = has_samples() ? 8 : 0;
   signal.samples = has_samples() ? 8 : 0;
+  signal.loss_scale = options_.has_numbers ? scaler_.scale : 0;
+  signal.nonfinite_values = overflows_ ? 1 : 0;
   return signal;
 }
 
@@ -116,7 +162,10 @@ StepBallot Rower::ballot() const {
   ballot.weight = has_samples() ? 8 : 0;
   ballot.plan_held_min = plane_.plan_held();
   ballot.round_closed_min = plane_.round_closed() ? 1 : 0;
-  ballot.fingerprint_min = ballot.fingerprint_max = in_force_.effect ^ round_.value();
+  ballot.overflow_ranks = overflows_ ? 1 : 0;
+  ballot.amax_max = overflows_ ? 0 : static_cast<double>(gradient_ * scaler_.scale);
+  ballot.fingerprint_min = ballot.fingerprint_max =
+      in_force_.effect ^ in_force_.scaler ^ round_.value();
   return ballot;
 }
 
@@ -133,7 +182,7 @@ void Rower::note_plan(CrewTrace& trace) {
     if (plan.earliest_round > round_) trace.trouble = "a plan before its earliest round";
     if (plan.activated_round != round_) trace.trouble = "activated_round is another round";
   }
-  in_force_ = {plan.id.number, hash_of(plan)};
+  in_force_ = {plan.id.number, hash_of(plan), hash_of(scaler_)};
   trace.rounds.push_back(in_force_);
 }
 
@@ -150,6 +199,7 @@ void Rower::let_control_catch_up() {
 Status Rower::row_round(transport::Communicator& data, CrewTrace& trace) {
   plane_.begin_round();
   note_plan(trace);
+  if (options_.has_numbers) draw_numbers();
   let_control_catch_up();
   StepBallot merged = ballot();
   auto request = data.start_all_reduce(std::as_writable_bytes(std::span(&merged, 1)),
@@ -163,6 +213,8 @@ Status Rower::row_round(transport::Communicator& data, CrewTrace& trace) {
   if (merged.plan_held_min < held_by_all_) return internal_error("a held plan was forgotten");
   held_by_all_ = merged.plan_held_min;
   plane_.agree(round_, merged);
+  const ScalerStep agreed{merged.overflow_ranks > 0, static_cast<float>(merged.amax_max)};
+  if (options_.has_numbers) scaler_ = advance(scaler_, plane_.plan().scaler, agreed);
   if (world_.rank().value() == options_.sleepy_rank && round_.value() % 16 == 0) {
     std::this_thread::sleep_for(std::chrono::milliseconds(30));
   }

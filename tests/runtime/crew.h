@@ -16,10 +16,11 @@
 
 namespace cox::test {
 
-// The plan that a rank had in force in one round.
+// The plan and the loss scaler that a rank had in force in one round.
 struct InForce {
   std::uint64_t number = 0;
   std::uint64_t effect = 0;  // a hash of all that the plan says
+  std::uint64_t scaler = 0;  // a hash of the rank's own loss scaler
   friend bool operator==(const InForce&, const InForce&) = default;
 };
 
@@ -39,6 +40,8 @@ struct CrewOptions {
   StepSink* sink = nullptr;         // rank 0's, may be null
   std::filesystem::path journal{};  // rank 0's, empty = none
   std::int32_t sleepy_rank = -1;    // posts its report of every 16th round 30 ms late
+  std::string settings{};           // lines of `key = value`
+  bool has_numbers = false;         // gradients overflow, and evidence says all kinds of things
 };
 
 // A job that can do everything.
