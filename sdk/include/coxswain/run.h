@@ -89,6 +89,42 @@ decltype(auto) widened(const std::shared_ptr<BlockGate>& gate, const T& input) {
   }
 }
 
+// A call that is measured, steered or watched.
+template <class Holder, class F, class... Inputs>
+auto attended_call(const Block<Holder>& block, const F& function, const Inputs&... inputs) {
+  MemoryCall memory(block.gate());
+  Observation call(block.gate());
+  PrecisionCall precision(block.gate());
+  HealthCall health(block.gate());
+  [[maybe_unused]] const auto on_input = [&](const at::Tensor& tensor) {
+    call.input(tensor);
+    memory.input(tensor);
+    precision.input(tensor);
+    health.input(tensor);
+  };
+  (for_each_tensor(inputs, on_input), ...);
+  call.arrive();
+  precision.begin();
+  memory.begin(memory.runs_again() ? keep_call(block, function, inputs...) : nullptr);
+  health.begin();
+  call.begin();
+  auto outputs = call_block(block, function, inputs...);
+  call.end();
+  precision.end();
+  if (precision.is_steered()) {
+    outputs = map_tensors(std::move(outputs),
+                          [&](const at::Tensor& tensor) { return precision.output(tensor); });
+  }
+  for_each_tensor(outputs, [&](const at::Tensor& tensor) {
+    call.output(tensor);
+    health.output(tensor);
+  });
+  memory.end();
+  call.finish();
+  health.finish();
+  return outputs;
+}
+
 }  // namespace detail
 
 template <class Holder, class F, class... Inputs>
@@ -98,41 +134,10 @@ template <class Holder, class F, class... Inputs>
   const auto& function = detail::unwrap_owned(f);
   if (!block) detail::throw_empty_block();
   if (!block.gate()->active) return detail::call_block(block, function, inputs...);
-
-  if (detail::has_too_narrow(block.gate(), inputs...)) {
-    return run(block, f, detail::widened(block.gate(), inputs)...);
+  if (!detail::has_too_narrow(block.gate(), inputs...)) {
+    return detail::attended_call(block, function, inputs...);
   }
-  detail::MemoryCall memory(block.gate());
-  detail::Observation call(block.gate());
-  detail::PrecisionCall precision(block.gate());
-  detail::HealthCall health(block.gate());
-  [[maybe_unused]] const auto on_input = [&](const at::Tensor& tensor) {
-    call.input(tensor);
-    memory.input(tensor);
-    precision.input(tensor);
-    health.input(tensor);
-  };
-  (detail::for_each_tensor(inputs, on_input), ...);
-  call.arrive();
-  precision.begin();
-  memory.begin(memory.runs_again() ? detail::keep_call(block, function, inputs...) : nullptr);
-  health.begin();
-  call.begin();
-  auto outputs = detail::call_block(block, function, inputs...);
-  call.end();
-  precision.end();
-  if (precision.is_steered()) {
-    outputs = detail::map_tensors(
-        std::move(outputs), [&](const at::Tensor& tensor) { return precision.output(tensor); });
-  }
-  detail::for_each_tensor(outputs, [&](const at::Tensor& tensor) {
-    call.output(tensor);
-    health.output(tensor);
-  });
-  memory.end();
-  call.finish();
-  health.finish();
-  return outputs;
+  return detail::attended_call(block, function, detail::widened(block.gate(), inputs)...);
 }
 
 }  // namespace cox
