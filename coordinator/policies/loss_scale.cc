@@ -54,7 +54,10 @@ class Look {
     const auto& formats = input_.plan.precision;
     const bool has_half =
         std::find(formats.begin(), formats.end(), Precision::fp16) != formats.end();
+    const StepSummary& summary = input_.summary;
+    const bool is_quiet = !has_half && summary.nonfinite_ranks == 0 && summary.skipped_ranks == 0;
     for (const RankSignal& report : input_.signals.reports) {
+      if (is_quiet) break;  // thousands of reports need not be read for nothing
       const bool is_bad = report.nonfinite_values > 0 || report.has(SignalFlag::nonfinite_gradient);
       if (is_bad && bad_rank_.value() < 0) bad_rank_ = report.rank;
       if (!(report.loss_scale > 0)) continue;

@@ -174,7 +174,7 @@ TEST_SUITE("runtime.replay") {
     PolicySet policies = default_policies();
     policies.push_back(std::make_shared<Talker>("of_a_user"));
     policies.push_back(std::make_shared<Talker>("never_set"));
-    policies.push_back(std::make_shared<Talker>("precision"));  // its key exists without it
+    policies.push_back(std::make_shared<Talker>("cadence"));  // its key exists without it
     DrivenJob job(facts, config, policies, initial_state(facts), 9);
     auto journal = JournalWriter::open(folder / "j", job.head());
     REQUIRE(journal.ok());
