@@ -28,10 +28,7 @@
 #include <utility>
 
 #include "coxswain/block.h"
-#include "coxswain/detail/health_call.h"
-#include "coxswain/detail/memory_call.h"
-#include "coxswain/detail/observation.h"
-#include "coxswain/detail/precision_call.h"
+#include "coxswain/detail/attended_call.h"
 #include "coxswain/detail/rerun.h"
 #include "coxswain/detail/run_contract.h"
 #include "coxswain/owned.h"
@@ -92,36 +89,14 @@ decltype(auto) widened(const std::shared_ptr<BlockGate>& gate, const T& input) {
 // A call that is measured, steered or watched.
 template <class Holder, class F, class... Inputs>
 auto attended_call(const Block<Holder>& block, const F& function, const Inputs&... inputs) {
-  MemoryCall memory(block.gate());
-  Observation call(block.gate());
-  PrecisionCall precision(block.gate());
-  HealthCall health(block.gate());
-  [[maybe_unused]] const auto on_input = [&](const at::Tensor& tensor) {
-    call.input(tensor);
-    memory.input(tensor);
-    precision.input(tensor);
-    health.input(tensor);
-  };
-  (for_each_tensor(inputs, on_input), ...);
-  call.arrive();
-  precision.begin();
-  memory.begin(memory.runs_again() ? keep_call(block, function, inputs...) : nullptr);
-  health.begin();
-  call.begin();
+  AttendedCall call(block.gate());
+  (for_each_tensor(inputs, [&](const at::Tensor& tensor) { call.input(tensor); }), ...);
+  call.begin(call.runs_again() ? keep_call(block, function, inputs...) : nullptr);
   auto outputs = call_block(block, function, inputs...);
   call.end();
-  precision.end();
-  if (precision.is_steered()) {
-    outputs = map_tensors(std::move(outputs),
-                          [&](const at::Tensor& tensor) { return precision.output(tensor); });
-  }
-  for_each_tensor(outputs, [&](const at::Tensor& tensor) {
-    call.output(tensor);
-    health.output(tensor);
-  });
-  memory.end();
+  outputs = map_tensors(std::move(outputs),
+                        [&](const at::Tensor& tensor) { return call.output(tensor); });
   call.finish();
-  health.finish();
   return outputs;
 }
 

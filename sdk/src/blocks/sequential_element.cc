@@ -3,8 +3,7 @@
 #include <array>
 #include <utility>
 
-#include "coxswain/detail/memory_call.h"
-#include "coxswain/detail/observation.h"
+#include "coxswain/detail/attended_call.h"
 
 namespace cox::detail {
 namespace {
@@ -52,21 +51,18 @@ AnyValue SequentialElement::call(Arguments&& arguments) {
   if (state_->active && arguments.size() == 1) input = arguments[0].try_get<at::Tensor>();
   if (input == nullptr) return call_with(original_, arguments);
 
-  MemoryCall memory(state_);
-  Observation observation(state_);
-  observation.input(*input);
-  memory.input(*input);
-  observation.arrive();
-  memory.begin(memory.runs_again() ? keep_call(original_, *input) : nullptr);
-  observation.begin();
+  const at::Tensor tensor = widened_for(state_, *input);
+  AttendedCall call(state_);
+  call.input(tensor);
+  call.begin(call.runs_again() ? keep_call(original_, tensor) : nullptr);
+  if (!tensor.is_same(*input)) arguments[0] = AnyValue(at::Tensor(tensor));
   AnyValue result = call_with(original_, arguments);
-  observation.end();
+  call.end();
   if (const at::Tensor* output = result.try_get<at::Tensor>()) {
-    observation.output(*output);
-    memory.end();
-    observation.finish();
+    result = AnyValue(call.output(*output));
+    call.finish();
   } else {
-    memory.end();
+    call.finish_unseen();
   }
   return result;
 }

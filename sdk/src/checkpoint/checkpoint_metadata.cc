@@ -9,10 +9,27 @@
 namespace cox::detail {
 namespace {
 
-// Present where a loss scaler was at work; the scale as the bits of a float, to be exact.
-constexpr const char* kScaleBits = "coxswain.loss_scale_bits";
+// Present where a loss scaler was at work. Numbers with a point are kept as their bits, to be
+// exact.
+constexpr const char* kScale = "coxswain.loss_scale_bits";
 constexpr const char* kCleanSteps = "coxswain.loss_scale_clean_steps";
-constexpr const char* kOverflowStreak = "coxswain.loss_scale_overflow_streak";
+constexpr const char* kStreak = "coxswain.loss_scale_overflow_streak";
+constexpr const char* kPeak = "coxswain.loss_scale_peak_bits";
+constexpr const char* kFormerPeak = "coxswain.loss_scale_former_peak_bits";
+constexpr const char* kStrikes = "coxswain.loss_scale_strikes";
+
+std::string bits_of(float value) {
+  return std::to_string(std::bit_cast<std::uint32_t>(value));
+}
+
+void add_scaler(const ScalerState& scaler, Metadata& metadata) {
+  metadata[kScale] = bits_of(scaler.scale);
+  metadata[kCleanSteps] = std::to_string(scaler.clean_steps);
+  metadata[kStreak] = std::to_string(scaler.overflow_streak);
+  metadata[kPeak] = bits_of(scaler.peak);
+  metadata[kFormerPeak] = bits_of(scaler.former_peak);
+  metadata[kStrikes] = std::to_string(scaler.strikes);
+}
 
 Status read_number(const Metadata& metadata, const std::string& key, std::uint64_t& value) {
   const auto found = metadata.find(key);
@@ -27,25 +44,41 @@ Status read_number(const Metadata& metadata, const std::string& key, std::uint64
   return ok_status();
 }
 
-Status read_scaler(const Metadata& metadata, std::optional<ScalerState>& scaler) {
-  constexpr std::uint64_t kMost = std::numeric_limits<std::uint32_t>::max();
-  std::uint64_t bits = 0;
-  std::uint64_t clean = 0;
-  std::uint64_t streak = 0;
-  Status status = read_number(metadata, kScaleBits, bits);
-  if (status.ok()) status = read_number(metadata, kCleanSteps, clean);
-  if (status.ok()) status = read_number(metadata, kOverflowStreak, streak);
-  if (!status.ok()) return status;
-  const float scale =
-      bits <= kMost ? std::bit_cast<float>(static_cast<std::uint32_t>(bits)) : std::nanf("");
-  if (!(scale > 0) || !std::isfinite(scale) || clean > kMost || streak > kMost) {
-    return data_loss("loss scale: expected a finite number above 0 and counts of 32 bits, found " +
-                     std::to_string(scale) + " (bits " + std::to_string(bits) + "), " +
-                     std::to_string(clean) + " clean steps, " + std::to_string(streak) +
-                     " overflows; the save is damaged");
+Status read_small(const Metadata& metadata, const char* key, std::uint32_t& value) {
+  std::uint64_t number = 0;
+  if (Status status = read_number(metadata, key, number); !status.ok()) return status;
+  if (number > std::numeric_limits<std::uint32_t>::max()) {
+    return data_loss("metadata '" + std::string(key) + "': expected a number of 32 bits, found " +
+                     std::to_string(number));
   }
-  scaler =
-      ScalerState{scale, static_cast<std::uint32_t>(clean), static_cast<std::uint32_t>(streak)};
+  value = static_cast<std::uint32_t>(number);
+  return ok_status();
+}
+
+Status read_bits(const Metadata& metadata, const char* key, float& value) {
+  std::uint32_t bits = 0;
+  const Status status = read_small(metadata, key, bits);
+  value = std::bit_cast<float>(bits);
+  return status;
+}
+
+Status read_scaler(const Metadata& metadata, std::optional<ScalerState>& scaler) {
+  ScalerState read;
+  Status status = read_bits(metadata, kScale, read.scale);
+  if (status.ok()) status = read_small(metadata, kCleanSteps, read.clean_steps);
+  if (status.ok()) status = read_small(metadata, kStreak, read.overflow_streak);
+  if (status.ok()) status = read_bits(metadata, kPeak, read.peak);
+  if (status.ok()) status = read_bits(metadata, kFormerPeak, read.former_peak);
+  if (status.ok()) status = read_small(metadata, kStrikes, read.strikes);
+  if (!status.ok()) return status;
+  const auto is_magnitude = [](float value) { return value >= 0 && std::isfinite(value); };
+  if (!is_magnitude(read.scale) || read.scale == 0 || !is_magnitude(read.peak) ||
+      !is_magnitude(read.former_peak)) {
+    return data_loss("loss scale: expected finite numbers, the scale above 0, found scale " +
+                     std::to_string(read.scale) + ", peaks " + std::to_string(read.peak) + " and " +
+                     std::to_string(read.former_peak) + "; the save is damaged");
+  }
+  scaler = read;
   return ok_status();
 }
 
@@ -59,11 +92,7 @@ Metadata describe(const Checkpoint& checkpoint) {
                        {"coxswain.skipped", std::to_string(p.skipped)},
                        {"coxswain.rollbacks", std::to_string(p.rollbacks)},
                        {"coxswain.model", std::to_string(checkpoint.model_fingerprint)}};
-  if (p.scaler) {
-    metadata[kScaleBits] = std::to_string(std::bit_cast<std::uint32_t>(p.scaler->scale));
-    metadata[kCleanSteps] = std::to_string(p.scaler->clean_steps);
-    metadata[kOverflowStreak] = std::to_string(p.scaler->overflow_streak);
-  }
+  if (p.scaler) add_scaler(*p.scaler, metadata);
   return metadata;
 }
 
@@ -80,7 +109,7 @@ Status read_description(const Metadata& metadata, Checkpoint& checkpoint) {
   for (const auto& field : fields) {
     if (Status s = read_number(metadata, field.key, field.value); !s.ok()) return s;
   }
-  return metadata.contains(kScaleBits) ? read_scaler(metadata, p.scaler) : ok_status();
+  return metadata.contains(kScale) ? read_scaler(metadata, p.scaler) : ok_status();
 }
 
 }  // namespace cox::detail

@@ -166,7 +166,10 @@ ReductionOutcome Reducer::average(StepScope& step) {
   outcome.loss = merged.nonfinite_ranks > 0 ? std::numeric_limits<double>::quiet_NaN()
                                             : merged.loss_sum / merged.weight;
   if (merged.weight > 0) {
-    impl.state.numbers().sample_gradients();
+    if (impl.unit > 0) {
+      const double scale = impl.state.numerics().scale();
+      impl.state.numbers().sample_gradients(scale * impl.weight / impl.unit);
+    }
     outcome.gradient_norm = impl.average_gradients(merged.weight);
     outcome.finite = std::isfinite(outcome.gradient_norm) && merged.nonfinite_ranks == 0;
     if (!outcome.finite) impl.blame_nonfinite();

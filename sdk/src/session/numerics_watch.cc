@@ -64,9 +64,9 @@ void NumericsWatch::begin_step(float scale) {
   health_.begin_step(scale);
 }
 
-void NumericsWatch::sample_gradients() {
+void NumericsWatch::sample_gradients(double factor) {
   if (!noise_ || !noise_->is_due(steps_)) return;
-  noise_->sample(scale_);
+  noise_->sample(factor);
   has_sampled_ = true;
 }
 

@@ -39,8 +39,8 @@ class NumericsWatch {
 
   // Before the step's ballot: largest finite scaled gradient at a boundary of a block in fp16.
   float amax_scaled_fp16() { return is_attached() ? health_.amax_scaled_fp16() : 0; }
-  // While .grad holds this rank's own gradients, loss scale included.
-  void sample_gradients();
+  // While .grad holds this rank's own gradients, `factor` times what the mean loss gives.
+  void sample_gradients(double factor);
   // Counts non-finite values in the gradient of each parameter; returns their sum. Looked at only
   // in a step that goes wrong.
   std::int64_t blame(std::span<const at::Tensor> parameters);

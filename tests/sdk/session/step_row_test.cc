@@ -46,8 +46,13 @@ TEST_SUITE("step row") {
 
   TEST_CASE("numbers are summed over blocks, and the block to blame is named") {
     std::vector<BlockEvidence> evidence(4);
-    evidence[1] = {.sampled = 10, .underflow = 2, .noise_sum = 3, .noise_count = 1};
-    evidence[2] = {.sampled = 5, .saturated = 1, .noise_sum = 1, .noise_count = 1};
+    evidence[1].sampled = 10;
+    evidence[1].underflow = 2;
+    evidence[1].noise_sum = 3;
+    evidence[2].sampled = 5;
+    evidence[2].saturated = 1;
+    evidence[2].noise_sum = 1;
+    evidence[1].noise_count = evidence[2].noise_count = 1;
     const HealthVerdict verdict{HealthVerdict::Where::backward, BlockId(2), 7};
     const metrics::StepRow row = row_of(0, 0, {1024, evidence, verdict, "layer.2"});
     CHECK(row.loss_scale == 1024);

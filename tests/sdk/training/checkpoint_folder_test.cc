@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <csignal>
+#include <limits>
 #include <thread>
 #include <vector>
 
@@ -21,7 +22,7 @@ namespace {
 
 Checkpoint checkpoint_at(std::uint64_t step, std::int64_t numbers = 5) {
   Checkpoint made;
-  made.position = {step, step * 8, 1, 2};
+  made.position = {step, step * 8, 1, 2, {}};
   made.model = {{"w", torch::full({numbers}, static_cast<double>(step), at::kFloat)}};
   made.optimizer = {{"m", torch::full({3}, 0.5)}};
   made.model_fingerprint = fingerprint(made.model);
@@ -76,6 +77,24 @@ TEST_SUITE("checkpoint folder") {
     CHECK(torch::equal(read->model[0].tensor, checkpoint_at(12).model[0].tensor));
     CHECK(read->optimizer[0].name == "m");
     CHECK(read->model_fingerprint == fingerprint(read->model));
+  }
+
+  TEST_CASE("a loss scaler is kept to the bit, and a damaged one is refused by name") {
+    const TempFolder folder;
+    auto saves = open(folder.path());
+    Checkpoint made = checkpoint_at(3);
+    made.position.scaler = ScalerState{0.1f * 65536, 41, 2, 3.7f, 1e-30f, 5};
+    REQUIRE(saves.write(made, nullptr, 2).ok());
+    const auto read = CheckpointFolder::read(*saves.newest());
+    REQUIRE(read.ok());
+    REQUIRE(read->position.scaler.has_value());
+    CHECK((*read->position.scaler == *made.position.scaler));
+
+    made.position.scaler->scale = std::numeric_limits<float>::infinity();
+    REQUIRE(saves.write(made, nullptr, 2).ok());
+    const auto damaged = CheckpointFolder::read(*saves.newest());
+    CHECK_FALSE(damaged.ok());
+    CHECK(damaged.status().message().find("loss scale") != std::string::npos);
   }
 
   TEST_CASE("control state is optional and comes back equal") {

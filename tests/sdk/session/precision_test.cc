@@ -1,0 +1,230 @@
+// Number formats of blocks as a program meets them: settings, scaled losses, wishes while training
+// goes on, and what is told when something cannot be.
+#include "coxswain/precision.h"
+
+#include <torch/torch.h>
+
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "coxswain/error.h"
+#include "coxswain/reducer.h"
+#include "coxswain/run.h"
+#include "coxswain/session.h"
+#include "coxswain/wrap.h"
+#include "sdk/src/session/session_state.h"
+#include "solo.h"
+
+#include <doctest/doctest.h>
+
+using namespace cox;
+
+namespace {
+
+constexpr std::int64_t kWidth = 16;
+
+// Notes what it computes in.
+struct LookingImpl : torch::nn::Module {
+  torch::nn::Linear widen{register_module("widen", torch::nn::Linear(kWidth, 2 * kWidth))};
+  torch::nn::Linear narrow{register_module("narrow", torch::nn::Linear(2 * kWidth, kWidth))};
+  FormatInForce seen;
+
+  at::Tensor forward(const at::Tensor& x) {
+    seen = current_format(at::kCPU);
+    return narrow(torch::dropout(torch::gelu(widen(x)), 0.1, is_training()));
+  }
+};
+TORCH_MODULE(Looking);
+
+struct Net {
+  std::vector<Looking> blocks;
+  torch::nn::Sequential model;
+
+  explicit Net(int size = 3) {
+    torch::manual_seed(3);
+    for (int i = 0; i < size; ++i) model->push_back(blocks.emplace_back());
+    wrap(model);
+  }
+  at::Tensor loss(const at::Tensor& x) { return model->forward(x).square().mean(); }
+};
+
+at::Tensor sample() {
+  torch::manual_seed(4);
+  return torch::randn({8, kWidth});
+}
+
+// "bf16 fp32 bf16": of the blocks, in order.
+std::string seen_formats(const Net& net) {
+  std::string formats;
+  for (const Looking& block : net.blocks) {
+    formats += (formats.empty() ? "" : " ") + std::string(to_string(block->seen.precision));
+  }
+  return formats;
+}
+
+// The loop of a test: a session, a reducer and no optimizer.
+struct Loop {
+  Net net;
+  Session session;
+  Reducer reducer;
+
+  explicit Loop(const std::vector<std::string>& flags)
+      : session(attached(flags, net)), reducer(session, net.model->parameters()) {}
+
+  static Session attached(const std::vector<std::string>& flags, Net& net) {
+    Session session = solo_session(flags);
+    session.attach(*net.model);
+    return session;
+  }
+
+  ReductionOutcome step(double factor = 1) {
+    auto step = session.step();
+    for (const at::Tensor& p : net.model->parameters()) p.mutable_grad().reset();
+    torch::manual_seed(9);
+    reducer.backward(step, net.loss(sample()) * factor, 8);
+    return reducer.average(step);
+  }
+
+  ScalerState scaler() { return session.state().numerics().scaler().value(); }
+};
+
+std::vector<at::Tensor> gradients(const Net& net) {
+  std::vector<at::Tensor> all;
+  for (const at::Tensor& p : net.model->parameters()) all.push_back(p.grad().clone());
+  return all;
+}
+
+bool equal(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
+  bool all = a.size() == b.size();
+  for (std::size_t i = 0; all && i < a.size(); ++i) all = torch::equal(a[i], b[i]);
+  return all;
+}
+
+std::string error_of(const std::vector<std::string>& flags) {
+  try {
+    Loop loop(flags);
+    loop.step();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return {};
+}
+
+}  // namespace
+
+TEST_SUITE("sdk.session precision") {
+  TEST_CASE("every block computes in the format of the settings, and what follows it sees fp32") {
+    for (const Precision format : {Precision::fp32, Precision::bf16, Precision::fp16}) {
+      CAPTURE(to_string(format));
+      Loop loop({"--cox.precision.format=" + std::string(to_string(format))});
+      const ReductionOutcome outcome = loop.step();
+      CHECK(outcome.finite);
+      const std::string name(to_string(format));
+      CHECK(seen_formats(loop.net) == name + " " + name + " " + name);
+      const at::Tensor behind = loop.net.model->forward(sample());
+      CHECK((behind.scalar_type() == at::kFloat));
+    }
+  }
+
+  TEST_CASE("without a setting a block computes in whatever its caller chose") {
+    Loop loop({});
+    {
+      const PrecisionScope scope(at::kCPU, Precision::bf16);
+      loop.step();
+    }
+    CHECK(seen_formats(loop.net) == "bf16 bf16 bf16");
+  }
+
+  TEST_CASE(
+      "a block that is forced to fp32 takes what blocks in bf16 give it, inside autocast too") {
+    Loop loop({"--cox.precision.format=bf16", "--cox.precision.force=1=fp32"});
+    {
+      const PrecisionScope scope(at::kCPU, Precision::bf16);
+      CHECK(loop.step().finite);
+    }
+    CHECK(seen_formats(loop.net) == "bf16 fp32 bf16");
+  }
+
+  TEST_CASE("gradients of fp16 blocks come out of the reducer without the loss scale") {
+    Loop loop({"--cox.precision.format=fp16", "--cox.loss_scale.initial=1024"});
+    loop.step();
+    const auto reduced = gradients(loop.net);
+    Net plain;
+    torch::manual_seed(9);
+    at::Tensor x = sample();
+    for (Looking& block : plain.blocks) {
+      const PrecisionScope scope(at::kCPU, Precision::fp16);
+      x = block->forward(x).to(at::kFloat);
+    }
+    (x.square().mean() * 1024).backward();
+    std::vector<at::Tensor> by_hand;
+    for (const at::Tensor& p : plain.model->parameters()) by_hand.push_back(p.grad() / 1024);
+    CHECK(equal(reduced, by_hand));
+  }
+
+  TEST_CASE("an overflow skips the step and lowers the scale; clean steps raise it again") {
+    Loop loop({"--cox.precision.format=fp16", "--cox.loss_scale.initial=1024",
+               "--cox.loss_scale.growth_interval=3"});
+    const double too_large = 1e30;
+    CHECK_FALSE(loop.step(too_large).finite);
+    const float lower = loop.scaler().scale;
+    CHECK(lower <= 512);
+    CHECK_FALSE(loop.step(too_large).finite);
+    const float lowest = loop.scaler().scale;
+    CHECK(lowest < lower);
+    for (int i = 0; i < 3; ++i) CHECK(loop.step().finite);
+    CHECK(loop.scaler().scale > lowest);
+  }
+
+  TEST_CASE("no memory action changes a bit of a step in bf16, fp16 or fp8") {
+    for (const char* format : {"bf16", "fp16", "fp8"}) {
+      CAPTURE(format);
+      const std::string setting = std::string("--cox.precision.format=") + format;
+      Loop kept({setting});
+      Loop recomputed({setting, "--cox.memory.force=*=recompute"});
+      kept.step();
+      recomputed.session.rehearse(*recomputed.net.model,
+                                  [&] { return recomputed.net.loss(sample()); });
+      recomputed.step();
+      CHECK(equal(gradients(kept.net), gradients(recomputed.net)));
+    }
+  }
+
+  TEST_CASE("a wish for another format is answered by a plan, and ends when it is released") {
+    Loop loop({"--cox.precision.format=bf16"});
+    const auto steps_until = [&](Precision wanted) {
+      for (int i = 0; i < 2000; ++i) {
+        loop.step();
+        if (loop.net.blocks[1]->seen.precision == wanted) return true;
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      return false;
+    };
+    CHECK(steps_until(Precision::bf16));
+    loop.session.force_precision("1", Precision::fp32);
+    CHECK(steps_until(Precision::fp32));
+    CHECK(loop.net.blocks[0]->seen.precision == Precision::bf16);
+    loop.session.release_precision("1");
+    CHECK(steps_until(Precision::bf16));
+  }
+
+  TEST_CASE("formats are measured before the first step where blocks choose by themselves") {
+    Loop loop({"--cox.precision.format=auto"});
+    loop.session.rehearse(*loop.net.model, [&] { return loop.net.loss(sample()); });
+    for (const at::Tensor& p : loop.net.model->parameters()) CHECK_FALSE(p.grad().defined());
+    CHECK(loop.step().finite);
+  }
+
+  TEST_CASE("a setting that cannot be is refused with what was expected") {
+    CHECK(error_of({"--cox.precision.format=fp64"}).find("fp32") != std::string::npos);
+    CHECK(error_of({"--cox.precision.force=nowhere=bf16"}).find("nowhere") != std::string::npos);
+    CHECK(error_of({"--cox.loss_scale.initial=-1"}).find("loss_scale.initial") !=
+          std::string::npos);
+    CHECK(error_of({"--cox.loss_scale.min=8", "--cox.loss_scale.max=4"}).find("max_scale") !=
+          std::string::npos);
+    Loop loop({"--cox.precision.format=bf16"});
+    CHECK_THROWS_AS(loop.session.force_precision("nowhere", Precision::bf16), Error);
+  }
+}
