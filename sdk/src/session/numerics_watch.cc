@@ -35,11 +35,13 @@ void NumericsWatch::attach(BlockRegistry& registry, std::span<const at::Tensor> 
   registry_ = &registry;
   health_.attach(registry, parameters);
   parameters_ = parameters_by_block(registry, parameters);
+  const at::Device device = parameters.empty() ? at::Device(at::kCPU) : parameters.front().device();
+  const std::shared_ptr<Fp8Shapes> shapes = Fp8Shapes::of(device);
   std::vector<NoiseBlock> blocks;
   for (std::size_t b = 0; b < registry.size(); ++b) {
     const BlockId block(static_cast<BlockId::rep>(b));
     blocks.push_back({registry.name(block), parameters_[b]});
-    fp8_.push_back(std::make_shared<Fp8Block>(fp8_recipe(config_)));
+    fp8_.push_back(std::make_shared<Fp8Block>(fp8_recipe(config_), shapes));
     registry.set_fp8(block, fp8_.back());
   }
   if (!wants_precision(config_)) return;
