@@ -33,6 +33,17 @@ Magnitude larger(const Magnitude& a, const Magnitude& b) {
   return size_a > size_b ? a : b;
 }
 
+double part_of(std::uint32_t part, std::uint32_t whole) {
+  return whole > 0 ? static_cast<double>(part) / whole : 0;
+}
+
+constexpr double kLeastNoise = 1e-9;  // a gradient without any still has a finite signal ratio
+
+std::optional<double> mean_noise(const BlockEvidence& seen) {
+  if (seen.noise_count == 0 || !std::isfinite(seen.noise_sum)) return std::nullopt;
+  return static_cast<double>(seen.noise_sum) / seen.noise_count;
+}
+
 }  // namespace
 
 BlockEvidence merge(const BlockEvidence& a, const BlockEvidence& b) {
@@ -48,7 +59,36 @@ BlockEvidence merge(const BlockEvidence& a, const BlockEvidence& b) {
   merged.noise_sum = a.noise_sum + b.noise_sum;
   merged.noise_count = add_saturating(a.noise_count, b.noise_count);
   merged.curvature = larger(a.curvature, b.curvature);
+  merged.underflow_ratio = larger(a.underflow_ratio, b.underflow_ratio);
+  merged.saturated_ratio = larger(a.saturated_ratio, b.saturated_ratio);
+  merged.signal_over_noise = larger(a.signal_over_noise, b.signal_over_noise);
   return merged;
+}
+
+BlockEvidence with_own_ratios(BlockEvidence seen, RankId rank) {
+  if (seen.sampled > 0) {
+    seen.underflow_ratio = {static_cast<float>(part_of(seen.underflow, seen.sampled)), rank};
+    seen.saturated_ratio = {static_cast<float>(part_of(seen.saturated, seen.sampled)), rank};
+  }
+  if (const auto noise = mean_noise(seen)) {
+    seen.signal_over_noise = {static_cast<float>(1 / std::max(*noise, kLeastNoise)), rank};
+  }
+  return seen;
+}
+
+double worst_underflow_ratio(const BlockEvidence& seen) {
+  const double told = size_of(seen.underflow_ratio);
+  return told >= 0 ? told : part_of(seen.underflow, seen.sampled);
+}
+
+double worst_saturated_ratio(const BlockEvidence& seen) {
+  const double told = size_of(seen.saturated_ratio);
+  return told >= 0 ? told : part_of(seen.saturated, seen.sampled);
+}
+
+std::optional<double> least_noise_ratio(const BlockEvidence& seen) {
+  const double told = size_of(seen.signal_over_noise);
+  return told > 0 ? 1 / told : mean_noise(seen);
 }
 
 void merge_into(std::span<BlockEvidence> into, std::span<const BlockEvidence> from) {

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <type_traits>
 #include <vector>
@@ -31,19 +32,33 @@ struct BlockEvidence {
   std::uint32_t sampled = 0;    // values looked at in the format in use (forward and backward)
   std::uint32_t underflow = 0;  // of these: flushed to zero by it (fp16: or subnormal)
   std::uint32_t saturated = 0;  // of these: clipped by FP8
-  Magnitude activation;         // of the block's results
-  Magnitude gradient;           // of the gradients at its boundary, loss scale taken out
+  Magnitude activation{};       // of the block's results
+  Magnitude gradient{};         // of the gradients at its boundary, loss scale taken out
   float noise_sum = 0;          // noise over signal of sampled gradients, summed over ranks
   std::uint32_t noise_count = 0;
-  Magnitude curvature;  // largest eigenvalue of the loss's Hessian for its parameters
+  Magnitude curvature{};  // largest eigenvalue of the loss's Hessian for its parameters
+  // The worst of single ranks, which sums over many would hide; see with_own_ratios().
+  Magnitude underflow_ratio{};
+  Magnitude saturated_ratio{};
+  Magnitude signal_over_noise{};
 
   bool has_overflow() const { return overflow_forward > 0 || overflow_backward > 0; }
   friend bool operator==(const BlockEvidence&, const BlockEvidence&) = default;
 };
-static_assert(sizeof(BlockEvidence) == 56);
+static_assert(sizeof(BlockEvidence) == 80);
 static_assert(std::is_trivially_copyable_v<BlockEvidence>);
 
 BlockEvidence merge(const BlockEvidence& a, const BlockEvidence& b);
+
+// What one rank saw, with the ratios of its own counts in place: the last thing it does to its
+// evidence before it leaves.
+BlockEvidence with_own_ratios(BlockEvidence seen, RankId rank);
+
+// The worst rank's; of the sums, where no rank told its own. 0 where nothing was looked at.
+double worst_underflow_ratio(const BlockEvidence& seen);
+double worst_saturated_ratio(const BlockEvidence& seen);
+// Gradient noise over signal of the rank with the least; nothing where none was sampled.
+std::optional<double> least_noise_ratio(const BlockEvidence& seen);
 
 inline void merge_into(BlockEvidence& into, const BlockEvidence& from) {
   into = merge(into, from);

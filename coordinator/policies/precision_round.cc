@@ -16,10 +16,6 @@ constexpr double kShortOfMemory = 0.97;  // of the limit
 constexpr double kFewestSamples = 2;
 constexpr double kLongestRest = 64;  // times the cooldown
 
-double part_of(std::uint32_t count, std::uint32_t all) {
-  return all == 0 ? 0 : static_cast<double>(count) / static_cast<double>(all);
-}
-
 bool applies_plans(const RankSignal& report) {
   return !report.has(SignalFlag::watching) && !report.has(SignalFlag::finished);
 }
@@ -205,17 +201,18 @@ std::optional<BlockMove> PrecisionRound::trouble_of(std::size_t block, Precision
     return blame(FormatCause::overflow_backward, seen.overflow_backward, seen.rank_of_overflow);
   }
   if (now != Precision::fp8) return std::nullopt;
-  const double saturated = part_of(seen.saturated, seen.sampled);
+  const double saturated = worst_saturated_ratio(seen);
   if (saturated > config_.leave_saturated_ratio) {
-    return blame(FormatCause::saturated, saturated, RankId(-1));
+    return blame(FormatCause::saturated, saturated, seen.saturated_ratio.rank);
   }
-  const double underflow = part_of(seen.underflow, seen.sampled);
+  const double underflow = worst_underflow_ratio(seen);
   if (underflow > config_.leave_underflow_ratio) {
-    return blame(FormatCause::underflow, underflow, RankId(-1));
+    return blame(FormatCause::underflow, underflow, seen.underflow_ratio.rank);
   }
-  if (seen.noise_count == 0 || !std::isfinite(seen.noise_sum)) return std::nullopt;
-  const double noise = static_cast<double>(seen.noise_sum) / seen.noise_count;
-  if (noise < config_.leave_noise_ratio) return blame(FormatCause::noise, noise, RankId(-1));
+  const std::optional<double> noise = least_noise_ratio(seen);
+  if (noise && *noise < config_.leave_noise_ratio) {
+    return blame(FormatCause::noise, *noise, seen.signal_over_noise.rank);
+  }
   return std::nullopt;
 }
 
@@ -235,10 +232,11 @@ void PrecisionRound::note_signals(std::size_t block, BlockNotes& notes, bool is_
   if (!is_settled || block >= input_.signals.evidence.size()) return;
   if (input_.summary.nonfinite_ranks > 0 || notes.wish != 0) return;
   const BlockEvidence& seen = input_.signals.evidence[block];
-  if (seen.noise_count == 0 || !std::isfinite(seen.noise_sum) || seen.has_overflow()) return;
-  notes.noise = static_cast<double>(seen.noise_sum) / seen.noise_count;
+  const std::optional<double> noise = least_noise_ratio(seen);
+  if (!noise || seen.has_overflow()) return;
+  notes.noise = *noise;
   const bool good = notes.noise >= config_.enter_noise_ratio &&
-                    part_of(seen.underflow, seen.sampled) <= config_.enter_underflow_ratio &&
+                    worst_underflow_ratio(seen) <= config_.enter_underflow_ratio &&
                     seen.saturated == 0;
   if (!good) {
     notes.good_since = notes.good_samples = 0;

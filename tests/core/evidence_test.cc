@@ -19,7 +19,8 @@ cox::BlockEvidence random_evidence(cox::sim::Random& random) {
   e.saturated = static_cast<std::uint32_t>(random.below(3));
   e.underflow = static_cast<std::uint32_t>(random.bits());
   e.sampled = static_cast<std::uint32_t>(random.bits());
-  for (cox::Magnitude* magnitude : {&e.activation, &e.gradient, &e.curvature}) {
+  for (cox::Magnitude* magnitude : {&e.activation, &e.gradient, &e.curvature, &e.underflow_ratio,
+                                    &e.saturated_ratio, &e.signal_over_noise}) {
     if (random.chance(0.2)) continue;
     magnitude->rank = cox::RankId(static_cast<std::int32_t>(random.below(6)));
     magnitude->value = static_cast<float>(random.below(4));
@@ -60,6 +61,25 @@ TEST_SUITE("core") {
     CHECK(cox::merge(a, b).gradient.rank == cox::RankId(5));
     b.gradient.value = 4;
     CHECK(cox::merge(a, b).gradient.rank == cox::RankId(1));
+  }
+
+  TEST_CASE("one bad rank among many is not diluted") {
+    cox::BlockEvidence all;
+    for (std::int32_t rank = 0; rank < 64; ++rank) {
+      cox::BlockEvidence one;
+      one.sampled = 1000;
+      one.noise_sum = rank == 9 ? 0.125F : 8.0F;
+      one.noise_count = 1;
+      if (rank == 7) one.saturated = 40;
+      if (rank == 5) one.underflow = 500;
+      cox::merge_into(all, cox::with_own_ratios(one, cox::RankId(rank)));
+    }
+    CHECK(cox::worst_saturated_ratio(all) == doctest::Approx(0.04));
+    CHECK(all.saturated_ratio.rank == cox::RankId(7));
+    CHECK(cox::worst_underflow_ratio(all) == doctest::Approx(0.5));
+    CHECK(all.underflow_ratio.rank == cox::RankId(5));
+    CHECK(cox::least_noise_ratio(all).value() == doctest::Approx(0.125));
+    CHECK(all.signal_over_noise.rank == cox::RankId(9));
   }
 
   TEST_CASE("lists of evidence merge block by block") {

@@ -185,6 +185,9 @@ StepSignals RandomValues::signals(const JobFacts& job, RoundId round) {
     evidence.activation = magnitude();
     evidence.gradient = magnitude();
     evidence.curvature = magnitude();
+    evidence.underflow_ratio = magnitude();
+    evidence.saturated_ratio = magnitude();
+    evidence.signal_over_noise = magnitude();
     signals.evidence.push_back(evidence);
   }
   return signals;

@@ -32,6 +32,7 @@ std::vector<std::vector<at::Tensor>> parameters_by_block(const BlockRegistry& re
 }  // namespace
 
 void NumericsWatch::attach(BlockRegistry& registry, std::span<const at::Tensor> parameters) {
+  release();
   registry_ = &registry;
   health_.attach(registry, parameters);
   parameters_ = parameters_by_block(registry, parameters);
@@ -61,9 +62,13 @@ void NumericsWatch::begin_step(float scale) {
   if (!is_attached()) return;
   scale_ = scale;
   ++steps_;
-  has_sampled_ = false;
+  has_sampled_ = is_skipped_ = false;
   curvature_.clear();
   health_.begin_step(scale);
+}
+
+void NumericsWatch::forget() {
+  for (const auto& fp8 : fp8_) fp8->drop_step();
 }
 
 void NumericsWatch::sample_gradients(double factor) {
@@ -73,6 +78,7 @@ void NumericsWatch::sample_gradients(double factor) {
 }
 
 std::int64_t NumericsWatch::blame(std::span<const at::Tensor> parameters) {
+  is_skipped_ = true;
   std::vector<std::int64_t> found;
   std::int64_t total = 0;
   for (const at::Tensor& parameter : parameters) {
@@ -111,7 +117,7 @@ void NumericsWatch::probe_curvature(std::uint64_t step, torch::nn::Module& model
 void NumericsWatch::add_fp8(RankId rank) {
   for (std::size_t b = 0; b < fp8_.size(); ++b) {
     const Fp8Counts counts = fp8_[b]->take_counts();
-    fp8_[b]->end_step();
+    is_skipped_ ? fp8_[b]->drop_step() : fp8_[b]->end_step();
     if (counts.sampled == 0) continue;
     BlockEvidence seen;
     seen.sampled = saturated(counts.sampled);
@@ -129,15 +135,26 @@ std::string NumericsWatch::blamed() const {
   return is_block && registry_ != nullptr ? registry_->name(*verdict().block) : std::string();
 }
 
-std::span<const BlockEvidence> NumericsWatch::end_step(RankId rank) {
-  if (!is_attached()) return {};
+void NumericsWatch::collect(RankId rank) {
   const auto seen = health_.end_step(rank);
   evidence_.assign(seen.begin(), seen.end());
   evidence_.resize(registry_->size());
   add_fp8(rank);
   if (has_sampled_) noise_->fill(evidence_);
   for (std::size_t b = 0; b < curvature_.size(); ++b) evidence_[b].curvature = curvature_[b];
+  for (BlockEvidence& block : evidence_) block = with_own_ratios(block, rank);
+}
+
+std::span<const BlockEvidence> NumericsWatch::end_step(RankId rank) noexcept try {
+  if (!is_attached()) return {};
+  collect(rank);
   return evidence_;
+} catch (const std::exception& error) {
+  log_.on_change(LogLevel::error, "numbers",
+                 std::string("what blocks saw in a step is lost: ") + error.what());
+  return {};
+} catch (...) {
+  return {};
 }
 
 }  // namespace cox::detail

@@ -35,22 +35,25 @@ class NumericsWatch {
 
   // `scale`: what the losses of the step are multiplied with.
   void begin_step(float scale);
+  // Whatever blocks saw in FP8 since the last step ended was a trial.
+  void forget();
   void loss(double value) { health_.loss(value); }
 
   // Before the step's ballot: largest finite scaled gradient at a boundary of a block in fp16.
   float amax_scaled_fp16() { return is_attached() ? health_.amax_scaled_fp16() : 0; }
   // While .grad holds this rank's own gradients, `factor` times what the mean loss gives.
   void sample_gradients(double factor);
-  // Counts non-finite values in the gradient of each parameter; returns their sum. Looked at only
-  // in a step that goes wrong.
+  // Counts non-finite values in the gradient of each parameter; returns their sum. Only in a step
+  // that goes wrong and is skipped.
   std::int64_t blame(std::span<const at::Tensor> parameters);
 
   // Largest eigenvalues by `loss`, where a probe is due (precision.curvature_every).
   void probe_curvature(std::uint64_t step, torch::nn::Module& model,
                        const std::function<at::Tensor()>& loss, RankId rank);
 
-  // Ends the step. One entry a block, valid until the next step; empty where there are no blocks.
-  std::span<const BlockEvidence> end_step(RankId rank);
+  // Ends the step. One entry a block, valid until the next step; empty where there are no blocks,
+  // and where looking failed (a device in trouble): that costs the evidence, not the step.
+  std::span<const BlockEvidence> end_step(RankId rank) noexcept;
   const HealthVerdict& verdict() const { return health_.verdict(); }  // of that step
   std::string blamed() const;  // name of the block; empty = nobody, or outside of all blocks
 
@@ -58,6 +61,7 @@ class NumericsWatch {
   const std::shared_ptr<Fp8Block>& fp8(BlockId block) const { return fp8_[block.value()]; }
 
  private:
+  void collect(RankId rank);
   void add_fp8(RankId rank);
 
   const PrecisionConfig& config_;
@@ -66,6 +70,7 @@ class NumericsWatch {
   BlockHealth health_;
   std::optional<GradientNoise> noise_;
   bool has_sampled_ = false;
+  bool is_skipped_ = false;  // the open step
   std::vector<std::vector<at::Tensor>> parameters_;  // of each block
   std::vector<std::shared_ptr<Fp8Block>> fp8_;
   std::vector<Magnitude> curvature_;  // found in this step; else empty

@@ -62,9 +62,10 @@ Status PrecisionSteering::check_formats(at::DeviceType device) const {
   return ok_status();
 }
 
+// Compared by content: the first plan is decided anew, under its old number, once formats are
+// measured.
 void PrecisionSteering::follow(const Plan& plan) {
-  if (!is_wanted_ || plan_ == plan.id) return;
-  plan_ = plan.id;
+  if (!is_wanted_) return;
   rules_ = plan.scaler;
   if (followed_ != plan.precision) {
     followed_ = plan.precision;
@@ -82,28 +83,35 @@ Result<PrecisionFacts> PrecisionSteering::measure(const std::function<Status()>&
   PrecisionFacts facts;
   facts.emulated = emulated_;
   facts.blocks.assign(blocks_.size(), {});
-  for (std::size_t p = 0; p < kPrecisions; ++p) {
+  Status status;
+  for (std::size_t p = 0; p < kPrecisions && status.ok(); ++p) {
     if (!contains(formats_, static_cast<Precision>(p))) continue;
     blocks_.set_precision(std::vector<Precision>(blocks_.size(), static_cast<Precision>(p)));
-    std::int64_t total_us = 0;
-    for (int run = 0; run <= kTimedRuns; ++run) {
-      const auto times = blocks_.timed(step);
-      if (!times.ok()) return times.status();
-      std::int64_t run_us = 0;
-      for (std::size_t b = 0; b < times->size(); ++b) {
-        std::int64_t& best = facts.blocks[b].step_us[p];
-        const std::int64_t us = std::max<std::int64_t>(1, (*times)[b]);
-        best = run == 0 ? us : std::min(best, us);
-        run_us += us;
-      }
-      if (run == 0) total_us = run_us;
-      std::int64_t fp32_us = 0;
-      for (const BlockFormats& block : facts.blocks) fp32_us += block.step_us[0];
-      if (p > 0 && total_us > kHopeless * fp32_us) break;
-    }
+    status = measure_format(p, step, facts);
   }
   blocks_.set_precision(followed_);
-  return facts;
+  return status.ok() ? Result<PrecisionFacts>(std::move(facts)) : status;
+}
+
+Status PrecisionSteering::measure_format(std::size_t format, const std::function<Status()>& step,
+                                         PrecisionFacts& facts) {
+  std::int64_t first_us = 0;
+  for (int run = 0; run <= kTimedRuns; ++run) {
+    const auto times = blocks_.timed(step);
+    if (!times.ok()) return times.status();
+    std::int64_t run_us = 0;
+    for (std::size_t b = 0; b < times->size(); ++b) {
+      std::int64_t& best = facts.blocks[b].step_us[format];
+      const std::int64_t us = std::max<std::int64_t>(1, (*times)[b]);
+      best = run == 0 ? us : std::min(best, us);
+      run_us += us;
+    }
+    if (run == 0) first_us = run_us;
+    std::int64_t fp32_us = 0;
+    for (const BlockFormats& block : facts.blocks) fp32_us += block.step_us[0];
+    if (format > 0 && first_us > kHopeless * fp32_us) break;
+  }
+  return ok_status();
 }
 
 }  // namespace cox::detail

@@ -33,7 +33,7 @@ class PrecisionSteering {
   // fits no block and for a format that is asked for and cannot be run here.
   Status check(at::DeviceType device);
 
-  // At the beginning of every step; does something only when the plan is another one.
+  // At the beginning of every step; does something only when the plan asks for something else.
   void follow(const Plan& plan);
 
   // What the losses of the open step are multiplied with; 1 while no block runs in fp16.
@@ -47,12 +47,14 @@ class PrecisionSteering {
   void restore(const std::optional<ScalerState>& state) { scaler_ = state; }
 
   // Microseconds of every block in every format that can be run, from a few runs of `step`
-  // (forward and backward of a sample). Leaves the formats of the plan followed.
+  // (forward and backward of a sample). Leaves the formats of the plan followed, also on an error.
   Result<PrecisionFacts> measure(const std::function<Status()>& step);
 
  private:
   Status check_rules(std::span<const PrecisionRule> rules, const char* key) const;
   Status check_formats(at::DeviceType device) const;
+  Status measure_format(std::size_t format, const std::function<Status()>& step,
+                        PrecisionFacts& facts);
 
   const PrecisionConfig& config_;
   BlockWatch& blocks_;
@@ -60,7 +62,6 @@ class PrecisionSteering {
   PrecisionSet formats_ = only(Precision::fp32);
   PrecisionSet emulated_ = 0;
   std::vector<Precision> followed_;
-  std::optional<PlanId> plan_;
   ScalerRules rules_{};
   std::optional<ScalerState> scaler_;  // empty until a plan needs it
   bool is_scaling_ = false;

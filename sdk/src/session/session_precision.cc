@@ -60,7 +60,16 @@ void SessionState::rehearse(torch::nn::Module& model, const std::function<at::Te
   const auto began = Clock::now();
   if (wants_format_trial()) try_formats(model, loss);
   if (wants_memory_trial()) try_memory(model, loss, resident_later_bytes);
+  // What a trial overflowed or flushed is no part of the step that is open, whose loss scale may
+  // have come with the plan that followed.
+  numbers_.forget();
+  if (recorder_.is_open()) watch_step();
   recorder_.leave_out(began, Clock::now());
+}
+
+void SessionState::watch_step() {
+  scale_of_round_ = numerics_.is_scaling() ? numerics_.scale() : 0;
+  numbers_.begin_step(numerics_.scale());
 }
 
 void SessionState::wish(std::string_view block, PrecisionRequest request) {

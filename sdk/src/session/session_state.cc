@@ -231,8 +231,7 @@ void SessionState::begin_step() {
   plan_of_round_ = plane_->plan().id.number;
   steering_.follow(plane_->plan(), rank());
   if (is_reducing_) numerics_.follow(plane_->plan());
-  scale_of_round_ = numerics_.is_scaling() ? numerics_.scale() : 0;
-  numbers_.begin_step(numerics_.scale());
+  watch_step();
   memory_.begin_step();
   blocks_.begin_step();
   recorder_.begin(next_step_, Clock::now());

@@ -127,6 +127,7 @@ class SessionState {
   void check_equal_configs();
   void print_start();
   void open_run_store();
+  void watch_step();
   bool wants_format_trial() const;
   void try_formats(torch::nn::Module& model, const std::function<at::Tensor()>& loss);
   bool wants_memory_trial() const;
