@@ -39,6 +39,17 @@ void Fp8Block::end_step() {
   weights_.clear();
 }
 
+void Fp8Block::drop_step() {
+  const std::lock_guard lock(mutex_);
+  waiting_.clear();
+  counts_ = {};
+  for (Product& product : products_) {
+    product.activation.drop_step();
+    product.gradient.drop_step();
+  }
+  weights_.clear();
+}
+
 void Fp8Block::forget_weights() {
   const std::lock_guard lock(mutex_);
   weights_.clear();

@@ -41,6 +41,9 @@ class Fp8Block {
   Fp8Counts take_counts();
   // The optimizer has stepped: histories move on, weights are quantised anew.
   void end_step();
+  // It has not, and what was seen since its last step counts for nothing: a step that was skipped,
+  // whose magnitudes must not scale those after it, or a trial.
+  void drop_step();
   // Weights were edited behind their version counters (a raw pointer, `.data()`).
   void forget_weights();
 

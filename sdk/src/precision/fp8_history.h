@@ -27,6 +27,8 @@ class AmaxHistory {
   void see(const QuantizeCounts& counts);
   // Takes what was seen since the last call as one step; nothing seen, nothing changes.
   void end_step();
+  // Forgets what was seen since then.
+  void drop_step() { step_ = {}; }
 
   bool is_empty() const { return filled_ == 0; }
   float amax() const;  // largest of the steps kept

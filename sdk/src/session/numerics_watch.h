@@ -70,7 +70,7 @@ class NumericsWatch {
   BlockHealth health_;
   std::optional<GradientNoise> noise_;
   bool has_sampled_ = false;
-  bool is_skipped_ = false;  // the open step
+  bool is_skipped_ = false;                          // the open step
   std::vector<std::vector<at::Tensor>> parameters_;  // of each block
   std::vector<std::shared_ptr<Fp8Block>> fp8_;
   std::vector<Magnitude> curvature_;  // found in this step; else empty

@@ -80,6 +80,18 @@ TEST_SUITE("sdk.precision.fp8_history") {
     CHECK(history.amax() == 1);
   }
 
+  TEST_CASE("a step that is dropped leaves no entry and no margin") {
+    AmaxHistory history(4);
+    steps(history, 1, seen(2));
+    history.see(seen(1e30f, 5));
+    history.drop_step();
+    history.end_step();
+    CHECK(history.amax() == 2);
+    CHECK(history.extra_margin() == 0);
+    steps(history, 1, seen(3));
+    CHECK(history.amax() == 3);
+  }
+
   TEST_CASE("clipping adds a bit of margin a step, eight at most; 64 clean steps take one back") {
     AmaxHistory history(4);
     steps(history, 3, seen(1, 1));
