@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <span>
 #include <utility>
 
 #include "coordinator/policies/loss_scale_notes.h"
@@ -27,11 +28,21 @@ Reason say(ReasonCode code, std::string text) {
   return reason;
 }
 
+// Not of blocks that the job does not have, whatever a journal says.
+std::span<const BlockEvidence> of_blocks(const PolicyInput& input) {
+  const std::span<const BlockEvidence> all = input.signals.evidence;
+  return all.first(std::min({all.size(), input.job.blocks.size(), input.plan.precision.size()}));
+}
+
 // One look at one round.
 class Look {
  public:
   Look(const PolicyInput& input, LossScaleNotes& notes)
-      : input_(input), notes_(notes), now_(notes.now), rules_(input.config.loss_scale.rules) {}
+      : input_(input),
+        notes_(notes),
+        now_(notes.now),
+        rules_(input.config.loss_scale.rules),
+        evidence_(of_blocks(input)) {}
 
   PolicyOutput run() && {
     if (input_.summary.reporting > 0) {
@@ -64,8 +75,8 @@ class Look {
       scale_ = scale_ == 0 ? report.loss_scale : std::min<double>(scale_, report.loss_scale);
     }
     is_scaling_ = has_half && scale_ > 0;
-    for (std::size_t b = 0; b < input_.signals.evidence.size(); ++b) {
-      const bool overflows = input_.signals.evidence[b].has_overflow();
+    for (std::size_t b = 0; b < evidence_.size(); ++b) {
+      const bool overflows = evidence_[b].has_overflow();
       if (overflows && blamed_ < 0) blamed_ = static_cast<std::int32_t>(b);
     }
   }
@@ -75,9 +86,8 @@ class Look {
   }
 
   void name_blocks() {
-    const std::size_t blocks = std::min(notes_.quiet.size(), input_.signals.evidence.size());
-    for (std::size_t b = 0; b < blocks; ++b) {
-      const BlockEvidence& seen = input_.signals.evidence[b];
+    for (std::size_t b = 0; b < evidence_.size(); ++b) {
+      const BlockEvidence& seen = evidence_[b];
       if (!seen.has_overflow()) {
         notes_.quiet[b] = std::max(notes_.quiet[b] - 1, 0.0);
         continue;
@@ -139,8 +149,8 @@ class Look {
   void learn_gradients() {
     const double steps = std::max<double>(1, input_.summary.rounds);
     now_.largest *= std::exp2(-steps / rules_.growth_interval);
-    for (std::size_t b = 0; b < input_.signals.evidence.size(); ++b) {
-      const BlockEvidence& seen = input_.signals.evidence[b];
+    for (std::size_t b = 0; b < evidence_.size(); ++b) {
+      const BlockEvidence& seen = evidence_[b];
       if (input_.plan.precision[b] != Precision::fp16) continue;
       sampled_ += seen.sampled;
       underflow_ += seen.underflow;
@@ -188,7 +198,7 @@ class Look {
     reason.rank = bad_rank_;
     if (blamed_ >= 0) {
       const auto block = static_cast<std::size_t>(blamed_);
-      const BlockEvidence& seen = input_.signals.evidence[block];
+      const BlockEvidence& seen = evidence_[block];
       reason.block = blamed_;
       reason.rank = seen.rank_of_overflow;
       where = "in the " + std::string(seen.overflow_forward > 0 ? "forward" : "backward") +
@@ -255,6 +265,7 @@ class Look {
   LossScaleNotes& notes_;
   LossScaleNotes::Numbers& now_;
   const ScalerRules& rules_;  // of the settings
+  const std::span<const BlockEvidence> evidence_;
   PolicyOutput output_;
   RankId bad_rank_{-1};       // lowest with gradients that are not finite
   std::int32_t blamed_ = -1;  // first block with an overflow

@@ -224,6 +224,17 @@ TEST_SUITE("policies.loss_scale") {
     CHECK(game.rules().hysteresis == 2);
   }
 
+  TEST_CASE("evidence of more blocks than the job has is not read") {
+    ScaleGame game;
+    game.evidence.assign(300, calm_evidence());
+    game.overflow(299, 1);
+    game.scale = game.rules().min_scale;
+    game.play(5);
+    CHECK(game.count(ReasonCode::overflow_named) == 0);
+    CHECK(game.count(ReasonCode::overflow_outside) == 1);
+    CHECK(game.last(ReasonCode::scaler_floor).block == -1);
+  }
+
   TEST_CASE("states that are none start anew") {
     const LossScalePolicy policy;
     ScaleGame game;
