@@ -71,12 +71,23 @@ void PrecisionSteering::follow(const Plan& plan) {
     followed_ = plan.precision;
     blocks_.set_precision(followed_);
   }
+  const bool was_scaling = is_scaling_;
   is_scaling_ = std::find(followed_.begin(), followed_.end(), Precision::fp16) != followed_.end();
-  if (is_scaling_ && !scaler_) scaler_ = initial_state(rules_);
+  if (!is_scaling_ || was_scaling) return;
+  if (!scaler_) scaler_ = initial_state(rules_);
+  // It may come from a save of a run with other bounds.
+  scaler_->scale = std::clamp(scaler_->scale, rules_.min_scale, rules_.max_scale);
 }
 
 void PrecisionSteering::advance_scaler(const ScalerStep& step) {
   if (is_scaling_) scaler_ = advance(*scaler_, rules_, step);
+}
+
+void PrecisionSteering::roll_back(const std::optional<ScalerState>& state) {
+  if (!state) return;  // fp16 came later
+  const float most = scaler_ ? scaler_->scale : state->scale;
+  scaler_ = state;
+  scaler_->scale = std::min(scaler_->scale, most);
 }
 
 Result<PrecisionFacts> PrecisionSteering::measure(const std::function<Status()>& step) {
