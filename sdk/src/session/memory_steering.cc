@@ -91,7 +91,8 @@ TrialSettings MemorySteering::trial_settings() const {
 
 Result<MemoryProblem> MemorySteering::measure(torch::nn::Module& model,
                                               const std::function<at::Tensor()>& loss,
-                                              std::int64_t resident_later_bytes) {
+                                              std::int64_t resident_later_bytes,
+                                              const std::function<void()>& forget) {
   const std::int64_t base_bytes = counted_memory().live_bytes + resident_later_bytes;
   TrialSettings settings = trial_settings();
   settings.budget_bytes -= resident_later_bytes;
@@ -101,6 +102,7 @@ Result<MemoryProblem> MemorySteering::measure(torch::nn::Module& model,
   const auto pass = [&](const Actions& actions) -> Result<StepReading> {
     blocks_.steer(actions);
     if (offloader_) offloader_->begin_step();
+    if (forget) forget();
     auto reading = blocks_.traced([&] { return step.run(); }, moved);
     if (!reading.ok()) return reading;
     if (gradients.empty()) gradients = step.gradients();

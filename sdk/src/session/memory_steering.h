@@ -42,9 +42,12 @@ class MemorySteering {
   void open(const MemoryShare& share);
 
   // Runs the sample step several times (memory_trial.h). `resident_later_bytes`: what the base does
-  // not hold yet, such as the optimizer's state. Errors: the step is no chain of blocks, or throws.
+  // not hold yet, such as the optimizer's state. `forget` drops what a run keeps for the rest of
+  // its step (quantised weights), so that each run begins as a step does. Errors: the step is no
+  // chain of blocks, or throws.
   Result<MemoryProblem> measure(torch::nn::Module& model, const std::function<at::Tensor()>& loss,
-                                std::int64_t resident_later_bytes);
+                                std::int64_t resident_later_bytes,
+                                const std::function<void()>& forget = {});
 
   // At the beginning of every step; does something only when the plan is another one.
   void follow(const Plan& plan, RankId rank);

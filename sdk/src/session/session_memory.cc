@@ -24,7 +24,8 @@ void SessionState::try_memory(torch::nn::Module& model, const std::function<at::
   steering_.open(share);
   planner::RankProblem mine{{}, share.limit_bytes};
   if (loss) {
-    auto problem = steering_.measure(model, loss, resident_later_bytes);
+    const auto forget = [this] { numbers_.forget(); };
+    auto problem = steering_.measure(model, loss, resident_later_bytes, forget);
     if (problem.ok()) {
       mine.problem = std::move(*problem);
     } else {
