@@ -14,7 +14,8 @@ void put_overflow(JsonWriter& json, const JobFacts& job, const Overflow& overflo
     json.value(std::string_view(block_name(job, static_cast<std::size_t>(overflow.block))));
   json.field("pass", to_string(overflow.pass)).key("rank");
   overflow.rank.value() < 0 ? json.null() : json.value(overflow.rank.value());
-  json.field("values", overflow.values).field("loss_scale", overflow.loss_scale);
+  json.field("values", overflow.values).key("loss_scale");
+  overflow.loss_scale > 0 ? json.value(overflow.loss_scale) : json.null();
   json.field("skipped", overflow.was_skipped);
   json.field("text", std::string_view(overflow_text(job, overflow))).end_object();
 }
