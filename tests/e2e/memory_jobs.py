@@ -22,10 +22,11 @@ class MemoryCase(jobs.Case):
         """Trains to the end. The run's folder is called `name`."""
         return self.ends_well(jobs.run(self.command(name, *flags), ranks))
 
-    def bounds(self, name, ranks):
+    def bounds(self, name, ranks, *flags):
         """Bytes of a rank's peak: with the least memory (rounded up to a tenth of a MiB), and with
         every block kept. From a run that only observes."""
-        ended = self.train(name, ranks, "--cox.memory.mode=observe", "--cox.memory.budget=1MiB")
+        ended = self.train(name, ranks, "--cox.memory.mode=observe", "--cox.memory.budget=1MiB",
+                           *flags)
         least = re.search(r"cannot be met: the smallest peak is ([\d.]+) MiB", ended.err)
         self.assertIsNotNone(least, ended)
         return int((float(least[1]) + 0.1) * MIB), self.peak(name)

@@ -1,12 +1,13 @@
-// A small trainer for the end-to-end tests: says which samples it used, and misbehaves on request.
-//   e2e_trainer [--steps N] [--size N] [--samples DIR] [--sleep-ms N] [--nan-steps FIRST LAST]
-//               [--throw-on RANK] [--throw-at STEP] [--odd-model-on RANK]
+// A small trainer for the end-to-end tests: says which samples it used, and misbehaves on request
+// (trainer_options.h). With blocks it logs, each step, what its blocks computed in, what its loss
+// was multiplied with, and a checksum of the weights before the update.
 #include <torch/torch.h>
 
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <limits>
 #include <stdexcept>
 #include <string>
@@ -14,41 +15,11 @@
 #include <vector>
 
 #include "coxswain/coxswain.h"
+#include "tests/e2e/block_model.h"
+#include "tests/e2e/trainer_options.h"
 
+namespace e2e {
 namespace {
-
-struct Options {
-  std::uint64_t steps = 50;
-  std::int64_t size = 100;
-  std::string samples;  // folder for rank<k>.txt, a line "step: sample sample ..." each step
-  int sleep_ms = 0;
-  std::uint64_t first_nan = 1;  // none by default
-  std::uint64_t last_nan = 0;
-  int throw_on = -1;
-  std::uint64_t throw_at = 0;
-  int odd_model_on = -1;
-};
-
-Options parse(const std::vector<std::string>& arguments) {
-  Options o;
-  std::size_t i = 0;
-  const auto number = [&] { return std::stoll(arguments.at(++i)); };
-  for (; i < arguments.size(); ++i) {
-    const std::string& name = arguments[i];
-    if (name == "--steps") o.steps = static_cast<std::uint64_t>(number());
-    if (name == "--size") o.size = number();
-    if (name == "--samples") o.samples = arguments.at(++i);
-    if (name == "--sleep-ms") o.sleep_ms = static_cast<int>(number());
-    if (name == "--nan-steps") {
-      o.first_nan = static_cast<std::uint64_t>(number());
-      o.last_nan = static_cast<std::uint64_t>(number());
-    }
-    if (name == "--throw-on") o.throw_on = static_cast<int>(number());
-    if (name == "--throw-at") o.throw_at = static_cast<std::uint64_t>(number());
-    if (name == "--odd-model-on") o.odd_model_on = static_cast<int>(number());
-  }
-  return o;
-}
 
 class Numbers final : public cox::Dataset {
  public:
@@ -66,6 +37,24 @@ class Numbers final : public cox::Dataset {
   std::int64_t size_;
 };
 
+struct Model {
+  std::shared_ptr<torch::nn::Module> module;
+  std::function<at::Tensor(const at::Tensor&)> forward;
+  std::shared_ptr<StackImpl> blocks;  // null: it has none
+};
+
+Model make_model(const Options& options, int rank) {
+  if (options.blocks > 0) {
+    Stack stack(options.blocks, options.width);
+    return {stack.ptr(), [stack](const at::Tensor& x) mutable { return stack->forward(x); },
+            stack.ptr()};
+  }
+  const std::int64_t width = rank == options.odd_model_on ? 9 : 8;
+  torch::nn::Sequential layers(torch::nn::Linear(4, width), torch::nn::Tanh(),
+                               torch::nn::Dropout(0.1), torch::nn::Linear(width, 1));
+  return {layers.ptr(), [layers](const at::Tensor& x) mutable { return layers->forward(x); }, {}};
+}
+
 void note_samples(std::ofstream& out, std::uint64_t step, const std::vector<std::int64_t>& used) {
   if (!out.is_open()) return;
   out << step << ":";
@@ -73,15 +62,70 @@ void note_samples(std::ofstream& out, std::uint64_t step, const std::vector<std:
   out << std::endl;
 }
 
+void wish(cox::Session& session, const std::vector<Wish>& wishes, std::uint64_t step) {
+  for (const Wish& one : wishes) {
+    if (one.step != step || one.rank != session.rank()) continue;
+    if (one.what == "force") session.force_precision(one.block, one.format, one.rounds);
+    if (one.what == "forbid") session.forbid_precision(one.block, one.format, one.rounds);
+    if (one.what == "release") session.release_precision(one.block);
+  }
+}
+
+void misbehave(const Options& options, int rank, std::uint64_t step) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(options.sleep_ms));
+  if (rank == options.throw_on && step == options.throw_at) {
+    throw std::runtime_error("the user's own code failed");
+  }
+}
+
+void train_step(cox::TrainerStep& step, Model& model, const Options& options) {
+  const bool is_bad = step.number() >= options.first_nan && step.number() <= options.last_nan;
+  const at::Tensor loss = step.forward([&] {
+    const auto& batch = step.batch();
+    const auto made = torch::mse_loss(model.forward(batch.inputs), batch.targets);
+    return is_bad ? made * std::numeric_limits<double>::quiet_NaN() : made;
+  });
+  double scale = 0;  // what backward() really multiplies with
+  if (model.blocks && loss.defined()) {
+    loss.register_hook([&scale](const at::Tensor& g) { scale = g.item<double>(); });
+  }
+  step.backward(loss);
+  if (model.blocks) {
+    step.log("formats", model.blocks->formats());
+    step.log("scale", scale);
+    step.log("weights", checksum(*model.module));
+  }
+  step.update();
+}
+
+void hold(cox::Session& session) {
+  if (session.rank() == 0) {
+    std::printf("holding %s until SIGTERM\n", session.status_address().c_str());
+    std::fflush(stdout);
+  }
+  while (!session.stop_requested_anywhere()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+}
+
+void print_end(const cox::Session& session, const cox::TrainingProgress& progress, Model& model) {
+  if (model.blocks) std::printf("rank %d: weights %.0f\n", session.rank(), checksum(*model.module));
+  if (session.rank() != 0) return;
+  std::printf("done: step %llu, %llu samples, %llu skipped, %llu rollbacks\n",
+              static_cast<unsigned long long>(progress.step),
+              static_cast<unsigned long long>(progress.consumed),
+              static_cast<unsigned long long>(progress.skipped),
+              static_cast<unsigned long long>(progress.rollbacks));
+}
+
 int run(int argc, char** argv) {
   auto session = cox::Session::start(argc, argv, {.program = "e2e_trainer"});
   const Options options = parse(session.arguments());
   torch::manual_seed(session.config().run.seed);
-  const std::int64_t width = session.rank() == options.odd_model_on ? 9 : 8;
-  torch::nn::Sequential model(torch::nn::Linear(4, width), torch::nn::Tanh(),
-                              torch::nn::Dropout(0.1), torch::nn::Linear(width, 1));
-  cox::AdamW optimizer(model->parameters(), {.lr = 1e-3});
-  cox::Trainer trainer(session, *model, optimizer, {.global_batch = 8, .steps = options.steps});
+  Model model = make_model(options, session.rank());
+  cox::AdamW optimizer(model.module->parameters(), {.lr = 1e-3});
+  cox::Trainer trainer(session, *model.module, optimizer,
+                       {.global_batch = 8, .steps = options.steps});
   const Numbers data(options.size);
   std::ofstream samples;
   if (!options.samples.empty()) {
@@ -90,35 +134,23 @@ int run(int argc, char** argv) {
   }
   for (auto& step : trainer.steps(data)) {
     note_samples(samples, step.number(), data.last);
-    std::this_thread::sleep_for(std::chrono::milliseconds(options.sleep_ms));
-    if (session.rank() == options.throw_on && step.number() == options.throw_at) {
-      throw std::runtime_error("the user's own code failed");
-    }
-    const bool is_bad = step.number() >= options.first_nan && step.number() <= options.last_nan;
-    step.backward(step.forward([&] {
-      const auto& batch = step.batch();
-      const auto loss = torch::mse_loss(model->forward(batch.inputs), batch.targets);
-      return is_bad ? loss * std::numeric_limits<double>::quiet_NaN() : loss;
-    }));
-    step.update();
+    misbehave(options, session.rank(), step.number());
+    wish(session, options.wishes, step.number());
+    if (model.blocks) model.blocks->inject(options.injections, session.rank(), step.number());
+    train_step(step, model, options);
   }
-  if (session.rank() == 0) {
-    const cox::TrainingProgress& progress = trainer.progress();
-    std::printf("done: step %llu, %llu samples, %llu skipped, %llu rollbacks\n",
-                static_cast<unsigned long long>(progress.step),
-                static_cast<unsigned long long>(progress.consumed),
-                static_cast<unsigned long long>(progress.skipped),
-                static_cast<unsigned long long>(progress.rollbacks));
-  }
+  print_end(session, trainer.progress(), model);
   session.finish();
+  if (options.hold) hold(session);
   return 0;
 }
 
 }  // namespace
+}  // namespace e2e
 
 int main(int argc, char** argv) {
   try {
-    return run(argc, argv);
+    return e2e::run(argc, argv);
   } catch (const std::exception& error) {
     return cox::report(error);
   }

@@ -1,0 +1,49 @@
+// A model of blocks ("block0", "block1", ...) for the end-to-end tests of numerics. On request a
+// block multiplies a value of its own, or that value's gradient, so that it overflows. Each block
+// notes the format that its code found in force. Training thread only.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "coxswain/coxswain.h"
+#include "tests/e2e/trainer_options.h"
+
+namespace e2e {
+
+class LayerImpl : public torch::nn::Module {
+ public:
+  explicit LayerImpl(std::int64_t width);
+  at::Tensor forward(const at::Tensor& x);
+
+  float forward_factor = 1;
+  float backward_factor = 1;
+  cox::Precision found = cox::Precision::fp32;
+
+ private:
+  torch::nn::Linear in_, out_;
+};
+TORCH_MODULE(Layer);
+
+class StackImpl : public torch::nn::Module {
+ public:
+  StackImpl(std::size_t blocks, std::int64_t width);
+  at::Tensor forward(const at::Tensor& x);
+
+  // What goes wrong on this rank in the step that begins.
+  void inject(const std::vector<Injection>& all, int rank, std::uint64_t step);
+  // The formats found in the last forward pass, a digit a block (1 = fp32 ... 4 = fp8).
+  double formats() const;
+
+ private:
+  torch::nn::Linear first_, last_;
+  std::vector<cox::Block<Layer>> blocks_;
+};
+TORCH_MODULE(Stack);
+
+// A number that differs when any bit of any parameter does; it is exact as a double.
+double checksum(const torch::nn::Module& model);
+
+}  // namespace e2e

@@ -1,0 +1,70 @@
+"""Formats change while four ranks train, by the signals of the run and because ranks ask for it: in
+every step all ranks compute in the same formats at the same loss scale, to the same weights."""
+
+import jobs
+from precision_jobs import DIGITS, PrecisionCase, format_flag
+
+QUICK = [format_flag("auto"), "--cox.precision.emulate=on", "--cox.precision.patience_rounds=2",
+         "--cox.precision.dwell_rounds=6", "--cox.precision.cooldown_rounds=10",
+         "--cox.precision.sample_every=1", "--cox.precision.enter_noise_ratio=0.1",
+         "--cox.precision.leave_noise_ratio=0.05"]
+
+
+class Agreement(PrecisionCase):
+    RANKS = 4
+
+    def check(self, name, *flags):
+        """Returns the formats in force, one text a step."""
+        ended = self.train(name, self.RANKS, *flags)
+        done = self.all_did_the_same(name, self.RANKS, ended)
+        self.assertEqual(len(done), self.STEPS)
+        self.scale_is_what_is_said(done)
+        self.replays(name)
+        for row, step in zip(self.rows(name), done):
+            counts = {DIGITS[format]: count for format, count in row["precision"].items()}
+            for digit in DIGITS.values():  # what was found in force is what the plan says
+                self.assertEqual(f"{step[2]:.0f}".count(digit), counts.get(digit, 0), row)
+        return [f"{step[2]:.0f}" for step in done]
+
+    def changes(self, formats):
+        return sum(a != b for a, b in zip(formats, formats[1:]))
+
+    def test_formats_that_follow_the_signals(self):
+        overflows = ["--inject", 60, 2, 1, "forward", "inf",
+                     "--inject", 120, 3, 0, "backward", "inf"]
+        formats = self.check("signals", *QUICK, *overflows)
+        self.assertEqual(formats[0], "2222")
+        self.assertGreaterEqual(self.changes(formats), 6, formats)  # 4 to fp8, 2 back
+        for step, block in ((60, 1), (120, 0)):
+            self.assertEqual(formats[step][block], "4")
+            self.assertIn("2", [now[block] for now in formats[step + 1:step + 20]])
+        self.assertEqual({now[-1] for now in formats}, {"2", "4"})
+
+    def test_formats_that_any_rank_asks_for(self):
+        wishes = []
+        for rank, step in enumerate(range(10, 170, 40)):
+            wishes += ["--wish", step, rank, f"block{rank}", "force", "fp16", 25]
+            wishes += ["--wish", step + 20, 3 - rank, "*", "forbid", "fp8", 15]
+        wishes += ["--wish", 95, 1, "block0", "force", "fp32", 0]
+        wishes += ["--wish", 150, 2, "block0", "release", "fp32", 0]
+        formats = self.check("wishes", *QUICK, *wishes)
+        self.assertGreaterEqual(self.changes(formats), 12, formats)
+        for block in range(self.BLOCKS):  # each was in fp16 for a while
+            self.assertIn("3", [now[block] for now in formats])
+        self.assertEqual({now[0] for now in formats[115:150]}, {"1"})
+        self.assertNotEqual(formats[-1][0], "1")
+
+    def test_four_ranks_that_ask_for_different_formats_of_one_block(self):
+        wishes, formats = [], ["fp16", "fp32", "fp8", "bf16"]
+        for step in range(20, 180, 16):
+            formats = formats[1:] + formats[:1]  # of wishes in one round the highest rank's stands
+            for rank, format in enumerate(formats):
+                wishes += ["--wish", step, rank, "block1", "force", format, 8]
+        found = self.check("quarrel", format_flag("bf16"), "--cox.precision.mode=on", *wishes)
+        self.assertGreaterEqual(self.changes(found), 8, found)
+        self.assertEqual({now[1] for now in found}, {"1", "2", "3", "4"})
+        self.assertEqual({now[0] + now[2:] for now in found}, {"222"})
+
+
+if __name__ == "__main__":
+    jobs.main()

@@ -1,0 +1,54 @@
+// What e2e_trainer is asked to do. Numbers of steps count from 0, of ranks and blocks too.
+//   e2e_trainer [--steps N] [--size N] [--samples DIR] [--sleep-ms N] [--nan-steps FIRST LAST]
+//               [--throw-on RANK] [--throw-at STEP] [--odd-model-on RANK] [--blocks N] [--width N]
+//               [--inject STEP RANK BLOCK forward|backward FACTOR]...
+//               [--wish STEP RANK NAME force|forbid|release FORMAT ROUNDS]... [--hold]
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "coordinator/core/precision_format.h"
+
+namespace e2e {
+
+// In that step, on that rank, the block multiplies a value of its own (or the gradient of it).
+struct Injection {
+  std::uint64_t step = 0;
+  int rank = 0;
+  std::size_t block = 0;
+  bool is_backward = false;
+  float factor = 1;
+};
+
+// At the beginning of that step, that rank asks for a format.
+struct Wish {
+  std::uint64_t step = 0;
+  int rank = 0;
+  std::string block;
+  std::string what;
+  cox::Precision format = cox::Precision::fp32;
+  std::uint32_t rounds = 0;
+};
+
+struct Options {
+  std::uint64_t steps = 50;
+  std::int64_t size = 100;
+  std::string samples;  // folder for rank<k>.txt, a line "step: sample sample ..." each step
+  int sleep_ms = 0;
+  std::uint64_t first_nan = 1;  // none by default
+  std::uint64_t last_nan = 0;
+  int throw_on = -1;
+  std::uint64_t throw_at = 0;
+  int odd_model_on = -1;
+  std::size_t blocks = 0;   // 0: a model without blocks
+  std::int64_t width = 16;  // of the model with blocks
+  std::vector<Injection> injections;
+  std::vector<Wish> wishes;
+  bool hold = false;  // serve the status page after the last step, until SIGTERM
+};
+
+Options parse(const std::vector<std::string>& arguments);
+
+}  // namespace e2e
