@@ -45,6 +45,8 @@ class PrecisionSteering {
   // Saved and restored with the training state.
   std::optional<ScalerState> scaler() const { return scaler_; }
   void restore(const std::optional<ScalerState>& state) { scaler_ = state; }
+  // Back to an earlier state, but to no larger scale than now: what overflowed since would again.
+  void roll_back(const std::optional<ScalerState>& state);
 
   // Microseconds of every block in every format that can be run, from a few runs of `step`
   // (forward and backward of a sample). Leaves the formats of the plan followed, also on an error.

@@ -137,7 +137,8 @@ void Trainer::Impl::roll_back_if_ordered() {
   const Status restored = detail::restore(*snapshot, model, *optimizer);
   if (!restored.ok()) throw Error(restored.with_context("rollback"));
   position = snapshot->position;
-  state.numerics().restore(position.scaler);
+  state.numerics().roll_back(position.scaler);
+  position.scaler = state.numerics().scaler();
   position.rollbacks = rollbacks;
   state.recorder().flag(SignalFlag::rolled_back);
   state.log().info("rolled back to step " + std::to_string(position.step));

@@ -5,6 +5,9 @@
 #include <torch/torch.h>
 
 #include <chrono>
+#include <functional>
+#include <limits>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -30,10 +33,12 @@ struct LookingImpl : torch::nn::Module {
   torch::nn::Linear widen{register_module("widen", torch::nn::Linear(kWidth, 2 * kWidth))};
   torch::nn::Linear narrow{register_module("narrow", torch::nn::Linear(2 * kWidth, kWidth))};
   FormatInForce seen;
+  std::function<at::Tensor(Precision, const at::Tensor&)> twist;  // of its result
 
   at::Tensor forward(const at::Tensor& x) {
     seen = current_format(at::kCPU);
-    return narrow(torch::dropout(torch::gelu(widen(x)), 0.1, is_training()));
+    const at::Tensor y = narrow(torch::dropout(torch::gelu(widen(x)), 0.1, is_training()));
+    return twist ? twist(seen.precision, y) : y;
   }
 };
 TORCH_MODULE(Looking);
@@ -79,12 +84,20 @@ struct Loop {
     return session;
   }
 
-  ReductionOutcome step(double factor = 1) {
-    auto step = session.step();
+  ReductionOutcome step(double factor = 1) { return step(session.step(), factor); }
+
+  ReductionOutcome step(StepScope step, double factor = 1) {
     for (const at::Tensor& p : net.model->parameters()) p.mutable_grad().reset();
     torch::manual_seed(9);
     reducer.backward(step, net.loss(sample()) * factor, 8);
     return reducer.average(step);
+  }
+
+  // As the trainer does it: formats are measured in the first step, which is open.
+  ReductionOutcome step_with_trial() {
+    auto step = session.step();
+    session.rehearse(*net.model, [this] { return net.loss(sample()); });
+    return this->step(std::move(step));
   }
 
   ScalerState scaler() { return session.state().numerics().scaler().value(); }
@@ -100,6 +113,12 @@ bool equal(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
   bool all = a.size() == b.size();
   for (std::size_t i = 0; all && i < a.size(); ++i) all = torch::equal(a[i], b[i]);
   return all;
+}
+
+// So slow in fp32 that bf16 is faster beyond doubt.
+at::Tensor linger_in_fp32(Precision format, const at::Tensor& y) {
+  if (format == Precision::fp32) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  return y;
 }
 
 std::string error_of(const std::vector<std::string>& flags) {
@@ -215,6 +234,63 @@ TEST_SUITE("sdk.session precision") {
     loop.session.rehearse(*loop.net.model, [&] { return loop.net.loss(sample()); });
     for (const at::Tensor& p : loop.net.model->parameters()) CHECK_FALSE(p.grad().defined());
     CHECK(loop.step().finite);
+  }
+
+  TEST_CASE("a step in which formats are measured runs in the formats that follow from it") {
+    Loop loop({"--cox.precision.format=auto"});
+    for (Looking& block : loop.net.blocks) block->twist = linger_in_fp32;
+    CHECK(loop.step_with_trial().finite);
+    CHECK((loop.session.plan().precision == std::vector<Precision>(3, Precision::bf16)));
+    CHECK(seen_formats(loop.net) == "bf16 bf16 bf16");
+  }
+
+  TEST_CASE("a trial that fails in one format leaves the blocks in those of the plan") {
+    Loop loop({"--cox.precision.format=auto"});
+    loop.net.blocks[1]->twist = [](Precision format, const at::Tensor& y) {
+      if (format == Precision::fp16) throw std::runtime_error("no fp16 here");
+      return y;
+    };
+    CHECK(loop.step_with_trial().finite);
+    CHECK(seen_formats(loop.net) == "fp32 fp32 fp32");
+  }
+
+  TEST_CASE("an overflow in the trial of a format is no overflow of the step") {
+    Loop loop({"--cox.precision.format=auto"});
+    for (Looking& block : loop.net.blocks) block->twist = linger_in_fp32;
+    loop.net.blocks[1]->twist = [](Precision format, const at::Tensor& y) {
+      const double infinity = std::numeric_limits<double>::infinity();
+      return format == Precision::fp16 ? y * infinity : linger_in_fp32(format, y);
+    };
+    CHECK(loop.step_with_trial().finite);
+    const auto& verdict = loop.session.state().numbers().verdict();
+    CHECK((verdict.where == cox::detail::HealthVerdict::Where::nothing));
+  }
+
+  TEST_CASE("after a rollback the loss scale is no larger than what overflowed") {
+    Loop loop({"--cox.precision.format=fp16", "--cox.loss_scale.initial=1024"});
+    CHECK(loop.step().finite);
+    const ScalerState before = loop.scaler();
+    CHECK_FALSE(loop.step(1e30).finite);
+    const ScalerState after = loop.scaler();
+    REQUIRE(after.scale < before.scale);
+    auto& numerics = loop.session.state().numerics();
+    numerics.roll_back(std::nullopt);  // to before any block was in fp16
+    CHECK((loop.scaler() == after));
+    numerics.roll_back(before);
+    CHECK(loop.scaler().scale == after.scale);
+    CHECK(loop.scaler().clean_steps == before.clean_steps);
+    CHECK(loop.step().finite);
+  }
+
+  TEST_CASE("a second reducer watches the blocks anew") {
+    Loop loop({"--cox.precision.format=fp8"});
+    Reducer again(loop.session, loop.net.model->parameters());
+    auto step = loop.session.step();
+    again.backward(step, loop.net.loss(sample()), 8);
+    again.average(step);
+    const auto seen = loop.session.state().numbers().end_step(RankId(0));
+    REQUIRE(seen.size() == 3);
+    for (const BlockEvidence& block : seen) CHECK(block.sampled > 0);
   }
 
   TEST_CASE("a setting that cannot be is refused with what was expected") {
