@@ -72,6 +72,14 @@ void SessionState::watch_step() {
   numbers_.begin_step(numerics_.scale());
 }
 
+void SessionState::probe_curvature(torch::nn::Module& model,
+                                   const std::function<at::Tensor()>& loss) {
+  if (loaded_.config.precision.curvature_every == 0) return;
+  const auto began = Clock::now();
+  numbers_.probe_curvature(recorder_.report().step.value(), model, loss, rank());
+  recorder_.leave_out(began, Clock::now());
+}
+
 void SessionState::wish(std::string_view block, PrecisionRequest request) {
   const std::vector<std::string> names = blocks_.names();
   const auto found = std::find(names.begin(), names.end(), block);

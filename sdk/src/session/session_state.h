@@ -87,6 +87,11 @@ class SessionState {
   void rehearse(torch::nn::Module& model, const std::function<at::Tensor()>& loss,
                 std::int64_t resident_later_bytes);
 
+  // Before the forward pass of a step on this batch: looks at the curvature of its loss, where a
+  // probe is due (precision.curvature_every). Takes no part of the step's time. Does not
+  // communicate.
+  void probe_curvature(torch::nn::Module& model, const std::function<at::Tensor()>& loss);
+
   // Leaves with the next report. Throws cox::Error for an unknown block or a format that this job
   // cannot run.
   void wish(std::string_view block, PrecisionRequest request);

@@ -45,9 +45,10 @@ at::Tensor Trainer::Impl::forward(const std::function<at::Tensor()>& loss_of_bat
     state.rehearse(model, sample, bytes_to_come());
   }
   if (batch.samples == 0) return {};
-  const PhaseScope phase = scope->phase(Phase::forward);
   const auto first = samples.cursor + static_cast<std::uint64_t>(slice.first);
   detail::seed_default_generators({state.config().run.seed, position.step, first});
+  state.probe_curvature(model, loss_of_batch);  // leaves random state as it is
+  const PhaseScope phase = scope->phase(Phase::forward);
   return loss_of_batch();
 }
 
