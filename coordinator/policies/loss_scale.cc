@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include "coordinator/core/portable_math.h"
 #include "coordinator/policies/loss_scale_notes.h"
 #include "coordinator/policies/sentence.h"
 
@@ -20,6 +21,7 @@ constexpr double kHurry = 64;         // times shorter is the growth interval
 constexpr double kMostDistrust = 6;   // doublings of the patience
 constexpr double kMostIncidents = 4;  // doublings of the growth interval, + 1
 constexpr double kForgetIntervals = 4;
+constexpr double kLn2 = 0.693147180559945309;
 
 Reason say(ReasonCode code, std::string text) {
   Reason reason;
@@ -148,7 +150,7 @@ class Look {
   // Of blocks in fp16. Halved once an interval, so that it forgets.
   void learn_gradients() {
     const double steps = std::max<double>(1, input_.summary.rounds);
-    now_.largest *= std::exp2(-steps / rules_.growth_interval);
+    now_.largest *= portable_exp(-kLn2 * steps / rules_.growth_interval);
     for (std::size_t b = 0; b < evidence_.size(); ++b) {
       const BlockEvidence& seen = evidence_[b];
       if (input_.plan.precision[b] != Precision::fp16) continue;
@@ -254,7 +256,9 @@ class Look {
 
   void cap(ScalerRules& wanted) const {
     if (allowed() == 0) return;
-    const double power = std::exp2(std::floor(std::log2(allowed())));
+    int exponent = 0;
+    std::frexp(allowed(), &exponent);
+    const double power = std::ldexp(1.0, exponent - 1);  // the largest of two that is not above
     const double least = std::max(rules_.min_scale, rules_.initial_scale * 0x1p-16f);
     wanted.max_scale = static_cast<float>(
         std::clamp<double>(power, std::min<double>(least, rules_.max_scale), rules_.max_scale));
