@@ -43,7 +43,7 @@ void go_on(const PolicyInput& input, const BlockNotes& notes, StartChoice& choic
 StartChoice start_choice(const PolicyInput& input, const PrecisionNotes& notes, std::size_t block) {
   const PrecisionConfig& config = input.config.precision;
   StartChoice choice;
-  choice.leeway = leeway_of(input.job, config, {}, block);
+  choice.leeway = leeway_of(input.job, config, notes.requests, block);
   if (choice.leeway.held == Held::free) {
     choice.base = base_format(input.job, config, choice.leeway.allowed, block);
     choice.format = choice.base.format;

@@ -1,4 +1,5 @@
 // What blocks start with, before anything is known of their numbers.
+#include <algorithm>
 #include <string>
 
 #include "tests/policies/precision_game.h"
@@ -123,6 +124,29 @@ TEST_SUITE("policies.precision") {
                                   std::move(refitted.state));
     CHECK(letters_of(begun.state.plan.precision) == "8b38");
     CHECK(begun.state.plan.id.number == 0);
+  }
+
+  TEST_CASE("a job that goes on starts with what the program had asked for") {
+    PrecisionGame game(precision_job(), "precision.format = bf16");
+    PrecisionRequest wish;
+    wish.block = 2;
+    wish.format = Precision::fp32;
+    game.adjust = [&](RankSignal& report) {
+      if (report.rank == RankId(1)) report.fragment = make_fragment(wish);
+    };
+    game.play();
+    game.adjust = nullptr;
+    game.play(5);
+    REQUIRE(game.planned() == "bb3b");
+    game.job.incarnation = 2;
+    Refitted refitted = refit(game.state, game.job);
+    const Begun begun = begin_job(game.job, game.config, {std::make_shared<PrecisionPolicy>()},
+                                  std::move(refitted.state));
+    CHECK(letters_of(begun.state.plan.precision) == "bb3b");
+    const bool is_said = std::any_of(begun.reasons.begin(), begun.reasons.end(), [](const auto& r) {
+      return r.text == "block h.2 runs in fp32: the program asks for fp32";
+    });
+    CHECK(is_said);
   }
 }
 
