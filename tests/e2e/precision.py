@@ -65,6 +65,21 @@ class Agreement(PrecisionCase):
         self.assertEqual({now[1] for now in found}, {"1", "2", "3", "4"})
         self.assertEqual({now[0] + now[2:] for now in found}, {"222"})
 
+    def test_a_resumed_job_starts_with_the_formats_that_it_had(self):
+        saves = "--cox.checkpoint.directory=" + self.path("saves")
+        wishes = ["--wish", 10, 1, "block2", "force", "fp16", 0, "--wish", 10, 0, "block1", "force",
+                  "fp32", 500]
+        self.train("run", 2, *QUICK, saves, *wishes, "--steps", 60)
+        before = self.all_formats("run")
+        self.assertEqual(before[-1], "4134", before)
+        ended = self.train("run", 2, *QUICK, saves, "--cox.checkpoint.resume=on", "--steps", 100)
+        self.all_did_the_same("run", 2, ended)
+        self.assertEqual(set(self.all_formats("run")[60:]), {"4134"})
+        self.replays("run")
+
+    def all_formats(self, name):
+        return [f"{row[2]:.0f}" for row in self.what_was_done(name, 0)]
+
 
 if __name__ == "__main__":
     jobs.main()
