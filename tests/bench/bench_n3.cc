@@ -2,7 +2,7 @@
 // Every seed of every task is trained twice from the same weights on the same data: in fp32, and
 // with formats that blocks choose by themselves (imitated where this machine lacks them).
 //
-//   bench_n3 --text FILE [--quick] [TASK ...]
+//   bench_n3 --text FILE [--quick] [TASK ...] [--cox.KEY=VALUE ...]
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -78,20 +78,25 @@ double held_out_loss(bench::Task& task) {
   return task.loss(task.model->forward(task.held_out.inputs), task.held_out.targets).item<double>();
 }
 
-Outcome train(const std::string& name, std::uint64_t seed, const std::string& text,
+struct Runs {
+  std::string text;                   // for task "text"
+  std::vector<std::string> settings;  // of the caller, after those below
+};
+
+Outcome train(const std::string& name, std::uint64_t seed, const Runs& runs,
               const std::string& format) {
-  bench::Task task = bench::make_task(name, seed, text);
-  const std::string seeded = "--cox.run.seed=" + std::to_string(seed);
-  const std::string chosen = "--cox.precision.format=" + format;
-  const std::array<const char*, 9> words = {"bench_n3",
-                                            seeded.c_str(),
-                                            chosen.c_str(),
-                                            "--cox.precision.emulate=on",
-                                            "--cox.precision.sample_every=1",
-                                            "--cox.precision.patience_rounds=8",
-                                            "--cox.http.enabled=off",
-                                            "--cox.run.log=error",
-                                            "--cox.guard.mode=off"};
+  bench::Task task = bench::make_task(name, seed, runs.text);
+  std::vector<std::string> settings = {"bench_n3",
+                                       "--cox.run.seed=" + std::to_string(seed),
+                                       "--cox.precision.format=" + format,
+                                       "--cox.precision.emulate=on",
+                                       "--cox.precision.sample_every=1",
+                                       "--cox.precision.patience_rounds=8",
+                                       "--cox.http.enabled=off",
+                                       "--cox.run.log=error"};
+  settings.insert(settings.end(), runs.settings.begin(), runs.settings.end());
+  std::vector<const char*> words;
+  for (const std::string& setting : settings) words.push_back(setting.c_str());
   Watch watch(task.work);
   {
     auto session = Session::start(static_cast<int>(words.size()), words.data());
@@ -173,13 +178,15 @@ void tell(const std::string& task, const std::vector<Outcome>& runs,
 }
 
 int run(int argc, char** argv) {
-  std::string text;
+  Runs settings;
   std::vector<std::string> tasks;
   const auto effort = bench::effort_of(argc, argv);
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     if (word == "--text" && i + 1 < argc) {
-      text = argv[++i];
+      settings.text = argv[++i];
+    } else if (word.starts_with("--cox.")) {
+      settings.settings.push_back(word);
     } else if (word != "--quick") {
       tasks.push_back(word);
     }
@@ -192,8 +199,8 @@ int run(int argc, char** argv) {
     std::vector<double> gaps;
     double fp32_loss = 0;
     for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
-      const Outcome fp32 = train(task, seed, text, "fp32");
-      runs.push_back(train(task, seed, text, "auto"));
+      const Outcome fp32 = train(task, seed, settings, "fp32");
+      runs.push_back(train(task, seed, settings, "auto"));
       gaps.push_back(100 * (runs.back().loss / fp32.loss - 1));
       fp32_loss += fp32.loss / static_cast<double>(seeds);
       std::fprintf(

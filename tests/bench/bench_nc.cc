@@ -64,7 +64,7 @@ class Contest {
     }
   }
 
-  detail::SessionState& state_;
+  cox::detail::SessionState& state_;
   bench::RandomBytes dataset_{4096};
   bench::Trained trained_;
   Trainer trainer_;

@@ -79,6 +79,20 @@ struct HeadImpl : torch::nn::Module {
 };
 TORCH_MODULE(Head);
 
+// As gpt2::Gpt2 does for the layers of a whole model.
+void initialize_layers(torch::nn::Sequential& model) {
+  const at::NoGradGuard no_grad;
+  for (const auto& item : model->named_parameters()) {
+    const bool is_projection = item.key().find(".c_") != std::string::npos;
+    if (!is_projection) continue;
+    if (item.value().dim() >= 2) {
+      item.value().normal_(0.0, 0.02);
+    } else {
+      item.value().zero_();
+    }
+  }
+}
+
 // GPT-2's layers on bytes.
 Task text_task(const std::string& file) {
   constexpr std::int64_t kWidth = 64;
@@ -95,6 +109,7 @@ Task text_task(const std::string& file) {
     task.model->push_back(gpt2::GptLayer(config, layer, gpt2::Attention::fused));
   }
   task.model->push_back(Head(kWidth, 256));
+  initialize_layers(task.model);
   const BlockWork layer{12.0 * kWidth * kWidth * kLength, 2.0 * kLength * kLength * kWidth};
   task.work = {{}, layer, layer, {256.0 * kWidth * kLength, 0}};
   task.loss = gpt2::mean_loss;
