@@ -17,8 +17,8 @@ namespace cox {
 // What the linked SDK can carry out; decide clamps everything else, and says so.
 struct Capabilities {
   PrecisionSet precisions = only(Precision::fp32);  // that can be applied
-  std::uint8_t actions = 1;     // bit a set = MemoryAction a can be applied
-  bool shares = false;          // this job's loop takes its batch from the plan
+  std::uint8_t actions = 1;                         // bit a set = MemoryAction a can be applied
+  bool shares = false;                              // this job's loop takes its batch from the plan
   bool cadence = false;
   bool rollback = false;  // snapshots are being taken
 

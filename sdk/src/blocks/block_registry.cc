@@ -111,6 +111,10 @@ void BlockRegistry::set_precision(BlockId block, Precision format) {
   blocks_[block.value()]->set_precision(format);
 }
 
+void BlockRegistry::release_precision(BlockId block) {
+  blocks_[block.value()]->set_precision(std::nullopt);
+}
+
 void BlockRegistry::set_fp8(BlockId block, std::shared_ptr<Fp8Block> fp8) {
   blocks_[block.value()]->precision.set_fp8(std::move(fp8));
 }

@@ -52,6 +52,7 @@ class BlockRegistry {
   // The format of the block's calls from now on. Requires: block < size(). Those of a released
   // registry compute in whatever is in force where they are made.
   void set_precision(BlockId block, Precision format);
+  void release_precision(BlockId block);
   // Where a block in fp8 keeps what it knows of its operands; without it such a block runs in bf16.
   void set_fp8(BlockId block, std::shared_ptr<Fp8Block> fp8);
 

@@ -62,6 +62,12 @@ void BlockWatch::set_precision(std::span<const Precision> formats) {
   }
 }
 
+void BlockWatch::release_precision() {
+  for (std::size_t b = 0; b < size(); ++b) {
+    registry_->release_precision(BlockId(static_cast<BlockId::rep>(b)));
+  }
+}
+
 void BlockWatch::set_offload(const OffloadFrames& frames) {
   if (registry_) registry_->set_offload(frames);
 }

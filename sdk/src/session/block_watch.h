@@ -42,6 +42,8 @@ class BlockWatch final : public BlockSink {
   void set_offload(const OffloadFrames& frames);
   // The format of every block, for all calls from now on.
   void set_precision(std::span<const Precision> formats);
+  // Every block computes in what is in force where it is called.
+  void release_precision();
   // Blocks that are kept whatever is asked for, with the reason.
   std::vector<PinnedBlock> pinned() const;
   // Runs a step and reads its counted bytes stage by stage. `moved`: bytes offloaded so far.

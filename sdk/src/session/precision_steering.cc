@@ -22,7 +22,8 @@ PrecisionSteering::PrecisionSteering(const Config& config, BlockWatch& blocks)
     : config_(config.precision),
       blocks_(blocks),
       is_wanted_(config.precision.mode ? *config.precision.mode != PolicyMode::off
-                                       : wants_precision(config.precision)) {}
+                                       : wants_precision(config.precision)),
+      is_steered_(is_wanted_ && config.precision.mode != PolicyMode::observe) {}
 
 Status PrecisionSteering::check(at::DeviceType device) {
   if (Status status = check_rules(config_.force, "precision.force"); !status.ok()) return status;
@@ -65,7 +66,7 @@ Status PrecisionSteering::check_formats(at::DeviceType device) const {
 // Compared by content: the first plan is decided anew, under its old number, once formats are
 // measured.
 void PrecisionSteering::follow(const Plan& plan) {
-  if (!is_wanted_) return;
+  if (!is_steered_) return;
   rules_ = plan.scaler;
   if (followed_ != plan.precision) {
     followed_ = plan.precision;
@@ -100,7 +101,11 @@ Result<PrecisionFacts> PrecisionSteering::measure(const std::function<Status()>&
     blocks_.set_precision(std::vector<Precision>(blocks_.size(), static_cast<Precision>(p)));
     status = measure_format(p, step, facts);
   }
-  blocks_.set_precision(followed_);
+  if (is_steered_) {
+    blocks_.set_precision(followed_);
+  } else {
+    blocks_.release_precision();
+  }
   return status.ok() ? Result<PrecisionFacts>(std::move(facts)) : status;
 }
 

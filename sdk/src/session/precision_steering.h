@@ -32,8 +32,11 @@ class PrecisionSteering {
   // Once, when the blocks are known and before the first round. invalid_argument for a rule that
   // fits no block and for a format that is asked for and cannot be run here.
   Status check(at::DeviceType device);
+  // To what every rank can run.
+  void restrict_to(PrecisionSet formats) { formats_ &= formats; }
 
-  // At the beginning of every step; does something only when the plan asks for something else.
+  // At the beginning of every step; does something only when the plan asks for something else, and
+  // nothing where the policy only observes.
   void follow(const Plan& plan);
 
   // What the losses of the open step are multiplied with; 1 while no block runs in fp16.
@@ -61,6 +64,7 @@ class PrecisionSteering {
   const PrecisionConfig& config_;
   BlockWatch& blocks_;
   bool is_wanted_;
+  bool is_steered_;  // not where the policy only observes: blocks then run as the program has them
   PrecisionSet formats_ = only(Precision::fp32);
   PrecisionSet emulated_ = 0;
   std::vector<Precision> followed_;

@@ -7,6 +7,7 @@
 #include "coordinator/transport/wait.h"
 #include "coxswain/error.h"
 #include "sdk/src/memory/trial_step.h"
+#include "sdk/src/parallel/start_equal.h"
 #include "sdk/src/session/session_state.h"
 
 namespace cox::detail {
@@ -48,6 +49,22 @@ PrecisionFacts facts_of(std::span<const std::uint64_t> numbers, std::size_t bloc
 }
 
 }  // namespace
+
+// A plan may ask a format of all ranks only if all can run it.
+void SessionState::agree_on_formats() {
+  if (!numerics_.is_wanted()) return;
+  const auto formats = gather_numbers(world_.all(), numerics_.formats());
+  if (!formats.ok()) throw Error(formats.status());
+  for (const std::uint64_t mine : *formats) {
+    numerics_.restrict_to(static_cast<PrecisionSet>(mine));
+  }
+  if (rank() == kRoot && (blocks_.size() == 0 || !is_reducing_)) {
+    log_.warning(std::string("precision.* is set, but ") +
+                 (is_reducing_ ? "the model has no blocks (cox::run, cox::wrap)"
+                               : "the loop has no Reducer or Trainer") +
+                 "; number formats stay as the program has them");
+  }
+}
 
 bool SessionState::wants_rehearsal() const {
   return !has_rehearsed_ && (wants_format_trial() || wants_memory_trial());

@@ -1,6 +1,7 @@
 #include "sdk/src/session/session_state.h"
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -173,6 +174,7 @@ std::filesystem::path SessionState::journal_path() const {
 void SessionState::ensure_started() {
   if (is_started()) return;
   agree(numerics_.check(device_));
+  agree_on_formats();
   open_run_store();
   runtime::ControlPlaneSetup setup;
   setup.job = job_facts();
@@ -245,14 +247,16 @@ StepBallot SessionState::ballot() {
   ballot.round_closed_min = plane_->round_closed() ? 1 : 0;
   ballot.stop_max = termination_.requested() ? 1 : 0;
   ballot.fingerprint_min = ballot.fingerprint_max =
-      (round_.value() << 24) ^ (recorder_.report().step.value() << 8) ^ plan_of_round_;
+      (round_.value() << 24) ^ (recorder_.report().step.value() << 8) ^ plan_of_round_ ^
+      (std::uint64_t{std::bit_cast<std::uint32_t>(numerics_.scale())} << 32);
   return ballot;
 }
 
 void SessionState::check_together(const StepBallot& merged) const {
   if (merged.fingerprint_min != merged.fingerprint_max) {
     throw Error(internal_error(
-        "expected all ranks in the same round, step and plan, found ranks that differ; stop here, "
+        "expected all ranks in the same round, step, plan and loss scale, found ranks that differ; "
+        "stop here, "
         "since averages of different steps are worthless"));
   }
 }

@@ -133,6 +133,7 @@ class SessionState {
   void print_start();
   void open_run_store();
   void watch_step();
+  void agree_on_formats();
   bool wants_format_trial() const;
   void try_formats(torch::nn::Module& model, const std::function<at::Tensor()>& loss);
   bool wants_memory_trial() const;
