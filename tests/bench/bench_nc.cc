@@ -75,7 +75,7 @@ class Contest {
 int run(int argc, char** argv) {
   auto session = Session::start(argc, argv, {.program = "bench_nc"});
   at::set_num_threads(1);
-  const int groups = bench::effort_of(argc, argv) == bench::Effort::quick ? 4 : 60;
+  const int groups = bench::effort_of(argc, argv) == bench::Effort::quick ? 4 : 40;
   const auto format = session.config().precision.format;
   Contest contest(session, groups);
   contest.turn(true);
