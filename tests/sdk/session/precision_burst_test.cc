@@ -1,0 +1,83 @@
+// A burst of outliers in a block that computes in FP8: how long until it computes in bf16.
+#include <torch/torch.h>
+
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include "coxswain/precision.h"
+#include "coxswain/reducer.h"
+#include "coxswain/run.h"
+#include "coxswain/session.h"
+#include "coxswain/wrap.h"
+#include "solo.h"
+
+#include <doctest/doctest.h>
+
+using namespace cox;
+
+namespace {
+
+constexpr std::int64_t kWidth = 16;
+
+struct LookingImpl : torch::nn::Module {
+  torch::nn::Linear linear{register_module("linear", torch::nn::Linear(kWidth, kWidth))};
+  Precision seen = Precision::fp32;
+
+  at::Tensor forward(const at::Tensor& x) {
+    seen = current_format(at::kCPU).precision;
+    return linear(x);
+  }
+};
+TORCH_MODULE(Looking);
+
+struct Loop {
+  Looking block;
+  torch::nn::Sequential model{block};
+  Session session;
+  Reducer reducer;
+  std::uint64_t steps = 0;
+
+  explicit Loop(const std::vector<std::string>& flags)
+      : session(attached(flags, model)), reducer(session, model->parameters()) {}
+
+  static Session attached(const std::vector<std::string>& flags, torch::nn::Sequential& model) {
+    wrap(model);
+    Session session = solo_session(flags);
+    session.attach(*model);
+    return session;
+  }
+
+  // What the block computed in. Steps take some milliseconds, as real ones do, so that reports and
+  // plans can pass between them.
+  Precision step(double size) {
+    auto step = session.step();
+    for (const at::Tensor& p : model->parameters()) p.mutable_grad().reset();
+    torch::manual_seed(++steps);
+    reducer.backward(step, model->forward(size * torch::randn({8, kWidth})).square().mean(), 8);
+    reducer.average(step);
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    return block->seen;
+  }
+};
+
+}  // namespace
+
+TEST_SUITE("sdk.session precision") {
+  TEST_CASE("a burst of outliers takes a block from fp8 back to bf16 within a few steps") {
+    torch::manual_seed(1);
+    Loop loop({"--cox.precision.format=auto", "--cox.precision.emulate=on",
+               "--cox.precision.fp8_scaling=delayed", "--cox.precision.sample_every=1",
+               "--cox.precision.patience_rounds=4", "--cox.precision.enter_noise_ratio=0.001",
+               "--cox.precision.leave_noise_ratio=0"});
+    int before = 0;
+    while (loop.step(1) != Precision::fp8 && before < 1000) ++before;
+    REQUIRE(before < 1000);
+    for (int i = 0; i < 5; ++i) loop.step(1);
+    REQUIRE(loop.step(1000) == Precision::fp8);  // the burst
+    int in_fp8 = 0;
+    while (loop.step(1) == Precision::fp8 && in_fp8 < 100) ++in_fp8;
+    MESSAGE("steps in fp8 after the burst: " << in_fp8);
+    CHECK(in_fp8 <= 4);
+  }
+}
