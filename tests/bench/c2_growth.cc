@@ -121,7 +121,7 @@ std::unique_ptr<Averaging> averaging_of(Session& session, Trained& trained) {
 }  // namespace
 
 void measure_growth(Session& session, Effort effort) {
-  const int full = session.world_size() == 1 ? 400 : 100;
+  const int full = session.world_size() == 1 ? 300 : 60;
   const int groups = effort == Effort::quick ? 8 : full;
   const RandomBytes dataset(4096);
   Trained first = make_trained();
