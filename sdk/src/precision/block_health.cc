@@ -113,7 +113,9 @@ void BlockHealth::detach(BlockRegistry& registry) {
 void BlockHealth::begin_step(float scale) {
   if (!ledger_) return;
   scale_ = scale;
-  trouble_ = {std::vector<std::int64_t>(evidence_.size()), 0, false};
+  trouble_.in_parameters.assign(evidence_.size(), 0);
+  trouble_.outside = 0;
+  trouble_.has_bad_loss = false;
   ledger_->open();
 }
 

@@ -116,7 +116,8 @@ void HealthLedger::gradient(Boundary& boundary, std::uint64_t step,
 
 const std::vector<BlockCallRecord>& HealthLedger::read() {
   const std::lock_guard lock(mutex_);
-  std::vector<PendingScan*> pending;
+  std::vector<PendingScan*>& pending = pending_;
+  pending.clear();
   for (const BlockCallRecord& call : calls_) {
     for (const auto* side : {&call.inputs, &call.outputs}) {
       for (const auto& boundary : *side) {

@@ -53,6 +53,7 @@ class HealthLedger : public std::enable_shared_from_this<HealthLedger> {
   std::mutex mutex_;
   std::uint64_t step_ = 0;
   Moment now_ = 0;
+  std::vector<PendingScan*> pending_;  // of read(); kept for its memory
   std::vector<BlockCallRecord> calls_;
   std::unordered_map<const void*, Known> known_;
 };

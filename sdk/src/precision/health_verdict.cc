@@ -95,6 +95,18 @@ class Earliest {
   std::vector<Candidate> all_;
 };
 
+// Whether a gradient or the loss was not finite.
+bool came_of_it(std::span<const BlockCallRecord> calls, const StepTrouble& trouble) {
+  if (trouble.has_bad_loss || trouble.outside > 0) return true;
+  if (std::any_of(trouble.in_parameters.begin(), trouble.in_parameters.end(),
+                  [](std::int64_t bad) { return bad > 0; })) {
+    return true;
+  }
+  return std::any_of(calls.begin(), calls.end(), [](const BlockCallRecord& call) {
+    return bad_gradients(call.outputs) > 0 || bad_gradients(call.inputs) > 0;
+  });
+}
+
 class Judge {
  public:
   Judge(std::span<const BlockCallRecord> calls, const StepTrouble& trouble)
@@ -111,7 +123,6 @@ class Judge {
   }
 
   HealthVerdict verdict() const {
-    if (!came_of_it()) return {};
     const auto forward = forward_fault();
     const auto backward = backward_fault();
     if (forward && (!backward || forward->at < backward->at)) return of(*forward, Where::forward);
@@ -122,17 +133,6 @@ class Judge {
  private:
   HealthVerdict of(const Candidate& fault, Where where) const {
     return {where, calls_[fault.call].block, fault.values};
-  }
-
-  bool came_of_it() const {
-    if (trouble_.has_bad_loss || trouble_.outside > 0) return true;
-    if (std::any_of(trouble_.in_parameters.begin(), trouble_.in_parameters.end(),
-                    [](std::int64_t bad) { return bad > 0; })) {
-      return true;
-    }
-    return std::any_of(calls_.begin(), calls_.end(), [](const BlockCallRecord& call) {
-      return bad_gradients(call.outputs) > 0 || bad_gradients(call.inputs) > 0;
-    });
   }
 
   std::optional<Candidate> forward_fault() const {
@@ -194,6 +194,8 @@ TensorScan gradient_of(const Boundary& boundary) {
 }
 
 HealthVerdict judge(std::span<const BlockCallRecord> calls, const StepTrouble& trouble) {
+  // Without it there is nothing to look for: the ordinary step.
+  if (!came_of_it(calls, trouble)) return {};
   return Judge(calls, trouble).verdict();
 }
 
