@@ -57,9 +57,6 @@ class NumericsWatch {
   const HealthVerdict& verdict() const { return health_.verdict(); }  // of that step
   std::string blamed() const;  // name of the block; empty = nobody, or outside of all blocks
 
-  // The block's operands in FP8 are kept here.
-  const std::shared_ptr<Fp8Block>& fp8(BlockId block) const { return fp8_[block.value()]; }
-
  private:
   void collect(RankId rank);
   void add_fp8(RankId rank);
