@@ -22,7 +22,7 @@ LabelInfo slot_label() {
 
 LabelInfo policy_label() {
   LabelInfo info{"policy", {}, LabelInfo::Set::closed};
-  for (int k = 0; k <= static_cast<int>(PolicyKind::custom); ++k)
+  for (int k = 0; k <= static_cast<int>(PolicyKind::accumulation); ++k)
     info.values.emplace_back(to_string(static_cast<PolicyKind>(k)));
   return info;
 }

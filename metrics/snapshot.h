@@ -100,7 +100,7 @@ struct CodeCount {
   std::uint64_t count = 0;
 };
 
-inline constexpr std::size_t kPolicyKinds = static_cast<std::size_t>(PolicyKind::custom) + 1;
+inline constexpr std::size_t kPolicyKinds = static_cast<std::size_t>(PolicyKind::accumulation) + 1;
 inline constexpr std::size_t kOutcomes = static_cast<std::size_t>(Outcome::reported) + 1;
 
 struct Totals {

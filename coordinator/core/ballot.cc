@@ -19,6 +19,9 @@ void merge_into(StepBallot& into, const StepBallot& from) {
   into.samples += from.samples;
   into.nonfinite_ranks += from.nonfinite_ranks;
   into.overflow_ranks += from.overflow_ranks;
+  into.active_ranks += from.active_ranks;
+  into.buffers_from_min = std::min(into.buffers_from_min, from.buffers_from_min);
+  into.repeat_max = std::max(into.repeat_max, from.repeat_max);
   into.amax_max = std::max(known_amax(into.amax_max), known_amax(from.amax_max));
   into.plan_held_min = std::min(into.plan_held_min, from.plan_held_min);
   into.round_closed_min = std::min(into.round_closed_min, from.round_closed_min);

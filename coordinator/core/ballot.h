@@ -15,10 +15,13 @@ struct StepBallot {
   double loss_sum = 0;  // weight x mean loss
   double weight = 0;    // samples (or tokens) behind loss_sum and the gradients
   std::uint64_t samples = 0;
-  std::uint64_t nonfinite_ranks = 0;   // ranks whose loss was not finite
-  std::uint64_t overflow_ranks = 0;    // ranks with a gradient that is not finite
-  double amax_max = 0;                 // largest finite scaled gradient in fp16; 0 = not known
-  std::uint64_t plan_held_min = 0;     // newest plan number that every rank holds
+  std::uint64_t nonfinite_ranks = 0;       // ranks whose loss was not finite
+  std::uint64_t overflow_ranks = 0;        // ranks whose own gradients are not all finite
+  std::uint64_t active_ranks = 0;          // ranks with steps of their own left; 0 = all only join
+  std::uint64_t buffers_from_min = ~0ull;  // lowest rank whose buffers changed; ~0 = nobody's
+  std::uint64_t repeat_max = 0;     // 1 = an exact sum was out of range: the step is to be repeated
+  double amax_max = 0;              // largest finite scaled gradient in fp16; 0 = not known
+  std::uint64_t plan_held_min = 0;  // newest plan number that every rank holds
   std::uint64_t round_closed_min = 0;  // 1 = this rank's last control round is over
   std::uint64_t stop_max = 0;          // 1 = somebody was asked to stop (SIGTERM, end of job)
   std::uint64_t fingerprint_min = 0;   // of what must be equal (step, cursor, active plan) ...

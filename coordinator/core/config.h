@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "coordinator/core/memory_config.h"
+#include "coordinator/core/parallel_config.h"
 #include "coordinator/core/precision_config.h"
 #include "coordinator/core/status.h"
 
@@ -84,6 +85,9 @@ struct Config {
   MemoryConfig memory;
   PrecisionConfig precision;
   LossScaleConfig loss_scale;
+  ReductionConfig reduction;
+  SharesConfig shares;
+  AccumulationConfig accumulation;
   // Policies without further settings yet; keys "<policy>.mode".
   std::map<std::string, PolicyMode, std::less<>> policy_modes;
 };

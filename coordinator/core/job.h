@@ -20,7 +20,8 @@ struct Capabilities {
   std::uint8_t actions = 1;                         // bit a set = MemoryAction a can be applied
   bool shares = false;                              // this job's loop takes its batch from the plan
   bool cadence = false;
-  bool rollback = false;  // snapshots are being taken
+  bool accumulation = false;  // ... and the number of samples of a step
+  bool rollback = false;      // snapshots are being taken
 
   bool can(Precision p) const { return contains(precisions, p); }
   bool can(MemoryAction a) const { return (actions >> static_cast<unsigned>(a)) & 1u; }
@@ -34,6 +35,7 @@ struct JobFacts {
   std::vector<NodeId> node_of_rank;  // one per rank; empty = all on one node
   std::vector<std::string> blocks;   // names in execution order, <= kMaxBlocks
   std::uint64_t global_batch = 0;    // samples per step; 0 = the loop's own business
+  std::uint64_t micro_batch = 0;     // samples; shares are whole ones of them; 0 = of any size
   Capabilities capabilities{};
   MemoryFacts memory;        // rank 0 only
   PrecisionFacts precision;  // rank 0 only

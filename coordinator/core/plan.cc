@@ -24,9 +24,9 @@ MemoryAction action_of(const Plan& plan, RankId rank, BlockId block) {
 }
 
 bool same_effect(const Plan& a, const Plan& b) {
-  return a.precision == b.precision && a.shares == b.shares && a.cadence_steps == b.cadence_steps &&
-         a.scaler == b.scaler && a.hold_until == b.hold_until && a.rollback == b.rollback &&
-         same_actions(a, b);
+  return a.precision == b.precision && a.shares == b.shares && a.step_samples == b.step_samples &&
+         a.cadence_steps == b.cadence_steps && a.scaler == b.scaler &&
+         a.hold_until == b.hold_until && a.rollback == b.rollback && same_actions(a, b);
 }
 
 }  // namespace cox

@@ -43,7 +43,8 @@ struct Plan {
   std::vector<std::vector<MemoryAction>> classes;  // classes[c][block]; at least one class
   std::vector<ClassId> rank_class;                 // one per rank; empty = all in class 0
   std::vector<std::uint32_t> shares;               // relative, one per rank; empty = even
-  std::uint32_t cadence_steps = 1;                 // local steps between averagings, >= 1
+  std::uint64_t step_samples = 0;   // of all ranks in a step; 0 = the job's global batch
+  std::uint32_t cadence_steps = 1;  // local steps between averagings, >= 1
   ScalerRules scaler{};
   RoundId hold_until{};  // no knob moves before this round
   RollbackOrder rollback{};

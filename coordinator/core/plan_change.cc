@@ -73,6 +73,15 @@ struct Applier {
     return replace(plan, std::move(candidate), job);
   }
 
+  ChangeResult operator()(const SetBatch& change) const {
+    if (!job.capabilities.accumulation && change.step_samples != 0) {
+      return not_capable("another number of samples a step");
+    }
+    Plan candidate = plan;
+    candidate.step_samples = change.step_samples;
+    return replace(plan, std::move(candidate), job);
+  }
+
   ChangeResult operator()(const SetCadence& change) const {
     if (!job.capabilities.cadence && change.steps != 1) return not_capable("a cadence");
     Plan candidate = plan;

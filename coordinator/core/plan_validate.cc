@@ -9,6 +9,7 @@ namespace {
 
 constexpr std::size_t kMaxClasses = 1 << 16;
 constexpr std::uint32_t kMaxShare = 1 << 20;
+constexpr std::uint64_t kMaxStepSamples = 1ull << 31;
 constexpr std::uint32_t kMaxCadence = 1 << 20;
 
 Status wrong_size(const std::string& what, std::size_t expected, std::size_t found) {
@@ -79,6 +80,18 @@ Status check_shares(const Plan& plan, const JobFacts& job) {
   return ok_status();
 }
 
+Status check_batch(const Plan& plan, const JobFacts& job) {
+  if (plan.step_samples > kMaxStepSamples) {
+    return invalid_argument("plan: step_samples: expected at most " +
+                            std::to_string(kMaxStepSamples) + ", found " +
+                            std::to_string(plan.step_samples));
+  }
+  if (plan.step_samples != 0 && !job.capabilities.accumulation) {
+    return invalid_argument("plan: another number of samples a step cannot be applied by this job");
+  }
+  return ok_status();
+}
+
 Status check_cadence(const Plan& plan, const JobFacts& job) {
   if (plan.cadence_steps < 1 || plan.cadence_steps > kMaxCadence) {
     return invalid_argument("plan: cadence_steps: expected 1 to " + std::to_string(kMaxCadence) +
@@ -100,6 +113,7 @@ Status validate(const Plan& plan, const JobFacts& job) {
   Status status = check_blocks(plan.precision, job.capabilities.precisions, job, "precision");
   if (status.ok()) status = check_classes(plan, job);
   if (status.ok()) status = check_shares(plan, job);
+  if (status.ok()) status = check_batch(plan, job);
   if (status.ok()) status = check_cadence(plan, job);
   if (!status.ok()) return status;
   status = validate(plan.scaler);

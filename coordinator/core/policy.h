@@ -32,6 +32,9 @@ struct SetActions {  // replaces classes and their membership as a whole
 struct SetShares {
   std::vector<std::uint32_t> shares;  // empty = even
 };
+struct SetBatch {
+  std::uint64_t step_samples = 0;  // 0 = the job's global batch
+};
 struct SetCadence {
   std::uint32_t steps = 1;
 };
@@ -44,8 +47,8 @@ struct HoldUntil {
 struct RollBack {
   RoundId before_round{};
 };
-using PlanChange =
-    std::variant<SetPrecision, SetActions, SetShares, SetCadence, SetScaler, HoldUntil, RollBack>;
+using PlanChange = std::variant<SetPrecision, SetActions, SetShares, SetBatch, SetCadence,
+                                SetScaler, HoldUntil, RollBack>;
 
 // One change and why. `reason.outcome` is set by Decide.
 struct Proposal {

@@ -31,6 +31,11 @@ constexpr CodeName kCodeNames[] = {
     {ReasonCode::straggler_gone, "straggler_gone"},
     {ReasonCode::straggler_phase_moved, "straggler_phase_moved"},
     {ReasonCode::shares_forced, "shares_forced"},
+    {ReasonCode::shares_changed, "shares_changed"},
+    {ReasonCode::shares_kept, "shares_kept"},
+    {ReasonCode::shares_limited, "shares_limited"},
+    {ReasonCode::shares_unmeetable, "shares_unmeetable"},
+    {ReasonCode::shares_hint, "shares_hint"},
     {ReasonCode::memory_over_budget, "memory_over_budget"},
     {ReasonCode::memory_breach, "memory_breach"},
     {ReasonCode::memory_infeasible, "memory_infeasible"},
@@ -56,6 +61,10 @@ constexpr CodeName kCodeNames[] = {
     {ReasonCode::precision_forbidden, "precision_forbidden"},
     {ReasonCode::precision_requested, "precision_requested"},
     {ReasonCode::precision_straggler, "precision_straggler"},
+    {ReasonCode::accumulation_raised, "accumulation_raised"},
+    {ReasonCode::accumulation_lowered, "accumulation_lowered"},
+    {ReasonCode::accumulation_kept, "accumulation_kept"},
+    {ReasonCode::accumulation_start, "accumulation_start"},
     {ReasonCode::custom, "custom"},
 };
 
@@ -81,6 +90,8 @@ std::string_view to_string(PolicyKind kind) {
       return "cadence";
     case PolicyKind::custom:
       return "custom";
+    case PolicyKind::accumulation:
+      return "accumulation";
   }
   return "unknown";
 }

@@ -25,6 +25,7 @@ enum class PolicyKind : std::uint8_t {
   shares = 6,
   cadence = 7,
   custom = 8,  // registered by the user
+  accumulation = 9,
 };
 std::string_view to_string(PolicyKind kind);
 
@@ -66,6 +67,11 @@ enum class ReasonCode : std::uint16_t {
   straggler_phase_moved = 42,
   // shares
   shares_forced = 60,
+  shares_changed = 61,     // follow the speed of the ranks
+  shares_kept = 62,        // looked at, and not worth a change
+  shares_limited = 63,     // a memory cap or minimum share holds them back
+  shares_unmeetable = 64,  // caps and minima leave no way to place the batch
+  shares_hint = 65,        // the user's hint, at the start
   // memory
   memory_over_budget = 80,
   memory_breach = 81,
@@ -94,6 +100,11 @@ enum class ReasonCode : std::uint16_t {
   precision_forbidden = 127,
   precision_requested = 128,  // by the program, while it runs
   precision_straggler = 129,
+  // accumulation
+  accumulation_raised = 140,
+  accumulation_lowered = 141,
+  accumulation_kept = 142,
+  accumulation_start = 143,
   // user code
   custom = 1000,
 };

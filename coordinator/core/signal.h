@@ -25,6 +25,7 @@ enum class SignalFlag : std::uint16_t {
   watching = 1 << 4,          // no reduction of ours on this rank: it applies no plans
   full_plan_wanted = 1 << 5,  // a mask was damaged or its base is unknown here
   rolled_back = 1 << 6,
+  step_repeated = 1 << 7,  // reproducible mode: a sum was out of range, the same step follows again
 };
 
 enum class FragmentKind : std::uint16_t {
@@ -69,7 +70,11 @@ struct RankSignal {
   std::uint64_t memory_limit_bytes = 0;  // 0 = unknown
   Fragment fragment{};
   float loss_scale = 0;  // of the newest covered round; 0 = no scaler at work
-  std::array<std::byte, 24> reserved{};
+  // Of gradient buckets since the last report: from launch to result, summed over buckets, and the
+  // part of it after the end of backward, which nothing hides.
+  float reduction_seconds = 0;
+  float reduction_exposed_seconds = 0;
+  std::array<std::byte, 16> reserved{};
   std::uint32_t checksum = 0;  // set by seal()
 
   bool has(SignalFlag flag) const { return (flags & static_cast<std::uint16_t>(flag)) != 0; }

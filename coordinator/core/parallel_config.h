@@ -1,0 +1,47 @@
+// ReductionConfig, SharesConfig and AccumulationConfig: the settings `reduction.*`, `shares.*` and
+// `accumulation.*`. The first is read by the SDK before the first step, the others by the policies
+// of their names in every round. Part of Config. Plain values, pure functions.
+#pragma once
+
+#include <cstdint>
+#include <map>
+
+#include "coordinator/core/policy_mode.h"
+#include "coordinator/core/status.h"
+
+namespace cox {
+
+struct ReductionConfig {
+  // Weights do not depend on world size, shares or order of arrival. Needs a fixed micro-batch.
+  bool reproducible = false;
+  std::int64_t bucket_bytes =
+      0;                      // of one gradient bucket; 0 = rank 0 tries some and keeps the best
+  bool shared_memory = true;  // false: between ranks of a node through MPI as well
+};
+
+// Read by policy `shares`.
+struct SharesConfig {
+  PolicyMode mode = PolicyMode::off;
+  std::map<std::int32_t, double> hint;  // relative speed by rank, others 1: where shares start
+  std::uint64_t min_samples = 1;        // of every rank, so that its speed stays known
+  std::map<std::int32_t, std::uint64_t> max_samples;  // by rank; others have no cap
+  std::uint32_t settle_rounds = 8;    // seen before the first shares, and after each change
+  double smallest_gain_ratio = 0.03;  // of the step's time, for a change
+};
+
+// Read by policy `accumulation`: the slowest rank computes `anchor` micro-batches a step, faster
+// ones more, so that synchronising stays under a part of the time.
+struct AccumulationConfig {
+  PolicyMode mode = PolicyMode::off;
+  double target_ratio = 0.1;  // of a step's time that synchronising may take
+  std::uint32_t min_anchor = 1;
+  std::uint32_t max_anchor = 64;
+  std::uint32_t settle_rounds = 8;  // seen before each change
+};
+
+// invalid_argument for settings that contradict each other.
+Status validate(const ReductionConfig& config);
+Status validate(const SharesConfig& config);
+Status validate(const AccumulationConfig& config);
+
+}  // namespace cox
