@@ -69,6 +69,8 @@ class TrainerStep {
   void backward(const at::Tensor& loss, double weight = 0);
   // Collective: averages, clips, updates or skips, applies plans, saves when due.
   void update();
+  // Books time of the program's own on a phase of this step, until the scope ends. Local.
+  PhaseScope phase(Phase phase);
   // A scalar of the user's own for the run directory.
   void log(std::string_view name, double value);
 

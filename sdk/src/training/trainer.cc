@@ -82,6 +82,10 @@ void TrainerStep::update() {
   trainer_->impl_->update();
 }
 
+PhaseScope TrainerStep::phase(Phase phase) {
+  return trainer_->impl_->scope->phase(phase);
+}
+
 void TrainerStep::log(std::string_view name, double value) {
   trainer_->impl_->scope->log(name, value);
 }
