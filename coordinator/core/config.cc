@@ -71,6 +71,9 @@ Status validate(const Config& config) {
   Status status = validate(config.memory);
   if (status.ok()) status = validate(config.precision);
   if (status.ok()) status = validate(config.loss_scale);
+  if (status.ok()) status = validate(config.reduction);
+  if (status.ok()) status = validate(config.shares);
+  if (status.ok()) status = validate(config.accumulation);
   return status;
 }
 
@@ -105,6 +108,8 @@ PolicyMode mode_of(const Config& config, std::string_view policy, PolicyMode fal
                                                                             : PolicyMode::off);
   }
   if (policy == "loss_scale") return config.loss_scale.mode;
+  if (policy == "shares") return config.shares.mode;
+  if (policy == "accumulation") return config.accumulation.mode;
   const auto found = config.policy_modes.find(policy);
   return found == config.policy_modes.end() ? fallback : found->second;
 }

@@ -1,5 +1,5 @@
 // How rows of the table of settings are made, by kind of value. Internal to the table's sources:
-// config_table.cc, config_memory.cc and config_precision.cc.
+// config_table.cc, config_memory.cc, config_precision.cc and config_parallel.cc.
 #pragma once
 
 #include <cstdint>
@@ -138,10 +138,13 @@ ConfigRow auto_mode(const Words& words, Field field) {
                 values::format_auto_mode, field);
 }
 
-// The settings `memory.*`, `precision.*` and `loss_scale.*`.
+// The settings of these names and a dot.
 void add_memory(std::vector<ConfigRow>& table);
 void add_precision(std::vector<ConfigRow>& table);
 void add_loss_scale(std::vector<ConfigRow>& table);
+void add_reduction(std::vector<ConfigRow>& table);
+void add_shares(std::vector<ConfigRow>& table);
+void add_accumulation(std::vector<ConfigRow>& table);
 
 }  // namespace cox::config_rows
 

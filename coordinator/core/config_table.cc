@@ -13,9 +13,9 @@ namespace {
 using namespace config_rows;  // the builders of rows
 
 constexpr std::uint64_t kAny = std::numeric_limits<std::uint64_t>::max();
-constexpr std::string_view kPoliciesWithRows[] = {"guard", "stragglers", "memory", "precision",
-                                                  "loss_scale"};
-constexpr std::string_view kPoliciesToCome[] = {"shares", "cadence"};
+constexpr std::string_view kPoliciesWithRows[] = {
+    "guard", "stragglers", "memory", "precision", "loss_scale", "shares", "accumulation"};
+constexpr std::string_view kPoliciesToCome[] = {"cadence"};
 
 void add_run(std::vector<ConfigRow>& t) {
   t.push_back(words_of({"run.name", "", "what the run is called"}, COX_FIELD(run.name)));
@@ -135,6 +135,9 @@ std::vector<ConfigRow> config_table(const Config& config) {
   add_memory(table);
   add_precision(table);
   add_loss_scale(table);
+  add_reduction(table);
+  add_shares(table);
+  add_accumulation(table);
   add_policy_modes(config, table);
   const Config defaults;
   for (ConfigRow& made : table) made.option.fallback = made.get(defaults);

@@ -78,6 +78,10 @@ std::string shares_text(const std::vector<std::uint32_t>& shares) {
   return out;
 }
 
+std::string batch_text(std::uint64_t step_samples) {
+  return step_samples == 0 ? "the job's" : std::to_string(step_samples) + " samples";
+}
+
 std::string scaler_text(const ScalerRules& s) {
   return "start " + number_text(s.initial_scale) + ", x" + number_text(s.growth_factor) +
          " after " + std::to_string(s.growth_interval) + " clean steps, x" +
@@ -107,6 +111,9 @@ std::vector<std::string> diff(const Plan& before, const Plan& after) {
   }
   if (before.shares != after.shares) {
     changed("shares", shares_text(before.shares), shares_text(after.shares));
+  }
+  if (before.step_samples != after.step_samples) {
+    changed("batch", batch_text(before.step_samples), batch_text(after.step_samples));
   }
   if (before.cadence_steps != after.cadence_steps) {
     changed("cadence", std::to_string(before.cadence_steps) + " steps",
@@ -141,6 +148,7 @@ std::string text(const Plan& plan) {
            " ranks): " + mix_text(plan.classes[c]) + "\n";
   }
   out += "shares: " + shares_text(plan.shares) + "\n";
+  out += "batch: " + batch_text(plan.step_samples) + "\n";
   out += "cadence: " + std::to_string(plan.cadence_steps) + " steps\n";
   out += "scaler: " + scaler_text(plan.scaler) + "\n";
   out += "hold: until round " + std::to_string(plan.hold_until.value()) + "\n";

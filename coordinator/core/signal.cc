@@ -28,9 +28,9 @@ constexpr std::uint16_t bit(SignalFlag flag) {
 }
 
 // What happened in any of the covered rounds stays true; the other flags say how the rank is now.
-constexpr std::uint16_t kEventFlags = bit(SignalFlag::nonfinite_loss) |
-                                      bit(SignalFlag::nonfinite_gradient) |
-                                      bit(SignalFlag::step_skipped) | bit(SignalFlag::rolled_back);
+constexpr std::uint16_t kEventFlags =
+    bit(SignalFlag::nonfinite_loss) | bit(SignalFlag::nonfinite_gradient) |
+    bit(SignalFlag::step_skipped) | bit(SignalFlag::rolled_back) | bit(SignalFlag::step_repeated);
 
 struct WeighedLoss {
   double loss = 0;
@@ -107,6 +107,8 @@ RankSignal merge_reports(const RankSignal& earlier, const RankSignal& later) {
   if (!std::isfinite(later.gradient_norm)) merged.gradient_norm = earlier.gradient_norm;
   merged.wall_seconds += earlier.wall_seconds;
   for (std::size_t p = 0; p < kPhases; ++p) merged.phase_seconds[p] += earlier.phase_seconds[p];
+  merged.reduction_seconds += earlier.reduction_seconds;
+  merged.reduction_exposed_seconds += earlier.reduction_exposed_seconds;
   merged.rounds = add_saturating(earlier.rounds, later.rounds);
   merged.samples = add_saturating(earlier.samples, later.samples);
   merged.nonfinite_values = add_saturating(earlier.nonfinite_values, later.nonfinite_values);

@@ -42,6 +42,7 @@ std::string another_value(const cox::ConfigOption& option) {
   if (option.kind == "budget") return "0.5";
   if (option.kind == "budgets") return "0:6GiB,3:balanced";
   if (option.kind == "rules") return "layer.*=recompute,head=tile";
+  if (option.kind == "ranks") return "0=7,3=1";
   if (option.kind == "formats") return "layer.*=bf16,head=fp8";
   if (option.kind == "integer" || option.kind == "number") {
     const Ends ends = ends_of(option.range);
@@ -282,9 +283,15 @@ TEST_SUITE("core") {
     Config config;
     config.policy_modes["mine"] = PolicyMode::on;
     CHECK(cox::mode_of(config, "guard", PolicyMode::off) == PolicyMode::on);
-    CHECK(cox::mode_of(config, "shares", PolicyMode::observe) == PolicyMode::observe);
-    REQUIRE(cox::set_option(config, "shares.mode", "off").ok());
-    CHECK(cox::mode_of(config, "shares", PolicyMode::observe) == PolicyMode::off);
+    CHECK(cox::mode_of(config, "cadence", PolicyMode::observe) == PolicyMode::observe);
+    REQUIRE(cox::set_option(config, "cadence.mode", "off").ok());
+    CHECK(cox::mode_of(config, "cadence", PolicyMode::observe) == PolicyMode::off);
+    for (const char* own : {"shares", "accumulation"}) {
+      CHECK(cox::mode_of(config, own, PolicyMode::on) == PolicyMode::off);
+      REQUIRE(cox::set_option(config, std::string(own) + ".mode", "observe").ok());
+      CHECK(cox::mode_of(config, own, PolicyMode::on) == PolicyMode::observe);
+      CHECK_FALSE(config.policy_modes.contains(own));
+    }
     REQUIRE(cox::set_option(config, "mine.mode", "off").ok());
     CHECK(cox::mode_of(config, "mine", PolicyMode::on) == PolicyMode::off);
     CHECK_FALSE(cox::set_option(config, "yours.mode", "on").ok());

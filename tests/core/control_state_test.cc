@@ -18,7 +18,7 @@ cox::JobFacts job_of(std::int32_t world, std::uint32_t incarnation) {
   job.incarnation = incarnation;
   job.world_size = world;
   job.blocks = {"a", "b"};
-  job.capabilities = {0b0011, 0b0011, true, true, true};
+  job.capabilities = {0b0011, 0b0011, true, true, true, true};
   return job;
 }
 

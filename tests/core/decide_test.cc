@@ -76,7 +76,7 @@ struct Game {
     job.incarnation = 1;
     job.world_size = 2;
     job.blocks = {"a", "b"};
-    job.capabilities = {0b0011, 0b0011, true, true, true};
+    job.capabilities = {0b0011, 0b0011, true, true, true, true};
     policies = {std::make_shared<Wishing>(std::move(wishes))};
     state = cox::initial_state(job);
   }

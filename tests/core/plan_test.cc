@@ -21,7 +21,7 @@ cox::JobFacts capable_job() {
   job.incarnation = 3;
   job.world_size = 4;
   job.blocks = {"a", "b", "c"};
-  job.capabilities = {0b0111, 0b0011, true, true, true};
+  job.capabilities = {0b0111, 0b0011, true, true, true, true};
   return job;
 }
 
@@ -83,6 +83,8 @@ TEST_SUITE("core") {
          [](Plan& p) {
            p.shares = {1, 1u << 21, 1, 1};
          }},
+        {"step_samples", [](Plan& p) { p.step_samples = (1ull << 31) + 1; }},
+        {"step_samples", [](Plan& p) { p.step_samples = ~0ull; }},
         {"cadence", [](Plan& p) { p.cadence_steps = 0; }},
         {"cadence", [](Plan& p) { p.cadence_steps = (1u << 20) + 1; }},
         {"min_scale", [](Plan& p) { p.scaler.min_scale = -1; }},
@@ -104,15 +106,24 @@ TEST_SUITE("core") {
     }
   }
 
-  TEST_CASE("a job that cannot apply shares or a cadence refuses plans with them") {
+  TEST_CASE("a job that cannot apply shares, a cadence or other batches refuses plans with them") {
     cox::JobFacts job = capable_job();
-    job.capabilities.shares = job.capabilities.cadence = false;
+    job.capabilities.shares = job.capabilities.cadence = job.capabilities.accumulation = false;
     Plan plan = cox::initial_plan(job);
     plan.shares = {1, 1, 1, 1};
     CHECK_FALSE(cox::validate(plan, job).ok());
     plan.shares.clear();
     plan.cadence_steps = 2;
     CHECK_FALSE(cox::validate(plan, job).ok());
+    plan.cadence_steps = 1;
+    CHECK(cox::validate(plan, job).ok());
+    plan.step_samples = 64;
+    CHECK_FALSE(cox::validate(plan, job).ok());
+    job.capabilities.accumulation = true;
+    for (const std::uint64_t samples : {1ull, 64ull, 1ull << 31}) {
+      plan.step_samples = samples;
+      CHECK(cox::validate(plan, job).ok());
+    }
   }
 
   TEST_CASE("plans that ask the same of every rank have the same effect, however classed") {
@@ -141,6 +152,7 @@ TEST_SUITE("core") {
          [](Plan& p) {
            p.shares = {1, 2, 3, 4};
          }},
+        {"batch: the job's -> 96 samples", [](Plan& p) { p.step_samples = 96; }},
         {"cadence: 1 steps -> 4 steps", [](Plan& p) { p.cadence_steps = 4; }},
         {"scaler: ", [](Plan& p) { p.scaler.growth_interval = 100; }},
         {"hold: until round 0 -> until round 50", [](Plan& p) { p.hold_until = cox::RoundId(50); }},
@@ -164,9 +176,10 @@ TEST_SUITE("core") {
     plan.id.number = 7;
     plan.earliest_round = cox::RoundId(120);
     const std::string text = cox::text(plan);
-    for (const char* part : {"plan 3.7, from round 120", "fp32 in 3 blocks (0-2)",
-                             "class 1 (2 ranks)", "recompute in 1 blocks (1)", "shares: even",
-                             "cadence: 1 steps", "hold: until round 0", "rollback: none"}) {
+    for (const char* part :
+         {"plan 3.7, from round 120", "fp32 in 3 blocks (0-2)", "class 1 (2 ranks)",
+          "recompute in 1 blocks (1)", "shares: even", "batch: the job's", "cadence: 1 steps",
+          "hold: until round 0", "rollback: none"}) {
       CAPTURE(part);
       CHECK(text.find(part) != std::string::npos);
     }

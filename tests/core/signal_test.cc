@@ -30,6 +30,8 @@ cox::RankSignal report(std::uint32_t n) {
   s.samples = 10 * n;
   s.tokens = 1000 * n;
   s.wall_seconds = n;
+  s.reduction_seconds = static_cast<float>(4 * n);
+  s.reduction_exposed_seconds = static_cast<float>(n);
   s.weight = n;
   s.loss = 2;
   s.nonfinite_values = n;
@@ -78,6 +80,8 @@ TEST_SUITE("core") {
     CHECK(left.samples == 80);
     CHECK(left.tokens == 8000);
     CHECK(left.wall_seconds == 8);
+    CHECK(left.reduction_seconds == 32);
+    CHECK(left.reduction_exposed_seconds == 8);
     CHECK(left.weight == 8);
     CHECK(left.loss == 2);
     CHECK(left.memory_peak_bytes == 102);
@@ -85,6 +89,8 @@ TEST_SUITE("core") {
     CHECK(right.rounds == left.rounds);
     CHECK(right.samples == left.samples);
     CHECK(right.wall_seconds == left.wall_seconds);
+    CHECK(right.reduction_seconds == left.reduction_seconds);
+    CHECK(right.reduction_exposed_seconds == left.reduction_exposed_seconds);
     CHECK(right.weight == left.weight);
     CHECK(right.nonfinite_values == left.nonfinite_values);
     CHECK(right.phase_seconds == left.phase_seconds);
@@ -117,11 +123,13 @@ TEST_SUITE("core") {
   TEST_CASE("merging keeps events of both reports and states of the later one") {
     cox::RankSignal a, b;
     a.set(cox::SignalFlag::step_skipped);
+    a.set(cox::SignalFlag::step_repeated);
     a.set(cox::SignalFlag::full_plan_wanted);
     a.fragment.kind = cox::FragmentKind::block_profile;
     b.set(cox::SignalFlag::finished);
     const cox::RankSignal merged = cox::merge_reports(a, b);
     CHECK(merged.has(cox::SignalFlag::step_skipped));
+    CHECK(merged.has(cox::SignalFlag::step_repeated));
     CHECK(merged.has(cox::SignalFlag::finished));
     CHECK_FALSE(merged.has(cox::SignalFlag::full_plan_wanted));
     CHECK(merged.fragment.kind == cox::FragmentKind::block_profile);

@@ -19,7 +19,7 @@ JobFacts small_job() {
   job.incarnation = 1;
   job.world_size = 2;
   for (int b = 0; b < 64; ++b) job.blocks.push_back("block." + std::to_string(b));
-  job.capabilities = {0xF, 0xF, true, true, true};
+  job.capabilities = {0xF, 0xF, true, true, true, true};
   return job;
 }
 

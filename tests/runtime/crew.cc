@@ -237,7 +237,7 @@ JobFacts capable_job(std::int32_t ranks, std::size_t blocks) {
   job.world_size = ranks;
   for (std::size_t b = 0; b < blocks; ++b) job.blocks.push_back("block." + std::to_string(b));
   job.global_batch = 64;
-  job.capabilities = {0xF, 0xF, true, true, true};
+  job.capabilities = {0xF, 0xF, true, true, true, true};
   return job;
 }
 
