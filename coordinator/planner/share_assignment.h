@@ -1,0 +1,67 @@
+// Share assignment: how many units of a step's batch (micro-batches or samples) each rank takes, so
+// that the last rank to finish does so as early as possible: the exact minimum over all whole
+// assignments of max over ranks of fixed_seconds + seconds_per_unit * units. Std only, pure, no
+// communication. Only additions, multiplications, divisions and comparisons, so the same bits come
+// out everywhere. O(ranks) a pass over the ranks; passes halve an interval of times until at most
+// two units a rank are left in it, which a heap hands out: O(ranks log ranks) in all.
+//
+// Of several assignments with the least time, this one: the fewest units moved away from the
+// `present` assignment; of these the one in which every further unit went to the rank that finishes
+// it soonest, the lower rank on ties.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "coordinator/core/status.h"
+
+namespace cox {
+
+inline constexpr std::uint64_t kNoUnitCap = std::numeric_limits<std::uint64_t>::max();
+
+// What a rank costs and may take. Requires: seconds finite and not negative.
+struct RankCost {
+  double fixed_seconds = 0;  // of a step, whatever the units
+  double seconds_per_unit = 0;
+  std::uint64_t min_units = 0;
+  std::uint64_t max_units = kNoUnitCap;
+};
+
+struct ShareProblem {
+  std::uint64_t units = 0;  // of all ranks in a step: 1 to 2^31
+  std::vector<RankCost> ranks;
+  std::vector<std::uint64_t> present;  // units of each rank now; empty = no matter
+};
+
+struct ShareAssignment {
+  std::vector<std::uint64_t> units;  // one per rank; their sum is that of the problem
+  double seconds = 0;                // of the slowest rank
+};
+
+// Errors: failed_precondition naming ranks and numbers where minima or caps leave no way to place
+// the units; invalid_argument for numbers out of range.
+Result<ShareAssignment> assign_shares(const ShareProblem& problem);
+
+// Time of one rank with that many units; never falls as units grow.
+inline double seconds_of(const RankCost& rank, std::uint64_t units) {
+  return rank.fixed_seconds + rank.seconds_per_unit * static_cast<double>(units);
+}
+
+// The slowest rank under an assignment (the lowest one on ties), and its time. Requires: one entry
+// a rank, at least one.
+struct SlowestRank {
+  std::size_t rank = 0;
+  double seconds = 0;
+};
+SlowestRank slowest_rank(std::span<const RankCost> ranks, std::span<const std::uint64_t> units);
+
+// What relative shares mean in units: each rank its exact part rounded down, the rest one by one to
+// the largest remainders, the lower rank first; empty shares are even ones. The same rule as that
+// of SamplePlan::assign. Requires: shares empty or of `ranks` entries, not all 0; units <= 2^31.
+std::vector<std::uint64_t> units_of_shares(std::uint64_t units,
+                                           std::span<const std::uint32_t> shares,
+                                           std::size_t ranks);
+
+}  // namespace cox
