@@ -13,7 +13,7 @@
 
 namespace cox::wire {
 
-inline constexpr std::uint8_t kMaskVersion = 2;
+inline constexpr std::uint8_t kMaskVersion = 3;
 inline constexpr std::size_t kFrameBytes = 160;
 inline constexpr std::size_t kHeadHeaderBytes = 32;
 inline constexpr std::size_t kContinuationHeaderBytes = 24;

@@ -23,7 +23,8 @@ inline constexpr ScalerRules kAbsentScaler{.initial_scale = 65536.0f,
                                            .hysteresis = 1,
                                            .headroom_bits = 1};
 
-// One class of `keep`, fp32, all ranks alike, even shares, every step averaged, no hold, no order.
+// One class of `keep`, fp32, all ranks alike, even shares, the job's batch, every step averaged, no
+// hold, no order.
 inline Plan plan_of_absent_entries(std::size_t blocks) {
   Plan plan;
   plan.precision.assign(blocks, Precision::fp32);

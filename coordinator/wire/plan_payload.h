@@ -26,6 +26,7 @@ enum class PlanEntry : std::uint8_t {
   scaler = 6,
   hold = 7,
   rollback = 8,
+  step_samples = 9,
 };
 
 // invalid_argument when the vectors of a plan do not fit together or exceed what the mask carries.

@@ -144,6 +144,9 @@ void read_entry(PlanEntry type, PayloadKind kind, ByteReader& in, Plan& plan, co
       plan.rollback.ticket = read_u32_varint(in);
       plan.rollback.before_round = RoundId(in.varint());
       return;
+    case PlanEntry::step_samples:
+      plan.step_samples = in.varint();
+      return;
     case PlanEntry::unspecified:
       break;
   }
@@ -195,7 +198,7 @@ Result<Plan> read_delta_payload(std::span<const std::byte> payload, Plan base,
 
 std::size_t max_payload_bytes(const JobFacts& job) {
   constexpr std::size_t kEntryHead = 11;  // type and the longest length
-  constexpr std::size_t kSmallEntries = 8 * kEntryHead + 32 + 5 + 10 + 15;
+  constexpr std::size_t kSmallEntries = 9 * kEntryHead + 32 + 5 + 10 + 15 + 10;
   const std::size_t blocks = job.blocks.size();
   const std::size_t per_class = 1 + (blocks + 3) / 4;
   constexpr std::size_t kSequenceHead = 10 + 1 + 5 + 1;

@@ -139,6 +139,8 @@ void write_entries(ByteWriter& out, const Plan& plan, const Plan& base) {
   if (plan.hold_until != base.hold_until)
     put(PlanEntry::hold, number_body(plan.hold_until.value()));
   if (!(plan.rollback == base.rollback)) put(PlanEntry::rollback, rollback_body(plan.rollback));
+  if (plan.step_samples != base.step_samples)
+    put(PlanEntry::step_samples, number_body(plan.step_samples));
 }
 
 Status wrong_shape(const std::string& what) {
@@ -196,6 +198,7 @@ std::uint32_t content_check(const Plan& plan) {
   out.append(scaler_body(plan.scaler).bytes());
   out.u64(plan.hold_until.value());
   out.append(rollback_body(plan.rollback).bytes());
+  out.u64(plan.step_samples);
   return crc32(out.bytes());
 }
 

@@ -77,6 +77,7 @@ pb::Plan to_proto(const Plan& value) {
   for (const auto& actions : value.classes) message.add_classes(one_byte_each(actions));
   for (const ClassId id : value.rank_class) message.add_rank_class(id.value());
   message.mutable_shares()->Assign(value.shares.begin(), value.shares.end());
+  message.set_step_samples(value.step_samples);
   message.set_cadence_steps(value.cadence_steps);
   set_scaler(*message.mutable_scaler(), value.scaler);
   message.set_hold_until(value.hold_until.value());
@@ -97,6 +98,7 @@ Result<Plan> from_proto(const pb::Plan& message) {
       return wrong_field("plan.classes", "at most 1024 bytes from 0 to 3 each");
   }
   if (Status status = read_ranks(message, plan); !status.ok()) return status;
+  plan.step_samples = message.step_samples();
   plan.cadence_steps = message.cadence_steps();
   plan.scaler = scaler_of(message.scaler());
   plan.hold_until = RoundId(message.hold_until());

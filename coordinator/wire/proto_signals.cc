@@ -97,6 +97,8 @@ void read_measures(const pb::Signal& message, RankSignal& signal) {
   signal.memory_peak_bytes = message.memory_peak_bytes();
   signal.memory_limit_bytes = message.memory_limit_bytes();
   signal.loss_scale = message.loss_scale();
+  signal.reduction_seconds = message.reduction_seconds();
+  signal.reduction_exposed_seconds = message.reduction_exposed_seconds();
 }
 
 }  // namespace
@@ -127,6 +129,8 @@ pb::Signal to_proto(const RankSignal& value) {
   message.set_fragment_size(value.fragment.size);
   message.set_fragment(without_trailing_zeros(value.fragment.payload));
   message.set_loss_scale(value.loss_scale);
+  message.set_reduction_seconds(value.reduction_seconds);
+  message.set_reduction_exposed_seconds(value.reduction_exposed_seconds);
   message.set_reserved_bytes(without_trailing_zeros(value.reserved));
   message.set_checksum(value.checksum);
   return message;
@@ -147,7 +151,7 @@ Result<RankSignal> from_proto(const pb::Signal& message) {
             signal.phase_seconds.begin());
   if (Status status = read_fragment(message, signal.fragment); !status.ok()) return status;
   if (!fill(signal.reserved, message.reserved_bytes()))
-    return wrong_field("signal.reserved_bytes", "at most 24 bytes");
+    return wrong_field("signal.reserved_bytes", "at most 16 bytes");
   signal.checksum = message.checksum();
   return signal;
 }

@@ -5,6 +5,8 @@
 namespace cox::wire {
 namespace {
 
+constexpr std::uint64_t kMaxMicroBatch = std::uint64_t{1} << 31;
+
 RoundFacts facts_of(const pb::RoundFacts& message) {
   RoundFacts facts;
   facts.round = RoundId(message.round());
@@ -38,6 +40,7 @@ Result<Capabilities> capabilities_of(const pb::Capabilities& message) {
   value.shares = message.shares();
   value.cadence = message.cadence();
   value.rollback = message.rollback();
+  value.accumulation = message.accumulation();
   return value;
 }
 
@@ -51,12 +54,14 @@ pb::JobFacts to_proto(const JobFacts& value) {
   for (const NodeId node : value.node_of_rank) message.add_node_of_rank(node.value());
   for (const std::string& block : value.blocks) message.add_blocks(block);
   message.set_global_batch(value.global_batch);
+  message.set_micro_batch(value.micro_batch);
   pb::Capabilities& capabilities = *message.mutable_capabilities();
   capabilities.set_precisions(value.capabilities.precisions);
   capabilities.set_actions(value.capabilities.actions);
   capabilities.set_shares(value.capabilities.shares);
   capabilities.set_cadence(value.capabilities.cadence);
   capabilities.set_rollback(value.capabilities.rollback);
+  capabilities.set_accumulation(value.capabilities.accumulation);
   if (value.memory != MemoryFacts{}) *message.mutable_memory() = to_proto(value.memory);
   if (value.precision != PrecisionFacts{}) {
     *message.mutable_precision() = to_proto(value.precision);
@@ -77,6 +82,9 @@ Result<JobFacts> from_proto(const pb::JobFacts& message) {
   for (const std::int32_t node : message.node_of_rank()) job.node_of_rank.emplace_back(node);
   job.blocks.assign(message.blocks().begin(), message.blocks().end());
   job.global_batch = message.global_batch();
+  if (message.micro_batch() > kMaxMicroBatch)
+    return wrong_field("job.micro_batch", "at most 2147483648 samples");
+  job.micro_batch = message.micro_batch();
   Result<Capabilities> capabilities = capabilities_of(message.capabilities());
   if (!capabilities.ok()) return capabilities.status();
   job.capabilities = *capabilities;

@@ -19,6 +19,8 @@ TEST_SUITE("wire.control") {
     for (int round = 0; round < 300; ++round) {
       JobFacts job = capable_job(static_cast<std::int32_t>(1 + random.below(9)), random.below(20));
       job.name = "caf\xe9";
+      if (random.chance(50)) job.micro_batch = 1 + random.below(std::uint64_t{1} << 31);
+      job.capabilities.accumulation = random.chance(50);
       if (random.chance(50))
         job.node_of_rank.assign(static_cast<std::size_t>(job.world_size), NodeId(2));
       if (random.chance(70)) job.memory = random.memory(job);
@@ -27,6 +29,7 @@ TEST_SUITE("wire.control") {
       CHECK(*parse_job_facts(serialize(job)) == job);
 
       Plan plan = random.plan(job, random.bits());
+      if (random.chance(5)) plan.step_samples = random.bits();
       if (random.chance(50)) plan.activated_round = RoundId(0);
       CHECK(*parse_plan(serialize(plan)) == plan);
 
@@ -103,12 +106,42 @@ TEST_SUITE("wire.control") {
     JobFacts job = capable_job(2, 1);
     job.world_size = 0;
     CHECK(parse_job_facts(serialize(job)).status().code() == StatusCode::data_loss);
+    job.world_size = 2;
+    job.micro_batch = std::uint64_t{1} << 31;
+    CHECK(parse_job_facts(serialize(job)).ok());
+    ++job.micro_batch;
+    CHECK(parse_job_facts(serialize(job)).status().code() == StatusCode::data_loss);
+    job.micro_batch = 0;
     job.world_size = 3;
     job.node_of_rank = {NodeId(0)};
     CHECK(parse_job_facts(serialize(job)).status().code() == StatusCode::data_loss);
     Plan plan = initial_plan(capable_job(2, 1));
     plan.precision[0] = static_cast<Precision>(4);
     CHECK(parse_plan(serialize(plan)).status().code() == StatusCode::data_loss);
+  }
+
+  TEST_CASE("messages of before the batch could change mean the job's batch, in samples") {
+    const JobFacts job = capable_job(2, 1);
+    // World size 2 and a global batch of 64; capabilities without the newest field.
+    const auto read = parse_job_facts(std::string("\x18\x02\x30\x40\x3a\x02\x18\x01", 8));
+    REQUIRE(read.ok());
+    CHECK(read->world_size == 2);
+    CHECK(read->global_batch == 64);
+    CHECK(read->micro_batch == 0);
+    CHECK(read->capabilities.shares);
+    CHECK_FALSE(read->capabilities.accumulation);
+
+    Plan plan = initial_plan(job);
+    const std::string before = serialize(plan);
+    plan.step_samples = 96;
+    CHECK(serialize(plan) == before + "\x68\x60");  // behind all that older readers know
+    CHECK(parse_plan(before)->step_samples == 0);
+    CHECK(parse_plan(serialize(plan))->step_samples == 96);
+
+    const auto signal = parse_step_signals(std::string("\x1a\x00", 2), limits_of(job));
+    REQUIRE(signal.ok());
+    CHECK(signal->reports[0].reduction_seconds == 0);
+    CHECK(signal->reports[0].reduction_exposed_seconds == 0);
   }
 
   TEST_CASE("memory facts that do not fit the job, or are no fronts, are refused") {

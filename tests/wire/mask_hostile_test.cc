@@ -147,6 +147,41 @@ TEST_SUITE("wire.mask.hostile") {
     }
   }
 
+  TEST_CASE("an entry of the batch that is no number, is longer or comes twice is refused") {
+    const JobFacts job = capable_job(2, 2);
+    Bytes plain = full_payload(initial_plan(job));
+    const auto with = [&](std::initializer_list<unsigned> more) {
+      Bytes bytes = plain;
+      for (const unsigned byte : more) bytes.push_back(static_cast<std::byte>(byte));
+      return read_full_payload(bytes, job);
+    };
+    CHECK(with({9, 2, 0xC8, 1})->step_samples == 200);
+    CHECK_FALSE(with({9, 0}).ok());
+    CHECK_FALSE(with({9, 1, 0x80}).ok());
+    CHECK_FALSE(with({9, 2, 1, 1}).ok());
+    CHECK_FALSE(with({9, 1}).ok());
+    CHECK_FALSE(with({9, 1, 1, 9, 1, 1}).ok());
+    CHECK_FALSE(with({9, 1, 1, 5, 1, 1}).ok());  // ascending order
+    CHECK_FALSE(with({10, 1, 1}).ok());
+    const std::initializer_list<unsigned> too_long = {9,    11,   0xFF, 0xFF, 0xFF, 0xFF, 0xFF,
+                                                      0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 1};
+    CHECK_FALSE(with(too_long).ok());
+  }
+
+  TEST_CASE("no payload is longer than the largest of its job") {
+    RandomValues random(41);
+    for (int round = 0; round < 300; ++round) {
+      const JobFacts job =
+          capable_job(static_cast<std::int32_t>(1 + random.below(90)), random.below(100));
+      Plan plan = random.plan(job, 1);
+      plan.step_samples = ~0ull;
+      plan.cadence_steps = ~0u;
+      plan.hold_until = RoundId(~0ull);
+      plan.rollback = {~0u, RoundId(~0ull)};
+      CHECK(full_payload(plan).size() <= max_payload_bytes(job));
+    }
+  }
+
   TEST_CASE("a cut at any byte of the payload is noticed") {
     RandomValues random(8);
     const JobFacts job = capable_job(9, 31);

@@ -125,6 +125,31 @@ TEST_SUITE("wire.mask") {
     CHECK(received(job, base, *frames) == plan);
   }
 
+  TEST_CASE("a change of the batch is sent as a delta, and back to the job's as well") {
+    const JobFacts job = capable_job(8, 256);
+    const Plan base = start_of(job);
+    Plan larger = base;
+    larger.id.number = 1;
+    larger.step_samples = std::uint64_t{1} << 31;
+    const auto grown = encode_plan(larger, &base);
+    REQUIRE(grown.ok());
+    CHECK(bytes_of(*grown) <= 44);
+    CHECK(received(job, base, *grown) == larger);
+    Plan back = larger;
+    back.id.number = 2;
+    back.step_samples = 0;
+    const auto shrunk = encode_plan(back, &larger);
+    REQUIRE(shrunk.ok());
+    CHECK(bytes_of(*shrunk) <= 44);
+    CHECK(received(job, larger, *shrunk) == back);
+    PlanAssembler elsewhere(job, [&] {
+      Plan other = larger;
+      other.step_samples = 7;
+      return other;
+    }());
+    CHECK(*elsewhere.feed(shrunk->front().used()) == Assembly::base_unknown);
+  }
+
   TEST_CASE("a base of another incarnation, of other blocks or too far back gives the full plan") {
     const JobFacts job = capable_job(2, 12);
     const Plan base = start_of(job);
@@ -185,7 +210,7 @@ TEST_SUITE("wire.mask") {
     CHECK(encode_plan(plan, nullptr).status().code() == StatusCode::invalid_argument);
   }
 
-  TEST_CASE("the bytes of version 2 never change") {
+  TEST_CASE("the bytes of version 3 never change") {
     const JobFacts job = capable_job(4, 5);
     Plan base = start_of(job);
     Plan plan = base;
@@ -203,25 +228,27 @@ TEST_SUITE("wire.mask") {
     plan.scaler.growth_interval = 500;
     plan.hold_until = RoundId(1000);
     plan.rollback = {1, RoundId(60)};
+    plan.step_samples = 200;
     const auto full = encode_plan(plan, nullptr);
     REQUIRE(full.ok());
     REQUIRE(full->size() == 1);
     CHECK(hex(full->front().used()) ==
-          "0201650084277630030000000500000002010000000000004d00000000000000"
+          "030169008c6f6f90030000000500000002010000000000004d00000000000000"
           "50fa0502040200e0030305040200010a040504020401030502ac020620000080"
           "47000000400000003ff40100000000803f0000804b01000000010000000702e8"
-          "070802013c");
+          "070802013c0902c801");
 
     base = plan;
     base.id.number = 0x0101;
     base.precision[2] = Precision::fp32;
     base.shares.clear();
+    base.step_samples = 0;
     const auto changes = encode_plan(plan, &base);
     REQUIRE(changes.ok());
     CHECK(hex(changes->front().used()) ==
-          "02022e015f328a5f030000000500000002010000000000004d00000000000000"
-          "cfe52d2201012a04050402040103");
-    CHECK(hex(encode_unchanged({3, 0x010203}).used()) == "020303023bc6cd28");
+          "030232014394df6d030000000500000002010000000000004d00000000000000"
+          "ce690f9701012a040504020401030902c801");
+    CHECK(hex(encode_unchanged({3, 0x010203}).used()) == "030303024d27c2b5");
   }
 }
 

@@ -57,6 +57,7 @@ Plan RandomValues::plan(const JobFacts& job, std::uint64_t number) {
       plan.shares.push_back(static_cast<std::uint32_t>(1 + below(most)));
     }
   }
+  if (chance(30)) plan.step_samples = 1 + below(std::uint64_t{1} << below(32));
   if (chance(30)) plan.cadence_steps = static_cast<std::uint32_t>(1 + below(1000));
   if (chance(30)) plan.scaler = {1024.0f, 1.5f, 0.25f, 7, 0.125f, 65536.0f, 3, 2};
   if (chance(30)) plan.hold_until = RoundId(bits());
@@ -80,6 +81,7 @@ Plan RandomValues::next_plan(const JobFacts& job, const Plan& base) {
     next.rank_class = other.rank_class;
   }
   if (chance(20)) next.shares = other.shares;
+  if (chance(20)) next.step_samples = other.step_samples;
   if (chance(20)) next.cadence_steps = other.cadence_steps;
   if (chance(20)) next.scaler = other.scaler;
   if (chance(20)) next.hold_until = other.hold_until;
@@ -158,6 +160,8 @@ RankSignal RandomValues::signal(const JobFacts& job, RankId rank, RoundId round)
     signal.fragment = make_fragment(request);
   }
   signal.loss_scale = static_cast<float>(number());
+  signal.reduction_seconds = static_cast<float>(number());
+  signal.reduction_exposed_seconds = static_cast<float>(number());
   seal(signal);
   return signal;
 }
@@ -195,8 +199,8 @@ StepSignals RandomValues::signals(const JobFacts& job, RoundId round) {
 
 Reason RandomValues::reason() {
   Reason reason;
-  reason.policy = static_cast<PolicyKind>(below(9));
-  reason.code = static_cast<ReasonCode>(below(70));
+  reason.policy = static_cast<PolicyKind>(below(10));
+  reason.code = static_cast<ReasonCode>(below(150));
   reason.outcome = static_cast<Outcome>(below(7));
   reason.round = RoundId(bits());
   reason.rank = RankId(static_cast<std::int32_t>(below(5)) - 1);
