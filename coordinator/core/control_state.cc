@@ -49,6 +49,14 @@ Refitted refit(ControlState saved, const JobFacts& job) {
              "restored at " + std::to_string(job.world_size) +
                  " ranks: shares and per-rank memory actions start anew, global knobs stay"));
   }
+  // A loop that no longer takes its batch from the plan takes nothing else away.
+  if (!job.capabilities.accumulation && plan.step_samples != 0) {
+    refitted.reasons.push_back(lost(ReasonCode::not_capable,
+                                    "the saved batch of " + std::to_string(plan.step_samples) +
+                                        " samples a step cannot be applied by this job; it starts "
+                                        "with its own"));
+    plan.step_samples = 0;
+  }
   const Status status = validate(plan, job);
   if (!status.ok()) {
     const RollbackOrder done = plan.rollback;

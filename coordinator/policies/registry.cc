@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "coordinator/policies/accumulation.h"
 #include "coordinator/policies/guard.h"
 #include "coordinator/policies/loss_scale.h"
 #include "coordinator/policies/memory.h"
@@ -11,9 +12,9 @@
 namespace cox {
 
 PolicySet default_policies() {
-  return {std::make_shared<Guard>(), std::make_shared<LossScalePolicy>(),
+  return {std::make_shared<Guard>(),           std::make_shared<LossScalePolicy>(),
           std::make_shared<PrecisionPolicy>(), std::make_shared<MemoryPolicy>(),
-          std::make_shared<Stragglers>()};
+          std::make_shared<Stragglers>(),      std::make_shared<AccumulationPolicy>()};
 }
 
 }  // namespace cox

@@ -86,6 +86,19 @@ TEST_SUITE("core") {
     CHECK(cox::validate(refitted.state.plan, job).ok());
   }
 
+  TEST_CASE("a saved batch that the new job cannot apply is dropped alone, with a reason") {
+    cox::ControlState saved = steered_state();
+    saved.plan.step_samples = 96;
+    cox::JobFacts job = job_of(2, 2);
+    CHECK(cox::refit(saved, job).state.plan.step_samples == 96);
+    job.capabilities.accumulation = false;
+    const cox::Refitted refitted = cox::refit(saved, job);
+    CHECK(refitted.state.plan.step_samples == 0);
+    CHECK(refitted.state.plan.shares == steered_state().plan.shares);
+    REQUIRE(refitted.reasons.size() == 1);
+    CHECK(refitted.reasons[0].text.find("96 samples") != std::string::npos);
+  }
+
   TEST_CASE("states of policies are found by name and kept in order of names") {
     cox::ControlState state;
     cox::state_of(state, "b").version = 2;

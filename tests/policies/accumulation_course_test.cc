@@ -1,0 +1,153 @@
+// Policy `accumulation` over whole courses on a virtual clock: changes of the network, noise,
+// pauses, replay.
+#include <cmath>
+#include <string>
+
+#include "tests/policies/accumulation_game.h"
+
+#include <doctest/doctest.h>
+
+namespace cox {
+namespace {
+
+using test::accumulation_job;
+using test::AccumulationGame;
+
+TEST_SUITE("policies.accumulation") {
+  TEST_CASE(
+      "a network four times as slow costs one change of the batch, and one when it recovers") {
+    for (const double noise : {0.0, 0.03}) {
+      CAPTURE(noise);
+      AccumulationGame game("");
+      game.noise_ratio = noise;
+      game.sync_seconds = 0.004;
+      game.rounds(200);
+      CHECK(game.batches == 1);
+      const std::uint64_t before = game.total();
+      game.sync_seconds = 0.016;
+      const std::uint64_t at = game.now;
+      while (game.batches == 1 && game.now < at + 100) game.rounds(1);
+      CHECK(game.now <= at + 32);  // half of the rounds looked back, and to spare
+      game.rounds(300);
+      CHECK(game.batches <= 3);  // the first may be made from rounds of both
+      CHECK(game.total() > 3 * before);
+      CHECK(game.total() < 5 * before);
+      CHECK(game.overhead < 0.11);
+      const int settled = game.batches;
+      game.sync_seconds = 0.004;
+      game.rounds(300);
+      CHECK(game.batches <= settled + 2);
+      CHECK(game.batches > settled);
+      CHECK(game.total() <= 2 * before);
+    }
+  }
+
+  TEST_CASE("noise of three percent makes no change, wherever the cost lies, beyond the first") {
+    int changes = 0;
+    for (int i = 0; i < 60; ++i) {
+      AccumulationGame game("");
+      game.random = sim::Random(static_cast<std::uint64_t>(100 + i));
+      game.noise_ratio = 0.03;
+      game.sync_seconds = 0.0002 * std::pow(1.15, i % 30);  // 2 % .. 54 % of a step at the start
+      game.rounds(60);
+      const int settled = game.batches;
+      CHECK(settled <= 2);
+      game.rounds(600);
+      CHECK(game.batches <= settled + 1);
+      CHECK(game.said_with(ReasonCode::accumulation_lowered).empty());
+      changes += game.batches - settled;
+    }
+    MESSAGE("changes after the first 60 rounds, of 60 jobs x 600 rounds: " << changes);
+    CHECK(changes <= 3);
+  }
+
+  TEST_CASE("noise of three percent at the edge of shrinking does not make the batch swing") {
+    for (int i = 0; i < 20; ++i) {
+      AccumulationGame game("");
+      game.random = sim::Random(static_cast<std::uint64_t>(500 + i));
+      game.sync_seconds = 0.01;
+      game.rounds(30);
+      REQUIRE(game.total() == 40);
+      game.noise_ratio = 0.03;
+      game.sync_seconds = 0.0100 * (0.50 + 0.01 * i);  // just around half of what it was
+      game.rounds(800);
+      CHECK(game.batches <= 2);
+      CHECK(game.said_with(ReasonCode::accumulation_raised).size() == 1);
+    }
+  }
+
+  TEST_CASE("pauses of single steps, in work or in the network, change nothing") {
+    AccumulationGame game("");
+    game.sync_seconds = 0.005;
+    game.rounds(40);
+    REQUIRE(game.batches == 1);
+    for (int i = 0; i < 200; ++i) {
+      const bool pause = i % 10 == 0;
+      game.sync_seconds = pause && i % 20 == 0 ? 0.5 : 0.005;
+      game.micro_seconds = pause && i % 20 != 0 ? 0.5 : 0.01;
+      game.rounds(1);
+    }
+    CHECK(game.batches == 1);
+  }
+
+  TEST_CASE("an observing policy says what it would do and leaves the batch alone") {
+    AccumulationGame game("accumulation.mode = observe");
+    game.sync_seconds = 0.01;
+    game.rounds(50);
+    CHECK(game.batches == 0);
+    const auto said = game.said_with(ReasonCode::accumulation_raised);
+    REQUIRE(said.size() == 1);
+    CHECK(said[0].outcome == Outcome::observed);
+  }
+
+  TEST_CASE("whatever is measured, plans stay valid and within floor and cap") {
+    for (int i = 0; i < 200; ++i) {
+      sim::Random random(static_cast<std::uint64_t>(i));
+      JobFacts job = accumulation_job();
+      job.world_size = static_cast<std::int32_t>(1 + random.below(6));
+      job.micro_batch = 1 + random.below(9);
+      job.global_batch = random.below(60);
+      const std::uint64_t least = 1 + random.below(4);
+      const std::uint64_t most = least + random.below(20);
+      AccumulationGame game("accumulation.min_anchor = " + std::to_string(least) +
+                                "\naccumulation.max_anchor = " + std::to_string(most) +
+                                "\nshares.mode = " + (random.chance(0.5) ? "on" : "off"),
+                            job);
+      for (double& slowness : game.slowness) slowness = 0.25 + 2 * random.uniform();
+      game.noise_ratio = 0.3 * random.uniform();
+      for (int change = 0; change < 6; ++change) {
+        game.sync_seconds = std::pow(10, -5 + 5 * random.uniform());
+        game.optimizer_seconds = 0.01 * random.uniform();
+        game.rounds(25);
+        REQUIRE(validate(game.state.plan, job).ok());
+        const auto world = static_cast<std::uint64_t>(job.world_size);
+        const std::uint64_t own = (job.global_batch + job.micro_batch - 1) / job.micro_batch;
+        CHECK(game.total() >= std::max(own, least));
+        CHECK(game.total() <= std::max(own, most * world * 12));
+      }
+    }
+  }
+
+  TEST_CASE("the same signals give the same plans, reasons and state") {
+    const auto settings = "shares.mode = on\naccumulation.settle_rounds = 5";
+    AccumulationGame game(settings);
+    AccumulationGame again(settings);
+    game.noise_ratio = 0.05;
+    game.slowness = {1, 0.9, 0.5, 0.3};
+    int plans = 0;
+    for (int i = 0; i < 300; ++i) {
+      if (i % 60 == 0) game.sync_seconds = 0.001 * (1 + 7 * (i / 60 % 3));
+      const StepSignals signals = game.next_signals();
+      const Decision a = game.decide_on(signals);
+      const Decision b = again.decide_on(signals);
+      CHECK(a.plan == b.plan);
+      CHECK(a.reasons == b.reasons);
+      CHECK(state_of(game.state, "accumulation") == state_of(again.state, "accumulation"));
+      plans += a.plan.has_value();
+    }
+    CHECK(plans >= 2);
+  }
+}
+
+}  // namespace
+}  // namespace cox

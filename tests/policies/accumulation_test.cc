@@ -1,0 +1,288 @@
+// Policy `accumulation`, single decisions: given a cost of synchronising, which batch follows.
+#include "coordinator/policies/accumulation.h"
+
+#include <string>
+
+#include "coordinator/policies/accumulation_batch.h"
+#include "tests/policies/accumulation_game.h"
+
+#include <doctest/doctest.h>
+
+namespace cox {
+namespace {
+
+using test::accumulation_job;
+using test::AccumulationGame;
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST_SUITE("policies.accumulation") {
+  TEST_CASE("the anchor that meets the target follows from one measurement") {
+    struct {
+      double sync, optimizer, target;
+      int anchor;                             // micro-batches of each rank: 10 ms each
+    } const table[] = {{0.0005, 0, 0.1, 1},   // 5 %
+                       {0.001, 0, 0.1, 1},    // 9 %
+                       {0.00115, 0, 0.1, 1},  // 10.3 %: not worth a change
+                       {0.002, 0, 0.1, 2},    // 17 % -> 9 %
+                       {0.01, 0, 0.1, 10},    // 50 %; 9 would be 10 % exactly, 5 % more is asked
+                       {0.01, 0, 0.2, 5},     // 4 would be 20 % exactly
+                       {0.01, 0.02, 0.1, 8},  // the optimizer's 20 ms count as work
+                       {0.001, 0.5, 0.1, 1},  // so dear an optimizer hides it
+                       {0.05, 0, 0.1, 48},    // 45 would be 10 % exactly
+                       {1, 0, 0.1, 64}};      // the cap
+    for (const auto& row : table) {
+      CAPTURE(row.sync);
+      CAPTURE(row.optimizer);
+      AccumulationGame game("accumulation.target_ratio = " + std::to_string(row.target));
+      game.sync_seconds = row.sync;
+      game.optimizer_seconds = row.optimizer;
+      game.rounds(40);
+      CHECK(game.total() == static_cast<std::uint64_t>(4 * row.anchor));
+      CHECK(game.batches == (row.anchor > 1 ? 1 : 0));
+      if (row.anchor > 1 && row.anchor < 64) CHECK(game.overhead <= row.target);
+    }
+  }
+
+  TEST_CASE("a reason names the cost, the target, the batch and what it asks of learning rates") {
+    AccumulationGame game("");
+    game.sync_seconds = 0.01;
+    game.rounds(20);
+    const auto raised = game.said_with(ReasonCode::accumulation_raised);
+    REQUIRE(raised.size() == 1);
+    CHECK(raised[0].outcome == Outcome::changed);
+    CHECK(raised[0].policy == PolicyKind::accumulation);
+    for (const char* part :
+         {"takes 50.0 % of a step (10 of 20 ms)", "above the target of 10 %",
+          "computes 10 micro-batches instead of 1", "160 samples, 10 times the job's batch",
+          "linear rule gives x10,", "square root rule x3.162"}) {
+      CAPTURE(part);
+      CAPTURE(raised[0].text);
+      CHECK(contains(raised[0].text, part));
+    }
+    const auto started = game.said_with(ReasonCode::accumulation_start);
+    REQUIRE(started.size() == 1);
+    CHECK(contains(started[0].text, "job's own batch of 16 samples"));
+  }
+
+  TEST_CASE("nothing is decided before so many rounds of the plan in force were seen") {
+    AccumulationGame game("accumulation.settle_rounds = 12");
+    game.sync_seconds = 0.01;
+    game.rounds(11);
+    CHECK(game.batches == 0);
+    game.rounds(1);
+    CHECK(game.batches == 1);
+    game.sync_seconds = 0.1;  // dear again, but rounds of the old batch do not count
+    game.rounds(2 + 11);
+    CHECK(game.batches == 1);
+    game.rounds(1);
+    CHECK(game.batches == 2);
+  }
+
+  TEST_CASE("a job that cannot change its batch is told so once") {
+    struct {
+      std::uint64_t micro_batch;
+      bool capable;
+      const char* says;
+    } const table[] = {{0, true, "gives no size"}, {4, false, "step.accumulate()"}};
+    for (const auto& row : table) {
+      JobFacts job = accumulation_job();
+      job.micro_batch = row.micro_batch;
+      job.capabilities.accumulation = row.capable;
+      AccumulationGame game("", job);
+      CHECK(game.state.plan.step_samples == 0);
+      const auto told = game.said_with(ReasonCode::not_capable);
+      REQUIRE(told.size() == 1);
+      CHECK(told[0].outcome == Outcome::reported);
+      CHECK(contains(told[0].text, row.says));
+      game.job.micro_batch = std::max<std::uint64_t>(1, row.micro_batch);  // the loop's own affair
+      for (int i = 0; i < 30; ++i) {
+        StepSignals signals = game.next_signals();
+        game.job.micro_batch = row.micro_batch;
+        game.decide_on(signals);
+        game.job.micro_batch = std::max<std::uint64_t>(1, row.micro_batch);
+      }
+      CHECK(game.said_with(ReasonCode::not_capable).size() == 1);
+      CHECK(game.batches == 0);
+    }
+  }
+
+  TEST_CASE("at its cap the policy says so once, and again after it was cheap in between") {
+    AccumulationGame game("accumulation.max_anchor = 4");
+    game.sync_seconds = 0.01;
+    game.rounds(100);
+    CHECK(game.total() == 16);
+    CHECK(game.batches == 1);
+    const auto kept = game.said_with(ReasonCode::accumulation_kept);
+    REQUIRE(kept.size() == 1);
+    CHECK(contains(kept[0].text, "max_anchor is 4"));
+    CHECK(contains(kept[0].text, "needs 9 micro-batches"));
+    game.sync_seconds = 0.003;
+    game.rounds(40);
+    game.sync_seconds = 0.01;
+    game.rounds(40);
+    CHECK(game.said_with(ReasonCode::accumulation_kept).size() == 2);
+    CHECK(game.batches == 1);
+  }
+
+  TEST_CASE("a job starts with the floor of the settings, and is never below its own batch") {
+    AccumulationGame floor("accumulation.min_anchor = 3");
+    CHECK(floor.active.step_samples == 48);
+    CHECK(floor.said_with(ReasonCode::accumulation_start)[0].outcome == Outcome::changed);
+    floor.rounds(40);
+    CHECK(floor.total() == 12);
+
+    JobFacts job = accumulation_job();
+    job.global_batch = 128;  // 8 micro-batches of each rank
+    AccumulationGame own("", job);
+    own.sync_seconds = 0.0001;
+    own.rounds(60);
+    CHECK(own.active.step_samples == 0);
+    CHECK(own.total() == 32);
+    CHECK(own.batches == 0);
+  }
+
+  TEST_CASE("a batch that is no longer needed shrinks back to the job's own") {
+    AccumulationGame game("");
+    game.sync_seconds = 0.01;
+    game.rounds(20);
+    REQUIRE(game.total() == 40);
+    game.sync_seconds = 0.0048;  // 4.6 %: below half of the target
+    game.rounds(20);
+    CHECK(game.total() == 20);
+    game.sync_seconds = 0.0004;
+    game.rounds(20);
+    CHECK(game.active.step_samples == 0);
+    CHECK(game.batches == 3);
+    const auto lowered = game.said_with(ReasonCode::accumulation_lowered);
+    REQUIRE(lowered.size() == 2);
+    CHECK(contains(lowered[0].text, "below half of the target"));
+    CHECK(contains(lowered[1].text, "job's own batch of 16 samples"));
+  }
+
+  TEST_CASE("the last one to arrive tells what synchronising costs, not those who wait") {
+    AccumulationGame game("");
+    game.slowness = {1, 1, 1, 3};  // the others wait for 20 ms of 30
+    game.sync_seconds = 0.002;     // 6 %
+    game.rounds(60);
+    CHECK(game.batches == 0);
+    game.sync_seconds = 0.01;  // 25 %: three times 30 ms are enough, 9 x 10 ms in micro-batches
+    game.rounds(30);
+    CHECK(game.total() == 16);
+    CHECK(game.overhead <= 0.1);
+  }
+
+  TEST_CASE("where shares follow speeds the slowest has the anchor and the others more") {
+    struct {
+      std::vector<double> slowness;
+      std::uint64_t total;  // at an anchor of 10
+    } const table[] = {{{1, 1, 1, 1}, 40},
+                       {{1, 1, 0.5, 0.25}, 10 + 10 + 20 + 40},
+                       {{1, 1, 1, 0.7}, 10 + 10 + 10 + 14}};
+    for (const auto& row : table) {
+      std::vector<std::uint32_t> shares;
+      for (const double s : row.slowness) {
+        shares.push_back(static_cast<std::uint32_t>(std::lround(1000 / s)));
+      }
+      AccumulationGame game("shares.mode = on", accumulation_job(),
+                            {std::make_shared<test::TrueShares>(shares)});
+      game.slowness = row.slowness;
+      game.sync_seconds = 0.01;
+      game.rounds(60);
+      CHECK(game.total() == row.total);
+      CHECK(game.overhead <= 0.1);
+      CHECK(game.active.shares == shares);
+    }
+  }
+
+  TEST_CASE("shares that are forced divide the batch, and one rank's part is the anchor") {
+    AccumulationGame game("force.shares = 1,1,2,4");
+    game.slowness = {1, 1, 0.5, 0.25};
+    game.sync_seconds = 0.01;
+    game.rounds(60);
+    CHECK(game.overhead <= 0.1);
+    CHECK(game.micro_batches()[0] == 10);
+    CHECK(game.total() == 80);
+  }
+
+  TEST_CASE("micro-batches of a step: one for each rank that works, caps, the job's batch") {
+    JobFacts job = accumulation_job();
+    SharesConfig shares;
+    const auto batch = [&](std::uint64_t anchor, RankRatios ratios) {
+      return step_micro_batches(anchor, ratios, job, shares);
+    };
+    CHECK(batch(1, {1, 1, 1, 1}) == 4);
+    CHECK(batch(3, {1, 1.5, 2, 0}) == 3 + 5 + 6);  // 4.5 is rounded up
+    CHECK(batch(1, {1, 1.2, 1.4, 1.6}) == 5);
+    CHECK(batch(1, {0.2, 1, 1, 1}) == 4);
+    shares.max_samples = {{1, 10}};  // two micro-batches
+    CHECK(batch(8, {1, 1, 1, 1}) == 26);
+    shares.max_samples = {{1, 3}};  // not one
+    CHECK(batch(8, {1, 1, 1, 1}) == 24);
+    shares.max_samples.clear();
+    job.global_batch = 401;
+    CHECK(batch(1, {1, 1, 1, 1}) == 101);
+    job.global_batch = 0;
+    CHECK(batch(1, {1, 1, 1, 1}) == 4);
+    job.micro_batch = std::uint64_t{1} << 30;
+    CHECK(batch(50, {1, 1, 1, 1}) == 2);  // what a plan can carry
+  }
+
+  TEST_CASE("reports that tell nothing about the plan in force do not count") {
+    const std::function<void(RankSignal&)> changes[] = {
+        [](RankSignal& s) { s.set(SignalFlag::finished); },
+        [](RankSignal& s) { s.set(SignalFlag::step_repeated); },
+        [](RankSignal& s) { s.set(SignalFlag::rolled_back); },
+        [](RankSignal& s) { s.samples = 0; },
+        [](RankSignal& s) { s.rounds = 0; },
+        [](RankSignal& s) { s.phase_seconds[1] = -1; },
+        [](RankSignal& s) { s.phase_seconds[4] = INFINITY; },
+        [](RankSignal& s) { s.phase_seconds[4] = NAN; },
+        [](RankSignal& s) { s.phase_seconds = {}; }};
+    for (const auto& change : changes) {
+      AccumulationGame game("");
+      game.sync_seconds = 0.01;
+      game.change = change;
+      game.rounds(40);
+      CHECK(game.batches == 0);
+    }
+  }
+
+  TEST_CASE("a loop without a batch of its own starts with the floor and grows from there") {
+    JobFacts job = accumulation_job();
+    job.global_batch = 0;
+    AccumulationGame game("accumulation.min_anchor = 2", job);
+    CHECK(game.active.step_samples == 32);
+    game.sync_seconds = 0.01;
+    game.rounds(20);
+    CHECK(game.active.step_samples == 160);
+    CHECK(contains(game.said_with(ReasonCode::accumulation_raised)[0].text,
+                   "a step has 160 samples"));
+  }
+
+  TEST_CASE("a state that it cannot have written counts as fresh") {
+    AccumulationGame game("");
+    game.sync_seconds = 0.01;
+    game.rounds(6);
+    PolicyState& kept = state_of(game.state, "accumulation");
+    const PolicyState good = kept;
+    REQUIRE(good.version == 1);
+    sim::Random random(3);
+    for (int i = 0; i < 300; ++i) {
+      PolicyState bad = good;
+      double& value =
+          bad.values[i < 3 ? static_cast<std::size_t>(i) : random.below(bad.values.size())];
+      const double odd[] = {NAN, INFINITY, -1, 0.5, 1e18, 1e301};
+      value = odd[random.below(6)];
+      if (i % 7 == 0) bad.values.resize(random.below(bad.values.size()));
+      state_of(game.state, "accumulation") = bad;
+      game.rounds(1);
+      CHECK(state_of(game.state, "accumulation").values.size() == good.values.size());
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cox
