@@ -10,7 +10,8 @@ namespace cox::transport {
 
 struct Reduction {
   std::size_t element_bytes = 0;
-  // into[i] = into[i] (+) from[i] for `count` elements; arrays are aligned for the element type.
+  // into[i] = into[i] (+) from[i] for `count` elements; arrays are aligned for the element type and
+  // do not overlap.
   void (*apply)(std::byte* into, const std::byte* from, std::size_t count) = nullptr;
 };
 
@@ -20,6 +21,9 @@ Reduction sum_f64();
 Reduction sum_u64();
 Reduction min_u64();
 Reduction max_u64();
+// A NaN on any rank gives NaN.
+Reduction max_f32();
+Reduction max_f64();
 
 // For a value type T with `void merge_into(T&, const T&)` found by ADL, e.g. StepBallot.
 template <class T>

@@ -1,0 +1,132 @@
+#include "coordinator/transport/bucket_exchange_rounds.h"
+
+#include <sched.h>
+
+#include <algorithm>
+
+namespace cox::transport {
+namespace {
+constexpr std::uint32_t kPumpEvery = 16;  // polls; a poll costs a fraction of what a pump does
+}  // namespace
+
+RoundExchange::RoundExchange(RankId rank, BucketLayout layout, const WaitPolicy& wait,
+                             std::string note)
+    : rank_(rank),
+      layout_(std::move(layout)),
+      wait_(wait),
+      note_(std::move(note)),
+      done_(layout_.places.size(), 0),
+      times_(layout_.places.size()) {}
+
+Status RoundExchange::check_order(std::size_t bucket) const {
+  const bool new_round = started_ == buckets() && bucket == 0;
+  if (bucket >= buckets() || (!new_round && bucket != started_)) {
+    return failed_precondition("exchange: expected the start of bucket " +
+                               std::to_string(started_ % std::max<std::size_t>(1, buckets())) +
+                               " of " + std::to_string(buckets()) + ", found bucket " +
+                               std::to_string(bucket) +
+                               "; every rank starts all buckets in ascending order");
+  }
+  if (!new_round || open_ == 0) return ok_status();
+  return failed_precondition("exchange: expected all buckets done before the next round, found " +
+                             std::to_string(open_) + " in flight, the first of them bucket " +
+                             std::to_string(first_) + "; call wait_all() first");
+}
+
+void RoundExchange::begin_round() {
+  ++turn_;
+  started_ = 0;
+  first_ = 0;
+  std::fill(done_.begin(), done_.end(), std::uint8_t{0});
+}
+
+Status RoundExchange::start(std::size_t bucket) {
+  if (!failure_.ok()) return failure_;
+  Status fits = check_order(bucket);
+  if (!fits.ok()) return fits;
+  if (started_ == buckets()) begin_round();
+  times_[bucket] = {Clock::now(), {}, {}};
+  ++started_;
+  ++open_;
+  return fail(give(bucket));
+}
+
+void RoundExchange::finish(std::size_t bucket) {
+  done_[bucket] = 1;
+  --open_;
+  times_[bucket].done = Clock::now();
+  while (first_ < started_ && done_[first_] != 0) ++first_;
+}
+
+bool RoundExchange::is_done(std::size_t bucket) const {
+  return bucket < buckets() && done_[bucket] != 0;
+}
+
+Status RoundExchange::fail(Status status) {
+  if (!status.ok() && failure_.ok()) failure_ = status;
+  return status;
+}
+
+Result<RoundExchange::Moved> RoundExchange::move_on() {
+  if (!failure_.ok()) return failure_;
+  Result<Moved> moved = move();
+  if (!moved.ok()) failure_ = moved.status();
+  return moved;
+}
+
+Status RoundExchange::advance() {
+  return move_on().status();
+}
+
+void RoundExchange::leave(const std::string& why) {
+  if (left_) return;
+  left_ = true;
+  tell(why);
+  failure_ = unavailable("this rank (" + std::to_string(rank_.value()) +
+                         ") has left the exchange: " + why);
+}
+
+Status RoundExchange::wait_all(const std::function<void()>& pump) {
+  if (started_ > 0 && started_ < buckets()) {
+    return failed_precondition("exchange: expected all buckets started before waiting, found " +
+                               std::to_string(started_) + " of " + std::to_string(buckets()));
+  }
+  const Clock::time_point begin = Clock::now();
+  std::uint32_t vain = 0;
+  while (open_ > 0) {
+    Result<Moved> moved = move_on();
+    if (!moved.ok()) return moved.status();
+    if (open_ == 0) break;
+    if (*moved == Moved::something) {
+      vain = 0;
+      if (pump) pump();
+      continue;
+    }
+    pause(vain, pump);
+    vain = std::min(vain + 1, wait_.spins + wait_.yields);
+    const bool look = vain % 64 == 0 || vain >= wait_.spins + wait_.yields;
+    if (look && wait_.timeout.count() > 0 && Clock::now() - begin > wait_.timeout) {
+      return fail(timed_out());
+    }
+  }
+  return failure_;
+}
+
+void RoundExchange::pause(std::uint32_t vain, const std::function<void()>& pump) {
+  const bool rests = vain >= wait_.spins + wait_.yields;
+  if (rests) {
+    rest();
+  } else if (vain >= wait_.spins) {
+    sched_yield();
+  }
+  if (pump && (rests || vain % kPumpEvery == 0)) pump();
+}
+
+Status RoundExchange::timed_out() const {
+  const double seconds = std::chrono::duration<double>(wait_.timeout).count();
+  return unavailable("exchange: waited " + std::to_string(seconds) + " s for " + wait_.waited_for +
+                     "; bucket " + std::to_string(first_) + " of round " + std::to_string(turn_) +
+                     " is not complete: " + holds_up(first_));
+}
+
+}  // namespace cox::transport
