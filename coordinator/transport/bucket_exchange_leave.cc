@@ -7,7 +7,7 @@
 namespace cox::transport {
 namespace {
 // Long enough for members that are about to end as well, too short to look like a hang.
-constexpr std::chrono::milliseconds kLastWord{500};
+constexpr std::chrono::milliseconds kLastWord{200};
 }  // namespace
 
 Departure Departure::of(RankId rank, const std::string& why) {

@@ -1,0 +1,176 @@
+// What ranks hear when one of them does not take part any more, or not in time.
+#include <array>
+#include <atomic>
+#include <cstring>
+
+#include "tests/transport/exchange_trial.h"
+#include "tests/transport/ranks.h"
+
+#include <doctest/doctest.h>
+
+namespace cox::transport {
+namespace {
+
+constexpr std::size_t kBuckets = 3;
+
+struct Case {
+  const char* name;
+  std::int32_t ranks;
+  std::int32_t per_node;
+  SharedMemory shared_memory;
+  std::int32_t leaver;
+};
+
+constexpr std::array<Case, 7> kCases = {{
+    {"one node", 4, 0, SharedMemory::use, 2},
+    {"one node, its leader", 3, 0, SharedMemory::use, 0},
+    {"several nodes", 4, 2, SharedMemory::use, 3},
+    {"several nodes, a leader", 6, 2, SharedMemory::use, 2},
+    {"several nodes, the first leader", 5, 2, SharedMemory::use, 0},
+    {"messages", 3, 0, SharedMemory::avoid, 1},
+    {"messages over nodes", 4, 2, SharedMemory::avoid, 0},
+}};
+
+using Made = Result<std::unique_ptr<BucketExchange>>;
+
+Made make(Communicator& c, const Case& item, std::chrono::milliseconds timeout) {
+  ExchangeOptions options = impatient_options(item.shared_memory, 64);
+  options.wait = with_timeout(options.wait, timeout, "the ranks of the test");
+  return BucketExchange::create(c, std::vector<BucketSpec>(kBuckets, {400, sum_f32()}), options);
+}
+
+Status start(BucketExchange& exchange, std::size_t buckets) {
+  for (std::size_t b = 0; b < buckets; ++b) {
+    std::memset(exchange.buffer(b).data(), 0, exchange.buffer(b).size());
+    Status started = exchange.start(b);
+    if (!started.ok()) return started;
+  }
+  return ok_status();
+}
+
+Status whole_round(BucketExchange& exchange) {
+  Status status = start(exchange, kBuckets);
+  return status.ok() ? exchange.wait_all({}) : status;
+}
+
+using Run = std::function<std::string(Communicator&, const Case&)>;
+
+void on_all_cases(const Run& run) {
+  for (const Case& item : kCases) {
+    LoopbackOptions options;
+    options.ranks_per_node = item.per_node;
+    const LoopbackWorld world(item.ranks, options);
+    const auto results =
+        on_every_rank(world, item.ranks, [&](Communicator& c) { return run(c, item); });
+    for (std::size_t r = 0; r < results.size(); ++r) {
+      CHECK_MESSAGE(results[r] == "", item.name << ", rank " << r << ": " << results[r]);
+    }
+  }
+}
+
+// Empty when it names the rank that left and its reason.
+std::string verdict(const Status& status, const Case& item) {
+  const std::string expected = "rank " + std::to_string(item.leaver) + " takes no further part";
+  const bool right = status.code() == StatusCode::unavailable &&
+                     status.message().find(expected) != std::string::npos &&
+                     status.message().find("out of coal") != std::string::npos;
+  return right ? "" : status.text();
+}
+
+TEST_SUITE_BEGIN("leaving an exchange");
+
+TEST_CASE("a rank that leaves in the middle of a round is named to all who wait") {
+  on_all_cases([](Communicator& c, const Case& item) -> std::string {
+    Made made = make(c, item, std::chrono::seconds(60));
+    if (!made.ok()) return made.status().text();
+    Status first = whole_round(**made);
+    if (!first.ok()) return first.text();
+    if (c.rank().value() != item.leaver) return verdict(whole_round(**made), item);
+    Status status = start(**made, 1);
+    (*made)->leave("out of coal");
+    const bool own = (*made)->advance().code() == StatusCode::unavailable &&
+                     (*made)->start(1).code() == StatusCode::unavailable;
+    return own ? "" : "a rank that left takes part: " + status.text();
+  });
+}
+
+TEST_CASE("a rank that leaves between rounds is named in the next one") {
+  on_all_cases([](Communicator& c, const Case& item) -> std::string {
+    Made made = make(c, item, std::chrono::seconds(60));
+    if (!made.ok()) return made.status().text();
+    Status first = whole_round(**made);
+    if (c.rank().value() == item.leaver) {
+      if (!first.ok()) return first.text();
+      (*made)->leave("out of coal");
+      return "";
+    }
+    // Somebody may still be in the first round when the word comes.
+    return verdict(first.ok() ? whole_round(**made) : first, item);
+  });
+}
+
+TEST_CASE("advance tells of a rank that left, on its node at once") {
+  const Case& item = kCases[0];
+  const LoopbackWorld world(item.ranks);
+  std::atomic<bool> left{false};
+  const auto results = on_every_rank(world, item.ranks, [&](Communicator& c) -> std::string {
+    Made made = make(c, item, std::chrono::seconds(60));
+    if (!made.ok()) return made.status().text();
+    if (c.rank().value() == item.leaver) {
+      (*made)->leave("out of coal");
+      left = true;
+      return "";
+    }
+    while (!left) std::this_thread::yield();
+    return verdict((*made)->advance(), item);
+  });
+  for (const std::string& text : results) CHECK(text == "");
+}
+
+TEST_CASE("a wait that times out names who did not start the bucket, or who may not have") {
+  const std::array<const char*, 7> expected = {"rank 2 of this node did not start it",
+                                               "rank 0 of this node did not start it",
+                                               "rank 3 of this node did not start it",
+                                               "rank 2 of this node did not start it",
+                                               "rank 0 of this node did not start it",
+                                               "one of the other 2 ranks",
+                                               "one of the other 3 ranks"};
+  std::size_t index = 0;
+  for (const Case& item : kCases) {
+    LoopbackOptions options;
+    options.ranks_per_node = item.per_node;
+    const LoopbackWorld world(item.ranks, options);
+    std::atomic<int> waiting{item.ranks - 1};
+    const auto results = on_every_rank(world, item.ranks, [&](Communicator& c) -> std::string {
+      Made made = make(c, item, std::chrono::milliseconds(20));
+      if (!made.ok()) return made.status().text();
+      if (c.rank().value() == item.leaver) {
+        Status status = start(**made, 1);
+        while (waiting > 0 && status.ok()) {
+          status = (*made)->advance();  // a leader also carries the others' sums
+          std::this_thread::yield();
+        }
+        return status.ok() ? "" : status.text();
+      }
+      Status status = start(**made, kBuckets);
+      while (status.ok() && !(*made)->is_done(0)) status = (*made)->advance();
+      if (status.ok()) status = (*made)->wait_all({});
+      --waiting;
+      if (status.code() != StatusCode::unavailable) return status.text();
+      if (status.message().find("bucket 1 of round 0") == std::string::npos) return status.text();
+      const bool same_node = item.per_node == 0 || item.shared_memory == SharedMemory::avoid ||
+                             c.rank().value() / item.per_node == item.leaver / item.per_node;
+      const char* text = same_node ? expected[index] : "missing is the part of the node of rank";
+      return status.message().find(text) != std::string::npos ? "" : status.text();
+    });
+    for (std::size_t r = 0; r < results.size(); ++r) {
+      CHECK_MESSAGE(results[r] == "", item.name << ", rank " << r << ": " << results[r]);
+    }
+    ++index;
+  }
+}
+
+TEST_SUITE_END();
+
+}  // namespace
+}  // namespace cox::transport
