@@ -7,6 +7,7 @@
 #include "coordinator/policies/loss_scale.h"
 #include "coordinator/policies/memory.h"
 #include "coordinator/policies/precision.h"
+#include "coordinator/policies/shares.h"
 #include "coordinator/policies/stragglers.h"
 
 namespace cox {

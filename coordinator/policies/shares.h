@@ -1,0 +1,29 @@
+// Shares: how many units of a step's batch (micro-batches of the job, or samples) each rank takes,
+// so that all finish together. Speeds are learnt from delivered time (shares_speeds.h), the best
+// whole assignment under minima and caps is exact (planner/share_assignment.h), and a change is
+// proposed when all of this holds:
+//
+//   - every rank has been measured for shares.settle_rounds reports since the start, and as many
+//     rounds have passed under the present shares; no plan is in flight, and no rank has finished;
+//   - the predicted step is shorter by smallest_gain_ratio, or by one and a half times that where
+//     no rank's speed has changed since the shares last did (the rest of an estimate's error is
+//     not worth a second change), and by four deviations of the slowest rank's estimate;
+//   - that was so for three rounds in a row.
+//
+// So noise moves nothing, and a real change of speed moves shares once. Limits that the present
+// shares break need no gain. config.shares.hint says where shares start, before anything is known.
+#pragma once
+
+#include "coordinator/core/policy.h"
+
+namespace cox {
+
+class SharesPolicy final : public Policy {
+ public:
+  PolicyKind kind() const override { return PolicyKind::shares; }
+  std::string_view name() const override { return "shares"; }
+  PolicyOutput propose(const PolicyInput& input, PolicyState state) const override;
+  PolicyOutput at_start(const PolicyInput& input, PolicyState state) const override;
+};
+
+}  // namespace cox

@@ -1,0 +1,125 @@
+#include "coordinator/policies/shares_choice.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "coordinator/core/selection.h"
+
+namespace cox {
+namespace {
+
+constexpr std::uint64_t kMaxShare = 1 << 20;  // of a plan
+constexpr double kFastest = 1e-12;            // seconds per unit, so that no rank is free
+
+// Units, minima, caps and present units; costs are still missing.
+SharesProblem limits_of(const PolicyInput& input) {
+  const SharesConfig& config = input.config.shares;
+  const auto ranks = static_cast<std::size_t>(input.job.world_size);
+  SharesProblem shares;
+  const std::uint64_t unit = shares.unit_samples =
+      std::max<std::uint64_t>(input.job.micro_batch, 1);
+  shares.problem.units = (samples_of_step(input) + unit - 1) / unit;
+  shares.problem.ranks.resize(ranks);
+  for (RankCost& rank : shares.problem.ranks) {
+    rank.min_units = (config.min_samples + unit - 1) / unit;
+  }
+  for (const auto& [rank, most] : config.max_samples) {
+    if (rank < 0 || static_cast<std::size_t>(rank) >= ranks) continue;
+    shares.problem.ranks[static_cast<std::size_t>(rank)].max_units = most / unit;
+  }
+  shares.problem.present = units_of_shares(shares.problem.units, input.plan.shares, ranks);
+  return shares;
+}
+
+void look_at_present(SharesProblem& shares) {
+  const ShareProblem& problem = shares.problem;
+  shares.slowest = slowest_rank(problem.ranks, problem.present);
+  for (std::size_t r = 0; r < problem.ranks.size(); ++r) {
+    shares.breaks_limits = shares.breaks_limits ||
+                           problem.present[r] < problem.ranks[r].min_units ||
+                           problem.present[r] > problem.ranks[r].max_units;
+  }
+}
+
+double median_level(SharesNotes& notes) {
+  std::vector<double> known;
+  for (std::size_t r = 0; r < notes.ranks(); ++r) {
+    if (notes.count()[r] > 0) known.push_back(notes.level()[r]);
+  }
+  return known.empty() ? 1 : median_of(known);
+}
+
+}  // namespace
+
+std::uint64_t samples_of_step(const PolicyInput& input) {
+  return input.plan.step_samples != 0 ? input.plan.step_samples : input.job.global_batch;
+}
+
+SharesProblem measured_problem(const PolicyInput& input, SharesNotes& notes) {
+  SharesProblem shares = limits_of(input);
+  shares.shared_seconds = notes.shared_seconds();
+  const double middle = median_level(notes);
+  const auto unit = static_cast<double>(shares.unit_samples);
+  for (std::size_t r = 0; r < notes.ranks(); ++r) {
+    RankCost& rank = shares.problem.ranks[r];
+    const double level = notes.count()[r] > 0 ? notes.level()[r] : middle;
+    rank.seconds_per_unit = std::max(level * notes.scale() * unit, kFastest);
+    rank.fixed_seconds = std::max(notes.fixed()[r] * notes.scale(), 0.0);
+    const double cap = notes.cap()[r];
+    if (cap > 0) rank.max_units = std::min(rank.max_units, static_cast<std::uint64_t>(cap));
+  }
+  look_at_present(shares);
+  return shares;
+}
+
+SharesProblem hinted_problem(const PolicyInput& input) {
+  SharesProblem shares = limits_of(input);
+  for (RankCost& rank : shares.problem.ranks) rank.seconds_per_unit = 1;
+  for (const auto& [rank, speed] : input.config.shares.hint) {
+    if (rank < 0 || rank >= input.job.world_size || !(speed > 0)) continue;
+    shares.problem.ranks[static_cast<std::size_t>(rank)].seconds_per_unit = 1 / speed;
+  }
+  look_at_present(shares);
+  return shares;
+}
+
+double gain_ratio(const SharesProblem& shares, double seconds) {
+  const double now = shares.slowest.seconds + shares.shared_seconds;
+  return now > 0 ? (shares.slowest.seconds - seconds) / now : 0;
+}
+
+double least_seconds(const ShareProblem& problem) {
+  double work = static_cast<double>(problem.units);
+  double speed = 0;
+  for (const RankCost& rank : problem.ranks) {
+    work += rank.fixed_seconds / rank.seconds_per_unit;
+    speed += 1 / rank.seconds_per_unit;
+  }
+  return work / speed;
+}
+
+std::vector<std::size_t> held_ranks(const SharesProblem& shares, const ShareAssignment& assignment,
+                                    double worth) {
+  ShareProblem free = shares.problem;
+  for (RankCost& rank : free.ranks) rank.max_units = kNoUnitCap;
+  const auto best = assign_shares(free);
+  std::vector<std::size_t> held;
+  if (!best.ok() || best->seconds > assignment.seconds * (1 - worth)) return held;
+  for (std::size_t r = 0; r < free.ranks.size(); ++r) {
+    if (assignment.units[r] == shares.problem.ranks[r].max_units) held.push_back(r);
+  }
+  return held;
+}
+
+std::vector<std::uint32_t> shares_of(const std::vector<std::uint64_t>& units) {
+  const std::uint64_t most = *std::max_element(units.begin(), units.end());
+  const std::uint64_t divisor = std::max<std::uint64_t>(1, (most + kMaxShare - 1) / kMaxShare);
+  std::vector<std::uint32_t> shares;
+  for (const std::uint64_t n : units) {
+    const std::uint64_t share = std::min((n + divisor / 2) / divisor, kMaxShare);
+    shares.push_back(static_cast<std::uint32_t>(n > 0 ? std::max<std::uint64_t>(share, 1) : 0));
+  }
+  return shares;
+}
+
+}  // namespace cox

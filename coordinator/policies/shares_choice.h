@@ -1,0 +1,48 @@
+// The choice of policy `shares` in one round: what each rank would take now and what would be best
+// under minima and caps, in units: micro-batches of the job, or samples where it has none. Made
+// from the levels in the notes (shares_speeds.h), or from speeds that the user named. Pure.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "coordinator/core/policy.h"
+#include "coordinator/planner/share_assignment.h"
+#include "coordinator/policies/shares_notes.h"
+
+namespace cox {
+
+// The problem of this round in absolute seconds, with the units of now as the present ones.
+struct SharesProblem {
+  ShareProblem problem;
+  std::uint64_t unit_samples = 1;
+  double shared_seconds = 0;   // of a step, beside the work of the slowest rank
+  SlowestRank slowest;         // with the present units
+  bool breaks_limits = false;  // some rank is below its minimum or above its cap now
+};
+
+// From measured levels; ranks without any, and without samples now, count as the median of the
+// others. Requires: samples_of_step() > 0, all other ranks have a level.
+SharesProblem measured_problem(const PolicyInput& input, SharesNotes& notes);
+
+// From config.shares.hint: relative speeds, others 1. Seconds have no scale. Requires:
+// samples_of_step() > 0.
+SharesProblem hinted_problem(const PolicyInput& input);
+
+// Of all ranks; 0 = the loop's own business.
+std::uint64_t samples_of_step(const PolicyInput& input);
+
+// Part of the step's time that `seconds` of the slowest rank would save.
+double gain_ratio(const SharesProblem& shares, double seconds);
+
+// No assignment at all is faster than this: what would be without whole units, minima and caps.
+double least_seconds(const ShareProblem& problem);
+
+// Of `assignment`: ranks held back by their caps, where that costs more than `worth` of the step.
+std::vector<std::size_t> held_ranks(const SharesProblem& shares, const ShareAssignment& assignment,
+                                    double worth);
+
+// Units as shares of a plan, which has at most 2^20 a rank: larger ones are rounded in proportion.
+std::vector<std::uint32_t> shares_of(const std::vector<std::uint64_t>& units);
+
+}  // namespace cox
