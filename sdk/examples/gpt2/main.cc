@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "coxswain/coxswain.h"
+#include "sdk/examples/gpt2/extra_work.h"
 #include "sdk/examples/gpt2/model_file.h"
 #include "sdk/examples/gpt2/options.h"
 #include "sdk/examples/gpt2/progress_bar.h"
@@ -100,7 +101,9 @@ RunSummary train(cox::Session& session, const Options& options, Gpt2& model) {
   const std::uint64_t first_step = trainer.progress().step;
   ProgressBar bar(bar_kind(session), first_step, options.steps, ProgressBar::Clock::now());
   RunSummary summary;
+  ExtraWork extra(model, options.slow, session.rank());
   for (auto& step : trainer.steps(dataset)) {
+    extra.run(step);
     const auto& batch = step.batch();
     const auto loss = step.forward([&] { return model->loss(batch.inputs, batch.targets); });
     step.backward(loss);
@@ -137,6 +140,7 @@ int run(int argc, char** argv) {
     auto parsed = parse_options(session.arguments());
     require(parsed.ok() ? cox::ok_status() : parsed.status());
     options = std::move(*parsed);
+    require(check_ranks(options.slow, session.world_size()));
     const bool has_work = options.help || !options.text.empty() || !options.reference.empty();
     if (!has_work) require(cox::invalid_argument("gpt2: expected --text FILE, found none"));
   });

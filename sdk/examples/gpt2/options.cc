@@ -65,6 +65,15 @@ Status taken(const std::string&) {
   return cox::ok_status();
 }
 
+std::function<Status(const std::string&)> slowdown(std::vector<Slowdown>& target) {
+  return [&target](const std::string& value) {
+    auto parsed = parse_slowdown(value);
+    if (!parsed.ok()) return parsed.status();
+    target.push_back(*parsed);
+    return cox::ok_status();
+  };
+}
+
 std::function<Status(const std::string&)> yes(bool& target) {
   return [&target](const std::string&) {
     target = true;
@@ -104,6 +113,9 @@ std::vector<Flag> flags(Options& o) {
       {"--memory-budget", "SIZE", "most memory of a rank, for example 2GiB; is --cox.memory.budget",
        taken},
       {"--precision", "FORMAT", "auto, fp32, bf16, fp16 or fp8; is --cox.precision.format", taken},
+      {"--slow", "R:F[:A-B]",
+       "rank R does F times the work, in steps A to B or in all; may be given again",
+       slowdown(o.slow)},
       {"--hold", "", "keep the status page up at the end, until SIGTERM", yes(o.hold)},
       {"--help", "", "this text", yes(o.help)},
   };

@@ -9,6 +9,7 @@
 
 #include "coordinator/core/status.h"
 #include "sdk/examples/gpt2/config.h"
+#include "sdk/examples/gpt2/slowdown.h"
 
 namespace gpt2 {
 
@@ -22,7 +23,8 @@ struct Options {
   std::int64_t length = 128;  // bytes a sequence
   double learning_rate = 1e-3;
   double clip_norm = 1.0;
-  bool hold = false;  // keep the status page up at the end until SIGTERM or Ctrl-C
+  std::vector<Slowdown> slow;  // ranks that are made slower
+  bool hold = false;           // keep the status page up at the end until SIGTERM or Ctrl-C
   bool help = false;
   Config model;  // shape of a fresh model
 };
