@@ -5,9 +5,20 @@
 // it becomes a gradient again. (Pre-rounded summation: Demmel and Nguyen, "Fast reproducible
 // floating-point summation", 2013, with one bin whose place is known beforehand.)
 //
-// The quantum of a parameter follows from the largest magnitude that it had in an earlier step,
-// with room for growth; a magnitude beyond the room makes the step be repeated with the quantum
-// that fits. All of it is a function of what all ranks agree on. Pure functions, any thread.
+//   every micro-batch, any rank:  seen = deposit(gradient, weight, bin, accumulator)
+//   all ranks:                    sum of accumulators; largest amax; does it fit everywhere?
+//   fits:         withdraw(accumulator, total weight, gradient)
+//   does not:     the whole step again, from empty accumulators, in next_bin()
+//   either way:   bin = next_bin(bin, largest amax, micro-batches of the step to come)
+//
+// The bin of a parameter follows from the largest magnitude that it had in earlier steps, with room
+// for growth; a magnitude beyond the room is always noticed and makes the step be repeated with the
+// bin that fits. For this to be a function of what all ranks agree on, every micro-batch of a step
+// is deposited, also after one did not fit; and bins are part of a training state: a resumed run
+// goes on with those of the save. Error of a sum of n deposits: at most n/2 quanta. A bin keeps
+// 40 - count_bits bits or more of the largest magnitude that it follows.
+//
+// Pure functions, any thread. Loops run on torch's threads, which change no bit.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,31 +30,44 @@ namespace cox::detail {
 
 // Where the bin of one parameter lies: magnitudes below 2^ceiling fit.
 struct ExactBin {
-  std::int32_t ceiling = 0;     // exponent
-  std::int32_t count_bits = 0;  // 2^count_bits deposits fit
+  // Exponents from kLowest to kHighest keep every number involved, quanta of subnormal gradients
+  // included, among the normal numbers of fp64.
+  static constexpr std::int32_t kLowest = -900;
+  static constexpr std::int32_t kHighest = 900;
+  static constexpr std::int32_t kMostCountBits = 32;
+
+  std::int32_t ceiling = kLowest;
+  std::int32_t count_bits = 1;  // 2^count_bits deposits fit, 1 <= count_bits <= kMostCountBits
   double quantum() const;       // 2^(ceiling + count_bits - 52)
   friend bool operator==(const ExactBin&, const ExactBin&) = default;
 };
 
-// What one deposit saw.
+// What one deposit saw of |gradient x weight|. The same for all bins and all orders.
 struct Deposit {
-  double amax = 0;             // largest finite |gradient x weight|
-  std::int64_t nonfinite = 0;  // NaN or infinite: not added
-  bool fits = true;            // false: some magnitude was out of the bin; the sum is worthless
+  double amax = 0;             // the largest one, not counting:
+  std::int64_t nonfinite = 0;  // NaN, infinite or from 2^kHighest on: not added
+  bool fits = true;            // false: amax is out of the bin; the sum is worthless
 };
+// Of two deposits of one parameter (any order), or of all.
+Deposit merged(const Deposit& a, const Deposit& b);
 
-// accumulator[i] += round(gradient[i] x weight) to the bin's quantum. `gradient`: dense fp32, bf16
-// or fp16 on the CPU, as many elements as the accumulator; its order is that of contiguous().
+// accumulator[i] += round(gradient[i] x weight) to the bin's quantum, ties to even. The product is
+// that of fp64. `gradient`: as many elements as the accumulator, in the order of contiguous();
+// contiguous fp32, bf16 and fp16 on the CPU run near the speed of memory, all else is converted
+// first. Requires: weight finite, at most 2^256; no more deposits than the bin has room for.
 Deposit deposit(const at::Tensor& gradient, double weight, const ExactBin& bin,
                 std::span<double> accumulator);
 
-// gradient[i] = accumulator[i] / divisor, rounded once to the gradient's type.
-void withdraw(std::span<const double> accumulator, double divisor, at::Tensor& gradient);
+// gradient[i] = accumulator[i] / divisor in fp64, then rounded to the gradient's type.
+void withdraw(std::span<const double> accumulator, double divisor, const at::Tensor& gradient);
 
-// The bin of the next step: `amax` is the largest over all micro-batches and ranks of this one (0 =
-// no gradient: the bin stays), `micro_batches` the number of deposits that may come.
+// The bin of the next attempt or step: `amax` is the largest over all micro-batches and ranks of
+// this one (0 = no gradient: the ceiling stays), `micro_batches` the number of deposits that may
+// come over all ranks, 1 to 2^32. A ceiling rises at once, to 2^4 above amax or more; it falls by
+// one exponent a step, so that a gradient which comes and goes seldom repeats a step, but is never
+// more than 2^12 above amax. Not for a step that is skipped as not finite: its bins stay.
 ExactBin next_bin(const ExactBin& bin, double amax, std::uint64_t micro_batches);
-// Before anything is known of a parameter.
+// Before anything is known of a parameter: only zeros fit, so its first gradient repeats a step.
 ExactBin first_bin(std::uint64_t micro_batches);
 
 }  // namespace cox::detail

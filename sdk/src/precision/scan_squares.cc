@@ -1,65 +1,18 @@
 #include <array>
 #include <cstring>
 
+#include "sdk/src/precision/float_vectors.h"
 #include "sdk/src/precision/scan_loops.h"
 
-#if defined(__x86_64__) && defined(__GNUC__)
+#if COX_HAS_X86
 #include <immintrin.h>
-#define COX_HAS_X86 1
-#else
-#define COX_HAS_X86 0
 #endif
-#if COX_HAS_X86 && !defined(__clang__)
-#define COX_WIDEST_VECTORS __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define COX_WIDEST_VECTORS
-#endif
-#define COX_INLINE __attribute__((always_inline)) inline
 
 namespace cox::detail {
 namespace {
 
-using Floats = float __attribute__((vector_size(32)));
-using Doubles = double __attribute__((vector_size(64)));
-using Halves = std::uint16_t __attribute__((vector_size(16)));
-using Words = std::uint32_t __attribute__((vector_size(32)));
-
 constexpr std::int64_t kLanes = 32;  // partial sums side by side, and values in a turn of the loops
 using Lanes = std::array<double, kLanes>;
-
-struct FromFp32 {
-  using Value = float;
-  static COX_INLINE void load(const float* from, Floats& to) { std::memcpy(&to, from, sizeof(to)); }
-};
-
-struct FromBf16 {
-  using Value = std::uint16_t;
-  static COX_INLINE void load(const std::uint16_t* from, Floats& to) {
-    Halves halves;
-    std::memcpy(&halves, from, sizeof(halves));
-    const Words words = __builtin_convertvector(halves, Words) << 16;
-    std::memcpy(&to, &words, sizeof(to));
-  }
-};
-
-struct FromFp16 {
-  using Value = std::uint16_t;
-  static COX_INLINE void load(const std::uint16_t* from, Floats& to) {
-    Halves halves;
-    std::memcpy(&halves, from, sizeof(halves));
-    const Words words = __builtin_convertvector(halves, Words);
-    const Words sign = (words & 0x8000u) << 16;
-    const Words rest = words & 0x7FFFu;
-    // The integer part of a subnormal is its value in units of 2^-24, exact in a float.
-    const Floats small = __builtin_convertvector(rest, Floats) * 0x1p-24f;
-    Words small_bits;
-    std::memcpy(&small_bits, &small, sizeof(small_bits));
-    const Words normal = (rest << 13) + (112u << 23);
-    const Words special = (rest << 13) | 0x7F800000u;
-    const Words bits = (rest < 0x0400u ? small_bits : (rest < 0x7C00u ? normal : special)) | sign;
-    std::memcpy(&to, &bits, sizeof(to));
-  }
-};
 
 // All loops below: `turns` times kLanes values, each square added to the lane of its place. A copy
 // goes to `to`, times `factor`; without one, `to` is not looked at.

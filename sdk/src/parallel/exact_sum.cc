@@ -1,0 +1,184 @@
+#include "sdk/src/parallel/exact_sum.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <mutex>
+
+#include "sdk/src/parallel/exact_loops.h"
+#include "sdk/src/precision/scan_loops.h"
+
+namespace cox::detail {
+namespace {
+
+constexpr std::int64_t kChunk = 1L << 16;  // elements that one thread takes at a time
+constexpr std::int64_t kBlock = 4096;      // looked at, then added while they are in the cache
+constexpr int kRoom = 4;                   // a gradient may grow by 2^4 from a step to the next
+constexpr int kMostRoom = 12;
+constexpr double kEnd = 0x1p900;  // 2^ExactBin::kHighest
+
+struct Fp32 {
+  using Value = float;
+  static constexpr WordFormat kWords = kFp32Words;
+  static constexpr auto kAdd = add_fp32;
+  static double decoded(std::uint32_t word) { return std::bit_cast<float>(word); }
+};
+struct Bf16 {
+  using Value = std::uint16_t;
+  static constexpr WordFormat kWords = kBf16Words;
+  static constexpr auto kAdd = add_bf16;
+  static double decoded(std::uint32_t word) { return std::bit_cast<float>(word << 16); }
+};
+struct Fp16 {
+  using Value = std::uint16_t;
+  static constexpr WordFormat kWords = kFp16Words;
+  static constexpr auto kAdd = add_fp16;
+  static double decoded(std::uint32_t word) {
+    return static_cast<float>(c10::Half(static_cast<std::uint16_t>(word), c10::Half::from_bits()));
+  }
+};
+
+struct Terms {
+  ExactRounding rounding;
+  double limit;  // magnitudes below fit
+};
+
+Terms terms_of(const ExactBin& bin, double weight) {
+  return {{weight, std::ldexp(1.5, bin.ceiling + bin.count_bits)}, std::ldexp(1.0, bin.ceiling)};
+}
+
+// A block of any values: each is looked at.
+Deposit deposit_checked(const double* values, double* accumulator, std::int64_t count,
+                        const Terms& terms) {
+  Deposit seen;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const double size = std::abs(values[i] * terms.rounding.weight);
+    if (size < kEnd) {
+      seen.amax = std::max(seen.amax, size);
+    } else {
+      ++seen.nonfinite;
+    }
+  }
+  seen.fits = seen.amax < terms.limit;
+  if (seen.fits) add_below(kEnd, values, accumulator, count, terms.rounding);
+  return seen;
+}
+
+// The largest word tells whether all are finite, and is the largest magnitude then: multiplying and
+// rounding keep order.
+template <class Type>
+Deposit deposit_block(const at::Tensor& flat, std::int64_t first, std::int64_t count,
+                      double* accumulator, const Terms& terms) {
+  const auto* values = static_cast<const typename Type::Value*>(flat.const_data_ptr()) + first;
+  const std::uint32_t largest = largest_word(values, count);
+  if (largest >= Type::kWords.infinity) {
+    const at::Tensor wide = flat.slice(0, first, first + count).to(at::kDouble);
+    return deposit_checked(wide.const_data_ptr<double>(), accumulator + first, count, terms);
+  }
+  Deposit seen;
+  seen.amax = Type::decoded(largest) * std::abs(terms.rounding.weight);
+  seen.fits = seen.amax < terms.limit;
+  if (seen.fits) Type::kAdd(values, accumulator + first, count, terms.rounding);
+  return seen;
+}
+
+Deposit deposit_any(const at::Tensor& flat, std::int64_t first, std::int64_t count,
+                    double* accumulator, const Terms& terms) {
+  switch (flat.scalar_type()) {
+    case at::kFloat:
+      return deposit_block<Fp32>(flat, first, count, accumulator, terms);
+    case at::kBFloat16:
+      return deposit_block<Bf16>(flat, first, count, accumulator, terms);
+    case at::kHalf:
+      return deposit_block<Fp16>(flat, first, count, accumulator, terms);
+    default:
+      return deposit_checked(flat.const_data_ptr<double>() + first, accumulator + first, count,
+                             terms);
+  }
+}
+
+// On the CPU, in one run of one of the four types.
+at::Tensor flattened(const at::Tensor& gradient) {
+  at::Tensor dense = gradient.detach();
+  if (dense.layout() != at::kStrided) dense = dense.to_dense();
+  if (!dense.is_cpu()) dense = dense.to(at::kCPU);
+  const at::ScalarType type = dense.scalar_type();
+  const bool is_own = type == at::kFloat || type == at::kBFloat16 || type == at::kHalf;
+  if (!is_own) dense = dense.to(at::kDouble);
+  return dense.contiguous().view({-1});
+}
+
+}  // namespace
+
+double ExactBin::quantum() const {
+  return std::ldexp(1.0, ceiling + count_bits - 52);
+}
+
+Deposit merged(const Deposit& a, const Deposit& b) {
+  return {std::max(a.amax, b.amax), a.nonfinite + b.nonfinite, a.fits && b.fits};
+}
+
+Deposit deposit(const at::Tensor& gradient, double weight, const ExactBin& bin,
+                std::span<double> accumulator) {
+  const torch::NoGradGuard no_grad;
+  const at::Tensor flat = flattened(gradient);
+  TORCH_CHECK(flat.numel() == static_cast<std::int64_t>(accumulator.size()),
+              "exact sum: expected a gradient of ", accumulator.size(), " elements, found ",
+              flat.numel());
+  const Terms terms = terms_of(bin, weight);
+  std::mutex mutex;
+  Deposit total;
+  at::parallel_for(0, flat.numel(), kChunk, [&](std::int64_t begin, std::int64_t end) {
+    Deposit seen;
+    for (std::int64_t first = begin; first < end; first += kBlock) {
+      const std::int64_t count = std::min(kBlock, end - first);
+      seen = merged(seen, deposit_any(flat, first, count, accumulator.data(), terms));
+    }
+    const std::scoped_lock lock(mutex);
+    total = merged(total, seen);
+  });
+  return total;
+}
+
+void withdraw(std::span<const double> accumulator, double divisor, const at::Tensor& gradient) {
+  const torch::NoGradGuard no_grad;
+  const auto size = static_cast<std::int64_t>(accumulator.size());
+  TORCH_CHECK(gradient.numel() == size, "exact sum: expected a gradient of ", size,
+              " elements, found ", gradient.numel());
+  const bool is_own =
+      gradient.is_cpu() && gradient.scalar_type() == at::kFloat && gradient.is_contiguous();
+  if (is_own) {
+    float* to = gradient.mutable_data_ptr<float>();
+    at::parallel_for(0, size, kChunk, [&](std::int64_t begin, std::int64_t end) {
+      divide_to_fp32(accumulator.data() + begin, to + begin, end - begin, divisor);
+    });
+    return;
+  }
+  auto* sums =
+      const_cast<double*>(accumulator.data());  // from_blob knows no const; it is read only
+  const at::Tensor exact = at::from_blob(sums, gradient.sizes(), at::kDouble);
+  gradient.detach().copy_(exact / divisor);
+}
+
+ExactBin next_bin(const ExactBin& bin, double amax, std::uint64_t micro_batches) {
+  ExactBin next = first_bin(micro_batches);
+  next.ceiling = bin.ceiling;
+  if (!(amax > 0)) return next;
+  int least = 0;  // the lowest ceiling that amax fits below
+  std::frexp(amax, &least);
+  const int fallen = std::min(bin.ceiling - 1, least + kMostRoom);
+  next.ceiling = std::clamp(std::max(least + kRoom, fallen), ExactBin::kLowest, ExactBin::kHighest);
+  return next;
+}
+
+ExactBin first_bin(std::uint64_t micro_batches) {
+  const std::uint64_t most = std::max<std::uint64_t>(micro_batches, 2);
+  ExactBin bin;
+  bin.count_bits = std::min<std::int32_t>(static_cast<std::int32_t>(std::bit_width(most - 1)),
+                                          ExactBin::kMostCountBits);
+  return bin;
+}
+
+}  // namespace cox::detail
