@@ -5,6 +5,7 @@
 
 #include "coordinator/policies/sentence.h"
 #include "coordinator/policies/shares_choice.h"
+#include "coordinator/policies/shares_levels.h"
 #include "coordinator/policies/shares_notes.h"
 #include "coordinator/policies/shares_speeds.h"
 #include "coordinator/policies/shares_words.h"

@@ -64,7 +64,8 @@ SharesProblem measured_problem(const PolicyInput& input, SharesNotes& notes) {
     RankCost& rank = shares.problem.ranks[r];
     const double level = notes.count()[r] > 0 ? notes.level()[r] : middle;
     rank.seconds_per_unit = std::max(level * notes.scale() * unit, kFastest);
-    rank.fixed_seconds = std::max(notes.fixed()[r] * notes.scale(), 0.0);
+    const double fixed = notes.fixed()[r] + level * notes.fixed_samples();
+    rank.fixed_seconds = std::max(fixed * notes.scale(), 0.0);
     const double cap = notes.cap()[r];
     if (cap > 0) rank.max_units = std::min(rank.max_units, static_cast<std::uint64_t>(cap));
   }

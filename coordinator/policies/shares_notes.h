@@ -1,6 +1,6 @@
 // What policy `shares` remembers between rounds, as named columns over one flat list of numbers
 // (PolicyState::values), so that the whole costs no conversion in a round. Layout, version 1, with
-// N ranks: the header below in its order, then twelve columns of N, then the last kRecent times of
+// N ranks: the header below in its order, then the columns of N, then the last kRecent times of
 // every rank, newest in place `seen % kRecent`. Owned by one call of the policy.
 #pragma once
 
@@ -34,6 +34,8 @@ class SharesNotes {
   double& scale() { return at(8); }           // seconds of now in a unit of `level`
   double& shared_seconds() { return at(9); }  // of a step that all ranks spend together
 
+  double& fixed_samples() { return at(10); }  // what a step costs beside its samples, in samples
+
   std::span<double> share() { return column(0); }  // of the newest plan; all 0 = even
   std::span<double> level() { return column(1); }  // seconds per sample, without what all share
   std::span<double> seen() { return column(2); }   // reports that counted
@@ -43,9 +45,14 @@ class SharesNotes {
   std::span<double> down() { return column(6); }
   std::span<double> up_since() { return column(7); }  // reports since it was 0
   std::span<double> down_since() { return column(8); }
-  std::span<double> fixed() { return column(9); }  // seconds of a step, in the unit of `level`
-  std::span<double> cap() { return column(10); }   // samples that fit its memory; 0 = not known
-  std::span<double> skip() { return column(11); }  // reports that do not count yet
+  std::span<double> fixed() { return column(9); }     // other seconds of a step, unit of `level`
+  std::span<double> cap() { return column(10); }      // samples that fit its memory; 0 = not known
+  std::span<double> skip() { return column(11); }     // reports that do not count yet
+  std::span<double> samples() { return column(12); }  // of a step, in the newest report
+  // Under the shares before these: seconds of a step (0 = not known), its samples, `seen` then.
+  std::span<double> work_before() { return column(13); }
+  std::span<double> samples_before() { return column(14); }
+  std::span<double> seen_before() { return column(15); }
 
   std::span<double> recent(std::size_t rank) {
     return std::span(state_.values).subspan(kHeader + kColumns * ranks_ + rank * kRecent, kRecent);
@@ -54,14 +61,15 @@ class SharesNotes {
   PolicyState release() && { return std::move(state_); }
 
  private:
-  static constexpr std::size_t kHeader = 10;
-  static constexpr std::size_t kColumns = 12;
+  static constexpr std::size_t kHeader = 11;
+  static constexpr std::size_t kColumns = 16;
 
   double& at(std::size_t index) { return state_.values[index]; }
   std::span<double> column(std::size_t index) {
     return std::span(state_.values).subspan(kHeader + index * ranks_, ranks_);
   }
-  bool is_readable() const;
+  bool is_readable();
+  bool levels_are_times();
 
   std::size_t ranks_;
   PolicyState state_;
