@@ -37,14 +37,14 @@ int main(int argc, char** argv) try {
   double loss_of_all = 0;
   for (int i = 0; i < 100; ++i) {
     auto step = session.step();
-    for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
+    for (const auto which : {cox::MicroBatch::more, cox::MicroBatch::last}) {
       const auto x = torch::randn({16, 8});
       torch::Tensor loss;
       {
         auto forward = step.phase(cox::Phase::forward);
         loss = torch::mse_loss(model(x), x.sum(1, true));
       }
-      reducer.backward(step, loss, 16);  // counts as 16 samples in the average
+      reducer.backward(step, loss, 16, which);  // counts as 16 samples in the average
     }
     step.samples(32);
     const cox::ReductionOutcome outcome = reducer.average(step);  // collective

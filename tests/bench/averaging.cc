@@ -2,32 +2,48 @@
 
 #include <torch/torch.h>
 
-#include <array>
 #include <cmath>
 #include <stdexcept>
 
-#include "sdk/src/parallel/gradient_norm.h"
-
 namespace cox::bench {
+namespace {
 
-void Averaging::sum(std::span<std::byte> bytes, const transport::Reduction& reduction) {
-  const Status done = transport::finish(ranks_, ranks_.start_all_reduce(bytes, reduction), policy_);
-  if (!done.ok()) throw std::runtime_error(done.text());
+detail::BucketLayout layout_of(const std::vector<at::Tensor>& parameters) {
+  return detail::lay_out(detail::ordinary_shapes(parameters),
+                         detail::reverse_order(parameters.size()), {});
+}
+
+std::unique_ptr<detail::StepExchange> exchange_of(transport::Communicator& ranks,
+                                                  const transport::WaitPolicy& policy,
+                                                  const std::vector<at::Tensor>& parameters) {
+  transport::ExchangeOptions options;
+  options.wait = policy;
+  return std::make_unique<detail::StepExchange>(
+      ranks, layout_of(parameters), detail::StepExchange::Extent{parameters.size(), 0}, options);
+}
+
+}  // namespace
+
+Averaging::Averaging(transport::Communicator& ranks, transport::WaitPolicy policy,
+                     std::vector<at::Tensor> parameters)
+    : parameters_(std::move(parameters)),
+      reduction_(parameters_, layout_of(parameters_), exchange_of(ranks, policy, parameters_)),
+      hooks_(parameters_, [this](std::size_t parameter) { reduction_.ready(parameter); }) {}
+
+void Averaging::backward(const at::Tensor& loss, double weight) {
+  reduction_.begin({.weight = weight, .unit = weight});
+  loss.backward();
+  reduction_.end();
 }
 
 void Averaging::average(double loss, double weight) {
-  std::array<double, 4> small = {loss * weight, weight, std::isfinite(loss) ? 0.0 : 1.0, 1};
-  sum(std::as_writable_bytes(std::span(small)), transport::sum_f64());
-  buckets_.fill(weight);
-  for (detail::Bucket& bucket : buckets_.buckets()) {
-    auto* bytes = static_cast<std::byte*>(bucket.flat.mutable_data_ptr());
-    sum({bytes, static_cast<std::size_t>(bucket.flat.nbytes())}, transport::sum_f32());
+  StepBallot mine;
+  mine.loss_sum = loss * weight;
+  mine.weight = weight;
+  const StepBallot merged = reduction_.merge(mine, [] {});
+  if (!std::isfinite(reduction_.hand_back(merged.weight, 1))) {
+    throw std::runtime_error("gradients blew up");
   }
-  buckets_.divide(small[1]);
-  std::vector<at::Tensor> flats;
-  for (const detail::Bucket& bucket : buckets_.buckets()) flats.push_back(bucket.gradients());
-  if (!std::isfinite(detail::l2_norm(flats))) throw std::runtime_error("gradients blew up");
-  buckets_.hand_back();
 }
 
 }  // namespace cox::bench

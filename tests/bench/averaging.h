@@ -1,27 +1,30 @@
-// Averages gradients as a data-parallel loop without a coordinator would: flat buckets, the same
-// all-reduces as Coxswain's reducer, and a few numbers for loss and norm. Collective.
+// Averages gradients as a data-parallel loop without a coordinator would: the same buckets, sums
+// and overlap as Coxswain's reducer, and a few numbers for loss and norm. Collective.
 #pragma once
+
+#include <optional>
+#include <vector>
 
 #include "coordinator/transport/communicator.h"
 #include "coordinator/transport/wait.h"
-#include "sdk/src/parallel/flat_buckets.h"
+#include "sdk/src/parallel/overlapped_reduction.h"
+#include "sdk/src/parallel/ready_hooks.h"
 
 namespace cox::bench {
 
 class Averaging {
  public:
   Averaging(transport::Communicator& ranks, transport::WaitPolicy policy,
-            std::vector<at::Tensor> parameters)
-      : ranks_(ranks), policy_(policy), buckets_(std::move(parameters)) {}
-  // Throws std::runtime_error when the transport fails.
+            std::vector<at::Tensor> parameters);
+  // Runs autograd; sends what is complete meanwhile.
+  void backward(const at::Tensor& loss, double weight);
+  // Throws std::runtime_error when gradients are not finite, cox::Error when the transport fails.
   void average(double loss, double weight);
 
  private:
-  void sum(std::span<std::byte> bytes, const transport::Reduction& reduction);
-
-  transport::Communicator& ranks_;
-  transport::WaitPolicy policy_;
-  detail::FlatBuckets buckets_;
+  const std::vector<at::Tensor> parameters_;
+  detail::OverlappedReduction reduction_;
+  detail::ReadyHooks hooks_;
 };
 
 }  // namespace cox::bench

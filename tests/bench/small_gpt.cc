@@ -39,7 +39,7 @@ void PlainLoop::step() {
   const Batch batch = dataset_.get(std::span<const std::int64_t>(order_).subspan(next_, kBatch));
   next_ = (next_ + kBatch) % (order_.size() - kBatch);
   const at::Tensor loss = trained_.model->loss(batch.inputs, batch.targets);
-  loss.backward();
+  averaging_ ? averaging_->backward(loss, static_cast<double>(kSequences)) : loss.backward();
   const double value = loss.item<double>();
   if (averaging_) averaging_->average(value, static_cast<double>(kSequences));
   trained_.optimizer.step();

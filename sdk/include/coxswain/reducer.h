@@ -1,23 +1,30 @@
 // Reducer: averages gradients over ranks, weighted by what each rank says its loss stands for, and
 // carries the step's ballot. Second depth of use, in a loop of one's own:
 //
-//   cox::Reducer reducer(session, model->parameters());
+//   cox::Reducer reducer(session, model->parameters(), model->buffers());
 //   auto step = session.step();
-//   reducer.backward(step, loss, batch_size);       // once per micro-batch
+//   reducer.backward(step, loss, batch_size);               // the last micro-batch of the step
 //   cox::ReductionOutcome outcome = reducer.average(step);  // collective
 //   if (outcome.finite) optimizer.step();
 //
 // The gradient that remains in .grad is sum(weight x gradient of the mean loss) / sum(weight) over
 // all ranks and micro-batches: added in ascending rank order, divided once. Equal bits on all
-// ranks, and in two runs with the same layout. Thread rule: the training thread.
+// ranks, and in two runs with the same layout. Gradients travel while the backward pass of the last
+// micro-batch is still running, in buckets. With reduction.reproducible=on the bits do not depend
+// on the number of ranks, either, nor on who computed which micro-batch (docs/data-parallel.md).
+// Thread rule: the training thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <span>
+#include <string>
 #include <vector>
 
+#include "coxswain/named_tensor.h"
 #include "coxswain/session.h"
 
 namespace cox {
@@ -29,12 +36,34 @@ struct ReductionOutcome {
   double gradient_norm = 0;  // L2 over all parameters, after averaging
   bool finite = true;        // false: skip the update (all ranks see the same)
   bool stop = false;         // somebody was asked to stop: save and leave after this step
+  // Reproducible mode, now and then (the first step, a sudden growth of gradients): the sums did
+  // not fit. There are no gradients; compute the same micro-batches again in a new step.
+  bool repeat = false;
+};
+
+// Whether this is the last micro-batch of this rank's step: its gradients are sent as they are
+// computed. Those of the others only accumulate.
+enum class MicroBatch : std::uint8_t { more, last };
+
+// One bucket of gradients in the last averaged step; seconds since its last backward pass began.
+struct BucketReport {
+  std::int64_t bytes = 0;
+  double started_seconds = 0;
+  double done_seconds = 0;    // seen done by this rank
+  double worked_seconds = 0;  // this rank's own adding and copying
+};
+struct ReductionReport {
+  std::vector<BucketReport> buckets;  // in the order in which they are started
+  double backward_seconds = 0;        // of the last micro-batch
+  double exposed_seconds = 0;         // from its end until all buckets were done
 };
 
 class Reducer {
  public:
   // Collective. Throws cox::Error when ranks have other parameters (count, shape, type, order).
-  // Broadcasts parameters and buffers from rank 0, so that all ranks start equal.
+  // Broadcasts parameters and buffers from rank 0, so that all ranks start equal. Buffers that a
+  // step changes (running statistics) are kept equal: those of the lowest rank that had changes. A
+  // parameter that is listed twice counts once.
   Reducer(Session& session, std::vector<at::Tensor> parameters,
           std::vector<at::Tensor> buffers = {});
   Reducer(Reducer&&) noexcept;
@@ -42,18 +71,36 @@ class Reducer {
   ~Reducer();
 
   // Runs autograd so that `loss` (a mean over `weight` samples or tokens) counts `weight` times in
-  // the average. Weight 0 does nothing. Local: no communication. While a block runs in fp16, .grad
-  // carries the loss scale from here until average() takes it out.
-  void backward(StepScope& step, const at::Tensor& loss, double weight);
+  // the average. Weight 0 only says that this was the last micro-batch. Once a step's last one was
+  // given, more are an error until average(). In fp16 .grad carries the loss scale until average()
+  // takes it out. Communicates without waiting.
+  void backward(StepScope& step, const at::Tensor& loss, double weight,
+                MicroBatch which = MicroBatch::last);
 
   // A loss without a backward pass (an evaluation): enters the averaged loss, not the gradients.
   // average() still averages what .grad holds: drop an earlier step's gradients first.
   void observe(StepScope& step, double loss, double weight);
 
-  // Collective: averages what backward() left in .grad, in flat buckets. Parameters that got no
-  // gradient on any rank keep none. Waits by polling. A failing transport throws cox::Error: an
-  // average that did not happen must not be trained on.
+  // Collective: waits for the buckets, or sends what .grad holds where no last micro-batch was
+  // given (a rank without samples). Parameters that got no gradient on any rank keep none. Waits by
+  // polling. A failing transport, and a rank that has left, throw cox::Error: an average that did
+  // not happen must not be trained on.
   ReductionOutcome average(StepScope& step);
+
+  // For ranks with different numbers of steps: after this rank's last one, takes part in the
+  // others' with weight zero until no rank has any left. `update` is called after each of their
+  // averages to do what the loop does there, so that this rank's model stays equal. Collective with
+  // the others' average() and join().
+  void join(const std::function<void(StepScope&, const ReductionOutcome&)>& update);
+
+  // What a resumed run needs to go on with the same bits and the same buckets: order and sizes of
+  // buckets, places of exact sums. Equal on all ranks. A Trainer saves it by itself.
+  std::vector<NamedTensor> state() const;
+  // Before the first step. Collective. invalid_argument when it is another model's or damaged.
+  Status load_state(std::span<const NamedTensor> state);
+
+  ReductionReport last_reduction() const;
+  const char* path() const;  // "shared memory", "mpi", ...; "none" for a job of one rank
 
  private:
   struct Impl;

@@ -54,8 +54,11 @@ class SamplePlan {
   const SamplePlanOptions& options() const { return options_; }
   std::uint64_t epoch_of(std::uint64_t cursor) const { return cursor / size(); }
 
-  // The batch at or after `cursor`.
-  SampleBatch batch_at(std::uint64_t cursor) const;
+  // The batch at or after `cursor`, of global_batch samples or of another number from 1 on.
+  SampleBatch batch_at(std::uint64_t cursor) const {
+    return batch_at(cursor, options_.global_batch);
+  }
+  SampleBatch batch_at(std::uint64_t cursor, std::int64_t samples) const;
 
   // The sample at a cursor, in [0, size). A permutation of the data set within each epoch.
   std::int64_t sample_at(std::uint64_t cursor) const;

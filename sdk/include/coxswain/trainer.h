@@ -11,6 +11,13 @@
 // Each global step takes the next `global_batch` samples of a seeded permutation and gives every
 // rank its share of them, so no sample is dropped or repeated in an epoch. Random numbers inside
 // forward are keyed by (seed, step, first sample of the share): a resumed run draws the same ones.
+// Shares in several micro-batches (TrainerOptions::micro_batch):
+//
+//   for (auto& step : trainer.steps(dataset)) {
+//     step.accumulate([&](const cox::Batch& batch) { return model->loss(batch); });
+//     step.update();
+//   }
+//
 // Thread rule: the training thread. The trainer keeps references to session, model and optimizer.
 #pragma once
 
@@ -37,8 +44,12 @@ class AdamW;
 
 struct TrainerOptions {
   std::int64_t global_batch = 8;  // samples per step over all ranks, >= 1
-  std::uint64_t steps = 100;      // optimizer steps in total, a resumed run's earlier ones included
-  double clip_norm = 0;           // global L2 norm to clip gradients to; 0 = no clipping
+  // Samples of a micro-batch: shares are whole ones, and TrainerStep::accumulate() runs forward and
+  // backward of each. What reproducible mode and policy `accumulation` need. 0 = a rank's share is
+  // computed at once.
+  std::int64_t micro_batch = 0;
+  std::uint64_t steps = 100;  // optimizer steps in total, a resumed run's earlier ones included
+  double clip_norm = 0;       // global L2 norm to clip gradients to; 0 = no clipping
   // Learning rate before every update, from the step's number; empty = leave it alone.
   std::function<double(std::uint64_t step)> learning_rate{};
 };
@@ -48,7 +59,8 @@ struct TrainingProgress {
   std::uint64_t consumed = 0;  // samples taken since the start: the global cursor
   std::uint64_t skipped = 0;
   std::uint64_t rollbacks = 0;
-  double loss = 0;  // of the last completed step
+  std::uint64_t repeated = 0;  // attempts at a step that were repeated (reproducible mode)
+  double loss = 0;             // of the last completed step
   bool resumed = false;
   bool stopped = false;  // left early because somebody asked (SIGTERM)
 };
@@ -61,9 +73,16 @@ class TrainerStep {
   std::uint64_t number() const;
   const Batch& batch() const;  // this rank's share; zero samples are possible (shares)
 
-  // Calls `loss_of_batch` with keyed random numbers inside phase forward and returns what it
-  // returned: the mean loss over the share. Not called for an empty share (an undefined tensor
-  // comes back, which backward() accepts).
+  // Forward and backward of every micro-batch of this rank's share, one after another: calls
+  // `loss_of` with the samples of each, random numbers keyed by (seed, step, its first sample), for
+  // their mean loss. `weight_of`: what that mean stands for (tokens, say); empty = the samples.
+  // Instead of forward() and backward(), once a step.
+  void accumulate(const std::function<at::Tensor(const Batch&)>& loss_of,
+                  const std::function<double(const Batch&)>& weight_of = {});
+
+  // For shares of one micro-batch. Calls `loss_of_batch` with keyed random numbers inside phase
+  // forward and returns what it returned: the mean loss over the share. Not called for an empty
+  // share (an undefined tensor comes back, which backward() accepts).
   at::Tensor forward(const std::function<at::Tensor()>& loss_of_batch);
   // `weight`: what the mean loss stands for; 0 = the number of samples in the share.
   void backward(const at::Tensor& loss, double weight = 0);

@@ -24,6 +24,7 @@ constexpr std::string_view kPrefix = "step-";
 constexpr std::string_view kTemporary = ".writing-";
 constexpr const char* kModel = "model.safetensors";
 constexpr const char* kOptimizer = "optimizer.safetensors";
+constexpr const char* kReducer = "reducer.safetensors";
 constexpr const char* kControl = "control.state";
 
 std::string folder_name(std::uint64_t step) {
@@ -58,6 +59,9 @@ Status write_files(const fs::path& folder, const Checkpoint& checkpoint,
   const Metadata metadata = describe(checkpoint);
   if (Status s = write_safetensors(folder / kModel, checkpoint.model, metadata); !s.ok()) return s;
   if (Status s = write_safetensors(folder / kOptimizer, checkpoint.optimizer); !s.ok()) return s;
+  if (!checkpoint.reducer.empty()) {
+    if (Status s = write_safetensors(folder / kReducer, checkpoint.reducer); !s.ok()) return s;
+  }
   if (control == nullptr) return ok_status();
   return runtime::save_control_state(folder / kControl, *control);
 }
@@ -152,6 +156,11 @@ Result<Checkpoint> CheckpointFolder::read(const fs::path& save) {
   }
   checkpoint.model = std::move(model->tensors);
   checkpoint.optimizer = std::move(optimizer->tensors);
+  if (fs::exists(save / kReducer)) {
+    auto reducer = read_safetensors(save / kReducer);
+    if (!reducer.ok()) return reducer.status();
+    checkpoint.reducer = std::move(reducer->tensors);
+  }
   return checkpoint;
 }
 

@@ -22,6 +22,7 @@ struct Checkpoint {
   std::uint64_t model_fingerprint = 0;  // names, shapes and types of `model`
   std::vector<NamedTensor> model;
   std::vector<NamedTensor> optimizer;
+  std::vector<NamedTensor> reducer;  // empty in saves of earlier versions
 };
 
 class CheckpointFolder {

@@ -46,8 +46,9 @@ Result<SamplePlan> SamplePlan::create(SamplePlanOptions options) {
   return SamplePlan(options);
 }
 
-SampleBatch SamplePlan::batch_at(std::uint64_t cursor) const {
-  const auto batch = static_cast<std::uint64_t>(options_.global_batch);
+// A batch larger than the data set has all of it, or the tail would never end.
+SampleBatch SamplePlan::batch_at(std::uint64_t cursor, std::int64_t samples) const {
+  const auto batch = std::min(static_cast<std::uint64_t>(samples), size());
   std::uint64_t left = size() - cursor % size();
   if (left < batch && options_.tail == Tail::drop) {
     cursor += left;

@@ -122,10 +122,12 @@ void BatchStatistics::begin_micro_batch(std::uint64_t micro_batch) {
     }
     norm.mean.zero_();
     norm.variance.zero_();
-    // A plain average weighs a micro-batch by how many there were before it, on all ranks.
     if (norm.counts) {
-      norm.tracked.fill_(start_tracked_[i] + static_cast<std::int64_t>(micro_batch));
-      norm.mark = count_of(norm.tracked);
+      // A plain average weighs a micro-batch by how many there were before it, on all ranks. Others
+      // count from 0, which a counter in few bits can do as well (a model that was cast has one).
+      const bool is_average = !modules_[i].momentum;
+      norm.mark = is_average ? start_tracked_[i] + static_cast<std::int64_t>(micro_batch) : 0;
+      norm.tracked.fill_(norm.mark);
     } else {
       norm.mark = static_cast<std::int64_t>(norm.mean._version());
     }

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "coordinator/core/memory_config.h"
-#include "sdk/src/parallel/gradient_norm.h"
 #include "sdk/src/precision/curvature.h"
 
 namespace cox::detail {
@@ -72,21 +72,15 @@ void NumericsWatch::forget() {
 }
 
 void NumericsWatch::sample_gradients(double factor) {
-  if (!noise_ || !noise_->is_due(steps_)) return;
+  if (!wants_gradients()) return;
   noise_->sample(factor);
   has_sampled_ = true;
 }
 
-std::int64_t NumericsWatch::blame(std::span<const at::Tensor> parameters) {
+std::int64_t NumericsWatch::blame(std::span<const std::int64_t> nonfinite) {
   is_skipped_ = true;
-  std::vector<std::int64_t> found;
-  std::int64_t total = 0;
-  for (const at::Tensor& parameter : parameters) {
-    found.push_back(count_nonfinite(parameter.grad()));
-    total += found.back();
-  }
-  if (is_attached()) health_.parameter_gradients(found);
-  return total;
+  if (is_attached()) health_.parameter_gradients(nonfinite);
+  return std::accumulate(nonfinite.begin(), nonfinite.end(), std::int64_t{0});
 }
 
 void NumericsWatch::probe_curvature(std::uint64_t step, torch::nn::Module& model,

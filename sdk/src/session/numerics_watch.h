@@ -43,9 +43,11 @@ class NumericsWatch {
   float amax_scaled_fp16() { return is_attached() ? health_.amax_scaled_fp16() : 0; }
   // While .grad holds this rank's own gradients, `factor` times what the mean loss gives.
   void sample_gradients(double factor);
-  // Counts non-finite values in the gradient of each parameter; returns their sum. Only in a step
-  // that goes wrong and is skipped.
-  std::int64_t blame(std::span<const at::Tensor> parameters);
+  // Whether sample_gradients() wants to see them in the open step.
+  bool wants_gradients() const { return noise_ && noise_->is_due(steps_); }
+  // Takes the number of non-finite values in this rank's gradient of each parameter; returns their
+  // sum. Only in a step that goes wrong and is skipped.
+  std::int64_t blame(std::span<const std::int64_t> nonfinite);
 
   // Largest eigenvalues by `loss`, where a probe is due (precision.curvature_every).
   void probe_curvature(std::uint64_t step, torch::nn::Module& model,

@@ -133,9 +133,11 @@ void SessionState::print_start() {
   for (const std::string& line : summary_lines(hosts)) log_.info(line);
 }
 
-void SessionState::declare(const Capabilities& capabilities, std::uint64_t global_batch) {
+void SessionState::declare(const Capabilities& capabilities, std::uint64_t global_batch,
+                           std::uint64_t micro_batch) {
   capabilities_ = capabilities;
   global_batch_ = global_batch;
+  micro_batch_ = micro_batch;
 }
 
 void SessionState::declare_reducing() {
@@ -157,6 +159,7 @@ JobFacts SessionState::job_facts() const {
   job.world_size = world_size();
   job.blocks = blocks_.names();
   job.global_batch = global_batch_;
+  job.micro_batch = micro_batch_;
   job.capabilities = capabilities_;
   if (is_reducing_) {
     job.capabilities.actions |= steering_.actions();

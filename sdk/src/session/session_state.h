@@ -65,7 +65,8 @@ class SessionState {
   void attach(torch::nn::Module& model);
   void detach();
   // Before ensure_started(): what the loop can do with a plan.
-  void declare(const Capabilities& capabilities, std::uint64_t global_batch);
+  void declare(const Capabilities& capabilities, std::uint64_t global_batch,
+               std::uint64_t micro_batch);
   // Before ensure_started(), on every rank: a reducer's ballots are the rounds from now on. Throws
   // cox::Error afterwards.
   void declare_reducing();
@@ -161,6 +162,7 @@ class SessionState {
 
   Capabilities capabilities_{};
   std::uint64_t global_batch_ = 0;
+  std::uint64_t micro_batch_ = 0;
   bool is_reducing_ = false;
   std::optional<ControlState> restored_;
   BlockWatch blocks_;

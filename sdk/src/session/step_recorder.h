@@ -33,7 +33,9 @@ struct StepReport {
   double gradient_norm = 0;  // of the averaged gradient
   bool has_gradient_norm = false;
   std::uint32_t nonfinite_values = 0;
-  std::uint16_t flags = 0;  // SignalFlag bits
+  float reduction_seconds = 0;          // of gradient buckets, from launch to result
+  float reduction_exposed_seconds = 0;  // the part of it after the end of backward
+  std::uint16_t flags = 0;              // SignalFlag bits
   std::array<UserScalar, kUserScalars> scalars{};
   std::size_t scalar_count = 0;
 };
@@ -57,6 +59,10 @@ class StepRecorder {
     report_.has_gradient_norm = true;
   }
   void nonfinite_values(std::uint32_t count) { report_.nonfinite_values += count; }
+  void reduction(double seconds, double exposed_seconds) {
+    report_.reduction_seconds = static_cast<float>(seconds);
+    report_.reduction_exposed_seconds = static_cast<float>(exposed_seconds);
+  }
   void flag(SignalFlag flag) { report_.flags |= static_cast<std::uint16_t>(flag); }
   // The same name again replaces the value; a ninth name is dropped.
   void log(std::string_view name, double value);

@@ -107,6 +107,8 @@ RankSignal signal_from(const StepReport& report) {
   signal.samples = saturated(report.samples);
   signal.tokens = report.tokens;
   signal.nonfinite_values = report.nonfinite_values;
+  signal.reduction_seconds = report.reduction_seconds;
+  signal.reduction_exposed_seconds = report.reduction_exposed_seconds;
   return signal;
 }
 

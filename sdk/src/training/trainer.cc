@@ -78,6 +78,11 @@ void TrainerStep::backward(const at::Tensor& loss, double weight) {
   trainer_->impl_->backward(loss, weight);
 }
 
+void TrainerStep::accumulate(const std::function<at::Tensor(const Batch&)>& loss_of,
+                             const std::function<double(const Batch&)>& weight_of) {
+  trainer_->impl_->accumulate(loss_of, weight_of);
+}
+
 void TrainerStep::update() {
   trainer_->impl_->update();
 }

@@ -18,14 +18,26 @@ void Trainer::Impl::begin_step() {
   scope.emplace(session.step());
   updated = false;
   const PhaseScope data = scope->phase(Phase::data);
-  samples = sample_plan->batch_at(position.cursor);
-  std::vector<std::uint32_t> shares = session.plan().shares;
-  if (shares.empty()) shares.assign(static_cast<std::size_t>(session.world_size()), 1);
-  const auto counts = SamplePlan::assign(samples.count, shares);
-  if (!counts.ok()) throw Error(counts.status());
-  slice = SamplePlan::slice(*counts, static_cast<std::size_t>(session.rank()));
-  batch = dataset->get(sample_plan->indices(samples.cursor, slice.first, slice.count));
+  share = next_share();
+  batch =
+      dataset->get(sample_plan->indices(share.step.cursor, share.slice.first, share.slice.count));
   scope->samples(static_cast<std::uint64_t>(batch.samples));
+  if (statistics) statistics->begin_step();
+}
+
+detail::StepShare Trainer::Impl::next_share() const {
+  const Plan& plan = session.plan();
+  detail::ShareRequest request;
+  request.cursor = position.cursor;
+  request.step_samples =
+      plan.step_samples > 0 ? static_cast<std::int64_t>(plan.step_samples) : options.global_batch;
+  request.micro_batch = options.micro_batch;
+  request.shares = plan.shares;
+  request.rank = state.rank();
+  request.world_size = session.world_size();
+  const auto found = detail::share_of(*sample_plan, request);
+  if (!found.ok()) throw Error(found.status());
+  return *found;
 }
 
 // What is resident from some later step on: optimizer state, and the snapshots.
@@ -39,13 +51,22 @@ std::int64_t Trainer::Impl::bytes_to_come() const {
   return optimizer_bytes + snapshot_bytes * static_cast<std::int64_t>(detail::SnapshotShelf::kKept);
 }
 
+void Trainer::Impl::rehearse(const std::function<at::Tensor()>& sample_loss) {
+  if (!state.wants_rehearsal()) return;
+  const auto sample = batch.samples > 0 ? sample_loss : std::function<at::Tensor()>();
+  state.rehearse(model, sample, bytes_to_come());
+}
+
 at::Tensor Trainer::Impl::forward(const std::function<at::Tensor()>& loss_of_batch) {
-  if (state.wants_rehearsal()) {
-    const auto sample = batch.samples > 0 ? loss_of_batch : std::function<at::Tensor()>();
-    state.rehearse(model, sample, bytes_to_come());
+  if (options.micro_batch > 0) {
+    throw Error(
+        failed_precondition("trainer step: expected accumulate() for a share of several "
+                            "micro-batches, found forward(); "
+                            "use accumulate(), or leave TrainerOptions::micro_batch at 0"));
   }
+  rehearse(loss_of_batch);
   if (batch.samples == 0) return {};
-  const auto first = samples.cursor + static_cast<std::uint64_t>(slice.first);
+  const auto first = share.step.cursor + static_cast<std::uint64_t>(share.slice.first);
   detail::seed_default_generators({state.config().run.seed, position.step, first});
   state.probe_curvature(model, loss_of_batch);  // leaves random state as it is
   const PhaseScope phase = scope->phase(Phase::forward);
@@ -57,18 +78,71 @@ void Trainer::Impl::backward(const at::Tensor& loss, double weight) {
   reducer->backward(*scope, loss, weight > 0 ? weight : samples_here);
 }
 
+Batch Trainer::Impl::part_of_batch(const SampleSlice& part) const {
+  const auto rows = [&part](const at::Tensor& all) {
+    return all.defined() ? all.narrow(0, part.first, part.count) : all;
+  };
+  return {rows(batch.inputs), rows(batch.targets), part.count};
+}
+
+void Trainer::Impl::accumulate(const LossOf& loss_of, const WeightOf& weight_of) {
+  rehearse([&] { return loss_of(part_of_batch(share.part(0))); });
+  for (std::uint64_t i = 0; i < share.own_micro_batches; ++i) {
+    take_micro_batch(i, loss_of, weight_of);
+  }
+}
+
+void Trainer::Impl::take_micro_batch(std::uint64_t i, const LossOf& loss_of,
+                                     const WeightOf& weight_of) {
+  const SampleSlice part = share.part(i);
+  const Batch samples = part_of_batch(part);
+  const auto first = static_cast<std::uint64_t>(share.slice.first + part.first);
+  detail::seed_default_generators(
+      {state.config().run.seed, position.step, share.step.cursor + first});
+  if (i == 0) state.probe_curvature(model, [&] { return loss_of(samples); });
+  if (statistics) statistics->begin_micro_batch(share.first_micro_batch + i);
+  at::Tensor loss;
+  {
+    const PhaseScope phase = scope->phase(Phase::forward);
+    loss = loss_of(samples);
+  }
+  const bool is_last = i + 1 == share.own_micro_batches;
+  const double weight = weight_of ? weight_of(samples) : static_cast<double>(part.count);
+  reducer->backward(*scope, loss, weight, is_last ? MicroBatch::last : MicroBatch::more);
+  if (statistics) statistics->end_micro_batch();
+}
+
+void Trainer::Impl::fold_statistics() {
+  if (!statistics) return;
+  const PhaseScope phase = scope->phase(Phase::communication);
+  const Status folded = statistics->fold(
+      state.data(), state.wait_policy(), [this] { state.pump(); }, share.micro_batches,
+      share.most_on_a_rank);
+  if (!folded.ok()) throw Error(folded.with_context("running statistics"));
+}
+
+// The same samples again, with the same random numbers, in a step of the same number.
+void Trainer::Impl::repeat() {
+  if (statistics) statistics->put_back();
+  optimizer->zero_grad();
+  ++progress.repeated;
+  updated = true;
+}
+
 void Trainer::Impl::update() {
   const ReductionOutcome outcome = reducer->average(*scope);
+  stopping = stopping || outcome.stop;
+  if (outcome.repeat) return repeat();
+  fold_statistics();
   {
     const PhaseScope phase = scope->phase(Phase::optimizer);
     apply(outcome);
   }
   position.scaler = state.numerics().scaler();
-  position.cursor = samples.next;
+  position.cursor = share.step.next;
   ++position.step;
   updated = true;
   progress.loss = outcome.loss;
-  stopping = stopping || outcome.stop;
 }
 
 void Trainer::Impl::apply(const ReductionOutcome& outcome) {
@@ -149,9 +223,10 @@ void Trainer::Impl::save_if_due() {
   const std::uint32_t every = state.config().checkpoint.every_steps;
   const bool is_last = !wants_another_step();
   if (!folder) return;
+  if (saved_step == position.step) return;  // a repeated attempt, or the end
   if (is_last) {
-    if (saved_step != position.step) save(OnFailure::raise);
-  } else if (every > 0 && position.step % every == 0) {
+    save(OnFailure::raise);
+  } else if (every > 0 && position.step > 0 && position.step % every == 0) {
     save(OnFailure::report);
   }
 }

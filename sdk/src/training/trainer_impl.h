@@ -11,8 +11,10 @@
 #include "coxswain/sample_plan.h"
 #include "coxswain/trainer.h"
 #include "sdk/src/checkpoint/checkpoint_folder.h"
+#include "sdk/src/parallel/batch_statistics.h"
 #include "sdk/src/session/session_state.h"
 #include "sdk/src/training/optimizer_port.h"
+#include "sdk/src/training/step_share.h"
 #include "sdk/src/training/training_state.h"
 
 namespace cox {
@@ -26,10 +28,22 @@ struct Trainer::Impl {
   void begin_step();
   at::Tensor forward(const std::function<at::Tensor()>& loss_of_batch);
   void backward(const at::Tensor& loss, double weight);
+  using LossOf = std::function<at::Tensor(const Batch&)>;
+  using WeightOf = std::function<double(const Batch&)>;
+  void accumulate(const LossOf& loss_of, const WeightOf& weight_of);
   void update();
   void end_step();
 
+  // Parts of accumulate() and begin_step().
+  void take_micro_batch(std::uint64_t i, const LossOf& loss_of, const WeightOf& weight_of);
+  void rehearse(const std::function<at::Tensor()>& sample_loss);
+  detail::StepShare next_share() const;
+  Batch part_of_batch(const SampleSlice& part) const;
+  bool is_reproducible() const { return state.config().reduction.reproducible; }
+
   // Parts of update().
+  void fold_statistics();
+  void repeat();
   void apply(const ReductionOutcome& outcome);
   void clip(double norm);
   void after_round();
@@ -38,8 +52,9 @@ struct Trainer::Impl {
 
   // trainer_restore.cc
   void open_checkpoints();
+  void check_micro_batch() const;
   Status check_unused(const CheckpointConfig& config) const;
-  void resume();
+  std::vector<NamedTensor> resume();                    // what the reducer saved
   void load(const detail::Checkpoint& checkpoint);      // local
   void adopt(const detail::TrainingPosition& resumed);  // collective
   enum class OnFailure { report, raise };
@@ -55,6 +70,7 @@ struct Trainer::Impl {
   const Dataset* dataset = nullptr;
   std::optional<SamplePlan> sample_plan;
   std::optional<Reducer> reducer;
+  std::optional<detail::BatchStatistics> statistics;  // reproducible mode
   std::optional<detail::CheckpointFolder> folder;
   detail::SnapshotShelf snapshots;
   detail::TrainingPosition position;
@@ -65,9 +81,8 @@ struct Trainer::Impl {
 
   // The open step.
   std::optional<StepScope> scope;
-  SampleBatch samples;
-  SampleSlice slice;
-  Batch batch;
+  detail::StepShare share;
+  Batch batch;  // of the whole share
   bool updated = false;
   bool optimizer_is_shown = false;  // its size, which it has after its first step
   TrainerStep step_handle;

@@ -24,18 +24,37 @@ Trainer::Impl::Impl(Session& session_in, torch::nn::Module& model_in,
                                  std::to_string(session.world_size()) + " ranks"),
                 Error::Scope::all_ranks);
   }
+  check_micro_batch();
   state.declare_reducing();
   session.attach(model);
-  state.declare(capabilities(), static_cast<std::uint64_t>(options.global_batch));
+  state.declare(capabilities(), static_cast<std::uint64_t>(options.global_batch),
+                static_cast<std::uint64_t>(options.micro_batch));
   open_checkpoints();
-  if (state.config().checkpoint.resume) resume();
+  std::vector<NamedTensor> saved_reducer;
+  if (state.config().checkpoint.resume) saved_reducer = resume();
   reducer.emplace(session, model.parameters(), model.buffers());
+  if (!saved_reducer.empty()) state.agree(reducer->load_state(saved_reducer));
+  if (is_reproducible()) statistics.emplace(model);
   rollback_done = session.plan().rollback.ticket;
+}
+
+void Trainer::Impl::check_micro_batch() const {
+  Status status;
+  if (options.micro_batch < 0) {
+    status = invalid_argument("micro_batch: expected 0 or more samples, found " +
+                              std::to_string(options.micro_batch));
+  } else if (options.micro_batch == 0 && is_reproducible()) {
+    status = invalid_argument(
+        "reduction.reproducible: expected micro-batches of a fixed size, found none; set "
+        "TrainerOptions::micro_batch and use TrainerStep::accumulate()");
+  }
+  if (!status.ok()) throw Error(status, Error::Scope::all_ranks);
 }
 
 Capabilities Trainer::Impl::capabilities() const {
   Capabilities can;
   can.shares = true;
+  can.accumulation = options.micro_batch > 0;
   can.rollback = state.config().checkpoint.snapshot_rounds > 0;
   return can;
 }
@@ -68,7 +87,7 @@ Status Trainer::Impl::check_unused(const CheckpointConfig& config) const {
                              "; set checkpoint.resume=on to go on from it, or another folder");
 }
 
-void Trainer::Impl::resume() {
+std::vector<NamedTensor> Trainer::Impl::resume() {
   const auto newest = folder->newest();
   Status status;
   std::optional<Checkpoint> checkpoint;
@@ -96,6 +115,7 @@ void Trainer::Impl::resume() {
     }
     state.log().info("resumed at step " + std::to_string(position.step));
   }
+  return std::move(checkpoint->reducer);
 }
 
 void Trainer::Impl::load(const Checkpoint& checkpoint) {
@@ -135,6 +155,7 @@ void Trainer::Impl::save(OnFailure on_failure) {
     checkpoint.model = detail::model_tensors(model);
     checkpoint.model_fingerprint = detail::fingerprint(checkpoint.model);
     checkpoint.optimizer = optimizer->state();
+    checkpoint.reducer = reducer->state();
     const auto control = state.control_state();
     written =
         folder->write(checkpoint, control ? &*control : nullptr, state.config().checkpoint.keep);

@@ -1,0 +1,143 @@
+#include <torch/torch.h>
+
+#include <exception>
+#include <string>
+#include <utility>
+
+#include "coordinator/transport/wait.h"
+#include "coxswain/error.h"
+#include "sdk/src/parallel/exact_reduction.h"
+#include "sdk/src/parallel/local_reduction.h"
+#include "sdk/src/parallel/overlapped_reduction.h"
+#include "sdk/src/parallel/reducer_impl.h"
+
+namespace cox {
+
+using detail::BucketChoice;
+
+namespace {
+
+constexpr std::uint64_t kMicroBatchesAtFirst = 64;
+
+std::int64_t gradient_bytes(const std::vector<at::Tensor>& parameters, std::int64_t factor) {
+  std::int64_t bytes = 0;
+  for (const detail::GradientShape& shape : detail::ordinary_shapes(parameters)) {
+    if (shape.needed) bytes += factor * shape.elements * detail::bytes_of(shape.type);
+  }
+  return bytes;
+}
+
+// A choice as numbers that a broadcast carries: the two sizes, then the order.
+std::vector<std::int64_t> packed(const BucketChoice& choice) {
+  std::vector<std::int64_t> numbers = {choice.sizes.first_bytes, choice.sizes.bytes};
+  numbers.insert(numbers.end(), choice.order.begin(), choice.order.end());
+  return numbers;
+}
+
+BucketChoice unpacked(const std::vector<std::int64_t>& numbers) {
+  BucketChoice choice;
+  choice.sizes = {numbers[0], numbers[1]};
+  for (std::size_t i = 2; i < numbers.size(); ++i) {
+    choice.order.push_back(static_cast<std::uint32_t>(numbers[i]));
+  }
+  return choice;
+}
+
+}  // namespace
+
+Reducer::Impl::Impl(Session session_in, std::vector<at::Tensor> parameters_in,
+                    std::vector<at::Tensor> buffers_in)
+    : session(std::move(session_in)),
+      state(session.state()),
+      parameters(std::move(parameters_in)),
+      buffers(std::move(buffers_in)),
+      tuning(parameters.size(), gradient_bytes(parameters, is_reproducible() ? 2 : 1),
+             state.config().reduction.bucket_bytes),
+      bins(parameters.size(), detail::first_bin(kMicroBatchesAtFirst)) {
+  if (is_reproducible()) {
+    const Status fits = detail::check_exact(parameters);
+    if (!fits.ok()) throw Error(fits, Error::Scope::all_ranks);
+  }
+  build();
+  if (state.world_size() == 1 && !is_reproducible()) return;
+  hooks.emplace(parameters, [this](std::size_t parameter) { reduction->ready(parameter); });
+  const detail::StepExchange& exchange = *reduction->exchange();
+  if (!exchange.note().empty() && state.rank() == kRoot) state.log().warning(exchange.note());
+}
+
+// The others must not wait for a rank that is on its way out.
+Reducer::Impl::~Impl() {
+  if (std::uncaught_exceptions() == 0 || reduction == nullptr) return;
+  if (detail::StepExchange* exchange = reduction->exchange()) {
+    exchange->leave("its training loop ended with an exception");
+  }
+}
+
+transport::ExchangeOptions Reducer::Impl::exchange_options() const {
+  transport::ExchangeOptions options;
+  options.wait = state.wait_policy();
+  if (!state.config().reduction.shared_memory) {
+    options.shared_memory = transport::SharedMemory::avoid;
+  }
+  return options;
+}
+
+void Reducer::Impl::build() {
+  const BucketChoice& choice = tuning.choice();
+  if (is_reproducible()) {
+    auto layout = detail::lay_out(detail::exact_shapes(parameters), choice.order, choice.sizes);
+    auto exchange = std::make_unique<detail::StepExchange>(
+        state.data(), layout,
+        detail::StepExchange::Extent{parameters.size() + 1, parameters.size()}, exchange_options());
+    reduction = std::make_unique<detail::ExactReduction>(parameters, std::move(layout),
+                                                         std::move(exchange), bins);
+  } else if (state.world_size() == 1) {
+    reduction = std::make_unique<detail::LocalReduction>(parameters);
+  } else {
+    auto layout = detail::lay_out(detail::ordinary_shapes(parameters), choice.order, choice.sizes);
+    auto exchange = std::make_unique<detail::StepExchange>(
+        state.data(), layout, detail::StepExchange::Extent{parameters.size(), 0},
+        exchange_options());
+    reduction = std::make_unique<detail::OverlappedReduction>(parameters, std::move(layout),
+                                                              std::move(exchange));
+  }
+  show_held();
+}
+
+// After a step in which every rank took part.
+void Reducer::Impl::tune() {
+  if (reduction->exchange() == nullptr || tuning.is_over()) return;
+  const double seconds = Seconds(detail::Clock::now() - backward_began).count();
+  if (!tuning.step(reduction->order(), seconds)) return;
+  std::vector<std::int64_t> numbers = packed(tuning.choice());
+  transport::Communicator& ranks = state.data();
+  const Status told = transport::finish(
+      ranks, ranks.start_broadcast(std::as_writable_bytes(std::span(numbers)), kRoot),
+      state.wait_policy());
+  if (!told.ok()) throw Error(told.with_context("layout of gradient buckets"));
+  adopt(unpacked(numbers));
+}
+
+void Reducer::Impl::adopt(const BucketChoice& choice) {
+  tuning.adopt(choice);
+  if (const auto* exact = dynamic_cast<detail::ExactReduction*>(reduction.get())) {
+    bins = exact->bins();
+  }
+  build();
+}
+
+void Reducer::Impl::show_held() {
+  metrics::HeldBytes held;
+  for (const at::Tensor& parameter : parameters) {
+    held.parameters += static_cast<std::int64_t>(parameter.nbytes());
+    if (parameter.requires_grad()) held.gradients += static_cast<std::int64_t>(parameter.nbytes());
+  }
+  if (detail::StepExchange* exchange = reduction->exchange()) {
+    for (std::size_t b = 0; b < exchange->gradient_buckets(); ++b) {
+      held.buckets += static_cast<std::int64_t>(exchange->flat(b).nbytes());
+    }
+  }
+  state.show_held(held);
+}
+
+}  // namespace cox

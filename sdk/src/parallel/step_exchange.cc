@@ -1,0 +1,99 @@
+#include "sdk/src/parallel/step_exchange.h"
+
+#include <torch/torch.h>
+
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "coxswain/error.h"
+
+namespace cox::detail {
+namespace {
+
+using transport::BucketSpec;
+
+void require(const Status& status, const char* what) {
+  if (!status.ok()) throw Error(status.with_context(what));
+}
+
+template <class T>
+BucketSpec numbers(std::size_t count, const transport::Reduction& reduction) {
+  return {count * sizeof(T), reduction};
+}
+
+template <class T>
+std::span<T> as_numbers(transport::Bytes bytes) {
+  return {reinterpret_cast<T*>(bytes.data()), bytes.size() / sizeof(T)};
+}
+
+BucketSpec spec_of(const GradientBucket& bucket) {
+  const bool is_double = bucket.type == BucketType::fp64;
+  return {static_cast<std::size_t>(bucket.bytes()),
+          is_double ? transport::sum_f64() : transport::sum_f32()};
+}
+
+at::Tensor tensor_of(const std::shared_ptr<transport::BucketExchange>& exchange, std::size_t index,
+                     const GradientBucket& bucket) {
+  const auto type = bucket.type == BucketType::fp64 ? at::kDouble : at::kFloat;
+  at::Tensor flat = torch::from_blob(
+      exchange->buffer(index).data(), {bucket.elements}, [exchange](void*) {},
+      at::TensorOptions().dtype(type));
+  return flat.zero_();  // the gaps between gradients stay zero
+}
+
+}  // namespace
+
+StepExchange::StepExchange(transport::Communicator& ranks, const BucketLayout& layout,
+                           const Extent& extent, const transport::ExchangeOptions& options) {
+  std::vector<BucketSpec> specs;
+  for (const GradientBucket& bucket : layout.buckets) specs.push_back(spec_of(bucket));
+  specs.push_back(numbers<float>(extent.counts, transport::sum_f32()));
+  if (extent.magnitudes > 0) {
+    specs.push_back(numbers<double>(extent.magnitudes, transport::max_f64()));
+  }
+  specs.push_back({sizeof(StepBallot), transport::merging<StepBallot>()});
+  bookkeeping_ = specs.size() - layout.buckets.size();
+  auto made = transport::BucketExchange::create(ranks, std::move(specs), options);
+  require(made.status(), "gradient buckets");
+  exchange_ = std::move(*made);
+  const torch::NoGradGuard no_grad;
+  for (std::size_t b = 0; b < layout.buckets.size(); ++b) {
+    flats_.push_back(tensor_of(exchange_, b, layout.buckets[b]));
+  }
+  counts_ = as_numbers<float>(exchange_->buffer(flats_.size()));
+  if (extent.magnitudes > 0) {
+    magnitudes_ = as_numbers<double>(exchange_->buffer(flats_.size() + 1));
+  }
+  ballot_ = exchange_->buffer(flats_.size() + bookkeeping_ - 1);
+}
+
+void StepExchange::start(std::size_t bucket) {
+  require(exchange_->start(bucket), "gradient reduction");
+  ++started_;
+}
+
+void StepExchange::advance() {
+  require(exchange_->advance(), "gradient reduction");
+}
+
+bool StepExchange::is_busy() const {
+  for (std::size_t b = 0; b < started_; ++b) {
+    if (!exchange_->is_done(b)) return true;
+  }
+  return false;
+}
+
+StepBallot StepExchange::merge(const StepBallot& mine, const std::function<void()>& pump) {
+  StepBallot merged = mine;
+  std::memcpy(ballot_.data(), &merged, sizeof(merged));
+  for (std::size_t b = 0; b < bookkeeping_; ++b) {
+    require(exchange_->start(flats_.size() + b), "step reduction");
+  }
+  require(exchange_->wait_all(pump), "step reduction");
+  std::memcpy(&merged, ballot_.data(), sizeof(merged));
+  started_ = 0;
+  return merged;
+}
+
+}  // namespace cox::detail

@@ -1,0 +1,235 @@
+// A small data-parallel job for the end-to-end tests: a model with dropout, batch normalisation and
+// a parameter that is not always used. Prints a checksum of its weights and buffers at the end.
+//
+//   e2e_parallel trainer|own [--steps N] [--batch N] [--micro-batch N] [--random-shares SEED]
+//                [--jitter-us N] [--slow RANK FACTOR FIRST LAST] [--throw-on RANK STEP]
+//                [--stop-on RANK STEP] [--no-norm]
+//
+// trainer: cox::Trainer with accumulate(). own: a loop with cox::Reducer, where a rank may end
+// early
+// (--stop-on) and joins the others.
+#include <torch/torch.h>
+
+#include <chrono>
+#include <cstdio>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "coxswain/coxswain.h"
+
+namespace e2e {
+namespace {
+
+struct Options {
+  bool own_loop = false;
+  std::uint64_t steps = 30;
+  std::int64_t batch = 16;
+  std::int64_t micro_batch = 0;
+  std::uint64_t share_seed = 0;  // 0 = even shares
+  int jitter_us = 0;
+  int slow_rank = -1;
+  double slow_factor = 1;
+  std::uint64_t slow_first = 0, slow_last = 0;
+  int throw_on = -1;
+  std::uint64_t throw_at = 0;
+  int stop_on = -1;
+  std::uint64_t stop_at = 0;
+  bool has_norm = true;
+};
+
+Options parse(const std::vector<std::string>& words) {
+  Options o;
+  std::size_t i = 0;
+  const auto next = [&] { return words.at(++i); };
+  for (; i < words.size(); ++i) {
+    const std::string& name = words[i];
+    if (name == "own") o.own_loop = true;
+    if (name == "--steps") o.steps = std::stoull(next());
+    if (name == "--batch") o.batch = std::stoll(next());
+    if (name == "--micro-batch") o.micro_batch = std::stoll(next());
+    if (name == "--random-shares") o.share_seed = std::stoull(next());
+    if (name == "--jitter-us") o.jitter_us = std::stoi(next());
+    if (name == "--slow") {
+      o.slow_rank = std::stoi(next());
+      o.slow_factor = std::stod(next());
+      o.slow_first = std::stoull(next());
+      o.slow_last = std::stoull(next());
+    }
+    if (name == "--throw-on") {
+      o.throw_on = std::stoi(next());
+      o.throw_at = std::stoull(next());
+    }
+    if (name == "--stop-on") {
+      o.stop_on = std::stoi(next());
+      o.stop_at = std::stoull(next());
+    }
+    if (name == "--no-norm") o.has_norm = false;
+  }
+  return o;
+}
+
+struct NetImpl : torch::nn::Module {
+  explicit NetImpl(bool has_norm) {
+    first = register_module("first", torch::nn::Linear(4, 24));
+    if (has_norm) norm = register_module("norm", torch::nn::BatchNorm1d(24));
+    dropout = register_module("dropout", torch::nn::Dropout(0.2));
+    last = register_module("last", torch::nn::Linear(24, 1));
+    sometimes = register_parameter("sometimes", torch::ones({24}));
+    never = register_parameter("never", torch::ones({3}));
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    at::Tensor hidden = first(x);
+    if (norm) hidden = norm(hidden);
+    hidden = dropout(torch::relu(hidden));
+    if (x[0][0].item<float>() > 0) hidden = hidden * sometimes;  // depends on the micro-batch alone
+    return last(hidden);
+  }
+  torch::nn::Linear first{nullptr}, last{nullptr};
+  torch::nn::BatchNorm1d norm{nullptr};
+  torch::nn::Dropout dropout{nullptr};
+  at::Tensor sometimes, never;
+};
+TORCH_MODULE(Net);
+
+class Waves final : public cox::Dataset {
+ public:
+  std::int64_t size() const override { return 250; }  // no multiple of the batch
+  cox::Batch get(std::span<const std::int64_t> indices) const override {
+    const auto rows = static_cast<std::int64_t>(indices.size());
+    const at::Tensor numbers =
+        torch::tensor(std::vector<std::int64_t>(indices.begin(), indices.end()), at::kLong)
+            .to(at::kFloat)
+            .view({rows, 1});
+    return {torch::sin(numbers * torch::arange(1, 5)), torch::cos(numbers), rows};
+  }
+};
+
+// Other shares every three rounds, from a seed: what a job must not notice in reproducible mode.
+class RandomShares final : public cox::Policy {
+ public:
+  explicit RandomShares(std::uint64_t seed) : seed_(seed) {}
+  cox::PolicyKind kind() const override { return cox::PolicyKind::custom; }
+  std::string_view name() const override { return "random_shares"; }
+  cox::PolicyOutput propose(const cox::PolicyInput& input, cox::PolicyState state) const override {
+    if (input.signals.round.value() % 3 != 0) return {{}, {}, state};
+    std::mt19937_64 random(seed_ * 1000 + input.signals.round.value());
+    std::vector<std::uint32_t> shares(static_cast<std::size_t>(input.job.world_size));
+    for (auto& share : shares) share = static_cast<std::uint32_t>(random() % 5);
+    shares[random() % shares.size()] += 1;
+    cox::Reason reason;
+    reason.code = cox::ReasonCode::custom;
+    reason.text = "other shares";
+    return {{{cox::SetShares{shares}, reason}}, {}, state};
+  }
+
+ private:
+  std::uint64_t seed_;
+};
+
+// Any bit that differs shows in one of the sums.
+std::string checksum(const torch::nn::Module& model) {
+  std::uint64_t sum = 14695981039346656037ull;
+  const auto add = [&sum](const at::Tensor& tensor) {
+    const at::Tensor flat = tensor.detach().contiguous();
+    const auto* bytes = static_cast<const unsigned char*>(flat.const_data_ptr());
+    for (std::size_t i = 0; i < flat.nbytes(); ++i) sum = (sum ^ bytes[i]) * 1099511628211ull;
+  };
+  for (const at::Tensor& p : model.parameters()) add(p);
+  for (const at::Tensor& b : model.buffers()) add(b);
+  return std::to_string(sum);
+}
+
+void misbehave(const Options& o, int rank, std::uint64_t step) {
+  if (rank == o.throw_on && step == o.throw_at) {
+    throw std::runtime_error("the user's own code failed");
+  }
+  double micros = 0;
+  if (o.jitter_us > 0) {
+    thread_local std::mt19937 random(std::random_device{}());
+    micros = static_cast<double>(random() % static_cast<unsigned>(o.jitter_us));
+  }
+  if (rank == o.slow_rank && step >= o.slow_first && step <= o.slow_last) {
+    micros += 5000 * o.slow_factor;
+  }
+  std::this_thread::sleep_for(std::chrono::duration<double, std::micro>(micros));
+}
+
+void print_end(const cox::Session& session, const torch::nn::Module& model, double loss) {
+  std::printf("rank %d: weights %s\n", session.rank(), checksum(model).c_str());
+  if (session.rank() == 0) std::printf("loss %.17g\n", loss);
+}
+
+void train(cox::Session& session, const Options& o, Net& model) {
+  cox::AdamW optimizer(model->parameters(), {.lr = 1e-2});
+  cox::Trainer trainer(
+      session, *model, optimizer,
+      {.global_batch = o.batch, .micro_batch = o.micro_batch, .steps = o.steps, .clip_norm = 0.5});
+  const Waves data;
+  for (auto& step : trainer.steps(data)) {
+    misbehave(o, session.rank(), step.number());
+    step.accumulate([&](const cox::Batch& batch) {
+      return torch::mse_loss(model->forward(batch.inputs), batch.targets);
+    });
+    step.update();
+  }
+  print_end(session, *model, trainer.progress().loss);
+}
+
+void train_own(cox::Session& session, const Options& o, Net& model) {
+  cox::Reducer reducer(session, model->parameters(), model->buffers());
+  torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
+  const auto update = [&](cox::StepScope&, const cox::ReductionOutcome& outcome) {
+    if (outcome.finite && outcome.weight > 0) optimizer.step();
+    optimizer.zero_grad();
+  };
+  const Waves data;
+  const std::uint64_t steps = session.rank() == o.stop_on ? o.stop_at : o.steps;
+  double loss = 0;
+  for (std::uint64_t i = 0; i < steps; ++i) {
+    auto step = session.step();
+    misbehave(o, session.rank(), i);
+    std::vector<std::int64_t> indices;
+    for (std::int64_t k = 0; k < 4; ++k) {
+      indices.push_back((static_cast<std::int64_t>(i) * 17 + session.rank() * 5 + k) % data.size());
+    }
+    const cox::Batch batch = data.get(indices);
+    torch::manual_seed(i * 100 + static_cast<std::uint64_t>(session.rank()));
+    reducer.backward(step, torch::mse_loss(model->forward(batch.inputs), batch.targets), 4);
+    const auto outcome = reducer.average(step);
+    update(step, outcome);
+    loss = outcome.loss;
+  }
+  reducer.join(update);
+  print_end(session, *model, loss);
+}
+
+int run(int argc, char** argv) {
+  // Read twice: policies must be there before the session starts.
+  const Options early = parse({argv + 1, argv + argc});
+  cox::SessionOptions wanted;
+  wanted.program = "e2e_parallel";
+  if (early.share_seed != 0) {
+    wanted.policies.push_back(std::make_shared<RandomShares>(early.share_seed));
+  }
+  auto session = cox::Session::start(argc, argv, wanted);
+  at::set_num_threads(1);
+  torch::manual_seed(session.config().run.seed);
+  Net model(early.has_norm);
+  early.own_loop ? train_own(session, early, model) : train(session, early, model);
+  session.finish();
+  return 0;
+}
+
+}  // namespace
+}  // namespace e2e
+
+int main(int argc, char** argv) {
+  try {
+    return e2e::run(argc, argv);
+  } catch (const std::exception& error) {
+    return cox::report(error);
+  }
+}
