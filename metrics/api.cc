@@ -4,6 +4,7 @@
 
 #include "metrics/api_memory.h"
 #include "metrics/api_numerics.h"
+#include "metrics/api_parallel.h"
 #include "metrics/format.h"
 #include "metrics/health.h"
 #include "metrics/json_writer.h"
@@ -22,14 +23,6 @@ const char* state_name(JobState state) {
       return "finished";
   }
   return "unknown";
-}
-
-void put_spread(JsonWriter& json, std::string_view name, const Spread& spread) {
-  json.key(name).begin_object();
-  json.field("min", spread.min).field("median", spread.median);
-  json.field("p95", spread.p95).field("max", spread.max);
-  json.field("rank_of_max", spread.rank_of_max.value()).field("count", spread.count);
-  json.end_object();
 }
 
 void put_progress(JsonWriter& json, const Snapshot& s) {
@@ -104,6 +97,7 @@ void put_rank(JsonWriter& json, const Snapshot& s, const RankRow& row) {
   for (std::size_t p = 0; p < kPhases; ++p) json.field(kPhaseNames[p], row.phase_seconds[p]);
   json.end_object();
   json.field("samples", row.samples).field("control_errors", row.control_errors);
+  put_rank_parallel(json, s, row);
   put_rank_memory(json, s, row);
   json.field("plan_held", row.plan_held).field("plan_applied", row.plan_applied);
   json.field("flags", row.flags).end_object();
@@ -125,6 +119,7 @@ std::string status_json(const Served& served) {
   json.key("plan").begin_object();
   put_plan_ids(json, s);
   json.end_object();
+  put_parallel(json, s);
   put_memory(json, s);
   put_held(json, s.held);
   put_numerics(json, s);
@@ -148,6 +143,7 @@ std::string plan_json(const Snapshot& s) {
   JsonWriter json;
   json.begin_object();
   put_plan_ids(json, s);
+  json.field("step_samples", plan.step_samples);
   json.field("cadence_steps", plan.cadence_steps).field("hold_until", plan.hold_until.value());
   put_memory(json, s);
   const auto actions = action_ranks(plan, s.job->world_size);

@@ -176,6 +176,7 @@ std::vector<MetricInfo> build() {
   add_ranks(all);
   add_decisions(all);
   add_knobs(all);
+  add_parallel_metrics(all);
   add_memory(all);
   add_numerics_metrics(all);
   add_control(all);

@@ -45,7 +45,8 @@ class Group {
   std::string heading_;
 };
 
-// The heading "Numerics".
+// The headings "Data parallel" and "Numerics".
+void add_parallel_metrics(std::vector<MetricInfo>& all);
 void add_numerics_metrics(std::vector<MetricInfo>& all);
 
 }  // namespace cox::metrics

@@ -100,4 +100,11 @@ void FamilyBuilder::set(std::string_view name, const BucketCounts& histogram) {
   families_[static_cast<std::size_t>(info - catalogue().data())].metric = {std::move(metric)};
 }
 
+void set_spread(FamilyBuilder& out, std::string_view name, const Spread& spread) {
+  out.set(name, {"min"}, spread.min);
+  out.set(name, {"median"}, spread.median);
+  out.set(name, {"p95"}, spread.p95);
+  out.set(name, {"max"}, spread.max);
+}
+
 }  // namespace cox::metrics

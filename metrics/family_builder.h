@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "coordinator/core/summary.h"
 #include "metrics/catalogue.h"
 #include "metrics/histogram.h"
 
@@ -29,5 +30,8 @@ class FamilyBuilder {
  private:
   std::vector<prometheus::MetricFamily> families_;
 };
+
+// All statistics of a spread, for a metric with the label `stat` alone.
+void set_spread(FamilyBuilder& out, std::string_view name, const Spread& spread);
 
 }  // namespace cox::metrics

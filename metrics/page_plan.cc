@@ -158,6 +158,7 @@ std::string other_knobs(const Snapshot& s) {
   std::string text;
   if (plan.cadence_steps > 1)
     text += " Averaged every " + std::to_string(plan.cadence_steps) + " steps.";
+  if (plan.step_samples != 0) text += " Steps of " + grouped(plan.step_samples) + " samples.";
   if (!plan.shares.empty()) {
     const auto [low, high] = std::minmax_element(plan.shares.begin(), plan.shares.end());
     text +=

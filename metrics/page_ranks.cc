@@ -50,6 +50,7 @@ std::string notes(const RankRow& row) {
     add("bad", "not finite");
   if (has(SignalFlag::step_skipped)) add("warn", "skipped");
   if (has(SignalFlag::rolled_back)) add("warn", "rolled back");
+  if (has(SignalFlag::step_repeated)) add("warn", "done again");
   if (has(SignalFlag::finished)) add("", "finished");
   if (has(SignalFlag::watching)) add("", "watching");
   if (row.slowdown_ratio >= kSlowRatio)

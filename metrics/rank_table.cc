@@ -41,6 +41,9 @@ RankRow row_of(const RankSignal& report, const StepSummary& summary) {
   const double median = summary.own_seconds.median;
   row.slowdown_ratio = median > 0 ? row.own_seconds / median : 1;
   row.samples = report.samples;
+  row.samples_per_step = report.samples / static_cast<double>(rounds);
+  row.reduction_seconds = static_cast<double>(report.reduction_seconds / rounds);
+  row.reduction_exposed_seconds = static_cast<double>(report.reduction_exposed_seconds / rounds);
   row.control_errors = report.control_errors;
   row.memory_used_bytes = report.memory_used_bytes;
   row.memory_peak_bytes = report.memory_peak_bytes;
@@ -57,7 +60,10 @@ std::shared_ptr<const RankTable> rank_table(const StepSignals& signals,
   table->time = signals.now;
   table->faults = signals.faults;
   table->rows.reserve(signals.reports.size());
-  for (const RankSignal& report : signals.reports) table->rows.push_back(row_of(report, summary));
+  for (const RankSignal& report : signals.reports) {
+    table->rows.push_back(row_of(report, summary));
+    table->samples_per_step += table->rows.back().samples_per_step;
+  }
   return table;
 }
 

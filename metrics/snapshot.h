@@ -19,6 +19,7 @@
 #include "metrics/histogram.h"
 #include "metrics/memory_view.h"
 #include "metrics/numerics_view.h"
+#include "metrics/parallel_view.h"
 
 namespace cox::metrics {
 
@@ -81,6 +82,9 @@ struct RankRow {
   PhaseSeconds phase_seconds{};
   double slowdown_ratio = 1;
   std::uint32_t samples = 0;
+  double samples_per_step = 0;
+  double reduction_seconds = 0;  // per covered round, as the next one
+  double reduction_exposed_seconds = 0;
   std::uint32_t control_errors = 0;
   std::uint64_t memory_used_bytes = 0;
   std::uint64_t memory_peak_bytes = 0;
@@ -93,6 +97,7 @@ struct RankTable {
   UnixTime time{};
   std::vector<RankRow> rows;         // ascending ranks
   std::vector<FaultyReport> faults;  // of that round
+  double samples_per_step = 0;       // of all rows
 };
 
 struct CodeCount {
@@ -111,6 +116,7 @@ struct Totals {
   std::uint64_t nonfinite_gradient_rounds = 0;
   std::uint64_t skipped_rounds = 0;
   std::uint64_t rollbacks = 0;
+  std::uint64_t repeated_rounds = 0;
   std::uint64_t nonfinite_observations = 0;
   std::array<std::array<std::uint64_t, kOutcomes>, kPolicyKinds> decisions{};
   std::vector<CodeCount> codes;  // ascending codes
@@ -134,6 +140,7 @@ struct Snapshot {
   std::int32_t ranks_seen = 0;
   std::vector<RankId> ranks_unseen;  // the first few that never reported
   StepSummary summary;
+  ParallelView parallel;
   RoundPoints points;
   Totals totals;
   PlanTimes plan_times;

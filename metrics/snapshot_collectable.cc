@@ -5,6 +5,7 @@
 
 #include "metrics/family_builder.h"
 #include "metrics/numerics_families.h"
+#include "metrics/parallel_families.h"
 #include "metrics/plan_view.h"
 
 namespace cox::metrics {
@@ -31,13 +32,6 @@ void set_progress(FamilyBuilder& out, const Snapshot& s) {
   out.set("coxswain_skipped_rounds_total", as_double(totals.skipped_rounds));
   out.set("coxswain_rollbacks_total", as_double(totals.rollbacks));
   out.set("coxswain_nonfinite_observations_total", as_double(totals.nonfinite_observations));
-}
-
-void set_spread(FamilyBuilder& out, std::string_view name, const Spread& spread) {
-  out.set(name, {"min"}, spread.min);
-  out.set(name, {"median"}, spread.median);
-  out.set(name, {"p95"}, spread.p95);
-  out.set(name, {"max"}, spread.max);
 }
 
 void set_phases(FamilyBuilder& out, const StepSummary& summary) {
@@ -161,6 +155,7 @@ std::vector<prometheus::MetricFamily> families(const Snapshot& snapshot, const B
   set_ranks(out, snapshot);
   set_decisions(out, snapshot);
   set_knobs(out, snapshot);
+  set_parallel(out, snapshot);
   set_memory(out, snapshot);
   set_numerics(out, snapshot);
   set_control(out, snapshot, build);

@@ -122,6 +122,7 @@ std::string status_page(const Served& served) {
   if (s.state != JobState::waiting) {
     body += page_phases(s.summary);
     body += "<div class=\"pair\">" + page_ranks(s) + page_plan(s) + "</div>";
+    body += page_parallel(s);
     body += page_memory(s);
     body += page_numerics(s);
   }

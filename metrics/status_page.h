@@ -18,6 +18,7 @@ std::string page_tiles(const Snapshot& snapshot);
 std::string page_phases(const StepSummary& summary);
 std::string page_ranks(const Snapshot& snapshot);
 std::string page_plan(const Snapshot& snapshot);
+std::string page_parallel(const Snapshot& snapshot);  // empty where one rank does it all
 std::string page_memory(const Snapshot& snapshot);
 std::string page_numerics(const Snapshot& snapshot);  // empty where there is nothing to say
 std::string page_decisions(const Snapshot& snapshot);

@@ -66,6 +66,7 @@ void TelemetryState::record(const StepRecord& record) {
   const StepSummary& s = now_.summary;
   const bool over = s.reporting > 0 && s.finished == now_.job->world_size;
   now_.state = over ? JobState::finished : JobState::training;
+  now_.parallel = parallel_view(*now_.job, record.signals, now_.parallel);
   count(record);
   now_.numerics = numerics_.add(record);
   note_point(record);
@@ -119,6 +120,7 @@ void TelemetryState::count(const StepRecord& record) {
   if (std::isnan(now_.first_loss) && std::isfinite(summary.loss)) now_.first_loss = summary.loss;
   if (summary.skipped_ranks > 0) ++totals.skipped_rounds;
   if (summary.rolled_back_ranks > 0) ++totals.rollbacks;
+  if (now_.parallel.was_repeated) ++totals.repeated_rounds;
   if (summary.nonfinite_ranks > 0) count_trouble(record);
   for (const Reason& reason : record.decision.reasons) {
     const auto policy =

@@ -117,6 +117,49 @@ TEST_SUITE("metrics") {
     CHECK(contains(plan, "\"activated_round\":61"));
   }
 
+  TEST_CASE("uneven parts of a batch are shown for the job and for each rank") {
+    SimulatedSetup setup;
+    setup.uneven = true;  // 8, 16, 24 and 8 samples
+    const Served served = served_after(setup, 3);
+    const std::string status = respond({"GET", "/api/v1/status", ""}, served).body;
+    for (const char* part :
+         {"\"data_parallel\":{\"step_samples\":56,\"planned_step_samples\":56,"
+          "\"job_step_samples\":32,\"micro_batch_samples\":4,\"fewest_micro_batches\":2,",
+          "\"rank_samples\":{\"min\":8,\"median\":12,", "\"repeated_rounds\":0}"}) {
+      CAPTURE(part);
+      CHECK(contains(status, part));
+    }
+    const std::string ranks = respond({"GET", "/api/v1/ranks", ""}, served).body;
+    CHECK(contains(ranks, "\"samples_per_step\":24,\"share_ratio\":0.42857142857142855,"));
+    CHECK(count(ranks, "\"reduction_exposed_seconds\":0.00") == 4);
+    const std::string plan = respond({"GET", "/api/v1/plan", ""}, served).body;
+    CHECK(contains(plan, "\"step_samples\":56,"));
+    CHECK(contains(plan, "\"shares\":[2,4,6,2]"));
+    const std::string metrics = respond({"GET", "/metrics", ""}, served).body;
+    for (const char* line :
+         {"\ncoxswain_step_samples 56\n", "\ncoxswain_plan_step_samples 56\n",
+          "\ncoxswain_rank_step_samples{stat=\"max\"} 24\n", "\ncoxswain_accumulation_anchor 2\n",
+          "\ncoxswain_reduction_hidden_ratio 0.8", "\ncoxswain_repeated_rounds_total 0\n"}) {
+      CAPTURE(line);
+      CHECK(contains(metrics, line));
+    }
+  }
+
+  TEST_CASE("without a batch of its own or a reduction, what is not known is null") {
+    JobFacts facts;
+    facts.world_size = 2;
+    TelemetryState state(facts, UnixTime{1});
+    const Served served{state.snapshot(), UnixTime{1}, {}, {}};
+    const std::string status = respond({"GET", "/api/v1/status", ""}, served).body;
+    CHECK(contains(status,
+                   "\"data_parallel\":{\"step_samples\":0,\"planned_step_samples\":null,"
+                   "\"job_step_samples\":null,\"micro_batch_samples\":null,"
+                   "\"fewest_micro_batches\":null,"));
+    CHECK(contains(status, "\"reduction_hidden_ratio\":null"));
+    CHECK(contains(respond({"GET", "/metrics", ""}, served).body,
+                   "\ncoxswain_reduction_hidden_ratio Nan\n"));
+  }
+
   TEST_CASE("the configuration is shown without paths") {
     Config config;
     config.run.directory = "/home/somebody/runs";

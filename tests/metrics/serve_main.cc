@@ -17,6 +17,7 @@ int main(int argc, char** argv) {
   const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
   SimulatedSetup setup;
   setup.numerics = true;
+  setup.uneven = true;
   if (argc > 2) setup.blocks = static_cast<std::size_t>(std::atoi(argv[2]));
   setup.start = now.count();
   setup.step_seconds = 1 / rounds_per_second;

@@ -8,6 +8,12 @@
 namespace cox::metrics {
 namespace {
 
+constexpr std::uint32_t kMicroBatch = 4;
+
+std::uint32_t micro_batches(std::int32_t rank) {
+  return 2 + 2 * (static_cast<std::uint32_t>(rank) % 3);
+}
+
 bool is_saving(std::size_t block) {
   return block >= 1 && block <= kSimulatedBlocks;
 }
@@ -39,6 +45,7 @@ JobFacts facts(const SimulatedSetup& setup) {
   if (setup.blocks > 1) job.blocks.push_back("ln_f");
   job.blocks.resize(setup.blocks);
   job.global_batch = 32;
+  if (setup.uneven) job.micro_batch = kMicroBatch;
   job.capabilities.precisions = setup.numerics ? 0b1111 : 0b11;
   job.capabilities.actions = setup.plans_memory ? 0b11 : 0b01;
   if (setup.plans_memory) job.memory.models.push_back(memory_model(setup.blocks));
@@ -65,6 +72,20 @@ SimulatedJob::SimulatedJob(SimulatedSetup setup)
       now_(setup_.start) {
   if (setup_.plans_memory)
     budgets_.assign(static_cast<std::size_t>(setup_.ranks), kSimulatedBudget);
+  for (std::int32_t rank = 0; setup_.uneven && rank < setup_.ranks; ++rank) {
+    plan_.shares.push_back(micro_batches(rank));
+    plan_.step_samples += micro_batches(rank) * kMicroBatch;
+  }
+}
+
+void SimulatedJob::samples_of(std::int32_t rank, RankSignal& signal) const {
+  signal.samples = setup_.uneven ? micro_batches(rank) * kMicroBatch : 8;
+  signal.weight = signal.samples;
+  signal.tokens = signal.samples * 256;
+  const double step = setup_.step_seconds;
+  signal.reduction_seconds = static_cast<float>(0.04 * step);
+  signal.reduction_exposed_seconds = static_cast<float>(0.003 * step * (1 + rank % 2));
+  if (repeating) signal.set(SignalFlag::step_repeated);
 }
 
 void SimulatedJob::phases_of(std::int32_t rank, RankSignal& signal) {
@@ -120,11 +141,9 @@ RankSignal SimulatedJob::signal_of(std::int32_t rank) {
     signal.nonfinite_values = rank == job_.world_size - 1 ? kOverflowValues : 0;
   }
   if (setup_.numerics) signal.loss_scale = numerics_.loss_scale(round_);
-  signal.weight = 8;
+  samples_of(rank, signal);
   phases_of(rank, signal);
   signal.rounds = 1;
-  signal.samples = 8;
-  signal.tokens = 8 * 256;
   signal.memory_used_bytes = (5ull << 30) + (static_cast<std::uint64_t>(rank % 16) << 24);
   signal.memory_peak_bytes = signal.memory_used_bytes + (1ull << 30);
   signal.memory_limit_bytes = 8ull << 30;

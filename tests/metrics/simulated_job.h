@@ -22,6 +22,7 @@ struct SimulatedSetup {
   double step_seconds = 0.41;
   bool plans_memory = true;   // blocks 1 to 4 were measured under recompute as well
   bool ranks_differ = false;  // in their actions: only the upper half recomputes
+  bool uneven = false;        // ranks compute 2, 4, 6, 2, ... micro-batches of a larger batch
   bool numerics = false;      // formats, a loss scaler, overflows (simulated_numerics.h)
 };
 
@@ -43,6 +44,7 @@ class SimulatedJob {
 
   // Changes what the next rounds look like.
   std::int32_t missing_rank = -1;
+  bool repeating = false;  // a sum was out of range
   bool nonfinite = false;
   bool finishing = false;  // all ranks send their last words
   double now() const { return now_; }
@@ -51,6 +53,7 @@ class SimulatedJob {
 
  private:
   RankSignal signal_of(std::int32_t rank);
+  void samples_of(std::int32_t rank, RankSignal& signal) const;
   void phases_of(std::int32_t rank, RankSignal& signal);
   void decide(Decision& decision);
   void toggle_recompute(Decision& decision);

@@ -76,6 +76,29 @@ TEST_SUITE("metrics") {
     }
   }
 
+  TEST_CASE("data parallel: the batch, each rank's part of it, and what the reduction cost") {
+    SimulatedSetup setup;
+    setup.uneven = true;
+    const std::string page = status_page(served_after(setup, 50));
+    CHECK(first_fault(page) == "");
+    for (const char* part :
+         {"<h2>Data parallel</h2>", "56 samples, 1.75× the job's 32", "8 to 24, most on rank 2",
+          "2 of 4 samples", " a step, 89 % behind backward", " on rank 1",
+          "<td class=\"n\">24</td><td class=\"n\">42.9 %</td>", "Steps of 56 samples."}) {
+      CAPTURE(part);
+      CHECK(contains(page, part));
+    }
+    CHECK_FALSE(contains(page, "Steps done again"));
+    SimulatedSetup many;
+    many.ranks = 13;
+    many.uneven = true;
+    const std::string both_ends = status_page(served_after(many, 3));
+    CHECK(contains(both_ends, "The 4 ranks with most samples and those with fewest"));
+    SimulatedSetup alone;
+    alone.ranks = 1;
+    CHECK_FALSE(contains(status_page(served_after(alone, 3)), "<h2>Data parallel</h2>"));
+  }
+
   TEST_CASE("text from outside cannot become markup") {
     SimulatedSetup setup;
     setup.name = "<script>alert('x')</script>\" onload=\"x";

@@ -1,0 +1,35 @@
+// ParallelView: how the ranks shared the newest round in which somebody worked: who computed how
+// many samples, and what reducing gradients cost. Part of the snapshot; its size does not grow with
+// the number of ranks. Plain value; pure functions, linear in the number of ranks.
+#pragma once
+
+#include <cstdint>
+
+#include "coordinator/core/job.h"
+#include "coordinator/core/plan.h"
+#include "coordinator/core/step_signals.h"
+#include "coordinator/core/summary.h"
+
+namespace cox::metrics {
+
+struct ParallelView {
+  double step_samples = 0;          // of all ranks that reported, in a step
+  std::uint64_t micro_batches = 0;  // of the rank that had fewest, more than none; 0 = not known
+  Spread rank_samples;              // of a rank in a step
+  Spread reduction_seconds;         // of a step's buckets, from launch to result, summed up
+  Spread exposed_seconds;           // the part of it that nothing hid
+  bool was_repeated = false;        // a sum was out of range, the step follows again
+};
+
+// The view after `signals`: `before` where nobody worked in them.
+ParallelView parallel_view(const JobFacts& job, const StepSignals& signals,
+                           const ParallelView& before);
+
+// Of the reduction's time, what the backward pass hid: 0 .. 1; NaN where nothing was reduced.
+double hidden_ratio(double reduction_seconds, double exposed_seconds);
+double hidden_ratio(const ParallelView& view);  // of the medians
+
+// Samples of a step under `plan`; 0 where that is the loop's own business.
+std::uint64_t planned_samples(const Plan& plan, const JobFacts& job);
+
+}  // namespace cox::metrics
