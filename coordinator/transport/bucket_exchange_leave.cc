@@ -6,8 +6,7 @@
 
 namespace cox::transport {
 namespace {
-// Long enough for members that are about to end as well, too short to look like a hang.
-constexpr std::chrono::milliseconds kLastWord{200};
+constexpr std::chrono::seconds kRoundBefore{10};  // words that are on their way, see say()
 }  // namespace
 
 Departure Departure::of(RankId rank, const std::string& why) {
@@ -26,11 +25,11 @@ void merge_into(Departure& into, const Departure& from) {
   if (from.somebody() && (!into.somebody() || from.rank < into.rank)) into = from;
 }
 
-DepartureWatch::~DepartureWatch() {
+void DepartureWatch::hear_out(std::chrono::nanoseconds limit) {
   for (std::size_t i = 0; i < words_.size(); ++i) {
     Word& word = words_[(next_ + i) % words_.size()];
     if (!word.request.active()) continue;
-    const WaitPolicy policy = with_timeout({.yields = 100}, kLastWord, "a last word");
+    const WaitPolicy policy = with_timeout({.yields = 100}, limit, "a last word");
     if (!wait(*members_, word.request, policy).ok()) return;
   }
 }
@@ -51,7 +50,7 @@ Status DepartureWatch::say(const Departure& departure) {
   Word& word = words_[next_];
   next_ = (next_ + 1) % words_.size();
   if (word.request.active()) {
-    const WaitPolicy policy = with_timeout({.yields = 100}, kLastWord, "the round before");
+    const WaitPolicy policy = with_timeout({.yields = 100}, kRoundBefore, "the round before");
     Status heard = wait(*members_, word.request, policy);
     if (!heard.ok()) return heard;
     merge_into(heard_, word.said);

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -33,15 +34,12 @@ class DepartureWatch {
  public:
   // Owns `members`, which nothing else uses.
   explicit DepartureWatch(std::unique_ptr<Communicator> members) : members_(std::move(members)) {}
-  // Hears out what the others have started or will, for a while.
-  ~DepartureWatch();
-  DepartureWatch(const DepartureWatch&) = delete;
-  DepartureWatch& operator=(const DepartureWatch&) = delete;
-
   // This member has given all its parts of a round. Once a round, never after depart().
   Status close_round();
   // Tells the others; once.
   Status depart(const Departure& departure);
+  // The end: what this member said reaches the others while it waits, at most so long.
+  void hear_out(std::chrono::nanoseconds limit);
   // What the members said, as far as it has come; a departure stays.
   Result<Departure> poll();
 

@@ -15,6 +15,7 @@ MessageExchange::MessageExchange(BucketLayout layout, const WaitPolicy& wait, st
 
 // MPI may still write to a sum that is on its way: its memory is then left to the process's end.
 MessageExchange::~MessageExchange() {
+  parts_.watch->hear_out(last_word());
   const bool in_flight =
       std::ranges::any_of(requests_, [](const Request& request) { return request.active(); });
   const Communicator& any = parts_.all != nullptr ? *parts_.all : *parts_.up;

@@ -45,6 +45,11 @@ class RoundExchange : public BucketExchange {
     times_[bucket].worked += Clock::now() - since;
   }
   const WaitPolicy& wait_policy() const { return wait_; }
+  // How long the end may wait for others to hear a last word: they are about to end as well, or,
+  // after a failure, may be lost.
+  std::chrono::milliseconds last_word() const {
+    return std::chrono::milliseconds(failure_.ok() ? 10'000 : 200);
+  }
 
  private:
   Status check_order(std::size_t bucket) const;

@@ -12,6 +12,7 @@ constexpr std::size_t kPage = 4096;
 constexpr std::size_t kBlockBytes = std::size_t{8} << 10;  // of two ranks: in the first-level cache
 constexpr int kClaimsAMove = 2;
 constexpr std::chrono::microseconds kNap{300};  // how late a pump may be
+constexpr std::chrono::microseconds kShortestNap{1};
 
 std::size_t board_bytes(std::int32_t ranks, std::size_t buckets) {
   return (BucketBoard::bytes_needed(ranks, buckets) + kPage - 1) / kPage * kPage;
@@ -47,6 +48,7 @@ SharedExchange::SharedExchange(BucketLayout layout, const WaitPolicy& wait, std:
 
 // MPI may still write to a sum that is on its way: its memory is then left to the process's end.
 SharedExchange::~SharedExchange() {
+  if (parts_.watch != nullptr) parts_.watch->hear_out(last_word());
   if (awaits_messages() && parts_.leaders->kind() == std::string_view("mpi")) {
     static_cast<void>(std::make_unique<SharedSegment>(parts_.segment).release());
   }
@@ -205,8 +207,9 @@ bool SharedExchange::ready() const {
 
 void SharedExchange::rest() {
   std::chrono::nanoseconds nap = kNap;
-  // Messages ring no bell.
-  if (parts_.watch != nullptr) nap = std::min<std::chrono::nanoseconds>(nap, wait_policy().sleep);
+  // Messages wake nobody.
+  if (parts_.watch != nullptr)
+    nap = std::clamp<std::chrono::nanoseconds>(wait_policy().sleep, kShortestNap, kNap);
   board_.sleep(nap, [this] { return ready(); });
 }
 

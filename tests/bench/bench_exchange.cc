@@ -2,7 +2,7 @@
 // messages, beside MPI_Allreduce and a polled MPI_Iallreduce of the same bytes, which promise no
 // order of their own. Ways take turns within one run; medians of the slowest rank.
 //
-//   mpiexec -n 2 bench_exchange [repeats]
+//   mpiexec -n 2 bench_exchange [repeats [chunk KiB]]
 #include <mpi.h>
 
 #include <algorithm>
@@ -30,8 +30,9 @@ struct Way {
 };
 
 std::unique_ptr<BucketExchange> exchange_of(Communicator& world, SharedMemory memory,
-                                            std::size_t bytes) {
+                                            std::size_t bytes, std::size_t chunk_bytes) {
   ExchangeOptions options;
+  options.chunk_bytes = chunk_bytes;
   options.shared_memory = memory;
   options.wait = wait_policy(world.ranks_on_node(), usable_cores());
   auto made = BucketExchange::create(world, {{bytes, sum_f32()}}, options);
@@ -85,9 +86,9 @@ bool measure(std::vector<Way>& ways, int repeats) {
   return true;
 }
 
-bool run(Communicator& world, std::size_t bytes, int repeats) {
-  const auto shared = exchange_of(world, SharedMemory::use, bytes);
-  const auto messages = exchange_of(world, SharedMemory::avoid, bytes);
+bool run(Communicator& world, std::size_t bytes, int repeats, std::size_t chunk_bytes) {
+  const auto shared = exchange_of(world, SharedMemory::use, bytes, chunk_bytes);
+  const auto messages = exchange_of(world, SharedMemory::avoid, bytes, chunk_bytes);
   if (shared == nullptr || messages == nullptr) return false;
   std::vector<float> values(bytes / sizeof(float), 0.0f);
   std::vector<Way> ways = {{"exchange, shared memory", [&] { return exchanged(*shared); }, {}},
@@ -112,8 +113,10 @@ int main(int argc, char** argv) {
   Result<std::unique_ptr<Communicator>> world = runtime->world({});
   if (!world.ok()) return 1;
   const int repeats = argc > 1 ? std::max(1, std::atoi(argv[1])) : 30;
-  for (const std::size_t bytes : {4096 * kMiB / kMiB, kMiB, 4 * kMiB, 25 * kMiB}) {
-    if (!run(**world, bytes, repeats)) return 1;
+  const int chunk_kib = argc > 2 ? std::max(0, std::atoi(argv[2])) : 0;
+  const std::size_t chunk_bytes = static_cast<std::size_t>(chunk_kib) << 10;
+  for (const std::size_t bytes : {std::size_t{4096}, kMiB, 4 * kMiB, 25 * kMiB}) {
+    if (!run(**world, bytes, repeats, chunk_bytes)) return 1;
   }
   return 0;
 }

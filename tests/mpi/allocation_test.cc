@@ -6,6 +6,7 @@
 #include <new>
 #include <vector>
 
+#include "coordinator/transport/bucket_exchange.h"
 #include "coordinator/transport/mailbox.h"
 #include "coordinator/transport/mpi_runtime.h"
 #include "coordinator/transport/wait.h"
@@ -87,6 +88,39 @@ TEST_CASE("operations over MPI allocate nothing once they are warm") {
   const long after = allocations;
   CHECK(well);
   CHECK(after == before);
+}
+
+bool exchange_round(BucketExchange& exchange) {
+  bool well = true;
+  for (std::size_t b = 0; b < exchange.buckets(); ++b) {
+    well = well && exchange.start(b).ok() && exchange.advance().ok();
+  }
+  return well && exchange.wait_all({}).ok();
+}
+
+TEST_CASE("exchanging buckets allocates nothing once it is warm, on every path") {
+  Result<MpiRuntime> runtime = MpiRuntime::start(nullptr, nullptr);
+  REQUIRE(runtime.ok());
+  for (const std::int32_t per_node : {0, 1}) {
+    MpiOptions nodes;
+    nodes.ranks_per_node = per_node;
+    Result<std::unique_ptr<Communicator>> world = runtime->world(nodes);
+    REQUIRE(world.ok());
+    for (const SharedMemory shared_memory : {SharedMemory::use, SharedMemory::avoid}) {
+      ExchangeOptions options;
+      options.shared_memory = shared_memory;
+      auto exchange = BucketExchange::create(
+          **world, {{4000, sum_f32()}, {0, sum_f32()}, {400'000, sum_f32()}}, options);
+      REQUIRE(exchange.ok());
+      bool well = true;
+      for (int i = 0; i < 10; ++i) well = well && exchange_round(**exchange);
+      const long before = allocations;
+      for (int i = 0; i < 10; ++i) well = well && exchange_round(**exchange);
+      const long after = allocations;
+      CHECK(well);
+      CHECK(after == before);
+    }
+  }
 }
 
 TEST_CASE("posting and collecting a report and looking for a plan allocate nothing") {

@@ -87,6 +87,38 @@ TEST_CASE("a folder that cannot hold the buckets falls back to messages") {
   CHECK(((*made)->note().find("/nowhere") != std::string::npos) == (c->size() > 1));
 }
 
+// Empty, or what a rank heard when the last one left after the first bucket of the second round.
+std::string hear_of_a_leaver(Communicator& c, SharedMemory shared_memory) {
+  auto made = BucketExchange::create(c, std::vector<BucketSpec>(2, {4000, sum_f32()}),
+                                     impatient_options(shared_memory, 256));
+  if (!made.ok()) return made.status().text();
+  BucketExchange& exchange = **made;
+  Status status;
+  for (int round = 0; round < 2; ++round) {
+    for (std::size_t b = 0; b < 2 && status.ok(); ++b) {
+      if (round == 1 && b == 1 && c.rank().value() == c.size() - 1) {
+        exchange.leave("out of coal");
+        return "";
+      }
+      status = exchange.start(b);
+    }
+    if (status.ok()) status = exchange.wait_all({});
+  }
+  const std::string name = "rank " + std::to_string(c.size() - 1) + " takes no further part";
+  return status.message().find(name) != std::string::npos ? "" : "heard: " + status.text();
+}
+
+TEST_CASE("a rank that leaves is named to the others, on every path") {
+  for (const std::int32_t per_node : {0, 1, 2}) {
+    MpiOptions options;
+    options.ranks_per_node = per_node;
+    const auto c = world(options);
+    for (const SharedMemory shared_memory : {SharedMemory::use, SharedMemory::avoid}) {
+      CHECK(hear_of_a_leaver(*c, shared_memory) == "");
+    }
+  }
+}
+
 TEST_SUITE_END();
 
 }  // namespace
