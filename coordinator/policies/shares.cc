@@ -48,6 +48,7 @@ class Round {
     if (!assignment.ok()) return tell_unmeetable(assignment.status());
     const double gain = gain_ratio(shares_, assignment->seconds);
     if (gain < needed_gain()) return rest(gain);
+    if (notes_.suspects() > 0) return;  // a rank that may be changing is waited for
     notes_.worth_rounds() += 1;
     if (notes_.worth_rounds() >= kWorthRounds) propose(*assignment, gain);
   }

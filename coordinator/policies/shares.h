@@ -8,7 +8,7 @@
 //   - the predicted step is shorter by smallest_gain_ratio, or by one and a half times that where
 //     no rank's speed has changed since the shares last did (the rest of an estimate's error is
 //     not worth a second change), and by four deviations of the slowest rank's estimate;
-//   - that was so for three rounds in a row.
+//   - that was so in three rounds in which no rank looked as if it were changing just now.
 //
 // So noise moves nothing, and a real change of speed moves shares once. Limits that the present
 // shares break need no gain. config.shares.hint says where shares start, before anything is known.

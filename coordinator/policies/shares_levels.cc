@@ -102,7 +102,11 @@ class Levels {
     const double z = score / test.sigma;
     const bool slower = alarms(test, z, notes_.up()[rank], notes_.up_since()[rank]);
     const bool faster = alarms(test, -z, notes_.down()[rank], notes_.down_since()[rank]);
-    if (!slower && !faster) return false;
+    if (!slower && !faster) {
+      const double sum = std::max(notes_.up()[rank], notes_.down()[rank]);
+      notes_.suspects() += sum > test.h / 2 ? 1 : 0;
+      return false;
+    }
     jump(rank, slower ? notes_.up_since()[rank] : notes_.down_since()[rank]);
     return true;
   }
@@ -138,6 +142,7 @@ void learn_levels(SharesNotes& notes, const std::vector<RankTime>& times, double
   for (const RankTime& time : times) noise.see(time.rank, time.per_sample);
   noise.learn();
   Levels levels(notes, smallest_gain);
+  notes.suspects() = 0;
   for (const RankTime& time : times) levels.see(time.rank, time.per_sample);
 }
 

@@ -35,6 +35,7 @@ class SharesNotes {
   double& shared_seconds() { return at(9); }  // of a step that all ranks spend together
 
   double& fixed_samples() { return at(10); }  // what a step costs beside its samples, in samples
+  double& suspects() { return at(11); }       // ranks that may be about to change
 
   std::span<double> share() { return column(0); }  // of the newest plan; all 0 = even
   std::span<double> level() { return column(1); }  // seconds per sample, without what all share
@@ -61,7 +62,7 @@ class SharesNotes {
   PolicyState release() && { return std::move(state_); }
 
  private:
-  static constexpr std::size_t kHeader = 11;
+  static constexpr std::size_t kHeader = 12;
   static constexpr std::size_t kColumns = 16;
 
   double& at(std::size_t index) { return state_.values[index]; }
