@@ -1,8 +1,10 @@
 // Policy `accumulation` over whole courses on a virtual clock: changes of the network, noise,
 // pauses, replay.
+#include <algorithm>
 #include <cmath>
 #include <string>
 
+#include "coordinator/policies/shares.h"
 #include "tests/policies/accumulation_game.h"
 
 #include <doctest/doctest.h>
@@ -88,6 +90,33 @@ TEST_SUITE("policies.accumulation") {
       game.rounds(1);
     }
     CHECK(game.batches == 1);
+  }
+
+  TEST_CASE("with policy shares the batch grows and divides by speed, and both come to rest") {
+    struct {
+      std::vector<double> slowness;
+      double noise;
+      std::uint64_t least, most;  // micro-batches of a step in the end
+    } const table[] = {{{1, 1, 0.5, 0.25}, 0, 72, 88},
+                       {{1, 1, 0.5, 0.25}, 0.03, 68, 96},
+                       {{1, 1, 1, 1}, 0.03, 36, 48},
+                       {{3, 1, 1, 1}, 0.03, 90, 110}};
+    for (const auto& row : table) {
+      AccumulationGame game("shares.mode = on", accumulation_job(),
+                            {std::make_shared<SharesPolicy>()});
+      game.slowness = row.slowness;
+      game.noise_ratio = row.noise;
+      game.sync_seconds = 0.01 * *std::max_element(row.slowness.begin(), row.slowness.end());
+      game.rounds(150);
+      CAPTURE(row.noise);
+      CHECK(game.batches <= 3);
+      const std::uint64_t settled = game.state.plan.id.number;
+      game.rounds(300);
+      CHECK(game.state.plan.id.number <= settled + 1);
+      CHECK(game.total() >= row.least);
+      CHECK(game.total() <= row.most);
+      CHECK(game.overhead <= 0.115);
+    }
   }
 
   TEST_CASE("an observing policy says what it would do and leaves the batch alone") {
