@@ -57,18 +57,13 @@ std::uint64_t fewest_micro_batches(const std::vector<double>& samples, std::uint
 ParallelView parallel_view(const JobFacts& job, const StepSignals& signals,
                            const ParallelView& before) {
   const Columns columns = columns_of(signals);
-  ParallelView view = before;
-  view.was_repeated = false;
-  if (columns.ranks.empty()) return view;
-  view.step_samples = 0;
+  if (columns.ranks.empty()) return before;
+  ParallelView view;
   for (const double count : columns.samples) view.step_samples += count;
   view.micro_batches = fewest_micro_batches(columns.samples, job.micro_batch);
   view.rank_samples = spread_of(columns.samples, columns.ranks);
   view.reduction_seconds = spread_of(columns.reduction, columns.reducing);
   view.exposed_seconds = spread_of(columns.exposed, columns.reducing);
-  view.was_repeated =
-      std::any_of(signals.reports.begin(), signals.reports.end(),
-                  [](const RankSignal& s) { return s.has(SignalFlag::step_repeated); });
   return view;
 }
 

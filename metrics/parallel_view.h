@@ -1,6 +1,7 @@
 // ParallelView: how the ranks shared the newest round in which somebody worked: who computed how
-// many samples, and what reducing gradients cost. Part of the snapshot; its size does not grow with
-// the number of ranks. Plain value; pure functions, linear in the number of ranks.
+// many samples, and what reducing gradients cost. Part of the snapshot, refreshed with its table of
+// ranks; its size does not grow with their number. Plain value; pure functions, linear in the
+// number of ranks.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,6 @@ struct ParallelView {
   Spread rank_samples;              // of a rank in a step
   Spread reduction_seconds;         // of a step's buckets, from launch to result, summed up
   Spread exposed_seconds;           // the part of it that nothing hid
-  bool was_repeated = false;        // a sum was out of range, the step follows again
 };
 
 // The view after `signals`: `before` where nobody worked in them.

@@ -66,7 +66,6 @@ void TelemetryState::record(const StepRecord& record) {
   const StepSummary& s = now_.summary;
   const bool over = s.reporting > 0 && s.finished == now_.job->world_size;
   now_.state = over ? JobState::finished : JobState::training;
-  now_.parallel = parallel_view(*now_.job, record.signals, now_.parallel);
   count(record);
   now_.numerics = numerics_.add(record);
   note_point(record);
@@ -120,7 +119,7 @@ void TelemetryState::count(const StepRecord& record) {
   if (std::isnan(now_.first_loss) && std::isfinite(summary.loss)) now_.first_loss = summary.loss;
   if (summary.skipped_ranks > 0) ++totals.skipped_rounds;
   if (summary.rolled_back_ranks > 0) ++totals.rollbacks;
-  if (now_.parallel.was_repeated) ++totals.repeated_rounds;
+  if (summary.repeated_ranks > 0) ++totals.repeated_rounds;
   if (summary.nonfinite_ranks > 0) count_trouble(record);
   for (const Reason& reason : record.decision.reasons) {
     const auto policy =
@@ -191,6 +190,7 @@ void TelemetryState::note_ranks(const StepRecord& record) {
   const bool due = age >= kRefreshSeconds || age < 0;
   if (now_.job->world_size > kRefreshEveryRound && now_.records > 1 && !due) return;
   now_.ranks = rank_table(record.signals, now_.summary);
+  now_.parallel = parallel_view(*now_.job, record.signals, now_.parallel);
 }
 
 void TelemetryState::mark_seen(const StepSignals& signals) {

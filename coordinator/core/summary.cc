@@ -24,6 +24,7 @@ void count_report(const RankSignal& s, StepSummary& into) {
   into.watching += s.has(SignalFlag::watching);
   into.skipped_ranks += s.has(SignalFlag::step_skipped);
   into.rolled_back_ranks += s.has(SignalFlag::rolled_back);
+  into.repeated_ranks += s.has(SignalFlag::step_repeated);
   into.full_plan_wanted |= s.has(SignalFlag::full_plan_wanted);
   into.samples += s.samples;
   into.tokens += s.tokens;

@@ -54,6 +54,7 @@ struct StepSummary {
   RankId first_nonfinite_rank{-1};
   std::int32_t skipped_ranks = 0;  // reported step_skipped
   std::int32_t rolled_back_ranks = 0;
+  std::int32_t repeated_ranks = 0;  // reported step_repeated
   std::uint64_t samples = 0;
   std::uint64_t tokens = 0;
   std::uint64_t memory_peak_bytes = 0;  // largest over ranks

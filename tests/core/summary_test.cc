@@ -101,6 +101,18 @@ TEST_SUITE("core") {
     CHECK(s.loss == 2);
   }
 
+  TEST_CASE("ranks that skipped, went back or did a step again are counted apart") {
+    cox::RankSignal a = worker(0, 1), b = worker(1, 1), c = worker(2, 1);
+    a.set(SignalFlag::step_skipped);
+    a.set(SignalFlag::step_repeated);
+    b.set(SignalFlag::step_repeated);
+    c.set(SignalFlag::rolled_back);
+    const cox::StepSummary s = cox::summarize(signals_of({a, b, c}));
+    CHECK(s.skipped_ranks == 1);
+    CHECK(s.repeated_ranks == 2);
+    CHECK(s.rolled_back_ranks == 1);
+  }
+
   TEST_CASE("seconds are per covered round, and hosting is nobody's own work") {
     cox::RankSignal a = worker(0, 8);
     a.rounds = 4;
