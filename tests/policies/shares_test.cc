@@ -1,0 +1,328 @@
+// Policy `shares` round by round: what it says, what it waits for, what it does not count.
+#include "coordinator/policies/shares.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "coordinator/policies/shares_choice.h"
+#include "coordinator/policies/shares_notes.h"
+#include "coordinator/sim/random.h"
+
+#include <doctest/doctest.h>
+
+namespace {
+
+using namespace cox;
+using Shares = std::vector<std::uint32_t>;
+
+// Ranks without noise: rank r needs unit_ms[r] for a sample. Plans apply at once.
+class Game {
+ public:
+  explicit Game(std::vector<double> unit_ms) : unit_ms_(std::move(unit_ms)) {
+    job.incarnation = 1;
+    job.world_size = static_cast<std::int32_t>(unit_ms_.size());
+    job.global_batch = 16 * unit_ms_.size();
+    job.capabilities.shares = true;
+    config.shares.mode = PolicyMode::on;
+    plan = initial_plan(job);
+  }
+
+  RankSignal report(std::size_t rank) const {
+    RankSignal s;
+    s.rank = RankId(static_cast<std::int32_t>(rank));
+    s.round = RoundId(round);
+    s.rounds = 1;
+    s.plan_applied = plan.id.number;
+    const auto units = units_of_shares(job.global_batch, plan.shares, unit_ms_.size());
+    s.samples = static_cast<std::uint32_t>(units[rank]);
+    s.phase_seconds[static_cast<std::size_t>(Phase::compute)] =
+        static_cast<float>(1e-3 * unit_ms_[rank] * s.samples);
+    return s;
+  }
+  std::vector<RankSignal> reports() const {
+    std::vector<RankSignal> all;
+    for (std::size_t r = 0; r < unit_ms_.size(); ++r) all.push_back(report(r));
+    return all;
+  }
+
+  PolicyOutput ask(std::vector<RankSignal> reports) {
+    StepSignals signals;
+    signals.round = RoundId(round++);
+    signals.reports = std::move(reports);
+    const StepSummary summary = summarize(signals);
+    PolicyOutput output =
+        SharesPolicy().propose({job, config, plan, signals, summary, {}}, std::move(state));
+    state = output.state;
+    for (const Reason& finding : output.findings) findings.push_back(finding);
+    return output;
+  }
+  // Rounds until something is proposed, at most; the proposal goes into force.
+  std::optional<Proposal> play(int rounds) {
+    for (int i = 0; i < rounds; ++i) {
+      PolicyOutput output = ask(reports());
+      if (output.proposals.empty()) continue;
+      plan.shares = std::get<SetShares>(output.proposals[0].change).shares;
+      ++plan.id.number;
+      return output.proposals[0];
+    }
+    return std::nullopt;
+  }
+  PolicyOutput start() {
+    const StepSignals signals;
+    const StepSummary summary;
+    PolicyOutput output =
+        SharesPolicy().at_start({job, config, plan, signals, summary, {}}, std::move(state));
+    state = output.state;
+    return output;
+  }
+  void set_speed(std::size_t rank, double unit_ms) { unit_ms_[rank] = unit_ms; }
+
+  JobFacts job;
+  Config config;
+  Plan plan;
+  PolicyState state;
+  std::uint64_t round = 1;
+  std::vector<Reason> findings;
+
+ private:
+  std::vector<double> unit_ms_;
+};
+
+Shares shares_in(const Proposal& proposal) {
+  return std::get<SetShares>(proposal.change).shares;
+}
+
+}  // namespace
+
+TEST_SUITE("policies") {
+  TEST_CASE("shares follow speeds after settle_rounds, and say what they expect") {
+    Game game({1, 1, 0.5, 0.25});
+    CHECK_FALSE(game.play(10).has_value());  // one round to warm up, 8 to settle, 3 to be sure
+    const auto proposal = game.play(1);
+    REQUIRE(proposal.has_value());
+    CHECK(shares_in(*proposal) == Shares{8, 8, 16, 32});
+    CHECK(proposal->reason.code == ReasonCode::shares_changed);
+    CHECK(
+        proposal->reason.text ==
+        "rank 3 takes 32 samples instead of 16 (0.25 ms each), rank 0 takes 8 samples instead of "
+        "16 (1 ms each), rank 1 takes 8 samples instead of 16 (1 ms each); a step is predicted to "
+        "take 8 ms instead of 16 ms (50.0 % less), rank 0 is the slowest now");
+    CHECK_FALSE(game.play(100).has_value());
+    REQUIRE(game.findings.size() == 1);
+    CHECK(game.findings[0].code == ReasonCode::shares_kept);
+    CHECK(game.findings[0].outcome == Outcome::unchanged);
+    CHECK(game.findings[0].text ==
+          "shares stay: other ones would save at most 0.0 % of a step of 8 ms, 4.5 % are worth a "
+          "change; the slowest is rank 0 with 8 units (a unit is a sample)");
+  }
+
+  TEST_CASE("a change of one rank's speed changes shares within ten rounds") {
+    Game game({1, 1, 1, 1});
+    REQUIRE_FALSE(game.play(50).has_value());
+    game.set_speed(2, 3);
+    const auto proposal = game.play(10);
+    REQUIRE(proposal.has_value());
+    CHECK(shares_in(*proposal)[2] < 8);
+    CHECK_FALSE(game.play(100).has_value());
+    game.set_speed(2, 1);
+    REQUIRE(game.play(10).has_value());
+    CHECK(game.plan.shares == Shares{16, 16, 16, 16});
+  }
+
+  TEST_CASE("what slows all ranks alike moves nothing") {
+    Game game({1, 1, 0.9, 0.95});
+    game.config.shares.smallest_gain_ratio = 0.1;
+    REQUIRE_FALSE(game.play(50).has_value());
+    for (std::size_t r = 0; r < 4; ++r) game.set_speed(r, 7);
+    game.set_speed(2, 0.9 * 7);
+    game.set_speed(3, 0.95 * 7);
+    CHECK_FALSE(game.play(100).has_value());
+  }
+
+  TEST_CASE("waiting, communication and hosting are no work on samples") {
+    Game game({1, 1, 1, 1});
+    for (int i = 0; i < 100; ++i) {
+      auto reports = game.reports();
+      reports[1].phase_seconds[static_cast<std::size_t>(Phase::communication)] = 5;
+      reports[0].phase_seconds[static_cast<std::size_t>(Phase::host)] = 5;
+      reports[2].phase_seconds[static_cast<std::size_t>(Phase::other)] = 5;
+      REQUIRE(game.ask(std::move(reports)).proposals.empty());
+    }
+  }
+
+  TEST_CASE("whole micro-batches are what moves where the job has them") {
+    Game game({1, 1, 0.5, 0.25});
+    game.job.micro_batch = 4;
+    const auto proposal = game.play(20);
+    REQUIRE(proposal.has_value());
+    CHECK(shares_in(*proposal) == Shares{2, 2, 4, 8});
+    CHECK(proposal->reason.text.find("rank 3 takes 8 micro-batches instead of 4 (1 ms each)") == 0);
+  }
+
+  TEST_CASE("another number of samples a step is what is shared, where the plan has one") {
+    Game game({1, 1, 0.5, 0.25});
+    game.plan.step_samples = 128;
+    const auto proposal = game.play(20);
+    REQUIRE(proposal.has_value());
+    CHECK(shares_in(*proposal) == Shares{16, 16, 32, 64});
+  }
+
+  TEST_CASE("nothing is proposed without a batch, with one rank, or when off") {
+    Game loop({1, 2, 1, 1});
+    loop.job.global_batch = 0;
+    CHECK_FALSE(loop.play(50).has_value());
+    Game alone({1});
+    CHECK_FALSE(alone.play(50).has_value());
+    Game off({1, 4, 1, 1});
+    off.config.shares.mode = PolicyMode::off;
+    CHECK_FALSE(off.play(50).has_value());
+    CHECK(off.state == PolicyState{});
+  }
+
+  TEST_CASE("it waits while a plan is in flight, a rank has finished or is not known") {
+    Game game({1, 4, 1, 1});
+    for (int i = 0; i < 50; ++i) {
+      auto reports = game.reports();
+      if (i < 20) reports[0].set(SignalFlag::finished);
+      if (i >= 20) reports.erase(reports.begin());
+      REQUIRE(game.ask(std::move(reports)).proposals.empty());
+    }
+    game.plan.id.number = 1;  // of another policy
+    for (int i = 0; i < 50; ++i) {
+      auto reports = game.reports();
+      for (RankSignal& report : reports) report.plan_applied = 0;
+      REQUIRE(game.ask(std::move(reports)).proposals.empty());
+    }
+    CHECK(game.play(5).has_value());
+  }
+
+  TEST_CASE(
+      "reports of rounds under former shares do not count, nor does the first under new ones") {
+    Game game({1, 1, 0.5, 0.25});
+    REQUIRE(game.play(20).has_value());
+    const SharesNotes before(game.state, 4);
+    for (int i = 0; i < 6; ++i) {
+      auto reports = game.reports();
+      for (RankSignal& report : reports) {
+        report.plan_applied = i < 5 ? 0 : 1;
+        report.phase_seconds[static_cast<std::size_t>(Phase::compute)] *= report.rank.value() + 2.f;
+      }
+      game.ask(std::move(reports));
+    }
+    SharesNotes after(game.state, 4);
+    for (std::size_t r = 0; r < 4; ++r) {
+      CHECK(after.level()[r] == SharesNotes(before).level()[r]);
+      CHECK(after.seen()[r] == SharesNotes(before).seen()[r]);
+    }
+  }
+
+  TEST_CASE("a rank without samples keeps its last known speed") {
+    Game game({1, 1, 1, 100});
+    game.config.shares.min_samples = 0;
+    REQUIRE(game.play(20).has_value());
+    REQUIRE(game.plan.shares[3] == 0);
+    CHECK_FALSE(game.play(100).has_value());
+    SharesNotes notes(game.state, 4);
+    CHECK(notes.level()[3] == doctest::Approx(0.1));
+  }
+
+  TEST_CASE("the smallest share is kept, so that the speed of every rank stays known") {
+    Game game({1, 1, 1, 100});
+    REQUIRE(game.play(20).has_value());
+    CHECK(game.plan.shares[3] == 1);
+    game.set_speed(3, 1);
+    REQUIRE(game.play(20).has_value());
+    CHECK(game.plan.shares == Shares{16, 16, 16, 16});
+  }
+
+  TEST_CASE("caps that leave no place for the batch are named once, and shares stay") {
+    Game game({1, 1, 0.5, 0.25});
+    game.config.shares.max_samples = {{0, 20}, {1, 10}, {2, 20}, {3, 10}};
+    CHECK_FALSE(game.play(100).has_value());
+    REQUIRE(game.findings.size() == 1);
+    CHECK(game.findings[0].code == ReasonCode::shares_unmeetable);
+    CHECK(game.findings[0].text ==
+          "shares stay: the caps of the ranks add up to 60 units, the batch has 64 (rank 1: 10, "
+          "rank 3: 10, rank 0: 20, rank 2: 20); raise caps or take a smaller batch (a unit is a "
+          "sample)");
+  }
+
+  TEST_CASE("a rank above its cap is brought below it, whatever that costs") {
+    Game game({1, 1, 1, 1});
+    game.config.shares.max_samples = {{1, 4}};
+    const auto first = game.start();
+    REQUIRE(first.proposals.size() == 1);
+    CHECK(first.proposals[0].reason.code == ReasonCode::shares_limited);
+    CHECK(shares_in(first.proposals[0])[1] == 4);
+    const auto proposal = game.play(20);
+    REQUIRE(proposal.has_value());
+    CHECK(proposal->reason.code == ReasonCode::shares_limited);
+    CHECK(shares_in(*proposal) == Shares{20, 4, 20, 20});
+    CHECK_FALSE(game.play(100).has_value());
+  }
+
+  TEST_CASE("the hint starts shares, and what a restored plan says counts more") {
+    Game game({1, 1, 0.5, 0.25});
+    game.config.shares.hint = {{2, 2.0}, {3, 4.0}};
+    PolicyOutput output = game.start();
+    REQUIRE(output.proposals.size() == 1);
+    CHECK(output.proposals[0].reason.code == ReasonCode::shares_hint);
+    CHECK(shares_in(output.proposals[0]) == Shares{8, 8, 16, 32});
+    CHECK(output.proposals[0].reason.text ==
+          "shares start by the hint: rank 3 takes 32 samples instead of 16 (speed 4), rank 0 takes "
+          "8 samples instead of 16 (speed 1), rank 1 takes 8 samples instead of 16 (speed 1)");
+    game.plan.shares = {10, 10, 20, 24};
+    CHECK(game.start().proposals.empty());
+    game.plan.shares.clear();
+    game.config.shares.max_samples = {{0, 1}, {1, 1}, {2, 1}, {3, 1}};
+    output = game.start();
+    REQUIRE(output.findings.size() == 1);
+    CHECK(output.findings[0].code == ReasonCode::shares_unmeetable);
+  }
+
+  TEST_CASE("a restart keeps speeds as a first guess, at another world size nothing") {
+    Game game({1, 1, 0.5, 0.25});
+    REQUIRE(game.play(20).has_value());
+    const PolicyState saved = game.state;
+    game.plan.id.number = 0;
+    game.start();
+    CHECK_FALSE(game.play(100).has_value());
+    Game other({1, 4, 1});
+    other.state = saved;
+    CHECK_FALSE(other.play(10).has_value());
+    REQUIRE(other.play(1).has_value());
+    CHECK(other.plan.shares == Shares{22, 5, 21});
+  }
+
+  TEST_CASE("a state of any numbers is read or refused, never trusted") {
+    sim::Random random(5);
+    Game game({1, 1, 0.5, 0.25});
+    game.play(15);
+    for (int i = 0; i < 3000; ++i) {
+      PolicyState damaged = game.state;
+      for (std::uint64_t n = random.below(6); n > 0; --n) {
+        double& value = damaged.values[random.below(damaged.values.size())];
+        const double numbers[] = {-1, 0, 1e300, 0.5, 1.0 / 0.0, 3e9, -7e12, 1e17};
+        value = numbers[random.below(8)];
+      }
+      Game again({1, 1, 0.5, 0.25});
+      again.plan = game.plan;
+      again.state = std::move(damaged);
+      for (int round = 0; round < 12; ++round) {
+        for (const Proposal& proposal : again.ask(again.reports()).proposals) {
+          Plan plan = again.plan;
+          plan.shares = shares_in(proposal);
+          REQUIRE(validate(plan, again.job).ok());
+        }
+      }
+    }
+  }
+
+  TEST_CASE("units above what a plan can say are rounded in proportion, and nobody loses all") {
+    CHECK(shares_of({1, 2, 3}) == Shares{1, 2, 3});
+    CHECK(shares_of({1ull << 21, 1ull << 20, 1, 0}) == Shares{1 << 20, 1 << 19, 1, 0});
+  }
+}
