@@ -13,9 +13,13 @@
 namespace cox {
 
 PolicySet default_policies() {
-  return {std::make_shared<Guard>(),           std::make_shared<LossScalePolicy>(),
-          std::make_shared<PrecisionPolicy>(), std::make_shared<MemoryPolicy>(),
-          std::make_shared<Stragglers>(),      std::make_shared<AccumulationPolicy>()};
+  return {std::make_shared<Guard>(),
+          std::make_shared<LossScalePolicy>(),
+          std::make_shared<PrecisionPolicy>(),
+          std::make_shared<MemoryPolicy>(),
+          std::make_shared<Stragglers>(),
+          std::make_shared<SharesPolicy>(),
+          std::make_shared<AccumulationPolicy>()};
 }
 
 }  // namespace cox
