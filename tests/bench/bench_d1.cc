@@ -3,36 +3,19 @@
 //   bench_d1 task FOLDER TEXT                                 writes what both sides train
 //   mpiexec -n N bench_d1 turns FOLDER PIPES ROWS [--cox...]  takes turns until told to quit
 //
-// In turns, each rank reads "turn VARIANT STEPS" or "quit" from PIPES/RANK.in and answers with one
-// line of JSON in PIPES/RANK.out. A rank that waits for its turn sleeps in read().
+// Orders and answers: orders.h, in PIPES/RANK.
 #include <torch/torch.h>
 
 #include <cstdio>
-#include <fstream>
-#include <sstream>
 #include <string>
 
 #include "coxswain/coxswain.h"
 #include "tests/bench/d1_loop.h"
+#include "tests/bench/orders.h"
 
 namespace {
 
 using namespace cox;
-
-void take_turns(bench::D1Loop& loop, const std::string& pipe) {
-  std::ifstream orders(pipe + ".in");
-  std::ofstream answers(pipe + ".out");
-  answers << "{}" << std::endl;
-  for (std::string line; std::getline(orders, line);) {
-    std::istringstream words(line);
-    std::string order;
-    std::string variant;
-    int steps = 0;
-    words >> order >> variant >> steps;
-    if (order != "turn" || steps < 1) return;
-    answers << loop.turn(steps).text() << std::endl;
-  }
-}
 
 int run(int argc, char** argv) {
   const std::string mode = argc > 1 ? argv[1] : "";
@@ -46,7 +29,8 @@ int run(int argc, char** argv) {
     throw Error(invalid_argument("bench_d1: expected task FOLDER TEXT or turns FOLDER PIPES ROWS"));
   }
   bench::D1Loop loop(session, bench::read_d1_task(words[1]), std::stoll(words[3]));
-  take_turns(loop, words[2] + "/" + std::to_string(session.rank()));
+  bench::take_turns(words[2] + "/" + std::to_string(session.rank()),
+                    [&](int steps) { return loop.turn(steps).text(); });
   session.finish();
   return 0;
 }
@@ -56,10 +40,7 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   try {
     return run(argc, argv);
-  } catch (const cox::Error& error) {
-    return cox::report(error);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
-    return 1;
+    return cox::report(error);
   }
 }

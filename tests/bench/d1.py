@@ -11,14 +11,15 @@ import os
 import subprocess
 import sys
 
-from figures import centre, line, quantile
+import d1_figures
+from figures import line
 from turns import Ranks
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROWS, LENGTH = 4, 128
 CHECKED_STEPS, TOLERANCE = 20, 1e-5
-LIMIT = 1.05
 VARIANTS = {1: ["plain", "25MB"], 2: ["25MB", "4MB"], 4: ["25MB", "4MB"]}
+ROUNDS = {1: 16, 2: 16, 4: 10}
 
 
 class Match:
@@ -26,38 +27,54 @@ class Match:
 
     def __init__(self, options, world, folder):
         self.world = world
-        self.threads = 2 if world == 1 else 1
+        self.common = {"ranks": world, "threads": 2 if world == 1 else 1}
         self.ours = Ranks("ours", os.path.join(folder, f"ours{world}"), world)
         self.peer = Ranks("DDP", os.path.join(folder, f"ddp{world}"), world)
-        self.variants = VARIANTS[world]
+        self.sides = ["ours"] + VARIANTS[world]
         self.start(options, folder)
 
     def start(self, options, folder):
+        threads = self.common["threads"]
         self.ours.start([options.mpiexec, "-n", str(self.world), options.bench, "turns", folder,
                          self.ours.folder, str(ROWS), "--cox.run.log=error", "--cox.http.port=0"],
-                        threads=self.threads)
+                        threads=threads)
         self.peer.start(*([options.peer_python, "-B", os.path.join(HERE, "ddp_peer.py"), folder,
-                           self.peer.folder, str(ROWS), str(rank), str(self.world),
-                           str(self.threads)] for rank in range(self.world)), threads=self.threads)
+                           self.peer.folder, str(ROWS), str(rank), str(self.world), str(threads)]
+                          for rank in range(self.world)), threads=threads)
+
+    def answers(self, side, steps):
+        return (self.ours if side == "ours" else self.peer).turn(side, steps)
+
+    def losses(self, side):
+        """Over all ranks; ours says each step's mean on every rank."""
+        ranks = [answer["losses"] for answer in self.answers(side, CHECKED_STEPS)]
+        return [sum(losses) / self.world for losses in zip(*ranks)]
 
     def check(self):
-        """The largest relative difference of losses over the first steps, for every variant."""
-        ours = self.ours.turn("ours", CHECKED_STEPS)[0]["losses"]
-        worst = 0.0
-        for variant in self.variants:
-            ranks = [answer["losses"] for answer in self.peer.turn(variant, CHECKED_STEPS)]
-            means = [sum(losses) / self.world for losses in zip(*ranks)]
-            worst = max([worst] + [abs(a - b) / abs(b) for a, b in zip(ours, means)])
+        losses = {side: self.losses(side) for side in self.sides}
+        ours = losses.pop("ours")
+        worst = max(abs(a - b) / abs(b) for peer in losses.values() for a, b in zip(ours, peer))
         if not worst <= TOLERANCE:
-            raise RuntimeError(f"D1, {self.world} ranks: expected losses that agree to {TOLERANCE} over "
-                               f"{CHECKED_STEPS} steps, found a difference of {worst:.3g}; no figures")
-        return worst, ours
+            raise RuntimeError(f"D1, {self.world} ranks: expected losses that agree to {TOLERANCE} "
+                               f"over {CHECKED_STEPS} steps, found a difference of {worst:.3g}; "
+                               "there are no figures")
+        line("D1", worst, "ratio", "largest relative difference of losses", TOLERANCE, "lower",
+             **self.common, steps=CHECKED_STEPS, first_loss=ours[0], last_loss=ours[-1])
 
     def turn(self, side, steps):
-        """Tokens a second, and what the ranks answered."""
-        answers = (self.ours if side == "ours" else self.peer).turn(side, steps)
-        tokens = (steps - 1) * self.world * ROWS * LENGTH
-        return tokens / max(answer["seconds"] for answer in answers), answers
+        """The first step of a turn is in none of the times."""
+        answers = self.answers(side, steps + 1)
+        tokens = steps * self.world * ROWS * LENGTH
+        return {"side": side, "steps": steps, "answers": answers,
+                "speed": tokens / max(answer["seconds"] for answer in answers)}
+
+    def play(self, rounds, steps):
+        """One turn of every side in each round; every other round goes backwards."""
+        turns = []
+        for number in range(rounds):
+            for side in self.sides if number % 2 == 0 else reversed(self.sides):
+                turns.append(self.turn(side, steps))
+        return turns
 
     def close(self):
         self.ours.quit()
@@ -68,38 +85,14 @@ class Match:
         self.peer.kill()
 
 
-def rounds_of(match, rounds, steps):
-    """Tokens a second by side, one of each a round; every other round goes backwards."""
-    sides = ["ours"] + match.variants
-    speeds = {side: [] for side in sides}
-    for number in range(rounds):
-        for side in sides if number % 2 == 0 else reversed(sides):
-            speeds[side].append(match.turn(side, steps)[0])
-    return speeds
-
-
-def tell(match, speeds, worst, losses, steps):
-    best = max(match.variants, key=lambda variant: quantile(speeds[variant], 0.5))
-    ratios = [a / b for a, b in zip(speeds["ours"], speeds[best])]
-    value, low, high = centre(ratios)
-    common = {"ranks": match.world, "threads": match.threads}
-    line("D1", value, "ratio", "tokens/s against DDP", LIMIT if match.world > 1 else None, "higher",
-         **common, low_95=low, high_95=high, least=min(ratios), most=max(ratios),
-         rounds=len(ratios), steps=steps - 1, ddp=best)
-    for side, samples in speeds.items():
-        name = "ours" if side == "ours" else f"DDP {side}" if side != "plain" else "no DDP"
-        line("D1", quantile(samples, 0.5), "tokens/s", f"tokens/s, {name}", None, "higher", **common,
-             quarter=quantile(samples, 0.25), three_quarters=quantile(samples, 0.75))
-    line("D1", worst, "ratio", "largest relative difference of losses", TOLERANCE, "lower", **common,
-         steps=CHECKED_STEPS, first_loss=losses[0], last_loss=losses[-1])
-
-
 def play(options, world, folder):
     match = Match(options, world, folder)
     try:
-        worst, losses = match.check()
-        rounds, steps = (3, 6) if options.quick else ({1: 16, 2: 16, 4: 10}[world], 8)
-        tell(match, rounds_of(match, rounds, steps), worst, losses, steps)
+        match.check()
+        turns = match.play(*((3, 5) if options.quick else (ROUNDS[world], 7)))
+        d1_figures.tell_speed(turns, match.common)
+        if world > 1:
+            d1_figures.tell_overlap(turns, match.common)
         match.close()
     finally:
         match.kill()

@@ -1,5 +1,7 @@
 #include "tests/bench/d1_loop.h"
 
+#include <time.h>
+
 #include <chrono>
 #include <cstdio>
 #include <string>
@@ -17,6 +19,12 @@ AdamW optimizer_of(const gpt2::Gpt2& model) {
                 {groups.plain, {.lr = 3e-4, .beta2 = 0.95, .weight_decay = 0}}});
 }
 
+double process_cpu_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
 std::string number(double value) {
   char text[40];
   std::snprintf(text, sizeof text, "%.9g", value);
@@ -26,9 +34,10 @@ std::string number(double value) {
 }  // namespace
 
 std::string D1Turn::text() const {
-  std::string line = "{\"seconds\":" + number(seconds) + ",\"losses\":[";
+  std::string line =
+      "{\"seconds\":" + number(seconds) + ",\"cpu\":" + number(cpu_seconds) + ",\"losses\":[";
   for (std::size_t i = 0; i < losses.size(); ++i) line += (i ? "," : "") + number(losses[i]);
-  return line + "]}";
+  return line + "],\"overlap\":" + overlap.text() + "}";
 }
 
 D1Loop::D1Loop(Session& session, D1Task task, std::int64_t rows)
@@ -57,9 +66,14 @@ double D1Loop::step() {
 D1Turn D1Loop::turn(int steps) {
   D1Turn turn;
   turn.losses.push_back(step());
+  const double cpu_before = process_cpu_seconds();
   const auto start = Clock::now();
-  for (int i = 1; i < steps; ++i) turn.losses.push_back(step());
+  for (int i = 1; i < steps; ++i) {
+    turn.losses.push_back(step());
+    turn.overlap.add(reducer_.last_reduction());
+  }
   turn.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  turn.cpu_seconds = process_cpu_seconds() - cpu_before;
   return turn;
 }
 

@@ -8,13 +8,16 @@
 #include "coxswain/adamw.h"
 #include "coxswain/reducer.h"
 #include "coxswain/session.h"
+#include "tests/bench/d1_overlap.h"
 #include "tests/bench/d1_task.h"
 
 namespace cox::bench {
 
 struct D1Turn {
   double seconds = 0;          // of all steps but the first
+  double cpu_seconds = 0;      // of this process, in the same steps
   std::vector<double> losses;  // of every step, averaged over ranks
+  D1Overlap overlap;           // of all steps but the first
   std::string text() const;    // one line of JSON
 };
 

@@ -158,9 +158,10 @@ class Loop:
 
     def turn(self, steps):
         losses = [self.step()]
-        start = time.perf_counter()
+        start, cpu_start = time.perf_counter(), time.process_time()
         losses += [self.step() for _ in range(steps - 1)]
-        return {"seconds": time.perf_counter() - start, "losses": losses}
+        return {"seconds": time.perf_counter() - start, "losses": losses,
+                "cpu": time.process_time() - cpu_start}
 
 
 def take_turns(folder, pipes, slot):

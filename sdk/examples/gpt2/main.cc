@@ -88,12 +88,20 @@ ProgressBar::Kind bar_kind(const cox::Session& session) {
   return isatty(STDOUT_FILENO) ? ProgressBar::Kind::terminal : ProgressBar::Kind::log;
 }
 
+// Policy accumulation may take more samples a step than --batch says.
+std::uint64_t tokens_of_step(const cox::Session& session, const Options& options) {
+  const std::uint64_t planned = session.plan().step_samples;
+  const std::uint64_t samples = planned > 0 ? planned : static_cast<std::uint64_t>(options.batch);
+  return samples * static_cast<std::uint64_t>(options.length);
+}
+
 RunSummary train(cox::Session& session, const Options& options, Gpt2& model) {
   const cox::ByteTextDataset dataset(options.text, options.length);
   cox::AdamW optimizer = make_optimizer(model, options.learning_rate);
   cox::Trainer trainer(
       session, *model, optimizer,
       {.global_batch = options.batch,
+       .micro_batch = options.micro_batch,
        .steps = options.steps,
        .clip_norm = options.clip_norm,
        .learning_rate = [&](std::uint64_t step) { return scheduled_rate(options, step); }});
@@ -101,16 +109,14 @@ RunSummary train(cox::Session& session, const Options& options, Gpt2& model) {
   const std::uint64_t first_step = trainer.progress().step;
   ProgressBar bar(bar_kind(session), first_step, options.steps, ProgressBar::Clock::now());
   RunSummary summary;
-  ExtraWork extra(model, options.slow, session.rank());
+  ExtraWork extra(model, options.slow, session.rank(), options.micro_batch);
   for (auto& step : trainer.steps(dataset)) {
     extra.run(step);
-    const auto& batch = step.batch();
-    const auto loss = step.forward([&] { return model->loss(batch.inputs, batch.targets); });
-    step.backward(loss);
+    step.accumulate(
+        [&](const cox::Batch& batch) { return model->loss(batch.inputs, batch.targets); });
     step.update();
     summary.note_loss(trainer.progress().loss);
-    bar.update(step.number() + 1, trainer.progress().loss,
-               static_cast<std::uint64_t>(options.batch * options.length),
+    bar.update(step.number() + 1, trainer.progress().loss, tokens_of_step(session, options),
                ProgressBar::Clock::now());
   }
   bar.finish();

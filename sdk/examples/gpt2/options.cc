@@ -96,6 +96,9 @@ std::vector<Flag> flags(Options& o) {
       {"--save-model", "DIR", "write both files at the end", text(o.save_model)},
       counted<std::uint64_t>("--steps", o.steps, 1, 1u << 30, "optimizer steps in total"),
       counted<std::int64_t>("--batch", o.batch, 1, wide, "sequences a step over all ranks"),
+      counted<std::int64_t>(
+          "--micro-batch", o.micro_batch, 0, wide,
+          "sequences computed at once, gradients accumulate; 0 = the whole share"),
       counted<std::int64_t>("--length", o.length, 1, wide, "bytes a sequence"),
       counted<std::int64_t>("--layers", o.model.n_layer, 1, 512, "transformer layers"),
       counted<std::int64_t>("--heads", o.model.n_head, 1, 256, "attention heads"),

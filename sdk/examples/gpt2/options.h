@@ -19,8 +19,9 @@ struct Options {
   std::string save_model;  // folder for config.json and model.safetensors at the end
   std::string load_model;  // folder to start from
   std::uint64_t steps = 750;
-  std::int64_t batch = 16;    // sequences a step over all ranks
-  std::int64_t length = 128;  // bytes a sequence
+  std::int64_t batch = 16;       // sequences a step over all ranks
+  std::int64_t micro_batch = 0;  // sequences computed at once, 0 = a rank's whole share
+  std::int64_t length = 128;     // bytes a sequence
   double learning_rate = 1e-3;
   double clip_norm = 1.0;
   std::vector<Slowdown> slow;  // ranks that are made slower

@@ -135,6 +135,18 @@ TEST_SUITE("gpt2 --slow") {
     CHECK(gpt2::usage().find("--slow R:F[:A-B]") != std::string::npos);
   }
 
+  TEST_CASE("a micro-batch is a number of sequences, by default the whole share") {
+    CHECK(gpt2::parse_options({})->micro_batch == 0);
+    CHECK(gpt2::parse_options({"--micro-batch", "4"})->micro_batch == 4);
+    for (const char* text : {"-1", "x", "1.5", "", "65537"}) {
+      CAPTURE(text);
+      const auto parsed = gpt2::parse_options({"--micro-batch", text});
+      REQUIRE_FALSE(parsed.ok());
+      CHECK(parsed.status().message().find("--micro-batch: expected a number from 0") == 0);
+    }
+    CHECK(gpt2::usage().find("--micro-batch N") != std::string::npos);
+  }
+
   TEST_CASE("extra work changes neither weights nor losses, dropout included") {
     const Trained plain = train({});
     const Trained slowed = train({{.rank = 0, .factor = 3.5}});

@@ -1,0 +1,31 @@
+// How much of averaging the gradients lies behind the backward pass, over the steps of a turn.
+// Plain value; std only.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "coxswain/reducer.h"
+
+namespace cox::bench {
+
+class D1Overlap {
+ public:
+  // Steps with another layout of buckets than the newest are forgotten.
+  void add(const ReductionReport& report);
+  // An object of JSON: means over the steps, in seconds. "due" is the time from the start of each
+  // bucket but the last until it was done, "hidden" the part of it within the backward pass.
+  std::string text() const;
+
+ private:
+  bool has_layout_of(const ReductionReport& report) const;
+
+  std::vector<BucketReport> sums_;
+  double steps_ = 0;
+  double backward_ = 0;
+  double exposed_ = 0;
+  double due_ = 0;
+  double hidden_ = 0;
+};
+
+}  // namespace cox::bench
