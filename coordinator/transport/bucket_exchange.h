@@ -66,7 +66,7 @@ class BucketExchange {
   // otherwise.
   virtual Status start(std::size_t bucket) = 0;
 
-  // Moves on what can be moved without waiting: a claimed chunk or two, the leaders' messages.
+  // Moves on what can be moved without waiting: a few claimed chunks, the leaders' messages.
   // unavailable, naming the rank, when another rank has left().
   virtual Status advance() = 0;
 

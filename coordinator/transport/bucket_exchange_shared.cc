@@ -10,8 +10,8 @@ namespace {
 
 constexpr std::size_t kPage = 4096;
 constexpr std::size_t kBlockBytes = std::size_t{8} << 10;  // of two ranks: in the first-level cache
-constexpr int kClaimsAMove = 2;
-constexpr std::chrono::microseconds kNap{300};  // how late a pump may be
+constexpr int kClaimsAMove = 4;                            // at most 1 MiB: some 100 us
+constexpr std::chrono::microseconds kNap{300};             // how late a pump may be
 constexpr std::chrono::microseconds kShortestNap{1};
 
 std::size_t board_bytes(std::int32_t ranks, std::size_t buckets) {
