@@ -184,6 +184,7 @@ def main():
     folder, pipes = sys.argv[1:3]
     rows, rank, world, threads = map(int, sys.argv[3:7])
     torch.set_num_threads(threads)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are on this machine
     dist.init_process_group("gloo", init_method="file://" + os.path.join(pipes, "meeting"),
                             rank=rank, world_size=world)
     take_turns(folder, pipes, (rank, world, rows))
