@@ -70,13 +70,15 @@ class BucketExchange {
   // unavailable, naming the rank, when another rank has left().
   virtual Status advance() = 0;
 
+  // As of the last advance() or wait_all(). False from the start of the next round on.
   virtual bool is_done(std::size_t bucket) const = 0;
   // Until all buckets of the round are done: by advance(), then giving up the core, then sleeping
   // on a futex that wakes when there is something to do. `pump` is called now and then meanwhile.
   virtual Status wait_all(const std::function<void()>& pump) = 0;
 
   // This rank takes no further part (it failed): the others' calls return unavailable with its
-  // number and `why` instead of waiting for ever. Local; reaches ranks of this node at once.
+  // number and `why` instead of waiting for ever. Local; reaches ranks of this node at once, others
+  // when they have started all buckets of their round.
   virtual void leave(const std::string& why) = 0;
 
   virtual const char* path() const = 0;         // "shared memory", "shared memory and mpi", "mpi"
