@@ -169,13 +169,17 @@ std::vector<std::uint64_t> units_of_shares(std::uint64_t units,
   if (shares.empty()) shares = even;
   const std::uint64_t all = std::accumulate(shares.begin(), shares.end(), std::uint64_t{0});
   std::vector<std::uint64_t> parts;
-  std::vector<std::size_t> order(shares.size());
-  for (const std::uint32_t share : shares) parts.push_back(units * share / all);
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    return units * shares[a] % all > units * shares[b] % all;
-  });
+  std::vector<std::uint64_t> remainders;
+  for (const std::uint32_t share : shares) {
+    parts.push_back(units * share / all);
+    remainders.push_back(units * share % all);
+  }
   const std::uint64_t left = units - sum_of(parts);
+  if (left == 0) return parts;
+  std::vector<std::size_t> order(shares.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return remainders[a] > remainders[b]; });
   for (std::size_t i = 0; i < left; ++i) ++parts[order[i]];
   return parts;
 }

@@ -58,7 +58,8 @@ std::uint64_t samples_of_step(const PolicyInput& input) {
 SharesProblem measured_problem(const PolicyInput& input, SharesNotes& notes) {
   SharesProblem shares = limits_of(input);
   shares.shared_seconds = notes.shared_seconds();
-  const double middle = median_level(notes);
+  const bool all_known = std::ranges::all_of(notes.count(), [](double n) { return n > 0; });
+  const double middle = all_known ? 0 : median_level(notes);
   const auto unit = static_cast<double>(shares.unit_samples);
   for (std::size_t r = 0; r < notes.ranks(); ++r) {
     RankCost& rank = shares.problem.ranks[r];

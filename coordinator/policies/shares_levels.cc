@@ -63,6 +63,10 @@ double pooled_deviation(SharesNotes& notes) {
   return std::sqrt(notes.pooled_variance() * (1 + 2 * std::sqrt(2 / samples)));
 }
 
+double own_or_pooled(double own_variance, double pooled) {
+  return own_variance > kNoisy * pooled * pooled ? std::sqrt(own_variance) : pooled;
+}
+
 // One step of a CUSUM; true when it alarms.
 bool alarms(const CusumTest& test, double score, double& sum, double& since) {
   sum = cusum_step(sum, score, test.k);
@@ -90,14 +94,18 @@ class Levels {
     if (count <= static_cast<double>(SharesNotes::kRecent)) {
       level = trimmed_mean(notes_, rank, static_cast<std::size_t>(count));
     } else {
-      const double most = kMaxScore * time_deviation(notes_, rank);
+      const double most = kMaxScore * own_deviation(rank);
       level *= 1 + std::clamp(score, -most, most) / count;
     }
   }
 
  private:
+  double own_deviation(std::size_t rank) {
+    return own_or_pooled(notes_.variance()[rank], deviation_);
+  }
+
   bool has_changed(std::size_t rank, double score) {
-    const double own = time_deviation(notes_, rank);
+    const double own = own_deviation(rank);
     const CusumTest test = own > deviation_ ? make_cusum_test(shift_, own, kFalseAlarms) : test_;
     const double z = score / test.sigma;
     const bool slower = alarms(test, z, notes_.up()[rank], notes_.up_since()[rank]);
@@ -118,7 +126,7 @@ class Levels {
     double level = trimmed_mean(notes_, rank, count);
     const auto more = static_cast<std::size_t>(std::min(std::max(since - 2, 1.0), seen));
     const double wider = trimmed_mean(notes_, rank, more);
-    if (more > count && std::fabs(log_ratio(wider / level)) < time_deviation(notes_, rank)) {
+    if (more > count && std::fabs(log_ratio(wider / level)) < own_deviation(rank)) {
       count = more;
       level = wider;
     }
@@ -161,9 +169,7 @@ double trimmed_mean(SharesNotes& notes, std::size_t rank, std::size_t count) {
 }
 
 double time_deviation(SharesNotes& notes, std::size_t rank) {
-  const double pooled = pooled_deviation(notes);
-  const double own = notes.variance()[rank];
-  return own > kNoisy * pooled * pooled ? std::sqrt(own) : pooled;
+  return own_or_pooled(notes.variance()[rank], pooled_deviation(notes));
 }
 
 double level_deviation(SharesNotes& notes, std::size_t rank) {

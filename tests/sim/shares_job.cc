@@ -57,7 +57,8 @@ std::vector<RankCost> SharesJob::costs() const {
   return costs;
 }
 
-RankSignal SharesJob::report_of(std::size_t rank, double seconds, double step_seconds) const {
+RankSignal SharesJob::report_of(std::size_t rank, const RankCost& cost, double seconds,
+                                double step_seconds) const {
   RankSignal s;
   s.rank = RankId(static_cast<std::int32_t>(rank));
   s.incarnation = job_.incarnation;
@@ -69,7 +70,6 @@ RankSignal SharesJob::report_of(std::size_t rank, double seconds, double step_se
   s.weight = s.samples;
   s.loss = 2;
   s.gradient_norm = 1;
-  const RankCost cost = costs()[rank];
   const double optimizer = seconds * scenario_.optimizer_seconds /
                            scenario_.speed(s.rank.value(), round_.value()) /
                            seconds_of(cost, units_[rank]);
@@ -120,7 +120,7 @@ std::vector<RankSignal> SharesJob::reports() {
 
   std::vector<RankSignal> arrived;
   for (std::size_t r = 0; r < cost.size(); ++r) {
-    RankSignal report = report_of(r, own[r], step);
+    RankSignal report = report_of(r, cost[r], own[r], step);
     if (late_[r].rounds > 0) report = merge_reports(late_[r], report);
     late_[r] = RankSignal{};
     if (random_.chance(scenario_.missing)) {

@@ -60,7 +60,8 @@ class SharesJob {
 
  private:
   std::vector<RankCost> costs() const;
-  RankSignal report_of(std::size_t rank, double seconds, double step_seconds) const;
+  RankSignal report_of(std::size_t rank, const RankCost& cost, double seconds,
+                       double step_seconds) const;
   void agree_on_plan();
 
   SharesScenario scenario_;
