@@ -52,8 +52,8 @@ struct Growth {
 
 using Step = std::function<void()>;
 
-// on, off, other, other, off, on: drift of the machine falls on all alike. The plain loops differ
-// in nothing but where their memory lies, so their difference is what the comparison itself adds.
+// on, off, other, other, off, on: drift of the machine falls on all alike. The plain loops are
+// equal, so their difference is what the comparison itself adds.
 Growth take_turns(const Step& on, const Step& off, const Step& other, int groups) {
   Growth growth;
   double helpers = 0;
@@ -112,10 +112,10 @@ void tell(const Session& session, const Growth& growth) {
 }
 
 // What a plain loop over several ranks needs.
-std::unique_ptr<Averaging> averaging_of(Session& session, Trained& trained) {
+std::unique_ptr<Averaging> averaging_of(Session& session, const gpt2::Gpt2& model) {
   if (session.world_size() == 1) return nullptr;
   return std::make_unique<Averaging>(session.state().data(), session.state().wait_policy(),
-                                     trained.model->parameters());
+                                     model->parameters());
 }
 
 }  // namespace
@@ -124,15 +124,15 @@ void measure_growth(Session& session, Effort effort) {
   const int full = session.world_size() == 1 ? 300 : 60;
   const int groups = effort == Effort::quick ? 8 : full;
   const RandomBytes dataset(4096);
-  Trained first = make_trained();
   Trained with = make_trained();
-  Trained second = make_trained();
+  const gpt2::Gpt2 first = twin_of(with.model);
+  const gpt2::Gpt2 second = twin_of(with.model);
   TrainerOptions options;
   options.global_batch = kSequences * session.world_size();
   options.steps = static_cast<std::uint64_t>((2 * groups + 1) * kTurn + 1);
   Trainer trainer(session, *with.model, with.optimizer, options);
-  PlainLoop plain(first, dataset, averaging_of(session, first));
-  PlainLoop other(second, dataset, averaging_of(session, second));
+  PlainLoop plain(with, first, dataset, averaging_of(session, first));
+  PlainLoop other(with, second, dataset, averaging_of(session, second));
 
   auto steps = trainer.steps(dataset);
   auto open = steps.begin();

@@ -27,21 +27,43 @@ Trained make_trained() {
   return {model, std::move(optimizer)};
 }
 
-PlainLoop::PlainLoop(Trained& trained, const Dataset& dataset, std::unique_ptr<Averaging> averaging)
-    : trained_(trained), dataset_(dataset), averaging_(std::move(averaging)) {
+gpt2::Gpt2 twin_of(const gpt2::Gpt2& model) {
+  gpt2::Gpt2 twin(gpt2::Config{});
+  const auto from = model->parameters();
+  auto to = twin->parameters();
+  for (std::size_t i = 0; i < to.size(); ++i) to[i].set_data(from[i].data());
+  return twin;
+}
+
+PlainLoop::PlainLoop(Trained& trained, gpt2::Gpt2 twin, const Dataset& dataset,
+                     std::unique_ptr<Averaging> averaging)
+    : trained_(trained),
+      twin_(std::move(twin)),
+      dataset_(dataset),
+      averaging_(std::move(averaging)) {
   order_.resize(static_cast<std::size_t>(dataset.size()));
   std::iota(order_.begin(), order_.end(), 0);
   std::shuffle(order_.begin(), order_.end(), std::mt19937_64(7));
+}
+
+void PlainLoop::hand_over_gradients() {
+  auto from = twin_->parameters();
+  auto to = trained_.model->parameters();
+  for (std::size_t i = 0; i < to.size(); ++i) {
+    to[i].mutable_grad() = from[i].grad();
+    from[i].mutable_grad().reset();
+  }
 }
 
 void PlainLoop::step() {
   constexpr auto kBatch = static_cast<std::size_t>(kSequences);
   const Batch batch = dataset_.get(std::span<const std::int64_t>(order_).subspan(next_, kBatch));
   next_ = (next_ + kBatch) % (order_.size() - kBatch);
-  const at::Tensor loss = trained_.model->loss(batch.inputs, batch.targets);
+  const at::Tensor loss = twin_->loss(batch.inputs, batch.targets);
   averaging_ ? averaging_->backward(loss, static_cast<double>(kSequences)) : loss.backward();
   const double value = loss.item<double>();
   if (averaging_) averaging_->average(value, static_cast<double>(kSequences));
+  hand_over_gradients();
   trained_.optimizer.step();
   trained_.optimizer.zero_grad();
 }

@@ -1,5 +1,6 @@
-// What the benchmarks of C2 train: a small GPT-2 on random bytes, two of them from the same seed,
-// one for Coxswain and one for a loop without it.
+// What the benchmarks of C2 train: a small GPT-2 on random bytes, with Coxswain and in loops
+// without it. All of them work on the same weights and the same state of one optimizer, so that
+// none is faster for where its memory happens to lie.
 #pragma once
 
 #include <torch/torch.h>
@@ -35,15 +36,24 @@ struct Trained {
 };
 Trained make_trained();
 
+// A model with parameters of its own that lie in the memory of those of `model`.
+gpt2::Gpt2 twin_of(const gpt2::Gpt2& model);
+
 // The same training without Coxswain: no session, no control plane, no blocks; over more than one
-// rank the same flat buckets, all-reduces and norm. One per rank; step() is collective.
+// rank the same buckets, sums and norm. Trains the weights of `trained` through a twin, which no
+// session knows. One per rank; step() is collective.
 class PlainLoop {
  public:
-  PlainLoop(Trained& trained, const Dataset& dataset, std::unique_ptr<Averaging> averaging);
+  // `averaging`: of the twin's parameters.
+  PlainLoop(Trained& trained, gpt2::Gpt2 twin, const Dataset& dataset,
+            std::unique_ptr<Averaging> averaging);
   void step();
 
  private:
+  void hand_over_gradients();
+
   Trained& trained_;
+  gpt2::Gpt2 twin_;
   const Dataset& dataset_;
   std::unique_ptr<Averaging> averaging_;  // null with one rank
   std::vector<std::int64_t> order_;       // shuffled, as any training reads its data

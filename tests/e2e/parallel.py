@@ -88,6 +88,13 @@ class Parallel(unittest.TestCase):
     def test_a_rank_that_is_slow_for_a_while_is_waited_for(self):
         self.ends_well(["own", "--slow", "1", "10", "5", "8"], 2)
 
+    def test_memory_does_not_grow_over_a_thousand_steps(self):
+        for mode in [["own"], ["trainer"] + EXACT]:
+            ended = self.ends_well(mode + ["--steps", "1300"], 2)
+            growth = [int(kib) for kib in re.findall(r"grew by (-?\d+) KiB", ended.out)]
+            self.assertEqual(len(growth), 2, ended)
+            self.assertLess(max(growth), 1500, ended)  # 1.5 KiB a step
+
     def test_more_ranks_than_micro_batches_leave_some_without_work(self):
         first = self.ends_well(["trainer", "--batch", "4"] + EXACT, 1)
         other = self.ends_well(["trainer", "--batch", "4"] + EXACT, 4)

@@ -9,9 +9,11 @@
 // early
 // (--stop-on) and joins the others.
 #include <torch/torch.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstdio>
+#include <fstream>
 #include <random>
 #include <stdexcept>
 #include <string>
@@ -157,6 +159,27 @@ void misbehave(const Options& o, int rank, std::uint64_t step) {
   std::this_thread::sleep_for(std::chrono::duration<double, std::micro>(micros));
 }
 
+std::int64_t resident_kib() {
+  std::ifstream file("/proc/self/statm");
+  std::int64_t pages = 0;
+  file >> pages >> pages;
+  return pages * (sysconf(_SC_PAGESIZE) / 1024);
+}
+
+// What a long job holds on to: memory after it has settled, and at its end.
+class Resident {
+ public:
+  void look(std::uint64_t step) {
+    if (step == 300) settled_ = resident_kib();
+  }
+  void print(int rank) const {
+    if (settled_ > 0) std::printf("rank %d: grew by %ld KiB\n", rank, resident_kib() - settled_);
+  }
+
+ private:
+  std::int64_t settled_ = 0;
+};
+
 void print_end(const cox::Session& session, const torch::nn::Module& model, double loss) {
   std::printf("rank %d: weights %s\n", session.rank(), checksum(model).c_str());
   if (session.rank() == 0) std::printf("loss %.17g\n", loss);
@@ -168,13 +191,16 @@ void train(cox::Session& session, const Options& o, Net& model) {
       session, *model, optimizer,
       {.global_batch = o.batch, .micro_batch = o.micro_batch, .steps = o.steps, .clip_norm = 0.5});
   const Waves data;
+  Resident resident;
   for (auto& step : trainer.steps(data)) {
     misbehave(o, session.rank(), step.number());
+    resident.look(step.number());
     step.accumulate([&](const cox::Batch& batch) {
       return torch::mse_loss(model->forward(batch.inputs), batch.targets);
     });
     step.update();
   }
+  resident.print(session.rank());
   print_end(session, *model, trainer.progress().loss);
 }
 
@@ -188,9 +214,11 @@ void train_own(cox::Session& session, const Options& o, Net& model) {
   const Waves data;
   const std::uint64_t steps = session.rank() == o.stop_on ? o.stop_at : o.steps;
   double loss = 0;
+  Resident resident;
   for (std::uint64_t i = 0; i < steps; ++i) {
     auto step = session.step();
     misbehave(o, session.rank(), i);
+    resident.look(i);
     std::vector<std::int64_t> indices;
     for (std::int64_t k = 0; k < 4; ++k) {
       indices.push_back((static_cast<std::int64_t>(i) * 17 + session.rank() * 5 + k) % data.size());
@@ -203,6 +231,7 @@ void train_own(cox::Session& session, const Options& o, Net& model) {
     loss = outcome.loss;
   }
   reducer.join(update);
+  resident.print(session.rank());
   print_end(session, *model, loss);
 }
 

@@ -7,8 +7,8 @@ import jobs
 
 
 class Reference(jobs.Case):
-    def check(self, folder, ranks):
-        command = [jobs.programs.gpt2, "--reference", folder, "--cox.http.enabled=off"]
+    def check(self, folder, ranks, *flags):
+        command = [jobs.programs.gpt2, "--reference", folder, "--cox.http.enabled=off", *flags]
         return jobs.run(command, ranks, patience=120)
 
     def verdicts(self, ended):
@@ -19,6 +19,18 @@ class Reference(jobs.Case):
         for ranks in (None, 1, 2):
             with self.subTest(ranks=ranks):
                 checks = self.verdicts(self.ends_well(self.check(folder, ranks)))
+                self.assertGreaterEqual(len(checks), 3)
+                self.assertTrue(all(check["ok"] for check in checks), checks)
+
+    def test_agrees_with_uneven_shares_accumulation_and_recompute(self):
+        folder = os.path.join(jobs.programs.shared, "gpt2-reference")
+        for ranks, flags in [(1, ["--micro-batch", "3"]), (2, ["--micro-batch", "1"]),
+                             (2, ["--cox.force.shares=3,5"]), (4, ["--cox.force.shares=1,4,2,1"]),
+                             (2, ["--cox.force.shares=1,7", "--micro-batch", "2"]),
+                             (2, ["--cox.force.shares=3,5", "--cox.memory.force=*=recompute"]),
+                             (2, ["--cox.reduction.reproducible=on", "--micro-batch", "2"])]:
+            with self.subTest(ranks=ranks, flags=flags):
+                checks = self.verdicts(self.ends_well(self.check(folder, ranks, *flags)))
                 self.assertGreaterEqual(len(checks), 3)
                 self.assertTrue(all(check["ok"] for check in checks), checks)
 

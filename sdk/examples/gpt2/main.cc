@@ -10,6 +10,7 @@
 #include <optional>
 #include <sstream>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "coxswain/coxswain.h"
@@ -37,8 +38,13 @@ int check(cox::Session& session, const Options& options) {
     require(read.ok() ? cox::ok_status() : read.status());
     reference.emplace(std::move(*read));
   });
-  const auto trainer = [&](const ReferenceTask& task) { return session_trainer(session, task); };
-  const auto checks = check_reference(*reference, {session.rank(), session.world_size()}, trainer);
+  auto blocks = BlocksOf::this_model;  // plans speak of the first variant's blocks
+  const auto trainer = [&](const ReferenceTask& task) {
+    return session_trainer(session, task, options.micro_batch,
+                           std::exchange(blocks, BlocksOf::another_model));
+  };
+  const RankRows rows{session.rank(), session.world_size(), session.config().force.shares};
+  const auto checks = check_reference(*reference, rows, trainer);
   require(checks.ok() ? cox::ok_status() : checks.status());
   std::ostringstream lines;
   const bool all_ok = print_checks(lines, *checks);

@@ -174,7 +174,7 @@ cox::Status check_variant(const Reference& reference, RankRows rows, const Varia
   const Training found = train(*model, *trainer, variant.expected->losses.size());
   check_training(variant.name, *variant.expected, found, checks);
   const auto& local = variant.expected->rank_losses;
-  if (static_cast<std::size_t>(rows.rank) < local.size()) {
+  if (rows.shares.empty() && static_cast<std::size_t>(rows.rank) < local.size()) {
     checks.add(variant.name + ".rank_losses",
                worst_of(local[static_cast<std::size_t>(rows.rank)], found.local_losses, "step"),
                kLossLimit);
@@ -187,7 +187,10 @@ cox::Status check_variant(const Reference& reference, RankRows rows, const Varia
 cox::Result<std::vector<Check>> check_reference(const Reference& reference, RankRows rows,
                                                 const TrainerFactory& make_trainer) {
   const std::int64_t batch = reference.tokens.size(0);
-  if (rows.world < 1 || rows.rank < 0 || rows.rank >= rows.world || batch % rows.world != 0) {
+  const bool is_even = rows.world > 0 && rows.shares.empty() && batch % rows.world == 0;
+  const bool is_shared =
+      rows.world > 0 && rows.shares.size() == static_cast<std::size_t>(rows.world);
+  if (rows.rank < 0 || rows.rank >= rows.world || !(is_even || is_shared)) {
     return cox::invalid_argument("reference: expected a world size that divides the batch of " +
                                  std::to_string(batch) + " rows, found rank " +
                                  std::to_string(rows.rank) + " of " + std::to_string(rows.world));

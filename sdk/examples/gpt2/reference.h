@@ -37,11 +37,13 @@ class ReferenceTrainer {
   virtual StepLoss evaluate() = 0;
 };
 
-// The rows of the batch that a rank trains on: equal, contiguous parts in rank order.
+// The rows of the batch that a rank trains on: contiguous parts in rank order, equal ones or in
+// proportion to `shares` (one a rank).
 struct RankRows {
   int rank = 0;
   int world = 1;
-  // Requires: the rows are a multiple of `world`.
+  std::vector<std::uint32_t> shares{};
+  // Requires: the rows are a multiple of `world` where there are no shares.
   at::Tensor of(const at::Tensor& batch) const;
 };
 

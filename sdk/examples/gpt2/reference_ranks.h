@@ -1,4 +1,5 @@
-// The reference task on the ranks of a session: gradients are averaged by cox::Reducer.
+// The reference task on the ranks of a session: gradients are averaged by cox::Reducer, which is
+// also given a parameter that nothing uses.
 #pragma once
 
 #include <memory>
@@ -8,7 +9,12 @@
 
 namespace gpt2 {
 
-// `session` must outlive the trainer; it has begun no step.
-std::unique_ptr<ReferenceTrainer> session_trainer(cox::Session& session, const ReferenceTask& task);
+// Which model's blocks the session's plans speak of; it takes one, before its first step.
+enum class BlocksOf { this_model, another_model };
+
+// `session` must outlive the trainer. `micro_batch`: rows of a micro-batch; 0 = all of the rank's
+// at once.
+std::unique_ptr<ReferenceTrainer> session_trainer(cox::Session& session, const ReferenceTask& task,
+                                                  std::int64_t micro_batch, BlocksOf blocks);
 
 }  // namespace gpt2

@@ -1,3 +1,5 @@
+#include "coxswain/error.h"
+#include "coxswain/sample_plan.h"
 #include "sdk/examples/gpt2/reference.h"
 
 namespace gpt2 {
@@ -33,8 +35,11 @@ class PlainTrainer final : public ReferenceTrainer {
 }  // namespace
 
 at::Tensor RankRows::of(const at::Tensor& batch) const {
-  const std::int64_t rows = batch.size(0) / world;
-  return batch.narrow(0, rank * rows, rows).contiguous();
+  const std::vector<std::uint32_t> even(static_cast<std::size_t>(world), 1);
+  const auto counts = cox::SamplePlan::assign(batch.size(0), shares.empty() ? even : shares);
+  if (!counts.ok()) throw cox::Error(counts.status());
+  const auto mine = cox::SamplePlan::slice(*counts, static_cast<std::size_t>(rank));
+  return batch.narrow(0, mine.first, mine.count).contiguous();
 }
 
 std::vector<cox::AdamWGroup> reference_groups(const Gpt2& model) {

@@ -48,6 +48,9 @@ struct TrainerOptions {
   // backward of each. What reproducible mode and policy `accumulation` need. 0 = a rank's share is
   // computed at once.
   std::int64_t micro_batch = 0;
+  // Steps whose batches are got ahead of time, by a thread that calls Dataset::get() beside the
+  // training. Shares of the batch change that many steps later. 0 = each batch in its own step.
+  std::size_t prefetch = 0;
   std::uint64_t steps = 100;  // optimizer steps in total, a resumed run's earlier ones included
   double clip_norm = 0;       // global L2 norm to clip gradients to; 0 = no clipping
   // Learning rate before every update, from the step's number; empty = leave it alone.
@@ -120,6 +123,8 @@ class Trainer {
   const TrainingProgress& progress() const;
   // Writes a checkpoint now. Collective.
   void save();
+  // Ends the loop after the open step, with a last save. Local: to be called on all ranks alike.
+  void stop();
 
  private:
   friend class TrainerStep;

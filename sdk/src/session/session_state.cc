@@ -51,6 +51,21 @@ void write_to_stderr(std::string_view line) {
   std::fwrite(line.data(), 1, line.size(), stderr);
 }
 
+// What the configuration says of single ranks must be of ranks that exist.
+Status check_ranks(const Config& config, std::int32_t world_size) {
+  const std::size_t forced = config.force.shares.size();
+  if (forced != 0 && forced != static_cast<std::size_t>(world_size)) {
+    return invalid_argument("force.shares: expected one share for each of " +
+                            std::to_string(world_size) + " ranks, found " + std::to_string(forced));
+  }
+  const auto beyond = [world_size](const auto& by_rank) {
+    return !by_rank.empty() && by_rank.rbegin()->first >= world_size;
+  };
+  if (!beyond(config.shares.hint) && !beyond(config.shares.max_samples)) return ok_status();
+  return invalid_argument("shares.hint and shares.max_samples: expected ranks from 0 to " +
+                          std::to_string(world_size - 1) + ", found one that does not exist");
+}
+
 // A policy that the program brings along has a mode, and so a key, as the built-in ones do.
 Config with_modes_of(const PolicySet& policies, Config config) {
   for (const auto& policy : policies) {
@@ -78,6 +93,7 @@ SessionState::SessionState(int argc, const char* const* argv, SessionOptions opt
   for (const auto& policy : options.policies) policies_.push_back(policy);
   agree(config_status_);
   check_equal_configs();
+  agree(check_ranks(loaded_.config, world_size()));
   if (steering_.is_wanted()) agree(install_counting_allocator());
   print_start();
 }

@@ -24,14 +24,13 @@ Trainer::Trainer(Session& session, torch::nn::Module& model, torch::optim::Optim
 Trainer::~Trainer() = default;
 
 Trainer::Steps Trainer::steps(const Dataset& dataset) {
-  impl_->dataset = &dataset;
   SamplePlanOptions plan;
   plan.size = dataset.size();
   plan.global_batch = impl_->options.global_batch;
   plan.seed = impl_->state.config().run.seed;
   auto created = SamplePlan::create(plan);
   if (!created.ok()) throw Error(created.status(), Error::Scope::all_ranks);
-  impl_->sample_plan = *created;
+  impl_->queue.emplace(dataset, *created, impl_->options.prefetch);
   return Steps(impl_.get());
 }
 
@@ -42,6 +41,10 @@ const TrainingProgress& Trainer::progress() const {
 
 void Trainer::save() {
   impl_->save(Impl::OnFailure::raise);
+}
+
+void Trainer::stop() {
+  impl_->stopping = true;
 }
 
 Trainer::Steps::Iterator Trainer::Steps::begin() {
@@ -67,7 +70,7 @@ std::uint64_t TrainerStep::number() const {
   return trainer_->impl_->scope->number();
 }
 const Batch& TrainerStep::batch() const {
-  return trainer_->impl_->batch;
+  return trainer_->impl_->step.batch;
 }
 
 at::Tensor TrainerStep::forward(const std::function<at::Tensor()>& loss_of_batch) {

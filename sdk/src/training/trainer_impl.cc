@@ -18,14 +18,12 @@ void Trainer::Impl::begin_step() {
   scope.emplace(session.step());
   updated = false;
   const PhaseScope data = scope->phase(Phase::data);
-  share = next_share();
-  batch =
-      dataset->get(sample_plan->indices(share.step.cursor, share.slice.first, share.slice.count));
-  scope->samples(static_cast<std::uint64_t>(batch.samples));
+  step = queue->take(share_request());
+  scope->samples(static_cast<std::uint64_t>(step.batch.samples));
   if (statistics) statistics->begin_step();
 }
 
-detail::StepShare Trainer::Impl::next_share() const {
+detail::ShareRequest Trainer::Impl::share_request() const {
   const Plan& plan = session.plan();
   detail::ShareRequest request;
   request.cursor = position.cursor;
@@ -35,9 +33,7 @@ detail::StepShare Trainer::Impl::next_share() const {
   request.shares = plan.shares;
   request.rank = state.rank();
   request.world_size = session.world_size();
-  const auto found = detail::share_of(*sample_plan, request);
-  if (!found.ok()) throw Error(found.status());
-  return *found;
+  return request;
 }
 
 // What is resident from some later step on: optimizer state, and the snapshots.
@@ -53,7 +49,7 @@ std::int64_t Trainer::Impl::bytes_to_come() const {
 
 void Trainer::Impl::rehearse(const std::function<at::Tensor()>& sample_loss) {
   if (!state.wants_rehearsal()) return;
-  const auto sample = batch.samples > 0 ? sample_loss : std::function<at::Tensor()>();
+  const auto sample = step.batch.samples > 0 ? sample_loss : std::function<at::Tensor()>();
   state.rehearse(model, sample, bytes_to_come());
 }
 
@@ -65,8 +61,8 @@ at::Tensor Trainer::Impl::forward(const std::function<at::Tensor()>& loss_of_bat
                             "use accumulate(), or leave TrainerOptions::micro_batch at 0"));
   }
   rehearse(loss_of_batch);
-  if (batch.samples == 0) return {};
-  const auto first = share.step.cursor + static_cast<std::uint64_t>(share.slice.first);
+  if (step.batch.samples == 0) return {};
+  const auto first = step.share.step.cursor + static_cast<std::uint64_t>(step.share.slice.first);
   detail::seed_default_generators({state.config().run.seed, position.step, first});
   state.probe_curvature(model, loss_of_batch);  // leaves random state as it is
   const PhaseScope phase = scope->phase(Phase::forward);
@@ -74,7 +70,7 @@ at::Tensor Trainer::Impl::forward(const std::function<at::Tensor()>& loss_of_bat
 }
 
 void Trainer::Impl::backward(const at::Tensor& loss, double weight) {
-  const double samples_here = static_cast<double>(batch.samples);
+  const double samples_here = static_cast<double>(step.batch.samples);
   reducer->backward(*scope, loss, weight > 0 ? weight : samples_here);
 }
 
@@ -82,31 +78,31 @@ Batch Trainer::Impl::part_of_batch(const SampleSlice& part) const {
   const auto rows = [&part](const at::Tensor& all) {
     return all.defined() ? all.narrow(0, part.first, part.count) : all;
   };
-  return {rows(batch.inputs), rows(batch.targets), part.count};
+  return {rows(step.batch.inputs), rows(step.batch.targets), part.count};
 }
 
 void Trainer::Impl::accumulate(const LossOf& loss_of, const WeightOf& weight_of) {
-  rehearse([&] { return loss_of(part_of_batch(share.part(0))); });
-  for (std::uint64_t i = 0; i < share.own_micro_batches; ++i) {
+  rehearse([&] { return loss_of(part_of_batch(step.share.part(0))); });
+  for (std::uint64_t i = 0; i < step.share.own_micro_batches; ++i) {
     take_micro_batch(i, loss_of, weight_of);
   }
 }
 
 void Trainer::Impl::take_micro_batch(std::uint64_t i, const LossOf& loss_of,
                                      const WeightOf& weight_of) {
-  const SampleSlice part = share.part(i);
+  const SampleSlice part = step.share.part(i);
   const Batch samples = part_of_batch(part);
-  const auto first = static_cast<std::uint64_t>(share.slice.first + part.first);
+  const auto first = static_cast<std::uint64_t>(step.share.slice.first + part.first);
   detail::seed_default_generators(
-      {state.config().run.seed, position.step, share.step.cursor + first});
+      {state.config().run.seed, position.step, step.share.step.cursor + first});
   if (i == 0) state.probe_curvature(model, [&] { return loss_of(samples); });
-  if (statistics) statistics->begin_micro_batch(share.first_micro_batch + i);
+  if (statistics) statistics->begin_micro_batch(step.share.first_micro_batch + i);
   at::Tensor loss;
   {
     const PhaseScope phase = scope->phase(Phase::forward);
     loss = loss_of(samples);
   }
-  const bool is_last = i + 1 == share.own_micro_batches;
+  const bool is_last = i + 1 == step.share.own_micro_batches;
   const double weight = weight_of ? weight_of(samples) : static_cast<double>(part.count);
   reducer->backward(*scope, loss, weight, is_last ? MicroBatch::last : MicroBatch::more);
   if (statistics) statistics->end_micro_batch();
@@ -116,8 +112,8 @@ void Trainer::Impl::fold_statistics() {
   if (!statistics) return;
   const PhaseScope phase = scope->phase(Phase::communication);
   const Status folded = statistics->fold(
-      state.data(), state.wait_policy(), [this] { state.pump(); }, share.micro_batches,
-      share.most_on_a_rank);
+      state.data(), state.wait_policy(), [this] { state.pump(); }, step.share.micro_batches,
+      step.share.most_on_a_rank);
   if (!folded.ok()) throw Error(folded.with_context("running statistics"));
 }
 
@@ -139,10 +135,11 @@ void Trainer::Impl::update() {
     apply(outcome);
   }
   position.scaler = state.numerics().scaler();
-  position.cursor = share.step.next;
+  position.cursor = step.share.step.next;
   ++position.step;
   updated = true;
   progress.loss = outcome.loss;
+  progress.consumed = position.cursor;
 }
 
 void Trainer::Impl::apply(const ReductionOutcome& outcome) {

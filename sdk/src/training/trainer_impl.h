@@ -14,7 +14,7 @@
 #include "sdk/src/parallel/batch_statistics.h"
 #include "sdk/src/session/session_state.h"
 #include "sdk/src/training/optimizer_port.h"
-#include "sdk/src/training/step_share.h"
+#include "sdk/src/training/step_queue.h"
 #include "sdk/src/training/training_state.h"
 
 namespace cox {
@@ -37,7 +37,7 @@ struct Trainer::Impl {
   // Parts of accumulate() and begin_step().
   void take_micro_batch(std::uint64_t i, const LossOf& loss_of, const WeightOf& weight_of);
   void rehearse(const std::function<at::Tensor()>& sample_loss);
-  detail::StepShare next_share() const;
+  detail::ShareRequest share_request() const;
   Batch part_of_batch(const SampleSlice& part) const;
   bool is_reproducible() const { return state.config().reduction.reproducible; }
 
@@ -53,6 +53,7 @@ struct Trainer::Impl {
   // trainer_restore.cc
   void open_checkpoints();
   void check_micro_batch() const;
+  void check_equal_names() const;  // collective
   Status check_unused(const CheckpointConfig& config) const;
   std::vector<NamedTensor> resume();                    // what the reducer saved
   void load(const detail::Checkpoint& checkpoint);      // local
@@ -67,8 +68,7 @@ struct Trainer::Impl {
   torch::nn::Module& model;
   std::unique_ptr<detail::OptimizerPort> optimizer;
   TrainerOptions options;
-  const Dataset* dataset = nullptr;
-  std::optional<SamplePlan> sample_plan;
+  std::optional<detail::StepQueue> queue;
   std::optional<Reducer> reducer;
   std::optional<detail::BatchStatistics> statistics;  // reproducible mode
   std::optional<detail::CheckpointFolder> folder;
@@ -81,8 +81,7 @@ struct Trainer::Impl {
 
   // The open step.
   std::optional<StepScope> scope;
-  detail::StepShare share;
-  Batch batch;  // of the whole share
+  detail::StepQueue::Step step;
   bool updated = false;
   bool optimizer_is_shown = false;  // its size, which it has after its first step
   TrainerStep step_handle;

@@ -25,6 +25,7 @@ Trainer::Impl::Impl(Session& session_in, torch::nn::Module& model_in,
                 Error::Scope::all_ranks);
   }
   check_micro_batch();
+  check_equal_names();
   state.declare_reducing();
   session.attach(model);
   state.declare(capabilities(), static_cast<std::uint64_t>(options.global_batch),
@@ -36,6 +37,19 @@ Trainer::Impl::Impl(Session& session_in, torch::nn::Module& model_in,
   if (!saved_reducer.empty()) state.agree(reducer->load_state(saved_reducer));
   if (is_reproducible()) statistics.emplace(model);
   rollback_done = session.plan().rollback.ticket;
+}
+
+// Parameters of equal shapes in another order would be averaged with each other.
+void Trainer::Impl::check_equal_names() const {
+  const auto prints =
+      detail::gather_numbers(state.data(), detail::fingerprint(detail::model_tensors(model)));
+  if (!prints.ok()) throw Error(prints.status());
+  const std::string different = detail::ranks_that_differ(*prints);
+  if (different.empty()) return;
+  throw Error(invalid_argument("expected the same model (names, shapes, types and order of "
+                               "parameters) on all ranks, found another than rank 0's on rank " +
+                               different + "; build the same model on every rank"),
+              Error::Scope::all_ranks);
 }
 
 void Trainer::Impl::check_micro_batch() const {

@@ -1,0 +1,125 @@
+#include "coxswain/fit.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "coxswain/adamw.h"
+#include "coxswain/error.h"
+#include "sdk/src/training/epoch_book.h"
+#include "sdk/src/training/evaluation.h"
+#include "sdk/src/training/training_state.h"
+
+namespace cox {
+namespace {
+
+TrainerOptions trainer_options(const FitOptions& options) {
+  TrainerOptions made;
+  made.global_batch = options.global_batch;
+  made.micro_batch = options.micro_batch;
+  made.clip_norm = options.clip_norm;
+  made.learning_rate = options.learning_rate;
+  made.steps = std::numeric_limits<std::uint64_t>::max();  // epochs end the training
+  return made;
+}
+
+class Fit {
+ public:
+  Fit(Session& session, torch::nn::Module& model, Trainer& trainer, const Dataset& dataset,
+      const FitLoss& loss, const FitOptions& options)
+      : session_(session),
+        model_(model),
+        trainer_(trainer),
+        dataset_(dataset),
+        loss_(loss),
+        options_(options),
+        size_(static_cast<std::uint64_t>(dataset.size())),
+        book_(size_) {}
+
+  FitResult run() {
+    if (trainer_.progress().consumed < end()) train();
+    FitResult result;
+    result.progress = trainer_.progress();
+    result.progress.stopped = result.progress.stopped && !is_over_;
+    result.epochs = book_.epochs();
+    for (const NamedTensor& named : detail::model_tensors(model_)) {
+      result.model.push_back({named.name, named.tensor.detach().clone()});
+    }
+    return result;
+  }
+
+ private:
+  std::uint64_t end() const { return options_.epochs * size_; }
+
+  void train() {
+    for (TrainerStep& step : trainer_.steps(dataset_)) {
+      const std::uint64_t from = trainer_.progress().consumed;
+      book_.rewind(from);  // does something after a rollback only
+      const std::uint64_t number = step.number();
+      step.accumulate(loss_);
+      step.update();
+      const std::uint64_t to = trainer_.progress().consumed;
+      if (to == from) continue;  // to be repeated
+      tell_step(number, from, to);
+      if (to % size_ == 0) end_epoch(to, number + 1);
+    }
+  }
+
+  void tell_step(std::uint64_t number, std::uint64_t from, std::uint64_t to) {
+    const double loss = trainer_.progress().loss;
+    book_.add(from, to, loss);
+    if (options_.on_step) options_.on_step({number, from / size_, loss});
+  }
+
+  void end_epoch(std::uint64_t cursor, std::uint64_t steps) {
+    FitEpoch epoch{.epoch = cursor / size_ - 1, .steps = steps};
+    epoch.loss = book_.loss_of_epoch_before(cursor);
+    if (options_.evaluation != nullptr) {
+      epoch.evaluation_loss =
+          detail::evaluate(session_, model_, *options_.evaluation, evaluation_batch(), loss_);
+    }
+    book_.close(epoch);
+    const FitNext next = options_.on_epoch ? options_.on_epoch(epoch) : FitNext::go_on;
+    is_over_ = next == FitNext::stop || cursor >= end();
+    if (is_over_) trainer_.stop();
+  }
+
+  std::int64_t evaluation_batch() const {
+    if (options_.evaluation_batch > 0) return options_.evaluation_batch;
+    if (options_.micro_batch > 0) return options_.micro_batch;
+    return std::max<std::int64_t>(1, options_.global_batch / session_.world_size());
+  }
+
+  Session& session_;
+  torch::nn::Module& model_;
+  Trainer& trainer_;
+  const Dataset& dataset_;
+  const FitLoss& loss_;
+  const FitOptions& options_;
+  const std::uint64_t size_;
+  detail::EpochBook book_;
+  bool is_over_ = false;
+};
+
+template <class Optimizer>
+FitResult fit_with(Session& session, torch::nn::Module& model, Optimizer& optimizer,
+                   const Dataset& dataset, const FitLoss& loss, const FitOptions& options) {
+  Trainer trainer(session, model, optimizer, trainer_options(options));
+  return Fit(session, model, trainer, dataset, loss, options).run();
+}
+
+}  // namespace
+
+FitResult fit(Session& session, torch::nn::Module& model, AdamW& optimizer, const Dataset& dataset,
+              const FitLoss& loss, FitOptions options) {
+  return fit_with(session, model, optimizer, dataset, loss, options);
+}
+
+FitResult fit(Session& session, torch::nn::Module& model, torch::optim::Optimizer& optimizer,
+              const Dataset& dataset, const FitLoss& loss, FitOptions options) {
+  return fit_with(session, model, optimizer, dataset, loss, options);
+}
+
+}  // namespace cox

@@ -1,0 +1,203 @@
+#include <torch/torch.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <csignal>
+#include <filesystem>
+#include <limits>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "coxswain/adamw.h"
+#include "coxswain/error.h"
+#include "coxswain/fit.h"
+#include "sdk/src/parallel/start_equal.h"
+#include "sdk/src/session/session_state.h"
+#include "sdk/src/training/epoch_book.h"
+#include "tests/sdk/session/solo.h"
+#include "tests/sdk/training/small_training.h"
+
+#include <doctest/doctest.h>
+
+using namespace cox;
+
+namespace {
+
+struct Run {
+  FitResult result;
+  std::vector<FitStep> steps;
+  SmallModel model{SmallModel()};
+};
+
+Run run(Session& session, FitOptions options) {
+  Run made;
+  AdamW optimizer(made.model->parameters(), {.lr = 1e-2});
+  const SmallData data(20);
+  options.on_step = [&made](const FitStep& step) { made.steps.push_back(step); };
+  made.result = fit(
+      session, *made.model, optimizer, data,
+      [&](const Batch& batch) { return made.model->loss(batch); }, options);
+  return made;
+}
+
+// That all ranks know, named after rank 0's process.
+std::string shared_folder() {
+  auto session = solo_session();
+  const auto owners =
+      cox::detail::gather_numbers(session.state().data(), static_cast<std::uint64_t>(::getpid()));
+  const auto folder = "cox-test-fit-" + std::to_string((*owners)[0]);
+  return (std::filesystem::temp_directory_path() / folder).string();
+}
+
+// Global batches of 8, 8 and 4 samples an epoch.
+FitOptions epochs(std::uint64_t count) {
+  return {.epochs = count, .global_batch = 8, .micro_batch = 4};
+}
+
+double mean_loss(const std::vector<FitStep>& steps, std::uint64_t epoch) {
+  double sum = 0;
+  for (const FitStep& step : steps) {
+    if (step.epoch == epoch) sum += step.loss * (step.step % 3 == 2 ? 4 : 8);
+  }
+  return sum / 20;
+}
+
+}  // namespace
+
+TEST_SUITE("fit") {
+  TEST_CASE("epochs are whole passes over the data, and the final state is that of the model") {
+    auto session = solo_session();
+    const Run made = run(session, epochs(4));
+    REQUIRE(made.result.epochs.size() == 4);
+    REQUIRE(made.steps.size() == 12);
+    for (std::uint64_t e = 0; e < 4; ++e) {
+      const FitEpoch& epoch = made.result.epochs[e];
+      CHECK(epoch.epoch == e);
+      CHECK(epoch.steps == 3 * (e + 1));
+      CHECK(epoch.loss == doctest::Approx(mean_loss(made.steps, e)));
+      CHECK_FALSE(epoch.evaluation_loss.has_value());
+    }
+    CHECK(made.result.epochs[3].loss < made.result.epochs[0].loss);
+    CHECK(made.result.progress.consumed == 80);
+    CHECK_FALSE(made.result.progress.stopped);
+    const auto parameters = made.model->named_parameters();
+    REQUIRE(made.result.model.size() == parameters.size() + 1);
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      CHECK(made.result.model[i].name == parameters[i].key());
+      CHECK(torch::equal(made.result.model[i].tensor, parameters[i].value()));
+      CHECK_FALSE(made.result.model[i].tensor.is_same(parameters[i].value()));
+    }
+  }
+
+  TEST_CASE("an evaluation is the mean over its set, without gradients and in evaluation mode") {
+    auto session = solo_session();
+    const SmallData held_out(11);
+    SmallModel model;
+    AdamW optimizer(model->parameters(), {.lr = 1e-2});
+    model->second->eval();  // stays so
+    bool was_training = false;
+    FitOptions options = epochs(2);
+    options.evaluation = &held_out;
+    options.evaluation_batch = 3;
+    const FitResult result = fit(
+        session, *model, optimizer, SmallData(20),
+        [&](const Batch& batch) {
+          was_training = was_training || (model->is_training() && !at::GradMode::is_enabled());
+          return model->loss(batch);
+        },
+        options);
+    CHECK_FALSE(was_training);
+    CHECK(model->is_training());
+    CHECK(model->first->is_training());
+    CHECK_FALSE(model->second->is_training());
+    model->eval();
+    std::vector<std::int64_t> all(11);
+    for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::int64_t>(i);
+    const double expected = model->loss(held_out.get(all)).item<double>();
+    CHECK(*result.epochs.back().evaluation_loss == doctest::Approx(expected).epsilon(1e-5));
+  }
+
+  TEST_CASE("on_epoch may end the training") {
+    auto session = solo_session();
+    FitOptions options = epochs(9);
+    options.on_epoch = [](const FitEpoch& epoch) {
+      return epoch.epoch == 1 ? FitNext::stop : FitNext::go_on;
+    };
+    const Run made = run(session, options);
+    CHECK(made.result.epochs.size() == 2);
+    CHECK(made.steps.size() == 6);
+    CHECK_FALSE(made.result.progress.stopped);
+  }
+
+  TEST_CASE("a run that was stopped goes on from its save to the same end as one that was not") {
+    const FitResult whole = [] {
+      auto session = solo_session({"--cox.reduction.reproducible=on"});
+      return run(session, epochs(3)).result;
+    }();
+    const std::string path = shared_folder();
+    const std::vector<std::string> flags = {"--cox.checkpoint.directory=" + path,
+                                            "--cox.reduction.reproducible=on"};
+    {
+      auto session = solo_session(flags);
+      FitOptions options = epochs(3);
+      options.learning_rate = [&](std::uint64_t step) {
+        if (step == 3 && session.rank() == 0) raise(SIGTERM);
+        return 1e-2;
+      };
+      const Run cut = run(session, options);
+      CHECK(cut.result.progress.stopped);
+      CHECK(cut.result.epochs.size() == 1);
+      CHECK(cut.steps.size() == 5);
+    }
+    for (int again = 0; again < 2; ++again) {  // the second time there is nothing left to do
+      auto resume = flags;
+      resume.push_back("--cox.checkpoint.resume=on");
+      auto session = solo_session(resume);
+      const Run rest = run(session, epochs(3));
+      CHECK(rest.result.progress.consumed == 60);
+      CHECK(rest.result.epochs.size() == (again == 0 ? 2 : 0));
+      REQUIRE(rest.result.model.size() == whole.model.size());
+      for (std::size_t i = 0; i + 1 < whole.model.size(); ++i) {
+        CHECK(torch::equal(rest.result.model[i].tensor, whole.model[i].tensor));
+      }
+    }
+    std::error_code ignored;  // rank 0 is the first to see it, the others find nothing
+    std::filesystem::remove_all(path, ignored);
+  }
+
+  TEST_CASE("a loss that throws on one rank in an evaluation is an error on all") {
+    auto session = solo_session();
+    const SmallData held_out(12);
+    SmallModel model;
+    torch::optim::SGD optimizer(model->parameters(), 1e-2);
+    FitOptions options = epochs(1);
+    options.evaluation = &held_out;
+    const bool is_last = session.rank() == session.world_size() - 1;
+    const auto loss = [&](const Batch& batch) {
+      if (!at::GradMode::is_enabled() && is_last) throw std::runtime_error("no such sample");
+      return model->loss(batch);
+    };
+    CHECK_THROWS_AS(fit(session, *model, optimizer, SmallData(20), loss, options), Error);
+    CHECK(model->is_training());
+  }
+
+  TEST_CASE("the losses of epochs follow what a rollback takes back") {
+    cox::detail::EpochBook book(10);
+    const double nan = std::numeric_limits<double>::quiet_NaN();
+    book.add(0, 6, 1);
+    book.add(6, 10, 3.5);
+    CHECK(book.loss_of_epoch_before(10) == doctest::Approx(2));
+    book.close({.epoch = 0});
+    book.add(10, 16, 4);
+    book.rewind(6);
+    CHECK(book.epochs().empty());
+    book.add(6, 10, 6);
+    CHECK(book.loss_of_epoch_before(10) == doctest::Approx(3));
+    book.close({.epoch = 0});
+    book.rewind(10);
+    CHECK(book.epochs().size() == 1);
+    book.add(10, 20, nan);
+    CHECK(std::isnan(book.loss_of_epoch_before(20)));
+  }
+}
