@@ -1,0 +1,74 @@
+// fit(): training without a loop of one's own. The program says what to train on and what the loss
+// is; data, epochs, shares, averages and checkpoints are the framework's, and the final state comes
+// back:
+//
+//   cox::FitResult result = cox::fit(
+//       session, *model, optimizer, dataset,
+//       [&](const cox::Batch& batch) { return model->loss(batch); },
+//       {.epochs = 10, .global_batch = 64, .evaluation = &held_out});
+//
+// A Trainer underneath: every setting of the configuration means what it means there
+// (checkpoint.directory and checkpoint.resume, reduction.*, policies). Collective: every rank calls
+// it with the same arguments. Thread rule: the training thread.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "coxswain/named_tensor.h"
+#include "coxswain/trainer.h"
+
+namespace cox {
+
+struct FitStep {
+  std::uint64_t step = 0;   // from 0
+  std::uint64_t epoch = 0;  // from 0
+  double loss = 0;          // mean over the step's samples of all ranks; NaN in a skipped step
+};
+
+struct FitEpoch {
+  std::uint64_t epoch = 0;
+  std::uint64_t steps = 0;  // in all, at its end
+  double loss = 0;          // mean over its samples, those of skipped steps left out
+  std::optional<double> evaluation_loss{};  // mean over the evaluation set, at its end
+};
+
+enum class FitNext : std::uint8_t { go_on, stop };
+
+struct FitOptions {
+  std::uint64_t epochs = 1;  // passes over the data set, a resumed run's earlier ones included
+  // As in TrainerOptions.
+  std::int64_t global_batch = 8;
+  std::int64_t micro_batch = 0;
+  double clip_norm = 0;
+  std::function<double(std::uint64_t step)> learning_rate{};
+
+  // Looked at after every epoch, in evaluation mode and without gradients, each rank a part of it.
+  const Dataset* evaluation = nullptr;
+  std::int64_t evaluation_batch = 0;  // samples at once; 0 = a micro-batch, or a rank's even share
+  // On every rank, after each update and each epoch, with numbers that are equal on all ranks. What
+  // on_epoch returns must be, too: stop ends the training there.
+  std::function<void(const FitStep&)> on_step{};
+  std::function<FitNext(const FitEpoch&)> on_epoch{};
+};
+
+struct FitResult {
+  std::vector<NamedTensor> model;  // parameters, then buffers, by name: copies
+  TrainingProgress progress;       // `stopped`: somebody asked (SIGTERM), epochs are missing
+  std::vector<FitEpoch> epochs;    // that ended in this run
+};
+
+// The mean loss over a batch.
+using FitLoss = std::function<at::Tensor(const Batch&)>;
+
+// Throws cox::Error as Trainer does; what `loss` and the data sets throw passes through.
+FitResult fit(Session& session, torch::nn::Module& model, AdamW& optimizer, const Dataset& dataset,
+              const FitLoss& loss, FitOptions options = {});
+FitResult fit(Session& session, torch::nn::Module& model, torch::optim::Optimizer& optimizer,
+              const Dataset& dataset, const FitLoss& loss, FitOptions options = {});
+
+}  // namespace cox
