@@ -48,7 +48,10 @@ Task task_of(const std::vector<std::string>& words) {
 
 class Trace {
  public:
-  Trace(const Task& task, int rank) : out_(task.traces + "/" + std::to_string(rank)) {}
+  Trace(const Task& task, int rank) : out_(task.traces + "/" + std::to_string(rank)) {
+    out_.precision(6);
+    out_ << std::fixed;
+  }
   void begin() { began_ = Clock::now(); }
   // Own work is over: what follows waits for others.
   void worked(const TrainerStep& step) {
@@ -69,6 +72,11 @@ TrainerOptions options_of(const Task& task) {
   return options;
 }
 
+// One epoch: at the end of an epoch a smaller batch would have other shares.
+std::int64_t samples_of(const Task& task) {
+  return task.batch * static_cast<std::int64_t>(task.steps);
+}
+
 void train_real(Session& session, const Task& task) {
   torch::manual_seed(1);
   gpt2::Config config;
@@ -76,7 +84,7 @@ void train_real(Session& session, const Task& task) {
   gpt2::Gpt2 model(config);
   AdamW optimizer(model->parameters(), {.lr = 1e-4});
   Trainer trainer(session, *model, optimizer, options_of(task));
-  const bench::TokenRows dataset(4096, 64);
+  const bench::TokenRows dataset(samples_of(task), 64);
   gpt2::ExtraWork extra(model, task.slow, session.rank());
   Trace trace(task, session.rank());
   for (auto& step : trainer.steps(dataset)) {
@@ -104,7 +112,7 @@ void train_imitated(Session& session, const Task& task) {
   torch::nn::Linear model(16, 1);
   AdamW optimizer(model->parameters(), {.lr = 1e-4});
   Trainer trainer(session, *model, optimizer, options_of(task));
-  const bench::TokenRows dataset(4096, 16);
+  const bench::TokenRows dataset(samples_of(task), 16);
   Trace trace(task, session.rank());
   for (auto& step : trainer.steps(dataset)) {
     trace.begin();

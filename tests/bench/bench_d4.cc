@@ -8,7 +8,6 @@
 #include <chrono>
 #include <cstdio>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -76,20 +75,18 @@ struct Job {
 
 void print_weights(Session& session, std::uint64_t steps) {
   Job job(session, {2, 32, 16, 16, steps});
-  std::set<std::int64_t> shares;  // of this rank
-  std::int64_t changes = 0;
+  std::int64_t changes = -1;  // of this rank's share; the first is none
   std::int64_t before = -1;
   for (auto& step : job.trainer.steps(job.dataset)) {
     const std::int64_t samples = step.batch().samples;
     changes += samples != before;
     before = samples;
-    shares.insert(samples);
     job.take(step);
   }
   if (session.rank() != 0) return;
-  std::printf("{\"weights\":\"%016llx\",\"loss\":%.9g,\"changes\":%lld,\"shares\":%zu}\n",
+  std::printf("{\"weights\":\"%016llx\",\"loss\":%.9g,\"changes\":%lld}\n",
               static_cast<unsigned long long>(checksum(*job.model)), job.trainer.progress().loss,
-              static_cast<long long>(changes), shares.size());
+              static_cast<long long>(changes));
 }
 
 void take_turns(Session& session, const std::string& pipes) {

@@ -28,7 +28,7 @@ class Form:
         return words
 
 
-REAL = Form("real", "2 real ranks", 20, [(1, 4), (1, 1)])
+REAL = Form("real", "2 real ranks", 40, [(1, 4), (1, 1)])
 IMITATED = Form("imitated", "4 imitated devices", 160, [(4, 4, 2, 1), (4, 4, 2, 4), (4, 4, 2, 1)])
 
 
