@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "coxswain/manual.h"
+#include "coxswain/wrap.h"
 #include "sdk/src/parallel/matched_call.h"
 #include "sdk/src/parallel/start_equal.h"
 #include "sdk/src/session/session_state.h"
@@ -237,6 +238,33 @@ TEST_SUITE("manual parallel") {
           error_of([&] { (void)ranks.all_reduce_gradients(step, mine, is_mine ? bad : 1); });
       CHECK(mentions(error, is_mine ? "not below 0" : "a call that was refused on rank"));
     }
+    CHECK(ranks.close(step).finite);
+  }
+
+  TEST_CASE("in fp16 losses are scaled and averages are not; an overflow halves the scale") {
+    torch::nn::Sequential model(torch::nn::Linear(4, 4));
+    wrap(model);
+    auto session = solo_session({"--cox.precision.format=fp16", "--cox.loss_scale.initial=1024"});
+    session.attach(*model);
+    ManualParallel ranks(session);
+    ranks.sync_parameters(model->parameters());
+    const auto& numerics = session.state().numerics();
+    const auto loss = [&] { return model->forward(torch::ones({2, 4})).sum(); };
+    for (int i = 0; i < 3; ++i) {
+      auto step = session.step();
+      REQUIRE(numerics.scale() == (i < 2 ? 1024 : 512));
+      const bool is_bad = i == 1 && session.rank() == 0;
+      ranks.backward(step, is_bad ? loss() * std::numeric_limits<float>::infinity() : loss());
+      CHECK(ranks.all_reduce_gradients(step, model->parameters()).finite == (i != 1));
+      if (i != 1) CHECK(value_of(model->parameters()[1]) == 2);
+      CHECK(ranks.close(step).finite == (i != 1));
+      for (const at::Tensor& p : model->parameters()) p.mutable_grad().reset();
+    }
+    auto step = session.step();
+    loss().backward();
+    const auto error =
+        error_of([&] { (void)ranks.all_reduce_gradients(step, model->parameters()); });
+    CHECK(mentions(error, "has no loss scale"));
     CHECK(ranks.close(step).finite);
   }
 
