@@ -99,10 +99,12 @@ void take_turns(Session& session, const std::string& pipes) {
   };
   bench::take_turns(pipes + "/" + std::to_string(session.rank()), [&](int count) {
     step();  // finds the other side's caches
+    const double cpu_before = bench::process_cpu_seconds();
     const auto start = Clock::now();
     for (int i = 1; i < count; ++i) step();
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
     return "{\"seconds\":" + std::to_string(seconds) +
+           ",\"cpu\":" + std::to_string(bench::process_cpu_seconds() - cpu_before) +
            ",\"repeated\":" + std::to_string(job.trainer.progress().repeated) + "}";
   });
   job.take(*open);

@@ -1,11 +1,11 @@
 #include "tests/bench/d1_loop.h"
 
-#include <time.h>
-
 #include <chrono>
 #include <cstdio>
 #include <string>
 #include <utility>
+
+#include "tests/bench/orders.h"
 
 namespace cox::bench {
 namespace {
@@ -17,12 +17,6 @@ AdamW optimizer_of(const gpt2::Gpt2& model) {
   const gpt2::DecayGroups groups = gpt2::decay_groups(*model);
   return AdamW({{groups.decayed, {.lr = 3e-4, .beta2 = 0.95, .weight_decay = 0.1}},
                 {groups.plain, {.lr = 3e-4, .beta2 = 0.95, .weight_decay = 0}}});
-}
-
-double process_cpu_seconds() {
-  timespec time{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
 std::string number(double value) {

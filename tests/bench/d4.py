@@ -48,12 +48,14 @@ def tell_cost(options, rounds, steps):
             ranks.start([options.mpiexec, "-n", "2", options.bench, "turns", ranks.folder,
                          switch(mode), *QUIET], threads=1)
         seconds = {mode: [] for mode in sides}
+        cpu = {mode: [] for mode in sides}
         repeated = 0
         for number in range(-1, rounds):  # the first is a warm-up
             for mode in sorted(sides, reverse=number % 2 == 1):
                 answers = sides[mode].turn(mode, steps + 1)
                 if number >= 0:
                     seconds[mode].append(max(answer["seconds"] for answer in answers) / steps)
+                    cpu[mode].append(sum(answer["cpu"] for answer in answers) / steps)
                 repeated = max([repeated] + [answer["repeated"] for answer in answers])
         for ranks in sides.values():
             ranks.quit()
@@ -63,7 +65,8 @@ def tell_cost(options, rounds, steps):
     value, low, high = centre([100 * (a / b - 1) for a, b in zip(seconds["on"], seconds["off"])])
     line("D4", value, "%", "growth of a step by reproducible mode", COST_LIMIT, ranks=2, low_95=low,
          high_95=high, rounds=rounds, steps=steps, on_ms=1e3 * quantile(seconds["on"], 0.5),
-         off_ms=1e3 * quantile(seconds["off"], 0.5), repeated_steps=repeated)
+         off_ms=1e3 * quantile(seconds["off"], 0.5), repeated_steps=repeated,
+         cpu_growth=100 * (quantile(cpu["on"], 0.5) / quantile(cpu["off"], 0.5) - 1))
 
 
 def main():
@@ -75,7 +78,7 @@ def main():
     os.environ["OMP_NUM_THREADS"] = "1"
     try:
         tell_weights(options, 100 if options.quick else 1000)
-        tell_cost(options, *((3, 4) if options.quick else (16, 6)))
+        tell_cost(options, *((3, 3) if options.quick else (12, 5)))
     except (RuntimeError, subprocess.CalledProcessError) as error:
         sys.exit(f"error: {error}")
 

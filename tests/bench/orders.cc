@@ -1,5 +1,7 @@
 #include "tests/bench/orders.h"
 
+#include <time.h>
+
 #include <fstream>
 #include <sstream>
 
@@ -18,6 +20,12 @@ void take_turns(const std::string& pipe, const std::function<std::string(int ste
     if (order != "turn" || steps < 1) return;
     answers << turn(steps) << std::endl;
   }
+}
+
+double process_cpu_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
 }  // namespace cox::bench

@@ -10,4 +10,7 @@ namespace cox::bench {
 // with the line of JSON that `turn` returns, in PIPE.out; "{}" first, when this rank is ready.
 void take_turns(const std::string& pipe, const std::function<std::string(int steps)>& turn);
 
+// CPU time of this process so far, all threads.
+double process_cpu_seconds();
+
 }  // namespace cox::bench

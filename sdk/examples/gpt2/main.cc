@@ -117,10 +117,12 @@ RunSummary train(cox::Session& session, const Options& options, Gpt2& model) {
   RunSummary summary;
   ExtraWork extra(model, options.slow, session.rank(), options.micro_batch);
   for (auto& step : trainer.steps(dataset)) {
+    const std::uint64_t repeated = trainer.progress().repeated;
     extra.run(step);
     step.accumulate(
         [&](const cox::Batch& batch) { return model->loss(batch.inputs, batch.targets); });
     step.update();
+    if (trainer.progress().repeated > repeated) continue;  // the same step comes again
     summary.note_loss(trainer.progress().loss);
     bar.update(step.number() + 1, trainer.progress().loss, tokens_of_step(session, options),
                ProgressBar::Clock::now());
