@@ -79,6 +79,8 @@ Status SharedExchange::give(std::size_t bucket) {
 }
 
 Result<RoundExchange::Moved> SharedExchange::move() {
+  // Before looking at the buckets: a round that was complete when a rank left stays a good one.
+  Status heard = hear();
   Moved moved = Moved::nothing;
   int claims = kClaimsAMove;
   for (std::size_t b = first_open(); b < started(); ++b) {
@@ -89,7 +91,6 @@ Result<RoundExchange::Moved> SharedExchange::move() {
     if (*one == Moved::something) moved = Moved::something;
   }
   if (moved == Moved::something && first_open() == buckets()) return moved;  // without others too
-  Status heard = hear();
   if (!heard.ok()) return heard;
   return moved;
 }
