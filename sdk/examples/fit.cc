@@ -34,6 +34,7 @@ class Parabola final : public cox::Dataset {
 // [fit]
 int main(int argc, char** argv) try {
   auto session = cox::Session::start(argc, argv, {.program = "fit"});
+  torch::manual_seed(1);
   torch::nn::Sequential model(torch::nn::Linear(1, 32), torch::nn::Tanh(),
                               torch::nn::Linear(32, 1));
   cox::AdamW optimizer(model->parameters(), {.lr = 1e-2});

@@ -11,6 +11,7 @@
 int main(int argc, char** argv) try {
   auto session = cox::Session::start(argc, argv, {.program = "gan"});
   cox::ManualParallel ranks(session);
+  torch::manual_seed(1);
   using namespace torch::nn;
   Sequential generator(Linear(4, 16), Tanh(), Linear(16, 1));
   Sequential critic(Linear(1, 16), LeakyReLU(), Linear(16, 1));
