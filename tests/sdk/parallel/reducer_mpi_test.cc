@@ -280,6 +280,68 @@ TEST_SUITE("reducer over MPI") {
     CHECK(error->status().message().find("found ranks that differ") != std::string::npos);
   }
 
+  TEST_CASE("what a reducer found out about its buckets is taken over, unless it is another's") {
+    std::vector<NamedTensor> found;
+    {
+      auto session = solo_session();
+      const Tensors mine = parameters(1);
+      Reducer reducer(session, mine);
+      for (int i = 0; i < 2; ++i) {
+        for (const at::Tensor& p : mine) p.mutable_grad().reset();
+        auto step = session.step();
+        reducer.backward(step, loss_of(mine, session.rank(), i), 1);
+        (void)reducer.average(step);
+      }
+      found = reducer.state();
+    }
+    auto session = solo_session();
+    const Tensors mine = parameters(1);
+    Reducer reducer(session, mine);
+    REQUIRE(found.size() == 2);
+    CHECK(reducer.load_state(found).ok());
+    const auto again = reducer.state();
+    REQUIRE(again.size() == found.size());
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      CHECK(again[i].name == found[i].name);
+      CHECK(torch::equal(again[i].tensor, found[i].tensor));
+    }
+    auto damaged = found;
+    damaged[0].tensor = found[0].tensor.clone();
+    damaged[0].tensor[0] = damaged[0].tensor[1];  // no permutation any more
+    CHECK_FALSE(reducer.load_state(damaged).ok());
+    damaged = found;
+    damaged[1].tensor = -found[1].tensor;
+    CHECK_FALSE(reducer.load_state(damaged).ok());
+    CHECK(reducer.load_state({}).ok());
+  }
+
+  TEST_CASE("buckets are reported with their bytes and times") {
+    auto session = solo_session();
+    const Tensors mine = parameters(1);
+    Reducer reducer(session, mine);
+    auto step = session.step();
+    reducer.backward(step, loss_of(mine, session.rank(), 0), 1);
+    (void)reducer.average(step);
+    const ReductionReport report = reducer.last_reduction();
+    REQUIRE_FALSE(report.buckets.empty());
+    for (const BucketReport& bucket : report.buckets) {
+      CHECK(bucket.bytes > 0);
+      CHECK(bucket.done_seconds >= bucket.started_seconds);
+      CHECK(bucket.worked_seconds >= 0);
+    }
+    CHECK(std::string(reducer.path()) == "shared memory");
+  }
+
+  TEST_CASE("a parameter that is listed twice has one gradient") {
+    auto session = solo_session();
+    const at::Tensor weight = torch::ones({3}).set_requires_grad(true);
+    Reducer reducer(session, {weight, weight});
+    auto step = session.step();
+    reducer.backward(step, (2 * weight).sum(), 4);
+    (void)reducer.average(step);
+    CHECK(torch::equal(weight.grad(), torch::full({3}, 2.0)));
+  }
+
   TEST_CASE("one rank's trouble is told to all, with its rank unless all have the same") {
     auto session = solo_session();
     const int last = session.world_size() - 1;
