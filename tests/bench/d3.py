@@ -86,7 +86,8 @@ def tell_phase(form, number, steps, even, before):
     ideal = ideal_of(form, factors, settled)
     line("D3", mean_seconds(settled) / ideal, "ratio", "settled step against the ideal sum of speeds",
          LIMIT, **common, ideal_ms=1e3 * ideal, steps=len(settled),
-         median=quantile([step.seconds for step in settled], 0.5) / ideal)
+         median=quantile([step.seconds for step in settled], 0.5) / ideal,
+         all_of_the_phase=mean_seconds(steps) / ideal)
     line("D3", changes[-1] if changes else 0, "steps", "steps until shares have settled",
          SETTLE_LIMIT, **common)
     line("D3", len(changes), "changes", "changes of shares", RESHARE_LIMIT, **common)

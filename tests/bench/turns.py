@@ -62,8 +62,13 @@ class Ranks:
             process.wait(timeout=PATIENCE_S)
 
     def kill(self):
+        """Ends what is still alive; mpiexec takes its ranks along when it is asked to end."""
         for process in self.processes:
-            if process.poll() is None:
+            process.terminate()
+        for process in self.processes:
+            try:
+                process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
         for end in self.orders + self.answers:
