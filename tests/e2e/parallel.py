@@ -25,6 +25,12 @@ def loss(ended):
     return float(re.search(r"^loss (\S+)$", ended.out, re.M).group(1))
 
 
+def plain_samples(steps, batch, size):
+    """Samples of that many steps: the last batch of an epoch is what is left of it."""
+    whole, left = divmod(steps, -(-size // batch))
+    return whole * size + left * batch
+
+
 class Parallel(unittest.TestCase):
     def ends_well(self, arguments, ranks, env=None):
         ended = run(arguments, ranks, env)
@@ -72,6 +78,15 @@ class Parallel(unittest.TestCase):
                              (2, ["--random-shares", "5"])]:
             other = loss(self.ends_well(steps + extra, ranks))
             self.assertAlmostEqual(other, one, delta=1e-4 * abs(one), msg=(ranks, extra))
+
+    def test_steps_take_more_samples_where_synchronising_is_dear(self):
+        # The model is tiny, so nearly all of a step is synchronising.
+        ended = self.ends_well(["trainer", "--steps", "60", "--micro-batch", "2", "--jitter-us", "3000",
+                                "--cox.accumulation.mode=on"], 2)
+        samples = int(re.search(r"^samples (\d+)$", ended.out, re.M).group(1))
+        self.assertGreater(samples, 60 * 16, ended)
+        plain = self.ends_well(["trainer", "--steps", "60", "--micro-batch", "2"], 2)
+        self.assertIn(f"samples {plain_samples(60, 16, 250)}\n", plain.out)
 
     def test_a_rank_that_ends_early_joins_the_others(self):
         for rank, step in [(0, 3), (1, 0), (1, 29)]:

@@ -202,6 +202,9 @@ void train(cox::Session& session, const Options& o, Net& model) {
   }
   resident.print(session.rank());
   print_end(session, *model, trainer.progress().loss);
+  if (session.rank() == 0) {
+    std::printf("samples %llu\n", static_cast<unsigned long long>(trainer.progress().consumed));
+  }
 }
 
 void train_own(cox::Session& session, const Options& o, Net& model) {

@@ -20,11 +20,11 @@ class Packer {
 
   void add(std::size_t parameter, const GradientShape& shape) {
     std::optional<GradientBucket>& open = open_[static_cast<std::size_t>(shape.type)];
-    if (open && open->bytes() + shape.elements * bytes_of(shape.type) > limit()) close(open);
     if (!open) open = GradientBucket{shape.type, 0, {}};
     open->parameters.push_back(parameter);
     layout_.places[parameter].offset = open->elements;
     open->elements += aligned(shape.elements);
+    if (open->bytes() >= limit()) close(open);
   }
 
   BucketLayout finish() && {

@@ -45,8 +45,8 @@ struct BucketLayout {
   std::vector<BucketPlace> places;                // one a parameter
 };
 
-// `order`: a permutation of the parameters' indices, first finished first. A bucket ends before the
-// gradient that would make it larger than its size; a larger gradient has one for itself.
+// `order`: a permutation of the parameters' indices, first finished first. A bucket ends with the
+// gradient that brings it to its size, so none but the last of a type is smaller.
 BucketLayout lay_out(std::span<const GradientShape> shapes, std::span<const std::uint32_t> order,
                      const BucketSizes& sizes);
 
