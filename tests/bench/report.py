@@ -12,6 +12,7 @@ import os
 import re
 import subprocess
 
+import overlap_picture
 import picture
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -74,10 +75,14 @@ def machine():
 
 def picture_of(goal, lines):
     """Writes docs/images/GOAL.svg where the lines have what it takes; returns the link to it."""
-    if not any("time_ratio" in line["config"] for line in lines):
+    if any("time_ratio" in line["config"] for line in lines):
+        drawing = picture.draw(lines)
+    elif overlap_picture.has_what_it_takes(lines):
+        drawing = overlap_picture.draw(lines)
+    else:
         return []
     with open(os.path.join(ROOT, "docs", "images", goal + ".svg"), "w", encoding="utf-8") as file:
-        file.write(picture.draw(lines))
+        file.write(drawing)
     return [f"![{goal}](../images/{goal}.svg)", ""]
 
 

@@ -3,6 +3,9 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <span>
 #include <utility>
 
 #include "sdk/src/parallel/gradient_norm.h"
@@ -13,6 +16,16 @@ namespace {
 
 at::Tensor dense(const at::Tensor& gradient) {
   return gradient.layout() == at::kStrided ? gradient : gradient.to_dense();
+}
+
+std::span<float> floats_of(const at::Tensor& place) {
+  return {place.mutable_data_ptr<float>(), static_cast<std::size_t>(place.numel())};
+}
+
+// Of a power of two: multiplying by its inverse then is dividing, in the pass that takes the norm.
+bool has_exact_inverse(double divisor) {
+  int exponent = 0;
+  return std::frexp(divisor, &exponent) == 0.5 && std::abs(exponent) < 100;
 }
 
 }  // namespace
@@ -96,10 +109,9 @@ void OverlappedReduction::put(std::size_t parameter) {
 void OverlappedReduction::put_gradient(std::size_t parameter, const at::Tensor& gradient) {
   at::Tensor& place = places_[parameter];
   if (place.scalar_type() == at::kFloat && gradient.is_cpu()) {
-    const std::span<float> to(place.mutable_data_ptr<float>(),
-                              static_cast<std::size_t>(place.numel()));
     nonfinite_[parameter] =
-        copy_and_scan(gradient.contiguous(), to, static_cast<float>(facts_.unit)).nonfinite;
+        copy_and_scan(gradient.contiguous(), floats_of(place), static_cast<float>(facts_.unit))
+            .nonfinite;
     return;
   }
   place.copy_(gradient.reshape({-1}));
@@ -119,11 +131,10 @@ StepBallot OverlappedReduction::merge(StepBallot mine, const std::function<void(
 
 double OverlappedReduction::hand_back(double total, double loss_scale) {
   const torch::NoGradGuard no_grad;
-  for (std::size_t b = 0; b < exchange_->gradient_buckets(); ++b) {
-    at::Tensor flat = exchange_->flat(b);
-    flat.div_(total * loss_scale);
-  }
-  std::vector<at::Tensor> averages;  // in the parameters' order: a norm that no layout changes
+  const double divisor = total * loss_scale;
+  double squares = 0;
+  std::vector<at::Tensor> others;
+  // In the parameters' order: a norm that no layout of buckets changes.
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
     if (!places_[p].defined()) continue;
     at::Tensor& grad = parameters_[p].mutable_grad();
@@ -131,10 +142,17 @@ double OverlappedReduction::hand_back(double total, double loss_scale) {
       grad.reset();
       continue;
     }
-    averages.push_back(places_[p]);
+    if (places_[p].scalar_type() == at::kFloat && has_exact_inverse(divisor)) {
+      const GradientScan seen =
+          copy_and_scan(places_[p], floats_of(places_[p]), static_cast<float>(1 / divisor));
+      squares += seen.squares;
+    } else {
+      places_[p].div_(divisor);
+      others.push_back(places_[p]);
+    }
     grad = has_view_[p] ? views_[p] : views_[p].to(parameters_[p].options());
   }
-  return l2_norm(averages);
+  return others.empty() ? std::sqrt(squares) : std::hypot(std::sqrt(squares), l2_norm(others));
 }
 
 }  // namespace cox::detail
