@@ -10,7 +10,8 @@
 // theirs to the leader. The bits of a sum are the same on every path: those of
 // (r0 + r1 + ...) of node 0, + (...) of node 1, and so on.
 //
-// Thread rule: the thread that trains. Owns the segment; buffers live as long as the exchange.
+// Thread rule: the thread that trains. Buffers live as long as the exchange or a copy of
+// its memory().
 #pragma once
 
 #include <chrono>
@@ -24,6 +25,7 @@
 #include "coordinator/core/status.h"
 #include "coordinator/transport/communicator.h"
 #include "coordinator/transport/reduction.h"
+#include "coordinator/transport/shared_segment.h"
 #include "coordinator/transport/wait.h"
 
 namespace cox::transport {
@@ -80,6 +82,9 @@ class BucketExchange {
   // number and `why` instead of waiting for ever. Local; reaches ranks of this node at once, others
   // when they have started all buckets of their round.
   virtual void leave(const std::string& why) = 0;
+
+  // What the buckets lie in; holding it keeps them readable beyond the exchange.
+  virtual SharedSegment memory() const = 0;
 
   virtual const char* path() const = 0;         // "shared memory", "shared memory and mpi", "mpi"
   virtual const std::string& note() const = 0;  // why there is no shared memory; empty = there is

@@ -31,6 +31,7 @@ class MessageExchange final : public RoundExchange {
   ~MessageExchange() override;
 
   Bytes buffer(std::size_t bucket) override;
+  SharedSegment memory() const override { return memory_; }
   const char* path() const override { return "mpi"; }
 
  private:

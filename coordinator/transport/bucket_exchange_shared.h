@@ -33,6 +33,7 @@ class SharedExchange final : public RoundExchange {
   ~SharedExchange() override;
 
   Bytes buffer(std::size_t bucket) override;
+  SharedSegment memory() const override { return parts_.segment; }
   const char* path() const override;
 
  private:

@@ -34,23 +34,45 @@ double helpers_cpu_seconds() {
   return cpu_seconds(CLOCK_PROCESS_CPUTIME_ID) - cpu_seconds(CLOCK_THREAD_CPUTIME_ID);
 }
 
-// Mean seconds of a step.
-double turn_of(const std::function<void()>& step) {
+// Mean seconds of a step, by the clock on the wall and by the training thread's own, which stands
+// still while another program has the core.
+struct StepSeconds {
+  double wall = 0;
+  double cpu = 0;
+};
+
+StepSeconds turn_of(const std::function<void()>& step) {
   step();
   const auto start = Clock::now();
+  const double cpu = cpu_seconds(CLOCK_THREAD_CPUTIME_ID);
   for (int i = 1; i < kTurn; ++i) step();
-  return std::chrono::duration<double>(Clock::now() - start).count() / (kTurn - 1);
+  const double wall = std::chrono::duration<double>(Clock::now() - start).count();
+  return {wall / (kTurn - 1), (cpu_seconds(CLOCK_THREAD_CPUTIME_ID) - cpu) / (kTurn - 1)};
 }
 
+// One per group of turns.
+struct Percents {
+  std::vector<double> growth;      // with Coxswain, of the plain loops
+  std::vector<double> difference;  // the second plain loop, of the first
+};
+
 struct Growth {
-  std::vector<double> percent;       // one per group of turns: with Coxswain, of the plain loops
-  std::vector<double> null_percent;  // the second plain loop, of the first
+  Percents wall;
+  Percents cpu;
   std::vector<double> on_ms;
   std::vector<double> off_ms;
   double helpers_us = 0;  // a step of the trainer
 };
 
 using Step = std::function<void()>;
+
+void compare(const std::array<StepSeconds, 6>& turns, double StepSeconds::*clock, Percents& into) {
+  const double with = (turns[0].*clock + turns[5].*clock) / 2;
+  const double first = (turns[1].*clock + turns[4].*clock) / 2;
+  const double second = (turns[2].*clock + turns[3].*clock) / 2;
+  into.growth.push_back(100 * (with / ((first + second) / 2) - 1));
+  into.difference.push_back(100 * (second / first - 1));
+}
 
 // on, off, other, other, off, on: drift of the machine falls on all alike. The plain loops are
 // equal, so their difference is what the comparison itself adds.
@@ -59,48 +81,49 @@ Growth take_turns(const Step& on, const Step& off, const Step& other, int groups
   double helpers = 0;
   for (const Step* step : {&on, &off, &other}) turn_of(*step);
   for (int group = 0; group < groups; ++group) {
-    std::array<double, 6> seconds{};
+    std::array<StepSeconds, 6> seconds{};
     const std::array<const Step*, 6> turns = {&on, &off, &other, &other, &off, &on};
     for (std::size_t turn = 0; turn < turns.size(); ++turn) {
       const double before = helpers_cpu_seconds();
       seconds[turn] = turn_of(*turns[turn]);
       helpers += helpers_cpu_seconds() - before;
     }
-    const double with = (seconds[0] + seconds[5]) / 2;
-    const double first = (seconds[1] + seconds[4]) / 2;
-    const double second = (seconds[2] + seconds[3]) / 2;
-    const double without = (first + second) / 2;
-    growth.percent.push_back(100 * (with / without - 1));
-    growth.null_percent.push_back(100 * (second / first - 1));
-    growth.on_ms.push_back(1e3 * with);
-    growth.off_ms.push_back(1e3 * without);
+    compare(seconds, &StepSeconds::wall, growth.wall);
+    compare(seconds, &StepSeconds::cpu, growth.cpu);
+    growth.on_ms.push_back(500 * (seconds[0].wall + seconds[5].wall));
+    growth.off_ms.push_back(
+        250 * (seconds[1].wall + seconds[2].wall + seconds[3].wall + seconds[4].wall));
   }
   growth.helpers_us = 1e6 * helpers / (2.0 * kTurn * groups);
   return growth;
 }
 
-void tell(const Session& session, const Growth& growth) {
-  const Median percent = centre_of(growth.percent);
-  const Median null = centre_of(growth.null_percent);
-  const double step_ms = quantile(growth.off_ms, 0.5);
-  const auto groups = static_cast<double>(growth.percent.size());
-  Line("C2", percent.value, "%")
-      .limit(0.5)
-      .with("figure", "growth of a training step with Coxswain")
+Line figure(const Session& session, const char* what, const std::vector<double>& percents) {
+  const Median centre = centre_of(percents);
+  const auto groups = static_cast<double>(percents.size());
+  Line line("C2", centre.value, "%");
+  line.with("figure", what)
       .with("ranks", session.world_size())
-      .with("low_95", percent.low)
-      .with("high_95", percent.high)
+      .with("low_95", centre.low)
+      .with("high_95", centre.high)
       .with("groups", groups)
-      .with("steps_each", groups * 2 * (kTurn - 1))
+      .with("steps_each", groups * 2 * (kTurn - 1));
+  return line;
+}
+
+void tell(const Session& session, const Growth& growth) {
+  const double step_ms = quantile(growth.off_ms, 0.5);
+  figure(session, "growth of a training step with Coxswain", growth.wall.growth)
+      .limit(0.5)
       .with("step_ms_on", quantile(growth.on_ms, 0.5))
       .with("step_ms_off", step_ms)
       .print();
-  Line("C2", null.value, "%")
-      .with("figure", "difference of two equal plain loops")
-      .with("ranks", session.world_size())
-      .with("low_95", null.low)
-      .with("high_95", null.high)
-      .with("groups", groups)
+  figure(session, "difference of two equal plain loops", growth.wall.difference).print();
+  figure(session, "growth of a training step, CPU time of the training thread", growth.cpu.growth)
+      .limit(0.5)
+      .print();
+  figure(session, "difference of two equal plain loops, CPU time of the training thread",
+         growth.cpu.difference)
       .print();
   Line("C2", growth.helpers_us, "us")
       .with("figure",

@@ -1,8 +1,8 @@
 """Data parallel from outside: what ranks, shares and timing may and may not change, and what happens
 when ranks differ or fail."""
 
-import os
 import re
+import shutil
 import tempfile
 import unittest
 
@@ -80,11 +80,12 @@ class Parallel(unittest.TestCase):
             self.assertAlmostEqual(other, one, delta=1e-4 * abs(one), msg=(ranks, extra))
 
     def test_steps_take_more_samples_where_synchronising_is_dear(self):
-        # The model is tiny, so nearly all of a step is synchronising.
-        ended = self.ends_well(["trainer", "--steps", "60", "--micro-batch", "2", "--jitter-us", "3000",
-                                "--cox.accumulation.mode=on"], 2)
+        # The model is tiny: far more than a hundredth of a step is synchronising.
+        ended = self.ends_well(["trainer", "--steps", "120", "--micro-batch", "2",
+                                "--cox.accumulation.mode=on",
+                                "--cox.accumulation.target_ratio=0.01"], 2)
         samples = int(re.search(r"^samples (\d+)$", ended.out, re.M).group(1))
-        self.assertGreater(samples, 60 * 16, ended)
+        self.assertGreater(samples, 120 * 16, ended)
         plain = self.ends_well(["trainer", "--steps", "60", "--micro-batch", "2"], 2)
         self.assertIn(f"samples {plain_samples(60, 16, 250)}\n", plain.out)
 
@@ -92,6 +93,11 @@ class Parallel(unittest.TestCase):
         for rank, step in [(0, 3), (1, 0), (1, 29)]:
             self.ends_well(["own", "--stop-on", rank, step], 2)
         self.ends_well(["own", "--stop-on", "2", "5"], 4)
+
+    def test_a_rank_that_only_joins_adds_nothing(self):
+        alone = self.ends_well(["own"], 1)
+        joined = self.ends_well(["own", "--stop-on", "1", "0"], 2)
+        self.assertEqual(weights(joined)["0"], weights(alone)["0"])
 
     def test_a_rank_that_throws_is_named_by_the_others(self):
         for mode in [["own"], ["trainer", "--micro-batch", "2"]]:
@@ -126,6 +132,30 @@ class Parallel(unittest.TestCase):
                 self.assertNotEqual(ended.code, 0, ended)
                 self.assertEqual(len(ended.complaints()), 1, ended)
                 self.assertIn(words, ended.complaints()[0])
+
+
+class Blocks(jobs.Case):
+    def model(self, name, ranks, *flags):
+        """The bytes of the model that the example ends with in reproducible mode."""
+        command = [jobs.programs.gpt2, *jobs.TINY, "--text", self.text(), "--steps", "6",
+                   "--micro-batch", "2", "--save-model", self.path(name),
+                   "--cox.reduction.reproducible=on", *QUIET, *flags]
+        self.ends_well(jobs.run(command, ranks))
+        with open(self.path(name, "model.safetensors"), "rb") as file:
+            return file.read()
+
+    def test_measuring_blocks_before_the_first_step_leaves_no_trace_in_exact_sums(self):
+        plain = self.model("plain", 1)
+        self.assertEqual(self.model("recomputed", 1, "--cox.memory.force=*=recompute"), plain)
+        self.assertEqual(self.model("at_two", 2, "--cox.memory.force=*=recompute"), plain)
+
+    def test_the_same_holds_after_a_resume(self):
+        saves = [f"--cox.checkpoint.directory={self.path('saves')}", "--cox.checkpoint.every_steps=3"]
+        plain = self.model("plain", 1, *saves)
+        shutil.rmtree(self.path("saves", "step-000000000006"))
+        resumed = self.model("resumed", 2, "--cox.checkpoint.resume=on",
+                             "--cox.memory.force=*=recompute", *saves)
+        self.assertEqual(resumed, plain)
 
 
 if __name__ == "__main__":

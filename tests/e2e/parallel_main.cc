@@ -212,7 +212,6 @@ void train_own(cox::Session& session, const Options& o, Net& model) {
   torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
   const auto update = [&](cox::StepScope&, const cox::ReductionOutcome& outcome) {
     if (outcome.finite && outcome.weight > 0) optimizer.step();
-    optimizer.zero_grad();
   };
   const Waves data;
   const std::uint64_t steps = session.rank() == o.stop_on ? o.stop_at : o.steps;
@@ -228,6 +227,7 @@ void train_own(cox::Session& session, const Options& o, Net& model) {
     }
     const cox::Batch batch = data.get(indices);
     torch::manual_seed(i * 100 + static_cast<std::uint64_t>(session.rank()));
+    optimizer.zero_grad();
     reducer.backward(step, torch::mse_loss(model->forward(batch.inputs), batch.targets), 4);
     const auto outcome = reducer.average(step);
     update(step, outcome);

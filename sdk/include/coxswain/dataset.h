@@ -27,7 +27,8 @@ class Dataset {
   virtual std::int64_t size() const = 0;
 
   // The samples of these numbers, in this order; repeats are allowed. Tensors are new, on the CPU.
-  // No indices at all give tensors with 0 rows. Requires: each index in [0, size()).
+  // No indices at all give tensors with 0 rows. Must not draw from torch's default generators,
+  // which belong to the forward pass. Requires: each index in [0, size()).
   virtual Batch get(std::span<const std::int64_t> indices) const = 0;
 };
 

@@ -72,8 +72,10 @@ class Reducer {
 
   // Runs autograd so that `loss` (a mean over `weight` samples or tokens) counts `weight` times in
   // the average. Weight 0 only says that this was the last micro-batch. Once a step's last one was
-  // given, more are an error until average(). In fp16 .grad carries the loss scale until average()
-  // takes it out. Communicates without waiting.
+  // given, more are an error until average(), and .grad is under way: neither read nor write it. In
+  // fp16 .grad carries the loss scale until average() takes it out. Reproducible mode takes weights
+  // in steps of 2^-20. Communicates without waiting. Throws cox::Error for a weight that is
+  // negative or not finite.
   void backward(StepScope& step, const at::Tensor& loss, double weight,
                 MicroBatch which = MicroBatch::last);
 

@@ -49,7 +49,8 @@ struct TrainerOptions {
   // computed at once.
   std::int64_t micro_batch = 0;
   // Steps whose batches are got ahead of time, by a thread that calls Dataset::get() beside the
-  // training. Shares of the batch change that many steps later. 0 = each batch in its own step.
+  // training. Shares of the batch change that many steps later. 0 = each batch in its own step;
+  // policy `accumulation` needs that.
   std::size_t prefetch = 0;
   std::uint64_t steps = 100;  // optimizer steps in total, a resumed run's earlier ones included
   double clip_norm = 0;       // global L2 norm to clip gradients to; 0 = no clipping

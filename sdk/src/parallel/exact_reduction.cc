@@ -51,12 +51,13 @@ std::span<double> ExactReduction::accumulator(std::size_t parameter) {
 
 void ExactReduction::begin(const MicroBatchFacts& facts) {
   facts_ = facts;
+  is_open_ = true;
   ++micro_batches_;
   if (facts_.which == MicroBatch::last) order_.clear();
 }
 
 void ExactReduction::ready(std::size_t parameter) {
-  if (std::this_thread::get_id() != thread_) return;
+  if (!is_open_ || std::this_thread::get_id() != thread_) return;
   if (!queue_.expects(parameter)) return;
   add(parameter);
   if (facts_.which == MicroBatch::more) return;
@@ -92,6 +93,7 @@ void ExactReduction::end() {
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
     if (queue_.expects(p) && parameters_[p].grad().defined()) add(p);
   }
+  is_open_ = false;
   if (facts_.which == MicroBatch::last) flush();
 }
 

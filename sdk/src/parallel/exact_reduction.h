@@ -69,6 +69,7 @@ class ExactReduction final : public GradientReduction {
   std::thread::id thread_;
   MicroBatchFacts facts_;
   bool fits_ = true;
+  bool is_open_ = false;  // in a backward pass of the reducer's own
 };
 
 }  // namespace cox::detail

@@ -94,7 +94,7 @@ struct ManualParallel::Impl {
   double squares = 0;  // of the norms of its averages
   bool finite = true;
   bool has_average = false;
-  bool is_scaled = false;  // backward() ran since the last average
+  bool is_scaled = false;  // backward() ran in it
 };
 
 // The others must not wait for a rank that is on its way out.
@@ -108,8 +108,13 @@ ManualParallel::Impl::~Impl() {
 }
 
 void ManualParallel::Impl::match(CallKind kind, const std::vector<at::Tensor>& tensors) {
-  const Status matched =
-      detail::match_calls(state.data(), state.wait_policy(), detail::mark_of(kind, tensors));
+  detail::CallMark mark = detail::mark_of(kind, tensors);
+  const auto known = std::find_if(sets.begin(), sets.end(),
+                                  [&](const GradientSet& set) { return set.is_of(tensors); });
+  if (kind == CallKind::all_reduce_gradients) {
+    mark.place = 1 + static_cast<std::uint64_t>(known - sets.begin());
+  }
+  const Status matched = detail::match_calls(state.data(), state.wait_policy(), mark);
   if (!matched.ok()) throw Error(matched.with_context("ManualParallel"), Error::Scope::all_ranks);
 }
 
@@ -127,7 +132,12 @@ GradientSet& ManualParallel::Impl::set_of(std::vector<at::Tensor> parameters) {
   GradientSet& made = sets.emplace_back();
   made.parameters = std::move(parameters);
   made.needed = needed_of(made.parameters);
-  made.reduction = reduction_of(made.parameters, state);
+  try {
+    made.reduction = reduction_of(made.parameters, state);
+  } catch (...) {
+    sets.pop_back();
+    throw;
+  }
   return made;
 }
 
@@ -162,7 +172,6 @@ GradientAverage ManualParallel::Impl::average(StepScope& step, const std::vector
   squares += outcome.gradient_norm * outcome.gradient_norm;
   finite = finite && outcome.finite;
   has_average = true;
-  is_scaled = false;
   return outcome;
 }
 

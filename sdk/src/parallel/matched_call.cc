@@ -37,7 +37,7 @@ CallMark mark_of(CallKind kind, const std::vector<at::Tensor>& tensors) {
   for (const at::Tensor& tensor : tensors) {
     named.push_back({tensor.requires_grad() ? "with gradient" : "without", tensor});
   }
-  return {kind, tensors.size(), fingerprint(named)};
+  return {kind, tensors.size(), fingerprint(named), 0};
 }
 
 std::string text_of(const CallMark& mark) {
@@ -52,7 +52,7 @@ Status check_matched(const std::vector<CallMark>& marks) {
   for (std::size_t rank = 1; rank < marks.size(); ++rank) {
     if (marks[rank] == marks[0] || ++count > kMostNamed) continue;
     others += ", " + text_of(marks[rank]) +
-              (differ_in_layout_only(marks[rank], marks[0]) ? " of other shapes or types" : "") +
+              (differ_in_layout_only(marks[rank], marks[0]) ? " of other tensors" : "") +
               " on rank " + std::to_string(rank);
   }
   if (count == 0) return ok_status();

@@ -28,6 +28,7 @@ struct CallMark {
   CallKind kind = CallKind::close;
   std::uint64_t tensors = 0;
   std::uint64_t layout = 0;
+  std::uint64_t place = 0;  // of the very same tensors among those of earlier calls; 0 = no matter
   friend bool operator==(const CallMark&, const CallMark&) = default;
 };
 CallMark mark_of(CallKind kind, const std::vector<at::Tensor>& tensors);

@@ -2,6 +2,7 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <exception>
 #include <unordered_set>
 #include <utility>
@@ -36,6 +37,11 @@ Reducer::Reducer(Session& session, std::vector<at::Tensor> parameters,
   SessionState& state = session.state();
   if (parameters.empty()) throw Error(invalid_argument("Reducer: expected parameters, found none"));
   parameters = each_once(std::move(parameters));
+  if (std::any_of(parameters.begin(), parameters.end(), [](auto& p) { return p.is_complex(); })) {
+    throw Error(invalid_argument("Reducer: expected real parameters, found complex ones; "
+                                 "use at::view_as_real of them"),
+                Error::Scope::all_ranks);
+  }
   state.declare_reducing();
   const Status layout = detail::check_equal_layout(state.data(), parameters, buffers);
   if (!layout.ok()) throw Error(layout, Error::Scope::all_ranks);
@@ -67,6 +73,7 @@ void Reducer::join(const std::function<void(StepScope&, const ReductionOutcome&)
   impl_->is_joining = true;
   do {
     StepScope step = impl_->session.step();
+    for (const at::Tensor& p : impl_->parameters) p.mutable_grad().reset();  // an earlier average
     const ReductionOutcome outcome = average(step);
     if (impl_->active_elsewhere > 0) update(step, outcome);
   } while (impl_->active_elsewhere > 0);

@@ -29,6 +29,7 @@ struct Reducer::Impl {
   void run_backward(const at::Tensor& loss, const detail::MicroBatchFacts& facts);
   // Whether this rank's own gradients must be seen before they are added to others'.
   bool wants_own_gradients() const;
+  void check_parameters() const;
   void sample_gradients();
   StepBallot ballot();
   void hand_back(const StepBallot& merged, ReductionOutcome& outcome);
@@ -40,7 +41,7 @@ struct Reducer::Impl {
   // reducer_layout.cc
   void build();
   void tune();
-  void adopt(const detail::BucketChoice& choice);
+  void adopt(const detail::BucketChoice& choice, const detail::BucketChoice& former);
   void show_held();
   transport::ExchangeOptions exchange_options() const;
   bool is_reproducible() const { return state.config().reduction.reproducible; }
@@ -52,6 +53,7 @@ struct Reducer::Impl {
   Session session;  // keeps the state alive
   detail::SessionState& state;
   const std::vector<at::Tensor> parameters;
+  const std::vector<bool> required;  // whether each parameter required a gradient at the start
   detail::BufferSync buffers;
   detail::BucketTuning tuning;
   std::vector<detail::ExactBin> bins;  // reproducible mode: to start from

@@ -27,6 +27,12 @@ std::int64_t gradient_bytes(const std::vector<at::Tensor>& parameters, std::int6
   return bytes;
 }
 
+std::vector<bool> required_of(const std::vector<at::Tensor>& parameters) {
+  std::vector<bool> required;
+  for (const at::Tensor& p : parameters) required.push_back(p.requires_grad());
+  return required;
+}
+
 // A choice as numbers that a broadcast carries: the two sizes, then the order.
 std::vector<std::int64_t> packed(const BucketChoice& choice) {
   std::vector<std::int64_t> numbers = {choice.sizes.first_bytes, choice.sizes.bytes};
@@ -50,6 +56,7 @@ Reducer::Impl::Impl(Session session_in, std::vector<at::Tensor> parameters_in,
     : session(std::move(session_in)),
       state(session.state()),
       parameters(std::move(parameters_in)),
+      required(required_of(parameters)),
       buffers(std::move(buffers_in)),
       tuning(parameters.size(), gradient_bytes(parameters, is_reproducible() ? 2 : 1),
              state.config().reduction.bucket_bytes),
@@ -107,6 +114,7 @@ void Reducer::Impl::build() {
 // After a step in which every rank took part.
 void Reducer::Impl::tune() {
   if (reduction->exchange() == nullptr || tuning.is_over()) return;
+  const BucketChoice former = tuning.choice();
   const double seconds = Seconds(detail::Clock::now() - backward_began).count();
   if (!tuning.step(reduction->order(), seconds)) return;
   std::vector<std::int64_t> numbers = packed(tuning.choice());
@@ -115,15 +123,22 @@ void Reducer::Impl::tune() {
       ranks, ranks.start_broadcast(std::as_writable_bytes(std::span(numbers)), kRoot),
       state.wait_policy());
   if (!told.ok()) throw Error(told.with_context("layout of gradient buckets"));
-  adopt(unpacked(numbers));
+  adopt(unpacked(numbers), former);
 }
 
-void Reducer::Impl::adopt(const BucketChoice& choice) {
+// The old buckets live on in .grad: a folder that has no room for both would send by messages from
+// now on, so the old layout then stays. The note is equal on all ranks.
+void Reducer::Impl::adopt(const BucketChoice& choice, const BucketChoice& former) {
   tuning.adopt(choice);
   if (const auto* exact = dynamic_cast<detail::ExactReduction*>(reduction.get())) {
     bins = exact->bins();
   }
+  auto old = std::move(reduction);
   build();
+  if (reduction->exchange()->note().empty() || !old->exchange()->note().empty()) return;
+  reduction = std::move(old);
+  tuning.restore(former);
+  show_held();
 }
 
 void Reducer::Impl::show_held() {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <string>
 
 #include "coxswain/error.h"
 #include "sdk/src/parallel/reducer_impl.h"
@@ -18,10 +19,18 @@ double seconds_between(Clock::time_point from, Clock::time_point to) {
   return std::max(0.0, Seconds(to - from).count());
 }
 
+void check_weight(double weight) {
+  if (weight >= 0 && std::isfinite(weight)) return;
+  throw Error(invalid_argument("Reducer: expected a weight that is finite and not below 0, found " +
+                               std::to_string(weight)));
+}
+
 }  // namespace
 
 void Reducer::Impl::backward(StepScope& step, const at::Tensor& loss, double weight_of_loss,
                              MicroBatch which) {
+  check_weight(weight_of_loss);
+  if (is_reproducible()) weight_of_loss = std::nearbyint(weight_of_loss * 0x1p20) * 0x1p-20;
   if (is_last_given) {
     throw Error(failed_precondition(
         "Reducer::backward: expected average() after the last micro-batch of a step, found another "
@@ -54,6 +63,7 @@ void Reducer::Impl::run_backward(const at::Tensor& loss, const MicroBatchFacts& 
 }
 
 void Reducer::Impl::observe(double loss, double weight_of_loss) {
+  check_weight(weight_of_loss);
   state.numbers().loss(loss);
   loss_sum += weight_of_loss * loss;
   weight += weight_of_loss;
@@ -86,7 +96,22 @@ StepBallot Reducer::Impl::ballot() {
   return mine;
 }
 
+// One that nobody expects has no place in a bucket: ranks would drift apart.
+void Reducer::Impl::check_parameters() const {
+  if (reduction->exchange() == nullptr) return;
+  for (std::size_t p = 0; p < parameters.size(); ++p) {
+    if (required[p] || !parameters[p].requires_grad()) continue;
+    throw Error(
+        failed_precondition("Reducer: expected the parameters that required gradients at its "
+                            "start, found that number " +
+                            std::to_string(p) +
+                            " does by now as well; let it require them before the Reducer is made "
+                            "and freeze it afterwards, or use ManualParallel"));
+  }
+}
+
 ReductionOutcome Reducer::Impl::average(StepScope& step) {
+  check_parameters();
   sample_gradients();
   const StepBallot mine = ballot();
   reduction->flush();

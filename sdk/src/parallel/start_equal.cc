@@ -17,7 +17,8 @@ namespace {
 std::vector<NamedTensor> numbered(const std::vector<at::Tensor>& tensors, const char* prefix) {
   std::vector<NamedTensor> named;
   for (const at::Tensor& tensor : tensors) {
-    named.push_back({prefix + std::to_string(named.size()), tensor});
+    const char* kind = tensor.requires_grad() ? " with gradient" : "";
+    named.push_back({prefix + std::to_string(named.size()) + kind, tensor});
   }
   return named;
 }
@@ -85,7 +86,7 @@ Status check_equal_layout(transport::Communicator& communicator,
   const std::string different = ranks_that_differ(*prints);
   if (different.empty()) return ok_status();
   return invalid_argument(
-      "expected the same parameters and buffers (number, shapes, types, order) "
+      "expected the same parameters and buffers (number, shapes, types, order, which are frozen) "
       "on all ranks, found others than rank 0's on rank " +
       different + "; build the same model on every rank");
 }

@@ -33,11 +33,12 @@ BucketSpec spec_of(const GradientBucket& bucket) {
           is_double ? transport::sum_f64() : transport::sum_f32()};
 }
 
-at::Tensor tensor_of(const std::shared_ptr<transport::BucketExchange>& exchange, std::size_t index,
+// A view of it may outlive the exchange, in .grad of a model.
+at::Tensor tensor_of(transport::BucketExchange& exchange, std::size_t index,
                      const GradientBucket& bucket) {
   const auto type = bucket.type == BucketType::fp64 ? at::kDouble : at::kFloat;
   at::Tensor flat = torch::from_blob(
-      exchange->buffer(index).data(), {bucket.elements}, [exchange](void*) {},
+      exchange.buffer(index).data(), {bucket.elements}, [memory = exchange.memory()](void*) {},
       at::TensorOptions().dtype(type));
   return flat.zero_();  // the gaps between gradients stay zero
 }
@@ -59,7 +60,7 @@ StepExchange::StepExchange(transport::Communicator& ranks, const BucketLayout& l
   exchange_ = std::move(*made);
   const torch::NoGradGuard no_grad;
   for (std::size_t b = 0; b < layout.buckets.size(); ++b) {
-    flats_.push_back(tensor_of(exchange_, b, layout.buckets[b]));
+    flats_.push_back(tensor_of(*exchange_, b, layout.buckets[b]));
   }
   counts_ = as_numbers<float>(exchange_->buffer(flats_.size()));
   if (extent.magnitudes > 0) {

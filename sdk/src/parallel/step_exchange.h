@@ -51,7 +51,7 @@ class StepExchange {
   transport::BucketTimes times(std::size_t bucket) const { return exchange_->times(bucket); }
 
  private:
-  std::shared_ptr<transport::BucketExchange> exchange_;
+  std::unique_ptr<transport::BucketExchange> exchange_;
   std::vector<at::Tensor> flats_;
   std::span<float> counts_;
   std::span<double> magnitudes_;

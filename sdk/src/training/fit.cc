@@ -3,6 +3,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -58,17 +59,18 @@ class Fit {
       const std::uint64_t from = trainer_.progress().consumed;
       book_.rewind(from);  // does something after a rollback only
       const std::uint64_t number = step.number();
+      const std::uint64_t skipped = trainer_.progress().skipped;
       step.accumulate(loss_);
       step.update();
       const std::uint64_t to = trainer_.progress().consumed;
       if (to == from) continue;  // to be repeated
-      tell_step(number, from, to);
+      const bool was_skipped = trainer_.progress().skipped != skipped;
+      tell_step(number, from, to, was_skipped ? std::nan("") : trainer_.progress().loss);
       if (to % size_ == 0) end_epoch(to, number + 1);
     }
   }
 
-  void tell_step(std::uint64_t number, std::uint64_t from, std::uint64_t to) {
-    const double loss = trainer_.progress().loss;
+  void tell_step(std::uint64_t number, std::uint64_t from, std::uint64_t to, double loss) {
     book_.add(from, to, loss);
     if (options_.on_step) options_.on_step({number, from / size_, loss});
   }

@@ -140,6 +140,7 @@ void Trainer::Impl::update() {
   updated = true;
   progress.loss = outcome.loss;
   progress.consumed = position.cursor;
+  progress.skipped = position.skipped;
 }
 
 void Trainer::Impl::apply(const ReductionOutcome& outcome) {
@@ -188,7 +189,9 @@ void Trainer::Impl::after_round() {
   const RoundId round = state.round();
   roll_back_if_ordered();
   if (every > 0 && round.value() % every == 0) {
-    snapshots.put(detail::take_snapshot(round, position, model, *optimizer));
+    detail::Snapshot snapshot = detail::take_snapshot(round, position, model, *optimizer);
+    if (is_reproducible()) snapshot.reducer = reducer->state();
+    snapshots.put(std::move(snapshot));
   }
   progress.step = position.step;
   progress.consumed = position.cursor;
@@ -208,7 +211,9 @@ void Trainer::Impl::roll_back_if_ordered() {
   const std::uint64_t rollbacks = position.rollbacks + 1;
   const Status restored = detail::restore(*snapshot, model, *optimizer);
   if (!restored.ok()) throw Error(restored.with_context("rollback"));
+  if (is_reproducible()) state.agree(reducer->load_state(snapshot->reducer));
   position = snapshot->position;
+  saved_step = ~0ull;  // what is on the disk of later steps was given up
   state.numerics().roll_back(position.scaler);
   position.scaler = state.numerics().scaler();
   position.rollbacks = rollbacks;

@@ -68,7 +68,8 @@ void Trainer::Impl::check_micro_batch() const {
 Capabilities Trainer::Impl::capabilities() const {
   Capabilities can;
   can.shares = true;
-  can.accumulation = options.micro_batch > 0;
+  // Its figures are of steps that took the batch of the plan in force.
+  can.accumulation = options.micro_batch > 0 && options.prefetch == 0;
   can.rollback = state.config().checkpoint.snapshot_rounds > 0;
   return can;
 }

@@ -26,6 +26,7 @@ struct Snapshot {
   TrainingPosition position;
   std::vector<NamedTensor> model;  // copies
   std::vector<NamedTensor> optimizer;
+  std::vector<NamedTensor> reducer;  // reproducible mode
 };
 
 Snapshot take_snapshot(RoundId round, const TrainingPosition& position,

@@ -212,7 +212,7 @@ TEST_SUITE("manual parallel") {
     };
     Tensors other = parameters();
     other[0] = torch::ones({2, 3}, torch::requires_grad());
-    expect("all_reduce_gradients of 4 tensors of other shapes or types " + last,
+    expect("all_reduce_gradients of 4 tensors of other tensors " + last,
            [&] { (void)ranks.all_reduce_gradients(step, is_last ? other : parameters()); });
     other.pop_back();
     expect("sync_parameters of 3 tensors " + last,
@@ -295,7 +295,7 @@ TEST_SUITE("manual parallel") {
     marks[3].layout = 12;
     marks[5] = {CallKind::sync_buffers, 4, 11};
     const std::string two = cox::detail::check_matched(marks).message();
-    CHECK(two.find("all_reduce_gradients of 4 tensors of other shapes or types on rank 3, "
+    CHECK(two.find("all_reduce_gradients of 4 tensors of other tensors on rank 3, "
                    "sync_buffers of 4 tensors on rank 5;") != std::string::npos);
     for (std::size_t r = 1; r < 12; ++r) marks[r] = {CallKind::close, 0, 0};
     const std::string many = cox::detail::check_matched(marks).message();
