@@ -41,6 +41,7 @@ struct Reducer::Impl {
   // reducer_layout.cc
   void build();
   void tune();
+  double cost_of_buckets() const;
   void adopt(const detail::BucketChoice& choice, const detail::BucketChoice& former);
   void show_held();
   transport::ExchangeOptions exchange_options() const;

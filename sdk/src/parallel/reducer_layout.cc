@@ -111,12 +111,20 @@ void Reducer::Impl::build() {
   show_held();
 }
 
+// What buckets cost this rank: adding and copying, and the wait after backward. The time of a whole
+// step would say the same through many times the noise.
+double Reducer::Impl::cost_of_buckets() const {
+  const ReductionReport report = this->report();
+  double seconds = report.exposed_seconds;
+  for (const BucketReport& bucket : report.buckets) seconds += bucket.worked_seconds;
+  return seconds;
+}
+
 // After a step in which every rank took part.
 void Reducer::Impl::tune() {
   if (reduction->exchange() == nullptr || tuning.is_over()) return;
   const BucketChoice former = tuning.choice();
-  const double seconds = Seconds(detail::Clock::now() - backward_began).count();
-  if (!tuning.step(reduction->order(), seconds)) return;
+  if (!tuning.step(reduction->order(), cost_of_buckets())) return;
   std::vector<std::int64_t> numbers = packed(tuning.choice());
   transport::Communicator& ranks = state.data();
   const Status told = transport::finish(
