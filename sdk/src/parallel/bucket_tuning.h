@@ -1,9 +1,9 @@
 // BucketTuning: finds the order and the sizes of gradient buckets in the first steps. The first
 // step with gradients shows rank 0 in which order backward finishes them; then some sizes are tried
-// for a few steps each, and the one with the shortest time from the start of backward to the
-// average stays. Rank 0 decides from its own clock; the others follow its broadcast, so all ranks
-// have one layout. The choice changes the time of a step and none of its bits. Pure but for what
-// step() is told; the caller broadcasts. Training thread.
+// for a few steps each, and the one that costs least (the caller says what a step's buckets cost)
+// stays. Rank 0 decides from its own clock; the others follow its broadcast, so all ranks have one
+// layout. The choice changes the time of a step and none of its bits. Pure but for what step() is
+// told; the caller broadcasts. Training thread.
 #pragma once
 
 #include <cstdint>
