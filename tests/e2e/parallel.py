@@ -126,6 +126,8 @@ class Parallel(unittest.TestCase):
                 (["trainer", "--cox.reduction.reproducible=on"], "micro_batch"),
                 (["trainer", "--batch", "1"], "global_batch"),
                 (["trainer", "--cox.force.shares=1,2,3"], "force.shares"),
+                (["trainer", "--cox.shares.hint=7=2"], "shares.hint"),
+                (["trainer", "--swap-on", "1"], "names"),
                 (["own", "--cox.reduction.bucket_bytes=7"], "reduction.bucket_bytes")]:
             with self.subTest(arguments=arguments):
                 ended = run(arguments, 2)

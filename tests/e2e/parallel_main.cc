@@ -3,7 +3,7 @@
 //
 //   e2e_parallel trainer|own [--steps N] [--batch N] [--micro-batch N] [--random-shares SEED]
 //                [--jitter-us N] [--slow RANK FACTOR FIRST LAST] [--throw-on RANK STEP]
-//                [--stop-on RANK STEP] [--no-norm]
+//                [--stop-on RANK STEP] [--swap-on RANK] [--no-norm]
 //
 // trainer: cox::Trainer with accumulate(). own: a loop with cox::Reducer, where a rank may end
 // early
@@ -39,6 +39,7 @@ struct Options {
   std::uint64_t throw_at = 0;
   int stop_on = -1;
   std::uint64_t stop_at = 0;
+  int swap_on = -1;  // two parameters of one shape stand in another order there
   bool has_norm = true;
 };
 
@@ -68,19 +69,21 @@ Options parse(const std::vector<std::string>& words) {
       o.stop_on = std::stoi(next());
       o.stop_at = std::stoull(next());
     }
+    if (name == "--swap-on") o.swap_on = std::stoi(next());
     if (name == "--no-norm") o.has_norm = false;
   }
   return o;
 }
 
 struct NetImpl : torch::nn::Module {
-  explicit NetImpl(bool has_norm) {
+  NetImpl(bool has_norm, bool is_swapped) {
     first = register_module("first", torch::nn::Linear(4, 24));
     if (has_norm) norm = register_module("norm", torch::nn::BatchNorm1d(24));
     dropout = register_module("dropout", torch::nn::Dropout(0.2));
     last = register_module("last", torch::nn::Linear(24, 1));
     sometimes = register_parameter("sometimes", torch::ones({24}));
-    never = register_parameter("never", torch::ones({3}));
+    register_parameter(is_swapped ? "unused" : "never", torch::ones({3}));
+    register_parameter(is_swapped ? "never" : "unused", torch::ones({3}));
   }
   at::Tensor forward(const at::Tensor& x) {
     at::Tensor hidden = first(x);
@@ -92,7 +95,7 @@ struct NetImpl : torch::nn::Module {
   torch::nn::Linear first{nullptr}, last{nullptr};
   torch::nn::BatchNorm1d norm{nullptr};
   torch::nn::Dropout dropout{nullptr};
-  at::Tensor sometimes, never;
+  at::Tensor sometimes;
 };
 TORCH_MODULE(Net);
 
@@ -249,7 +252,7 @@ int run(int argc, char** argv) {
   auto session = cox::Session::start(argc, argv, wanted);
   at::set_num_threads(1);
   torch::manual_seed(session.config().run.seed);
-  Net model(early.has_norm);
+  Net model(early.has_norm, session.rank() == early.swap_on);
   early.own_loop ? train_own(session, early, model) : train(session, early, model);
   session.finish();
   return 0;

@@ -206,7 +206,7 @@ TEST_SUITE("sdk.examples") {
 
   TEST_CASE("a world that does not divide the batch is refused") {
     const Reference reference = recorded();
-    for (const gpt2::RankRows rows :
+    for (const gpt2::RankRows& rows :
          {gpt2::RankRows{.rank = 0, .world = 3}, gpt2::RankRows{.rank = 2, .world = 2},
           gpt2::RankRows{.rank = 0, .world = 0}}) {
       CHECK_FALSE(gpt2::check_reference(reference, rows, gpt2::plain_trainer).ok());
