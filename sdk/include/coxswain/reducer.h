@@ -45,7 +45,8 @@ struct ReductionOutcome {
 // computed. Those of the others only accumulate.
 enum class MicroBatch : std::uint8_t { more, last };
 
-// One bucket of gradients in the last averaged step; seconds since its last backward pass began.
+// One bucket of gradients in the last averaged step; seconds since its last backward pass began, or
+// since average() was called on a rank without one.
 struct BucketReport {
   std::int64_t bytes = 0;
   double started_seconds = 0;
@@ -54,7 +55,7 @@ struct BucketReport {
 };
 struct ReductionReport {
   std::vector<BucketReport> buckets;  // in the order in which they are started
-  double backward_seconds = 0;        // of the last micro-batch
+  double backward_seconds = 0;        // of the last micro-batch; 0 on a rank without one
   double exposed_seconds = 0;         // from its end until all buckets were done
 };
 

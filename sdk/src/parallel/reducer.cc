@@ -89,7 +89,7 @@ Status Reducer::load_state(std::span<const NamedTensor> state) {
 }
 
 ReductionReport Reducer::last_reduction() const {
-  return impl_->report();
+  return impl_->last;
 }
 
 const char* Reducer::path() const {

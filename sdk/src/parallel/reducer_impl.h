@@ -35,8 +35,7 @@ struct Reducer::Impl {
   void hand_back(const StepBallot& merged, ReductionOutcome& outcome);
   void settle(const StepBallot& merged, const ReductionOutcome& outcome);
   void blame_nonfinite();
-  ReductionReport report() const;
-  void tell_times();
+  void take_times();
 
   // reducer_layout.cc
   void build();
@@ -68,9 +67,10 @@ struct Reducer::Impl {
   double loss_sum = 0;
   double weight = 0;
   bool is_last_given = false;
-  std::uint64_t active_elsewhere = 0;  // ranks with steps left, in the last merged ballot
-  detail::Clock::time_point backward_began{};
+  std::uint64_t active_elsewhere = 0;          // ranks with steps left, in the last merged ballot
+  detail::Clock::time_point backward_began{};  // average()'s begin where there was none
   detail::Clock::time_point backward_ended{};
+  ReductionReport last;  // of the step before
 };
 
 }  // namespace cox

@@ -114,9 +114,8 @@ void Reducer::Impl::build() {
 // What buckets cost this rank: adding and copying, and the wait after backward. The time of a whole
 // step would say the same through many times the noise.
 double Reducer::Impl::cost_of_buckets() const {
-  const ReductionReport report = this->report();
-  double seconds = report.exposed_seconds;
-  for (const BucketReport& bucket : report.buckets) seconds += bucket.worked_seconds;
+  double seconds = last.exposed_seconds;
+  for (const BucketReport& bucket : last.buckets) seconds += bucket.worked_seconds;
   return seconds;
 }
 

@@ -112,6 +112,7 @@ void Reducer::Impl::check_parameters() const {
 
 ReductionOutcome Reducer::Impl::average(StepScope& step) {
   check_parameters();
+  if (unit == 0) backward_began = backward_ended = Clock::now();
   sample_gradients();
   const StepBallot mine = ballot();
   reduction->flush();
@@ -148,7 +149,7 @@ void Reducer::Impl::settle(const StepBallot& merged, const ReductionOutcome& out
   const Status followed =
       buffers.follow(merged.buffers_from_min, state.data(), state.wait_policy());
   if (!followed.ok()) throw Error(followed);
-  tell_times();
+  take_times();
   state.agreed(merged);
   active_elsewhere = merged.active_ranks;
   if (merged.weight > 0) tune();
@@ -165,29 +166,23 @@ void Reducer::Impl::blame_nonfinite() {
   if (count > 0) state.recorder().flag(SignalFlag::nonfinite_gradient);
 }
 
-ReductionReport Reducer::Impl::report() const {
-  ReductionReport report;
-  detail::StepExchange* exchange = reduction->exchange();
-  report.backward_seconds = seconds_between(backward_began, backward_ended);
-  for (std::size_t b = 0; exchange != nullptr && b < exchange->gradient_buckets(); ++b) {
-    const transport::BucketTimes times = exchange->times(b);
-    report.buckets.push_back({static_cast<std::int64_t>(exchange->flat(b).nbytes()),
-                              seconds_between(backward_began, times.started),
-                              seconds_between(backward_began, times.done),
-                              Seconds(times.worked).count()});
-    report.exposed_seconds =
-        std::max(report.exposed_seconds, seconds_between(backward_ended, times.done));
-  }
-  return report;
-}
-
-void Reducer::Impl::tell_times() {
+// Before buckets are laid out anew: their times go with them.
+void Reducer::Impl::take_times() {
+  last.buckets.clear();
+  last.backward_seconds = seconds_between(backward_began, backward_ended);
+  last.exposed_seconds = 0;
   detail::StepExchange* exchange = reduction->exchange();
   if (exchange == nullptr) return;
   double seconds = 0;
   double exposed = 0;
   for (std::size_t b = 0; b < exchange->gradient_buckets(); ++b) {
     const transport::BucketTimes times = exchange->times(b);
+    last.buckets.push_back({static_cast<std::int64_t>(exchange->flat(b).nbytes()),
+                            seconds_between(backward_began, times.started),
+                            seconds_between(backward_began, times.done),
+                            Seconds(times.worked).count()});
+    last.exposed_seconds =
+        std::max(last.exposed_seconds, seconds_between(backward_ended, times.done));
     seconds += seconds_between(times.started, times.done);
     exposed += seconds_between(std::max(times.started, backward_ended), times.done);
   }

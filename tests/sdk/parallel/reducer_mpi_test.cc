@@ -315,23 +315,6 @@ TEST_SUITE("reducer over MPI") {
     CHECK(reducer.load_state({}).ok());
   }
 
-  TEST_CASE("buckets are reported with their bytes and times") {
-    auto session = solo_session();
-    const Tensors mine = parameters(1);
-    Reducer reducer(session, mine);
-    auto step = session.step();
-    reducer.backward(step, loss_of(mine, session.rank(), 0), 1);
-    (void)reducer.average(step);
-    const ReductionReport report = reducer.last_reduction();
-    REQUIRE_FALSE(report.buckets.empty());
-    for (const BucketReport& bucket : report.buckets) {
-      CHECK(bucket.bytes > 0);
-      CHECK(bucket.done_seconds >= bucket.started_seconds);
-      CHECK(bucket.worked_seconds >= 0);
-    }
-    CHECK(std::string(reducer.path()) == "shared memory");
-  }
-
   TEST_CASE("a parameter that is listed twice has one gradient") {
     auto session = solo_session();
     const at::Tensor weight = torch::ones({3}).set_requires_grad(true);
