@@ -45,8 +45,8 @@ struct ReductionOutcome {
 // computed. Those of the others only accumulate.
 enum class MicroBatch : std::uint8_t { more, last };
 
-// One bucket of gradients in the last averaged step; seconds since its last backward pass began, or
-// since average() was called on a rank without one.
+// One bucket of gradients in the last averaged step; seconds since its last backward pass began. On
+// a rank without one: since it said so, by weight 0 or by average().
 struct BucketReport {
   std::int64_t bytes = 0;
   double started_seconds = 0;

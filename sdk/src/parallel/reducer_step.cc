@@ -46,8 +46,9 @@ void Reducer::Impl::backward(StepScope& step, const at::Tensor& loss, double wei
     const double value = loss.item<double>();
     observe(value, weight_of_loss);
     step.loss(value, weight_of_loss);
-  } else if (!wants_own_gradients()) {
-    reduction->flush();
+  } else {
+    if (unit == 0) backward_began = backward_ended = Clock::now();
+    if (!wants_own_gradients()) reduction->flush();
   }
 }
 
@@ -112,7 +113,7 @@ void Reducer::Impl::check_parameters() const {
 
 ReductionOutcome Reducer::Impl::average(StepScope& step) {
   check_parameters();
-  if (unit == 0) backward_began = backward_ended = Clock::now();
+  if (unit == 0 && !is_last_given) backward_began = backward_ended = Clock::now();
   sample_gradients();
   const StepBallot mine = ballot();
   reduction->flush();
