@@ -13,9 +13,8 @@
 
 #include "coordinator/transport/wait.h"
 #include "coxswain/error.h"
-#include "sdk/src/parallel/local_reduction.h"
+#include "sdk/src/parallel/make_reduction.h"
 #include "sdk/src/parallel/matched_call.h"
-#include "sdk/src/parallel/overlapped_reduction.h"
 #include "sdk/src/parallel/start_equal.h"
 #include "sdk/src/session/session_state.h"
 
@@ -54,22 +53,6 @@ struct GradientSet {
                       [](const at::Tensor& a, const at::Tensor& b) { return a.is_same(b); });
   }
 };
-
-std::unique_ptr<detail::GradientReduction> reduction_of(const std::vector<at::Tensor>& parameters,
-                                                        detail::SessionState& state) {
-  if (state.world_size() == 1) return std::make_unique<detail::LocalReduction>(parameters);
-  transport::ExchangeOptions options;
-  options.wait = state.wait_policy();
-  if (!state.config().reduction.shared_memory) {
-    options.shared_memory = transport::SharedMemory::avoid;
-  }
-  auto layout = detail::lay_out(detail::ordinary_shapes(parameters),
-                                detail::reverse_order(parameters.size()), detail::BucketSizes{});
-  auto exchange = std::make_unique<detail::StepExchange>(
-      state.data(), layout, detail::StepExchange::Extent{parameters.size(), 0}, options);
-  return std::make_unique<detail::OverlappedReduction>(parameters, std::move(layout),
-                                                       std::move(exchange));
-}
 
 }  // namespace
 
@@ -133,7 +116,8 @@ GradientSet& ManualParallel::Impl::set_of(std::vector<at::Tensor> parameters) {
   made.parameters = std::move(parameters);
   made.needed = needed_of(made.parameters);
   try {
-    made.reduction = reduction_of(made.parameters, state);
+    made.reduction = detail::make_reduction(state, made.parameters,
+                                            {detail::reverse_order(made.parameters.size()), {}});
   } catch (...) {
     sets.pop_back();
     throw;

@@ -43,7 +43,6 @@ struct Reducer::Impl {
   double cost_of_buckets() const;
   void adopt(const detail::BucketChoice& choice, const detail::BucketChoice& former);
   void show_held();
-  transport::ExchangeOptions exchange_options() const;
   bool is_reproducible() const { return state.config().reduction.reproducible; }
 
   // reducer_state.cc
@@ -68,7 +67,7 @@ struct Reducer::Impl {
   double weight = 0;
   bool is_last_given = false;
   std::uint64_t active_elsewhere = 0;          // ranks with steps left, in the last merged ballot
-  detail::Clock::time_point backward_began{};  // average()'s begin where there was none
+  detail::Clock::time_point backward_began{};  // where there was none: it gave its zeros
   detail::Clock::time_point backward_ended{};
   ReductionReport last;  // of the step before
 };

@@ -7,7 +7,7 @@
 #include "coordinator/transport/wait.h"
 #include "coxswain/error.h"
 #include "sdk/src/parallel/exact_reduction.h"
-#include "sdk/src/parallel/local_reduction.h"
+#include "sdk/src/parallel/make_reduction.h"
 #include "sdk/src/parallel/overlapped_reduction.h"
 #include "sdk/src/parallel/reducer_impl.h"
 
@@ -66,10 +66,10 @@ Reducer::Impl::Impl(Session session_in, std::vector<at::Tensor> parameters_in,
     if (!fits.ok()) throw Error(fits, Error::Scope::all_ranks);
   }
   build();
-  if (state.world_size() == 1 && !is_reproducible()) return;
   hooks.emplace(parameters, [this](std::size_t parameter) { reduction->ready(parameter); });
-  const detail::StepExchange& exchange = *reduction->exchange();
-  if (!exchange.note().empty() && state.rank() == kRoot) state.log().warning(exchange.note());
+  const detail::StepExchange* exchange = reduction->exchange();
+  if (exchange == nullptr || state.rank() != kRoot) return;
+  if (!exchange->note().empty()) state.log().warning(exchange->note());
 }
 
 // The others must not wait for a rank that is on its way out.
@@ -80,34 +80,8 @@ Reducer::Impl::~Impl() {
   }
 }
 
-transport::ExchangeOptions Reducer::Impl::exchange_options() const {
-  transport::ExchangeOptions options;
-  options.wait = state.wait_policy();
-  if (!state.config().reduction.shared_memory) {
-    options.shared_memory = transport::SharedMemory::avoid;
-  }
-  return options;
-}
-
 void Reducer::Impl::build() {
-  const BucketChoice& choice = tuning.choice();
-  if (is_reproducible()) {
-    auto layout = detail::lay_out(detail::exact_shapes(parameters), choice.order, choice.sizes);
-    auto exchange = std::make_unique<detail::StepExchange>(
-        state.data(), layout,
-        detail::StepExchange::Extent{parameters.size() + 1, parameters.size()}, exchange_options());
-    reduction = std::make_unique<detail::ExactReduction>(parameters, std::move(layout),
-                                                         std::move(exchange), bins);
-  } else if (state.world_size() == 1) {
-    reduction = std::make_unique<detail::LocalReduction>(parameters);
-  } else {
-    auto layout = detail::lay_out(detail::ordinary_shapes(parameters), choice.order, choice.sizes);
-    auto exchange = std::make_unique<detail::StepExchange>(
-        state.data(), layout, detail::StepExchange::Extent{parameters.size(), 0},
-        exchange_options());
-    reduction = std::make_unique<detail::OverlappedReduction>(parameters, std::move(layout),
-                                                              std::move(exchange));
-  }
+  reduction = detail::make_reduction(state, parameters, tuning.choice(), bins);
   show_held();
 }
 
