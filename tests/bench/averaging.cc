@@ -8,7 +8,7 @@
 namespace cox::bench {
 namespace {
 
-detail::BucketLayout layout_of(const std::vector<at::Tensor>& parameters) {
+detail::GradientLayout layout_of(const std::vector<at::Tensor>& parameters) {
   return detail::lay_out(detail::ordinary_shapes(parameters),
                          detail::reverse_order(parameters.size()), {});
 }

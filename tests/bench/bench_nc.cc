@@ -54,8 +54,8 @@ class Contest {
  private:
   // Without the watch the scale is 1, so that gradients need not be divided by it.
   void watch(bool is_on) {
-    const bool is_scaling = state_.numerics().is_scaling();
-    if (is_scaling) state_.numerics().restore(ScalerState{.scale = is_on ? 65536.0F : 1.0F});
+    const bool is_scaling = state_.precision().is_scaling();
+    if (is_scaling) state_.precision().restore(ScalerState{.scale = is_on ? 65536.0F : 1.0F});
     if (is_on == state_.numbers().is_attached()) return;
     if (is_on) {
       state_.numbers().attach(*state_.blocks().registry(), trained_.model->parameters());

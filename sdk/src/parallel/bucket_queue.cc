@@ -2,7 +2,7 @@
 
 namespace cox::detail {
 
-BucketQueue::BucketQueue(BucketLayout layout)
+BucketQueue::BucketQueue(GradientLayout layout)
     : layout_(std::move(layout)), is_closed_(layout_.places.size()) {
   reset();
 }

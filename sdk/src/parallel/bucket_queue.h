@@ -7,16 +7,16 @@
 #include <utility>
 #include <vector>
 
-#include "sdk/src/parallel/bucket_layout.h"
+#include "sdk/src/parallel/gradient_layout.h"
 #include "sdk/src/parallel/step_exchange.h"
 
 namespace cox::detail {
 
 class BucketQueue {
  public:
-  explicit BucketQueue(BucketLayout layout);
+  explicit BucketQueue(GradientLayout layout);
 
-  const BucketLayout& layout() const { return layout_; }
+  const GradientLayout& layout() const { return layout_; }
   const BucketPlace& place(std::size_t parameter) const { return layout_.places[parameter]; }
   // Whether a gradient of this parameter still belongs into the open step.
   bool expects(std::size_t parameter) const;
@@ -39,7 +39,7 @@ class BucketQueue {
   void reset();
 
  private:
-  BucketLayout layout_;
+  GradientLayout layout_;
   std::vector<bool> is_closed_;
   std::vector<std::size_t> missing_;  // gradients of each bucket
   std::size_t started_ = 0;

@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "sdk/src/parallel/bucket_layout.h"
+#include "sdk/src/parallel/gradient_layout.h"
 
 namespace cox::detail {
 

@@ -30,7 +30,7 @@ Status check_exact(const std::vector<at::Tensor>& parameters) {
   return ok_status();
 }
 
-ExactReduction::ExactReduction(const std::vector<at::Tensor>& parameters, BucketLayout layout,
+ExactReduction::ExactReduction(const std::vector<at::Tensor>& parameters, GradientLayout layout,
                                std::unique_ptr<StepExchange> exchange, std::vector<ExactBin> bins)
     : parameters_(parameters),
       queue_(std::move(layout)),

@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "coordinator/core/status.h"
-#include "sdk/src/parallel/bucket_layout.h"
 #include "sdk/src/parallel/bucket_queue.h"
 #include "sdk/src/parallel/exact_sum.h"
+#include "sdk/src/parallel/gradient_layout.h"
 #include "sdk/src/parallel/gradient_reduction.h"
 #include "sdk/src/parallel/step_exchange.h"
 
@@ -30,7 +30,7 @@ Status check_exact(const std::vector<at::Tensor>& parameters);
 class ExactReduction final : public GradientReduction {
  public:
   // `bins`: one a parameter, from first_bin() or an earlier run; equal on all ranks.
-  ExactReduction(const std::vector<at::Tensor>& parameters, BucketLayout layout,
+  ExactReduction(const std::vector<at::Tensor>& parameters, GradientLayout layout,
                  std::unique_ptr<StepExchange> exchange, std::vector<ExactBin> bins);
 
   double factor(const MicroBatchFacts& facts) const override { return facts.loss_scale; }

@@ -9,7 +9,7 @@
 namespace cox::detail {
 namespace {
 
-std::unique_ptr<StepExchange> exchange_of(SessionState& state, const BucketLayout& layout,
+std::unique_ptr<StepExchange> exchange_of(SessionState& state, const GradientLayout& layout,
                                           const StepExchange::Extent& extent) {
   transport::ExchangeOptions options;
   options.wait = state.wait_policy();
@@ -29,7 +29,7 @@ std::unique_ptr<GradientReduction> make_reduction(SessionState& state,
   const bool is_exact = state.config().reduction.reproducible;
   if (!is_exact && state.world_size() == 1) return std::make_unique<LocalReduction>(parameters);
   const auto shapes = is_exact ? exact_shapes(parameters) : ordinary_shapes(parameters);
-  BucketLayout layout = lay_out(shapes, choice.order, choice.sizes);
+  GradientLayout layout = lay_out(shapes, choice.order, choice.sizes);
   if (is_exact) {
     auto exchange = exchange_of(state, layout, {count + 1, count});
     return std::make_unique<ExactReduction>(parameters, std::move(layout), std::move(exchange),

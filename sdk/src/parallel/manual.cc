@@ -130,7 +130,7 @@ Status ManualParallel::Impl::check(double weight) const {
     return invalid_argument("expected a weight that is finite and not below 0, found " +
                             std::to_string(weight));
   }
-  if (state.numerics().is_scaling() && !is_scaled && weight > 0) {
+  if (state.precision().is_scaling() && !is_scaled && weight > 0) {
     return failed_precondition(
         "expected gradients of ManualParallel::backward() while blocks run in fp16, found none; a "
         "plain loss.backward() has no loss scale");
@@ -160,7 +160,7 @@ GradientAverage ManualParallel::Impl::average(StepScope& step, const std::vector
 }
 
 GradientAverage ManualParallel::Impl::reduce(detail::GradientReduction& reduction, double weight) {
-  const double scale = state.numerics().scale();
+  const double scale = state.precision().scale();
   reduction.begin({weight, weight, scale, MicroBatch::more});
   reduction.flush();
   StepBallot mine;
@@ -208,7 +208,7 @@ ReductionOutcome ManualParallel::Impl::close() {
   outcome.finite = finite && are_losses_finite;
   if (has_average) {
     state.recorder().gradient_norm(outcome.gradient_norm);
-    state.numerics().advance_scaler({.overflow = !finite});
+    state.precision().advance_scaler({.overflow = !finite});
   }
   if (!outcome.finite) state.recorder().flag(SignalFlag::step_skipped);
   state.agreed(merged);
@@ -242,7 +242,7 @@ void ManualParallel::sync_buffers(const std::vector<at::Tensor>& buffers) {
 
 void ManualParallel::backward(StepScope& step, const at::Tensor& loss) {
   const PhaseScope phase = step.phase(Phase::backward);
-  const double scale = impl_->state.numerics().scale();
+  const double scale = impl_->state.precision().scale();
   loss.backward(scale == 1 ? at::Tensor() : at::full_like(loss, scale));
   impl_->is_scaled = true;
 }

@@ -40,7 +40,7 @@ std::vector<GradientShape> ordinary_shapes(const std::vector<at::Tensor>& parame
 }
 
 OverlappedReduction::OverlappedReduction(const std::vector<at::Tensor>& parameters,
-                                         BucketLayout layout,
+                                         GradientLayout layout,
                                          std::unique_ptr<StepExchange> exchange)
     : parameters_(parameters),
       queue_(std::move(layout)),

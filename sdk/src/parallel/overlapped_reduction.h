@@ -15,8 +15,8 @@
 #include <thread>
 #include <vector>
 
-#include "sdk/src/parallel/bucket_layout.h"
 #include "sdk/src/parallel/bucket_queue.h"
+#include "sdk/src/parallel/gradient_layout.h"
 #include "sdk/src/parallel/gradient_reduction.h"
 #include "sdk/src/parallel/step_exchange.h"
 
@@ -27,7 +27,7 @@ std::vector<GradientShape> ordinary_shapes(const std::vector<at::Tensor>& parame
 
 class OverlappedReduction final : public GradientReduction {
  public:
-  OverlappedReduction(const std::vector<at::Tensor>& parameters, BucketLayout layout,
+  OverlappedReduction(const std::vector<at::Tensor>& parameters, GradientLayout layout,
                       std::unique_ptr<StepExchange> exchange);
 
   double factor(const MicroBatchFacts& facts) const override;

@@ -42,7 +42,7 @@ void Reducer::Impl::backward(StepScope& step, const at::Tensor& loss, double wei
   const PhaseScope phase = step.phase(Phase::backward);
   if (has_work) {
     if (unit == 0) unit = weight_of_loss;
-    run_backward(loss, {weight_of_loss, unit, state.numerics().scale(), which});
+    run_backward(loss, {weight_of_loss, unit, state.precision().scale(), which});
     const double value = loss.item<double>();
     observe(value, weight_of_loss);
     step.loss(value, weight_of_loss);
@@ -73,12 +73,12 @@ void Reducer::Impl::observe(double loss, double weight_of_loss) {
 // Noise of gradients and the largest fp16 gradient are read from .grad, which holds this rank's own
 // only as long as nothing was sent: such a step sends after its backward pass.
 bool Reducer::Impl::wants_own_gradients() const {
-  return state.numbers().wants_gradients() || state.numerics().is_scaling();
+  return state.numbers().wants_gradients() || state.precision().is_scaling();
 }
 
 void Reducer::Impl::sample_gradients() {
   if (unit > 0 && state.numbers().wants_gradients()) {
-    state.numbers().sample_gradients(state.numerics().scale() * weight / unit);
+    state.numbers().sample_gradients(state.precision().scale() * weight / unit);
   }
 }
 
@@ -135,11 +135,11 @@ ReductionOutcome Reducer::Impl::average(StepScope& step) {
 }
 
 void Reducer::Impl::hand_back(const StepBallot& merged, ReductionOutcome& outcome) {
-  outcome.gradient_norm = reduction->hand_back(merged.weight, state.numerics().scale());
+  outcome.gradient_norm = reduction->hand_back(merged.weight, state.precision().scale());
   outcome.finite = std::isfinite(outcome.gradient_norm) && merged.nonfinite_ranks == 0 &&
                    merged.overflow_ranks == 0;
   if (!outcome.finite) blame_nonfinite();
-  state.numerics().advance_scaler(
+  state.precision().advance_scaler(
       {.overflow = !outcome.finite, .amax = static_cast<float>(merged.amax_max)});
 }
 

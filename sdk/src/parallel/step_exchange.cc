@@ -45,7 +45,7 @@ at::Tensor tensor_of(transport::BucketExchange& exchange, std::size_t index,
 
 }  // namespace
 
-StepExchange::StepExchange(transport::Communicator& ranks, const BucketLayout& layout,
+StepExchange::StepExchange(transport::Communicator& ranks, const GradientLayout& layout,
                            const Extent& extent, const transport::ExchangeOptions& options) {
   std::vector<BucketSpec> specs;
   for (const GradientBucket& bucket : layout.buckets) specs.push_back(spec_of(bucket));

@@ -14,7 +14,7 @@
 
 #include "coordinator/core/ballot.h"
 #include "coordinator/transport/bucket_exchange.h"
-#include "sdk/src/parallel/bucket_layout.h"
+#include "sdk/src/parallel/gradient_layout.h"
 
 namespace cox::detail {
 
@@ -26,7 +26,7 @@ class StepExchange {
   };
 
   // Collective. Throws cox::Error.
-  StepExchange(transport::Communicator& ranks, const BucketLayout& layout, const Extent& extent,
+  StepExchange(transport::Communicator& ranks, const GradientLayout& layout, const Extent& extent,
                const transport::ExchangeOptions& options);
 
   std::size_t gradient_buckets() const { return flats_.size(); }

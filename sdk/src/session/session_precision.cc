@@ -52,11 +52,11 @@ PrecisionFacts facts_of(std::span<const std::uint64_t> numbers, std::size_t bloc
 
 // A plan may ask a format of all ranks only if all can run it.
 void SessionState::agree_on_formats() {
-  if (!numerics_.is_wanted()) return;
-  const auto formats = gather_numbers(world_.all(), numerics_.formats());
+  if (!precision_.is_wanted()) return;
+  const auto formats = gather_numbers(world_.all(), precision_.formats());
   if (!formats.ok()) throw Error(formats.status());
   for (const std::uint64_t mine : *formats) {
-    numerics_.restrict_to(static_cast<PrecisionSet>(mine));
+    precision_.restrict_to(static_cast<PrecisionSet>(mine));
   }
   if (rank() == kRoot && (blocks_.size() == 0 || !is_reducing_)) {
     log_.warning(std::string("precision.* is set, but ") +
@@ -85,8 +85,8 @@ void SessionState::rehearse(torch::nn::Module& model, const std::function<at::Te
 }
 
 void SessionState::watch_step() {
-  scale_of_round_ = numerics_.is_scaling() ? numerics_.scale() : 0;
-  numbers_.begin_step(numerics_.scale());
+  scale_of_round_ = precision_.is_scaling() ? precision_.scale() : 0;
+  numbers_.begin_step(precision_.scale());
 }
 
 void SessionState::probe_curvature(torch::nn::Module& model,
@@ -106,7 +106,7 @@ void SessionState::wish(std::string_view block, PrecisionRequest request) {
         (names.empty() ? "; the session has no blocks" : "; the first block is " + names.front())));
   }
   const bool asks_format = request.what != PrecisionRequest::What::release;
-  if (asks_format && !contains(numerics_.formats(), request.format)) {
+  if (asks_format && !contains(precision_.formats(), request.format)) {
     throw Error(
         invalid_argument("precision: expected a format that this job may use, found " +
                          std::string(to_string(request.format)) +
@@ -139,14 +139,14 @@ void SessionState::attach(torch::nn::Module& model) {
 
 bool SessionState::wants_format_trial() const {
   const PrecisionConfig& config = loaded_.config.precision;
-  return numerics_.is_wanted() && !config.format && is_reducing_ && blocks_.size() > 0;
+  return precision_.is_wanted() && !config.format && is_reducing_ && blocks_.size() > 0;
 }
 
 void SessionState::try_formats(torch::nn::Module& model, const std::function<at::Tensor()>& loss) {
   PrecisionFacts mine;
   if (loss) {
     TrialStep trial(model, loss);
-    auto measured = numerics_.measure([&] { return trial.run(); });
+    auto measured = precision_.measure([&] { return trial.run(); });
     if (measured.ok()) {
       mine = std::move(*measured);
     } else {
@@ -163,7 +163,7 @@ void SessionState::try_formats(torch::nn::Module& model, const std::function<at:
   if (!merged.ok()) throw Error(merged);
   measured_.precision = rank() == kRoot ? facts_of(numbers, blocks_.size()) : PrecisionFacts{};
   learn();
-  numerics_.follow(plane_->plan());
+  precision_.follow(plane_->plan());
 }
 
 }  // namespace cox::detail

@@ -88,7 +88,7 @@ SessionState::SessionState(int argc, const char* const* argv, SessionOptions opt
       farewell_(require(world_.all().duplicate())),
       log_(loaded_.config.run.log, rank(), write_to_stderr),
       steering_(loaded_.config.memory, blocks_, log_),
-      numerics_(loaded_.config, blocks_),
+      precision_(loaded_.config, blocks_),
       numbers_(loaded_.config.precision, log_) {
   for (const auto& policy : options.policies) policies_.push_back(policy);
   agree(config_status_);
@@ -179,7 +179,7 @@ JobFacts SessionState::job_facts() const {
   job.capabilities = capabilities_;
   if (is_reducing_) {
     job.capabilities.actions |= steering_.actions();
-    job.capabilities.precisions |= numerics_.formats();
+    job.capabilities.precisions |= precision_.formats();
   }
   return job;
 }
@@ -192,7 +192,7 @@ std::filesystem::path SessionState::journal_path() const {
 
 void SessionState::ensure_started() {
   if (is_started()) return;
-  agree(numerics_.check(device_));
+  agree(precision_.check(device_));
   agree_on_formats();
   open_run_store();
   runtime::ControlPlaneSetup setup;
@@ -251,7 +251,7 @@ void SessionState::begin_step() {
   plane_->begin_round();
   plan_of_round_ = plane_->plan().id.number;
   steering_.follow(plane_->plan(), rank());
-  if (is_reducing_) numerics_.follow(plane_->plan());
+  if (is_reducing_) precision_.follow(plane_->plan());
   watch_step();
   memory_.begin_step();
   blocks_.begin_step();
@@ -267,7 +267,7 @@ StepBallot SessionState::ballot() {
   ballot.stop_max = termination_.requested() ? 1 : 0;
   ballot.fingerprint_min = ballot.fingerprint_max =
       (round_.value() << 24) ^ (recorder_.report().step.value() << 8) ^ plan_of_round_ ^
-      (std::uint64_t{std::bit_cast<std::uint32_t>(numerics_.scale())} << 32);
+      (std::uint64_t{std::bit_cast<std::uint32_t>(precision_.scale())} << 32);
   return ballot;
 }
 

@@ -53,7 +53,7 @@ class SessionState {
   transport::Communicator& data() { return *data_; }
   StepRecorder& recorder() { return recorder_; }
   BlockWatch& blocks() { return blocks_; }
-  PrecisionSteering& numerics() { return numerics_; }
+  PrecisionSteering& precision() { return precision_; }
   NumericsWatch& numbers() { return numbers_; }
   const Log& log() const { return log_; }
   const transport::WaitPolicy& wait_policy() const { return world_.wait_policy(); }
@@ -167,7 +167,7 @@ class SessionState {
   std::optional<ControlState> restored_;
   BlockWatch blocks_;
   MemorySteering steering_;
-  PrecisionSteering numerics_;
+  PrecisionSteering precision_;
   NumericsWatch numbers_;
   at::DeviceType device_ = at::kCPU;  // of the model attached
   runtime::MeasuredFacts measured_;   // rank 0: what learn() was told

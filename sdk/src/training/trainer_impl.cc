@@ -134,7 +134,7 @@ void Trainer::Impl::update() {
     const PhaseScope phase = scope->phase(Phase::optimizer);
     apply(outcome);
   }
-  position.scaler = state.numerics().scaler();
+  position.scaler = state.precision().scaler();
   position.cursor = step.share.step.next;
   ++position.step;
   updated = true;
@@ -214,8 +214,8 @@ void Trainer::Impl::roll_back_if_ordered() {
   if (is_reproducible()) state.agree(reducer->load_state(snapshot->reducer));
   position = snapshot->position;
   saved_step = ~0ull;  // what is on the disk of later steps was given up
-  state.numerics().roll_back(position.scaler);
-  position.scaler = state.numerics().scaler();
+  state.precision().roll_back(position.scaler);
+  position.scaler = state.precision().scaler();
   position.rollbacks = rollbacks;
   state.recorder().flag(SignalFlag::rolled_back);
   state.log().info("rolled back to step " + std::to_string(position.step));

@@ -151,7 +151,7 @@ void Trainer::Impl::adopt(const detail::TrainingPosition& resumed) {
                 Error::Scope::all_ranks);
   }
   position = resumed;
-  state.numerics().restore(position.scaler);
+  state.precision().restore(position.scaler);
   saved_step = position.step;
   progress.step = position.step;
   progress.consumed = position.cursor;

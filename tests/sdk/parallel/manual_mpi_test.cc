@@ -248,11 +248,11 @@ TEST_SUITE("manual parallel") {
     session.attach(*model);
     ManualParallel ranks(session);
     ranks.sync_parameters(model->parameters());
-    const auto& numerics = session.state().numerics();
+    const auto& precision = session.state().precision();
     const auto loss = [&] { return model->forward(torch::ones({2, 4})).sum(); };
     for (int i = 0; i < 3; ++i) {
       auto step = session.step();
-      REQUIRE(numerics.scale() == (i < 2 ? 1024 : 512));
+      REQUIRE(precision.scale() == (i < 2 ? 1024 : 512));
       const bool is_bad = i == 1 && session.rank() == 0;
       ranks.backward(step, is_bad ? loss() * std::numeric_limits<float>::infinity() : loss());
       CHECK(ranks.all_reduce_gradients(step, model->parameters()).finite == (i != 1));

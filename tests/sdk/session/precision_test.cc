@@ -102,7 +102,7 @@ struct Loop {
     return this->step(std::move(step));
   }
 
-  ScalerState scaler() { return session.state().numerics().scaler().value(); }
+  ScalerState scaler() { return session.state().precision().scaler().value(); }
 };
 
 std::vector<at::Tensor> gradients(const Net& net) {
@@ -305,10 +305,10 @@ TEST_SUITE("sdk.session precision") {
     CHECK_FALSE(loop.step(1e30).finite);
     const ScalerState after = loop.scaler();
     REQUIRE(after.scale < before.scale);
-    auto& numerics = loop.session.state().numerics();
-    numerics.roll_back(std::nullopt);  // to before any block was in fp16
+    auto& precision = loop.session.state().precision();
+    precision.roll_back(std::nullopt);  // to before any block was in fp16
     CHECK((loop.scaler() == after));
-    numerics.roll_back(before);
+    precision.roll_back(before);
     CHECK(loop.scaler().scale == after.scale);
     CHECK(loop.scaler().clean_steps == before.clean_steps);
     CHECK(loop.step().finite);

@@ -1,7 +1,7 @@
-// BucketLayout: which gradients lie where. Gradients of many parameters lie end to end in few
+// GradientLayout: which gradients lie where. Gradients of many parameters lie end to end in few
 // buckets, in the order in which backward finishes them, so that the first bucket can be on its way
 // while the later ones are still being computed. Pure; a function of what all ranks agree on
-// (shapes, rank 0's order, sizes), so it is the same on all of them. It changes no bit of a
+// (shapes, one order, sizes), so it is the same on all of them. It changes no bit of a
 // gradient: sums are taken element by element.
 #pragma once
 
@@ -39,7 +39,7 @@ struct GradientBucket {
   std::int64_t bytes() const { return elements * bytes_of(type); }
 };
 
-struct BucketLayout {
+struct GradientLayout {
   static constexpr std::int64_t kAlignment = 16;  // elements
   std::vector<GradientBucket> buckets;            // in the order in which they are started
   std::vector<BucketPlace> places;                // one a parameter
@@ -47,8 +47,8 @@ struct BucketLayout {
 
 // `order`: a permutation of the parameters' indices, first finished first. A bucket ends with the
 // gradient that brings it to its size, so none but the last of a type is smaller.
-BucketLayout lay_out(std::span<const GradientShape> shapes, std::span<const std::uint32_t> order,
-                     const BucketSizes& sizes);
+GradientLayout lay_out(std::span<const GradientShape> shapes, std::span<const std::uint32_t> order,
+                       const BucketSizes& sizes);
 
 // Backward runs through a model from its end, so this is a good first guess.
 std::vector<std::uint32_t> reverse_order(std::size_t parameters);

@@ -1,4 +1,4 @@
-#include "sdk/src/parallel/bucket_layout.h"
+#include "sdk/src/parallel/gradient_layout.h"
 
 #include <array>
 #include <numeric>
@@ -8,7 +8,7 @@ namespace cox::detail {
 namespace {
 
 std::int64_t aligned(std::int64_t elements) {
-  constexpr std::int64_t kStep = BucketLayout::kAlignment;
+  constexpr std::int64_t kStep = GradientLayout::kAlignment;
   return (elements + kStep - 1) / kStep * kStep;
 }
 
@@ -27,7 +27,7 @@ class Packer {
     if (open->bytes() >= limit()) close(open);
   }
 
-  BucketLayout finish() && {
+  GradientLayout finish() && {
     for (auto& open : open_) close(open);
     return std::move(layout_);
   }
@@ -43,7 +43,7 @@ class Packer {
   }
 
   BucketSizes sizes_;
-  BucketLayout layout_;
+  GradientLayout layout_;
   std::array<std::optional<GradientBucket>, 2> open_;  // one a type
 };
 
@@ -53,8 +53,8 @@ std::int64_t bytes_of(BucketType type) {
   return type == BucketType::fp64 ? 8 : 4;
 }
 
-BucketLayout lay_out(std::span<const GradientShape> shapes, std::span<const std::uint32_t> order,
-                     const BucketSizes& sizes) {
+GradientLayout lay_out(std::span<const GradientShape> shapes, std::span<const std::uint32_t> order,
+                       const BucketSizes& sizes) {
   Packer packer(shapes.size(), sizes);
   for (const std::uint32_t p : order) {
     if (shapes[p].needed) packer.add(p, shapes[p]);

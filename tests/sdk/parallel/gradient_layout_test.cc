@@ -1,4 +1,4 @@
-#include "sdk/src/parallel/bucket_layout.h"
+#include "sdk/src/parallel/gradient_layout.h"
 
 #include <algorithm>
 #include <numeric>
@@ -18,10 +18,10 @@ std::vector<std::uint32_t> in_order(std::size_t n) {
 
 }  // namespace
 
-TEST_SUITE("bucket layout") {
+TEST_SUITE("gradient layout") {
   TEST_CASE("gradients lie in the given order, each at a multiple of 16 elements") {
     const std::vector<GradientShape> shapes = {{6}, {1}, {0}, {17}};
-    const BucketLayout layout = lay_out(shapes, reverse_order(4), {});
+    const GradientLayout layout = lay_out(shapes, reverse_order(4), {});
     REQUIRE(layout.buckets.size() == 1);
     CHECK(layout.buckets[0].parameters == std::vector<std::size_t>{3, 2, 1, 0});
     CHECK(layout.places[3].offset == 0);
@@ -34,7 +34,7 @@ TEST_SUITE("bucket layout") {
 
   TEST_CASE("the first bucket is small; a bucket ends with the gradient that fills it") {
     const std::vector<GradientShape> shapes = {{16}, {16}, {1}, {1000}, {16}};
-    const BucketLayout layout = lay_out(shapes, in_order(5), {.first_bytes = 64, .bytes = 512});
+    const GradientLayout layout = lay_out(shapes, in_order(5), {.first_bytes = 64, .bytes = 512});
     REQUIRE(layout.buckets.size() == 3);
     CHECK(layout.buckets[0].parameters == std::vector<std::size_t>{0});
     CHECK(layout.buckets[1].parameters == std::vector<std::size_t>{1, 2, 3});
@@ -44,7 +44,7 @@ TEST_SUITE("bucket layout") {
   TEST_CASE("fp64 gradients have buckets of their own, frozen parameters lie nowhere") {
     const std::vector<GradientShape> shapes = {
         {4}, {4, BucketType::fp64}, {4}, {4, BucketType::fp32, false}};
-    const BucketLayout layout = lay_out(shapes, in_order(4), {});
+    const GradientLayout layout = lay_out(shapes, in_order(4), {});
     REQUIRE(layout.buckets.size() == 2);
     CHECK(layout.places[0].bucket == layout.places[2].bucket);
     CHECK(layout.places[0].bucket != layout.places[1].bucket);
@@ -64,7 +64,7 @@ TEST_SUITE("bucket layout") {
       auto order = in_order(shapes.size());
       std::shuffle(order.begin(), order.end(), random);
       const auto bytes = static_cast<std::int64_t>(1 + random() % 4096);
-      const BucketLayout layout =
+      const GradientLayout layout =
           lay_out(shapes, order, {.first_bytes = bytes / 4, .bytes = bytes});
       std::size_t placed = 0;
       for (std::size_t b = 0; b < layout.buckets.size(); ++b) {
@@ -72,7 +72,7 @@ TEST_SUITE("bucket layout") {
         for (const std::size_t p : layout.buckets[b].parameters) {
           CHECK(layout.places[p].bucket == b);
           CHECK(layout.places[p].offset >= end);
-          CHECK(layout.places[p].offset % BucketLayout::kAlignment == 0);
+          CHECK(layout.places[p].offset % GradientLayout::kAlignment == 0);
           CHECK((shapes[p].type == layout.buckets[b].type));
           end = layout.places[p].offset + shapes[p].elements;
           ++placed;
