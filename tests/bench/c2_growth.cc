@@ -1,11 +1,13 @@
 #include "tests/bench/c2_growth.h"
 
+#include <malloc.h>
 #include <time.h>
 #include <torch/torch.h>
 
 #include <array>
 #include <chrono>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <utility>
 
@@ -19,9 +21,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A turn's first step finds the other loop's caches and the coordinator's work on the last report
-// of the turn before, so it counts for neither.
-constexpr int kTurn = 3;
+// Steps differ by a tenth here, and neighbours less than others: programs change places after every
+// step, in this order, so that drift falls on all alike.
+enum Program { kOn, kPlain, kOther, kPrograms };
+constexpr std::array<Program, 6> kOrder = {kOn, kPlain, kOther, kOther, kPlain, kOn};
 
 double cpu_seconds(clockid_t clock) {
   timespec time{};
@@ -34,26 +37,28 @@ double helpers_cpu_seconds() {
   return cpu_seconds(CLOCK_PROCESS_CPUTIME_ID) - cpu_seconds(CLOCK_THREAD_CPUTIME_ID);
 }
 
-// Mean seconds of a step, by the clock on the wall and by the training thread's own, which stands
-// still while another program has the core.
+// By the clock on the wall and by the training thread's own, which stands still while another
+// program has the core.
 struct StepSeconds {
   double wall = 0;
   double cpu = 0;
 };
 
-StepSeconds turn_of(const std::function<void()>& step) {
-  step();
+using Step = std::function<void()>;
+using Group = std::array<StepSeconds, kOrder.size()>;  // in the order of their turns
+
+StepSeconds timed(const Step& step) {
   const auto start = Clock::now();
   const double cpu = cpu_seconds(CLOCK_THREAD_CPUTIME_ID);
-  for (int i = 1; i < kTurn; ++i) step();
-  const double wall = std::chrono::duration<double>(Clock::now() - start).count();
-  return {wall / (kTurn - 1), (cpu_seconds(CLOCK_THREAD_CPUTIME_ID) - cpu) / (kTurn - 1)};
+  step();
+  return {Seconds(Clock::now() - start).count(), cpu_seconds(CLOCK_THREAD_CPUTIME_ID) - cpu};
 }
 
-// One per group of turns.
+// One per group.
 struct Percents {
   std::vector<double> growth;      // with Coxswain, of the plain loops
   std::vector<double> difference;  // the second plain loop, of the first
+  std::vector<double> after;       // what a step with Coxswain adds to the next one
 };
 
 struct Growth {
@@ -64,37 +69,34 @@ struct Growth {
   double helpers_us = 0;  // a step of the trainer
 };
 
-using Step = std::function<void()>;
-
-void compare(const std::array<StepSeconds, 6>& turns, double StepSeconds::*clock, Percents& into) {
-  const double with = (turns[0].*clock + turns[5].*clock) / 2;
-  const double first = (turns[1].*clock + turns[4].*clock) / 2;
-  const double second = (turns[2].*clock + turns[3].*clock) / 2;
-  into.growth.push_back(100 * (with / ((first + second) / 2) - 1));
-  into.difference.push_back(100 * (second / first - 1));
+void compare(const Group& group, double StepSeconds::*clock, Percents& into) {
+  const double on = (group[0].*clock + group[5].*clock) / 2;
+  const double plain = (group[1].*clock + group[4].*clock) / 2;
+  const double other = (group[2].*clock + group[3].*clock) / 2;
+  into.growth.push_back(100 * (on / ((plain + other) / 2) - 1));
+  into.difference.push_back(100 * (other / plain - 1));
+  // The first two follow a step with Coxswain, the last two a plain one.
+  const double before = group[4].*clock + group[5].*clock;
+  into.after.push_back(100 * ((group[0].*clock + group[1].*clock) / before - 1));
 }
 
-// on, off, other, other, off, on: drift of the machine falls on all alike. The plain loops are
-// equal, so their difference is what the comparison itself adds.
-Growth take_turns(const Step& on, const Step& off, const Step& other, int groups) {
+Growth take_turns(const std::array<Step, kPrograms>& programs, int groups) {
   Growth growth;
   double helpers = 0;
-  for (const Step* step : {&on, &off, &other}) turn_of(*step);
-  for (int group = 0; group < groups; ++group) {
-    std::array<StepSeconds, 6> seconds{};
-    const std::array<const Step*, 6> turns = {&on, &off, &other, &other, &off, &on};
-    for (std::size_t turn = 0; turn < turns.size(); ++turn) {
-      const double before = helpers_cpu_seconds();
-      seconds[turn] = turn_of(*turns[turn]);
-      helpers += helpers_cpu_seconds() - before;
+  for (const Step& step : programs) step();
+  for (int g = 0; g < groups; ++g) {
+    Group group{};
+    const double before = helpers_cpu_seconds();
+    for (std::size_t turn = 0; turn < group.size(); ++turn) {
+      group[turn] = timed(programs[kOrder[turn]]);
     }
-    compare(seconds, &StepSeconds::wall, growth.wall);
-    compare(seconds, &StepSeconds::cpu, growth.cpu);
-    growth.on_ms.push_back(500 * (seconds[0].wall + seconds[5].wall));
-    growth.off_ms.push_back(
-        250 * (seconds[1].wall + seconds[2].wall + seconds[3].wall + seconds[4].wall));
+    helpers += helpers_cpu_seconds() - before;
+    compare(group, &StepSeconds::wall, growth.wall);
+    compare(group, &StepSeconds::cpu, growth.cpu);
+    growth.on_ms.push_back(500 * (group[0].wall + group[5].wall));
+    growth.off_ms.push_back(250 * (group[1].wall + group[2].wall + group[3].wall + group[4].wall));
   }
-  growth.helpers_us = 1e6 * helpers / (2.0 * kTurn * groups);
+  growth.helpers_us = 1e6 * helpers / (2.0 * groups);
   return growth;
 }
 
@@ -107,7 +109,7 @@ Line figure(const Session& session, const char* what, const std::vector<double>&
       .with("low_95", centre.low)
       .with("high_95", centre.high)
       .with("groups", groups)
-      .with("steps_each", groups * 2 * (kTurn - 1));
+      .with("steps_with", groups * 2);
   return line;
 }
 
@@ -119,6 +121,7 @@ void tell(const Session& session, const Growth& growth) {
       .with("step_ms_off", step_ms)
       .print();
   figure(session, "difference of two equal plain loops", growth.wall.difference).print();
+  figure(session, "what a step with Coxswain adds to the next one", growth.wall.after).print();
   figure(session, "growth of a training step, CPU time of the training thread", growth.cpu.growth)
       .limit(0.5)
       .print();
@@ -141,18 +144,27 @@ std::unique_ptr<Averaging> averaging_of(Session& session, const gpt2::Gpt2& mode
                                      model->parameters());
 }
 
+// A loop that gives the memory of its activations back to the system after every step, as the
+// default settings have it, spends its time on page faults, whose cost scatters.
+void keep_freed_memory() {
+  mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
+  mallopt(M_TOP_PAD, 64 << 20);
+}
+
 }  // namespace
 
 void measure_growth(Session& session, Effort effort) {
-  const int full = session.world_size() == 1 ? 300 : 60;
-  const int groups = effort == Effort::quick ? 8 : full;
+  const int full = session.world_size() == 1 ? 3000 : 400;
+  const int groups = effort == Effort::quick ? 25 : full;
+  keep_freed_memory();
   const RandomBytes dataset(4096);
   Trained with = make_trained();
   const gpt2::Gpt2 first = twin_of(with.model);
   const gpt2::Gpt2 second = twin_of(with.model);
   TrainerOptions options;
   options.global_batch = kSequences * session.world_size();
-  options.steps = static_cast<std::uint64_t>((2 * groups + 1) * kTurn + 1);
+  options.steps = static_cast<std::uint64_t>(2 * groups + 2);
   Trainer trainer(session, *with.model, with.optimizer, options);
   PlainLoop plain(with, first, dataset, averaging_of(session, first));
   PlainLoop other(with, second, dataset, averaging_of(session, second));
@@ -166,8 +178,7 @@ void measure_growth(Session& session, Effort effort) {
     step.update();
     ++open;
   };
-  const Growth growth = take_turns(
-      on, [&] { plain.step(); }, [&] { other.step(); }, groups);
+  const Growth growth = take_turns({on, [&] { plain.step(); }, [&] { other.step(); }}, groups);
   on();  // the last one
   if (session.rank() == 0) tell(session, growth);
 }
