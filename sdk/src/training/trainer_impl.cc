@@ -21,6 +21,7 @@ void Trainer::Impl::begin_step() {
   step = queue->take(share_request());
   scope->samples(static_cast<std::uint64_t>(step.batch.samples));
   if (statistics) statistics->begin_step();
+  if (buffers) buffers->begin_step();
 }
 
 detail::ShareRequest Trainer::Impl::share_request() const {
@@ -120,6 +121,7 @@ void Trainer::Impl::fold_statistics() {
 // The same samples again, with the same random numbers, in a step of the same number.
 void Trainer::Impl::repeat() {
   if (statistics) statistics->put_back();
+  if (buffers) buffers->put_back();
   optimizer->zero_grad();
   ++progress.repeated;
   updated = true;

@@ -14,6 +14,7 @@
 #include "sdk/src/parallel/batch_statistics.h"
 #include "sdk/src/session/session_state.h"
 #include "sdk/src/training/optimizer_port.h"
+#include "sdk/src/training/step_buffers.h"
 #include "sdk/src/training/step_queue.h"
 #include "sdk/src/training/training_state.h"
 
@@ -71,6 +72,7 @@ struct Trainer::Impl {
   std::optional<detail::StepQueue> queue;
   std::optional<Reducer> reducer;
   std::optional<detail::BatchStatistics> statistics;  // reproducible mode
+  std::optional<detail::StepBuffers> buffers;         // the others, in that mode
   std::optional<detail::CheckpointFolder> folder;
   detail::SnapshotShelf snapshots;
   detail::TrainingPosition position;

@@ -35,7 +35,10 @@ Trainer::Impl::Impl(Session& session_in, torch::nn::Module& model_in,
   if (state.config().checkpoint.resume) saved_reducer = resume();
   reducer.emplace(session, model.parameters(), model.buffers());
   if (!saved_reducer.empty()) state.agree(reducer->load_state(saved_reducer));
-  if (is_reproducible()) statistics.emplace(model);
+  if (is_reproducible()) {
+    statistics.emplace(model);
+    buffers.emplace(model.buffers(), statistics->buffers());
+  }
   rollback_done = session.plan().rollback.ticket;
 }
 
