@@ -51,7 +51,8 @@ struct FitOptions {
   const Dataset* evaluation = nullptr;
   std::int64_t evaluation_batch = 0;  // samples at once; 0 = a micro-batch, or a rank's even share
   // On every rank, after each update and each epoch, with numbers that are equal on all ranks. What
-  // on_epoch returns must be, too: stop ends the training there.
+  // on_epoch returns must be, too: stop ends the training there. A rollback makes steps and epochs
+  // again, a last one's as well; a stop that was said stands.
   std::function<void(const FitStep&)> on_step{};
   std::function<FitNext(const FitEpoch&)> on_epoch{};
 };

@@ -124,7 +124,8 @@ class Trainer {
   const TrainingProgress& progress() const;
   // Writes a checkpoint now. Collective.
   void save();
-  // Ends the loop after the open step, with a last save. Local: to be called on all ranks alike.
+  // Ends the loop after the open step, with a last save; where a rollback takes that step back,
+  // once it was made again. Local: to be called on all ranks alike.
   void stop();
 
  private:

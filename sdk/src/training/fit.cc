@@ -37,13 +37,15 @@ class Fit {
         loss_(loss),
         options_(options),
         size_(static_cast<std::uint64_t>(dataset.size())),
+        end_(options.epochs * size_),
         book_(size_) {}
 
   FitResult run() {
-    if (trainer_.progress().consumed < end()) train();
+    if (trainer_.progress().consumed < end_) train();
     FitResult result;
     result.progress = trainer_.progress();
-    result.progress.stopped = result.progress.stopped && !is_over_;
+    result.progress.stopped = result.progress.consumed < end_;
+    book_.rewind(result.progress.consumed);
     result.epochs = book_.epochs();
     for (const NamedTensor& named : detail::model_tensors(model_)) {
       result.model.push_back({named.name, named.tensor.detach().clone()});
@@ -52,8 +54,6 @@ class Fit {
   }
 
  private:
-  std::uint64_t end() const { return options_.epochs * size_; }
-
   void train() {
     for (TrainerStep& step : trainer_.steps(dataset_)) {
       const std::uint64_t from = trainer_.progress().consumed;
@@ -84,8 +84,8 @@ class Fit {
     }
     book_.close(epoch);
     const FitNext next = options_.on_epoch ? options_.on_epoch(epoch) : FitNext::go_on;
-    is_over_ = next == FitNext::stop || cursor >= end();
-    if (is_over_) trainer_.stop();
+    if (next == FitNext::stop) end_ = std::min(end_, cursor);
+    if (cursor >= end_) trainer_.stop();
   }
 
   std::int64_t evaluation_batch() const {
@@ -101,8 +101,8 @@ class Fit {
   const FitLoss& loss_;
   const FitOptions& options_;
   const std::uint64_t size_;
+  std::uint64_t end_;  // a cursor; a rollback of the last step does not move it
   detail::EpochBook book_;
-  bool is_over_ = false;
 };
 
 template <class Optimizer>

@@ -35,7 +35,7 @@ Trainer::Steps Trainer::steps(const Dataset& dataset) {
 }
 
 const TrainingProgress& Trainer::progress() const {
-  impl_->progress.stopped = impl_->stopping;
+  impl_->progress.stopped = impl_->is_stopped();
   return impl_->progress;
 }
 
@@ -44,7 +44,7 @@ void Trainer::save() {
 }
 
 void Trainer::stop() {
-  impl_->stopping = true;
+  impl_->stop();
 }
 
 Trainer::Steps::Iterator Trainer::Steps::begin() {

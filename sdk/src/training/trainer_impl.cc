@@ -10,7 +10,11 @@
 namespace cox {
 
 bool Trainer::Impl::wants_another_step() const {
-  return !stopping && position.step < options.steps;
+  return !is_stopped() && position.step < options.steps;
+}
+
+void Trainer::Impl::stop() {
+  steps_at_stop = scope ? scope->number() + 1 : position.step;
 }
 
 void Trainer::Impl::begin_step() {

@@ -26,6 +26,8 @@ struct Trainer::Impl {
 
   // Of one step, in this order.
   bool wants_another_step() const;
+  bool is_stopped() const { return stopping || position.step >= steps_at_stop; }
+  void stop();
   void begin_step();
   at::Tensor forward(const std::function<at::Tensor()>& loss_of_batch);
   void backward(const at::Tensor& loss, double weight);
@@ -77,9 +79,10 @@ struct Trainer::Impl {
   detail::SnapshotShelf snapshots;
   detail::TrainingPosition position;
   TrainingProgress progress;
-  std::uint32_t rollback_done = 0;   // the last ticket executed
-  std::uint64_t saved_step = ~0ull;  // of the newest save
-  bool stopping = false;
+  std::uint32_t rollback_done = 0;      // the last ticket executed
+  std::uint64_t saved_step = ~0ull;     // of the newest save
+  bool stopping = false;                // asked from outside
+  std::uint64_t steps_at_stop = ~0ull;  // asked by stop()
 
   // The open step.
   std::optional<StepScope> scope;

@@ -1,12 +1,15 @@
 #include <torch/torch.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <filesystem>
 #include <limits>
+#include <memory>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "coxswain/adamw.h"
@@ -16,6 +19,7 @@
 #include "sdk/src/session/session_state.h"
 #include "sdk/src/training/epoch_book.h"
 #include "tests/sdk/session/solo.h"
+#include "tests/sdk/training/rollback_policy.h"
 #include "tests/sdk/training/small_training.h"
 
 #include <doctest/doctest.h>
@@ -187,6 +191,33 @@ TEST_SUITE("fit") {
     };
     CHECK_THROWS_AS(fit(session, *model, optimizer, SmallData(20), loss, options), Error);
     CHECK(model->is_training());
+  }
+
+  TEST_CASE("a rollback in the last step of all makes the missing steps again") {
+    SessionOptions with_rollback;
+    with_rollback.policies = {std::make_shared<RollBackOnce>(25)};
+    auto session = solo_session({"--cox.checkpoint.snapshot_rounds=20"}, with_rollback);
+    const SmallData one_batch(8);  // every step ends an epoch
+    SmallModel model;
+    AdamW optimizer(model->parameters(), {.lr = 1e-2});
+    FitOptions options = epochs(100000);
+    std::uint64_t last = 0;
+    options.on_epoch = [&](const FitEpoch& epoch) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      // The order that the end of this step carries out.
+      const bool is_ordered = session.plan().rollback.ticket > 0;
+      if (last > 0 || !is_ordered) return FitNext::go_on;
+      last = epoch.steps;
+      return FitNext::stop;
+    };
+    const FitResult result = fit(
+        session, *model, optimizer, one_batch,
+        [&](const Batch& batch) { return model->loss(batch); }, options);
+    REQUIRE(last > 0);
+    CHECK(result.progress.rollbacks == 1);
+    CHECK(result.progress.step == last);
+    CHECK(result.epochs.size() == last);
+    CHECK_FALSE(result.progress.stopped);
   }
 
   TEST_CASE("the losses of epochs follow what a rollback takes back") {
