@@ -47,18 +47,18 @@ void BucketTuning::restore(const BucketChoice& choice) {
   over_ = true;
 }
 
-void BucketTuning::learn_order(std::span<const std::uint32_t> order) {
+bool BucketTuning::learn_order(std::span<const std::uint32_t> order) {
+  if (!wants_order()) return false;
+  if (order.empty() && ++steps_ < kStepsForOrder) return false;
   choice_.order = completed(order, choice_.order.size());
   has_order_ = true;
+  steps_ = 0;
   over_ = candidates_.size() == 1;
+  return true;
 }
 
-bool BucketTuning::step(std::span<const std::uint32_t> order, double seconds) {
-  if (over_) return false;
-  if (!has_order_) {
-    learn_order(order);
-    return true;
-  }
+bool BucketTuning::learn_cost(double seconds) {
+  if (over_ || !has_order_) return false;
   ++steps_;
   // The first step with a new layout touches its memory for the first time.
   if (steps_ > 1) seconds_[trying_] = std::min(seconds_[trying_], seconds);

@@ -1,9 +1,10 @@
 // BucketTuning: finds the order and the sizes of gradient buckets in the first steps. The first
-// step with gradients shows rank 0 in which order backward finishes them; then some sizes are tried
-// for a few steps each, and the one that costs least (the caller says what a step's buckets cost)
-// stays. Rank 0 decides from its own clock; the others follow its broadcast, so all ranks have one
-// layout. The choice changes the time of a step and none of its bits. Pure but for what step() is
-// told; the caller broadcasts. Training thread.
+// step in which a rank sends gradients during backward shows in which order they become ready; then
+// some sizes are tried for a few steps each, and the one that costs least (the caller says what a
+// step's buckets cost) stays. The order is the lowest such rank's, sizes are rank 0's, by its own
+// clock; the others follow its broadcast, so all ranks have one layout. The choice changes the time
+// of a step and none of its bits. Pure but for what it is told; the caller broadcasts. Training
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +25,7 @@ struct BucketChoice {
 class BucketTuning {
  public:
   static constexpr int kStepsPerSize = 4;
+  static constexpr int kStepsForOrder = 8;  // until the first guess stands
 
   // `fixed_bytes` > 0: only the order is learned. `total_bytes`: of all gradients.
   BucketTuning(std::size_t parameters, std::int64_t total_bytes, std::int64_t fixed_bytes);
@@ -31,22 +33,24 @@ class BucketTuning {
   const BucketChoice& choice() const { return choice_; }
   bool is_over() const { return over_; }
 
-  // After every averaged step until it is over; the same calls on all ranks. True when a choice is
-  // due now: rank 0's choice() is to be broadcast and taken over by adopt().
-  bool step(std::span<const std::uint32_t> order, double seconds);
+  // One of these two after every averaged step until it is over; the same calls on all ranks. True
+  // when a choice is due now: rank 0's choice() is to be broadcast and taken over by adopt().
+  bool wants_order() const { return !over_ && !has_order_; }
+  // Equal on all ranks; empty where none has seen one yet.
+  bool learn_order(std::span<const std::uint32_t> order);
+  bool learn_cost(double seconds);
   void adopt(const BucketChoice& choice) { choice_ = choice; }
   // Takes an earlier run's choice and ends the search.
   void restore(const BucketChoice& choice);
 
  private:
-  void learn_order(std::span<const std::uint32_t> order);
   bool next_size();
 
   BucketChoice choice_;
   std::vector<BucketSizes> candidates_;
   std::vector<double> seconds_;  // shortest step of each candidate
   std::size_t trying_ = 0;
-  int steps_ = 0;
+  int steps_ = 0;  // of what is being learned
   bool has_order_ = false;
   bool over_ = false;
 };

@@ -40,6 +40,8 @@ struct Reducer::Impl {
   // reducer_layout.cc
   void build();
   void tune();
+  std::vector<std::uint32_t> order_seen();              // collective
+  void share(std::span<std::byte> bytes, RankId from);  // collective
   double cost_of_buckets() const;
   void adopt(const detail::BucketChoice& choice, const detail::BucketChoice& former);
   void show_held();

@@ -93,17 +93,39 @@ double Reducer::Impl::cost_of_buckets() const {
   return seconds;
 }
 
+void Reducer::Impl::share(std::span<std::byte> bytes, RankId from) {
+  transport::Communicator& ranks = state.data();
+  const Status told =
+      transport::finish(ranks, ranks.start_broadcast(bytes, from), state.wait_policy());
+  if (!told.ok()) throw Error(told.with_context("layout of gradient buckets"));
+}
+
+// Of the lowest rank that saw one: rank 0 may have had no samples. Empty where no rank did.
+std::vector<std::uint32_t> Reducer::Impl::order_seen() {
+  constexpr std::uint64_t kNobody = ~std::uint64_t{0};
+  transport::Communicator& ranks = state.data();
+  const auto mine = static_cast<std::uint64_t>(state.rank().value());
+  std::uint64_t lowest = reduction->order().empty() ? kNobody : mine;
+  const Status agreed = transport::finish(
+      ranks,
+      ranks.start_all_reduce(std::as_writable_bytes(std::span(&lowest, 1)), transport::min_u64()),
+      state.wait_policy());
+  if (!agreed.ok()) throw Error(agreed.with_context("layout of gradient buckets"));
+  if (lowest == kNobody) return {};
+  std::vector<std::uint32_t> order = detail::completed(reduction->order(), parameters.size());
+  share(std::as_writable_bytes(std::span(order)), RankId(static_cast<std::int32_t>(lowest)));
+  return order;
+}
+
 // After a step in which every rank took part.
 void Reducer::Impl::tune() {
   if (reduction->exchange() == nullptr || tuning.is_over()) return;
   const BucketChoice former = tuning.choice();
-  if (!tuning.step(reduction->order(), cost_of_buckets())) return;
+  const bool is_due = tuning.wants_order() ? tuning.learn_order(order_seen())
+                                           : tuning.learn_cost(cost_of_buckets());
+  if (!is_due) return;
   std::vector<std::int64_t> numbers = packed(tuning.choice());
-  transport::Communicator& ranks = state.data();
-  const Status told = transport::finish(
-      ranks, ranks.start_broadcast(std::as_writable_bytes(std::span(numbers)), kRoot),
-      state.wait_policy());
-  if (!told.ok()) throw Error(told.with_context("layout of gradient buckets"));
+  share(std::as_writable_bytes(std::span(numbers)), kRoot);
   adopt(unpacked(numbers), former);
 }
 
