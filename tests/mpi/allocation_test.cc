@@ -2,51 +2,20 @@
 // memory does not pass.
 #include <algorithm>
 #include <array>
-#include <atomic>
-#include <cstdlib>
-#include <new>
 #include <vector>
 
 #include "coordinator/transport/bucket_exchange.h"
 #include "coordinator/transport/mailbox.h"
 #include "coordinator/transport/mpi_runtime.h"
 #include "coordinator/transport/wait.h"
+#include "tests/bench/allocation_count.h"
 
 #include <doctest/doctest.h>
 
-namespace {
-std::atomic<long> allocations{0};
-
-void* counted(std::size_t bytes, std::size_t alignment) {
-  ++allocations;
-  const std::size_t rounded = (bytes + alignment - 1) / alignment * alignment;
-  void* memory = std::aligned_alloc(alignment, rounded > 0 ? rounded : alignment);
-  if (memory == nullptr) std::abort();
-  return memory;
-}
-}  // namespace
-
-void* operator new(std::size_t bytes) {
-  return counted(bytes, alignof(std::max_align_t));
-}
-void* operator new(std::size_t bytes, std::align_val_t alignment) {
-  return counted(bytes, static_cast<std::size_t>(alignment));
-}
-void operator delete(void* memory) noexcept {
-  std::free(memory);
-}
-void operator delete(void* memory, std::size_t) noexcept {
-  std::free(memory);
-}
-void operator delete(void* memory, std::align_val_t) noexcept {
-  std::free(memory);
-}
-void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
-  std::free(memory);
-}
-
 namespace cox::transport {
 namespace {
+
+using bench::AllocationCount;
 
 struct Buffers {
   std::vector<std::byte> signal = std::vector<std::byte>(256);
@@ -84,11 +53,11 @@ TEST_CASE("operations over MPI allocate nothing once they are warm") {
   buffers.all.resize(256 * static_cast<std::size_t>(c.size()));
   bool well = true;
   for (int i = 0; i < 20; ++i) well = well && step(c, buffers);
-  const long before = allocations;
+  const AllocationCount count;
   for (int i = 0; i < 20; ++i) well = well && step(c, buffers);
-  const long after = allocations;
+  const long spent = count.so_far();
   CHECK(well);
-  CHECK(after == before);
+  CHECK(spent == 0);
 }
 
 bool exchange_round(BucketExchange& exchange) {
@@ -106,9 +75,9 @@ int quiet_rounds(BucketExchange& exchange) {
   int quiet = 0;
   int most = 0;
   for (int i = 0; i < 400; ++i) {
-    const long before = allocations;
+    const AllocationCount count;
     if (!exchange_round(exchange)) return -1;
-    quiet = allocations == before ? quiet + 1 : 0;
+    quiet = count.so_far() == 0 ? quiet + 1 : 0;
     most = std::max(most, quiet);
   }
   return most;
@@ -147,11 +116,11 @@ TEST_CASE("posting and collecting a report and looking for a plan allocate nothi
   long spent = 0;
   for (int i = 0; i < 10; ++i) {
     CHECK(masks.publish(frames).ok());
-    const long before = allocations;
+    const AllocationCount count;
     const bool posted = signals.post(0, RankSignal{}, evidence);
     const bool seen = reader.poll();
     signals.collect(collected);
-    if (i > 0) spent += allocations - before;  // the first one sizes what is used again
+    if (i > 0) spent += count.so_far();  // the first one sizes what is used again
     CHECK(posted);
     CHECK(seen);
     CHECK(collected.signals.size() == 1);
