@@ -1,38 +1,20 @@
 // `cox plan`, run as people run it.
-#include <stdio.h>
-#include <sys/wait.h>
-
-#include <algorithm>
-#include <array>
 #include <string>
 
 #include "coordinator/planner/memory_profile.h"
 #include "tests/planner/random_problem.h"
 #include "tests/runtime/driven_job.h"
+#include "tests/tools/outcome.h"
 
 #include <doctest/doctest.h>
 
 namespace cox {
 namespace {
 
-struct Outcome {
-  int exit_code = -1;
-  std::string output;
-  auto lines() const { return std::count(output.begin(), output.end(), '\n'); }
-  bool says(const std::string& text) const { return output.find(text) != std::string::npos; }
-};
+using test::Outcome;
 
 Outcome cox_plan(const std::string& arguments) {
-  Outcome outcome;
-  const std::string command = std::string("'") + COX_PROGRAM + "' plan " + arguments + " 2>&1";
-  FILE* pipe = ::popen(command.c_str(), "r");
-  REQUIRE(pipe != nullptr);
-  std::array<char, 4096> bytes{};
-  while (const std::size_t count = ::fread(bytes.data(), 1, bytes.size(), pipe))
-    outcome.output.append(bytes.data(), count);
-  const int status = ::pclose(pipe);
-  if (WIFEXITED(status)) outcome.exit_code = WEXITSTATUS(status);
-  return outcome;
+  return test::run_cox("plan " + arguments);
 }
 
 constexpr const char* kInstances =
