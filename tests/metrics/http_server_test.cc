@@ -9,6 +9,7 @@
 
 #include "http_client.h"
 #include "simulated_job.h"
+#include "text_search.h"
 
 #include <doctest/doctest.h>
 
@@ -33,10 +34,6 @@ struct Fixture {
   TelemetryState state;
   std::unique_ptr<HttpServer> server;
 };
-
-bool contains(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
-}
 
 }  // namespace
 

@@ -10,6 +10,7 @@
 #include "metrics/routes.h"
 #include "metrics/telemetry_state.h"
 #include "simulated_job.h"
+#include "text_search.h"
 
 #include <doctest/doctest.h>
 
@@ -74,10 +75,6 @@ Pages pages_after(SimulatedSetup setup, int rounds) {
   const Served served{state.snapshot(), UnixTime{simulated.now()}, {"0.1.0", "abc"}, {}};
   const auto body = [&](const char* path) { return respond({"GET", path, ""}, served).body; };
   return {body("/metrics"), body("/api/v1/status"), body("/api/v1/plan"), body("/api/v1/ranks")};
-}
-
-bool contains(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
 }
 
 }  // namespace

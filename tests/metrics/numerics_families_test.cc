@@ -8,6 +8,7 @@
 #include "metrics/routes.h"
 #include "metrics/telemetry_state.h"
 #include "simulated_job.h"
+#include "text_search.h"
 
 #include <doctest/doctest.h>
 
@@ -15,16 +16,6 @@ using namespace cox;
 using namespace cox::metrics;
 
 namespace {
-
-bool contains(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
-}
-
-std::size_t count(const std::string& text, std::string_view part) {
-  std::size_t found = 0;
-  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
-  return found;
-}
 
 std::string page_after(std::size_t blocks, int rounds, const char* path, bool numerics = true) {
   SimulatedSetup setup;

@@ -7,6 +7,7 @@
 #include "metrics/status_page.h"
 #include "metrics/telemetry_state.h"
 #include "simulated_job.h"
+#include "text_search.h"
 
 #include <doctest/doctest.h>
 
@@ -23,16 +24,6 @@ std::string section_after(std::size_t blocks, int rounds, bool numerics = true) 
   TelemetryState state(job.job(), UnixTime{1});
   job.steps(state, rounds);
   return page_numerics(*state.snapshot());
-}
-
-bool contains(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
-}
-
-std::size_t count(const std::string& text, std::string_view part) {
-  std::size_t found = 0;
-  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
-  return found;
 }
 
 }  // namespace

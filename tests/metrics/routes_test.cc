@@ -6,33 +6,14 @@
 
 #include "metrics/exposition.h"
 #include "metrics/telemetry_state.h"
+#include "served_job.h"
 #include "simulated_job.h"
+#include "text_search.h"
 
 #include <doctest/doctest.h>
 
 using namespace cox;
 using namespace cox::metrics;
-
-namespace {
-
-Served served_after(SimulatedSetup setup, int rounds) {
-  SimulatedJob job(std::move(setup));
-  TelemetryState state(job.job(), UnixTime{1});
-  job.steps(state, rounds);
-  return {state.snapshot(), UnixTime{job.now() + 1}, {"0.1.0", "abc"}, settings_of(Config{})};
-}
-
-bool contains(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
-}
-
-std::size_t count(const std::string& text, std::string_view part) {
-  std::size_t found = 0;
-  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
-  return found;
-}
-
-}  // namespace
 
 TEST_SUITE("metrics") {
   TEST_CASE("every endpoint that the index lists answers, before the first round and later") {

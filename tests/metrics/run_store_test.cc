@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "run_fixture.h"
+#include "text_search.h"
 
 #include <doctest/doctest.h>
 
@@ -39,10 +40,6 @@ void write_steps(const std::filesystem::path& directory, std::uint64_t from, std
   for (std::uint64_t step = from; step < to; ++step) (*store)->push(row(step));
   CHECK((*store)->close().ok());
   CHECK((*store)->dropped() == 0);
-}
-
-bool contains(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
 }
 
 RunStoreOptions append_from(std::uint64_t step) {

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "metrics/format.h"
+#include "text_search.h"
 
 #include <doctest/doctest.h>
 
@@ -12,10 +13,6 @@ using namespace cox::metrics;
 namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-
-bool contains(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
-}
 
 }  // namespace
 

@@ -7,7 +7,9 @@
 #include "metrics/format.h"
 #include "metrics/html.h"
 #include "metrics/telemetry_state.h"
+#include "served_job.h"
 #include "simulated_job.h"
+#include "text_search.h"
 
 #include <doctest/doctest.h>
 
@@ -15,17 +17,6 @@ using namespace cox;
 using namespace cox::metrics;
 
 namespace {
-
-Served served_after(SimulatedSetup setup, int rounds) {
-  SimulatedJob job(std::move(setup));
-  TelemetryState state(job.job(), UnixTime{1});
-  job.steps(state, rounds);
-  return {state.snapshot(), UnixTime{job.now() + 1}, {"0.1.0", "abc"}, {}};
-}
-
-bool contains(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
-}
 
 // Walks all tags; "" when every one is closed in order and every attribute is quoted.
 std::string first_fault(const std::string& html) {

@@ -1,0 +1,19 @@
+// What the pages of a simulated job are made from after some rounds.
+#pragma once
+
+#include <utility>
+
+#include "metrics/routes.h"
+#include "metrics/telemetry_state.h"
+#include "simulated_job.h"
+
+namespace cox::metrics {
+
+inline Served served_after(SimulatedSetup setup, int rounds) {
+  SimulatedJob job(std::move(setup));
+  TelemetryState state(job.job(), UnixTime{1});
+  job.steps(state, rounds);
+  return {state.snapshot(), UnixTime{job.now() + 1}, {"0.1.0", "abc"}, settings_of(Config{})};
+}
+
+}  // namespace cox::metrics
