@@ -1,7 +1,9 @@
 #include "coordinator/core/selection.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -18,54 +20,118 @@ Neighbours select_in_place(std::span<double> values, std::size_t k) {
   return {*at, *std::min_element(at + 1, values.end())};
 }
 
-struct Bracket {
-  double low = 0;
-  double high = 0;
-};
+using Sample = std::array<double, kSample>;
 
-// Values that very likely have the wanted ones between them, from every n-th value: four standard
-// deviations of the sample's own order statistics to either side.
-Bracket bracket_of(std::span<const double> values, std::size_t k) {
-  std::vector<double> sample(kSample);
+// Every n-th value, sorted.
+Sample sample_of(std::span<const double> values) {
+  Sample sample;
   for (std::size_t i = 0; i < kSample; ++i) sample[i] = values[i * values.size() / kSample];
   std::sort(sample.begin(), sample.end());
-  const double fraction = static_cast<double>(k) / static_cast<double>(values.size());
-  const double middle = fraction * kSample;
-  const double margin = 4 * std::sqrt(kSample * fraction * (1 - fraction)) + 2;
-  const auto first = static_cast<std::size_t>(std::max(0.0, middle - margin));
-  const auto last = static_cast<std::size_t>(std::min(kSample - 1.0, middle + margin));
-  return {sample[first], sample[last]};
+  return sample;
 }
 
-// Nothing when the bracket missed, which its order of values can provoke and costs only time.
-std::optional<Neighbours> select_within(std::span<const double> values, std::size_t k,
-                                        Bracket bracket) {
-  std::vector<double> inside(values.size());
-  std::size_t below = 0;
-  std::size_t count = 0;
-  for (const double value : values) {
-    below += value < bracket.low;
-    inside[count] = value;
-    count += value >= bracket.low && value <= bracket.high;
+// The values from low to high, of which the sample says that the k-th is very likely among them:
+// three standard deviations of the sample's own order statistics to either side.
+class Bracket {
+ public:
+  Bracket(const Sample& sample, std::span<const double> values, std::size_t k)
+      : k_(k), inside_(std::make_unique_for_overwrite<double[]>(values.size())) {
+    const double fraction = static_cast<double>(k) / static_cast<double>(values.size());
+    const double middle = fraction * kSample;
+    const double margin = 3 * std::sqrt(kSample * fraction * (1 - fraction)) + 2;
+    low_ = sample[static_cast<std::size_t>(std::max(0.0, middle - margin))];
+    high_ = sample[static_cast<std::size_t>(std::min(kSample - 1.0, middle + margin))];
   }
-  if (k < below || k + 1 >= below + count) return std::nullopt;
-  return select_in_place(std::span(inside).first(count), k - below);
+
+  void see(double value) {
+    below_ += value < low_;
+    inside_[count_] = value;
+    count_ += (value >= low_) & (value <= high_);
+  }
+
+  // Nothing when the bracket missed, which an order of values can provoke and costs only time.
+  std::optional<Neighbours> selected() {
+    if (k_ < below_ || k_ + 1 >= below_ + count_) return std::nullopt;
+    return select_in_place({inside_.get(), count_}, k_ - below_);
+  }
+
+ private:
+  std::size_t k_;
+  double low_ = 0;
+  double high_ = 0;
+  std::size_t below_ = 0;
+  std::size_t count_ = 0;
+  std::unique_ptr<double[]> inside_;
+};
+
+Neighbours select_in_copy(std::span<const double> values, std::size_t k) {
+  std::vector<double> copy(values.begin(), values.end());
+  return select_in_place(copy, k);
+}
+
+double median_from(Neighbours middle, std::size_t count) {
+  return count % 2 == 1 ? middle.lower : (middle.lower + middle.upper) / 2;
 }
 
 }  // namespace
 
 Neighbours select(std::span<const double> values, std::size_t k) {
-  if (values.size() >= kSampleFrom) {
-    const std::optional<Neighbours> found = select_within(values, k, bracket_of(values, k));
-    if (found) return *found;
+  if (values.size() < kSampleFrom) return select_in_copy(values, k);
+  Bracket bracket(sample_of(values), values, k);
+  for (const double value : values) bracket.see(value);
+  const std::optional<Neighbours> found = bracket.selected();
+  return found ? *found : select_in_copy(values, k);
+}
+
+TwoSelected select_two(std::span<const double> values, std::size_t first, std::size_t second) {
+  if (values.size() < kSampleFrom) {
+    return {select_in_copy(values, first), select_in_copy(values, second)};
   }
-  std::vector<double> copy(values.begin(), values.end());
-  return select_in_place(copy, k);
+  const Sample sample = sample_of(values);
+  Bracket low(sample, values, first);
+  Bracket high(sample, values, second);
+  for (const double value : values) {
+    low.see(value);
+    high.see(value);
+  }
+  const auto at_first = low.selected();
+  const auto at_second = high.selected();
+  return {at_first ? *at_first : select_in_copy(values, first),
+          at_second ? *at_second : select_in_copy(values, second)};
 }
 
 double median_of(std::span<const double> values) {
-  const Neighbours middle = select(values, (values.size() - 1) / 2);
-  return values.size() % 2 == 1 ? middle.lower : (middle.lower + middle.upper) / 2;
+  return median_from(select(values, (values.size() - 1) / 2), values.size());
+}
+
+MedianAndTail median_and_tail_of(std::span<const double> values) {
+  const double position = 0.95 * static_cast<double>(values.size() - 1);
+  const auto below = static_cast<std::size_t>(position);
+  const TwoSelected at = select_two(values, (values.size() - 1) / 2, below);
+  const Neighbours tail = at.second;
+  return {median_from(at.first, values.size()),
+          tail.lower + (tail.upper - tail.lower) * (position - static_cast<double>(below))};
+}
+
+// Four of each at once, so that no comparison waits for the one before it.
+Extremes extremes_of(std::span<const double> values) {
+  constexpr std::size_t kLanes = 4;
+  std::array<double, kLanes> low;
+  std::array<double, kLanes> high;
+  low.fill(values[0]);
+  high.fill(values[0]);
+  std::size_t i = 0;
+  for (; i + kLanes <= values.size(); i += kLanes) {
+    for (std::size_t lane = 0; lane < kLanes; ++lane) {
+      low[lane] = std::min(low[lane], values[i + lane]);
+      high[lane] = std::max(high[lane], values[i + lane]);
+    }
+  }
+  for (; i < values.size(); ++i) {
+    low[0] = std::min(low[0], values[i]);
+    high[0] = std::max(high[0], values[i]);
+  }
+  return {*std::min_element(low.begin(), low.end()), *std::max_element(high.begin(), high.end())};
 }
 
 }  // namespace cox

@@ -17,7 +17,28 @@ struct Neighbours {
 // finite.
 Neighbours select(std::span<const double> values, std::size_t k);
 
+// Two such pairs for little more than the price of one. Requires: as above, first <= second.
+struct TwoSelected {
+  Neighbours first;
+  Neighbours second;
+};
+TwoSelected select_two(std::span<const double> values, std::size_t first, std::size_t second);
+
 // The median (mean of the two in the middle for an even count). Requires: not empty, all finite.
 double median_of(std::span<const double> values);
+
+// Median, and quantile 0.95 with linear interpolation at 0.95 (n - 1). Requires: as above.
+struct MedianAndTail {
+  double median = 0;
+  double p95 = 0;
+};
+MedianAndTail median_and_tail_of(std::span<const double> values);
+
+// Smallest and largest. Requires: as above.
+struct Extremes {
+  double min = 0;
+  double max = 0;
+};
+Extremes extremes_of(std::span<const double> values);
 
 }  // namespace cox

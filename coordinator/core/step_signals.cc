@@ -12,38 +12,45 @@ bool is_foreign(const RankSignal& signal, std::uint32_t incarnation, std::int32_
   return signal.incarnation != incarnation || signal.rank.value() >= world_size;
 }
 
-// A total order of reports, so that the order of arrival cannot matter: of two different reports
-// of one rank for one round the one with the smaller bytes is "the first".
-bool comes_before(const RankSignal* a, const RankSignal* b) {
-  if (a->rank != b->rank) return a->rank < b->rank;
-  if (a->round != b->round) return a->round < b->round;
-  return std::memcmp(a, b, sizeof *a) < 0;
+// Of two reports of one rank, which counts; by their contents, so that the order of arrival cannot
+// matter: the older round, then the smaller bytes.
+bool comes_before(const RankSignal& a, const RankSignal& b) {
+  if (a.round != b.round) return a.round < b.round;
+  return std::memcmp(&a, &b, sizeof a) < 0;
 }
 
 bool faults_in_order(const FaultyReport& a, const FaultyReport& b) {
   return std::tie(a.rank, a.fault, a.round) < std::tie(b.rank, b.fault, b.round);
 }
 
-// Keeps the first of each rank in `fresh` (sorted) and notes the others, and who is missing.
-void take_one_a_rank(const std::vector<const RankSignal*>& fresh, std::int32_t world_size,
-                     StepSignals& into) {
-  into.reports.reserve(fresh.size());
-  std::int32_t next_rank = 0;
-  for (const RankSignal* report : fresh) {
-    if (!into.reports.empty() && into.reports.back().rank == report->rank) {
-      into.faults.push_back({report->rank, ReportFault::duplicate, report->round});
-      continue;
-    }
-    for (; next_rank < report->rank.value(); ++next_rank) {
-      into.faults.push_back({RankId(next_rank), ReportFault::missing, into.round});
-    }
-    next_rank = report->rank.value() + 1;
-    into.reports.push_back(*report);
+// The reports that count, each in the place of its rank.
+class Places {
+ public:
+  explicit Places(std::int32_t world_size)
+      : first_(static_cast<std::size_t>(std::max(world_size, 0)), nullptr) {}
+
+  void take(const RankSignal& report, std::vector<FaultyReport>& faults) {
+    const RankSignal*& first = first_[static_cast<std::size_t>(report.rank.value())];
+    const RankSignal* other = &report;
+    if (first == nullptr || comes_before(report, *first)) std::swap(first, other);
+    if (other != nullptr) faults.push_back({other->rank, ReportFault::duplicate, other->round});
   }
-  for (; next_rank < world_size; ++next_rank) {
-    into.faults.push_back({RankId(next_rank), ReportFault::missing, into.round});
+
+  void finish(StepSignals& into) const {
+    into.reports.reserve(first_.size());
+    for (std::size_t r = 0; r < first_.size(); ++r) {
+      if (first_[r] != nullptr) {
+        into.reports.push_back(*first_[r]);
+      } else {
+        const RankId rank(static_cast<std::int32_t>(r));
+        into.faults.push_back({rank, ReportFault::missing, into.round});
+      }
+    }
   }
-}
+
+ private:
+  std::vector<const RankSignal*> first_;
+};
 
 }  // namespace
 
@@ -72,8 +79,7 @@ StepSignals collect(RoundId round, std::uint32_t incarnation, std::int32_t world
   signals.round = round;
   signals.now = now;
   signals.evidence = std::move(evidence);
-  std::vector<const RankSignal*> fresh;
-  fresh.reserve(received.size());
+  Places places(world_size);
   for (const RankSignal& signal : received) {
     if (!check(signal).ok()) {
       signals.faults.push_back({RankId(-1), ReportFault::damaged, RoundId{}});
@@ -82,11 +88,10 @@ StepSignals collect(RoundId round, std::uint32_t incarnation, std::int32_t world
     } else if (signal.round < round && !signal.has(SignalFlag::watching)) {
       signals.faults.push_back({signal.rank, ReportFault::stale, signal.round});
     } else {
-      fresh.push_back(&signal);
+      places.take(signal, signals.faults);
     }
   }
-  std::sort(fresh.begin(), fresh.end(), comes_before);
-  take_one_a_rank(fresh, world_size, signals);
+  places.finish(signals);
   std::sort(signals.faults.begin(), signals.faults.end(), faults_in_order);
   return signals;
 }

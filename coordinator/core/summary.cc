@@ -37,6 +37,11 @@ void count_report(const RankSignal& s, StepSummary& into) {
 // into fetching them.
 class Tally {
  public:
+  explicit Tally(std::size_t reports) {
+    memory_ranks_.reserve(reports);
+    memory_used_.reserve(reports);
+  }
+
   void add(const RankSignal& s) {
     if (!s.has(SignalFlag::watching)) held_ = std::min(held_, s.plan_held);
     if (s.memory_limit_bytes > 0) {
@@ -128,7 +133,7 @@ StepSummary summarize(const StepSignals& signals) {
   for (const FaultyReport& fault : signals.faults) {
     summary.missing += fault.fault == ReportFault::missing;
   }
-  Tally tally;
+  Tally tally(signals.reports.size());
   for (const RankSignal& s : signals.reports) {
     count_report(s, summary);
     tally.add(s);

@@ -20,51 +20,51 @@ bool is_usable(const RankSignal& s) {
   return std::isfinite(sum) && smallest >= 0;
 }
 
-void reserve(Timings& timings, std::size_t n) {
-  timings.ranks.reserve(n);
-  for (auto& column : timings.phases) column.reserve(n);
-  timings.own.reserve(n);
-  timings.wall.reserve(n);
+void resize(Timings& timings, std::size_t n) {
+  timings.ranks.resize(n);
+  for (auto& column : timings.phases) column.resize(n);
+  timings.own.resize(n);
+  timings.wall.resize(n);
 }
 
 }  // namespace
 
 Timings timings_of(std::span<const RankSignal> reports) {
   Timings timings;
-  reserve(timings, reports.size());
+  resize(timings, reports.size());
+  std::size_t n = 0;
   for (const RankSignal& s : reports) {
     if (!is_usable(s)) continue;
     const double per_round = 1.0 / s.rounds;
     double own = 0;
     for (std::size_t p = 0; p < kPhases; ++p) {
       const double seconds = s.phase_seconds[p] * per_round;
-      timings.phases[p].push_back(seconds);
+      timings.phases[p][n] = seconds;
       if (is_own_work(static_cast<Phase>(p))) own += seconds;
     }
-    timings.own.push_back(own);
-    timings.wall.push_back(s.wall_seconds * per_round);
-    timings.ranks.push_back(s.rank);
+    timings.own[n] = own;
+    timings.wall[n] = s.wall_seconds * per_round;
+    timings.ranks[n] = s.rank;
+    ++n;
   }
+  resize(timings, n);
   return timings;
 }
 
 Spread spread_of(std::span<const double> values, std::span<const RankId> ranks) {
   Spread spread;
   if (values.empty()) return spread;
-  const auto max = std::max_element(values.begin(), values.end());
-  spread.min = *std::min_element(values.begin(), values.end());
-  spread.max = *max;
+  const Extremes extremes = extremes_of(values);
+  spread.min = extremes.min;
+  spread.max = extremes.max;
+  const auto max = std::find(values.begin(), values.end(), spread.max);
   spread.rank_of_max = ranks[static_cast<std::size_t>(max - values.begin())];
   spread.count = static_cast<std::int32_t>(values.size());
-  if (spread.min == spread.max) {
-    spread.median = spread.p95 = spread.max;
-    return spread;
-  }
-  spread.median = median_of(values);
-  const double position = 0.95 * static_cast<double>(values.size() - 1);
-  const auto below = static_cast<std::size_t>(position);
-  const Neighbours at = select(values, below);
-  spread.p95 = at.lower + (at.upper - at.lower) * (position - static_cast<double>(below));
+  spread.median = spread.p95 = spread.max;
+  if (spread.min == spread.max) return spread;
+  const MedianAndTail at = median_and_tail_of(values);
+  spread.median = at.median;
+  spread.p95 = at.p95;
   return spread;
 }
 
