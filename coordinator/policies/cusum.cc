@@ -11,11 +11,15 @@ constexpr double kLn10 = 2.302585092994046;
 }  // namespace
 
 // exp(y) = 1 + y + 2 k^2 / rate has its root where y = log of the right side; iterating converges
-// fast because the right side hardly depends on y.
+// in a few rounds because the right side hardly depends on y.
 double cusum_threshold(double k, double rate) {
   const double target = 2 * k * k / rate;
   double y = portable_log(1 + target);
-  for (int i = 0; i < 20; ++i) y = portable_log(1 + y + target);
+  for (int i = 0; i < 20; ++i) {
+    const double next = portable_log(1 + y + target);
+    if (next == y) break;
+    y = next;
+  }
   return std::max(y / (2 * k) - kOvershoot, kMaxScore - k);
 }
 
@@ -23,12 +27,16 @@ double cusum_rarity(double sum, double k) {
   return (2 * k * (sum + kOvershoot) - portable_log(2 * k * k)) / kLn10;
 }
 
+CusumScale make_cusum_scale(double shift, double sigma) {
+  CusumScale scale;
+  scale.sigma = std::max(sigma, shift / (2 * kMaxAllowance));
+  scale.k = std::clamp(shift / (2 * scale.sigma), kMinAllowance, kMaxAllowance);
+  return scale;
+}
+
 CusumTest make_cusum_test(double shift, double sigma, double rate) {
-  CusumTest test;
-  test.sigma = std::max(sigma, shift / (2 * kMaxAllowance));
-  test.k = std::clamp(shift / (2 * test.sigma), kMinAllowance, kMaxAllowance);
-  test.h = cusum_threshold(test.k, rate);
-  return test;
+  const CusumScale scale = make_cusum_scale(shift, sigma);
+  return {scale, cusum_threshold(scale.k, rate)};
 }
 
 }  // namespace cox

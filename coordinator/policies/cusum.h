@@ -22,7 +22,7 @@ namespace cox {
 inline constexpr double kMaxScore = 2.7;
 
 constexpr double cusum_step(double sum, double score, double k) {
-  return std::max(0.0, sum + std::clamp(score, -kMaxScore, kMaxScore) - k);
+  return std::max(0.0, sum + std::min(std::max(score, -kMaxScore), kMaxScore) - k);
 }
 
 // h for a stated rate. Requires: 0 < k <= 3, 0 < rate < 1.
@@ -31,10 +31,13 @@ double cusum_threshold(double k, double rate);
 // How often normal noise lets S reach `sum` at all: log10 of the average number of steps between.
 double cusum_rarity(double sum, double k);
 
-// A test for a shift of at least `shift` under noise of deviation `sigma`, in the same unit.
-struct CusumTest {
+// A test for a shift of at least `shift` under noise of deviation `sigma`, in the same unit. Its
+// scale is cheap, its threshold is not.
+struct CusumScale {
   double sigma = 1;  // of one score, floored so that k <= kMaxAllowance
   double k = 0.5;    // shift / (2 sigma), at least kMinAllowance
+};
+struct CusumTest : CusumScale {
   double h = 1;
 };
 
@@ -43,6 +46,7 @@ struct CusumTest {
 inline constexpr double kMinAllowance = 0.25;
 inline constexpr double kMaxAllowance = 1.0;
 
+CusumScale make_cusum_scale(double shift, double sigma);
 CusumTest make_cusum_test(double shift, double sigma, double rate);
 
 }  // namespace cox

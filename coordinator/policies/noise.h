@@ -7,15 +7,26 @@
 #include <span>
 #include <vector>
 
+#include "coordinator/policies/rank_runs.h"
 #include "coordinator/policies/straggler_memory.h"
 
 namespace cox {
 
-// Learns from one round of one channel; excess[i] belongs to ranks[i]. Moves levels, variances and
+// What the number of a rank's reports means for this round; the same in all channels, so that only
+// one of them pays for the divisions. [i] belongs to report i.
+struct LearningRates {
+  std::vector<double> level;     // weight of this round in the running level
+  std::vector<double> variance;  // in the variance; 0 = there is no level to compare with yet
+  std::vector<double> residual;  // a squared residual is too large by this factor
+  double known = 0;              // ranks that have a level
+};
+LearningRates learning_rates(StragglerMemory& memory, std::span<const RankRun> runs);
+
+// Learns from one round of one channel; excess[i] belongs to report i. Moves levels, variances and
 // the pool. Returns the variance that tests of this round should use for ordinary ranks: the pool,
 // widened while it rests on few samples, or more when this round itself is wilder.
-double learn_noise(StragglerMemory& memory, std::size_t channel, std::span<const std::size_t> ranks,
-                   std::span<const double> excess);
+double learn_noise(StragglerMemory& memory, std::size_t channel, std::span<const RankRun> runs,
+                   const LearningRates& rates, std::span<const double> excess);
 
 // Rounds that a rank's running level remembers.
 inline constexpr double kLevelRounds = 8;

@@ -13,7 +13,7 @@ constexpr double kLeastRatio = 1e-3;           // a rank cannot count as faster 
 constexpr double kMostRatio = 1e3;
 
 double log_ratio(double ratio) {
-  return portable_log(std::clamp(ratio, kLeastRatio, kMostRatio));
+  return portable_log(std::min(std::max(ratio, kLeastRatio), kMostRatio));
 }
 
 const std::vector<double>& seconds_of(const Timings& timings, std::size_t channel) {
@@ -52,23 +52,38 @@ class MedianOfOthers {
   double low_, middle_, high_;
 };
 
-// What is expected of every rank in one channel.
-std::vector<double> expected_of(const Timings& timings, const StepSummary& summary,
-                                std::size_t channel) {
-  const std::vector<double>& seconds = seconds_of(timings, channel);
-  if (seconds.size() >= kLeaveOneOutBelow) {
-    return std::vector<double>(seconds.size(), spread_in(summary, channel).median);
-  }
+// Excess of one channel from seconds, expected seconds of it and of the whole.
+double excess_of(double seconds, double expected, double expected_own) {
+  if (!(expected_own > 0)) return 0;
+  return log_ratio(1 + (seconds - expected) / expected_own);
+}
+
+// Few ranks: each against the others.
+std::vector<double> expected_of_others(const std::vector<double>& seconds) {
   const MedianOfOthers median(seconds);
   std::vector<double> expected;
   for (const double value : seconds) expected.push_back(median.without(value));
   return expected;
 }
 
-// Excess of one channel from seconds, expected seconds of it and of the whole.
-double excess_of(double seconds, double expected, double expected_own) {
-  if (!(expected_own > 0)) return 0;
-  return log_ratio(1 + (seconds - expected) / expected_own);
+std::vector<double> excess_over_others(const std::vector<double>& seconds,
+                                       const std::vector<double>& expected_own) {
+  std::vector<double> excess = expected_of_others(seconds);
+  for (std::size_t i = 0; i < seconds.size(); ++i) {
+    excess[i] = excess_of(seconds[i], excess[i], expected_own[i]);
+  }
+  return excess;
+}
+
+// Many ranks: all against the same.
+std::vector<double> excess_over(const std::vector<double>& seconds, double expected,
+                                double expected_own) {
+  std::vector<double> excess(seconds.size());
+  if (!(expected_own > 0)) return excess;
+  for (std::size_t i = 0; i < seconds.size(); ++i) {
+    excess[i] = log_ratio(1 + (seconds[i] - expected) / expected_own);
+  }
+  return excess;
 }
 
 // Moves a baseline towards what was seen; outliers move it as far as a three-fold time would.
@@ -82,17 +97,16 @@ void learn(double& baseline, double seconds, double reports) {
 
 Slowdowns against_others(const Timings& timings, const StepSummary& summary) {
   Slowdowns slowdowns;
-  const std::vector<double> expected_own = expected_of(timings, summary, 0);
+  const bool few = timings.ranks.size() < kLeaveOneOutBelow;
+  const std::vector<double> expected_own =
+      few ? expected_of_others(timings.own) : std::vector<double>{};
   for (std::size_t c = 0; c < kChannels; ++c) {
-    slowdowns.in_use[c] = spread_in(summary, c).max > 0;
+    const Spread& spread = spread_in(summary, c);
+    slowdowns.in_use[c] = spread.max > 0;
     if (!slowdowns.in_use[c]) continue;
-    const std::vector<double> expected = c == 0 ? expected_own : expected_of(timings, summary, c);
     const std::vector<double>& seconds = seconds_of(timings, c);
-    std::vector<double>& excess = slowdowns.excess[c];
-    excess.resize(seconds.size());
-    for (std::size_t i = 0; i < seconds.size(); ++i) {
-      excess[i] = excess_of(seconds[i], expected[i], expected_own[i]);
-    }
+    slowdowns.excess[c] = few ? excess_over_others(seconds, expected_own)
+                              : excess_over(seconds, spread.median, spread_in(summary, 0).median);
   }
   return slowdowns;
 }

@@ -8,6 +8,7 @@
 #include "coordinator/core/portable_math.h"
 #include "coordinator/policies/cusum.h"
 #include "coordinator/policies/noise.h"
+#include "coordinator/policies/rank_runs.h"
 #include "coordinator/policies/sentence.h"
 #include "coordinator/policies/slowdowns.h"
 
@@ -26,20 +27,23 @@ class Watch {
         own_past_(compares_with_own_past(input.job.world_size)),
         round_(static_cast<double>(input.summary.round.value())),
         shift_(portable_log(config_.slowdown_ratio)),
-        memory_(memory) {
-    for (const RankId rank : timings.ranks) {
-      ranks_.push_back(static_cast<std::size_t>(rank.value()));
-    }
-  }
+        memory_(memory),
+        runs_(runs_of(timings.ranks)) {}
 
   void run(const Slowdowns& slowdowns) {
     in_use_ = slowdowns.in_use;
+    const LearningRates rates = learning_rates(memory_, runs_);
     for (std::size_t c = 0; c < kChannels; ++c) {
-      if (in_use_[c]) add_scores(c, slowdowns.excess[c]);
+      if (in_use_[c]) add_scores(c, rates, slowdowns.excess[c]);
     }
-    for (const std::size_t rank : ranks_) {
-      memory_.reports()[rank] += 1;
-      judge(rank);
+    const auto named = memory_.named();
+    const auto level = memory_.level(0);
+    for (const RankRun& run : runs_) {
+      for (std::size_t rank = run.rank; rank < run.rank + run.size; ++rank) {
+        memory_.reports()[rank] += 1;
+        // Nearly all ranks are neither named nor slow.
+        if (named[rank] != 0 || !(level[rank] < shift_ / 2)) judge(rank);
+      }
     }
   }
 
@@ -65,20 +69,60 @@ class Watch {
     return make_cusum_test(shift_, std::sqrt(variance), rate_of(channel));
   }
 
-  void add_scores(std::size_t channel, const std::vector<double>& excess) {
-    const double variance = learn_noise(memory_, channel, ranks_, excess);
-    const CusumTest ordinary = test_of(channel, variance);
-    ordinary_[channel] = ordinary;
-    const auto own = memory_.variance(channel);
-    for (std::size_t i = 0; i < ranks_.size(); ++i) {
-      const std::size_t rank = ranks_[i];
-      if (memory_.reports()[rank] == 0 && own_past_) continue;
-      const bool noisy = own[rank] > kNoisyRatio * variance;
-      add_score(channel, rank, excess[i], noisy ? test_of(channel, own[rank]) : ordinary);
+  void add_scores(std::size_t channel, const LearningRates& rates,
+                  const std::vector<double>& excess) {
+    const double variance = learn_noise(memory_, channel, runs_, rates, excess);
+    ordinary_[channel] = test_of(channel, variance);
+    const double noisy = kNoisyRatio * variance;
+    for (const RankRun& run : runs_) {
+      const double left = own_past_ ? 1 : add_ordinary_scores(channel, run, noisy, excess);
+      if (left > 0) add_other_scores(channel, run, noisy, excess);
     }
   }
 
-  void add_score(std::size_t channel, std::size_t rank, double excess, const CusumTest& test) {
+  // Those of ranks that are neither named nor noisier than the others, which is nearly all of them:
+  // short loops without a branch, of which each takes several ranks at once. Returns how many ranks
+  // are left.
+  double add_ordinary_scores(std::size_t channel, const RankRun& run, double noisy,
+                             const std::vector<double>& excess) {
+    const CusumScale test = ordinary_[channel];
+    const double round = round_;
+    const double* const seen = &excess[run.report];
+    const double* const named = &memory_.named()[run.rank];
+    const double* const variance = &memory_.variance(channel)[run.rank];
+    double* const sum = &memory_.sum(channel)[run.rank];
+    double* const since = &memory_.since(channel)[run.rank];
+    const auto is_other = [&](std::size_t r) { return (named[r] != 0) | (variance[r] > noisy); };
+    for (std::size_t r = 0; r < run.size; ++r) {
+      const double before = since[r];
+      since[r] = is_other(r) | (sum[r] != 0) ? before : round;
+    }
+    for (std::size_t r = 0; r < run.size; ++r) {
+      const double before = sum[r];
+      const double next = cusum_step(before, seen[r] / test.sigma, test.k);
+      sum[r] = is_other(r) ? before : next;
+    }
+    double left = 0;
+    for (std::size_t r = 0; r < run.size; ++r) left += is_other(r) ? 1 : 0;
+    return left;
+  }
+
+  void add_other_scores(std::size_t channel, const RankRun& run, double noisy,
+                        const std::vector<double>& excess) {
+    const auto named = memory_.named();
+    const auto own = memory_.variance(channel);
+    for (std::size_t r = 0; r < run.size; ++r) {
+      const std::size_t rank = run.rank + r;
+      const bool is_noisy = own[rank] > noisy;
+      if (!own_past_ && named[rank] == 0 && !is_noisy) continue;
+      if (own_past_ && memory_.reports()[rank] == 0) continue;
+      const CusumScale test = is_noisy ? make_cusum_scale(shift_, std::sqrt(own[rank]))
+                                       : CusumScale(ordinary_[channel]);
+      add_score(channel, rank, excess[run.report + r], test);
+    }
+  }
+
+  void add_score(std::size_t channel, std::size_t rank, double excess, const CusumScale& test) {
     double score = excess / test.sigma;
     if (own_past_) {
       score -= kOwnPastMargin / std::sqrt(std::min(memory_.reports()[rank], kOwnPastMemory));
@@ -190,7 +234,7 @@ class Watch {
   const double round_;
   const double shift_;
   StragglerMemory& memory_;
-  std::vector<std::size_t> ranks_;
+  const std::vector<RankRun> runs_;
   std::array<bool, kChannels> in_use_{};
   std::array<CusumTest, kChannels> ordinary_{};
   std::vector<Reason> findings_;
