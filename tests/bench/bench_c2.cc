@@ -4,12 +4,12 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <string>
 
 #include "coxswain/coxswain.h"
 #include "tests/bench/c2_calls.h"
 #include "tests/bench/c2_growth.h"
+#include "tests/bench/session_main.h"
 
 namespace {
 
@@ -28,8 +28,7 @@ const char* path_of(const Session& session) {
   }
 }
 
-int run(int argc, char** argv) {
-  auto session = Session::start(argc, argv, {.program = "bench_c2"});
+void measure(Session& session) {
   at::set_num_threads(1);
   const auto& words = session.arguments();
   const auto said = [&](const char* word) {
@@ -47,19 +46,10 @@ int run(int argc, char** argv) {
   } else {
     throw Error(invalid_argument("bench_c2: expected watching, training or growth, found neither"));
   }
-  session.finish();
-  return 0;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    return run(argc, argv);
-  } catch (const cox::Error& error) {
-    return cox::report(error);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
-    return 1;
-  }
+  return cox::bench::session_main(argc, argv, {.program = "bench_c2"}, measure);
 }

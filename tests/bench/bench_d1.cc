@@ -12,35 +12,34 @@
 #include "coxswain/coxswain.h"
 #include "tests/bench/d1_loop.h"
 #include "tests/bench/orders.h"
+#include "tests/bench/session_main.h"
 
 namespace {
 
 using namespace cox;
 
-int run(int argc, char** argv) {
-  const std::string mode = argc > 1 ? argv[1] : "";
-  if (mode == "task" && argc == 4) {
-    bench::write_d1_task(argv[2], argv[3], {});
-    return 0;
-  }
-  auto session = Session::start(argc, argv, {.program = "bench_d1"});
+void take_turns(Session& session) {
   const auto& words = session.arguments();
-  if (mode != "turns" || words.size() != 4) {
+  if (words.size() != 4 || words[0] != "turns") {
     throw Error(invalid_argument("bench_d1: expected task FOLDER TEXT or turns FOLDER PIPES ROWS"));
   }
   bench::D1Loop loop(session, bench::read_d1_task(words[1]), std::stoll(words[3]));
   bench::take_turns(words[2] + "/" + std::to_string(session.rank()),
                     [&](int steps) { return loop.turn(steps).text(); });
-  session.finish();
-  return 0;
+}
+
+int write_task(const std::string& folder, const std::string& text) {
+  try {
+    bench::write_d1_task(folder, text, {});
+    return 0;
+  } catch (const std::exception& error) {
+    return report(error);
+  }
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    return run(argc, argv);
-  } catch (const std::exception& error) {
-    return cox::report(error);
-  }
+  if (argc == 4 && std::string(argv[1]) == "task") return write_task(argv[2], argv[3]);
+  return cox::bench::session_main(argc, argv, {.program = "bench_d1"}, take_turns);
 }

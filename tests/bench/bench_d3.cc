@@ -17,6 +17,7 @@
 
 #include "coxswain/coxswain.h"
 #include "sdk/examples/gpt2/extra_work.h"
+#include "tests/bench/session_main.h"
 #include "tests/bench/token_rows.h"
 
 namespace {
@@ -126,21 +127,14 @@ void train_imitated(Session& session, const Task& task) {
   }
 }
 
-int run(int argc, char** argv) {
-  auto session = Session::start(argc, argv, {.program = "bench_d3"});
+void train(Session& session) {
   at::set_num_threads(1);
   const Task task = task_of(session.arguments());
   task.form == "real" ? train_real(session, task) : train_imitated(session, task);
-  session.finish();
-  return 0;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    return run(argc, argv);
-  } catch (const std::exception& error) {
-    return cox::report(error);
-  }
+  return cox::bench::session_main(argc, argv, {.program = "bench_d3"}, train);
 }

@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "sdk/examples/gpt2/model.h"
 #include "tests/bench/orders.h"
 #include "tests/bench/random_shares.h"
+#include "tests/bench/session_main.h"
 #include "tests/bench/token_rows.h"
 
 namespace {
@@ -110,32 +112,29 @@ void take_turns(Session& session, const std::string& pipes) {
   job.take(*open);
 }
 
-int run(int argc, char** argv) {
-  const std::string mode = argc > 1 ? argv[1] : "";
+SessionOptions options_for(int argc, char** argv) {
   SessionOptions options{.program = "bench_d4"};
-  if (mode == "weights" && argc > 3) {
-    options.policies = {std::make_shared<bench::RandomShares>(std::stoull(argv[3]), 3)};
+  if (argc > 3 && std::string(argv[1]) == "weights") {
+    options.policies = {
+        std::make_shared<bench::RandomShares>(std::strtoull(argv[3], nullptr, 10), 3)};
   }
-  auto session = Session::start(argc, argv, options);
+  return options;
+}
+
+void do_as_told(Session& session) {
   at::set_num_threads(1);
   const std::vector<std::string>& words = session.arguments();
-  if (mode == "weights" && words.size() == 3) {
+  if (words.size() == 3 && words[0] == "weights") {
     print_weights(session, std::stoull(words[1]));
-  } else if (mode == "turns" && words.size() == 2) {
+  } else if (words.size() == 2 && words[0] == "turns") {
     take_turns(session, words[1]);
   } else {
     throw Error(invalid_argument("bench_d4: expected weights STEPS SEED or turns PIPES"));
   }
-  session.finish();
-  return 0;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    return run(argc, argv);
-  } catch (const std::exception& error) {
-    return cox::report(error);
-  }
+  return cox::bench::session_main(argc, argv, options_for(argc, argv), do_as_told);
 }

@@ -13,6 +13,7 @@
 #include "coxswain/coxswain.h"
 #include "sdk/src/session/session_state.h"
 #include "tests/bench/line.h"
+#include "tests/bench/session_main.h"
 #include "tests/bench/small_gpt.h"
 
 namespace {
@@ -72,10 +73,9 @@ class Contest {
   Trainer::Steps::Iterator open_;
 };
 
-int run(int argc, char** argv) {
-  auto session = Session::start(argc, argv, {.program = "bench_nc"});
+void measure(Session& session, bench::Effort effort) {
   at::set_num_threads(1);
-  const int groups = bench::effort_of(argc, argv) == bench::Effort::quick ? 4 : 40;
+  const int groups = effort == bench::Effort::quick ? 4 : 40;
   const auto format = session.config().precision.format;
   Contest contest(session, groups);
   contest.turn(true);
@@ -98,16 +98,12 @@ int run(int argc, char** argv) {
       .with("groups", groups)
       .with("step_ms_off", bench::quantile(off_ms, 0.5))
       .print();
-  session.finish();
-  return 0;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    return run(argc, argv);
-  } catch (const std::exception& error) {
-    return cox::report(error);
-  }
+  const bench::Effort effort = bench::effort_of(argc, argv);
+  return bench::session_main(argc, argv, {.program = "bench_nc"},
+                             [effort](Session& session) { measure(session, effort); });
 }
