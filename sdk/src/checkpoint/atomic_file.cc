@@ -9,30 +9,15 @@
 #include <system_error>
 #include <utility>
 
+#include "sdk/src/checkpoint/file_error.h"
+
 namespace cox::detail {
 namespace {
 
 constexpr int kNameAttempts = 1000;
 
 StatusCode code_of(int error) {
-  switch (error) {
-    case ENOSPC:
-    case EDQUOT:
-    case EFBIG:
-    case EMFILE:
-    case ENFILE:
-      return StatusCode::resource_exhausted;
-    case ENOENT:
-    case ENOTDIR:
-      return StatusCode::not_found;
-    case EACCES:
-    case EPERM:
-    case EROFS:
-    case EISDIR:
-      return StatusCode::failed_precondition;
-    default:
-      return StatusCode::unavailable;
-  }
+  return code_of_errno(error, StatusCode::unavailable);
 }
 
 Status error_status(const std::filesystem::path& target, const std::string& doing, int error) {

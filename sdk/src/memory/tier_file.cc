@@ -10,28 +10,13 @@
 #include <system_error>
 #include <utility>
 
+#include "sdk/src/checkpoint/file_error.h"
+
 namespace cox::detail {
 namespace {
 
 StatusCode code_of(int error) {
-  switch (error) {
-    case ENOSPC:
-    case EDQUOT:
-    case EFBIG:
-    case EMFILE:
-    case ENFILE:
-    case ENOMEM:
-      return StatusCode::resource_exhausted;
-    case ENOENT:
-    case ENOTDIR:
-      return StatusCode::not_found;
-    case EACCES:
-    case EPERM:
-    case EROFS:
-      return StatusCode::failed_precondition;
-    default:
-      return StatusCode::internal;
-  }
+  return code_of_errno(error, StatusCode::internal);
 }
 
 Status failed(const std::filesystem::path& folder, const char* doing, int error) {
