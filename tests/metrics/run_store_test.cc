@@ -1,12 +1,10 @@
 #include "metrics/run_store.h"
 
-#include <sys/resource.h>
-
-#include <csignal>
 #include <string>
 #include <thread>
 
 #include "run_fixture.h"
+#include "tests/support/small_files_only.h"
 #include "text_search.h"
 
 #include <doctest/doctest.h>
@@ -48,24 +46,6 @@ RunStoreOptions append_from(std::uint64_t step) {
   options.resume_step = StepId(step);
   return options;
 }
-
-// Files cannot grow beyond `bytes`, as on a full disk, while this lives.
-class SmallFilesOnly {
- public:
-  explicit SmallFilesOnly(rlim_t bytes) : old_handler_(::signal(SIGXFSZ, SIG_IGN)) {
-    ::getrlimit(RLIMIT_FSIZE, &old_);
-    const rlimit small{bytes, old_.rlim_max};
-    ::setrlimit(RLIMIT_FSIZE, &small);
-  }
-  ~SmallFilesOnly() {
-    ::setrlimit(RLIMIT_FSIZE, &old_);
-    ::signal(SIGXFSZ, old_handler_);
-  }
-
- private:
-  void (*old_handler_)(int);
-  rlimit old_{};
-};
 
 }  // namespace
 

@@ -1,41 +1,17 @@
 // A disk that is full: the size of files of this process is limited, so writes fail as on a device
 // without space.
-#include <signal.h>
-#include <sys/resource.h>
-
 #include "coordinator/policies/registry.h"
 #include "coordinator/runtime/journal.h"
 #include "coordinator/runtime/journal_reader.h"
 #include "coordinator/runtime/replay.h"
 #include "coordinator/runtime/saved_state.h"
 #include "tests/runtime/driven_job.h"
+#include "tests/support/small_files_only.h"
 
 #include <doctest/doctest.h>
 
 namespace cox::runtime {
 namespace {
-
-// While it lives no file can grow beyond `bytes`.
-class SmallDisk {
- public:
-  explicit SmallDisk(rlim_t bytes) {
-    old_handler_ = ::signal(SIGXFSZ, SIG_IGN);
-    ::getrlimit(RLIMIT_FSIZE, &old_);
-    rlimit small = old_;
-    small.rlim_cur = bytes;
-    ::setrlimit(RLIMIT_FSIZE, &small);
-  }
-  ~SmallDisk() {
-    ::setrlimit(RLIMIT_FSIZE, &old_);
-    ::signal(SIGXFSZ, old_handler_);
-  }
-  SmallDisk(const SmallDisk&) = delete;
-  SmallDisk& operator=(const SmallDisk&) = delete;
-
- private:
-  rlimit old_{};
-  void (*old_handler_)(int) = nullptr;
-};
 
 StepSignals signals_of(std::uint64_t round) {
   RankSignal report;
@@ -54,7 +30,7 @@ TEST_SUITE("runtime.journal") {
     REQUIRE(writer.ok());
     int errors = 0;
     {
-      const SmallDisk disk(20000);
+      const SmallFilesOnly disk(20000);
       for (std::uint64_t round = 1; round <= 1000; ++round) {
         const Status status = (*writer)->append(signals_of(round), {});
         if (!status.ok()) ++errors;
@@ -81,7 +57,7 @@ TEST_SUITE("runtime.journal") {
     const std::string before = test::read_file(folder / "s");
     state.policies.push_back({"guard", {1, std::vector<double>(10000, 1.0)}});
     {
-      const SmallDisk disk(5000);
+      const SmallFilesOnly disk(5000);
       CHECK(save_control_state(folder / "s", state).code() == StatusCode::resource_exhausted);
     }
     CHECK(test::read_file(folder / "s") == before);

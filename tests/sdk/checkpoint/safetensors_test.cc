@@ -1,7 +1,5 @@
 #include "coxswain/safetensors.h"
 
-#include <signal.h>
-#include <sys/resource.h>
 #include <torch/torch.h>
 
 #include <cstdint>
@@ -10,6 +8,7 @@
 #include <vector>
 
 #include "tests/sdk/temp_folder.h"
+#include "tests/support/small_files_only.h"
 
 #include <doctest/doctest.h>
 
@@ -153,16 +152,11 @@ TEST_SUITE("sdk.checkpoint") {
   TEST_CASE("when the disk is full the previous file survives and nothing else is left") {
     const TempFolder folder;
     REQUIRE(cox::write_safetensors(folder / "f", golden_tensors(), {{"format", "pt"}}).ok());
-    // A limit on the size of files fails like a full disk, at the same call.
-    struct rlimit before {};
-    REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
-    const auto handler = ::signal(SIGXFSZ, SIG_IGN);
-    const struct rlimit small { .rlim_cur = 4096, .rlim_max = before.rlim_max };
-    REQUIRE(::setrlimit(RLIMIT_FSIZE, &small) == 0);
     const std::vector<NamedTensor> large = {{"large", torch::ones({4096})}};
-    const cox::Status status = cox::write_safetensors(folder / "f", large);
-    REQUIRE(::setrlimit(RLIMIT_FSIZE, &before) == 0);
-    ::signal(SIGXFSZ, handler);
+    const cox::Status status = [&] {
+      const SmallFilesOnly full(4096);
+      return cox::write_safetensors(folder / "f", large);
+    }();
     CHECK(status.code() == cox::StatusCode::resource_exhausted);
     CHECK(status.message().find((folder / "f").string()) != std::string::npos);
     CHECK(read_bytes(folder / "f") == kGolden);

@@ -1,10 +1,8 @@
 #include "sdk/src/checkpoint/checkpoint_folder.h"
 
-#include <sys/resource.h>
 #include <torch/torch.h>
 
 #include <atomic>
-#include <csignal>
 #include <limits>
 #include <thread>
 #include <vector>
@@ -12,6 +10,7 @@
 #include "coxswain/adamw.h"
 #include "small_training.h"
 #include "tests/sdk/temp_folder.h"
+#include "tests/support/small_files_only.h"
 
 #include <doctest/doctest.h>
 
@@ -39,24 +38,6 @@ std::string newest_name(const CheckpointFolder& folder) {
   const auto newest = folder.newest();
   return newest ? newest->filename().string() : "none";
 }
-
-// Files cannot grow beyond `bytes`, as on a full disk, while this lives.
-class SmallFilesOnly {
- public:
-  explicit SmallFilesOnly(rlim_t bytes) : old_handler_(::signal(SIGXFSZ, SIG_IGN)) {
-    ::getrlimit(RLIMIT_FSIZE, &old_);
-    const rlimit small{bytes, old_.rlim_max};
-    ::setrlimit(RLIMIT_FSIZE, &small);
-  }
-  ~SmallFilesOnly() {
-    ::setrlimit(RLIMIT_FSIZE, &old_);
-    ::signal(SIGXFSZ, old_handler_);
-  }
-
- private:
-  rlimit old_{};
-  sighandler_t old_handler_;
-};
 
 }  // namespace
 
