@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <numeric>
-#include <queue>
 #include <tuple>
 #include <utility>
 
@@ -42,11 +41,21 @@ std::uint64_t units_by(const RankCost& rank, Range range, double time) {
   return good;
 }
 
-std::uint64_t total_by(std::span<const RankCost> ranks, std::span<const Range> ranges,
-                       double time) {
-  std::uint64_t total = 0;
-  for (std::size_t r = 0; r < ranks.size(); ++r) total += units_by(ranks[r], ranges[r], time);
-  return total;
+// What all ranks together finish by a time, and by how many units a second that grows there.
+struct Pace {
+  std::uint64_t units = 0;
+  double units_per_second = 0;
+};
+
+Pace pace_at(std::span<const RankCost> ranks, std::span<const Range> ranges, double time) {
+  Pace pace;
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    const std::uint64_t units = units_by(ranks[r], ranges[r], time);
+    pace.units += units;
+    const bool grows = units < ranges[r].most && time >= ranks[r].fixed_seconds;
+    if (grows) pace.units_per_second += 1 / ranks[r].seconds_per_unit;
+  }
+  return pace;
 }
 
 double middle_of(double low, double high) {
@@ -56,42 +65,76 @@ double middle_of(double low, double high) {
 }
 
 // Two times: by `low` no more than the units wanted are finished, by `high` at least as many. Few
-// are left between them (two a rank at most), or the two are neighbours.
+// are finished between them (two a rank at most), or the two are neighbours.
 struct Bracket {
   double low = 0;
   double high = 0;
+  bool holds_few = false;
 };
+
+constexpr int kGuesses = 16;  // by speed, which nearly always takes two or three; then by halves
 
 Bracket bracket_of(std::span<const RankCost> ranks, std::span<const Range> ranges,
                    std::uint64_t units) {
   Bracket bracket;
+  std::uint64_t low_units = 0;
+  std::uint64_t high_units = 0;
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     bracket.high = std::max(bracket.high, seconds_of(ranks[r], ranges[r].most));
+    low_units += ranges[r].least;
+    high_units += ranges[r].most;
   }
-  std::uint64_t left = units;
-  while (left > 2 * ranks.size()) {
-    const double middle = middle_of(bracket.low, bracket.high);
-    if (middle == bracket.low) break;
-    const std::uint64_t total = total_by(ranks, ranges, middle);
-    (total <= units ? bracket.low : bracket.high) = middle;
-    if (total <= units) left = units - total;
+  const std::uint64_t few = 2 * ranks.size();
+  const auto wanted = static_cast<double>(units);
+  const double aside = 1 + static_cast<double>(ranks.size()) / 16;
+  double guess = least_seconds(ranks, units);
+  for (int tried = 0; low_units < units && high_units - low_units > few; ++tried) {
+    const bool is_inside = guess > bracket.low && guess < bracket.high && tried < kGuesses;
+    const double time = is_inside ? guess : middle_of(bracket.low, bracket.high);
+    if (time == bracket.low) return bracket;
+    const Pace pace = pace_at(ranks, ranges, time);
+    (pace.units <= units ? bracket.low : bracket.high) = time;
+    (pace.units <= units ? low_units : high_units) = pace.units;
+    // A little before, or a little behind, where all units are finished: the side that is far away.
+    const double aim = units - low_units > ranks.size() ? wanted - aside : wanted + aside;
+    guess = time + (aim - static_cast<double>(pace.units)) / pace.units_per_second;
   }
+  bracket.holds_few = true;
   return bracket;
 }
 
+// A unit that a rank may take next, and when it would finish that.
 struct Next {
-  double seconds = 0;  // with one unit more
+  double seconds = 0;
   std::size_t rank = 0;
-  bool operator<(const Next& other) const {  // the top of a heap is the largest
-    return std::tie(other.seconds, other.rank) < std::tie(seconds, rank);
+  bool operator<(const Next& other) const {
+    return std::tie(seconds, rank) < std::tie(other.seconds, other.rank);
   }
 };
+
+// The `left` units that finish soonest among those that end by `time`, the lower rank first.
+// Requires: there are as many.
+void take_soonest(std::span<const RankCost> ranks, std::span<const Range> ranges, double time,
+                  std::uint64_t left, std::vector<std::uint64_t>& taken) {
+  if (left == 0) return;
+  std::vector<Next> next;
+  next.reserve(4 * ranks.size());
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    const std::uint64_t last = units_by(ranks[r], ranges[r], time);
+    for (std::uint64_t n = taken[r] + 1; n <= last; ++n)
+      next.push_back({seconds_of(ranks[r], n), r});
+  }
+  const auto end = next.begin() + static_cast<std::ptrdiff_t>(left);
+  std::nth_element(next.begin(), end - 1, next.end());
+  for (auto it = next.begin(); it != end; ++it) ++taken[it->rank];
+}
 
 // Every unit above the minima to the rank that finishes it soonest. Requires: the sum of the minima
 // <= units <= the sum of the maxima.
 std::vector<std::uint64_t> fill(std::span<const RankCost> ranks, std::span<const Range> ranges,
                                 std::uint64_t units) {
   std::vector<std::uint64_t> taken;
+  taken.reserve(ranges.size());
   for (const Range& range : ranges) taken.push_back(range.least);
   std::uint64_t left = units - sum_of(taken);
   const auto take_until = [&](double time) {
@@ -103,18 +146,10 @@ std::vector<std::uint64_t> fill(std::span<const RankCost> ranks, std::span<const
   };
   const Bracket bracket = bracket_of(ranks, ranges, units);
   take_until(bracket.low);
-  // What ends at one and the same time goes to the lower ranks first, as from the heap.
-  if (left > 2 * ranks.size()) take_until(bracket.high);
-
-  std::vector<Next> first;
-  for (std::size_t r = 0; r < ranks.size(); ++r) {
-    if (taken[r] < ranges[r].most) first.push_back({seconds_of(ranks[r], taken[r] + 1), r});
-  }
-  std::priority_queue<Next> queue({}, std::move(first));
-  for (; left > 0; --left) {
-    const std::size_t r = queue.top().rank;
-    queue.pop();
-    if (++taken[r] < ranges[r].most) queue.push({seconds_of(ranks[r], taken[r] + 1), r});
+  if (bracket.holds_few) {
+    take_soonest(ranks, ranges, bracket.high, left, taken);
+  } else {
+    take_until(bracket.high);  // what ends at one and the same time goes to the lower ranks first
   }
   return taken;
 }
@@ -153,6 +188,16 @@ Result<ShareAssignment> assign_shares(const ShareProblem& problem) {
   return assignment;
 }
 
+double least_seconds(std::span<const RankCost> ranks, std::uint64_t units) {
+  double work = static_cast<double>(units);
+  double speed = 0;
+  for (const RankCost& rank : ranks) {
+    work += rank.fixed_seconds / rank.seconds_per_unit;
+    speed += 1 / rank.seconds_per_unit;
+  }
+  return work / speed;
+}
+
 SlowestRank slowest_rank(std::span<const RankCost> ranks, std::span<const std::uint64_t> units) {
   SlowestRank slowest{0, seconds_of(ranks[0], units[0])};
   for (std::size_t r = 1; r < ranks.size(); ++r) {
@@ -178,9 +223,11 @@ std::vector<std::uint64_t> units_of_shares(std::uint64_t units,
   if (left == 0) return parts;
   std::vector<std::size_t> order(shares.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return remainders[a] > remainders[b]; });
-  for (std::size_t i = 0; i < left; ++i) ++parts[order[i]];
+  const auto end = order.begin() + static_cast<std::ptrdiff_t>(left);
+  std::nth_element(order.begin(), end - 1, order.end(), [&](std::size_t a, std::size_t b) {
+    return remainders[a] != remainders[b] ? remainders[a] > remainders[b] : a < b;
+  });
+  for (auto it = order.begin(); it != end; ++it) ++parts[*it];
   return parts;
 }
 

@@ -15,19 +15,20 @@ std::string number(std::uint64_t value) {
   return std::to_string(value);
 }
 
-// The ranks of the largest of these numbers, or the smallest: "rank 3: 12, rank 0: 8, ...".
-enum class First { largest, smallest };
-std::string told(const std::vector<std::uint64_t>& values, First first) {
+// The ranks of the largest minima, or of the smallest caps: "rank 3: 12, rank 0: 8, ...".
+std::string told(const ShareProblem& problem, std::uint64_t RankCost::*limit) {
+  const bool is_minimum = limit == &RankCost::min_units;
+  const auto value = [&](std::size_t r) { return problem.ranks[r].*limit; };
   std::vector<std::size_t> order;
-  for (std::size_t r = 0; r < values.size(); ++r) {
-    if (values[r] != (first == First::largest ? 0 : kNoUnitCap)) order.push_back(r);
+  for (std::size_t r = 0; r < problem.ranks.size(); ++r) {
+    if (value(r) != (is_minimum ? 0 : kNoUnitCap)) order.push_back(r);
   }
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    return first == First::largest ? values[a] > values[b] : values[a] < values[b];
+    return is_minimum ? value(a) > value(b) : value(a) < value(b);
   });
   std::string text;
   for (std::size_t i = 0; i < std::min(order.size(), kRanksTold); ++i) {
-    text += (i == 0 ? "rank " : ", rank ") + number(order[i]) + ": " + number(values[order[i]]);
+    text += (i == 0 ? "rank " : ", rank ") + number(order[i]) + ": " + number(value(order[i]));
   }
   if (order.size() > kRanksTold) text += ", and " + number(order.size() - kRanksTold) + " more";
   return text;
@@ -64,8 +65,6 @@ Status check_share_limits(const ShareProblem& problem) {
   if (!status.ok()) return status;
   std::uint64_t least = 0;
   std::uint64_t most = 0;
-  std::vector<std::uint64_t> minima;
-  std::vector<std::uint64_t> caps;
   for (std::size_t r = 0; r < problem.ranks.size(); ++r) {
     const RankCost& rank = problem.ranks[r];
     if (rank.min_units > rank.max_units) {
@@ -73,21 +72,19 @@ Status check_share_limits(const ShareProblem& problem) {
                                  number(rank.min_units) + " units and can take " +
                                  number(rank.max_units) + "; lower its minimum or raise its cap");
     }
-    minima.push_back(rank.min_units);
-    caps.push_back(rank.max_units);
     least += std::min(rank.min_units, kMostUnits + 1);
     most += std::min(rank.max_units, problem.units);
   }
   if (least > problem.units) {
     return failed_precondition("the minima of the ranks add up to " + number(least) +
                                " units, the batch has " + number(problem.units) + " (" +
-                               told(minima, First::largest) +
+                               told(problem, &RankCost::min_units) +
                                "); lower the minimum or take a larger batch");
   }
   if (most < problem.units) {
     return failed_precondition("the caps of the ranks add up to " + number(most) +
                                " units, the batch has " + number(problem.units) + " (" +
-                               told(caps, First::smallest) +
+                               told(problem, &RankCost::max_units) +
                                "); raise caps or take a smaller batch");
   }
   return ok_status();

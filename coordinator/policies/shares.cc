@@ -42,7 +42,8 @@ class Round {
     }
     shares_ = measured_problem(input_, notes_);
     if (shares_.breaks_limits) return enforce_limits();
-    const double most = gain_ratio(shares_, least_seconds(shares_.problem));
+    const double most =
+        gain_ratio(shares_, least_seconds(shares_.problem.ranks, shares_.problem.units));
     if (most < needed_gain()) return rest(most);
     const auto assignment = assign_shares(shares_.problem);
     if (!assignment.ok()) return tell_unmeetable(assignment.status());

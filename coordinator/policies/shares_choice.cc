@@ -90,16 +90,6 @@ double gain_ratio(const SharesProblem& shares, double seconds) {
   return now > 0 ? (shares.slowest.seconds - seconds) / now : 0;
 }
 
-double least_seconds(const ShareProblem& problem) {
-  double work = static_cast<double>(problem.units);
-  double speed = 0;
-  for (const RankCost& rank : problem.ranks) {
-    work += rank.fixed_seconds / rank.seconds_per_unit;
-    speed += 1 / rank.seconds_per_unit;
-  }
-  return work / speed;
-}
-
 std::vector<std::size_t> held_ranks(const SharesProblem& shares, const ShareAssignment& assignment,
                                     double worth) {
   ShareProblem free = shares.problem;

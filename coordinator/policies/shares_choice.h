@@ -35,9 +35,6 @@ std::uint64_t samples_of_step(const PolicyInput& input);
 // Part of the step's time that `seconds` of the slowest rank would save.
 double gain_ratio(const SharesProblem& shares, double seconds);
 
-// No assignment at all is faster than this: what would be without whole units, minima and caps.
-double least_seconds(const ShareProblem& problem);
-
 // Of `assignment`: ranks held back by their caps, where that costs more than `worth` of the step.
 std::vector<std::size_t> held_ranks(const SharesProblem& shares, const ShareAssignment& assignment,
                                     double worth);

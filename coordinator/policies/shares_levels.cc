@@ -4,7 +4,6 @@
 #include <array>
 #include <cmath>
 
-#include "coordinator/core/portable_math.h"
 #include "coordinator/core/selection.h"
 
 namespace cox {
@@ -23,16 +22,8 @@ class Noise {
  public:
   explicit Noise(SharesNotes& notes) : notes_(notes) {}
 
-  void see(std::size_t rank, double time) {
-    const double seen = notes_.seen()[rank];
-    if (seen < 1) return;
-    const auto newest = static_cast<std::size_t>(seen) + SharesNotes::kRecent - 1;
-    const double step = log_ratio(time / notes_.recent(rank)[newest % SharesNotes::kRecent]);
-    squares_.push_back(step * step / 2);
-    ranks_.push_back(rank);
-  }
-
-  void learn() {
+  void learn(const std::vector<RankTime>& times) {
+    look_at(times);
     if (squares_.empty()) return;
     double& pooled = notes_.pooled_variance();
     double& samples = notes_.pooled_samples();
@@ -53,6 +44,23 @@ class Noise {
   }
 
  private:
+  void look_at(const std::vector<RankTime>& times) {
+    ranks_.reserve(times.size());
+    squares_.reserve(times.size());
+    for (const RankTime& time : times) {
+      const double seen = notes_.seen()[time.rank];
+      if (seen < 1) continue;
+      const auto newest = static_cast<std::size_t>(seen) + SharesNotes::kRecent - 1;
+      const auto recent = notes_.recent(time.rank);
+      ranks_.push_back(time.rank);
+      squares_.push_back(time.per_sample / recent[newest % SharesNotes::kRecent]);
+    }
+    for (double& square : squares_) {  // still ratios
+      const double step = log_ratio(square);
+      square = step * step / 2;
+    }
+  }
+
   SharesNotes& notes_;
   std::vector<std::size_t> ranks_;
   std::vector<double> squares_;
@@ -74,6 +82,25 @@ bool alarms(const CusumTest& test, double score, double& sum, double& since) {
   return sum >= test.h;
 }
 
+// How far each time is from the level of its rank, over what such a difference may be before noise;
+// 0 where there is no level. In a loop of its own, which takes several ranks at once.
+std::vector<double> scores_of(SharesNotes& notes, const std::vector<RankTime>& times) {
+  std::vector<double> ratios;
+  std::vector<double> spreads;
+  ratios.reserve(times.size());
+  spreads.reserve(times.size());
+  for (const RankTime& time : times) {
+    const double count = notes.count()[time.rank];
+    ratios.push_back(count > 0 ? time.per_sample / notes.level()[time.rank] : 1);
+    spreads.push_back(count > 0 ? 1 + 1 / count : 1);
+  }
+  std::vector<double> scores(times.size());
+  for (std::size_t i = 0; i < scores.size(); ++i) {
+    scores[i] = log_ratio(ratios[i]) / std::sqrt(spreads[i]);
+  }
+  return scores;
+}
+
 class Levels {
  public:
   Levels(SharesNotes& notes, double smallest_gain)
@@ -82,11 +109,10 @@ class Levels {
         deviation_(pooled_deviation(notes)),
         test_(make_cusum_test(shift_, deviation_, kFalseAlarms)) {}
 
-  void see(std::size_t rank, double time) {
+  void see(std::size_t rank, double time, double score) {
     double& level = notes_.level()[rank];
     double& count = notes_.count()[rank];
     double& seen = notes_.seen()[rank];
-    const double score = count > 0 ? log_ratio(time / level) / std::sqrt(1 + 1 / count) : 0;
     notes_.recent(rank)[static_cast<std::size_t>(seen) % SharesNotes::kRecent] = time;
     seen += 1;
     if (count >= 2 && has_changed(rank, score)) return;
@@ -146,12 +172,13 @@ class Levels {
 }  // namespace
 
 void learn_levels(SharesNotes& notes, const std::vector<RankTime>& times, double smallest_gain) {
-  Noise noise(notes);
-  for (const RankTime& time : times) noise.see(time.rank, time.per_sample);
-  noise.learn();
+  Noise(notes).learn(times);
+  const std::vector<double> scores = scores_of(notes, times);
   Levels levels(notes, smallest_gain);
   notes.suspects() = 0;
-  for (const RankTime& time : times) levels.see(time.rank, time.per_sample);
+  for (std::size_t i = 0; i < times.size(); ++i) {
+    levels.see(times[i].rank, times[i].per_sample, scores[i]);
+  }
 }
 
 double trimmed_mean(SharesNotes& notes, std::size_t rank, std::size_t count) {
@@ -174,10 +201,6 @@ double time_deviation(SharesNotes& notes, std::size_t rank) {
 
 double level_deviation(SharesNotes& notes, std::size_t rank) {
   return time_deviation(notes, rank) / std::sqrt(notes.count()[rank]);
-}
-
-double log_ratio(double ratio) {
-  return portable_log(std::clamp(ratio, 1e-3, 1e3));
 }
 
 }  // namespace cox

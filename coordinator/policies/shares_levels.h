@@ -3,9 +3,11 @@
 // The part of shares_speeds.h that knows nothing of signals. Pure apart from the notes.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <vector>
 
+#include "coordinator/core/portable_math.h"
 #include "coordinator/policies/cusum.h"
 #include "coordinator/policies/shares_notes.h"
 
@@ -30,6 +32,8 @@ double time_deviation(SharesNotes& notes, std::size_t rank);
 double level_deviation(SharesNotes& notes, std::size_t rank);
 
 // Logarithm of a ratio, taken as one between 0.001 and 1,000.
-double log_ratio(double ratio);
+inline double log_ratio(double ratio) {
+  return portable_log(std::min(std::max(ratio, 1e-3), 1e3));
+}
 
 }  // namespace cox

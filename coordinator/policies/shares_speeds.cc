@@ -30,33 +30,46 @@ struct Seen {
   const RankSignal* report = nullptr;
 };
 
+// A sum of non-negative finite numbers is finite, and any other number spoils it.
+bool has_sane_times(const RankSignal& report) {
+  double sum = 0;
+  double smallest = 0;
+  for (const float seconds : report.phase_seconds) {
+    sum += seconds;
+    smallest = std::min<double>(smallest, seconds);
+  }
+  return std::isfinite(sum) && smallest >= 0;
+}
+
 bool is_complete(const RankSignal& report, std::size_t ranks, double shares_plan) {
   const bool works = !report.has(SignalFlag::finished) && !report.has(SignalFlag::watching);
-  bool is_sane = true;
-  for (const float seconds : report.phase_seconds) {
-    is_sane = is_sane && std::isfinite(seconds) && seconds >= 0;
-  }
-  return works && is_sane && report.rounds > 0 && report.samples > 0 &&
+  return works && report.rounds > 0 && report.samples > 0 &&
          static_cast<std::size_t>(report.rank.value()) < ranks &&
-         static_cast<double>(report.plan_applied) >= shares_plan;
+         static_cast<double>(report.plan_applied) >= shares_plan && has_sane_times(report);
+}
+
+Seen seen_in(const RankSignal& report, double fixed_samples) {
+  Seen seen;
+  seen.rank = static_cast<std::size_t>(report.rank.value());
+  seen.report = &report;
+  for (const Phase phase : kSampleWork) seen.per_sample += seconds_in(report, phase);
+  seen.samples = static_cast<double>(report.samples) / report.rounds;
+  seen.per_sample /= report.rounds * (seen.samples + fixed_samples);
+  seen.fixed = seconds_in(report, Phase::optimizer) / report.rounds;
+  seen.communication = seconds_in(report, Phase::communication) / report.rounds;
+  return seen;
 }
 
 std::vector<Seen> reports_that_count(const PolicyInput& input, SharesNotes& notes) {
   std::vector<Seen> counted;
+  counted.reserve(input.signals.reports.size());
+  const auto skip = notes.skip();
   for (const RankSignal& report : input.signals.reports) {
     if (!is_complete(report, notes.ranks(), notes.shares_plan())) continue;
-    Seen seen;
-    seen.rank = static_cast<std::size_t>(report.rank.value());
-    seen.report = &report;
-    for (const Phase phase : kSampleWork) seen.per_sample += seconds_in(report, phase);
-    seen.samples = static_cast<double>(report.samples) / report.rounds;
-    seen.per_sample /= report.rounds * (seen.samples + notes.fixed_samples());
-    seen.fixed = seconds_in(report, Phase::optimizer) / report.rounds;
-    seen.communication = seconds_in(report, Phase::communication) / report.rounds;
+    const Seen seen = seen_in(report, notes.fixed_samples());
     if (!(seen.per_sample > 1e-15)) continue;
-    double& skip = notes.skip()[seen.rank];
-    if (skip > 0) {
-      skip -= 1;
+    if (skip[seen.rank] > 0) {
+      skip[seen.rank] -= 1;
     } else {
       counted.push_back(seen);
     }
@@ -84,6 +97,7 @@ void note_shares(const Plan& plan, SharesNotes& notes) {
 // By how much this round is slower for everybody than the levels say.
 double common_factor(const std::vector<Seen>& counted, SharesNotes& notes) {
   std::vector<double> ratios;
+  ratios.reserve(counted.size());
   for (const Seen& seen : counted) {
     if (notes.count()[seen.rank] == 0) continue;
     ratios.push_back(seen.per_sample / notes.level()[seen.rank]);
@@ -119,6 +133,7 @@ void learn_speeds(const PolicyInput& input, SharesNotes& notes) {
   if (counted.empty()) return;
   const double common = common_factor(counted, notes);
   std::vector<RankTime> times;
+  times.reserve(counted.size());
   double together = counted.front().communication;
   for (const Seen& seen : counted) {
     times.push_back({seen.rank, seen.per_sample / common});

@@ -2,8 +2,11 @@
 #include "coordinator/planner/share_assignment.h"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
+#include <queue>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "coordinator/sim/random.h"
@@ -107,6 +110,46 @@ Units one_by_one(const ShareProblem& problem) {
   return units;
 }
 
+// The same, with a heap of what each rank would finish next.
+Units from_a_heap(const ShareProblem& problem) {
+  using Next = std::pair<double, std::size_t>;
+  std::priority_queue<Next, std::vector<Next>, std::greater<>> queue;
+  Units units;
+  const auto offer = [&](std::size_t r) {
+    if (units[r] >= problem.ranks[r].max_units) return;
+    queue.push({cox::seconds_of(problem.ranks[r], units[r] + 1), r});
+  };
+  for (const RankCost& rank : problem.ranks) units.push_back(rank.min_units);
+  for (std::size_t r = 0; r < units.size(); ++r) offer(r);
+  for (auto left = problem.units - std::accumulate(units.begin(), units.end(), std::uint64_t{0});
+       left > 0; --left) {
+    const std::size_t r = queue.top().second;
+    queue.pop();
+    ++units[r];
+    offer(r);
+  }
+  return units;
+}
+
+// Thousands of ranks, most of them alike, with caps that matter for some or for nearly all.
+ShareProblem crowd(std::uint64_t seed) {
+  Random random(seed);
+  ShareProblem problem;
+  const std::size_t ranks = 500 + random.below(2500);
+  problem.units = ranks * (1 + random.below(12)) + random.below(ranks);
+  const std::uint64_t kinds = 1 + random.below(4);
+  const double scatter = random.chance(0.5) ? 0.1 : 0;
+  const double capped = random.chance(0.5) ? 0.9 : 0.1;
+  for (std::size_t r = 0; r < ranks; ++r) {
+    RankCost rank{0.5, static_cast<double>(1 + random.below(kinds)) + scatter * random.uniform()};
+    if (random.chance(capped)) rank.max_units = 1 + random.below(20);
+    if (random.chance(0.1)) rank.min_units = 1;
+    problem.ranks.push_back(rank);
+  }
+  problem.ranks[0].max_units = cox::kNoUnitCap;
+  return problem;
+}
+
 ShareProblem large_problem(std::uint64_t seed) {
   Random random(seed);
   ShareProblem problem;
@@ -172,6 +215,16 @@ TEST_SUITE("planner") {
     }
   }
 
+  TEST_CASE("of thousands of ranks it is what a heap would hand out, ties and caps included") {
+    for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+      const ShareProblem problem = crowd(seed);
+      const auto found = cox::assign_shares(problem);
+      CAPTURE(seed);
+      REQUIRE(found.ok());
+      REQUIRE(found->units == from_a_heap(problem));
+    }
+  }
+
   TEST_CASE("units that are where they should be stay, and one that is not moves alone") {
     ShareProblem problem = of_speeds(16, {1, 1, 2, 4});
     problem.present = {2, 2, 4, 8};
@@ -233,6 +286,29 @@ TEST_SUITE("planner") {
     REQUIRE(found.ok());
     CHECK(found->units[0] == 1ull << 31);
     CHECK(found->seconds == 1);
+  }
+
+  TEST_CASE("the rest goes to the largest remainders, as sorting would have it") {
+    Random random(12);
+    for (int run = 0; run < 500; ++run) {
+      std::vector<std::uint32_t> shares(1 + random.below(40));
+      for (std::uint32_t& share : shares) share = static_cast<std::uint32_t>(random.below(4));
+      shares[0] += 1;
+      const std::uint64_t units = 1 + random.below(200);
+      const auto all = std::accumulate(shares.begin(), shares.end(), std::uint64_t{0});
+      Units expected;
+      std::vector<std::size_t> order;
+      for (std::size_t r = 0; r < shares.size(); ++r) {
+        expected.push_back(units * shares[r] / all);
+        order.push_back(r);
+      }
+      std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+        return units * shares[a] % all > units * shares[b] % all;
+      });
+      const auto given = std::accumulate(expected.begin(), expected.end(), std::uint64_t{0});
+      for (std::size_t i = 0; i < units - given; ++i) ++expected[order[i]];
+      REQUIRE(cox::units_of_shares(units, shares, shares.size()) == expected);
+    }
   }
 
   TEST_CASE("shares mean units by the largest remainder") {

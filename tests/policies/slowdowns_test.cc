@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "coordinator/core/selection.h"
+#include "coordinator/policies/rank_runs.h"
 #include "coordinator/sim/random.h"
 
 #include <doctest/doctest.h>
@@ -43,6 +44,28 @@ double median_of_others(const std::vector<double>& values, std::size_t skip) {
 }  // namespace
 
 TEST_SUITE("policies") {
+  TEST_CASE("runs of ranks put every report beside its rank, whoever is missing") {
+    cox::sim::Random random(9);
+    for (int run = 0; run < 200; ++run) {
+      std::vector<cox::RankId> ranks;
+      for (std::int32_t r = 0; r < 20; ++r) {
+        if (random.chance(0.7)) ranks.push_back(cox::RankId(r));
+      }
+      std::vector<cox::RankId> seen;
+      std::size_t runs = 0;
+      for (const cox::RankRun& piece : cox::runs_of(ranks)) {
+        REQUIRE(piece.report == seen.size());
+        if (!seen.empty()) REQUIRE(static_cast<int>(piece.rank) > seen.back().value() + 1);
+        for (std::size_t i = 0; i < piece.size; ++i) {
+          seen.push_back(cox::RankId(static_cast<std::int32_t>(piece.rank + i)));
+        }
+        ++runs;
+      }
+      REQUIRE(seen == ranks);
+      REQUIRE((runs > 0) == !ranks.empty());
+    }
+  }
+
   TEST_CASE("a rank is compared with the median of the others, exactly") {
     cox::sim::Random random(4);
     for (std::size_t n = 3; n < 40; ++n) {
