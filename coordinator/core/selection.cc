@@ -44,9 +44,10 @@ class Bracket {
   }
 
   void see(double value) {
-    below_ += value < low_;
+    const bool is_below = value < low_;
+    below_ += is_below;
     inside_[count_] = value;
-    count_ += (value >= low_) & (value <= high_);
+    count_ += (value <= high_) & !is_below;
   }
 
   // Nothing when the bracket missed, which an order of values can provoke and costs only time.
