@@ -49,6 +49,10 @@ class GradientReduction {
   // the list of parameters where some got none, empty where nothing is exchanged.
   virtual std::span<const std::uint32_t> order() const { return {}; }
   virtual StepExchange* exchange() { return nullptr; }
+
+  // Whether, in the last micro-batch, what autograd allocated for this gradient is free again as
+  // soon as the gradient is ready.
+  virtual bool moves_when_ready(std::size_t) const { return false; }
 };
 
 }  // namespace cox::detail

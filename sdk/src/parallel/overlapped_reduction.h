@@ -41,6 +41,7 @@ class OverlappedReduction final : public GradientReduction {
 
   StepExchange* exchange() override { return exchange_.get(); }
   std::span<const std::uint32_t> order() const override { return order_; }
+  bool moves_when_ready(std::size_t parameter) const override { return has_view_[parameter]; }
 
  private:
   void put(std::size_t parameter);

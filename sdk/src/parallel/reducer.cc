@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "coxswain/error.h"
+#include "sdk/src/parallel/held_gradients.h"
 #include "sdk/src/parallel/reducer_impl.h"
 #include "sdk/src/parallel/start_equal.h"
 
@@ -50,10 +51,15 @@ Reducer::Reducer(Session& session, std::vector<at::Tensor> parameters,
   state.watch_numbers(parameters);
   state.ensure_started();
   impl_ = std::make_unique<Impl>(session, std::move(parameters), std::move(buffers));
+  state.tell_held_gradients([impl = impl_.get()](detail::MicroBatches micro_batches) {
+    return detail::held_gradients(impl->state, *impl->reduction, impl->parameters, micro_batches);
+  });
 }
 
 Reducer::Reducer(Reducer&&) noexcept = default;
-Reducer::~Reducer() = default;
+Reducer::~Reducer() {
+  if (impl_) impl_->state.tell_held_gradients({});
+}
 
 void Reducer::backward(StepScope& step, const at::Tensor& loss, double weight, MicroBatch which) {
   impl_->backward(step, loss, weight, which);

@@ -89,14 +89,11 @@ TrialSettings MemorySteering::trial_settings() const {
   return settings;
 }
 
-Result<MemoryProblem> MemorySteering::measure(torch::nn::Module& model,
-                                              const std::function<at::Tensor()>& loss,
-                                              std::int64_t resident_later_bytes,
+Result<MemoryProblem> MemorySteering::measure(TrialStep& step, std::int64_t resident_later_bytes,
                                               const std::function<void()>& forget) {
   const std::int64_t base_bytes = counted_memory().live_bytes + resident_later_bytes;
   TrialSettings settings = trial_settings();
   settings.budget_bytes -= resident_later_bytes;
-  TrialStep step(model, loss);
   const auto moved = [this] { return offloader_ ? offloader_->counts().written_bytes : 0; };
   std::vector<std::uint64_t> gradients;
   const auto pass = [&](const Actions& actions) -> Result<StepReading> {

@@ -18,11 +18,9 @@
 #include "sdk/src/memory/offload.h"
 #include "sdk/src/session/block_watch.h"
 
-namespace torch::nn {
-class Module;
-}
-
 namespace cox::detail {
+
+class TrialStep;
 
 struct MemoryShare {
   std::int64_t limit_bytes = 0;  // what this rank may use; 0 = unknown
@@ -41,12 +39,11 @@ class MemorySteering {
   // Opens the tier, once `share` is known. Blocks must be attached.
   void open(const MemoryShare& share);
 
-  // Runs the sample step several times (memory_trial.h). `resident_later_bytes`: what the base does
-  // not hold yet, such as the optimizer's state. `forget` drops what a run keeps for the rest of
-  // its step (quantised weights), so that each run begins as a step does. Errors: the step is no
-  // chain of blocks, or throws.
-  Result<MemoryProblem> measure(torch::nn::Module& model, const std::function<at::Tensor()>& loss,
-                                std::int64_t resident_later_bytes,
+  // Runs the step several times (memory_trial.h). `resident_later_bytes`: what the base does not
+  // hold yet, such as the optimizer's state. `forget` drops what a run keeps for the rest of its
+  // step (quantised weights), so that each run begins as a step does. Errors: the step is no chain
+  // of blocks, or throws.
+  Result<MemoryProblem> measure(TrialStep& step, std::int64_t resident_later_bytes,
                                 const std::function<void()>& forget = {});
 
   // At the beginning of every step; does something only when the plan is another one.

@@ -45,6 +45,7 @@ class NumericsWatch {
   void sample_gradients(double factor);
   // Whether sample_gradients() wants to see them in the open step.
   bool wants_gradients() const { return noise_ && noise_->is_due(steps_); }
+  bool samples_gradients() const { return noise_ && config_.sample_every > 0; }  // in some step
   // Takes the number of non-finite values in this rank's gradient of each parameter; returns their
   // sum. Only in a step that goes wrong and is skipped.
   std::int64_t blame(std::span<const std::int64_t> nonfinite);

@@ -42,6 +42,10 @@ class PrecisionSteering {
   // What the losses of the open step are multiplied with; 1 while no block runs in fp16.
   float scale() const { return is_scaling_ ? scaler_->scale : 1.0f; }
   bool is_scaling() const { return is_scaling_; }
+  // Now, or once the policy has chosen fp16.
+  bool may_scale() const {
+    return is_scaling_ || (is_steered_ && !config_.format && contains(formats_, Precision::fp16));
+  }
   // The open step's reduction is over; `step` is equal on all ranks.
   void advance_scaler(const ScalerStep& step);
 

@@ -95,7 +95,7 @@ void Session::together(const std::function<void()>& work) {
 
 void Session::rehearse(torch::nn::Module& model, const std::function<at::Tensor()>& sample_loss,
                        std::int64_t optimizer_bytes) {
-  if (state_->wants_rehearsal()) state_->rehearse(model, sample_loss, optimizer_bytes);
+  if (state_->wants_rehearsal()) state_->rehearse({model, sample_loss, optimizer_bytes});
 }
 
 void Session::force_precision(std::string_view block, Precision format, std::uint32_t rounds) {

@@ -7,6 +7,7 @@
 #include "coxswain/error.h"
 #include "metrics/run_files.h"
 #include "sdk/src/memory/problem_exchange.h"
+#include "sdk/src/memory/trial_step.h"
 #include "sdk/src/session/session_state.h"
 
 namespace cox::detail {
@@ -15,17 +16,15 @@ bool SessionState::wants_memory_trial() const {
   return steering_.is_wanted() && is_reducing_ && blocks_.size() > 0;
 }
 
-void SessionState::try_memory(torch::nn::Module& model, const std::function<at::Tensor()>& loss,
-                              std::int64_t resident_later_bytes) {
+void SessionState::try_memory(const SampleStep& sample) {
   const std::int32_t neighbours = std::max(1, world_.all().ranks_on_node());
   MemoryShare share;
   share.limit_bytes = static_cast<std::int64_t>(memory_.reading().limit_bytes) / neighbours;
   share.tier_bytes = loaded_.config.memory.tier_bytes / neighbours;
   steering_.open(share);
   planner::RankProblem mine{{}, share.limit_bytes};
-  if (loss) {
-    const auto forget = [this] { numbers_.forget(); };
-    auto problem = steering_.measure(model, loss, resident_later_bytes, forget);
+  if (sample.loss) {
+    auto problem = measure_memory(sample);
     if (problem.ok()) {
       mine.problem = std::move(*problem);
     } else {
@@ -36,6 +35,15 @@ void SessionState::try_memory(torch::nn::Module& model, const std::function<at::
   if (!problems.ok()) throw Error(problems.status());
   start_from(std::move(*problems));
   steering_.follow(plane_->plan(), rank());
+}
+
+// As a step of this job will treat its gradients.
+Result<MemoryProblem> SessionState::measure_memory(const SampleStep& sample) {
+  const GradientHolding held =
+      held_gradients_ ? held_gradients_(sample.micro_batches) : GradientHolding{};
+  TrialStep step(sample.model, sample.loss, held.released);
+  return steering_.measure(step, sample.resident_later_bytes + held.resident_bytes,
+                           [this] { numbers_.forget(); });
 }
 
 void SessionState::start_from(std::vector<planner::RankProblem> problems) {

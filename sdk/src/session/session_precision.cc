@@ -71,12 +71,11 @@ bool SessionState::wants_rehearsal() const {
 }
 
 // Formats first: what a block keeps for its backward pass depends on its format.
-void SessionState::rehearse(torch::nn::Module& model, const std::function<at::Tensor()>& loss,
-                            std::int64_t resident_later_bytes) {
+void SessionState::rehearse(const SampleStep& sample) {
   has_rehearsed_ = true;
   const auto began = Clock::now();
-  if (wants_format_trial()) try_formats(model, loss);
-  if (wants_memory_trial()) try_memory(model, loss, resident_later_bytes);
+  if (wants_format_trial()) try_formats(sample);
+  if (wants_memory_trial()) try_memory(sample);
   // What a trial overflowed or flushed is no part of the step that is open, whose loss scale may
   // have come with the plan that followed.
   numbers_.forget();
@@ -142,10 +141,10 @@ bool SessionState::wants_format_trial() const {
   return precision_.is_wanted() && !config.format && is_reducing_ && blocks_.size() > 0;
 }
 
-void SessionState::try_formats(torch::nn::Module& model, const std::function<at::Tensor()>& loss) {
+void SessionState::try_formats(const SampleStep& sample) {
   PrecisionFacts mine;
-  if (loss) {
-    TrialStep trial(model, loss);
+  if (sample.loss) {
+    TrialStep trial(sample.model, sample.loss);
     auto measured = precision_.measure([&] { return trial.run(); });
     if (measured.ok()) {
       mine = std::move(*measured);

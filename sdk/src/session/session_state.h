@@ -25,6 +25,7 @@
 #include "coordinator/runtime/control_plane.h"
 #include "coxswain/session.h"
 #include "metrics/run_store.h"
+#include "sdk/src/memory/sample_step.h"
 #include "sdk/src/session/block_watch.h"
 #include "sdk/src/session/memory_probe.h"
 #include "sdk/src/session/memory_steering.h"
@@ -72,6 +73,9 @@ class SessionState {
   void declare_reducing();
   // The parameters whose gradients the reducer averages: blocks are watched from now on.
   void watch_numbers(std::span<const at::Tensor> parameters);
+  // Of the reducer; empty once it is gone. Where nobody tells, gradients stay in .grad.
+  using HeldGradients = std::function<GradientHolding(MicroBatches)>;
+  void tell_held_gradients(HeldGradients held) { held_gradients_ = std::move(held); }
   // Before ensure_started(): the control state of the run that is being resumed (rank 0's counts).
   void restore_control(ControlState state) { restored_ = std::move(state); }
   // Collective the first time: starts the control plane, telemetry and the run directory.
@@ -82,11 +86,9 @@ class SessionState {
   // forward pass.
   bool wants_rehearsal() const;
   // Measures, on a sample step, what blocks cost in every number format and under every memory
-  // action, as far as the settings leave a choice, and starts from the plan that follows. `loss`:
-  // forward of the sample batch; empty on a rank that has none. Throws cox::Error on all ranks when
-  // a budget cannot be met on one. Collective.
-  void rehearse(torch::nn::Module& model, const std::function<at::Tensor()>& loss,
-                std::int64_t resident_later_bytes);
+  // action, as far as the settings leave a choice, and starts from the plan that follows. Throws
+  // cox::Error on all ranks when a budget cannot be met on one. Collective.
+  void rehearse(const SampleStep& sample);
 
   // Before the forward pass of a step on this batch: looks at the curvature of its loss, where a
   // probe is due (precision.curvature_every). Takes no part of the step's time. Does not
@@ -136,10 +138,10 @@ class SessionState {
   void watch_step();
   void agree_on_formats();
   bool wants_format_trial() const;
-  void try_formats(torch::nn::Module& model, const std::function<at::Tensor()>& loss);
+  void try_formats(const SampleStep& sample);
   bool wants_memory_trial() const;
-  void try_memory(torch::nn::Module& model, const std::function<at::Tensor()>& loss,
-                  std::int64_t resident_later_bytes);
+  void try_memory(const SampleStep& sample);
+  Result<MemoryProblem> measure_memory(const SampleStep& sample);
   void start_from(std::vector<planner::RankProblem> problems);
   std::vector<Reason> learn();
   void keep_profile(const std::vector<planner::RankProblem>& problems) const;
@@ -171,6 +173,7 @@ class SessionState {
   NumericsWatch numbers_;
   at::DeviceType device_ = at::kCPU;  // of the model attached
   runtime::MeasuredFacts measured_;   // rank 0: what learn() was told
+  HeldGradients held_gradients_;
   bool has_rehearsed_ = false;
   float scale_of_round_ = 0;  // 0 = no scaler at work
   metrics::HeldBytes held_;

@@ -55,7 +55,16 @@ std::int64_t Trainer::Impl::bytes_to_come() const {
 void Trainer::Impl::rehearse(const std::function<at::Tensor()>& sample_loss) {
   if (!state.wants_rehearsal()) return;
   const auto sample = step.batch.samples > 0 ? sample_loss : std::function<at::Tensor()>();
-  state.rehearse(model, sample, bytes_to_come());
+  state.rehearse({model, sample, bytes_to_come(), micro_batches_of_a_step()});
+}
+
+// Where shares or the batch are steered, this rank may have several in a later step.
+detail::MicroBatches Trainer::Impl::micro_batches_of_a_step() const {
+  const bool is_steered = state.config().shares.mode == PolicyMode::on ||
+                          state.config().accumulation.mode == PolicyMode::on;
+  const bool has_several =
+      step.share.own_micro_batches > 1 || (options.micro_batch > 0 && is_steered);
+  return has_several ? detail::MicroBatches::several : detail::MicroBatches::one;
 }
 
 at::Tensor Trainer::Impl::forward(const std::function<at::Tensor()>& loss_of_batch) {

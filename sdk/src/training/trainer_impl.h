@@ -40,6 +40,7 @@ struct Trainer::Impl {
   // Parts of accumulate() and begin_step().
   void take_micro_batch(std::uint64_t i, const LossOf& loss_of, const WeightOf& weight_of);
   void rehearse(const std::function<at::Tensor()>& sample_loss);
+  detail::MicroBatches micro_batches_of_a_step() const;
   detail::ShareRequest share_request() const;
   Batch part_of_batch(const SampleSlice& part) const;
   bool is_reproducible() const { return state.config().reduction.reproducible; }

@@ -3,6 +3,7 @@
 #include <ATen/autocast_mode.h>
 
 #include <stdexcept>
+#include <utility>
 
 #include "coordinator/planner/memory_facts.h"
 #include "sdk/src/memory/counting_allocator.h"
@@ -31,7 +32,8 @@ class AutocastScope {
 
 }  // namespace
 
-SteeredGpt::SteeredGpt(const SampleShape& shape, MemoryConfig config, Arithmetic arithmetic)
+SteeredGpt::SteeredGpt(const SampleShape& shape, MemoryConfig config, Arithmetic arithmetic,
+                       Gradients gradients)
     : config_(std::move(config)), arithmetic_(arithmetic) {
   require(detail::install_counting_allocator());
   torch::manual_seed(11);
@@ -43,7 +45,10 @@ SteeredGpt::SteeredGpt(const SampleShape& shape, MemoryConfig config, Arithmetic
   blocks_.attach(*model_);
   steering_ = std::make_unique<detail::MemorySteering>(config_, blocks_, Log());
   steering_->open({});
-  step_ = std::make_unique<detail::TrialStep>(*model_, [this] { return loss(); });
+  std::vector<at::Tensor> released;
+  if (gradients == Gradients::released) released = model_->parameters();
+  step_ = std::make_unique<detail::TrialStep>(
+      *model_, [this] { return loss(); }, std::move(released));
 }
 
 MemoryConfig SteeredGpt::planned() {
@@ -58,8 +63,7 @@ at::Tensor SteeredGpt::loss() {
 }
 
 MemoryModel SteeredGpt::measure() {
-  auto problem = steering_->measure(
-      *model_, [this] { return loss(); }, 0);
+  auto problem = steering_->measure(*step_, 0);
   require(problem.ok() ? ok_status() : problem.status());
   auto facts = planner::memory_facts({{*problem, 0}});
   require(facts.ok() ? ok_status() : facts.status());

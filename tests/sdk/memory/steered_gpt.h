@@ -18,6 +18,8 @@
 namespace cox::test {
 
 enum class Arithmetic { fp32, bf16_autocast };
+// While backward goes on: as in a job of one rank, or as in one that moves them to buckets.
+enum class Gradients { kept, released };
 
 struct SampleShape {
   gpt2::Config model;
@@ -27,7 +29,8 @@ struct SampleShape {
 class SteeredGpt {
  public:
   explicit SteeredGpt(const SampleShape& shape, MemoryConfig config = planned(),
-                      Arithmetic arithmetic = Arithmetic::fp32);
+                      Arithmetic arithmetic = Arithmetic::fp32,
+                      Gradients gradients = Gradients::kept);
 
   // A configuration that plans memory, without a budget.
   static MemoryConfig planned();

@@ -10,6 +10,7 @@
 
 using namespace cox;
 using cox::test::Arithmetic;
+using cox::test::Gradients;
 using cox::test::SampleShape;
 using cox::test::SteeredGpt;
 
@@ -69,6 +70,23 @@ TEST_SUITE("memory truth") {
   TEST_CASE("with bf16 autocast as well") {
     SteeredGpt gpt(small(), SteeredGpt::planned(), Arithmetic::bf16_autocast);
     check_budgets(gpt, gpt.measure());
+  }
+
+  TEST_CASE("with gradients that leave as they are complete: less memory, the same gradients") {
+    MemoryPoint least;
+    std::vector<std::uint64_t> gradients;
+    {
+      SteeredGpt kept(small());
+      least = kept.measure().front.front();
+      kept.run(least.actions);
+      gradients = kept.gradients();
+    }
+    SteeredGpt gpt(small(), SteeredGpt::planned(), Arithmetic::fp32, Gradients::released);
+    const MemoryModel known = gpt.measure();
+    CHECK(known.front.front().peak_bytes < least.peak_bytes);
+    gpt.run(least.actions);
+    CHECK(gpt.gradients() == gradients);
+    check_budgets(gpt, known);
   }
 
   TEST_CASE("with a tier: plans that offload stay within every budget, too") {
