@@ -1,0 +1,42 @@
+"""Predicted against counted peaks, for all that gradients go through while a step runs."""
+
+import jobs
+from memory_jobs import MemoryCase
+
+
+class Gradients(MemoryCase):
+    STEPS = 10  # noise is sampled in one of them
+
+    def check(self, ranks, *flags):
+        for action in ("keep", "recompute"):
+            for count in ranks:
+                with self.subTest(action=action, ranks=count):
+                    name = f"{action}{count}"
+                    self.train(name, count, f"--cox.memory.force=*={action}", *flags)
+                    for rank in range(count):
+                        self.within(name, rank, self.peak(name, rank))
+
+    def test_they_move_to_buckets(self):
+        self.check((1, 2, 4))
+
+    def test_they_move_to_buckets_where_micro_batches_are_one_a_rank(self):
+        self.check((2,), "--micro-batch", "8")
+
+    def test_they_add_up_over_micro_batches(self):
+        self.check((1, 2), "--micro-batch", "2")
+
+    def test_they_add_up_in_buckets_and_come_back_as_averages(self):
+        self.check((1, 2), "--micro-batch", "4", "--cox.reduction.reproducible=on")
+
+    def test_they_are_sampled_before_they_move(self):
+        self.check((2,), "--precision", "bf16")
+
+    def test_they_are_never_sampled(self):
+        self.check((2,), "--precision", "bf16", "--cox.precision.sample_every=0")
+
+    def test_they_are_scaled(self):
+        self.check((2,), "--precision", "fp16")
+
+
+if __name__ == "__main__":
+    jobs.main()
