@@ -1,10 +1,7 @@
 #include "coordinator/core/crc32.h"
 
 #include <array>
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
+#include <cstring>
 
 namespace cox {
 namespace {
@@ -74,24 +71,28 @@ constexpr long long kFoldLow = power_of_x(128 + 32);
 constexpr long long kFoldHigh = power_of_x(128 - 32);
 constexpr std::size_t kFoldFrom = 64;  // bytes from which on folding pays
 
+using TwoWords = long long __attribute__((vector_size(16)));
+
+TwoWords load(const std::byte* p) {
+  TwoWords words;
+  std::memcpy(&words, p, sizeof words);
+  return words;
+}
+
 // Products without carries: 16 bytes are multiplied by x^128 modulo the polynomial and added to the
 // next 16, which leaves the remainder as it is, until fewer than 16 are left behind them.
-__attribute__((target("pclmul,sse4.1"))) std::uint32_t pass_folding(
-    std::uint32_t crc, std::span<const std::byte> bytes) {
-  const auto load = [](const std::byte* p) {
-    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-  };
-  const __m128i powers = _mm_set_epi64x(kFoldHigh, kFoldLow);
+__attribute__((target("pclmul"))) std::uint32_t pass_folding(std::uint32_t crc,
+                                                             std::span<const std::byte> bytes) {
+  const TwoWords powers = {kFoldLow, kFoldHigh};
   const std::byte* p = bytes.data();
-  std::size_t left = bytes.size() - 16;
-  __m128i sum = _mm_xor_si128(load(p), _mm_cvtsi32_si128(static_cast<int>(crc)));
-  for (p += 16; left >= 16; left -= 16, p += 16) {
-    const __m128i low = _mm_clmulepi64_si128(sum, powers, 0x00);
-    const __m128i high = _mm_clmulepi64_si128(sum, powers, 0x11);
-    sum = _mm_xor_si128(_mm_xor_si128(low, high), load(p));
+  std::size_t left = bytes.size() - sizeof(TwoWords);
+  TwoWords sum = load(p) ^ TwoWords { crc, 0 };
+  for (p += sizeof sum; left >= sizeof sum; left -= sizeof sum, p += sizeof sum) {
+    sum = __builtin_ia32_pclmulqdq128(sum, powers, 0x00) ^
+          __builtin_ia32_pclmulqdq128(sum, powers, 0x11) ^ load(p);
   }
-  std::array<std::byte, 16> folded{};
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(folded.data()), sum);
+  std::array<std::byte, sizeof sum> folded;
+  std::memcpy(folded.data(), &sum, sizeof sum);
   return pass(pass(0, folded), {p, left});
 }
 
