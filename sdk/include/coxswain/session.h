@@ -130,9 +130,10 @@ class Session {
   // formats open (precision.format=auto); a Trainer does this by itself. Runs `sample_loss`, the
   // mean loss of a typical batch, forward and backward several times in every format and under
   // every memory action, puts gradients, buffers and random numbers back, and starts from the plan
-  // that follows. `optimizer_bytes`: state that the optimizer has not made yet. Does nothing where
-  // nothing is to be chosen. After the Reducer was made, before the first step, while no parameter
-  // has a gradient. Collective. Throws cox::Error on all ranks when a budget cannot be met.
+  // that follows. `optimizer_bytes`: state that the optimizer has not made yet, and the gradients
+  // where steps add up several micro-batches. Does nothing where nothing is to be chosen. After the
+  // Reducer was made, before the first step, while no parameter has a gradient. Collective. Throws
+  // cox::Error on all ranks when a budget cannot be met.
   void rehearse(torch::nn::Module& model, const std::function<at::Tensor()>& sample_loss,
                 std::int64_t optimizer_bytes = 0);
 
