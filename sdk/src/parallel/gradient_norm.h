@@ -14,7 +14,7 @@
 namespace cox::detail {
 
 // Sums of squares taken when gradients had just been written and still lay in the caches: a pass
-// over all of them at the end of a step has to fetch them again, at several times the cost.
+// over all of them at the end of a step has to fetch them again, which takes twice as long.
 class SquaresSeen {
  public:
   void look(std::size_t place, const at::Tensor& gradient);
