@@ -21,14 +21,25 @@ void ControlLoop::run() {
   turn();
 }
 
-// A rank is late after some time without its report but with another's, however long the steps are.
 void ControlLoop::wait_for_round() {
+  const std::int32_t expected = std::max(1, ranks_left_.load());
+  auto woken = transport::BoardWake::timed_out;
+  if (const auto nap = pace_.nap(); nap.count() > 0) {
+    woken = parts_.inbox->doze(expected, nap, RoundPace::kNaps);
+  }
+  if (woken == transport::BoardWake::timed_out) woken = wait_for_late(expected);
+  if (woken == transport::BoardWake::complete) pace_.round_at(RoundPace::Clock::now());
+}
+
+// A rank is late after some time without its report but with another's, however long the steps are.
+transport::BoardWake ControlLoop::wait_for_late(std::int32_t expected) {
   const auto late = std::chrono::duration_cast<std::chrono::nanoseconds>(
       Seconds(parts_.config.control.late_seconds));
-  const std::int32_t expected = std::max(1, ranks_left_.load());
-  if (parts_.inbox->wait(expected, late) != transport::BoardWake::timed_out) return;
-  const auto woken = parts_.inbox->wait(1, std::chrono::nanoseconds(0));
-  if (woken == transport::BoardWake::complete) parts_.inbox->wait(expected, late);
+  const auto woken = parts_.inbox->wait(expected, late);
+  if (woken != transport::BoardWake::timed_out) return woken;
+  const bool has_any =
+      parts_.inbox->wait(1, std::chrono::nanoseconds(0)) == transport::BoardWake::complete;
+  return has_any ? parts_.inbox->wait(expected, late) : woken;
 }
 
 void ControlLoop::turn() {

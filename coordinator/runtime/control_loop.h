@@ -1,5 +1,6 @@
 // ControlLoop: the coordinator. Runs on a thread of its own on rank 0, asleep until the ranks have
-// reported a round (or one is late), and takes their signals through the whole flow:
+// reported a round (or one is late; round_pace.h says who wakes it), and takes their signals
+// through the whole flow:
 //
 //   mailboxes -> StepSignals -> StepSummary -> Decision -> Plan -> mask -> every rank
 //                                                 \-> journal, telemetry
@@ -19,6 +20,7 @@
 #include "coordinator/core/policy.h"
 #include "coordinator/core/record.h"
 #include "coordinator/runtime/journal.h"
+#include "coordinator/runtime/round_pace.h"
 #include "coordinator/transport/mailbox.h"
 
 namespace cox::runtime {
@@ -58,6 +60,7 @@ class ControlLoop {
 
  private:
   void wait_for_round();
+  transport::BoardWake wait_for_late(std::int32_t expected);
   void turn();
   StepSignals judge(transport::CollectedSignals collected);
   void note_finished(const std::vector<RankSignal>& received);
@@ -71,6 +74,7 @@ class ControlLoop {
   ControlLoopParts parts_;
   mutable std::mutex state_mutex_;  // guards parts_.state
   std::atomic<bool> stopping_{false};
+  RoundPace pace_;
   std::atomic<std::int32_t> ranks_left_;  // that will report again
   RoundId earliest_{};                    // rounds before this one are over
   std::vector<std::uint8_t> finished_;    // 1 for ranks that will not report again

@@ -162,6 +162,14 @@ std::int32_t SignalBoard::fresh() const {
                                    header_->taken.load(std::memory_order_relaxed));
 }
 
+std::optional<BoardWake> SignalBoard::reason_to_wake(std::int32_t expected) {
+  const std::uint32_t rings = header_->rings.load();
+  const bool is_rung = rings != header_->rings_heard.load(std::memory_order_relaxed);
+  if (is_rung) header_->rings_heard.store(rings, std::memory_order_relaxed);
+  if (fresh() >= expected) return BoardWake::complete;
+  return is_rung ? std::optional(BoardWake::rung) : std::nullopt;
+}
+
 BoardWake SignalBoard::wait(std::int32_t expected, std::chrono::nanoseconds timeout) {
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   const std::uint32_t target =
@@ -169,18 +177,23 @@ BoardWake SignalBoard::wait(std::int32_t expected, std::chrono::nanoseconds time
   for (;;) {
     const std::uint32_t bell = header_->bell.load();
     header_->sleeper.store(sleeper_for(target));
-    const std::uint32_t rings = header_->rings.load();
-    const bool complete = fresh() >= expected;
-    const bool rung = rings != header_->rings_heard.load(std::memory_order_relaxed);
+    const auto reason = reason_to_wake(expected);
     const auto left = deadline - std::chrono::steady_clock::now();
-    if (complete || rung || left.count() <= 0) {
+    if (reason || left.count() <= 0) {
       header_->sleeper.store(0);
-      if (rung) header_->rings_heard.store(rings, std::memory_order_relaxed);
-      if (complete) return BoardWake::complete;
-      return rung ? BoardWake::rung : BoardWake::timed_out;
+      return reason.value_or(BoardWake::timed_out);
     }
     // A nap at most: a safety net against a poster that died between its count and its ring.
     futex_wait(header_->bell, bell, std::min<std::chrono::nanoseconds>(left, kNap));
+  }
+}
+
+BoardWake SignalBoard::doze(std::int32_t expected, std::chrono::nanoseconds nap, int naps) {
+  for (;; --naps) {
+    const std::uint32_t bell = header_->bell.load();
+    if (const auto reason = reason_to_wake(expected)) return *reason;
+    if (naps <= 0) return BoardWake::timed_out;
+    futex_wait(header_->bell, bell, nap);
   }
 }
 

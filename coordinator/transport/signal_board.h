@@ -16,6 +16,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -70,6 +71,8 @@ class SignalBoard {
   // Sleeps until `expected` fresh reports lie here, ring(), or `timeout`. Returns at once if they
   // do. A ring() that came while nobody waited ends the next wait().
   BoardWake wait(std::int32_t expected, std::chrono::nanoseconds timeout);
+  // The same, but looks by itself after each of `naps` naps, so that no post() makes a system call.
+  BoardWake doze(std::int32_t expected, std::chrono::nanoseconds nap, int naps);
   // Takes what is fresh, which lets the writers post again.
   CollectedSignals collect();
   // The same into memory that is used again: allocates nothing once it has held as many signals.
@@ -82,6 +85,7 @@ class SignalBoard {
   SignalBoard(std::byte* memory, const BoardShape& shape);
   Slot& slot_at(std::int32_t slot) const;
   std::int32_t fresh() const;
+  std::optional<BoardWake> reason_to_wake(std::int32_t expected);
 
   std::byte* memory_;
   Header* header_;
