@@ -41,17 +41,16 @@ PlainLoop::PlainLoop(Trained& trained, gpt2::Gpt2 twin, const Dataset& dataset,
       twin_(std::move(twin)),
       dataset_(dataset),
       averaging_(std::move(averaging)) {
+  from_ = twin_->parameters();
+  to_ = trained_.model->parameters();
   order_.resize(static_cast<std::size_t>(dataset.size()));
   std::iota(order_.begin(), order_.end(), 0);
   std::shuffle(order_.begin(), order_.end(), std::mt19937_64(7));
 }
 
 void PlainLoop::hand_over_gradients() {
-  auto from = twin_->parameters();
-  auto to = trained_.model->parameters();
-  for (std::size_t i = 0; i < to.size(); ++i) {
-    to[i].mutable_grad() = from[i].grad();
-    from[i].mutable_grad().reset();
+  for (std::size_t i = 0; i < to_.size(); ++i) {
+    to_[i].mutable_grad() = std::move(from_[i].mutable_grad());
   }
 }
 

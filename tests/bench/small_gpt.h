@@ -56,6 +56,8 @@ class PlainLoop {
   gpt2::Gpt2 twin_;
   const Dataset& dataset_;
   std::unique_ptr<Averaging> averaging_;  // null with one rank
+  std::vector<at::Tensor> from_;          // parameters of the twin
+  std::vector<at::Tensor> to_;            // the trained ones
   std::vector<std::int64_t> order_;       // shuffled, as any training reads its data
   std::size_t next_ = 0;
 };
