@@ -36,30 +36,14 @@ double norm_through_torch(const std::vector<at::Tensor>& tensors) {
 
 }  // namespace
 
-void SquaresSeen::look(std::size_t place, const at::Tensor& gradient) {
-  if (!has_own_loops(gradient)) return;
-  if (place >= looks_.size()) looks_.resize(place + 1);
-  looks_[place] =
-      Look{Weak(gradient.getIntrusivePtr()), gradient._version(), scan_gradient(gradient).squares};
-}
-
-double SquaresSeen::of(std::size_t place, const at::Tensor& gradient) const {
-  const std::optional<Look> look = place < looks_.size() ? looks_[place] : std::nullopt;
-  const bool is_same = look &&
-                       look->tensor._unsafe_get_target() == gradient.unsafeGetTensorImpl() &&
-                       look->version == gradient._version();
-  return is_same ? look->squares : scan_gradient(gradient).squares;
-}
-
-double l2_norm(std::span<const at::Tensor> tensors, const SquaresSeen& seen) {
+double l2_norm(std::span<const at::Tensor> tensors) {
   const torch::NoGradGuard no_grad;
   double squares = 0;
   std::vector<at::Tensor> others;
-  for (std::size_t place = 0; place < tensors.size(); ++place) {
-    const at::Tensor& tensor = tensors[place];
+  for (const at::Tensor& tensor : tensors) {
     if (!tensor.defined() || tensor.numel() == 0) continue;
     if (has_own_loops(tensor)) {
-      squares += seen.of(place, tensor);
+      squares += scan_gradient(tensor).squares;
     } else {
       others.push_back(tensor);
     }

@@ -4,26 +4,9 @@
 
 #include <utility>
 
+#include "sdk/src/parallel/gradient_norm.h"
+
 namespace cox::detail {
-namespace {
-
-void divide(std::vector<at::Tensor> gradients, double divisor) {
-  const torch::NoGradGuard no_grad;
-  std::erase_if(gradients, [](const at::Tensor& gradient) { return !gradient.defined(); });
-  at::_foreach_div_(gradients, divisor);
-}
-
-}  // namespace
-
-void LocalReduction::begin(const MicroBatchFacts& facts) {
-  is_whole_ = unit_ == 0 && facts.which == MicroBatch::last;
-  unit_ = facts.unit;
-}
-
-void LocalReduction::ready(std::size_t parameter) {
-  if (!is_whole_ || std::this_thread::get_id() != thread_) return;
-  seen_.look(parameter, parameters_[parameter].grad());
-}
 
 StepBallot LocalReduction::merge(StepBallot mine, const std::function<void()>&) {
   return mine;
@@ -31,11 +14,14 @@ StepBallot LocalReduction::merge(StepBallot mine, const std::function<void()>&) 
 
 double LocalReduction::hand_back(double total, double loss_scale) {
   std::vector<at::Tensor> gradients;
-  for (const at::Tensor& p : parameters_) gradients.push_back(p.grad());
+  for (const at::Tensor& p : parameters_) {
+    if (p.grad().defined()) gradients.push_back(p.grad());
+  }
   const double unit = std::exchange(unit_, 0.0);
   const double divisor = unit > 0 ? total / unit * loss_scale : 1;
-  if (divisor != 1) divide(gradients, divisor);
-  return l2_norm(gradients, seen_);
+  const torch::NoGradGuard no_grad;
+  if (divisor != 1) at::_foreach_div_(gradients, divisor);
+  return l2_norm(gradients);
 }
 
 // Looked at only in a step that went wrong; the division keeps what is not finite.
