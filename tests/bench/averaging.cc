@@ -36,14 +36,14 @@ void Averaging::backward(const at::Tensor& loss, double weight) {
   reduction_.end();
 }
 
-void Averaging::average(double loss, double weight) {
+double Averaging::average(double loss, double weight) {
   StepBallot mine;
   mine.loss_sum = loss * weight;
   mine.weight = weight;
   const StepBallot merged = reduction_.merge(mine, [] {});
-  if (!std::isfinite(reduction_.hand_back(merged.weight, 1))) {
-    throw std::runtime_error("gradients blew up");
-  }
+  const double norm = reduction_.hand_back(merged.weight, 1);
+  if (!std::isfinite(norm)) throw std::runtime_error("gradients blew up");
+  return norm;
 }
 
 }  // namespace cox::bench

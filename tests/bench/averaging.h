@@ -18,8 +18,9 @@ class Averaging {
             std::vector<at::Tensor> parameters);
   // Runs autograd; sends what is complete meanwhile.
   void backward(const at::Tensor& loss, double weight);
-  // Throws std::runtime_error when gradients are not finite, cox::Error when the transport fails.
-  void average(double loss, double weight);
+  // Returns the norm of the averages. Throws std::runtime_error when gradients are not finite,
+  // cox::Error when the transport fails.
+  double average(double loss, double weight);
 
  private:
   const std::vector<at::Tensor> parameters_;

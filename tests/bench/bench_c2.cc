@@ -1,6 +1,6 @@
 // C2: what Coxswain costs the training thread. Under mpiexec, with settings as --cox flags:
 //
-//   bench_c2 watching|training|growth [--quick] --cox.control.path=mailbox ...
+//   bench_c2 watching|training|growth|demo [--quick] --cox.control.path=mailbox ...
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -38,13 +38,15 @@ void measure(Session& session) {
   const CallsTold told{
       said("watching") ? "500 us of work a step" : "training steps of a small GPT-2",
       path_of(session), session.config().control.path == ControlPath::mpi ? 20.0 : 2.0};
-  if (said("growth")) {
-    bench::measure_growth(session, effort);
+  if (said("growth") || said("demo")) {
+    const auto which = said("demo") ? bench::GrowingStep::demo : bench::GrowingStep::small;
+    bench::measure_growth(session, which, effort);
   } else if (said("watching") || said("training")) {
     const auto workload = said("watching") ? Workload::watching : Workload::training;
     bench::measure_calls(session, workload, told, effort);
   } else {
-    throw Error(invalid_argument("bench_c2: expected watching, training or growth, found neither"));
+    throw Error(invalid_argument(
+        "bench_c2: expected watching, training, growth or demo, found none of them"));
   }
 }
 

@@ -54,6 +54,22 @@ StepSeconds timed(const Step& step) {
   return {Seconds(Clock::now() - start).count(), cpu_seconds(CLOCK_THREAD_CPUTIME_ID) - cpu};
 }
 
+struct Measured {
+  const char* name;
+  StepWork work;
+  int groups;
+};
+
+Measured measured(GrowingStep which, int ranks, Effort effort) {
+  const bool is_quick = effort == Effort::quick;
+  if (which == GrowingStep::small) {
+    const int groups = ranks == 1 ? 2000 : 400;
+    return {"4 sequences a rank, no clipping", {}, is_quick ? 25 : groups};
+  }
+  const StepWork work{.sequences = 16 / ranks, .clip_norm = 1};
+  return {"16 sequences over all ranks, clipped at 1 (scripts/demo)", work, is_quick ? 10 : 500};
+}
+
 // One per group.
 struct Percents {
   std::vector<double> growth;      // with Coxswain, of the plain loops
@@ -100,11 +116,13 @@ Growth take_turns(const std::array<Step, kPrograms>& programs, int groups) {
   return growth;
 }
 
-Line figure(const Session& session, const char* what, const std::vector<double>& percents) {
+Line figure(const Session& session, const Measured& step, const char* what,
+            const std::vector<double>& percents) {
   const Median centre = centre_of(percents);
   const auto groups = static_cast<double>(percents.size());
   Line line("C2", centre.value, "%");
   line.with("figure", what)
+      .with("step", step.name)
       .with("ranks", session.world_size())
       .with("low_95", centre.low)
       .with("high_95", centre.high)
@@ -113,25 +131,28 @@ Line figure(const Session& session, const char* what, const std::vector<double>&
   return line;
 }
 
-void tell(const Session& session, const Growth& growth) {
+void tell(const Session& session, const Measured& step, const Growth& growth) {
   const double step_ms = quantile(growth.off_ms, 0.5);
-  figure(session, "growth of a training step with Coxswain", growth.wall.growth)
+  figure(session, step, "growth of a training step with Coxswain", growth.wall.growth)
       .limit(0.5)
       .with("step_ms_on", quantile(growth.on_ms, 0.5))
       .with("step_ms_off", step_ms)
       .print();
-  figure(session, "difference of two equal plain loops", growth.wall.difference).print();
-  figure(session, "what a step with Coxswain adds to the next one", growth.wall.after).print();
-  figure(session, "growth of a training step, CPU time of the training thread", growth.cpu.growth)
+  figure(session, step, "difference of two equal plain loops", growth.wall.difference).print();
+  figure(session, step, "what a step with Coxswain adds to the next one", growth.wall.after)
+      .print();
+  figure(session, step, "growth of a training step, CPU time of the training thread",
+         growth.cpu.growth)
       .limit(0.5)
       .print();
-  figure(session, "difference of two equal plain loops, CPU time of the training thread",
+  figure(session, step, "difference of two equal plain loops, CPU time of the training thread",
          growth.cpu.difference)
       .print();
   Line("C2", growth.helpers_us, "us")
       .with("figure",
             "CPU time of rank 0's other threads (coordinator, telemetry, run directory) "
             "per step")
+      .with("step", step.name)
       .with("ranks", session.world_size())
       .with("percent_of_step", 0.1 * growth.helpers_us / step_ms)
       .print();
@@ -154,33 +175,33 @@ void keep_freed_memory() {
 
 }  // namespace
 
-void measure_growth(Session& session, Effort effort) {
-  const int full = session.world_size() == 1 ? 3000 : 400;
-  const int groups = effort == Effort::quick ? 25 : full;
+void measure_growth(Session& session, GrowingStep which, Effort effort) {
+  const Measured step = measured(which, session.world_size(), effort);
   keep_freed_memory();
   const RandomBytes dataset(4096);
   Trained with = make_trained();
   const gpt2::Gpt2 first = twin_of(with.model);
   const gpt2::Gpt2 second = twin_of(with.model);
   TrainerOptions options;
-  options.global_batch = kSequences * session.world_size();
-  options.steps = static_cast<std::uint64_t>(2 * groups + 2);
+  options.global_batch = step.work.sequences * session.world_size();
+  options.steps = static_cast<std::uint64_t>(2 * step.groups + 2);
+  options.clip_norm = step.work.clip_norm;
   Trainer trainer(session, *with.model, with.optimizer, options);
-  PlainLoop plain(with, first, dataset, averaging_of(session, first));
-  PlainLoop other(with, second, dataset, averaging_of(session, second));
+  PlainLoop plain(with, first, dataset, step.work, averaging_of(session, first));
+  PlainLoop other(with, second, dataset, step.work, averaging_of(session, second));
 
   auto steps = trainer.steps(dataset);
   auto open = steps.begin();
   const auto on = [&] {
-    TrainerStep& step = *open;
-    const Batch& batch = step.batch();
-    step.backward(step.forward([&] { return with.model->loss(batch.inputs, batch.targets); }));
-    step.update();
+    TrainerStep& now = *open;
+    const Batch& batch = now.batch();
+    now.backward(now.forward([&] { return with.model->loss(batch.inputs, batch.targets); }));
+    now.update();
     ++open;
   };
-  const Growth growth = take_turns({on, [&] { plain.step(); }, [&] { other.step(); }}, groups);
+  const Growth growth = take_turns({on, [&] { plain.step(); }, [&] { other.step(); }}, step.groups);
   on();  // the last one
-  if (session.rank() == 0) tell(session, growth);
+  if (session.rank() == 0) tell(session, step, growth);
 }
 
 }  // namespace cox::bench

@@ -6,8 +6,12 @@
 
 namespace cox::bench {
 
+// small: 4 sequences a rank, nothing clipped. demo: what scripts/demo trains, 16 sequences over all
+// ranks, gradients clipped at 1.
+enum class GrowingStep { small, demo };
+
 // Collective; once a session. A cox::Trainer with everything that belongs to it (coordinator,
 // telemetry, run directory) and a plain loop take turns in this process. Rank 0 prints lines.
-void measure_growth(Session& session, Effort effort);
+void measure_growth(Session& session, GrowingStep which, Effort effort);
 
 }  // namespace cox::bench

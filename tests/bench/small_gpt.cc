@@ -6,6 +6,8 @@
 #include <span>
 #include <utility>
 
+#include "coxswain/clip.h"
+
 namespace cox::bench {
 
 RandomBytes::RandomBytes(std::int64_t samples) {
@@ -36,10 +38,11 @@ gpt2::Gpt2 twin_of(const gpt2::Gpt2& model) {
 }
 
 PlainLoop::PlainLoop(Trained& trained, gpt2::Gpt2 twin, const Dataset& dataset,
-                     std::unique_ptr<Averaging> averaging)
+                     const StepWork& work, std::unique_ptr<Averaging> averaging)
     : trained_(trained),
       twin_(std::move(twin)),
       dataset_(dataset),
+      work_(work),
       averaging_(std::move(averaging)) {
   from_ = twin_->parameters();
   to_ = trained_.model->parameters();
@@ -54,15 +57,23 @@ void PlainLoop::hand_over_gradients() {
   }
 }
 
+void PlainLoop::clip(std::optional<double> known_norm) {
+  if (work_.clip_norm <= 0) return;
+  clip_by_global_norm(to_, work_.clip_norm, {.known_norm = known_norm});
+}
+
 void PlainLoop::step() {
-  constexpr auto kBatch = static_cast<std::size_t>(kSequences);
-  const Batch batch = dataset_.get(std::span<const std::int64_t>(order_).subspan(next_, kBatch));
-  next_ = (next_ + kBatch) % (order_.size() - kBatch);
+  const auto count = static_cast<std::size_t>(work_.sequences);
+  const auto weight = static_cast<double>(work_.sequences);
+  const Batch batch = dataset_.get(std::span<const std::int64_t>(order_).subspan(next_, count));
+  next_ = (next_ + count) % (order_.size() - count);
   const at::Tensor loss = twin_->loss(batch.inputs, batch.targets);
-  averaging_ ? averaging_->backward(loss, static_cast<double>(kSequences)) : loss.backward();
+  averaging_ ? averaging_->backward(loss, weight) : loss.backward();
   const double value = loss.item<double>();
-  if (averaging_) averaging_->average(value, static_cast<double>(kSequences));
+  std::optional<double> norm;
+  if (averaging_) norm = averaging_->average(value, weight);
   hand_over_gradients();
+  clip(norm);
   trained_.optimizer.step();
   trained_.optimizer.zero_grad();
 }

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "coxswain/adamw.h"
@@ -19,6 +20,12 @@ namespace cox::bench {
 
 inline constexpr std::int64_t kSequences = 4;  // a rank and step
 inline constexpr std::int64_t kLength = 128;   // bytes a sequence
+
+// What a step of a loop does beside backward and update.
+struct StepWork {
+  std::int64_t sequences = kSequences;  // a rank and step
+  double clip_norm = 0;                 // 0 = gradients are not clipped
+};
 
 class RandomBytes final : public Dataset {
  public:
@@ -45,16 +52,18 @@ gpt2::Gpt2 twin_of(const gpt2::Gpt2& model);
 class PlainLoop {
  public:
   // `averaging`: of the twin's parameters.
-  PlainLoop(Trained& trained, gpt2::Gpt2 twin, const Dataset& dataset,
+  PlainLoop(Trained& trained, gpt2::Gpt2 twin, const Dataset& dataset, const StepWork& work,
             std::unique_ptr<Averaging> averaging);
   void step();
 
  private:
   void hand_over_gradients();
+  void clip(std::optional<double> known_norm);
 
   Trained& trained_;
   gpt2::Gpt2 twin_;
   const Dataset& dataset_;
+  const StepWork work_;
   std::unique_ptr<Averaging> averaging_;  // null with one rank
   std::vector<at::Tensor> from_;          // parameters of the twin
   std::vector<at::Tensor> to_;            // the trained ones

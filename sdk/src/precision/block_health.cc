@@ -27,9 +27,9 @@ void raise(Magnitude& most, float value, RankId rank) {
   most = {value, rank};
 }
 
-TensorScan gradients_of(const std::vector<std::shared_ptr<Boundary>>& boundaries) {
+TensorScan gradients_of(const BoundaryList& boundaries) {
   TensorScan all;
-  for (const auto& boundary : boundaries) all += gradient_of(*boundary);
+  for (const Boundary* boundary : boundaries) all += gradient_of(*boundary);
   return all;
 }
 
@@ -164,7 +164,7 @@ float BlockHealth::amax_of_parameters(const std::vector<bool>& is_in_fp16) const
 
 void BlockHealth::note(const BlockCallRecord& call, RankId rank) {
   BlockEvidence& evidence = evidence_[call.block.value()];
-  for (const auto& boundary : call.outputs) {
+  for (const Boundary* boundary : call.outputs) {
     const TensorScan& values = boundary->forward.scan;
     if (values.values > 0) raise(evidence.activation, values.amax, rank);
   }

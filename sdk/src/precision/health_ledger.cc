@@ -2,6 +2,8 @@
 
 #include <torch/torch.h>
 
+#include <utility>
+
 #include "sdk/src/memory/recompute_buffers.h"
 
 namespace cox::detail {
@@ -21,22 +23,45 @@ PendingScan look_at_constant(const at::Tensor& tensor) {
   return pending;
 }
 
+// What Tensor::register_hook would install, in one piece of memory instead of six.
+class GradientHook final : public torch::autograd::FunctionPreHook {
+ public:
+  GradientHook(std::shared_ptr<HealthLedger> ledger, Boundary& boundary, std::uint64_t step,
+               std::size_t output)
+      : ledger_(std::move(ledger)), boundary_(boundary), step_(step), output_(output) {}
+
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& grads) override {
+    if (output_ < grads.size()) ledger_->gradient(boundary_, step_, grads[output_]);
+    return grads;
+  }
+
+ private:
+  const std::shared_ptr<HealthLedger> ledger_;
+  Boundary& boundary_;  // of the step; not looked at in another
+  const std::uint64_t step_;
+  const std::size_t output_;  // of the tensor's node
+};
+
 }  // namespace
 
-void HealthLedger::open() {
-  const std::lock_guard lock(mutex_);
+void HealthLedger::forget() {
   ++step_;
   now_ = 0;
   calls_.clear();
   known_.clear();
+  boundaries_.clear();
+}
+
+void HealthLedger::open() {
+  const std::lock_guard lock(mutex_);
+  forget();
   is_open_ = true;
 }
 
 void HealthLedger::close() {
   const std::lock_guard lock(mutex_);
+  forget();
   is_open_ = false;
-  calls_.clear();
-  known_.clear();
 }
 
 std::size_t HealthLedger::begin_call(BlockId block, std::optional<std::size_t> outer) {
@@ -48,27 +73,26 @@ std::size_t HealthLedger::begin_call(BlockId block, std::optional<std::size_t> o
   return calls_.size() - 1;
 }
 
-std::shared_ptr<Boundary> HealthLedger::new_boundary(const at::Tensor& tensor) {
-  auto boundary = std::make_shared<Boundary>();
+Boundary* HealthLedger::new_boundary(const at::Tensor& tensor) {
+  Boundary& boundary = boundaries_.add();
   if (!has_gradient(tensor)) {
     const torch::NoGradGuard no_grad;
-    boundary->forward = look_at_constant(tensor);
-    return boundary;
+    boundary.forward = look_at_constant(tensor);
+    return &boundary;
   }
-  boundary->forward = start_scan(tensor, ScanKind::extent);
-  tensor.register_hook([self = shared_from_this(), boundary, step = step_](const at::Tensor& grad) {
-    self->gradient(*boundary, step, grad);
-  });
-  return boundary;
+  boundary.forward = start_scan(tensor, ScanKind::extent);
+  tensor.grad_fn()->add_tensor_pre_hook(std::make_unique<GradientHook>(
+      shared_from_this(), boundary, step_, static_cast<std::size_t>(tensor.output_nr())));
+  return &boundary;
 }
 
-std::shared_ptr<Boundary> HealthLedger::boundary_of(const at::Tensor& tensor) {
+Boundary* HealthLedger::boundary_of(const at::Tensor& tensor) {
   if (!tensor.defined() || !c10::isFloatingType(tensor.scalar_type())) return nullptr;
   if (tensor.requires_grad() && tensor.is_leaf()) return nullptr;
   const std::int64_t version = version_of(tensor);
   const auto found = known_.find(tensor.unsafeGetTensorImpl());
   if (found != known_.end() && found->second.version == version) return found->second.boundary;
-  auto boundary = new_boundary(tensor);
+  Boundary* const boundary = new_boundary(tensor);
   known_.insert_or_assign(
       tensor.unsafeGetTensorImpl(),
       Known{c10::weak_intrusive_ptr<at::TensorImpl>(tensor.getIntrusivePtr()), version, boundary});
@@ -78,23 +102,23 @@ std::shared_ptr<Boundary> HealthLedger::boundary_of(const at::Tensor& tensor) {
 void HealthLedger::input(std::size_t call, const at::Tensor& tensor) {
   const std::lock_guard lock(mutex_);
   if (call >= calls_.size()) return;  // the step ended inside of it
-  if (auto boundary = boundary_of(tensor)) calls_[call].inputs.push_back(std::move(boundary));
+  if (Boundary* boundary = boundary_of(tensor)) calls_[call].inputs.push_back(boundary);
 }
 
 void HealthLedger::computes_in_fp16(std::size_t call) {
   const std::lock_guard lock(mutex_);
   if (call >= calls_.size()) return;
   calls_[call].is_fp16 = true;
-  for (const auto& boundary : calls_[call].inputs) boundary->is_small_asked = true;
+  for (Boundary* boundary : calls_[call].inputs) boundary->is_small_asked = true;
 }
 
 void HealthLedger::output(std::size_t call, const at::Tensor& tensor) {
   const std::lock_guard lock(mutex_);
   if (call >= calls_.size()) return;
-  auto boundary = boundary_of(tensor);
-  if (!boundary) return;
+  Boundary* const boundary = boundary_of(tensor);
+  if (boundary == nullptr) return;
   if (calls_[call].is_fp16) boundary->is_small_asked = true;
-  calls_[call].outputs.push_back(std::move(boundary));
+  calls_[call].outputs.push_back(boundary);
 }
 
 void HealthLedger::end_call(std::size_t call) {
@@ -120,7 +144,7 @@ const std::vector<BlockCallRecord>& HealthLedger::read() {
   pending.clear();
   for (const BlockCallRecord& call : calls_) {
     for (const auto* side : {&call.inputs, &call.outputs}) {
-      for (const auto& boundary : *side) {
+      for (Boundary* boundary : *side) {
         pending.push_back(&boundary->forward);
         for (PendingScan& gradient : boundary->gradients) pending.push_back(&gradient);
       }

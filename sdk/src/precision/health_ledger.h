@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <memory>
+#include <memory_resource>
 #include <mutex>
 #include <unordered_map>
 #include <vector>
@@ -32,7 +33,8 @@ class HealthLedger : public std::enable_shared_from_this<HealthLedger> {
   void output(std::size_t call, const at::Tensor& tensor);
   void end_call(std::size_t call);
 
-  // For the hook on a boundary's gradient.
+  // For the hook on a boundary's gradient. `boundary` is of that step, and not looked at in
+  // another.
   void gradient(Boundary& boundary, std::uint64_t step, const at::Tensor& gradient);
 
   // Calls in the order in which they began, with all figures read. For the thread that trains,
@@ -43,11 +45,12 @@ class HealthLedger : public std::enable_shared_from_this<HealthLedger> {
   struct Known {
     c10::weak_intrusive_ptr<at::TensorImpl> alive;  // no other tensor gets its address
     std::int64_t version = 0;
-    std::shared_ptr<Boundary> boundary;
+    Boundary* boundary = nullptr;
   };
+  void forget();
   // nullptr for what holds no numbers, and for leaves that require gradients: parameters.
-  std::shared_ptr<Boundary> boundary_of(const at::Tensor& tensor);
-  std::shared_ptr<Boundary> new_boundary(const at::Tensor& tensor);
+  Boundary* boundary_of(const at::Tensor& tensor);
+  Boundary* new_boundary(const at::Tensor& tensor);
 
   std::atomic<bool> is_open_ = false;
   std::mutex mutex_;
@@ -55,7 +58,9 @@ class HealthLedger : public std::enable_shared_from_this<HealthLedger> {
   Moment now_ = 0;
   std::vector<PendingScan*> pending_;  // of read(); kept for its memory
   std::vector<BlockCallRecord> calls_;
-  std::unordered_map<const void*, Known> known_;
+  Boundaries boundaries_;
+  std::pmr::unsynchronized_pool_resource known_memory_;  // places of the map, used again
+  std::pmr::unordered_map<const void*, Known> known_{&known_memory_};
 };
 
 }  // namespace cox::detail

@@ -1,14 +1,16 @@
 // What one step of one rank leaves behind for BlockHealth: the tensors at the boundaries of blocks
 // (Boundary) and the calls between them (BlockCallRecord), in the order in which things happened.
-// Figures only; no tensor is kept but the few numbers of a scan that is still on a device. Behind
-// the mutex of the HealthLedger that owns them.
+// Figures only; no tensor is kept but the few numbers of a scan that is still on a device. They lie
+// side by side in memory that every step uses again, because they are read when training has just
+// emptied the caches. Behind the mutex of the HealthLedger that owns them.
 #pragma once
+
+#include <c10/util/SmallVector.h>
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
+#include <deque>
 #include <optional>
-#include <vector>
 
 #include "coordinator/core/units.h"
 #include "sdk/src/precision/tensor_scan.h"
@@ -21,10 +23,28 @@ using Moment = std::uint64_t;  // counts what happened in a step, from 1 on; 0 =
 // looked at once on the way forward, and its gradient once on the way back.
 struct Boundary {
   PendingScan forward;
-  std::vector<PendingScan> gradients;  // one for each backward pass over it
-  Moment gradient_at = 0;              // the first of them
-  bool is_small_asked = false;         // a block beside it computes in fp16
+  c10::SmallVector<PendingScan, 1> gradients;  // one for each backward pass over it
+  Moment gradient_at = 0;                      // the first of them
+  bool is_small_asked = false;                 // a block beside it computes in fp16
 };
+
+// The boundaries of one step after another: a place keeps its address, and is used again.
+class Boundaries {
+ public:
+  Boundary& add() {
+    if (used_ == places_.size()) places_.emplace_back();
+    return places_[used_++];
+  }
+  void clear() {
+    for (; used_ > 0; --used_) places_[used_ - 1] = Boundary{};
+  }
+
+ private:
+  std::deque<Boundary> places_;
+  std::size_t used_ = 0;
+};
+
+using BoundaryList = c10::SmallVector<Boundary*, 2>;
 
 struct BlockCallRecord {
   BlockId block{};
@@ -32,8 +52,8 @@ struct BlockCallRecord {
   bool is_fp16 = false;
   Moment begin_at = 0;
   Moment end_at = 0;  // 0: its function threw
-  std::vector<std::shared_ptr<Boundary>> inputs;
-  std::vector<std::shared_ptr<Boundary>> outputs;
+  BoundaryList inputs;
+  BoundaryList outputs;
 };
 
 }  // namespace cox::detail

@@ -6,32 +6,31 @@
 namespace cox::detail {
 namespace {
 
-using Boundaries = std::vector<std::shared_ptr<Boundary>>;
 using Where = HealthVerdict::Where;
 
-std::int64_t bad_values(const Boundaries& boundaries) {
+std::int64_t bad_values(const BoundaryList& boundaries) {
   std::int64_t bad = 0;
-  for (const auto& boundary : boundaries) bad += boundary->forward.scan.nonfinite;
+  for (const Boundary* boundary : boundaries) bad += boundary->forward.scan.nonfinite;
   return bad;
 }
 
-std::int64_t bad_gradients(const Boundaries& boundaries) {
+std::int64_t bad_gradients(const BoundaryList& boundaries) {
   std::int64_t bad = 0;
-  for (const auto& boundary : boundaries) bad += gradient_of(*boundary).nonfinite;
+  for (const Boundary* boundary : boundaries) bad += gradient_of(*boundary).nonfinite;
   return bad;
 }
 
 // When the backward pass of a call began: all its incoming gradients were there. 0: it never did.
 Moment backward_at(const BlockCallRecord& call) {
   Moment last = 0;
-  for (const auto& boundary : call.outputs) last = std::max(last, boundary->gradient_at);
+  for (const Boundary* boundary : call.outputs) last = std::max(last, boundary->gradient_at);
   return last;
 }
 
 // When the first bad gradient left the call. 0: none did.
 Moment went_bad_at(const BlockCallRecord& call) {
   Moment first = 0;
-  for (const auto& boundary : call.inputs) {
+  for (const Boundary* boundary : call.inputs) {
     if (gradient_of(*boundary).nonfinite == 0) continue;
     if (first == 0 || boundary->gradient_at < first) first = boundary->gradient_at;
   }
