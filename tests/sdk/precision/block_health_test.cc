@@ -275,6 +275,27 @@ TEST_SUITE("block health") {
     }
   }
 
+  TEST_CASE("the gradient of a result is its own, whichever of an operation's results it is") {
+    Frames frames(2);
+    Watched watched(frames.module);
+    const Tensor x = leaf();
+    const auto run = [&](double of_the_first) {
+      const std::vector<Tensor> halves = cox::run(
+          frames.blocks[0], [](EmptyImpl&, const Tensor& in) { return in.chunk(2); }, x * 1);
+      const Tensor y = cox::run(frames.blocks[1], &with_fault, halves[1], Fault());
+      const Tensor loss = y.sum() * 5;
+      return of_the_first == 0 ? loss : loss + halves[0].sum() * of_the_first;
+    };
+    auto evidence = watched.step([&] { return run(3); });
+    CHECK(evidence[1].gradient == cox::Magnitude{10, kRank});
+    CHECK(evidence[0].gradient == cox::Magnitude{10, kRank});
+    evidence = watched.step([&] { return run(300); });
+    CHECK(evidence[1].gradient == cox::Magnitude{10, kRank});
+    CHECK(evidence[0].gradient == cox::Magnitude{300, kRank});
+    evidence = watched.step([&] { return run(0); });  // nobody differentiates the first
+    CHECK(evidence[0].gradient == cox::Magnitude{10, kRank});
+  }
+
   TEST_CASE("in fp16, gradients below its normal numbers are underflow; the largest is known") {
     Frames frames(1);
     Watched watched(frames.module);
