@@ -22,19 +22,21 @@ void ControlLoop::run() {
 }
 
 void ControlLoop::wait_for_round() {
+  const auto late = std::chrono::duration_cast<std::chrono::nanoseconds>(
+      Seconds(parts_.config.control.late_seconds));
   const std::int32_t expected = std::max(1, ranks_left_.load());
   auto woken = transport::BoardWake::timed_out;
   if (const auto nap = pace_.nap(); nap.count() > 0) {
-    woken = parts_.inbox->doze(expected, nap, RoundPace::kNaps);
+    const auto naps = std::clamp<std::int64_t>(late / nap, 1, RoundPace::kNaps);
+    woken = parts_.inbox->doze(expected, nap, static_cast<int>(naps));
   }
-  if (woken == transport::BoardWake::timed_out) woken = wait_for_late(expected);
+  if (woken == transport::BoardWake::timed_out) woken = wait_for_late(expected, late);
   if (woken == transport::BoardWake::complete) pace_.round_at(RoundPace::Clock::now());
 }
 
 // A rank is late after some time without its report but with another's, however long the steps are.
-transport::BoardWake ControlLoop::wait_for_late(std::int32_t expected) {
-  const auto late = std::chrono::duration_cast<std::chrono::nanoseconds>(
-      Seconds(parts_.config.control.late_seconds));
+transport::BoardWake ControlLoop::wait_for_late(std::int32_t expected,
+                                                std::chrono::nanoseconds late) {
   const auto woken = parts_.inbox->wait(expected, late);
   if (woken != transport::BoardWake::timed_out) return woken;
   const bool has_any =

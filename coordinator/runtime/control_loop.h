@@ -10,6 +10,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <mutex>
 #include <vector>
@@ -60,7 +61,7 @@ class ControlLoop {
 
  private:
   void wait_for_round();
-  transport::BoardWake wait_for_late(std::int32_t expected);
+  transport::BoardWake wait_for_late(std::int32_t expected, std::chrono::nanoseconds late);
   void turn();
   StepSignals judge(transport::CollectedSignals collected);
   void note_finished(const std::vector<RankSignal>& received);

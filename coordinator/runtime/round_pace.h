@@ -15,7 +15,8 @@ class RoundPace {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // So many naps are slept without a bell, then the reader asks to be woken: something has changed.
+  // So many naps at most are slept without a bell, then the reader asks to be woken: something has
+  // changed.
   static constexpr int kNaps = 16;
 
   // A round's reports were complete.

@@ -45,7 +45,6 @@ struct SignalBoard::Header {
 
 struct SignalBoard::Slot {
   std::atomic<std::uint64_t> posted;  // the writer's line
-  std::atomic<std::uint64_t> progress;
   std::uint32_t evidence_count;
   alignas(kLine) std::atomic<std::uint64_t> consumed;  // the reader's line
   alignas(kLine) RankSignal signal;
@@ -146,11 +145,6 @@ bool SignalBoard::consumed(std::int32_t slot) const {
          mine.posted.load(std::memory_order_relaxed);
 }
 
-void SignalBoard::tick(std::int32_t slot) {
-  Slot& mine = slot_at(slot);
-  mine.progress.store(mine.progress.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-}
-
 void SignalBoard::ring() {
   header_->rings.fetch_add(1);
   header_->bell.fetch_add(1);
@@ -220,10 +214,6 @@ void SignalBoard::collect(CollectedSignals& into) {
     slot.consumed.store(posted, std::memory_order_release);
   }
   header_->taken.fetch_add(static_cast<std::uint32_t>(into.signals.size()));
-}
-
-std::uint64_t SignalBoard::ticks(std::int32_t slot) const {
-  return slot_at(slot).progress.load(std::memory_order_relaxed);
 }
 
 }  // namespace cox::transport

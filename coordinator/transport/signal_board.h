@@ -61,8 +61,6 @@ class SignalBoard {
                           std::span<const BlockEvidence> evidence);
   // Whether the last report was taken: the rank's control round is closed.
   bool consumed(std::int32_t slot) const;
-  // Life sign: one more piece of progress of this rank. A store.
-  void tick(std::int32_t slot);
 
   // Any thread: ends a wait() early, e.g. because other work has come.
   void ring();
@@ -77,7 +75,6 @@ class SignalBoard {
   CollectedSignals collect();
   // The same into memory that is used again: allocates nothing once it has held as many signals.
   void collect(CollectedSignals& into);
-  std::uint64_t ticks(std::int32_t slot) const;
 
  private:
   struct Header;

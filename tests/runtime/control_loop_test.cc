@@ -175,6 +175,21 @@ TEST_SUITE("runtime.control_loop") {
     CHECK(with.counters.stale_reports == 1);
   }
 
+  TEST_CASE("at a steady pace, rounds are judged without a bell, and a silent rank is missing") {
+    Bench bench(0.25);
+    std::uint64_t round = 0;
+    for (; round < 10; ++round) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(6));
+      bench.post_all(round);
+      CHECK(bench.sink.round(round + 1).reporting == kRanks);
+    }
+    bench.post(0, round);
+    bench.post(1, round);
+    const Seen without = bench.sink.round(round + 1);
+    CHECK(without.round == RoundId(round));
+    CHECK(without.missing == 1);
+  }
+
   TEST_CASE("time without any report makes nobody late") {
     Bench bench(0.005);
     std::this_thread::sleep_for(std::chrono::milliseconds(40));

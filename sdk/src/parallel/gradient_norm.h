@@ -13,6 +13,8 @@ namespace cox::detail {
 
 // L2 norm over all elements of `tensors`; undefined ones are skipped.
 double l2_norm(std::span<const at::Tensor> tensors);
+// The same of the gradients of `parameters`.
+double gradient_norm(std::span<const at::Tensor> parameters);
 
 // Elements of `tensor` that are NaN or infinite.
 std::int64_t count_nonfinite(const at::Tensor& tensor);

@@ -7,21 +7,28 @@
 #include "sdk/src/parallel/gradient_norm.h"
 
 namespace cox::detail {
+namespace {
+
+void divide_gradients(const std::vector<at::Tensor>& parameters, double divisor) {
+  const torch::NoGradGuard no_grad;
+  std::vector<at::Tensor> gradients;
+  for (const at::Tensor& p : parameters) {
+    if (p.grad().defined()) gradients.push_back(p.grad());
+  }
+  at::_foreach_div_(gradients, divisor);
+}
+
+}  // namespace
 
 StepBallot LocalReduction::merge(StepBallot mine, const std::function<void()>&) {
   return mine;
 }
 
 double LocalReduction::hand_back(double total, double loss_scale) {
-  std::vector<at::Tensor> gradients;
-  for (const at::Tensor& p : parameters_) {
-    if (p.grad().defined()) gradients.push_back(p.grad());
-  }
   const double unit = std::exchange(unit_, 0.0);
   const double divisor = unit > 0 ? total / unit * loss_scale : 1;
-  const torch::NoGradGuard no_grad;
-  if (divisor != 1) at::_foreach_div_(gradients, divisor);
-  return l2_norm(gradients);
+  if (divisor != 1) divide_gradients(parameters_, divisor);
+  return gradient_norm(parameters_);
 }
 
 // Looked at only in a step that went wrong; the division keeps what is not finite.

@@ -51,15 +51,16 @@ Reducer::Reducer(Session& session, std::vector<at::Tensor> parameters,
   state.watch_numbers(parameters);
   state.ensure_started();
   impl_ = std::make_unique<Impl>(session, std::move(parameters), std::move(buffers));
-  state.tell_held_gradients([impl = impl_.get()](detail::MicroBatches micro_batches) {
-    return detail::held_gradients(impl->state, *impl->reduction, impl->parameters, micro_batches);
-  });
+  impl_->holder = std::make_shared<const detail::GradientHolders::Word>(
+      [impl = impl_.get()](detail::MicroBatches micro_batches) {
+        return detail::held_gradients(impl->state, *impl->reduction, impl->parameters,
+                                      micro_batches);
+      });
+  state.tell_held_gradients(impl_->holder);
 }
 
 Reducer::Reducer(Reducer&&) noexcept = default;
-Reducer::~Reducer() {
-  if (impl_) impl_->state.tell_held_gradients({});
-}
+Reducer::~Reducer() = default;
 
 void Reducer::backward(StepScope& step, const at::Tensor& loss, double weight, MicroBatch which) {
   impl_->backward(step, loss, weight, which);

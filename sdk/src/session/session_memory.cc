@@ -39,8 +39,7 @@ void SessionState::try_memory(const SampleStep& sample) {
 
 // As a step of this job will treat its gradients.
 Result<MemoryProblem> SessionState::measure_memory(const SampleStep& sample) {
-  const GradientHolding held =
-      held_gradients_ ? held_gradients_(sample.micro_batches) : GradientHolding{};
+  const GradientHolding held = gradient_holders_.held(sample.micro_batches);
   TrialStep step(sample.model, sample.loss, held.released);
   return steering_.measure(step, sample.resident_later_bytes + held.resident_bytes,
                            [this] { numbers_.forget(); });

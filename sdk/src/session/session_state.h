@@ -25,7 +25,7 @@
 #include "coordinator/runtime/control_plane.h"
 #include "coxswain/session.h"
 #include "metrics/run_store.h"
-#include "sdk/src/memory/sample_step.h"
+#include "sdk/src/memory/gradient_holders.h"
 #include "sdk/src/session/block_watch.h"
 #include "sdk/src/session/memory_probe.h"
 #include "sdk/src/session/memory_steering.h"
@@ -73,9 +73,10 @@ class SessionState {
   void declare_reducing();
   // The parameters whose gradients the reducer averages: blocks are watched from now on.
   void watch_numbers(std::span<const at::Tensor> parameters);
-  // Of the reducer; empty once it is gone. Where nobody tells, gradients stay in .grad.
-  using HeldGradients = std::function<GradientHolding(MicroBatches)>;
-  void tell_held_gradients(HeldGradients held) { held_gradients_ = std::move(held); }
+  // Of a reducer, which keeps it for as long as it can answer.
+  void tell_held_gradients(const std::shared_ptr<const GradientHolders::Word>& word) {
+    gradient_holders_.add(word);
+  }
   // Before ensure_started(): the control state of the run that is being resumed (rank 0's counts).
   void restore_control(ControlState state) { restored_ = std::move(state); }
   // Collective the first time: starts the control plane, telemetry and the run directory.
@@ -173,7 +174,7 @@ class SessionState {
   NumericsWatch numbers_;
   at::DeviceType device_ = at::kCPU;  // of the model attached
   runtime::MeasuredFacts measured_;   // rank 0: what learn() was told
-  HeldGradients held_gradients_;
+  GradientHolders gradient_holders_;
   bool has_rehearsed_ = false;
   float scale_of_round_ = 0;  // 0 = no scaler at work
   metrics::HeldBytes held_;

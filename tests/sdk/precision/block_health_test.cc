@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tests/sdk/precision/fault_support.h"
+#include "tests/sdk/precision/watched_blocks.h"
 
 #include <doctest/doctest.h>
 
@@ -28,48 +29,7 @@ using Where = HealthVerdict::Where;
 
 namespace {
 
-const RankId kRank(2);
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-// A module that is watched, step by step.
-class Watched {
- public:
-  explicit Watched(const std::shared_ptr<torch::nn::Module>& module)
-      : registry(*BlockRegistry::discover(*module)), parameters(module->parameters()) {
-    health.attach(registry, parameters);
-  }
-  ~Watched() { health.detach(registry); }
-  Watched(const Watched&) = delete;
-  Watched& operator=(const Watched&) = delete;
-
-  // Forward, backward and the end of a step.
-  std::vector<BlockEvidence> step(const std::function<Tensor()>& loss, float scale = 1) {
-    for (const Tensor& parameter : parameters) parameter.mutable_grad().reset();
-    health.begin_step(scale);
-    const Tensor value = loss();
-    health.loss(value.item<double>());
-    (value * scale).backward();
-    return end();
-  }
-  std::vector<BlockEvidence> end() {
-    health.parameter_gradients(bad_gradients(parameters));
-    const auto evidence = health.end_step(kRank);
-    return {evidence.begin(), evidence.end()};
-  }
-  BlockId block(const std::string& name) const {
-    for (std::size_t b = 0; b < registry.size(); ++b) {
-      if (registry.name(BlockId(static_cast<BlockId::rep>(b))) == name) {
-        return BlockId(static_cast<BlockId::rep>(b));
-      }
-    }
-    throw std::runtime_error("no block " + name);
-  }
-  HealthVerdict verdict() const { return health.verdict(); }
-
-  BlockRegistry registry;
-  std::vector<Tensor> parameters;
-  BlockHealth health;
-};
 
 Fault fault(Fault::Pass pass, Fault::Kind kind = Fault::Kind::infinity) {
   Fault chosen;
@@ -77,25 +37,6 @@ Fault fault(Fault::Pass pass, Fault::Kind kind = Fault::Kind::infinity) {
   chosen.kind = kind;
   chosen.element = 3;
   return chosen;
-}
-
-struct EmptyImpl : torch::nn::Module {};
-using Empty = std::shared_ptr<EmptyImpl>;
-
-// Blocks without parameters whose function is the test's business.
-struct Frames {
-  explicit Frames(int count) : module(std::make_shared<torch::nn::Module>("frames")) {
-    for (int i = 0; i < count; ++i) {
-      blocks.emplace_back(
-          module->register_module("b" + std::to_string(i), std::make_shared<EmptyImpl>()));
-    }
-  }
-  std::shared_ptr<torch::nn::Module> module;
-  std::vector<cox::Block<Empty>> blocks;
-};
-
-Tensor leaf() {
-  return torch::linspace(1, 2, 8).requires_grad_(true);
 }
 
 Tensor with_fault(EmptyImpl&, const Tensor& x, const Fault& chosen) {
