@@ -63,11 +63,11 @@ struct Measured {
 Measured measured(GrowingStep which, int ranks, Effort effort) {
   const bool is_quick = effort == Effort::quick;
   if (which == GrowingStep::small) {
-    const int groups = ranks == 1 ? 2000 : 400;
+    const int groups = ranks == 1 ? 1000 : 200;
     return {"4 sequences a rank, no clipping", {}, is_quick ? 25 : groups};
   }
   const StepWork work{.sequences = 16 / ranks, .clip_norm = 1};
-  return {"16 sequences over all ranks, clipped at 1 (scripts/demo)", work, is_quick ? 10 : 500};
+  return {"16 sequences over all ranks, clipped at 1 (scripts/demo)", work, is_quick ? 10 : 300};
 }
 
 // One per group.
