@@ -48,7 +48,7 @@ PlainLoop::PlainLoop(Trained& trained, gpt2::Gpt2 twin, const Dataset& dataset,
   to_ = trained_.model->parameters();
   order_.resize(static_cast<std::size_t>(dataset.size()));
   std::iota(order_.begin(), order_.end(), 0);
-  std::shuffle(order_.begin(), order_.end(), std::mt19937_64(7));
+  std::shuffle(order_.begin(), order_.end(), std::mt19937_64(work.order_seed));
 }
 
 void PlainLoop::hand_over_gradients() {

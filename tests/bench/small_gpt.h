@@ -25,6 +25,8 @@ inline constexpr std::int64_t kLength = 128;   // bytes a sequence
 struct StepWork {
   std::int64_t sequences = kSequences;  // a rank and step
   double clip_norm = 0;                 // 0 = gradients are not clipped
+  // Shuffles the samples. Each loop its own: what another has just read lies in the caches.
+  std::uint64_t order_seed = 7;
 };
 
 class RandomBytes final : public Dataset {

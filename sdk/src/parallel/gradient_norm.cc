@@ -34,26 +34,20 @@ double norm_through_torch(const std::vector<at::Tensor>& tensors) {
   return norm_of_norms(norms);
 }
 
-// Each tensor is found through four pieces of memory that a step has pushed out of the caches. A
-// loop that only asks for them waits for many at a time.
 template <class TensorAt>
 double norm_over(std::size_t count, const TensorAt& tensor_at) {
   const torch::NoGradGuard no_grad;
-  std::vector<const at::Tensor*> own;
-  own.reserve(count);
+  double squares = 0;
   std::vector<at::Tensor> others;
   for (std::size_t i = 0; i < count; ++i) {
     const at::Tensor& tensor = tensor_at(i);
     if (!tensor.defined() || tensor.numel() == 0) continue;
     if (has_own_loops(tensor)) {
-      __builtin_prefetch(tensor.const_data_ptr());
-      own.push_back(&tensor);
+      squares += scan_gradient(tensor).squares;
     } else {
       others.push_back(tensor);
     }
   }
-  double squares = 0;
-  for (const at::Tensor* tensor : own) squares += scan_gradient(*tensor).squares;
   const double plain = std::sqrt(squares);
   return others.empty() ? plain : std::hypot(plain, norm_through_torch(others));
 }
