@@ -1,5 +1,6 @@
 #include "coordinator/transport/bucket_exchange_board.h"
 
+#include <algorithm>
 #include <new>
 
 #include "coordinator/transport/futex.h"
@@ -92,6 +93,20 @@ BucketStage BucketBoard::stage(std::size_t bucket, std::uint64_t turn, std::uint
   if (it.crossed.load() <= turn) return BucketStage::added;
   if (it.spread.done.load() >= end) return BucketStage::spread;
   return it.spread.claimed.load() < end ? BucketStage::spreading : BucketStage::spreading_elsewhere;
+}
+
+std::string BucketBoard::progress(std::size_t bucket, std::uint64_t turn,
+                                  std::uint64_t chunks) const {
+  const Bucket& it = at(bucket);
+  // Others may be a round ahead.
+  const auto part = [turn](const std::atomic<std::uint64_t>& counter, std::uint64_t share) {
+    const std::uint64_t before = turn * share;
+    const std::uint64_t now = std::clamp(counter.load(), before, before + share) - before;
+    return std::to_string(now) + "/" + std::to_string(share);
+  };
+  return "arrived " + part(it.arrived, ranks_) + ", claimed " + part(it.add.claimed, chunks) +
+         ", added " + part(it.add.done, chunks) + ", crossed " + part(it.crossed, 1) + ", spread " +
+         part(it.spread.done, chunks);
 }
 
 std::optional<std::uint64_t> BucketBoard::claim_add(std::size_t bucket, std::uint64_t turn,

@@ -49,6 +49,8 @@ class BucketBoard {
 
   // Requires of all below: `turn` is the round that the caller is in.
   BucketStage stage(std::size_t bucket, std::uint64_t turn, std::uint64_t chunks) const;
+  // "arrived 3/4, claimed 0/7, added 0/7, crossed 0/1, spread 0/7", for messages.
+  std::string progress(std::size_t bucket, std::uint64_t turn, std::uint64_t chunks) const;
   // A chunk that is now the caller's to add (or to spread), or none.
   std::optional<std::uint64_t> claim_add(std::size_t bucket, std::uint64_t turn,
                                          std::uint64_t chunks);

@@ -115,12 +115,22 @@ void MessageExchange::tell(const std::string& why) {
   static_cast<void>(parts_.watch->depart(Departure::of(rank(), why)));
 }
 
-std::string MessageExchange::holds_up(std::size_t) const {
+const char* MessageExchange::way_of(std::size_t bucket) const {
+  constexpr std::array<const char*, 4> kWays = {"to all ranks", "to the leader", "across nodes",
+                                                "back from the leader"};
+  for (std::size_t leg = 0; leg < kWays.size(); ++leg) {
+    if (queues_[leg].over <= bucket && bucket < queues_[leg].begun) return kWays[leg];
+  }
+  return "nowhere";
+}
+
+std::string MessageExchange::holds_up(std::size_t bucket) const {
+  const std::string way = std::string("; it is on its way ") + way_of(bucket);
   if (parts_.size == 2) {
-    return "rank " + std::to_string(1 - rank().value()) + " did not give its part";
+    return "rank " + std::to_string(1 - rank().value()) + " did not give its part" + way;
   }
   return "one of the other " + std::to_string(parts_.size - 1) +
-         " ranks did not give its part (which one is known only with shared memory)";
+         " ranks did not give its part (which one is known only with shared memory)" + way;
 }
 
 }  // namespace cox::transport

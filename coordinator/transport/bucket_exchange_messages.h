@@ -48,6 +48,7 @@ class MessageExchange final : public RoundExchange {
   void tell(const std::string& why) override;
   std::string holds_up(std::size_t bucket) const override;
 
+  const char* way_of(std::size_t bucket) const;
   Status begin(Leg leg, std::size_t bucket);
   Result<Request> start_on(Leg leg, std::size_t bucket);
   Status arrive(Leg leg, std::size_t bucket);

@@ -91,9 +91,9 @@ Status RoundExchange::wait_all(const std::function<void()>& pump) {
     return failed_precondition("exchange: expected all buckets started before waiting, found " +
                                std::to_string(started_) + " of " + std::to_string(buckets()));
   }
-  const Clock::time_point begin = Clock::now();
+  WaitLimit limit(wait_.timeout);
   std::uint32_t vain = 0;
-  while (open_ > 0) {
+  for (std::uint64_t polls = 1; open_ > 0; ++polls) {
     Result<Moved> moved = move_on();
     if (!moved.ok()) return moved.status();
     if (open_ == 0) break;
@@ -105,9 +105,7 @@ Status RoundExchange::wait_all(const std::function<void()>& pump) {
     pause(vain, pump);
     vain = std::min(vain + 1, wait_.spins + wait_.yields);
     const bool look = vain % 64 == 0 || vain >= wait_.spins + wait_.yields;
-    if (look && wait_.timeout.count() > 0 && Clock::now() - begin > wait_.timeout) {
-      return fail(timed_out());
-    }
+    if (look && limit.is_over()) return fail(timed_out(limit, polls));
   }
   return failure_;
 }
@@ -122,11 +120,13 @@ void RoundExchange::pause(std::uint32_t vain, const std::function<void()>& pump)
   if (pump && (rests || vain % kPumpEvery == 0)) pump();
 }
 
-Status RoundExchange::timed_out() const {
+Status RoundExchange::timed_out(const WaitLimit& limit, std::uint64_t polls) const {
   const double seconds = std::chrono::duration<double>(wait_.timeout).count();
+  const double gap = std::chrono::duration<double>(limit.longest_gap()).count();
   return unavailable("exchange: waited " + std::to_string(seconds) + " s for " + wait_.waited_for +
                      "; bucket " + std::to_string(first_) + " of round " + std::to_string(turn_) +
-                     " is not complete: " + holds_up(first_));
+                     " is not complete: " + holds_up(first_) + "; " + std::to_string(polls) +
+                     " polls, longest gap between two looks " + std::to_string(gap) + " s");
 }
 
 }  // namespace cox::transport

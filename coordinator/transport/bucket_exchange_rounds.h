@@ -57,7 +57,7 @@ class RoundExchange : public BucketExchange {
   Status fail(Status status);
   Result<Moved> move_on();
   void pause(std::uint32_t vain, const std::function<void()>& pump);
-  Status timed_out() const;
+  Status timed_out(const WaitLimit& limit, std::uint64_t polls) const;
 
   const RankId rank_;
   const BucketLayout layout_;

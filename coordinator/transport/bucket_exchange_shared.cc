@@ -222,6 +222,10 @@ void SharedExchange::tell(const std::string& why) {
 }
 
 std::string SharedExchange::holds_up(std::size_t bucket) const {
+  return missing_part(bucket) + " (" + board_.progress(bucket, turn(), place(bucket).chunks) + ")";
+}
+
+std::string SharedExchange::missing_part(std::size_t bucket) const {
   std::string missing;
   for (std::size_t s = 0; s < parts_.node_ranks.size(); ++s) {
     if (board_.has_started(static_cast<std::int32_t>(s), bucket, turn())) continue;

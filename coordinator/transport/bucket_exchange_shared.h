@@ -43,6 +43,7 @@ class SharedExchange final : public RoundExchange {
   void tell(const std::string& why) override;
   std::string holds_up(std::size_t bucket) const override;
 
+  std::string missing_part(std::size_t bucket) const;
   Result<Moved> move_bucket(std::size_t bucket, int& claims);
   bool add(std::size_t bucket);
   bool spread(std::size_t bucket);

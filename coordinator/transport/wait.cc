@@ -31,19 +31,30 @@ std::int32_t usable_cores() {
   return std::max(1, CPU_COUNT(&set));
 }
 
-Waiter::Waiter(const WaitPolicy& policy) : policy_(policy) {
-  if (policy_.timeout.count() > 0) start_ = std::chrono::steady_clock::now();
+WaitLimit::WaitLimit(std::chrono::nanoseconds limit) : limit_(limit) {
+  if (limit_.count() > 0) last_look_ = std::chrono::steady_clock::now();
 }
+
+bool WaitLimit::is_over() {
+  if (limit_.count() <= 0) return false;
+  const bool over = used_ > limit_;
+  const auto now = std::chrono::steady_clock::now();
+  const std::chrono::nanoseconds gap = now - last_look_;
+  last_look_ = now;
+  longest_gap_ = std::max(longest_gap_, gap);
+  used_ += std::min<std::chrono::nanoseconds>(
+      {gap, limit_ / 10 + std::chrono::nanoseconds(1), std::chrono::seconds(1)});
+  return over;
+}
+
+Waiter::Waiter(const WaitPolicy& policy) : policy_(policy), limit_(policy.timeout) {}
 
 Status Waiter::pause() {
   const std::uint32_t poll = polls_++;
   if (poll < policy_.spins) return ok_status();
   // The clock is read only now and then while polls are quick.
   const bool look = poll % 64 == 0 || poll >= policy_.spins + policy_.yields;
-  if (policy_.timeout.count() > 0 && look &&
-      std::chrono::steady_clock::now() - start_ > policy_.timeout) {
-    return timed_out();
-  }
+  if (look && limit_.is_over()) return timed_out();
   if (poll - policy_.spins < policy_.yields) {
     sched_yield();
     return ok_status();
@@ -55,9 +66,12 @@ Status Waiter::pause() {
 
 Status Waiter::timed_out() const {
   const double seconds = std::chrono::duration<double>(policy_.timeout).count();
+  const double gap = std::chrono::duration<double>(limit_.longest_gap()).count();
   return unavailable(std::string("waited ") + std::to_string(seconds) + " s for " +
                      policy_.waited_for +
-                     "; a rank is dead, stuck, or did not start the same operation");
+                     "; a rank is dead, stuck, or did not start the same operation (longest gap "
+                     "between two looks: " +
+                     std::to_string(gap) + " s)");
 }
 
 Status wait(Communicator& communicator, Request& request, const WaitPolicy& policy) {

@@ -15,7 +15,7 @@ struct WaitPolicy {
   std::uint32_t spins = 0;                 // polls in a row before giving up the core
   std::uint32_t yields = 0;                // polls with sched_yield() between them, after that
   std::chrono::microseconds sleep{50};     // between all later polls
-  std::chrono::nanoseconds timeout{0};     // of the whole wait; 0 = none
+  std::chrono::nanoseconds timeout{0};     // of the whole wait, as WaitLimit counts; 0 = none
   const char* waited_for = "other ranks";  // named in the message of a timeout
 };
 
@@ -28,19 +28,35 @@ WaitPolicy with_timeout(WaitPolicy policy, std::chrono::nanoseconds timeout,
 // Cores that this process may use, >= 1.
 std::int32_t usable_cores();
 
+// How much of its limit a wait has used up. The time between two looks counts for at most a second
+// and at most a tenth of the limit, so that a thread or a machine that stood still fails no wait.
+class WaitLimit {
+ public:
+  explicit WaitLimit(std::chrono::nanoseconds limit);  // 0 = none
+  // To be asked between polls. True one look after the limit is used up: a poll came in between.
+  bool is_over();
+  std::chrono::nanoseconds longest_gap() const { return longest_gap_; }  // between two looks
+
+ private:
+  std::chrono::nanoseconds limit_;
+  std::chrono::nanoseconds used_{0};
+  std::chrono::nanoseconds longest_gap_{0};
+  std::chrono::steady_clock::time_point last_look_;
+};
+
 // What to do between two polls; make one per wait.
 class Waiter {
  public:
   explicit Waiter(const WaitPolicy& policy);
-  // Called after a poll that found nothing new. unavailable once the policy's timeout has passed.
+  // Called after a poll that found nothing new. unavailable once the policy's timeout is used up.
   Status pause();
 
  private:
   Status timed_out() const;
 
   WaitPolicy policy_;
+  WaitLimit limit_;
   std::uint32_t polls_ = 0;
-  std::chrono::steady_clock::time_point start_;
 };
 
 // Polls until `request` is done or failed. unavailable after the policy's timeout; the request is

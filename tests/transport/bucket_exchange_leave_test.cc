@@ -53,6 +53,28 @@ Status whole_round(BucketExchange& exchange) {
   return status.ok() ? exchange.wait_all({}) : status;
 }
 
+// What the ranks of a case tell each other beside the exchange. One whose create() failed (its
+// limit was too short for the machine, say) ends the loops of all.
+struct Aside {
+  std::atomic<bool> left{false};
+  std::atomic<int> waiting{0};
+  std::atomic<bool> failed{false};
+  const std::chrono::steady_clock::time_point deadline =
+      std::chrono::steady_clock::now() + std::chrono::seconds(60);
+
+  std::string failure(const Made& made) {
+    failed = true;
+    return made.status().text();
+  }
+  // For each turn of a loop: ok, or why there is nothing to loop for.
+  Status go_on() const {
+    std::this_thread::yield();
+    if (failed) return internal_error("another rank could not make its exchange");
+    const bool late = std::chrono::steady_clock::now() > deadline;
+    return late ? internal_error("still in a loop after 60 s") : ok_status();
+  }
+};
+
 using Run = std::function<std::string(Communicator&, const Case&)>;
 
 void on_all_cases(const Run& run) {
@@ -112,17 +134,18 @@ TEST_CASE("a rank that leaves between rounds is named in the next one") {
 TEST_CASE("advance tells of a rank that left, on its node at once") {
   const Case& item = kCases[0];
   const LoopbackWorld world(item.ranks);
-  std::atomic<bool> left{false};
+  Aside aside;
   const auto results = on_every_rank(world, item.ranks, [&](Communicator& c) -> std::string {
     Made made = make(c, item, std::chrono::seconds(60));
-    if (!made.ok()) return made.status().text();
+    if (!made.ok()) return aside.failure(made);
     if (c.rank().value() == item.leaver) {
       (*made)->leave("out of coal");
-      left = true;
+      aside.left = true;
       return "";
     }
-    while (!left) std::this_thread::yield();
-    return verdict((*made)->advance(), item);
+    Status status;
+    while (!aside.left && status.ok()) status = aside.go_on();
+    return verdict(status.ok() ? (*made)->advance() : status, item);
   });
   for (const std::string& text : results) CHECK(text == "");
 }
@@ -133,40 +156,40 @@ struct LateCase {
 };
 
 // The rank that is late goes on moving: a leader also carries the sums of others.
-std::string come_late(BucketExchange& exchange, const std::atomic<int>& waiting) {
+std::string come_late(BucketExchange& exchange, const Aside& aside) {
   Status status = start(exchange, 1);
-  while (waiting > 0 && status.ok()) {
+  while (aside.waiting > 0 && status.ok()) {
     status = exchange.advance();
-    std::this_thread::yield();
+    if (status.ok()) status = aside.go_on();
   }
   return status.ok() ? "" : status.text();
 }
 
-std::string time_out(BucketExchange& exchange, const std::string& expected) {
+std::string time_out(BucketExchange& exchange, const std::string& expected, const Aside& aside) {
   Status status = start(exchange, kBuckets);
   while (status.ok() && !exchange.is_done(0)) {
     status = exchange.advance();
-    std::this_thread::yield();
+    if (status.ok()) status = aside.go_on();
   }
   if (status.ok()) status = exchange.wait_all({});
   const bool right = status.code() == StatusCode::unavailable &&
                      status.message().find("bucket 1 of round 0") != std::string::npos &&
+                     status.message().find(" polls, longest gap") != std::string::npos &&
                      status.message().find(expected) != std::string::npos;
   return right ? "" : status.text();
 }
 
-std::string run_late(Communicator& c, const LateCase& late, std::atomic<int>& waiting) {
+std::string run_late(Communicator& c, const LateCase& late, Aside& aside) {
   const Case& item = late.item;
   Made made = make(c, item, std::chrono::seconds(1));
   const bool is_late = c.rank().value() == item.leaver;
   const bool same_node = item.per_node == 0 || item.shared_memory == SharedMemory::avoid ||
                          c.rank().value() / item.per_node == item.leaver / item.per_node;
-  std::string text = made.ok() ? "" : made.status().text();
-  if (made.ok() && is_late) return come_late(**made, waiting);
-  if (made.ok()) {
-    text = time_out(**made, same_node ? late.on_its_node : "missing is the part of the node of");
-  }
-  if (!is_late) --waiting;
+  if (!made.ok()) return aside.failure(made);
+  if (is_late) return come_late(**made, aside);
+  const char* expected = same_node ? late.on_its_node : "missing is the part of the node of";
+  const std::string text = time_out(**made, expected, aside);
+  --aside.waiting;
   return text;
 }
 
@@ -180,12 +203,47 @@ TEST_CASE("a wait that times out names who did not start the bucket, or who may 
     LoopbackOptions options;
     options.ranks_per_node = item.per_node;
     const LoopbackWorld world(item.ranks, options);
-    std::atomic<int> waiting{item.ranks - 1};
-    const auto results = on_every_rank(world, item.ranks,
-                                       [&](Communicator& c) { return run_late(c, late, waiting); });
+    Aside aside;
+    aside.waiting = item.ranks - 1;
+    const auto results =
+        on_every_rank(world, item.ranks, [&](Communicator& c) { return run_late(c, late, aside); });
     for (std::size_t r = 0; r < results.size(); ++r) {
       CHECK_MESSAGE(results[r] == "", item.name << ", rank " << r << ": " << results[r]);
     }
+  }
+}
+
+// The first rank is kept away from its wait for longer than its limit, while the other ends it.
+std::string stay_away(BucketExchange& exchange, Aside& aside) {
+  Status status = start(exchange, kBuckets);
+  int calls = 0;
+  const auto pump = [&] {
+    if (++calls != 20) return;  // by now it rests between two polls
+    aside.left = true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+    while (aside.waiting > 0 && aside.go_on().ok()) continue;
+  };
+  if (status.ok()) status = exchange.wait_all(pump);
+  return status.ok() ? "" : status.text();
+}
+
+TEST_CASE("a rank that was kept away longer than its limit finds the round complete") {
+  for (const Case& item : {Case{"one node", 2, 0, SharedMemory::use, 1},
+                           Case{"messages", 2, 0, SharedMemory::avoid, 1}}) {
+    const LoopbackWorld world(item.ranks);
+    Aside aside;
+    aside.waiting = 1;
+    const auto results = on_every_rank(world, item.ranks, [&](Communicator& c) -> std::string {
+      Made made = make(c, item, std::chrono::seconds(1));
+      if (!made.ok()) return aside.failure(made);
+      if (c.rank() == RankId(0)) return stay_away(**made, aside);
+      Status status;
+      while (!aside.left && status.ok()) status = aside.go_on();
+      if (status.ok()) status = whole_round(**made);
+      --aside.waiting;
+      return status.ok() ? "" : status.text();
+    });
+    for (const std::string& text : results) CHECK_MESSAGE(text == "", item.name << ": " << text);
   }
 }
 

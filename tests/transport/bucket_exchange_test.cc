@@ -39,16 +39,18 @@ const char* expected_path(const Layout& layout, SharedMemory shared_memory) {
   return one_node ? "shared memory" : "shared memory and mpi";
 }
 
-// Empty, or what a rank found wrong.
+// Empty, or what each rank found wrong: one of them names the cause.
 std::string run_trial(const Layout& layout, const ExchangeTrial& trial) {
   LoopbackOptions options;
   options.ranks_per_node = layout.per_node;
   const LoopbackWorld world(layout.ranks, options);
   const auto results =
       on_every_rank(world, layout.ranks, [&](Communicator& c) { return try_exchange(c, trial); });
-  for (const std::string& text : results) {
-    if (!text.empty()) return text;
+  std::string wrong;
+  for (std::size_t r = 0; r < results.size(); ++r) {
+    if (!results[r].empty()) wrong += "\nrank " + std::to_string(r) + ": " + results[r];
   }
+  if (!wrong.empty()) return wrong;
   const Status used_well = world.verify();
   return used_well.ok() ? "" : used_well.text();
 }
@@ -97,6 +99,21 @@ TEST_CASE("a rank that is ten times slower changes no bit and holds up nothing f
       ExchangeTrial trial = trial_of(layout, shared_memory, 5);
       trial.slow_rank = 1;
       CHECK(run_trial(layout, trial) == "");
+    }
+  }
+}
+
+TEST_CASE("a rank that finds other bits tells all, and nobody waits for it in vain") {
+  for (const Layout& layout : {Layout{3, 0}, Layout{4, 2}, Layout{4, 1}}) {
+    for (const SharedMemory shared_memory : {SharedMemory::use, SharedMemory::avoid}) {
+      ExchangeTrial trial = trial_of(layout, shared_memory, 7);
+      trial.doubting_rank = layout.ranks - 1;
+      const std::string text = run_trial(layout, trial);
+      const std::string last = "rank " + std::to_string(trial.doubting_rank);
+      CHECK_MESSAGE(text.find(last + ": seed 7: bucket") != std::string::npos, text);
+      CHECK_MESSAGE(text.find(last + " takes no further part") != std::string::npos, text);
+      CHECK_MESSAGE(text.find("of round 1 has other bits") != std::string::npos, text);
+      CHECK_MESSAGE(text.find("waited") == std::string::npos, text);
     }
   }
 }

@@ -82,9 +82,11 @@ class Rank {
         trial_(trial),
         buckets_(random_buckets(trial)),
         dawdles_(trial.seed * 64 + static_cast<std::uint64_t>(c.rank().value())) {}
+  // Empty, or why this rank has left the exchange.
   std::string run();
 
  private:
+  std::string create();
   std::uint64_t key(std::int32_t rank, int round, std::size_t bucket) const {
     return ((trial_.seed * 1009 + static_cast<std::uint64_t>(round)) * 67 + bucket) * 64 +
            static_cast<std::uint64_t>(rank);
@@ -137,13 +139,15 @@ void Rank::expect_sum(int round, std::size_t bucket) {
 }
 
 std::string Rank::check(int number) {
+  const bool doubts = c_.rank().value() == trial_.doubting_rank && number == 1;
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     const std::string name = "bucket " + std::to_string(b) + " of round " + std::to_string(number);
     if (!exchange_->is_done(b)) return name + " is not done";
     const Bytes found = exchange_->buffer(b);
     if (found.data() != addresses_[b]) return name + " moved";
     expect_sum(number, b);
-    if (!sum_.empty() && std::memcmp(found.data(), sum_.data(), sum_.size()) != 0) {
+    if (sum_.empty()) continue;
+    if (doubts || std::memcmp(found.data(), sum_.data(), sum_.size()) != 0) {
       return name + " has other bits, of " + std::to_string(sum_.size()) + " bytes";
     }
   }
@@ -168,7 +172,7 @@ std::string Rank::round(int number) {
   return done.ok() ? check(number) : done.text();
 }
 
-std::string Rank::run() {
+std::string Rank::create() {
   std::vector<BucketSpec> specs;
   for (const Bucket& bucket : buckets_) specs.push_back(bucket.spec);
   auto made = BucketExchange::create(c_, specs, trial_.options);
@@ -181,11 +185,14 @@ std::string Rank::run() {
     addresses_.push_back(exchange_->buffer(b).data());
     if (std::bit_cast<std::uintptr_t>(addresses_[b]) % 64 != 0) return "a buffer is not aligned";
   }
-  for (int number = 0; number < trial_.rounds; ++number) {
-    std::string text = round(number);
-    if (!text.empty()) return text;
-  }
   return "";
+}
+
+std::string Rank::run() {
+  std::string text = create();
+  for (int number = 0; number < trial_.rounds && text.empty(); ++number) text = round(number);
+  if (!text.empty() && exchange_ != nullptr) exchange_->leave(text);
+  return text;
 }
 
 }  // namespace

@@ -1,7 +1,8 @@
 // A seeded trial of a BucketExchange that every rank runs on its end of a communicator: random
 // buckets, rounds of random numbers, random delays, every sum compared bit by bit with one made in
-// a plain loop. Returns an empty text, or what went wrong on this rank; for ranks that are threads
-// and for ranks that are processes.
+// a plain loop. Returns an empty text, or what went wrong on this rank, which then leaves, so that
+// the others say the same instead of waiting; for ranks that are threads and for ranks that are
+// processes.
 #pragma once
 
 #include <string>
@@ -18,6 +19,7 @@ struct ExchangeTrial {
   std::int32_t ranks_per_node = 0;  // as the communicator's; 0 = all on one
   int delays_percent = 10;          // of the chances to dawdle that a rank takes
   std::int32_t slow_rank = -1;      // dawdles ten times as often and as long
+  std::int32_t doubting_rank = -1;  // takes its sums of the second round for wrong
   ExchangeOptions options;
   std::string expected_path;  // "" = any
 };

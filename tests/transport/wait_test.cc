@@ -47,6 +47,32 @@ TEST_CASE("the pump runs between the polls of a wait") {
   CHECK(pumped == 1);
 }
 
+TEST_CASE("a thread that was kept away finds what the others have done meanwhile") {
+  const LoopbackWorld world(2);
+  const auto first = world.communicator(RankId(0));
+  const auto second = world.communicator(RankId(1));
+  std::array<std::byte, 8> mine{};
+  std::array<std::byte, 8> theirs{};
+  Result<Request> request = first->start_all_reduce(mine, sum_u64());
+  Result<Request> other = failed_precondition("not started");
+  const WaitPolicy policy = with_timeout({}, std::chrono::milliseconds(100), "rank 1");
+  Status status = wait_with(*first, *request, policy, [&] {
+    if (other.ok()) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    other = second->start_all_reduce(theirs, sum_u64());
+  });
+  CHECK(status == ok_status());
+  CHECK(finish(*second, other, patient()).ok());
+}
+
+TEST_CASE("a wait with long gaps ends as well, after many looks") {
+  WaitLimit limit(std::chrono::milliseconds(20));
+  int looks = 1;
+  for (; !limit.is_over(); ++looks) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  CHECK(looks > 10);
+  CHECK(limit.longest_gap() >= std::chrono::milliseconds(10));
+}
+
 TEST_CASE("an operation that did not start is not waited for") {
   const LoopbackWorld world(1);
   const auto c = world.communicator(RankId(0));
