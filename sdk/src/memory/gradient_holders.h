@@ -16,7 +16,10 @@ class GradientHolders {
  public:
   using Word = std::function<GradientHolding(MicroBatches)>;
 
-  void add(const std::shared_ptr<const Word>& holder) { holders_.push_back(holder); }
+  void add(const std::shared_ptr<const Word>& holder) {
+    std::erase_if(holders_, [](const auto& each) { return each.expired(); });
+    holders_.push_back(holder);
+  }
 
   GradientHolding held(MicroBatches micro_batches) const {
     for (const auto& each : std::views::reverse(holders_)) {

@@ -50,11 +50,6 @@ void Fp8Block::drop_step() {
   weights_.clear();
 }
 
-void Fp8Block::forget_weights() {
-  const std::lock_guard lock(mutex_);
-  weights_.clear();
-}
-
 std::vector<double> Fp8Block::state() const {
   const std::lock_guard lock(mutex_);
   std::vector<double> state = {kStateVersion, static_cast<double>(recipe_.history),

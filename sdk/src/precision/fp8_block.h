@@ -44,8 +44,6 @@ class Fp8Block {
   // It has not, and what was seen since its last step counts for nothing: a step that was skipped,
   // whose magnitudes must not scale those after it, or a trial.
   void drop_step();
-  // Weights were edited behind their version counters (a raw pointer, `.data()`).
-  void forget_weights();
 
   // Histories and margins at the end of a step, so that delayed scaling goes on bit for bit.
   // load_state: invalid_argument if they are of another recipe or damaged; then nothing changes.

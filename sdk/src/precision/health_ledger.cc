@@ -23,24 +23,43 @@ PendingScan look_at_constant(const at::Tensor& tensor) {
   return pending;
 }
 
+// What a gradient's hook is for. A tensor with a gradient is known by the hook that its node holds.
+struct HookKey {
+  std::shared_ptr<HealthLedger> ledger;
+  std::uint64_t step = 0;
+  std::size_t output = 0;    // of the tensor's node
+  std::int64_t version = 0;  // of the tensor's data
+  friend bool operator==(const HookKey&, const HookKey&) = default;
+};
+
 // What Tensor::register_hook would install, in one piece of memory instead of six.
 class GradientHook final : public torch::autograd::FunctionPreHook {
  public:
-  GradientHook(std::shared_ptr<HealthLedger> ledger, Boundary& boundary, std::uint64_t step,
-               std::size_t output)
-      : ledger_(std::move(ledger)), boundary_(boundary), step_(step), output_(output) {}
+  GradientHook(HookKey key, Boundary& boundary) : key_(std::move(key)), boundary_(boundary) {}
 
   torch::autograd::variable_list operator()(const torch::autograd::variable_list& grads) override {
-    if (output_ < grads.size()) ledger_->gradient(boundary_, step_, grads[output_]);
+    if (key_.output < grads.size()) {
+      key_.ledger->gradient(boundary_, key_.step, grads[key_.output]);
+    }
     return grads;
   }
 
+  const HookKey& key() const { return key_; }
+  Boundary& boundary() const { return boundary_; }
+
  private:
-  const std::shared_ptr<HealthLedger> ledger_;
+  const HookKey key_;
   Boundary& boundary_;  // of the step; not looked at in another
-  const std::uint64_t step_;
-  const std::size_t output_;  // of the tensor's node
 };
+
+// nullptr when no hook of that key is on the tensor's node.
+Boundary* hooked_boundary(torch::autograd::Node& node, const HookKey& key) {
+  for (const auto& hook : node.tensor_pre_hooks()) {
+    const auto* own = dynamic_cast<const GradientHook*>(hook.get());
+    if (own != nullptr && own->key() == key) return &own->boundary();
+  }
+  return nullptr;
+}
 
 }  // namespace
 
@@ -48,7 +67,7 @@ void HealthLedger::forget() {
   ++step_;
   now_ = 0;
   calls_.clear();
-  known_.clear();
+  constants_.clear();
   boundaries_.clear();
 }
 
@@ -73,30 +92,34 @@ std::size_t HealthLedger::begin_call(BlockId block, std::optional<std::size_t> o
   return calls_.size() - 1;
 }
 
-Boundary* HealthLedger::new_boundary(const at::Tensor& tensor) {
+Boundary* HealthLedger::with_gradient(const at::Tensor& tensor) {
+  torch::autograd::Node& node = *tensor.grad_fn();
+  HookKey key{shared_from_this(), step_, static_cast<std::size_t>(tensor.output_nr()),
+              version_of(tensor)};
+  if (Boundary* known = hooked_boundary(node, key)) return known;
   Boundary& boundary = boundaries_.add();
-  if (!has_gradient(tensor)) {
-    const torch::NoGradGuard no_grad;
-    boundary.forward = look_at_constant(tensor);
-    return &boundary;
-  }
   boundary.forward = start_scan(tensor, ScanKind::extent);
-  tensor.grad_fn()->add_tensor_pre_hook(std::make_unique<GradientHook>(
-      shared_from_this(), boundary, step_, static_cast<std::size_t>(tensor.output_nr())));
+  node.add_tensor_pre_hook(std::make_unique<GradientHook>(std::move(key), boundary));
+  return &boundary;
+}
+
+Boundary* HealthLedger::constant(const at::Tensor& tensor) {
+  const std::int64_t version = version_of(tensor);
+  const auto found = constants_.find(tensor.unsafeGetTensorImpl());
+  if (found != constants_.end() && found->second.version == version) return found->second.boundary;
+  const torch::NoGradGuard no_grad;
+  Boundary& boundary = boundaries_.add();
+  boundary.forward = look_at_constant(tensor);
+  constants_.insert_or_assign(
+      tensor.unsafeGetTensorImpl(),
+      Known{c10::weak_intrusive_ptr<at::TensorImpl>(tensor.getIntrusivePtr()), version, &boundary});
   return &boundary;
 }
 
 Boundary* HealthLedger::boundary_of(const at::Tensor& tensor) {
   if (!tensor.defined() || !c10::isFloatingType(tensor.scalar_type())) return nullptr;
-  if (tensor.requires_grad() && tensor.is_leaf()) return nullptr;
-  const std::int64_t version = version_of(tensor);
-  const auto found = known_.find(tensor.unsafeGetTensorImpl());
-  if (found != known_.end() && found->second.version == version) return found->second.boundary;
-  Boundary* const boundary = new_boundary(tensor);
-  known_.insert_or_assign(
-      tensor.unsafeGetTensorImpl(),
-      Known{c10::weak_intrusive_ptr<at::TensorImpl>(tensor.getIntrusivePtr()), version, boundary});
-  return boundary;
+  if (has_gradient(tensor)) return with_gradient(tensor);
+  return tensor.requires_grad() ? nullptr : constant(tensor);
 }
 
 void HealthLedger::input(std::size_t call, const at::Tensor& tensor) {

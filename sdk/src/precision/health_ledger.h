@@ -1,15 +1,15 @@
 // HealthLedger: where the calls of blocks write down what they saw of their tensors during a step.
-// It scans each boundary once, hooks its gradient, and remembers which tensors it knows, by address
-// and version, for the length of the step. Owned by BlockHealth and by the hooks on the tensors,
-// which may outlive it; a hook of an earlier step does nothing. Forward comes from the thread that
-// trains, gradients also from an engine's; what it does never throws into either.
+// It scans each boundary once and hooks its gradient; by that hook it knows the tensor again, and
+// constants by address and version, for the length of the step. Owned by BlockHealth and by the
+// hooks on the tensors, which may outlive it; a hook of an earlier step does nothing. Forward comes
+// from the thread that trains, gradients also from an engine's; what it does never throws into
+// either.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <atomic>
 #include <memory>
-#include <memory_resource>
 #include <mutex>
 #include <unordered_map>
 #include <vector>
@@ -50,7 +50,8 @@ class HealthLedger : public std::enable_shared_from_this<HealthLedger> {
   void forget();
   // nullptr for what holds no numbers, and for leaves that require gradients: parameters.
   Boundary* boundary_of(const at::Tensor& tensor);
-  Boundary* new_boundary(const at::Tensor& tensor);
+  Boundary* with_gradient(const at::Tensor& tensor);
+  Boundary* constant(const at::Tensor& tensor);
 
   std::atomic<bool> is_open_ = false;
   std::mutex mutex_;
@@ -59,8 +60,7 @@ class HealthLedger : public std::enable_shared_from_this<HealthLedger> {
   std::vector<PendingScan*> pending_;  // of read(); kept for its memory
   std::vector<BlockCallRecord> calls_;
   Boundaries boundaries_;
-  std::pmr::unsynchronized_pool_resource known_memory_;  // places of the map, used again
-  std::pmr::unordered_map<const void*, Known> known_{&known_memory_};
+  std::unordered_map<const void*, Known> constants_;
 };
 
 }  // namespace cox::detail
