@@ -13,9 +13,8 @@ namespace {
 using config_values::trim;
 
 // Variables of scripts, tests and the build that are no settings.
-constexpr std::array<std::string_view, 7> kOtherVariables = {
-    "COX_CONFIG", "COX_CACHE",      "COX_SHM_DIR",  "COX_MPIEXEC",
-    "COX_MPICXX", "COX_TORCH_ROOT", "COX_BUILD_DIR"};
+constexpr std::array<std::string_view, 6> kOtherVariables = {
+    "COX_CONFIG", "COX_CACHE", "COX_SHM_DIR", "COX_MPIEXEC", "COX_MPICXX", "COX_TORCH_ROOT"};
 constexpr std::string_view kTestPrefix = "COX_TEST_";
 
 bool is_setting(std::string_view variable) {

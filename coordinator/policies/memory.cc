@@ -265,24 +265,4 @@ PolicyOutput MemoryPolicy::at_start(const PolicyInput& input, PolicyState state)
   return output;
 }
 
-Status check_memory_budgets(const JobFacts& job, const Config& config) {
-  if (mode_of(config, "memory", PolicyMode::off) != PolicyMode::on || !facts_fit(job)) {
-    return ok_status();
-  }
-  const Plan plan = initial_plan(job);
-  const StepSignals no_signals;
-  const StepSummary no_summary;
-  const History no_history;
-  const PolicyInput input{job, config, plan, no_signals, no_summary, no_history};
-  MemoryNotes notes({}, job, config.memory);
-  const MemoryRound round(input, notes);
-  for (std::size_t r = 0; r < round.ranks().size(); ++r) {
-    const RankView& view = round.ranks()[r];
-    if (!view.choice.feasible) {
-      return failed_precondition("memory: " + infeasible_text(r, view, config.memory));
-    }
-  }
-  return ok_status();
-}
-
 }  // namespace cox

@@ -23,8 +23,4 @@ class MemoryPolicy final : public Policy {
   PolicyOutput at_start(const PolicyInput& input, PolicyState state) const override;
 };
 
-// Before hours are lost: failed_precondition naming the first rank whose budget no plan meets, the
-// smallest one that could be, and what to change. Ok where memory is not planned or nothing known.
-Status check_memory_budgets(const JobFacts& job, const Config& config);
-
 }  // namespace cox

@@ -71,18 +71,10 @@ StepExchange::StepExchange(transport::Communicator& ranks, const GradientLayout&
 
 void StepExchange::start(std::size_t bucket) {
   require(exchange_->start(bucket), "gradient reduction");
-  ++started_;
 }
 
 void StepExchange::advance() {
   require(exchange_->advance(), "gradient reduction");
-}
-
-bool StepExchange::is_busy() const {
-  for (std::size_t b = 0; b < started_; ++b) {
-    if (!exchange_->is_done(b)) return true;
-  }
-  return false;
 }
 
 StepBallot StepExchange::merge(const StepBallot& mine, const std::function<void()>& pump) {
@@ -93,7 +85,6 @@ StepBallot StepExchange::merge(const StepBallot& mine, const std::function<void(
   }
   require(exchange_->wait_all(pump), "step reduction");
   std::memcpy(&merged, ballot_.data(), sizeof(merged));
-  started_ = 0;
   return merged;
 }
 

@@ -39,7 +39,6 @@ class StepExchange {
   void start(std::size_t bucket);
   // A moment's work for buckets on their way. Never waits.
   void advance();
-  bool is_busy() const;  // some started bucket is not done
 
   // Starts what follows the gradients and waits for everything. Collective. Requires: all gradient
   // buckets were started.
@@ -57,7 +56,6 @@ class StepExchange {
   std::span<double> magnitudes_;
   std::span<std::byte> ballot_;
   std::size_t bookkeeping_ = 0;  // buckets behind the gradients
-  std::size_t started_ = 0;
 };
 
 }  // namespace cox::detail
