@@ -12,13 +12,16 @@
 
 namespace {
 
-class Noise final : public cox::Dataset {
+// Sample i has the sines of i, 2 i, ... 8 i, and their sum as target.
+class Sines final : public cox::Dataset {
  public:
   std::int64_t size() const override { return 1000; }
   cox::Batch get(std::span<const std::int64_t> samples) const override {
-    const auto count = static_cast<std::int64_t>(samples.size());
-    const auto x = torch::randn({count, 8});
-    return {.inputs = x, .targets = x.sum(1, true), .samples = count};
+    auto x = torch::empty({static_cast<std::int64_t>(samples.size()), 8});
+    for (std::size_t i = 0; i < samples.size(); ++i) {
+      x[static_cast<std::int64_t>(i)] = torch::sin(torch::arange(1, 9) * samples[i]);
+    }
+    return {.inputs = x, .targets = x.sum(1, true), .samples = x.size(0)};
   }
 };
 
@@ -37,7 +40,7 @@ int main(int argc, char** argv) try {
   torch::nn::Linear model(8, 1);
   torch::optim::SGD optimizer(model->parameters(), 0.05);
   cox::Trainer trainer(session, *model, optimizer, {.global_batch = 32, .steps = 60});
-  const Noise dataset;
+  const Sines dataset;
   for (auto& step : trainer.steps(dataset)) {
     const auto& batch = step.batch();
     const auto loss = step.forward([&] {

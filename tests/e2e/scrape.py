@@ -87,6 +87,7 @@ class Scrape(jobs.Case):
         names = re.findall(r"^# TYPE (coxswain_\w+) (?:counter|gauge)", metrics, re.M)
         self.assertGreater(len(names), 10)
         self.assertEqual(self.query(prometheus, "coxswain_world_size"), 2)
+        self.assertGreater(self.query(prometheus, "coxswain_tokens_total"), 0)
         job.process.send_signal(signal.SIGTERM)
         self.ends_well(job.wait())
 

@@ -119,6 +119,7 @@ RunSummary train(cox::Session& session, const Options& options, Gpt2& model) {
   for (auto& step : trainer.steps(dataset)) {
     const std::uint64_t repeated = trainer.progress().repeated;
     extra.run(step);
+    step.tokens(static_cast<std::uint64_t>(step.batch().samples * options.length));
     step.accumulate(
         [&](const cox::Batch& batch) { return model->loss(batch.inputs, batch.targets); });
     step.update();

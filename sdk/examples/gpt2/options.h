@@ -1,5 +1,5 @@
 // The command line of the example. Plain value; parsing is pure. `--cox.*` flags were taken out by
-// the session before, and with them --memory-budget, which is short for one.
+// the session before, and with them --memory-budget and --precision, which are short for two.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,8 @@ struct Options {
   Config model;  // shape of a fresh model
 };
 
-// The arguments for the session: `--memory-budget SIZE` becomes `--cox.memory.budget=SIZE`.
+// The arguments for the session: `--memory-budget SIZE` becomes `--cox.memory.budget=SIZE`, and
+// `--precision FORMAT` becomes `--cox.precision.format=FORMAT`.
 std::vector<std::string> session_arguments(std::span<const char* const> arguments);
 
 // invalid_argument for an unknown option or a value out of range.

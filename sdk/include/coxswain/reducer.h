@@ -6,6 +6,7 @@
 //   reducer.backward(step, loss, batch_size);               // the last micro-batch of the step
 //   cox::ReductionOutcome outcome = reducer.average(step);  // collective
 //   if (outcome.finite) optimizer.step();
+//   optimizer.zero_grad();
 //
 // The gradient that remains in .grad is sum(weight x gradient of the mean loss) / sum(weight) over
 // all ranks and micro-batches: added in ascending rank order, divided once. Equal bits on all
@@ -34,8 +35,10 @@ struct ReductionOutcome {
   double weight = 0;  // sum over ranks; 0 = nobody had samples
   std::uint64_t samples = 0;
   double gradient_norm = 0;  // L2 over all parameters, after averaging
-  bool finite = true;        // false: skip the update (all ranks see the same)
-  bool stop = false;         // somebody was asked to stop: save and leave after this step
+  // False: skip the update (all ranks see the same). A loss or gradient was not finite, nobody had
+  // samples, or the step is to be repeated.
+  bool finite = true;
+  bool stop = false;  // somebody was asked to stop: save and leave after this step
   // Reproducible mode, now and then (the first step, a sudden growth of gradients): the sums did
   // not fit. There are no gradients; compute the same micro-batches again in a new step.
   bool repeat = false;
@@ -81,13 +84,14 @@ class Reducer {
                 MicroBatch which = MicroBatch::last);
 
   // A loss without a backward pass (an evaluation): enters the averaged loss, not the gradients.
-  // average() still averages what .grad holds: drop an earlier step's gradients first.
+  // average() still averages what .grad holds: drop an earlier step's gradients first. Local.
   void observe(StepScope& step, double loss, double weight);
 
   // Collective: waits for the buckets, or sends what .grad holds where no last micro-batch was
   // given (a rank without samples). Parameters that got no gradient on any rank keep none. Waits by
-  // polling. A failing transport, and a rank that has left, throw cox::Error: an average that did
-  // not happen must not be trained on.
+  // polling. Once a step. A failing transport, and a rank that has left, throw cox::Error: an
+  // average that did not happen must not be trained on. So does .grad of a step without backward()
+  // and observe(): whose gradients those are is not known.
   ReductionOutcome average(StepScope& step);
 
   // For ranks with different numbers of steps: after this rank's last one, takes part in the

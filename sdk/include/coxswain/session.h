@@ -61,8 +61,8 @@ class [[nodiscard]] PhaseScope {
   detail::SessionState& state_;
 };
 
-// One step of this rank. Closing (destructor) hands the report to the coordinator; it takes
-// microseconds, never waits and never throws.
+// One step of this rank. Closing (destructor) hands the report to the coordinator; it takes some
+// tens of microseconds in a training step (docs/results/C2.md), never waits and never throws.
 class [[nodiscard]] StepScope {
  public:
   explicit StepScope(std::shared_ptr<detail::SessionState> state);
@@ -112,7 +112,7 @@ struct SessionReport {
 class Session {
  public:
   // Collective and blocking. Takes `--cox.*` flags out of the arguments. Throws cox::Error when a
-  // setting is wrong, ranks disagree on the configuration, a port is taken, or MPI is not MPICH.
+  // setting is wrong, ranks disagree on the configuration, or MPI is not MPICH.
   static Session start(int argc, const char* const* argv, SessionOptions options = {});
 
   int rank() const;
@@ -133,15 +133,19 @@ class Session {
   // that follows. `optimizer_bytes`: state that the optimizer has not made yet, and the gradients
   // where steps add up several micro-batches. Does nothing where nothing is to be chosen. After the
   // Reducer was made, before the first step, while no parameter has a gradient. Collective. Throws
-  // cox::Error on all ranks when a budget cannot be met.
+  // cox::Error on all ranks when a budget cannot be met, or something is asked for without a
+  // Reducer.
   void rehearse(torch::nn::Module& model, const std::function<at::Tensor()>& sample_loss,
                 std::int64_t optimizer_bytes = 0);
 
-  // Opens the next step. The first call is collective (it starts the coordinator); later ones do
-  // not communicate. Requires: no step of this rank is open.
+  // Opens the next step. The session begins with the first one, or with the Reducer or Trainer that
+  // is made before it: that call is collective, starts the coordinator and its server, and throws
+  // cox::Error on all ranks when the port is taken or the run directory cannot be used. Later ones
+  // do not communicate. Throws cox::Error while a step of this rank is open.
   StepScope step();
 
-  // The plan in force. Valid until the next step is opened. Requires: step() was called once.
+  // The plan in force. Valid until the next step is opened. Throws cox::Error before the session
+  // has begun.
   const Plan& plan() const;
 
   // What the program wants of number formats while it trains; said on any one rank, it reaches the
@@ -163,7 +167,8 @@ class Session {
   // Whether it is true on any rank; the same answer on all. Collective.
   bool stop_requested_anywhere();
 
-  // "http://127.0.0.1:9464/status" on rank 0 when the server is on, otherwise empty.
+  // "http://127.0.0.1:9464/status" on rank 0 when the server is on and the session has begun,
+  // otherwise empty.
   std::string status_address() const;
 
   // Rank 0: the run so far, as of a moment ago; elsewhere all zero.

@@ -26,6 +26,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "coxswain/dataset.h"
@@ -43,7 +44,7 @@ namespace cox {
 class AdamW;
 
 struct TrainerOptions {
-  std::int64_t global_batch = 8;  // samples per step over all ranks, >= 1
+  std::int64_t global_batch = 8;  // samples per step over all ranks, at least one a rank
   // Samples of a micro-batch: shares are whole ones, and TrainerStep::accumulate() runs forward and
   // backward of each. What reproducible mode and policy `accumulation` need. 0 = a rank's share is
   // computed at once.
@@ -88,13 +89,20 @@ class TrainerStep {
   // forward and returns what it returned: the mean loss over the share. Not called for an empty
   // share (an undefined tensor comes back, which backward() accepts).
   at::Tensor forward(const std::function<at::Tensor()>& loss_of_batch);
-  // `weight`: what the mean loss stands for; 0 = the number of samples in the share.
-  void backward(const at::Tensor& loss, double weight = 0);
-  // Collective: averages, clips, updates or skips, applies plans, saves when due.
+  // `weight`: what the mean loss stands for (tokens, say), finite and >= 0; none = the samples of
+  // the share. Required before update() wherever the share has samples. Communicates without
+  // waiting.
+  void backward(const at::Tensor& loss, std::optional<double> weight = {});
+  // Collective, once a step: averages, clips, updates or skips. Waits by polling. What follows from
+  // the step (rollback, a save that is due) happens when the loop goes on to the next.
   void update();
   // Books time of the program's own on a phase of this step, until the scope ends. Local.
   PhaseScope phase(Phase phase);
-  // A scalar of the user's own for the run directory.
+  // What this rank's share of the step stands for, for tokens a second in telemetry. Adds up.
+  // Local.
+  void tokens(std::uint64_t count);
+  // A scalar of the user's own for the run directory; names and their number as StepScope::log(),
+  // where TrainerOptions::learning_rate takes the place of one ("lr"). Local.
   void log(std::string_view name, double value);
 
  private:
@@ -118,11 +126,13 @@ class Trainer {
   Trainer& operator=(const Trainer&) = delete;
 
   class Steps;
-  // A range over the remaining steps. The data set must be the same on all ranks.
+  // A range over the remaining steps. The data set must be the same on all ranks. Leave the loop by
+  // stop(): after a `break` nothing is saved and the open step is lost.
   Steps steps(const Dataset& dataset);
 
   const TrainingProgress& progress() const;
-  // Writes a checkpoint now. Collective.
+  // Writes a checkpoint now. Collective. Throws cox::Error on all ranks without
+  // checkpoint.directory, or when it cannot be written.
   void save();
   // Ends the loop after the open step, with a last save; where a rollback takes that step back,
   // once it was made again. Local: to be called on all ranks alike.

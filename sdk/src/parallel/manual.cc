@@ -8,13 +8,13 @@
 #include <exception>
 #include <limits>
 #include <string>
-#include <unordered_set>
 #include <utility>
 
 #include "coordinator/transport/wait.h"
 #include "coxswain/error.h"
 #include "sdk/src/parallel/make_reduction.h"
 #include "sdk/src/parallel/matched_call.h"
+#include "sdk/src/parallel/parameter_list.h"
 #include "sdk/src/parallel/start_equal.h"
 #include "sdk/src/session/session_state.h"
 
@@ -26,21 +26,6 @@ namespace {
 
 constexpr std::size_t kMostSets = 16;
 
-std::vector<at::Tensor> each_once(const std::vector<at::Tensor>& tensors) {
-  std::unordered_set<const void*> seen;
-  std::vector<at::Tensor> once;
-  for (const at::Tensor& tensor : tensors) {
-    if (seen.insert(tensor.unsafeGetTensorImpl()).second) once.push_back(tensor);
-  }
-  return once;
-}
-
-std::vector<bool> needed_of(const std::vector<at::Tensor>& parameters) {
-  std::vector<bool> needed;
-  for (const at::Tensor& p : parameters) needed.push_back(p.requires_grad());
-  return needed;
-}
-
 // Parameters that are averaged together, and the way they go.
 struct GradientSet {
   std::vector<at::Tensor> parameters;
@@ -48,7 +33,7 @@ struct GradientSet {
   std::unique_ptr<detail::GradientReduction> reduction;
 
   bool is_of(const std::vector<at::Tensor>& others) const {
-    return needed == needed_of(others) &&
+    return needed == detail::required_of(others) &&
            std::equal(parameters.begin(), parameters.end(), others.begin(), others.end(),
                       [](const at::Tensor& a, const at::Tensor& b) { return a.is_same(b); });
   }
@@ -114,7 +99,7 @@ GradientSet& ManualParallel::Impl::set_of(std::vector<at::Tensor> parameters) {
   if (sets.size() == kMostSets) sets.pop_front();
   GradientSet& made = sets.emplace_back();
   made.parameters = std::move(parameters);
-  made.needed = needed_of(made.parameters);
+  made.needed = detail::required_of(made.parameters);
   try {
     made.reduction = detail::make_reduction(state, made.parameters,
                                             {detail::reverse_order(made.parameters.size()), {}});
@@ -145,7 +130,7 @@ GradientAverage ManualParallel::Impl::average(StepScope& step, const std::vector
     (void)detail::match_calls(state.data(), state.wait_policy(), {CallKind::refused, 0, 0});
     throw Error(wrong.with_context("ManualParallel"));
   }
-  std::vector<at::Tensor> parameters = each_once(given);
+  std::vector<at::Tensor> parameters = detail::each_once(given);
   match(CallKind::all_reduce_gradients, parameters);
   if (parameters.empty()) return {};
   GradientSet& set = set_of(std::move(parameters));

@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <exception>
-#include <unordered_set>
 #include <utility>
 
 #include "coxswain/error.h"
 #include "sdk/src/parallel/held_gradients.h"
+#include "sdk/src/parallel/parameter_list.h"
 #include "sdk/src/parallel/reducer_impl.h"
 #include "sdk/src/parallel/start_equal.h"
 
@@ -22,22 +22,13 @@ void require(const Status& status, const char* what) {
   if (!status.ok()) throw Error(status.with_context(what));
 }
 
-// A parameter that two modules share has one gradient.
-std::vector<at::Tensor> each_once(std::vector<at::Tensor> tensors) {
-  std::unordered_set<const void*> seen;
-  std::erase_if(tensors, [&](const at::Tensor& tensor) {
-    return !seen.insert(tensor.unsafeGetTensorImpl()).second;
-  });
-  return tensors;
-}
-
 }  // namespace
 
 Reducer::Reducer(Session& session, std::vector<at::Tensor> parameters,
                  std::vector<at::Tensor> buffers) {
   SessionState& state = session.state();
   if (parameters.empty()) throw Error(invalid_argument("Reducer: expected parameters, found none"));
-  parameters = each_once(std::move(parameters));
+  parameters = detail::each_once(std::move(parameters));
   if (std::any_of(parameters.begin(), parameters.end(), [](auto& p) { return p.is_complex(); })) {
     throw Error(invalid_argument("Reducer: expected real parameters, found complex ones; "
                                  "use at::view_as_real of them"),

@@ -30,8 +30,10 @@ struct Reducer::Impl {
   // Whether this rank's own gradients must be seen before they are added to others'.
   bool wants_own_gradients() const;
   void check_parameters() const;
+  void check_backward() const;
   void sample_gradients();
   StepBallot ballot();
+  StepBallot merge(const StepBallot& mine);
   void hand_back(const StepBallot& merged, ReductionOutcome& outcome);
   void settle(const StepBallot& merged, const ReductionOutcome& outcome);
   void blame_nonfinite();

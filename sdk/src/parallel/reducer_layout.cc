@@ -9,6 +9,7 @@
 #include "sdk/src/parallel/exact_reduction.h"
 #include "sdk/src/parallel/make_reduction.h"
 #include "sdk/src/parallel/overlapped_reduction.h"
+#include "sdk/src/parallel/parameter_list.h"
 #include "sdk/src/parallel/reducer_impl.h"
 
 namespace cox {
@@ -25,12 +26,6 @@ std::int64_t gradient_bytes(const std::vector<at::Tensor>& parameters, std::int6
     if (shape.needed) bytes += factor * shape.elements * detail::bytes_of(shape.type);
   }
   return bytes;
-}
-
-std::vector<bool> required_of(const std::vector<at::Tensor>& parameters) {
-  std::vector<bool> required;
-  for (const at::Tensor& p : parameters) required.push_back(p.requires_grad());
-  return required;
 }
 
 // A choice as numbers that a broadcast carries: the two sizes, then the order.
@@ -56,7 +51,7 @@ Reducer::Impl::Impl(Session session_in, std::vector<at::Tensor> parameters_in,
     : session(std::move(session_in)),
       state(session.state()),
       parameters(std::move(parameters_in)),
-      required(required_of(parameters)),
+      required(detail::required_of(parameters)),
       buffers(std::move(buffers_in)),
       tuning(parameters.size(), gradient_bytes(parameters, is_reproducible() ? 2 : 1),
              state.config().reduction.bucket_bytes),

@@ -7,6 +7,7 @@
 
 #include "coxswain/error.h"
 #include "sdk/src/parallel/reducer_impl.h"
+#include "sdk/src/session/slow_wait.h"
 
 namespace cox {
 
@@ -111,13 +112,35 @@ void Reducer::Impl::check_parameters() const {
   }
 }
 
+StepBallot Reducer::Impl::merge(const StepBallot& mine) {
+  detail::SlowWait wait(state.log(), "Reducer::average", Clock::now());
+  return reduction->merge(mine, [&] {
+    state.pump();
+    wait.look(Clock::now());
+  });
+}
+
+// Gradients that nobody gave a weight would be added as they are.
+void Reducer::Impl::check_backward() const {
+  const bool is_told = unit > 0 || weight > 0 || is_last_given || is_joining;
+  if (is_told || std::none_of(parameters.begin(), parameters.end(),
+                              [](const at::Tensor& p) { return p.grad().defined(); })) {
+    return;
+  }
+  throw Error(failed_precondition(
+      "Reducer::average: expected gradients of Reducer::backward(), found some that it did not "
+      "see; call reducer.backward(step, loss, weight) instead of loss.backward(), and zero_grad() "
+      "at the end of every step"));
+}
+
 ReductionOutcome Reducer::Impl::average(StepScope& step) {
   check_parameters();
+  check_backward();
   if (unit == 0 && !is_last_given) backward_began = backward_ended = Clock::now();
   sample_gradients();
   const StepBallot mine = ballot();
   reduction->flush();
-  const StepBallot merged = reduction->merge(mine, [this] { state.pump(); });
+  const StepBallot merged = merge(mine);
   state.check_together(merged);
   ReductionOutcome outcome;
   outcome.weight = merged.weight;
@@ -130,6 +153,7 @@ ReductionOutcome Reducer::Impl::average(StepScope& step) {
     step.gradient_norm(outcome.gradient_norm);
   }
   settle(merged, outcome);
+  outcome.finite = outcome.finite && merged.weight > 0 && !outcome.repeat;
   outcome.stop = state.stop_agreed();
   return outcome;
 }

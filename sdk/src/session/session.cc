@@ -21,6 +21,12 @@ PhaseScope::~PhaseScope() {
 }
 
 StepScope::StepScope(std::shared_ptr<SessionState> state) : state_(std::move(state)) {
+  if (state_->recorder().is_open()) {
+    throw Error(
+        failed_precondition("step: expected no open step, found one; close it first (end its "
+                            "scope), and open none in a "
+                            "Trainer's loop, which has its own (TrainerStep)"));
+  }
   state_->begin_step();
 }
 
@@ -95,6 +101,12 @@ void Session::together(const std::function<void()>& work) {
 
 void Session::rehearse(torch::nn::Module& model, const std::function<at::Tensor()>& sample_loss,
                        std::int64_t optimizer_bytes) {
+  if (state_->is_missing_reducer()) {
+    throw Error(failed_precondition(
+                    "rehearse: expected a Reducer that was made before it, found none; plans are "
+                    "carried out where ranks agree on them"),
+                Error::Scope::all_ranks);
+  }
   if (state_->wants_rehearsal()) state_->rehearse({model, sample_loss, optimizer_bytes});
 }
 
@@ -112,6 +124,11 @@ StepScope Session::step() {
   return StepScope(state_);
 }
 const Plan& Session::plan() const {
+  if (!state_->is_started()) {
+    throw Error(failed_precondition(
+        "plan: expected a session that has begun, found one before its first step; call step(), or "
+        "make a Reducer or Trainer, before it"));
+  }
   return state_->plan();
 }
 bool Session::stop_requested() const {

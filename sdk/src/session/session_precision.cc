@@ -58,11 +58,19 @@ void SessionState::agree_on_formats() {
   for (const std::uint64_t mine : *formats) {
     precision_.restrict_to(static_cast<PrecisionSet>(mine));
   }
-  if (rank() == kRoot && (blocks_.size() == 0 || !is_reducing_)) {
-    log_.warning(std::string("precision.* is set, but ") +
-                 (is_reducing_ ? "the model has no blocks (cox::run, cox::wrap)"
-                               : "the loop has no Reducer or Trainer") +
-                 "; number formats stay as the program has them");
+}
+
+// What is asked of blocks needs some, and a loop whose ranks agree on plans.
+void SessionState::warn_of_idle_settings() const {
+  if (rank() != kRoot || (blocks_.size() > 0 && is_reducing_)) return;
+  const std::string but = is_reducing_
+                              ? " is set, but the model has no blocks (cox::run, cox::wrap)"
+                              : " is set, but the loop has no Reducer or Trainer";
+  if (precision_.is_wanted()) {
+    log_.warning("precision.*" + but + "; number formats stay as the program has them");
+  }
+  if (steering_.is_wanted()) {
+    log_.warning("memory.*" + but + "; activations stay as the program keeps them");
   }
 }
 

@@ -194,6 +194,7 @@ void SessionState::ensure_started() {
   if (is_started()) return;
   agree(precision_.check(device_));
   agree_on_formats();
+  warn_of_idle_settings();
   open_run_store();
   runtime::ControlPlaneSetup setup;
   setup.job = job_facts();
@@ -265,19 +266,25 @@ StepBallot SessionState::ballot() {
   ballot.plan_held_min = plane_->plan_held();
   ballot.round_closed_min = plane_->round_closed() ? 1 : 0;
   ballot.stop_max = termination_.requested() ? 1 : 0;
-  ballot.fingerprint_min = ballot.fingerprint_max =
-      (round_.value() << 24) ^ (recorder_.report().step.value() << 8) ^ plan_of_round_ ^
-      (std::uint64_t{std::bit_cast<std::uint32_t>(precision_.scale())} << 32);
+  ballot.fingerprint_min = ballot.fingerprint_max = fingerprint_of_step();
   return ballot;
 }
 
-void SessionState::check_together(const StepBallot& merged) const {
-  if (merged.fingerprint_min != merged.fingerprint_max) {
-    throw Error(internal_error(
-        "expected all ranks in the same round, step, plan and loss scale, found ranks that differ; "
-        "stop here, "
-        "since averages of different steps are worthless"));
-  }
+std::uint64_t SessionState::fingerprint_of_step() const {
+  return (round_.value() << 24) ^ (recorder_.report().step.value() << 8) ^ plan_of_round_ ^
+         (std::uint64_t{std::bit_cast<std::uint32_t>(precision_.scale())} << 32);
+}
+
+// All ranks see the same difference, so all of them ask who differs.
+void SessionState::check_together(const StepBallot& merged) {
+  if (merged.fingerprint_min == merged.fingerprint_max) return;
+  const auto prints = require(gather_numbers(world_.all(), fingerprint_of_step()));
+  throw Error(internal_error("expected all ranks in the same round, step, plan and loss scale, "
+                             "found another than rank 0's on rank " +
+                             ranks_that_differ(prints) + "; this rank is in step " +
+                             std::to_string(recorder_.report().step.value()) +
+                             "; all ranks make the same calls of average() in every step"),
+              Error::Scope::all_ranks);
 }
 
 void SessionState::agreed(const StepBallot& merged) {

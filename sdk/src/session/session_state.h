@@ -86,6 +86,8 @@ class SessionState {
   // Whether rehearse() has anything to measure; it is to be called in the first step, before its
   // forward pass.
   bool wants_rehearsal() const;
+  // Whether settings ask for plans that nothing in this loop carries out.
+  bool is_missing_reducer() const { return has_something_to_plan() && !is_reducing_; }
   // Measures, on a sample step, what blocks cost in every number format and under every memory
   // action, as far as the settings leave a choice, and starts from the plan that follows. Throws
   // cox::Error on all ranks when a budget cannot be met on one. Collective.
@@ -107,9 +109,9 @@ class SessionState {
 
   // What this rank brings into the step's reduction, without loss and weight.
   StepBallot ballot();
-  // Throws cox::Error on every rank, before anything is summed, unless the merged ballot says that
-  // all are in the same round, step and plan.
-  void check_together(const StepBallot& merged) const;
+  // Throws cox::Error on every rank, before an average is handed to any, unless the merged ballot
+  // says that all are in the same round, step and plan; it names those that are not. Collective.
+  void check_together(const StepBallot& merged);
   // What the reduction gave; equal on all ranks. Switches plans.
   void agreed(const StepBallot& merged);
   void pump() { plane_->pump(); }
@@ -137,7 +139,10 @@ class SessionState {
   void print_start();
   void open_run_store();
   void watch_step();
+  std::uint64_t fingerprint_of_step() const;
+  bool has_something_to_plan() const { return steering_.is_wanted() || precision_.is_wanted(); }
   void agree_on_formats();
+  void warn_of_idle_settings() const;
   bool wants_format_trial() const;
   void try_formats(const SampleStep& sample);
   bool wants_memory_trial() const;

@@ -77,7 +77,7 @@ at::Tensor TrainerStep::forward(const std::function<at::Tensor()>& loss_of_batch
   return trainer_->impl_->forward(loss_of_batch);
 }
 
-void TrainerStep::backward(const at::Tensor& loss, double weight) {
+void TrainerStep::backward(const at::Tensor& loss, std::optional<double> weight) {
   trainer_->impl_->backward(loss, weight);
 }
 
@@ -92,6 +92,10 @@ void TrainerStep::update() {
 
 PhaseScope TrainerStep::phase(Phase phase) {
   return trainer_->impl_->scope->phase(phase);
+}
+
+void TrainerStep::tokens(std::uint64_t count) {
+  trainer_->impl_->scope->tokens(count);
 }
 
 void TrainerStep::log(std::string_view name, double value) {

@@ -2,8 +2,10 @@
 
 #include <torch/torch.h>
 
+#include <exception>
 #include <utility>
 
+#include "coxswain/clip.h"
 #include "coxswain/error.h"
 #include "sdk/src/training/keyed_random.h"
 
@@ -20,7 +22,7 @@ void Trainer::Impl::stop() {
 void Trainer::Impl::begin_step() {
   state.set_next_step(StepId(position.step));
   scope.emplace(session.step());
-  updated = false;
+  has_backward = updated = false;
   const PhaseScope data = scope->phase(Phase::data);
   step = queue->take(share_request());
   scope->samples(static_cast<std::uint64_t>(step.batch.samples));
@@ -83,9 +85,9 @@ at::Tensor Trainer::Impl::forward(const std::function<at::Tensor()>& loss_of_bat
   return loss_of_batch();
 }
 
-void Trainer::Impl::backward(const at::Tensor& loss, double weight) {
-  const double samples_here = static_cast<double>(step.batch.samples);
-  reducer->backward(*scope, loss, weight > 0 ? weight : samples_here);
+void Trainer::Impl::backward(const at::Tensor& loss, std::optional<double> weight) {
+  has_backward = true;
+  reducer->backward(*scope, loss, weight.value_or(static_cast<double>(step.batch.samples)));
 }
 
 Batch Trainer::Impl::part_of_batch(const SampleSlice& part) const {
@@ -96,6 +98,7 @@ Batch Trainer::Impl::part_of_batch(const SampleSlice& part) const {
 }
 
 void Trainer::Impl::accumulate(const LossOf& loss_of, const WeightOf& weight_of) {
+  has_backward = true;
   rehearse([&] { return loss_of(part_of_batch(step.share.part(0))); });
   for (std::uint64_t i = 0; i < step.share.own_micro_batches; ++i) {
     take_micro_batch(i, loss_of, weight_of);
@@ -140,7 +143,19 @@ void Trainer::Impl::repeat() {
   updated = true;
 }
 
+void Trainer::Impl::check_update() const {
+  if (updated) {
+    throw Error(failed_precondition(
+        "trainer step: expected one step.update() in a pass of the loop, found a second one"));
+  }
+  if (has_backward || step.batch.samples == 0) return;
+  throw Error(failed_precondition(
+      "trainer step: expected step.backward(loss) or step.accumulate() before step.update(), found "
+      "neither; a plain loss.backward() is not seen by the trainer"));
+}
+
 void Trainer::Impl::update() {
+  check_update();
   const ReductionOutcome outcome = reducer->average(*scope);
   stopping = stopping || outcome.stop;
   if (outcome.repeat) return repeat();
@@ -164,9 +179,11 @@ void Trainer::Impl::apply(const ReductionOutcome& outcome) {
     optimizer->set_learning_rate(rate);
     scope->log("lr", rate);
   }
-  const bool is_update = outcome.finite && outcome.weight > 0;
-  if (is_update) {
-    if (options.clip_norm > 0) clip(outcome.gradient_norm);
+  if (outcome.finite) {
+    if (options.clip_norm > 0) {
+      clip_by_global_norm(model.parameters(), options.clip_norm,
+                          {.known_norm = outcome.gradient_norm});
+    }
     optimizer->step();
     if (!std::exchange(optimizer_is_shown, true)) {
       state.show_held({.optimizer = optimizer->state_bytes()});
@@ -175,17 +192,6 @@ void Trainer::Impl::apply(const ReductionOutcome& outcome) {
     ++position.skipped;
   }
   optimizer->zero_grad();
-}
-
-// Every rank scales equal gradients by an equal factor.
-void Trainer::Impl::clip(double norm) {
-  if (norm <= options.clip_norm) return;
-  const torch::NoGradGuard no_grad;
-  std::vector<at::Tensor> gradients;
-  for (const at::Tensor& p : model.parameters()) {
-    if (p.grad().defined()) gradients.push_back(p.grad());
-  }
-  at::_foreach_mul_(gradients, options.clip_norm / norm);
 }
 
 void Trainer::Impl::end_step() {
@@ -197,6 +203,15 @@ void Trainer::Impl::end_step() {
   after_round();
   scope.reset();
   save_if_due();  // after the step's row was recorded
+}
+
+// A loop that was left by `break` has its open step in here.
+Trainer::Impl::~Impl() {
+  const bool is_unsaved = scope && folder && saved_step != position.step;
+  if (!is_unsaved || std::uncaught_exceptions() > 0) return;
+  state.log().warning("the training loop was left in the middle of a step, and what came after " +
+                      std::string(saved_step == ~0ull ? "the start" : "the last save") +
+                      " is not saved; leave it by trainer.stop() instead of break");
 }
 
 void Trainer::Impl::after_round() {

@@ -30,12 +30,13 @@ struct Trainer::Impl {
   void stop();
   void begin_step();
   at::Tensor forward(const std::function<at::Tensor()>& loss_of_batch);
-  void backward(const at::Tensor& loss, double weight);
+  void backward(const at::Tensor& loss, std::optional<double> weight);
   using LossOf = std::function<at::Tensor(const Batch&)>;
   using WeightOf = std::function<double(const Batch&)>;
   void accumulate(const LossOf& loss_of, const WeightOf& weight_of);
   void update();
   void end_step();
+  ~Impl();
 
   // Parts of accumulate() and begin_step().
   void take_micro_batch(std::uint64_t i, const LossOf& loss_of, const WeightOf& weight_of);
@@ -46,16 +47,17 @@ struct Trainer::Impl {
   bool is_reproducible() const { return state.config().reduction.reproducible; }
 
   // Parts of update().
+  void check_update() const;
   void fold_statistics();
   void repeat();
   void apply(const ReductionOutcome& outcome);
-  void clip(double norm);
   void after_round();
   void roll_back_if_ordered();
   void save_if_due();
 
   // trainer_restore.cc
   void open_checkpoints();
+  void check_is_first() const;
   void check_micro_batch() const;
   void check_equal_names() const;  // collective
   Status check_unused(const CheckpointConfig& config) const;
@@ -88,6 +90,7 @@ struct Trainer::Impl {
   // The open step.
   std::optional<StepScope> scope;
   detail::StepQueue::Step step;
+  bool has_backward = false;  // it was given, be it for no samples
   bool updated = false;
   bool optimizer_is_shown = false;  // its size, which it has after its first step
   TrainerStep step_handle;

@@ -24,6 +24,7 @@ Trainer::Impl::Impl(Session& session_in, torch::nn::Module& model_in,
                                  std::to_string(session.world_size()) + " ranks"),
                 Error::Scope::all_ranks);
   }
+  check_is_first();
   check_micro_batch();
   check_equal_names();
   state.declare_reducing();
@@ -40,6 +41,15 @@ Trainer::Impl::Impl(Session& session_in, torch::nn::Module& model_in,
     buffers.emplace(model.buffers(), statistics->buffers());
   }
   rollback_done = session.plan().rollback.ticket;
+}
+
+void Trainer::Impl::check_is_first() const {
+  if (!state.is_started()) return;
+  throw Error(failed_precondition(
+                  "Trainer: expected a session without steps, Reducer or other Trainer, found one "
+                  "that has begun; a session has one Trainer, made right after Session::start (for "
+                  "several models in one loop: ManualParallel)"),
+              Error::Scope::all_ranks);
 }
 
 // Parameters of equal shapes in another order would be averaged with each other.
@@ -165,9 +175,14 @@ void Trainer::Impl::adopt(const detail::TrainingPosition& resumed) {
 }
 
 void Trainer::Impl::save(OnFailure on_failure) {
+  if (!folder) {
+    throw Error(failed_precondition("save: expected a folder in checkpoint.directory, found none; "
+                                    "set it to where checkpoints are to go"),
+                Error::Scope::all_ranks);
+  }
   Status written;
   state.flush_rows();
-  if (session.rank() == 0 && folder) {
+  if (session.rank() == 0) {
     Checkpoint checkpoint;
     checkpoint.position = position;
     checkpoint.model = detail::model_tensors(model);

@@ -263,8 +263,22 @@ TEST_SUITE("reducer over MPI") {
     reducer.backward(step, loss_of(mine, session.rank(), 0), 0);
     const ReductionOutcome outcome = reducer.average(step);
     CHECK(outcome.weight == 0);
-    CHECK(outcome.finite);
+    CHECK_FALSE(outcome.finite);  // there is nothing to update with
     for (const at::Tensor& p : mine) CHECK_FALSE(p.grad().defined());
+  }
+
+  TEST_CASE("gradients that came past the reducer are refused, and the step can be mended") {
+    auto session = solo_session();
+    const Tensors mine = parameters(1);
+    Reducer reducer(session, mine);
+    auto step = session.step();
+    loss_of(mine, session.rank(), 0).backward();
+    const auto error = error_of([&] { reducer.average(step); });
+    REQUIRE(error);
+    CHECK(error->status().message().find("instead of loss.backward()") != std::string::npos);
+    for (const at::Tensor& p : mine) p.mutable_grad().reset();
+    reducer.backward(step, loss_of(mine, session.rank(), 0), 1);
+    CHECK(reducer.average(step).finite);
   }
 
   TEST_CASE("ranks in different steps all fail before an average is handed to any") {
@@ -277,7 +291,9 @@ TEST_SUITE("reducer over MPI") {
     reducer.backward(step, loss_of(mine, session.rank(), 0), 1);
     const auto error = error_of([&] { (void)reducer.average(step); });
     REQUIRE(error.has_value());
-    CHECK(error->status().message().find("found ranks that differ") != std::string::npos);
+    const std::string last = "on rank 1" + std::string(session.world_size() > 2 ? ", 2, 3" : "");
+    CHECK(error->status().message().find("another than rank 0's " + last + ";") !=
+          std::string::npos);
   }
 
   TEST_CASE("what a reducer found out about its buckets is taken over, unless it is another's") {

@@ -246,16 +246,70 @@ TEST_SUITE("trainer on one rank") {
     CHECK(contains(rows, "\"grad_norm\":"));
   }
 
-  TEST_CASE("a loop that forgets update, or leaves early, is told or let go") {
+  TEST_CASE("a pass of the loop that does too little or too much is told what was expected") {
     SmallModel model;
+    SmallData data;
+    const auto loss_of = [&](TrainerStep& step) {
+      return step.forward([&] { return model->loss(step.batch()); });
+    };
+    struct Pass {
+      const char* expected;
+      std::function<void(TrainerStep&)> work;
+    };
+    const std::vector<Pass> passes = {
+        {"expected step.update()", [&](TrainerStep& step) { step.backward(loss_of(step)); }},
+        {"expected step.backward(loss)", [](TrainerStep& step) { step.update(); }},
+        {"expected step.backward(loss)",
+         [&](TrainerStep& step) {
+           loss_of(step).backward();
+           step.update();
+         }},
+        {"expected one step.update()",
+         [&](TrainerStep& step) {
+           step.backward(loss_of(step));
+           step.update();
+           step.update();
+         }},
+        {"expected a weight", [&](TrainerStep& step) { step.backward(loss_of(step), -1.0); }},
+    };
+    for (const Pass& pass : passes) {
+      CAPTURE(pass.expected);
+      AdamW optimizer(model->parameters());
+      auto session = solo_session();
+      Trainer trainer(session, *model, optimizer, options_for(3));
+      const std::string message = error_of([&] {
+        for (auto& step : trainer.steps(data)) pass.work(step);
+      });
+      CHECK(contains(message, pass.expected));
+      optimizer.zero_grad();
+    }
+  }
+
+  TEST_CASE("a loss of weight 0 changes nothing, and the step is skipped") {
+    SmallModel model;
+    const SmallModel untouched;
     SmallData data;
     AdamW optimizer(model->parameters());
     auto session = solo_session();
+    Trainer trainer(session, *model, optimizer, options_for(2));
+    for (auto& step : trainer.steps(data)) {
+      step.backward(step.forward([&] { return model->loss(step.batch()); }), 0);
+      step.update();
+    }
+    CHECK(trainer.progress().skipped == 2);
+    for (std::size_t p = 0; p < model->parameters().size(); ++p) {
+      CHECK(torch::equal(model->parameters()[p], untouched->parameters()[p]));
+    }
+  }
+
+  TEST_CASE("a session has one trainer, and a save needs a folder") {
+    SmallModel model;
+    AdamW optimizer(model->parameters());
+    auto session = solo_session();
     Trainer trainer(session, *model, optimizer, options_for(3));
-    const std::string message = error_of([&] {
-      for (auto& step : trainer.steps(data)) static_cast<void>(step.batch());
-    });
-    CHECK(contains(message, "step.update()"));
+    CHECK(contains(error_of([&] { Trainer(session, *model, optimizer, options_for(3)); }),
+                   "a session has one Trainer"));
+    CHECK(contains(error_of([&] { trainer.save(); }), "checkpoint.directory"));
   }
 
   TEST_CASE("saves of another run are neither mixed nor removed") {
