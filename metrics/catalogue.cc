@@ -97,7 +97,7 @@ void add_decisions(std::vector<MetricInfo>& all) {
   g.gauge("coxswain_last_plan_timestamp_seconds", "seconds",
           "Unix time of the newest publication; 0 before the first");
   g.counter("coxswain_decisions_total",
-            "Reasons given, by policy and outcome; policy none is Decide itself",
+            "Reasons given, by policy and outcome; policy decide is Decide itself",
             {policy_label(), outcome_label()});
   g.counter("coxswain_reasons_total",
             "Reasons given, by code; a code appears with its first reason", {open_label("code")});
@@ -158,7 +158,8 @@ void add_memory(std::vector<MetricInfo>& all) {
 void add_control(std::vector<MetricInfo>& all) {
   Group g(all, "Control plane");
   g.counter("coxswain_report_faults_total",
-            "Reports of ranks that did not count, by what was wrong with them",
+            "Reports of ranks that did not count, by what was wrong with them; those of another "
+            "incarnation count as damaged",
             {label("fault", Names{"missing", "duplicate", "stale", "damaged"})});
   g.counter("coxswain_full_plans_resent_total",
             "Whole plans sent again because a rank had lost track");

@@ -1,6 +1,6 @@
-// Frame: the fixed-size piece in which plans travel from the coordinator to all ranks, by MPI, NCCL
-// or mailbox. A plan is one head frame and as many continuation frames as it needs; a round without
-// a new plan is one frame of 8 bytes. Byte table in docs/wire-format.md. Pure; no thread rule.
+// Frame: the fixed-size piece in which plans travel from the coordinator to all ranks, by MPI or
+// mailbox. A plan is one head frame and as many continuation frames as it needs; one of 8 bytes can
+// say that there is no new plan. Byte table in docs/wire-format.md. Pure; no thread rule.
 #pragma once
 
 #include <array>

@@ -23,7 +23,7 @@ namespace cox::wire {
 // than the format carries or do not fit together; resource_exhausted beyond 65535 continuations.
 Result<std::vector<Frame>> encode_plan(const Plan& plan, const Plan* base);
 
-// The round without a new plan: 8 bytes.
+// For links that send in every round: there is no new plan. 8 bytes.
 Frame encode_unchanged(const PlanId& id);
 
 enum class Assembly : std::uint8_t {
