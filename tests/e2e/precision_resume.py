@@ -3,6 +3,7 @@ loss scale, bit for bit. Saves that do not fit are refused."""
 
 import json
 import os
+import shutil
 import signal
 import struct
 
@@ -65,6 +66,38 @@ class Resume(PrecisionCase):
         self.assertNotEqual(job.wait().code, 0)
         self.assertIn(self.newest_save("killed-saves"), range(28, self.STEPS))
         self.go_on("killed")
+
+
+class DelayedFp8(PrecisionCase):
+    """Scales come from earlier steps, each rank's own: an outlier shortly before the save is
+    remembered after it."""
+    STEPS = 32
+    STOP = 20
+    FLAGS = [format_flag("fp8"), "--cox.precision.fp8_scaling=delayed",
+             "--inject", STOP - 2, 0, 1, "backward", "1e6",
+             "--inject", STOP - 3, 1, 2, "backward", "1e5"]
+
+    def setUp(self):
+        super().setUp()
+        self.train("whole", RANKS, *self.FLAGS)
+        self.train("part", RANKS, *self.FLAGS, "--steps", self.STOP, saves="saves")
+
+    def resumed(self, name, ranks):
+        shutil.copytree(self.path("saves"), self.path(name + "-saves"))
+        if name == "forgetful":
+            os.remove(self.path(name + "-saves", f"step-{self.STOP:012}", "numbers.safetensors"))
+        return self.train(name, ranks, *self.FLAGS, RESUME, saves=name + "-saves").err
+
+    def test_a_resumed_run_goes_on_with_what_each_rank_remembers(self):
+        for name in ("mindful", "forgetful"):
+            self.resumed(name, RANKS)
+            for rank in range(RANKS):
+                rest = self.what_was_done("whole", rank)[self.STOP:]
+                self.assertEqual(len(rest), self.STEPS - self.STOP)
+                self.assertEqual(self.what_was_done(name, rank) == rest, name == "mindful")
+
+    def test_at_another_world_size_it_starts_anew_and_says_so(self):
+        self.assertIn("FP8 scaling starts anew", self.resumed("alone", 1))
 
 
 class Saves(PrecisionCase):

@@ -25,6 +25,7 @@ constexpr std::string_view kTemporary = ".writing-";
 constexpr const char* kModel = "model.safetensors";
 constexpr const char* kOptimizer = "optimizer.safetensors";
 constexpr const char* kReducer = "reducer.safetensors";
+constexpr const char* kNumbers = "numbers.safetensors";
 constexpr const char* kControl = "control.state";
 
 std::string folder_name(std::uint64_t step) {
@@ -54,14 +55,25 @@ Status move_into_place(const fs::path& fresh, const fs::path& target) {
   return ok_status();
 }
 
+// Files that a save has only where there is something in them.
+Status write_any(const fs::path& file, const std::vector<NamedTensor>& tensors) {
+  return tensors.empty() ? ok_status() : write_safetensors(file, tensors);
+}
+
+Result<std::vector<NamedTensor>> read_any(const fs::path& file) {
+  if (!fs::exists(file)) return std::vector<NamedTensor>();
+  auto read = read_safetensors(file);
+  if (!read.ok()) return read.status();
+  return std::move(read->tensors);
+}
+
 Status write_files(const fs::path& folder, const Checkpoint& checkpoint,
                    const ControlState* control) {
   const Metadata metadata = describe(checkpoint);
   if (Status s = write_safetensors(folder / kModel, checkpoint.model, metadata); !s.ok()) return s;
   if (Status s = write_safetensors(folder / kOptimizer, checkpoint.optimizer); !s.ok()) return s;
-  if (!checkpoint.reducer.empty()) {
-    if (Status s = write_safetensors(folder / kReducer, checkpoint.reducer); !s.ok()) return s;
-  }
+  if (Status s = write_any(folder / kReducer, checkpoint.reducer); !s.ok()) return s;
+  if (Status s = write_any(folder / kNumbers, checkpoint.numbers); !s.ok()) return s;
   if (control == nullptr) return ok_status();
   return runtime::save_control_state(folder / kControl, *control);
 }
@@ -156,11 +168,12 @@ Result<Checkpoint> CheckpointFolder::read(const fs::path& save) {
   }
   checkpoint.model = std::move(model->tensors);
   checkpoint.optimizer = std::move(optimizer->tensors);
-  if (fs::exists(save / kReducer)) {
-    auto reducer = read_safetensors(save / kReducer);
-    if (!reducer.ok()) return reducer.status();
-    checkpoint.reducer = std::move(reducer->tensors);
-  }
+  auto reducer = read_any(save / kReducer);
+  if (!reducer.ok()) return reducer.status();
+  checkpoint.reducer = std::move(*reducer);
+  auto numbers = read_any(save / kNumbers);
+  if (!numbers.ok()) return numbers.status();
+  checkpoint.numbers = std::move(*numbers);
   return checkpoint;
 }
 

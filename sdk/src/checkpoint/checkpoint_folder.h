@@ -23,6 +23,7 @@ struct Checkpoint {
   std::vector<NamedTensor> model;
   std::vector<NamedTensor> optimizer;
   std::vector<NamedTensor> reducer;  // empty in saves of earlier versions
+  std::vector<NamedTensor> numbers;  // what each rank remembers of them; mostly empty
 };
 
 class CheckpointFolder {

@@ -1,10 +1,7 @@
 #include "sdk/src/memory/problem_exchange.h"
 
-#include <algorithm>
-
 #include "coordinator/planner/memory_schedule.h"
-#include "coordinator/transport/wait.h"
-#include "sdk/src/parallel/start_equal.h"
+#include "sdk/src/parallel/gather_rows.h"
 
 namespace cox::detail {
 namespace {
@@ -71,24 +68,11 @@ Result<RankProblem> from_words(std::span<const std::int64_t> words) {
 
 Result<std::vector<RankProblem>> gather_problems(transport::Communicator& ranks,
                                                  const RankProblem& mine) {
-  std::vector<std::int64_t> words = to_words(mine);
-  const auto sizes = gather_numbers(ranks, words.size());
-  if (!sizes.ok()) return sizes.status();
-  words.resize(*std::max_element(sizes->begin(), sizes->end()));
-  const auto world = static_cast<std::size_t>(ranks.size());
-  std::vector<std::int64_t> all(ranks.rank() == kRoot ? world * words.size() : 0);
-  const Status gathered = transport::finish(
-      ranks,
-      ranks.start_gather(std::as_bytes(std::span<const std::int64_t>(words)),
-                         std::as_writable_bytes(std::span<std::int64_t>(all)), kRoot),
-      transport::with_timeout(
-          transport::wait_policy(ranks.ranks_on_node(), transport::usable_cores()),
-          std::chrono::minutes(10), "all ranks to measure their memory"));
-  if (!gathered.ok()) return gathered;
+  const auto rows = gather_rows(ranks, to_words(mine), "all ranks to measure their memory");
+  if (!rows.ok()) return rows.status();
   std::vector<RankProblem> problems;
-  for (std::size_t r = 0; r * words.size() < all.size(); ++r) {
-    auto problem =
-        from_words(std::span<const std::int64_t>(all).subspan(r * words.size(), words.size()));
+  for (const Row& row : *rows) {
+    auto problem = from_words(row);
     if (!problem.ok()) return problem.status();
     problems.push_back(std::move(*problem));
   }

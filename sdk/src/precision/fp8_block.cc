@@ -50,6 +50,17 @@ void Fp8Block::drop_step() {
   weights_.clear();
 }
 
+bool Fp8Block::remembers() const {
+  const std::lock_guard lock(mutex_);
+  return !products_.empty();
+}
+
+void Fp8Block::forget() {
+  const std::lock_guard lock(mutex_);
+  products_.clear();
+  waiting_.clear();
+}
+
 std::vector<double> Fp8Block::state() const {
   const std::lock_guard lock(mutex_);
   std::vector<double> state = {kStateVersion, static_cast<double>(recipe_.history),

@@ -45,6 +45,9 @@ class Fp8Block {
   // whose magnitudes must not scale those after it, or a trial.
   void drop_step();
 
+  // Whether delayed scaling has seen anything.
+  bool remembers() const;
+  void forget();  // as if it had not
   // Histories and margins at the end of a step, so that delayed scaling goes on bit for bit.
   // load_state: invalid_argument if they are of another recipe or damaged; then nothing changes.
   std::vector<double> state() const;

@@ -19,7 +19,7 @@
 #include "coordinator/core/precision_config.h"
 #include "sdk/src/blocks/block_registry.h"
 #include "sdk/src/precision/block_health.h"
-#include "sdk/src/precision/fp8_block.h"
+#include "sdk/src/precision/fp8_saved.h"
 #include "sdk/src/precision/gradient_noise.h"
 
 namespace cox::detail {
@@ -54,6 +54,10 @@ class NumericsWatch {
   void probe_curvature(std::uint64_t step, torch::nn::Module& model,
                        const std::function<at::Tensor()>& loss, RankId rank);
 
+  // What delayed FP8 scaling remembers here, between steps (fp8_saved.h).
+  std::vector<double> fp8_state() const { return pack_fp8(fp8_); }
+  Status load_fp8(std::span<const double> row) { return unpack_fp8(row, fp8_); }
+
   // Ends the step. One entry a block, valid until the next step; empty where there are no blocks,
   // and where looking failed (a device in trouble): that costs the evidence, not the step.
   std::span<const BlockEvidence> end_step(RankId rank) noexcept;
@@ -72,7 +76,7 @@ class NumericsWatch {
   bool has_sampled_ = false;
   bool is_skipped_ = false;                          // the open step
   std::vector<std::vector<at::Tensor>> parameters_;  // of each block
-  std::vector<std::shared_ptr<Fp8Block>> fp8_;
+  Fp8Blocks fp8_;
   std::vector<Magnitude> curvature_;  // found in this step; else empty
   std::vector<BlockEvidence> evidence_;
   std::uint64_t steps_ = 0;

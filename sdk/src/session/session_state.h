@@ -23,6 +23,7 @@
 #include "coordinator/core/log.h"
 #include "coordinator/planner/memory_facts.h"
 #include "coordinator/runtime/control_plane.h"
+#include "coxswain/named_tensor.h"
 #include "coxswain/session.h"
 #include "metrics/run_store.h"
 #include "sdk/src/memory/gradient_holders.h"
@@ -124,6 +125,13 @@ class SessionState {
   // Returns when the run directory holds the rows of all steps that every rank has ended, so that a
   // save never leads them. Collective when there is a run directory.
   void flush_rows();
+  // What ranks remember of their numbers, one tensor a rank, on rank 0: for a save, between steps.
+  // Empty where nothing is remembered. Collective. Throws cox::Error.
+  std::vector<NamedTensor> saved_numbers();
+  // After the reducer was made: what was saved. Of another world size, or where it does not fit,
+  // scaling starts anew, and says so.
+  void load_numbers(std::span<const NamedTensor> saved);
+
   // What a rank of this job holds beside activations, for telemetry; fields of 0 leave what is
   // known.
   void show_held(const metrics::HeldBytes& held);
@@ -135,6 +143,7 @@ class SessionState {
   void finish();
 
  private:
+  bool remembers_numbers() const;
   void check_equal_configs();
   void print_start();
   void open_run_store();

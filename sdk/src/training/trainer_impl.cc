@@ -200,9 +200,13 @@ void Trainer::Impl::end_step() {
         "trainer step: expected step.update() before the next step, found none; call it once in "
         "every pass of the loop, on every rank"));
   }
-  after_round();
+  const RoundId round = state.round();
+  roll_back_if_ordered();
   scope.reset();
-  save_if_due();  // after the step's row was recorded
+  // What the step leaves behind (its row, magnitudes) is put away now.
+  keep_snapshot(round);
+  tell_progress();
+  save_if_due();
 }
 
 // A loop that was left by `break` has its open step in here.
@@ -214,15 +218,16 @@ Trainer::Impl::~Impl() {
                       " is not saved; leave it by trainer.stop() instead of break");
 }
 
-void Trainer::Impl::after_round() {
+void Trainer::Impl::keep_snapshot(RoundId round) {
   const std::uint32_t every = state.config().checkpoint.snapshot_rounds;
-  const RoundId round = state.round();
-  roll_back_if_ordered();
-  if (every > 0 && round.value() % every == 0) {
-    detail::Snapshot snapshot = detail::take_snapshot(round, position, model, *optimizer);
-    if (is_reproducible()) snapshot.reducer = reducer->state();
-    snapshots.put(std::move(snapshot));
-  }
+  if (every == 0 || round.value() % every != 0) return;
+  detail::Snapshot snapshot = detail::take_snapshot(round, position, model, *optimizer);
+  if (is_reproducible()) snapshot.reducer = reducer->state();
+  snapshot.fp8 = state.numbers().fp8_state();
+  snapshots.put(std::move(snapshot));
+}
+
+void Trainer::Impl::tell_progress() {
   progress.step = position.step;
   progress.consumed = position.cursor;
   progress.skipped = position.skipped;
@@ -242,6 +247,7 @@ void Trainer::Impl::roll_back_if_ordered() {
   const Status restored = detail::restore(*snapshot, model, *optimizer);
   if (!restored.ok()) throw Error(restored.with_context("rollback"));
   if (is_reproducible()) state.agree(reducer->load_state(snapshot->reducer));
+  static_cast<void>(state.numbers().load_fp8(snapshot->fp8));  // its own, so it fits
   position = snapshot->position;
   saved_step = ~0ull;  // what is on the disk of later steps was given up
   state.precision().roll_back(position.scaler);

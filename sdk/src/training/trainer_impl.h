@@ -51,7 +51,8 @@ struct Trainer::Impl {
   void fold_statistics();
   void repeat();
   void apply(const ReductionOutcome& outcome);
-  void after_round();
+  void keep_snapshot(RoundId round);
+  void tell_progress();
   void roll_back_if_ordered();
   void save_if_due();
 
@@ -61,7 +62,11 @@ struct Trainer::Impl {
   void check_micro_batch() const;
   void check_equal_names() const;  // collective
   Status check_unused(const CheckpointConfig& config) const;
-  std::vector<NamedTensor> resume();                    // what the reducer saved
+  struct Resumed {
+    std::vector<NamedTensor> reducer;
+    std::vector<NamedTensor> numbers;
+  };
+  Resumed resume();                                     // what is for parts that are made later
   void load(const detail::Checkpoint& checkpoint);      // local
   void adopt(const detail::TrainingPosition& resumed);  // collective
   enum class OnFailure { report, raise };

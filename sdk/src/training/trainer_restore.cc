@@ -32,10 +32,10 @@ Trainer::Impl::Impl(Session& session_in, torch::nn::Module& model_in,
   state.declare(capabilities(), static_cast<std::uint64_t>(options.global_batch),
                 static_cast<std::uint64_t>(options.micro_batch));
   open_checkpoints();
-  std::vector<NamedTensor> saved_reducer;
-  if (state.config().checkpoint.resume) saved_reducer = resume();
+  const Resumed saved = state.config().checkpoint.resume ? resume() : Resumed{};
   reducer.emplace(session, model.parameters(), model.buffers());
-  if (!saved_reducer.empty()) state.agree(reducer->load_state(saved_reducer));
+  if (!saved.reducer.empty()) state.agree(reducer->load_state(saved.reducer));
+  state.load_numbers(saved.numbers);
   if (is_reproducible()) {
     statistics.emplace(model);
     buffers.emplace(model.buffers(), statistics->buffers());
@@ -115,7 +115,7 @@ Status Trainer::Impl::check_unused(const CheckpointConfig& config) const {
                              "; set checkpoint.resume=on to go on from it, or another folder");
 }
 
-std::vector<NamedTensor> Trainer::Impl::resume() {
+Trainer::Impl::Resumed Trainer::Impl::resume() {
   const auto newest = folder->newest();
   Status status;
   std::optional<Checkpoint> checkpoint;
@@ -143,7 +143,7 @@ std::vector<NamedTensor> Trainer::Impl::resume() {
     }
     state.log().info("resumed at step " + std::to_string(position.step));
   }
-  return std::move(checkpoint->reducer);
+  return {std::move(checkpoint->reducer), std::move(checkpoint->numbers)};
 }
 
 void Trainer::Impl::load(const Checkpoint& checkpoint) {
@@ -182,6 +182,7 @@ void Trainer::Impl::save(OnFailure on_failure) {
   }
   Status written;
   state.flush_rows();
+  std::vector<NamedTensor> numbers = state.saved_numbers();
   if (session.rank() == 0) {
     Checkpoint checkpoint;
     checkpoint.position = position;
@@ -189,6 +190,7 @@ void Trainer::Impl::save(OnFailure on_failure) {
     checkpoint.model_fingerprint = detail::fingerprint(checkpoint.model);
     checkpoint.optimizer = optimizer->state();
     checkpoint.reducer = reducer->state();
+    checkpoint.numbers = std::move(numbers);
     const auto control = state.control_state();
     written =
         folder->write(checkpoint, control ? &*control : nullptr, state.config().checkpoint.keep);

@@ -29,7 +29,7 @@ std::vector<NamedTensor> model_tensors(const torch::nn::Module& model) {
 
 Snapshot take_snapshot(RoundId round, const TrainingPosition& position,
                        const torch::nn::Module& model, const OptimizerPort& optimizer) {
-  return {round, position, copies(model_tensors(model)), copies(optimizer.state()), {}};
+  return {round, position, copies(model_tensors(model)), copies(optimizer.state()), {}, {}};
 }
 
 Status restore(const Snapshot& snapshot, torch::nn::Module& model, OptimizerPort& optimizer) {

@@ -27,6 +27,7 @@ struct Snapshot {
   std::vector<NamedTensor> model;  // copies
   std::vector<NamedTensor> optimizer;
   std::vector<NamedTensor> reducer;  // reproducible mode
+  std::vector<double> fp8;           // what this rank's delayed scaling remembers
 };
 
 Snapshot take_snapshot(RoundId round, const TrainingPosition& position,
