@@ -28,7 +28,8 @@ struct ClipOptions {
 
 // Multiplies all gradients by max_norm / norm when the L2 norm over all of them is above max_norm,
 // and returns the norm before. Squares are summed in double; fp32 on the CPU gives the same bits in
-// every run and with any number of threads. Parameters without a gradient are skipped. A norm that
+// every run and with any number of threads. Parameters without a gradient are skipped, one that is
+// listed twice counts once. A norm that
 // is not finite is returned and the gradients are left as they are: skip the update. Throws
 // cox::Error unless max_norm > 0 (infinity only measures), and for a known norm below 0.
 double clip_by_global_norm(std::span<const at::Tensor> parameters, double max_norm,

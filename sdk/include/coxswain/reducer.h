@@ -90,8 +90,8 @@ class Reducer {
   // Collective: waits for the buckets, or sends what .grad holds where no last micro-batch was
   // given (a rank without samples). Parameters that got no gradient on any rank keep none. Waits by
   // polling. Once a step. A failing transport, and a rank that has left, throw cox::Error: an
-  // average that did not happen must not be trained on. So does .grad of a step without backward()
-  // and observe(): whose gradients those are is not known.
+  // average that did not happen must not be trained on. So does a .grad that is not zero in a step
+  // without backward() and observe(), also one left from an earlier step: whose it is is not known.
   ReductionOutcome average(StepScope& step);
 
   // For ranks with different numbers of steps: after this rank's last one, takes part in the

@@ -127,7 +127,8 @@ class Trainer {
 
   class Steps;
   // A range over the remaining steps. The data set must be the same on all ranks. Leave the loop by
-  // stop(): after a `break` nothing is saved and the open step is lost.
+  // stop(): after a `break` the open step is not reported and nothing is saved, until the steps are
+  // looped over again.
   Steps steps(const Dataset& dataset);
 
   const TrainingProgress& progress() const;

@@ -9,6 +9,7 @@
 
 #include "coxswain/error.h"
 #include "sdk/src/parallel/gradient_norm.h"
+#include "sdk/src/parallel/parameter_list.h"
 
 namespace cox {
 namespace {
@@ -36,7 +37,7 @@ double clip_by_global_norm(std::span<const at::Tensor> parameters, double max_no
                            const ClipOptions& options) {
   check(max_norm, options);
   std::vector<at::Tensor> gradients;
-  for (const at::Tensor& parameter : parameters) {
+  for (const at::Tensor& parameter : detail::each_once({parameters.begin(), parameters.end()})) {
     if (parameter.grad().defined()) gradients.push_back(parameter.grad());
   }
   const double norm = norm_of(gradients, options);

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "coxswain/error.h"
+#include "sdk/src/parallel/gradient_norm.h"
 #include "sdk/src/parallel/reducer_impl.h"
 #include "sdk/src/session/slow_wait.h"
 
@@ -120,17 +121,16 @@ StepBallot Reducer::Impl::merge(const StepBallot& mine) {
   });
 }
 
-// Gradients that nobody gave a weight would be added as they are.
+// Gradients that nobody gave a weight would be added as they are. Zeros add nothing: what an
+// optimizer may leave behind.
 void Reducer::Impl::check_backward() const {
   const bool is_told = unit > 0 || weight > 0 || is_last_given || is_joining;
-  if (is_told || std::none_of(parameters.begin(), parameters.end(),
-                              [](const at::Tensor& p) { return p.grad().defined(); })) {
-    return;
-  }
+  if (is_told || detail::gradient_norm(parameters) == 0) return;
   throw Error(failed_precondition(
-      "Reducer::average: expected gradients of Reducer::backward(), found some that it did not "
-      "see; call reducer.backward(step, loss, weight) instead of loss.backward(), and zero_grad() "
-      "at the end of every step"));
+      "Reducer::average: expected gradients of Reducer::backward() in this step, found some that "
+      "it "
+      "did not see; call reducer.backward(step, loss, weight) instead of loss.backward(), and "
+      "zero_grad() at the end of every step, also of one that is skipped"));
 }
 
 ReductionOutcome Reducer::Impl::average(StepScope& step) {

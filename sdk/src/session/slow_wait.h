@@ -21,9 +21,10 @@ class SlowWait {
   void look(Clock::time_point now) {
     if (is_told_ || now < due_) return;
     is_told_ = true;
-    log_.warning(std::string(where_) + " has waited " + std::to_string(kPatience.count()) +
-                 " s for the other ranks; a rank whose loop ends earlier goes on with "
-                 "Reducer::join(), the status page shows which one is behind");
+    log_.warning(
+        std::string(where_) + " has waited " + std::to_string(kPatience.count()) +
+        " s for the other ranks; one may be saving or evaluating, one whose loop has ended "
+        "goes on with Reducer::join(); the status page shows which is behind");
   }
 
  private:

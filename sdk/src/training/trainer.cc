@@ -48,6 +48,7 @@ void Trainer::stop() {
 }
 
 Trainer::Steps::Iterator Trainer::Steps::begin() {
+  if (impl_->scope) impl_->end_step();  // of a loop that was left by `break`
   if (impl_->wants_another_step()) impl_->begin_step();
   return Iterator(impl_);
 }

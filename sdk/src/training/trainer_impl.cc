@@ -138,7 +138,7 @@ void Trainer::Impl::fold_statistics() {
 void Trainer::Impl::repeat() {
   if (statistics) statistics->put_back();
   if (buffers) buffers->put_back();
-  optimizer->zero_grad();
+  drop_gradients();
   ++progress.repeated;
   updated = true;
 }
@@ -151,7 +151,9 @@ void Trainer::Impl::check_update() const {
   if (has_backward || step.batch.samples == 0) return;
   throw Error(failed_precondition(
       "trainer step: expected step.backward(loss) or step.accumulate() before step.update(), found "
-      "neither; a plain loss.backward() is not seen by the trainer"));
+      "neither; a plain loss.backward() is not seen by the trainer, and step.backward(loss, 0) is "
+      "for "
+      "samples that are not to count"));
 }
 
 void Trainer::Impl::update() {
@@ -181,8 +183,7 @@ void Trainer::Impl::apply(const ReductionOutcome& outcome) {
   }
   if (outcome.finite) {
     if (options.clip_norm > 0) {
-      clip_by_global_norm(model.parameters(), options.clip_norm,
-                          {.known_norm = outcome.gradient_norm});
+      clip_by_global_norm(parameters, options.clip_norm, {.known_norm = outcome.gradient_norm});
     }
     optimizer->step();
     if (!std::exchange(optimizer_is_shown, true)) {
@@ -191,7 +192,13 @@ void Trainer::Impl::apply(const ReductionOutcome& outcome) {
   } else {
     ++position.skipped;
   }
+  drop_gradients();
+}
+
+// The optimizer may hold only a part of the model.
+void Trainer::Impl::drop_gradients() {
   optimizer->zero_grad();
+  for (const at::Tensor& p : parameters) p.mutable_grad().reset();
 }
 
 void Trainer::Impl::end_step() {
@@ -213,9 +220,9 @@ void Trainer::Impl::end_step() {
 Trainer::Impl::~Impl() {
   const bool is_unsaved = scope && folder && saved_step != position.step;
   if (!is_unsaved || std::uncaught_exceptions() > 0) return;
-  state.log().warning("the training loop was left in the middle of a step, and what came after " +
-                      std::string(saved_step == ~0ull ? "the start" : "the last save") +
-                      " is not saved; leave it by trainer.stop() instead of break");
+  state.log().warning(
+      "the training loop was left in the middle of a step, so what came after the last save is not "
+      "saved; end the loop by trainer.stop()");
 }
 
 void Trainer::Impl::keep_snapshot(RoundId round) {

@@ -51,6 +51,7 @@ struct Trainer::Impl {
   void fold_statistics();
   void repeat();
   void apply(const ReductionOutcome& outcome);
+  void drop_gradients();
   void keep_snapshot(RoundId round);
   void tell_progress();
   void roll_back_if_ordered();
@@ -77,6 +78,7 @@ struct Trainer::Impl {
   Session& session;
   detail::SessionState& state;
   torch::nn::Module& model;
+  const std::vector<at::Tensor> parameters;  // of the model, each once
   std::unique_ptr<detail::OptimizerPort> optimizer;
   TrainerOptions options;
   std::optional<detail::StepQueue> queue;

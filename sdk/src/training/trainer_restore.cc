@@ -2,6 +2,7 @@
 
 #include "coxswain/error.h"
 #include "coxswain/safetensors.h"
+#include "sdk/src/parallel/parameter_list.h"
 #include "sdk/src/parallel/start_equal.h"
 #include "sdk/src/training/trainer_impl.h"
 
@@ -15,6 +16,7 @@ Trainer::Impl::Impl(Session& session_in, torch::nn::Module& model_in,
     : session(session_in),
       state(session_in.state()),
       model(model_in),
+      parameters(detail::each_once(model_in.parameters())),
       optimizer(std::move(optimizer_in)),
       options(std::move(options_in)),
       step_handle(nullptr) {

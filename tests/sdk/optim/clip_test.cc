@@ -67,6 +67,13 @@ TEST_SUITE("sdk.optim.clip") {
     CHECK(same(gradients_of(p), before));
   }
 
+  TEST_CASE("a parameter that two modules share is clipped once") {
+    at::Tensor shared = torch::zeros({4}).requires_grad_();
+    shared.mutable_grad() = torch::full({4}, 5.0);
+    CHECK(cox::clip_by_global_norm(Tensors{shared, shared}, 1.0) == 10.0);
+    CHECK(norm_of({shared}) == doctest::Approx(1.0));
+  }
+
   TEST_CASE("a norm that is known is not computed again") {
     const Tensors p = with_gradients(3);
     const Tensors before = gradients_of(p);

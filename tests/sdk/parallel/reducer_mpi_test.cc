@@ -281,6 +281,23 @@ TEST_SUITE("reducer over MPI") {
     CHECK(reducer.average(step).finite);
   }
 
+  TEST_CASE("zeros that an optimizer left in .grad are nobody's gradients") {
+    auto session = solo_session();
+    const Tensors mine = parameters(1);
+    Reducer reducer(session, mine);
+    for (int i = 0; i < 3; ++i) {
+      auto step = session.step();
+      const bool has_samples = session.rank() == 0;
+      if (has_samples) reducer.backward(step, loss_of(mine, 0, i), 1);
+      const ReductionOutcome outcome = reducer.average(step);
+      CHECK(outcome.finite);
+      CHECK(outcome.weight == 1);
+      for (const at::Tensor& p : mine) {
+        if (p.grad().defined()) p.mutable_grad() = at::zeros_like(p);
+      }
+    }
+  }
+
   TEST_CASE("ranks in different steps all fail before an average is handed to any") {
     auto session = solo_session();
     if (session.world_size() == 1) return;

@@ -302,6 +302,42 @@ TEST_SUITE("trainer on one rank") {
     }
   }
 
+  TEST_CASE("a loop that was left by break goes on where it was left, as if it had not been") {
+    SmallModel model;
+    SmallModel whole;
+    SmallData data;
+    AdamW optimizer(model->parameters(), {.lr = 0.01});
+    {
+      auto session = solo_session();
+      Trainer trainer(session, *model, optimizer, options_for(6));
+      std::vector<std::uint64_t> numbers;
+      for (int part = 0; part < 3; ++part) {
+        int steps = 0;
+        for (auto& step : trainer.steps(data)) {
+          numbers.push_back(step.number());
+          step.backward(step.forward([&] { return model->loss(step.batch()); }));
+          step.update();
+          if (++steps == 2) break;
+        }
+      }
+      CHECK(numbers == std::vector<std::uint64_t>{0, 1, 2, 3, 4, 5});
+      CHECK_FALSE(trainer.steps(data).begin() != Trainer::Steps::End{});
+      CHECK(trainer.progress().step == 6);
+    }
+    plain_loop(whole, 6, ~0ull);
+    CHECK(equal_models(*model, *whole));
+  }
+
+  TEST_CASE("what the optimizer does not hold keeps no gradient from step to step") {
+    SmallModel model;
+    SmallData data;
+    AdamW optimizer(model->second->parameters(), {.lr = 0.01});
+    auto session = solo_session();
+    Trainer trainer(session, *model, optimizer, options_for(2));
+    train(trainer, model, data);
+    for (const at::Tensor& p : model->parameters()) CHECK_FALSE(p.grad().defined());
+  }
+
   TEST_CASE("a session has one trainer, and a save needs a folder") {
     SmallModel model;
     AdamW optimizer(model->parameters());
