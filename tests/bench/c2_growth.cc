@@ -63,7 +63,7 @@ struct Measured {
 Measured measured(GrowingStep which, int ranks, Effort effort) {
   const bool is_quick = effort == Effort::quick;
   if (which == GrowingStep::small) {
-    const int groups = ranks == 1 ? 1000 : 200;
+    const int groups = ranks == 1 ? 600 : 200;
     return {"4 sequences a rank, no clipping", {}, is_quick ? 25 : groups};
   }
   const StepWork work{.sequences = 16 / ranks, .clip_norm = 1};
