@@ -152,8 +152,7 @@ void Trainer::Impl::check_update() const {
   throw Error(failed_precondition(
       "trainer step: expected step.backward(loss) or step.accumulate() before step.update(), found "
       "neither; a plain loss.backward() is not seen by the trainer, and step.backward(loss, 0) is "
-      "for "
-      "samples that are not to count"));
+      "for samples that are not to count"));
 }
 
 void Trainer::Impl::update() {
