@@ -128,8 +128,7 @@ void Reducer::Impl::check_backward() const {
   if (is_told || detail::gradient_norm(parameters) == 0) return;
   throw Error(failed_precondition(
       "Reducer::average: expected gradients of Reducer::backward() in this step, found some that "
-      "it "
-      "did not see; call reducer.backward(step, loss, weight) instead of loss.backward(), and "
+      "it did not see; call reducer.backward(step, loss, weight) instead of loss.backward(), and "
       "zero_grad() at the end of every step, also of one that is skipped"));
 }
 
