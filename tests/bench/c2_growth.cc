@@ -22,9 +22,11 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // Steps differ by a tenth here, and neighbours less than others: programs change places after every
-// step, in this order, so that drift falls on all alike.
+// step. Half the steps are the trainer's; half the steps of each program follow one of the
+// trainer's, round and round; and a drift falls on all alike.
 enum Program { kOn, kPlain, kOther, kPrograms };
-constexpr std::array<Program, 6> kOrder = {kOn, kPlain, kOther, kOther, kPlain, kOn};
+constexpr std::array<Program, 8> kOrder = {kOn, kPlain, kOther, kOn, kOn, kOther, kPlain, kOn};
+constexpr int kStepsWith = 4;  // of a group
 
 double cpu_seconds(clockid_t clock) {
   timespec time{};
@@ -63,11 +65,10 @@ struct Measured {
 Measured measured(GrowingStep which, int ranks, Effort effort) {
   const bool is_quick = effort == Effort::quick;
   if (which == GrowingStep::small) {
-    const int groups = ranks == 1 ? 600 : 200;
-    return {"4 sequences a rank, no clipping", {}, is_quick ? 25 : groups};
+    return {"4 sequences a rank, no clipping", {}, is_quick ? 20 : ranks == 1 ? 1000 : 500};
   }
   const StepWork work{.sequences = 16 / ranks, .clip_norm = 1};
-  return {"16 sequences over all ranks, clipped at 1 (scripts/demo)", work, is_quick ? 10 : 900};
+  return {"16 sequences over all ranks, clipped at 1 (scripts/demo)", work, is_quick ? 8 : 1600};
 }
 
 // One per group.
@@ -85,15 +86,39 @@ struct Growth {
   double helpers_us = 0;  // a step of the trainer
 };
 
+double mean(const Group& group, double StepSeconds::*clock,
+            const std::function<bool(std::size_t)>& is_meant) {
+  double sum = 0;
+  int count = 0;
+  for (std::size_t turn = 0; turn < group.size(); ++turn) {
+    if (!is_meant(turn)) continue;
+    sum += group[turn].*clock;
+    ++count;
+  }
+  return sum / count;
+}
+
+double mean_of(const Group& group, double StepSeconds::*clock, Program program) {
+  return mean(group, clock, [program](std::size_t turn) { return kOrder[turn] == program; });
+}
+
+// Of the steps without Coxswain.
+double mean_off(const Group& group, double StepSeconds::*clock) {
+  return mean(group, clock, [](std::size_t turn) { return kOrder[turn] != kOn; });
+}
+
+bool follows_on(std::size_t turn) {
+  return kOrder[(turn + kOrder.size() - 1) % kOrder.size()] == kOn;
+}
+
 void compare(const Group& group, double StepSeconds::*clock, Percents& into) {
-  const double on = (group[0].*clock + group[5].*clock) / 2;
-  const double plain = (group[1].*clock + group[4].*clock) / 2;
-  const double other = (group[2].*clock + group[3].*clock) / 2;
-  into.growth.push_back(100 * (on / ((plain + other) / 2) - 1));
-  into.difference.push_back(100 * (other / plain - 1));
-  // The first two follow a step with Coxswain, the last two a plain one.
-  const double before = group[4].*clock + group[5].*clock;
-  into.after.push_back(100 * ((group[0].*clock + group[1].*clock) / before - 1));
+  const double on = mean_of(group, clock, kOn);
+  into.growth.push_back(100 * (on / mean_off(group, clock) - 1));
+  const double plain = mean_of(group, clock, kPlain);
+  into.difference.push_back(100 * (mean_of(group, clock, kOther) / plain - 1));
+  const double after = mean(group, clock, follows_on);
+  const double before = mean(group, clock, std::not_fn(follows_on));
+  into.after.push_back(100 * (after / before - 1));
 }
 
 Growth take_turns(const std::array<Step, kPrograms>& programs, int groups) {
@@ -109,10 +134,10 @@ Growth take_turns(const std::array<Step, kPrograms>& programs, int groups) {
     helpers += helpers_cpu_seconds() - before;
     compare(group, &StepSeconds::wall, growth.wall);
     compare(group, &StepSeconds::cpu, growth.cpu);
-    growth.on_ms.push_back(500 * (group[0].wall + group[5].wall));
-    growth.off_ms.push_back(250 * (group[1].wall + group[2].wall + group[3].wall + group[4].wall));
+    growth.on_ms.push_back(1e3 * mean_of(group, &StepSeconds::wall, kOn));
+    growth.off_ms.push_back(1e3 * mean_off(group, &StepSeconds::wall));
   }
-  growth.helpers_us = 1e6 * helpers / (2.0 * groups);
+  growth.helpers_us = 1e6 * helpers / (kStepsWith * groups);
   return growth;
 }
 
@@ -127,7 +152,7 @@ Line figure(const Session& session, const Measured& step, const char* what,
       .with("low_95", centre.low)
       .with("high_95", centre.high)
       .with("groups", groups)
-      .with("steps_with", groups * 2);
+      .with("steps_with", groups * kStepsWith);
   return line;
 }
 
@@ -184,7 +209,7 @@ void measure_growth(Session& session, GrowingStep which, Effort effort) {
   const gpt2::Gpt2 second = twin_of(with.model);
   TrainerOptions options;
   options.global_batch = step.work.sequences * session.world_size();
-  options.steps = static_cast<std::uint64_t>(2 * step.groups + 2);
+  options.steps = static_cast<std::uint64_t>(kStepsWith * step.groups + 2);
   options.clip_norm = step.work.clip_norm;
   Trainer trainer(session, *with.model, with.optimizer, options);
   StepWork in_another_order = step.work;
