@@ -72,6 +72,10 @@ std::string_view to_string(ReportFault fault) {
   return "unknown";
 }
 
+bool is_own(const RankSignal& signal, std::uint32_t incarnation, std::int32_t world_size) {
+  return check(signal).ok() && !is_foreign(signal, incarnation, world_size);
+}
+
 StepSignals collect(RoundId round, std::uint32_t incarnation, std::int32_t world_size,
                     std::span<const RankSignal> received, std::vector<BlockEvidence> evidence,
                     UnixTime now) {

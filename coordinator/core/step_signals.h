@@ -40,6 +40,9 @@ struct StepSignals {
   std::vector<BlockEvidence> evidence;  // merged over ranks; one per block, or empty
 };
 
+// Undamaged, and from a rank of this start of the job.
+bool is_own(const RankSignal& signal, std::uint32_t incarnation, std::int32_t world_size);
+
 // Sorts `received` (in any order, from anybody) into the signals of `round`. A report is fresh when
 // it covers `round` or a later one; a watching rank counts steps of its own, so its reports always
 // are. Ranks of the world without a fresh report are `missing`.

@@ -2,14 +2,46 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
+#include <string>
 
 #include "coordinator/policies/memory_report.h"
 #include "coordinator/wire/mask.h"
 
 namespace cox::runtime {
+namespace {
+
+struct Failure {
+  const char* topic;
+  const char* consequence;
+};
+
+void tell(Log& log, const Failure& failure, const char* what) noexcept try {
+  log.on_change(LogLevel::error, failure.topic, std::string(failure.consequence) + ": " + what);
+} catch (...) {
+  // No memory for a message is no reason to end the job.
+}
+
+template <class Work>
+bool succeeds(Log& log, const Failure& otherwise, const Work& work) noexcept {
+  try {
+    work();
+    return true;
+  } catch (const std::exception& error) {
+    tell(log, otherwise, error.what());
+  } catch (...) {
+    tell(log, otherwise, "an exception of unknown type");
+  }
+  return false;
+}
+
+}  // namespace
 
 ControlLoop::ControlLoop(ControlLoopParts parts)
-    : parts_(std::move(parts)), ranks_left_(parts_.job.world_size), published_(parts_.state.plan) {
+    : parts_(std::move(parts)),
+      ranks_left_(parts_.job.world_size),
+      late_(parts_.job.world_size),
+      published_(parts_.state.plan) {
   finished_.assign(static_cast<std::size_t>(parts_.job.world_size), 0);
 }
 
@@ -45,8 +77,17 @@ transport::BoardWake ControlLoop::wait_for_late(std::int32_t expected,
 }
 
 void ControlLoop::turn() {
-  transport::CollectedSignals collected = parts_.inbox->collect();
-  if (collected.signals.empty()) return;
+  const bool is_done =
+      succeeds(parts_.log, {"coordinator", "decisions end here, the plan stays as it is"}, [this] {
+        transport::CollectedSignals collected = parts_.inbox->collect();
+        if (collected.signals.empty()) return;
+        note_finished(collected.signals);
+        if (!has_failed_.load()) conduct(std::move(collected));
+      });
+  if (!is_done) has_failed_.store(true);
+}
+
+void ControlLoop::conduct(transport::CollectedSignals collected) {
   const StepSignals signals = judge(std::move(collected));
   if (signals.reports.empty()) return;
   const Decision decision = decide_round(signals);
@@ -59,8 +100,8 @@ void ControlLoop::turn() {
 }
 
 StepSignals ControlLoop::judge(transport::CollectedSignals collected) {
-  note_finished(collected.signals);
-  const RoundId round = round_to_judge(collected.signals, earliest_);
+  const RoundId round = round_to_judge(collected.signals, parts_.job, earliest_);
+  late_.fold(round, parts_.job, collected);
   StepSignals signals = collect(round, parts_.job.incarnation, parts_.job.world_size,
                                 collected.signals, std::move(collected.evidence), parts_.now());
   // Reports that come after their round was judged are no round of their own.
@@ -76,10 +117,8 @@ StepSignals ControlLoop::judge(transport::CollectedSignals collected) {
 // Also from a report that comes too late for its round: nobody must wait for this rank any more.
 void ControlLoop::note_finished(const std::vector<RankSignal>& received) {
   for (const RankSignal& report : received) {
-    const bool counts = report.has(SignalFlag::finished) && check(report).ok() &&
-                        report.incarnation == parts_.job.incarnation &&
-                        report.rank.value() < parts_.job.world_size;
-    if (!counts) continue;
+    if (!report.has(SignalFlag::finished)) continue;
+    if (!is_own(report, parts_.job.incarnation, parts_.job.world_size)) continue;
     auto& finished = finished_[static_cast<std::size_t>(report.rank.value())];
     if (finished == 0) ranks_left_.fetch_sub(1);
     finished = 1;
@@ -89,9 +128,11 @@ void ControlLoop::note_finished(const std::vector<RankSignal>& received) {
 Decision ControlLoop::decide_round(const StepSignals& signals) {
   const auto before = std::chrono::steady_clock::now();
   const std::scoped_lock lock(state_mutex_);
+  has_failed_.store(true);
   Decided decided =
       decide(parts_.job, parts_.config, parts_.policies, std::move(parts_.state), signals);
   parts_.state = std::move(decided.state);
+  has_failed_.store(false);
   counters_.decide_seconds = Seconds(std::chrono::steady_clock::now() - before).count();
   ++counters_.rounds;
   earliest_ = signals.round.next();
@@ -138,11 +179,15 @@ void ControlLoop::keep_record(const StepSignals& signals, const Decision& decisi
     counters_.journal_bytes = parts_.journal->bytes();
   }
   for (const Reason& reason : decision.reasons) parts_.log.info(reason.text);
-  if (parts_.sink != nullptr) {
+  if (parts_.sink != nullptr) tell_sink(signals, decision);
+}
+
+void ControlLoop::tell_sink(const StepSignals& signals, const Decision& decision) {
+  static_cast<void>(succeeds(parts_.log, {"telemetry", "telemetry missed a round"}, [&] {
     const std::vector<std::int64_t> budgets =
         memory_budgets(parts_.job, parts_.config, parts_.state);
     parts_.sink->record({signals, decision, parts_.state.plan, parts_.job, counters_, budgets});
-  }
+  }));
 }
 
 void ControlLoop::count(const StepSignals& signals) {
@@ -172,26 +217,30 @@ void ControlLoop::stop() {
 std::vector<Reason> ControlLoop::begin(JobFacts job) {
   const std::scoped_lock lock(state_mutex_);
   parts_.job = std::move(job);
-  Begun begun = begin_job(parts_.job, parts_.config, parts_.policies, std::move(parts_.state));
-  parts_.state = std::move(begun.state);
+  has_failed_.store(true);
+  JournalledStart started =
+      begin_journalled(parts_.job, parts_.config, parts_.policies, std::move(parts_.state));
+  parts_.state = std::move(started.begun.state);
+  has_failed_.store(false);
   published_ = parts_.state.plan;
   if (parts_.journal != nullptr) {
-    const Status begun_anew =
-        parts_.journal->begin({parts_.job, parts_.config, parts_.state, parts_.policies});
+    const Status begun_anew = parts_.journal->begin(started.head);
     if (!begun_anew.ok()) parts_.log.on_change(LogLevel::error, "journal", begun_anew.text());
   }
-  return std::move(begun.reasons);
+  return std::move(started.begun.reasons);
 }
 
-ControlState ControlLoop::state() const {
+std::optional<ControlState> ControlLoop::state() const {
   const std::scoped_lock lock(state_mutex_);
+  if (has_failed_.load()) return std::nullopt;
   return parts_.state;
 }
 
-RoundId round_to_judge(std::span<const RankSignal> reports, RoundId earliest) {
+RoundId round_to_judge(std::span<const RankSignal> reports, const JobFacts& job, RoundId earliest) {
   RoundId newest = earliest;
   for (const RankSignal& report : reports) {
-    const bool counts = check(report).ok() && !report.has(SignalFlag::watching);
+    const bool counts =
+        is_own(report, job.incarnation, job.world_size) && !report.has(SignalFlag::watching);
     if (counts) newest = std::max(newest, report.round);
   }
   return newest;

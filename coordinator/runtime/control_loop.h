@@ -6,13 +6,15 @@
 //                                                 \-> journal, telemetry
 //
 // It never calls MPI: signals and masks lie in boards that training threads fill and empty. A
-// failing journal or sink is counted and never stops the loop.
+// failing journal or sink is told and never stops the loop. What nobody expects (no memory is left,
+// say) ends decisions: the plan stays as it is, and the ranks train and leave as before.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "coordinator/core/config.h"
@@ -21,6 +23,7 @@
 #include "coordinator/core/policy.h"
 #include "coordinator/core/record.h"
 #include "coordinator/runtime/journal.h"
+#include "coordinator/runtime/late_reports.h"
 #include "coordinator/runtime/round_pace.h"
 #include "coordinator/transport/mailbox.h"
 
@@ -56,13 +59,15 @@ class ControlLoop {
   // the state's plan, which keeps its id. Before any rank has reported; from any thread.
   std::vector<Reason> begin(JobFacts job);
 
-  // A copy of the state after the last round. From any thread; waits for at most one decision.
-  ControlState state() const;
+  // A copy of the state after the last round; nothing once decisions have ended before the job.
+  // From any thread; waits for at most one decision.
+  std::optional<ControlState> state() const;
 
  private:
   void wait_for_round();
   transport::BoardWake wait_for_late(std::int32_t expected, std::chrono::nanoseconds late);
   void turn();
+  void conduct(transport::CollectedSignals collected);
   StepSignals judge(transport::CollectedSignals collected);
   void note_finished(const std::vector<RankSignal>& received);
   Decision decide_round(const StepSignals& signals);
@@ -70,23 +75,27 @@ class ControlLoop {
   void publish(const Plan& plan, Encoding encoding);
   bool should_resend(const StepSummary& summary) const;
   void keep_record(const StepSignals& signals, const Decision& decision);
+  void tell_sink(const StepSignals& signals, const Decision& decision);
   void count(const StepSignals& signals);
 
   ControlLoopParts parts_;
   mutable std::mutex state_mutex_;  // guards parts_.state
   std::atomic<bool> stopping_{false};
+  std::atomic<bool> has_failed_{false};  // also while parts_.state is away, under its mutex
   RoundPace pace_;
   std::atomic<std::int32_t> ranks_left_;  // that will report again
   RoundId earliest_{};                    // rounds before this one are over
   std::vector<std::uint8_t> finished_;    // 1 for ranks that will not report again
-  Plan published_;                        // the base of the next delta
-  std::uint64_t published_in_ = 0;        // counters_.rounds then
-  std::uint64_t published_frames_ = 0;    // of which one is passed on a round between nodes
+  LateReports late_;
+  Plan published_;                      // the base of the next delta
+  std::uint64_t published_in_ = 0;      // counters_.rounds then
+  std::uint64_t published_frames_ = 0;  // of which one is passed on a round between nodes
   ControlCounters counters_;
 };
 
-// The round that a set of reports speaks of: the newest one of ranks that share a reduction, and
-// at least `earliest`. Ranks that only watch have no say: they count steps of their own.
-RoundId round_to_judge(std::span<const RankSignal> reports, RoundId earliest);
+// The round that a set of reports speaks of: the newest one of ranks of this start of the job that
+// share a reduction, and at least `earliest`. Ranks that only watch have no say: they count steps
+// of their own.
+RoundId round_to_judge(std::span<const RankSignal> reports, const JobFacts& job, RoundId earliest);
 
 }  // namespace cox::runtime

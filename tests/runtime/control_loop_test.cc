@@ -1,9 +1,12 @@
 // The coordinator alone, its boards filled by hand.
 #include "coordinator/runtime/control_loop.h"
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <memory>
+#include <new>
+#include <stdexcept>
 #include <thread>
 
 #include "coordinator/transport/shared_segment.h"
@@ -30,6 +33,7 @@ class SeenSink final : public StepSink {
  public:
   void record(const StepRecord& record) override {
     const std::scoped_lock lock(mutex_);
+    if (failures_ > 0 && failures_-- > 0) throw std::runtime_error("the sink is closed");
     seen_.push_back({record.signals.round,
                      record.decision.summary.reporting,
                      record.decision.summary.missing,
@@ -48,11 +52,17 @@ class SeenSink final : public StepSink {
     const std::scoped_lock lock(mutex_);
     return seen_.size();
   }
+  // The next `count` rounds are not recorded.
+  void fail(int count) {
+    const std::scoped_lock lock(mutex_);
+    failures_ = count;
+  }
 
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Seen> seen_;
+  int failures_ = 0;
 };
 
 // Wants a cadence that grows by one in every round.
@@ -125,7 +135,7 @@ class Bench {
     parts.outbox = &outbox;
     parts.journal = journal;
     parts.sink = &sink;
-    parts.now = [] { return UnixTime{}; };
+    parts.now = [this] { return clock_fails ? throw std::bad_alloc() : UnixTime{}; };
     return parts;
   }
 
@@ -133,6 +143,7 @@ class Bench {
   transport::SharedSegment outbox_memory_;
 
  public:
+  std::atomic<bool> clock_fails{false};
   transport::SignalBoard inbox;
   transport::MaskBoard outbox;
   SeenSink sink;
@@ -241,7 +252,8 @@ TEST_SUITE("runtime.control_loop") {
     bench.end();
     CHECK(bench.sink.rounds() == 1);
     CHECK(bench.sink.round(1).reporting == 1);
-    CHECK(bench.loop.state().history.rounds().size() == 1);
+    REQUIRE(bench.loop.state().has_value());
+    CHECK(bench.loop.state()->history.rounds().size() == 1);
   }
 
   TEST_CASE("a damaged report is counted, and the others make the round") {
@@ -331,6 +343,31 @@ TEST_SUITE("runtime.publishing") {
       REQUIRE(seen.reporting == kRanks);
     }
     CHECK(seen.counters.journal_errors == 10);
+  }
+
+  TEST_CASE("a sink that throws misses a round and does not stop the loop") {
+    Bench bench(kLong);
+    bench.sink.fail(2);
+    for (std::uint64_t round = 0; round < 3; ++round) bench.post_all(round);
+    CHECK(bench.sink.round(1).round == RoundId(2));
+    CHECK(bench.sink.round(1).counters.rounds == 3);
+    CHECK(bench.loop.state().has_value());
+  }
+
+  TEST_CASE("where a round fails as nobody expects, decisions end and the ranks still leave") {
+    Bench bench(kLong, {std::make_shared<Growing>()});
+    bench.post_all(0);
+    CHECK(bench.sink.round(1).counters.plans_published == 1);
+    bench.clock_fails = true;
+    bench.post_all(1);
+    bench.post_all(2);  // each is taken once the one before it was
+    for (std::int32_t r = 0; r < kRanks; ++r) {
+      bench.post_flagged(r, 3, SignalFlag::finished, SignalFlag::finished);
+    }
+    bench.end();
+    CHECK_FALSE(bench.loop.state().has_value());
+    CHECK(bench.loop.all_finished());
+    CHECK(bench.sink.rounds() == 1);
   }
 }
 

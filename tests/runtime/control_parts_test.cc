@@ -166,12 +166,18 @@ RankSignal sealed(std::int32_t rank, std::uint64_t round, std::optional<SignalFl
   return signal;
 }
 
+JobFacts job_of_four() {
+  JobFacts job;
+  job.world_size = 4;
+  return job;
+}
+
 TEST_SUITE("runtime.round_to_judge") {
   TEST_CASE("the newest round of ranks that share a reduction decides, never an old one") {
     std::vector<RankSignal> reports = {sealed(0, 8), sealed(1, 9), sealed(2, 7)};
-    CHECK(round_to_judge(reports, RoundId(3)) == RoundId(9));
-    CHECK(round_to_judge(reports, RoundId(12)) == RoundId(12));
-    CHECK(round_to_judge({}, RoundId(4)) == RoundId(4));
+    CHECK(round_to_judge(reports, job_of_four(), RoundId(3)) == RoundId(9));
+    CHECK(round_to_judge(reports, job_of_four(), RoundId(12)) == RoundId(12));
+    CHECK(round_to_judge({}, job_of_four(), RoundId(4)) == RoundId(4));
   }
 
   TEST_CASE("ranks that watch and damaged reports have no say") {
@@ -179,7 +185,15 @@ TEST_SUITE("runtime.round_to_judge") {
                                        sealed(2, 7)};
     reports.push_back(sealed(3, 70));
     reports.back().round = RoundId(71);
-    CHECK(round_to_judge(reports, RoundId(0)) == RoundId(8));
+    CHECK(round_to_judge(reports, job_of_four(), RoundId(0)) == RoundId(8));
+  }
+
+  TEST_CASE("reports of another start of the job, or of ranks that it lacks, have no say") {
+    RankSignal former = sealed(1, 90);
+    former.incarnation = 7;
+    seal(former);
+    const std::vector<RankSignal> reports = {sealed(0, 8), former, sealed(4, 80)};
+    CHECK(round_to_judge(reports, job_of_four(), RoundId(0)) == RoundId(8));
   }
 }
 
