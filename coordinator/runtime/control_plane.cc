@@ -63,10 +63,14 @@ Result<std::unique_ptr<ControlPlane>> ControlPlane::start(transport::Communicato
 
   Refitted refitted =
       setup.restored ? refit(std::move(*setup.restored), job) : Refitted{initial_state(job), {}};
+  JournalHead head;  // rank 0
   if (world.rank() == kRoot) {
-    Begun begun = begin_job(job, setup.config, setup.policies, std::move(refitted.state));
-    refitted.state = std::move(begun.state);
-    std::move(begun.reasons.begin(), begun.reasons.end(), std::back_inserter(refitted.reasons));
+    JournalledStart started =
+        begin_journalled(job, setup.config, setup.policies, std::move(refitted.state));
+    head = std::move(started.head);
+    refitted.state = std::move(started.begun.state);
+    std::move(started.begun.reasons.begin(), started.begun.reasons.end(),
+              std::back_inserter(refitted.reasons));
   }
   auto first = broadcast_first_plan(world, job, refitted.state.plan);
   if (!first.ok()) return first.status();
@@ -78,14 +82,15 @@ Result<std::unique_ptr<ControlPlane>> ControlPlane::start(transport::Communicato
   plane->boards_ = std::make_unique<Boards>(std::move(*boards));
   plane->link_ = std::make_unique<ControlLink>(
       *plane->boards_, Seconds(setup.config.control.late_seconds), setup.log);
-  if (world.rank() == kRoot) plane->start_loop(std::move(setup), std::move(refitted.state));
+  if (world.rank() == kRoot) plane->start_loop(std::move(setup), std::move(refitted.state), head);
   return plane;
 }
 
-void ControlPlane::start_loop(ControlPlaneSetup setup, ControlState state) {
+void ControlPlane::start_loop(ControlPlaneSetup setup, ControlState state,
+                              const JournalHead& head) {
   StepSink* sink = setup.make_sink ? setup.make_sink(job_, start_) : nullptr;
   if (!setup.journal.empty()) {
-    auto journal = JournalWriter::open(setup.journal, {job_, setup.config, state, setup.policies});
+    auto journal = JournalWriter::open(setup.journal, head);
     if (journal.ok()) {
       journal_ = std::move(*journal);
     } else {
@@ -111,7 +116,7 @@ Result<std::vector<Reason>> ControlPlane::learn(transport::Communicator& world,
     job_.precision = std::move(facts.precision);
     drop_wrong_facts(job_, log_);
     reasons = loop_->begin(job_);
-    first = loop_->state().plan;
+    if (const auto state = loop_->state()) first = state->plan;
   }
   auto told = broadcast_first_plan(world, job_, first);
   if (!told.ok()) return told.status();
@@ -182,8 +187,7 @@ bool ControlPlane::may_leave(Ending ending) {
 }
 
 std::optional<ControlState> ControlPlane::state() const {
-  if (!loop_) return std::nullopt;
-  return loop_->state();
+  return loop_ ? loop_->state() : std::nullopt;
 }
 
 }  // namespace cox::runtime

@@ -87,6 +87,16 @@ std::string complete_text(Config config, const std::vector<std::string>& policie
 
 }  // namespace
 
+JournalledStart begin_journalled(const JobFacts& job, const Config& config,
+                                 const PolicySet& policies, ControlState state) {
+  JournalHead head{job, config, state, policies, {}};
+  Begun begun = begin_job(job, config, policies, std::move(state));
+  head.first.emplace();
+  head.first->plan = begun.state.plan;
+  head.first->reasons = begun.reasons;
+  return {std::move(head), std::move(begun)};
+}
+
 JournalWriter::JournalWriter(int file, std::filesystem::path path, std::uint64_t end,
                              wire::ParseLimits limits)
     : file_(file), path_(std::move(path)), limits_(limits), written_end_(end) {}
@@ -111,7 +121,7 @@ Status JournalWriter::begin(const JournalHead& head) {
   limits_ = wire::limits_of(head.job);
   const std::vector<std::string> policies = names_of(head.policies);
   const wire::JournalStart start{head.job, complete_text(head.config, policies), head.state,
-                                 policies};
+                                 policies, head.first};
   put(framed(RecordKind::start, wire::serialize(start)));
   return flush();
 }

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "coordinator/core/config.h"
@@ -20,13 +21,23 @@
 
 namespace cox::runtime {
 
-// What a start of the job begins with: every input of Decide that is not a signal.
+// What a start of the job begins with: every input of Decide that is not a signal, and what
+// policies answered to it before the first step.
 struct JournalHead {
   JobFacts job;
   Config config;
-  ControlState state;
+  ControlState state;  // before that answer
   PolicySet policies;
+  std::optional<Decision> first{};  // empty: nobody was asked
 };
+
+// begin_job(), and the head that a journal keeps of it.
+struct JournalledStart {
+  JournalHead head;
+  Begun begun;
+};
+JournalledStart begin_journalled(const JobFacts& job, const Config& config,
+                                 const PolicySet& policies, ControlState state);
 
 class JournalWriter {
  public:

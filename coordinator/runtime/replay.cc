@@ -67,7 +67,7 @@ class Replayer {
   ReplayReport finish(std::uint64_t torn_bytes);
 
  private:
-  void compare(RoundId round, const Decision& recorded, const Decision& now);
+  void compare_start(const Decision& recorded);
   void compare_plans(const std::optional<Plan>& recorded, const std::optional<Plan>& now,
                      const Plan& before);
   void compare_reasons(const std::vector<Reason>& recorded, const std::vector<Reason>& now);
@@ -80,8 +80,8 @@ class Replayer {
   JobFacts job_;
   Config config_;
   ControlState state_;
-  RoundId round_{};
-  std::size_t found_ = 0;  // differences of this round
+  std::string where_;      // "round 7"
+  std::size_t found_ = 0;  // differences there
   ReplayReport report_;
 };
 
@@ -98,12 +98,23 @@ Status Replayer::begin(wire::JournalStart start) {
   tell("job '" + job_.name + "', start " + std::to_string(job_.incarnation) + ": " +
        std::to_string(job_.world_size) + " ranks, " + std::to_string(job_.blocks.size()) +
        " blocks, policies " + joined(start.policies));
+  if (start.first) compare_start(*start.first);
   return ok_status();
+}
+
+void Replayer::compare_start(const Decision& recorded) {
+  Begun begun = begin_job(job_, config_, policies_, state_);
+  where_ = "start " + std::to_string(job_.incarnation);
+  found_ = 0;
+  compare_plans(recorded.plan, begun.state.plan, state_.plan);
+  compare_reasons(recorded.reasons, begun.reasons);
+  state_ = std::move(begun.state);
+  if (found_ > 0) ++report_.different_starts;
 }
 
 void Replayer::play(const wire::JournalRound& recorded) {
   Decided decided = decide(job_, config_, policies_, state_, recorded.signals);
-  round_ = recorded.signals.round;
+  where_ = "round " + std::to_string(recorded.signals.round.value());
   found_ = 0;
   compare_plans(recorded.decision.plan, decided.decision.plan, state_.plan);
   compare_reasons(recorded.decision.reasons, decided.decision.reasons);
@@ -117,7 +128,7 @@ void Replayer::play(const wire::JournalRound& recorded) {
 void Replayer::compare_plans(const std::optional<Plan>& recorded, const std::optional<Plan>& now,
                              const Plan& before) {
   if (now) {
-    tell("round " + std::to_string(round_.value()) + ": " + name_of(*now));
+    tell(where_ + ": " + name_of(*now));
     for (const std::string& line : diff(before, *now)) tell("  " + line);
   }
   if (recorded == now) return;
@@ -133,8 +144,7 @@ void Replayer::compare_plans(const std::optional<Plan>& recorded, const std::opt
 
 void Replayer::compare_reasons(const std::vector<Reason>& recorded,
                                const std::vector<Reason>& now) {
-  for (const Reason& reason : now)
-    tell("round " + std::to_string(round_.value()) + ": " + about(reason));
+  for (const Reason& reason : now) tell(where_ + ": " + about(reason));
   const std::size_t count = std::max(recorded.size(), now.size());
   for (std::size_t i = 0; i < count; ++i) {
     if (i < recorded.size() && i < now.size() && recorded[i] == now[i]) continue;
@@ -155,7 +165,7 @@ void Replayer::tell(const std::string& line) const {
 void Replayer::difference(const std::string& line) {
   ++found_;
   if (report_.differences.size() < options_.max_differences)
-    report_.differences.push_back("round " + std::to_string(round_.value()) + ": " + line);
+    report_.differences.push_back(where_ + ": " + line);
 }
 
 }  // namespace

@@ -28,10 +28,11 @@ struct ReplayReport {
   std::uint64_t plans = 0;    // recorded ones
   std::uint64_t reasons = 0;  // recorded ones
   std::uint64_t different_rounds = 0;
-  std::uint64_t torn_bytes = 0;  // at the end, ignored
+  std::uint64_t different_starts = 0;  // of which the first plan or its reasons differ
+  std::uint64_t torn_bytes = 0;        // at the end, ignored
   std::vector<std::string> differences;
 
-  bool equal() const { return different_rounds == 0; }
+  bool equal() const { return different_rounds == 0 && different_starts == 0; }
 };
 
 // Errors are those of reading the journal, of the flags (invalid_argument), and failed_precondition

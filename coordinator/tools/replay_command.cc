@@ -55,7 +55,9 @@ void print(const runtime::ReplayReport& report) {
   if (report.equal()) {
     std::puts("all equal");
   } else {
-    std::printf("%llu rounds differ\n", static_cast<unsigned long long>(report.different_rounds));
+    std::printf("%llu starts and %llu rounds differ\n",
+                static_cast<unsigned long long>(report.different_starts),
+                static_cast<unsigned long long>(report.different_rounds));
   }
 }
 

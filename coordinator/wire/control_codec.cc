@@ -19,8 +19,10 @@ constexpr std::array kJobLimits = {FieldLimit{5, kMaxBlocks}, FieldLimit{8, 1, k
                                    FieldLimit{9, 1}};
 constexpr std::array kStateLimits = {
     FieldLimit{1, 1, kPlanLimits}, FieldLimit{2, History::kCapacity}, FieldLimit{3, kMaxPolicies}};
+constexpr std::array kFirstLimits = {FieldLimit{1, 1, kPlanLimits},
+                                     FieldLimit{2, ParseLimits{}.reasons()}};
 constexpr std::array kStartLimits = {FieldLimit{1, 1, kJobLimits}, FieldLimit{3, 1, kStateLimits},
-                                     FieldLimit{4, kMaxPolicies}};
+                                     FieldLimit{4, kMaxPolicies}, FieldLimit{5, 1, kFirstLimits}};
 
 std::array<FieldLimit, 3> signals_limits(const ParseLimits& limits) {
   return {FieldLimit{3, limits.ranks}, FieldLimit{4, limits.faults()},
@@ -89,6 +91,7 @@ std::string serialize(const JournalStart& value) {
   message.set_config(value.config);
   *message.mutable_state() = to_proto(value.state);
   for (const std::string& policy : value.policies) message.add_policies(policy);
+  if (value.first) *message.mutable_first() = to_proto(*value.first);
   return message.SerializeAsString();
 }
 
@@ -131,6 +134,8 @@ Result<JournalStart> parse_journal_start(std::string_view bytes) {
   if (Status s = take(from_proto(message->state()), start.state); !s.ok()) return s;
   start.config = message->config();
   start.policies.assign(message->policies().begin(), message->policies().end());
+  if (!message->has_first()) return start;
+  if (Status s = take(from_proto(message->first()), start.first.emplace()); !s.ok()) return s;
   return start;
 }
 

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -28,8 +29,8 @@ struct ParseLimits {
   std::size_t ranks = static_cast<std::size_t>(kMaxRanks);
   std::size_t blocks = kMaxBlocks;
 
-  std::size_t faults() const { return 16 * ranks + 4096; }
-  std::size_t reasons() const { return 4 * ranks + 65536; }
+  constexpr std::size_t faults() const { return 16 * ranks + 4096; }
+  constexpr std::size_t reasons() const { return 4 * ranks + 65536; }
 };
 ParseLimits limits_of(const JobFacts& job);
 
@@ -39,6 +40,7 @@ struct JournalStart {
   std::string config;  // text() of the configuration
   ControlState state;
   std::vector<std::string> policies;  // names, in the order in which Decide asks them
+  std::optional<Decision> first{};    // begin_job()'s answer to `state`; empty: it had none
 };
 
 // One round: all that Decide saw, and what it answered. `decision.summary` is not carried.

@@ -47,6 +47,33 @@ class Talker : public Policy {
   std::string name_;
 };
 
+// Ranks that were measured: every block may be kept or recomputed.
+JobFacts measured_job() {
+  JobFacts facts = driven_job(4);
+  facts.capabilities.actions = kEveryAction;
+  MemoryModel model;
+  for (std::int64_t p = 0; p <= 4; ++p) {
+    std::vector<MemoryAction> actions(4, MemoryAction::recompute);
+    std::fill_n(actions.begin(), p, MemoryAction::keep);
+    model.front.push_back({500000000 + 100000000 * p, 40000 - 10000 * p, actions});
+  }
+  model.step_us = 200000;
+  model.kept_bytes.assign(4, 100000000);
+  facts.memory.models = {model};
+  facts.memory.limit_bytes.assign(4, 1100000000);
+  return facts;
+}
+
+Config budgets() {
+  Config config;
+  REQUIRE(apply_text(config,
+                     "memory.budget = 0.8\nmemory.budget_of_rank = 2:balanced\n"
+                     "memory.forbid = head=recompute\n",
+                     "test")
+              .ok());
+  return config;
+}
+
 TEST_SUITE("runtime.replay") {
   TEST_CASE("2000 rounds of a troubled job give the same plans and reasons again") {
     for (const std::int32_t ranks : {1, 2, 8}) {
@@ -91,24 +118,8 @@ TEST_SUITE("runtime.replay") {
 
   TEST_CASE("memory plans replay from the fronts in the journal, without a planner") {
     TempFolder folder;
-    JobFacts facts = driven_job(4);
-    facts.capabilities.actions = kEveryAction;
-    MemoryModel model;
-    for (std::int64_t p = 0; p <= 4; ++p) {
-      std::vector<MemoryAction> actions(4, MemoryAction::recompute);
-      std::fill_n(actions.begin(), p, MemoryAction::keep);
-      model.front.push_back({500000000 + 100000000 * p, 40000 - 10000 * p, actions});
-    }
-    model.step_us = 200000;
-    model.kept_bytes.assign(4, 100000000);
-    facts.memory.models = {model};
-    facts.memory.limit_bytes.assign(4, 1100000000);
-    Config config;
-    REQUIRE(apply_text(config,
-                       "memory.budget = 0.8\nmemory.budget_of_rank = 2:balanced\n"
-                       "memory.forbid = head=recompute\n",
-                       "test")
-                .ok());
+    const JobFacts facts = measured_job();
+    const Config config = budgets();
     Begun begun = begin_job(facts, config, default_policies(), initial_state(facts));
     CHECK(begun.state.plan.classes.size() == 2);
     DrivenJob job(facts, config, default_policies(), std::move(begun.state), 77);
@@ -126,6 +137,28 @@ TEST_SUITE("runtime.replay") {
     const auto tighter = replayed(folder / "j", options);
     REQUIRE(tighter.ok());
     CHECK_FALSE(tighter->equal());
+  }
+
+  TEST_CASE("the plan of the first step is decided again, and another budget shows there") {
+    TempFolder folder;
+    const JobFacts facts = measured_job();
+    const JournalledStart started =
+        begin_journalled(facts, budgets(), default_policies(), initial_state(facts));
+    REQUIRE(started.head.first.has_value());
+    CHECK(started.head.first->plan == started.begun.state.plan);
+    auto journal = JournalWriter::open(folder / "j", started.head);
+    REQUIRE(journal.ok());
+    REQUIRE((*journal)->close().ok());
+    const auto report = replayed(folder / "j");
+    REQUIRE_MESSAGE(report.ok(), report.status().text());
+    CHECK(report->equal());
+    ReplayOptions options;
+    options.flags = {"--cox.memory.budget=0.6"};
+    const auto tighter = replayed(folder / "j", options);
+    REQUIRE(tighter.ok());
+    CHECK(tighter->different_starts == 1);
+    REQUIRE_FALSE(tighter->differences.empty());
+    CHECK(tighter->differences.front().starts_with("start "));
   }
 
   TEST_CASE("a changed threshold shows as lines with rounds and plans") {

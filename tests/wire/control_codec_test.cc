@@ -57,13 +57,20 @@ TEST_SUITE("wire.control") {
     JobFacts job = capable_job(3, 4);
     job.memory = random.memory(job);
     job.precision = random.precision(job);
-    const JournalStart start{job, "guard.mode = on\n", random.state(job), {"guard"}};
+    JournalStart start{job, "guard.mode = on\n", random.state(job), {"guard"}};
+    CHECK_FALSE(parse_journal_start(serialize(start))->first.has_value());
+    start.first.emplace();
+    start.first->plan = random.plan(job, 1);
+    start.first->reasons.push_back(random.reason());
     const auto begun = parse_journal_start(serialize(start));
     REQUIRE(begun.ok());
     CHECK(begun->job == job);
     CHECK(begun->config == start.config);
     CHECK(begun->policies == start.policies);
     CHECK(same_bits(begun->state, start.state));
+    REQUIRE(begun->first.has_value());
+    CHECK(begun->first->plan == start.first->plan);
+    CHECK(begun->first->reasons == start.first->reasons);
 
     JournalRound round{random.signals(job, RoundId(7)), {}};
     round.decision.plan = random.plan(job, 2);
@@ -222,7 +229,8 @@ TEST_SUITE("wire.control") {
       value.decision.plan = random.plan(job, 3);
       value.decision.reasons.push_back(random.reason());
       const std::string whole = serialize(value.signals, value.decision);
-      const std::string start = serialize(JournalStart{job, "x", random.state(job), {"guard"}});
+      const std::string start =
+          serialize(JournalStart{job, "x", random.state(job), {"guard"}, value.decision});
       for (int i = 0; i < 2000; ++i) {
         std::string bytes = i % 4 == 0 ? start : whole;
         if (random.chance(30)) bytes.resize(random.below(bytes.size()));
