@@ -71,7 +71,10 @@ class BadInput(jobs.Case):
 
     def test_different_configs_and_models(self):
         good = self.short(self.QUIET)
-        for flag, part in (("--cox.run.seed=9", "configuration"), ("--width=32", "parameters")):
+        other = self.write("other", b"another text of another size. " * 300)
+        for flag, part in (("--cox.run.seed=9", "configuration"), ("--width=32", "parameters"),
+                           ("--batch=16", "TrainerOptions"), ("--steps=9", "TrainerOptions"),
+                           ("--text=" + other, "data set")):
             with self.subTest(flag):
                 both = [jobs.programs.mpiexec, "-n", "1", *good, ":", "-n", "1", *good, flag]
                 ended = jobs.run(both)
@@ -112,6 +115,10 @@ class BadInput(jobs.Case):
         self.ends_well(jobs.run(self.short(saves="saves"), 2))
         resume = "--cox.checkpoint.resume=on"
         self.one_line(self.short("--width=32", resume, saves="saves"), ["resume"])
+        longer = self.gpt2("--steps", 9, resume, saves="saves")
+        self.one_line(longer + ["--cox.run.seed=9"], ["resume", "run.seed="])
+        other = self.write("other", b"another text of another size. " * 300)
+        self.one_line(longer + ["--text", other], ["resume", "data set"])
         self.one_line(self.short(saves="saves"), ["checkpoint.resume=on"])
         name = self.path("saves", "step-000000000005", "optimizer.safetensors")
         with open(name, "r+b") as file:

@@ -22,7 +22,7 @@ class Gpt2(jobs.Case):
         self.assertEqual(len(self.whole[0]), STEPS)
 
     def check_resumed(self, name):
-        ended = self.ends_well(jobs.run(self.command(name, "--cox.checkpoint.resume=on"), 2))
+        ended = self.ends_well(jobs.run(self.command(name, "--resume"), 2))
         self.assertIn("resumed at step", ended.err)
         for rank in range(2):
             self.assertEqual(self.losses(name, rank), self.whole[rank])

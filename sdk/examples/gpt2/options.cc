@@ -50,9 +50,12 @@ std::function<Status(const std::string&)> text(std::string& target) {
 struct Alias {
   std::string_view option;
   std::string_view setting;
+  std::string_view value;  // empty: what follows the option
 };
-constexpr Alias kAliases[] = {{"--memory-budget", "--cox.memory.budget"},
-                              {"--precision", "--cox.precision.format"}};
+constexpr Alias kAliases[] = {{"--memory-budget", "--cox.memory.budget", ""},
+                              {"--precision", "--cox.precision.format", ""},
+                              {"--saves", "--cox.checkpoint.directory", ""},
+                              {"--resume", "--cox.checkpoint.resume", "on"}};
 
 const Alias* alias_of(std::string_view option) {
   const auto* found = std::find_if(std::begin(kAliases), std::end(kAliases),
@@ -116,6 +119,8 @@ std::vector<Flag> flags(Options& o) {
       {"--memory-budget", "SIZE", "most memory of a rank, for example 2GiB; is --cox.memory.budget",
        taken},
       {"--precision", "FORMAT", "auto, fp32, bf16, fp16 or fp8; is --cox.precision.format", taken},
+      {"--saves", "DIR", "where to save; is --cox.checkpoint.directory", taken},
+      {"--resume", "", "go on from the newest save; is --cox.checkpoint.resume=on", taken},
       {"--slow", "R:F[:A-B]",
        "rank R does F times the work, in steps A to B or in all; may be given again",
        slowdown(o.slow)},
@@ -132,9 +137,13 @@ std::vector<std::string> session_arguments(std::span<const char* const> argument
     const std::string argument = arguments[i];
     const std::size_t equals = std::min(argument.find('='), argument.size());
     const Alias* alias = alias_of(std::string_view(argument).substr(0, equals));
-    if (alias == nullptr) {
+    const bool has_value = equals < argument.size();
+    const bool is_fixed = alias != nullptr && !alias->value.empty();
+    if (alias == nullptr || (is_fixed && has_value)) {
       out.push_back(argument);
-    } else if (equals < argument.size()) {
+    } else if (is_fixed) {
+      out.push_back(std::string(alias->setting) + "=" + std::string(alias->value));
+    } else if (has_value) {
       out.push_back(std::string(alias->setting) + argument.substr(equals));
     } else if (i + 1 < arguments.size()) {
       out.push_back(std::string(alias->setting) + "=" + arguments[++i]);
@@ -157,6 +166,9 @@ cox::Result<Options> parse_options(const std::vector<std::string>& arguments) {
     }
     if (flag == nullptr) return wrong("gpt2", "one of the options of --help", arguments[i]);
     std::string value = equals == std::string::npos ? "" : arguments[i].substr(equals + 1);
+    if (flag->value.empty() && equals != std::string::npos) {
+      return wrong(name, "nothing after it", value);
+    }
     if (!flag->value.empty() && equals == std::string::npos) {
       if (i + 1 == arguments.size()) return wrong(name, flag->value + " after it", "nothing");
       value = arguments[++i];

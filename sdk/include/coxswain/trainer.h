@@ -126,9 +126,10 @@ class Trainer {
   Trainer& operator=(const Trainer&) = delete;
 
   class Steps;
-  // A range over the remaining steps. The data set must be the same on all ranks. Leave the loop by
-  // stop(): after a `break` the open step is not reported and nothing is saved, until the steps are
-  // looped over again.
+  // A range over the remaining steps. Collective: the data set must be the same on all ranks; one
+  // of another size, on a rank or than in the save that was resumed from, is an error. Leave the
+  // loop by stop(): after a `break` the open step is not reported and nothing is saved, until the
+  // steps are looped over again.
   Steps steps(const Dataset& dataset);
 
   const TrainingProgress& progress() const;

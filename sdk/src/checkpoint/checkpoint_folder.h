@@ -19,7 +19,6 @@ namespace cox::detail {
 
 struct Checkpoint {
   TrainingPosition position;
-  std::uint64_t model_fingerprint = 0;  // names, shapes and types of `model`
   std::vector<NamedTensor> model;
   std::vector<NamedTensor> optimizer;
   std::vector<NamedTensor> reducer;  // empty in saves of earlier versions

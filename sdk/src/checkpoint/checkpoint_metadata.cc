@@ -9,6 +9,10 @@
 namespace cox::detail {
 namespace {
 
+// Absent in saves of earlier versions.
+constexpr const char* kSeed = "coxswain.seed";
+constexpr const char* kSamples = "coxswain.samples";
+
 // Present where a loss scaler was at work. Numbers with a point are kept as their bits, to be
 // exact.
 constexpr const char* kScale = "coxswain.loss_scale_bits";
@@ -89,9 +93,10 @@ Metadata describe(const Checkpoint& checkpoint) {
   Metadata metadata = {{"format", "pt"},
                        {"coxswain.step", std::to_string(p.step)},
                        {"coxswain.cursor", std::to_string(p.cursor)},
+                       {kSamples, std::to_string(p.samples)},
                        {"coxswain.skipped", std::to_string(p.skipped)},
-                       {"coxswain.rollbacks", std::to_string(p.rollbacks)},
-                       {"coxswain.model", std::to_string(checkpoint.model_fingerprint)}};
+                       {"coxswain.rollbacks", std::to_string(p.rollbacks)}};
+  if (p.seed) metadata[kSeed] = std::to_string(*p.seed);
   if (p.scaler) add_scaler(*p.scaler, metadata);
   return metadata;
 }
@@ -104,10 +109,15 @@ Status read_description(const Metadata& metadata, Checkpoint& checkpoint) {
   } fields[] = {{"coxswain.step", p.step},
                 {"coxswain.cursor", p.cursor},
                 {"coxswain.skipped", p.skipped},
-                {"coxswain.rollbacks", p.rollbacks},
-                {"coxswain.model", checkpoint.model_fingerprint}};
+                {"coxswain.rollbacks", p.rollbacks}};
   for (const auto& field : fields) {
     if (Status s = read_number(metadata, field.key, field.value); !s.ok()) return s;
+  }
+  if (metadata.contains(kSeed)) {
+    if (Status s = read_number(metadata, kSeed, p.seed.emplace()); !s.ok()) return s;
+  }
+  if (metadata.contains(kSamples)) {
+    if (Status s = read_number(metadata, kSamples, p.samples); !s.ok()) return s;
   }
   return metadata.contains(kScale) ? read_scaler(metadata, p.scaler) : ok_status();
 }

@@ -1,5 +1,5 @@
-// What a save says about itself beside its tensors: the place in the run, the model it belongs to,
-// and the loss scaler where one was at work. Kept as text in the header of the model's file. Pure.
+// What a save says about itself beside its tensors: the place in the run, and the loss scaler where
+// one was at work. Kept as text in the header of the model's file. Pure.
 #pragma once
 
 #include <map>
@@ -13,7 +13,7 @@ namespace cox::detail {
 using Metadata = std::map<std::string, std::string>;
 
 Metadata describe(const Checkpoint& checkpoint);
-// Fills position and fingerprint. data_loss naming the field that is missing or cannot be.
+// Fills the position. data_loss naming the field that is missing or cannot be.
 Status read_description(const Metadata& metadata, Checkpoint& checkpoint);
 
 }  // namespace cox::detail

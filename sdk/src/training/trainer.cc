@@ -24,6 +24,7 @@ Trainer::Trainer(Session& session, torch::nn::Module& model, torch::optim::Optim
 Trainer::~Trainer() = default;
 
 Trainer::Steps Trainer::steps(const Dataset& dataset) {
+  impl_->take_dataset(dataset.size());
   SamplePlanOptions plan;
   plan.size = dataset.size();
   plan.global_batch = impl_->options.global_batch;

@@ -57,11 +57,15 @@ struct Trainer::Impl {
   void roll_back_if_ordered();
   void save_if_due();
 
+  // trainer_checks.cc
+  void check_is_first() const;
+  void check_options() const;                                         // collective
+  void check_equal_names() const;                                     // collective
+  void check_resumed(const detail::TrainingPosition& resumed) const;  // collective
+  void take_dataset(std::int64_t samples);                            // collective
+
   // trainer_restore.cc
   void open_checkpoints();
-  void check_is_first() const;
-  void check_micro_batch() const;
-  void check_equal_names() const;  // collective
   Status check_unused(const CheckpointConfig& config) const;
   struct Resumed {
     std::vector<NamedTensor> reducer;

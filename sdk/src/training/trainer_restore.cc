@@ -20,14 +20,8 @@ Trainer::Impl::Impl(Session& session_in, torch::nn::Module& model_in,
       optimizer(std::move(optimizer_in)),
       options(std::move(options_in)),
       step_handle(nullptr) {
-  if (options.global_batch < session.world_size()) {
-    throw Error(invalid_argument("global_batch: expected at least one sample a rank, found " +
-                                 std::to_string(options.global_batch) + " for " +
-                                 std::to_string(session.world_size()) + " ranks"),
-                Error::Scope::all_ranks);
-  }
   check_is_first();
-  check_micro_batch();
+  check_options();
   check_equal_names();
   state.declare_reducing();
   session.attach(model);
@@ -35,6 +29,7 @@ Trainer::Impl::Impl(Session& session_in, torch::nn::Module& model_in,
                 static_cast<std::uint64_t>(options.micro_batch));
   open_checkpoints();
   const Resumed saved = state.config().checkpoint.resume ? resume() : Resumed{};
+  position.seed = state.config().run.seed;
   reducer.emplace(session, model.parameters(), model.buffers());
   if (!saved.reducer.empty()) state.agree(reducer->load_state(saved.reducer));
   state.load_numbers(saved.numbers);
@@ -43,41 +38,6 @@ Trainer::Impl::Impl(Session& session_in, torch::nn::Module& model_in,
     buffers.emplace(model.buffers(), statistics->buffers());
   }
   rollback_done = session.plan().rollback.ticket;
-}
-
-void Trainer::Impl::check_is_first() const {
-  if (!state.is_started()) return;
-  throw Error(failed_precondition(
-                  "Trainer: expected a session without steps, Reducer or other Trainer, found one "
-                  "that has begun; a session has one Trainer, made right after Session::start (for "
-                  "several models in one loop: ManualParallel)"),
-              Error::Scope::all_ranks);
-}
-
-// Parameters of equal shapes in another order would be averaged with each other.
-void Trainer::Impl::check_equal_names() const {
-  const auto prints =
-      detail::gather_numbers(state.data(), detail::fingerprint(detail::model_tensors(model)));
-  if (!prints.ok()) throw Error(prints.status());
-  const std::string different = detail::ranks_that_differ(*prints);
-  if (different.empty()) return;
-  throw Error(invalid_argument("expected the same model (names, shapes, types and order of "
-                               "parameters) on all ranks, found another than rank 0's on rank " +
-                               different + "; build the same model on every rank"),
-              Error::Scope::all_ranks);
-}
-
-void Trainer::Impl::check_micro_batch() const {
-  Status status;
-  if (options.micro_batch < 0) {
-    status = invalid_argument("micro_batch: expected 0 or more samples, found " +
-                              std::to_string(options.micro_batch));
-  } else if (options.micro_batch == 0 && is_reproducible()) {
-    status = invalid_argument(
-        "reduction.reproducible: expected micro-batches of a fixed size, found none; set "
-        "TrainerOptions::micro_batch and use TrainerStep::accumulate()");
-  }
-  if (!status.ok()) throw Error(status, Error::Scope::all_ranks);
 }
 
 Capabilities Trainer::Impl::capabilities() const {
@@ -156,15 +116,7 @@ void Trainer::Impl::load(const Checkpoint& checkpoint) {
 }
 
 void Trainer::Impl::adopt(const detail::TrainingPosition& resumed) {
-  const auto steps = detail::gather_numbers(state.data(), resumed.step);
-  if (!steps.ok()) throw Error(steps.status());
-  const std::string different = detail::ranks_that_differ(*steps);
-  if (!different.empty()) {
-    throw Error(failed_precondition("resume: expected all ranks to see the same newest save, "
-                                    "found another on rank " +
-                                    different + "; the folder must be shared"),
-                Error::Scope::all_ranks);
-  }
+  check_resumed(resumed);
   position = resumed;
   state.precision().restore(position.scaler);
   saved_step = position.step;
@@ -189,7 +141,6 @@ void Trainer::Impl::save(OnFailure on_failure) {
     Checkpoint checkpoint;
     checkpoint.position = position;
     checkpoint.model = detail::model_tensors(model);
-    checkpoint.model_fingerprint = detail::fingerprint(checkpoint.model);
     checkpoint.optimizer = optimizer->state();
     checkpoint.reducer = reducer->state();
     checkpoint.numbers = std::move(numbers);

@@ -135,6 +135,16 @@ TEST_SUITE("gpt2 --slow") {
     CHECK(gpt2::usage().find("--slow R:F[:A-B]") != std::string::npos);
   }
 
+  TEST_CASE("options that are settings under a shorter name become those") {
+    const char* const words[] = {"gpt2",     "--saves",          "runs/a",
+                                 "--resume", "--precision=bf16", "--hold"};
+    CHECK(gpt2::session_arguments(words) ==
+          std::vector<std::string>{"gpt2", "--cox.checkpoint.directory=runs/a",
+                                   "--cox.checkpoint.resume=on", "--cox.precision.format=bf16",
+                                   "--hold"});
+    CHECK_FALSE(gpt2::parse_options({"--resume=off"}).ok());
+  }
+
   TEST_CASE("a micro-batch is a number of sequences, by default the whole share") {
     CHECK(gpt2::parse_options({})->micro_batch == 0);
     CHECK(gpt2::parse_options({"--micro-batch", "4"})->micro_batch == 4);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "coxswain/adamw.h"
+#include "sdk/src/checkpoint/checkpoint_metadata.h"
 #include "small_training.h"
 #include "tests/sdk/temp_folder.h"
 #include "tests/support/small_files_only.h"
@@ -21,10 +22,9 @@ namespace {
 
 Checkpoint checkpoint_at(std::uint64_t step, std::int64_t numbers = 5) {
   Checkpoint made;
-  made.position = {step, step * 8, 1, 2, {}};
+  made.position = {step, step * 8, 7, 4096, 1, 2, {}};
   made.model = {{"w", torch::full({numbers}, static_cast<double>(step), at::kFloat)}};
   made.optimizer = {{"m", torch::full({3}, 0.5)}};
-  made.model_fingerprint = fingerprint(made.model);
   return made;
 }
 
@@ -52,12 +52,24 @@ TEST_SUITE("checkpoint folder") {
     REQUIRE(read.ok());
     CHECK(read->position.step == 12);
     CHECK(read->position.cursor == 96);
+    CHECK(read->position.seed == 7);
+    CHECK(read->position.samples == 4096);
     CHECK(read->position.skipped == 1);
     CHECK(read->position.rollbacks == 2);
     REQUIRE(read->model.size() == 1);
     CHECK(torch::equal(read->model[0].tensor, checkpoint_at(12).model[0].tensor));
     CHECK(read->optimizer[0].name == "m");
-    CHECK(read->model_fingerprint == fingerprint(read->model));
+  }
+
+  TEST_CASE("a save of an earlier version, without seed and size of the data, can still be read") {
+    Metadata metadata = describe(checkpoint_at(3));
+    CHECK(metadata.erase("coxswain.seed") == 1);
+    CHECK(metadata.erase("coxswain.samples") == 1);
+    Checkpoint read;
+    CHECK(read_description(metadata, read).ok());
+    CHECK(read.position.cursor == 24);
+    CHECK_FALSE(read.position.seed.has_value());
+    CHECK(read.position.samples == 0);
   }
 
   TEST_CASE("a loss scaler is kept to the bit, and a damaged one is refused by name") {
