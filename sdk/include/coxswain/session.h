@@ -80,6 +80,7 @@ class [[nodiscard]] StepScope {
   void tokens(std::uint64_t count);
   void gradient_norm(double value);
   // A scalar of the user's own for the run directory (up to 8 names of up to 15 bytes a step).
+  // "loss" and "grad_norm" stand in for the step's own figures only where it has none.
   void log(std::string_view name, double value);
 
  private:
@@ -134,7 +135,7 @@ class Session {
   // where steps add up several micro-batches. Does nothing where nothing is to be chosen. After the
   // Reducer was made, before the first step, while no parameter has a gradient. Collective. Throws
   // cox::Error on all ranks when a budget cannot be met, or something is asked for without a
-  // Reducer.
+  // Reducer or after the first step.
   void rehearse(torch::nn::Module& model, const std::function<at::Tensor()>& sample_loss,
                 std::int64_t optimizer_bytes = 0);
 

@@ -94,11 +94,7 @@ Status BlockRegistry::measure(MeasureMode mode) {
 
 void BlockRegistry::release() {
   for (const auto& state : blocks_) {
-    if (sink_ == nullptr || state->sink() != sink_) continue;
-    state->forget_memory();
-    state->set_precision(std::nullopt);
-    state->set_health(nullptr);
-    state->observe(nullptr, nullptr);
+    if (sink_ != nullptr && state->sink() == sink_) state->release();
   }
   sink_ = nullptr;
 }

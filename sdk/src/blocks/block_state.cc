@@ -60,9 +60,11 @@ void BlockState::request_check() {
   update_gate();
 }
 
-void BlockState::forget_memory() {
+void BlockState::release() {
   memory.reset();
-  update_gate();
+  precision.release();
+  health.reset();
+  observe(nullptr, nullptr);
 }
 
 void BlockState::report(const BlockMeasurement& measurement) noexcept {

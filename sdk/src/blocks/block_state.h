@@ -41,8 +41,9 @@ class BlockState final : public BlockGate, public std::enable_shared_from_this<B
   // The next call that can be differentiated is run again at once and compared bit for bit; where
   // it differs the block is pinned to keep.
   void request_check();
-  // No action, no pin, nothing known of earlier checks.
-  void forget_memory();
+  // Nobody is told, nothing is steered, no check is known: a call is what it was before the block
+  // was attached.
+  void release();
 
   void report(const BlockMeasurement& measurement) noexcept;
   void edge(BlockEdge edge) noexcept;

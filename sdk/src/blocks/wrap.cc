@@ -37,8 +37,7 @@ void unwrap(torch::nn::SequentialImpl& sequential) {
   for (torch::nn::AnyModule& any : sequential) {
     detail::SequentialElement* element = detail::wrapped_element(any);
     if (element == nullptr) continue;
-    element->state()->forget_memory();
-    element->state()->observe(nullptr, nullptr);
+    element->state()->release();
     torch::nn::AnyModule original = element->original();
     any = std::move(original);
   }
@@ -64,10 +63,7 @@ std::vector<WrapNote> wrap(torch::nn::Sequential& sequential) {
 void detach(Module& model) {
   detail::for_each_module(model, [](const std::string&, Module& module) {
     if (auto* sequential = dynamic_cast<torch::nn::SequentialImpl*>(&module)) unwrap(*sequential);
-    if (const auto state = detail::find_marker(module)) {
-      state->forget_memory();
-      state->observe(nullptr, nullptr);
-    }
+    if (const auto state = detail::find_marker(module)) state->release();
     detail::remove_marker(module);
   });
 }

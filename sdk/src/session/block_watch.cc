@@ -147,6 +147,7 @@ void BlockWatch::block_measured(BlockId block, const BlockMeasurement& measureme
   new_shapes_ = new_shapes_ || has_new_shape;
   known.measurement.forward = measurement.forward;
   known.measurement.backward = measurement.backward;
+  known.is_unsent = known.is_unsent || known.is_complete;
 }
 
 // With every report until the plan no longer asks for what cannot be done.

@@ -29,8 +29,10 @@ std::uint64_t memory_limit_bytes() {
 
 }  // namespace
 
-MemoryProbe::MemoryProbe() : statm_(open("/proc/self/statm", O_RDONLY | O_CLOEXEC)) {
-  reading_.limit_bytes = memory_limit_bytes();
+MemoryProbe::MemoryProbe(std::int32_t ranks_on_node)
+    : statm_(open("/proc/self/statm", O_RDONLY | O_CLOEXEC)) {
+  const auto sharing = static_cast<std::uint64_t>(std::max(1, ranks_on_node));
+  reading_.limit_bytes = memory_limit_bytes() / sharing;
 }
 
 MemoryProbe::~MemoryProbe() {

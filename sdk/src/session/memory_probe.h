@@ -11,14 +11,15 @@ namespace cox::detail {
 struct MemoryReading {
   std::uint64_t used_bytes = 0;   // counted or resident now
   std::uint64_t peak_bytes = 0;   // counted: most in the last step; resident: most so far
-  std::uint64_t limit_bytes = 0;  // of the control group, else of the machine; 0 = unknown
+  std::uint64_t limit_bytes = 0;  // this rank's share of the control group or machine; 0 = unknown
 };
 
 class MemoryProbe {
  public:
   static constexpr std::uint64_t kEverySteps = 16;
 
-  MemoryProbe();
+  // `ranks_on_node`: how many share the memory, this one included.
+  explicit MemoryProbe(std::int32_t ranks_on_node = 1);
   ~MemoryProbe();
   MemoryProbe(const MemoryProbe&) = delete;
   MemoryProbe& operator=(const MemoryProbe&) = delete;

@@ -19,7 +19,7 @@ bool SessionState::wants_memory_trial() const {
 void SessionState::try_memory(const SampleStep& sample) {
   const std::int32_t neighbours = std::max(1, world_.all().ranks_on_node());
   MemoryShare share;
-  share.limit_bytes = static_cast<std::int64_t>(memory_.reading().limit_bytes) / neighbours;
+  share.limit_bytes = static_cast<std::int64_t>(memory_.reading().limit_bytes);
   share.tier_bytes = loaded_.config.memory.tier_bytes / neighbours;
   steering_.open(share);
   planner::RankProblem mine{{}, share.limit_bytes};

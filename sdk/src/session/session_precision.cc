@@ -80,6 +80,15 @@ bool SessionState::wants_rehearsal() const {
 
 // Formats first: what a block keeps for its backward pass depends on its format.
 void SessionState::rehearse(const SampleStep& sample) {
+  const std::uint64_t steps_reported = steps_begun_ - (recorder_.is_open() ? 1 : 0);
+  if (steps_reported > 0) {
+    throw Error(failed_precondition(
+                    "rehearse: expected it before the end of the session's first step, found " +
+                    std::to_string(steps_reported) +
+                    " reported; call Session::rehearse() right after the Reducer was made, or "
+                    "TrainerStep::forward() or accumulate() from the first step on"),
+                Error::Scope::all_ranks);
+  }
   has_rehearsed_ = true;
   const auto began = Clock::now();
   if (wants_format_trial()) try_formats(sample);

@@ -89,7 +89,8 @@ SessionState::SessionState(int argc, const char* const* argv, SessionOptions opt
       log_(loaded_.config.run.log, rank(), write_to_stderr),
       steering_(loaded_.config.memory, blocks_, log_),
       precision_(loaded_.config, blocks_),
-      numbers_(loaded_.config.precision, log_) {
+      numbers_(loaded_.config.precision, log_),
+      memory_(world_.all().ranks_on_node()) {
   for (const auto& policy : options.policies) policies_.push_back(policy);
   agree(config_status_);
   check_equal_configs();
@@ -228,7 +229,8 @@ void SessionState::open_run_store() {
   Status status;
   if (!loaded_.config.run.directory.empty()) {
     auto opened = metrics::RunStoreWriter::open(
-        loaded_.config.run.directory, run_info(loaded_.config, rank(), world_size(), wall_clock()),
+        loaded_.config.run.directory,
+        run_info(loaded_.config, rank(), world_size(), wall_clock(), environment_),
         run_store_options());
     if (opened.ok()) run_store_ = std::move(*opened);
     status = opened.ok() ? ok_status() : opened.status();

@@ -30,18 +30,26 @@ std::string processor_name() {
 
 bool same_machine_type(const HostFacts& a, const HostFacts& b) {
   return std::strcmp(a.processor, b.processor) == 0 && a.cores == b.cores &&
-         a.memory_bytes == b.memory_bytes && a.threads == b.threads;
-}
-
-std::string describe(const HostFacts& facts) {
-  char text[192];
-  std::snprintf(text, sizeof(text), "%s, %d cores, %.1f GiB, %d threads a rank", facts.processor,
-                facts.cores, static_cast<double>(facts.memory_bytes) / (1ull << 30), facts.threads);
-  return text;
+         a.memory_bytes == b.memory_bytes && a.threads == b.threads &&
+         a.cuda_devices == b.cuda_devices;
 }
 
 std::string count_of(std::size_t count, const std::string& noun) {
   return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
+}
+
+std::string count_of(std::int32_t count, const std::string& noun) {
+  return count_of(static_cast<std::size_t>(std::max(0, count)), noun);
+}
+
+std::string describe(const HostFacts& facts) {
+  char memory[32];
+  std::snprintf(memory, sizeof(memory), "%.1f GiB",
+                static_cast<double>(facts.memory_bytes) / (1ull << 30));
+  const std::string devices =
+      facts.cuda_devices > 0 ? count_of(facts.cuda_devices, "CUDA device") : "no GPU";
+  return std::string(facts.processor) + ", " + count_of(facts.cores, "core") + ", " + memory +
+         ", " + devices + ", " + count_of(facts.threads, "thread") + " a rank";
 }
 
 }  // namespace
@@ -56,6 +64,7 @@ HostFacts this_host() {
                        static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
   facts.cores = transport::usable_cores();
   facts.threads = at::get_num_threads();
+  facts.cuda_devices = static_cast<std::int32_t>(torch::cuda::device_count());
   return facts;
 }
 

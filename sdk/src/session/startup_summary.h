@@ -19,6 +19,8 @@ struct HostFacts {
   std::uint64_t memory_bytes = 0;
   std::int32_t cores = 0;    // usable by this process
   std::int32_t threads = 0;  // that torch computes with
+  std::int32_t cuda_devices = 0;
+  std::int32_t unused = 0;  // no padding goes over the wire
 };
 
 HostFacts this_host();
@@ -27,7 +29,8 @@ HostFacts this_host();
 Result<std::vector<HostFacts>> gather_hosts(transport::Communicator& world,
                                             const transport::WaitPolicy& policy);
 
-// For people: "2 ranks on 1 host (node-a: 2), 2 cores and 24.0 GiB each, all the same". Pure.
+// For people: how many ranks on which hosts, then what machine they have, one line for each kind:
+// "2 ranks on 1 host (node-a: 2)", "all ranks alike: Fast Processor, 8 cores, ...". Pure.
 std::vector<std::string> summary_lines(const std::vector<HostFacts>& hosts);
 
 }  // namespace cox::detail

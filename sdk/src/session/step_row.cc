@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 
 #include "coordinator/core/config_table.h"
@@ -14,9 +15,26 @@
 namespace cox::detail {
 namespace {
 
+constexpr const char* kTellingPrefixes[] = {"MKL_", "MPIR_CVAR_", "NCCL_", "OMP_"};
+
 std::uint32_t saturated(std::uint64_t value) {
   constexpr std::uint64_t most = std::numeric_limits<std::uint32_t>::max();
   return static_cast<std::uint32_t>(std::min(value, most));
+}
+
+// What decides threads and transport beside the configuration (which has the COX_ ones). No paths.
+std::vector<metrics::NamedField> variables_of(const std::vector<std::string>& environment) {
+  std::vector<metrics::NamedField> variables;
+  for (const std::string& entry : environment) {
+    const std::size_t equals = entry.find('=');
+    if (equals == std::string::npos || entry.find('/') != std::string::npos) continue;
+    const bool counts = std::any_of(std::begin(kTellingPrefixes), std::end(kTellingPrefixes),
+                                    [&](const char* prefix) { return entry.starts_with(prefix); });
+    if (counts) variables.push_back({entry.substr(0, equals), entry.substr(equals + 1)});
+  }
+  std::sort(variables.begin(), variables.end(),
+            [](const auto& a, const auto& b) { return a.name < b.name; });
+  return variables;
 }
 
 void add_memory(const MemoryReading& memory, metrics::StepRow& row) {
@@ -147,8 +165,8 @@ metrics::StepRow row_from(const StepReport& report, const RowContext& context) {
   return row;
 }
 
-metrics::RunInfo run_info(const Config& config, RankId rank, std::int32_t world_size,
-                          UnixTime now) {
+metrics::RunInfo run_info(const Config& config, RankId rank, std::int32_t world_size, UnixTime now,
+                          const std::vector<std::string>& environment) {
   metrics::RunInfo info;
   info.name = config.run.name;
   info.rank = rank;
@@ -165,6 +183,7 @@ metrics::RunInfo run_info(const Config& config, RankId rank, std::int32_t world_
                       {"torch_threads", static_cast<std::int64_t>(at::get_num_threads())},
                       {"cuda_available", torch::cuda::is_available()},
                       {"coxswain", std::string(COX_VERSION)}};
+  info.variables = variables_of(environment);
   return info;
 }
 

@@ -4,6 +4,7 @@
 
 #include <span>
 #include <string>
+#include <vector>
 
 #include "coordinator/core/config.h"
 #include "coordinator/core/evidence.h"
@@ -44,6 +45,8 @@ struct RowContext {
 metrics::StepRow row_from(const StepReport& report, const RowContext& context);
 
 // Provenance of this rank's run directory.
-metrics::RunInfo run_info(const Config& config, RankId rank, std::int32_t world_size, UnixTime now);
+// `environment`: entries NAME=VALUE, of which those are told that steer threads and transport.
+metrics::RunInfo run_info(const Config& config, RankId rank, std::int32_t world_size, UnixTime now,
+                          const std::vector<std::string>& environment);
 
 }  // namespace cox::detail

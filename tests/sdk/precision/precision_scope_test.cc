@@ -8,6 +8,7 @@
 #include "coxswain/error.h"
 #include "coxswain/precision.h"
 #include "coxswain/run.h"
+#include "coxswain/wrap.h"
 #include "sdk/src/blocks/block_registry.h"
 #include "sdk/src/precision/attention_flags.h"
 
@@ -186,6 +187,22 @@ struct NetImpl : torch::nn::Module {
   cox::Block<Attention> block{register_module("block", Attention())};
 };
 TORCH_MODULE(Net);
+
+TEST_SUITE("sdk.precision.steered_block") {
+  TEST_CASE("a block that was steered to a format computes in the program's own after detach") {
+    Net net;
+    const at::Tensor x = at::linspace(-1, 1, 64).view({1, 1, 8, 8});
+    {
+      auto registry = *cox::detail::BlockRegistry::discover(*net);
+      registry.set_precision(cox::BlockId(0), Precision::bf16);
+      (void)cox::run(net->block, &AttentionImpl::forward_outside, x);
+      CHECK(net->block->formats.back() == Precision::bf16);
+    }
+    cox::detach(*net);
+    (void)cox::run(net->block, &AttentionImpl::forward_outside, x);
+    CHECK(net->block->formats.back() == Precision::fp32);
+  }
+}
 
 TEST_SUITE("sdk.precision.attention") {
   TEST_CASE("a backend is chosen for a scope and what was before comes back") {

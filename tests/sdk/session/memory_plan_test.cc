@@ -128,6 +128,27 @@ TEST_SUITE("memory plans of a session") {
     CHECK_FALSE(has_run);
   }
 
+  TEST_CASE("what comes after the first step is no rehearsal, and is told so") {
+    auto session = solo_session({"--cox.memory.budget=1GiB"});
+    auto net = wide_net();
+    session.attach(*net);
+    Reducer reducer(session, net->parameters(), net->buffers());
+    const at::Tensor x = torch::randn({kRows, kWidth});
+    const auto loss_of = [&] { return net->forward(x).square().mean(); };
+    {
+      auto step = session.step();
+      reducer.backward(step, loss_of(), 1);
+      reducer.average(step);
+    }
+    std::string told;
+    try {
+      session.rehearse(*net, loss_of);
+    } catch (const Error& error) {
+      told = error.status().message();
+    }
+    CHECK(told.find("first step") != std::string::npos);
+  }
+
   TEST_CASE("detach gives a model that was steered back as it was") {
     torch::nn::Sequential net;
     {

@@ -58,6 +58,13 @@ TEST_SUITE("memory probe") {
     CHECK(reading.limit_bytes >= reading.used_bytes);
   }
 
+  TEST_CASE("ranks that share a machine have its memory together") {
+    const std::uint64_t alone = MemoryProbe().reading().limit_bytes;
+    REQUIRE(alone > 0);
+    CHECK(MemoryProbe(4).reading().limit_bytes == alone / 4);
+    CHECK(MemoryProbe(0).reading().limit_bytes == alone);
+  }
+
   TEST_CASE("sees growth at its next look, and the peak stays when memory is given back") {
     MemoryProbe probe;
     probe.look();
@@ -190,7 +197,8 @@ TEST_SUITE("start-up summary") {
     const auto lines = summary_lines({host("node-a")});
     REQUIRE(lines.size() == 2);
     CHECK(lines[0] == "1 rank on 1 host (node-a: 1)");
-    CHECK(lines[1] == "all ranks alike: Fast Processor, 8 cores, 64.0 GiB, 4 threads a rank");
+    CHECK(lines[1] ==
+          "all ranks alike: Fast Processor, 8 cores, 64.0 GiB, no GPU, 4 threads a rank");
   }
 
   TEST_CASE("hosts are counted and sorted by name") {
@@ -207,8 +215,14 @@ TEST_SUITE("start-up summary") {
     CHECK(lines[3].starts_with("rank 1: Fast Processor, 4 cores"));
   }
 
-  TEST_CASE("another number of threads is a difference") {
+  TEST_CASE("another number of threads or devices is a difference") {
     CHECK(summary_lines({host("a", 8, 1), host("a", 8, 2)}).size() == 4);
+    HostFacts with_devices = host("b");
+    with_devices.cuda_devices = 2;
+    const auto lines = summary_lines({host("a"), with_devices});
+    REQUIRE(lines.size() == 4);
+    CHECK(lines[3] ==
+          "rank 1: Fast Processor, 8 cores, 64.0 GiB, 2 CUDA devices, 4 threads a rank");
   }
 
   TEST_CASE("a large job still gets a short summary") {

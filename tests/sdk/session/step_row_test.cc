@@ -1,6 +1,7 @@
 #include "sdk/src/session/step_row.h"
 
 #include <string>
+#include <variant>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -69,5 +70,19 @@ TEST_SUITE("step row") {
     CHECK(row_of(1, 91).predicted_peak_bytes == 91);
     CHECK(row_of(1, 91).memory_peak_alloc_bytes == 90);
     CHECK(row_of(1, 0).predicted_peak_bytes == 0);
+  }
+}
+
+TEST_SUITE("run info") {
+  TEST_CASE("tells the variables that steer threads and transport, sorted, and no others") {
+    const metrics::RunInfo info =
+        run_info(Config{}, RankId(0), 2, UnixTime{1},
+                 {"PATH=/bin", "OMP_NUM_THREADS=2", "MKL_CBWR=AVX2", "COX_LOG=debug", "TOKEN=x",
+                  "NCCL_TOPO_FILE=/etc/topology.xml", "no variable"});
+    REQUIRE(info.variables.size() == 2);
+    CHECK(info.variables[0].name == "MKL_CBWR");
+    CHECK(std::get<std::string>(info.variables[0].value) == "AVX2");
+    CHECK(info.variables[1].name == "OMP_NUM_THREADS");
+    CHECK(std::get<std::string>(info.variables[1].value) == "2");
   }
 }
