@@ -65,7 +65,7 @@ endfunction()
 # Asks the library itself, which may be another one than the header's. MPI allows this call
 # before MPI_Init.
 function(_cox_mpich_library)
-  if(DEFINED MPICH_LIBRARY_VERSION)
+  if(DEFINED MPICH_LIBRARY_VERSION AND "${MPICH_LIBRARY_WRAPPER}" STREQUAL "${COX_MPICXX}")
     return()
   endif()
   set(source "${PROJECT_BINARY_DIR}/cox_mpich/version.cc")
@@ -89,6 +89,7 @@ int main() {
   endif()
   string(REGEX REPLACE "[ \t]+" " " first "${first}")
   set(MPICH_LIBRARY_VERSION "${first}" CACHE INTERNAL "what the MPI library calls itself")
+  set(MPICH_LIBRARY_WRAPPER "${COX_MPICXX}" CACHE INTERNAL "whose library that is")
 endfunction()
 
 if(NOT COX_MPICXX AND DEFINED ENV{COX_MPICXX})

@@ -37,9 +37,15 @@ void put_scalars(JsonWriter& json, const StepRow& row) {
   put_number(json, "loss", row.loss);
   put_number(json, "grad_norm", row.gradient_norm);
   put_number(json, "lr", row.learning_rate);
+  // What the program calls the same does not replace what the ranks agreed on.
+  const auto is_there = [&row](std::string_view name) {
+    return (name == "loss" && row.loss != kNotMeasured) ||
+           (name == "grad_norm" && row.gradient_norm != kNotMeasured) ||
+           (name == "lr" && row.learning_rate != kNotMeasured);
+  };
   for (const NamedScalar& scalar : row.scalars) {
     const std::string_view name(scalar.name.data());
-    if (!name.empty()) put_number(json, name, scalar.value);
+    if (!name.empty() && !is_there(name)) put_number(json, name, scalar.value);
   }
   json.end_object();
 }

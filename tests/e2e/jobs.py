@@ -97,7 +97,14 @@ class Job:
         return Ended(code, *texts, time.monotonic() - self.started)
 
     def output(self):
-        with open(f"/proc/self/fd/{self.out.fileno()}") as again:
+        return self.so_far(self.out)
+
+    def errors(self):
+        return self.so_far(self.err)
+
+    @staticmethod
+    def so_far(file):
+        with open(f"/proc/self/fd/{file.fileno()}") as again:
             return again.read()
 
     def until(self, what, patience=PATIENCE):

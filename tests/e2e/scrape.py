@@ -1,4 +1,4 @@
-"""A training job that is held is scraped by a real Prometheus, and ends on SIGTERM with 0."""
+"""A job is scraped by a real Prometheus, while it trains and held, and ends on SIGTERM with 0."""
 
 import json
 import re
@@ -88,6 +88,20 @@ class Scrape(jobs.Case):
         self.assertGreater(len(names), 10)
         self.assertEqual(self.query(prometheus, "coxswain_world_size"), 2)
         self.assertGreater(self.query(prometheus, "coxswain_tokens_total"), 0)
+        job.process.send_signal(signal.SIGTERM)
+        self.ends_well(job.wait())
+
+    def test_a_job_is_scraped_while_it_trains(self):
+        job = jobs.Job(self.gpt2("--steps", 1000000), 2)
+        self.addCleanup(job.signal, signal.SIGKILL)
+        found = job.until(lambda: re.search(r"status page: (http://\S+)/status", job.errors()))
+        prometheus = self.prometheus(found[1].removeprefix("http://"))
+        rounds = "coxswain_rounds_total"
+        first = self.query(prometheus, rounds)
+        later = job.until(lambda: self.query(prometheus, rounds) > first + 50)
+        self.assertTrue(later)
+        self.check_routes(found[1])
+        self.assertGreater(self.query(prometheus, f"rate({rounds}[5s])"), 0)
         job.process.send_signal(signal.SIGTERM)
         self.ends_well(job.wait())
 

@@ -87,6 +87,18 @@ TEST_SUITE("metrics") {
     CHECK(step_line(row).find("\"loss\":-Infinity") != std::string::npos);
   }
 
+  TEST_CASE(
+      "a user scalar with the name of a figure of the row stands in only where that is missing") {
+    StepRow row;
+    CHECK(row.add_scalar("loss", 9));
+    CHECK(row.add_scalar("grad_norm", 8));
+    CHECK(row.add_scalar("lr", 7));
+    row.loss = 2.5;
+    row.learning_rate = 0.5;
+    CHECK(step_line(row).find("\"scalars\":{\"loss\":2.5,\"lr\":0.5,\"grad_norm\":8}") !=
+          std::string::npos);
+  }
+
   TEST_CASE("eight user scalars fit, the same name replaces, long names are cut") {
     StepRow row;
     for (int i = 0; i < 8; ++i) CHECK(row.add_scalar("s" + std::to_string(i), i));
