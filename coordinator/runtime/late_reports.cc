@@ -7,9 +7,8 @@
 namespace cox::runtime {
 namespace {
 
-bool is_late(const RankSignal& report, RoundId round, const JobFacts& job) {
-  return is_own(report, job.incarnation, job.world_size) && report.round < round &&
-         !report.has(SignalFlag::watching);
+bool is_late(const RankSignal& report, RoundId round) {
+  return report.round < round && !report.has(SignalFlag::watching);
 }
 
 }  // namespace
@@ -20,11 +19,15 @@ LateReports::LateReports(std::int32_t world_size)
 void LateReports::fold(RoundId round, const JobFacts& job, transport::CollectedSignals& collected) {
   bool has_kept = false;
   bool has_fresh = false;
+  const auto counts = [&job](const RankSignal& report) {
+    return is_own(report, job.incarnation, job.world_size);
+  };
+  // What is_own() asks takes time with many ranks: once a report.
   for (const RankSignal& report : collected.signals) {
-    if (is_late(report, round, job)) has_kept = keep(report) || has_kept;
+    if (is_late(report, round) && counts(report)) has_kept = keep(report) || has_kept;
   }
   for (RankSignal& report : collected.signals) {
-    if (!is_own(report, job.incarnation, job.world_size) || is_late(report, round, job)) continue;
+    if (is_late(report, round) || !counts(report)) continue;
     add_to(report);
     has_fresh = true;
   }
