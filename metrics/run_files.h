@@ -15,7 +15,7 @@ namespace cox::metrics {
 
 // What is already in a rank's folder.
 struct ExistingRun {
-  std::string name;    // empty when run.json is missing or torn
+  std::string name;    // as run.json has it; empty when that is missing or torn
   double started = 0;  // 0 when unknown
   double wall_time = 0;
   std::uint64_t steps = 0;  // whole lines in steps.jsonl

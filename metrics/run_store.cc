@@ -3,6 +3,8 @@
 #include <chrono>
 #include <utility>
 
+#include "metrics/json_writer.h"
+
 namespace cox::metrics {
 namespace {
 
@@ -32,6 +34,12 @@ Status make_folder(const fs::path& folder) {
                              "; choose a directory that you may write to (COX_RUN_DIRECTORY=...)");
 }
 
+// As it stands between quotes in run.json.
+std::string written_name(const RunInfo& info) {
+  const std::string quoted = json_string(info.name);
+  return quoted.substr(1, quoted.size() - 2);
+}
+
 // Makes the folder ready for rows, and says where they start.
 Result<RunProgress> prepare(const fs::path& folder, RunInfo& info, const RunStoreOptions& options) {
   const Status made = make_folder(folder);
@@ -49,7 +57,7 @@ Result<RunProgress> prepare(const fs::path& folder, RunInfo& info, const RunStor
     return failed_precondition("run directory: cannot remove " + (folder / "steps.jsonl").string() +
                                ": " + error.message());
   }
-  if (!run.name.empty() && run.name != info.name) return other_run(folder, run, info);
+  if (!run.name.empty() && run.name != written_name(info)) return other_run(folder, run, info);
   const auto left = trim_steps(folder / "steps.jsonl", options.resume_step);
   if (!left.ok()) return left.status();
   progress.n_steps = *left;

@@ -152,17 +152,20 @@ void TelemetryState::note_point(const StepRecord& record) {
 
 void TelemetryState::note_plan(const StepRecord& record) {
   PlanTimes& times = now_.plan_times;
+  const auto is_active = [&times](const Plan& plan, RoundId in) {
+    if (plan.id.number <= times.activated_plan) return;
+    times.activated_plan = plan.id.number;
+    const std::uint64_t from = times.published_round.value();
+    times.activation_lag_rounds = in.value() > from ? in.value() - from : 0;
+  };
   if (record.decision.plan) {
+    // A plan is followed by another one only when all ranks apply it.
+    is_active(*now_.plan, record.signals.round);
     times.last_published = record.signals.now;
     times.published_round = record.signals.round;
   }
   const Plan& plan = record.plan;
-  if (plan.activated_round && plan.id.number > times.activated_plan) {
-    times.activated_plan = plan.id.number;
-    const std::uint64_t at = plan.activated_round->value();
-    const std::uint64_t from = times.published_round.value();
-    times.activation_lag_rounds = at > from ? at - from : 0;
-  }
+  if (plan.activated_round) is_active(plan, *plan.activated_round);
   if (now_.plan->id != plan.id || now_.plan->activated_round != plan.activated_round ||
       now_.records == 1)
     now_.plan = std::make_shared<const Plan>(plan);

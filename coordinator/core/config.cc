@@ -24,6 +24,12 @@ std::size_t distance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
+std::string what_must_be_equal(const ConfigRow& row, const Config& config) {
+  const std::string value = row.get(config);
+  if (row.scope == Scope::job) return value;
+  return value.empty() ? "" : "set";
+}
+
 }  // namespace
 
 std::string nearest_key(const std::vector<ConfigRow>& table, std::string_view key) {
@@ -89,7 +95,7 @@ std::uint64_t fingerprint(const Config& config) {
   std::uint64_t hash = 14695981039346656037ull;  // FNV-1a, 64 bits
   for (const ConfigRow& row : config_table(config)) {
     if (row.scope == Scope::rank) continue;
-    for (const char c : row.option.key + "=" + row.get(config) + "\n") {
+    for (const char c : row.option.key + "=" + what_must_be_equal(row, config) + "\n") {
       hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;
     }
   }

@@ -127,7 +127,8 @@ Status validate(const Config& config);
 // "key = value" for every option in the order of the table; apply_text() reads it back.
 std::string text(const Config& config);
 
-// Equal on two ranks exactly if all settings that must be equal are (not run.log, not paths).
+// Equal on two ranks exactly if all settings that must be equal are: not run.log, and of folders
+// only whether there is one.
 std::uint64_t fingerprint(const Config& config);
 
 // Mode of a policy by its name; `fallback` where nothing was said (`memory`: on where a budget or a

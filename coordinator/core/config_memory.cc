@@ -82,9 +82,9 @@ void add_actions(std::vector<ConfigRow>& t) {
 void add_memory(std::vector<ConfigRow>& t) {
   add_budgets(t);
   add_actions(t);
-  t.push_back(words_of(
-      {"memory.tier_directory", "", "offloaded tensors go there; empty = nowhere", Scope::rank},
-      COX_FIELD(memory.tier_directory)));
+  t.push_back(words_of({"memory.tier_directory", "", "offloaded tensors go there; empty = nowhere",
+                        Scope::set_alike},
+                       COX_FIELD(memory.tier_directory)));
   t.push_back(bytes({"memory.tier_bytes", "bytes", "most offloaded by a node; 0 = no cap"},
                     COX_FIELD(memory.tier_bytes)));
   t.push_back(bytes({"memory.smallest_bytes", "bytes", "smaller tensors are never offloaded"},

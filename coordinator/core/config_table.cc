@@ -19,8 +19,9 @@ constexpr std::string_view kPoliciesToCome[] = {"cadence"};
 
 void add_run(std::vector<ConfigRow>& t) {
   t.push_back(words_of({"run.name", "", "what the run is called"}, COX_FIELD(run.name)));
-  t.push_back(words_of({"run.directory", "", "run directory; empty = none is written", Scope::rank},
-                       COX_FIELD(run.directory)));
+  t.push_back(
+      words_of({"run.directory", "", "run directory; empty = none is written", Scope::set_alike},
+               COX_FIELD(run.directory)));
   t.push_back(choice({"run.log", "", "what is printed", Scope::rank}, "choice", values::kLogNames,
                      COX_FIELD(run.log)));
   t.push_back(integer({"run.warmup_steps", "steps", "left out of timing statistics"}, {0, 1000000},
@@ -54,7 +55,7 @@ void add_http(std::vector<ConfigRow>& t) {
 
 void add_checkpoint(std::vector<ConfigRow>& t) {
   t.push_back(words_of(
-      {"checkpoint.directory", "", "where training state is saved; empty = none", Scope::rank},
+      {"checkpoint.directory", "", "where training state is saved; empty = none", Scope::set_alike},
       COX_FIELD(checkpoint.directory)));
   t.push_back(integer({"checkpoint.every_steps", "steps", "0 = only at the end and on SIGTERM"},
                       {0, 1000000000}, COX_FIELD(checkpoint.every_steps)));

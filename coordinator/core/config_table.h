@@ -12,8 +12,9 @@
 
 namespace cox {
 
-// Whether all ranks must have the same value.
-enum class Scope { job, rank };
+// What must be the same on all ranks: the value, nothing, or whether there is one (what needs it is
+// done by all ranks together or by none).
+enum class Scope { job, rank, set_alike };
 
 struct ConfigRow {
   ConfigOption option;

@@ -95,7 +95,8 @@ Status check(const RankSignal& signal);
 // Used while a rank's report cannot leave yet.
 RankSignal merge_reports(const RankSignal& earlier, const RankSignal& later);
 
-// What a block costs on a rank; one per fragment. Sent when first measured and when shapes change.
+// What a block costs on a rank; one per fragment. Sent when first measured, when shapes change and
+// when its times were measured anew.
 struct BlockProfile {
   BlockId block{};
   std::uint16_t blocks = 0;       // in the model

@@ -246,7 +246,9 @@ class Look {
         wanted.max_scale <= held.max_scale * 4 && held.max_scale <= wanted.max_scale * 4;
     if (now_.incidents >= 2 && near) wanted.max_scale = held.max_scale;
     if (wanted == held) return;
-    output_.proposals.push_back({SetScaler{wanted}, std::move(why)});
+    Proposal& proposal = output_.proposals.emplace_back();
+    proposal.change = SetScaler{wanted};
+    proposal.reason = std::move(why);
   }
 
   std::string room_text() const {

@@ -146,15 +146,18 @@ void ControlLoop::publish(const Plan& plan, Encoding encoding) {
     parts_.log.on_change(LogLevel::error, "publish", frames.status().text());
     return;
   }
+  std::vector<std::span<const std::byte>> set;
+  for (const wire::Frame& frame : *frames) set.push_back(frame.used());
+  const Status out = parts_.outbox->publish(set);
+  if (!out.ok()) {
+    parts_.log.on_change(LogLevel::error, "publish", out.text());
+    return;
+  }
   for (const wire::Frame& frame : *frames) counters_.mask_bytes += frame.size;
   ++(is_delta ? counters_.plans_published : counters_.full_plans_resent);
   published_ = plan;
   published_in_ = counters_.rounds;
   published_frames_ = frames->size();
-  std::vector<std::span<const std::byte>> set;
-  for (const wire::Frame& frame : *frames) set.push_back(frame.used());
-  const Status out = parts_.outbox->publish(set);
-  if (!out.ok()) parts_.log.on_change(LogLevel::error, "publish", out.text());
 }
 
 // When a rank asks, and when a plan is not applied long after it went out: a frame may be lost
@@ -172,10 +175,8 @@ bool ControlLoop::should_resend(const StepSummary& summary) const {
 void ControlLoop::keep_record(const StepSignals& signals, const Decision& decision) {
   if (parts_.journal != nullptr) {
     const Status appended = parts_.journal->append(signals, decision);
-    if (!appended.ok()) {
-      ++counters_.journal_errors;
-      parts_.log.on_change(LogLevel::error, "journal", appended.text());
-    }
+    if (!appended.ok()) parts_.log.on_change(LogLevel::error, "journal", appended.text());
+    counters_.journal_errors = parts_.journal->lost_rounds();
     counters_.journal_bytes = parts_.journal->bytes();
   }
   for (const Reason& reason : decision.reasons) parts_.log.info(reason.text);

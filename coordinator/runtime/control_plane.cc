@@ -176,7 +176,9 @@ void ControlPlane::finish(RankSignal last) {
   if (!thread_.joinable()) return;
   loop_->stop();
   thread_.join();
-  if (journal_) journal_status_ = journal_->close();
+  if (!journal_) return;
+  journal_status_ = journal_->close();
+  if (!journal_status_.ok()) log_.error(journal_status_.text());
 }
 
 bool ControlPlane::may_leave(Ending ending) {

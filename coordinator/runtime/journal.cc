@@ -112,7 +112,7 @@ Result<std::unique_ptr<JournalWriter>> JournalWriter::open(const std::filesystem
   }
   std::unique_ptr<JournalWriter> writer(
       new JournalWriter(file, path, *end, wire::limits_of(head.job)));
-  if (*end == 0) writer->put(journal_header());
+  if (*end == 0) writer->buffer_ += journal_header();
   if (Status status = writer->begin(head); !status.ok()) return status;
   return writer;
 }
@@ -122,7 +122,7 @@ Status JournalWriter::begin(const JournalHead& head) {
   const std::vector<std::string> policies = names_of(head.policies);
   const wire::JournalStart start{head.job, complete_text(head.config, policies), head.state,
                                  policies, head.first};
-  put(framed(RecordKind::start, wire::serialize(start)));
+  buffer_ += framed(RecordKind::start, wire::serialize(start));
   return flush();
 }
 
@@ -131,30 +131,26 @@ JournalWriter::~JournalWriter() {
 }
 
 Status JournalWriter::append(const StepSignals& signals, const Decision& decision) {
-  if (file_ < 0) return failed_precondition("journal " + path_.string() + ": it is closed");
-  if (gave_up_) {
+  if (file_ < 0 || gave_up_) {
     ++lost_rounds_;
-    return ok_status();
+    return gave_up_ ? ok_status()
+                    : failed_precondition("journal " + path_.string() + ": it is closed");
   }
   ++buffered_rounds_;
   if (signals.faults.size() > limits_.faults() || decision.reasons.size() > limits_.reasons())
     return give_up("a round has more faults or reasons than a journal keeps");
   std::string payload = wire::serialize(signals, decision);
   if (payload.size() > kMaxRecordBytes) return give_up("a round is too large for a record");
-  put(framed(RecordKind::round, payload));
+  buffer_ += framed(RecordKind::round, payload);
   const bool is_due = buffered_rounds_ >= kFlushRounds || buffer_.size() >= kFlushBytes;
   return is_due || decision.plan ? flush() : ok_status();
-}
-
-void JournalWriter::put(const std::string& bytes) {
-  bytes_ += bytes.size();
-  buffer_ += bytes;
 }
 
 Status JournalWriter::flush() {
   if (gave_up_ || file_ < 0) return ok_status();
   if (const int error = write_all(file_, buffer_); error != 0) return give_up(reason_of(error));
   written_end_ += buffer_.size();
+  bytes_ += buffer_.size();
   buffer_.clear();
   buffered_rounds_ = 0;
   return ok_status();
@@ -164,7 +160,6 @@ Status JournalWriter::flush() {
 Status JournalWriter::give_up(const std::string& why) {
   gave_up_ = true;
   lost_rounds_ += buffered_rounds_;
-  bytes_ -= std::min<std::uint64_t>(bytes_, buffer_.size());
   buffer_.clear();
   const int cut = ::ftruncate(file_, static_cast<off_t>(written_end_));
   return resource_exhausted("journal " + path_.string() + ": " + why +
@@ -175,7 +170,8 @@ Status JournalWriter::give_up(const std::string& why) {
 Status JournalWriter::close() {
   if (file_ < 0) return ok_status();
   Status status = flush();
-  (void)::fdatasync(file_);
+  const bool is_kept = ::fdatasync(file_) == 0 || errno == EINVAL;  // of what has no device
+  if (!is_kept && status.ok()) status = cannot(path_, "cannot be kept", errno);
   if (::close(file_) != 0 && status.ok()) status = cannot(path_, "cannot be closed", errno);
   file_ = -1;
   return status;

@@ -64,12 +64,11 @@ class JournalWriter {
   // Flushes, and asks the system to write to the device. Further appends are errors.
   Status close();
 
-  std::uint64_t bytes() const { return bytes_; }  // of this segment, buffered ones included
+  std::uint64_t bytes() const { return bytes_; }  // of this start, handed to the system
   std::uint64_t lost_rounds() const { return lost_rounds_; }
 
  private:
   JournalWriter(int file, std::filesystem::path path, std::uint64_t end, wire::ParseLimits limits);
-  void put(const std::string& bytes);
   Status give_up(const std::string& why);
 
   int file_ = -1;

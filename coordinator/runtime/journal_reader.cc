@@ -1,6 +1,26 @@
 #include "coordinator/runtime/journal_reader.h"
 
 namespace cox::runtime {
+namespace {
+
+// What policies rely on: one report a rank at most, in ascending order, and evidence of all blocks
+// or of none.
+Status check(const StepSignals& signals, const JobFacts& job) {
+  std::int32_t least = 0;
+  for (const RankSignal& report : signals.reports) {
+    if (report.rank.value() < least || report.rank.value() >= job.world_size) {
+      return data_loss("expected reports of ranks " + std::to_string(least) + " to " +
+                       std::to_string(job.world_size - 1) + " next, found one of rank " +
+                       std::to_string(report.rank.value()));
+    }
+    least = report.rank.value() + 1;
+  }
+  if (signals.evidence.empty() || signals.evidence.size() == job.blocks.size()) return ok_status();
+  return data_loss("expected evidence of " + std::to_string(job.blocks.size()) +
+                   " blocks, found that of " + std::to_string(signals.evidence.size()));
+}
+
+}  // namespace
 
 JournalReader::JournalReader(RecordReader records, std::string name)
     : records_(std::move(records)), name_(std::move(name)) {}
@@ -26,12 +46,13 @@ Result<JournalEntry> JournalReader::read(const JournalRecord& record) {
     auto start = wire::parse_journal_start(record.payload);
     if (!start.ok()) return start.status();
     limits_ = wire::limits_of(start->job);
-    in_segment_ = true;
+    job_ = start->job;
     return JournalEntry(std::move(*start));
   }
-  if (!in_segment_) return data_loss("expected the start of a job, found a round");
+  if (!job_) return data_loss("expected the start of a job, found a round");
   auto round = wire::parse_journal_round(record.payload, limits_);
   if (!round.ok()) return round.status();
+  if (Status fits = check(round->signals, *job_); !fits.ok()) return fits;
   return JournalEntry(std::move(*round));
 }
 

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <variant>
 
@@ -37,7 +38,7 @@ class JournalReader {
   RecordReader records_;
   std::string name_;
   wire::ParseLimits limits_;
-  bool in_segment_ = false;
+  std::optional<JobFacts> job_;  // of the segment; none before the first start
 };
 
 }  // namespace cox::runtime

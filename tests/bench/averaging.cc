@@ -5,11 +5,13 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "sdk/src/parallel/parameter_list.h"
+
 namespace cox::bench {
 namespace {
 
 detail::GradientLayout layout_of(const std::vector<at::Tensor>& parameters) {
-  return detail::lay_out(detail::ordinary_shapes(parameters),
+  return detail::lay_out(detail::ordinary_shapes(parameters, detail::required_of(parameters)),
                          detail::reverse_order(parameters.size()), {});
 }
 

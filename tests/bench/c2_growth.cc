@@ -6,6 +6,7 @@
 
 #include <array>
 #include <chrono>
+#include <cmath>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -22,11 +23,19 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // Steps differ by a tenth here, and neighbours less than others: programs change places after every
-// step. Half the steps are the trainer's; half the steps of each program follow one of the
-// trainer's, round and round; and a drift falls on all alike.
+// step but two of a group, once after a step of the trainer and once after a plain one, which tells
+// what a step of the trainer costs the next one. Every other group plain and other change places.
 enum Program { kOn, kPlain, kOther, kPrograms };
-constexpr std::array<Program, 8> kOrder = {kOn, kPlain, kOther, kOn, kOn, kOther, kPlain, kOn};
+constexpr std::array<Program, 8> kOrder = {kOn, kPlain, kOn, kOther, kPlain, kOn, kOther, kOn};
+constexpr std::size_t kTurns = kOrder.size();
 constexpr int kStepsWith = 4;  // of a group
+
+Program program_of(std::size_t turn) {
+  const Program program = kOrder[turn % kTurns];
+  const bool is_swapped = turn / kTurns % 2 == 1;
+  if (program == kOn || !is_swapped) return program;
+  return program == kPlain ? kOther : kPlain;
+}
 
 double cpu_seconds(clockid_t clock) {
   timespec time{};
@@ -47,7 +56,6 @@ struct StepSeconds {
 };
 
 using Step = std::function<void()>;
-using Group = std::array<StepSeconds, kOrder.size()>;  // in the order of their turns
 
 StepSeconds timed(const Step& step) {
   const auto start = Clock::now();
@@ -65,113 +73,97 @@ struct Measured {
 Measured measured(GrowingStep which, int ranks, Effort effort) {
   const bool is_quick = effort == Effort::quick;
   if (which == GrowingStep::small) {
-    return {"4 sequences a rank, no clipping", {}, is_quick ? 20 : ranks == 1 ? 1000 : 500};
+    return {"4 sequences a rank, no clipping", {}, is_quick ? 20 : ranks == 1 ? 300 : 250};
   }
   const StepWork work{.sequences = 16 / ranks, .clip_norm = 1};
-  return {"16 sequences over all ranks, clipped at 1 (scripts/demo)", work, is_quick ? 8 : 1600};
+  return {"16 sequences over all ranks, clipped at 1 (scripts/demo)", work, is_quick ? 8 : 900};
 }
 
-// One per group.
+// Of neighbours.
 struct Percents {
-  std::vector<double> growth;      // with Coxswain, of the plain loops
-  std::vector<double> difference;  // the second plain loop, of the first
-  std::vector<double> after;       // what a step with Coxswain adds to the next one
+  std::vector<double> growth;      // a step with Coxswain, of a plain one
+  std::vector<double> difference;  // a step of the second plain loop, of the first one's
+  std::vector<double> after;       // a step after one with Coxswain, of one after a plain one
 };
 
 struct Growth {
-  Percents wall;
-  Percents cpu;
-  std::vector<double> on_ms;
-  std::vector<double> off_ms;
-  double helpers_us = 0;  // a step of the trainer
+  std::vector<StepSeconds> steps;  // in the order of their turns
+  double helpers_us = 0;           // a step of the trainer
 };
 
-double mean(const Group& group, double StepSeconds::*clock,
-            const std::function<bool(std::size_t)>& is_meant) {
-  double sum = 0;
-  int count = 0;
-  for (std::size_t turn = 0; turn < group.size(); ++turn) {
-    if (!is_meant(turn)) continue;
-    sum += group[turn].*clock;
-    ++count;
+// The step at `turn`, of that at `other`. A logarithm: exchanged, they give the same with the other
+// sign, so outliers cancel.
+double percent(const Growth& growth, double StepSeconds::*clock, std::size_t turn,
+               std::size_t other) {
+  return 100 * std::log(growth.steps[turn].*clock / (growth.steps[other].*clock));
+}
+
+Percents compare(const Growth& growth, double StepSeconds::*clock) {
+  Percents percents;
+  for (std::size_t first = 0; first + kTurns <= growth.steps.size(); first += kTurns) {
+    const auto of = [&](std::size_t turn, std::size_t other) {
+      return percent(growth, clock, first + turn, first + other);
+    };
+    for (const double each : {of(0, 1), of(2, 3), of(5, 4), of(7, 6)}) {
+      percents.growth.push_back(each);
+    }
+    percents.after.push_back(of(3, 4));
+    percents.difference.push_back(program_of(first + 3) == kOther ? of(3, 4) : of(4, 3));
+    if (first + kTurns < growth.steps.size()) percents.after.push_back(of(kTurns, kTurns - 1));
   }
-  return sum / count;
+  return percents;
 }
 
-double mean_of(const Group& group, double StepSeconds::*clock, Program program) {
-  return mean(group, clock, [program](std::size_t turn) { return kOrder[turn] == program; });
-}
-
-// Of the steps without Coxswain.
-double mean_off(const Group& group, double StepSeconds::*clock) {
-  return mean(group, clock, [](std::size_t turn) { return kOrder[turn] != kOn; });
-}
-
-bool follows_on(std::size_t turn) {
-  return kOrder[(turn + kOrder.size() - 1) % kOrder.size()] == kOn;
-}
-
-void compare(const Group& group, double StepSeconds::*clock, Percents& into) {
-  const double on = mean_of(group, clock, kOn);
-  into.growth.push_back(100 * (on / mean_off(group, clock) - 1));
-  const double plain = mean_of(group, clock, kPlain);
-  into.difference.push_back(100 * (mean_of(group, clock, kOther) / plain - 1));
-  const double after = mean(group, clock, follows_on);
-  const double before = mean(group, clock, std::not_fn(follows_on));
-  into.after.push_back(100 * (after / before - 1));
+// The median step of the trainer, or of the loops without it.
+double median_ms(const Growth& growth, const std::function<bool(Program)>& is_meant) {
+  std::vector<double> ms;
+  for (std::size_t turn = 0; turn < growth.steps.size(); ++turn) {
+    if (is_meant(program_of(turn))) ms.push_back(1e3 * growth.steps[turn].wall);
+  }
+  return quantile(ms, 0.5);
 }
 
 Growth take_turns(const std::array<Step, kPrograms>& programs, int groups) {
-  Growth growth;
-  double helpers = 0;
   for (const Step& step : programs) step();
-  for (int g = 0; g < groups; ++g) {
-    Group group{};
-    const double before = helpers_cpu_seconds();
-    for (std::size_t turn = 0; turn < group.size(); ++turn) {
-      group[turn] = timed(programs[kOrder[turn]]);
-    }
-    helpers += helpers_cpu_seconds() - before;
-    compare(group, &StepSeconds::wall, growth.wall);
-    compare(group, &StepSeconds::cpu, growth.cpu);
-    growth.on_ms.push_back(1e3 * mean_of(group, &StepSeconds::wall, kOn));
-    growth.off_ms.push_back(1e3 * mean_off(group, &StepSeconds::wall));
+  Growth growth;
+  growth.steps.resize(kTurns * static_cast<std::size_t>(groups));
+  const double before = helpers_cpu_seconds();
+  for (std::size_t turn = 0; turn < growth.steps.size(); ++turn) {
+    growth.steps[turn] = timed(programs[program_of(turn)]);
   }
-  growth.helpers_us = 1e6 * helpers / (kStepsWith * groups);
+  growth.helpers_us = 1e6 * (helpers_cpu_seconds() - before) / (kStepsWith * groups);
   return growth;
 }
 
 Line figure(const Session& session, const Measured& step, const char* what,
             const std::vector<double>& percents) {
   const Median centre = centre_of(percents);
-  const auto groups = static_cast<double>(percents.size());
   Line line("C2", centre.value, "%");
   line.with("figure", what)
       .with("step", step.name)
       .with("ranks", session.world_size())
       .with("low_95", centre.low)
       .with("high_95", centre.high)
-      .with("groups", groups)
-      .with("steps_with", groups * kStepsWith);
+      .with("pairs", static_cast<double>(percents.size()));
   return line;
 }
 
 void tell(const Session& session, const Measured& step, const Growth& growth) {
-  const double step_ms = quantile(growth.off_ms, 0.5);
-  figure(session, step, "growth of a training step with Coxswain", growth.wall.growth)
+  const double off_ms = median_ms(growth, [](Program program) { return program != kOn; });
+  const Percents wall = compare(growth, &StepSeconds::wall);
+  const Percents cpu = compare(growth, &StepSeconds::cpu);
+  figure(session, step, "growth of a training step with Coxswain", wall.growth)
       .limit(0.5)
-      .with("step_ms_on", quantile(growth.on_ms, 0.5))
-      .with("step_ms_off", step_ms)
+      .with("step_ms_on", median_ms(growth, [](Program program) { return program == kOn; }))
+      .with("step_ms_off", off_ms)
       .print();
-  figure(session, step, "difference of two equal plain loops", growth.wall.difference).print();
-  figure(session, step, "what a step with Coxswain adds to the next one", growth.wall.after)
-      .print();
-  figure(session, step, "growth of a training step, CPU time of the training thread",
-         growth.cpu.growth)
+  figure(session, step, "difference of two equal plain loops", wall.difference).print();
+  figure(session, step, "what a step with Coxswain adds to the next one", wall.after).print();
+  figure(session, step, "growth of a training step, CPU time of the training thread", cpu.growth)
       .limit(0.5)
       .print();
   figure(session, step, "difference of two equal plain loops, CPU time of the training thread",
-         growth.cpu.difference)
+         cpu.difference)
       .print();
   Line("C2", growth.helpers_us, "us")
       .with("figure",
@@ -179,7 +171,7 @@ void tell(const Session& session, const Measured& step, const Growth& growth) {
             "per step")
       .with("step", step.name)
       .with("ranks", session.world_size())
-      .with("percent_of_step", 0.1 * growth.helpers_us / step_ms)
+      .with("percent_of_step", 0.1 * growth.helpers_us / off_ms)
       .print();
 }
 

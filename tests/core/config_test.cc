@@ -246,14 +246,25 @@ TEST_SUITE("core") {
 
   TEST_CASE("the fingerprint tells jobs apart and not what a rank may have of its own") {
     const std::uint64_t plain = cox::fingerprint(Config{});
-    const std::set<std::string> own = {
-        "run.log",   "run.directory", "control.journal",      "http.enabled",
-        "http.host", "http.port",     "checkpoint.directory", "memory.tier_directory"};
+    const std::set<std::string> own = {"run.log", "control.journal", "http.enabled", "http.host",
+                                       "http.port"};
     for (const cox::ConfigOption& option : cox::config_options()) {
       CAPTURE(option.key);
       Config config;
       REQUIRE(cox::set_option(config, option.key, another_value(option)).ok());
       CHECK((cox::fingerprint(config) == plain) == own.contains(option.key));
+    }
+  }
+
+  TEST_CASE("a rank may have folders of its own, but not none where others have one") {
+    for (const char* key : {"run.directory", "checkpoint.directory", "memory.tier_directory"}) {
+      CAPTURE(key);
+      Config here;
+      Config there;
+      REQUIRE(cox::set_option(here, key, "/scratch/a").ok());
+      CHECK(cox::fingerprint(here) != cox::fingerprint(there));
+      REQUIRE(cox::set_option(there, key, "/scratch/b").ok());
+      CHECK(cox::fingerprint(here) == cox::fingerprint(there));
     }
   }
 

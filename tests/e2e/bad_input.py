@@ -73,6 +73,7 @@ class BadInput(jobs.Case):
         good = self.short(self.QUIET)
         other = self.write("other", b"another text of another size. " * 300)
         for flag, part in (("--cox.run.seed=9", "configuration"), ("--width=32", "parameters"),
+                           ("--cox.checkpoint.directory=" + self.path("saves"), "configuration"),
                            ("--batch=16", "TrainerOptions"), ("--steps=9", "TrainerOptions"),
                            ("--text=" + other, "data set")):
             with self.subTest(flag):

@@ -135,6 +135,16 @@ TEST_SUITE("metrics") {
     CHECK(contains(other.status().message(), "belongs to run \"demo\", expected \"else\""));
   }
 
+  TEST_CASE("a run of any name goes on in its own folder") {
+    for (const char* name : {"gpt2 \"small\"", "a\\b", "tab\there", "caf\xc3\xa9", "\xff"}) {
+      CAPTURE(name);
+      const TemporaryFolder folder;
+      REQUIRE(RunStoreWriter::open(folder.path(), info(name), {}).ok());
+      CHECK(RunStoreWriter::open(folder.path(), info(name), append_from(0)).ok());
+      CHECK_FALSE(RunStoreWriter::open(folder.path(), info("else"), append_from(0)).ok());
+    }
+  }
+
   TEST_CASE("appending to nothing starts a run") {
     const TemporaryFolder folder;
     write_steps(folder.path(), 0, 3, append_from(0));

@@ -79,6 +79,29 @@ TEST_SUITE("metrics") {
     CHECK(std::isfinite(s->summary.loss));
   }
 
+  TEST_CASE("a plan that makes room for the next one in its last round has its lag counted") {
+    const SimulatedJob job(small());
+    TelemetryState state(job.job(), UnixTime{100});
+    Plan plan;
+    const auto round = [&](std::uint64_t number, bool publishes) {
+      StepSignals signals;
+      signals.round = RoundId(number);
+      Decision decision;
+      if (publishes) {
+        ++plan.id.number;
+        decision.plan = plan;
+      }
+      state.record({signals, decision, plan, job.job(), {}});
+    };
+    round(10, true);
+    round(13, true);  // the first is in force everywhere, and gone
+    CHECK(state.snapshot()->plan_times.activation_lag_rounds == 3);
+    round(14, false);
+    round(18, true);
+    CHECK(state.snapshot()->plan_times.activation_lag_rounds == 5);
+    CHECK(state.snapshot()->plan_times.activated_plan == 2);
+  }
+
   TEST_CASE("a decide time that is not finite is kept out and counted") {
     const SimulatedJob job(small());
     TelemetryState state(job.job(), UnixTime{100});

@@ -187,12 +187,19 @@ void Rower::note_plan(CrewTrace& trace) {
 }
 
 // Rounds without work would outrun the coordinator. Half of them do, and merge their reports; the
-// others take as long as a control round, so that there are many of those as well.
+// others take as long as a control round, so that there are many of those as well. Where other
+// programs have the cores, the coordinator gets one only while a rank sleeps.
 void Rower::let_control_catch_up() {
+  constexpr int kYields = 300;
+  constexpr int kNaps = 4;
   if (round_.value() / 64 % 2 == 1) return;
-  for (int i = 0; i < 300 && !plane_.round_closed(); ++i) {
+  for (int i = 0; i < kYields + kNaps && !plane_.round_closed(); ++i) {
     plane_.pump();
-    std::this_thread::yield();
+    if (i < kYields) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
   }
 }
 

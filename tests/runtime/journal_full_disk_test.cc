@@ -29,10 +29,13 @@ TEST_SUITE("runtime.journal") {
     auto writer = JournalWriter::open(folder / "j", head);
     REQUIRE(writer.ok());
     int errors = 0;
+    std::uint64_t bytes = 0;
     {
       const SmallFilesOnly disk(20000);
       for (std::uint64_t round = 1; round <= 1000; ++round) {
         const Status status = (*writer)->append(signals_of(round), {});
+        CHECK((*writer)->bytes() >= bytes);  // a counter in telemetry
+        bytes = (*writer)->bytes();
         if (!status.ok()) ++errors;
         if (!status.ok()) CHECK(status.code() == StatusCode::resource_exhausted);
       }
@@ -41,6 +44,7 @@ TEST_SUITE("runtime.journal") {
     CHECK(errors == 1);
     CHECK((*writer)->lost_rounds() > 500);
     CHECK(std::filesystem::file_size(folder / "j") <= 20000);
+    CHECK(std::filesystem::file_size(folder / "j") == bytes);
     auto reader = JournalReader::open(folder / "j");
     REQUIRE(reader.ok());
     const auto report = replay(*reader, default_policies(), {});

@@ -75,6 +75,35 @@ TEST_SUITE("runtime.journal") {
     }
   }
 
+  TEST_CASE("reports that no coordinator can have had are damage, with its offset") {
+    const JobFacts job = test::capable_job(3, 2);
+    const auto first_error = [&](const std::vector<std::int32_t>& ranks, std::size_t evidence) {
+      TempFolder folder;
+      auto writer = JournalWriter::open(folder / "j", {job, {}, initial_state(job), {}});
+      REQUIRE(writer.ok());
+      StepSignals signals;
+      signals.round = RoundId(1);
+      signals.evidence.resize(evidence);
+      for (const std::int32_t rank : ranks) {
+        RankSignal report;
+        report.rank = RankId(rank);
+        signals.reports.push_back(report);
+      }
+      REQUIRE((*writer)->append(signals, {}).ok());
+      REQUIRE((*writer)->close().ok());
+      return read_back(folder / "j").status;
+    };
+    CHECK(first_error({0, 2}, 2).ok());
+    CHECK(first_error({}, 0).ok());
+    for (const std::vector<std::int32_t>& ranks :
+         std::vector<std::vector<std::int32_t>>{{-1}, {3}, {1, 0}, {1, 1}}) {
+      const Status status = first_error(ranks, 0);
+      CHECK(status.code() == StatusCode::data_loss);
+      CHECK(status.message().find("record at byte") != std::string::npos);
+    }
+    CHECK(first_error({0}, 1).code() == StatusCode::data_loss);
+  }
+
   TEST_CASE("a record torn at any byte is ignored and reported, all before it is there") {
     TempFolder folder;
     write_journal(folder / "whole", 2, 5, 3);

@@ -28,9 +28,11 @@ class Error : public std::runtime_error {
   Scope scope_;
 };
 
-// For main(): writes one line "error: ..." to stderr, once a job where all ranks fail together,
-// else with the rank; of another exception than Error the first line. Returns 1, the exit code to
-// end with.
+// For main(), in a handler outside the scope of session and trainer (as `int main() try {} catch`
+// has it): they tell the other ranks while the exception passes them, and would wait for the others
+// after a handler inside. Writes one line "error: ..." to stderr, once a job where all ranks fail
+// together, else with the rank; of another exception than Error the first line. Returns 1, the exit
+// code to end with.
 int report(const std::exception& error);
 
 }  // namespace cox

@@ -83,7 +83,8 @@ class Reducer {
   void backward(StepScope& step, const at::Tensor& loss, double weight,
                 MicroBatch which = MicroBatch::last);
 
-  // A loss without a backward pass (an evaluation): enters the averaged loss, not the gradients.
+  // A loss without a backward pass (an evaluation): enters the averaged loss, not the gradients;
+  // whatever it is, with weight 0 it does not.
   // average() still averages what .grad holds: drop an earlier step's gradients first. Local.
   void observe(StepScope& step, double loss, double weight);
 

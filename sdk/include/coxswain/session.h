@@ -74,7 +74,8 @@ class [[nodiscard]] StepScope {
   PhaseScope phase(Phase phase);
 
   // This rank's mean loss over `weight` samples (or tokens) of the step. May be called for several
-  // micro-batches. NaN and infinities are welcome: they are counted and reported.
+  // micro-batches. NaN and infinities are welcome: they are counted and reported, but for the
+  // mean of no samples (weight 0), which says nothing.
   void loss(double mean, double weight = 1);
   void samples(std::uint64_t count);
   void tokens(std::uint64_t count);

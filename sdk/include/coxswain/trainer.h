@@ -129,7 +129,8 @@ class Trainer {
   // A range over the remaining steps. Collective: the data set must be the same on all ranks; one
   // of another size, on a rank or than in the save that was resumed from, is an error. Leave the
   // loop by stop(): after a `break` the open step is not reported and nothing is saved, until the
-  // steps are looped over again.
+  // steps are looped over again. Data set and trainer must outlive the range; the data set may go
+  // before the trainer.
   Steps steps(const Dataset& dataset);
 
   const TrainingProgress& progress() const;
@@ -159,6 +160,10 @@ class Trainer::Steps {
     Impl* impl_;
   };
   explicit Steps(Impl* impl) : impl_(impl) {}
+  // Waits for the batch that is being got ahead of time, if any.
+  ~Steps();
+  Steps(const Steps&) = delete;
+  Steps& operator=(const Steps&) = delete;
   Iterator begin();
   End end() const { return {}; }
 

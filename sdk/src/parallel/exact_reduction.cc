@@ -9,10 +9,11 @@
 #include "sdk/src/parallel/gradient_norm.h"
 
 namespace cox::detail {
-std::vector<GradientShape> exact_shapes(const std::vector<at::Tensor>& parameters) {
+std::vector<GradientShape> exact_shapes(const std::vector<at::Tensor>& parameters,
+                                        const std::vector<bool>& needed) {
   std::vector<GradientShape> shapes;
-  for (const at::Tensor& p : parameters) {
-    shapes.push_back({p.numel(), BucketType::fp64, p.requires_grad()});
+  for (std::size_t p = 0; p < parameters.size(); ++p) {
+    shapes.push_back({parameters[p].numel(), BucketType::fp64, needed[p]});
   }
   return shapes;
 }

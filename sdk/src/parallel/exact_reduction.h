@@ -22,8 +22,9 @@
 
 namespace cox::detail {
 
-// Every gradient takes an fp64 accumulator.
-std::vector<GradientShape> exact_shapes(const std::vector<at::Tensor>& parameters);
+// Every gradient takes an fp64 accumulator. `needed`: one a parameter, whether it has one.
+std::vector<GradientShape> exact_shapes(const std::vector<at::Tensor>& parameters,
+                                        const std::vector<bool>& needed);
 // invalid_argument for parameters that this way cannot sum (fp64, or not on the CPU).
 Status check_exact(const std::vector<at::Tensor>& parameters);
 

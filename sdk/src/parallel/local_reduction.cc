@@ -15,7 +15,7 @@ void divide_gradients(const std::vector<at::Tensor>& parameters, double divisor)
   for (const at::Tensor& p : parameters) {
     if (p.grad().defined()) gradients.push_back(p.grad());
   }
-  at::_foreach_div_(gradients, divisor);
+  if (!gradients.empty()) at::_foreach_div_(gradients, divisor);
 }
 
 }  // namespace

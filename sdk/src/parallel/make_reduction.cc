@@ -23,12 +23,14 @@ std::unique_ptr<StepExchange> exchange_of(SessionState& state, const GradientLay
 
 std::unique_ptr<GradientReduction> make_reduction(SessionState& state,
                                                   const std::vector<at::Tensor>& parameters,
+                                                  const std::vector<bool>& needed,
                                                   const BucketChoice& choice,
                                                   const std::vector<ExactBin>& bins) {
   const std::size_t count = parameters.size();
   const bool is_exact = state.config().reduction.reproducible;
   if (!is_exact && state.world_size() == 1) return std::make_unique<LocalReduction>(parameters);
-  const auto shapes = is_exact ? exact_shapes(parameters) : ordinary_shapes(parameters);
+  const auto shapes =
+      is_exact ? exact_shapes(parameters, needed) : ordinary_shapes(parameters, needed);
   GradientLayout layout = lay_out(shapes, choice.order, choice.sizes);
   if (is_exact) {
     auto exchange = exchange_of(state, layout, {count + 1, count});

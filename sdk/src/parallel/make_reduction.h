@@ -15,10 +15,12 @@
 
 namespace cox::detail {
 
-// Collective. `parameters` must outlive it; `bins`: reproducible mode, one a parameter to start
-// from. Throws cox::Error.
+// Collective. `parameters` must outlive it; `needed`: one a parameter, equal on all ranks, false
+// for those that never get a gradient; `bins`: reproducible mode, one a parameter to start from.
+// Throws cox::Error.
 std::unique_ptr<GradientReduction> make_reduction(SessionState& state,
                                                   const std::vector<at::Tensor>& parameters,
+                                                  const std::vector<bool>& needed,
                                                   const BucketChoice& choice,
                                                   const std::vector<ExactBin>& bins = {});
 

@@ -101,7 +101,7 @@ GradientSet& ManualParallel::Impl::set_of(std::vector<at::Tensor> parameters) {
   made.parameters = std::move(parameters);
   made.needed = detail::required_of(made.parameters);
   try {
-    made.reduction = detail::make_reduction(state, made.parameters,
+    made.reduction = detail::make_reduction(state, made.parameters, made.needed,
                                             {detail::reverse_order(made.parameters.size()), {}});
   } catch (...) {
     sets.pop_back();

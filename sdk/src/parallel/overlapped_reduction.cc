@@ -30,11 +30,13 @@ bool has_exact_inverse(double divisor) {
 
 }  // namespace
 
-std::vector<GradientShape> ordinary_shapes(const std::vector<at::Tensor>& parameters) {
+std::vector<GradientShape> ordinary_shapes(const std::vector<at::Tensor>& parameters,
+                                           const std::vector<bool>& needed) {
   std::vector<GradientShape> shapes;
-  for (const at::Tensor& p : parameters) {
-    const auto type = p.scalar_type() == at::kDouble ? BucketType::fp64 : BucketType::fp32;
-    shapes.push_back({p.numel(), type, p.requires_grad()});
+  for (std::size_t p = 0; p < parameters.size(); ++p) {
+    const bool is_double = parameters[p].scalar_type() == at::kDouble;
+    const auto type = is_double ? BucketType::fp64 : BucketType::fp32;
+    shapes.push_back({parameters[p].numel(), type, needed[p]});
   }
   return shapes;
 }

@@ -22,8 +22,9 @@
 
 namespace cox::detail {
 
-// fp64 parameters in fp64, all others in fp32.
-std::vector<GradientShape> ordinary_shapes(const std::vector<at::Tensor>& parameters);
+// fp64 parameters in fp64, all others in fp32. `needed`: one a parameter, whether it has a place.
+std::vector<GradientShape> ordinary_shapes(const std::vector<at::Tensor>& parameters,
+                                           const std::vector<bool>& needed);
 
 class OverlappedReduction final : public GradientReduction {
  public:

@@ -20,9 +20,10 @@ namespace {
 
 constexpr std::uint64_t kMicroBatchesAtFirst = 64;
 
-std::int64_t gradient_bytes(const std::vector<at::Tensor>& parameters, std::int64_t factor) {
+std::int64_t gradient_bytes(const std::vector<at::Tensor>& parameters,
+                            const std::vector<bool>& required, std::int64_t factor) {
   std::int64_t bytes = 0;
-  for (const detail::GradientShape& shape : detail::ordinary_shapes(parameters)) {
+  for (const detail::GradientShape& shape : detail::ordinary_shapes(parameters, required)) {
     if (shape.needed) bytes += factor * shape.elements * detail::bytes_of(shape.type);
   }
   return bytes;
@@ -53,7 +54,7 @@ Reducer::Impl::Impl(Session session_in, std::vector<at::Tensor> parameters_in,
       parameters(std::move(parameters_in)),
       required(detail::required_of(parameters)),
       buffers(std::move(buffers_in)),
-      tuning(parameters.size(), gradient_bytes(parameters, is_reproducible() ? 2 : 1),
+      tuning(parameters.size(), gradient_bytes(parameters, required, is_reproducible() ? 2 : 1),
              state.config().reduction.bucket_bytes),
       bins(parameters.size(), detail::first_bin(kMicroBatchesAtFirst)) {
   if (is_reproducible()) {
@@ -76,8 +77,9 @@ Reducer::Impl::~Impl() {
   }
 }
 
+// What is frozen now may be trained later, so it keeps its place.
 void Reducer::Impl::build() {
-  reduction = detail::make_reduction(state, parameters, tuning.choice(), bins);
+  reduction = detail::make_reduction(state, parameters, required, tuning.choice(), bins);
   show_held();
 }
 

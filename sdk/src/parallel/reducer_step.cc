@@ -67,6 +67,7 @@ void Reducer::Impl::run_backward(const at::Tensor& loss, const MicroBatchFacts& 
 
 void Reducer::Impl::observe(double loss, double weight_of_loss) {
   check_weight(weight_of_loss);
+  if (weight_of_loss == 0) return;  // the mean of no samples is no number
   state.numbers().loss(loss);
   loss_sum += weight_of_loss * loss;
   weight += weight_of_loss;

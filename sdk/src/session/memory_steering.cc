@@ -153,6 +153,12 @@ void MemorySteering::restrict_to_rules(MemoryProblem& problem) const {
   }
 }
 
+void MemorySteering::forget() {
+  problem_.reset();
+  followed_.reset();
+  predicted_peak_bytes_ = 0;
+}
+
 void MemorySteering::follow(const Plan& plan, RankId rank) {
   if (offloader_) offloader_->begin_step();
   if (!is_wanted_ || followed_ == plan.id) return;

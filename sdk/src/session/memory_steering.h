@@ -46,6 +46,9 @@ class MemorySteering {
   Result<MemoryProblem> measure(TrialStep& step, std::int64_t resident_later_bytes,
                                 const std::function<void()>& forget = {});
 
+  // The model that was measured is no longer steered.
+  void forget();
+
   // At the beginning of every step; does something only when the plan is another one.
   void follow(const Plan& plan, RankId rank);
 

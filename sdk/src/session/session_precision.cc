@@ -145,10 +145,12 @@ std::vector<Reason> SessionState::learn() {
 void SessionState::detach() {
   numbers_.release();
   blocks_.release();
+  steering_.forget();
 }
 
 void SessionState::attach(torch::nn::Module& model) {
   numbers_.release();
+  steering_.forget();
   blocks_.attach(model);
   device_ = device_of(model);
 }

@@ -42,9 +42,10 @@ void StepRecorder::leave_out(Clock::time_point from, Clock::time_point to) {
 }
 
 void StepRecorder::loss(double mean, double weight) {
+  if (weight == 0) return;  // the mean of no samples is no number
   loss_sum_ += mean * weight;
   report_.weight += weight;
-  report_.loss = report_.weight > 0 ? loss_sum_ / report_.weight : mean;
+  report_.loss = loss_sum_ / report_.weight;
   if (!std::isfinite(mean)) flag(SignalFlag::nonfinite_loss);
 }
 

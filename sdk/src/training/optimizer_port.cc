@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <sstream>
 #include <string>
+#include <utility>
 
 namespace cox::detail {
 namespace {
@@ -82,14 +83,20 @@ class TorchPort final : public OptimizerPort {
           "another kind; resume with the optimizer that the save was made with");
     }
     const at::Tensor bytes = state[0].tensor.contiguous();
+    // torch keeps what it has for parameters that the archive knows nothing of.
+    auto former = std::exchange(optimizer_.state(), {});
     try {
       torch::serialize::InputArchive archive;
       archive.load_from(reinterpret_cast<const char*>(bytes.const_data_ptr<std::uint8_t>()),
                         static_cast<std::size_t>(bytes.numel()));
       optimizer_.load(archive);
     } catch (const c10::Error& error) {
+      optimizer_.state() = std::move(former);
       return data_loss(std::string("optimizer state: torch cannot read it: ") +
                        error.what_without_backtrace());
+    } catch (...) {
+      optimizer_.state() = std::move(former);
+      throw;
     }
     return ok_status();
   }

@@ -35,12 +35,14 @@ Batch StepQueue::get(const Planned& planned) {
   return dataset_.get(samples_of(plan_, planned.share));
 }
 
+void StepQueue::forget() {
+  planned_.clear();
+  if (prefetcher_) prefetcher_->cancel();
+}
+
 const StepQueue::Step& StepQueue::take(const ShareRequest& request) {
   if (taken_cursor_ == request.cursor) return taken_;
-  if (!planned_.empty() && planned_.front().cursor != request.cursor) {
-    planned_.clear();
-    if (prefetcher_) prefetcher_->cancel();
-  }
+  if (!planned_.empty() && planned_.front().cursor != request.cursor) forget();
   fill(request);
   taken_ = {planned_.front().share, get(planned_.front())};
   taken_cursor_ = request.cursor;

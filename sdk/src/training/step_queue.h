@@ -28,6 +28,9 @@ class StepQueue {
   // A cursor that is not the next one (a rollback, a resume) empties the queue first; the one just
   // taken gives the same step again. Blocks for the batch. Throws what the data set throws.
   const Step& take(const ShareRequest& request);
+  // Drops what was planned; the data set is not looked at before the next take(). Waits for the
+  // batch that is being got.
+  void forget();
 
  private:
   struct Planned {

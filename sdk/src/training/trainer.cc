@@ -48,6 +48,11 @@ void Trainer::stop() {
   impl_->stop();
 }
 
+// However the loop was left: nobody reads the data set from now on.
+Trainer::Steps::~Steps() {
+  if (impl_->queue) impl_->queue->forget();
+}
+
 Trainer::Steps::Iterator Trainer::Steps::begin() {
   if (impl_->scope) impl_->end_step();  // of a loop that was left by `break`
   if (impl_->wants_another_step()) impl_->begin_step();

@@ -6,6 +6,8 @@
 #include <limits>
 #include <vector>
 
+#include "sdk/src/parallel/local_reduction.h"
+
 #include <doctest/doctest.h>
 
 using namespace cox::detail;
@@ -19,6 +21,14 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 }  // namespace
 
 TEST_SUITE("gradient norm") {
+  TEST_CASE("a step without any gradient has none to divide on one rank either") {
+    const Tensors parameters = {torch::ones({3}).set_requires_grad(true)};
+    LocalReduction reduction(parameters);
+    reduction.begin({.weight = 1, .unit = 1});
+    CHECK(reduction.hand_back(4, 2) == 0);
+    CHECK_FALSE(parameters[0].grad().defined());
+  }
+
   TEST_CASE("the norm is that of all elements together, and undefined tensors count nothing") {
     const Tensors tensors = {torch::full({4}, 3.0), at::Tensor(), torch::zeros({0}),
                              torch::full({4}, 4.0, at::kDouble)};

@@ -1,8 +1,10 @@
 // Memory budgets in loops of one's own, and what stays when a session or a model leaves.
 #include <torch/torch.h>
 
+#include <chrono>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "coxswain/error.h"
@@ -147,6 +149,37 @@ TEST_SUITE("memory plans of a session") {
       told = error.status().message();
     }
     CHECK(told.find("first step") != std::string::npos);
+  }
+
+  TEST_CASE("a plan that comes when the model was detached steers nothing") {
+    auto session = solo_session({"--cox.memory.budget=1GiB", "--cox.precision.format=bf16"});
+    auto net = wide_net();
+    session.attach(*net);
+    Reducer reducer(session, net->parameters(), net->buffers());
+    const at::Tensor x = torch::randn({8, kWidth});
+    const auto loss_of = [&] { return net->forward(x).square().mean(); };
+    session.rehearse(*net, loss_of);
+    const auto train_step = [&] {
+      for (const at::Tensor& p : net->parameters()) p.mutable_grad().reset();
+      auto step = session.step();
+      reducer.backward(step, loss_of(), 1);
+      (void)reducer.average(step);
+    };
+    train_step();
+    const PlanId planned = session.plan().id;
+    // The next report leaves at once only when this one was taken.
+    for (int i = 0; i < 20000 && session.report().rounds == 0; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    session.force_precision("0", Precision::fp32);
+    train_step();
+    session.detach(*net);
+    for (int i = 0; i < 2000 && session.plan().id == planned; ++i) {
+      train_step();
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    CHECK_FALSE(session.plan().id == planned);
+    train_step();
   }
 
   TEST_CASE("detach gives a model that was steered back as it was") {

@@ -124,6 +124,18 @@ TEST_SUITE("step recorder") {
     CHECK_FALSE(has(recorder.report(), SignalFlag::nonfinite_loss));
   }
 
+  TEST_CASE("the mean of no samples says nothing, whatever it is") {
+    StepRecorder recorder;
+    recorder.begin(StepId(0), at(0));
+    recorder.loss(std::numeric_limits<double>::quiet_NaN(), 0);
+    CHECK_FALSE(has(recorder.report(), SignalFlag::nonfinite_loss));
+    recorder.loss(2, 8);
+    recorder.loss(std::numeric_limits<double>::infinity(), 0);
+    CHECK(recorder.report().loss == 2);
+    CHECK(recorder.report().weight == 8);
+    CHECK_FALSE(has(recorder.report(), SignalFlag::nonfinite_loss));
+  }
+
   TEST_CASE("a loss that is not finite is flagged, also when later ones are") {
     for (const double bad :
          {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {

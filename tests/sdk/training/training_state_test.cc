@@ -74,6 +74,23 @@ TEST_SUITE("optimizer port") {
     });
   }
 
+  TEST_CASE("restored from before its first update, torch's Adam has no moments any more") {
+    SmallModel model;
+    torch::optim::Adam adam(model->parameters(), torch::optim::AdamOptions(0.01));
+    const auto port = make_port(adam);
+    const Snapshot fresh = take_snapshot(RoundId(0), {}, *model, *port);
+    for (std::uint64_t i = 0; i < 3; ++i) one_update(model, *port, i);
+    REQUIRE(restore(fresh, *model, *port).ok());
+    CHECK(adam.state().empty());
+    one_update(model, *port, 5);
+    SmallModel other;
+    torch::optim::Adam untouched(other->parameters(), torch::optim::AdamOptions(0.01));
+    one_update(other, *make_port(untouched), 5);
+    for (std::size_t p = 0; p < model->parameters().size(); ++p) {
+      CHECK(torch::equal(model->parameters()[p], other->parameters()[p]));
+    }
+  }
+
   TEST_CASE("the learning rate reaches every group, and a resumed optimizer's too") {
     SmallModel model;
     torch::optim::SGD sgd(model->parameters(), 0.1);
