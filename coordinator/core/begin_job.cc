@@ -18,11 +18,15 @@ Reason failure_of(const Policy& policy, std::string_view what) {
   return reason;
 }
 
-Reason carry_out(Proposal proposal, PolicyMode mode, const JobFacts& job, Plan& plan) {
+Reason carry_out(Proposal proposal, PolicyMode mode, const OverrideConfig& force,
+                 const JobFacts& job, Plan& plan) {
   Reason reason = std::move(proposal.reason);
   reason.outcome = Outcome::observed;
   if (mode != PolicyMode::on) return reason;
-  const ChangeResult result = apply_change(plan, proposal.change, job);
+  const ChangeResult result =
+      is_forced(proposal.change, force)
+          ? ChangeResult{Outcome::vetoed, ReasonCode::override_applied, "the user forces another"}
+          : apply_change(plan, proposal.change, job);
   reason.outcome = result.outcome;
   if (!result.note.empty()) {
     reason.code = result.code;
@@ -37,6 +41,8 @@ Begun begin_job(const JobFacts& job, const Config& config, const PolicySet& poli
                 ControlState state) {
   Begun begun{std::move(state), {}};
   begun.state.plan.scaler = config.loss_scale.rules;
+  auto forced = apply_forced(begun.state.plan, config.force, job);
+  if (forced && forced->outcome != Outcome::vetoed) begun.reasons.push_back(std::move(*forced));
   const StepSignals no_signals;
   const StepSummary no_summary;
   for (const auto& policy : policies) {
@@ -56,7 +62,8 @@ Begun begin_job(const JobFacts& job, const Config& config, const PolicySet& poli
     }
     state_of(begun.state, policy->name()) = std::move(output.state);
     for (Proposal& proposal : output.proposals) {
-      output.findings.push_back(carry_out(std::move(proposal), mode, job, begun.state.plan));
+      output.findings.push_back(
+          carry_out(std::move(proposal), mode, config.force, job, begun.state.plan));
     }
     for (Reason& reason : output.findings) {
       reason.policy = policy->kind();

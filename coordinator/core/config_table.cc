@@ -131,8 +131,8 @@ std::vector<ConfigRow> config_table(const Config& config) {
   add_guard(table);
   add_stragglers(table);
   table.push_back(list(
-      {"force.shares", "samples", "forced shares, one per rank; empty = free"}, {0, 1 << 20},
-      [](auto& c) -> auto& { return c.force.shares; }));
+      {"force.shares", "samples", "forced from the first step, one per rank; empty = free"},
+      {0, 1 << 20}, [](auto& c) -> auto& { return c.force.shares; }));
   add_memory(table);
   add_precision(table);
   add_loss_scale(table);

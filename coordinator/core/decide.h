@@ -37,9 +37,10 @@ struct Decided {
 Decided decide(const JobFacts& job, const Config& config, const PolicySet& policies,
                ControlState state, const StepSignals& signals);
 
-// Before the first round, on rank 0: what policies want the first step to run under already goes
-// into the plan of `state` (it keeps its id, so all ranks must start from it). Mode, capabilities
-// and a failing policy are handled as in decide().
+// Before the first round, on rank 0: what the user forces and what policies want the first step to
+// run under already goes into the plan of `state` (it keeps its id, so all ranks must start from
+// it). Mode, capabilities and a failing policy are handled as in decide(), where the first round
+// says what of the user's cannot be done.
 struct Begun {
   ControlState state;
   std::vector<Reason> reasons;

@@ -2,7 +2,6 @@
 
 #include <string>
 #include <utility>
-#include <variant>
 
 #include "coordinator/core/plan_change.h"
 
@@ -48,7 +47,7 @@ Outcome Draft::judge(const Proposal& proposal, PolicyMode mode, Reason& reason) 
     return withhold(reason, ReasonCode::hold_in_force,
                     "no knob moves before round " + std::to_string(plan_.hold_until.value()));
   }
-  if (std::holds_alternative<SetShares>(proposal.change) && !config_.force.shares.empty()) {
+  if (is_forced(proposal.change, config_.force)) {
     return withhold(reason, ReasonCode::override_applied, "force.shares is set");
   }
   const ChangeResult result = apply_change(plan_, proposal.change, job_);
@@ -75,20 +74,13 @@ void Draft::take(const Asked& asked, std::vector<Proposal> proposals, std::vecto
 }
 
 void Draft::apply_overrides(SaidBefore& said) {
-  bool refused = false;
-  Reason reason;
-  reason.round = round_;
-  if (!config_.force.shares.empty() && config_.force.shares != plan_.shares && !in_flight_ &&
-      !nobody_applies_) {
-    const ChangeResult result = apply_change(plan_, SetShares{config_.force.shares}, job_);
-    refused = result.outcome == Outcome::vetoed;
-    reason.code = refused ? result.code : ReasonCode::override_applied;
-    reason.outcome = result.outcome;
-    reason.text = refused ? "force.shares is not applied: " + result.note
-                          : "force.shares: the user sets the shares of all ranks";
-    if (!refused) reasons_.push_back(reason);
-  }
-  if (said.is_news(SaidBefore::kOverrideRefused, refused)) reasons_.push_back(reason);
+  std::optional<Reason> reason;
+  if (!in_flight_ && !nobody_applies_) reason = apply_forced(plan_, config_.force, job_);
+  const bool is_refused = reason && reason->outcome == Outcome::vetoed;
+  const bool is_news = said.is_news(SaidBefore::kOverrideRefused, is_refused);
+  if (!reason || (is_refused && !is_news)) return;
+  reason->round = round_;
+  reasons_.push_back(std::move(*reason));
 }
 
 std::optional<Plan> Draft::finish() && {

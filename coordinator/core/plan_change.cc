@@ -116,4 +116,20 @@ ChangeResult apply_change(Plan& plan, const PlanChange& change, const JobFacts& 
   return std::visit(Applier{plan, job}, change);
 }
 
+bool is_forced(const PlanChange& change, const OverrideConfig& force) {
+  return std::holds_alternative<SetShares>(change) && !force.shares.empty();
+}
+
+std::optional<Reason> apply_forced(Plan& plan, const OverrideConfig& force, const JobFacts& job) {
+  if (force.shares.empty() || force.shares == plan.shares) return std::nullopt;
+  const ChangeResult result = apply_change(plan, SetShares{force.shares}, job);
+  const bool is_refused = result.outcome == Outcome::vetoed;
+  Reason reason;
+  reason.code = is_refused ? result.code : ReasonCode::override_applied;
+  reason.outcome = result.outcome;
+  reason.text = is_refused ? "force.shares is not applied: " + result.note
+                           : "force.shares: the user sets the shares of all ranks";
+  return reason;
+}
+
 }  // namespace cox

@@ -7,7 +7,7 @@
 namespace cox {
 namespace {
 
-constexpr std::size_t kMaxClasses = 1 << 16;
+constexpr std::size_t kMaxClasses = 1024;  // what boards have room for (runtime/board_setup.cc)
 constexpr std::uint32_t kMaxShare = 1 << 20;
 constexpr std::uint64_t kMaxStepSamples = 1ull << 31;
 constexpr std::uint32_t kMaxCadence = 1 << 20;

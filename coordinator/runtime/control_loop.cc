@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <iterator>
 #include <string>
+#include <utility>
 
 #include "coordinator/policies/memory_report.h"
 #include "coordinator/wire/mask.h"
@@ -90,13 +92,13 @@ void ControlLoop::turn() {
 void ControlLoop::conduct(transport::CollectedSignals collected) {
   const StepSignals signals = judge(std::move(collected));
   if (signals.reports.empty()) return;
-  const Decision decision = decide_round(signals);
+  Decision decision = decide_round(signals);
   if (decision.plan) {
     publish(*decision.plan, Encoding::delta);
   } else if (should_resend(decision.summary)) {
     publish(parts_.state.plan, Encoding::full);
   }
-  keep_record(signals, decision);
+  keep_record(signals, std::move(decision));
 }
 
 StepSignals ControlLoop::judge(transport::CollectedSignals collected) {
@@ -172,7 +174,7 @@ bool ControlLoop::should_resend(const StepSummary& summary) const {
   return in_flight && somebody_applies && rounds >= kPatienceRounds + published_frames_;
 }
 
-void ControlLoop::keep_record(const StepSignals& signals, const Decision& decision) {
+void ControlLoop::keep_record(const StepSignals& signals, Decision decision) {
   if (parts_.journal != nullptr) {
     const Status appended = parts_.journal->append(signals, decision);
     if (!appended.ok()) parts_.log.on_change(LogLevel::error, "journal", appended.text());
@@ -180,15 +182,23 @@ void ControlLoop::keep_record(const StepSignals& signals, const Decision& decisi
     counters_.journal_bytes = parts_.journal->bytes();
   }
   for (const Reason& reason : decision.reasons) parts_.log.info(reason.text);
-  if (parts_.sink != nullptr) tell_sink(signals, decision);
+  if (parts_.sink != nullptr) tell_sink(signals, std::move(decision));
 }
 
-void ControlLoop::tell_sink(const StepSignals& signals, const Decision& decision) {
+void ControlLoop::tell_sink(const StepSignals& signals, Decision decision) {
   static_cast<void>(succeeds(parts_.log, {"telemetry", "telemetry missed a round"}, [&] {
+    if (!parts_.begun.empty()) add_begun(decision);
     const std::vector<std::int64_t> budgets =
         memory_budgets(parts_.job, parts_.config, parts_.state);
     parts_.sink->record({signals, decision, parts_.state.plan, parts_.job, counters_, budgets});
   }));
+}
+
+void ControlLoop::add_begun(Decision& first) {
+  std::vector<Reason> all = std::exchange(parts_.begun, {});
+  for (Reason& reason : all) reason.round = first.summary.round;
+  std::move(first.reasons.begin(), first.reasons.end(), std::back_inserter(all));
+  first.reasons = std::move(all);
 }
 
 void ControlLoop::count(const StepSignals& signals) {
@@ -228,6 +238,8 @@ std::vector<Reason> ControlLoop::begin(JobFacts job) {
     const Status begun_anew = parts_.journal->begin(started.head);
     if (!begun_anew.ok()) parts_.log.on_change(LogLevel::error, "journal", begun_anew.text());
   }
+  const std::vector<Reason>& said = started.begun.reasons;
+  parts_.begun.insert(parts_.begun.end(), said.begin(), said.end());
   return std::move(started.begun.reasons);
 }
 

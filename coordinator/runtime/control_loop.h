@@ -39,6 +39,7 @@ struct ControlLoopParts {
   transport::MaskBoard* outbox = nullptr;
   JournalWriter* journal = nullptr;  // null = none is kept
   StepSink* sink = nullptr;          // null = no telemetry
+  std::vector<Reason> begun{};       // said before the first round; the sink hears it with that one
   std::function<UnixTime()> now;
   Log log;
 };
@@ -56,7 +57,8 @@ class ControlLoop {
   bool all_finished() const { return ranks_left_.load() == 0; }
 
   // What policies want the first step to run under, now that more is known of the job: it goes into
-  // the state's plan, which keeps its id. Before any rank has reported; from any thread.
+  // the state's plan, which keeps its id. Before any rank has reported; from any thread. The sink
+  // hears the reasons with the first round.
   std::vector<Reason> begin(JobFacts job);
 
   // A copy of the state after the last round; nothing once decisions have ended before the job.
@@ -74,8 +76,9 @@ class ControlLoop {
   enum class Encoding { delta, full };
   void publish(const Plan& plan, Encoding encoding);
   bool should_resend(const StepSummary& summary) const;
-  void keep_record(const StepSignals& signals, const Decision& decision);
-  void tell_sink(const StepSignals& signals, const Decision& decision);
+  void keep_record(const StepSignals& signals, Decision decision);
+  void tell_sink(const StepSignals& signals, Decision decision);
+  void add_begun(Decision& first);
   void count(const StepSignals& signals);
 
   ControlLoopParts parts_;

@@ -82,12 +82,11 @@ Result<std::unique_ptr<ControlPlane>> ControlPlane::start(transport::Communicato
   plane->boards_ = std::make_unique<Boards>(std::move(*boards));
   plane->link_ = std::make_unique<ControlLink>(
       *plane->boards_, Seconds(setup.config.control.late_seconds), setup.log);
-  if (world.rank() == kRoot) plane->start_loop(std::move(setup), std::move(refitted.state), head);
+  if (world.rank() == kRoot) plane->start_loop(std::move(setup), std::move(refitted), head);
   return plane;
 }
 
-void ControlPlane::start_loop(ControlPlaneSetup setup, ControlState state,
-                              const JournalHead& head) {
+void ControlPlane::start_loop(ControlPlaneSetup setup, Refitted refitted, const JournalHead& head) {
   StepSink* sink = setup.make_sink ? setup.make_sink(job_, start_) : nullptr;
   if (!setup.journal.empty()) {
     auto journal = JournalWriter::open(setup.journal, head);
@@ -97,10 +96,10 @@ void ControlPlane::start_loop(ControlPlaneSetup setup, ControlState state,
       setup.log.error("no journal is kept: " + journal.status().text());
     }
   }
-  loop_ = std::make_unique<ControlLoop>(
-      ControlLoopParts{job_, std::move(setup.config), std::move(setup.policies), std::move(state),
-                       boards_->coordinator_inbox(), boards_->coordinator_outbox(), journal_.get(),
-                       sink, std::move(setup.now), std::move(setup.log)});
+  loop_ = std::make_unique<ControlLoop>(ControlLoopParts{
+      job_, std::move(setup.config), std::move(setup.policies), std::move(refitted.state),
+      boards_->coordinator_inbox(), boards_->coordinator_outbox(), journal_.get(), sink,
+      std::move(refitted.reasons), std::move(setup.now), std::move(setup.log)});
   thread_ = std::thread([this] {
     let_training_go_first();
     loop_->run();

@@ -98,7 +98,7 @@ class ControlPlane {
 
  private:
   ControlPlane(JobFacts job, Log log, StartFacts start, Plan first);
-  void start_loop(ControlPlaneSetup setup, ControlState state, const JournalHead& head);
+  void start_loop(ControlPlaneSetup setup, Refitted refitted, const JournalHead& head);
   enum class Ending { together, each_when_done };
   bool may_leave(Ending ending);
 

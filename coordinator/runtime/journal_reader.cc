@@ -3,6 +3,15 @@
 namespace cox::runtime {
 namespace {
 
+// What decisions rely on: facts and a plan that fit the job.
+Status check(const wire::JournalStart& start) {
+  const JobFacts& job = start.job;
+  Status status = validate(job.memory, static_cast<std::size_t>(job.world_size), job.blocks.size());
+  if (status.ok()) status = validate(job.precision, job.blocks.size());
+  if (status.ok()) status = validate(start.state.plan, job);
+  return status.ok() ? status : data_loss("expected a start of a job, found " + status.message());
+}
+
 // What policies rely on: one report a rank at most, in ascending order, and evidence of all blocks
 // or of none.
 Status check(const StepSignals& signals, const JobFacts& job) {
@@ -45,6 +54,7 @@ Result<JournalEntry> JournalReader::read(const JournalRecord& record) {
   if (record.kind == RecordKind::start) {
     auto start = wire::parse_journal_start(record.payload);
     if (!start.ok()) return start.status();
+    if (Status fits = check(*start); !fits.ok()) return fits;
     limits_ = wire::limits_of(start->job);
     job_ = start->job;
     return JournalEntry(std::move(*start));

@@ -32,35 +32,42 @@ LeaderExchange::LeaderExchange(std::unique_ptr<transport::Communicator> gathers,
     : gathers_(std::move(gathers)),
       masks_(std::move(masks)),
       largest_node_(largest_node),
-      sent_(largest_node, empty_slot()),
-      evidence_(blocks) {
+      buffers_(std::make_unique<Buffers>()) {
+  buffers_->sent.assign(largest_node, empty_slot());
+  buffers_->evidence.resize(blocks);
   const bool is_root = gathers_->rank() == kRoot;
-  if (is_root) received_.assign(largest_node * gathers_->size(), empty_slot());
+  if (is_root) buffers_->received.assign(largest_node * gathers_->size(), empty_slot());
+}
+
+LeaderExchange::~LeaderExchange() {
+  const auto is_active = [](const transport::Request& request) { return request.active(); };
+  if (std::ranges::any_of(requests_, is_active)) static_cast<void>(buffers_.release());
 }
 
 Status LeaderExchange::open(std::span<const RankSignal> node_signals,
                             std::span<const BlockEvidence> evidence, const MaskParcel& parcel) {
-  std::fill(sent_.begin(), sent_.end(), empty_slot());
-  std::copy(node_signals.begin(), node_signals.end(), sent_.begin());
-  std::fill(evidence_.begin(), evidence_.end(), BlockEvidence{});
-  std::copy(evidence.begin(), evidence.end(), evidence_.begin());
-  parcel_ = parcel;
-  parcel_.sequence = sequence_;
-  parcel_.checksum = checksum_of(parcel_);
+  auto& [sent, received, merged, down] = *buffers_;
+  std::fill(sent.begin(), sent.end(), empty_slot());
+  std::copy(node_signals.begin(), node_signals.end(), sent.begin());
+  std::fill(merged.begin(), merged.end(), BlockEvidence{});
+  std::copy(evidence.begin(), evidence.end(), merged.begin());
+  down = parcel;
+  down.sequence = sequence_;
+  down.checksum = checksum_of(down);
   failed_ = ok_status();
   is_sound_ = false;
 
-  auto gather = gathers_->start_gather(bytes_of(sent_), bytes_of(received_), kRoot);
+  auto gather = gathers_->start_gather(bytes_of(sent), bytes_of(received), kRoot);
   if (!gather.ok()) return gather.status();
   requests_[0] = *gather;
-  if (!evidence_.empty()) {
+  if (!merged.empty()) {
     auto reduce =
-        gathers_->start_reduce(bytes_of(evidence_), transport::merging<BlockEvidence>(), kRoot);
+        gathers_->start_reduce(bytes_of(merged), transport::merging<BlockEvidence>(), kRoot);
     if (!reduce.ok()) return reduce.status();
     requests_[1] = *reduce;
   }
   auto broadcast =
-      masks_->start_broadcast(std::as_writable_bytes(std::span<MaskParcel>(&parcel_, 1)), kRoot);
+      masks_->start_broadcast(std::as_writable_bytes(std::span<MaskParcel>(&down, 1)), kRoot);
   if (!broadcast.ok()) return broadcast.status();
   requests_[2] = *broadcast;
   busy_ = true;
@@ -78,15 +85,16 @@ Result<Progress> LeaderExchange::pump() {
     if (!progress.ok() && failed_.ok()) failed_ = progress.status();
   }
   busy_ = false;
-  const bool is_this_round = parcel_.sequence == sequence_++;
+  const MaskParcel& down = buffers_->parcel;
+  const bool is_this_round = down.sequence == sequence_++;
   if (!failed_.ok()) return failed_;
-  is_sound_ = is_this_round && parcel_.checksum == checksum_of(parcel_) &&
-              parcel_.size <= parcel_.frame.size();
+  is_sound_ = is_this_round && down.checksum == checksum_of(down) && down.size <= down.frame.size();
   return Progress::done;
 }
 
 std::span<const RankSignal> LeaderExchange::gathered(std::size_t node_index) const {
-  return std::span<const RankSignal>(received_).subspan(node_index * largest_node_, largest_node_);
+  return std::span<const RankSignal>(buffers_->received)
+      .subspan(node_index * largest_node_, largest_node_);
 }
 
 }  // namespace cox::runtime

@@ -38,6 +38,9 @@ class LeaderExchange {
   LeaderExchange(std::unique_ptr<transport::Communicator> gathers,
                  std::unique_ptr<transport::Communicator> masks, std::size_t largest_node,
                  std::size_t blocks);
+  // A round that never came to its end (all ranks fail at once) keeps its buffers for good: MPI may
+  // still write to them.
+  ~LeaderExchange();
 
   bool idle() const { return !busy_; }
 
@@ -52,19 +55,23 @@ class LeaderExchange {
   Result<transport::Progress> pump();
 
   // nullptr when what arrived is damaged, or is not the parcel of this round.
-  const MaskParcel* parcel() const { return is_sound_ ? &parcel_ : nullptr; }
+  const MaskParcel* parcel() const { return is_sound_ ? &buffers_->parcel : nullptr; }
   // Signals of node `index`; slots that were not filled have magic 0.
   std::span<const RankSignal> gathered(std::size_t node_index) const;
-  std::span<const BlockEvidence> evidence() const { return evidence_; }
+  std::span<const BlockEvidence> evidence() const { return buffers_->evidence; }
 
  private:
+  struct Buffers {
+    std::vector<RankSignal> sent;
+    std::vector<RankSignal> received;  // at the root
+    std::vector<BlockEvidence> evidence;
+    MaskParcel parcel;
+  };
+
   std::unique_ptr<transport::Communicator> gathers_;
   std::unique_ptr<transport::Communicator> masks_;
   std::size_t largest_node_;
-  std::vector<RankSignal> sent_;
-  std::vector<RankSignal> received_;
-  std::vector<BlockEvidence> evidence_;
-  MaskParcel parcel_;
+  std::unique_ptr<Buffers> buffers_;
   std::array<transport::Request, 3> requests_{};
   Status failed_;               // the first failure of this round
   std::uint32_t sequence_ = 0;  // of this round; rounds opened before it

@@ -79,6 +79,32 @@ TEST_SUITE("core") {
     CHECK(begun.state.policies[0].state.values == std::vector<double>{2});
   }
 
+  TEST_CASE("what the user forces holds from the first step on, against every policy") {
+    cox::JobFacts job = small_job();
+    job.capabilities.shares = true;
+    cox::Config config;
+    config.force.shares = {5, 1};
+    const auto wishing = std::make_shared<Early>(cox::SetShares{{1, 3}});
+    const cox::Begun begun = cox::begin_job(job, config, {wishing}, cox::initial_state(job));
+    CHECK(begun.state.plan.shares == config.force.shares);
+    REQUIRE(begun.reasons.size() == 2);
+    CHECK(begun.reasons[0].code == ReasonCode::override_applied);
+    CHECK(begun.reasons[0].outcome == Outcome::changed);
+    CHECK(begun.reasons[1].code == ReasonCode::override_applied);
+    CHECK(begun.reasons[1].outcome == Outcome::vetoed);
+    // Asked again, once more is known of the job.
+    CHECK(cox::begin_job(job, config, {}, begun.state).reasons.empty());
+  }
+
+  TEST_CASE("shares that the job cannot have are left to the first round, which says why") {
+    const cox::JobFacts job = small_job();
+    cox::Config config;
+    config.force.shares = {5, 1};
+    const cox::Begun begun = cox::begin_job(job, config, {}, cox::initial_state(job));
+    CHECK(begun.state.plan == cox::initial_plan(job));
+    CHECK(begun.reasons.empty());
+  }
+
   TEST_CASE("before the first round too modes, capabilities and failures count") {
     const cox::JobFacts job = small_job();
     cox::Config config;

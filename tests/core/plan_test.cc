@@ -67,6 +67,7 @@ TEST_SUITE("core") {
         {"precision", [](Plan& p) { p.precision[1] = static_cast<Precision>(9); }},
         {"fp8", [](Plan& p) { p.precision[1] = Precision::fp8; }},
         {"classes", [](Plan& p) { p.classes.clear(); }},
+        {"1024 classes", [](Plan& p) { p.classes.resize(1025, p.classes[0]); }},
         {"class 1", [](Plan& p) { p.classes[1].push_back(MemoryAction::keep); }},
         {"offload", [](Plan& p) { p.classes[0][2] = MemoryAction::offload; }},
         {"rank_class", [](Plan& p) { p.rank_class.push_back(ClassId(0)); }},

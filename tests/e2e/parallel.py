@@ -60,7 +60,8 @@ class Parallel(unittest.TestCase):
         self.assertEqual(weights(resumed)["0"], weights(whole)["0"])
 
     def test_the_same_layout_gives_the_same_bits_whatever_the_timing(self):
-        for mode in [["trainer", "--micro-batch", "2"], ["own"]]:
+        steps = ["trainer", "--micro-batch", "2"]
+        for mode in [steps, steps + ["--cox.force.shares=1,3"], ["own"]]:
             first = self.ends_well(mode, 2)
             again = self.ends_well(mode + ["--jitter-us", "3000"], 2)
             self.assertEqual(weights(again)["0"], weights(first)["0"])

@@ -26,6 +26,7 @@ struct Seen {
   std::int32_t missing = 0;
   ControlCounters counters;
   std::vector<std::int64_t> memory_budget_bytes;
+  std::vector<Reason> reasons;
 };
 
 // Keeps what the loop recorded and lets the test wait for it.
@@ -38,7 +39,8 @@ class SeenSink final : public StepSink {
                      record.decision.summary.reporting,
                      record.decision.summary.missing,
                      record.counters,
-                     {record.memory_budget_bytes.begin(), record.memory_budget_bytes.end()}});
+                     {record.memory_budget_bytes.begin(), record.memory_budget_bytes.end()},
+                     record.decision.reasons});
     changed_.notify_all();
   }
   // The `count`-th round (from 1) once it is there; an empty one after 20 s.
@@ -129,6 +131,7 @@ class Bench {
     parts.config.control.late_seconds = late_seconds;
     parts.config.memory.budget = {BudgetKind::bytes, 700, 0};
     parts.config.memory.budget_of_rank[1] = {BudgetKind::bytes, 900, 0};
+    parts.config.force.shares = std::vector<std::uint32_t>(kRanks, 2);
     parts.policies = std::move(policies);
     parts.state = initial_state(parts.job);
     parts.inbox = &inbox;
@@ -324,6 +327,25 @@ TEST_SUITE("runtime.publishing") {
     unmeasured.post_all(0);
     REQUIRE(unmeasured.sink.round(1).reporting == kRanks);
     CHECK(unmeasured.sink.round(1).memory_budget_bytes.empty());
+  }
+
+  TEST_CASE("the first record says what was said before the first round, and no later one does") {
+    Bench bench(kLong);
+    JobFacts job;
+    job.incarnation = 1;
+    job.world_size = kRanks;
+    job.blocks = {"one"};
+    job.capabilities.shares = true;
+    bench.loop.begin(job);
+    bench.post_all(7);
+    const Seen first = bench.sink.round(1);
+    REQUIRE(first.reasons.size() == 1);
+    CHECK(first.reasons[0].code == ReasonCode::override_applied);
+    CHECK(first.reasons[0].round == RoundId(7));
+    bench.post_all(8);
+    const Seen second = bench.sink.round(2);
+    REQUIRE(second.reporting == kRanks);
+    CHECK(second.reasons.empty());
   }
 
   TEST_CASE("a journal that cannot be written does not stop the loop") {

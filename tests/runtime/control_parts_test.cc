@@ -1,7 +1,9 @@
 // The parts of the control plane that communicate with nobody.
 #include <optional>
+#include <random>
 #include <string>
 
+#include "coordinator/runtime/board_setup.h"
 #include "coordinator/runtime/control_loop.h"
 #include "coordinator/runtime/mask_relay.h"
 #include "coordinator/runtime/node_reports.h"
@@ -45,6 +47,41 @@ StepBallot held_by_all(std::uint64_t number) {
   StepBallot ballot;
   ballot.plan_held_min = number;
   return ballot;
+}
+
+TEST_SUITE("runtime.board_setup") {
+  TEST_CASE("the largest plan that is valid goes onto the board of its job") {
+    struct Size {
+      std::size_t blocks;
+      std::int32_t ranks;
+      std::size_t classes;
+    };
+    for (const Size size : {Size{1, 20000, 1024}, Size{64, 20000, 1024}, Size{1024, 64, 1024},
+                            Size{1024, 20000, 1024}}) {
+      JobFacts job = small_job();
+      job.world_size = size.ranks;
+      job.blocks.assign(size.blocks, "b");
+      std::mt19937_64 random(size.blocks);
+      Plan plan = initial_plan(job);
+      plan.classes.resize(size.classes, plan.classes[0]);
+      for (auto& actions : plan.classes) {
+        for (MemoryAction& action : actions) action = static_cast<MemoryAction>(random() % 4);
+      }
+      for (std::int32_t r = 0; r < size.ranks; ++r) {
+        plan.rank_class.emplace_back(static_cast<ClassId::rep>(random() % size.classes));
+        plan.shares.push_back(1 + static_cast<std::uint32_t>(random() % (1 << 20)));
+      }
+      REQUIRE_MESSAGE(validate(plan, job).ok(), validate(plan, job).message());
+      std::vector<std::span<const std::byte>> set;
+      const std::vector<wire::Frame> frames = frames_of(plan);
+      for (const wire::Frame& frame : frames) set.push_back(frame.used());
+      const std::size_t capacity = mask_capacity_bytes(job);
+      const auto memory = transport::heap_segment(transport::MaskBoard::bytes_needed(capacity));
+      auto board = transport::MaskBoard::format(memory.bytes(), capacity);
+      REQUIRE(board.ok());
+      CHECK_MESSAGE(board->publish(set).ok(), size.blocks << " blocks, " << size.ranks << " ranks");
+    }
+  }
 }
 
 TEST_SUITE("runtime.topology") {

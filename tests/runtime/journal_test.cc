@@ -104,6 +104,20 @@ TEST_SUITE("runtime.journal") {
     CHECK(first_error({0}, 1).code() == StatusCode::data_loss);
   }
 
+  TEST_CASE("a start whose plan does not fit its job is damage, with its offset") {
+    const JobFacts job = test::capable_job(3, 2);
+    TempFolder folder;
+    ControlState state = initial_state(job);
+    state.plan.classes[0].pop_back();
+    auto writer = JournalWriter::open(folder / "j", {job, {}, state, {}});
+    REQUIRE(writer.ok());
+    REQUIRE((*writer)->close().ok());
+    const Status status = read_back(folder / "j").status;
+    CHECK(status.code() == StatusCode::data_loss);
+    CHECK(status.message().find("record at byte 16: ") != std::string::npos);
+    CHECK(status.message().find("actions of class 0") != std::string::npos);
+  }
+
   TEST_CASE("a record torn at any byte is ignored and reported, all before it is there") {
     TempFolder folder;
     write_journal(folder / "whole", 2, 5, 3);

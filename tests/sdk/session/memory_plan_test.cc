@@ -51,33 +51,79 @@ struct Trained {
   std::size_t recomputed = 0;
 };
 
-Trained train(const std::vector<std::string>& flags, int steps) {
-  auto session = solo_session(flags);
-  auto net = wide_net();
-  torch::manual_seed(4);
-  const at::Tensor x = torch::randn({kRows, kWidth}).set_requires_grad(true);
-  session.attach(*net);
-  Reducer reducer(session, net->parameters(), net->buffers());
-  torch::optim::SGD optimizer(net->parameters(), 0.05);
-  const auto loss_of = [&] { return net->forward(x).square().mean(); };
-  session.rehearse(*net, loss_of);
-  Trained trained;
-  for (int i = 0; i < steps; ++i) {
-    torch::manual_seed(static_cast<std::uint64_t>(100 + i));
-    auto step = session.step();
+// A loop of one's own whose batches may become larger than the one it rehearsed with.
+class WideJob {
+ public:
+  WideJob(const std::vector<std::string>& flags, std::int64_t rehearsed_rows)
+      : session_(solo_session(flags)), net_(attached(session_)), x_(samples()) {
+    session_.rehearse(*net_, [&] { return loss_of(rehearsed_rows); });
+  }
+
+  void step(std::int64_t rows) {
+    torch::manual_seed(static_cast<std::uint64_t>(100 + steps_++));
+    auto step = session_.step();
     cox::detail::reset_counted_peak();
-    reducer.backward(step, loss_of(), 1);
-    trained.peak_bytes = cox::detail::counted_memory().peak_bytes;
-    if (reducer.average(step).finite) optimizer.step();
-    optimizer.zero_grad();
-    x.mutable_grad().reset();
-    const auto& actions = session.plan().classes.front();
-    trained.recomputed = static_cast<std::size_t>(
+    reducer_.backward(step, loss_of(rows), 1);
+    peak_bytes_ = cox::detail::counted_memory().peak_bytes;
+    if (reducer_.average(step).finite) optimizer_.step();
+    optimizer_.zero_grad();
+    x_.mutable_grad().reset();
+  }
+  // The steps until blocks are recomputed; `limit` where they never are. Gives decisions their
+  // time.
+  int steps_until_recomputed(std::int64_t rows, int limit) {
+    const int before = steps_;
+    while (recomputed() == 0 && steps_ < before + limit) {
+      step(rows);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return steps_ - before;
+  }
+
+  std::int64_t peak_bytes() const { return peak_bytes_; }  // of the last step
+  std::size_t recomputed() const {
+    const auto actions = session_.plan().classes.front();
+    return static_cast<std::size_t>(
         std::count(actions.begin(), actions.end(), MemoryAction::recompute));
   }
-  for (const at::Tensor& p : net->parameters()) trained.tensors.push_back(p.detach().clone());
-  for (const at::Tensor& b : net->buffers()) trained.tensors.push_back(b.clone());
-  return trained;
+  Trained trained() const {
+    Trained trained{{}, peak_bytes_, recomputed()};
+    for (const at::Tensor& p : net_->parameters()) trained.tensors.push_back(p.detach().clone());
+    for (const at::Tensor& b : net_->buffers()) trained.tensors.push_back(b.clone());
+    return trained;
+  }
+
+ private:
+  static torch::nn::Sequential attached(Session& session) {
+    auto net = wide_net();
+    session.attach(*net);
+    return net;
+  }
+  static at::Tensor samples() {
+    torch::manual_seed(4);
+    return torch::randn({kRows, kWidth}).set_requires_grad(true);
+  }
+  at::Tensor loss_of(std::int64_t rows) {
+    return net_->forward(x_.narrow(0, 0, rows)).square().mean();
+  }
+
+  Session session_;
+  torch::nn::Sequential net_;
+  at::Tensor x_;
+  Reducer reducer_{session_, net_->parameters(), net_->buffers()};
+  torch::optim::SGD optimizer_{net_->parameters(), 0.05};
+  int steps_ = 0;
+  std::int64_t peak_bytes_ = 0;
+};
+
+Trained train(const std::vector<std::string>& flags, int steps, std::int64_t rows = kRows) {
+  WideJob job(flags, rows);
+  for (int i = 0; i < steps; ++i) job.step(rows);
+  return job.trained();
+}
+
+std::string budget_of(std::int64_t bytes) {
+  return "--cox.memory.budget=" + std::to_string(bytes) + "B";
 }
 
 bool same(const Trained& a, const Trained& b) {
@@ -104,11 +150,35 @@ TEST_SUITE("memory plans of a session") {
     const Trained kept = train({"--cox.memory.budget=1GiB"}, 20);
     CHECK(kept.recomputed == 0);
     const std::int64_t budget = kept.peak_bytes * 7 / 10;
-    const Trained within = train({"--cox.memory.budget=" + std::to_string(budget) + "B"}, 20);
+    const Trained within = train({budget_of(budget)}, 20);
     CHECK(within.recomputed > 0);
     CHECK(within.peak_bytes <= budget);
     CHECK(same(kept, within));
     CHECK(same(kept, train({}, 20)));
+  }
+
+  TEST_CASE("batches that outgrow the rehearsal break the budget, and the next plan keeps it") {
+    constexpr std::int64_t kRehearsed = kRows * 3 / 4;
+    const std::vector<std::string> roomy = {"--cox.memory.budget=1GiB"};
+    const std::int64_t kept = train(roomy, 3, kRehearsed).peak_bytes;
+    const std::int64_t outgrown = train(roomy, 3).peak_bytes;
+    const std::int64_t budget = (kept + outgrown) / 2;
+
+    WideJob job({budget_of(budget)}, kRehearsed);
+    job.step(kRehearsed);
+    CHECK(job.peak_bytes() <= budget);
+    job.step(kRows);
+    CHECK(job.recomputed() == 0);
+    CHECK(job.peak_bytes() > budget);
+    const int broken = 1 + job.steps_until_recomputed(kRows, 20000);
+    job.step(kRows);
+    CHECK(job.recomputed() > 0);
+    CHECK(job.peak_bytes() <= budget);
+
+    WideJob free({}, kRehearsed);
+    free.step(kRehearsed);
+    for (int i = 0; i < broken + 1; ++i) free.step(kRows);
+    CHECK(same(free.trained(), job.trained()));
   }
 
   TEST_CASE("a budget that no plan can meet is refused with the least that would do") {
