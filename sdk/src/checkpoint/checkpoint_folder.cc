@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 #include <string>
 #include <system_error>
 
@@ -20,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kPrefix = "step-";
+constexpr std::string_view kPrefix = "step-";  // then the step, in 12 digits or more
 constexpr std::string_view kTemporary = ".writing-";
 constexpr const char* kModel = "model.safetensors";
 constexpr const char* kOptimizer = "optimizer.safetensors";
@@ -32,6 +34,15 @@ std::string folder_name(std::uint64_t step) {
   char name[32];
   std::snprintf(name, sizeof(name), "step-%012llu", static_cast<unsigned long long>(step));
   return name;
+}
+
+// Nothing for a folder that no save of ours is called: "step-best" is somebody's own.
+std::optional<std::uint64_t> step_of(const fs::path& folder) {
+  const std::string name = folder.filename().string();
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  std::uint64_t step = 0;
+  std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), step);
+  return folder_name(step) == name ? std::optional(step) : std::nullopt;
 }
 
 void sync_directory(const fs::path& directory) {
@@ -99,9 +110,9 @@ std::vector<fs::path> CheckpointFolder::saves() const {
   std::vector<fs::path> found;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(directory_, error)) {
-    if (entry.path().filename().string().starts_with(kPrefix)) found.push_back(entry.path());
+    if (step_of(entry.path())) found.push_back(entry.path());
   }
-  std::sort(found.begin(), found.end());
+  std::ranges::sort(found, {}, step_of);
   return found;
 }
 
@@ -150,7 +161,7 @@ Status CheckpointFolder::write(const Checkpoint& checkpoint, const ControlState*
 void CheckpointFolder::remove_others(const fs::path& newest, std::uint32_t keep) const {
   std::error_code error;
   auto all = saves();
-  while (!all.empty() && all.back() > newest) {
+  while (!all.empty() && step_of(all.back()) > step_of(newest)) {
     fs::remove_all(all.back(), error);
     all.pop_back();
   }

@@ -146,6 +146,21 @@ TEST_SUITE("checkpoint folder") {
     CHECK(temp.files() == 2);
   }
 
+  TEST_CASE("folders of other names are somebody's own: never resumed from, never removed") {
+    const TempFolder temp;
+    CheckpointFolder folder = open(temp.path());
+    const std::string own[] = {"step-best", "step-000000000010-good", "step-000000000099.old",
+                               "step-5", "step-"};
+    for (const std::string& name : own) std::filesystem::create_directory(temp / name);
+    CHECK(newest_name(folder) == "none");
+    for (const std::uint64_t step : {10, 20, 30}) {
+      REQUIRE(folder.write(checkpoint_at(step), nullptr, 1).ok());
+    }
+    CHECK(newest_name(folder) == "step-000000000030");
+    for (const std::string& name : own) CHECK(std::filesystem::exists(temp / name));
+    CHECK_FALSE(std::filesystem::exists(temp / "step-000000000020"));
+  }
+
   TEST_CASE("a step can be saved again") {
     const TempFolder temp;
     CheckpointFolder folder = open(temp.path());

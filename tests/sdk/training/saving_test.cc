@@ -1,0 +1,129 @@
+// When a save that the program asks for is written, and what it is good for.
+#include <torch/torch.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <string>
+
+#include "coxswain/adamw.h"
+#include "coxswain/error.h"
+#include "small_training.h"
+#include "tests/sdk/session/solo.h"
+#include "tests/sdk/temp_folder.h"
+
+#include <doctest/doctest.h>
+
+using namespace cox;
+
+namespace {
+
+std::string error_of(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    return error.status().message();
+  }
+  return {};
+}
+
+struct Saving {
+  explicit Saving(const TempFolder& folder) : saves(folder / "saves"), run(folder / "run") {}
+  Session session(const std::string& resume = "off") const {
+    return solo_session({"--cox.checkpoint.directory=" + saves.string(),
+                         "--cox.run.directory=" + run.string(),
+                         "--cox.checkpoint.resume=" + resume});
+  }
+  bool has(const std::string& step) const {
+    return std::filesystem::exists(saves / ("step-00000000000" + step) / "model.safetensors");
+  }
+
+  std::filesystem::path saves;
+  std::filesystem::path run;
+};
+
+void take(TrainerStep& step, SmallModel& model) {
+  step.backward(step.forward([&] { return model->loss(step.batch()); }));
+  step.update();
+}
+
+int lines_with(const std::filesystem::path& file, const std::string& part) {
+  std::ifstream in(file);
+  int found = 0;
+  for (std::string line; std::getline(in, line);) {
+    found += line.find(part) == std::string::npos ? 0 : 1;
+  }
+  return found;
+}
+
+}  // namespace
+
+TEST_SUITE("trainer on one rank") {
+  TEST_CASE("a save that is asked for within a step is written when the step has ended") {
+    const TempFolder folder;
+    const Saving saving(folder);
+    auto session = saving.session();
+    SmallModel model;
+    const SmallData data;
+    AdamW optimizer(model->parameters());
+    Trainer trainer(session, *model, optimizer, {.steps = 5});
+    for (auto& step : trainer.steps(data)) {
+      const std::string told = step.number() == 1 ? error_of([&] { trainer.save(); }) : "update()";
+      CHECK(told.find("update()") != std::string::npos);
+      CHECK(saving.has("2") == (step.number() >= 2));
+      take(step, model);
+      if (step.number() == 1) trainer.save();
+      CHECK(saving.has("2") == (step.number() >= 2));
+    }
+    CHECK(saving.has("5"));
+  }
+
+  TEST_CASE("a loop that is left by break has what it asked for saved, and saves at once then") {
+    for (const bool asks_inside : {false, true}) {
+      const TempFolder folder;
+      const Saving saving(folder);
+      auto session = saving.session();
+      SmallModel model;
+      const SmallData data;
+      AdamW optimizer(model->parameters());
+      Trainer trainer(session, *model, optimizer, {.steps = 5});
+      for (auto& step : trainer.steps(data)) {
+        take(step, model);
+        if (step.number() < 2) continue;
+        if (asks_inside) trainer.save();
+        break;
+      }
+      CHECK(saving.has("3") == asks_inside);
+      trainer.save();
+      CHECK(saving.has("3"));
+    }
+  }
+
+  TEST_CASE("a save of step 0 is gone on from, also without the coordinator's state") {
+    const TempFolder folder;
+    const Saving saving(folder);
+    const SmallData data;
+    {
+      auto session = saving.session();
+      SmallModel model;
+      AdamW optimizer(model->parameters());
+      Trainer trainer(session, *model, optimizer, {.steps = 5});
+      trainer.save();
+      for (auto& step : trainer.steps(data)) {
+        take(step, model);
+        if (step.number() == 2) break;
+      }
+    }
+    CHECK(lines_with(saving.run / "rank0/steps.jsonl", "\"step\":0") == 1);
+    std::filesystem::remove(saving.saves / "step-000000000000/control.state");
+    {
+      auto session = saving.session("on");
+      SmallModel model;
+      AdamW optimizer(model->parameters());
+      Trainer trainer(session, *model, optimizer, {.steps = 2});
+      for (auto& step : trainer.steps(data)) take(step, model);
+      CHECK(trainer.progress().step == 2);
+    }
+    CHECK(lines_with(saving.run / "rank0/steps.jsonl", "\"step\":") == 2);
+  }
+}
