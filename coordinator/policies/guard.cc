@@ -55,6 +55,7 @@ struct Course {
   std::size_t count = 0;
   double median = 0;
   double deviation = 0;  // robust estimate of the standard deviation
+  double largest = 0;
 };
 
 // Without the last `skip` rounds.
@@ -69,16 +70,25 @@ Course course_of(const History& history, std::size_t window, std::size_t skip) {
   Course course;
   course.count = losses.size();
   course.median = median_of(losses);
+  course.largest = *std::max_element(losses.begin(), losses.end());
   for (double& loss : losses) loss = std::fabs(loss - course.median);
   course.deviation = 1.4826 * median_of(losses);
   return course;
 }
 
+// What a spike is above, whatever the deviation. Where most losses are the same, zero say, there is
+// none to go by: the largest loss of the window then counts as usual.
+double usual_limit(const Course& course, double ratio) {
+  if (course.median > 0) return ratio * course.median;
+  if (course.deviation > 0) return course.median;
+  const double above_median = course.median + (ratio - 1) * std::fabs(course.median);
+  return std::max(above_median, ratio * course.largest);
+}
+
 bool is_spike(double loss, const Course& course, const GuardConfig& config) {
   if (course.count == 0 || !std::isfinite(loss)) return false;
   const bool far = loss > course.median + config.spike_sigmas * course.deviation;
-  return far && loss > course.median &&
-         (course.median <= 0 || loss > config.spike_ratio * course.median);
+  return far && loss > usual_limit(course, config.spike_ratio);
 }
 
 Reason say(ReasonCode code, std::string text, RankId rank = RankId(-1)) {

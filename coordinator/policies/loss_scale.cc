@@ -221,6 +221,7 @@ class Look {
       const double interval = std::max(8.0, rules_.growth_interval / kHurry);
       wanted.growth_interval =
           std::min(rules_.growth_interval, static_cast<std::uint32_t>(interval));
+      if (now_.incidents >= 2) stay_near_held(wanted);
       why.code = ReasonCode::scaler_underflow;
       why.text = sentence(
           "%.2g %% of the gradients in fp16 become zero at scale %.6g, and %s: the "
@@ -230,6 +231,7 @@ class Look {
       const double longer = rules_.growth_interval * std::exp2(now_.incidents - 1);
       wanted.growth_interval = static_cast<std::uint32_t>(std::min(longer, 1e9));
       cap(wanted);
+      stay_near_held(wanted);
       why.text = sentence(
           "%.0f overflows not long after each other: the scale may grow after %u "
           "clean steps instead of %u, up to %.6g",
@@ -240,12 +242,7 @@ class Look {
           sentence("the scale may grow after %u clean steps, up to %.6g, as the settings say",
                    rules_.growth_interval, static_cast<double>(rules_.max_scale));
     }
-    // A cap that follows the gradients must not make a plan of every wiggle.
-    const ScalerRules& held = input_.plan.scaler;
-    const bool near =
-        wanted.max_scale <= held.max_scale * 4 && held.max_scale <= wanted.max_scale * 4;
-    if (now_.incidents >= 2 && near) wanted.max_scale = held.max_scale;
-    if (wanted == held) return;
+    if (wanted == input_.plan.scaler) return;
     Proposal& proposal = output_.proposals.emplace_back();
     proposal.change = SetScaler{wanted};
     proposal.reason = std::move(why);
@@ -265,6 +262,18 @@ class Look {
     wanted.max_scale = static_cast<float>(
         std::clamp<double>(power, std::min<double>(least, rules_.max_scale), rules_.max_scale));
     wanted.initial_scale = std::clamp(wanted.initial_scale, wanted.min_scale, wanted.max_scale);
+  }
+
+  // A cap that follows the gradients must not make a plan of every wiggle.
+  void stay_near_held(ScalerRules& wanted) const {
+    const ScalerRules& held = input_.plan.scaler;
+    const bool is_near =
+        wanted.max_scale <= held.max_scale * 4 && held.max_scale <= wanted.max_scale * 4;
+    const bool is_allowed =
+        held.max_scale >= rules_.min_scale && held.max_scale <= rules_.max_scale;
+    if (!is_near || !is_allowed) return;
+    wanted.max_scale = held.max_scale;
+    wanted.initial_scale = std::clamp(held.initial_scale, wanted.min_scale, wanted.max_scale);
   }
 
   const PolicyInput& input_;

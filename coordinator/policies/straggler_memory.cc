@@ -1,6 +1,7 @@
 #include "coordinator/policies/straggler_memory.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 namespace cox {
@@ -10,7 +11,8 @@ constexpr std::uint32_t kVersion = 1;
 
 // The column that serves as an index; a saved state may be damaged.
 bool is_name(double value) {
-  return value >= 0 && value <= static_cast<double>(kOwnPhases.size());
+  return value >= 0 && value <= static_cast<double>(kOwnPhases.size()) &&
+         value == std::floor(value);
 }
 
 }  // namespace

@@ -179,6 +179,15 @@ TEST_SUITE("policies") {
     CHECK_FALSE(play.holds.empty());
   }
 
+  TEST_CASE("losses that are zero most of the time spike above what they usually are") {
+    Play play;
+    for (int i = 0; i < 90; ++i) play.see(i % 3 == 2 ? 0.02 : 0.0);
+    for (int i = 0; i < 3; ++i) play.see(0.02);
+    CHECK(play.holds.empty());
+    for (int i = 0; i < 3; ++i) play.see(5.0);
+    CHECK_FALSE(play.holds.empty());
+  }
+
   TEST_CASE("a wish that is held back is repeated until the plan shows it") {
     Play play;
     play.obeys = false;

@@ -205,6 +205,35 @@ TEST_SUITE("policies.loss_scale") {
     CHECK(game.rules() == game.config.loss_scale.rules);
   }
 
+  TEST_CASE("a cap that follows the gradients is a valid plan, and no plan for every wiggle") {
+    ScaleGame game("loss_scale.growth_interval = 100\n");
+    const auto gradients = [&game](float largest, int rounds) {
+      game.calm();
+      game.evidence[1].gradient = {largest, RankId(0)};
+      game.play(rounds);
+    };
+    const auto incident = [&](float largest) {
+      game.overflow(1, 0);
+      game.play();
+      gradients(largest, 50);
+    };
+    incident(8);
+    incident(8);
+    CHECK(game.rules().max_scale == 2048);
+    gradients(7, 50);
+    incident(7);
+    CHECK(game.count(ReasonCode::invalid_proposal) == 0);
+    CHECK(game.rules().growth_interval == 400);
+    gradients(1.9f, 300);
+    CHECK(game.rules().max_scale == 16384);
+    const std::uint64_t plan = game.state.plan.id.number;
+    for (int i = 0; i < 5; ++i) {
+      gradients(2.1f, 20);
+      gradients(1.9f, 20);
+    }
+    CHECK(game.state.plan.id.number == plan);
+  }
+
   TEST_CASE("at the smallest scale it names the block once and proposes no more") {
     ScaleGame game;
     game.scale = 1;

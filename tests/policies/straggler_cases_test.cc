@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <optional>
@@ -179,10 +180,13 @@ TEST_SUITE("policies") {
     cox::PolicyState damaged = fresh;
     for (double& value : damaged.values) value = 1e9;
     damaged.values[0] = fresh.values[0];
+    cox::PolicyState fractional = damaged;
+    std::fill(fractional.values.begin() + 1, fractional.values.end(), 0.5);
     cox::PolicyState other_version = fresh;
     other_version.version = 99;
     for (const cox::PolicyState& state :
-         {damaged, other_version, cox::PolicyState{1, {1, 2, 3}}, cox::PolicyState{1, {}}}) {
+         {damaged, fractional, other_version, cox::PolicyState{1, {1, 2, 3}},
+          cox::PolicyState{1, {}}}) {
       CHECK(cox::Stragglers().propose(input, state).state == fresh);
     }
   }
