@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
@@ -14,6 +15,8 @@ namespace cox::metrics {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr std::size_t kPartBytes = 1 << 16;
 
 Status file_error(std::string_view what, const fs::path& file, int error) {
   const bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;
@@ -56,10 +59,26 @@ std::string text_of(std::string_view json, std::string_view key) {
   return std::string(text.substr(0, end));
 }
 
-std::uint64_t count_lines(std::string_view text) {
+// A record of days is larger than memory, so it is read in parts.
+Result<std::uint64_t> count_lines(const fs::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  if (!in) return file_error("read", file, errno);
+  std::string part(kPartBytes, '\0');
   std::uint64_t lines = 0;
-  for (const char c : text) lines += c == '\n' ? 1 : 0;
+  while (in.read(part.data(), static_cast<std::streamsize>(part.size())) || in.gcount() > 0) {
+    lines += static_cast<std::uint64_t>(std::count(part.begin(), part.begin() + in.gcount(), '\n'));
+  }
   return lines;
+}
+
+// The last `bytes` of the file.
+Result<std::string> read_end(const fs::path& file, std::uintmax_t size, std::size_t bytes) {
+  std::ifstream in(file, std::ios::binary);
+  std::string text(bytes, '\0');
+  in.seekg(static_cast<std::streamoff>(size - bytes));
+  if (!in.read(text.data(), static_cast<std::streamsize>(bytes)))
+    return file_error("read", file, errno);
+  return text;
 }
 
 // Bytes of `text` to keep: whole lines only, without the newest ones from `resume_step` on.
@@ -73,6 +92,20 @@ std::size_t kept_bytes(std::string_view text, std::optional<StepId> resume_step)
     keep = start;
   }
   return keep;
+}
+
+// The same of a whole file, from an end of it that is large enough to say.
+Result<std::uintmax_t> kept_bytes(const fs::path& file, std::uintmax_t size,
+                                  std::optional<StepId> resume_step) {
+  for (std::uintmax_t end = kPartBytes;; end *= 2) {
+    const std::uintmax_t bytes = std::min(end, size);
+    const auto text = read_end(file, size, static_cast<std::size_t>(bytes));
+    if (!text.ok()) return text.status();
+    const bool is_whole = bytes == size;
+    const std::size_t whole_lines = is_whole ? 0 : text->find('\n') + 1;  // from there on
+    const std::size_t kept = kept_bytes(std::string_view(*text).substr(whole_lines), resume_step);
+    if (is_whole || kept > 0) return size - bytes + whole_lines + kept;
+  }
 }
 
 Status write_all(int descriptor, std::string_view text, const fs::path& file) {
@@ -101,9 +134,9 @@ Result<std::optional<ExistingRun>> look_at_run(const fs::path& folder) {
     run.wall_time = number_of(*json, "wall_time");
   }
   if (has_steps) {
-    const auto text = read_all(folder / "steps.jsonl");
-    if (!text.ok()) return text.status();
-    run.steps = count_lines(*text);
+    const auto lines = count_lines(folder / "steps.jsonl");
+    if (!lines.ok()) return lines.status();
+    run.steps = *lines;
   }
   return std::optional<ExistingRun>(run);
 }
@@ -111,12 +144,15 @@ Result<std::optional<ExistingRun>> look_at_run(const fs::path& folder) {
 Result<std::uint64_t> trim_steps(const fs::path& steps_file, std::optional<StepId> resume_step) {
   std::error_code error;
   if (!fs::exists(steps_file, error)) return std::uint64_t{0};
-  const auto text = read_all(steps_file);
-  if (!text.ok()) return text.status();
-  const std::size_t keep = kept_bytes(*text, resume_step);
-  if (keep != text->size()) fs::resize_file(steps_file, keep, error);
+  const std::uintmax_t size = fs::file_size(steps_file, error);
+  if (error) return file_error("read", steps_file, error.value());
+  const bool keeps_none = resume_step == StepId(0);
+  const auto keep = keeps_none ? Result<std::uintmax_t>(std::uintmax_t{0})
+                               : kept_bytes(steps_file, size, resume_step);
+  if (!keep.ok()) return keep.status();
+  if (*keep != size) fs::resize_file(steps_file, *keep, error);
   if (error) return file_error("cut", steps_file, error.value());
-  return count_lines(std::string_view(*text).substr(0, keep));
+  return count_lines(steps_file);
 }
 
 Status replace_file(const fs::path& file, std::string_view text) {

@@ -1,6 +1,9 @@
 #include "metrics/snapshot_collectable.h"
 
+#include <cstdint>
+#include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "metrics/family_builder.h"
@@ -87,8 +90,10 @@ void set_decisions(FamilyBuilder& out, const Snapshot& s) {
           as_double(totals.decisions[policy][outcome]));
     }
   }
-  for (const CodeCount& code : totals.codes)
-    out.set("coxswain_reasons_total", {to_string(code.code)}, as_double(code.count));
+  std::map<std::string_view, std::uint64_t> by_label;  // codes of users share one
+  for (const CodeCount& code : totals.codes) by_label[to_string(code.code)] += code.count;
+  for (const auto& [label, count] : by_label)
+    out.set("coxswain_reasons_total", {label}, as_double(count));
   out.set("coxswain_decision_duration_seconds", totals.decide_seconds);
   out.set("coxswain_incarnation", s.job->incarnation);
 }

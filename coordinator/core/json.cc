@@ -1,48 +1,61 @@
 #include "coordinator/core/json.h"
 
+#include <cstddef>
 #include <set>
+#include <string>
 #include <utility>
 
 namespace cox {
 namespace {
 
-Json read_value(JsonReader& reader);
+constexpr std::size_t kMaxValues = 1 << 20;  // some 100 bytes each
 
-void read_members(JsonReader& reader, Json& out) {
-  std::set<std::string> seen;
-  std::string name;
-  for (reader.begin_object(); reader.next_member(name);) {
-    if (!seen.insert(name).second) reader.fail("the name \"" + name + "\" occurs twice");
-    out.members.push_back({name, read_value(reader)});
-  }
-}
+class TreeReader {
+ public:
+  explicit TreeReader(JsonReader& reader) : reader_(reader) {}
 
-Json read_value(JsonReader& reader) {
-  Json out;
-  if (!reader.ok()) return out;
-  out.kind = reader.peek();
-  switch (out.kind) {
-    case JsonKind::null:
-      reader.read_null();
-      break;
-    case JsonKind::boolean:
-      out.boolean = reader.read_bool();
-      break;
-    case JsonKind::number:
-      out.number = reader.read_number();
-      break;
-    case JsonKind::string:
-      out.string = reader.read_string();
-      break;
-    case JsonKind::array:
-      for (reader.begin_array(); reader.next_item();) out.items.push_back(read_value(reader));
-      break;
-    case JsonKind::object:
-      read_members(reader, out);
-      break;
+  Json value() {
+    Json out;
+    if (++values_ > kMaxValues)
+      reader_.fail("expected at most " + std::to_string(kMaxValues) + " values, found more");
+    if (!reader_.ok()) return out;
+    out.kind = reader_.peek();
+    switch (out.kind) {
+      case JsonKind::null:
+        reader_.read_null();
+        break;
+      case JsonKind::boolean:
+        out.boolean = reader_.read_bool();
+        break;
+      case JsonKind::number:
+        out.number = reader_.read_number();
+        break;
+      case JsonKind::string:
+        out.string = reader_.read_string();
+        break;
+      case JsonKind::array:
+        for (reader_.begin_array(); reader_.next_item();) out.items.push_back(value());
+        break;
+      case JsonKind::object:
+        read_members(out);
+        break;
+    }
+    return out;
   }
-  return out;
-}
+
+ private:
+  void read_members(Json& out) {
+    std::set<std::string> seen;
+    std::string name;
+    for (reader_.begin_object(); reader_.next_member(name);) {
+      if (!seen.insert(name).second) reader_.fail("the name \"" + name + "\" occurs twice");
+      out.members.push_back({name, value()});
+    }
+  }
+
+  JsonReader& reader_;
+  std::size_t values_ = 0;
+};
 
 }  // namespace
 
@@ -59,7 +72,7 @@ Result<Json> parse_json(std::string_view text, std::size_t max_bytes) {
                               " bytes, found " + std::to_string(text.size()));
   }
   JsonReader reader(text);
-  Json value = read_value(reader);
+  Json value = TreeReader(reader).value();
   reader.finish();
   if (!reader.ok()) return reader.status();
   return value;

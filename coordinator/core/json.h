@@ -88,7 +88,7 @@ struct JsonMember {
   Json value;
 };
 
-// Parses a whole document of at most `max_bytes`.
+// Parses a whole document of at most `max_bytes` and about a million values.
 Result<Json> parse_json(std::string_view text, std::size_t max_bytes = std::size_t{16} << 20);
 
 // `text` as a JSON string with its quotes. Requires valid UTF-8.

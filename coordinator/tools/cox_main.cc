@@ -1,6 +1,7 @@
 // `cox`: what people do with a job's files from a shell.
 #include <array>
 #include <cstdio>
+#include <exception>
 #include <string>
 #include <vector>
 
@@ -64,6 +65,8 @@ int complain(std::string_view message) {
 
 }  // namespace cox::tools
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   return cox::tools::dispatch({argv + 1, argv + argc});
+} catch (const std::exception& error) {
+  return cox::tools::complain(error.what());
 }

@@ -5,7 +5,7 @@
 namespace cox::wire {
 namespace {
 
-constexpr std::uint64_t kMaxMicroBatch = std::uint64_t{1} << 31;
+constexpr std::uint64_t kMaxBatch = std::uint64_t{1} << 31;  // as SamplePlan
 
 RoundFacts facts_of(const pb::RoundFacts& message) {
   RoundFacts facts;
@@ -81,8 +81,10 @@ Result<JobFacts> from_proto(const pb::JobFacts& message) {
   job.world_size = message.world_size();
   for (const std::int32_t node : message.node_of_rank()) job.node_of_rank.emplace_back(node);
   job.blocks.assign(message.blocks().begin(), message.blocks().end());
+  if (message.global_batch() > kMaxBatch)
+    return wrong_field("job.global_batch", "at most 2147483648 samples");
   job.global_batch = message.global_batch();
-  if (message.micro_batch() > kMaxMicroBatch)
+  if (message.micro_batch() > kMaxBatch)
     return wrong_field("job.micro_batch", "at most 2147483648 samples");
   job.micro_batch = message.micro_batch();
   Result<Capabilities> capabilities = capabilities_of(message.capabilities());

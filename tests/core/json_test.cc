@@ -82,6 +82,9 @@ TEST_SUITE("core.json") {
     }
     CHECK(parse_json(nested(64)).ok());
     CHECK(parse_json("123", 2).status().code() == cox::StatusCode::resource_exhausted);
+    std::string many = "[0";
+    for (int i = 0; i < (1 << 20); ++i) many += ",0";
+    CHECK(parse_json(many + "]").status().message().find("values") != std::string::npos);
   }
 
   TEST_CASE("whole numbers keep all 64 bits and anything else is no whole number") {

@@ -85,6 +85,21 @@ TEST_SUITE("metrics") {
     CHECK(std::stod(series.at("coxswain_rank_step_skew_ratio")) > 1.03);
   }
 
+  TEST_CASE("codes of a user's policies share one series, which never falls") {
+    SimulatedJob job({});
+    TelemetryState state(job.job(), UnixTime{1});
+    const StepSignals signals;
+    const Plan plan = initial_plan(job.job());
+    int told = 0;
+    for (const int code : {1002, 1001, 1002, 1003}) {
+      Decision decision;
+      decision.reasons.emplace_back().code = static_cast<ReasonCode>(code);
+      state.record({signals, decision, plan, job.job(), {}});
+      const auto series = parse(exposition(*state.snapshot(), kBuild));
+      CHECK(series.at("coxswain_reasons_total{code=\"unknown\"}") == std::to_string(++told));
+    }
+  }
+
   TEST_CASE("the number of series does not grow with the number of ranks") {
     std::set<std::string> few;
     std::set<std::string> many;

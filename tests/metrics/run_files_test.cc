@@ -45,6 +45,21 @@ TEST_SUITE("metrics") {
     CHECK(read_text(file) == kept);
   }
 
+  TEST_CASE("long records are cut at the same places as short ones") {
+    const TemporaryFolder folder;
+    const auto file = folder.path() / "steps.jsonl";
+    const std::string whole = lines(0, 20000);
+    REQUIRE(whole.size() > 4 << 16);
+    for (const int resume : {0, 3, 15000, 19990, 19999, 20000}) {
+      write_text(file, whole + "{\"step\":20000" + std::string(200000, ' '));  // torn
+      const auto left = trim_steps(file, StepId(static_cast<std::uint64_t>(resume)));
+      REQUIRE(left.ok());
+      CHECK(*left == static_cast<std::uint64_t>(resume));
+      CHECK((read_text(file) == lines(0, resume)));
+      CHECK(look_at_run(folder.path())->value().steps == static_cast<std::uint64_t>(resume));
+    }
+  }
+
   TEST_CASE("resuming from step 0 keeps nothing, an absent file is empty") {
     const TemporaryFolder folder;
     const auto file = folder.path() / "steps.jsonl";

@@ -119,6 +119,9 @@ TEST_SUITE("wire.control") {
     ++job.micro_batch;
     CHECK(parse_job_facts(serialize(job)).status().code() == StatusCode::data_loss);
     job.micro_batch = 0;
+    job.global_batch = (std::uint64_t{1} << 31) + 1;
+    CHECK(parse_job_facts(serialize(job)).status().code() == StatusCode::data_loss);
+    job.global_batch = 0;
     job.world_size = 3;
     job.node_of_rank = {NodeId(0)};
     CHECK(parse_job_facts(serialize(job)).status().code() == StatusCode::data_loss);
