@@ -59,7 +59,7 @@ class Contest {
     if (is_scaling) state_.precision().restore(ScalerState{.scale = is_on ? 65536.0F : 1.0F});
     if (is_on == state_.numbers().is_attached()) return;
     if (is_on) {
-      state_.numbers().attach(*state_.blocks().registry(), trained_.model->parameters());
+      state_.numbers().attach(*state_.blocks().registry(), trained_.model->parameters(), at::kCPU);
     } else {
       state_.numbers().release();
     }

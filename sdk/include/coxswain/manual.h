@@ -7,8 +7,8 @@
 //   for (...) {
 //     auto step = session.step();
 //     ranks.backward(step, critic_loss);
-//     ranks.all_reduce_gradients(step, critic->parameters());
-//     critic_optimizer.step();
+//     if (ranks.all_reduce_gradients(step, critic->parameters()).finite) critic_optimizer.step();
+//     critic_optimizer.zero_grad();
 //     ...                                           // another set, any number of times
 //     if (ranks.close(step).stop) break;            // once a step: stop and plan, agreed by all
 //   }

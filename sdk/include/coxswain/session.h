@@ -45,7 +45,7 @@ class SessionState;
 struct SessionOptions {
   Config config{};       // what the program sets itself; file, environment and flags override it
   PolicySet policies{};  // asked after the built-in ones
-  std::string program = "trainer";  // for the run directory and messages
+  std::string program = "trainer";  // for run.json
 };
 
 // Time booked on one phase of the open step, from construction to destruction. Phases nest; an
@@ -62,7 +62,8 @@ class [[nodiscard]] PhaseScope {
 };
 
 // One step of this rank. Closing (destructor) hands the report to the coordinator; it takes some
-// tens of microseconds in a training step (docs/results/C2.md), never waits and never throws.
+// tens of microseconds in a training step, a hundred over MPI (docs/results/C2.md), never waits and
+// never throws.
 class [[nodiscard]] StepScope {
  public:
   explicit StepScope(std::shared_ptr<detail::SessionState> state);
@@ -73,13 +74,14 @@ class [[nodiscard]] StepScope {
   std::uint64_t number() const;  // counts from 0; goes back after a rollback
   PhaseScope phase(Phase phase);
 
-  // This rank's mean loss over `weight` samples (or tokens) of the step. May be called for several
-  // micro-batches. NaN and infinities are welcome: they are counted and reported, but for the
-  // mean of no samples (weight 0), which says nothing.
+  // This rank's mean loss over `weight` samples (or tokens) of the step, 0 or more. May be called
+  // for several micro-batches. NaN and infinities are welcome: they are counted and reported, but
+  // for the mean of no samples (weight 0), which says nothing.
   void loss(double mean, double weight = 1);
+  // What this rank worked on in the step; counts of several calls add up.
   void samples(std::uint64_t count);
   void tokens(std::uint64_t count);
-  void gradient_norm(double value);
+  void gradient_norm(double value);  // L2, over all parameters; the last call counts
   // A scalar of the user's own for the run directory (up to 8 names of up to 15 bytes a step).
   // "loss" and "grad_norm" stand in for the step's own figures only where it has none.
   void log(std::string_view name, double value);

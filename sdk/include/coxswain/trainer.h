@@ -54,8 +54,9 @@ struct TrainerOptions {
   // policy `accumulation` needs that.
   std::size_t prefetch = 0;
   std::uint64_t steps = 100;  // optimizer steps in total, a resumed run's earlier ones included
-  double clip_norm = 0;       // global L2 norm to clip gradients to; 0 = no clipping
-  // Learning rate before every update, from the step's number; empty = leave it alone.
+  double clip_norm = 0;       // global L2 norm to clip gradients to, >= 0; 0 = no clipping
+  // Learning rate before every update, from the step's number; empty = leave it alone. To be the
+  // same on all ranks, which is not checked.
   std::function<double(std::uint64_t step)> learning_rate{};
 };
 
@@ -134,8 +135,9 @@ class Trainer {
   Steps steps(const Dataset& dataset);
 
   const TrainingProgress& progress() const;
-  // Writes a checkpoint now. Collective. Throws cox::Error on all ranks without
-  // checkpoint.directory, or when it cannot be written.
+  // Writes a checkpoint: now, or within the loop, after step.update(), when the open step ends.
+  // Collective. Throws cox::Error on all ranks without checkpoint.directory, in a step before its
+  // update(), or (where it writes) when it cannot be written.
   void save();
   // Ends the loop after the open step, with a last save; where a rollback takes that step back,
   // once it was made again. Local: to be called on all ranks alike.

@@ -4,7 +4,8 @@
 // Names, parameters, results and files of a wrapped Sequential are those of the unwrapped one; a
 // clone of it is wrapped too, with blocks of its own. Only at<T>(i) and ptr<T>(i) refuse a wrapped
 // element, because torch compares the wrapper's type there; ptr(i), operator[] and named_children()
-// give the element itself. Not thread-safe; call between steps. Neither communicates.
+// give the element itself. Not thread-safe; call before Session::attach, Trainer or fit, which look
+// for blocks. Neither communicates.
 #pragma once
 
 #include <cstddef>

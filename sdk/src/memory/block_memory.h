@@ -47,7 +47,6 @@ class BlockMemory {
   bool needs_check(std::uint64_t way) const;
   void request_check() { is_check_requested_ = true; }
   bool wants_check() const { return is_check_requested_; }
-  bool was_checked() const { return !edited_.empty(); }
   // Running again gave the same bits and edited these buffers.
   void passed(std::uint64_t way, std::vector<at::Tensor> edited_buffers);
   // Empty when the block was not checked that way.

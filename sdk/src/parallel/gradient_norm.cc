@@ -45,7 +45,7 @@ double norm_over(std::size_t count, const TensorAt& tensor_at) {
     if (has_own_loops(tensor)) {
       squares += scan_gradient(tensor).squares;
     } else {
-      others.push_back(tensor);
+      others.push_back(tensor.layout() == at::kStrided ? tensor : tensor.to_dense());
     }
   }
   const double plain = std::sqrt(squares);

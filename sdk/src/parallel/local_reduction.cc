@@ -18,6 +18,16 @@ void divide_gradients(const std::vector<at::Tensor>& parameters, double divisor)
   if (!gradients.empty()) at::_foreach_div_(gradients, divisor);
 }
 
+// As buckets make them with several ranks.
+void make_dense(const std::vector<at::Tensor>& parameters) {
+  const torch::NoGradGuard no_grad;
+  for (const at::Tensor& p : parameters) {
+    const at::Tensor gradient = p.grad();
+    if (!gradient.defined() || gradient.layout() == at::kStrided) continue;
+    p.mutable_grad() = gradient.to_dense();
+  }
+}
+
 }  // namespace
 
 StepBallot LocalReduction::merge(StepBallot mine, const std::function<void()>&) {
@@ -25,6 +35,7 @@ StepBallot LocalReduction::merge(StepBallot mine, const std::function<void()>&) 
 }
 
 double LocalReduction::hand_back(double total, double loss_scale) {
+  make_dense(parameters_);
   const double unit = std::exchange(unit_, 0.0);
   const double divisor = unit > 0 ? total / unit * loss_scale : 1;
   if (divisor != 1) divide_gradients(parameters_, divisor);

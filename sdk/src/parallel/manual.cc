@@ -195,7 +195,10 @@ ReductionOutcome ManualParallel::Impl::close() {
     state.recorder().gradient_norm(outcome.gradient_norm);
     state.precision().advance_scaler({.overflow = !finite});
   }
-  if (!outcome.finite) state.recorder().flag(SignalFlag::step_skipped);
+  if (!outcome.finite) {
+    static_cast<void>(state.numbers().blame({}));
+    state.recorder().flag(SignalFlag::step_skipped);
+  }
   state.agreed(merged);
   outcome.stop = state.stop_agreed();
   squares = 0;

@@ -22,7 +22,7 @@
 namespace cox::detail {
 
 enum class Fp8Side : std::uint8_t { activation, gradient };
-enum class Fp8Count : std::uint8_t { on, off };  // off: a call that runs again
+enum class Fp8Count : std::uint8_t { on, off };  // off: it runs again, or evaluates
 
 class Fp8Block {
  public:

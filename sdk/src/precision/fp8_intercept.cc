@@ -121,9 +121,10 @@ std::optional<Tensor> in_fp8(const Tensor& a, const Tensor& b) {
       is_first ? decide(place, a, b) : as_first_time(*place.frame, index);
   if (product.weight == Fp8Weight::none) return std::nullopt;
   const Operands operands = operands_of(a, b, product.weight);
+  const bool is_training = is_first && at::GradMode::is_enabled();  // an evaluation is no evidence
   const Fp8LinearPlan plan{place.block, place.next_in_fp8++,
                            cast.value_or(operands.x.scalar_type()), product.scale,
-                           is_first ? Fp8Count::on : Fp8Count::off};
+                           is_training ? Fp8Count::on : Fp8Count::off};
   return result_of(fp8_linear(operands.x, operands.weight, plan), a, b, product.weight);
 }
 

@@ -31,12 +31,12 @@ std::vector<std::vector<at::Tensor>> parameters_by_block(const BlockRegistry& re
 
 }  // namespace
 
-void NumericsWatch::attach(BlockRegistry& registry, std::span<const at::Tensor> parameters) {
+void NumericsWatch::attach(BlockRegistry& registry, std::span<const at::Tensor> parameters,
+                           at::Device device) {
   release();
   registry_ = &registry;
   health_.attach(registry, parameters);
   parameters_ = parameters_by_block(registry, parameters);
-  const at::Device device = parameters.empty() ? at::Device(at::kCPU) : parameters.front().device();
   const std::shared_ptr<Fp8Shapes> shapes = Fp8Shapes::of(device);
   std::vector<NoiseBlock> blocks;
   for (std::size_t b = 0; b < registry.size(); ++b) {

@@ -28,8 +28,9 @@ class NumericsWatch {
  public:
   NumericsWatch(const PrecisionConfig& config, Log log) : config_(config), log_(std::move(log)) {}
 
-  // `parameters`: those of the reducer, in its order. The registry must stay until release().
-  void attach(BlockRegistry& registry, std::span<const at::Tensor> parameters);
+  // `parameters`: those of the reducer, in its order; empty where sets of them change, then nothing
+  // is known of their gradients. `device`: of the model. The registry must stay until release().
+  void attach(BlockRegistry& registry, std::span<const at::Tensor> parameters, at::Device device);
   void release();
   bool is_attached() const { return registry_ != nullptr; }
 

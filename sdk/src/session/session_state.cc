@@ -167,7 +167,7 @@ void SessionState::declare_reducing() {
 }
 
 void SessionState::watch_numbers(std::span<const at::Tensor> parameters) {
-  if (blocks_.size() > 0) numbers_.attach(*blocks_.registry(), parameters);
+  if (blocks_.size() > 0) numbers_.attach(*blocks_.registry(), parameters, device_);
 }
 
 JobFacts SessionState::job_facts() const {
@@ -196,6 +196,7 @@ void SessionState::ensure_started() {
   agree(precision_.check(device_));
   agree_on_formats();
   warn_of_idle_settings();
+  if (is_reducing_ && !numbers_.is_attached()) watch_numbers({});  // ManualParallel
   open_run_store();
   runtime::ControlPlaneSetup setup;
   setup.job = job_facts();
@@ -230,7 +231,7 @@ void SessionState::open_run_store() {
   if (!loaded_.config.run.directory.empty()) {
     auto opened = metrics::RunStoreWriter::open(
         loaded_.config.run.directory,
-        run_info(loaded_.config, rank(), world_size(), wall_clock(), environment_),
+        run_info(loaded_.config, {program_, rank(), world_size()}, wall_clock(), environment_),
         run_store_options());
     if (opened.ok()) run_store_ = std::move(*opened);
     status = opened.ok() ? ok_status() : opened.status();
@@ -240,7 +241,7 @@ void SessionState::open_run_store() {
 
 metrics::RunStoreOptions SessionState::run_store_options() const {
   metrics::RunStoreOptions options;
-  if (restored_ || next_step_ != StepId{}) {
+  if (goes_on_) {
     options.on_existing = metrics::OnExisting::append;
     options.resume_step = next_step_;
   }

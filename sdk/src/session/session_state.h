@@ -107,6 +107,11 @@ class SessionState {
   void end_step() noexcept;
   // The number that the next begin_step() takes (after a resume or rollback).
   void set_next_step(StepId step) { next_step_ = step; }
+  // The run goes on from a save: that is the next step, and its records go on too.
+  void resume_at(StepId step) {
+    next_step_ = step;
+    goes_on_ = true;
+  }
 
   // What this rank brings into the step's reduction, without loss and weight.
   StepBallot ballot();
@@ -200,6 +205,7 @@ class SessionState {
   MemoryProbe memory_;
   StepRecorder recorder_;
   StepId next_step_{};
+  bool goes_on_ = false;           // from a save
   std::uint64_t steps_begun_ = 0;  // by this process
   RoundId round_{};
   std::uint64_t plan_of_round_ = 0;  // number in force while the open round runs

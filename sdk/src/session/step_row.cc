@@ -165,18 +165,19 @@ metrics::StepRow row_from(const StepReport& report, const RowContext& context) {
   return row;
 }
 
-metrics::RunInfo run_info(const Config& config, RankId rank, std::int32_t world_size, UnixTime now,
+metrics::RunInfo run_info(const Config& config, const RunPlace& place, UnixTime now,
                           const std::vector<std::string>& environment) {
   metrics::RunInfo info;
   info.name = config.run.name;
-  info.rank = rank;
-  info.world_size = world_size;
+  info.rank = place.rank;
+  info.world_size = place.world_size;
   info.started = now.seconds;
   info.config = settings_in_force(config);
   utsname system{};
   uname(&system);
   const std::string machine = system.machine;
-  info.environment = {{"platform", std::string(system.sysname) + "-" + system.release},
+  info.environment = {{"program", place.program},
+                      {"platform", std::string(system.sysname) + "-" + system.release},
                       {"machine", machine},
                       {"cpu_count", static_cast<std::int64_t>(transport::usable_cores())},
                       {"torch", std::string(TORCH_VERSION)},

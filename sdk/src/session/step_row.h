@@ -44,9 +44,14 @@ struct RowContext {
 };
 metrics::StepRow row_from(const StepReport& report, const RowContext& context);
 
+struct RunPlace {
+  std::string program;
+  RankId rank{};
+  std::int32_t world_size = 1;
+};
 // Provenance of this rank's run directory.
 // `environment`: entries NAME=VALUE, of which those are told that steer threads and transport.
-metrics::RunInfo run_info(const Config& config, RankId rank, std::int32_t world_size, UnixTime now,
+metrics::RunInfo run_info(const Config& config, const RunPlace& place, UnixTime now,
                           const std::vector<std::string>& environment);
 
 }  // namespace cox::detail

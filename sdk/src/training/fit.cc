@@ -4,11 +4,17 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <limits>
+#include <span>
+#include <string>
 #include <utility>
 
+#include "coordinator/core/crc32.h"
 #include "coxswain/adamw.h"
 #include "coxswain/error.h"
+#include "sdk/src/parallel/start_equal.h"
+#include "sdk/src/session/session_state.h"
 #include "sdk/src/training/epoch_book.h"
 #include "sdk/src/training/evaluation.h"
 #include "sdk/src/training/training_state.h"
@@ -105,9 +111,30 @@ class Fit {
   detail::EpochBook book_;
 };
 
+// Ranks that disagree in these would wait for each other, or stop at different epochs. What the
+// trainer is given it compares by itself. Collective.
+void check_alike(Session& session, const FitOptions& options) {
+  const bool evaluates = options.evaluation != nullptr;
+  const std::uint64_t facts[] = {
+      options.epochs, evaluates ? 1u : 0u,
+      static_cast<std::uint64_t>(evaluates ? options.evaluation->size() : 0),
+      static_cast<std::uint64_t>(options.evaluation_batch)};
+  const auto prints =
+      detail::gather_numbers(session.state().data(), crc32(std::as_bytes(std::span(facts))));
+  if (!prints.ok()) throw Error(prints.status());
+  const std::string different = detail::ranks_that_differ(*prints);
+  if (different.empty()) return;
+  throw Error(invalid_argument("FitOptions: expected the same epochs, evaluation data (of the same "
+                               "size) and evaluation_batch on all ranks, found others than rank "
+                               "0's on rank " +
+                               different + "; give every rank the same"),
+              Error::Scope::all_ranks);
+}
+
 template <class Optimizer>
 FitResult fit_with(Session& session, torch::nn::Module& model, Optimizer& optimizer,
                    const Dataset& dataset, const FitLoss& loss, const FitOptions& options) {
+  check_alike(session, options);
   Trainer trainer(session, model, optimizer, trainer_options(options));
   return Fit(session, model, trainer, dataset, loss, options).run();
 }

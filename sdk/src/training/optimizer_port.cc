@@ -18,6 +18,11 @@ std::int64_t moment_bytes(const at::Tensor& parameter) {
 class AdamWPort final : public OptimizerPort {
  public:
   explicit AdamWPort(AdamW& optimizer) : optimizer_(optimizer) {}
+  std::vector<at::Tensor> parameters() const override {
+    std::vector<at::Tensor> all;
+    for (const NamedTensor& named : optimizer_.parameters()) all.push_back(named.tensor);
+    return all;
+  }
   void step() override { optimizer_.step(); }
   void zero_grad() override { optimizer_.zero_grad(); }
   void set_learning_rate(double rate) override { optimizer_.set_lr(rate); }
@@ -50,6 +55,13 @@ constexpr const char* kArchive = "torch_archive";
 class TorchPort final : public OptimizerPort {
  public:
   explicit TorchPort(torch::optim::Optimizer& optimizer) : optimizer_(optimizer) {}
+  std::vector<at::Tensor> parameters() const override {
+    std::vector<at::Tensor> all;
+    for (const auto& group : optimizer_.param_groups()) {
+      all.insert(all.end(), group.params().begin(), group.params().end());
+    }
+    return all;
+  }
   void step() override { optimizer_.step(); }
   void zero_grad() override { optimizer_.zero_grad(); }
   void set_learning_rate(double rate) override {

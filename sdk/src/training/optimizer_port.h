@@ -20,6 +20,7 @@ namespace cox::detail {
 class OptimizerPort {
  public:
   virtual ~OptimizerPort() = default;
+  virtual std::vector<at::Tensor> parameters() const = 0;
   virtual void step() = 0;
   virtual void zero_grad() = 0;  // leaves gradients undefined
   virtual void set_learning_rate(double rate) = 0;

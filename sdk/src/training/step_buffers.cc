@@ -2,34 +2,41 @@
 
 #include <torch/torch.h>
 
-#include <algorithm>
-
 namespace cox::detail {
 
 StepBuffers::StepBuffers(const std::vector<at::Tensor>& buffers,
-                         const std::vector<at::Tensor>& apart) {
+                         const std::function<bool(const at::Tensor&)>& is_kept) {
   for (const at::Tensor& buffer : buffers) {
-    const bool is_apart = std::any_of(
-        apart.begin(), apart.end(), [&](const at::Tensor& other) { return buffer.is_same(other); });
-    if (buffer.defined() && !is_apart) kept_.push_back({buffer, {}, 0});
+    if (!buffer.defined()) continue;
+    all_.push_back(buffer);
+    if (is_kept(buffer)) kept_.push_back({buffer, {}});
   }
 }
 
+std::uint64_t StepBuffers::versions() const {
+  std::uint64_t sum = 0;
+  for (const at::Tensor& buffer : all_) sum += static_cast<std::uint64_t>(buffer._version());
+  return sum;
+}
+
 void StepBuffers::begin_step() {
-  for (Kept& kept : kept_) {
-    const auto version = static_cast<std::int64_t>(kept.buffer._version());
-    if (kept.before.defined() && version == kept.version) continue;
-    kept.before = kept.buffer.detach().clone();
-    kept.version = version;
-  }
+  const std::uint64_t now = versions();
+  if (seen_ == now) return;
+  for (Kept& kept : kept_) kept.before = kept.buffer.detach().clone();
+  seen_ = now;
 }
 
 void StepBuffers::put_back() {
   const torch::NoGradGuard no_grad;
   for (Kept& kept : kept_) {
-    if (static_cast<std::int64_t>(kept.buffer._version()) == kept.version) continue;
-    kept.buffer.copy_(kept.before);
-    kept.version = static_cast<std::int64_t>(kept.buffer._version());
+    if (!at::equal(kept.buffer, kept.before)) kept.buffer.copy_(kept.before);
+  }
+}
+
+void StepBuffers::put_back_nonfinite() {
+  const torch::NoGradGuard no_grad;
+  for (Kept& kept : kept_) {
+    if (!at::isfinite(kept.buffer).all().item<bool>()) kept.buffer.copy_(kept.before);
   }
 }
 

@@ -1,5 +1,7 @@
 #include "sdk/src/training/step_queue.h"
 
+#include <string>
+
 #include "coxswain/error.h"
 
 namespace cox::detail {
@@ -31,8 +33,13 @@ void StepQueue::fill(const ShareRequest& request) {
 }
 
 Batch StepQueue::get(const Planned& planned) {
-  if (prefetcher_) return prefetcher_->take(planned.cursor);
-  return dataset_.get(samples_of(plan_, planned.share));
+  Batch batch = prefetcher_ ? prefetcher_->take(planned.cursor)
+                            : dataset_.get(samples_of(plan_, planned.share));
+  const std::int64_t wanted = planned.share.slice.count;
+  if (batch.samples == wanted) return batch;
+  throw Error(failed_precondition(
+      "Dataset::get: expected a batch of " + std::to_string(wanted) +
+      " samples, one for each index, found Batch::samples = " + std::to_string(batch.samples)));
 }
 
 void StepQueue::forget() {

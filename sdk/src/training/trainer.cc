@@ -41,20 +41,20 @@ const TrainingProgress& Trainer::progress() const {
 }
 
 void Trainer::save() {
-  impl_->save(Impl::OnFailure::raise);
+  impl_->save_now();
 }
 
 void Trainer::stop() {
   impl_->stop();
 }
 
-// However the loop was left: nobody reads the data set from now on.
 Trainer::Steps::~Steps() {
-  if (impl_->queue) impl_->queue->forget();
+  impl_->leave_loop();
 }
 
 Trainer::Steps::Iterator Trainer::Steps::begin() {
   if (impl_->scope) impl_->end_step();  // of a loop that was left by `break`
+  impl_->is_looping = true;
   if (impl_->wants_another_step()) impl_->begin_step();
   return Iterator(impl_);
 }

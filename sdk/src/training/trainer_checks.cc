@@ -2,6 +2,7 @@
 // takes a step.
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <bit>
 #include <span>
 #include <string>
@@ -32,6 +33,31 @@ std::uint64_t fingerprint_of(const TrainerOptions& options) {
   return crc32(std::as_bytes(std::span(told)));
 }
 
+Status validate(const TrainerOptions& options, int world_size, const Config& config) {
+  const auto found = [](const char* expected, auto value) {
+    return invalid_argument(std::string(expected) + ", found " + std::to_string(value));
+  };
+  if (options.global_batch < world_size) {
+    return invalid_argument("global_batch: expected at least one sample a rank, found " +
+                            std::to_string(options.global_batch) + " for " +
+                            std::to_string(world_size) + " ranks");
+  }
+  if (options.micro_batch < 0)
+    return found("micro_batch: expected 0 or more samples", options.micro_batch);
+  if (!(options.clip_norm >= 0))
+    return found("clip_norm: expected 0 (no clipping) or more", options.clip_norm);
+  if (!config.reduction.reproducible) return ok_status();
+  if (options.micro_batch == 0) {
+    return invalid_argument(
+        "reduction.reproducible: expected micro-batches of a fixed size, found none; set "
+        "TrainerOptions::micro_batch and use TrainerStep::accumulate()");
+  }
+  if (config.precision.fp8_scaling != Fp8Scaling::delayed) return ok_status();
+  return invalid_argument(
+      "reduction.reproducible: expected precision.fp8_scaling=current, found delayed, whose scales "
+      "follow from what each rank saw by itself; use current scaling");
+}
+
 }  // namespace
 
 void Trainer::Impl::check_is_first() const {
@@ -54,26 +80,28 @@ void Trainer::Impl::check_equal_names() const {
               Error::Scope::all_ranks);
 }
 
+// Of a model that was cloned since, say, or of master weights: it would update nothing.
+void Trainer::Impl::check_optimizer() const {
+  const auto is_of_model = [this](const at::Tensor& held) {
+    return std::ranges::any_of(parameters, [&](const at::Tensor& p) { return p.is_same(held); });
+  };
+  const bool holds_some = std::ranges::any_of(optimizer->parameters(), is_of_model);
+  state.agree(holds_some ? ok_status()
+                         : invalid_argument(
+                               "Trainer: expected an optimizer of the model's parameters, or of "
+                               "some of them, found one that holds none; make it from "
+                               "model.parameters()"));
+}
+
 void Trainer::Impl::check_options() const {
   const std::string different = ranks_unlike_root(state, fingerprint_of(options));
-  Status status;
-  if (!different.empty()) {
-    status = invalid_argument(
-        "TrainerOptions: expected the same global_batch, micro_batch, prefetch, steps and "
-        "clip_norm on all ranks, found others than rank 0's on rank " +
-        different + "; give every rank the same");
-  } else if (options.global_batch < session.world_size()) {
-    status = invalid_argument("global_batch: expected at least one sample a rank, found " +
-                              std::to_string(options.global_batch) + " for " +
-                              std::to_string(session.world_size()) + " ranks");
-  } else if (options.micro_batch < 0) {
-    status = invalid_argument("micro_batch: expected 0 or more samples, found " +
-                              std::to_string(options.micro_batch));
-  } else if (options.micro_batch == 0 && is_reproducible()) {
-    status = invalid_argument(
-        "reduction.reproducible: expected micro-batches of a fixed size, found none; set "
-        "TrainerOptions::micro_batch and use TrainerStep::accumulate()");
-  }
+  const Status status =
+      different.empty() ? validate(options, session.world_size(), state.config())
+                        : invalid_argument(
+                              "TrainerOptions: expected the same global_batch, micro_batch, "
+                              "prefetch, steps and clip_norm on all ranks, found others than rank "
+                              "0's on rank " +
+                              different + "; give every rank the same");
   if (!status.ok()) throw Error(status, Error::Scope::all_ranks);
 }
 

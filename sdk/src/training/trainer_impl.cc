@@ -27,7 +27,7 @@ void Trainer::Impl::begin_step() {
   step = queue->take(share_request());
   scope->samples(static_cast<std::uint64_t>(step.batch.samples));
   if (statistics) statistics->begin_step();
-  if (buffers) buffers->begin_step();
+  buffers->begin_step();
 }
 
 detail::ShareRequest Trainer::Impl::share_request() const {
@@ -125,6 +125,14 @@ void Trainer::Impl::take_micro_batch(std::uint64_t i, const LossOf& loss_of,
   if (statistics) statistics->end_micro_batch();
 }
 
+// A step that is skipped leaves nothing behind that is not finite; the forward pass may have
+// written it into running statistics.
+void Trainer::Impl::settle_buffers(const ReductionOutcome& outcome) {
+  if (outcome.finite) return fold_statistics();
+  if (statistics) statistics->put_back();
+  buffers->put_back_nonfinite();
+}
+
 void Trainer::Impl::fold_statistics() {
   if (!statistics) return;
   const PhaseScope phase = scope->phase(Phase::communication);
@@ -137,7 +145,7 @@ void Trainer::Impl::fold_statistics() {
 // The same samples again, with the same random numbers, in a step of the same number.
 void Trainer::Impl::repeat() {
   if (statistics) statistics->put_back();
-  if (buffers) buffers->put_back();
+  buffers->put_back();
   drop_gradients();
   ++progress.repeated;
   updated = true;
@@ -160,7 +168,7 @@ void Trainer::Impl::update() {
   const ReductionOutcome outcome = reducer->average(*scope);
   stopping = stopping || outcome.stop;
   if (outcome.repeat) return repeat();
-  fold_statistics();
+  settle_buffers(outcome);
   {
     const PhaseScope phase = scope->phase(Phase::optimizer);
     apply(outcome);
@@ -263,12 +271,40 @@ void Trainer::Impl::roll_back_if_ordered() {
   state.log().info("rolled back to step " + std::to_string(position.step));
 }
 
+// Of an open step only its end is a state that a run can go on from.
+void Trainer::Impl::save_now() {
+  if (scope && is_looping && !updated) {
+    throw Error(failed_precondition("save: expected it after step.update() or outside of the loop, "
+                                    "found a step that has begun and was not updated yet"),
+                Error::Scope::all_ranks);
+  }
+  check_folder();
+  if (scope && is_looping) {
+    save_is_asked = true;
+    return;
+  }
+  if (scope && updated) end_step();  // of a loop that was left by `break`
+  save(OnFailure::raise);
+}
+
+// By its end, `break` or an exception: nobody reads the data set from now on. After a `break` a
+// save that was asked for is still to be written.
+void Trainer::Impl::leave_loop() noexcept try {
+  is_looping = false;
+  if (queue) queue->forget();
+  const bool is_left_by_break = scope && updated && std::uncaught_exceptions() == 0;
+  if (is_left_by_break && save_is_asked) end_step();
+} catch (const std::exception& error) {
+  state.log().error(error.what());
+}
+
 void Trainer::Impl::save_if_due() {
   const std::uint32_t every = state.config().checkpoint.every_steps;
   const bool is_last = !wants_another_step();
+  const bool is_asked = std::exchange(save_is_asked, false);
   if (!folder) return;
   if (saved_step == position.step) return;  // a repeated attempt, or the end
-  if (is_last) {
+  if (is_last || is_asked) {
     save(OnFailure::raise);
   } else if (every > 0 && position.step > 0 && position.step % every == 0) {
     save(OnFailure::report);

@@ -48,6 +48,7 @@ struct Trainer::Impl {
 
   // Parts of update().
   void check_update() const;
+  void settle_buffers(const ReductionOutcome& outcome);
   void fold_statistics();
   void repeat();
   void apply(const ReductionOutcome& outcome);
@@ -56,11 +57,14 @@ struct Trainer::Impl {
   void tell_progress();
   void roll_back_if_ordered();
   void save_if_due();
+  void save_now();  // Trainer::save()
+  void leave_loop() noexcept;
 
   // trainer_checks.cc
   void check_is_first() const;
   void check_options() const;                                         // collective
   void check_equal_names() const;                                     // collective
+  void check_optimizer() const;                                       // collective
   void check_resumed(const detail::TrainingPosition& resumed) const;  // collective
   void take_dataset(std::int64_t samples);                            // collective
 
@@ -75,8 +79,10 @@ struct Trainer::Impl {
   void load(const detail::Checkpoint& checkpoint);      // local
   void adopt(const detail::TrainingPosition& resumed);  // collective
   enum class OnFailure { report, raise };
-  void save(OnFailure on_failure);
+  void check_folder() const;
+  void save(OnFailure on_failure);  // requires: a folder
   Capabilities capabilities() const;
+  bool keeps(const at::Tensor& buffer) const;
   std::int64_t bytes_to_come() const;
 
   Session& session;
@@ -88,7 +94,7 @@ struct Trainer::Impl {
   std::optional<detail::StepQueue> queue;
   std::optional<Reducer> reducer;
   std::optional<detail::BatchStatistics> statistics;  // reproducible mode
-  std::optional<detail::StepBuffers> buffers;         // the others, in that mode
+  std::optional<detail::StepBuffers> buffers;         // those that keeps() says
   std::optional<detail::CheckpointFolder> folder;
   detail::SnapshotShelf snapshots;
   detail::TrainingPosition position;
@@ -103,6 +109,8 @@ struct Trainer::Impl {
   detail::StepQueue::Step step;
   bool has_backward = false;  // it was given, be it for no samples
   bool updated = false;
+  bool is_looping = false;          // within the range that steps() gave
+  bool save_is_asked = false;       // by save(), for the end of the step
   bool optimizer_is_shown = false;  // its size, which it has after its first step
   TrainerStep step_handle;
 };

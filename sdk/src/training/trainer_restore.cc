@@ -1,5 +1,7 @@
 #include <torch/torch.h>
 
+#include <algorithm>
+
 #include "coxswain/error.h"
 #include "coxswain/safetensors.h"
 #include "sdk/src/parallel/parameter_list.h"
@@ -23,6 +25,7 @@ Trainer::Impl::Impl(Session& session_in, torch::nn::Module& model_in,
   check_is_first();
   check_options();
   check_equal_names();
+  check_optimizer();
   state.declare_reducing();
   session.attach(model);
   state.declare(capabilities(), static_cast<std::uint64_t>(options.global_batch),
@@ -33,11 +36,18 @@ Trainer::Impl::Impl(Session& session_in, torch::nn::Module& model_in,
   reducer.emplace(session, model.parameters(), model.buffers());
   if (!saved.reducer.empty()) state.agree(reducer->load_state(saved.reducer));
   state.load_numbers(saved.numbers);
-  if (is_reproducible()) {
-    statistics.emplace(model);
-    buffers.emplace(model.buffers(), statistics->buffers());
-  }
+  if (is_reproducible()) statistics.emplace(model);
+  buffers.emplace(model.buffers(), [this](const at::Tensor& buffer) { return keeps(buffer); });
   rollback_done = session.plan().rollback.ticket;
+}
+
+// What a step may have to put back and nobody else does: all where steps are repeated, else what
+// can become NaN.
+bool Trainer::Impl::keeps(const at::Tensor& buffer) const {
+  if (!statistics) return buffer.is_floating_point();
+  const std::vector<at::Tensor> apart = statistics->buffers();
+  return std::none_of(apart.begin(), apart.end(),
+                      [&](const at::Tensor& other) { return buffer.is_same(other); });
 }
 
 Capabilities Trainer::Impl::capabilities() const {
@@ -125,15 +135,17 @@ void Trainer::Impl::adopt(const detail::TrainingPosition& resumed) {
   progress.skipped = position.skipped;
   progress.rollbacks = position.rollbacks;
   progress.resumed = true;
-  state.set_next_step(StepId(position.step));
+  state.resume_at(StepId(position.step));
+}
+
+void Trainer::Impl::check_folder() const {
+  if (folder) return;
+  throw Error(failed_precondition("save: expected a folder in checkpoint.directory, found none; "
+                                  "set it to where checkpoints are to go"),
+              Error::Scope::all_ranks);
 }
 
 void Trainer::Impl::save(OnFailure on_failure) {
-  if (!folder) {
-    throw Error(failed_precondition("save: expected a folder in checkpoint.directory, found none; "
-                                    "set it to where checkpoints are to go"),
-                Error::Scope::all_ranks);
-  }
   Status written;
   state.flush_rows();
   std::vector<NamedTensor> numbers = state.saved_numbers();

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "coxswain/manual.h"
+#include "coxswain/reducer.h"
 #include "coxswain/wrap.h"
 #include "sdk/src/parallel/matched_call.h"
 #include "sdk/src/parallel/start_equal.h"
@@ -300,6 +301,33 @@ TEST_SUITE("manual parallel") {
     for (std::size_t r = 1; r < 12; ++r) marks[r] = {CallKind::close, 0, 0};
     const std::string many = cox::detail::check_matched(marks).message();
     CHECK(many.find("close on rank 8 and others on 3 more;") != std::string::npos);
+  }
+
+  TEST_CASE("blocks compute in FP8 where that is asked for, as under a Reducer") {
+    enum class Loop { manual, reducer };
+    const at::Tensor x = torch::linspace(-3, 5, 8 * 16).view({8, 16});
+    const auto output = [&x](Loop loop, const std::string& format) {
+      auto session = solo_session({"--cox.precision.format=" + format});
+      torch::manual_seed(2);
+      torch::nn::Sequential net(torch::nn::Linear(16, 16), torch::nn::Linear(16, 4));
+      wrap(net);
+      session.attach(*net);
+      std::optional<ManualParallel> manual;
+      std::optional<Reducer> reducer;
+      if (loop == Loop::manual) manual.emplace(session);
+      if (loop == Loop::reducer) reducer.emplace(session, net->parameters());
+      auto step = session.step();
+      const at::Tensor y = net->forward(x);
+      if (manual) manual->close(step);
+      if (reducer) {
+        reducer->backward(step, y.mean(), 1);
+        static_cast<void>(reducer->average(step));
+      }
+      return y.detach().to(at::kFloat);
+    };
+    const at::Tensor fp8 = output(Loop::manual, "fp8");
+    CHECK(torch::equal(fp8, output(Loop::reducer, "fp8")));
+    CHECK_FALSE(torch::equal(fp8, output(Loop::manual, "bf16")));
   }
 }
 

@@ -237,16 +237,19 @@ TEST_SUITE("sdk.precision.fp8_linear") {
     CHECK(counts.activation_amax == 1);
   }
 
-  TEST_CASE("without gradients the result has the same bits") {
+  TEST_CASE("without gradients the result has the same bits and is not counted") {
     torch::nn::Linear layer(6, 5);
     const Tensor x = at::randn({4, 6});
+    const auto block = block_of();
     const auto forward = [&] {
-      const Fp8Scope scope(block_of());
+      const Fp8Scope scope(block);
       return layer->forward(x);
     };
     const Tensor with = forward();
+    CHECK(block->take_counts().sampled > 0);
     const torch::NoGradGuard no_grad;
     const Tensor without = forward();
+    CHECK(block->take_counts() == Fp8Counts{});  // an evaluation is no evidence
     CHECK(at::equal(with, without));
     CHECK_FALSE(without.requires_grad());
   }

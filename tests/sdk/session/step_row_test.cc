@@ -76,9 +76,11 @@ TEST_SUITE("step row") {
 TEST_SUITE("run info") {
   TEST_CASE("tells the variables that steer threads and transport, sorted, and no others") {
     const metrics::RunInfo info =
-        run_info(Config{}, RankId(0), 2, UnixTime{1},
+        run_info(Config{}, {"mine", RankId(0), 2}, UnixTime{1},
                  {"PATH=/bin", "OMP_NUM_THREADS=2", "MKL_CBWR=AVX2", "COX_LOG=debug", "TOKEN=x",
                   "NCCL_TOPO_FILE=/etc/topology.xml", "no variable"});
+    CHECK(info.environment[0].name == "program");
+    CHECK(std::get<std::string>(info.environment[0].value) == "mine");
     REQUIRE(info.variables.size() == 2);
     CHECK(info.variables[0].name == "MKL_CBWR");
     CHECK(std::get<std::string>(info.variables[0].value) == "AVX2");

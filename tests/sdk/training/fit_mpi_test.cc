@@ -5,6 +5,7 @@
 #include <cmath>
 #include <csignal>
 #include <filesystem>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <stdexcept>
@@ -237,5 +238,29 @@ TEST_SUITE("fit") {
     CHECK(book.epochs().size() == 1);
     book.add(10, 20, nan);
     CHECK(std::isnan(book.loss_of_epoch_before(20)));
+  }
+
+  TEST_CASE("options that are not those of rank 0 are refused on all ranks") {
+    const SmallData one(8);
+    const SmallData another(12);
+    const std::function<void(FitOptions&, bool)> differences[] = {
+        [](FitOptions& o, bool is_root) { o.epochs = is_root ? 1 : 2; },
+        [&](FitOptions& o, bool is_root) { o.evaluation = is_root ? &one : nullptr; },
+        [&](FitOptions& o, bool is_root) { o.evaluation = is_root ? &one : &another; },
+        [](FitOptions& o, bool is_root) { o.evaluation_batch = is_root ? 2 : 4; },
+    };
+    for (const auto& differ : differences) {
+      auto session = solo_session();
+      if (session.world_size() == 1) return;
+      FitOptions options = epochs(1);
+      differ(options, session.rank() == 0);
+      std::string told;
+      try {
+        run(session, options);
+      } catch (const Error& error) {
+        told = error.status().message();
+      }
+      CHECK(told.find("FitOptions: expected the same epochs") != std::string::npos);
+    }
   }
 }

@@ -375,9 +375,11 @@ TEST_SUITE("trainer on one rank") {
     SmallModel model;
     AdamW optimizer(model->parameters());
     auto session = solo_session();
-    TrainerOptions options;
-    options.global_batch = 0;
-    CHECK(
-        contains(error_of([&] { Trainer(session, *model, optimizer, options); }), "global_batch"));
+    const auto told = [&](const TrainerOptions& options) {
+      return error_of([&] { Trainer(session, *model, optimizer, options); });
+    };
+    CHECK(contains(told({.global_batch = 0}), "global_batch"));
+    CHECK(contains(told({.micro_batch = -1}), "micro_batch"));
+    CHECK(contains(told({.clip_norm = -1}), "clip_norm"));
   }
 }
