@@ -36,7 +36,8 @@ LabelInfo outcome_label() {
 
 void add_progress(std::vector<MetricInfo>& all) {
   Group g(all, "Progress");
-  g.counter("coxswain_rounds_total", "Rounds that the coordinator has closed");
+  g.counter("coxswain_rounds_total",
+            "Control rounds that the coordinator has closed; one may cover several steps");
   g.gauge("coxswain_step", "", "Optimizer step of the newest round; goes back after a rollback");
   g.histogram("coxswain_step_duration_seconds", "Wall time of a step, median over the ranks",
               step_buckets());
@@ -51,10 +52,11 @@ void add_progress(std::vector<MetricInfo>& all) {
   g.gauge("coxswain_gradient_norm", "",
           "Largest gradient norm reported in the newest round; NaN when none was measured");
   g.counter("coxswain_nonfinite_rounds_total",
-            "Rounds in which a rank reported a loss or gradient that is not finite",
+            "Control rounds in which a rank reported a loss or gradient that is not finite",
             {label("source", Names{"loss", "gradient"})});
-  g.counter("coxswain_skipped_rounds_total", "Rounds whose optimizer step was skipped");
-  g.counter("coxswain_rollbacks_total", "Rounds in which ranks went back to a snapshot");
+  g.counter("coxswain_skipped_rounds_total",
+            "Control rounds in which an optimizer step was skipped");
+  g.counter("coxswain_rollbacks_total", "Control rounds in which ranks went back to a snapshot");
   g.counter("coxswain_nonfinite_observations_total",
             "Values kept out of counters and histograms because they were not finite");
 }

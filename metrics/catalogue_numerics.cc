@@ -11,12 +11,14 @@ void add_numerics_metrics(std::vector<MetricInfo>& all) {
           "What fp16 gradients are multiplied with; 0 where no loss scaler is at work");
   g.gauge("coxswain_loss_scale_floor", "", "Smallest loss scale that the plan allows");
   g.gauge("coxswain_loss_scale_ceiling", "", "Largest loss scale that the plan allows");
-  g.counter("coxswain_overflow_rounds_total",
-            "Rounds in which values that are not finite arose in a block or outside of all");
-  g.counter("coxswain_overflows_total",
-            "Rounds in which values that are not finite arose in that block and pass; block "
-            "outside is outside of all blocks",
-            {open_label("block"), label("pass", kPassNames)});
+  g.counter(
+      "coxswain_overflow_rounds_total",
+      "Control rounds in which values that are not finite arose in a block or outside of all");
+  g.counter(
+      "coxswain_overflows_total",
+      "Control rounds in which values that are not finite arose in that block and pass; block "
+      "outside is outside of all blocks",
+      {open_label("block"), label("pass", kPassNames)});
   g.gauge("coxswain_last_overflow_timestamp_seconds", "seconds",
           "Unix time of the newest overflow; 0 before the first");
   g.counter("coxswain_precision_changes_total", "Changes of a block's format that took effect",

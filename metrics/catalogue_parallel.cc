@@ -25,7 +25,7 @@ void add_parallel_metrics(std::vector<MetricInfo>& all) {
           "Part of the reduction's time that the backward pass hid, of the medians over the ranks; "
           "NaN where nothing was reduced");
   g.counter("coxswain_repeated_rounds_total",
-            "Rounds whose step was done again, because an exact sum was out of range");
+            "Control rounds in which a step was done again, because an exact sum was out of range");
 }
 
 }  // namespace cox::metrics

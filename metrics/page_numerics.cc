@@ -71,7 +71,7 @@ std::string scaler_part(const Snapshot& s) {
   std::string out = "<div class=\"scaler\"><dl class=\"facts\">";
   out += fact("Loss scale", scale_value(s));
   out += fact("Rounds with an overflow", grouped(view.overflow_rounds));
-  out += fact("Steps skipped", skipped_text(s));
+  out += fact("Rounds with a skipped step", skipped_text(s));
   out += "</dl>";
   if (view.loss_scale <= 0) return out + "</div>";
   return out + scale_curve(s.points) + "<p class=\"hint\">" + rules_text(s.plan->scaler) +

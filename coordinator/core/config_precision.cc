@@ -117,7 +117,7 @@ void add_loss_scale(std::vector<ConfigRow>& t) {
   t.push_back(integer({"loss_scale.hysteresis", "overflows", "in a row before the first backoff"},
                       {1, 1000}, COX_FIELD(loss_scale.rules.hysteresis)));
   t.push_back(integer({"loss_scale.headroom_bits", "bits",
-                       "kept free above the largest gradients; 0 = as torch's GradScaler"},
+                       "kept free above the largest gradients; 0 = none, as torch's GradScaler"},
                       {0, 15}, COX_FIELD(loss_scale.rules.headroom_bits)));
 }
 

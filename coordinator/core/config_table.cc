@@ -37,9 +37,9 @@ void add_control(std::vector<ConfigRow>& t) {
                      values::kPathNames, COX_FIELD(control.path)));
   t.push_back(integer({"control.ranks_per_node", "ranks", "0 = as the machine says; else pretend"},
                       {0, 4096}, COX_FIELD(control.ranks_per_node)));
-  t.push_back(
-      number({"control.late_seconds", "seconds", "a rank silent for that long misses its round"},
-             {0.01, 3600}, COX_FIELD(control.late_seconds)));
+  t.push_back(number({"control.late_seconds", "seconds",
+                      "a rank silent for one to three times that misses its round"},
+                     {0.01, 3600}, COX_FIELD(control.late_seconds)));
   t.push_back(words_of({"control.journal", "", "file; empty = in the run directory", Scope::rank},
                        COX_FIELD(control.journal)));
 }
@@ -131,7 +131,7 @@ std::vector<ConfigRow> config_table(const Config& config) {
   add_guard(table);
   add_stragglers(table);
   table.push_back(list(
-      {"force.shares", "samples", "forced from the first step, one per rank; empty = free"},
+      {"force.shares", "ratio", "relative, one per rank, from the first step on; empty = free"},
       {0, 1 << 20}, [](auto& c) -> auto& { return c.force.shares; }));
   add_memory(table);
   add_precision(table);

@@ -100,7 +100,6 @@ Status RecordReader::read_file_header() {
     return failed_precondition("journal " + path_.string() + ": expected version " +
                                std::to_string(kJournalVersion) + ", found " +
                                std::to_string(version) + "; use the Coxswain that wrote it");
-  has_header_ = true;
   position_ = kJournalHeaderBytes;
   return ok_status();
 }

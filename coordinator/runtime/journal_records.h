@@ -47,7 +47,6 @@ class RecordReader {
   std::uint64_t position() const { return position_; }
   // After `end`: bytes of a last record that was never written whole; 0 = none.
   std::uint64_t torn_bytes() const { return torn_bytes_; }
-  bool has_header() const { return has_header_; }
 
  private:
   RecordReader(std::ifstream file, std::filesystem::path path, std::uint64_t size);
@@ -61,7 +60,6 @@ class RecordReader {
   std::uint64_t size_ = 0;
   std::uint64_t position_ = 0;
   std::uint64_t torn_bytes_ = 0;
-  bool has_header_ = false;
 };
 
 }  // namespace cox::runtime

@@ -69,7 +69,7 @@ TEST_SUITE("page numerics") {
     CHECK(
         contains(page, "aria-label=\"Loss scale over the last 70 rounds, between 8192 and 65536"));
     CHECK(contains(page, "×2 after 2,000 clean steps, ×0.5 after an overflow, from 1 to 16777216"));
-    CHECK(contains(page, "Steps skipped</dt><dd>3, 3.0 % of the last 100 rounds"));
+    CHECK(contains(page, "Rounds with a skipped step</dt><dd>3, 3.0 % of the last 100 rounds"));
   }
 
   TEST_CASE("every block of a small model has a row with its newest reason") {
