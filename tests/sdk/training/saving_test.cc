@@ -3,11 +3,9 @@
 
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <string>
 
 #include "coxswain/adamw.h"
-#include "coxswain/error.h"
 #include "small_training.h"
 #include "tests/sdk/session/solo.h"
 #include "tests/sdk/temp_folder.h"
@@ -17,15 +15,6 @@
 using namespace cox;
 
 namespace {
-
-std::string error_of(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const Error& error) {
-    return error.status().message();
-  }
-  return {};
-}
 
 struct Saving {
   explicit Saving(const TempFolder& folder) : saves(folder / "saves"), run(folder / "run") {}

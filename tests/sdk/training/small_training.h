@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "coxswain/error.h"
 #include "coxswain/trainer.h"
 
 struct SmallModelImpl : torch::nn::Module {
@@ -67,6 +68,16 @@ inline std::vector<double> train(cox::Trainer& trainer, SmallModel& model, const
     losses.push_back(trainer.progress().loss);
   }
   return losses;
+}
+
+// What `work` is refused with; empty when it is not.
+inline std::string error_of(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const cox::Error& error) {
+    return error.status().message();
+  }
+  return {};
 }
 
 inline bool equal_models(const torch::nn::Module& a, const torch::nn::Module& b) {

@@ -7,7 +7,6 @@
 #include <string>
 
 #include "coxswain/adamw.h"
-#include "coxswain/error.h"
 #include "small_training.h"
 #include "tests/sdk/session/solo.h"
 
@@ -16,15 +15,6 @@
 using namespace cox;
 
 namespace {
-
-std::string error_of(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const Error& error) {
-    return error.status().message();
-  }
-  return {};
-}
 
 // Says of every batch that it has that many samples more than it was asked for.
 class Miscounting final : public Dataset {
