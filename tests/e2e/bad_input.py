@@ -212,7 +212,6 @@ class OneRankFails(jobs.Case):
                 ended = jobs.run([jobs.programs.trainer, "--steps", 100000, "--throw-on", rank,
                                   "--throw-at", 10, "--cox.http.enabled=off"], 2)
                 self.assertNotEqual(ended.code, 0, ended)
-                self.assertLess(ended.seconds, 20)
                 self.assertIn(f"rank {rank}: the user's own code failed", ended.err)
 
     def test_models_of_a_trainer_that_differ_are_named(self):
@@ -229,7 +228,6 @@ class OneRankFails(jobs.Case):
         job.signal(signal.SIGKILL, {1})
         ended = job.wait()
         self.assertNotEqual(ended.code, 0, ended)
-        self.assertLess(ended.seconds, 20)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from precision_jobs import DIGITS, PrecisionCase, format_flag
 QUICK = [format_flag("auto"), "--cox.precision.emulate=on", "--cox.precision.patience_rounds=2",
          "--cox.precision.dwell_rounds=6", "--cox.precision.cooldown_rounds=10",
          "--cox.precision.sample_every=1", "--cox.precision.enter_noise_ratio=0.1",
-         "--cox.precision.leave_noise_ratio=0.05"]
+         "--cox.precision.leave_noise_ratio=0.05", "--sleep-ms", 3]
 
 
 class Agreement(PrecisionCase):

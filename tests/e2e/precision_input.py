@@ -85,7 +85,6 @@ class BadSettings(jobs.Case):
                          block, what, format, 0, "--cox.http.port=0", "--cox.run.log=warning"],
                         ranks)
                     self.assertNotEqual(ended.code, 0, ended)
-                    self.assertLess(ended.seconds, 20)
                     said = [line for line in ended.complaints() if "precision: expected" in line]
                     self.assertEqual(len(said), 1, ended)
                     self.assertIn(part, said[0])

@@ -28,7 +28,7 @@ class Replay(jobs.Case):
 
     def test_a_run_in_which_guard_acted_shows_another_threshold_as_a_difference(self):
         self.ends_well(jobs.run(
-            [jobs.programs.trainer, "--steps", 80, "--sleep-ms", 3, "--nan-steps", 40, 54,
+            [jobs.programs.trainer, "--steps", 80, "--sleep-ms", 3, "--nan-steps", 20, 69,
              "--cox.http.enabled=off", "--cox.run.directory=" + self.path("run")], 2))
         rounds, plans, reasons, verdict = self.counts(self.ends_well(self.replay("run")))
         self.assertEqual(verdict, "all equal")

@@ -83,7 +83,7 @@ class Scrape(jobs.Case):
                                  capture_output=True, text=True, check=False)
         self.assertEqual(checked.returncode, 0, checked.stdout + checked.stderr)
         prometheus = self.prometheus(address.removeprefix("http://"))
-        self.assertEqual(self.query(prometheus, "up"), 1)
+        job.until(lambda: self.query(prometheus, "up") == 1)
         names = re.findall(r"^# TYPE (coxswain_\w+) (?:counter|gauge)", metrics, re.M)
         self.assertGreater(len(names), 10)
         self.assertEqual(self.query(prometheus, "coxswain_world_size"), 2)
@@ -98,8 +98,7 @@ class Scrape(jobs.Case):
         prometheus = self.prometheus(found[1].removeprefix("http://"))
         rounds = "coxswain_rounds_total"
         first = self.query(prometheus, rounds)
-        later = job.until(lambda: self.query(prometheus, rounds) > first + 50)
-        self.assertTrue(later)
+        job.until(lambda: self.query(prometheus, rounds) > first + 50)
         self.check_routes(found[1])
         self.assertGreater(self.query(prometheus, f"rate({rounds}[5s])"), 0)
         job.process.send_signal(signal.SIGTERM)

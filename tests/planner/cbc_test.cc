@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <sstream>
 #include <string>
 
@@ -97,6 +98,9 @@ Optimum by_cbc(const Folder& folder, const MemoryProblem& problem, std::int64_t 
   std::string line;
   REQUIRE(std::getline(file, line));
   if (line.find("nfeasible") != std::string::npos) return {};
+  // Then the value is that of the relaxation.
+  if (line.find("no integer solution") != std::string::npos)
+    return {Verdict::given_up, std::numeric_limits<double>::infinity()};
   const bool is_optimal = line.starts_with("Optimal");
   REQUIRE_MESSAGE((is_optimal || line.starts_with("Stopped")), line);
   return {is_optimal ? Verdict::optimal : Verdict::given_up,

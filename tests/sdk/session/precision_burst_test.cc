@@ -48,16 +48,23 @@ struct Loop {
     return session;
   }
 
-  // What the block computed in. Steps take some milliseconds, as real ones do, so that reports and
-  // plans can pass between them.
+  // What the block computed in. Returns when the coordinator has answered to the step.
   Precision step(double size) {
+    const std::uint64_t judged = session.report().rounds;
+    take_step(size);
+    for (int i = 0; i < 20000 && session.report().rounds == judged; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return block->seen;
+  }
+
+ private:
+  void take_step(double size) {
     auto step = session.step();
     for (const at::Tensor& p : model->parameters()) p.mutable_grad().reset();
     torch::manual_seed(++steps);
     reducer.backward(step, model->forward(size * torch::randn({8, kWidth})).square().mean(), 8);
     reducer.average(step);
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    return block->seen;
   }
 };
 

@@ -161,10 +161,10 @@ TEST_SUITE("trainer over MPI") {
     const Trained whole = run({}, 200, data);
     std::vector<std::uint64_t> numbers;
     SessionOptions options;
-    options.policies = {std::make_shared<RollBackOnce>(20)};
+    options.policies = {std::make_shared<RollBackOnce>(30)};
     SmallData again;
     const Trained rolled = run(
-        {"--cox.checkpoint.snapshot_rounds=5"}, 200, again,
+        {"--cox.checkpoint.snapshot_rounds=20"}, 200, again,
         [&](std::uint64_t step, at::Tensor loss) {
           numbers.push_back(step);
           if (numbers.size() < 150) std::this_thread::sleep_for(std::chrono::milliseconds(2));
