@@ -129,9 +129,10 @@ class Trainer {
   class Steps;
   // A range over the remaining steps. Collective: the data set must be the same on all ranks; one
   // of another size, on a rank or than in the save that was resumed from, is an error. Leave the
-  // loop by stop(): after a `break` the open step is not reported and nothing is saved, until the
-  // steps are looped over again. Data set and trainer must outlive the range; the data set may go
-  // before the trainer.
+  // loop by stop(): after a `break` the open step is not reported and nothing is saved, until
+  // save() is called or the steps are looped over again; a save() called in that step is written by
+  // the `break`. Data set and trainer must outlive the range; the data set may go before the
+  // trainer.
   Steps steps(const Dataset& dataset);
 
   const TrainingProgress& progress() const;

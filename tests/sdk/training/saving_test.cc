@@ -31,6 +31,16 @@ struct Saving {
   std::filesystem::path run;
 };
 
+struct Job {
+  explicit Job(const Saving& saving) : session(saving.session()) {}
+
+  Session session;
+  SmallModel model;
+  SmallData data;
+  AdamW optimizer{model->parameters()};
+  Trainer trainer{session, *model, optimizer, {.steps = 5}};
+};
+
 void take(TrainerStep& step, SmallModel& model) {
   step.backward(step.forward([&] { return model->loss(step.batch()); }));
   step.update();
@@ -51,17 +61,14 @@ TEST_SUITE("trainer on one rank") {
   TEST_CASE("a save that is asked for within a step is written when the step has ended") {
     const TempFolder folder;
     const Saving saving(folder);
-    auto session = saving.session();
-    SmallModel model;
-    const SmallData data;
-    AdamW optimizer(model->parameters());
-    Trainer trainer(session, *model, optimizer, {.steps = 5});
-    for (auto& step : trainer.steps(data)) {
-      const std::string told = step.number() == 1 ? error_of([&] { trainer.save(); }) : "update()";
+    Job job(saving);
+    for (auto& step : job.trainer.steps(job.data)) {
+      const std::string told =
+          step.number() == 1 ? error_of([&] { job.trainer.save(); }) : "update()";
       CHECK(told.find("update()") != std::string::npos);
       CHECK(saving.has("2") == (step.number() >= 2));
-      take(step, model);
-      if (step.number() == 1) trainer.save();
+      take(step, job.model);
+      if (step.number() == 1) job.trainer.save();
       CHECK(saving.has("2") == (step.number() >= 2));
     }
     CHECK(saving.has("5"));
@@ -71,19 +78,15 @@ TEST_SUITE("trainer on one rank") {
     for (const bool asks_inside : {false, true}) {
       const TempFolder folder;
       const Saving saving(folder);
-      auto session = saving.session();
-      SmallModel model;
-      const SmallData data;
-      AdamW optimizer(model->parameters());
-      Trainer trainer(session, *model, optimizer, {.steps = 5});
-      for (auto& step : trainer.steps(data)) {
-        take(step, model);
+      Job job(saving);
+      for (auto& step : job.trainer.steps(job.data)) {
+        take(step, job.model);
         if (step.number() < 2) continue;
-        if (asks_inside) trainer.save();
+        if (asks_inside) job.trainer.save();
         break;
       }
       CHECK(saving.has("3") == asks_inside);
-      trainer.save();
+      job.trainer.save();
       CHECK(saving.has("3"));
     }
   }
