@@ -1,4 +1,4 @@
-"""Files of at most 400 lines, functions of at most 60, and no marks of unfinished work.
+"""Files of at most 600 lines, functions of at most 60, and no marks of unfinished work.
 
     lengths.py ROOT
 
@@ -10,7 +10,7 @@ import sys
 
 import tree
 
-MAX_FILE = 400
+MAX_FILE = 600
 MAX_FUNCTION = 60
 CODE = (".h", ".cc", ".cu", ".py", ".cmake", ".proto", "CMakeLists.txt")
 CODE_FOLDERS = ("scripts/", ".ci/")
