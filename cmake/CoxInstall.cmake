@@ -10,7 +10,7 @@ set(_cox_headers "${CMAKE_INSTALL_INCLUDEDIR}/coxswain")
 if(EXISTS "${PROJECT_SOURCE_DIR}/sdk/include/coxswain" AND COX_WITH_TORCH)
   install(DIRECTORY sdk/include/coxswain/ DESTINATION "${_cox_headers}" FILES_MATCHING PATTERN "*.h")
 endif()
-foreach(folder core policies planner sim wire transport runtime)
+foreach(folder core policies planner sim io wire transport runtime)
   if(TARGET coxswain_${folder})
     install(DIRECTORY coordinator/${folder}/ DESTINATION "${_cox_headers}/tree/coordinator/${folder}"
       FILES_MATCHING PATTERN "*.h")

@@ -27,6 +27,18 @@ bool is_utf8(std::string_view text) {
   return true;
 }
 
+std::string valid_utf8(std::string_view text) {
+  constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
+  std::string out;
+  out.reserve(text.size());
+  while (!text.empty()) {
+    const std::size_t length = utf8_length(text);
+    out += length == 0 ? kReplacement : text.substr(0, length);
+    text.remove_prefix(length == 0 ? 1 : length);
+  }
+  return out;
+}
+
 void append_utf8(std::string& out, std::uint32_t code) {
   const auto tail = [&](int shift) {
     out.push_back(static_cast<char>(0x80 | ((code >> shift) & 0x3F)));

@@ -14,6 +14,9 @@ std::size_t utf8_length(std::string_view text);
 
 bool is_utf8(std::string_view text);
 
+// Returns `text` with every byte that does not belong to a valid sequence replaced by U+FFFD.
+std::string valid_utf8(std::string_view text);
+
 // Requires: a code point up to 0x10FFFF that is no surrogate.
 void append_utf8(std::string& out, std::uint32_t code_point);
 

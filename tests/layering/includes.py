@@ -25,12 +25,13 @@ MAY_INCLUDE = {
     "coordinator/policies/": (CORE, "coordinator/planner/"),
     "coordinator/planner/": (CORE,),
     "coordinator/sim/": PLANNING,
+    "coordinator/io/": (CORE,),
     "coordinator/wire/": (CORE,),
-    "coordinator/transport/": (CORE,),
+    "coordinator/transport/": (CORE, "coordinator/io/"),
     "coordinator/runtime/": PLANNING
-    + ("coordinator/sim/", "coordinator/wire/", "coordinator/transport/"),
+    + ("coordinator/sim/", "coordinator/io/", "coordinator/wire/", "coordinator/transport/"),
     "coordinator/tools/": COORDINATOR + ("metrics/",),
-    "metrics/": (CORE,),
+    "metrics/": (CORE, "coordinator/io/"),
     "sdk/include/coxswain/": (CORE,),
     "sdk/src/": COORDINATOR + ("metrics/", "sdk/include/"),
     "sdk/examples/": COORDINATOR + ("sdk/include/", "sdk/src/checkpoint/"),  # files, no more
@@ -54,6 +55,11 @@ FOREIGN = {
         "tests/bench/",
         "tests/packaging/",
     ),
+    r"nlohmann/.*": ("coordinator/io/json.cc",),
+    # The standard-only folders have sentence() of core/text.h instead.
+    r"fmt/.*": ("coordinator/io/", "coordinator/tools/", "coordinator/transport/")
+    + ("coordinator/runtime/", "metrics/", "sdk/src/", "sdk/examples/", "tests/"),
+    r"CLI/.*": ("coordinator/tools/", "sdk/examples/", "tests/"),
     r"doctest/doctest\.h": ("tests/",),
 }
 

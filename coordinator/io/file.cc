@@ -1,0 +1,177 @@
+#include "coordinator/io/file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+namespace cox::io {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kNameAttempts = 1000;
+constexpr std::size_t kMaxPiece = std::size_t{1} << 30;  // of one call to the system
+
+fs::path folder_of(const fs::path& target) {
+  return target.has_parent_path() ? target.parent_path() : fs::path(".");
+}
+
+Status open_error(const fs::path& path, int error) {
+  return errno_status(error, path.string() + ": cannot open", StatusCode::failed_precondition);
+}
+
+}  // namespace
+
+StatusCode code_of_errno(int error, StatusCode otherwise) {
+  switch (error) {
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG:
+    case EMFILE:
+    case ENFILE:
+    case ENOMEM:
+      return StatusCode::resource_exhausted;
+    case ENOENT:
+    case ENOTDIR:
+      return StatusCode::not_found;
+    case EACCES:
+    case EPERM:
+    case EROFS:
+    case EISDIR:
+      return StatusCode::failed_precondition;
+    default:
+      return otherwise;
+  }
+}
+
+Status errno_status(int error, const std::string& doing, StatusCode otherwise) {
+  return {code_of_errno(error, otherwise), doing + ": " + std::generic_category().message(error)};
+}
+
+Result<AtomicFile> AtomicFile::create(const fs::path& target) {
+  const std::string stem = "." + target.filename().string() + ".tmp-" + std::to_string(::getpid());
+  for (int attempt = 0; attempt < kNameAttempts; ++attempt) {
+    AtomicFile file(target, folder_of(target) / (stem + "-" + std::to_string(attempt)), -1);
+    file.descriptor_ =
+        ::open(file.temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (file.descriptor_ >= 0) return file;
+    const int error = errno;
+    file.temporary_.clear();  // not ours
+    if (error != EEXIST) return file.fail("cannot create a file in its folder", error);
+  }
+  return resource_exhausted(target.string() + ": too many temporary files \"" + stem +
+                            "-*\" beside it; remove them");
+}
+
+AtomicFile::AtomicFile(fs::path target, fs::path temporary, int descriptor)
+    : target_(std::move(target)), temporary_(std::move(temporary)), descriptor_(descriptor) {}
+
+AtomicFile::AtomicFile(AtomicFile&& other) noexcept
+    : target_(std::move(other.target_)),
+      temporary_(std::exchange(other.temporary_, {})),
+      descriptor_(std::exchange(other.descriptor_, -1)) {}
+
+AtomicFile::~AtomicFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+}
+
+Status AtomicFile::fail(const std::string& doing, int error) const {
+  const Status status = errno_status(error, target_.string() + ": " + doing);
+  return {status.code(), status.message() + "; a file that was there before is unchanged"};
+}
+
+Status AtomicFile::write(const void* data, std::size_t bytes) {
+  const char* next = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t written = ::write(descriptor_, next, std::min(bytes, kMaxPiece));
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return fail("cannot write", errno);
+    next += written;
+    bytes -= static_cast<std::size_t>(written);
+  }
+  return ok_status();
+}
+
+Status AtomicFile::commit() {
+  if (::fsync(descriptor_) != 0) return fail("cannot sync", errno);
+  if (::close(std::exchange(descriptor_, -1)) != 0) return fail("cannot close", errno);
+  if (::rename(temporary_.c_str(), target_.c_str()) != 0) return fail("cannot rename to it", errno);
+  temporary_.clear();
+  return sync_folder(folder_of(target_)).with_context(target_.string() + ": written, but");
+}
+
+Status replace_file(const fs::path& target, std::string_view content) {
+  Result<AtomicFile> file = AtomicFile::create(target);
+  if (!file.ok()) return file.status();
+  const Status written = file->write(content.data(), content.size());
+  return written.ok() ? file->commit() : written;
+}
+
+Status sync_folder(const fs::path& folder) {
+  const std::string doing = "the folder " + folder.string() + " cannot be synced";
+  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) return errno_status(errno, doing);
+  // Some file systems know no sync of folders.
+  const int error = ::fsync(descriptor) == 0 || errno == EINVAL ? 0 : errno;
+  ::close(descriptor);
+  return error == 0 ? ok_status() : errno_status(error, doing);
+}
+
+Result<InputFile> InputFile::open(const fs::path& path) {
+  // O_NONBLOCK: opening a pipe that nobody writes to must not hang before it can be refused.
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor < 0) return open_error(path, errno);
+  InputFile file(descriptor, 0);
+  struct stat info {};
+  if (::fstat(descriptor, &info) != 0) return open_error(path, errno);
+  if (!S_ISREG(info.st_mode))
+    return failed_precondition(path.string() + ": expected a regular file");
+  file.size_bytes_ = static_cast<std::uint64_t>(info.st_size);
+  return file;
+}
+
+InputFile::InputFile(InputFile&& other) noexcept
+    : descriptor_(std::exchange(other.descriptor_, -1)), size_bytes_(other.size_bytes_) {}
+
+InputFile::~InputFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+Status InputFile::read_at(std::uint64_t offset, void* out, std::uint64_t bytes) const {
+  char* next = static_cast<char*>(out);
+  while (bytes > 0) {
+    const std::size_t piece = std::min<std::uint64_t>(bytes, kMaxPiece);
+    const ssize_t got = ::pread(descriptor_, next, piece, static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return data_loss("cannot read: " + std::generic_category().message(errno));
+    if (got == 0) {
+      return data_loss("expected " + std::to_string(bytes) + " more bytes at " +
+                       std::to_string(offset) + ", found the end (cut while being read)");
+    }
+    next += got;
+    offset += static_cast<std::uint64_t>(got);
+    bytes -= static_cast<std::uint64_t>(got);
+  }
+  return ok_status();
+}
+
+Result<std::string> read_file(const fs::path& path, std::uint64_t max_bytes) {
+  Result<InputFile> file = InputFile::open(path);
+  if (!file.ok()) return file.status();
+  if (file->size_bytes() > max_bytes) {
+    return resource_exhausted(path.string() + ": expected at most " + std::to_string(max_bytes) +
+                              " bytes, found " + std::to_string(file->size_bytes()));
+  }
+  std::string text(file->size_bytes(), '\0');
+  if (Status status = file->read_at(0, text.data(), text.size()); !status.ok())
+    return status.with_context(path.string());
+  return text;
+}
+
+}  // namespace cox::io

@@ -1,0 +1,88 @@
+// Files as the coordinator and the SDK read and write them: replaced whole or not at all, read with
+// a limit, and refused where they are no regular files. Each failing call becomes a Status that
+// names the file and the reason. All functions block on the disk; one thread per object.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include "coordinator/core/status.h"
+
+namespace cox::io {
+
+// Returns the code that stands for an errno: resource_exhausted (disk, quota, descriptors, memory),
+// not_found (no such file or folder), failed_precondition (not allowed); `otherwise` for the rest.
+StatusCode code_of_errno(int error, StatusCode otherwise = StatusCode::unavailable);
+
+// Returns "<doing>: <the system's text>" with that code.
+// REQUIRES: error != 0.
+Status errno_status(int error, const std::string& doing,
+                    StatusCode otherwise = StatusCode::unavailable);
+
+// A file that appears whole or not at all. Bytes go to a temporary file in the same folder;
+// commit() syncs it, renames it over the target, then syncs the folder. Without a commit the
+// destructor removes the temporary file, and whatever the target held before is untouched.
+class AtomicFile {
+ public:
+  // Errors: not_found (no such folder), failed_precondition (may not write there).
+  static Result<AtomicFile> create(const std::filesystem::path& target);
+
+  AtomicFile(AtomicFile&& other) noexcept;
+  AtomicFile& operator=(AtomicFile&&) = delete;
+  ~AtomicFile();
+
+  // Errors: resource_exhausted when disk, quota or file-size limit is used up.
+  Status write(const void* data, std::size_t bytes);
+  // REQUIRES: no call of write() failed, and commit() was not called before.
+  Status commit();
+
+ private:
+  AtomicFile(std::filesystem::path target, std::filesystem::path temporary, int descriptor);
+  Status fail(const std::string& doing, int error) const;
+
+  std::filesystem::path target_;
+  std::filesystem::path temporary_;  // empty once there is nothing to remove
+  int descriptor_;                   // -1 once closed
+};
+
+// Puts `content` in the place of the file by an AtomicFile. After an error the old file is still
+// there.
+Status replace_file(const std::filesystem::path& target, std::string_view content);
+
+// Makes the names in a folder durable: what was created, renamed or removed in it.
+Status sync_folder(const std::filesystem::path& folder);
+
+// A regular file opened for reading, with the size it had then. A read that falls short is an
+// error, so a file that is cut while it is read gives a message and no undefined memory.
+class InputFile {
+ public:
+  // Errors: not_found, failed_precondition (no permission; a pipe, device or folder),
+  // resource_exhausted (descriptors). Follows links.
+  static Result<InputFile> open(const std::filesystem::path& path);
+
+  InputFile(InputFile&& other) noexcept;
+  InputFile& operator=(InputFile&&) = delete;
+  ~InputFile();
+
+  std::uint64_t size_bytes() const { return size_bytes_; }
+  int descriptor() const { return descriptor_; }
+
+  // Fills `bytes` bytes at `out` from `offset`, or fails with data_loss.
+  Status read_at(std::uint64_t offset, void* out, std::uint64_t bytes) const;
+
+ private:
+  InputFile(int descriptor, std::uint64_t size_bytes)
+      : descriptor_(descriptor), size_bytes_(size_bytes) {}
+
+  int descriptor_;  // -1 after a move
+  std::uint64_t size_bytes_;
+};
+
+// Reads a whole file. Errors: those of InputFile; resource_exhausted if it has more than
+// `max_bytes`.
+Result<std::string> read_file(const std::filesystem::path& path, std::uint64_t max_bytes);
+
+}  // namespace cox::io

@@ -1,0 +1,293 @@
+#include "coordinator/io/json.h"
+
+#include <charconv>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "coordinator/core/utf8.h"
+
+namespace cox::io {
+namespace {
+
+constexpr std::size_t kMaxDepth = 64;
+constexpr std::size_t kMaxValues = 1 << 20;  // some 100 bytes each
+constexpr std::size_t kMaxMessage = 200;
+
+// Walks over the text and remembers how far the lexer has come.
+class CountingIterator {
+ public:
+  using iterator_category = std::input_iterator_tag;
+  using value_type = char;
+  using difference_type = std::ptrdiff_t;
+  using pointer = const char*;
+  using reference = const char&;
+
+  CountingIterator(const char* at, const char** furthest) : at_(at), furthest_(furthest) {}
+  reference operator*() const { return *at_; }
+  CountingIterator& operator++() {
+    *furthest_ = ++at_;
+    return *this;
+  }
+  CountingIterator operator++(int) {
+    CountingIterator old = *this;
+    ++*this;
+    return old;
+  }
+  bool operator==(const CountingIterator& other) const { return at_ == other.at_; }
+
+ private:
+  const char* at_;
+  const char** furthest_;
+};
+
+// nlohmann's "[json.exception.parse_error.101] parse error at line 1, column 5: syntax error while
+// parsing X - invalid literal; last read: 'Y'; expected Z" without what repeats the document, which
+// may be of any length and no UTF-8.
+std::string complaint_of(std::string_view what) {
+  constexpr std::string_view kSyntax = "syntax error ";
+  constexpr std::string_view kLastRead = "; last read: '";
+  if (const std::size_t at = what.find(kSyntax); at != std::string_view::npos)
+    what.remove_prefix(at + kSyntax.size());
+  else if (const std::size_t end = what.find("] "); end != std::string_view::npos)
+    what.remove_prefix(end + 2);
+  std::string out(what.substr(0, what.find(kLastRead)));
+  const std::size_t expected = what.rfind("; expected ");
+  if (out.size() < what.size() && expected != std::string_view::npos) out += what.substr(expected);
+  if (out.size() > kMaxMessage) out = out.substr(0, kMaxMessage) + "...";
+  return out;
+}
+
+// Turns the calls of nlohmann's lexer into those of a JsonEvents and adds what it does not check:
+// depth and duplicate names. The names of the methods are nlohmann's.
+class StrictReader {
+ public:
+  StrictReader(JsonEvents& events, std::string_view text)
+      : events_(events), text_(text), furthest_(text.data()) {}
+
+  Status read() {
+    const char* end = text_.data() + text_.size();
+    nlohmann::json::sax_parse(CountingIterator(text_.data(), &furthest_),
+                              CountingIterator(end, &furthest_), this);
+    return std::move(status_);
+  }
+
+  bool null() { return pass({}); }
+  bool boolean(bool value) { return pass({.kind = JsonKind::boolean, .boolean = value}); }
+  bool number_integer(std::int64_t value) {
+    return pass({.kind = JsonKind::number, .number = static_cast<double>(value)});
+  }
+  bool number_unsigned(std::uint64_t value) {
+    return pass({.kind = JsonKind::number, .number = static_cast<double>(value), .whole = value});
+  }
+  bool number_float(double value, const std::string&) {
+    return pass({.kind = JsonKind::number, .number = value});
+  }
+  bool string(const std::string& value) {
+    return pass({.kind = JsonKind::string, .string = value});
+  }
+  bool binary(const nlohmann::json::binary_t&) { return false; }  // never in text
+
+  bool start_object(std::size_t) { return begin(JsonKind::object); }
+  bool start_array(std::size_t) { return begin(JsonKind::array); }
+  bool end_object() { return end(); }
+  bool end_array() { return end(); }
+  bool key(const std::string& name) {
+    if (!names_.back().insert(name).second)
+      return keep(data_loss("the name \"" + name.substr(0, kMaxMessage) + "\" occurs twice"));
+    return keep(events_.name(name));
+  }
+  bool parse_error(std::size_t, const std::string&, const nlohmann::json::exception& error) {
+    return keep(data_loss(complaint_of(error.what())));
+  }
+
+ private:
+  bool pass(const JsonScalar& scalar) { return keep(events_.value(scalar)); }
+
+  bool begin(JsonKind kind) {
+    if (names_.size() >= kMaxDepth)
+      return keep(data_loss("nested deeper than " + std::to_string(kMaxDepth) + " levels"));
+    names_.emplace_back();
+    return keep(events_.begin(kind));
+  }
+
+  bool end() {
+    names_.pop_back();
+    return keep(events_.end());
+  }
+
+  bool keep(const Status& status) {
+    if (!status.ok())
+      status_ = status.with_context("JSON, byte " + std::to_string(furthest_ - text_.data()));
+    return status.ok();
+  }
+
+  JsonEvents& events_;
+  std::string_view text_;
+  const char* furthest_;
+  std::vector<std::set<std::string>> names_;  // one per open object or array
+  Status status_;
+};
+
+// Builds the tree. `open_` holds the path from the root to the container that is being filled.
+class TreeBuilder : public JsonEvents {
+ public:
+  Status begin(JsonKind kind) override {
+    Json made;
+    made.kind = kind;
+    return add(std::move(made));
+  }
+  Status name(std::string_view name) override {
+    name_ = name;
+    return ok_status();
+  }
+  Status value(const JsonScalar& scalar) override {
+    Json made;
+    made.kind = scalar.kind;
+    made.boolean = scalar.boolean;
+    made.number = scalar.number;
+    made.string = scalar.string;
+    return add(std::move(made));
+  }
+  Status end() override {
+    open_.pop_back();
+    return ok_status();
+  }
+
+  Json take() { return std::move(root_); }
+
+ private:
+  Status add(Json value) {
+    if (++values_ > kMaxValues)
+      return data_loss("expected at most " + std::to_string(kMaxValues) + " values, found more");
+    const bool is_open = value.kind == JsonKind::array || value.kind == JsonKind::object;
+    Json* made = &root_;
+    if (open_.empty()) {
+      root_ = std::move(value);
+    } else if (open_.back()->kind == JsonKind::array) {
+      made = &open_.back()->items.emplace_back(std::move(value));
+    } else {
+      made = &open_.back()->members.emplace_back(std::move(name_), std::move(value)).value;
+    }
+    if (is_open) open_.push_back(made);
+    return ok_status();
+  }
+
+  Json root_;
+  std::vector<Json*> open_;  // stays valid: a container grows only while it is the innermost one
+  std::string name_;
+  std::size_t values_ = 0;
+};
+
+void append_escaped(std::string& out, unsigned char c) {
+  constexpr char kHex[] = "0123456789abcdef";
+  if (c == '"' || c == '\\') {
+    out += {'\\', static_cast<char>(c)};
+  } else if (c == '\n') {
+    out += "\\n";
+  } else if (c == '\t') {
+    out += "\\t";
+  } else if (c < 0x20 || c == 0x7f) {
+    out += {'\\', 'u', '0', '0', kHex[c >> 4], kHex[c & 15]};
+  } else {
+    out += static_cast<char>(c);
+  }
+}
+
+template <class Number>
+std::string shortest(Number value) {
+  if (!std::isfinite(value)) return "null";
+  char text[32];
+  const auto end = std::to_chars(text, text + sizeof text, value);
+  return std::string(text, end.ptr);
+}
+
+}  // namespace
+
+std::string_view to_string(JsonKind kind) {
+  constexpr std::string_view kNames[] = {"null",   "a truth value", "a number",
+                                         "a text", "an array",      "an object"};
+  return kNames[static_cast<std::size_t>(kind)];
+}
+
+Status read_json(std::string_view text, JsonEvents& events) {
+  // The lexer takes a zero byte for the end and skips a byte-order mark.
+  if (const std::size_t zero = text.find('\0'); zero != std::string_view::npos)
+    return data_loss("JSON, byte " + std::to_string(zero) + ": a zero byte");
+  if (text.starts_with("\xEF\xBB\xBF"))
+    return data_loss("JSON, byte 0: expected a value, found a byte-order mark");
+  return StrictReader(events, text).read();
+}
+
+const Json* Json::find(std::string_view name) const {
+  for (const JsonMember& member : members) {
+    if (member.name == name) return &member.value;
+  }
+  return nullptr;
+}
+
+Result<Json> parse_json(std::string_view text, std::size_t max_bytes) {
+  if (text.size() > max_bytes) {
+    return resource_exhausted("JSON: expected at most " + std::to_string(max_bytes) +
+                              " bytes, found " + std::to_string(text.size()));
+  }
+  TreeBuilder tree;
+  if (Status status = read_json(text, tree); !status.ok()) return status;
+  return tree.take();
+}
+
+std::string json_string(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : valid_utf8(text)) append_escaped(out, static_cast<unsigned char>(c));
+  return out + '"';
+}
+
+std::string json_number(double value) {
+  return shortest(value);
+}
+
+std::string json_number(float value) {
+  return shortest(value);
+}
+
+JsonWriter& JsonWriter::key(std::string_view name) {
+  separate();
+  out_ += json_string(name);
+  out_ += ':';
+  last_ = Last::key;
+  return *this;
+}
+
+JsonWriter& JsonWriter::raw(std::string_view json) {
+  separate();
+  out_ += json;
+  last_ = Last::value;
+  return *this;
+}
+
+JsonWriter& JsonWriter::new_line(std::size_t indent) {
+  line_break_ = '\n' + std::string(indent, ' ');
+  return *this;
+}
+
+JsonWriter& JsonWriter::open(char bracket) {
+  separate();
+  out_ += bracket;
+  last_ = Last::nothing;
+  return *this;
+}
+
+JsonWriter& JsonWriter::close(char bracket) {
+  last_ = Last::nothing;  // no comma before a bracket that closes
+  separate();
+  out_ += bracket;
+  last_ = Last::value;
+  return *this;
+}
+
+void JsonWriter::separate() {
+  if (last_ == Last::value) out_ += ',';
+  out_ += std::exchange(line_break_, {});
+}
+
+}  // namespace cox::io

@@ -1,0 +1,127 @@
+// Strict JSON for files from outside, and the one writer of JSON. Files may be hostile: safetensors
+// headers, model configurations, memory profiles, recorded runs. nlohmann-json does the lexing; its
+// headers are seen by json.cc alone.
+//
+// Strict means RFC 8259 and no more: UTF-8 only, no duplicate names in an object, no comments, no
+// trailing commas, no NaN, nothing behind the value but white space, nesting of at most 64 levels.
+// Errors are data_loss and name the byte. Pure functions and values; one thread per object.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "coordinator/core/status.h"
+
+namespace cox::io {
+
+enum class JsonKind { null, boolean, number, string, array, object };
+
+// "null", "a truth value", "a number", "a text", "an array", "an object": for messages.
+std::string_view to_string(JsonKind kind);
+
+// A value that is neither an array nor an object. `string` is valid during the call that passes it.
+struct JsonScalar {
+  JsonKind kind = JsonKind::null;
+  bool boolean = false;
+  double number = 0;
+  // Set where the number has digits only (no sign, fraction or exponent) and is below 2^64.
+  std::optional<std::uint64_t> whole{};
+  std::string_view string{};
+};
+
+// Receives a document piece by piece in its order, so that a reader can check a hostile document as
+// it comes and keeps no more of it than it asks for. Each call returns ok or the reader's
+// complaint, which ends the reading. Names within one object have been checked to be different.
+class JsonEvents {
+ public:
+  virtual ~JsonEvents() = default;
+  virtual Status begin(JsonKind kind) = 0;  // array or object
+  virtual Status name(std::string_view name) = 0;
+  virtual Status value(const JsonScalar& scalar) = 0;
+  virtual Status end() = 0;  // of the innermost array or object
+};
+
+// Reads the whole of `text`. Complaints of `events` come back with the byte put before them.
+Status read_json(std::string_view text, JsonEvents& events);
+
+struct JsonMember;
+
+// A parsed document. Numbers are doubles; read_json() gives integers beyond 2^53 exactly.
+struct Json {
+  JsonKind kind = JsonKind::null;
+  bool boolean = false;
+  double number = 0;
+  std::string string;
+  std::vector<Json> items;          // of an array
+  std::vector<JsonMember> members;  // of an object, in the order of the document
+
+  // Returns the member of that name, or null if there is none or this is no object.
+  const Json* find(std::string_view name) const;
+};
+
+struct JsonMember {
+  std::string name;
+  Json value;
+};
+
+// Parses a whole document of at most `max_bytes` and about a million values.
+Result<Json> parse_json(std::string_view text, std::size_t max_bytes = std::size_t{16} << 20);
+
+// Returns `text` as a JSON string with its quotes. Control characters are escaped; each byte that
+// is not UTF-8 becomes U+FFFD.
+std::string json_string(std::string_view text);
+
+// Returns the shortest form that reads back as the same number; "null" when it is not finite.
+std::string json_number(double value);
+std::string json_number(float value);
+
+// Writes JSON text piece by piece and looks after commas, escapes and non-finite numbers.
+// REQUIRES: the caller opens and closes objects and arrays in order.
+class JsonWriter {
+ public:
+  JsonWriter& begin_object() { return open('{'); }
+  JsonWriter& end_object() { return close('}'); }
+  JsonWriter& begin_array() { return open('['); }
+  JsonWriter& end_array() { return close(']'); }
+  JsonWriter& key(std::string_view name);
+
+  JsonWriter& value(std::string_view text) { return raw(json_string(text)); }
+  JsonWriter& value(const char* text) { return raw(json_string(text)); }
+  JsonWriter& value(double number) { return raw(json_number(number)); }
+  JsonWriter& value(float number) { return raw(json_number(number)); }
+  JsonWriter& value(bool flag) { return raw(flag ? "true" : "false"); }
+  template <std::integral Number>
+  JsonWriter& value(Number number) {
+    return raw(std::to_string(number));
+  }
+  JsonWriter& null() { return raw("null"); }
+
+  template <class Value>
+  JsonWriter& field(std::string_view name, const Value& v) {
+    return key(name).value(v);
+  }
+  // REQUIRES: `json` is valid JSON.
+  JsonWriter& raw(std::string_view json);
+
+  // Starts a new line, indented by so many blanks, before the next piece.
+  JsonWriter& new_line(std::size_t indent = 0);
+
+  std::string take() { return std::move(out_); }
+
+ private:
+  JsonWriter& open(char bracket);
+  JsonWriter& close(char bracket);
+  void separate();
+
+  std::string out_;
+  std::string line_break_;  // put before the next piece
+  enum class Last { nothing, key, value } last_ = Last::nothing;
+};
+
+}  // namespace cox::io
