@@ -14,7 +14,8 @@
 #include "coordinator/runtime/start_agreement.h"
 #include "coordinator/runtime/topology.h"
 #include "coordinator/transport/communicator.h"
-#include "coordinator/transport/mailbox.h"
+#include "coordinator/transport/shared/mask_board.h"
+#include "coordinator/transport/shared/signal_board.h"
 
 namespace cox::runtime {
 

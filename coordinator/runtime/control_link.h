@@ -19,7 +19,8 @@
 #include "coordinator/runtime/mask_relay.h"
 #include "coordinator/runtime/node_reports.h"
 #include "coordinator/runtime/plan_book.h"
-#include "coordinator/transport/mailbox.h"
+#include "coordinator/transport/shared/mask_board.h"
+#include "coordinator/transport/shared/signal_board.h"
 
 namespace cox::runtime {
 

@@ -25,7 +25,8 @@
 #include "coordinator/runtime/journal.h"
 #include "coordinator/runtime/late_reports.h"
 #include "coordinator/runtime/round_pace.h"
-#include "coordinator/transport/mailbox.h"
+#include "coordinator/transport/shared/mask_board.h"
+#include "coordinator/transport/shared/signal_board.h"
 
 namespace cox::runtime {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "coordinator/core/job.h"
-#include "coordinator/transport/signal_board.h"
+#include "coordinator/transport/shared/signal_board.h"
 
 namespace cox::runtime {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "coordinator/core/status.h"
-#include "coordinator/transport/mask_board.h"
+#include "coordinator/transport/shared/mask_board.h"
 #include "coordinator/wire/frame.h"
 
 namespace cox::runtime {

@@ -11,7 +11,7 @@
 
 #include "coordinator/core/evidence.h"
 #include "coordinator/core/signal.h"
-#include "coordinator/transport/signal_board.h"
+#include "coordinator/transport/shared/signal_board.h"
 
 namespace cox::runtime {
 

@@ -1,8 +1,9 @@
-// Communicator: the seam between Coxswain and what moves bytes between ranks: `loopback` (ranks are
-// threads), `mpi`, later `nccl`. Every operation is collective over the communicator's ranks,
-// non-blocking and polled: start_* returns a Request at once, test() moves it on. All ranks must
-// start the same operations in the same order with the same sizes; loopback checks that, MPI would
-// hang. Buffers must stay valid and untouched until test() says done.
+// Communicator: the seam between Coxswain and what moves bytes between ranks: `mpi`, `solo` (a job
+// of one rank), later `nccl`, and in tests `loopback` (ranks are threads). Every operation is
+// collective over the communicator's ranks, non-blocking and polled: start_* returns a Request at
+// once, test() moves it on. All ranks must start the same operations in the same order with the
+// same sizes; loopback checks that, MPI would hang. Buffers must stay valid and untouched until
+// test() says done.
 //
 // Thread rule: one thread of a rank uses its communicators (MPI_THREAD_FUNNELED). Nothing here
 // blocks; wait() (wait.h) polls. No allocation of ours once as many requests were in flight as ever
@@ -17,7 +18,7 @@
 #include "coordinator/core/status.h"
 #include "coordinator/core/units.h"
 #include "coordinator/transport/reduction.h"
-#include "coordinator/transport/shared_segment.h"
+#include "coordinator/transport/shared/segment.h"
 
 namespace cox::transport {
 
@@ -42,7 +43,7 @@ class Communicator {
   virtual std::int32_t size() const = 0;
   // Ranks of this communicator that run on this rank's node, this one included.
   virtual std::int32_t ranks_on_node() const = 0;
-  virtual const char* kind() const = 0;  // "loopback", "mpi"
+  virtual const char* kind() const = 0;  // "mpi", "solo", "loopback"
 
   // Root receives size() x send.size() bytes in rank order; `receive` is ignored elsewhere.
   virtual Result<Request> start_gather(ConstBytes send, Bytes receive, RankId root) = 0;

@@ -12,7 +12,7 @@ class SoloCommunicator final : public Communicator {
   RankId rank() const override { return RankId(0); }
   std::int32_t size() const override { return 1; }
   std::int32_t ranks_on_node() const override { return 1; }
-  const char* kind() const override { return "loopback"; }
+  const char* kind() const override { return "solo"; }
 
   Result<Request> start_gather(ConstBytes send, Bytes receive, RankId root) override {
     return copy({Operation::gather, send.size(), root}, {send, receive});

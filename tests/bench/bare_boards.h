@@ -10,7 +10,8 @@
 #include <thread>
 
 #include "coordinator/transport/communicator.h"
-#include "coordinator/transport/mailbox.h"
+#include "coordinator/transport/shared/mask_board.h"
+#include "coordinator/transport/shared/signal_board.h"
 
 namespace cox::bench {
 

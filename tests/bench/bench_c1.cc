@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/transport/mpi_runtime.h"
+#include "coordinator/transport/mpi/runtime.h"
 #include "coordinator/transport/wait.h"
 #include "tests/bench/bare_boards.h"
 #include "tests/bench/control_rounds.h"

@@ -10,8 +10,8 @@
 
 #include "coordinator/planner/share_assignment.h"
 #include "coordinator/policies/registry.h"
-#include "coordinator/sim/random.h"
-#include "coordinator/sim/sim_job.h"
+#include "coordinator/testing/random.h"
+#include "coordinator/testing/simulated_job.h"
 #include "coordinator/wire/mask.h"
 #include "tests/bench/line.h"
 
@@ -42,8 +42,8 @@ struct Job {
   bool has_shares = false;  // ranks of different speeds, and policy `shares` on
 };
 
-sim::Scenario scenario(const Job& job) {
-  sim::Scenario scenario;
+testing::Scenario scenario(const Job& job) {
+  testing::Scenario scenario;
   scenario.ranks = kRanks;
   scenario.blocks = kBlocks;
   if (!job.has_stragglers) return scenario;
@@ -84,7 +84,7 @@ Times run(const Job& what, int rounds) {
   Capabilities capabilities;
   if (what.has_shares) config.shares.mode = PolicyMode::on;
   capabilities.shares = what.has_shares;
-  sim::SimJob job(scenario(what), config, policies, capabilities);
+  testing::SimulatedJob job(scenario(what), config, policies, capabilities);
   ControlState state = initial_state(job.job());
   Times times;
   const int warmup = 40;
@@ -136,7 +136,7 @@ JobFacts facts(std::int32_t ranks) {
 }
 
 Plan varied_plan(const JobFacts& job, std::size_t classes, std::uint64_t seed) {
-  sim::Random random(seed);
+  testing::Random random(seed);
   const auto quarter = [&] { return static_cast<std::uint8_t>(random.below(4)); };
   Plan plan = initial_plan(job);
   plan.id = {job.incarnation, 1};
@@ -173,7 +173,7 @@ int mask_sizes() {
 int shared_classes(const char* what, bool is_scattered) {
   const JobFacts job = facts(kRanks);
   Plan plan = varied_plan(job, kClasses, 11);
-  sim::Random random(3);
+  testing::Random random(3);
   for (std::int32_t r = 0; r < kRanks; ++r) {
     const auto drawn = static_cast<std::uint16_t>(random.below(kClasses));
     const auto in_order =

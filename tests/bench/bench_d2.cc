@@ -8,14 +8,14 @@
 #include <vector>
 
 #include "coordinator/planner/share_assignment.h"
-#include "coordinator/sim/random.h"
+#include "coordinator/testing/random.h"
 #include "tests/bench/line.h"
 
 namespace {
 
 using namespace cox;
 using bench::Line;
-using sim::Random;
+using testing::Random;
 
 constexpr std::size_t kRanks = 1024;
 constexpr std::uint64_t kUnits = 16384;

@@ -13,8 +13,8 @@
 #include <memory>
 #include <vector>
 
-#include "coordinator/transport/bucket_exchange.h"
-#include "coordinator/transport/mpi_runtime.h"
+#include "coordinator/transport/exchange/bucket_exchange.h"
+#include "coordinator/transport/mpi/runtime.h"
 
 namespace {
 

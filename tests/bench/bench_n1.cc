@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/sim/random.h"
+#include "coordinator/testing/random.h"
 #include "sdk/src/precision/float_codec.h"
 #include "tests/bench/line.h"
 
@@ -51,7 +51,7 @@ void measure(FloatFormat format, const std::string& name, const std::vector<floa
 
 int main(int argc, char** argv) {
   const int runs = bench::effort_of(argc, argv) == bench::Effort::quick ? 5 : 50;
-  sim::Random random(1);
+  testing::Random random(1);
   std::vector<float> values(kValues);
   for (float& value : values) {
     value = static_cast<float>(random.below(2000001)) / 1000.0F - 1000.0F;

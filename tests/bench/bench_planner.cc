@@ -38,7 +38,7 @@ std::int64_t step_us(const MemoryProblem& problem) {
 
 // M1, on random chains: how many budgets are solved to a proof.
 void proven(test::Copies copies, int chains) {
-  sim::Random random(31);
+  testing::Random random(31);
   std::vector<double> ms;
   double exact = 0;
   double worst_gap = 0;
@@ -77,7 +77,7 @@ void proven(test::Copies copies, int chains) {
 
 // M2: what a looked-up plan needs when it is simulated.
 void law(int graphs) {
-  sim::Random random(32);
+  testing::Random random(32);
   double over = 0;
   double slower = 0;
   double lookups = 0;
@@ -113,7 +113,7 @@ void law(int graphs) {
 // A transformer of 96 layers, `parts` stages each, with sizes and times that differ by some
 // percent.
 MemoryProblem transformer(std::size_t parts, test::Copies copies, std::uint64_t seed) {
-  sim::Random random(seed);
+  testing::Random random(seed);
   const auto about = [&](double value) {
     return static_cast<std::int64_t>(value * (0.95 + 0.1 * random.uniform()));
   };

@@ -5,14 +5,14 @@
 #include <vector>
 
 #include "coordinator/core/ballot.h"
-#include "coordinator/sim/random.h"
+#include "coordinator/testing/random.h"
 
 #include <doctest/doctest.h>
 
 namespace {
 
 // Noise in quarters, so that its sums are exact.
-cox::BlockEvidence random_evidence(cox::sim::Random& random) {
+cox::BlockEvidence random_evidence(cox::testing::Random& random) {
   cox::BlockEvidence e;
   e.overflow_forward = static_cast<std::uint32_t>(random.below(3));
   e.overflow_backward = static_cast<std::uint32_t>(random.below(3));
@@ -36,7 +36,7 @@ cox::BlockEvidence random_evidence(cox::sim::Random& random) {
 
 TEST_SUITE("core") {
   TEST_CASE("merging evidence does not depend on order or grouping") {
-    cox::sim::Random random(7);
+    cox::testing::Random random(7);
     for (int i = 0; i < 2000; ++i) {
       const cox::BlockEvidence a = random_evidence(random);
       const cox::BlockEvidence b = random_evidence(random);
@@ -47,7 +47,7 @@ TEST_SUITE("core") {
   }
 
   TEST_CASE("empty evidence changes nothing") {
-    cox::sim::Random random(8);
+    cox::testing::Random random(8);
     for (int i = 0; i < 200; ++i) {
       const cox::BlockEvidence a = random_evidence(random);
       REQUIRE(cox::merge(a, cox::BlockEvidence{}) == a);

@@ -4,7 +4,7 @@
 #include <limits>
 #include <string>
 
-#include "coordinator/sim/random.h"
+#include "coordinator/testing/random.h"
 
 #include <doctest/doctest.h>
 
@@ -54,7 +54,7 @@ ScalerState after(const ScalerRules& rules, ScalerState state, const std::string
 
 TEST_SUITE("core.loss_scale") {
   TEST_CASE("configured like GradScaler it is GradScaler, step by step") {
-    cox::sim::Random random(3);
+    cox::testing::Random random(3);
     for (int sequence = 0; sequence < 300; ++sequence) {
       ScalerRules rules = torch_rules();
       rules.initial_scale = std::ldexp(1.0f, static_cast<int>(random.below(100)) - 20);
@@ -132,7 +132,7 @@ TEST_SUITE("core.loss_scale") {
   }
 
   TEST_CASE("whatever happens the scale stays within its bounds and comes back up") {
-    cox::sim::Random random(9);
+    cox::testing::Random random(9);
     for (int sequence = 0; sequence < 200; ++sequence) {
       ScalerRules rules;
       rules.growth_interval = static_cast<std::uint32_t>(1 + random.below(5));

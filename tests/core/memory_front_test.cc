@@ -3,7 +3,7 @@
 #include <optional>
 #include <vector>
 
-#include "coordinator/sim/random.h"
+#include "coordinator/testing/random.h"
 
 #include <doctest/doctest.h>
 
@@ -16,7 +16,7 @@ constexpr MemoryAction kKeep = MemoryAction::keep;
 constexpr MemoryAction kAgain = MemoryAction::recompute;
 constexpr MemoryAction kAway = MemoryAction::offload;
 
-MemoryFront random_front(cox::sim::Random& random, std::size_t points) {
+MemoryFront random_front(cox::testing::Random& random, std::size_t points) {
   MemoryFront front;
   std::int64_t peak = 1000;
   std::int64_t added = 1000000;
@@ -41,7 +41,7 @@ cox::MemoryFacts small_facts() {
 
 TEST_SUITE("core") {
   TEST_CASE("a budget finds the fastest point within it, and a larger one never a slower point") {
-    cox::sim::Random random(11);
+    cox::testing::Random random(11);
     for (int i = 0; i < 200; ++i) {
       const MemoryFront front = random_front(random, 1 + random.below(300));
       std::optional<std::size_t> before;
@@ -60,7 +60,7 @@ TEST_SUITE("core") {
   }
 
   TEST_CASE("a thinned front has both ends, few points, and is a front") {
-    cox::sim::Random random(12);
+    cox::testing::Random random(12);
     for (int i = 0; i < 100; ++i) {
       const MemoryFront front = random_front(random, 2 + random.below(2000));
       const std::size_t most = 2 + random.below(256);

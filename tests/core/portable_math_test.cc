@@ -2,13 +2,13 @@
 
 #include <cmath>
 
-#include "coordinator/sim/random.h"
+#include "coordinator/testing/random.h"
 
 #include <doctest/doctest.h>
 
 TEST_SUITE("core") {
   TEST_CASE("the portable logarithm agrees with the C library's") {
-    cox::sim::Random random(5);
+    cox::testing::Random random(5);
     for (int i = 0; i < 20000; ++i) {
       const double x = std::exp(80 * (random.uniform() - 0.5));
       const double expected = std::log(x);
@@ -19,7 +19,7 @@ TEST_SUITE("core") {
   }
 
   TEST_CASE("the portable exponential agrees with the C library's") {
-    cox::sim::Random random(6);
+    cox::testing::Random random(6);
     for (int i = 0; i < 20000; ++i) {
       const double x = 128 * (random.uniform() - 0.5);
       REQUIRE(cox::portable_exp(x) == doctest::Approx(std::exp(x)).epsilon(1e-12));

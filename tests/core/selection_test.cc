@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <vector>
 
-#include "coordinator/sim/random.h"
+#include "coordinator/testing/random.h"
 
 #include <doctest/doctest.h>
 
 namespace {
 
-using cox::sim::Random;
+using cox::testing::Random;
 using Values = std::vector<double>;
 
 // Few different values, many, one far away from the others, in rising order, or all equal.

@@ -5,7 +5,7 @@
 #include <tuple>
 #include <vector>
 
-#include "coordinator/sim/random.h"
+#include "coordinator/testing/random.h"
 
 #include <doctest/doctest.h>
 
@@ -103,7 +103,7 @@ TEST_SUITE("core") {
   }
 
   TEST_CASE("the order in which reports arrive changes nothing") {
-    cox::sim::Random random(3);
+    cox::testing::Random random(3);
     for (int run = 0; run < 200; ++run) {
       std::vector<cox::RankSignal> received;
       for (int i = 0; i < 20; ++i) {
@@ -120,7 +120,7 @@ TEST_SUITE("core") {
   }
 
   TEST_CASE("what counts of a round, and what is faulty, is what sorting all reports would say") {
-    cox::sim::Random random(4);
+    cox::testing::Random random(4);
     for (int run = 0; run < 500; ++run) {
       const auto world = static_cast<std::int32_t>(1 + random.below(6));
       std::vector<cox::RankSignal> received;

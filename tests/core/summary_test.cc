@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "coordinator/core/timings.h"
-#include "coordinator/sim/random.h"
+#include "coordinator/testing/random.h"
 
 #include <doctest/doctest.h>
 
@@ -46,7 +46,7 @@ const cox::Spread& forward_of(const cox::StepSummary& s) {
 
 TEST_SUITE("core") {
   TEST_CASE("a spread has the values that sorting gives") {
-    cox::sim::Random random(11);
+    cox::testing::Random random(11);
     for (std::size_t n = 1; n < 120; ++n) {
       std::vector<double> values(n);
       for (double& value : values) value = static_cast<double>(random.below(50));

@@ -5,7 +5,7 @@
 #include "coordinator/policies/registry.h"
 #include "coordinator/runtime/journal.h"
 #include "coordinator/runtime/replay.h"
-#include "coordinator/sim/sim_job.h"
+#include "coordinator/testing/simulated_job.h"
 #include "sdk/examples/speed_shares.h"
 #include "tests/runtime/driven_job.h"
 
@@ -20,14 +20,14 @@ cox::PolicySet with_speed_shares() {
 }
 
 // Four ranks, of which rank 2 needs twice the time.
-cox::sim::SimJob job_with_a_slow_rank(const cox::Config& config = {}) {
-  cox::sim::Scenario scenario;
+cox::testing::SimulatedJob job_with_a_slow_rank(const cox::Config& config = {}) {
+  cox::testing::Scenario scenario;
   scenario.ranks = 4;
   scenario.slowdowns = {{.rank = cox::RankId(2), .phase = {}, .extra_ratio = 1.0}};
   return {scenario, config, with_speed_shares(), {.shares = true}};
 }
 
-cox::StepSignals next_signals(cox::sim::SimJob& job) {
+cox::StepSignals next_signals(cox::testing::SimulatedJob& job) {
   return cox::collect(job.now(), job.job().incarnation, job.job().world_size, job.reports(), {},
                       job.clock());
 }
@@ -35,7 +35,7 @@ cox::StepSignals next_signals(cox::sim::SimJob& job) {
 TEST_SUITE("docs.custom_policy") {
   // [outcome]
   TEST_CASE("a rank of half the speed gets about half the samples of the others") {
-    cox::sim::SimJob job = job_with_a_slow_rank();
+    cox::testing::SimulatedJob job = job_with_a_slow_rank();
     for (int i = 0; i < 100; ++i) job.round();
     const auto& shares = job.active().shares;
     REQUIRE(shares.size() == 4);
@@ -48,7 +48,7 @@ TEST_SUITE("docs.custom_policy") {
   // [replay]
   TEST_CASE("its journal replays to the same plans and reasons") {
     const cox::test::TempFolder folder;
-    cox::sim::SimJob job = job_with_a_slow_rank();
+    cox::testing::SimulatedJob job = job_with_a_slow_rank();
     auto journal = cox::runtime::JournalWriter::open(
         folder / "journal.cox", {job.job(), {}, job.state(), with_speed_shares()});
     REQUIRE(journal.ok());
@@ -70,7 +70,7 @@ TEST_SUITE("docs.custom_policy") {
   TEST_CASE("it can be told to observe, and then says what it would have done") {
     cox::Config config;
     config.policy_modes["speed_shares"] = cox::PolicyMode::observe;
-    cox::sim::SimJob job = job_with_a_slow_rank(config);
+    cox::testing::SimulatedJob job = job_with_a_slow_rank(config);
     int observed = 0;
     for (int i = 0; i < 100; ++i) {
       for (const cox::Reason& reason : job.round().reasons) {
@@ -82,7 +82,7 @@ TEST_SUITE("docs.custom_policy") {
   }
 
   TEST_CASE("a state of another world size counts as fresh") {
-    cox::sim::SimJob job = job_with_a_slow_rank();
+    cox::testing::SimulatedJob job = job_with_a_slow_rank();
     const cox::StepSignals signals = next_signals(job);
     const cox::StepSummary summary = cox::summarize(signals);
     const cox::Config config;

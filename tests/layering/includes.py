@@ -17,35 +17,38 @@ import tree
 
 CORE = "coordinator/core/"
 PLANNING = (CORE, "coordinator/policies/", "coordinator/planner/")
-COORDINATOR = ("coordinator/",)
+IO = "coordinator/io/"
+TRANSPORT = "coordinator/transport/"
+TESTING = "coordinator/testing/"
+# Everything that programs are made of: not what tests are made of.
+COORDINATOR = PLANNING + (IO, "coordinator/wire/", TRANSPORT, "coordinator/runtime/")
 
 # Folder -> folders of this repository that it may include, beside itself. The longest match counts.
 MAY_INCLUDE = {
     "coordinator/core/": (),
     "coordinator/policies/": (CORE, "coordinator/planner/"),
     "coordinator/planner/": (CORE,),
-    "coordinator/sim/": PLANNING,
-    "coordinator/io/": (CORE,),
+    IO: (CORE,),
     "coordinator/wire/": (CORE,),
-    "coordinator/transport/": (CORE, "coordinator/io/"),
-    "coordinator/runtime/": PLANNING
-    + ("coordinator/sim/", "coordinator/io/", "coordinator/wire/", "coordinator/transport/"),
+    TRANSPORT: (CORE, IO),
+    "coordinator/runtime/": PLANNING + (IO, "coordinator/wire/", TRANSPORT),
+    TESTING: PLANNING + (TRANSPORT,),
     "coordinator/tools/": COORDINATOR + ("metrics/",),
-    "metrics/": (CORE, "coordinator/io/"),
+    "metrics/": (CORE, IO),
     "sdk/include/coxswain/": (CORE,),
     "sdk/src/": COORDINATOR + ("metrics/", "sdk/include/"),
     "sdk/examples/": COORDINATOR + ("sdk/include/", "sdk/src/checkpoint/"),  # files, no more
-    "tests/": COORDINATOR + ("metrics/", "sdk/"),
+    "tests/": ("coordinator/", "metrics/", "sdk/"),
 }
 
 # These build with a compiler alone: the headers of C++, not even those of POSIX.
-STANDARD_ONLY = (CORE, "coordinator/policies/", "coordinator/planner/", "coordinator/sim/")
+STANDARD_ONLY = (CORE, "coordinator/policies/", "coordinator/planner/", TESTING)
 
 # What a foreign include looks like -> where it may stand.
 FOREIGN = {
-    r"mpi\.h": ("coordinator/transport/mpi", "tests/"),
-    r"nccl\.h": ("coordinator/transport/nccl",),
-    r"(cuda|cublas|cudnn|nvtx).*": ("sdk/src/device/cuda", "coordinator/transport/nccl"),
+    r"mpi\.h": ("coordinator/transport/mpi/", "tests/"),
+    r"nccl\.h": ("coordinator/transport/nccl/",),
+    r"(cuda|cublas|cudnn|nvtx).*": ("sdk/src/device/cuda", "coordinator/transport/nccl/"),
     r"google/protobuf/.*|.*\.pb\.h": ("coordinator/wire/", "tests/wire/", "tests/fuzz/"),
     r"prometheus/.*|civetweb\.h|CivetServer\.h": ("metrics/", "tests/metrics/"),
     r"(torch|ATen|c10|caffe2)/.*": (

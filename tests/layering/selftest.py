@@ -42,7 +42,7 @@ GOOD = {
     "coordinator/core/plan.cc": '#include "coordinator/core/plan.h"\n',
     "coordinator/policies/guard.h": '#include "coordinator/core/plan.h"\n',
     "coordinator/wire/mask.cc": '#include "control.pb.h"\n#include "coordinator/core/plan.h"\n',
-    "coordinator/transport/mpi_gather.cc": "#include <mpi.h>\n#include <unistd.h>\n",
+    "coordinator/transport/mpi/gather.cc": "#include <mpi.h>\n#include <unistd.h>\n",
     "coordinator/runtime/loop.cc": '#include "coordinator/core/plan.h"\n',
     "metrics/server.cc": '#include <civetweb.h>\n#include "coordinator/core/plan.h"\n',
     "sdk/include/coxswain/session.h": "#include <ATen/core/Tensor.h>\n",
@@ -53,6 +53,7 @@ GOOD = {
 
 LOOP = '"coordinator/runtime/loop.h"'
 MASK = '"coordinator/wire/mask.h"'
+LOOPBACK = '"coordinator/testing/loopback.h"'
 SEAM = '"coordinator/transport/seam.h"'
 REPLAY = '"coordinator/tools/replay.h"'
 SERVER = '"metrics/server.h"'
@@ -65,6 +66,8 @@ BAD_INCLUDES = {
     "wire takes nothing from transport": ("coordinator/wire/a.cc", SEAM),
     "transport takes nothing from wire": ("coordinator/transport/a.cc", MASK),
     "runtime takes nothing from tools": ("coordinator/runtime/a.cc", REPLAY),
+    "no program takes anything from testing": ("coordinator/runtime/a.cc", LOOPBACK),
+    "the SDK takes nothing from testing": ("sdk/src/session/a.cc", LOOPBACK),
     "the coordinator takes nothing from metrics": ("coordinator/runtime/a.cc", SERVER),
     "the coordinator takes nothing from the SDK": ("coordinator/runtime/a.cc", SESSION),
     "metrics take nothing from runtime": ("metrics/a.cc", LOOP),
@@ -79,7 +82,7 @@ BAD_INCLUDES = {
         "sdk/include/coxswain/a.h",
         LOOP,
     ),
-    "mpi.h stays in the mpi transport": ("coordinator/transport/loopback.cc", "<mpi.h>"),
+    "mpi.h stays in the mpi transport": ("coordinator/transport/solo.cc", "<mpi.h>"),
     "mpi.h is not for the SDK": ("sdk/src/session/a.cc", "<mpi.h>"),
     "protobuf stays in wire": ("coordinator/runtime/a.cc", "<google/protobuf/message.h>"),
     "generated protobuf code stays in wire": ("coordinator/runtime/a.cc", '"control.pb.h"'),
@@ -98,6 +101,7 @@ TARGETS = {
     path: "\n"
     for path in (
         "coordinator/wire/mask.h",
+        "coordinator/testing/loopback.h",
         "coordinator/transport/seam.h",
         "coordinator/tools/replay.h",
         "coordinator/runtime/loop.h",

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "coordinator/runtime/replay.h"
-#include "coordinator/transport/mpi_runtime.h"
+#include "coordinator/transport/mpi/runtime.h"
 #include "coordinator/transport/wait.h"
 #include "tests/runtime/crew.h"
 #include "tests/runtime/driven_job.h"

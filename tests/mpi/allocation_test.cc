@@ -4,9 +4,10 @@
 #include <array>
 #include <vector>
 
-#include "coordinator/transport/bucket_exchange.h"
-#include "coordinator/transport/mailbox.h"
-#include "coordinator/transport/mpi_runtime.h"
+#include "coordinator/transport/exchange/bucket_exchange.h"
+#include "coordinator/transport/mpi/runtime.h"
+#include "coordinator/transport/shared/mask_board.h"
+#include "coordinator/transport/shared/signal_board.h"
 #include "coordinator/transport/wait.h"
 #include "tests/bench/allocation_count.h"
 

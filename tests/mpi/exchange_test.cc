@@ -1,7 +1,7 @@
 // BucketExchange over real MPI and real shared memory, at as many ranks as mpiexec started.
 #include <string>
 
-#include "coordinator/transport/mpi_runtime.h"
+#include "coordinator/transport/mpi/runtime.h"
 #include "tests/transport/exchange_trial.h"
 
 #include <doctest/doctest.h>

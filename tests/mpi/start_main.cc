@@ -3,7 +3,7 @@
 #include <memory>
 #include <vector>
 
-#include "coordinator/transport/mpi_runtime.h"
+#include "coordinator/transport/mpi/runtime.h"
 #include "coordinator/transport/wait.h"
 
 namespace {

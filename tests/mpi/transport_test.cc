@@ -2,7 +2,7 @@
 // MPI_Init, so this is also the case of a program with its own.
 #include <string>
 
-#include "coordinator/transport/mpi_runtime.h"
+#include "coordinator/transport/mpi/runtime.h"
 #include "coordinator/transport/wait.h"
 #include "tests/transport/conformance.h"
 

@@ -110,7 +110,7 @@ Optimum by_cbc(const Folder& folder, const MemoryProblem& problem, std::int64_t 
 TEST_SUITE("planner.cbc") {
   TEST_CASE("on random chains of up to 40 blocks time and feasibility are those of cbc") {
     const Folder folder;
-    sim::Random random(21);
+    testing::Random random(21);
     int decided = 0;
     for (int i = 0; i < 36; ++i) {
       const MemoryProblem problem = test::block_chain(random, 4 + random.below(37), Copies::none);

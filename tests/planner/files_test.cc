@@ -17,7 +17,7 @@ using test::Caps;
 using test::Copies;
 
 MemoryProfile sample(std::uint64_t seed) {
-  sim::Random random(seed);
+  testing::Random random(seed);
   MemoryProfile profile;
   for (int p = 0; p < 3; ++p) {
     planner::RankProfile rank;
@@ -66,7 +66,7 @@ TEST_SUITE("planner.files") {
 
   TEST_CASE("a profile with damaged bytes is refused or still a valid problem") {
     const std::string text = planner::to_json(sample(4));
-    sim::Random random(5);
+    testing::Random random(5);
     int refused = 0;
     for (int i = 0; i < 3000; ++i) {
       std::string damaged = text;

@@ -93,7 +93,7 @@ void check_law(const MemoryProblem& problem, const planner::SolvedFront& solved)
 
 TEST_SUITE("planner.front") {
   TEST_CASE("every budget of 3,000 small problems gives the best of all their plans") {
-    sim::Random random(11);
+    testing::Random random(11);
     for (int i = 0; i < 3000; ++i) {
       const Copies copies = i % 3 == 0 ? Copies::none : Copies::some;
       const MemoryProblem problem =
@@ -115,7 +115,7 @@ TEST_SUITE("planner.front") {
   }
 
   TEST_CASE("the front of a small problem misses no more than its gap, and none without copies") {
-    sim::Random random(12);
+    testing::Random random(12);
     for (int i = 0; i < 1000; ++i) {
       const Copies copies = i % 2 == 0 ? Copies::none : Copies::some;
       const Caps caps = i % 4 < 2 ? Caps::none : Caps::maybe;
@@ -136,7 +136,7 @@ TEST_SUITE("planner.front") {
   }
 
   TEST_CASE("a coarse front still misses no more than its gap") {
-    sim::Random random(13);
+    testing::Random random(13);
     for (int i = 0; i < 200; ++i) {
       const MemoryProblem problem = test::wild_problem(random, 6, Copies::none, Caps::none);
       const std::vector<PricedPlan> plans = test::all_plans(problem);
@@ -150,7 +150,7 @@ TEST_SUITE("planner.front") {
   }
 
   TEST_CASE("at 200 budgets a graph the peak fits and more bytes never take more time") {
-    sim::Random random(14);
+    testing::Random random(14);
     for (int i = 0; i < 120; ++i) {
       const Copies copies = i % 4 == 0 ? Copies::some : Copies::none;
       const MemoryProblem problem = test::block_chain(random, 4 + random.below(21), copies);
@@ -166,7 +166,7 @@ TEST_SUITE("planner.front") {
 
   TEST_CASE("numbers at the end of their range are planned with as others are") {
     constexpr std::int64_t kMost = planner::kMaxStageValue;
-    sim::Random random(17);
+    testing::Random random(17);
     for (int i = 0; i < 60; ++i) {
       MemoryProblem problem = test::wild_problem(random, 40, Copies::some, Caps::none);
       problem.base_bytes = kMost;
@@ -194,7 +194,7 @@ TEST_SUITE("planner.front") {
   }
 
   TEST_CASE("the same problem gives the same front") {
-    sim::Random random(15);
+    testing::Random random(15);
     const MemoryProblem problem = test::block_chain(random, 16, Copies::some);
     const auto once = planner::solve_front(problem);
     const auto again = planner::solve_front(problem);
@@ -205,7 +205,7 @@ TEST_SUITE("planner.front") {
   }
 
   TEST_CASE("tighter limits are honoured and show as a gap") {
-    sim::Random random(16);
+    testing::Random random(16);
     const MemoryProblem problem = test::block_chain(random, 40, Copies::some);
     FrontLimits limits;
     limits.most_budgets = 2;

@@ -10,12 +10,12 @@ namespace {
 constexpr std::size_t kActions = kMemoryActionNames.size();
 constexpr auto kOffload = static_cast<std::size_t>(MemoryAction::offload);
 
-std::int64_t draw(sim::Random& random, std::int64_t below) {
+std::int64_t draw(testing::Random& random, std::int64_t below) {
   return static_cast<std::int64_t>(
       random.below(static_cast<std::uint64_t>(std::max<std::int64_t>(1, below))));
 }
 
-Stage wild_stage(sim::Random& random, std::int64_t bytes, std::int64_t time, bool has_tier) {
+Stage wild_stage(testing::Random& random, std::int64_t bytes, std::int64_t time, bool has_tier) {
   Stage stage;
   stage.forward_us = draw(random, time);
   stage.backward_us = draw(random, 2 * time);
@@ -34,7 +34,7 @@ Stage wild_stage(sim::Random& random, std::int64_t bytes, std::int64_t time, boo
   return stage;
 }
 
-Stage block(sim::Random& random, std::int64_t interior, std::int64_t forward, Copies copies) {
+Stage block(testing::Random& random, std::int64_t interior, std::int64_t forward, Copies copies) {
   const std::int64_t edge = interior / 12 + 1;
   const std::int64_t work = draw(random, interior / 4) + edge;
   Stage stage;
@@ -53,7 +53,7 @@ Stage block(sim::Random& random, std::int64_t interior, std::int64_t forward, Co
 
 }  // namespace
 
-MemoryProblem wild_problem(sim::Random& random, std::size_t stages, Copies copies, Caps caps) {
+MemoryProblem wild_problem(testing::Random& random, std::size_t stages, Copies copies, Caps caps) {
   const std::int64_t bytes = 1 + draw(random, 30);
   const std::int64_t time = 1 + draw(random, 30);
   MemoryProblem problem;
@@ -70,7 +70,7 @@ MemoryProblem wild_problem(sim::Random& random, std::size_t stages, Copies copie
   return problem;
 }
 
-MemoryProblem block_chain(sim::Random& random, std::size_t blocks, Copies copies) {
+MemoryProblem block_chain(testing::Random& random, std::size_t blocks, Copies copies) {
   MemoryProblem problem;
   problem.base_bytes = 1000 + draw(random, 100'000);
   const bool is_even = random.chance(0.3);

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "coordinator/planner/memory_problem.h"
-#include "coordinator/sim/random.h"
+#include "coordinator/testing/random.h"
 
 namespace cox::test {
 
@@ -14,11 +14,11 @@ enum class Copies { none, some };
 enum class Caps { none, maybe };
 
 // Anything that is valid, sensible or not.
-MemoryProblem wild_problem(sim::Random& random, std::size_t stages, Copies copies, Caps caps);
+MemoryProblem wild_problem(testing::Random& random, std::size_t stages, Copies copies, Caps caps);
 
 // A transformer-like chain of blocks with gaps between them; every block may be kept, recomputed
 // or tiled, and offloaded with `copies`.
-MemoryProblem block_chain(sim::Random& random, std::size_t blocks, Copies copies);
+MemoryProblem block_chain(testing::Random& random, std::size_t blocks, Copies copies);
 
 struct PricedPlan {
   std::int64_t peak_bytes = 0;

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/sim/random.h"
+#include "coordinator/testing/random.h"
 
 #include <doctest/doctest.h>
 
@@ -17,7 +17,7 @@ namespace {
 
 using cox::RankCost;
 using cox::ShareProblem;
-using cox::sim::Random;
+using cox::testing::Random;
 using Units = std::vector<std::uint64_t>;
 
 // Small and nasty: equal speeds, no fixed times, free ranks, hopelessly slow ones, caps, minima.

@@ -48,7 +48,7 @@ TEST_SUITE("policies.accumulation") {
     int changes = 0;
     for (int i = 0; i < 60; ++i) {
       AccumulationGame game("");
-      game.random = sim::Random(static_cast<std::uint64_t>(100 + i));
+      game.random = testing::Random(static_cast<std::uint64_t>(100 + i));
       game.noise_ratio = 0.03;
       game.sync_seconds = 0.0002 * std::pow(1.15, i % 30);  // 2 % .. 54 % of a step at the start
       game.rounds(60);
@@ -66,7 +66,7 @@ TEST_SUITE("policies.accumulation") {
   TEST_CASE("noise of three percent at the edge of shrinking does not make the batch swing") {
     for (int i = 0; i < 20; ++i) {
       AccumulationGame game("");
-      game.random = sim::Random(static_cast<std::uint64_t>(500 + i));
+      game.random = testing::Random(static_cast<std::uint64_t>(500 + i));
       game.sync_seconds = 0.01;
       game.rounds(30);
       REQUIRE(game.total() == 40);
@@ -131,7 +131,7 @@ TEST_SUITE("policies.accumulation") {
 
   TEST_CASE("whatever is measured, plans stay valid and within floor and cap") {
     for (int i = 0; i < 200; ++i) {
-      sim::Random random(static_cast<std::uint64_t>(i));
+      testing::Random random(static_cast<std::uint64_t>(i));
       JobFacts job = accumulation_job();
       job.world_size = static_cast<std::int32_t>(1 + random.below(6));
       job.micro_batch = 1 + random.below(9);

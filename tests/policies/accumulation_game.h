@@ -15,7 +15,7 @@
 
 #include "coordinator/core/decide.h"
 #include "coordinator/policies/accumulation.h"
-#include "coordinator/sim/random.h"
+#include "coordinator/testing/random.h"
 
 namespace cox::test {
 
@@ -161,7 +161,7 @@ class AccumulationGame {
   double noise_ratio = 0;
   std::vector<double> slowness;
   std::function<void(RankSignal&)> change = [](RankSignal&) {};
-  sim::Random random{7};
+  testing::Random random{7};
 
  private:
   double noise() { return std::exp(noise_ratio * random.normal()); }

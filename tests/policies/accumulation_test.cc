@@ -269,7 +269,7 @@ TEST_SUITE("policies.accumulation") {
     PolicyState& kept = state_of(game.state, "accumulation");
     const PolicyState good = kept;
     REQUIRE(good.version == 1);
-    sim::Random random(3);
+    testing::Random random(3);
     for (int i = 0; i < 300; ++i) {
       PolicyState bad = good;
       double& value =

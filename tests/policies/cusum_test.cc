@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "coordinator/sim/random.h"
+#include "coordinator/testing/random.h"
 
 #include <doctest/doctest.h>
 
@@ -30,7 +30,7 @@ TEST_SUITE("policies") {
 
   TEST_CASE("normal noise alarms no more often than stated, and not never") {
     for (const double k : {0.3, 0.6, 1.0}) {
-      cox::sim::Random random(static_cast<std::uint64_t>(1000 * k));
+      cox::testing::Random random(static_cast<std::uint64_t>(1000 * k));
       const double rate = 1e-3;
       const double h = cox::cusum_threshold(k, rate);
       double sum = 0;

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/sim/random.h"
+#include "coordinator/testing/random.h"
 #include "tests/policies/memory_game.h"
 
 #include <doctest/doctest.h>
@@ -14,10 +14,10 @@ namespace {
 
 using cox::Reason;
 using cox::ReasonCode;
-using cox::sim::Random;
 using cox::test::kMiB;
 using cox::test::memory_job;
 using cox::test::MemoryGame;
+using cox::testing::Random;
 
 bool has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;

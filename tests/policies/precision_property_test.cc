@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "coordinator/policies/precision_choice.h"
-#include "coordinator/sim/random.h"
+#include "coordinator/testing/random.h"
 #include "tests/policies/precision_game.h"
 
 #include <doctest/doctest.h>
@@ -16,7 +16,7 @@ namespace {
 constexpr int kJobs = 100;
 constexpr int kRounds = 1000;
 
-std::string some_settings(sim::Random& random) {
+std::string some_settings(testing::Random& random) {
   const char* formats[] = {"auto", "auto", "auto", "fp8", "bf16"};
   const char* rules[] = {"", "precision.force = h.1=fp16\n", "precision.forbid = head=fp8\n",
                          "precision.forbid = h.*=bf16\n"};
@@ -27,7 +27,7 @@ std::string some_settings(sim::Random& random) {
          (random.chance(0.3) ? "precision.emulate = on\n" : "");
 }
 
-JobFacts some_job(sim::Random& random) {
+JobFacts some_job(testing::Random& random) {
   JobFacts job = precision_job();
   job.capabilities.precisions = static_cast<PrecisionSet>(1 | random.below(16));
   for (BlockFormats& block : job.precision.blocks) {
@@ -37,7 +37,7 @@ JobFacts some_job(sim::Random& random) {
   return job;
 }
 
-BlockEvidence some_evidence(sim::Random& random, double trouble) {
+BlockEvidence some_evidence(testing::Random& random, double trouble) {
   if (random.chance(0.3)) return {};
   BlockEvidence evidence = good_evidence();
   const auto bad = [&] { return random.chance(trouble); };
@@ -50,7 +50,7 @@ BlockEvidence some_evidence(sim::Random& random, double trouble) {
   return evidence;
 }
 
-void some_report(sim::Random& random, RankSignal& report) {
+void some_report(testing::Random& random, RankSignal& report) {
   for (float& seconds : report.phase_seconds) seconds = static_cast<float>(random.uniform());
   report.loss_scale = random.chance(0.5) ? 1.0f : 1024.0f;
   if (random.chance(0.1)) report.rank = RankId(-1);
@@ -66,7 +66,7 @@ TEST_SUITE("policies.precision") {
     std::uint64_t lowered = 0;
     std::uint64_t raised = 0;
     for (std::uint64_t seed = 1; seed <= kJobs; ++seed) {
-      sim::Random random(seed);
+      testing::Random random(seed);
       PrecisionGame game(some_job(random), some_settings(random));
       game.adjust = [&random](RankSignal& report) { some_report(random, report); };
       const double trouble = random.chance(0.5) ? 0.002 : 0.05;
@@ -100,7 +100,7 @@ TEST_SUITE("policies.precision") {
 
   TEST_CASE("the same signals give the same formats, also from a state that was kept") {
     for (std::uint64_t seed = 1; seed <= 10; ++seed) {
-      sim::Random random(seed);
+      testing::Random random(seed);
       const JobFacts job = some_job(random);
       const std::string settings = some_settings(random);
       PrecisionGame first(job, settings);
@@ -122,7 +122,7 @@ TEST_SUITE("policies.precision") {
   }
 
   TEST_CASE("states that are none start anew and harm nothing") {
-    sim::Random random(3);
+    testing::Random random(3);
     PrecisionGame game(precision_job(), "precision.format = auto");
     game.play(10);
     for (int i = 0; i < 3000; ++i) {

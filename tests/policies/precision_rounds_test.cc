@@ -2,7 +2,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/sim/random.h"
+#include "coordinator/testing/random.h"
 #include "tests/policies/precision_game.h"
 
 #include <doctest/doctest.h>
@@ -237,7 +237,7 @@ TEST_SUITE("policies.precision") {
 
   TEST_CASE("jitter of timings changes nothing, and neither does a rank that waits for data") {
     PrecisionGame game(precision_job(), kAuto);
-    sim::Random random(5);
+    testing::Random random(5);
     game.evidence.assign(4, {});
     game.adjust = [&random](RankSignal& report) {
       for (float& seconds : report.phase_seconds) seconds = static_cast<float>(random.uniform());

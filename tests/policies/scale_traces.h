@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "coordinator/sim/random.h"
+#include "coordinator/testing/random.h"
 
 namespace cox::test {
 
@@ -49,7 +49,7 @@ class ScaleTrace {
   float wiggle();
 
   TraceKind kind_;
-  sim::Random random_;
+  testing::Random random_;
   std::uint64_t step_ = 0;
   std::uint64_t steps_ = 0;
   std::uint64_t trouble_ends_ = 0;

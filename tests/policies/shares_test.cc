@@ -9,7 +9,7 @@
 
 #include "coordinator/policies/shares_choice.h"
 #include "coordinator/policies/shares_notes.h"
-#include "coordinator/sim/random.h"
+#include "coordinator/testing/random.h"
 
 #include <doctest/doctest.h>
 
@@ -298,7 +298,7 @@ TEST_SUITE("policies") {
   }
 
   TEST_CASE("a state of any numbers is read or refused, never trusted") {
-    sim::Random random(5);
+    testing::Random random(5);
     Game game({1, 1, 0.5, 0.25});
     game.play(15);
     for (int i = 0; i < 3000; ++i) {

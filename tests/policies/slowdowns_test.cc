@@ -7,7 +7,7 @@
 
 #include "coordinator/core/selection.h"
 #include "coordinator/policies/rank_runs.h"
-#include "coordinator/sim/random.h"
+#include "coordinator/testing/random.h"
 
 #include <doctest/doctest.h>
 
@@ -45,7 +45,7 @@ double median_of_others(const std::vector<double>& values, std::size_t skip) {
 
 TEST_SUITE("policies") {
   TEST_CASE("runs of ranks put every report beside its rank, whoever is missing") {
-    cox::sim::Random random(9);
+    cox::testing::Random random(9);
     for (int run = 0; run < 200; ++run) {
       std::vector<cox::RankId> ranks;
       for (std::int32_t r = 0; r < 20; ++r) {
@@ -67,7 +67,7 @@ TEST_SUITE("policies") {
   }
 
   TEST_CASE("a rank is compared with the median of the others, exactly") {
-    cox::sim::Random random(4);
+    cox::testing::Random random(4);
     for (std::size_t n = 3; n < 40; ++n) {
       std::vector<cox::RankSignal> reports;
       std::vector<double> own;

@@ -7,7 +7,7 @@
 
 #include "coordinator/policies/registry.h"
 #include "coordinator/policies/stragglers.h"
-#include "coordinator/sim/sim_job.h"
+#include "coordinator/testing/simulated_job.h"
 
 #include <doctest/doctest.h>
 
@@ -16,10 +16,10 @@ namespace {
 using cox::Phase;
 using cox::RankId;
 using cox::ReasonCode;
-using cox::sim::Scenario;
-using cox::sim::SimJob;
+using cox::testing::Scenario;
+using cox::testing::SimulatedJob;
 
-std::vector<cox::Reason> told(SimJob& job, int rounds) {
+std::vector<cox::Reason> told(SimulatedJob& job, int rounds) {
   std::vector<cox::Reason> all;
   for (int i = 0; i < rounds; ++i) {
     for (cox::Reason& reason : job.round().reasons) all.push_back(std::move(reason));
@@ -29,7 +29,7 @@ std::vector<cox::Reason> told(SimJob& job, int rounds) {
 
 std::vector<cox::Reason> told(const Scenario& scenario, int rounds,
                               const cox::Config& config = {}) {
-  SimJob job(scenario, config, cox::default_policies());
+  SimulatedJob job(scenario, config, cox::default_policies());
   return told(job, rounds);
 }
 
@@ -51,7 +51,7 @@ TEST_SUITE("policies") {
   TEST_CASE("a finding says rank, amount, phase, onset and how sure, and changes no plan") {
     Scenario scenario = small(8);
     scenario.slowdowns = {{RankId(3), Phase::forward, 0.25, 40}};
-    SimJob job(scenario, {}, cox::default_policies());
+    SimulatedJob job(scenario, {}, cox::default_policies());
     const std::vector<cox::Reason> reasons = told(job, 80);
     REQUIRE(reasons.size() == 1);
     CHECK(reasons[0].code == ReasonCode::straggler_found);
@@ -138,7 +138,7 @@ TEST_SUITE("policies") {
   TEST_CASE("a rank that is much noisier than the others is not named for that") {
     Scenario scenario = small(16);
     scenario.step_noise = 0.01;
-    cox::sim::Random random(9);
+    cox::testing::Random random(9);
     for (std::uint64_t round = 1; round <= 3000; ++round) {
       const double wobble = 0.08 * random.normal();
       scenario.slowdowns.push_back({RankId(4), std::nullopt, wobble, round, round + 1});
@@ -167,7 +167,7 @@ TEST_SUITE("policies") {
 
   TEST_CASE("a state of another world or version, or a damaged one, counts as fresh") {
     Scenario scenario = small(4);
-    SimJob job(scenario, {}, cox::default_policies());
+    SimulatedJob job(scenario, {}, cox::default_policies());
     const std::vector<cox::RankSignal> arrived = job.reports();
     const cox::StepSignals signals =
         cox::collect(job.now(), 1, scenario.ranks, arrived, {}, job.clock());

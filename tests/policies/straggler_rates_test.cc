@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "coordinator/policies/registry.h"
-#include "coordinator/sim/sim_job.h"
+#include "coordinator/testing/simulated_job.h"
 
 #include <doctest/doctest.h>
 
@@ -13,13 +13,13 @@ namespace {
 
 using cox::Phase;
 using cox::ReasonCode;
-using cox::sim::NoiseKind;
-using cox::sim::Scenario;
-using cox::sim::SimJob;
-using cox::sim::Slowdown;
+using cox::testing::NoiseKind;
+using cox::testing::Scenario;
+using cox::testing::SimulatedJob;
+using cox::testing::Slowdown;
 
 int alarms_of(Scenario scenario, int rounds) {
-  SimJob job(std::move(scenario), {}, cox::default_policies());
+  SimulatedJob job(std::move(scenario), {}, cox::default_policies());
   int alarms = 0;
   for (int i = 0; i < rounds; ++i) {
     for (const cox::Reason& reason : job.round().reasons) {
@@ -31,7 +31,7 @@ int alarms_of(Scenario scenario, int rounds) {
 
 // Rounds from the onset to the naming; the limit when it was not named.
 double delay_of(const Scenario& scenario, int limit) {
-  SimJob job(scenario, {}, cox::default_policies());
+  SimulatedJob job(scenario, {}, cox::default_policies());
   const Slowdown& slowdown = scenario.slowdowns.front();
   for (;;) {
     const auto round = job.now().value();
@@ -91,7 +91,7 @@ TEST_SUITE("policies") {
     int found = 0, wrong = 0, missed = 0, wrong_phase = 0;
     const Phase phases[] = {Phase::data, Phase::forward, Phase::backward, Phase::optimizer};
     for (std::uint64_t seed = 1; seed <= 300; ++seed) {
-      cox::sim::Random random(seed);
+      cox::testing::Random random(seed);
       Scenario scenario;
       scenario.seed = seed;
       scenario.ranks = static_cast<std::int32_t>(8 + random.below(57));
@@ -106,7 +106,7 @@ TEST_SUITE("policies") {
         scenario.slowdowns.push_back({cox::RankId(rank), phases[random.below(4)],
                                       0.1 + random.uniform(), 15 + random.below(30)});
       }
-      SimJob job(scenario, {}, cox::default_policies());
+      SimulatedJob job(scenario, {}, cox::default_policies());
       std::set<std::int32_t> named;
       for (int i = 0; i < 100; ++i) {
         const auto now = job.now().value();

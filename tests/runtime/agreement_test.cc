@@ -3,7 +3,7 @@
 #include <string>
 #include <utility>
 
-#include "coordinator/transport/loopback.h"
+#include "coordinator/testing/loopback.h"
 #include "tests/runtime/crew.h"
 #include "tests/runtime/restless_policy.h"
 #include "tests/transport/ranks.h"
@@ -13,11 +13,11 @@
 namespace cox::test {
 namespace {
 
-using transport::FaultKind;
-using transport::FaultRule;
-using transport::FaultScript;
-using transport::LoopbackOptions;
-using transport::LoopbackWorld;
+using testing::FaultKind;
+using testing::FaultRule;
+using testing::FaultScript;
+using testing::LoopbackOptions;
+using testing::LoopbackWorld;
 
 // The thread sanitizer makes threads many times slower.
 #ifdef __SANITIZE_THREAD__

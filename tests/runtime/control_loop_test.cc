@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "coordinator/transport/shared_segment.h"
+#include "coordinator/transport/shared/segment.h"
 #include "coordinator/wire/mask.h"
 #include "tests/runtime/driven_job.h"
 

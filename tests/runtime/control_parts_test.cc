@@ -9,7 +9,7 @@
 #include "coordinator/runtime/node_reports.h"
 #include "coordinator/runtime/plan_book.h"
 #include "coordinator/runtime/topology.h"
-#include "coordinator/transport/shared_segment.h"
+#include "coordinator/transport/shared/segment.h"
 
 #include <doctest/doctest.h>
 

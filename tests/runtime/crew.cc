@@ -9,7 +9,7 @@
 
 #include "coordinator/core/loss_scale.h"
 #include "coordinator/runtime/control_plane.h"
-#include "coordinator/sim/random.h"
+#include "coordinator/testing/random.h"
 #include "coordinator/transport/wait.h"
 
 namespace cox::test {
@@ -114,7 +114,7 @@ class Rower {
   std::uint64_t held_by_all_ = 0;  // as the last merged ballot had it
   InForce in_force_{};
   std::vector<BlockEvidence> evidence_;
-  sim::Random numbers_;  // every rank draws its own
+  testing::Random numbers_;  // every rank draws its own
   ScalerState scaler_;
   float gradient_ = 0;  // largest of this round, scale taken out
   bool overflows_ = false;

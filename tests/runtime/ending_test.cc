@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string>
 
-#include "coordinator/transport/loopback.h"
+#include "coordinator/testing/loopback.h"
 #include "tests/runtime/crew.h"
 #include "tests/runtime/restless_policy.h"
 #include "tests/transport/ranks.h"
@@ -13,8 +13,8 @@
 namespace cox::test {
 namespace {
 
-using transport::LoopbackOptions;
-using transport::LoopbackWorld;
+using testing::LoopbackOptions;
+using testing::LoopbackWorld;
 
 struct Ending {
   std::string path;
@@ -32,7 +32,7 @@ const std::vector<Ending> kEndings = {{"mailbox", ControlPath::automatic, 1, 0},
 
 // Runs `watch` with a number of steps per rank; returns how often each rank was heard.
 TallySink watch_all(const Ending& ending, const std::vector<std::uint64_t>& steps,
-                    transport::FaultScript faults = {}) {
+                    testing::FaultScript faults = {}) {
   LoopbackOptions loopback;
   loopback.ranks_per_node = ending.ranks_per_node;
   loopback.faults = std::move(faults);
@@ -86,9 +86,9 @@ TEST_SUITE("runtime.ending") {
   }
 
   TEST_CASE("a parcel lost at the end keeps nobody") {
-    for (const auto kind : {transport::FaultKind::blank, transport::FaultKind::garbage,
-                            transport::FaultKind::repeat}) {
-      transport::FaultRule rule;
+    for (const auto kind :
+         {testing::FaultKind::blank, testing::FaultKind::garbage, testing::FaultKind::repeat}) {
+      testing::FaultRule rule;
       rule.kind = kind;
       rule.communicator = "world.1:0.1";  // of the masks: watchers have no communicator for data
       rule.rank = RankId(1);

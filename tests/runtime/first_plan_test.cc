@@ -8,7 +8,7 @@
 #include "coordinator/core/plan_classes.h"
 #include "coordinator/policies/registry.h"
 #include "coordinator/runtime/control_plane.h"
-#include "coordinator/transport/loopback.h"
+#include "coordinator/testing/loopback.h"
 #include "tests/runtime/crew.h"
 #include "tests/transport/ranks.h"
 
@@ -42,7 +42,7 @@ runtime::ControlPlaneSetup setup_of(RankId rank, const MemoryFacts& facts) {
 
 // The actions that each rank starts with.
 std::vector<std::vector<MemoryAction>> first_actions(const MemoryFacts& facts) {
-  const transport::LoopbackWorld world(kRanks, {});
+  const testing::LoopbackWorld world(kRanks, {});
   std::vector<std::vector<MemoryAction>> actions(kRanks);
   const auto troubles = transport::on_every_rank(world, kRanks, [&](transport::Communicator& c) {
     auto plane = runtime::ControlPlane::start(c, setup_of(c.rank(), facts));

@@ -4,7 +4,7 @@
 #include <functional>
 #include <string>
 
-#include "coordinator/transport/loopback.h"
+#include "coordinator/testing/loopback.h"
 #include "tests/transport/ranks.h"
 
 #include <doctest/doctest.h>
@@ -12,11 +12,11 @@
 namespace cox::runtime {
 namespace {
 
+using testing::FaultKind;
+using testing::FaultRule;
+using testing::LoopbackOptions;
+using testing::LoopbackWorld;
 using transport::Communicator;
-using transport::FaultKind;
-using transport::FaultRule;
-using transport::LoopbackOptions;
-using transport::LoopbackWorld;
 using transport::Progress;
 
 constexpr std::size_t kLargestNode = 2;

@@ -8,7 +8,7 @@
 #include "coordinator/policies/precision.h"
 #include "coordinator/runtime/journal.h"
 #include "coordinator/runtime/replay.h"
-#include "coordinator/transport/loopback.h"
+#include "coordinator/testing/loopback.h"
 #include "tests/runtime/crew.h"
 #include "tests/runtime/driven_job.h"
 #include "tests/transport/ranks.h"
@@ -18,10 +18,10 @@
 namespace cox::test {
 namespace {
 
-using transport::FaultKind;
-using transport::FaultRule;
-using transport::LoopbackOptions;
-using transport::LoopbackWorld;
+using testing::FaultKind;
+using testing::FaultRule;
+using testing::LoopbackOptions;
+using testing::LoopbackWorld;
 
 #ifdef __SANITIZE_THREAD__
 constexpr std::uint64_t kShorter = 10;
@@ -30,7 +30,7 @@ constexpr std::uint64_t kShorter = 1;
 #endif
 
 // See agreement_test.cc for the names of the communicators.
-transport::FaultScript trouble(std::uint64_t seed) {
+testing::FaultScript trouble(std::uint64_t seed) {
   std::vector<FaultRule> rules;
   for (const char* communicator : {"world.2:0.0", "world.2:0.1"}) {
     for (const FaultKind kind :
@@ -43,7 +43,7 @@ transport::FaultScript trouble(std::uint64_t seed) {
       rules.push_back(rule);
     }
   }
-  return transport::FaultScript(seed, std::move(rules));
+  return testing::FaultScript(seed, std::move(rules));
 }
 
 PolicySet policies() {

@@ -25,7 +25,7 @@ constexpr const char* kInstances =
 "budgets": [{"budget": 300}, {"budget": 160}, {"budget": 120}]}]})";
 
 planner::MemoryProfile profile() {
-  sim::Random random(3);
+  testing::Random random(3);
   planner::RankProfile rank;
   rank.ranks = {0, 1};
   rank.problem = test::block_chain(random, 5, test::Copies::some);

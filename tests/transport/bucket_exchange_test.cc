@@ -1,4 +1,4 @@
-#include "coordinator/transport/bucket_exchange.h"
+#include "coordinator/transport/exchange/bucket_exchange.h"
 
 #include <array>
 #include <atomic>

@@ -7,7 +7,7 @@
 
 #include <string>
 
-#include "coordinator/transport/bucket_exchange.h"
+#include "coordinator/transport/exchange/bucket_exchange.h"
 
 namespace cox::transport {
 

@@ -1,11 +1,11 @@
-#include "coordinator/transport/mask_board.h"
+#include "coordinator/transport/shared/mask_board.h"
 
 #include <atomic>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "coordinator/transport/shared_segment.h"
+#include "coordinator/transport/shared/segment.h"
 
 #include <doctest/doctest.h>
 

@@ -7,10 +7,15 @@
 #include <thread>
 #include <vector>
 
-#include "coordinator/transport/loopback.h"
+#include "coordinator/testing/loopback.h"
 #include "coordinator/transport/wait.h"
 
 namespace cox::transport {
+
+using testing::FaultKind;
+using testing::FaultScript;
+using testing::LoopbackOptions;
+using testing::LoopbackWorld;
 
 // What each rank's call returned, in rank order. The communicators are gone when it returns.
 inline std::vector<std::string> on_every_rank(

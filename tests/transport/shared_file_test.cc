@@ -1,5 +1,3 @@
-#include "coordinator/transport/shared_file.h"
-
 #include <unistd.h>
 
 #include <array>
@@ -7,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "coordinator/transport/shared/segment.h"
 #include "tests/transport/ranks.h"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-#include "coordinator/transport/signal_board.h"
+#include "coordinator/transport/shared/signal_board.h"
 
 #include <signal.h>
 #include <sys/mman.h>
@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "coordinator/transport/shared_segment.h"
+#include "coordinator/transport/shared/segment.h"
 
 #include <doctest/doctest.h>
 

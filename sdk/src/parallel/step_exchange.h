@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "coordinator/core/ballot.h"
-#include "coordinator/transport/bucket_exchange.h"
+#include "coordinator/transport/exchange/bucket_exchange.h"
 #include "sdk/src/parallel/gradient_layout.h"
 
 namespace cox::detail {

@@ -11,7 +11,7 @@
 #include "coordinator/core/config.h"
 #include "coordinator/core/status.h"
 #include "coordinator/transport/communicator.h"
-#include "coordinator/transport/mpi_runtime.h"
+#include "coordinator/transport/mpi/runtime.h"
 #include "coordinator/transport/wait.h"
 
 namespace cox::detail {

@@ -1,0 +1,156 @@
+#include "coordinator/testing/simulated_job.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <string>
+#include <utility>
+
+namespace cox::testing {
+namespace {
+
+JobFacts facts_of(const Scenario& scenario, Capabilities capabilities) {
+  JobFacts job;
+  job.name = "simulated";
+  job.incarnation = 1;
+  job.world_size = scenario.ranks;
+  for (std::size_t b = 0; b < scenario.blocks; ++b) job.blocks.push_back("h." + std::to_string(b));
+  job.global_batch = static_cast<std::uint64_t>(scenario.ranks) * 8;
+  job.capabilities = capabilities;
+  return job;
+}
+
+double own_work(const PhaseSeconds& phases) {
+  double own = 0;
+  for (std::size_t p = 0; p < kPhases; ++p) {
+    if (is_own_work(static_cast<Phase>(p))) own += phases[p];
+  }
+  return own;
+}
+
+void slow_down(PhaseSeconds& phases, const Slowdown& slowdown) {
+  const double own = own_work(phases);
+  if (slowdown.phase) {
+    phases[static_cast<std::size_t>(*slowdown.phase)] +=
+        static_cast<float>(own * slowdown.extra_ratio);
+    return;
+  }
+  for (float& seconds : phases) seconds *= static_cast<float>(1 + slowdown.extra_ratio);
+}
+
+}  // namespace
+
+SimulatedJob::SimulatedJob(Scenario scenario, Config config, PolicySet policies,
+                           Capabilities capabilities)
+    : scenario_(std::move(scenario)),
+      config_(std::move(config)),
+      policies_(std::move(policies)),
+      job_(facts_of(scenario_, capabilities)),
+      random_(scenario_.seed),
+      state_(initial_state(job_)),
+      active_(state_.plan),
+      held_from_(static_cast<std::size_t>(scenario_.ranks), 0) {}
+
+double SimulatedJob::noise() {
+  const double normal = random_.normal();
+  if (scenario_.noise != NoiseKind::student) {
+    const bool pause = scenario_.noise == NoiseKind::pauses && random_.chance(0.01);
+    const double extra = pause ? std::log(1.2 + 1.3 * random_.uniform()) : 0;
+    return scenario_.step_noise * normal + extra;
+  }
+  double chi = 0;
+  for (int i = 0; i < 3; ++i) chi += std::pow(random_.normal(), 2);
+  return scenario_.step_noise * normal / std::sqrt(chi);  // variance of t(3) is 3
+}
+
+RankSignal SimulatedJob::report_of(RankId rank, double common) {
+  RankSignal s;
+  s.rank = rank;
+  s.incarnation = job_.incarnation;
+  s.round = round_;
+  s.step = StepId(round_.value());
+  s.rounds = 1;
+  s.phase_seconds = scenario_.phases;
+  for (const Slowdown& slowdown : scenario_.slowdowns) {
+    const bool now = round_.value() >= slowdown.from && round_.value() < slowdown.until;
+    if (now && slowdown.rank == rank) slow_down(s.phase_seconds, slowdown);
+  }
+  const double factor = common * std::exp(noise());
+  for (float& seconds : s.phase_seconds) {
+    seconds *= static_cast<float>(factor * std::exp(scenario_.phase_noise * random_.normal()));
+  }
+  s.wall_seconds = own_work(s.phase_seconds);
+  const bool storm =
+      round_.value() >= scenario_.storm_from && round_.value() < scenario_.storm_until;
+  const bool lost = storm || random_.chance(scenario_.nonfinite);
+  s.loss = lost ? std::numeric_limits<double>::quiet_NaN() : 2 + 0.05 * random_.normal();
+  if (lost) s.set(SignalFlag::nonfinite_loss);
+  s.weight = s.samples = 8;
+  s.gradient_norm = 1;
+  const bool upper_half = rank.value() >= (scenario_.ranks + 1) / 2;
+  if (upper_half && round_.value() >= scenario_.finish_from) {
+    s.set(SignalFlag::finished);
+    s.weight = s.samples = 0;
+  }
+  if (scenario_.watching) s.set(SignalFlag::watching);
+  const auto r = static_cast<std::size_t>(rank.value());
+  s.plan_held = round_.value() >= held_from_[r] ? state_.plan.id.number : active_.id.number;
+  s.plan_applied = active_.id.number;
+  return s;
+}
+
+void SimulatedJob::add_faults(const RankSignal& signal, std::vector<RankSignal>& arrived) {
+  RankSignal sealed = signal;
+  if (random_.chance(scenario_.missing)) return;
+  if (random_.chance(scenario_.stale)) sealed.round = RoundId(round_.value() - 1);
+  seal(sealed);
+  arrived.push_back(sealed);
+  if (random_.chance(scenario_.duplicate)) arrived.push_back(sealed);
+  if (random_.chance(scenario_.damaged)) {
+    auto bytes = std::as_writable_bytes(std::span(&arrived.back(), 1));
+    bytes[random_.below(bytes.size())] ^= static_cast<std::byte>(1 + random_.below(255));
+  }
+}
+
+std::vector<RankSignal> SimulatedJob::reports() {
+  std::vector<RankSignal> arrived;
+  arrived.reserve(held_from_.size());
+  const double common = std::exp(scenario_.common_noise * random_.normal());
+  for (std::int32_t r = 0; r < scenario_.ranks; ++r) {
+    add_faults(report_of(RankId(r), common), arrived);
+  }
+  for (std::size_t i = arrived.size(); i > 1; --i) {
+    std::swap(arrived[i - 1], arrived[random_.below(i)]);
+  }
+  return arrived;
+}
+
+// What the reduction of a step does: the plan that all hold is active from the next round on.
+void SimulatedJob::agree_on_plan() {
+  const std::uint64_t all_hold = *std::max_element(held_from_.begin(), held_from_.end());
+  const std::uint64_t next = round_.value() + 1;
+  const bool allowed = next >= state_.plan.earliest_round.value() && !scenario_.watching;
+  if (round_.value() >= all_hold && allowed) active_ = state_.plan;
+}
+
+Decision SimulatedJob::decide_on(const StepSignals& signals) {
+  agree_on_plan();
+  Decided decided = decide(job_, config_, policies_, std::move(state_), signals);
+  state_ = std::move(decided.state);
+  if (decided.decision.plan) {
+    for (std::uint64_t& from : held_from_) {
+      from = round_.value() + 1 + random_.below(scenario_.plan_delay_rounds + 1);
+    }
+  }
+  round_ = round_.next();
+  clock_seconds_ += own_work(scenario_.phases);
+  return std::move(decided.decision);
+}
+
+Decision SimulatedJob::round() {
+  const std::vector<RankSignal> arrived = reports();
+  return decide_on(collect(round_, job_.incarnation, job_.world_size, arrived, {}, clock()));
+}
+
+}  // namespace cox::testing

@@ -1,0 +1,83 @@
+#include "coordinator/transport/exchange/departure_watch.h"
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+
+namespace cox::transport {
+namespace {
+constexpr std::chrono::seconds kRoundBefore{10};  // words that are on their way, see say()
+}  // namespace
+
+Departure Departure::of(RankId rank, const std::string& why) {
+  Departure departure;
+  departure.rank = rank.value();
+  std::copy_n(why.begin(), std::min(why.size(), departure.why.size() - 1), departure.why.begin());
+  return departure;
+}
+
+Status Departure::status() const {
+  return unavailable("rank " + std::to_string(rank) + " takes no further part in the exchange: " +
+                     std::string(why.data(), strnlen(why.data(), why.size())));
+}
+
+void merge_into(Departure& into, const Departure& from) {
+  if (from.somebody() && (!into.somebody() || from.rank < into.rank)) into = from;
+}
+
+void DepartureWatch::hear_out(std::chrono::nanoseconds limit) {
+  for (std::size_t i = 0; i < words_.size(); ++i) {
+    Word& word = words_[(next_ + i) % words_.size()];
+    if (!word.request.active()) continue;
+    const WaitPolicy policy = with_timeout({.yields = 100}, limit, "a last word");
+    if (!wait(*members_, word.request, policy).ok()) return;
+  }
+}
+
+Status DepartureWatch::close_round() {
+  return departed_ ? ok_status() : say(Departure{});
+}
+
+Status DepartureWatch::depart(const Departure& departure) {
+  if (departed_) return ok_status();
+  departed_ = true;
+  return say(departure);
+}
+
+// Members close a round only when the one before is over, so that its words are on their way: four
+// places are enough, and waiting for the oldest is short.
+Status DepartureWatch::say(const Departure& departure) {
+  Word& word = words_[next_];
+  next_ = (next_ + 1) % words_.size();
+  if (word.request.active()) {
+    const WaitPolicy policy = with_timeout({.yields = 100}, kRoundBefore, "the round before");
+    Status heard = wait(*members_, word.request, policy);
+    if (!heard.ok()) return heard;
+    merge_into(heard_, word.said);
+  }
+  word.said = departure;
+  Result<Request> started = members_->start_all_reduce(
+      std::as_writable_bytes(std::span(&word.said, 1)), merging<Departure>());
+  if (!started.ok()) return started.status();
+  word.request = *started;
+  return ok_status();
+}
+
+Status DepartureWatch::hear(Word& word) {
+  Result<Progress> progress = members_->test(word.request);
+  if (!progress.ok()) return progress.status();
+  if (*progress == Progress::done) merge_into(heard_, word.said);
+  return ok_status();
+}
+
+Result<Departure> DepartureWatch::poll() {
+  for (std::size_t i = 0; i < words_.size() && !heard_.somebody(); ++i) {
+    Word& word = words_[(next_ + i) % words_.size()];
+    if (!word.request.active()) continue;
+    Status heard = hear(word);
+    if (!heard.ok()) return heard;
+  }
+  return heard_;
+}
+
+}  // namespace cox::transport

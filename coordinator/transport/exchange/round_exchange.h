@@ -1,0 +1,136 @@
+// RoundExchange: the base of both ways to exchange buckets, over shared memory and over messages.
+// It keeps the order of starts, which buckets are done, times, failures that stay, and it waits;
+// the two ways move on the parts that were given. BucketExchange::create() prepares the
+// communicators and the memory and calls one of the make functions below. Internal to
+// transport/exchange; one thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "coordinator/transport/exchange/bucket_exchange.h"
+#include "coordinator/transport/exchange/departure_watch.h"
+
+namespace cox::transport {
+
+struct BucketPlace {
+  std::size_t offset = 0;  // in a rank's arena; a multiple of 64
+  std::size_t bytes = 0;
+  std::size_t chunk_bytes = 0;  // of whole elements; the last chunk may be smaller
+  std::uint64_t chunks = 1;
+  Reduction reduction;
+};
+
+// Where each bucket lies in a rank's arena, and in which chunks its sum is worked off. The same on
+// all ranks, which they check with fingerprint(). Pure value; any thread.
+struct BucketLayout {
+  std::vector<BucketPlace> places;
+  std::size_t arena_bytes = 0;  // of one rank; whole pages
+
+  // `chunk_bytes` as in ExchangeOptions. invalid_argument for a bucket without a reduction or of
+  // broken elements.
+  static Result<BucketLayout> make(const std::vector<BucketSpec>& buckets, std::size_t chunk_bytes);
+  // Differs, but for chance, where sizes, elements or chunks do; never 0.
+  std::uint64_t fingerprint() const;
+};
+
+class RoundExchange : public BucketExchange {
+ public:
+  std::size_t buckets() const final { return layout_.places.size(); }
+  Status start(std::size_t bucket) final;
+  Status advance() final;
+  bool is_done(std::size_t bucket) const final;
+  Status wait_all(const std::function<void()>& pump) final;
+  void leave(const std::string& why) final;
+  const std::string& note() const final { return note_; }
+  BucketTimes times(std::size_t bucket) const final { return times_[bucket]; }
+
+ protected:
+  enum class Moved : std::uint8_t { nothing, something };
+  using Clock = std::chrono::steady_clock;
+
+  RoundExchange(RankId rank, BucketLayout layout, const WaitPolicy& wait, std::string note);
+
+  // All in-between work: gives `bucket`'s part away; moves on what is in flight; sleeps until
+  // something may have changed; tells the others of this rank's end; says who holds up a bucket.
+  virtual Status give(std::size_t bucket) = 0;
+  virtual Result<Moved> move() = 0;
+  virtual void rest() = 0;
+  virtual void tell(const std::string& why) = 0;
+  virtual std::string holds_up(std::size_t bucket) const = 0;
+
+  const BucketPlace& place(std::size_t bucket) const { return layout_.places[bucket]; }
+  RankId rank() const { return rank_; }
+  std::uint64_t turn() const { return turn_; }       // rounds before this one
+  std::size_t started() const { return started_; }   // buckets, in this round
+  std::size_t first_open() const { return first_; }  // all before it are done
+  void finish(std::size_t bucket);
+  void worked(std::size_t bucket, Clock::time_point since) {
+    times_[bucket].worked += Clock::now() - since;
+  }
+  const WaitPolicy& wait_policy() const { return wait_; }
+  // How long the end may wait for others to hear a last word: they are about to end as well, or,
+  // after a failure, may be lost.
+  std::chrono::milliseconds last_word() const {
+    return std::chrono::milliseconds(failure_.ok() ? 10'000 : 200);
+  }
+
+ private:
+  Status check_order(std::size_t bucket) const;
+  void begin_round();
+  Status fail(Status status);
+  Result<Moved> move_on();
+  void pause(std::uint32_t vain, const std::function<void()>& pump);
+  Status timed_out(const WaitLimit& limit, std::uint64_t polls) const;
+
+  const RankId rank_;
+  const BucketLayout layout_;
+  const WaitPolicy wait_;
+  const std::string note_;
+  std::uint64_t turn_ = 0;
+  std::size_t started_ = 0;
+  std::size_t open_ = 0;  // started and not done
+  std::size_t first_ = 0;
+  std::vector<std::uint8_t> done_;
+  std::vector<BucketTimes> times_;
+  Status failure_;
+  bool left_ = false;
+};
+
+// The parts of an exchange over the node's shared segment. Rank 0 of the node is its leader.
+struct SharedParts {
+  RankId rank{};                     // of the job
+  std::int32_t seat = 0;             // rank within the node
+  std::vector<RankId> node_ranks;    // of the job, ascending
+  std::vector<RankId> leader_ranks;  // one per node, ascending
+  SharedSegment segment;
+  std::unique_ptr<Communicator> leaders;  // on leaders of several nodes
+  std::unique_ptr<DepartureWatch> watch;  // there too
+};
+// Size of the segment for a node of `ranks` ranks.
+std::size_t shared_exchange_bytes(const BucketLayout& layout, std::int32_t ranks);
+// REQUIRES: zeroed memory of shared_exchange_bytes(), aligned to 64 bytes. One rank of the node
+// calls it before any rank uses the memory.
+void format_shared_exchange(Bytes memory, const BucketLayout& layout, std::int32_t ranks);
+// REQUIRES: the segment is formatted.
+std::unique_ptr<BucketExchange> make_shared_exchange(BucketLayout layout, const WaitPolicy& wait,
+                                                     SharedParts parts);
+
+// The parts of an exchange by messages: either `all`, or `up` and `down` of the node, whose rank 0
+// leads.
+struct MessageParts {
+  RankId rank{};
+  std::int32_t size = 1;
+  std::unique_ptr<Communicator> all;
+  std::unique_ptr<Communicator> up, down;
+  std::unique_ptr<Communicator> leaders;  // on leaders
+  std::unique_ptr<DepartureWatch> watch;  // of all ranks
+};
+// `note` says why there is no shared memory.
+std::unique_ptr<BucketExchange> make_message_exchange(BucketLayout layout, const WaitPolicy& wait,
+                                                      std::string note, MessageParts parts);
+
+}  // namespace cox::transport

@@ -1,0 +1,142 @@
+#include "coordinator/transport/shared/mask_board.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <new>
+#include <string>
+
+namespace cox::transport {
+namespace {
+
+constexpr std::uint64_t kMagic = 0x3144'5242'4B53'4D43;  // "CMSKBRD1"
+constexpr std::size_t kLine = 64;
+constexpr std::size_t kWord = sizeof(std::uint64_t);
+constexpr std::size_t kMaxCapacity = std::size_t{1} << 24;
+constexpr int kTries = 16;
+
+// A frame as words: its size in the first four bytes, then its bytes, then zeros.
+constexpr std::size_t frame_words(std::size_t bytes) {
+  return (sizeof(std::uint32_t) + bytes + kWord - 1) / kWord;
+}
+
+}  // namespace
+
+struct MaskBoard::Header {
+  std::atomic<std::uint64_t> magic;  // written last by format()
+  std::uint64_t capacity_words;
+  alignas(kLine) std::atomic<std::uint64_t> sequence;
+  alignas(kLine) std::atomic<std::uint64_t> used_words;
+  // capacity_words atomics follow.
+
+  std::atomic<std::uint64_t>* words() {
+    return std::launder(reinterpret_cast<std::atomic<std::uint64_t>*>(this + 1));
+  }
+};
+
+MaskBoard::MaskBoard(std::byte* memory)
+    : header_(std::launder(reinterpret_cast<Header*>(memory))) {}
+
+std::size_t MaskBoard::bytes_needed(std::size_t capacity_bytes) {
+  return sizeof(Header) + (capacity_bytes + kWord - 1) / kWord * kWord;
+}
+
+Result<MaskBoard> MaskBoard::format(std::span<std::byte> memory, std::size_t capacity_bytes) {
+  if (capacity_bytes > kMaxCapacity || memory.size() < bytes_needed(capacity_bytes) ||
+      reinterpret_cast<std::uintptr_t>(memory.data()) % kLine != 0) {
+    return invalid_argument("mask board: expected a capacity of at most " +
+                            std::to_string(kMaxCapacity) + " bytes and " +
+                            std::to_string(bytes_needed(capacity_bytes)) +
+                            " bytes of aligned memory, found " + std::to_string(memory.size()));
+  }
+  Header* header = new (memory.data()) Header{};
+  header->capacity_words = (capacity_bytes + kWord - 1) / kWord;
+  for (std::size_t i = 0; i < header->capacity_words; ++i) {
+    new (header->words() + i) std::atomic<std::uint64_t>(0);
+  }
+  header->magic.store(kMagic, std::memory_order_release);
+  return MaskBoard(memory.data());
+}
+
+Result<MaskBoard> MaskBoard::attach(std::span<std::byte> memory) {
+  if (memory.size() < sizeof(Header)) {
+    return data_loss("mask board: expected at least " + std::to_string(sizeof(Header)) +
+                     " bytes, found " + std::to_string(memory.size()));
+  }
+  MaskBoard board(memory.data());
+  if (board.header_->magic.load(std::memory_order_acquire) != kMagic ||
+      board.header_->capacity_words > (memory.size() - sizeof(Header)) / kWord) {
+    return data_loss(
+        "mask board: expected a board of this version, found other bytes; all ranks must run the "
+        "same build and attach after the board was formatted");
+  }
+  return board;
+}
+
+Status MaskBoard::publish(std::span<const std::span<const std::byte>> frames) {
+  std::size_t needed = 0;
+  for (const auto& frame : frames) needed += frame_words(frame.size());
+  if (needed > header_->capacity_words) {
+    return invalid_argument("mask board: expected frames of at most " +
+                            std::to_string(header_->capacity_words * kWord) + " bytes, found " +
+                            std::to_string(needed * kWord));
+  }
+  const std::uint64_t sequence = header_->sequence.load(std::memory_order_relaxed);
+  header_->sequence.store(sequence + 1, std::memory_order_relaxed);
+  std::atomic<std::uint64_t>* out = header_->words();
+  for (const auto& frame : frames) {
+    const auto size = static_cast<std::uint32_t>(frame.size());
+    std::size_t done = 0;
+    for (std::size_t i = 0; i < frame_words(frame.size()); ++i, ++out) {
+      std::uint64_t word = 0;
+      auto* bytes = reinterpret_cast<std::byte*>(&word);
+      const std::size_t offset = i == 0 ? sizeof size : 0;
+      if (i == 0) std::memcpy(bytes, &size, sizeof size);
+      const std::size_t count = std::min(kWord - offset, frame.size() - done);
+      if (count > 0) std::memcpy(bytes + offset, frame.data() + done, count);
+      done += count;
+      out->store(word, std::memory_order_release);
+    }
+  }
+  header_->used_words.store(needed, std::memory_order_release);
+  header_->sequence.store(sequence + 2, std::memory_order_release);
+  return ok_status();
+}
+
+bool MaskReader::poll() {
+  for (int i = 0; i < kTries; ++i) {
+    const std::uint64_t sequence = board_.header_->sequence.load(std::memory_order_acquire);
+    if (sequence == seen_) return false;
+    if (sequence % 2 == 0 && copy(sequence)) {
+      seen_ = sequence;
+      split();
+      return true;
+    }
+  }
+  return false;
+}
+
+bool MaskReader::copy(std::uint64_t sequence) {
+  MaskBoard::Header& header = *board_.header_;
+  words_ = std::min<std::size_t>(header.used_words.load(std::memory_order_acquire),
+                                 header.capacity_words);
+  if (copy_.size() < words_) copy_.resize(words_);
+  for (std::size_t i = 0; i < words_; ++i) {
+    copy_[i] = header.words()[i].load(std::memory_order_acquire);
+  }
+  return header.sequence.load(std::memory_order_relaxed) == sequence;
+}
+
+void MaskReader::split() {
+  frames_.clear();
+  const auto* bytes = reinterpret_cast<const std::byte*>(copy_.data());
+  for (std::size_t i = 0; i < words_;) {
+    std::uint32_t size = 0;
+    std::memcpy(&size, bytes + i * kWord, sizeof size);
+    if (frame_words(size) > words_ - i) return;  // cannot be: the set is whole
+    frames_.emplace_back(bytes + i * kWord + sizeof size, size);
+    i += frame_words(size);
+  }
+}
+
+}  // namespace cox::transport

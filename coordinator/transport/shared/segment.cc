@@ -1,0 +1,154 @@
+#include "coordinator/transport/shared/segment.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <new>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "coordinator/transport/communicator.h"
+#include "coordinator/transport/wait.h"
+
+namespace cox::transport {
+namespace {
+
+// What ranks tell each other: a file's path, or why there is none.
+struct Notice {
+  std::uint32_t ok = 0;
+  std::array<char, 508> text{};
+
+  std::string str() const { return {text.data(), strnlen(text.data(), text.size())}; }
+  void set(std::uint32_t is_ok, const std::string& said) {
+    ok = is_ok;
+    std::copy_n(said.begin(), std::min(said.size(), text.size() - 1), text.begin());
+  }
+};
+
+class File {
+ public:
+  explicit File(int descriptor) : descriptor_(descriptor) {}
+  ~File() {
+    if (descriptor_ >= 0) close(descriptor_);
+  }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  int get() const { return descriptor_; }
+
+ private:
+  int descriptor_;
+};
+
+std::string unique_path(const std::string& folder) {
+  std::random_device random;
+  return folder + "/coxswain-" + std::to_string(getpid()) + "-" + std::to_string(random());
+}
+
+Status no_room(const std::string& folder, std::size_t bytes, int error) {
+  std::string free = "unknown";
+  struct statvfs info {};
+  if (statvfs(folder.c_str(), &info) == 0) free = std::to_string(info.f_bavail * info.f_frsize);
+  return resource_exhausted("shared memory in " + folder + ": expected room for " +
+                            std::to_string(bytes) + " bytes, found " + free + " free (" +
+                            std::strerror(error) +
+                            "); enlarge it, or choose another folder with COX_SHM_DIR");
+}
+
+Result<SharedSegment> map(int descriptor, std::size_t bytes, const std::string& folder) {
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+  if (memory == MAP_FAILED) return no_room(folder, bytes, errno);
+  std::shared_ptr<void> owner(memory, [bytes](void* p) { munmap(p, bytes); });
+  return SharedSegment({static_cast<std::byte*>(memory), bytes}, std::move(owner));
+}
+
+// Makes the file with all of its memory: a folder that is too small is an error here and now, and
+// no SIGBUS at the first touch.
+Result<SharedSegment> create(const std::string& path, const std::string& folder,
+                             std::size_t bytes) {
+  const File file(open(path.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR));
+  if (file.get() < 0) return no_room(folder, bytes, errno);
+  const int error = posix_fallocate(file.get(), 0, static_cast<off_t>(bytes));
+  if (error != 0) {
+    unlink(path.c_str());
+    return no_room(folder, bytes, error);
+  }
+  return map(file.get(), bytes, folder);
+}
+
+Result<SharedSegment> attach(const std::string& path, const std::string& folder,
+                             std::size_t bytes) {
+  const File file(open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (file.get() < 0) return no_room(folder, bytes, errno);
+  struct stat info {};
+  if (fstat(file.get(), &info) != 0 || static_cast<std::size_t>(info.st_size) != bytes) {
+    return no_room(folder, bytes, EINVAL);
+  }
+  return map(file.get(), bytes, folder);
+}
+
+Bytes bytes_of(Notice& notice) {
+  return std::as_writable_bytes(std::span(&notice, 1));
+}
+
+// Every rank learns whether all have the segment; else the first failure, by rank.
+Status agree(Communicator& communicator, const Status& mine, const WaitPolicy& policy) {
+  Notice notice;
+  notice.set(mine.ok() ? 1 : 0, mine.message());
+  std::vector<Notice> all(static_cast<std::size_t>(communicator.size()));
+  Status told = finish(
+      communicator,
+      communicator.start_all_gather(bytes_of(notice), std::as_writable_bytes(std::span(all))),
+      policy);
+  if (!told.ok()) return told;
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    if (all[r].ok != 1) {
+      return resource_exhausted("rank " + std::to_string(r) + " of this node: " + all[r].str());
+    }
+  }
+  return ok_status();
+}
+
+}  // namespace
+
+SharedSegment heap_segment(std::size_t bytes) {
+  constexpr std::align_val_t kAlignment{64};
+  auto* memory =
+      static_cast<std::byte*>(::operator new(std::max<std::size_t>(bytes, 1), kAlignment));
+  std::memset(memory, 0, bytes);
+  std::shared_ptr<void> owner(memory, [](void* p) { ::operator delete(p, kAlignment); });
+  return SharedSegment({memory, bytes}, std::move(owner));
+}
+
+Result<SharedSegment> share_file(Communicator& communicator, std::size_t bytes,
+                                 const std::string& folder, const WaitPolicy& policy) {
+  const bool leader = communicator.rank() == RankId(0);
+  const std::size_t mapped = std::max<std::size_t>(bytes, 1);
+  Notice notice;
+  Result<SharedSegment> segment = SharedSegment{};
+  if (leader) {
+    const std::string path = unique_path(folder);
+    segment = create(path, folder, mapped);
+    notice.set(segment.ok() ? 1 : 0, segment.ok() ? path : segment.status().message());
+  }
+  Status told =
+      finish(communicator, communicator.start_broadcast(bytes_of(notice), RankId(0)), policy);
+  const std::string said = notice.str();
+  if (told.ok() && !leader) {
+    segment = notice.ok == 1 ? attach(said, folder, mapped)
+                             : Result<SharedSegment>(resource_exhausted(said));
+  }
+  const Status agreed = told.ok() ? agree(communicator, segment.status(), policy) : told;
+  if (leader && notice.ok == 1) unlink(said.c_str());
+  if (!agreed.ok()) return agreed;
+  return SharedSegment(segment->bytes().first(bytes), std::make_shared<SharedSegment>(*segment));
+}
+
+}  // namespace cox::transport

@@ -1,0 +1,44 @@
+// SharedSegment: memory that all ranks of a node see, owned by value and unmapped when destroyed.
+// Its contents are raw bytes; SignalBoard, MaskBoard and BucketBoard put atomics there. Immutable
+// after construction; copies share the mapping, and any thread may use them.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "coordinator/core/status.h"
+
+namespace cox::transport {
+
+class Communicator;
+struct WaitPolicy;
+
+class SharedSegment {
+ public:
+  SharedSegment() = default;
+  // `owner` keeps the mapping alive; it may be shared by ranks that are threads.
+  SharedSegment(std::span<std::byte> bytes, std::shared_ptr<void> owner)
+      : bytes_(bytes), owner_(std::move(owner)) {}
+
+  std::span<std::byte> bytes() const { return bytes_; }
+
+ private:
+  std::span<std::byte> bytes_;
+  std::shared_ptr<void> owner_;
+};
+
+// Zeroed memory of this process alone, aligned to a cache line, for ranks that are threads.
+SharedSegment heap_segment(std::size_t bytes);
+
+// Returns zeroed memory shared by the processes of one node, through a file that exists only for a
+// moment: rank 0 creates it, the others map it, and its name is removed when all have it, so a
+// crash leaves nothing behind. Collective and waiting (start-up only), over ranks of one node.
+// `folder` should be memory (/dev/shm). When any rank fails, every rank gets resource_exhausted
+// with that rank's reason: the folder, the size wanted, the size free and what to do; the caller
+// can go on without the memory. Other errors are those of the communicator.
+Result<SharedSegment> share_file(Communicator& communicator, std::size_t bytes,
+                                 const std::string& folder, const WaitPolicy& policy);
+
+}  // namespace cox::transport

@@ -1,0 +1,219 @@
+#include "coordinator/transport/shared/signal_board.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <new>
+#include <string>
+
+#include "coordinator/transport/shared/futex.h"
+
+namespace cox::transport {
+namespace {
+
+constexpr std::uint64_t kMagic = 0x3144'5242'4749'5343;  // "CSIGBRD1"
+constexpr std::size_t kLine = 64;
+constexpr std::chrono::nanoseconds kNap = std::chrono::milliseconds(100);
+
+constexpr std::size_t round_up(std::size_t bytes) {
+  return (bytes + kLine - 1) / kLine * kLine;
+}
+
+// A sleeper says "wake me when the count of arrivals reaches this"; 0 = nobody sleeps.
+constexpr std::uint64_t sleeper_for(std::uint32_t target) {
+  return (std::uint64_t{1} << 32) | target;
+}
+
+// Counts wrap around, so they are compared by their distance.
+bool reached(std::uint32_t count, std::uint32_t target) {
+  return static_cast<std::int32_t>(count - target) >= 0;
+}
+
+}  // namespace
+
+struct SignalBoard::Header {
+  std::atomic<std::uint64_t> magic;  // written last by format()
+  std::int32_t ranks;
+  std::uint32_t blocks;
+  alignas(kLine) std::atomic<std::uint32_t> arrivals;  // reports ever posted
+  std::atomic<std::uint64_t> sleeper;
+  alignas(kLine) std::atomic<std::uint32_t> bell;   // what the reader sleeps on
+  std::atomic<std::uint32_t> rings;                 // calls of ring()
+  alignas(kLine) std::atomic<std::uint32_t> taken;  // reports ever collected; the reader's
+  std::atomic<std::uint32_t> rings_heard;           // the reader's
+};
+
+struct SignalBoard::Slot {
+  std::atomic<std::uint64_t> posted;  // the writer's line
+  std::uint32_t evidence_count;
+  alignas(kLine) std::atomic<std::uint64_t> consumed;  // the reader's line
+  alignas(kLine) RankSignal signal;
+  // shape.blocks BlockEvidence follow.
+
+  std::byte* evidence() { return reinterpret_cast<std::byte*>(this + 1); }
+};
+
+namespace {
+
+Status check_shape(const BoardShape& shape, std::size_t needed, std::span<std::byte> memory) {
+  if (shape.ranks < 1 || shape.ranks > kMaxRanks || shape.blocks > kMaxBlocks) {
+    return invalid_argument("signal board: expected 1 .. " + std::to_string(kMaxRanks) +
+                            " ranks and at most " + std::to_string(kMaxBlocks) + " blocks, found " +
+                            std::to_string(shape.ranks) + " and " + std::to_string(shape.blocks));
+  }
+  if (reinterpret_cast<std::uintptr_t>(memory.data()) % kLine != 0) {
+    return invalid_argument("signal board: expected memory aligned to 64 bytes");
+  }
+  if (memory.size() < needed) {
+    return resource_exhausted("signal board: expected " + std::to_string(needed) +
+                              " bytes, found " + std::to_string(memory.size()));
+  }
+  return ok_status();
+}
+
+}  // namespace
+
+std::size_t SignalBoard::bytes_needed(const BoardShape& shape) {
+  const std::size_t slot = round_up(sizeof(Slot) + shape.blocks * sizeof(BlockEvidence));
+  return round_up(sizeof(Header)) + static_cast<std::size_t>(std::max(0, shape.ranks)) * slot;
+}
+
+SignalBoard::SignalBoard(std::byte* memory, const BoardShape& shape)
+    : memory_(memory), header_(std::launder(reinterpret_cast<Header*>(memory))), shape_(shape) {}
+
+SignalBoard::Slot& SignalBoard::slot_at(std::int32_t slot) const {
+  const std::size_t bytes = round_up(sizeof(Slot) + shape_.blocks * sizeof(BlockEvidence));
+  std::byte* place = memory_ + round_up(sizeof(Header)) + static_cast<std::size_t>(slot) * bytes;
+  return *std::launder(reinterpret_cast<Slot*>(place));
+}
+
+Result<SignalBoard> SignalBoard::format(std::span<std::byte> memory, const BoardShape& shape) {
+  Status fits = check_shape(shape, bytes_needed(shape), memory);
+  if (!fits.ok()) return fits;
+  Header* header = new (memory.data()) Header{};
+  header->ranks = shape.ranks;
+  header->blocks = shape.blocks;
+  SignalBoard board(memory.data(), shape);
+  for (std::int32_t r = 0; r < shape.ranks; ++r) new (&board.slot_at(r)) Slot{};
+  header->magic.store(kMagic, std::memory_order_release);
+  return board;
+}
+
+Result<SignalBoard> SignalBoard::attach(std::span<std::byte> memory, const BoardShape& shape) {
+  Status fits = check_shape(shape, bytes_needed(shape), memory);
+  if (!fits.ok()) return fits;
+  SignalBoard board(memory.data(), shape);
+  if (board.header_->magic.load(std::memory_order_acquire) != kMagic) {
+    return data_loss(
+        "signal board: expected a board of this version, found other bytes; all ranks must run the "
+        "same build and attach after the board was formatted");
+  }
+  const BoardShape found{board.header_->ranks, board.header_->blocks};
+  if (!(found == shape)) {
+    return data_loss("signal board: expected " + std::to_string(shape.ranks) + " ranks and " +
+                     std::to_string(shape.blocks) + " blocks, found " +
+                     std::to_string(found.ranks) + " and " + std::to_string(found.blocks) +
+                     "; all ranks must run the same model");
+  }
+  return board;
+}
+
+bool SignalBoard::post(std::int32_t slot, const RankSignal& signal,
+                       std::span<const BlockEvidence> evidence) {
+  Slot& mine = slot_at(slot);
+  const std::uint64_t last = mine.posted.load(std::memory_order_relaxed);
+  if (mine.consumed.load(std::memory_order_acquire) != last) return false;
+  mine.signal = signal;
+  const std::size_t count = std::min<std::size_t>(evidence.size(), shape_.blocks);
+  mine.evidence_count = static_cast<std::uint32_t>(count);
+  if (count > 0) std::memcpy(mine.evidence(), evidence.data(), count * sizeof(BlockEvidence));
+  mine.posted.store(last + 1, std::memory_order_release);
+
+  const std::uint32_t arrived = header_->arrivals.fetch_add(1) + 1;
+  std::uint64_t sleeper = header_->sleeper.load();
+  if (sleeper != 0 && reached(arrived, static_cast<std::uint32_t>(sleeper)) &&
+      header_->sleeper.compare_exchange_strong(sleeper, 0)) {
+    header_->bell.fetch_add(1);
+    futex_wake(header_->bell);
+  }
+  return true;
+}
+
+bool SignalBoard::consumed(std::int32_t slot) const {
+  const Slot& mine = slot_at(slot);
+  return mine.consumed.load(std::memory_order_acquire) ==
+         mine.posted.load(std::memory_order_relaxed);
+}
+
+void SignalBoard::ring() {
+  header_->rings.fetch_add(1);
+  header_->bell.fetch_add(1);
+  futex_wake(header_->bell);
+}
+
+std::int32_t SignalBoard::fresh() const {
+  return static_cast<std::int32_t>(header_->arrivals.load() -
+                                   header_->taken.load(std::memory_order_relaxed));
+}
+
+std::optional<BoardWake> SignalBoard::reason_to_wake(std::int32_t expected) {
+  const std::uint32_t rings = header_->rings.load();
+  const bool is_rung = rings != header_->rings_heard.load(std::memory_order_relaxed);
+  if (is_rung) header_->rings_heard.store(rings, std::memory_order_relaxed);
+  if (fresh() >= expected) return BoardWake::complete;
+  return is_rung ? std::optional(BoardWake::rung) : std::nullopt;
+}
+
+BoardWake SignalBoard::wait(std::int32_t expected, std::chrono::nanoseconds timeout) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  const std::uint32_t target =
+      header_->taken.load(std::memory_order_relaxed) + static_cast<std::uint32_t>(expected);
+  for (;;) {
+    const std::uint32_t bell = header_->bell.load();
+    header_->sleeper.store(sleeper_for(target));
+    const auto reason = reason_to_wake(expected);
+    const auto left = deadline - std::chrono::steady_clock::now();
+    if (reason || left.count() <= 0) {
+      header_->sleeper.store(0);
+      return reason.value_or(BoardWake::timed_out);
+    }
+    // A nap at most: a safety net against a poster that died between its count and its ring.
+    futex_wait(header_->bell, bell, std::min<std::chrono::nanoseconds>(left, kNap));
+  }
+}
+
+BoardWake SignalBoard::doze(std::int32_t expected, std::chrono::nanoseconds nap, int naps) {
+  for (;; --naps) {
+    const std::uint32_t bell = header_->bell.load();
+    if (const auto reason = reason_to_wake(expected)) return *reason;
+    if (naps <= 0) return BoardWake::timed_out;
+    futex_wait(header_->bell, bell, nap);
+  }
+}
+
+CollectedSignals SignalBoard::collect() {
+  CollectedSignals collected;
+  collect(collected);
+  return collected;
+}
+
+void SignalBoard::collect(CollectedSignals& into) {
+  into.signals.clear();
+  into.evidence.assign(shape_.blocks, BlockEvidence{});
+  for (std::int32_t r = 0; r < shape_.ranks; ++r) {
+    Slot& slot = slot_at(r);
+    const std::uint64_t posted = slot.posted.load(std::memory_order_acquire);
+    if (posted == slot.consumed.load(std::memory_order_relaxed)) continue;
+    into.signals.push_back(slot.signal);
+    const std::size_t count = std::min<std::size_t>(slot.evidence_count, shape_.blocks);
+    for (std::size_t b = 0; b < count; ++b) {
+      BlockEvidence given;
+      std::memcpy(&given, slot.evidence() + b * sizeof given, sizeof given);
+      merge_into(into.evidence[b], given);
+    }
+    slot.consumed.store(posted, std::memory_order_release);
+  }
+  header_->taken.fetch_add(static_cast<std::uint32_t>(into.signals.size()));
+}
+
+}  // namespace cox::transport
