@@ -15,6 +15,7 @@
 #include "coordinator/core/history.h"
 #include "coordinator/core/job.h"
 #include "coordinator/core/plan.h"
+#include "coordinator/core/policy_state.h"
 #include "coordinator/core/reason.h"
 #include "coordinator/core/summary.h"
 
@@ -56,14 +57,6 @@ struct Proposal {
   Reason reason;
 };
 
-// What a policy remembers between rounds. Numbers only, so that it is journalled, saved and
-// restored without knowing the policy; `version` lets a policy refuse what it cannot read.
-struct PolicyState {
-  std::uint32_t version = 0;  // 0 = fresh
-  std::vector<double> values;
-  friend bool operator==(const PolicyState&, const PolicyState&) = default;
-};
-
 // What a policy may look at. References are valid during the call only.
 struct PolicyInput {
   const JobFacts& job;
@@ -85,8 +78,9 @@ class Policy {
   virtual ~Policy() = default;
   virtual PolicyKind kind() const = 0;
   virtual std::string_view name() const = 0;  // stable; the key of its saved state and its mode
-  // Requires: `state` is fresh or was returned by an earlier call of the same policy; a state of
-  // another world size or version counts as fresh. Linear in the number of ranks.
+  // REQUIRES: `state` is fresh or was returned by an earlier call of the same policy, perhaps in an
+  // earlier run of the job: a state of another world size counts as fresh. Linear in the number of
+  // ranks.
   virtual PolicyOutput propose(const PolicyInput& input, PolicyState state) const = 0;
   // Once, on rank 0, before the first round: what the first step should already run under. There
   // are no signals yet, and the state is fresh or restored.

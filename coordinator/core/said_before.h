@@ -2,6 +2,7 @@
 // not again in every round. Kept as the state named "decide", and so journalled and saved. Value.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -9,6 +10,19 @@
 #include "coordinator/core/policy.h"
 
 namespace cox {
+
+struct SaidState {
+  static constexpr std::uint32_t kVersion = 1;
+  std::array<bool, 2> flags{};          // by SaidBefore::kNobodyApplies and the others
+  std::uint32_t streak = 0;             // rounds
+  std::vector<std::uint64_t> withheld;  // one digest per policy; 0 = nothing was withheld
+  template <class Self, class Visit>
+  static void fields(Self& self, Visit&& visit) {
+    visit(self.flags);
+    visit(self.streak);
+    visit(self.withheld);
+  }
+};
 
 class SaidBefore {
  public:
@@ -24,13 +38,13 @@ class SaidBefore {
   // True when what is withheld from a policy (codes of its reasons) differs from the last round.
   bool is_news_of(std::size_t policy, std::span<const Reason> withheld);
 
-  PolicyState state() && { return std::move(state_); }
+  PolicyState state() && { return PolicyState::of(std::move(state_)); }
 
   static constexpr std::size_t kNobodyApplies = 0;
   static constexpr std::size_t kOverrideRefused = 1;
 
  private:
-  PolicyState state_;  // values: the two flags, the streak, one digest per policy
+  SaidState state_;
 };
 
 }  // namespace cox

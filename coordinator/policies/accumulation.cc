@@ -122,7 +122,7 @@ PolicyOutput unable(std::string why, AccumulationNotes notes) {
 }  // namespace
 
 PolicyOutput AccumulationPolicy::propose(const PolicyInput& input, PolicyState state) const {
-  AccumulationNotes notes(std::move(state), ranks_kept(input));
+  AccumulationNotes notes(state.take_or_fresh<NumbersState>(), ranks_kept(input));
   std::string why = why_unable(input.job);
   if (!why.empty()) return unable(std::move(why), std::move(notes));
   AccumulationRound round(input, notes);
@@ -133,7 +133,7 @@ PolicyOutput AccumulationPolicy::propose(const PolicyInput& input, PolicyState s
 }
 
 PolicyOutput AccumulationPolicy::at_start(const PolicyInput& input, PolicyState state) const {
-  AccumulationNotes notes(std::move(state), ranks_kept(input));
+  AccumulationNotes notes(state.take_or_fresh<NumbersState>(), ranks_kept(input));
   notes.take_back(Said::unable);
   notes.take_back(Said::capped);
   notes.forget_rounds();

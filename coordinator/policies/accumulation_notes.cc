@@ -17,7 +17,7 @@ constexpr double kMostRounds = 1e9;
 constexpr double kMostSaid = 3;
 
 // Journals and saves come from outside: numbers that index or are selected from must be sane.
-bool is_ours(const PolicyState& state, std::size_t size) {
+bool is_ours(const NumbersState& state, std::size_t size) {
   if (state.version != kVersion || state.values.size() != size) return false;
   const bool all_sane = std::all_of(state.values.begin(), state.values.end(),
                                     [](double v) { return v >= 0 && v <= 1e300; });
@@ -33,7 +33,7 @@ double lower_median(std::span<const double> values) {
 
 }  // namespace
 
-AccumulationNotes::AccumulationNotes(PolicyState state, std::size_t ranks)
+AccumulationNotes::AccumulationNotes(NumbersState state, std::size_t ranks)
     : ranks_(ranks), state_(std::move(state)) {
   const std::size_t size = kRings + kRings * kWindow + 2 * ranks;
   if (is_ours(state_, size)) return;

@@ -1,6 +1,6 @@
 // AccumulationNotes: what policy `accumulation` remembers between rounds: what it has said, and
-// measurements since the plan last changed. Reads a PolicyState and writes it back; a state that it
-// cannot have written counts as fresh. Value.
+// measurements since the plan last changed. Reads a NumbersState and writes it back; a state that
+// it cannot have written counts as fresh. Value.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ class AccumulationNotes {
   static constexpr std::size_t kWindow = 32;  // rounds looked back
 
   // `ranks` whose speeds are kept, may be 0.
-  AccumulationNotes(PolicyState state, std::size_t ranks);
+  AccumulationNotes(NumbersState state, std::size_t ranks);
 
   bool has_said(Said what) const;
   // True the first time; false when it had been said and not taken back.
@@ -42,14 +42,14 @@ class AccumulationNotes {
   std::span<double> work_seconds();
   std::span<double> samples();
 
-  PolicyState release() && { return std::move(state_); }
+  PolicyState release() && { return PolicyState::of(std::move(state_)); }
 
  private:
   std::span<double> column(std::size_t index);
   std::span<const double> filled(std::size_t index) const;
 
   std::size_t ranks_ = 0;
-  PolicyState state_;  // values: said, plan, rounds; three rings; two columns of ranks
+  NumbersState state_;  // values: said, plan, rounds; three rings; two columns of ranks
 };
 
 }  // namespace cox

@@ -16,7 +16,7 @@ constexpr std::size_t kMinHistory = 8;
 // How far it wants to go.
 enum class Stage { watch = 0, hold = 1, roll_back = 2 };
 
-// What is remembered, in the order of PolicyState::values.
+// What is remembered, in the order of NumbersState::values.
 struct Memory {
   double nonfinite_streak = 0;  // rounds
   double spike_streak = 0;      // rounds
@@ -32,7 +32,7 @@ struct Memory {
 };
 constexpr std::size_t kValues = sizeof(Memory) / sizeof(double);
 
-Memory remember(const PolicyState& state) {
+Memory remember(const NumbersState& state) {
   if (state.version != kVersion || state.values.size() != kValues) return {};
   const auto& v = state.values;
   const auto sane = [](double value) { return value >= 0 && value < 1e15; };
@@ -41,9 +41,10 @@ Memory remember(const PolicyState& state) {
 }
 
 PolicyState keep(const Memory& m) {
-  return {kVersion,
-          {m.nonfinite_streak, m.spike_streak, m.clean_streak, m.bad_since, m.announced, m.acted,
-           m.stage, m.hold_until, m.ticket, m.limit_told, m.waiting}};
+  return PolicyState::of(
+      NumbersState{kVersion,
+                   {m.nonfinite_streak, m.spike_streak, m.clean_streak, m.bad_since, m.announced,
+                    m.acted, m.stage, m.hold_until, m.ticket, m.limit_told, m.waiting}});
 }
 
 Stage stage_of(const Memory& m) {
@@ -237,7 +238,7 @@ class Look {
 }  // namespace
 
 PolicyOutput Guard::propose(const PolicyInput& input, PolicyState state) const {
-  return Look(input, remember(state)).run();
+  return Look(input, remember(state.take_or_fresh<NumbersState>())).run();
 }
 
 }  // namespace cox

@@ -294,7 +294,7 @@ class Look {
 }  // namespace
 
 PolicyOutput LossScalePolicy::propose(const PolicyInput& input, PolicyState state) const {
-  LossScaleNotes notes(state, input.job.blocks.size());
+  LossScaleNotes notes(state.take_or_fresh<NumbersState>(), input.job.blocks.size());
   return Look(input, notes).run();
 }
 

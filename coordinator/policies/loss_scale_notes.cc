@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cstdint>
+#include <utility>
 
 namespace cox {
 namespace {
@@ -13,7 +14,7 @@ using Values = std::array<double, sizeof(LossScaleNotes::Numbers) / sizeof(doubl
 
 }  // namespace
 
-LossScaleNotes::LossScaleNotes(const PolicyState& state, std::size_t blocks) : quiet(blocks) {
+LossScaleNotes::LossScaleNotes(const NumbersState& state, std::size_t blocks) : quiet(blocks) {
   const std::vector<double>& v = state.values;
   const auto sane = [](double value) { return value >= 0 && value <= 1e38; };
   Values numbers{};
@@ -27,9 +28,9 @@ LossScaleNotes::LossScaleNotes(const PolicyState& state, std::size_t blocks) : q
 
 PolicyState LossScaleNotes::state() const {
   const auto numbers = std::bit_cast<Values>(now);
-  PolicyState state{kVersion, {numbers.begin(), numbers.end()}};
+  NumbersState state{kVersion, {numbers.begin(), numbers.end()}};
   state.values.insert(state.values.end(), quiet.begin(), quiet.end());
-  return state;
+  return PolicyState::of(std::move(state));
 }
 
 }  // namespace cox

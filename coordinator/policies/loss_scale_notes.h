@@ -11,7 +11,7 @@ namespace cox {
 
 struct LossScaleNotes {
   // Starts anew from a state that it cannot read.
-  LossScaleNotes(const PolicyState& state, std::size_t blocks);
+  LossScaleNotes(const NumbersState& state, std::size_t blocks);
   PolicyState state() const;
 
   // In the order of the state.

@@ -248,14 +248,14 @@ PolicyOutput tell_unknown(const PolicyInput& input, MemoryNotes& notes) {
 }  // namespace
 
 PolicyOutput MemoryPolicy::propose(const PolicyInput& input, PolicyState state) const {
-  MemoryNotes notes(state, input.job, input.config.memory);
+  MemoryNotes notes(state.take_or_fresh<NumbersState>(), input.job, input.config.memory);
   if (!facts_fit(input.job)) return tell_unknown(input, notes);
   return Speaker(input, notes).run();
 }
 
 // What is said here is said again in the first round, where everybody looks for it.
 PolicyOutput MemoryPolicy::at_start(const PolicyInput& input, PolicyState state) const {
-  MemoryNotes notes(state, input.job, input.config.memory);
+  MemoryNotes notes(state.take_or_fresh<NumbersState>(), input.job, input.config.memory);
   std::fill(notes.plan_seen.begin(), notes.plan_seen.end(), 0.0);
   notes.told = 0;
   PolicyOutput output;

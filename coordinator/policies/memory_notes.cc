@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <utility>
 
 namespace cox {
 namespace {
@@ -54,7 +55,7 @@ auto MemoryNotes::columns(Self& self) {
                     &self.straggles,  &self.room_rounds};
 }
 
-MemoryNotes::MemoryNotes(const PolicyState& state, const JobFacts& job, const MemoryConfig& config)
+MemoryNotes::MemoryNotes(const NumbersState& state, const JobFacts& job, const MemoryConfig& config)
     : ranks_(static_cast<std::size_t>(job.world_size)), digest_(digest_of(job, config)) {
   if (read(state, job.blocks.size())) return;
   told = retrying = 0;
@@ -62,7 +63,7 @@ MemoryNotes::MemoryNotes(const PolicyState& state, const JobFacts& job, const Me
   for (std::vector<double>* column : columns(*this)) column->assign(ranks_, 0);
 }
 
-bool MemoryNotes::read(const PolicyState& state, std::size_t blocks) {
+bool MemoryNotes::read(const NumbersState& state, std::size_t blocks) {
   const std::vector<double>& v = state.values;
   const auto sane = [](double value) { return std::fabs(value) <= kLargest; };
   if (state.version != kVersion || v.size() < kHeader) return false;
@@ -91,7 +92,7 @@ bool MemoryNotes::read(const PolicyState& state, std::size_t blocks) {
 }
 
 PolicyState MemoryNotes::state() const {
-  PolicyState state;
+  NumbersState state;
   state.version = kVersion;
   state.values = {static_cast<double>(ranks_), digest_, told, retrying,
                   static_cast<double>(resting.size())};
@@ -103,7 +104,7 @@ PolicyState MemoryNotes::state() const {
     state.values.push_back(static_cast<double>(rest.action));
     state.values.push_back(static_cast<double>(rest.until));
   }
-  return state;
+  return PolicyState::of(std::move(state));
 }
 
 }  // namespace cox

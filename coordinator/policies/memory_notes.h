@@ -21,7 +21,7 @@ struct RestingAction {
 };
 
 struct MemoryNotes {
-  MemoryNotes(const PolicyState& state, const JobFacts& job, const MemoryConfig& config);
+  MemoryNotes(const NumbersState& state, const JobFacts& job, const MemoryConfig& config);
   PolicyState state() const;
 
   double told = 0;      // digest of what was last said about a round without a change
@@ -44,7 +44,7 @@ struct MemoryNotes {
   // Pointers to all columns, in the order of the state.
   template <class Self>
   static auto columns(Self& self);
-  bool read(const PolicyState& state, std::size_t blocks);
+  bool read(const NumbersState& state, std::size_t blocks);
 
   std::size_t ranks_;
   double digest_;  // of fronts and budgets

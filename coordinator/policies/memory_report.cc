@@ -9,11 +9,12 @@
 namespace cox {
 namespace {
 
-const PolicyState& kept_state(const ControlState& state, const PolicyState& fresh) {
+NumbersState kept_state(const ControlState& state) {
   const auto found =
       std::find_if(state.policies.begin(), state.policies.end(),
                    [](const NamedPolicyState& named) { return named.policy == "memory"; });
-  return found == state.policies.end() ? fresh : found->state;
+  if (found == state.policies.end()) return {};
+  return PolicyState(found->state).take_or_fresh<NumbersState>();
 }
 
 RankMemory rank_memory(const JobFacts& job, const MemoryNotes& notes, std::size_t rank) {
@@ -42,8 +43,7 @@ std::vector<std::int64_t> memory_budgets(const JobFacts& job, const Config& conf
   if (mode_of(config, "memory", PolicyMode::off) == PolicyMode::off || !facts_fit(job)) {
     return budgets;
   }
-  const PolicyState fresh;
-  const MemoryNotes notes(kept_state(state, fresh), job, config.memory);
+  const MemoryNotes notes(kept_state(state), job, config.memory);
   budgets.resize(static_cast<std::size_t>(job.world_size));
   for (std::size_t r = 0; r < budgets.size(); ++r) {
     const std::int64_t bytes = budget_of(config.memory, rank_memory(job, notes, r)).bytes;

@@ -92,7 +92,7 @@ void tell_silence(const PolicyInput& input, PrecisionNotes& notes, PolicyOutput&
 
 PolicyOutput PrecisionPolicy::at_start(const PolicyInput& input, PolicyState state) const {
   PolicyOutput output;
-  PrecisionNotes notes(state, input.job);
+  PrecisionNotes notes(state.take_or_fresh<NumbersState>(), input.job);
   const std::size_t blocks = input.job.blocks.size();
   for (BlockRun run; run.first < blocks; run.first += run.count) {
     const StartChoice choice = start_choice(input, notes, run.first);
@@ -120,7 +120,7 @@ PolicyOutput PrecisionPolicy::at_start(const PolicyInput& input, PolicyState sta
 }
 
 PolicyOutput PrecisionPolicy::propose(const PolicyInput& input, PolicyState state) const {
-  PrecisionNotes notes(state, input.job);
+  PrecisionNotes notes(state.take_or_fresh<NumbersState>(), input.job);
   const PrecisionRound round(input, notes);
   PolicyOutput output;
   for (const RequestEvent& event : round.requests()) {

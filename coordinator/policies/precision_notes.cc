@@ -63,7 +63,7 @@ bool read_request(const double* v, std::size_t blocks, StandingRequest& request)
 
 }  // namespace
 
-PrecisionNotes::PrecisionNotes(const PolicyState& state, const JobFacts& job)
+PrecisionNotes::PrecisionNotes(const NumbersState& state, const JobFacts& job)
     : blocks(job.blocks.size()), ranks(static_cast<std::size_t>(job.world_size)) {
   if (read(state)) return;
   applied_before = silent_rounds = pressed = 0;
@@ -72,7 +72,7 @@ PrecisionNotes::PrecisionNotes(const PolicyState& state, const JobFacts& job)
   ranks.assign(ranks.size(), {});
 }
 
-bool PrecisionNotes::read(const PolicyState& state) {
+bool PrecisionNotes::read(const NumbersState& state) {
   const std::vector<double>& v = state.values;
   const auto sane = [](double value) { return std::fabs(value) <= kLargest; };
   if (state.version != kVersion || v.size() < kHeader) return false;
@@ -98,7 +98,7 @@ bool PrecisionNotes::read(const PolicyState& state) {
 }
 
 PolicyState PrecisionNotes::state() const {
-  PolicyState state;
+  NumbersState state;
   state.version = kVersion;
   state.values = {static_cast<double>(ranks.size()),
                   static_cast<double>(blocks.size()),
@@ -116,7 +116,7 @@ PolicyState PrecisionNotes::state() const {
     add(request.until);
     add(request.asked_by.value());
   }
-  return state;
+  return PolicyState::of(std::move(state));
 }
 
 }  // namespace cox

@@ -61,7 +61,7 @@ struct StandingRequest {
 };
 
 struct PrecisionNotes {
-  PrecisionNotes(const PolicyState& state, const JobFacts& job);
+  PrecisionNotes(const NumbersState& state, const JobFacts& job);
   PolicyState state() const;
 
   double applied_before = 0;              // oldest plan in force on a rank in the last round
@@ -72,7 +72,7 @@ struct PrecisionNotes {
   std::vector<RankNotes> ranks;
 
  private:
-  bool read(const PolicyState& state);
+  bool read(const NumbersState& state);
 };
 
 inline constexpr std::size_t kMostRequests = 4096;

@@ -164,7 +164,7 @@ PolicyOutput first_shares(const PolicyInput& input) {
 
 PolicyOutput SharesPolicy::propose(const PolicyInput& input, PolicyState state) const {
   if (!is_shareable(input)) return {{}, {}, std::move(state)};
-  SharesNotes notes(std::move(state), input.job.world_size);
+  SharesNotes notes(state.take_or_fresh<NumbersState>(), input.job.world_size);
   learn_speeds(input, notes);
   Round round(input, notes);
   round.run();
@@ -176,7 +176,7 @@ PolicyOutput SharesPolicy::propose(const PolicyInput& input, PolicyState state) 
 // A new start of the job: speeds that were known are known no more than roughly.
 PolicyOutput SharesPolicy::at_start(const PolicyInput& input, PolicyState state) const {
   if (!is_shareable(input)) return {{}, {}, std::move(state)};
-  SharesNotes notes(std::move(state), input.job.world_size);
+  SharesNotes notes(state.take_or_fresh<NumbersState>(), input.job.world_size);
   notes.start_again();
   PolicyOutput output = first_shares(input);
   output.state = std::move(notes).release();

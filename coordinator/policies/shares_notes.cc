@@ -19,7 +19,7 @@ bool is_count(double value) {
 
 }  // namespace
 
-SharesNotes::SharesNotes(PolicyState state, std::int32_t world_size)
+SharesNotes::SharesNotes(NumbersState state, std::int32_t world_size)
     : ranks_(static_cast<std::size_t>(world_size)), state_(std::move(state)) {
   if (is_readable()) return;
   state_.version = kVersion;

@@ -1,5 +1,5 @@
 // What policy `shares` remembers between rounds, as named columns over one flat list of numbers
-// (PolicyState::values), so that the whole costs no conversion in a round. Layout, version 1, with
+// (NumbersState::values), so that the whole costs no conversion in a round. Layout, version 1, with
 // N ranks: the header below in its order, then the columns of N, then the last kRecent times of
 // every rank, newest in place `seen % kRecent`. Owned by one call of the policy.
 #pragma once
@@ -17,7 +17,7 @@ class SharesNotes {
   static constexpr std::size_t kRecent = 8;
 
   // A state of another version, size or world, or with numbers that are none, counts as fresh.
-  SharesNotes(PolicyState state, std::int32_t world_size);
+  SharesNotes(NumbersState state, std::int32_t world_size);
 
   // At a new start of the job: levels stay as a first guess, all counts begin anew.
   void start_again();
@@ -59,7 +59,7 @@ class SharesNotes {
     return std::span(state_.values).subspan(kHeader + kColumns * ranks_ + rank * kRecent, kRecent);
   }
 
-  PolicyState release() && { return std::move(state_); }
+  PolicyState release() && { return PolicyState::of(std::move(state_)); }
 
  private:
   static constexpr std::size_t kHeader = 12;
@@ -73,7 +73,7 @@ class SharesNotes {
   bool levels_are_times();
 
   std::size_t ranks_;
-  PolicyState state_;
+  NumbersState state_;
 };
 
 }  // namespace cox

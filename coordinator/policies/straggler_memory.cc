@@ -17,7 +17,7 @@ bool is_name(double value) {
 
 }  // namespace
 
-StragglerMemory::StragglerMemory(PolicyState state, std::int32_t world_size)
+StragglerMemory::StragglerMemory(NumbersState state, std::int32_t world_size)
     : ranks_(static_cast<std::size_t>(world_size)),
       channel_columns_(compares_with_own_past(world_size) ? 5 : 4),
       state_(std::move(state)) {

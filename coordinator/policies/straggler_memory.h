@@ -1,5 +1,5 @@
 // What `stragglers` remembers, as named columns over one flat list of numbers
-// (PolicyState::values), so that the whole costs no conversion in a round. Layout, version 1, with
+// (NumbersState::values), so that the whole costs no conversion in a round. Layout, version 1, with
 // N ranks and C channels (0 = the rank's whole own work, then one per phase that is own work):
 //
 //   world, pooled variance [C], pooled samples [C],
@@ -30,7 +30,7 @@ constexpr bool compares_with_own_past(std::int32_t world_size) {
 class StragglerMemory {
  public:
   // A state of another version, size or world counts as fresh.
-  StragglerMemory(PolicyState state, std::int32_t world_size);
+  StragglerMemory(NumbersState state, std::int32_t world_size);
 
   double& pooled_variance(std::size_t channel) { return at(1 + channel); }
   double& pooled_samples(std::size_t channel) { return at(1 + kChannels + channel); }
@@ -46,7 +46,7 @@ class StragglerMemory {
   std::span<double> since(std::size_t c) { return channel_column(c, 3); }     // round sum left 0
   std::span<double> baseline(std::size_t c) { return channel_column(c, 4); }  // own past, seconds
 
-  PolicyState release() && { return std::move(state_); }
+  PolicyState release() && { return PolicyState::of(std::move(state_)); }
 
  private:
   static constexpr std::size_t kRankColumns = 4;
@@ -63,7 +63,7 @@ class StragglerMemory {
 
   std::size_t ranks_;
   std::size_t channel_columns_;  // 5 with a baseline, else 4
-  PolicyState state_;
+  NumbersState state_;
 };
 
 }  // namespace cox

@@ -243,7 +243,7 @@ class Watch {
 }  // namespace
 
 PolicyOutput Stragglers::propose(const PolicyInput& input, PolicyState state) const {
-  StragglerMemory memory(std::move(state), input.job.world_size);
+  StragglerMemory memory(state.take_or_fresh<NumbersState>(), input.job.world_size);
   const std::vector<RankSignal>& reports = input.signals.reports;
   PolicyOutput output;
   if (!reports.empty() && reports.back().rank.value() < input.job.world_size) {

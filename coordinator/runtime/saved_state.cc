@@ -11,8 +11,8 @@
 #include <string_view>
 #include <system_error>
 
+#include "coordinator/core/bytes.h"
 #include "coordinator/core/crc32.h"
-#include "coordinator/wire/bytes.h"
 #include "coordinator/wire/control_codec.h"
 
 namespace cox::runtime {
@@ -29,7 +29,7 @@ std::span<const std::byte> as_bytes(std::string_view text) {
 }
 
 std::string file_of(std::string_view payload) {
-  wire::ByteWriter header;
+  ByteWriter header;
   header.append(as_bytes(kMagic));
   header.u32(kVersion);
   header.u32(static_cast<std::uint32_t>(payload.size()));
@@ -66,7 +66,7 @@ Status cannot_save(const fs::path& path, int error) {
 Result<std::string_view> payload_of(std::string_view file) {
   if (file.size() < kHeaderBytes || file.substr(0, kMagic.size()) != kMagic)
     return data_loss("expected a saved control state, found other bytes");
-  wire::ByteReader header(as_bytes(file.substr(kMagic.size(), kHeaderBytes - kMagic.size())));
+  ByteReader header(as_bytes(file.substr(kMagic.size(), kHeaderBytes - kMagic.size())));
   const std::uint32_t version = header.u32();
   if (version != kVersion)
     return failed_precondition("expected version " + std::to_string(kVersion) + ", found " +

@@ -4,8 +4,8 @@
 #include <cassert>
 #include <string>
 
+#include "coordinator/core/bytes.h"
 #include "coordinator/core/crc32.h"
-#include "coordinator/wire/bytes.h"
 
 namespace cox::wire {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/wire/bytes.h"
+#include "coordinator/core/bytes.h"
 
 namespace cox::wire {
 namespace {

@@ -106,8 +106,7 @@ pb::ControlState to_proto(const ControlState& value) {
   for (const NamedPolicyState& named : value.policies) {
     pb::PolicyState& part = *message.add_policies();
     part.set_policy(named.policy);
-    part.set_version(named.state.version);
-    part.mutable_values()->Assign(named.state.values.begin(), named.state.values.end());
+    part.set_state(named.state.bytes());
   }
   return message;
 }
@@ -119,8 +118,7 @@ Result<ControlState> from_proto(const pb::ControlState& message) {
   state.plan = std::move(*plan);
   for (const pb::RoundFacts& facts : message.history()) state.history.add(facts_of(facts));
   for (const pb::PolicyState& part : message.policies()) {
-    state.policies.push_back(
-        {part.policy(), {part.version(), {part.values().begin(), part.values().end()}}});
+    state.policies.push_back({part.policy(), PolicyState::from_bytes(part.state())});
   }
   return state;
 }

@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "coordinator/wire/bytes.h"
+#include "coordinator/core/bytes.h"
 
 namespace cox::wire {
 

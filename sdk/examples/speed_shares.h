@@ -11,6 +11,21 @@
 namespace example {
 
 // [policy]
+// What the policy remembers: rounds seen, then samples and seconds of every rank since it last
+// looked.
+struct SpeedSharesState {
+  static constexpr std::uint32_t kVersion = 1;
+  std::uint64_t rounds = 0;
+  std::vector<double> samples;  // one per rank
+  std::vector<double> seconds;
+  template <class Self, class Visit>
+  static void fields(Self& self, Visit&& visit) {
+    visit(self.rounds);
+    visit(self.samples);
+    visit(self.seconds);
+  }
+};
+
 // Gives every rank samples in proportion to its speed: samples per second of its own work.
 class SpeedShares final : public cox::Policy {
  public:
@@ -19,24 +34,23 @@ class SpeedShares final : public cox::Policy {
 
   cox::PolicyOutput propose(const cox::PolicyInput& input, cox::PolicyState state) const override {
     const auto ranks = static_cast<std::size_t>(input.job.world_size);
-    // What it remembers: rounds seen, then samples and seconds of every rank since it last looked.
-    const bool usable = state.version == 1 && state.values.size() == 1 + 2 * ranks;
-    if (!usable) state = {1, std::vector<double>(1 + 2 * ranks)};
-    double* samples = state.values.data() + 1;
-    double* seconds = samples + ranks;
-    state.values[0] += input.summary.rounds;
+    auto seen = state.take_or_fresh<SpeedSharesState>();
+    if (seen.samples.size() != ranks || seen.seconds.size() != ranks) {
+      seen = {0, std::vector<double>(ranks), std::vector<double>(ranks)};  // the world has changed
+    }
+    seen.rounds += static_cast<std::uint64_t>(input.summary.rounds);
     for (const cox::RankSignal& report : input.signals.reports) {  // fresh and valid ones only
       const auto rank = static_cast<std::size_t>(report.rank.value());
-      samples[rank] += report.samples;
-      seconds[rank] += own_seconds(report);
+      seen.samples[rank] += report.samples;
+      seen.seconds[rank] += own_seconds(report);
     }
-    if (ranks < 2 || state.values[0] < 20) return {{}, {}, state};
+    if (ranks < 2 || seen.rounds < 20) return {{}, {}, cox::PolicyState::of(std::move(seen))};
 
     std::vector<double> speed(ranks);
     double total = 0;
     for (std::size_t r = 0; r < ranks; ++r) {
-      if (samples[r] == 0 || seconds[r] <= 0) return {{}, {}, {}};  // start again
-      total += speed[r] = samples[r] / seconds[r];
+      if (seen.samples[r] == 0 || seen.seconds[r] <= 0) return {{}, {}, {}};  // start again
+      total += speed[r] = seen.samples[r] / seen.seconds[r];
     }
     std::vector<std::uint32_t> shares(ranks);
     double largest_move = 0;

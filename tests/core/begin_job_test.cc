@@ -15,6 +15,15 @@ using cox::Outcome;
 using cox::PolicyMode;
 using cox::ReasonCode;
 
+struct AskedBy {
+  static constexpr std::uint32_t kVersion = 1;
+  std::int32_t world_size = 0;
+  template <class Self, class Visit>
+  static void fields(Self& self, Visit&& visit) {
+    visit(self.world_size);
+  }
+};
+
 // Wants something before the first round, and remembers that it was asked.
 class Early final : public cox::Policy {
  public:
@@ -30,7 +39,7 @@ class Early final : public cox::Policy {
     reason.code = ReasonCode::custom;
     reason.text = "first";
     output.proposals.push_back({wish_, reason});
-    output.state = {1, {static_cast<double>(input.job.world_size)}};
+    output.state = cox::PolicyState::of(AskedBy{input.job.world_size});
     return output;
   }
 
@@ -76,7 +85,7 @@ TEST_SUITE("core") {
     CHECK(begun.reasons[0].outcome == Outcome::changed);
     CHECK(begun.reasons[0].policy == cox::PolicyKind::custom);
     REQUIRE(begun.state.policies.size() == 1);
-    CHECK(begun.state.policies[0].state.values == std::vector<double>{2});
+    CHECK(begun.state.policies[0].state == cox::PolicyState::of(AskedBy{2}));
   }
 
   TEST_CASE("what the user forces holds from the first step on, against every policy") {

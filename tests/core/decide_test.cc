@@ -27,6 +27,15 @@ using cox::SetShares;
 
 using Wishes = std::vector<cox::PlanChange>;
 
+struct Calls {
+  static constexpr std::uint32_t kVersion = 1;
+  std::uint64_t count = 0;
+  template <class Self, class Visit>
+  static void fields(Self& self, Visit&& visit) {
+    visit(self.count);
+  }
+};
+
 // Wishes for the same in every round, and counts the rounds in its state.
 class Wishing final : public cox::Policy {
  public:
@@ -44,9 +53,9 @@ class Wishing final : public cox::Policy {
       reason.text = "because";
       output.proposals.push_back({wish, reason});
     }
-    if (state.values.empty()) state = {1, {0}};
-    state.values[0] += 1;
-    output.state = std::move(state);
+    auto calls = state.take_or_fresh<Calls>();
+    ++calls.count;
+    output.state = cox::PolicyState::of(calls);
     return output;
   }
 
@@ -246,7 +255,7 @@ TEST_SUITE("core") {
     CHECK(game.play().reasons.empty());
     game.config.policy_modes["wishing"] = PolicyMode::off;
     CHECK(game.play().reasons.empty());
-    CHECK(cox::state_of(game.state, "wishing").values[0] == 2);
+    CHECK(cox::state_of(game.state, "wishing") == cox::PolicyState::of(Calls{2}));
   }
 
   TEST_CASE("shares that the user forces win over every policy and over a hold") {
@@ -295,13 +304,13 @@ TEST_SUITE("core") {
   TEST_CASE("a policy that throws is reported once and stops nobody else") {
     Game game({SetCadence{4}});
     game.policies.insert(game.policies.begin(), std::make_shared<Throwing>());
-    cox::state_of(game.state, "throwing") = {7, {1, 2}};
+    cox::state_of(game.state, "throwing") = cox::PolicyState::of(Calls{7});
     const cox::Decision d = game.play();
     REQUIRE(d.plan.has_value());
     REQUIRE(d.reasons.size() == 2);
     CHECK(d.reasons[0].code == ReasonCode::policy_failed);
     CHECK(d.reasons[0].text.find("out of ideas") != std::string::npos);
-    CHECK(cox::state_of(game.state, "throwing") == cox::PolicyState{7, {1, 2}});
+    CHECK(cox::state_of(game.state, "throwing") == cox::PolicyState::of(Calls{7}));
     for (const cox::Reason& reason : game.play().reasons) {
       CHECK(reason.code != ReasonCode::policy_failed);
     }

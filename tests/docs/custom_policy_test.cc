@@ -89,7 +89,7 @@ TEST_SUITE("docs.custom_policy") {
     const cox::Plan plan = cox::initial_plan(job.job());
     const cox::PolicyInput input{job.job(), config, plan, signals, summary, job.state().history};
     const example::SpeedShares policy;
-    const cox::PolicyState of_two_ranks{1, {19, 1e6, 1, 1, 1}};
+    const auto of_two_ranks = cox::PolicyState::of(example::SpeedSharesState{19, {1e6, 1}, {1, 1}});
     const cox::PolicyOutput output = policy.propose(input, of_two_ranks);
     CHECK(output.proposals.empty());
     CHECK(output.state == policy.propose(input, {}).state);

@@ -247,7 +247,7 @@ TEST_SUITE("policies") {
   TEST_CASE("a saved state that makes no sense counts as fresh") {
     for (const double value : {kNan, -1.0, 1e300}) {
       Play play;
-      play.state = {1, std::vector<double>(11, value)};
+      play.state = cox::PolicyState::of(cox::NumbersState{1, std::vector<double>(11, value)});
       play.see(2, 20);
       CHECK(play.holds.empty());
       CHECK(play.found.empty());

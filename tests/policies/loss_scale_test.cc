@@ -270,10 +270,10 @@ TEST_SUITE("policies.loss_scale") {
     const StepSignals signals;
     const StepSummary summary;
     for (const double odd : {std::nan(""), -1.0, 1e300}) {
-      PolicyState state{1, std::vector<double>(13, odd)};
+      const auto state = PolicyState::of(NumbersState{1, std::vector<double>(13, odd)});
       const PolicyOutput output = policy.propose(
           {game.job, game.config, game.state.plan, signals, summary, game.state.history}, state);
-      CHECK(output.state.values == std::vector<double>(13, 0));
+      CHECK(output.state == PolicyState::of(NumbersState{1, std::vector<double>(13, 0)}));
     }
   }
 }

@@ -246,17 +246,18 @@ TEST_SUITE("policies.memory") {
     MemoryGame source(memory_job(3), "memory.budget = 850MiB");
     source.begin();
     source.rounds(5);
-    const cox::PolicyState whole = cox::state_of(source.state, "memory");
+    const auto whole =
+        cox::PolicyState(cox::state_of(source.state, "memory")).take_or_fresh<cox::NumbersState>();
     REQUIRE(whole.values.size() > 10);
     for (int i = 0; i < 3000; ++i) {
-      cox::PolicyState state = whole;
+      cox::NumbersState state = whole;
       if (random.chance(0.3)) state.values.resize(random.below(60));
       for (auto n = random.below(4); n > 0 && !state.values.empty(); --n) {
         const double odd[] = {-1, 1e300, std::nan(""), 1e17, 0.5, 2, -1e17, 65536};
         state.values[random.below(state.values.size())] = odd[random.below(8)];
       }
       MemoryGame game(memory_job(3), "memory.budget = 850MiB");
-      cox::state_of(game.state, "memory") = state;
+      cox::state_of(game.state, "memory") = cox::PolicyState::of(state);
       game.begin();
       game.rounds(3);
       REQUIRE(cox::validate(game.state.plan, game.job).ok());

@@ -302,7 +302,7 @@ TEST_SUITE("policies") {
     Game game({1, 1, 0.5, 0.25});
     game.play(15);
     for (int i = 0; i < 3000; ++i) {
-      PolicyState damaged = game.state;
+      auto damaged = PolicyState(game.state).take_or_fresh<NumbersState>();
       for (std::uint64_t n = random.below(6); n > 0; --n) {
         double& value = damaged.values[random.below(damaged.values.size())];
         const double numbers[] = {-1, 0, 1e300, 0.5, 1.0 / 0.0, 3e9, -7e12, 1e17};
@@ -310,7 +310,7 @@ TEST_SUITE("policies") {
       }
       Game again({1, 1, 0.5, 0.25});
       again.plan = game.plan;
-      again.state = std::move(damaged);
+      again.state = PolicyState::of(std::move(damaged));
       for (int round = 0; round < 12; ++round) {
         for (const Proposal& proposal : again.ask(again.reports()).proposals) {
           Plan plan = again.plan;

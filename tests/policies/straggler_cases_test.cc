@@ -176,18 +176,19 @@ TEST_SUITE("policies") {
     const cox::History history;
     const cox::Plan plan = cox::initial_plan(job.job());
     const cox::PolicyInput input{job.job(), config, plan, signals, summary, history};
-    const cox::PolicyState fresh = cox::Stragglers().propose(input, {}).state;
-    cox::PolicyState damaged = fresh;
+    const cox::PolicyState start = cox::Stragglers().propose(input, {}).state;
+    const auto fresh = cox::PolicyState(start).take_or_fresh<cox::NumbersState>();
+    cox::NumbersState damaged = fresh;
     for (double& value : damaged.values) value = 1e9;
     damaged.values[0] = fresh.values[0];
-    cox::PolicyState fractional = damaged;
+    cox::NumbersState fractional = damaged;
     std::fill(fractional.values.begin() + 1, fractional.values.end(), 0.5);
-    cox::PolicyState other_version = fresh;
+    cox::NumbersState other_version = fresh;
     other_version.version = 99;
-    for (const cox::PolicyState& state :
-         {damaged, fractional, other_version, cox::PolicyState{1, {1, 2, 3}},
-          cox::PolicyState{1, {}}}) {
-      CHECK(cox::Stragglers().propose(input, state).state == fresh);
+    for (const cox::NumbersState& state :
+         {damaged, fractional, other_version, cox::NumbersState{1, {1, 2, 3}},
+          cox::NumbersState{1, {}}}) {
+      CHECK(cox::Stragglers().propose(input, cox::PolicyState::of(state)).state == start);
     }
   }
 }

@@ -24,6 +24,15 @@ Result<ReplayReport> replayed(const std::filesystem::path& path, ReplayOptions o
   return replay(*reader, policies, options);
 }
 
+struct Calls {
+  static constexpr std::uint32_t kVersion = 1;
+  std::uint64_t count = 0;
+  template <class Self, class Visit>
+  static void fields(Self& self, Visit&& visit) {
+    visit(self.count);
+  }
+};
+
 // Says something in every tenth round.
 class Talker : public Policy {
  public:
@@ -31,14 +40,13 @@ class Talker : public Policy {
   PolicyKind kind() const override { return PolicyKind::custom; }
   std::string_view name() const override { return name_; }
   PolicyOutput propose(const PolicyInput& input, PolicyState state) const override {
-    state.version = 1;
-    state.values.resize(1);
-    state.values[0] += 1;
-    PolicyOutput output{{}, {}, state};
+    auto calls = state.take_or_fresh<Calls>();
+    ++calls.count;
+    PolicyOutput output{{}, {}, PolicyState::of(calls)};
     if (input.signals.round.value() % 10 == 0) {
       output.findings.emplace_back();
       output.findings.back().code = ReasonCode::custom;
-      output.findings.back().text = "call " + std::to_string(state.values[0]);
+      output.findings.back().text = "call " + std::to_string(calls.count);
     }
     return output;
   }

@@ -17,19 +17,27 @@ using cox::testing::Random;
 using cox::testing::Scenario;
 using cox::testing::SimulatedJob;
 
+struct Calls {
+  static constexpr std::uint32_t kVersion = 1;
+  std::uint64_t count = 1;
+  template <class Self, class Visit>
+  static void fields(Self& self, Visit&& visit) {
+    visit(self.count);
+  }
+};
+
 // Proposes anything, sound or not, or throws.
 class Monkey final : public cox::Policy {
  public:
   cox::PolicyKind kind() const override { return cox::PolicyKind::custom; }
   std::string_view name() const override { return "monkey"; }
   cox::PolicyOutput propose(const cox::PolicyInput& input, cox::PolicyState state) const override {
-    if (state.values.empty()) state = {1, {1}};
-    Random random(static_cast<std::uint64_t>(state.values[0]) + 1000 * input.summary.round.value());
-    state.values[0] += 1;
+    auto calls = state.take_or_fresh<Calls>();
+    Random random(calls.count++ + 1000 * input.summary.round.value());
     if (random.chance(0.02)) throw std::runtime_error("slipped");
     cox::PolicyOutput output;
     if (random.chance(0.5)) output.proposals.push_back({change(random, input), {}});
-    output.state = std::move(state);
+    output.state = cox::PolicyState::of(calls);
     return output;
   }
 

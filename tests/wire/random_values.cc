@@ -224,9 +224,9 @@ ControlState RandomValues::state(const JobFacts& job) {
     state.history.add(facts);
   }
   for (const char* name : {"guard", "stragglers"}) {
-    NamedPolicyState named{name, {static_cast<std::uint32_t>(below(3)), {}}};
-    for (auto values = below(20); values > 0; --values) named.state.values.push_back(number());
-    state.policies.push_back(named);
+    NumbersState numbers{static_cast<std::uint32_t>(below(3)), {}};
+    for (auto values = below(20); values > 0; --values) numbers.values.push_back(number());
+    state.policies.push_back({name, PolicyState::of(std::move(numbers))});
   }
   return state;
 }
@@ -265,16 +265,10 @@ bool same_bits(const ControlState& a, const ControlState& b) {
            same_bits(x.wall_seconds_median, y.wall_seconds_median) &&
            x.nonfinite_ranks == y.nonfinite_ranks && x.plan_applied == y.plan_applied;
   };
-  const auto same_policy = [](const NamedPolicyState& x, const NamedPolicyState& y) {
-    return x.policy == y.policy && x.state.version == y.state.version &&
-           std::equal(x.state.values.begin(), x.state.values.end(), y.state.values.begin(),
-                      y.state.values.end(), [](double v, double w) { return same_bits(v, w); });
-  };
   const auto& h = a.history.rounds();
   const auto& g = b.history.rounds();
   return a.plan == b.plan && std::equal(h.begin(), h.end(), g.begin(), g.end(), same_facts) &&
-         std::equal(a.policies.begin(), a.policies.end(), b.policies.begin(), b.policies.end(),
-                    same_policy);
+         a.policies == b.policies;
 }
 
 }  // namespace cox::test

@@ -1,26 +1,34 @@
-#include "coordinator/wire/bytes.h"
+#include "coordinator/core/bytes.h"
 
+#include <array>
 #include <bit>
 
-namespace cox::wire {
+namespace cox {
 namespace {
 
-void append_little_endian(std::vector<std::byte>& out, std::uint64_t value, int count) {
-  for (int i = 0; i < count; ++i) out.push_back(static_cast<std::byte>(value >> (8 * i)));
+template <std::size_t kBytes>
+void append_little_endian(std::vector<std::byte>& out, std::uint64_t value) {
+  std::array<std::byte, kBytes> bytes;
+  for (std::size_t i = 0; i < kBytes; ++i) bytes[i] = static_cast<std::byte>(value >> (8 * i));
+  out.insert(out.end(), bytes.begin(), bytes.end());
 }
 
 }  // namespace
 
 void ByteWriter::u32(std::uint32_t value) {
-  append_little_endian(bytes_, value, 4);
+  append_little_endian<4>(bytes_, value);
 }
 
 void ByteWriter::u64(std::uint64_t value) {
-  append_little_endian(bytes_, value, 8);
+  append_little_endian<8>(bytes_, value);
 }
 
 void ByteWriter::f32(float value) {
   u32(std::bit_cast<std::uint32_t>(value));
+}
+
+void ByteWriter::f64(double value) {
+  u64(std::bit_cast<std::uint64_t>(value));
 }
 
 void ByteWriter::varint(std::uint64_t value) {
@@ -33,6 +41,14 @@ void ByteWriter::varint(std::uint64_t value) {
 
 void ByteWriter::append(std::span<const std::byte> more) {
   bytes_.insert(bytes_.end(), more.begin(), more.end());
+}
+
+void ByteWriter::append(std::string_view more) {
+  append(std::as_bytes(std::span(more)));
+}
+
+std::string_view ByteWriter::text() const {
+  return {reinterpret_cast<const char*>(bytes_.data()), bytes_.size()};
 }
 
 void ByteWriter::entry(std::uint8_t type, const ByteWriter& body) {
@@ -82,6 +98,10 @@ float ByteReader::f32() {
   return std::bit_cast<float>(u32());
 }
 
+double ByteReader::f64() {
+  return std::bit_cast<double>(u64());
+}
+
 std::uint64_t ByteReader::varint() {
   std::uint64_t value = 0;
   for (int shift = 0; shift < 64; shift += 7) {
@@ -94,4 +114,4 @@ std::uint64_t ByteReader::varint() {
   return 0;
 }
 
-}  // namespace cox::wire
+}  // namespace cox

@@ -1,29 +1,34 @@
-// ByteWriter and ByteReader: little-endian numbers and variable-length integers (7 bits a byte, low
-// group first) in a byte string. The reader never passes the end: after the first read that does
-// not fit it has failed, and every further read gives zero. Used by the mask and its entries; no
-// thread rule beyond one user at a time; the reader borrows its bytes.
+// ByteWriter and ByteReader put little-endian numbers and variable-length integers (7 bits a byte,
+// low group first) into a byte string and take them out again. The reader never passes the end:
+// after the first read that does not fit it has failed, and every further read returns zero. The
+// codecs of plans, frames and policy states are built from them. One thread at a time uses an
+// object; the reader borrows its bytes.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
-namespace cox::wire {
+namespace cox {
 
 class ByteWriter {
  public:
   void u8(std::uint8_t value) { bytes_.push_back(static_cast<std::byte>(value)); }
   void u32(std::uint32_t value);
   void u64(std::uint64_t value);
-  void f32(float value);             // its bits, so NaN and -0 survive
+  void f32(float value);             // the bits, so NaN and -0 survive
+  void f64(double value);            // likewise
   void varint(std::uint64_t value);  // 1 .. 10 bytes
   void append(std::span<const std::byte> more);
+  void append(std::string_view more);
   // One byte of type, the length as varint, the bytes.
   void entry(std::uint8_t type, const ByteWriter& body);
 
   std::size_t size() const { return bytes_.size(); }
   const std::vector<std::byte>& bytes() const { return bytes_; }
+  std::string_view text() const;  // the bytes as a string; valid until the next write
 
  private:
   std::vector<std::byte> bytes_;
@@ -37,6 +42,7 @@ class ByteReader {
   std::uint32_t u32();
   std::uint64_t u64();
   float f32();
+  double f64();
   std::uint64_t varint();  // fails on more than 64 bits
   std::span<const std::byte> take(std::uint64_t count);
 
@@ -54,4 +60,4 @@ class ByteReader {
   bool failed_ = false;
 };
 
-}  // namespace cox::wire
+}  // namespace cox

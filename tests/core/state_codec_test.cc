@@ -1,0 +1,194 @@
+#include "coordinator/core/state_codec.h"
+
+#include <cmath>
+#include <string>
+
+#include "coordinator/core/policy_state.h"
+#include "coordinator/sim/random.h"
+
+#include <doctest/doctest.h>
+
+namespace {
+
+enum class Stage : std::uint8_t { watch = 0, hold = 1, roll_back = 2 };
+
+}  // namespace
+
+template <>
+inline constexpr Stage cox::kLargestOf<Stage> = Stage::roll_back;
+
+namespace {
+
+using cox::decode_state;
+using cox::encode_state;
+using cox::PolicyState;
+
+struct Range {
+  std::uint16_t first = 0;
+  std::optional<std::int64_t> change;
+  template <class Self, class Visit>
+  static void fields(Self& self, Visit&& visit) {
+    visit(self.first);
+    visit(self.change);
+  }
+  friend bool operator==(const Range&, const Range&) = default;
+};
+
+struct Everything {
+  static constexpr std::uint32_t kVersion = 3;
+  bool told = false;
+  std::uint64_t large = 0;
+  std::int32_t negative = 0;
+  float single = 0;
+  double number = 0;
+  Stage stage = Stage::watch;
+  cox::RankId rank{};
+  std::string name;
+  std::array<std::uint8_t, 3> three{};
+  std::vector<Range> ranges;
+  std::map<std::uint32_t, std::vector<double>> by_rank;
+  template <class Self, class Visit>
+  static void fields(Self& self, Visit&& visit) {
+    visit(self.told);
+    visit(self.large);
+    visit(self.negative);
+    visit(self.single);
+    visit(self.number);
+    visit(self.stage);
+    visit(self.rank);
+    visit(self.name);
+    visit(self.three);
+    visit(self.ranges);
+    visit(self.by_rank);
+  }
+  friend bool operator==(const Everything&, const Everything&) = default;
+};
+
+struct Small {
+  static constexpr std::uint32_t kVersion = 1;
+  std::uint8_t value = 0;
+  template <class Self, class Visit>
+  static void fields(Self& self, Visit&& visit) {
+    visit(self.value);
+  }
+};
+
+struct Flag {
+  static constexpr std::uint32_t kVersion = 1;
+  Stage stage = Stage::watch;
+  bool told = false;
+  template <class Self, class Visit>
+  static void fields(Self& self, Visit&& visit) {
+    visit(self.stage);
+    visit(self.told);
+  }
+};
+
+struct Wide {
+  static constexpr std::uint32_t kVersion = 1;
+  std::vector<std::array<std::uint64_t, 64>> rows;
+  template <class Self, class Visit>
+  static void fields(Self& self, Visit&& visit) {
+    visit(self.rows);
+  }
+};
+
+Everything filled() {
+  Everything state;
+  state.told = true;
+  state.large = ~0ull;
+  state.negative = -2147483647 - 1;
+  state.single = -0.0f;
+  state.number = 1e-310;
+  state.stage = Stage::roll_back;
+  state.rank = cox::RankId(-1);
+  state.name = std::string("a\0b", 3);
+  state.three = {1, 2, 255};
+  state.ranges = {{7, std::nullopt}, {65535, -9}};
+  state.by_rank = {{0, {}}, {4, {0.5, -1}}};
+  return state;
+}
+
+}  // namespace
+
+TEST_SUITE("core") {
+  TEST_CASE("a state is the same after encoding and decoding, bit by bit") {
+    const Everything state = filled();
+    const auto read = decode_state<Everything>(encode_state(state));
+    REQUIRE_MESSAGE(read.ok(), read.status().text());
+    CHECK(*read == state);
+    CHECK(std::signbit(read->single));
+    Everything odd;
+    odd.number = std::nan("7");
+    const auto nan = decode_state<Everything>(encode_state(odd));
+    REQUIRE(nan.ok());
+    CHECK(encode_state(*nan) == encode_state(odd));
+  }
+
+  TEST_CASE("small numbers take a byte each") {
+    CHECK(encode_state(Small{5}) == std::string("\x01\x01\x05"));
+    CHECK(encode_state(Flag{Stage::hold, true}) == std::string("\x01\x02\x01\x01"));
+  }
+
+  TEST_CASE("a state of another version is refused by version") {
+    const auto read = decode_state<Small>(encode_state(filled()));
+    REQUIRE_FALSE(read.ok());
+    CHECK(read.status().text() == "failed_precondition: state: expected version 1, found 3");
+  }
+
+  TEST_CASE("values outside their type's range are refused") {
+    CHECK_FALSE(decode_state<Small>(std::string("\x01\x02\x80\x02")).ok());  // 256
+    CHECK(decode_state<Flag>(std::string("\x01\x02\x02\x01")).ok());
+    CHECK_FALSE(decode_state<Flag>(std::string("\x01\x02\x03\x01")).ok());
+    CHECK_FALSE(decode_state<Flag>(std::string("\x01\x02\x02\x02")).ok());
+    CHECK_FALSE(decode_state<Flag>(std::string("\x01\x02\x02\x01\x01")).ok());
+    CHECK_FALSE(decode_state<Flag>(std::string("\x01\x03\x02\x01")).ok());
+    CHECK_FALSE(decode_state<Flag>("").ok());
+  }
+
+  TEST_CASE("a count allocates no more than the bytes that are left can hold") {
+    // 2^62 rows in four bytes, then many rows of which none is there.
+    CHECK_FALSE(decode_state<Wide>("\x01\x09\xff\xff\xff\xff\xff\xff\xff\xff\x3f").ok());
+    CHECK_FALSE(decode_state<Wide>(std::string("\x01\x04\x03\x01\x01\x01")).ok());
+  }
+
+  TEST_CASE("damaged bytes never crash, and what is read from them encodes to itself") {
+    cox::sim::Random random(5);
+    const std::string good = encode_state(filled());
+    for (std::size_t cut = 0; cut < good.size(); ++cut) {
+      CHECK_FALSE(decode_state<Everything>(good.substr(0, cut)).ok());
+    }
+    for (int i = 0; i < 20000; ++i) {
+      std::string bytes = good;
+      for (auto hits = 1 + random.below(4); hits > 0; --hits) {
+        bytes[random.below(bytes.size())] = static_cast<char>(random.below(256));
+      }
+      const auto read = decode_state<Everything>(bytes);
+      if (!read.ok()) continue;
+      const auto again = decode_state<Everything>(encode_state(*read));
+      REQUIRE(again.ok());
+      CHECK(encode_state(*again) == encode_state(*read));
+    }
+  }
+
+  TEST_CASE("a policy state gives its value back, as it is or from its bytes") {
+    PolicyState state = PolicyState::of(filled());
+    CHECK_FALSE(state.is_fresh());
+    PolicyState restored = PolicyState::from_bytes(state.bytes());
+    CHECK(restored == state);
+    PolicyState copy = state;
+    CHECK(copy.take_or_fresh<Everything>() == filled());
+    CHECK(copy.is_fresh());
+    CHECK(state.take_or_fresh<Everything>() == filled());
+    CHECK(restored.take_or_fresh<Everything>() == filled());
+    CHECK(restored.is_fresh());
+  }
+
+  TEST_CASE("a state that is fresh, of another type or damaged gives a fresh value") {
+    CHECK(PolicyState().take_or_fresh<Everything>() == Everything{});
+    CHECK(PolicyState().bytes().empty());
+    CHECK(PolicyState::of(Small{3}).take_or_fresh<Everything>() == Everything{});
+    CHECK(PolicyState::from_bytes("damaged").take_or_fresh<Everything>() == Everything{});
+    CHECK(PolicyState::from_bytes("").is_fresh());
+  }
+}
