@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <set>
 
-#include "metrics/utf8.h"
+#include "coordinator/core/text.h"
 
 namespace cox::metrics {
 

@@ -1,7 +1,7 @@
 #include "metrics/html.h"
 
+#include "coordinator/core/text.h"
 #include "metrics/page_style.h"
-#include "metrics/utf8.h"
 
 namespace cox::metrics {
 

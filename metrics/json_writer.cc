@@ -3,7 +3,7 @@
 #include <charconv>
 #include <cmath>
 
-#include "metrics/utf8.h"
+#include "coordinator/core/text.h"
 
 namespace cox::metrics {
 namespace {

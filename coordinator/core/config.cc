@@ -5,6 +5,7 @@
 
 #include "coordinator/core/config_table.h"
 #include "coordinator/core/config_values.h"
+#include "coordinator/core/hash.h"
 
 namespace cox {
 namespace {
@@ -92,14 +93,12 @@ std::string text(const Config& config) {
 }
 
 std::uint64_t fingerprint(const Config& config) {
-  std::uint64_t hash = 14695981039346656037ull;  // FNV-1a, 64 bits
+  Fnv1a64 hash;
   for (const ConfigRow& row : config_table(config)) {
     if (row.scope == Scope::rank) continue;
-    for (const char c : row.option.key + "=" + what_must_be_equal(row, config) + "\n") {
-      hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;
-    }
+    hash.add(row.option.key + "=" + what_must_be_equal(row, config) + "\n");
   }
-  return hash;
+  return hash.value();
 }
 
 PolicyMode mode_of(const Config& config, std::string_view policy, PolicyMode fallback) {

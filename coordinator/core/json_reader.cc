@@ -3,7 +3,7 @@
 #include <cstdlib>
 
 #include "coordinator/core/json.h"
-#include "coordinator/core/utf8.h"
+#include "coordinator/core/text.h"
 
 namespace cox {
 namespace {

@@ -7,23 +7,10 @@
 
 #include "coordinator/core/plan.h"
 #include "coordinator/core/plan_classes.h"
+#include "coordinator/core/text.h"
 
 namespace cox {
 namespace {
-
-// Ascending numbers as "0-3, 7".
-std::string ranges_text(const std::vector<std::size_t>& numbers) {
-  std::string out;
-  for (std::size_t i = 0; i < numbers.size();) {
-    std::size_t last = i;
-    while (last + 1 < numbers.size() && numbers[last + 1] == numbers[last] + 1) ++last;
-    if (!out.empty()) out += ", ";
-    out += std::to_string(numbers[i]);
-    if (last > i) out += "-" + std::to_string(numbers[last]);
-    i = last + 1;
-  }
-  return out;
-}
 
 std::string number_text(double value) {
   char buffer[32];

@@ -8,7 +8,7 @@
 #include <span>
 #include <string>
 
-#include "coordinator/core/crc32.h"
+#include "coordinator/core/hash.h"
 
 namespace cox {
 namespace {

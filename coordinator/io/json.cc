@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "coordinator/core/utf8.h"
+#include "coordinator/core/text.h"
 
 namespace cox::io {
 namespace {

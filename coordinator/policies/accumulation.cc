@@ -5,11 +5,11 @@
 #include <string>
 #include <utility>
 
+#include "coordinator/core/text.h"
 #include "coordinator/policies/accumulation_batch.h"
 #include "coordinator/policies/accumulation_measure.h"
 #include "coordinator/policies/accumulation_notes.h"
 #include "coordinator/policies/accumulation_words.h"
-#include "coordinator/policies/sentence.h"
 
 namespace cox {
 namespace {

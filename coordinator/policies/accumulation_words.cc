@@ -2,8 +2,8 @@
 
 #include <cmath>
 
+#include "coordinator/core/text.h"
 #include "coordinator/policies/accumulation_batch.h"
-#include "coordinator/policies/sentence.h"
 
 namespace cox {
 

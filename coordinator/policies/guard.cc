@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "coordinator/core/selection.h"
-#include "coordinator/policies/sentence.h"
+#include "coordinator/core/text.h"
 
 namespace cox {
 namespace {

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "coordinator/core/portable_math.h"
+#include "coordinator/core/text.h"
 #include "coordinator/policies/loss_scale_notes.h"
-#include "coordinator/policies/sentence.h"
 
 namespace cox {
 namespace {

@@ -5,10 +5,10 @@
 #include <tuple>
 #include <utility>
 
+#include "coordinator/core/text.h"
 #include "coordinator/policies/memory_round.h"
 #include "coordinator/policies/memory_rules.h"
 #include "coordinator/policies/memory_words.h"
-#include "coordinator/policies/sentence.h"
 
 namespace cox {
 namespace {

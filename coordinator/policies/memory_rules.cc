@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "coordinator/policies/sentence.h"
+#include "coordinator/core/text.h"
 
 namespace cox {
 namespace {

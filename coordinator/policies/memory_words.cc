@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <array>
 
-#include "coordinator/policies/sentence.h"
+#include "coordinator/core/text.h"
 
 namespace cox {
 namespace {
 
-constexpr std::size_t kMaxStretches = 8;
 constexpr std::array<std::string_view, 4> kDone = {"kept", "recomputed", "offloaded", "tiled"};
 
 std::string corrected_by(std::int64_t correction) {
@@ -44,21 +43,6 @@ std::string added_time(std::int64_t added_us, std::int64_t step_us) {
   const auto added = static_cast<double>(added_us);
   if (step_us <= 0) return sentence("+%.1f ms", added / 1000);
   return sentence("+%.1f %% time", 100 * added / static_cast<double>(step_us));
-}
-
-std::string ranks_text(std::span<const std::size_t> ranks, std::size_t world) {
-  if (ranks.size() == world && world > 1) return sentence("all %zu ranks", world);
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  std::size_t stretches = 0;
-  for (std::size_t i = 0; i < ranks.size();) {
-    std::size_t end = i + 1;
-    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
-    if (stretches++ == kMaxStretches) return text + sentence(" and %zu more", ranks.size() - i);
-    text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
-    if (end > i + 1) text += "-" + std::to_string(ranks[end - 1]);
-    i = end;
-  }
-  return text;
 }
 
 std::string mix_text(std::span<const MemoryAction> actions) {

@@ -16,10 +16,6 @@ std::string mib(std::int64_t bytes);  // "5120 MiB", "12.3 MiB", "0.004 MiB"
 // "+8.3 % time" of a step, or "+12.0 ms" where the step is not known.
 std::string added_time(std::int64_t added_us, std::int64_t step_us);
 
-// "rank 2", "ranks 0-3, 5" (at most eight stretches), "all 4 ranks". Requires: ascending, not
-// empty.
-std::string ranks_text(std::span<const std::size_t> ranks, std::size_t world);
-
 // "12 of 16 blocks recomputed, 2 offloaded" or "all 16 blocks kept".
 std::string mix_text(std::span<const MemoryAction> actions);
 

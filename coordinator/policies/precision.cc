@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "coordinator/core/text.h"
 #include "coordinator/policies/precision_notes.h"
 #include "coordinator/policies/precision_round.h"
 #include "coordinator/policies/precision_words.h"
-#include "coordinator/policies/sentence.h"
 
 namespace cox {
 namespace {

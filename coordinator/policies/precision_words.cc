@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "coordinator/core/memory_config.h"
-#include "coordinator/policies/sentence.h"
+#include "coordinator/core/text.h"
 
 namespace cox {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "coordinator/policies/sentence.h"
+#include "coordinator/core/text.h"
 #include "coordinator/policies/shares_choice.h"
 #include "coordinator/policies/shares_levels.h"
 #include "coordinator/policies/shares_notes.h"

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "coordinator/policies/sentence.h"
+#include "coordinator/core/text.h"
 
 namespace cox {
 namespace {

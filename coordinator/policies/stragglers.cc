@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "coordinator/core/portable_math.h"
+#include "coordinator/core/text.h"
 #include "coordinator/policies/cusum.h"
 #include "coordinator/policies/noise.h"
 #include "coordinator/policies/rank_runs.h"
-#include "coordinator/policies/sentence.h"
 #include "coordinator/policies/slowdowns.h"
 
 namespace cox {

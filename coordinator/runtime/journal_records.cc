@@ -6,7 +6,7 @@
 #include <span>
 #include <system_error>
 
-#include "coordinator/core/crc32.h"
+#include "coordinator/core/hash.h"
 
 namespace cox::runtime {
 namespace {

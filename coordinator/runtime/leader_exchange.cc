@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "coordinator/core/crc32.h"
+#include "coordinator/core/hash.h"
 
 namespace cox::runtime {
 namespace {

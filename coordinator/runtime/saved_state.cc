@@ -12,7 +12,7 @@
 #include <system_error>
 
 #include "coordinator/core/bytes.h"
-#include "coordinator/core/crc32.h"
+#include "coordinator/core/hash.h"
 #include "coordinator/wire/control_codec.h"
 
 namespace cox::runtime {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "coordinator/core/bytes.h"
-#include "coordinator/core/crc32.h"
+#include "coordinator/core/hash.h"
 
 namespace cox::wire {
 namespace {

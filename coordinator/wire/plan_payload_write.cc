@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <string>
 
-#include "coordinator/core/crc32.h"
+#include "coordinator/core/hash.h"
 #include "coordinator/wire/plan_defaults.h"
 #include "coordinator/wire/plan_payload.h"
 #include "coordinator/wire/sequence.h"

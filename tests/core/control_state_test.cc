@@ -35,7 +35,7 @@ cox::ControlState steered_state() {
   plan.cadence_steps = 4;
   plan.hold_until = RoundId(90);
   plan.rollback = {2, RoundId(40)};
-  cox::state_of(state, "guard") = {1, {5}};
+  cox::state_of(state, "guard") = cox::PolicyState::from_bytes("five");
   return state;
 }
 
@@ -101,13 +101,13 @@ TEST_SUITE("core") {
 
   TEST_CASE("states of policies are found by name and kept in order of names") {
     cox::ControlState state;
-    cox::state_of(state, "b").version = 2;
-    cox::state_of(state, "a").version = 1;
-    cox::state_of(state, "c").version = 3;
-    cox::state_of(state, "b").version = 4;
+    cox::state_of(state, "b") = cox::PolicyState::from_bytes("2");
+    cox::state_of(state, "a") = cox::PolicyState::from_bytes("1");
+    cox::state_of(state, "c") = cox::PolicyState::from_bytes("3");
+    cox::state_of(state, "b") = cox::PolicyState::from_bytes("4");
     REQUIRE(state.policies.size() == 3);
     CHECK(state.policies[0].policy == "a");
-    CHECK(state.policies[1].state.version == 4);
+    CHECK(state.policies[1].state.bytes() == "4");
     CHECK(state.policies[2].policy == "c");
   }
 }

@@ -1,4 +1,4 @@
-#include "coordinator/core/crc32.h"
+#include "coordinator/core/hash.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -24,7 +24,20 @@ std::uint32_t slow_crc(std::span<const std::byte> bytes) {
   return ~crc;
 }
 
-TEST_SUITE_BEGIN("crc32");
+TEST_SUITE_BEGIN("core");
+
+TEST_CASE("FNV-1a has the published values, whatever the pieces") {
+  CHECK(cox::fnv1a64("") == 0xcbf29ce484222325u);
+  CHECK(cox::fnv1a64("a") == 0xaf63dc4c8601ec8cu);
+  CHECK(cox::fnv1a64("foobar") == 0x85944171f73967e8u);
+  cox::Fnv1a64 pieces;
+  pieces.add("foo");
+  pieces.add("bar");
+  CHECK(pieces.value() == cox::fnv1a64("foobar"));
+  cox::Fnv1a64 number;
+  number.add(std::uint64_t{0x0201});
+  CHECK(number.value() == cox::fnv1a64(std::string_view("\1\2\0\0\0\0\0\0", 8)));
+}
 
 TEST_CASE("the check has the values that zip files and others know") {
   CHECK(of("") == 0u);

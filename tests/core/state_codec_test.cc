@@ -4,7 +4,7 @@
 #include <string>
 
 #include "coordinator/core/policy_state.h"
-#include "coordinator/sim/random.h"
+#include "coordinator/testing/random.h"
 
 #include <doctest/doctest.h>
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/core/utf8.h"
+#include "coordinator/core/text.h"
 
 #include <doctest/doctest.h>
 

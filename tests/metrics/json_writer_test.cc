@@ -2,8 +2,6 @@
 
 #include <limits>
 
-#include "metrics/utf8.h"
-
 #include <doctest/doctest.h>
 
 using namespace cox::metrics;
@@ -19,18 +17,6 @@ TEST_SUITE("metrics") {
   TEST_CASE("text is escaped") {
     CHECK(json_string("a\"b\\c\n\t\x01\x7f") == R"("a\"b\\c\n\t\u0001\u007f")");
     CHECK(json_string("µ") == "\"µ\"");
-  }
-
-  TEST_CASE("bytes that are not UTF-8 are replaced one by one") {
-    CHECK(valid_utf8("a\xff\xfe"
-                     "b") ==
-          "a\xEF\xBF\xBD\xEF\xBF\xBD"
-          "b");
-    CHECK(valid_utf8("\xC0\xAF") == "\xEF\xBF\xBD\xEF\xBF\xBD");          // overlong
-    CHECK(valid_utf8("\xED\xA0\x80").find('\xED') == std::string::npos);  // surrogate
-    CHECK(valid_utf8("\xE2\x82") == "\xEF\xBF\xBD\xEF\xBF\xBD");          // cut short
-    CHECK(valid_utf8("€ 😀") == "€ 😀");
-    CHECK(valid_utf8("\xF4\x90\x80\x80").find('\xF4') == std::string::npos);  // beyond the last
   }
 
   TEST_CASE("numbers read back, and those that are not finite are null") {

@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "coordinator/core/crc32.h"
+#include "coordinator/core/hash.h"
 #include "coordinator/wire/mask.h"
 #include "coordinator/wire/plan_payload.h"
 #include "tests/wire/random_values.h"

@@ -5,7 +5,7 @@
 #include <tuple>
 #include <utility>
 
-#include "coordinator/core/utf8.h"
+#include "coordinator/core/text.h"
 #include "coxswain/safetensors.h"
 #include "sdk/src/checkpoint/atomic_file.h"
 #include "sdk/src/checkpoint/safetensors_header.h"

@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-#include "coordinator/core/crc32.h"
+#include "coordinator/core/hash.h"
 #include "coxswain/adamw.h"
 #include "coxswain/error.h"
 #include "sdk/src/parallel/start_equal.h"

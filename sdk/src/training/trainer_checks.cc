@@ -7,7 +7,7 @@
 #include <span>
 #include <string>
 
-#include "coordinator/core/crc32.h"
+#include "coordinator/core/hash.h"
 #include "coxswain/error.h"
 #include "sdk/src/parallel/start_equal.h"
 #include "sdk/src/training/trainer_impl.h"

@@ -1,4 +1,4 @@
-#include "coordinator/core/crc32.h"
+#include "coordinator/core/hash.h"
 
 #include <array>
 #include <cstring>

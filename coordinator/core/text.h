@@ -1,0 +1,43 @@
+// Text for people: sentences with numbers, and numbers, sizes, times and sets of ranks as people
+// read them; and UTF-8 as RFC 3629 has it (no overlong forms, no surrogates, nothing above
+// U+10FFFF). Pure functions; the same output everywhere (no locale).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace cox {
+
+// As printf does it.
+[[gnu::format(printf, 1, 2)]] std::string sentence(const char* format, ...);
+
+std::string fixed(double value, int decimals);          // "2.41"; "NaN", "inf" as words
+std::string significant(double value, int digits);      // "0.0123", "1.24", "5.6e-09"
+std::string grouped(std::uint64_t value);               // "1,234,567"
+std::string seconds_text(double seconds);               // "412 ms", "1.83 s", "85.0 µs"
+std::string duration_text(double seconds);              // "2 h 05 min", "43 s"
+std::string bytes_text(std::uint64_t bytes);            // "3.10 GiB"
+std::string percent_text(double fraction, int digits);  // "41 %"
+
+// Ascending numbers as "0-3, 7"; after `most` ranges "0-3, 7 and 12 more".
+std::string ranges_text(std::span<const std::size_t> numbers,
+                        std::size_t most = static_cast<std::size_t>(-1));
+
+// "all 4 ranks", "rank 3", "ranks 0-3, 7", eight ranges at most. REQUIRES: ascending ranks.
+std::string ranks_text(std::span<const std::size_t> ranks, std::size_t world_size);
+
+// Bytes of the first character of `text` (1 to 4), or 0 when `text` does not begin with a whole
+// valid character.
+std::size_t utf8_length(std::string_view text);
+
+bool is_utf8(std::string_view text);
+
+// The text with U+FFFD in place of every byte that is not part of a valid character.
+std::string valid_utf8(std::string_view text);
+
+// REQUIRES: a code point up to 0x10FFFF that is no surrogate.
+void append_utf8(std::string& out, std::uint32_t code_point);
+
+}  // namespace cox

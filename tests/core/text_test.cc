@@ -1,0 +1,38 @@
+#include "coordinator/core/text.h"
+
+#include <vector>
+
+#include <doctest/doctest.h>
+
+using namespace cox;
+
+TEST_SUITE("core") {
+  TEST_CASE("a sentence is as long as it has to be") {
+    CHECK(sentence("%d of %s", 3, "4") == "3 of 4");
+    CHECK(sentence("%s", std::string(5000, 'x').c_str()).size() == 5000);
+    CHECK(sentence("%s", "").empty());
+  }
+
+  TEST_CASE("sets of ranks are ranges") {
+    CHECK(ranges_text(std::vector<std::size_t>{}).empty());
+    CHECK(ranges_text(std::vector<std::size_t>{7}) == "7");
+    CHECK(ranges_text(std::vector<std::size_t>{0, 1, 2, 3, 7, 9, 10}) == "0-3, 7, 9-10");
+    CHECK(ranges_text(std::vector<std::size_t>{0, 2, 4, 6, 7}, 2) == "0, 2 and 3 more");
+    CHECK(ranks_text(std::vector<std::size_t>{2}, 4) == "rank 2");
+    CHECK(ranks_text(std::vector<std::size_t>{0, 1, 3}, 4) == "ranks 0-1, 3");
+    CHECK(ranks_text(std::vector<std::size_t>{0, 1}, 2) == "all 2 ranks");
+    CHECK(ranks_text(std::vector<std::size_t>{0}, 1) == "rank 0");
+  }
+
+  TEST_CASE("bytes that are not UTF-8 are replaced one by one") {
+    CHECK(valid_utf8("a\xff\xfe"
+                     "b") ==
+          "a\xEF\xBF\xBD\xEF\xBF\xBD"
+          "b");
+    CHECK(valid_utf8("\xC0\xAF") == "\xEF\xBF\xBD\xEF\xBF\xBD");          // overlong
+    CHECK(valid_utf8("\xED\xA0\x80").find('\xED') == std::string::npos);  // surrogate
+    CHECK(valid_utf8("\xE2\x82") == "\xEF\xBF\xBD\xEF\xBF\xBD");          // cut short
+    CHECK(valid_utf8("€ 😀") == "€ 😀");
+    CHECK(valid_utf8("\xF4\x90\x80\x80").find('\xF4') == std::string::npos);  // beyond the last
+  }
+}
