@@ -153,7 +153,7 @@ TEST_SUITE("core") {
   }
 
   TEST_CASE("damaged bytes never crash, and what is read from them encodes to itself") {
-    cox::sim::Random random(5);
+    cox::testing::Random random(5);
     const std::string good = encode_state(filled());
     for (std::size_t cut = 0; cut < good.size(); ++cut) {
       CHECK_FALSE(decode_state<Everything>(good.substr(0, cut)).ok());

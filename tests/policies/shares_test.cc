@@ -203,7 +203,7 @@ TEST_SUITE("policies") {
       "reports of rounds under former shares do not count, nor does the first under new ones") {
     Game game({1, 1, 0.5, 0.25});
     REQUIRE(game.play(20).has_value());
-    const SharesNotes before(game.state, 4);
+    const SharesNotes before(PolicyState(game.state).take_or_fresh<NumbersState>(), 4);
     for (int i = 0; i < 6; ++i) {
       auto reports = game.reports();
       for (RankSignal& report : reports) {
@@ -212,7 +212,7 @@ TEST_SUITE("policies") {
       }
       game.ask(std::move(reports));
     }
-    SharesNotes after(game.state, 4);
+    SharesNotes after(game.state.take_or_fresh<NumbersState>(), 4);
     for (std::size_t r = 0; r < 4; ++r) {
       CHECK(after.level()[r] == SharesNotes(before).level()[r]);
       CHECK(after.seen()[r] == SharesNotes(before).seen()[r]);
@@ -225,7 +225,7 @@ TEST_SUITE("policies") {
     REQUIRE(game.play(20).has_value());
     REQUIRE(game.plan.shares[3] == 0);
     CHECK_FALSE(game.play(100).has_value());
-    SharesNotes notes(game.state, 4);
+    SharesNotes notes(game.state.take_or_fresh<NumbersState>(), 4);
     CHECK(notes.level()[3] == doctest::Approx(0.1));
   }
 
