@@ -3,10 +3,10 @@
 #include <memory>
 
 #include "coordinator/policies/accumulation.h"
-#include "coordinator/policies/guard.h"
-#include "coordinator/policies/loss_scale.h"
-#include "coordinator/policies/memory.h"
-#include "coordinator/policies/precision.h"
+#include "coordinator/policies/guard/guard.h"
+#include "coordinator/policies/loss_scale/loss_scale.h"
+#include "coordinator/policies/memory/memory.h"
+#include "coordinator/policies/precision/precision.h"
 #include "coordinator/policies/shares.h"
 #include "coordinator/policies/stragglers.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "coordinator/policies/memory_report.h"
+#include "coordinator/policies/memory/memory.h"
 #include "coordinator/wire/mask.h"
 
 namespace cox::runtime {

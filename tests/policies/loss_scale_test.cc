@@ -1,4 +1,4 @@
-#include "coordinator/policies/loss_scale.h"
+#include "coordinator/policies/loss_scale/loss_scale.h"
 
 #include <cmath>
 #include <functional>
@@ -22,9 +22,9 @@ BlockEvidence calm_evidence() {
 }
 
 // A job of three blocks, the middle one in fp16; plans are in force in the next round.
-class ScaleGame {
+class SimulatedScaleJob {
  public:
-  explicit ScaleGame(const std::string& settings = {}) {
+  explicit SimulatedScaleJob(const std::string& settings = {}) {
     job.incarnation = 1;
     job.world_size = 3;
     job.blocks = {"wte", "h.0", "head"};
@@ -99,182 +99,192 @@ class ScaleGame {
 TEST_SUITE("policies.loss_scale") {
   TEST_CASE("an overflow is told once a streak, by block, direction and rank") {
     for (std::size_t block = 0; block < 3; ++block) {
-      ScaleGame game;
-      game.overflow(block, 2);
-      game.play(5);
-      CHECK(game.count(ReasonCode::overflow_named) == 1);
-      const Reason told = game.last(ReasonCode::overflow_named);
+      SimulatedScaleJob run;
+      run.overflow(block, 2);
+      run.play(5);
+      CHECK(run.count(ReasonCode::overflow_named) == 1);
+      const Reason told = run.last(ReasonCode::overflow_named);
       CHECK(told.block == static_cast<std::int32_t>(block));
       CHECK(told.rank == RankId(2));
-      CHECK(told.text.find("block " + game.job.blocks[block] +
+      CHECK(told.text.find("block " + run.job.blocks[block] +
                            " overflowed in its backward pass on rank 2") == 0);
-      game.calm();
-      game.play(10);
-      game.overflow(block, 1);
-      game.play();
-      CHECK(game.count(ReasonCode::overflow_named) == 1);
-      game.calm();
-      game.play(40);
-      game.overflow(block, 1);
-      game.play();
-      CHECK(game.count(ReasonCode::overflow_named) == 2);
-      CHECK(game.count(ReasonCode::overflow_outside) == 0);
+      run.calm();
+      run.play(10);
+      run.overflow(block, 1);
+      run.play();
+      CHECK(run.count(ReasonCode::overflow_named) == 1);
+      run.calm();
+      run.play(40);
+      run.overflow(block, 1);
+      run.play();
+      CHECK(run.count(ReasonCode::overflow_named) == 2);
+      CHECK(run.count(ReasonCode::overflow_outside) == 0);
     }
   }
 
   TEST_CASE("a forward overflow says so, with the format and the scale") {
-    ScaleGame game;
-    game.evidence[1].overflow_forward = 7;
-    game.evidence[1].rank_of_overflow = RankId(0);
-    game.play();
-    CHECK(game.last(ReasonCode::overflow_named).text ==
+    SimulatedScaleJob run;
+    run.evidence[1].overflow_forward = 7;
+    run.evidence[1].rank_of_overflow = RankId(0);
+    run.play();
+    CHECK(run.last(ReasonCode::overflow_named).text ==
           "block h.0 overflowed in its forward pass on rank 0: 7 values not finite, in fp16, loss "
           "scale 65536");
   }
 
   TEST_CASE("what arises outside of all blocks is told as such") {
-    ScaleGame game;
-    game.bad_rank = 1;
-    game.play(3);
-    CHECK(game.count(ReasonCode::overflow_outside) == 1);
-    CHECK(game.last(ReasonCode::overflow_outside).rank == RankId(1));
-    CHECK(game.count(ReasonCode::overflow_named) == 0);
+    SimulatedScaleJob run;
+    run.bad_rank = 1;
+    run.play(3);
+    CHECK(run.count(ReasonCode::overflow_outside) == 1);
+    CHECK(run.last(ReasonCode::overflow_outside).rank == RankId(1));
+    CHECK(run.count(ReasonCode::overflow_named) == 0);
   }
 
   TEST_CASE(
       "too much underflow below a larger possible scale makes growth fast, until it is over") {
-    ScaleGame game;
-    game.evidence[1].underflow = 300;
-    game.play(4);
-    CHECK(game.rules().growth_interval == 31);
-    CHECK(game.count(ReasonCode::scaler_underflow) == 1);
-    game.evidence[1].underflow = 40;
-    game.play(5);
-    CHECK(game.rules().growth_interval == 31);
-    game.evidence[1].underflow = 0;
-    game.play(4);
-    CHECK(game.rules() == game.config.loss_scale.rules);
+    SimulatedScaleJob run;
+    run.evidence[1].underflow = 300;
+    run.play(4);
+    CHECK(run.rules().growth_interval == 31);
+    CHECK(run.count(ReasonCode::scaler_underflow) == 1);
+    run.evidence[1].underflow = 40;
+    run.play(5);
+    CHECK(run.rules().growth_interval == 31);
+    run.evidence[1].underflow = 0;
+    run.play(4);
+    CHECK(run.rules() == run.config.loss_scale.rules);
   }
 
   TEST_CASE("underflow changes nothing where the largest gradients leave no room, or in bf16") {
-    ScaleGame game;
-    game.evidence[1].underflow = 900;
+    SimulatedScaleJob run;
+    run.evidence[1].underflow = 900;
     SUBCASE("no room") {
-      game.evidence[1].gradient.value = 0.4f;
+      run.evidence[1].gradient.value = 0.4f;
     }
     SUBCASE("no block in fp16") {
-      game.state.plan.precision[1] = Precision::bf16;
+      run.state.plan.precision[1] = Precision::bf16;
     }
     SUBCASE("no scaler at work") {
-      game.scale = 0;
+      run.scale = 0;
     }
     SUBCASE("the policy only observes") {
-      REQUIRE(set_option(game.config, "loss_scale.mode", "observe").ok());
+      REQUIRE(set_option(run.config, "loss_scale.mode", "observe").ok());
     }
-    game.play(20);
-    CHECK(game.rules() == game.config.loss_scale.rules);
+    run.play(20);
+    CHECK(run.rules() == run.config.loss_scale.rules);
   }
 
   TEST_CASE("an overflow ends fast growth, and the next time it waits longer") {
-    ScaleGame game;
-    game.evidence[1].underflow = 300;
-    game.play(4);
-    REQUIRE(game.rules().growth_interval == 31);
-    game.overflow(1, 0);
-    game.play();
-    game.calm();
-    game.evidence[1].underflow = 300;
-    game.play(2);
-    CHECK(game.rules().growth_interval == 2000);
-    game.play(4);
-    CHECK(game.rules().growth_interval == 31);
+    SimulatedScaleJob run;
+    run.evidence[1].underflow = 300;
+    run.play(4);
+    REQUIRE(run.rules().growth_interval == 31);
+    run.overflow(1, 0);
+    run.play();
+    run.calm();
+    run.evidence[1].underflow = 300;
+    run.play(2);
+    CHECK(run.rules().growth_interval == 2000);
+    run.play(4);
+    CHECK(run.rules().growth_interval == 31);
   }
 
   TEST_CASE("overflows that come back make it remember longer, and that passes") {
-    ScaleGame game("loss_scale.growth_interval = 100\n");
+    SimulatedScaleJob run("loss_scale.growth_interval = 100\n");
     for (int i = 0; i < 3; ++i) {
-      game.overflow(1, 0);
-      game.play();
-      game.calm();
-      game.play(50);
+      run.overflow(1, 0);
+      run.play();
+      run.calm();
+      run.play(50);
     }
-    CHECK(game.rules().growth_interval == 400);
-    CHECK(game.rules().max_scale < game.config.loss_scale.rules.max_scale);
-    CHECK(game.rules().max_scale * 0.01f >= 16000);
-    game.play(10000);
-    CHECK(game.rules() == game.config.loss_scale.rules);
+    CHECK(run.rules().growth_interval == 400);
+    CHECK(run.rules().max_scale < run.config.loss_scale.rules.max_scale);
+    CHECK(run.rules().max_scale * 0.01f >= 16000);
+    run.play(10000);
+    CHECK(run.rules() == run.config.loss_scale.rules);
   }
 
   TEST_CASE("a cap that follows the gradients is a valid plan, and no plan for every wiggle") {
-    ScaleGame game("loss_scale.growth_interval = 100\n");
-    const auto gradients = [&game](float largest, int rounds) {
-      game.calm();
-      game.evidence[1].gradient = {largest, RankId(0)};
-      game.play(rounds);
+    SimulatedScaleJob run("loss_scale.growth_interval = 100\n");
+    const auto gradients = [&run](float largest, int rounds) {
+      run.calm();
+      run.evidence[1].gradient = {largest, RankId(0)};
+      run.play(rounds);
     };
     const auto incident = [&](float largest) {
-      game.overflow(1, 0);
-      game.play();
+      run.overflow(1, 0);
+      run.play();
       gradients(largest, 50);
     };
     incident(8);
     incident(8);
-    CHECK(game.rules().max_scale == 2048);
+    CHECK(run.rules().max_scale == 2048);
     gradients(7, 50);
     incident(7);
-    CHECK(game.count(ReasonCode::invalid_proposal) == 0);
-    CHECK(game.rules().growth_interval == 400);
+    CHECK(run.count(ReasonCode::invalid_proposal) == 0);
+    CHECK(run.rules().growth_interval == 400);
     gradients(1.9f, 300);
-    CHECK(game.rules().max_scale == 16384);
-    const std::uint64_t plan = game.state.plan.id.number;
+    CHECK(run.rules().max_scale == 16384);
+    const std::uint64_t plan = run.state.plan.id.number;
     for (int i = 0; i < 5; ++i) {
       gradients(2.1f, 20);
       gradients(1.9f, 20);
     }
-    CHECK(game.state.plan.id.number == plan);
+    CHECK(run.state.plan.id.number == plan);
   }
 
   TEST_CASE("at the smallest scale it names the block once and proposes no more") {
-    ScaleGame game;
-    game.scale = 1;
-    game.overflow(1, 2);
-    game.play(500);
-    CHECK(game.count(ReasonCode::scaler_floor) == 1);
-    const Reason told = game.last(ReasonCode::scaler_floor);
+    SimulatedScaleJob run;
+    run.scale = 1;
+    run.overflow(1, 2);
+    run.play(500);
+    CHECK(run.count(ReasonCode::scaler_floor) == 1);
+    const Reason told = run.last(ReasonCode::scaler_floor);
     CHECK(told.block == 1);
     CHECK(told.rank == RankId(2));
     CHECK(told.text.find("block h.0") != std::string::npos);
-    CHECK(game.count(ReasonCode::scaler_rules) == 0);
+    CHECK(run.count(ReasonCode::scaler_rules) == 0);
   }
 
   TEST_CASE("a job starts with the rules of its settings") {
-    const ScaleGame game("loss_scale.initial = 256\nloss_scale.hysteresis = 2\n");
-    CHECK(game.rules().initial_scale == 256);
-    CHECK(game.rules().hysteresis == 2);
+    const SimulatedScaleJob run("loss_scale.initial = 256\nloss_scale.hysteresis = 2\n");
+    CHECK(run.rules().initial_scale == 256);
+    CHECK(run.rules().hysteresis == 2);
   }
 
   TEST_CASE("evidence of more blocks than the job has is not read") {
-    ScaleGame game;
-    game.evidence.assign(300, calm_evidence());
-    game.overflow(299, 1);
-    game.scale = game.rules().min_scale;
-    game.play(5);
-    CHECK(game.count(ReasonCode::overflow_named) == 0);
-    CHECK(game.count(ReasonCode::overflow_outside) == 1);
-    CHECK(game.last(ReasonCode::scaler_floor).block == -1);
+    SimulatedScaleJob run;
+    run.evidence.assign(300, calm_evidence());
+    run.overflow(299, 1);
+    run.scale = run.rules().min_scale;
+    run.play(5);
+    CHECK(run.count(ReasonCode::overflow_named) == 0);
+    CHECK(run.count(ReasonCode::overflow_outside) == 1);
+    CHECK(run.last(ReasonCode::scaler_floor).block == -1);
   }
 
   TEST_CASE("states that are none start anew") {
     const LossScalePolicy policy;
-    ScaleGame game;
+    SimulatedScaleJob run;
     const StepSignals signals;
-    const StepSummary summary;
-    for (const double odd : {std::nan(""), -1.0, 1e300}) {
-      const auto state = PolicyState::of(NumbersState{1, std::vector<double>(13, odd)});
-      const PolicyOutput output = policy.propose(
-          {game.job, game.config, game.state.plan, signals, summary, game.state.history}, state);
-      CHECK(output.state == PolicyState::of(NumbersState{1, std::vector<double>(13, 0)}));
+    StepSummary summary;
+    summary.reporting = 1;
+    const auto next = [&](PolicyState state) {
+      return policy
+          .propose({run.job, run.config, run.state.plan, signals, summary, run.state.history},
+                   std::move(state))
+          .state;
+    };
+    const PolicyState fresh = next({});
+    CHECK_FALSE(fresh.is_fresh());
+    for (const char* odd : {"", "\x02", "\x01\x00", "\xff\xff\xff\xff\xff", "garbage"}) {
+      CHECK(next(PolicyState::from_bytes(odd)) == fresh);
     }
+    const std::string other_blocks = next({}).bytes();
+    run.job.blocks.pop_back();
+    run.state.plan.precision.pop_back();
+    CHECK(next(PolicyState::from_bytes(other_blocks)) == next({}));
   }
 }
 

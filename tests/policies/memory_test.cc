@@ -1,9 +1,9 @@
-#include "coordinator/policies/memory.h"
+#include "coordinator/policies/memory/memory.h"
 
 #include <string>
 #include <vector>
 
-#include "tests/policies/memory_game.h"
+#include "tests/policies/memory_job.h"
 
 #include <doctest/doctest.h>
 
@@ -16,7 +16,7 @@ using cox::Reason;
 using cox::ReasonCode;
 using cox::test::kMiB;
 using cox::test::memory_job;
-using cox::test::MemoryGame;
+using cox::test::SimulatedMemoryJob;
 
 bool has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
@@ -29,6 +29,12 @@ void report_failure(cox::RankSignal& signal, std::uint16_t block, MemoryAction a
   failure.action = action;
   std::string("saves other tensors").copy(failure.what.data(), failure.what.size());
   signal.fragment = cox::make_fragment(failure);
+}
+
+std::vector<std::int64_t> budgets_in_mib(const SimulatedMemoryJob& run) {
+  std::vector<std::int64_t> budgets = cox::memory_budgets(run.job, run.config, run.state);
+  for (std::int64_t& bytes : budgets) bytes /= kMiB;
+  return budgets;
 }
 
 }  // namespace
@@ -51,57 +57,57 @@ TEST_SUITE("policies.memory") {
         {"memory.budget = 700MiB\nmemory.mode = observe", "kkkk", ReasonCode::memory_over_budget}};
     for (const auto& row : table) {
       CAPTURE(row.settings);
-      MemoryGame game(memory_job(2), row.settings);
-      const std::vector<Reason> reasons = game.begin();
+      SimulatedMemoryJob run(memory_job(2), row.settings);
+      const std::vector<Reason> reasons = run.begin();
       REQUIRE_FALSE(reasons.empty());
       CHECK(reasons.back().code == row.code);
-      CHECK(game.letters(0) == row.plan);
-      CHECK(game.letters(1) == row.plan);
-      CHECK(game.active.id.number == 0);
-      CHECK(cox::validate(game.active, game.job).ok());
-      game.rounds(100);
-      CHECK(game.plans == 0);
-      CHECK(game.letters(1) == row.plan);
+      CHECK(run.letters(0) == row.plan);
+      CHECK(run.letters(1) == row.plan);
+      CHECK(run.active.id.number == 0);
+      CHECK(cox::validate(run.active, run.job).ok());
+      run.rounds(100);
+      CHECK(run.plans == 0);
+      CHECK(run.letters(1) == row.plan);
     }
   }
 
   TEST_CASE("without a budget nothing is planned, and off is off") {
     for (const char* settings : {"", "memory.budget = 600MiB\nmemory.mode = off"}) {
-      MemoryGame game(memory_job(2), settings);
-      CHECK(game.begin().empty());
-      game.rounds(30);
-      CHECK(game.said.empty());
-      CHECK(game.plans == 0);
+      SimulatedMemoryJob run(memory_job(2), settings);
+      CHECK(run.begin().empty());
+      run.rounds(30);
+      CHECK(run.said.empty());
+      CHECK(run.plans == 0);
     }
   }
 
   TEST_CASE("a change has its numbers, and so has a round in which nothing changes, once") {
-    MemoryGame game(memory_job(2), "memory.budget = 850MiB");
-    const std::vector<Reason> reasons = game.begin();
+    SimulatedMemoryJob run(memory_job(2), "memory.budget = 850MiB");
+    const std::vector<Reason> reasons = run.begin();
     REQUIRE(reasons.size() == 1);
     CHECK(reasons[0].outcome == Outcome::changed);
     CHECK(reasons[0].text ==
           "rank 0 would peak at 1000 MiB, 150 MiB above its budget of 850 MiB; all 2 ranks: 2 of 4 "
           "blocks recomputed, predicted peak 800 MiB of 850 MiB (fastest plan: 1000 MiB), +8.0 % "
           "time");
-    game.rounds(50);
-    REQUIRE(game.said.size() == 1);
-    CHECK(game.said[0].outcome == Outcome::unchanged);
-    CHECK(game.said[0].text ==
+    run.rounds(50);
+    REQUIRE(run.said.size() == 1);
+    CHECK(run.said[0].outcome == Outcome::unchanged);
+    CHECK(run.said[0].text ==
           "nothing changes: all 2 ranks: 2 of 4 blocks recomputed, predicted peak 800 MiB of 850 "
           "MiB (fastest plan: 1000 MiB), +8.0 % time");
   }
 
   TEST_CASE(
-      "ranks with budgets of their own have plans of their own, in as few classes as needed") {
-    MemoryGame game(memory_job(4),
-                    "memory.budget = 2GiB\nmemory.budget_of_rank = 0:650MiB,2:900MiB,3:650MiB");
-    const std::vector<Reason> reasons = game.begin();
-    CHECK(game.letters(0) == "rrrr");
-    CHECK(game.letters(1) == "kkkk");
-    CHECK(game.letters(2) == "rkkk");
-    CHECK(game.letters(3) == "rrrr");
-    CHECK(game.active.classes.size() == 3);
+      "ranks with budgets of their own have plans of their own, in as few profiles as needed") {
+    SimulatedMemoryJob run(
+        memory_job(4), "memory.budget = 2GiB\nmemory.budget_of_rank = 0:650MiB,2:900MiB,3:650MiB");
+    const std::vector<Reason> reasons = run.begin();
+    CHECK(run.letters(0) == "rrrr");
+    CHECK(run.letters(1) == "kkkk");
+    CHECK(run.letters(2) == "rkkk");
+    CHECK(run.letters(3) == "rrrr");
+    CHECK(run.active.classes.size() == 3);
     REQUIRE(reasons.size() == 1);
     CHECK(has(reasons[0].text, "ranks 0, 3: 4 of 4 blocks recomputed"));
     CHECK(has(reasons[0].text, "rank 2: 1 of 4 blocks recomputed"));
@@ -127,11 +133,11 @@ TEST_SUITE("policies.memory") {
       CAPTURE(row.limit_mib);
       cox::JobFacts job = memory_job(1);
       job.memory.limit_bytes = {row.limit_mib * kMiB};
-      MemoryGame game(job, "memory.budget = " + std::string(row.budget));
-      game.begin();
-      CHECK(game.letters(0) == row.plan);
+      SimulatedMemoryJob run(job, "memory.budget = " + std::string(row.budget));
+      run.begin();
+      CHECK(run.letters(0) == row.plan);
     }
-    MemoryGame unknown(memory_job(1), "memory.budget = balanced");
+    SimulatedMemoryJob unknown(memory_job(1), "memory.budget = balanced");
     unknown.begin();
     unknown.rounds(5);
     CHECK(unknown.letters(0) == "kkkk");
@@ -140,21 +146,21 @@ TEST_SUITE("policies.memory") {
   }
 
   TEST_CASE("a limit that only reports tell counts from then on") {
-    MemoryGame game(memory_job(1), "memory.budget = 0.7");
-    game.begin();
-    game.change = [](cox::RankSignal& signal) { signal.memory_limit_bytes = 1000 * kMiB; };
-    game.rounds(10);
-    CHECK(game.letters(0) == "rrrk");
-    CHECK(game.plans == 1);
+    SimulatedMemoryJob run(memory_job(1), "memory.budget = 0.7");
+    run.begin();
+    run.change = [](cox::RankSignal& signal) { signal.memory_limit_bytes = 1000 * kMiB; };
+    run.rounds(10);
+    CHECK(run.letters(0) == "rrrk");
+    CHECK(run.plans == 1);
   }
 
   TEST_CASE("an injected headroom is what a rank has above its first peak") {
-    MemoryGame game(memory_job(2), "memory.budget = 1\nmemory.inject_headroom = 0");
-    game.begin();
-    game.real_peak = [&](std::size_t rank) { return game.predicted(rank); };
-    game.rounds(20);
-    CHECK(game.plans == 0);
-    MemoryGame tight(memory_job(2), "memory.budget = 0.8\nmemory.inject_headroom = 40MiB");
+    SimulatedMemoryJob run(memory_job(2), "memory.budget = 1\nmemory.inject_headroom = 0");
+    run.begin();
+    run.real_peak = [&](std::size_t rank) { return run.predicted(rank); };
+    run.rounds(20);
+    CHECK(run.plans == 0);
+    SimulatedMemoryJob tight(memory_job(2), "memory.budget = 0.8\nmemory.inject_headroom = 40MiB");
     tight.begin();
     tight.rounds(40);
     CHECK(tight.plans == 1);
@@ -162,12 +168,12 @@ TEST_SUITE("policies.memory") {
   }
 
   TEST_CASE("a budget that cannot be met is said with the smallest that can, and least is used") {
-    MemoryGame game(memory_job(2), "memory.budget_of_rank = 1:512MiB\nmemory.offload = off");
-    game.begin();
-    CHECK(game.letters(0) == "kkkk");
-    CHECK(game.letters(1) == "rrrr");
-    game.rounds(40);
-    const std::vector<Reason> told = game.said_with(ReasonCode::memory_infeasible);
+    SimulatedMemoryJob run(memory_job(2), "memory.budget_of_rank = 1:512MiB\nmemory.offload = off");
+    run.begin();
+    CHECK(run.letters(0) == "kkkk");
+    CHECK(run.letters(1) == "rrrr");
+    run.rounds(40);
+    const std::vector<Reason> told = run.said_with(ReasonCode::memory_infeasible);
     REQUIRE(told.size() == 1);
     CHECK(told[0].rank == RankId(1));
     CHECK(told[0].outcome == Outcome::unchanged);
@@ -189,20 +195,21 @@ TEST_SUITE("policies.memory") {
                        {"memory.force = *=recompute,h.2=keep", "rrkr"}};
     for (const auto& row : table) {
       CAPTURE(row.rules);
-      MemoryGame game(memory_job(2), "memory.budget = 850MiB\n" + std::string(row.rules));
-      game.begin();
-      CHECK(game.letters(0) == row.plan);
-      game.rounds(60);
-      CHECK(game.plans == 0);
+      SimulatedMemoryJob run(memory_job(2), "memory.budget = 850MiB\n" + std::string(row.rules));
+      run.begin();
+      CHECK(run.letters(0) == row.plan);
+      run.rounds(60);
+      CHECK(run.plans == 0);
       const bool forces = std::string(row.rules).find("force") != std::string::npos;
-      CHECK(game.said_with(ReasonCode::memory_rules).size() == (forces ? 1u : 0u));
+      CHECK(run.said_with(ReasonCode::memory_rules).size() == (forces ? 1u : 0u));
     }
-    MemoryGame free(memory_job(1), "memory.force = h.1=recompute");
+    SimulatedMemoryJob free(memory_job(1), "memory.force = h.1=recompute");
     CHECK(has(free.begin().back().text,
               "rank 0: 1 of 4 blocks recomputed, predicted peak 1000 MiB, "
               "no budget"));
     // A plan from before the rules, as after a restart with other settings.
-    MemoryGame changed(memory_job(2), "memory.budget = 850MiB\nmemory.forbid = h.1=recompute");
+    SimulatedMemoryJob changed(memory_job(2),
+                               "memory.budget = 850MiB\nmemory.forbid = h.1=recompute");
     changed.state.plan.classes = {cox::test::actions_of("rrkk")};
     changed.active = changed.state.plan;
     changed.rounds(1);
@@ -210,12 +217,12 @@ TEST_SUITE("policies.memory") {
     CHECK(has(changed.said_with(ReasonCode::memory_rules)[0].text,
               "block h.1 must not have recompute: memory.forbid has h.1=recompute; all 2 ranks"));
     CHECK(cox::test::letters_of(changed.state.plan.classes[0])[1] == 'k');
-    MemoryGame idle(memory_job(1), "memory.budget = 2GiB\nmemory.force = tail=recompute");
+    SimulatedMemoryJob idle(memory_job(1), "memory.budget = 2GiB\nmemory.force = tail=recompute");
     idle.begin();
     idle.rounds(3);
     REQUIRE_FALSE(idle.said_with(ReasonCode::memory_rules).empty());
     CHECK(has(idle.said[0].text, "tail=recompute, which fits no block"));
-    MemoryGame absent(memory_job(2), "memory.budget_of_rank = 1:2GiB,7:2GiB");
+    SimulatedMemoryJob absent(memory_job(2), "memory.budget_of_rank = 1:2GiB,7:2GiB");
     absent.begin();
     absent.rounds(3);
     REQUIRE_FALSE(absent.said_with(ReasonCode::memory_rules).empty());
@@ -225,73 +232,73 @@ TEST_SUITE("policies.memory") {
   TEST_CASE("what the job cannot apply is never planned") {
     cox::JobFacts job = memory_job(2);
     job.capabilities.actions = cox::only(MemoryAction::keep);
-    MemoryGame game(job, "memory.budget = 700MiB\nmemory.force = head=recompute");
-    game.begin();
-    game.rounds(10);
-    CHECK(game.letters(0) == "kkkk");
-    CHECK(game.plans == 0);
-    CHECK_FALSE(game.said_with(ReasonCode::memory_infeasible).empty());
-    CHECK_FALSE(game.said_with(ReasonCode::not_capable).empty());
+    SimulatedMemoryJob run(job, "memory.budget = 700MiB\nmemory.force = head=recompute");
+    run.begin();
+    run.rounds(10);
+    CHECK(run.letters(0) == "kkkk");
+    CHECK(run.plans == 0);
+    CHECK_FALSE(run.said_with(ReasonCode::memory_infeasible).empty());
+    CHECK_FALSE(run.said_with(ReasonCode::not_capable).empty());
   }
 
   TEST_CASE("an action that failed rests on all ranks, then is tried again") {
-    MemoryGame game(memory_job(3), "memory.budget = 850MiB");
-    game.begin();
-    REQUIRE(game.letters(0) == "rrkk");
-    game.rounds(10);
-    game.change = [&game](cox::RankSignal& signal) {
-      const bool asked = game.letters(1)[0] == 'r';
+    SimulatedMemoryJob run(memory_job(3), "memory.budget = 850MiB");
+    run.begin();
+    REQUIRE(run.letters(0) == "rrkk");
+    run.rounds(10);
+    run.change = [&run](cox::RankSignal& signal) {
+      const bool asked = run.letters(1)[0] == 'r';
       if (signal.rank == RankId(1) && asked) report_failure(signal, 0, MemoryAction::recompute);
     };
-    game.round();
-    const std::uint64_t failed_at = game.now;
-    REQUIRE(game.said_with(ReasonCode::memory_block_failed).size() == 2);
-    const std::string told = game.said_with(ReasonCode::memory_block_failed)[0].text;
+    run.round();
+    const std::uint64_t failed_at = run.now;
+    REQUIRE(run.said_with(ReasonCode::memory_block_failed).size() == 2);
+    const std::string told = run.said_with(ReasonCode::memory_block_failed)[0].text;
     CHECK(told ==
           "block h.0 failed under recompute on rank 1 (saves other tensors); no rank uses it there "
           "for 50 rounds");
-    game.rounds(5);
-    CHECK(game.letters(0)[0] == 'k');
-    CHECK(game.predicted(0) <= 850 * kMiB);
-    game.change = [](cox::RankSignal&) {};
-    while (game.said_with(ReasonCode::memory_block_retried).empty() && game.now < 200) game.round();
-    CHECK(game.now >= failed_at + 50);
-    CHECK(game.now <= failed_at + 55);
-    CHECK(has(game.said.back().text, "; all 3 ranks: 2 of 4"));
-    game.rounds(5);
-    CHECK(game.letters(2) == "rrkk");
-    const int plans = game.plans;
-    game.rounds(100);
-    CHECK(game.plans == plans);
+    run.rounds(5);
+    CHECK(run.letters(0)[0] == 'k');
+    CHECK(run.predicted(0) <= 850 * kMiB);
+    run.change = [](cox::RankSignal&) {};
+    while (run.said_with(ReasonCode::memory_block_retried).empty() && run.now < 200) run.round();
+    CHECK(run.now >= failed_at + 50);
+    CHECK(run.now <= failed_at + 55);
+    CHECK(has(run.said.back().text, "; all 3 ranks: 2 of 4"));
+    run.rounds(5);
+    CHECK(run.letters(2) == "rrkk");
+    const int plans = run.plans;
+    run.rounds(100);
+    CHECK(run.plans == plans);
   }
 
   TEST_CASE("an action rests from the last word about its failure, while the plan cannot change") {
-    MemoryGame game(memory_job(2), "memory.budget = 850MiB");
-    game.begin();
-    game.state.plan.hold_until = cox::RoundId(40);
+    SimulatedMemoryJob run(memory_job(2), "memory.budget = 850MiB");
+    run.begin();
+    run.state.plan.hold_until = cox::RoundId(40);
     std::uint64_t last_word = 0;
-    game.change = [&](cox::RankSignal& signal) {
-      if (game.letters(0)[0] != 'r' || last_word >= 45) return;
+    run.change = [&](cox::RankSignal& signal) {
+      if (run.letters(0)[0] != 'r' || last_word >= 45) return;
       report_failure(signal, 0, MemoryAction::recompute);
-      last_word = game.now;
+      last_word = run.now;
     };
-    game.rounds(60);
+    run.rounds(60);
     REQUIRE(last_word > 39);
-    CHECK(game.letters(0)[0] == 'k');
-    while (game.said_with(ReasonCode::memory_block_retried).empty() && game.now < 200) game.round();
-    CHECK(game.now >= last_word + 50);
-    CHECK(game.now < last_word + 60);
+    CHECK(run.letters(0)[0] == 'k');
+    while (run.said_with(ReasonCode::memory_block_retried).empty() && run.now < 200) run.round();
+    CHECK(run.now >= last_word + 50);
+    CHECK(run.now < last_word + 60);
   }
 
   TEST_CASE("only observing, it says what it would do and changes nothing") {
-    MemoryGame game(memory_job(2), "memory.budget = 700MiB\nmemory.mode = observe");
-    game.begin();
-    game.rounds(50);
-    CHECK(game.plans == 0);
-    REQUIRE(game.said.size() == 2);  // predicted, then measured
-    CHECK(game.said[0].code == ReasonCode::memory_over_budget);
-    CHECK(game.said[1].code == ReasonCode::memory_breach);
-    for (const Reason& reason : game.said) {
+    SimulatedMemoryJob run(memory_job(2), "memory.budget = 700MiB\nmemory.mode = observe");
+    run.begin();
+    run.rounds(50);
+    CHECK(run.plans == 0);
+    REQUIRE(run.said.size() == 2);  // predicted, then measured
+    CHECK(run.said[0].code == ReasonCode::memory_over_budget);
+    CHECK(run.said[1].code == ReasonCode::memory_breach);
+    for (const Reason& reason : run.said) {
       CHECK(reason.outcome == Outcome::observed);
       CHECK(has(reason.text, "3 of 4 blocks recomputed"));
     }
@@ -311,11 +318,49 @@ TEST_SUITE("policies.memory") {
     SUBCASE("other models") {
       job.memory.model_of_rank = {0, 1};
     }
-    MemoryGame game(job, "memory.budget = 700MiB");
-    game.begin();
-    game.rounds(20);
-    CHECK(game.plans == 0);
-    REQUIRE(game.said.size() == 1);
-    CHECK(game.said[0].code == ReasonCode::memory_unknown);
+    SimulatedMemoryJob run(job, "memory.budget = 700MiB");
+    run.begin();
+    run.rounds(20);
+    CHECK(run.plans == 0);
+    REQUIRE(run.said.size() == 1);
+    CHECK(run.said[0].code == ReasonCode::memory_unknown);
+  }
+
+  TEST_CASE("without a plan of memory, or without facts, telemetry shows no budgets") {
+    CHECK(budgets_in_mib(SimulatedMemoryJob(memory_job(2), "")).empty());
+    CHECK(budgets_in_mib(
+              SimulatedMemoryJob(memory_job(2), "memory.budget = 700MiB\nmemory.mode = off"))
+              .empty());
+    cox::JobFacts unmeasured = memory_job(2);
+    unmeasured.memory = {};
+    CHECK(budgets_in_mib(SimulatedMemoryJob(unmeasured, "memory.budget = 700MiB")).empty());
+  }
+
+  TEST_CASE("every rank has its own budget, and 0 where nothing limits it") {
+    const SimulatedMemoryJob bytes(memory_job(3),
+                                   "memory.budget = 700MiB\nmemory.budget_of_rank = 1:900MiB");
+    CHECK(budgets_in_mib(bytes) == std::vector<std::int64_t>{700, 900, 700});
+    CHECK(budgets_in_mib(SimulatedMemoryJob(memory_job(2), "memory.mode = on")) ==
+          std::vector<std::int64_t>{0, 0});
+  }
+
+  TEST_CASE("a part of a limit is known once the limit is, from the start or from reports") {
+    cox::JobFacts job = memory_job(2);
+    job.memory.limit_bytes = {2000 * kMiB, 0};
+    SimulatedMemoryJob run(job, "memory.budget = 0.5");
+    CHECK(budgets_in_mib(run) == std::vector<std::int64_t>{1000, 0});
+  }
+
+  TEST_CASE("the budget is the one that the policy has learnt to decide by") {
+    cox::JobFacts job = memory_job(2);
+    job.memory.limit_bytes = {1200 * kMiB, 1200 * kMiB};
+    SimulatedMemoryJob run(job, "memory.budget = conservative");
+    CHECK(budgets_in_mib(run) == std::vector<std::int64_t>{1020, 1020});  // keeping all fits 85 %
+    run.real_peak = [&run](std::size_t rank) {
+      return run.predicted(rank) + (rank == 1 ? 100 * kMiB : 0);
+    };
+    run.begin();
+    run.rounds(6);
+    CHECK(budgets_in_mib(run) == std::vector<std::int64_t>{1020, 918});  // on rank 1 it does not
   }
 }

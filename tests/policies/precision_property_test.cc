@@ -4,9 +4,9 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/policies/precision_choice.h"
+#include "coordinator/policies/precision/model.h"
 #include "coordinator/testing/random.h"
-#include "tests/policies/precision_game.h"
+#include "tests/policies/precision_job.h"
 
 #include <doctest/doctest.h>
 
@@ -67,28 +67,28 @@ TEST_SUITE("policies.precision") {
     std::uint64_t raised = 0;
     for (std::uint64_t seed = 1; seed <= kJobs; ++seed) {
       testing::Random random(seed);
-      PrecisionGame game(some_job(random), some_settings(random));
-      game.adjust = [&random](RankSignal& report) { some_report(random, report); };
+      SimulatedPrecisionJob run(some_job(random), some_settings(random));
+      run.adjust = [&random](RankSignal& report) { some_report(random, report); };
       const double trouble = random.chance(0.5) ? 0.002 : 0.05;
-      std::vector<Precision> before = game.state.plan.precision;
+      std::vector<Precision> before = run.state.plan.precision;
       std::vector<std::uint64_t> changed(before.size(), 0);
       for (int r = 0; r < kRounds; ++r) {
-        for (BlockEvidence& evidence : game.evidence) evidence = some_evidence(random, trouble);
-        game.play();
-        const std::vector<Precision>& now = game.state.plan.precision;
+        for (BlockEvidence& evidence : run.evidence) evidence = some_evidence(random, trouble);
+        run.play();
+        const std::vector<Precision>& now = run.state.plan.precision;
         for (std::size_t b = 0; b < now.size(); ++b) {
           CAPTURE(seed);
-          CAPTURE(game.round);
-          const Leeway leeway = leeway_of(game.job, game.config.precision, {}, b);
+          CAPTURE(run.round);
+          const Leeway leeway = leeway_of(run.job, run.config.precision, {}, b);
           REQUIRE(contains(leeway.allowed, now[b]));
           if (now[b] == before[b]) continue;
           REQUIRE(leeway.held == Held::free);
           const bool lower = is_lower(before[b], now[b]);
           (lower ? lowered : raised) += 1;
           const bool dwelt =
-              changed[b] == 0 || game.round >= changed[b] + game.config.precision.dwell_rounds;
+              changed[b] == 0 || run.round >= changed[b] + run.config.precision.dwell_rounds;
           if (lower) REQUIRE(dwelt);
-          changed[b] = game.round;
+          changed[b] = run.round;
         }
         before = now;
       }
@@ -103,8 +103,8 @@ TEST_SUITE("policies.precision") {
       testing::Random random(seed);
       const JobFacts job = some_job(random);
       const std::string settings = some_settings(random);
-      PrecisionGame first(job, settings);
-      PrecisionGame second(job, settings);
+      SimulatedPrecisionJob first(job, settings);
+      SimulatedPrecisionJob second(job, settings);
       for (int r = 0; r < 300; ++r) {
         for (std::size_t b = 0; b < first.evidence.size(); ++b) {
           first.evidence[b] = second.evidence[b] = some_evidence(random, 0.02);
@@ -123,22 +123,17 @@ TEST_SUITE("policies.precision") {
 
   TEST_CASE("states that are none start anew and harm nothing") {
     testing::Random random(3);
-    PrecisionGame game(precision_job(), "precision.format = auto");
-    game.play(10);
+    SimulatedPrecisionJob run(precision_job(), "precision.format = auto");
+    run.play(10);
     for (int i = 0; i < 3000; ++i) {
-      const PolicyState good = state_of(game.state, "precision");
-      auto state = PolicyState(good).take_or_fresh<NumbersState>();
-      const std::size_t size = state.values.size();
-      const double odd[] = {-1, 1e300, 0.5, 4, 9, 1e17, std::nan("")};
-      for (auto hits = 1 + random.below(3); hits > 0; --hits) {
-        state.values[random.below(state.values.size())] = odd[random.below(std::size(odd))];
+      std::string bytes = state_of(run.state, "precision").bytes();
+      for (auto hits = random.below(4); hits > 0 && !bytes.empty(); --hits) {
+        bytes[random.below(bytes.size())] = static_cast<char>(random.below(256));
       }
-      if (random.chance(0.2)) state.values.resize(random.below(state.values.size()));
-      state_of(game.state, "precision") = PolicyState::of(std::move(state));
-      game.play();
-      REQUIRE(validate(game.state.plan, game.job).ok());
-      PolicyState& kept = state_of(game.state, "precision");
-      if (PolicyState(kept).take_or_fresh<NumbersState>().values.size() != size) kept = good;
+      if (random.chance(0.2)) bytes.resize(random.below(bytes.size() + 1));
+      state_of(run.state, "precision") = PolicyState::from_bytes(bytes);
+      run.play();
+      REQUIRE(validate(run.state.plan, run.job).ok());
     }
   }
 }

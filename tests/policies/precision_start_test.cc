@@ -1,8 +1,8 @@
-// What blocks start with, before anything is known of their numbers.
+// What blocks start with, before anything is known of their values.
 #include <algorithm>
 #include <string>
 
-#include "tests/policies/precision_game.h"
+#include "tests/policies/precision_job.h"
 
 #include <doctest/doctest.h>
 
@@ -18,10 +18,10 @@ struct Case {
 
 void expect(const Case& c, JobFacts job = precision_job()) {
   CAPTURE(c.settings);
-  const PrecisionGame game(std::move(job), c.settings);
-  CHECK(game.planned() == c.formats);
-  INFO(game.said(c.code));
-  CHECK(game.has_said(c.code, c.part));
+  const SimulatedPrecisionJob run(std::move(job), c.settings);
+  CHECK(run.planned() == c.formats);
+  INFO(run.said(c.code));
+  CHECK(run.has_said(c.code, c.part));
 }
 
 TEST_SUITE("policies.precision") {
@@ -101,46 +101,46 @@ TEST_SUITE("policies.precision") {
 
   TEST_CASE("off and observe leave every block in fp32") {
     for (const char* mode : {"off", "observe"}) {
-      PrecisionGame game(precision_job(),
-                         "precision.format = bf16\nprecision.mode = " + std::string(mode));
-      game.play(5);
-      CHECK(game.planned() == "3333");
+      SimulatedPrecisionJob run(precision_job(),
+                                "precision.format = bf16\nprecision.mode = " + std::string(mode));
+      run.play(5);
+      CHECK(run.planned() == "3333");
     }
   }
 
   TEST_CASE("a job that goes on keeps 8 bits, and rests on from trouble") {
-    PrecisionGame game(precision_job(), "precision.format = auto");
-    game.play(40);
-    game.evidence[1].saturated = 50;
-    game.play(6);
-    game.evidence[1] = good_evidence();
-    game.evidence[2].overflow_forward = 1;
-    game.play(3);
-    game.play(6);
-    REQUIRE(game.planned() == "8b38");
-    game.job.incarnation = 2;
-    Refitted refitted = refit(game.state, game.job);
-    const Begun begun = begin_job(game.job, game.config, {std::make_shared<PrecisionPolicy>()},
+    SimulatedPrecisionJob run(precision_job(), "precision.format = auto");
+    run.play(40);
+    run.evidence[1].saturated = 50;
+    run.play(6);
+    run.evidence[1] = good_evidence();
+    run.evidence[2].overflow_forward = 1;
+    run.play(3);
+    run.play(6);
+    REQUIRE(run.planned() == "8b38");
+    run.job.incarnation = 2;
+    Refitted refitted = refit(run.state, run.job);
+    const Begun begun = begin_job(run.job, run.config, {std::make_shared<PrecisionPolicy>()},
                                   std::move(refitted.state));
     CHECK(letters_of(begun.state.plan.precision) == "8b38");
     CHECK(begun.state.plan.id.number == 0);
   }
 
   TEST_CASE("a job that goes on starts with what the program had asked for") {
-    PrecisionGame game(precision_job(), "precision.format = bf16");
-    PrecisionRequest wish;
-    wish.block = 2;
-    wish.format = Precision::fp32;
-    game.adjust = [&](RankSignal& report) {
-      if (report.rank == RankId(1)) report.fragment = make_fragment(wish);
+    SimulatedPrecisionJob run(precision_job(), "precision.format = bf16");
+    PrecisionRequest asked;
+    asked.block = 2;
+    asked.format = Precision::fp32;
+    run.adjust = [&](RankSignal& report) {
+      if (report.rank == RankId(1)) report.fragment = make_fragment(asked);
     };
-    game.play();
-    game.adjust = nullptr;
-    game.play(5);
-    REQUIRE(game.planned() == "bb3b");
-    game.job.incarnation = 2;
-    Refitted refitted = refit(game.state, game.job);
-    const Begun begun = begin_job(game.job, game.config, {std::make_shared<PrecisionPolicy>()},
+    run.play();
+    run.adjust = nullptr;
+    run.play(5);
+    REQUIRE(run.planned() == "bb3b");
+    run.job.incarnation = 2;
+    Refitted refitted = refit(run.state, run.job);
+    const Begun begun = begin_job(run.job, run.config, {std::make_shared<PrecisionPolicy>()},
                                   std::move(refitted.state));
     CHECK(letters_of(begun.state.plan.precision) == "bb3b");
     const bool is_said = std::any_of(begun.reasons.begin(), begun.reasons.end(), [](const auto& r) {

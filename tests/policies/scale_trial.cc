@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "coordinator/core/ballot.h"
-#include "coordinator/policies/loss_scale.h"
+#include "coordinator/policies/loss_scale/loss_scale.h"
 
 namespace cox::test {
 namespace {

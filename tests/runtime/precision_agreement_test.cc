@@ -4,8 +4,8 @@
 #include <string>
 #include <utility>
 
-#include "coordinator/policies/loss_scale.h"
-#include "coordinator/policies/precision.h"
+#include "coordinator/policies/loss_scale/loss_scale.h"
+#include "coordinator/policies/precision/precision.h"
 #include "coordinator/runtime/journal.h"
 #include "coordinator/runtime/replay.h"
 #include "coordinator/testing/loopback.h"

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "coordinator/planner/memory_schedule.h"
-#include "coordinator/policies/memory_budget.h"
+#include "coordinator/policies/memory/model.h"
 #include "sdk/src/memory/counting_allocator.h"
 #include "sdk/src/memory/tier_speed.h"
 #include "sdk/src/memory/trial_step.h"

@@ -1,5 +1,5 @@
-// Precision: which number format each block computes in, the same on all ranks. Before the first
-// round from settings and measured times, later from evidence of all ranks (see precision_round.h).
+// Precision: decides which number format each block computes in, the same on all ranks. Before the
+// first round it goes by settings and measured times, later by evidence of all ranks (model.h).
 //
 //   precision.format given    exactly that, where blocks may have it; trouble is told, not acted on
 //   auto, start               bf16 where it is faster than fp32, else fp16 where that is, else fp32
@@ -7,8 +7,10 @@
 //   format
 //                             on the first evidence against the one in use
 //   memory nearly full        bf16 instead of fp32; never fp16 instead of bf16
+//
 // Requests of the program (PrecisionRequest) win over settings that force, not over those that
-// forbid. A wish that was held back is proposed again until the plan shows it.
+// forbid. A change that was held back is proposed again until the plan shows it. Stateless and
+// thread-safe; Decide owns the state.
 #pragma once
 
 #include "coordinator/core/policy.h"

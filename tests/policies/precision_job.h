@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "coordinator/core/decide.h"
-#include "coordinator/policies/precision.h"
+#include "coordinator/policies/precision/precision.h"
 
 namespace cox::test {
 
@@ -40,9 +40,9 @@ inline BlockEvidence good_evidence() {
   return evidence;
 }
 
-class PrecisionGame {
+class SimulatedPrecisionJob {
  public:
-  PrecisionGame(JobFacts facts, const std::string& settings) : job(std::move(facts)) {
+  SimulatedPrecisionJob(JobFacts facts, const std::string& settings) : job(std::move(facts)) {
     const Status status = apply_text(config, settings, "test");
     if (!status.ok()) throw std::runtime_error(status.text());
     Begun begun = begin_job(job, config, policies_, initial_state(job));

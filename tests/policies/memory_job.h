@@ -11,7 +11,7 @@
 
 #include "coordinator/core/decide.h"
 #include "coordinator/core/plan_classes.h"
-#include "coordinator/policies/memory.h"
+#include "coordinator/policies/memory/memory.h"
 
 namespace cox::test {
 
@@ -55,9 +55,9 @@ inline JobFacts memory_job(std::int32_t ranks) {
   return job;
 }
 
-class MemoryGame {
+class SimulatedMemoryJob {
  public:
-  MemoryGame(JobFacts facts, const std::string& settings) : job(std::move(facts)) {
+  SimulatedMemoryJob(JobFacts facts, const std::string& settings) : job(std::move(facts)) {
     const Status status = apply_text(config, settings, "test");
     if (!status.ok() || !validate(config).ok()) throw std::runtime_error(status.text());
     state = initial_state(job);

@@ -1,0 +1,265 @@
+#include "coordinator/policies/guard/guard.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "coordinator/core/selection.h"
+#include "coordinator/core/state_codec.h"
+#include "coordinator/core/text.h"
+
+namespace cox {
+namespace {
+
+constexpr std::size_t kMinHistory = 8;
+constexpr std::uint64_t kLastRound = std::uint64_t{1} << 50;  // later ones are not believed
+
+// How far the guard wants to go.
+enum class Stage : std::uint8_t { watch = 0, hold = 1, roll_back = 2 };
+
+}  // namespace
+
+template <>
+inline constexpr Stage kLargestOf<Stage> = Stage::roll_back;
+
+namespace {
+
+struct GuardState {
+  static constexpr std::uint32_t kVersion = 2;
+  std::uint32_t nonfinite_streak = 0;  // rounds
+  std::uint32_t spike_streak = 0;      // rounds
+  std::uint32_t clean_streak = 0;      // rounds since the last bad one
+  RoundId bad_since{};                 // round in which the running streak began
+  bool announced = false;              // trouble was reported and is not over
+  bool acted = false;                  // a hold or a rollback was asked for since then
+  Stage stage = Stage::watch;
+  RoundId hold_until{};         // round asked for
+  std::uint32_t ticket = 0;     // of the plan when a rollback was first asked for
+  bool limit_reported = false;  // the limit of rollbacks was reported since the trouble began
+  bool waiting = false;         // the ordered rollback is not applied yet
+
+  template <class Self, class Visit>
+  static void fields(Self& self, Visit&& visit) {
+    visit(self.nonfinite_streak);
+    visit(self.spike_streak);
+    visit(self.clean_streak);
+    visit(self.bad_since);
+    visit(self.announced);
+    visit(self.acted);
+    visit(self.stage);
+    visit(self.hold_until);
+    visit(self.ticket);
+    visit(self.limit_reported);
+    visit(self.waiting);
+  }
+};
+
+// A restored state may hold any numbers.
+GuardState believed(GuardState state) {
+  const bool is_sane =
+      state.bad_since.value() <= kLastRound && state.hold_until.value() <= kLastRound;
+  return is_sane ? state : GuardState{};
+}
+
+// The usual loss and its spread; count = 0 while too few rounds are known.
+struct LossCourse {
+  std::size_t count = 0;
+  double median = 0;
+  double deviation = 0;  // robust estimate of the standard deviation
+  double largest = 0;
+};
+
+// One round, judged.
+struct Judged {
+  GuardState state;
+  LossCourse course;
+  std::vector<Reason> findings;
+};
+
+// Without the last `skip` rounds.
+LossCourse course_of(const History& history, std::size_t window, std::size_t skip) {
+  std::vector<double> losses;
+  const auto& rounds = history.rounds();
+  for (std::size_t back = skip; back < rounds.size() && losses.size() < window; ++back) {
+    const RoundFacts& facts = rounds[rounds.size() - 1 - back];
+    if (facts.nonfinite_ranks == 0 && std::isfinite(facts.loss)) losses.push_back(facts.loss);
+  }
+  if (losses.size() < std::min(window, kMinHistory)) return {};
+  LossCourse course;
+  course.count = losses.size();
+  course.median = median_of(losses);
+  course.largest = *std::max_element(losses.begin(), losses.end());
+  for (double& loss : losses) loss = std::fabs(loss - course.median);
+  course.deviation = 1.4826 * median_of(losses);
+  return course;
+}
+
+// The loss that a spike exceeds, whatever the deviation. Where most losses are the same, zero say,
+// there is no median to go by: the largest loss of the window then counts as usual.
+double usual_limit(const LossCourse& course, double ratio) {
+  if (course.median > 0) return ratio * course.median;
+  if (course.deviation > 0) return course.median;
+  const double above_median = course.median + (ratio - 1) * std::fabs(course.median);
+  return std::max(above_median, ratio * course.largest);
+}
+
+bool is_spike(double loss, const LossCourse& course, const GuardConfig& config) {
+  if (course.count == 0 || !std::isfinite(loss)) return false;
+  const bool far = loss > course.median + config.spike_sigmas * course.deviation;
+  return far && loss > usual_limit(course, config.spike_ratio);
+}
+
+Reason reason_of(ReasonCode code, std::string text, RankId rank = RankId(-1)) {
+  Reason reason;
+  reason.code = code;
+  reason.rank = rank;
+  reason.text = std::move(text);
+  return reason;
+}
+
+Reason explain_nonfinite(const StepSummary& summary) {
+  return reason_of(
+      ReasonCode::nonfinite_step,
+      sentence("%d of %d ranks report a loss or gradient that is not finite, rank %d first",
+               summary.nonfinite_ranks, summary.reporting, summary.first_nonfinite_rank.value()),
+      summary.first_nonfinite_rank);
+}
+
+Reason explain_recovery(const GuardState& state, const StepSummary& summary) {
+  return reason_of(
+      ReasonCode::guard_recovered,
+      sentence("loss %.4g: %u clean rounds in a row, the trouble of round %llu is over",
+               summary.loss, state.clean_streak,
+               static_cast<unsigned long long>(state.bad_since.value())));
+}
+
+Reason explain_trouble(const Judged& judged, const StepSummary& summary) {
+  const GuardState& state = judged.state;
+  const auto since = static_cast<unsigned long long>(state.bad_since.value());
+  if (state.nonfinite_streak > 0 || judged.course.count == 0) {
+    return reason_of(
+        ReasonCode::nonfinite_streak,
+        sentence("%u rounds in a row not finite, since round %llu", state.nonfinite_streak, since),
+        summary.first_nonfinite_rank);
+  }
+  return reason_of(ReasonCode::loss_spike,
+                   sentence("loss %.4g since round %llu, usual is %.4g (spread %.2g)", summary.loss,
+                            since, judged.course.median, judged.course.deviation));
+}
+
+// Once the order is in the plan the count starts anew, from when all ranks apply it.
+GuardState after_orders(const PolicyInput& input, GuardState state) {
+  if (state.stage == Stage::roll_back && input.plan.rollback.ticket > state.ticket) {
+    state.stage = Stage::watch;
+    state.nonfinite_streak = state.spike_streak = 0;
+    state.waiting = true;
+  }
+  if (input.summary.plan_applied_max >= input.plan.id.number) state.waiting = false;
+  return state;
+}
+
+// Trouble that was acted on keeps its beginning until it is over: later snapshots are suspect.
+void begin_streak(GuardState& state, RoundId round) {
+  const bool begins = state.nonfinite_streak == 0 && state.spike_streak == 0 && !state.acted;
+  if (begins) state.bad_since = round;
+  state.clean_streak = 0;
+}
+
+Judged judge_nonfinite(const PolicyInput& input, Judged judged) {
+  begin_streak(judged.state, input.summary.round);
+  ++judged.state.nonfinite_streak;
+  if (!std::exchange(judged.state.announced, true)) {
+    judged.findings.push_back(explain_nonfinite(input.summary));
+  }
+  return judged;
+}
+
+Judged judge_clean(const PolicyInput& input, Judged judged) {
+  GuardState& state = judged.state;
+  state.spike_streak = 0;
+  if (++state.clean_streak < input.config.guard.nonfinite_streak) return judged;
+  if (state.acted) judged.findings.push_back(explain_recovery(state, input.summary));
+  state.announced = state.acted = state.limit_reported = false;
+  state.stage = Stage::watch;
+  return judged;
+}
+
+Judged judge_round(const PolicyInput& input, GuardState before) {
+  Judged judged{after_orders(input, before), {}, {}};
+  GuardState& state = judged.state;
+  const StepSummary& summary = input.summary;
+  if (state.waiting) return judged;
+  if (summary.nonfinite_ranks > 0) return judge_nonfinite(input, std::move(judged));
+  if (!std::isfinite(summary.loss)) return judged;
+  state.nonfinite_streak = 0;
+  const GuardConfig& config = input.config.guard;
+  // Only the young spike is left out, so that a new plateau becomes the usual loss in time.
+  const auto skip = std::min<std::size_t>(state.spike_streak, config.spike_rounds);
+  judged.course = course_of(input.history, config.window_rounds, skip);
+  if (!is_spike(summary.loss, judged.course, config)) return judge_clean(input, std::move(judged));
+  begin_streak(state, summary.round);
+  ++state.spike_streak;
+  return judged;
+}
+
+GuardState with_stage(const PolicyInput& input, GuardState state) {
+  const GuardConfig& config = input.config.guard;
+  const bool spikes = state.spike_streak >= config.spike_rounds;
+  const bool streak = state.nonfinite_streak >= config.nonfinite_streak;
+  if (!spikes && !streak) return state;
+  const bool back = spikes || state.nonfinite_streak >= 2 * config.nonfinite_streak;
+  if (back && state.stage != Stage::roll_back) state.ticket = input.plan.rollback.ticket;
+  state.stage = std::max(state.stage, back ? Stage::roll_back : Stage::hold);
+  state.announced = state.acted = true;
+  const std::uint64_t now = input.summary.round.value();
+  const bool ends_soon = state.hold_until.value() < now + config.hold_rounds / 2;
+  if (ends_soon) state.hold_until = RoundId(now + config.hold_rounds);
+  return state;
+}
+
+void propose_rollback(const PolicyInput& input, Judged& judged, PolicyOutput& output) {
+  if (!input.job.capabilities.rollback) return;
+  const GuardConfig& config = input.config.guard;
+  GuardState& state = judged.state;
+  Reason why = explain_trouble(judged, input.summary);
+  if (input.plan.rollback.ticket >= config.max_rollbacks) {
+    if (std::exchange(state.limit_reported, true)) return;
+    why.code = ReasonCode::rollback_limit;
+    why.text += sentence("; no rollback: %u of %u are used up", input.plan.rollback.ticket,
+                         config.max_rollbacks);
+    output.findings.push_back(std::move(why));
+    return;
+  }
+  why.text += sentence("; going back to before round %llu",
+                       static_cast<unsigned long long>(state.bad_since.value()));
+  output.proposals.push_back({RollBack{state.bad_since}, std::move(why)});
+}
+
+PolicyOutput proposals_of(const PolicyInput& input, Judged judged) {
+  PolicyOutput output;
+  output.findings = std::move(judged.findings);
+  GuardState& state = judged.state;
+  const bool bad = state.nonfinite_streak > 0 || state.spike_streak > 0;
+  if (bad && state.stage != Stage::watch) {
+    if (state.hold_until > input.plan.hold_until && input.config.guard.hold_rounds > 0) {
+      Reason why = explain_trouble(judged, input.summary);
+      why.text += sentence("; knobs rest until round %llu",
+                           static_cast<unsigned long long>(state.hold_until.value()));
+      output.proposals.push_back({HoldUntil{state.hold_until}, std::move(why)});
+    }
+    if (state.stage == Stage::roll_back) propose_rollback(input, judged, output);
+  }
+  output.state = PolicyState::of(state);
+  return output;
+}
+
+}  // namespace
+
+PolicyOutput Guard::propose(const PolicyInput& input, PolicyState state) const {
+  if (input.summary.reporting == 0) return {{}, {}, std::move(state)};
+  Judged judged = judge_round(input, believed(state.take_or_fresh<GuardState>()));
+  judged.state = with_stage(input, judged.state);
+  return proposals_of(input, std::move(judged));
+}
+
+}  // namespace cox

@@ -1,0 +1,361 @@
+#include "coordinator/policies/loss_scale/loss_scale.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "coordinator/core/portable_math.h"
+#include "coordinator/core/state_codec.h"
+#include "coordinator/core/text.h"
+
+namespace cox {
+namespace {
+
+constexpr double kLargestHalf = 65504;
+constexpr std::uint32_t kRoundsToAct = 2;    // with evidence, before the rules change
+constexpr std::uint32_t kRoundsAtFloor = 3;  // before that is reported
+constexpr std::uint32_t kQuietSteps = 32;    // between two incidents
+constexpr double kHurry = 64;                // times shorter is the growth interval
+constexpr std::uint32_t kMostDistrust = 6;   // doublings of the patience
+constexpr std::uint32_t kMostIncidents = 4;  // doublings of the growth interval, + 1
+constexpr double kForgetIntervals = 4;
+constexpr double kLn2 = 0.693147180559945309;
+constexpr std::uint32_t kLongTime = 1'000'000'000;  // steps or rounds; counts end there
+
+struct LossScaleState {
+  static constexpr std::uint32_t kVersion = 2;
+  std::uint32_t outside_quiet = 0;     // rounds until an overflow outside of blocks is named again
+  std::uint32_t quiet_steps = 0;       // since the last overflow
+  std::uint32_t incidents = 0;         // overflows after some quiet, forgotten one by one
+  std::uint32_t since_incident = 0;    // steps since the last one was counted or forgotten
+  std::uint32_t high_rounds = 0;       // with evidence, in a row: much underflow and room above
+  std::uint32_t low_rounds = 0;        // with evidence, in a row: little underflow, or no room
+  bool hurries = false;                // the growth interval is short
+  std::uint32_t distrust = 0;          // times that hurrying ended in an overflow
+  std::uint32_t floor_rounds = 0;      // in a row with overflows at the smallest scale
+  double largest_gradient = 0;         // seen, with slow forgetting
+  std::vector<std::uint32_t> quiet{};  // per block: rounds until its overflow is named again
+
+  template <class Self, class Visit>
+  static void fields(Self& self, Visit&& visit) {
+    visit(self.outside_quiet);
+    visit(self.quiet_steps);
+    visit(self.incidents);
+    visit(self.since_incident);
+    visit(self.high_rounds);
+    visit(self.low_rounds);
+    visit(self.hurries);
+    visit(self.distrust);
+    visit(self.floor_rounds);
+    visit(self.largest_gradient);
+    visit(self.quiet);
+  }
+};
+
+// A restored state may be of another job, and may hold any numbers.
+LossScaleState believed(LossScaleState state, std::size_t blocks) {
+  const bool is_sane = state.largest_gradient >= 0 && state.largest_gradient <= 1e38 &&
+                       state.incidents <= kMostIncidents && state.distrust <= kMostDistrust;
+  if (is_sane && state.quiet.size() == blocks) return state;
+  LossScaleState fresh;
+  fresh.quiet.resize(blocks);
+  return fresh;
+}
+
+std::uint32_t added(std::uint32_t count, std::uint32_t more) {
+  return std::min(kLongTime, std::min(count, kLongTime) + std::min(more, kLongTime));
+}
+
+Reason reason_of(ReasonCode code, std::string text) {
+  Reason reason;
+  reason.code = code;
+  reason.text = std::move(text);
+  return reason;
+}
+
+// What one round shows about overflows and the scale at work.
+struct RoundView {
+  std::span<const BlockEvidence> evidence;  // of blocks that the job has, whatever a journal says
+  RankId bad_rank{-1};                      // lowest with gradients that are not finite
+  std::int32_t blamed = -1;                 // first block with an overflow
+  double scale = 0;                         // smallest reported
+  bool is_scaling = false;
+  bool overflows() const { return bad_rank.value() >= 0 || blamed >= 0; }
+};
+
+RoundView view_of(const PolicyInput& input) {
+  RoundView view;
+  const auto& formats = input.plan.precision;
+  const std::span<const BlockEvidence> all = input.signals.evidence;
+  view.evidence = all.first(std::min({all.size(), input.job.blocks.size(), formats.size()}));
+  const bool has_half = std::find(formats.begin(), formats.end(), Precision::fp16) != formats.end();
+  const StepSummary& summary = input.summary;
+  const bool is_quiet = !has_half && summary.nonfinite_ranks == 0 && summary.skipped_ranks == 0;
+  for (const RankSignal& report : input.signals.reports) {
+    if (is_quiet) break;  // thousands of reports need not be read for nothing
+    const bool is_bad = report.nonfinite_values > 0 || report.has(SignalFlag::nonfinite_gradient);
+    if (is_bad && view.bad_rank.value() < 0) view.bad_rank = report.rank;
+    if (!(report.loss_scale > 0)) continue;
+    view.scale =
+        view.scale == 0 ? report.loss_scale : std::min<double>(view.scale, report.loss_scale);
+  }
+  view.is_scaling = has_half && view.scale > 0;
+  for (std::size_t b = 0; b < view.evidence.size() && view.blamed < 0; ++b) {
+    if (view.evidence[b].has_overflow()) view.blamed = static_cast<std::int32_t>(b);
+  }
+  return view;
+}
+
+std::string explain_scale(const RoundView& view) {
+  return view.is_scaling ? sentence(", loss scale %.6g", view.scale) : std::string();
+}
+
+Reason explain_block(const PolicyInput& input, const RoundView& view, std::size_t block) {
+  const BlockEvidence& seen = view.evidence[block];
+  const bool forward = seen.overflow_forward > 0;
+  Reason reason =
+      reason_of(ReasonCode::overflow_named,
+                "block " + input.job.blocks[block] +
+                    sentence(" overflowed in its %s pass on rank %d: %u values not finite, in ",
+                             forward ? "forward" : "backward", seen.rank_of_overflow.value(),
+                             forward ? seen.overflow_forward : seen.overflow_backward) +
+                    std::string(to_string(input.plan.precision[block])) + explain_scale(view));
+  reason.rank = seen.rank_of_overflow;
+  reason.block = static_cast<std::int32_t>(block);
+  return reason;
+}
+
+Reason explain_outside(const RoundView& view) {
+  Reason reason =
+      reason_of(ReasonCode::overflow_outside,
+                sentence("gradients of rank %d are not finite, and no block is to blame: it "
+                         "arose outside of all blocks, in the loss or in the data",
+                         view.bad_rank.value()) +
+                    explain_scale(view));
+  reason.rank = view.bad_rank;
+  return reason;
+}
+
+Reason explain_floor(const PolicyInput& input, const RoundView& view) {
+  std::string where = "outside of all blocks";
+  Reason reason = reason_of(ReasonCode::scaler_floor, {});
+  reason.rank = view.bad_rank;
+  if (view.blamed >= 0) {
+    const auto block = static_cast<std::size_t>(view.blamed);
+    const BlockEvidence& seen = view.evidence[block];
+    reason.block = view.blamed;
+    reason.rank = seen.rank_of_overflow;
+    where = "in the " + std::string(seen.overflow_forward > 0 ? "forward" : "backward") +
+            " pass of block " + input.job.blocks[block];
+  }
+  reason.text = sentence("overflows go on at the smallest loss scale, %.6g, ", view.scale) + where +
+                sentence(
+                    " on rank %d: no scale helps, so it stays; look at that block's inputs, "
+                    "or force another format on it",
+                    reason.rank.value());
+  return reason;
+}
+
+// Names what overflowed, unless that was said a short time ago.
+void name_overflows(const PolicyInput& input, const RoundView& view, LossScaleState& state,
+                    std::vector<Reason>& findings) {
+  const auto is_news = [](std::uint32_t& quiet, bool overflows) {
+    if (overflows) return std::exchange(quiet, LossScalePolicy::kQuietRounds) == 0;
+    quiet -= quiet > 0;
+    return false;
+  };
+  for (std::size_t b = 0; b < view.evidence.size(); ++b) {
+    if (is_news(state.quiet[b], view.evidence[b].has_overflow())) {
+      findings.push_back(explain_block(input, view, b));
+    }
+  }
+  const bool is_outside = view.bad_rank.value() >= 0 && view.blamed < 0;
+  if (is_news(state.outside_quiet, is_outside)) findings.push_back(explain_outside(view));
+}
+
+LossScaleState with_overflow(LossScaleState state) {
+  if (state.quiet_steps >= kQuietSteps || state.incidents == 0) {
+    state.incidents = std::min(state.incidents + 1, kMostIncidents);
+    state.since_incident = 0;
+    if (state.hurries) state.distrust = std::min(state.distrust + 1, kMostDistrust);
+  }
+  state.quiet_steps = state.high_rounds = 0;
+  state.hurries = false;
+  return state;
+}
+
+LossScaleState with_steps(const PolicyInput& input, const RoundView& view, LossScaleState state) {
+  const std::uint32_t steps = std::max<std::uint32_t>(1, input.summary.rounds);
+  state.since_incident = added(state.since_incident, steps);
+  if (view.overflows()) return with_overflow(std::move(state));
+  state.quiet_steps = added(state.quiet_steps, steps);
+  const double interval = input.plan.scaler.growth_interval;
+  if (state.incidents > 0 && state.since_incident > kForgetIntervals * interval) {
+    --state.incidents;
+    state.since_incident = 0;
+  }
+  return state;
+}
+
+// Of blocks in fp16.
+struct HalfGradients {
+  double largest = 0;
+  double sampled = 0;
+  double underflow = 0;
+  double underflow_part() const { return sampled > 0 ? underflow / sampled : 0; }
+};
+
+HalfGradients half_gradients(const PolicyInput& input, const RoundView& view) {
+  HalfGradients gradients;
+  for (std::size_t b = 0; b < view.evidence.size(); ++b) {
+    const BlockEvidence& seen = view.evidence[b];
+    if (input.plan.precision[b] != Precision::fp16) continue;
+    gradients.sampled += seen.sampled;
+    gradients.underflow += seen.underflow;
+    const float size = seen.gradient.value;
+    if (seen.gradient.rank.value() < 0 || !std::isfinite(size)) continue;
+    gradients.largest = std::max<double>(gradients.largest, size);
+  }
+  return gradients;
+}
+
+// The largest scale that leaves the headroom, by the gradients seen; 0 = not known.
+double allowed_scale(const LossScaleState& state, const ScalerRules& rules) {
+  if (!(state.largest_gradient > 0)) return 0;
+  const double most = std::ldexp(kLargestHalf, -static_cast<int>(rules.headroom_bits));
+  return std::min<double>(most / state.largest_gradient, rules.max_scale);
+}
+
+// The largest gradient is halved once an interval, so that it is forgotten.
+LossScaleState with_gradients(const PolicyInput& input, const RoundView& view,
+                              const HalfGradients& seen, LossScaleState state) {
+  const ScalerRules& rules = input.config.loss_scale.rules;
+  const double steps = std::max<double>(1, input.summary.rounds);
+  state.largest_gradient *= portable_exp(-kLn2 * steps / rules.growth_interval);
+  state.largest_gradient = std::max(state.largest_gradient, seen.largest);
+  if (seen.sampled == 0) return state;
+  const double enter = input.config.precision.enter_underflow_ratio;
+  const double allowed = allowed_scale(state, rules);
+  const bool has_room = allowed == 0 || view.scale * 4 <= allowed;
+  const bool is_high =
+      seen.underflow_part() > enter / 2 && has_room && view.scale < rules.max_scale;
+  const bool is_low = seen.underflow_part() <= enter / 4 || !has_room;
+  state.high_rounds = is_high ? added(state.high_rounds, 1) : 0;
+  state.low_rounds = is_low ? added(state.low_rounds, 1) : 0;
+  if (state.high_rounds >= kRoundsToAct << state.distrust) state.hurries = true;
+  if (state.low_rounds >= kRoundsToAct) state.hurries = false;
+  return state;
+}
+
+std::uint32_t floor_rounds(const PolicyInput& input, const RoundView& view,
+                           const LossScaleState& state) {
+  const double smallest = input.config.loss_scale.rules.min_scale;
+  const bool is_low = view.scale <= smallest * 1.0001;
+  return is_low && view.overflows() ? added(state.floor_rounds, 1) : 0;
+}
+
+// A cap by the gradients seen, as a power of two.
+ScalerRules capped(ScalerRules wanted, const LossScaleState& state, const ScalerRules& rules) {
+  const double allowed = allowed_scale(state, rules);
+  if (allowed == 0) return wanted;
+  int exponent = 0;
+  std::frexp(allowed, &exponent);
+  const double power = std::ldexp(1.0, exponent - 1);  // the largest of two that is not above
+  const double least = std::max(rules.min_scale, rules.initial_scale * 0x1p-16f);
+  wanted.max_scale = static_cast<float>(
+      std::clamp<double>(power, std::min<double>(least, rules.max_scale), rules.max_scale));
+  wanted.initial_scale = std::clamp(wanted.initial_scale, wanted.min_scale, wanted.max_scale);
+  return wanted;
+}
+
+// A cap that follows the gradients must not make a plan of every small change.
+ScalerRules near_held(ScalerRules wanted, const ScalerRules& held, const ScalerRules& rules) {
+  const bool is_near =
+      wanted.max_scale <= held.max_scale * 4 && held.max_scale <= wanted.max_scale * 4;
+  const bool is_allowed = held.max_scale >= rules.min_scale && held.max_scale <= rules.max_scale;
+  if (!is_near || !is_allowed) return wanted;
+  wanted.max_scale = held.max_scale;
+  wanted.initial_scale = std::clamp(held.initial_scale, wanted.min_scale, wanted.max_scale);
+  return wanted;
+}
+
+std::string explain_room(const LossScaleState& state, const ScalerRules& rules) {
+  const double allowed = allowed_scale(state, rules);
+  if (allowed == 0) return "nothing larger was seen";
+  return sentence("the largest, %.3g, allow %.6g", state.largest_gradient, allowed);
+}
+
+Proposal hurried(const PolicyInput& input, const RoundView& view, const LossScaleState& state,
+                 double underflow_part) {
+  const ScalerRules& rules = input.config.loss_scale.rules;
+  ScalerRules wanted = rules;
+  const double interval = std::max(8.0, rules.growth_interval / kHurry);
+  wanted.growth_interval = std::min(rules.growth_interval, static_cast<std::uint32_t>(interval));
+  if (state.incidents >= 2) wanted = near_held(wanted, input.plan.scaler, rules);
+  return {SetScaler{wanted},
+          reason_of(ReasonCode::scaler_underflow,
+                    sentence("%.2g %% of the gradients in fp16 become zero at scale %.6g, and %s: "
+                             "the scale may grow after %u clean steps instead of %u",
+                             100 * underflow_part, view.scale, explain_room(state, rules).c_str(),
+                             wanted.growth_interval, rules.growth_interval))};
+}
+
+Proposal patient(const PolicyInput& input, const LossScaleState& state) {
+  const ScalerRules& rules = input.config.loss_scale.rules;
+  ScalerRules wanted = rules;
+  const double longer = rules.growth_interval * std::exp2(state.incidents - 1);
+  wanted.growth_interval = static_cast<std::uint32_t>(std::min(longer, 1e9));
+  wanted = near_held(capped(wanted, state, rules), input.plan.scaler, rules);
+  return {SetScaler{wanted},
+          reason_of(ReasonCode::scaler_rules,
+                    sentence("%u overflows not long after each other: the scale may grow after %u "
+                             "clean steps instead of %u, up to %.6g",
+                             state.incidents, wanted.growth_interval, rules.growth_interval,
+                             static_cast<double>(wanted.max_scale)))};
+}
+
+Proposal by_settings(const ScalerRules& rules) {
+  return {SetScaler{rules},
+          reason_of(ReasonCode::scaler_rules,
+                    sentence("the scale may grow after %u clean steps, up to %.6g, as the settings "
+                             "say",
+                             rules.growth_interval, static_cast<double>(rules.max_scale)))};
+}
+
+Proposal rules_for(const PolicyInput& input, const RoundView& view, const LossScaleState& state,
+                   double underflow_part) {
+  if (state.hurries) return hurried(input, view, state, underflow_part);
+  if (state.incidents >= 2) return patient(input, state);
+  return by_settings(input.config.loss_scale.rules);
+}
+
+}  // namespace
+
+PolicyOutput LossScalePolicy::propose(const PolicyInput& input, PolicyState kept) const {
+  if (input.summary.reporting == 0) return {{}, {}, std::move(kept)};
+  PolicyOutput output;
+  auto state = believed(kept.take_or_fresh<LossScaleState>(), input.job.blocks.size());
+  const RoundView view = view_of(input);
+  name_overflows(input, view, state, output.findings);
+  if (view.is_scaling) {
+    const HalfGradients seen = half_gradients(input, view);
+    state = with_steps(input, view, std::move(state));
+    state = with_gradients(input, view, seen, std::move(state));
+    state.floor_rounds = floor_rounds(input, view, state);
+    if (state.floor_rounds == kRoundsAtFloor) {
+      output.findings.push_back(explain_floor(input, view));
+    }
+    if (state.floor_rounds < kRoundsAtFloor) {
+      Proposal wanted = rules_for(input, view, state, seen.underflow_part());
+      const bool is_news = std::get<SetScaler>(wanted.change).rules != input.plan.scaler;
+      if (is_news) output.proposals.push_back(std::move(wanted));
+    }
+  }
+  output.state = PolicyState::of(std::move(state));
+  return output;
+}
+
+}  // namespace cox

@@ -1,0 +1,534 @@
+#include "coordinator/policies/memory/memory.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "coordinator/core/text.h"
+#include "coordinator/policies/memory/model.h"
+
+namespace cox {
+namespace {
+
+constexpr std::size_t kGroupsTold = 4;
+constexpr std::array<std::string_view, 4> kDone = {"kept", "recomputed", "offloaded", "tiled"};
+
+// Ranks that end up with the same actions at the same cost.
+struct RankGroup {
+  std::vector<std::size_t> ranks;  // ascending
+  bool moves = false;
+  std::span<const MemoryAction> actions;
+  MemoryCost cost;                // predicted
+  std::int64_t peak_bytes = 0;    // the same, corrected: the highest of them
+  std::int64_t budget_bytes = 0;  // the lowest of them
+  std::int64_t keep_bytes = 0;    // with the model's fastest plan
+  std::int64_t step_us = 0;
+};
+
+Reason reason_of(ReasonCode code, Outcome outcome, std::string text) {
+  Reason reason;
+  reason.code = code;
+  reason.outcome = outcome;
+  reason.text = std::move(text);
+  return reason;
+}
+
+RankId rank_id(std::size_t rank) {
+  return RankId(static_cast<std::int32_t>(rank));
+}
+
+// --- sentences: bytes in MiB, time in percent of a step ---------------------------------------
+
+// "5120 MiB", "12.3 MiB", "0.004 MiB".
+std::string mib(std::int64_t bytes) {
+  const double value = static_cast<double>(bytes) / 1048576.0;
+  const int digits = value >= 100 ? 0 : value >= 1 ? 1 : 3;
+  return sentence("%.*f MiB", digits, value);
+}
+
+// "+8.3 % time" of a step, or "+12.0 ms" where the step is not known.
+std::string added_time(std::int64_t added_us, std::int64_t step_us) {
+  const auto added = static_cast<double>(added_us);
+  if (step_us <= 0) return sentence("+%.1f ms", added / 1000);
+  return sentence("+%.1f %% time", 100 * added / static_cast<double>(step_us));
+}
+
+// "12 of 16 blocks recomputed, 2 offloaded" or "all 16 blocks kept".
+std::string mix_text(std::span<const MemoryAction> actions) {
+  std::array<std::size_t, 4> counts{};
+  for (const MemoryAction action : actions) ++counts[static_cast<std::size_t>(action)];
+  if (counts[0] == actions.size()) return sentence("all %zu blocks kept", actions.size());
+  std::string text;
+  for (std::size_t a = 1; a < counts.size(); ++a) {
+    if (counts[a] == 0) continue;
+    text += text.empty() ? sentence("%zu of %zu blocks ", counts[a], actions.size())
+                         : sentence(", %zu ", counts[a]);
+    text += kDone[a];
+  }
+  return text;
+}
+
+std::string group_text(const RankGroup& group, std::size_t world) {
+  std::string text = ranks_text(group.ranks, world) + ": " + mix_text(group.actions) +
+                     ", predicted peak " + mib(group.peak_bytes);
+  text += group.budget_bytes >= kNoBudget ? ", no budget" : " of " + mib(group.budget_bytes);
+  const bool keeps_all =
+      std::all_of(group.actions.begin(), group.actions.end(),
+                  [](MemoryAction action) { return action == MemoryAction::keep; });
+  if (!keeps_all) text += " (fastest plan: " + mib(group.keep_bytes) + ")";
+  return text + ", " + added_time(group.cost.added_us, group.step_us);
+}
+
+std::string corrected_by(std::int64_t correction) {
+  if (correction == 0) return {};
+  return sentence(" (corrected by %s%s)", correction > 0 ? "+" : "-",
+                  mib(correction > 0 ? correction : -correction).c_str());
+}
+
+// Techniques that the user took out of the planner's hands.
+std::string withheld_text(const MemoryConfig& config) {
+  std::string text;
+  const auto add = [&text](bool is_off, std::string_view key) {
+    if (is_off) text += (text.empty() ? "" : ", ") + std::string(key);
+  };
+  add(!config.recompute, "memory.recompute is off");
+  add(!config.offload, "memory.offload is off");
+  add(!config.tile, "memory.tile is off");
+  add(!config.forbid.empty(), "memory.forbid is set");
+  add(!config.force.empty(), "memory.force is set");
+  add(config.most_recomputed < 1, "memory.most_recomputed is below 1");
+  return text.empty() ? text : "; lift what limits it (" + text + ")";
+}
+
+std::string explain_over_budget(std::size_t rank, const RankView& view,
+                                std::int64_t measured_bytes) {
+  const std::string budget = mib(view.budget.bytes);
+  if (view.breached) {
+    const std::string predicted = view.now ? mib(view.now->peak_bytes) : std::string("unknown");
+    return sentence("rank %zu peaked at %s, %s above its budget of %s (predicted: %s)", rank,
+                    mib(measured_bytes).c_str(), mib(measured_bytes - view.budget.bytes).c_str(),
+                    budget.c_str(), predicted.c_str());
+  }
+  if (!view.now) {
+    return sentence("what rank %zu's plan needs is not known, its budget is %s", rank,
+                    budget.c_str());
+  }
+  const std::int64_t peak = view.now->peak_bytes + view.correction_bytes;
+  if (peak <= view.budget.bytes) {
+    return sentence("a plan of %s or more was measured above rank %zu's budget of %s",
+                    mib(view.ceiling_bytes).c_str(), rank, budget.c_str());
+  }
+  return sentence("rank %zu would peak at %s%s, %s above its budget of %s", rank, mib(peak).c_str(),
+                  corrected_by(view.correction_bytes).c_str(),
+                  mib(peak - view.budget.bytes).c_str(), budget.c_str());
+}
+
+std::string explain_room(std::size_t rank, const RankView& view, const RankMemoryState& known) {
+  if (known.straggles) {
+    return sentence(
+        "rank %zu is %.0f %% slower than the others, so it gets the lightest plan that "
+        "fits its budget of %s, which saves %.1f %% of its step",
+        rank, 100 * (known.slowness - 1), mib(view.budget.bytes).c_str(), 100 * view.choice.worth);
+  }
+  return sentence("rank %zu has room in its budget of %s: a lighter plan saves %.1f %% of the step",
+                  rank, mib(view.budget.bytes).c_str(), 100 * view.choice.worth);
+}
+
+// Tells what is too small, by how much, and what would help.
+std::string explain_infeasible(std::size_t rank, const RankView& view, const MemoryConfig& config) {
+  const std::int64_t least = view.front->front().peak_bytes + view.correction_bytes;
+  return sentence("the budget of rank %zu, %s, cannot be met: the smallest peak is %s%s, %s more; ",
+                  rank, mib(view.budget.bytes).c_str(), mib(least).c_str(),
+                  corrected_by(view.correction_bytes).c_str(),
+                  mib(std::max<std::int64_t>(least - view.budget.bytes, 0)).c_str()) +
+         sentence("give it at least %s or make the micro-batch smaller", mib(least).c_str()) +
+         withheld_text(config);
+}
+
+std::string explain_failure(const JobFacts& job, const ActionEvent& event, unsigned retry_rounds) {
+  std::string text = "block " + job.blocks[event.block] + " failed under " +
+                     std::string(to_string(event.action)) +
+                     sentence(" on rank %d", event.rank.value());
+  if (!event.what.empty()) text += " (" + event.what + ")";
+  return text + sentence("; no rank uses it there for %u rounds", retry_rounds);
+}
+
+std::string explain_retry(const JobFacts& job, const ActionEvent& event, unsigned retry_rounds) {
+  return "block " + job.blocks[event.block] + " has rested from " +
+         std::string(to_string(event.action)) +
+         sentence(" for %u rounds and may be planned with it again", retry_rounds);
+}
+
+// --- the user's rules -------------------------------------------------------------------------
+
+std::string text_of(const BlockRule& rule) {
+  return rule.pattern + "=" + std::string(to_string(rule.action));
+}
+
+void find_idle_rules(const JobFacts& job, const std::vector<BlockRule>& rules,
+                     const std::string& key, std::vector<Reason>& findings) {
+  for (const BlockRule& rule : rules) {
+    const bool fits = std::any_of(
+        job.blocks.begin(), job.blocks.end(),
+        [&rule](const std::string& block) { return fits_pattern(rule.pattern, block); });
+    if (!fits) {
+      findings.push_back(
+          reason_of(ReasonCode::memory_rules, Outcome::reported,
+                    key + " has " + text_of(rule) + ", which fits no block of this job"));
+    } else if (key == "memory.force" && !job.capabilities.can(rule.action)) {
+      findings.push_back(reason_of(
+          ReasonCode::not_capable, Outcome::reported,
+          key + " has " + text_of(rule) + ", which this job cannot apply; the blocks are kept"));
+    }
+  }
+}
+
+// Tells how many blocks have a forced action, and which rules fit no block or cannot be applied.
+std::vector<Reason> explain_rules(const JobFacts& job, const MemoryConfig& config) {
+  std::vector<Reason> findings;
+  find_idle_rules(job, config.force, "memory.force", findings);
+  find_idle_rules(job, config.forbid, "memory.forbid", findings);
+  for (const auto& [rank, budget] : config.budget_of_rank) {
+    if (rank < job.world_size) continue;
+    findings.push_back(
+        reason_of(ReasonCode::memory_rules, Outcome::reported,
+                  sentence("memory.budget_of_rank has rank %d, this job has %d ranks",
+                           static_cast<int>(rank), static_cast<int>(job.world_size))));
+  }
+  const auto forced = std::count_if(
+      job.blocks.begin(), job.blocks.end(),
+      [&config](const std::string& block) { return forcing_rule(config, block) != nullptr; });
+  if (forced > 0) {
+    findings.push_back(
+        reason_of(ReasonCode::memory_rules, Outcome::reported,
+                  sentence("memory.force: the user sets the action of %d of %zu blocks",
+                           static_cast<int>(forced), job.blocks.size())));
+  }
+  return findings;
+}
+
+// Why a block may not have the action.
+std::string why_not(const MemoryConfig& config, const std::string& block, MemoryAction action) {
+  const std::string name = "block " + block;
+  const std::string verb(to_string(action));
+  if (const BlockRule* rule = forcing_rule(config, block)) {
+    return name + " must not have " + verb + ": memory.force has " + text_of(*rule);
+  }
+  const auto forbids = [&](const BlockRule& rule) {
+    return rule.action == action && fits_pattern(rule.pattern, block);
+  };
+  const auto rule = std::find_if(config.forbid.begin(), config.forbid.end(), forbids);
+  if (rule != config.forbid.end()) {
+    return name + " must not have " + verb + ": memory.forbid has " + text_of(*rule);
+  }
+  return name + " cannot have " + verb + ": it is switched off or this job cannot apply it";
+}
+
+// Why a plan in force is not to be used: the first block with an action that it may not have.
+// REQUIRES: there is one.
+Reason explain_rule(const PolicyInput& input, const MemoryRound& round, const RankView& view) {
+  const std::vector<MemoryAction>& actions = input.plan.classes[view.profile.value()];
+  std::size_t block = 0;
+  while (block + 1 < actions.size() && contains(round.allowed[block], actions[block])) ++block;
+  const MemoryAction action = actions[block];
+  const auto& resting = round.state.resting;
+  const bool rests = std::any_of(resting.begin(), resting.end(), [&](const RestingAction& rest) {
+    return rest.block == block && rest.action == action;
+  });
+  const std::string& name = input.job.blocks[block];
+  Reason reason = reason_of(ReasonCode::memory_rules, Outcome::unspecified,
+                            why_not(input.config.memory, name, action));
+  if (rests) {
+    reason.code = ReasonCode::memory_block_failed;
+    reason.text =
+        "block " + name + " failed under " + std::string(to_string(action)) + " and rests from it";
+  }
+  reason.block = static_cast<std::int32_t>(block);
+  return reason;
+}
+
+// --- groups of ranks --------------------------------------------------------------------------
+
+RankGroup group_of(const PolicyInput& input, const RankView& view) {
+  RankGroup group;
+  group.moves = view.choice.move != Move::stay;
+  group.budget_bytes = kNoBudget;
+  group.keep_bytes = view.front->back().peak_bytes;
+  group.step_us = view.model->step_us;
+  if (group.moves) {
+    const MemoryPoint& point = (*view.front)[view.choice.point];
+    group.actions = point.actions;
+    group.cost = {point.peak_bytes, point.added_us};
+  } else {
+    group.actions = input.plan.classes[view.profile.value()];
+    group.cost = view.now.value_or(MemoryCost{});
+  }
+  return group;
+}
+
+// In the order of their first ranks.
+std::vector<RankGroup> groups_of(const PolicyInput& input, const MemoryRound& round) {
+  struct Key {
+    bool moves;
+    std::size_t at;
+    const MemoryFront* front;
+    auto operator<=>(const Key&) const = default;
+  };
+  std::vector<RankGroup> groups;
+  std::map<Key, std::size_t> known;
+  for (std::size_t r = 0; r < round.ranks.size(); ++r) {
+    const RankView& view = round.ranks[r];
+    const bool moves = view.choice.move != Move::stay;
+    const std::size_t at = moves ? view.choice.point : view.profile.value();
+    const auto [entry, is_new] = known.try_emplace({moves, at, view.front}, groups.size());
+    if (is_new) groups.push_back(group_of(input, view));
+    RankGroup& group = groups[entry->second];
+    group.ranks.push_back(r);
+    group.peak_bytes = std::max(group.peak_bytes, group.cost.peak_bytes + view.correction_bytes);
+    group.budget_bytes = std::min(group.budget_bytes, view.budget.bytes);
+  }
+  return groups;
+}
+
+// --- a change ---------------------------------------------------------------------------------
+
+// The moving rank that says most about why the plan changes: rules, then what cannot be met, then
+// breaches, then what would be one, then room. REQUIRES: some rank moves.
+std::size_t leading_rank(const MemoryRound& round) {
+  const auto weight = [](const RankView& view) {
+    const Choice& choice = view.choice;
+    if (choice.move == Move::stay) return -1;
+    if (choice.move == Move::rules) return 4;
+    if (!choice.feasible) return 3;
+    if (choice.move == Move::breach) return 2;
+    return choice.move == Move::over_budget ? 1 : 0;
+  };
+  const auto leading =
+      std::max_element(round.ranks.begin(), round.ranks.end(),
+                       [&](const RankView& a, const RankView& b) { return weight(a) < weight(b); });
+  return static_cast<std::size_t>(leading - round.ranks.begin());
+}
+
+Reason explain_move(const PolicyInput& input, const MemoryRound& round) {
+  const std::size_t rank = leading_rank(round);
+  const RankView& view = round.ranks[rank];
+  const RankMemoryState& known = round.state.ranks[rank];
+  const auto outcome = Outcome::unspecified;
+  if (view.choice.move == Move::rules) return explain_rule(input, round, view);
+  if (!view.choice.feasible) {
+    return reason_of(ReasonCode::memory_infeasible, outcome,
+                     explain_infeasible(rank, view, input.config.memory));
+  }
+  if (view.choice.move != Move::lighter) {
+    const bool breach = view.choice.move == Move::breach;
+    return reason_of(breach ? ReasonCode::memory_breach : ReasonCode::memory_over_budget, outcome,
+                     explain_over_budget(rank, view, known.measured_bytes));
+  }
+  if (round.state.retries) {
+    return reason_of(ReasonCode::memory_block_retried, outcome,
+                     "an action has rested and is tried again");
+  }
+  return reason_of(known.straggles ? ReasonCode::memory_straggler : ReasonCode::memory_room,
+                   outcome, explain_room(rank, view, known));
+}
+
+// Ranks with equal actions share a profile.
+SetActions actions_of(const std::vector<RankGroup>& groups, std::size_t world) {
+  SetActions change;
+  std::map<std::vector<MemoryAction>, ClassId> profiles;
+  std::vector<ClassId> rank_profile(world);
+  for (const RankGroup& group : groups) {
+    const ClassId next(static_cast<ClassId::rep>(change.classes.size()));
+    std::vector<MemoryAction> actions(group.actions.begin(), group.actions.end());
+    const auto [entry, is_new] = profiles.try_emplace(actions, next);
+    if (is_new) change.classes.push_back(std::move(actions));
+    for (const std::size_t rank : group.ranks) rank_profile[rank] = entry->second;
+  }
+  if (change.classes.size() > 1) change.rank_class = std::move(rank_profile);
+  return change;
+}
+
+Proposal change_of(const PolicyInput& input, const MemoryRound& round,
+                   const std::vector<RankGroup>& groups) {
+  const std::size_t world = round.ranks.size();
+  Reason reason = explain_move(input, round);
+  std::size_t moving = 0;
+  std::size_t told = 0;
+  for (const RankGroup& group : groups) {
+    if (!group.moves) continue;
+    if (moving == 0) reason.rank = rank_id(group.ranks.front());
+    moving += group.ranks.size();
+    if (told++ < kGroupsTold) reason.text += "; " + group_text(group, world);
+  }
+  if (moving > 1) reason.rank = RankId(-1);
+  if (told > kGroupsTold) reason.text += sentence("; and %zu more plans", told - kGroupsTold);
+  return {actions_of(groups, world), std::move(reason)};
+}
+
+// --- no change --------------------------------------------------------------------------------
+
+Reason explain_fit(const MemoryRound& round, const std::vector<RankGroup>& groups) {
+  const auto tightest =
+      std::min_element(groups.begin(), groups.end(), [](const RankGroup& a, const RankGroup& b) {
+        return a.budget_bytes - a.peak_bytes < b.budget_bytes - b.peak_bytes;
+      });
+  std::string text = "nothing changes: " + group_text(*tightest, round.ranks.size());
+  if (groups.size() > 1) text += sentence("; %zu other plans have more room", groups.size() - 1);
+  double worth = 0;
+  for (const RankView& view : round.ranks) worth = std::max(worth, view.choice.worth);
+  if (worth > 0) {
+    text += sentence("; a lighter plan would save %.1f %% of a step, %.1f %% are worth a change",
+                     100 * worth, 100 * kWorthIt);
+  }
+  return reason_of(ReasonCode::memory_fits, Outcome::unchanged, std::move(text));
+}
+
+Reason explain_rest(const PolicyInput& input, const MemoryRound& round,
+                    const std::vector<RankGroup>& groups) {
+  for (std::size_t r = 0; r < round.ranks.size(); ++r) {
+    const RankView& view = round.ranks[r];
+    if (view.choice.feasible) continue;
+    Reason reason = reason_of(ReasonCode::memory_infeasible, Outcome::unchanged,
+                              explain_infeasible(r, view, input.config.memory));
+    reason.rank = rank_id(r);
+    return reason;
+  }
+  for (std::size_t r = 0; r < round.ranks.size(); ++r) {
+    if (!round.ranks[r].budget.needs_limit) continue;
+    Reason reason =
+        reason_of(ReasonCode::memory_unknown, Outcome::unchanged,
+                  sentence("the memory limit of rank %zu is not known, so a part of it is no "
+                           "budget; give memory.budget in bytes, such as 6GiB",
+                           r));
+    reason.rank = rank_id(r);
+    return reason;
+  }
+  return explain_fit(round, groups);
+}
+
+// Remembers what was said; false: it was the same last time.
+bool is_news(MemoryState& state, ReasonCode code, std::uint64_t plan) {
+  const bool is_same = state.told_code == code && state.told_plan == plan;
+  state.told_code = code;
+  state.told_plan = plan;
+  return !is_same;
+}
+
+// --- the round --------------------------------------------------------------------------------
+
+std::vector<Reason> explain_events(const PolicyInput& input, MemoryRound& round) {
+  std::vector<Reason> findings;
+  if (!std::exchange(round.state.told_rules, true)) {
+    findings = explain_rules(input.job, input.config.memory);
+  }
+  const unsigned rounds = input.config.memory.retry_rounds;
+  for (const ActionEvent& event : round.failed) {
+    Reason reason = reason_of(ReasonCode::memory_block_failed, Outcome::reported,
+                              explain_failure(input.job, event, rounds));
+    reason.rank = event.rank;
+    reason.block = static_cast<std::int32_t>(event.block);
+    findings.push_back(std::move(reason));
+  }
+  for (const ActionEvent& event : round.rested) {
+    Reason reason = reason_of(ReasonCode::memory_block_retried, Outcome::reported,
+                              explain_retry(input.job, event, rounds));
+    reason.block = static_cast<std::int32_t>(event.block);
+    findings.push_back(std::move(reason));
+  }
+  return findings;
+}
+
+PolicyOutput decide_round(const PolicyInput& input, MemoryState known) {
+  MemoryRound round = look_at_round(input, std::move(known));
+  PolicyOutput output;
+  output.findings = explain_events(input, round);
+  const std::vector<RankGroup> groups = groups_of(input, round);
+  const bool moves =
+      std::any_of(groups.begin(), groups.end(), [](const auto& g) { return g.moves; });
+  if (moves) {
+    output.proposals.push_back(change_of(input, round, groups));
+    is_news(round.state, ReasonCode::unspecified, 0);
+  } else {
+    round.state.retries = false;
+    Reason reason = explain_rest(input, round, groups);
+    if (is_news(round.state, reason.code, input.plan.id.number)) {
+      output.findings.push_back(std::move(reason));
+    }
+  }
+  output.state = PolicyState::of(std::move(round.state));
+  return output;
+}
+
+// Nothing can be decided.
+PolicyOutput without_facts(const PolicyInput& input, MemoryState state) {
+  PolicyOutput output;
+  const std::string_view text =
+      input.job.memory.models.empty()
+          ? "no plan is made: the memory of this job's blocks was not measured"
+          : "no plan is made: what was measured is of another job (ranks or blocks differ)";
+  if (is_news(state, ReasonCode::memory_unknown, 0)) {
+    output.findings.push_back(
+        reason_of(ReasonCode::memory_unknown, Outcome::unchanged, std::string(text)));
+  }
+  output.state = PolicyState::of(std::move(state));
+  return output;
+}
+
+}  // namespace
+
+PolicyOutput MemoryPolicy::propose(const PolicyInput& input, PolicyState kept) const {
+  MemoryState state = take_memory_state(std::move(kept), input.job, input.config.memory);
+  if (!facts_fit(input.job)) return without_facts(input, std::move(state));
+  return decide_round(input, std::move(state));
+}
+
+// Plans are numbered anew. Everything that is said here is repeated in the first round's record,
+// because readers look there.
+PolicyOutput MemoryPolicy::at_start(const PolicyInput& input, PolicyState kept) const {
+  const auto forget_words = [](MemoryState& state) {
+    state.told_rules = false;
+    is_news(state, ReasonCode::unspecified, 0);
+  };
+  MemoryState state = take_memory_state(std::move(kept), input.job, input.config.memory);
+  for (RankMemoryState& rank : state.ranks) rank.plan_seen.reset();
+  forget_words(state);
+  PolicyOutput output;
+  if (facts_fit(input.job)) {
+    output = decide_round(input, std::move(state));
+    state = output.state.take_or_fresh<MemoryState>();
+    forget_words(state);
+  }
+  output.state = PolicyState::of(std::move(state));
+  return output;
+}
+
+std::vector<std::int64_t> memory_budgets(const JobFacts& job, const Config& config,
+                                         const ControlState& state) {
+  std::vector<std::int64_t> budgets;
+  if (mode_of(config, "memory", PolicyMode::off) == PolicyMode::off || !facts_fit(job)) {
+    return budgets;
+  }
+  PolicyState kept;
+  for (const NamedPolicyState& named : state.policies) {
+    if (named.policy == "memory") kept = named.state;
+  }
+  const MemoryFacts& facts = job.memory;
+  const MemoryState known = take_memory_state(std::move(kept), job, config.memory);
+  budgets.resize(known.ranks.size());
+  for (std::size_t r = 0; r < budgets.size(); ++r) {
+    const std::size_t model = facts.model_of_rank.empty() ? 0 : facts.model_of_rank[r];
+    RankMemoryState rank = known.ranks[r];
+    if (rank.limit_bytes == 0 && !facts.limit_bytes.empty()) {
+      rank.limit_bytes = facts.limit_bytes[r];
+    }
+    const std::int64_t keep_bytes = facts.models[model].front.back().peak_bytes;
+    const RankBudget budget = budget_of_rank(config.memory, rank, rank_id(r), keep_bytes);
+    budgets[r] = budget.bytes == kNoBudget ? 0 : budget.bytes;
+  }
+  return budgets;
+}
+
+}  // namespace cox

@@ -1,0 +1,475 @@
+#include "coordinator/policies/memory/model.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <map>
+#include <span>
+#include <utility>
+
+#include "coordinator/core/plan_classes.h"
+#include "coordinator/core/timings.h"
+
+namespace cox {
+namespace {
+
+// Parts of a rank's limit.
+constexpr double kUsable = 0.85;
+constexpr double kConservative = 0.90;  // these three: of the usable part
+constexpr double kBalanced = 0.75;
+constexpr double kAggressive = 0.50;
+
+constexpr double kRoom = 0.98;  // of the budget, for a lighter plan
+constexpr double kWorthOnStraggler = 0.002;
+constexpr std::uint32_t kRoomRounds = 16;
+constexpr std::uint64_t kCeilingRounds = 1000;
+constexpr std::int64_t kDownBy = 16;  // a correction that was too large goes down by that part
+constexpr double kSlowBy = 1.0 / 8;
+constexpr std::uint32_t kTimedRounds = 12;  // before a rank can be a straggler
+
+std::int64_t part(double ratio, std::int64_t bytes) {
+  return static_cast<std::int64_t>(ratio * static_cast<double>(bytes));
+}
+
+std::int64_t bytes_of_mode(BudgetKind kind, const RankMemory& rank) {
+  const std::int64_t usable = part(kUsable, rank.limit_bytes);
+  const bool plans_anyway = kind == BudgetKind::aggressive && !rank.straggles;
+  if (!plans_anyway && rank.keep_bytes <= usable) return usable;
+  if (rank.straggles || kind == BudgetKind::conservative) return part(kConservative, usable);
+  return part(kind == BudgetKind::balanced ? kBalanced : kAggressive, usable);
+}
+
+class Digest {
+ public:
+  void add(std::uint64_t value) { hash_ = (hash_ ^ value) * 1099511628211ull; }
+  void add(const MemoryBudget& budget) {
+    add(static_cast<std::uint64_t>(budget.kind));
+    add(static_cast<std::uint64_t>(budget.bytes));
+    add(std::bit_cast<std::uint64_t>(budget.fraction));
+  }
+  std::uint64_t value() const { return hash_; }
+
+ private:
+  std::uint64_t hash_ = 14695981039346656037ull;
+};
+
+std::uint64_t digest_of(const JobFacts& job, const MemoryConfig& config) {
+  Digest digest;
+  for (const MemoryModel& model : job.memory.models) {
+    digest.add(model.front.size());
+    for (const MemoryPoint& point : model.front) {
+      digest.add(static_cast<std::uint64_t>(point.peak_bytes));
+      digest.add(static_cast<std::uint64_t>(point.added_us));
+    }
+  }
+  for (const std::uint32_t model : job.memory.model_of_rank) digest.add(model);
+  digest.add(config.budget);
+  for (const auto& [rank, budget] : config.budget_of_rank) {
+    digest.add(static_cast<std::uint64_t>(rank));
+    digest.add(budget);
+  }
+  return digest.value();
+}
+
+bool is_sane(const RankMemoryState& rank) {
+  const auto is_bytes = [](std::int64_t value) { return value >= 0 && value <= kNoBudget; };
+  return std::abs(rank.correction_bytes) <= kNoBudget && is_bytes(rank.measured_bytes) &&
+         is_bytes(rank.limit_bytes) && is_bytes(rank.ceiling_bytes) && rank.slowness >= 0 &&
+         rank.slowness <= 100;
+}
+
+bool shape_fits(const MemoryModel& model, std::size_t blocks) {
+  const bool kept_fits = model.kept_bytes.empty() || model.kept_bytes.size() == blocks;
+  return kept_fits && !model.front.empty() &&
+         std::all_of(model.front.begin(), model.front.end(),
+                     [blocks](const auto& point) { return point.actions.size() == blocks; });
+}
+
+// --- the usable part of a front ---------------------------------------------------------------
+
+MemoryAction nearest(ActionSet allowed) {
+  for (unsigned a = 0; a < 4; ++a) {
+    if (contains(allowed, static_cast<MemoryAction>(a))) return static_cast<MemoryAction>(a);
+  }
+  return MemoryAction::keep;
+}
+
+bool is_allowed(std::span<const MemoryAction> actions, std::span<const ActionSet> allowed) {
+  for (std::size_t b = 0; b < actions.size() && b < allowed.size(); ++b) {
+    if (!contains(allowed[b], actions[b])) return false;
+  }
+  return true;
+}
+
+// Where an action may not be, the block gets keep, or the only action it may have. Keeping more
+// costs what the block keeps; where that is unknown, at most what keeping all does.
+MemoryPoint repaired(const MemoryModel& model, const MemoryPoint& point,
+                     std::span<const ActionSet> allowed) {
+  MemoryPoint result = point;
+  for (std::size_t b = 0; b < allowed.size(); ++b) {
+    if (contains(allowed[b], point.actions[b])) continue;
+    result.actions[b] = nearest(allowed[b]);
+    if (result.actions[b] != MemoryAction::keep) continue;
+    if (model.kept_bytes.empty()) {
+      result.peak_bytes = std::max(result.peak_bytes, model.front.back().peak_bytes);
+    } else {
+      result.peak_bytes += model.kept_bytes[b];
+    }
+  }
+  return result;
+}
+
+// Points that may be used come first and stay; the bytes of a repaired one are a bound.
+MemoryFront usable_front(const MemoryModel& model, std::span<const ActionSet> allowed) {
+  std::vector<MemoryPoint> points;
+  points.reserve(model.front.size());
+  for (const MemoryPoint& point : model.front) {
+    if (is_allowed(point.actions, allowed)) points.push_back(point);
+  }
+  const std::size_t exact = points.size();
+  for (const MemoryPoint& point : model.front) {
+    if (is_allowed(point.actions, allowed)) continue;
+    MemoryPoint bound = repaired(model, point, allowed);
+    const auto known = std::find_if(points.begin(), points.end(), [&bound](const auto& other) {
+      return other.actions == bound.actions;
+    });
+    if (known == points.end()) {
+      points.push_back(std::move(bound));
+    } else if (known - points.begin() >= static_cast<std::ptrdiff_t>(exact)) {
+      known->peak_bytes = std::min(known->peak_bytes, bound.peak_bytes);
+      known->added_us = std::min(known->added_us, bound.added_us);
+    }
+  }
+  return front_of(std::move(points));
+}
+
+std::vector<ActionSet> allowed_of_blocks(const PolicyInput& input,
+                                         std::span<const RestingAction> resting) {
+  std::vector<ActionSet> allowed;
+  for (const std::string& block : input.job.blocks) {
+    allowed.push_back(static_cast<ActionSet>(allowed_actions(input.config.memory, block) &
+                                             input.job.capabilities.actions));
+  }
+  for (const RestingAction& rest : resting) {
+    allowed[rest.block] = without(allowed[rest.block], rest.action);
+  }
+  for (ActionSet& set : allowed) {
+    if (set == 0) set = only(MemoryAction::keep);
+  }
+  return allowed;
+}
+
+// --- what a round teaches ---------------------------------------------------------------------
+
+void end_rests(const PolicyInput& input, MemoryRound& round) {
+  std::erase_if(round.state.resting, [&](const RestingAction& rest) {
+    const bool is_over = input.summary.round >= rest.until;
+    if (is_over) round.rested.push_back({RankId(-1), rest.block, rest.action, {}});
+    return is_over;
+  });
+  if (!round.rested.empty()) round.state.retries = true;
+}
+
+// A rank repeats itself until its plan changes, so the rest counts from the last word.
+void learn_failures(const PolicyInput& input, MemoryRound& round) {
+  const RoundId until(input.summary.round.value() + input.config.memory.retry_rounds);
+  for (const RankSignal& report : input.signals.reports) {
+    if (report.fragment.kind != FragmentKind::block_failed) continue;
+    const Result<BlockFailure> failure = read_block_failure(report.fragment);
+    if (!failure.ok() || failure->block.value() >= input.job.blocks.size()) continue;
+    const std::size_t block = failure->block.value();
+    auto& resting = round.state.resting;
+    const auto known = std::find_if(resting.begin(), resting.end(), [&](const RestingAction& rest) {
+      return rest.block == block && rest.action == failure->action;
+    });
+    if (known != resting.end()) {
+      known->until = until;
+      continue;
+    }
+    resting.push_back({block, failure->action, until});
+    round.failed.push_back({report.rank, block, failure->action, failure->what.data()});
+  }
+}
+
+std::optional<MemoryCost> cost_in(const MemoryFront& front, const MemoryModel& model,
+                                  const std::vector<MemoryAction>& actions) {
+  const auto found = std::find_if(front.begin(), front.end(), [&](const MemoryPoint& point) {
+    return point.actions == actions;
+  });
+  if (found != front.end()) return MemoryCost{found->peak_bytes, found->added_us};
+  return cost_of(model, actions);
+}
+
+// One per model: the model's own where all of it may be used.
+std::vector<const MemoryFront*> usable_fronts(const std::vector<MemoryModel>& models,
+                                              MemoryRound& round) {
+  std::vector<const MemoryFront*> fronts;
+  round.made.reserve(models.size());
+  for (const MemoryModel& model : models) {
+    const bool all_usable = std::all_of(
+        model.front.begin(), model.front.end(),
+        [&round](const auto& point) { return is_allowed(point.actions, round.allowed); });
+    if (!all_usable) round.made.push_back(usable_front(model, round.allowed));
+    fronts.push_back(all_usable ? &model.front : &round.made.back());
+  }
+  return fronts;
+}
+
+struct ProfileOfModel {
+  ClassId profile;
+  std::size_t model;
+  friend auto operator<=>(const ProfileOfModel&, const ProfileOfModel&) = default;
+};
+
+void view_ranks(const PolicyInput& input, MemoryRound& round) {
+  const MemoryFacts& facts = input.job.memory;
+  const std::vector<const MemoryFront*> fronts = usable_fronts(facts.models, round);
+  std::map<ProfileOfModel, std::optional<MemoryCost>> costs;
+  round.ranks.resize(static_cast<std::size_t>(input.job.world_size));
+  for (std::size_t r = 0; r < round.ranks.size(); ++r) {
+    RankView& view = round.ranks[r];
+    const std::size_t m = facts.model_of_rank.empty() ? 0 : facts.model_of_rank[r];
+    view.model = &facts.models[m];
+    view.front = fronts[m];
+    view.profile = class_of(input.plan, RankId(static_cast<std::int32_t>(r)));
+    const auto& actions = input.plan.classes[view.profile.value()];
+    const auto [cost, is_new] = costs.try_emplace({view.profile, m});
+    if (is_new) cost->second = cost_in(*view.front, *view.model, actions);
+    view.now = cost->second;
+    view.now_allowed = is_allowed(actions, round.allowed);
+    const bool has_limit = !facts.limit_bytes.empty() && facts.limit_bytes[r] > 0;
+    RankMemoryState& known = round.state.ranks[r];
+    if (has_limit && known.limit_bytes == 0) known.limit_bytes = facts.limit_bytes[r];
+  }
+}
+
+void learn_times(const PolicyInput& input, MemoryState& state) {
+  const double median = input.summary.own_seconds.median;
+  if (input.job.world_size < 3 || !(median > 0)) return;
+  const Timings timings = timings_of(input.signals.reports);
+  const double off = input.config.stragglers.slowdown_ratio;
+  const double on = 1 + 2 * (off - 1);
+  for (std::size_t i = 0; i < timings.ranks.size(); ++i) {
+    const auto r = static_cast<std::size_t>(timings.ranks[i].value());
+    if (r >= state.ranks.size()) continue;
+    RankMemoryState& rank = state.ranks[r];
+    const double ratio = std::min(timings.own[i] / median, 100.0);
+    rank.slowness =
+        rank.timed_rounds == 0 ? ratio : rank.slowness + kSlowBy * (ratio - rank.slowness);
+    rank.timed_rounds = std::min(rank.timed_rounds + 1, 1'000'000u);
+    rank.straggles =
+        rank.timed_rounds >= kTimedRounds && rank.slowness > (rank.straggles ? off : on);
+  }
+}
+
+RankBudget budget_now(const PolicyInput& input, const MemoryRound& round, std::size_t rank) {
+  return budget_of_rank(input.config.memory, round.state.ranks[rank],
+                        RankId(static_cast<std::int32_t>(rank)),
+                        round.ranks[rank].front->back().peak_bytes);
+}
+
+std::int64_t bounded(std::uint64_t bytes) {
+  return static_cast<std::int64_t>(std::min<std::uint64_t>(bytes, std::uint64_t{1} << 59));
+}
+
+// Returns whether the limit of the rank was learnt just now.
+bool learn_limit(const MemoryConfig& config, const RankSignal& report, std::int64_t peak,
+                 RankMemoryState& known) {
+  if (config.inject_headroom && known.measured_bytes == 0) {
+    known.limit_bytes = peak + *config.inject_headroom;
+    return true;
+  }
+  if (known.limit_bytes != 0 || report.memory_limit_bytes == 0) return false;
+  known.limit_bytes = bounded(report.memory_limit_bytes);
+  return true;
+}
+
+void learn_peak(const PolicyInput& input, const RankSignal& report, MemoryRound& round) {
+  const auto r = static_cast<std::size_t>(report.rank.value());
+  RankView& view = round.ranks[r];
+  RankMemoryState& known = round.state.ranks[r];
+  const bool is_newest = report.plan_applied == input.plan.id.number;
+  const bool is_whole =
+      std::exchange(known.plan_seen, report.plan_applied) == report.plan_applied && is_newest;
+  const std::int64_t peak = bounded(report.memory_peak_bytes);
+  if (!is_whole || peak <= 0) return;
+  if (learn_limit(input.config.memory, report, peak, known)) {
+    view.budget = budget_now(input, round, r);
+  }
+  known.measured_bytes = peak;
+  if (!view.now) return;
+  const std::int64_t predicted = view.now->peak_bytes;
+  const std::int64_t error = peak - predicted;
+  std::int64_t& correction = known.correction_bytes;
+  correction = error > correction ? error : correction + (error - correction) / kDownBy;
+  view.breached = peak > view.budget.bytes;
+  if (!view.breached) return;
+  const bool is_lower = known.ceiling_bytes == 0 || predicted < known.ceiling_bytes;
+  if (is_lower) known.ceiling_bytes = predicted;
+  known.ceiling_until = RoundId(input.summary.round.value() + kCeilingRounds);
+}
+
+void learn_peaks(const PolicyInput& input, MemoryRound& round) {
+  for (const RankSignal& report : input.signals.reports) {
+    const bool applies = !report.has(SignalFlag::watching) && !report.has(SignalFlag::finished);
+    const bool is_rank = report.rank.value() < input.job.world_size;
+    if (applies && is_rank && report.rounds > 0) learn_peak(input, report, round);
+  }
+}
+
+// --- the choice of a point --------------------------------------------------------------------
+
+// How eager a rank is to move to a lighter plan.
+struct Eagerness {
+  bool at_once = false;           // uses the whole budget, waits for nothing
+  double least_worth = kWorthIt;  // of the step
+  std::uint32_t room_rounds = 0;  // in a row, before this one
+};
+
+double worth_of(std::int64_t saved_us, std::int64_t added_us, std::int64_t step_us) {
+  if (step_us <= 0) return 1;
+  return static_cast<double>(saved_us) / static_cast<double>(step_us + added_us);
+}
+
+// The most that a plan may be predicted to take.
+std::int64_t predictable_bytes(const RankView& view, std::int64_t budget_bytes) {
+  const std::int64_t most = budget_bytes - view.correction_bytes;
+  return view.ceiling_bytes > 0 ? std::min(most, view.ceiling_bytes - 1) : most;
+}
+
+Move why_heavier(const RankView& view) {
+  if (!view.now_allowed) return Move::rules;
+  return view.breached ? Move::breach : Move::over_budget;
+}
+
+Choice look_for_room(const RankView& view, const Eagerness& eagerness, std::int64_t fits) {
+  Choice choice;
+  const MemoryFront& front = *view.front;
+  const std::int64_t roomy = predictable_bytes(view, part(kRoom, view.budget.bytes));
+  const auto lighter = lookup(front, eagerness.at_once ? fits : std::min(fits, roomy));
+  if (!lighter || front[*lighter].added_us >= view.now->added_us) return choice;
+  choice.worth = worth_of(view.now->added_us - front[*lighter].added_us, view.now->added_us,
+                          view.model->step_us);
+  if (choice.worth < eagerness.least_worth) return choice;
+  choice.room_rounds = eagerness.room_rounds + 1;
+  if (choice.room_rounds < kRoomRounds && !eagerness.at_once) return choice;
+  choice.move = Move::lighter;
+  choice.point = *lighter;
+  choice.room_rounds = 0;
+  return choice;
+}
+
+Choice choose(const RankView& view, const Eagerness& eagerness) {
+  const std::int64_t fits = predictable_bytes(view, view.budget.bytes);
+  if (view.now_allowed && view.now && view.now->peak_bytes <= fits) {
+    return look_for_room(view, eagerness, fits);
+  }
+  Choice choice;
+  const auto fastest = lookup(*view.front, fits);
+  choice.feasible = fastest.has_value();
+  choice.point = fastest.value_or(0);
+  const bool has_least = view.now_allowed && view.now && !choice.feasible &&
+                         view.now->peak_bytes <= (*view.front)[choice.point].peak_bytes;
+  if (!has_least) choice.move = why_heavier(view);
+  return choice;
+}
+
+void choose_all(const PolicyInput& input, MemoryRound& round) {
+  for (std::size_t r = 0; r < round.ranks.size(); ++r) {
+    RankView& view = round.ranks[r];
+    RankMemoryState& known = round.state.ranks[r];
+    if (input.summary.round >= known.ceiling_until) known.ceiling_bytes = 0;
+    view.correction_bytes = known.correction_bytes;
+    view.ceiling_bytes = known.ceiling_bytes;
+    Eagerness eagerness;
+    eagerness.at_once = known.straggles || round.state.retries;
+    if (known.straggles) eagerness.least_worth = kWorthOnStraggler;
+    if (round.state.retries) eagerness.least_worth = 0;
+    eagerness.room_rounds = known.room_rounds;
+    view.choice = choose(view, eagerness);
+    if (input.summary.reporting > 0) known.room_rounds = view.choice.room_rounds;
+  }
+}
+
+}  // namespace
+
+RankBudget budget_of(const MemoryConfig& config, const RankMemory& rank) {
+  const auto own = config.budget_of_rank.find(rank.rank.value());
+  const MemoryBudget& asked = own == config.budget_of_rank.end() ? config.budget : own->second;
+  const std::int64_t limit = rank.limit_bytes;
+  RankBudget budget;
+  switch (asked.kind) {
+    case BudgetKind::none:
+      if (limit > 0) budget.bytes = part(kUsable, limit);
+      return budget;
+    case BudgetKind::bytes:
+      budget.bytes = limit > 0 ? std::min(limit, asked.bytes) : asked.bytes;
+      return budget;
+    case BudgetKind::fraction:
+      budget.needs_limit = limit <= 0;
+      if (limit > 0) budget.bytes = part(asked.fraction, limit);
+      return budget;
+    default:
+      budget.needs_limit = limit <= 0;
+      if (limit > 0) budget.bytes = bytes_of_mode(asked.kind, rank);
+      return budget;
+  }
+}
+
+RankBudget budget_of_rank(const MemoryConfig& config, const RankMemoryState& rank, RankId id,
+                          std::int64_t keep_bytes) {
+  RankMemory memory;
+  memory.rank = id;
+  memory.limit_bytes = rank.limit_bytes;
+  memory.keep_bytes = keep_bytes + rank.correction_bytes;
+  const bool is_known_to_break = rank.ceiling_bytes > 0 && keep_bytes >= rank.ceiling_bytes;
+  if (is_known_to_break) memory.keep_bytes = kNoBudget;
+  memory.straggles = rank.straggles;
+  return budget_of(config, memory);
+}
+
+MemoryState take_memory_state(PolicyState kept, const JobFacts& job, const MemoryConfig& config) {
+  auto state = kept.take_or_fresh<MemoryState>();
+  const auto ranks = static_cast<std::size_t>(job.world_size);
+  const std::uint64_t digest = digest_of(job, config);
+  const bool is_known = state.digest == digest && state.ranks.size() == ranks &&
+                        std::all_of(state.ranks.begin(), state.ranks.end(), is_sane) &&
+                        std::all_of(state.resting.begin(), state.resting.end(),
+                                    [&](const auto& r) { return r.block < job.blocks.size(); });
+  if (is_known) return state;
+  MemoryState fresh;
+  fresh.digest = digest;
+  fresh.ranks.resize(ranks);
+  return fresh;
+}
+
+bool facts_fit(const JobFacts& job) {
+  const MemoryFacts& facts = job.memory;
+  const auto ranks = static_cast<std::size_t>(job.world_size);
+  const std::size_t blocks = job.blocks.size();
+  const auto one_a_rank = [ranks](std::size_t n) { return n == 0 || n == ranks; };
+  return !facts.models.empty() && one_a_rank(facts.model_of_rank.size()) &&
+         one_a_rank(facts.limit_bytes.size()) &&
+         std::all_of(facts.model_of_rank.begin(), facts.model_of_rank.end(),
+                     [&](std::uint32_t m) { return m < facts.models.size(); }) &&
+         std::all_of(facts.models.begin(), facts.models.end(),
+                     [blocks](const auto& model) { return shape_fits(model, blocks); });
+}
+
+MemoryRound look_at_round(const PolicyInput& input, MemoryState state) {
+  MemoryRound round;
+  round.state = std::move(state);
+  end_rests(input, round);
+  learn_failures(input, round);
+  round.allowed = allowed_of_blocks(input, round.state.resting);
+  view_ranks(input, round);
+  learn_times(input, round.state);
+  for (std::size_t r = 0; r < round.ranks.size(); ++r) {
+    round.ranks[r].budget = budget_now(input, round, r);
+  }
+  learn_peaks(input, round);
+  choose_all(input, round);
+  return round;
+}
+
+}  // namespace cox

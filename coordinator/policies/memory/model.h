@@ -1,0 +1,187 @@
+// The model behind policy `memory`: what a rank may take (budgets), what it is believed to take
+// (predictions, corrected by measured peaks), and which point of its front it should be at. Called
+// by the policy once a round; budget_of() also by the SDK before the first round. Values and pure
+// functions.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "coordinator/core/memory_config.h"
+#include "coordinator/core/memory_front.h"
+#include "coordinator/core/policy.h"
+#include "coordinator/core/state_codec.h"
+#include "coordinator/core/units.h"
+
+namespace cox {
+
+inline constexpr std::int64_t kNoBudget = std::int64_t{1} << 60;
+
+// The facts about a rank that its budget depends on.
+struct RankMemory {
+  RankId rank{};
+  std::int64_t limit_bytes = 0;  // of its device or share of a node; 0 = unknown
+  std::int64_t keep_bytes = 0;   // peak with all blocks kept, corrected
+  bool straggles = false;
+};
+
+struct RankBudget {
+  std::int64_t bytes = kNoBudget;  // kNoBudget = nothing limits it
+  bool needs_limit = false;        // a part of the limit was asked for, which is unknown
+};
+
+// Bytes and fractions are caps. The modes take part of 85 % of the limit (conservative 0.90,
+// balanced 0.75, aggressive 0.50); where keeping all fits those 85 %, only `aggressive` takes a
+// part. A straggler has the lightest of them, conservative. Without a budget the 85 % are the cap.
+RankBudget budget_of(const MemoryConfig& config, const RankMemory& rank);
+
+// An action that failed on a block and is not used there before a round.
+struct RestingAction {
+  std::uint64_t block = 0;
+  MemoryAction action = MemoryAction::keep;
+  RoundId until{};
+
+  template <class Self, class Visit>
+  static void fields(Self& self, Visit&& visit) {
+    visit(self.block);
+    visit(self.action);
+    visit(self.until);
+  }
+};
+
+// What is remembered of a rank between rounds.
+struct RankMemoryState {
+  std::int64_t correction_bytes = 0;         // measured minus predicted peak, smoothed
+  std::optional<std::uint64_t> plan_seen{};  // number of the plan in its last report
+  std::int64_t measured_bytes = 0;           // its newest peak; 0 = none yet
+  std::int64_t limit_bytes = 0;              // 0 = unknown
+  std::int64_t ceiling_bytes = 0;  // predicted for a plan that broke the budget; 0 = none did
+  RoundId ceiling_until{};         // the round in which that is forgotten
+  double slowness = 0;             // own time over the median of all, smoothed; 0 = none yet
+  std::uint32_t timed_rounds = 0;
+  bool straggles = false;
+  std::uint32_t room_rounds = 0;  // in a row in which a lighter plan was worth it
+
+  template <class Self, class Visit>
+  static void fields(Self& self, Visit&& visit) {
+    visit(self.correction_bytes);
+    visit(self.plan_seen);
+    visit(self.measured_bytes);
+    visit(self.limit_bytes);
+    visit(self.ceiling_bytes);
+    visit(self.ceiling_until);
+    visit(self.slowness);
+    visit(self.timed_rounds);
+    visit(self.straggles);
+    visit(self.room_rounds);
+  }
+};
+
+// What policy `memory` remembers between rounds.
+struct MemoryState {
+  static constexpr std::uint32_t kVersion = 2;
+  std::uint64_t digest = 0;              // of fronts and budgets; with others it starts anew
+  std::vector<RankMemoryState> ranks{};  // one per rank
+  std::vector<RestingAction> resting{};
+  bool retries = false;       // an action has rested and is tried again with the next plan
+  bool told_rules = false;    // the user's rules were reported
+  ReasonCode told_code{};     // the last reason for which nothing changed ...
+  std::uint64_t told_plan{};  // ... and the number of the plan that stayed
+
+  template <class Self, class Visit>
+  static void fields(Self& self, Visit&& visit) {
+    visit(self.digest);
+    visit(self.ranks);
+    visit(self.resting);
+    visit(self.retries);
+    visit(self.told_rules);
+    visit(self.told_code);
+    visit(self.told_plan);
+  }
+};
+
+template <>
+inline constexpr MemoryAction kLargestOf<MemoryAction> = MemoryAction::tile;
+template <>
+inline constexpr ReasonCode kLargestOf<ReasonCode> = ReasonCode::custom;
+
+// Takes the state out, or a fresh one where the kept one belongs to another world, other fronts or
+// other budgets, or holds numbers that make no sense.
+MemoryState take_memory_state(PolicyState kept, const JobFacts& job, const MemoryConfig& config);
+
+// What a lighter plan must save, as a part of the step.
+inline constexpr double kWorthIt = 0.01;
+
+// How the choice of a point is made, with bands that keep a rank from moving back and forth:
+//
+//   heavier   at once, where the plan in force is above the budget as predicted and corrected, was
+//             measured above it, or has an action that is not to be used
+//   lighter   after 16 rounds in a row in which the lighter point fits 98 % of the budget and saves
+//             at least kWorthIt of the step; at once on a straggler (the whole budget, from 0.2 %
+//             on), and where an action has rested and is tried again
+//   never     a point of at least the predicted bytes of one that broke the budget, for 1000 rounds
+enum class Move : std::uint8_t { stay, over_budget, breach, rules, lighter };
+
+struct Choice {
+  Move move = Move::stay;
+  std::size_t point = 0;          // to go to, unless it stays
+  bool feasible = true;           // false = no point fits; `point` has the least bytes
+  std::uint32_t room_rounds = 0;  // to remember
+  double worth = 0;               // part of the step that a lighter plan would save
+};
+
+// One rank in one round.
+struct RankView {
+  const MemoryModel* model = nullptr;
+  const MemoryFront* front = nullptr;  // the usable part of the model's
+  ClassId profile{};                   // in the plan in force
+  std::optional<MemoryCost> now;       // of that profile, predicted
+  bool now_allowed = true;             // every block may have the action it has
+  RankBudget budget;
+  std::int64_t correction_bytes = 0;
+  std::int64_t ceiling_bytes = 0;  // predicted bytes must be below; 0 = none
+  bool breached = false;           // it was just measured above the budget
+  Choice choice;
+};
+
+// An action that failed, or that has rested.
+struct ActionEvent {
+  RankId rank{-1};
+  std::size_t block = 0;
+  MemoryAction action = MemoryAction::keep;
+  std::string what;  // of a failure
+};
+
+// One round, before anything is said about it. Movable, not copyable: views point into `made`.
+struct MemoryRound {
+  MemoryRound() = default;
+  MemoryRound(MemoryRound&&) = default;
+  MemoryRound& operator=(MemoryRound&&) = default;
+
+  MemoryState state;
+  std::vector<ActionSet> allowed;   // per block
+  std::vector<MemoryFront> made;    // fronts that differ from their model's
+  std::vector<RankView> ranks;      // one per rank
+  std::vector<ActionEvent> failed;  // new ones
+  std::vector<ActionEvent> rested;
+};
+
+// Whether the facts have the shape of the job; linear in points. Their values were validated.
+bool facts_fit(const JobFacts& job);
+
+// Learns from the reports of the round what is real (peaks, limits, failures, who is slow), and
+// chooses a point of its front for every rank. Nothing is learnt from a round without reports. From
+// each report that covers rounds under the newest plan only it learns
+//   correction   measured minus predicted peak: up at once, down by a sixteenth of the difference
+//   ceiling      the predicted peak of a plan that was measured above the budget
+// REQUIRES: facts_fit(input.job). `input` outlives the result.
+MemoryRound look_at_round(const PolicyInput& input, MemoryState state);
+
+// The budget of a rank by what is remembered of it; `keep_bytes`: predicted with all blocks kept.
+RankBudget budget_of_rank(const MemoryConfig& config, const RankMemoryState& rank, RankId id,
+                          std::int64_t keep_bytes);
+
+}  // namespace cox

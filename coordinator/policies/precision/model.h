@@ -1,0 +1,245 @@
+// The model behind policy `precision`: which formats a block may have, which of them are worth
+// having before any signal is known, and which blocks should change by the evidence of a round.
+// Called by the policy once a round. Values and pure functions.
+//
+//   trouble   of a block, from the first evidence on that covers only rounds in its format: a safer
+//             format at once, and no lower one for cooldown_rounds, twice as long each time
+//   good      signals for patience_rounds: 8 bits; a quarter of the blocks in one round at most,
+//             those that gain most first; with a straggler that loses its time in computing, its
+//             costliest blocks after half the patience
+//   rested    from trouble: back to the format of the start
+//
+// Apart from trouble, rules and requests a block keeps its format for dwell_rounds. Timings never
+// count against a format. A round without reports teaches nothing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "coordinator/core/config.h"
+#include "coordinator/core/job.h"
+#include "coordinator/core/policy.h"
+#include "coordinator/core/precision_format.h"
+#include "coordinator/core/signal.h"
+#include "coordinator/core/state_codec.h"
+
+namespace cox {
+
+// --- what is remembered -----------------------------------------------------------------------
+
+// Why a block should change its format. Values are kept in states: never renumber.
+enum class FormatCause : std::uint8_t {
+  none = 0,
+  // to a safer format, at once
+  overflow_forward = 1,
+  overflow_backward = 2,  // amount: of these two, values that were not finite
+  saturated = 3,
+  underflow = 4,  // amount: of these two, their part of the values looked at
+  noise = 5,      // amount: noise over signal
+  // to a faster format
+  signals_good = 6,
+  rested = 7,  // from trouble
+  // to either
+  memory = 8,  // amount: peak over limit
+  rule = 9,    // settings or requests leave no other one
+};
+
+template <>
+inline constexpr FormatCause kLargestOf<FormatCause> = FormatCause::rule;
+template <>
+inline constexpr Precision kLargestOf<Precision> = Precision::fp8;
+template <>
+inline constexpr PrecisionRequest::What kLargestOf<PrecisionRequest::What> =
+    PrecisionRequest::What::release;
+
+// Trouble of a block, and the safer format that it asks for.
+struct FormatTrouble {
+  Precision to = Precision::fp32;
+  FormatCause cause = FormatCause::none;
+  double amount = 0;  // see FormatCause
+  RankId rank{-1};    // whose evidence it was; -1 = nobody in particular
+
+  template <class Self, class Visit>
+  static void fields(Self& self, Visit&& visit) {
+    visit(self.to);
+    visit(self.cause);
+    visit(self.amount);
+    visit(self.rank);
+  }
+};
+
+struct BlockPrecisionState {
+  std::optional<Precision> seen{};         // format in the newest plan
+  std::uint64_t changed_in = 0;            // number of the plan that brought it
+  std::optional<RoundId> changed_round{};  // in which it was seen first; empty: as it started
+  RoundId rest_until{};                    // no lower format before this round
+  std::uint32_t failures = 0;              // times in trouble
+  std::optional<RoundId> good_since{};     // round in which good signals began
+  std::uint32_t good_samples = 0;          // since then
+  double noise = 0;                        // newest noise over signal
+  std::optional<FormatTrouble> trouble{};  // until the plan shows the safer format
+  bool is_guest = false;                   // settings or requests brought the format
+  bool told = false;                       // why it does not go lower was said since it changed
+
+  template <class Self, class Visit>
+  static void fields(Self& self, Visit&& visit) {
+    visit(self.seen);
+    visit(self.changed_in);
+    visit(self.changed_round);
+    visit(self.rest_until);
+    visit(self.failures);
+    visit(self.good_since);
+    visit(self.good_samples);
+    visit(self.noise);
+    visit(self.trouble);
+    visit(self.is_guest);
+    visit(self.told);
+  }
+};
+
+struct RankPrecisionState {
+  double slowness = 0;    // own time over the median of all, smoothed
+  double in_compute = 0;  // the part of that excess that is computing, smoothed
+  std::uint32_t timed_rounds = 0;
+
+  template <class Self, class Visit>
+  static void fields(Self& self, Visit&& visit) {
+    visit(self.slowness);
+    visit(self.in_compute);
+    visit(self.timed_rounds);
+  }
+};
+
+// A request of the program that is in force.
+struct StandingRequest {
+  PrecisionRequest what{};
+  RoundId until{};  // 0 = until released
+  RankId asked_by{-1};
+
+  template <class Self, class Visit>
+  static void fields(Self& self, Visit&& visit) {
+    visit(self.what.block);
+    visit(self.what.what);
+    visit(self.what.format);
+    visit(self.until);
+    visit(self.asked_by);
+  }
+};
+
+struct PrecisionState {
+  static constexpr std::uint32_t kVersion = 2;
+  std::uint64_t applied_before = 0;         // oldest plan in force on a rank in the last round
+  std::uint32_t silent_rounds = 0;          // in a row without evidence of gradients
+  bool short_of_memory = false;             // some rank was, in the last round
+  std::vector<StandingRequest> requests{};  // of several for a block the last one counts
+  std::vector<BlockPrecisionState> blocks{};
+  std::vector<RankPrecisionState> ranks{};
+
+  template <class Self, class Visit>
+  static void fields(Self& self, Visit&& visit) {
+    visit(self.applied_before);
+    visit(self.silent_rounds);
+    visit(self.short_of_memory);
+    visit(self.requests);
+    visit(self.blocks);
+    visit(self.ranks);
+  }
+};
+
+inline constexpr std::size_t kMostRequests = 4096;  // in force
+
+// --- the formats of a block -------------------------------------------------------------------
+
+// Who left a block no choice.
+enum class Held : std::uint8_t { free, by_request, by_rule, by_format };
+
+struct Leeway {
+  PrecisionSet allowed = only(Precision::fp32);
+  Held held = Held::free;
+  Precision wanted = Precision::fp32;  // by whoever holds it, before anything clamped that
+};
+
+// REQUIRES: block < job.blocks.size().
+Leeway leeway_of(const JobFacts& job, const PrecisionConfig& config,
+                 std::span<const StandingRequest> requests, std::size_t block);
+
+// Returns the nearest format that is no less safe: fp8 and fp16 fall to bf16, all to fp32.
+Precision nearest_safe(Precision wanted, PrecisionSet allowed);
+
+// Why a format is not taken by itself.
+enum class FormatVeto : std::uint8_t {
+  none,
+  not_allowed,
+  not_capable,
+  imitated,
+  not_measured,
+  not_faster,
+  resting  // from trouble of before the restart
+};
+
+// The format of a block while nothing is known of its values.
+struct BaseFormat {
+  Precision format = Precision::fp32;
+  FormatVeto bf16 = FormatVeto::none;  // why not
+  FormatVeto fp16 = FormatVeto::none;
+};
+BaseFormat base_format(const JobFacts& job, const PrecisionConfig& config, PrecisionSet allowed,
+                       std::size_t block);
+
+// Why a block does not go to 8 bits, its signals aside. It needs bf16 around its products.
+FormatVeto fp8_veto(const JobFacts& job, const PrecisionConfig& config, PrecisionSet allowed,
+                    std::size_t block, Precision base);
+
+// Microseconds of forward and backward; 0 = not measured.
+std::int64_t step_us(const JobFacts& job, std::size_t block, Precision format);
+
+// --- a round ----------------------------------------------------------------------------------
+
+struct BlockMove {
+  std::size_t block = 0;
+  Precision from = Precision::fp32;
+  Precision to = Precision::fp32;
+  FormatCause cause = FormatCause::none;
+  double amount = 0;  // see FormatCause
+  RankId rank{-1};    // whose evidence it was
+  bool for_straggler = false;
+  Leeway leeway;
+};
+
+// A request of this round, or one that is over.
+struct RequestEvent {
+  enum class What : std::uint8_t { taken, over, unknown_block, not_capable, forbidden, too_many };
+  What what = What::taken;
+  StandingRequest request;
+};
+
+// A block whose signals allow 8 bits, which something else forbids.
+struct BlockWaits {
+  std::size_t block = 0;
+  FormatVeto veto = FormatVeto::none;  // none: it dwells or rests ...
+  RoundId until{};                     // ... until this round
+};
+
+// A rank that is slow because of what it computes.
+struct ComputeStraggler {
+  RankId rank{-1};
+  double slowness = 0;  // own time over the median
+};
+
+// One round, before anything is said about it.
+struct PrecisionRound {
+  PrecisionState state;
+  std::vector<BlockMove> moves;  // in the order in which they matter
+  std::vector<BlockMove> held;   // trouble in a block that settings or requests hold
+  std::vector<RequestEvent> requests;
+  std::vector<BlockWaits> waits;
+  std::optional<ComputeStraggler> straggler;
+};
+
+// Takes in requests, reads the evidence of every block and chooses which ones should change.
+PrecisionRound look_at_round(const PolicyInput& input, PrecisionState state);
+
+}  // namespace cox
