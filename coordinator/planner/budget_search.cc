@@ -2,13 +2,132 @@
 
 #include <algorithm>
 #include <array>
-
-#include "coordinator/planner/completion_bound.h"
-#include "coordinator/planner/search_label.h"
-#include "coordinator/planner/step_tables.h"
+#include <utility>
 
 namespace cox::planner {
 namespace {
+
+// A stage whose bytes were sent out, and the one sent before it.
+struct Departure {
+  std::int32_t previous = -1;    // index, -1 = none
+  std::int64_t end_us = 0;       // when the copy is through
+  std::int64_t total_bytes = 0;  // sent up to and with this one
+};
+
+// One set of decisions for the stages so far, reduced to what the rest of the step can feel of it.
+//
+// Copies out go in order, so the last offloaded stage is back on the device after all the others
+// have left it. Hence only that one can wait for a copy-out, and only before its own backward can
+// anything still be on its way out; then compute has not waited yet. Labels therefore differ in
+// whether further stages will be offloaded: as long as they will, what is on its way out matters to
+// forward passes alone. Once they will not, `need_us` says how much added time the rest must bring
+// so that copies are through in time, and `floor_us` what the step adds at least.
+struct Label {
+  std::int64_t added_us = 0;
+  std::int64_t kept_bytes = 0;
+  std::int64_t floor_us = 0;
+  std::int64_t need_us = 0;
+  std::int64_t promise_us = 0;  // the whole step adds at least this
+  std::int64_t tier_bytes = 0;
+  std::int32_t recomputed = 0;
+  std::int32_t departure = -1;  // the newest
+  std::int32_t trace = -1;      // how it came about
+  bool is_leaving = false;      // the last stage was offloaded, and its bytes are being copied
+  std::uint8_t action = 0;      // of the newest stage
+  Further further = Further::none;
+};
+
+class Departures {
+ public:
+  std::int32_t add(std::int32_t previous, std::int64_t ready_us, std::int64_t copy_us,
+                   std::int64_t bytes);
+  // Bytes of the chain up to `newest` that are not out yet at `time`.
+  std::int64_t bytes_after(std::int32_t newest, std::int64_t time) const;
+  // The same, less what a copy in progress has moved already.
+  std::int64_t bytes_to_move(std::int32_t newest, std::int64_t time, std::int64_t per_ms) const;
+  // The earliest time from which at most `room` bytes are left; 0 if that many never wait.
+  std::int64_t time_within(std::int32_t newest, std::int64_t room) const;
+  std::int64_t end_us(std::int32_t newest) const {
+    return newest < 0 ? 0 : all_[index(newest)].end_us;
+  }
+  std::int32_t previous(std::int32_t newest) const { return all_[index(newest)].previous; }
+  // Whether at every time from `now` on, a's kept and leaving bytes are no more than b's.
+  bool never_more(const Label& a, const Label& b, std::int64_t now) const;
+
+ private:
+  static std::size_t index(std::int32_t i) { return static_cast<std::size_t>(i); }
+  std::vector<Departure> all_;
+};
+
+std::int32_t Departures::add(std::int32_t previous, std::int64_t ready_us, std::int64_t copy_us,
+                             std::int64_t bytes) {
+  const std::int64_t before = previous < 0 ? 0 : all_[index(previous)].total_bytes;
+  all_.push_back({previous, std::max(ready_us, end_us(previous)) + copy_us, before + bytes});
+  return static_cast<std::int32_t>(all_.size()) - 1;
+}
+
+std::int64_t Departures::bytes_after(std::int32_t newest, std::int64_t time) const {
+  if (newest < 0 || all_[index(newest)].end_us <= time) return 0;
+  const std::int64_t total = all_[index(newest)].total_bytes;
+  std::int32_t i = newest;
+  while (i >= 0 && all_[index(i)].end_us > time) i = all_[index(i)].previous;
+  return total - (i < 0 ? 0 : all_[index(i)].total_bytes);
+}
+
+std::int64_t Departures::bytes_to_move(std::int32_t newest, std::int64_t time,
+                                       std::int64_t per_ms) const {
+  if (newest < 0 || all_[index(newest)].end_us <= time) return 0;
+  const std::int64_t total = all_[index(newest)].total_bytes;
+  std::int32_t oldest = newest;
+  while (previous(oldest) >= 0 && all_[index(previous(oldest))].end_us > time)
+    oldest = previous(oldest);
+  const std::int32_t gone = previous(oldest);
+  const std::int64_t gone_bytes = gone < 0 ? 0 : all_[index(gone)].total_bytes;
+  const std::int64_t bytes = all_[index(oldest)].total_bytes - gone_bytes;
+  const std::int64_t remaining_us = all_[index(oldest)].end_us - time;
+  const double movable = static_cast<double>(remaining_us) * static_cast<double>(per_ms) / 1000;
+  const bool has_moved = movable < static_cast<double>(bytes);
+  return total - gone_bytes - (has_moved ? bytes - remaining_us * per_ms / 1000 : 0);
+}
+
+std::int64_t Departures::time_within(std::int32_t newest, std::int64_t room) const {
+  if (newest < 0) return 0;
+  const std::int64_t total = all_[index(newest)].total_bytes;
+  std::int32_t i = newest;
+  // While all up to and with the one before `i` may be gone and it still is too much, `i` must go.
+  while (i >= 0) {
+    const std::int32_t before = all_[index(i)].previous;
+    const std::int64_t left = total - (before < 0 ? 0 : all_[index(before)].total_bytes);
+    if (left > room) return all_[index(i)].end_us;
+    i = before;
+  }
+  return 0;
+}
+
+bool Departures::never_more(const Label& a, const Label& b, std::int64_t now) const {
+  const std::int64_t lead = b.kept_bytes - a.kept_bytes;
+  if (lead < 0) return false;
+  if (a.departure == b.departure) return true;
+  if (bytes_after(a.departure, now) - bytes_after(b.departure, now) > lead) return false;
+  for (std::int32_t i = b.departure; i >= 0 && all_[index(i)].end_us > now; i = previous(i)) {
+    const std::int64_t time = all_[index(i)].end_us;
+    if (bytes_after(a.departure, time) - bytes_after(b.departure, time) > lead) return false;
+  }
+  return true;
+}
+
+// Whether whatever completes `b` completes `a` too, at no higher cost. Both at the same stage.
+bool dominates(const Label& a, const Label& b, const StepTables& tables, const Departures& out,
+               std::int64_t now) {
+  if (a.added_us > b.added_us || a.kept_bytes > b.kept_bytes || a.need_us > b.need_us) return false;
+  if (a.floor_us > std::max(b.floor_us, b.added_us)) return false;
+  if (tables.is_tier_scarce && a.tier_bytes > b.tier_bytes) return false;
+  if (tables.is_recompute_scarce && a.recomputed > b.recomputed) return false;
+  if (a.further == Further::offloads &&
+      std::max(out.end_us(a.departure), now) > std::max(out.end_us(b.departure), now))
+    return false;
+  return out.never_more(a, b, now);
+}
 
 constexpr std::size_t kCautious = 4;  // one label of so many is kept for its few bytes
 
@@ -233,7 +352,103 @@ SearchResult LabelSearch::finish() const {
   return result;
 }
 
+// A budget that was searched. Nothing up to it adds less than the bound.
+struct Searched {
+  std::int64_t budget_bytes = 0;
+  std::int64_t bound_us = 0;
+  std::int64_t peak_bytes = 0;  // of the plan found
+};
+
+// Budgets from `low` to just below a searched plan's peak: nobody has looked there.
+struct Stretch {
+  std::int64_t low_bytes = 0;
+  std::int64_t high_bytes = 0;  // the peak, not itself part of it
+  std::int64_t gap_us = 0;
+  std::size_t below = 0;  // index of the searched budget above it
+};
+
+class FrontSearch {
+ public:
+  FrontSearch(const MemoryProblem& problem, const FrontLimits& limits, MemoryFront known)
+      : problem_(problem), limits_(limits), search_(problem), known_(front_of(std::move(known))) {}
+
+  SolvedFront run() {
+    if (!look(0, boundless(problem_))) return std::move(solved_);
+    const std::int64_t least = known_.front().peak_bytes;
+    if (least < searched_.front().peak_bytes) look(1, least);
+    const std::size_t first = std::min(kFirstLabels, limits_.most_labels);
+    known_.push_back(towards_least(problem_, first, problem_.base_bytes - 1, known_.front(),
+                                   std::max<std::size_t>(1, limits_.most_budgets / 4)));
+    known_ = front_of(std::move(known_));
+    if (known_.front().peak_bytes < searched_.back().budget_bytes)
+      look(searched_.size(), known_.front().peak_bytes);
+    Stretch widest = widest_gap();
+    while (widest.gap_us > 0 && searched_.size() < limits_.most_budgets &&
+           solved_.labels < limits_.most_labels_in_all) {
+      look(widest.below + 1, widest.low_bytes + (widest.high_bytes - 1 - widest.low_bytes) / 2);
+      widest = widest_gap();
+    }
+    solved_.gap_us = std::max(widest.gap_us, largest_miss());
+    solved_.front = std::move(known_);
+    return std::move(solved_);
+  }
+
+ private:
+  // Searches one budget and puts it at `place` of the searched ones; false: nothing fits.
+  bool look(std::size_t place, std::int64_t budget_bytes) {
+    const std::size_t first = std::min(kFirstLabels, limits_.most_labels);
+    const auto seed = lookup(known_, budget_bytes);
+    const std::int64_t below = seed ? known_[*seed].added_us : kNever;
+    SearchResult found = search_.run_to_proof({budget_bytes, below, first}, limits_.most_labels);
+    solved_.labels += found.labels;
+    MemoryPoint point;
+    if (!found.actions.empty()) {
+      point = priced(problem_, std::move(found.actions));
+    } else if (seed) {
+      point = known_[*seed];
+    } else {
+      return false;
+    }
+    searched_.insert(searched_.begin() + static_cast<std::ptrdiff_t>(place),
+                     {budget_bytes, found.bound_us, point.peak_bytes});
+    known_.push_back(std::move(point));
+    known_ = front_of(std::move(known_));
+    return true;
+  }
+
+  Stretch widest_gap() const {
+    Stretch widest;
+    for (std::size_t i = 0; i + 1 < searched_.size(); ++i) {
+      const std::int64_t low = searched_[i + 1].budget_bytes + 1;
+      if (low >= searched_[i].peak_bytes) continue;
+      const std::int64_t gap = known_[*lookup(known_, low)].added_us - searched_[i].bound_us;
+      if (gap > widest.gap_us) widest = {low, searched_[i].peak_bytes, gap, i};
+    }
+    return widest;
+  }
+
+  // Where a search was not brought to its end.
+  std::int64_t largest_miss() const {
+    std::int64_t miss = 0;
+    for (const Searched& s : searched_)
+      miss = std::max(miss, known_[*lookup(known_, s.peak_bytes)].added_us - s.bound_us);
+    return miss;
+  }
+
+  const MemoryProblem& problem_;
+  const FrontLimits& limits_;
+  BudgetSearch search_;
+  MemoryFront known_;
+  std::vector<Searched> searched_;  // largest budget first
+  SolvedFront solved_;
+};
+
 }  // namespace
+
+MemoryPoint priced(const MemoryProblem& problem, std::vector<MemoryAction> actions) {
+  const ScheduledStep step = schedule(problem, actions);
+  return {step.peak_bytes, step.added_us, std::move(actions)};
+}
 
 BudgetSearch::BudgetSearch(const MemoryProblem& problem) : tables_(problem) {}
 
@@ -258,6 +473,39 @@ SearchResult BudgetSearch::run_to_proof(SearchOrder order, std::size_t most_labe
     order.below_us = std::min(order.below_us, best.added_us);
     order.labels_per_stage = std::min(8 * order.labels_per_stage, most_labels);
   }
+}
+
+std::int64_t boundless(const MemoryProblem& problem) {
+  std::int64_t bytes = problem.base_bytes;
+  for (const Stage& stage : problem.stages) {
+    std::int64_t most = 0;
+    for (const StageOption& o : stage.options) {
+      if (o.allowed)
+        most = std::max(most, std::max(o.forward_high_bytes, o.backward_high_bytes) + o.kept_bytes +
+                                  o.copied_bytes);
+    }
+    bytes += most;
+  }
+  return bytes;
+}
+
+SolvedFront budget_front(const MemoryProblem& problem, const FrontLimits& limits,
+                         MemoryFront known) {
+  return FrontSearch(problem, limits, std::move(known)).run();
+}
+
+MemoryPoint towards_least(const MemoryProblem& problem, std::size_t most_labels,
+                          std::int64_t infeasible_bytes, MemoryPoint point, std::size_t searches) {
+  const BudgetSearch search(problem);
+  for (std::size_t i = 0; i < searches && infeasible_bytes + 1 < point.peak_bytes; ++i) {
+    const std::int64_t middle = infeasible_bytes + (point.peak_bytes - infeasible_bytes) / 2;
+    SearchResult found = search.run({middle, kNever, most_labels});
+    if (found.actions.empty())
+      infeasible_bytes = middle;
+    else
+      point = priced(problem, std::move(found.actions));
+  }
+  return point;
 }
 
 }  // namespace cox::planner

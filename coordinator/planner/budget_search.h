@@ -1,19 +1,23 @@
-// The least added time of one problem under one budget, copies included. Stages are decided in
-// forward order; a label is a set of decisions so far, reduced to what the rest can feel of it.
-// docs/memory-profile.md says why that is exact. Part of the planner's inside: front.h is the door.
+// Searches of problems with copies or caps: the least added time under one budget, and the front of
+// many budgets, searched one by one, always where most time may still be missed. Stages are decided
+// in forward order; a label is a set of decisions so far, reduced to what the rest can feel of it.
+// docs/memory-profile.md says why that is exact. Part of the planner's inside; front.h is the door.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <vector>
 
+#include "coordinator/planner/bounds.h"
+#include "coordinator/planner/front.h"
 #include "coordinator/planner/memory_problem.h"
-#include "coordinator/planner/step_tables.h"
 
 namespace cox::planner {
 
-inline constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max() / 4;
+inline constexpr std::size_t kFirstLabels = 128;  // a stage, in the first search of a budget
+
+// The plan as a point of the front, by schedule().
+MemoryPoint priced(const MemoryProblem& problem, std::vector<MemoryAction> actions);
 
 struct SearchOrder {
   std::int64_t budget_bytes = 0;
@@ -31,7 +35,7 @@ struct SearchResult {
 
 class BudgetSearch {
  public:
-  // Requires: a valid problem that outlives this.
+  // REQUIRES: a valid problem that outlives this.
   explicit BudgetSearch(const MemoryProblem& problem);
 
   SearchResult run(const SearchOrder& order) const;
@@ -41,5 +45,17 @@ class BudgetSearch {
  private:
   StepTables tables_;
 };
+
+// `known` are permitted plans found otherwise; they only help. Empty front: no plan was found.
+SolvedFront budget_front(const MemoryProblem& problem, const FrontLimits& limits,
+                         MemoryFront known);
+
+// Any budget that every plan fits.
+std::int64_t boundless(const MemoryProblem& problem);
+
+// A point of less peak than `point` if there is one above `infeasible_bytes`: halves the distance
+// until it is the least or the searches run out.
+MemoryPoint towards_least(const MemoryProblem& problem, std::size_t most_labels,
+                          std::int64_t infeasible_bytes, MemoryPoint point, std::size_t searches);
 
 }  // namespace cox::planner

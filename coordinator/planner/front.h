@@ -41,7 +41,8 @@ struct BudgetAnswer {
   std::size_t labels = 0;
   bool is_exact() const { return !best || bound_us >= best->added_us; }
 };
-// Which plan to name among those of least time: any, or the one of tie_break.h.
+// Which plan to name among those of least time: any, or the one with the least peak, and of
+// those the first in the order keep, recompute, offload, tile from stage 0 on.
 enum class TieBreak { any, named };
 Result<BudgetAnswer> solve_budget(const MemoryProblem& problem, std::int64_t budget_bytes,
                                   std::size_t most_labels, TieBreak tie_break);

@@ -3,7 +3,7 @@
 #include <array>
 #include <cmath>
 
-#include "coordinator/planner/memory_schedule.h"
+#include "coordinator/planner/memory_problem.h"
 
 namespace cox::planner {
 namespace {

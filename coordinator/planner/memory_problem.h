@@ -1,20 +1,29 @@
 // Memory planning as numbers: what a rank's stages cost under each action, and the trade between
 // peak bytes and added time that follows from it. A profile measured by the SDK becomes one
 // MemoryProblem per distinct rank; the planner turns it into a MemoryFront; policy `memory` looks
-// budgets up in the front. Plain values, std only, no thread of their own.
+// budgets up in the front. Plain values and pure functions; any thread.
 //
 // One step runs the stages forward in order, then backward in reverse. Bytes are device bytes of
 // one rank. The level before a stage is base_bytes plus kept_bytes of all earlier stages; a pass
 // through the stage reaches that level plus its own high-water mark.
+//
+// schedule() is the model of a step under a plan, and the single truth of the planner: every search
+// result is priced by it. Three engines (compute, copy-out, copy-in) each do one thing at a time,
+// in order. Compute runs forward of every stage, then backward in reverse. An offloaded stage's
+// copied bytes leave from the end of its forward and stay resident until that copy is through; they
+// are fetched from the start of the backward before its own, and its backward waits for them.
+// Memory is counted once a pass: the bytes resident at its start count for all of it.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "coordinator/core/memory_front.h"
+#include "coordinator/core/status.h"
 
 namespace cox {
 
@@ -57,3 +66,37 @@ struct MemoryProblem {
 };
 
 }  // namespace cox
+
+namespace cox::planner {
+
+// Indices of a stage's options.
+inline constexpr std::size_t kActions = kMemoryActionNames.size();
+inline constexpr auto kKeep = static_cast<std::size_t>(MemoryAction::keep);
+inline constexpr auto kRecompute = static_cast<std::size_t>(MemoryAction::recompute);
+inline constexpr auto kOffload = static_cast<std::size_t>(MemoryAction::offload);
+
+struct ScheduledStep {
+  std::int64_t peak_bytes = 0;    // most bytes resident in the step
+  std::int64_t total_us = 0;      // from the first forward to the end of the last backward
+  std::int64_t added_us = 0;      // beyond the sum of forward_us and backward_us
+  std::int64_t waited_us = 0;     // the part of added_us in which compute waits for a copy
+  std::int64_t copied_bytes = 0;  // bytes sent to the tier
+  std::int32_t recomputed = 0;    // stages under recompute
+};
+
+// REQUIRES: a valid problem, one action a stage. Says nothing about budgets, caps or permissions.
+ScheduledStep schedule(const MemoryProblem& problem, std::span<const MemoryAction> actions);
+
+// Whether every action is allowed and both caps are kept.
+bool is_permitted(const MemoryProblem& problem, std::span<const MemoryAction> actions);
+
+// Time of one copy, rounded up to whole microseconds. Requires: bytes_per_ms > 0.
+std::int64_t copy_us(std::int64_t bytes, std::int64_t bytes_per_ms);
+
+inline constexpr std::size_t kMaxStages = 8192;
+inline constexpr std::int64_t kMaxStageValue = std::int64_t{1} << 46;  // 64 TiB; 2.2 years in us
+
+// invalid_argument naming the stage and field that is out of range, or that no action is allowed.
+Status validate(const MemoryProblem& problem);
+
+}  // namespace cox::planner

@@ -6,8 +6,7 @@
 #include "coordinator/core/memory_front.h"
 #include "coordinator/core/units.h"
 #include "coordinator/planner/json_fields.h"
-#include "coordinator/planner/memory_schedule.h"
-#include "coordinator/planner/step_tables.h"
+#include "coordinator/planner/memory_problem.h"
 
 namespace cox::planner {
 namespace {

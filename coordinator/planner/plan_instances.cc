@@ -3,8 +3,7 @@
 #include <algorithm>
 
 #include "coordinator/planner/json_fields.h"
-#include "coordinator/planner/memory_schedule.h"
-#include "coordinator/planner/step_tables.h"
+#include "coordinator/planner/memory_problem.h"
 
 namespace cox::planner {
 namespace {

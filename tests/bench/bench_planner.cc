@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "coordinator/planner/front.h"
-#include "coordinator/planner/memory_schedule.h"
+#include "coordinator/planner/memory_problem.h"
 #include "coordinator/planner/plan_instances.h"
 #include "tests/bench/line.h"
 #include "tests/planner/random_problem.h"

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "coordinator/planner/front.h"
-#include "coordinator/planner/memory_schedule.h"
+#include "coordinator/planner/memory_problem.h"
 #include "tests/planner/random_problem.h"
 
 #include <doctest/doctest.h>

@@ -2,8 +2,8 @@
 #include <string>
 
 #include "coordinator/planner/front.h"
+#include "coordinator/planner/memory_problem.h"
 #include "coordinator/planner/memory_profile.h"
-#include "coordinator/planner/memory_schedule.h"
 #include "coordinator/planner/plan_instances.h"
 #include "tests/planner/random_problem.h"
 

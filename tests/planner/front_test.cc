@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "coordinator/planner/memory_schedule.h"
+#include "coordinator/planner/memory_problem.h"
 #include "tests/planner/random_problem.h"
 
 #include <doctest/doctest.h>

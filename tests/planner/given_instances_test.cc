@@ -5,7 +5,7 @@
 #include "coordinator/core/json.h"
 #include "coordinator/planner/front.h"
 #include "coordinator/planner/json_fields.h"
-#include "coordinator/planner/memory_schedule.h"
+#include "coordinator/planner/memory_problem.h"
 #include "coordinator/planner/plan_instances.h"
 
 #include <doctest/doctest.h>

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "coordinator/planner/memory_schedule.h"
+#include "coordinator/planner/memory_problem.h"
 
 namespace cox::test {
 namespace {

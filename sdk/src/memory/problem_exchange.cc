@@ -1,6 +1,6 @@
 #include "sdk/src/memory/problem_exchange.h"
 
-#include "coordinator/planner/memory_schedule.h"
+#include "coordinator/planner/memory_problem.h"
 #include "sdk/src/parallel/gather_rows.h"
 
 namespace cox::detail {

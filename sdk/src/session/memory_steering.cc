@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "coordinator/planner/memory_schedule.h"
+#include "coordinator/planner/memory_problem.h"
 #include "coordinator/policies/memory/model.h"
 #include "sdk/src/memory/counting_allocator.h"
 #include "sdk/src/memory/tier_speed.h"

@@ -2,7 +2,7 @@
 
 #include <random>
 
-#include "coordinator/planner/memory_schedule.h"
+#include "coordinator/planner/memory_problem.h"
 #include "synthetic_step.h"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-#include "coordinator/planner/memory_schedule.h"
+#include "coordinator/planner/memory_problem.h"
 
 #include <algorithm>
 #include <string>
