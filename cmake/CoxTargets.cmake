@@ -10,7 +10,7 @@
 #       a library that several of this project's own programs or tests share, not installed.
 #
 # TORCH as a flag of any: the sources include torch/torch.h (13-18 s a file), so they share one
-# precompiled header of it.
+# precompiled header of it. All other targets share one of standard headers.
 
 # Flags of our own sources. Linked privately, so no consumer inherits a warning or a sanitizer.
 # Contraction and position independence are the same everywhere: the first because decisions must
@@ -33,23 +33,33 @@ function(_cox_common target torch)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF)
   target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:coxswain_flags>)
   if(torch)
-    _cox_torch_header()
+    _cox_precompiled(coxswain_torch_header <torch/torch.h>)
+    target_link_libraries(coxswain_torch_header PRIVATE LibTorch::torch)
     target_link_libraries(${target} PRIVATE LibTorch::torch)
     target_precompile_headers(${target} REUSE_FROM coxswain_torch_header)
+  else()
+    _cox_precompiled(coxswain_standard_header ${COX_STANDARD_HEADERS})
+    target_precompile_headers(${target} REUSE_FROM coxswain_standard_header)
   endif()
 endfunction()
 
-# The one target that compiles torch/torch.h by itself.
-function(_cox_torch_header)
-  if(TARGET coxswain_torch_header)
+# The headers of C++ that most sources include. They are more than half of the time that a source
+# without LibTorch takes to compile.
+set(COX_STANDARD_HEADERS <algorithm> <array> <chrono> <cmath> <cstdint> <filesystem> <functional>
+  <map> <memory> <optional> <span> <string> <string_view> <utility> <variant> <vector>)
+
+# Adds the one target that compiles these headers; the others reuse its precompiled header.
+function(_cox_precompiled target)
+  if(TARGET ${target})
     return()
   endif()
-  set(source "${PROJECT_BINARY_DIR}/torch_header.cc")
+  set(source "${PROJECT_BINARY_DIR}/${target}.cc")
   file(CONFIGURE OUTPUT "${source}" CONTENT "// Carries the precompiled header.\n")
-  add_library(coxswain_torch_header OBJECT "${source}")
-  _cox_common(coxswain_torch_header FALSE)
-  target_link_libraries(coxswain_torch_header PRIVATE LibTorch::torch)
-  target_precompile_headers(coxswain_torch_header PRIVATE <torch/torch.h>)
+  add_library(${target} OBJECT "${source}")
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF)
+  target_link_libraries(${target} PRIVATE coxswain_flags)
+  target_precompile_headers(${target} PRIVATE ${ARGN})
 endfunction()
 
 function(cox_library name)

@@ -1,12 +1,18 @@
-# One function registers a doctest program, once or at several rank counts.
+# One function registers tests written with doctest, once or at several rank counts.
 #
 #   cox_test(NAME core.plan SOURCES plan_test.cc LINK coxswain::core)
 #   cox_test(NAME transport.mpi SOURCES mpi_test.cc LINK coxswain::transport RANKS 1 2 4)
 #       registers transport.mpi.np1, .np2 and .np4, each under mpiexec. The main function
 #       initialises MPI; rank 0 prints, the others only when they fail; the result is the worst.
 #
-# NAME is `folder.subject`. Optional: TORCH (see CoxTargets.cmake), LABELS, ARGS (of the program),
-# TIMEOUT in seconds (120), DEPENDS (targets that the program runs). Sources include doctest last.
+# All tests of a folder are linked into one program (and one more for those under MPI, and for those
+# with TORCH, see CoxTargets.cmake); a test runs the cases of its own sources, in a process of its
+# own. ALONE gives a test a program of its own: for sources that replace something in the whole
+# program, such as operator new.
+#
+# NAME is `folder.subject`. Optional: TORCH, ALONE, LABELS, ARGS (of the program), TIMEOUT in seconds
+# (120), DEPENDS (targets that the program runs), DEFINITIONS (of the program). Sources include
+# doctest last.
 include_guard(GLOBAL)
 find_package(doctest REQUIRED)
 
@@ -42,34 +48,73 @@ function(cox_register)
     ENVIRONMENT "${COX_TEST_ENVIRONMENT};${COX_TEST_ASAN}")
 endfunction()
 
-function(cox_test)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "TORCH" "NAME;TIMEOUT" "SOURCES;LINK;RANKS;LABELS;ARGS;DEPENDS")
-  if(arg_RANKS AND NOT COX_WITH_MPI)
-    message(STATUS "Test ${arg_NAME} is left out: it runs under MPI, and COX_WITH_MPI is OFF")
-    return()
+# Adds the sources to the program that runs them and sets `result` to its name.
+function(_cox_test_program result)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH;ALONE;MPI" "NAME" "SOURCES;LINK;DEFINITIONS")
+  file(RELATIVE_PATH program "${PROJECT_SOURCE_DIR}/tests" "${CMAKE_CURRENT_SOURCE_DIR}")
+  if(arg_ALONE)
+    set(program "${arg_NAME}")
   endif()
-  string(REPLACE "." "_" target "${arg_NAME}_test")
   set(main cox_test_main)
-  if(arg_RANKS)
+  if(arg_MPI)
     set(main cox_test_mpi_main)
+    string(APPEND program "_mpi")
   endif()
   set(torch)
   if(arg_TORCH)
     set(torch TORCH)
+    string(APPEND program "_torch")
   endif()
-  cox_executable(${target} SOURCES ${arg_SOURCES} LINK ${main} ${arg_LINK} ${torch})
-  set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests/bin")
+  string(REGEX REPLACE "[./]" "_" program "${program}_tests")
+  if(NOT TARGET ${program})
+    cox_executable(${program} SOURCES LINK ${main} ${torch})
+    set_target_properties(${program} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests/bin")
+  endif()
+  get_target_property(known ${program} SOURCES)
+  foreach(source IN LISTS arg_SOURCES)
+    get_filename_component(source "${source}" ABSOLUTE)
+    if(NOT source IN_LIST known)
+      target_sources(${program} PRIVATE "${source}")
+    endif()
+  endforeach()
+  target_link_libraries(${program} PRIVATE ${arg_LINK})
+  target_compile_definitions(${program} PRIVATE ${arg_DEFINITIONS})
+  set(${result} ${program} PARENT_SCOPE)
+endfunction()
+
+function(cox_test)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "TORCH;ALONE" "NAME;TIMEOUT"
+    "SOURCES;LINK;RANKS;LABELS;ARGS;DEPENDS;DEFINITIONS")
+  if(arg_RANKS AND NOT COX_WITH_MPI)
+    message(STATUS "Test ${arg_NAME} is left out: it runs under MPI, and COX_WITH_MPI is OFF")
+    return()
+  endif()
+  set(kind)
+  foreach(flag TORCH ALONE)
+    if(arg_${flag})
+      list(APPEND kind ${flag})
+    endif()
+  endforeach()
+  if(arg_RANKS)
+    list(APPEND kind MPI)
+  endif()
+  _cox_test_program(program ${kind} NAME ${arg_NAME} SOURCES ${arg_SOURCES} LINK ${arg_LINK}
+    DEFINITIONS ${arg_DEFINITIONS})
   if(arg_DEPENDS)
-    add_dependencies(${target} ${arg_DEPENDS})
+    add_dependencies(${program} ${arg_DEPENDS})
   endif()
+  list(TRANSFORM arg_SOURCES REPLACE ".*/" "")
+  list(TRANSFORM arg_SOURCES PREPEND "*/")
+  list(JOIN arg_SOURCES "," sources)
+  set(arguments "--source-file=${sources}" --no-skipped-summary ${arg_ARGS})
   if(NOT arg_RANKS)
-    cox_register(NAME ${arg_NAME} COMMAND ${target} ${arg_ARGS} LABELS ${arg_LABELS}
+    cox_register(NAME ${arg_NAME} COMMAND ${program} ${arguments} LABELS ${arg_LABELS}
       TIMEOUT ${arg_TIMEOUT})
   endif()
   string(APPEND COX_TEST_ASAN ":detect_leaks=0")
   foreach(ranks IN LISTS arg_RANKS)
     cox_register(NAME ${arg_NAME}.np${ranks} LABELS mpi ${arg_LABELS}
-      COMMAND "${COX_MPIEXEC}" -n ${ranks} $<TARGET_FILE:${target}> ${arg_ARGS}
+      COMMAND "${COX_MPIEXEC}" -n ${ranks} $<TARGET_FILE:${program}> ${arguments}
       PROCESSORS ${ranks} TIMEOUT ${arg_TIMEOUT})
   endforeach()
 endfunction()
