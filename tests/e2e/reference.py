@@ -15,7 +15,7 @@ class Reference(jobs.Case):
         return [json.loads(line) for line in ended.out.splitlines() if line.startswith("{")]
 
     def test_agrees_on_one_rank_and_on_two(self):
-        folder = os.path.join(jobs.programs.shared, "gpt2-reference")
+        folder = os.path.join(jobs.programs.data, "gpt2-reference")
         for ranks in (None, 1, 2):
             with self.subTest(ranks=ranks):
                 checks = self.verdicts(self.ends_well(self.check(folder, ranks)))
@@ -23,7 +23,7 @@ class Reference(jobs.Case):
                 self.assertTrue(all(check["ok"] for check in checks), checks)
 
     def test_agrees_with_uneven_shares_accumulation_and_recompute(self):
-        folder = os.path.join(jobs.programs.shared, "gpt2-reference")
+        folder = os.path.join(jobs.programs.data, "gpt2-reference")
         for ranks, flags in [(1, ["--micro-batch", "3"]), (2, ["--micro-batch", "1"]),
                              (2, ["--cox.force.shares=3,5"]), (4, ["--cox.force.shares=1,4,2,1"]),
                              (2, ["--cox.force.shares=1,7", "--micro-batch", "2"]),
@@ -37,7 +37,7 @@ class Reference(jobs.Case):
     def test_a_tampered_expectation_is_exit_code_one(self):
         folder = self.path("tampered")
         os.mkdir(folder)
-        recorded = os.path.join(jobs.programs.shared, "gpt2-reference")
+        recorded = os.path.join(jobs.programs.data, "gpt2-reference")
         for name in os.listdir(recorded):
             if name != "expected.json":
                 os.symlink(os.path.join(recorded, name), os.path.join(folder, name))
