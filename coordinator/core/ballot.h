@@ -23,6 +23,7 @@ struct StepBallot {
   double amax_max = 0;              // largest finite scaled gradient in fp16; 0 = not known
   std::uint64_t plan_held_min = 0;  // newest plan number that every rank holds
   std::uint64_t round_closed_min = 0;  // 1 = this rank's last control round is over
+  std::uint64_t mask_waits_max = 0;    // 1 = rank 0 has a frame for the other nodes
   std::uint64_t stop_max = 0;          // 1 = somebody was asked to stop (SIGTERM, end of job)
   std::uint64_t fingerprint_min = 0;   // of what must be equal (step, cursor, active plan) ...
   std::uint64_t fingerprint_max = 0;   // ... so min != max shows a divergence

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "coordinator/runtime/board_setup.h"
-
 namespace cox::runtime {
 
 using transport::Progress;
@@ -39,16 +37,25 @@ bool ControlLink::closed() const {
   return true;
 }
 
-void ControlLink::open(const RankSignal& signal, std::span<const BlockEvidence> evidence) {
+bool ControlLink::mask_waits() {
+  if (!boards_.outbox) return false;
+  if (outbox_.poll()) outgoing_next_ = 0;
+  return outgoing_next_ < outbox_.frames().size();
+}
+
+void ControlLink::open(const RankSignal& signal, std::span<const BlockEvidence> evidence,
+                       Downward downward) {
   if (!boards_.signals->post(boards_.topology.slot(), signal, evidence)) return;
   if (!reports_) return;
   reports_->open();
   stage_ = Stage::node_reports;
+  downward_ = downward;
   opened_ = SteadyClock::now();
 }
 
 void ControlLink::pump(PlanBook& plans) {
   if (reports_) pump_exchange(plans);
+  if (has_begun_ending_ && !all_end_) pump_ending();
   read_masks(plans);
 }
 
@@ -66,25 +73,42 @@ void ControlLink::pump_exchange(PlanBook& plans) {
   if (progress.ok()) return deliver(plans);
   log_.on_change(LogLevel::error, "exchange",
                  "a control round is lost: " + progress.status().text());
-  plans.note_damage();
+  if (downward_ == Downward::mask) plans.note_damage();
 }
 
 void ControlLink::start_exchange() {
   reports_->take();  // also a last report that this leader repeats, which nobody is owed
   const Status opened =
-      boards_.exchange->open(reports_->signals(), reports_->evidence(), next_parcel());
+      boards_.exchange->open(reports_->signals(), reports_->evidence(), downward_, next_parcel());
   reports_->sent();
   stage_ = Stage::exchanging;
   if (opened.ok()) return;
+  break_off(opened);
+  boards_.exchange->end(opened);
+}
+
+void ControlLink::break_off(const Status& why) {
   stage_ = Stage::broken;
-  log_.error("control rounds end here, the plan stays as it is: " + opened.text());
+  status_ = why;
+  log_.error("control rounds end here, the plan stays as it is: " + why.text());
+}
+
+void ControlLink::begin_ending() {
+  if (!reports_) return;
+  has_begun_ending_ = true;
+  boards_.exchange->end(ok_status());
+}
+
+void ControlLink::pump_ending() {
+  const auto progress = boards_.exchange->pump_end();
+  all_end_ = !progress.ok() || *progress == Progress::done;
+  if (!progress.ok() && stage_ != Stage::broken) break_off(progress.status());
 }
 
 MaskParcel ControlLink::next_parcel() {
   MaskParcel parcel;
   if (!boards_.outbox) return parcel;
-  if (outbox_.poll()) outgoing_next_ = 0;
-  if (outgoing_next_ < outbox_.frames().size()) {
+  if (downward_ == Downward::mask && mask_waits()) {
     const auto frame = outbox_.frames()[outgoing_next_++];
     parcel.size = static_cast<std::uint16_t>(frame.size());
     std::copy(frame.begin(), frame.end(), parcel.frame.begin());
@@ -93,22 +117,23 @@ MaskParcel ControlLink::next_parcel() {
     is_ending_ = true;
     rounds_left_ = kEndingRounds;
   }
-  parcel.rounds_left = rounds_left_;
+  parcel.word.rounds_left = rounds_left_;
   return parcel;
 }
 
 void ControlLink::deliver(PlanBook& plans) {
   if (boards_.inbox) deliver_signals();
   const MaskParcel* parcel = boards_.exchange->parcel();
-  parcel != nullptr ? deliver_parcel(*parcel, plans) : plans.note_damage();
+  if (parcel != nullptr) return deliver_parcel(*parcel, plans);
+  if (downward_ == Downward::mask) plans.note_damage();
 }
 
 void ControlLink::deliver_parcel(const MaskParcel& parcel, PlanBook& plans) {
-  if (parcel.rounds_left > 0) {
+  if (parcel.word.rounds_left > 0) {
     is_ending_ = true;
-    rounds_left_ = static_cast<std::uint16_t>(parcel.rounds_left - 1);
+    rounds_left_ = static_cast<std::uint16_t>(parcel.word.rounds_left - 1);
   }
-  if (parcel.size == 0) return;
+  if (downward_ == Downward::word || parcel.size == 0) return;
   const Status passed = relay_->pass(std::span(parcel.frame).first(parcel.size));
   if (passed.ok()) return;
   plans.note_damage();
@@ -126,7 +151,7 @@ void ControlLink::deliver_signals() {
     }
   }
   // The coordinator would wait for the others, who are not in this round any more.
-  if (posted_ < static_cast<std::size_t>(still_expected)) boards_.inbox->ring();
+  if (posted_ < static_cast<std::size_t>(still_expected)) boards_.inbox->notify();
 }
 
 void ControlLink::post_gathered(RankId expected, const RankSignal& signal) {
@@ -151,7 +176,7 @@ bool ControlLink::node_finished() {
   if (!reports_) return true;
   // Ranks of the node whose last report came too late for the last exchange leave all the same.
   if (stage_ == Stage::idle || stage_ == Stage::broken) reports_->take();
-  return reports_->all_finished();
+  return stage_ == Stage::broken ? reports_->others_finished() : reports_->all_finished();
 }
 
 }  // namespace cox::runtime

@@ -1,8 +1,10 @@
 // ControlLink: how a rank's report leaves and how masks arrive. Within a node both go through
 // boards in memory that the node's ranks share; between nodes their leaders run a LeaderExchange.
 // With one rank a node (pure MPI) the boards are private and the exchange is everything. Thread
-// rule: the rank's training thread. Nothing blocks. An exchange that fails is a lost round; one
-// that cannot even be started is the last: this rank keeps its plan and control rounds cease.
+// rule: the rank's training thread. Nothing blocks.
+//
+// An exchange that fails is a lost round. One that cannot even be started is the last: every rank
+// keeps its plan, control rounds cease, and at the end of the job each leader hears who failed.
 #pragma once
 
 #include <chrono>
@@ -15,16 +17,13 @@
 #include "coordinator/core/evidence.h"
 #include "coordinator/core/log.h"
 #include "coordinator/core/signal.h"
-#include "coordinator/runtime/leader_exchange.h"
-#include "coordinator/runtime/mask_relay.h"
-#include "coordinator/runtime/node_reports.h"
+#include "coordinator/runtime/boards.h"
+#include "coordinator/runtime/node_leader.h"
 #include "coordinator/runtime/plan_book.h"
 #include "coordinator/transport/shared/mask_board.h"
 #include "coordinator/transport/shared/signal_board.h"
 
 namespace cox::runtime {
-
-struct Boards;
 
 class ControlLink {
  public:
@@ -33,16 +32,24 @@ class ControlLink {
 
   // Whether this rank's last report was taken and nothing of its control round is under way here.
   bool closed() const;
-  // Hands the report over. Requires: closed().
-  void open(const RankSignal& signal, std::span<const BlockEvidence> evidence);
+  // Rank 0: whether a frame waits for the next control round between nodes.
+  bool mask_waits();
+  // Hands the report over. REQUIRES: closed(), and `downward` is the same on all ranks.
+  void open(const RankSignal& signal, std::span<const BlockEvidence> evidence, Downward downward);
   // Moves everything on; new masks go into `plans`.
   void pump(PlanBook& plans);
 
-  bool broken() const { return stage_ == Stage::broken; }
+  // Ok, or why control rounds ended before the job; names the leader that failed, if one did.
+  const Status& status() const { return status_; }
+
+  // This rank is at its end: it opens rounds only for those who are not.
+  void begin_ending();
   // After this rank's last report: whether no rank of its node needs it any more.
   bool node_finished();
   // Of ranks that only watch: whether the exchange between nodes has come to its agreed end.
   bool exchange_ended() const { return !reports_ || (is_ending_ && rounds_left_ == 0); }
+  // Whether all leaders have begun their ending, or one of them has failed.
+  bool all_leaders_end() const { return !reports_ || all_end_; }
 
  private:
   enum class Stage { idle, node_reports, exchanging, broken };
@@ -55,17 +62,23 @@ class ControlLink {
   void post_gathered(RankId expected, const RankSignal& signal);
   void read_masks(PlanBook& plans);
   MaskParcel next_parcel();
+  void pump_ending();
+  void break_off(const Status& why);
 
   Boards& boards_;
   Seconds late_;
   Log log_;
   Stage stage_ = Stage::idle;
+  Downward downward_ = Downward::word;  // of the round that is open
+  Status status_;
   std::chrono::steady_clock::time_point opened_{};
   transport::MaskReader masks_;
 
   // Leaders with an exchange.
   std::optional<NodeReports> reports_;
   std::optional<MaskRelay> relay_;
+  bool has_begun_ending_ = false;
+  bool all_end_ = false;
   bool is_ending_ = false;
   std::uint16_t rounds_left_ = 0;  // once the end is near: exchanges still to come
 

@@ -37,94 +37,67 @@ bool succeeds(Log& log, const Failure& otherwise, const Work& work) noexcept {
   return false;
 }
 
+void count(const StepSignals& signals, ControlCounters& counters) {
+  counters.signal_bytes += signals.reports.size() * sizeof(RankSignal);
+  for (const FaultyReport& fault : signals.faults) {
+    switch (fault.fault) {
+      case ReportFault::missing:
+        ++counters.missing_reports;
+        break;
+      case ReportFault::stale:
+        ++counters.stale_reports;
+        break;
+      case ReportFault::duplicate:
+        ++counters.duplicate_reports;
+        break;
+      default:
+        ++counters.damaged_reports;
+    }
+  }
+}
+
 }  // namespace
 
 ControlLoop::ControlLoop(ControlLoopParts parts)
     : parts_(std::move(parts)),
-      ranks_left_(parts_.job.world_size),
-      late_(parts_.job.world_size),
-      published_(parts_.state.plan) {
-  finished_.assign(static_cast<std::size_t>(parts_.job.world_size), 0);
-}
+      inbox_(*parts_.inbox, parts_.job.world_size, Seconds(parts_.config.control.late_seconds)),
+      published_(parts_.state.plan) {}
 
 void ControlLoop::run() {
   while (!stopping_.load()) {
-    wait_for_round();
-    turn();
+    inbox_.wait();
+    take_turn();
   }
-  turn();
+  take_turn();
 }
 
-void ControlLoop::wait_for_round() {
-  const auto late = std::chrono::duration_cast<std::chrono::nanoseconds>(
-      Seconds(parts_.config.control.late_seconds));
-  const std::int32_t expected = std::max(1, ranks_left_.load());
-  auto woken = transport::BoardWake::timed_out;
-  if (const auto nap = pace_.nap(); nap.count() > 0) {
-    const auto naps = std::clamp<std::int64_t>(late / nap, 1, RoundPace::kNaps);
-    woken = parts_.inbox->doze(expected, nap, static_cast<int>(naps));
-  }
-  if (woken == transport::BoardWake::timed_out) woken = wait_for_late(expected, late);
-  if (woken == transport::BoardWake::complete) pace_.round_at(RoundPace::Clock::now());
+void ControlLoop::stop() {
+  stopping_.store(true);
+  inbox_.notify();
 }
 
-// A rank is late after some time without its report but with another's, however long the steps are.
-transport::BoardWake ControlLoop::wait_for_late(std::int32_t expected,
-                                                std::chrono::nanoseconds late) {
-  const auto woken = parts_.inbox->wait(expected, late);
-  if (woken != transport::BoardWake::timed_out) return woken;
-  const bool has_any =
-      parts_.inbox->wait(1, std::chrono::nanoseconds(0)) == transport::BoardWake::complete;
-  return has_any ? parts_.inbox->wait(expected, late) : woken;
-}
-
-void ControlLoop::turn() {
+void ControlLoop::take_turn() {
   const bool is_done =
       succeeds(parts_.log, {"coordinator", "decisions end here, the plan stays as it is"}, [this] {
-        transport::CollectedSignals collected = parts_.inbox->collect();
-        if (collected.signals.empty()) return;
-        note_finished(collected.signals);
-        if (!has_failed_.load()) conduct(std::move(collected));
+        TakenReports taken = inbox_.take(parts_.job);
+        if (!taken.signals.empty() && !has_failed_.load()) conduct(std::move(taken));
       });
   if (!is_done) has_failed_.store(true);
 }
 
-void ControlLoop::conduct(transport::CollectedSignals collected) {
-  const StepSignals signals = judge(std::move(collected));
+// The flow of one round.
+void ControlLoop::conduct(TakenReports taken) {
+  const StepSignals signals = gather(std::move(taken));
   if (signals.reports.empty()) return;
-  Decision decision = decide_round(signals);
-  if (decision.plan) {
-    publish(*decision.plan, Encoding::delta);
-  } else if (should_resend(decision.summary)) {
-    publish(parts_.state.plan, Encoding::full);
-  }
-  keep_record(signals, std::move(decision));
+  Decision decision = decide_round(signals);  // summarizes, estimates, decides
+  if (const std::optional<Mask> mask = encode(decision)) publish(*mask);
+  record(signals, std::move(decision));
 }
 
-StepSignals ControlLoop::judge(transport::CollectedSignals collected) {
-  const RoundId round = round_to_judge(collected.signals, parts_.job, earliest_);
-  late_.fold(round, parts_.job, collected);
-  StepSignals signals = collect(round, parts_.job.incarnation, parts_.job.world_size,
-                                collected.signals, std::move(collected.evidence), parts_.now());
-  // Reports that come after their round was judged are no round of their own.
-  const bool is_round = !signals.reports.empty();
-  std::erase_if(signals.faults, [&](const FaultyReport& f) {
-    if (f.fault != ReportFault::missing) return false;
-    return !is_round || finished_[static_cast<std::size_t>(f.rank.value())] != 0;
-  });
-  count(signals);
+StepSignals ControlLoop::gather(TakenReports taken) {
+  StepSignals signals = inbox_.gather(std::move(taken), parts_.job, parts_.now());
+  count(signals, counters_);
   return signals;
-}
-
-// Also from a report that comes too late for its round: nobody must wait for this rank any more.
-void ControlLoop::note_finished(const std::vector<RankSignal>& received) {
-  for (const RankSignal& report : received) {
-    if (!report.has(SignalFlag::finished)) continue;
-    if (!is_own(report, parts_.job.incarnation, parts_.job.world_size)) continue;
-    auto& finished = finished_[static_cast<std::size_t>(report.rank.value())];
-    if (finished == 0) ranks_left_.fetch_sub(1);
-    finished = 1;
-  }
 }
 
 Decision ControlLoop::decide_round(const StepSignals& signals) {
@@ -137,29 +110,33 @@ Decision ControlLoop::decide_round(const StepSignals& signals) {
   has_failed_.store(false);
   counters_.decide_seconds = Seconds(std::chrono::steady_clock::now() - before).count();
   ++counters_.rounds;
-  earliest_ = signals.round.next();
   return std::move(decided.decision);
 }
 
-void ControlLoop::publish(const Plan& plan, Encoding encoding) {
-  const bool is_delta = encoding == Encoding::delta;
-  auto frames = wire::encode_plan(plan, is_delta ? &published_ : nullptr);
-  if (!frames.ok()) {
-    parts_.log.on_change(LogLevel::error, "publish", frames.status().text());
-    return;
-  }
+// Changes against the last plan, or all of the plan where somebody may have missed one.
+std::optional<ControlLoop::Mask> ControlLoop::encode(const Decision& decision) {
+  if (!decision.plan && !should_resend(decision.summary)) return std::nullopt;
+  const Encoding encoding = decision.plan ? Encoding::delta : Encoding::full;
+  auto frames =
+      wire::encode_plan(parts_.state.plan, encoding == Encoding::delta ? &published_ : nullptr);
+  if (frames.ok()) return Mask{encoding, std::move(*frames)};
+  parts_.log.on_change(LogLevel::error, "publish", frames.status().text());
+  return std::nullopt;
+}
+
+void ControlLoop::publish(const Mask& mask) {
   std::vector<std::span<const std::byte>> set;
-  for (const wire::Frame& frame : *frames) set.push_back(frame.used());
+  for (const wire::Frame& frame : mask.frames) set.push_back(frame.used());
   const Status out = parts_.outbox->publish(set);
   if (!out.ok()) {
     parts_.log.on_change(LogLevel::error, "publish", out.text());
     return;
   }
-  for (const wire::Frame& frame : *frames) counters_.mask_bytes += frame.size;
-  ++(is_delta ? counters_.plans_published : counters_.full_plans_resent);
-  published_ = plan;
+  for (const wire::Frame& frame : mask.frames) counters_.mask_bytes += frame.size;
+  ++(mask.encoding == Encoding::delta ? counters_.plans_published : counters_.full_plans_resent);
+  published_ = parts_.state.plan;
   published_in_ = counters_.rounds;
-  published_frames_ = frames->size();
+  published_frames_ = mask.frames.size();
 }
 
 // When a rank asks, and when a plan is not applied long after it went out: a frame may be lost
@@ -174,7 +151,7 @@ bool ControlLoop::should_resend(const StepSummary& summary) const {
   return in_flight && somebody_applies && rounds >= kPatienceRounds + published_frames_;
 }
 
-void ControlLoop::keep_record(const StepSignals& signals, Decision decision) {
+void ControlLoop::record(const StepSignals& signals, Decision decision) {
   if (parts_.journal != nullptr) {
     const Status appended = parts_.journal->append(signals, decision);
     if (!appended.ok()) parts_.log.on_change(LogLevel::error, "journal", appended.text());
@@ -201,30 +178,6 @@ void ControlLoop::add_begun(Decision& first) {
   first.reasons = std::move(all);
 }
 
-void ControlLoop::count(const StepSignals& signals) {
-  counters_.signal_bytes += signals.reports.size() * sizeof(RankSignal);
-  for (const FaultyReport& fault : signals.faults) {
-    switch (fault.fault) {
-      case ReportFault::missing:
-        ++counters_.missing_reports;
-        break;
-      case ReportFault::stale:
-        ++counters_.stale_reports;
-        break;
-      case ReportFault::duplicate:
-        ++counters_.duplicate_reports;
-        break;
-      default:
-        ++counters_.damaged_reports;
-    }
-  }
-}
-
-void ControlLoop::stop() {
-  stopping_.store(true);
-  parts_.inbox->ring();
-}
-
 std::vector<Reason> ControlLoop::begin(JobFacts job) {
   const std::scoped_lock lock(state_mutex_);
   parts_.job = std::move(job);
@@ -247,16 +200,6 @@ std::optional<ControlState> ControlLoop::state() const {
   const std::scoped_lock lock(state_mutex_);
   if (has_failed_.load()) return std::nullopt;
   return parts_.state;
-}
-
-RoundId round_to_judge(std::span<const RankSignal> reports, const JobFacts& job, RoundId earliest) {
-  RoundId newest = earliest;
-  for (const RankSignal& report : reports) {
-    const bool counts =
-        is_own(report, job.incarnation, job.world_size) && !report.has(SignalFlag::watching);
-    if (counts) newest = std::max(newest, report.round);
-  }
-  return newest;
 }
 
 }  // namespace cox::runtime

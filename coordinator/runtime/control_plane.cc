@@ -7,11 +7,17 @@
 #include <iterator>
 #include <utility>
 
-#include "coordinator/runtime/board_setup.h"
 #include "coordinator/transport/wait.h"
+#include "coordinator/wire/mask.h"
 
 namespace cox::runtime {
 namespace {
+
+using transport::Communicator;
+
+// For finish(): ranks that train come to it after the same step, others when they like.
+constexpr std::chrono::nanoseconds kTogetherLimit = std::chrono::minutes(10);
+constexpr std::chrono::nanoseconds kWatchingLimit = std::chrono::hours(24);
 
 // On Linux a batch thread that wakes does not push the one that woke it off its core: the training
 // thread that posted the last report goes on, the coordinator takes the next core that is free or
@@ -43,6 +49,43 @@ void drop_wrong_facts(JobFacts& job, Log& log) {
     log.error("what formats cost is not known: " + precision.message());
     job.precision = {};
   }
+}
+
+template <class T>
+Status broadcast(Communicator& communicator, std::span<T> values) {
+  return transport::finish(communicator,
+                           communicator.start_broadcast(std::as_writable_bytes(values), kRoot),
+                           start_up_patience(communicator));
+}
+
+// Copies rank 0's value to all ranks.
+Result<StartFacts> broadcast_start(Communicator& world, StartFacts mine) {
+  Status told = broadcast(world, std::span<StartFacts>(&mine, 1));
+  if (!told.ok()) return told;
+  return mine;
+}
+
+// Copies rank 0's plan (number 0) to all ranks, as mask frames. REQUIRES: it is valid for `job`.
+Result<Plan> broadcast_first_plan(Communicator& world, const JobFacts& job, const Plan& mine) {
+  Plan numbered = mine;
+  numbered.id = {job.incarnation, 1};  // frames of number 0 would be old news to an assembler
+  std::vector<wire::Frame> frames;
+  if (world.rank() == kRoot) {
+    auto encoded = wire::encode_plan(numbered, nullptr);
+    if (!encoded.ok()) return encoded.status();
+    frames = std::move(*encoded);
+  }
+  std::uint64_t count = frames.size();
+  if (Status s = broadcast(world, std::span<std::uint64_t>(&count, 1)); !s.ok()) return s;
+  frames.resize(count);
+  if (Status s = broadcast(world, std::span<wire::Frame>(frames)); !s.ok()) return s;
+  wire::PlanAssembler assembler(job, initial_plan(job));
+  for (const wire::Frame& frame : frames) {
+    if (auto fed = assembler.feed(frame.used()); !fed.ok()) return fed.status();
+  }
+  Plan first = assembler.held();
+  first.id.number = 0;
+  return first;
 }
 
 }  // namespace
@@ -129,8 +172,15 @@ ControlPlane::~ControlPlane() {
   thread_.join();
 }
 
+void ControlPlane::cast(StepBallot& ballot) {
+  ballot.plan_held_min = plans_.held_number();
+  ballot.round_closed_min = link_->closed() ? 1 : 0;
+  ballot.mask_waits_max = link_->mask_waits() ? 1 : 0;
+}
+
 void ControlPlane::agree(RoundId round, const StepBallot& merged) {
   plans_.agree(round, merged);
+  mask_comes_ = merged.mask_waits_max == 1;
 }
 
 void ControlPlane::report(RankSignal signal, std::span<const BlockEvidence> evidence,
@@ -147,7 +197,9 @@ void ControlPlane::report(RankSignal signal, std::span<const BlockEvidence> evid
     return;
   }
   seal(signal);
-  link_->open(signal, waiting_evidence_);
+  // Ranks that only watch apply no plans, and agree on nothing.
+  const bool with_mask = std::exchange(mask_comes_, false) && !signal.has(SignalFlag::watching);
+  link_->open(signal, waiting_evidence_, with_mask ? Downward::mask : Downward::word);
   waiting_.reset();
   std::fill(waiting_evidence_.begin(), waiting_evidence_.end(), BlockEvidence{});
   link_->pump(plans_);
@@ -155,17 +207,21 @@ void ControlPlane::report(RankSignal signal, std::span<const BlockEvidence> evid
 
 void ControlPlane::finish(RankSignal last) {
   last.set(SignalFlag::finished);
-  transport::Waiter waiter(
-      transport::with_timeout(transport::wait_policy(job_.world_size, transport::usable_cores()),
-                              std::chrono::hours(24), "all ranks to finish"));
+  const auto ending = last.has(SignalFlag::watching) ? Ending::each_when_done : Ending::together;
+  transport::Waiter waiter(transport::with_timeout(
+      transport::wait_policy(job_.world_size, transport::usable_cores()),
+      ending == Ending::together ? kTogetherLimit : kWatchingLimit, "all ranks to finish"));
   const auto go_on = [&] {
-    const bool is_hopeless = link_->broken() && link_->node_finished();
-    return !is_hopeless && waiter.pause().ok();
+    if (is_hopeless()) return false;
+    const Status paused = waiter.pause();
+    if (!paused.ok()) log_.error("left before all ranks had finished: " + paused.message());
+    return paused.ok();
   };
+  mask_comes_ = false;
+  link_->begin_ending();
   // A round that is under way everywhere is brought to its end, then the last report goes out.
   while (!link_->closed() && go_on()) pump();
   report(last, {}, MayOpen::yes);
-  const auto ending = last.has(SignalFlag::watching) ? Ending::each_when_done : Ending::together;
   while (!may_leave(ending) && go_on()) {
     pump();
     // The ranks that still go on need this one in every exchange.
@@ -180,8 +236,13 @@ void ControlPlane::finish(RankSignal last) {
   if (!journal_status_.ok()) log_.error(journal_status_.text());
 }
 
+// No further round will come, and nobody needs this rank for one.
+bool ControlPlane::is_hopeless() {
+  return !link_->status().ok() && link_->node_finished() && link_->all_leaders_end();
+}
+
 bool ControlPlane::may_leave(Ending ending) {
-  if (!link_->closed() || !link_->node_finished()) return false;
+  if (!link_->closed() || !link_->node_finished() || !link_->all_leaders_end()) return false;
   if (ending == Ending::each_when_done && !link_->exchange_ended()) return false;
   // Without an exchange the coordinator itself takes the last reports of all ranks.
   return !loop_ || boards_->exchange || loop_->all_finished();

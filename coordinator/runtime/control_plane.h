@@ -19,15 +19,20 @@
 #include "coordinator/core/decide.h"
 #include "coordinator/core/log.h"
 #include "coordinator/core/record.h"
-#include "coordinator/runtime/board_setup.h"
+#include "coordinator/runtime/boards.h"
 #include "coordinator/runtime/control_link.h"
 #include "coordinator/runtime/control_loop.h"
 #include "coordinator/runtime/journal.h"
 #include "coordinator/runtime/plan_book.h"
-#include "coordinator/runtime/start_agreement.h"
 #include "coordinator/transport/communicator.h"
 
 namespace cox::runtime {
+
+// Every rank learns these from rank 0.
+struct StartFacts {
+  std::uint32_t incarnation = 1;
+  RoundId first_round{};
+};
 
 struct ControlPlaneSetup {
   JobFacts job;  // incarnation and node_of_rank are filled in by start()
@@ -74,6 +79,10 @@ class ControlPlane {
   std::uint64_t plan_held() const { return plans_.held_number(); }
   bool round_closed() const { return link_->closed(); }
 
+  // Fills in this rank's votes: the plan it holds, whether its last control round is closed,
+  // whether a mask waits for other nodes.
+  void cast(StepBallot& ballot);
+
   // The ballot of `round` merged over all ranks; every rank calls this with equal arguments.
   void agree(RoundId round, const StepBallot& merged);
   // Opens the next round: a plan that was agreed on is in force from here on.
@@ -87,10 +96,14 @@ class ControlPlane {
   void pump() { link_->pump(plans_); }
 
   // Sends a last report with the flag `finished` and waits (polling) until no other rank needs this
-  // one: the leader of a node for its ranks, rank 0 for all, ranks that only watch for the common
-  // end of the exchange between nodes. Then stops the coordinator. Every rank calls it, after as
-  // many rounds as the others or, if it only watches, whenever it is done.
+  // one: the leader of a node for its ranks and for the other leaders, rank 0 for all, ranks that
+  // only watch for the common end of the exchange between nodes. Then stops the coordinator. Every
+  // rank calls it, after as many rounds as the others or, if it only watches, whenever it is done.
+  // Gives the others ten minutes to come, a day if this rank only watches, because those may still
+  // train; a leader that has failed is waited for no longer than until all leaders are here.
   void finish(RankSignal last);
+  // Ok, or why control rounds ended before the job; names the leader that failed, if one did.
+  const Status& control_status() const { return link_->status(); }
 
   // Rank 0: a copy of the coordinator's state.
   std::optional<ControlState> state() const;
@@ -100,6 +113,7 @@ class ControlPlane {
   ControlPlane(JobFacts job, Log log, StartFacts start, Plan first);
   void start_loop(ControlPlaneSetup setup, Refitted refitted, const JournalHead& head);
   enum class Ending { together, each_when_done };
+  bool is_hopeless();
   bool may_leave(Ending ending);
 
   JobFacts job_;
@@ -108,6 +122,7 @@ class ControlPlane {
   PlanBook plans_;
   std::unique_ptr<Boards> boards_;  // the link and the loop refer to them
   std::unique_ptr<ControlLink> link_;
+  bool mask_comes_ = false;            // down with the next control round: agreed by the ranks
   std::optional<RankSignal> waiting_;  // reports that could not leave yet
   std::vector<BlockEvidence> waiting_evidence_;
 

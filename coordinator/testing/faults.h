@@ -22,6 +22,7 @@ enum class FaultKind : std::uint8_t {
   delay,     // test() says pending this many polls longer
   never,     // the operation never completes on this rank
   error,     // test() fails with unavailable
+  refuse,    // start_*() fails with unavailable; to the others the rank has not come to it
   garbage,   // the rank's bytes are replaced by random ones
   truncate,  // the second half of the rank's bytes is zero
   blank,     // all of the rank's bytes are zero: the frame was lost

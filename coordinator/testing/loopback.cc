@@ -67,6 +67,8 @@ class LoopbackHub {
   std::int32_t ranks_on_node(RankId rank) const;
   LoopbackState& state() const { return *state_; }
 
+  // The number that the rank's next call gets.
+  std::uint64_t next_number(RankId rank) const;
   // Rank's next call. failed_precondition, for this and every later call of any rank, when the
   // ranks do not do the same. The operation stays valid until this rank leaves it.
   Result<LoopbackOperation*> start(RankId rank, const Call& call, ConstBytes given,
@@ -229,6 +231,11 @@ Result<LoopbackOperation*> LoopbackHub::start(RankId rank, const Call& call, Con
   return &operation;
 }
 
+std::uint64_t LoopbackHub::next_number(RankId rank) const {
+  const std::lock_guard lock(mutex_);
+  return next_[index(rank)];
+}
+
 Status LoopbackHub::broken() const {
   if (!is_broken_.load(std::memory_order_acquire)) return ok_status();
   const std::lock_guard lock(mutex_);
@@ -381,6 +388,12 @@ Result<Request> LoopbackCommunicator::start(const Call& call, const Buffers& buf
                                             const Reduction& reduction) {
   Status fits = check_call(call, buffers, rank_, size());
   if (!fits.ok()) return fits;
+  const Fault fault =
+      hub_->state().options().faults.at(hub_->name(), rank_, hub_->next_number(rank_));
+  if (fault.kind == FaultKind::refuse) {
+    return unavailable(describe(call) + " on communicator " + hub_->name() +
+                       ": refused by the fault script");
+  }
   Result<LoopbackOperation*> operation = hub_->start(rank_, call, buffers.send, reduction);
   if (!operation.ok()) return operation.status();
   const bool separate = buffers.receive.data() != buffers.send.data();
@@ -389,7 +402,6 @@ Result<Request> LoopbackCommunicator::start(const Call& call, const Buffers& buf
     std::fill(buffers.receive.begin(), buffers.receive.end(), kPoison);
   }
   const auto taken = requests_.take();
-  const Fault fault = hub_->state().options().faults.at(hub_->name(), rank_, (*operation)->number);
   *taken.slot = {*operation, call, buffers, fault, 0};
   return taken.request;
 }

@@ -29,7 +29,7 @@ BareBoards::BareBoards(transport::SharedSegment memory, SignalBoard signals, Mas
 BareBoards::~BareBoards() {
   if (!thread_.joinable()) return;
   stopping_.store(true);
-  signals_.ring();
+  signals_.notify();
   thread_.join();
 }
 

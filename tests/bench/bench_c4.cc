@@ -10,6 +10,7 @@
 
 #include "coordinator/planner/share_assignment.h"
 #include "coordinator/policies/registry.h"
+#include "coordinator/runtime/node_leader.h"
 #include "coordinator/testing/random.h"
 #include "coordinator/testing/simulated_job.h"
 #include "coordinator/wire/mask.h"
@@ -165,7 +166,7 @@ int mask_sizes() {
   };
   line(body, 128, "mask body, random precision and action in every block");
   line(wire::kHeadHeaderBytes, 32, "mask header");
-  line(wire::encode_unchanged({1, 7}).size, 8, "a round without a new plan");
+  line(sizeof(runtime::RoundWord), 8, "a round without a new plan");
   return 0;
 }
 

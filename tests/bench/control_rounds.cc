@@ -92,6 +92,9 @@ bool ControlRounds::is_over(std::uint64_t held_before) const {
 bool ControlRounds::round() {
   const std::uint64_t held = plane_->plan_held();
   ++rounds_;
+  StepBallot with_mask;  // every round is measured with a frame on its way down
+  with_mask.mask_waits_max = 1;
+  plane_->agree(round_, with_mask);
   plane_->report(signal(), {}, runtime::MayOpen::yes);
   const auto start = std::chrono::steady_clock::now();
   for (std::uint32_t polls = 1; !is_over(held); ++polls) {

@@ -7,9 +7,9 @@
 #include "coordinator/runtime/replay.h"
 #include "coordinator/transport/mpi/runtime.h"
 #include "coordinator/transport/wait.h"
-#include "tests/runtime/crew.h"
 #include "tests/runtime/driven_job.h"
 #include "tests/runtime/restless_policy.h"
+#include "tests/runtime/workers.h"
 
 #include <doctest/doctest.h>
 
@@ -31,7 +31,7 @@ std::unique_ptr<Communicator> world(std::int32_t ranks_per_node) {
 }
 
 // What every rank had in force, in rank order.
-std::vector<InForce> everybodys(Communicator& c, const CrewTrace& trace) {
+std::vector<InForce> everybodys(Communicator& c, const WorkerTrace& trace) {
   std::vector<InForce> all(trace.rounds.size() * static_cast<std::size_t>(c.size()));
   const Status gathered = transport::finish(
       c,
@@ -43,7 +43,7 @@ std::vector<InForce> everybodys(Communicator& c, const CrewTrace& trace) {
   return all;
 }
 
-void expect_agreement(Communicator& c, const CrewTrace& trace) {
+void expect_agreement(Communicator& c, const WorkerTrace& trace) {
   CHECK(trace.trouble == "");
   REQUIRE(trace.rounds.size() == kRounds);
   const auto all = everybodys(c, trace);
@@ -54,8 +54,8 @@ void expect_agreement(Communicator& c, const CrewTrace& trace) {
   MESSAGE(c.size() << " ranks, " << trace.path << ": " << trace.switches << " switches");
 }
 
-CrewOptions options_for(ControlPath path) {
-  CrewOptions options;
+WorkerOptions options_for(ControlPath path) {
+  WorkerOptions options;
   options.rounds = kRounds;
   options.path = path;
   options.policies = {std::make_shared<RestlessPolicy>(3)};
@@ -65,19 +65,19 @@ CrewOptions options_for(ControlPath path) {
 TEST_SUITE("mpi.agreement") {
   TEST_CASE("all ranks have the same plan in every round, through mailboxes") {
     const auto c = world(0);
-    expect_agreement(*c, row(*c, options_for(ControlPath::automatic)));
+    expect_agreement(*c, train(*c, options_for(ControlPath::automatic)));
   }
 
   TEST_CASE("all ranks have the same plan in every round, through messages alone") {
     const auto c = world(0);
-    const CrewTrace trace = row(*c, options_for(ControlPath::mpi));
+    const WorkerTrace trace = train(*c, options_for(ControlPath::mpi));
     CHECK(trace.path == (c->size() == 1 ? "mailbox" : "mpi"));
     expect_agreement(*c, trace);
   }
 
   TEST_CASE("all ranks have the same plan in every round, on pretended nodes of two") {
     const auto c = world(2);
-    const CrewTrace trace = row(*c, options_for(ControlPath::automatic));
+    const WorkerTrace trace = train(*c, options_for(ControlPath::automatic));
     CHECK(trace.path == (c->size() <= 2 ? "mailbox" : "mailbox+mpi"));
     expect_agreement(*c, trace);
   }
@@ -85,7 +85,7 @@ TEST_SUITE("mpi.agreement") {
   TEST_CASE("ranks that only watch end together after different numbers of steps") {
     for (const auto path : {ControlPath::automatic, ControlPath::mpi}) {
       const auto c = world(0);
-      CrewOptions options;
+      WorkerOptions options;
       options.path = path;
       options.rounds = static_cast<std::uint64_t>(50 + 100 * ((c->rank().value() + 1) % c->size()));
       CHECK(watch(*c, options).trouble == "");
@@ -95,9 +95,9 @@ TEST_SUITE("mpi.agreement") {
   TEST_CASE("the journal of a run replays to the same plans") {
     const auto c = world(0);
     TempFolder folder;
-    CrewOptions options = options_for(ControlPath::mpi);
+    WorkerOptions options = options_for(ControlPath::mpi);
     if (c->rank() == kRoot) options.journal = folder / "journal.cox";
-    expect_agreement(*c, row(*c, options));
+    expect_agreement(*c, train(*c, options));
     if (c->rank() != kRoot) return;
     auto reader = runtime::JournalReader::open(options.journal);
     REQUIRE_MESSAGE(reader.ok(), reader.status().text());

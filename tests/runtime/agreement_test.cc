@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "coordinator/testing/loopback.h"
-#include "tests/runtime/crew.h"
 #include "tests/runtime/restless_policy.h"
+#include "tests/runtime/workers.h"
 #include "tests/transport/ranks.h"
 
 #include <doctest/doctest.h>
@@ -63,7 +63,7 @@ FaultScript trouble(std::uint64_t seed) {
   return FaultScript(seed, std::move(rules));
 }
 
-void expect_agreement(const std::vector<CrewTrace>& traces, std::uint64_t rounds) {
+void expect_agreement(const std::vector<WorkerTrace>& traces, std::uint64_t rounds) {
   for (std::size_t r = 0; r < traces.size(); ++r) {
     INFO("rank " << r);
     CHECK(traces[r].trouble == "");
@@ -73,11 +73,11 @@ void expect_agreement(const std::vector<CrewTrace>& traces, std::uint64_t rounds
   }
 }
 
-std::vector<CrewTrace> sail(const LoopbackWorld& world, std::int32_t ranks,
-                            const CrewOptions& options) {
-  std::vector<CrewTrace> traces(static_cast<std::size_t>(ranks));
+std::vector<WorkerTrace> sail(const LoopbackWorld& world, std::int32_t ranks,
+                              const WorkerOptions& options) {
+  std::vector<WorkerTrace> traces(static_cast<std::size_t>(ranks));
   transport::on_every_rank(world, ranks, [&](transport::Communicator& c) {
-    traces[static_cast<std::size_t>(c.rank().value())] = row(c, options);
+    traces[static_cast<std::size_t>(c.rank().value())] = train(c, options);
     return std::string();
   });
   return traces;
@@ -90,7 +90,7 @@ void sail_and_compare(const Voyage& voyage, std::uint64_t seed) {
   if (voyage.is_troubled) loopback.faults = trouble(seed);
   const LoopbackWorld world(voyage.ranks, loopback);
   TallySink tally;
-  CrewOptions options;
+  WorkerOptions options;
   const std::uint64_t rounds = voyage.rounds / kShorter;
   options.rounds = rounds;
   options.path = voyage.path;
@@ -154,7 +154,7 @@ TEST_SUITE("runtime.agreement") {
     LoopbackOptions loopback;
     loopback.faults = trouble(5);
     const LoopbackWorld world(2, loopback);
-    CrewOptions options;
+    WorkerOptions options;
     options.rounds = 4'000 / kShorter;
     options.path = kMpi;
     options.blocks = 700;

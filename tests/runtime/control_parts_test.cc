@@ -1,14 +1,10 @@
-// The parts of the control plane that communicate with nobody.
-#include <optional>
+// Boards, topology, plan book and mask relay: what communicates with nobody.
 #include <random>
 #include <string>
 
-#include "coordinator/runtime/board_setup.h"
-#include "coordinator/runtime/control_loop.h"
-#include "coordinator/runtime/mask_relay.h"
-#include "coordinator/runtime/node_reports.h"
+#include "coordinator/runtime/boards.h"
+#include "coordinator/runtime/node_leader.h"
 #include "coordinator/runtime/plan_book.h"
-#include "coordinator/runtime/topology.h"
 #include "coordinator/transport/shared/segment.h"
 
 #include <doctest/doctest.h>
@@ -49,7 +45,7 @@ StepBallot held_by_all(std::uint64_t number) {
   return ballot;
 }
 
-TEST_SUITE("runtime.board_setup") {
+TEST_SUITE("runtime.boards") {
   TEST_CASE("the largest plan that is valid goes onto the board of its job") {
     struct Size {
       std::size_t blocks;
@@ -190,114 +186,6 @@ TEST_SUITE("runtime.plan_book") {
     hold(book, numbered(2, 0));
     CHECK(book.held_number() == 2);
     CHECK_FALSE(book.full_plan_wanted());
-  }
-}
-
-RankSignal sealed(std::int32_t rank, std::uint64_t round, std::optional<SignalFlag> flag = {}) {
-  RankSignal signal;
-  signal.rank = RankId(rank);
-  signal.round = RoundId(round);
-  signal.samples = 1;
-  if (flag) signal.set(*flag);
-  seal(signal);
-  return signal;
-}
-
-JobFacts job_of_four() {
-  JobFacts job;
-  job.world_size = 4;
-  return job;
-}
-
-TEST_SUITE("runtime.round_to_judge") {
-  TEST_CASE("the newest round of ranks that share a reduction decides, never an old one") {
-    std::vector<RankSignal> reports = {sealed(0, 8), sealed(1, 9), sealed(2, 7)};
-    CHECK(round_to_judge(reports, job_of_four(), RoundId(3)) == RoundId(9));
-    CHECK(round_to_judge(reports, job_of_four(), RoundId(12)) == RoundId(12));
-    CHECK(round_to_judge({}, job_of_four(), RoundId(4)) == RoundId(4));
-  }
-
-  TEST_CASE("ranks that watch and damaged reports have no say") {
-    std::vector<RankSignal> reports = {sealed(0, 8), sealed(1, 900, SignalFlag::watching),
-                                       sealed(2, 7)};
-    reports.push_back(sealed(3, 70));
-    reports.back().round = RoundId(71);
-    CHECK(round_to_judge(reports, job_of_four(), RoundId(0)) == RoundId(8));
-  }
-
-  TEST_CASE("reports of another start of the job, or of ranks that it lacks, have no say") {
-    RankSignal former = sealed(1, 90);
-    former.incarnation = 7;
-    seal(former);
-    const std::vector<RankSignal> reports = {sealed(0, 8), former, sealed(4, 80)};
-    CHECK(round_to_judge(reports, job_of_four(), RoundId(0)) == RoundId(8));
-  }
-}
-
-// A board of a node with ranks 4 and 6.
-struct NodeBench {
-  static constexpr transport::BoardShape kShape{2, 1};
-  transport::SharedSegment memory =
-      transport::heap_segment(transport::SignalBoard::bytes_needed(kShape));
-  transport::SignalBoard board = *transport::SignalBoard::format(memory.bytes(), kShape);
-  NodeReports reports{board, {RankId(4), RankId(6)}};
-
-  void post(std::int32_t slot, const RankSignal& signal) {
-    const std::vector<BlockEvidence> evidence = {{.overflow_backward = 1, .sampled = 2}};
-    REQUIRE(board.post(slot, signal, evidence));
-  }
-};
-
-TEST_SUITE("runtime.node_reports") {
-  TEST_CASE("reports lie in the order of the node's ranks, with their evidence merged") {
-    NodeBench node;
-    node.reports.open();
-    node.post(1, sealed(6, 1));
-    node.reports.take_when_complete();
-    CHECK_FALSE(node.reports.complete());
-    node.post(0, sealed(4, 1));
-    node.reports.take_when_complete();
-    CHECK(node.reports.complete());
-    CHECK(node.reports.signals()[0].rank == RankId(4));
-    CHECK(node.reports.signals()[1].rank == RankId(6));
-    CHECK(node.reports.evidence()[0].sampled == 4);
-    node.reports.sent();
-    CHECK(node.reports.signals()[0].magic == 0);
-    CHECK(node.reports.evidence()[0].sampled == 0);
-  }
-
-  TEST_CASE("a report that comes after its exchange is taken and folded into the next one") {
-    NodeBench node;
-    node.reports.open();
-    node.post(0, sealed(4, 1));
-    node.reports.take();
-    node.reports.sent();
-    node.post(1, sealed(6, 1));
-    node.reports.take_when_complete();
-    CHECK(node.board.consumed(1));  // so that its rank can vote for another round
-    node.reports.open();
-    node.post(0, sealed(4, 2));
-    node.post(1, sealed(6, 2));
-    node.reports.take_when_complete();
-    CHECK(node.reports.signals()[1].round == RoundId(2));
-    CHECK(node.reports.signals()[1].samples == 2);
-    CHECK(check(node.reports.signals()[1]).ok());
-  }
-
-  TEST_CASE("a rank that has finished is not waited for, and its last report goes along") {
-    NodeBench node;
-    node.reports.open();
-    node.post(0, sealed(4, 1));
-    node.post(1, sealed(6, 1, SignalFlag::finished));
-    node.reports.take_when_complete();
-    node.reports.sent();
-    CHECK_FALSE(node.reports.all_finished());
-    node.reports.open();
-    node.post(0, sealed(4, 2, SignalFlag::finished));
-    node.reports.take_when_complete();
-    CHECK(node.reports.complete());
-    CHECK(node.reports.signals()[1].has(SignalFlag::finished));
-    CHECK(node.reports.all_finished());
   }
 }
 

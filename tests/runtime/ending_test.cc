@@ -4,8 +4,8 @@
 #include <string>
 
 #include "coordinator/testing/loopback.h"
-#include "tests/runtime/crew.h"
 #include "tests/runtime/restless_policy.h"
+#include "tests/runtime/workers.h"
 #include "tests/transport/ranks.h"
 
 #include <doctest/doctest.h>
@@ -38,10 +38,10 @@ TallySink watch_all(const Ending& ending, const std::vector<std::uint64_t>& step
   loopback.faults = std::move(faults);
   const LoopbackWorld world(ending.ranks, loopback);
   TallySink tally;
-  std::vector<CrewTrace> traces(steps.size());
+  std::vector<WorkerTrace> traces(steps.size());
   transport::on_every_rank(world, ending.ranks, [&](transport::Communicator& c) {
     const auto r = static_cast<std::size_t>(c.rank().value());
-    CrewOptions options;
+    WorkerOptions options;
     options.rounds = steps[r];
     options.path = ending.control;
     options.late_seconds = 0.02;
@@ -49,7 +49,7 @@ TallySink watch_all(const Ending& ending, const std::vector<std::uint64_t>& step
     traces[r] = watch(c, options);
     return std::string();
   });
-  for (const CrewTrace& trace : traces) {
+  for (const WorkerTrace& trace : traces) {
     CHECK(trace.trouble == "");
     CHECK(trace.path == ending.path);
   }
@@ -99,6 +99,53 @@ TEST_SUITE("runtime.ending") {
     }
   }
 
+  TEST_CASE("where a leader cannot start its exchange, all leave and know its name") {
+    struct Broken {
+      Ending ending;
+      const char* gathers;  // the leaders' communicator; workers that train have one more for data
+      WorkerTrace (*run)(transport::Communicator&, const WorkerOptions&);
+    };
+    const std::vector<Broken> jobs = {
+        {{"mpi", ControlPath::mpi, 3, 0}, "world.1:0.0", watch},
+        {{"mpi", ControlPath::mpi, 3, 0}, "world.2:0.0", train},
+        {{"mailbox+mpi", ControlPath::automatic, 5, 2}, "world.1:0.0", watch},
+        {{"mailbox+mpi", ControlPath::automatic, 5, 2}, "world.2:0.0", train}};
+    for (const Broken& job : jobs) {
+      for (const std::int32_t leader : {0, 1}) {
+        CAPTURE(job.ending.path);
+        CAPTURE(leader);
+        testing::FaultRule rule;
+        rule.kind = testing::FaultKind::refuse;
+        rule.communicator = job.gathers;
+        rule.rank = RankId(leader);
+        rule.first = 6;  // two operations a round
+        LoopbackOptions loopback;
+        loopback.ranks_per_node = job.ending.ranks_per_node;
+        loopback.faults = {1, {rule}};
+        const LoopbackWorld world(job.ending.ranks, loopback);
+        WorkerOptions options;
+        options.rounds = 100;
+        options.path = job.ending.control;
+        options.late_seconds = 0.02;
+        std::vector<WorkerTrace> traces(static_cast<std::size_t>(job.ending.ranks));
+        transport::on_every_rank(world, job.ending.ranks, [&](transport::Communicator& c) {
+          traces[static_cast<std::size_t>(c.rank().value())] = job.run(c, options);
+          return std::string();
+        });
+        const std::int32_t per_node = std::max(1, job.ending.ranks_per_node);
+        const std::string name = "rank " + std::to_string(leader * per_node);
+        for (std::int32_t r = 0; r < job.ending.ranks; ++r) {
+          const WorkerTrace& trace = traces[static_cast<std::size_t>(r)];
+          CHECK(trace.trouble == "");
+          if (r % per_node != 0) continue;  // not a leader
+          CHECK_FALSE(trace.control.ok());
+          const std::string says = trace.control.text();
+          CHECK_MESSAGE((r == leader * per_node || says.find(name) != std::string::npos), says);
+        }
+      }
+    }
+  }
+
   TEST_CASE("a rank that reports late holds nobody up for ever and is heard later") {
     for (const Ending& ending : kEndings) {
       if (ending.ranks < 4) continue;
@@ -107,18 +154,18 @@ TEST_SUITE("runtime.ending") {
       loopback.ranks_per_node = ending.ranks_per_node;
       const LoopbackWorld world(ending.ranks, loopback);
       TallySink tally;
-      CrewOptions options;
+      WorkerOptions options;
       options.rounds = 65;
       options.path = ending.control;
       options.late_seconds = 0.005;
-      options.sleepy_rank = 1;
+      options.late_rank = 1;
       options.sink = &tally;
-      std::vector<CrewTrace> traces(static_cast<std::size_t>(ending.ranks));
+      std::vector<WorkerTrace> traces(static_cast<std::size_t>(ending.ranks));
       transport::on_every_rank(world, ending.ranks, [&](transport::Communicator& c) {
-        traces[static_cast<std::size_t>(c.rank().value())] = row(c, options);
+        traces[static_cast<std::size_t>(c.rank().value())] = train(c, options);
         return std::string();
       });
-      for (const CrewTrace& trace : traces) CHECK(trace.trouble == "");
+      for (const WorkerTrace& trace : traces) CHECK(trace.trouble == "");
       CHECK(world.verify().ok());
       CHECK(tally.counters.rounds > 0);
       CHECK(tally.reports_of_rank[1] > 0);

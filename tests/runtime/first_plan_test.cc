@@ -9,7 +9,7 @@
 #include "coordinator/policies/registry.h"
 #include "coordinator/runtime/control_plane.h"
 #include "coordinator/testing/loopback.h"
-#include "tests/runtime/crew.h"
+#include "tests/runtime/workers.h"
 #include "tests/transport/ranks.h"
 
 #include <doctest/doctest.h>

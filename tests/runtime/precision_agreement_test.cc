@@ -9,8 +9,8 @@
 #include "coordinator/runtime/journal.h"
 #include "coordinator/runtime/replay.h"
 #include "coordinator/testing/loopback.h"
-#include "tests/runtime/crew.h"
 #include "tests/runtime/driven_job.h"
+#include "tests/runtime/workers.h"
 #include "tests/transport/ranks.h"
 
 #include <doctest/doctest.h>
@@ -57,7 +57,7 @@ struct Course {
   ControlPath path;
   std::int32_t ranks_per_node;  // 0 = one node
   bool is_troubled;
-  std::int32_t sleepy_rank;
+  std::int32_t late_rank;
   const char* format;
 };
 
@@ -81,24 +81,24 @@ void sail(const Course& course, const std::filesystem::path& journal) {
   if (course.is_troubled) loopback.faults = trouble(7);
   const LoopbackWorld world(course.ranks, loopback);
   FormatSink sink;
-  CrewOptions options;
+  WorkerOptions options;
   options.rounds = course.rounds / kShorter;
   options.path = course.path;
   options.policies = policies();
   options.sink = &sink;
   options.journal = journal;
-  options.sleepy_rank = course.sleepy_rank;
+  options.late_rank = course.late_rank;
   options.has_numbers = true;
   options.settings = "precision.format = " + std::string(course.format) +
                      "\nprecision.emulate = on\nprecision.patience_rounds = 2\n"
                      "precision.dwell_rounds = 6\nprecision.cooldown_rounds = 6\n"
                      "loss_scale.growth_interval = 50\n";
-  std::vector<CrewTrace> traces(static_cast<std::size_t>(course.ranks));
+  std::vector<WorkerTrace> traces(static_cast<std::size_t>(course.ranks));
   transport::on_every_rank(world, course.ranks, [&](transport::Communicator& c) {
-    traces[static_cast<std::size_t>(c.rank().value())] = row(c, options);
+    traces[static_cast<std::size_t>(c.rank().value())] = train(c, options);
     return std::string();
   });
-  for (const CrewTrace& trace : traces) {
+  for (const WorkerTrace& trace : traces) {
     CHECK(trace.trouble == "");
     REQUIRE(trace.rounds.size() == options.rounds);
     CHECK(trace.rounds == traces[0].rounds);

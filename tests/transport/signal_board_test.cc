@@ -87,26 +87,26 @@ TEST_CASE("waiting ends when all expected reports are there, at a ring, or at th
   CHECK(board.board.post(0, report(0, 1), {}));
   CHECK(board.board.wait(1, seconds(20)) == BoardWake::complete);
   CHECK(board.board.wait(2, milliseconds(1)) == BoardWake::timed_out);
-  board.board.ring();
-  CHECK(board.board.wait(2, seconds(20)) == BoardWake::rung);
+  board.board.notify();
+  CHECK(board.board.wait(2, seconds(20)) == BoardWake::notified);
   CHECK(board.board.wait(2, milliseconds(1)) == BoardWake::timed_out);
   CHECK(board.board.post(2, report(2, 1), {}));
   CHECK(board.board.wait(2, seconds(20)) == BoardWake::complete);
 }
 
-TEST_CASE("a reader that dozes finds reports that ring no bell, and hears a ring") {
+TEST_CASE("a reader that polls finds reports that wake nobody, and hears a notice") {
   Board board({2, 0});
-  CHECK(board.board.doze(1, milliseconds(1), 3) == BoardWake::timed_out);
-  board.board.ring();
-  CHECK(board.board.doze(1, seconds(20), 1) == BoardWake::rung);
+  CHECK(board.board.wait_polling(1, milliseconds(1), 3) == BoardWake::timed_out);
+  board.board.notify();
+  CHECK(board.board.wait_polling(1, seconds(20), 1) == BoardWake::notified);
   std::jthread poster([&] {
     CHECK(board.board.post(0, report(0, 1), {}));
     CHECK(board.board.post(1, report(1, 1), {}));
   });
-  CHECK(board.board.doze(2, milliseconds(1), 20'000) == BoardWake::complete);
+  CHECK(board.board.wait_polling(2, milliseconds(1), 20'000) == BoardWake::complete);
   CHECK(board.board.collect().signals.size() == 2);
-  std::jthread ringer([&] { board.board.ring(); });
-  CHECK(board.board.doze(1, seconds(20), 1) == BoardWake::rung);
+  std::jthread notifier([&] { board.board.notify(); });
+  CHECK(board.board.wait_polling(1, seconds(20), 1) == BoardWake::notified);
 }
 
 TEST_CASE("memory that holds no board of this shape is refused") {

@@ -80,4 +80,8 @@ Result<Departure> DepartureWatch::poll() {
   return heard_;
 }
 
+bool DepartureWatch::all_heard() const {
+  return std::ranges::none_of(words_, [](const Word& word) { return word.request.active(); });
+}
+
 }  // namespace cox::transport

@@ -40,8 +40,10 @@ class DepartureWatch {
   Status depart(const Departure& departure);
   // The end: what this member said reaches the others while it waits, at most so long.
   void hear_out(std::chrono::nanoseconds limit);
-  // What the members said, as far as it has come; a departure stays.
+  // Returns what the members said, as far as it has come; a departure stays.
   Result<Departure> poll();
+  // Whether all that this member said has reached every member, as of the last poll().
+  bool all_heard() const;
 
  private:
   struct Word {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <string>
 
+#include "coordinator/core/hash.h"
 #include "coordinator/transport/call.h"
 
 namespace cox::transport {
@@ -51,18 +52,14 @@ Result<BucketLayout> BucketLayout::make(const std::vector<BucketSpec>& buckets,
 }
 
 std::uint64_t BucketLayout::fingerprint() const {
-  std::uint64_t hash = 0xCBF2'9CE4'8422'2325u;
-  const auto mix = [&hash](std::uint64_t value) {
-    hash = (hash ^ value) * 0x9E37'79B9'7F4A'7C15u;
-    hash ^= hash >> 29;
-  };
+  Fnv1a64 hash;
   for (const BucketPlace& place : places) {
-    mix(place.bytes);
-    mix(place.chunk_bytes);
-    mix(place.reduction.element_bytes);
+    hash.add(std::uint64_t{place.bytes});
+    hash.add(std::uint64_t{place.chunk_bytes});
+    hash.add(std::uint64_t{place.reduction.element_bytes});
   }
-  mix(places.size());
-  return std::max<std::uint64_t>(1, hash);
+  hash.add(std::uint64_t{places.size()});
+  return std::max<std::uint64_t>(1, hash.value());
 }
 
 RoundExchange::RoundExchange(RankId rank, BucketLayout layout, const WaitPolicy& wait,

@@ -109,7 +109,8 @@ bool MaskReader::poll() {
     if (sequence == seen_) return false;
     if (sequence % 2 == 0 && copy(sequence)) {
       seen_ = sequence;
-      split();
+      copy_.swap(trying_);
+      split_copy();
       return true;
     }
   }
@@ -120,14 +121,14 @@ bool MaskReader::copy(std::uint64_t sequence) {
   MaskBoard::Header& header = *board_.header_;
   words_ = std::min<std::size_t>(header.used_words.load(std::memory_order_acquire),
                                  header.capacity_words);
-  if (copy_.size() < words_) copy_.resize(words_);
+  if (trying_.size() < words_) trying_.resize(words_);
   for (std::size_t i = 0; i < words_; ++i) {
-    copy_[i] = header.words()[i].load(std::memory_order_acquire);
+    trying_[i] = header.words()[i].load(std::memory_order_acquire);
   }
   return header.sequence.load(std::memory_order_relaxed) == sequence;
 }
 
-void MaskReader::split() {
+void MaskReader::split_copy() {
   frames_.clear();
   const auto* bytes = reinterpret_cast<const std::byte*>(copy_.data());
   for (std::size_t i = 0; i < words_;) {

@@ -48,19 +48,20 @@ class MaskReader {
   // True when a set newer than the last one was copied to frames(). False also when the writer kept
   // changing it: try again later.
   [[nodiscard]] bool poll();
-  // Valid until the next poll().
+  // The last set that poll() copied. Valid until poll() returns true again.
   std::span<const std::span<const std::byte>> frames() const { return frames_; }
   // Sets published before and including the one in frames(); a step of more than 1 = some missed.
   std::uint64_t sets() const { return seen_ / 2; }
 
  private:
   bool copy(std::uint64_t sequence);
-  void split();
+  void split_copy();
 
   MaskBoard board_;
   std::uint64_t seen_ = 0;
-  std::size_t words_ = 0;
-  std::vector<std::uint64_t> copy_;
+  std::size_t words_ = 0;              // of trying_
+  std::vector<std::uint64_t> copy_;    // what frames_ points to
+  std::vector<std::uint64_t> trying_;  // a copy that may turn out torn
   std::vector<std::span<const std::byte>> frames_;
 };
 

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uint64_t kMagic = 0x3144'5242'4749'5343;  // "CSIGBRD1"
 constexpr std::size_t kLine = 64;
-constexpr std::chrono::nanoseconds kNap = std::chrono::milliseconds(100);
+constexpr std::chrono::nanoseconds kLongestSleep = std::chrono::milliseconds(100);
 
 constexpr std::size_t round_up(std::size_t bytes) {
   return (bytes + kLine - 1) / kLine * kLine;
@@ -37,10 +37,10 @@ struct SignalBoard::Header {
   std::uint32_t blocks;
   alignas(kLine) std::atomic<std::uint32_t> arrivals;  // reports ever posted
   std::atomic<std::uint64_t> sleeper;
-  alignas(kLine) std::atomic<std::uint32_t> bell;   // what the reader sleeps on
-  std::atomic<std::uint32_t> rings;                 // calls of ring()
+  alignas(kLine) std::atomic<std::uint32_t> wakes;  // what the reader sleeps on
+  std::atomic<std::uint32_t> notices;               // calls of notify()
   alignas(kLine) std::atomic<std::uint32_t> taken;  // reports ever collected; the reader's
-  std::atomic<std::uint32_t> rings_heard;           // the reader's
+  std::atomic<std::uint32_t> notices_seen;          // the reader's
 };
 
 struct SignalBoard::Slot {
@@ -133,8 +133,8 @@ bool SignalBoard::post(std::int32_t slot, const RankSignal& signal,
   std::uint64_t sleeper = header_->sleeper.load();
   if (sleeper != 0 && reached(arrived, static_cast<std::uint32_t>(sleeper)) &&
       header_->sleeper.compare_exchange_strong(sleeper, 0)) {
-    header_->bell.fetch_add(1);
-    futex_wake(header_->bell);
+    header_->wakes.fetch_add(1);
+    futex_wake(header_->wakes);
   }
   return true;
 }
@@ -145,10 +145,10 @@ bool SignalBoard::consumed(std::int32_t slot) const {
          mine.posted.load(std::memory_order_relaxed);
 }
 
-void SignalBoard::ring() {
-  header_->rings.fetch_add(1);
-  header_->bell.fetch_add(1);
-  futex_wake(header_->bell);
+void SignalBoard::notify() {
+  header_->notices.fetch_add(1);
+  header_->wakes.fetch_add(1);
+  futex_wake(header_->wakes);
 }
 
 std::int32_t SignalBoard::fresh() const {
@@ -157,11 +157,11 @@ std::int32_t SignalBoard::fresh() const {
 }
 
 std::optional<BoardWake> SignalBoard::reason_to_wake(std::int32_t expected) {
-  const std::uint32_t rings = header_->rings.load();
-  const bool is_rung = rings != header_->rings_heard.load(std::memory_order_relaxed);
-  if (is_rung) header_->rings_heard.store(rings, std::memory_order_relaxed);
+  const std::uint32_t notices = header_->notices.load();
+  const bool is_notified = notices != header_->notices_seen.load(std::memory_order_relaxed);
+  if (is_notified) header_->notices_seen.store(notices, std::memory_order_relaxed);
   if (fresh() >= expected) return BoardWake::complete;
-  return is_rung ? std::optional(BoardWake::rung) : std::nullopt;
+  return is_notified ? std::optional(BoardWake::notified) : std::nullopt;
 }
 
 BoardWake SignalBoard::wait(std::int32_t expected, std::chrono::nanoseconds timeout) {
@@ -169,7 +169,7 @@ BoardWake SignalBoard::wait(std::int32_t expected, std::chrono::nanoseconds time
   const std::uint32_t target =
       header_->taken.load(std::memory_order_relaxed) + static_cast<std::uint32_t>(expected);
   for (;;) {
-    const std::uint32_t bell = header_->bell.load();
+    const std::uint32_t wakes = header_->wakes.load();
     header_->sleeper.store(sleeper_for(target));
     const auto reason = reason_to_wake(expected);
     const auto left = deadline - std::chrono::steady_clock::now();
@@ -177,17 +177,18 @@ BoardWake SignalBoard::wait(std::int32_t expected, std::chrono::nanoseconds time
       header_->sleeper.store(0);
       return reason.value_or(BoardWake::timed_out);
     }
-    // A nap at most: a safety net against a poster that died between its count and its ring.
-    futex_wait(header_->bell, bell, std::min<std::chrono::nanoseconds>(left, kNap));
+    // Not for long: a safety net against a poster that died between its count and its wake.
+    futex_wait(header_->wakes, wakes, std::min<std::chrono::nanoseconds>(left, kLongestSleep));
   }
 }
 
-BoardWake SignalBoard::doze(std::int32_t expected, std::chrono::nanoseconds nap, int naps) {
-  for (;; --naps) {
-    const std::uint32_t bell = header_->bell.load();
+BoardWake SignalBoard::wait_polling(std::int32_t expected, std::chrono::nanoseconds interval,
+                                    int polls) {
+  for (;; --polls) {
+    const std::uint32_t wakes = header_->wakes.load();
     if (const auto reason = reason_to_wake(expected)) return *reason;
-    if (naps <= 0) return BoardWake::timed_out;
-    futex_wait(header_->bell, bell, nap);
+    if (polls <= 0) return BoardWake::timed_out;
+    futex_wait(header_->wakes, wakes, interval);
   }
 }
 

@@ -7,8 +7,8 @@
 // No wake-up is missed: a poster first counts its report (arrivals) and then looks whether someone
 // sleeps (sleeper); the reader first says that it sleeps and then looks at the count. All four are
 // sequentially consistent, so at least one of them sees the other: either the reader does not go to
-// sleep, or the poster rings the bell. The bell's number changes before the wake, and the kernel
-// compares it when the reader lies down, so a ring just before that is not lost either.
+// sleep, or the poster wakes it. The wake-up count changes before the wake, and the kernel compares
+// it when the reader goes to sleep, so a wake just before that is not lost either.
 //
 // The board is a view: it owns nothing, its memory must outlive it, copies are equal views.
 #pragma once
@@ -39,7 +39,7 @@ struct CollectedSignals {
   std::vector<BlockEvidence> evidence;  // of all of them, merged in slot order; `blocks` of them
 };
 
-enum class BoardWake : std::uint8_t { complete, rung, timed_out };
+enum class BoardWake : std::uint8_t { complete, notified, timed_out };
 
 class SignalBoard {
  public:
@@ -62,16 +62,17 @@ class SignalBoard {
   // Whether the last report was taken: the rank's control round is closed.
   bool consumed(std::int32_t slot) const;
 
-  // Any thread: ends a wait() early, e.g. because other work has come.
-  void ring();
+  // Ends a wait() early, e.g. because other work has come. Any thread.
+  void notify();
 
   // Reader's side; one thread.
-  // Sleeps until `expected` fresh reports lie here, ring(), or `timeout`. Returns at once if they
-  // do. A ring() that came while nobody waited ends the next wait().
+  // Sleeps until `expected` fresh reports lie here, notify(), or `timeout`. Returns at once if they
+  // do. A notify() that came while nobody waited ends the next wait().
   BoardWake wait(std::int32_t expected, std::chrono::nanoseconds timeout);
-  // The same, but looks by itself after each of `naps` naps, so that no post() makes a system call.
-  BoardWake doze(std::int32_t expected, std::chrono::nanoseconds nap, int naps);
-  // Takes what is fresh, which lets the writers post again.
+  // The same for at most `polls` intervals, but looks by itself after each, so that no post() makes
+  // a system call.
+  BoardWake wait_polling(std::int32_t expected, std::chrono::nanoseconds interval, int polls);
+  // Takes the fresh reports, which lets their writers post again.
   CollectedSignals collect();
   // The same into memory that is used again: allocates nothing once it has held as many signals.
   void collect(CollectedSignals& into);

@@ -266,8 +266,7 @@ void SessionState::begin_step() {
 
 StepBallot SessionState::ballot() {
   StepBallot ballot;
-  ballot.plan_held_min = plane_->plan_held();
-  ballot.round_closed_min = plane_->round_closed() ? 1 : 0;
+  plane_->cast(ballot);
   ballot.stop_max = termination_.requested() ? 1 : 0;
   ballot.fingerprint_min = ballot.fingerprint_max = fingerprint_of_step();
   return ballot;

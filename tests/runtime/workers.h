@@ -24,14 +24,15 @@ struct InForce {
   friend bool operator==(const InForce&, const InForce&) = default;
 };
 
-struct CrewTrace {
+struct WorkerTrace {
   std::vector<InForce> rounds;
   std::uint64_t switches = 0;
   std::string path;     // of the control plane
   std::string trouble;  // the first thing that was wrong; empty = all well
+  Status control;       // of the control plane, at the end
 };
 
-struct CrewOptions {
+struct WorkerOptions {
   std::uint64_t rounds = 100;
   ControlPath path = ControlPath::automatic;
   double late_seconds = 5;
@@ -39,7 +40,7 @@ struct CrewOptions {
   PolicySet policies{};
   StepSink* sink = nullptr;         // rank 0's, may be null
   std::filesystem::path journal{};  // rank 0's, empty = none
-  std::int32_t sleepy_rank = -1;    // posts its report of every 16th round 30 ms late
+  std::int32_t late_rank = -1;      // posts its report of every 16th round 30 ms late
   std::string settings{};           // lines of `key = value`
   bool has_numbers = false;         // gradients overflow, and evidence says all kinds of things
 };
@@ -48,10 +49,10 @@ struct CrewOptions {
 JobFacts capable_job(std::int32_t ranks, std::size_t blocks);
 
 // Every rank calls it. From half of the rounds on, odd ranks have no samples left.
-CrewTrace row(transport::Communicator& world, const CrewOptions& options);
+WorkerTrace train(transport::Communicator& world, const WorkerOptions& options);
 
 // Every rank calls it, with any number of steps of its own: a rank that only watches.
-CrewTrace watch(transport::Communicator& world, const CrewOptions& options);
+WorkerTrace watch(transport::Communicator& world, const WorkerOptions& options);
 
 // Counts of the coordinator after its last round, and what it judged.
 class TallySink final : public StepSink {

@@ -1,11 +1,15 @@
-#include "coordinator/runtime/board_setup.h"
+#include "coordinator/runtime/boards.h"
 
 #include <algorithm>
+#include <chrono>
+#include <map>
+#include <span>
 #include <utility>
 
 #include "coordinator/transport/wait.h"
 
 namespace cox::runtime {
+
 namespace {
 
 using transport::BoardShape;
@@ -13,6 +17,8 @@ using transport::Communicator;
 using transport::MaskBoard;
 using transport::SharedSegment;
 using transport::SignalBoard;
+
+constexpr std::chrono::seconds kStartUpTimeout{120};
 
 struct BoardPair {
   SharedSegment memory;
@@ -81,8 +87,11 @@ Result<std::unique_ptr<LeaderExchange>> make_exchange(Communicator& world, const
   if (!gathers.ok()) return gathers.status();
   auto masks = (*leaders)->duplicate();
   if (!masks.ok()) return masks.status();
-  return std::make_unique<LeaderExchange>(std::move(*gathers), std::move(*masks),
-                                          topology.largest_node(), job.blocks.size());
+  auto endings = (*leaders)->duplicate();
+  if (!endings.ok()) return endings.status();
+  LeaderExchange::Links links{std::move(*gathers), std::move(*masks), std::move(*endings)};
+  return std::make_unique<LeaderExchange>(std::move(links), topology.self, topology.largest_node(),
+                                          job.blocks.size());
 }
 
 // Every rank alone on its node: what pure MPI makes of any machine.
@@ -129,6 +138,69 @@ Result<NodeBoards> node_boards(Communicator& world, NodeGroup& nodes, const JobF
 }
 
 }  // namespace
+
+std::size_t Topology::node_index() const {
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    if (std::binary_search(nodes[i].begin(), nodes[i].end(), self)) return i;
+  }
+  return 0;
+}
+
+std::int32_t Topology::slot() const {
+  const auto& mine = my_node();
+  return static_cast<std::int32_t>(std::lower_bound(mine.begin(), mine.end(), self) - mine.begin());
+}
+
+std::size_t Topology::largest_node() const {
+  std::size_t largest = 0;
+  for (const auto& node : nodes) largest = std::max(largest, node.size());
+  return largest;
+}
+
+std::int32_t Topology::world_size() const {
+  std::size_t ranks = 0;
+  for (const auto& node : nodes) ranks += node.size();
+  return static_cast<std::int32_t>(ranks);
+}
+
+Topology make_topology(RankId self, const std::vector<NodeId>& node_of_rank) {
+  std::map<NodeId, std::vector<RankId>> members;
+  for (std::size_t r = 0; r < node_of_rank.size(); ++r) {
+    members[node_of_rank[r]].push_back(RankId(static_cast<std::int32_t>(r)));
+  }
+  Topology topology;
+  topology.self = self;
+  for (auto& [node, ranks] : members) topology.nodes.push_back(std::move(ranks));
+  std::sort(topology.nodes.begin(), topology.nodes.end(),
+            [](const auto& a, const auto& b) { return a.front() < b.front(); });
+  return topology;
+}
+
+transport::WaitPolicy start_up_patience(const Communicator& communicator) {
+  return transport::with_timeout(
+      transport::wait_policy(communicator.ranks_on_node(), transport::usable_cores()),
+      kStartUpTimeout, "all ranks to start");
+}
+
+Result<NodeGroup> find_nodes(Communicator& world) {
+  auto ranks = world.split_by_node();
+  if (!ranks.ok()) return ranks.status();
+  std::int32_t lowest = world.rank().value();
+  Status told = transport::finish(
+      **ranks, (*ranks)->start_broadcast(std::as_writable_bytes(std::span(&lowest, 1)), kRoot),
+      start_up_patience(**ranks));
+  if (!told.ok()) return told;
+  std::vector<std::int32_t> nodes(static_cast<std::size_t>(world.size()));
+  Status gathered = transport::finish(
+      world,
+      world.start_all_gather(std::as_bytes(std::span<const std::int32_t>(&lowest, 1)),
+                             std::as_writable_bytes(std::span<std::int32_t>(nodes))),
+      start_up_patience(world));
+  if (!gathered.ok()) return gathered;
+  NodeGroup group{std::move(*ranks), {}};
+  for (const std::int32_t node : nodes) group.node_of_rank.push_back(NodeId(node));
+  return group;
+}
 
 std::size_t mask_capacity_bytes(const JobFacts& job) {
   // Frames of 160 bytes and 8 of bookkeeping: blocks at half a byte, classes at a quarter of a byte

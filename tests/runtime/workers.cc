@@ -1,4 +1,4 @@
-#include "tests/runtime/crew.h"
+#include "tests/runtime/workers.h"
 
 #include <bit>
 #include <chrono>
@@ -7,6 +7,7 @@
 #include <memory>
 #include <thread>
 
+#include "coordinator/core/hash.h"
 #include "coordinator/core/loss_scale.h"
 #include "coordinator/runtime/control_plane.h"
 #include "coordinator/testing/random.h"
@@ -18,19 +19,8 @@ namespace {
 using runtime::ControlPlane;
 using runtime::MayOpen;
 
-class Hash {
- public:
-  void add(std::uint64_t value) {
-    for (int i = 0; i < 8; ++i) state_ = (state_ ^ (value >> (8 * i) & 0xFF)) * 0x100000001B3u;
-  }
-  std::uint64_t value() const { return state_; }
-
- private:
-  std::uint64_t state_ = 0xCBF29CE484222325u;
-};
-
 std::uint64_t hash_of(const Plan& plan) {
-  Hash hash;
+  Fnv1a64 hash;
   for (const Precision p : plan.precision) hash.add(static_cast<std::uint64_t>(p));
   hash.add(plan.classes.size());
   for (const auto& actions : plan.classes) {
@@ -52,7 +42,7 @@ std::uint64_t hash_of(const Plan& plan) {
 }
 
 std::uint64_t hash_of(const ScalerState& state) {
-  Hash hash;
+  Fnv1a64 hash;
   hash.add(std::bit_cast<std::uint32_t>(state.scale));
   hash.add(state.clean_steps);
   hash.add(state.overflow_streak);
@@ -62,7 +52,7 @@ std::uint64_t hash_of(const ScalerState& state) {
   return hash.value();
 }
 
-runtime::ControlPlaneSetup setup_for(std::int32_t ranks, const CrewOptions& options) {
+runtime::ControlPlaneSetup setup_for(std::int32_t ranks, const WorkerOptions& options) {
   runtime::ControlPlaneSetup setup;
   setup.job = capable_job(ranks, options.blocks);
   setup.config.control.path = options.path;
@@ -73,15 +63,15 @@ runtime::ControlPlaneSetup setup_for(std::int32_t ranks, const CrewOptions& opti
     return sink;
   };
   setup.journal = options.journal;
-  const Status read = apply_text(setup.config, options.settings, "crew");
+  const Status read = apply_text(setup.config, options.settings, "workers");
   if (!read.ok()) setup.job.blocks.clear();
   return setup;
 }
 
 // A rank under way.
-class Rower {
+class Worker {
  public:
-  Rower(transport::Communicator& world, ControlPlane& plane, const CrewOptions& options)
+  Worker(transport::Communicator& world, ControlPlane& plane, const WorkerOptions& options)
       : world_(world),
         plane_(plane),
         options_(options),
@@ -92,7 +82,7 @@ class Rower {
             transport::with_timeout(transport::wait_policy(world.size(), transport::usable_cores()),
                                     std::chrono::seconds(60), "the other ranks' step")) {}
 
-  Status row_round(transport::Communicator& data, CrewTrace& trace);
+  Status train_round(transport::Communicator& data, WorkerTrace& trace);
   RankSignal signal() const;
   std::vector<BlockEvidence>& evidence() { return evidence_; }
   void next_round() { round_ = round_.next(); }
@@ -102,14 +92,14 @@ class Rower {
     const bool ends_early = world_.rank().value() % 2 == 1;
     return !ends_early || round_.value() < options_.rounds / 2;
   }
-  void note_plan(CrewTrace& trace);
+  void note_plan(WorkerTrace& trace);
   void let_control_catch_up();
   void draw_numbers();
-  StepBallot ballot() const;
+  StepBallot ballot();
 
   transport::Communicator& world_;
   ControlPlane& plane_;
-  const CrewOptions& options_;
+  const WorkerOptions& options_;
   RoundId round_{};
   std::uint64_t held_by_all_ = 0;  // as the last merged ballot had it
   InForce in_force_{};
@@ -122,7 +112,7 @@ class Rower {
 };
 
 // A rank's gradients of one round. Each block may go wrong, of which only its rank knows.
-void Rower::draw_numbers() {
+void Worker::draw_numbers() {
   gradient_ = std::exp2(static_cast<float>(2 * numbers_.normal() - 6));
   overflows_ = numbers_.chance(0.002) || gradient_ * scaler_.scale > 65504.0f;
   for (BlockEvidence& evidence : evidence_) {
@@ -140,7 +130,7 @@ void Rower::draw_numbers() {
   blamed.rank_of_overflow = world_.rank();
 }
 
-RankSignal Rower::signal() const {
+RankSignal Worker::signal() const {
   RankSignal signal;
   signal.rank = world_.rank();
   signal.incarnation = plane_.job().incarnation;
@@ -157,11 +147,10 @@ RankSignal Rower::signal() const {
   return signal;
 }
 
-StepBallot Rower::ballot() const {
+StepBallot Worker::ballot() {
   StepBallot ballot;
   ballot.weight = has_samples() ? 8 : 0;
-  ballot.plan_held_min = plane_.plan_held();
-  ballot.round_closed_min = plane_.round_closed() ? 1 : 0;
+  plane_.cast(ballot);
   ballot.overflow_ranks = overflows_ ? 1 : 0;
   ballot.amax_max = overflows_ ? 0 : static_cast<double>(gradient_ * scaler_.scale);
   ballot.fingerprint_min = ballot.fingerprint_max =
@@ -169,7 +158,7 @@ StepBallot Rower::ballot() const {
   return ballot;
 }
 
-void Rower::note_plan(CrewTrace& trace) {
+void Worker::note_plan(WorkerTrace& trace) {
   const Plan& plan = plane_.plan();
   const bool is_first = trace.rounds.empty();
   const bool changed = !is_first && plan.id.number != in_force_.number;
@@ -189,11 +178,11 @@ void Rower::note_plan(CrewTrace& trace) {
 // Rounds without work would outrun the coordinator. Half of them do, and merge their reports; the
 // others take as long as a control round, so that there are many of those as well. Where other
 // programs have the cores, the coordinator gets one only while a rank sleeps.
-void Rower::let_control_catch_up() {
+void Worker::let_control_catch_up() {
   constexpr int kYields = 300;
-  constexpr int kNaps = 4;
+  constexpr int kSleeps = 4;
   if (round_.value() / 64 % 2 == 1) return;
-  for (int i = 0; i < kYields + kNaps && !plane_.round_closed(); ++i) {
+  for (int i = 0; i < kYields + kSleeps && !plane_.round_closed(); ++i) {
     plane_.pump();
     if (i < kYields) {
       std::this_thread::yield();
@@ -203,7 +192,7 @@ void Rower::let_control_catch_up() {
   }
 }
 
-Status Rower::row_round(transport::Communicator& data, CrewTrace& trace) {
+Status Worker::train_round(transport::Communicator& data, WorkerTrace& trace) {
   plane_.begin_round();
   note_plan(trace);
   if (options_.has_numbers) draw_numbers();
@@ -222,7 +211,7 @@ Status Rower::row_round(transport::Communicator& data, CrewTrace& trace) {
   plane_.agree(round_, merged);
   const ScalerStep agreed{merged.overflow_ranks > 0, static_cast<float>(merged.amax_max)};
   if (options_.has_numbers) scaler_ = advance(scaler_, plane_.plan().scaler, agreed);
-  if (world_.rank().value() == options_.sleepy_rank && round_.value() % 16 == 0) {
+  if (world_.rank().value() == options_.late_rank && round_.value() % 16 == 0) {
     std::this_thread::sleep_for(std::chrono::milliseconds(30));
   }
   plane_.report(signal(), evidence_, merged.round_closed_min == 1 ? MayOpen::yes : MayOpen::no);
@@ -230,8 +219,8 @@ Status Rower::row_round(transport::Communicator& data, CrewTrace& trace) {
   return trace.trouble.empty() ? ok_status() : internal_error(trace.trouble);
 }
 
-CrewTrace in_trouble(const Status& status) {
-  CrewTrace trace;
+WorkerTrace in_trouble(const Status& status) {
+  WorkerTrace trace;
   trace.trouble = status.text();
   return trace;
 }
@@ -240,7 +229,7 @@ CrewTrace in_trouble(const Status& status) {
 
 JobFacts capable_job(std::int32_t ranks, std::size_t blocks) {
   JobFacts job;
-  job.name = "crew";
+  job.name = "workers";
   job.world_size = ranks;
   for (std::size_t b = 0; b < blocks; ++b) job.blocks.push_back("block." + std::to_string(b));
   job.global_batch = 64;
@@ -248,46 +237,48 @@ JobFacts capable_job(std::int32_t ranks, std::size_t blocks) {
   return job;
 }
 
-CrewTrace row(transport::Communicator& world, const CrewOptions& options) {
+WorkerTrace train(transport::Communicator& world, const WorkerOptions& options) {
   auto data = world.duplicate();
   if (!data.ok()) return in_trouble(data.status());
   auto plane = ControlPlane::start(world, setup_for(world.size(), options));
   if (!plane.ok()) return in_trouble(plane.status());
-  CrewTrace trace;
+  WorkerTrace trace;
   trace.path = (*plane)->path();
   trace.rounds.reserve(options.rounds);
-  Rower rower(world, **plane, options);
+  Worker worker(world, **plane, options);
   for (std::uint64_t r = 0; r < options.rounds; ++r) {
-    const Status rowed = rower.row_round(**data, trace);
-    if (rowed.ok()) continue;
-    trace.trouble = rowed.text();
+    const Status trained = worker.train_round(**data, trace);
+    if (trained.ok()) continue;
+    trace.trouble = trained.text();
     return trace;
   }
-  (*plane)->finish(rower.signal());
+  (*plane)->finish(worker.signal());
+  trace.control = (*plane)->control_status();
   if (!(*plane)->journal_status().ok()) trace.trouble = (*plane)->journal_status().text();
   return trace;
 }
 
-CrewTrace watch(transport::Communicator& world, const CrewOptions& options) {
+WorkerTrace watch(transport::Communicator& world, const WorkerOptions& options) {
   auto plane = ControlPlane::start(world, setup_for(world.size(), options));
   if (!plane.ok()) return in_trouble(plane.status());
-  CrewTrace trace;
+  WorkerTrace trace;
   trace.path = (*plane)->path();
-  Rower rower(world, **plane, options);
-  const auto watched = [&rower] {
-    RankSignal signal = rower.signal();
+  Worker worker(world, **plane, options);
+  const auto watched = [&worker] {
+    RankSignal signal = worker.signal();
     signal.set(SignalFlag::watching);
     signal.plan_applied = 0;
     return signal;
   };
   for (std::uint64_t r = 0; r < options.rounds; ++r) {
     (*plane)->begin_round();
-    (*plane)->report(watched(), rower.evidence(), MayOpen::yes);
+    (*plane)->report(watched(), worker.evidence(), MayOpen::yes);
     (*plane)->pump();
-    rower.next_round();
+    worker.next_round();
     std::this_thread::yield();
   }
   (*plane)->finish(watched());
+  trace.control = (*plane)->control_status();
   return trace;
 }
 

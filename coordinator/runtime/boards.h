@@ -1,0 +1,81 @@
+// Boards: where the control messages of a rank lie, laid out at start-up. Ranks of a node share a
+// SignalBoard and a MaskBoard if they can have memory together; otherwise each rank has boards of
+// its own (pure MPI). Where there are several nodes their leaders, the lowest rank of each, have an
+// exchange, and rank 0 has a second pair of boards for the coordinator's thread:
+//
+//   one node:      ranks == boards ==> coordinator
+//   several nodes: ranks == boards ==> leader == LeaderExchange ==> rank 0 == boards ==>
+//   coordinator
+//
+// The functions are collective and block by polling; they are for the start of a job. A Boards
+// value is owned by the rank's ControlPlane; ControlLink and ControlLoop use its members.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "coordinator/core/config.h"
+#include "coordinator/core/job.h"
+#include "coordinator/core/log.h"
+#include "coordinator/core/units.h"
+#include "coordinator/runtime/node_leader.h"
+#include "coordinator/transport/communicator.h"
+#include "coordinator/transport/shared/mask_board.h"
+#include "coordinator/transport/shared/signal_board.h"
+
+namespace cox::runtime {
+
+// Which ranks share a node, and who speaks for them: the leader of a node is its lowest rank.
+// Derived once at start-up; equal on all ranks but for `self`. Pure value.
+struct Topology {
+  std::vector<std::vector<RankId>> nodes;  // ascending ranks; nodes in order of their leaders
+  RankId self{};
+
+  std::size_t node_index() const;  // of self
+  const std::vector<RankId>& my_node() const { return nodes[node_index()]; }
+  std::int32_t slot() const;  // of self within its node
+  bool is_leader() const { return my_node().front() == self; }
+  std::size_t largest_node() const;  // ranks
+  std::int32_t world_size() const;
+};
+
+// `node_of_rank` has the node of every rank, in any numbering.
+Topology make_topology(RankId self, const std::vector<NodeId>& node_of_rank);
+
+// How long, and how, ranks wait for each other at start-up.
+transport::WaitPolicy start_up_patience(const transport::Communicator& communicator);
+
+// The communicator of this rank's node, as the transport has it (control.ranks_per_node included).
+struct NodeGroup {
+  std::unique_ptr<transport::Communicator> ranks;
+  std::vector<NodeId> node_of_rank;  // numbered by the lowest rank on them
+};
+Result<NodeGroup> find_nodes(transport::Communicator& world);
+
+struct Boards {
+  const char* path = "mailbox";  // "mailbox", "mpi" or "mailbox+mpi"
+  Topology topology;
+  transport::SharedSegment memory;  // of the node's two boards
+  std::optional<transport::SignalBoard> signals;
+  std::optional<transport::MaskBoard> masks;
+  std::unique_ptr<LeaderExchange> exchange;  // leaders, where there are several nodes
+
+  // Root with an exchange: the coordinator's own boards.
+  transport::SharedSegment coordinator_memory;
+  std::optional<transport::SignalBoard> inbox;
+  std::optional<transport::MaskBoard> outbox;
+
+  // Root: where the coordinator reads and writes.
+  transport::SignalBoard* coordinator_inbox() { return inbox ? &*inbox : &*signals; }
+  transport::MaskBoard* coordinator_outbox() { return outbox ? &*outbox : &*masks; }
+};
+
+// The size of the largest plan that a job of this size may get, as frames on a board.
+std::size_t mask_capacity_bytes(const JobFacts& job);
+
+Result<Boards> set_up_boards(transport::Communicator& world, NodeGroup& nodes, const JobFacts& job,
+                             const ControlConfig& config, const Log& log);
+
+}  // namespace cox::runtime
