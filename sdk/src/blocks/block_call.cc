@@ -5,11 +5,18 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
+#include "coxswain/error.h"
 #include "sdk/src/blocks/storage.h"
 
 namespace cox::detail {
 namespace {
+
+std::vector<BlockCall*>& calls() {
+  thread_local std::vector<BlockCall*> stack;
+  return stack;
+}
 
 // FNV-1a, a word at a time.
 void mix(std::uint64_t& key, std::uint64_t word) {
@@ -23,7 +30,30 @@ void mix_shape(std::uint64_t& key, const at::Tensor& tensor) {
   for (const std::int64_t size : tensor.sizes()) mix(key, static_cast<std::uint64_t>(size));
 }
 
+// Measuring must not disturb what is measured: out of memory and the like end the measurement only.
+template <class Step>
+void attempt(std::shared_ptr<BlockCall>& call, const Step& step) noexcept {
+  if (!call) return;
+  try {
+    step(*call);
+  } catch (...) {
+    call->leave();
+    call.reset();
+  }
+}
+
 }  // namespace
+
+RunningBlockScope::RunningBlockScope(BlockCall& call) {
+  calls().push_back(&call);
+}
+RunningBlockScope::~RunningBlockScope() {
+  calls().pop_back();
+}
+
+BlockCall* innermost_block_call() {
+  return calls().empty() ? nullptr : calls().back();
+}
 
 BlockCall::BlockCall(std::shared_ptr<BlockState> state)
     : state_(std::move(state)), now_(state_->now) {
@@ -37,7 +67,7 @@ BlockCall::~BlockCall() {
   finish();
 }
 
-bool BlockCall::first_sight(const at::Tensor& tensor) {
+bool BlockCall::add_storage(const at::Tensor& tensor) {
   const void* storage = storage_of(tensor);
   if (std::find(storages_.begin(), storages_.end(), storage) != storages_.end()) return false;
   storages_.push_back(storage);
@@ -47,7 +77,7 @@ bool BlockCall::first_sight(const at::Tensor& tensor) {
 void BlockCall::add_input(const at::Tensor& tensor) {
   if (!tensor.defined()) return;
   mix_shape(measurement_.shape_key, tensor);
-  if (first_sight(tensor)) measurement_.input_bytes += storage_bytes(tensor);
+  if (add_storage(tensor)) measurement_.input_bytes += storage_bytes(tensor);
   if (!at::GradMode::is_enabled() || !tensor.requires_grad() || tensor.is_leaf()) return;
   tensor.register_hook(
       [call = shared_from_this()](const at::TensorBase&) { call->backward_ended(); });
@@ -86,7 +116,7 @@ void BlockCall::measure_forward() {
 
 void BlockCall::add_output(const at::Tensor& tensor) {
   if (!tensor.defined()) return;
-  if (first_sight(tensor)) measurement_.output_bytes += storage_bytes(tensor);
+  if (add_storage(tensor)) measurement_.output_bytes += storage_bytes(tensor);
   if (!tensor.requires_grad() || tensor.is_leaf()) return;
   tensor.register_hook(
       [call = shared_from_this()](const at::TensorBase&) { call->backward_began(); });
@@ -138,6 +168,54 @@ void BlockCall::finish() noexcept {
     }
   }
   state_->report(measurement_);
+}
+
+void throw_empty_block() {
+  throw Error(failed_precondition("cox::run: expected a block with a module, found an empty one"));
+}
+
+Observation::Observation(const std::shared_ptr<BlockGate>& gate) noexcept {
+  const RunContext* context = current_context();
+  if (context != nullptr && context->is_rerun) return;
+  auto state = std::static_pointer_cast<BlockState>(gate);
+  if (state->mode == MeasureMode::off) return;
+  try {
+    call_ = std::make_shared<BlockCall>(std::move(state));
+  } catch (...) {
+    call_ = nullptr;
+  }
+}
+
+Observation::~Observation() {
+  if (call_) call_->leave();
+}
+
+void Observation::input(const at::Tensor& tensor) noexcept {
+  attempt(call_, [&](BlockCall& call) { call.add_input(tensor); });
+}
+
+void Observation::arrive() noexcept {
+  attempt(call_, [](BlockCall& call) { call.arrive(); });
+}
+
+void Observation::begin() noexcept {
+  attempt(call_, [](BlockCall& call) { call.enter(); });
+}
+
+void Observation::end() noexcept {
+  attempt(call_, [](BlockCall& call) {
+    call.leave();
+    call.measure_forward();
+  });
+}
+
+void Observation::output(const at::Tensor& tensor) noexcept {
+  attempt(call_, [&](BlockCall& call) { call.add_output(tensor); });
+}
+
+void Observation::finish() noexcept {
+  attempt(call_, [](BlockCall& call) { call.finish_forward(); });
+  call_.reset();
 }
 
 }  // namespace cox::detail

@@ -1,9 +1,9 @@
-// BlockCall: one observed call of a block, from its inputs to the end of its backward pass. Held by
-// the call itself, then by the hooks on its tensors, so it lives as long as its graph; it holds no
-// tensor afterwards. Backward begins with the first gradient of an output and ends with the last
-// gradient of a differentiable input, else of the parameters, else with the whole backward pass.
-// Only the first backward pass over a graph is measured. Backward events may come from an engine's
-// thread.
+// BlockCall is one observed call of a block, from its inputs to the end of its backward pass. The
+// Observation of the call owns it first, then the hooks on its tensors do, so it lives as long as
+// its graph; it holds no tensor afterwards. Backward begins with the first gradient of an output
+// and ends with the last gradient of a differentiable input, else of the parameters, else with the
+// whole backward pass. Only the first backward pass over a graph is measured. The thread that
+// trains runs the forward part; backward events may come from an engine's thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,10 +14,20 @@
 #include <vector>
 
 #include "sdk/src/blocks/block_state.h"
-#include "sdk/src/blocks/running_blocks.h"
-#include "sdk/src/blocks/saved_bytes.h"
 
 namespace cox::detail {
+
+// Makes `call` the innermost observed call of this thread, until its function returns or throws.
+// Calls of blocks that nobody observes do not appear.
+class RunningBlockScope {
+ public:
+  explicit RunningBlockScope(BlockCall& call);
+  ~RunningBlockScope();
+  RunningBlockScope(const RunningBlockScope&) = delete;
+  RunningBlockScope& operator=(const RunningBlockScope&) = delete;
+};
+
+BlockCall* innermost_block_call();  // null outside of all
 
 class BlockCall : public std::enable_shared_from_this<BlockCall> {
  public:
@@ -25,24 +35,28 @@ class BlockCall : public std::enable_shared_from_this<BlockCall> {
   ~BlockCall();
 
   void add_input(const at::Tensor& tensor);
-  void arrive();           // before what the memory action keeps for the block
+  void arrive();           // before the memory action takes copies for the block
   void enter();            // before the block's function
   void leave() noexcept;   // after it, also when it threw
   void measure_forward();  // after leave()
   void add_output(const at::Tensor& tensor);
-  void finish_forward();  // reports now unless a backward pass can come
+  // Reports at once, unless a backward pass can come.
+  void finish_forward();
 
   void backward_began() noexcept;
   void backward_ended() noexcept;
-  bool note_backward_end() noexcept;  // whether it is one of a pass that is being measured
-  void finish() noexcept;             // reports, once
+  // Returns whether this is the end of a pass that is being measured.
+  bool note_backward_end() noexcept;
+  // Reports; later calls do nothing.
+  void finish() noexcept;
 
   const BlockState& state() const { return *state_; }
   bool is_outermost() const { return !measurement_.inside; }
   const std::shared_ptr<SavedBytesFrame>& saved_frame() const { return saved_; }
 
  private:
-  bool first_sight(const at::Tensor& tensor);
+  // Returns whether the storage was not there yet.
+  bool add_storage(const at::Tensor& tensor);
   void edge(BlockEdge edge) noexcept;
 
   const std::shared_ptr<BlockState> state_;
@@ -50,7 +64,7 @@ class BlockCall : public std::enable_shared_from_this<BlockCall> {
   BlockMeasurement measurement_;
   Nanoseconds forward_begin_{};
 
-  // In use during the forward pass only.
+  // Used during the forward pass only.
   std::vector<const void*> storages_;
   std::shared_ptr<SavedBytesFrame> saved_;
   std::optional<RunningBlockScope> running_;

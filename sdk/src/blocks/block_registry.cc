@@ -6,9 +6,6 @@
 #include <unordered_map>
 
 #include "sdk/src/blocks/marker.h"
-#include "sdk/src/blocks/module_walk.h"
-#include "sdk/src/blocks/saved_tensor_engine.h"
-#include "sdk/src/blocks/sequential_element.h"
 
 namespace cox::detail {
 namespace {

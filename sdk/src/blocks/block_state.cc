@@ -3,10 +3,75 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "sdk/src/blocks/block_call.h"
 
 namespace cox::detail {
+
+std::uint64_t training_key(const torch::nn::Module& module) {  // FNV-1a
+  std::uint64_t key = 0xCBF29CE484222325;
+  for (const auto& part : module.modules()) {
+    key = (key ^ (part->is_training() ? 1U : 2U)) * 0x100000001B3;
+  }
+  return key;
+}
+
+void BlockMemory::set_action(MemoryAction action) {
+  action_ = action;
+  is_steered_ = true;
+}
+
+MemoryAction BlockMemory::effective_action() const {
+  const bool runs_again = action_ == MemoryAction::recompute || action_ == MemoryAction::tile;
+  return runs_again && pinned() ? MemoryAction::keep : action_;
+}
+
+std::shared_ptr<SavedTensorFrame> BlockMemory::offload_frame(const BlockState& state) const {
+  return offload_ ? offload_(state) : nullptr;
+}
+
+bool BlockMemory::needs_check(std::uint64_t key) const {
+  if (is_check_requested_) return true;
+  const MemoryAction action = effective_action();
+  const bool runs_again = action == MemoryAction::recompute || action == MemoryAction::tile;
+  return runs_again && !edited_.contains(key);
+}
+
+void BlockMemory::passed(std::uint64_t key, std::vector<at::Tensor> edited_buffers) {
+  is_check_requested_ = false;
+  edited_.insert_or_assign(key, std::move(edited_buffers));
+}
+
+std::vector<at::Tensor> BlockMemory::edited_buffers(std::uint64_t key) const {
+  const auto found = edited_.find(key);
+  return found == edited_.end() ? std::vector<at::Tensor>() : found->second;
+}
+
+void BlockMemory::pin(std::string reason) {
+  is_check_requested_ = false;
+  const std::lock_guard lock(mutex_);
+  if (!pinned_) pinned_ = std::move(reason);
+}
+
+void BlockMemory::unpin() {
+  edited_.clear();
+  const std::lock_guard lock(mutex_);
+  pinned_.reset();
+}
+
+std::optional<std::string> BlockMemory::pinned() const {
+  const std::lock_guard lock(mutex_);
+  return pinned_;
+}
+
+void BlockMemory::reset() {
+  action_ = MemoryAction::keep;
+  is_steered_ = false;
+  is_check_requested_ = false;
+  offload_ = nullptr;
+  unpin();
+}
 
 void BlockState::observe(BlockSink* sink, BlockClock clock) {
   mode = MeasureMode::off;

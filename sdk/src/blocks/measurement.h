@@ -1,5 +1,6 @@
-// What is measured of one call of a block, and who is told. One measurement per call of cox::run:
-// with gradients when its backward pass is over, without them at once. Values.
+// BlockMeasurement is what one call of a block was seen to take, and BlockSink is who receives it:
+// one measurement per call of cox::run, when its backward pass is over, or at once for a call
+// without gradients. A session receives them and makes a BlockProfile of them. Values.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +16,7 @@ namespace cox::detail {
 enum class MeasureMode {
   off,
   times,  // two clock reads and about two hooks a call
-  full,   // also what autograd saves: a hook per saved tensor
+  full,   // the saved bytes as well: a hook per saved tensor
 };
 
 struct BlockMeasurement {
@@ -31,22 +32,22 @@ struct BlockMeasurement {
   std::uint64_t parameters = 0;    // elements, each once
 };
 
-// Where the passes through a block begin and end. A block with several inputs ends its backward
-// pass several times; the last one counts.
+// BlockEdge tells where the passes through a block begin and end. A block with several inputs ends
+// its backward pass several times; the last one counts.
 enum class BlockEdge : std::uint8_t { forward_begin, forward_end, backward_begin, backward_end };
 
 class BlockSink {
  public:
   virtual ~BlockSink() = default;
-  // At the moment itself, for measured calls that are not inside another block's. On the threads of
-  // block_measured(); allocates no tensor.
+  // Called at the edge itself, for measured calls that are not inside another block's, on the
+  // threads of block_measured(). REQUIRES: the receiver allocates no tensor.
   virtual void block_edge(BlockId, BlockEdge) noexcept {}
-  // Comes from the thread that trains or, while that one waits in backward(), from an engine's
-  // thread; never two at a time for one block. Short, does not throw, does not communicate.
+  // Called by the thread that trains or, while that one waits in backward(), by an engine's thread;
+  // never twice at a time for one block. REQUIRES: the receiver is short and does not communicate.
   virtual void block_measured(BlockId block, const BlockMeasurement& measurement) noexcept = 0;
 };
 
-// The form in which a measurement travels. Requires: block < blocks <= kMaxBlocks.
+// Returns a measurement in the form in which it travels. REQUIRES: block < blocks <= kMaxBlocks.
 BlockProfile block_profile(BlockId block, std::size_t blocks, std::string_view name,
                            const BlockMeasurement& measurement);
 

@@ -5,8 +5,6 @@
 #include <torch/nn/modules/rnn.h>
 
 #include "sdk/src/blocks/marker.h"
-#include "sdk/src/blocks/module_walk.h"
-#include "sdk/src/blocks/sequential_element.h"
 
 namespace cox {
 namespace {

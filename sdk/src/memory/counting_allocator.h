@@ -1,14 +1,20 @@
-// Counts the bytes of CPU tensors exactly, as they were asked for: what is live now and the most
-// there has been. Wraps the allocator that torch has; memory still comes from it and goes back to
-// it. Once installed it serves the whole process. All functions may be called from any thread.
+// Counts the bytes of CPU tensors exactly, as they were requested: the bytes that are live now and
+// their peak. The counting allocator wraps the one that torch has; memory still comes from there
+// and goes back there. Once it is installed it serves the whole process. The memory trial and the
+// telemetry of a session read the counts. All functions may be called from any thread.
 //
-// Counted: storages of CPU tensors, and scratch that torch's own oneDNN glue takes from the CPU
-// allocator. Not counted: tensors made before the installation (their frees change nothing), a
-// resize_ of such a tensor (its storage remembers its allocator), from_blob, pinned memory, scratch
-// that oneDNN, MKL and OpenMP allocate by themselves, and rounding and headers of malloc.
+// It counts the storages of CPU tensors, and the scratch memory that torch's own oneDNN glue takes
+// from the CPU allocator. It does not count tensors made before the installation (freeing them
+// changes nothing), a resize_ of such a tensor (its storage remembers its allocator), from_blob,
+// pinned memory, scratch memory that oneDNN, MKL and OpenMP allocate by themselves, or the rounding
+// and headers of malloc.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <mutex>
+#include <vector>
 
 #include "coordinator/core/status.h"
 
@@ -16,24 +22,58 @@ namespace cox::detail {
 
 struct MemoryCount {
   std::int64_t live_bytes = 0;
-  std::int64_t peak_bytes = 0;  // most live bytes at once since the last reset_counted_peak()
+  std::int64_t peak_bytes = 0;  // the most live bytes at once since the last reset_counted_peak()
 
   friend bool operator==(const MemoryCount&, const MemoryCount&) = default;
 };
 
-// Again is a no-op. failed_precondition when another library has put an allocator there that cannot
-// be wrapped or that does not give way. Not to be called while other threads allocate tensors.
+// Installs the counting allocator; a second call is a no-op. Returns failed_precondition when
+// another library has set an allocator that cannot be wrapped or that does not give way.
+// REQUIRES: no other thread allocates tensors meanwhile.
 Status install_counting_allocator();
 
-// Gives torch its own allocator back; what is counted stays counted until it is freed. Tensors
-// outlive this safely. failed_precondition when ours is not the one in force.
+// Gives torch its own allocator back. Bytes that were counted stay counted until they are freed,
+// and tensors safely outlive this call. Returns failed_precondition when ours is not in force.
 Status uninstall_counting_allocator();
 
 bool counting_allocator_installed();
 
 MemoryCount counted_memory();
 
-// From now on the peak is at least what is live now.
+// Lowers the peak to the bytes that are live now.
 void reset_counted_peak();
+
+// AddressTable remembers how many bytes were requested at which address, for the counting
+// allocator. It is an open-addressing table in parts, each with its own lock, so that threads
+// seldom meet. It grows with the number of live addresses and does not shrink. Any thread may call
+// any function.
+class AddressTable {
+ public:
+  // Returns the bytes that `address` had before, 0 for a new address. Throws std::bad_alloc and
+  // then leaves the table unchanged. REQUIRES: address is not null, bytes > 0.
+  std::int64_t insert(const void* address, std::int64_t bytes);
+  // Forgets the address and returns its bytes, 0 for an unknown address.
+  std::int64_t erase(const void* address) noexcept;
+
+ private:
+  struct Slot {
+    const void* address = nullptr;
+    std::int64_t bytes = 0;
+  };
+
+  struct alignas(64) Part {
+    std::mutex mutex;
+    std::vector<Slot> slots = std::vector<Slot>(64);  // a power of two, at most half full
+    std::size_t used = 0;
+
+    std::size_t find(const void* address) const noexcept;
+    void grow();
+    void close_gap(std::size_t gap) noexcept;
+  };
+
+  Part& part_of(const void* address) noexcept;
+
+  std::array<Part, 16> parts_;
+};
 
 }  // namespace cox::detail

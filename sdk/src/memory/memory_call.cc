@@ -1,5 +1,3 @@
-#include "coxswain/detail/memory_call.h"
-
 #include <ATen/core/grad_mode.h>
 #include <torch/nn/module.h>
 
@@ -7,8 +5,9 @@
 #include <utility>
 #include <vector>
 
+#include "coxswain/detail/attended_call.h"
 #include "sdk/src/blocks/block_state.h"
-#include "sdk/src/memory/recompute_frame.h"
+#include "sdk/src/memory/recompute.h"
 
 namespace cox::detail {
 namespace {
@@ -27,8 +26,8 @@ class MemoryCall::Work {
        std::shared_ptr<torch::nn::Module> module)
       : state_(std::move(state)), action_(action), module_(std::move(module)) {
     const bool may_rerun = action != MemoryAction::offload || state_->memory.wants_check();
-    if (may_rerun) way_ = way_of(*module_);
-    is_check_ = may_rerun && state_->memory.needs_check(way_);
+    if (may_rerun) key_ = training_key(*module_);
+    is_check_ = may_rerun && state_->memory.needs_check(key_);
   }
 
   ~Work() { leave(); }
@@ -61,7 +60,7 @@ class MemoryCall::Work {
       state_->memory.pin(std::move(*different));
       return;
     }
-    state_->memory.passed(way_, std::move(edited));
+    state_->memory.passed(key_, std::move(edited));
     if (action_ == MemoryAction::recompute) recompute_->drop_held();
   }
 
@@ -83,7 +82,7 @@ class MemoryCall::Work {
     if (is_check_) {
       all_buffers_ = BufferCopies(module_->buffers());
     } else {
-      const std::vector<at::Tensor> edited = state_->memory.edited_buffers(way_);
+      const std::vector<at::Tensor> edited = state_->memory.edited_buffers(key_);
       for (const at::Tensor& buffer : module_->buffers()) {
         if (!is_among(buffer, edited)) parts.versions.add(buffer);
       }
@@ -97,7 +96,7 @@ class MemoryCall::Work {
   const std::shared_ptr<BlockState> state_;
   const MemoryAction action_;
   const std::shared_ptr<torch::nn::Module> module_;
-  std::uint64_t way_ = 0;
+  std::uint64_t key_ = 0;
   bool is_check_ = false;
   std::vector<at::Device> devices_;
   TensorVersions versions_;

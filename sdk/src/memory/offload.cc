@@ -1,16 +1,18 @@
 #include "sdk/src/memory/offload.h"
 
-#include <utility>
+#include <ATen/EmptyTensor.h>
+#include <c10/core/TensorImpl.h>
+#include <torch/csrc/autograd/saved_variable_hooks.h>
 
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "coxswain/error.h"
 #include "sdk/src/blocks/storage.h"
-#include "sdk/src/memory/offload_hooks.h"
 
 namespace cox::detail {
 namespace {
-
-bool is_parameter(const at::TensorBase& tensor) {
-  return tensor.is_leaf() && tensor.requires_grad();
-}
 
 bool is_plain(const at::Tensor& tensor) {
   return tensor.defined() && tensor.device().is_cpu() && tensor.layout() == at::kStrided &&
@@ -18,7 +20,96 @@ bool is_plain(const at::Tensor& tensor) {
          !tensor.is_quantized() && !tensor.is_nested() && !tensor.is_conj() && !tensor.is_neg();
 }
 
+std::unique_ptr<TierThread> open_tier(const OffloadOptions& options, Status& status) {
+  Result<TierFile> file = TierFile::create(options.folder);
+  status = file.status();
+  return file.ok() ? std::make_unique<TierThread>(std::move(*file)) : nullptr;
+}
+
+std::int64_t capacity_of(const OffloadOptions& options) {
+  constexpr std::int64_t kNoCap = std::int64_t{1} << 60;
+  return options.tier_bytes > 0 ? options.tier_bytes : kNoCap;
+}
+
 }  // namespace
+
+// One saved tensor of an offloaded call: a place in the OffloadStore and the shape to see it in, or
+// the tensor itself where that stays. Hooks switch off autograd's own check, so this compares the
+// tensor's version and names the block on a mismatch.
+class OffloadHooks final : public torch::autograd::SavedVariableHooks {
+ public:
+  explicit OffloadHooks(std::shared_ptr<OffloadFrame> frame);
+  OffloadHooks(const OffloadHooks&) = delete;
+  OffloadHooks& operator=(const OffloadHooks&) = delete;
+  ~OffloadHooks() override;
+
+  void call_pack_hook(const at::Tensor& tensor) override;
+  at::Tensor call_unpack_hook() override;
+
+ private:
+  // How to see a storage as the tensor that was saved.
+  struct Shape {
+    std::vector<std::int64_t> sizes;
+    std::vector<std::int64_t> strides;
+    std::int64_t offset = 0;
+    caffe2::TypeMeta type;
+  };
+
+  void check_version() const;
+  at::Tensor rebuilt(c10::Storage storage) const;
+
+  const std::shared_ptr<OffloadFrame> frame_;
+  at::Tensor kept_;
+  std::optional<StorageHolder> away_;
+  Shape shape_;
+  std::optional<c10::VariableVersion> counter_;  // of the tensor, without its memory
+  std::uint32_t version_ = 0;
+};
+
+OffloadHooks::OffloadHooks(std::shared_ptr<OffloadFrame> frame) : frame_(std::move(frame)) {}
+
+OffloadHooks::~OffloadHooks() {
+  if (away_) frame_->store_->drop(*away_);
+}
+
+void OffloadHooks::call_pack_hook(const at::Tensor& tensor) {
+  if (!tensor.is_inference()) {
+    counter_ = tensor.unsafeGetTensorImpl()->version_counter();
+    version_ = counter_->current_version();
+  }
+  away_ = frame_->save(tensor);
+  if (!away_) {
+    // With its history it would be a cycle; a leaf that takes a gradient has none.
+    kept_ = is_parameter(tensor) ? tensor : tensor.detach();
+    return;
+  }
+  shape_ = {tensor.sizes().vec(), tensor.strides().vec(), tensor.storage_offset(), tensor.dtype()};
+}
+
+at::Tensor OffloadHooks::call_unpack_hook() {
+  check_version();
+  if (!away_) return kept_;
+  Result<c10::Storage> storage = frame_->store_->take(*away_);
+  if (storage.ok()) return rebuilt(std::move(*storage));
+  throw Error(
+      storage.status().with_context("block " + frame_->block() +
+                                    ": a tensor that its backward pass needs was moved out of "
+                                    "memory and cannot be read again"));
+}
+
+void OffloadHooks::check_version() const {
+  if (!counter_ || counter_->current_version() == version_) return;
+  const at::IntArrayRef sizes = away_ ? at::IntArrayRef(shape_.sizes) : kept_.sizes();
+  throw Error(failed_precondition("block " + frame_->block() + ": " +
+                                  changed_in_place(sizes, version_, counter_->current_version())));
+}
+
+at::Tensor OffloadHooks::rebuilt(c10::Storage storage) const {
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
+      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), shape_.type);
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(shape_.sizes, shape_.strides, shape_.offset);
+  return tensor;
+}
 
 OffloadFrame::OffloadFrame(std::string block, const torch::nn::Module& module,
                            std::shared_ptr<OffloadStore> store, const OffloadOptions& options)
@@ -44,7 +135,7 @@ void OffloadFrame::leave_alone(const at::Tensor& tensor) {
 }
 
 bool OffloadFrame::stays(const at::Tensor& tensor) const {
-  if (is_parameter(tensor) || (tensor.is_view() && is_parameter(tensor._base()))) return true;
+  if (is_parameter_or_view(tensor)) return true;
   return !is_plain(tensor) || storage_bytes(tensor) < static_cast<std::uint64_t>(smallest_bytes_) ||
          left_alone_.contains(storage_of(tensor));
 }
@@ -69,21 +160,6 @@ std::int64_t OffloadFrame::close() {
   if (!failure.ok() && report_) report_(failure.with_context("block " + block_));
   return moved_bytes_;
 }
-
-namespace {
-
-std::unique_ptr<TierThread> open_tier(const OffloadOptions& options, Status& status) {
-  Result<TierFile> file = TierFile::create(options.folder);
-  status = file.status();
-  return file.ok() ? std::make_unique<TierThread>(std::move(*file)) : nullptr;
-}
-
-std::int64_t capacity_of(const OffloadOptions& options) {
-  constexpr std::int64_t kNoCap = std::int64_t{1} << 60;
-  return options.tier_bytes > 0 ? options.tier_bytes : kNoCap;
-}
-
-}  // namespace
 
 Offloader::Offloader(OffloadOptions options) : options_(std::move(options)) {
   std::unique_ptr<TierThread> tier = open_tier(options_, open_status_);

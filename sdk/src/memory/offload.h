@@ -1,5 +1,5 @@
-// Offloading: what autograd saves in a block's call leaves memory for a file in a folder of the
-// user's and comes back for the backward pass. No bit of a gradient changes.
+// Offloading: tensors that autograd saves in a block's call leave memory for a file in a folder of
+// the user's and come back for the backward pass. No bit of a gradient changes.
 //
 //   Offloader offloader({.folder = "/scratch", .tier_bytes = 8 << 30, .report = say});
 //   offloader.begin_step();
@@ -7,27 +7,27 @@
 //   { SavedTensorScope saving(*frame); y = block(x); }
 //   frame->close();
 //
-// Left alone, because moving them would free nothing or cost more than it gives: leaves that
+// Some tensors stay, because moving them would free nothing or cost more than it gives: leaves that
 // require grad, the storages of the block's parameters and buffers, views of any of these, storages
-// below `smallest_bytes`, whatever leave_alone() was told of, and all that is not a plain strided
+// below `smallest_bytes`, those named to leave_alone(), and everything that is not a plain strided
 // CPU tensor (so CUDA tensors too). A storage that somebody else keeps, such as the block's input
-// or output, is written as well, since its last user usually lets it go before backward; if it is
+// or output, is written as well, since its last user usually releases it before backward; if it is
 // still alive then, it is used as it is and nothing is read, so it never exists twice.
 //
 // Memory is deterministic: at most `in_flight_bytes` are leaving inside a call and at most
 // `carried_bytes` after its close(), however fast or slow the tier is; saving and close() wait when
 // there are more. With carried_bytes = 0 nothing that the call moved is in memory after close().
-// Backward allocates a frame's storages, and begins to read them in the order of need, when its
-// first one is asked for; with those of the `prefetch_frames` offloaded calls before it. With 0 a
-// call's memory depends on no other call's action, so mixed plans can be predicted; more hides a
-// slow tier behind the backward pass of later calls.
+// When backward asks for the first storage of a frame, all storages of that frame are allocated and
+// their reads begin in the order of need, together with those of the `prefetch_frames` offloaded
+// calls before it. With 0 a call's memory depends on no other call's action, so mixed plans can be
+// predicted; more hides a slow tier behind the backward pass of later calls.
 //
-// Errors never stop a forward pass: tensors that cannot leave stay, and `report` is called, once
-// for a tier that fails or is missing and once for a full one. A read that fails, or a tensor that
-// was edited in place since, throws cox::Error out of backward() with the block's name.
+// Errors never stop a forward pass: tensors that cannot leave stay, and `report` is called once for
+// a tier that fails or is missing and once for a full one. After a read that fails, or for a tensor
+// that was edited in place, cox::Error with the block's name comes out of backward().
 //
-// Threads: one offloader per session, used by the training thread; hooks run on any thread. Graphs
-// may outlive it. The tier's own thread only copies.
+// Threads: a session owns one offloader, and the training thread uses it; hooks run on any thread.
+// Graphs may outlive the offloader. The tier's own thread only copies.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -40,23 +40,23 @@
 #include <unordered_set>
 
 #include "coordinator/core/status.h"
-#include "sdk/src/blocks/saved_tensor_engine.h"
-#include "sdk/src/memory/offload_counts.h"
+#include "sdk/src/blocks/saved_tensors.h"
 #include "sdk/src/memory/offload_store.h"
 
 namespace cox::detail {
 
 struct OffloadOptions {
   std::filesystem::path folder;
-  std::int64_t tier_bytes = 0;  // most bytes of this rank in the folder, 0 = no cap; ranks add up
+  std::int64_t tier_bytes = 0;  // cap on this rank's bytes in the folder, 0 = none; ranks add up
   std::int64_t in_flight_bytes = std::int64_t{64} << 20;
   std::int64_t carried_bytes = 0;
   std::int64_t smallest_bytes = std::int64_t{64} << 10;
   int prefetch_frames = 0;
-  std::function<void(const Status&)> report;  // on the training thread; may be empty
+  std::function<void(const Status&)> report;  // called on the training thread; may be empty
 };
 
-// Of one call of a block. Hooks keep it until backward is over; it holds no tensor.
+// OffloadFrame decides about the saved tensors of one call of a block. The hooks own it until
+// backward is over; it holds no tensor.
 class OffloadFrame final : public SavedTensorFrame,
                            public std::enable_shared_from_this<OffloadFrame> {
  public:
@@ -64,11 +64,11 @@ class OffloadFrame final : public SavedTensorFrame,
 
   std::unique_ptr<torch::autograd::SavedVariableHooks> make_hooks() override;
 
-  // Its storage stays in memory: for an input that the caller keeps until backward anyway.
+  // Keeps the tensor's storage in memory, for an input that the caller keeps until backward anyway.
   void leave_alone(const at::Tensor& tensor);
-  // After the block's function, on the same thread, also when it threw. Waits for writes until at
-  // most `carried_bytes` are leaving. Returns the bytes of storages that this call sent away; views
-  // and other calls' saves of the same storage count once.
+  // Ends the call, also one whose function threw, on the thread that ran it. Blocks for writes
+  // until at most `carried_bytes` are leaving. Returns the bytes of storages that this call sent
+  // away; views and other calls' saves of the same storage count once.
   std::int64_t close();
 
   void leave() noexcept override;  // close()
@@ -97,21 +97,21 @@ class OffloadFrame final : public SavedTensorFrame,
 
 class Offloader {
  public:
-  // Never throws for the folder's sake: without a usable one, frames keep everything in memory and
-  // `report` is called here. Needs install_saved_tensor_engine().
+  // Without a usable folder, frames keep everything in memory, and `report` is called here; the
+  // constructor does not throw for that. REQUIRES: install_saved_tensor_engine() returned ok.
   explicit Offloader(OffloadOptions options);
 
-  // ok while tensors can leave memory, else why not: the folder takes no file, or a write failed.
-  // Reaching the cap is no such error. Any thread.
+  // Returns ok while tensors can leave memory, else the reason: the folder takes no file, or a
+  // write failed. Reaching the cap is no such error. Any thread may call it.
   Status tier_status() const;
 
-  // For one call of `block`; to be closed by the caller.
+  // Opens the frame of one call of `block`; the caller closes it.
   std::shared_ptr<OffloadFrame> open_frame(std::string block, const torch::nn::Module& module);
 
-  // Before the first forward of a step: counts start again, and what an unfinished backward pass
-  // left fetched is let go.
+  // Begins a step: counts start again, and storages that an unfinished backward pass left fetched
+  // are let go. REQUIRES: it is called before the first forward of the step.
   void begin_step();
-  // Since begin_step(). Any thread.
+  // Returns the counts since begin_step(). Any thread may call it.
   OffloadCounts counts() const { return store_->counts(); }
 
  private:

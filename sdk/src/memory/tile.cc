@@ -8,10 +8,10 @@
 #include <string>
 #include <utility>
 
-#include "coxswain/detail/memory_call.h"
+#include "coxswain/detail/run_context.h"
 #include "coxswain/error.h"
 #include "sdk/src/blocks/block_state.h"
-#include "sdk/src/memory/recompute_frame.h"
+#include "sdk/src/memory/recompute.h"
 
 namespace cox {
 namespace detail {

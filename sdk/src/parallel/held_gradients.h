@@ -7,7 +7,7 @@
 
 #include <vector>
 
-#include "sdk/src/memory/sample_step.h"
+#include "sdk/src/parallel/gradient_holders.h"
 #include "sdk/src/parallel/gradient_reduction.h"
 #include "sdk/src/session/session_state.h"
 

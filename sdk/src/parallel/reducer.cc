@@ -42,7 +42,7 @@ Reducer::Reducer(Session& session, std::vector<at::Tensor> parameters,
   state.watch_numbers(parameters);
   state.ensure_started();
   impl_ = std::make_unique<Impl>(session, std::move(parameters), std::move(buffers));
-  impl_->holder = std::make_shared<const detail::GradientHolders::Word>(
+  impl_->holder = std::make_shared<const detail::GradientHolders::Holder>(
       [impl = impl_.get()](detail::MicroBatches micro_batches) {
         return detail::held_gradients(impl->state, *impl->reduction, impl->parameters,
                                       micro_batches);

@@ -62,7 +62,7 @@ struct Reducer::Impl {
   std::vector<detail::ExactBin> bins;  // reproducible mode: to start from
   std::unique_ptr<detail::GradientReduction> reduction;
   std::optional<detail::ReadyHooks> hooks;
-  std::shared_ptr<const detail::GradientHolders::Word> holder;  // speaks for this reducer
+  std::shared_ptr<const detail::GradientHolders::Holder> holder;  // speaks for this reducer
   bool is_joining = false;
 
   // The open step. Gradients are kept in units of the first micro-batch's weight, so that a single

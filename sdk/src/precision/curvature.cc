@@ -8,10 +8,10 @@
 #include <exception>
 #include <string>
 
-#include "coxswain/detail/memory_call.h"
+#include "coxswain/detail/run_context.h"
 #include "coxswain/precision.h"
-#include "sdk/src/memory/recompute_buffers.h"
-#include "sdk/src/memory/recompute_state.h"
+#include "sdk/src/blocks/storage.h"
+#include "sdk/src/precision/execution_state.h"
 #include "sdk/src/session/first_line.h"
 
 namespace cox::detail {
@@ -19,19 +19,13 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-std::vector<at::Device> devices_of(const torch::nn::Module& model) {
-  std::vector<at::Device> devices;
-  for (const at::Tensor& parameter : model.parameters()) devices.push_back(parameter.device());
-  return devices;
-}
-
 // All that a probe puts in force, and puts back: what decides the bits of a computation, buffers,
 // and blocks that count as running again, so that nothing acts on them and nobody watches.
 class ProbeScope {
  public:
   explicit ProbeScope(torch::nn::Module& model)
       : buffers_(BufferCopies(model.buffers())),
-        execution_(capture_state(devices_of(model))),
+        execution_(capture_state(model)),
         context_({nullptr, MemoryAction::keep, true, true, nullptr, true}),
         running_(context_) {
     at::autocast::set_autocast_enabled(at::kCPU, false);

@@ -1,12 +1,11 @@
-#include "coxswain/detail/health_call.h"
-
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 
 #include <optional>
 #include <utility>
 
-#include "coxswain/detail/memory_call.h"
+#include "coxswain/detail/attended_call.h"
+#include "coxswain/detail/run_context.h"
 #include "sdk/src/blocks/block_state.h"
 #include "sdk/src/precision/health_ledger.h"
 

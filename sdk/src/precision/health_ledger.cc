@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "sdk/src/memory/recompute_buffers.h"
+#include "sdk/src/blocks/storage.h"
 
 namespace cox::detail {
 namespace {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "coxswain/error.h"
-#include "sdk/src/blocks/saved_tensor_engine.h"
+#include "sdk/src/blocks/saved_tensors.h"
 
 namespace cox::detail {
 namespace {

@@ -18,7 +18,6 @@
 #include "coordinator/core/signal.h"
 #include "sdk/src/blocks/block_registry.h"
 #include "sdk/src/memory/memory_trial.h"
-#include "sdk/src/memory/step_trace.h"
 
 namespace cox::detail {
 

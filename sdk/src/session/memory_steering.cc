@@ -8,8 +8,8 @@
 #include "coordinator/planner/memory_problem.h"
 #include "coordinator/policies/memory/model.h"
 #include "sdk/src/memory/counting_allocator.h"
-#include "sdk/src/memory/tier_speed.h"
-#include "sdk/src/memory/trial_step.h"
+#include "sdk/src/memory/tier.h"
+#include "sdk/src/precision/trial_step.h"
 
 namespace cox::detail {
 namespace {

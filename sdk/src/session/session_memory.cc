@@ -6,8 +6,8 @@
 #include "coordinator/planner/memory_facts.h"
 #include "coxswain/error.h"
 #include "metrics/run_files.h"
-#include "sdk/src/memory/problem_exchange.h"
-#include "sdk/src/memory/trial_step.h"
+#include "sdk/src/memory/memory_trial.h"
+#include "sdk/src/precision/trial_step.h"
 #include "sdk/src/session/session_state.h"
 
 namespace cox::detail {

@@ -6,8 +6,8 @@
 
 #include "coordinator/transport/wait.h"
 #include "coxswain/error.h"
-#include "sdk/src/memory/trial_step.h"
 #include "sdk/src/parallel/start_equal.h"
+#include "sdk/src/precision/trial_step.h"
 #include "sdk/src/session/session_state.h"
 
 namespace cox::detail {

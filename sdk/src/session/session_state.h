@@ -26,7 +26,7 @@
 #include "coxswain/named_tensor.h"
 #include "coxswain/session.h"
 #include "metrics/run_store.h"
-#include "sdk/src/memory/gradient_holders.h"
+#include "sdk/src/precision/trial_step.h"
 #include "sdk/src/session/block_watch.h"
 #include "sdk/src/session/memory_probe.h"
 #include "sdk/src/session/memory_steering.h"
@@ -75,8 +75,8 @@ class SessionState {
   // The parameters whose gradients the reducer averages: blocks are watched from now on.
   void watch_numbers(std::span<const at::Tensor> parameters);
   // Of a reducer, which keeps it for as long as it can answer.
-  void tell_held_gradients(const std::shared_ptr<const GradientHolders::Word>& word) {
-    gradient_holders_.add(word);
+  void tell_held_gradients(const std::shared_ptr<const GradientHolders::Holder>& holder) {
+    gradient_holders_.add(holder);
   }
   // Before ensure_started(): the control state of the run that is being resumed (rank 0's counts).
   void restore_control(ControlState state) { restored_ = std::move(state); }

@@ -168,7 +168,7 @@ TEST_SUITE("sdk.blocks.run") {
       };
       const Tensor x = torch::ones({2}).requires_grad_() * 2;
       CHECK_THROWS_WITH_AS((void)cox::run(watched.block, fail, x), "of 2", std::out_of_range);
-      CHECK(cox::detail::running_block_depth() == 0);
+      CHECK(cox::detail::innermost_block_call() == nullptr);
       CHECK(watched.sink.reports.empty());
       // Saved outside of any block: not ours to check, so autograd's own message.
       Tensor y = x.exp();

@@ -1,9 +1,8 @@
-#include "sdk/src/blocks/saved_bytes.h"
-
 #include <malloc.h>
 #include <torch/csrc/autograd/engine.h>
 
 #include "coxswain/error.h"
+#include "sdk/src/blocks/saved_tensors.h"
 #include "support.h"
 
 #include <doctest/doctest.h>

@@ -9,8 +9,8 @@
 
 #include "coxswain/block.h"
 #include "coxswain/run.h"
+#include "sdk/src/blocks/block_call.h"
 #include "sdk/src/blocks/block_registry.h"
-#include "sdk/src/blocks/running_blocks.h"
 
 namespace blocks_test {
 

@@ -1,7 +1,7 @@
-#include "sdk/src/memory/address_table.h"
-
 #include <map>
 #include <random>
+
+#include "sdk/src/memory/counting_allocator.h"
 
 #include <doctest/doctest.h>
 

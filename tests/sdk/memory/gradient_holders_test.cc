@@ -1,4 +1,4 @@
-#include "sdk/src/memory/gradient_holders.h"
+#include "sdk/src/parallel/gradient_holders.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -10,8 +10,8 @@ using namespace cox::detail;
 
 namespace {
 
-std::shared_ptr<const GradientHolders::Word> says(std::int64_t bytes) {
-  return std::make_shared<const GradientHolders::Word>([bytes](MicroBatches micro_batches) {
+std::shared_ptr<const GradientHolders::Holder> says(std::int64_t bytes) {
+  return std::make_shared<const GradientHolders::Holder>([bytes](MicroBatches micro_batches) {
     GradientHolding held;
     held.resident_bytes = micro_batches == MicroBatches::several ? 2 * bytes : bytes;
     return held;

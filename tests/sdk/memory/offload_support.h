@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "sdk/src/blocks/saved_tensor_engine.h"
+#include "sdk/src/blocks/saved_tensors.h"
 #include "sdk/src/memory/counting_allocator.h"
 #include "sdk/src/memory/offload.h"
 

@@ -12,7 +12,7 @@
 #include "coordinator/core/memory_config.h"
 #include "coordinator/core/memory_front.h"
 #include "sdk/examples/gpt2/model.h"
-#include "sdk/src/memory/trial_step.h"
+#include "sdk/src/precision/trial_step.h"
 #include "sdk/src/session/memory_steering.h"
 
 namespace cox::test {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "coordinator/core/memory_action.h"
-#include "sdk/src/memory/step_trace.h"
+#include "sdk/src/memory/memory_trial.h"
 
 namespace cox::test {
 

@@ -1,3 +1,5 @@
+#include "sdk/src/memory/tier.h"
+
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -6,10 +8,6 @@
 #include <random>
 #include <vector>
 
-#include "sdk/src/memory/tier_file.h"
-#include "sdk/src/memory/tier_space.h"
-#include "sdk/src/memory/tier_speed.h"
-#include "sdk/src/memory/tier_thread.h"
 #include "tests/sdk/memory/file_size_limit.h"
 #include "tests/sdk/temp_folder.h"
 

@@ -10,7 +10,7 @@
 #include "coxswain/run.h"
 #include "coxswain/wrap.h"
 #include "sdk/src/blocks/block_registry.h"
-#include "sdk/src/precision/attention_flags.h"
+#include "sdk/src/precision/execution_state.h"
 
 #include <doctest/doctest.h>
 

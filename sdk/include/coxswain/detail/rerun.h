@@ -1,7 +1,7 @@
-// Rerun: a call of a block's function that can be made again during the backward pass. It owns
-// copies of the function and of all arguments; tensors are kept without their history and handed
-// out anew each time, requiring gradients where they did. Made by cox::run and cox::tile, owned by
-// the saved tensors that depend on it.
+// Rerun is a call of a block's function that can be made again during the backward pass. It owns
+// copies of the function and of all arguments; it keeps tensors without their history and hands
+// them out anew each time, requiring gradients where they did. cox::run and cox::tile make it; the
+// saved tensors that depend on it own it. It runs on whatever thread runs backward.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,18 +22,24 @@ class Rerun {
  public:
   virtual ~Rerun() = default;
   virtual void run() const = 0;
-  // Whether an exception of ours may leave the function early; not through one that is noexcept.
+  // Returns whether an exception of ours may leave the function early. It must not pass through a
+  // function that is noexcept.
   virtual bool may_stop() const = 0;
 };
 
-// The same data without its history; requires gradients where `tensor` does.
-at::Tensor without_history(const at::Tensor& tensor);
+// Returns the same data without its history; it requires gradients where `tensor` does.
+inline at::Tensor without_history(const at::Tensor& tensor) {
+  if (!tensor.defined()) return tensor;
+  at::Tensor alone = tensor.detach();
+  if (tensor.requires_grad()) alone.requires_grad_(true);
+  return alone;
+}
 
-// What a copy of an argument is kept as. An array can only be a string literal (run_contract.h).
+// The type of an argument's copy. An array can only be a string literal (run_contract.h).
 template <class T>
 using KeptType = std::conditional_t<std::is_array_v<T>, const char*, std::decay_t<T>>;
 
-// Copies of arguments, tensors without their history.
+// Copies an argument; tensors inside lose their history.
 template <class T>
 T kept(const T& value) {
   return value;
@@ -69,7 +75,7 @@ std::tuple<Ts...> kept(const std::tuple<Ts...>& values) {
   return std::apply([](const Ts&... value) { return std::tuple<Ts...>(kept(value)...); }, values);
 }
 
-// Call: invoked with the arguments; what it returns is dropped.
+// Invokes `Call` with the arguments and drops its result.
 template <class Call, class... Inputs>
 class KeptCall final : public Rerun {
  public:

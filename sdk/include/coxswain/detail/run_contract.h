@@ -1,6 +1,7 @@
-// The compile-time half of the contract of cox::run: which functions, arguments and results it
-// takes, each refused kind with a sentence; and the walk over the tensors inside an argument or a
-// result.
+// The compile-time half of the contract of cox::run. check_function(), check_input() and
+// check_result() refuse the functions, arguments and results that it cannot take, each with a
+// sentence; for_each_tensor() and map_tensors() walk over the tensors inside an argument or a
+// result. Pure templates.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -116,7 +117,7 @@ void for_each_tensor(const std::tuple<Ts...>& values, const Visit& visit) {
   std::apply([&](const Ts&... value) { (for_each_tensor(value, visit), ...); }, values);
 }
 
-// `value` with map(tensor) in place of every tensor.
+// Returns `value` with map(tensor) in place of every tensor.
 template <class Map>
 at::Tensor map_tensors(at::Tensor tensor, const Map& map) {
   return map(tensor);

@@ -1,19 +1,22 @@
-#include "sdk/src/memory/recompute_frame.h"
+#include "sdk/src/memory/recompute.h"
 
 #include <c10/util/Exception.h>
 #include <torch/torch.h>
 
+#include <limits>
 #include <new>
 #include <sstream>
 #include <utility>
 
-#include "coxswain/detail/memory_call.h"
+#include "coxswain/detail/run_context.h"
 #include "coxswain/error.h"
 #include "sdk/src/blocks/block_state.h"
-#include "sdk/src/blocks/storage.h"
 
 namespace cox::detail {
 namespace {
+
+// Thrown through the function. No std::exception, so that handlers for those let it pass.
+struct StopRecompute {};
 
 class RecomputeHooks final : public torch::autograd::SavedVariableHooks {
  public:
@@ -23,9 +26,8 @@ class RecomputeHooks final : public torch::autograd::SavedVariableHooks {
   }
 
   void call_pack_hook(const at::Tensor& tensor) override {
-    const bool is_leaf = tensor.is_leaf() && tensor.requires_grad();
-    index_ = frame_->add(tensor, is_leaf);
-    if (!is_leaf) return;
+    index_ = frame_->add(tensor);
+    if (!is_parameter(tensor)) return;
     leaf_ = tensor;
     version_ = version_of(tensor);
   }
@@ -71,11 +73,72 @@ constexpr const char* kSameEachTime =
 
 }  // namespace
 
+// Keeps what a function saves for backward while it runs again, in order, and stops it with an
+// exception after as many tensors as are wanted.
+class RecomputeFrame::Recorder final : public SavedTensorFrame {
+ public:
+  static constexpr std::size_t kAll = std::numeric_limits<std::size_t>::max();
+
+  // Tensors in the memory of `edited` are copied, since that memory is put back afterwards. Not
+  // more than `wanted` are kept; the function is stopped there where that is allowed.
+  Recorder(const BufferCopies& edited, std::size_t wanted, const Rerun* stoppable)
+      : edited_(edited),
+        wanted_(wanted),
+        may_stop_(stoppable != nullptr && stoppable->may_stop()) {}
+
+  std::unique_ptr<torch::autograd::SavedVariableHooks> make_hooks() override {
+    return std::make_unique<Hooks>(*this);
+  }
+  std::vector<Saved>& found() { return found_; }
+
+ private:
+  // The graph of the second run is thrown away, unless the function itself differentiates in it.
+  class Hooks final : public torch::autograd::SavedVariableHooks {
+   public:
+    explicit Hooks(Recorder& recorder) : recorder_(recorder) {}
+    void call_pack_hook(const at::Tensor& tensor) override {
+      saved_ = is_parameter(tensor) ? tensor : tensor.detach();
+      recorder_.record(tensor);
+    }
+    at::Tensor call_unpack_hook() override { return saved_; }
+
+   private:
+    Recorder& recorder_;  // used while the function runs
+    at::Tensor saved_;
+  };
+
+  void record(const at::Tensor& tensor) {
+    if (found_.size() >= wanted_) return;
+    at::Tensor saved = tensor.detach();
+    if (edited_.has_memory_of(tensor)) saved = saved.clone();
+    const std::int64_t version = version_of(saved);
+    found_.push_back({std::move(saved), version});
+    if (found_.size() == wanted_ && may_stop_) throw StopRecompute{};
+  }
+
+  const BufferCopies& edited_;
+  std::size_t wanted_;
+  bool may_stop_;
+  std::vector<Saved> found_;
+};
+
+RecomputeFrame::Shape RecomputeFrame::shape_of(const at::Tensor& tensor) {
+  return {c10::DimVector(tensor.sizes().begin(), tensor.sizes().end()), tensor.scalar_type(),
+          tensor.device()};
+}
+
+std::string RecomputeFrame::to_string(const Shape& shape) {
+  std::ostringstream text;
+  text << c10::toString(shape.type) << at::IntArrayRef(shape.sizes);
+  return text.str();
+}
+
 std::unique_ptr<torch::autograd::SavedVariableHooks> RecomputeFrame::make_hooks() {
   return std::make_unique<RecomputeHooks>(shared_from_this());
 }
 
-std::size_t RecomputeFrame::add(const at::Tensor& tensor, bool is_leaf) {
+std::size_t RecomputeFrame::add(const at::Tensor& tensor) {
+  const bool is_leaf = is_parameter(tensor);
   const std::lock_guard lock(mutex_);
   Slot slot;
   slot.shape = shape_of(tensor);
@@ -110,7 +173,7 @@ at::Tensor RecomputeFrame::unpack(std::size_t index) {
 
 void RecomputeFrame::recompute() {
   check_versions();
-  Recorder recorder(parts_.buffers, slots_.size(), parts_.again->may_stop());
+  Recorder recorder(parts_.buffers, slots_.size(), parts_.again.get());
   run_again(recorder);
   const std::string different = difference(recorder.found());
   if (!different.empty()) fail(different + kSameEachTime);
@@ -147,13 +210,13 @@ void RecomputeFrame::check_versions() const {
 }
 
 // Bits are compared where the first run's are held.
-std::string RecomputeFrame::difference(const std::vector<Recorder::Saved>& found) const {
+std::string RecomputeFrame::difference(const std::vector<Saved>& found) const {
   const auto sentence = [](const std::string& expected, const std::string& seen) {
     return "recompute saved different tensors: expected " + expected + ", found " + seen;
   };
   for (std::size_t i = 0; i < std::min(found.size(), slots_.size()); ++i) {
     const Slot& slot = slots_[i];
-    const SavedShape shape = shape_of(found[i].tensor);
+    const Shape shape = shape_of(found[i].tensor);
     const std::string position = " as number " + std::to_string(i);
     if (shape != slot.shape) {
       return sentence(to_string(slot.shape) + position, to_string(shape));
@@ -175,7 +238,7 @@ std::optional<std::string> RecomputeFrame::check(BufferCopies edited) try {
     return "its function changes a tensor in place that it would read again: " +
            what_changed(parts_.state.get(), changed->tensor, changed->version);
   }
-  Recorder recorder(parts_.buffers, Recorder::kAll, false);
+  Recorder recorder(parts_.buffers, Recorder::kAll, nullptr);
   run_again(recorder);
   std::string different = difference(recorder.found());
   if (different.empty()) return std::nullopt;

@@ -1,4 +1,4 @@
-#include "sdk/src/memory/trial_step.h"
+#include "sdk/src/precision/trial_step.h"
 
 #include <torch/torch.h>
 
@@ -10,9 +10,9 @@
 #include <thread>
 #include <unordered_map>
 
-#include "sdk/src/memory/recompute_buffers.h"
-#include "sdk/src/memory/recompute_state.h"
+#include "sdk/src/blocks/storage.h"
 #include "sdk/src/parallel/ready_hooks.h"
+#include "sdk/src/precision/execution_state.h"
 
 namespace cox::detail {
 namespace {
@@ -43,16 +43,6 @@ std::uint64_t fingerprint(const at::Tensor& gradient) {
   return hash_of(static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes());
 }
 
-std::vector<at::Device> devices_of(const torch::nn::Module& model) {
-  std::vector<at::Device> devices;
-  for (const at::Tensor& parameter : model.parameters()) {
-    const bool is_known =
-        std::find(devices.begin(), devices.end(), parameter.device()) != devices.end();
-    if (!is_known) devices.push_back(parameter.device());
-  }
-  return devices;
-}
-
 }  // namespace
 
 TrialStep::TrialStep(torch::nn::Module& model, std::function<at::Tensor()> loss,
@@ -81,8 +71,7 @@ Status TrialStep::run() {
 }
 
 Status TrialStep::run_once() {
-  const auto devices = devices_of(model_);
-  const ExecutionState state = capture_state(devices);
+  const ExecutionState state = capture_state(model_);
   const BufferCopies buffers(model_.buffers());
   try {
     const StateScope undone(state);

@@ -1,6 +1,6 @@
-#include <ATen/autocast_mode.h>
+#include "coxswain/detail/run_context.h"
 
-#include "coxswain/detail/memory_call.h"
+#include <ATen/autocast_mode.h>
 
 namespace cox::detail {
 namespace {
@@ -34,13 +34,6 @@ NoCastCache::NoCastCache() : was_on_(at::autocast::is_autocast_cache_enabled()) 
 }
 NoCastCache::~NoCastCache() {
   if (was_on_) at::autocast::set_autocast_cache_enabled(true);
-}
-
-at::Tensor without_history(const at::Tensor& tensor) {
-  if (!tensor.defined()) return tensor;
-  at::Tensor alone = tensor.detach();
-  if (tensor.requires_grad()) alone.requires_grad_(true);
-  return alone;
 }
 
 }  // namespace cox::detail

@@ -1,12 +1,11 @@
-#include "sdk/src/memory/recompute_buffers.h"
+#include "sdk/src/blocks/storage.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <cstring>
-
-#include "sdk/src/blocks/storage.h"
+#include <sstream>
 
 namespace cox::detail {
 namespace {
@@ -24,10 +23,6 @@ at::Tensor copy_of(const at::Tensor& tensor) {
 
 }  // namespace
 
-std::int64_t version_of(const at::Tensor& tensor) {
-  return tensor.is_inference() ? 0 : tensor._version();
-}
-
 bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   if (a.scalar_type() != b.scalar_type() || a.sizes() != b.sizes()) return false;
   if (a.layout() != at::kStrided || b.layout() != at::kStrided) return false;
@@ -38,6 +33,16 @@ bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   if (!x.is_cpu()) return at::equal(x, y);
   return std::memcmp(x.const_data_ptr(), y.const_data_ptr(), static_cast<std::size_t>(x.numel())) ==
          0;
+}
+
+std::string changed_in_place(at::IntArrayRef sizes, std::int64_t expected_version,
+                             std::int64_t found_version) {
+  std::ostringstream text;
+  text << "a tensor of sizes " << sizes
+       << " that its backward pass needs was changed in place; expected version "
+       << expected_version << ", found " << found_version
+       << "; use an operation that is not in place, or clone the tensor first";
+  return text.str();
 }
 
 void TensorVersions::add(const at::Tensor& tensor) {

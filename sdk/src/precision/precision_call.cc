@@ -1,10 +1,9 @@
-#include "coxswain/detail/precision_call.h"
-
 #include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
 #include <torch/nn/module.h>
 
-#include "coxswain/detail/memory_call.h"
+#include "coxswain/detail/attended_call.h"
+#include "coxswain/detail/run_context.h"
 #include "sdk/src/blocks/block_state.h"
 #include "sdk/src/precision/fp8_scope.h"
 

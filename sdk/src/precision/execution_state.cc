@@ -1,20 +1,19 @@
-#include "sdk/src/memory/recompute_state.h"
+#include "sdk/src/precision/execution_state.h"
 
 #include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
 #include <c10/core/DefaultDtype.h>
+#include <torch/nn/module.h>
 
 #include <algorithm>
 #include <mutex>
-
-#include "sdk/src/precision/fp8_mark.h"
 
 namespace cox::detail {
 namespace {
 
 ExecutionState::Autocast autocast_now(at::DeviceType device) {
   return {device, at::autocast::is_autocast_enabled(device),
-          at::autocast::get_autocast_dtype(device), fp8_asked(device)};
+          at::autocast::get_autocast_dtype(device), fp8_mark(device)};
 }
 
 ExecutionState::Generator generator_now(at::Generator generator) {
@@ -42,7 +41,7 @@ void put_in_force(const ExecutionState& state) {
   for (const ExecutionState::Autocast& autocast : state.autocast) {
     at::autocast::set_autocast_enabled(autocast.device, autocast.is_enabled);
     at::autocast::set_autocast_dtype(autocast.device, autocast.type);
-    ask_fp8(autocast.device, autocast.is_fp8);
+    fp8_mark(autocast.device) = autocast.is_fp8;
   }
   at::autocast::set_autocast_cache_enabled(state.has_cast_cache);
   put_in_force(state.attention);
@@ -50,6 +49,42 @@ void put_in_force(const ExecutionState& state) {
 }
 
 }  // namespace
+
+AttentionFlags attention_flags() {
+  const at::Context& context = at::globalContext();
+  return {context.userEnabledFlashSDP(),        context.userEnabledFA3SDP(),
+          context.userEnabledMemEfficientSDP(), context.userEnabledMathSDP(),
+          context.userEnabledCuDNNSDP(),        context.userEnabledOverrideableSDP()};
+}
+
+void put_in_force(const AttentionFlags& wanted) {
+  if (wanted == attention_flags()) return;
+  at::Context& context = at::globalContext();
+  context.setSDPUseFlash(wanted.flash);
+  context.setSDPUseFA3(wanted.flash3);
+  context.setSDPUseMemEfficient(wanted.efficient);
+  context.setSDPUseMath(wanted.math);
+  context.setSDPUseCuDNN(wanted.cudnn);
+  context.setSDPUseOverrideable(wanted.overrideable);
+}
+
+std::uint8_t to_bits(const AttentionFlags& flags) {
+  const bool all[] = {flags.flash, flags.flash3, flags.efficient,
+                      flags.math,  flags.cudnn,  flags.overrideable};
+  unsigned bits = 0;
+  for (unsigned i = 0; i < 6; ++i) bits |= all[i] ? 1u << i : 0u;
+  return static_cast<std::uint8_t>(bits);
+}
+
+AttentionFlags flags_from_bits(std::uint8_t bits) {
+  const auto bit = [bits](unsigned i) { return (bits >> i & 1u) != 0; };
+  return {bit(0), bit(1), bit(2), bit(3), bit(4), bit(5)};
+}
+
+bool& fp8_mark(c10::DeviceType device) {
+  thread_local std::array<bool, 2> marks{};
+  return marks[device == c10::DeviceType::CUDA ? 1 : 0];
+}
 
 ExecutionState capture_state(std::span<const at::Device> devices) {
   std::vector<ExecutionState::Generator> generators;
@@ -63,6 +98,12 @@ ExecutionState capture_state(std::span<const at::Device> devices) {
   ExecutionState state = state_of(generators);
   state.fp8 = capture_fp8();
   return state;
+}
+
+ExecutionState capture_state(const torch::nn::Module& model) {
+  std::vector<at::Device> devices;
+  for (const at::Tensor& parameter : model.parameters()) devices.push_back(parameter.device());
+  return capture_state(devices);
 }
 
 StateScope::StateScope(const ExecutionState& wanted)

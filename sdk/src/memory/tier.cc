@@ -1,0 +1,278 @@
+#include "sdk/src/memory/tier.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <iterator>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "sdk/src/checkpoint/file_error.h"
+
+namespace cox::detail {
+namespace {
+
+StatusCode code_of(int error) {
+  return code_of_errno(error, StatusCode::internal);
+}
+
+Status failed(const std::filesystem::path& folder, const char* doing, int error) {
+  return {code_of(error), "offload folder " + folder.string() + ": " + doing + ": " +
+                              std::generic_category().message(error)};
+}
+
+int open_unnamed(const std::filesystem::path& folder) {
+  const int descriptor = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+  if (descriptor >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL)) {
+    return descriptor;
+  }
+  std::string name = (folder / ".coxswain-tier-XXXXXX").string();  // file systems without O_TMPFILE
+  const int named = ::mkostemp(name.data(), O_CLOEXEC);
+  if (named >= 0) ::unlink(name.c_str());
+  return named;
+}
+
+// A write beyond the limit on file sizes raises a signal that ends the process by default. While
+// this object lives it only fails.
+class NoFileSizeSignal {
+ public:
+  NoFileSizeSignal() {
+    sigemptyset(&only_);
+    sigaddset(&only_, SIGXFSZ);
+    pthread_sigmask(SIG_BLOCK, &only_, &before_);
+  }
+  NoFileSizeSignal(const NoFileSizeSignal&) = delete;
+  NoFileSizeSignal& operator=(const NoFileSizeSignal&) = delete;
+  ~NoFileSizeSignal() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+  void take_pending() const {
+    const timespec now{};
+    sigtimedwait(&only_, nullptr, &now);
+  }
+
+ private:
+  sigset_t only_;
+  sigset_t before_;
+};
+
+std::int64_t in_pages(std::int64_t bytes) {
+  return (bytes + TierSpace::kPage - 1) / TierSpace::kPage * TierSpace::kPage;
+}
+
+constexpr std::int64_t kPieceBytes = std::int64_t{4} << 20;
+
+Status copy_piece(const TierFile& file, const Transfer& transfer, std::int64_t done) {
+  char* data = static_cast<char*>(transfer.data) + done;
+  const std::int64_t bytes = std::min(kPieceBytes, transfer.bytes - done);
+  return transfer.kind == Transfer::Kind::write ? file.write(data, bytes, transfer.offset + done)
+                                                : file.read(data, bytes, transfer.offset + done);
+}
+
+using Clock = std::chrono::steady_clock;
+
+std::int64_t bytes_per_ms(std::int64_t bytes, Clock::duration taken) {
+  const auto us = std::chrono::duration_cast<std::chrono::microseconds>(taken).count();
+  return bytes * 1000 / std::max<std::int64_t>(us, 1);
+}
+
+}  // namespace
+
+Result<TierFile> TierFile::create(const std::filesystem::path& folder) {
+  const int descriptor = open_unnamed(folder);
+  if (descriptor < 0) return failed(folder, "cannot create a file in it", errno);
+  return TierFile(folder, descriptor);
+}
+
+TierFile::TierFile(std::filesystem::path folder, int descriptor)
+    : folder_(std::move(folder)), descriptor_(descriptor) {}
+
+TierFile::TierFile(TierFile&& other) noexcept
+    : folder_(std::move(other.folder_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
+
+TierFile::~TierFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+Status TierFile::write(const void* data, std::int64_t bytes, std::int64_t offset) const {
+  const NoFileSizeSignal guard;
+  const char* next = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t written = ::pwrite(descriptor_, next, static_cast<std::size_t>(bytes), offset);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) {
+      const int error = errno;
+      if (error == EFBIG) guard.take_pending();
+      return failed(folder_, "cannot write", error);
+    }
+    next += written;
+    offset += written;
+    bytes -= written;
+  }
+  return ok_status();
+}
+
+Status TierFile::read(void* data, std::int64_t bytes, std::int64_t offset) const {
+  char* next = static_cast<char*>(data);
+  while (bytes > 0) {
+    const ssize_t got = ::pread(descriptor_, next, static_cast<std::size_t>(bytes), offset);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return failed(folder_, "cannot read", errno);
+    if (got == 0) {
+      return data_loss("offload folder " + folder_.string() + ": expected " +
+                       std::to_string(bytes) + " more bytes at offset " + std::to_string(offset) +
+                       ", found the end of the file");
+    }
+    next += got;
+    offset += got;
+    bytes -= got;
+  }
+  return ok_status();
+}
+
+TierSpace::TierSpace(std::int64_t capacity) {
+  const std::int64_t whole = capacity / kPage * kPage;
+  if (whole > 0) gaps_.emplace(0, whole);
+}
+
+std::optional<std::int64_t> TierSpace::take(std::int64_t bytes) {
+  const std::int64_t width = in_pages(bytes);
+  for (auto gap = gaps_.begin(); gap != gaps_.end(); ++gap) {
+    if (gap->second < width) continue;
+    const auto [offset, gap_width] = *gap;
+    gaps_.erase(gap);
+    if (gap_width > width) gaps_.emplace(offset + width, gap_width - width);
+    used_ += width;
+    return offset;
+  }
+  return std::nullopt;
+}
+
+void TierSpace::give_back(std::int64_t offset, std::int64_t bytes) {
+  std::int64_t width = in_pages(bytes);
+  used_ -= width;
+  auto next = gaps_.lower_bound(offset);
+  if (next != gaps_.end() && next->first == offset + width) {
+    width += next->second;
+    next = gaps_.erase(next);
+  }
+  if (next != gaps_.begin()) {
+    const auto before = std::prev(next);
+    if (before->first + before->second == offset) {
+      before->second += width;
+      return;
+    }
+  }
+  gaps_.emplace(offset, width);
+}
+
+TierThread::TierThread(TierFile file) : file_(std::move(file)) {
+  // Signals are for the threads of the program: this one starts with all of them blocked.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this] { work(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+TierThread::~TierThread() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void TierThread::start(Transfer& transfer) {
+  {
+    const std::lock_guard lock(mutex_);
+    transfer.state = Transfer::State::queued;
+    transfer.abandoned = false;
+    transfer.error = ok_status();
+    (transfer.kind == Transfer::Kind::read ? reads_ : writes_).push_back(&transfer);
+  }
+  changed_.notify_all();
+}
+
+Transfer::State TierThread::finish(Transfer& transfer) {
+  std::unique_lock lock(mutex_);
+  if (transfer.state == Transfer::State::queued) {
+    take_from_queue(transfer);
+    copy(transfer, lock);
+  }
+  changed_.wait(lock, [&] { return transfer.state != Transfer::State::running; });
+  return transfer.state;
+}
+
+void TierThread::cancel(Transfer& transfer) {
+  std::unique_lock lock(mutex_);
+  if (transfer.state == Transfer::State::queued) take_from_queue(transfer);
+  transfer.abandoned = true;
+  changed_.wait(lock, [&] { return transfer.state != Transfer::State::running; });
+  transfer.state = Transfer::State::idle;
+}
+
+void TierThread::work() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [&] { return ending_ || !reads_.empty() || !writes_.empty(); });
+    if (ending_) return;
+    copy(*next_queued(), lock);
+  }
+}
+
+Transfer* TierThread::next_queued() {
+  std::deque<Transfer*>& queue = reads_.empty() ? writes_ : reads_;
+  Transfer* next = queue.front();
+  queue.pop_front();
+  return next;
+}
+
+void TierThread::take_from_queue(Transfer& transfer) {
+  std::erase(transfer.kind == Transfer::Kind::read ? reads_ : writes_, &transfer);
+}
+
+// In pieces, so that a transfer nobody needs any more ends soon. The lock is free meanwhile.
+void TierThread::copy(Transfer& transfer, std::unique_lock<std::mutex>& lock) {
+  transfer.state = Transfer::State::running;
+  Status status;
+  for (std::int64_t done = 0; done < transfer.bytes && status.ok() && !transfer.abandoned;
+       done += kPieceBytes) {
+    lock.unlock();
+    status = copy_piece(file_, transfer, done);
+    lock.lock();
+  }
+  transfer.state = status.ok() ? Transfer::State::done : Transfer::State::failed;
+  transfer.error = std::move(status);
+  changed_.notify_all();
+}
+
+Result<TierSpeed> measure_tier(const std::filesystem::path& folder, std::int64_t bytes) {
+  Result<TierFile> file = TierFile::create(folder);
+  if (!file.ok()) return file.status();
+  std::vector<char> data(static_cast<std::size_t>(bytes), 1);
+  std::array<std::int64_t, 3> writes{};
+  std::array<std::int64_t, 3> reads{};
+  for (std::size_t round = 0; round < writes.size(); ++round) {
+    const Clock::time_point begin = Clock::now();
+    if (Status status = file->write(data.data(), bytes, 0); !status.ok()) return status;
+    const Clock::time_point written = Clock::now();
+    if (Status status = file->read(data.data(), bytes, 0); !status.ok()) return status;
+    writes[round] = bytes_per_ms(bytes, written - begin);
+    reads[round] = bytes_per_ms(bytes, Clock::now() - written);
+  }
+  std::sort(writes.begin(), writes.end());
+  std::sort(reads.begin(), reads.end());
+  return TierSpeed{writes[1], reads[1]};
+}
+
+}  // namespace cox::detail

@@ -1,0 +1,60 @@
+// TrialStep runs forward and backward of a sample batch before the first step, as often as a
+// calibration asks for, and leaves no trace: gradients are dropped, buffers and random generators
+// put back. Its fingerprints tell whether two runs gave the same gradients. Gradients that a real
+// step does not keep are dropped as soon as they are complete, so that memory is what it will be.
+// It refers to the model and the user's function and owns neither. Used by the thread that trains;
+// does not communicate.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "coordinator/core/status.h"
+#include "sdk/src/parallel/gradient_holders.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace cox::detail {
+
+// SampleStep is what the loop that trains gives to a calibration: a batch to try, and what a real
+// step will hold in memory that a trial does not.
+struct SampleStep {
+  torch::nn::Module& model;
+  std::function<at::Tensor()> loss;       // forward of the batch; empty on a rank that has none
+  std::int64_t resident_later_bytes = 0;  // held from some later step on: optimizer's state, copies
+  MicroBatches micro_batches = MicroBatches::one;
+};
+
+class TrialStep {
+ public:
+  // `loss` returns the mean loss of the sample batch, a scalar that requires gradients. Gradients
+  // of `released` parameters are dropped as they are completed; others stay to the end of a run.
+  // REQUIRES: no parameter has a gradient.
+  TrialStep(torch::nn::Module& model, std::function<at::Tensor()> loss,
+            std::vector<at::Tensor> released = {});
+
+  // Runs forward and backward once. Returns internal with the text of what `loss` or its backward
+  // pass throws.
+  Status run();
+
+  // Returns the fingerprints of the last run, one per parameter in the model's order. Equal
+  // fingerprints mean equal bits.
+  const std::vector<std::uint64_t>& gradients() const { return gradients_; }
+  std::vector<std::string> parameter_names() const;
+
+ private:
+  Status run_once();
+  void take_gradient(std::size_t place, const at::Tensor& parameter);
+
+  torch::nn::Module& model_;
+  std::function<at::Tensor()> loss_;
+  std::vector<at::Tensor> released_;
+  std::vector<std::uint64_t> gradients_;
+};
+
+}  // namespace cox::detail
