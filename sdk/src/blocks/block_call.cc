@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "coxswain/detail/attended_call.h"
 #include "coxswain/error.h"
 #include "sdk/src/blocks/storage.h"
 

@@ -10,6 +10,8 @@
 // the batches; the source's data must outlive it. One thread, the one that trains, calls it.
 #pragma once
 
+#include <signal.h>
+
 #include <algorithm>
 #include <condition_variable>
 #include <cstdint>
@@ -25,9 +27,20 @@
 #include <vector>
 
 #include "coxswain/error.h"
-#include "sdk/src/data/quiet_thread.h"
 
 namespace cox::detail {
+
+// Starts a thread of ours with all signals blocked, because signals are for the program's own
+// threads.
+inline std::thread quiet_thread(std::function<void()> work) {
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread thread(std::move(work));
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return thread;
+}
 
 template <class Value>
 class Prefetcher {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "sdk/src/precision/float_vectors.h"
+#include "sdk/src/device/float_vectors.h"
 
 namespace cox::detail {
 namespace {

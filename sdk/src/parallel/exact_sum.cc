@@ -7,8 +7,8 @@
 #include <cmath>
 #include <mutex>
 
+#include "sdk/src/device/scan_loops.h"
 #include "sdk/src/parallel/exact_loops.h"
-#include "sdk/src/precision/scan_loops.h"
 
 namespace cox::detail {
 namespace {

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <vector>
 
-#include "sdk/src/precision/tensor_scan.h"
+#include "sdk/src/device/tensor_scan.h"
 
 namespace cox::detail {
 namespace {

@@ -8,8 +8,8 @@
 #include <span>
 #include <utility>
 
+#include "sdk/src/device/tensor_scan.h"
 #include "sdk/src/parallel/gradient_norm.h"
-#include "sdk/src/precision/tensor_scan.h"
 
 namespace cox::detail {
 namespace {

@@ -1,7 +1,8 @@
-// BlockHealth: which block of this rank an overflow arose in, and how close to its format's limits
-// each block works. Calls of blocks report to its ledger while a step is open (HealthCall); when
-// the step ends it names the block to blame (health_verdict.h) and fills the evidence. Owned by a
-// session; used by the thread that trains. Does not communicate. Per step and rank:
+// BlockHealth finds the block of this rank that an overflow arose in, and tells how close to its
+// format's limits each block works. Calls of blocks report to its ledger while a step is open
+// (HealthCall); when the step ends, a rule (block_health.cc) names the block to blame and
+// BlockHealth fills the evidence. A session owns it; the thread that trains uses it. It does not
+// communicate. Per step and rank:
 //
 //   health.begin_step(scale);          forward, backward ...
 //   ballot.amax = health.amax_scaled_fp16();
@@ -12,10 +13,11 @@
 // gradient on the way back, 2 us each for 256 KiB in a cache (three times that beside fp16); on a
 // device some ten small kernels each and one read a step.
 //
-// Underflow, for blocks that compute in fp16, of the scaled gradients at their boundaries: all that
-// are not 0 and below 2^-14, the least normal fp16 number; and, of an outgoing gradient that has
-// such values or is 0 altogether though an incoming one is not, the zeros beyond the share of zeros
-// that the incoming gradients have. Zeros of other gradients are those of ReLU and of masks.
+// Underflow is counted for blocks that compute in fp16, in the scaled gradients at their
+// boundaries: all values that are not 0 and below 2^-14, the least normal fp16 number; and, of an
+// outgoing gradient that has such values or is 0 altogether though an incoming one is not, the
+// zeros beyond the share of zeros that the incoming gradients have. Zeros of other gradients are
+// those of ReLU and of masks.
 #pragma once
 
 #include <cstdint>
@@ -26,31 +28,46 @@
 
 #include "coordinator/core/evidence.h"
 #include "sdk/src/precision/health_ledger.h"
-#include "sdk/src/precision/health_verdict.h"
 
 namespace cox::detail {
 
 class BlockRegistry;
 
+struct HealthVerdict {
+  enum class Where { nothing, forward, backward, outside };
+  Where where = Where::nothing;
+  std::optional<BlockId> block;  // to blame; outside: the nearest, where there is one
+  std::int64_t values = 0;       // non-finite ones that arose there
+  friend bool operator==(const HealthVerdict&, const HealthVerdict&) = default;
+};
+
+// What the reducer knows of a step besides the calls.
+struct StepTrouble {
+  std::vector<std::int64_t> in_parameters;  // non-finite gradient values per block
+  std::int64_t outside = 0;                 // in parameters of no block
+  bool has_bad_loss = false;
+};
+
 class BlockHealth {
  public:
-  // Listens to the blocks of `registry` from now on, until detach(). `parameters`: those whose
-  // gradients parameter_gradients() will speak of, in its order.
+  // Listens to the blocks of `registry` until detach(). parameter_gradients() will speak of the
+  // gradients of `parameters`, in that order.
   void attach(BlockRegistry& registry, std::span<const at::Tensor> parameters);
   void detach(BlockRegistry& registry);
   bool is_attached() const { return ledger_ != nullptr; }
 
-  // `scale`: what the losses of this step are multiplied with; > 0.
+  // Begins a step whose losses are multiplied by `scale`, > 0.
   void begin_step(float scale);
-  // Non-finite values in the gradient of each parameter, before reduction. Optional; adds up.
+  // Adds the non-finite values in the gradient of each parameter, before reduction. Optional.
   void parameter_gradients(std::span<const std::int64_t> nonfinite);
-  // A loss of this step, of any micro-batch.
+  // Notes a loss of this step, of any micro-batch.
   void loss(double value);
-  // Largest finite scaled gradient, at a boundary or of a parameter, of blocks that computed in
-  // fp16 in this step; 0 = none. Before gradients are divided by anything. Reads the parameters' of
-  // such blocks once, near the speed of memory; waits for the device where there is one.
+  // Returns the largest finite scaled gradient, at a boundary or of a parameter, of blocks that
+  // computed in fp16 in this step; 0 = none. Reads the gradients of such blocks' parameters once,
+  // near the speed of memory; waits for the device where there is one. REQUIRES: gradients are not
+  // divided by anything yet.
   float amax_scaled_fp16();
-  // One entry a block, valid until the next step. Empty when no step is open.
+  // Ends the step. Returns one entry a block, valid until the next step; none when no step is open.
   std::span<const BlockEvidence> end_step(RankId rank);
 
   const HealthVerdict& verdict() const { return verdict_; }  // of the last step that ended
@@ -69,8 +86,8 @@ class BlockHealth {
   std::vector<BlockEvidence> evidence_;
 };
 
-// The blocks that a parameter belongs to: of nested blocks the innermost, of several that share it
-// each. One entry a parameter.
+// Returns the blocks that each parameter belongs to: of nested blocks the innermost, of several
+// that share it each. One entry a parameter.
 std::vector<std::vector<BlockId>> owners_of(const BlockRegistry& registry,
                                             std::span<const at::Tensor> parameters);
 

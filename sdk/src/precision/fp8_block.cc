@@ -1,20 +1,142 @@
 #include "sdk/src/precision/fp8_block.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstddef>
 #include <string>
 #include <utility>
 
 namespace cox::detail {
 namespace {
 
+constexpr std::size_t kCountsBefore = 4;  // next, filled, extra, clean steps
+
+Status bad_state(const std::string& found) {
+  return invalid_argument("state of FP8 scaling: " + found +
+                          "; it was saved by another version or is damaged");
+}
+
+bool is_count(double value, double most) {
+  return value >= 0 && value <= most && value == std::floor(value);
+}
+
 constexpr double kStateVersion = 1;
-constexpr std::size_t kNumbersBefore = 3;  // version, history, products
+constexpr std::size_t kFiguresBefore = 3;  // version, history, products
 
 FloatFormat format_of(Fp8Side side) {
   return side == Fp8Side::activation ? FloatFormat::e4m3 : FloatFormat::e5m2;
 }
 
+using Parts = std::vector<std::span<const double>>;  // the state of each block
+
+Status damaged(const char* expected, double found) {
+  return invalid_argument(std::string("state of FP8 scaling: expected ") + expected + ", found " +
+                          std::to_string(found));
+}
+
+Result<Parts> split(std::span<const double> row, std::size_t blocks) {
+  if (row.front() != static_cast<double>(blocks)) {
+    return damaged("as many blocks as the model has", row.front());
+  }
+  row = row.subspan(1);
+  Parts parts;
+  for (std::size_t b = 0; b < blocks; ++b) {
+    const double length = row.empty() ? -1 : row.front();
+    if (!(length >= 0 && length < static_cast<double>(row.size()))) {
+      return damaged("the numbers of every block", length);
+    }
+    parts.push_back(row.subspan(1, static_cast<std::size_t>(length)));
+    row = row.subspan(1 + static_cast<std::size_t>(length));
+  }
+  if (!row.empty()) return damaged("nothing behind the last block", row.front());
+  return parts;
+}
+
 }  // namespace
+
+void AmaxHistory::see(const QuantizeCounts& counts) {
+  merge_into(step_, counts);
+}
+
+void AmaxHistory::end_step() {
+  if (step_.sampled == 0) return;
+  const auto steps = static_cast<std::uint32_t>(amax_.size());
+  amax_[next_] = step_.amax;
+  next_ = (next_ + 1) % steps;
+  filled_ = std::min(filled_ + 1, steps);
+  if (step_.saturated > 0) {
+    extra_ = std::min(extra_ + 1, kMostExtra);
+    clean_steps_ = 0;
+  } else if (++clean_steps_ == kStepsToForgive) {
+    extra_ -= extra_ > 0 ? 1 : 0;
+    clean_steps_ = 0;
+  }
+  step_ = {};
+}
+
+float AmaxHistory::amax() const {
+  return *std::max_element(amax_.begin(), amax_.end());
+}
+
+void AmaxHistory::append_to(std::vector<double>& state) const {
+  for (const std::uint32_t count : {next_, filled_, extra_, clean_steps_}) state.push_back(count);
+  state.insert(state.end(), amax_.begin(), amax_.end());
+}
+
+Status AmaxHistory::read(std::span<const double>& state) {
+  const std::size_t needed = kCountsBefore + amax_.size();
+  if (state.size() < needed) {
+    return bad_state("expected " + std::to_string(needed) + " more numbers, found " +
+                     std::to_string(state.size()));
+  }
+  const auto steps = static_cast<double>(amax_.size());
+  if (!is_count(state[0], steps - 1) || !is_count(state[1], steps) ||
+      !is_count(state[2], kMostExtra) || !is_count(state[3], kStepsToForgive)) {
+    return bad_state("a count is out of range");
+  }
+  const std::span<const double> amax = state.subspan(kCountsBefore, amax_.size());
+  for (const double value : amax) {
+    if (!(value >= 0) || !std::isfinite(static_cast<float>(value))) {
+      return bad_state("a magnitude is not finite");
+    }
+  }
+  next_ = static_cast<std::uint32_t>(state[0]);
+  filled_ = static_cast<std::uint32_t>(state[1]);
+  extra_ = static_cast<std::uint32_t>(state[2]);
+  clean_steps_ = static_cast<std::uint32_t>(state[3]);
+  std::transform(amax.begin(), amax.end(), amax_.begin(),
+                 [](double value) { return static_cast<float>(value); });
+  step_ = {};
+  state = state.subspan(needed);
+  return {};
+}
+
+Fp8Weights::Key Fp8Weights::key_of(const at::Tensor& weight) {
+  return {weight.storage().unsafeGetStorageImpl(),
+          weight.storage().data(),
+          weight.storage_offset(),
+          c10::DimVector(weight.sizes().begin(), weight.sizes().end()),
+          c10::DimVector(weight.strides().begin(), weight.strides().end()),
+          weight.is_inference() ? 0 : weight._version()};
+}
+
+Fp8Operand Fp8Weights::get(const at::Tensor& weight, std::uint32_t margin) {
+  const Key key = key_of(weight);
+  const auto found = std::find_if(entries_.begin(), entries_.end(),
+                                  [&](const Entry& entry) { return entry.key == key; });
+  if (found != entries_.end()) return found->operand;
+  // Other versions of the same memory, and memory that is gone, will not be asked for again.
+  std::erase_if(entries_, [&](const Entry& entry) {
+    return entry.storage.expired() ||
+           (entry.key.storage == key.storage && entry.key.version != key.version);
+  });
+  if (entries_.size() == kMost) entries_.pop_front();
+  const at::Tensor scale = current_scale(weight, FloatFormat::e4m3, granularity_, margin);
+  entries_.push_back({key, weight.storage().getWeakStorageImpl(),
+                      quantize_tensor(weight, FloatFormat::e4m3, scale).operand});
+  ++quantized_;
+  return entries_.back().operand;
+}
 
 Fp8Block::Fp8Block(Fp8Recipe recipe, std::shared_ptr<Fp8Shapes> shapes)
     : recipe_(recipe), shapes_(std::move(shapes)), weights_(recipe.granularity) {}
@@ -78,7 +200,7 @@ Status Fp8Block::load_state(std::span<const double> state) {
                             std::to_string(expected) + ", found " + std::to_string(found) +
                             "; continue with the settings that it was saved with, or without it");
   };
-  if (state.size() < kNumbersBefore) return expects("numbers", kNumbersBefore, state.size());
+  if (state.size() < kFiguresBefore) return expects("numbers", kFiguresBefore, state.size());
   if (state[0] != kStateVersion) return expects("version", kStateVersion, state[0]);
   if (state[1] != recipe_.history) return expects("a history of", recipe_.history, state[1]);
   if (!(state[2] >= 0 && state[2] <= kMostProducts)) {
@@ -86,7 +208,7 @@ Status Fp8Block::load_state(std::span<const double> state) {
   }
   std::vector<Product> products;
   const auto count = static_cast<std::size_t>(state[2]);
-  state = state.subspan(kNumbersBefore);
+  state = state.subspan(kFiguresBefore);
   for (std::size_t p = 0; p < count; ++p) {
     products.push_back({AmaxHistory(recipe_.history), AmaxHistory(recipe_.history)});
     for (const Fp8Side side : {Fp8Side::activation, Fp8Side::gradient}) {
@@ -153,6 +275,37 @@ void Fp8Block::add(Fp8Side side, std::size_t product_index, const QuantizeCounts
   float& amax = is_gradient ? counts_.gradient_amax : counts_.activation_amax;
   amax = std::max(amax, counts.amax);
   if (recipe_.scaling == Fp8Scaling::delayed) product(product_index).of(side).see(counts);
+}
+
+std::vector<double> pack_fp8(const Fp8Blocks& blocks) {
+  if (std::none_of(blocks.begin(), blocks.end(),
+                   [](const auto& block) { return block->remembers(); })) {
+    return {};
+  }
+  std::vector<double> row = {static_cast<double>(blocks.size())};
+  for (const auto& block : blocks) {
+    const std::vector<double> state = block->state();
+    row.push_back(static_cast<double>(state.size()));
+    row.insert(row.end(), state.begin(), state.end());
+  }
+  return row;
+}
+
+Status unpack_fp8(std::span<const double> row, const Fp8Blocks& blocks) {
+  if (row.empty()) {
+    for (const auto& block : blocks) block->forget();
+    return ok_status();
+  }
+  const auto parts = split(row, blocks.size());
+  if (!parts.ok()) return parts.status();
+  for (std::size_t b = 0; b < blocks.size(); ++b) {
+    Fp8Block trial(blocks[b]->recipe());
+    if (Status fits = trial.load_state((*parts)[b]); !fits.ok()) return fits;
+  }
+  for (std::size_t b = 0; b < blocks.size(); ++b) {
+    static_cast<void>(blocks[b]->load_state((*parts)[b]));
+  }
+  return ok_status();
 }
 
 }  // namespace cox::detail

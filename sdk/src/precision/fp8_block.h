@@ -1,59 +1,171 @@
-// Fp8Block: what one block keeps from step to step to run its linear products in FP8: the recipe,
-// largest magnitudes and margins of delayed scaling by the order of products within a call, the
-// quantised weights, counts. Shared by the block's calls, their graphs and whoever reports; all
-// methods are thread-safe (backward may run on a thread of autograd's).
+// Fp8Block is what one block keeps from step to step to run its linear products in FP8: the recipe,
+// the largest magnitudes and margins of delayed scaling (AmaxHistory), the quantised weights
+// (Fp8Weights), and counts. The session makes one per block; the block's calls, their graphs and
+// the session own it together. All methods of Fp8Block are thread-safe, because backward may run on
+// a thread of autograd's; it guards its parts.
+//
+// Scales are powers of two: scaling is then exact, only the cast rounds, and results do not depend
+// on where in a product a scale is applied.
+// - Weights are scaled by their own largest magnitude and quantised once a step: per tensor, or per
+//   output row with Fp8Granularity::row.
+// - Activations and gradients are scaled by their own largest magnitude with `current` scaling, per
+//   tensor or per row (of all dimensions but the last); with `delayed` scaling by the largest of
+//   the last `history` steps, one scale for the whole tensor. The first step, which has no history,
+//   counts as current.
+// - Backward uses what forward stored: rows keep the scales that they have along the output
+//   dimension of a forward product, also where a gradient sums over it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Storage.h>
+#include <c10/util/DimVector.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <span>
 #include <vector>
 
+#include "coordinator/core/precision_config.h"
 #include "coordinator/core/status.h"
-#include "sdk/src/precision/fp8_history.h"
 #include "sdk/src/precision/fp8_product.h"
-#include "sdk/src/precision/fp8_recipe.h"
-#include "sdk/src/precision/fp8_weights.h"
 
 namespace cox::detail {
 
+struct Fp8Recipe {
+  Fp8Scaling scaling = Fp8Scaling::current;
+  Fp8Granularity granularity = Fp8Granularity::tensor;
+  std::uint32_t history = 16;  // steps, >= 1
+  std::uint32_t margin = 0;    // bits that stay free above the largest magnitude, 0 .. 16
+
+  friend bool operator==(const Fp8Recipe&, const Fp8Recipe&) = default;
+};
+inline Fp8Recipe fp8_recipe(const PrecisionConfig& config) {
+  return {config.fp8_scaling, config.fp8_granularity, config.fp8_history, config.fp8_margin};
+}
+
+// Counts of activations and gradients together; weights are not counted.
+struct Fp8Counts {
+  std::uint64_t sampled = 0;    // values quantised
+  std::uint64_t underflow = 0;  // of these: not zero, and made zero
+  std::uint64_t saturated = 0;  // of these: finite, and clipped
+  float activation_amax = 0;    // largest finite magnitudes; 0 = nothing seen
+  float gradient_amax = 0;      // with the loss scale in it
+  friend bool operator==(const Fp8Counts&, const Fp8Counts&) = default;
+};
+
+// AmaxHistory gives the largest magnitude from which delayed scaling scales one operand of one
+// product, and the bits to leave free because scales were too tight. A step in which values were
+// clipped costs one bit more (8 at most); 64 steps without give one back.
+class AmaxHistory {
+ public:
+  static constexpr std::uint32_t kMostExtra = 8;  // bits
+  static constexpr std::uint32_t kStepsToForgive = 64;
+
+  explicit AmaxHistory(std::uint32_t steps) : amax_(steps, 0.0f) {}
+
+  void see(const QuantizeCounts& counts);
+  // Takes what was seen since the last call as one step; nothing seen, nothing changes.
+  void end_step();
+  // Forgets what was seen since then.
+  void drop_step() { step_ = {}; }
+
+  bool is_empty() const { return filled_ == 0; }
+  float amax() const;  // largest of the steps kept
+  std::uint32_t extra_margin() const { return extra_; }
+
+  // Appends the history without the step that is under way.
+  void append_to(std::vector<double>& state) const;
+  // Takes its figures from the front of `state`. Returns invalid_argument for damaged ones.
+  Status read(std::span<const double>& state);
+
+ private:
+  std::vector<float> amax_;  // a circular buffer
+  std::uint32_t next_ = 0;
+  std::uint32_t filled_ = 0;
+  std::uint32_t extra_ = 0;
+  std::uint32_t clean_steps_ = 0;
+  QuantizeCounts step_;
+};
+
+// Fp8Weights holds the quantised weights of a block, so that a weight is quantised once a step
+// however often it is used (micro-batches, second runs, weights shared inside). An entry serves
+// exactly the memory that it was made from: storage, offset, sizes, strides and version counter;
+// the storage is watched weakly, so memory that was freed and handed out again is no match. An edit
+// through `.data()` or a raw pointer shows in none of these; it needs clear(), which every end of a
+// step calls.
+class Fp8Weights {
+ public:
+  static constexpr std::size_t kMost = 64;  // entries; the oldest goes first
+
+  explicit Fp8Weights(Fp8Granularity granularity) : granularity_(granularity) {}
+
+  // Returns the E4M3 codes of `weight` [.., N, K] with one scale, or one per row of K values.
+  Fp8Operand get(const at::Tensor& weight, std::uint32_t margin);
+  void clear() { entries_.clear(); }
+  std::size_t size() const { return entries_.size(); }
+  std::uint64_t quantized() const { return quantized_; }  // how often one had to be made
+
+ private:
+  struct Key {
+    const void* storage = nullptr;
+    const void* data = nullptr;
+    std::int64_t offset = 0;
+    c10::DimVector sizes;
+    c10::DimVector strides;
+    std::int64_t version = 0;
+    friend bool operator==(const Key&, const Key&) = default;
+  };
+  struct Entry {
+    Key key;
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;  // keeps its address from being reused
+    Fp8Operand operand;
+  };
+  static Key key_of(const at::Tensor& weight);
+
+  Fp8Granularity granularity_;
+  std::deque<Entry> entries_;
+  std::uint64_t quantized_ = 0;
+};
+
 enum class Fp8Side : std::uint8_t { activation, gradient };
-enum class Fp8Count : std::uint8_t { on, off };  // off: it runs again, or evaluates
+enum class Fp8Count : std::uint8_t { on, off };  // off in second runs and evaluations
 
 class Fp8Block {
  public:
-  // Products beyond share what the last one has.
+  // All products from this one on share a history.
   static constexpr std::size_t kMostProducts = 1024;
 
-  // `shapes`: of the device that the block runs on, where that has FP8 hardware.
+  // `shapes` belongs to the device that the block runs on; null where FP8 is only emulated.
   explicit Fp8Block(Fp8Recipe recipe, std::shared_ptr<Fp8Shapes> shapes = nullptr);
 
   const Fp8Recipe& recipe() const { return recipe_; }
   Fp8Means means() const { return shapes_ ? Fp8Means::hardware : Fp8Means::emulation; }
-  // Whether a product of that shape is worth it; always where FP8 is only imitated.
+  // Returns whether a product of that shape is worth it; always true where FP8 is only emulated.
   bool takes(const ProductShape& shape);
 
-  // What was counted since the last take. Reads the device once if there is anything on it.
+  // Returns the counts since the last call. Reads the device once if there are any on it.
   Fp8Counts take_counts();
-  // The optimizer has stepped: histories move on, weights are quantised anew.
+  // Tells that the optimizer has stepped: histories move on, weights are quantised anew.
   void end_step();
-  // It has not, and what was seen since its last step counts for nothing: a step that was skipped,
-  // whose magnitudes must not scale those after it, or a trial.
+  // Forgets what was seen since the last step, because the step was skipped, so that its magnitudes
+  // must not scale later ones, or because it was a trial.
   void drop_step();
 
-  // Whether delayed scaling has seen anything.
+  // Returns whether delayed scaling has seen anything.
   bool remembers() const;
-  void forget();  // as if it had not
-  // Histories and margins at the end of a step, so that delayed scaling goes on bit for bit.
-  // load_state: invalid_argument if they are of another recipe or damaged; then nothing changes.
+  // Returns to the state in which it has not.
+  void forget();
+  // Returns histories and margins, so that delayed scaling goes on bit for bit. REQUIRES: it is
+  // called between steps.
   std::vector<double> state() const;
+  // Returns invalid_argument for a state of another recipe or a damaged one and then changes
+  // nothing.
   Status load_state(std::span<const double> state);
 
-  // For the products.
+  // The products call the following.
   at::Tensor scale_for(Fp8Side side, std::size_t product, const at::Tensor& values);
   void see(Fp8Side side, std::size_t product, const Fp8Seen& seen);
   Fp8Operand weight(const at::Tensor& weight);
@@ -76,10 +188,21 @@ class Fp8Block {
   const Fp8Recipe recipe_;
   const std::shared_ptr<Fp8Shapes> shapes_;
   mutable std::mutex mutex_;
-  std::vector<Product> products_;
+  std::vector<Product> products_;  // in the order of products within a call
   std::vector<Waiting> waiting_;
   Fp8Weights weights_;
   Fp8Counts counts_;
 };
+
+using Fp8Blocks = std::vector<std::shared_ptr<Fp8Block>>;
+
+// Returns the states of all blocks of one rank as one row, for saves and snapshots: the number of
+// blocks, then for each the length of its state and the state. The row is empty where no block
+// remembers anything.
+std::vector<double> pack_fp8(const Fp8Blocks& blocks);
+
+// Loads a row of pack_fp8(); an empty row makes all blocks forget. Returns invalid_argument for
+// other blocks, another recipe or a damaged row, and then changes nothing.
+Status unpack_fp8(std::span<const double> row, const Fp8Blocks& blocks);
 
 }  // namespace cox::detail

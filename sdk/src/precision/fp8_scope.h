@@ -1,14 +1,19 @@
-// Fp8Scope: while one is open on a thread, linear products with a weight run in FP8 on that thread:
-// addmm, mm, matmul, linear, bmm, baddbmm with exactly one operand that is a leaf requiring
-// gradients or a view of one; everything else goes where it always goes. Results have the type of
-// autocast where that is on for the device, else of the input. Open one around each call of a
+// Fp8Scope runs linear products with a weight in FP8 on its thread while it is open: addmm, mm,
+// matmul, linear, bmm and baddbmm with exactly one operand that is a leaf requiring gradients or a
+// view of one. Everything else goes where it always goes. Results have the type of autocast where
+// that is on for the device, else of the input. PrecisionCall opens a scope around each call of a
 // block, after autocast is set; with a null block the call is not in FP8, but what runs inside it
 // can still be run again correctly. Scopes nest; closing one restores dispatch as it was, also when
-// an exception passes. No scope open, no cost.
+// an exception passes. Without an open scope nothing costs anything.
 //
-// Running again: capture_fp8() before the function runs, Fp8Scope(captured) around the second run.
-// Then every product is treated as the first time and takes the scale it had; nothing is counted.
-// Gradients of gradients are refused with a message. Frames are used by one thread at a time.
+// Products come to us by a dispatch key of a device that nobody has, which comes before autograd
+// and autocast. Its kernels are registered when the library is loaded and do nothing while the key
+// is off, as it is outside of scopes.
+//
+// To run a function again, call capture_fp8() before it runs and open Fp8Scope(captured) around the
+// second run. Then every product is treated as the first time and takes the scale that it had, and
+// nothing is counted. Gradients of gradients are refused with a message. One thread at a time uses
+// a scope.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +27,7 @@ namespace cox::detail {
 
 enum class Fp8Pass : std::uint8_t { first, again };
 
-class Fp8Frame;  // what the products of one call did, in order (fp8_frame.h)
+class Fp8Frame;  // what the products of one call did, in order
 
 // A place in a call.
 struct Fp8Place {
@@ -35,9 +40,9 @@ struct Fp8Place {
 
 class [[nodiscard]] Fp8Scope {
  public:
-  // A call of a block. Inside a scope that runs again it runs again too.
+  // Opens the scope of a block's call. Inside a scope that runs again it runs again too.
   explicit Fp8Scope(std::shared_ptr<Fp8Block> block);
-  // Runs again what was captured; of nothing: no FP8 inside.
+  // Runs again what was captured; nothing captured means no FP8 inside.
   explicit Fp8Scope(const std::optional<Fp8Place>& captured);
   ~Fp8Scope();
   Fp8Scope(const Fp8Scope&) = delete;
@@ -56,11 +61,11 @@ class [[nodiscard]] Fp8Scope {
   bool was_excluded_;
 };
 
-// The innermost scope of this thread; nullptr outside of all.
+// Returns the innermost scope of this thread, null outside of all.
 Fp8Scope* current_fp8();
 
-// Where this thread is, to be run again from here; nothing outside of all scopes. A call that was
-// captured remembers one scale per product until the last copy of the place is gone.
+// Returns where this thread is, to be run again from here; nothing outside of all scopes. A call
+// that was captured remembers one scale per product until the last copy of the place is gone.
 std::optional<Fp8Place> capture_fp8();
 
 }  // namespace cox::detail

@@ -4,13 +4,16 @@
 
 #include <cmath>
 #include <limits>
+#include <map>
+#include <sstream>
 #include <string>
+#include <utility>
 
 #include "coordinator/transport/wait.h"
 #include "coxswain/adamw.h"
 #include "coxswain/error.h"
+#include "coxswain/safetensors.h"
 #include "coxswain/session.h"
-#include "sdk/src/precision/unscale.h"
 #include "sdk/src/session/session_state.h"
 
 namespace cox {
@@ -48,6 +51,92 @@ void check_rules(const ScalerRules& rules, ScalerSync sync) {
       "max_scale x growth_factor, growth_interval below 2^31); use those or ScalerSync::host"));
 }
 
+Error refused(std::size_t index, const at::Tensor& parameter, const std::string& found,
+              const std::string& advice) {
+  return Error(invalid_argument("LossScaler: expected dense gradients in fp32, found a " + found +
+                                " gradient (parameter " + std::to_string(index) + ", shape " +
+                                c10::str(parameter.sizes()) + "); " + advice));
+}
+
+// One float32 element a device, on it: 0, or 1 when a gradient there is not finite.
+using FoundInf = std::vector<at::Tensor>;
+
+std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) {
+  std::vector<at::Tensor> gradients;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const at::Tensor& gradient = parameters[i].grad();
+    if (!gradient.defined()) continue;
+    if (gradient.layout() != at::kStrided) {
+      throw refused(i, parameters[i], "sparse", "use a dense embedding");
+    }
+    if (gradient.scalar_type() == at::kHalf) {
+      throw refused(i, parameters[i], "fp16",
+                    "keep parameters in fp32 and compute under cox::PrecisionScope, or use "
+                    "cox::MasterWeights");
+    }
+    gradients.push_back(gradient);
+  }
+  return gradients;
+}
+
+FoundInf unscaled(const std::vector<at::Tensor>& gradients, const at::Tensor& inverse_scale) {
+  const at::NoGradGuard no_grad;
+  using Place = std::pair<at::DeviceType, at::DeviceIndex>;
+  std::map<Place, std::map<at::ScalarType, std::vector<at::Tensor>>> lists;
+  for (const at::Tensor& gradient : gradients) {
+    const at::Device device = gradient.device();
+    lists[{device.type(), device.index()}][gradient.scalar_type()].push_back(gradient);
+  }
+  FoundInf found;
+  for (auto& [place, by_type] : lists) {
+    const auto options = at::TensorOptions(at::Device(place.first, place.second)).dtype(at::kFloat);
+    at::Tensor found_here = at::zeros({}, options);
+    const at::Tensor inverse = inverse_scale.to(options.device(), /*non_blocking=*/true);
+    for (auto& [type, list] : by_type) {
+      at::_amp_foreach_non_finite_check_and_unscale_(list, found_here, inverse);
+    }
+    found.push_back(found_here);
+  }
+  return found;
+}
+
+bool any_found(const FoundInf& found) {
+  bool any = false;
+  for (const at::Tensor& one : found) any = one.item<float>() != 0 || any;
+  return any;
+}
+
+constexpr const char* kScale = "loss_scaler.scale";
+constexpr const char* kClean = "loss_scaler.clean_steps";
+constexpr const char* kStreak = "loss_scaler.overflow_streak";
+
+std::vector<NamedTensor> to_tensors(const ScalerState& state) {
+  const auto count = [](std::uint32_t value) {
+    return at::full({}, static_cast<std::int64_t>(value), at::TensorOptions(at::kLong));
+  };
+  return {{kScale, at::full({}, state.scale, at::TensorOptions(at::kFloat))},
+          {kClean, count(state.clean_steps)},
+          {kStreak, count(state.overflow_streak)}};
+}
+
+Status check_count(const NamedTensor& named) {
+  const auto value = named.tensor.item<std::int64_t>();
+  const std::int64_t most = std::numeric_limits<std::uint32_t>::max();
+  if (value >= 0 && value <= most) return ok_status();
+  return invalid_argument(named.name + ": expected 0 to " + std::to_string(most) + ", found " +
+                          std::to_string(value));
+}
+
+Status check_scale(float scale, const ScalerRules& rules) {
+  if (std::isfinite(scale) && scale >= rules.min_scale && scale <= rules.max_scale) {
+    return ok_status();
+  }
+  std::ostringstream message;
+  message << kScale << ": expected " << rules.min_scale << " to " << rules.max_scale << ", found "
+          << scale << "; widen min_scale and max_scale, or start with a new scaler";
+  return invalid_argument(message.str());
+}
+
 }  // namespace
 
 // What was found in the gradients of one optimizer since the last update().
@@ -55,7 +144,7 @@ struct LossScaler::Unit {
   enum class Stage { scaled, unscaled, stepped };
   const void* owner;  // null: parameters of an optimizer that we do not know
   Stage stage = Stage::scaled;
-  detail::FoundInf found;
+  FoundInf found;
   bool overflow = false;  // on any rank; from settle() on
 };
 
@@ -135,17 +224,17 @@ void LossScaler::unscale_unit(Unit& unit, const std::vector<at::Tensor>& paramet
           "divided by the scale already");
   require(unit.stage != Unit::Stage::stepped,
           "expected unscale() before step(), found it after; call update() first");
-  const std::vector<at::Tensor> gradients = detail::gradients_of(parameters);
+  const std::vector<at::Tensor> gradients = gradients_of(parameters);
   require(!gradients.empty() || (session_ != nullptr && session_->world_size() > 1),
           "expected gradients, found none on any parameter; call scale(loss).backward() first");
   if (sync_ == ScalerSync::device) {
     const at::NoGradGuard no_grad;
     const at::Tensor& scale = on_device(gradients.front().device()).scale;
-    unit.found = detail::unscale(gradients, scale.to(at::kDouble).reciprocal().to(at::kFloat));
+    unit.found = unscaled(gradients, scale.to(at::kDouble).reciprocal().to(at::kFloat));
     require(unit.found.size() == 1, "expected parameters on one device with ScalerSync::device");
   } else {
     const auto inverse = static_cast<float>(1.0 / static_cast<double>(state_.scale));
-    unit.found = detail::unscale(gradients, at::full({}, inverse, at::kFloat));
+    unit.found = unscaled(gradients, at::full({}, inverse, at::kFloat));
   }
   unit.stage = Unit::Stage::unscaled;
 }
@@ -165,7 +254,7 @@ bool LossScaler::agree(bool found) {
 
 // Whether the optimizer may step, on this and all other ranks.
 bool LossScaler::settle(Unit& unit) {
-  unit.overflow = agree(detail::any_found(unit.found));
+  unit.overflow = agree(any_found(unit.found));
   unit.stage = Unit::Stage::stepped;
   return !unit.overflow;
 }
@@ -242,6 +331,30 @@ ScalerState LossScaler::value() const {
   state.scale = on_device_->scale.item<float>();
   state.clean_steps = static_cast<std::uint32_t>(on_device_->tracker.item<std::int32_t>());
   return state;
+}
+
+std::vector<NamedTensor> LossScaler::state() const {
+  return to_tensors(value());
+}
+
+Status LossScaler::load_state(std::span<const NamedTensor> state) {
+  if (!units_.empty()) {
+    return failed_precondition(
+        "LossScaler state: expected to be loaded between steps, found gradients that were unscaled "
+        "and no update() yet; call update() first");
+  }
+  std::vector<NamedTensor> loaded = to_tensors({});
+  Status status = load_into(loaded, state);
+  const float scale = loaded[0].tensor.item<float>();
+  if (status.ok()) status = check_scale(scale, rules_);
+  if (status.ok()) status = check_count(loaded[1]);
+  if (status.ok()) status = check_count(loaded[2]);
+  if (!status.ok()) return status.with_context("LossScaler state");
+  state_ = {.scale = scale,
+            .clean_steps = static_cast<std::uint32_t>(loaded[1].tensor.item<std::int64_t>()),
+            .overflow_streak = static_cast<std::uint32_t>(loaded[2].tensor.item<std::int64_t>())};
+  forget_device();
+  return status;
 }
 
 }  // namespace cox

@@ -19,7 +19,7 @@
 #include "coordinator/core/precision_config.h"
 #include "sdk/src/blocks/block_registry.h"
 #include "sdk/src/precision/block_health.h"
-#include "sdk/src/precision/fp8_saved.h"
+#include "sdk/src/precision/fp8_block.h"
 #include "sdk/src/precision/gradient_noise.h"
 
 namespace cox::detail {
@@ -55,7 +55,7 @@ class NumericsWatch {
   void probe_curvature(std::uint64_t step, torch::nn::Module& model,
                        const std::function<at::Tensor()>& loss, RankId rank);
 
-  // What delayed FP8 scaling remembers here, between steps (fp8_saved.h).
+  // What delayed FP8 scaling remembers here, between steps (pack_fp8).
   std::vector<double> fp8_state() const { return pack_fp8(fp8_); }
   Status load_fp8(std::span<const double> row) { return unpack_fp8(row, fp8_); }
 

@@ -12,7 +12,7 @@
 #include "coordinator/core/signal.h"
 #include "metrics/run_format.h"
 #include "metrics/step_row.h"
-#include "sdk/src/precision/health_verdict.h"
+#include "sdk/src/precision/block_health.h"
 #include "sdk/src/session/memory_probe.h"
 #include "sdk/src/session/step_recorder.h"
 

@@ -1,8 +1,8 @@
 // Delayed scaling as numbers: multipliers, histories, margins, their state.
-#include "sdk/src/precision/fp8_history.h"
-
 #include <cmath>
 #include <random>
+
+#include "sdk/src/precision/fp8_block.h"
 
 #include <doctest/doctest.h>
 

@@ -1,9 +1,8 @@
-#include "sdk/src/precision/fp8_saved.h"
-
 #include <string>
 #include <vector>
 
 #include "fp8_support.h"
+#include "sdk/src/precision/fp8_block.h"
 
 #include <doctest/doctest.h>
 

@@ -1,9 +1,9 @@
 // The cache of quantised weights: what it must notice, and what it must not confuse.
-#include "sdk/src/precision/fp8_weights.h"
-
 #include <torch/torch.h>
 
 #include <vector>
+
+#include "sdk/src/precision/fp8_block.h"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "sdk/src/precision/tensor_scan.h"
+#include "sdk/src/device/tensor_scan.h"
 
 #include <torch/torch.h>
 

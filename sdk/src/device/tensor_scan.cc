@@ -1,4 +1,4 @@
-#include "sdk/src/precision/tensor_scan.h"
+#include "sdk/src/device/tensor_scan.h"
 
 #include <torch/torch.h>
 
@@ -8,7 +8,7 @@
 #include <functional>
 #include <vector>
 
-#include "sdk/src/precision/scan_loops.h"
+#include "sdk/src/device/scan_loops.h"
 
 namespace cox::detail {
 namespace {
