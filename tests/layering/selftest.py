@@ -6,6 +6,7 @@ import unittest
 
 import includes
 import lengths
+import shape
 
 
 class Tree:
@@ -93,6 +94,18 @@ BAD_INCLUDES = {
     "a file that does not exist": ("coordinator/runtime/a.cc", '"coordinator/core/absent.h"'),
     "a test's helper that is not beside it": ("tests/wire/a.cc", '"helper.h"'),
     "paths in quotes start at the root": ("coordinator/core/a.cc", '"plan.h"'),
+    "blocks take nothing from memory": ("sdk/src/blocks/a.cc", '"sdk/src/memory/tier.h"'),
+    "blocks take nothing from precision": ("sdk/src/blocks/a.cc", '"sdk/src/precision/fp8.h"'),
+    "parallel takes nothing from precision": ("sdk/src/parallel/a.cc", '"sdk/src/precision/fp8.h"'),
+    "precision takes nothing from memory": ("sdk/src/precision/a.cc", '"sdk/src/memory/tier.h"'),
+    "device takes nothing from blocks": ("sdk/src/device/a.cc", '"sdk/src/blocks/block.h"'),
+    "checkpoint takes nothing from device": (
+        "sdk/src/checkpoint/a.cc",
+        '"sdk/src/device/scan.h"',
+    ),
+    "memory takes nothing from session": ("sdk/src/memory/a.cc", '"sdk/src/session/impl.h"'),
+    "session takes nothing from training": ("sdk/src/session/a.cc", '"sdk/src/training/fit.h"'),
+    "a room of the SDK that nobody knows": ("sdk/src/newcomer/a.cc", '"sdk/src/device/scan.h"'),
     "a folder that nobody knows": ("coordinator/newcomer/a.cc", '"coordinator/core/plan.h"'),
 }
 
@@ -107,6 +120,11 @@ TARGETS = {
         "coordinator/runtime/loop.h",
         "metrics/server.h",
         "sdk/src/session/impl.h",
+        "sdk/src/memory/tier.h",
+        "sdk/src/precision/fp8.h",
+        "sdk/src/blocks/block.h",
+        "sdk/src/device/scan.h",
+        "sdk/src/training/fit.h",
     )
 }
 
@@ -195,6 +213,38 @@ class Lengths(unittest.TestCase):
         for line in ('open("/ro' + 'ot/a.txt")', "see /wo" + "rk/notes"):
             self.assertEqual(len(length_violations({"docs/a.md": line + "\n"})), 1, line)
         self.assertEqual(length_violations({"docs/a.md": "see /usr/share/dictd, a/work/b, xxx\n"}), [])
+
+
+def classes_in(first, second):
+    header = "class Plan final : public Base {\n};\nstruct Plan::Impl {\n};\n"
+    sources = {"metrics/plan.h": header, "metrics/a.cc": first, "metrics/b.cc": second}
+    with Tree(sources) as root:
+        return sorted(shape.split_classes(root))
+
+
+class Shape(unittest.TestCase):
+    def test_a_class_in_two_sources_is_seen(self):
+        self.assertEqual(classes_in("void Plan::f() {}\n", "Plan::~Plan() {}\n"), ["Plan"])
+        self.assertEqual(classes_in("Plan::Plan() {}\n", "std::map<A, B> Plan::f(int) {\n"), ["Plan"])
+        self.assertEqual(classes_in("int Plan::Impl::f() {\n", "C* Plan::Impl::g() {\n"), ["Plan::Impl"])
+
+    def test_calls_types_and_classes_of_one_source_are_none(self):
+        self.assertEqual(classes_in("void Plan::f() {}\n", "  return Plan::of(2);\n"), [])
+        self.assertEqual(classes_in("void Plan::f() {}\n", "Plan::Id id_of(int n) {\n"), [])
+        self.assertEqual(classes_in("void Plan::f() {}\n", "void Plan::Impl::f() {\n"), [])
+        self.assertEqual(classes_in("void Own::f() {}\n", "void Own::f() {}\n"), [])
+        self.assertEqual(classes_in("void Plan::f() {}\n", "// Plan::f() and\nvoid detail::f() {\n"), [])
+
+    def test_a_header_for_one_file_beside_it_is_seen(self):
+        use = '#include "metrics/a.h"\n'
+        alone = {"metrics/a.h": "", "metrics/a.cc": use, "metrics/b.cc": use}
+        for more, expected in (
+            ({}, [("metrics/a.h", "metrics/b.cc")]),
+            ({"metrics/c.h": use, "metrics/c.cc": '#include "metrics/c.h"\n'}, []),
+            ({"metrics/b.cc": "", "sdk/src/session/b.cc": use}, []),
+        ):
+            with Tree({**alone, **more}) as root:
+                self.assertEqual(list(shape.one_user_headers(root)), expected)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,14 @@
-// Prefetcher: gets the batches of coming steps on a thread of its own, while the training thread
-// computes. The trainer asks for a batch some steps ahead and takes it when its step begins:
+// Prefetcher gets the batches of coming steps on a thread of its own, while the training thread
+// computes. The trainer requests a batch some steps ahead and takes it when its step begins:
 //
 //   prefetcher.request(step + depth, indices);   // under the shares in force now
 //   Batch batch = prefetcher.take(step);         // waits only if it is not there yet
 //
-// What is asked for is got in the order of asking, one at a time, by that thread alone: a source
-// that is slow or counts its calls meets no second one. At most `depth` batches are asked for and
-// not taken, so memory is bounded. What the source throws comes out of take(). Owns its thread and
-// the batches; the source's data must outlive it. One thread, the one that trains, calls it.
+// That thread alone gets the batches, one at a time and in the order of the requests, so a source
+// that is slow or counts its calls meets no second caller. At most `depth` batches are requested
+// and not taken, which bounds memory. An exception of the source comes out of take(). The
+// prefetcher owns its thread and the batches; the source's data must outlive it. Only the thread
+// that trains calls it.
 #pragma once
 
 #include <signal.h>
@@ -47,7 +48,7 @@ class Prefetcher {
  public:
   using Source = std::function<Value(std::span<const std::int64_t> indices)>;
 
-  // Requires: depth >= 1.
+  // REQUIRES: depth >= 1.
   Prefetcher(Source source, std::size_t depth)
       : source_(std::move(source)), depth_(depth), thread_(quiet_thread([this] { work(); })) {}
   Prefetcher(const Prefetcher&) = delete;
@@ -63,8 +64,8 @@ class Prefetcher {
     thread_.join();
   }
 
-  // Does not block. False: `depth` batches are asked for already, and nothing changes. Throws
-  // cox::Error if this key is.
+  // Requests a batch and does not block. Returns false and changes nothing when `depth` batches are
+  // requested already. Throws cox::Error if this key is.
   bool request(std::uint64_t key, std::vector<std::int64_t> indices) {
     {
       const std::lock_guard lock(mutex_);
@@ -79,14 +80,14 @@ class Prefetcher {
     return true;
   }
 
-  // Whether the batch was asked for, and neither taken nor cancelled.
+  // Returns whether the batch was requested, and neither taken nor cancelled.
   bool holds(std::uint64_t key) const {
     const std::lock_guard lock(mutex_);
     return find(slots_, key) != slots_.end();
   }
 
-  // Blocks until the batch is there; it is handed over. Throws what the source threw for it, and
-  // cox::Error if it was not asked for.
+  // Blocks until the batch is there and hands it over. Throws what the source threw for it, and
+  // cox::Error if it was not requested.
   Value take(std::uint64_t key) {
     std::unique_lock lock(mutex_);
     const auto slot = find(slots_, key);
@@ -102,7 +103,8 @@ class Prefetcher {
     return std::move(*taken.value);
   }
 
-  // Forgets all that was asked for (after a rollback, say). Waits for the batch that is being got.
+  // Forgets all requests (after a rollback, say). Blocks until the batch that is being got is
+  // there.
   void cancel() {
     std::unique_lock lock(mutex_);
     slots_.remove_if([](const Slot& slot) { return slot.state != State::running; });

@@ -1,7 +1,7 @@
-// 8 values of fp32, bf16 or fp16 at a time, as floats in a vector: what the loops over gradients
-// are made of (scan_squares.cc, exact_loops.cc). A loop in a function marked COX_WIDEST_VECTORS is
-// compiled for several processors and picked at load time; everything that it calls is inlined, so
-// that it is compiled along. Private to sources. Pure, any thread.
+// Loads 8 values of fp32, bf16 or fp16 at a time as floats in a vector. The loops over gradients
+// are made of these (scan_loops.cc here, the exact sums in parallel). A loop in a function marked
+// COX_WIDEST_VECTORS is compiled for several processors and picked at load time; everything that it
+// calls is inlined, so that it is compiled along. Only sources include it. Pure; any thread.
 #pragma once
 
 #include <cstdint>

@@ -1,15 +1,15 @@
-// The loops behind TensorScan: over contiguous values in memory, at the widest vectors the
-// processor has. Values of 32 bits are floats; of 16 bits, bf16 or fp16 (WordFormat tells which).
-// Sums of squares are exact squares of floats in double, added in 32 lanes side by side, so their
-// order depends on the size alone: no processor and no compiler changes a bit. Pure,
-// single-threaded.
+// The loops behind TensorScan. They run over contiguous values in memory at the widest vectors that
+// the processor has. Values of 32 bits are floats; values of 16 bits are bf16 or fp16, as
+// WordFormat tells. Sums of squares are exact squares of floats in double, added in 32 lanes side
+// by side, so their order depends on the size alone: no processor and no compiler changes a bit.
+// Pure; each runs on the thread that calls it.
 #pragma once
 
 #include <cstdint>
 
 namespace cox::detail {
 
-// Where a format's bits, its sign left out, begin to mean other things.
+// The bounds at which a format's bits, its sign left out, begin to mean other things.
 struct WordFormat {
   std::uint32_t infinity;  // from here on: infinite or NaN
   std::uint32_t tiny;      // below, and not 0: smaller than fp16's least normal number, 2^-14
@@ -25,15 +25,16 @@ struct WordCounts {
   std::int64_t zeros = 0;
 };
 
-// The largest bits without sign, finite or not: below `infinity` exactly if all values are finite.
-// Near the speed of memory.
+// Returns the largest bits without sign, finite or not; they are below `infinity` exactly if all
+// values are finite. Near the speed of memory.
 std::uint32_t largest_word(const float* values, std::int64_t count);
 std::uint32_t largest_word(const std::uint16_t* values, std::int64_t count);
 
-// All counts. Requires: count <= 2^20.
+// Returns all counts. REQUIRES: count <= 2^20.
 WordCounts count_words(const float* values, std::int64_t count, WordFormat format);
 WordCounts count_words(const std::uint16_t* values, std::int64_t count, WordFormat format);
 
+// Return the sum of squares.
 double squares_of_fp32(const float* values, std::int64_t count);
 double squares_of_bf16(const std::uint16_t* values, std::int64_t count);
 double squares_of_fp16(const std::uint16_t* values, std::int64_t count);

@@ -1,9 +1,10 @@
-// TensorScan: what one look at a tensor tells about its numbers: how many are not finite, the
-// largest of the others, and how many fp16 would lose. Two passes that every step makes use it: the
-// boundaries of blocks (scan) and gradients (scan_gradient, copy_and_scan). fp32, bf16 and fp16 on
-// the CPU have loops of their own, near the speed of memory (scan_loops.h); all else goes through
-// torch, on a device without waiting for it: the figures stay there until read_scans() reads those
-// of many tensors at once. Changes nothing that it looks at. Any thread; nothing is kept.
+// TensorScan is what one look at a tensor tells about its values: how many are not finite, the
+// largest of the others, and how many fp16 would lose. Two passes of every step use it: the one
+// over the boundaries of blocks (scan) and the one over gradients (scan_gradient, copy_and_scan).
+// fp32, bf16 and fp16 on the CPU have loops of their own, near the speed of memory (scan_loops.h);
+// everything else goes through torch, on a device without waiting for it: the figures stay there
+// until read_scans() reads those of many tensors at once. A scan changes nothing that it looks at
+// and keeps nothing. Any thread may call any function.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -34,16 +35,16 @@ struct PendingScan {
   at::Tensor on_device;  // undefined: `scan` is complete
 };
 
-// Integer, boolean, undefined and empty tensors have nothing to look at.
+// Begins to scan a tensor. Integer, boolean, undefined and empty tensors have nothing to look at.
 PendingScan start_scan(const at::Tensor& tensor, ScanKind kind);
 
-// Completes all; one read of each device that has any, however many they are.
+// Completes all scans, with one read of each device that has any, however many they are.
 void read_scans(std::span<PendingScan* const> scans);
 
-// The two in one.
+// Begins and completes a scan.
 TensorScan scan(const at::Tensor& tensor, ScanKind kind);
 
-// How many of the non-finite values are +infinity or NaN. -infinity is what masks are made of.
+// Returns how many of the non-finite values are +infinity or NaN; masks are made of -infinity.
 std::int64_t count_unmasked(const at::Tensor& tensor);
 
 struct GradientScan {
@@ -51,12 +52,13 @@ struct GradientScan {
   std::int64_t nonfinite = 0;  // counted only where `squares` is not finite
 };
 
-// Requires: dense fp32, bf16 or fp16 on the CPU (has_own_loops). Threads change no bit.
+// Scans a gradient; the number of threads changes no bit. REQUIRES: has_own_loops(gradient).
 GradientScan scan_gradient(const at::Tensor& gradient);
+// Returns whether the tensor is dense fp32, bf16 or fp16 on the CPU.
 bool has_own_loops(const at::Tensor& tensor);
 
-// Writes gradient times factor to `to` and looks at what it wrote, in one pass; gradients without
-// loops of their own are converted first. Requires: equal sizes, on the CPU.
+// Writes gradient times factor to `to` and scans what it wrote, in one pass; gradients without
+// loops of their own are converted first. REQUIRES: equal sizes, on the CPU.
 GradientScan copy_and_scan(const at::Tensor& gradient, std::span<float> to, float factor);
 
 }  // namespace cox::detail

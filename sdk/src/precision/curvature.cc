@@ -12,7 +12,6 @@
 #include "coxswain/precision.h"
 #include "sdk/src/blocks/storage.h"
 #include "sdk/src/precision/execution_state.h"
-#include "sdk/src/session/first_line.h"
 
 namespace cox::detail {
 namespace {
@@ -158,7 +157,8 @@ Result<std::vector<float>> probe_curvature(torch::nn::Module& model,
   const ProbeScope scope(model);
   return probe(loss, groups, options);
 } catch (const std::exception& error) {
-  return failed_precondition("curvature: the probe failed: " + first_line(error.what()) +
+  const std::string what = error.what();  // torch appends its backtrace
+  return failed_precondition("curvature: the probe failed: " + what.substr(0, what.find('\n')) +
                              "; a model whose operations have no second derivative cannot be "
                              "probed (precision.curvature_every = 0)");
 }

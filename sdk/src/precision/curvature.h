@@ -1,15 +1,16 @@
-// Curvature: the largest eigenvalue of the loss's Hessian for each block's parameters (that block's
-// part of the diagonal), by power iteration on Hessian-vector products. For policies and people, on
-// a schedule, between steps; never part of a step.
+// Curvature is the largest eigenvalue of the loss's Hessian for each block's parameters (that
+// block's part of the diagonal), found by power iteration on Hessian-vector products. A session
+// probes it on a schedule, between steps and never as part of one.
 //
 // The probe computes in fp32 with autocast off, attention by its math kernels (the fused ones
 // cannot be differentiated twice) and every block kept whatever its action and format, and nobody
 // measures or watches it. It leaves no trace: gradients, buffers, random state and modes are as
-// before. Gradients of gradients come from autograd::grad alone, so no cycle keeps the graph alive.
+// they were. Gradients of gradients come from autograd::grad alone, so no cycle keeps the graph
+// alive.
 //
 // Cost: one forward and one backward pass with their graph in memory, all blocks' saved tensors
 // included, then two backward passes' time per iteration of each group and one read of the device.
-// Called by the thread that trains, on one rank or on each by itself; does not communicate.
+// The thread that trains calls it, on one rank or on each by itself; it does not communicate.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -32,10 +33,11 @@ struct CurvatureOptions {
   std::uint64_t seed = 0;
 };
 
-// One value a group: the eigenvalue of largest magnitude, with its sign; 0 for a group on which the
-// loss does not depend twice. `loss` returns a scalar and is called once. `groups`: parameters that
-// require gradients. failed_precondition when `loss` throws or cannot be differentiated twice, with
-// the reason; invalid_argument for a loss that is no finite scalar or for options out of range.
+// Returns one value a group of parameters: the eigenvalue of largest magnitude, with its sign; 0
+// for a group on which the loss does not depend twice. Calls `loss` once. Returns
+// failed_precondition with the reason when `loss` throws or cannot be differentiated twice, and
+// invalid_argument for a loss that is no finite scalar or for options out of range. REQUIRES: the
+// parameters require gradients.
 Result<std::vector<float>> probe_curvature(torch::nn::Module& model,
                                            const std::function<at::Tensor()>& loss,
                                            std::span<const std::vector<at::Tensor>> groups,

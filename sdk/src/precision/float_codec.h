@@ -1,9 +1,9 @@
-// The number formats with fewer bits than float, in one place: E4M3 (OCP's "fn": no infinity, one
-// NaN per sign, largest 448), E5M2, bf16 and fp16. Scalar and batch forms are the same arithmetic,
-// bit for bit, whatever the processor. Not-a-number and infinity are never lost: a NaN stays one
-// (the quiet one of its sign), an infinity stays one or becomes NaN in E4M3, also where casts
-// saturate, because whoever looks for the block that overflowed must see it. Pure functions,
-// standard library only. Requires: the default rounding mode of the processor.
+// Converts between float and the formats with fewer bits: E4M3 (OCP's "fn": no infinity, one NaN
+// per sign, largest 448), E5M2, bf16 and fp16. FP8 quantising uses it. Scalar and batch forms are
+// the same arithmetic, bit for bit, whatever the processor. NaN and infinity are never lost: a NaN
+// stays one (the quiet one of its sign), an infinity stays one or becomes NaN in E4M3, also where
+// casts saturate, because the search for the block that overflowed must see it. Pure functions,
+// standard library only. REQUIRES: the processor rounds as by default.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +14,14 @@ namespace cox::detail {
 enum class FloatFormat : std::uint8_t { e4m3, e5m2, bf16, fp16 };
 enum class Rounding : std::uint8_t { nearest_even, toward_zero };
 
-// What a finite value beyond the largest finite one becomes.
+// Tells what a finite value beyond the largest finite one becomes.
 enum class OverflowRule : std::uint8_t {
   ieee,     // rounded to nearest: infinity, in E4M3 NaN (torch's casts); toward zero: the largest
   saturate  // the largest finite value of its sign
 };
 
-// A format as numbers. A code is sign, exponent, mantissa; magnitudes are codes without sign.
+// The constants of a format. A code is sign, exponent, mantissa; a magnitude is a code without
+// sign.
 struct FloatLayout {
   int bits;
   int mantissa_bits;
@@ -37,10 +38,10 @@ float largest_finite(FloatFormat format);
 
 std::uint16_t encode(FloatFormat format, float value, Rounding rounding = Rounding::nearest_even,
                      OverflowRule overflow = OverflowRule::ieee);
-// Exact. Bits of `code` above the format's are not looked at.
+// Exact. Ignores the bits of `code` above the format's.
 float decode(FloatFormat format, std::uint16_t code);
 
-// Batches. Require: spans of equal length; 8-bit codes for E4M3 and E5M2, 16-bit codes for the
+// Batches. REQUIRES: spans of equal length; 8-bit codes for E4M3 and E5M2, 16-bit codes for the
 // rest.
 void encode(FloatFormat format, std::span<const float> values, std::span<std::uint8_t> codes,
             Rounding rounding, OverflowRule overflow);
@@ -49,7 +50,7 @@ void encode(FloatFormat format, std::span<const float> values, std::span<std::ui
 void decode(FloatFormat format, std::span<const std::uint8_t> codes, std::span<float> values);
 void decode(FloatFormat format, std::span<const std::uint16_t> codes, std::span<float> values);
 
-// What quantising saw.
+// Counts of what quantising saw.
 struct QuantizeCounts {
   std::uint64_t sampled = 0;    // values
   std::uint64_t saturated = 0;  // of these: finite, and clipped to the largest
@@ -60,14 +61,14 @@ struct QuantizeCounts {
 };
 void merge_into(QuantizeCounts& into, const QuantizeCounts& from);
 
-// codes = value * scale in the format, to nearest even, saturating; counts in the same pass.
-// Requires: an 8-bit format, scale > 0. The second form takes bf16 codes as values.
+// Writes value * scale in the format to `codes`, to nearest even, saturating, and counts in the
+// same pass. The second form takes bf16 codes as values. REQUIRES: an 8-bit format, scale > 0.
 QuantizeCounts quantize(FloatFormat format, std::span<const float> values, float scale,
                         std::span<std::uint8_t> codes);
 QuantizeCounts quantize(FloatFormat format, std::span<const std::uint16_t> bf16_values, float scale,
                         std::span<std::uint8_t> codes);
 
-// Largest finite magnitude; 0 of nothing.
+// Returns the largest finite magnitude, 0 if there is none.
 float finite_amax(std::span<const float> values);
 float finite_amax(std::span<const std::uint16_t> bf16_values);
 

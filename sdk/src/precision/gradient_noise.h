@@ -1,6 +1,6 @@
-// GradientNoise: noise over signal of each block's gradient, from moving averages over a fixed
-// sample of its elements, at most kElements of them, evenly spread over the block's parameters from
-// a seeded start. With g a sampled element of one step's unscaled gradient:
+// GradientNoise estimates the noise over the signal of each block's gradient, from moving averages
+// over a fixed sample of its elements, at most kElements of them, evenly spread over the block's
+// parameters from a seeded start. With g a sampled element of one step's unscaled gradient:
 //
 //   m <- b m + (1-b) g,  v <- b v + (1-b) g^2,  each divided by 1 - b^n after n samples;
 //   q = sum of the squared weights of the n samples = (1-b)/(1+b) * (1+b^n)/(1-b^n);
@@ -16,7 +16,7 @@
 // Cost: on the CPU one read of memory a sampled element, 6 us a block in a step that samples, 60
 // where no gradient is in a cache, nothing in other steps; on a device one gather a parameter and
 // one copy to the host for all blocks.
-// Owned by a session; used by the thread that trains. Does not communicate.
+// A session owns it; the thread that trains uses it. It does not communicate.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -47,18 +47,18 @@ struct NoiseBlock {
 class GradientNoise {
  public:
   static constexpr std::int64_t kElements = 1024;
-  static constexpr std::uint32_t kEnough = 8;  // samples before a ratio is told
+  static constexpr std::uint32_t kEnough = 8;  // samples before there is a ratio
   static constexpr float kLargest = 1e6F;
 
   GradientNoise(std::vector<NoiseBlock> blocks, NoiseSettings settings);
 
   bool is_due(std::uint64_t step) const;
-  // Looks at the .grad of the sampled elements. `scale`: what they are to be divided by. A block
-  // with a gradient missing, or not finite in the sample, sits this one out.
+  // Reads the .grad of the sampled elements and divides it by `scale`. A block with a gradient that
+  // is missing, or not finite in the sample, is left out this time.
   void sample(double scale);
-  // Nothing for a block that is not sampled or not often enough yet.
+  // Returns nothing for a block that is not sampled, or has fewer than kEnough samples.
   std::optional<float> ratio(std::size_t block) const;
-  // Adds the ratio of each block that was part of the last sample. Requires: an entry a block.
+  // Writes the ratio of each block that was part of the last sample. REQUIRES: an entry a block.
   void fill(std::span<BlockEvidence> evidence) const;
 
  private:
