@@ -17,7 +17,7 @@ import tree
 
 LIBRARY = ("coordinator/", "metrics/", "sdk/src/")
 
-MAX_ONE_USER = 95
+MAX_ONE_USER = 80
 
 # Classes that still stand in several sources.
 SPLIT = (
