@@ -45,11 +45,13 @@ Begun begin_job(const JobFacts& job, const Config& config, const PolicySet& poli
   if (forced && forced->outcome != Outcome::vetoed) begun.reasons.push_back(std::move(*forced));
   const StepSignals no_signals;
   const StepSummary no_summary;
+  Estimates estimates =
+      after_restart(state_of(begun.state, kEstimates).take_or_fresh<Estimates>(), job);
   for (const auto& policy : policies) {
     const PolicyMode mode = mode_of(config, policy->name(), PolicyMode::on);
     if (mode == PolicyMode::off) continue;
-    const PolicyInput input{job,        config,     begun.state.plan,
-                            no_signals, no_summary, begun.state.history};
+    const PolicyInput input{job,        config,    begun.state.plan,   no_signals,
+                            no_summary, estimates, begun.state.history};
     PolicyOutput output;
     try {
       output = policy->at_start(input, state_of(begun.state, policy->name()));
@@ -71,6 +73,7 @@ Begun begin_job(const JobFacts& job, const Config& config, const PolicySet& poli
       begun.reasons.push_back(std::move(reason));
     }
   }
+  state_of(begun.state, kEstimates) = PolicyState::of(std::move(estimates));
   return begun;
 }
 

@@ -14,6 +14,8 @@
 
 namespace cox {
 
+inline constexpr std::string_view kEstimates = "estimates";  // name of the state of Estimates
+
 struct NamedPolicyState {
   std::string policy;
   PolicyState state;
@@ -23,7 +25,7 @@ struct NamedPolicyState {
 struct ControlState {
   Plan plan;  // the newest published one
   History history;
-  std::vector<NamedPolicyState> policies;  // sorted by name; "decide" is Decide's own memory
+  std::vector<NamedPolicyState> policies;  // sorted by name; "decide" and "estimates" are Decide's own
 };
 
 ControlState initial_state(const JobFacts& job);

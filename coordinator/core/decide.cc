@@ -100,6 +100,8 @@ Decided decide(const JobFacts& job, const Config& config, const PolicySet& polic
   Decision& decision = decided.decision;
   decision.summary = summarize(signals);
   note_activation(kept.plan, decision.summary);
+  Estimates estimates = estimate(state_of(kept, kEstimates).take_or_fresh<Estimates>(), job, config,
+                                 kept.plan, signals, decision.summary);
 
   SaidBefore said(std::move(state_of(kept, kOwnState)), policies.size());
   Draft draft(job, config, kept.plan, decision.summary);
@@ -107,7 +109,8 @@ Decided decide(const JobFacts& job, const Config& config, const PolicySet& polic
   for (const auto& policy : guard_first(policies)) {
     const Asked asked{policy->kind(), mode_of(config, policy->name(), PolicyMode::on), place++};
     if (asked.mode == PolicyMode::off) continue;
-    const PolicyInput input{job, config, kept.plan, signals, decision.summary, kept.history};
+    const PolicyInput input{job,       config,      kept.plan, signals, decision.summary,
+                            estimates, kept.history};
     Answer answer = ask(*policy, input, std::move(state_of(kept, policy->name())));
     PolicyOutput& output = answer.output;
     state_of(kept, policy->name()) = std::move(output.state);
@@ -120,7 +123,9 @@ Decided decide(const JobFacts& job, const Config& config, const PolicySet& polic
   decision.reasons = std::move(draft.reasons());
   decision.plan = std::move(draft).finish();
   if (decision.plan) kept.plan = *decision.plan;
+  decision.slow_ranks = slowest_ranks(estimates, kSlowRanksTold);
   state_of(kept, kOwnState) = std::move(said).state();
+  state_of(kept, kEstimates) = PolicyState::of(std::move(estimates));
   if (decision.summary.reporting > 0) kept.history.add(decision.summary);
   return decided;
 }

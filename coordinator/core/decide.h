@@ -18,10 +18,13 @@
 
 namespace cox {
 
+inline constexpr std::size_t kSlowRanksTold = 16;
+
 struct Decision {
   StepSummary summary;
   std::optional<Plan> plan;  // to publish; empty = the last one stays
   std::vector<Reason> reasons;
+  std::vector<SlowRank> slow_ranks;  // the slowest, at most kSlowRanksTold, slowest first
 };
 
 struct Decided {
@@ -29,11 +32,11 @@ struct Decided {
   Decision decision;
 };
 
-// guard, then the other policies in the order of `policies`, then the user's overrides, then
-// validate. Nothing changes while a plan is in flight (some rank may not apply the newest one yet),
-// while nobody applies plans, or, guard and overrides aside, while a hold is in force. What is
-// withheld leaves a reason when that is news, not in every round. A policy that throws is reported
-// and training goes on; a custom one keeps the state it had.
+// Estimates of the ranks, guard, then the other policies in the order of `policies`, then the
+// user's overrides, then validate. Nothing changes while a plan is in flight (some rank may not
+// apply the newest one yet), while nobody applies plans, or, guard and overrides aside, while a
+// hold is in force. What is withheld leaves a reason when that is news, not in every round. A
+// policy that throws is reported and training goes on; a custom one keeps the state it had.
 Decided decide(const JobFacts& job, const Config& config, const PolicySet& policies,
                ControlState state, const StepSignals& signals);
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "coordinator/core/config.h"
+#include "coordinator/core/estimates.h"
 #include "coordinator/core/history.h"
 #include "coordinator/core/job.h"
 #include "coordinator/core/plan.h"
@@ -64,6 +65,7 @@ struct PolicyInput {
   const Plan& plan;  // the newest published one
   const StepSignals& signals;
   const StepSummary& summary;
+  const Estimates& estimates;  // after this round; before the first one, what was restored
   const History& history;  // without this round
 };
 

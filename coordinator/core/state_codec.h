@@ -23,8 +23,8 @@
 // little endian; bool and the presence of an optional are a byte 0 or 1; strings, vectors and maps
 // begin with their count. Bytes are hostile: a count never allocates more than the bytes that are
 // left can hold, every value is checked against the range of its type, and everything must be used.
-// Whether a value makes sense (the world's size, a sane range) is for the owner to check. Pure
-// functions.
+// A struct with `bool is_sane() const` is refused when that says false; what needs more than the
+// state itself (the world's size) is for the owner to check. Pure functions.
 #pragma once
 
 #include <array>
@@ -260,6 +260,9 @@ Result<T> decode_state(std::string_view bytes) {
   T state{};
   state_codec::read(in, state);
   if (!in.done()) return data_loss("state: expected the fields of its version, found other bytes");
+  if constexpr (requires { state.is_sane(); }) {
+    if (!state.is_sane()) return data_loss("state: a value is out of range");
+  }
   return state;
 }
 

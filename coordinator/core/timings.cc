@@ -25,6 +25,8 @@ void resize(Timings& timings, std::size_t n) {
   for (auto& column : timings.phases) column.resize(n);
   timings.own.resize(n);
   timings.wall.resize(n);
+  timings.samples.resize(n);
+  timings.report.resize(n);
 }
 
 }  // namespace
@@ -45,6 +47,8 @@ Timings timings_of(std::span<const RankSignal> reports) {
     timings.own[n] = own;
     timings.wall[n] = s.wall_seconds * per_round;
     timings.ranks[n] = s.rank;
+    timings.samples[n] = s.samples * per_round;
+    timings.report[n] = static_cast<std::uint32_t>(&s - reports.data());
     ++n;
   }
   resize(timings, n);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -17,6 +18,8 @@ struct Timings {
   std::array<std::vector<double>, kPhases> phases;  // phases[p][i] belongs to ranks[i]
   std::vector<double> own;                          // sum over is_own_work phases
   std::vector<double> wall;
+  std::vector<double> samples;        // per covered round; 0 where the rank counts none
+  std::vector<std::uint32_t> report;  // the place of the rank's report in `reports`
 };
 
 // Requires: reports in ascending ranks.

@@ -7,8 +7,8 @@
 #include "coordinator/policies/loss_scale/loss_scale.h"
 #include "coordinator/policies/memory/memory.h"
 #include "coordinator/policies/precision/precision.h"
-#include "coordinator/policies/shares.h"
-#include "coordinator/policies/stragglers.h"
+#include "coordinator/policies/shares/shares.h"
+#include "coordinator/policies/stragglers/stragglers.h"
 
 namespace cox {
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <string>
 
-#include "coordinator/policies/shares.h"
+#include "coordinator/policies/shares/shares.h"
 #include "tests/policies/accumulation_game.h"
 
 #include <doctest/doctest.h>

@@ -1,5 +1,5 @@
 // Policy `shares` round by round: what it says, what it waits for, what it does not count.
-#include "coordinator/policies/shares.h"
+#include "coordinator/policies/shares/shares.h"
 
 #include <algorithm>
 #include <optional>
@@ -7,8 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/policies/shares_choice.h"
-#include "coordinator/policies/shares_notes.h"
+#include "coordinator/policies/shares/model.h"
 #include "coordinator/testing/random.h"
 
 #include <doctest/doctest.h>
@@ -53,8 +52,9 @@ class Game {
     signals.round = RoundId(round++);
     signals.reports = std::move(reports);
     const StepSummary summary = summarize(signals);
-    PolicyOutput output =
-        SharesPolicy().propose({job, config, plan, signals, summary, {}}, std::move(state));
+    estimates = estimate(std::move(estimates), job, config, plan, signals, summary);
+    PolicyOutput output = SharesPolicy().propose(
+        {job, config, plan, signals, summary, estimates, {}}, std::move(state));
     state = output.state;
     for (const Reason& finding : output.findings) findings.push_back(finding);
     return output;
@@ -73,8 +73,9 @@ class Game {
   PolicyOutput start() {
     const StepSignals signals;
     const StepSummary summary;
-    PolicyOutput output =
-        SharesPolicy().at_start({job, config, plan, signals, summary, {}}, std::move(state));
+    estimates = after_restart(std::move(estimates), job);
+    PolicyOutput output = SharesPolicy().at_start(
+        {job, config, plan, signals, summary, estimates, {}}, std::move(state));
     state = output.state;
     return output;
   }
@@ -83,6 +84,7 @@ class Game {
   JobFacts job;
   Config config;
   Plan plan;
+  Estimates estimates;
   PolicyState state;
   std::uint64_t round = 1;
   std::vector<Reason> findings;
@@ -203,7 +205,7 @@ TEST_SUITE("policies") {
       "reports of rounds under former shares do not count, nor does the first under new ones") {
     Game game({1, 1, 0.5, 0.25});
     REQUIRE(game.play(20).has_value());
-    const SharesNotes before(PolicyState(game.state).take_or_fresh<NumbersState>(), 4);
+    const std::vector<RankSpeed> before = game.estimates.speeds.ranks;
     for (int i = 0; i < 6; ++i) {
       auto reports = game.reports();
       for (RankSignal& report : reports) {
@@ -212,10 +214,10 @@ TEST_SUITE("policies") {
       }
       game.ask(std::move(reports));
     }
-    SharesNotes after(game.state.take_or_fresh<NumbersState>(), 4);
+    const std::vector<RankSpeed>& after = game.estimates.speeds.ranks;
     for (std::size_t r = 0; r < 4; ++r) {
-      CHECK(after.level()[r] == SharesNotes(before).level()[r]);
-      CHECK(after.seen()[r] == SharesNotes(before).seen()[r]);
+      CHECK(after[r].level == before[r].level);
+      CHECK(after[r].seen == before[r].seen);
     }
   }
 
@@ -225,8 +227,7 @@ TEST_SUITE("policies") {
     REQUIRE(game.play(20).has_value());
     REQUIRE(game.plan.shares[3] == 0);
     CHECK_FALSE(game.play(100).has_value());
-    SharesNotes notes(game.state.take_or_fresh<NumbersState>(), 4);
-    CHECK(notes.level()[3] == doctest::Approx(0.1));
+    CHECK(game.estimates.speeds.ranks[3].level == doctest::Approx(0.1));
   }
 
   TEST_CASE("the smallest share is kept, so that the speed of every rank stays known") {
@@ -287,11 +288,13 @@ TEST_SUITE("policies") {
     Game game({1, 1, 0.5, 0.25});
     REQUIRE(game.play(20).has_value());
     const PolicyState saved = game.state;
+    const Estimates estimates = game.estimates;
     game.plan.id.number = 0;
     game.start();
     CHECK_FALSE(game.play(100).has_value());
     Game other({1, 4, 1});
     other.state = saved;
+    other.estimates = estimates;
     CHECK_FALSE(other.play(10).has_value());
     REQUIRE(other.play(1).has_value());
     CHECK(other.plan.shares == Shares{22, 5, 21});
@@ -302,15 +305,16 @@ TEST_SUITE("policies") {
     Game game({1, 1, 0.5, 0.25});
     game.play(15);
     for (int i = 0; i < 3000; ++i) {
-      auto damaged = PolicyState(game.state).take_or_fresh<NumbersState>();
-      for (std::uint64_t n = random.below(6); n > 0; --n) {
-        double& value = damaged.values[random.below(damaged.values.size())];
-        const double numbers[] = {-1, 0, 1e300, 0.5, 1.0 / 0.0, 3e9, -7e12, 1e17};
-        value = numbers[random.below(8)];
-      }
+      const auto damaged = [&random](std::string bytes) {
+        for (std::uint64_t n = random.below(6); n > 0; --n) {
+          bytes[random.below(bytes.size())] = static_cast<char>(random.bits());
+        }
+        return PolicyState::from_bytes(std::move(bytes));
+      };
       Game again({1, 1, 0.5, 0.25});
       again.plan = game.plan;
-      again.state = PolicyState::of(std::move(damaged));
+      again.state = damaged(game.state.bytes());
+      again.estimates = damaged(encode_state(game.estimates)).take_or_fresh<Estimates>();
       for (int round = 0; round < 12; ++round) {
         for (const Proposal& proposal : again.ask(again.reports()).proposals) {
           Plan plan = again.plan;

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "coordinator/policies/registry.h"
-#include "coordinator/policies/stragglers.h"
+#include "coordinator/policies/stragglers/stragglers.h"
 #include "coordinator/testing/simulated_job.h"
 
 #include <doctest/doctest.h>
@@ -165,30 +165,32 @@ TEST_SUITE("policies") {
     CHECK(found == 1);
   }
 
-  TEST_CASE("a state of another world or version, or a damaged one, counts as fresh") {
+  TEST_CASE("a restart says nothing again, and a damaged state says nothing of other worlds") {
     Scenario scenario = small(4);
+    scenario.slowdowns = {{RankId(3), Phase::forward, 0.5, 20}};
     SimulatedJob job(scenario, {}, cox::default_policies());
-    const std::vector<cox::RankSignal> arrived = job.reports();
-    const cox::StepSignals signals =
-        cox::collect(job.now(), 1, scenario.ranks, arrived, {}, job.clock());
-    const cox::StepSummary summary = cox::summarize(signals);
+    REQUIRE(told(job, 60).size() == 1);
+    cox::ControlState state = job.state();
+    cox::Estimates estimates =
+        cox::state_of(state, cox::kEstimates).take_or_fresh<cox::Estimates>();
+    const cox::StepSignals signals;
+    const cox::StepSummary summary;
     const cox::Config config;
-    const cox::History history;
-    const cox::Plan plan = cox::initial_plan(job.job());
-    const cox::PolicyInput input{job.job(), config, plan, signals, summary, history};
-    const cox::PolicyState start = cox::Stragglers().propose(input, {}).state;
-    const auto fresh = cox::PolicyState(start).take_or_fresh<cox::NumbersState>();
-    cox::NumbersState damaged = fresh;
-    for (double& value : damaged.values) value = 1e9;
-    damaged.values[0] = fresh.values[0];
-    cox::NumbersState fractional = damaged;
-    std::fill(fractional.values.begin() + 1, fractional.values.end(), 0.5);
-    cox::NumbersState other_version = fresh;
-    other_version.version = 99;
-    for (const cox::NumbersState& state :
-         {damaged, fractional, other_version, cox::NumbersState{1, {1, 2, 3}},
-          cox::NumbersState{1, {}}}) {
-      CHECK(cox::Stragglers().propose(input, cox::PolicyState::of(state)).state == start);
+    const cox::PolicyInput input{job.job(), config,    state.plan,   signals,
+                                 summary,   estimates, state.history};
+    const cox::Stragglers policy;
+    const cox::PolicyState kept = cox::state_of(state, "stragglers");
+    CHECK(policy.propose(input, kept).findings.empty());
+    CHECK(policy.at_start(input, kept).findings.empty());
+    CHECK(policy.propose(input, policy.at_start(input, {}).state).findings.empty());
+    CHECK(policy.propose(input, {}).findings.size() == 1);
+    cox::testing::Random random(2);
+    for (int i = 0; i < 2000; ++i) {
+      std::string bytes = kept.bytes();
+      bytes[random.below(bytes.size())] = static_cast<char>(random.bits());
+      const cox::PolicyOutput output = policy.propose(input, cox::PolicyState::from_bytes(bytes));
+      for (const cox::Reason& reason : output.findings) REQUIRE(reason.rank.value() < 4);
+      CHECK(output.state == kept);
     }
   }
 }

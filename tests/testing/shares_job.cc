@@ -5,7 +5,7 @@
 #include <memory>
 #include <utility>
 
-#include "coordinator/policies/shares.h"
+#include "coordinator/policies/shares/shares.h"
 
 namespace cox::test {
 namespace {

@@ -1,5 +1,5 @@
-// The sequential test behind `stragglers`. For scores z with mean 0 and deviation 1 while nothing
-// is wrong, and mean 2k after a change, Page's CUSUM
+// Page's CUSUM test, with which estimates notice slow ranks and changes of speed. For scores z with
+// mean 0 and deviation 1 while nothing is wrong, and mean 2k after a change,
 //
 //   S <- max(0, S + min(max(z, -c), c) - k),   alarm at S >= h
 //
@@ -12,7 +12,7 @@
 //   1 / rate = (exp(2k b) - 1 - 2k b) / (2 k^2),   b = h + 1.166
 //
 // Clipping makes alarms rarer than that for normal scores and bounds what heavy tails can add.
-// Pure; only portable arithmetic.
+// Pure functions; only portable arithmetic.
 #pragma once
 
 #include <algorithm>
@@ -25,14 +25,14 @@ constexpr double cusum_step(double sum, double score, double k) {
   return std::max(0.0, sum + std::min(std::max(score, -kMaxScore), kMaxScore) - k);
 }
 
-// h for a stated rate. Requires: 0 < k <= 3, 0 < rate < 1.
+// Returns h for a stated rate of false alarms per step. REQUIRES: 0 < k <= 3, 0 < rate < 1.
 double cusum_threshold(double k, double rate);
 
-// How often normal noise lets S reach `sum` at all: log10 of the average number of steps between.
+// Returns log10 of the average number of steps after which normal noise makes S reach `sum`.
 double cusum_rarity(double sum, double k);
 
-// A test for a shift of at least `shift` under noise of deviation `sigma`, in the same unit. Its
-// scale is cheap, its threshold is not.
+// A test for a shift of at least `shift` under noise of deviation `sigma`, in the same unit. The
+// scale is cheap to make, the threshold is not.
 struct CusumScale {
   double sigma = 1;  // of one score, floored so that k <= kMaxAllowance
   double k = 0.5;    // shift / (2 sigma), at least kMinAllowance

@@ -1,4 +1,4 @@
-#include "coordinator/policies/cusum.h"
+#include "coordinator/core/cusum.h"
 
 #include <algorithm>
 #include <cmath>
@@ -16,7 +16,7 @@ double siegmund_run_length(double k, double h) {
 
 }  // namespace
 
-TEST_SUITE("policies") {
+TEST_SUITE("core") {
   TEST_CASE("the threshold solves Siegmund's equation for the stated rate") {
     for (const double k : {0.25, 0.5, 0.81, 1.0}) {
       for (const double rate : {1e-3, 1e-6, 1e-9}) {

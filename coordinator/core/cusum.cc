@@ -1,4 +1,4 @@
-#include "coordinator/policies/cusum.h"
+#include "coordinator/core/cusum.h"
 
 #include "coordinator/core/portable_math.h"
 

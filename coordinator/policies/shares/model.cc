@@ -1,4 +1,4 @@
-#include "coordinator/policies/shares_choice.h"
+#include "coordinator/policies/shares/model.h"
 
 #include <algorithm>
 #include <cmath>
@@ -18,7 +18,7 @@ SharesProblem limits_of(const PolicyInput& input) {
   SharesProblem shares;
   const std::uint64_t unit = shares.unit_samples =
       std::max<std::uint64_t>(input.job.micro_batch, 1);
-  shares.problem.units = (samples_of_step(input) + unit - 1) / unit;
+  shares.problem.units = (samples_of_step(input.job, input.plan) + unit - 1) / unit;
   shares.problem.ranks.resize(ranks);
   for (RankCost& rank : shares.problem.ranks) {
     rank.min_units = (config.min_samples + unit - 1) / unit;
@@ -41,34 +41,31 @@ void look_at_present(SharesProblem& shares) {
   }
 }
 
-double median_level(SharesNotes& notes) {
+double median_level(const Speeds& speeds) {
   std::vector<double> known;
-  for (std::size_t r = 0; r < notes.ranks(); ++r) {
-    if (notes.count()[r] > 0) known.push_back(notes.level()[r]);
+  for (const RankSpeed& rank : speeds.ranks) {
+    if (rank.reports > 0) known.push_back(rank.level);
   }
   return known.empty() ? 1 : median_of(known);
 }
 
 }  // namespace
 
-std::uint64_t samples_of_step(const PolicyInput& input) {
-  return input.plan.step_samples != 0 ? input.plan.step_samples : input.job.global_batch;
-}
-
-SharesProblem measured_problem(const PolicyInput& input, SharesNotes& notes) {
+SharesProblem measured_problem(const PolicyInput& input, std::span<const std::uint64_t> caps) {
+  const Speeds& speeds = input.estimates.speeds;
   SharesProblem shares = limits_of(input);
-  shares.shared_seconds = notes.shared_seconds();
-  const bool all_known = std::ranges::all_of(notes.count(), [](double n) { return n > 0; });
-  const double middle = all_known ? 0 : median_level(notes);
+  shares.shared_seconds = speeds.shared_seconds;
+  const auto is_known = [](const RankSpeed& rank) { return rank.reports > 0; };
+  const double middle = std::ranges::all_of(speeds.ranks, is_known) ? 0 : median_level(speeds);
   const auto unit = static_cast<double>(shares.unit_samples);
-  for (std::size_t r = 0; r < notes.ranks(); ++r) {
+  for (std::size_t r = 0; r < speeds.ranks.size(); ++r) {
     RankCost& rank = shares.problem.ranks[r];
-    const double level = notes.count()[r] > 0 ? notes.level()[r] : middle;
-    rank.seconds_per_unit = std::max(level * notes.scale() * unit, kFastest);
-    const double fixed = notes.fixed()[r] + level * notes.fixed_samples();
-    rank.fixed_seconds = std::max(fixed * notes.scale(), 0.0);
-    const double cap = notes.cap()[r];
-    if (cap > 0) rank.max_units = std::min(rank.max_units, static_cast<std::uint64_t>(cap));
+    const RankSpeed& speed = speeds.ranks[r];
+    const double level = is_known(speed) ? speed.level : middle;
+    rank.seconds_per_unit = std::max(level * speeds.scale * unit, kFastest);
+    const double fixed = speed.fixed_seconds + level * speeds.fixed_samples;
+    rank.fixed_seconds = std::max(fixed * speeds.scale, 0.0);
+    if (caps[r] > 0) rank.max_units = std::min(rank.max_units, caps[r]);
   }
   look_at_present(shares);
   return shares;

@@ -1,14 +1,14 @@
-// The choice of policy `shares` in one round: what each rank would take now and what would be best
-// under minima and caps, in units: micro-batches of the job, or samples where it has none. Made
-// from the levels in the notes (shares_speeds.h), or from speeds that the user named. Pure.
+// The problem that policy `shares` solves in one round: what each rank would take now and what
+// would be best under minima and caps, in units: micro-batches of the job, or samples where it has
+// none. Made from estimated speeds, or from speeds that the user named. Pure.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "coordinator/core/policy.h"
 #include "coordinator/planner/share_assignment.h"
-#include "coordinator/policies/shares_notes.h"
 
 namespace cox {
 
@@ -21,16 +21,15 @@ struct SharesProblem {
   bool breaks_limits = false;  // some rank is below its minimum or above its cap now
 };
 
-// From measured levels; ranks without any, and without samples now, count as the median of the
-// others. Requires: samples_of_step() > 0, all other ranks have a level.
-SharesProblem measured_problem(const PolicyInput& input, SharesNotes& notes);
+// From estimated speeds; ranks without any, and without samples now, count as the median of the
+// others. `caps` are the most samples that fit each rank's memory, 0 where that is not known.
+// REQUIRES: samples_of_step() > 0; estimates and caps have an entry per rank; all ranks with
+// samples have a speed.
+SharesProblem measured_problem(const PolicyInput& input, std::span<const std::uint64_t> caps);
 
-// From config.shares.hint: relative speeds, others 1. Seconds have no scale. Requires:
+// From config.shares.hint: relative speeds, others 1. Seconds have no scale. REQUIRES:
 // samples_of_step() > 0.
 SharesProblem hinted_problem(const PolicyInput& input);
-
-// Of all ranks; 0 = the loop's own business.
-std::uint64_t samples_of_step(const PolicyInput& input);
 
 // Part of the step's time that `seconds` of the slowest rank would save.
 double gain_ratio(const SharesProblem& shares, double seconds);

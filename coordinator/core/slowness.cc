@@ -1,0 +1,690 @@
+#include "coordinator/core/slowness.h"
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+#include <utility>
+
+#include "coordinator/core/cusum.h"
+#include "coordinator/core/portable_math.h"
+#include "coordinator/core/selection.h"
+
+namespace cox {
+namespace {
+
+constexpr std::size_t kLeaveOneOutBelow = 64;  // from there on one rank does not move the median
+constexpr double kLevelRounds = 8;             // that a running level remembers
+constexpr double kPoolRounds = 64;             // memory of the noise
+constexpr double kCut = 9;                     // squared: residuals count as 3 deviations at most
+constexpr double kNoisyRatio = 2;              // of variances, from which a rank has its own
+constexpr double kSmallestVariance = 1e-12;    // of clocks that repeat exactly
+constexpr double kBaselineRounds = 128;        // how slowly the own past is forgotten
+constexpr double kOwnPastRounds = 32;          // an own past shorter than that says nothing
+constexpr double kOwnPastMargin = 2.5;         // deviations by which a baseline may be wrong
+constexpr double kLargest = 1e18;
+
+using Columns = std::array<std::vector<double>, kChannels>;
+using Flags = std::array<bool, kChannels>;
+
+// ---- Columns by rank and columns by report lie side by side within a run of neighbouring ranks,
+// so that loops over both are plain ones; when all ranks report there is one run.
+
+struct RankRun {
+  std::size_t rank = 0;    // the first one
+  std::size_t report = 0;  // its place among the reports
+  std::size_t size = 0;
+};
+
+std::vector<RankRun> runs_of(std::span<const RankId> ranks) {
+  std::vector<RankRun> runs;
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    const auto rank = static_cast<std::size_t>(ranks[i].value());
+    if (runs.empty() || rank != runs.back().rank + runs.back().size) runs.push_back({rank, i, 0});
+    ++runs.back().size;
+  }
+  return runs;
+}
+
+// ---- Work: the seconds of a round, by channel.
+
+struct Work {
+  std::vector<RankId> ranks;
+  Columns seconds;
+  Columns at_equal_samples;  // empty columns where samples were equal anyway
+  bool is_whole = true;      // no rank was left out, so medians of the summary hold
+  Flags in_use{};            // false = no rank spent time there
+
+  bool has_unequal_samples() const { return !at_equal_samples[0].empty(); }
+};
+
+constexpr bool grows_with_samples(Phase phase) {
+  return phase != Phase::optimizer && phase != Phase::other;
+}
+
+Columns columns_of(const Timings& timings) {
+  Columns seconds;
+  seconds[0] = timings.own;
+  for (std::size_t p = 0; p < kOwnPhases.size(); ++p) {
+    seconds[1 + p] = timings.phases[static_cast<std::size_t>(kOwnPhases[p])];
+  }
+  return seconds;
+}
+
+Columns scaled_to(double reference, const Columns& seconds, std::span<const double> samples,
+                  double fixed_samples) {
+  Columns scaled = seconds;
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    const double factor = (reference + fixed_samples) / (samples[i] + fixed_samples);
+    for (std::size_t p = 0; p < kOwnPhases.size(); ++p) {
+      if (!grows_with_samples(kOwnPhases[p])) continue;
+      double& phase = scaled[1 + p][i];
+      const double before = std::exchange(phase, phase * factor);
+      scaled[0][i] += phase - before;
+    }
+  }
+  return scaled;
+}
+
+// Leaves out the ranks without samples.
+Timings with_samples(const Timings& timings) {
+  Timings kept;
+  for (std::size_t i = 0; i < timings.ranks.size(); ++i) {
+    if (!(timings.samples[i] > 0)) continue;
+    kept.ranks.push_back(timings.ranks[i]);
+    kept.own.push_back(timings.own[i]);
+    kept.samples.push_back(timings.samples[i]);
+    for (std::size_t p = 0; p < kPhases; ++p) kept.phases[p].push_back(timings.phases[p][i]);
+  }
+  return kept;
+}
+
+double mean_of(std::span<const double> values) {
+  double sum = 0;
+  for (const double value : values) sum += value;
+  return sum / static_cast<double>(values.size());
+}
+
+Work work_of(const Timings& timings, const StepSummary& summary, const SampleFacts& facts,
+             double& reference, bool own_past) {
+  Work work;
+  for (std::size_t c = 0; c < kChannels; ++c) {
+    const auto phase = c == 0 ? 0 : static_cast<std::size_t>(kOwnPhases[c - 1]);
+    work.in_use[c] = (c == 0 ? summary.own_seconds : summary.phases[phase]).max > 0;
+  }
+  const auto has_none = [](double samples) { return !(samples > 0); };
+  const bool some_have_none = std::ranges::any_of(timings.samples, has_none);
+  if (some_have_none && facts.by_plan) {
+    work =
+        work_of(with_samples(timings), summary, {facts.fixed_samples, false}, reference, own_past);
+    work.is_whole = false;
+    return work;
+  }
+  work.ranks = timings.ranks;
+  work.seconds = columns_of(timings);
+  if (some_have_none || timings.samples.empty()) return work;  // samples are nobody's count of work
+  double equal = mean_of(timings.samples);
+  if (own_past) equal = reference = reference > 0 ? reference : equal;
+  const auto is_equal = [equal](double samples) { return samples == equal; };
+  if (std::ranges::all_of(timings.samples, is_equal)) return work;
+  work.at_equal_samples = scaled_to(equal, work.seconds, timings.samples, facts.fixed_samples);
+  return work;
+}
+
+// ---- Excess of a round, by channel.
+
+double log_ratio(double ratio) {
+  return portable_log(std::min(std::max(ratio, 1e-3), 1e3));
+}
+
+// Excess of one channel from seconds, expected seconds of it and of the whole.
+double excess_of(double seconds, double expected, double expected_own) {
+  if (!(expected_own > 0)) return 0;
+  return log_ratio(1 + (seconds - expected) / expected_own);
+}
+
+// Medians of all values but one. Which of the few candidates it is depends only on the half that
+// the value left out lies in.
+class MedianOfOthers {
+ public:
+  explicit MedianOfOthers(const std::vector<double>& values) {
+    std::vector<double> sorted = values;
+    std::sort(sorted.begin(), sorted.end());
+    const std::size_t n = sorted.size();
+    even_ = n % 2 == 0;
+    const std::size_t m = n / 2;
+    low_ = sorted[m - 1];
+    middle_ = sorted[m];
+    high_ = sorted[std::min(m + 1, n - 1)];
+  }
+
+  double without(double value) const {
+    if (even_) return value <= low_ ? middle_ : low_;
+    if (value == middle_) return (low_ + high_) / 2;
+    return value < middle_ ? (middle_ + high_) / 2 : (low_ + middle_) / 2;
+  }
+
+ private:
+  bool even_;
+  double low_, middle_, high_;
+};
+
+// Few ranks: each against the others.
+std::vector<double> expected_of_others(const std::vector<double>& seconds) {
+  const MedianOfOthers median(seconds);
+  std::vector<double> expected;
+  for (const double value : seconds) expected.push_back(median.without(value));
+  return expected;
+}
+
+Columns few_over_others(const Columns& seconds, const Flags& in_use) {
+  Columns excess;
+  const std::vector<double> expected_own = expected_of_others(seconds[0]);
+  for (std::size_t c = 0; c < kChannels; ++c) {
+    if (!in_use[c]) continue;
+    excess[c] = expected_of_others(seconds[c]);
+    for (std::size_t i = 0; i < excess[c].size(); ++i) {
+      excess[c][i] = excess_of(seconds[c][i], excess[c][i], expected_own[i]);
+    }
+  }
+  return excess;
+}
+
+// Many ranks: all against the same.
+std::vector<double> excess_over(const std::vector<double>& seconds, double expected,
+                                double expected_own) {
+  std::vector<double> excess(seconds.size());
+  if (!(expected_own > 0)) return excess;
+  for (std::size_t i = 0; i < seconds.size(); ++i) {
+    excess[i] = log_ratio(1 + (seconds[i] - expected) / expected_own);
+  }
+  return excess;
+}
+
+// `known`: medians that are known already, or null.
+Columns many_over_others(const Columns& seconds, const Flags& in_use, const StepSummary* known) {
+  const auto median = [&](std::size_t c) {
+    if (known == nullptr) return median_of(seconds[c]);
+    if (c == 0) return known->own_seconds.median;
+    return known->phases[static_cast<std::size_t>(kOwnPhases[c - 1])].median;
+  };
+  Columns excess;
+  const double expected_own = median(0);
+  for (std::size_t c = 0; c < kChannels; ++c) {
+    if (in_use[c]) excess[c] = excess_over(seconds[c], median(c), expected_own);
+  }
+  return excess;
+}
+
+Columns over_others(const Columns& seconds, const Flags& in_use, const StepSummary* known) {
+  return seconds[0].size() < kLeaveOneOutBelow ? few_over_others(seconds, in_use)
+                                               : many_over_others(seconds, in_use, known);
+}
+
+// Moves a baseline towards what was seen; outliers move it as far as a three-fold time would.
+void learn_baseline(double& baseline, double seconds, double reports) {
+  const double weight = std::max(1 / (reports + 1), 1 / kBaselineRounds);
+  const double seen = reports > 0 ? std::min(seconds, 3 * baseline) : seconds;
+  baseline += weight * (seen - baseline);
+}
+
+bool is_slow(const Slowness& slowness, std::size_t rank) {
+  return std::ranges::any_of(slowness.slow, [rank](const SlowRank& slow) {
+    return static_cast<std::size_t>(slow.rank.value()) == rank;
+  });
+}
+
+// One or two ranks. Of two only what the other did not suffer as well counts as excess. Baselines
+// move towards this round, slowly, and not at all for ranks that are slow.
+Columns over_own_past(const Columns& seconds, std::span<const RankId> ranks, Slowness& slowness,
+                      std::vector<double> SlownessChannel::*baselines) {
+  Columns excess;
+  for (std::size_t c = kChannels; c-- > 0;) {  // the whole last: its baseline serves the phases
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+      const auto rank = static_cast<std::size_t>(ranks[i].value());
+      double& baseline = (slowness.channels[c].*baselines)[rank];
+      const double own = (slowness.channels[0].*baselines)[rank];
+      const double reports = slowness.reports[rank];
+      excess[c].push_back(reports > 0 ? excess_of(seconds[c][i], baseline, own) : 0.0);
+      if (!is_slow(slowness, rank)) learn_baseline(baseline, seconds[c][i], reports);
+    }
+    if (ranks.size() < 2) continue;
+    const double first = excess[c][0];
+    excess[c][0] -= std::max(0.0, excess[c][1]);
+    excess[c][1] -= std::max(0.0, first);
+  }
+  return excess;
+}
+
+// The lesser of both, and of slow ranks the one at equal samples.
+void take_lesser(Columns& excess, const Columns& at_equal_samples, std::span<const RankId> ranks,
+                 std::span<const double> slow) {
+  for (std::size_t c = 0; c < kChannels; ++c) {
+    for (std::size_t i = 0; i < excess[c].size(); ++i) {
+      const bool only_equal = slow[static_cast<std::size_t>(ranks[i].value())] != 0;
+      const double other = at_equal_samples[c][i];
+      excess[c][i] = only_equal ? other : std::min(excess[c][i], other);
+    }
+  }
+}
+
+Columns excess_in(const Work& work, const StepSummary& summary, std::span<const double> slow,
+                  Slowness& slowness) {
+  Columns excess;
+  Columns at_equal;
+  if (compares_with_own_past(slowness.reports.size())) {
+    const bool unequal = work.has_unequal_samples();
+    excess = over_own_past(work.seconds, work.ranks, slowness, &SlownessChannel::baseline);
+    at_equal = over_own_past(unequal ? work.at_equal_samples : work.seconds, work.ranks, slowness,
+                             &SlownessChannel::baseline_at_equal_samples);
+    take_lesser(excess, at_equal, work.ranks, slow);
+    return excess;
+  }
+  excess = over_others(work.seconds, work.in_use, work.is_whole ? &summary : nullptr);
+  if (!work.has_unequal_samples()) return excess;
+  at_equal = over_others(work.at_equal_samples, work.in_use, nullptr);
+  take_lesser(excess, at_equal, work.ranks, slow);
+  return excess;
+}
+
+// ---- Noise: robust, because a change of a rank's level is not noise, and an outlier counts as
+// three deviations at most.
+
+// What the number of a rank's reports means for this round; the same in all channels, so that only
+// one of them pays for the divisions. [i] belongs to report i.
+struct LearningRates {
+  std::vector<double> level;     // weight of this round in the running level
+  std::vector<double> variance;  // in the variance; 0 = there is no level to compare with yet
+  std::vector<double> residual;  // a squared residual is too large by this factor
+  double known = 0;              // ranks that have a level
+};
+
+// A residual is taken against a level that is noisy itself: the mean of n values, or later an
+// exponential mean.
+double residual_factor(double reports) {
+  constexpr double kSteady = 1 + 1 / (2 * kLevelRounds - 1);
+  return std::max(kSteady, 1 + 1 / reports);
+}
+
+LearningRates learning_rates(std::span<const double> all_reports, std::span<const RankRun> runs) {
+  LearningRates rates;
+  for (const RankRun& run : runs) {
+    for (const double reports : all_reports.subspan(run.rank, run.size)) {
+      const bool is_known = reports > 0;
+      rates.level.push_back(std::max(1 / (reports + 1), 1 / kLevelRounds));
+      rates.variance.push_back(is_known ? std::max(1 / reports, 1 / kPoolRounds) : 0);
+      rates.residual.push_back(is_known ? residual_factor(reports) : 1);
+      rates.known += is_known;
+    }
+  }
+  return rates;
+}
+
+// The first guess, from the middle of one round, because nothing is known yet to cut outliers with.
+double first_guess(std::span<const double> squares, const LearningRates& rates) {
+  std::vector<double> known;
+  for (std::size_t i = 0; i < squares.size(); ++i) {
+    if (rates.variance[i] > 0) known.push_back(squares[i]);
+  }
+  return std::max(1.4826 * 1.4826 * median_of(known), kSmallestVariance);
+}
+
+// Squared residuals of the ranks that have a level (0 of the others), and all levels moved on.
+std::vector<double> squared_residuals(std::span<double> levels, std::span<const RankRun> runs,
+                                      const LearningRates& rates, std::span<const double> excess) {
+  std::vector<double> squares(excess.size());
+  for (const RankRun& run : runs) {
+    double* const level = &levels[run.rank];
+    for (std::size_t i = run.report, r = 0; r < run.size; ++i, ++r) {
+      const double residual = excess[i] - level[r];
+      const double square = residual * residual / rates.residual[i];
+      squares[i] = rates.variance[i] > 0 ? square : 0;
+      level[r] += rates.level[i] * residual;
+    }
+  }
+  return squares;
+}
+
+// Moves the variances of the ranks towards their squares.
+void move_variances(std::span<double> variances, double pooled, std::span<const RankRun> runs,
+                    const LearningRates& rates, std::span<const double> squares) {
+  for (const RankRun& run : runs) {
+    double* const variance = &variances[run.rank];
+    for (std::size_t i = run.report, r = 0; r < run.size; ++i, ++r) {
+      const double own = variance[r] == 0 ? pooled : variance[r];
+      const double seen = std::min(squares[i], kCut * std::max(own, pooled));
+      const double moved = own + (seen - own) * rates.variance[i];
+      variance[r] = rates.variance[i] > 0 ? moved : variance[r];
+    }
+  }
+}
+
+// Moves levels, variances and the pool of a channel. Returns the variance that tests of this round
+// should use for ordinary ranks: the pool, widened while it rests on few samples, or more when this
+// round itself is wilder.
+double learn_noise(SlownessChannel& channel, std::span<const RankRun> runs,
+                   const LearningRates& rates, std::span<const double> excess) {
+  const std::vector<double> squares = squared_residuals(channel.level, runs, rates, excess);
+  double& pooled = channel.pooled_variance;
+  double& samples = channel.pooled_samples;
+  if (rates.known == 0) return samples == 0 ? 0 : pooled;
+  if (samples == 0) pooled = first_guess(squares, rates);
+  double total = 0;
+  for (const double square : squares) total += std::min(square, kCut * pooled);
+  move_variances(channel.variance, pooled, runs, rates, squares);
+  samples = std::min(samples + rates.known, kPoolRounds * rates.known);
+  const double this_round = total / rates.known;
+  const double weight = std::max(rates.known / samples, 1 / kPoolRounds);
+  pooled = std::max(pooled + (this_round - pooled) * weight, kSmallestVariance);
+  return std::max(pooled * (1 + 2 * std::sqrt(2 / samples)), this_round / 2);
+}
+
+// ---- Tests.
+
+// The facts that all channels of a round share.
+struct Round {
+  double number = 0;
+  double shift = 0;  // logarithm of the smallest slowdown worth naming
+  double rate = 0;   // of false alarms, per rank and round
+  std::uint32_t min_reports = 0;
+  bool own_past = false;
+  std::vector<RankRun> runs;
+  LearningRates rates;
+  std::vector<double> slow;  // per rank: 1 = it is
+};
+
+Round round_of(const Slowness& before, RoundId number, const StragglerConfig& settings) {
+  Round round;
+  round.number = static_cast<double>(number.value());
+  round.shift = portable_log(settings.slowdown_ratio);
+  round.rate = settings.false_alarms_per_rank_step / 2;
+  round.own_past = compares_with_own_past(before.reports.size());
+  round.min_reports = settings.min_rounds;
+  round.slow.assign(before.reports.size(), 0.0);
+  for (const SlowRank& slow : before.slow) {
+    round.slow[static_cast<std::size_t>(slow.rank.value())] = 1;
+  }
+  return round;
+}
+
+// The whole takes half of the false alarms that are allowed, the phases share the rest.
+CusumTest test_of(const Round& round, std::size_t channel, double variance) {
+  const double parts = channel == 0 ? 1 : static_cast<double>(kOwnPhases.size());
+  return make_cusum_test(round.shift, std::sqrt(variance), round.rate / parts);
+}
+
+// The test that belongs to a rank's noise now, when `ordinary` is that of the others.
+CusumTest test_for(const Round& round, const Slowness& slowness, std::size_t channel,
+                   std::size_t rank, const CusumTest& ordinary) {
+  const double own = slowness.channels[channel].variance[rank];
+  const bool is_noisy = own > kNoisyRatio * ordinary.sigma * ordinary.sigma;
+  return is_noisy ? test_of(round, channel, own) : ordinary;
+}
+
+// Adds the scores of ranks that are neither slow nor noisier than the others, which is nearly all
+// of them: short loops without a branch, of which each takes several ranks at once. Returns how
+// many ranks are left.
+double add_ordinary_scores(SlownessChannel& channel, const Round& round, const RankRun& run,
+                           const CusumScale& test, double noisy, std::span<const double> excess) {
+  const double number = round.number;
+  const double sigma = test.sigma;
+  const double k = test.k;
+  const double* const seen = &excess[run.report];
+  const double* const slow = &round.slow[run.rank];
+  const double* const variance = &channel.variance[run.rank];
+  double* const sum = &channel.sum[run.rank];
+  double* const since = &channel.since[run.rank];
+  const auto is_other = [&](std::size_t r) { return (slow[r] != 0) | (variance[r] > noisy); };
+  for (std::size_t r = 0; r < run.size; ++r) {
+    const double before = since[r];
+    since[r] = is_other(r) | (sum[r] != 0) ? before : number;
+  }
+  for (std::size_t r = 0; r < run.size; ++r) {
+    const double before = sum[r];
+    const double next = cusum_step(before, seen[r] / sigma, k);
+    sum[r] = is_other(r) ? before : next;
+  }
+  double left = 0;
+  for (std::size_t r = 0; r < run.size; ++r) left += is_other(r) ? 1 : 0;
+  return left;
+}
+
+SlowRank& slow_entry(Slowness& slowness, std::size_t rank) {
+  return *std::ranges::lower_bound(slowness.slow, RankId(static_cast<std::int32_t>(rank)), {},
+                                   &SlowRank::rank);
+}
+
+void add_score(Slowness& slowness, std::size_t c, const Round& round, std::size_t rank,
+               double excess, const CusumScale& test) {
+  SlownessChannel& channel = slowness.channels[c];
+  double score = excess / test.sigma;
+  if (round.own_past) {
+    score -= kOwnPastMargin / std::sqrt(std::min(slowness.reports[rank], kBaselineRounds));
+  }
+  if (round.slow[rank] == 0) {
+    double& sum = channel.sum[rank];
+    if (sum == 0) channel.since[rank] = round.number;
+    sum = cusum_step(sum, score, test.k);
+  } else if (c == 0) {
+    double& recovery = slow_entry(slowness, rank).recovery;
+    recovery = std::max(0.0, recovery + test.k - std::clamp(score, -kMaxScore, kMaxScore));
+  }
+}
+
+void add_other_scores(Slowness& slowness, std::size_t c, const Round& round, const RankRun& run,
+                      const CusumScale& ordinary, double noisy, std::span<const double> excess) {
+  const std::vector<double>& own = slowness.channels[c].variance;
+  for (std::size_t r = 0; r < run.size; ++r) {
+    const std::size_t rank = run.rank + r;
+    const bool is_noisy = own[rank] > noisy;
+    if (!round.own_past && round.slow[rank] == 0 && !is_noisy) continue;
+    if (round.own_past && slowness.reports[rank] == 0) continue;
+    const CusumScale test =
+        is_noisy ? make_cusum_scale(round.shift, std::sqrt(own[rank])) : ordinary;
+    add_score(slowness, c, round, rank, excess[run.report + r], test);
+  }
+}
+
+// Learns a channel's noise and adds the round to its tests. Returns the test of ordinary ranks.
+CusumTest add_round(Slowness& slowness, std::size_t c, const Round& round,
+                    std::span<const double> excess) {
+  SlownessChannel& channel = slowness.channels[c];
+  const double variance = learn_noise(channel, round.runs, round.rates, excess);
+  const CusumTest ordinary = test_of(round, c, variance);
+  const double noisy = kNoisyRatio * variance;
+  for (const RankRun& run : round.runs) {
+    const double left =
+        round.own_past ? 1 : add_ordinary_scores(channel, round, run, ordinary, noisy, excess);
+    if (left > 0) add_other_scores(slowness, c, round, run, ordinary, noisy, excess);
+  }
+  return ordinary;
+}
+
+// ---- Verdicts.
+
+std::uint32_t costliest_phase(const Slowness& slowness, std::size_t rank) {
+  std::uint32_t costliest = 0;
+  for (std::uint32_t p = 1; p < kOwnPhases.size(); ++p) {
+    const double level = slowness.channels[1 + p].level[rank];
+    if (level > slowness.channels[1 + costliest].level[rank]) costliest = p;
+  }
+  return costliest;
+}
+
+// The running level has taken up only a part of a change that is this young.
+double ratio_since_onset(double level, double rounds) {
+  double left = 1;
+  for (double n = 0; n < std::min(rounds, 64.0); ++n) left *= 1 - 1 / kLevelRounds;
+  return portable_exp(std::min(level / (1 - left), 8.0));
+}
+
+// The ordinary tests of a round; those of channels that are not in use are empty.
+using Tests = std::array<std::optional<CusumTest>, kChannels>;
+
+std::optional<SlowRank> found_slow(const Slowness& slowness, const Round& round, const Tests& tests,
+                                   std::size_t rank) {
+  const double level = slowness.channels[0].level[rank];
+  const double least =
+      round.own_past ? std::max<double>(round.min_reports, kOwnPastRounds) : round.min_reports;
+  if (slowness.reports[rank] < least || level < round.shift / 2) return std::nullopt;
+  for (std::size_t c = 0; c < kChannels; ++c) {
+    const double sum = slowness.channels[c].sum[rank];
+    // The common threshold is the lowest, so most ranks need no second look.
+    if (!tests[c] || sum < tests[c]->h) continue;
+    const CusumTest test = test_for(round, slowness, c, rank, *tests[c]);
+    if (sum < test.h) continue;
+    SlowRank slow;
+    slow.rank = RankId(static_cast<std::int32_t>(rank));
+    slow.phase_index = costliest_phase(slowness, rank);
+    const double since = slowness.channels[c].since[rank];
+    slow.since = RoundId(static_cast<std::uint64_t>(std::clamp(since, 0.0, round.number)));
+    slow.phase_since = RoundId(static_cast<std::uint64_t>(round.number));
+    slow.slowdown_ratio = ratio_since_onset(level, round.number - since + 1);
+    slow.rarity = cusum_rarity(sum, test.k);
+    return slow;
+  }
+  return std::nullopt;
+}
+
+// The slow rank after this round; none when it has recovered.
+std::optional<SlowRank> still_slow(SlowRank slow, const Slowness& slowness, const Round& round,
+                                   const Tests& tests) {
+  const auto rank = static_cast<std::size_t>(slow.rank.value());
+  const double level = slowness.channels[0].level[rank];
+  slow.slowdown_ratio = portable_exp(std::clamp(level, -8.0, 8.0));
+  if (!tests[0]) return slow;
+  const CusumTest test = test_for(round, slowness, 0, rank, *tests[0]);
+  if (slow.recovery >= test.h) return std::nullopt;
+  const std::uint32_t now = costliest_phase(slowness, rank);
+  const double more =
+      slowness.channels[1 + now].level[rank] - slowness.channels[1 + slow.phase_index].level[rank];
+  const auto settled = static_cast<double>(slow.phase_since.value()) + round.min_reports;
+  if (more < round.shift / 2 || round.number < settled) return slow;
+  slow.phase_index = now;
+  slow.phase_since = RoundId(static_cast<std::uint64_t>(round.number));
+  return slow;
+}
+
+void forget_sums(Slowness& slowness, std::size_t rank) {
+  for (SlownessChannel& channel : slowness.channels) channel.sum[rank] = 0;
+}
+
+// Counts the reports and judges every rank of the round that is slow or may be.
+void judge(Slowness& slowness, const Round& round, const Tests& tests) {
+  std::vector<SlowRank> found;
+  const std::vector<double>& level = slowness.channels[0].level;
+  for (const RankRun& run : round.runs) {
+    for (std::size_t rank = run.rank; rank < run.rank + run.size; ++rank) {
+      slowness.reports[rank] += 1;
+      if (round.slow[rank] == 0 && level[rank] < round.shift / 2) continue;  // nearly all ranks
+      if (round.slow[rank] == 0) {
+        if (const auto slow = found_slow(slowness, round, tests, rank)) found.push_back(*slow);
+        continue;
+      }
+      SlowRank& entry = slow_entry(slowness, rank);
+      const auto slow = still_slow(entry, slowness, round, tests);
+      if (slow) {
+        entry = *slow;
+      } else {
+        forget_sums(slowness, rank);
+        slowness.slow.erase(slowness.slow.begin() + (&entry - slowness.slow.data()));
+      }
+    }
+  }
+  slowness.slow.insert(slowness.slow.end(), found.begin(), found.end());
+  std::ranges::sort(slowness.slow, {}, &SlowRank::rank);
+}
+
+// A rank without work left keeps nobody waiting.
+void release_finished(Slowness& slowness, const StepSignals& signals) {
+  if (slowness.slow.empty()) return;
+  for (const RankSignal& report : signals.reports) {
+    if (!report.has(SignalFlag::finished)) continue;
+    const auto same = [&](const SlowRank& slow) { return slow.rank == report.rank; };
+    if (std::erase_if(slowness.slow, same) > 0) {
+      forget_sums(slowness, static_cast<std::size_t>(report.rank.value()));
+    }
+  }
+}
+
+bool is_bounded(std::span<const double> values) {
+  return std::ranges::all_of(values, [](double value) { return std::fabs(value) <= kLargest; });
+}
+
+}  // namespace
+
+Slowness fresh_slowness(std::size_t ranks) {
+  Slowness slowness;
+  slowness.reports.assign(ranks, 0.0);
+  for (SlownessChannel& channel : slowness.channels) {
+    for (auto* column : {&channel.level, &channel.variance, &channel.sum, &channel.since}) {
+      column->assign(ranks, 0.0);
+    }
+    if (!compares_with_own_past(ranks)) continue;
+    channel.baseline.assign(ranks, 0.0);
+    channel.baseline_at_equal_samples.assign(ranks, 0.0);
+  }
+  return slowness;
+}
+
+bool fits(const Slowness& slowness, std::size_t ranks) {
+  const std::size_t baselines = compares_with_own_past(ranks) ? ranks : 0;
+  return slowness.reports.size() == ranks &&
+         std::ranges::all_of(slowness.channels, [&](const SlownessChannel& channel) {
+           return channel.level.size() == ranks && channel.variance.size() == ranks &&
+                  channel.sum.size() == ranks && channel.since.size() == ranks &&
+                  channel.baseline.size() == baselines &&
+                  channel.baseline_at_equal_samples.size() == baselines;
+         });
+}
+
+bool Slowness::is_sane() const {
+  const auto is_slow_rank = [this](const SlowRank& one) {
+    return one.rank.value() >= 0 && static_cast<std::size_t>(one.rank.value()) < reports.size() &&
+           one.phase_index < kOwnPhases.size() && std::fabs(one.recovery) <= kLargest &&
+           one.slowdown_ratio > 0 && one.slowdown_ratio <= kLargest &&
+           std::fabs(one.rarity) <= kLargest;
+  };
+  const auto is_channel = [](const SlownessChannel& channel) {
+    const bool all = is_bounded(channel.level) && is_bounded(channel.variance) &&
+                     is_bounded(channel.sum) && is_bounded(channel.since) &&
+                     is_bounded(channel.baseline) && is_bounded(channel.baseline_at_equal_samples);
+    return all && channel.pooled_variance >= 0 && channel.pooled_variance <= kLargest &&
+           channel.pooled_samples >= 0 && channel.pooled_samples <= kLargest;
+  };
+  const auto not_ascending = [](const SlowRank& a, const SlowRank& b) { return a.rank >= b.rank; };
+  return std::ranges::all_of(slow, is_slow_rank) &&
+         std::ranges::adjacent_find(slow, not_ascending) == slow.end() && is_bounded(reports) &&
+         reference_samples >= 0 && reference_samples <= kLargest &&
+         std::ranges::all_of(reports, [](double seen) { return seen >= 0; }) &&
+         std::ranges::all_of(channels, is_channel);
+}
+
+Slowness after_restart(Slowness slowness) {
+  for (SlownessChannel& channel : slowness.channels) {
+    std::ranges::fill(channel.sum, 0.0);
+    std::ranges::fill(channel.since, 0.0);
+  }
+  for (SlowRank& slow : slowness.slow) slow.since = slow.phase_since = RoundId(0);
+  return slowness;
+}
+
+Slowness learn_slowness(Slowness before, const StepSignals& signals, const Timings& timings,
+                        const StepSummary& summary, const SampleFacts& samples,
+                        const StragglerConfig& settings) {
+  Slowness now = std::move(before);
+  release_finished(now, signals);
+  Round round = round_of(now, summary.round, settings);
+  const Work work = work_of(timings, summary, samples, now.reference_samples, round.own_past);
+  if (work.ranks.size() < (round.own_past ? 1 : 3)) return now;
+  const Columns excess = excess_in(work, summary, round.slow, now);
+  round.runs = runs_of(work.ranks);
+  round.rates = learning_rates(now.reports, round.runs);
+  Tests tests;
+  for (std::size_t c = 0; c < kChannels; ++c) {
+    if (work.in_use[c] || round.own_past) tests[c] = add_round(now, c, round, excess[c]);
+  }
+  judge(now, round, tests);
+  return now;
+}
+
+}  // namespace cox

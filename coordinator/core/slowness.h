@@ -1,0 +1,134 @@
+// Slowness: which ranks take longer for their work than they should, in which phase, since when and
+// how surely. The part of the estimates (estimates.h) that compares ranks with each other. Pure;
+// linear in ranks.
+//
+// Each channel (a rank's own work as a whole, and each phase of it) has an excess in every round:
+// log(1 + (seconds - expected seconds) / expected own work), so that a phase says which part of the
+// whole it costs. Expected is the median of the other ranks in the same round, because what slows
+// all of them slows nobody; with one or two ranks it is the rank's own past. Communication and rank
+// 0's hosting are no own work.
+//
+// Samples explain time: where ranks had unequal numbers of them, the excess is also taken between
+// times at equal samples, and a rank is slow only if it was slow both ways, however much of a step
+// depends on its samples. Once it is slow, only the time at equal samples counts, so it stays slow
+// while a smaller share hides it.
+//
+// An excess is divided by its noise and feeds one CUSUM a channel (cusum.h). Noise is measured:
+// residuals to each rank's own running level, cut at three deviations, pooled over ranks and
+// rounds; a rank noisier than twice the pool (in variance) has its own. Half of the stated rate of
+// false alarms goes to the whole, half is split over the phases. A rank is slow when a CUSUM
+// reaches its threshold, it has made min_rounds reports, and its work as a whole is up by half the
+// smallest slowdown worth naming; it is over when the opposite test is as sure.
+//
+// Not seen: a slowdown of all ranks at once, and, with one or two ranks, anything from before their
+// first reports. Any number of ranks below half may be slow at once.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "coordinator/core/config.h"
+#include "coordinator/core/phase.h"
+#include "coordinator/core/step_signals.h"
+#include "coordinator/core/summary.h"
+#include "coordinator/core/timings.h"
+
+namespace cox {
+
+inline constexpr std::array<Phase, 6> kOwnPhases = {
+    Phase::data, Phase::forward, Phase::backward, Phase::compute, Phase::optimizer, Phase::other};
+inline constexpr std::size_t kChannels = 1 + kOwnPhases.size();  // the whole, then the phases
+
+struct SlowRank {
+  RankId rank{-1};
+  std::uint32_t phase_index = 0;  // into kOwnPhases: the phase that costs it most
+  RoundId since{};                // the first slow round, as well as it can be told
+  RoundId phase_since{};          // the round in which it was found slow in that phase
+  double slowdown_ratio = 1;      // its own work over what is expected
+  double rarity = 0;              // noise alone looks like this once in 10^rarity rank-steps
+  double recovery = 0;            // sum of the CUSUM against its being slow
+
+  Phase phase() const { return kOwnPhases[phase_index]; }
+
+  template <class Self, class Visit>
+  static void fields(Self& self, Visit&& visit) {
+    visit(self.rank);
+    visit(self.phase_index);
+    visit(self.since);
+    visit(self.phase_since);
+    visit(self.slowdown_ratio);
+    visit(self.rarity);
+    visit(self.recovery);
+  }
+};
+
+// Columns have one entry per rank.
+struct SlownessChannel {
+  double pooled_variance = 0;
+  double pooled_samples = 0;
+  std::vector<double> level;     // running mean of the excess over 8 rounds
+  std::vector<double> variance;  // of one round's excess around it
+  std::vector<double> sum;       // CUSUM
+  std::vector<double> since;     // the round in which `sum` last left 0
+  // The rank's own past, seconds of a round; empty with more than two ranks.
+  std::vector<double> baseline;
+  std::vector<double> baseline_at_equal_samples;
+
+  template <class Self, class Visit>
+  static void fields(Self& self, Visit&& visit) {
+    visit(self.pooled_variance);
+    visit(self.pooled_samples);
+    visit(self.level);
+    visit(self.variance);
+    visit(self.sum);
+    visit(self.since);
+    visit(self.baseline);
+    visit(self.baseline_at_equal_samples);
+  }
+};
+
+struct Slowness {
+  std::vector<SlowRank> slow;    // ascending ranks
+  std::vector<double> reports;   // per rank: reports seen
+  double reference_samples = 0;  // with one or two ranks: what "equal samples" are; 0 = none seen
+  std::array<SlownessChannel, kChannels> channels{};
+
+  template <class Self, class Visit>
+  static void fields(Self& self, Visit&& visit) {
+    visit(self.slow);
+    visit(self.reports);
+    visit(self.reference_samples);
+    visit(self.channels);
+  }
+  // Whether the numbers can have come from learn_slowness().
+  bool is_sane() const;
+};
+
+// Two ranks cannot tell who is unusual, and one has nobody to compare with.
+constexpr bool compares_with_own_past(std::size_t ranks) {
+  return ranks <= 2;
+}
+
+// Nothing known about `ranks` ranks.
+Slowness fresh_slowness(std::size_t ranks);
+
+// Whether every column belongs to `ranks` ranks.
+bool fits(const Slowness& slowness, std::size_t ranks);
+
+// After a new start of the job, whose rounds count anew: levels and noise stay as a first guess.
+Slowness after_restart(Slowness slowness);
+
+// One round. `fixed_samples` are what a step costs beside its samples, in samples (speeds.h).
+// `samples_by_plan`: the plan says who has how many samples, so a rank may rightly have none.
+// REQUIRES: `timings` and `summary` were made from the reports of `signals`; `before` fits the
+// world; all ranks lie in it.
+struct SampleFacts {
+  double fixed_samples = 0;
+  bool by_plan = false;
+};
+Slowness learn_slowness(Slowness before, const StepSignals& signals, const Timings& timings,
+                        const StepSummary& summary, const SampleFacts& samples,
+                        const StragglerConfig& settings);
+
+}  // namespace cox

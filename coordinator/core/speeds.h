@@ -1,0 +1,124 @@
+// Speeds: how fast each rank works on its samples, in a job whose batch the plan divides. The part
+// of the estimates (estimates.h) that follows each rank through time. Pure; linear in ranks.
+//
+// A speed is delivered time: seconds per sample of a rank's own work on its samples (data, forward,
+// backward, compute), and beside it the seconds of a step that do not depend on samples
+// (optimizer). Waiting and communication never enter. What slows all ranks alike is divided out
+// (the median ratio to the levels), so that all levels are on one scale.
+//
+// A rank's level is the trimmed mean of its last reports while they are few, then an exponential
+// mean over 64, outliers cut; two CUSUM tests a rank (cusum.h) notice a change of speed, slower or
+// faster, and then the level jumps to the mean of the reports since the change.
+//
+// The part of a step's work that does not grow with its samples (launches, set-up) is a number of
+// samples that cost as much; one for all ranks, 0 until known. Even shares cannot show it, changed
+// ones do, because a rank with twice the samples needs less than twice the time. It is fitted to
+// what all ranks needed before and after a change of shares, by least absolute deviations, so that
+// a rank whose speed changed meanwhile does not matter.
+//
+// Not counted: reports of ranks that finished, only watch or had no samples; those that cover a
+// round under other shares, and the first one under new shares.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "coordinator/core/plan.h"
+#include "coordinator/core/step_signals.h"
+#include "coordinator/core/timings.h"
+
+namespace cox {
+
+inline constexpr std::size_t kRecentTimes = 8;
+
+// One rank. Times are in the unit of `level`; Speeds::scale makes seconds of them.
+struct RankSpeed {
+  double level = 0;           // seconds per sample; positive once `reports` is
+  double fixed_seconds = 0;   // of a step, beside its samples
+  double variance = 0;        // of the logarithm of a time, from step to step
+  std::uint32_t reports = 0;  // behind `level`; 0 = not known
+  std::uint32_t seen = 0;     // reports that counted since the start of the job
+  std::uint32_t to_skip = 1;  // reports that do not count yet
+  double slower = 0;          // CUSUM for a change to slower, and its reports since it was 0
+  double faster = 0;          // the same for faster
+  std::uint32_t slower_since = 0;
+  std::uint32_t faster_since = 0;
+  double samples = 0;  // of a step, in the newest report
+  // Under the shares before these: seconds of a step (0 = not known), its samples, `seen` then.
+  double work_before = 0;
+  double samples_before = 0;
+  std::uint32_t seen_before = 0;
+  std::array<double, kRecentTimes> recent{};  // newest times; newest in place (seen - 1) % size
+
+  template <class Self, class Visit>
+  static void fields(Self& self, Visit&& visit) {
+    visit(self.level);
+    visit(self.fixed_seconds);
+    visit(self.variance);
+    visit(self.reports);
+    visit(self.seen);
+    visit(self.to_skip);
+    visit(self.slower);
+    visit(self.faster);
+    visit(self.slower_since);
+    visit(self.faster_since);
+    visit(self.samples);
+    visit(self.work_before);
+    visit(self.samples_before);
+    visit(self.seen_before);
+    visit(self.recent);
+  }
+};
+
+struct Speeds {
+  std::vector<RankSpeed> ranks;  // one per rank
+  double pooled_variance = 0;
+  double pooled_samples = 0;
+  double scale = 1;                    // seconds of now in a unit of RankSpeed::level
+  double shared_seconds = 0;           // of a step that all ranks spend together (communication)
+  double fixed_samples = 0;            // what a step costs beside its samples, in samples
+  std::uint32_t changing = 0;          // ranks that may be about to change
+  std::uint64_t shares_plan = 0;       // number of the plan that brought the present shares
+  std::uint32_t rounds_of_shares = 0;  // that counted since then
+  bool changed_since_shares = false;   // a rank's speed did, or what is believed about all of them
+  std::vector<std::uint32_t> shares;   // of the newest plan
+
+  template <class Self, class Visit>
+  static void fields(Self& self, Visit&& visit) {
+    visit(self.ranks);
+    visit(self.pooled_variance);
+    visit(self.pooled_samples);
+    visit(self.scale);
+    visit(self.shared_seconds);
+    visit(self.fixed_samples);
+    visit(self.changing);
+    visit(self.shares_plan);
+    visit(self.rounds_of_shares);
+    visit(self.changed_since_shares);
+    visit(self.shares);
+  }
+  // Whether the numbers can have come from learn_speeds().
+  bool is_sane() const;
+};
+
+// Nothing known about `ranks` ranks.
+Speeds fresh_speeds(std::size_t ranks);
+
+// After a new start of the job: levels stay as a first guess, all counts begin anew.
+Speeds after_restart(Speeds speeds);
+
+// One round. `smallest_change` is the ratio of times from which a change matters, above 0.
+// REQUIRES: `timings` were made from `reports`; all ranks have a place in `before`.
+Speeds learn_speeds(Speeds before, std::span<const RankSignal> reports, const Timings& timings,
+                    const Plan& plan, double smallest_change);
+
+// Seconds of now that a step of the rank costs for each sample, and beside its samples. REQUIRES:
+// the rank's `reports` > 0.
+double seconds_per_sample(const Speeds& speeds, std::size_t rank);
+double seconds_beside_samples(const Speeds& speeds, std::size_t rank);
+
+// Deviation of the rank's level, as a part of it. REQUIRES: its `reports` > 0.
+double level_deviation(const Speeds& speeds, std::size_t rank);
+
+}  // namespace cox

@@ -1,0 +1,18 @@
+// Stragglers: tells people which ranks are slower than they should be, in which phase, since when
+// and how sure that is. The estimates (core/slowness.h) detect it; this policy turns what changed
+// in them into findings. No knob belongs to it.
+#pragma once
+
+#include "coordinator/core/policy.h"
+
+namespace cox {
+
+class Stragglers final : public Policy {
+ public:
+  PolicyKind kind() const override { return PolicyKind::stragglers; }
+  std::string_view name() const override { return "stragglers"; }
+  PolicyOutput propose(const PolicyInput& input, PolicyState state) const override;
+  PolicyOutput at_start(const PolicyInput& input, PolicyState state) const override;
+};
+
+}  // namespace cox
