@@ -33,14 +33,14 @@ Estimates estimate(Estimates before, const JobFacts& job, const Config& config, 
   Estimates now = fitted(std::move(before), ranks);
   const std::vector<RankSignal>& reports = signals.reports;
   if (reports.empty() || reports.back().rank.value() >= job.world_size) return now;
-  const Timings timings = timings_of(reports);
+  Timings timings = timings_of(reports);
   if (has_use_for_speeds(job, config, plan)) {
     if (now.speeds.ranks.empty()) now.speeds = fresh_speeds(ranks);
     now.speeds = learn_speeds(std::move(now.speeds), reports, timings, plan,
                               config.shares.smallest_gain_ratio);
   }
   now.slowness =
-      learn_slowness(std::move(now.slowness), signals, timings, summary,
+      learn_slowness(std::move(now.slowness), signals, std::move(timings), summary,
                      {now.speeds.fixed_samples, job.capabilities.shares}, config.stragglers);
   return now;
 }

@@ -61,11 +61,11 @@ constexpr bool grows_with_samples(Phase phase) {
   return phase != Phase::optimizer && phase != Phase::other;
 }
 
-Columns columns_of(const Timings& timings) {
+Columns columns_of(Timings timings) {
   Columns seconds;
-  seconds[0] = timings.own;
+  seconds[0] = std::move(timings.own);
   for (std::size_t p = 0; p < kOwnPhases.size(); ++p) {
-    seconds[1 + p] = timings.phases[static_cast<std::size_t>(kOwnPhases[p])];
+    seconds[1 + p] = std::move(timings.phases[static_cast<std::size_t>(kOwnPhases[p])]);
   }
   return seconds;
 }
@@ -104,7 +104,16 @@ double mean_of(std::span<const double> values) {
   return sum / static_cast<double>(values.size());
 }
 
-Work work_of(const Timings& timings, const StepSummary& summary, const SampleFacts& facts,
+// What "equal samples" are: those of the first round of a rank compared with its own past, else
+// the mean of this one.
+double equal_samples(std::span<const double> samples, double& reference, bool own_past) {
+  const double mean = mean_of(samples);
+  if (!own_past) return mean;
+  if (!(reference > 0)) reference = mean;
+  return reference;
+}
+
+Work work_of(Timings timings, const StepSummary& summary, const SampleFacts& facts,
              double& reference, bool own_past) {
   Work work;
   for (std::size_t c = 0; c < kChannels; ++c) {
@@ -112,21 +121,19 @@ Work work_of(const Timings& timings, const StepSummary& summary, const SampleFac
     work.in_use[c] = (c == 0 ? summary.own_seconds : summary.phases[phase]).max > 0;
   }
   const auto has_none = [](double samples) { return !(samples > 0); };
-  const bool some_have_none = std::ranges::any_of(timings.samples, has_none);
+  bool some_have_none = std::ranges::any_of(timings.samples, has_none);
   if (some_have_none && facts.by_plan) {
-    work =
-        work_of(with_samples(timings), summary, {facts.fixed_samples, false}, reference, own_past);
-    work.is_whole = false;
-    return work;
+    timings = with_samples(timings);
+    work.is_whole = some_have_none = false;
   }
-  work.ranks = timings.ranks;
-  work.seconds = columns_of(timings);
-  if (some_have_none || timings.samples.empty()) return work;  // samples are nobody's count of work
-  double equal = mean_of(timings.samples);
-  if (own_past) equal = reference = reference > 0 ? reference : equal;
-  const auto is_equal = [equal](double samples) { return samples == equal; };
-  if (std::ranges::all_of(timings.samples, is_equal)) return work;
-  work.at_equal_samples = scaled_to(equal, work.seconds, timings.samples, facts.fixed_samples);
+  const std::vector<double> samples = std::move(timings.samples);
+  work.ranks = std::move(timings.ranks);
+  work.seconds = columns_of(std::move(timings));
+  if (some_have_none || samples.empty()) return work;  // samples are nobody's count of work
+  const double equal = equal_samples(samples, reference, own_past);
+  const auto is_equal = [equal](double of_rank) { return of_rank == equal; };
+  if (std::ranges::all_of(samples, is_equal)) return work;
+  work.at_equal_samples = scaled_to(equal, work.seconds, samples, facts.fixed_samples);
   return work;
 }
 
@@ -668,13 +675,14 @@ Slowness after_restart(Slowness slowness) {
   return slowness;
 }
 
-Slowness learn_slowness(Slowness before, const StepSignals& signals, const Timings& timings,
+Slowness learn_slowness(Slowness before, const StepSignals& signals, Timings timings,
                         const StepSummary& summary, const SampleFacts& samples,
                         const StragglerConfig& settings) {
   Slowness now = std::move(before);
   release_finished(now, signals);
   Round round = round_of(now, summary.round, settings);
-  const Work work = work_of(timings, summary, samples, now.reference_samples, round.own_past);
+  const Work work =
+      work_of(std::move(timings), summary, samples, now.reference_samples, round.own_past);
   if (work.ranks.size() < (round.own_past ? 1 : 3)) return now;
   const Columns excess = excess_in(work, summary, round.slow, now);
   round.runs = runs_of(work.ranks);

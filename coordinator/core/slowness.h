@@ -127,7 +127,7 @@ struct SampleFacts {
   double fixed_samples = 0;
   bool by_plan = false;
 };
-Slowness learn_slowness(Slowness before, const StepSignals& signals, const Timings& timings,
+Slowness learn_slowness(Slowness before, const StepSignals& signals, Timings timings,
                         const StepSummary& summary, const SampleFacts& samples,
                         const StragglerConfig& settings);
 

@@ -448,12 +448,6 @@ double seconds_per_sample(const Speeds& speeds, std::size_t rank) {
   return speeds.ranks[rank].level * speeds.scale;
 }
 
-double seconds_beside_samples(const Speeds& speeds, std::size_t rank) {
-  const RankSpeed& own = speeds.ranks[rank];
-  const double seconds = own.fixed_seconds + own.level * speeds.fixed_samples;
-  return std::max(seconds * speeds.scale, 0.0);
-}
-
 double level_deviation(const Speeds& speeds, std::size_t rank) {
   const RankSpeed& own = speeds.ranks[rank];
   return own_or_pooled(own, pooled_deviation(speeds)) / std::sqrt(own.reports);

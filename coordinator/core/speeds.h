@@ -113,10 +113,8 @@ Speeds after_restart(Speeds speeds);
 Speeds learn_speeds(Speeds before, std::span<const RankSignal> reports, const Timings& timings,
                     const Plan& plan, double smallest_change);
 
-// Seconds of now that a step of the rank costs for each sample, and beside its samples. REQUIRES:
-// the rank's `reports` > 0.
+// Seconds of now of the rank's own work for each sample. REQUIRES: its `reports` > 0.
 double seconds_per_sample(const Speeds& speeds, std::size_t rank);
-double seconds_beside_samples(const Speeds& speeds, std::size_t rank);
 
 // Deviation of the rank's level, as a part of it. REQUIRES: its `reports` > 0.
 double level_deviation(const Speeds& speeds, std::size_t rank);

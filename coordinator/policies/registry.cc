@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "coordinator/policies/accumulation.h"
+#include "coordinator/policies/accumulation/accumulation.h"
 #include "coordinator/policies/guard/guard.h"
 #include "coordinator/policies/loss_scale/loss_scale.h"
 #include "coordinator/policies/memory/memory.h"

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "coordinator/core/decide.h"
-#include "coordinator/policies/accumulation.h"
+#include "coordinator/policies/accumulation/accumulation.h"
 #include "coordinator/testing/random.h"
 
 namespace cox::test {

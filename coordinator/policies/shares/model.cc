@@ -41,10 +41,10 @@ void look_at_present(SharesProblem& shares) {
   }
 }
 
-double median_level(const Speeds& speeds) {
+double median_seconds_per_sample(const Speeds& speeds) {
   std::vector<double> known;
-  for (const RankSpeed& rank : speeds.ranks) {
-    if (rank.reports > 0) known.push_back(rank.level);
+  for (std::size_t r = 0; r < speeds.ranks.size(); ++r) {
+    if (speeds.ranks[r].reports > 0) known.push_back(seconds_per_sample(speeds, r));
   }
   return known.empty() ? 1 : median_of(known);
 }
@@ -56,15 +56,16 @@ SharesProblem measured_problem(const PolicyInput& input, std::span<const std::ui
   SharesProblem shares = limits_of(input);
   shares.shared_seconds = speeds.shared_seconds;
   const auto is_known = [](const RankSpeed& rank) { return rank.reports > 0; };
-  const double middle = std::ranges::all_of(speeds.ranks, is_known) ? 0 : median_level(speeds);
+  const double middle =
+      std::ranges::all_of(speeds.ranks, is_known) ? 0 : median_seconds_per_sample(speeds);
   const auto unit = static_cast<double>(shares.unit_samples);
   for (std::size_t r = 0; r < speeds.ranks.size(); ++r) {
     RankCost& rank = shares.problem.ranks[r];
     const RankSpeed& speed = speeds.ranks[r];
-    const double level = is_known(speed) ? speed.level : middle;
-    rank.seconds_per_unit = std::max(level * speeds.scale * unit, kFastest);
-    const double fixed = speed.fixed_seconds + level * speeds.fixed_samples;
-    rank.fixed_seconds = std::max(fixed * speeds.scale, 0.0);
+    const double each = is_known(speed) ? seconds_per_sample(speeds, r) : middle;
+    const double beside = speed.fixed_seconds * speeds.scale + each * speeds.fixed_samples;
+    rank.seconds_per_unit = std::max(each * unit, kFastest);
+    rank.fixed_seconds = std::max(beside, 0.0);
     if (caps[r] > 0) rank.max_units = std::min(rank.max_units, caps[r]);
   }
   look_at_present(shares);
