@@ -144,7 +144,7 @@ std::string plan_json(const Snapshot& s) {
   json.begin_object();
   put_plan_ids(json, s);
   json.field("step_samples", plan.step_samples);
-  json.field("cadence_steps", plan.cadence_steps).field("hold_until", plan.hold_until.value());
+  json.field("hold_until", plan.hold_until.value());
   put_memory(json, s);
   const auto actions = action_ranks(plan, s.job->world_size);
   json.key("blocks").begin_array();
@@ -155,11 +155,11 @@ std::string plan_json(const Snapshot& s) {
     put_cost(json, s, block);
     json.end_object();
   }
-  json.end_array().key("classes").begin_array();
-  const auto sizes = class_sizes(plan, s.job->world_size);
-  for (std::size_t c = 0; c < plan.classes.size(); ++c) {
+  json.end_array().key("profiles").begin_array();
+  const auto sizes = profile_sizes(plan, s.job->world_size);
+  for (std::size_t c = 0; c < plan.profiles.size(); ++c) {
     json.begin_object().field("ranks", sizes[c]).key("actions").begin_array();
-    for (const MemoryAction action : plan.classes[c]) json.value(to_string(action));
+    for (const MemoryAction action : plan.profiles[c]) json.value(to_string(action));
     json.end_array().end_object();
   }
   json.end_array().key("shares").begin_array();

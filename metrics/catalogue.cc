@@ -22,8 +22,7 @@ LabelInfo slot_label() {
 
 LabelInfo policy_label() {
   LabelInfo info{"policy", {}, LabelInfo::Set::closed};
-  for (int k = 0; k <= static_cast<int>(PolicyKind::accumulation); ++k)
-    info.values.emplace_back(to_string(static_cast<PolicyKind>(k)));
+  for (const PolicyKind kind : kAllPolicyKinds) info.values.emplace_back(to_string(kind));
   return info;
 }
 
@@ -115,7 +114,6 @@ void add_knobs(std::vector<MetricInfo>& all) {
   g.gauge("coxswain_plan_action_blocks", "",
           "Blocks under a memory action, averaged over the ranks",
           {label("action", kMemoryActionNames)});
-  g.gauge("coxswain_plan_cadence_steps", "steps", "Local steps between two averagings");
   g.gauge("coxswain_plan_hold_rounds", "rounds",
           "Rounds for which all knobs still rest after trouble");
 }

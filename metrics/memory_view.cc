@@ -65,16 +65,16 @@ void add(MemoryView& view, const RankMemoryView& rank) {
 std::shared_ptr<const MemoryView> memory_view(const JobFacts& job, const Plan& plan,
                                               std::span<const std::int64_t> budget_bytes) {
   const MemoryFacts& facts = job.memory;
-  if (facts.models.empty() || plan.classes.empty()) return nullptr;
+  if (facts.models.empty() || plan.profiles.empty()) return nullptr;
   auto view = std::make_shared<MemoryView>();
   std::map<std::tuple<std::size_t, std::size_t>, Kind> kinds;
   view->ranks.resize(static_cast<std::size_t>(std::max(job.world_size, 0)));
   for (std::size_t r = 0; r < view->ranks.size(); ++r) {
-    const std::size_t c = r < plan.rank_class.size() ? plan.rank_class[r].value() : 0;
+    const std::size_t c = r < plan.rank_profile.size() ? plan.rank_profile[r].value() : 0;
     const std::size_t m = r < facts.model_of_rank.size() ? facts.model_of_rank[r] : 0;
-    if (c >= plan.classes.size() || m >= facts.models.size()) continue;
+    if (c >= plan.profiles.size() || m >= facts.models.size()) continue;
     const auto [kind, is_new] = kinds.try_emplace({c, m});
-    if (is_new) kind->second = kind_of(facts.models[m], plan.classes[c]);
+    if (is_new) kind->second = kind_of(facts.models[m], plan.profiles[c]);
     view->ranks[r] = kind->second.rank;
     if (r < budget_bytes.size()) view->ranks[r].budget_bytes = budget_bytes[r];
     add(*view, view->ranks[r]);
@@ -116,10 +116,10 @@ MemoryHeadroom memory_headroom(const MemoryView& view, const StepSignals& signal
 
 std::vector<ActionRanks> action_ranks(const Plan& plan, std::int32_t world_size) {
   std::vector<ActionRanks> ranks(plan.precision.size(), ActionRanks{});
-  const std::vector<std::int32_t> sizes = class_sizes(plan, world_size);
-  for (std::size_t c = 0; c < plan.classes.size(); ++c) {
-    for (std::size_t b = 0; b < std::min(ranks.size(), plan.classes[c].size()); ++b) {
-      ranks[b][static_cast<std::size_t>(plan.classes[c][b])] += sizes[c];
+  const std::vector<std::int32_t> sizes = profile_sizes(plan, world_size);
+  for (std::size_t c = 0; c < plan.profiles.size(); ++c) {
+    for (std::size_t b = 0; b < std::min(ranks.size(), plan.profiles[c].size()); ++b) {
+      ranks[b][static_cast<std::size_t>(plan.profiles[c][b])] += sizes[c];
     }
   }
   return ranks;

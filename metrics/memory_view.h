@@ -49,7 +49,7 @@ struct MemoryView {
   std::int64_t plan_kept_block_bytes = 0;  // what the blocks hold that the plan keeps
 };
 
-// Null where nothing was measured, or the plan has no classes yet.
+// Null where nothing was measured, or the plan has no profiles yet.
 std::shared_ptr<const MemoryView> memory_view(const JobFacts& job, const Plan& plan,
                                               std::span<const std::int64_t> budget_bytes);
 

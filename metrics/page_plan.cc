@@ -96,11 +96,11 @@ std::string run_table(const JobFacts& job, const std::vector<BlockRun>& runs) {
 }
 
 // "Rank 2", "Ranks 0, 3", "12 ranks".
-std::string class_title(const Plan& plan, std::size_t index, std::int32_t ranks) {
+std::string profile_title(const Plan& plan, std::size_t index, std::int32_t ranks) {
   constexpr std::int32_t kNamed = 4;
   std::string names;
-  for (std::size_t r = 0; ranks <= kNamed && r < plan.rank_class.size(); ++r) {
-    if (plan.rank_class[r].value() == index)
+  for (std::size_t r = 0; ranks <= kNamed && r < plan.rank_profile.size(); ++r) {
+    if (plan.rank_profile[r].value() == index)
       names += (names.empty() ? "" : ", ") + std::to_string(r);
   }
   if (names.empty()) return grouped(static_cast<std::uint64_t>(ranks)) + " ranks";
@@ -110,7 +110,7 @@ std::string class_title(const Plan& plan, std::size_t index, std::int32_t ranks)
 std::string class_section(const Snapshot& s, std::size_t index, std::int32_t ranks) {
   const auto runs = block_runs(*s.plan, index);
   std::string out = "<div class=\"group\">";
-  if (s.plan->classes.size() > 1) out += "<h3>" + class_title(*s.plan, index, ranks) + "</h3>";
+  if (s.plan->profiles.size() > 1) out += "<h3>" + profile_title(*s.plan, index, ranks) + "</h3>";
   out += strip(s, runs);
   if (s.plan->precision.size() > kNamedCells) out += run_table(*s.job, runs);
   return out + "</div>";
@@ -146,7 +146,7 @@ std::string mix_text(const Snapshot& s) {
               fixed(mix.action_blocks[k],
                     mix.action_blocks[k] == std::floor(mix.action_blocks[k]) ? 0 : 1) +
               " " + std::string(kMemoryActionNames[k]) +
-              (s.plan->classes.size() > 1 ? " on average" : "");
+              (s.plan->profiles.size() > 1 ? " on average" : "");
   }
   const std::string prefix = common_prefix(*s.job);
   return " Of " + fixed(blocks, 0) + " blocks" + text + "." +
@@ -156,8 +156,6 @@ std::string mix_text(const Snapshot& s) {
 std::string other_knobs(const Snapshot& s) {
   const Plan& plan = *s.plan;
   std::string text;
-  if (plan.cadence_steps > 1)
-    text += " Averaged every " + std::to_string(plan.cadence_steps) + " steps.";
   if (plan.step_samples != 0) text += " Steps of " + grouped(plan.step_samples) + " samples.";
   if (!plan.shares.empty()) {
     const auto [low, high] = std::minmax_element(plan.shares.begin(), plan.shares.end());
@@ -178,12 +176,12 @@ std::string page_plan(const Snapshot& s) {
   if (plan.precision.empty())
     return out + "</p><p class=\"group\">The job has named no blocks.</p></section>";
   out += mix_text(s) + "</p>";
-  const auto sizes = class_sizes(plan, s.job->world_size);
+  const auto sizes = profile_sizes(plan, s.job->world_size);
   const std::size_t shown = std::min(sizes.size(), kClassesShown);
   for (std::size_t c = 0; c < shown; ++c) out += class_section(s, c, sizes[c]);
   if (sizes.size() > shown)
     out += "<p class=\"group\"><a href=\"/api/v1/plan\">" + std::to_string(sizes.size() - shown) +
-           " more classes of ranks</a></p>";
+           " more profiles of ranks</a></p>";
   return out + dearest_block(s) + "</section>";
 }
 

@@ -34,11 +34,12 @@ struct BlockRun {
   Precision precision = Precision::fp32;
   MemoryAction action = MemoryAction::keep;
 };
-// Of one class of ranks. Requires: class_index < plan.classes.size(), or the plan has no classes.
-std::vector<BlockRun> block_runs(const Plan& plan, std::size_t class_index);
+// Of one class of ranks. Requires: profile_index < plan.profiles.size(), or the plan has no
+// profiles.
+std::vector<BlockRun> block_runs(const Plan& plan, std::size_t profile_index);
 
 // Ranks of each class, one entry a class.
-std::vector<std::int32_t> class_sizes(const Plan& plan, std::int32_t world_size);
+std::vector<std::int32_t> profile_sizes(const Plan& plan, std::int32_t world_size);
 
 // What all block names begin with, up to and including their last common dot; empty for one block.
 std::string common_prefix(const JobFacts& job);

@@ -82,12 +82,11 @@ void set_decisions(FamilyBuilder& out, const Snapshot& s) {
   out.set("coxswain_plan_applied_id", as_double(s.summary.plan_applied_max));
   out.set("coxswain_plan_activation_lag_rounds", as_double(s.plan_times.activation_lag_rounds));
   out.set("coxswain_last_plan_timestamp_seconds", s.plan_times.last_published.seconds);
-  for (std::size_t policy = 0; policy < kPolicyKinds; ++policy) {
+  for (const PolicyKind kind : kAllPolicyKinds) {
     for (std::size_t outcome = 1; outcome < kOutcomes; ++outcome) {
-      out.set(
-          "coxswain_decisions_total",
-          {to_string(static_cast<PolicyKind>(policy)), to_string(static_cast<Outcome>(outcome))},
-          as_double(totals.decisions[policy][outcome]));
+      out.set("coxswain_decisions_total",
+              {to_string(kind), to_string(static_cast<Outcome>(outcome))},
+              as_double(totals.decisions[static_cast<std::size_t>(kind)][outcome]));
     }
   }
   std::map<std::string_view, std::uint64_t> by_label;  // codes of users share one
@@ -104,7 +103,6 @@ void set_knobs(FamilyBuilder& out, const Snapshot& s) {
     out.set("coxswain_plan_precision_blocks", {kPrecisionNames[k]}, mix.precision_blocks[k]);
   for (std::size_t k = 0; k < mix.action_blocks.size(); ++k)
     out.set("coxswain_plan_action_blocks", {kMemoryActionNames[k]}, mix.action_blocks[k]);
-  out.set("coxswain_plan_cadence_steps", s.plan->cadence_steps);
   const std::uint64_t hold = s.plan->hold_until.value();
   const std::uint64_t round = s.summary.round.value();
   out.set("coxswain_plan_hold_rounds", as_double(hold > round ? hold - round : 0));

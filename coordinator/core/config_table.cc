@@ -15,7 +15,6 @@ using namespace config_rows;  // the builders of rows
 constexpr std::uint64_t kAny = std::numeric_limits<std::uint64_t>::max();
 constexpr std::string_view kPoliciesWithRows[] = {
     "guard", "stragglers", "memory", "precision", "loss_scale", "shares", "accumulation"};
-constexpr std::string_view kPoliciesToCome[] = {"cadence"};
 
 void add_run(std::vector<ConfigRow>& t) {
   t.push_back(words_of({"run.name", "", "what the run is called"}, COX_FIELD(run.name)));
@@ -102,7 +101,6 @@ void add_stragglers(std::vector<ConfigRow>& t) {
 // Modes of policies that have no struct of their own here.
 void add_policy_modes(const Config& config, std::vector<ConfigRow>& t) {
   std::map<std::string, PolicyMode, std::less<>> names = config.policy_modes;
-  for (const std::string_view name : kPoliciesToCome) names.emplace(name, PolicyMode::off);
   for (const std::string_view name : kPoliciesWithRows) names.erase(std::string(name));
   for (const auto& [name, unused] : names) {
     ConfigRow made = row({name + ".mode", "", "of the policy " + name}, "mode",

@@ -16,15 +16,15 @@ Reason lost(ReasonCode code, std::string text) {
 
 bool fits_world(const Plan& plan, const JobFacts& job) {
   const auto world = static_cast<std::size_t>(job.world_size);
-  return (plan.rank_class.empty() || plan.rank_class.size() == world) &&
+  return (plan.rank_profile.empty() || plan.rank_profile.size() == world) &&
          (plan.shares.empty() || plan.shares.size() == world);
 }
 
-// Unknown ranks can only have one class, and every plan has a first one.
+// Unknown ranks can only have one profile, and every plan has a first one.
 void drop_ranks(Plan& plan) {
-  plan.rank_class.clear();
+  plan.rank_profile.clear();
   plan.shares.clear();
-  if (plan.classes.size() > 1) plan.classes.resize(1);
+  if (plan.profiles.size() > 1) plan.profiles.resize(1);
 }
 
 }  // namespace

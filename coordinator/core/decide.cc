@@ -1,25 +1,19 @@
 #include "coordinator/core/decide.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <exception>
+#include <span>
 #include <string>
 #include <utility>
 
-#include "coordinator/core/draft.h"
-#include "coordinator/core/said_before.h"
+#include "coordinator/core/plan_change.h"
 
 namespace cox {
 namespace {
 
 constexpr std::string_view kOwnState = "decide";
 constexpr std::uint32_t kMissingRounds = 3;  // one late report is no news
-
-PolicySet guard_first(const PolicySet& policies) {
-  PolicySet ordered = policies;
-  std::stable_partition(ordered.begin(), ordered.end(),
-                        [](const auto& p) { return p->kind() == PolicyKind::guard; });
-  return ordered;
-}
 
 Reason own_reason(ReasonCode code, RoundId round, std::string text) {
   Reason reason;
@@ -30,10 +24,167 @@ Reason own_reason(ReasonCode code, RoundId round, std::string text) {
   return reason;
 }
 
+// The state named "decide": what was said already, so that a reason is given when it becomes true
+// and not again in every round.
+struct SaidState {
+  static constexpr std::uint32_t kVersion = 1;
+  bool nobody_applies = false;
+  bool override_refused = false;
+  std::uint32_t missing_rounds = 0;     // in a row
+  std::vector<std::uint64_t> withheld;  // one digest per policy; 0 = nothing was withheld
+  template <class Self, class Visit>
+  static void fields(Self& self, Visit&& visit) {
+    visit(self.nobody_applies);
+    visit(self.override_refused);
+    visit(self.missing_rounds);
+    visit(self.withheld);
+  }
+};
+
+SaidState said_before(PolicyState& state, std::size_t policies) {
+  auto said = state.take_or_fresh<SaidState>();
+  if (said.withheld.size() == policies) return said;
+  SaidState fresh;
+  fresh.withheld.resize(policies);
+  return fresh;
+}
+
+// True when `now` is true and was not before.
+bool is_news(bool& said, bool now) {
+  const bool before = std::exchange(said, now);
+  return now && !before;
+}
+
+std::uint64_t digest_of(std::span<const Reason> reasons) {
+  std::uint64_t hash = 0;
+  for (const Reason& reason : reasons) {
+    const std::uint64_t what = (static_cast<std::uint64_t>(reason.code) << 8 |
+                                static_cast<std::uint64_t>(reason.outcome)) +
+                               1;
+    hash = hash * 1000003u + what;
+  }
+  return hash;
+}
+
+// A policy in the order of this round.
+struct Asked {
+  PolicyKind kind = PolicyKind::none;
+  PolicyMode mode = PolicyMode::on;
+  std::size_t place = 0;
+};
+
+Outcome withhold(Reason& reason, ReasonCode code, const std::string& note) {
+  reason.code = code;
+  reason.text += reason.text.empty() ? "held back: " + note : "; held back: " + note;
+  return Outcome::vetoed;
+}
+
+// The plan of a round while it is worked on. Takes proposals one after another, applies or
+// withholds each, and keeps the reasons of both.
+class Draft {
+ public:
+  // References must outlive the draft.
+  Draft(const JobFacts& job, const Config& config, const Plan& newest, const StepSummary& summary,
+        SaidState& said)
+      : job_(job),
+        config_(config),
+        newest_(newest),
+        said_(said),
+        round_(summary.round),
+        in_flight_(summary.plan_applied_max < newest.id.number),
+        nobody_applies_(summary.reporting > 0 && summary.watching == summary.reporting),
+        plan_(newest) {}
+
+  void report(Reason reason) { reasons_.push_back(std::move(reason)); }
+  bool nobody_applies() const { return nobody_applies_; }
+
+  // Takes what a policy proposes, and reasons that are already withheld (a failure of the policy).
+  // What is withheld is told when it differs from the round before.
+  void take(const Asked& asked, std::vector<Proposal> proposals, std::vector<Reason> withheld) {
+    for (Proposal& proposal : proposals) {
+      Reason reason = std::move(proposal.reason);
+      reason.policy = asked.kind;
+      reason.round = round_;
+      reason.outcome = judge(proposal, asked.mode, reason);
+      const bool is_done = reason.outcome == Outcome::changed || reason.outcome == Outcome::clamped;
+      (is_done ? reasons_ : withheld).push_back(std::move(reason));
+    }
+    const std::uint64_t now = digest_of(withheld);
+    if (std::exchange(said_.withheld[asked.place], now) == now) return;
+    for (Reason& reason : withheld) reasons_.push_back(std::move(reason));
+  }
+
+  // What the user forces wins over every policy.
+  void apply_overrides() {
+    std::optional<Reason> reason;
+    if (!in_flight_ && !nobody_applies_) reason = apply_forced(plan_, config_.force, job_);
+    const bool is_refused = reason && reason->outcome == Outcome::vetoed;
+    const bool is_new_refusal = is_news(said_.override_refused, is_refused);
+    if (!reason || (is_refused && !is_new_refusal)) return;
+    reason->round = round_;
+    reasons_.push_back(std::move(*reason));
+  }
+
+  std::vector<Reason> take_reasons() { return std::move(reasons_); }
+
+  // The next plan, when the draft has another effect than the newest one. Ends the draft.
+  std::optional<Plan> finish() && {
+    if (in_flight_ || nobody_applies_ || same_effect(plan_, newest_)) return std::nullopt;
+    plan_.id = {job_.incarnation, newest_.id.number + 1};
+    plan_.earliest_round = RoundId(round_.value() + 2);
+    plan_.activated_round.reset();
+    return std::move(plan_);
+  }
+
+ private:
+  Outcome judge(const Proposal& proposal, PolicyMode mode, Reason& reason) {
+    if (mode == PolicyMode::observe) return Outcome::observed;
+    if (nobody_applies_) {
+      return withhold(reason, ReasonCode::nobody_applies_plans, "every rank only watches");
+    }
+    if (in_flight_) {
+      return withhold(
+          reason, ReasonCode::plan_in_flight,
+          "plan " + std::to_string(newest_.id.number) + " is not applied by the ranks yet");
+    }
+    if (reason.policy != PolicyKind::guard && round_ < plan_.hold_until) {
+      return withhold(reason, ReasonCode::hold_in_force,
+                      "no knob moves before round " + std::to_string(plan_.hold_until.value()));
+    }
+    if (is_forced(proposal.change, config_.force)) {
+      return withhold(reason, ReasonCode::override_applied, "force.shares is set");
+    }
+    const ChangeResult result = apply_change(plan_, proposal.change, job_);
+    if (result.outcome == Outcome::vetoed) return withhold(reason, result.code, result.note);
+    if (result.outcome == Outcome::clamped) {
+      reason.code = result.code;
+      reason.text += "; " + result.note;
+    }
+    return result.outcome;
+  }
+
+  const JobFacts& job_;
+  const Config& config_;
+  const Plan& newest_;
+  SaidState& said_;
+  RoundId round_;
+  bool in_flight_;
+  bool nobody_applies_;
+  Plan plan_;
+  std::vector<Reason> reasons_;
+};
+
 // The plan became active in some round at or before this one; this is the first to tell.
 void note_activation(Plan& plan, const StepSummary& summary) {
   if (plan.activated_round || summary.reporting == 0) return;
   if (summary.plan_applied_max >= plan.id.number) plan.activated_round = summary.round;
+}
+
+PolicySet guard_first(const PolicySet& policies) {
+  PolicySet ordered = policies;
+  std::stable_partition(ordered.begin(), ordered.end(),
+                        [](const auto& p) { return p->kind() == PolicyKind::guard; });
+  return ordered;
 }
 
 struct Answer {
@@ -65,30 +216,58 @@ Answer ask(const Policy& policy, const PolicyInput& input, PolicyState state) {
   }
 }
 
-void keep_findings(std::vector<Reason> findings, PolicyKind kind, RoundId round,
-                   std::vector<Reason>& reasons) {
+void tell_findings(std::vector<Reason> findings, PolicyKind kind, RoundId round, Draft& draft) {
   for (Reason& finding : findings) {
     finding.policy = kind;
     finding.round = round;
     if (finding.outcome == Outcome::unspecified) finding.outcome = Outcome::reported;
-    reasons.push_back(std::move(finding));
+    draft.report(std::move(finding));
   }
 }
 
-void tell_circumstances(const StepSignals& signals, const StepSummary& summary, bool nobody_applies,
-                        SaidBefore& said, std::vector<Reason>& reasons) {
-  if (said.is_news(SaidBefore::kNobodyApplies, nobody_applies)) {
-    reasons.push_back(own_reason(ReasonCode::nobody_applies_plans, summary.round,
-                                 "every rank only watches, so no plan goes out"));
+void tell_circumstances(const StepSignals& signals, const StepSummary& summary, SaidState& said,
+                        Draft& draft) {
+  constexpr std::uint32_t kLongest = 1'000'000'000;
+  if (is_news(said.nobody_applies, draft.nobody_applies())) {
+    draft.report(own_reason(ReasonCode::nobody_applies_plans, summary.round,
+                            "every rank only watches, so no plan goes out"));
   }
-  if (said.streak(summary.missing > 0) != kMissingRounds) return;
+  said.missing_rounds = summary.missing > 0 ? std::min(said.missing_rounds, kLongest) + 1 : 0;
+  if (said.missing_rounds != kMissingRounds) return;
   Reason reason = own_reason(ReasonCode::ranks_missing, summary.round,
                              std::to_string(summary.missing) + " ranks are missing from " +
                                  std::to_string(kMissingRounds) + " rounds in a row");
   const auto first = std::find_if(signals.faults.begin(), signals.faults.end(),
                                   [](const auto& f) { return f.fault == ReportFault::missing; });
   if (first != signals.faults.end()) reason.rank = first->rank;
-  reasons.push_back(std::move(reason));
+  draft.report(std::move(reason));
+}
+
+Reason start_failure_of(const Policy& policy, std::string_view what) {
+  Reason reason;
+  reason.policy = policy.kind();
+  reason.code = ReasonCode::policy_failed;
+  reason.outcome = Outcome::reported;
+  reason.text =
+      "policy " + std::string(policy.name()) + " failed at the start: " + std::string(what);
+  return reason;
+}
+
+Reason carry_out(Proposal proposal, PolicyMode mode, const OverrideConfig& force,
+                 const JobFacts& job, Plan& plan) {
+  Reason reason = std::move(proposal.reason);
+  reason.outcome = Outcome::observed;
+  if (mode != PolicyMode::on) return reason;
+  const ChangeResult result =
+      is_forced(proposal.change, force)
+          ? ChangeResult{Outcome::vetoed, ReasonCode::override_applied, "the user forces another"}
+          : apply_change(plan, proposal.change, job);
+  reason.outcome = result.outcome;
+  if (!result.note.empty()) {
+    reason.code = result.code;
+    reason.text += "; " + result.note;
+  }
+  return reason;
 }
 
 }  // namespace
@@ -98,13 +277,14 @@ Decided decide(const JobFacts& job, const Config& config, const PolicySet& polic
   Decided decided{std::move(state), {}};
   ControlState& kept = decided.state;
   Decision& decision = decided.decision;
+
   decision.summary = summarize(signals);
   note_activation(kept.plan, decision.summary);
   Estimates estimates = estimate(state_of(kept, kEstimates).take_or_fresh<Estimates>(), job, config,
                                  kept.plan, signals, decision.summary);
 
-  SaidBefore said(std::move(state_of(kept, kOwnState)), policies.size());
-  Draft draft(job, config, kept.plan, decision.summary);
+  SaidState said = said_before(state_of(kept, kOwnState), policies.size());
+  Draft draft(job, config, kept.plan, decision.summary, said);
   std::size_t place = 0;
   for (const auto& policy : guard_first(policies)) {
     const Asked asked{policy->kind(), mode_of(config, policy->name(), PolicyMode::on), place++};
@@ -112,22 +292,61 @@ Decided decide(const JobFacts& job, const Config& config, const PolicySet& polic
     const PolicyInput input{job,       config,      kept.plan, signals, decision.summary,
                             estimates, kept.history};
     Answer answer = ask(*policy, input, std::move(state_of(kept, policy->name())));
-    PolicyOutput& output = answer.output;
-    state_of(kept, policy->name()) = std::move(output.state);
-    keep_findings(std::move(output.findings), asked.kind, signals.round, draft.reasons());
-    draft.take(asked, std::move(output.proposals), std::move(answer.failure), said);
+    state_of(kept, policy->name()) = std::move(answer.output.state);
+    tell_findings(std::move(answer.output.findings), asked.kind, signals.round, draft);
+    draft.take(asked, std::move(answer.output.proposals), std::move(answer.failure));
   }
-  draft.apply_overrides(said);
-  tell_circumstances(signals, decision.summary, draft.nobody_applies(), said, draft.reasons());
+  draft.apply_overrides();
+  tell_circumstances(signals, decision.summary, said, draft);
 
-  decision.reasons = std::move(draft.reasons());
+  decision.reasons = draft.take_reasons();
   decision.plan = std::move(draft).finish();
   if (decision.plan) kept.plan = *decision.plan;
   decision.slow_ranks = slowest_ranks(estimates, kSlowRanksTold);
-  state_of(kept, kOwnState) = std::move(said).state();
   state_of(kept, kEstimates) = PolicyState::of(std::move(estimates));
+  state_of(kept, kOwnState) = PolicyState::of(std::move(said));
   if (decision.summary.reporting > 0) kept.history.add(decision.summary);
   return decided;
+}
+
+Begun begin_job(const JobFacts& job, const Config& config, const PolicySet& policies,
+                ControlState state) {
+  Begun begun{std::move(state), {}};
+  begun.state.plan.scaler = config.loss_scale.rules;
+  auto forced = apply_forced(begun.state.plan, config.force, job);
+  if (forced && forced->outcome != Outcome::vetoed) begun.reasons.push_back(std::move(*forced));
+  const StepSignals no_signals;
+  const StepSummary no_summary;
+  Estimates estimates =
+      after_restart(state_of(begun.state, kEstimates).take_or_fresh<Estimates>(), job);
+  for (const auto& policy : policies) {
+    const PolicyMode mode = mode_of(config, policy->name(), PolicyMode::on);
+    if (mode == PolicyMode::off) continue;
+    const PolicyInput input{job,        config,    begun.state.plan,   no_signals,
+                            no_summary, estimates, begun.state.history};
+    PolicyOutput output;
+    try {
+      output = policy->at_start(input, state_of(begun.state, policy->name()));
+    } catch (const std::exception& error) {
+      begun.reasons.push_back(start_failure_of(*policy, error.what()));
+      continue;
+    } catch (...) {
+      begun.reasons.push_back(start_failure_of(*policy, "an exception of unknown type"));
+      continue;
+    }
+    state_of(begun.state, policy->name()) = std::move(output.state);
+    for (Proposal& proposal : output.proposals) {
+      output.findings.push_back(
+          carry_out(std::move(proposal), mode, config.force, job, begun.state.plan));
+    }
+    for (Reason& reason : output.findings) {
+      reason.policy = policy->kind();
+      if (reason.outcome == Outcome::unspecified) reason.outcome = Outcome::reported;
+      begun.reasons.push_back(std::move(reason));
+    }
+  }
+  state_of(begun.state, kEstimates) = PolicyState::of(std::move(estimates));
+  return begun;
 }
 
 }  // namespace cox

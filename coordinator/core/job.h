@@ -19,8 +19,7 @@ struct Capabilities {
   PrecisionSet precisions = only(Precision::fp32);  // that can be applied
   std::uint8_t actions = 1;                         // bit a set = MemoryAction a can be applied
   bool shares = false;                              // this job's loop takes its batch from the plan
-  bool cadence = false;
-  bool accumulation = false;  // ... and the number of samples of a step
+  bool accumulation = false;  // this job's loop takes the samples of a step from the plan
   bool rollback = false;      // snapshots are being taken
 
   bool can(Precision p) const { return contains(precisions, p); }

@@ -1,8 +1,8 @@
 #include "coordinator/core/plan.h"
 
-#include <string>
+#include <algorithm>
 
-#include "coordinator/core/plan_classes.h"
+#include "coordinator/core/plan_fields.h"
 
 namespace cox {
 
@@ -10,23 +10,88 @@ Plan initial_plan(const JobFacts& job) {
   Plan plan;
   plan.id.incarnation = job.incarnation;
   plan.precision.assign(job.blocks.size(), Precision::fp32);
-  plan.classes.emplace_back(job.blocks.size(), MemoryAction::keep);
+  plan.profiles.emplace_back(job.blocks.size(), MemoryAction::keep);
   return plan;
 }
 
-ClassId class_of(const Plan& plan, RankId rank) {
-  if (plan.rank_class.empty()) return ClassId(0);
-  return plan.rank_class[static_cast<std::size_t>(rank.value())];
+ProfileId profile_of(const Plan& plan, RankId rank) {
+  if (plan.rank_profile.empty()) return ProfileId(0);
+  return plan.rank_profile[static_cast<std::size_t>(rank.value())];
 }
 
 MemoryAction action_of(const Plan& plan, RankId rank, BlockId block) {
-  return plan.classes[class_of(plan, rank).value()][block.value()];
+  return plan.profiles[profile_of(plan, rank).value()][block.value()];
+}
+
+bool same_actions(const Plan& a, const Plan& b) {
+  if (a.profiles == b.profiles && a.rank_profile == b.rank_profile) return true;
+  const std::size_t ranks =
+      std::max({a.rank_profile.size(), b.rank_profile.size(), std::size_t{1}});
+  // Neighbours mostly move together, so few pairs of profiles are compared.
+  ProfileId last_a{};
+  ProfileId last_b{};
+  for (std::size_t r = 0; r < ranks; ++r) {
+    const RankId rank(static_cast<std::int32_t>(r));
+    const ProfileId of_a = profile_of(a, rank);
+    const ProfileId of_b = profile_of(b, rank);
+    if (r > 0 && of_a == last_a && of_b == last_b) continue;
+    if (a.profiles[of_a.value()] != b.profiles[of_b.value()]) return false;
+    last_a = of_a;
+    last_b = of_b;
+  }
+  return true;
 }
 
 bool same_effect(const Plan& a, const Plan& b) {
-  return a.precision == b.precision && a.shares == b.shares && a.step_samples == b.step_samples &&
-         a.cadence_steps == b.cadence_steps && a.scaler == b.scaler &&
-         a.hold_until == b.hold_until && a.rollback == b.rollback && same_actions(a, b);
+  bool same = true;
+  for_each_plan_field([&](const auto& field) {
+    if (!same) return;
+    same =
+        field.rules.same != nullptr ? field.rules.same(a, b) : a.*field.member == b.*field.member;
+  });
+  return same;
+}
+
+Status validate(const Plan& plan, const JobFacts& job) {
+  if (plan.id.incarnation != job.incarnation) {
+    return invalid_argument("plan: expected incarnation " + std::to_string(job.incarnation) +
+                            ", found " + std::to_string(plan.id.incarnation));
+  }
+  Status status;
+  for_each_plan_field([&](const auto& field) {
+    if (!status.ok()) return;
+    if (!is_capable(field, plan.*field.member, job.capabilities)) {
+      status =
+          invalid_argument("plan: " + std::string(field.name) + " cannot be applied by this job");
+    } else if (field.rules.check != nullptr) {
+      status = field.rules.check(plan, job);
+    }
+  });
+  return status;
+}
+
+std::vector<std::string> diff(const Plan& before, const Plan& after) {
+  std::vector<std::string> lines;
+  for_each_plan_field([&](const auto& field) {
+    if (field.rules.diff != nullptr) return field.rules.diff(before, after, lines);
+    if (before.*field.member == after.*field.member) return;
+    lines.push_back(std::string(field.name) + ": " + field.rules.text(before) + " -> " +
+                    field.rules.text(after));
+  });
+  return lines;
+}
+
+std::string text(const Plan& plan) {
+  std::string out =
+      "plan " + std::to_string(plan.id.incarnation) + "." + std::to_string(plan.id.number) +
+      ", from round " + std::to_string(plan.earliest_round.value()) + " on, " +
+      (plan.activated_round ? "active since round " + std::to_string(plan.activated_round->value())
+                            : std::string("not seen active yet")) +
+      "\n";
+  for_each_plan_field([&](const auto& field) {
+    out += std::string(field.name) + ": " + field.rules.text(plan) + "\n";
+  });
+  return out;
 }
 
 }  // namespace cox

@@ -1,9 +1,9 @@
 // Plan: what every rank does from an agreed future round on. The coordinator publishes numbered
-// plans, one in flight at a time; a plan becomes active on all ranks with the round after the one
-// in which the step's reduction showed that all of them hold it (MIN over ranks), not before
-// `earliest_round`. Knobs that change numbers (precision, cadence, scaler) are global; knobs that
-// do not (memory actions, shares of whole samples) may differ per rank. Plain value; pure
-// functions.
+// plans, one in flight at a time. A plan becomes active on all ranks with the round after the one
+// in which the step's reduction showed that all of them hold it (MIN over ranks), and not before
+// `earliest_round`. Fields that change numerics (precision, scaler) are the same on all ranks;
+// fields that do not (memory actions, shares of whole samples) may differ per rank. A new field is
+// a member here and a row in plan_fields.h. Plain value; pure functions.
 #pragma once
 
 #include <cstdint>
@@ -26,48 +26,65 @@ struct PlanId {
   friend constexpr auto operator<=>(const PlanId&, const PlanId&) = default;
 };
 
-// Go back to the newest snapshot taken before `before_round`. A ticket is executed once: the
-// trainer remembers the largest it has done.
+// An order to go back to the newest snapshot taken before `before_round`. The trainer executes a
+// ticket once: it remembers the largest that it has done.
 struct RollbackOrder {
   std::uint32_t ticket = 0;  // 0 = none was ever ordered
   RoundId before_round{};
+  template <class Self, class Visit>
+  static void fields(Self& self, Visit&& visit) {
+    visit(self.ticket);
+    visit(self.before_round);
+  }
   friend bool operator==(const RollbackOrder&, const RollbackOrder&) = default;
 };
+
+using ActionProfile = std::vector<MemoryAction>;  // one action per block
 
 struct Plan {
   PlanId id{};
   RoundId earliest_round{};
-  std::optional<RoundId> activated_round;  // known once it happened; not part of the mask
+  std::optional<RoundId> activated_round;  // known once it happened; does not travel in masks
 
-  std::vector<Precision> precision;                // one per block
-  std::vector<std::vector<MemoryAction>> classes;  // classes[c][block]; at least one class
-  std::vector<ClassId> rank_class;                 // one per rank; empty = all in class 0
-  std::vector<std::uint32_t> shares;               // relative, one per rank; empty = even
-  std::uint64_t step_samples = 0;   // of all ranks in a step; 0 = the job's global batch
-  std::uint32_t cadence_steps = 1;  // local steps between averagings, >= 1
+  std::vector<Precision> precision;     // one per block
+  std::vector<ActionProfile> profiles;  // 1 .. kMaxProfiles
+  std::vector<ProfileId> rank_profile;  // one per rank; empty = all ranks have profile 0
+  std::vector<std::uint32_t> shares;    // relative, one per rank; empty = even
   ScalerRules scaler{};
   RoundId hold_until{};  // no knob moves before this round
   RollbackOrder rollback{};
+  std::uint64_t step_samples = 0;  // of all ranks in a step; 0 = the job's global batch
 
   friend bool operator==(const Plan&, const Plan&) = default;
 };
 
+// The boards that pass plans on within a node have room for this many.
+inline constexpr std::size_t kMaxProfiles = 1024;
+
 // The plan that every rank derives from the job alone: number 0, fp32, keep, even shares.
 Plan initial_plan(const JobFacts& job);
 
-// The action of one block on one rank. Requires: a valid plan.
+// REQUIRES: a valid plan and a rank of its world.
+ProfileId profile_of(const Plan& plan, RankId rank);
+// REQUIRES: as above, and one of the job's blocks.
 MemoryAction action_of(const Plan& plan, RankId rank, BlockId block);
 
-// Whether two plans tell the ranks the same thing (ids and rounds aside).
+// Whether every rank has the same memory actions under both plans. Profiles only write actions
+// down, so plans with different profiles can have the same actions. REQUIRES: both plans are valid
+// for the same job.
+bool same_actions(const Plan& a, const Plan& b);
+
+// Whether two plans tell the ranks the same (ids and rounds aside). REQUIRES: as same_actions.
 bool same_effect(const Plan& a, const Plan& b);
 
 // invalid_argument naming the first field that does not fit the job or is out of range.
 Status validate(const Plan& plan, const JobFacts& job);
 
 // One line per difference in effect, for logs, the status page and `cox replay`; empty when equal.
+// REQUIRES: as same_actions.
 std::vector<std::string> diff(const Plan& before, const Plan& after);
 
-// Several lines for people: id, rounds, precision mix, classes, shares, cadence, hold, rollback.
+// Several lines for people: the id, the rounds, and one line per field.
 std::string text(const Plan& plan);
 
 }  // namespace cox

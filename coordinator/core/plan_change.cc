@@ -1,8 +1,11 @@
 #include "coordinator/core/plan_change.h"
 
 #include <algorithm>
+#include <type_traits>
 #include <utility>
 #include <variant>
+
+#include "coordinator/core/plan_fields.h"
 
 namespace cox {
 namespace {
@@ -23,6 +26,20 @@ ChangeResult replace(Plan& plan, Plan candidate, const JobFacts& job) {
 struct Applier {
   Plan& plan;
   const JobFacts& job;
+
+  template <class T>
+  ChangeResult set(T Plan::*member, const T& value, const char* what) const {
+    bool can = true;
+    for_each_plan_field([&]<class U>(const PlanField<U>& field) {
+      if constexpr (std::is_same_v<T, U>) {
+        if (field.member == member) can = is_capable(field, value, job.capabilities);
+      }
+    });
+    if (!can) return not_capable(what);
+    Plan candidate = plan;
+    candidate.*member = value;
+    return replace(plan, std::move(candidate), job);
+  }
 
   // In place: a policy may set hundreds of blocks at once.
   ChangeResult operator()(const SetPrecision& change) const {
@@ -49,10 +66,10 @@ struct Applier {
   // Actions that the job cannot do become keep, which is always right and only costs memory.
   ChangeResult operator()(const SetActions& change) const {
     Plan candidate = plan;
-    candidate.classes = change.classes;
-    candidate.rank_class = change.rank_class;
+    candidate.profiles = change.profiles;
+    candidate.rank_profile = change.rank_profile;
     bool clamped = false;
-    for (std::vector<MemoryAction>& actions : candidate.classes) {
+    for (ActionProfile& actions : candidate.profiles) {
       for (MemoryAction& action : actions) {
         if (static_cast<unsigned>(action) > 3 || job.capabilities.can(action)) continue;
         action = MemoryAction::keep;
@@ -67,32 +84,15 @@ struct Applier {
   }
 
   ChangeResult operator()(const SetShares& change) const {
-    if (!job.capabilities.shares && !change.shares.empty()) return not_capable("shares");
-    Plan candidate = plan;
-    candidate.shares = change.shares;
-    return replace(plan, std::move(candidate), job);
+    return set(&Plan::shares, change.shares, "shares");
   }
 
   ChangeResult operator()(const SetBatch& change) const {
-    if (!job.capabilities.accumulation && change.step_samples != 0) {
-      return not_capable("another number of samples a step");
-    }
-    Plan candidate = plan;
-    candidate.step_samples = change.step_samples;
-    return replace(plan, std::move(candidate), job);
-  }
-
-  ChangeResult operator()(const SetCadence& change) const {
-    if (!job.capabilities.cadence && change.steps != 1) return not_capable("a cadence");
-    Plan candidate = plan;
-    candidate.cadence_steps = change.steps;
-    return replace(plan, std::move(candidate), job);
+    return set(&Plan::step_samples, change.step_samples, "another number of samples a step");
   }
 
   ChangeResult operator()(const SetScaler& change) const {
-    Plan candidate = plan;
-    candidate.scaler = change.rules;
-    return replace(plan, std::move(candidate), job);
+    return set(&Plan::scaler, change.rules, "another scaler");
   }
 
   // A hold is only ever made longer.

@@ -27,18 +27,15 @@ struct SetPrecision {
   Precision precision = Precision::fp32;
   std::uint16_t blocks = 1;  // this one and those after it
 };
-struct SetActions {  // replaces classes and their membership as a whole
-  std::vector<std::vector<MemoryAction>> classes;
-  std::vector<ClassId> rank_class;
+struct SetActions {  // replaces all profiles, and which rank has which
+  std::vector<ActionProfile> profiles;
+  std::vector<ProfileId> rank_profile;
 };
 struct SetShares {
   std::vector<std::uint32_t> shares;  // empty = even
 };
 struct SetBatch {
   std::uint64_t step_samples = 0;  // 0 = the job's global batch
-};
-struct SetCadence {
-  std::uint32_t steps = 1;
 };
 struct SetScaler {
   ScalerRules rules{};
@@ -49,8 +46,8 @@ struct HoldUntil {
 struct RollBack {
   RoundId before_round{};
 };
-using PlanChange = std::variant<SetPrecision, SetActions, SetShares, SetBatch, SetCadence,
-                                SetScaler, HoldUntil, RollBack>;
+using PlanChange =
+    std::variant<SetPrecision, SetActions, SetShares, SetBatch, SetScaler, HoldUntil, RollBack>;
 
 // One change and why. `reason.outcome` is set by Decide.
 struct Proposal {
@@ -66,7 +63,7 @@ struct PolicyInput {
   const StepSignals& signals;
   const StepSummary& summary;
   const Estimates& estimates;  // after this round; before the first one, what was restored
-  const History& history;  // without this round
+  const History& history;      // without this round
 };
 
 struct PolicyOutput {

@@ -88,17 +88,4 @@ class PolicyState {
   std::string bytes_;  // not decoded yet; empty when held_ is set
 };
 
-// A bridge for policies whose state is still a list of numbers; the last one of them removes it.
-struct NumbersState {
-  static constexpr std::uint32_t kVersion = 1;
-  std::uint32_t version = 0;  // the policy's own, 0 = fresh
-  std::vector<double> values;
-  template <class Self, class Visit>
-  static void fields(Self& self, Visit&& visit) {
-    visit(self.version);
-    visit(self.values);
-  }
-  friend bool operator==(const NumbersState&, const NumbersState&) = default;
-};
-
 }  // namespace cox

@@ -17,7 +17,6 @@ constexpr CodeName kCodeNames[] = {
     {ReasonCode::not_capable, "not_capable"},
     {ReasonCode::invalid_proposal, "invalid_proposal"},
     {ReasonCode::override_applied, "override_applied"},
-    {ReasonCode::full_plan_resent, "full_plan_resent"},
     {ReasonCode::ranks_missing, "ranks_missing"},
     {ReasonCode::nobody_applies_plans, "nobody_applies_plans"},
     {ReasonCode::restored_at_other_world_size, "restored_at_other_world_size"},
@@ -30,7 +29,6 @@ constexpr CodeName kCodeNames[] = {
     {ReasonCode::straggler_found, "straggler_found"},
     {ReasonCode::straggler_gone, "straggler_gone"},
     {ReasonCode::straggler_phase_moved, "straggler_phase_moved"},
-    {ReasonCode::shares_forced, "shares_forced"},
     {ReasonCode::shares_changed, "shares_changed"},
     {ReasonCode::shares_kept, "shares_kept"},
     {ReasonCode::shares_limited, "shares_limited"},
@@ -86,8 +84,6 @@ std::string_view to_string(PolicyKind kind) {
       return "stragglers";
     case PolicyKind::shares:
       return "shares";
-    case PolicyKind::cadence:
-      return "cadence";
     case PolicyKind::custom:
       return "custom";
     case PolicyKind::accumulation:

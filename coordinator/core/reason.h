@@ -3,6 +3,7 @@
 // value.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -23,11 +24,17 @@ enum class PolicyKind : std::uint8_t {
   memory = 4,
   stragglers = 5,
   shares = 6,
-  cadence = 7,
+  // 7 was cadence
   custom = 8,  // registered by the user
   accumulation = 9,
 };
 std::string_view to_string(PolicyKind kind);
+
+// In the order of their numbers.
+inline constexpr std::array kAllPolicyKinds = {
+    PolicyKind::none,      PolicyKind::guard,  PolicyKind::loss_scale,
+    PolicyKind::precision, PolicyKind::memory, PolicyKind::stragglers,
+    PolicyKind::shares,    PolicyKind::custom, PolicyKind::accumulation};
 
 // What became of the thing that the sentence speaks of.
 enum class Outcome : std::uint8_t {
@@ -44,13 +51,12 @@ std::string_view to_string(Outcome outcome);
 // For machines. Written to journals and metric labels: never renumber, append only.
 enum class ReasonCode : std::uint16_t {
   unspecified = 0,
-  // Decide
+  // Decide; 6 was full_plan_resent
   plan_in_flight = 1,
   hold_in_force = 2,
   not_capable = 3,
   invalid_proposal = 4,
   override_applied = 5,
-  full_plan_resent = 6,
   ranks_missing = 7,
   nobody_applies_plans = 8,
   restored_at_other_world_size = 9,
@@ -65,8 +71,7 @@ enum class ReasonCode : std::uint16_t {
   straggler_found = 40,
   straggler_gone = 41,
   straggler_phase_moved = 42,
-  // shares
-  shares_forced = 60,
+  // shares; 60 was shares_forced
   shares_changed = 61,     // follow the speed of the ranks
   shares_kept = 62,        // looked at, and not worth a change
   shares_limited = 63,     // a memory cap or minimum share holds them back

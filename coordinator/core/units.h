@@ -30,7 +30,7 @@ using NodeId = StrongId<struct NodeTag, std::int32_t>;
 using BlockId = StrongId<struct BlockTag, std::uint16_t>;
 using RoundId = StrongId<struct RoundTag, std::uint64_t>;
 using StepId = StrongId<struct StepTag, std::uint64_t>;
-using ClassId = StrongId<struct ClassTag, std::uint16_t>;  // a class of ranks with equal actions
+using ProfileId = StrongId<struct ProfileTag, std::uint16_t>;  // of an action profile
 
 using Seconds = std::chrono::duration<double>;
 using Nanoseconds = std::chrono::nanoseconds;

@@ -203,9 +203,9 @@ Result<NodeGroup> find_nodes(Communicator& world) {
 }
 
 std::size_t mask_capacity_bytes(const JobFacts& job) {
-  // Frames of 160 bytes and 8 of bookkeeping: blocks at half a byte, classes at a quarter of a byte
-  // a block and class, runs of ranks and shares at up to 8 bytes a rank. As many classes as a valid
-  // plan may have (core/plan_validate.cc).
+  // Frames of 160 bytes and 8 of bookkeeping: blocks at half a byte, profiles at a quarter of a
+  // byte a block and class, runs of ranks and shares at up to 8 bytes a rank. As many profiles as a
+  // valid plan may have (core/plan_validate.cc).
   const std::size_t payload =
       4096 + job.blocks.size() * 256 + static_cast<std::size_t>(job.world_size) * 16;
   return std::clamp<std::size_t>(payload * 2, 64 << 10, 8 << 20);

@@ -10,7 +10,7 @@
 #include <system_error>
 #include <vector>
 
-#include "coordinator/runtime/journal_records.h"
+#include "coordinator/runtime/journal_reader.h"
 
 namespace cox::runtime {
 namespace {

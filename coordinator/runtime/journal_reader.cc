@@ -1,19 +1,66 @@
 #include "coordinator/runtime/journal_reader.h"
 
+#include <algorithm>
+#include <array>
+#include <span>
+#include <system_error>
+
+#include "coordinator/core/hash.h"
+
 namespace cox::runtime {
 namespace {
 
-// What decisions rely on: facts and a plan that fit the job.
+constexpr std::string_view kMagic = "COXJRNL\n";
+
+void put(std::string& out, std::uint64_t value, int bytes) {
+  for (int i = 0; i < bytes; ++i) out.push_back(static_cast<char>(value >> (8 * i)));
+}
+
+std::uint64_t get(std::string_view bytes) {
+  std::uint64_t value = 0;
+  for (std::size_t i = bytes.size(); i-- > 0;) {
+    value = value << 8 | static_cast<unsigned char>(bytes[i]);
+  }
+  return value;
+}
+
+std::uint32_t checksum(std::string_view bytes) {
+  return crc32(std::as_bytes(std::span(bytes.data(), bytes.size())));
+}
+
+struct RecordHeader {
+  std::uint32_t length = 0;
+  std::uint16_t kind = 0;
+  std::uint32_t payload_checksum = 0;
+  bool is_whole = false;  // its own check fits
+};
+
+RecordHeader read_header(std::string_view bytes) {
+  RecordHeader header;
+  header.length = static_cast<std::uint32_t>(get(bytes.substr(0, 4)));
+  header.kind = static_cast<std::uint16_t>(get(bytes.substr(4, 2)));
+  header.payload_checksum = static_cast<std::uint32_t>(get(bytes.substr(8, 4)));
+  header.is_whole = get(bytes.substr(6, 2)) == (checksum(bytes.substr(0, 6)) & 0xFFFF);
+  return header;
+}
+
+Status check(const std::optional<Plan>& plan, const JobFacts& job) {
+  const Status status = plan ? validate(*plan, job) : ok_status();
+  return status.ok() ? status : data_loss("expected a plan of this job, found " + status.message());
+}
+
+// Decisions rely on facts and plans that fit the job.
 Status check(const wire::JournalStart& start) {
   const JobFacts& job = start.job;
   Status status = validate(job.memory, static_cast<std::size_t>(job.world_size), job.blocks.size());
   if (status.ok()) status = validate(job.precision, job.blocks.size());
   if (status.ok()) status = validate(start.state.plan, job);
-  return status.ok() ? status : data_loss("expected a start of a job, found " + status.message());
+  if (!status.ok()) return data_loss("expected a start of a job, found " + status.message());
+  return start.first ? check(start.first->plan, job) : ok_status();
 }
 
-// What policies rely on: one report a rank at most, in ascending order, and evidence of all blocks
-// or of none.
+// Policies rely on one report a rank at most, in ascending order, and on evidence of all blocks or
+// of none.
 Status check(const StepSignals& signals, const JobFacts& job) {
   std::int32_t least = 0;
   for (const RankSignal& report : signals.reports) {
@@ -30,6 +77,115 @@ Status check(const StepSignals& signals, const JobFacts& job) {
 }
 
 }  // namespace
+
+std::string journal_header() {
+  std::string out(kMagic);
+  put(out, kJournalVersion, 4);
+  put(out, checksum(out), 4);
+  return out;
+}
+
+std::string framed(RecordKind kind, std::string_view payload) {
+  std::string out;
+  out.reserve(kRecordHeaderBytes + payload.size());
+  put(out, payload.size(), 4);
+  put(out, static_cast<std::uint16_t>(kind), 2);
+  put(out, checksum(out) & 0xFFFF, 2);
+  put(out, checksum(payload), 4);
+  out.append(payload);
+  return out;
+}
+
+RecordReader::RecordReader(std::ifstream file, std::filesystem::path path, std::uint64_t size)
+    : file_(std::move(file)), path_(std::move(path)), size_(size) {}
+
+Result<RecordReader> RecordReader::open(const std::filesystem::path& path) {
+  std::error_code error;
+  const std::uint64_t size = std::filesystem::file_size(path, error);
+  std::ifstream file(path, std::ios::binary);
+  if (error || !file)
+    return not_found("journal " + path.string() + ": cannot be read" +
+                     (error ? ": " + error.message() : std::string()));
+  RecordReader reader(std::move(file), path, size);
+  if (Status status = reader.read_file_header(); !status.ok()) return status;
+  return reader;
+}
+
+Status RecordReader::read_file_header() {
+  const std::string expected = journal_header();
+  std::array<char, kJournalHeaderBytes> found{};
+  const std::size_t there = std::min<std::uint64_t>(size_, found.size());
+  file_.read(found.data(), static_cast<std::streamsize>(there));
+  const std::string_view bytes(found.data(), there);
+  if (!file_ || bytes.substr(0, kMagic.size()) != kMagic.substr(0, there))
+    return data_loss("journal " + path_.string() +
+                     ": expected a journal of Coxswain, found other bytes");
+  if (there < found.size()) {
+    torn_bytes_ = size_;
+    size_ = 0;
+    return ok_status();
+  }
+  if (get(bytes.substr(12)) != checksum(bytes.substr(0, 12))) return damaged("its header");
+  const std::uint64_t version = get(bytes.substr(8, 4));
+  if (version != kJournalVersion)
+    return failed_precondition(
+        "journal " + path_.string() + ": expected version " + std::to_string(kJournalVersion) +
+        ", found " + std::to_string(version) +
+        "; replay it with the Coxswain that wrote it, and let this one begin another file");
+  position_ = kJournalHeaderBytes;
+  return ok_status();
+}
+
+Result<JournalRecord> RecordReader::next() {
+  const std::uint64_t left = size_ - position_;
+  if (left < kRecordHeaderBytes) return torn();
+  std::array<char, kRecordHeaderBytes> bytes{};
+  file_.clear();
+  file_.seekg(static_cast<std::streamoff>(position_));
+  file_.read(bytes.data(), bytes.size());
+  if (!file_) return damaged("a record that cannot be read");
+  const RecordHeader header = read_header({bytes.data(), bytes.size()});
+  if (!header.is_whole) return rest_is_zero() ? torn() : damaged("the header of a record");
+  if (header.length > kMaxRecordBytes) return damaged("the length of a record");
+  if (header.length > left - kRecordHeaderBytes) return torn();
+  JournalRecord record;
+  record.kind = static_cast<RecordKind>(header.kind);
+  record.offset = position_;
+  record.payload.resize(header.length);
+  file_.read(record.payload.data(), header.length);
+  if (!file_) return damaged("a record that cannot be read");
+  const std::uint64_t end = kRecordHeaderBytes + header.length;
+  if (checksum(record.payload) != header.payload_checksum)
+    return end == left ? torn() : damaged("the bytes of a record");
+  if (record.kind != RecordKind::start && record.kind != RecordKind::round)
+    return damaged("the kind of a record");
+  position_ += end;
+  return record;
+}
+
+Result<JournalRecord> RecordReader::torn() {
+  if (torn_bytes_ == 0) torn_bytes_ = size_ - position_;
+  size_ = position_;
+  return JournalRecord{RecordKind::end, position_, {}};
+}
+
+// A file system may have grown the file before its bytes were written.
+bool RecordReader::rest_is_zero() {
+  file_.clear();
+  file_.seekg(static_cast<std::streamoff>(position_));
+  std::array<char, 4096> bytes{};
+  while (file_.read(bytes.data(), bytes.size()) || file_.gcount() > 0) {
+    const auto end = bytes.begin() + file_.gcount();
+    if (std::any_of(bytes.begin(), end, [](char c) { return c != 0; })) return false;
+  }
+  return true;
+}
+
+Status RecordReader::damaged(const std::string& what) const {
+  return data_loss("journal " + path_.string() + ": " + what + " is damaged at byte " +
+                   std::to_string(position_) +
+                   "; what stands before it can be used, keep a copy and move it away");
+}
 
 JournalReader::JournalReader(RecordReader records, std::string name)
     : records_(std::move(records)), name_(std::move(name)) {}
@@ -63,6 +219,7 @@ Result<JournalEntry> JournalReader::read(const JournalRecord& record) {
   auto round = wire::parse_journal_round(record.payload, limits_);
   if (!round.ok()) return round.status();
   if (Status fits = check(round->signals, *job_); !fits.ok()) return fits;
+  if (Status fits = check(round->decision.plan, *job_); !fits.ok()) return fits;
   return JournalEntry(std::move(*round));
 }
 

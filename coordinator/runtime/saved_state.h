@@ -1,7 +1,7 @@
 // The coordinator's state as a file beside the training state: the newest plan, the history and
-// what each policy remembers. Written whole or not at all (temporary file, fsync, rename).
-// Restoring it at another world size is refit()'s business (core/decide.h). Blocks on the disk, so
-// not for the step path; any thread. Never throws.
+// what each policy remembers. The file is written whole or not at all. refit() in
+// core/control_state.h fits what was loaded to another start of the job. Both functions block on
+// the disk, so they are not for the step path; any thread may call them. They never throw.
 #pragma once
 
 #include <filesystem>
@@ -11,7 +11,8 @@
 
 namespace cox::runtime {
 
-// resource_exhausted when the file cannot be written; an older one then stays as it was.
+// not_found (no such folder), failed_precondition (not allowed) or resource_exhausted (no room)
+// when the file cannot be written; an older one then stays as it was.
 Status save_control_state(const std::filesystem::path& path, const ControlState& state);
 
 // not_found when there is none, data_loss when it is no saved state, torn or damaged,

@@ -1,26 +1,83 @@
 #include "coordinator/wire/control_codec.h"
 
+#include <algorithm>
 #include <array>
 
-#include "coordinator/wire/message_limits.h"
-#include "coordinator/wire/plan_defaults.h"
+#include "coordinator/core/bytes.h"
 #include "coordinator/wire/proto_convert.h"
 
 namespace cox::wire {
 namespace {
 
+// At most `most` occurrences of a length-delimited field in one message; `inside` applies to each.
+struct FieldLimit {
+  std::uint32_t field = 0;
+  std::size_t most = 0;
+  std::span<const FieldLimit> inside = {};
+};
+
+enum WireType : std::uint32_t { kVarint = 0, kFixed64 = 1, kDelimited = 2, kFixed32 = 5 };
+
+Status no_message() {
+  return data_loss("message: expected tagged fields, found other bytes");
+}
+
+// Steps over the value of a field; a delimited one is returned.
+std::span<const std::byte> skip(ByteReader& in, std::uint32_t type) {
+  switch (type) {
+    case kVarint:
+      in.varint();
+      return {};
+    case kFixed64:
+      in.take(8);
+      return {};
+    case kFixed32:
+      in.take(4);
+      return {};
+    case kDelimited:
+      return in.take(in.varint());
+    default:
+      in.fail();
+      return {};
+  }
+}
+
+std::string_view as_text(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+// Counts the parts of a serialised message before anything is allocated for them: an empty part
+// costs two bytes on the wire and hundreds in memory. Walks tags and lengths only. data_loss when
+// the bytes are no fields, resource_exhausted when a limit is exceeded.
+Status check_limits(std::string_view message, std::span<const FieldLimit> limits) {
+  ByteReader in(std::as_bytes(std::span(message.data(), message.size())));
+  std::vector<std::size_t> seen(limits.size(), 0);
+  while (!in.at_end()) {
+    const std::uint64_t tag = in.varint();
+    const auto body = skip(in, static_cast<std::uint32_t>(tag & 7u));
+    if (in.failed()) return no_message();
+    const auto limit = std::find_if(limits.begin(), limits.end(),
+                                    [&](const FieldLimit& l) { return l.field == tag >> 3; });
+    if (limit == limits.end() || (tag & 7u) != kDelimited) continue;
+    if (++seen[static_cast<std::size_t>(limit - limits.begin())] > limit->most)
+      return resource_exhausted("message: expected at most " + std::to_string(limit->most) +
+                                " parts of field " + std::to_string(limit->field) + ", found more");
+    if (limit->inside.empty()) continue;
+    if (Status status = check_limits(as_text(body), limit->inside); !status.ok()) return status;
+  }
+  return in.failed() ? no_message() : ok_status();
+}
+
 constexpr std::size_t kMaxPolicies = 256;
 
 // The fields whose parts cost memory, by their numbers in control.proto.
-constexpr std::array kPlanLimits = {FieldLimit{6, kMaxClasses}};
 constexpr std::array kModelLimits = {FieldLimit{1, kMaxFrontPoints}};
 constexpr std::array kMemoryLimits = {FieldLimit{1, kMaxMemoryModels, kModelLimits}};
 constexpr std::array kJobLimits = {FieldLimit{5, kMaxBlocks}, FieldLimit{8, 1, kMemoryLimits},
                                    FieldLimit{9, 1}};
-constexpr std::array kStateLimits = {
-    FieldLimit{1, 1, kPlanLimits}, FieldLimit{2, History::kCapacity}, FieldLimit{3, kMaxPolicies}};
-constexpr std::array kFirstLimits = {FieldLimit{1, 1, kPlanLimits},
-                                     FieldLimit{2, ParseLimits{}.reasons()}};
+constexpr std::array kStateLimits = {FieldLimit{2, History::kCapacity}, FieldLimit{3, kMaxPolicies},
+                                     FieldLimit{4, 1}};
+constexpr std::array kFirstLimits = {FieldLimit{2, ParseLimits{}.reasons()}, FieldLimit{3, 1}};
 constexpr std::array kStartLimits = {FieldLimit{1, 1, kJobLimits}, FieldLimit{3, 1, kStateLimits},
                                      FieldLimit{4, kMaxPolicies}, FieldLimit{5, 1, kFirstLimits}};
 
@@ -30,7 +87,7 @@ std::array<FieldLimit, 3> signals_limits(const ParseLimits& limits) {
 }
 
 std::array<FieldLimit, 2> decision_limits(const ParseLimits& limits) {
-  return {FieldLimit{1, 1, kPlanLimits}, FieldLimit{2, limits.reasons()}};
+  return {FieldLimit{2, limits.reasons()}, FieldLimit{3, 1}};
 }
 
 // Parses bytes as `Message` once their parts were counted.
@@ -69,9 +126,6 @@ ParseLimits limits_of(const JobFacts& job) {
 std::string serialize(const JobFacts& value) {
   return to_proto(value).SerializeAsString();
 }
-std::string serialize(const Plan& value) {
-  return to_proto(value).SerializeAsString();
-}
 std::string serialize(const Reason& value) {
   return to_proto(value).SerializeAsString();
 }
@@ -104,10 +158,6 @@ std::string serialize(const StepSignals& signals, const Decision& decision) {
 
 Result<JobFacts> parse_job_facts(std::string_view bytes) {
   return parse<JobFacts, pb::JobFacts>(bytes, kJobLimits);
-}
-
-Result<Plan> parse_plan(std::string_view bytes) {
-  return parse<Plan, pb::Plan>(bytes, kPlanLimits);
 }
 
 Result<Reason> parse_reason(std::string_view bytes) {

@@ -50,7 +50,6 @@ struct JournalRound {
 };
 
 std::string serialize(const JobFacts& value);
-std::string serialize(const Plan& value);
 std::string serialize(const Reason& value);
 std::string serialize(const StepSignals& value);
 std::string serialize(const ControlState& value);
@@ -60,7 +59,6 @@ std::string serialize(const JournalStart& value);
 std::string serialize(const StepSignals& signals, const Decision& decision);
 
 Result<JobFacts> parse_job_facts(std::string_view bytes);
-Result<Plan> parse_plan(std::string_view bytes);
 Result<Reason> parse_reason(std::string_view bytes);
 Result<StepSignals> parse_step_signals(std::string_view bytes, const ParseLimits& limits);
 Result<ControlState> parse_control_state(std::string_view bytes);

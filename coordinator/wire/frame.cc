@@ -32,8 +32,6 @@ std::size_t header_bytes(FrameKind kind) {
       return kHeadHeaderBytes;
     case FrameKind::continuation:
       return kContinuationHeaderBytes;
-    case FrameKind::unchanged:
-      return kUnchangedBytes;
     case FrameKind::unspecified:
       break;
   }
@@ -64,12 +62,6 @@ FrameHeader read_header(std::span<const std::byte> bytes) {
   FrameHeader header;
   in.u8();
   header.kind = static_cast<FrameKind>(in.u8());
-  if (header.kind == FrameKind::unchanged) {
-    header.id.number = in.u8();
-    header.id.number |= std::uint64_t{in.u8()} << 8;
-    header.checksum = in.u32();
-    return header;
-  }
   in.u8();
   header.base_distance = in.u8();
   header.checksum = in.u32();
@@ -85,8 +77,8 @@ FrameHeader read_header(std::span<const std::byte> bytes) {
 
 // The length of the frame that starts here, or why there is none.
 Result<std::size_t> frame_size(std::span<const std::byte> bytes) {
-  if (bytes.size() < kUnchangedBytes || bytes.size() > kFrameBytes)
-    return damaged("expected 8 to 160 bytes, found " + std::to_string(bytes.size()));
+  if (bytes.size() < kContinuationHeaderBytes || bytes.size() > kFrameBytes)
+    return damaged("expected 24 to 160 bytes, found " + std::to_string(bytes.size()));
   const auto version = std::to_integer<unsigned>(bytes[0]);
   if (version != kMaskVersion)
     return failed_precondition("mask frame: expected version " + std::to_string(kMaskVersion) +
@@ -95,7 +87,6 @@ Result<std::size_t> frame_size(std::span<const std::byte> bytes) {
   const std::size_t least = header_bytes(static_cast<FrameKind>(bytes[1]));
   if (least == 0)
     return damaged("unknown kind " + std::to_string(std::to_integer<unsigned>(bytes[1])));
-  if (least == kUnchangedBytes) return kUnchangedBytes;
   const auto size = std::to_integer<std::size_t>(bytes[2]);
   if (size < least || size > bytes.size())
     return damaged("expected " + std::to_string(least) + " to " + std::to_string(bytes.size()) +
@@ -107,7 +98,7 @@ Result<std::size_t> frame_size(std::span<const std::byte> bytes) {
 
 Frame seal_frame(const FrameHeader& header, std::span<const std::byte> payload) {
   const std::size_t start = header_bytes(header.kind);
-  assert(start > kUnchangedBytes && payload.size() <= kFrameBytes - start);
+  assert(start > 0 && payload.size() <= kFrameBytes - start);
   const bool continues = header.kind == FrameKind::continuation;
   Frame frame;
   frame.size = static_cast<std::uint16_t>(start + payload.size());
@@ -130,28 +121,6 @@ Frame seal_frame(const FrameHeader& header, std::span<const std::byte> payload) 
   return frame;
 }
 
-std::uint32_t unchanged_checksum(const PlanId& id) {
-  ByteWriter covered;
-  covered.u8(kMaskVersion);
-  covered.u8(static_cast<std::uint8_t>(FrameKind::unchanged));
-  covered.u32(id.incarnation);
-  covered.u64(id.number);
-  return crc32(covered.bytes());
-}
-
-Frame unchanged_frame(const PlanId& id) {
-  ByteWriter out;
-  out.u8(kMaskVersion);
-  out.u8(static_cast<std::uint8_t>(FrameKind::unchanged));
-  out.u8(static_cast<std::uint8_t>(id.number));
-  out.u8(static_cast<std::uint8_t>(id.number >> 8));
-  out.u32(unchanged_checksum(id));
-  Frame frame;
-  frame.size = kUnchangedBytes;
-  copy_into(frame, 0, out.bytes());
-  return frame;
-}
-
 Result<FrameView> open_frame(std::span<const std::byte> bytes) {
   const Result<std::size_t> size = frame_size(bytes);
   if (!size.ok()) return size.status();
@@ -161,7 +130,6 @@ Result<FrameView> open_frame(std::span<const std::byte> bytes) {
   const auto frame = bytes.first(*size);
   const FrameHeader header = read_header(frame);
   const FrameView view{header, frame.subspan(header_bytes(header.kind))};
-  if (header.kind == FrameKind::unchanged) return view;
   if (checksum_of(frame) != header.checksum) return damaged("its checksum does not fit its bytes");
   if (Status status = check_fields(header); !status.ok()) return status;
   return view;

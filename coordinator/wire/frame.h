@@ -1,6 +1,6 @@
 // Frame: the fixed-size piece in which plans travel from the coordinator to all ranks, by MPI or
-// mailbox. A plan is one head frame and as many continuation frames as it needs; one of 8 bytes can
-// say that there is no new plan. Byte table in docs/wire-format.md. Pure; no thread rule.
+// mailbox. A plan is one head frame and as many continuation frames as it needs. Byte table in
+// docs/wire-format.md. Pure; no thread rule.
 #pragma once
 
 #include <array>
@@ -13,11 +13,10 @@
 
 namespace cox::wire {
 
-inline constexpr std::uint8_t kMaskVersion = 3;
+inline constexpr std::uint8_t kMaskVersion = 4;
 inline constexpr std::size_t kFrameBytes = 160;
 inline constexpr std::size_t kHeadHeaderBytes = 32;
 inline constexpr std::size_t kContinuationHeaderBytes = 24;
-inline constexpr std::size_t kUnchangedBytes = 8;
 inline constexpr std::size_t kHeadPayloadBytes = kFrameBytes - kHeadHeaderBytes;
 inline constexpr std::size_t kContinuationPayloadBytes = kFrameBytes - kContinuationHeaderBytes;
 inline constexpr std::size_t kMaxContinuations = 65535;
@@ -35,18 +34,18 @@ enum class FrameKind : std::uint8_t {
   unspecified = 0,
   full = 1,
   delta = 2,
-  unchanged = 3,
-  continuation = 4
+  // 3 was a round without a new plan
+  continuation = 4,
 };
 
 // What a frame says about itself. Fields that its kind does not carry are zero.
 struct FrameHeader {
   FrameKind kind = FrameKind::unspecified;
   std::uint8_t base_distance = 0;  // number - number of the base; 0 = of a full plan
-  PlanId id{};                     // of an `unchanged` frame: only the low 16 bits of the number
-  RoundId earliest_round{};        // full and delta
-  std::uint16_t blocks = 0;        // full and delta
-  std::uint16_t index = 0;         // continuation: 0 .. continuations - 1
+  PlanId id{};
+  RoundId earliest_round{};  // full and delta
+  std::uint16_t blocks = 0;  // full and delta
+  std::uint16_t index = 0;   // continuation: 0 .. continuations - 1
   std::uint16_t continuations = 0;
   std::uint32_t checksum = 0;
 };
@@ -56,12 +55,8 @@ struct FrameView {
   std::span<const std::byte> payload;  // borrows the bytes that were read
 };
 
-// Requires: kind full, delta or continuation, and a payload that fits that kind.
+// REQUIRES: a payload that fits the kind.
 Frame seal_frame(const FrameHeader& header, std::span<const std::byte> payload);
-
-// The 8-byte frame, its check covers the whole id.
-Frame unchanged_frame(const PlanId& id);
-std::uint32_t unchanged_checksum(const PlanId& id);
 
 // Reads what another process sent. `bytes` may be longer than the frame (a transport with a fixed
 // size), then the rest must be zero. data_loss when the bytes are no frame; failed_precondition

@@ -1,6 +1,6 @@
 // The mask: a plan as bytes, from the coordinator to all ranks. encode_plan() makes its frames, a
 // PlanAssembler on each rank puts them together again, in any order, with duplicates and losses.
-// Precision and the actions of class 0 take 4 bits a block, so 256 blocks are one frame of 160
+// Precision and the actions of profile 0 take 4 bits a block, so 256 blocks are one frame of 160
 // bytes; everything else rides behind them only when it differs from its default (full) or from
 // the base plan (delta). Formats in docs/wire-format.md. One thread at a time.
 #pragma once
@@ -19,15 +19,12 @@ namespace cox::wire {
 
 // The frames of `plan`, head first. With a `base` that its receivers hold, the changes against it
 // are sent where that is shorter and possible (same incarnation and blocks, at most 255 numbers
-// apart). activated_round does not travel. invalid_argument when blocks, classes or ranks are more
+// apart). activated_round does not travel. invalid_argument when blocks, profiles or ranks are more
 // than the format carries or do not fit together; resource_exhausted beyond 65535 continuations.
 Result<std::vector<Frame>> encode_plan(const Plan& plan, const Plan* base);
 
-// For links that send in every round: there is no new plan. 8 bytes.
-Frame encode_unchanged(const PlanId& id);
-
 enum class Assembly : std::uint8_t {
-  nothing_new = 0,   // the held plan stays: unchanged, older, or a frame seen before
+  nothing_new = 0,   // the held plan stays: an older one, or a frame seen before
   incomplete = 1,    // a piece of the next plan; more must come
   complete = 2,      // held() is a newer plan now
   base_unknown = 3,  // this rank missed a plan: ask the coordinator for the full one
@@ -58,7 +55,6 @@ class PlanAssembler {
     std::size_t missing = 0;
   };
 
-  Result<Assembly> feed_unchanged(const FrameHeader& header) const;
   Result<Assembly> feed_piece(const FrameView& frame);
   Status open_pending(const FrameHeader& header);
   Result<Assembly> finish();

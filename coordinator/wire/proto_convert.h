@@ -1,6 +1,6 @@
-// Core values to and from the messages of control.proto. Internal to this folder: the only header
-// that shows protobuf types. The from_proto() functions check ranges and counts (data_loss); sizes
-// that cost memory were checked before parsing, see message_limits.h. Pure.
+// Converts core values to the messages of control.proto and back. Private to this folder: the only
+// header that shows protobuf types. from_proto() checks ranges and counts (data_loss); sizes that
+// cost memory were checked before parsing, see control_codec.cc. Pure functions.
 #pragma once
 
 #include <string_view>
@@ -17,7 +17,6 @@ namespace pb = coxswain::v1;
 pb::JobFacts to_proto(const JobFacts& value);
 pb::MemoryFacts to_proto(const MemoryFacts& value);
 pb::PrecisionFacts to_proto(const PrecisionFacts& value);
-pb::Plan to_proto(const Plan& value);
 pb::Reason to_proto(const Reason& value);
 pb::Signal to_proto(const RankSignal& value);
 pb::StepSignals to_proto(const StepSignals& value);
@@ -25,10 +24,9 @@ pb::ControlState to_proto(const ControlState& value);
 pb::Decision to_proto(const Decision& value);
 
 Result<JobFacts> from_proto(const pb::JobFacts& message);
-// Require: world_size and blocks of `job` are known.
+// REQUIRE: world_size and blocks of `job` are known.
 Result<MemoryFacts> from_proto(const pb::MemoryFacts& message, const JobFacts& job);
 Result<PrecisionFacts> from_proto(const pb::PrecisionFacts& message, const JobFacts& job);
-Result<Plan> from_proto(const pb::Plan& message);
 Result<Reason> from_proto(const pb::Reason& message);
 Result<RankSignal> from_proto(const pb::Signal& message);
 Result<StepSignals> from_proto(const pb::StepSignals& message);

@@ -24,7 +24,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::int32_t kRanks = 16384;
 constexpr std::size_t kBlocks = 256;
-constexpr std::size_t kClasses = 4;
+constexpr std::size_t kProfiles = 4;
 
 // CPU time of this thread: the goal speaks of one core, and the machine may be busy.
 double cpu_milliseconds() {
@@ -136,14 +136,14 @@ JobFacts facts(std::int32_t ranks) {
   return job;
 }
 
-Plan varied_plan(const JobFacts& job, std::size_t classes, std::uint64_t seed) {
+Plan varied_plan(const JobFacts& job, std::size_t profiles, std::uint64_t seed) {
   testing::Random random(seed);
   const auto quarter = [&] { return static_cast<std::uint8_t>(random.below(4)); };
   Plan plan = initial_plan(job);
   plan.id = {job.incarnation, 1};
   for (Precision& p : plan.precision) p = static_cast<Precision>(quarter());
-  plan.classes.assign(classes, std::vector<MemoryAction>(kBlocks));
-  for (auto& actions : plan.classes) {
+  plan.profiles.assign(profiles, std::vector<MemoryAction>(kBlocks));
+  for (auto& actions : plan.profiles) {
     for (MemoryAction& a : actions) a = static_cast<MemoryAction>(quarter());
   }
   return plan;
@@ -170,16 +170,16 @@ int mask_sizes() {
   return 0;
 }
 
-// Every rank its own entry in the plan, four classes of actions shared by all of them.
-int shared_classes(const char* what, bool is_scattered) {
+// Every rank its own entry in the plan, four profiles of actions shared by all of them.
+int shared_profiles(const char* what, bool is_scattered) {
   const JobFacts job = facts(kRanks);
-  Plan plan = varied_plan(job, kClasses, 11);
+  Plan plan = varied_plan(job, kProfiles, 11);
   testing::Random random(3);
   for (std::int32_t r = 0; r < kRanks; ++r) {
-    const auto drawn = static_cast<std::uint16_t>(random.below(kClasses));
+    const auto drawn = static_cast<std::uint16_t>(random.below(kProfiles));
     const auto in_order =
-        static_cast<std::uint16_t>(static_cast<std::size_t>(r) * kClasses / kRanks);
-    plan.rank_class.push_back(ClassId(is_scattered ? drawn : in_order));
+        static_cast<std::uint16_t>(static_cast<std::size_t>(r) * kProfiles / kRanks);
+    plan.rank_profile.push_back(ProfileId(is_scattered ? drawn : in_order));
   }
   const auto start = Clock::now();
   const auto frames = wire::encode_plan(plan, nullptr);
@@ -191,7 +191,7 @@ int shared_classes(const char* what, bool is_scattered) {
     if (!assembler.feed(frame.used()).ok()) return 1;
   }
   const double decode_ms = milliseconds_since(before);
-  if (assembler.held().rank_class != plan.rank_class) return 1;
+  if (assembler.held().rank_profile != plan.rank_profile) return 1;
   const double one_by_one = static_cast<double>(kRanks) * (kBlocks / 2);
   const double bytes = static_cast<double>(bytes_of(*frames));
   Line("C4", bytes / one_by_one, "ratio")
@@ -200,7 +200,7 @@ int shared_classes(const char* what, bool is_scattered) {
       .with("what", what)
       .with("bytes", bytes)
       .with("ranks", kRanks)
-      .with("classes", kClasses)
+      .with("profiles", kProfiles)
       .with("encode_ms", encode_ms)
       .with("decode_ms", decode_ms)
       .print();
@@ -219,8 +219,8 @@ int main(int argc, char** argv) {
   decide({.what = "a quiet job"}, rounds);
   decide({.what = "16 ranks 20 % slower", .has_stragglers = true}, rounds);
   decide({.what = "ranks of different speeds, shares on", .has_shares = true}, rounds);
-  const int failed = mask_sizes() + shared_classes("runs of neighbouring ranks", false) +
-                     shared_classes("classes drawn at random", true);
+  const int failed = mask_sizes() + shared_profiles("runs of neighbouring ranks", false) +
+                     shared_profiles("profiles drawn at random", true);
   if (failed > 0) std::fprintf(stderr, "C4: a plan did not survive its journey\n");
   return failed;
 }

@@ -15,7 +15,7 @@ class EveryRound final : public Policy {
   PolicyKind kind() const override { return PolicyKind::custom; }
   std::string_view name() const override { return "every_round"; }
   PolicyOutput propose(const PolicyInput& input, PolicyState state) const override {
-    Proposal proposal{SetCadence{input.plan.cadence_steps == 1 ? 2u : 1u}, {}};
+    Proposal proposal{SetBatch{input.plan.step_samples == 0 ? 64u : 0u}, {}};
     proposal.reason.code = ReasonCode::custom;
     proposal.reason.text = "another plan in every round";
     return {{proposal}, {}, std::move(state)};
@@ -27,7 +27,7 @@ JobFacts facts(std::int32_t ranks, std::size_t blocks) {
   job.name = "control rounds";
   job.world_size = ranks;
   for (std::size_t b = 0; b < blocks; ++b) job.blocks.push_back("block " + std::to_string(b));
-  job.capabilities.cadence = true;
+  job.capabilities.accumulation = true;
   return job;
 }
 

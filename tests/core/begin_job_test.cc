@@ -80,7 +80,7 @@ TEST_SUITE("core") {
     const cox::Begun begun = cox::begin_job(
         job, {}, {std::make_shared<Early>(all(MemoryAction::recompute))}, cox::initial_state(job));
     CHECK(begun.state.plan.id == cox::initial_plan(job).id);
-    CHECK(begun.state.plan.classes[0] == std::vector(2, MemoryAction::recompute));
+    CHECK(begun.state.plan.profiles[0] == std::vector(2, MemoryAction::recompute));
     REQUIRE(begun.reasons.size() == 1);
     CHECK(begun.reasons[0].outcome == Outcome::changed);
     CHECK(begun.reasons[0].policy == cox::PolicyKind::custom);

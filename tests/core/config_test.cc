@@ -294,9 +294,9 @@ TEST_SUITE("core") {
     Config config;
     config.policy_modes["mine"] = PolicyMode::on;
     CHECK(cox::mode_of(config, "guard", PolicyMode::off) == PolicyMode::on);
-    CHECK(cox::mode_of(config, "cadence", PolicyMode::observe) == PolicyMode::observe);
-    REQUIRE(cox::set_option(config, "cadence.mode", "off").ok());
-    CHECK(cox::mode_of(config, "cadence", PolicyMode::observe) == PolicyMode::off);
+    CHECK(cox::mode_of(config, "other", PolicyMode::observe) == PolicyMode::observe);
+    REQUIRE(cox::set_option(config, "mine.mode", "off").ok());
+    CHECK(cox::mode_of(config, "mine", PolicyMode::observe) == PolicyMode::off);
     for (const char* own : {"shares", "accumulation"}) {
       CHECK(cox::mode_of(config, own, PolicyMode::on) == PolicyMode::off);
       REQUIRE(cox::set_option(config, std::string(own) + ".mode", "observe").ok());

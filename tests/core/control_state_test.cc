@@ -7,9 +7,9 @@
 
 namespace {
 
-using cox::ClassId;
 using cox::MemoryAction;
 using cox::Precision;
+using cox::ProfileId;
 using cox::ReasonCode;
 using cox::RoundId;
 
@@ -18,7 +18,7 @@ cox::JobFacts job_of(std::int32_t world, std::uint32_t incarnation) {
   job.incarnation = incarnation;
   job.world_size = world;
   job.blocks = {"a", "b"};
-  job.capabilities = {0b0011, 0b0011, true, true, true, true};
+  job.capabilities = {0b0011, 0b0011, true, true, true};
   return job;
 }
 
@@ -29,10 +29,10 @@ cox::ControlState steered_state() {
   plan.earliest_round = RoundId(50);
   plan.activated_round = RoundId(51);
   plan.precision = {Precision::bf16, Precision::fp32};
-  plan.classes.push_back({MemoryAction::recompute, MemoryAction::keep});
-  plan.rank_class = {ClassId(0), ClassId(1)};
+  plan.profiles.push_back({MemoryAction::recompute, MemoryAction::keep});
+  plan.rank_profile = {ProfileId(0), ProfileId(1)};
   plan.shares = {3, 1};
-  plan.cadence_steps = 4;
+  plan.scaler.growth_interval = 7;
   plan.hold_until = RoundId(90);
   plan.rollback = {2, RoundId(40)};
   cox::state_of(state, "guard") = cox::PolicyState::from_bytes("five");
@@ -60,10 +60,10 @@ TEST_SUITE("core") {
     const cox::Refitted refitted = cox::refit(steered_state(), job);
     const cox::Plan& plan = refitted.state.plan;
     CHECK(plan.shares.empty());
-    CHECK(plan.rank_class.empty());
-    CHECK(plan.classes.size() == 1);
+    CHECK(plan.rank_profile.empty());
+    CHECK(plan.profiles.size() == 1);
     CHECK(plan.precision == steered_state().plan.precision);
-    CHECK(plan.cadence_steps == 4);
+    CHECK(plan.scaler.growth_interval == 7);
     CHECK(plan.rollback.ticket == 2);
     REQUIRE(refitted.reasons.size() == 1);
     CHECK(refitted.reasons[0].code == ReasonCode::restored_at_other_world_size);

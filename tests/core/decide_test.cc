@@ -20,7 +20,7 @@ using cox::Precision;
 using cox::ReasonCode;
 using cox::RoundId;
 using cox::SetActions;
-using cox::SetCadence;
+using cox::SetBatch;
 using cox::SetPrecision;
 using cox::SetScaler;
 using cox::SetShares;
@@ -85,7 +85,7 @@ struct Game {
     job.incarnation = 1;
     job.world_size = 2;
     job.blocks = {"a", "b"};
-    job.capabilities = {0b0011, 0b0011, true, true, true, true};
+    job.capabilities = {0b0011, 0b0011, true, true, true};
     policies = {std::make_shared<Wishing>(std::move(wishes))};
     state = cox::initial_state(job);
   }
@@ -156,15 +156,15 @@ TEST_SUITE("core") {
         {"actions in part", SetActions{{both}, {}}, Outcome::clamped, ReasonCode::not_capable},
         {"actions out of reach", SetActions{{offload}, {}}, Outcome::vetoed,
          ReasonCode::not_capable},
-        {"same actions", SetActions{{keep, keep}, {cox::ClassId(1), cox::ClassId(0)}},
+        {"same actions", SetActions{{keep, keep}, {cox::ProfileId(1), cox::ProfileId(0)}},
          Outcome::unchanged, ReasonCode::custom},
-        {"no such class", SetActions{{keep}, {cox::ClassId(1), cox::ClassId(0)}}, Outcome::vetoed,
-         ReasonCode::invalid_proposal},
+        {"no such profile", SetActions{{keep}, {cox::ProfileId(1), cox::ProfileId(0)}},
+         Outcome::vetoed, ReasonCode::invalid_proposal},
         {"shares", SetShares{{1, 3}}, Outcome::changed, ReasonCode::custom},
         {"shares of another world", SetShares{{1, 3, 1}}, Outcome::vetoed,
          ReasonCode::invalid_proposal},
-        {"cadence", SetCadence{4}, Outcome::changed, ReasonCode::custom},
-        {"cadence of none", SetCadence{0}, Outcome::vetoed, ReasonCode::invalid_proposal},
+        {"batch", SetBatch{4}, Outcome::changed, ReasonCode::custom},
+        {"batch too large", SetBatch{1ull << 40}, Outcome::vetoed, ReasonCode::invalid_proposal},
         {"scaler", SetScaler{broken}, Outcome::vetoed, ReasonCode::invalid_proposal},
         {"hold", HoldUntil{RoundId(9)}, Outcome::changed, ReasonCode::custom},
         {"rollback", cox::RollBack{RoundId(1)}, Outcome::changed, ReasonCode::custom},
@@ -182,9 +182,9 @@ TEST_SUITE("core") {
     }
   }
 
-  TEST_CASE("a job without shares, cadence and snapshots is spared wishes for them") {
+  TEST_CASE("a job without shares, batches and snapshots is spared wishes for them") {
     for (const cox::PlanChange& wish :
-         {cox::PlanChange(SetShares{{1, 3}}), cox::PlanChange(SetCadence{4}),
+         {cox::PlanChange(SetShares{{1, 3}}), cox::PlanChange(SetBatch{4}),
           cox::PlanChange(cox::RollBack{RoundId(1)})}) {
       Game game({wish});
       game.job.capabilities = {};
@@ -196,9 +196,9 @@ TEST_SUITE("core") {
   }
 
   TEST_CASE("while a plan is in flight the next one waits, and says so once") {
-    Game game({SetCadence{4}});
+    Game game({SetBatch{4}});
     REQUIRE(game.play().plan.has_value());
-    game.policies = {std::make_shared<Wishing>(Wishes{SetCadence{8}})};
+    game.policies = {std::make_shared<Wishing>(Wishes{SetBatch{8}})};
     const cox::Decision waits = game.play(0);
     CHECK_FALSE(waits.plan.has_value());
     REQUIRE(waits.reasons.size() == 1);
@@ -209,18 +209,18 @@ TEST_SUITE("core") {
     const cox::Decision next = game.play(1);
     REQUIRE(next.plan.has_value());
     CHECK(next.plan->id.number == 2);
-    CHECK(next.plan->cadence_steps == 8);
+    CHECK(next.plan->step_samples == 8);
   }
 
   TEST_CASE("nothing wished for means nothing said while a plan is in flight") {
-    Game game({SetCadence{4}});
+    Game game({SetBatch{4}});
     game.play();
     game.policies = {std::make_shared<Wishing>(Wishes{})};
     CHECK(game.play(0).reasons.empty());
   }
 
   TEST_CASE("the round in which a plan is first seen applied is kept with it") {
-    Game game({SetCadence{4}});
+    Game game({SetBatch{4}});
     game.play();
     game.play(0);
     game.play(1);
@@ -229,23 +229,23 @@ TEST_SUITE("core") {
 
   TEST_CASE("a hold stops every policy but guard, also in the round that begins it") {
     Game game;
-    game.policies = {std::make_shared<Wishing>(Wishes{SetCadence{4}}),
+    game.policies = {std::make_shared<Wishing>(Wishes{SetBatch{4}}),
                      std::make_shared<Wishing>(Wishes{HoldUntil{RoundId(4)}}, PolicyKind::guard)};
     const cox::Decision first = game.play();
     REQUIRE(first.plan.has_value());
     CHECK(first.plan->hold_until == RoundId(4));
-    CHECK(first.plan->cadence_steps == 1);
+    CHECK(first.plan->step_samples == 0);
     REQUIRE(first.reasons.size() == 2);
     CHECK(first.reasons[0].policy == PolicyKind::guard);
     CHECK(first.reasons[1].code == ReasonCode::hold_in_force);
     CHECK_FALSE(game.play().plan.has_value());
     CHECK_FALSE(game.play().plan.has_value());
-    CHECK(game.play().plan->cadence_steps == 4);
+    CHECK(game.play().plan->step_samples == 4);
   }
 
   TEST_CASE(
       "a policy that only observes says once what it would do; one that is off says nothing") {
-    Game game({SetCadence{4}});
+    Game game({SetBatch{4}});
     game.config.policy_modes["wishing"] = PolicyMode::observe;
     const cox::Decision d = game.play();
     CHECK_FALSE(d.plan.has_value());
@@ -289,7 +289,7 @@ TEST_SUITE("core") {
   }
 
   TEST_CASE("when every rank only watches no plan goes out, and that is said once") {
-    Game game({SetCadence{4}});
+    Game game({SetBatch{4}});
     for (int i = 0; i < 3; ++i) {
       cox::StepSignals s = game.signals(0);
       for (cox::RankSignal& report : s.reports) report.set(cox::SignalFlag::watching);
@@ -302,7 +302,7 @@ TEST_SUITE("core") {
   }
 
   TEST_CASE("a policy that throws is reported once and stops nobody else") {
-    Game game({SetCadence{4}});
+    Game game({SetBatch{4}});
     game.policies.insert(game.policies.begin(), std::make_shared<Throwing>());
     cox::state_of(game.state, "throwing") = cox::PolicyState::of(Calls{7});
     const cox::Decision d = game.play();

@@ -80,7 +80,7 @@ Pages pages_after(SimulatedSetup setup, int rounds) {
 }  // namespace
 
 TEST_SUITE("memory view") {
-  TEST_CASE("there is none where nothing was measured or the plan has no classes yet") {
+  TEST_CASE("there is none where nothing was measured or the plan has no profiles yet") {
     const JobFacts facts = job(2, {model()});
     CHECK(memory_view(job(2, {}), initial_plan(facts), {}) == nullptr);
     CHECK(memory_view(facts, Plan{}, {}) == nullptr);
@@ -90,8 +90,8 @@ TEST_SUITE("memory view") {
     JobFacts facts = job(4, {model(), model(10)});
     facts.memory.model_of_rank = {0, 0, 1, 1};
     Plan plan = initial_plan(facts);
-    plan.classes = {{kKeep, kKeep}, {kRecompute, kKeep}};
-    plan.rank_class = {ClassId(0), ClassId(1), ClassId(0), ClassId(1)};
+    plan.profiles = {{kKeep, kKeep}, {kRecompute, kKeep}};
+    plan.rank_profile = {ProfileId(0), ProfileId(1), ProfileId(0), ProfileId(1)};
     const auto view = memory_view(facts, plan, std::vector<std::int64_t>{500, 400, 0, 3000});
     REQUIRE(view);
     const RankMemoryView expected[] = {
@@ -113,8 +113,8 @@ TEST_SUITE("memory view") {
   TEST_CASE("what a plan does that no front knows is unknown, and spoils nothing") {
     JobFacts facts = job(2, {model()});
     Plan plan = initial_plan(facts);
-    plan.classes = {{kRecompute, kRecompute}, {kKeep, MemoryAction::offload}};
-    plan.rank_class = {ClassId(0), ClassId(1)};
+    plan.profiles = {{kRecompute, kRecompute}, {kKeep, MemoryAction::offload}};
+    plan.rank_profile = {ProfileId(0), ProfileId(1)};
     const auto view = memory_view(facts, plan, {});
     REQUIRE(view);
     CHECK(view->ranks[1].predicted_peak_bytes == 0);
@@ -131,7 +131,7 @@ TEST_SUITE("memory view") {
     forced.front.pop_back();
     const JobFacts facts = job(1, {forced});
     Plan plan = initial_plan(facts);
-    plan.classes = {{kRecompute, kKeep}};
+    plan.profiles = {{kRecompute, kKeep}};
     const auto view = memory_view(facts, plan, {});
     REQUIRE(view);
     CHECK(view->predicted_peak_bytes == 140);
@@ -172,8 +172,8 @@ TEST_SUITE("memory view") {
   TEST_CASE("ranks are counted by action, block by block") {
     const JobFacts facts = job(4, {model()});
     Plan plan = initial_plan(facts);
-    plan.classes = {{kKeep, kKeep}, {kRecompute, kKeep}};
-    plan.rank_class = {ClassId(1), ClassId(0), ClassId(1), ClassId(1)};
+    plan.profiles = {{kKeep, kKeep}, {kRecompute, kKeep}};
+    plan.rank_profile = {ProfileId(1), ProfileId(0), ProfileId(1), ProfileId(1)};
     const auto ranks = action_ranks(plan, 4);
     REQUIRE(ranks.size() == 2);
     CHECK((ranks[0] == ActionRanks{1, 3, 0, 0}));

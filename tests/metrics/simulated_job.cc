@@ -162,10 +162,10 @@ void SimulatedJob::publish(Decision& decision, Reason why) {
 }
 
 void SimulatedJob::split_ranks() {
-  plan_.classes.resize(2, plan_.classes.front());
-  plan_.rank_class.assign(static_cast<std::size_t>(setup_.ranks), ClassId(0));
-  for (std::size_t r = plan_.rank_class.size() / 2; r < plan_.rank_class.size(); ++r) {
-    plan_.rank_class[r] = ClassId(1);
+  plan_.profiles.resize(2, plan_.profiles.front());
+  plan_.rank_profile.assign(static_cast<std::size_t>(setup_.ranks), ProfileId(0));
+  for (std::size_t r = plan_.rank_profile.size() / 2; r < plan_.rank_profile.size(); ++r) {
+    plan_.rank_profile[r] = ProfileId(1);
   }
 }
 
@@ -173,7 +173,7 @@ void SimulatedJob::split_ranks() {
 void SimulatedJob::toggle_recompute(Decision& decision) {
   const bool begin = round_ % 120 == 60;
   if (setup_.ranks_differ) split_ranks();
-  auto& actions = plan_.classes.back();
+  auto& actions = plan_.profiles.back();
   for (std::size_t b = 0; b < actions.size(); ++b) {
     if (is_saving(b)) actions[b] = begin ? MemoryAction::recompute : MemoryAction::keep;
   }

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "coordinator/core/decide.h"
-#include "coordinator/core/plan_classes.h"
+#include "coordinator/core/plan.h"
 #include "coordinator/policies/memory/memory.h"
 
 namespace cox::test {
@@ -94,13 +94,13 @@ class SimulatedMemoryJob {
   }
 
   std::string letters(std::size_t rank) const {
-    return letters_of(active.classes[class_at(active, rank)]);
+    return letters_of(active.profiles[profile_at(active, rank)]);
   }
 
   std::int64_t predicted(std::size_t rank) const {
     const std::size_t m = job.memory.model_of_rank.empty() ? 0 : job.memory.model_of_rank[rank];
     if (m >= job.memory.models.size()) return 0;
-    const auto cost = cost_of(job.memory.models[m], active.classes[class_at(active, rank)]);
+    const auto cost = cost_of(job.memory.models[m], active.profiles[profile_at(active, rank)]);
     return cost ? cost->peak_bytes : 0;
   }
 
@@ -125,8 +125,8 @@ class SimulatedMemoryJob {
   std::function<void(RankSignal&)> change = [](RankSignal&) {};
 
  private:
-  static std::size_t class_at(const Plan& plan, std::size_t rank) {
-    return class_of(plan, RankId(static_cast<std::int32_t>(rank))).value();
+  static std::size_t profile_at(const Plan& plan, std::size_t rank) {
+    return profile_of(plan, RankId(static_cast<std::int32_t>(rank))).value();
   }
 
   RankSignal report_of(std::int32_t rank) {

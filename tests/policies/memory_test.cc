@@ -107,7 +107,7 @@ TEST_SUITE("policies.memory") {
     CHECK(run.letters(1) == "kkkk");
     CHECK(run.letters(2) == "rkkk");
     CHECK(run.letters(3) == "rrrr");
-    CHECK(run.active.classes.size() == 3);
+    CHECK(run.active.profiles.size() == 3);
     REQUIRE(reasons.size() == 1);
     CHECK(has(reasons[0].text, "ranks 0, 3: 4 of 4 blocks recomputed"));
     CHECK(has(reasons[0].text, "rank 2: 1 of 4 blocks recomputed"));
@@ -210,13 +210,13 @@ TEST_SUITE("policies.memory") {
     // A plan from before the rules, as after a restart with other settings.
     SimulatedMemoryJob changed(memory_job(2),
                                "memory.budget = 850MiB\nmemory.forbid = h.1=recompute");
-    changed.state.plan.classes = {cox::test::actions_of("rrkk")};
+    changed.state.plan.profiles = {cox::test::actions_of("rrkk")};
     changed.active = changed.state.plan;
     changed.rounds(1);
     REQUIRE(changed.said_with(ReasonCode::memory_rules).size() == 1);
     CHECK(has(changed.said_with(ReasonCode::memory_rules)[0].text,
               "block h.1 must not have recompute: memory.forbid has h.1=recompute; all 2 ranks"));
-    CHECK(cox::test::letters_of(changed.state.plan.classes[0])[1] == 'k');
+    CHECK(cox::test::letters_of(changed.state.plan.profiles[0])[1] == 'k');
     SimulatedMemoryJob idle(memory_job(1), "memory.budget = 2GiB\nmemory.force = tail=recompute");
     idle.begin();
     idle.rounds(3);

@@ -67,13 +67,13 @@ class SeenSink final : public StepSink {
   int failures_ = 0;
 };
 
-// Wants a cadence that grows by one in every round.
+// Proposes a step with one sample more in every round.
 class Growing final : public Policy {
  public:
   PolicyKind kind() const override { return PolicyKind::custom; }
   std::string_view name() const override { return "growing"; }
   PolicyOutput propose(const PolicyInput& input, PolicyState state) const override {
-    return {{{SetCadence{input.plan.cadence_steps + 1}, {}}}, {}, std::move(state)};
+    return {{{SetBatch{input.plan.step_samples + 1}, {}}}, {}, std::move(state)};
   }
 };
 
@@ -127,7 +127,7 @@ class Bench {
     parts.job.incarnation = 1;
     parts.job.world_size = kRanks;
     parts.job.blocks = {"one"};
-    parts.job.capabilities.cadence = true;
+    parts.job.capabilities.accumulation = true;
     parts.config.control.late_seconds = late_seconds;
     parts.config.memory.budget = {BudgetKind::bytes, 700, 0};
     parts.config.memory.budget_of_rank[1] = {BudgetKind::bytes, 900, 0};
@@ -288,7 +288,7 @@ TEST_SUITE("runtime.publishing") {
     job.incarnation = 1;
     job.world_size = kRanks;
     job.blocks = {"one"};
-    job.capabilities.cadence = true;
+    job.capabilities.accumulation = true;
     transport::MaskReader reader(bench.outbox);
     wire::PlanAssembler assembler(job, initial_plan(job));
     std::uint64_t round = 0;

@@ -17,7 +17,7 @@ JobFacts small_job() {
   job.incarnation = 1;
   job.world_size = 2;
   for (int b = 0; b < 64; ++b) job.blocks.push_back("block." + std::to_string(b));
-  job.capabilities = {0xF, 0xF, true, true, true, true};
+  job.capabilities = {0xF, 0xF, true, true, true};
   return job;
 }
 
@@ -25,7 +25,7 @@ Plan numbered(std::uint64_t number, std::uint64_t earliest) {
   Plan plan = initial_plan(small_job());
   plan.id = {1, number};
   plan.earliest_round = RoundId(earliest);
-  plan.cadence_steps = static_cast<std::uint32_t>(number + 1);
+  plan.step_samples = number + 1;
   return plan;
 }
 
@@ -50,7 +50,7 @@ TEST_SUITE("runtime.boards") {
     struct Size {
       std::size_t blocks;
       std::int32_t ranks;
-      std::size_t classes;
+      std::size_t profiles;
     };
     for (const Size size : {Size{1, 20000, 1024}, Size{64, 20000, 1024}, Size{1024, 64, 1024},
                             Size{1024, 20000, 1024}}) {
@@ -59,12 +59,12 @@ TEST_SUITE("runtime.boards") {
       job.blocks.assign(size.blocks, "b");
       std::mt19937_64 random(size.blocks);
       Plan plan = initial_plan(job);
-      plan.classes.resize(size.classes, plan.classes[0]);
-      for (auto& actions : plan.classes) {
+      plan.profiles.resize(size.profiles, plan.profiles[0]);
+      for (auto& actions : plan.profiles) {
         for (MemoryAction& action : actions) action = static_cast<MemoryAction>(random() % 4);
       }
       for (std::int32_t r = 0; r < size.ranks; ++r) {
-        plan.rank_class.emplace_back(static_cast<ClassId::rep>(random() % size.classes));
+        plan.rank_profile.emplace_back(static_cast<ProfileId::rep>(random() % size.profiles));
         plan.shares.push_back(1 + static_cast<std::uint32_t>(random() % (1 << 20)));
       }
       REQUIRE_MESSAGE(validate(plan, job).ok(), validate(plan, job).message());
@@ -204,7 +204,7 @@ TEST_SUITE("runtime.mask_relay") {
     Plan plan = initial_plan(small_job());
     plan.id = {1, 1};
     plan.precision.assign(700, Precision::bf16);
-    plan.classes.assign(1, std::vector<MemoryAction>(700, MemoryAction::recompute));
+    plan.profiles.assign(1, std::vector<MemoryAction>(700, MemoryAction::recompute));
     const auto frames = frames_of(plan);
     REQUIRE(frames.size() >= 3);
     RelayBench bench;

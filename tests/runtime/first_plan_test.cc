@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/core/plan_classes.h"
+#include "coordinator/core/plan.h"
 #include "coordinator/policies/registry.h"
 #include "coordinator/runtime/control_plane.h"
 #include "coordinator/testing/loopback.h"
@@ -49,7 +49,7 @@ std::vector<std::vector<MemoryAction>> first_actions(const MemoryFacts& facts) {
     if (!plane.ok()) return plane.status().text();
     const Plan& plan = (*plane)->plan();
     const auto rank = static_cast<std::size_t>(c.rank().value());
-    actions[rank] = plan.classes[class_of(plan, c.rank()).value()];
+    actions[rank] = plan.profiles[profile_of(plan, c.rank()).value()];
     RankSignal last;
     last.rank = c.rank();
     last.incarnation = (*plane)->job().incarnation;

@@ -1,8 +1,10 @@
 #include "coordinator/runtime/journal.h"
 
+#include <span>
 #include <string>
 #include <vector>
 
+#include "coordinator/core/hash.h"
 #include "coordinator/policies/registry.h"
 #include "coordinator/runtime/journal_reader.h"
 #include "tests/runtime/driven_job.h"
@@ -108,14 +110,57 @@ TEST_SUITE("runtime.journal") {
     const JobFacts job = test::capable_job(3, 2);
     TempFolder folder;
     ControlState state = initial_state(job);
-    state.plan.classes[0].pop_back();
+    SUBCASE("other ranks") {
+      state.plan.rank_profile.assign(2, ProfileId(0));
+    }
+    SUBCASE("a profile that is not there") {
+      state.plan.rank_profile.assign(3, ProfileId(5));
+    }
+    SUBCASE("blocks without actions") {
+      state.plan.profiles[0].pop_back();
+    }
     auto writer = JournalWriter::open(folder / "j", {job, {}, state, {}});
     REQUIRE(writer.ok());
     REQUIRE((*writer)->close().ok());
     const Status status = read_back(folder / "j").status;
     CHECK(status.code() == StatusCode::data_loss);
     CHECK(status.message().find("record at byte 16: ") != std::string::npos);
-    CHECK(status.message().find("actions of class 0") != std::string::npos);
+  }
+
+  TEST_CASE("a round whose plan does not fit its job is damage, with its offset") {
+    const JobFacts job = test::capable_job(3, 2);
+    for (const std::uint16_t profile : {0, 7}) {
+      TempFolder folder;
+      auto writer = JournalWriter::open(folder / "j", {job, {}, initial_state(job), {}});
+      REQUIRE(writer.ok());
+      StepSignals signals;
+      signals.round = RoundId(1);
+      Decision decision;
+      decision.plan = initial_plan(job);
+      decision.plan->rank_profile.assign(3, ProfileId(profile));
+      REQUIRE((*writer)->append(signals, decision).ok());
+      REQUIRE((*writer)->close().ok());
+      const Status status = read_back(folder / "j").status;
+      CHECK(status.ok() == (profile == 0));
+      if (profile == 0) continue;
+      CHECK(status.code() == StatusCode::data_loss);
+      CHECK(status.message().find("record at byte") != std::string::npos);
+    }
+  }
+
+  TEST_CASE("a journal of the last version is refused by version, and says what to do") {
+    TempFolder folder;
+    write_journal(folder / "j", 2, 3, 1);
+    std::string old = read_file(folder / "j");
+    old[8] = 1;
+    const std::uint32_t check = crc32(std::as_bytes(std::span(old).first(12)));
+    for (int i = 0; i < 4; ++i) old[12 + i] = static_cast<char>(check >> (8 * i));
+    write_file(folder / "j", old);
+    const Status status = JournalReader::open(folder / "j").status();
+    CHECK(status.code() == StatusCode::failed_precondition);
+    CHECK(status.message().ends_with(
+        "expected version 2, found 1; replay it with the Coxswain that wrote it, and let this one "
+        "begin another file"));
   }
 
   TEST_CASE("a record torn at any byte is ignored and reported, all before it is there") {

@@ -129,7 +129,7 @@ TEST_SUITE("runtime.replay") {
     const JobFacts facts = measured_job();
     const Config config = budgets();
     Begun begun = begin_job(facts, config, default_policies(), initial_state(facts));
-    CHECK(begun.state.plan.classes.size() == 2);
+    CHECK(begun.state.plan.profiles.size() == 2);
     DrivenJob job(facts, config, default_policies(), std::move(begun.state), 77);
     auto journal = JournalWriter::open(folder / "j", job.head());
     REQUIRE(journal.ok());
@@ -215,7 +215,6 @@ TEST_SUITE("runtime.replay") {
     PolicySet policies = default_policies();
     policies.push_back(std::make_shared<Talker>("of_a_user"));
     policies.push_back(std::make_shared<Talker>("never_set"));
-    policies.push_back(std::make_shared<Talker>("cadence"));  // its key exists without it
     DrivenJob job(facts, config, policies, initial_state(facts), 9);
     auto journal = JournalWriter::open(folder / "j", job.head());
     REQUIRE(journal.ok());

@@ -23,14 +23,15 @@ SetShares some_shares(Dice& dice, std::int32_t ranks) {
 
 SetActions some_actions(Dice& dice, std::int32_t ranks, std::size_t blocks) {
   SetActions change;
-  change.classes.resize(1 + roll(dice, 3));
-  for (auto& actions : change.classes) {
+  change.profiles.resize(1 + roll(dice, 3));
+  for (auto& actions : change.profiles) {
     for (std::size_t b = 0; b < blocks; ++b) {
       actions.push_back(static_cast<MemoryAction>(roll(dice, 4)));
     }
   }
   for (std::int32_t r = 0; r < ranks; ++r) {
-    change.rank_class.emplace_back(static_cast<ClassId::rep>(roll(dice, change.classes.size())));
+    change.rank_profile.emplace_back(
+        static_cast<ProfileId::rep>(roll(dice, change.profiles.size())));
   }
   return change;
 }
@@ -40,7 +41,7 @@ PlanChange some_change(Dice& dice, const PolicyInput& input) {
   const std::size_t blocks = input.job.blocks.size();
   switch (roll(dice, 8)) {
     case 0:
-      return SetCadence{static_cast<std::uint32_t>(1 + roll(dice, 4))};
+      return SetBatch{16 * (1 + roll(dice, 4))};
     case 1:
       return HoldUntil{RoundId(round + 1 + roll(dice, 6))};
     case 2:

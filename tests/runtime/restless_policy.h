@@ -1,5 +1,5 @@
 // A policy that wants another plan in every second round: random shares (zeros among them),
-// precisions, memory actions, cadences, short holds and rollbacks. A pure function of seed and
+// precisions, memory actions, batches, short holds and rollbacks. A pure function of seed and
 // round, so a journal of it replays.
 #pragma once
 

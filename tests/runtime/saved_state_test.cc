@@ -61,10 +61,24 @@ TEST_SUITE("runtime.saved_state") {
     CHECK_FALSE(load_control_state(folder / "bad").ok());
   }
 
+  TEST_CASE("a file of the last version is refused by version, and says what to do") {
+    TempFolder folder;
+    REQUIRE(save_control_state(folder / "s", initial_state(test::driven_job(2))).ok());
+    std::string old = read_file(folder / "s");
+    old[8] = 1;
+    write_file(folder / "s", old);
+    const Status status = load_control_state(folder / "s").status();
+    CHECK(status.code() == StatusCode::failed_precondition);
+    CHECK(status.message().ends_with(
+        "expected version 2, found 1; restore it with the Coxswain that wrote it, or start without "
+        "it"));
+  }
+
   TEST_CASE("no file, no folder and no permission are clear errors") {
     TempFolder folder;
     CHECK(load_control_state(folder / "none").status().code() == StatusCode::not_found);
-    CHECK(save_control_state(folder / "no/such", {}).code() == StatusCode::resource_exhausted);
+    const ControlState state = initial_state(test::driven_job(2));
+    CHECK(save_control_state(folder / "no/such", state).code() == StatusCode::not_found);
   }
 }
 

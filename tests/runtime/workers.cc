@@ -22,15 +22,15 @@ using runtime::MayOpen;
 std::uint64_t hash_of(const Plan& plan) {
   Fnv1a64 hash;
   for (const Precision p : plan.precision) hash.add(static_cast<std::uint64_t>(p));
-  hash.add(plan.classes.size());
-  for (const auto& actions : plan.classes) {
+  hash.add(plan.profiles.size());
+  for (const auto& actions : plan.profiles) {
     for (const MemoryAction a : actions) hash.add(static_cast<std::uint64_t>(a));
   }
-  hash.add(plan.rank_class.size());
-  for (const ClassId c : plan.rank_class) hash.add(c.value());
+  hash.add(plan.rank_profile.size());
+  for (const ProfileId c : plan.rank_profile) hash.add(c.value());
   hash.add(plan.shares.size());
   for (const std::uint32_t s : plan.shares) hash.add(s);
-  hash.add(plan.cadence_steps);
+  hash.add(plan.step_samples);
   hash.add(plan.hold_until.value());
   hash.add(plan.rollback.ticket);
   hash.add(plan.rollback.before_round.value());
@@ -233,7 +233,7 @@ JobFacts capable_job(std::int32_t ranks, std::size_t blocks) {
   job.world_size = ranks;
   for (std::size_t b = 0; b < blocks; ++b) job.blocks.push_back("block." + std::to_string(b));
   job.global_batch = 64;
-  job.capabilities = {0xF, 0xF, true, true, true, true};
+  job.capabilities = {0xF, 0xF, true, true, true};
   return job;
 }
 

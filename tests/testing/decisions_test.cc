@@ -54,11 +54,11 @@ class Monkey final : public cox::Policy {
       case 1:
         return cox::SetActions{
             std::vector(1 + random.below(3), std::vector(job.blocks.size(), action)),
-            std::vector(world, cox::ClassId(static_cast<std::uint16_t>(random.below(3))))};
+            std::vector(world, cox::ProfileId(static_cast<std::uint16_t>(random.below(3))))};
       case 2:
         return cox::SetShares{std::vector(world, static_cast<std::uint32_t>(random.below(4)))};
       case 3:
-        return cox::SetCadence{static_cast<std::uint32_t>(random.below(5))};
+        return cox::SetBatch{random.below(5) << 30};
       case 4:
         return cox::HoldUntil{cox::RoundId(now + random.below(6))};
       default:

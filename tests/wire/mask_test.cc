@@ -74,7 +74,7 @@ TEST_SUITE("wire.mask") {
     Plan plan = start_of(job);
     plan.id.number = 1;
     for (auto& precision : plan.precision) precision = static_cast<Precision>(random.below(4));
-    for (auto& action : plan.classes[0]) action = static_cast<MemoryAction>(random.below(4));
+    for (auto& action : plan.profiles[0]) action = static_cast<MemoryAction>(random.below(4));
     const auto frames = encode_plan(plan, nullptr);
     REQUIRE(frames.ok());
     CHECK(frames->size() == 1);
@@ -84,22 +84,22 @@ TEST_SUITE("wire.mask") {
     CHECK(received(job, start_of(job), *frames) == plan);
   }
 
-  TEST_CASE("256 blocks in 4 classes of any actions are three frames") {
+  TEST_CASE("256 blocks in 4 profiles of any actions are three frames") {
     const JobFacts job = capable_job(8, 256);
     RandomValues random(15);
     Plan plan = start_of(job);
     plan.id.number = 1;
-    plan.classes.resize(4, plan.classes[0]);
+    plan.profiles.resize(4, plan.profiles[0]);
     for (auto& precision : plan.precision) precision = static_cast<Precision>(random.below(4));
-    for (auto& actions : plan.classes)
+    for (auto& actions : plan.profiles)
       for (auto& action : actions) action = static_cast<MemoryAction>(random.below(4));
     for (std::size_t r = 0; r < 8; ++r)
-      plan.rank_class.emplace_back(static_cast<ClassId::rep>(r % 4));
+      plan.rank_profile.emplace_back(static_cast<ProfileId::rep>(r % 4));
     const auto frames = encode_plan(plan, nullptr);
     REQUIRE(frames.ok());
     CHECK(frames->size() == 3);
     CHECK(bytes_of(*frames) <= 416);
-    MESSAGE("256 blocks x 4 classes: " << bytes_of(*frames) << " bytes");
+    MESSAGE("256 blocks x 4 profiles: " << bytes_of(*frames) << " bytes");
     CHECK(received(job, start_of(job), *frames) == plan);
   }
 
@@ -118,7 +118,7 @@ TEST_SUITE("wire.mask") {
     const Plan base = start_of(job);
     Plan plan = base;
     plan.id.number = 1;
-    plan.classes[0][200] = MemoryAction::recompute;
+    plan.profiles[0][200] = MemoryAction::recompute;
     const auto frames = encode_plan(plan, &base);
     REQUIRE(frames.ok());
     CHECK(bytes_of(*frames) <= 40);
@@ -165,25 +165,21 @@ TEST_SUITE("wire.mask") {
     CHECK(*encode_plan(plan, &wider) == *full);
   }
 
-  TEST_CASE("an unchanged round takes 8 bytes") {
-    CHECK(encode_unchanged({3, 70000}).size == 8);
-  }
-
-  TEST_CASE("the classes of 16384 ranks cost bytes by their pattern, not by their number") {
+  TEST_CASE("the profiles of 16384 ranks cost bytes by their pattern, not by their number") {
     const JobFacts job = capable_job(16384, 48);
     RandomValues random(7);
     Plan plan = start_of(job);
     plan.id.number = 1;
-    plan.classes.clear();
+    plan.profiles.clear();
     for (int c = 0; c < 4; ++c) {
-      plan.classes.emplace_back();
+      plan.profiles.emplace_back();
       for (int b = 0; b < 48; ++b)
-        plan.classes.back().push_back(static_cast<MemoryAction>(random.below(4)));
+        plan.profiles.back().push_back(static_cast<MemoryAction>(random.below(4)));
     }
-    const auto size_with = [&](auto class_of_rank) {
-      plan.rank_class.clear();
+    const auto size_with = [&](auto profile_of_rank) {
+      plan.rank_profile.clear();
       for (std::uint32_t r = 0; r < 16384; ++r)
-        plan.rank_class.emplace_back(static_cast<ClassId::rep>(class_of_rank(r)));
+        plan.rank_profile.emplace_back(static_cast<ProfileId::rep>(profile_of_rank(r)));
       const auto frames = encode_plan(plan, nullptr);
       REQUIRE(frames.ok());
       CHECK(received(job, start_of(job), *frames) == plan);
@@ -201,16 +197,16 @@ TEST_SUITE("wire.mask") {
   TEST_CASE("plans that the mask cannot carry are refused with a reason") {
     const JobFacts job = capable_job(2, 3);
     Plan plan = start_of(job);
-    plan.classes.clear();
+    plan.profiles.clear();
     CHECK(encode_plan(plan, nullptr).status().code() == StatusCode::invalid_argument);
     plan = start_of(job);
-    plan.classes[0].pop_back();
+    plan.profiles[0].pop_back();
     CHECK(encode_plan(plan, nullptr).status().code() == StatusCode::invalid_argument);
     plan = start_of(capable_job(2, kMaxBlocks + 1));
     CHECK(encode_plan(plan, nullptr).status().code() == StatusCode::invalid_argument);
   }
 
-  TEST_CASE("the bytes of version 3 never change") {
+  TEST_CASE("the bytes of version 4 never change") {
     const JobFacts job = capable_job(4, 5);
     Plan base = start_of(job);
     Plan plan = base;
@@ -218,13 +214,12 @@ TEST_SUITE("wire.mask") {
     plan.earliest_round = RoundId(77);
     plan.precision = {Precision::fp32, Precision::bf16, Precision::fp16, Precision::fp8,
                       Precision::bf16};
-    plan.classes = {{MemoryAction::keep, MemoryAction::recompute, MemoryAction::offload,
-                     MemoryAction::tile, MemoryAction::recompute},
-                    {MemoryAction::keep, MemoryAction::keep, MemoryAction::offload,
-                     MemoryAction::tile, MemoryAction::tile}};
-    plan.rank_class = {ClassId(0), ClassId(1), ClassId(0), ClassId(1)};
+    plan.profiles = {{MemoryAction::keep, MemoryAction::recompute, MemoryAction::offload,
+                      MemoryAction::tile, MemoryAction::recompute},
+                     {MemoryAction::keep, MemoryAction::keep, MemoryAction::offload,
+                      MemoryAction::tile, MemoryAction::tile}};
+    plan.rank_profile = {ProfileId(0), ProfileId(1), ProfileId(0), ProfileId(1)};
     plan.shares = {5, 5, 4, 4};
-    plan.cadence_steps = 300;
     plan.scaler.growth_interval = 500;
     plan.hold_until = RoundId(1000);
     plan.rollback = {1, RoundId(60)};
@@ -233,10 +228,9 @@ TEST_SUITE("wire.mask") {
     REQUIRE(full.ok());
     REQUIRE(full->size() == 1);
     CHECK(hex(full->front().used()) ==
-          "030169008c6f6f90030000000500000002010000000000004d00000000000000"
-          "50fa0502040200e0030305040200010a040504020401030502ac020620000080"
-          "47000000400000003ff40100000000803f0000804b01000000010000000702e8"
-          "070802013c0902c801");
+          "04015d0074896c12030000000500000002010000000000004d00000000000000"
+          "50fa0502040200e0030305040200010a04050402040103061800008047000000"
+          "400000003ff4030000803f0000804b01010702e8070802013c0902c801");
 
     base = plan;
     base.id.number = 0x0101;
@@ -246,9 +240,8 @@ TEST_SUITE("wire.mask") {
     const auto changes = encode_plan(plan, &base);
     REQUIRE(changes.ok());
     CHECK(hex(changes->front().used()) ==
-          "030232014394df6d030000000500000002010000000000004d00000000000000"
-          "ce690f9701012a040504020401030902c801");
-    CHECK(hex(encode_unchanged({3, 0x010203}).used()) == "030303024d27c2b5");
+          "04023201b38df001030000000500000002010000000000004d00000000000000"
+          "0b43a15b01012a040504020401030902c801");
   }
 }
 

@@ -7,6 +7,19 @@
 #include <string>
 
 namespace cox::test {
+namespace {
+
+// The state of some policy.
+struct Numbers {
+  static constexpr std::uint32_t kVersion = 1;
+  std::vector<double> values;
+  template <class Self, class Visit>
+  static void fields(Self& self, Visit&& visit) {
+    visit(self.values);
+  }
+};
+
+}  // namespace
 
 double RandomValues::number() {
   constexpr double kOdd[] = {0.0,
@@ -28,14 +41,14 @@ std::vector<MemoryAction> RandomValues::actions(std::size_t blocks) {
   return result;
 }
 
-std::vector<ClassId> RandomValues::rank_class(std::size_t ranks, std::size_t classes) {
+std::vector<ProfileId> RandomValues::rank_profile(std::size_t ranks, std::size_t profiles) {
   if (chance(20)) return {};
-  std::vector<ClassId> result;
+  std::vector<ProfileId> result;
   const auto style = below(3);
-  const std::size_t stretch = (ranks + classes - 1) / classes;
+  const std::size_t stretch = (ranks + profiles - 1) / profiles;
   for (std::size_t r = 0; r < ranks; ++r) {
-    const std::size_t id = style == 0 ? r % classes : style == 1 ? r / stretch : below(classes);
-    result.emplace_back(static_cast<ClassId::rep>(id));
+    const std::size_t id = style == 0 ? r % profiles : style == 1 ? r / stretch : below(profiles);
+    result.emplace_back(static_cast<ProfileId::rep>(id));
   }
   return result;
 }
@@ -48,9 +61,9 @@ Plan RandomValues::plan(const JobFacts& job, std::uint64_t number) {
   for (std::size_t b = 0; b < job.blocks.size(); ++b) {
     plan.precision.push_back(static_cast<Precision>(below(4)));
   }
-  const std::size_t classes = 1 + below(std::min<std::size_t>(ranks, 6));
-  for (std::size_t c = 0; c < classes; ++c) plan.classes.push_back(actions(job.blocks.size()));
-  plan.rank_class = rank_class(ranks, classes);
+  const std::size_t profiles = 1 + below(std::min<std::size_t>(ranks, 6));
+  for (std::size_t c = 0; c < profiles; ++c) plan.profiles.push_back(actions(job.blocks.size()));
+  plan.rank_profile = rank_profile(ranks, profiles);
   if (chance(50)) {
     const std::uint32_t most = 1u << below(20);
     for (std::size_t r = 0; r < ranks; ++r) {
@@ -58,7 +71,6 @@ Plan RandomValues::plan(const JobFacts& job, std::uint64_t number) {
     }
   }
   if (chance(30)) plan.step_samples = 1 + below(std::uint64_t{1} << below(32));
-  if (chance(30)) plan.cadence_steps = static_cast<std::uint32_t>(1 + below(1000));
   if (chance(30)) plan.scaler = {1024.0f, 1.5f, 0.25f, 7, 0.125f, 65536.0f, 3, 2};
   if (chance(30)) plan.hold_until = RoundId(bits());
   if (chance(30)) plan.rollback = {static_cast<std::uint32_t>(bits()), RoundId(bits())};
@@ -74,15 +86,14 @@ Plan RandomValues::next_plan(const JobFacts& job, const Plan& base) {
   if (chance(60) && !job.blocks.empty()) {
     const std::size_t block = below(job.blocks.size());
     next.precision[block] = other.precision[block];
-    next.classes[0][block] = other.classes[0][block];
+    next.profiles[0][block] = other.profiles[0][block];
   }
   if (chance(20)) {
-    next.classes = other.classes;
-    next.rank_class = other.rank_class;
+    next.profiles = other.profiles;
+    next.rank_profile = other.rank_profile;
   }
   if (chance(20)) next.shares = other.shares;
   if (chance(20)) next.step_samples = other.step_samples;
-  if (chance(20)) next.cadence_steps = other.cadence_steps;
   if (chance(20)) next.scaler = other.scaler;
   if (chance(20)) next.hold_until = other.hold_until;
   if (chance(20)) next.rollback = other.rollback;
@@ -224,7 +235,7 @@ ControlState RandomValues::state(const JobFacts& job) {
     state.history.add(facts);
   }
   for (const char* name : {"guard", "stragglers"}) {
-    NumbersState numbers{static_cast<std::uint32_t>(below(3)), {}};
+    Numbers numbers;
     for (auto values = below(20); values > 0; --values) numbers.values.push_back(number());
     state.policies.push_back({name, PolicyState::of(std::move(numbers))});
   }
@@ -238,7 +249,7 @@ JobFacts capable_job(std::int32_t ranks, std::size_t blocks) {
   job.world_size = ranks;
   for (std::size_t b = 0; b < blocks; ++b) job.blocks.push_back("block." + std::to_string(b));
   job.global_batch = 64;
-  job.capabilities = {15, 15, true, true, true, true};
+  job.capabilities = {15, 15, true, true, true};
   return job;
 }
 

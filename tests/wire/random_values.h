@@ -33,7 +33,7 @@ class RandomValues {
 
  private:
   std::vector<MemoryAction> actions(std::size_t blocks);
-  std::vector<ClassId> rank_class(std::size_t ranks, std::size_t classes);
+  std::vector<ProfileId> rank_profile(std::size_t ranks, std::size_t profiles);
 
   std::mt19937_64 engine_;
 };

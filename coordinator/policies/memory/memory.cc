@@ -230,7 +230,7 @@ std::string why_not(const MemoryConfig& config, const std::string& block, Memory
 // Why a plan in force is not to be used: the first block with an action that it may not have.
 // REQUIRES: there is one.
 Reason explain_rule(const PolicyInput& input, const MemoryRound& round, const RankView& view) {
-  const std::vector<MemoryAction>& actions = input.plan.classes[view.profile.value()];
+  const std::vector<MemoryAction>& actions = input.plan.profiles[view.profile.value()];
   std::size_t block = 0;
   while (block + 1 < actions.size() && contains(round.allowed[block], actions[block])) ++block;
   const MemoryAction action = actions[block];
@@ -263,7 +263,7 @@ RankGroup group_of(const PolicyInput& input, const RankView& view) {
     group.actions = point.actions;
     group.cost = {point.peak_bytes, point.added_us};
   } else {
-    group.actions = input.plan.classes[view.profile.value()];
+    group.actions = input.plan.profiles[view.profile.value()];
     group.cost = view.now.value_or(MemoryCost{});
   }
   return group;
@@ -338,16 +338,16 @@ Reason explain_move(const PolicyInput& input, const MemoryRound& round) {
 // Ranks with equal actions share a profile.
 SetActions actions_of(const std::vector<RankGroup>& groups, std::size_t world) {
   SetActions change;
-  std::map<std::vector<MemoryAction>, ClassId> profiles;
-  std::vector<ClassId> rank_profile(world);
+  std::map<std::vector<MemoryAction>, ProfileId> profiles;
+  std::vector<ProfileId> rank_profile(world);
   for (const RankGroup& group : groups) {
-    const ClassId next(static_cast<ClassId::rep>(change.classes.size()));
+    const ProfileId next(static_cast<ProfileId::rep>(change.profiles.size()));
     std::vector<MemoryAction> actions(group.actions.begin(), group.actions.end());
     const auto [entry, is_new] = profiles.try_emplace(actions, next);
-    if (is_new) change.classes.push_back(std::move(actions));
+    if (is_new) change.profiles.push_back(std::move(actions));
     for (const std::size_t rank : group.ranks) rank_profile[rank] = entry->second;
   }
-  if (change.classes.size() > 1) change.rank_class = std::move(rank_profile);
+  if (change.profiles.size() > 1) change.rank_profile = std::move(rank_profile);
   return change;
 }
 

@@ -7,7 +7,7 @@
 #include <span>
 #include <utility>
 
-#include "coordinator/core/plan_classes.h"
+#include "coordinator/core/plan.h"
 #include "coordinator/core/timings.h"
 
 namespace cox {
@@ -216,7 +216,7 @@ std::vector<const MemoryFront*> usable_fronts(const std::vector<MemoryModel>& mo
 }
 
 struct ProfileOfModel {
-  ClassId profile;
+  ProfileId profile;
   std::size_t model;
   friend auto operator<=>(const ProfileOfModel&, const ProfileOfModel&) = default;
 };
@@ -231,8 +231,8 @@ void view_ranks(const PolicyInput& input, MemoryRound& round) {
     const std::size_t m = facts.model_of_rank.empty() ? 0 : facts.model_of_rank[r];
     view.model = &facts.models[m];
     view.front = fronts[m];
-    view.profile = class_of(input.plan, RankId(static_cast<std::int32_t>(r)));
-    const auto& actions = input.plan.classes[view.profile.value()];
+    view.profile = profile_of(input.plan, RankId(static_cast<std::int32_t>(r)));
+    const auto& actions = input.plan.profiles[view.profile.value()];
     const auto [cost, is_new] = costs.try_emplace({view.profile, m});
     if (is_new) cost->second = cost_in(*view.front, *view.model, actions);
     view.now = cost->second;

@@ -137,7 +137,7 @@ struct Choice {
 struct RankView {
   const MemoryModel* model = nullptr;
   const MemoryFront* front = nullptr;  // the usable part of the model's
-  ClassId profile{};                   // in the plan in force
+  ProfileId profile{};                 // in the plan in force
   std::optional<MemoryCost> now;       // of that profile, predicted
   bool now_allowed = true;             // every block may have the action it has
   RankBudget budget;

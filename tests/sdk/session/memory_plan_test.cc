@@ -82,7 +82,7 @@ class WideJob {
 
   std::int64_t peak_bytes() const { return peak_bytes_; }  // of the last step
   std::size_t recomputed() const {
-    const auto actions = session_.plan().classes.front();
+    const auto actions = session_.plan().profiles.front();
     return static_cast<std::size_t>(
         std::count(actions.begin(), actions.end(), MemoryAction::recompute));
   }
@@ -262,7 +262,7 @@ TEST_SUITE("memory plans of a session") {
       const at::Tensor x = torch::randn({kRows, kWidth});
       session.rehearse(*net, [&] { return net->forward(x).square().mean(); });
       auto step = session.step();
-      CHECK(session.plan().classes.front().front() == MemoryAction::recompute);
+      CHECK(session.plan().profiles.front().front() == MemoryAction::recompute);
       session.detach(*net);
     }
     auto fresh = wide_net();

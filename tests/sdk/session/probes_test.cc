@@ -135,15 +135,15 @@ TEST_SUITE("run tally") {
     const std::vector<MemoryAction> keep = {MemoryAction::keep};
     const std::vector<MemoryAction> recompute = {MemoryAction::recompute};
     round.job.memory.models = {{{{100, 250, recompute}, {180, 0, keep}}, 50, 1000, {80}}};
-    round.plan.classes = {keep, recompute};
-    round.plan.rank_class = {ClassId(0), ClassId(0)};
+    round.plan.profiles = {keep, recompute};
+    round.plan.rank_profile = {ProfileId(0), ProfileId(0)};
     tally.record(round.record());
     CHECK(tally.report().memory_planned);
     CHECK(tally.report().memory_peak_bytes == 180);
     CHECK(tally.report().memory_saved_bytes == 0);
     CHECK(tally.report().memory_added_ratio == 0);
     round.plan.id.number = 1;
-    round.plan.rank_class = {ClassId(0), ClassId(1)};
+    round.plan.rank_profile = {ProfileId(0), ProfileId(1)};
     tally.record(round.record());
     CHECK(tally.report().memory_peak_bytes == 180);
     CHECK(tally.report().memory_saved_bytes == 80);
@@ -157,7 +157,7 @@ TEST_SUITE("run tally") {
     round.job.blocks = {"a"};
     const std::vector<MemoryAction> recompute = {MemoryAction::recompute};
     round.job.memory.models = {{{{100, 250, recompute}}, 50, 1000, {80}}};
-    round.plan.classes = {recompute};
+    round.plan.profiles = {recompute};
     round.signals.now = UnixTime{1000 + 1800};
     tally.record(round.record());
     CHECK(tally.report().cost == doctest::Approx(3.0));  // two devices for half an hour

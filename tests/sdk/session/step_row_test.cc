@@ -11,20 +11,20 @@ using namespace cox::detail;
 
 namespace {
 
-Plan plan_of_two_classes() {
+Plan plan_of_two_profiles() {
   Plan plan;
   plan.id.number = 3;
   plan.precision.assign(4, Precision::fp32);
-  plan.classes = {std::vector<MemoryAction>(4, MemoryAction::keep),
-                  {MemoryAction::recompute, MemoryAction::offload, MemoryAction::tile,
-                   MemoryAction::recompute}};
-  plan.rank_class = {ClassId(0), ClassId(1)};
+  plan.profiles = {std::vector<MemoryAction>(4, MemoryAction::keep),
+                   {MemoryAction::recompute, MemoryAction::offload, MemoryAction::tile,
+                    MemoryAction::recompute}};
+  plan.rank_profile = {ProfileId(0), ProfileId(1)};
   return plan;
 }
 
 metrics::StepRow row_of(std::int32_t rank, std::int64_t predicted_peak_bytes,
                         const NumbersOfStep& numbers = {}) {
-  const Plan plan = plan_of_two_classes();
+  const Plan plan = plan_of_two_profiles();
   const MemoryReading memory{80, 90, 0};
   return row_from(StepReport{}, {RankId(rank), RoundId(5), plan, memory, UnixTime{1},
                                  predicted_peak_bytes, numbers});

@@ -1,0 +1,218 @@
+#include "coordinator/core/plan_fields.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "coordinator/core/text.h"
+
+namespace cox::plan_rules {
+namespace {
+
+constexpr std::uint32_t kMaxShare = 1 << 20;
+constexpr std::uint64_t kMaxStepSamples = 1ull << 31;
+
+Status wrong_size(const std::string& what, std::size_t expected, std::size_t found) {
+  return invalid_argument("plan: expected " + std::to_string(expected) + " entries in " + what +
+                          ", found " + std::to_string(found));
+}
+
+// One knob per block, each one that the job is capable of.
+template <class Knob>
+Status check_blocks(const std::vector<Knob>& knobs, const JobFacts& job, const std::string& what) {
+  if (knobs.size() != job.blocks.size()) return wrong_size(what, job.blocks.size(), knobs.size());
+  for (std::size_t b = 0; b < knobs.size(); ++b) {
+    const auto value = static_cast<unsigned>(knobs[b]);
+    if (value > 3) {
+      return invalid_argument(
+          sentence("plan: %s of block %zu: expected 0 to 3, found %u", what.c_str(), b, value));
+    }
+    if (!job.capabilities.can(knobs[b])) {
+      return invalid_argument(sentence("plan: %s of block %zu: %s cannot be applied by this job",
+                                       what.c_str(), b, to_string(knobs[b]).data()));
+    }
+  }
+  return ok_status();
+}
+
+template <class Knob>
+std::string mix_text(const std::vector<Knob>& knobs) {
+  std::map<Knob, std::vector<std::size_t>> blocks;
+  for (std::size_t b = 0; b < knobs.size(); ++b) blocks[knobs[b]].push_back(b);
+  std::string out;
+  for (const auto& [knob, members] : blocks) {
+    if (!out.empty()) out += "; ";
+    out += std::string(to_string(knob)) + " in " + std::to_string(members.size()) + " blocks (" +
+           ranges_text(members) + ")";
+  }
+  return out.empty() ? "no blocks" : out;
+}
+
+// "precision: bf16 -> fp32 in blocks 0-3" for every kind of change.
+template <class Knob>
+void diff_blocks(const std::vector<Knob>& before, const std::vector<Knob>& after,
+                 const std::string& what, std::vector<std::string>& lines) {
+  std::map<std::pair<Knob, Knob>, std::vector<std::size_t>> changes;
+  for (std::size_t b = 0; b < std::min(before.size(), after.size()); ++b) {
+    if (before[b] != after[b]) changes[{before[b], after[b]}].push_back(b);
+  }
+  for (const auto& [change, blocks] : changes) {
+    lines.push_back(what + ": " + std::string(to_string(change.first)) + " -> " +
+                    std::string(to_string(change.second)) + " in blocks " + ranges_text(blocks));
+  }
+}
+
+std::string ranks_of(const std::vector<std::size_t>& ranks) {
+  return (ranks.size() == 1 ? "rank " : "ranks ") + ranges_text(ranks);
+}
+
+}  // namespace
+
+Status check_precision(const Plan& plan, const JobFacts& job) {
+  return check_blocks(plan.precision, job, "precision");
+}
+
+Status check_profiles(const Plan& plan, const JobFacts& job) {
+  if (plan.profiles.empty() || plan.profiles.size() > kMaxProfiles) {
+    return invalid_argument(sentence("plan: expected 1 to %zu profiles, found %zu", kMaxProfiles,
+                                     plan.profiles.size()));
+  }
+  for (std::size_t p = 0; p < plan.profiles.size(); ++p) {
+    Status status = check_blocks(plan.profiles[p], job, "actions of profile " + std::to_string(p));
+    if (!status.ok()) return status;
+  }
+  return ok_status();
+}
+
+Status check_rank_profile(const Plan& plan, const JobFacts& job) {
+  if (plan.rank_profile.empty()) return ok_status();
+  const auto world = static_cast<std::size_t>(job.world_size);
+  if (plan.rank_profile.size() != world) {
+    return wrong_size("rank_profile", world, plan.rank_profile.size());
+  }
+  for (std::size_t r = 0; r < world; ++r) {
+    if (plan.rank_profile[r].value() >= plan.profiles.size()) {
+      return invalid_argument(sentence("plan: rank %zu has profile %u of %zu", r,
+                                       unsigned{plan.rank_profile[r].value()},
+                                       plan.profiles.size()));
+    }
+  }
+  return ok_status();
+}
+
+Status check_shares(const Plan& plan, const JobFacts& job) {
+  if (plan.shares.empty()) return ok_status();
+  const auto world = static_cast<std::size_t>(job.world_size);
+  if (plan.shares.size() != world) return wrong_size("shares", world, plan.shares.size());
+  std::uint64_t sum = 0;
+  for (std::size_t r = 0; r < world; ++r) {
+    if (plan.shares[r] > kMaxShare) {
+      return invalid_argument(sentence("plan: share of rank %zu: expected at most %u, found %u", r,
+                                       kMaxShare, plan.shares[r]));
+    }
+    sum += plan.shares[r];
+  }
+  if (sum == 0) return invalid_argument("plan: shares: expected a rank with work, found none");
+  return ok_status();
+}
+
+Status check_scaler(const Plan& plan, const JobFacts&) {
+  return validate(plan.scaler).with_context("plan");
+}
+
+Status check_step_samples(const Plan& plan, const JobFacts&) {
+  if (plan.step_samples <= kMaxStepSamples) return ok_status();
+  return invalid_argument("plan: step_samples: expected at most " +
+                          std::to_string(kMaxStepSamples) + ", found " +
+                          std::to_string(plan.step_samples));
+}
+
+std::string precision_text(const Plan& plan) {
+  return mix_text(plan.precision);
+}
+
+std::string profiles_text(const Plan& plan) {
+  std::string out;
+  for (std::size_t p = 0; p < plan.profiles.size(); ++p) {
+    const auto members = std::count(plan.rank_profile.begin(), plan.rank_profile.end(),
+                                    ProfileId(static_cast<ProfileId::rep>(p)));
+    out += (p > 0 ? " | profile " : "profile ") + std::to_string(p) + " (" +
+           (plan.rank_profile.empty() ? "all" : std::to_string(members)) +
+           " ranks): " + mix_text(plan.profiles[p]);
+  }
+  return out;
+}
+
+std::string rank_profile_text(const Plan& plan) {
+  if (plan.rank_profile.empty()) return "all ranks have profile 0";
+  std::map<ProfileId, std::vector<std::size_t>> members;
+  for (std::size_t r = 0; r < plan.rank_profile.size(); ++r) {
+    members[plan.rank_profile[r]].push_back(r);
+  }
+  std::string out;
+  for (const auto& [profile, ranks] : members) {
+    if (!out.empty()) out += "; ";
+    out +=
+        ranks_text(ranks, plan.rank_profile.size()) + " profile " + std::to_string(profile.value());
+  }
+  return out;
+}
+
+std::string shares_text(const Plan& plan) {
+  constexpr std::size_t kShown = 32;
+  if (plan.shares.empty()) return "even";
+  std::string out;
+  for (std::size_t r = 0; r < std::min(plan.shares.size(), kShown); ++r) {
+    out += (r > 0 ? " " : "") + std::to_string(plan.shares[r]);
+  }
+  if (plan.shares.size() > kShown) out += sentence(" ... (%zu ranks)", plan.shares.size());
+  return out;
+}
+
+std::string scaler_text(const Plan& plan) {
+  const ScalerRules& s = plan.scaler;
+  return sentence(
+      "start %g, x%g after %u clean steps, x%g on overflow, within %g .. %g, hysteresis %u, "
+      "headroom %u bits",
+      double{s.initial_scale}, double{s.growth_factor}, s.growth_interval, double{s.backoff_factor},
+      double{s.min_scale}, double{s.max_scale}, s.hysteresis, s.headroom_bits);
+}
+
+std::string hold_text(const Plan& plan) {
+  return "until round " + std::to_string(plan.hold_until.value());
+}
+
+std::string rollback_text(const Plan& plan) {
+  if (plan.rollback.ticket == 0) return "none";
+  return "ticket " + std::to_string(plan.rollback.ticket) + ", to before round " +
+         std::to_string(plan.rollback.before_round.value());
+}
+
+std::string step_samples_text(const Plan& plan) {
+  return plan.step_samples == 0 ? "the job's" : std::to_string(plan.step_samples) + " samples";
+}
+
+void diff_precision(const Plan& before, const Plan& after, std::vector<std::string>& lines) {
+  diff_blocks(before.precision, after.precision, "precision", lines);
+}
+
+// Ranks that move between the same two profiles share their lines.
+void diff_actions(const Plan& before, const Plan& after, std::vector<std::string>& lines) {
+  const std::size_t ranks = std::max(before.rank_profile.size(), after.rank_profile.size());
+  if (ranks == 0) {
+    return diff_blocks(before.profiles[0], after.profiles[0], "memory of all ranks", lines);
+  }
+  std::map<std::pair<ProfileId, ProfileId>, std::vector<std::size_t>> moves;
+  for (std::size_t r = 0; r < ranks; ++r) {
+    const RankId rank(static_cast<std::int32_t>(r));
+    moves[{profile_of(before, rank), profile_of(after, rank)}].push_back(r);
+  }
+  for (const auto& [move, members] : moves) {
+    diff_blocks(before.profiles[move.first.value()], after.profiles[move.second.value()],
+                "memory of " + ranks_of(members), lines);
+  }
+}
+
+void diff_nothing(const Plan&, const Plan&, std::vector<std::string>&) {}
+
+}  // namespace cox::plan_rules

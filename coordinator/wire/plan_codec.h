@@ -1,0 +1,52 @@
+// A plan as bytes: the one codec for masks, journals and saved control states. It walks the table
+// of core/plan_fields.h. A full payload is a table of 4 bits a block (precision and the action of
+// profile 0), then entries; a delta is the check of its base, then entries. An entry is the id of
+// a field, a length and that many bytes; entries stand in ascending order and are left out when
+// they say what is true without them. Formats in docs/wire-format.md. Pure functions; the readers
+// treat their bytes as hostile.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "coordinator/core/job.h"
+#include "coordinator/core/plan.h"
+#include "coordinator/core/status.h"
+
+namespace cox::wire {
+
+// invalid_argument when the vectors of a plan do not fit together or exceed what a payload carries.
+Status check_shape(const Plan& plan);
+
+// Everything but ids and rounds, which the frames of a mask carry in their headers.
+// REQUIRES: check_shape(plan) is ok, and for a delta both plans have the same number of blocks.
+std::vector<std::byte> full_payload(const Plan& plan);
+std::vector<std::byte> delta_payload(const Plan& plan, const Plan& base);
+
+// What a reader accepts, so that hostile bytes cannot make it allocate more.
+struct PlanShape {
+  std::size_t blocks = 0;     // exactly so many
+  std::size_t max_ranks = 1;  // at most so many
+};
+PlanShape shape_of(const JobFacts& job);
+
+// data_loss on malformed bytes. Whether the plan fits a job is for validate() to say.
+Result<Plan> read_full_payload(std::span<const std::byte> payload, const PlanShape& shape);
+// `base` becomes the new plan. failed_precondition when the payload was made against another base.
+Result<Plan> read_delta_payload(std::span<const std::byte> payload, Plan base,
+                                const PlanShape& shape);
+
+// No payload for this job is longer.
+std::size_t max_payload_bytes(const JobFacts& job);
+
+// A whole plan, with ids, rounds and the number of blocks, for files. A plan that fails
+// check_shape() becomes no bytes, which no reader takes for a plan.
+std::string serialize(const Plan& plan);
+// data_loss on malformed bytes. Whether the plan fits a job is for validate() to say.
+Result<Plan> parse_plan(std::string_view bytes);
+
+}  // namespace cox::wire
