@@ -5,7 +5,7 @@
 #include <cmath>
 #include <stdexcept>
 
-#include "sdk/src/parallel/parameter_list.h"
+#include "sdk/src/parallel/gradient_reduction.h"
 
 namespace cox::bench {
 namespace {

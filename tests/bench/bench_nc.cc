@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "coxswain/coxswain.h"
+#include "sdk/src/precision/format_actuator.h"
+#include "sdk/src/precision/numerics_watch.h"
 #include "sdk/src/session/session_state.h"
 #include "tests/bench/line.h"
 #include "tests/bench/session_main.h"
@@ -27,7 +29,8 @@ constexpr int kTurn = 9;  // the first one settles; the others hold one sample o
 class Contest {
  public:
   explicit Contest(Session& session, int groups)
-      : state_(session.state()),
+      : formats_(session.state().actuators().get<detail::FormatActuator>()),
+        numerics_(session.state().actuators().get<detail::NumericsWatch>()),
         trained_(bench::make_trained()),
         trainer_(session, *trained_.model, trained_.optimizer,
                  {.global_batch = kSequences,
@@ -55,17 +58,18 @@ class Contest {
  private:
   // Without the watch the scale is 1, so that gradients need not be divided by it.
   void watch(bool is_on) {
-    const bool is_scaling = state_.precision().is_scaling();
-    if (is_scaling) state_.precision().restore(ScalerState{.scale = is_on ? 65536.0F : 1.0F});
-    if (is_on == state_.numbers().is_attached()) return;
+    const bool is_scaling = formats_.is_scaling();
+    if (is_scaling) formats_.restore(ScalerState{.scale = is_on ? 65536.0F : 1.0F});
+    if (is_on == numerics_.is_watching()) return;
     if (is_on) {
-      state_.numbers().attach(*state_.blocks().registry(), trained_.model->parameters(), at::kCPU);
+      numerics_.watch(trained_.model->parameters());
     } else {
-      state_.numbers().release();
+      numerics_.release();
     }
   }
 
-  cox::detail::SessionState& state_;
+  detail::FormatActuator& formats_;
+  detail::NumericsWatch& numerics_;
   bench::RandomBytes dataset_{4096};
   bench::Trained trained_;
   Trainer trainer_;

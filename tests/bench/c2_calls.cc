@@ -92,13 +92,13 @@ Calls train(Session& session, int steps) {
 void tell(Session& session, const Calls& calls, const CallsTold& told) {
   std::array<double, 3> mine = {quantile(calls.microseconds, 0.5),
                                 quantile(calls.microseconds, 0.99), calls.allocations};
-  auto& ranks = session.state().data();
+  auto& ranks = session.state().job().data();
   std::vector<double> all(3 * static_cast<std::size_t>(session.world_size()));
   const Status gathered =
       transport::finish(ranks,
                         ranks.start_gather(std::as_bytes(std::span(mine)),
                                            std::as_writable_bytes(std::span(all)), kRoot),
-                        session.state().wait_policy());
+                        session.state().job().wait_policy());
   if (!gathered.ok() || session.rank() != 0) return;
   std::array<double, 3> worst{};
   for (std::size_t i = 0; i < all.size(); ++i) worst[i % 3] = std::max(worst[i % 3], all[i]);

@@ -41,13 +41,13 @@ class Agreement(PrecisionCase):
         self.assertEqual({now[-1] for now in formats}, {"2", "4"})
 
     def test_formats_that_any_rank_asks_for(self):
-        wishes = []
+        requests = []
         for rank, step in enumerate(range(10, 170, 40)):
-            wishes += ["--wish", step, rank, f"block{rank}", "force", "fp16", 25]
-            wishes += ["--wish", step + 20, 3 - rank, "*", "forbid", "fp8", 15]
-        wishes += ["--wish", 95, 1, "block0", "force", "fp32", 0]
-        wishes += ["--wish", 150, 2, "block0", "release", "fp32", 0]
-        formats = self.check("wishes", *QUICK, *wishes)
+            requests += ["--request", step, rank, f"block{rank}", "force", "fp16", 25]
+            requests += ["--request", step + 20, 3 - rank, "*", "forbid", "fp8", 15]
+        requests += ["--request", 95, 1, "block0", "force", "fp32", 0]
+        requests += ["--request", 150, 2, "block0", "release", "fp32", 0]
+        formats = self.check("requests", *QUICK, *requests)
         self.assertGreaterEqual(self.changes(formats), 12, formats)
         for block in range(self.BLOCKS):  # each was in fp16 for a while
             self.assertIn("3", [now[block] for now in formats])
@@ -55,21 +55,21 @@ class Agreement(PrecisionCase):
         self.assertNotEqual(formats[-1][0], "1")
 
     def test_four_ranks_that_ask_for_different_formats_of_one_block(self):
-        wishes, formats = [], ["fp16", "fp32", "fp8", "bf16"]
+        requests, formats = [], ["fp16", "fp32", "fp8", "bf16"]
         for step in range(20, 180, 16):
-            formats = formats[1:] + formats[:1]  # of wishes in one round the highest rank's stands
+            formats = formats[1:] + formats[:1]  # of requests in one round the highest rank's stands
             for rank, format in enumerate(formats):
-                wishes += ["--wish", step, rank, "block1", "force", format, 8]
-        found = self.check("quarrel", format_flag("bf16"), "--cox.precision.mode=on", *wishes)
+                requests += ["--request", step, rank, "block1", "force", format, 8]
+        found = self.check("quarrel", format_flag("bf16"), "--cox.precision.mode=on", *requests)
         self.assertGreaterEqual(self.changes(found), 8, found)
         self.assertEqual({now[1] for now in found}, {"1", "2", "3", "4"})
         self.assertEqual({now[0] + now[2:] for now in found}, {"222"})
 
     def test_a_resumed_job_starts_with_the_formats_that_it_had(self):
         saves = "--cox.checkpoint.directory=" + self.path("saves")
-        wishes = ["--wish", 10, 1, "block2", "force", "fp16", 0, "--wish", 10, 0, "block1", "force",
+        requests = ["--request", 10, 1, "block2", "force", "fp16", 0, "--request", 10, 0, "block1", "force",
                   "fp32", 500]
-        self.train("run", 2, *QUICK, saves, *wishes, "--steps", 60)
+        self.train("run", 2, *QUICK, saves, *requests, "--steps", 60)
         before = self.all_formats("run")
         self.assertEqual(before[-1], "4134", before)
         ended = self.train("run", 2, *QUICK, saves, "--cox.checkpoint.resume=on", "--steps", 100)

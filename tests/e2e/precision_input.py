@@ -75,13 +75,13 @@ class BadSettings(jobs.Case):
             self.assertIn("rank 1", ended.complaints()[0])
 
     def test_wishes_of_the_program_while_it_runs(self):
-        wishes = {("nowhere", "force", "bf16"): "nowhere", ("block1", "force", "fp8"): "fp8"}
-        for (block, what, format), part in wishes.items():
+        requests = {("nowhere", "force", "bf16"): "nowhere", ("block1", "force", "fp8"): "fp8"}
+        for (block, what, format), part in requests.items():
             for ranks in (None, 2):
                 with self.subTest(block, format=format, ranks=ranks):
                     # In fp32, where nothing was asked for, no other format can be had.
                     ended = jobs.run(
-                        [jobs.programs.trainer, "--blocks", 2, "--steps", 100, "--wish", 5, 0,
+                        [jobs.programs.trainer, "--blocks", 2, "--steps", 100, "--request", 5, 0,
                          block, what, format, 0, "--cox.http.port=0", "--cox.run.log=warning"],
                         ranks)
                     self.assertNotEqual(ended.code, 0, ended)

@@ -62,8 +62,9 @@ void note_samples(std::ofstream& out, std::uint64_t step, const std::vector<std:
   out << std::endl;
 }
 
-void wish(cox::Session& session, const std::vector<Wish>& wishes, std::uint64_t step) {
-  for (const Wish& one : wishes) {
+void request(cox::Session& session, const std::vector<FormatRequest>& requests,
+             std::uint64_t step) {
+  for (const FormatRequest& one : requests) {
     if (one.step != step || one.rank != session.rank()) continue;
     if (one.what == "force") session.force_precision(one.block, one.format, one.rounds);
     if (one.what == "forbid") session.forbid_precision(one.block, one.format, one.rounds);
@@ -135,7 +136,7 @@ int run(int argc, char** argv) {
   for (auto& step : trainer.steps(data)) {
     note_samples(samples, step.number(), data.last);
     misbehave(options, session.rank(), step.number());
-    wish(session, options.wishes, step.number());
+    request(session, options.requests, step.number());
     if (model.blocks) model.blocks->inject(options.injections, session.rank(), step.number());
     train_step(step, model, options);
   }

@@ -30,15 +30,15 @@ Injection read_injection(Words& words) {
   return read;
 }
 
-Wish read_wish(Words& words) {
-  Wish read;
+FormatRequest read_request(Words& words) {
+  FormatRequest read;
   read.step = words.count();
   read.rank = words.rank();
   read.block = words.word();
   read.what = words.word();
   const auto& names = cox::kPrecisionNames;
   const auto found = std::find(std::begin(names), std::end(names), words.word());
-  if (found == std::end(names)) throw std::invalid_argument("--wish: not a format");
+  if (found == std::end(names)) throw std::invalid_argument("--request: not a format");
   read.format = static_cast<cox::Precision>(found - std::begin(names));
   read.rounds = static_cast<std::uint32_t>(words.count());
   return read;
@@ -59,7 +59,7 @@ void read_option(const std::string& name, Words& words, Options& o) {
   if (name == "--blocks") o.blocks = words.count();
   if (name == "--width") o.width = words.number();
   if (name == "--inject") o.injections.push_back(read_injection(words));
-  if (name == "--wish") o.wishes.push_back(read_wish(words));
+  if (name == "--request") o.requests.push_back(read_request(words));
   if (name == "--hold") o.hold = true;
 }
 

@@ -2,7 +2,7 @@
 //   e2e_trainer [--steps N] [--size N] [--samples DIR] [--sleep-ms N] [--nan-steps FIRST LAST]
 //               [--throw-on RANK] [--throw-at STEP] [--odd-model-on RANK] [--blocks N] [--width N]
 //               [--inject STEP RANK BLOCK forward|backward FACTOR]...
-//               [--wish STEP RANK NAME force|forbid|release FORMAT ROUNDS]... [--hold]
+//               [--request STEP RANK NAME force|forbid|release FORMAT ROUNDS]... [--hold]
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct Injection {
 };
 
 // At the beginning of that step, that rank asks for a format.
-struct Wish {
+struct FormatRequest {
   std::uint64_t step = 0;
   int rank = 0;
   std::string block;
@@ -45,7 +45,7 @@ struct Options {
   std::size_t blocks = 0;   // 0: a model without blocks
   std::int64_t width = 16;  // of the model with blocks
   std::vector<Injection> injections;
-  std::vector<Wish> wishes;
+  std::vector<FormatRequest> requests;
   bool hold = false;  // serve the status page after the last step, until SIGTERM
 };
 

@@ -68,9 +68,6 @@ MAY_INCLUDE = {
 # These build with a compiler alone: the headers of C++, not even those of POSIX.
 STANDARD_ONLY = (CORE, "coordinator/policies/", "coordinator/planner/", TESTING)
 
-# Includes of a floor above that still stand: (who, whom). Empty once session is in parts.
-KNOWN_CYCLES = ((PARALLEL, SESSION),)
-
 # What a foreign include looks like -> where it may stand.
 FOREIGN = {
     r"mpi\.h": ("coordinator/transport/mpi/", "tests/"),
@@ -130,8 +127,6 @@ def judge_own(path, target):
     if folder is None:
         return "stands in a folder that the table in tests/layering/includes.py does not know"
     if target.startswith((folder,) + MAY_INCLUDE[folder]):
-        return None
-    if any(folder == who and target.startswith(whom) for who, whom in KNOWN_CYCLES):
         return None
     allowed = ", ".join((folder,) + MAY_INCLUDE[folder])
     return f"expected an include from {allowed}"

@@ -28,7 +28,7 @@ class SessionTrainer final : public ReferenceTrainer {
     const bool is_steered = blocks_ == BlocksOf::this_model;
     if (is_steered) session_.attach(*task_.model);
     reducer_.emplace(session_, with_spare(task_.model->parameters()));
-    if (is_steered) session_.rehearse(*task_.model, [this] { return loss_of(0, rows()); });
+    if (is_steered) session_.calibrate(*task_.model, [this] { return loss_of(0, rows()); });
   }
   ~SessionTrainer() override {
     if (blocks_ == BlocksOf::this_model) session_.detach(*task_.model);

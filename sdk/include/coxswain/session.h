@@ -139,8 +139,8 @@ class Session {
   // Reducer was made, before the first step, while no parameter has a gradient. Collective. Throws
   // cox::Error on all ranks when a budget cannot be met, or something is asked for without a
   // Reducer or after the first step.
-  void rehearse(torch::nn::Module& model, const std::function<at::Tensor()>& sample_loss,
-                std::int64_t optimizer_bytes = 0);
+  void calibrate(torch::nn::Module& model, const std::function<at::Tensor()>& sample_loss,
+                 std::int64_t optimizer_bytes = 0);
 
   // Opens the next step. The session begins with the first one, or with the Reducer or Trainer that
   // is made before it: that call is collective, starts the coordinator and its server, and throws
@@ -152,10 +152,10 @@ class Session {
   // has begun.
   const Plan& plan() const;
 
-  // What the program wants of number formats while it trains; said on any one rank, it reaches the
-  // coordinator with that rank's next report, and a plan with its reason follows some rounds later
-  // (policy precision must be on). `block`: the name of a block, or "*" for all. The wish holds for
-  // `rounds` rounds, 0 = until it is released; release ends wishes of both kinds. Local. Throws
+  // Request a number format while the job trains. A request on any one rank reaches the coordinator
+  // with that rank's next report, and a plan with its reason follows some rounds later (policy
+  // precision must be on). `block`: the name of a block, or "*" for all. The request holds for
+  // `rounds` rounds, 0 = until it is released; release ends requests of both kinds. Local. Throws
   // cox::Error for a block that does not exist and a format that cannot be run here.
   void force_precision(std::string_view block, Precision format, std::uint32_t rounds = 0);
   void forbid_precision(std::string_view block, Precision format, std::uint32_t rounds = 0);

@@ -6,7 +6,7 @@
 
 #include "coordinator/planner/memory_problem.h"
 #include "sdk/src/memory/counting_allocator.h"
-#include "sdk/src/parallel/gather_rows.h"
+#include "sdk/src/parallel/agreement.h"
 
 namespace cox::detail {
 namespace {

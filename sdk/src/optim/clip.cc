@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "coxswain/error.h"
+#include "sdk/src/parallel/equal_ranks.h"
 #include "sdk/src/parallel/gradient_norm.h"
-#include "sdk/src/parallel/parameter_list.h"
 
 namespace cox {
 namespace {

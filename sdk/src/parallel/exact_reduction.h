@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "coordinator/core/status.h"
-#include "sdk/src/parallel/bucket_queue.h"
 #include "sdk/src/parallel/exact_sum.h"
 #include "sdk/src/parallel/gradient_layout.h"
 #include "sdk/src/parallel/gradient_reduction.h"

@@ -15,7 +15,6 @@
 #include <thread>
 #include <vector>
 
-#include "sdk/src/parallel/bucket_queue.h"
 #include "sdk/src/parallel/gradient_layout.h"
 #include "sdk/src/parallel/gradient_reduction.h"
 #include "sdk/src/parallel/step_exchange.h"

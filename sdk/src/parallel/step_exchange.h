@@ -2,7 +2,8 @@
 // behind them (how many ranks have a gradient for each parameter, largest magnitudes) and the
 // step's ballot. A face of BucketExchange in tensors, with errors as cox::Error: an average that
 // did not happen must not be trained on. Owned by a Reducer; the thread that trains; tensors keep
-// the memory that they lie in.
+// the memory that they lie in. BucketQueue knows which gradients of the open step are still missing
+// from which bucket, and starts each bucket as soon as it and all before it are complete.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "coordinator/core/ballot.h"
@@ -56,6 +58,40 @@ class StepExchange {
   std::span<double> magnitudes_;
   std::span<std::byte> ballot_;
   std::size_t bookkeeping_ = 0;  // buckets behind the gradients
+};
+
+// Value of one reduction.
+class BucketQueue {
+ public:
+  explicit BucketQueue(GradientLayout layout);
+
+  const GradientLayout& layout() const { return layout_; }
+  const BucketPlace& place(std::size_t parameter) const { return layout_.places[parameter]; }
+  // Whether a gradient of this parameter still belongs into the open step.
+  bool expects(std::size_t parameter) const;
+
+  // Its part of the bucket is written.
+  void close(std::size_t parameter);
+  // Starts what is complete, then gives buckets on their way a moment.
+  void start_complete(StepExchange& exchange);
+  // All of `write(parameter)` that is still expected, bucket by bucket, each started at once.
+  template <class Write>
+  void flush(StepExchange& exchange, Write write) {
+    for (const GradientBucket& bucket : layout_.buckets) {
+      for (const std::size_t p : bucket.parameters) {
+        if (expects(p)) write(p), close(p);
+      }
+      start_complete(exchange);
+    }
+  }
+  // The step is over.
+  void reset();
+
+ private:
+  GradientLayout layout_;
+  std::vector<bool> is_closed_;
+  std::vector<std::size_t> missing_;  // gradients of each bucket
+  std::size_t started_ = 0;
 };
 
 }  // namespace cox::detail

@@ -1,27 +1,50 @@
 #include "coxswain/session.h"
 
+#include <cstdio>
 #include <exception>
+#include <string>
+#include <string_view>
 
 #include "coxswain/error.h"
 #include "coxswain/wrap.h"
-#include "sdk/src/session/first_line.h"
+#include "sdk/src/precision/trial_step.h"
 #include "sdk/src/session/session_state.h"
+#include "sdk/src/session/world.h"
 
 namespace cox {
 
 using detail::Clock;
 using detail::SessionState;
 
+namespace {
+
+// What torch's exceptions say before their backtrace.
+std::string first_line(std::string_view text) {
+  return std::string(text.substr(0, text.find('\n')));
+}
+
+// Before MPI has started (or when it is another one) only the environment knows the rank.
+std::string rank_of_this_process() {
+  const auto environment = detail::process_environment();
+  for (const char* name : {"PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK"}) {
+    const std::string rank = detail::value_of(environment, name);
+    if (!rank.empty()) return rank;
+  }
+  return {};
+}
+
+}  // namespace
+
 PhaseScope::PhaseScope(SessionState& state, Phase phase) : state_(state) {
-  state_.recorder().enter(phase, Clock::now());
+  state_.step().recorder().enter(phase, Clock::now());
 }
 
 PhaseScope::~PhaseScope() {
-  state_.recorder().leave(Clock::now());
+  state_.step().recorder().leave(Clock::now());
 }
 
 StepScope::StepScope(std::shared_ptr<SessionState> state) : state_(std::move(state)) {
-  if (state_->recorder().is_open()) {
+  if (state_->step().recorder().is_open()) {
     throw Error(
         failed_precondition("step: expected no open step, found one; close it first (end its "
                             "scope), and open none in a "
@@ -31,46 +54,42 @@ StepScope::StepScope(std::shared_ptr<SessionState> state) : state_(std::move(sta
 }
 
 StepScope::~StepScope() {
-  if (state_) state_->end_step();
+  if (state_) state_->step().end();
 }
 
 std::uint64_t StepScope::number() const {
-  return state_->recorder().report().step.value();
+  return state_->step().recorder().report().step.value();
 }
 PhaseScope StepScope::phase(Phase phase) {
   return PhaseScope(*state_, phase);
 }
 void StepScope::loss(double mean, double weight) {
-  state_->recorder().loss(mean, weight);
+  state_->step().recorder().loss(mean, weight);
 }
 void StepScope::samples(std::uint64_t count) {
-  state_->recorder().samples(count);
+  state_->step().recorder().samples(count);
 }
 void StepScope::tokens(std::uint64_t count) {
-  state_->recorder().tokens(count);
+  state_->step().recorder().tokens(count);
 }
 void StepScope::gradient_norm(double value) {
-  state_->recorder().gradient_norm(value);
+  state_->step().recorder().gradient_norm(value);
 }
 void StepScope::log(std::string_view name, double value) {
-  state_->recorder().log(name, value);
-}
-
-Session Session::start(int argc, const char* const* argv, SessionOptions options) {
-  return Session(std::make_shared<SessionState>(argc, argv, std::move(options)));
+  state_->step().recorder().log(name, value);
 }
 
 int Session::rank() const {
-  return state_->rank().value();
+  return state_->job().rank().value();
 }
 int Session::world_size() const {
-  return state_->world_size();
+  return state_->job().world_size();
 }
 const Config& Session::config() const {
-  return state_->config();
+  return state_->job().config();
 }
 const std::vector<std::string>& Session::arguments() const {
-  return state_->arguments();
+  return state_->job().arguments();
 }
 
 void Session::attach(torch::nn::Module& model) {
@@ -94,30 +113,21 @@ void Session::together(const std::function<void()>& work) {
   } catch (const Error& error) {
     status = error.status();
   } catch (const std::exception& error) {
-    status = internal_error(detail::first_line(error.what()));
+    status = internal_error(first_line(error.what()));
   }
-  state_->agree(status);
+  state_->job().agree(status);
 }
 
-void Session::rehearse(torch::nn::Module& model, const std::function<at::Tensor()>& sample_loss,
-                       std::int64_t optimizer_bytes) {
+void Session::calibrate(torch::nn::Module& model, const std::function<at::Tensor()>& sample_loss,
+                        std::int64_t optimizer_bytes) {
   if (state_->is_missing_reducer()) {
     throw Error(failed_precondition(
-                    "rehearse: expected a Reducer that was made before it, found none; plans are "
+                    "calibrate: expected a Reducer that was made before it, found none; plans are "
                     "carried out where ranks agree on them"),
                 Error::Scope::all_ranks);
   }
-  if (state_->wants_rehearsal()) state_->rehearse({model, sample_loss, optimizer_bytes});
-}
-
-void Session::force_precision(std::string_view block, Precision format, std::uint32_t rounds) {
-  state_->wish(block, {.what = PrecisionRequest::What::force, .format = format, .rounds = rounds});
-}
-void Session::forbid_precision(std::string_view block, Precision format, std::uint32_t rounds) {
-  state_->wish(block, {.what = PrecisionRequest::What::forbid, .format = format, .rounds = rounds});
-}
-void Session::release_precision(std::string_view block) {
-  state_->wish(block, {.what = PrecisionRequest::What::release});
+  detail::Calibration& calibration = state_->calibration();
+  if (calibration.is_wanted()) calibration.run({model, sample_loss, optimizer_bytes});
 }
 
 StepScope Session::step() {
@@ -129,22 +139,33 @@ const Plan& Session::plan() const {
         "plan: expected a session that has begun, found one before its first step; call step(), or "
         "make a Reducer or Trainer, before it"));
   }
-  return state_->plan();
+  return state_->control().plane().plan();
 }
 bool Session::stop_requested() const {
-  return state_->stop_agreed() || state_->stop_asked_here();
+  return state_->stop_asked();
 }
 bool Session::stop_requested_anywhere() {
   return state_->stop_asked_anywhere();
 }
 std::string Session::status_address() const {
-  return state_->status_address();
+  return state_->control().status_address();
 }
 SessionReport Session::report() const {
-  return state_->report();
+  return state_->control().report();
 }
 void Session::finish() {
   state_->finish();
+}
+
+int report(const std::exception& error) {
+  const std::string rank = rank_of_this_process();
+  const auto* ours = dynamic_cast<const Error*>(&error);
+  const bool on_all_ranks = ours != nullptr && ours->scope() == Error::Scope::all_ranks;
+  if (on_all_ranks && !rank.empty() && rank != "0") return 1;
+  const std::string where = on_all_ranks || rank.empty() ? "" : "rank " + rank + ": ";
+  const std::string text = ours != nullptr ? ours->status().message() : first_line(error.what());
+  std::fprintf(stderr, "error: %s%s\n", where.c_str(), text.c_str());
+  return 1;
 }
 
 }  // namespace cox

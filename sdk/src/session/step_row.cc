@@ -37,51 +37,6 @@ std::vector<metrics::NamedField> variables_of(const std::vector<std::string>& en
   return variables;
 }
 
-void add_memory(const MemoryReading& memory, metrics::StepRow& row) {
-  row.memory_alloc_bytes = row.memory_reserved_bytes = memory.used_bytes;
-  row.memory_peak_alloc_bytes = row.memory_peak_reserved_bytes = memory.peak_bytes;
-  if (memory.limit_bytes == 0) return;
-  row.headroom_bytes =
-      static_cast<std::int64_t>(memory.limit_bytes) - static_cast<std::int64_t>(memory.peak_bytes);
-}
-
-void add_plan(const Plan& plan, RankId rank, metrics::StepRow& row) {
-  row.plan = plan.id.number;
-  for (std::size_t b = 0; b < plan.precision.size(); ++b) {
-    ++row.precision_blocks[static_cast<std::size_t>(plan.precision[b])];
-    const MemoryAction action = action_of(plan, rank, BlockId(static_cast<BlockId::rep>(b)));
-    if (action == MemoryAction::recompute) ++row.recomputed_blocks;
-    if (action == MemoryAction::offload) ++row.offloaded_blocks;
-    if (action == MemoryAction::tile) ++row.tiled_blocks;
-  }
-}
-
-void add_verdict(const NumbersOfStep& numbers, metrics::StepRow& row) {
-  using Where = HealthVerdict::Where;
-  if (numbers.verdict.where == Where::nothing) return;
-  const bool is_forward = numbers.verdict.where == Where::forward;
-  row.set_overflow(numbers.blamed,
-                   is_forward ? metrics::OverflowPass::forward : metrics::OverflowPass::backward);
-}
-
-void add_numbers(const NumbersOfStep& numbers, metrics::StepRow& row) {
-  if (numbers.loss_scale > 0) row.loss_scale = numbers.loss_scale;
-  add_verdict(numbers, row);
-  double noise = 0;
-  std::uint32_t noisy = 0;
-  BlockEvidence all;
-  for (const BlockEvidence& block : numbers.evidence) {
-    merge_into(all, block);
-    noise += block.noise_sum;
-    noisy += block.noise_count;
-  }
-  row.sampled_values = all.sampled;
-  row.underflow_values = all.underflow;
-  row.saturated_values = all.saturated;
-  if (noisy > 0) row.gradient_noise = static_cast<float>(noise / noisy);
-  if (all.curvature.rank.value() >= 0) row.curvature = all.curvature.value;
-}
-
 metrics::FieldValue field_value(const std::string& kind, const std::string& text) {
   const auto most = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
   if (kind == "integer") {
@@ -137,11 +92,11 @@ RankSignal without_times(RankSignal signal) {
   return signal;
 }
 
-metrics::StepRow row_from(const StepReport& report, const RowContext& context) {
+metrics::StepRow row_from(const StepReport& report, RoundId round, UnixTime now) {
   metrics::StepRow row;
   row.step = report.step;
-  row.round = context.round;
-  row.timestamp = context.now.seconds;
+  row.round = round;
+  row.timestamp = now.seconds;
   for (std::size_t p = 0; p < kPhases; ++p) {
     row.phase_seconds[p] = static_cast<float>(report.phase_seconds[p]);
   }
@@ -149,11 +104,7 @@ metrics::StepRow row_from(const StepReport& report, const RowContext& context) {
   if (has_loss) row.loss = report.loss;
   if (report.has_gradient_norm) row.gradient_norm = report.gradient_norm;
   row.overflow = report.nonfinite_values;
-  add_memory(context.memory, row);
-  row.predicted_peak_bytes = context.predicted_peak_bytes;
   row.was_skipped = (report.flags & static_cast<std::uint16_t>(SignalFlag::step_skipped)) != 0;
-  add_numbers(context.numbers, row);
-  add_plan(context.plan, context.rank, row);
   for (std::size_t i = 0; i < report.scalar_count; ++i) {
     const UserScalar& scalar = report.scalars[i];
     if (std::string_view(scalar.name.data()) == "lr") {

@@ -2,47 +2,25 @@
 // run directory. Pure, but for run_info(), which looks at the machine.
 #pragma once
 
-#include <span>
 #include <string>
 #include <vector>
 
 #include "coordinator/core/config.h"
-#include "coordinator/core/evidence.h"
-#include "coordinator/core/plan.h"
 #include "coordinator/core/signal.h"
 #include "metrics/run_format.h"
 #include "metrics/step_row.h"
-#include "sdk/src/precision/block_health.h"
-#include "sdk/src/session/memory_probe.h"
 #include "sdk/src/session/step_recorder.h"
 
 namespace cox::detail {
 
-// Everything that the report knows; ids, memory and plan numbers are the session's to fill in.
+// The signal as far as the report knows it; ids are the session's to fill in, actuators add theirs.
 RankSignal signal_from(const StepReport& report);
 
 // The same signal as far as statistics of times are concerned: none (warm-up steps).
 RankSignal without_times(RankSignal signal);
 
-// What a row says of number formats.
-struct NumbersOfStep {
-  float loss_scale = 0;  // 0 = no scaler at work
-  std::span<const BlockEvidence> evidence{};
-  HealthVerdict verdict{};
-  std::string blamed;  // name of the block; empty = outside of all
-};
-
-// What a row says beside the report. References are used during the call only.
-struct RowContext {
-  RankId rank{};
-  RoundId round{};
-  const Plan& plan;  // in force
-  const MemoryReading& memory;
-  UnixTime now{};
-  std::int64_t predicted_peak_bytes = 0;  // under that plan; 0 = not known
-  const NumbersOfStep& numbers;
-};
-metrics::StepRow row_from(const StepReport& report, const RowContext& context);
+// The row of a step as far as the report knows it; actuators add theirs.
+metrics::StepRow row_from(const StepReport& report, RoundId round, UnixTime now);
 
 struct RunPlace {
   std::string program;

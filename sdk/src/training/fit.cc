@@ -6,21 +6,102 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <memory>
+#include <numeric>
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "coordinator/core/hash.h"
+#include "coordinator/transport/wait.h"
 #include "coxswain/adamw.h"
 #include "coxswain/error.h"
-#include "sdk/src/parallel/start_equal.h"
+#include "coxswain/sample_plan.h"
+#include "sdk/src/parallel/agreement.h"
 #include "sdk/src/session/session_state.h"
 #include "sdk/src/training/epoch_book.h"
-#include "sdk/src/training/evaluation.h"
 #include "sdk/src/training/training_state.h"
 
 namespace cox {
 namespace {
+
+class EvaluationMode {
+ public:
+  explicit EvaluationMode(torch::nn::Module& model) : model_(model), was_on_(model.is_training()) {
+    for (const auto& module : model.modules(/*include_self=*/false)) {
+      modes_.push_back({module, module->is_training()});
+    }
+    model.eval();
+  }
+  EvaluationMode(const EvaluationMode&) = delete;
+  EvaluationMode& operator=(const EvaluationMode&) = delete;
+  // train() reaches all modules below, which come later in the list.
+  ~EvaluationMode() {
+    model_.train(was_on_);
+    for (const Mode& mode : modes_) mode.module->train(mode.was_on);
+  }
+
+ private:
+  struct Mode {
+    std::shared_ptr<torch::nn::Module> module;
+    bool was_on;
+  };
+  torch::nn::Module& model_;
+  const bool was_on_;
+  std::vector<Mode> modes_;
+};
+
+std::vector<std::int64_t> samples_from(std::int64_t first, std::int64_t count) {
+  std::vector<std::int64_t> samples(static_cast<std::size_t>(count));
+  std::iota(samples.begin(), samples.end(), first);
+  return samples;
+}
+
+// Adds up what ranks have for the batches, in their order.
+double sum_over_ranks(detail::SessionState& state, std::vector<double> mine, std::size_t most) {
+  transport::Communicator& ranks = state.job().data();
+  mine.resize(most, 0.0);
+  std::vector<double> all(most * static_cast<std::size_t>(ranks.size()));
+  const Status gathered =
+      transport::finish(ranks,
+                        ranks.start_all_gather(std::as_bytes(std::span<const double>(mine)),
+                                               std::as_writable_bytes(std::span<double>(all))),
+                        state.job().wait_policy());
+  if (!gathered.ok()) throw Error(gathered.with_context("evaluation"));
+  return std::accumulate(all.begin(), all.end(), 0.0);
+}
+
+// The mean loss of a model over a data set that it is not trained on. Ranks take whole batches of
+// it, and losses are added up in the order of the batches: the result does not depend on the number
+// of ranks as long as batches do not. The model is in evaluation mode meanwhile; every module is
+// put back into the mode it had. No part of the open step's time. Throws the same cox::Error on all
+// ranks when `loss` or the data set throws on one. Collective. REQUIRES: batch >= 1.
+double evaluate(Session& session, torch::nn::Module& model, const Dataset& dataset,
+                std::int64_t batch, const std::function<at::Tensor(const Batch&)>& loss) {
+  detail::SessionState& state = session.state();
+  const detail::Clock::time_point began = detail::Clock::now();
+  const std::int64_t batches = (dataset.size() + batch - 1) / batch;
+  const std::vector<std::uint32_t> even(static_cast<std::size_t>(session.world_size()), 1);
+  const auto counts = SamplePlan::assign(batches, even);
+  if (!counts.ok()) throw Error(counts.status());
+  const auto mine = SamplePlan::slice(*counts, static_cast<std::size_t>(session.rank()));
+  std::vector<double> sums;
+  session.together([&] {
+    const torch::NoGradGuard no_grad;
+    const EvaluationMode mode(model);
+    for (std::int64_t i = mine.first; i < mine.first + mine.count; ++i) {
+      const std::int64_t size = std::min(batch, dataset.size() - i * batch);
+      const Batch samples = dataset.get(samples_from(i * batch, size));
+      sums.push_back(loss(samples).item<double>() * static_cast<double>(size));
+    }
+  });
+  const auto most = static_cast<std::size_t>(*std::max_element(counts->begin(), counts->end()));
+  const double sum = sum_over_ranks(state, std::move(sums), most);
+  if (state.step().recorder().is_open())
+    state.step().recorder().leave_out(began, detail::Clock::now());
+  return sum / static_cast<double>(dataset.size());
+}
 
 TrainerOptions trainer_options(const FitOptions& options) {
   TrainerOptions made;
@@ -86,7 +167,7 @@ class Fit {
     epoch.loss = book_.loss_of_epoch_before(cursor);
     if (options_.evaluation != nullptr) {
       epoch.evaluation_loss =
-          detail::evaluate(session_, model_, *options_.evaluation, evaluation_batch(), loss_);
+          evaluate(session_, model_, *options_.evaluation, evaluation_batch(), loss_);
     }
     book_.close(epoch);
     const FitNext next = options_.on_epoch ? options_.on_epoch(epoch) : FitNext::go_on;
@@ -120,7 +201,7 @@ void check_alike(Session& session, const FitOptions& options) {
       static_cast<std::uint64_t>(evaluates ? options.evaluation->size() : 0),
       static_cast<std::uint64_t>(options.evaluation_batch)};
   const auto prints =
-      detail::gather_numbers(session.state().data(), crc32(std::as_bytes(std::span(facts))));
+      detail::gather_numbers(session.state().job().data(), crc32(std::as_bytes(std::span(facts))));
   if (!prints.ok()) throw Error(prints.status());
   const std::string different = detail::ranks_that_differ(*prints);
   if (different.empty()) return;

@@ -244,10 +244,10 @@ bool LossScaler::agree(bool found) {
   auto& state = session_->state();
   std::uint64_t any = found ? 1 : 0;
   const Status status = transport::finish(
-      state.data(),
-      state.data().start_all_reduce(std::as_writable_bytes(std::span<std::uint64_t>(&any, 1)),
-                                    transport::max_u64()),
-      state.wait_policy());
+      state.job().data(),
+      state.job().data().start_all_reduce(std::as_writable_bytes(std::span<std::uint64_t>(&any, 1)),
+                                          transport::max_u64()),
+      state.job().wait_policy());
   if (!status.ok()) throw Error(status.with_context("LossScaler: found inf of all ranks"));
   return any != 0;
 }

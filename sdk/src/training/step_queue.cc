@@ -1,17 +1,123 @@
 #include "sdk/src/training/step_queue.h"
 
+#include <algorithm>
+#include <bit>
+#include <numeric>
 #include <string>
+#include <vector>
 
+#include "coordinator/core/hash.h"
 #include "coxswain/error.h"
+#include "coxswain/trainer.h"
 
 namespace cox::detail {
 namespace {
+
+std::uint64_t unsigned_of(std::int64_t value) {
+  return static_cast<std::uint64_t>(value);
+}
+
+Result<std::vector<std::int64_t>> units_of_ranks(const ShareRequest& request, std::int64_t units) {
+  if (!request.shares.empty()) return SamplePlan::assign(units, request.shares);
+  const std::vector<std::uint32_t> even(static_cast<std::size_t>(request.world_size), 1);
+  return SamplePlan::assign(units, even);
+}
 
 std::vector<std::int64_t> samples_of(const SamplePlan& plan, const StepShare& share) {
   return plan.indices(share.step.cursor, share.slice.first, share.slice.count);
 }
 
 }  // namespace
+
+std::uint64_t fingerprint_of(const TrainerOptions& options) {
+  std::string told;
+  for (const std::uint64_t value : {static_cast<std::uint64_t>(options.global_batch),
+                                    static_cast<std::uint64_t>(options.micro_batch),
+                                    static_cast<std::uint64_t>(options.prefetch), options.steps,
+                                    std::bit_cast<std::uint64_t>(options.clip_norm)}) {
+    told += std::to_string(value) + " ";
+  }
+  return crc32(std::as_bytes(std::span(told)));
+}
+
+Status validate(const TrainerOptions& options, int world_size, const Config& config) {
+  const auto found = [](const char* expected, auto value) {
+    return invalid_argument(std::string(expected) + ", found " + std::to_string(value));
+  };
+  if (options.global_batch < world_size) {
+    return invalid_argument("global_batch: expected at least one sample a rank, found " +
+                            std::to_string(options.global_batch) + " for " +
+                            std::to_string(world_size) + " ranks");
+  }
+  if (options.micro_batch < 0)
+    return found("micro_batch: expected 0 or more samples", options.micro_batch);
+  if (!(options.clip_norm >= 0))
+    return found("clip_norm: expected 0 (no clipping) or more", options.clip_norm);
+  if (!config.reduction.reproducible) return ok_status();
+  if (options.micro_batch == 0) {
+    return invalid_argument(
+        "reduction.reproducible: expected micro-batches of a fixed size, found none; set "
+        "TrainerOptions::micro_batch and use TrainerStep::accumulate()");
+  }
+  if (config.precision.fp8_scaling != Fp8Scaling::delayed) return ok_status();
+  return invalid_argument(
+      "reduction.reproducible: expected precision.fp8_scaling=current, found delayed, whose scales "
+      "follow from what each rank saw by itself; use current scaling");
+}
+
+void ShareActuator::contribute(JobFacts& job) const {
+  job.global_batch = static_cast<std::uint64_t>(loop_.global_batch);
+  job.micro_batch = static_cast<std::uint64_t>(loop_.micro_batch);
+  job.capabilities.shares = true;
+  // Its figures are of steps that took the batch of the plan in force.
+  job.capabilities.accumulation = loop_.micro_batch > 0 && loop_.prefetch == 0;
+}
+
+void ShareActuator::apply(const Plan& plan, RoundId) {
+  shares_ = plan.shares;
+  step_samples_ =
+      plan.step_samples > 0 ? static_cast<std::int64_t>(plan.step_samples) : loop_.global_batch;
+}
+
+ShareRequest ShareActuator::request(std::uint64_t cursor) const {
+  return {cursor, step_samples_, loop_.micro_batch, shares_, loop_.rank, loop_.world_size};
+}
+
+SampleSlice StepShare::part(std::uint64_t i) const {
+  if (micro_batch == 0) return {0, slice.count};
+  const std::int64_t first = static_cast<std::int64_t>(i) * micro_batch;
+  return {first, std::min(micro_batch, slice.count - first)};
+}
+
+Result<StepShare> share_of(const SamplePlan& plan, const ShareRequest& request) {
+  StepShare share;
+  share.step = plan.batch_at(request.cursor, request.step_samples);
+  share.micro_batch = request.micro_batch;
+  const std::int64_t unit = std::max<std::int64_t>(1, request.micro_batch);
+  const std::int64_t count = share.step.count;
+  const auto counts = units_of_ranks(request, (count + unit - 1) / unit);
+  if (!counts.ok()) return counts.status();
+  const auto rank = static_cast<std::size_t>(request.rank.value());
+  const SampleSlice mine = SamplePlan::slice(*counts, rank);
+  const std::int64_t first = std::min(count, mine.first * unit);
+  share.slice = {first, std::min(count, (mine.first + mine.count) * unit) - first};
+  if (request.micro_batch == 0) {
+    const auto with_work =
+        std::count_if(counts->begin(), counts->end(), [](auto n) { return n > 0; });
+    share.micro_batches = unsigned_of(with_work);
+    share.most_on_a_rank = 1;
+    share.first_micro_batch = unsigned_of(std::count_if(
+        counts->begin(), counts->begin() + request.rank.value(), [](auto n) { return n > 0; }));
+    share.own_micro_batches = share.slice.count > 0 ? 1 : 0;
+    return share;
+  }
+  share.micro_batches =
+      unsigned_of(std::accumulate(counts->begin(), counts->end(), std::int64_t{0}));
+  share.most_on_a_rank = unsigned_of(*std::max_element(counts->begin(), counts->end()));
+  share.first_micro_batch = unsigned_of(mine.first);
+  share.own_micro_batches = unsigned_of(mine.count);
+  return share;
+}
 
 StepQueue::StepQueue(const Dataset& dataset, const SamplePlan& plan, std::size_t ahead)
     : dataset_(dataset), plan_(plan), ahead_(ahead) {

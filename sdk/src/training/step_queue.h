@@ -7,13 +7,81 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <span>
+#include <vector>
 
+#include "coordinator/core/config.h"
+#include "coordinator/core/status.h"
+#include "coordinator/core/units.h"
 #include "coxswain/dataset.h"
 #include "coxswain/sample_plan.h"
+#include "sdk/src/blocks/actuator.h"
 #include "sdk/src/data/prefetch.h"
-#include "sdk/src/training/step_share.h"
+
+namespace cox {
+struct TrainerOptions;
+}
 
 namespace cox::detail {
+
+// Options that differ have different fingerprints; the learning rate is no part of it.
+std::uint64_t fingerprint_of(const TrainerOptions& options);
+// invalid_argument for a batch that cannot be shared among the ranks under these settings.
+Status validate(const TrainerOptions& options, int world_size, const Config& config);
+
+// StepShare: which samples of a step this rank computes, and in which micro-batches. The batch of a
+// step is cut into micro-batches (whole ones but for the last), and ranks get contiguous runs of
+// them in proportion to their shares; without a micro-batch the unit is one sample and a rank's
+// samples are one micro-batch. A pure function of numbers that all ranks agree on.
+struct ShareRequest {
+  std::uint64_t cursor = 0;
+  std::int64_t step_samples = 0;          // wanted; fewer at the end of an epoch
+  std::int64_t micro_batch = 0;           // samples; 0 = a rank's samples at once
+  std::span<const std::uint32_t> shares;  // relative, one a rank; empty = even
+  RankId rank{};
+  std::int32_t world_size = 1;
+};
+
+struct StepShare {
+  SampleBatch step;                     // of all ranks
+  SampleSlice slice;                    // this rank's, from the start of the batch
+  std::int64_t micro_batch = 0;         // samples; 0 = none of a fixed size
+  std::uint64_t micro_batches = 0;      // of all ranks
+  std::uint64_t most_on_a_rank = 0;     // micro-batches
+  std::uint64_t first_micro_batch = 0;  // of this rank, counted over all ranks
+  std::uint64_t own_micro_batches = 0;
+
+  // The i-th micro-batch of this rank, from the start of its slice.
+  SampleSlice part(std::uint64_t i) const;
+};
+
+// ShareActuator carries out what the plan says of the batch: how many samples a step has and how
+// ranks share them. Registered with the session by the trainer.
+class ShareActuator final : public Actuator {
+ public:
+  struct Loop {
+    std::int64_t global_batch = 0;  // samples of a step, where the plan says nothing
+    std::int64_t micro_batch = 0;
+    std::size_t prefetch = 0;  // steps
+    RankId rank{};
+    std::int32_t world_size = 1;
+  };
+  explicit ShareActuator(const Loop& loop) : loop_(loop) {}
+
+  const char* name() const override { return "shares"; }
+  void contribute(JobFacts& job) const override;
+  void apply(const Plan& plan, RoundId round) override;
+
+  // For a step that begins at `cursor`, under the plan in force. Valid until the next apply().
+  ShareRequest request(std::uint64_t cursor) const;
+
+ private:
+  const Loop loop_;
+  std::vector<std::uint32_t> shares_;
+  std::int64_t step_samples_ = 0;
+};
+
+Result<StepShare> share_of(const SamplePlan& plan, const ShareRequest& request);
 
 class StepQueue {
  public:

@@ -1,9 +1,14 @@
 // TrainingState: everything that makes a training run go on as if nothing had happened: parameters,
 // buffers, optimizer state and the place in the data. Captured for snapshots (rollback) and saves.
-// Random numbers need no state: they are keyed by step and sample. Training thread only.
+// Random numbers need no state: they are keyed by step and sample. StepBuffers does the same for
+// the buffers of one step. Training thread only.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <vector>
 
 #include "coordinator/core/status.h"
@@ -26,8 +31,8 @@ struct Snapshot {
   TrainingPosition position;
   std::vector<NamedTensor> model;  // copies
   std::vector<NamedTensor> optimizer;
-  std::vector<NamedTensor> reducer;  // reproducible mode
-  std::vector<double> fp8;           // what this rank's delayed scaling remembers
+  std::vector<NamedTensor> reducer;       // reproducible mode
+  std::vector<std::vector<double>> rows;  // what each actuator remembers on this rank
 };
 
 Snapshot take_snapshot(RoundId round, const TrainingPosition& position,
@@ -45,6 +50,35 @@ class SnapshotShelf {
 
  private:
   std::vector<Snapshot> snapshots_;  // oldest first
+};
+
+// StepBuffers keeps the buffers of a model that its forward pass may change (running statistics,
+// counters, caches) as they were at a step's start, so that the step can be taken again and a step
+// that went wrong leaves no NaN behind. Keeps the tensors alive. Copies only when the version of
+// some buffer has moved: a model that changes none costs memory and no time. Not by each one's own
+// version: torch's BatchNorm writes running statistics without moving theirs, and only its counter
+// tells.
+class StepBuffers {
+ public:
+  StepBuffers(const std::vector<at::Tensor>& buffers,
+              const std::function<bool(const at::Tensor&)>& is_kept);
+
+  void begin_step();
+  // As they were at begin_step().
+  void put_back();
+  // The same for those alone that hold a value that is not finite.
+  void put_back_nonfinite();
+
+ private:
+  struct Kept {
+    at::Tensor buffer;
+    at::Tensor before;
+  };
+  std::uint64_t versions() const;
+
+  std::vector<at::Tensor> all_;
+  std::vector<Kept> kept_;
+  std::optional<std::uint64_t> seen_;  // versions that the copies are of
 };
 
 }  // namespace cox::detail

@@ -43,8 +43,9 @@ SteeredGpt::SteeredGpt(const SampleShape& shape, MemoryConfig config, Arithmetic
   inputs_ = torch::randint(256, sizes, at::kLong);
   targets_ = torch::randint(256, sizes, at::kLong);
   blocks_.attach(*model_);
-  steering_ = std::make_unique<detail::MemorySteering>(config_, blocks_, Log());
-  steering_->open({});
+  actuator_ =
+      std::make_unique<detail::MemoryActuator>(config_, "", RankId(0), blocks_, probe_, Log());
+  actuator_->open({});
   std::vector<at::Tensor> released;
   if (gradients == Gradients::released) released = model_->parameters();
   step_ = std::make_unique<detail::TrialStep>(
@@ -63,7 +64,7 @@ at::Tensor SteeredGpt::loss() {
 }
 
 MemoryModel SteeredGpt::measure() {
-  auto problem = steering_->measure(*step_, 0);
+  auto problem = actuator_->measure(*step_, 0);
   require(problem.ok() ? ok_status() : problem.status());
   auto facts = planner::memory_facts({{*problem, 0}});
   require(facts.ok() ? ok_status() : facts.status());
@@ -71,7 +72,7 @@ MemoryModel SteeredGpt::measure() {
 }
 
 SteeredGpt::Step SteeredGpt::run(const std::vector<MemoryAction>& actions) {
-  blocks_.steer(actions);
+  actuator_->steer(actions);
   detail::reset_counted_peak();
   const auto start = std::chrono::steady_clock::now();
   require(step_->run());

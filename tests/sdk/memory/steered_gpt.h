@@ -12,8 +12,8 @@
 #include "coordinator/core/memory_config.h"
 #include "coordinator/core/memory_front.h"
 #include "sdk/examples/gpt2/model.h"
+#include "sdk/src/memory/memory_actuator.h"
 #include "sdk/src/precision/trial_step.h"
-#include "sdk/src/session/memory_steering.h"
 
 namespace cox::test {
 
@@ -58,7 +58,8 @@ class SteeredGpt {
   gpt2::Gpt2 model_ = nullptr;
   at::Tensor inputs_, targets_;
   detail::BlockWatch blocks_;
-  std::unique_ptr<detail::MemorySteering> steering_;
+  detail::MemoryProbe probe_;
+  std::unique_ptr<detail::MemoryActuator> actuator_;
   std::unique_ptr<detail::TrialStep> step_;
 };
 

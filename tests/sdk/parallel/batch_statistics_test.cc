@@ -247,7 +247,7 @@ TEST_SUITE("batch statistics") {
     const auto me = static_cast<std::uint64_t>(session.rank());
     run_micro_batches(net, statistics, 0, me, 1);
     const auto world = static_cast<std::uint64_t>(session.world_size());
-    auto& ranks = session.state().data();
+    auto& ranks = session.state().job().data();
     const auto missing = statistics.fold(
         ranks, kWait, [] {}, world + 1, 2);
     CHECK(missing.code() == cox::StatusCode::internal);

@@ -6,7 +6,7 @@
 #include <limits>
 #include <vector>
 
-#include "sdk/src/parallel/local_reduction.h"
+#include "sdk/src/parallel/gradient_reduction.h"
 
 #include <doctest/doctest.h>
 

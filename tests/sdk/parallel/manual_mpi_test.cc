@@ -11,8 +11,8 @@
 #include "coxswain/manual.h"
 #include "coxswain/reducer.h"
 #include "coxswain/wrap.h"
-#include "sdk/src/parallel/matched_call.h"
-#include "sdk/src/parallel/start_equal.h"
+#include "sdk/src/parallel/agreement.h"
+#include "sdk/src/precision/format_actuator.h"
 #include "sdk/src/session/session_state.h"
 #include "tests/sdk/session/solo.h"
 
@@ -65,7 +65,7 @@ bool mentions(const std::optional<Error>& error, const std::string& part) {
 
 bool equal_on_all_ranks(Session& session, const std::string& text) {
   const auto all =
-      cox::detail::gather_numbers(session.state().data(), std::hash<std::string>()(text));
+      cox::detail::gather_numbers(session.state().job().data(), std::hash<std::string>()(text));
   return all.ok() && cox::detail::ranks_that_differ(*all).empty();
 }
 
@@ -249,7 +249,7 @@ TEST_SUITE("manual parallel") {
     session.attach(*model);
     ManualParallel ranks(session);
     ranks.sync_parameters(model->parameters());
-    const auto& precision = session.state().precision();
+    const auto& precision = session.state().actuators().get<detail::FormatActuator>();
     const auto loss = [&] { return model->forward(torch::ones({2, 4})).sum(); };
     for (int i = 0; i < 3; ++i) {
       auto step = session.step();

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "coxswain/reducer.h"
-#include "sdk/src/parallel/start_equal.h"
+#include "sdk/src/parallel/agreement.h"
 #include "sdk/src/session/session_state.h"
 #include "tests/sdk/session/solo.h"
 
@@ -114,7 +114,7 @@ std::string train_some(int steps) {
 
 bool equal_on_all_ranks(Session& session, const std::string& bits) {
   const auto all =
-      cox::detail::gather_numbers(session.state().data(), std::hash<std::string>()(bits));
+      cox::detail::gather_numbers(session.state().job().data(), std::hash<std::string>()(bits));
   return all.ok() && cox::detail::ranks_that_differ(*all).empty();
 }
 
@@ -303,7 +303,7 @@ TEST_SUITE("reducer over MPI") {
     if (session.world_size() == 1) return;
     const Tensors mine = parameters(1);
     Reducer reducer(session, mine);
-    session.state().set_next_step(StepId(session.rank() == 0 ? 5 : 6));
+    session.state().step().set_next(StepId(session.rank() == 0 ? 5 : 6));
     auto step = session.step();
     reducer.backward(step, loss_of(mine, session.rank(), 0), 1);
     const auto error = error_of([&] { (void)reducer.average(step); });

@@ -1,8 +1,8 @@
-#include "sdk/src/parallel/statistics_fold.h"
-
 #include <algorithm>
 #include <random>
 #include <vector>
+
+#include "sdk/src/parallel/batch_statistics.h"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "sdk/src/session/block_watch.h"
+#include "sdk/src/blocks/block_watch.h"
 
 #include <torch/torch.h>
 

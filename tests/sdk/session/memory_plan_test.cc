@@ -51,12 +51,12 @@ struct Trained {
   std::size_t recomputed = 0;
 };
 
-// A loop of one's own whose batches may become larger than the one it rehearsed with.
+// A loop of one's own whose batches may become larger than the one it calibrated with.
 class WideJob {
  public:
-  WideJob(const std::vector<std::string>& flags, std::int64_t rehearsed_rows)
+  WideJob(const std::vector<std::string>& flags, std::int64_t calibrated_rows)
       : session_(solo_session(flags)), net_(attached(session_)), x_(samples()) {
-    session_.rehearse(*net_, [&] { return loss_of(rehearsed_rows); });
+    session_.calibrate(*net_, [&] { return loss_of(calibrated_rows); });
   }
 
   void step(std::int64_t rows) {
@@ -157,15 +157,15 @@ TEST_SUITE("memory plans of a session") {
     CHECK(same(kept, train({}, 20)));
   }
 
-  TEST_CASE("batches that outgrow the rehearsal break the budget, and the next plan keeps it") {
-    constexpr std::int64_t kRehearsed = kRows * 3 / 4;
+  TEST_CASE("batches that outgrow the calibration break the budget, and the next plan keeps it") {
+    constexpr std::int64_t kCalibrated = kRows * 3 / 4;
     const std::vector<std::string> roomy = {"--cox.memory.budget=1GiB"};
-    const std::int64_t kept = train(roomy, 3, kRehearsed).peak_bytes;
+    const std::int64_t kept = train(roomy, 3, kCalibrated).peak_bytes;
     const std::int64_t outgrown = train(roomy, 3).peak_bytes;
     const std::int64_t budget = (kept + outgrown) / 2;
 
-    WideJob job({budget_of(budget)}, kRehearsed);
-    job.step(kRehearsed);
+    WideJob job({budget_of(budget)}, kCalibrated);
+    job.step(kCalibrated);
     CHECK(job.peak_bytes() <= budget);
     job.step(kRows);
     CHECK(job.recomputed() == 0);
@@ -175,8 +175,8 @@ TEST_SUITE("memory plans of a session") {
     CHECK(job.recomputed() > 0);
     CHECK(job.peak_bytes() <= budget);
 
-    WideJob free({}, kRehearsed);
-    free.step(kRehearsed);
+    WideJob free({}, kCalibrated);
+    free.step(kCalibrated);
     for (int i = 0; i < broken + 1; ++i) free.step(kRows);
     CHECK(same(free.trained(), job.trained()));
   }
@@ -193,14 +193,14 @@ TEST_SUITE("memory plans of a session") {
     session.attach(*net);
     Reducer reducer(session, net->parameters(), net->buffers());
     bool has_run = false;
-    session.rehearse(*net, [&] {
+    session.calibrate(*net, [&] {
       has_run = true;
       return net->forward(torch::randn({kRows, kWidth})).square().mean();
     });
     CHECK_FALSE(has_run);
   }
 
-  TEST_CASE("what comes after the first step is no rehearsal, and is told so") {
+  TEST_CASE("what comes after the first step is no calibration, and is told so") {
     auto session = solo_session({"--cox.memory.budget=1GiB"});
     auto net = wide_net();
     session.attach(*net);
@@ -214,7 +214,7 @@ TEST_SUITE("memory plans of a session") {
     }
     std::string told;
     try {
-      session.rehearse(*net, loss_of);
+      session.calibrate(*net, loss_of);
     } catch (const Error& error) {
       told = error.status().message();
     }
@@ -228,7 +228,7 @@ TEST_SUITE("memory plans of a session") {
     Reducer reducer(session, net->parameters(), net->buffers());
     const at::Tensor x = torch::randn({8, kWidth});
     const auto loss_of = [&] { return net->forward(x).square().mean(); };
-    session.rehearse(*net, loss_of);
+    session.calibrate(*net, loss_of);
     const auto train_step = [&] {
       for (const at::Tensor& p : net->parameters()) p.mutable_grad().reset();
       auto step = session.step();
@@ -260,7 +260,7 @@ TEST_SUITE("memory plans of a session") {
       session.attach(*net);
       Reducer reducer(session, net->parameters(), net->buffers());
       const at::Tensor x = torch::randn({kRows, kWidth});
-      session.rehearse(*net, [&] { return net->forward(x).square().mean(); });
+      session.calibrate(*net, [&] { return net->forward(x).square().mean(); });
       auto step = session.step();
       CHECK(session.plan().profiles.front().front() == MemoryAction::recompute);
       session.detach(*net);

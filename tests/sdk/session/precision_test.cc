@@ -1,5 +1,5 @@
-// Number formats of blocks as a program meets them: settings, scaled losses, wishes while training
-// goes on, and what is told when something cannot be.
+// Number formats of blocks as a program meets them: settings, scaled losses, requests while
+// training goes on, and what is told when something cannot be.
 #include "coxswain/precision.h"
 
 #include <torch/torch.h>
@@ -19,6 +19,8 @@
 #include "coxswain/session.h"
 #include "coxswain/trainer.h"
 #include "coxswain/wrap.h"
+#include "sdk/src/precision/format_actuator.h"
+#include "sdk/src/precision/numerics_watch.h"
 #include "sdk/src/session/session_state.h"
 #include "solo.h"
 
@@ -98,12 +100,24 @@ struct Loop {
   // As the trainer does it: formats are measured in the first step, which is open.
   ReductionOutcome step_with_trial() {
     auto step = session.step();
-    session.rehearse(*net.model, [this] { return net.loss(sample()); });
+    session.calibrate(*net.model, [this] { return net.loss(sample()); });
     return this->step(std::move(step));
   }
 
-  ScalerState scaler() { return session.state().precision().scaler().value(); }
+  ScalerState scaler() { return formats().scaler().value(); }
+  detail::FormatActuator& formats() {
+    return session.state().actuators().get<detail::FormatActuator>();
+  }
+  detail::NumericsWatch& numerics() {
+    return session.state().actuators().get<detail::NumericsWatch>();
+  }
 };
+
+std::span<const BlockEvidence> evidence_of_step(detail::NumericsWatch& numerics) {
+  detail::StepOutput output;
+  numerics.end_step({RankId(0), RoundId(0), Plan{}}, output);
+  return output.evidence;
+}
 
 std::vector<at::Tensor> gradients(const Net& net) {
   std::vector<at::Tensor> all;
@@ -146,7 +160,7 @@ Probed train_probed(const std::vector<std::string>& flags) {
   for (auto& step : trainer.steps(samples)) {
     step.backward(step.forward([&] { return net.loss(step.batch().inputs); }));
     step.update();
-    const auto seen = session.state().numbers().end_step(RankId(0));
+    const auto seen = evidence_of_step(session.state().actuators().get<detail::NumericsWatch>());
     probed.known.push_back(seen[0].curvature.value > 0 && seen[1].curvature.value > 0);
   }
   for (const at::Tensor& p : net.model->parameters()) probed.parameters.push_back(p.clone());
@@ -236,14 +250,14 @@ TEST_SUITE("sdk.session precision") {
       Loop kept({setting});
       Loop recomputed({setting, "--cox.memory.force=*=recompute"});
       kept.step();
-      recomputed.session.rehearse(*recomputed.net.model,
-                                  [&] { return recomputed.net.loss(sample()); });
+      recomputed.session.calibrate(*recomputed.net.model,
+                                   [&] { return recomputed.net.loss(sample()); });
       recomputed.step();
       CHECK(equal(gradients(kept.net), gradients(recomputed.net)));
     }
   }
 
-  TEST_CASE("a wish for another format is answered by a plan, and ends when it is released") {
+  TEST_CASE("a request for another format is answered by a plan, and ends when it is released") {
     Loop loop({"--cox.precision.format=bf16"});
     const auto steps_until = [&](Precision wanted) {
       for (int i = 0; i < 2000; ++i) {
@@ -263,7 +277,7 @@ TEST_SUITE("sdk.session precision") {
 
   TEST_CASE("formats are measured before the first step where blocks choose by themselves") {
     Loop loop({"--cox.precision.format=auto"});
-    loop.session.rehearse(*loop.net.model, [&] { return loop.net.loss(sample()); });
+    loop.session.calibrate(*loop.net.model, [&] { return loop.net.loss(sample()); });
     for (const at::Tensor& p : loop.net.model->parameters()) CHECK_FALSE(p.grad().defined());
     CHECK(loop.step().finite);
   }
@@ -294,7 +308,7 @@ TEST_SUITE("sdk.session precision") {
       return format == Precision::fp16 ? y * infinity : linger_in_fp32(format, y);
     };
     CHECK(loop.step_with_trial().finite);
-    const auto& verdict = loop.session.state().numbers().verdict();
+    const auto& verdict = loop.numerics().verdict();
     CHECK((verdict.where == cox::detail::HealthVerdict::Where::nothing));
   }
 
@@ -305,7 +319,7 @@ TEST_SUITE("sdk.session precision") {
     CHECK_FALSE(loop.step(1e30).finite);
     const ScalerState after = loop.scaler();
     REQUIRE(after.scale < before.scale);
-    auto& precision = loop.session.state().precision();
+    auto& precision = loop.formats();
     precision.roll_back(std::nullopt);  // to before any block was in fp16
     CHECK((loop.scaler() == after));
     precision.roll_back(before);
@@ -328,7 +342,7 @@ TEST_SUITE("sdk.session precision") {
     auto step = loop.session.step();
     again.backward(step, loop.net.loss(sample()), 8);
     again.average(step);
-    const auto seen = loop.session.state().numbers().end_step(RankId(0));
+    const auto seen = evidence_of_step(loop.numerics());
     REQUIRE(seen.size() == 3);
     for (const BlockEvidence& block : seen) CHECK(block.sampled > 0);
   }

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "sdk/src/session/memory_probe.h"
+#include "sdk/src/memory/memory_probe.h"
 #include "sdk/src/session/run_tally.h"
 #include "sdk/src/session/startup_summary.h"
 

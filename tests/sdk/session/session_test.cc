@@ -130,14 +130,14 @@ TEST_SUITE("session") {
           std::string::npos);
   }
 
-  TEST_CASE("a step or plan out of turn, and a rehearsal that nothing follows, are errors") {
+  TEST_CASE("a step or plan out of turn, and a calibration that nothing follows, are errors") {
     const auto has = [](const std::string& text, const char* part) {
       return text.find(part) != std::string::npos;
     };
     auto session = solo_session({"--cox.memory.budget=1GiB"});
     CHECK(has(error_of([&] { session.plan(); }), "before its first step"));
     torch::nn::Linear model(2, 2);
-    CHECK(has(error_of([&] { session.rehearse(*model, [] { return at::Tensor(); }); }),
+    CHECK(has(error_of([&] { session.calibrate(*model, [] { return at::Tensor(); }); }),
               "expected a Reducer"));
     auto step = session.step();
     CHECK(has(error_of([&] { auto second = session.step(); }), "expected no open step"));

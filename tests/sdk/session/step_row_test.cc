@@ -4,6 +4,11 @@
 #include <variant>
 #include <vector>
 
+#include "metrics/step_row.h"
+#include "sdk/src/memory/memory_actuator.h"
+#include "sdk/src/memory/memory_probe.h"
+#include "sdk/src/precision/numerics_watch.h"
+
 #include <doctest/doctest.h>
 
 using namespace cox;
@@ -22,30 +27,34 @@ Plan plan_of_two_profiles() {
   return plan;
 }
 
-metrics::StepRow row_of(std::int32_t rank, std::int64_t predicted_peak_bytes,
-                        const NumbersOfStep& numbers = {}) {
+metrics::StepRow row_of(std::int32_t rank) {
+  const MemoryConfig config;
+  BlockWatch blocks;
+  MemoryProbe probe;
+  MemoryActuator memory(config, "", RankId(rank), blocks, probe, Log());
+  metrics::StepRow row = row_from(StepReport{}, RoundId(5), UnixTime{1});
   const Plan plan = plan_of_two_profiles();
-  const MemoryReading memory{80, 90, 0};
-  return row_from(StepReport{}, {RankId(rank), RoundId(5), plan, memory, UnixTime{1},
-                                 predicted_peak_bytes, numbers});
+  StepOutput output{.row = &row};
+  memory.end_step({RankId(rank), RoundId(5), plan}, output);
+  return row;
 }
 
 }  // namespace
 
 TEST_SUITE("step row") {
   TEST_CASE("counts the blocks under every action on its own rank") {
-    const metrics::StepRow kept = row_of(0, 0);
+    const metrics::StepRow kept = row_of(0);
     CHECK(kept.recomputed_blocks == 0);
     CHECK(kept.offloaded_blocks == 0);
     CHECK(kept.tiled_blocks == 0);
-    const metrics::StepRow mixed = row_of(1, 0);
-    CHECK(mixed.plan == 3);
+    const metrics::StepRow mixed = row_of(1);
+    CHECK(mixed.round == RoundId(5));
     CHECK(mixed.recomputed_blocks == 2);
     CHECK(mixed.offloaded_blocks == 1);
     CHECK(mixed.tiled_blocks == 1);
   }
 
-  TEST_CASE("numbers are summed over blocks, and the block to blame is named") {
+  TEST_CASE("numerics are summed over blocks, and the block to blame is named") {
     std::vector<BlockEvidence> evidence(4);
     evidence[1].sampled = 10;
     evidence[1].underflow = 2;
@@ -55,21 +64,25 @@ TEST_SUITE("step row") {
     evidence[2].noise_sum = 1;
     evidence[1].noise_count = evidence[2].noise_count = 1;
     const HealthVerdict verdict{HealthVerdict::Where::backward, BlockId(2), 7};
-    const metrics::StepRow row = row_of(0, 0, {1024, evidence, verdict, "layer.2"});
-    CHECK(row.loss_scale == 1024);
+    metrics::StepRow row;
+    fill_row(row, evidence, verdict, "layer.2");
     CHECK(row.sampled_values == 15);
     CHECK(row.underflow_values == 2);
     CHECK(row.saturated_values == 1);
     CHECK(row.gradient_noise == 2);
     CHECK(row.overflow_pass == metrics::OverflowPass::backward);
     CHECK(std::string(row.overflow_block.data()) == "layer.2");
-    CHECK(row_of(0, 0).loss_scale == metrics::kNotMeasured);
+    CHECK(row.loss_scale == metrics::kNotMeasured);
   }
 
-  TEST_CASE("the predicted peak stands beside the real one where it is known") {
-    CHECK(row_of(1, 91).predicted_peak_bytes == 91);
-    CHECK(row_of(1, 91).memory_peak_alloc_bytes == 90);
-    CHECK(row_of(1, 0).predicted_peak_bytes == 0);
+  TEST_CASE("without a prediction the peak stands alone") {
+    metrics::StepRow row = row_of(1);
+    MemoryProbe probe;
+    StepOutput output{.row = &row};
+    probe.end_step({RankId(1), RoundId(5), Plan{}}, output);
+    CHECK(row.memory_peak_alloc_bytes == probe.reading().peak_bytes);
+    CHECK(row.memory_peak_alloc_bytes > 0);
+    CHECK(row.predicted_peak_bytes == 0);
   }
 }
 

@@ -1,4 +1,4 @@
-// A policy that orders one rollback: from a round on it wishes to go back to before it.
+// A policy that orders one rollback: from a round on it asks to go back to before it.
 #pragma once
 
 #include <string>

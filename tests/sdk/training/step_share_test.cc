@@ -1,7 +1,7 @@
-#include "sdk/src/training/step_share.h"
-
 #include <random>
 #include <vector>
+
+#include "sdk/src/training/step_queue.h"
 
 #include <doctest/doctest.h>
 

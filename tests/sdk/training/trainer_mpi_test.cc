@@ -12,7 +12,7 @@
 #include "coxswain/adamw.h"
 #include "coxswain/trainer.h"
 #include "rollback_policy.h"
-#include "sdk/src/parallel/start_equal.h"
+#include "sdk/src/parallel/agreement.h"
 #include "sdk/src/session/session_state.h"
 #include "small_training.h"
 #include "tests/sdk/session/solo.h"
@@ -24,7 +24,7 @@ using namespace cox;
 namespace {
 
 std::vector<std::uint64_t> gathered(Session& session, std::uint64_t mine) {
-  const auto all = cox::detail::gather_numbers(session.state().data(), mine);
+  const auto all = cox::detail::gather_numbers(session.state().job().data(), mine);
   REQUIRE(all.ok());
   return *all;
 }

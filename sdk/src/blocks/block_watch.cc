@@ -1,0 +1,128 @@
+#include "sdk/src/blocks/block_watch.h"
+
+#include <torch/torch.h>
+
+#include <utility>
+
+#include "coxswain/error.h"
+#include "sdk/src/blocks/saved_tensors.h"
+
+namespace cox::detail {
+namespace {
+
+void require(const Status& status) {
+  if (!status.ok()) throw Error(status);
+}
+
+}  // namespace
+
+void BlockWatch::attach(torch::nn::Module& model) {
+  release();
+  Result<BlockRegistry> found = BlockRegistry::discover(model);
+  if (!found.ok()) throw Error(found.status());
+  if (found->size() == 0) return;
+  require(install_saved_tensor_engine());
+  registry_.emplace(std::move(*found));
+  require(registry_->attach(*this));
+  known_.assign(registry_->size(), {});
+}
+
+void BlockWatch::release() {
+  if (registry_) registry_->release();
+  registry_.reset();
+  known_.clear();
+}
+
+std::vector<std::string> BlockWatch::names() const {
+  std::vector<std::string> names;
+  for (std::size_t b = 0; registry_ && b < registry_->size(); ++b) {
+    names.push_back(registry_->name(BlockId(static_cast<BlockId::rep>(b))));
+  }
+  return names;
+}
+
+Status BlockWatch::run_timed(const std::function<Status()>& step, Edge edge) {
+  if (!registry_) return failed_precondition("expected blocks in the model, found none");
+  edge_ = std::move(edge);
+  static_cast<void>(registry_->measure(MeasureMode::times));
+  const Status ran = step();
+  static_cast<void>(registry_->measure(MeasureMode::off));
+  edge_ = {};
+  return ran;
+}
+
+Result<std::vector<std::int64_t>> BlockWatch::timed(const std::function<Status()>& step) {
+  {
+    const std::scoped_lock lock(mutex_);
+    spent_.assign(size(), Seconds(0));
+  }
+  const Status ran = run_timed(step);
+  const std::scoped_lock lock(mutex_);
+  const std::vector<Seconds> spent = std::exchange(spent_, {});
+  if (!ran.ok()) return ran;
+  std::vector<std::int64_t> microseconds;
+  for (const Seconds time : spent) {
+    microseconds.push_back(static_cast<std::int64_t>(1e6 * time.count()));
+  }
+  return microseconds;
+}
+
+void BlockWatch::block_edge(BlockId block, BlockEdge edge) noexcept {
+  if (edge_) edge_(block, edge, steady_now());
+}
+
+void BlockWatch::begin_step() {
+  if (!registry_) return;
+  {
+    const std::scoped_lock lock(mutex_);
+    if (new_shapes_) full_until_ = steps_ + 1;
+    new_shapes_ = false;
+  }
+  const std::uint64_t step = steps_++;
+  const bool is_full = step < full_until_;
+  const bool is_timed = step % kTimesEverySteps == 0;
+  const MeasureMode mode = is_full    ? MeasureMode::full
+                           : is_timed ? MeasureMode::times
+                                      : MeasureMode::off;
+  // Without our engine only times are measured; the registry falls back to them by itself.
+  static_cast<void>(registry_->measure(mode));
+}
+
+void BlockWatch::block_measured(BlockId block, const BlockMeasurement& measurement) noexcept {
+  const std::scoped_lock lock(mutex_);
+  if (block.value() >= known_.size()) return;
+  if (!spent_.empty()) {
+    spent_[block.value()] += measurement.forward + measurement.backward;
+    return;
+  }
+  Known& known = known_[block.value()];
+  const bool has_new_shape =
+      known.is_complete && known.measurement.shape_key != measurement.shape_key;
+  if (measurement.mode == MeasureMode::full) {
+    known.is_unsent = !known.is_complete || has_new_shape || known.is_unsent;
+    known.is_complete = true;
+    known.measurement = measurement;
+    return;
+  }
+  new_shapes_ = new_shapes_ || has_new_shape;
+  known.measurement.forward = measurement.forward;
+  known.measurement.backward = measurement.backward;
+  known.is_unsent = known.is_unsent || known.is_complete;
+}
+
+Fragment BlockWatch::next_fragment() {
+  if (!registry_) return {};
+  const std::scoped_lock lock(mutex_);
+  for (std::size_t tried = 0; tried < known_.size(); ++tried) {
+    const std::size_t b = next_;
+    next_ = (next_ + 1) % known_.size();
+    if (!known_[b].is_unsent) continue;
+    known_[b].is_unsent = false;
+    const BlockId block(static_cast<BlockId::rep>(b));
+    return make_fragment(
+        block_profile(block, known_.size(), registry_->name(block), known_[b].measurement));
+  }
+  return {};
+}
+
+}  // namespace cox::detail

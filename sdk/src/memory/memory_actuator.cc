@@ -1,0 +1,303 @@
+#include "sdk/src/memory/memory_actuator.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <string>
+#include <utility>
+
+#include "coordinator/planner/memory_problem.h"
+#include "coordinator/policies/memory/model.h"
+#include "coordinator/runtime/control_plane.h"
+#include "coxswain/error.h"
+#include "metrics/run_files.h"
+#include "metrics/step_row.h"
+#include "sdk/src/memory/counting_allocator.h"
+#include "sdk/src/memory/tier.h"
+#include "sdk/src/precision/trial_step.h"
+
+namespace cox::detail {
+namespace {
+
+std::int64_t budget_bytes(const MemoryConfig& config, std::int64_t limit_bytes) {
+  RankMemory rank;
+  rank.limit_bytes = limit_bytes;
+  rank.keep_bytes = limit_bytes;  // as if everything were needed
+  return budget_of(config, rank).bytes;
+}
+
+// No action may change a bit; where one does, or the step differs by itself, nothing is planned.
+Status same_gradients(const TrialStep& step, const std::vector<std::uint64_t>& before) {
+  const std::vector<std::string> names = step.parameter_names();
+  for (std::size_t p = 0; p < names.size(); ++p) {
+    if (step.gradients()[p] == before[p]) continue;
+    return failed_precondition(
+        "memory: expected the same gradients from the same step under every memory action, found "
+        "others for parameter " +
+        names[p] + "; activations are kept. Does the loss depend on more than the batch, the " +
+        "parameters and torch's random numbers?");
+  }
+  return ok_status();
+}
+
+}  // namespace
+
+MemoryActuator::MemoryActuator(const MemoryConfig& config, std::string run_directory, RankId rank,
+                               BlockWatch& blocks, MemoryProbe& probe, Log log)
+    : config_(config),
+      run_directory_(std::move(run_directory)),
+      rank_(rank),
+      blocks_(blocks),
+      probe_(probe),
+      log_(std::move(log)),
+      is_wanted_(config.mode ? *config.mode != PolicyMode::off : wants_memory_plan(config)) {}
+
+Status MemoryActuator::prepare() {
+  return is_wanted_ ? install_counting_allocator() : ok_status();
+}
+
+ActionSet MemoryActuator::actions() const {
+  ActionSet actions = only(MemoryAction::keep);
+  if (!is_wanted_) return actions;
+  if (config_.recompute) actions |= only(MemoryAction::recompute);
+  if (config_.tile) actions |= only(MemoryAction::tile);
+  if (config_.offload && !config_.tier_directory.empty()) actions |= only(MemoryAction::offload);
+  return actions;
+}
+
+void MemoryActuator::open(const MemoryShare& share) {
+  share_ = share;
+  if (contains(actions(), MemoryAction::offload)) open_tier();
+}
+
+void MemoryActuator::open_tier() {
+  OffloadOptions options;
+  options.folder = config_.tier_directory;
+  if (share_.tier_bytes > 0) options.tier_bytes = share_.tier_bytes;
+  options.smallest_bytes = config_.smallest_bytes;
+  options.report = [log = log_](const Status& trouble) { log.warning(trouble.message()); };
+  const auto speed = measure_tier(options.folder);
+  if (!speed.ok()) {  // a folder that is missing, read-only or full
+    log_.warning("memory.tier_directory: " + speed.status().message() + "; nothing is offloaded");
+    return;
+  }
+  offloader_ = std::make_unique<Offloader>(std::move(options));
+  if (!offloader_->tier_status().ok()) {
+    offloader_.reset();
+    return;
+  }
+  copy_bytes_per_ms_ = std::min(speed->write_bytes_per_ms, speed->read_bytes_per_ms);
+  blocks_.registry()->set_offload(
+      [this](const BlockState& state) -> std::shared_ptr<SavedTensorFrame> {
+        const auto module = state.module.lock();
+        return module ? offloader_->open_frame(state.name, *module) : nullptr;
+      });
+}
+
+TrialSettings MemoryActuator::trial_settings() const {
+  TrialSettings settings;
+  settings.actions = actions();
+  if (!offloader_) settings.actions = cox::without(settings.actions, MemoryAction::offload);
+  settings.budget_bytes = budget_bytes(config_, share_.limit_bytes);
+  settings.copy_bytes_per_ms = copy_bytes_per_ms_;
+  return settings;
+}
+
+Result<MemoryProblem> MemoryActuator::measure(TrialStep& step, std::int64_t resident_later_bytes,
+                                              const std::function<void()>& forget_run) {
+  const std::int64_t base_bytes = counted_memory().live_bytes + resident_later_bytes;
+  TrialSettings settings = trial_settings();
+  settings.budget_bytes -= resident_later_bytes;
+  std::vector<std::uint64_t> gradients;
+  const auto pass = [&](const Actions& actions) -> Result<StepReading> {
+    steer(actions);
+    if (offloader_) offloader_->begin_step();
+    if (forget_run) forget_run();
+    auto reading = traced(step);
+    if (!reading.ok()) return reading;
+    if (gradients.empty()) gradients = step.gradients();
+    const Status same = same_gradients(step, gradients);
+    return same.ok() ? std::move(reading) : Result<StepReading>(same);
+  };
+  auto problem = measure_problem(blocks_.size(), settings, pass);
+  followed_.reset();
+  if (!problem.ok()) return problem;
+  problem->base_bytes = base_bytes;
+  restrict_to_rules(*problem);
+  for (const PinnedBlock& pinned : blocks_.registry()->pinned()) {
+    log_.warning("memory: block " + blocks_.names()[pinned.block.value()] +
+                 " is kept: " + pinned.reason);
+  }
+  problem_ = *problem;
+  return problem;
+}
+
+void MemoryActuator::predict(const Actions& actions) {
+  predicted_peak_bytes_ = 0;
+  if (!problem_) return;
+  Actions per_stage;
+  for (const Stage& stage : problem_->stages) {
+    const bool is_gap = stage.block == kGap;
+    per_stage.push_back(is_gap ? MemoryAction::keep
+                               : actions[static_cast<std::size_t>(stage.block)]);
+  }
+  predicted_peak_bytes_ = planner::schedule(*problem_, per_stage).peak_bytes;
+}
+
+void MemoryActuator::restrict_to_rules(MemoryProblem& problem) const {
+  const std::vector<std::string> names = blocks_.names();
+  for (Stage& stage : problem.stages) {
+    if (stage.block == kGap) continue;
+    const ActionSet allowed =
+        allowed_actions(config_, names[static_cast<std::size_t>(stage.block)]);
+    bool any = false;
+    for (std::size_t a = 0; a < stage.options.size(); ++a) {
+      StageOption& option = stage.options[a];
+      option.allowed = option.allowed && contains(allowed, static_cast<MemoryAction>(a));
+      any = any || option.allowed;
+    }
+    // Where nothing is left of a forced action that cannot be carried out here, the block is kept.
+    if (!any) stage.options[static_cast<std::size_t>(MemoryAction::keep)].allowed = true;
+  }
+  if (share_.tier_bytes > 0) problem.tier_bytes = share_.tier_bytes;
+  if (config_.most_recomputed < 1) {
+    problem.most_recomputed = static_cast<std::int32_t>(
+        std::floor(config_.most_recomputed * static_cast<double>(names.size())));
+  }
+}
+
+void MemoryActuator::forget() {
+  problem_.reset();
+  followed_.reset();
+  asked_.clear();
+  predicted_peak_bytes_ = 0;
+}
+
+Result<StepReading> MemoryActuator::traced(TrialStep& step) {
+  TraceRecorder trace;
+  trace.start(steady_now(), [this] { return offloader_ ? offloader_->counts().written_bytes : 0; });
+  const Status ran = blocks_.run_timed(
+      [&] { return step.run(); },
+      [&trace](BlockId block, BlockEdge edge, Nanoseconds now) { trace.note(block, edge, now); });
+  const StepTrace seen = trace.finish(steady_now());
+  if (!ran.ok()) return ran;
+  return read_stages(seen, blocks_.size());
+}
+
+void MemoryActuator::steer(const Actions& actions) {
+  BlockRegistry* registry = blocks_.registry();
+  if (registry == nullptr) return;
+  for (const PinnedBlock& pinned : registry->pinned()) {
+    const std::size_t b = pinned.block.value();
+    const bool was_kept = asked_.empty() || asked_[b] == MemoryAction::keep;
+    if (was_kept && actions[b] != MemoryAction::keep) registry->unpin(pinned.block);
+  }
+  asked_ = actions;
+  for (std::size_t b = 0; b < actions.size(); ++b) {
+    // Without our engine every block is kept; BlockWatch::attach() has made sure that there is one.
+    static_cast<void>(registry->set_action(BlockId(static_cast<BlockId::rep>(b)), actions[b]));
+  }
+}
+
+void MemoryActuator::apply(const Plan& plan, RoundId) {
+  if (offloader_) offloader_->begin_step();
+  if (!is_wanted_ || followed_ == plan.id) return;
+  followed_ = plan.id;
+  Actions actions(blocks_.size());
+  for (std::size_t b = 0; b < actions.size(); ++b) {
+    actions[b] = action_of(plan, rank_, BlockId(static_cast<BlockId::rep>(b)));
+  }
+  steer(actions);
+  predict(actions);
+}
+
+void MemoryActuator::end_step(const StepEnd& step, StepOutput& output) {
+  if (output.row == nullptr) return;
+  output.row->predicted_peak_bytes = predicted_peak_bytes_;
+  for (std::size_t b = 0; b < step.plan.precision.size(); ++b) {
+    const BlockId block(static_cast<BlockId::rep>(b));
+    const MemoryAction action = action_of(step.plan, step.rank, block);
+    if (action == MemoryAction::recompute) ++output.row->recomputed_blocks;
+    if (action == MemoryAction::offload) ++output.row->offloaded_blocks;
+    if (action == MemoryAction::tile) ++output.row->tiled_blocks;
+  }
+}
+
+Fragment MemoryActuator::next_fragment() {
+  BlockRegistry* registry = blocks_.registry();
+  if (registry == nullptr) return {};
+  for (const PinnedBlock& pinned : registry->pinned()) {
+    const std::size_t b = pinned.block.value();
+    if (asked_.empty() || asked_[b] == MemoryAction::keep) continue;
+    BlockFailure failure;
+    failure.block = pinned.block;
+    failure.blocks = static_cast<std::uint16_t>(registry->size());
+    failure.action = asked_[b];
+    const std::size_t length = std::min(pinned.reason.size(), failure.what.size() - 1);
+    std::copy_n(pinned.reason.begin(), length, failure.what.begin());
+    return make_fragment(failure);
+  }
+  return {};
+}
+
+void MemoryActuator::calibrate(const SampleStep& sample, CalibrationHost& host) {
+  const Ranks ranks = host.ranks();
+  const std::int32_t neighbours = std::max(1, ranks.all.ranks_on_node());
+  MemoryShare share;
+  share.limit_bytes = static_cast<std::int64_t>(probe_.reading().limit_bytes);
+  share.tier_bytes = config_.tier_bytes / neighbours;
+  open(share);
+  planner::RankProblem mine{{}, share.limit_bytes};
+  if (sample.loss) {
+    auto problem = measure_sample(sample, host);
+    if (problem.ok()) {
+      mine.problem = std::move(*problem);
+    } else {
+      log_.warning(problem.status().message());
+    }
+  }
+  auto problems = gather_problems(ranks.all, mine);
+  if (!problems.ok()) throw Error(problems.status());
+  start_from(std::move(*problems), host);
+  apply(host.plan(), {});
+}
+
+// As a step of this job will treat its gradients.
+Result<MemoryProblem> MemoryActuator::measure_sample(const SampleStep& sample,
+                                                     CalibrationHost& host) {
+  const GradientHolding held = holders_.held(sample.micro_batches);
+  TrialStep step(sample.model, sample.loss, held.released);
+  return measure(step, sample.resident_later_bytes + held.resident_bytes,
+                 [&host] { host.forget_run(); });
+}
+
+void MemoryActuator::start_from(std::vector<planner::RankProblem> problems, CalibrationHost& host) {
+  if (rank_ == kRoot) {
+    keep_profile(problems);
+    auto known = planner::memory_facts(std::move(problems));
+    if (known.ok()) {
+      host.facts().memory = std::move(*known);
+    } else {
+      log_.warning(known.status().message());
+    }
+  }
+  Status possible;
+  const bool observes = config_.mode == PolicyMode::observe;
+  for (const Reason& reason : host.learn()) {
+    if (reason.code == ReasonCode::memory_infeasible && !observes) {
+      possible = invalid_argument(reason.text);
+    }
+  }
+  host.agree(possible);
+}
+
+// For `cox plan`, beside the record of the run.
+void MemoryActuator::keep_profile(const std::vector<planner::RankProblem>& problems) const {
+  if (run_directory_.empty()) return;
+  const auto file = std::filesystem::path(run_directory_) / "memory_profile.json";
+  const Status kept =
+      metrics::replace_file(file, planner::to_json(planner::profile_of(problems, blocks_.names())));
+  if (!kept.ok()) log_.warning(kept.message());
+}
+
+}  // namespace cox::detail

@@ -1,0 +1,58 @@
+// TunedReduction: the gradient reduction of one list of parameters, together with the search for
+// its best layout of buckets (bucket_tuning.h) and with what is saved of both. Owned by a Reducer;
+// all ranks construct and call it alike. Training thread.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "coordinator/core/status.h"
+#include "coxswain/named_tensor.h"
+#include "sdk/src/parallel/bucket_tuning.h"
+#include "sdk/src/parallel/exact_sum.h"
+#include "sdk/src/parallel/gradient_reduction.h"
+
+namespace cox::detail {
+
+class TunedReduction {
+ public:
+  // Parameters that require no gradient now have no place in a bucket. `parameters` must outlive
+  // it. Collective. Throws cox::Error.
+  TunedReduction(const ReductionSetup& setup, const std::vector<at::Tensor>& parameters);
+
+  GradientReduction* operator->() const { return reduction_.get(); }
+  StepExchange* exchange() const { return reduction_->exchange(); }  // null: nothing is exchanged
+
+  // The first parameter that has begun to require a gradient since the start: it has no place.
+  std::optional<std::size_t> unexpected() const;
+
+  // After a step in which every rank took part. `cost_seconds`: what its buckets cost this rank,
+  // adding, copying and waiting; the time of a whole step would say the same through many times the
+  // noise. Lays buckets out anew where the search asks for it. Collective. Throws cox::Error.
+  void tune(double cost_seconds);
+
+  // What a resumed run needs to go on with the same bits and the same buckets. Equal on all ranks.
+  std::vector<NamedTensor> saved() const;
+  // Collective. invalid_argument for what is another model's or damaged.
+  Status restore(std::span<const NamedTensor> saved);
+
+ private:
+  void build();
+  void adopt(const BucketChoice& choice, const BucketChoice& former);
+  std::vector<std::uint32_t> order_seen();              // collective
+  void share(std::span<std::byte> bytes, RankId from);  // collective
+
+  ReductionSetup setup_;
+  const std::vector<at::Tensor>& parameters_;
+  const std::vector<bool> required_;  // of the parameters at the start
+  BucketTuning tuning_;
+  std::vector<ExactBin> bins_;  // reproducible mode: to start from
+  std::unique_ptr<GradientReduction> reduction_;
+};
+
+}  // namespace cox::detail

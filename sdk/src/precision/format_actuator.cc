@@ -1,0 +1,270 @@
+#include "sdk/src/precision/format_actuator.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <bit>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "coordinator/core/memory_config.h"
+#include "coordinator/runtime/control_plane.h"
+#include "coordinator/transport/wait.h"
+#include "coxswain/error.h"
+#include "coxswain/precision.h"
+#include "metrics/step_row.h"
+#include "sdk/src/precision/trial_step.h"
+
+namespace cox::detail {
+namespace {
+
+constexpr int kTimedRuns = 3;
+constexpr std::int64_t kHopeless = 3;  // times as slow as fp32: one run tells enough
+
+std::string text_of(const PrecisionRule& rule) {
+  return rule.pattern + "=" + std::string(to_string(rule.format));
+}
+
+// The slowest rank decides; a rank without a sample brings zeros.
+std::vector<std::uint64_t> flat(const PrecisionFacts& facts, std::size_t blocks) {
+  std::vector<std::uint64_t> numbers((blocks + 1) * kPrecisions);
+  for (std::size_t b = 0; b < facts.blocks.size(); ++b) {
+    for (std::size_t p = 0; p < kPrecisions; ++p) {
+      numbers[b * kPrecisions + p] = static_cast<std::uint64_t>(facts.blocks[b].step_us[p]);
+    }
+  }
+  for (std::size_t p = 0; p < kPrecisions; ++p) {
+    numbers[blocks * kPrecisions + p] = contains(facts.emulated, static_cast<Precision>(p)) ? 1 : 0;
+  }
+  return numbers;
+}
+
+PrecisionFacts facts_of(std::span<const std::uint64_t> numbers, std::size_t blocks) {
+  PrecisionFacts facts;
+  facts.blocks.assign(blocks, {});
+  for (std::size_t b = 0; b < blocks; ++b) {
+    for (std::size_t p = 0; p < kPrecisions; ++p) {
+      facts.blocks[b].step_us[p] = static_cast<std::int64_t>(numbers[b * kPrecisions + p]);
+    }
+  }
+  for (std::size_t p = 0; p < kPrecisions; ++p) {
+    if (numbers[blocks * kPrecisions + p] != 0) facts.emulated |= only(static_cast<Precision>(p));
+  }
+  return facts;
+}
+
+}  // namespace
+
+at::DeviceType device_of(const torch::nn::Module& model) {
+  for (const at::Tensor& parameter : model.parameters()) {
+    if (!parameter.device().is_cpu()) return parameter.device().type();
+  }
+  return at::kCPU;
+}
+
+FormatActuator::FormatActuator(const Config& config, BlockWatch& blocks, Log log)
+    : config_(config.precision),
+      blocks_(blocks),
+      log_(std::move(log)),
+      is_wanted_(config.precision.mode ? *config.precision.mode != PolicyMode::off
+                                       : wants_precision(config.precision)),
+      is_steered_(is_wanted_ && config.precision.mode != PolicyMode::observe) {}
+
+void FormatActuator::attach(torch::nn::Module& model) {
+  device_ = device_of(model);
+}
+
+// Once, when the blocks are known.
+Status FormatActuator::check(LoopKind) {
+  if (Status status = check_rules(config_.force, "precision.force"); !status.ok()) return status;
+  if (Status status = check_rules(config_.forbid, "precision.forbid"); !status.ok()) return status;
+  if (!is_wanted_ || blocks_.size() == 0) return ok_status();
+  formats_ = runnable_formats(device_) | only(Precision::fp32);
+  for (std::size_t p = 0; p < kPrecisions; ++p) {
+    const auto format = static_cast<Precision>(p);
+    if (contains(formats_, format) && is_emulated(format, device_)) emulated_ |= only(format);
+  }
+  return check_formats(device_);
+}
+
+// A plan may ask a format of all ranks only if all can run it.
+Status FormatActuator::negotiate(const Ranks& ranks) {
+  if (!is_wanted_) return ok_status();
+  const PrecisionSet mine = formats_;
+  std::vector<PrecisionSet> all(static_cast<std::size_t>(ranks.all.size()));
+  const Status gathered = transport::finish(
+      ranks.all,
+      ranks.all.start_all_gather(std::as_bytes(std::span<const PrecisionSet>(&mine, 1)),
+                                 std::as_writable_bytes(std::span<PrecisionSet>(all))),
+      ranks.wait);
+  for (const PrecisionSet formats : all) formats_ &= gathered.ok() ? formats : formats_;
+  return gathered;
+}
+
+Status FormatActuator::check_rules(std::span<const PrecisionRule> rules, const char* key) const {
+  const std::vector<std::string> names = blocks_.names();
+  for (const PrecisionRule& rule : rules) {
+    const bool fits = std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+      return fits_pattern(rule.pattern, name);
+    });
+    if (fits) continue;
+    return invalid_argument(std::string(key) + ": expected the name of a block, found " +
+                            text_of(rule) + ", which fits none of " + std::to_string(names.size()) +
+                            (names.empty() ? " blocks" : " blocks, such as " + names.front()));
+  }
+  return ok_status();
+}
+
+Status FormatActuator::check_formats(at::DeviceType device) const {
+  if (config_.format) {
+    const Status status = can_run(*config_.format, device);
+    if (!status.ok()) return status.with_context("precision.format");
+  }
+  for (const PrecisionRule& rule : config_.force) {
+    const Status status = can_run(rule.format, device);
+    if (!status.ok()) return status.with_context("precision.force " + text_of(rule));
+  }
+  return ok_status();
+}
+
+// Compared by content: the first plan is decided anew, under its old number, once formats are
+// measured.
+void FormatActuator::apply(const Plan& plan, RoundId) {
+  if (!is_steered_) return;
+  rules_ = plan.scaler;
+  if (followed_ != plan.precision) {
+    followed_ = plan.precision;
+    set_formats(followed_);
+  }
+  const bool was_scaling = is_scaling_;
+  is_scaling_ = std::find(followed_.begin(), followed_.end(), Precision::fp16) != followed_.end();
+  if (!is_scaling_ || was_scaling) return;
+  if (!scaler_) scaler_ = initial_state(rules_);
+  // It may come from a save of a run with other bounds.
+  scaler_->scale = std::clamp(scaler_->scale, rules_.min_scale, rules_.max_scale);
+}
+
+void FormatActuator::set_formats(std::span<const Precision> formats) {
+  BlockRegistry* registry = blocks_.registry();
+  for (std::size_t b = 0; registry != nullptr && b < formats.size(); ++b) {
+    registry->set_precision(BlockId(static_cast<BlockId::rep>(b)), formats[b]);
+  }
+}
+
+std::uint64_t FormatActuator::fingerprint() const {
+  return std::uint64_t{std::bit_cast<std::uint32_t>(scale())} << 32;
+}
+
+void FormatActuator::end_step(const StepEnd& step, StepOutput& output) {
+  if (output.row == nullptr) return;
+  if (scale_of_round_ > 0) output.row->loss_scale = scale_of_round_;
+  for (const Precision format : step.plan.precision) {
+    ++output.row->precision_blocks[static_cast<std::size_t>(format)];
+  }
+}
+
+Fragment FormatActuator::next_fragment() {
+  if (requests_.empty() || blocks_.size() == 0) return {};
+  const Fragment request = make_fragment(requests_.front());
+  requests_.pop_front();
+  return request;
+}
+
+void FormatActuator::request(std::string_view block, PrecisionRequest request) {
+  const std::vector<std::string> names = blocks_.names();
+  const auto found = std::find(names.begin(), names.end(), block);
+  if (found == names.end() && block != "*") {
+    throw Error(invalid_argument(
+        "precision: expected the name of a block or \"*\", found \"" + std::string(block) + "\"" +
+        (names.empty() ? "; the session has no blocks" : "; the first block is " + names.front())));
+  }
+  const bool asks_format = request.what != PrecisionRequest::What::release;
+  if (asks_format && !contains(formats_, request.format)) {
+    throw Error(
+        invalid_argument("precision: expected a format that this job may use, found " +
+                         std::string(to_string(request.format)) +
+                         "; set precision.mode=on or another precision.format, and see can_run()"));
+  }
+  if (found != names.end()) request.block = static_cast<std::uint16_t>(found - names.begin());
+  requests_.push_back(request);
+}
+
+void FormatActuator::calibrate(const SampleStep& sample, CalibrationHost& host) {
+  PrecisionFacts mine;
+  if (sample.loss) {
+    TrialStep trial(sample.model, sample.loss);
+    auto measured = measure([&] { return trial.run(); });
+    if (measured.ok()) {
+      mine = std::move(*measured);
+    } else {
+      log_.warning("precision: " + measured.status().message() + "; no format is chosen by speed");
+    }
+  }
+  std::vector<std::uint64_t> merged = flat(mine, blocks_.size());
+  const Ranks ranks = host.ranks();
+  const Status status = transport::finish(
+      ranks.all,
+      ranks.all.start_all_reduce(std::as_writable_bytes(std::span<std::uint64_t>(merged)),
+                                 transport::max_u64()),
+      ranks.wait);
+  if (!status.ok()) throw Error(status);
+  const bool is_root = ranks.all.rank() == kRoot;
+  host.facts().precision = is_root ? facts_of(merged, blocks_.size()) : PrecisionFacts{};
+  host.learn();
+  apply(host.plan(), {});
+}
+
+void FormatActuator::advance_scaler(const ScalerStep& step) {
+  if (is_scaling_) scaler_ = advance(*scaler_, rules_, step);
+}
+
+void FormatActuator::roll_back(const std::optional<ScalerState>& state) {
+  if (!state) return;  // fp16 came later
+  const float most = scaler_ ? scaler_->scale : state->scale;
+  scaler_ = state;
+  scaler_->scale = std::min(scaler_->scale, most);
+}
+
+Result<PrecisionFacts> FormatActuator::measure(const std::function<Status()>& step) {
+  PrecisionFacts facts;
+  facts.emulated = emulated_;
+  facts.blocks.assign(blocks_.size(), {});
+  Status status;
+  for (std::size_t p = 0; p < kPrecisions && status.ok(); ++p) {
+    if (!contains(formats_, static_cast<Precision>(p))) continue;
+    set_formats(std::vector<Precision>(blocks_.size(), static_cast<Precision>(p)));
+    status = measure_format(p, step, facts);
+  }
+  if (is_steered_) {
+    set_formats(followed_);
+  } else {
+    for (std::size_t b = 0; b < blocks_.size(); ++b) {
+      blocks_.registry()->release_precision(BlockId(static_cast<BlockId::rep>(b)));
+    }
+  }
+  return status.ok() ? Result<PrecisionFacts>(std::move(facts)) : status;
+}
+
+Status FormatActuator::measure_format(std::size_t format, const std::function<Status()>& step,
+                                      PrecisionFacts& facts) {
+  std::int64_t first_us = 0;
+  for (int run = 0; run <= kTimedRuns; ++run) {
+    const auto times = blocks_.timed(step);
+    if (!times.ok()) return times.status();
+    std::int64_t run_us = 0;
+    for (std::size_t b = 0; b < times->size(); ++b) {
+      std::int64_t& best = facts.blocks[b].step_us[format];
+      const std::int64_t us = std::max<std::int64_t>(1, (*times)[b]);
+      best = run == 0 ? us : std::min(best, us);
+      run_us += us;
+    }
+    if (run == 0) first_us = run_us;
+    std::int64_t fp32_us = 0;
+    for (const BlockFormats& block : facts.blocks) fp32_us += block.step_us[0];
+    if (format > 0 && first_us > kHopeless * fp32_us) break;
+  }
+  return ok_status();
+}
+
+}  // namespace cox::detail

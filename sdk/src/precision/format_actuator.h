@@ -1,0 +1,106 @@
+// FormatActuator carries out what the plan says of number formats: it sets the format of every
+// block and keeps the loss scaler, which moves in lockstep on all ranks. It passes on what the
+// program asks of formats while it trains. Before the first step it calibrates: it times every
+// block in every format that can be run. Training thread only.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "coordinator/core/config.h"
+#include "coordinator/core/log.h"
+#include "coordinator/core/loss_scale.h"
+#include "coordinator/core/plan.h"
+#include "coordinator/core/precision_facts.h"
+#include "coordinator/core/status.h"
+#include "sdk/src/blocks/actuator.h"
+#include "sdk/src/blocks/block_watch.h"
+
+namespace cox::detail {
+
+// The device of a model's parameters; the CPU only where none is elsewhere.
+at::DeviceType device_of(const torch::nn::Module& model);
+
+class FormatActuator final : public Actuator {
+ public:
+  FormatActuator(const Config& config, BlockWatch& blocks, Log log);
+
+  const char* name() const override { return "precision"; }
+  void attach(torch::nn::Module& model) override;
+  // invalid_argument for a rule that fits no block and for a format that is asked for and cannot be
+  // run here.
+  Status check(LoopKind) override;
+  Status negotiate(const Ranks& ranks) override;
+  bool is_wanted() const override { return is_wanted_; }
+  std::string without() const override { return "number formats stay as the program has them"; }
+  void contribute(JobFacts& job) const override { job.capabilities.precisions |= formats_; }
+  bool wants_calibration() const override {
+    return is_wanted_ && !config_.format && blocks_.size() > 0;
+  }
+  void calibrate(const SampleStep& sample, CalibrationHost& host) override;
+  void restart_step() override { begin_step(); }
+  // Does something only when the plan asks for something else, and nothing where the policy only
+  // observes.
+  void apply(const Plan& plan, RoundId round) override;
+  void begin_step() override { scale_of_round_ = is_scaling_ ? scale() : 0; }
+  std::uint64_t fingerprint() const override;
+  void end_step(const StepEnd& step, StepOutput& output) override;
+  void sign(RankSignal& signal) const override { signal.loss_scale = scale_of_round_; }
+  Fragment next_fragment() override;
+
+  // Leaves with the next report. `block`: a name, or "*" for all. Throws cox::Error for an unknown
+  // block or a format that this job cannot run.
+  void request(std::string_view block, PrecisionRequest request);
+
+  // What the losses of the open step are multiplied with; 1 while no block runs in fp16.
+  float scale() const { return is_scaling_ ? scaler_->scale : 1.0f; }
+  bool is_scaling() const { return is_scaling_; }
+  // Now, or once the policy has chosen fp16.
+  bool may_scale() const {
+    return is_scaling_ || (is_steered_ && !config_.format && contains(formats_, Precision::fp16));
+  }
+  // The open step's reduction is over; `step` is equal on all ranks.
+  void advance_scaler(const ScalerStep& step);
+
+  // Saved and restored with the training state: equal on all ranks, so no row of each.
+  std::optional<ScalerState> scaler() const { return scaler_; }
+  void restore(const std::optional<ScalerState>& state) { scaler_ = state; }
+  // Back to an earlier state, but to no larger scale than now: what overflowed since would again.
+  void roll_back(const std::optional<ScalerState>& state);
+
+ private:
+  Status check_rules(std::span<const PrecisionRule> rules, const char* key) const;
+  Status check_formats(at::DeviceType device) const;
+  void set_formats(
+      std::span<const Precision> formats);  // of every block, for all calls from now on
+  // Microseconds of every block in every format that can be run, from a few runs of `step`
+  // (forward and backward of a sample). Leaves the formats of the plan followed, also on an error.
+  Result<PrecisionFacts> measure(const std::function<Status()>& step);
+  Status measure_format(std::size_t format, const std::function<Status()>& step,
+                        PrecisionFacts& facts);
+
+  const PrecisionConfig& config_;
+  BlockWatch& blocks_;
+  Log log_;
+  bool is_wanted_;   // blocks may run in anything but the types of the program
+  bool is_steered_;  // not where the policy only observes: blocks then run as the program has them
+  at::DeviceType device_ = at::kCPU;              // of the model
+  PrecisionSet formats_ = only(Precision::fp32);  // that the plan may ask for
+  PrecisionSet emulated_ = 0;
+  std::vector<Precision> followed_;
+  ScalerRules rules_{};
+  std::optional<ScalerState> scaler_;  // empty until a plan needs it
+  bool is_scaling_ = false;
+  float scale_of_round_ = 0;  // 0 = no scaler at work
+  std::deque<PrecisionRequest> requests_;
+};
+
+}  // namespace cox::detail

@@ -1,0 +1,155 @@
+#include "sdk/src/session/control_end.h"
+
+#include <chrono>
+#include <utility>
+
+#include "coordinator/policies/registry.h"
+#include "coxswain/error.h"
+#include "sdk/src/session/step_row.h"
+
+namespace cox::detail {
+namespace {
+
+template <class T>
+T require(Result<T> result) {
+  if (!result.ok()) throw Error(result.status());
+  return std::move(*result);
+}
+
+void take_known(std::int64_t& known, std::int64_t bytes) {
+  known = bytes > 0 ? bytes : known;
+}
+
+}  // namespace
+
+UnixTime wall_clock() {
+  const auto since = std::chrono::system_clock::now().time_since_epoch();
+  return {std::chrono::duration<double>(since).count()};
+}
+
+struct ControlEnd::Telemetry {
+  Telemetry(const JobFacts& facts, UnixTime now) : state(facts, now) {}
+
+  metrics::TelemetryState state;
+  std::unique_ptr<metrics::HttpServer> server;  // reads state, so it goes first
+};
+
+ControlEnd::ControlEnd(const Membership& job, PolicySet policies, std::string program)
+    : job_(job), policies_(default_policies()), program_(std::move(program)) {
+  for (const auto& policy : policies) policies_.push_back(policy);
+}
+
+ControlEnd::~ControlEnd() = default;
+
+std::filesystem::path ControlEnd::journal_path() const {
+  const Config& config = job_.config();
+  if (!config.control.journal.empty()) return config.control.journal;
+  if (config.run.directory.empty()) return {};
+  return std::filesystem::path(config.run.directory) / "journal.cox";
+}
+
+Status ControlEnd::start_telemetry(const JobFacts& facts) {
+  telemetry_ = std::make_unique<Telemetry>(facts, wall_clock());
+  if (!job_.config().http.enabled) return ok_status();
+  auto server = metrics::HttpServer::start(job_.config(), {COX_VERSION, ""}, telemetry_->state);
+  if (server.ok()) telemetry_->server = std::move(*server);
+  return server.ok() ? ok_status() : server.status();
+}
+
+void ControlEnd::start(JobFacts facts) {
+  open_rows();
+  const Config& config = job_.config();
+  runtime::ControlPlaneSetup setup;
+  setup.job = std::move(facts);
+  setup.config = config;
+  setup.policies = policies_;
+  setup.restored = std::move(restored_);
+  setup.now = wall_clock;
+  setup.journal = job_.is_root() ? journal_path() : std::filesystem::path();
+  setup.log = job_.log();
+  Status telemetry_status;
+  setup.make_sink = [&](const JobFacts& known, const runtime::StartFacts&) -> StepSink* {
+    telemetry_status = start_telemetry(known);
+    if (!telemetry_status.ok()) {
+      telemetry_.reset();
+      return nullptr;
+    }
+    const RunPrice price{wall_clock(), config.run.price_per_device_hour};
+    tally_ = std::make_unique<RunTally>(known.world_size, &telemetry_->state, price);
+    return tally_.get();
+  };
+  plane_ = require(runtime::ControlPlane::start(job_.all(), std::move(setup)));
+  job_.agree(telemetry_status);
+  if (!job_.is_root()) return;
+  job_.log().info(std::string("control path: ") + plane_->path());
+  if (!status_address().empty()) job_.log().info("status page: " + status_address());
+}
+
+std::vector<Reason> ControlEnd::learn(const runtime::MeasuredFacts& facts) {
+  return require(plane_->learn(job_.all(), facts));
+}
+
+void ControlEnd::open_rows() {
+  Status status;
+  const Config& config = job_.config();
+  if (!config.run.directory.empty()) {
+    auto opened =
+        metrics::RunStoreWriter::open(config.run.directory,
+                                      run_info(config, {program_, job_.rank(), job_.world_size()},
+                                               wall_clock(), job_.environment()),
+                                      row_options());
+    if (opened.ok()) rows_ = std::move(*opened);
+    status = opened.ok() ? ok_status() : opened.status();
+  }
+  job_.agree(status);
+}
+
+metrics::RunStoreOptions ControlEnd::row_options() const {
+  metrics::RunStoreOptions options;
+  if (goes_on_at_) {
+    options.on_existing = metrics::OnExisting::append;
+    options.resume_step = *goes_on_at_;
+  }
+  options.on_trouble = [log = job_.log()](const Status& trouble) { log.error(trouble.text()); };
+  return options;
+}
+
+void ControlEnd::flush_rows() {
+  if (!rows_) return;
+  rows_->flush();
+  static_cast<void>(job_.gather(0));
+}
+
+void ControlEnd::show_held(const metrics::HeldBytes& held) {
+  take_known(held_.parameters, held.parameters);
+  take_known(held_.gradients, held.gradients);
+  take_known(held_.optimizer, held.optimizer);
+  take_known(held_.buckets, held.buckets);
+  if (telemetry_) telemetry_->state.set_held(held_);
+}
+
+std::string ControlEnd::status_address() const {
+  const bool is_served = telemetry_ && telemetry_->server;
+  return is_served ? telemetry_->server->url() + "/status" : std::string();
+}
+
+SessionReport ControlEnd::report() const {
+  return tally_ ? tally_->report() : SessionReport{};
+}
+
+std::optional<ControlState> ControlEnd::state() const {
+  return plane_ ? plane_->state() : std::nullopt;
+}
+
+void ControlEnd::finish(const RankSignal& last) {
+  plane_->finish(last);
+}
+
+void ControlEnd::close() {
+  if (telemetry_) telemetry_->state.finish();
+  if (!rows_) return;
+  const Status closed = rows_->close();
+  if (!closed.ok()) job_.log().error(closed.text());
+}
+
+}  // namespace cox::detail

@@ -1,0 +1,90 @@
+// ControlEnd: this rank's end of the control plane, with what hangs on it: the run directory of the
+// rank and, on rank 0, telemetry (the state that the coordinator records into and the HTTP server
+// that reads it) and the tally of the run. Exists with the session; start() makes it work. Training
+// thread only; rank 0's coordinator runs on a thread of its own below.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "coordinator/core/decide.h"
+#include "coordinator/core/job.h"
+#include "coordinator/core/policy.h"
+#include "coordinator/core/reason.h"
+#include "coordinator/runtime/control_plane.h"
+#include "coxswain/session.h"
+#include "metrics/http_server.h"
+#include "metrics/run_store.h"
+#include "metrics/telemetry_state.h"
+#include "sdk/src/session/membership.h"
+#include "sdk/src/session/run_tally.h"
+
+namespace cox::detail {
+
+UnixTime wall_clock();
+
+class ControlEnd {
+ public:
+  // `program`: for run.json.
+  ControlEnd(const Membership& job, PolicySet policies, std::string program);
+  ~ControlEnd();
+
+  // Before start(): the control state of the run that is being resumed (rank 0's counts).
+  void restore(ControlState state) { restored_ = std::move(state); }
+  // Before start(): the run goes on from a save; its records of earlier steps stay.
+  void go_on_at(StepId step) { goes_on_at_ = step; }
+
+  // Starts the control plane, telemetry and the run directory. Collective. Throws cox::Error on all
+  // ranks when the port is taken or the run directory cannot be used.
+  void start(JobFacts facts);
+  bool is_started() const { return plane_ != nullptr; }
+
+  // REQUIRES: is_started().
+  runtime::ControlPlane& plane() { return *plane_; }
+  const runtime::ControlPlane& plane() const { return *plane_; }
+  // Decides the first plan anew; returns rank 0's reasons. Collective. Throws cox::Error.
+  std::vector<Reason> learn(const runtime::MeasuredFacts& facts);
+
+  // Null without a run directory.
+  metrics::RunStoreWriter* rows() { return rows_.get(); }
+  // Returns when the run directory holds the rows of all steps that every rank has ended, so that a
+  // save never leads them. Collective when there is a run directory.
+  void flush_rows();
+
+  // What a rank of this job holds beside activations, for telemetry; fields of 0 leave what is
+  // known.
+  void show_held(const metrics::HeldBytes& held);
+  // "http://127.0.0.1:9464/status" on rank 0; empty elsewhere and when the server is off.
+  std::string status_address() const;
+  SessionReport report() const;               // of the run so far, on rank 0
+  std::optional<ControlState> state() const;  // rank 0: a copy of what the coordinator knows
+
+  // Reports the last signal and waits (polling) until no rank needs this one. Collective.
+  void finish(const RankSignal& last);
+  // Closes telemetry and the run directory.
+  void close();
+
+ private:
+  struct Telemetry;
+
+  void open_rows();
+  Status start_telemetry(const JobFacts& facts);
+  metrics::RunStoreOptions row_options() const;
+  std::filesystem::path journal_path() const;
+
+  const Membership& job_;
+  PolicySet policies_;
+  const std::string program_;
+  std::optional<ControlState> restored_;
+  std::optional<StepId> goes_on_at_;
+  metrics::HeldBytes held_;
+  std::unique_ptr<Telemetry> telemetry_;          // rank 0; outlives the coordinator's thread
+  std::unique_ptr<RunTally> tally_;               // rank 0, records into telemetry_
+  std::unique_ptr<runtime::ControlPlane> plane_;  // from start() on
+  std::unique_ptr<metrics::RunStoreWriter> rows_;
+};
+
+}  // namespace cox::detail

@@ -1,0 +1,76 @@
+// OpenStep: the step that this rank is in, from begin() to end(): the recorder of its time, the
+// round that it will complete, the plan in force, and what the rank brings into the ballot on which
+// plans switch. At its end the report goes to the coordinator and a row to the run directory.
+// begin() and end() call the actuators. Training thread only.
+#pragma once
+
+#include <cstdint>
+
+#include "coordinator/core/ballot.h"
+#include "coordinator/core/units.h"
+#include "sdk/src/blocks/actuator.h"
+#include "sdk/src/session/control_end.h"
+#include "sdk/src/session/membership.h"
+#include "sdk/src/session/step_recorder.h"
+
+namespace cox::detail {
+
+class OpenStep {
+ public:
+  OpenStep(Membership& job, ControlEnd& control, const ActuatorList& actuators)
+      : job_(job), control_(control), actuators_(actuators) {}
+
+  StepRecorder& recorder() { return recorder_; }
+  const StepRecorder& recorder() const { return recorder_; }
+
+  // What kind of loop this is: it watches until a reducer says otherwise, before the first round.
+  LoopKind loop() const { return loop_; }
+  void set_reducing() { loop_ = LoopKind::reducing; }
+  bool is_reducing() const { return loop_ == LoopKind::reducing; }
+
+  // The control plane has started; rounds count from here.
+  void start_at(RoundId first) { round_ = first; }
+  // The number that the next begin() takes (after a resume or rollback).
+  void set_next(StepId step) { next_ = step; }
+
+  // REQUIRES: the control plane has started, and no step is open.
+  void begin();
+  void end() noexcept;
+  // The actuators go on with the open step, if there is one, as if it had just begun.
+  void restart();
+
+  StepId number() const { return recorder_.report().step; }
+  RoundId round() const { return round_; }  // the one that the open step will complete
+  std::uint64_t steps_ended() const { return begun_ - (recorder_.is_open() ? 1 : 0); }
+
+  // Returns what this rank brings into the step's reduction, without loss and weight.
+  StepBallot ballot() const;
+  // Throws cox::Error on every rank, before an average is handed to any, unless the merged ballot
+  // says that all are in the same round, step and plan; it names those that are not. Collective.
+  void check_together(const StepBallot& merged) const;
+  // Takes over what the reduction gave, which is equal on all ranks. Switches plans.
+  void agreed(const StepBallot& merged);
+
+  bool stop_agreed() const { return stop_agreed_; }  // by a reducer; equal on all ranks
+
+  // What the control plane is told when this rank has no more steps.
+  RankSignal last_signal();
+
+ private:
+  std::uint64_t fingerprint() const;
+  RankSignal signal_of(const StepReport& report) const;
+
+  Membership& job_;
+  ControlEnd& control_;
+  const ActuatorList& actuators_;
+  StepRecorder recorder_;
+  LoopKind loop_ = LoopKind::watching;
+  StepId next_{};
+  std::uint64_t begun_ = 0;  // steps of this process
+  RoundId round_{};
+  std::uint64_t plan_of_round_ = 0;  // number in force while the open round runs
+  bool open_control_round_ = false;  // the merged ballot says that all may open one
+  bool stop_agreed_ = false;
+};
+
+}  // namespace cox::detail

@@ -1,0 +1,111 @@
+// A capability that the session knows nothing of: its actuator is called like all others.
+#include "sdk/src/blocks/actuator.h"
+
+#include <torch/torch.h>
+
+#include <string>
+#include <vector>
+
+#include "coxswain/reducer.h"
+#include "coxswain/session.h"
+#include "sdk/src/session/session_state.h"
+#include "solo.h"
+
+#include <doctest/doctest.h>
+
+using namespace cox;
+using namespace cox::detail;
+
+namespace {
+
+class Recorded final : public Actuator {
+ public:
+  const char* name() const override { return "recorded"; }
+  Status check(LoopKind loop) override {
+    calls.push_back(loop == LoopKind::reducing ? "check reducing" : "check watching");
+    return ok_status();
+  }
+  void contribute(JobFacts&) const override { ++contributed; }
+  bool wants_calibration() const override { return true; }
+  void calibrate(const SampleStep&, CalibrationHost& host) override {
+    calls.push_back("calibrate");
+    host.forget_run();
+  }
+  void forget_run() override { calls.push_back("forget_run"); }
+  void restart_step() override { calls.push_back("restart_step"); }
+  void apply(const Plan& plan, RoundId) override {
+    calls.push_back("apply " + std::to_string(plan.id.number));
+  }
+  void begin_step() override { calls.push_back("begin_step"); }
+  void end_step(const StepEnd& step, StepOutput& output) override {
+    calls.push_back("end_step of rank " + std::to_string(step.rank.value()));
+    CHECK(output.row == nullptr);  // there is no run directory
+  }
+  const SavedRow* saved_row() const override { return remembers ? &kRow : nullptr; }
+  std::vector<double> save() const override { return memory; }
+  Status load(std::span<const double> row) override {
+    memory.assign(row.begin(), row.end());
+    return ok_status();
+  }
+
+  static constexpr SavedRow kRow{"recorded", "what was recorded"};
+  std::vector<std::string> calls;
+  mutable int contributed = 0;
+  bool remembers = false;
+  std::vector<double> memory;
+};
+
+}  // namespace
+
+TEST_SUITE("actuators") {
+  TEST_CASE("one that is added is called in every step, and no longer when it is gone") {
+    Recorded recorded;
+    auto session = solo_session();
+    {
+      const AddedActuator added(session.state().actuators(), recorded);
+      { auto step = session.step(); }
+    }
+    { auto step = session.step(); }
+    CHECK((recorded.calls ==
+           std::vector<std::string>{"check watching", "begin_step", "end_step of rank 0"}));
+    CHECK(recorded.contributed == 1);
+  }
+
+  TEST_CASE("plans are applied where a reducer carries them out, and measured for before") {
+    Recorded recorded;
+    auto session = solo_session();
+    const AddedActuator added(session.state().actuators(), recorded);
+    torch::nn::Linear model(2, 1);
+    Reducer reducer(session, model->parameters());
+    {
+      auto step = session.step();
+      session.calibrate(*model, [] { return at::Tensor(); });
+      session.calibrate(*model, [] { return at::Tensor(); });  // has nothing left to do
+      reducer.average(step);
+    }
+    CHECK((recorded.calls == std::vector<std::string>{"check reducing", "apply 0", "begin_step",
+                                                      "calibrate", "forget_run", "forget_run",
+                                                      "restart_step", "end_step of rank 0"}));
+  }
+
+  TEST_CASE("what one remembers goes round through a save; of another world size it does not") {
+    Recorded recorded;
+    auto session = solo_session();
+    const AddedActuator added(session.state().actuators(), recorded);
+    CHECK(session.state().saved_rows().empty());
+    recorded.remembers = true;
+    recorded.memory = {1, 2.5};
+    std::vector<NamedTensor> saved = session.state().saved_rows();
+    REQUIRE(saved.size() == 1);
+    CHECK(saved[0].name == "recorded.rank0");
+    recorded.memory = {7};
+    session.state().load_rows(saved);
+    CHECK((recorded.memory == std::vector<double>{1, 2.5}));
+    saved.push_back({"recorded.rank1", saved[0].tensor});
+    recorded.memory = {7};
+    session.state().load_rows(saved);
+    CHECK((recorded.memory == std::vector<double>{7}));
+    session.state().load_rows({});
+    CHECK((recorded.memory == std::vector<double>{7}));
+  }
+}
