@@ -114,6 +114,23 @@ class Draft {
     for (Reason& reason : withheld) reasons_.push_back(std::move(reason));
   }
 
+  const Plan& plan() const { return plan_; }
+  // Whether the draft gives ranks other numbers of samples than the newest plan.
+  bool moves_samples() const {
+    return plan_.shares != newest_.shares || plan_.step_samples != newest_.step_samples;
+  }
+
+  // Takes the proposals of a policy that fits the draft.
+  void take_fit(PolicyKind kind, std::vector<Proposal> proposals) {
+    for (Proposal& proposal : proposals) {
+      Reason reason = std::move(proposal.reason);
+      reason.policy = kind;
+      reason.round = round_;
+      reason.outcome = judge(proposal, PolicyMode::on, reason);
+      reasons_.push_back(std::move(reason));
+    }
+  }
+
   // What the user forces wins over every policy.
   void apply_overrides() {
     std::optional<Reason> reason;
@@ -243,6 +260,29 @@ void tell_circumstances(const StepSignals& signals, const StepSummary& summary, 
   draft.report(std::move(reason));
 }
 
+// The smaller limit of each rank counts.
+void narrow(std::vector<std::uint64_t>& most, std::vector<std::uint64_t> by_policy) {
+  if (most.empty()) return most.swap(by_policy);
+  for (std::size_t r = 0; r < most.size() && r < by_policy.size(); ++r) {
+    most[r] = std::min(most[r], by_policy[r]);
+  }
+}
+
+// Asks each policy of ours that is on what else must change with the shares of `draft`, and gives
+// its proposals to `take(kind, proposals)`.
+template <class Take>
+void ask_to_fit(const PolicyInput& input, const PolicySet& policies, const Plan& draft,
+                ControlState& kept, Take&& take) {
+  for (const auto& policy : policies) {
+    const PolicyMode mode = mode_of(input.config, policy->name(), PolicyMode::on);
+    if (mode != PolicyMode::on || policy->kind() == PolicyKind::custom) continue;
+    PolicyState& state = state_of(kept, policy->name());
+    PolicyOutput output = policy->fit(input, draft, std::move(state));
+    state = std::move(output.state);
+    take(policy->kind(), std::move(output.proposals));
+  }
+}
+
 Reason start_failure_of(const Policy& policy, std::string_view what) {
   Reason reason;
   reason.policy = policy.kind();
@@ -285,18 +325,26 @@ Decided decide(const JobFacts& job, const Config& config, const PolicySet& polic
 
   SaidState said = said_before(state_of(kept, kOwnState), policies.size());
   Draft draft(job, config, kept.plan, decision.summary, said);
+  std::vector<std::uint64_t> most_samples;
   std::size_t place = 0;
   for (const auto& policy : guard_first(policies)) {
     const Asked asked{policy->kind(), mode_of(config, policy->name(), PolicyMode::on), place++};
     if (asked.mode == PolicyMode::off) continue;
-    const PolicyInput input{job,       config,      kept.plan, signals, decision.summary,
-                            estimates, kept.history};
+    const PolicyInput input{job,       config,       kept.plan,   signals, decision.summary,
+                            estimates, kept.history, most_samples};
     Answer answer = ask(*policy, input, std::move(state_of(kept, policy->name())));
     state_of(kept, policy->name()) = std::move(answer.output.state);
     tell_findings(std::move(answer.output.findings), asked.kind, signals.round, draft);
     draft.take(asked, std::move(answer.output.proposals), std::move(answer.failure));
+    if (asked.mode == PolicyMode::on) narrow(most_samples, std::move(answer.output.most_samples));
   }
   draft.apply_overrides();
+  if (draft.moves_samples()) {
+    ask_to_fit({job, config, kept.plan, signals, decision.summary, estimates, kept.history},
+               policies, draft.plan(), kept, [&draft](PolicyKind kind, auto proposals) {
+                 draft.take_fit(kind, std::move(proposals));
+               });
+  }
   tell_circumstances(signals, decision.summary, said, draft);
 
   decision.reasons = draft.take_reasons();
@@ -319,11 +367,13 @@ Begun begin_job(const JobFacts& job, const Config& config, const PolicySet& poli
   const StepSummary no_summary;
   Estimates estimates =
       after_restart(state_of(begun.state, kEstimates).take_or_fresh<Estimates>(), job);
+  const std::vector<std::uint32_t> shares_before = begun.state.plan.shares;
+  std::vector<std::uint64_t> most_samples;
   for (const auto& policy : policies) {
     const PolicyMode mode = mode_of(config, policy->name(), PolicyMode::on);
     if (mode == PolicyMode::off) continue;
-    const PolicyInput input{job,        config,    begun.state.plan,   no_signals,
-                            no_summary, estimates, begun.state.history};
+    const PolicyInput input{job,        config,    begun.state.plan,    no_signals,
+                            no_summary, estimates, begun.state.history, most_samples};
     PolicyOutput output;
     try {
       output = policy->at_start(input, state_of(begun.state, policy->name()));
@@ -335,6 +385,7 @@ Begun begin_job(const JobFacts& job, const Config& config, const PolicySet& poli
       continue;
     }
     state_of(begun.state, policy->name()) = std::move(output.state);
+    if (mode == PolicyMode::on) narrow(most_samples, std::move(output.most_samples));
     for (Proposal& proposal : output.proposals) {
       output.findings.push_back(
           carry_out(std::move(proposal), mode, config.force, job, begun.state.plan));
@@ -344,6 +395,17 @@ Begun begin_job(const JobFacts& job, const Config& config, const PolicySet& poli
       if (reason.outcome == Outcome::unspecified) reason.outcome = Outcome::reported;
       begun.reasons.push_back(std::move(reason));
     }
+  }
+  if (begun.state.plan.shares != shares_before) {
+    const Plan plan = begun.state.plan;
+    ask_to_fit({job, config, plan, no_signals, no_summary, estimates, begun.state.history},
+               policies, plan, begun.state, [&](PolicyKind kind, auto proposals) {
+                 for (Proposal& proposal : proposals) {
+                   proposal.reason.policy = kind;
+                   begun.reasons.push_back(carry_out(std::move(proposal), PolicyMode::on,
+                                                     config.force, job, begun.state.plan));
+                 }
+               });
   }
   state_of(begun.state, kEstimates) = PolicyState::of(std::move(estimates));
   return begun;

@@ -46,6 +46,10 @@ Status check_model(const MemoryModel& model, std::size_t blocks, const std::stri
   const bool sane = is_sane(model.base_bytes) && is_sane(model.step_us) &&
                     std::all_of(model.kept_bytes.begin(), model.kept_bytes.end(), is_sane);
   if (!sane) return invalid_argument(where + ": expected bytes and times from 0 to 2^50");
+  if (model.samples > kMaxStepSamples) {
+    return invalid_argument(where + ": expected samples from 0 to 2^31, found " +
+                            std::to_string(model.samples));
+  }
   if (!model.kept_bytes.empty() && model.kept_bytes.size() != blocks) {
     return invalid_argument(where + ": expected kept_bytes of " + std::to_string(blocks) +
                             " blocks or none, found " + std::to_string(model.kept_bytes.size()));
@@ -131,6 +135,29 @@ Status validate(const MemoryFacts& facts, std::size_t ranks, std::size_t blocks)
     if (!status.ok()) return status;
   }
   return check_ranks(facts, ranks);
+}
+
+std::int64_t peak_with(const MemoryModel& model, std::int64_t peak_bytes, std::uint64_t samples) {
+  if (model.samples == 0 || peak_bytes <= model.base_bytes) return peak_bytes;
+  const auto measured = static_cast<std::int64_t>(std::min(model.samples, kMaxStepSamples));
+  const auto wanted = static_cast<std::int64_t>(std::min(samples, kMaxStepSamples));
+  const std::int64_t grows = peak_bytes - model.base_bytes;
+  const std::int64_t whole = grows / measured;
+  const std::int64_t rest = grows % measured;
+  if (wanted > 0 && whole > kMaxModelValue / wanted) return kMaxModelValue;
+  const std::int64_t grown = whole * wanted + (rest * wanted + measured - 1) / measured;
+  return std::min(kMaxModelValue, model.base_bytes + grown);
+}
+
+std::uint64_t largest_share(const MemoryModel& model, std::int64_t peak_bytes, std::int64_t bytes) {
+  if (peak_with(model, peak_bytes, kMaxStepSamples) <= bytes) return kMaxStepSamples;
+  std::uint64_t fits = 0;
+  std::uint64_t breaks = kMaxStepSamples;
+  while (breaks - fits > 1) {
+    const std::uint64_t middle = fits + (breaks - fits) / 2;
+    (peak_with(model, peak_bytes, middle) <= bytes ? fits : breaks) = middle;
+  }
+  return fits;
 }
 
 std::optional<MemoryCost> cost_of(const MemoryModel& model, std::span<const MemoryAction> actions) {

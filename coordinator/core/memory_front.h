@@ -46,8 +46,23 @@ struct MemoryModel {
   std::int64_t base_bytes = 0;           // resident all through the step
   std::int64_t step_us = 0;              // of a step with all blocks kept; 0 = unknown
   std::vector<std::int64_t> kept_bytes;  // per block: what keep holds for backward; or empty
+  // Of the rank's step in which this was measured; 0 = its peak does not depend on its share of the
+  // batch, because it works in micro-batches of equal size.
+  std::uint64_t samples = 0;
   friend bool operator==(const MemoryModel&, const MemoryModel&) = default;
 };
+
+inline constexpr std::uint64_t kMaxStepSamples = std::uint64_t{1} << 31;  // of a rank
+
+// The peak of a plan that was measured to take `peak_bytes`, in a step of `samples` (at most
+// kMaxStepSamples). Bytes beyond the model's base_bytes grow in proportion to the samples, rounded
+// up; base_bytes do not. The same bytes where the model does not depend on samples. Never falls as
+// samples or bytes grow.
+std::int64_t peak_with(const MemoryModel& model, std::int64_t peak_bytes, std::uint64_t samples);
+
+// The most samples with which peak_with() stays within `bytes`; 0 = not even one sample fits,
+// kMaxStepSamples = any number does.
+std::uint64_t largest_share(const MemoryModel& model, std::int64_t peak_bytes, std::int64_t bytes);
 
 // Known to rank 0 only: all empty on the others, and where nothing was measured.
 struct MemoryFacts {

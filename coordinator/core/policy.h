@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <utility>
 #include <variant>
@@ -64,12 +65,18 @@ struct PolicyInput {
   const StepSummary& summary;
   const Estimates& estimates;  // after this round; before the first one, what was restored
   const History& history;      // without this round
+  // The most samples of a step that each rank may have, by the policies that were asked before in
+  // this round; empty = nothing limits them.
+  std::span<const std::uint64_t> most_samples{};
 };
 
 struct PolicyOutput {
   std::vector<Proposal> proposals;
   std::vector<Reason> findings;  // what it saw without proposing anything
   PolicyState state;
+  // The most samples of a step that each rank may have, told to the policies that are asked later;
+  // empty = nothing limits them. Counts where the policy is on.
+  std::vector<std::uint64_t> most_samples{};
 };
 
 class Policy {
@@ -84,6 +91,14 @@ class Policy {
   // Once, on rank 0, before the first round: what the first step should already run under. There
   // are no signals yet, and the state is fresh or restored.
   virtual PolicyOutput at_start(const PolicyInput&, PolicyState state) const {
+    return {{}, {}, std::move(state)};
+  }
+  // Asked after all policies have proposed, in a round whose draft gives ranks other numbers of
+  // samples than the newest plan: proposes what else must change in the same plan, so that no share
+  // is granted without the actions that hold it. Findings are ignored. Only asked where the policy
+  // is on; custom policies are not.
+  virtual PolicyOutput fit(const PolicyInput&, const Plan& draft, PolicyState state) const {
+    static_cast<void>(draft);
     return {{}, {}, std::move(state)};
   }
 };

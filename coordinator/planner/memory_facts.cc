@@ -53,9 +53,14 @@ Result<MemoryModel> model_of(const MemoryProblem& problem, const FrontLimits& li
   return model;
 }
 
+struct Kind {
+  MemoryProblem key;  // without times
+  std::uint64_t samples = 0;
+  MemoryProblem problem;
+};
+
 struct Kinds {
-  std::vector<MemoryProblem> keys;  // without times
-  std::vector<MemoryProblem> problems;
+  std::vector<Kind> all;
   std::vector<std::uint32_t> of_rank;
 };
 
@@ -67,13 +72,14 @@ Kinds kinds_of(std::vector<RankProblem>& ranks) {
       continue;
     }
     MemoryProblem key = without_times(rank.problem);
-    const auto known = std::find(kinds.keys.begin(), kinds.keys.end(), key);
-    const auto index = static_cast<std::size_t>(known - kinds.keys.begin());
-    if (known == kinds.keys.end()) {
-      kinds.keys.push_back(std::move(key));
-      kinds.problems.push_back(std::move(rank.problem));
+    const auto known = std::find_if(kinds.all.begin(), kinds.all.end(), [&](const Kind& kind) {
+      return kind.samples == rank.samples && kind.key == key;
+    });
+    const auto index = static_cast<std::size_t>(known - kinds.all.begin());
+    if (known == kinds.all.end()) {
+      kinds.all.push_back({std::move(key), rank.samples, std::move(rank.problem)});
     } else {
-      take_slowest(kinds.problems[index], rank.problem);
+      take_slowest(known->problem, rank.problem);
     }
     kinds.of_rank.push_back(static_cast<std::uint32_t>(index));
   }
@@ -84,15 +90,16 @@ Kinds kinds_of(std::vector<RankProblem>& ranks) {
 
 Result<MemoryFacts> memory_facts(std::vector<RankProblem> ranks, const FrontLimits& limits) {
   const Kinds kinds = kinds_of(ranks);
-  if (kinds.problems.empty() || kinds.problems.size() > kMaxMemoryModels) {
+  if (kinds.all.empty() || kinds.all.size() > kMaxMemoryModels) {
     return failed_precondition(
         "memory: expected ranks of 1 to " + std::to_string(kMaxMemoryModels) + " kinds, found " +
-        std::to_string(kinds.problems.size()) + "; activations are kept as they are");
+        std::to_string(kinds.all.size()) + "; activations are kept as they are");
   }
   MemoryFacts facts;
-  for (const MemoryProblem& problem : kinds.problems) {
-    auto model = model_of(problem, limits);
+  for (const Kind& kind : kinds.all) {
+    auto model = model_of(kind.problem, limits);
     if (!model.ok()) return model.status();
+    model->samples = kind.samples;
     facts.models.push_back(std::move(*model));
   }
   facts.model_of_rank = kinds.of_rank;
@@ -103,7 +110,7 @@ Result<MemoryFacts> memory_facts(std::vector<RankProblem> ranks, const FrontLimi
 MemoryProfile profile_of(std::vector<RankProblem> ranks, const std::vector<std::string>& blocks) {
   Kinds kinds = kinds_of(ranks);
   MemoryProfile profile;
-  for (std::size_t k = 0; k < kinds.problems.size(); ++k) {
+  for (std::size_t k = 0; k < kinds.all.size(); ++k) {
     RankProfile kind;
     for (std::size_t r = 0; r < ranks.size(); ++r) {
       if (kinds.of_rank[r] != k) continue;
@@ -111,13 +118,13 @@ MemoryProfile profile_of(std::vector<RankProblem> ranks, const std::vector<std::
                                             : std::min(kind.limit_bytes, ranks[r].limit_bytes);
       kind.ranks.push_back(static_cast<std::int32_t>(r));
     }
-    for (const Stage& stage : kinds.problems[k].stages) {
+    for (const Stage& stage : kinds.all[k].problem.stages) {
       const bool is_first = kind.stage_names.empty();
       kind.stage_names.push_back(stage.block != kGap ? blocks[static_cast<std::size_t>(stage.block)]
                                  : is_first          ? "before the blocks"
                                                      : "after the blocks");
     }
-    kind.problem = std::move(kinds.problems[k]);
+    kind.problem = std::move(kinds.all[k].problem);
     profile.profiles.push_back(std::move(kind));
   }
   return profile;

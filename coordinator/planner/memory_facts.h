@@ -1,7 +1,7 @@
 // From the problems that all ranks measured to what the coordinator knows of their memory: one
-// front per kind of rank. Ranks are of one kind when their bytes are equal; their times, which
-// always differ a little, are taken from the slowest. On rank 0, once, before the first round.
-// Pure.
+// front per kind of rank. Ranks are of one kind when their bytes and samples are equal; their
+// times, which always differ a little, are taken from the slowest. On rank 0, once, before the
+// first round. Pure.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +20,7 @@ namespace cox::planner {
 struct RankProblem {
   MemoryProblem problem;
   std::int64_t limit_bytes = 0;  // of its device or its share of a node; 0 = unknown
+  std::uint64_t samples = 0;     // of the step that was measured; 0 = bytes do not depend on them
 };
 
 // One entry per rank. A rank without a problem is taken to be of the first kind. Plans per stage

@@ -46,6 +46,7 @@ Result<MemoryModel> model_of(const pb::MemoryModel& message, std::size_t blocks)
   MemoryModel model;
   model.base_bytes = message.base_bytes();
   model.step_us = message.step_us();
+  model.samples = message.samples();
   model.kept_bytes.assign(message.kept_bytes().begin(), message.kept_bytes().end());
   for (const pb::MemoryPoint& part : message.points()) {
     Result<MemoryPoint> point = point_of(part, blocks);
@@ -58,6 +59,7 @@ Result<MemoryModel> model_of(const pb::MemoryModel& message, std::size_t blocks)
 void set_model(pb::MemoryModel& message, const MemoryModel& model) {
   message.set_base_bytes(model.base_bytes);
   message.set_step_us(model.step_us);
+  message.set_samples(model.samples);
   message.mutable_kept_bytes()->Assign(model.kept_bytes.begin(), model.kept_bytes.end());
   for (const MemoryPoint& point : model.front) {
     pb::MemoryPoint& part = *message.add_points();

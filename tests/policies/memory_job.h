@@ -67,7 +67,7 @@ class SimulatedMemoryJob {
 
   // What the first step runs under.
   std::vector<Reason> begin() {
-    Begun begun = begin_job(job, config, {policy_}, std::move(state));
+    Begun begun = begin_job(job, config, policies, std::move(state));
     state = std::move(begun.state);
     active = state.plan;
     return begun.reasons;
@@ -79,7 +79,7 @@ class SimulatedMemoryJob {
     std::vector<RankSignal> reports;
     for (std::int32_t r = 0; r < job.world_size; ++r) reports.push_back(report_of(r));
     const StepSignals signals = collect(RoundId(now), 1, job.world_size, reports, {}, {1e9});
-    Decided decided = decide(job, config, {policy_}, std::move(state), signals);
+    Decided decided = decide(job, config, policies, std::move(state), signals);
     state = std::move(decided.state);
     if (decided.decision.plan) {
       ++plans;
@@ -115,6 +115,7 @@ class SimulatedMemoryJob {
 
   JobFacts job;
   Config config;
+  PolicySet policies{std::make_shared<MemoryPolicy>()};
   ControlState state;
   Plan active;  // what all ranks do
   std::uint64_t now = 0;
@@ -147,7 +148,6 @@ class SimulatedMemoryJob {
     return signal;
   }
 
-  std::shared_ptr<const Policy> policy_ = std::make_shared<MemoryPolicy>();
   std::uint64_t applies_from_ = 0;
 };
 

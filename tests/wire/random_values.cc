@@ -114,6 +114,7 @@ MemoryFacts RandomValues::memory(const JobFacts& job) {
     model.base_bytes = static_cast<std::int64_t>(below(1u << 30));
     model.step_us = static_cast<std::int64_t>(below(1u << 30));
     if (chance(50)) model.kept_bytes.assign(job.blocks.size(), model.base_bytes);
+    if (chance(50)) model.samples = 1 + static_cast<std::uint64_t>(model.step_us % 4096);
   }
   for (std::int32_t r = 0; r < job.world_size; ++r) {
     facts.model_of_rank.push_back(static_cast<std::uint32_t>(below(facts.models.size())));

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "coordinator/core/estimates.h"
 #include "coordinator/core/text.h"
 #include "coordinator/policies/memory/model.h"
 
@@ -16,15 +17,15 @@ namespace {
 constexpr std::size_t kGroupsTold = 4;
 constexpr std::array<std::string_view, 4> kDone = {"kept", "recomputed", "offloaded", "tiled"};
 
-// Ranks that end up with the same actions at the same cost.
+// Ranks that end up with the same actions. Bytes are those at each rank's share.
 struct RankGroup {
   std::vector<std::size_t> ranks;  // ascending
   bool moves = false;
   std::span<const MemoryAction> actions;
-  MemoryCost cost;                // predicted
-  std::int64_t peak_bytes = 0;    // the same, corrected: the highest of them
+  std::int64_t added_us = 0;      // predicted
+  std::int64_t peak_bytes = 0;    // predicted and corrected: the highest of them
   std::int64_t budget_bytes = 0;  // the lowest of them
-  std::int64_t keep_bytes = 0;    // with the model's fastest plan
+  std::int64_t keep_bytes = 0;    // with the fastest plan: the highest of them
   std::int64_t step_us = 0;
 };
 
@@ -79,7 +80,7 @@ std::string group_text(const RankGroup& group, std::size_t world) {
       std::all_of(group.actions.begin(), group.actions.end(),
                   [](MemoryAction action) { return action == MemoryAction::keep; });
   if (!keeps_all) text += " (fastest plan: " + mib(group.keep_bytes) + ")";
-  return text + ", " + added_time(group.cost.added_us, group.step_us);
+  return text + ", " + added_time(group.added_us, group.step_us);
 }
 
 std::string corrected_by(std::int64_t correction) {
@@ -103,6 +104,13 @@ std::string withheld_text(const MemoryConfig& config) {
   return text.empty() ? text : "; lift what limits it (" + text + ")";
 }
 
+// Empty where the rank has as many samples as when its bytes were measured.
+std::string at_share(const RankView& view) {
+  if (view.samples == view.model->samples) return {};
+  return sentence(" with its share of %llu samples a step",
+                  static_cast<unsigned long long>(view.samples));
+}
+
 std::string explain_over_budget(std::size_t rank, const RankView& view,
                                 std::int64_t measured_bytes) {
   const std::string budget = mib(view.budget.bytes);
@@ -121,17 +129,19 @@ std::string explain_over_budget(std::size_t rank, const RankView& view,
     return sentence("a plan of %s or more was measured above rank %zu's budget of %s",
                     mib(view.ceiling_bytes).c_str(), rank, budget.c_str());
   }
-  return sentence("rank %zu would peak at %s%s, %s above its budget of %s", rank, mib(peak).c_str(),
+  return sentence("rank %zu would peak at %s%s%s, %s above its budget of %s", rank,
+                  mib(peak).c_str(), at_share(view).c_str(),
                   corrected_by(view.correction_bytes).c_str(),
                   mib(peak - view.budget.bytes).c_str(), budget.c_str());
 }
 
-std::string explain_room(std::size_t rank, const RankView& view, const RankMemoryState& known) {
-  if (known.straggles) {
+std::string explain_room(const PolicyInput& input, std::size_t rank, const RankView& view) {
+  if (const SlowRank* slow = find_slow(input.estimates, rank_id(rank))) {
     return sentence(
         "rank %zu is %.0f %% slower than the others, so it gets the lightest plan that "
         "fits its budget of %s, which saves %.1f %% of its step",
-        rank, 100 * (known.slowness - 1), mib(view.budget.bytes).c_str(), 100 * view.choice.worth);
+        rank, 100 * (slow->slowdown_ratio - 1), mib(view.budget.bytes).c_str(),
+        100 * view.choice.worth);
   }
   return sentence("rank %zu has room in its budget of %s: a lighter plan saves %.1f %% of the step",
                   rank, mib(view.budget.bytes).c_str(), 100 * view.choice.worth);
@@ -139,7 +149,7 @@ std::string explain_room(std::size_t rank, const RankView& view, const RankMemor
 
 // Tells what is too small, by how much, and what would help.
 std::string explain_infeasible(std::size_t rank, const RankView& view, const MemoryConfig& config) {
-  const std::int64_t least = view.front->front().peak_bytes + view.correction_bytes;
+  const std::int64_t least = view.least_bytes + view.correction_bytes;
   return sentence("the budget of rank %zu, %s, cannot be met: the smallest peak is %s%s, %s more; ",
                   rank, mib(view.budget.bytes).c_str(), mib(least).c_str(),
                   corrected_by(view.correction_bytes).c_str(),
@@ -252,19 +262,20 @@ Reason explain_rule(const PolicyInput& input, const MemoryRound& round, const Ra
 
 // --- groups of ranks --------------------------------------------------------------------------
 
+MemoryCost cost_of_rank(const RankView& view) {
+  return view.choice.move == Move::stay ? view.now.value_or(MemoryCost{}) : view.choice.cost;
+}
+
 RankGroup group_of(const PolicyInput& input, const RankView& view) {
   RankGroup group;
   group.moves = view.choice.move != Move::stay;
   group.budget_bytes = kNoBudget;
-  group.keep_bytes = view.front->back().peak_bytes;
   group.step_us = view.model->step_us;
+  group.added_us = cost_of_rank(view).added_us;
   if (group.moves) {
-    const MemoryPoint& point = (*view.front)[view.choice.point];
-    group.actions = point.actions;
-    group.cost = {point.peak_bytes, point.added_us};
+    group.actions = (*view.front)[view.choice.point].actions;
   } else {
     group.actions = input.plan.profiles[view.profile.value()];
-    group.cost = view.now.value_or(MemoryCost{});
   }
   return group;
 }
@@ -287,10 +298,16 @@ std::vector<RankGroup> groups_of(const PolicyInput& input, const MemoryRound& ro
     if (is_new) groups.push_back(group_of(input, view));
     RankGroup& group = groups[entry->second];
     group.ranks.push_back(r);
-    group.peak_bytes = std::max(group.peak_bytes, group.cost.peak_bytes + view.correction_bytes);
+    group.peak_bytes =
+        std::max(group.peak_bytes, cost_of_rank(view).peak_bytes + view.correction_bytes);
+    group.keep_bytes = std::max(group.keep_bytes, view.keep_bytes);
     group.budget_bytes = std::min(group.budget_bytes, view.budget.bytes);
   }
   return groups;
+}
+
+bool any_moves(const std::vector<RankGroup>& groups) {
+  return std::any_of(groups.begin(), groups.end(), [](const auto& group) { return group.moves; });
 }
 
 // --- a change ---------------------------------------------------------------------------------
@@ -332,7 +349,7 @@ Reason explain_move(const PolicyInput& input, const MemoryRound& round) {
                      "an action has rested and is tried again");
   }
   return reason_of(known.straggles ? ReasonCode::memory_straggler : ReasonCode::memory_room,
-                   outcome, explain_room(rank, view, known));
+                   outcome, explain_room(input, rank, view));
 }
 
 // Ranks with equal actions share a profile.
@@ -445,10 +462,9 @@ PolicyOutput decide_round(const PolicyInput& input, MemoryState known) {
   MemoryRound round = look_at_round(input, std::move(known));
   PolicyOutput output;
   output.findings = explain_events(input, round);
+  output.most_samples = largest_shares(input, round);
   const std::vector<RankGroup> groups = groups_of(input, round);
-  const bool moves =
-      std::any_of(groups.begin(), groups.end(), [](const auto& g) { return g.moves; });
-  if (moves) {
+  if (any_moves(groups)) {
     output.proposals.push_back(change_of(input, round, groups));
     is_news(round.state, ReasonCode::unspecified, 0);
   } else {
@@ -493,13 +509,35 @@ PolicyOutput MemoryPolicy::at_start(const PolicyInput& input, PolicyState kept) 
     is_news(state, ReasonCode::unspecified, 0);
   };
   MemoryState state = take_memory_state(std::move(kept), input.job, input.config.memory);
-  for (RankMemoryState& rank : state.ranks) rank.plan_seen.reset();
+  for (RankMemoryState& rank : state.ranks) {
+    rank.plan_seen.reset();
+    rank.samples = 0;
+  }
   forget_words(state);
   PolicyOutput output;
   if (facts_fit(input.job)) {
     output = decide_round(input, std::move(state));
     state = output.state.take_or_fresh<MemoryState>();
     forget_words(state);
+  }
+  output.state = PolicyState::of(std::move(state));
+  return output;
+}
+
+PolicyOutput MemoryPolicy::fit(const PolicyInput& input, const Plan& draft,
+                               PolicyState kept) const {
+  MemoryState state = take_memory_state(std::move(kept), input.job, input.config.memory);
+  PolicyOutput output;
+  if (facts_fit(input.job)) {
+    const PolicyInput drafted{input.job,     input.config,    draft,         input.signals,
+                              input.summary, input.estimates, input.history, {}};
+    MemoryRound round = look_at_draft(drafted, input.plan, std::move(state));
+    const std::vector<RankGroup> groups = groups_of(drafted, round);
+    if (any_moves(groups)) {
+      output.proposals.push_back(change_of(drafted, round, groups));
+      is_news(round.state, ReasonCode::unspecified, 0);
+    }
+    state = std::move(round.state);
   }
   output.state = PolicyState::of(std::move(state));
   return output;

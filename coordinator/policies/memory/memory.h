@@ -5,6 +5,11 @@
 // predictions by the peaks that were measured, sets the budgets, moves ranks along their fronts
 // without going back and forth (all three in model.h), and explains the changes with numbers.
 //
+// Predictions are per share: where a rank works on its samples at once, its activations grow with
+// them. propose() tells the policies that are asked after it how many samples fit each rank under
+// some point of its front (PolicyOutput::most_samples), and fit() gives the ranks whose share grows
+// the actions that hold it within the budget, in the same plan.
+//
 // Forced and forbidden actions hold whatever the front says. An action that failed on a block is
 // not used there, on any rank, for memory.retry_rounds rounds, then tried again. Where no plan
 // fits, the one with the least memory is used, and the smallest budget that could be met is told.
@@ -25,6 +30,8 @@ class MemoryPolicy final : public Policy {
   std::string_view name() const override { return "memory"; }
   PolicyOutput propose(const PolicyInput& input, PolicyState state) const override;
   PolicyOutput at_start(const PolicyInput& input, PolicyState state) const override;
+  // Takes heavier actions where the shares of the draft need them.
+  PolicyOutput fit(const PolicyInput& input, const Plan& draft, PolicyState state) const override;
 };
 
 // Returns the budgets that the policy holds the ranks to, for telemetry: most bytes of a step, one

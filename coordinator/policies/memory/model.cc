@@ -7,8 +7,9 @@
 #include <span>
 #include <utility>
 
+#include "coordinator/core/estimates.h"
 #include "coordinator/core/plan.h"
-#include "coordinator/core/timings.h"
+#include "coordinator/planner/share_assignment.h"
 
 namespace cox {
 namespace {
@@ -24,8 +25,6 @@ constexpr double kWorthOnStraggler = 0.002;
 constexpr std::uint32_t kRoomRounds = 16;
 constexpr std::uint64_t kCeilingRounds = 1000;
 constexpr std::int64_t kDownBy = 16;  // a correction that was too large goes down by that part
-constexpr double kSlowBy = 1.0 / 8;
-constexpr std::uint32_t kTimedRounds = 12;  // before a rank can be a straggler
 
 std::int64_t part(double ratio, std::int64_t bytes) {
   return static_cast<std::int64_t>(ratio * static_cast<double>(bytes));
@@ -57,6 +56,8 @@ std::uint64_t digest_of(const JobFacts& job, const MemoryConfig& config) {
   Digest digest;
   for (const MemoryModel& model : job.memory.models) {
     digest.add(model.front.size());
+    digest.add(static_cast<std::uint64_t>(model.base_bytes));
+    digest.add(model.samples);
     for (const MemoryPoint& point : model.front) {
       digest.add(static_cast<std::uint64_t>(point.peak_bytes));
       digest.add(static_cast<std::uint64_t>(point.added_us));
@@ -74,8 +75,8 @@ std::uint64_t digest_of(const JobFacts& job, const MemoryConfig& config) {
 bool is_sane(const RankMemoryState& rank) {
   const auto is_bytes = [](std::int64_t value) { return value >= 0 && value <= kNoBudget; };
   return std::abs(rank.correction_bytes) <= kNoBudget && is_bytes(rank.measured_bytes) &&
-         is_bytes(rank.limit_bytes) && is_bytes(rank.ceiling_bytes) && rank.slowness >= 0 &&
-         rank.slowness <= 100;
+         is_bytes(rank.limit_bytes) && is_bytes(rank.ceiling_bytes) &&
+         rank.samples <= kMaxStepSamples;
 }
 
 bool shape_fits(const MemoryModel& model, std::size_t blocks) {
@@ -83,6 +84,11 @@ bool shape_fits(const MemoryModel& model, std::size_t blocks) {
   return kept_fits && !model.front.empty() &&
          std::all_of(model.front.begin(), model.front.end(),
                      [blocks](const auto& point) { return point.actions.size() == blocks; });
+}
+
+// The peak that was measured as `bytes`, at the rank's share.
+std::int64_t peak_at_share(const RankView& view, std::int64_t bytes) {
+  return peak_with(*view.model, bytes, view.samples);
 }
 
 // --- the usable part of a front ---------------------------------------------------------------
@@ -215,57 +221,68 @@ std::vector<const MemoryFront*> usable_fronts(const std::vector<MemoryModel>& mo
   return fronts;
 }
 
+// Samples of a step of each rank under the plan; empty where peaks do not depend on them: the loop
+// divides the batch itself, or works in micro-batches of equal size.
+std::vector<std::uint64_t> samples_of_ranks(const JobFacts& job, const Plan& plan) {
+  const std::uint64_t samples = samples_of_step(job, plan);
+  if (job.micro_batch != 0 || samples == 0 || samples > kMaxStepSamples) return {};
+  return units_of_shares(samples, plan.shares, static_cast<std::size_t>(job.world_size));
+}
+
 struct ProfileOfModel {
   ProfileId profile;
   std::size_t model;
   friend auto operator<=>(const ProfileOfModel&, const ProfileOfModel&) = default;
 };
 
-void view_ranks(const PolicyInput& input, MemoryRound& round) {
+// `samples`: of each rank's step, or empty.
+void view_ranks(const PolicyInput& input, const std::vector<std::uint64_t>& samples,
+                MemoryRound& round) {
   const MemoryFacts& facts = input.job.memory;
   const std::vector<const MemoryFront*> fronts = usable_fronts(facts.models, round);
-  std::map<ProfileOfModel, std::optional<MemoryCost>> costs;
+  std::map<ProfileOfModel, std::optional<MemoryCost>> costs;  // as measured
   round.ranks.resize(static_cast<std::size_t>(input.job.world_size));
   for (std::size_t r = 0; r < round.ranks.size(); ++r) {
     RankView& view = round.ranks[r];
+    const RankMemoryState& known = round.state.ranks[r];
     const std::size_t m = facts.model_of_rank.empty() ? 0 : facts.model_of_rank[r];
     view.model = &facts.models[m];
     view.front = fronts[m];
+    const bool depends = view.model->samples > 0 && !samples.empty();
+    view.samples = depends ? std::max(samples[r], known.samples) : view.model->samples;
     view.profile = profile_of(input.plan, RankId(static_cast<std::int32_t>(r)));
     const auto& actions = input.plan.profiles[view.profile.value()];
     const auto [cost, is_new] = costs.try_emplace({view.profile, m});
     if (is_new) cost->second = cost_in(*view.front, *view.model, actions);
     view.now = cost->second;
+    if (view.now) view.now->peak_bytes = peak_at_share(view, view.now->peak_bytes);
+    view.keep_bytes = peak_at_share(view, view.front->back().peak_bytes);
+    view.least_bytes = peak_at_share(view, view.front->front().peak_bytes);
     view.now_allowed = is_allowed(actions, round.allowed);
-    const bool has_limit = !facts.limit_bytes.empty() && facts.limit_bytes[r] > 0;
-    RankMemoryState& known = round.state.ranks[r];
-    if (has_limit && known.limit_bytes == 0) known.limit_bytes = facts.limit_bytes[r];
   }
 }
 
-void learn_times(const PolicyInput& input, MemoryState& state) {
-  const double median = input.summary.own_seconds.median;
-  if (input.job.world_size < 3 || !(median > 0)) return;
-  const Timings timings = timings_of(input.signals.reports);
-  const double off = input.config.stragglers.slowdown_ratio;
-  const double on = 1 + 2 * (off - 1);
-  for (std::size_t i = 0; i < timings.ranks.size(); ++i) {
-    const auto r = static_cast<std::size_t>(timings.ranks[i].value());
-    if (r >= state.ranks.size()) continue;
-    RankMemoryState& rank = state.ranks[r];
-    const double ratio = std::min(timings.own[i] / median, 100.0);
-    rank.slowness =
-        rank.timed_rounds == 0 ? ratio : rank.slowness + kSlowBy * (ratio - rank.slowness);
-    rank.timed_rounds = std::min(rank.timed_rounds + 1, 1'000'000u);
-    rank.straggles =
-        rank.timed_rounds >= kTimedRounds && rank.slowness > (rank.straggles ? off : on);
+void learn_ranks(const PolicyInput& input, std::vector<RankMemoryState>& ranks) {
+  const std::vector<std::int64_t>& limits = input.job.memory.limit_bytes;
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    const bool has_limit = !limits.empty() && limits[r] > 0;
+    if (has_limit && ranks[r].limit_bytes == 0) ranks[r].limit_bytes = limits[r];
+    ranks[r].straggles = false;
+  }
+  for (const SlowRank& slow : input.estimates.slowness.slow) {
+    const auto r = static_cast<std::size_t>(slow.rank.value());
+    if (r < ranks.size()) ranks[r].straggles = true;
+  }
+  for (const RankSignal& report : input.signals.reports) {
+    const auto r = static_cast<std::size_t>(report.rank.value());
+    if (r >= ranks.size() || report.rounds == 0) continue;
+    ranks[r].samples = (std::uint64_t{report.samples} + report.rounds - 1) / report.rounds;
   }
 }
 
 RankBudget budget_now(const PolicyInput& input, const MemoryRound& round, std::size_t rank) {
   return budget_of_rank(input.config.memory, round.state.ranks[rank],
-                        RankId(static_cast<std::int32_t>(rank)),
-                        round.ranks[rank].front->back().peak_bytes);
+                        RankId(static_cast<std::int32_t>(rank)), round.ranks[rank].keep_bytes);
 }
 
 std::int64_t bounded(std::uint64_t bytes) {
@@ -321,10 +338,20 @@ void learn_peaks(const PolicyInput& input, MemoryRound& round) {
 
 // How eager a rank is to move to a lighter plan.
 struct Eagerness {
+  bool stays = false;             // it never does
   bool at_once = false;           // uses the whole budget, waits for nothing
   double least_worth = kWorthIt;  // of the step
   std::uint32_t room_rounds = 0;  // in a row, before this one
 };
+
+// The fastest point that is predicted to take at most `bytes`.
+std::optional<std::size_t> fastest_within(const RankView& view, std::int64_t bytes) {
+  const auto above = std::partition_point(
+      view.front->begin(), view.front->end(),
+      [&](const MemoryPoint& point) { return peak_at_share(view, point.peak_bytes) <= bytes; });
+  if (above == view.front->begin()) return std::nullopt;
+  return static_cast<std::size_t>(above - view.front->begin()) - 1;
+}
 
 double worth_of(std::int64_t saved_us, std::int64_t added_us, std::int64_t step_us) {
   if (step_us <= 0) return 1;
@@ -346,7 +373,8 @@ Choice look_for_room(const RankView& view, const Eagerness& eagerness, std::int6
   Choice choice;
   const MemoryFront& front = *view.front;
   const std::int64_t roomy = predictable_bytes(view, part(kRoom, view.budget.bytes));
-  const auto lighter = lookup(front, eagerness.at_once ? fits : std::min(fits, roomy));
+  if (eagerness.stays) return choice;
+  const auto lighter = fastest_within(view, eagerness.at_once ? fits : std::min(fits, roomy));
   if (!lighter || front[*lighter].added_us >= view.now->added_us) return choice;
   choice.worth = worth_of(view.now->added_us - front[*lighter].added_us, view.now->added_us,
                           view.model->step_us);
@@ -365,30 +393,59 @@ Choice choose(const RankView& view, const Eagerness& eagerness) {
     return look_for_room(view, eagerness, fits);
   }
   Choice choice;
-  const auto fastest = lookup(*view.front, fits);
+  const auto fastest = fastest_within(view, fits);
   choice.feasible = fastest.has_value();
   choice.point = fastest.value_or(0);
-  const bool has_least = view.now_allowed && view.now && !choice.feasible &&
-                         view.now->peak_bytes <= (*view.front)[choice.point].peak_bytes;
+  const bool has_least =
+      view.now_allowed && view.now && !choice.feasible && view.now->peak_bytes <= view.least_bytes;
   if (!has_least) choice.move = why_heavier(view);
   return choice;
 }
 
-void choose_all(const PolicyInput& input, MemoryRound& round) {
+void set_budgets(const PolicyInput& input, MemoryRound& round) {
   for (std::size_t r = 0; r < round.ranks.size(); ++r) {
-    RankView& view = round.ranks[r];
+    round.ranks[r].budget = budget_now(input, round, r);
+  }
+}
+
+// A ceiling is forgotten after some time.
+void set_corrections(const PolicyInput& input, MemoryRound& round) {
+  for (std::size_t r = 0; r < round.ranks.size(); ++r) {
     RankMemoryState& known = round.state.ranks[r];
     if (input.summary.round >= known.ceiling_until) known.ceiling_bytes = 0;
-    view.correction_bytes = known.correction_bytes;
-    view.ceiling_bytes = known.ceiling_bytes;
-    Eagerness eagerness;
-    eagerness.at_once = known.straggles || round.state.retries;
-    if (known.straggles) eagerness.least_worth = kWorthOnStraggler;
-    if (round.state.retries) eagerness.least_worth = 0;
-    eagerness.room_rounds = known.room_rounds;
-    view.choice = choose(view, eagerness);
-    if (input.summary.reporting > 0) known.room_rounds = view.choice.room_rounds;
+    round.ranks[r].correction_bytes = known.correction_bytes;
+    round.ranks[r].ceiling_bytes = known.ceiling_bytes;
   }
+}
+
+Eagerness eagerness_of(const MemoryState& state, const RankMemoryState& known) {
+  Eagerness eagerness;
+  eagerness.at_once = known.straggles || state.retries;
+  if (known.straggles) eagerness.least_worth = kWorthOnStraggler;
+  if (state.retries) eagerness.least_worth = 0;
+  eagerness.room_rounds = known.room_rounds;
+  return eagerness;
+}
+
+Choice priced(const RankView& view, Choice choice) {
+  const MemoryPoint& point = (*view.front)[choice.point];
+  choice.cost = {peak_at_share(view, point.peak_bytes), point.added_us};
+  return choice;
+}
+
+// The most samples of a rank within a part of its budget. A mode takes less of the limit where
+// keeping all does not fit: then either the point of least bytes fits that, or keeping all fits.
+std::uint64_t share_within(const PolicyInput& input, const MemoryRound& round, std::size_t rank,
+                           double budget_part) {
+  const RankView& view = round.ranks[rank];
+  const auto share = [&](const MemoryPoint& point, std::int64_t keep_bytes) {
+    const RankBudget budget = budget_of_rank(input.config.memory, round.state.ranks[rank],
+                                             RankId(static_cast<std::int32_t>(rank)), keep_bytes);
+    const std::int64_t bytes =
+        budget.bytes == kNoBudget ? kNoBudget : part(budget_part, budget.bytes);
+    return largest_share(*view.model, point.peak_bytes, predictable_bytes(view, bytes));
+  };
+  return std::max(share(view.front->front(), kNoBudget), share(view.front->back(), 0));
 }
 
 }  // namespace
@@ -461,15 +518,52 @@ MemoryRound look_at_round(const PolicyInput& input, MemoryState state) {
   round.state = std::move(state);
   end_rests(input, round);
   learn_failures(input, round);
+  learn_ranks(input, round.state.ranks);
   round.allowed = allowed_of_blocks(input, round.state.resting);
-  view_ranks(input, round);
-  learn_times(input, round.state);
-  for (std::size_t r = 0; r < round.ranks.size(); ++r) {
-    round.ranks[r].budget = budget_now(input, round, r);
-  }
+  view_ranks(input, samples_of_ranks(input.job, input.plan), round);
+  set_budgets(input, round);
   learn_peaks(input, round);
-  choose_all(input, round);
+  set_corrections(input, round);
+  for (std::size_t r = 0; r < round.ranks.size(); ++r) {
+    RankView& view = round.ranks[r];
+    RankMemoryState& known = round.state.ranks[r];
+    view.choice = priced(view, choose(view, eagerness_of(round.state, known)));
+    if (input.summary.reporting > 0) known.room_rounds = view.choice.room_rounds;
+  }
   return round;
+}
+
+MemoryRound look_at_draft(const PolicyInput& drafted, const Plan& newest, MemoryState state) {
+  MemoryRound round;
+  round.state = std::move(state);
+  round.allowed = allowed_of_blocks(drafted, round.state.resting);
+  std::vector<std::uint64_t> samples = samples_of_ranks(drafted.job, drafted.plan);
+  const std::vector<std::uint64_t> until_then = samples_of_ranks(drafted.job, newest);
+  for (std::size_t r = 0; r < samples.size() && r < until_then.size(); ++r) {
+    samples[r] = std::max(samples[r], until_then[r]);
+  }
+  view_ranks(drafted, samples, round);
+  set_budgets(drafted, round);
+  set_corrections(drafted, round);
+  Eagerness none;
+  none.stays = true;
+  for (RankView& view : round.ranks) view.choice = priced(view, choose(view, none));
+  return round;
+}
+
+std::vector<std::uint64_t> largest_shares(const PolicyInput& input, const MemoryRound& round) {
+  const std::vector<std::uint64_t> present = samples_of_ranks(input.job, input.plan);
+  std::vector<std::uint64_t> most;
+  bool is_limited = false;
+  for (std::size_t r = 0; r < present.size(); ++r) {
+    std::uint64_t share = share_within(input, round, r, 1);
+    // A budget that is missed is met with some distance, so that noise moves no samples.
+    if (share < present[r]) share = std::min(share_within(input, round, r, kRoom), present[r]);
+    most.push_back(share > 0 ? share : present[r]);
+    is_limited = is_limited || share < kMaxStepSamples;
+  }
+  if (!is_limited) most.clear();
+  return most;
 }
 
 }  // namespace cox

@@ -60,10 +60,9 @@ struct RankMemoryState {
   std::int64_t limit_bytes = 0;              // 0 = unknown
   std::int64_t ceiling_bytes = 0;  // predicted for a plan that broke the budget; 0 = none did
   RoundId ceiling_until{};         // the round in which that is forgotten
-  double slowness = 0;             // own time over the median of all, smoothed; 0 = none yet
-  std::uint32_t timed_rounds = 0;
-  bool straggles = false;
-  std::uint32_t room_rounds = 0;  // in a row in which a lighter plan was worth it
+  bool straggles = false;          // by the newest estimates
+  std::uint64_t samples = 0;       // of a step, in its newest report; 0 = none yet
+  std::uint32_t room_rounds = 0;   // in a row in which a lighter plan was worth it
 
   template <class Self, class Visit>
   static void fields(Self& self, Visit&& visit) {
@@ -73,16 +72,15 @@ struct RankMemoryState {
     visit(self.limit_bytes);
     visit(self.ceiling_bytes);
     visit(self.ceiling_until);
-    visit(self.slowness);
-    visit(self.timed_rounds);
     visit(self.straggles);
+    visit(self.samples);
     visit(self.room_rounds);
   }
 };
 
 // What policy `memory` remembers between rounds.
 struct MemoryState {
-  static constexpr std::uint32_t kVersion = 2;
+  static constexpr std::uint32_t kVersion = 3;
   std::uint64_t digest = 0;              // of fronts and budgets; with others it starts anew
   std::vector<RankMemoryState> ranks{};  // one per rank
   std::vector<RestingAction> resting{};
@@ -129,16 +127,21 @@ struct Choice {
   Move move = Move::stay;
   std::size_t point = 0;          // to go to, unless it stays
   bool feasible = true;           // false = no point fits; `point` has the least bytes
+  MemoryCost cost;                // of that point, predicted at the rank's share
   std::uint32_t room_rounds = 0;  // to remember
   double worth = 0;               // part of the step that a lighter plan would save
 };
 
-// One rank in one round.
+// One rank in one round. Predictions are for `samples`: the most that a step of this rank may have
+// under the plans in question, so that they hold before, while and after a share changes.
 struct RankView {
   const MemoryModel* model = nullptr;
-  const MemoryFront* front = nullptr;  // the usable part of the model's
+  const MemoryFront* front = nullptr;  // the usable part of the model's, as measured
+  std::uint64_t samples = 0;           // of a step
   ProfileId profile{};                 // in the plan in force
   std::optional<MemoryCost> now;       // of that profile, predicted
+  std::int64_t keep_bytes = 0;         // predicted peak of the fastest point
+  std::int64_t least_bytes = 0;        // predicted peak of the point with the least bytes
   bool now_allowed = true;             // every block may have the action it has
   RankBudget budget;
   std::int64_t correction_bytes = 0;
@@ -172,13 +175,24 @@ struct MemoryRound {
 // Whether the facts have the shape of the job; linear in points. Their values were validated.
 bool facts_fit(const JobFacts& job);
 
-// Learns from the reports of the round what is real (peaks, limits, failures, who is slow), and
-// chooses a point of its front for every rank. Nothing is learnt from a round without reports. From
-// each report that covers rounds under the newest plan only it learns
+// Learns from the reports of the round what is real (peaks, limits, samples, failures), and chooses
+// a point of its front for every rank. Nothing is learnt from a round without reports. From each
+// report that covers rounds under the newest plan only it learns
 //   correction   measured minus predicted peak: up at once, down by a sixteenth of the difference
 //   ceiling      the predicted peak of a plan that was measured above the budget
 // REQUIRES: facts_fit(input.job). `input` outlives the result.
 MemoryRound look_at_round(const PolicyInput& input, MemoryState state);
+
+// The same for a plan that is being drafted: `drafted` has it as its plan, `newest` stays in use
+// until it is applied. Chooses heavier points for the ranks whose drafted actions do not fit their
+// samples under either plan; learns nothing, and moves no rank to a lighter point. REQUIRES: as
+// above; both plans are valid.
+MemoryRound look_at_draft(const PolicyInput& drafted, const Plan& newest, MemoryState state);
+
+// The most samples of a step that each rank can have within its budget, under some point of its
+// front; kMaxStepSamples where nothing limits it. A rank whose budget cannot be met with a single
+// sample keeps the samples that it has. Empty where no rank is limited.
+std::vector<std::uint64_t> largest_shares(const PolicyInput& input, const MemoryRound& round);
 
 // The budget of a rank by what is remembered of it; `keep_bytes`: predicted with all blocks kept.
 RankBudget budget_of_rank(const MemoryConfig& config, const RankMemoryState& rank, RankId id,

@@ -6,14 +6,12 @@
 #include <numeric>
 #include <utility>
 
-#include "coordinator/core/timings.h"
+#include "coordinator/core/estimates.h"
 
 namespace cox {
 namespace {
 
 constexpr PrecisionSet kEveryFormat = (1u << kPrecisions) - 1;
-constexpr double kSlowBy = 1.0 / 8;
-constexpr std::uint32_t kTimedRounds = 8;
 constexpr double kShortOfMemory = 0.97;  // of the limit
 constexpr std::uint32_t kFewestSamples = 2;
 constexpr std::uint32_t kLongestRest = 6;  // doublings of the cooldown
@@ -151,42 +149,15 @@ std::vector<RequestEvent> learn_requests(const PolicyInput& input, PrecisionStat
   return events;
 }
 
-double computing(const Timings& timings, std::size_t i) {
-  const auto at = [&](Phase phase) { return timings.phases[static_cast<std::size_t>(phase)][i]; };
-  return at(Phase::forward) + at(Phase::backward) + at(Phase::compute);
-}
-
-void learn_times(const PolicyInput& input, std::vector<RankPrecisionState>& ranks) {
-  const double median = input.summary.own_seconds.median;
-  if (input.job.world_size < 3 || !(median > 0)) return;
-  const Timings timings = timings_of(input.signals.reports);
-  double usual = 0;  // of computing
-  for (const Phase phase : {Phase::forward, Phase::backward, Phase::compute}) {
-    usual += input.summary.phases[static_cast<std::size_t>(phase)].median;
-  }
-  for (std::size_t i = 0; i < timings.ranks.size(); ++i) {
-    const auto r = static_cast<std::size_t>(timings.ranks[i].value());
-    if (r >= ranks.size()) continue;
-    RankPrecisionState& rank = ranks[r];
-    const double ratio = std::min(timings.own[i] / median, 100.0);
-    const double excess = std::clamp((computing(timings, i) - usual) / median, -100.0, 100.0);
-    const double by = rank.timed_rounds == 0 ? 1 : kSlowBy;
-    rank.slowness += by * (ratio - rank.slowness);
-    rank.in_compute += by * (excess - rank.in_compute);
-    rank.timed_rounds = std::min(rank.timed_rounds + 1, kManyTimes);
-  }
-}
-
-std::optional<ComputeStraggler> find_straggler(const PolicyInput& input,
-                                               const std::vector<RankPrecisionState>& ranks) {
-  const double slow = 1 + 2 * (input.config.stragglers.slowdown_ratio - 1);
-  std::optional<ComputeStraggler> straggler;
-  for (std::size_t r = 0; r < ranks.size(); ++r) {
-    const RankPrecisionState& rank = ranks[r];
-    if (rank.timed_rounds < kTimedRounds || rank.slowness <= slow) continue;
-    if (rank.in_compute < (rank.slowness - 1) / 2) continue;
-    if (straggler && straggler->slowness >= rank.slowness) continue;
-    straggler = ComputeStraggler{RankId(static_cast<std::int32_t>(r)), rank.slowness};
+// The slowest of the ranks that lose most of their time in computing; null where there is none.
+const SlowRank* find_straggler(const Estimates& estimates) {
+  const SlowRank* straggler = nullptr;
+  for (const SlowRank& slow : estimates.slowness.slow) {
+    const Phase phase = slow.phase();
+    const bool computes =
+        phase == Phase::forward || phase == Phase::backward || phase == Phase::compute;
+    if (!computes) continue;
+    if (!straggler || slow.slowdown_ratio > straggler->slowdown_ratio) straggler = &slow;
   }
   return straggler;
 }
@@ -547,8 +518,7 @@ PrecisionRound look_at_round(const PolicyInput& input, PrecisionState before) {
   PrecisionRound round;
   round.state = std::move(before);
   round.requests = learn_requests(input, round.state);
-  learn_times(input, round.state.ranks);
-  round.straggler = find_straggler(input, round.state.ranks);
+  round.straggler = find_straggler(input.estimates);
   RoundSigns signs = signs_of(input, round.state);
   if (round.straggler && !input.job.precision.blocks.empty()) {
     signs.straggler = round.straggler->rank;

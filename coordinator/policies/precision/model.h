@@ -100,19 +100,6 @@ struct BlockPrecisionState {
   }
 };
 
-struct RankPrecisionState {
-  double slowness = 0;    // own time over the median of all, smoothed
-  double in_compute = 0;  // the part of that excess that is computing, smoothed
-  std::uint32_t timed_rounds = 0;
-
-  template <class Self, class Visit>
-  static void fields(Self& self, Visit&& visit) {
-    visit(self.slowness);
-    visit(self.in_compute);
-    visit(self.timed_rounds);
-  }
-};
-
 // A request of the program that is in force.
 struct StandingRequest {
   PrecisionRequest what{};
@@ -130,13 +117,12 @@ struct StandingRequest {
 };
 
 struct PrecisionState {
-  static constexpr std::uint32_t kVersion = 2;
+  static constexpr std::uint32_t kVersion = 3;
   std::uint64_t applied_before = 0;         // oldest plan in force on a rank in the last round
   std::uint32_t silent_rounds = 0;          // in a row without evidence of gradients
   bool short_of_memory = false;             // some rank was, in the last round
   std::vector<StandingRequest> requests{};  // of several for a block the last one counts
   std::vector<BlockPrecisionState> blocks{};
-  std::vector<RankPrecisionState> ranks{};
 
   template <class Self, class Visit>
   static void fields(Self& self, Visit&& visit) {
@@ -145,7 +131,6 @@ struct PrecisionState {
     visit(self.short_of_memory);
     visit(self.requests);
     visit(self.blocks);
-    visit(self.ranks);
   }
 };
 
@@ -223,12 +208,6 @@ struct BlockWaits {
   RoundId until{};                     // ... until this round
 };
 
-// A rank that is slow because of what it computes.
-struct ComputeStraggler {
-  RankId rank{-1};
-  double slowness = 0;  // own time over the median
-};
-
 // One round, before anything is said about it.
 struct PrecisionRound {
   PrecisionState state;
@@ -236,7 +215,7 @@ struct PrecisionRound {
   std::vector<BlockMove> held;   // trouble in a block that settings or requests hold
   std::vector<RequestEvent> requests;
   std::vector<BlockWaits> waits;
-  std::optional<ComputeStraggler> straggler;
+  const SlowRank* straggler = nullptr;  // slow because of what it computes; owned by the estimates
 };
 
 // Takes in requests, reads the evidence of every block and chooses which ones should change.

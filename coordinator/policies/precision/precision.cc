@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "coordinator/core/estimates.h"
 #include "coordinator/core/memory_config.h"
 #include "coordinator/core/text.h"
 #include "coordinator/policies/precision/model.h"
@@ -47,29 +48,20 @@ bool is_sane(const StandingRequest& request, std::size_t blocks) {
          request.asked_by.value() < kMaxRanks;
 }
 
-bool is_sane(const RankPrecisionState& rank) {
-  return std::fabs(rank.slowness) <= 100 && std::fabs(rank.in_compute) <= 100;
-}
-
-// Takes the state out, or a fresh one where the kept one belongs to another world size or number of
-// blocks, or holds values that make no sense.
+// Takes the state out, or a fresh one where the kept one belongs to another number of blocks, or
+// holds values that make no sense.
 PrecisionState take_precision_state(PolicyState kept, const JobFacts& job) {
   auto state = kept.take_or_fresh<PrecisionState>();
   const std::size_t blocks = job.blocks.size();
-  const auto ranks = static_cast<std::size_t>(job.world_size);
   const bool is_known =
-      state.blocks.size() == blocks && state.ranks.size() == ranks &&
-      state.requests.size() <= kMostRequests &&
+      state.blocks.size() == blocks && state.requests.size() <= kMostRequests &&
       std::all_of(state.blocks.begin(), state.blocks.end(),
                   [](const BlockPrecisionState& block) { return is_sane(block); }) &&
-      std::all_of(state.ranks.begin(), state.ranks.end(),
-                  [](const RankPrecisionState& rank) { return is_sane(rank); }) &&
       std::all_of(state.requests.begin(), state.requests.end(),
                   [blocks](const StandingRequest& r) { return is_sane(r, blocks); });
   if (is_known) return state;
   PrecisionState fresh;
   fresh.blocks.resize(blocks);
-  fresh.ranks.resize(ranks);
   return fresh;
 }
 
@@ -260,8 +252,7 @@ std::optional<Reason> explain_no_8_bits(const PolicyInput& input, BlockRun run, 
 }
 
 Reason explain_move(const PolicyInput& input, BlockRun run, const BlockMove& move,
-                    const BlockPrecisionState& state,
-                    const std::optional<ComputeStraggler>& straggler) {
+                    const BlockPrecisionState& state, const SlowRank* straggler) {
   std::string text = blocks_text(input.job, run) + verb(run, " goes", " go") + " from " +
                      format_text(move.from) + " to " + format_text(move.to) + ": ";
   const std::string gain = gain_text(input.job, run, move.to, move.from);
@@ -297,7 +288,7 @@ Reason explain_move(const PolicyInput& input, BlockRun run, const BlockMove& mov
     text += sentence(
         "; rank %d is %.0f %% slow, most of it computing, so its costliest blocks go "
         "first",
-        straggler->rank.value(), 100 * (straggler->slowness - 1));
+        straggler->rank.value(), 100 * (straggler->slowdown_ratio - 1));
   }
   Reason reason = reason_of(code, run, std::move(text));
   reason.rank = move.rank;

@@ -27,6 +27,10 @@ SharesProblem limits_of(const PolicyInput& input) {
     if (rank < 0 || static_cast<std::size_t>(rank) >= ranks) continue;
     shares.problem.ranks[static_cast<std::size_t>(rank)].max_units = most / unit;
   }
+  for (std::size_t r = 0; r < ranks && r < input.most_samples.size(); ++r) {
+    RankCost& rank = shares.problem.ranks[r];
+    rank.max_units = std::min(rank.max_units, input.most_samples[r] / unit);
+  }
   shares.problem.present = units_of_shares(shares.problem.units, input.plan.shares, ranks);
   return shares;
 }

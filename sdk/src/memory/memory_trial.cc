@@ -204,7 +204,7 @@ MemoryProblem empty_problem(std::size_t blocks) {
 using planner::RankProblem;
 
 constexpr std::int64_t kNone = -1;
-constexpr std::size_t kHeadWords = 6;
+constexpr std::size_t kHeadWords = 7;
 constexpr std::size_t kOptionWords = 7;
 constexpr std::size_t kStageWords = 3 + 4 * kOptionWords;
 
@@ -250,7 +250,8 @@ std::vector<std::int64_t> to_words(const RankProblem& rank) {
                                      problem.base_bytes,
                                      problem.copy_bytes_per_ms,
                                      problem.tier_bytes.value_or(kNone),
-                                     problem.most_recomputed.value_or(kNone)};
+                                     problem.most_recomputed.value_or(kNone),
+                                     static_cast<std::int64_t>(rank.samples)};
   for (const Stage& stage : problem.stages) {
     words.insert(words.end(), {stage.block, stage.forward_us, stage.backward_us});
     for (const StageOption& option : stage.options) {
@@ -278,6 +279,7 @@ Result<RankProblem> from_words(std::span<const std::int64_t> words) {
   problem.copy_bytes_per_ms = words[3];
   if (words[4] != kNone) problem.tier_bytes = words[4];
   if (words[5] != kNone) problem.most_recomputed = static_cast<std::int32_t>(words[5]);
+  rank.samples = static_cast<std::uint64_t>(std::max<std::int64_t>(words[6], 0));
   const std::int64_t* next = words.data() + kHeadWords;
   for (std::size_t s = 0; s < stages; ++s) {
     Stage stage;

@@ -28,6 +28,9 @@ struct SampleStep {
   std::function<at::Tensor()> loss;       // forward of the batch; empty on a rank that has none
   std::int64_t resident_later_bytes = 0;  // held from some later step on: optimizer's state, copies
   MicroBatches micro_batches = MicroBatches::one;
+  // In the batch, where this rank's share decides how many that are; 0 in micro-batches of equal
+  // size, whose peak is the same whatever the share.
+  std::uint64_t samples = 0;
 };
 
 class TrialStep {

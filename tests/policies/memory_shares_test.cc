@@ -1,0 +1,241 @@
+// Shares and budgets agree: predictions are per share, and no share is granted without the actions
+// that hold it within the budget.
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "coordinator/core/memory_front.h"
+#include "coordinator/planner/share_assignment.h"
+#include "coordinator/policies/shares/shares.h"
+#include "coordinator/testing/random.h"
+#include "tests/policies/memory_job.h"
+
+#include <doctest/doctest.h>
+
+namespace cox::test {
+namespace {
+
+using cox::testing::Random;
+
+MemoryModel some_model(Random& random, std::size_t blocks, std::uint64_t samples) {
+  MemoryModel model;
+  model.base_bytes = static_cast<std::int64_t>(random.below(400)) * kMiB;
+  model.step_us = 100000;
+  model.samples = samples;
+  std::int64_t peak = model.base_bytes + static_cast<std::int64_t>(1 + random.below(50 * kMiB));
+  std::int64_t added = 50000;
+  for (std::size_t kept = 0; kept <= blocks; ++kept) {
+    std::string letters = std::string(blocks - kept, 'r') + std::string(kept, 'k');
+    model.front.push_back({peak, added, actions_of(letters)});
+    peak += static_cast<std::int64_t>(1 + random.below(60 * kMiB));
+    added -= static_cast<std::int64_t>(1 + random.below(9000));
+  }
+  return model;
+}
+
+std::uint64_t samples_under(const JobFacts& job, const Plan& plan, std::size_t rank) {
+  return units_of_shares(job.global_batch, plan.shares,
+                         static_cast<std::size_t>(job.world_size))[rank];
+}
+
+const MemoryModel& model_of(const JobFacts& job, std::size_t rank) {
+  const MemoryFacts& facts = job.memory;
+  return facts.models[facts.model_of_rank.empty() ? 0 : facts.model_of_rank[rank]];
+}
+
+// The peak of a rank's step under the actions of one plan and with the samples of another.
+std::int64_t peak_under(const JobFacts& job, const Plan& actions, const Plan& shares,
+                        std::size_t rank) {
+  const MemoryModel& model = model_of(job, rank);
+  const RankId id(static_cast<std::int32_t>(rank));
+  const auto cost = cost_of(model, actions.profiles[profile_of(actions, id).value()]);
+  return cost ? peak_with(model, cost->peak_bytes, samples_under(job, shares, rank)) : 0;
+}
+
+// Asks for other shares again and again, as large as it is allowed to.
+class RandomShares final : public Policy {
+ public:
+  explicit RandomShares(Random& random) : random_(random) {}
+  PolicyKind kind() const override { return PolicyKind::custom; }
+  std::string_view name() const override { return "random shares"; }
+  PolicyOutput propose(const PolicyInput& input, PolicyState) const override {
+    PolicyOutput output;
+    if (!random_.chance(0.2)) return output;
+    ShareProblem problem;
+    problem.units = input.job.global_batch;
+    problem.ranks.resize(static_cast<std::size_t>(input.job.world_size));
+    for (std::size_t r = 0; r < problem.ranks.size(); ++r) {
+      problem.ranks[r].seconds_per_unit = 0.05 + random_.uniform();
+      if (!input.most_samples.empty()) problem.ranks[r].max_units = input.most_samples[r];
+    }
+    const auto assignment = assign_shares(problem);
+    if (!assignment.ok()) return output;
+    SetShares change;
+    for (const std::uint64_t units : assignment->units) {
+      change.shares.push_back(static_cast<std::uint32_t>(units));
+    }
+    output.proposals.push_back({change, {}});
+    return output;
+  }
+
+ private:
+  Random& random_;
+};
+
+// Ranks do what the model says, with the samples of the plan in force.
+SimulatedMemoryJob shared_job(JobFacts facts, const std::string& settings) {
+  facts.capabilities.shares = true;
+  return SimulatedMemoryJob(std::move(facts), settings);
+}
+
+void follow_the_model(SimulatedMemoryJob& run) {
+  run.real_peak = [&run](std::size_t rank) {
+    return peak_under(run.job, run.active, run.active, rank);
+  };
+  run.change = [&run](RankSignal& signal) {
+    const auto rank = static_cast<std::size_t>(signal.rank.value());
+    signal.samples = static_cast<std::uint32_t>(samples_under(run.job, run.active, rank));
+    const double seconds = 0.005 * run.slowness(rank) * signal.samples;
+    signal.phase_seconds[static_cast<std::size_t>(Phase::forward)] = static_cast<float>(seconds);
+  };
+}
+
+}  // namespace
+
+TEST_SUITE("policies.memory and shares") {
+  TEST_CASE(
+      "peaks grow with the samples beyond the base, and the largest share is the last to fit") {
+    Random random(3);
+    for (int i = 0; i < 20000; ++i) {
+      const MemoryModel model =
+          some_model(random, 3, 1 + random.below(random.chance(0.5) ? 40 : 1u << 20));
+      const std::int64_t peak = model.front[random.below(4)].peak_bytes;
+      CHECK(peak_with(model, peak, model.samples) == peak);
+      CHECK(peak_with(model, peak, 0) == model.base_bytes);
+      const std::uint64_t samples = random.below(1u << 21);
+      CHECK(peak_with(model, peak, samples) <= peak_with(model, peak, samples + 1));
+      CHECK(peak_with(model, peak, samples) <= peak_with(model, peak + 1, samples));
+      const auto bytes = static_cast<std::int64_t>(random.below(4000 * kMiB));
+      const std::uint64_t share = largest_share(model, peak, bytes);
+      if (share > 0) REQUIRE(peak_with(model, peak, share) <= bytes);
+      if (share < kMaxStepSamples) REQUIRE(peak_with(model, peak, share + 1) > bytes);
+    }
+    MemoryModel whole = plain_model();  // in micro-batches of equal size
+    CHECK(peak_with(whole, 700 * kMiB, 1) == 700 * kMiB);
+    CHECK(largest_share(whole, 700 * kMiB, 700 * kMiB) == kMaxStepSamples);
+    CHECK(largest_share(whole, 700 * kMiB, 699 * kMiB) == 0);
+  }
+
+  TEST_CASE(
+      "whatever models, shares and budgets: no granted share is predicted to break a budget") {
+    Random random(17);
+    int changed = 0;
+    for (int i = 0; i < 150; ++i) {
+      const auto ranks = static_cast<std::int32_t>(2 + random.below(4));
+      JobFacts job = memory_job(ranks);
+      job.global_batch = static_cast<std::uint64_t>(ranks) * (1 + random.below(40));
+      const std::uint64_t even = job.global_batch / static_cast<std::uint64_t>(ranks);
+      job.memory.models = {some_model(random, 4, even), some_model(random, 4, even)};
+      std::string budgets = "memory.budget_of_rank = ";
+      for (std::int32_t r = 0; r < ranks; ++r) {
+        job.memory.model_of_rank.push_back(static_cast<std::uint32_t>(random.below(2)));
+        const MemoryModel& model = job.memory.models[job.memory.model_of_rank.back()];
+        const std::int64_t least = model.front.front().peak_bytes;
+        budgets += (r > 0 ? "," : "") + std::to_string(r) + ":" +
+                   std::to_string(least + static_cast<std::int64_t>(random.below(300 * kMiB)));
+      }
+      SimulatedMemoryJob run = shared_job(job, budgets);
+      run.policies.push_back(std::make_shared<RandomShares>(random));
+      follow_the_model(run);
+      run.begin();
+      for (int n = 0; n < 100; ++n) {
+        const Plan before = run.active;
+        run.round();
+        for (std::size_t r = 0; r < static_cast<std::size_t>(ranks); ++r) {
+          const std::int64_t budget =
+              run.config.memory.budget_of_rank.at(static_cast<std::int32_t>(r)).bytes;
+          REQUIRE(peak_under(run.job, run.state.plan, run.state.plan, r) <= budget);
+          REQUIRE(peak_under(run.job, run.state.plan, before, r) <= budget);  // not yet switched
+          REQUIRE(run.real_peak(r) <= budget);
+        }
+      }
+      changed += run.plans;
+    }
+    CHECK(changed > 1000);
+    MESSAGE(changed << " plans gave other shares");
+  }
+
+  TEST_CASE("one plan gives the fast rank its larger share and the actions that hold it") {
+    JobFacts job = memory_job(2);
+    job.global_batch = 24;
+    job.memory.models[0].samples = 12;
+    SimulatedMemoryJob run = shared_job(job, "memory.budget = 850MiB\nshares.mode = on");
+    run.policies.push_back(std::make_shared<SharesPolicy>());
+    follow_the_model(run);
+    run.begin();
+    REQUIRE(run.letters(0) == "rrkk");
+    run.slowness = [](std::size_t rank) { return rank == 1 ? 2.0 : 1.0; };
+    std::int64_t highest = 0;
+    for (int n = 0; n < 200; ++n) {
+      run.round();
+      highest = std::max({highest, run.real_peak(0), run.real_peak(1)});
+    }
+    CHECK(samples_under(run.job, run.active, 0) == 16);
+    CHECK(run.letters(0) == "rrrr");       // 500 + 100 * 16 / 12 = 633, 767 with a block kept
+    CHECK(run.letters(1).find('r') != 0);  // 8 samples: 833 with all blocks kept
+    CHECK(highest <= 850 * kMiB);
+    const std::vector<Reason> told = run.said_with(ReasonCode::memory_over_budget);
+    REQUIRE(told.size() == 1);
+    const std::vector<Reason> shares = run.said_with(ReasonCode::shares_changed);
+    REQUIRE_FALSE(shares.empty());
+    CHECK(told[0].round == shares[0].round);  // in one plan
+    CHECK(told[0].text.find("with its share of 16 samples a step") != std::string::npos);
+  }
+
+  TEST_CASE("a share that no actions hold is not granted, and the reason is a cap") {
+    JobFacts job = memory_job(2);
+    job.global_batch = 24;
+    job.memory.models[0].samples = 12;
+    SimulatedMemoryJob run = shared_job(job, "memory.budget = 610MiB\nshares.mode = on");
+    run.policies.push_back(std::make_shared<SharesPolicy>());
+    follow_the_model(run);
+    run.begin();
+    run.slowness = [](std::size_t rank) { return rank == 1 ? 2.0 : 1.0; };
+    run.rounds(200);
+    CHECK(samples_under(run.job, run.active, 0) == 13);  // 500 + 100 * 13 / 12 = 608.3
+    CHECK(run.real_peak(0) <= 610 * kMiB);
+    CHECK_FALSE(run.said_with(ReasonCode::shares_limited).empty());
+  }
+
+  TEST_CASE("a rank whose budget cannot be met at its share gets fewer samples") {
+    JobFacts job = memory_job(2);
+    job.global_batch = 24;
+    job.memory.models[0].samples = 12;
+    SimulatedMemoryJob run = shared_job(job, "memory.budget_of_rank = 1:580MiB\nshares.mode = on");
+    run.policies.push_back(std::make_shared<SharesPolicy>());
+    follow_the_model(run);
+    run.begin();
+    run.rounds(100);
+    CHECK(samples_under(run.job, run.active, 1) == 8);  // 0.98 * 580 = 500 + 100 * 8.2 / 12
+    CHECK(run.real_peak(1) <= 580 * kMiB);
+    CHECK(run.plans <= 3);
+  }
+
+  TEST_CASE("micro-batches of equal size limit no share") {
+    JobFacts job = memory_job(2);
+    job.global_batch = 24;
+    job.micro_batch = 2;
+    job.memory.models[0].samples = 12;
+    const SimulatedMemoryJob run = shared_job(job, "memory.budget = 610MiB");
+    const StepSignals signals;
+    const StepSummary summary;
+    const Estimates estimates;
+    const PolicyOutput output = MemoryPolicy().propose(
+        {run.job, run.config, run.state.plan, signals, summary, estimates, run.state.history}, {});
+    CHECK(output.most_samples.empty());
+  }
+}
+
+}  // namespace cox::test
