@@ -6,8 +6,9 @@
 // test() says done.
 //
 // Thread rule: one thread of a rank uses its communicators (MPI_THREAD_FUNNELED). Nothing here
-// blocks; wait() (wait.h) polls. No allocation of ours once as many requests were in flight as ever
-// will be (loopback excepted). Whoever destroys a communicator has tested its requests until done.
+// blocks; wait() (wait.h) polls. Allocates nothing once as many requests were in flight as ever
+// will be (loopback excepted). REQUIRES: all requests are complete before the communicator is
+// destroyed.
 #pragma once
 
 #include <cstddef>
@@ -41,7 +42,7 @@ class Communicator {
 
   virtual RankId rank() const = 0;
   virtual std::int32_t size() const = 0;
-  // Ranks of this communicator that run on this rank's node, this one included.
+  // Returns how many ranks of this communicator run on this rank's node, this one included.
   virtual std::int32_t ranks_on_node() const = 0;
   virtual const char* kind() const = 0;  // "mpi", "solo", "loopback"
 
@@ -68,10 +69,10 @@ class Communicator {
   // Collective and waiting (start-up only). `color` (>= 0) groups ranks; ranks keep their order.
   virtual Result<std::unique_ptr<Communicator>> split(std::int32_t color) = 0;
   virtual Result<std::unique_ptr<Communicator>> duplicate() = 0;
-  // Ranks that share memory with this one, in rank order.
+  // The same, grouped by who shares memory.
   virtual Result<std::unique_ptr<Communicator>> split_by_node() = 0;
-  // Collective, start-up only, on a communicator whose ranks share a node: zeroed memory seen by
-  // all of them. resource_exhausted on every rank when one of them cannot have it.
+  // Returns zeroed memory seen by all ranks. Collective and waiting (start-up only). REQUIRES: the
+  // ranks share a node. resource_exhausted on every rank when one of them cannot have it.
   virtual Result<SharedSegment> shared_segment(std::size_t bytes) = 0;
 };
 

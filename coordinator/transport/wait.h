@@ -1,7 +1,7 @@
-// Waiting for a Request by polling: test, spin, give up the core, and after many vain polls sleep
-// for short whiles. Blocking inside MPI costs a hundred times more once ranks outnumber cores, so
-// nothing else in Coxswain waits for other ranks. Used by training threads; each wait belongs to
-// the thread that calls it.
+// Waiting for a Request by polling: test, spin, give up the core, and after many vain polls back
+// off by sleeping for short whiles. Blocking inside MPI costs a hundred times more once ranks
+// outnumber cores, so nothing else in Coxswain waits for other ranks. Used by training threads;
+// each wait belongs to the thread that calls it.
 #pragma once
 
 #include <chrono>
@@ -28,12 +28,13 @@ WaitPolicy with_timeout(WaitPolicy policy, std::chrono::nanoseconds timeout,
 // Cores that this process may use, >= 1.
 std::int32_t usable_cores();
 
-// How much of its limit a wait has used up. The time between two looks counts for at most a second
-// and at most a tenth of the limit, so that a thread or a machine that stood still fails no wait.
+// Measures how much of its limit a wait has used up. The time between two looks counts for at most
+// a second and at most a tenth of the limit, so that a thread or a machine that stood still fails
+// no wait.
 class WaitLimit {
  public:
   explicit WaitLimit(std::chrono::nanoseconds limit);  // 0 = none
-  // To be asked between polls. True one look after the limit is used up: a poll came in between.
+  // Called between polls. Returns true one look after the limit is used up: a poll came in between.
   bool is_over();
   std::chrono::nanoseconds longest_gap() const { return longest_gap_; }  // between two looks
 
@@ -44,7 +45,7 @@ class WaitLimit {
   std::chrono::steady_clock::time_point last_look_;
 };
 
-// What to do between two polls; make one per wait.
+// Passes the time between two polls. Make one per wait.
 class Waiter {
  public:
   explicit Waiter(const WaitPolicy& policy);
@@ -79,7 +80,7 @@ Status wait_with(Communicator& communicator, Request& request, const WaitPolicy&
   }
 }
 
-// For code that starts an operation and waits for it at once.
+// Waits for an operation that was just started: finish(c, c.start_gather(...), policy).
 Status finish(Communicator& communicator, Result<Request> started, const WaitPolicy& policy);
 
 }  // namespace cox::transport

@@ -59,7 +59,7 @@ TEST_SUITE("runtime.journal") {
     ControlState state = initial_state(job);
     REQUIRE(save_control_state(folder / "s", state).ok());
     const std::string before = test::read_file(folder / "s");
-    state.policies.push_back({"guard", {1, std::vector<double>(10000, 1.0)}});
+    state.policies.push_back({"guard", PolicyState::from_bytes(std::string(80'000, 'x'))});
     {
       const SmallFilesOnly disk(5000);
       CHECK(save_control_state(folder / "s", state).code() == StatusCode::resource_exhausted);

@@ -11,7 +11,7 @@ constexpr std::size_t kLine = 64;
 }  // namespace
 
 struct BucketBoard::Header {
-  alignas(kLine) std::atomic<std::uint32_t> bell{0};
+  alignas(kLine) std::atomic<std::uint32_t> wakes{0};
   std::atomic<std::uint32_t> sleepers{0};
   alignas(kLine) std::atomic<std::uint32_t> departed{0};  // 1 = being written, 2 = there
   Departure departure;
@@ -150,21 +150,21 @@ Departure BucketBoard::departure() const {
 
 void BucketBoard::wake() {
   if (header_->sleepers.load() == 0) return;
-  header_->bell.fetch_add(1);
-  futex_wake(header_->bell);
+  header_->wakes.fetch_add(1);
+  futex_wake(header_->wakes);
 }
 
-std::uint32_t BucketBoard::lie_down() {
-  const std::uint32_t bell = header_->bell.load();
+std::uint32_t BucketBoard::begin_sleep() {
+  const std::uint32_t wakes = header_->wakes.load();
   header_->sleepers.fetch_add(1);
-  return bell;
+  return wakes;
 }
 
-void BucketBoard::sleep_on(std::uint32_t bell, std::chrono::nanoseconds nap) {
-  futex_wait(header_->bell, bell, nap);
+void BucketBoard::sleep_until_woken(std::uint32_t wakes, std::chrono::nanoseconds limit) {
+  futex_wait(header_->wakes, wakes, limit);
 }
 
-void BucketBoard::get_up() {
+void BucketBoard::end_sleep() {
   header_->sleepers.fetch_sub(1);
 }
 

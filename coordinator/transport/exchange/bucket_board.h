@@ -1,15 +1,15 @@
-// BucketBoard: how far each bucket of the ranks of a node is, as atomics in their shared segment.
-// A bucket's round goes through the stages below; every counter only ever grows (round k is over
-// when it has reached k + 1 times its share), so nothing is reset and no reset can race.
+// BucketBoard: how far each bucket of a node's ranks is, as atomics in their shared segment. A
+// bucket's round goes through the stages below. Every counter only ever grows, and round k is over
+// when it has reached k + 1 times its share, so nothing is reset and no reset can race.
 //
 //   start() of every rank -> adding -> added -> [the leaders' sum -> spreading] -> spread
 //
-// Chunks of `adding` and `spreading` are claimed: whoever claims one does it. A rank that finds
-// nothing to do may sleep; whoever completes a stage wakes the sleepers, with a system call only if
-// there are any. No wake is lost: the one completes first and then looks for sleepers, the other
-// counts itself as a sleeper first and then looks at the stages, all sequentially consistent.
+// Ranks claim the chunks of `adding` and `spreading`. A rank that finds nothing to do may sleep;
+// the rank that completes a stage wakes the sleepers, with a system call only if there are any. No
+// wake is lost: the one completes first and then looks for sleepers, the other counts itself as a
+// sleeper first and then looks at the stages, all sequentially consistent.
 //
-// A view that owns nothing. One thread per seat.
+// A view that owns nothing; its memory must outlive it. One thread per seat.
 #pragma once
 
 #include <atomic>
@@ -43,7 +43,7 @@ class BucketBoard {
   // Requires: formatted memory.
   BucketBoard(std::span<std::byte> memory, std::int32_t ranks, std::size_t buckets);
 
-  // One rank's part of `bucket` lies there. `turn` counts rounds from 0.
+  // The rank in `seat` has given its part of `bucket`. `turn` counts rounds from 0.
   void arrive(std::int32_t seat, std::size_t bucket, std::uint64_t turn);
   bool has_started(std::int32_t seat, std::size_t bucket, std::uint64_t turn) const;
 
@@ -58,7 +58,7 @@ class BucketBoard {
                                             std::uint64_t chunks);
   void chunk_added(std::size_t bucket, std::uint64_t turn, std::uint64_t chunks);
   void chunk_spread(std::size_t bucket, std::uint64_t turn, std::uint64_t chunks);
-  // The leader: the sum of all nodes lies in its arena.
+  // The leader says that the sum of all nodes lies in its arena.
   void crossed(std::size_t bucket, std::uint64_t turn);
 
   // The first departure stays.
@@ -66,12 +66,13 @@ class BucketBoard {
   bool has_departure() const;
   Departure departure() const;  // requires: has_departure()
 
-  // Sleeps until a wake or `nap`, unless `ready()` says that there is something to do.
+  // Sleeps until some rank completes a stage, at most for `limit`. Returns at once if `ready()`
+  // says that there is something to do.
   template <class Ready>
-  void sleep(std::chrono::nanoseconds nap, const Ready& ready) {
-    const std::uint32_t bell = lie_down();
-    if (!ready()) sleep_on(bell, nap);
-    get_up();
+  void wait(std::chrono::nanoseconds limit, const Ready& ready) {
+    const std::uint32_t wakes = begin_sleep();
+    if (!ready()) sleep_until_woken(wakes, limit);
+    end_sleep();
   }
 
  private:
@@ -82,9 +83,9 @@ class BucketBoard {
   Seat& seat(std::int32_t index) const;
   Bucket& at(std::size_t bucket) const;
   void wake();
-  std::uint32_t lie_down();
-  void sleep_on(std::uint32_t bell, std::chrono::nanoseconds nap);
-  void get_up();
+  std::uint32_t begin_sleep();
+  void sleep_until_woken(std::uint32_t wakes, std::chrono::nanoseconds limit);
+  void end_sleep();
 
   Header* header_;
   std::byte* seats_;

@@ -1,17 +1,16 @@
 // BucketExchange: sums arrays over all ranks of a job while the ranks are still computing the next
 // ones. The data plane of gradient averaging: the reducer fills a bucket, starts it, goes on with
-// backward, and gives the exchange a moment now and then; nothing here blocks but wait().
+// backward, and calls advance() now and then. Nothing blocks but create() and wait_all().
 //
 // Where ranks share a node their buckets lie in one shared segment: once all ranks of the node have
 // started a bucket, whoever calls advance() claims its next chunk, adds it up in ascending ranks
 // and writes the sum to every rank's bucket, so a rank that is not scheduled stalls nobody. Between
 // nodes the leaders add up the nodes' sums, in ascending nodes, over the communicator. Without
-// shared memory (switched off, or a folder too small, which note() tells) ranks of a node send
-// theirs to the leader. The bits of a sum are the same on every path: those of
-// (r0 + r1 + ...) of node 0, + (...) of node 1, and so on.
+// shared memory, whose reason note() tells, the ranks of a node send their buckets to the leader.
+// The bits of a sum are the same on every path: those of (r0 + r1 + ...) of node 0, + (...) of node
+// 1, and so on.
 //
-// Thread rule: the thread that trains. Buffers live as long as the exchange or a copy of
-// its memory().
+// Thread rule: the training thread. Buffers live as long as the exchange or a copy of its memory().
 #pragma once
 
 #include <chrono>
@@ -43,7 +42,8 @@ struct ExchangeOptions {
   WaitPolicy wait;              // of wait() and of the start
 };
 
-// One bucket's way in its last round, for telemetry and benchmarks. Steady clock of this rank.
+// When one bucket was where in its last round, for telemetry and benchmarks. Steady clock of this
+// rank.
 struct BucketTimes {
   std::chrono::steady_clock::time_point started{};  // this rank's start()
   std::chrono::steady_clock::time_point done{};     // first seen done here
@@ -52,20 +52,21 @@ struct BucketTimes {
 
 class BucketExchange {
  public:
-  // Collective and waiting: at the start, or when the layout changes. `all` must outlive it.
+  // Collective and blocking; for the start, or when the layout changes. `all` must outlive the
+  // exchange. invalid_argument on every rank when buckets or options differ between ranks.
   static Result<std::unique_ptr<BucketExchange>> create(Communicator& all,
                                                         std::vector<BucketSpec> buckets,
                                                         const ExchangeOptions& options);
   virtual ~BucketExchange() = default;
 
   virtual std::size_t buckets() const = 0;
-  // This rank's bucket, aligned to 64 bytes, always at the same address. Holds this rank's part
-  // until start(), the sum when done. Must not be touched in between.
+  // Returns this rank's bucket, aligned to 64 bytes, always at the same address. It holds this
+  // rank's part until start() and the sum when done, and must not be touched in between.
   virtual Bytes buffer(std::size_t bucket) = 0;
 
-  // This rank's part of `bucket` is complete. Every rank starts all buckets in ascending order, and
-  // all again in the next round, once every bucket of this one is done; failed_precondition
-  // otherwise.
+  // Says that this rank's part of `bucket` is complete. Every rank starts all buckets in ascending
+  // order, and all again in the next round, once every bucket of this one is done;
+  // failed_precondition otherwise.
   virtual Status start(std::size_t bucket) = 0;
 
   // Moves on what can be moved without waiting: a few claimed chunks, the leaders' messages.
@@ -74,16 +75,16 @@ class BucketExchange {
 
   // As of the last advance() or wait_all(). False from the start of the next round on.
   virtual bool is_done(std::size_t bucket) const = 0;
-  // Until all buckets of the round are done: by advance(), then giving up the core, then sleeping
-  // on a futex that wakes when there is something to do. `pump` is called now and then meanwhile.
+  // Waits until all buckets of the round are done: polls with advance(), then yields, then sleeps
+  // on a futex until there is something to do. Calls `pump` now and then meanwhile.
   virtual Status wait_all(const std::function<void()>& pump) = 0;
 
-  // This rank takes no further part (it failed): the others' calls return unavailable with its
-  // number and `why` instead of waiting for ever. Local; reaches ranks of this node at once, others
-  // when they have started all buckets of their round.
+  // Says that this rank has failed and takes no further part: the others' calls return unavailable
+  // with its number and `why` instead of waiting for ever. Local; reaches ranks of this node at
+  // once, others when they have started all buckets of their round.
   virtual void leave(const std::string& why) = 0;
 
-  // What the buckets lie in; holding it keeps them readable beyond the exchange.
+  // Returns the memory of the buckets; a copy of it keeps them readable beyond the exchange.
   virtual SharedSegment memory() const = 0;
 
   virtual const char* path() const = 0;         // "shared memory", "shared memory and mpi", "mpi"

@@ -1,9 +1,10 @@
-// How ranks without common memory hear that one of them left an exchange: DepartureWatch, a tiny
-// sum on a communicator of its own, once a round. Every member adds "nobody" when it has given all
-// its parts of the round; one that fails, or hears of one in its node that did, adds the departure
-// at once instead. So nobody waits for what will not come longer than until all have given theirs.
+// DepartureWatch: tells ranks without common memory that one of them has left, by a tiny reduction
+// on a communicator of its own, once a round. Every member adds "nobody" when it has given all its
+// parts of the round; one that fails, or hears of one in its node that did, adds the departure at
+// once instead. So nobody waits for what will not come longer than until all have given theirs.
 //
-// Departure is also what a node's board holds. One thread.
+// BucketExchange has such rounds; the control plane's leaders have one, at the end of the job. A
+// node's BucketBoard holds a Departure as well. One thread.
 #pragma once
 
 #include <array>
@@ -34,11 +35,12 @@ class DepartureWatch {
  public:
   // Owns `members`, which nothing else uses.
   explicit DepartureWatch(std::unique_ptr<Communicator> members) : members_(std::move(members)) {}
-  // This member has given all its parts of a round. Once a round, never after depart().
+  // Says that this member has given all its parts of a round. Once a round; does nothing after
+  // depart().
   Status close_round();
-  // Tells the others; once.
+  // Tells the others, once.
   Status depart(const Departure& departure);
-  // The end: what this member said reaches the others while it waits, at most so long.
+  // Waits, at most for `limit`, until what this member said has reached the others. Before the end.
   void hear_out(std::chrono::nanoseconds limit);
   // Returns what the members said, as far as it has come; a departure stays.
   Result<Departure> poll();

@@ -36,7 +36,7 @@ class MessageExchange final : public RoundExchange {
 
   Status give(std::size_t bucket) override;
   Result<Moved> move() override;
-  void rest() override;
+  void back_off() override;
   void tell(const std::string& why) override;
   std::string holds_up(std::size_t bucket) const override;
 
@@ -155,7 +155,7 @@ Result<RoundExchange::Moved> MessageExchange::move() {
   return moved;
 }
 
-void MessageExchange::rest() {
+void MessageExchange::back_off() {
   std::this_thread::sleep_for(wait_policy().sleep);
 }
 

@@ -164,13 +164,13 @@ Status RoundExchange::wait_all(const std::function<void()>& pump) {
 }
 
 void RoundExchange::pause(std::uint32_t vain, const std::function<void()>& pump) {
-  const bool rests = vain >= wait_.spins + wait_.yields;
-  if (rests) {
-    rest();
+  const bool backs_off = vain >= wait_.spins + wait_.yields;
+  if (backs_off) {
+    back_off();
   } else if (vain >= wait_.spins) {
     sched_yield();
   }
-  if (pump && (rests || vain % kPumpEvery == 0)) pump();
+  if (pump && (backs_off || vain % kPumpEvery == 0)) pump();
 }
 
 Status RoundExchange::timed_out(const WaitLimit& limit, std::uint64_t polls) const {

@@ -54,11 +54,12 @@ class RoundExchange : public BucketExchange {
 
   RoundExchange(RankId rank, BucketLayout layout, const WaitPolicy& wait, std::string note);
 
-  // All in-between work: gives `bucket`'s part away; moves on what is in flight; sleeps until
-  // something may have changed; tells the others of this rank's end; says who holds up a bucket.
+  // Each way does five things: it gives `bucket`'s part away, moves on what is in flight, sleeps
+  // until something may have changed, tells the others that this rank leaves, and names the ranks
+  // that hold up a bucket.
   virtual Status give(std::size_t bucket) = 0;
   virtual Result<Moved> move() = 0;
-  virtual void rest() = 0;
+  virtual void back_off() = 0;
   virtual void tell(const std::string& why) = 0;
   virtual std::string holds_up(std::size_t bucket) const = 0;
 
@@ -72,8 +73,8 @@ class RoundExchange : public BucketExchange {
     times_[bucket].worked += Clock::now() - since;
   }
   const WaitPolicy& wait_policy() const { return wait_; }
-  // How long the end may wait for others to hear a last word: they are about to end as well, or,
-  // after a failure, may be lost.
+  // How long the destructor may wait for others to hear a last word: they are about to end as well,
+  // or, after a failure, may be lost.
   std::chrono::milliseconds last_word() const {
     return std::chrono::milliseconds(failure_.ok() ? 10'000 : 200);
   }

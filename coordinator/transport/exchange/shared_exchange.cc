@@ -28,7 +28,7 @@ class SharedExchange final : public RoundExchange {
  private:
   Status give(std::size_t bucket) override;
   Result<Moved> move() override;
-  void rest() override;
+  void back_off() override;
   void tell(const std::string& why) override;
   std::string holds_up(std::size_t bucket) const override;
 
@@ -58,8 +58,8 @@ class SharedExchange final : public RoundExchange {
 constexpr std::size_t kPage = 4096;
 constexpr std::size_t kBlockBytes = std::size_t{8} << 10;  // of two ranks: in the first-level cache
 constexpr int kClaimsAMove = 4;                            // at most 1 MiB: some 100 us
-constexpr std::chrono::microseconds kNap{300};             // how late a pump may be
-constexpr std::chrono::microseconds kShortestNap{1};
+constexpr std::chrono::microseconds kLongestSleep{300};    // how late a pump may be
+constexpr std::chrono::microseconds kShortestSleep{1};
 
 std::size_t board_bytes(std::int32_t ranks, std::size_t buckets) {
   return (BucketBoard::bytes_needed(ranks, buckets) + kPage - 1) / kPage * kPage;
@@ -245,12 +245,13 @@ bool SharedExchange::ready() const {
   return false;
 }
 
-void SharedExchange::rest() {
-  std::chrono::nanoseconds nap = kNap;
+void SharedExchange::back_off() {
+  std::chrono::nanoseconds limit = kLongestSleep;
   // Messages wake nobody.
   if (parts_.watch != nullptr)
-    nap = std::clamp<std::chrono::nanoseconds>(wait_policy().sleep, kShortestNap, kNap);
-  board_.sleep(nap, [this] { return ready(); });
+    limit =
+        std::clamp<std::chrono::nanoseconds>(wait_policy().sleep, kShortestSleep, kLongestSleep);
+  board_.wait(limit, [this] { return ready(); });
 }
 
 void SharedExchange::tell(const std::string& why) {
