@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "coordinator/io/file.h"
 #include "coordinator/planner/memory_facts.h"
 #include "coxswain/error.h"
-#include "metrics/run_files.h"
 #include "sdk/src/memory/memory_trial.h"
 #include "sdk/src/precision/trial_step.h"
 #include "sdk/src/session/session_state.h"
@@ -70,7 +70,7 @@ void SessionState::keep_profile(const std::vector<planner::RankProblem>& problem
   if (loaded_.config.run.directory.empty()) return;
   const auto file = std::filesystem::path(loaded_.config.run.directory) / "memory_profile.json";
   const Status kept =
-      metrics::replace_file(file, planner::to_json(planner::profile_of(problems, blocks_.names())));
+      io::replace_file(file, planner::to_json(planner::profile_of(problems, blocks_.names())));
   if (!kept.ok()) log_.warning(kept.message());
 }
 

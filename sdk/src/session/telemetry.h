@@ -28,7 +28,7 @@ class Telemetry {
   void finish() { state_.finish(); }
 
  private:
-  Telemetry(const JobFacts& job, UnixTime now) : state_(job, now) {}
+  Telemetry(const JobFacts& job, UnixTime now);
 
   metrics::TelemetryState state_;
   std::unique_ptr<metrics::HttpServer> server_;  // reads state_, so it goes first
