@@ -1,45 +1,120 @@
-// The catalogue: every metric that Coxswain exports, in one table. The exposition fills families by
-// these names, docs/metrics.md is generated from it, and tests compare dashboards and rules with
-// it. Plain values; built once on request, safe to call from any thread.
+// The catalogue: every metric that Coxswain exports, one row each. A row says what the metric is
+// and how its values are read from a Snapshot, so a name is written down once: the exposition, the
+// page docs/metrics.md and the tests follow from the rows. Topics (metrics/topic.h) own them. Plain
+// values; built once on request, safe to call from any thread.
 #pragma once
 
+#include <array>
+#include <cstddef>
+#include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
+
+#include "coordinator/core/summary.h"
+#include "metrics/histogram.h"
+#include "metrics/snapshot.h"
 
 namespace cox::metrics {
 
 enum class MetricKind { counter, gauge, histogram };
 std::string_view to_string(MetricKind kind);
 
-// A label and every value it can take. `open` marks values that are known only at run time.
-struct LabelInfo {
+// A label and every value that it can take. No values: they are known at run time only.
+struct Label {
   std::string name;
   std::vector<std::string> values;
-  enum class Set { closed, open } set = Set::closed;
 };
 
-struct MetricInfo {
-  std::string group;  // heading on the page
-  std::string name;   // coxswain_..., unit as suffix
+// One value of a metric, with the values of its labels in the order of the row.
+struct Sample {
+  std::vector<std::string> labels;
+  double value = 0;
+};
+using Samples = std::vector<Sample>;
+
+// Reads the values of a metric. Built by value(), per(), cases(), spread() and open().
+struct Reader {
+  std::vector<Label> labels;
+  std::function<Samples(const Snapshot&)> read;
+};
+
+struct Metric {
+  std::string name;  // coxswain_..., unit as suffix
   MetricKind kind = MetricKind::gauge;
   std::string unit;  // "seconds", "bytes", "ratio"; empty for plain counts and ids
   std::string help;  // one sentence, no full stop
-  std::vector<LabelInfo> labels;
-  std::vector<double> buckets;  // upper bounds, ascending, without +Inf; histograms only
+  Reader values;     // of counters and gauges
+  const BucketCounts& (*buckets)(const Snapshot&) = nullptr;  // of histograms
+  std::string group{};  // the title of its topic, filled in by catalogue()
 };
 
-// In the order of the page and of the exposition.
-const std::vector<MetricInfo>& catalogue();
+Metric counter(const char* name, std::string help, Reader values, const char* unit = "");
+Metric gauge(const char* name, const char* unit, std::string help, Reader values);
+// A histogram of seconds. REQUIRES: a default Snapshot has the bounds of its buckets.
+Metric histogram(const char* name, std::string help,
+                 const BucketCounts& (*buckets)(const Snapshot&));
 
-// The entry of that name, or nullptr.
-const MetricInfo* find_metric(std::string_view name);
-
-// Step times: 10 ms .. 100 s in 1-2-5 steps. Control path: 10 us .. 1 s.
-const std::vector<double>& step_buckets();
-const std::vector<double>& control_buckets();
+// In the order of the exposition and of the page.
+const std::vector<Metric>& catalogue();
 
 // The Markdown page docs/metrics.md.
 std::string catalogue_page();
+
+// Reads a metric without labels as get(snapshot).
+template <class Get>
+Reader value(Get get) {
+  return {{}, [get](const Snapshot& s) { return Samples{{{}, static_cast<double>(get(s))}}; }};
+}
+
+// Reads one value for each of `names` as get(snapshot, index of the name).
+template <class Names, class Get>
+Reader per(std::string label, const Names& names, Get get) {
+  const std::vector<std::string> values(names.begin(), names.end());
+  return {{{std::move(label), values}}, [values, get](const Snapshot& s) {
+            Samples samples;
+            for (std::size_t i = 0; i < values.size(); ++i)
+              samples.push_back({{values[i]}, static_cast<double>(get(s, i))});
+            return samples;
+          }};
+}
+
+// Reads one value for each pair of names as get(snapshot, row, column), columns fastest.
+template <class Rows, class Columns, class Get>
+Reader per(std::string row_label, const Rows& rows, std::string column_label,
+           const Columns& columns, Get get) {
+  const Label row{std::move(row_label), {rows.begin(), rows.end()}};
+  const Label column{std::move(column_label), {columns.begin(), columns.end()}};
+  return {{row, column}, [row, column, get](const Snapshot& s) {
+            Samples samples;
+            for (std::size_t i = 0; i < row.values.size(); ++i) {
+              for (std::size_t k = 0; k < column.values.size(); ++k)
+                samples.push_back(
+                    {{row.values[i], column.values[k]}, static_cast<double>(get(s, i, k))});
+            }
+            return samples;
+          }};
+}
+
+// Reads each value of a label in its own way.
+struct Case {
+  std::string name;
+  std::function<double(const Snapshot&)> get;
+};
+Reader cases(std::string label, std::vector<Case> list);
+
+// Reads the statistics of a spread over the ranks, with the label `stat`.
+using SpreadOf = const Spread& (*)(const Snapshot&);
+Reader spread(SpreadOf get);
+inline constexpr std::array<std::string_view, 4> kStatNames = {"min", "median", "p95", "max"};
+double statistic(const Spread& spread, std::size_t index);  // REQUIRES: index < 4
+// Belongs to the help of every metric with the label `stat`.
+inline const std::string kOverRanks =
+    "; stat is taken over the ranks before export, so do not sum over it";
+
+// Reads whatever samples there are. REQUIRES: each has a value for each of `labels`, one of theirs
+// where they list any.
+Reader open(std::vector<Label> labels, std::function<Samples(const Snapshot&)> read);
 
 }  // namespace cox::metrics

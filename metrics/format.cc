@@ -1,15 +1,13 @@
 #include "metrics/format.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdio>
 
 namespace cox::metrics {
 namespace {
-
-std::string two_digits(std::int64_t value) {
-  return (value < 10 ? "0" : "") + std::to_string(value);
-}
 
 std::int64_t whole_seconds(UnixTime time) {
   return std::isfinite(time.seconds) && std::abs(time.seconds) < 1e12
@@ -29,18 +27,14 @@ std::string times_text(double ratio) {
   return fixed(ratio, 2) + "×";
 }
 
-std::string clock_text(UnixTime time) {
-  const std::int64_t day = ((whole_seconds(time) % 86400) + 86400) % 86400;
-  return two_digits(day / 3600) + ":" + two_digits(day / 60 % 60) + ":" + two_digits(day % 60);
-}
-
 std::string utc_text(UnixTime time) {
   using namespace std::chrono;
   const sys_seconds point{seconds(whole_seconds(time))};
   const year_month_day date{floor<days>(point)};
-  return std::to_string(static_cast<int>(date.year())) + "-" +
-         two_digits(static_cast<unsigned>(date.month())) + "-" +
-         two_digits(static_cast<unsigned>(date.day())) + " " + clock_text(time) + " UTC";
+  const hh_mm_ss clock{point - floor<days>(point)};
+  return fmt::format("{}-{:02}-{:02} {:02}:{:02}:{:02} UTC", static_cast<int>(date.year()),
+                     static_cast<unsigned>(date.month()), static_cast<unsigned>(date.day()),
+                     clock.hours().count(), clock.minutes().count(), clock.seconds().count());
 }
 
 }  // namespace cox::metrics

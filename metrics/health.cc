@@ -15,8 +15,8 @@ constexpr double kStallSteps = 20;
 // Over the newest points, so that one slow step does not move it.
 double typical_step_seconds(const Snapshot& snapshot) {
   std::vector<double> seconds;
-  for (std::size_t i = 0; i < snapshot.points.size(); ++i)
-    seconds.push_back(snapshot.points[i].step_seconds);
+  for (std::size_t i = 0; i < snapshot.progress.points.size(); ++i)
+    seconds.push_back(snapshot.progress.points[i].step_seconds);
   if (seconds.empty()) return 0;
   const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
   std::nth_element(seconds.begin(), middle, seconds.end());
@@ -46,17 +46,22 @@ Health liveness(const Snapshot& snapshot, UnixTime now) {
 }
 
 Health readiness(const Snapshot& snapshot) {
-  const std::int32_t world = snapshot.job->world_size;
-  const std::string count = std::to_string(snapshot.ranks_seen) + " of " + std::to_string(world);
-  if (snapshot.ranks_seen >= world)
+  constexpr std::size_t kNamed = 8;
+  const std::vector<bool>& has_reported = snapshot.ranks.has_reported;
+  const auto world = static_cast<std::int32_t>(has_reported.size());
+  const std::int32_t seen = snapshot.ranks.ranks_seen();
+  if (seen >= world)
     return {Health::Verdict::good, "all " + std::to_string(world) + " ranks have reported"};
   std::string names;
-  for (const RankId rank : snapshot.ranks_unseen)
-    names += (names.empty() ? "" : ", ") + std::to_string(rank.value());
-  const auto unnamed =
-      world - snapshot.ranks_seen - static_cast<std::int32_t>(snapshot.ranks_unseen.size());
+  std::size_t named = 0;
+  for (std::size_t rank = 0; rank < has_reported.size() && named < kNamed; ++rank) {
+    if (has_reported[rank]) continue;
+    names += (named++ == 0 ? "" : ", ") + std::to_string(rank);
+  }
+  const std::int32_t unnamed = world - seen - static_cast<std::int32_t>(named);
   if (unnamed > 0) names += " and " + std::to_string(unnamed) + " more";
-  return {Health::Verdict::bad, count + " ranks have reported; waiting for rank " + names};
+  return {Health::Verdict::bad, std::to_string(seen) + " of " + std::to_string(world) +
+                                    " ranks have reported; waiting for rank " + names};
 }
 
 }  // namespace cox::metrics

@@ -5,13 +5,15 @@
 
 namespace cox::metrics {
 
-bool BucketCounts::observe(double value, std::uint64_t times) {
-  if (!std::isfinite(value) || value < 0) return false;
+void BucketCounts::observe(double value, std::uint64_t times) {
+  if (!std::isfinite(value) || value < 0) {
+    ++refused_;
+    return;
+  }
   const auto bound = std::lower_bound(bounds_.begin(), bounds_.end(), value);
   if (bound != bounds_.end()) counts_[static_cast<std::size_t>(bound - bounds_.begin())] += times;
   count_ += times;
   sum_ += value * static_cast<double>(times);
-  return true;
 }
 
 std::uint64_t BucketCounts::cumulative(std::size_t index) const {

@@ -13,16 +13,16 @@ class BucketCounts {
   static constexpr std::size_t kMaxBuckets = 16;
 
   BucketCounts() = default;
-  // Requires: `bounds` ascending, at most kMaxBuckets, and alive as long as this value.
+  // REQUIRES: `bounds` ascending, at most kMaxBuckets, and alive as long as this value.
   explicit BucketCounts(std::span<const double> bounds) : bounds_(bounds) {}
 
-  // Counts `times` observations of `value`. False, and nothing counted, when it is not finite or
-  // negative.
-  bool observe(double value, std::uint64_t times = 1);
+  // Counts `times` observations of `value`. A value that is not finite or negative is refused.
+  void observe(double value, std::uint64_t times = 1);
 
   std::span<const double> bounds() const { return bounds_; }
   std::uint64_t count() const { return count_; }
   double sum() const { return sum_; }
+  std::uint64_t refused() const { return refused_; }
   // Observations <= bounds()[index].
   std::uint64_t cumulative(std::size_t index) const;
 
@@ -30,6 +30,7 @@ class BucketCounts {
   std::span<const double> bounds_;
   std::array<std::uint64_t, kMaxBuckets> counts_{};
   std::uint64_t count_ = 0;
+  std::uint64_t refused_ = 0;
   double sum_ = 0;
 };
 

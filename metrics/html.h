@@ -5,17 +5,22 @@
 #include <string>
 #include <string_view>
 
-#include "metrics/routes.h"
-
 namespace cox::metrics {
 
 // Safe as text and inside quoted attributes; invalid UTF-8 is replaced.
 std::string escape(std::string_view text);
 
+// A short word on a coloured ground; `css_class` is good, warn, bad or empty. The text is escaped.
+std::string tag(std::string_view css_class, std::string_view text);
+// A name and a value of a list of facts. `value` is HTML already.
+std::string fact(std::string_view name, std::string_view value);
+// A cell of a table with a figure, aligned to the right. `value` is HTML already.
+std::string figure_cell(std::string_view value);
+
+// The mark of Coxswain as inline SVG.
+std::string_view page_mark();
+
 // A whole document around `body`, which is HTML already. `refresh_seconds` 0 = the page stays.
 std::string html_document(std::string_view title, int refresh_seconds, std::string_view body);
-
-// The page at "/": what there is.
-std::string index_page(const Served& served);
 
 }  // namespace cox::metrics

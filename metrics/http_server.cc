@@ -2,15 +2,17 @@
 
 #include <arpa/inet.h>
 #include <civetweb.h>
+#include <fmt/format.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
 #include <exception>
 #include <mutex>
 #include <string_view>
+#include <thread>
 #include <vector>
-
-#include "metrics/http_stop.h"
 
 namespace cox::metrics {
 
@@ -60,8 +62,8 @@ constexpr const char* kSafety =
 void send(mg_connection* connection, const Response& response, bool with_body) {
   std::string out = "HTTP/1.1 " + std::to_string(response.status) + " ";
   out += reason_phrase(response.status);
-  out += "\r\nContent-Type: " + response.content_type +
-         "\r\nContent-Length: " + std::to_string(response.body.size()) + "\r\n";
+  out += fmt::format("\r\nContent-Type: {}\r\nContent-Length: {}\r\n", response.content_type,
+                     response.body.size());
   if (response.status == 405) out += "Allow: GET, HEAD\r\n";
   out += kSafety;
   out += "Connection: close\r\n\r\n";
@@ -96,6 +98,37 @@ Status cannot_listen(const std::string& address, const std::string& log) {
                      "pages off (COX_HTTP_ENABLED=off)");
 }
 
+void knock(const sockaddr_in& address) {
+  const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (socket < 0) return;
+  // Not waited for: reaching the listening queue is enough.
+  (void)::connect(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address);
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  ::close(socket);
+}
+
+sockaddr_in address_of(const std::string& host, std::uint16_t port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  ::inet_pton(AF_INET, host.c_str(), &address.sin_addr);
+  if (address.sin_addr.s_addr == htonl(INADDR_ANY))
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  return address;
+}
+
+// Stops a server without its two seconds of waiting: its listening thread sleeps in poll() for that
+// long and is not woken by mg_stop(), but by a connection.
+void stop_promptly(mg_context* server, const std::string& host, std::uint16_t port) {
+  std::atomic<bool> stopped{false};
+  std::thread waker([&, address = address_of(host, port)] {
+    while (!stopped) knock(address);
+  });
+  mg_stop(server);
+  stopped = true;
+  waker.join();
+}
+
 }  // namespace
 
 int HttpServer::Context::on_request(mg_connection* connection) {
@@ -109,7 +142,8 @@ int HttpServer::Context::on_request(mg_connection* connection) {
   return 200;  // handled: civetweb looks no further
 }
 
-// What civetweb refuses by itself; its own answer would use a clock that is not thread-safe.
+// Answers requests that civetweb refuses by itself, because its own answer would use a clock that
+// is not thread-safe.
 int HttpServer::Context::on_error(mg_connection* connection, int status, const char* message) {
   const std::string body = message != nullptr && *message != 0 ? message : "refused";
   send(connection, {status, "text/plain; charset=utf-8", body + "\n"}, true);
@@ -166,12 +200,12 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(const HttpConfig& config, 
   return server;
 }
 
-Result<std::unique_ptr<HttpServer>> HttpServer::start(const Config& config, BuildInfo build,
+Result<std::unique_ptr<HttpServer>> HttpServer::start(const Config& config,
                                                       const TelemetryState& state) {
   auto settings = settings_of(config);
-  return start(config.http, [&state, build = std::move(build), settings = std::move(settings)] {
+  return start(config.http, [&state, settings = std::move(settings)] {
     const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
-    return Served{state.snapshot(), UnixTime{now.count()}, build, settings};
+    return Served{state.snapshot(), UnixTime{now.count()}, settings};
   });
 }
 

@@ -18,7 +18,7 @@ namespace cox::metrics {
 
 class HttpServer {
  public:
-  // What every request is answered from; called on the server's threads.
+  // Gives everything that a request is answered from. Called on the server's threads.
   using Source = std::function<Served()>;
 
   // Binds and starts to answer. `unavailable` when the port is taken, `invalid_argument` when the
@@ -26,7 +26,7 @@ class HttpServer {
   static Result<std::unique_ptr<HttpServer>> start(const HttpConfig& config, Source source);
 
   // Serves `state` (which must outlive the server) with the wall clock as the time.
-  static Result<std::unique_ptr<HttpServer>> start(const Config& config, BuildInfo build,
+  static Result<std::unique_ptr<HttpServer>> start(const Config& config,
                                                    const TelemetryState& state);
 
   // Waits for the requests in progress, at most some seconds.

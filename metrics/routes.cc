@@ -1,14 +1,12 @@
 #include "metrics/routes.h"
 
-#include <algorithm>
+#include <functional>
 
-#include "metrics/api.h"
-#include "metrics/api_numerics.h"
+#include "coordinator/io/json.h"
 #include "metrics/exposition.h"
 #include "metrics/health.h"
-#include "metrics/html.h"
-#include "metrics/json_writer.h"
 #include "metrics/status_page.h"
+#include "metrics/topic.h"
 
 namespace cox::metrics {
 namespace {
@@ -22,7 +20,7 @@ Response json(std::string body) {
 }
 
 Response error(int status, std::string_view message) {
-  JsonWriter out;
+  io::JsonWriter out;
   out.begin_object().field("error", message).end_object();
   return {status, kJson, out.take()};
 }
@@ -32,64 +30,103 @@ Response health(const Health& verdict) {
           std::string(verdict.good() ? "ok: " : "failed: ") + verdict.reason + "\n"};
 }
 
-Response ranks(const Request& request, const Served& served) {
-  const auto offset = query_number(request.query, "offset");
-  const auto limit = query_number(request.query, "limit");
-  if (!offset.ok()) return error(400, offset.status().message());
-  if (!limit.ok()) return error(400, limit.status().message());
-  Page page;
-  page.offset = offset->value_or(page.offset);
-  page.limit = limit->value_or(page.limit);
-  return json(ranks_json(*served.snapshot, page));
+Response live(const Request&, const Served& served) {
+  return health(liveness(*served.snapshot, served.now));
 }
 
-Response decisions(const Request& request, const Served& served) {
-  const auto since = query_number(request.query, "since");
-  if (!since.ok()) return error(400, since.status().message());
-  return json(decisions_json(*served.snapshot, RoundId(since->value_or(0))));
+const char* state_name(JobState state) {
+  switch (state) {
+    case JobState::waiting:
+      return "waiting";
+    case JobState::training:
+      return "training";
+    case JobState::finished:
+      return "finished";
+  }
+  return "unknown";
 }
 
-Response metrics(const Served& served) {
-  return {200, kExpositionType, exposition(*served.snapshot, served.build)};
+Response status_json(const Request&, const Served& served) {
+  const Snapshot& s = *served.snapshot;
+  io::JsonWriter out;
+  out.begin_object().field("job", std::string_view(s.job->name));
+  out.field("state", state_name(s.state)).field("incarnation", s.job->incarnation);
+  out.field("started", s.started.seconds).field("now", served.now.seconds);
+  out.field("last_round_time", s.last_round_time.seconds);
+  out.field("live", std::string_view(liveness(s, served.now).reason));
+  out.field("ready", std::string_view(readiness(s).reason));
+  for (const Topic& topic : topics()) {
+    if (topic.put_status != nullptr) topic.put_status(out, s);
+  }
+  out.end_object();
+  return json(out.take());
 }
 
-using Handler = Response (*)(const Request&, const Served&);
+Response config_json(const Request&, const Served& served) {
+  io::JsonWriter out;
+  out.begin_object();
+  for (const Setting& setting : served.settings) {
+    out.key(setting.key).begin_object().field("value", std::string_view(setting.value));
+    out.field("unit", std::string_view(setting.unit));
+    out.field("help", std::string_view(setting.help)).end_object();
+  }
+  out.end_object();
+  return json(out.take());
+}
+
+Response version_json(const Request&, const Served& served) {
+  const BuildInfo& build = served.snapshot->build;
+  io::JsonWriter out;
+  out.begin_object().field("name", "coxswain").field("version", std::string_view(build.version));
+  out.field("revision", std::string_view(build.revision)).end_object();
+  return json(out.take());
+}
+
 struct Route {
   Endpoint endpoint;
-  Handler handler;
+  std::function<Response(const Request&, const Served&)> answer;
 };
 
-const std::vector<Route>& routes() {
+Route document_route(const Document& document) {
+  return {{document.path, document.help},
+          [make = document.json](const Request& request, const Served& served) {
+            Result<std::string> body = make(*served.snapshot, request.query);
+            return body.ok() ? json(std::move(*body)) : error(400, body.status().message());
+          }};
+}
+
+std::vector<Route> all_routes() {
   using R = const Request&;
   using S = const Served&;
-  static const std::vector<Route> all = {
+  std::vector<Route> all = {
       {{"/", "this list"},
        [](R, S s) {
-         return Response{200, kHtml, index_page(s)};
+         return Response{200, kHtml, index_page(s, endpoints())};
        }},
       {{"/status", "the job on one page"},
        [](R, S s) {
          return Response{200, kHtml, status_page(s)};
        }},
-      {{"/metrics", "for Prometheus, text format 0.0.4"}, [](R, S s) { return metrics(s); }},
+      {{"/metrics", "for Prometheus, text format 0.0.4"},
+       [](R, S s) {
+         return Response{200, kExpositionType, exposition(*s.snapshot)};
+       }},
       {{"/livez", "200 while the control loop makes progress or rests, else 503 with the reason"},
-       [](R, S s) { return health(liveness(*s.snapshot, s.now)); }},
-      {{"/healthz", "the same as /livez"},
-       [](R, S s) { return health(liveness(*s.snapshot, s.now)); }},
+       live},
+      {{"/healthz", "the same as /livez"}, live},
       {{"/readyz", "200 once every rank has reported, else 503 with the reason"},
        [](R, S s) { return health(readiness(*s.snapshot)); }},
-      {{"/api/v1/status", "the newest round in numbers"},
-       [](R, S s) { return json(status_json(s)); }},
-      {{"/api/v1/ranks", "every rank, paged: ?offset=0&limit=100"}, ranks},
-      {{"/api/v1/plan", "the newest plan, block by block"},
-       [](R, S s) { return json(plan_json(*s.snapshot)); }},
-      {{"/api/v1/numerics", "formats, loss scale and overflows, block by block"},
-       [](R, S s) { return json(numerics_json(*s.snapshot)); }},
-      {{"/api/v1/decisions", "what was decided and why, newest first: ?since=ROUND"}, decisions},
-      {{"/api/v1/config", "the settings in force; paths are left out"},
-       [](R, S s) { return json(config_json(s.settings)); }},
-      {{"/version", "what was built"}, [](R, S s) { return json(version_json(s.build)); }},
-  };
+      {{"/api/v1/status", "the newest round in figures"}, status_json}};
+  for (const Topic& topic : topics()) {
+    for (const Document& document : topic.documents) all.push_back(document_route(document));
+  }
+  all.push_back({{"/api/v1/config", "the settings in force; paths are left out"}, config_json});
+  all.push_back({{"/version", "what was built"}, version_json});
+  return all;
+}
+
+const std::vector<Route>& routes() {
+  static const std::vector<Route> all = all_routes();
   return all;
 }
 
@@ -108,7 +145,7 @@ Response respond(const Request& request, const Served& served) {
   if (request.method != "GET" && request.method != "HEAD")
     return error(405, "only GET and HEAD are answered here; nothing can be changed over HTTP");
   for (const Route& route : routes()) {
-    if (route.endpoint.path == request.path) return route.handler(request, served);
+    if (route.endpoint.path == request.path) return route.answer(request, served);
   }
   return error(404, "no such page; / lists all of them");
 }

@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
-#include <cstring>
 #include <fstream>
-#include <sstream>
+
+#include "coordinator/io/file.h"
 
 namespace cox::metrics {
 namespace {
@@ -17,23 +17,14 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kPartBytes = 1 << 16;
+constexpr std::uint64_t kMostRunJsonBytes = 16 << 20;
 
 Status file_error(std::string_view what, const fs::path& file, int error) {
-  const bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;
-  std::string message = "run directory: cannot " + std::string(what) + " " + file.string() + ": " +
-                        std::strerror(error);
-  if (error == EACCES || error == EPERM || error == EROFS)
-    return failed_precondition(
-        message + "; choose a directory that you may write to (COX_RUN_DIRECTORY=...)");
-  return full ? resource_exhausted(std::move(message)) : unavailable(std::move(message));
-}
-
-Result<std::string> read_all(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  if (!in) return file_error("read", file, errno);
-  std::ostringstream text;
-  text << in.rdbuf();
-  return std::move(text).str();
+  Status status =
+      io::errno_status(error, "run directory: cannot " + std::string(what) + " " + file.string());
+  if (status.code() != StatusCode::failed_precondition) return status;
+  return failed_precondition(status.message() +
+                             "; choose a directory that you may write to (COX_RUN_DIRECTORY=...)");
 }
 
 // The text after `"key":` in JSON that we wrote ourselves; empty when it is not there.
@@ -127,7 +118,7 @@ Result<std::optional<ExistingRun>> look_at_run(const fs::path& folder) {
   if (!has_run && !has_steps) return std::optional<ExistingRun>();
   ExistingRun run;
   if (has_run) {
-    const auto json = read_all(folder / "run.json");
+    const auto json = io::read_file(folder / "run.json", kMostRunJsonBytes);
     if (!json.ok()) return json.status();
     run.name = text_of(*json, "name");
     run.started = number_of(*json, "started");
@@ -153,18 +144,6 @@ Result<std::uint64_t> trim_steps(const fs::path& steps_file, std::optional<StepI
   if (*keep != size) fs::resize_file(steps_file, *keep, error);
   if (error) return file_error("cut", steps_file, error.value());
   return count_lines(steps_file);
-}
-
-Status replace_file(const fs::path& file, std::string_view text) {
-  const fs::path fresh = file.string() + ".new";
-  const int descriptor = ::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (descriptor < 0) return file_error("create", fresh, errno);
-  Status status = write_all(descriptor, text, fresh);
-  if (::close(descriptor) != 0 && status.ok()) status = file_error("close", fresh, errno);
-  if (status.ok() && ::rename(fresh.c_str(), file.c_str()) != 0)
-    status = file_error("rename", fresh, errno);
-  if (!status.ok()) ::unlink(fresh.c_str());
-  return status;
 }
 
 Result<AppendFile> AppendFile::open(const fs::path& file) {

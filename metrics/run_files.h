@@ -1,5 +1,5 @@
 // The files of one rank in a run directory: opening them safely beside what is already there,
-// repairing a torn end, replacing run.json in one go. Used by RunStoreWriter; blocks on the disk.
+// and repairing a torn end. Used by RunStoreWriter; blocks on the disk.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace cox::metrics {
 
-// What is already in a rank's folder.
+// The run that a rank's folder holds already.
 struct ExistingRun {
   std::string name;    // as run.json has it; empty when that is missing or torn
   double started = 0;  // 0 when unknown
@@ -28,9 +28,6 @@ Result<std::optional<ExistingRun>> look_at_run(const std::filesystem::path& fold
 // left.
 Result<std::uint64_t> trim_steps(const std::filesystem::path& steps_file,
                                  std::optional<StepId> resume_step);
-
-// Writes a neighbour file and renames it: a reader sees the old text or the new one.
-Status replace_file(const std::filesystem::path& file, std::string_view text);
 
 // Appends to one file; keeps no buffer of its own.
 class AppendFile {

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "coordinator/core/job.h"
-#include "metrics/json_writer.h"
+#include "coordinator/io/json.h"
 
 namespace cox::metrics {
 namespace {
@@ -16,14 +16,14 @@ template <class Number>
 std::string bare_number(Number value) {
   if (std::isnan(value)) return "NaN";
   if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
-  return json_number(value);
+  return io::json_number(value);
 }
 
-void put_number(JsonWriter& json, std::string_view name, double value) {
+void put_number(io::JsonWriter& json, std::string_view name, double value) {
   if (value != kNotMeasured) json.key(name).raw(bare_number(value));
 }
 
-void put_phases(JsonWriter& json, const StepRow& row) {
+void put_phases(io::JsonWriter& json, const StepRow& row) {
   json.key("phases").begin_object();
   for (std::size_t p = 0; p < kPhases; ++p) {
     if (!kPhaseKeys[p].empty() && row.phase_seconds[p] != 0)
@@ -32,12 +32,12 @@ void put_phases(JsonWriter& json, const StepRow& row) {
   json.end_object();
 }
 
-void put_scalars(JsonWriter& json, const StepRow& row) {
+void put_scalars(io::JsonWriter& json, const StepRow& row) {
   json.key("scalars").begin_object();
   put_number(json, "loss", row.loss);
   put_number(json, "grad_norm", row.gradient_norm);
   put_number(json, "lr", row.learning_rate);
-  // What the program calls the same does not replace what the ranks agreed on.
+  // A scalar of the program does not replace an agreed value of the same name.
   const auto is_there = [&row](std::string_view name) {
     return (name == "loss" && row.loss != kNotMeasured) ||
            (name == "grad_norm" && row.gradient_norm != kNotMeasured) ||
@@ -50,7 +50,7 @@ void put_scalars(JsonWriter& json, const StepRow& row) {
   json.end_object();
 }
 
-void put_memory(JsonWriter& json, const StepRow& row) {
+void put_memory(io::JsonWriter& json, const StepRow& row) {
   if (row.memory_alloc_bytes == 0 && row.memory_peak_alloc_bytes == 0) return;
   json.key("memory").begin_object();
   json.field("alloc", row.memory_alloc_bytes).field("reserved", row.memory_reserved_bytes);
@@ -60,12 +60,12 @@ void put_memory(JsonWriter& json, const StepRow& row) {
   json.end_object();
 }
 
-void put_number(JsonWriter& json, std::string_view name, float value) {
+void put_number(io::JsonWriter& json, std::string_view name, float value) {
   if (value != kNotMeasuredFloat) json.key(name).raw(bare_number(value));
 }
 
 // Left out where there is nothing to say: in fp32, with nothing sampled, that is all of it.
-void put_numerics(JsonWriter& json, const StepRow& row) {
+void put_numerics(io::JsonWriter& json, const StepRow& row) {
   if (row.overflow_pass != OverflowPass::none) {
     json.field("overflow_block", std::string_view(row.overflow_block.data()));
     json.field("overflow_pass",
@@ -80,7 +80,7 @@ void put_numerics(JsonWriter& json, const StepRow& row) {
   put_number(json, "curvature", row.curvature);
 }
 
-void put_control(JsonWriter& json, const StepRow& row) {
+void put_control(io::JsonWriter& json, const StepRow& row) {
   json.field("round", row.round.value()).field("plan", row.plan);
   json.key("precision").begin_object();
   for (std::size_t k = 0; k < row.precision_blocks.size(); ++k) {
@@ -96,7 +96,7 @@ void put_control(JsonWriter& json, const StepRow& row) {
   if (host != 0) json.key("host").raw(bare_number(host));
 }
 
-void put_fields(JsonWriter& json, const std::vector<NamedField>& fields) {
+void put_fields(io::JsonWriter& json, const std::vector<NamedField>& fields) {
   for (const NamedField& field : fields) {
     json.key(field.name);
     std::visit(
@@ -114,7 +114,7 @@ void put_fields(JsonWriter& json, const std::vector<NamedField>& fields) {
 }  // namespace
 
 std::string step_line(const StepRow& row) {
-  JsonWriter json;
+  io::JsonWriter json;
   json.begin_object().field("step", row.step.value()).field("timestamp", row.timestamp);
   put_phases(json, row);
   put_scalars(json, row);
@@ -125,7 +125,7 @@ std::string step_line(const StepRow& row) {
 }
 
 std::string run_json(const RunInfo& info, const RunProgress& progress) {
-  JsonWriter json;
+  io::JsonWriter json;
   json.begin_object().field("name", std::string_view(info.name)).key("config").begin_object();
   put_fields(json, info.config);
   json.end_object().field("rank", info.rank.value()).field("world_size", info.world_size);

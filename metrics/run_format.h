@@ -19,8 +19,8 @@ struct NamedField {
   FieldValue value;
 };
 
-// Who runs what, where. Keys of `environment` that tools know: platform, machine, cpu_count, torch,
-// cuda, gpu, gpu_count. No tokens, no paths.
+// The run as run.json describes it. Keys of `environment` that tools know: platform, machine,
+// cpu_count, torch, cuda, gpu, gpu_count. No tokens, no paths.
 struct RunInfo {
   std::string name;
   RankId rank{};

@@ -3,7 +3,8 @@
 #include <chrono>
 #include <utility>
 
-#include "metrics/json_writer.h"
+#include "coordinator/io/file.h"
+#include "coordinator/io/json.h"
 
 namespace cox::metrics {
 namespace {
@@ -36,7 +37,7 @@ Status make_folder(const fs::path& folder) {
 
 // As it stands between quotes in run.json.
 std::string written_name(const RunInfo& info) {
-  const std::string quoted = json_string(info.name);
+  const std::string quoted = io::json_string(info.name);
   return quoted.substr(1, quoted.size() - 2);
 }
 
@@ -168,7 +169,7 @@ Status RunStoreWriter::write_run_json() {
   const std::chrono::duration<double> open_for = std::chrono::steady_clock::now() - opened_;
   progress.wall_time += open_for.count();
   progress.dropped_rows = dropped();
-  return replace_file(folder_ / "run.json", run_json(info_, progress));
+  return io::replace_file(folder_ / "run.json", run_json(info_, progress));
 }
 
 void RunStoreWriter::note(const Status& status) {

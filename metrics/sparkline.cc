@@ -1,5 +1,7 @@
 #include "metrics/sparkline.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -61,7 +63,7 @@ struct Paths {
 
 void close_area(Paths& paths, const Scale& scale, std::size_t index) {
   if (!paths.area.empty() && paths.area.back() != 'Z')
-    paths.area += "V" + fixed(kHeight, 0) + "H" + scale.x(index) + "Z";
+    paths.area += fmt::format("V{}H{}Z", fixed(kHeight, 0), scale.x(index));
 }
 
 Paths paths_of(const std::vector<double>& values, const Scale& scale) {
@@ -71,11 +73,12 @@ Paths paths_of(const std::vector<double>& values, const Scale& scale) {
     if (!std::isfinite(values[i])) {
       if (start != values.size()) close_area(paths, scale, start);
       start = values.size();
-      paths.gaps += "M" + scale.x(i) + " " + fixed(kHeight, 0) + "v-6";
+      paths.gaps += fmt::format("M{} {}v-6", scale.x(i), fixed(kHeight, 0));
       continue;
     }
     const bool first = start == values.size();
-    const std::string at = (first ? "M" : "L") + scale.x(i) + " " + scale.y(values[i]);
+    const std::string at =
+        fmt::format("{}{} {}", first ? "M" : "L", scale.x(i), scale.y(values[i]));
     if (first) start = i;
     paths.curve += at;
     paths.area += at;
@@ -86,13 +89,13 @@ Paths paths_of(const std::vector<double>& values, const Scale& scale) {
 
 std::string path(std::string_view css_class, const std::string& d) {
   if (d.empty()) return {};
-  return "<path class=\"" + std::string(css_class) + "\" d=\"" + d + "\"/>";
+  return fmt::format("<path class=\"{}\" d=\"{}\"/>", css_class, d);
 }
 
 std::string description(const Curve& curve, const Extent& extent) {
-  std::string text = std::string(curve.name) + " over the last " +
-                     std::to_string(curve.values.size()) + " rounds, between " +
-                     curve.format(extent.low) + " and " + curve.format(extent.high);
+  std::string text =
+      fmt::format("{} over the last {} rounds, between {} and {}", curve.name, curve.values.size(),
+                  curve.format(extent.low), curve.format(extent.high));
   const std::size_t broken = curve.values.size() - extent.count;
   if (broken > 0) text += ", not finite in " + std::to_string(broken);
   return text;
@@ -116,9 +119,8 @@ std::string sparkline(const Curve& curve) {
   if (std::isfinite(curve.values.back()))
     out += path("dot",
                 "M" + scale.x(curve.values.size() - 1) + " " + scale.y(curve.values.back()) + "h0");
-  out += "</svg><div class=\"range\"><span>" + curve.format(extent.low) + " to " +
-         curve.format(extent.high) + "</span><span>" + std::to_string(curve.values.size()) +
-         " rounds</span></div>";
+  out += fmt::format("</svg><div class=\"range\"><span>{} to {}</span><span>{} rounds</span></div>",
+                     curve.format(extent.low), curve.format(extent.high), curve.values.size());
   return out;
 }
 

@@ -59,7 +59,7 @@ struct StepRow {
   OverflowPass overflow_pass = OverflowPass::none;
   BlockName overflow_block{};  // in which they arose on this rank; with a pass and no name: outside
 
-  // What this rank sampled in this step; 0 and kNotMeasured = nothing.
+  // Samples of this rank in this step; 0 and kNotMeasured = none.
   std::uint32_t sampled_values = 0;
   std::uint32_t underflow_values = 0;        // of these, flushed to zero
   std::uint32_t saturated_values = 0;        // of these, clipped
@@ -70,8 +70,8 @@ struct StepRow {
 
   // False when all places are taken; the same name again replaces its value.
   bool add_scalar(std::string_view name, double value);
-  // Who is to blame for `overflow`; an empty name = outside of all blocks. A name that is too long
-  // keeps its end.
+  // Names the block that `overflow` arose in; an empty name = outside of all blocks. A name that is
+  // too long keeps its end.
   void set_overflow(std::string_view block, OverflowPass pass);
 };
 static_assert(sizeof(StepRow) <= 512);

@@ -1,25 +1,22 @@
 // TelemetryState: the recording end of telemetry. Takes every StepRecord on the coordinator's
-// thread, folds it into counters and short histories, and publishes an immutable Snapshot by
-// swapping one pointer. Recording costs microseconds and never waits for a reader: the mutex is
+// thread, lets each topic add it to its part of the snapshot, and publishes an immutable Snapshot
+// by swapping one pointer. Recording costs microseconds and never waits for a reader: the mutex is
 // held for the swap alone, and old snapshots die with their last reader.
 #pragma once
 
 #include <memory>
 #include <mutex>
-#include <vector>
 
 #include "coordinator/core/record.h"
-#include "metrics/numerics_fold.h"
 #include "metrics/snapshot.h"
+#include "metrics/topics/numerics_fold.h"
 
 namespace cox::metrics {
 
 class TelemetryState final : public StepSink {
  public:
-  static constexpr std::size_t kDecisions = 200;
-
   // Publishes a first snapshot, in which the job waits for its first round.
-  TelemetryState(const JobFacts& job, UnixTime started);
+  TelemetryState(const JobFacts& job, UnixTime started, BuildInfo build = {});
 
   // On the coordinator's thread.
   void record(const StepRecord& record) override;
@@ -34,14 +31,7 @@ class TelemetryState final : public StepSink {
   std::shared_ptr<const Snapshot> snapshot() const;
 
  private:
-  void count(const StepRecord& record);
-  void count_trouble(const StepRecord& record);
-  void note_point(const StepRecord& record);
-  void note_plan(const StepRecord& record);
-  void note_memory(const StepRecord& record);
-  void note_decisions(const StepRecord& record);
-  void note_ranks(const StepRecord& record);
-  void mark_seen(const StepSignals& signals);
+  void add_memory(const StepRecord& record);
   void publish();
 
   struct MadeOf {  // kept alive, so that a pointer that is equal is the same thing
@@ -53,7 +43,6 @@ class TelemetryState final : public StepSink {
   Snapshot now_;  // the recording thread's own copy
   MadeOf memory_made_of_;
   NumericsFold numerics_;
-  std::vector<bool> seen_;
   mutable std::mutex mutex_;  // guards what follows
   HeldBytes held_;
   std::shared_ptr<const Snapshot> published_;

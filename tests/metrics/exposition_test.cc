@@ -1,15 +1,17 @@
 #include "metrics/exposition.h"
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <set>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include "metrics/catalogue.h"
-#include "metrics/snapshot_collectable.h"
 #include "metrics/telemetry_state.h"
 #include "simulated_job.h"
+#include "text_search.h"
 
 #include <doctest/doctest.h>
 
@@ -37,34 +39,58 @@ std::string after(std::int32_t ranks, int rounds, bool numerics = false) {
   setup.ranks = ranks;
   setup.numerics = numerics;
   SimulatedJob job(setup);
-  TelemetryState state(job.job(), UnixTime{setup.start});
+  TelemetryState state(job.job(), UnixTime{setup.start}, kBuild);
   job.steps(state, rounds);
-  return exposition(*state.snapshot(), kBuild);
+  return exposition(*state.snapshot());
 }
 
 }  // namespace
 
 TEST_SUITE("metrics") {
-  TEST_CASE("the exposition has every family of the catalogue, in its order") {
+  TEST_CASE("every row of the catalogue reads values whose labels are those that it lists") {
     SimulatedSetup setup;
     setup.numerics = true;
     SimulatedJob job(setup);
     TelemetryState state(job.job(), UnixTime{1});
     job.steps(state, 80);
-    const auto all = families(*state.snapshot(), kBuild);
-    REQUIRE(all.size() == catalogue().size());
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      CHECK(all[i].name == catalogue()[i].name);
-      CHECK_FALSE(all[i].metric.empty());
-      for (const auto& metric : all[i].metric)
-        CHECK(metric.label.size() == catalogue()[i].labels.size());
+    for (const Metric& row : catalogue()) {
+      CAPTURE(row.name);
+      if (row.kind == MetricKind::histogram) continue;
+      const Samples samples = row.values.read(*state.snapshot());
+      CHECK_FALSE(samples.empty());
+      std::set<std::vector<std::string>> distinct;
+      for (const Sample& sample : samples) {
+        CHECK(distinct.insert(sample.labels).second);
+        REQUIRE(sample.labels.size() == row.values.labels.size());
+        for (std::size_t i = 0; i < sample.labels.size(); ++i) {
+          const auto& known = row.values.labels[i].values;
+          const bool is_listed =
+              std::find(known.begin(), known.end(), sample.labels[i]) != known.end();
+          CHECK((known.empty() || is_listed));
+        }
+      }
+    }
+  }
+
+  TEST_CASE("the exposition has every row of the catalogue, in its order, in every state") {
+    for (const int rounds : {0, 80}) {
+      SimulatedJob job({});
+      TelemetryState state(job.job(), UnixTime{1});
+      job.steps(state, rounds);
+      const std::string text = exposition(*state.snapshot());
+      std::size_t at = 0;
+      for (const Metric& row : catalogue()) {
+        CAPTURE(row.name);
+        at = text.find("# TYPE " + row.name + " " + std::string(to_string(row.kind)) + "\n", at);
+        REQUIRE(at != std::string::npos);
+      }
     }
   }
 
   TEST_CASE("known label sets are there at 0 before the first round") {
     SimulatedJob job({});
     const TelemetryState state(job.job(), UnixTime{1});
-    const auto series = parse(exposition(*state.snapshot(), kBuild));
+    const auto series = parse(exposition(*state.snapshot()));
     CHECK(series.at("coxswain_decisions_total{policy=\"guard\",outcome=\"changed\"}") == "0");
     CHECK(series.at("coxswain_report_faults_total{fault=\"missing\"}") == "0");
     CHECK(series.at("coxswain_ranks{state=\"missing\"}") == "4");
@@ -95,7 +121,7 @@ TEST_SUITE("metrics") {
       Decision decision;
       decision.reasons.emplace_back().code = static_cast<ReasonCode>(code);
       state.record({signals, decision, plan, job.job(), {}});
-      const auto series = parse(exposition(*state.snapshot(), kBuild));
+      const auto series = parse(exposition(*state.snapshot()));
       CHECK(series.at("coxswain_reasons_total{code=\"unknown\"}") == std::to_string(++told));
     }
   }
@@ -114,21 +140,13 @@ TEST_SUITE("metrics") {
     TelemetryState state(job.job(), UnixTime{1});
     job.nonfinite = true;
     job.steps(state, 100);
-    for (const auto& family : families(*state.snapshot(), kBuild)) {
-      CAPTURE(family.name);
-      for (const auto& metric : family.metric) {
-        CHECK(std::isfinite(metric.counter.value));
-        CHECK(std::isfinite(metric.histogram.sample_sum));
-      }
+    const auto series = parse(exposition(*state.snapshot()));
+    for (const auto& [name, value] : series) {
+      CAPTURE(name);
+      const bool is_counted = contains(name, "_total") || contains(name, "_bucket{") ||
+                              name.ends_with("_sum") || name.ends_with("_count");
+      if (is_counted) CHECK(std::isfinite(std::stod(value)));
     }
-  }
-
-  TEST_CASE("the collectable asks for the newest snapshot on every scrape") {
-    SimulatedJob job({});
-    TelemetryState state(job.job(), UnixTime{1});
-    const SnapshotCollectable collectable([&state] { return state.snapshot(); }, kBuild);
-    CHECK(collectable.Collect()[0].metric[0].counter.value == 0);
-    job.steps(state, 7);
-    CHECK(collectable.Collect()[0].metric[0].counter.value == 7);
+    CHECK(series.at("coxswain_nonfinite_rounds_total{source=\"loss\"}") == "100");
   }
 }

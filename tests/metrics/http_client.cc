@@ -43,14 +43,14 @@ std::string RawConnection::receive_all() {
   }
 }
 
-std::string exchange(std::uint16_t port, std::string_view bytes) {
+std::string response_to(std::uint16_t port, std::string_view bytes) {
   RawConnection connection(port);
   connection.send(bytes);
   return connection.receive_all();
 }
 
 std::string get(std::uint16_t port, std::string_view target) {
-  return exchange(port, "GET " + std::string(target) + " HTTP/1.1\r\nHost: x\r\n\r\n");
+  return response_to(port, "GET " + std::string(target) + " HTTP/1.1\r\nHost: x\r\n\r\n");
 }
 
 }  // namespace cox::metrics

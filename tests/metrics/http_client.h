@@ -23,8 +23,8 @@ class RawConnection {
   int socket_ = -1;
 };
 
-// Sends `bytes` on a connection of its own.
-std::string exchange(std::uint16_t port, std::string_view bytes);
+// Sends `bytes` on a connection of its own and returns the response.
+std::string response_to(std::uint16_t port, std::string_view bytes);
 
 // The whole response to a GET.
 std::string get(std::uint16_t port, std::string_view target);

@@ -19,11 +19,11 @@ using namespace cox::metrics;
 namespace {
 
 struct Fixture {
-  Fixture() : job({}), state(job.job(), UnixTime{1}) {
+  Fixture() : job({}), state(job.job(), UnixTime{1}, {"0.1.0", "abc"}) {
     job.steps(state, 5);
     Config config;
     config.http.port = 0;
-    auto started = HttpServer::start(config, {"0.1.0", "abc"}, state);
+    auto started = HttpServer::start(config, state);
     REQUIRE(started.ok());
     server = std::move(*started);
     REQUIRE(server->port() != 0);
@@ -49,7 +49,7 @@ TEST_SUITE("metrics") {
 
   TEST_CASE("HEAD has the headers of GET and no body") {
     const Fixture f;
-    const std::string response = exchange(f.port(), "HEAD /status HTTP/1.1\r\nHost: x\r\n\r\n");
+    const std::string response = response_to(f.port(), "HEAD /status HTTP/1.1\r\nHost: x\r\n\r\n");
     CHECK(response.starts_with("HTTP/1.1 200"));
     CHECK(response.ends_with("\r\n\r\n"));
     CHECK(contains(response, "Content-Length: "));
@@ -59,8 +59,8 @@ TEST_SUITE("metrics") {
     const Fixture f;
     for (const char* method : {"POST", "PUT", "DELETE"}) {
       const std::string response =
-          exchange(f.port(), std::string(method) +
-                                 " /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n");
+          response_to(f.port(), std::string(method) +
+                                    " /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n");
       CHECK(response.starts_with("HTTP/1.1 405"));
       CHECK(contains(response, "Allow: GET, HEAD"));
     }
@@ -72,18 +72,18 @@ TEST_SUITE("metrics") {
 
   TEST_CASE("malformed and oversized requests cost nothing but themselves") {
     const Fixture f;
-    CHECK_FALSE(contains(exchange(f.port(), "\x16\x03\x01\x02\xff\r\n\r\n"), "200 OK"));
-    CHECK_FALSE(contains(exchange(f.port(), "GET\r\n\r\n"), "200 OK"));
-    CHECK_FALSE(contains(exchange(f.port(), "GET /metrics SPDY/9\r\n\r\n"), "200 OK"));
+    CHECK_FALSE(contains(response_to(f.port(), "\x16\x03\x01\x02\xff\r\n\r\n"), "200 OK"));
+    CHECK_FALSE(contains(response_to(f.port(), "GET\r\n\r\n"), "200 OK"));
+    CHECK_FALSE(contains(response_to(f.port(), "GET /metrics SPDY/9\r\n\r\n"), "200 OK"));
     CHECK_FALSE(contains(get(f.port(), "/" + std::string(20000, 'a')), "200 OK"));
     const std::string headers =
         "GET /metrics HTTP/1.1\r\nX: " + std::string(100000, 'b') + "\r\n\r\n";
-    CHECK_FALSE(contains(exchange(f.port(), headers), "200 OK"));
+    CHECK_FALSE(contains(response_to(f.port(), headers), "200 OK"));
     std::mt19937 random(3);
     for (int i = 0; i < 30; ++i) {
       std::string noise;
       for (int n = 0; n < 200; ++n) noise += static_cast<char>(random() % 256);
-      exchange(f.port(), noise + "\r\n\r\n");
+      response_to(f.port(), noise + "\r\n\r\n");
     }
     CHECK(get(f.port(), "/livez").starts_with("HTTP/1.1 "));
   }
@@ -115,7 +115,7 @@ TEST_SUITE("metrics") {
     const Fixture f;
     Config config;
     config.http.port = f.port();
-    const auto second = HttpServer::start(config, {}, f.state);
+    const auto second = HttpServer::start(config, f.state);
     REQUIRE_FALSE(second.ok());
     CHECK(second.status().code() == StatusCode::unavailable);
     CHECK(contains(second.status().message(), "127.0.0.1:" + std::to_string(f.port())));
@@ -130,7 +130,7 @@ TEST_SUITE("metrics") {
       Config config;
       config.http.host = host;
       config.http.port = 0;
-      const auto server = HttpServer::start(config, {}, state);
+      const auto server = HttpServer::start(config, state);
       REQUIRE_FALSE(server.ok());
       CHECK(server.status().code() == StatusCode::invalid_argument);
     }
@@ -143,7 +143,7 @@ TEST_SUITE("metrics") {
     job.steps(state, 5);
     Config config;
     config.http.port = 0;
-    const auto server = HttpServer::start(config, {}, state);
+    const auto server = HttpServer::start(config, state);
     REQUIRE(server.ok());
     const std::string response = get((*server)->port(), "/livez");
     CHECK(response.starts_with("HTTP/1.1 503"));

@@ -68,7 +68,7 @@ TEST_SUITE("metrics") {
     CHECK(count(page, "\"rank\":") == 1000);
   }
 
-  TEST_CASE("parameters that are no numbers are refused with a sentence") {
+  TEST_CASE("parameters that are no whole numbers are refused with a sentence") {
     const Served served = served_after({}, 1);
     for (const char* query : {"offset=x", "offset=-1", "offset=", "offset=1e3", "limit=1 ",
                               "offset=99999999999999999999"})
@@ -130,7 +130,7 @@ TEST_SUITE("metrics") {
     JobFacts facts;
     facts.world_size = 2;
     TelemetryState state(facts, UnixTime{1});
-    const Served served{state.snapshot(), UnixTime{1}, {}, {}};
+    const Served served{state.snapshot(), UnixTime{1}, {}};
     const std::string status = respond({"GET", "/api/v1/status", ""}, served).body;
     CHECK(contains(status,
                    "\"data_parallel\":{\"step_samples\":0,\"planned_step_samples\":null,"
@@ -159,7 +159,7 @@ TEST_SUITE("metrics") {
     TelemetryState state(job.job(), UnixTime{1});
     job.nonfinite = true;
     job.steps(state, 2);
-    const Served served{state.snapshot(), UnixTime{job.now()}, {}, {}};
+    const Served served{state.snapshot(), UnixTime{job.now()}, {}};
     const std::string ranks = respond({"GET", "/api/v1/ranks", ""}, served).body;
     CHECK(contains(ranks, "\"loss\":null"));
     CHECK_FALSE(contains(ranks, "nan"));

@@ -83,14 +83,4 @@ TEST_SUITE("metrics") {
     CHECK((*run)->wall_time == 0);
     CHECK((*run)->steps == 3);
   }
-
-  TEST_CASE("replacing a file leaves no neighbour behind, and fails cleanly without a folder") {
-    const TemporaryFolder folder;
-    const auto file = folder.path() / "run.json";
-    CHECK(replace_file(file, "one").ok());
-    CHECK(replace_file(file, "two").ok());
-    CHECK(read_text(file) == "two");
-    CHECK_FALSE(std::filesystem::exists(folder.path() / "run.json.new"));
-    CHECK_FALSE(replace_file(folder.path() / "none" / "run.json", "x").ok());
-  }
 }

@@ -22,12 +22,12 @@ int main(int argc, char** argv) {
   setup.start = now.count();
   setup.step_seconds = 1 / rounds_per_second;
   SimulatedJob job(setup);
-  TelemetryState state(job.job(), cox::UnixTime{setup.start});
+  TelemetryState state(job.job(), cox::UnixTime{setup.start}, {"0.1.0", "test"});
   state.set_held({1 << 28, 1 << 28, 1 << 29, 1 << 28});
   job.steps(state, 20);
   cox::Config config;
   config.http.port = 0;
-  const auto server = HttpServer::start(config, {"0.1.0", "test"}, state);
+  const auto server = HttpServer::start(config, state);
   if (!server.ok()) {
     std::fprintf(stderr, "%s\n", server.status().text().c_str());
     return 1;

@@ -1,4 +1,4 @@
-// What the pages of a simulated job are made from after some rounds.
+// Makes what the pages of a simulated job are made from after some rounds.
 #pragma once
 
 #include <utility>
@@ -11,9 +11,9 @@ namespace cox::metrics {
 
 inline Served served_after(SimulatedSetup setup, int rounds) {
   SimulatedJob job(std::move(setup));
-  TelemetryState state(job.job(), UnixTime{1});
+  TelemetryState state(job.job(), UnixTime{1}, {"0.1.0", "abc"});
   job.steps(state, rounds);
-  return {state.snapshot(), UnixTime{job.now() + 1}, {"0.1.0", "abc"}, settings_of(Config{})};
+  return {state.snapshot(), UnixTime{job.now() + 1}, settings_of(Config{})};
 }
 
 }  // namespace cox::metrics

@@ -26,7 +26,8 @@ struct SimulatedSetup {
   bool numerics = false;      // formats, a loss scaler, overflows (simulated_numerics.h)
 };
 
-// Of every rank, where memory is planned; what keeping all takes, and what recomputing saves of it.
+// Bytes of every rank where memory is planned: its budget, the peak with every block kept, and the
+// part of that peak which recomputing saves.
 inline constexpr std::int64_t kSimulatedBudget = std::int64_t{13} << 29;    // 6.5 GiB
 inline constexpr std::int64_t kSimulatedKeepPeak = std::int64_t{15} << 29;  // 7.5 GiB
 inline constexpr std::int64_t kSimulatedSaving = std::int64_t{1} << 30;
@@ -46,7 +47,7 @@ class SimulatedJob {
   std::int32_t missing_rank = -1;
   bool repeating = false;  // a sum was out of range
   bool nonfinite = false;
-  bool finishing = false;  // all ranks send their last words
+  bool finishing = false;  // all ranks send their last report
   double now() const { return now_; }
   void set_now(double now) { now_ = now; }
   std::uint64_t round() const { return round_; }

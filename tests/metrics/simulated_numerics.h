@@ -35,7 +35,7 @@ class SimulatedNumerics {
   void advance(std::uint64_t round, const ScalerRules& rules);
   // The formats that the job changes to in this round, with a reason each block; empty = none.
   std::vector<Reason> change_formats(std::uint64_t round, std::vector<Precision>& formats) const;
-  // What is said without a change.
+  // A reason without a change.
   std::vector<Reason> remarks(std::uint64_t round, const std::vector<std::string>& names) const;
 
  private:

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <limits>
 #include <thread>
+#include <vector>
 
 #include "metrics/histogram.h"
 #include "metrics/telemetry_state.h"
@@ -28,8 +29,8 @@ TEST_SUITE("metrics") {
     const TelemetryState state(job.job(), UnixTime{100});
     const auto s = state.snapshot();
     CHECK(s->state == JobState::waiting);
-    CHECK(s->ranks_seen == 0);
-    CHECK(s->ranks_unseen.size() == 4);
+    CHECK(s->ranks.ranks_seen() == 0);
+    CHECK(s->ranks.has_reported == std::vector<bool>(4, false));
     CHECK(s->started.seconds == 100);
     CHECK(std::isnan(s->summary.loss));
   }
@@ -39,15 +40,15 @@ TEST_SUITE("metrics") {
     TelemetryState state(job.job(), UnixTime{100});
     job.steps(state, 50);
     const auto s = state.snapshot();
-    CHECK(s->records == 50);
-    CHECK(s->totals.samples == 50 * 4 * 8);
-    CHECK(s->totals.tokens == 50 * 4 * 8 * 256);
-    CHECK(s->totals.step_seconds.count() == 50);
-    CHECK(s->totals.decide_seconds.count() == 50);
+    CHECK(s->control.rounds == 50);
+    CHECK(s->progress.samples == 50 * 4 * 8);
+    CHECK(s->progress.tokens == 50 * 4 * 8 * 256);
+    CHECK(s->progress.step_seconds.count() == 50);
+    CHECK(s->decisions.decide_seconds.count() == 50);
     CHECK(s->plan->id.number == 1);
-    CHECK(s->plan_times.activation_lag_rounds == 1);
-    CHECK(s->ranks_seen == 4);
-    CHECK(s->ranks->rows.size() == 4);
+    CHECK(s->plan_view.activation_lag_rounds == 1);
+    CHECK(s->ranks.ranks_seen() == 4);
+    CHECK(s->ranks.table->rows.size() == 4);
   }
 
   TEST_CASE("a held snapshot does not change while the job goes on") {
@@ -56,12 +57,12 @@ TEST_SUITE("metrics") {
     job.steps(state, 60);
     const auto held = state.snapshot();
     const double loss = held->summary.loss;
-    const std::size_t decisions = held->decisions->size();
+    const std::size_t decisions = held->decisions.list->size();
     job.steps(state, 60);
     CHECK(held->summary.loss == loss);
-    CHECK(held->decisions->size() == decisions);
-    CHECK(held->records == 60);
-    CHECK(state.snapshot()->records == 120);
+    CHECK(held->decisions.list->size() == decisions);
+    CHECK(held->control.rounds == 60);
+    CHECK(state.snapshot()->control.rounds == 120);
   }
 
   TEST_CASE("non-finite rounds are counted and poison nothing") {
@@ -73,9 +74,9 @@ TEST_SUITE("metrics") {
     job.nonfinite = false;
     job.steps(state, 2);
     const auto s = state.snapshot();
-    CHECK(s->totals.nonfinite_loss_rounds == 3);
-    CHECK(s->totals.skipped_rounds == 3);
-    CHECK(std::isfinite(s->totals.step_seconds.sum()));
+    CHECK(s->progress.nonfinite_loss_rounds == 3);
+    CHECK(s->progress.skipped_rounds == 3);
+    CHECK(std::isfinite(s->progress.step_seconds.sum()));
     CHECK(std::isfinite(s->summary.loss));
   }
 
@@ -95,11 +96,11 @@ TEST_SUITE("metrics") {
     };
     round(10, true);
     round(13, true);  // the first is in force everywhere, and gone
-    CHECK(state.snapshot()->plan_times.activation_lag_rounds == 3);
+    CHECK(state.snapshot()->plan_view.activation_lag_rounds == 3);
     round(14, false);
     round(18, true);
-    CHECK(state.snapshot()->plan_times.activation_lag_rounds == 5);
-    CHECK(state.snapshot()->plan_times.activated_plan == 2);
+    CHECK(state.snapshot()->plan_view.activation_lag_rounds == 5);
+    CHECK(state.snapshot()->plan_view.activated_plan == 2);
   }
 
   TEST_CASE("a decide time that is not finite is kept out and counted") {
@@ -113,21 +114,23 @@ TEST_SUITE("metrics") {
     state.record(record);
     record.counters.decide_seconds = 0.001;
     state.record(record);
-    CHECK(state.snapshot()->totals.nonfinite_observations == 1);
-    CHECK(state.snapshot()->totals.decide_seconds.count() == 1);
-    CHECK(state.snapshot()->totals.decide_seconds.sum() == doctest::Approx(0.001));
+    CHECK(state.snapshot()->decisions.decide_seconds.refused() == 1);
+    CHECK(state.snapshot()->decisions.decide_seconds.count() == 1);
+    CHECK(state.snapshot()->decisions.decide_seconds.sum() == doctest::Approx(0.001));
   }
 
   TEST_CASE(
       "a histogram counts a value on a bound in that bucket and refuses what is no duration") {
     const double bounds[] = {0.1, 1};
     BucketCounts counts(bounds);
-    CHECK(counts.observe(0.1));
-    CHECK(counts.observe(0.2, 3));
-    CHECK(counts.observe(5));
-    CHECK_FALSE(counts.observe(std::numeric_limits<double>::quiet_NaN()));
-    CHECK_FALSE(counts.observe(std::numeric_limits<double>::infinity()));
-    CHECK_FALSE(counts.observe(-1));
+    counts.observe(0.1);
+    counts.observe(0.2, 3);
+    counts.observe(5);
+    CHECK(counts.refused() == 0);
+    counts.observe(std::numeric_limits<double>::quiet_NaN());
+    counts.observe(std::numeric_limits<double>::infinity());
+    counts.observe(-1);
+    CHECK(counts.refused() == 3);
     CHECK(counts.cumulative(0) == 1);
     CHECK(counts.cumulative(1) == 4);
     CHECK(counts.count() == 5);
@@ -150,9 +153,9 @@ TEST_SUITE("metrics") {
     SimulatedJob job(setup);
     TelemetryState state(job.job(), UnixTime{100});
     job.steps(state, 2);
-    CHECK(state.snapshot()->ranks->round == RoundId(1));
+    CHECK(state.snapshot()->ranks.table->round == RoundId(1));
     job.steps(state, 2);
-    CHECK(state.snapshot()->ranks->round == RoundId(4));
+    CHECK(state.snapshot()->ranks.table->round == RoundId(4));
   }
 
   TEST_CASE("readers on other threads always see a whole round") {
@@ -163,8 +166,8 @@ TEST_SUITE("metrics") {
     const auto read = [&] {
       while (!stop) {
         const auto s = state.snapshot();
-        if (s->records != s->summary.round.value()) ++wrong;
-        if (s->totals.samples != s->records * 32) ++wrong;
+        if (s->control.rounds != s->summary.round.value()) ++wrong;
+        if (s->progress.samples != s->control.rounds * 32) ++wrong;
       }
     };
     std::thread a(read);

@@ -8,6 +8,7 @@
 
 #include <doctest/doctest.h>
 
+using namespace cox;
 using namespace cox::metrics;
 
 namespace {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "metrics/format.h"
-#include "metrics/html.h"
+#include "metrics/routes.h"
 #include "metrics/telemetry_state.h"
 #include "served_job.h"
 #include "simulated_job.h"
@@ -61,7 +61,7 @@ TEST_SUITE("metrics") {
           CAPTURE(rounds);
           const Served served = served_after(setup, rounds);
           CHECK(first_fault(status_page(served)) == "");
-          CHECK(first_fault(index_page(served)) == "");
+          CHECK(first_fault(index_page(served, endpoints())) == "");
         }
       }
     }
@@ -96,7 +96,7 @@ TEST_SUITE("metrics") {
     SimulatedJob job(setup);
     JobFacts facts = job.job();
     facts.blocks[3] = "<img src=x onerror=alert(1)>";
-    TelemetryState state(facts, UnixTime{1});
+    TelemetryState state(facts, UnixTime{1}, {"<i>", "<u>"});
     job.steps(state, 1);
     Decision decision;
     Reason reason;
@@ -106,8 +106,8 @@ TEST_SUITE("metrics") {
     const StepSignals signals;
     const Plan plan = initial_plan(facts);
     state.record({signals, decision, plan, facts, {}});
-    const Served served{state.snapshot(), UnixTime{2}, {"<i>", "<u>"}, {}};
-    for (const std::string& page : {status_page(served), index_page(served)}) {
+    const Served served{state.snapshot(), UnixTime{2}, {}};
+    for (const std::string& page : {status_page(served), index_page(served, endpoints())}) {
       CHECK(first_fault(page) == "");
       for (const char* bad : {"<script", "<img", "<b o", "<i>", "<u>", "\" onload"})
         CHECK_FALSE(contains(page, bad));
@@ -188,13 +188,13 @@ TEST_SUITE("metrics") {
     SimulatedJob job({});
     TelemetryState state(job.job(), UnixTime{1});
     job.steps(state, 30);
-    const std::size_t points = state.snapshot()->points.size();
+    const std::size_t points = state.snapshot()->progress.points.size();
     const double loss = state.snapshot()->summary.loss;
     job.finishing = true;
     job.step(state);
     CHECK(state.snapshot()->state == JobState::finished);
-    CHECK(state.snapshot()->points.size() == points);
-    const std::string page = status_page({state.snapshot(), UnixTime{job.now()}, {}, {}});
+    CHECK(state.snapshot()->progress.points.size() == points);
+    const std::string page = status_page({state.snapshot(), UnixTime{job.now()}, {}});
     CHECK(contains(page, "<p class=\"big\">" + significant(loss, 4) + "</p>"));
     CHECK_FALSE(contains(page, "<p class=\"big\">NaN"));
   }
@@ -206,7 +206,7 @@ TEST_SUITE("metrics") {
     job.missing_rank = 3;
     job.nonfinite = true;
     job.step(state);
-    const std::string page = status_page({state.snapshot(), UnixTime{job.now() + 500}, {}, {}});
+    const std::string page = status_page({state.snapshot(), UnixTime{job.now() + 500}, {}});
     CHECK(contains(page, "▲ stalled"));
     CHECK(contains(page, "no report for this round"));
     CHECK(contains(page, "Rank 0 had a loss or gradient that is not finite"));

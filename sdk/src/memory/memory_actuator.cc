@@ -6,11 +6,11 @@
 #include <string>
 #include <utility>
 
+#include "coordinator/io/file.h"
 #include "coordinator/planner/memory_problem.h"
 #include "coordinator/policies/memory/model.h"
 #include "coordinator/runtime/control_plane.h"
 #include "coxswain/error.h"
-#include "metrics/run_files.h"
 #include "metrics/step_row.h"
 #include "sdk/src/memory/counting_allocator.h"
 #include "sdk/src/memory/tier.h"
@@ -296,7 +296,7 @@ void MemoryActuator::keep_profile(const std::vector<planner::RankProblem>& probl
   if (run_directory_.empty()) return;
   const auto file = std::filesystem::path(run_directory_) / "memory_profile.json";
   const Status kept =
-      metrics::replace_file(file, planner::to_json(planner::profile_of(problems, blocks_.names())));
+      io::replace_file(file, planner::to_json(planner::profile_of(problems, blocks_.names())));
   if (!kept.ok()) log_.warning(kept.message());
 }
 

@@ -28,7 +28,7 @@ UnixTime wall_clock() {
 }
 
 struct ControlEnd::Telemetry {
-  Telemetry(const JobFacts& facts, UnixTime now) : state(facts, now) {}
+  Telemetry(const JobFacts& facts, UnixTime now) : state(facts, now, {COX_VERSION, ""}) {}
 
   metrics::TelemetryState state;
   std::unique_ptr<metrics::HttpServer> server;  // reads state, so it goes first
@@ -51,7 +51,7 @@ std::filesystem::path ControlEnd::journal_path() const {
 Status ControlEnd::start_telemetry(const JobFacts& facts) {
   telemetry_ = std::make_unique<Telemetry>(facts, wall_clock());
   if (!job_.config().http.enabled) return ok_status();
-  auto server = metrics::HttpServer::start(job_.config(), {COX_VERSION, ""}, telemetry_->state);
+  auto server = metrics::HttpServer::start(job_.config(), telemetry_->state);
   if (server.ok()) telemetry_->server = std::move(*server);
   return server.ok() ? ok_status() : server.status();
 }

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "metrics/memory_view.h"
+#include "metrics/topics/memory.h"
 
 namespace cox::detail {
 namespace {

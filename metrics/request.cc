@@ -1,0 +1,26 @@
+#include "metrics/request.h"
+
+#include <charconv>
+
+namespace cox::metrics {
+
+Result<std::optional<std::uint64_t>> query_number(std::string_view query, std::string_view name) {
+  while (!query.empty()) {
+    const std::string_view part = query.substr(0, query.find('&'));
+    query.remove_prefix(std::min(part.size() + 1, query.size()));
+    const auto equals = part.find('=');
+    if (part.substr(0, equals) != name) continue;
+    const std::string_view text =
+        equals == std::string_view::npos ? std::string_view() : part.substr(equals + 1);
+    std::uint64_t number = 0;
+    const auto end = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (text.empty() || end.ec != std::errc() || end.ptr != text.data() + text.size())
+      return invalid_argument("query parameter " + std::string(name) +
+                              ": expected a whole number from 0, found \"" +
+                              std::string(text.substr(0, 40)) + "\"");
+    return std::optional<std::uint64_t>(number);
+  }
+  return std::optional<std::uint64_t>();
+}
+
+}  // namespace cox::metrics

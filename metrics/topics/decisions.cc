@@ -1,0 +1,224 @@
+#include "metrics/topics/decisions.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "metrics/blocks.h"
+#include "metrics/catalogue.h"
+#include "metrics/format.h"
+#include "metrics/html.h"
+#include "metrics/json_parts.h"
+#include "metrics/request.h"
+#include "metrics/snapshot.h"
+#include "metrics/topic.h"
+
+namespace cox::metrics {
+namespace {
+
+constexpr std::uint64_t kMemoryRounds = 256;  // after a longer silence it is news again
+constexpr std::size_t kShown = 30;
+
+bool same_matter(const Reason& a, const Reason& b) {
+  return a.policy == b.policy && a.code == b.code && a.outcome == b.outcome && a.rank == b.rank &&
+         a.block == b.block;
+}
+
+// Changes are told one by one; everything else once, with a count.
+bool may_repeat(Outcome outcome) {
+  return outcome != Outcome::changed && outcome != Outcome::clamped;
+}
+
+// The entry that `reason` repeats, or end().
+DecisionList::iterator repeated(DecisionList& list, const Reason& reason, RoundId round) {
+  if (!may_repeat(reason.outcome)) return list.end();
+  return std::find_if(list.begin(), list.end(), [&](const auto& entry) {
+    return same_matter(entry->reason, reason) &&
+           entry->last_round.value() + kMemoryRounds >= round.value();
+  });
+}
+
+void count_code(std::vector<CodeCount>& codes, ReasonCode code) {
+  auto at = std::lower_bound(codes.begin(), codes.end(), code,
+                             [](const CodeCount& c, ReasonCode k) { return c.code < k; });
+  if (at == codes.end() || at->code != code) at = codes.insert(at, CodeCount{code, 0});
+  ++at->count;
+}
+
+struct Names {
+  std::vector<std::string> policies;
+  std::vector<std::string> outcomes;  // without the unspecified one
+};
+
+Names names() {
+  Names all;
+  for (const PolicyKind kind : kAllPolicyKinds) all.policies.emplace_back(to_string(kind));
+  for (std::size_t k = 1; k < kOutcomes; ++k)
+    all.outcomes.emplace_back(to_string(static_cast<Outcome>(k)));
+  return all;
+}
+
+// Codes of users share one series.
+Samples by_code(const Snapshot& s) {
+  std::map<std::string_view, std::uint64_t> counts;
+  for (const CodeCount& code : s.decisions.codes) counts[to_string(code.code)] += code.count;
+  Samples samples;
+  for (const auto& [code, count] : counts)
+    samples.push_back({{std::string(code)}, static_cast<double>(count)});
+  return samples;
+}
+
+std::vector<Metric> metrics() {
+  using S = const Snapshot&;
+  const auto [policies, outcomes] = names();
+  return {
+      counter("coxswain_decisions_total",
+              "Reasons given, by policy and outcome; policy decide is Decide itself",
+              per("policy", policies, "outcome", outcomes,
+                  [](S s, std::size_t policy, std::size_t outcome) {
+                    const auto kind = static_cast<std::size_t>(kAllPolicyKinds[policy]);
+                    return s.decisions.counts[kind][outcome + 1];
+                  })),
+      counter("coxswain_reasons_total",
+              "Reasons given, by code; a code appears with its first reason",
+              open({{"code", {}}}, by_code)),
+      histogram("coxswain_decision_duration_seconds", "Time to decide on one round",
+                [](S s) -> const BucketCounts& { return s.decisions.decide_seconds; }),
+  };
+}
+
+void put_entry(io::JsonWriter& json, const JobFacts& job, const DecisionEntry& entry) {
+  const Reason& reason = entry.reason;
+  json.begin_object().field("policy", to_string(reason.policy));
+  json.field("code", to_string(reason.code)).field("outcome", to_string(reason.outcome));
+  json.field("first_round", entry.first_round.value())
+      .field("last_round", entry.last_round.value());
+  json.field("count", entry.count).field("time", entry.last_time.seconds);
+  json.field("plan", entry.plan);
+  put_id(json, "rank", reason.rank.value());
+  put_id(json, "block", reason.block);
+  json.key("block_name");
+  const auto block = static_cast<std::size_t>(std::max(reason.block, 0));
+  reason.block < 0 ? json.null() : json.value(std::string_view(block_name(job, block)));
+  json.field("text", std::string_view(reason.text)).end_object();
+}
+
+// Entries whose newest round is ?since or later, newest first.
+Result<std::string> decisions_json(const Snapshot& s, std::string_view query) {
+  const auto since = query_number(query, "since");
+  if (!since.ok()) return since.status();
+  const DecisionList& list = *s.decisions.list;
+  io::JsonWriter json;
+  json.begin_object().field("round", s.summary.round.value()).key("decisions").begin_array();
+  for (auto at = list.rbegin(); at != list.rend(); ++at) {
+    if ((*at)->last_round.value() >= since->value_or(0)) put_entry(json, *s.job, **at);
+  }
+  json.end_array().end_object();
+  return json.take();
+}
+
+std::string_view outcome_class(Outcome outcome) {
+  switch (outcome) {
+    case Outcome::changed:
+      return "good";
+    case Outcome::clamped:
+    case Outcome::vetoed:
+      return "warn";
+    default:
+      return "";
+  }
+}
+
+bool is_quiet(Outcome outcome) {
+  return outcome == Outcome::unchanged || outcome == Outcome::unspecified;
+}
+
+std::string policy_name(PolicyKind kind) {
+  if (kind == PolicyKind::none) return "decide";
+  std::string name(to_string(kind));
+  std::replace(name.begin(), name.end(), '_', ' ');
+  return name;
+}
+
+std::string rounds_text(const DecisionEntry& entry) {
+  if (entry.first_round == entry.last_round) return grouped(entry.last_round.value());
+  return fmt::format("{}–{}", grouped(entry.first_round.value()),
+                     grouped(entry.last_round.value()));
+}
+
+std::string entry_html(const DecisionEntry& entry) {
+  const Reason& reason = entry.reason;
+  std::string out = is_quiet(reason.outcome) ? "<li class=\"quiet\">" : "<li>";
+  out += fmt::format("<span class=\"when\" title=\"{}\">{}</span>", utc_text(entry.last_time),
+                     rounds_text(entry));
+  out += fmt::format("<span class=\"who\">{}</span><span>{}</span><span class=\"why\">{}",
+                     policy_name(reason.policy),
+                     tag(outcome_class(reason.outcome), to_string(reason.outcome)),
+                     escape(reason.text));
+  if (entry.count > 1) out += " <small>" + grouped(entry.count) + " times</small>";
+  return out + "</span></li>";
+}
+
+std::string decisions_section(const Snapshot& s) {
+  std::string out =
+      "<section class=\"card\"><h2>Decisions</h2><p class=\"hint\">What the policies saw, changed "
+      "or left alone, and why. Newest first, by round.</p>";
+  if (s.decisions.list->empty())
+    return out +
+           "<p class=\"group\">None yet. The policies look at every round and speak when there is "
+           "something to say.</p></section>";
+  out += "<ol class=\"log\">";
+  const std::size_t shown = std::min(kShown, s.decisions.list->size());
+  for (std::size_t i = 0; i < shown; ++i)
+    out += entry_html(*(*s.decisions.list)[s.decisions.list->size() - 1 - i]);
+  out += "</ol>";
+  if (s.decisions.list->size() > shown)
+    out += "<p class=\"hint group\"><a href=\"/api/v1/decisions\">" +
+           std::to_string(s.decisions.list->size() - shown) + " earlier ones</a></p>";
+  return out + "</section>";
+}
+
+}  // namespace
+
+void DecisionsView::add(const StepRecord& record) {
+  decide_seconds.observe(record.counters.decide_seconds);
+  for (const Reason& reason : record.decision.reasons) {
+    const auto policy = static_cast<std::size_t>(reason.policy);
+    const auto outcome = static_cast<std::size_t>(reason.outcome);
+    ++counts[std::min(policy, kPolicyKinds - 1)][std::min(outcome, kOutcomes - 1)];
+    count_code(codes, reason.code);
+  }
+  if (!record.decision.reasons.empty()) list = extended(*list, record, kKept);
+}
+
+std::shared_ptr<const DecisionList> extended(const DecisionList& list, const StepRecord& record,
+                                             std::size_t capacity) {
+  auto out = std::make_shared<DecisionList>(list);
+  for (const Reason& reason : record.decision.reasons) {
+    const RoundId round = record.signals.round;
+    DecisionEntry entry{reason, round, round, record.signals.now, 1, record.plan.id.number};
+    const auto same = repeated(*out, reason, round);
+    if (same != out->end()) {
+      entry.first_round = (*same)->first_round;
+      entry.count = (*same)->count + 1;
+      out->erase(same);
+    }
+    out->push_back(std::make_shared<const DecisionEntry>(std::move(entry)));
+  }
+  if (out->size() > capacity)
+    out->erase(out->begin(), out->end() - static_cast<std::ptrdiff_t>(capacity));
+  return out;
+}
+
+Topic decisions_topic() {
+  return {.title = "Decisions",
+          .metrics = metrics,
+          .documents = {{"/api/v1/decisions",
+                         "what was decided and why, newest first: ?since=ROUND", decisions_json}},
+          .sections = {{decisions_section, Section::Width::full, Section::Shown::always}}};
+}
+
+}  // namespace cox::metrics

@@ -1,0 +1,61 @@
+// The topic Decisions: what the policies decided and why. Its part of the snapshot is a
+// DecisionsView with the newest reasons and counts of all. Written on the recording thread; plain
+// values.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "coordinator/core/record.h"
+#include "metrics/histogram.h"
+
+namespace cox::metrics {
+
+struct Topic;
+
+// A reason, with how often the same one was given between the two rounds.
+struct DecisionEntry {
+  Reason reason;  // the newest wording
+  RoundId first_round{};
+  RoundId last_round{};
+  UnixTime last_time{};
+  std::uint64_t count = 1;
+  std::uint64_t plan = 0;  // newest published when it was given
+};
+using DecisionList = std::vector<std::shared_ptr<const DecisionEntry>>;  // oldest first
+
+struct CodeCount {
+  ReasonCode code = ReasonCode::unspecified;
+  std::uint64_t count = 0;
+};
+
+inline constexpr std::size_t kPolicyKinds = static_cast<std::size_t>(PolicyKind::accumulation) + 1;
+inline constexpr std::size_t kOutcomes = static_cast<std::size_t>(Outcome::reported) + 1;
+
+// Seconds on the control path: 10 us .. 1 s.
+inline constexpr std::array<double, 16> kControlBuckets = {
+    1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1};
+
+struct DecisionsView {
+  static constexpr std::size_t kKept = 200;
+
+  std::shared_ptr<const DecisionList> list = std::make_shared<const DecisionList>();  // never null
+  std::array<std::array<std::uint64_t, kOutcomes>, kPolicyKinds> counts{};
+  std::vector<CodeCount> codes;  // ascending codes
+  BucketCounts decide_seconds{kControlBuckets};
+
+  void add(const StepRecord& record);
+};
+
+// Returns `list` with the reasons of `record` added, cut to the newest `capacity` entries. A reason
+// that changes nothing and comes again becomes one entry with a count, so that rare ones are not
+// pushed out.
+std::shared_ptr<const DecisionList> extended(const DecisionList& list, const StepRecord& record,
+                                             std::size_t capacity);
+
+Topic decisions_topic();
+
+}  // namespace cox::metrics

@@ -1,0 +1,442 @@
+#include "metrics/topics/memory.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+#include "metrics/blocks.h"
+#include "metrics/catalogue.h"
+#include "metrics/format.h"
+#include "metrics/html.h"
+#include "metrics/json_parts.h"
+#include "metrics/snapshot.h"
+#include "metrics/topic.h"
+
+namespace cox::metrics {
+namespace {
+
+constexpr std::size_t kShowAll = 12;  // ranks; larger jobs show the tightest only
+constexpr std::size_t kTightestShown = 8;
+constexpr std::size_t kRunsShown = 16;
+
+// All ranks of one profile and one model are alike.
+struct Kind {
+  RankMemoryView rank;
+  std::int64_t kept_block_bytes = 0;
+};
+
+bool keeps_all(const std::vector<MemoryAction>& actions) {
+  return std::all_of(actions.begin(), actions.end(),
+                     [](MemoryAction action) { return action == MemoryAction::keep; });
+}
+
+std::int64_t block_bytes(const MemoryModel& model, const std::vector<MemoryAction>* actions) {
+  std::int64_t bytes = 0;
+  for (std::size_t b = 0; b < model.kept_bytes.size(); ++b) {
+    const bool is_kept =
+        actions == nullptr || (b < actions->size() && (*actions)[b] == MemoryAction::keep);
+    if (is_kept) bytes += model.kept_bytes[b];
+  }
+  return bytes;
+}
+
+Kind kind_of(const MemoryModel& model, const std::vector<MemoryAction>& actions) {
+  Kind kind;
+  // Where blocks are forced, no plan that keeps all of them was measured.
+  const bool knows_keep_all = !model.front.empty() && keeps_all(model.front.back().actions);
+  if (knows_keep_all) kind.rank.keep_all_peak_bytes = model.front.back().peak_bytes;
+  if (const std::optional<MemoryCost> cost = cost_of(model, actions)) {
+    kind.rank.predicted_peak_bytes = cost->peak_bytes;
+    if (model.step_us > 0) {
+      kind.rank.added_ratio =
+          static_cast<double>(cost->added_us) / static_cast<double>(model.step_us);
+    }
+  }
+  kind.kept_block_bytes = block_bytes(model, &actions);
+  return kind;
+}
+
+void add(MemoryView& view, const RankMemoryView& rank) {
+  view.predicted_peak_bytes = std::max(view.predicted_peak_bytes, rank.predicted_peak_bytes);
+  view.keep_all_peak_bytes = std::max(view.keep_all_peak_bytes, rank.keep_all_peak_bytes);
+  if (rank.predicted_peak_bytes > 0 && rank.keep_all_peak_bytes > 0) {
+    view.saved_bytes =
+        std::max(view.saved_bytes, rank.keep_all_peak_bytes - rank.predicted_peak_bytes);
+  }
+  if (rank.budget_bytes > 0 && (view.budget_bytes == 0 || rank.budget_bytes < view.budget_bytes)) {
+    view.budget_bytes = rank.budget_bytes;
+  }
+  view.added_ratio = std::fmax(view.added_ratio, rank.added_ratio);  // of NaN and a number: that
+}
+
+double known(std::int64_t bytes) {
+  return bytes > 0 ? static_cast<double>(bytes) : kUnknown;
+}
+
+bool has_headroom(const Snapshot& s) {
+  return s.headroom.tightest.value() >= 0;
+}
+
+// Reads bytes of the view; NaN where they are not known.
+Reader view_bytes(std::int64_t MemoryView::*bytes) {
+  return value(
+      [bytes](const Snapshot& s) { return s.memory ? known((*s.memory).*bytes) : kUnknown; });
+}
+
+std::vector<Metric> metrics() {
+  using S = const Snapshot&;
+  using V = MemoryView;
+  const std::string unknown = "; NaN where it is not known, as where memory is not planned";
+  return {
+      gauge("coxswain_memory_predicted_peak_bytes", "bytes",
+            "Highest peak that a rank is predicted to have under the newest plan" + unknown,
+            view_bytes(&V::predicted_peak_bytes)),
+      gauge("coxswain_memory_keep_all_peak_bytes", "bytes",
+            "Highest peak that a rank is predicted to have with every block kept" + unknown,
+            view_bytes(&V::keep_all_peak_bytes)),
+      gauge("coxswain_memory_budget_bytes", "bytes", "Lowest budget of a rank" + unknown,
+            view_bytes(&V::budget_bytes)),
+      gauge("coxswain_memory_headroom_bytes", "bytes",
+            "Least that a rank's measured peak of the newest round is below its budget; negative "
+            "is over budget" +
+                unknown,
+            value([](S s) {
+              return has_headroom(s) ? static_cast<double>(s.headroom.least_bytes) : kUnknown;
+            })),
+      gauge("coxswain_memory_tightest_rank", "",
+            "The rank with that headroom; -1 where none is known",
+            value([](S s) { return s.headroom.tightest.value(); })),
+      gauge("coxswain_memory_over_budget_ranks", "ranks",
+            "Ranks whose measured peak of the newest round is above their budget",
+            value([](S s) { return s.headroom.over_budget; })),
+      gauge("coxswain_memory_added_time_ratio", "ratio",
+            "Most time that the newest plan is predicted to add to a rank's step, divided by the "
+            "step with every block kept" +
+                unknown,
+            value([](S s) { return s.memory ? s.memory->added_ratio : kUnknown; })),
+      gauge("coxswain_memory_resident_bytes", "bytes",
+            "What a rank holds all through a step (parameters, gradients, optimizer state, "
+            "buckets), most of a rank" +
+                unknown,
+            view_bytes(&V::resident_bytes)),
+      gauge("coxswain_memory_held_bytes", "bytes",
+            "What every rank holds beside activations, by what it is: gradients are those at the "
+            "end of a backward pass, optimizer is its state after the first step; NaN where it is "
+            "not known",
+            cases("kind", {{"parameters", [](S s) { return known(s.held.parameters); }},
+                           {"gradients", [](S s) { return known(s.held.gradients); }},
+                           {"optimizer", [](S s) { return known(s.held.optimizer); }},
+                           {"buckets", [](S s) { return known(s.held.buckets); }}})),
+      gauge(
+          "coxswain_memory_activation_bytes", "bytes",
+          "What blocks hold for the backward pass, most of a rank: all of them when every one is "
+          "kept, and those that the newest plan keeps" +
+              unknown,
+          cases("blocks",
+                {{"all",
+                  [](S s) { return s.memory ? known(s.memory->keep_all_block_bytes) : kUnknown; }},
+                 {"kept_by_plan",
+                  [](S s) {
+                    const bool knows_blocks = s.memory && s.memory->keep_all_block_bytes > 0;
+                    return knows_blocks ? static_cast<double>(s.memory->plan_kept_block_bytes)
+                                        : kUnknown;
+                  }}})),
+  };
+}
+
+void put_held(io::JsonWriter& json, const HeldBytes& held) {
+  json.key("held_bytes").begin_object();
+  put_known(json, "parameters", held.parameters);
+  put_known(json, "gradients", held.gradients);
+  put_known(json, "optimizer", held.optimizer);
+  put_known(json, "buckets", held.buckets);
+  json.end_object();
+}
+
+void put_status(io::JsonWriter& json, const Snapshot& s) {
+  put_memory(json, s);
+  put_held(json, s.held);
+}
+
+void put_rank(io::JsonWriter& json, const Snapshot& s, const RankRow& row) {
+  json.field("memory_used_bytes", row.memory_used_bytes);
+  json.field("memory_peak_bytes", row.memory_peak_bytes);
+  json.field("memory_limit_bytes", row.memory_limit_bytes);
+  const auto rank = static_cast<std::size_t>(row.rank.value());
+  const bool is_planned = s.memory && rank < s.memory->ranks.size();
+  const RankMemoryView view = is_planned ? s.memory->ranks[rank] : RankMemoryView{};
+  put_known(json, "memory_predicted_peak_bytes", view.predicted_peak_bytes);
+  put_known(json, "memory_keep_all_peak_bytes", view.keep_all_peak_bytes);
+  put_known(json, "memory_budget_bytes", view.budget_bytes);
+  json.field("memory_added_time_ratio", view.added_ratio);
+}
+
+std::string known_text(std::int64_t bytes) {
+  return bytes > 0 ? bytes_text(static_cast<std::uint64_t>(bytes)) : "–";
+}
+
+// "+3.2 %"; a dash where the time of a step is not known.
+std::string added_text(double ratio) {
+  return std::isfinite(ratio) ? "+" + percent_text(ratio, 1) : "–";
+}
+
+// "1.2 MiB", "−300 KiB".
+std::string signed_bytes(std::int64_t bytes) {
+  return bytes < 0 ? "−" + bytes_text(static_cast<std::uint64_t>(-bytes))
+                   : bytes_text(static_cast<std::uint64_t>(bytes));
+}
+
+struct RankLine {
+  const RankRow* row = nullptr;
+  RankMemoryView view;
+
+  bool has_headroom() const { return view.budget_bytes > 0 && row->memory_peak_bytes > 0; }
+  std::int64_t headroom() const {
+    return view.budget_bytes - static_cast<std::int64_t>(row->memory_peak_bytes);
+  }
+};
+
+// Least headroom first; ranks without a budget by their peak, after the others.
+bool is_tighter(const RankLine& a, const RankLine& b) {
+  if (a.has_headroom() != b.has_headroom()) return a.has_headroom();
+  if (a.has_headroom() && a.headroom() != b.headroom()) return a.headroom() < b.headroom();
+  const auto peak = [](const RankLine& line) { return line.row->memory_peak_bytes; };
+  return peak(a) != peak(b) ? peak(a) > peak(b) : a.row->rank < b.row->rank;
+}
+
+std::vector<RankLine> lines_shown(const Snapshot& s) {
+  std::vector<RankLine> lines;
+  for (const RankRow& row : s.ranks.table->rows) {
+    const auto rank = static_cast<std::size_t>(row.rank.value());
+    if (rank < s.memory->ranks.size()) lines.push_back({&row, s.memory->ranks[rank]});
+  }
+  if (lines.size() <= kShowAll) return lines;
+  std::partial_sort(lines.begin(), lines.begin() + kTightestShown, lines.end(), is_tighter);
+  lines.resize(kTightestShown);
+  return lines;
+}
+
+// A bar that shows the part of the budget which the measured peak takes.
+std::string budget_bar(const RankLine& line) {
+  if (!line.has_headroom()) return {};
+  const double part = static_cast<double>(line.row->memory_peak_bytes) /
+                      static_cast<double>(line.view.budget_bytes);
+  return fmt::format(
+      "<div class=\"bar meter\" aria-hidden=\"true\"><i class=\"{}\" "
+      "style=\"width:{}%\"></i></div>",
+      part > 1 ? "over" : "ph2", fixed(100 * std::min(part, 1.0), 1));
+}
+
+std::string rank_line(const RankLine& line) {
+  const std::int64_t measured = static_cast<std::int64_t>(line.row->memory_peak_bytes);
+  std::string out = fmt::format(
+      "<tr>{}{}{}{}{}<td class=\"wide\">{}</td>{}<td>",
+      figure_cell(std::to_string(line.row->rank.value())),
+      figure_cell(known_text(line.view.predicted_peak_bytes)), figure_cell(known_text(measured)),
+      figure_cell(known_text(line.view.budget_bytes)),
+      figure_cell(line.has_headroom() ? signed_bytes(line.headroom()) : "–"), budget_bar(line),
+      figure_cell(added_text(line.view.added_ratio)));
+  if (line.has_headroom() && line.headroom() < 0) out += tag("bad", "over budget");
+  return out + "</td></tr>";
+}
+
+std::string rank_table(const Snapshot& s) {
+  const std::vector<RankLine> lines = lines_shown(s);
+  std::string out;
+  if (lines.size() < s.ranks.table->rows.size())
+    out += "<p class=\"hint group\">The " + std::to_string(lines.size()) +
+           " ranks nearest to their budget; <a href=\"/api/v1/ranks\">all</a>.</p>";
+  out +=
+      "<div class=\"scroll\"><table><thead><tr><th class=\"n\">Rank</th>"
+      "<th class=\"n\">Predicted peak</th><th class=\"n\">Real peak</th><th class=\"n\">Budget</th>"
+      "<th class=\"n\">Left</th><th class=\"wide\">Of the budget</th>"
+      "<th class=\"n\">Added time</th><th>Remarks</th></tr></thead><tbody>";
+  for (const RankLine& line : lines) out += rank_line(line);
+  return out + "</tbody></table></div>";
+}
+
+// "recompute", where ranks differ "recompute on 2 of 4 ranks, keep on 2".
+std::string action_text(const ActionRanks& ranks) {
+  std::int32_t world = 0;
+  for (const std::int32_t count : ranks) world += count;
+  std::string text;
+  for (const std::size_t a : {1u, 2u, 3u, 0u}) {
+    if (ranks[a] == 0) continue;
+    if (ranks[a] == world) return std::string(kMemoryActionNames[a]);
+    text += fmt::format("{}{} on {}", text.empty() ? "" : ", ", kMemoryActionNames[a], ranks[a]);
+    if (text.find(" of ") == std::string::npos) text += " of " + std::to_string(world) + " ranks";
+  }
+  return text;
+}
+
+// Neighbouring blocks with the same actions on the same number of ranks share a row.
+std::string block_table(const Snapshot& s) {
+  const std::vector<ActionRanks> ranks = action_ranks(*s.plan, s.job->world_size);
+  std::string rows;
+  std::size_t shown = 0;
+  for (std::size_t first = 0; first < ranks.size();) {
+    std::size_t last = first;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[first]) ++last;
+    if (++shown <= kRunsShown)
+      rows += fmt::format("<tr><td>{}</td><td>{}</td></tr>",
+                          escape(block_names(*s.job, first, last)), action_text(ranks[first]));
+    first = last + 1;
+  }
+  if (rows.empty()) return {};
+  if (shown > kRunsShown)
+    rows += "<tr><td colspan=\"2\"><a href=\"/api/v1/plan\">" + std::to_string(shown - kRunsShown) +
+            " more</a></td></tr>";
+  return "<div class=\"scroll\"><table><thead><tr><th>Blocks</th><th>Action</th></tr></thead>"
+         "<tbody>" +
+         rows + "</tbody></table></div>";
+}
+
+std::string facts(const Snapshot& s) {
+  const MemoryView& view = *s.memory;
+  std::string out = "<dl class=\"facts\">";
+  out += fact("Highest predicted peak", known_text(view.predicted_peak_bytes));
+  out +=
+      fact("Highest real peak", known_text(static_cast<std::int64_t>(s.summary.memory_peak_bytes)));
+  out += fact("Lowest budget", view.budget_bytes > 0 ? known_text(view.budget_bytes) : "none");
+  out += fact("Least left", has_headroom(s) ? signed_bytes(s.headroom.least_bytes) + ", rank " +
+                                                  std::to_string(s.headroom.tightest.value())
+                                            : "–");
+  out += fact("With every block kept", known_text(view.keep_all_peak_bytes));
+  out += fact("Added time, predicted", added_text(view.added_ratio));
+  return out + "</dl>";
+}
+
+// "Every rank holds parameters 3.2 MiB, optimizer 6.4 MiB." Empty where nothing is known.
+std::string held_text(const HeldBytes& held) {
+  const struct {
+    const char* name;
+    std::int64_t bytes;
+  } kinds[] = {{"parameters", held.parameters},
+               {"gradients", held.gradients},
+               {"optimizer", held.optimizer},
+               {"buckets", held.buckets}};
+  std::string text;
+  for (const auto& kind : kinds) {
+    if (kind.bytes > 0)
+      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", kind.name, known_text(kind.bytes));
+  }
+  return text.empty() ? text : " Beside activations every rank holds " + text + ".";
+}
+
+std::string not_planned(const Snapshot& s) {
+  const JobFacts& job = *s.job;
+  if (s.summary.watching > 0 && s.summary.watching == s.summary.reporting)
+    return "Not planned: ranks that only watch apply no plans.";
+  if (job.blocks.empty()) return "Not planned: the job has named no blocks.";
+  if (job.capabilities.actions == only(MemoryAction::keep))
+    return "Not planned: every block is kept. A budget switches it on, for example "
+           "<code>--cox.memory.budget=6GiB</code> or <code>COX_MEMORY_BUDGET=6GiB</code>.";
+  return "Not planned: nothing was measured before the first step; the log of rank 0 says why. "
+         "Every block is kept unless a rule says otherwise.";
+}
+
+std::string memory_section(const Snapshot& s) {
+  std::string out = "<section class=\"card\"><h2>Activation memory</h2>";
+  if (!s.memory)
+    return fmt::format("{}<p class=\"hint\">{}{}</p></section>", out, not_planned(s),
+                       held_text(s.held));
+  out +=
+      "<p class=\"hint\">What the newest plan does with what blocks hold for the backward pass. "
+      "Predictions come from steps measured before the first one." +
+      held_text(s.held) + "</p>";
+  return fmt::format("{}{}<div class=\"split\"><div>{}</div><div>{}</div></div></section>", out,
+                     facts(s), rank_table(s), block_table(s));
+}
+
+}  // namespace
+
+std::shared_ptr<const MemoryView> memory_view(const JobFacts& job, const Plan& plan,
+                                              std::span<const std::int64_t> budget_bytes) {
+  const MemoryFacts& facts = job.memory;
+  if (facts.models.empty() || plan.profiles.empty()) return nullptr;
+  auto view = std::make_shared<MemoryView>();
+  std::map<std::tuple<std::size_t, std::size_t>, Kind> kinds;
+  view->ranks.resize(static_cast<std::size_t>(std::max(job.world_size, 0)));
+  for (std::size_t r = 0; r < view->ranks.size(); ++r) {
+    const std::size_t c = r < plan.rank_profile.size() ? plan.rank_profile[r].value() : 0;
+    const std::size_t m = r < facts.model_of_rank.size() ? facts.model_of_rank[r] : 0;
+    if (c >= plan.profiles.size() || m >= facts.models.size()) continue;
+    const auto [kind, is_new] = kinds.try_emplace({c, m});
+    if (is_new) kind->second = kind_of(facts.models[m], plan.profiles[c]);
+    view->ranks[r] = kind->second.rank;
+    if (r < budget_bytes.size()) view->ranks[r].budget_bytes = budget_bytes[r];
+    add(*view, view->ranks[r]);
+  }
+  for (const auto& [key, kind] : kinds) {
+    const MemoryModel& model = facts.models[std::get<1>(key)];
+    view->resident_bytes = std::max(view->resident_bytes, model.base_bytes);
+    view->keep_all_block_bytes = std::max(view->keep_all_block_bytes, block_bytes(model, nullptr));
+    view->plan_kept_block_bytes = std::max(view->plan_kept_block_bytes, kind.kept_block_bytes);
+  }
+  return view;
+}
+
+bool has_budgets(const MemoryView& view, std::span<const std::int64_t> budget_bytes) {
+  for (std::size_t r = 0; r < view.ranks.size(); ++r) {
+    const std::int64_t budget = r < budget_bytes.size() ? budget_bytes[r] : 0;
+    if (view.ranks[r].budget_bytes != budget) return false;
+  }
+  return true;
+}
+
+MemoryHeadroom memory_headroom(const MemoryView& view, const StepSignals& signals) {
+  MemoryHeadroom headroom;
+  for (const RankSignal& report : signals.reports) {
+    const auto r = static_cast<std::size_t>(report.rank.value());
+    if (r >= view.ranks.size() || report.memory_peak_bytes == 0) continue;
+    const std::int64_t budget = view.ranks[r].budget_bytes;
+    if (budget <= 0) continue;
+    constexpr auto kMost = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+    const auto peak = static_cast<std::int64_t>(std::min(report.memory_peak_bytes, kMost));
+    const std::int64_t left = budget - peak;
+    if (left < 0) ++headroom.over_budget;
+    if (headroom.tightest.value() >= 0 && left >= headroom.least_bytes) continue;
+    headroom.tightest = report.rank;
+    headroom.least_bytes = left;
+  }
+  return headroom;
+}
+
+void put_memory(io::JsonWriter& json, const Snapshot& s) {
+  json.key("memory");
+  if (!s.memory) {
+    json.null();
+    return;
+  }
+  const MemoryView& view = *s.memory;
+  json.begin_object();
+  put_known(json, "predicted_peak_bytes", view.predicted_peak_bytes);
+  put_known(json, "measured_peak_bytes",
+            static_cast<std::int64_t>(s.summary.memory_peak_bytes & ~(std::uint64_t{1} << 63)));
+  put_known(json, "keep_all_peak_bytes", view.keep_all_peak_bytes);
+  json.field("saved_bytes", view.saved_bytes);
+  put_known(json, "budget_bytes", view.budget_bytes);
+  json.key("headroom_bytes");
+  has_headroom(s) ? json.value(s.headroom.least_bytes) : json.null();
+  put_id(json, "tightest_rank", s.headroom.tightest.value());
+  json.field("over_budget_ranks", s.headroom.over_budget);
+  json.field("added_time_ratio", view.added_ratio);
+  put_known(json, "resident_bytes", view.resident_bytes);
+  json.end_object();
+}
+
+Topic memory_topic() {
+  return {.title = "Activation memory",
+          .metrics = metrics,
+          .put_status = put_status,
+          .put_rank = put_rank,
+          .sections = {{memory_section}}};
+}
+
+}  // namespace cox::metrics

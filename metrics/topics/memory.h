@@ -1,0 +1,80 @@
+// The topic Activation memory: what the newest plan does to the memory of every rank, as predicted
+// from what was measured before the first round, beside what was measured since. Its part of the
+// snapshot is a MemoryView, immutable once made and made anew only when plan, facts or budgets
+// change. Bytes of 0 are not known (or, for budgets, not limited). Pure functions.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "coordinator/core/job.h"
+#include "coordinator/core/plan.h"
+#include "coordinator/core/step_signals.h"
+
+namespace cox::io {
+class JsonWriter;
+}
+
+namespace cox::metrics {
+
+struct Snapshot;
+struct Topic;
+
+inline constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+
+// Bytes that a rank holds under every plan; the same on all ranks, which are replicas. 0 = not
+// known.
+struct HeldBytes {
+  std::int64_t parameters = 0;
+  std::int64_t gradients = 0;  // at the end of a backward pass that reaches every parameter
+  std::int64_t optimizer = 0;  // its state
+  std::int64_t buckets = 0;    // in which gradients are averaged
+  friend bool operator==(const HeldBytes&, const HeldBytes&) = default;
+};
+
+struct RankMemoryView {
+  std::int64_t predicted_peak_bytes = 0;
+  std::int64_t keep_all_peak_bytes = 0;  // with every block kept
+  std::int64_t budget_bytes = 0;
+  double added_ratio = kUnknown;  // added time, of a step with every block kept
+  friend bool operator==(const RankMemoryView&, const RankMemoryView&) = default;
+};
+
+struct MemoryView {
+  std::vector<RankMemoryView> ranks;  // one a rank
+
+  // The largest of a rank, but the lowest budget.
+  std::int64_t predicted_peak_bytes = 0;
+  std::int64_t keep_all_peak_bytes = 0;
+  std::int64_t saved_bytes = 0;  // keep_all less predicted, of one rank
+  std::int64_t budget_bytes = 0;
+  double added_ratio = kUnknown;
+  std::int64_t resident_bytes = 0;         // all through the step: parameters, optimizer, buckets
+  std::int64_t keep_all_block_bytes = 0;   // what all blocks hold for backward when kept
+  std::int64_t plan_kept_block_bytes = 0;  // what the blocks hold that the plan keeps
+};
+
+// Returns null where nothing was measured, or the plan has no profiles yet.
+std::shared_ptr<const MemoryView> memory_view(const JobFacts& job, const Plan& plan,
+                                              std::span<const std::int64_t> budget_bytes);
+
+// Returns whether `view` was made with these budgets.
+bool has_budgets(const MemoryView& view, std::span<const std::int64_t> budget_bytes);
+
+// Budgets against the high waters of one round. Only ranks that have both count.
+struct MemoryHeadroom {
+  RankId tightest{-1};           // the lowest one on ties; -1 = no rank counts
+  std::int64_t least_bytes = 0;  // of the tightest rank; negative = over its budget
+  std::int32_t over_budget = 0;  // ranks
+};
+MemoryHeadroom memory_headroom(const MemoryView& view, const StepSignals& signals);
+
+// Adds the field `memory`: null where memory is not planned.
+void put_memory(io::JsonWriter& json, const Snapshot& snapshot);
+
+Topic memory_topic();
+
+}  // namespace cox::metrics

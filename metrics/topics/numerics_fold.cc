@@ -1,0 +1,157 @@
+#include "metrics/topics/numerics_fold.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "metrics/blocks.h"
+
+namespace cox::metrics {
+namespace {
+
+bool speaks_of_formats(const Reason& reason) {
+  return reason.policy == PolicyKind::precision || reason.policy == PolicyKind::loss_scale ||
+         reason.code == ReasonCode::override_applied;
+}
+
+bool is_change(const Reason& reason) {
+  return reason.outcome == Outcome::changed || reason.outcome == Outcome::clamped;
+}
+
+// The largest among the ranks that trained; `before` where none of them did.
+float loss_scale_of(const StepSignals& signals, float before) {
+  bool anybody = false;
+  float scale = 0;
+  for (const RankSignal& report : signals.reports) {
+    if (report.has(SignalFlag::finished) || !std::isfinite(report.loss_scale)) continue;
+    anybody = true;
+    scale = std::max(scale, report.loss_scale);
+  }
+  return anybody ? scale : before;
+}
+
+void set_ratio(KnownRatio& ratio, double part, double whole, RoundId round) {
+  if (whole > 0 && std::isfinite(part)) ratio = {part / whole, round, true};
+}
+
+void set_magnitude(KnownMagnitude& known, const Magnitude& seen, RoundId round) {
+  if (seen.rank.value() < 0 || !std::isfinite(seen.value)) return;
+  known = {static_cast<double>(seen.value), seen.rank, round, true};
+}
+
+void add_evidence(BlockNumerics& block, const BlockEvidence& seen, RoundId round) {
+  set_ratio(block.noise, static_cast<double>(seen.noise_sum), seen.noise_count, round);
+  set_ratio(block.underflow, seen.underflow, seen.sampled, round);
+  set_ratio(block.saturated, seen.saturated, seen.sampled, round);
+  set_magnitude(block.activation, seen.activation, round);
+  set_magnitude(block.gradient, seen.gradient, round);
+  set_magnitude(block.curvature, seen.curvature, round);
+}
+
+void add_reason(NumericsView& view, const JobFacts& job, const Reason& reason) {
+  const auto shared = std::make_shared<const Reason>(reason);
+  const auto note = [&](BlockNumerics& block) {
+    block.newest = shared;
+    if (is_change(reason) && reason.policy != PolicyKind::loss_scale) block.why = shared;
+  };
+  if (reason.block >= 0) {
+    const auto b = static_cast<std::size_t>(reason.block);
+    if (b < view.blocks.size()) note(view.blocks[b]);
+    return;
+  }
+  if (const auto range = blocks_named_in(job, reason.text)) {
+    for (std::size_t b = range->first; b <= range->last && b < view.blocks.size(); ++b)
+      note(view.blocks[b]);
+    return;
+  }
+  if (!is_change(reason) || reason.policy == PolicyKind::loss_scale) return;
+  for (BlockNumerics& block : view.blocks) {
+    const bool is_meant =
+        block.planned != block.format || reason.code == ReasonCode::precision_start;
+    if (is_meant) note(block);
+  }
+}
+
+void add_overflows(NumericsView& view, const std::vector<Overflow>& round) {
+  if (round.empty()) return;
+  ++view.overflow_rounds;
+  view.overflows = with_overflows(view.overflows, round);
+  for (const Overflow& overflow : round) {
+    const auto pass = static_cast<std::size_t>(overflow.pass);
+    const auto b = static_cast<std::size_t>(std::max(overflow.block, 0));
+    if (overflow.block < 0) {
+      ++view.outside_rounds[pass];
+    } else if (b < view.blocks.size()) {
+      ++view.blocks[b].overflow_rounds[pass];
+      view.blocks[b].overflowed_round = overflow.round;
+    }
+  }
+}
+
+}  // namespace
+
+void NumericsFold::put_in_force(const std::vector<Precision>& formats, RoundId round,
+                                NumericsView& view) {
+  for (std::size_t b = 0; b < std::min(formats.size(), view.blocks.size()); ++b) {
+    BlockNumerics& block = view.blocks[b];
+    if (block.format == formats[b]) continue;
+    ++view.changes[static_cast<std::size_t>(block.format)][static_cast<std::size_t>(formats[b])];
+    ++block.changes;
+    block.changed_round = round;
+    block.format = formats[b];
+  }
+}
+
+// A plan counts from the round in which it took effect. That it did is not told where the next one
+// is published in the same round, but then it did: there is never more than one in flight.
+void NumericsFold::follow_plan(const StepRecord& record, NumericsView& view) {
+  const Plan& plan = record.plan;
+  const bool is_first = !has_plan_;
+  const bool is_new = is_first || plan_ != plan.id;
+  if (is_new) {
+    if (!is_first && !is_in_force_) put_in_force(waiting_, record.signals.round, view);
+    plan_ = plan.id;
+    has_plan_ = true;
+    is_in_force_ = false;
+    waiting_ = plan.precision;
+    for (std::size_t b = 0; b < std::min(waiting_.size(), view.blocks.size()); ++b) {
+      view.blocks[b].planned = waiting_[b];
+      if (is_first) view.blocks[b].format = waiting_[b];  // where it starts; no change
+    }
+  }
+  if (is_in_force_ || (!plan.activated_round && !is_first)) return;
+  put_in_force(waiting_, plan.activated_round.value_or(record.signals.round), view);
+  is_in_force_ = is_first || plan.activated_round.has_value();
+}
+
+bool NumericsFold::is_news(const StepRecord& record, float loss_scale) const {
+  const bool plan_is_known =
+      has_plan_ && plan_ == record.plan.id && (is_in_force_ || !record.plan.activated_round);
+  const auto& reasons = record.decision.reasons;
+  return !plan_is_known || !record.signals.evidence.empty() || loss_scale != view_->loss_scale ||
+         view_->blocks.size() != record.job.blocks.size() ||
+         std::any_of(reasons.begin(), reasons.end(), [](const Reason& reason) {
+           return speaks_of_formats(reason) || reason.code == ReasonCode::overflow_outside;
+         });
+}
+
+std::shared_ptr<const NumericsView> NumericsFold::add(const StepRecord& record) {
+  const float loss_scale = loss_scale_of(record.signals, view_->loss_scale);
+  if (!is_news(record, loss_scale)) return view_;
+  auto view = std::make_shared<NumericsView>(*view_);
+  const RoundId round = record.signals.round;
+  view->blocks.resize(record.job.blocks.size());
+  if (loss_scale != view->loss_scale) view->loss_scale_round = round;
+  view->loss_scale = loss_scale;
+  add_overflows(*view, overflows_of(record, loss_scale));
+  const auto& evidence = record.signals.evidence;
+  for (std::size_t b = 0; b < std::min(evidence.size(), view->blocks.size()); ++b)
+    add_evidence(view->blocks[b], evidence[b], round);
+  follow_plan(record, *view);
+  for (const Reason& reason : record.decision.reasons) {
+    if (speaks_of_formats(reason)) add_reason(*view, record.job, reason);
+  }
+  view_ = view;
+  return view_;
+}
+
+}  // namespace cox::metrics

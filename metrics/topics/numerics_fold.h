@@ -1,0 +1,31 @@
+// NumericsFold: makes the view of numerics, round by round from StepRecords. What a round does not
+// say keeps its newest known value. On the recording thread of telemetry; a view that was handed
+// out never changes.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "coordinator/core/record.h"
+#include "metrics/topics/numerics.h"
+
+namespace cox::metrics {
+
+class NumericsFold {
+ public:
+  // The view after `record`. The same pointer where the record said nothing new.
+  std::shared_ptr<const NumericsView> add(const StepRecord& record);
+
+ private:
+  void follow_plan(const StepRecord& record, NumericsView& view);
+  void put_in_force(const std::vector<Precision>& formats, RoundId round, NumericsView& view);
+  bool is_news(const StepRecord& record, float loss_scale) const;
+
+  std::shared_ptr<const NumericsView> view_ = std::make_shared<const NumericsView>();
+  PlanId plan_{};  // newest seen
+  bool has_plan_ = false;
+  bool is_in_force_ = false;        // that plan
+  std::vector<Precision> waiting_;  // its formats, until it is in force
+};
+
+}  // namespace cox::metrics

@@ -1,0 +1,271 @@
+#include "metrics/topics/parallel.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "coordinator/core/timings.h"
+#include "metrics/catalogue.h"
+#include "metrics/format.h"
+#include "metrics/html.h"
+#include "metrics/json_parts.h"
+#include "metrics/snapshot.h"
+#include "metrics/topic.h"
+
+namespace cox::metrics {
+namespace {
+
+constexpr std::size_t kShowAll = 12;  // ranks; larger jobs show both ends only
+constexpr std::ptrdiff_t kEndsShown = 4;
+
+bool worked(const RankSignal& s) {
+  return s.rounds > 0 && !s.has(SignalFlag::finished);
+}
+
+struct Columns {
+  std::vector<RankId> ranks;
+  std::vector<double> samples;
+  std::vector<RankId> reducing;
+  std::vector<double> reduction;
+  std::vector<double> exposed;
+};
+
+// Times that are no times are left out, as those of phases are.
+void add_reduction(const RankSignal& s, Columns& columns) {
+  const double reduction = s.reduction_seconds;
+  const double exposed = s.reduction_exposed_seconds;
+  if (!std::isfinite(reduction + exposed) || reduction < 0 || exposed < 0) return;
+  columns.reducing.push_back(s.rank);
+  columns.reduction.push_back(reduction / s.rounds);
+  columns.exposed.push_back(exposed / s.rounds);
+}
+
+Columns columns_of(const StepSignals& signals) {
+  Columns columns;
+  for (const RankSignal& s : signals.reports) {
+    if (!worked(s)) continue;
+    columns.ranks.push_back(s.rank);
+    columns.samples.push_back(s.samples / static_cast<double>(s.rounds));
+    add_reduction(s, columns);
+  }
+  return columns;
+}
+
+std::uint64_t fewest_micro_batches(const std::vector<double>& samples, std::uint64_t micro_batch) {
+  double fewest = 0;
+  for (const double count : samples) {
+    if (count > 0 && (fewest == 0 || count < fewest)) fewest = count;
+  }
+  if (micro_batch == 0 || fewest == 0) return 0;
+  return static_cast<std::uint64_t>(std::ceil(fewest / static_cast<double>(micro_batch)));
+}
+
+std::vector<Metric> metrics() {
+  using S = const Snapshot&;
+  return {
+      gauge("coxswain_step_samples", "samples",
+            "Samples that ranks reported for a step of the newest round: the effective batch",
+            value([](S s) { return s.parallel.step_samples; })),
+      gauge("coxswain_plan_step_samples", "samples",
+            "Samples of a step under the newest plan; 0 where that is the loop's own business",
+            value([](S s) { return planned_samples(*s.plan, *s.job); })),
+      gauge("coxswain_rank_step_samples", "samples", "Samples of a rank in a step" + kOverRanks,
+            spread([](S s) -> const Spread& { return s.parallel.rank_samples; })),
+      gauge("coxswain_accumulation_anchor", "",
+            "Micro-batches of a step on the rank that had fewest; 0 where the job has no fixed "
+            "micro-batch",
+            value([](S s) { return s.parallel.micro_batches; })),
+      gauge(
+          "coxswain_reduction_duration_seconds", "seconds",
+          "Time of a step's gradient buckets from launch to result, summed over buckets, by rank" +
+              kOverRanks,
+          spread([](S s) -> const Spread& { return s.parallel.reduction_seconds; })),
+      gauge("coxswain_reduction_exposed_duration_seconds", "seconds",
+            "The part of it after the end of the backward pass, which nothing hides, by rank" +
+                kOverRanks,
+            spread([](S s) -> const Spread& { return s.parallel.exposed_seconds; })),
+      gauge("coxswain_reduction_hidden_ratio", "ratio",
+            "Part of the reduction's time that the backward pass hid, of the medians over the "
+            "ranks; NaN where nothing was reduced",
+            value([](S s) { return hidden_ratio(s.parallel); })),
+      counter(
+          "coxswain_repeated_rounds_total",
+          "Control rounds in which a step was done again, because an exact sum was out of range",
+          value([](S s) { return s.repeated_rounds; })),
+  };
+}
+
+void put_status(io::JsonWriter& json, const Snapshot& s) {
+  const ParallelView& view = s.parallel;
+  json.key("data_parallel").begin_object();
+  json.field("step_samples", view.step_samples);
+  put_known(json, "planned_step_samples", planned_samples(*s.plan, *s.job));
+  put_known(json, "job_step_samples", s.job->global_batch);
+  put_known(json, "micro_batch_samples", s.job->micro_batch);
+  put_known(json, "fewest_micro_batches", view.micro_batches);
+  put_spread(json, "rank_samples", view.rank_samples);
+  put_spread(json, "reduction_seconds", view.reduction_seconds);
+  put_spread(json, "reduction_exposed_seconds", view.exposed_seconds);
+  json.field("reduction_hidden_ratio", hidden_ratio(view));
+  json.field("repeated_rounds", s.repeated_rounds).end_object();
+}
+
+void put_rank(io::JsonWriter& json, const Snapshot& s, const RankRow& row) {
+  json.field("samples_per_step", row.samples_per_step).key("share_ratio");
+  const double all = s.ranks.table->samples_per_step;
+  all > 0 ? json.value(row.samples_per_step / all) : json.null();
+  json.field("reduction_seconds", row.reduction_seconds);
+  json.field("reduction_exposed_seconds", row.reduction_exposed_seconds);
+}
+
+std::string count_text(double count) {
+  return grouped(static_cast<std::uint64_t>(std::llround(std::max(count, 0.0))));
+}
+
+// "160 samples, 10.00× the job's 16", "16 samples, 160 planned".
+std::string batch_text(const Snapshot& s) {
+  const double now = s.parallel.step_samples;
+  const std::uint64_t planned = planned_samples(*s.plan, *s.job);
+  const auto own = static_cast<double>(s.job->global_batch);
+  std::string text = count_text(now) + " samples";
+  if (s.plan->step_samples != 0 && static_cast<double>(planned) != now)
+    return fmt::format("{}, {} planned", text, grouped(planned));
+  if (own > 0 && now != own)
+    text += fmt::format(", {} the job's {}", times_text(now / own), count_text(own));
+  return text;
+}
+
+std::string samples_text(const RankRow& row) {
+  const bool is_whole = std::round(row.samples_per_step) == row.samples_per_step;
+  return is_whole ? count_text(row.samples_per_step) : fixed(row.samples_per_step, 1);
+}
+
+// "8 each", "4 to 16, most on rank 3".
+std::string samples_text(const Spread& spread) {
+  if (spread.min == spread.max) return count_text(spread.max) + " each";
+  return fmt::format("{} to {}, most on rank {}", count_text(spread.min), count_text(spread.max),
+                     spread.rank_of_max.value());
+}
+
+std::string reduction_text(const ParallelView& view) {
+  const double hidden = hidden_ratio(view);
+  if (std::isnan(hidden)) return "–";
+  return fmt::format("{} a step, {} behind backward", seconds_text(view.reduction_seconds.median),
+                     percent_text(hidden, 0));
+}
+
+std::string exposed_text(const ParallelView& view) {
+  if (!(view.reduction_seconds.max > 0)) return "–";
+  return fmt::format("{}, most {} on rank {}", seconds_text(view.exposed_seconds.median),
+                     seconds_text(view.exposed_seconds.max),
+                     view.exposed_seconds.rank_of_max.value());
+}
+
+// All ranks, or in large jobs those with most samples and those with fewest; ascending ranks.
+std::vector<const RankRow*> rows_shown(const RankTable& table) {
+  std::vector<const RankRow*> rows;
+  for (const RankRow& row : table.rows) rows.push_back(&row);
+  if (rows.size() <= kShowAll) return rows;
+  const auto has_more = [](const RankRow* a, const RankRow* b) {
+    return a->samples_per_step != b->samples_per_step ? a->samples_per_step > b->samples_per_step
+                                                      : a->rank < b->rank;
+  };
+  const auto most = rows.begin() + kEndsShown;
+  const auto fewest = rows.end() - kEndsShown;
+  std::nth_element(rows.begin(), most, rows.end(), has_more);
+  std::nth_element(most, fewest, rows.end(), has_more);
+  rows.erase(most, fewest);
+  std::sort(rows.begin(), rows.end(),
+            [](const RankRow* a, const RankRow* b) { return a->rank < b->rank; });
+  return rows;
+}
+
+std::string row_html(const RankRow& row, double all, double longest) {
+  const double part = all > 0 ? row.samples_per_step / all : 0;
+  const double width = longest > 0 ? 100 * row.samples_per_step / longest : 0;
+  const bool is_reduced = row.reduction_seconds > 0;
+  const double hidden = hidden_ratio(row.reduction_seconds, row.reduction_exposed_seconds);
+  return fmt::format(
+      "<tr>{}{}{}<td class=\"wide\"><div class=\"bar meter\" aria-hidden=\"true\"><i class=\"ph2\" "
+      "style=\"width:{}%\"></i></div></td>{}{}{}</tr>",
+      figure_cell(std::to_string(row.rank.value())), figure_cell(samples_text(row)),
+      figure_cell(percent_text(part, 1)), fixed(width, 1),
+      figure_cell(is_reduced ? seconds_text(row.reduction_seconds) : "–"),
+      figure_cell(is_reduced ? seconds_text(row.reduction_exposed_seconds) : "–"),
+      figure_cell(is_reduced ? percent_text(hidden, 0) : "–"));
+}
+
+std::string rank_table(const Snapshot& s) {
+  const auto rows = rows_shown(*s.ranks.table);
+  double longest = 0;
+  for (const RankRow* row : rows) longest = std::max(longest, row->samples_per_step);
+  std::string out;
+  if (rows.size() < s.ranks.table->rows.size())
+    out += "<p class=\"hint group\">The " + std::to_string(kEndsShown) +
+           " ranks with most samples and those with fewest; <a href=\"/api/v1/ranks\">all</a>.</p>";
+  out +=
+      "<div class=\"scroll\"><table><thead><tr><th class=\"n\">Rank</th>"
+      "<th class=\"n\">Samples a step</th><th class=\"n\">Share</th><th class=\"wide\"></th>"
+      "<th class=\"n\">Reduction</th><th class=\"n\">Not hidden</th><th class=\"n\">Hidden</th>"
+      "</tr></thead><tbody>";
+  for (const RankRow* row : rows) out += row_html(*row, s.ranks.table->samples_per_step, longest);
+  return out + "</tbody></table></div>";
+}
+
+std::string parallel_section(const Snapshot& s) {
+  const ParallelView& view = s.parallel;
+  if (s.job->world_size < 2 && s.plan->step_samples == 0) return {};
+  std::string out = "<section class=\"card\"><h2>Data parallel</h2><dl class=\"facts\">";
+  out += fact("Batch of a step", batch_text(s));
+  out += fact("Samples of a rank", samples_text(view.rank_samples));
+  if (view.micro_batches > 0)
+    out += fact("Fewest micro-batches",
+                grouped(view.micro_batches) + " of " + grouped(s.job->micro_batch) + " samples");
+  out += fact("Gradient reduction", reduction_text(view));
+  out += fact("Not hidden", exposed_text(view));
+  if (s.repeated_rounds > 0) out += fact("Steps done again", grouped(s.repeated_rounds));
+  return fmt::format("{}</dl>{}</section>", out, rank_table(s));
+}
+
+}  // namespace
+
+ParallelView parallel_view(const JobFacts& job, const StepSignals& signals,
+                           const ParallelView& before) {
+  const Columns columns = columns_of(signals);
+  if (columns.ranks.empty()) return before;
+  ParallelView view;
+  for (const double count : columns.samples) view.step_samples += count;
+  view.micro_batches = fewest_micro_batches(columns.samples, job.micro_batch);
+  view.rank_samples = spread_of(columns.samples, columns.ranks);
+  view.reduction_seconds = spread_of(columns.reduction, columns.reducing);
+  view.exposed_seconds = spread_of(columns.exposed, columns.reducing);
+  return view;
+}
+
+double hidden_ratio(double reduction_seconds, double exposed_seconds) {
+  if (!(reduction_seconds > 0)) return std::numeric_limits<double>::quiet_NaN();
+  return std::clamp(1 - exposed_seconds / reduction_seconds, 0.0, 1.0);
+}
+
+double hidden_ratio(const ParallelView& view) {
+  return hidden_ratio(view.reduction_seconds.median, view.exposed_seconds.median);
+}
+
+std::uint64_t planned_samples(const Plan& plan, const JobFacts& job) {
+  return plan.step_samples != 0 ? plan.step_samples : job.global_batch;
+}
+
+Topic parallel_topic() {
+  return {.title = "Data parallel",
+          .metrics = metrics,
+          .put_status = put_status,
+          .put_rank = put_rank,
+          .sections = {{parallel_section}}};
+}
+
+}  // namespace cox::metrics

@@ -1,0 +1,39 @@
+// The topic Data parallel: how the ranks shared the newest round in which somebody worked, who
+// computed how many samples, and what reducing gradients cost. Its part of the snapshot is a
+// ParallelView, refreshed with the table of ranks; its size does not grow with their number. Plain
+// values; pure functions, linear in the number of ranks.
+#pragma once
+
+#include <cstdint>
+
+#include "coordinator/core/job.h"
+#include "coordinator/core/plan.h"
+#include "coordinator/core/step_signals.h"
+#include "coordinator/core/summary.h"
+
+namespace cox::metrics {
+
+struct Topic;
+
+struct ParallelView {
+  double step_samples = 0;          // of all ranks that reported, in a step
+  std::uint64_t micro_batches = 0;  // of the rank that had fewest, more than none; 0 = not known
+  Spread rank_samples;              // of a rank in a step
+  Spread reduction_seconds;         // of a step's buckets, from launch to result, summed up
+  Spread exposed_seconds;           // the part of it that nothing hid
+};
+
+// Returns the view after `signals`: `before` where nobody worked in them.
+ParallelView parallel_view(const JobFacts& job, const StepSignals& signals,
+                           const ParallelView& before);
+
+// Part of the reduction's time that the backward pass hid: 0 .. 1; NaN where nothing was reduced.
+double hidden_ratio(double reduction_seconds, double exposed_seconds);
+double hidden_ratio(const ParallelView& view);  // of the medians
+
+// Samples of a step under `plan`; 0 where that is the loop's own business.
+std::uint64_t planned_samples(const Plan& plan, const JobFacts& job);
+
+Topic parallel_topic();
+
+}  // namespace cox::metrics

@@ -1,0 +1,409 @@
+#include "metrics/topics/plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <string_view>
+
+#include "metrics/blocks.h"
+#include "metrics/catalogue.h"
+#include "metrics/format.h"
+#include "metrics/html.h"
+#include "metrics/json_parts.h"
+#include "metrics/snapshot.h"
+#include "metrics/topic.h"
+
+namespace cox::metrics {
+namespace {
+
+constexpr std::size_t kNamedCells = 48;  // blocks; more are drawn as small cells
+constexpr std::size_t kProfilesShown = 4;
+constexpr std::size_t kRunsShown = 16;
+
+float seconds_of(const BlockProfile& profile) {
+  return profile.forward_seconds + profile.backward_seconds;
+}
+
+MemoryAction action_at(const Plan& plan, std::size_t profile_index, std::size_t block) {
+  if (profile_index >= plan.profiles.size()) return MemoryAction::keep;
+  const auto& actions = plan.profiles[profile_index];
+  return block < actions.size() ? actions[block] : MemoryAction::keep;
+}
+
+std::vector<Metric> metrics() {
+  using S = const Snapshot&;
+  return {
+      counter("coxswain_plans_total", "Plans published",
+              value([](S s) { return s.control.plans_published; })),
+      gauge("coxswain_plan_id", "", "Number of the newest published plan",
+            value([](S s) { return s.plan->id.number; })),
+      gauge("coxswain_plan_applied_id", "", "Number of the newest plan that ranks apply",
+            value([](S s) { return s.summary.plan_applied_max; })),
+      gauge("coxswain_plan_activation_lag_rounds", "rounds",
+            "Rounds from the publication of the newest active plan to its activation",
+            value([](S s) { return s.plan_view.activation_lag_rounds; })),
+      gauge("coxswain_last_plan_timestamp_seconds", "seconds",
+            "Unix time of the newest publication; 0 before the first",
+            value([](S s) { return s.plan_view.last_published.seconds; })),
+      gauge("coxswain_plan_precision_blocks", "", "Blocks that compute in a precision",
+            per("precision", kPrecisionNames,
+                [](S s, std::size_t k) {
+                  return knob_mix(*s.plan, s.job->world_size).precision_blocks[k];
+                })),
+      gauge("coxswain_plan_action_blocks", "",
+            "Blocks under a memory action, averaged over the ranks",
+            per("action", kMemoryActionNames,
+                [](S s, std::size_t k) {
+                  return knob_mix(*s.plan, s.job->world_size).action_blocks[k];
+                })),
+      gauge("coxswain_plan_hold_rounds", "rounds",
+            "Rounds for which all knobs still rest after trouble", value([](S s) {
+              const std::uint64_t hold = s.plan->hold_until.value();
+              const std::uint64_t round = s.summary.round.value();
+              return hold > round ? hold - round : 0;
+            })),
+  };
+}
+
+void put_plan_ids(io::JsonWriter& json, const Snapshot& s) {
+  const Plan& plan = *s.plan;
+  json.field("incarnation", plan.id.incarnation).field("number", plan.id.number);
+  json.field("earliest_round", plan.earliest_round.value()).key("activated_round");
+  if (plan.activated_round)
+    json.value(plan.activated_round->value());
+  else
+    json.null();
+  json.field("applied_number", s.summary.plan_applied_max);
+}
+
+void put_status(io::JsonWriter& json, const Snapshot& s) {
+  json.key("plan").begin_object();
+  put_plan_ids(json, s);
+  json.end_object();
+}
+
+void put_rank(io::JsonWriter& json, const Snapshot&, const RankRow& row) {
+  json.field("plan_held", row.plan_held).field("plan_applied", row.plan_applied);
+}
+
+const BlockCost* known_cost(const Snapshot& s, std::size_t block) {
+  if (!s.plan_view.costs || block >= s.plan_view.costs->size() ||
+      !(*s.plan_view.costs)[block].is_known)
+    return nullptr;
+  return &(*s.plan_view.costs)[block];
+}
+
+void put_action_ranks(io::JsonWriter& json, const ActionRanks& ranks) {
+  json.key("ranks_by_action").begin_object();
+  for (std::size_t a = 0; a < ranks.size(); ++a) {
+    if (ranks[a] > 0) json.field(kMemoryActionNames[a], ranks[a]);
+  }
+  json.end_object();
+}
+
+// Adds the cost of the block on the rank where it costs most; nothing before it was measured.
+void put_cost(io::JsonWriter& json, const Snapshot& s, std::size_t block) {
+  const BlockCost* known = known_cost(s, block);
+  if (known == nullptr) return;
+  const BlockCost& cost = *known;
+  json.field("parameters", cost.profile.parameters);
+  json.field("saved_bytes", cost.profile.saved_bytes);
+  json.field("forward_seconds", static_cast<double>(cost.profile.forward_seconds));
+  json.field("backward_seconds", static_cast<double>(cost.profile.backward_seconds));
+  json.field("measured_on_rank", cost.rank.value());
+}
+
+Result<std::string> plan_json(const Snapshot& s, std::string_view) {
+  const Plan& plan = *s.plan;
+  io::JsonWriter json;
+  json.begin_object();
+  put_plan_ids(json, s);
+  json.field("step_samples", plan.step_samples);
+  json.field("hold_until", plan.hold_until.value());
+  put_memory(json, s);
+  const auto actions = action_ranks(plan, s.job->world_size);
+  json.key("blocks").begin_array();
+  for (std::size_t block = 0; block < plan.precision.size(); ++block) {
+    json.begin_object().field("name", std::string_view(block_name(*s.job, block)));
+    json.field("precision", to_string(plan.precision[block]));
+    put_action_ranks(json, actions[block]);
+    put_cost(json, s, block);
+    json.end_object();
+  }
+  json.end_array().key("profiles").begin_array();
+  const auto sizes = profile_sizes(plan, s.job->world_size);
+  for (std::size_t c = 0; c < plan.profiles.size(); ++c) {
+    json.begin_object().field("ranks", sizes[c]).key("actions").begin_array();
+    for (const MemoryAction action : plan.profiles[c]) json.value(to_string(action));
+    json.end_array().end_object();
+  }
+  json.end_array().key("shares").begin_array();
+  for (const std::uint32_t share : plan.shares) json.value(share);
+  json.end_array().key("rollback").begin_object();
+  json.field("ticket", plan.rollback.ticket);
+  json.field("before_round", plan.rollback.before_round.value()).end_object().end_object();
+  return json.take();
+}
+
+std::string cell_class(Precision precision, MemoryAction action) {
+  return fmt::format("q{} a{}", static_cast<int>(precision), static_cast<int>(action));
+}
+
+// "forward 41 ms, backward 80 ms, 12 MiB saved, 198,272 parameters"
+std::string cost_text(const BlockCost& cost) {
+  return fmt::format("forward {}, backward {}, {} saved, {} parameters, on rank {}",
+                     seconds_text(static_cast<double>(cost.profile.forward_seconds)),
+                     seconds_text(static_cast<double>(cost.profile.backward_seconds)),
+                     bytes_text(cost.profile.saved_bytes), grouped(cost.profile.parameters),
+                     cost.rank.value());
+}
+
+std::string cell(const Snapshot& s, std::size_t block, const BlockRun& run,
+                 std::size_t prefix_length) {
+  const std::string name = block_name(*s.job, block);
+  const BlockCost* cost = known_cost(s, block);
+  const std::string precision(to_string(run.precision));
+  const std::string action(to_string(run.action));
+  std::string out =
+      fmt::format("<li class=\"{}\" title=\"{}: {}, {}{}\">", cell_class(run.precision, run.action),
+                  escape(name), precision, action, cost != nullptr ? "; " + cost_text(*cost) : "");
+  if (prefix_length == std::string::npos) return out + "</li>";
+  out += fmt::format("<em>{}</em><b>{}</b><span>{}</span>", escape(name.substr(prefix_length)),
+                     precision, action);
+  if (cost != nullptr) out += "<span>" + bytes_text(cost->profile.saved_bytes) + "</span>";
+  return out + "</li>";
+}
+
+// A sentence on the block that costs the most time; empty before anything was measured.
+std::string dearest_block(const Snapshot& s) {
+  const BlockCost* dearest = nullptr;
+  for (std::size_t block = 0; s.plan_view.costs && block < s.plan_view.costs->size(); ++block) {
+    const BlockCost* cost = known_cost(s, block);
+    if (cost == nullptr) continue;
+    const auto seconds = [](const BlockCost& c) {
+      return c.profile.forward_seconds + c.profile.backward_seconds;
+    };
+    if (dearest == nullptr || seconds(*cost) > seconds(*dearest)) dearest = cost;
+  }
+  if (dearest == nullptr) return {};
+  return fmt::format("<p class=\"hint group\">Dearest block: {}, {}.</p>",
+                     escape(block_name(*s.job, dearest->profile.block.value())),
+                     cost_text(*dearest));
+}
+
+std::string strip(const Snapshot& s, const std::vector<BlockRun>& runs) {
+  const bool named = s.plan->precision.size() <= kNamedCells;
+  const std::size_t prefix_length = named ? common_prefix(*s.job).size() : std::string::npos;
+  std::string out =
+      named ? "<ul class=\"strip\">" : "<ul class=\"strip small\" aria-hidden=\"true\">";
+  for (const BlockRun& run : runs) {
+    for (std::size_t block = run.first; block <= run.last; ++block)
+      out += cell(s, block, run, prefix_length);
+  }
+  return out + "</ul>";
+}
+
+std::string run_table(const JobFacts& job, const std::vector<BlockRun>& runs) {
+  std::string out =
+      "<div class=\"scroll\"><table><thead><tr><th>Blocks</th><th>Precision</th>"
+      "<th>Memory</th></tr></thead><tbody>";
+  for (std::size_t i = 0; i < std::min(runs.size(), kRunsShown); ++i) {
+    const BlockRun& run = runs[i];
+    out += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td></tr>",
+                       escape(block_names(job, run.first, run.last)), to_string(run.precision),
+                       to_string(run.action));
+  }
+  if (runs.size() > kRunsShown)
+    out += "<tr><td colspan=\"3\"><a href=\"/api/v1/plan\">" +
+           std::to_string(runs.size() - kRunsShown) + " more</a></td></tr>";
+  return out + "</tbody></table></div>";
+}
+
+// "Rank 2", "Ranks 0, 3", "12 ranks".
+std::string profile_title(const Plan& plan, std::size_t index, std::int32_t ranks) {
+  constexpr std::int32_t kNamed = 4;
+  std::string names;
+  for (std::size_t r = 0; ranks <= kNamed && r < plan.rank_profile.size(); ++r) {
+    if (plan.rank_profile[r].value() == index)
+      names += (names.empty() ? "" : ", ") + std::to_string(r);
+  }
+  if (names.empty()) return grouped(static_cast<std::uint64_t>(ranks)) + " ranks";
+  return (ranks == 1 ? "Rank " : "Ranks ") + names;
+}
+
+std::string profile_section(const Snapshot& s, std::size_t index, std::int32_t ranks) {
+  const auto runs = block_runs(*s.plan, index);
+  std::string out = "<div class=\"group\">";
+  if (s.plan->profiles.size() > 1) out += "<h3>" + profile_title(*s.plan, index, ranks) + "</h3>";
+  out += strip(s, runs);
+  if (s.plan->precision.size() > kNamedCells) out += run_table(*s.job, runs);
+  return out + "</div>";
+}
+
+std::string activity(const Snapshot& s) {
+  const Plan& plan = *s.plan;
+  if (plan.id.number == 0 && s.memory)
+    return "The plan every rank starts with, made from steps measured before the first one.";
+  if (plan.id.number == 0) return "The plan every rank starts with; nothing has been changed yet.";
+  std::string text = "Published in round " + grouped(s.plan_view.published_round.value());
+  if (plan.activated_round)
+    text += ", active since round " + grouped(plan.activated_round->value());
+  else
+    text += ", waiting until every rank holds it";
+  return text + ".";
+}
+
+// "12 of 14 blocks in bf16, 4 recompute." What is the same everywhere is said once.
+std::string mix_text(const Snapshot& s) {
+  const KnobMix mix = knob_mix(*s.plan, s.job->world_size);
+  const auto blocks = static_cast<double>(s.plan->precision.size());
+  std::string text;
+  for (std::size_t k = 0; k < mix.precision_blocks.size(); ++k) {
+    if (mix.precision_blocks[k] == 0) continue;
+    const bool all = mix.precision_blocks[k] == blocks;
+    text += fmt::format("{}{} in {}", text.empty() ? " " : ", ",
+                        all ? "all" : fixed(mix.precision_blocks[k], 0), kPrecisionNames[k]);
+  }
+  for (std::size_t k = 1; k < mix.action_blocks.size(); ++k) {
+    if (mix.action_blocks[k] > 0)
+      text += fmt::format(", {} {}{}",
+                          fixed(mix.action_blocks[k],
+                                mix.action_blocks[k] == std::floor(mix.action_blocks[k]) ? 0 : 1),
+                          kMemoryActionNames[k], s.plan->profiles.size() > 1 ? " on average" : "");
+  }
+  const std::string prefix = common_prefix(*s.job);
+  return fmt::format(" Of {} blocks{}.{}", fixed(blocks, 0), text,
+                     prefix.empty() ? "" : " Names begin with <code>" + escape(prefix) + "</code>");
+}
+
+std::string other_knobs(const Snapshot& s) {
+  const Plan& plan = *s.plan;
+  std::string text;
+  if (plan.step_samples != 0) text += " Steps of " + grouped(plan.step_samples) + " samples.";
+  if (!plan.shares.empty()) {
+    const auto [low, high] = std::minmax_element(plan.shares.begin(), plan.shares.end());
+    text +=
+        " Shares of the batch from " + std::to_string(*low) + " to " + std::to_string(*high) + ".";
+  }
+  if (plan.hold_until > s.summary.round)
+    text += " All knobs rest until round " + grouped(plan.hold_until.value()) + ".";
+  return text;
+}
+
+std::string plan_section(const Snapshot& s) {
+  const Plan& plan = *s.plan;
+  std::string out = fmt::format("<section class=\"card\"><h2>Plan {}</h2><p class=\"hint\">{}{}",
+                                grouped(plan.id.number), activity(s), other_knobs(s));
+  if (plan.precision.empty())
+    return out + "</p><p class=\"group\">The job has named no blocks.</p></section>";
+  out += mix_text(s) + "</p>";
+  const auto sizes = profile_sizes(plan, s.job->world_size);
+  const std::size_t shown = std::min(sizes.size(), kProfilesShown);
+  for (std::size_t c = 0; c < shown; ++c) out += profile_section(s, c, sizes[c]);
+  if (sizes.size() > shown)
+    out += "<p class=\"group\"><a href=\"/api/v1/plan\">" + std::to_string(sizes.size() - shown) +
+           " more profiles of ranks</a></p>";
+  return fmt::format("{}{}</section>", out, dearest_block(s));
+}
+
+}  // namespace
+
+std::shared_ptr<const BlockCosts> with_profiles(std::shared_ptr<const BlockCosts> costs,
+                                                std::size_t blocks, const StepSignals& signals) {
+  std::shared_ptr<BlockCosts> changed;
+  for (const RankSignal& report : signals.reports) {
+    if (report.fragment.kind != FragmentKind::block_profile) continue;
+    const auto profile = read_block_profile(report.fragment);
+    if (!profile.ok() || profile->block.value() >= blocks) continue;
+    if (!changed) {
+      changed = costs ? std::make_shared<BlockCosts>(*costs) : std::make_shared<BlockCosts>();
+      changed->resize(blocks);
+    }
+    BlockCost& cost = (*changed)[profile->block.value()];
+    const bool is_newer_word = !cost.is_known || cost.rank == report.rank;
+    if (is_newer_word || seconds_of(*profile) > seconds_of(cost.profile)) {
+      cost = {true, report.rank, *profile};
+    }
+  }
+  if (changed) return changed;
+  return costs;
+}
+
+void PlanView::add(const StepRecord& record, const Plan& before) {
+  const auto is_active = [this](const Plan& plan, RoundId in) {
+    if (plan.id.number <= activated_plan) return;
+    activated_plan = plan.id.number;
+    const std::uint64_t from = published_round.value();
+    activation_lag_rounds = in.value() > from ? in.value() - from : 0;
+  };
+  if (record.decision.plan) {
+    // A plan is followed by another one only when all ranks apply it.
+    is_active(before, record.signals.round);
+    last_published = record.signals.now;
+    published_round = record.signals.round;
+  }
+  if (record.plan.activated_round) is_active(record.plan, *record.plan.activated_round);
+  costs = with_profiles(costs, record.job.blocks.size(), record.signals);
+}
+
+KnobMix knob_mix(const Plan& plan, std::int32_t world_size) {
+  KnobMix mix;
+  for (const Precision precision : plan.precision)
+    mix.precision_blocks[static_cast<std::size_t>(precision)] += 1;
+  const auto sizes = profile_sizes(plan, world_size);
+  const double ranks = std::max(world_size, 1);
+  for (std::size_t c = 0; c < plan.profiles.size(); ++c) {
+    for (const MemoryAction action : plan.profiles[c])
+      mix.action_blocks[static_cast<std::size_t>(action)] += sizes[c] / ranks;
+  }
+  return mix;
+}
+
+std::vector<BlockRun> block_runs(const Plan& plan, std::size_t profile_index) {
+  std::vector<BlockRun> runs;
+  for (std::size_t block = 0; block < plan.precision.size(); ++block) {
+    const Precision precision = plan.precision[block];
+    const MemoryAction action = action_at(plan, profile_index, block);
+    if (!runs.empty() && runs.back().precision == precision && runs.back().action == action)
+      runs.back().last = block;
+    else
+      runs.push_back({block, block, precision, action});
+  }
+  return runs;
+}
+
+std::vector<std::int32_t> profile_sizes(const Plan& plan, std::int32_t world_size) {
+  std::vector<std::int32_t> sizes(std::max<std::size_t>(plan.profiles.size(), 1), 0);
+  if (plan.rank_profile.empty()) {
+    sizes[0] = world_size;
+    return sizes;
+  }
+  for (const ProfileId id : plan.rank_profile) {
+    if (id.value() < sizes.size()) ++sizes[id.value()];
+  }
+  return sizes;
+}
+
+std::vector<ActionRanks> action_ranks(const Plan& plan, std::int32_t world_size) {
+  std::vector<ActionRanks> ranks(plan.precision.size(), ActionRanks{});
+  const std::vector<std::int32_t> sizes = profile_sizes(plan, world_size);
+  for (std::size_t c = 0; c < plan.profiles.size(); ++c) {
+    for (std::size_t b = 0; b < std::min(ranks.size(), plan.profiles[c].size()); ++b) {
+      ranks[b][static_cast<std::size_t>(plan.profiles[c][b])] += sizes[c];
+    }
+  }
+  return ranks;
+}
+
+Topic plan_topic() {
+  return {.title = "Plan",
+          .metrics = metrics,
+          .put_status = put_status,
+          .put_rank = put_rank,
+          .documents = {{"/api/v1/plan", "the newest plan, block by block", plan_json}},
+          .sections = {{plan_section, Section::Width::half}}};
+}
+
+}  // namespace cox::metrics

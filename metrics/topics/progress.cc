@@ -1,0 +1,246 @@
+#include "metrics/topics/progress.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "metrics/catalogue.h"
+#include "metrics/format.h"
+#include "metrics/html.h"
+#include "metrics/snapshot.h"
+#include "metrics/sparkline.h"
+#include "metrics/topic.h"
+
+namespace cox::metrics {
+namespace {
+
+double rate_per_second(const StepSummary& summary) {
+  const double seconds = summary.wall_seconds.median * std::max<std::uint32_t>(summary.rounds, 1);
+  const double amount = static_cast<double>(summary.tokens > 0 ? summary.tokens : summary.samples);
+  return seconds > 0 && std::isfinite(seconds) ? amount / seconds : 0;
+}
+
+std::vector<Metric> metrics() {
+  using S = const Snapshot&;
+  return {
+      counter("coxswain_rounds_total",
+              "Control rounds that the coordinator has closed; one may cover several steps",
+              value([](S s) { return s.control.rounds; })),
+      gauge("coxswain_step", "", "Optimizer step of the newest round; goes back after a rollback",
+            value([](S s) { return s.summary.step.value(); })),
+      histogram("coxswain_step_duration_seconds", "Wall time of a step, median over the ranks",
+                [](S s) -> const BucketCounts& { return s.progress.step_seconds; }),
+      counter("coxswain_samples_total", "Samples trained on by all ranks",
+              value([](S s) { return s.progress.samples; })),
+      counter("coxswain_tokens_total",
+              "Tokens trained on by all ranks; 0 where the trainer reports none",
+              value([](S s) { return s.progress.tokens; })),
+      gauge("coxswain_last_round_timestamp_seconds", "seconds", "Unix time of the newest round",
+            value([](S s) { return s.last_round_time.seconds; })),
+      gauge("coxswain_start_timestamp_seconds", "seconds",
+            "Unix time at which this incarnation of the job started",
+            value([](S s) { return s.started.seconds; })),
+      gauge("coxswain_incarnation", "", "Starts of the job, counting this one",
+            value([](S s) { return s.job->incarnation; })),
+      gauge("coxswain_loss", "",
+            "Weighted mean loss of the newest round; NaN when no rank had a finite one",
+            value([](S s) { return s.summary.loss; })),
+      gauge("coxswain_gradient_norm", "",
+            "Largest gradient norm reported in the newest round; NaN when none was measured",
+            value([](S s) { return s.summary.gradient_norm; })),
+      counter("coxswain_nonfinite_rounds_total",
+              "Control rounds in which a rank reported a loss or gradient that is not finite",
+              cases("source",
+                    {{"loss", [](S s) { return s.progress.nonfinite_loss_rounds; }},
+                     {"gradient", [](S s) { return s.progress.nonfinite_gradient_rounds; }}})),
+      counter("coxswain_skipped_rounds_total",
+              "Control rounds in which an optimizer step was skipped",
+              value([](S s) { return s.progress.skipped_rounds; })),
+      counter("coxswain_rollbacks_total", "Control rounds in which ranks went back to a snapshot",
+              value([](S s) { return s.progress.rollbacks; })),
+      counter("coxswain_nonfinite_observations_total",
+              "Values kept out of counters and histograms because they were not finite",
+              value([](S s) {
+                return s.progress.step_seconds.refused() + s.decisions.decide_seconds.refused();
+              })),
+  };
+}
+
+void put_status(io::JsonWriter& json, const Snapshot& s) {
+  const StepSummary& summary = s.summary;
+  json.field("round", summary.round.value()).field("step", summary.step.value());
+  json.field("loss", summary.loss).field("first_loss", s.progress.first_loss);
+  json.field("gradient_norm", summary.gradient_norm);
+  json.field("samples_total", s.progress.samples).field("tokens_total", s.progress.tokens);
+  const auto& points = s.progress.points;
+  json.field(summary.tokens > 0 ? "tokens_per_second" : "samples_per_second",
+             points.size() > 0 ? points[points.size() - 1].rate_per_second : 0.0);
+  json.field("skipped_rounds", s.progress.skipped_rounds).field("rollbacks", s.progress.rollbacks);
+  json.field("nonfinite_ranks", summary.nonfinite_ranks);
+}
+
+struct Tile {
+  std::string_view title;
+  std::string value;
+  std::string unit;
+  std::string hint;
+  std::string curve;
+};
+
+std::string tile_html(const Tile& tile) {
+  std::string out = fmt::format("<section class=\"card tile\"><h2>{}</h2><p class=\"big\">{}",
+                                tile.title, tile.value);
+  if (!tile.unit.empty()) out += "<small>" + tile.unit + "</small>";
+  return fmt::format("{}</p><p class=\"hint\">{}</p>{}</section>", out, tile.hint, tile.curve);
+}
+
+std::string curve(const RoundPoints& points, std::string_view name, double RoundPoint::*member,
+                  std::string (*format)(double), double flat_ratio = 0.1) {
+  Curve c{name, {}, {}, format, flat_ratio};
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    c.values.push_back(points[i].*member);
+    if (i > 0 && points[i].plan != points[i - 1].plan) c.marks.push_back(i);
+  }
+  return sparkline(c);
+}
+
+std::string loss_text(double loss) {
+  return significant(loss, 4);
+}
+
+// The newest round in which somebody trained. Requires: there was one.
+const RoundPoint& newest(const Snapshot& s) {
+  return s.progress.points[s.progress.points.size() - 1];
+}
+
+Tile loss_tile(const Snapshot& s) {
+  Tile tile{"Loss", loss_text(newest(s).loss), "", "", ""};
+  if (std::isfinite(s.progress.first_loss))
+    tile.hint = loss_text(s.progress.first_loss) + " at the start";
+  tile.curve = curve(s.progress.points, "Loss", &RoundPoint::loss, loss_text, 0.002);
+  return tile;
+}
+
+Tile rate_tile(const Snapshot& s) {
+  const bool tokens = s.progress.tokens > 0;
+  Tile tile{"Throughput", rate_text(newest(s).rate_per_second), tokens ? "tokens/s" : "samples/s",
+            "", ""};
+  tile.hint = fmt::format("{}{} so far", grouped(tokens ? s.progress.tokens : s.progress.samples),
+                          tokens ? " tokens" : " samples");
+  tile.curve = curve(s.progress.points, "Throughput", &RoundPoint::rate_per_second, rate_text);
+  return tile;
+}
+
+Tile time_tile(const Snapshot& s) {
+  const Spread& wall = s.summary.wall_seconds;
+  Tile tile{"Step time", seconds_text(newest(s).step_seconds), "median rank", "", ""};
+  if (wall.rank_of_max.value() >= 0)
+    tile.hint =
+        "longest " + seconds_text(wall.max) + ", rank " + std::to_string(wall.rank_of_max.value());
+  tile.curve = curve(s.progress.points, "Step time", &RoundPoint::step_seconds, seconds_text);
+  return tile;
+}
+
+Tile skew_tile(const Snapshot& s) {
+  Tile tile{"Skew", times_text(newest(s).skew_ratio), "slowest to median", "", ""};
+  if (newest(s).skew_ratio <= 1.005) tile.hint = "the ranks are even";
+  if (!s.summary.worst.empty() && s.summary.worst.front().slowdown_ratio > 1.005) {
+    const WorstRank& worst = s.summary.worst.front();
+    tile.hint = fmt::format("rank {}, mostly in {}", worst.rank.value(), to_string(worst.phase));
+  }
+  tile.curve = curve(s.progress.points, "Skew", &RoundPoint::skew_ratio, times_text);
+  return tile;
+}
+
+std::string tiles_section(const Snapshot& s) {
+  if (s.progress.points.size() == 0) return {};
+  return fmt::format("<div class=\"tiles\">{}{}{}{}</div>", tile_html(loss_tile(s)),
+                     tile_html(rate_tile(s)), tile_html(time_tile(s)), tile_html(skew_tile(s)));
+}
+
+double total_median(const StepSummary& summary) {
+  double total = 0;
+  for (const Spread& spread : summary.phases) total += spread.median;
+  return total;
+}
+
+std::string segment(std::size_t phase, double share) {
+  return fmt::format("<i class=\"ph{}\" style=\"width:{}%\" title=\"{} {}\"></i>", phase,
+                     fixed(100 * share, 2), kPhaseNames[phase], percent_text(share, 0));
+}
+
+std::string legend_entry(std::size_t phase, const Spread& spread, double share) {
+  std::string out =
+      fmt::format("<li><span class=\"key ph{}\"></span><span>{}</span><small>{}, {}", phase,
+                  kPhaseNames[phase], percent_text(share, 0), seconds_text(spread.median));
+  if (spread.rank_of_max.value() >= 0 && spread.max > 1.05 * spread.median)
+    out +=
+        fmt::format("<br/>up to {}, rank {}", seconds_text(spread.max), spread.rank_of_max.value());
+  return out + "</small></li>";
+}
+
+std::string phases_section(const Snapshot& s) {
+  const StepSummary& summary = s.summary;
+  const double total = total_median(summary);
+  if (total <= 0) return {};
+  std::string bar;
+  std::string legend;
+  for (std::size_t p = 0; p < kPhases; ++p) {
+    const Spread& spread = summary.phases[p];
+    if (spread.max <= 0) continue;
+    bar += segment(p, spread.median / total);
+    legend += legend_entry(p, spread, spread.median / total);
+  }
+  return fmt::format(
+      "<section class=\"card\"><h2>Where a step goes</h2><p class=\"hint\">Median over the ranks; "
+      "waiting for others counts as communication.</p><div class=\"bar\" "
+      "aria-hidden=\"true\">{}</div><ul class=\"legend\">{}</ul></section>",
+      bar, legend);
+}
+
+}  // namespace
+
+void RoundPoints::add(const RoundPoint& point) {
+  points_[next_] = point;
+  next_ = (next_ + 1) % kCapacity;
+  size_ = std::min(size_ + 1, kCapacity);
+}
+
+double skew_ratio(const StepSummary& summary) {
+  return summary.own_seconds.median > 0 ? summary.own_seconds.max / summary.own_seconds.median : 1;
+}
+
+void ProgressView::add(const StepRecord& record, float loss_scale) {
+  const StepSummary& summary = record.decision.summary;
+  samples += summary.samples;
+  tokens += summary.tokens;
+  if (summary.wall_seconds.count > 0)
+    step_seconds.observe(summary.wall_seconds.median, std::max<std::uint32_t>(summary.rounds, 1));
+  if (std::isnan(first_loss) && std::isfinite(summary.loss)) first_loss = summary.loss;
+  if (summary.skipped_ranks > 0) ++skipped_rounds;
+  if (summary.rolled_back_ranks > 0) ++rollbacks;
+  const auto any_reports = [&record](SignalFlag flag) {
+    const auto& reports = record.signals.reports;
+    return std::any_of(reports.begin(), reports.end(),
+                       [flag](const RankSignal& report) { return report.has(flag); });
+  };
+  if (summary.nonfinite_ranks > 0) {
+    nonfinite_loss_rounds += any_reports(SignalFlag::nonfinite_loss) ? 1 : 0;
+    nonfinite_gradient_rounds += any_reports(SignalFlag::nonfinite_gradient) ? 1 : 0;
+  }
+  if (summary.finished >= summary.reporting) return;  // nobody trained: only last reports came
+  points.add({record.signals.round, summary.loss, summary.wall_seconds.median, skew_ratio(summary),
+              rate_per_second(summary), summary.plan_applied_max, loss_scale,
+              summary.skipped_ranks > 0});
+}
+
+Topic progress_topic() {
+  return {.title = "Progress",
+          .metrics = metrics,
+          .put_status = put_status,
+          .sections = {{tiles_section}, {phases_section}}};
+}
+
+}  // namespace cox::metrics

@@ -1,0 +1,71 @@
+// The topic Progress: how far the job is, how fast it goes, where a step's time goes and how often
+// a step went wrong. Its part of the snapshot is a ProgressView, which grows by one round at a time
+// on the recording thread. Plain values; the rest is pure.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+#include "coordinator/core/record.h"
+#include "metrics/histogram.h"
+
+namespace cox::metrics {
+
+struct Topic;
+
+// One round in short, for curves.
+struct RoundPoint {
+  RoundId round{};
+  double loss = 0;  // NaN when no rank had a finite one
+  double step_seconds = 0;
+  double skew_ratio = 1;       // slowest own work / median
+  double rate_per_second = 0;  // tokens, or samples where no tokens are reported
+  std::uint64_t plan = 0;      // applied in that round
+  float loss_scale = 0;        // 0 = no scaler at work
+  bool was_skipped = false;    // the optimizer step was, on some rank
+};
+
+// The newest rounds, oldest first; bounded.
+class RoundPoints {
+ public:
+  static constexpr std::size_t kCapacity = 300;
+  void add(const RoundPoint& point);
+  std::size_t size() const { return size_; }
+  // REQUIRES: index < size(). 0 is the oldest.
+  const RoundPoint& operator[](std::size_t index) const {
+    return points_[(next_ + kCapacity - size_ + index) % kCapacity];
+  }
+
+ private:
+  std::array<RoundPoint, kCapacity> points_{};
+  std::size_t next_ = 0;
+  std::size_t size_ = 0;
+};
+
+// Seconds of a step: 10 ms .. 100 s in 1-2-5 steps.
+inline constexpr std::array<double, 13> kStepBuckets = {0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1,
+                                                        2,    5,    10,   20,  50,  100};
+
+struct ProgressView {
+  RoundPoints points;
+  double first_loss = std::numeric_limits<double>::quiet_NaN();  // the first finite one
+  std::uint64_t samples = 0;                                     // totals since the start
+  std::uint64_t tokens = 0;
+  std::uint64_t nonfinite_loss_rounds = 0;
+  std::uint64_t nonfinite_gradient_rounds = 0;
+  std::uint64_t skipped_rounds = 0;
+  std::uint64_t rollbacks = 0;
+  BucketCounts step_seconds{kStepBuckets};
+
+  // Adds one round, in which `loss_scale` was in force.
+  void add(const StepRecord& record, float loss_scale);
+};
+
+// Slowest own work over the median; 1 where there is nothing to compare.
+double skew_ratio(const StepSummary& summary);
+
+Topic progress_topic();
+
+}  // namespace cox::metrics

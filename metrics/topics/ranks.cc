@@ -1,0 +1,362 @@
+#include "metrics/topics/ranks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <string>
+
+#include "metrics/catalogue.h"
+#include "metrics/format.h"
+#include "metrics/html.h"
+#include "metrics/json_parts.h"
+#include "metrics/request.h"
+#include "metrics/snapshot.h"
+#include "metrics/topic.h"
+
+namespace cox::metrics {
+namespace {
+
+constexpr std::int32_t kRefreshEveryRound = 256;  // ranks; larger jobs once a second
+constexpr double kRefreshSeconds = 1.0;
+constexpr std::uint64_t kPageRows = 100;  // of /api/v1/ranks, unless asked otherwise
+constexpr std::uint64_t kMostRows = 1000;
+constexpr std::size_t kShowAll = 12;  // ranks; larger jobs show the slowest only
+constexpr std::size_t kSlowestShown = 8;
+constexpr std::size_t kMissingNamed = 8;
+constexpr double kSlowRatio = 1.05;
+
+// The phase in which the rank loses most against the others.
+Phase worst_phase(const PhaseSeconds& seconds, const StepSummary& summary) {
+  Phase worst = Phase::other;
+  double loss = 0;
+  for (std::size_t p = 0; p < kPhases; ++p) {
+    const double over = static_cast<double>(seconds[p]) - summary.phases[p].median;
+    if (is_own_work(static_cast<Phase>(p)) && over > loss) {
+      loss = over;
+      worst = static_cast<Phase>(p);
+    }
+  }
+  return worst;
+}
+
+RankRow row_of(const RankSignal& report, const StepSummary& summary) {
+  RankRow row;
+  const auto rounds = static_cast<float>(std::max<std::uint32_t>(report.rounds, 1));
+  row.rank = report.rank;
+  row.round = report.round;
+  row.step = report.step;
+  row.flags = report.flags;
+  row.rounds = report.rounds;
+  row.plan_held = report.plan_held;
+  row.plan_applied = report.plan_applied;
+  row.loss = report.loss;
+  row.gradient_norm = report.gradient_norm;
+  row.wall_seconds = report.wall_seconds / static_cast<double>(rounds);
+  for (std::size_t p = 0; p < kPhases; ++p) {
+    row.phase_seconds[p] = report.phase_seconds[p] / rounds;
+    if (is_own_work(static_cast<Phase>(p)))
+      row.own_seconds += static_cast<double>(row.phase_seconds[p]);
+  }
+  row.worst_phase = worst_phase(row.phase_seconds, summary);
+  const double median = summary.own_seconds.median;
+  row.slowdown_ratio = median > 0 ? row.own_seconds / median : 1;
+  row.samples = report.samples;
+  row.samples_per_step = report.samples / static_cast<double>(rounds);
+  row.reduction_seconds = static_cast<double>(report.reduction_seconds / rounds);
+  row.reduction_exposed_seconds = static_cast<double>(report.reduction_exposed_seconds / rounds);
+  row.control_errors = report.control_errors;
+  row.memory_used_bytes = report.memory_used_bytes;
+  row.memory_peak_bytes = report.memory_peak_bytes;
+  row.memory_limit_bytes = report.memory_limit_bytes;
+  return row;
+}
+
+std::vector<Metric> metrics() {
+  using S = const Snapshot&;
+  std::array<std::string, kWorstRanks> slots;
+  for (std::size_t slot = 0; slot < kWorstRanks; ++slot) slots[slot] = std::to_string(slot);
+  return {
+      gauge("coxswain_world_size", "", "Ranks of the job",
+            value([](S s) { return s.job->world_size; })),
+      gauge("coxswain_ranks", "", "Ranks by what they did in the newest round",
+            cases("state", {{"training", [](S s) { return rank_counts(s).training; }},
+                            {"finished", [](S s) { return rank_counts(s).finished; }},
+                            {"watching", [](S s) { return rank_counts(s).watching; }},
+                            {"missing", [](S s) { return rank_counts(s).missing; }}})),
+      gauge("coxswain_rank_step_duration_seconds", "seconds",
+            "Wall time of a step by rank" + kOverRanks,
+            spread([](S s) -> const Spread& { return s.summary.wall_seconds; })),
+      gauge("coxswain_rank_work_duration_seconds", "seconds",
+            "Own work in a step by rank, without waiting for others" + kOverRanks,
+            spread([](S s) -> const Spread& { return s.summary.own_seconds; })),
+      gauge("coxswain_phase_duration_seconds", "seconds",
+            "Time in a phase of a step by rank" + kOverRanks,
+            per("phase", kPhaseNames, "stat", kStatNames,
+                [](S s, std::size_t phase, std::size_t stat) {
+                  return statistic(s.summary.phases[phase], stat);
+                })),
+      gauge("coxswain_rank_step_skew_ratio", "ratio",
+            "Own work of the slowest rank divided by the median; 1 is even",
+            value([](S s) { return skew_ratio(s.summary); })),
+      gauge("coxswain_worst_rank", "",
+            "The ranks with most own work, slowest in slot 0; the value is the rank, -1 an empty "
+            "slot",
+            per("slot", slots,
+                [](S s, std::size_t slot) {
+                  const auto& worst = s.summary.worst;
+                  return slot < worst.size() ? worst[slot].rank.value() : -1;
+                })),
+      gauge("coxswain_worst_rank_slowdown_ratio", "ratio",
+            "Own work of the rank in that slot divided by the median; 0 in an empty slot",
+            per("slot", slots,
+                [](S s, std::size_t slot) {
+                  const auto& worst = s.summary.worst;
+                  return slot < worst.size() ? worst[slot].slowdown_ratio : 0;
+                })),
+      gauge("coxswain_rank_memory_used_ratio", "ratio",
+            "Memory in use divided by its limit by rank; 0 where no limit is known" + kOverRanks,
+            spread([](S s) -> const Spread& { return s.summary.memory_used_ratio; })),
+      gauge("coxswain_rank_memory_peak_bytes", "bytes",
+            "Largest memory high water of a rank in the newest round",
+            value([](S s) { return s.summary.memory_peak_bytes; })),
+  };
+}
+
+void put_status(io::JsonWriter& json, const Snapshot& s) {
+  const RankCounts counts = rank_counts(s);
+  json.key("ranks").begin_object();
+  json.field("world_size", s.job->world_size).field("training", counts.training);
+  json.field("finished", counts.finished).field("watching", counts.watching);
+  json.field("missing", counts.missing).field("skew_ratio", skew_ratio(s.summary));
+  put_spread(json, "wall_seconds", s.summary.wall_seconds);
+  put_spread(json, "own_seconds", s.summary.own_seconds);
+  put_spread(json, "memory_used_ratio", s.summary.memory_used_ratio);
+  json.key("phases").begin_object();
+  for (std::size_t p = 0; p < kPhases; ++p) put_spread(json, kPhaseNames[p], s.summary.phases[p]);
+  json.end_object();
+  json.key("worst").begin_array();
+  for (const WorstRank& worst : s.summary.worst) {
+    json.begin_object().field("rank", worst.rank.value()).field("phase", to_string(worst.phase));
+    json.field("own_seconds", worst.own_seconds).field("slowdown_ratio", worst.slowdown_ratio);
+    json.end_object();
+  }
+  json.end_array().end_object();
+}
+
+void put_rank(io::JsonWriter& json, const Snapshot&, const RankRow& row) {
+  json.field("rank", row.rank.value()).field("round", row.round.value());
+  json.field("step", row.step.value()).field("rounds_covered", row.rounds);
+  json.field("loss", row.loss).field("gradient_norm", row.gradient_norm);
+  json.field("wall_seconds", row.wall_seconds).field("own_seconds", row.own_seconds);
+  json.field("slowdown_ratio", row.slowdown_ratio).field("worst_phase", to_string(row.worst_phase));
+  json.key("phase_seconds").begin_object();
+  for (std::size_t p = 0; p < kPhases; ++p) json.field(kPhaseNames[p], row.phase_seconds[p]);
+  json.end_object();
+  json.field("samples", row.samples).field("control_errors", row.control_errors);
+  json.field("flags", row.flags);
+}
+
+void put_row(io::JsonWriter& json, const Snapshot& s, const RankRow& row) {
+  json.begin_object();
+  for (const Topic& topic : topics()) {
+    if (topic.put_rank != nullptr) topic.put_rank(json, s, row);
+  }
+  json.end_object();
+}
+
+// Rows [offset, offset + limit) of the table, ascending ranks.
+Result<std::string> ranks_json(const Snapshot& s, std::string_view query) {
+  const auto offset = query_number(query, "offset");
+  const auto limit = query_number(query, "limit");
+  if (!offset.ok()) return offset.status();
+  if (!limit.ok()) return limit.status();
+  const RankTable& table = *s.ranks.table;
+  const std::uint64_t total = table.rows.size();
+  const std::uint64_t first = std::min(offset->value_or(0), total);
+  const std::uint64_t last =
+      std::min(total, first + std::min(limit->value_or(kPageRows), kMostRows));
+  io::JsonWriter json;
+  json.begin_object().field("round", table.round.value()).field("time", table.time.seconds);
+  json.field("world_size", s.job->world_size).field("reported", total).field("offset", first);
+  json.key("next_offset");
+  last < total ? json.value(last) : json.null();
+  json.key("ranks").begin_array();
+  for (std::uint64_t i = first; i < last; ++i) put_row(json, s, table.rows[i]);
+  json.end_array().key("faults").begin_array();
+  for (std::size_t i = 0; i < std::min<std::size_t>(table.faults.size(), kMostRows); ++i) {
+    const FaultyReport& fault = table.faults[i];
+    json.begin_object().field("rank", fault.rank.value()).field("fault", to_string(fault.fault));
+    json.field("round", fault.round.value()).end_object();
+  }
+  json.end_array().end_object();
+  return json.take();
+}
+
+std::vector<const RankRow*> rows_shown(const RankTable& table) {
+  std::vector<const RankRow*> rows;
+  for (const RankRow& row : table.rows) rows.push_back(&row);
+  if (rows.size() <= kShowAll) return rows;
+  std::partial_sort(rows.begin(), rows.begin() + kSlowestShown, rows.end(),
+                    [](const RankRow* a, const RankRow* b) {
+                      return a->own_seconds != b->own_seconds ? a->own_seconds > b->own_seconds
+                                                              : a->rank < b->rank;
+                    });
+  rows.resize(kSlowestShown);
+  return rows;
+}
+
+std::string phase_bar(const RankRow& row, double longest) {
+  std::string out = "<div class=\"bar\" aria-hidden=\"true\">";
+  for (std::size_t p = 0; p < kPhases; ++p) {
+    const double share = longest > 0 ? static_cast<double>(row.phase_seconds[p]) / longest : 0;
+    if (share > 0.001)
+      out += fmt::format("<i class=\"ph{}\" style=\"width:{}%\"></i>", p, fixed(100 * share, 1));
+  }
+  return out + "</div>";
+}
+
+std::string remarks(const RankRow& row) {
+  const auto has = [&row](SignalFlag flag) {
+    return (row.flags & static_cast<std::uint16_t>(flag)) != 0;
+  };
+  std::string out;
+  const auto add = [&out](std::string_view css_class, std::string_view text) {
+    out += tag(css_class, text) + " ";
+  };
+  if (has(SignalFlag::nonfinite_loss) || has(SignalFlag::nonfinite_gradient))
+    add("bad", "not finite");
+  if (has(SignalFlag::step_skipped)) add("warn", "skipped");
+  if (has(SignalFlag::rolled_back)) add("warn", "rolled back");
+  if (has(SignalFlag::step_repeated)) add("warn", "done again");
+  if (has(SignalFlag::finished)) add("", "finished");
+  if (has(SignalFlag::watching)) add("", "watching");
+  if (row.slowdown_ratio >= kSlowRatio)
+    add("warn", "slow in " + std::string(to_string(row.worst_phase)));
+  return out;
+}
+
+std::string memory_text(const RankRow& row) {
+  if (row.memory_used_bytes == 0 && row.memory_peak_bytes == 0) return "–";
+  if (row.memory_limit_bytes == 0) return bytes_text(row.memory_peak_bytes);
+  return percent_text(
+      static_cast<double>(row.memory_peak_bytes) / static_cast<double>(row.memory_limit_bytes), 0);
+}
+
+std::string row_html(const RankRow& row, double longest) {
+  const bool slow = row.slowdown_ratio >= kSlowRatio;
+  std::string out = slow ? "<tr class=\"slow\">" : "<tr>";
+  out += figure_cell(std::to_string(row.rank.value()));
+  out += figure_cell(seconds_text(row.own_seconds));
+  out += figure_cell(times_text(row.slowdown_ratio));
+  out += "<td class=\"wide\">" + phase_bar(row, longest) + "</td>";
+  out += "<td class=\"n wide\">" + memory_text(row) + "</td>";
+  return fmt::format("{}<td>{}</td></tr>", out, remarks(row));
+}
+
+std::string missing_rows(const RankTable& table) {
+  std::string out;
+  std::size_t missing = 0;
+  for (const FaultyReport& fault : table.faults) {
+    if (fault.fault != ReportFault::missing || ++missing > kMissingNamed) continue;
+    out += "<tr class=\"gone\"><td class=\"n\">" + std::to_string(fault.rank.value()) +
+           "</td><td colspan=\"5\"><span class=\"tag bad\">missing</span> no report for this "
+           "round</td></tr>";
+  }
+  if (missing > kMissingNamed)
+    out += "<tr class=\"gone\"><td></td><td colspan=\"5\"><span class=\"tag bad\">missing</span> " +
+           grouped(missing - kMissingNamed) + " more ranks</td></tr>";
+  return out;
+}
+
+std::string headline(const Snapshot& s) {
+  const RankCounts counts = rank_counts(s);
+  std::string text =
+      fmt::format("{} of {} training", grouped(static_cast<std::uint64_t>(counts.training)),
+                  grouped(static_cast<std::uint64_t>(s.job->world_size)));
+  if (counts.missing > 0) text += ", " + std::to_string(counts.missing) + " missing";
+  if (counts.finished > 0) text += ", " + std::to_string(counts.finished) + " finished";
+  if (counts.watching > 0) text += ", " + std::to_string(counts.watching) + " watching";
+  const std::size_t rows = s.ranks.table->rows.size();
+  if (rows > kShowAll)
+    text += fmt::format(". The {} slowest are shown; own work is {} to {}, median {}",
+                        kSlowestShown, seconds_text(s.summary.own_seconds.min),
+                        seconds_text(s.summary.own_seconds.max),
+                        seconds_text(s.summary.own_seconds.median));
+  return text + ".";
+}
+
+std::string ranks_section(const Snapshot& s) {
+  double longest = 0;
+  const auto rows = rows_shown(*s.ranks.table);
+  for (const RankRow* row : rows) {
+    double sum = 0;
+    for (const float seconds : row->phase_seconds) sum += static_cast<double>(seconds);
+    longest = std::max(longest, sum);
+  }
+  std::string out =
+      "<section class=\"card\"><h2>Ranks</h2><p class=\"hint\">" + headline(s) +
+      "</p><div class=\"scroll\"><table><thead><tr><th class=\"n\">Rank</th>"
+      "<th class=\"n\">Own work</th><th class=\"n\">To median</th><th class=\"wide\">Step</th>"
+      "<th class=\"n wide\">Memory</th><th>Remarks</th></tr></thead><tbody>";
+  out += missing_rows(*s.ranks.table);
+  for (const RankRow* row : rows) out += row_html(*row, longest);
+  return out + "</tbody></table></div></section>";
+}
+
+}  // namespace
+
+void RanksView::mark_seen(const StepRecord& record) {
+  has_reported.resize(static_cast<std::size_t>(std::max(record.job.world_size, 0)), false);
+  for (const RankSignal& report : record.signals.reports) {
+    const auto rank = static_cast<std::size_t>(report.rank.value());
+    if (rank < has_reported.size()) has_reported[rank] = true;
+  }
+}
+
+std::int32_t RanksView::ranks_seen() const {
+  return static_cast<std::int32_t>(std::count(has_reported.begin(), has_reported.end(), true));
+}
+
+bool is_due(const RankTable& table, const StepRecord& record) {
+  const double age = record.signals.now.seconds - table.time.seconds;
+  return record.job.world_size <= kRefreshEveryRound || table.rows.empty() ||
+         age >= kRefreshSeconds || age < 0;
+}
+
+std::shared_ptr<const RankTable> rank_table(const StepSignals& signals,
+                                            const StepSummary& summary) {
+  auto table = std::make_shared<RankTable>();
+  table->round = signals.round;
+  table->time = signals.now;
+  table->faults = signals.faults;
+  table->rows.reserve(signals.reports.size());
+  for (const RankSignal& report : signals.reports) {
+    table->rows.push_back(row_of(report, summary));
+    table->samples_per_step += table->rows.back().samples_per_step;
+  }
+  return table;
+}
+
+RankCounts rank_counts(const Snapshot& snapshot) {
+  const StepSummary& s = snapshot.summary;
+  const std::int32_t world = snapshot.job->world_size;
+  RankCounts counts;
+  counts.missing = std::clamp(world - s.reporting, 0, world);
+  const std::int32_t here = world - counts.missing;
+  counts.finished = std::clamp(s.finished, 0, here);
+  counts.watching = std::clamp(s.watching, 0, here - counts.finished);
+  counts.training = here - counts.finished - counts.watching;
+  return counts;
+}
+
+Topic ranks_topic() {
+  return {.title = "Ranks",
+          .metrics = metrics,
+          .put_status = put_status,
+          .put_rank = put_rank,
+          .documents = {{"/api/v1/ranks", "every rank, paged: ?offset=0&limit=100", ranks_json}},
+          .sections = {{ranks_section, Section::Width::half}}};
+}
+
+}  // namespace cox::metrics

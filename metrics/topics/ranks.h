@@ -1,0 +1,79 @@
+// The topic Ranks: who trains, who is missing, and which ranks hold the others up. Its part of the
+// snapshot is a RanksView with a table of the newest reports. Written on the recording thread;
+// plain values; the rest is pure and linear in the number of ranks.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "coordinator/core/record.h"
+
+namespace cox::metrics {
+
+struct Snapshot;
+struct Topic;
+
+// One rank in the newest round it reported.
+struct RankRow {
+  RankId rank{};
+  RoundId round{};
+  StepId step{};
+  std::uint16_t flags = 0;  // SignalFlag bits
+  Phase worst_phase = Phase::other;
+  std::uint32_t rounds = 0;  // covered by the report
+  std::uint64_t plan_held = 0;
+  std::uint64_t plan_applied = 0;
+  double loss = 0;
+  double gradient_norm = 0;
+  double wall_seconds = 0;  // per covered round, as the two below
+  double own_seconds = 0;
+  PhaseSeconds phase_seconds{};
+  double slowdown_ratio = 1;
+  std::uint32_t samples = 0;
+  double samples_per_step = 0;
+  double reduction_seconds = 0;  // per covered round, as the next one
+  double reduction_exposed_seconds = 0;
+  std::uint32_t control_errors = 0;
+  std::uint64_t memory_used_bytes = 0;
+  std::uint64_t memory_peak_bytes = 0;
+  std::uint64_t memory_limit_bytes = 0;
+};
+
+// The ranks as of one round; in large jobs refreshed about once a second.
+struct RankTable {
+  RoundId round{};
+  UnixTime time{};
+  std::vector<RankRow> rows;         // ascending ranks
+  std::vector<FaultyReport> faults;  // of that round
+  double samples_per_step = 0;       // of all rows
+};
+
+struct RanksView {
+  std::vector<bool> has_reported;  // since the start; one a rank of the job
+  std::shared_ptr<const RankTable> table = std::make_shared<const RankTable>();  // never null
+
+  // Notes who has reported in this round.
+  void mark_seen(const StepRecord& record);
+  std::int32_t ranks_seen() const;
+};
+
+// Returns whether the table is to be made anew in the round of `record`.
+bool is_due(const RankTable& table, const StepRecord& record);
+
+// Makes the table from the reports of one round.
+std::shared_ptr<const RankTable> rank_table(const StepSignals& signals, const StepSummary& summary);
+
+// Exclusive states; they add up to the world size.
+struct RankCounts {
+  std::int32_t training = 0;
+  std::int32_t finished = 0;
+  std::int32_t watching = 0;
+  std::int32_t missing = 0;
+};
+// Before the first round every rank is missing.
+RankCounts rank_counts(const Snapshot& snapshot);
+
+Topic ranks_topic();
+
+}  // namespace cox::metrics
