@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "coordinator/core/estimates.h"
+#include "coordinator/core/settings/settings.h"
 #include "coordinator/core/text.h"
 #include "coordinator/policies/memory/model.h"
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "coordinator/core/estimates.h"
-#include "coordinator/core/memory_config.h"
+#include "coordinator/core/settings/settings.h"
 #include "coordinator/core/text.h"
 #include "coordinator/policies/precision/model.h"
 

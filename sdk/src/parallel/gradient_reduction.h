@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "coordinator/core/ballot.h"
-#include "coordinator/core/parallel_config.h"
+#include "coordinator/core/settings/parallel.h"
 #include "coordinator/transport/communicator.h"
 #include "coordinator/transport/wait.h"
 #include "coxswain/reducer.h"

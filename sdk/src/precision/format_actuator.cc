@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "coordinator/core/memory_config.h"
+#include "coordinator/core/settings/settings.h"
 #include "coordinator/runtime/control_plane.h"
 #include "coordinator/transport/wait.h"
 #include "coxswain/error.h"

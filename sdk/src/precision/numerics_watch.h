@@ -17,7 +17,7 @@
 
 #include "coordinator/core/evidence.h"
 #include "coordinator/core/log.h"
-#include "coordinator/core/precision_config.h"
+#include "coordinator/core/settings/precision.h"
 #include "sdk/src/blocks/actuator.h"
 #include "sdk/src/blocks/block_watch.h"
 #include "sdk/src/precision/block_health.h"

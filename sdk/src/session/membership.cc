@@ -20,9 +20,9 @@ T require(Result<T> result) {
   return std::move(*result);
 }
 
-LoadedConfig take(Result<LoadedConfig> loaded, Status& status) {
+io::LoadedConfig take(Result<io::LoadedConfig> loaded, Status& status) {
   status = loaded.ok() ? ok_status() : loaded.status();
-  return loaded.ok() ? std::move(*loaded) : LoadedConfig{};
+  return loaded.ok() ? std::move(*loaded) : io::LoadedConfig{};
 }
 
 // What keeps a rank from joining is the same on all of them, unless MPI itself is in trouble.
@@ -68,8 +68,8 @@ Config with_modes_of(const PolicySet& policies, Config config) {
 
 Membership::Membership(int argc, const char* const* argv, const SessionOptions& options)
     : environment_(process_environment()),
-      loaded_(take(load_config(with_modes_of(options.policies, options.config), environment_,
-                               arguments_of(argc, argv)),
+      loaded_(take(io::load_config(with_modes_of(options.policies, options.config), environment_,
+                                   arguments_of(argc, argv)),
                    config_status_)),
       world_(join(loaded_.config.control, environment_)),
       data_(require(world_.all().duplicate())),

@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "coordinator/core/config.h"
-#include "coordinator/core/config_load.h"
 #include "coordinator/core/log.h"
 #include "coordinator/core/status.h"
 #include "coordinator/core/units.h"
+#include "coordinator/io/config_source.h"
 #include "coordinator/transport/communicator.h"
 #include "coordinator/transport/wait.h"
 #include "coxswain/session.h"
@@ -61,7 +61,7 @@ class Membership {
 
   std::vector<std::string> environment_;
   Status config_status_;
-  LoadedConfig loaded_;  // defaults when config_status_ is an error
+  io::LoadedConfig loaded_;  // defaults when config_status_ is an error
   Termination termination_;
   World world_;
   std::unique_ptr<transport::Communicator> data_;
