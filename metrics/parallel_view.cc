@@ -5,7 +5,7 @@
 #include <limits>
 #include <vector>
 
-#include "coordinator/core/timings.h"
+#include "coordinator/core/summary.h"
 
 namespace cox::metrics {
 namespace {

@@ -174,7 +174,7 @@ class Draft {
   std::vector<Reason> reasons_;
 };
 
-// The plan became active in some round at or before this one; this is the first to tell.
+// The plan became active in some round at or before this one, which is the first to show it.
 void note_activation(Plan& plan, const StepSummary& summary) {
   if (plan.activated_round || summary.reporting == 0) return;
   if (summary.plan_applied_max >= plan.id.number) plan.activated_round = summary.round;
@@ -222,6 +222,21 @@ void tell_findings(std::vector<Reason> findings, PolicyKind kind, RoundId round,
     finding.round = round;
     if (finding.outcome == Outcome::unspecified) finding.outcome = Outcome::reported;
     draft.report(std::move(finding));
+  }
+}
+
+// Every policy that is not off, guard first.
+void ask_policies(const PolicyInput& input, const PolicySet& policies, ControlState& kept,
+                  Draft& draft) {
+  std::size_t place = 0;
+  for (const auto& policy : guard_first(policies)) {
+    const PolicyMode mode = mode_of(input.config, policy->name(), PolicyMode::on);
+    const Asked asked{policy->kind(), mode, place++};
+    if (mode == PolicyMode::off) continue;
+    Answer answer = ask(*policy, input, std::move(state_of(kept, policy->name())));
+    state_of(kept, policy->name()) = std::move(answer.output.state);
+    tell_findings(std::move(answer.output.findings), asked.kind, input.signals.round, draft);
+    draft.take(asked, std::move(answer.output.proposals), std::move(answer.failure));
   }
 }
 
@@ -285,17 +300,8 @@ Decided decide(const JobFacts& job, const Config& config, const PolicySet& polic
 
   SaidState said = said_before(state_of(kept, kOwnState), policies.size());
   Draft draft(job, config, kept.plan, decision.summary, said);
-  std::size_t place = 0;
-  for (const auto& policy : guard_first(policies)) {
-    const Asked asked{policy->kind(), mode_of(config, policy->name(), PolicyMode::on), place++};
-    if (asked.mode == PolicyMode::off) continue;
-    const PolicyInput input{job,       config,      kept.plan, signals, decision.summary,
-                            estimates, kept.history};
-    Answer answer = ask(*policy, input, std::move(state_of(kept, policy->name())));
-    state_of(kept, policy->name()) = std::move(answer.output.state);
-    tell_findings(std::move(answer.output.findings), asked.kind, signals.round, draft);
-    draft.take(asked, std::move(answer.output.proposals), std::move(answer.failure));
-  }
+  ask_policies({job, config, kept.plan, signals, decision.summary, estimates, kept.history},
+               policies, kept, draft);
   draft.apply_overrides();
   tell_circumstances(signals, decision.summary, said, draft);
 

@@ -32,7 +32,6 @@
 #include "coordinator/core/phase.h"
 #include "coordinator/core/step_signals.h"
 #include "coordinator/core/summary.h"
-#include "coordinator/core/timings.h"
 
 namespace cox {
 

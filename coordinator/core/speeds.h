@@ -26,7 +26,7 @@
 
 #include "coordinator/core/plan.h"
 #include "coordinator/core/step_signals.h"
-#include "coordinator/core/timings.h"
+#include "coordinator/core/summary.h"
 
 namespace cox {
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "coordinator/core/plan.h"
-#include "coordinator/core/timings.h"
+#include "coordinator/core/summary.h"
 
 namespace cox {
 namespace {

@@ -6,7 +6,7 @@
 #include <numeric>
 #include <utility>
 
-#include "coordinator/core/timings.h"
+#include "coordinator/core/summary.h"
 
 namespace cox {
 namespace {
