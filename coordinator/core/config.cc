@@ -1,14 +1,110 @@
 #include "coordinator/core/config.h"
 
 #include <algorithm>
+#include <array>
+#include <cctype>
 #include <numeric>
+#include <utility>
 
-#include "coordinator/core/config_table.h"
-#include "coordinator/core/config_values.h"
 #include "coordinator/core/hash.h"
+#include "coordinator/core/settings/settings.h"
 
 namespace cox {
 namespace {
+
+using Row = Setting<Config>;
+
+// Variables of scripts, tests and the build that are no settings.
+constexpr std::array<std::string_view, 6> kOtherVariables = {
+    "COX_CONFIG", "COX_CACHE", "COX_SHM_DIR", "COX_MPIEXEC", "COX_MPICXX", "COX_TORCH_ROOT"};
+constexpr std::string_view kTestPrefix = "COX_TEST_";
+constexpr std::string_view kFlagPrefix = "--cox.";
+constexpr std::string_view kModeSuffix = ".mode";
+
+struct Alias {
+  std::string_view variable;
+  std::string_view key;
+};
+constexpr std::array<Alias, 2> kAliases = {
+    {{"COX_CONTROL", "control.path"}, {"COX_LOG", "run.log"}}};
+
+template <class Section>
+void add(std::vector<Row>& rows, const std::string& prefix, Section Config::*section,
+         std::vector<Setting<Section>> settings) {
+  for (Setting<Section>& setting : settings) {
+    rows.push_back(settings::within(section, std::move(setting)));
+    rows.back().name.key.insert(0, prefix + ".");
+  }
+}
+
+std::vector<Row> make_rows() {
+  std::vector<Row> rows;
+  add(rows, "run", &Config::run, run_settings());
+  add(rows, "control", &Config::control, control_settings());
+  add(rows, "http", &Config::http, http_settings());
+  add(rows, "checkpoint", &Config::checkpoint, checkpoint_settings());
+  add(rows, "guard", &Config::guard, guard_settings());
+  add(rows, "stragglers", &Config::stragglers, straggler_settings());
+  add(rows, "force", &Config::force, force_settings());
+  add(rows, "memory", &Config::memory, memory_settings());
+  add(rows, "precision", &Config::precision, precision_settings());
+  add(rows, "loss_scale", &Config::loss_scale, loss_scale_settings());
+  add(rows, "reduction", &Config::reduction, reduction_settings());
+  add(rows, "shares", &Config::shares, shares_settings());
+  add(rows, "accumulation", &Config::accumulation, accumulation_settings());
+  return rows;
+}
+
+// Made once: modes are asked for in every round.
+const std::vector<Row>& section_rows() {
+  static const std::vector<Row> rows = make_rows();
+  return rows;
+}
+
+const Row* find_row(const std::vector<Row>& rows, std::string_view key) {
+  const auto found =
+      std::find_if(rows.begin(), rows.end(), [key](const Row& row) { return row.name.key == key; });
+  return found == rows.end() ? nullptr : &*found;
+}
+
+const Row* mode_row(std::string_view policy) {
+  const Row* row = find_row(section_rows(), std::string(policy).append(kModeSuffix));
+  return row != nullptr && row->mode ? row : nullptr;
+}
+
+Row own_mode_row(const std::string& policy) {
+  Row row{{policy + std::string(kModeSuffix), "", "of the policy " + policy, Scope::job},
+          "mode",
+          settings::join(settings::kModeNames),
+          {},
+          {},
+          {}};
+  row.set = [policy](Config& config, std::string_view text) {
+    const Result<std::size_t> index = settings::parse_name(text, settings::kModeNames);
+    if (index.ok()) config.policy_modes[policy] = static_cast<PolicyMode>(*index);
+    return index.status();
+  };
+  row.get = [policy](const Config& config) {
+    const PolicyMode mode = mode_of(config, policy, PolicyMode::off);
+    return std::string(settings::kModeNames[static_cast<std::size_t>(mode)]);
+  };
+  return row;
+}
+
+// The modes of the policies that `config` knows by name and no section has.
+std::vector<Row> own_mode_rows(const Config& config) {
+  std::vector<Row> rows;
+  for (const auto& [policy, unused] : config.policy_modes) {
+    if (!has_mode_setting(policy)) rows.push_back(own_mode_row(policy));
+  }
+  return rows;
+}
+
+std::vector<Row> rows_of(const Config& config) {
+  std::vector<Row> rows = section_rows();
+  for (Row& row : own_mode_rows(config)) rows.push_back(std::move(row));
+  return rows;
+}
 
 // Edits that turn one word into the other.
 std::size_t distance(std::string_view a, std::string_view b) {
@@ -25,60 +121,193 @@ std::size_t distance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
-std::string what_must_be_equal(const ConfigRow& row, const Config& config) {
+std::string nearest_key(const std::vector<Row>& rows, std::string_view key) {
+  const auto nearest =
+      std::min_element(rows.begin(), rows.end(), [key](const Row& a, const Row& b) {
+        return distance(a.name.key, key) < distance(b.name.key, key);
+      });
+  return nearest->name.key;
+}
+
+std::string what_must_be_equal(const Row& row, const Config& config) {
   const std::string value = row.get(config);
-  if (row.scope == Scope::job) return value;
+  if (row.name.scope == Scope::job) return value;
   return value.empty() ? "" : "set";
+}
+
+// Each value must be one that could be read: what a program sets itself is checked as a file is.
+Status check_values(const Config& config) {
+  Config scratch = config;
+  for (const Row& row : section_rows()) {
+    const Status status = row.set(scratch, row.get(config));
+    if (!status.ok()) return status.with_context(row.name.key);
+  }
+  return ok_status();
+}
+
+bool is_setting(std::string_view variable) {
+  return !variable.starts_with(kTestPrefix) &&
+         std::find(kOtherVariables.begin(), kOtherVariables.end(), variable) ==
+             kOtherVariables.end();
+}
+
+std::string variable_of(std::string_view key) {
+  std::string name = "COX_";
+  for (const char c : key) {
+    name += c == '.' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  }
+  return name;
+}
+
+// The key that a variable stands for; empty when there is none.
+std::string key_of_variable(const std::vector<Row>& rows, std::string_view variable) {
+  for (const Alias& alias : kAliases) {
+    if (alias.variable == variable) return std::string(alias.key);
+  }
+  for (const Row& row : rows) {
+    if (variable_of(row.name.key) == variable) return row.name.key;
+  }
+  return {};
+}
+
+std::string nearest_variable(const std::vector<Row>& rows, std::string_view variable) {
+  std::string key(variable.substr(4));
+  std::transform(key.begin(), key.end(), key.begin(), [](unsigned char c) {
+    return c == '_' ? '.' : static_cast<char>(std::tolower(c));
+  });
+  return variable_of(nearest_key(rows, key));
+}
+
+// A '#' outside of quotes ends what counts.
+std::string_view without_comment(std::string_view line) {
+  bool quoted = false;
+  for (std::size_t i = 0; i < line.size(); ++i) {
+    if (quoted && line[i] == '\\') {
+      ++i;
+    } else if (line[i] == '"') {
+      quoted = !quoted;
+    } else if (line[i] == '#' && !quoted) {
+      return line.substr(0, i);
+    }
+  }
+  return line;
+}
+
+Status apply_line(Config& config, std::string_view line) {
+  line = settings::trim(without_comment(line));
+  if (line.empty()) return ok_status();
+  const std::size_t equals = line.find('=');
+  if (equals == std::string_view::npos)
+    return invalid_argument("expected 'key = value', found '" + std::string(line) + "'");
+  const std::string_view key = settings::trim(line.substr(0, equals));
+  const Result<std::string> value = settings::unquote(settings::trim(line.substr(equals + 1)));
+  if (!value.ok()) return value.status().with_context(std::string(key));
+  return set_option(config, key, *value);
 }
 
 }  // namespace
 
-std::string nearest_key(const std::vector<ConfigRow>& table, std::string_view key) {
-  const auto nearest =
-      std::min_element(table.begin(), table.end(), [key](const auto& a, const auto& b) {
-        return distance(a.option.key, key) < distance(b.option.key, key);
-      });
-  return nearest == table.end() ? std::string() : nearest->option.key;
-}
-
-std::vector<ConfigOption> config_options() {
+std::vector<ConfigOption> config_options(const Config& config) {
+  const Config defaults;
   std::vector<ConfigOption> options;
-  for (ConfigRow& row : config_table({})) options.push_back(std::move(row.option));
+  for (const Row& row : rows_of(config)) {
+    options.push_back({row.name.key, row.kind, row.range, row.name.unit, row.get(defaults),
+                       row.name.help, row.get(config)});
+  }
   return options;
 }
 
 Status set_option(Config& config, std::string_view key, std::string_view value) {
-  const std::vector<ConfigRow> table = config_table(config);
-  for (const ConfigRow& row : table) {
-    if (row.option.key == key) return row.set(config, value).with_context(row.option.key);
+  const std::vector<Row> own = own_mode_rows(config);
+  for (const std::vector<Row>* rows : {&section_rows(), &own}) {
+    if (const Row* row = find_row(*rows, key))
+      return row->set(config, value).with_context(row->name.key);
   }
   return invalid_argument("no setting is called '" + std::string(key) + "'; the nearest is '" +
-                          nearest_key(table, key) + "'");
+                          nearest_key(rows_of(config), key) + "'");
+}
+
+Status apply_text(Config& config, std::string_view text, std::string_view origin) {
+  for (std::size_t number = 1; !text.empty(); ++number) {
+    const std::size_t end = text.find('\n');
+    const Status status = apply_line(config, text.substr(0, end));
+    if (!status.ok())
+      return status.with_context(std::string(origin) + ":" + std::to_string(number));
+    if (end == std::string_view::npos) break;
+    text.remove_prefix(end + 1);
+  }
+  return ok_status();
+}
+
+Status apply_environment(Config& config, std::span<const std::string> environment) {
+  const std::vector<Row> rows = rows_of(config);
+  for (const std::string& entry : environment) {
+    if (!entry.starts_with("COX_")) continue;
+    const std::size_t equals = std::min(entry.find('='), entry.size());
+    const std::string variable = entry.substr(0, equals);
+    if (!is_setting(variable)) continue;
+    const std::string key = key_of_variable(rows, variable);
+    if (key.empty()) {
+      return invalid_argument("environment: no setting belongs to " + variable +
+                              "; the nearest is " + nearest_variable(rows, variable));
+    }
+    const std::string value = equals < entry.size() ? entry.substr(equals + 1) : std::string();
+    const Status status = set_option(config, key, value);
+    if (!status.ok()) return status.with_context("environment: " + variable);
+  }
+  return ok_status();
+}
+
+Result<FlagsApplied> apply_flags(Config& config, std::span<const std::string> arguments) {
+  FlagsApplied applied;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& argument = arguments[i];
+    if (argument == "--") {
+      applied.rest.insert(applied.rest.end(), arguments.begin() + static_cast<std::ptrdiff_t>(i),
+                          arguments.end());
+      break;
+    }
+    if (!argument.starts_with(kFlagPrefix)) {
+      applied.rest.push_back(argument);
+      continue;
+    }
+    const std::size_t equals = argument.find('=');
+    const std::string key = argument.substr(kFlagPrefix.size(), equals - kFlagPrefix.size());
+    if (equals == std::string::npos && i + 1 == arguments.size())
+      return invalid_argument("flags: " + argument + " needs a value: " + argument + "=VALUE");
+    const std::string value =
+        equals == std::string::npos ? arguments[++i] : argument.substr(equals + 1);
+    if (key == "config") continue;  // the file was read before the flags
+    const Status status = set_option(config, key, value);
+    if (!status.ok()) return status.with_context("flags: --cox." + key);
+  }
+  return applied;
+}
+
+std::string config_file(std::span<const std::string> environment,
+                        std::span<const std::string> arguments) {
+  constexpr std::string_view kFlag = "--cox.config";
+  constexpr std::string_view kVariable = "COX_CONFIG=";
+  std::string path;
+  for (const std::string& entry : environment) {
+    if (entry.starts_with(kVariable)) path = entry.substr(kVariable.size());
+  }
+  for (std::size_t i = 0; i < arguments.size() && arguments[i] != "--"; ++i) {
+    if (arguments[i] == kFlag && i + 1 < arguments.size()) path = arguments[i + 1];
+    if (arguments[i].starts_with(std::string(kFlag) + "="))
+      path = arguments[i].substr(kFlag.size() + 1);
+  }
+  return path;
 }
 
 Status validate(const Config& config) {
-  const CheckpointConfig& checkpoint = config.checkpoint;
-  if (checkpoint.directory.empty() && checkpoint.every_steps > 0) {
-    return invalid_argument(
-        "checkpoint.every_steps is set but checkpoint.directory is empty; say where to save");
-  }
-  if (checkpoint.directory.empty() && checkpoint.resume) {
-    return invalid_argument(
-        "checkpoint.resume is on but checkpoint.directory is empty; say what to resume from");
-  }
-  const std::vector<std::uint32_t>& shares = config.force.shares;
-  const bool nobody_works =
-      std::all_of(shares.begin(), shares.end(), [](std::uint32_t share) { return share == 0; });
-  if (!shares.empty() && nobody_works) {
-    return invalid_argument("force.shares gives no rank any work; at least one must be above 0");
-  }
-  if (config.http.enabled && config.http.host.empty()) {
-    return invalid_argument("http.host is empty; give an address or set http.enabled = off");
-  }
-  Status status = validate(config.memory);
+  Status status = check_values(config);
+  if (status.ok()) status = validate(config.checkpoint);
+  if (status.ok()) status = validate(config.force);
+  if (status.ok()) status = validate(config.http);
+  if (status.ok()) status = validate(config.memory);
   if (status.ok()) status = validate(config.precision);
   if (status.ok()) status = validate(config.loss_scale);
-  if (status.ok()) status = validate(config.reduction);
   if (status.ok()) status = validate(config.shares);
   if (status.ok()) status = validate(config.accumulation);
   return status;
@@ -86,35 +315,26 @@ Status validate(const Config& config) {
 
 std::string text(const Config& config) {
   std::string out;
-  for (const ConfigRow& row : config_table(config)) {
-    out += row.option.key + " = " + config_values::quote(row.get(config)) + "\n";
-  }
+  for (const Row& row : rows_of(config))
+    out += row.name.key + " = " + settings::quote(row.get(config)) + "\n";
   return out;
 }
 
 std::uint64_t fingerprint(const Config& config) {
   Fnv1a64 hash;
-  for (const ConfigRow& row : config_table(config)) {
-    if (row.scope == Scope::rank) continue;
-    hash.add(row.option.key + "=" + what_must_be_equal(row, config) + "\n");
+  for (const Row& row : rows_of(config)) {
+    if (row.name.scope == Scope::rank) continue;
+    hash.add(row.name.key + "=" + what_must_be_equal(row, config) + "\n");
   }
   return hash.value();
 }
 
+bool has_mode_setting(std::string_view policy) {
+  return mode_row(policy) != nullptr;
+}
+
 PolicyMode mode_of(const Config& config, std::string_view policy, PolicyMode fallback) {
-  if (policy == "guard") return config.guard.mode;
-  if (policy == "stragglers") return config.stragglers.mode;
-  if (policy == "memory") {
-    return config.memory.mode.value_or(wants_memory_plan(config.memory) ? PolicyMode::on
-                                                                        : PolicyMode::off);
-  }
-  if (policy == "precision") {
-    return config.precision.mode.value_or(wants_precision(config.precision) ? PolicyMode::on
-                                                                            : PolicyMode::off);
-  }
-  if (policy == "loss_scale") return config.loss_scale.mode;
-  if (policy == "shares") return config.shares.mode;
-  if (policy == "accumulation") return config.accumulation.mode;
+  if (const Row* row = mode_row(policy)) return row->mode(config);
   const auto found = config.policy_modes.find(policy);
   return found == config.policy_modes.end() ? fallback : found->second;
 }

@@ -69,17 +69,10 @@ std::vector<std::string> names_of(const PolicySet& policies) {
   return names;
 }
 
-// Whether the mode of a policy is an entry of Config::policy_modes, not a field of its own.
-bool is_mode_entry(const std::string& policy) {
-  Config probe;
-  const Status known = set_option(probe, policy + ".mode", "off");
-  return !known.ok() || probe.policy_modes.contains(policy);
-}
-
 // With the mode in force of each policy written out, also where it was nobody's choice.
 std::string complete_text(Config config, const std::vector<std::string>& policies) {
   for (const std::string& policy : policies) {
-    if (is_mode_entry(policy))
+    if (!has_mode_setting(policy))
       config.policy_modes.emplace(policy, mode_of(config, policy, PolicyMode::on));
   }
   return text(config);

@@ -4,7 +4,7 @@
 #include <sstream>
 
 #include "coordinator/core/json.h"
-#include "coordinator/core/memory_values.h"
+#include "coordinator/core/settings/settings.h"
 #include "coordinator/planner/front.h"
 #include "coordinator/planner/json_fields.h"
 #include "coordinator/planner/memory_profile.h"
@@ -27,7 +27,7 @@ struct PlanArguments {
 };
 
 Status take_budget(const std::string& text, PlanArguments& read) {
-  const Result<std::int64_t> bytes = config_values::parse_bytes(text);
+  const Result<std::int64_t> bytes = settings::parse_bytes(text);
   if (!bytes.ok()) return bytes.status().with_context("plan: --budget");
   read.budgets.push_back(*bytes);
   if (read.budgets.size() <= kMostBudgets) return ok_status();

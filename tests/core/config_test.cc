@@ -294,9 +294,11 @@ TEST_SUITE("core") {
     Config config;
     config.policy_modes["mine"] = PolicyMode::on;
     CHECK(cox::mode_of(config, "guard", PolicyMode::off) == PolicyMode::on);
-    CHECK(cox::mode_of(config, "other", PolicyMode::observe) == PolicyMode::observe);
-    REQUIRE(cox::set_option(config, "mine.mode", "off").ok());
-    CHECK(cox::mode_of(config, "mine", PolicyMode::observe) == PolicyMode::off);
+    CHECK(cox::mode_of(config, "nobody", PolicyMode::observe) == PolicyMode::observe);
+    CHECK_FALSE(cox::set_option(config, "nobody.mode", "off").ok());
+    CHECK(cox::has_mode_setting("guard"));
+    CHECK_FALSE(cox::has_mode_setting("mine"));
+    CHECK_FALSE(cox::has_mode_setting("reduction"));
     for (const char* own : {"shares", "accumulation"}) {
       CHECK(cox::mode_of(config, own, PolicyMode::on) == PolicyMode::off);
       REQUIRE(cox::set_option(config, std::string(own) + ".mode", "observe").ok());

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "coordinator/core/settings/settings.h"
 #include "coordinator/core/text.h"
 #include "coordinator/policies/memory/model.h"
 

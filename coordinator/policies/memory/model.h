@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/core/memory_config.h"
+#include "coordinator/core/settings/memory.h"
 #include "coordinator/core/memory_front.h"
 #include "coordinator/core/policy.h"
 #include "coordinator/core/state_codec.h"

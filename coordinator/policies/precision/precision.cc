@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/core/memory_config.h"
+#include "coordinator/core/settings/settings.h"
 #include "coordinator/core/text.h"
 #include "coordinator/policies/precision/model.h"
 

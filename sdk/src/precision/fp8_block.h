@@ -28,7 +28,7 @@
 #include <span>
 #include <vector>
 
-#include "coordinator/core/precision_config.h"
+#include "coordinator/core/settings/precision.h"
 #include "coordinator/core/status.h"
 #include "sdk/src/precision/fp8_product.h"
 

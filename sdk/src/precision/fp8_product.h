@@ -21,7 +21,7 @@
 #include <span>
 #include <vector>
 
-#include "coordinator/core/precision_config.h"
+#include "coordinator/core/settings/precision.h"
 #include "sdk/src/precision/float_codec.h"
 
 namespace cox::detail {

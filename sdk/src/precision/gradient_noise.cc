@@ -6,7 +6,7 @@
 #include <cmath>
 #include <utility>
 
-#include "coordinator/core/memory_config.h"
+#include "coordinator/core/settings/settings.h"
 
 namespace cox::detail {
 namespace {

@@ -6,7 +6,7 @@
 #include <limits>
 #include <numeric>
 
-#include "coordinator/core/memory_config.h"
+#include "coordinator/core/settings/settings.h"
 #include "sdk/src/precision/curvature.h"
 
 namespace cox::detail {

@@ -16,7 +16,7 @@
 
 #include "coordinator/core/evidence.h"
 #include "coordinator/core/log.h"
-#include "coordinator/core/precision_config.h"
+#include "coordinator/core/settings/precision.h"
 #include "sdk/src/blocks/block_registry.h"
 #include "sdk/src/precision/block_health.h"
 #include "sdk/src/precision/fp8_block.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string>
 
-#include "coordinator/core/memory_config.h"
+#include "coordinator/core/settings/settings.h"
 #include "coxswain/precision.h"
 
 namespace cox::detail {

@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <exception>
 
-#include "coordinator/core/config_load.h"
+#include "coordinator/io/config_source.h"
 #include "coordinator/policies/registry.h"
 #include "coordinator/transport/wait.h"
 #include "coxswain/error.h"
@@ -30,9 +30,9 @@ UnixTime wall_clock() {
   return {std::chrono::duration<double>(since).count()};
 }
 
-LoadedConfig take(Result<LoadedConfig> loaded, Status& status) {
+io::LoadedConfig take(Result<io::LoadedConfig> loaded, Status& status) {
   status = loaded.ok() ? ok_status() : loaded.status();
-  return loaded.ok() ? std::move(*loaded) : LoadedConfig{};
+  return loaded.ok() ? std::move(*loaded) : io::LoadedConfig{};
 }
 
 // What keeps a rank from joining is the same on all of them, unless MPI itself is in trouble.
@@ -78,7 +78,7 @@ Config with_modes_of(const PolicySet& policies, Config config) {
 
 SessionState::SessionState(int argc, const char* const* argv, SessionOptions options)
     : environment_(process_environment()),
-      loaded_(take(load_config(with_modes_of(options.policies, options.config), environment_,
+      loaded_(take(io::load_config(with_modes_of(options.policies, options.config), environment_,
                                arguments_of(argc, argv)),
                    config_status_)),
       policies_(default_policies()),

@@ -16,7 +16,7 @@
 
 #include "coordinator/core/ballot.h"
 #include "coordinator/core/config.h"
-#include "coordinator/core/config_load.h"
+#include "coordinator/io/config_source.h"
 #include "coordinator/core/decide.h"
 #include "coordinator/core/evidence.h"
 #include "coordinator/core/job.h"
@@ -173,7 +173,7 @@ class SessionState {
 
   std::vector<std::string> environment_;
   Status config_status_;
-  LoadedConfig loaded_;  // defaults when config_status_ is an error
+  io::LoadedConfig loaded_;  // defaults when config_status_ is an error
   PolicySet policies_;
   std::string program_;
   Termination termination_;

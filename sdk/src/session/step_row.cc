@@ -8,8 +8,7 @@
 #include <iterator>
 #include <limits>
 
-#include "coordinator/core/config_table.h"
-#include "coordinator/core/config_values.h"
+#include "coordinator/core/settings/settings.h"
 #include "coordinator/transport/wait.h"
 
 namespace cox::detail {
@@ -85,11 +84,11 @@ void add_numbers(const NumbersOfStep& numbers, metrics::StepRow& row) {
 metrics::FieldValue field_value(const std::string& kind, const std::string& text) {
   const auto most = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
   if (kind == "integer") {
-    const auto number = config_values::parse_integer(text, {0, most});
+    const auto number = settings::parse_integer(text, {0, most});
     if (number.ok()) return static_cast<std::int64_t>(*number);
   } else if (kind == "number") {
     const double unlimited = std::numeric_limits<double>::max();
-    const auto number = config_values::parse_number(text, {-unlimited, unlimited});
+    const auto number = settings::parse_number(text, {-unlimited, unlimited});
     if (number.ok()) return *number;
   } else if (kind == "switch") {
     return text == "on";
@@ -101,9 +100,9 @@ metrics::FieldValue field_value(const std::string& kind, const std::string& text
 std::vector<metrics::NamedField> settings_in_force(const Config& config) {
   std::vector<metrics::NamedField> fields;
   fields.push_back({"seed", static_cast<std::int64_t>(config.run.seed)});  // what tools look for
-  for (const ConfigRow& row : config_table(config)) {
-    if (row.option.kind == "text") continue;
-    fields.push_back({row.option.key, field_value(row.option.kind, row.get(config))});
+  for (const ConfigOption& option : config_options(config)) {
+    if (option.kind == "text") continue;
+    fields.push_back({option.key, field_value(option.kind, option.value)});
   }
   return fields;
 }

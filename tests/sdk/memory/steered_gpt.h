@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "coordinator/core/memory_config.h"
+#include "coordinator/core/settings/memory.h"
 #include "coordinator/core/memory_front.h"
 #include "sdk/examples/gpt2/model.h"
 #include "sdk/src/precision/trial_step.h"

@@ -1,10 +1,10 @@
-#include "coordinator/core/memory_config.h"
+#include "coordinator/core/settings/memory.h"
 
 #include <cmath>
 #include <string>
 
 #include "coordinator/core/config.h"
-#include "coordinator/core/memory_values.h"
+#include "coordinator/core/settings/settings.h"
 
 #include <doctest/doctest.h>
 
@@ -14,7 +14,6 @@ using cox::BudgetKind;
 using cox::Config;
 using cox::MemoryAction;
 using cox::PolicyMode;
-namespace values = cox::config_values;
 
 Config with(const std::string& lines) {
   Config config;
@@ -40,16 +39,16 @@ TEST_SUITE("core") {
                        {"1125899906842623", (std::int64_t{1} << 50) - 1, "1125899906842623"}};
     for (const auto& row : table) {
       CAPTURE(row.text);
-      const auto bytes = values::parse_bytes(row.text);
+      const auto bytes = cox::settings::parse_bytes(row.text);
       REQUIRE(bytes.ok());
       CHECK(*bytes == row.bytes);
-      CHECK(values::format_bytes(*bytes) == row.written);
-      CHECK(*values::parse_bytes(row.written) == row.bytes);
+      CHECK(cox::settings::format_bytes(*bytes) == row.written);
+      CHECK(*cox::settings::parse_bytes(row.written) == row.bytes);
     }
     for (const char* wrong : {"", "GiB", "6 GiB", "6GB", "6gib", "-1", "0.3B", "1025TiB",
                               "1e300TiB", "nan", "infKiB"}) {
       CAPTURE(wrong);
-      CHECK_FALSE(values::parse_bytes(wrong).ok());
+      CHECK_FALSE(cox::settings::parse_bytes(wrong).ok());
     }
   }
 
@@ -67,14 +66,14 @@ TEST_SUITE("core") {
                        {"aggressive", BudgetKind::aggressive}};
     for (const auto& row : table) {
       CAPTURE(row.text);
-      const auto budget = values::parse_budget(row.text);
+      const auto budget = cox::parse_budget(row.text);
       REQUIRE(budget.ok());
       CHECK(budget->kind == row.kind);
-      CHECK(*values::parse_budget(values::format(*budget)) == *budget);
+      CHECK(*cox::parse_budget(cox::format_budget(*budget)) == *budget);
     }
     for (const char* wrong : {"0", "0.001", "1.5", "-0.5", "half", "60%", "balanced "}) {
       CAPTURE(wrong);
-      CHECK_FALSE(values::parse_budget(wrong).ok());
+      CHECK_FALSE(cox::parse_budget(wrong).ok());
     }
   }
 

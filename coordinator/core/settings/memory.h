@@ -1,6 +1,7 @@
-// MemoryConfig: the settings `memory.*`, and what they mean for a block. Read twice: when the
-// fronts are made, before the first round (SDK: what may be done to which block, caps of the tier),
-// and by policy `memory` in every round (budgets). Part of Config. Plain values, pure functions.
+// The settings `memory.*`, and what they mean for a block. Read twice: when the fronts are made,
+// before the first round (SDK: what may be done to which block, caps of the tier), and by policy
+// `memory` in every round (budgets). Part of Config; see settings.h for the rows. Plain values,
+// pure functions.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +17,9 @@
 
 namespace cox {
 
+template <class Section>
+struct Setting;
+
 // The modes are 0.90, 0.75 and 0.50 of 85 % of a rank's limit; `aggressive` plans even when
 // everything fits, the others only where keeping all exceeds those 85 %.
 enum class BudgetKind : std::uint8_t { none, bytes, fraction, conservative, balanced, aggressive };
@@ -27,7 +31,7 @@ struct MemoryBudget {
   friend bool operator==(const MemoryBudget&, const MemoryBudget&) = default;
 };
 
-// An action for every block whose name fits; '*' stands for any text.
+// An action for every block whose name fits (fits_pattern).
 struct BlockRule {
   std::string pattern;
   MemoryAction action = MemoryAction::keep;
@@ -53,20 +57,23 @@ struct MemoryConfig {
   std::int64_t smallest_bytes = 65536;  // smaller tensors are never offloaded
   double most_recomputed = 1;           // largest part of the blocks that may be recomputed
 };
+std::vector<Setting<MemoryConfig>> memory_settings();
+
+// invalid_argument for settings that contradict each other.
+Status validate(const MemoryConfig& config);
+
+// Bytes, a fraction from 0.01 to 1 (no unit), conservative, balanced, aggressive, or nothing.
+Result<MemoryBudget> parse_budget(std::string_view text);
+std::string format_budget(const MemoryBudget& budget);
 
 // Whether memory is planned at all when nothing is said about the mode.
 bool wants_memory_plan(const MemoryConfig& config);
 
-bool fits_pattern(std::string_view pattern, std::string_view name);
-
-// What may be done to a block: exactly one action where it is forced, else keep and whatever is
-// neither switched off nor forbidden.
+// Returns what may be done to a block: exactly one action where it is forced, else keep and
+// whatever is neither switched off nor forbidden.
 ActionSet allowed_actions(const MemoryConfig& config, std::string_view block);
 
-// The rule that forces an action on the block; null = none. Owned by `config`.
+// Returns the rule that forces an action on the block; null = none. Owned by `config`.
 const BlockRule* forcing_rule(const MemoryConfig& config, std::string_view block);
-
-// invalid_argument for settings that contradict each other.
-Status validate(const MemoryConfig& config);
 
 }  // namespace cox

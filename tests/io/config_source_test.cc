@@ -1,4 +1,4 @@
-#include "coordinator/core/config_load.h"
+#include "coordinator/io/config_source.h"
 
 #include <unistd.h>
 
@@ -30,13 +30,14 @@ class TempFile {
 
 }  // namespace
 
-TEST_SUITE("core") {
+TEST_SUITE("io.config_source") {
   TEST_CASE("flags win over the environment, the environment over the file") {
     const TempFile file("run.seed = 1\nrun.name = file\nhttp.port = 1\n");
     const std::vector<std::string> environment = {"COX_CONFIG=" + file.path(), "COX_RUN_SEED=2",
                                                   "COX_RUN_NAME=environment"};
     const std::vector<std::string> arguments = {"prog", "--cox.run.seed=3"};
-    const cox::Result<cox::LoadedConfig> loaded = cox::load_config({}, environment, arguments);
+    const cox::Result<cox::io::LoadedConfig> loaded =
+        cox::io::load_config({}, environment, arguments);
     REQUIRE(loaded.ok());
     CHECK(loaded->config.run.seed == 3);
     CHECK(loaded->config.run.name == "environment");
@@ -54,15 +55,16 @@ TEST_SUITE("core") {
   TEST_CASE("a file that is not there, a wrong line in it and contradictions are told apart") {
     const std::vector<std::string> none;
     const std::vector<std::string> gone = {"--cox.config=/nowhere/job.cfg"};
-    CHECK(cox::load_config({}, none, gone).status().code() == cox::StatusCode::not_found);
+    CHECK(cox::io::load_config({}, none, gone).status().code() == cox::StatusCode::not_found);
 
     const TempFile file("http.port = 70000\n");
     const std::vector<std::string> wrong = {"--cox.config=" + file.path()};
-    const cox::Status status = cox::load_config({}, none, wrong).status();
+    const cox::Status status = cox::io::load_config({}, none, wrong).status();
     CHECK(status.code() == cox::StatusCode::invalid_argument);
     CHECK(status.message().find("job.cfg:1: http.port") != std::string::npos);
 
     const std::vector<std::string> against = {"--cox.checkpoint.resume=on"};
-    CHECK(cox::load_config({}, none, against).status().code() == cox::StatusCode::invalid_argument);
+    CHECK(cox::io::load_config({}, none, against).status().code() ==
+          cox::StatusCode::invalid_argument);
   }
 }

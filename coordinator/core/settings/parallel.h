@@ -1,25 +1,30 @@
-// ReductionConfig, SharesConfig and AccumulationConfig: the settings `reduction.*`, `shares.*` and
-// `accumulation.*`. The first is read by the SDK before the first step, the others by the policies
-// of their names in every round. Part of Config. Plain values, pure functions.
+// The settings of data parallel training: `reduction.*` (read by the SDK before the first step),
+// `shares.*` and `accumulation.*` (read by the policies of these names in every round), and
+// `force.*` (plans that a user dictates). Part of Config; see settings.h for the rows. Plain
+// values, pure functions.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <vector>
 
 #include "coordinator/core/policy_mode.h"
 #include "coordinator/core/status.h"
 
 namespace cox {
 
+template <class Section>
+struct Setting;
+
 struct ReductionConfig {
   // Weights do not depend on world size, shares or order of arrival. Needs a fixed micro-batch.
   bool reproducible = false;
-  std::int64_t bucket_bytes =
-      0;                      // of one gradient bucket; 0 = rank 0 tries some and keeps the best
+  // Of one gradient bucket; 0 = rank 0 tries some and keeps the best.
+  std::int64_t bucket_bytes = 0;
   bool shared_memory = true;  // false: between ranks of a node through MPI as well
 };
+std::vector<Setting<ReductionConfig>> reduction_settings();
 
-// Read by policy `shares`.
 struct SharesConfig {
   PolicyMode mode = PolicyMode::off;
   std::map<std::int32_t, double> hint;  // relative speed by rank, others 1: where shares start
@@ -28,9 +33,10 @@ struct SharesConfig {
   std::uint32_t settle_rounds = 8;    // seen before the first shares, and after each change
   double smallest_gain_ratio = 0.03;  // of the step's time, for a change
 };
+std::vector<Setting<SharesConfig>> shares_settings();
 
-// Read by policy `accumulation`: the slowest rank computes `anchor` micro-batches a step, faster
-// ones more, so that synchronising stays under a part of the time.
+// The slowest rank computes `anchor` micro-batches a step, faster ones more, so that synchronising
+// stays under a part of the time.
 struct AccumulationConfig {
   PolicyMode mode = PolicyMode::off;
   double target_ratio = 0.1;  // of a step's time that synchronising may take
@@ -38,10 +44,16 @@ struct AccumulationConfig {
   std::uint32_t max_anchor = 64;
   std::uint32_t settle_rounds = 8;  // seen before each change
 };
+std::vector<Setting<AccumulationConfig>> accumulation_settings();
+
+struct OverrideConfig {
+  std::vector<std::uint32_t> shares;  // forced, one per rank; empty = policy or even
+};
+std::vector<Setting<OverrideConfig>> force_settings();
 
 // invalid_argument for settings that contradict each other.
-Status validate(const ReductionConfig& config);
 Status validate(const SharesConfig& config);
 Status validate(const AccumulationConfig& config);
+Status validate(const OverrideConfig& config);
 
 }  // namespace cox

@@ -1,4 +1,4 @@
-#include "coordinator/core/parallel_config.h"
+#include "coordinator/core/settings/parallel.h"
 
 #include <cmath>
 #include <functional>
@@ -97,11 +97,11 @@ TEST_SUITE("core") {
     const Wrong wrongs[] = {
         {"reduction.bucket_bytes", [](Config& c) { c.reduction.bucket_bytes = 1023; }},
         {"reduction.bucket_bytes", [](Config& c) { c.reduction.bucket_bytes = -1; }},
-        {"shares.hint of rank 2",
+        {"shares.hint",
          [](Config& c) {
            c.shares.hint = {{2, 0.0}};
          }},
-        {"shares.hint of rank 2",
+        {"shares.hint",
          [nan](Config& c) {
            c.shares.hint = {{2, nan}};
          }},

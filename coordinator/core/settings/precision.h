@@ -1,6 +1,6 @@
-// PrecisionConfig and LossScaleConfig: the settings `precision.*` and `loss_scale.*`. Read before
-// the first round (SDK: which formats are tried, how FP8 scales its operands) and by the policies
-// `precision` and `loss_scale` in every round. Part of Config. Plain values, pure functions.
+// The settings `precision.*` and `loss_scale.*`. Read before the first round (SDK: which formats
+// are tried, how FP8 scales its operands) and by the policies `precision` and `loss_scale` in every
+// round. Part of Config; see settings.h for the rows. Plain values, pure functions.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,10 @@
 
 namespace cox {
 
-// A format for every block whose name fits; '*' stands for any text (fits_pattern).
+template <class Section>
+struct Setting;
+
+// A format for every block whose name fits (fits_pattern).
 struct PrecisionRule {
   std::string pattern;
   Precision format = Precision::fp32;
@@ -53,23 +56,26 @@ struct PrecisionConfig {
   std::string sample_blocks = "*";
   std::uint32_t curvature_every = 0;  // steps between probes; 0 = none
 };
+std::vector<Setting<PrecisionConfig>> precision_settings();
 
 struct LossScaleConfig {
   PolicyMode mode = PolicyMode::on;  // of the policy; the scaler itself works wherever fp16 does
   ScalerRules rules{};               // what a job starts with
 };
-
-// Whether blocks may run in anything but fp32.
-bool wants_precision(const PrecisionConfig& config);
-
-// What a block may run in: one format where it is forced, else fp32 and all that is not forbidden.
-PrecisionSet allowed_formats(const PrecisionConfig& config, std::string_view block);
-
-// The rule that forces a format on the block; null = none. Owned by `config`.
-const PrecisionRule* forcing_rule(const PrecisionConfig& config, std::string_view block);
+std::vector<Setting<LossScaleConfig>> loss_scale_settings();
 
 // invalid_argument for settings that contradict each other.
 Status validate(const PrecisionConfig& config);
 Status validate(const LossScaleConfig& config);
+
+// Whether blocks may run in anything but fp32.
+bool wants_precision(const PrecisionConfig& config);
+
+// Returns what a block may run in: one format where it is forced, else fp32 and all that is not
+// forbidden.
+PrecisionSet allowed_formats(const PrecisionConfig& config, std::string_view block);
+
+// Returns the rule that forces a format on the block; null = none. Owned by `config`.
+const PrecisionRule* forcing_rule(const PrecisionConfig& config, std::string_view block);
 
 }  // namespace cox

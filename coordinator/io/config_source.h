@@ -1,5 +1,5 @@
-// Where a job's Config comes from, all sources in their order: defaults, file, environment, flags.
-// Runs once, on every rank at start-up, before any thread; reads one file.
+// Where a job's Config comes from, all sources in their order: what the program sets, file,
+// environment, flags. Runs once, on every rank at start-up, before any thread; reads one file.
 #pragma once
 
 #include <span>
@@ -9,16 +9,12 @@
 #include "coordinator/core/config.h"
 #include "coordinator/core/status.h"
 
-namespace cox {
+namespace cox::io {
 
 struct LoadedConfig {
   Config config;
   std::vector<std::string> rest;  // arguments that are not ours, in order
 };
-
-// The file named by --cox.config=FILE or else by COX_CONFIG; empty when neither is there.
-std::string config_file(std::span<const std::string> environment,
-                        std::span<const std::string> arguments);
 
 // `base` holds defaults and what the program itself wants to be overridable (a custom policy is
 // known by its entry in policy_modes). The result is validated. not_found when the file cannot be
@@ -26,4 +22,4 @@ std::string config_file(std::span<const std::string> environment,
 Result<LoadedConfig> load_config(Config base, std::span<const std::string> environment,
                                  std::span<const std::string> arguments);
 
-}  // namespace cox
+}  // namespace cox::io

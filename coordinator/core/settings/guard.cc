@@ -1,0 +1,42 @@
+#include "coordinator/core/settings/guard.h"
+
+#include "coordinator/core/settings/settings.h"
+
+namespace cox {
+
+using namespace settings;
+
+std::vector<Setting<GuardConfig>> guard_settings() {
+  using C = GuardConfig;
+  return {
+      mode(&C::mode, {"mode", "", "acts on trouble with the loss"}),
+      integer(&C::nonfinite_streak,
+              {"nonfinite_streak", "rounds", "non-finite ones in a row to act on"}, {1, 1000000}),
+      number(&C::spike_sigmas,
+             {"spike_sigmas", "deviations", "above the median loss is a spike ..."}, {1, 1000}),
+      number(&C::spike_ratio, {"spike_ratio", "ratio", "... if also above this many times it"},
+             {1, 1000}),
+      integer(&C::spike_rounds, {"spike_rounds", "rounds", "in a row that must spike"}, {1, 1000}),
+      integer(&C::window_rounds, {"window_rounds", "rounds", "history compared with"}, {8, 256}),
+      integer(&C::hold_rounds, {"hold_rounds", "rounds", "knobs rest for that long after trouble"},
+              {0, 1000000}),
+      integer(&C::max_rollbacks, {"max_rollbacks", "rollbacks", "of one job; 0 = only ever hold"},
+              {0, 1000}),
+  };
+}
+
+std::vector<Setting<StragglerConfig>> straggler_settings() {
+  using C = StragglerConfig;
+  return {
+      mode(&C::mode, {"mode", "", "names slow ranks"}),
+      integer(&C::min_rounds, {"min_rounds", "rounds", "reports of a rank before it is named"},
+              {4, 100000}),
+      number(&C::slowdown_ratio, {"slowdown_ratio", "ratio", "smallest one worth naming"},
+             {1.01, 10}),
+      number(&C::false_alarms_per_rank_step,
+             {"false_alarms_per_rank_step", "alarms", "stated rate on noise, per rank and step"},
+             {1e-12, 0.01}),
+  };
+}
+
+}  // namespace cox

@@ -1,0 +1,36 @@
+// The settings of what watches a run: `guard.*` (trouble with the loss) and `stragglers.*` (slow
+// ranks). Read by the policies of these names in every round. Part of Config; see settings.h for
+// the rows. Plain values.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "coordinator/core/policy_mode.h"
+
+namespace cox {
+
+template <class Section>
+struct Setting;
+
+struct GuardConfig {
+  PolicyMode mode = PolicyMode::on;
+  std::uint32_t nonfinite_streak = 5;  // skipped steps in a row before it acts
+  double spike_sigmas = 8;             // loss above median + this many robust deviations ...
+  double spike_ratio = 1.5;            // ... and above this many times the median
+  std::uint32_t spike_rounds = 3;      // rounds in a row that must spike
+  std::uint32_t window_rounds = 64;    // history compared with
+  std::uint32_t hold_rounds = 50;      // knobs rest for that long after trouble
+  std::uint32_t max_rollbacks = 3;     // of one job; 0 = only ever hold
+};
+std::vector<Setting<GuardConfig>> guard_settings();
+
+struct StragglerConfig {
+  PolicyMode mode = PolicyMode::on;
+  std::uint32_t min_rounds = 12;             // reports of a rank before it can be named
+  double slowdown_ratio = 1.05;              // smallest persistent slowdown worth naming
+  double false_alarms_per_rank_step = 1e-6;  // stated rate for noise without stragglers
+};
+std::vector<Setting<StragglerConfig>> straggler_settings();
+
+}  // namespace cox

@@ -1,0 +1,92 @@
+#include "coordinator/core/settings/run.h"
+
+#include <limits>
+
+#include "coordinator/core/settings/settings.h"
+
+namespace cox {
+namespace {
+
+using namespace settings;
+
+constexpr std::uint64_t kAny = std::numeric_limits<std::uint64_t>::max();
+constexpr std::string_view kPathNames[] = {"auto", "mailbox", "mpi"};
+constexpr std::string_view kLogNames[] = {"debug", "info", "warning", "error", "quiet"};
+
+}  // namespace
+
+std::vector<Setting<RunConfig>> run_settings() {
+  using C = RunConfig;
+  return {
+      text(&C::name, {"name", "", "what the run is called"}),
+      text(&C::directory,
+           {"directory", "", "run directory; empty = none is written", Scope::set_alike}),
+      choice(&C::log, {"log", "", "what is printed", Scope::rank}, kLogNames),
+      integer(&C::warmup_steps, {"warmup_steps", "steps", "left out of timing statistics"},
+              {0, 1000000}),
+      integer(&C::seed, {"seed", "", "of everything random"}, {0, kAny}),
+      number(&C::price_per_device_hour,
+             {"price_per_device_hour", "price",
+              "of the device of one rank, for the summary at the end; 0 = not given"},
+             {0, 1e9}),
+  };
+}
+
+std::vector<Setting<ControlConfig>> control_settings() {
+  using C = ControlConfig;
+  return {
+      choice(&C::path, {"path", "", "how reports and plans travel within a node"}, kPathNames),
+      integer(&C::ranks_per_node,
+              {"ranks_per_node", "ranks", "0 = as the machine says; else pretend"}, {0, 4096}),
+      number(
+          &C::late_seconds,
+          {"late_seconds", "seconds", "a rank silent for one to three times that misses its round"},
+          {0.01, 3600}),
+      text(&C::journal, {"journal", "", "file; empty = in the run directory", Scope::rank}),
+  };
+}
+
+std::vector<Setting<HttpConfig>> http_settings() {
+  using C = HttpConfig;
+  return {
+      flag(&C::enabled, {"enabled", "", "serve metrics and status", Scope::rank}),
+      text(&C::host, {"host", "", "address to listen on", Scope::rank}),
+      integer(&C::port, {"port", "", "0 = any free one, printed at start", Scope::rank},
+              {0, 65535}),
+  };
+}
+
+std::vector<Setting<CheckpointConfig>> checkpoint_settings() {
+  using C = CheckpointConfig;
+  return {
+      text(&C::directory,
+           {"directory", "", "where training state is saved; empty = none", Scope::set_alike}),
+      integer(&C::every_steps, {"every_steps", "steps", "0 = only at the end and on SIGTERM"},
+              {0, 1000000000}),
+      integer(&C::keep, {"keep", "saves", "newest ones kept"}, {1, 1000}),
+      flag(&C::resume, {"resume", "", "continue from the newest whole one"}),
+      integer(&C::snapshot_rounds,
+              {"snapshot_rounds", "rounds", "in-memory snapshot that often; 0 = none"},
+              {0, 1000000}),
+  };
+}
+
+Status validate(const HttpConfig& config) {
+  if (!config.enabled || !config.host.empty()) return ok_status();
+  return invalid_argument("http.host is empty; give an address or set http.enabled = off");
+}
+
+Status validate(const CheckpointConfig& config) {
+  if (!config.directory.empty()) return ok_status();
+  if (config.every_steps > 0) {
+    return invalid_argument(
+        "checkpoint.every_steps is set but checkpoint.directory is empty; say where to save");
+  }
+  if (config.resume) {
+    return invalid_argument(
+        "checkpoint.resume is on but checkpoint.directory is empty; say what to resume from");
+  }
+  return ok_status();
+}
+
+}  // namespace cox

@@ -1,0 +1,58 @@
+// The settings of a run as such: `run.*`, `control.*` (how reports and plans travel), `http.*`
+// (metrics and status) and `checkpoint.*`. Part of Config; see settings.h for the rows. Plain
+// values, pure functions.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "coordinator/core/status.h"
+
+namespace cox {
+
+template <class Section>
+struct Setting;
+
+enum class ControlPath : std::uint8_t { automatic = 0, mailbox = 1, mpi = 2 };
+enum class LogLevel : std::uint8_t { debug = 0, info = 1, warning = 2, error = 3, quiet = 4 };
+
+struct RunConfig {
+  std::string name = "run";
+  std::string directory;  // run directory; empty = none is written
+  LogLevel log = LogLevel::info;
+  std::uint32_t warmup_steps = 0;  // left out of timing statistics
+  std::uint64_t seed = 1;
+  double price_per_device_hour = 0;  // of one rank's device, in any unit; 0 = not given
+};
+std::vector<Setting<RunConfig>> run_settings();
+
+struct ControlConfig {
+  ControlPath path = ControlPath::automatic;
+  std::uint32_t ranks_per_node = 0;  // 0 = as the machine says; else pretend (tests)
+  double late_seconds = 0.5;         // a rank not heard for that long is missing from its round
+  std::string journal;               // file; empty = in the run directory
+};
+std::vector<Setting<ControlConfig>> control_settings();
+
+struct HttpConfig {
+  bool enabled = true;
+  std::string host = "127.0.0.1";
+  std::uint16_t port = 9464;  // 0 = any free one, printed at start; a busy one is an error
+};
+std::vector<Setting<HttpConfig>> http_settings();
+
+struct CheckpointConfig {
+  std::string directory;              // empty = none
+  std::uint32_t every_steps = 0;      // 0 = only at the end and on SIGTERM
+  std::uint32_t keep = 2;             // newest ones kept, >= 1
+  bool resume = false;                // continue from the newest whole one
+  std::uint32_t snapshot_rounds = 0;  // in-memory snapshot for rollbacks; 0 = none
+};
+std::vector<Setting<CheckpointConfig>> checkpoint_settings();
+
+// invalid_argument for settings that contradict each other.
+Status validate(const HttpConfig& config);
+Status validate(const CheckpointConfig& config);
+
+}  // namespace cox

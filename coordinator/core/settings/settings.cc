@@ -1,0 +1,215 @@
+#include "coordinator/core/settings/settings.h"
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <system_error>
+
+namespace cox {
+
+bool fits_pattern(std::string_view pattern, std::string_view name) {
+  std::size_t p = 0;
+  std::size_t n = 0;
+  std::size_t star = std::string_view::npos;  // the last one seen ...
+  std::size_t tried = 0;                      // ... and where its text ends for now
+  while (n < name.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      tried = n;
+    } else if (p < pattern.size() && pattern[p] == name[n]) {
+      ++p;
+      ++n;
+    } else if (star != std::string_view::npos) {
+      p = star + 1;
+      n = ++tried;
+    } else {
+      return false;
+    }
+  }
+  return pattern.find_first_not_of('*', p) == std::string_view::npos;
+}
+
+namespace settings {
+namespace {
+
+struct Unit {
+  std::string_view name;
+  std::int64_t bytes;
+};
+constexpr std::array<Unit, 5> kUnits = {{{"TiB", std::int64_t{1} << 40},
+                                         {"GiB", std::int64_t{1} << 30},
+                                         {"MiB", std::int64_t{1} << 20},
+                                         {"KiB", std::int64_t{1} << 10},
+                                         {"B", 1}}};
+
+// Reads all of `text` or nothing.
+template <class Number>
+bool read_whole(std::string_view text, Number& number) {
+  const char* end = text.data() + text.size();
+  const auto [stopped, error] = std::from_chars(text.data(), end, number);
+  return error == std::errc{} && stopped == end && !text.empty();
+}
+
+template <class Number>
+std::string shortest(Number value) {
+  char buffer[32];
+  const auto written = std::to_chars(buffer, buffer + sizeof buffer, value);
+  return std::string(buffer, written.ptr);
+}
+
+Status expected(const std::string& what, std::string_view found) {
+  return invalid_argument("expected " + what + ", found '" + std::string(found) + "'");
+}
+
+}  // namespace
+
+std::string_view trim(std::string_view text) {
+  constexpr std::string_view kBlanks = " \t\r";
+  const std::size_t first = text.find_first_not_of(kBlanks);
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
+}
+
+std::string join(std::span<const std::string_view> names) {
+  std::string out;
+  for (const std::string_view name : names) {
+    if (!out.empty()) out += "|";
+    out += name;
+  }
+  return out;
+}
+
+Result<std::uint64_t> parse_integer(std::string_view text, IntegerRange range) {
+  std::uint64_t value = 0;
+  if (!read_whole(text, value) || value < range.min || value > range.max) {
+    return expected(
+        "a whole number from " + std::to_string(range.min) + " to " + std::to_string(range.max),
+        text);
+  }
+  return value;
+}
+
+Result<double> parse_number(std::string_view text, NumberRange range) {
+  double value = 0;
+  if (!read_whole(text, value) || !(value >= range.min && value <= range.max))
+    return expected("a number from " + format(range.min) + " to " + format(range.max), text);
+  return value;
+}
+
+Result<std::size_t> parse_name(std::string_view text, std::span<const std::string_view> names) {
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (names[i] == text) return i;
+  }
+  return expected("one of " + join(names), text);
+}
+
+Result<bool> parse_switch(std::string_view text) {
+  for (const std::string_view yes : {"on", "true", "yes", "1"}) {
+    if (text == yes) return true;
+  }
+  for (const std::string_view no : {"off", "false", "no", "0"}) {
+    if (text == no) return false;
+  }
+  return expected("on or off", text);
+}
+
+Result<std::int64_t> parse_bytes(std::string_view text) {
+  Unit unit = kUnits.back();
+  std::string_view number = text;
+  for (const Unit& known : kUnits) {
+    if (!text.ends_with(known.name)) continue;
+    unit = known;
+    number = text.substr(0, text.size() - known.name.size());
+    break;
+  }
+  const Result<double> value = parse_number(number, {0, static_cast<double>(kMaxBytes)});
+  const double bytes = value.ok() ? *value * static_cast<double>(unit.bytes) : -1;
+  if (!(bytes >= 0 && bytes <= static_cast<double>(kMaxBytes)) || bytes != std::floor(bytes))
+    return expected("bytes up to 1024TiB, such as 6GiB, 512MiB or 65536", text);
+  return static_cast<std::int64_t>(bytes);
+}
+
+std::string format(double value) {
+  return shortest(value);
+}
+
+std::string format(float value) {
+  return shortest(value);
+}
+
+std::string format(std::uint64_t value) {
+  return std::to_string(value);
+}
+
+std::string format_bytes(std::int64_t bytes) {
+  for (const Unit& unit : kUnits) {
+    if (bytes == 0 || bytes % unit.bytes != 0) continue;
+    return std::to_string(bytes / unit.bytes) + (unit.bytes == 1 ? "" : std::string(unit.name));
+  }
+  return "0";
+}
+
+Status for_each_part(std::string_view text, const std::function<Status(std::string_view)>& take) {
+  while (!text.empty()) {
+    const std::size_t comma = text.find(',');
+    if (Status status = take(trim(text.substr(0, comma))); !status.ok()) return status;
+    if (comma == std::string_view::npos) break;
+    text.remove_prefix(comma + 1);
+    if (text.empty()) return invalid_argument("expected something after the last comma");
+  }
+  return ok_status();
+}
+
+Result<Pair> parse_pair(std::string_view part, char separator, std::string_view form) {
+  const std::size_t at = part.rfind(separator);
+  if (at == std::string_view::npos) return expected(std::string(form), part);
+  return Pair{trim(part.substr(0, at)), trim(part.substr(at + 1))};
+}
+
+std::string quote(std::string_view value) {
+  const bool survives =
+      value == trim(value) && value.find_first_of("#\"\\\n\r") == std::string_view::npos;
+  if (survives) return std::string(value);
+  std::string out = "\"";
+  for (const char c : value) {
+    if (c == '"' || c == '\\') out += '\\';
+    if (c == '\n' || c == '\r') {
+      out += c == '\n' ? "\\n" : "\\r";
+    } else {
+      out += c;
+    }
+  }
+  return out + "\"";
+}
+
+Result<std::string> unquote(std::string_view written) {
+  if (written.empty() || written.front() != '"') return std::string(written);
+  std::string out;
+  for (std::size_t i = 1; i < written.size(); ++i) {
+    if (written[i] == '"') {
+      if (i + 1 == written.size()) return out;
+      return expected("nothing after the closing quote", written.substr(i + 1));
+    }
+    if (written[i] == '\\' && i + 1 < written.size()) {
+      const char escaped = written[++i];
+      out += escaped == 'n' ? '\n' : escaped == 'r' ? '\r' : escaped;
+    } else {
+      out += written[i];
+    }
+  }
+  return expected("a closing quote", written);
+}
+
+Result<std::optional<PolicyMode>> parse_auto_mode(std::string_view text) {
+  if (text == "auto") return std::optional<PolicyMode>();
+  const Result<std::size_t> index = parse_name(text, kModeNames);
+  if (!index.ok()) return expected("one of auto|" + join(kModeNames), text);
+  return std::optional(static_cast<PolicyMode>(*index));
+}
+
+std::string format_auto_mode(const std::optional<PolicyMode>& mode) {
+  return mode ? std::string(kModeNames[static_cast<std::size_t>(*mode)]) : "auto";
+}
+
+}  // namespace settings
+}  // namespace cox
