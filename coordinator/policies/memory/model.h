@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/core/settings/memory.h"
 #include "coordinator/core/memory_front.h"
 #include "coordinator/core/policy.h"
+#include "coordinator/core/settings/memory.h"
 #include "coordinator/core/state_codec.h"
 #include "coordinator/core/units.h"
 

@@ -79,7 +79,7 @@ Config with_modes_of(const PolicySet& policies, Config config) {
 SessionState::SessionState(int argc, const char* const* argv, SessionOptions options)
     : environment_(process_environment()),
       loaded_(take(io::load_config(with_modes_of(options.policies, options.config), environment_,
-                               arguments_of(argc, argv)),
+                                   arguments_of(argc, argv)),
                    config_status_)),
       policies_(default_policies()),
       program_(options.program),

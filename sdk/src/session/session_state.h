@@ -16,11 +16,11 @@
 
 #include "coordinator/core/ballot.h"
 #include "coordinator/core/config.h"
-#include "coordinator/io/config_source.h"
 #include "coordinator/core/decide.h"
 #include "coordinator/core/evidence.h"
 #include "coordinator/core/job.h"
 #include "coordinator/core/log.h"
+#include "coordinator/io/config_source.h"
 #include "coordinator/planner/memory_facts.h"
 #include "coordinator/runtime/control_plane.h"
 #include "coxswain/named_tensor.h"

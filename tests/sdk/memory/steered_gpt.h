@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <memory>
 
-#include "coordinator/core/settings/memory.h"
 #include "coordinator/core/memory_front.h"
+#include "coordinator/core/settings/memory.h"
 #include "sdk/examples/gpt2/model.h"
 #include "sdk/src/precision/trial_step.h"
 #include "sdk/src/session/memory_steering.h"
