@@ -191,7 +191,7 @@ class Draft {
   std::vector<Reason> reasons_;
 };
 
-// The plan became active in some round at or before this one; this is the first to tell.
+// The plan became active in some round at or before this one, which is the first to show it.
 void note_activation(Plan& plan, const StepSummary& summary) {
   if (plan.activated_round || summary.reporting == 0) return;
   if (summary.plan_applied_max >= plan.id.number) plan.activated_round = summary.round;
@@ -242,6 +242,33 @@ void tell_findings(std::vector<Reason> findings, PolicyKind kind, RoundId round,
   }
 }
 
+// The smaller limit of each rank counts.
+void narrow(std::vector<std::uint64_t>& most, std::vector<std::uint64_t> by_policy) {
+  if (most.empty()) return most.swap(by_policy);
+  for (std::size_t r = 0; r < most.size() && r < by_policy.size(); ++r) {
+    most[r] = std::min(most[r], by_policy[r]);
+  }
+}
+
+// Every policy that is not off, guard first.
+void ask_policies(const PolicyInput& input, const PolicySet& policies, ControlState& kept,
+                  Draft& draft) {
+  std::vector<std::uint64_t> most_samples;
+  std::size_t place = 0;
+  for (const auto& policy : guard_first(policies)) {
+    const PolicyMode mode = mode_of(input.config, policy->name(), PolicyMode::on);
+    const Asked asked{policy->kind(), mode, place++};
+    if (mode == PolicyMode::off) continue;
+    const PolicyInput narrowed{input.job,     input.config,    input.plan,    input.signals,
+                               input.summary, input.estimates, input.history, most_samples};
+    Answer answer = ask(*policy, narrowed, std::move(state_of(kept, policy->name())));
+    state_of(kept, policy->name()) = std::move(answer.output.state);
+    tell_findings(std::move(answer.output.findings), asked.kind, input.signals.round, draft);
+    draft.take(asked, std::move(answer.output.proposals), std::move(answer.failure));
+    if (mode == PolicyMode::on) narrow(most_samples, std::move(answer.output.most_samples));
+  }
+}
+
 void tell_circumstances(const StepSignals& signals, const StepSummary& summary, SaidState& said,
                         Draft& draft) {
   constexpr std::uint32_t kLongest = 1'000'000'000;
@@ -258,14 +285,6 @@ void tell_circumstances(const StepSignals& signals, const StepSummary& summary, 
                                   [](const auto& f) { return f.fault == ReportFault::missing; });
   if (first != signals.faults.end()) reason.rank = first->rank;
   draft.report(std::move(reason));
-}
-
-// The smaller limit of each rank counts.
-void narrow(std::vector<std::uint64_t>& most, std::vector<std::uint64_t> by_policy) {
-  if (most.empty()) return most.swap(by_policy);
-  for (std::size_t r = 0; r < most.size() && r < by_policy.size(); ++r) {
-    most[r] = std::min(most[r], by_policy[r]);
-  }
 }
 
 // Asks each policy of ours that is on what else must change with the shares of `draft`, and gives
@@ -325,19 +344,8 @@ Decided decide(const JobFacts& job, const Config& config, const PolicySet& polic
 
   SaidState said = said_before(state_of(kept, kOwnState), policies.size());
   Draft draft(job, config, kept.plan, decision.summary, said);
-  std::vector<std::uint64_t> most_samples;
-  std::size_t place = 0;
-  for (const auto& policy : guard_first(policies)) {
-    const Asked asked{policy->kind(), mode_of(config, policy->name(), PolicyMode::on), place++};
-    if (asked.mode == PolicyMode::off) continue;
-    const PolicyInput input{job,       config,       kept.plan,   signals, decision.summary,
-                            estimates, kept.history, most_samples};
-    Answer answer = ask(*policy, input, std::move(state_of(kept, policy->name())));
-    state_of(kept, policy->name()) = std::move(answer.output.state);
-    tell_findings(std::move(answer.output.findings), asked.kind, signals.round, draft);
-    draft.take(asked, std::move(answer.output.proposals), std::move(answer.failure));
-    if (asked.mode == PolicyMode::on) narrow(most_samples, std::move(answer.output.most_samples));
-  }
+  ask_policies({job, config, kept.plan, signals, decision.summary, estimates, kept.history},
+               policies, kept, draft);
   draft.apply_overrides();
   if (draft.moves_samples()) {
     ask_to_fit({job, config, kept.plan, signals, decision.summary, estimates, kept.history},

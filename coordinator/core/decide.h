@@ -1,7 +1,10 @@
-// Decide: from the signals of a round to the next plan, with a reason for every change and for
-// every change withheld. Pure: the same state, signals, job, configuration and policies give the
-// same decision on every machine, which is what `cox replay` checks. Runs on the coordinator's
-// thread; linear in ranks.
+// Decide turns the signals of a round into the next plan:
+//
+//   StepSignals -> StepSummary -> Estimates -> policies -> Draft -> Plan
+//
+// Every change, and every change that is withheld, has a reason. Pure: the same state, signals,
+// job, configuration and policies give the same decision on every machine, which `cox replay`
+// checks. Runs on the coordinator's thread; linear in the number of ranks.
 #pragma once
 
 #include <optional>
@@ -32,22 +35,23 @@ struct Decided {
   Decision decision;
 };
 
-// Estimates of the ranks, guard, then the other policies in the order of `policies`, then the
-// user's overrides, then validate. Nothing changes while a plan is in flight (some rank may not
-// apply the newest one yet), while nobody applies plans, or, guard and overrides aside, while a
+// Asks guard first, then the other policies in the order of `policies`, then applies the user's
+// overrides; every change is validated. Nothing changes while a plan is in flight (some rank may
+// not apply the newest one yet), while nobody applies plans, or, guard and overrides aside, while a
 // hold is in force. What is withheld leaves a reason when that is news, not in every round. A
 // policy that throws is reported and training goes on; a custom one keeps the state it had.
 Decided decide(const JobFacts& job, const Config& config, const PolicySet& policies,
                ControlState state, const StepSignals& signals);
 
-// Before the first round, on rank 0: what the user forces and what policies want the first step to
-// run under already goes into the plan of `state` (it keeps its id, so all ranks must start from
-// it). Mode, capabilities and a failing policy are handled as in decide(), where the first round
-// says what of the user's cannot be done.
 struct Begun {
   ControlState state;
   std::vector<Reason> reasons;
 };
+
+// Prepares the state before the first round, on rank 0: puts what the user forces, and what
+// policies propose for the first step, into the plan of `state`. The plan keeps its id, so all
+// ranks must start from it. Mode, capabilities and a failing policy are handled as in decide();
+// the first round tells which of the user's overrides cannot be applied.
 Begun begin_job(const JobFacts& job, const Config& config, const PolicySet& policies,
                 ControlState state);
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "coordinator/core/portable_math.h"
-#include "coordinator/core/timings.h"
+#include "coordinator/core/summary.h"
 
 namespace cox {
 namespace {

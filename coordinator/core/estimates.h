@@ -31,30 +31,32 @@ struct Estimates {
     visit(self.slowness);
     visit(self.speeds);
   }
-  // Whether the numbers can have come from estimate().
+  // Returns whether the numbers can have come from estimate().
   bool is_sane() const;
 };
 
-// The estimates after a round. `before` of another world size counts as fresh. `plan` is the newest
-// published one. REQUIRES: `summary` was made from `signals`, whose ranks lie in the job's world.
+// Returns the estimates after a round. `before` of another world size counts as fresh. `plan` is
+// the newest published one. REQUIRES: `summary` was made from `signals`, whose ranks lie in the
+// job's world.
 Estimates estimate(Estimates before, const JobFacts& job, const Config& config, const Plan& plan,
                    const StepSignals& signals, const StepSummary& summary);
 
-// The estimates with which a new start of the job begins: what was restored is a first guess.
+// Returns the estimates with which a new start of the job begins: what was restored is a first
+// guess.
 Estimates after_restart(Estimates restored, const JobFacts& job);
 
-// The rank's entry among those that are slow; null when it is not slow. Valid as long as
-// `estimates`.
+// Returns the rank's entry among those that are slow, or null when it is not slow. The entry lives
+// as long as `estimates`.
 const SlowRank* find_slow(const Estimates& estimates, RankId rank);
 
-// The rank's own work over what is expected, averaged over some rounds; 1 when it is as fast as the
-// others or nothing is known of it.
+// Returns the rank's own work over what is expected, averaged over some rounds; 1 when it is as
+// fast as the others or nothing is known of it.
 double slowdown_ratio(const Estimates& estimates, RankId rank);
 
-// The slowest ranks that count as slow, at most `most`, slowest first.
+// Returns the slowest of the ranks that count as slow, at most `most` of them, slowest first.
 std::vector<SlowRank> slowest_ranks(const Estimates& estimates, std::size_t most);
 
-// Samples of a step under the plan, of all ranks; 0 = the loop's own business.
+// Returns the samples of a step under the plan, of all ranks; 0 where the loop decides that itself.
 std::uint64_t samples_of_step(const JobFacts& job, const Plan& plan);
 
 }  // namespace cox

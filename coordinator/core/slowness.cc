@@ -565,7 +565,8 @@ std::optional<SlowRank> still_slow(SlowRank slow, const Slowness& slowness, cons
   const double more =
       slowness.channels[1 + now].level[rank] - slowness.channels[1 + slow.phase_index].level[rank];
   const auto settled = static_cast<double>(slow.phase_since.value()) + round.min_reports;
-  if (more < round.shift / 2 || round.number < settled) return slow;
+  const bool is_costly = std::min(level, more) >= round.shift / 2;
+  if (!is_costly || round.number < settled) return slow;
   slow.phase_index = now;
   slow.phase_since = RoundId(static_cast<std::uint64_t>(round.number));
   return slow;

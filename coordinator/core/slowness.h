@@ -20,8 +20,9 @@
 // reaches its threshold, it has made min_rounds reports, and its work as a whole is up by half the
 // smallest slowdown worth naming; it is over when the opposite test is as sure.
 //
-// Not seen: a slowdown of all ranks at once, and, with one or two ranks, anything from before their
-// first reports. Any number of ranks below half may be slow at once.
+// It does not see a slowdown of all ranks at once, and, with one or two ranks, anything from before
+// their first reports; nor a rank that slows down but still works faster than the others for its
+// samples (its speed is followed by speeds.h). Any number of ranks below half may be slow at once.
 #pragma once
 
 #include <array>
@@ -32,7 +33,6 @@
 #include "coordinator/core/phase.h"
 #include "coordinator/core/step_signals.h"
 #include "coordinator/core/summary.h"
-#include "coordinator/core/timings.h"
 
 namespace cox {
 
@@ -101,7 +101,7 @@ struct Slowness {
     visit(self.reference_samples);
     visit(self.channels);
   }
-  // Whether the numbers can have come from learn_slowness().
+  // Returns whether the numbers can have come from learn_slowness().
   bool is_sane() const;
 };
 
@@ -110,23 +110,24 @@ constexpr bool compares_with_own_past(std::size_t ranks) {
   return ranks <= 2;
 }
 
-// Nothing known about `ranks` ranks.
+// Returns the state in which nothing is known about `ranks` ranks.
 Slowness fresh_slowness(std::size_t ranks);
 
-// Whether every column belongs to `ranks` ranks.
+// Returns whether every column has an entry for each of `ranks` ranks.
 bool fits(const Slowness& slowness, std::size_t ranks);
 
-// After a new start of the job, whose rounds count anew: levels and noise stay as a first guess.
+// Returns what a new start of the job begins with. Its rounds count anew, so sums and the rounds in
+// which they began are forgotten; levels, noise and who is slow stay as a first guess.
 Slowness after_restart(Slowness slowness);
 
-// One round. `fixed_samples` are what a step costs beside its samples, in samples (speeds.h).
-// `samples_by_plan`: the plan says who has how many samples, so a rank may rightly have none.
-// REQUIRES: `timings` and `summary` were made from the reports of `signals`; `before` fits the
-// world; all ranks lie in it.
+// What is known about the samples of a round.
 struct SampleFacts {
-  double fixed_samples = 0;
-  bool by_plan = false;
+  double fixed_samples = 0;  // what a step costs beside its samples, in samples (speeds.h)
+  bool by_plan = false;      // the plan says who has how many, so a rank may rightly have none
 };
+
+// Learns from one round. REQUIRES: `timings` and `summary` were made from the reports of `signals`;
+// `before` fits the world; all ranks lie in it.
 Slowness learn_slowness(Slowness before, const StepSignals& signals, Timings timings,
                         const StepSummary& summary, const SampleFacts& samples,
                         const StragglerConfig& settings);

@@ -16,8 +16,8 @@
 // what all ranks needed before and after a change of shares, by least absolute deviations, so that
 // a rank whose speed changed meanwhile does not matter.
 //
-// Not counted: reports of ranks that finished, only watch or had no samples; those that cover a
-// round under other shares, and the first one under new shares.
+// Reports do not count when their rank has finished, only watches or had no samples, when they
+// cover a round under other shares, and when they are the first one under new shares.
 #pragma once
 
 #include <array>
@@ -26,7 +26,7 @@
 
 #include "coordinator/core/plan.h"
 #include "coordinator/core/step_signals.h"
-#include "coordinator/core/timings.h"
+#include "coordinator/core/summary.h"
 
 namespace cox {
 
@@ -98,25 +98,26 @@ struct Speeds {
     visit(self.changed_since_shares);
     visit(self.shares);
   }
-  // Whether the numbers can have come from learn_speeds().
+  // Returns whether the numbers can have come from learn_speeds().
   bool is_sane() const;
 };
 
-// Nothing known about `ranks` ranks.
+// Returns the state in which nothing is known about `ranks` ranks.
 Speeds fresh_speeds(std::size_t ranks);
 
-// After a new start of the job: levels stay as a first guess, all counts begin anew.
+// Returns what a new start of the job begins with: levels stay as a first guess, all counts begin
+// anew.
 Speeds after_restart(Speeds speeds);
 
-// One round. `smallest_change` is the ratio of times from which a change matters, above 0.
-// REQUIRES: `timings` were made from `reports`; all ranks have a place in `before`.
+// Learns from one round. `smallest_change` is the ratio of times from which a change matters, above
+// 0. REQUIRES: `timings` were made from `reports`; all ranks have a place in `before`.
 Speeds learn_speeds(Speeds before, std::span<const RankSignal> reports, const Timings& timings,
                     const Plan& plan, double smallest_change);
 
-// Seconds of now of the rank's own work for each sample. REQUIRES: its `reports` > 0.
+// Returns the seconds of now of the rank's own work for each sample. REQUIRES: its `reports` > 0.
 double seconds_per_sample(const Speeds& speeds, std::size_t rank);
 
-// Deviation of the rank's level, as a part of it. REQUIRES: its `reports` > 0.
+// Returns the deviation of the rank's level, as a part of it. REQUIRES: its `reports` > 0.
 double level_deviation(const Speeds& speeds, std::size_t rank);
 
 }  // namespace cox

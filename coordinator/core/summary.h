@@ -1,18 +1,21 @@
-// StepSummary: one round seen over all ranks. The stage between StepSignals and Decide; everything
-// that telemetry shows about ranks comes from here, so its size does not grow with their number.
-// Only finite values enter statistics; the others are counted. Pure.
+// StepSummary: one round seen over all ranks, the stage between StepSignals and Estimates. What
+// telemetry shows about a round comes from here, so its size does not grow with the number of
+// ranks. Only finite values enter statistics; the others are counted. Timings are the columns that
+// statistics and estimates run over. Pure functions.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <vector>
 
+#include "coordinator/core/phase.h"
 #include "coordinator/core/step_signals.h"
 
 namespace cox {
 
 // Spread of one quantity over the ranks that reported a finite value (of times: not negative
-// either, and the rank has not finished; see timings.h). All zero when none did.
+// either, and the rank has not finished). All zero when none did.
 struct Spread {
   double min = 0;
   double median = 0;  // of an even count: the mean of the two in the middle
@@ -65,5 +68,23 @@ struct StepSummary {
 };
 
 StepSummary summarize(const StepSignals& signals);
+
+// The seconds per covered round of the ranks that worked in this round, column by column. A rank
+// that has finished, covers no round or reports a time that is negative or not finite is left out.
+struct Timings {
+  std::vector<RankId> ranks;                        // ascending
+  std::array<std::vector<double>, kPhases> phases;  // phases[p][i] belongs to ranks[i]
+  std::vector<double> own;                          // sum over is_own_work phases
+  std::vector<double> wall;
+  std::vector<double> samples;        // per covered round; 0 where the rank counts none
+  std::vector<std::uint32_t> report;  // the place of the rank's report in `reports`
+};
+
+// REQUIRES: reports in ascending ranks.
+Timings timings_of(std::span<const RankSignal> reports);
+
+// The spread of values that belong to `ranks`; linear in their number. REQUIRES: equal sizes,
+// finite values, ascending ranks.
+Spread spread_of(std::span<const double> values, std::span<const RankId> ranks);
 
 }  // namespace cox

@@ -6,7 +6,6 @@
 #include <numeric>
 #include <vector>
 
-#include "coordinator/core/timings.h"
 #include "coordinator/testing/random.h"
 
 #include <doctest/doctest.h>

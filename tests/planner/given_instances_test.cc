@@ -14,7 +14,7 @@ namespace cox {
 namespace {
 
 std::string recorded() {
-  std::ifstream file(std::string(COX_TEST_DATA) + "/memory-plans/instances.json");
+  std::ifstream file(COX_TEST_DATA "/memory-plans/instances.json");
   std::ostringstream text;
   text << file.rdbuf();
   return text.str();

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "coordinator/policies/accumulation/model.h"
-#include "tests/policies/accumulation_game.h"
+#include "tests/policies/accumulation_job.h"
 
 #include <doctest/doctest.h>
 
@@ -12,7 +12,7 @@ namespace cox {
 namespace {
 
 using test::accumulation_job;
-using test::AccumulationGame;
+using test::SimulatedAccumulation;
 
 bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
@@ -36,21 +36,21 @@ TEST_SUITE("policies.accumulation") {
     for (const auto& row : table) {
       CAPTURE(row.sync);
       CAPTURE(row.optimizer);
-      AccumulationGame game("accumulation.target_ratio = " + std::to_string(row.target));
-      game.sync_seconds = row.sync;
-      game.optimizer_seconds = row.optimizer;
-      game.rounds(40);
-      CHECK(game.total() == static_cast<std::uint64_t>(4 * row.anchor));
-      CHECK(game.batches == (row.anchor > 1 ? 1 : 0));
-      if (row.anchor > 1 && row.anchor < 64) CHECK(game.overhead <= row.target);
+      SimulatedAccumulation run("accumulation.target_ratio = " + std::to_string(row.target));
+      run.sync_seconds = row.sync;
+      run.optimizer_seconds = row.optimizer;
+      run.rounds(40);
+      CHECK(run.total() == static_cast<std::uint64_t>(4 * row.anchor));
+      CHECK(run.batches == (row.anchor > 1 ? 1 : 0));
+      if (row.anchor > 1 && row.anchor < 64) CHECK(run.overhead <= row.target);
     }
   }
 
   TEST_CASE("a reason names the cost, the target, the batch and what it asks of learning rates") {
-    AccumulationGame game("");
-    game.sync_seconds = 0.01;
-    game.rounds(20);
-    const auto raised = game.said_with(ReasonCode::accumulation_raised);
+    SimulatedAccumulation run("");
+    run.sync_seconds = 0.01;
+    run.rounds(20);
+    const auto raised = run.said_with(ReasonCode::accumulation_raised);
     REQUIRE(raised.size() == 1);
     CHECK(raised[0].outcome == Outcome::changed);
     CHECK(raised[0].policy == PolicyKind::accumulation);
@@ -62,23 +62,23 @@ TEST_SUITE("policies.accumulation") {
       CAPTURE(raised[0].text);
       CHECK(contains(raised[0].text, part));
     }
-    const auto started = game.said_with(ReasonCode::accumulation_start);
+    const auto started = run.said_with(ReasonCode::accumulation_start);
     REQUIRE(started.size() == 1);
     CHECK(contains(started[0].text, "job's own batch of 16 samples"));
   }
 
   TEST_CASE("nothing is decided before so many rounds of the plan in force were seen") {
-    AccumulationGame game("accumulation.settle_rounds = 12");
-    game.sync_seconds = 0.01;
-    game.rounds(11);
-    CHECK(game.batches == 0);
-    game.rounds(1);
-    CHECK(game.batches == 1);
-    game.sync_seconds = 0.1;  // dear again, but rounds of the old batch do not count
-    game.rounds(2 + 11);
-    CHECK(game.batches == 1);
-    game.rounds(1);
-    CHECK(game.batches == 2);
+    SimulatedAccumulation run("accumulation.settle_rounds = 12");
+    run.sync_seconds = 0.01;
+    run.rounds(11);
+    CHECK(run.batches == 0);
+    run.rounds(1);
+    CHECK(run.batches == 1);
+    run.sync_seconds = 0.1;  // dear again, but rounds of the old batch do not count
+    run.rounds(2 + 11);
+    CHECK(run.batches == 1);
+    run.rounds(1);
+    CHECK(run.batches == 2);
   }
 
   TEST_CASE("a job that cannot change its batch is told so once") {
@@ -91,44 +91,44 @@ TEST_SUITE("policies.accumulation") {
       JobFacts job = accumulation_job();
       job.micro_batch = row.micro_batch;
       job.capabilities.accumulation = row.capable;
-      AccumulationGame game("", job);
-      CHECK(game.state.plan.step_samples == 0);
-      const auto told = game.said_with(ReasonCode::not_capable);
+      SimulatedAccumulation run("", job);
+      CHECK(run.state.plan.step_samples == 0);
+      const auto told = run.said_with(ReasonCode::not_capable);
       REQUIRE(told.size() == 1);
       CHECK(told[0].outcome == Outcome::reported);
       CHECK(contains(told[0].text, row.says));
-      game.job.micro_batch = std::max<std::uint64_t>(1, row.micro_batch);  // the loop's own affair
+      run.job.micro_batch = std::max<std::uint64_t>(1, row.micro_batch);  // the loop's own affair
       for (int i = 0; i < 30; ++i) {
-        StepSignals signals = game.next_signals();
-        game.job.micro_batch = row.micro_batch;
-        game.decide_on(signals);
-        game.job.micro_batch = std::max<std::uint64_t>(1, row.micro_batch);
+        StepSignals signals = run.next_signals();
+        run.job.micro_batch = row.micro_batch;
+        run.decide_on(signals);
+        run.job.micro_batch = std::max<std::uint64_t>(1, row.micro_batch);
       }
-      CHECK(game.said_with(ReasonCode::not_capable).size() == 1);
-      CHECK(game.batches == 0);
+      CHECK(run.said_with(ReasonCode::not_capable).size() == 1);
+      CHECK(run.batches == 0);
     }
   }
 
   TEST_CASE("at its cap the policy says so once, and again after it was cheap in between") {
-    AccumulationGame game("accumulation.max_anchor = 4");
-    game.sync_seconds = 0.01;
-    game.rounds(100);
-    CHECK(game.total() == 16);
-    CHECK(game.batches == 1);
-    const auto kept = game.said_with(ReasonCode::accumulation_kept);
+    SimulatedAccumulation run("accumulation.max_anchor = 4");
+    run.sync_seconds = 0.01;
+    run.rounds(100);
+    CHECK(run.total() == 16);
+    CHECK(run.batches == 1);
+    const auto kept = run.said_with(ReasonCode::accumulation_kept);
     REQUIRE(kept.size() == 1);
     CHECK(contains(kept[0].text, "max_anchor is 4"));
     CHECK(contains(kept[0].text, "needs 9 micro-batches"));
-    game.sync_seconds = 0.003;
-    game.rounds(40);
-    game.sync_seconds = 0.01;
-    game.rounds(40);
-    CHECK(game.said_with(ReasonCode::accumulation_kept).size() == 2);
-    CHECK(game.batches == 1);
+    run.sync_seconds = 0.003;
+    run.rounds(40);
+    run.sync_seconds = 0.01;
+    run.rounds(40);
+    CHECK(run.said_with(ReasonCode::accumulation_kept).size() == 2);
+    CHECK(run.batches == 1);
   }
 
   TEST_CASE("a job starts with the floor of the settings, and is never below its own batch") {
-    AccumulationGame floor("accumulation.min_anchor = 3");
+    SimulatedAccumulation floor("accumulation.min_anchor = 3");
     CHECK(floor.active.step_samples == 48);
     CHECK(floor.said_with(ReasonCode::accumulation_start)[0].outcome == Outcome::changed);
     floor.rounds(40);
@@ -136,7 +136,7 @@ TEST_SUITE("policies.accumulation") {
 
     JobFacts job = accumulation_job();
     job.global_batch = 128;  // 8 micro-batches of each rank
-    AccumulationGame own("", job);
+    SimulatedAccumulation own("", job);
     own.sync_seconds = 0.0001;
     own.rounds(60);
     CHECK(own.active.step_samples == 0);
@@ -145,33 +145,33 @@ TEST_SUITE("policies.accumulation") {
   }
 
   TEST_CASE("a batch that is no longer needed shrinks back to the job's own") {
-    AccumulationGame game("");
-    game.sync_seconds = 0.01;
-    game.rounds(20);
-    REQUIRE(game.total() == 40);
-    game.sync_seconds = 0.0048;  // 4.6 %: below half of the target
-    game.rounds(20);
-    CHECK(game.total() == 20);
-    game.sync_seconds = 0.0004;
-    game.rounds(20);
-    CHECK(game.active.step_samples == 0);
-    CHECK(game.batches == 3);
-    const auto lowered = game.said_with(ReasonCode::accumulation_lowered);
+    SimulatedAccumulation run("");
+    run.sync_seconds = 0.01;
+    run.rounds(20);
+    REQUIRE(run.total() == 40);
+    run.sync_seconds = 0.0048;  // 4.6 %: below half of the target
+    run.rounds(20);
+    CHECK(run.total() == 20);
+    run.sync_seconds = 0.0004;
+    run.rounds(20);
+    CHECK(run.active.step_samples == 0);
+    CHECK(run.batches == 3);
+    const auto lowered = run.said_with(ReasonCode::accumulation_lowered);
     REQUIRE(lowered.size() == 2);
     CHECK(contains(lowered[0].text, "below half of the target"));
     CHECK(contains(lowered[1].text, "job's own batch of 16 samples"));
   }
 
   TEST_CASE("the last one to arrive tells what synchronising costs, not those who wait") {
-    AccumulationGame game("");
-    game.slowness = {1, 1, 1, 3};  // the others wait for 20 ms of 30
-    game.sync_seconds = 0.002;     // 6 %
-    game.rounds(60);
-    CHECK(game.batches == 0);
-    game.sync_seconds = 0.01;  // 25 %: three times 30 ms are enough, 9 x 10 ms in micro-batches
-    game.rounds(30);
-    CHECK(game.total() == 16);
-    CHECK(game.overhead <= 0.1);
+    SimulatedAccumulation run("");
+    run.slowness = {1, 1, 1, 3};  // the others wait for 20 ms of 30
+    run.sync_seconds = 0.002;     // 6 %
+    run.rounds(60);
+    CHECK(run.batches == 0);
+    run.sync_seconds = 0.01;  // 25 %: three times 30 ms are enough, 9 x 10 ms in micro-batches
+    run.rounds(30);
+    CHECK(run.total() == 16);
+    CHECK(run.overhead <= 0.1);
   }
 
   TEST_CASE("where shares follow speeds the slowest has the anchor and the others more") {
@@ -186,25 +186,25 @@ TEST_SUITE("policies.accumulation") {
       for (const double s : row.slowness) {
         shares.push_back(static_cast<std::uint32_t>(std::lround(1000 / s)));
       }
-      AccumulationGame game("shares.mode = on", accumulation_job(),
-                            {std::make_shared<test::TrueShares>(shares)});
-      game.slowness = row.slowness;
-      game.sync_seconds = 0.01;
-      game.rounds(60);
-      CHECK(game.total() == row.total);
-      CHECK(game.overhead <= 0.1);
-      CHECK(game.active.shares == shares);
+      SimulatedAccumulation run("shares.mode = on", accumulation_job(),
+                                {std::make_shared<test::TrueShares>(shares)});
+      run.slowness = row.slowness;
+      run.sync_seconds = 0.01;
+      run.rounds(60);
+      CHECK(run.total() == row.total);
+      CHECK(run.overhead <= 0.1);
+      CHECK(run.active.shares == shares);
     }
   }
 
   TEST_CASE("shares that are forced divide the batch, and one rank's part is the anchor") {
-    AccumulationGame game("force.shares = 1,1,2,4");
-    game.slowness = {1, 1, 0.5, 0.25};
-    game.sync_seconds = 0.01;
-    game.rounds(60);
-    CHECK(game.overhead <= 0.1);
-    CHECK(game.micro_batches()[0] == 10);
-    CHECK(game.total() == 80);
+    SimulatedAccumulation run("force.shares = 1,1,2,4");
+    run.slowness = {1, 1, 0.5, 0.25};
+    run.sync_seconds = 0.01;
+    run.rounds(60);
+    CHECK(run.overhead <= 0.1);
+    CHECK(run.micro_batches()[0] == 10);
+    CHECK(run.total() == 80);
   }
 
   TEST_CASE("micro-batches of a step: one for each rank that works, caps, the job's batch") {
@@ -242,31 +242,31 @@ TEST_SUITE("policies.accumulation") {
         [](RankSignal& s) { s.phase_seconds[4] = NAN; },
         [](RankSignal& s) { s.phase_seconds = {}; }};
     for (const auto& change : changes) {
-      AccumulationGame game("");
-      game.sync_seconds = 0.01;
-      game.change = change;
-      game.rounds(40);
-      CHECK(game.batches == 0);
+      SimulatedAccumulation run("");
+      run.sync_seconds = 0.01;
+      run.change = change;
+      run.rounds(40);
+      CHECK(run.batches == 0);
     }
   }
 
   TEST_CASE("a loop without a batch of its own starts with the floor and grows from there") {
     JobFacts job = accumulation_job();
     job.global_batch = 0;
-    AccumulationGame game("accumulation.min_anchor = 2", job);
-    CHECK(game.active.step_samples == 32);
-    game.sync_seconds = 0.01;
-    game.rounds(20);
-    CHECK(game.active.step_samples == 160);
-    CHECK(contains(game.said_with(ReasonCode::accumulation_raised)[0].text,
-                   "a step has 160 samples"));
+    SimulatedAccumulation run("accumulation.min_anchor = 2", job);
+    CHECK(run.active.step_samples == 32);
+    run.sync_seconds = 0.01;
+    run.rounds(20);
+    CHECK(run.active.step_samples == 160);
+    CHECK(
+        contains(run.said_with(ReasonCode::accumulation_raised)[0].text, "a step has 160 samples"));
   }
 
   TEST_CASE("a state of any bytes is read or refused, never trusted") {
-    AccumulationGame game("");
-    game.sync_seconds = 0.01;
-    game.rounds(6);
-    const std::string good = state_of(game.state, "accumulation").bytes();
+    SimulatedAccumulation run("");
+    run.sync_seconds = 0.01;
+    run.rounds(6);
+    const std::string good = state_of(run.state, "accumulation").bytes();
     testing::Random random(3);
     for (int i = 0; i < 300; ++i) {
       std::string bytes = good;
@@ -274,7 +274,7 @@ TEST_SUITE("policies.accumulation") {
         bytes[random.below(bytes.size())] = static_cast<char>(random.bits());
       }
       if (i % 7 == 0) bytes.resize(random.below(bytes.size()));
-      AccumulationGame again("");
+      SimulatedAccumulation again("");
       again.sync_seconds = 0.01;
       state_of(again.state, "accumulation") = PolicyState::from_bytes(bytes);
       again.rounds(12);

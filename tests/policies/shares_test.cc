@@ -18,9 +18,9 @@ using namespace cox;
 using Shares = std::vector<std::uint32_t>;
 
 // Ranks without noise: rank r needs unit_ms[r] for a sample. Plans apply at once.
-class Game {
+class SharesRounds {
  public:
-  explicit Game(std::vector<double> unit_ms) : unit_ms_(std::move(unit_ms)) {
+  explicit SharesRounds(std::vector<double> unit_ms) : unit_ms_(std::move(unit_ms)) {
     job.incarnation = 1;
     job.world_size = static_cast<std::int32_t>(unit_ms_.size());
     job.global_batch = 16 * unit_ms_.size();
@@ -101,9 +101,9 @@ Shares shares_in(const Proposal& proposal) {
 
 TEST_SUITE("policies") {
   TEST_CASE("shares follow speeds after settle_rounds, and say what they expect") {
-    Game game({1, 1, 0.5, 0.25});
-    CHECK_FALSE(game.play(10).has_value());  // one round to warm up, 8 to settle, 3 to be sure
-    const auto proposal = game.play(1);
+    SharesRounds rounds({1, 1, 0.5, 0.25});
+    CHECK_FALSE(rounds.play(10).has_value());  // one round to warm up, 8 to settle, 3 to be sure
+    const auto proposal = rounds.play(1);
     REQUIRE(proposal.has_value());
     CHECK(shares_in(*proposal) == Shares{8, 8, 16, 32});
     CHECK(proposal->reason.code == ReasonCode::shares_changed);
@@ -112,109 +112,109 @@ TEST_SUITE("policies") {
         "rank 3 takes 32 samples instead of 16 (0.25 ms each), rank 0 takes 8 samples instead of "
         "16 (1 ms each), rank 1 takes 8 samples instead of 16 (1 ms each); a step is predicted to "
         "take 8 ms instead of 16 ms (50.0 % less), rank 0 is the slowest now");
-    CHECK_FALSE(game.play(100).has_value());
-    REQUIRE(game.findings.size() == 1);
-    CHECK(game.findings[0].code == ReasonCode::shares_kept);
-    CHECK(game.findings[0].outcome == Outcome::unchanged);
-    CHECK(game.findings[0].text ==
+    CHECK_FALSE(rounds.play(100).has_value());
+    REQUIRE(rounds.findings.size() == 1);
+    CHECK(rounds.findings[0].code == ReasonCode::shares_kept);
+    CHECK(rounds.findings[0].outcome == Outcome::unchanged);
+    CHECK(rounds.findings[0].text ==
           "shares stay: other ones would save at most 0.0 % of a step of 8 ms, 4.5 % are worth a "
           "change; the slowest is rank 0 with 8 units (a unit is a sample)");
   }
 
   TEST_CASE("a change of one rank's speed changes shares within ten rounds") {
-    Game game({1, 1, 1, 1});
-    REQUIRE_FALSE(game.play(50).has_value());
-    game.set_speed(2, 3);
-    const auto proposal = game.play(10);
+    SharesRounds rounds({1, 1, 1, 1});
+    REQUIRE_FALSE(rounds.play(50).has_value());
+    rounds.set_speed(2, 3);
+    const auto proposal = rounds.play(10);
     REQUIRE(proposal.has_value());
     CHECK(shares_in(*proposal)[2] < 8);
-    CHECK_FALSE(game.play(100).has_value());
-    game.set_speed(2, 1);
-    REQUIRE(game.play(10).has_value());
-    CHECK(game.plan.shares == Shares{16, 16, 16, 16});
+    CHECK_FALSE(rounds.play(100).has_value());
+    rounds.set_speed(2, 1);
+    REQUIRE(rounds.play(10).has_value());
+    CHECK(rounds.plan.shares == Shares{16, 16, 16, 16});
   }
 
   TEST_CASE("what slows all ranks alike moves nothing") {
-    Game game({1, 1, 0.9, 0.95});
-    game.config.shares.smallest_gain_ratio = 0.1;
-    REQUIRE_FALSE(game.play(50).has_value());
-    for (std::size_t r = 0; r < 4; ++r) game.set_speed(r, 7);
-    game.set_speed(2, 0.9 * 7);
-    game.set_speed(3, 0.95 * 7);
-    CHECK_FALSE(game.play(100).has_value());
+    SharesRounds rounds({1, 1, 0.9, 0.95});
+    rounds.config.shares.smallest_gain_ratio = 0.1;
+    REQUIRE_FALSE(rounds.play(50).has_value());
+    for (std::size_t r = 0; r < 4; ++r) rounds.set_speed(r, 7);
+    rounds.set_speed(2, 0.9 * 7);
+    rounds.set_speed(3, 0.95 * 7);
+    CHECK_FALSE(rounds.play(100).has_value());
   }
 
   TEST_CASE("waiting, communication and hosting are no work on samples") {
-    Game game({1, 1, 1, 1});
+    SharesRounds rounds({1, 1, 1, 1});
     for (int i = 0; i < 100; ++i) {
-      auto reports = game.reports();
+      auto reports = rounds.reports();
       reports[1].phase_seconds[static_cast<std::size_t>(Phase::communication)] = 5;
       reports[0].phase_seconds[static_cast<std::size_t>(Phase::host)] = 5;
       reports[2].phase_seconds[static_cast<std::size_t>(Phase::other)] = 5;
-      REQUIRE(game.ask(std::move(reports)).proposals.empty());
+      REQUIRE(rounds.ask(std::move(reports)).proposals.empty());
     }
   }
 
   TEST_CASE("whole micro-batches are what moves where the job has them") {
-    Game game({1, 1, 0.5, 0.25});
-    game.job.micro_batch = 4;
-    const auto proposal = game.play(20);
+    SharesRounds rounds({1, 1, 0.5, 0.25});
+    rounds.job.micro_batch = 4;
+    const auto proposal = rounds.play(20);
     REQUIRE(proposal.has_value());
     CHECK(shares_in(*proposal) == Shares{2, 2, 4, 8});
     CHECK(proposal->reason.text.find("rank 3 takes 8 micro-batches instead of 4 (1 ms each)") == 0);
   }
 
   TEST_CASE("another number of samples a step is what is shared, where the plan has one") {
-    Game game({1, 1, 0.5, 0.25});
-    game.plan.step_samples = 128;
-    const auto proposal = game.play(20);
+    SharesRounds rounds({1, 1, 0.5, 0.25});
+    rounds.plan.step_samples = 128;
+    const auto proposal = rounds.play(20);
     REQUIRE(proposal.has_value());
     CHECK(shares_in(*proposal) == Shares{16, 16, 32, 64});
   }
 
   TEST_CASE("nothing is proposed without a batch, with one rank, or when off") {
-    Game loop({1, 2, 1, 1});
+    SharesRounds loop({1, 2, 1, 1});
     loop.job.global_batch = 0;
     CHECK_FALSE(loop.play(50).has_value());
-    Game alone({1});
+    SharesRounds alone({1});
     CHECK_FALSE(alone.play(50).has_value());
-    Game off({1, 4, 1, 1});
+    SharesRounds off({1, 4, 1, 1});
     off.config.shares.mode = PolicyMode::off;
     CHECK_FALSE(off.play(50).has_value());
     CHECK(off.state == PolicyState{});
   }
 
   TEST_CASE("it waits while a plan is in flight, a rank has finished or is not known") {
-    Game game({1, 4, 1, 1});
+    SharesRounds rounds({1, 4, 1, 1});
     for (int i = 0; i < 50; ++i) {
-      auto reports = game.reports();
+      auto reports = rounds.reports();
       if (i < 20) reports[0].set(SignalFlag::finished);
       if (i >= 20) reports.erase(reports.begin());
-      REQUIRE(game.ask(std::move(reports)).proposals.empty());
+      REQUIRE(rounds.ask(std::move(reports)).proposals.empty());
     }
-    game.plan.id.number = 1;  // of another policy
+    rounds.plan.id.number = 1;  // of another policy
     for (int i = 0; i < 50; ++i) {
-      auto reports = game.reports();
+      auto reports = rounds.reports();
       for (RankSignal& report : reports) report.plan_applied = 0;
-      REQUIRE(game.ask(std::move(reports)).proposals.empty());
+      REQUIRE(rounds.ask(std::move(reports)).proposals.empty());
     }
-    CHECK(game.play(5).has_value());
+    CHECK(rounds.play(5).has_value());
   }
 
   TEST_CASE(
       "reports of rounds under former shares do not count, nor does the first under new ones") {
-    Game game({1, 1, 0.5, 0.25});
-    REQUIRE(game.play(20).has_value());
-    const std::vector<RankSpeed> before = game.estimates.speeds.ranks;
+    SharesRounds rounds({1, 1, 0.5, 0.25});
+    REQUIRE(rounds.play(20).has_value());
+    const std::vector<RankSpeed> before = rounds.estimates.speeds.ranks;
     for (int i = 0; i < 6; ++i) {
-      auto reports = game.reports();
+      auto reports = rounds.reports();
       for (RankSignal& report : reports) {
         report.plan_applied = i < 5 ? 0 : 1;
         report.phase_seconds[static_cast<std::size_t>(Phase::compute)] *= report.rank.value() + 2.f;
       }
-      game.ask(std::move(reports));
+      rounds.ask(std::move(reports));
     }
-    const std::vector<RankSpeed>& after = game.estimates.speeds.ranks;
+    const std::vector<RankSpeed>& after = rounds.estimates.speeds.ranks;
     for (std::size_t r = 0; r < 4; ++r) {
       CHECK(after[r].level == before[r].level);
       CHECK(after[r].seen == before[r].seen);
@@ -222,77 +222,77 @@ TEST_SUITE("policies") {
   }
 
   TEST_CASE("a rank without samples keeps its last known speed") {
-    Game game({1, 1, 1, 100});
-    game.config.shares.min_samples = 0;
-    REQUIRE(game.play(20).has_value());
-    REQUIRE(game.plan.shares[3] == 0);
-    CHECK_FALSE(game.play(100).has_value());
-    CHECK(game.estimates.speeds.ranks[3].level == doctest::Approx(0.1));
+    SharesRounds rounds({1, 1, 1, 100});
+    rounds.config.shares.min_samples = 0;
+    REQUIRE(rounds.play(20).has_value());
+    REQUIRE(rounds.plan.shares[3] == 0);
+    CHECK_FALSE(rounds.play(100).has_value());
+    CHECK(rounds.estimates.speeds.ranks[3].level == doctest::Approx(0.1));
   }
 
   TEST_CASE("the smallest share is kept, so that the speed of every rank stays known") {
-    Game game({1, 1, 1, 100});
-    REQUIRE(game.play(20).has_value());
-    CHECK(game.plan.shares[3] == 1);
-    game.set_speed(3, 1);
-    REQUIRE(game.play(20).has_value());
-    CHECK(game.plan.shares == Shares{16, 16, 16, 16});
+    SharesRounds rounds({1, 1, 1, 100});
+    REQUIRE(rounds.play(20).has_value());
+    CHECK(rounds.plan.shares[3] == 1);
+    rounds.set_speed(3, 1);
+    REQUIRE(rounds.play(20).has_value());
+    CHECK(rounds.plan.shares == Shares{16, 16, 16, 16});
   }
 
   TEST_CASE("caps that leave no place for the batch are named once, and shares stay") {
-    Game game({1, 1, 0.5, 0.25});
-    game.config.shares.max_samples = {{0, 20}, {1, 10}, {2, 20}, {3, 10}};
-    CHECK_FALSE(game.play(100).has_value());
-    REQUIRE(game.findings.size() == 1);
-    CHECK(game.findings[0].code == ReasonCode::shares_unmeetable);
-    CHECK(game.findings[0].text ==
+    SharesRounds rounds({1, 1, 0.5, 0.25});
+    rounds.config.shares.max_samples = {{0, 20}, {1, 10}, {2, 20}, {3, 10}};
+    CHECK_FALSE(rounds.play(100).has_value());
+    REQUIRE(rounds.findings.size() == 1);
+    CHECK(rounds.findings[0].code == ReasonCode::shares_unmeetable);
+    CHECK(rounds.findings[0].text ==
           "shares stay: the caps of the ranks add up to 60 units, the batch has 64 (rank 1: 10, "
           "rank 3: 10, rank 0: 20, rank 2: 20); raise caps or take a smaller batch (a unit is a "
           "sample)");
   }
 
   TEST_CASE("a rank above its cap is brought below it, whatever that costs") {
-    Game game({1, 1, 1, 1});
-    game.config.shares.max_samples = {{1, 4}};
-    const auto first = game.start();
+    SharesRounds rounds({1, 1, 1, 1});
+    rounds.config.shares.max_samples = {{1, 4}};
+    const auto first = rounds.start();
     REQUIRE(first.proposals.size() == 1);
     CHECK(first.proposals[0].reason.code == ReasonCode::shares_limited);
     CHECK(shares_in(first.proposals[0])[1] == 4);
-    const auto proposal = game.play(20);
+    const auto proposal = rounds.play(20);
     REQUIRE(proposal.has_value());
     CHECK(proposal->reason.code == ReasonCode::shares_limited);
     CHECK(shares_in(*proposal) == Shares{20, 4, 20, 20});
-    CHECK_FALSE(game.play(100).has_value());
+    CHECK_FALSE(rounds.play(100).has_value());
   }
 
   TEST_CASE("the hint starts shares, and what a restored plan says counts more") {
-    Game game({1, 1, 0.5, 0.25});
-    game.config.shares.hint = {{2, 2.0}, {3, 4.0}};
-    PolicyOutput output = game.start();
+    SharesRounds rounds({1, 1, 0.5, 0.25});
+    rounds.config.shares.hint = {{2, 2.0}, {3, 4.0}};
+    PolicyOutput output = rounds.start();
     REQUIRE(output.proposals.size() == 1);
     CHECK(output.proposals[0].reason.code == ReasonCode::shares_hint);
     CHECK(shares_in(output.proposals[0]) == Shares{8, 8, 16, 32});
     CHECK(output.proposals[0].reason.text ==
           "shares start by the hint: rank 3 takes 32 samples instead of 16 (speed 4), rank 0 takes "
           "8 samples instead of 16 (speed 1), rank 1 takes 8 samples instead of 16 (speed 1)");
-    game.plan.shares = {10, 10, 20, 24};
-    CHECK(game.start().proposals.empty());
-    game.plan.shares.clear();
-    game.config.shares.max_samples = {{0, 1}, {1, 1}, {2, 1}, {3, 1}};
-    output = game.start();
+    rounds.plan.shares = {10, 10, 20, 24};
+    CHECK(rounds.start().proposals.empty());
+    rounds.plan.shares.clear();
+    rounds.config.shares.max_samples = {{0, 1}, {1, 1}, {2, 1}, {3, 1}};
+    output = rounds.start();
     REQUIRE(output.findings.size() == 1);
     CHECK(output.findings[0].code == ReasonCode::shares_unmeetable);
   }
 
   TEST_CASE("a restart keeps speeds as a first guess, at another world size nothing") {
-    Game game({1, 1, 0.5, 0.25});
-    REQUIRE(game.play(20).has_value());
-    const PolicyState saved = game.state;
-    const Estimates estimates = game.estimates;
-    game.plan.id.number = 0;
-    game.start();
-    CHECK_FALSE(game.play(100).has_value());
-    Game other({1, 4, 1});
+    SharesRounds rounds({1, 1, 0.5, 0.25});
+    REQUIRE(rounds.play(20).has_value());
+    const PolicyState saved = rounds.state;
+    const Estimates estimates = rounds.estimates;
+    rounds.plan.id.number = 0;
+    rounds.start();
+    CHECK_FALSE(rounds.play(100).has_value());
+    SharesRounds other({1, 4, 1});
     other.state = saved;
     other.estimates = estimates;
     CHECK_FALSE(other.play(10).has_value());
@@ -302,8 +302,8 @@ TEST_SUITE("policies") {
 
   TEST_CASE("a state of any numbers is read or refused, never trusted") {
     testing::Random random(5);
-    Game game({1, 1, 0.5, 0.25});
-    game.play(15);
+    SharesRounds rounds({1, 1, 0.5, 0.25});
+    rounds.play(15);
     for (int i = 0; i < 3000; ++i) {
       const auto damaged = [&random](std::string bytes) {
         for (std::uint64_t n = random.below(6); n > 0; --n) {
@@ -311,10 +311,10 @@ TEST_SUITE("policies") {
         }
         return PolicyState::from_bytes(std::move(bytes));
       };
-      Game again({1, 1, 0.5, 0.25});
-      again.plan = game.plan;
-      again.state = damaged(game.state.bytes());
-      again.estimates = damaged(encode_state(game.estimates)).take_or_fresh<Estimates>();
+      SharesRounds again({1, 1, 0.5, 0.25});
+      again.plan = rounds.plan;
+      again.state = damaged(rounds.state.bytes());
+      again.estimates = damaged(encode_state(rounds.estimates)).take_or_fresh<Estimates>();
       for (int round = 0; round < 12; ++round) {
         for (const Proposal& proposal : again.ask(again.reports()).proposals) {
           Plan plan = again.plan;

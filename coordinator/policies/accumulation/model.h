@@ -24,27 +24,28 @@ namespace cox {
 // work. One entry per rank.
 using RankRatios = std::vector<double>;
 
-// By estimated speeds where policy `shares` moves the work to where the speed is (a rank of which
-// nothing is known counts as the slowest), else as the shares of the plan are.
+// Returns ratios by estimated speeds where policy `shares` moves the work to where the speed is (a
+// rank of which nothing is known counts as the slowest), else as the shares of the plan are.
 RankRatios rank_ratios(const PolicyInput& input);
 
-// All alike, or as the shares of the plan are.
+// Returns ratios as the shares of the plan are; all alike where it has none.
 RankRatios ratios_of(const Plan& plan, const JobFacts& job);
 
-// Micro-batches of the job's own batch, and of a step under `plan`; 0 where the loop has no global
-// batch. REQUIRES, here and below: a job with micro-batches.
+// Return the micro-batches of the job's own batch and of a step under `plan`; 0 where the loop has
+// no global batch. REQUIRES, here and below: a job with micro-batches.
 std::uint64_t job_micro_batches(const JobFacts& job);
 std::uint64_t micro_batches_of(const Plan& plan, const JobFacts& job);
 
-// Micro-batches of the slowest rank under the newest plan; need not be whole.
+// Returns the micro-batches of the slowest rank under the newest plan, which need not be whole.
 double present_anchor(const PolicyInput& input, const RankRatios& ratios);
 
-// Micro-batches of a step whose slowest rank computes `anchor`: at least one for each rank that
-// works, caps kept, never fewer than the job's own batch has, never more than a plan may carry.
+// Returns the micro-batches of a step whose slowest rank computes `anchor`: at least one for each
+// rank that works, caps kept, never fewer than the job's own batch has, never more than a plan may
+// carry.
 std::uint64_t step_micro_batches(std::uint64_t anchor, std::span<const double> ratios,
                                  const JobFacts& job, const SharesConfig& shares);
 
-// One round, or the median of some. Finite and not negative.
+// What synchronising costs: in one round, or the median of some. Finite and not negative.
 struct SyncCost {
   double anchor = 0;        // that would meet the target
   double sync_seconds = 0;  // a step
@@ -58,8 +59,8 @@ struct SyncCost {
   }
 };
 
-// The cost in this round; none when it tells nothing about the plan in force: nobody worked, it was
-// a round of another plan, or something was done twice in it.
+// Returns the cost in this round; none when it tells nothing about the plan in force: nobody
+// worked, it was a round of another plan, or something was done twice in it.
 std::optional<SyncCost> sync_cost(const PolicyInput& input);
 
 }  // namespace cox

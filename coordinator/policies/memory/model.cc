@@ -9,6 +9,7 @@
 
 #include "coordinator/core/estimates.h"
 #include "coordinator/core/plan.h"
+#include "coordinator/core/summary.h"
 #include "coordinator/planner/share_assignment.h"
 
 namespace cox {

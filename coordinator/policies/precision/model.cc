@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "coordinator/core/estimates.h"
+#include "coordinator/core/summary.h"
 
 namespace cox {
 namespace {

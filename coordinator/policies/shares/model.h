@@ -21,24 +21,26 @@ struct SharesProblem {
   bool breaks_limits = false;  // some rank is below its minimum or above its cap now
 };
 
-// From estimated speeds; ranks without any, and without samples now, count as the median of the
-// others. `caps` are the most samples that fit each rank's memory, 0 where that is not known.
-// REQUIRES: samples_of_step() > 0; estimates and caps have an entry per rank; all ranks with
-// samples have a speed.
+// Makes the problem from estimated speeds; ranks without any, and without samples now, count as the
+// median of the others. `caps` are the most samples that fit each rank's memory, 0 where that is
+// not known. REQUIRES: samples_of_step() > 0; estimates and caps have an entry per rank; all ranks
+// with samples have a speed.
 SharesProblem measured_problem(const PolicyInput& input, std::span<const std::uint64_t> caps);
 
-// From config.shares.hint: relative speeds, others 1. Seconds have no scale. REQUIRES:
-// samples_of_step() > 0.
+// Makes the problem from config.shares.hint: relative speeds, others 1. Seconds have no scale.
+// REQUIRES: samples_of_step() > 0.
 SharesProblem hinted_problem(const PolicyInput& input);
 
-// Part of the step's time that `seconds` of the slowest rank would save.
+// Returns the part of the step's time that `seconds` of the slowest rank would save.
 double gain_ratio(const SharesProblem& shares, double seconds);
 
-// Of `assignment`: ranks held back by their caps, where that costs more than `worth` of the step.
+// Returns the ranks that their caps hold back in `assignment`, where that costs more than `worth`
+// of the step.
 std::vector<std::size_t> held_ranks(const SharesProblem& shares, const ShareAssignment& assignment,
                                     double worth);
 
-// Units as shares of a plan, which has at most 2^20 a rank: larger ones are rounded in proportion.
+// Returns units as shares of a plan, which has at most 2^20 a rank: larger ones are rounded in
+// proportion.
 std::vector<std::uint32_t> shares_of(const std::vector<std::uint64_t>& units);
 
 }  // namespace cox

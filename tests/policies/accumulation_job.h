@@ -44,10 +44,10 @@ class TrueShares final : public Policy {
   std::vector<std::uint32_t> shares_;
 };
 
-class AccumulationGame {
+class SimulatedAccumulation {
  public:
-  AccumulationGame(const std::string& settings, JobFacts facts = accumulation_job(),
-                   PolicySet policies = {})
+  SimulatedAccumulation(const std::string& settings, JobFacts facts = accumulation_job(),
+                        PolicySet policies = {})
       : job(std::move(facts)), policies_(std::move(policies)) {
     const Status status = apply_text(config, "accumulation.mode = on\n" + settings, "test");
     if (!status.ok() || !validate(config).ok()) throw std::runtime_error(status.text());
