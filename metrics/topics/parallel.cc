@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/core/timings.h"
+#include "coordinator/core/summary.h"
 #include "metrics/catalogue.h"
 #include "metrics/format.h"
 #include "metrics/html.h"

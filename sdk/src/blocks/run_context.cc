@@ -5,7 +5,7 @@
 namespace cox::detail {
 namespace {
 
-const RunContext*& innermost() {
+const RunContext*& innermost_run_context() {
   thread_local const RunContext* context = nullptr;
   return context;
 }
@@ -13,20 +13,20 @@ const RunContext*& innermost() {
 }  // namespace
 
 const RunContext* current_context() {
-  return innermost();
+  return innermost_run_context();
 }
 
 std::optional<MemoryAction> current_action() {
-  const RunContext* context = innermost();
+  const RunContext* context = innermost_run_context();
   if (context == nullptr) return std::nullopt;
   return context->is_covered ? MemoryAction::recompute : context->action;
 }
 
-ContextScope::ContextScope(const RunContext& context) : before_(innermost()) {
-  innermost() = &context;
+ContextScope::ContextScope(const RunContext& context) : before_(innermost_run_context()) {
+  innermost_run_context() = &context;
 }
 ContextScope::~ContextScope() {
-  innermost() = before_;
+  innermost_run_context() = before_;
 }
 
 NoCastCache::NoCastCache() : was_on_(at::autocast::is_autocast_cache_enabled()) {

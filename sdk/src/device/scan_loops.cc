@@ -108,10 +108,10 @@ COX_INLINE const std::uint32_t* words_of(const float* values) {
   return reinterpret_cast<const std::uint32_t*>(values);
 }
 
-constexpr std::int64_t kLanes = 32;  // partial sums side by side, and values in a turn of the loops
-using Lanes = std::array<double, kLanes>;
+constexpr std::int64_t kScanLanes = 32;  // partial sums side by side, and values in a turn of the loops
+using Lanes = std::array<double, kScanLanes>;
 
-// All loops below: `turns` times kLanes values, each square added to the lane of its place. A copy
+// All loops below: `turns` times kScanLanes values, each square added to the lane of its place. A copy
 // goes to `to`, times `factor`; without one, `to` is not looked at.
 enum class Copy { none, scaled };
 
@@ -136,7 +136,7 @@ template <class From, Copy kCopy>
 COX_INLINE void run(const typename From::Value* from, float* to, float factor, std::int64_t turns,
                     Lanes& lanes) {
   Doubles a{}, b{}, c{}, d{};
-  for (std::int64_t i = 0; i < turns * kLanes; i += kLanes) {
+  for (std::int64_t i = 0; i < turns * kScanLanes; i += kScanLanes) {
     add_squares<From, kCopy>(a, from + i, to, i, factor);
     add_squares<From, kCopy>(b, from + i + 8, to, i + 8, factor);
     add_squares<From, kCopy>(c, from + i + 16, to, i + 16, factor);
@@ -164,7 +164,7 @@ __attribute__((target("avx512f"))) void copies_512(const float* from, float* to,
                                                    std::int64_t turns, Lanes& lanes) {
   __m512d a = _mm512_setzero_pd();
   __m512d b = a, c = a, d = a;
-  for (std::int64_t i = 0; i < turns * kLanes; i += kLanes) {
+  for (std::int64_t i = 0; i < turns * kScanLanes; i += kScanLanes) {
     a = next_512(a, from + i, to + i, factor);
     b = next_512(b, from + i + 8, to + i + 8, factor);
     c = next_512(c, from + i + 16, to + i + 16, factor);
@@ -181,11 +181,11 @@ __attribute__((target("avx512f"))) void copies_512(const float* from, float* to,
 // fetch ahead within a page only: the page after the next one is asked for by name.
 __attribute__((target("avx2,fma"))) void squares_256(const float* from, std::int64_t turns,
                                                      Lanes& lanes) {
-  constexpr int kSums = kLanes / 4;
+  constexpr int kSums = kScanLanes / 4;
   __m256d sums[kSums];
   for (__m256d& sum : sums) sum = _mm256_setzero_pd();
   constexpr std::int64_t kPage = 4096 / sizeof(float);
-  for (std::int64_t i = 0; i < turns * kLanes; i += kLanes) {
+  for (std::int64_t i = 0; i < turns * kScanLanes; i += kScanLanes) {
     if (i % kPage == 0) _mm_prefetch(from + i + 2 * kPage, _MM_HINT_T0);
     for (int s = 0; s < kSums; ++s) {
       const __m256d wide = _mm256_cvtps_pd(_mm_loadu_ps(from + i + 4 * s));
@@ -241,10 +241,10 @@ void add(const Lanes& last, Lanes& lanes) {
 template <class Value, class Loop>
 double squares(const Value* from, std::int64_t count, const Loop& loop) {
   Lanes lanes;
-  loop(from, count / kLanes, lanes);
-  const std::int64_t left = count % kLanes;
+  loop(from, count / kScanLanes, lanes);
+  const std::int64_t left = count % kScanLanes;
   if (left > 0) {
-    Value rest[kLanes] = {};
+    Value rest[kScanLanes] = {};
     Lanes last;
     std::memcpy(rest, from + (count - left), static_cast<std::size_t>(left) * sizeof(Value));
     loop(rest, 1, last);
@@ -256,11 +256,11 @@ double squares(const Value* from, std::int64_t count, const Loop& loop) {
 template <class Value, class Loop>
 double copies(const Value* from, float* to, std::int64_t count, const Loop& loop) {
   Lanes lanes;
-  loop(from, to, count / kLanes, lanes);
-  const std::int64_t left = count % kLanes;
+  loop(from, to, count / kScanLanes, lanes);
+  const std::int64_t left = count % kScanLanes;
   if (left > 0) {
-    Value rest[kLanes] = {};
-    float copy[kLanes];
+    Value rest[kScanLanes] = {};
+    float copy[kScanLanes];
     Lanes last;
     std::memcpy(rest, from + (count - left), static_cast<std::size_t>(left) * sizeof(Value));
     loop(rest, copy, 1, last);

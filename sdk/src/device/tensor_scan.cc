@@ -13,19 +13,19 @@
 namespace cox::detail {
 namespace {
 
-constexpr std::int64_t kChunk = 1L << 17;  // elements that one thread takes at a time
+constexpr std::int64_t kScanChunk = 1L << 17;  // elements that one thread takes at a time
 
 std::int64_t chunks_of(std::int64_t count) {
-  return (count + kChunk - 1) / kChunk;
+  return (count + kScanChunk - 1) / kScanChunk;
 }
 
 // Calls look(chunk, first, count) for all chunks, on as many threads as torch uses.
 template <class Look>
 void for_chunks(std::int64_t count, const Look& look) {
-  if (count <= kChunk) return look(0, 0, count);
+  if (count <= kScanChunk) return look(0, 0, count);
   at::parallel_for(0, chunks_of(count), 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t c = begin; c < end; ++c) {
-      look(c, c * kChunk, std::min(kChunk, count - c * kChunk));
+      look(c, c * kScanChunk, std::min(kScanChunk, count - c * kScanChunk));
     }
   });
 }
@@ -33,7 +33,7 @@ void for_chunks(std::int64_t count, const Look& look) {
 // The results of chunks are added in order, whoever had them first.
 template <class Part, class Look>
 Part sum_over_chunks(std::int64_t count, const Look& look) {
-  if (count <= kChunk) return look(0, count);
+  if (count <= kScanChunk) return look(0, count);
   std::vector<Part> parts(static_cast<std::size_t>(chunks_of(count)));
   for_chunks(count, [&](std::int64_t chunk, std::int64_t first, std::int64_t size) {
     parts[static_cast<std::size_t>(chunk)] = look(first, size);

@@ -20,12 +20,12 @@
 namespace cox::detail {
 namespace {
 
-StatusCode code_of(int error) {
+StatusCode tier_code_of(int error) {
   return code_of_errno(error, StatusCode::internal);
 }
 
 Status failed(const std::filesystem::path& folder, const char* doing, int error) {
-  return {code_of(error), "offload folder " + folder.string() + ": " + doing + ": " +
+  return {tier_code_of(error), "offload folder " + folder.string() + ": " + doing + ": " +
                               std::generic_category().message(error)};
 }
 

@@ -118,7 +118,7 @@ void divide_to_fp32(const double* accumulator, float* to, std::int64_t count, do
   for (std::int64_t i = whole; i < count; ++i) to[i] = static_cast<float>(accumulator[i] / divisor);
 }
 
-constexpr std::int64_t kChunk = 1L << 16;  // elements that one thread takes at a time
+constexpr std::int64_t kSumChunk = 1L << 16;  // elements that one thread takes at a time
 constexpr std::int64_t kBlock = 4096;      // looked at, then added while they are in the cache
 constexpr int kRoom = 4;                   // a gradient may grow by 2^4 from a step to the next
 constexpr int kMostRoom = 12;
@@ -235,7 +235,7 @@ Deposit deposit(const at::Tensor& gradient, double weight, const ExactBin& bin,
   const Terms terms = terms_of(bin, weight);
   std::mutex mutex;
   Deposit total;
-  at::parallel_for(0, flat.numel(), kChunk, [&](std::int64_t begin, std::int64_t end) {
+  at::parallel_for(0, flat.numel(), kSumChunk, [&](std::int64_t begin, std::int64_t end) {
     Deposit seen;
     for (std::int64_t first = begin; first < end; first += kBlock) {
       const std::int64_t count = std::min(kBlock, end - first);
@@ -256,7 +256,7 @@ void withdraw(std::span<const double> accumulator, double divisor, const at::Ten
       gradient.is_cpu() && gradient.scalar_type() == at::kFloat && gradient.is_contiguous();
   if (is_own) {
     float* to = gradient.mutable_data_ptr<float>();
-    at::parallel_for(0, size, kChunk, [&](std::int64_t begin, std::int64_t end) {
+    at::parallel_for(0, size, kSumChunk, [&](std::int64_t begin, std::int64_t end) {
       divide_to_fp32(accumulator.data() + begin, to + begin, end - begin, divisor);
     });
     return;

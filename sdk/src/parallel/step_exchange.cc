@@ -13,7 +13,7 @@ namespace {
 
 using transport::BucketSpec;
 
-void require(const Status& status, const char* what) {
+void require_done(const Status& status, const char* what) {
   if (!status.ok()) throw Error(status.with_context(what));
 }
 
@@ -56,7 +56,7 @@ StepExchange::StepExchange(transport::Communicator& ranks, const GradientLayout&
   specs.push_back({sizeof(StepBallot), transport::merging<StepBallot>()});
   bookkeeping_ = specs.size() - layout.buckets.size();
   auto made = transport::BucketExchange::create(ranks, std::move(specs), options);
-  require(made.status(), "gradient buckets");
+  require_done(made.status(), "gradient buckets");
   exchange_ = std::move(*made);
   const torch::NoGradGuard no_grad;
   for (std::size_t b = 0; b < layout.buckets.size(); ++b) {
@@ -70,20 +70,20 @@ StepExchange::StepExchange(transport::Communicator& ranks, const GradientLayout&
 }
 
 void StepExchange::start(std::size_t bucket) {
-  require(exchange_->start(bucket), "gradient reduction");
+  require_done(exchange_->start(bucket), "gradient reduction");
 }
 
 void StepExchange::advance() {
-  require(exchange_->advance(), "gradient reduction");
+  require_done(exchange_->advance(), "gradient reduction");
 }
 
 StepBallot StepExchange::merge(const StepBallot& mine, const std::function<void()>& pump) {
   StepBallot merged = mine;
   std::memcpy(ballot_.data(), &merged, sizeof(merged));
   for (std::size_t b = 0; b < bookkeeping_; ++b) {
-    require(exchange_->start(flats_.size() + b), "step reduction");
+    require_done(exchange_->start(flats_.size() + b), "step reduction");
   }
-  require(exchange_->wait_all(pump), "step reduction");
+  require_done(exchange_->wait_all(pump), "step reduction");
   std::memcpy(&merged, ballot_.data(), sizeof(merged));
   return merged;
 }

@@ -42,7 +42,7 @@ BucketChoice unpacked(const std::vector<std::int64_t>& numbers) {
 }
 
 constexpr const char* kOrder = "reducer.order";
-constexpr const char* kSizes = "reducer.bucket_bytes";
+constexpr const char* kTriedSizes = "reducer.bucket_bytes";
 constexpr const char* kBins = "reducer.bins";
 
 at::Tensor integers(const std::vector<std::int64_t>& values) {
@@ -169,7 +169,7 @@ std::vector<NamedTensor> TunedReduction::saved() const {
   if (tuning_.is_over() && reduction_->exchange() != nullptr) {
     const BucketChoice& choice = tuning_.choice();
     saved.push_back({kOrder, integers({choice.order.begin(), choice.order.end()})});
-    saved.push_back({kSizes, integers({choice.sizes.first_bytes, choice.sizes.bytes})});
+    saved.push_back({kTriedSizes, integers({choice.sizes.first_bytes, choice.sizes.bytes})});
   }
   if (const auto* exact = dynamic_cast<const ExactReduction*>(reduction_.get())) {
     std::vector<std::int64_t> values;
@@ -183,13 +183,13 @@ std::vector<NamedTensor> TunedReduction::saved() const {
 
 Status TunedReduction::restore(std::span<const NamedTensor> saved) {
   const auto order = find(saved, kOrder);
-  const auto sizes = find(saved, kSizes);
+  const auto sizes = find(saved, kTriedSizes);
   const auto values = find(saved, kBins);
   if (order && !is_permutation(*order, parameters_.size())) {
     return foreign(kOrder, "the numbers of " + std::to_string(parameters_.size()) + " parameters");
   }
   if (sizes && (sizes->size() != 2 || sizes->front() < 1 || sizes->back() < 1)) {
-    return foreign(kSizes, "two sizes of buckets");
+    return foreign(kTriedSizes, "two sizes of buckets");
   }
   if (values && !are_bins(*values, parameters_.size())) {
     return foreign(kBins,

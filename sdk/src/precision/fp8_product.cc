@@ -11,7 +11,7 @@
 namespace cox::detail {
 namespace {
 
-constexpr std::int64_t kChunk = 1L << 16;  // elements that one thread takes at a time
+constexpr std::int64_t kProductChunk = 1L << 16;  // elements that one thread takes at a time
 
 // What the loops on the CPU read: bf16 as it is, everything else as float.
 at::Tensor readable(const at::Tensor& values) {
@@ -39,7 +39,7 @@ std::int64_t rows_of(const at::Tensor& values) {
 template <class Part>
 void in_parallel(std::int64_t total, std::int64_t piece, const Part& part) {
   const std::int64_t pieces = piece == 0 ? 0 : (total + piece - 1) / piece;
-  const std::int64_t grain = std::max<std::int64_t>(1, piece == 0 ? 1 : kChunk / piece);
+  const std::int64_t grain = std::max<std::int64_t>(1, piece == 0 ? 1 : kProductChunk / piece);
   at::parallel_for(0, pieces, grain, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t p = begin; p < end; ++p) {
       part(static_cast<std::size_t>(p), static_cast<std::size_t>(p * piece),
@@ -52,7 +52,7 @@ float amax_on_cpu(const at::Tensor& values) {
   std::mutex mutex;
   float amax = 0;
   with_values(values, [&](auto all) {
-    in_parallel(values.numel(), kChunk, [&](auto, std::size_t first, std::size_t count) {
+    in_parallel(values.numel(), kProductChunk, [&](auto, std::size_t first, std::size_t count) {
       const float part = finite_amax(all.subspan(first, count));
       const std::lock_guard lock(mutex);
       amax = std::max(amax, part);
@@ -82,7 +82,7 @@ QuantizeCounts quantize_on_cpu(const at::Tensor& values, FloatFormat format,
   std::mutex mutex;
   QuantizeCounts total;
   with_values(values, [&](auto all) {
-    in_parallel(values.numel(), by_row ? values.size(-1) : kChunk,
+    in_parallel(values.numel(), by_row ? values.size(-1) : kProductChunk,
                 [&](std::size_t piece, std::size_t first, std::size_t count) {
                   const QuantizeCounts counts =
                       quantize(format, all.subspan(first, count), 1 / scales[by_row ? piece : 0],
@@ -102,7 +102,7 @@ at::Tensor decoded_on_cpu(const at::Tensor& codes) {
   const auto total = static_cast<std::size_t>(codes.numel());
   const std::span from(static_cast<const std::uint8_t*>(codes.const_data_ptr()), total);
   const std::span to(values.mutable_data_ptr<float>(), total);
-  in_parallel(codes.numel(), kChunk, [&](auto, std::size_t first, std::size_t count) {
+  in_parallel(codes.numel(), kProductChunk, [&](auto, std::size_t first, std::size_t count) {
     decode(format, from.subspan(first, count), to.subspan(first, count));
   });
   return values;

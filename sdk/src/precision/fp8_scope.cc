@@ -34,7 +34,7 @@ c10::DispatchKey fp8_key() {
   return c10::DispatchKey::AutocastPrivateUse1;
 }
 
-Fp8Scope*& innermost() {
+Fp8Scope*& innermost_fp8_scope() {
   thread_local Fp8Scope* scope = nullptr;
   return scope;
 }
@@ -307,7 +307,7 @@ Tensor baddbmm(const Tensor& added, const Tensor& a, const Tensor& b, const Scal
 
 }  // namespace
 
-Fp8Scope::Fp8Scope(std::shared_ptr<Fp8Block> block) : outer_(innermost()) {
+Fp8Scope::Fp8Scope(std::shared_ptr<Fp8Block> block) : outer_(innermost_fp8_scope()) {
   place_.block = std::move(block);
   place_.frame = outer_ != nullptr ? frame_inside(*outer_) : std::make_shared<Fp8Frame>();
   if (outer_ != nullptr) pass_ = outer_->pass();
@@ -315,7 +315,7 @@ Fp8Scope::Fp8Scope(std::shared_ptr<Fp8Block> block) : outer_(innermost()) {
 }
 
 Fp8Scope::Fp8Scope(const std::optional<Fp8Place>& captured)
-    : pass_(captured ? Fp8Pass::again : Fp8Pass::first), outer_(innermost()) {
+    : pass_(captured ? Fp8Pass::again : Fp8Pass::first), outer_(innermost_fp8_scope()) {
   place_ = captured ? *captured : Fp8Place{nullptr, std::make_shared<Fp8Frame>()};
   enter();
 }
@@ -325,20 +325,20 @@ void Fp8Scope::enter() {
   was_excluded_ = c10::impl::tls_is_dispatch_key_excluded(fp8_key());
   const bool is_on = place_.block != nullptr;
   set_interception(is_on, !is_on);
-  innermost() = this;
+  innermost_fp8_scope() = this;
 }
 
 Fp8Scope::~Fp8Scope() {
-  innermost() = outer_;
+  innermost_fp8_scope() = outer_;
   set_interception(was_included_, was_excluded_);
 }
 
 Fp8Scope* current_fp8() {
-  return innermost();
+  return innermost_fp8_scope();
 }
 
 std::optional<Fp8Place> capture_fp8() {
-  Fp8Scope* scope = innermost();
+  Fp8Scope* scope = innermost_fp8_scope();
   if (scope == nullptr) return std::nullopt;
   return scope->place();
 }

@@ -67,7 +67,7 @@ Boundary* hooked_boundary(torch::autograd::Node& node, const HookKey& key) {
   return nullptr;
 }
 
-HealthCall*& innermost() {
+HealthCall*& innermost_health_call() {
   thread_local HealthCall* call = nullptr;
   return call;
 }
@@ -200,13 +200,13 @@ HealthCall::HealthCall(const std::shared_ptr<BlockGate>& gate) noexcept {
   if (context != nullptr && context->is_rerun) return;
   try {
     std::optional<std::size_t> outer;
-    if (innermost() != nullptr) outer = innermost()->call_;
+    if (innermost_health_call() != nullptr) outer = innermost_health_call()->call_;
     call_ = state.health->begin_call(state.id, outer);
   } catch (...) {
     return;
   }
   ledger_ = state.health;
-  outer_ = std::exchange(innermost(), this);
+  outer_ = std::exchange(innermost_health_call(), this);
   is_innermost_ = true;
 }
 
@@ -215,7 +215,7 @@ HealthCall::~HealthCall() {
 }
 
 void HealthCall::drop() noexcept {
-  if (is_innermost_) innermost() = outer_;
+  if (is_innermost_) innermost_health_call() = outer_;
   is_innermost_ = false;
   ledger_.reset();
 }

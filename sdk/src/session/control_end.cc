@@ -10,12 +10,6 @@
 namespace cox::detail {
 namespace {
 
-template <class T>
-T require(Result<T> result) {
-  if (!result.ok()) throw Error(result.status());
-  return std::move(*result);
-}
-
 void take_known(std::int64_t& known, std::int64_t bytes) {
   known = bytes > 0 ? bytes : known;
 }

@@ -14,12 +14,6 @@
 namespace cox::detail {
 namespace {
 
-template <class T>
-T require(Result<T> result) {
-  if (!result.ok()) throw Error(result.status());
-  return std::move(*result);
-}
-
 io::LoadedConfig take(Result<io::LoadedConfig> loaded, Status& status) {
   status = loaded.ok() ? ok_status() : loaded.status();
   return loaded.ok() ? std::move(*loaded) : io::LoadedConfig{};

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "coordinator/core/config.h"
@@ -15,12 +16,20 @@
 #include "coordinator/io/config_source.h"
 #include "coordinator/transport/communicator.h"
 #include "coordinator/transport/wait.h"
+#include "coxswain/error.h"
 #include "coxswain/session.h"
 #include "sdk/src/blocks/actuator.h"
 #include "sdk/src/session/termination.h"
 #include "sdk/src/session/world.h"
 
 namespace cox::detail {
+
+// Returns the value, or throws the error of this rank.
+template <class T>
+T require(Result<T> result) {
+  if (!result.ok()) throw Error(result.status());
+  return std::move(*result);
+}
 
 class Membership {
  public:

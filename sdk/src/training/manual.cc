@@ -27,22 +27,22 @@ namespace {
 
 constexpr std::size_t kMostSets = 16;
 
-// Parameters that are averaged together, and the way they go.
-struct GradientSet {
-  std::vector<at::Tensor> parameters;
-  std::vector<bool> needed;  // those that are frozen have no place in a bucket
-  std::unique_ptr<detail::GradientReduction> reduction;
-
-  bool is_of(const std::vector<at::Tensor>& others) const {
-    return needed == detail::required_of(others) &&
-           std::equal(parameters.begin(), parameters.end(), others.begin(), others.end(),
-                      [](const at::Tensor& a, const at::Tensor& b) { return a.is_same(b); });
-  }
-};
-
 }  // namespace
 
 struct ManualParallel::Impl {
+  // Parameters that are averaged together, and the way they go.
+  struct GradientSet {
+    std::vector<at::Tensor> parameters;
+    std::vector<bool> needed;  // those that are frozen have no place in a bucket
+    std::unique_ptr<detail::GradientReduction> reduction;
+
+    bool is_of(const std::vector<at::Tensor>& others) const {
+      return needed == detail::required_of(others) &&
+             std::equal(parameters.begin(), parameters.end(), others.begin(), others.end(),
+                        [](const at::Tensor& a, const at::Tensor& b) { return a.is_same(b); });
+    }
+  };
+
   explicit Impl(Session session_in)
       : session(std::move(session_in)),
         state(session.state()),
@@ -99,7 +99,7 @@ void ManualParallel::Impl::sync(CallKind kind, const std::vector<at::Tensor>& te
   if (!sent.ok()) throw Error(sent.with_context("ManualParallel"));
 }
 
-GradientSet& ManualParallel::Impl::set_of(std::vector<at::Tensor> parameters) {
+ManualParallel::Impl::GradientSet& ManualParallel::Impl::set_of(std::vector<at::Tensor> parameters) {
   const auto found = std::find_if(sets.begin(), sets.end(),
                                   [&](const GradientSet& set) { return set.is_of(parameters); });
   if (found != sets.end()) return *found;
