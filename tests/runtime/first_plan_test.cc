@@ -30,7 +30,7 @@ MemoryFacts small_facts() {
 
 runtime::ControlPlaneSetup setup_of(RankId rank, const MemoryFacts& facts) {
   runtime::ControlPlaneSetup setup;
-  setup.job = capable_job(kRanks, 2);
+  setup.job = job_of_workers(kRanks, 2);
   if (rank == kRoot) setup.job.memory = facts;
   const Status status =
       apply_text(setup.config, "memory.budget_of_rank = 0:700,2:900,3:900\n", "test");

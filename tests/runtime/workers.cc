@@ -54,7 +54,7 @@ std::uint64_t hash_of(const ScalerState& state) {
 
 runtime::ControlPlaneSetup setup_for(std::int32_t ranks, const WorkerOptions& options) {
   runtime::ControlPlaneSetup setup;
-  setup.job = capable_job(ranks, options.blocks);
+  setup.job = job_of_workers(ranks, options.blocks);
   setup.config.control.path = options.path;
   setup.config.control.late_seconds = options.late_seconds;
   setup.policies = options.policies;
@@ -227,7 +227,7 @@ WorkerTrace in_trouble(const Status& status) {
 
 }  // namespace
 
-JobFacts capable_job(std::int32_t ranks, std::size_t blocks) {
+JobFacts job_of_workers(std::int32_t ranks, std::size_t blocks) {
   JobFacts job;
   job.name = "workers";
   job.world_size = ranks;

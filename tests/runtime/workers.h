@@ -46,7 +46,7 @@ struct WorkerOptions {
 };
 
 // A job that can do everything.
-JobFacts capable_job(std::int32_t ranks, std::size_t blocks);
+JobFacts job_of_workers(std::int32_t ranks, std::size_t blocks);
 
 // Every rank calls it. From half of the rounds on, odd ranks have no samples left.
 WorkerTrace train(transport::Communicator& world, const WorkerOptions& options);
