@@ -70,7 +70,8 @@ class CalibrationHost {
 struct StepEnd {
   RankId rank{};
   RoundId round{};
-  const Plan& plan;  // in force in that round
+  const Plan& plan;           // in force in that round
+  std::uint64_t samples = 0;  // that this rank worked on
 };
 
 // What leaves the rank at the end of a step.

@@ -211,9 +211,17 @@ void MemoryActuator::apply(const Plan& plan, RoundId) {
   predict(actions);
 }
 
+std::int64_t MemoryActuator::predicted_peak_with(std::uint64_t samples) const {
+  if (predicted_peak_bytes_ == 0 || samples == 0) return predicted_peak_bytes_;
+  MemoryModel model;
+  model.base_bytes = problem_->base_bytes;
+  model.samples = samples_;
+  return peak_with(model, predicted_peak_bytes_, std::min(samples, kMaxStepSamples));
+}
+
 void MemoryActuator::end_step(const StepEnd& step, StepOutput& output) {
   if (output.row == nullptr) return;
-  output.row->predicted_peak_bytes = predicted_peak_bytes_;
+  output.row->predicted_peak_bytes = predicted_peak_with(step.samples);
   for (std::size_t b = 0; b < step.plan.precision.size(); ++b) {
     const BlockId block(static_cast<BlockId::rep>(b));
     const MemoryAction action = action_of(step.plan, step.rank, block);
@@ -247,7 +255,8 @@ void MemoryActuator::calibrate(const SampleStep& sample, CalibrationHost& host) 
   share.limit_bytes = static_cast<std::int64_t>(probe_.reading().limit_bytes);
   share.tier_bytes = config_.tier_bytes / neighbours;
   open(share);
-  planner::RankProblem mine{{}, share.limit_bytes};
+  planner::RankProblem mine{{}, share.limit_bytes, sample.samples};
+  samples_ = sample.samples;
   if (sample.loss) {
     auto problem = measure_sample(sample, host);
     if (problem.ok()) {

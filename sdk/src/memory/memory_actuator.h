@@ -79,6 +79,8 @@ class MemoryActuator final : public Actuator {
   TrialSettings trial_settings() const;
   void open_tier();
   Result<StepReading> traced(TrialStep& step);
+  // Returns the peak of a step of that many samples, 0 where it is not known.
+  std::int64_t predicted_peak_with(std::uint64_t samples) const;
   Result<MemoryProblem> measure_sample(const SampleStep& sample, CalibrationHost& host);
   void start_from(std::vector<planner::RankProblem> problems, CalibrationHost& host);
   void keep_profile(const std::vector<planner::RankProblem>& problems) const;
@@ -98,8 +100,9 @@ class MemoryActuator final : public Actuator {
   std::int64_t copy_bytes_per_ms_ = 0;
   Actions asked_;  // of the blocks
   std::optional<PlanId> followed_;
-  std::optional<MemoryProblem> problem_;   // what measure() found
-  std::int64_t predicted_peak_bytes_ = 0;  // of a step under the plan followed; 0 = not known
+  std::optional<MemoryProblem> problem_;  // what measure() found
+  std::uint64_t samples_ = 0;  // of the step that was measured; 0 = bytes do not depend on them
+  std::int64_t predicted_peak_bytes_ = 0;  // of such a step under the plan followed; 0 = not known
 };
 
 }  // namespace cox::detail

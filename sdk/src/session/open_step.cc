@@ -83,7 +83,7 @@ void OpenStep::end() noexcept {
     row->plan = plane.plan().id.number;
   }
   StepOutput output{.row = row ? &*row : nullptr};
-  const StepEnd step{job_.rank(), round_, plane.plan()};
+  const StepEnd step{job_.rank(), round_, plane.plan(), report.samples};
   for (Actuator* actuator : actuators_) actuator->end_step(step, output);
   RankSignal signal = signal_of(report);
   for (Actuator* actuator : actuators_) {

@@ -256,7 +256,9 @@ void Trainer::Impl::calibrate(const std::function<at::Tensor()>& sample_loss) {
   const auto sample = step.batch.samples > 0 ? sample_loss : std::function<at::Tensor()>();
   // Resident from some later step on: optimizer state, and the snapshots.
   const std::int64_t bytes = optimizer->bytes_to_come() + saves->snapshot_bytes();
-  state.calibration().run({model, sample, bytes, micro_batches_of_a_step()});
+  const auto samples =
+      options.micro_batch == 0 ? static_cast<std::uint64_t>(step.batch.samples) : 0;
+  state.calibration().run({model, sample, bytes, micro_batches_of_a_step(), samples});
 }
 
 // Where shares or the batch are steered, this rank may have several in a later step.
