@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/core/summary.h"
 #include "metrics/catalogue.h"
 #include "metrics/format.h"
 #include "metrics/html.h"
