@@ -139,14 +139,14 @@ Work work_of(Timings timings, const StepSummary& summary, const SampleFacts& fac
 
 // ---- Excess of a round, by channel.
 
-double log_ratio(double ratio) {
-  return portable_log(std::min(std::max(ratio, 1e-3), 1e3));
+// Of excesses, before their logarithm is taken: seconds against those expected of the channel, as a
+// part of those expected of the whole; 1 where nothing is expected.
+double ratio_of(double seconds, double expected, double expected_own) {
+  return expected_own > 0 ? 1 + (seconds - expected) / expected_own : 1;
 }
 
-// Excess of one channel from seconds, expected seconds of it and of the whole.
-double excess_of(double seconds, double expected, double expected_own) {
-  if (!(expected_own > 0)) return 0;
-  return log_ratio(1 + (seconds - expected) / expected_own);
+double log_ratio(double ratio) {
+  return portable_log(std::min(std::max(ratio, 1e-3), 1e3));
 }
 
 // Medians of all values but one. Which of the few candidates it is depends only on the half that
@@ -184,27 +184,27 @@ std::vector<double> expected_of_others(const std::vector<double>& seconds) {
 }
 
 Columns few_over_others(const Columns& seconds, const Flags& in_use) {
-  Columns excess;
+  Columns ratios;
   const std::vector<double> expected_own = expected_of_others(seconds[0]);
   for (std::size_t c = 0; c < kChannels; ++c) {
     if (!in_use[c]) continue;
-    excess[c] = expected_of_others(seconds[c]);
-    for (std::size_t i = 0; i < excess[c].size(); ++i) {
-      excess[c][i] = excess_of(seconds[c][i], excess[c][i], expected_own[i]);
+    ratios[c] = expected_of_others(seconds[c]);
+    for (std::size_t i = 0; i < ratios[c].size(); ++i) {
+      ratios[c][i] = ratio_of(seconds[c][i], ratios[c][i], expected_own[i]);
     }
   }
-  return excess;
+  return ratios;
 }
 
 // Many ranks: all against the same.
-std::vector<double> excess_over(const std::vector<double>& seconds, double expected,
+std::vector<double> ratios_over(const std::vector<double>& seconds, double expected,
                                 double expected_own) {
-  std::vector<double> excess(seconds.size());
-  if (!(expected_own > 0)) return excess;
+  std::vector<double> ratios(seconds.size(), 1.0);
+  if (!(expected_own > 0)) return ratios;
   for (std::size_t i = 0; i < seconds.size(); ++i) {
-    excess[i] = log_ratio(1 + (seconds[i] - expected) / expected_own);
+    ratios[i] = 1 + (seconds[i] - expected) / expected_own;
   }
-  return excess;
+  return ratios;
 }
 
 // `known`: medians that are known already, or null.
@@ -214,14 +214,16 @@ Columns many_over_others(const Columns& seconds, const Flags& in_use, const Step
     if (c == 0) return known->own_seconds.median;
     return known->phases[static_cast<std::size_t>(kOwnPhases[c - 1])].median;
   };
-  Columns excess;
+  Columns ratios;
   const double expected_own = median(0);
   for (std::size_t c = 0; c < kChannels; ++c) {
-    if (in_use[c]) excess[c] = excess_over(seconds[c], median(c), expected_own);
+    if (!in_use[c]) continue;
+    ratios[c] = ratios_over(seconds[c], c == 0 ? expected_own : median(c), expected_own);
   }
-  return excess;
+  return ratios;
 }
 
+// Ratios of a round in which each rank is compared with the others.
 Columns over_others(const Columns& seconds, const Flags& in_use, const StepSummary* known) {
   return seconds[0].size() < kLeaveOneOutBelow ? few_over_others(seconds, in_use)
                                                : many_over_others(seconds, in_use, known);
@@ -251,7 +253,7 @@ Columns over_own_past(const Columns& seconds, std::span<const RankId> ranks, Slo
       double& baseline = (slowness.channels[c].*baselines)[rank];
       const double own = (slowness.channels[0].*baselines)[rank];
       const double reports = slowness.reports[rank];
-      excess[c].push_back(reports > 0 ? excess_of(seconds[c][i], baseline, own) : 0.0);
+      excess[c].push_back(reports > 0 ? log_ratio(ratio_of(seconds[c][i], baseline, own)) : 0.0);
       if (!is_slow(slowness, rank)) learn_baseline(baseline, seconds[c][i], reports);
     }
     if (ranks.size() < 2) continue;
@@ -287,9 +289,13 @@ Columns excess_in(const Work& work, const StepSummary& summary, std::span<const 
     return excess;
   }
   excess = over_others(work.seconds, work.in_use, work.is_whole ? &summary : nullptr);
-  if (!work.has_unequal_samples()) return excess;
-  at_equal = over_others(work.at_equal_samples, work.in_use, nullptr);
-  take_lesser(excess, at_equal, work.ranks, slow);
+  if (work.has_unequal_samples()) {
+    at_equal = over_others(work.at_equal_samples, work.in_use, nullptr);
+    take_lesser(excess, at_equal, work.ranks, slow);
+  }
+  for (std::vector<double>& column : excess) {  // still ratios
+    for (double& value : column) value = log_ratio(value);
+  }
   return excess;
 }
 
@@ -396,7 +402,7 @@ struct Round {
   bool own_past = false;
   std::vector<RankRun> runs;
   LearningRates rates;
-  std::vector<double> slow;  // per rank: 1 = it is
+  std::vector<double> slow;  // per rank: 1 + its place among the slow ones; 0 = it is not slow
 };
 
 Round round_of(const Slowness& before, RoundId number, const StragglerConfig& settings) {
@@ -407,8 +413,8 @@ Round round_of(const Slowness& before, RoundId number, const StragglerConfig& se
   round.own_past = compares_with_own_past(before.reports.size());
   round.min_reports = settings.min_rounds;
   round.slow.assign(before.reports.size(), 0.0);
-  for (const SlowRank& slow : before.slow) {
-    round.slow[static_cast<std::size_t>(slow.rank.value())] = 1;
+  for (std::size_t i = 0; i < before.slow.size(); ++i) {
+    round.slow[static_cast<std::size_t>(before.slow[i].rank.value())] = static_cast<double>(i + 1);
   }
   return round;
 }
@@ -455,9 +461,9 @@ double add_ordinary_scores(SlownessChannel& channel, const Round& round, const R
   return left;
 }
 
-SlowRank& slow_entry(Slowness& slowness, std::size_t rank) {
-  return *std::ranges::lower_bound(slowness.slow, RankId(static_cast<std::int32_t>(rank)), {},
-                                   &SlowRank::rank);
+// REQUIRES: the rank is slow, and none was taken out of the list in this round.
+SlowRank& slow_entry(Slowness& slowness, const Round& round, std::size_t rank) {
+  return slowness.slow[static_cast<std::size_t>(round.slow[rank]) - 1];
 }
 
 void add_score(Slowness& slowness, std::size_t c, const Round& round, std::size_t rank,
@@ -472,7 +478,7 @@ void add_score(Slowness& slowness, std::size_t c, const Round& round, std::size_
     if (sum == 0) channel.since[rank] = round.number;
     sum = cusum_step(sum, score, test.k);
   } else if (c == 0) {
-    double& recovery = slow_entry(slowness, rank).recovery;
+    double& recovery = slow_entry(slowness, round, rank).recovery;
     recovery = std::max(0.0, recovery + test.k - std::clamp(score, -kMaxScore, kMaxScore));
   }
 }
@@ -588,16 +594,13 @@ void judge(Slowness& slowness, const Round& round, const Tests& tests) {
         if (const auto slow = found_slow(slowness, round, tests, rank)) found.push_back(*slow);
         continue;
       }
-      SlowRank& entry = slow_entry(slowness, rank);
+      SlowRank& entry = slow_entry(slowness, round, rank);
       const auto slow = still_slow(entry, slowness, round, tests);
-      if (slow) {
-        entry = *slow;
-      } else {
-        forget_sums(slowness, rank);
-        slowness.slow.erase(slowness.slow.begin() + (&entry - slowness.slow.data()));
-      }
+      if (!slow) forget_sums(slowness, rank);
+      entry = slow.value_or(SlowRank{});
     }
   }
+  std::erase_if(slowness.slow, [](const SlowRank& slow) { return slow.rank == RankId(-1); });
   slowness.slow.insert(slowness.slow.end(), found.begin(), found.end());
   std::ranges::sort(slowness.slow, {}, &SlowRank::rank);
 }
