@@ -25,7 +25,8 @@ struct NamedPolicyState {
 struct ControlState {
   Plan plan;  // the newest published one
   History history;
-  std::vector<NamedPolicyState> policies;  // sorted by name; "decide" and "estimates" are Decide's own
+  std::vector<NamedPolicyState>
+      policies;  // sorted by name; "decide" and "estimates" are Decide's own
 };
 
 ControlState initial_state(const JobFacts& job);

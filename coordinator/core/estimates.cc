@@ -65,9 +65,12 @@ double slowdown_ratio(const Estimates& estimates, RankId rank) {
 }
 
 std::vector<SlowRank> slowest_ranks(const Estimates& estimates, std::size_t most) {
-  std::vector<SlowRank> slowest = estimates.slowness.slow;
-  std::ranges::stable_sort(slowest, std::greater{}, &SlowRank::slowdown_ratio);
-  slowest.resize(std::min(slowest.size(), most));
+  const std::vector<SlowRank>& slow = estimates.slowness.slow;
+  std::vector<SlowRank> slowest(std::min(slow.size(), most));
+  std::ranges::partial_sort_copy(slow, slowest, [](const SlowRank& a, const SlowRank& b) {
+    if (a.slowdown_ratio != b.slowdown_ratio) return a.slowdown_ratio > b.slowdown_ratio;
+    return a.rank < b.rank;
+  });
   return slowest;
 }
 

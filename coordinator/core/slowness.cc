@@ -12,19 +12,14 @@
 namespace cox {
 namespace {
 
-constexpr std::size_t kLeaveOneOutBelow = 64;  // from there on one rank does not move the median
-constexpr double kLevelRounds = 8;             // that a running level remembers
-constexpr double kPoolRounds = 64;             // memory of the noise
-constexpr double kCut = 9;                     // squared: residuals count as 3 deviations at most
-constexpr double kNoisyRatio = 2;              // of variances, from which a rank has its own
-constexpr double kSmallestVariance = 1e-12;    // of clocks that repeat exactly
-constexpr double kBaselineRounds = 128;        // how slowly the own past is forgotten
-constexpr double kOwnPastRounds = 32;          // an own past shorter than that says nothing
-constexpr double kOwnPastMargin = 2.5;         // deviations by which a baseline may be wrong
+constexpr double kLevelRounds = 8;           // that a running level remembers
+constexpr double kPoolRounds = 64;           // memory of the noise
+constexpr double kCut = 9;                   // squared: residuals count as 3 deviations at most
+constexpr double kNoisyRatio = 2;            // of variances, from which a rank has its own
+constexpr double kSmallestVariance = 1e-12;  // of clocks that repeat exactly
+constexpr double kOwnPastRounds = 32;        // an own past shorter than that says nothing
+constexpr double kOwnPastMargin = 2.5;       // deviations by which a baseline may be wrong
 constexpr double kLargest = 1e18;
-
-using Columns = std::array<std::vector<double>, kChannels>;
-using Flags = std::array<bool, kChannels>;
 
 // ---- Columns by rank and columns by report lie side by side within a run of neighbouring ranks,
 // so that loops over both are plain ones; when all ranks report there is one run.
@@ -43,254 +38,6 @@ std::vector<RankRun> runs_of(std::span<const RankId> ranks) {
     ++runs.back().size;
   }
   return runs;
-}
-
-// ---- Work: the seconds of a round, by channel.
-
-struct Work {
-  std::vector<RankId> ranks;
-  Columns seconds;
-  Columns at_equal_samples;  // empty columns where samples were equal anyway
-  bool is_whole = true;      // no rank was left out, so medians of the summary hold
-  Flags in_use{};            // false = no rank spent time there
-
-  bool has_unequal_samples() const { return !at_equal_samples[0].empty(); }
-};
-
-constexpr bool grows_with_samples(Phase phase) {
-  return phase != Phase::optimizer && phase != Phase::other;
-}
-
-Columns columns_of(Timings timings) {
-  Columns seconds;
-  seconds[0] = std::move(timings.own);
-  for (std::size_t p = 0; p < kOwnPhases.size(); ++p) {
-    seconds[1 + p] = std::move(timings.phases[static_cast<std::size_t>(kOwnPhases[p])]);
-  }
-  return seconds;
-}
-
-Columns scaled_to(double reference, const Columns& seconds, std::span<const double> samples,
-                  double fixed_samples) {
-  Columns scaled = seconds;
-  for (std::size_t i = 0; i < samples.size(); ++i) {
-    const double factor = (reference + fixed_samples) / (samples[i] + fixed_samples);
-    for (std::size_t p = 0; p < kOwnPhases.size(); ++p) {
-      if (!grows_with_samples(kOwnPhases[p])) continue;
-      double& phase = scaled[1 + p][i];
-      const double before = std::exchange(phase, phase * factor);
-      scaled[0][i] += phase - before;
-    }
-  }
-  return scaled;
-}
-
-// Leaves out the ranks without samples.
-Timings with_samples(const Timings& timings) {
-  Timings kept;
-  for (std::size_t i = 0; i < timings.ranks.size(); ++i) {
-    if (!(timings.samples[i] > 0)) continue;
-    kept.ranks.push_back(timings.ranks[i]);
-    kept.own.push_back(timings.own[i]);
-    kept.samples.push_back(timings.samples[i]);
-    for (std::size_t p = 0; p < kPhases; ++p) kept.phases[p].push_back(timings.phases[p][i]);
-  }
-  return kept;
-}
-
-double mean_of(std::span<const double> values) {
-  double sum = 0;
-  for (const double value : values) sum += value;
-  return sum / static_cast<double>(values.size());
-}
-
-// What "equal samples" are: those of the first round of a rank compared with its own past, else
-// the mean of this one.
-double equal_samples(std::span<const double> samples, double& reference, bool own_past) {
-  const double mean = mean_of(samples);
-  if (!own_past) return mean;
-  if (!(reference > 0)) reference = mean;
-  return reference;
-}
-
-Work work_of(Timings timings, const StepSummary& summary, const SampleFacts& facts,
-             double& reference, bool own_past) {
-  Work work;
-  for (std::size_t c = 0; c < kChannels; ++c) {
-    const auto phase = c == 0 ? 0 : static_cast<std::size_t>(kOwnPhases[c - 1]);
-    work.in_use[c] = (c == 0 ? summary.own_seconds : summary.phases[phase]).max > 0;
-  }
-  const auto has_none = [](double samples) { return !(samples > 0); };
-  bool some_have_none = std::ranges::any_of(timings.samples, has_none);
-  if (some_have_none && facts.by_plan) {
-    timings = with_samples(timings);
-    work.is_whole = some_have_none = false;
-  }
-  const std::vector<double> samples = std::move(timings.samples);
-  work.ranks = std::move(timings.ranks);
-  work.seconds = columns_of(std::move(timings));
-  if (some_have_none || samples.empty()) return work;  // samples are nobody's count of work
-  const double equal = equal_samples(samples, reference, own_past);
-  const auto is_equal = [equal](double of_rank) { return of_rank == equal; };
-  if (std::ranges::all_of(samples, is_equal)) return work;
-  work.at_equal_samples = scaled_to(equal, work.seconds, samples, facts.fixed_samples);
-  return work;
-}
-
-// ---- Excess of a round, by channel.
-
-double log_ratio(double ratio) {
-  return portable_log(std::min(std::max(ratio, 1e-3), 1e3));
-}
-
-// Excess of one channel from seconds, expected seconds of it and of the whole.
-double excess_of(double seconds, double expected, double expected_own) {
-  if (!(expected_own > 0)) return 0;
-  return log_ratio(1 + (seconds - expected) / expected_own);
-}
-
-// Medians of all values but one. Which of the few candidates it is depends only on the half that
-// the value left out lies in.
-class MedianOfOthers {
- public:
-  explicit MedianOfOthers(const std::vector<double>& values) {
-    std::vector<double> sorted = values;
-    std::sort(sorted.begin(), sorted.end());
-    const std::size_t n = sorted.size();
-    even_ = n % 2 == 0;
-    const std::size_t m = n / 2;
-    low_ = sorted[m - 1];
-    middle_ = sorted[m];
-    high_ = sorted[std::min(m + 1, n - 1)];
-  }
-
-  double without(double value) const {
-    if (even_) return value <= low_ ? middle_ : low_;
-    if (value == middle_) return (low_ + high_) / 2;
-    return value < middle_ ? (middle_ + high_) / 2 : (low_ + middle_) / 2;
-  }
-
- private:
-  bool even_;
-  double low_, middle_, high_;
-};
-
-// Few ranks: each against the others.
-std::vector<double> expected_of_others(const std::vector<double>& seconds) {
-  const MedianOfOthers median(seconds);
-  std::vector<double> expected;
-  for (const double value : seconds) expected.push_back(median.without(value));
-  return expected;
-}
-
-Columns few_over_others(const Columns& seconds, const Flags& in_use) {
-  Columns excess;
-  const std::vector<double> expected_own = expected_of_others(seconds[0]);
-  for (std::size_t c = 0; c < kChannels; ++c) {
-    if (!in_use[c]) continue;
-    excess[c] = expected_of_others(seconds[c]);
-    for (std::size_t i = 0; i < excess[c].size(); ++i) {
-      excess[c][i] = excess_of(seconds[c][i], excess[c][i], expected_own[i]);
-    }
-  }
-  return excess;
-}
-
-// Many ranks: all against the same.
-std::vector<double> excess_over(const std::vector<double>& seconds, double expected,
-                                double expected_own) {
-  std::vector<double> excess(seconds.size());
-  if (!(expected_own > 0)) return excess;
-  for (std::size_t i = 0; i < seconds.size(); ++i) {
-    excess[i] = log_ratio(1 + (seconds[i] - expected) / expected_own);
-  }
-  return excess;
-}
-
-// `known`: medians that are known already, or null.
-Columns many_over_others(const Columns& seconds, const Flags& in_use, const StepSummary* known) {
-  const auto median = [&](std::size_t c) {
-    if (known == nullptr) return median_of(seconds[c]);
-    if (c == 0) return known->own_seconds.median;
-    return known->phases[static_cast<std::size_t>(kOwnPhases[c - 1])].median;
-  };
-  Columns excess;
-  const double expected_own = median(0);
-  for (std::size_t c = 0; c < kChannels; ++c) {
-    if (in_use[c]) excess[c] = excess_over(seconds[c], median(c), expected_own);
-  }
-  return excess;
-}
-
-Columns over_others(const Columns& seconds, const Flags& in_use, const StepSummary* known) {
-  return seconds[0].size() < kLeaveOneOutBelow ? few_over_others(seconds, in_use)
-                                               : many_over_others(seconds, in_use, known);
-}
-
-// Moves a baseline towards what was seen; outliers move it as far as a three-fold time would.
-void learn_baseline(double& baseline, double seconds, double reports) {
-  const double weight = std::max(1 / (reports + 1), 1 / kBaselineRounds);
-  const double seen = reports > 0 ? std::min(seconds, 3 * baseline) : seconds;
-  baseline += weight * (seen - baseline);
-}
-
-bool is_slow(const Slowness& slowness, std::size_t rank) {
-  return std::ranges::any_of(slowness.slow, [rank](const SlowRank& slow) {
-    return static_cast<std::size_t>(slow.rank.value()) == rank;
-  });
-}
-
-// One or two ranks. Of two only what the other did not suffer as well counts as excess. Baselines
-// move towards this round, slowly, and not at all for ranks that are slow.
-Columns over_own_past(const Columns& seconds, std::span<const RankId> ranks, Slowness& slowness,
-                      std::vector<double> SlownessChannel::*baselines) {
-  Columns excess;
-  for (std::size_t c = kChannels; c-- > 0;) {  // the whole last: its baseline serves the phases
-    for (std::size_t i = 0; i < ranks.size(); ++i) {
-      const auto rank = static_cast<std::size_t>(ranks[i].value());
-      double& baseline = (slowness.channels[c].*baselines)[rank];
-      const double own = (slowness.channels[0].*baselines)[rank];
-      const double reports = slowness.reports[rank];
-      excess[c].push_back(reports > 0 ? excess_of(seconds[c][i], baseline, own) : 0.0);
-      if (!is_slow(slowness, rank)) learn_baseline(baseline, seconds[c][i], reports);
-    }
-    if (ranks.size() < 2) continue;
-    const double first = excess[c][0];
-    excess[c][0] -= std::max(0.0, excess[c][1]);
-    excess[c][1] -= std::max(0.0, first);
-  }
-  return excess;
-}
-
-// The lesser of both, and of slow ranks the one at equal samples.
-void take_lesser(Columns& excess, const Columns& at_equal_samples, std::span<const RankId> ranks,
-                 std::span<const double> slow) {
-  for (std::size_t c = 0; c < kChannels; ++c) {
-    for (std::size_t i = 0; i < excess[c].size(); ++i) {
-      const bool only_equal = slow[static_cast<std::size_t>(ranks[i].value())] != 0;
-      const double other = at_equal_samples[c][i];
-      excess[c][i] = only_equal ? other : std::min(excess[c][i], other);
-    }
-  }
-}
-
-Columns excess_in(const Work& work, const StepSummary& summary, std::span<const double> slow,
-                  Slowness& slowness) {
-  Columns excess;
-  Columns at_equal;
-  if (compares_with_own_past(slowness.reports.size())) {
-    const bool unequal = work.has_unequal_samples();
-    excess = over_own_past(work.seconds, work.ranks, slowness, &SlownessChannel::baseline);
-    at_equal = over_own_past(unequal ? work.at_equal_samples : work.seconds, work.ranks, slowness,
-                             &SlownessChannel::baseline_at_equal_samples);
-    take_lesser(excess, at_equal, work.ranks, slow);
-    return excess;
-  }
-  excess = over_others(work.seconds, work.in_use, work.is_whole ? &summary : nullptr);
-  if (!work.has_unequal_samples()) return excess;
-  at_equal = over_others(work.at_equal_samples, work.in_use, nullptr);
-  take_lesser(excess, at_equal, work.ranks, slow);
-  return excess;
 }
 
 // ---- Noise: robust, because a change of a rank's level is not noise, and an outlier counts as
@@ -396,7 +143,7 @@ struct Round {
   bool own_past = false;
   std::vector<RankRun> runs;
   LearningRates rates;
-  std::vector<double> slow;  // per rank: 1 = it is
+  std::vector<double> slow;  // per rank: 1 + its place among the slow ones; 0 = it is not slow
 };
 
 Round round_of(const Slowness& before, RoundId number, const StragglerConfig& settings) {
@@ -407,8 +154,8 @@ Round round_of(const Slowness& before, RoundId number, const StragglerConfig& se
   round.own_past = compares_with_own_past(before.reports.size());
   round.min_reports = settings.min_rounds;
   round.slow.assign(before.reports.size(), 0.0);
-  for (const SlowRank& slow : before.slow) {
-    round.slow[static_cast<std::size_t>(slow.rank.value())] = 1;
+  for (std::size_t i = 0; i < before.slow.size(); ++i) {
+    round.slow[static_cast<std::size_t>(before.slow[i].rank.value())] = static_cast<double>(i + 1);
   }
   return round;
 }
@@ -455,9 +202,9 @@ double add_ordinary_scores(SlownessChannel& channel, const Round& round, const R
   return left;
 }
 
-SlowRank& slow_entry(Slowness& slowness, std::size_t rank) {
-  return *std::ranges::lower_bound(slowness.slow, RankId(static_cast<std::int32_t>(rank)), {},
-                                   &SlowRank::rank);
+// REQUIRES: the rank is slow, and none was taken out of the list in this round.
+SlowRank& slow_entry(Slowness& slowness, const Round& round, std::size_t rank) {
+  return slowness.slow[static_cast<std::size_t>(round.slow[rank]) - 1];
 }
 
 void add_score(Slowness& slowness, std::size_t c, const Round& round, std::size_t rank,
@@ -472,7 +219,7 @@ void add_score(Slowness& slowness, std::size_t c, const Round& round, std::size_
     if (sum == 0) channel.since[rank] = round.number;
     sum = cusum_step(sum, score, test.k);
   } else if (c == 0) {
-    double& recovery = slow_entry(slowness, rank).recovery;
+    double& recovery = slow_entry(slowness, round, rank).recovery;
     recovery = std::max(0.0, recovery + test.k - std::clamp(score, -kMaxScore, kMaxScore));
   }
 }
@@ -588,16 +335,13 @@ void judge(Slowness& slowness, const Round& round, const Tests& tests) {
         if (const auto slow = found_slow(slowness, round, tests, rank)) found.push_back(*slow);
         continue;
       }
-      SlowRank& entry = slow_entry(slowness, rank);
+      SlowRank& entry = slow_entry(slowness, round, rank);
       const auto slow = still_slow(entry, slowness, round, tests);
-      if (slow) {
-        entry = *slow;
-      } else {
-        forget_sums(slowness, rank);
-        slowness.slow.erase(slowness.slow.begin() + (&entry - slowness.slow.data()));
-      }
+      if (!slow) forget_sums(slowness, rank);
+      entry = slow.value_or(SlowRank{});
     }
   }
+  std::erase_if(slowness.slow, [](const SlowRank& slow) { return slow.rank == RankId(-1); });
   slowness.slow.insert(slowness.slow.end(), found.begin(), found.end());
   std::ranges::sort(slowness.slow, {}, &SlowRank::rank);
 }
@@ -614,7 +358,7 @@ void release_finished(Slowness& slowness, const StepSignals& signals) {
   }
 }
 
-bool is_bounded(std::span<const double> values) {
+bool is_bounded(const std::vector<double>& values) {
   return std::ranges::all_of(values, [](double value) { return std::fabs(value) <= kLargest; });
 }
 
@@ -627,21 +371,25 @@ Slowness fresh_slowness(std::size_t ranks) {
     for (auto* column : {&channel.level, &channel.variance, &channel.sum, &channel.since}) {
       column->assign(ranks, 0.0);
     }
-    if (!compares_with_own_past(ranks)) continue;
-    channel.baseline.assign(ranks, 0.0);
-    channel.baseline_at_equal_samples.assign(ranks, 0.0);
+  }
+  if (!compares_with_own_past(ranks)) return slowness;
+  for (auto* columns : {&slowness.own_past.seconds, &slowness.own_past.at_equal_samples}) {
+    columns->fill(std::vector<double>(ranks, 0.0));
   }
   return slowness;
 }
 
 bool fits(const Slowness& slowness, std::size_t ranks) {
-  const std::size_t baselines = compares_with_own_past(ranks) ? ranks : 0;
+  const std::size_t past = compares_with_own_past(ranks) ? ranks : 0;
+  const auto fits_past = [past](const std::vector<double>& column) {
+    return column.size() == past;
+  };
   return slowness.reports.size() == ranks &&
+         std::ranges::all_of(slowness.own_past.seconds, fits_past) &&
+         std::ranges::all_of(slowness.own_past.at_equal_samples, fits_past) &&
          std::ranges::all_of(slowness.channels, [&](const SlownessChannel& channel) {
            return channel.level.size() == ranks && channel.variance.size() == ranks &&
-                  channel.sum.size() == ranks && channel.since.size() == ranks &&
-                  channel.baseline.size() == baselines &&
-                  channel.baseline_at_equal_samples.size() == baselines;
+                  channel.sum.size() == ranks && channel.since.size() == ranks;
          });
 }
 
@@ -654,15 +402,16 @@ bool Slowness::is_sane() const {
   };
   const auto is_channel = [](const SlownessChannel& channel) {
     const bool all = is_bounded(channel.level) && is_bounded(channel.variance) &&
-                     is_bounded(channel.sum) && is_bounded(channel.since) &&
-                     is_bounded(channel.baseline) && is_bounded(channel.baseline_at_equal_samples);
+                     is_bounded(channel.sum) && is_bounded(channel.since);
     return all && channel.pooled_variance >= 0 && channel.pooled_variance <= kLargest &&
            channel.pooled_samples >= 0 && channel.pooled_samples <= kLargest;
   };
   const auto not_ascending = [](const SlowRank& a, const SlowRank& b) { return a.rank >= b.rank; };
   return std::ranges::all_of(slow, is_slow_rank) &&
          std::ranges::adjacent_find(slow, not_ascending) == slow.end() && is_bounded(reports) &&
-         reference_samples >= 0 && reference_samples <= kLargest &&
+         own_past.reference_samples >= 0 && own_past.reference_samples <= kLargest &&
+         std::ranges::all_of(own_past.seconds, is_bounded) &&
+         std::ranges::all_of(own_past.at_equal_samples, is_bounded) &&
          std::ranges::all_of(reports, [](double seen) { return seen >= 0; }) &&
          std::ranges::all_of(channels, is_channel);
 }
@@ -682,15 +431,15 @@ Slowness learn_slowness(Slowness before, const StepSignals& signals, Timings tim
   Slowness now = std::move(before);
   release_finished(now, signals);
   Round round = round_of(now, summary.round, settings);
-  const Work work =
-      work_of(std::move(timings), summary, samples, now.reference_samples, round.own_past);
-  if (work.ranks.size() < (round.own_past ? 1 : 3)) return now;
-  const Columns excess = excess_in(work, summary, round.slow, now);
-  round.runs = runs_of(work.ranks);
+  Excess excess = excess_of(std::move(timings), summary, samples, now.reports, round.slow,
+                            std::move(now.own_past));
+  now.own_past = std::move(excess.past);
+  if (excess.ranks.empty()) return now;
+  round.runs = runs_of(excess.ranks);
   round.rates = learning_rates(now.reports, round.runs);
   Tests tests;
   for (std::size_t c = 0; c < kChannels; ++c) {
-    if (work.in_use[c] || round.own_past) tests[c] = add_round(now, c, round, excess[c]);
+    if (excess.in_use[c]) tests[c] = add_round(now, c, round, excess.of[c]);
   }
   judge(now, round, tests);
   return now;

@@ -30,15 +30,12 @@
 #include <vector>
 
 #include "coordinator/core/config.h"
+#include "coordinator/core/excess.h"
 #include "coordinator/core/phase.h"
 #include "coordinator/core/step_signals.h"
 #include "coordinator/core/summary.h"
 
 namespace cox {
-
-inline constexpr std::array<Phase, 6> kOwnPhases = {
-    Phase::data, Phase::forward, Phase::backward, Phase::compute, Phase::optimizer, Phase::other};
-inline constexpr std::size_t kChannels = 1 + kOwnPhases.size();  // the whole, then the phases
 
 struct SlowRank {
   RankId rank{-1};
@@ -71,9 +68,6 @@ struct SlownessChannel {
   std::vector<double> variance;  // of one round's excess around it
   std::vector<double> sum;       // CUSUM
   std::vector<double> since;     // the round in which `sum` last left 0
-  // The rank's own past, seconds of a round; empty with more than two ranks.
-  std::vector<double> baseline;
-  std::vector<double> baseline_at_equal_samples;
 
   template <class Self, class Visit>
   static void fields(Self& self, Visit&& visit) {
@@ -83,32 +77,25 @@ struct SlownessChannel {
     visit(self.variance);
     visit(self.sum);
     visit(self.since);
-    visit(self.baseline);
-    visit(self.baseline_at_equal_samples);
   }
 };
 
 struct Slowness {
-  std::vector<SlowRank> slow;    // ascending ranks
-  std::vector<double> reports;   // per rank: reports seen
-  double reference_samples = 0;  // with one or two ranks: what "equal samples" are; 0 = none seen
+  std::vector<SlowRank> slow;   // ascending ranks
+  std::vector<double> reports;  // per rank: reports seen
+  OwnPast own_past;
   std::array<SlownessChannel, kChannels> channels{};
 
   template <class Self, class Visit>
   static void fields(Self& self, Visit&& visit) {
     visit(self.slow);
     visit(self.reports);
-    visit(self.reference_samples);
+    visit(self.own_past);
     visit(self.channels);
   }
   // Returns whether the numbers can have come from learn_slowness().
   bool is_sane() const;
 };
-
-// Two ranks cannot tell who is unusual, and one has nobody to compare with.
-constexpr bool compares_with_own_past(std::size_t ranks) {
-  return ranks <= 2;
-}
 
 // Returns the state in which nothing is known about `ranks` ranks.
 Slowness fresh_slowness(std::size_t ranks);
@@ -119,12 +106,6 @@ bool fits(const Slowness& slowness, std::size_t ranks);
 // Returns what a new start of the job begins with. Its rounds count anew, so sums and the rounds in
 // which they began are forgotten; levels, noise and who is slow stay as a first guess.
 Slowness after_restart(Slowness slowness);
-
-// What is known about the samples of a round.
-struct SampleFacts {
-  double fixed_samples = 0;  // what a step costs beside its samples, in samples (speeds.h)
-  bool by_plan = false;      // the plan says who has how many, so a rank may rightly have none
-};
 
 // Learns from one round. REQUIRES: `timings` and `summary` were made from the reports of `signals`;
 // `before` fits the world; all ranks lie in it.

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "coordinator/core/selection.h"
-#include "coordinator/policies/accumulation/model.h"
 #include "coordinator/core/text.h"
+#include "coordinator/policies/accumulation/model.h"
 
 namespace cox {
 namespace {

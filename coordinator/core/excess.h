@@ -1,0 +1,70 @@
+// Excess: by how much each rank's work was longer in one round than it should have been, as a whole
+// and by phase: log(1 + (seconds - expected seconds) / expected own work), so that a phase says
+// which part of the whole it costs. The first half of slowness.h, which looks at many rounds. Pure;
+// linear in ranks.
+//
+// Expected is the median of the other ranks in the same round, or the rank's own past where there
+// are at most two ranks. Where ranks had unequal samples, the excess is the lesser of the one
+// between times as they were and the one between times at equal samples; of ranks that are slow
+// already it is the latter.
+#pragma once
+
+#include <array>
+#include <span>
+#include <vector>
+
+#include "coordinator/core/phase.h"
+#include "coordinator/core/summary.h"
+
+namespace cox {
+
+inline constexpr std::array<Phase, 6> kOwnPhases = {
+    Phase::data, Phase::forward, Phase::backward, Phase::compute, Phase::optimizer, Phase::other};
+inline constexpr std::size_t kChannels = 1 + kOwnPhases.size();  // the whole, then the phases
+
+inline constexpr double kBaselineRounds = 128;  // how slowly the own past is forgotten
+
+// One column per channel.
+using ChannelColumns = std::array<std::vector<double>, kChannels>;
+
+// Two ranks cannot tell who is unusual, and one has nobody to compare with.
+constexpr bool compares_with_own_past(std::size_t ranks) {
+  return ranks <= 2;
+}
+
+// What is known about the samples of a round.
+struct SampleFacts {
+  double fixed_samples = 0;  // what a step costs beside its samples, in samples (speeds.h)
+  bool by_plan = false;      // the plan says who has how many, so a rank may rightly have none
+};
+
+// Seconds of a round, by channel and rank, that a rank is compared with where there are at most
+// two; columns are empty with more ranks.
+struct OwnPast {
+  double reference_samples = 0;  // what "equal samples" are; 0 = none seen
+  ChannelColumns seconds;
+  ChannelColumns at_equal_samples;
+
+  template <class Self, class Visit>
+  static void fields(Self& self, Visit&& visit) {
+    visit(self.reference_samples);
+    visit(self.seconds);
+    visit(self.at_equal_samples);
+  }
+};
+
+struct Excess {
+  std::vector<RankId> ranks;             // ascending; those that can be compared
+  ChannelColumns of;                     // of[c][i] belongs to ranks[i]; empty when not in use
+  std::array<bool, kChannels> in_use{};  // false: no rank spent time there
+  OwnPast past;                          // after this round
+};
+
+// `reports` and `slow` have an entry per rank: reports seen before this round, and not 0 for ranks
+// that are slow already, whose past stands still. The result has no columns when there are too few
+// ranks to compare. REQUIRES: `timings` and `summary` were made from the same reports; `past` fits
+// the world.
+Excess excess_of(Timings timings, const StepSummary& summary, const SampleFacts& samples,
+                 std::span<const double> reports, std::span<const double> slow, OwnPast past);
+
+}  // namespace cox
