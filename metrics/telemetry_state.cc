@@ -37,6 +37,7 @@ void TelemetryState::record(const StepRecord& record) {
   add_memory(record);
   now_.decisions.add(record);
   now_.ranks.mark_seen(record);
+  now_.ranks.slow = record.decision.slow_ranks;
   if (is_due(*now_.ranks.table, record)) {
     now_.ranks.table = rank_table(record.signals, s);
     now_.parallel = parallel_view(*now_.job, record.signals, now_.parallel);

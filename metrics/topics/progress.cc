@@ -146,9 +146,9 @@ Tile time_tile(const Snapshot& s) {
 Tile skew_tile(const Snapshot& s) {
   Tile tile{"Skew", times_text(newest(s).skew_ratio), "slowest to median", "", ""};
   if (newest(s).skew_ratio <= 1.005) tile.hint = "the ranks are even";
-  if (!s.summary.worst.empty() && s.summary.worst.front().slowdown_ratio > 1.005) {
-    const WorstRank& worst = s.summary.worst.front();
-    tile.hint = fmt::format("rank {}, mostly in {}", worst.rank.value(), to_string(worst.phase));
+  if (!s.ranks.slow.empty()) {
+    const SlowRank& slowest = s.ranks.slow.front();
+    tile.hint = fmt::format("rank {} slow in {}", slowest.rank.value(), to_string(slowest.phase()));
   }
   tile.curve = curve(s.progress.points, "Skew", &RoundPoint::skew_ratio, times_text);
   return tile;

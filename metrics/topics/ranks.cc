@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <string>
+#include <tuple>
 
 #include "metrics/catalogue.h"
 #include "metrics/format.h"
@@ -24,7 +25,6 @@ constexpr std::uint64_t kMostRows = 1000;
 constexpr std::size_t kShowAll = 12;  // ranks; larger jobs show the slowest only
 constexpr std::size_t kSlowestShown = 8;
 constexpr std::size_t kMissingNamed = 8;
-constexpr double kSlowRatio = 1.05;
 
 // The phase in which the rank loses most against the others.
 Phase worst_phase(const PhaseSeconds& seconds, const StepSummary& summary) {
@@ -141,6 +141,12 @@ void put_status(io::JsonWriter& json, const Snapshot& s) {
     json.field("own_seconds", worst.own_seconds).field("slowdown_ratio", worst.slowdown_ratio);
     json.end_object();
   }
+  json.end_array().key("slow").begin_array();
+  for (const SlowRank& slow : s.ranks.slow) {
+    json.begin_object().field("rank", slow.rank.value()).field("phase", to_string(slow.phase()));
+    json.field("slowdown_ratio", slow.slowdown_ratio).field("since_round", slow.since.value());
+    json.field("rarity", slow.rarity).end_object();
+  }
   json.end_array().end_object();
 }
 
@@ -193,15 +199,23 @@ Result<std::string> ranks_json(const Snapshot& s, std::string_view query) {
   return json.take();
 }
 
-std::vector<const RankRow*> rows_shown(const RankTable& table) {
+const SlowRank* find_slow(const RanksView& view, RankId rank) {
+  for (const SlowRank& slow : view.slow) {
+    if (slow.rank == rank) return &slow;
+  }
+  return nullptr;
+}
+
+// All ranks, or in large jobs those that count as slow and then those with most own work.
+std::vector<const RankRow*> rows_shown(const RanksView& view) {
   std::vector<const RankRow*> rows;
-  for (const RankRow& row : table.rows) rows.push_back(&row);
+  for (const RankRow& row : view.table->rows) rows.push_back(&row);
   if (rows.size() <= kShowAll) return rows;
+  const auto key = [&view](const RankRow* row) {
+    return std::tuple(find_slow(view, row->rank) == nullptr, -row->own_seconds, row->rank);
+  };
   std::partial_sort(rows.begin(), rows.begin() + kSlowestShown, rows.end(),
-                    [](const RankRow* a, const RankRow* b) {
-                      return a->own_seconds != b->own_seconds ? a->own_seconds > b->own_seconds
-                                                              : a->rank < b->rank;
-                    });
+                    [&key](const RankRow* a, const RankRow* b) { return key(a) < key(b); });
   rows.resize(kSlowestShown);
   return rows;
 }
@@ -216,7 +230,13 @@ std::string phase_bar(const RankRow& row, double longest) {
   return out + "</div>";
 }
 
-std::string remarks(const RankRow& row) {
+// "slow in forward, 1.17× since round 41".
+std::string slow_text(const SlowRank& slow) {
+  return fmt::format("slow in {}, {} since round {}", to_string(slow.phase()),
+                     times_text(slow.slowdown_ratio), grouped(slow.since.value()));
+}
+
+std::string remarks(const RankRow& row, const SlowRank* slow) {
   const auto has = [&row](SignalFlag flag) {
     return (row.flags & static_cast<std::uint16_t>(flag)) != 0;
   };
@@ -231,8 +251,7 @@ std::string remarks(const RankRow& row) {
   if (has(SignalFlag::step_repeated)) add("warn", "done again");
   if (has(SignalFlag::finished)) add("", "finished");
   if (has(SignalFlag::watching)) add("", "watching");
-  if (row.slowdown_ratio >= kSlowRatio)
-    add("warn", "slow in " + std::string(to_string(row.worst_phase)));
+  if (slow != nullptr) add("warn", slow_text(*slow));
   return out;
 }
 
@@ -243,15 +262,14 @@ std::string memory_text(const RankRow& row) {
       static_cast<double>(row.memory_peak_bytes) / static_cast<double>(row.memory_limit_bytes), 0);
 }
 
-std::string row_html(const RankRow& row, double longest) {
-  const bool slow = row.slowdown_ratio >= kSlowRatio;
-  std::string out = slow ? "<tr class=\"slow\">" : "<tr>";
+std::string row_html(const RankRow& row, const SlowRank* slow, double longest) {
+  std::string out = slow != nullptr ? "<tr class=\"slow\">" : "<tr>";
   out += figure_cell(std::to_string(row.rank.value()));
   out += figure_cell(seconds_text(row.own_seconds));
   out += figure_cell(times_text(row.slowdown_ratio));
   out += "<td class=\"wide\">" + phase_bar(row, longest) + "</td>";
   out += "<td class=\"n wide\">" + memory_text(row) + "</td>";
-  return fmt::format("{}<td>{}</td></tr>", out, remarks(row));
+  return fmt::format("{}<td>{}</td></tr>", out, remarks(row, slow));
 }
 
 std::string missing_rows(const RankTable& table) {
@@ -288,7 +306,7 @@ std::string headline(const Snapshot& s) {
 
 std::string ranks_section(const Snapshot& s) {
   double longest = 0;
-  const auto rows = rows_shown(*s.ranks.table);
+  const auto rows = rows_shown(s.ranks);
   for (const RankRow* row : rows) {
     double sum = 0;
     for (const float seconds : row->phase_seconds) sum += static_cast<double>(seconds);
@@ -300,7 +318,7 @@ std::string ranks_section(const Snapshot& s) {
       "<th class=\"n\">Own work</th><th class=\"n\">To median</th><th class=\"wide\">Step</th>"
       "<th class=\"n wide\">Memory</th><th>Remarks</th></tr></thead><tbody>";
   out += missing_rows(*s.ranks.table);
-  for (const RankRow* row : rows) out += row_html(*row, longest);
+  for (const RankRow* row : rows) out += row_html(*row, find_slow(s.ranks, row->rank), longest);
   return out + "</tbody></table></div></section>";
 }
 

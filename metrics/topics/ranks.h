@@ -52,6 +52,7 @@ struct RankTable {
 struct RanksView {
   std::vector<bool> has_reported;  // since the start; one a rank of the job
   std::shared_ptr<const RankTable> table = std::make_shared<const RankTable>();  // never null
+  std::vector<SlowRank> slow;  // those that the estimates call slow, slowest first
 
   // Notes who has reported in this round.
   void mark_seen(const StepRecord& record);

@@ -88,6 +88,15 @@ TEST_SUITE("metrics") {
     CHECK(contains(newer, "\"vetoed\""));
   }
 
+  TEST_CASE("slow ranks are those of the estimates, with phase, ratio and since when") {
+    const std::string before = respond({"GET", "/api/v1/status", ""}, served_after({}, 50)).body;
+    CHECK(contains(before, "\"slow\":[]"));
+    const std::string after = respond({"GET", "/api/v1/status", ""}, served_after({}, 60)).body;
+    CHECK(contains(after,
+                   "\"slow\":[{\"rank\":2,\"phase\":\"forward\",\"slowdown_ratio\":1.17,"
+                   "\"since_round\":41,"));
+  }
+
   TEST_CASE("the plan names every block with its precision") {
     const std::string plan = respond({"GET", "/api/v1/plan", ""}, served_after({}, 100)).body;
     CHECK(contains(

@@ -210,6 +210,14 @@ void SimulatedJob::decide(Decision& decision) {
   if (round_ % 60 == 0) toggle_recompute(decision);
   if (!decision.plan && plan_.id.number > 0 && !plan_.activated_round)
     plan_.activated_round = RoundId(round_);
+  if (setup_.slow_rank >= 0 && round_ >= 55) {
+    SlowRank slow;
+    slow.rank = RankId(setup_.slow_rank);
+    slow.phase_index = 1;  // forward
+    slow.since = RoundId(41);
+    slow.slowdown_ratio = 1.17;
+    decision.slow_ranks = {slow};
+  }
   if (setup_.slow_rank >= 0 && round_ == 55) {
     reasons.push_back(reason(
         PolicyKind::stragglers, ReasonCode::straggler_found, Outcome::reported,
