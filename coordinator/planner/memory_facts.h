@@ -12,9 +12,22 @@
 #include "coordinator/core/status.h"
 #include "coordinator/planner/front.h"
 #include "coordinator/planner/memory_problem.h"
-#include "coordinator/planner/memory_profile.h"
 
 namespace cox::planner {
+
+// What was measured of the ranks that are alike.
+struct RankProfile {
+  std::vector<std::int32_t> ranks;       // that it holds for
+  std::vector<std::string> stage_names;  // one per stage of the problem
+  MemoryProblem problem;
+  std::int64_t limit_bytes = 0;  // of the device or its share of a node; 0 = unknown
+  friend bool operator==(const RankProfile&, const RankProfile&) = default;
+};
+
+struct MemoryProfile {
+  std::vector<RankProfile> profiles;
+  friend bool operator==(const MemoryProfile&, const MemoryProfile&) = default;
+};
 
 // What one rank brings. `problem` without stages: nothing could be measured there.
 struct RankProblem {
@@ -28,7 +41,7 @@ struct RankProblem {
 // than kMaxMemoryModels kinds; else what solve_front() says.
 Result<MemoryFacts> memory_facts(std::vector<RankProblem> ranks, const FrontLimits& limits = {});
 
-// The same ranks as a profile to keep (memory_profile.h): one entry per kind. `blocks`: their
+// The same ranks as a profile to keep (io/planning_files.h): one entry per kind. `blocks`: their
 // names, by index.
 MemoryProfile profile_of(std::vector<RankProblem> ranks, const std::vector<std::string>& blocks);
 

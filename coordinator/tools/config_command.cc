@@ -1,5 +1,6 @@
+#include <fmt/core.h>
+
 #include <algorithm>
-#include <cstdio>
 
 #include "coordinator/core/config.h"
 #include "coordinator/tools/commands.h"
@@ -20,11 +21,10 @@ std::string code(const std::string& text) {
 }
 
 void print_markdown(const std::vector<ConfigOption>& options) {
-  std::puts("| key | kind | range | unit | default | meaning |\n|---|---|---|---|---|---|");
+  fmt::print("| key | kind | range | unit | default | meaning |\n|---|---|---|---|---|---|\n");
   for (const ConfigOption& o : options) {
-    std::printf("| %s | %s | %s | %s | %s | %s |\n", code(o.key).c_str(), o.kind.c_str(),
-                cell(o.range).c_str(), o.unit.c_str(), code(o.fallback).c_str(),
-                cell(o.help).c_str());
+    fmt::print("| {} | {} | {} | {} | {} | {} |\n", code(o.key), o.kind, cell(o.range), o.unit,
+               code(o.fallback), cell(o.help));
   }
 }
 
@@ -36,28 +36,23 @@ void print_table(const std::vector<ConfigOption>& options) {
     default_width = std::max(default_width, o.fallback.size());
   }
   for (const ConfigOption& o : options) {
-    const std::string unit = o.unit.empty() ? "" : " " + o.unit;
-    std::printf("%-*s  %-*s  %s  [%s%s]\n", static_cast<int>(key_width), o.key.c_str(),
-                static_cast<int>(default_width), o.fallback.c_str(), o.help.c_str(),
-                o.range.c_str(), unit.c_str());
+    fmt::print("{:<{}}  {:<{}}  {}  [{}{}{}]\n", o.key, key_width, o.fallback, default_width,
+               o.help, o.range, o.unit.empty() ? "" : " ", o.unit);
   }
-  std::puts(
+  fmt::print(
       "\nFrom a file (COX_CONFIG=FILE, lines of key = value), the environment (COX_GUARD_MODE=on)"
-      "\nor flags (--cox.guard.mode=on); later ones win.");
+      "\nor flags (--cox.guard.mode=on); later ones win.\n");
 }
 
 }  // namespace
 
-int config_command(Arguments arguments) {
-  if (arguments.empty()) {
-    print_table(config_options());
-    return kDone;
-  }
-  if (arguments.size() == 1 && arguments[0] == "--markdown") {
-    print_markdown(config_options());
-    return kDone;
-  }
-  return complain("config: expected no argument or --markdown, found '" + arguments[0] + "'");
+int config_command(ListFormat format) {
+  const std::vector<ConfigOption> options = config_options();
+  if (format == ListFormat::markdown)
+    print_markdown(options);
+  else
+    print_table(options);
+  return kDone;
 }
 
 }  // namespace cox::tools

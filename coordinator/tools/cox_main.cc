@@ -1,5 +1,8 @@
 // `cox`: what people do with a job's files from a shell.
-#include <array>
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <string>
@@ -11,62 +14,125 @@
 namespace cox::tools {
 namespace {
 
-int version_command(Arguments) {
-  std::printf("cox %s, mask version %u\n", COX_VERSION, unsigned{wire::kMaskVersion});
-  return kDone;
+constexpr std::size_t kMostBudgets = 16;
+
+std::string version() {
+  return fmt::format("cox {}, mask version {}", COX_VERSION, unsigned{wire::kMaskVersion});
 }
 
-int help_command(Arguments);
+// What the command line asks for. `exit_code` is that of the subcommand, which runs last.
+struct CommandLine {
+  CLI::App app{"Reads what a job of Coxswain leaves behind.", "cox"};
+  ReplayRequest replay;
+  PlanRequest plan;
+  bool is_verbose = false;
+  bool is_markdown = false;
+  int exit_code = kDone;
 
-struct Command {
-  std::string_view name;
-  std::string_view usage;
-  std::string_view help;
-  int (*run)(Arguments);
+  CommandLine() {
+    app.set_version_flag("--version", version());
+    app.require_subcommand(1);
+    add_replay();
+    add_config();
+    add_plan();
+    app.add_subcommand("version", "prints the version")->callback([] {
+      fmt::print("{}\n", version());
+    });
+    app.add_subcommand("help", "prints this")->callback([this] { fmt::print("{}", app.help()); });
+  }
+
+ private:
+  void add_replay() {
+    CLI::App* command = app.add_subcommand(
+        "replay", "decides a job's rounds again and compares; exit code 1 on a difference");
+    command->footer("  --cox.KEY=VALUE        settings that differ from the recorded ones");
+    command->add_option("JOURNAL", replay.journal, "journal.cox of a run")->required();
+    command->add_flag("--verbose", is_verbose, "tell every round");
+    command->callback([this] {
+      if (is_verbose) replay.verbosity = Verbosity::every_round;
+      exit_code = replay_command(replay);
+    });
+  }
+
+  void add_config() {
+    CLI::App* command =
+        app.add_subcommand("config", "lists every setting with its range and default");
+    command->add_flag("--markdown", is_markdown, "as the table of docs/configuration.md");
+    command->callback([this] {
+      exit_code = config_command(is_markdown ? ListFormat::markdown : ListFormat::text);
+    });
+  }
+
+  void add_plan() {
+    CLI::App* command = app.add_subcommand("plan", "says what a memory budget costs");
+    auto* profile = command->add_option("PROFILE", plan.profile, "memory_profile.json of a run");
+    auto* budgets = command->add_option("--budget", plan.budgets, "bytes of a rank, such as 6GiB");
+    budgets->type_name("SIZE")->allow_extra_args(false);
+    auto* instances = command->add_option("--instances", plan.instances,
+                                          "a JSON line for each instance and budget in FILE");
+    instances->type_name("FILE")->excludes(profile)->excludes(budgets);
+    command->callback([this] {
+      const bool has_profile = !plan.profile.empty() && !plan.budgets.empty();
+      if (!has_profile && plan.instances.empty())
+        throw CLI::RequiredError("PROFILE and --budget SIZE, or --instances FILE");
+      if (plan.budgets.size() > kMostBudgets)
+        throw CLI::ValidationError("--budget", fmt::format("at most {} in one call; call it again "
+                                                           "for the others",
+                                                           kMostBudgets));
+      exit_code = plan_command(plan);
+    });
+  }
 };
 
-constexpr std::array<Command, 5> kCommands = {{
-    {"replay", "JOURNAL [--cox.key=value ...] [--verbose]",
-     "decides a job's rounds again and compares; exit code 1 on a difference", replay_command},
-    {"config", "[--markdown]", "lists every setting with its range and default", config_command},
-    {"plan", "PROFILE --budget SIZE [--budget SIZE ...] | --instances FILE",
-     "what a memory budget costs: from a saved profile, or a JSON line for each budget in FILE",
-     plan_command},
-    {"version", "", "prints the version", version_command},
-    {"help", "", "prints this", help_command},
-}};
-
-int help_command(Arguments) {
-  std::puts("usage: cox COMMAND ...\n");
-  for (const Command& command : kCommands) {
-    std::printf("  cox %s %s\n      %s\n", command.name.data(), command.usage.data(),
-                command.help.data());
+// Takes --cox.key=value and --cox.key value out of the arguments: they are settings of the job.
+std::vector<std::string> take_settings(std::vector<std::string>& arguments) {
+  std::vector<std::string> settings;
+  std::vector<std::string> rest;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    if (!arguments[i].starts_with("--cox.")) {
+      rest.push_back(arguments[i]);
+      continue;
+    }
+    settings.push_back(arguments[i]);
+    const bool has_value = arguments[i].find('=') != std::string::npos;
+    if (!has_value && i + 1 < arguments.size()) settings.push_back(arguments[++i]);
   }
-  return kDone;
+  arguments = std::move(rest);
+  return settings;
 }
 
-int dispatch(const std::vector<std::string>& arguments) {
-  if (arguments.empty()) return complain("expected a command; see cox help");
-  std::string name = arguments.front();
-  if (name == "--help" || name == "-h") name = "help";
-  if (name == "--version") name = "version";
-  for (const Command& command : kCommands) {
-    if (command.name == name) return command.run(Arguments(arguments).subspan(1));
+int run(std::vector<std::string> arguments) {
+  CommandLine line;
+  line.replay.flags = take_settings(arguments);
+  const std::string command = arguments.empty() ? "" : arguments.front();
+  if (!line.replay.flags.empty() && command != "replay")
+    return complain("expected settings (--cox.*) behind 'replay' only; see cox --help");
+  std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
+  try {
+    line.app.parse(std::move(arguments));
+  } catch (const CLI::Success& help) {
+    return line.app.exit(help);
+  } catch (const CLI::ParseError& error) {
+    std::string message = error.what();
+    std::replace(message.begin(), message.end(), '\n', ' ');
+    const auto subcommands = line.app.get_subcommands();
+    const std::string name = subcommands.empty() ? "" : subcommands.front()->get_name() + " ";
+    return complain(message + "; see cox " + name + "--help");
   }
-  return complain("unknown command '" + name + "'; see cox help");
+  return line.exit_code;
 }
 
 }  // namespace
 
 int complain(std::string_view message) {
-  std::fprintf(stderr, "cox: %.*s\n", static_cast<int>(message.size()), message.data());
+  fmt::print(stderr, "cox: {}\n", message);
   return kBadInput;
 }
 
 }  // namespace cox::tools
 
 int main(int argc, char** argv) try {
-  return cox::tools::dispatch({argv + 1, argv + argc});
+  return cox::tools::run({argv + 1, argv + argc});
 } catch (const std::exception& error) {
   return cox::tools::complain(error.what());
 }

@@ -1,120 +1,182 @@
-#include <cstdio>
-#include <fstream>
-#include <optional>
-#include <sstream>
+#include <fmt/core.h>
 
-#include "coordinator/core/json.h"
+#include <algorithm>
+#include <array>
+
 #include "coordinator/core/settings/settings.h"
+#include "coordinator/core/text.h"
+#include "coordinator/io/file.h"
+#include "coordinator/io/json.h"
+#include "coordinator/io/planning_files.h"
 #include "coordinator/planner/front.h"
-#include "coordinator/planner/json_fields.h"
-#include "coordinator/planner/memory_profile.h"
-#include "coordinator/planner/plan_instances.h"
 #include "coordinator/tools/commands.h"
-#include "coordinator/tools/plan_tables.h"
 
 namespace cox::tools {
 namespace {
 
 constexpr std::size_t kMostLabels = 1 << 15;
-constexpr std::size_t kMostBudgets = 16;
+constexpr std::size_t kCurveRows = 16;
+constexpr std::size_t kCurveWidth = 40;
+constexpr std::size_t kMostNameColumns = 60;
+constexpr std::size_t kActions = kMemoryActionNames.size();
 // Nobody waits for a step here, so these are larger than a job's.
 constexpr planner::FrontLimits kLimits{1024, 192, 4096, 8'000'000};
 
-struct PlanArguments {
-  std::string profile;
-  std::string instances;
-  std::vector<std::int64_t> budgets;
-};
+using Budgets = std::vector<std::int64_t>;
 
-Status take_budget(const std::string& text, PlanArguments& read) {
-  const Result<std::int64_t> bytes = settings::parse_bytes(text);
-  if (!bytes.ok()) return bytes.status().with_context("plan: --budget");
-  read.budgets.push_back(*bytes);
-  if (read.budgets.size() <= kMostBudgets) return ok_status();
-  return invalid_argument("plan: expected at most " + std::to_string(kMostBudgets) +
-                          " budgets in one call, found more; call it again for the others");
-}
-
-// The value of `flag` at `at`, as `--flag=value` or as the next argument; then `at` moves on.
-std::optional<std::string> value_of(std::string_view flag, Arguments arguments, std::size_t& at) {
-  const std::string& argument = arguments[at];
-  if (argument == flag && at + 1 < arguments.size()) return arguments[++at];
-  if (argument.starts_with(std::string(flag) + "=")) return argument.substr(flag.size() + 1);
-  return std::nullopt;
-}
-
-Result<PlanArguments> understand(Arguments arguments) {
-  PlanArguments read;
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    const std::string argument = arguments[i];
-    if (const auto budget = value_of("--budget", arguments, i)) {
-      if (const Status status = take_budget(*budget, read); !status.ok()) return status;
-    } else if (const auto file = value_of("--instances", arguments, i)) {
-      read.instances = *file;
-    } else if (argument.starts_with("-")) {
-      return invalid_argument("plan: unknown option or missing value: '" + argument +
-                              "'; see cox help");
-    } else if (read.profile.empty()) {
-      read.profile = argument;
-    } else {
-      return invalid_argument("plan: expected one profile, found also '" + argument + "'");
-    }
+// "5.983 GiB", "512 B": a budget is compared with peaks, so it needs more digits than bytes_text().
+std::string size_text(std::int64_t bytes) {
+  constexpr std::array<std::string_view, 5> kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
+  auto value = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  while (value >= 1024 && unit + 1 < kUnits.size()) {
+    value /= 1024;
+    ++unit;
   }
-  const bool has_profile = !read.profile.empty() && !read.budgets.empty();
-  const bool has_instances = !read.instances.empty();
-  if (has_profile == has_instances || (has_instances && !read.profile.empty()))
-    return invalid_argument(
-        "plan: expected a profile and a --budget, or --instances FILE; see cox help");
-  return read;
+  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.3f} {}", value, kUnits[unit]);
 }
 
-Result<std::string> file_text(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return not_found(path + ": expected a file to read, found none that opens");
-  std::string text(planner::kMaxPlanFileBytes + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (file.bad() || (file.gcount() == 0 && !file.eof()))
-    return not_found(path + ": expected a file to read, found one that cannot be read");
-  text.resize(static_cast<std::size_t>(file.gcount()));
-  if (text.size() <= planner::kMaxPlanFileBytes) return text;
-  return resource_exhausted(path + ": expected at most " +
-                            std::to_string(planner::kMaxPlanFileBytes) + " bytes, found more");
+std::int64_t step_us(const MemoryProblem& problem) {
+  std::int64_t sum = 0;
+  for (const Stage& s : problem.stages) sum += s.forward_us + s.backward_us;
+  return sum;
 }
 
-std::string answer_line(const planner::PlanInstance& instance, std::int64_t budget,
+std::string added_text(const MemoryProblem& problem, std::int64_t added_us) {
+  const auto step = static_cast<double>(std::max<std::int64_t>(1, step_us(problem)));
+  const auto added = static_cast<double>(added_us);
+  return fmt::format("{:.3f} ms ({:.2f} %)", added / 1000, 100 * added / step);
+}
+
+// The fastest point that fits, else the one of least peak.
+const MemoryPoint& nearest(const MemoryFront& front, std::int64_t budget) {
+  return front[lookup(front, budget).value_or(0)];
+}
+
+std::string heading(const planner::RankProfile& profile, const planner::SolvedFront& solved,
+                    std::size_t index) {
+  const MemoryProblem& problem = profile.problem;
+  const std::vector<std::size_t> ranks(profile.ranks.begin(), profile.ranks.end());
+  std::string out = fmt::format(
+      "profile {}, {}: {} stages, base {}, {:.3f} ms a step with everything kept\n"
+      "{} plans from {} to {}, ",
+      index, ranks.empty() ? "ranks not named" : ranks_text(ranks, 0), problem.stages.size(),
+      size_text(problem.base_bytes), static_cast<double>(step_us(problem)) / 1000,
+      solved.front.size(), size_text(solved.front.front().peak_bytes),
+      size_text(solved.front.back().peak_bytes));
+  if (solved.is_exact()) return out + "each the fastest within its peak\n";
+  return out + "none slower than the optimum by more than " + added_text(problem, solved.gap_us) +
+         "\n";
+}
+
+std::string budget_table(const planner::RankProfile& profile, const MemoryFront& front,
+                         const Budgets& budgets) {
+  std::string out =
+      fmt::format("{:<12} {:<5} {:<12} {:<24}", "budget", "fits", "peak", "added time");
+  for (const std::string_view name : kMemoryActionNames) out += fmt::format(" {:>9}", name);
+  out += "\n";
+  for (const std::int64_t budget : budgets) {
+    const bool fits = lookup(front, budget).has_value();
+    const MemoryPoint& point = nearest(front, budget);
+    out += fmt::format("{:<12} {:<5} {:<12} {:<24}", size_text(budget), fits ? "yes" : "no",
+                       size_text(point.peak_bytes), added_text(profile.problem, point.added_us));
+    for (std::size_t a = 0; a < kActions; ++a)
+      out += fmt::format(" {:>9}", std::count(point.actions.begin(), point.actions.end(),
+                                              static_cast<MemoryAction>(a)));
+    out += "\n";
+    if (!fits)
+      out += fmt::format(
+          "  nothing fits that budget; shown is the plan of least peak: give at least {} B, a "
+          "smaller batch, or a tier to offload to\n",
+          point.peak_bytes);
+  }
+  return out;
+}
+
+std::string action_table(const planner::RankProfile& profile, const MemoryFront& front,
+                         const Budgets& budgets) {
+  std::size_t width = 5;
+  for (const std::string& name : profile.stage_names) width = std::max(width, name.size());
+  width = std::min(width, kMostNameColumns);
+  std::string out = fmt::format("{:<{}}", "stage", width);
+  for (const std::int64_t budget : budgets) out += fmt::format("  {:<12}", size_text(budget));
+  out += "\n";
+  for (std::size_t i = 0; i < profile.problem.stages.size(); ++i) {
+    const auto& options = profile.problem.stages[i].options;
+    const auto choices = std::count_if(options.begin(), options.end(),
+                                       [](const StageOption& o) { return o.allowed; });
+    if (choices < 2) continue;
+    out += fmt::format("{:<{}.60}", profile.stage_names[i], width);
+    for (const std::int64_t budget : budgets)
+      out += fmt::format("  {:<12}", to_string(nearest(front, budget).actions[i]));
+    out += "\n";
+  }
+  return out;
+}
+
+std::string curve(const planner::RankProfile& profile, const MemoryFront& front) {
+  const std::int64_t low = front.front().peak_bytes;
+  const std::int64_t high = front.back().peak_bytes;
+  const std::size_t rows = low == high ? 1 : kCurveRows;
+  const auto most = static_cast<double>(std::max<std::int64_t>(1, front.front().added_us));
+  std::string out = "time against budget\n";
+  for (std::size_t row = 0; row < rows; ++row) {
+    const auto part = static_cast<std::int64_t>(row);
+    const auto all = static_cast<std::int64_t>(std::max<std::size_t>(1, rows - 1));
+    const std::int64_t budget = low + (high - low) / all * part + (high - low) % all * part / all;
+    const MemoryPoint& point = nearest(front, budget);
+    const auto length = static_cast<std::size_t>(static_cast<double>(point.added_us) / most *
+                                                 static_cast<double>(kCurveWidth));
+    out += fmt::format("{:>12} |{} {}\n", size_text(budget), std::string(length, '#'),
+                       added_text(profile.problem, point.added_us));
+  }
+  return out;
+}
+
+Result<Budgets> parse_budgets(const std::vector<std::string>& texts) {
+  Budgets budgets;
+  for (const std::string& text : texts) {
+    const Result<std::int64_t> bytes = settings::parse_bytes(text);
+    if (!bytes.ok()) return bytes.status().with_context("plan: --budget");
+    budgets.push_back(*bytes);
+  }
+  return budgets;
+}
+
+std::string answer_line(const io::PlanInstance& instance, std::int64_t budget,
                         const planner::BudgetAnswer& answer) {
-  std::string out = "{\"id\": " + json_quote(instance.id) +
-                    ", \"budget\": " + std::to_string(budget) +
-                    ", \"feasible\": " + (answer.best ? "true" : "false");
-  if (!answer.best)
-    return out + ", \"extra_us\": null, \"peak\": null, \"plan\": null, \"least_budget\": " +
-           std::to_string(answer.least_peak_bytes) + "}";
-  out += ", \"extra_us\": " + std::to_string(answer.best->added_us) +
-         ", \"peak\": " + std::to_string(answer.best->peak_bytes) + ", \"plan\": \"" +
-         planner::letters(answer.best->actions) + "\"";
-  if (!answer.is_exact()) out += ", \"at_least_us\": " + std::to_string(answer.bound_us);
-  return out + "}";
+  io::JsonWriter json;
+  json.begin_object().field("id", instance.id).field("budget", budget);
+  json.field("feasible", answer.best.has_value());
+  if (answer.best) {
+    json.field("extra_us", answer.best->added_us).field("peak", answer.best->peak_bytes);
+    json.field("plan", io::letters(answer.best->actions));
+    if (!answer.is_exact()) json.field("at_least_us", answer.bound_us);
+  } else {
+    json.key("extra_us").null().key("peak").null().key("plan").null();
+    json.field("least_budget", answer.least_peak_bytes);
+  }
+  return json.end_object().take();
 }
 
 Status solve_instances(const std::string& path) {
-  const Result<std::string> text = file_text(path);
+  const Result<std::string> text = io::read_file(path, io::kMaxPlanningFileBytes);
   if (!text.ok()) return text.status();
-  const auto instances = planner::read_instances(*text);
+  const auto instances = io::read_instances(*text);
   if (!instances.ok()) return instances.status().with_context(path);
-  for (const planner::PlanInstance& instance : *instances) {
+  for (const io::PlanInstance& instance : *instances) {
     for (const std::int64_t budget : instance.budgets) {
       const auto answer =
           planner::solve_budget(instance.problem, budget, kMostLabels, planner::TieBreak::named);
       if (!answer.ok()) return answer.status().with_context(path + ": " + instance.id);
-      std::puts(answer_line(instance, budget, *answer).c_str());
+      fmt::print("{}\n", answer_line(instance, budget, *answer));
     }
   }
   return ok_status();
 }
 
 // The front, with the best plan for each budget that was asked for among its points.
-Result<planner::SolvedFront> front_with(const MemoryProblem& problem,
-                                        const std::vector<std::int64_t>& budgets) {
+Result<planner::SolvedFront> front_with(const MemoryProblem& problem, const Budgets& budgets) {
   auto solved = planner::solve_front(problem, kLimits);
   if (!solved.ok() || solved->is_exact()) return solved;
   for (const std::int64_t budget : budgets) {
@@ -126,30 +188,30 @@ Result<planner::SolvedFront> front_with(const MemoryProblem& problem,
   return solved;
 }
 
-Status answer_profile(const PlanArguments& arguments) {
-  const Result<std::string> text = file_text(arguments.profile);
+Status answer_profile(const std::string& path, const Budgets& budgets) {
+  const Result<std::string> text = io::read_file(path, io::kMaxPlanningFileBytes);
   if (!text.ok()) return text.status();
-  const auto profile = planner::read_memory_profile(*text);
-  if (!profile.ok()) return profile.status().with_context(arguments.profile);
+  const auto profile = io::read_memory_profile(*text);
+  if (!profile.ok()) return profile.status().with_context(path);
   for (std::size_t i = 0; i < profile->profiles.size(); ++i) {
     const planner::RankProfile& rank = profile->profiles[i];
-    const auto solved = front_with(rank.problem, arguments.budgets);
-    if (!solved.ok()) return solved.status().with_context(arguments.profile);
+    const auto solved = front_with(rank.problem, budgets);
+    if (!solved.ok()) return solved.status().with_context(path);
     const MemoryFront& front = solved->front;
-    std::printf("%s%s\n%s\n%s\n%s", i > 0 ? "\n" : "", heading(rank, *solved, i).c_str(),
-                budget_table(rank, front, arguments.budgets).c_str(),
-                action_table(rank, front, arguments.budgets).c_str(), curve(rank, front).c_str());
+    fmt::print("{}{}\n{}\n{}\n{}", i > 0 ? "\n" : "", heading(rank, *solved, i),
+               budget_table(rank, front, budgets), action_table(rank, front, budgets),
+               curve(rank, front));
   }
   return ok_status();
 }
 
 }  // namespace
 
-int plan_command(Arguments arguments) {
-  const auto read = understand(arguments);
-  if (!read.ok()) return complain(read.status().message());
-  const Status done =
-      read->instances.empty() ? answer_profile(*read) : solve_instances(read->instances);
+int plan_command(const PlanRequest& request) {
+  const Result<Budgets> budgets = parse_budgets(request.budgets);
+  if (!budgets.ok()) return complain(budgets.status().message());
+  const Status done = request.instances.empty() ? answer_profile(request.profile, *budgets)
+                                                : solve_instances(request.instances);
   return done.ok() ? kDone : complain(done.message());
 }
 

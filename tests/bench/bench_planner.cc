@@ -9,9 +9,9 @@
 #include <string>
 #include <string_view>
 
+#include "coordinator/io/planning_files.h"
 #include "coordinator/planner/front.h"
 #include "coordinator/planner/memory_problem.h"
-#include "coordinator/planner/plan_instances.h"
 #include "tests/bench/line.h"
 #include "tests/planner/random_problem.h"
 
@@ -201,7 +201,7 @@ int recorded(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
   text << file.rdbuf();
-  const auto instances = planner::read_instances(text.str());
+  const auto instances = io::read_instances(text.str());
   if (!instances.ok()) {
     std::fprintf(stderr, "M1: %s: %s\n", path.c_str(), instances.status().message().c_str());
     return 1;
@@ -209,7 +209,7 @@ int recorded(const std::string& path) {
   double answers = 0;
   double exact = 0;
   const double start = cpu_milliseconds();
-  for (const planner::PlanInstance& instance : *instances) {
+  for (const io::PlanInstance& instance : *instances) {
     for (const std::int64_t budget : instance.budgets) {
       const auto answer =
           planner::solve_budget(instance.problem, budget, 1 << 15, planner::TieBreak::any);

@@ -24,7 +24,7 @@ class Tree:
         own_policy = re.findall(r'name\(\).*return "(\w+)"', self._read("sdk/examples/speed_shares.h"))
         self.settings |= {name + ".mode" for name in own_policy}
         self.subcommands = set(
-            re.findall(r'^\s*\{"(\w+)", ', self._read("coordinator/tools/cox_main.cc"), re.M)
+            re.findall(r'add_subcommand\(\s*"(\w+)"', self._read("coordinator/tools/cox_main.cc"))
         )
         self.gpt2_options = set(
             re.findall(r'"(--[\w-]+)"', self._read("sdk/examples/gpt2/options.cc"))

@@ -43,7 +43,7 @@ MAY_INCLUDE = {
     "coordinator/core/": (),
     "coordinator/policies/": (CORE, "coordinator/planner/"),
     "coordinator/planner/": (CORE,),
-    IO: (CORE,),
+    IO: (CORE, "coordinator/planner/"),
     "coordinator/wire/": (CORE,),
     TRANSPORT: (CORE, IO),
     "coordinator/runtime/": PLANNING + (IO, "coordinator/wire/", TRANSPORT),

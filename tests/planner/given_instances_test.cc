@@ -2,11 +2,10 @@
 #include <fstream>
 #include <sstream>
 
-#include "coordinator/core/json.h"
+#include "coordinator/io/json.h"
+#include "coordinator/io/planning_files.h"
 #include "coordinator/planner/front.h"
-#include "coordinator/planner/json_fields.h"
 #include "coordinator/planner/memory_problem.h"
-#include "coordinator/planner/plan_instances.h"
 
 #include <doctest/doctest.h>
 
@@ -20,7 +19,7 @@ std::string recorded() {
   return text.str();
 }
 
-void check_answer(const planner::PlanInstance& instance, std::int64_t budget, const Json& want) {
+void check_answer(const io::PlanInstance& instance, std::int64_t budget, const io::Json& want) {
   CAPTURE(instance.id);
   CAPTURE(budget);
   const auto answer =
@@ -31,7 +30,7 @@ void check_answer(const planner::PlanInstance& instance, std::int64_t budget, co
   if (!answer->best) return;
   CHECK(static_cast<double>(answer->best->added_us) == want.find("extra_us")->number);
   CHECK(static_cast<double>(answer->best->peak_bytes) == want.find("peak")->number);
-  CHECK(planner::letters(answer->best->actions) == want.find("plan")->string);
+  CHECK(io::letters(answer->best->actions) == want.find("plan")->string);
   const planner::ScheduledStep step = planner::schedule(instance.problem, answer->best->actions);
   CHECK(step.peak_bytes <= budget);
   CHECK(step.added_us == answer->best->added_us);
@@ -40,15 +39,15 @@ void check_answer(const planner::PlanInstance& instance, std::int64_t budget, co
 TEST_SUITE("planner.given_instances") {
   TEST_CASE("every recorded optimum is met: time, peak and plan") {
     const std::string text = recorded();
-    const auto instances = planner::read_instances(text);
+    const auto instances = io::read_instances(text);
     REQUIRE_MESSAGE(instances.ok(), instances.status().message());
-    const auto json = parse_json(text);
+    const auto json = io::parse_json(text);
     REQUIRE(json.ok());
-    const std::vector<Json>& all = json->find("instances")->items;
+    const std::vector<io::Json>& all = json->find("instances")->items;
     REQUIRE(all.size() == instances->size());
     std::size_t answers = 0;
     for (std::size_t i = 0; i < all.size(); ++i) {
-      const std::vector<Json>& budgets = all[i].find("budgets")->items;
+      const std::vector<io::Json>& budgets = all[i].find("budgets")->items;
       for (std::size_t b = 0; b < budgets.size(); ++b, ++answers)
         check_answer((*instances)[i], (*instances)[i].budgets[b], budgets[b]);
     }
@@ -57,12 +56,12 @@ TEST_SUITE("planner.given_instances") {
 
   TEST_CASE("the uniform plans and the least peak of all are priced as recorded") {
     const std::string text = recorded();
-    const auto instances = planner::read_instances(text);
-    const auto json = parse_json(text);
+    const auto instances = io::read_instances(text);
+    const auto json = io::parse_json(text);
     REQUIRE(instances.ok());
     for (std::size_t i = 0; i < instances->size(); ++i) {
       const MemoryProblem& problem = (*instances)[i].problem;
-      const Json& ends = *json->find("instances")->items[i].find("ends");
+      const io::Json& ends = *json->find("instances")->items[i].find("ends");
       const auto check = [&](const char* name, MemoryAction action) {
         const std::vector<MemoryAction> plan(problem.stages.size(), action);
         const planner::ScheduledStep step = planner::schedule(problem, plan);

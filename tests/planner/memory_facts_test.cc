@@ -1,5 +1,7 @@
 #include "coordinator/planner/memory_facts.h"
 
+#include "coordinator/io/planning_files.h"
+
 #include <doctest/doctest.h>
 
 using namespace cox;
@@ -53,7 +55,7 @@ TEST_SUITE("memory facts") {
     CHECK(first.stage_names ==
           std::vector<std::string>{"before the blocks", "h.0", "h.1", "after the blocks"});
     CHECK(first.problem.stages[1].forward_us == 30);
-    const auto read = planner::read_memory_profile(planner::to_json(profile));
+    const auto read = io::read_memory_profile(io::to_json(profile));
     REQUIRE_MESSAGE(read.ok(), read.status().text());
     CHECK(*read == profile);
   }

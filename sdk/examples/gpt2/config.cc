@@ -1,20 +1,19 @@
 #include "sdk/examples/gpt2/config.h"
 
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <string_view>
 
-#include "coordinator/core/json.h"
-#include "sdk/src/checkpoint/atomic_file.h"
-#include "sdk/src/checkpoint/input_file.h"
+#include "coordinator/io/file.h"
+#include "coordinator/io/json.h"
 
 namespace gpt2 {
 namespace {
 
-using cox::Json;
-using cox::JsonKind;
 using cox::Status;
+using cox::io::Json;
+using cox::io::JsonKind;
+using cox::io::JsonWriter;
 
 constexpr std::size_t kMaxConfigBytes = std::size_t{1} << 20;
 constexpr std::int64_t kMaxWidth = std::int64_t{1} << 24;
@@ -122,11 +121,6 @@ Config hugging_face_defaults() {
   return config;
 }
 
-std::string number_text(double value) {
-  std::array<char, 40> text;
-  return {text.data(), std::to_chars(text.data(), text.data() + text.size(), value).ptr};
-}
-
 }  // namespace
 
 Status validate(const Config& config) {
@@ -142,7 +136,7 @@ Status validate(const Config& config) {
   for (const RealKey& key : kReals) {
     const double value = config.*key.field;
     if (!(value >= 0 && value < 1)) {
-      return wrong(key.name, "0 or more and less than 1, found " + number_text(value));
+      return wrong(key.name, "0 or more and less than 1, found " + cox::io::json_number(value));
     }
   }
   const std::string& name = config.activation_function;
@@ -153,7 +147,7 @@ Status validate(const Config& config) {
 }
 
 cox::Result<Config> config_from_json(const std::string& text) {
-  const cox::Result<Json> json = cox::parse_json(text, kMaxConfigBytes);
+  const cox::Result<Json> json = cox::io::parse_json(text, kMaxConfigBytes);
   if (!json.ok()) return json.status();
   if (json->kind != JsonKind::object) return cox::invalid_argument("expected a JSON object");
   Config config = hugging_face_defaults();
@@ -166,7 +160,7 @@ cox::Result<Config> config_from_json(const std::string& text) {
 }
 
 cox::Result<Config> read_config(const std::filesystem::path& file) {
-  const cox::Result<std::string> text = cox::detail::read_text_file(file, kMaxConfigBytes);
+  const cox::Result<std::string> text = cox::io::read_file(file, kMaxConfigBytes);
   if (!text.ok()) return text.status();
   cox::Result<Config> config = config_from_json(*text);
   if (!config.ok()) return config.status().with_context(file.string());
@@ -174,29 +168,24 @@ cox::Result<Config> read_config(const std::filesystem::path& file) {
 }
 
 std::string config_to_json(const Config& config) {
-  std::string out = "{\n  \"architectures\": [\"GPT2LMHeadModel\"],\n  \"model_type\": \"gpt2\"";
-  const auto add = [&](std::string_view key, const std::string& value) {
-    out += ",\n  " + cox::json_quote(key) + ": " + value;
-  };
+  JsonWriter json;
+  json.begin_object().new_line(2).key("architectures").begin_array().value("GPT2LMHeadModel");
+  json.end_array().new_line(2).field("model_type", "gpt2");
   for (const IntegerKey& key : kIntegers) {
     const std::int64_t value = config.*key.field;
-    add(key.name, key.name == "n_inner" && value == 0 ? "null" : std::to_string(value));
+    json.new_line(2).key(key.name);
+    key.name == "n_inner" && value == 0 ? json.null() : json.value(value);
   }
-  for (const RealKey& key : kReals) add(key.name, number_text(config.*key.field));
-  for (const FlagKey& key : kFlags) add(key.name, config.*key.field ? "true" : "false");
-  add("activation_function", cox::json_quote(config.activation_function));
-  add("tie_word_embeddings", "true");
-  add("bos_token_id", "0");
-  add("eos_token_id", "0");
-  return out + "\n}\n";
+  for (const RealKey& key : kReals) json.new_line(2).field(key.name, config.*key.field);
+  for (const FlagKey& key : kFlags) json.new_line(2).field(key.name, config.*key.field);
+  json.new_line(2).field("activation_function", config.activation_function);
+  json.new_line(2).field("tie_word_embeddings", true);
+  json.new_line(2).field("bos_token_id", 0).new_line(2).field("eos_token_id", 0);
+  return json.new_line().end_object().take() + "\n";
 }
 
 Status write_config(const std::filesystem::path& file, const Config& config) {
-  const std::string text = config_to_json(config);
-  cox::Result<cox::detail::AtomicFile> out = cox::detail::AtomicFile::create(file);
-  if (!out.ok()) return out.status();
-  const Status written = out->write(text.data(), text.size());
-  return written.ok() ? out->commit() : written;
+  return cox::io::replace_file(file, config_to_json(config));
 }
 
 }  // namespace gpt2

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <utility>
 
-#include "coordinator/core/json.h"
+#include "coordinator/io/json.h"
 #include "sdk/examples/gpt2/model_file.h"
 #include "sdk/examples/gpt2/reference_check.h"
 
@@ -209,9 +209,10 @@ std::string to_json(const Check& check) {
     std::snprintf(text, sizeof text, "%.3g", value);
     return std::isfinite(value) ? std::string(text) : std::string("null");
   };
-  return "{\"check\":" + cox::json_quote(check.name) + ",\"worst\":" + number(check.worst) +
-         ",\"limit\":" + number(check.limit) + ",\"ok\":" + (check.ok() ? "true" : "false") +
-         ",\"where\":" + cox::json_quote(check.where) + "}";
+  cox::io::JsonWriter json;
+  json.begin_object().field("check", check.name).key("worst").raw(number(check.worst));
+  json.key("limit").raw(number(check.limit)).field("ok", check.ok()).field("where", check.where);
+  return json.end_object().take();
 }
 
 bool print_checks(std::ostream& out, const std::vector<Check>& checks) {

@@ -3,70 +3,55 @@
 #include <string_view>
 #include <utility>
 
-#include "coordinator/core/json.h"
+#include "coordinator/io/file.h"
+#include "coordinator/io/json_fields.h"
 #include "coxswain/safetensors.h"
-#include "sdk/src/checkpoint/input_file.h"
 
 namespace gpt2 {
 namespace {
 
-using cox::Json;
-using cox::JsonKind;
 using cox::Result;
 using cox::Status;
+using cox::io::Json;
+using cox::io::JsonKind;
 
 constexpr std::size_t kMaxExpectedBytes = std::size_t{64} << 20;
 
-// Reads members of a document and keeps the first complaint, so that a list of reads needs one
-// check.
-class Fields {
+// Lists and norms of a document beside what JsonFields reads; null objects give empty values.
+class Fields : public cox::io::JsonFields {
  public:
-  const Status& status() const { return status_; }
+  Fields() : JsonFields(cox::StatusCode::data_loss) {}
 
-  const Json* member(const Json* object, std::string_view key, JsonKind kind) {
-    const Json* found = object ? object->find(key) : nullptr;
-    if (found && found->kind == kind) return found;
-    if (status_.ok() && object) {
-      status_ = cox::data_loss("\"" + std::string(key) + "\": missing or of another kind");
-    }
-    return nullptr;
+  const Json* object(const Json& parent, std::string_view key) {
+    return member(parent, key, JsonKind::object, "expected values");
   }
 
   double number(const Json* object, std::string_view key) {
-    const Json* value = member(object, key, JsonKind::number);
-    return value ? value->number : 0;
+    return object ? JsonFields::number(*object, key, "expected values") : 0;
   }
 
-  std::vector<double> numbers(const Json* list) {
+  std::vector<double> numbers(const Json& list, const std::string& where) {
     std::vector<double> out;
-    if (!list) return out;
-    for (const Json& item : list->items) {
-      if (item.kind != JsonKind::number) status_ = cox::data_loss("a list of numbers has another");
-      out.push_back(item.number);
-    }
+    for (const Json& item : list.items) out.push_back(JsonFields::number(item, where));
     return out;
   }
   std::vector<double> numbers(const Json* object, std::string_view key) {
-    return numbers(member(object, key, JsonKind::array));
+    const Json* list = object ? member(*object, key, JsonKind::array, "expected values") : nullptr;
+    return list ? numbers(*list, std::string(key)) : std::vector<double>();
   }
 
   Norms norms(const Json* object, std::string_view key) {
     Norms out;
-    const Json* found = member(object, key, JsonKind::object);
+    const Json* found =
+        object ? member(*object, key, JsonKind::object, "expected values") : nullptr;
     if (!found) return out;
-    for (const auto& [name, value] : found->members) {
-      if (value.kind != JsonKind::number) status_ = cox::data_loss(name + ": expected a number");
-      out[name] = value.number;
-    }
+    for (const auto& [name, value] : found->members) out[name] = JsonFields::number(value, name);
     return out;
   }
-
- private:
-  Status status_;
 };
 
 ExpectedRun read_plain(Fields& fields, const Json& json) {
-  const Json* run = fields.member(&json, "fp32", JsonKind::object);
+  const Json* run = fields.object(json, "fp32");
   return {.losses = fields.numbers(run, "losses"),
           .final_loss = fields.number(run, "loss_after_20_steps"),
           .first_gradient = fields.norms(run, "grad_norm"),
@@ -78,7 +63,7 @@ ExpectedRun read_plain(Fields& fields, const Json& json) {
 // Absent: an empty run, which nothing is compared with.
 ExpectedRun read_fused(Fields& fields, const Json& json) {
   if (!json.find("fp32_fused_attention")) return {};
-  const Json* run = fields.member(&json, "fp32_fused_attention", JsonKind::object);
+  const Json* run = fields.object(json, "fp32_fused_attention");
   return {.losses = fields.numbers(run, "losses"),
           .final_loss = fields.number(run, "loss_after_20_steps"),
           .first_gradient = {},
@@ -89,25 +74,26 @@ ExpectedRun read_fused(Fields& fields, const Json& json) {
 
 ExpectedRun read_two_ranks(Fields& fields, const Json& json) {
   if (!json.find("ddp_two_ranks")) return {};
-  const Json* run = fields.member(&json, "ddp_two_ranks", JsonKind::object);
+  const Json* run = fields.object(json, "ddp_two_ranks");
   ExpectedRun out{.losses = fields.numbers(run, "mean_losses"),
                   .final_loss = fields.number(run, "mean_loss_after_20_steps"),
                   .first_gradient = fields.norms(run, "grad_norm_after_average"),
                   .total_gradient = fields.numbers(run, "total_grad_norm"),
                   .final_parameters = fields.norms(run, "parameter_l2_after_20_steps"),
                   .rank_losses = {}};
-  const Json* ranks = fields.member(run, "rank_losses", JsonKind::array);
+  const Json* ranks =
+      run ? fields.member(*run, "rank_losses", JsonKind::array, "expected values") : nullptr;
   for (std::size_t i = 0; ranks && i < ranks->items.size(); ++i) {
-    out.rank_losses.push_back(fields.numbers(&ranks->items[i]));
+    out.rank_losses.push_back(fields.numbers(ranks->items[i], "rank_losses"));
   }
   return out;
 }
 
 void read_shapes(Fields& fields, const Json& json, Reference& out) {
-  const Json* shapes = fields.member(&json, "parameter_shapes", JsonKind::object);
+  const Json* shapes = fields.object(json, "parameter_shapes");
   for (std::size_t i = 0; shapes && i < shapes->members.size(); ++i) {
     const auto& [name, list] = shapes->members[i];
-    for (const double size : fields.numbers(&list)) {
+    for (const double size : fields.numbers(list, name)) {
       out.shapes[name].push_back(static_cast<std::int64_t>(size));
     }
   }
@@ -126,9 +112,9 @@ Status check_steps(const Reference& reference) {
 }
 
 Status read_expected(const std::filesystem::path& file, Reference& out) {
-  const Result<std::string> text = cox::detail::read_text_file(file, kMaxExpectedBytes);
+  const Result<std::string> text = cox::io::read_file(file, kMaxExpectedBytes);
   if (!text.ok()) return text.status();
-  const Result<Json> json = cox::parse_json(*text, kMaxExpectedBytes);
+  const Result<Json> json = cox::io::parse_json(*text, kMaxExpectedBytes);
   if (!json.ok()) return json.status().with_context(file.string());
   Fields fields;
   out.plain = read_plain(fields, *json);

@@ -7,7 +7,9 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "coordinator/core/decide.h"
@@ -24,6 +26,13 @@ struct Checkpoint {
   std::vector<NamedTensor> reducer;  // empty in saves of earlier versions
   std::vector<NamedTensor> numbers;  // what each rank remembers of them; mostly empty
 };
+
+// What a save says about itself beside its tensors: the place in the run, and the loss scaler where
+// one was at work. Kept as text in the header of the model's file.
+using Metadata = std::map<std::string, std::string>;
+Metadata describe(const Checkpoint& checkpoint);
+// Fills the position. data_loss naming the field that is missing or cannot be.
+Status read_description(const Metadata& metadata, Checkpoint& checkpoint);
 
 class CheckpointFolder {
  public:
@@ -51,7 +60,8 @@ class CheckpointFolder {
   std::filesystem::path directory_;
 };
 
-// Equal exactly if names, shapes and types are.
+// Equal exactly if names, shapes and types are. Compared between the ranks of a job; no save has
+// it.
 std::uint64_t fingerprint(const std::vector<NamedTensor>& tensors);
 
 }  // namespace cox::detail

@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <array>
-#include <set>
 #include <tuple>
 #include <utility>
 
-#include "coordinator/core/json.h"
+#include "coordinator/io/json.h"
 
 namespace cox::detail {
 namespace {
@@ -41,60 +40,110 @@ std::string tensor_text(const std::string& name) {
   return "tensor \"" + (name.size() > 200 ? name.substr(0, 200) + "..." : name) + "\"";
 }
 
-void read_shape(JsonReader& reader, TensorEntry& entry) {
-  for (reader.begin_array(); reader.next_item();) {
-    const std::uint64_t size = reader.read_uint64();
-    if (size > INT64_MAX) reader.fail("a dimension beyond 63 bits");
-    if (entry.shape.size() == kMaxDimensions) reader.fail("more than 64 dimensions");
-    entry.shape.push_back(static_cast<std::int64_t>(size));
-  }
+std::string shortened(std::string_view text) {
+  return std::string(text.substr(0, 40));
 }
 
-void read_offsets(JsonReader& reader, TensorEntry& entry) {
-  std::array<std::uint64_t, 2> range{};
-  std::size_t count = 0;
-  for (reader.begin_array(); reader.next_item(); ++count) {
-    const std::uint64_t value = reader.read_uint64();
-    if (count < 2) range[count] = value;
+// Builds a header from the pieces of its JSON. Each container but the outermost has a place, which
+// says what may stand in it.
+class HeaderReader : public io::JsonEvents {
+ public:
+  Status begin(io::JsonKind kind) override {
+    const bool is_object = kind == io::JsonKind::object;
+    if (place_ == Place::start && is_object) return enter(Place::top);
+    if (place_ == Place::top && is_object) return begin_member();
+    if (place_ == Place::tensor && !is_object && key_ == "shape") return enter(Place::shape);
+    if (place_ == Place::tensor && !is_object && key_ == "data_offsets")
+      return enter(Place::offsets);
+    return unexpected(to_string(kind));
   }
-  if (reader.ok() && count != 2) {
-    reader.fail("data_offsets: expected 2 numbers, found " + std::to_string(count));
-  }
-  entry.begin = range[0];
-  entry.end = range[1];
-}
 
-TensorEntry read_entry(JsonReader& reader, const std::string& name) {
-  TensorEntry entry{.name = name, .dtype = {}, .shape = {}};
-  std::set<std::string> seen;
-  std::string key;
-  for (reader.begin_object(); reader.next_member(key);) {
-    if (!seen.insert(key).second) reader.fail(tensor_text(name) + ": \"" + key + "\" occurs twice");
-    if (key == "dtype") {
-      entry.dtype = reader.read_string();
-    } else if (key == "shape") {
-      read_shape(reader, entry);
-    } else if (key == "data_offsets") {
-      read_offsets(reader, entry);
+  Status name(std::string_view name) override {
+    if (place_ == Place::tensor) {
+      if (name != "dtype" && name != "shape" && name != "data_offsets")
+        return data_loss(who() + ": expected dtype, shape and data_offsets, found \"" +
+                         shortened(name) + "\"");
+      ++keys_;
+    }
+    (place_ == Place::top ? member_ : key_) = name;
+    return ok_status();
+  }
+
+  Status value(const io::JsonScalar& scalar) override {
+    const bool is_text = scalar.kind == io::JsonKind::string;
+    if (place_ == Place::metadata && is_text) {
+      header_.metadata.emplace(key_, scalar.string);
+    } else if (place_ == Place::tensor && is_text && key_ == "dtype") {
+      header_.entries.back().dtype = scalar.string;
+    } else if (place_ == Place::shape || place_ == Place::offsets) {
+      return number(scalar);
     } else {
-      reader.fail(tensor_text(name) + ": expected dtype, shape and data_offsets, found \"" +
-                  key.substr(0, 40) + "\"");
+      return unexpected(to_string(scalar.kind));
     }
+    return ok_status();
   }
-  if (reader.ok() && seen.size() != 3) {
-    reader.fail(tensor_text(name) + ": one of dtype, shape, data_offsets is missing");
-  }
-  return entry;
-}
 
-void read_metadata(JsonReader& reader, std::map<std::string, std::string>& metadata) {
-  std::string key;
-  for (reader.begin_object(); reader.next_member(key);) {
-    if (!metadata.emplace(key, reader.read_string()).second) {
-      reader.fail("__metadata__: \"" + key.substr(0, 200) + "\" occurs twice");
-    }
+  Status end() override {
+    const Place left = place_;
+    place_ = left == Place::shape || left == Place::offsets ? Place::tensor : Place::top;
+    if (left == Place::offsets && offsets_ != 2)
+      return data_loss(who() + ": data_offsets: expected 2 numbers, found " +
+                       std::to_string(offsets_));
+    if (left == Place::tensor && keys_ != 3)
+      return data_loss(who() + ": one of dtype, shape, data_offsets is missing");
+    return ok_status();
   }
-}
+
+  SafetensorsHeader take() { return std::move(header_); }
+
+ private:
+  enum class Place { start, top, metadata, tensor, shape, offsets };
+
+  std::string who() const { return tensor_text(member_); }
+
+  Status enter(Place place) {
+    place_ = place;
+    return ok_status();
+  }
+
+  Status begin_member() {
+    keys_ = offsets_ = 0;
+    if (member_ == "__metadata__") return enter(Place::metadata);
+    header_.entries.push_back({.name = member_, .dtype = {}, .shape = {}});
+    return enter(Place::tensor);
+  }
+
+  Status number(const io::JsonScalar& scalar) {
+    TensorEntry& entry = header_.entries.back();
+    if (!scalar.whole || *scalar.whole > INT64_MAX)
+      return data_loss(who() + ": " + key_ + ": expected a whole number below 2^63");
+    if (place_ == Place::offsets) {
+      if (offsets_ < 2) (offsets_ == 0 ? entry.begin : entry.end) = *scalar.whole;
+      ++offsets_;
+      return ok_status();
+    }
+    if (entry.shape.size() == kMaxDimensions)
+      return data_loss(who() + ": more than " + std::to_string(kMaxDimensions) + " dimensions");
+    entry.shape.push_back(static_cast<std::int64_t>(*scalar.whole));
+    return ok_status();
+  }
+
+  Status unexpected(std::string_view found) const {
+    std::string expected = "a tensor's object";
+    if (place_ == Place::metadata) expected = "a text";
+    if (place_ == Place::shape || place_ == Place::offsets) expected = "a whole number";
+    if (place_ == Place::tensor) expected = key_ == "dtype" ? "a text" : "an array";
+    const std::string where = place_ == Place::tensor ? who() + ": " + key_ : who();
+    return data_loss(where + ": expected " + expected + ", found " + std::string(found));
+  }
+
+  SafetensorsHeader header_;
+  Place place_ = Place::start;
+  std::string member_;       // of the outermost object
+  std::string key_;          // of a tensor or the metadata
+  std::size_t keys_ = 0;     // of the tensor so far
+  std::size_t offsets_ = 0;  // of the tensor so far
+};
 
 // Range, dtype and shape of one tensor agree with each other.
 Status check_entry(const TensorEntry& entry) {
@@ -138,21 +187,10 @@ Status check_tiling(const std::vector<TensorEntry>& entries, std::uint64_t data_
                    (covered > data_bytes ? " (the file is cut short)" : " (surplus bytes)"));
 }
 
-Status check_names(const std::vector<TensorEntry>& entries) {
-  std::set<std::string_view> seen;
-  for (const TensorEntry& entry : entries) {
-    if (!seen.insert(entry.name).second) {
-      return data_loss(tensor_text(entry.name) + " occurs twice");
-    }
-  }
-  return ok_status();
-}
-
 Status check_header(SafetensorsHeader& header, std::uint64_t data_bytes) {
   for (const TensorEntry& entry : header.entries) {
     if (Status status = check_entry(entry); !status.ok()) return status;
   }
-  if (Status status = check_names(header.entries); !status.ok()) return status;
   std::sort(header.entries.begin(), header.entries.end(),
             [](const TensorEntry& a, const TensorEntry& b) {
               return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
@@ -186,48 +224,30 @@ Status check_header_length(std::uint64_t header_bytes, std::uint64_t file_bytes)
 }
 
 Result<SafetensorsHeader> parse_header(std::string_view json, std::uint64_t data_bytes) {
-  if (json.empty() || json.front() != '{') {
+  if (json.empty() || json.front() != '{')
     return data_loss("expected a header that starts with '{'");
-  }
-  SafetensorsHeader header;
-  JsonReader reader(json);
-  std::string name;
-  bool has_metadata = false;
-  for (reader.begin_object(); reader.next_member(name);) {
-    if (name != "__metadata__") {
-      header.entries.push_back(read_entry(reader, name));
-    } else if (has_metadata) {
-      reader.fail("__metadata__ occurs twice");
-    } else {
-      has_metadata = true;
-      read_metadata(reader, header.metadata);
-    }
-  }
-  reader.finish();
-  if (!reader.ok()) return reader.status();
+  HeaderReader reader;
+  if (Status status = io::read_json(json, reader); !status.ok()) return status;
+  SafetensorsHeader header = reader.take();
   if (Status status = check_header(header, data_bytes); !status.ok()) return status;
   return header;
 }
 
 std::string format_header(const SafetensorsHeader& header) {
-  std::string out = "{";
+  io::JsonWriter json;
+  json.begin_object();
   if (!header.metadata.empty()) {
-    out += "\"__metadata__\":{";
-    for (const auto& [key, value] : header.metadata) {
-      out += (out.back() == '{' ? "" : ",") + json_quote(key) + ":" + json_quote(value);
-    }
-    out += "}";
+    json.key("__metadata__").begin_object();
+    for (const auto& [key, value] : header.metadata) json.field(key, value);
+    json.end_object();
   }
   for (const TensorEntry& entry : header.entries) {
-    out += (out.size() == 1 ? "" : ",") + json_quote(entry.name) + ":{\"dtype\":\"" + entry.dtype +
-           "\",\"shape\":[";
-    for (std::size_t i = 0; i < entry.shape.size(); ++i) {
-      out += (i == 0 ? "" : ",") + std::to_string(entry.shape[i]);
-    }
-    out += "],\"data_offsets\":[" + std::to_string(entry.begin) + "," + std::to_string(entry.end) +
-           "]}";
+    json.key(entry.name).begin_object().field("dtype", entry.dtype).key("shape").begin_array();
+    for (const std::int64_t size : entry.shape) json.value(size);
+    json.end_array().key("data_offsets").begin_array().value(entry.begin).value(entry.end);
+    json.end_array().end_object();
   }
-  out += "}";
+  std::string out = json.end_object().take();
   out.append((8 - out.size() % 8) % 8, ' ');
   return out;
 }

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <string>
 
+#include "coordinator/io/file.h"
 #include "coxswain/dataset.h"
 #include "coxswain/error.h"
-#include "sdk/src/checkpoint/input_file.h"
 
 namespace cox {
 namespace {
@@ -20,7 +20,7 @@ namespace {
 class ByteTextDataset::Mapping {
  public:
   explicit Mapping(const std::filesystem::path& path) {
-    Result<detail::InputFile> file = detail::InputFile::open(path);
+    Result<io::InputFile> file = io::InputFile::open(path);
     if (!file.ok()) throw Error(file.status().with_context("training text"));
     bytes_ = file->size_bytes();
     if (bytes_ == 0) refuse(path, "expected a text to train on, found an empty file");

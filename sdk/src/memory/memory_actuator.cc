@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "coordinator/io/file.h"
+#include "coordinator/io/planning_files.h"
 #include "coordinator/planner/memory_problem.h"
 #include "coordinator/policies/memory/model.h"
 #include "coordinator/runtime/control_plane.h"
@@ -305,7 +306,7 @@ void MemoryActuator::keep_profile(const std::vector<planner::RankProblem>& probl
   if (run_directory_.empty()) return;
   const auto file = std::filesystem::path(run_directory_) / "memory_profile.json";
   const Status kept =
-      io::replace_file(file, planner::to_json(planner::profile_of(problems, blocks_.names())));
+      io::replace_file(file, io::to_json(planner::profile_of(problems, blocks_.names())));
   if (!kept.ok()) log_.warning(kept.message());
 }
 

@@ -15,13 +15,13 @@
 #include <utility>
 #include <vector>
 
-#include "sdk/src/checkpoint/file_error.h"
+#include "coordinator/io/file.h"
 
 namespace cox::detail {
 namespace {
 
 StatusCode tier_code_of(int error) {
-  return code_of_errno(error, StatusCode::internal);
+  return io::code_of_errno(error, StatusCode::internal);
 }
 
 Status failed(const std::filesystem::path& folder, const char* doing, int error) {

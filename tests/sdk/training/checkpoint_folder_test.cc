@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "coxswain/adamw.h"
-#include "sdk/src/checkpoint/checkpoint_metadata.h"
 #include "small_training.h"
 #include "tests/sdk/temp_folder.h"
 #include "tests/support/small_files_only.h"

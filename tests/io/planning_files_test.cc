@@ -1,10 +1,10 @@
 // The planner's files, as they are written and as they may come from anywhere.
+#include "coordinator/io/planning_files.h"
+
 #include <string>
 
 #include "coordinator/planner/front.h"
 #include "coordinator/planner/memory_problem.h"
-#include "coordinator/planner/memory_profile.h"
-#include "coordinator/planner/plan_instances.h"
 #include "tests/planner/random_problem.h"
 
 #include <doctest/doctest.h>
@@ -45,34 +45,34 @@ std::string instance(const std::string& block) {
 const std::string kBlock =
     R"({"interior": 4, "forward_us": 5, "backward_us": 6, "forward_ws": 1, "backward_ws": 2})";
 
-TEST_SUITE("planner.files") {
+TEST_SUITE("io.planning_files") {
   TEST_CASE("a profile reads back as it was written") {
     for (std::uint64_t seed = 1; seed <= 50; ++seed) {
       const MemoryProfile profile = sample(seed);
-      const auto read = planner::read_memory_profile(planner::to_json(profile));
+      const auto read = io::read_memory_profile(io::to_json(profile));
       REQUIRE_MESSAGE(read.ok(), read.status().message());
       CHECK(*read == profile);
     }
   }
 
   TEST_CASE("a profile that was cut off anywhere is refused") {
-    const std::string text = planner::to_json(sample(3));
+    const std::string text = io::to_json(sample(3));
     for (std::size_t size = 0; size + 2 < text.size(); size += 7) {
-      const auto read = planner::read_memory_profile(text.substr(0, size));
+      const auto read = io::read_memory_profile(text.substr(0, size));
       REQUIRE_FALSE(read.ok());
       CHECK(read.status().message().find('\n') == std::string::npos);
     }
   }
 
   TEST_CASE("a profile with damaged bytes is refused or still a valid problem") {
-    const std::string text = planner::to_json(sample(4));
+    const std::string text = io::to_json(sample(4));
     testing::Random random(5);
     int refused = 0;
     for (int i = 0; i < 3000; ++i) {
       std::string damaged = text;
       for (int j = 0; j < 2; ++j)
         damaged[random.below(damaged.size())] = static_cast<char>(random.below(256));
-      const auto read = planner::read_memory_profile(damaged);
+      const auto read = io::read_memory_profile(damaged);
       refused += !read.ok();
       if (!read.ok()) continue;
       for (const planner::RankProfile& rank : read->profiles)
@@ -82,7 +82,7 @@ TEST_SUITE("planner.files") {
   }
 
   TEST_CASE("an instance is a memory problem: the README's formulas, by hand") {
-    const auto read = planner::read_instances(instance(kBlock));
+    const auto read = io::read_instances(instance(kBlock));
     REQUIRE_MESSAGE(read.ok(), read.status().message());
     CHECK(read->front().budgets == std::vector<std::int64_t>{9, 12});
     const MemoryProblem& problem = read->front().problem;
@@ -124,7 +124,7 @@ TEST_SUITE("planner.files") {
         {std::string(100'000, '['), "byte"},
     };
     for (const Case& c : cases) {
-      const auto read = planner::read_instances(c.text);
+      const auto read = io::read_instances(c.text);
       REQUIRE_FALSE(read.ok());
       CHECK_MESSAGE(read.status().message().find(c.says) != std::string::npos,
                     read.status().message());
@@ -132,12 +132,12 @@ TEST_SUITE("planner.files") {
   }
 
   TEST_CASE("a profile of another format or version is refused") {
-    std::string text = planner::to_json(sample(6));
-    text.replace(text.find("\"version\": 1"), 12, "\"version\": 2");
-    const auto read = planner::read_memory_profile(text);
+    std::string text = io::to_json(sample(6));
+    text.replace(text.find("\"version\":1"), 11, "\"version\":2");
+    const auto read = io::read_memory_profile(text);
     REQUIRE_FALSE(read.ok());
     CHECK(read.status().message().find("version") != std::string::npos);
-    CHECK_FALSE(planner::read_memory_profile(R"({"format": "x", "version": 1})").ok());
+    CHECK_FALSE(io::read_memory_profile(R"({"format": "x", "version": 1})").ok());
   }
 }
 

@@ -1,0 +1,42 @@
+// The planner's problems as files. A memory profile says what was measured of every kind of rank,
+// with the names of the stages, so that `cox plan` can answer what-if questions long after the run;
+// the format is on docs/memory-profile.md. A file of instances has planning problems with known
+// answers: chains of blocks with interior activations, boundaries, workspaces, a bandwidth and a
+// list of budgets, in MiB and microseconds. Instances are a special case of MemoryProblem; numbers
+// are taken as they are, so bytes of the problem are MiB of the file. Pure text in and out; the
+// text may be hostile. Errors are invalid_argument and name profile or instance, stage and field;
+// data_loss where the text is no JSON.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "coordinator/core/status.h"
+#include "coordinator/planner/memory_facts.h"
+
+namespace cox::io {
+
+inline constexpr std::size_t kMaxPlanningFileBytes = std::size_t{32} << 20;
+inline constexpr std::string_view kProfileFormat = "coxswain-memory-profile";
+inline constexpr std::int64_t kProfileVersion = 1;
+
+// One stage a line; ends with a line feed.
+std::string to_json(const planner::MemoryProfile& profile);
+
+// Refuses a version that is not known here.
+Result<planner::MemoryProfile> read_memory_profile(std::string_view text);
+
+struct PlanInstance {
+  std::string id;
+  MemoryProblem problem;
+  std::vector<std::int64_t> budgets;
+};
+Result<std::vector<PlanInstance>> read_instances(std::string_view text);
+
+// One letter a stage: K, R, O, T.
+std::string letters(const std::vector<MemoryAction>& actions);
+
+}  // namespace cox::io

@@ -1,0 +1,310 @@
+#include "coxswain/safetensors.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <exception>
+#include <optional>
+#include <set>
+#include <sstream>
+#include <string_view>
+#include <tuple>
+#include <utility>
+
+#include "coordinator/core/text.h"
+#include "coordinator/io/file.h"
+#include "sdk/src/checkpoint/safetensors_header.h"
+
+namespace cox {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "the format's numbers are little endian");
+
+struct DtypePair {
+  std::string_view name;
+  c10::ScalarType type;
+};
+constexpr std::array<DtypePair, 15> kPairs = {{{"F64", c10::ScalarType::Double},
+                                               {"F32", c10::ScalarType::Float},
+                                               {"F16", c10::ScalarType::Half},
+                                               {"BF16", c10::ScalarType::BFloat16},
+                                               {"F8_E4M3", c10::ScalarType::Float8_e4m3fn},
+                                               {"F8_E5M2", c10::ScalarType::Float8_e5m2},
+                                               {"I64", c10::ScalarType::Long},
+                                               {"I32", c10::ScalarType::Int},
+                                               {"I16", c10::ScalarType::Short},
+                                               {"I8", c10::ScalarType::Char},
+                                               {"U64", c10::ScalarType::UInt64},
+                                               {"U32", c10::ScalarType::UInt32},
+                                               {"U16", c10::ScalarType::UInt16},
+                                               {"U8", c10::ScalarType::Byte},
+                                               {"BOOL", c10::ScalarType::Bool}}};
+
+std::string_view dtype_name(c10::ScalarType type) {
+  for (const DtypePair& pair : kPairs) {
+    if (pair.type == type) return pair.name;
+  }
+  return {};
+}
+
+std::optional<c10::ScalarType> dtype_from_name(std::string_view name) {
+  for (const DtypePair& pair : kPairs) {
+    if (pair.name == name) return pair.type;
+  }
+  return std::nullopt;
+}
+
+struct OpenedFile {
+  detail::SafetensorsHeader header;
+  std::uint64_t data_offset = 0;
+};
+
+Result<OpenedFile> read_header(const io::InputFile& file) {
+  std::uint64_t header_bytes = 0;
+  if (file.size_bytes() >= sizeof header_bytes) {
+    if (Status status = file.read_at(0, &header_bytes, sizeof header_bytes); !status.ok()) {
+      return status;
+    }
+  }
+  Status length = detail::check_header_length(header_bytes, file.size_bytes());
+  if (!length.ok()) return length;
+  std::string json(header_bytes, '\0');
+  Status read = file.read_at(sizeof header_bytes, json.data(), header_bytes);
+  if (!read.ok()) return read;
+  const std::uint64_t data_offset = sizeof header_bytes + header_bytes;
+  Result<detail::SafetensorsHeader> header =
+      detail::parse_header(json, file.size_bytes() - data_offset);
+  if (!header.ok()) return header.status();
+  return OpenedFile{*std::move(header), data_offset};
+}
+
+Result<at::Tensor> empty_tensor(const detail::TensorEntry& entry) {
+  try {
+    return at::empty(entry.shape, at::TensorOptions(*dtype_from_name(entry.dtype)));
+  } catch (const std::exception&) {
+    return resource_exhausted("tensor \"" + entry.name + "\": no memory for " +
+                              std::to_string(entry.end - entry.begin) + " bytes");
+  }
+}
+
+// A bool with another bit pattern than 0 or 1 is undefined behaviour wherever it is used.
+Status check_bools(const detail::TensorEntry& entry, const at::Tensor& tensor) {
+  if (entry.dtype != "BOOL") return ok_status();
+  const auto* bytes = static_cast<const unsigned char*>(tensor.const_data_ptr());
+  if (std::all_of(bytes, bytes + tensor.numel(), [](unsigned char b) { return b <= 1; })) {
+    return ok_status();
+  }
+  return data_loss("tensor \"" + entry.name + "\": expected 0 or 1 for each BOOL, found another");
+}
+
+Result<at::Tensor> read_tensor(const io::InputFile& file, const OpenedFile& opened,
+                               const detail::TensorEntry& entry) {
+  Result<at::Tensor> tensor = empty_tensor(entry);
+  if (!tensor.ok()) return tensor;
+  Status status = file.read_at(opened.data_offset + entry.begin, tensor->mutable_data_ptr(),
+                               entry.end - entry.begin);
+  if (status.ok()) status = check_bools(entry, *tensor);
+  if (!status.ok()) return status;
+  return tensor;
+}
+
+Result<SafetensorsFile> read_opened(const io::InputFile& file) {
+  Result<OpenedFile> opened = read_header(file);
+  if (!opened.ok()) return opened.status();
+  SafetensorsFile out{.tensors = {}, .metadata = opened->header.metadata};
+  for (const detail::TensorEntry& entry : opened->header.entries) {
+    Result<at::Tensor> tensor = read_tensor(file, *opened, entry);
+    if (!tensor.ok()) return tensor.status();
+    out.tensors.push_back({entry.name, *std::move(tensor)});
+  }
+  std::sort(out.tensors.begin(), out.tensors.end(),
+            [](const NamedTensor& a, const NamedTensor& b) { return a.name < b.name; });
+  return out;
+}
+
+Status check_tensor(const NamedTensor& named) {
+  const std::string who = "tensor \"" + named.name + "\": ";
+  if (!is_utf8(named.name)) return invalid_argument("a tensor's name is not UTF-8");
+  if (named.name == "__metadata__") return invalid_argument(who + "the format reserves this name");
+  if (!named.tensor.defined()) return invalid_argument(who + "expected a tensor, found undefined");
+  if (named.tensor.layout() != c10::kStrided) {
+    return invalid_argument(who + "expected a dense tensor");
+  }
+  if (dtype_name(named.tensor.scalar_type()).empty()) {
+    return invalid_argument(who + "the format has no dtype for " +
+                            c10::toString(named.tensor.scalar_type()));
+  }
+  if (static_cast<std::size_t>(named.tensor.dim()) > detail::kMaxDimensions) {
+    return invalid_argument(who + "more than 64 dimensions");
+  }
+  return ok_status();
+}
+
+Status check_arguments(std::span<const NamedTensor> tensors,
+                       const std::map<std::string, std::string>& metadata) {
+  std::set<std::string_view> seen;
+  for (const NamedTensor& named : tensors) {
+    if (Status status = check_tensor(named); !status.ok()) return status;
+    if (!seen.insert(named.name).second) {
+      return invalid_argument("tensor \"" + named.name + "\" occurs twice");
+    }
+  }
+  for (const auto& [key, value] : metadata) {
+    if (!is_utf8(key) || !is_utf8(value)) {
+      return invalid_argument("the metadata is not UTF-8");
+    }
+  }
+  return ok_status();
+}
+
+// Falling element size keeps every tensor aligned; the name makes the order a function of the
+// values.
+std::vector<NamedTensor> in_file_order(std::span<const NamedTensor> tensors) {
+  std::vector<NamedTensor> sorted(tensors.begin(), tensors.end());
+  std::sort(sorted.begin(), sorted.end(), [](const NamedTensor& a, const NamedTensor& b) {
+    const auto falling_size = [](const NamedTensor& n) {
+      return -static_cast<std::int64_t>(n.tensor.element_size());
+    };
+    return std::tuple(falling_size(a), std::string_view(a.name)) <
+           std::tuple(falling_size(b), std::string_view(b.name));
+  });
+  return sorted;
+}
+
+detail::SafetensorsHeader header_of(const std::vector<NamedTensor>& sorted,
+                                    const std::map<std::string, std::string>& metadata) {
+  detail::SafetensorsHeader header{.entries = {}, .metadata = metadata};
+  std::uint64_t end = 0;
+  for (const auto& [name, tensor] : sorted) {
+    const std::uint64_t begin = end;
+    end += static_cast<std::uint64_t>(tensor.numel()) * tensor.element_size();
+    header.entries.push_back({.name = name,
+                              .dtype = std::string(dtype_name(tensor.scalar_type())),
+                              .shape = tensor.sizes().vec(),
+                              .begin = begin,
+                              .end = end});
+  }
+  return header;
+}
+
+Status write_tensor(io::AtomicFile& file, const NamedTensor& named) {
+  try {
+    const at::Tensor dense = named.tensor.detach().cpu().contiguous();
+    return file.write(dense.const_data_ptr(), dense.nbytes());
+  } catch (const std::exception& error) {
+    return resource_exhausted("tensor \"" + named.name +
+                              "\": cannot copy it to host memory: " + error.what());
+  }
+}
+
+Status write_all(io::AtomicFile& file, const std::vector<NamedTensor>& sorted,
+                 const std::map<std::string, std::string>& metadata) {
+  const std::string json = detail::format_header(header_of(sorted, metadata));
+  const std::uint64_t length = json.size();
+  if (length > detail::kMaxHeaderBytes) return invalid_argument("a header above 100 MB");
+  Status status = file.write(&length, sizeof length);
+  if (status.ok()) status = file.write(json.data(), json.size());
+  for (const NamedTensor& named : sorted) {
+    if (!status.ok()) return status;
+    status = write_tensor(file, named);
+  }
+  return status.ok() ? file.commit() : status;
+}
+
+constexpr std::size_t kNamesListed = 8;
+
+using ByName = std::map<std::string_view, const NamedTensor*>;
+
+Status index_names(std::span<const NamedTensor> tensors, const char* side, ByName& out) {
+  for (const NamedTensor& named : tensors) {
+    if (!named.tensor.defined()) {
+      return invalid_argument(std::string(side) + " \"" + named.name + "\" is undefined");
+    }
+    if (!out.emplace(named.name, &named).second) {
+      return invalid_argument(std::string(side) + " \"" + named.name + "\" occurs twice");
+    }
+  }
+  return ok_status();
+}
+
+std::string list_names(const ByName& names, const ByName& without) {
+  std::string out;
+  std::size_t count = 0;
+  for (const auto& [name, named] : names) {
+    if (without.contains(name)) continue;
+    if (++count <= kNamesListed) out += (count == 1 ? "" : ", ") + std::string(name);
+  }
+  if (count > kNamesListed) out += " and " + std::to_string(count - kNamesListed) + " more";
+  return out;
+}
+
+std::string describe(const at::Tensor& tensor) {
+  std::ostringstream out;
+  out << c10::toString(tensor.scalar_type()) << tensor.sizes();
+  return out.str();
+}
+
+std::string differences(const ByName& targets, const ByName& source) {
+  std::string out;
+  std::size_t count = 0;
+  for (const auto& [name, target] : targets) {
+    const auto found = source.find(name);
+    if (found == source.end()) continue;
+    const at::Tensor& want = target->tensor;
+    const at::Tensor& have = found->second->tensor;
+    if (want.sizes() == have.sizes() && want.scalar_type() == have.scalar_type()) continue;
+    if (++count > kNamesListed) continue;
+    out += (count == 1 ? "" : ", ") + std::string(name) + " (expected " + describe(want) +
+           ", found " + describe(have) + ")";
+  }
+  if (count > kNamesListed) out += " and " + std::to_string(count - kNamesListed) + " more";
+  return out;
+}
+
+Status compare(const ByName& targets, const ByName& source) {
+  std::string message;
+  const auto add = [&](const char* label, const std::string& names) {
+    if (!names.empty()) message += (message.empty() ? "" : "; ") + (label + (": " + names));
+  };
+  add("missing", list_names(targets, source));
+  add("unexpected", list_names(source, targets));
+  add("different", differences(targets, source));
+  if (message.empty()) return ok_status();
+  return invalid_argument("the tensors do not fit the model: " + message);
+}
+
+}  // namespace
+
+Result<SafetensorsFile> read_safetensors(const std::filesystem::path& path) {
+  Result<io::InputFile> file = io::InputFile::open(path);
+  if (!file.ok()) return file.status();
+  Result<SafetensorsFile> out = read_opened(*file);
+  if (!out.ok()) return out.status().with_context(path.string());
+  return out;
+}
+
+Status write_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors,
+                         const std::map<std::string, std::string>& metadata) {
+  Status arguments = check_arguments(tensors, metadata);
+  if (!arguments.ok()) return arguments.with_context(path.string());
+  Result<io::AtomicFile> file = io::AtomicFile::create(path);
+  if (!file.ok()) return file.status();
+  return write_all(*file, in_file_order(tensors), metadata);
+}
+
+Status load_into(std::span<const NamedTensor> targets, std::span<const NamedTensor> source) {
+  ByName to;
+  ByName from;
+  Status status = index_names(targets, "target", to);
+  if (status.ok()) status = index_names(source, "source", from);
+  if (status.ok()) status = compare(to, from);
+  if (!status.ok()) return status;
+  const at::NoGradGuard no_grad;
+  for (const auto& [name, target] : to) target->tensor.copy_(from.at(name)->tensor);
+  return status;
+}
+
+}  // namespace cox
