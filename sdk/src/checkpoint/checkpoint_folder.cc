@@ -40,9 +40,9 @@ constexpr const char* kSamples = "coxswain.samples";
 
 // Present where a loss scaler was at work. Numbers with a point are kept as their bits, to be
 // exact.
-constexpr const char* kScale = "coxswain.loss_scale_bits";
+constexpr const char* kScaleKey = "coxswain.loss_scale_bits";
 constexpr const char* kCleanSteps = "coxswain.loss_scale_clean_steps";
-constexpr const char* kStreak = "coxswain.loss_scale_overflow_streak";
+constexpr const char* kStreakKey = "coxswain.loss_scale_overflow_streak";
 constexpr const char* kPeak = "coxswain.loss_scale_peak_bits";
 constexpr const char* kFormerPeak = "coxswain.loss_scale_former_peak_bits";
 constexpr const char* kStrikes = "coxswain.loss_scale_strikes";
@@ -52,9 +52,9 @@ std::string bits_of(float value) {
 }
 
 void add_scaler(const ScalerState& scaler, Metadata& metadata) {
-  metadata[kScale] = bits_of(scaler.scale);
+  metadata[kScaleKey] = bits_of(scaler.scale);
   metadata[kCleanSteps] = std::to_string(scaler.clean_steps);
-  metadata[kStreak] = std::to_string(scaler.overflow_streak);
+  metadata[kStreakKey] = std::to_string(scaler.overflow_streak);
   metadata[kPeak] = bits_of(scaler.peak);
   metadata[kFormerPeak] = bits_of(scaler.former_peak);
   metadata[kStrikes] = std::to_string(scaler.strikes);
@@ -93,9 +93,9 @@ Status read_bits(const Metadata& metadata, const char* key, float& value) {
 
 Status read_scaler(const Metadata& metadata, std::optional<ScalerState>& scaler) {
   ScalerState read;
-  Status status = read_bits(metadata, kScale, read.scale);
+  Status status = read_bits(metadata, kScaleKey, read.scale);
   if (status.ok()) status = read_small(metadata, kCleanSteps, read.clean_steps);
-  if (status.ok()) status = read_small(metadata, kStreak, read.overflow_streak);
+  if (status.ok()) status = read_small(metadata, kStreakKey, read.overflow_streak);
   if (status.ok()) status = read_bits(metadata, kPeak, read.peak);
   if (status.ok()) status = read_bits(metadata, kFormerPeak, read.former_peak);
   if (status.ok()) status = read_small(metadata, kStrikes, read.strikes);
@@ -196,7 +196,7 @@ Status read_description(const Metadata& metadata, Checkpoint& checkpoint) {
   if (metadata.contains(kSamples)) {
     if (Status s = read_number(metadata, kSamples, p.samples); !s.ok()) return s;
   }
-  return metadata.contains(kScale) ? read_scaler(metadata, p.scaler) : ok_status();
+  return metadata.contains(kScaleKey) ? read_scaler(metadata, p.scaler) : ok_status();
 }
 
 Result<CheckpointFolder> CheckpointFolder::open(fs::path directory) {
