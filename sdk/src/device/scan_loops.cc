@@ -108,11 +108,12 @@ COX_INLINE const std::uint32_t* words_of(const float* values) {
   return reinterpret_cast<const std::uint32_t*>(values);
 }
 
-constexpr std::int64_t kScanLanes = 32;  // partial sums side by side, and values in a turn of the loops
+constexpr std::int64_t kScanLanes =
+    32;  // partial sums side by side, and values in a turn of the loops
 using Lanes = std::array<double, kScanLanes>;
 
-// All loops below: `turns` times kScanLanes values, each square added to the lane of its place. A copy
-// goes to `to`, times `factor`; without one, `to` is not looked at.
+// All loops below: `turns` times kScanLanes values, each square added to the lane of its place. A
+// copy goes to `to`, times `factor`; without one, `to` is not looked at.
 enum class Copy { none, scaled };
 
 COX_INLINE void add_square(Doubles& sum, const Floats& values) {

@@ -26,7 +26,7 @@ StatusCode tier_code_of(int error) {
 
 Status failed(const std::filesystem::path& folder, const char* doing, int error) {
   return {tier_code_of(error), "offload folder " + folder.string() + ": " + doing + ": " +
-                              std::generic_category().message(error)};
+                                   std::generic_category().message(error)};
 }
 
 int open_unnamed(const std::filesystem::path& folder) {

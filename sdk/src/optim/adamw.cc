@@ -35,16 +35,18 @@ void check_options(const AdamWOptions& o) {
   require_option(in_unit(o.beta1), "expected beta1 in [0, 1), found " + std::to_string(o.beta1));
   require_option(in_unit(o.beta2), "expected beta2 in [0, 1), found " + std::to_string(o.beta2));
   require_option(std::isfinite(o.eps) && o.eps >= 0, "expected eps >= 0");
-  require_option(std::isfinite(o.weight_decay) && o.weight_decay >= 0, "expected weight_decay >= 0");
+  require_option(std::isfinite(o.weight_decay) && o.weight_decay >= 0,
+                 "expected weight_decay >= 0");
 }
 
 void check_parameter(const std::string& name, const at::Tensor& parameter) {
   const std::string who = "parameter " + name + ": expected a ";
   require_option(parameter.defined(), who + "tensor, found an undefined one");
-  require_option(parameter.is_floating_point(),
-          who + "floating dtype, found " + std::string(c10::toString(parameter.scalar_type())));
+  require_option(
+      parameter.is_floating_point(),
+      who + "floating dtype, found " + std::string(c10::toString(parameter.scalar_type())));
   require_option(parameter.layout() == c10::kStrided && parameter.is_non_overlapping_and_dense(),
-          who + "dense tensor without gaps; pass a contiguous one");
+                 who + "dense tensor without gaps; pass a contiguous one");
 }
 
 std::vector<AdamWGroup> one_group(const std::vector<at::Tensor>& parameters, AdamWOptions options) {
@@ -78,7 +80,7 @@ AdamW::AdamW(std::vector<AdamWGroup> groups) {
   std::set<std::string> names;
   for (const NamedTensor& named : this->parameters()) {
     require_option(tensors.insert(named.tensor.unsafeGetTensorImpl()).second,
-            "parameter " + named.name + " is given twice");
+                   "parameter " + named.name + " is given twice");
     require_option(names.insert(named.name).second, "two parameters have the name " + named.name);
   }
 }
@@ -105,7 +107,8 @@ void AdamW::add_group(AdamWGroup group) {
 at::Tensor AdamW::gradient_of(const Slot& slot) {
   const at::Tensor& grad = slot.parameter.grad();
   if (!grad.defined()) return grad;
-  require_option(grad.layout() == c10::kStrided, "parameter " + slot.name + " has a sparse gradient");
+  require_option(grad.layout() == c10::kStrided,
+                 "parameter " + slot.name + " has a sparse gradient");
   require_option(
       grad.sizes() == slot.parameter.sizes() && grad.scalar_type() == slot.parameter.scalar_type(),
       "parameter " + slot.name + " and its gradient differ in shape or dtype");

@@ -119,8 +119,8 @@ void divide_to_fp32(const double* accumulator, float* to, std::int64_t count, do
 }
 
 constexpr std::int64_t kSumChunk = 1L << 16;  // elements that one thread takes at a time
-constexpr std::int64_t kBlock = 4096;      // looked at, then added while they are in the cache
-constexpr int kRoom = 4;                   // a gradient may grow by 2^4 from a step to the next
+constexpr std::int64_t kBlock = 4096;         // looked at, then added while they are in the cache
+constexpr int kRoom = 4;                      // a gradient may grow by 2^4 from a step to the next
 constexpr int kMostRoom = 12;
 constexpr double kEnd = 0x1p900;  // 2^ExactBin::kHighest
 

@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "coxswain/precision.h"
+#include "sdk/src/blocks/first_line.h"
 
 namespace cox {
 namespace {
@@ -61,10 +62,6 @@ std::vector<Operation> operations() {
          return at::cross_entropy_loss(at::mm(in[0], in[1]), some_indices(in[0]));
        }},
   };
-}
-
-std::string first_line(std::string text) {
-  return text.substr(0, text.find('\n'));
 }
 
 std::string error_of(const Operation& operation, Precision format, at::DeviceType device) {

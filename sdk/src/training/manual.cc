@@ -99,7 +99,8 @@ void ManualParallel::Impl::sync(CallKind kind, const std::vector<at::Tensor>& te
   if (!sent.ok()) throw Error(sent.with_context("ManualParallel"));
 }
 
-ManualParallel::Impl::GradientSet& ManualParallel::Impl::set_of(std::vector<at::Tensor> parameters) {
+ManualParallel::Impl::GradientSet& ManualParallel::Impl::set_of(
+    std::vector<at::Tensor> parameters) {
   const auto found = std::find_if(sets.begin(), sets.end(),
                                   [&](const GradientSet& set) { return set.is_of(parameters); });
   if (found != sets.end()) return *found;

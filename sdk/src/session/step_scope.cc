@@ -1,0 +1,58 @@
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include "coxswain/error.h"
+#include "coxswain/session.h"
+#include "sdk/src/session/session_state.h"
+
+namespace cox {
+
+using detail::Clock;
+using detail::SessionState;
+
+PhaseScope::PhaseScope(SessionState& state, Phase phase) : state_(state) {
+  state_.step().recorder().enter(phase, Clock::now());
+}
+
+PhaseScope::~PhaseScope() {
+  state_.step().recorder().leave(Clock::now());
+}
+
+StepScope::StepScope(std::shared_ptr<SessionState> state) : state_(std::move(state)) {
+  if (state_->step().recorder().is_open()) {
+    throw Error(
+        failed_precondition("step: expected no open step, found one; close it first (end its "
+                            "scope), and open none in a "
+                            "Trainer's loop, which has its own (TrainerStep)"));
+  }
+  state_->begin_step();
+}
+
+StepScope::~StepScope() {
+  if (state_) state_->step().end();
+}
+
+std::uint64_t StepScope::number() const {
+  return state_->step().recorder().report().step.value();
+}
+PhaseScope StepScope::phase(Phase phase) {
+  return PhaseScope(*state_, phase);
+}
+void StepScope::loss(double mean, double weight) {
+  state_->step().recorder().loss(mean, weight);
+}
+void StepScope::samples(std::uint64_t count) {
+  state_->step().recorder().samples(count);
+}
+void StepScope::tokens(std::uint64_t count) {
+  state_->step().recorder().tokens(count);
+}
+void StepScope::gradient_norm(double value) {
+  state_->step().recorder().gradient_norm(value);
+}
+void StepScope::log(std::string_view name, double value) {
+  state_->step().recorder().log(name, value);
+}
+
+}  // namespace cox

@@ -1,0 +1,158 @@
+// Session composes the parts below it. This is the one place where its capabilities are listed:
+// start() makes their actuators, and the calls that belong to one capability find it here.
+#include "coxswain/session.h"
+
+#include <torch/torch.h>
+
+#include <exception>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "coxswain/error.h"
+#include "coxswain/wrap.h"
+#include "sdk/src/blocks/block_watch.h"
+#include "sdk/src/blocks/first_line.h"
+#include "sdk/src/memory/memory_actuator.h"
+#include "sdk/src/memory/memory_probe.h"
+#include "sdk/src/precision/format_actuator.h"
+#include "sdk/src/precision/numerics_watch.h"
+#include "sdk/src/precision/trial_step.h"
+#include "sdk/src/session/session_state.h"
+
+namespace cox {
+namespace {
+
+using detail::Actuator;
+using detail::BlockWatch;
+using detail::FormatActuator;
+using detail::Membership;
+using detail::MemoryActuator;
+using detail::MemoryProbe;
+using detail::NumericsWatch;
+using detail::SessionState;
+
+// Formats before memory: what a block keeps for its backward pass depends on its format. The probe
+// before numerics, whose own tensors are no part of a step. Blocks last: profiles wait for what is
+// asked for and what failed.
+std::vector<std::unique_ptr<Actuator>> make_actuators(const Membership& job) {
+  const Config& config = job.config();
+  auto blocks = std::make_unique<BlockWatch>();
+  auto probe = std::make_unique<MemoryProbe>(job.all().ranks_on_node());
+  auto formats = std::make_unique<FormatActuator>(config, *blocks, job.log());
+  auto memory = std::make_unique<MemoryActuator>(config.memory, config.run.directory, job.rank(),
+                                                 *blocks, *probe, job.log());
+  auto numerics =
+      std::make_unique<NumericsWatch>(config.precision, job.rank(), *blocks, *formats, job.log());
+  std::vector<std::unique_ptr<Actuator>> all;
+  all.push_back(std::move(formats));
+  all.push_back(std::move(memory));
+  all.push_back(std::move(probe));
+  all.push_back(std::move(numerics));
+  all.push_back(std::move(blocks));
+  return all;
+}
+
+FormatActuator& formats_of(SessionState& state) {
+  return state.actuators().get<FormatActuator>();
+}
+
+}  // namespace
+
+Session Session::start(int argc, const char* const* argv, SessionOptions options) {
+  return Session(std::make_shared<SessionState>(argc, argv, std::move(options), make_actuators));
+}
+
+int Session::rank() const {
+  return state_->job().rank().value();
+}
+int Session::world_size() const {
+  return state_->job().world_size();
+}
+const Config& Session::config() const {
+  return state_->job().config();
+}
+const std::vector<std::string>& Session::arguments() const {
+  return state_->job().arguments();
+}
+
+void Session::attach(torch::nn::Module& model) {
+  if (state_->is_started()) {
+    throw Error(failed_precondition(
+        "attach: expected a session before its first step, found one that has begun; attach the "
+        "model right after Session::start"));
+  }
+  state_->attach(model);
+}
+
+void Session::detach(torch::nn::Module& model) {
+  state_->detach();
+  cox::detach(model);
+}
+
+void Session::together(const std::function<void()>& work) {
+  Status status;
+  try {
+    work();
+  } catch (const Error& error) {
+    status = error.status();
+  } catch (const std::exception& error) {
+    status = internal_error(detail::first_line(error.what()));
+  }
+  state_->job().agree(status);
+}
+
+void Session::calibrate(torch::nn::Module& model, const std::function<at::Tensor()>& sample_loss,
+                        std::int64_t optimizer_bytes) {
+  if (state_->is_missing_reducer()) {
+    throw Error(failed_precondition(
+                    "calibrate: expected a Reducer that was made before it, found none; plans are "
+                    "carried out where ranks agree on them"),
+                Error::Scope::all_ranks);
+  }
+  detail::Calibration& calibration = state_->calibration();
+  if (calibration.is_wanted()) calibration.run({model, sample_loss, optimizer_bytes});
+}
+
+StepScope Session::step() {
+  return StepScope(state_);
+}
+const Plan& Session::plan() const {
+  if (!state_->is_started()) {
+    throw Error(failed_precondition(
+        "plan: expected a session that has begun, found one before its first step; call step(), or "
+        "make a Reducer or Trainer, before it"));
+  }
+  return state_->control().plane().plan();
+}
+bool Session::stop_requested() const {
+  return state_->stop_asked();
+}
+bool Session::stop_requested_anywhere() {
+  return state_->stop_asked_anywhere();
+}
+std::string Session::status_address() const {
+  return state_->control().status_address();
+}
+SessionReport Session::report() const {
+  return state_->control().report();
+}
+void Session::finish() {
+  state_->finish();
+}
+
+void Session::force_precision(std::string_view block, Precision format, std::uint32_t rounds) {
+  formats_of(*state_).request(
+      block, {.what = PrecisionRequest::What::force, .format = format, .rounds = rounds});
+}
+void Session::forbid_precision(std::string_view block, Precision format, std::uint32_t rounds) {
+  formats_of(*state_).request(
+      block, {.what = PrecisionRequest::What::forbid, .format = format, .rounds = rounds});
+}
+void Session::release_precision(std::string_view block) {
+  formats_of(*state_).request(block, {.what = PrecisionRequest::What::release});
+}
+
+}  // namespace cox
