@@ -68,7 +68,9 @@ function(_cox_test_program result)
   string(REGEX REPLACE "[./]" "_" program "${program}_tests")
   if(NOT TARGET ${program})
     cox_executable(${program} SOURCES LINK ${main} ${torch})
-    set_target_properties(${program} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests/bin")
+    # Tests name their helpers as they like, so they are never compiled together (COX_UNITY).
+    set_target_properties(${program} PROPERTIES UNITY_BUILD OFF
+      RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests/bin")
   endif()
   get_target_property(known ${program} SOURCES)
   foreach(source IN LISTS arg_SOURCES)

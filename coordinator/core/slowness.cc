@@ -264,10 +264,13 @@ std::uint32_t costliest_phase(const Slowness& slowness, std::size_t rank) {
   return costliest;
 }
 
-// The running level has taken up only a part of a change that is this young.
-double ratio_since_onset(double level, double rounds) {
+// The running level has taken up only a part of a change that is this young: all of it where the
+// change is as old as the reports of the rank, whose first ones count as a plain mean.
+double ratio_since_onset(double level, double rounds, double reports) {
   double left = 1;
-  for (double n = 0; n < std::min(rounds, 64.0); ++n) left *= 1 - 1 / kLevelRounds;
+  for (double n = 0; n < std::min({rounds, reports, 64.0}); ++n) {
+    left *= 1 - std::max(1 / (reports - n), 1 / kLevelRounds);
+  }
   return portable_exp(std::min(level / (1 - left), 8.0));
 }
 
@@ -292,7 +295,8 @@ std::optional<SlowRank> found_slow(const Slowness& slowness, const Round& round,
     const double since = slowness.channels[c].since[rank];
     slow.since = RoundId(static_cast<std::uint64_t>(std::clamp(since, 0.0, round.number)));
     slow.phase_since = RoundId(static_cast<std::uint64_t>(round.number));
-    slow.slowdown_ratio = ratio_since_onset(level, round.number - since + 1);
+    slow.slowdown_ratio =
+        ratio_since_onset(level, round.number - since + 1, slowness.reports[rank]);
     slow.rarity = cusum_rarity(sum, test.k);
     return slow;
   }

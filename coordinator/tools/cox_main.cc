@@ -38,7 +38,11 @@ struct CommandLine {
     app.add_subcommand("version", "prints the version")->callback([] {
       fmt::print("{}\n", version());
     });
-    app.add_subcommand("help", "prints this")->callback([this] { fmt::print("{}", app.help()); });
+    app.add_subcommand("help", "prints this")->callback([this] {
+      // help() would describe the subcommand that was given, which is this one.
+      constexpr auto kMode = CLI::AppFormatMode::Normal;
+      fmt::print("{}", app.get_formatter()->make_help(&app, app.get_name(), kMode));
+    });
   }
 
  private:

@@ -81,9 +81,9 @@ std::string error_of(const Operation& operation, Precision format, at::DeviceTyp
     }
     return finite ? "" : "gave values that are not finite";
   } catch (const c10::Error& error) {
-    return first_line(error.what_without_backtrace());
+    return detail::first_line(error.what_without_backtrace());
   } catch (const std::exception& error) {
-    return first_line(error.what());
+    return detail::first_line(error.what());
   }
 }
 
