@@ -138,7 +138,7 @@ TEST_SUITE("batch statistics") {
       const std::uint64_t most = *std::max_element(counts.begin(), counts.end());
       REQUIRE(statistics
                   .fold(
-                      state.data(), kWait, [] {}, kMicroBatches, most)
+                      state.job().data(), kWait, [] {}, kMicroBatches, most)
                   .ok());
       CHECK(all_equal(net->buffers(), alone->buffers()));
     }
