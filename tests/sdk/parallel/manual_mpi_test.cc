@@ -249,7 +249,7 @@ TEST_SUITE("manual parallel") {
     session.attach(*model);
     ManualParallel ranks(session);
     ranks.sync_parameters(model->parameters());
-    const auto& precision = session.state().actuators().get<detail::FormatActuator>();
+    const auto& precision = session.state().actuators().get<cox::detail::FormatActuator>();
     const auto loss = [&] { return model->forward(torch::ones({2, 4})).sum(); };
     for (int i = 0; i < 3; ++i) {
       auto step = session.step();

@@ -6,7 +6,7 @@
 #include <doctest/doctest.h>
 
 using namespace cox;
-using detail::SlowWait;
+using cox::detail::SlowWait;
 
 TEST_SUITE("slow wait") {
   TEST_CASE("a long wait is told once, with the call that waits") {

@@ -105,16 +105,16 @@ struct Loop {
   }
 
   ScalerState scaler() { return formats().scaler().value(); }
-  detail::FormatActuator& formats() {
-    return session.state().actuators().get<detail::FormatActuator>();
+  cox::detail::FormatActuator& formats() {
+    return session.state().actuators().get<cox::detail::FormatActuator>();
   }
-  detail::NumericsWatch& numerics() {
-    return session.state().actuators().get<detail::NumericsWatch>();
+  cox::detail::NumericsWatch& numerics() {
+    return session.state().actuators().get<cox::detail::NumericsWatch>();
   }
 };
 
-std::span<const BlockEvidence> evidence_of_step(detail::NumericsWatch& numerics) {
-  detail::StepOutput output;
+std::span<const BlockEvidence> evidence_of_step(cox::detail::NumericsWatch& numerics) {
+  cox::detail::StepOutput output;
   numerics.end_step({RankId(0), RoundId(0), Plan{}}, output);
   return output.evidence;
 }
@@ -160,7 +160,8 @@ Probed train_probed(const std::vector<std::string>& flags) {
   for (auto& step : trainer.steps(samples)) {
     step.backward(step.forward([&] { return net.loss(step.batch().inputs); }));
     step.update();
-    const auto seen = evidence_of_step(session.state().actuators().get<detail::NumericsWatch>());
+    const auto seen =
+        evidence_of_step(session.state().actuators().get<cox::detail::NumericsWatch>());
     probed.known.push_back(seen[0].curvature.value > 0 && seen[1].curvature.value > 0);
   }
   for (const at::Tensor& p : net.model->parameters()) probed.parameters.push_back(p.clone());

@@ -15,7 +15,6 @@ class RollBackOnce final : public cox::Policy {
   cox::PolicyOutput propose(const cox::PolicyInput& input, cox::PolicyState state) const override {
     cox::PolicyOutput output;
     output.state = std::move(state);
-    output.state.version = 1;
     const bool is_done = input.plan.rollback.ticket > 0;
     if (is_done || input.signals.round < cox::RoundId(round_)) return output;
     cox::Reason why;
