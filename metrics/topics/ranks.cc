@@ -230,12 +230,6 @@ std::string phase_bar(const RankRow& row, double longest) {
   return out + "</div>";
 }
 
-// "slow in forward, 1.17× since round 41".
-std::string slow_text(const SlowRank& slow) {
-  return fmt::format("slow in {}, {} since round {}", to_string(slow.phase()),
-                     times_text(slow.slowdown_ratio), grouped(slow.since.value()));
-}
-
 std::string remarks(const RankRow& row, const SlowRank* slow) {
   const auto has = [&row](SignalFlag flag) {
     return (row.flags & static_cast<std::uint16_t>(flag)) != 0;
@@ -251,8 +245,10 @@ std::string remarks(const RankRow& row, const SlowRank* slow) {
   if (has(SignalFlag::step_repeated)) add("warn", "done again");
   if (has(SignalFlag::finished)) add("", "finished");
   if (has(SignalFlag::watching)) add("", "watching");
-  if (slow != nullptr) add("warn", slow_text(*slow));
-  return out;
+  if (slow == nullptr) return out;
+  add("warn", fmt::format("slow in {}", to_string(slow->phase())));
+  return fmt::format("{}<small>{} since round {}</small>", out, times_text(slow->slowdown_ratio),
+                     grouped(slow->since.value()));
 }
 
 std::string memory_text(const RankRow& row) {

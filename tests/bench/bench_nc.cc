@@ -29,8 +29,8 @@ constexpr int kTurn = 9;  // the first one settles; the others hold one sample o
 class Contest {
  public:
   explicit Contest(Session& session, int groups)
-      : formats_(session.state().actuators().get<detail::FormatActuator>()),
-        numerics_(session.state().actuators().get<detail::NumericsWatch>()),
+      : formats_(session.state().actuators().get<cox::detail::FormatActuator>()),
+        numerics_(session.state().actuators().get<cox::detail::NumericsWatch>()),
         trained_(bench::make_trained()),
         trainer_(session, *trained_.model, trained_.optimizer,
                  {.global_batch = kSequences,
@@ -68,8 +68,8 @@ class Contest {
     }
   }
 
-  detail::FormatActuator& formats_;
-  detail::NumericsWatch& numerics_;
+  cox::detail::FormatActuator& formats_;
+  cox::detail::NumericsWatch& numerics_;
   bench::RandomBytes dataset_{4096};
   bench::Trained trained_;
   Trainer trainer_;

@@ -121,7 +121,7 @@ std::vector<std::uint64_t> shares_of(int step, int world) {
 TEST_SUITE("batch statistics") {
   TEST_CASE("after every step all ranks have the bits of one process that ran all micro-batches") {
     auto session = solo_session();
-    auto& state = session.state();
+    auto& ranks = session.state().job().data();
     Net net = new_net();
     Net alone = new_net();
     BatchStatistics statistics(*net);
@@ -138,7 +138,7 @@ TEST_SUITE("batch statistics") {
       const std::uint64_t most = *std::max_element(counts.begin(), counts.end());
       REQUIRE(statistics
                   .fold(
-                      state.job().data(), kWait, [] {}, kMicroBatches, most)
+                      ranks, kWait, [] {}, kMicroBatches, most)
                   .ok());
       CHECK(all_equal(net->buffers(), alone->buffers()));
     }

@@ -1,5 +1,7 @@
 #include "sdk/src/session/step_row.h"
 
+#include <torch/torch.h>
+
 #include <string>
 #include <variant>
 #include <vector>
@@ -78,6 +80,7 @@ TEST_SUITE("step row") {
   TEST_CASE("without a prediction the peak stands alone") {
     metrics::StepRow row = row_of(1);
     MemoryProbe probe;
+    const at::Tensor held = torch::ones({1000});  // where tensors are counted
     StepOutput output{.row = &row};
     probe.end_step({RankId(1), RoundId(5), Plan{}}, output);
     CHECK(row.memory_peak_alloc_bytes == probe.reading().peak_bytes);
