@@ -12,6 +12,7 @@ using SteadyClock = std::chrono::steady_clock;
 
 // Said in as many parcels, so that a damaged one keeps nobody waiting for rounds that never come.
 constexpr std::uint16_t kEndingRounds = 3;
+constexpr std::chrono::seconds kStuck{1};  // that long in one exchange, at this rank's end
 
 }  // namespace
 
@@ -55,7 +56,7 @@ void ControlLink::open(const RankSignal& signal, std::span<const BlockEvidence> 
 
 void ControlLink::pump(PlanBook& plans) {
   if (reports_) pump_exchange(plans);
-  if (has_begun_ending_ && !all_end_) pump_ending();
+  if (reports_ && has_begun_ending_ && !all_end_) pump_ending();
   read_masks(plans);
 }
 
@@ -93,13 +94,14 @@ void ControlLink::break_off(const Status& why) {
   log_.error("control rounds end here, the plan stays as it is: " + why.text());
 }
 
-void ControlLink::begin_ending() {
-  if (!reports_) return;
-  has_begun_ending_ = true;
-  boards_.exchange->end(ok_status());
+void ControlLink::end_exchange() {
+  if (reports_) boards_.exchange->end(ok_status());
 }
 
+// An exchange that gets nowhere may wait for a leader that failed, whose name is heard only once
+// all leaders have said their last words.
 void ControlLink::pump_ending() {
+  if (stage_ == Stage::exchanging && SteadyClock::now() - opened_ > kStuck) end_exchange();
   const auto progress = boards_.exchange->pump_end();
   all_end_ = !progress.ok() || *progress == Progress::done;
   if (!progress.ok() && stage_ != Stage::broken) break_off(progress.status());

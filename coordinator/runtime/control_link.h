@@ -43,12 +43,15 @@ class ControlLink {
   const Status& status() const { return status_; }
 
   // This rank is at its end: it opens rounds only for those who are not.
-  void begin_ending();
+  void begin_ending() { has_begun_ending_ = true; }
+  // Says that this leader needs no further exchange. The others wait for these words before they
+  // leave. Later calls do nothing.
+  void end_exchange();
   // After this rank's last report: whether no rank of its node needs it any more.
   bool node_finished();
   // Of ranks that only watch: whether the exchange between nodes has come to its agreed end.
   bool exchange_ended() const { return !reports_ || (is_ending_ && rounds_left_ == 0); }
-  // Whether all leaders have begun their ending, or one of them has failed.
+  // Whether all leaders have said that they need no further exchange, or one of them has failed.
   bool all_leaders_end() const { return !reports_ || all_end_; }
 
  private:

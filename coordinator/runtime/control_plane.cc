@@ -242,8 +242,10 @@ bool ControlPlane::is_hopeless() {
 }
 
 bool ControlPlane::may_leave(Ending ending) {
-  if (!link_->closed() || !link_->node_finished() || !link_->all_leaders_end()) return false;
+  if (!link_->closed() || !link_->node_finished()) return false;
   if (ending == Ending::each_when_done && !link_->exchange_ended()) return false;
+  link_->end_exchange();
+  if (!link_->all_leaders_end()) return false;
   // Without an exchange the coordinator itself takes the last reports of all ranks.
   return !loop_ || boards_->exchange || loop_->all_finished();
 }

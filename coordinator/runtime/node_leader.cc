@@ -178,6 +178,7 @@ void LeaderExchange::end(const Status& why) {
 }
 
 Result<Progress> LeaderExchange::pump_end() {
+  if (!has_ended_) return Progress::pending;
   if (!ending_.ok()) return ending_;
   auto heard = endings_.poll();
   if (!heard.ok()) return heard.status();

@@ -136,7 +136,7 @@ class LeaderExchange {
   // Later calls do nothing.
   void end(const Status& why);
   // Moves the last words on. Returns done once all leaders have called end(). An error names the
-  // leader that failed, and is final. REQUIRES: end() was called.
+  // leader that failed, and is final. Pending before end() was called.
   Result<transport::Progress> pump_end();
 
  private:
