@@ -7,8 +7,7 @@
 //     std::vector<double> level;  // one per rank
 //     template <class Self, class Visit>
 //     static void fields(Self& self, Visit&& visit) {
-//       visit(self.streak);
-//       visit(self.level);
+//       visit(self.streak, self.level);
 //     }
 //   };
 //   std::string bytes = encode_state(state);
@@ -16,7 +15,9 @@
 //
 // A field is an integer, bool, float or double, a strong id, an enum with a stated largest value
 // (specialise kLargestOf), a std::string, or a std::optional, std::vector, std::array or std::map
-// of fields, or a struct with fields() (only the outermost one has a version).
+// of fields, or a struct with fields() (only the outermost one has a version). A struct that does
+// not list its fields itself may have a list_fields(value, visit), and any type a write(out, value)
+// and a read(in, value) of its own; both are found by argument-dependent lookup.
 //
 // Bytes: version and length as variable-length integers, then the fields in their order. Unsigned
 // integers and enums are variable-length, signed ones too after zigzag; floats are their bits in
@@ -52,14 +53,24 @@ inline constexpr std::nullptr_t kLargestOf = nullptr;
 namespace state_codec {
 
 struct NoVisit {
-  template <class Field>
-  void operator()(Field&) const {}
+  template <class... Fields>
+  void operator()(Fields&&...) const {}
 };
 
 template <class T>
 concept HasFields = requires(T& value) {
   T::fields(value, NoVisit{});
 };
+
+// Calls visit(field, ...) with all fields of the value.
+template <class T, class Visit>
+void visit_fields(T& value, const Visit& visit) {
+  if constexpr (HasFields<std::remove_const_t<T>>) {
+    T::fields(value, visit);
+  } else {
+    list_fields(value, visit);  // a type that the codec does not know has none
+  }
+}
 
 template <class T>
 inline constexpr bool is_strong_id = false;
@@ -95,6 +106,17 @@ constexpr std::int64_t unzigzag(std::uint64_t value) {
 }
 
 template <class T>
+void write(ByteWriter& out, const T& value);
+
+struct FieldWriter {
+  template <class... Fields>
+  void operator()(const Fields&... fields) const {
+    (write(out, fields), ...);
+  }
+  ByteWriter& out;
+};
+
+template <class T>
 void write(ByteWriter& out, const T& value) {
   if constexpr (std::is_same_v<T, bool>) {
     out.u8(value ? 1 : 0);
@@ -128,13 +150,20 @@ void write(ByteWriter& out, const T& value) {
       write(out, each);
     }
   } else {
-    static_assert(HasFields<T>, "a field of a state needs a type that the codec knows");
-    T::fields(value, [&out](const auto& field) { write(out, field); });
+    visit_fields(value, FieldWriter{out});
   }
 }
 
 template <class T>
 void read(ByteReader& in, T& value);
+
+struct FieldReader {
+  template <class... Fields>
+  void operator()(Fields&&... fields) const {
+    (read(in, fields), ...);
+  }
+  ByteReader& in;
+};
 
 inline bool read_bool(ByteReader& in) {
   const std::uint8_t byte = in.u8();
@@ -225,8 +254,7 @@ void read(ByteReader& in, T& value) {
   } else if constexpr (is_map<T>) {
     read_map(in, value);
   } else {
-    static_assert(HasFields<T>, "a field of a state needs a type that the codec knows");
-    T::fields(value, [&in](auto& field) { read(in, field); });
+    visit_fields(value, FieldReader{in});
   }
 }
 

@@ -49,14 +49,11 @@ Status check(const std::optional<Plan>& plan, const JobFacts& job) {
   return status.ok() ? status : data_loss("expected a plan of this job, found " + status.message());
 }
 
-// Decisions rely on facts and plans that fit the job.
+// Decisions rely on plans that fit the job.
 Status check(const wire::JournalStart& start) {
-  const JobFacts& job = start.job;
-  Status status = validate(job.memory, static_cast<std::size_t>(job.world_size), job.blocks.size());
-  if (status.ok()) status = validate(job.precision, job.blocks.size());
-  if (status.ok()) status = validate(start.state.plan, job);
+  const Status status = validate(start.state.plan, start.job);
   if (!status.ok()) return data_loss("expected a start of a job, found " + status.message());
-  return start.first ? check(start.first->plan, job) : ok_status();
+  return start.first ? check(start.first->plan, start.job) : ok_status();
 }
 
 // Policies rely on one report a rank at most, in ascending order, and on evidence of all blocks or

@@ -1,120 +1,293 @@
 #include "coordinator/wire/control_codec.h"
 
 #include <algorithm>
-#include <array>
+#include <concepts>
+#include <span>
 
 #include "coordinator/core/bytes.h"
-#include "coordinator/wire/proto_convert.h"
+#include "coordinator/core/state_codec.h"
+#include "coordinator/wire/bit_packing.h"
+#include "coordinator/wire/plan_codec.h"
 
 namespace cox::wire {
 namespace {
 
-// At most `most` occurrences of a length-delimited field in one message; `inside` applies to each.
-struct FieldLimit {
-  std::uint32_t field = 0;
-  std::size_t most = 0;
-  std::span<const FieldLimit> inside = {};
+constexpr std::size_t kMaxPolicies = 256;
+constexpr ParseLimits kLargestJob;
+constexpr unsigned kActionBits = 2;
+
+// A vector of at most so many elements.
+template <class Vector>
+struct AtMost {
+  std::size_t most;
+  Vector& values;
 };
 
-enum WireType : std::uint32_t { kVarint = 0, kFixed64 = 1, kDelimited = 2, kFixed32 = 5 };
-
-Status no_message() {
-  return data_loss("message: expected tagged fields, found other bytes");
+template <class Vector>
+void write(ByteWriter& out, const AtMost<Vector>& field) {
+  state_codec::write(out, field.values);
 }
 
-// Steps over the value of a field; a delimited one is returned.
-std::span<const std::byte> skip(ByteReader& in, std::uint32_t type) {
-  switch (type) {
-    case kVarint:
-      in.varint();
-      return {};
-    case kFixed64:
-      in.take(8);
-      return {};
-    case kFixed32:
-      in.take(4);
-      return {};
-    case kDelimited:
-      return in.take(in.varint());
-    default:
-      in.fail();
-      return {};
+template <class Vector>
+void read(ByteReader& in, AtMost<Vector>& field) {
+  ByteReader ahead = in;
+  ahead.varint() > field.most ? in.fail() : state_codec::read(in, field.values);
+}
+
+// A fixed array of bytes without the zeros at its end.
+template <class Array>
+struct Trimmed {
+  Array& bytes;
+};
+
+template <class Array>
+void write(ByteWriter& out, const Trimmed<Array>& field) {
+  std::size_t size = field.bytes.size();
+  while (size > 0 && field.bytes[size - 1] == std::byte{0}) --size;
+  out.varint(size);
+  out.append(std::span(field.bytes).first(size));
+}
+
+template <class Array>
+void read(ByteReader& in, Trimmed<Array>& field) {
+  const auto bytes = in.take(in.varint());
+  if (bytes.size() > field.bytes.size()) return in.fail();
+  std::copy(bytes.begin(), bytes.end(), field.bytes.begin());
+}
+
+// Any value of an enum's type: codes of user policies have no names.
+template <class Enum>
+struct Number {
+  Enum& value;
+};
+
+template <class Enum>
+void write(ByteWriter& out, const Number<Enum>& field) {
+  out.varint(static_cast<std::uint64_t>(field.value));
+}
+
+template <class Enum>
+void read(ByteReader& in, Number<Enum>& field) {
+  field.value = static_cast<Enum>(state_codec::read_integer<std::underlying_type_t<Enum>>(in));
+}
+
+// One action a block.
+template <class Vector>
+struct Actions {
+  Vector& values;
+};
+
+template <class Vector>
+void write(ByteWriter& out, const Actions<Vector>& field) {
+  out.varint(field.values.size());
+  write_bits(out, kActionBits, field.values.size(),
+             [&](std::size_t b) { return static_cast<unsigned>(field.values[b]); });
+}
+
+template <class Vector>
+void read(ByteReader& in, Actions<Vector>& field) {
+  const std::uint64_t count = in.varint();
+  if (count > kMaxBlocks) return in.fail();
+  field.values.resize(static_cast<std::size_t>(count));
+  read_bits(in, kActionBits, field.values.size(), [&](std::size_t b, std::uint64_t bits) {
+    field.values[b] = static_cast<MemoryAction>(bits);
+  });
+}
+
+}  // namespace
+}  // namespace cox::wire
+
+// What core's values consist of. In their namespace, so that the codec finds the lists.
+namespace cox {
+
+template <class T, class Value>
+concept Is = std::same_as<std::remove_const_t<T>, Value>;
+
+using wire::Actions;
+using wire::AtMost;
+using wire::kLargestJob;
+using wire::Number;
+using wire::ParseLimits;
+using wire::Trimmed;
+
+void list_fields(Is<Capabilities> auto& it, auto&& visit) {
+  visit(it.precisions, it.actions, it.shares, it.accumulation, it.rollback);
+}
+
+void list_fields(Is<MemoryPoint> auto& it, auto&& visit) {
+  visit(it.peak_bytes, it.added_us, Actions{it.actions});
+}
+
+void list_fields(Is<MemoryModel> auto& it, auto&& visit) {
+  visit(AtMost{kMaxFrontPoints, it.front}, it.base_bytes, it.step_us,
+        AtMost{kMaxBlocks, it.kept_bytes}, it.samples);
+}
+
+void list_fields(Is<MemoryFacts> auto& it, auto&& visit) {
+  visit(AtMost{kMaxMemoryModels, it.models}, AtMost{kLargestJob.ranks, it.model_of_rank},
+        AtMost{kLargestJob.ranks, it.limit_bytes});
+}
+
+void list_fields(Is<BlockFormats> auto& it, auto&& visit) {
+  visit(it.step_us);
+}
+
+void list_fields(Is<PrecisionFacts> auto& it, auto&& visit) {
+  visit(AtMost{kMaxBlocks, it.blocks}, it.emulated);
+}
+
+void list_fields(Is<JobFacts> auto& it, auto&& visit) {
+  visit(it.name, it.incarnation, it.world_size, AtMost{kLargestJob.ranks, it.node_of_rank},
+        AtMost{kMaxBlocks, it.blocks}, it.global_batch, it.micro_batch, it.capabilities, it.memory,
+        it.precision);
+}
+
+// Without magic and version, which every signal that came so far has.
+void list_fields(Is<RankSignal> auto& it, auto&& visit) {
+  visit(it.flags, it.rank, it.incarnation, it.round, it.step, it.plan_held, it.plan_applied,
+        it.loss, it.weight, it.gradient_norm, it.wall_seconds, it.phase_seconds, it.rounds,
+        it.samples, it.nonfinite_values, it.control_errors, it.tokens, it.memory_used_bytes,
+        it.memory_peak_bytes, it.memory_limit_bytes, Number{it.fragment.kind}, it.fragment.size,
+        Trimmed{it.fragment.payload}, it.loss_scale, it.reduction_seconds,
+        it.reduction_exposed_seconds, Trimmed{it.reserved}, it.checksum);
+}
+
+void list_fields(Is<FaultyReport> auto& it, auto&& visit) {
+  visit(it.rank, Number{it.fault}, it.round);
+}
+
+void list_fields(Is<Magnitude> auto& it, auto&& visit) {
+  visit(it.value, it.rank);
+}
+
+void list_fields(Is<BlockEvidence> auto& it, auto&& visit) {
+  visit(it.overflow_forward, it.overflow_backward, it.rank_of_overflow, it.sampled, it.underflow,
+        it.saturated, it.activation, it.gradient, it.noise_sum, it.noise_count, it.curvature,
+        it.underflow_ratio, it.saturated_ratio, it.signal_over_noise);
+}
+
+void list_fields(Is<StepSignals> auto& it, auto&& visit, const ParseLimits& most = kLargestJob) {
+  visit(it.round, it.now.seconds, AtMost{most.ranks, it.reports}, AtMost{most.faults(), it.faults},
+        AtMost{most.blocks, it.evidence});
+}
+
+void list_fields(Is<Reason> auto& it, auto&& visit) {
+  visit(Number{it.policy}, Number{it.code}, Number{it.outcome}, it.round, it.rank, it.block,
+        it.text);
+}
+
+// Without the summary, which follows from the signals.
+void list_fields(Is<Decision> auto& it, auto&& visit, const ParseLimits& most = kLargestJob) {
+  visit(it.plan, AtMost{most.reasons(), it.reasons});
+}
+
+void list_fields(Is<RoundFacts> auto& it, auto&& visit) {
+  visit(it.round, it.step, it.loss, it.gradient_norm, it.own_seconds_median, it.wall_seconds_median,
+        it.nonfinite_ranks, it.plan_applied);
+}
+
+void list_fields(Is<NamedPolicyState> auto& it, auto&& visit) {
+  visit(it.policy, it.state);
+}
+
+void list_fields(Is<ControlState> auto& it, auto&& visit) {
+  visit(it.plan, it.history, AtMost{wire::kMaxPolicies, it.policies});
+}
+
+static void write(ByteWriter& out, const Plan& plan) {
+  state_codec::write(out, wire::serialize(plan));
+}
+
+static void read(ByteReader& in, Plan& plan) {
+  std::string bytes;
+  state_codec::read(in, bytes);
+  Result<Plan> read = wire::parse_plan(bytes);
+  if (!read.ok()) return in.fail();
+  plan = *std::move(read);
+}
+
+static void write(ByteWriter& out, const PolicyState& state) {
+  state_codec::write(out, state.bytes());
+}
+
+static void read(ByteReader& in, PolicyState& state) {
+  std::string bytes;
+  state_codec::read(in, bytes);
+  state = PolicyState::from_bytes(std::move(bytes));
+}
+
+static void write(ByteWriter& out, const History& history) {
+  state_codec::write(out, std::vector(history.rounds().begin(), history.rounds().end()));
+}
+
+static void read(ByteReader& in, History& history) {
+  std::vector<RoundFacts> rounds;
+  AtMost field{History::kCapacity, rounds};
+  read(in, field);
+  for (const RoundFacts& facts : rounds) history.add(facts);
+}
+
+}  // namespace cox
+
+namespace cox::wire {
+
+void list_fields(Is<JournalStart> auto& it, auto&& visit) {
+  visit(it.job, it.config, it.state, AtMost{kMaxPolicies, it.policies}, it.first);
+}
+
+void list_fields(Is<JournalRound> auto& it, auto&& visit, const ParseLimits& most) {
+  list_fields(it.signals, visit, most);
+  list_fields(it.decision, visit, most);
+}
+
+namespace {
+
+// A field that cannot be, although its bytes are in order.
+Status wrong_field(std::string_view field, std::string_view expected) {
+  return data_loss("message: " + std::string(field) + ": expected " + std::string(expected));
+}
+
+Status check(const JobFacts& job) {
+  constexpr std::uint64_t kMaxBatch = std::uint64_t{1} << 31;  // as SamplePlan
+  if (job.world_size < 1 || job.world_size > kMaxRanks)
+    return wrong_field("job.world_size", "1 to " + std::to_string(kMaxRanks));
+  const auto ranks = static_cast<std::size_t>(job.world_size);
+  if (!job.node_of_rank.empty() && job.node_of_rank.size() != ranks)
+    return wrong_field("job.node_of_rank", "one node a rank, or none");
+  if (std::max(job.global_batch, job.micro_batch) > kMaxBatch)
+    return wrong_field("job.global_batch, job.micro_batch", "at most 2147483648 samples");
+  Status facts = validate(job.memory, ranks, job.blocks.size());
+  if (facts.ok()) facts = validate(job.precision, job.blocks.size());
+  return facts.ok() ? facts : data_loss("message: " + facts.message());
+}
+
+Status check(const JournalRound& round) {
+  for (const RankSignal& report : round.signals.reports) {
+    if (report.fragment.size > sizeof(Fragment::payload))
+      return wrong_field("signal.fragment", "at most 60 bytes");
   }
+  return ok_status();
 }
 
-std::string_view as_text(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+template <class... Values>
+std::string bytes_of(const Values&... values) {
+  ByteWriter out;
+  state_codec::FieldWriter{out}(values...);
+  return std::string(out.text());
 }
 
-// Counts the parts of a serialised message before anything is allocated for them: an empty part
-// costs two bytes on the wire and hundreds in memory. Walks tags and lengths only. data_loss when
-// the bytes are no fields, resource_exhausted when a limit is exceeded.
-Status check_limits(std::string_view message, std::span<const FieldLimit> limits) {
-  ByteReader in(std::as_bytes(std::span(message.data(), message.size())));
-  std::vector<std::size_t> seen(limits.size(), 0);
-  while (!in.at_end()) {
-    const std::uint64_t tag = in.varint();
-    const auto body = skip(in, static_cast<std::uint32_t>(tag & 7u));
-    if (in.failed()) return no_message();
-    const auto limit = std::find_if(limits.begin(), limits.end(),
-                                    [&](const FieldLimit& l) { return l.field == tag >> 3; });
-    if (limit == limits.end() || (tag & 7u) != kDelimited) continue;
-    if (++seen[static_cast<std::size_t>(limit - limits.begin())] > limit->most)
-      return resource_exhausted("message: expected at most " + std::to_string(limit->most) +
-                                " parts of field " + std::to_string(limit->field) + ", found more");
-    if (limit->inside.empty()) continue;
-    if (Status status = check_limits(as_text(body), limit->inside); !status.ok()) return status;
-  }
-  return in.failed() ? no_message() : ok_status();
-}
-
-constexpr std::size_t kMaxPolicies = 256;
-
-// The fields whose parts cost memory, by their numbers in control.proto.
-constexpr std::array kModelLimits = {FieldLimit{1, kMaxFrontPoints}};
-constexpr std::array kMemoryLimits = {FieldLimit{1, kMaxMemoryModels, kModelLimits}};
-constexpr std::array kJobLimits = {FieldLimit{5, kMaxBlocks}, FieldLimit{8, 1, kMemoryLimits},
-                                   FieldLimit{9, 1}};
-constexpr std::array kStateLimits = {FieldLimit{2, History::kCapacity}, FieldLimit{3, kMaxPolicies},
-                                     FieldLimit{4, 1}};
-constexpr std::array kFirstLimits = {FieldLimit{2, ParseLimits{}.reasons()}, FieldLimit{3, 1}};
-constexpr std::array kStartLimits = {FieldLimit{1, 1, kJobLimits}, FieldLimit{3, 1, kStateLimits},
-                                     FieldLimit{4, kMaxPolicies}, FieldLimit{5, 1, kFirstLimits}};
-
-std::array<FieldLimit, 3> signals_limits(const ParseLimits& limits) {
-  return {FieldLimit{3, limits.ranks}, FieldLimit{4, limits.faults()},
-          FieldLimit{5, limits.blocks}};
-}
-
-std::array<FieldLimit, 2> decision_limits(const ParseLimits& limits) {
-  return {FieldLimit{2, limits.reasons()}, FieldLimit{3, 1}};
-}
-
-// Parses bytes as `Message` once their parts were counted.
-template <class Message>
-Result<Message> read(std::string_view bytes, std::span<const FieldLimit> limits) {
+// `limits` are those that the list of the value's fields takes, if it takes any.
+template <class Value, class... Limits>
+Result<Value> parse(std::string_view bytes, const Limits&... limits) {
   if (bytes.size() > kMaxMessageBytes)
     return resource_exhausted("message: expected at most " + std::to_string(kMaxMessageBytes) +
                               " bytes, found " + std::to_string(bytes.size()));
-  if (Status status = check_limits(bytes, limits); !status.ok()) return status;
-  Message message;
-  if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size())))
-    return data_loss("message: its bytes are damaged or of another kind");
-  return message;
-}
-
-template <class Value, class Message>
-Result<Value> parse(std::string_view bytes, std::span<const FieldLimit> limits) {
-  const Result<Message> message = read<Message>(bytes, limits);
-  if (!message.ok()) return message.status();
-  return from_proto(*message);
-}
-
-template <class Part>
-Status take(Result<Part> part, Part& into) {
-  if (!part.ok()) return part.status();
-  into = std::move(*part);
-  return ok_status();
+  ByteReader in(std::as_bytes(std::span(bytes)));
+  Value value;
+  list_fields(value, state_codec::FieldReader{in}, limits...);
+  if (!in.done())
+    return data_loss("message: its bytes are damaged, of another kind, or more parts than fit");
+  return value;
 }
 
 }  // namespace
@@ -123,82 +296,34 @@ ParseLimits limits_of(const JobFacts& job) {
   return {static_cast<std::size_t>(job.world_size), job.blocks.size()};
 }
 
-std::string serialize(const JobFacts& value) {
-  return to_proto(value).SerializeAsString();
-}
-std::string serialize(const Reason& value) {
-  return to_proto(value).SerializeAsString();
-}
-std::string serialize(const StepSignals& value) {
-  return to_proto(value).SerializeAsString();
-}
-std::string serialize(const ControlState& value) {
-  return to_proto(value).SerializeAsString();
-}
-std::string serialize(const Decision& value) {
-  return to_proto(value).SerializeAsString();
-}
-
 std::string serialize(const JournalStart& value) {
-  pb::JournalStart message;
-  *message.mutable_job() = to_proto(value.job);
-  message.set_config(value.config);
-  *message.mutable_state() = to_proto(value.state);
-  for (const std::string& policy : value.policies) message.add_policies(policy);
-  if (value.first) *message.mutable_first() = to_proto(*value.first);
-  return message.SerializeAsString();
+  return bytes_of(value);
 }
 
 std::string serialize(const StepSignals& signals, const Decision& decision) {
-  pb::JournalRound message;
-  *message.mutable_signals() = to_proto(signals);
-  *message.mutable_decision() = to_proto(decision);
-  return message.SerializeAsString();
+  return bytes_of(signals, decision);
 }
 
-Result<JobFacts> parse_job_facts(std::string_view bytes) {
-  return parse<JobFacts, pb::JobFacts>(bytes, kJobLimits);
-}
-
-Result<Reason> parse_reason(std::string_view bytes) {
-  return parse<Reason, pb::Reason>(bytes, {});
-}
-
-Result<StepSignals> parse_step_signals(std::string_view bytes, const ParseLimits& limits) {
-  return parse<StepSignals, pb::StepSignals>(bytes, signals_limits(limits));
-}
-
-Result<ControlState> parse_control_state(std::string_view bytes) {
-  return parse<ControlState, pb::ControlState>(bytes, kStateLimits);
-}
-
-Result<Decision> parse_decision(std::string_view bytes, const ParseLimits& limits) {
-  return parse<Decision, pb::Decision>(bytes, decision_limits(limits));
+std::string serialize(const ControlState& value) {
+  return bytes_of(value);
 }
 
 Result<JournalStart> parse_journal_start(std::string_view bytes) {
-  const Result<pb::JournalStart> message = read<pb::JournalStart>(bytes, kStartLimits);
-  if (!message.ok()) return message.status();
-  JournalStart start;
-  if (Status s = take(from_proto(message->job()), start.job); !s.ok()) return s;
-  if (Status s = take(from_proto(message->state()), start.state); !s.ok()) return s;
-  start.config = message->config();
-  start.policies.assign(message->policies().begin(), message->policies().end());
-  if (!message->has_first()) return start;
-  if (Status s = take(from_proto(message->first()), start.first.emplace()); !s.ok()) return s;
+  Result<JournalStart> start = parse<JournalStart>(bytes);
+  if (!start.ok()) return start;
+  if (Status fits = check(start->job); !fits.ok()) return fits;
   return start;
 }
 
 Result<JournalRound> parse_journal_round(std::string_view bytes, const ParseLimits& limits) {
-  const auto signals = signals_limits(limits);
-  const auto decision = decision_limits(limits);
-  const std::array inside = {FieldLimit{1, 1, signals}, FieldLimit{2, 1, decision}};
-  const Result<pb::JournalRound> message = read<pb::JournalRound>(bytes, inside);
-  if (!message.ok()) return message.status();
-  JournalRound round;
-  if (Status s = take(from_proto(message->signals()), round.signals); !s.ok()) return s;
-  if (Status s = take(from_proto(message->decision()), round.decision); !s.ok()) return s;
+  Result<JournalRound> round = parse<JournalRound>(bytes, limits);
+  if (!round.ok()) return round;
+  if (Status fits = check(*round); !fits.ok()) return fits;
   return round;
+}
+
+Result<ControlState> parse_control_state(std::string_view bytes) {
+  return parse<ControlState>(bytes);
 }
 
 }  // namespace cox::wire

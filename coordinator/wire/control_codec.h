@@ -1,22 +1,21 @@
-// Core values as bytes and back, for the journal and the saved control state. Doubles and floats
-// come back bit for bit (NaN, infinities, -0). The bytes are those of control.proto, whose types
-// stay inside this folder; protobuf bytes are not canonical, so compare values, never bytes.
-// Pure functions, any thread. Parsing treats its bytes as hostile: data_loss for what is no such
-// message, resource_exhausted for one with more parts than its limits allow, before memory is
-// spent on them.
+// The records of the journal and the saved control state as bytes. Both are written by
+// core/state_codec.h from the lists of fields in control_codec.cc, plans as in a mask
+// (plan_codec.h). Doubles and floats come back bit for bit (NaN, infinities, -0). A change to a
+// list is another version of the files that hold these bytes (runtime/journal_reader.h,
+// runtime/saved_state.cc). The step path never sees them.
+//
+// Pure functions, any thread. Parsing treats its bytes as hostile: data_loss for bytes that are no
+// such record, or one with more parts than its limits allow, before memory is spent on them.
 #pragma once
 
 #include <cstddef>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "coordinator/core/decide.h"
 #include "coordinator/core/job.h"
-#include "coordinator/core/plan.h"
-#include "coordinator/core/reason.h"
 #include "coordinator/core/status.h"
 #include "coordinator/core/step_signals.h"
 
@@ -24,7 +23,7 @@ namespace cox::wire {
 
 inline constexpr std::size_t kMaxMessageBytes = std::size_t{1} << 28;
 
-// The most parts that a message of a job may have.
+// The most parts that a record of a job may have.
 struct ParseLimits {
   std::size_t ranks = static_cast<std::size_t>(kMaxRanks);
   std::size_t blocks = kMaxBlocks;
@@ -43,27 +42,19 @@ struct JournalStart {
   std::optional<Decision> first{};    // begin_job()'s answer to `state`; empty: it had none
 };
 
-// One round: all that Decide saw, and what it answered. `decision.summary` is not carried.
+// One round: all that Decide saw, and what it answered. Of the decision its plan and reasons.
 struct JournalRound {
   StepSignals signals;
   Decision decision;
 };
 
-std::string serialize(const JobFacts& value);
-std::string serialize(const Reason& value);
-std::string serialize(const StepSignals& value);
-std::string serialize(const ControlState& value);
-std::string serialize(const Decision& value);
 std::string serialize(const JournalStart& value);
 // A JournalRound from its parts.
 std::string serialize(const StepSignals& signals, const Decision& decision);
+std::string serialize(const ControlState& value);
 
-Result<JobFacts> parse_job_facts(std::string_view bytes);
-Result<Reason> parse_reason(std::string_view bytes);
-Result<StepSignals> parse_step_signals(std::string_view bytes, const ParseLimits& limits);
-Result<ControlState> parse_control_state(std::string_view bytes);
-Result<Decision> parse_decision(std::string_view bytes, const ParseLimits& limits);
 Result<JournalStart> parse_journal_start(std::string_view bytes);
 Result<JournalRound> parse_journal_round(std::string_view bytes, const ParseLimits& limits);
+Result<ControlState> parse_control_state(std::string_view bytes);
 
 }  // namespace cox::wire

@@ -10,6 +10,7 @@
 #include "coordinator/core/hash.h"
 #include "coordinator/core/plan_fields.h"
 #include "coordinator/core/state_codec.h"
+#include "coordinator/wire/bit_packing.h"
 
 namespace cox::wire {
 namespace {
@@ -43,20 +44,12 @@ ByteWriter as_runs(Values values) {
 
 ByteWriter as_packed(Values values) {
   const auto [least, most] = std::minmax_element(values.begin(), values.end());
-  const int width = std::bit_width(*most - *least);
+  const auto width = static_cast<unsigned>(std::bit_width(*most - *least));
   ByteWriter out;
   out.varint(*least);
   out.u8(static_cast<std::uint8_t>(width));
-  std::uint64_t pending = 0;
-  int bits = 0;
-  for (const std::uint32_t value : values) {
-    pending |= static_cast<std::uint64_t>(value - *least) << bits;
-    for (bits += width; bits >= 8; bits -= 8) {
-      out.u8(static_cast<std::uint8_t>(pending));
-      pending >>= 8;
-    }
-  }
-  if (bits > 0) out.u8(static_cast<std::uint8_t>(pending));
+  write_bits(out, width, values.size(),
+             [&, least = *least](std::size_t i) { return values[i] - least; });
   return out;
 }
 
@@ -79,16 +72,10 @@ ByteWriter as_repeated(Values values) {
   return out;
 }
 
-std::uint32_t read_value(ByteReader& in) {
-  const std::uint64_t value = in.varint();
-  if (value > std::numeric_limits<std::uint32_t>::max()) in.fail();
-  return static_cast<std::uint32_t>(value);
-}
-
 void read_runs(ByteReader& in, std::span<std::uint32_t> out) {
   for (std::size_t i = 0; i < out.size() && !in.failed();) {
     const std::uint64_t length = in.varint();
-    const std::uint32_t value = read_value(in);
+    const auto value = state_codec::read_integer<std::uint32_t>(in);
     if (length == 0 || length > out.size() - i) return in.fail();
     std::fill_n(out.begin() + static_cast<std::ptrdiff_t>(i), length, value);
     i += static_cast<std::size_t>(length);
@@ -96,27 +83,21 @@ void read_runs(ByteReader& in, std::span<std::uint32_t> out) {
 }
 
 void read_packed(ByteReader& in, std::span<std::uint32_t> out) {
-  const std::uint64_t least = read_value(in);
+  const std::uint64_t least = state_codec::read_integer<std::uint32_t>(in);
   const unsigned width = in.u8();
   if (in.failed() || width > 32) return in.fail();
-  ByteReader packed(in.take((std::uint64_t{out.size()} * width + 7) / 8));
-  std::uint64_t pending = 0;
-  unsigned bits = 0;
-  for (std::uint32_t& value : out) {
-    for (; bits < width; bits += 8) pending |= static_cast<std::uint64_t>(packed.u8()) << bits;
-    const std::uint64_t sum = least + (pending & ((std::uint64_t{1} << width) - 1));
-    if (in.failed() || sum > std::numeric_limits<std::uint32_t>::max()) return in.fail();
-    value = static_cast<std::uint32_t>(sum);
-    pending >>= width;
-    bits -= width;
-  }
+  read_bits(in, width, out.size(), [&](std::size_t i, std::uint64_t more) {
+    if (least + more > std::numeric_limits<std::uint32_t>::max()) return in.fail();
+    out[i] = static_cast<std::uint32_t>(least + more);
+  });
 }
 
 void read_repeated(ByteReader& in, std::span<std::uint32_t> out) {
   const std::uint64_t period = in.varint();
   if (period == 0 || period > out.size()) return in.fail();
   for (std::size_t i = 0; i < out.size() && !in.failed(); ++i) {
-    out[i] = i < period ? read_value(in) : out[i - static_cast<std::size_t>(period)];
+    out[i] = i < period ? state_codec::read_integer<std::uint32_t>(in)
+                        : out[i - static_cast<std::size_t>(period)];
   }
 }
 
@@ -160,110 +141,90 @@ std::optional<std::vector<std::uint32_t>> read_sequence(ByteReader& in, std::siz
   return values;
 }
 
-std::uint8_t nibble(Precision precision, MemoryAction action) {
-  return static_cast<std::uint8_t>(static_cast<unsigned>(precision) | static_cast<unsigned>(action)
-                                                                          << 2);
+// Of a block: its precision, and its action in profile 0.
+constexpr unsigned kBlockBits = 4;
+constexpr unsigned kActionBits = 2;
+
+unsigned block_bits(const Plan& plan, std::size_t block) {
+  return static_cast<unsigned>(plan.precision[block]) |
+         static_cast<unsigned>(plan.profiles[0][block]) << 2;
 }
 
-void write_block_table(ByteWriter& out, const Plan& plan) {
-  const std::size_t blocks = plan.precision.size();
-  const auto at = [&](std::size_t b) -> unsigned {
-    return b < blocks ? nibble(plan.precision[b], plan.profiles[0][b]) : 0u;
-  };
-  for (std::size_t b = 0; b < blocks; b += 2) {
-    out.u8(static_cast<std::uint8_t>(at(b) | at(b + 1) << 4));
-  }
-}
-
-// Each changed block as the distance from the last one, and its new four bits.
-ByteWriter changed_blocks(const Plan& plan, const Plan& base) {
-  ByteWriter out;
-  std::size_t next = 0;
-  for (std::size_t b = 0; b < plan.precision.size(); ++b) {
-    const std::uint8_t now = nibble(plan.precision[b], plan.profiles[0][b]);
-    if (now == nibble(base.precision[b], base.profiles[0][b])) continue;
-    out.varint((b - next) << 4 | now);
-    next = b + 1;
-  }
-  return out;
-}
-
-ByteWriter packed_actions(const ActionProfile& actions) {
-  ByteWriter out;
-  for (std::size_t b = 0; b < actions.size(); b += 4) {
-    unsigned byte = 0;
-    for (std::size_t i = 0; i < 4 && b + i < actions.size(); ++i) {
-      byte |= static_cast<unsigned>(actions[b + i]) << (2 * i);
-    }
-    out.u8(static_cast<std::uint8_t>(byte));
-  }
-  return out;
-}
-
-ByteWriter changed_actions(const ActionProfile& actions, const ActionProfile& first) {
-  ByteWriter list;
-  std::size_t count = 0;
-  std::size_t next = 0;
-  for (std::size_t b = 0; b < actions.size(); ++b) {
-    if (actions[b] == first[b]) continue;
-    list.varint((b - next) << 2 | static_cast<std::size_t>(actions[b]));
-    next = b + 1;
-    ++count;
-  }
-  ByteWriter out;
-  out.varint(count);
-  out.append(list.bytes());
-  return out;
-}
-
-void set_block(Plan& plan, std::size_t block, unsigned bits) {
+void set_block(Plan& plan, std::size_t block, std::uint64_t bits) {
   plan.precision[block] = static_cast<Precision>(bits & 3u);
   plan.profiles[0][block] = static_cast<MemoryAction>((bits >> 2) & 3u);
 }
 
-void read_block_table(ByteReader& in, Plan& plan) {
-  for (std::size_t b = 0; b < plan.precision.size(); b += 2) {
-    const unsigned byte = in.u8();
-    set_block(plan, b, byte & 15u);
-    if (b + 1 < plan.precision.size()) {
-      set_block(plan, b + 1, byte >> 4);
-    } else if (byte >> 4 != 0) {
-      in.fail();
-    }
+struct Changes {
+  ByteWriter list;  // each changed block as the distance from the last one, and its new bits
+  std::size_t count = 0;
+};
+
+template <class At>
+Changes changes(std::size_t blocks, unsigned width, const At& now, const At& before) {
+  Changes out;
+  std::size_t next = 0;
+  for (std::size_t b = 0; b < blocks; ++b) {
+    const unsigned bits = now(b);
+    if (bits == before(b)) continue;
+    out.list.varint((b - next) << width | bits);
+    next = b + 1;
+    ++out.count;
   }
+  return out;
+}
+
+// Takes the next change from the list and calls set(block, bits).
+template <class Set>
+void read_change(ByteReader& in, std::size_t blocks, unsigned width, std::size_t& next,
+                 const Set& set) {
+  const std::uint64_t word = in.varint();
+  const std::uint64_t gap = word >> width;
+  if (gap >= blocks - next) return in.fail();
+  next += static_cast<std::size_t>(gap);
+  set(next, word & ((1u << width) - 1));
+  ++next;
+}
+
+void write_block_table(ByteWriter& out, const Plan& plan) {
+  write_bits(out, kBlockBits, plan.precision.size(),
+             [&](std::size_t b) { return block_bits(plan, b); });
+}
+
+void read_block_table(ByteReader& in, Plan& plan) {
+  read_bits(in, kBlockBits, plan.precision.size(),
+            [&](std::size_t b, std::uint64_t bits) { set_block(plan, b, bits); });
+}
+
+ByteWriter changed_blocks(const Plan& plan, const Plan& base) {
+  const auto bits_of = [](const Plan& of) {
+    return [&of](std::size_t b) { return block_bits(of, b); };
+  };
+  return changes(plan.precision.size(), kBlockBits, bits_of(plan), bits_of(base)).list;
 }
 
 void read_changed_blocks(ByteReader& in, Plan& plan) {
   std::size_t next = 0;
   while (!in.failed() && !in.at_end()) {
-    const std::uint64_t word = in.varint();
-    const std::uint64_t gap = word >> 4;
-    if (gap >= plan.precision.size() - next) return in.fail();
-    next += static_cast<std::size_t>(gap);
-    set_block(plan, next, static_cast<unsigned>(word & 15u));
-    ++next;
+    read_change(in, plan.precision.size(), kBlockBits, next,
+                [&](std::size_t b, std::uint64_t bits) { set_block(plan, b, bits); });
   }
 }
 
-void read_packed_actions(ByteReader& in, ActionProfile& actions) {
-  const auto bytes = in.take((actions.size() + 3) / 4);
-  if (in.failed()) return;
-  for (std::size_t b = 0; b < actions.size(); ++b) {
-    const auto byte = std::to_integer<unsigned>(bytes[b / 4]);
-    actions[b] = static_cast<MemoryAction>((byte >> (2 * (b % 4))) & 3u);
-  }
+auto bits_of(const ActionProfile& actions) {
+  return [&actions](std::size_t b) { return static_cast<unsigned>(actions[b]); };
+}
+
+auto setter_of(ActionProfile& actions) {
+  return [&actions](std::size_t b, std::uint64_t bits) {
+    actions[b] = static_cast<MemoryAction>(bits);
+  };
 }
 
 void read_changed_actions(ByteReader& in, ActionProfile& actions) {
-  const std::uint64_t count = in.varint();
   std::size_t next = 0;
-  for (std::uint64_t i = 0; i < count && !in.failed(); ++i) {
-    const std::uint64_t word = in.varint();
-    const std::uint64_t gap = word >> 2;
-    if (gap >= actions.size() - next) return in.fail();
-    next += static_cast<std::size_t>(gap);
-    actions[next] = static_cast<MemoryAction>(word & 3u);
-    ++next;
+  for (std::uint64_t count = in.varint(); count > 0 && !in.failed(); --count) {
+    read_change(in, actions.size(), kActionBits, next, setter_of(actions));
   }
 }
 
@@ -289,11 +250,17 @@ void write_value(ByteWriter& out, const std::vector<ProfileId>& profiles) {
 void write_value(ByteWriter& out, const Profiles& profiles) {
   out.varint(profiles.size());
   for (std::size_t p = 1; p < profiles.size(); ++p) {
-    const ByteWriter packed = packed_actions(profiles[p]);
-    const ByteWriter changed = changed_actions(profiles[p], profiles[0]);
-    const bool shorter = changed.size() < packed.size();
+    const ActionProfile& actions = profiles[p];
+    ByteWriter packed;
+    write_bits(packed, kActionBits, actions.size(), bits_of(actions));
+    const Changes changed =
+        changes(actions.size(), kActionBits, bits_of(actions), bits_of(profiles[0]));
+    ByteWriter listed;
+    listed.varint(changed.count);
+    listed.append(changed.list.bytes());
+    const bool shorter = listed.size() < packed.size();
     out.u8(static_cast<std::uint8_t>(shorter ? ProfileForm::changes : ProfileForm::packed));
-    out.append(shorter ? changed.bytes() : packed.bytes());
+    out.append(shorter ? listed.bytes() : packed.bytes());
   }
 }
 
@@ -334,7 +301,7 @@ void read_value(ByteReader& in, Profiles& profiles, const Plan&, const PlanShape
     ActionProfile actions = profiles[0];
     const std::uint8_t form = in.u8();
     if (form == static_cast<std::uint8_t>(ProfileForm::packed)) {
-      read_packed_actions(in, actions);
+      read_bits(in, kActionBits, actions.size(), setter_of(actions));
     } else if (form == static_cast<std::uint8_t>(ProfileForm::changes)) {
       read_changed_actions(in, actions);
     } else {
@@ -426,11 +393,8 @@ struct PlanHead {
   std::uint16_t blocks = 0;
   template <class Self, class Visit>
   static void fields(Self& self, Visit&& visit) {
-    visit(self.id.incarnation);
-    visit(self.id.number);
-    visit(self.earliest_round);
-    visit(self.activated_round);
-    visit(self.blocks);
+    visit(self.id.incarnation, self.id.number, self.earliest_round, self.activated_round,
+          self.blocks);
   }
 };
 
@@ -480,8 +444,7 @@ Result<Plan> read_full_payload(std::span<const std::byte> payload, const PlanSha
   ByteReader in(payload);
   Plan plan = plan_without_entries(shape.blocks);
   read_block_table(in, plan);
-  Status status = read_entries(in, PayloadKind::full, plan, shape);
-  if (!status.ok()) return status;
+  if (Status status = read_entries(in, PayloadKind::full, plan, shape); !status.ok()) return status;
   return plan;
 }
 
@@ -493,8 +456,8 @@ Result<Plan> read_delta_payload(std::span<const std::byte> payload, Plan base,
   if (check != content_check(base))
     return failed_precondition("plan: the changes are against another plan than the one held here");
   base.activated_round.reset();
-  Status status = read_entries(in, PayloadKind::delta, base, shape);
-  if (!status.ok()) return status;
+  if (Status status = read_entries(in, PayloadKind::delta, base, shape); !status.ok())
+    return status;
   return base;
 }
 

@@ -14,6 +14,21 @@ using test::capable_job;
 using test::RandomValues;
 using test::same_bits;
 
+JournalStart start_of(const JobFacts& job) {
+  return {job, "", initial_state(capable_job(1, 1)), {}};
+}
+
+// The facts as a journal gives them back.
+Result<JobFacts> again(const JobFacts& job) {
+  const Result<JournalStart> read = parse_journal_start(serialize(start_of(job)));
+  if (!read.ok()) return read.status();
+  return read->job;
+}
+
+StatusCode code_of(const JobFacts& job) {
+  return again(job).status().code();
+}
+
 TEST_SUITE("wire.control") {
   TEST_CASE("every value comes back bit for bit") {
     RandomValues random(2);
@@ -26,30 +41,25 @@ TEST_SUITE("wire.control") {
         job.node_of_rank.assign(static_cast<std::size_t>(job.world_size), NodeId(2));
       if (random.chance(70)) job.memory = random.memory(job);
       if (random.chance(70)) job.precision = random.precision(job);
-      const ParseLimits limits = limits_of(job);
-      CHECK(*parse_job_facts(serialize(job)) == job);
+      CHECK(*again(job) == job);
 
       Plan plan = random.plan(job, random.bits());
       if (random.chance(5)) plan.step_samples = random.bits();
       if (random.chance(50)) plan.activated_round = RoundId(0);
       CHECK(*parse_plan(serialize(plan)) == plan);
 
-      const StepSignals signals = random.signals(job, RoundId(random.bits()));
-      const auto read = parse_step_signals(serialize(signals), limits);
-      REQUIRE_MESSAGE(read.ok(), read.status().text());
-      CHECK(same_bits(*read, signals));
-
       const ControlState state = random.state(job);
       CHECK(same_bits(*parse_control_state(serialize(state)), state));
 
+      const StepSignals signals = random.signals(job, RoundId(random.bits()));
       Decision decision;
       if (random.chance(50)) decision.plan = plan;
       for (int i = 0; i < 3; ++i) decision.reasons.push_back(random.reason());
-      CHECK(*parse_reason(serialize(decision.reasons[0])) == decision.reasons[0]);
-      const auto answered = parse_decision(serialize(decision), limits);
-      REQUIRE(answered.ok());
-      CHECK(answered->plan == decision.plan);
-      CHECK(answered->reasons == decision.reasons);
+      const auto read = parse_journal_round(serialize(signals, decision), limits_of(job));
+      REQUIRE_MESSAGE(read.ok(), read.status().text());
+      CHECK(same_bits(read->signals, signals));
+      CHECK(read->decision.plan == decision.plan);
+      CHECK(read->decision.reasons == decision.reasons);
     }
   }
 
@@ -82,74 +92,80 @@ TEST_SUITE("wire.control") {
     CHECK(played->decision.plan == round.decision.plan);
   }
 
-  TEST_CASE("more parts than the job can have are refused before they are built") {
+  TEST_CASE("more parts than the job can have are refused") {
+    RandomValues random(6);
     const JobFacts job = capable_job(2, 3);
-    const ParseLimits limits = limits_of(job);
-    std::string reports;
-    for (int i = 0; i < 3; ++i) reports += std::string("\x1a\x00", 2);
-    CHECK(parse_step_signals(reports, limits).status().code() == StatusCode::resource_exhausted);
-    std::string rounds;
-    for (int i = 0; i < 257; ++i) rounds += std::string("\x12\x00", 2);
-    CHECK(parse_control_state(rounds).status().code() == StatusCode::resource_exhausted);
-    std::string blocks;
-    for (int i = 0; i < 1025; ++i) blocks += std::string("\x2a\x00", 2);
-    CHECK(parse_job_facts(blocks).status().code() == StatusCode::resource_exhausted);
-    std::string points;
-    for (int i = 0; i < 257; ++i) points += std::string("\x0a\x00", 2);
-    const std::string model = "\x0a\x82\x04" + points;
-    REQUIRE(points.size() == 0x202);
-    const std::string memory = "\x42\x85\x04" + model;
-    CHECK(parse_job_facts(memory).status().code() == StatusCode::resource_exhausted);
-    std::string models;
-    for (int i = 0; i < 65; ++i) models += std::string("\x0a\x00", 2);
-    CHECK(parse_job_facts("\x42\x82\x01" + models).status().code() ==
-          StatusCode::resource_exhausted);
-    const std::string two_precisions("\x4a\x00\x4a\x00", 4);
-    CHECK(parse_job_facts(two_precisions).status().code() == StatusCode::resource_exhausted);
-    const std::string two_plans("\x1a\x00\x1a\x00", 4);
-    CHECK(parse_decision(two_plans, limits).status().code() == StatusCode::resource_exhausted);
+    const auto code_of_round = [&](const StepSignals& signals, const Decision& decision) {
+      return parse_journal_round(serialize(signals, decision), limits_of(job)).status().code();
+    };
+    const StepSignals sound = random.signals(job, RoundId(1));
+    CHECK(code_of_round(sound, {}) == StatusCode::ok);
+    StepSignals signals = sound;
+    SUBCASE("reports") {
+      signals.reports.assign(3, RankSignal{});
+    }
+    SUBCASE("faults") {
+      signals.faults.assign(limits_of(job).faults() + 1, FaultyReport{});
+    }
+    SUBCASE("evidence") {
+      signals.evidence.resize(4);
+    }
+    Decision decision;
+    SUBCASE("reasons") {
+      decision.reasons.resize(limits_of(job).reasons() + 1);
+    }
+    CHECK(code_of_round(signals, decision) == StatusCode::data_loss);
+  }
+
+  TEST_CASE("more parts than any job can have are refused") {
+    RandomValues random(7);
+    JobFacts job = capable_job(2, 3);
+    job.memory = random.memory(job);
+    CHECK(code_of(job) == StatusCode::ok);
+    SUBCASE("blocks") {
+      job = capable_job(2, 1025);
+    }
+    SUBCASE("points") {
+      job.memory.models[0].front.resize(257);
+    }
+    SUBCASE("models") {
+      job.memory.models.resize(65, job.memory.models[0]);
+    }
+    CHECK(code_of(job) == StatusCode::data_loss);
+  }
+
+  TEST_CASE("a longer history than is kept is refused") {
+    const std::string state = serialize(initial_state(capable_job(1, 1)));
+    REQUIRE(state.ends_with(std::string(2, '\0')));  // no rounds, no policies
+    const std::string rounds(257 * 64, '\0');
+    CHECK(parse_control_state(state.substr(0, state.size() - 2) + "\x81\x02" + rounds)
+              .status()
+              .code() == StatusCode::data_loss);
   }
 
   TEST_CASE("values out of range are refused") {
     JobFacts job = capable_job(2, 1);
     job.world_size = 0;
-    CHECK(parse_job_facts(serialize(job)).status().code() == StatusCode::data_loss);
+    CHECK(code_of(job) == StatusCode::data_loss);
     job.world_size = 2;
     job.micro_batch = std::uint64_t{1} << 31;
-    CHECK(parse_job_facts(serialize(job)).ok());
+    CHECK(code_of(job) == StatusCode::ok);
     ++job.micro_batch;
-    CHECK(parse_job_facts(serialize(job)).status().code() == StatusCode::data_loss);
+    CHECK(code_of(job) == StatusCode::data_loss);
     job.micro_batch = 0;
     job.global_batch = (std::uint64_t{1} << 31) + 1;
-    CHECK(parse_job_facts(serialize(job)).status().code() == StatusCode::data_loss);
+    CHECK(code_of(job) == StatusCode::data_loss);
     job.global_batch = 0;
     job.world_size = 3;
     job.node_of_rank = {NodeId(0)};
-    CHECK(parse_job_facts(serialize(job)).status().code() == StatusCode::data_loss);
-  }
-
-  TEST_CASE("messages of before the batch could change mean the job's batch, in samples") {
-    const JobFacts job = capable_job(2, 1);
-    // World size 2 and a global batch of 64; capabilities without the newest field.
-    const auto read = parse_job_facts(std::string("\x18\x02\x30\x40\x3a\x02\x18\x01", 8));
-    REQUIRE(read.ok());
-    CHECK(read->world_size == 2);
-    CHECK(read->global_batch == 64);
-    CHECK(read->micro_batch == 0);
-    CHECK(read->capabilities.shares);
-    CHECK_FALSE(read->capabilities.accumulation);
-
-    const auto signal = parse_step_signals(std::string("\x1a\x00", 2), limits_of(job));
-    REQUIRE(signal.ok());
-    CHECK(signal->reports[0].reduction_seconds == 0);
-    CHECK(signal->reports[0].reduction_exposed_seconds == 0);
+    CHECK(code_of(job) == StatusCode::data_loss);
   }
 
   TEST_CASE("memory facts that do not fit the job, or are no fronts, are refused") {
     RandomValues random(5);
     JobFacts job = capable_job(2, 6);
     job.memory = random.memory(job);
-    REQUIRE(parse_job_facts(serialize(job)).ok());
+    REQUIRE(code_of(job) == StatusCode::ok);
     MemoryFacts& facts = job.memory;
     facts.models.resize(1);
     facts.model_of_rank.clear();
@@ -175,14 +191,14 @@ TEST_SUITE("wire.control") {
     SUBCASE("no point at all") {
       front.clear();
     }
-    CHECK(parse_job_facts(serialize(job)).status().code() == StatusCode::data_loss);
+    CHECK(code_of(job) == StatusCode::data_loss);
   }
 
   TEST_CASE("precision facts that do not fit the job are refused") {
     JobFacts job = capable_job(2, 3);
     job.precision.blocks.assign(3, {{400, 300, 300, 200}});
     job.precision.emulated = only(Precision::fp8);
-    REQUIRE(*parse_job_facts(serialize(job)) == job);
+    REQUIRE(*again(job) == job);
     SUBCASE("another number of blocks") {
       job.precision.blocks.resize(2);
     }
@@ -195,7 +211,7 @@ TEST_SUITE("wire.control") {
     SUBCASE("a format that is none") {
       job.precision.emulated = 16;
     }
-    CHECK(parse_job_facts(serialize(job)).status().code() == StatusCode::data_loss);
+    CHECK(code_of(job) == StatusCode::data_loss);
   }
 
   TEST_CASE("the largest facts of memory stay small") {
@@ -207,9 +223,8 @@ TEST_SUITE("wire.control") {
         model.front.push_back({(std::int64_t{1} << 40) + p, (1 << 30) - p,
                                std::vector<MemoryAction>(1024, MemoryAction::tile)});
     }
-    const std::string bytes = serialize(job);
-    CHECK(bytes.size() < std::size_t{6} << 20);
-    CHECK(*parse_job_facts(bytes) == job);
+    CHECK(serialize(start_of(job)).size() < std::size_t{6} << 20);
+    CHECK(*again(job) == job);
   }
 
   TEST_CASE("100000 mutated messages never crash") {
