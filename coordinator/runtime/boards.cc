@@ -69,10 +69,7 @@ Result<BoardPair> shared_boards(Communicator& node, const BoardShape& shape, std
     mine = lay_out(*segment, shape, capacity, Role::formats);
     is_formatted = mine.ok() ? 1 : 0;
   }
-  const Status told = transport::finish(
-      node, node.start_broadcast(std::as_writable_bytes(std::span(&is_formatted, 1)), kRoot),
-      start_up_patience(node));
-  if (!told.ok()) return told;
+  if (Status told = broadcast(node, is_formatted, start_up_patience(node)); !told.ok()) return told;
   if (is_leader) return mine;
   if (is_formatted == 0) return unavailable("the node's leader could not lay out its mailboxes");
   return lay_out(std::move(*segment), shape, capacity, Role::attaches);
@@ -83,13 +80,12 @@ Result<std::unique_ptr<LeaderExchange>> make_exchange(Communicator& world, const
   auto leaders = world.split(topology.is_leader() ? 0 : 1);
   if (!leaders.ok()) return leaders.status();
   if (!topology.is_leader()) return std::unique_ptr<LeaderExchange>();
-  auto gathers = (*leaders)->duplicate();
-  if (!gathers.ok()) return gathers.status();
-  auto masks = (*leaders)->duplicate();
-  if (!masks.ok()) return masks.status();
-  auto endings = (*leaders)->duplicate();
-  if (!endings.ok()) return endings.status();
-  LeaderExchange::Links links{std::move(*gathers), std::move(*masks), std::move(*endings)};
+  LeaderExchange::Links links;
+  for (auto* link : {&links.gathers, &links.masks, &links.endings}) {
+    auto made = (*leaders)->duplicate();
+    if (!made.ok()) return made.status();
+    *link = std::move(*made);
+  }
   return std::make_unique<LeaderExchange>(std::move(links), topology.self, topology.largest_node(),
                                           job.blocks.size());
 }
@@ -99,16 +95,6 @@ std::vector<NodeId> everybody_alone(std::int32_t ranks) {
   std::vector<NodeId> nodes;
   for (std::int32_t r = 0; r < ranks; ++r) nodes.push_back(NodeId(r));
   return nodes;
-}
-
-// 1 on all ranks exactly if it is 1 on each.
-Result<std::uint64_t> all_agree(Communicator& world, std::uint64_t mine) {
-  Status merged = transport::finish(
-      world,
-      world.start_all_reduce(std::as_writable_bytes(std::span(&mine, 1)), transport::min_u64()),
-      start_up_patience(world));
-  if (!merged.ok()) return merged;
-  return mine;
 }
 
 struct NodeBoards {
@@ -123,9 +109,10 @@ Result<NodeBoards> node_boards(Communicator& world, NodeGroup& nodes, const JobF
   if (config.path != ControlPath::mpi) {
     const Topology topology = make_topology(world.rank(), nodes.node_of_rank);
     auto shared = shared_boards(*nodes.ranks, shape_for(topology.my_node().size(), job), capacity);
-    auto agreed = all_agree(world, shared.ok() ? 1 : 0);
-    if (!agreed.ok()) return agreed.status();
-    if (*agreed == 1) return NodeBoards{topology, std::move(*shared)};
+    std::uint64_t all_share = shared.ok() ? 1 : 0;
+    Status agreed = all_reduce(world, all_share, transport::min_u64(), start_up_patience(world));
+    if (!agreed.ok()) return agreed;
+    if (all_share == 1) return NodeBoards{topology, std::move(*shared)};
     if (config.path == ControlPath::mailbox) {
       return shared.ok() ? unavailable("another rank of the job has no mailboxes")
                          : shared.status();
@@ -185,21 +172,11 @@ transport::WaitPolicy start_up_patience(const Communicator& communicator) {
 Result<NodeGroup> find_nodes(Communicator& world) {
   auto ranks = world.split_by_node();
   if (!ranks.ok()) return ranks.status();
-  std::int32_t lowest = world.rank().value();
-  Status told = transport::finish(
-      **ranks, (*ranks)->start_broadcast(std::as_writable_bytes(std::span(&lowest, 1)), kRoot),
-      start_up_patience(**ranks));
-  if (!told.ok()) return told;
-  std::vector<std::int32_t> nodes(static_cast<std::size_t>(world.size()));
-  Status gathered = transport::finish(
-      world,
-      world.start_all_gather(std::as_bytes(std::span<const std::int32_t>(&lowest, 1)),
-                             std::as_writable_bytes(std::span<std::int32_t>(nodes))),
-      start_up_patience(world));
-  if (!gathered.ok()) return gathered;
-  NodeGroup group{std::move(*ranks), {}};
-  for (const std::int32_t node : nodes) group.node_of_rank.push_back(NodeId(node));
-  return group;
+  NodeId lowest(world.rank().value());
+  if (Status s = broadcast(**ranks, lowest, start_up_patience(**ranks)); !s.ok()) return s;
+  auto nodes = all_gather(world, lowest, start_up_patience(world));
+  if (!nodes.ok()) return nodes.status();
+  return NodeGroup{std::move(*ranks), std::move(*nodes)};
 }
 
 std::size_t mask_capacity_bytes(const JobFacts& job) {

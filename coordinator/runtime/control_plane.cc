@@ -51,20 +51,6 @@ void drop_wrong_facts(JobFacts& job, Log& log) {
   }
 }
 
-template <class T>
-Status broadcast(Communicator& communicator, std::span<T> values) {
-  return transport::finish(communicator,
-                           communicator.start_broadcast(std::as_writable_bytes(values), kRoot),
-                           start_up_patience(communicator));
-}
-
-// Copies rank 0's value to all ranks.
-Result<StartFacts> broadcast_start(Communicator& world, StartFacts mine) {
-  Status told = broadcast(world, std::span<StartFacts>(&mine, 1));
-  if (!told.ok()) return told;
-  return mine;
-}
-
 // Copies rank 0's plan (number 0) to all ranks, as mask frames. REQUIRES: it is valid for `job`.
 Result<Plan> broadcast_first_plan(Communicator& world, const JobFacts& job, const Plan& mine) {
   Plan numbered = mine;
@@ -75,10 +61,11 @@ Result<Plan> broadcast_first_plan(Communicator& world, const JobFacts& job, cons
     if (!encoded.ok()) return encoded.status();
     frames = std::move(*encoded);
   }
+  const transport::WaitPolicy patience = start_up_patience(world);
   std::uint64_t count = frames.size();
-  if (Status s = broadcast(world, std::span<std::uint64_t>(&count, 1)); !s.ok()) return s;
+  if (Status s = broadcast(world, count, patience); !s.ok()) return s;
   frames.resize(count);
-  if (Status s = broadcast(world, std::span<wire::Frame>(frames)); !s.ok()) return s;
+  if (Status s = broadcast(world, std::span(frames), patience); !s.ok()) return s;
   wire::PlanAssembler assembler(job, initial_plan(job));
   for (const wire::Frame& frame : frames) {
     if (auto fed = assembler.feed(frame.used()); !fed.ok()) return fed.status();
@@ -97,10 +84,10 @@ Result<std::unique_ptr<ControlPlane>> ControlPlane::start(transport::Communicato
                                                           ControlPlaneSetup setup) {
   auto nodes = find_nodes(world);
   if (!nodes.ok()) return nodes.status();
-  auto facts = broadcast_start(world, facts_from(setup.restored));
-  if (!facts.ok()) return facts.status();
+  StartFacts facts = facts_from(setup.restored);
+  if (Status told = broadcast(world, facts, start_up_patience(world)); !told.ok()) return told;
   JobFacts job = setup.job;
-  job.incarnation = facts->incarnation;
+  job.incarnation = facts.incarnation;
   job.node_of_rank = nodes->node_of_rank;
   drop_wrong_facts(job, setup.log);
 
@@ -118,7 +105,7 @@ Result<std::unique_ptr<ControlPlane>> ControlPlane::start(transport::Communicato
   auto first = broadcast_first_plan(world, job, refitted.state.plan);
   if (!first.ok()) return first.status();
 
-  std::unique_ptr<ControlPlane> plane(new ControlPlane(job, setup.log, *facts, std::move(*first)));
+  std::unique_ptr<ControlPlane> plane(new ControlPlane(job, setup.log, facts, std::move(*first)));
   for (const Reason& reason : refitted.reasons) setup.log.info(reason.text);
   auto boards = set_up_boards(world, *nodes, job, setup.config.control, setup.log);
   if (!boards.ok()) return boards.status();

@@ -116,19 +116,10 @@ class LoopbackCommunicator final : public Communicator {
   std::int32_t ranks_on_node() const override { return hub_->ranks_on_node(rank_); }
   const char* kind() const override { return "loopback"; }
 
-  Result<Request> start_gather(ConstBytes send, Bytes receive, RankId root) override;
-  Result<Request> start_broadcast(Bytes buffer, RankId root) override;
-  Result<Request> start_all_gather(ConstBytes send, Bytes receive) override;
-  Result<Request> start_all_reduce(Bytes buffer, const Reduction& reduction) override;
-  Result<Request> start_reduce(Bytes buffer, const Reduction& reduction, RankId root) override;
-  Result<Request> start_reduce_scatter(ConstBytes send, Bytes receive,
-                                       const Reduction& reduction) override;
   Result<Progress> test(Request& request) override;
 
-  Result<std::unique_ptr<Communicator>> split(std::int32_t color) override;
   Result<std::unique_ptr<Communicator>> duplicate() override;
   Result<std::unique_ptr<Communicator>> split_by_node() override;
-  Result<SharedSegment> shared_segment(std::size_t bytes) override;
 
  private:
   struct Slot {
@@ -139,7 +130,10 @@ class LoopbackCommunicator final : public Communicator {
     std::uint32_t polls = 0;  // since the operation was complete
   };
 
-  Result<Request> start(const Call& call, const Buffers& buffers, const Reduction& reduction);
+  Result<Request> start(const Call& call, const Buffers& buffers,
+                        const Reduction& reduction) override;
+  Result<std::unique_ptr<Communicator>> part(std::int32_t color) override;
+  Result<SharedSegment> share(std::size_t bytes) override;
   Result<Progress> poll(Slot& slot);
   Status deliver(const Slot& slot);
   void deliver_gather(const Slot& slot);
@@ -272,7 +266,6 @@ void LoopbackHub::finish(LoopbackOperation& operation, const Reduction& reductio
   switch (operation.call.operation) {
     case Operation::all_reduce:
     case Operation::reduce:
-    case Operation::reduce_scatter:
       combine(operation, reduction);
       break;
     case Operation::duplicate:
@@ -348,46 +341,8 @@ LoopbackCommunicator::~LoopbackCommunicator() {
   hub_->close();
 }
 
-Result<Request> LoopbackCommunicator::start_gather(ConstBytes send, Bytes receive, RankId root) {
-  return start({Operation::gather, send.size(), root}, {send, receive}, {});
-}
-
-Result<Request> LoopbackCommunicator::start_broadcast(Bytes buffer, RankId root) {
-  const ConstBytes send = rank_ == root ? ConstBytes(buffer) : ConstBytes();
-  return start({Operation::broadcast, buffer.size(), root}, {send, buffer}, {});
-}
-
-Result<Request> LoopbackCommunicator::start_all_gather(ConstBytes send, Bytes receive) {
-  return start({Operation::all_gather, send.size()}, {send, receive}, {});
-}
-
-Result<Request> LoopbackCommunicator::start_all_reduce(Bytes buffer, const Reduction& reduction) {
-  Status fits = check_reduction(reduction, buffer.size());
-  if (!fits.ok()) return fits;
-  return start({Operation::all_reduce, buffer.size(), RankId(-1), reduction.element_bytes},
-               {buffer, buffer}, reduction);
-}
-
-Result<Request> LoopbackCommunicator::start_reduce(Bytes buffer, const Reduction& reduction,
-                                                   RankId root) {
-  Status fits = check_reduction(reduction, buffer.size());
-  if (!fits.ok()) return fits;
-  return start({Operation::reduce, buffer.size(), root, reduction.element_bytes}, {buffer, buffer},
-               reduction);
-}
-
-Result<Request> LoopbackCommunicator::start_reduce_scatter(ConstBytes send, Bytes receive,
-                                                           const Reduction& reduction) {
-  Status fits = check_reduction(reduction, send.size());
-  if (!fits.ok()) return fits;
-  return start({Operation::reduce_scatter, send.size(), RankId(-1), reduction.element_bytes},
-               {send, receive}, reduction);
-}
-
 Result<Request> LoopbackCommunicator::start(const Call& call, const Buffers& buffers,
                                             const Reduction& reduction) {
-  Status fits = check_call(call, buffers, rank_, size());
-  if (!fits.ok()) return fits;
   const Fault fault =
       hub_->state().options().faults.at(hub_->name(), rank_, hub_->next_number(rank_));
   if (fault.kind == FaultKind::refuse) {
@@ -467,12 +422,6 @@ Status LoopbackCommunicator::deliver(const Slot& slot) {
     case Operation::reduce:
       if (rank_ == slot.call.root) std::ranges::copy(operation.combined, receive.begin());
       break;
-    case Operation::reduce_scatter: {
-      const std::size_t offset = static_cast<std::size_t>(rank_.value()) * receive.size();
-      std::ranges::copy(std::span(operation.combined).subspan(offset, receive.size()),
-                        receive.begin());
-      break;
-    }
     default:
       break;
   }
@@ -530,9 +479,7 @@ Result<std::unique_ptr<Communicator>> LoopbackCommunicator::derive(Operation ope
   return std::unique_ptr<Communicator>(std::move(child));
 }
 
-Result<std::unique_ptr<Communicator>> LoopbackCommunicator::split(std::int32_t color) {
-  Status fits = check_color(color);
-  if (!fits.ok()) return fits;
+Result<std::unique_ptr<Communicator>> LoopbackCommunicator::part(std::int32_t color) {
   return derive(Operation::split, color);
 }
 
@@ -544,12 +491,7 @@ Result<std::unique_ptr<Communicator>> LoopbackCommunicator::split_by_node() {
   return derive(Operation::split_by_node, hub_->node(rank_).value());
 }
 
-Result<SharedSegment> LoopbackCommunicator::shared_segment(std::size_t bytes) {
-  if (ranks_on_node() != size()) {
-    return failed_precondition("shared_segment: expected ranks of one node, found " +
-                               std::to_string(size() - ranks_on_node()) +
-                               " on others; call it on what split_by_node() returns");
-  }
+Result<SharedSegment> LoopbackCommunicator::share(std::size_t bytes) {
   Result<LoopbackOperation*> done = run_blocking({Operation::shared_segment, bytes}, {});
   if (!done.ok()) return done.status();
   SharedSegment segment = (*done)->segment;

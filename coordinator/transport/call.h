@@ -1,6 +1,5 @@
 // Call: what a rank asks of a communicator, as a value that can be compared between ranks and put
-// into messages, and the checks that need no other rank. Shared by all transports, so that a wrong
-// call fails in the same words everywhere. Pure; any thread.
+// into messages. Pure; any thread.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +17,6 @@ enum class Operation : std::uint8_t {
   all_gather,
   all_reduce,
   reduce,
-  reduce_scatter,
   duplicate,
   split,
   split_by_node,
@@ -43,12 +41,7 @@ struct Buffers {
   Bytes receive;
 };
 
-// invalid_argument when the root is no rank, sizes do not fit each other, elements do not fit the
-// buffer, or buffers overlap. `rank` and `size` are of the communicator.
-Status check_call(const Call& call, const Buffers& buffers, RankId rank, std::int32_t size);
 // invalid_argument when there is no such reduction, or `bytes` are not whole elements of it.
 Status check_reduction(const Reduction& reduction, std::size_t bytes);
-// invalid_argument for a negative color of a split.
-Status check_color(std::int32_t color);
 
 }  // namespace cox::transport

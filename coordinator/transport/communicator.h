@@ -1,6 +1,6 @@
 // Communicator: the seam between Coxswain and what moves bytes between ranks: `mpi`, `solo` (a job
 // of one rank), later `nccl`, and in tests `loopback` (ranks are threads). Every operation is
-// collective over the communicator's ranks, non-blocking and polled: start_* returns a Request at
+// collective over the communicator's ranks, non-blocking and polled: start_*() returns a Request at
 // once, test() moves it on. All ranks must start the same operations in the same order with the
 // same sizes; loopback checks that, MPI would hang. Buffers must stay valid and untouched until
 // test() says done.
@@ -36,6 +36,12 @@ enum class Progress : std::uint8_t { pending, done };
 using ConstBytes = std::span<const std::byte>;
 using Bytes = std::span<std::byte>;
 
+enum class Operation : std::uint8_t;  // call.h
+struct Call;
+struct Buffers;
+
+// Checks what needs no other rank, so that a wrong call fails in the same words on every transport;
+// each transport starts and tests checked calls.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -47,19 +53,16 @@ class Communicator {
   virtual const char* kind() const = 0;  // "mpi", "solo", "loopback"
 
   // Root receives size() x send.size() bytes in rank order; `receive` is ignored elsewhere.
-  virtual Result<Request> start_gather(ConstBytes send, Bytes receive, RankId root) = 0;
+  Result<Request> start_gather(ConstBytes send, Bytes receive, RankId root);
   // Every rank gives a buffer of the same size; root's is copied to all.
-  virtual Result<Request> start_broadcast(Bytes buffer, RankId root) = 0;
+  Result<Request> start_broadcast(Bytes buffer, RankId root);
   // Every rank receives size() x send.size() bytes in rank order.
-  virtual Result<Request> start_all_gather(ConstBytes send, Bytes receive) = 0;
+  Result<Request> start_all_gather(ConstBytes send, Bytes receive);
   // In place. The result has the bits of ((rank0 + rank1) + rank2) + ... on every rank, whatever
   // path or timing. Requires: buffer.size() is a multiple of reduction.element_bytes.
-  virtual Result<Request> start_all_reduce(Bytes buffer, const Reduction& reduction) = 0;
+  Result<Request> start_all_reduce(Bytes buffer, const Reduction& reduction);
   // In place into root's buffer only, in the same order; other buffers are left as they were.
-  virtual Result<Request> start_reduce(Bytes buffer, const Reduction& reduction, RankId root) = 0;
-  // Rank r receives the reduction of the r-th of size() equal parts of `send`.
-  virtual Result<Request> start_reduce_scatter(ConstBytes send, Bytes receive,
-                                               const Reduction& reduction) = 0;
+  Result<Request> start_reduce(Bytes buffer, const Reduction& reduction, RankId root);
 
   // Moves all requests on, also those of communicators with a common origin. After `done` (or an
   // error) the request is reset to inactive and its buffers are free. An error is final for the
@@ -67,13 +70,27 @@ class Communicator {
   virtual Result<Progress> test(Request& request) = 0;
 
   // Collective and waiting (start-up only). `color` (>= 0) groups ranks; ranks keep their order.
-  virtual Result<std::unique_ptr<Communicator>> split(std::int32_t color) = 0;
+  Result<std::unique_ptr<Communicator>> split(std::int32_t color);
   virtual Result<std::unique_ptr<Communicator>> duplicate() = 0;
   // The same, grouped by who shares memory.
   virtual Result<std::unique_ptr<Communicator>> split_by_node() = 0;
   // Returns zeroed memory seen by all ranks. Collective and waiting (start-up only). REQUIRES: the
   // ranks share a node. resource_exhausted on every rank when one of them cannot have it.
-  virtual Result<SharedSegment> shared_segment(std::size_t bytes) = 0;
+  Result<SharedSegment> shared_segment(std::size_t bytes);
+
+ protected:
+  // The transport's part of start_*(), split() and shared_segment(). In a broadcast only the root
+  // sends; what works in place sends and receives the same bytes. `reduction` is empty where there
+  // is none.
+  virtual Result<Request> start(const Call& call, const Buffers& buffers,
+                                const Reduction& reduction) = 0;
+  virtual Result<std::unique_ptr<Communicator>> part(std::int32_t color) = 0;
+  virtual Result<SharedSegment> share(std::size_t bytes) = 0;
+
+ private:
+  Result<Request> checked(const Call& call, const Buffers& buffers);
+  Result<Request> reduced(Operation operation, RankId root, Bytes buffer,
+                          const Reduction& reduction);
 };
 
 }  // namespace cox::transport

@@ -6,6 +6,8 @@
 
 #include <chrono>
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "coordinator/transport/communicator.h"
 
@@ -75,12 +77,43 @@ Status wait_with(Communicator& communicator, Request& request, const WaitPolicy&
     if (!progress.ok()) return progress.status();
     if (*progress == Progress::done) return ok_status();
     pump();
-    Status paused = waiter.pause();
-    if (!paused.ok()) return paused;
+    if (Status paused = waiter.pause(); !paused.ok()) return paused;
   }
 }
 
 // Waits for an operation that was just started: finish(c, c.start_gather(...), policy).
 Status finish(Communicator& communicator, Result<Request> started, const WaitPolicy& policy);
+
+// The blocking forms for values: what ranks agree on at the start of a job.
+
+// Returns every rank's value, in rank order.
+template <class T>
+Result<std::vector<T>> all_gather(Communicator& ranks, const T& mine, const WaitPolicy& policy) {
+  std::vector<T> all(static_cast<std::size_t>(ranks.size()));
+  Status gathered = finish(ranks,
+                           ranks.start_all_gather(std::as_bytes(std::span(&mine, 1)),
+                                                  std::as_writable_bytes(std::span(all))),
+                           policy);
+  if (!gathered.ok()) return gathered;
+  return all;
+}
+
+// Copies rank 0's values to every rank.
+template <class T>
+Status broadcast(Communicator& ranks, std::span<T> values, const WaitPolicy& policy) {
+  return finish(ranks, ranks.start_broadcast(std::as_writable_bytes(values), kRoot), policy);
+}
+template <class T>
+Status broadcast(Communicator& ranks, T& value, const WaitPolicy& policy) {
+  return broadcast(ranks, std::span(&value, 1), policy);
+}
+
+// Reduces the values of all ranks, in place.
+template <class T>
+Status all_reduce(Communicator& ranks, T& value, const Reduction& reduction,
+                  const WaitPolicy& policy) {
+  const auto bytes = std::as_writable_bytes(std::span(&value, 1));
+  return finish(ranks, ranks.start_all_reduce(bytes, reduction), policy);
+}
 
 }  // namespace cox::transport

@@ -186,25 +186,6 @@ std::string reduce(Communicator& c) {
   return "";
 }
 
-std::string reduce_scatter(Communicator& c) {
-  for (const std::size_t part : kCounts) {
-    const std::size_t count = part * static_cast<std::size_t>(c.size());
-    std::vector<float> mine = values(c.rank().value(), count);
-    std::vector<float> result(part);
-    const Status s =
-        finish(c, c.start_reduce_scatter(bytes(mine), bytes(result), sum_f32()), policy(c));
-    const std::vector<float> sum = serial_sum(c.size(), count);
-    const auto begin = sum.begin() + static_cast<std::ptrdiff_t>(
-                                         part * static_cast<std::size_t>(c.rank().value()));
-    const std::vector<float> expected(begin, begin + static_cast<std::ptrdiff_t>(part));
-    const bool right =
-        same_bits(result, expected) && same_bits(mine, values(c.rank().value(), count));
-    std::string text = verdict(s, right, "reduce_scatter", part);
-    if (!text.empty()) return text;
-  }
-  return "";
-}
-
 // Ranks finish the same operations in different orders, large and small ones mixed.
 std::string many_in_flight(Communicator& c) {
   constexpr std::size_t kRequests = 12;
@@ -302,7 +283,7 @@ std::string wrong_calls_are_refused(Communicator& c) {
   std::vector<std::byte> eight(8);
   std::vector<std::byte> wrong(8 * static_cast<std::size_t>(c.size()) + 1);
   std::vector<std::byte> all(8 * static_cast<std::size_t>(c.size()));
-  const std::array<Result<Request>, 8> refused = {
+  const std::array<Result<Request>, 7> refused = {
       c.start_gather(eight, all, RankId(c.size())),
       c.start_gather(eight, wrong, c.rank()),
       c.start_broadcast(eight, RankId(-1)),
@@ -310,7 +291,6 @@ std::string wrong_calls_are_refused(Communicator& c) {
       c.start_all_gather(Bytes(all).first(8), all),
       c.start_all_reduce(Bytes(eight).first(7), sum_f32()),
       c.start_all_reduce(eight, Reduction{}),
-      c.start_reduce_scatter(all, Bytes(wrong).first(4), sum_f32()),
   };
   for (std::size_t i = 0; i < refused.size(); ++i) {
     if (refused[i].ok()) return "wrong call " + std::to_string(i) + " was accepted";
@@ -350,7 +330,6 @@ const std::vector<ConformanceCase>& conformance_cases() {
       {"all_reduce of integers sums and finds minimum and maximum", integer_reductions},
       {"all_reduce merges ballots", ballot},
       {"reduce has the ascending sum at the root and leaves other buffers alone", reduce},
-      {"reduce_scatter gives each rank its part of the ascending sum", reduce_scatter},
       {"many operations in flight end in any order", many_in_flight},
       {"a duplicate's operations do not meet the original's", duplicates_are_independent},
       {"split groups ranks by color and keeps their order", split},

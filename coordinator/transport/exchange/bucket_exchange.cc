@@ -25,8 +25,6 @@ class Start {
   Result<std::unique_ptr<BucketExchange>> run(const std::vector<BucketSpec>& buckets);
 
  private:
-  template <class T>
-  Status gather(Communicator& from, const T& mine, std::vector<T>& into) const;
   Status compare(const Result<BucketLayout>& layout) const;
   Result<Nodes> find_nodes() const;
   // The first rank's complaint, told to all; none is an empty text.
@@ -42,22 +40,13 @@ class Start {
   const ExchangeOptions& options_;
 };
 
-template <class T>
-Status Start::gather(Communicator& from, const T& mine, std::vector<T>& into) const {
-  into.resize(static_cast<std::size_t>(from.size()));
-  return finish(from,
-                from.start_all_gather(std::as_bytes(std::span(&mine, 1)),
-                                      std::as_writable_bytes(std::span(into))),
-                options_.wait);
-}
-
 Status Start::compare(const Result<BucketLayout>& layout) const {
-  const std::uint64_t wish = options_.shared_memory == SharedMemory::use ? 1 : 2;
-  const std::uint64_t mine = layout.ok() ? layout->fingerprint() * 4 + wish : 0;
-  std::vector<std::uint64_t> all;
-  Status gathered = gather(all_, mine, all);
-  if (!gathered.ok()) return gathered;
+  const std::uint64_t asked = options_.shared_memory == SharedMemory::use ? 1 : 2;
+  const std::uint64_t mine = layout.ok() ? layout->fingerprint() * 4 + asked : 0;
+  const auto gathered = all_gather(all_, mine, options_.wait);
+  if (!gathered.ok()) return gathered.status();
   if (!layout.ok()) return layout.status();
+  const std::vector<std::uint64_t>& all = *gathered;
   for (std::size_t r = 0; r < all.size(); ++r) {
     if (all[r] == all[0] && all[r] != 0) continue;
     return invalid_argument(
@@ -74,10 +63,12 @@ Result<Nodes> Start::find_nodes() const {
   if (!node.ok()) return node.status();
   Nodes nodes;
   nodes.node = std::move(*node);
-  Status status = gather(*nodes.node, all_.rank(), nodes.ranks);
-  if (!status.ok()) return status;
-  status = gather(all_, nodes.ranks[0], nodes.leaders);
-  if (!status.ok()) return status;
+  auto ranks = all_gather(*nodes.node, all_.rank(), options_.wait);
+  if (!ranks.ok()) return ranks.status();
+  nodes.ranks = std::move(*ranks);
+  auto leaders = all_gather(all_, nodes.ranks[0], options_.wait);
+  if (!leaders.ok()) return leaders.status();
+  nodes.leaders = std::move(*leaders);
   std::ranges::sort(nodes.leaders);
   nodes.leaders.erase(std::unique(nodes.leaders.begin(), nodes.leaders.end()), nodes.leaders.end());
   return nodes;
@@ -85,10 +76,7 @@ Result<Nodes> Start::find_nodes() const {
 
 Result<std::string> Start::agree(const std::string& complaint) const {
   Departure first = complaint.empty() ? Departure{} : Departure::of(all_.rank(), complaint);
-  Status told = finish(
-      all_,
-      all_.start_all_reduce(std::as_writable_bytes(std::span(&first, 1)), merging<Departure>()),
-      options_.wait);
+  Status told = all_reduce(all_, first, merging<Departure>(), options_.wait);
   if (!told.ok()) return told;
   return first.somebody() ? std::string(first.why.data()) : std::string();
 }
@@ -154,8 +142,7 @@ Result<std::unique_ptr<BucketExchange>> Start::messages(Nodes nodes, BucketLayou
 
 Result<std::unique_ptr<BucketExchange>> Start::run(const std::vector<BucketSpec>& buckets) {
   Result<BucketLayout> layout = BucketLayout::make(buckets, options_.chunk_bytes);
-  Status same = compare(layout);
-  if (!same.ok()) return same;
+  if (Status same = compare(layout); !same.ok()) return same;
   Result<Nodes> nodes = find_nodes();
   if (!nodes.ok()) return nodes.status();
   if (options_.shared_memory == SharedMemory::avoid) {

@@ -51,8 +51,7 @@ Status DepartureWatch::say(const Departure& departure) {
   next_ = (next_ + 1) % words_.size();
   if (word.request.active()) {
     const WaitPolicy policy = with_timeout({.yields = 100}, kRoundBefore, "the round before");
-    Status heard = wait(*members_, word.request, policy);
-    if (!heard.ok()) return heard;
+    if (Status heard = wait(*members_, word.request, policy); !heard.ok()) return heard;
     merge_into(heard_, word.said);
   }
   word.said = departure;
@@ -74,8 +73,7 @@ Result<Departure> DepartureWatch::poll() {
   for (std::size_t i = 0; i < words_.size() && !heard_.somebody(); ++i) {
     Word& word = words_[(next_ + i) % words_.size()];
     if (!word.request.active()) continue;
-    Status heard = hear(word);
-    if (!heard.ok()) return heard;
+    if (Status heard = hear(word); !heard.ok()) return heard;
   }
   return heard_;
 }

@@ -4,7 +4,7 @@
 // once instead. So nobody waits for what will not come longer than until all have given theirs.
 //
 // BucketExchange has such rounds; the control plane's leaders have one, at the end of the job. A
-// node's BucketBoard holds a Departure as well. One thread.
+// node's shared segment holds a Departure as well. One thread.
 #pragma once
 
 #include <array>

@@ -135,8 +135,7 @@ Result<RoundExchange::Moved> MessageExchange::drain(Leg leg) {
     if (*progress == Progress::pending) break;
     moved = Moved::something;
     ++it.over;
-    Status arrived = arrive(leg, bucket);
-    if (!arrived.ok()) return arrived;
+    if (Status arrived = arrive(leg, bucket); !arrived.ok()) return arrived;
   }
   return moved;
 }

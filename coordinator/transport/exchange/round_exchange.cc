@@ -95,8 +95,7 @@ void RoundExchange::begin_round() {
 
 Status RoundExchange::start(std::size_t bucket) {
   if (!failure_.ok()) return failure_;
-  Status fits = check_order(bucket);
-  if (!fits.ok()) return fits;
+  if (Status fits = check_order(bucket); !fits.ok()) return fits;
   if (started_ == buckets()) begin_round();
   times_[bucket] = {Clock::now(), {}, {}};
   ++started_;

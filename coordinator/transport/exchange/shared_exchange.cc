@@ -1,16 +1,197 @@
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstring>
 #include <memory>
+#include <new>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
 #include <vector>
 
-#include "coordinator/transport/exchange/bucket_board.h"
+#include "coordinator/transport/exchange/departure_watch.h"
 #include "coordinator/transport/exchange/round_exchange.h"
+#include "coordinator/transport/shared/futex.h"
 
 namespace cox::transport {
 namespace {
+
+constexpr std::size_t kLine = 64;
+constexpr std::size_t kPage = 4096;
+constexpr std::size_t kBlockBytes = std::size_t{8} << 10;  // of two ranks: in the first-level cache
+constexpr int kClaimsAMove = 4;                            // at most 1 MiB: some 100 us
+constexpr std::chrono::microseconds kLongestSleep{300};    // how late a pump may be
+constexpr std::chrono::microseconds kShortestSleep{1};
+
+enum class Stage : std::uint8_t {
+  arriving,          // some rank has not started it
+  adding,            // there are chunks to claim
+  adding_elsewhere,  // all are claimed, some not done
+  added,             // the node's sum is complete
+  spreading,         // the sum of all nodes lies in the leader's arena; chunks to claim
+  spreading_elsewhere,
+  spread,
+};
+
+// One round of one bucket.
+struct Pass {
+  std::size_t bucket = 0;
+  std::uint64_t turn = 0;  // counts rounds from 0
+  std::uint64_t chunks = 0;
+};
+
+// Chunks over all rounds.
+struct alignas(kLine) Work {
+  std::atomic<std::uint64_t> claimed{0};
+  std::atomic<std::uint64_t> done{0};
+
+  std::optional<std::uint64_t> claim(const Pass& pass) {
+    const std::uint64_t end = (pass.turn + 1) * pass.chunks;
+    std::uint64_t next = claimed.load();
+    while (next < end) {
+      if (claimed.compare_exchange_weak(next, next + 1)) return next - pass.turn * pass.chunks;
+    }
+    return std::nullopt;
+  }
+  // Returns whether it was the last of the round.
+  bool finish(const Pass& pass) { return done.fetch_add(1) + 1 == (pass.turn + 1) * pass.chunks; }
+};
+
+struct Bucket {
+  alignas(kLine) std::atomic<std::uint64_t> arrived{0};  // starts, over all rounds
+  std::atomic<std::uint64_t> crossed{0};                 // rounds
+  Work add;
+  Work spread;
+};
+
+struct alignas(kLine) Seat {
+  std::atomic<std::uint64_t> started{0};  // buckets, over all rounds
+};
+
+// How far each bucket of a node's ranks is, as atomics in their shared segment. A bucket's round
+// goes through the stages below. Every counter only ever grows, and round k is over when it has
+// reached k + 1 times its share, so nothing is reset and no reset can race.
+//
+//   start() of every rank -> adding -> added -> [the leaders' sum -> spreading] -> spread
+//
+// Ranks claim the chunks of `adding` and `spreading`. A rank that finds nothing to do may sleep;
+// the rank that completes a stage wakes the sleepers, with a system call only if there are any. No
+// wake is lost: the one completes first and then looks for sleepers, the other counts itself as a
+// sleeper first and then looks at the stages, all sequentially consistent.
+//
+// A view that owns nothing; its memory must outlive it. One thread per seat.
+class Board {
+ public:
+  static std::size_t bytes_needed(std::int32_t ranks, std::size_t buckets) {
+    return sizeof(Header) + static_cast<std::size_t>(ranks) * sizeof(Seat) +
+           buckets * sizeof(Bucket);
+  }
+  // REQUIRES: bytes_needed() bytes, aligned to 64; formatted ones before anything else is called.
+  Board(std::span<std::byte> memory, std::int32_t ranks, std::size_t buckets)
+      : header_(std::launder(reinterpret_cast<Header*>(memory.data()))),
+        seats_(std::launder(reinterpret_cast<Seat*>(memory.data() + sizeof(Header)))),
+        buckets_(std::launder(reinterpret_cast<Bucket*>(seats_ + ranks))),
+        ranks_(static_cast<std::uint64_t>(ranks)),
+        count_(buckets) {}
+  // Makes the board of a node in zeroed memory; one rank, before the others use theirs.
+  void format() {
+    new (header_) Header;
+    for (std::size_t s = 0; s < ranks_; ++s) new (seats_ + s) Seat;
+    for (std::size_t b = 0; b < count_; ++b) new (buckets_ + b) Bucket;
+  }
+
+  // The rank in `seat` has given its part of the bucket.
+  void arrive(std::size_t seat, const Pass& pass) {
+    seats_[seat].started.store(pass.turn * count_ + pass.bucket + 1);
+    if (buckets_[pass.bucket].arrived.fetch_add(1) + 1 == (pass.turn + 1) * ranks_) wake();
+  }
+  bool has_started(std::size_t seat, const Pass& pass) const {
+    return seats_[seat].started.load() > pass.turn * count_ + pass.bucket;
+  }
+
+  // REQUIRES of all below: the pass is of the round that the caller is in.
+  Stage stage(const Pass& pass) const;
+  // "arrived 3/4, claimed 0/7, added 0/7, crossed 0/1, spread 0/7", for messages.
+  std::string progress(const Pass& pass) const;
+  // Returns a chunk that is now the caller's to work on, or none.
+  std::optional<std::uint64_t> claim(Work Bucket::*work, const Pass& pass) {
+    return (buckets_[pass.bucket].*work).claim(pass);
+  }
+  void finish(Work Bucket::*work, const Pass& pass) {
+    if ((buckets_[pass.bucket].*work).finish(pass)) wake();
+  }
+  // The leader says that the sum of all nodes lies in its arena.
+  void cross(const Pass& pass) {
+    buckets_[pass.bucket].crossed.store(pass.turn + 1);
+    wake();
+  }
+
+  // The first departure stays.
+  void depart(const Departure& departure) {
+    std::uint32_t none = 0;
+    if (!header_->departed.compare_exchange_strong(none, 1)) return;
+    header_->departure = departure;
+    header_->departed.store(2);
+    wake();
+  }
+  bool has_departure() const { return header_->departed.load() == 2; }
+  const Departure& departure() const { return header_->departure; }  // REQUIRES: has_departure()
+
+  // Sleeps until some rank completes a stage, at most for `limit`. Returns at once if `ready()`
+  // says that there is something to do.
+  template <class Ready>
+  void wait(std::chrono::nanoseconds limit, const Ready& ready) {
+    const std::uint32_t wakes = header_->wakes.load();
+    header_->sleepers.fetch_add(1);
+    if (!ready()) futex_wait(header_->wakes, wakes, limit);
+    header_->sleepers.fetch_sub(1);
+  }
+
+ private:
+  struct Header {
+    alignas(kLine) std::atomic<std::uint32_t> wakes{0};
+    std::atomic<std::uint32_t> sleepers{0};
+    alignas(kLine) std::atomic<std::uint32_t> departed{0};  // 1 = being written, 2 = there
+    Departure departure;
+  };
+
+  void wake() {
+    if (header_->sleepers.load() == 0) return;
+    header_->wakes.fetch_add(1);
+    futex_wake(header_->wakes);
+  }
+
+  Header* header_;
+  Seat* seats_;
+  Bucket* buckets_;
+  std::uint64_t ranks_;
+  std::uint64_t count_;
+};
+
+Stage Board::stage(const Pass& pass) const {
+  const Bucket& it = buckets_[pass.bucket];
+  const std::uint64_t end = (pass.turn + 1) * pass.chunks;
+  if (it.arrived.load() < (pass.turn + 1) * ranks_) return Stage::arriving;
+  if (it.add.done.load() < end)
+    return it.add.claimed.load() < end ? Stage::adding : Stage::adding_elsewhere;
+  if (it.crossed.load() <= pass.turn) return Stage::added;
+  if (it.spread.done.load() >= end) return Stage::spread;
+  return it.spread.claimed.load() < end ? Stage::spreading : Stage::spreading_elsewhere;
+}
+
+std::string Board::progress(const Pass& pass) const {
+  const Bucket& it = buckets_[pass.bucket];
+  // Others may be a round ahead.
+  const auto part = [&pass](const std::atomic<std::uint64_t>& counter, std::uint64_t share) {
+    const std::uint64_t before = pass.turn * share;
+    const std::uint64_t now = std::clamp(counter.load(), before, before + share) - before;
+    return std::to_string(now) + "/" + std::to_string(share);
+  };
+  return "arrived " + part(it.arrived, ranks_) + ", claimed " + part(it.add.claimed, pass.chunks) +
+         ", added " + part(it.add.done, pass.chunks) + ", crossed " + part(it.crossed, 1) +
+         ", spread " + part(it.spread.done, pass.chunks);
+}
 
 // Buckets in the shared segment of the node: the board first, then the arenas of the node's ranks.
 // Ranks claim chunks of what all of the node have started, add them up in ascending ranks and write
@@ -39,14 +220,15 @@ class SharedExchange final : public RoundExchange {
   Status cross(std::size_t bucket);
   Status hear();
   bool ready() const;
-  BucketStage stage(std::size_t bucket) const;
+  Pass pass(std::size_t bucket) const { return {bucket, turn(), place(bucket).chunks}; }
+  Stage stage(std::size_t bucket) const { return board_.stage(pass(bucket)); }
   bool several_nodes() const { return parts_.leader_ranks.size() > 1; }
   bool leads() const { return parts_.seat == 0; }
   bool awaits_messages() const { return to_cross_ > crossed_; }
   std::byte* at(std::int32_t seat, std::size_t bucket) const;
 
   SharedParts parts_;
-  BucketBoard board_;
+  Board board_;
   std::byte* arenas_;
   std::size_t arena_bytes_;
   // The leader's, of this round: sums handed to the other leaders, and come back.
@@ -55,14 +237,8 @@ class SharedExchange final : public RoundExchange {
   std::vector<Request> requests_;
 };
 
-constexpr std::size_t kPage = 4096;
-constexpr std::size_t kBlockBytes = std::size_t{8} << 10;  // of two ranks: in the first-level cache
-constexpr int kClaimsAMove = 4;                            // at most 1 MiB: some 100 us
-constexpr std::chrono::microseconds kLongestSleep{300};    // how late a pump may be
-constexpr std::chrono::microseconds kShortestSleep{1};
-
 std::size_t board_bytes(std::int32_t ranks, std::size_t buckets) {
-  return (BucketBoard::bytes_needed(ranks, buckets) + kPage - 1) / kPage * kPage;
+  return (Board::bytes_needed(ranks, buckets) + kPage - 1) / kPage * kPage;
 }
 
 struct Range {
@@ -105,15 +281,10 @@ const char* SharedExchange::path() const {
   return several_nodes() ? "shared memory and mpi" : "shared memory";
 }
 
-BucketStage SharedExchange::stage(std::size_t bucket) const {
-  return board_.stage(bucket, turn(), place(bucket).chunks);
-}
-
 Status SharedExchange::give(std::size_t bucket) {
   if (bucket == 0) to_cross_ = crossed_ = 0;
-  Status heard = hear();
-  if (!heard.ok()) return heard;
-  board_.arrive(parts_.seat, bucket, turn());
+  if (Status heard = hear(); !heard.ok()) return heard;
+  board_.arrive(static_cast<std::size_t>(parts_.seat), pass(bucket));
   return ok_status();
 }
 
@@ -124,7 +295,7 @@ Result<RoundExchange::Moved> SharedExchange::move() {
   int claims = kClaimsAMove;
   for (std::size_t b = first_open(); b < started(); ++b) {
     if (is_done(b)) continue;
-    if (stage(b) == BucketStage::arriving) break;  // and so are all after it
+    if (stage(b) == Stage::arriving) break;  // and so are all after it
     Result<Moved> one = move_bucket(b, claims);
     if (!one.ok()) return one;
     if (*one == Moved::something) moved = Moved::something;
@@ -137,18 +308,17 @@ Result<RoundExchange::Moved> SharedExchange::move() {
 Result<RoundExchange::Moved> SharedExchange::move_bucket(std::size_t bucket, int& claims) {
   Moved moved = Moved::nothing;
   for (;;) {
-    const BucketStage now = stage(bucket);
+    const Stage now = stage(bucket);
     bool more = false;
-    if (now == BucketStage::adding || now == BucketStage::spreading) {
-      more = claims > 0 && (now == BucketStage::adding ? add(bucket) : spread(bucket));
+    if (now == Stage::adding || now == Stage::spreading) {
+      more = claims > 0 && (now == Stage::adding ? add(bucket) : spread(bucket));
       if (more) --claims;
-    } else if (now == BucketStage::spread || (now == BucketStage::added && !several_nodes())) {
+    } else if (now == Stage::spread || (now == Stage::added && !several_nodes())) {
       finish(bucket);
       return Moved::something;
-    } else if (now == BucketStage::added && leads()) {
+    } else if (now == Stage::added && leads()) {
       const std::size_t before = to_cross_ + crossed_;
-      Status crossing = cross(bucket);
-      if (!crossing.ok()) return crossing;
+      if (Status crossing = cross(bucket); !crossing.ok()) return crossing;
       more = to_cross_ + crossed_ != before;
     }
     if (!more) return moved;
@@ -159,7 +329,7 @@ Result<RoundExchange::Moved> SharedExchange::move_bucket(std::size_t bucket, int
 // The leader is seat 0, so a sum is built in its bucket whether or not the others get it now.
 bool SharedExchange::add(std::size_t bucket) {
   const BucketPlace& it = place(bucket);
-  const std::optional<std::uint64_t> chunk = board_.claim_add(bucket, turn(), it.chunks);
+  const std::optional<std::uint64_t> chunk = board_.claim(&Bucket::add, pass(bucket));
   if (!chunk) return false;
   const Clock::time_point since = Clock::now();
   const Range range = chunk_of(it, *chunk);
@@ -177,13 +347,13 @@ bool SharedExchange::add(std::size_t bucket) {
     }
   }
   worked(bucket, since);
-  board_.chunk_added(bucket, turn(), it.chunks);
+  board_.finish(&Bucket::add, pass(bucket));
   return true;
 }
 
 bool SharedExchange::spread(std::size_t bucket) {
   const BucketPlace& it = place(bucket);
-  const std::optional<std::uint64_t> chunk = board_.claim_spread(bucket, turn(), it.chunks);
+  const std::optional<std::uint64_t> chunk = board_.claim(&Bucket::spread, pass(bucket));
   if (!chunk) return false;
   const Clock::time_point since = Clock::now();
   const Range range = chunk_of(it, *chunk);
@@ -195,7 +365,7 @@ bool SharedExchange::spread(std::size_t bucket) {
     }
   }
   worked(bucket, since);
-  board_.chunk_spread(bucket, turn(), it.chunks);
+  board_.finish(&Bucket::spread, pass(bucket));
   return true;
 }
 
@@ -214,15 +384,14 @@ Status SharedExchange::cross(std::size_t bucket) {
   if (!progress.ok()) return progress.status();
   if (*progress == Progress::pending) return ok_status();
   ++crossed_;
-  board_.crossed(bucket, turn());
+  board_.cross(pass(bucket));
   return ok_status();
 }
 
 Status SharedExchange::hear() {
   if (parts_.watch != nullptr) {
     if (board_.has_departure()) {
-      Status told = parts_.watch->depart(board_.departure());
-      if (!told.ok()) return told;
+      if (Status told = parts_.watch->depart(board_.departure()); !told.ok()) return told;
     }
     Result<Departure> heard = parts_.watch->poll();
     if (!heard.ok()) return heard.status();
@@ -235,12 +404,12 @@ bool SharedExchange::ready() const {
   if (board_.has_departure()) return true;
   for (std::size_t b = first_open(); b < started(); ++b) {
     if (is_done(b)) continue;
-    const BucketStage now = stage(b);
-    if (now == BucketStage::arriving) return false;
-    if (now == BucketStage::adding || now == BucketStage::spreading || now == BucketStage::spread) {
+    const Stage now = stage(b);
+    if (now == Stage::arriving) return false;
+    if (now == Stage::adding || now == Stage::spreading || now == Stage::spread) {
       return true;
     }
-    if (now == BucketStage::added && (!several_nodes() || (leads() && b == to_cross_))) return true;
+    if (now == Stage::added && (!several_nodes() || (leads() && b == to_cross_))) return true;
   }
   return false;
 }
@@ -262,13 +431,13 @@ void SharedExchange::tell(const std::string& why) {
 }
 
 std::string SharedExchange::holds_up(std::size_t bucket) const {
-  return missing_part(bucket) + " (" + board_.progress(bucket, turn(), place(bucket).chunks) + ")";
+  return missing_part(bucket) + " (" + board_.progress(pass(bucket)) + ")";
 }
 
 std::string SharedExchange::missing_part(std::size_t bucket) const {
   std::string missing;
   for (std::size_t s = 0; s < parts_.node_ranks.size(); ++s) {
-    if (board_.has_started(static_cast<std::int32_t>(s), bucket, turn())) continue;
+    if (board_.has_started(s, pass(bucket))) continue;
     missing +=
         (missing.empty() ? "rank " : ", rank ") + std::to_string(parts_.node_ranks[s].value());
   }
@@ -290,7 +459,7 @@ std::size_t shared_exchange_bytes(const BucketLayout& layout, std::int32_t ranks
 }
 
 void format_shared_exchange(Bytes memory, const BucketLayout& layout, std::int32_t ranks) {
-  BucketBoard::format(memory, ranks, layout.places.size());
+  Board(memory, ranks, layout.places.size()).format();
 }
 
 std::unique_ptr<BucketExchange> make_shared_exchange(BucketLayout layout, const WaitPolicy& wait,

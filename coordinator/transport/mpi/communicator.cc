@@ -48,14 +48,10 @@ Result<std::unique_ptr<Communicator>> MpiCommunicator::adopt(MPI_Comm comm, std:
 
 Status MpiCommunicator::count_node_ranks() {
   ranks_on_node_ = place_.size;  // crowded until known: the careful way of waiting
-  std::vector<NodeId> nodes(static_cast<std::size_t>(place_.size));
-  Status told = finish(*this,
-                       start_all_gather(std::as_bytes(std::span(&heritage_.node, 1)),
-                                        std::as_writable_bytes(std::span(nodes))),
-                       start_up_wait("all ranks to say on which node they are"));
-  if (!told.ok()) return told;
-  ranks_on_node_ =
-      static_cast<std::int32_t>(std::count(nodes.begin(), nodes.end(), heritage_.node));
+  const auto nodes =
+      all_gather(*this, heritage_.node, start_up_wait("all ranks to say on which node they are"));
+  if (!nodes.ok()) return nodes.status();
+  ranks_on_node_ = static_cast<std::int32_t>(std::ranges::count(*nodes, heritage_.node));
   return ok_status();
 }
 
@@ -79,45 +75,8 @@ WaitPolicy MpiCommunicator::start_up_wait(const char* what) const {
                       heritage_.options.start_up_timeout, what);
 }
 
-Result<Request> MpiCommunicator::start_gather(ConstBytes send, Bytes receive, RankId root) {
-  return start({Operation::gather, send.size(), root}, {send, receive}, {});
-}
-
-Result<Request> MpiCommunicator::start_broadcast(Bytes buffer, RankId root) {
-  return start({Operation::broadcast, buffer.size(), root}, {{}, buffer}, {});
-}
-
-Result<Request> MpiCommunicator::start_all_gather(ConstBytes send, Bytes receive) {
-  return start({Operation::all_gather, send.size()}, {send, receive}, {});
-}
-
-Result<Request> MpiCommunicator::start_all_reduce(Bytes buffer, const Reduction& reduction) {
-  Status fits = check_reduction(reduction, buffer.size());
-  if (!fits.ok()) return fits;
-  return start({Operation::all_reduce, buffer.size(), RankId(-1), reduction.element_bytes},
-               {buffer, buffer}, reduction);
-}
-
-Result<Request> MpiCommunicator::start_reduce(Bytes buffer, const Reduction& reduction,
-                                              RankId root) {
-  Status fits = check_reduction(reduction, buffer.size());
-  if (!fits.ok()) return fits;
-  return start({Operation::reduce, buffer.size(), root, reduction.element_bytes}, {buffer, buffer},
-               reduction);
-}
-
-Result<Request> MpiCommunicator::start_reduce_scatter(ConstBytes send, Bytes receive,
-                                                      const Reduction& reduction) {
-  Status fits = check_reduction(reduction, send.size());
-  if (!fits.ok()) return fits;
-  return start({Operation::reduce_scatter, send.size(), RankId(-1), reduction.element_bytes},
-               {send, receive}, reduction);
-}
-
 Result<Request> MpiCommunicator::start(const Call& call, const Buffers& buffers,
                                        const Reduction& reduction) {
-  Status fits = check_call(call, buffers, rank(), place_.size);
-  if (!fits.ok()) return fits;
   auto taken = requests_.take();
   Status begun = taken.slot->begin(place_, operations_++, call, buffers, reduction);
   if (!begun.ok()) {
@@ -177,9 +136,7 @@ Result<std::unique_ptr<Communicator>> MpiCommunicator::duplicate() {
   return adopt(*copy, name, heritage_);
 }
 
-Result<std::unique_ptr<Communicator>> MpiCommunicator::split(std::int32_t color) {
-  Status fits = check_color(color);
-  if (!fits.ok()) return fits;
+Result<std::unique_ptr<Communicator>> MpiCommunicator::part(std::int32_t color) {
   const std::string name = child_name() + ":" + std::to_string(color);
   Status met = mpi_meet(place_.comm, name, start_up_wait("all ranks to split a communicator"));
   if (!met.ok()) return met;
@@ -191,15 +148,10 @@ Result<std::unique_ptr<Communicator>> MpiCommunicator::split(std::int32_t color)
 }
 
 Result<std::unique_ptr<Communicator>> MpiCommunicator::split_by_node() {
-  return split(heritage_.node.value());
+  return part(heritage_.node.value());
 }
 
-Result<SharedSegment> MpiCommunicator::shared_segment(std::size_t bytes) {
-  if (ranks_on_node_ != place_.size) {
-    return failed_precondition("shared_segment: expected ranks of one node, found " +
-                               std::to_string(place_.size - ranks_on_node_) +
-                               " on others; call it on what split_by_node() returns");
-  }
+Result<SharedSegment> MpiCommunicator::share(std::size_t bytes) {
   return share_file(*this, bytes, heritage_.options.shared_folder,
                     start_up_wait("all ranks of the node to map shared memory"));
 }

@@ -35,24 +35,18 @@ class MpiCommunicator final : public Communicator {
   std::int32_t ranks_on_node() const override { return ranks_on_node_; }
   const char* kind() const override { return "mpi"; }
 
-  Result<Request> start_gather(ConstBytes send, Bytes receive, RankId root) override;
-  Result<Request> start_broadcast(Bytes buffer, RankId root) override;
-  Result<Request> start_all_gather(ConstBytes send, Bytes receive) override;
-  Result<Request> start_all_reduce(Bytes buffer, const Reduction& reduction) override;
-  Result<Request> start_reduce(Bytes buffer, const Reduction& reduction, RankId root) override;
-  Result<Request> start_reduce_scatter(ConstBytes send, Bytes receive,
-                                       const Reduction& reduction) override;
   Result<Progress> test(Request& request) override;
 
-  Result<std::unique_ptr<Communicator>> split(std::int32_t color) override;
   Result<std::unique_ptr<Communicator>> duplicate() override;
   Result<std::unique_ptr<Communicator>> split_by_node() override;
-  Result<SharedSegment> shared_segment(std::size_t bytes) override;
 
  private:
   MpiCommunicator(MPI_Comm comm, std::string name, const Heritage& heritage);
 
-  Result<Request> start(const Call& call, const Buffers& buffers, const Reduction& reduction);
+  Result<Request> start(const Call& call, const Buffers& buffers,
+                        const Reduction& reduction) override;
+  Result<std::unique_ptr<Communicator>> part(std::int32_t color) override;
+  Result<SharedSegment> share(std::size_t bytes) override;
   Status count_node_ranks();
   WaitPolicy start_up_wait(const char* what) const;
   std::string child_name();

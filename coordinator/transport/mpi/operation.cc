@@ -16,8 +16,7 @@ constexpr std::size_t round_up(std::size_t bytes) {
 }
 
 bool is_reduction(Operation operation) {
-  return operation == Operation::all_reduce || operation == Operation::reduce ||
-         operation == Operation::reduce_scatter;
+  return operation == Operation::all_reduce || operation == Operation::reduce;
 }
 
 // Every tag that MPI must offer is below 32768; as many operations are never in flight.
@@ -57,8 +56,7 @@ Status MpiOperation::begin(const MpiPlace& place, std::uint64_t number, const Ca
 }
 
 bool MpiOperation::by_gather() const {
-  const std::size_t copies = call_.operation == Operation::reduce_scatter ? 1 : place_->size;
-  return call_.bytes <= place_->gather_limit_bytes / copies;
+  return call_.bytes <= place_->gather_limit_bytes / static_cast<std::size_t>(place_->size);
 }
 
 Status MpiOperation::begin_single() {
@@ -68,8 +66,7 @@ Status MpiOperation::begin_single() {
   const int root = call_.root.value();
   const void* send = buffers_.send.data();
   void* receive = buffers_.receive.data();
-  MPI_Request& request = requests_.emplace_back(MPI_REQUEST_NULL);
-  peers_.push_back(root);
+  MPI_Request& request = request_with(root);
   const MPI_Comm comm = place_->comm;
   switch (call_.operation) {
     case Operation::gather:
@@ -94,13 +91,6 @@ Status MpiOperation::begin_single() {
                                    place_->rank == root ? scratch(ranks * stride_) : nullptr, bytes,
                                    MPI_BYTE, root, comm, &request),
                      "MPI_Igather", root);
-    case Operation::reduce_scatter: {
-      stride_ = buffers_.receive.size();
-      const auto part = static_cast<MPI_Count>(stride_);
-      return checked(MPI_Ialltoall_c(send, part, MPI_BYTE, scratch(ranks * stride_), part, MPI_BYTE,
-                                     comm, &request),
-                     "MPI_Ialltoall", -1);
-    }
     default:
       return internal_error("mpi: " + describe(call_) + " is no operation that can be started");
   }
@@ -109,9 +99,8 @@ Status MpiOperation::begin_single() {
 void MpiOperation::plan_chunks() {
   const std::size_t element = reduction_.element_bytes;
   const auto ranks = static_cast<std::size_t>(place_->size);
-  const bool scattered = call_.operation == Operation::reduce_scatter;
-  elements_ = (scattered ? buffers_.receive.size() : call_.bytes) / element;
-  // An all-reduce needs scratch for its own part of a chunk from every rank, the others for all of
+  elements_ = call_.bytes / element;
+  // An all-reduce needs scratch for its own part of a chunk from every rank, a reduce for all of
   // the chunk from every rank.
   const std::size_t copies = call_.operation == Operation::all_reduce ? 1 : ranks;
   chunk_elements_ = std::max<std::size_t>(1, place_->scratch_limit_bytes / (copies * element));
@@ -137,7 +126,6 @@ Status MpiOperation::begin_exchange() {
   stage_ = Stage::exchange;
   const std::size_t element = reduction_.element_bytes;
   const bool all_reduce = call_.operation == Operation::all_reduce;
-  const bool scattered = call_.operation == Operation::reduce_scatter;
   const bool receives = combines_here();
   const std::size_t mine = (all_reduce ? part_of(place_->rank).count : chunk_.count) * element;
   stride_ = round_up(mine);
@@ -150,8 +138,7 @@ Status MpiOperation::begin_exchange() {
   for (int i = 1; i < place_->size && status.ok(); ++i) {
     const int peer = (place_->rank + place_->size - i) % place_->size;
     if (!sends_to(peer)) continue;
-    Range part = all_reduce ? part_of(peer) : chunk_;
-    if (scattered) part.first += static_cast<std::size_t>(peer) * elements_;
+    const Range part = all_reduce ? part_of(peer) : chunk_;
     status = send(buffers_.send.data() + part.first * element, part.count * element, peer);
   }
   return status;
@@ -175,24 +162,23 @@ Status MpiOperation::begin_collect() {
   return status;
 }
 
+MPI_Request& MpiOperation::request_with(int peer) {
+  peers_.push_back(peer);
+  return requests_.emplace_back(MPI_REQUEST_NULL);
+}
+
 Status MpiOperation::receive(std::byte* into, std::size_t bytes, int peer) {
   if (bytes == 0) return ok_status();
-  const int tag = tag_ + (stage_ == Stage::collect ? 1 : 0);
-  peers_.push_back(peer);
-  MPI_Request& request = requests_.emplace_back(MPI_REQUEST_NULL);
-  return checked(
-      MPI_Irecv_c(into, static_cast<MPI_Count>(bytes), MPI_BYTE, peer, tag, place_->comm, &request),
-      "MPI_Irecv", peer);
+  return checked(MPI_Irecv_c(into, static_cast<MPI_Count>(bytes), MPI_BYTE, peer, tag(),
+                             place_->comm, &request_with(peer)),
+                 "MPI_Irecv", peer);
 }
 
 Status MpiOperation::send(const std::byte* from, std::size_t bytes, int peer) {
   if (bytes == 0) return ok_status();
-  const int tag = tag_ + (stage_ == Stage::collect ? 1 : 0);
-  peers_.push_back(peer);
-  MPI_Request& request = requests_.emplace_back(MPI_REQUEST_NULL);
-  return checked(
-      MPI_Isend_c(from, static_cast<MPI_Count>(bytes), MPI_BYTE, peer, tag, place_->comm, &request),
-      "MPI_Isend", peer);
+  return checked(MPI_Isend_c(from, static_cast<MPI_Count>(bytes), MPI_BYTE, peer, tag(),
+                             place_->comm, &request_with(peer)),
+                 "MPI_Isend", peer);
 }
 
 Result<Progress> MpiOperation::advance() {
@@ -270,16 +256,12 @@ void MpiOperation::combine_exchanged() {
   const std::size_t element = reduction_.element_bytes;
   const Range range = call_.operation == Operation::all_reduce ? part_of(place_->rank) : chunk_;
   const std::byte* own = buffers_.send.data() + range.first * element;
-  if (call_.operation == Operation::reduce_scatter) {
-    own += static_cast<std::size_t>(place_->rank) * elements_ * element;
-  }
   std::byte* into = buffers_.receive.data() + range.first * element;
   const std::size_t block = std::max<std::size_t>(1, kCombineBytes / element);
   for (std::size_t first = 0; first < range.count; first += block) {
     const std::size_t count = std::min(block, range.count - first);
     const std::size_t at = first * element;
     std::byte* sum = place_->rank == 0 ? into + at : scratch_.get() + at;
-    if (place_->rank == 0 && into != own) std::memcpy(sum, own + at, count * element);
     for (int r = 1; r < place_->size; ++r) {
       const std::byte* part = scratch_.get() + static_cast<std::size_t>(r) * stride_;
       reduction_.apply(sum, (r == place_->rank ? own : part) + at, count);

@@ -67,6 +67,8 @@ class MpiOperation {
   bool combines_here() const;
   bool sends_to(int peer) const;
   Range part_of(int rank) const;
+  int tag() const { return tag_ + (stage_ == Stage::collect ? 1 : 0); }
+  MPI_Request& request_with(int peer);
   Status receive(std::byte* into, std::size_t bytes, int peer);
   Status send(const std::byte* from, std::size_t bytes, int peer);
   std::byte* scratch(std::size_t bytes);

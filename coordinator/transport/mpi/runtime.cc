@@ -58,9 +58,7 @@ Result<NodeId> node_of(MPI_Comm comm, int rank, const MpiCommunicator::Heritage&
   Result<std::unique_ptr<Communicator>> ranks = MpiCommunicator::adopt(node, "node", heritage);
   if (!ranks.ok()) return ranks.status();
   NodeId lowest(rank);
-  status = finish(
-      **ranks, (*ranks)->start_broadcast(std::as_writable_bytes(std::span(&lowest, 1)), RankId(0)),
-      policy);
+  status = broadcast(**ranks, lowest, policy);
   if (!status.ok()) return status;
   return lowest;
 }
@@ -68,8 +66,7 @@ Result<NodeId> node_of(MPI_Comm comm, int rank, const MpiCommunicator::Heritage&
 }  // namespace
 
 Result<MpiRuntime> MpiRuntime::start(int* argc, char*** argv) {
-  Status library = check_library();
-  if (!library.ok()) return library;
+  if (Status library = check_library(); !library.ok()) return library;
   int initialized = 0;
   int finalized = 0;
   MPI_Initialized(&initialized);
@@ -78,12 +75,10 @@ Result<MpiRuntime> MpiRuntime::start(int* argc, char*** argv) {
     return failed_precondition("MPI: expected it to be usable, found it finalised; start before");
   }
   if (initialized == 0) {
-    Status started = initialize(argc, argv);
-    if (!started.ok()) return started;
+    if (Status started = initialize(argc, argv); !started.ok()) return started;
     return MpiRuntime(true);
   }
-  Status thread = check_thread();
-  if (!thread.ok()) return thread;
+  if (Status thread = check_thread(); !thread.ok()) return thread;
   return MpiRuntime(false);
 }
 

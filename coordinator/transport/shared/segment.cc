@@ -94,24 +94,16 @@ Result<SharedSegment> attach(const std::string& path, const std::string& folder,
   return map(file.get(), bytes, folder);
 }
 
-Bytes bytes_of(Notice& notice) {
-  return std::as_writable_bytes(std::span(&notice, 1));
-}
-
 // Every rank learns whether all have the segment; else the first failure, by rank.
 Status agree(Communicator& communicator, const Status& mine, const WaitPolicy& policy) {
   Notice notice;
   notice.set(mine.ok() ? 1 : 0, mine.message());
-  std::vector<Notice> all(static_cast<std::size_t>(communicator.size()));
-  Status told = finish(
-      communicator,
-      communicator.start_all_gather(bytes_of(notice), std::as_writable_bytes(std::span(all))),
-      policy);
-  if (!told.ok()) return told;
-  for (std::size_t r = 0; r < all.size(); ++r) {
-    if (all[r].ok != 1) {
-      return resource_exhausted("rank " + std::to_string(r) + " of this node: " + all[r].str());
-    }
+  const auto all = all_gather(communicator, notice, policy);
+  if (!all.ok()) return all.status();
+  for (std::size_t r = 0; r < all->size(); ++r) {
+    const Notice& said = (*all)[r];
+    if (said.ok != 1)
+      return resource_exhausted("rank " + std::to_string(r) + " of this node: " + said.str());
   }
   return ok_status();
 }
@@ -138,8 +130,7 @@ Result<SharedSegment> share_file(Communicator& communicator, std::size_t bytes,
     segment = create(path, folder, mapped);
     notice.set(segment.ok() ? 1 : 0, segment.ok() ? path : segment.status().message());
   }
-  Status told =
-      finish(communicator, communicator.start_broadcast(bytes_of(notice), RankId(0)), policy);
+  const Status told = broadcast(communicator, notice, policy);
   const std::string said = notice.str();
   if (told.ok() && !leader) {
     segment = notice.ok == 1 ? attach(said, folder, mapped)

@@ -1,6 +1,6 @@
 // SharedSegment: memory that all ranks of a node see, owned by value and unmapped when destroyed.
-// Its contents are raw bytes; SignalBoard, MaskBoard and BucketBoard put atomics there. Immutable
-// after construction; copies share the mapping, and any thread may use them.
+// Its contents are raw bytes; SignalBoard, MaskBoard and bucket exchanges put atomics there.
+// Immutable after construction; copies share the mapping, and any thread may use them.
 #pragma once
 
 #include <cstddef>

@@ -88,8 +88,7 @@ SignalBoard::Slot& SignalBoard::slot_at(std::int32_t slot) const {
 }
 
 Result<SignalBoard> SignalBoard::format(std::span<std::byte> memory, const BoardShape& shape) {
-  Status fits = check_shape(shape, bytes_needed(shape), memory);
-  if (!fits.ok()) return fits;
+  if (Status fits = check_shape(shape, bytes_needed(shape), memory); !fits.ok()) return fits;
   Header* header = new (memory.data()) Header{};
   header->ranks = shape.ranks;
   header->blocks = shape.blocks;
@@ -100,8 +99,7 @@ Result<SignalBoard> SignalBoard::format(std::span<std::byte> memory, const Board
 }
 
 Result<SignalBoard> SignalBoard::attach(std::span<std::byte> memory, const BoardShape& shape) {
-  Status fits = check_shape(shape, bytes_needed(shape), memory);
-  if (!fits.ok()) return fits;
+  if (Status fits = check_shape(shape, bytes_needed(shape), memory); !fits.ok()) return fits;
   SignalBoard board(memory.data(), shape);
   if (board.header_->magic.load(std::memory_order_acquire) != kMagic) {
     return data_loss(
