@@ -59,6 +59,11 @@ Metric histogram(const char* name, std::string help,
 // In the order of the exposition and of the page.
 const std::vector<Metric>& catalogue();
 
+// The body of /metrics: one snapshot in the Prometheus text format, row by row. Everything in it
+// belongs to the same round, and the number of series does not depend on the number of ranks.
+std::string exposition(const Snapshot& snapshot);
+inline constexpr const char* kExpositionType = "text/plain; version=0.0.4; charset=utf-8";
+
 // The Markdown page docs/metrics.md.
 std::string catalogue_page();
 

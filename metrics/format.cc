@@ -1,17 +1,17 @@
 #include "metrics/format.h"
 
-#include <fmt/format.h>
+#include <fmt/chrono.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
+#include <ctime>
 
 namespace cox::metrics {
 namespace {
 
-std::int64_t whole_seconds(UnixTime time) {
+std::time_t whole_seconds(UnixTime time) {
   return std::isfinite(time.seconds) && std::abs(time.seconds) < 1e12
-             ? static_cast<std::int64_t>(std::floor(time.seconds))
+             ? static_cast<std::time_t>(std::floor(time.seconds))
              : 0;
 }
 
@@ -28,13 +28,7 @@ std::string times_text(double ratio) {
 }
 
 std::string utc_text(UnixTime time) {
-  using namespace std::chrono;
-  const sys_seconds point{seconds(whole_seconds(time))};
-  const year_month_day date{floor<days>(point)};
-  const hh_mm_ss clock{point - floor<days>(point)};
-  return fmt::format("{}-{:02}-{:02} {:02}:{:02}:{:02} UTC", static_cast<int>(date.year()),
-                     static_cast<unsigned>(date.month()), static_cast<unsigned>(date.day()),
-                     clock.hours().count(), clock.minutes().count(), clock.seconds().count());
+  return fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(whole_seconds(time)));
 }
 
 }  // namespace cox::metrics

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <exception>
@@ -30,29 +31,6 @@ struct HttpServer::Context {
 
 namespace {
 
-std::string_view reason_phrase(int status) {
-  switch (status) {
-    case 200:
-      return "OK";
-    case 400:
-      return "Bad Request";
-    case 404:
-      return "Not Found";
-    case 405:
-      return "Method Not Allowed";
-    case 408:
-      return "Request Timeout";
-    case 413:
-      return "Payload Too Large";
-    case 414:
-      return "URI Too Long";
-    case 503:
-      return "Service Unavailable";
-    default:
-      return status < 500 ? "Refused" : "Internal Server Error";
-  }
-}
-
 // No page may load or send anything elsewhere, or be framed.
 constexpr const char* kSafety =
     "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nX-Frame-Options: DENY\r\n"
@@ -60,10 +38,10 @@ constexpr const char* kSafety =
     "Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'; img-src data:\r\n";
 
 void send(mg_connection* connection, const Response& response, bool with_body) {
-  std::string out = "HTTP/1.1 " + std::to_string(response.status) + " ";
-  out += reason_phrase(response.status);
-  out += fmt::format("\r\nContent-Type: {}\r\nContent-Length: {}\r\n", response.content_type,
-                     response.body.size());
+  std::string out =
+      fmt::format("HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\n", response.status,
+                  mg_get_response_code_text(connection, response.status), response.content_type,
+                  response.body.size());
   if (response.status == 405) out += "Allow: GET, HEAD\r\n";
   out += kSafety;
   out += "Connection: close\r\n\r\n";
@@ -167,30 +145,24 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(const HttpConfig& config, 
   server->context_->source = std::move(source);
 
   const std::string address = *host + ":" + std::to_string(config.port);
-  const char* options[] = {"listening_ports",
-                           address.c_str(),
-                           "num_threads",
-                           "4",
-                           "request_timeout_ms",
-                           "3000",
-                           "max_request_size",
-                           "8192",
-                           "enable_keep_alive",
-                           "no",
-                           "connection_queue",
-                           "64",
-                           "listen_backlog",
-                           "128",
-                           "linger_timeout_ms",
-                           "500",
-                           "enable_directory_listing",
-                           "no",
-                           nullptr};
+  const std::array<std::array<const char*, 2>, 9> settings = {{{"listening_ports", address.c_str()},
+                                                               {"num_threads", "4"},
+                                                               {"request_timeout_ms", "3000"},
+                                                               {"max_request_size", "8192"},
+                                                               {"enable_keep_alive", "no"},
+                                                               {"connection_queue", "64"},
+                                                               {"listen_backlog", "128"},
+                                                               {"linger_timeout_ms", "500"},
+                                                               {"enable_directory_listing", "no"}}};
+  std::vector<const char*> options;
+  for (const auto& setting : settings)
+    options.insert(options.end(), setting.begin(), setting.end());
+  options.push_back(nullptr);
   mg_callbacks callbacks{};
   callbacks.begin_request = Context::on_request;
   callbacks.http_error = Context::on_error;
   callbacks.log_message = Context::on_log;
-  mg_context* started = mg_start(&callbacks, server->context_.get(), options);
+  mg_context* started = mg_start(&callbacks, server->context_.get(), options.data());
   if (started == nullptr) return cannot_listen(address, server->context_->log);
   server->context_->server = started;
   server->context_->started = true;

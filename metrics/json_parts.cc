@@ -6,7 +6,7 @@ void put_spread(io::JsonWriter& json, std::string_view name, const Spread& sprea
   json.key(name).begin_object();
   json.field("min", spread.min).field("median", spread.median);
   json.field("p95", spread.p95).field("max", spread.max);
-  json.field("rank_of_max", spread.rank_of_max.value()).field("count", spread.count);
+  json.field("rank_of_max", spread.rank_of_max).field("count", spread.count);
   json.end_object();
 }
 

@@ -3,7 +3,7 @@
 #include <functional>
 
 #include "coordinator/io/json.h"
-#include "metrics/exposition.h"
+#include "metrics/catalogue.h"
 #include "metrics/health.h"
 #include "metrics/status_page.h"
 #include "metrics/topic.h"
@@ -65,10 +65,10 @@ Response status_json(const Request&, const Served& served) {
 Response config_json(const Request&, const Served& served) {
   io::JsonWriter out;
   out.begin_object();
-  for (const Setting& setting : served.settings) {
-    out.key(setting.key).begin_object().field("value", std::string_view(setting.value));
-    out.field("unit", std::string_view(setting.unit));
-    out.field("help", std::string_view(setting.help)).end_object();
+  for (const ConfigOption& setting : served.settings) {
+    out.key(setting.key).begin_object().field("value", setting.value);
+    out.field("unit", setting.unit);
+    out.field("help", setting.help).end_object();
   }
   out.end_object();
   return json(out.take());
@@ -77,8 +77,8 @@ Response config_json(const Request&, const Served& served) {
 Response version_json(const Request&, const Served& served) {
   const BuildInfo& build = served.snapshot->build;
   io::JsonWriter out;
-  out.begin_object().field("name", "coxswain").field("version", std::string_view(build.version));
-  out.field("revision", std::string_view(build.revision)).end_object();
+  out.begin_object().field("name", "coxswain").field("version", build.version);
+  out.field("revision", build.revision).end_object();
   return json(out.take());
 }
 

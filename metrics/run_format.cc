@@ -81,7 +81,7 @@ void put_numerics(io::JsonWriter& json, const StepRow& row) {
 }
 
 void put_control(io::JsonWriter& json, const StepRow& row) {
-  json.field("round", row.round.value()).field("plan", row.plan);
+  json.field("round", row.round).field("plan", row.plan);
   json.key("precision").begin_object();
   for (std::size_t k = 0; k < row.precision_blocks.size(); ++k) {
     if (row.precision_blocks[k] > 0) json.field(kPrecisionNames[k], row.precision_blocks[k]);
@@ -115,7 +115,7 @@ void put_fields(io::JsonWriter& json, const std::vector<NamedField>& fields) {
 
 std::string step_line(const StepRow& row) {
   io::JsonWriter json;
-  json.begin_object().field("step", row.step.value()).field("timestamp", row.timestamp);
+  json.begin_object().field("step", row.step).field("timestamp", row.timestamp);
   put_phases(json, row);
   put_scalars(json, row);
   put_memory(json, row);
@@ -126,9 +126,9 @@ std::string step_line(const StepRow& row) {
 
 std::string run_json(const RunInfo& info, const RunProgress& progress) {
   io::JsonWriter json;
-  json.begin_object().field("name", std::string_view(info.name)).key("config").begin_object();
+  json.begin_object().field("name", info.name).key("config").begin_object();
   put_fields(json, info.config);
-  json.end_object().field("rank", info.rank.value()).field("world_size", info.world_size);
+  json.end_object().field("rank", info.rank).field("world_size", info.world_size);
   json.key("environment").begin_object();
   put_fields(json, info.environment);
   if (!info.variables.empty()) {

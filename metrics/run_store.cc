@@ -43,8 +43,7 @@ std::string written_name(const RunInfo& info) {
 
 // Makes the folder ready for rows, and says where they start.
 Result<RunProgress> prepare(const fs::path& folder, RunInfo& info, const RunStoreOptions& options) {
-  const Status made = make_folder(folder);
-  if (!made.ok()) return made;
+  if (Status made = make_folder(folder); !made.ok()) return made;
   const auto found = look_at_run(folder);
   if (!found.ok()) return found.status();
   RunProgress progress;
@@ -79,8 +78,7 @@ Result<std::unique_ptr<RunStoreWriter>> RunStoreWriter::open(const fs::path& dir
   if (!file.ok()) return file.status();
   std::unique_ptr<RunStoreWriter> store(
       new RunStoreWriter(folder, std::move(info), std::move(options), std::move(*file), *progress));
-  const Status written = store->write_run_json();
-  if (!written.ok()) return written;
+  if (Status written = store->write_run_json(); !written.ok()) return written;
   store->writer_ = std::thread([raw = store.get()] { raw->work(); });
   return store;
 }

@@ -1,10 +1,8 @@
 // Served: everything that the pages of one moment are made from: the snapshot, the time and the
-// settings. Plain values; safe to call from
-// any thread.
+// settings. Plain values; safe to call from any thread.
 #pragma once
 
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "coordinator/core/config.h"
@@ -12,21 +10,14 @@
 
 namespace cox::metrics {
 
-// A setting as it may be shown.
-struct Setting {
-  std::string key;
-  std::string value;
-  std::string unit;
-  std::string help;
-};
-
-// Every option of the configuration. Paths and secrets are replaced by "(set)".
-std::vector<Setting> settings_of(const Config& config);
+// Every option of the configuration, as it may be shown: values that are paths or secrets are
+// replaced by "(set)".
+std::vector<ConfigOption> settings_of(const Config& config);
 
 struct Served {
   std::shared_ptr<const Snapshot> snapshot;  // never null
   UnixTime now{};
-  std::vector<Setting> settings;
+  std::vector<ConfigOption> settings;
 };
 
 }  // namespace cox::metrics

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "coordinator/core/status.h"
+#include "coordinator/core/units.h"
 
 namespace cox::io {
 
@@ -99,6 +100,15 @@ class JsonWriter {
   template <std::integral Number>
   JsonWriter& value(Number number) {
     return raw(std::to_string(number));
+  }
+  template <class Tag, class Rep>
+  JsonWriter& value(StrongId<Tag, Rep> id) {
+    return value(id.value());
+  }
+  // Null where there is none.
+  template <class Value>
+  JsonWriter& value(const std::optional<Value>& v) {
+    return v ? value(*v) : null();
   }
   JsonWriter& null() { return raw("null"); }
 

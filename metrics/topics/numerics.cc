@@ -1,12 +1,16 @@
 #include "metrics/topics/numerics.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "metrics/blocks.h"
 #include "metrics/catalogue.h"
+#include "metrics/format.h"
 #include "metrics/json_parts.h"
 #include "metrics/snapshot.h"
 #include "metrics/topic.h"
@@ -132,18 +136,16 @@ std::vector<Metric> metrics() {
 }
 
 void put_overflow(io::JsonWriter& json, const JobFacts& job, const Overflow& overflow) {
-  json.begin_object().field("round", overflow.round.value()).field("step", overflow.step.value());
+  json.begin_object().field("round", overflow.round).field("step", overflow.step);
   json.field("time", overflow.time.seconds).key("block");
-  if (overflow.block < 0)
-    json.null();
-  else
-    json.value(std::string_view(block_name(job, static_cast<std::size_t>(overflow.block))));
+  overflow.block < 0 ? json.null()
+                     : json.value(block_name(job, static_cast<std::size_t>(overflow.block)));
   json.field("pass", to_string(overflow.pass));
   put_id(json, "rank", overflow.rank.value());
   json.field("values", overflow.values);
   put_known(json, "loss_scale", overflow.loss_scale);
   json.field("skipped", overflow.was_skipped);
-  json.field("text", std::string_view(overflow_text(job, overflow))).end_object();
+  json.field("text", overflow_text(job, overflow)).end_object();
 }
 
 void put_formats(io::JsonWriter& json, const NumericsView& view) {
@@ -174,48 +176,38 @@ void put_rules(io::JsonWriter& json, const ScalerRules& rules) {
   json.field("headroom_bits", rules.headroom_bits).end_object();
 }
 
-void put_ratio(io::JsonWriter& json, std::string_view name, const KnownRatio& ratio) {
+void put_known(io::JsonWriter& json, std::string_view name, const KnownRatio& ratio) {
   json.key(name);
-  if (!ratio.is_known) {
-    json.null();
-    return;
-  }
-  json.begin_object().field("value", ratio.value).field("round", ratio.round.value()).end_object();
+  if (!ratio.is_known) return static_cast<void>(json.null());
+  json.begin_object().field("value", ratio.value).field("round", ratio.round).end_object();
 }
 
-void put_magnitude(io::JsonWriter& json, std::string_view name, const KnownMagnitude& known) {
+void put_known(io::JsonWriter& json, std::string_view name, const KnownMagnitude& known) {
   json.key(name);
-  if (!known.is_known) {
-    json.null();
-    return;
-  }
-  json.begin_object().field("value", known.value).field("rank", known.rank.value());
-  json.field("round", known.round.value()).end_object();
+  if (!known.is_known) return static_cast<void>(json.null());
+  json.begin_object().field("value", known.value).field("rank", known.rank);
+  json.field("round", known.round).end_object();
 }
 
 void put_reason(io::JsonWriter& json, std::string_view name, const Reason* reason) {
   json.key(name);
-  if (reason == nullptr) {
-    json.null();
-    return;
-  }
-  json.begin_object().field("round", reason->round.value()).field("code", to_string(reason->code));
-  json.field("outcome", to_string(reason->outcome));
-  json.field("text", std::string_view(reason->text)).end_object();
+  if (reason == nullptr) return static_cast<void>(json.null());
+  json.begin_object().field("round", reason->round).field("code", to_string(reason->code));
+  json.field("outcome", to_string(reason->outcome)).field("text", reason->text).end_object();
 }
 
 void put_block(io::JsonWriter& json, const JobFacts& job, std::size_t index,
                const BlockNumerics& block) {
-  json.begin_object().field("name", std::string_view(block_name(job, index)));
+  json.begin_object().field("name", block_name(job, index));
   json.field("format", to_string(block.format)).field("planned", to_string(block.planned));
   json.field("changes", block.changes).key("changed_round");
   block.changes > 0 ? json.value(block.changed_round.value()) : json.null();
-  put_ratio(json, "gradient_noise", block.noise);
-  put_ratio(json, "underflow", block.underflow);
-  put_ratio(json, "saturated", block.saturated);
-  put_magnitude(json, "activation", block.activation);
-  put_magnitude(json, "gradient", block.gradient);
-  put_magnitude(json, "curvature", block.curvature);
+  put_known(json, "gradient_noise", block.noise);
+  put_known(json, "underflow", block.underflow);
+  put_known(json, "saturated", block.saturated);
+  put_known(json, "activation", block.activation);
+  put_known(json, "gradient", block.gradient);
+  put_known(json, "curvature", block.curvature);
   json.key("overflow_rounds").begin_object();
   for (std::size_t p = 0; p < kPassNames.size(); ++p)
     json.field(kPassNames[p], block.overflow_rounds[p]);
@@ -234,7 +226,7 @@ void put_status(io::JsonWriter& json, const Snapshot& s) {
 Result<std::string> numerics_json(const Snapshot& s, std::string_view) {
   const NumericsView& view = *s.numerics;
   io::JsonWriter json;
-  json.begin_object().field("round", s.summary.round.value());
+  json.begin_object().field("round", s.summary.round);
   put_job(json, s);
   put_rules(json, s.plan->scaler);
   json.key("precision_changes").begin_array();
@@ -269,6 +261,29 @@ bool is_at_work(const NumericsView& view) {
                block.changes == 0;
       });
   return !is_plain || view.loss_scale > 0 || view.overflow_rounds > 0;
+}
+
+std::string overflow_text(const JobFacts& job, const Overflow& overflow) {
+  std::string text = fmt::format("step {}, round {}: ", grouped(overflow.step.value()),
+                                 grouped(overflow.round.value()));
+  text += overflow.block < 0 ? "outside of all blocks"
+                             : "block " + block_name(job, static_cast<std::size_t>(overflow.block));
+  text += ", " + std::string(to_string(overflow.pass));
+  if (overflow.rank.value() >= 0) text += ", rank " + std::to_string(overflow.rank.value());
+  text += ": ";
+  if (overflow.values > 0)
+    text +=
+        grouped(overflow.values) + (overflow.values == 1 ? " value" : " values") + " not finite";
+  else
+    text += "a result that is not finite";
+  if (overflow.loss_scale > 0)
+    text += " at loss scale " + scale_text(static_cast<double>(overflow.loss_scale));
+  return text + (overflow.was_skipped ? "; the step was skipped" : "");
+}
+
+std::string scale_text(double scale) {
+  const bool is_whole = std::isfinite(scale) && scale == std::floor(scale) && scale < 1e15;
+  return is_whole ? fixed(scale, 0) : io::json_number(scale);
 }
 
 Topic numerics_topic() {

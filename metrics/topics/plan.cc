@@ -70,11 +70,7 @@ std::vector<Metric> metrics() {
 void put_plan_ids(io::JsonWriter& json, const Snapshot& s) {
   const Plan& plan = *s.plan;
   json.field("incarnation", plan.id.incarnation).field("number", plan.id.number);
-  json.field("earliest_round", plan.earliest_round.value()).key("activated_round");
-  if (plan.activated_round)
-    json.value(plan.activated_round->value());
-  else
-    json.null();
+  json.field("earliest_round", plan.earliest_round).field("activated_round", plan.activated_round);
   json.field("applied_number", s.summary.plan_applied_max);
 }
 
@@ -112,7 +108,7 @@ void put_cost(io::JsonWriter& json, const Snapshot& s, std::size_t block) {
   json.field("saved_bytes", cost.profile.saved_bytes);
   json.field("forward_seconds", static_cast<double>(cost.profile.forward_seconds));
   json.field("backward_seconds", static_cast<double>(cost.profile.backward_seconds));
-  json.field("measured_on_rank", cost.rank.value());
+  json.field("measured_on_rank", cost.rank);
 }
 
 Result<std::string> plan_json(const Snapshot& s, std::string_view) {
@@ -121,12 +117,12 @@ Result<std::string> plan_json(const Snapshot& s, std::string_view) {
   json.begin_object();
   put_plan_ids(json, s);
   json.field("step_samples", plan.step_samples);
-  json.field("hold_until", plan.hold_until.value());
+  json.field("hold_until", plan.hold_until);
   put_memory(json, s);
   const auto actions = action_ranks(plan, s.job->world_size);
   json.key("blocks").begin_array();
   for (std::size_t block = 0; block < plan.precision.size(); ++block) {
-    json.begin_object().field("name", std::string_view(block_name(*s.job, block)));
+    json.begin_object().field("name", block_name(*s.job, block));
     json.field("precision", to_string(plan.precision[block]));
     put_action_ranks(json, actions[block]);
     put_cost(json, s, block);
@@ -143,7 +139,7 @@ Result<std::string> plan_json(const Snapshot& s, std::string_view) {
   for (const std::uint32_t share : plan.shares) json.value(share);
   json.end_array().key("rollback").begin_object();
   json.field("ticket", plan.rollback.ticket);
-  json.field("before_round", plan.rollback.before_round.value()).end_object().end_object();
+  json.field("before_round", plan.rollback.before_round).end_object().end_object();
   return json.take();
 }
 
@@ -179,13 +175,12 @@ std::string cell(const Snapshot& s, std::size_t block, const BlockRun& run,
 // A sentence on the block that costs the most time; empty before anything was measured.
 std::string dearest_block(const Snapshot& s) {
   const BlockCost* dearest = nullptr;
-  for (std::size_t block = 0; s.plan_view.costs && block < s.plan_view.costs->size(); ++block) {
+  for (std::size_t block = 0; block < s.job->blocks.size(); ++block) {
     const BlockCost* cost = known_cost(s, block);
     if (cost == nullptr) continue;
-    const auto seconds = [](const BlockCost& c) {
-      return c.profile.forward_seconds + c.profile.backward_seconds;
-    };
-    if (dearest == nullptr || seconds(*cost) > seconds(*dearest)) dearest = cost;
+    const bool is_dearer =
+        dearest == nullptr || seconds_of(cost->profile) > seconds_of(dearest->profile);
+    if (is_dearer) dearest = cost;
   }
   if (dearest == nullptr) return {};
   return fmt::format("<p class=\"hint group\">Dearest block: {}, {}.</p>",

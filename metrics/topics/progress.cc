@@ -70,7 +70,7 @@ std::vector<Metric> metrics() {
 
 void put_status(io::JsonWriter& json, const Snapshot& s) {
   const StepSummary& summary = s.summary;
-  json.field("round", summary.round.value()).field("step", summary.step.value());
+  json.field("round", summary.round).field("step", summary.step);
   json.field("loss", summary.loss).field("first_loss", s.progress.first_loss);
   json.field("gradient_norm", summary.gradient_norm);
   json.field("samples_total", s.progress.samples).field("tokens_total", s.progress.tokens);

@@ -137,22 +137,22 @@ void put_status(io::JsonWriter& json, const Snapshot& s) {
   json.end_object();
   json.key("worst").begin_array();
   for (const WorstRank& worst : s.summary.worst) {
-    json.begin_object().field("rank", worst.rank.value()).field("phase", to_string(worst.phase));
+    json.begin_object().field("rank", worst.rank).field("phase", to_string(worst.phase));
     json.field("own_seconds", worst.own_seconds).field("slowdown_ratio", worst.slowdown_ratio);
     json.end_object();
   }
   json.end_array().key("slow").begin_array();
   for (const SlowRank& slow : s.ranks.slow) {
-    json.begin_object().field("rank", slow.rank.value()).field("phase", to_string(slow.phase()));
-    json.field("slowdown_ratio", slow.slowdown_ratio).field("since_round", slow.since.value());
+    json.begin_object().field("rank", slow.rank).field("phase", to_string(slow.phase()));
+    json.field("slowdown_ratio", slow.slowdown_ratio).field("since_round", slow.since);
     json.field("rarity", slow.rarity).end_object();
   }
   json.end_array().end_object();
 }
 
 void put_rank(io::JsonWriter& json, const Snapshot&, const RankRow& row) {
-  json.field("rank", row.rank.value()).field("round", row.round.value());
-  json.field("step", row.step.value()).field("rounds_covered", row.rounds);
+  json.field("rank", row.rank).field("round", row.round);
+  json.field("step", row.step).field("rounds_covered", row.rounds);
   json.field("loss", row.loss).field("gradient_norm", row.gradient_norm);
   json.field("wall_seconds", row.wall_seconds).field("own_seconds", row.own_seconds);
   json.field("slowdown_ratio", row.slowdown_ratio).field("worst_phase", to_string(row.worst_phase));
@@ -183,7 +183,7 @@ Result<std::string> ranks_json(const Snapshot& s, std::string_view query) {
   const std::uint64_t last =
       std::min(total, first + std::min(limit->value_or(kPageRows), kMostRows));
   io::JsonWriter json;
-  json.begin_object().field("round", table.round.value()).field("time", table.time.seconds);
+  json.begin_object().field("round", table.round).field("time", table.time.seconds);
   json.field("world_size", s.job->world_size).field("reported", total).field("offset", first);
   json.key("next_offset");
   last < total ? json.value(last) : json.null();
@@ -192,8 +192,8 @@ Result<std::string> ranks_json(const Snapshot& s, std::string_view query) {
   json.end_array().key("faults").begin_array();
   for (std::size_t i = 0; i < std::min<std::size_t>(table.faults.size(), kMostRows); ++i) {
     const FaultyReport& fault = table.faults[i];
-    json.begin_object().field("rank", fault.rank.value()).field("fault", to_string(fault.fault));
-    json.field("round", fault.round.value()).end_object();
+    json.begin_object().field("rank", fault.rank).field("fault", to_string(fault.fault));
+    json.field("round", fault.round).end_object();
   }
   json.end_array().end_object();
   return json.take();

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "metrics/exposition.h"
+#include "metrics/catalogue.h"
 #include "metrics/telemetry_state.h"
 #include "served_job.h"
 #include "simulated_job.h"

@@ -6,7 +6,7 @@
 #include <map>
 #include <string>
 
-#include "metrics/exposition.h"
+#include "metrics/catalogue.h"
 #include "metrics/routes.h"
 #include "metrics/telemetry_state.h"
 #include "tests/metrics/simulated_job.h"

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "metrics/blocks.h"
-#include "metrics/exposition.h"
+#include "metrics/catalogue.h"
 #include "metrics/routes.h"
 #include "metrics/telemetry_state.h"
 #include "tests/metrics/simulated_job.h"

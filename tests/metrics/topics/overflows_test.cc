@@ -1,4 +1,4 @@
-#include "metrics/topics/overflow_log.h"
+#include "metrics/topics/numerics.h"
 
 #include <doctest/doctest.h>
 
