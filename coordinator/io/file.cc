@@ -53,6 +53,15 @@ Status errno_status(int error, const std::string& doing, StatusCode otherwise) {
   return {code_of_errno(error, otherwise), doing + ": " + std::generic_category().message(error)};
 }
 
+int write_all(int descriptor, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(descriptor, bytes.data(), std::min(bytes.size(), kMaxPiece));
+    if (written < 0 && errno != EINTR) return errno;
+    if (written > 0) bytes.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return 0;
+}
+
 Result<AtomicFile> AtomicFile::create(const fs::path& target) {
   const std::string stem = "." + target.filename().string() + ".tmp-" + std::to_string(::getpid());
   for (int attempt = 0; attempt < kNameAttempts; ++attempt) {
@@ -87,15 +96,8 @@ Status AtomicFile::fail(const std::string& doing, int error) const {
 }
 
 Status AtomicFile::write(const void* data, std::size_t bytes) {
-  const char* next = static_cast<const char*>(data);
-  while (bytes > 0) {
-    const ssize_t written = ::write(descriptor_, next, std::min(bytes, kMaxPiece));
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return fail("cannot write", errno);
-    next += written;
-    bytes -= static_cast<std::size_t>(written);
-  }
-  return ok_status();
+  const int error = write_all(descriptor_, {static_cast<const char*>(data), bytes});
+  return error == 0 ? ok_status() : fail("cannot write", error);
 }
 
 Status AtomicFile::commit() {

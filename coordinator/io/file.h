@@ -22,6 +22,9 @@ StatusCode code_of_errno(int error, StatusCode otherwise = StatusCode::unavailab
 Status errno_status(int error, const std::string& doing,
                     StatusCode otherwise = StatusCode::unavailable);
 
+// Writes all of `bytes`. Returns 0, or the errno of the call that failed.
+[[nodiscard]] int write_all(int descriptor, std::string_view bytes);
+
 // A file that appears whole or not at all. Bytes go to a temporary file in the same folder;
 // commit() syncs it, renames it over the target, then syncs the folder. Without a commit the
 // destructor removes the temporary file, and whatever the target held before is untouched.

@@ -20,12 +20,6 @@ using transport::SignalBoard;
 
 constexpr std::chrono::seconds kStartUpTimeout{120};
 
-struct BoardPair {
-  SharedSegment memory;
-  std::optional<SignalBoard> signals;
-  std::optional<MaskBoard> masks;
-};
-
 BoardShape shape_for(std::size_t ranks, const JobFacts& job) {
   return {static_cast<std::int32_t>(ranks), static_cast<std::uint32_t>(job.blocks.size())};
 }
@@ -97,14 +91,9 @@ std::vector<NodeId> everybody_alone(std::int32_t ranks) {
   return nodes;
 }
 
-struct NodeBoards {
-  Topology topology;
-  BoardPair pair;
-};
-
 // Mailboxes where all nodes can have them; otherwise every rank for itself.
-Result<NodeBoards> node_boards(Communicator& world, NodeGroup& nodes, const JobFacts& job,
-                               const ControlConfig& config, const Log& log) {
+Result<Boards> node_boards(Communicator& world, NodeGroup& nodes, const JobFacts& job,
+                           const ControlConfig& config, const Log& log) {
   const std::size_t capacity = mask_capacity_bytes(job);
   if (config.path != ControlPath::mpi) {
     const Topology topology = make_topology(world.rank(), nodes.node_of_rank);
@@ -112,7 +101,7 @@ Result<NodeBoards> node_boards(Communicator& world, NodeGroup& nodes, const JobF
     std::uint64_t all_share = shared.ok() ? 1 : 0;
     Status agreed = all_reduce(world, all_share, transport::min_u64(), start_up_patience(world));
     if (!agreed.ok()) return agreed;
-    if (all_share == 1) return NodeBoards{topology, std::move(*shared)};
+    if (all_share == 1) return Boards{topology, std::move(*shared)};
     if (config.path == ControlPath::mailbox) {
       return shared.ok() ? unavailable("another rank of the job has no mailboxes")
                          : shared.status();
@@ -121,7 +110,7 @@ Result<NodeBoards> node_boards(Communicator& world, NodeGroup& nodes, const JobF
   }
   auto alone = private_boards(shape_for(1, job), capacity);
   if (!alone.ok()) return alone.status();
-  return NodeBoards{make_topology(world.rank(), everybody_alone(world.size())), std::move(*alone)};
+  return Boards{make_topology(world.rank(), everybody_alone(world.size())), std::move(*alone)};
 }
 
 }  // namespace
@@ -190,27 +179,19 @@ std::size_t mask_capacity_bytes(const JobFacts& job) {
 
 Result<Boards> set_up_boards(Communicator& world, NodeGroup& nodes, const JobFacts& job,
                              const ControlConfig& config, const Log& log) {
-  auto node = node_boards(world, nodes, job, config, log);
-  if (!node.ok()) return node.status();
-  Boards boards;
-  boards.topology = node->topology;
-  boards.memory = node->pair.memory;
-  boards.signals = node->pair.signals;
-  boards.masks = node->pair.masks;
-  if (boards.topology.nodes.size() == 1) return boards;
-
+  auto made = node_boards(world, nodes, job, config, log);
+  if (!made.ok() || made->topology.nodes.size() == 1) return made;
+  Boards& boards = *made;
   boards.path = boards.topology.largest_node() == 1 ? "mpi" : "mailbox+mpi";
   auto exchange = make_exchange(world, boards.topology, job);
   if (!exchange.ok()) return exchange.status();
   boards.exchange = std::move(*exchange);
-  if (world.rank() != kRoot) return boards;
+  if (world.rank() != kRoot) return made;
   auto own = private_boards(shape_for(static_cast<std::size_t>(job.world_size), job),
                             mask_capacity_bytes(job));
   if (!own.ok()) return own.status();
-  boards.coordinator_memory = own->memory;
-  boards.inbox = own->signals;
-  boards.outbox = own->masks;
-  return boards;
+  boards.own = std::move(*own);
+  return made;
 }
 
 }  // namespace cox::runtime

@@ -54,22 +54,22 @@ struct NodeGroup {
 };
 Result<NodeGroup> find_nodes(transport::Communicator& world);
 
-struct Boards {
-  const char* path = "mailbox";  // "mailbox", "mpi" or "mailbox+mpi"
-  Topology topology;
-  transport::SharedSegment memory;  // of the node's two boards
-  std::optional<transport::SignalBoard> signals;
-  std::optional<transport::MaskBoard> masks;
-  std::unique_ptr<LeaderExchange> exchange;  // leaders, where there are several nodes
+// A board for reports and one for masks, in one piece of memory.
+struct BoardPair {
+  transport::SharedSegment memory;
+  transport::SignalBoard signals;
+  transport::MaskBoard masks;
+};
 
-  // Root with an exchange: the coordinator's own boards.
-  transport::SharedSegment coordinator_memory;
-  std::optional<transport::SignalBoard> inbox;
-  std::optional<transport::MaskBoard> outbox;
+struct Boards {
+  Topology topology;
+  BoardPair node;                              // of the node's ranks
+  const char* path = "mailbox";                // "mailbox", "mpi" or "mailbox+mpi"
+  std::unique_ptr<LeaderExchange> exchange{};  // leaders, where there are several nodes
+  std::optional<BoardPair> own{};              // the coordinator's, at the root with an exchange
 
   // Root: where the coordinator reads and writes.
-  transport::SignalBoard* coordinator_inbox() { return inbox ? &*inbox : &*signals; }
-  transport::MaskBoard* coordinator_outbox() { return outbox ? &*outbox : &*masks; }
+  BoardPair& coordinators() { return own ? *own : node; }
 };
 
 // The size of the largest plan that a job of this size may get, as frames on a board.

@@ -20,33 +20,34 @@ ControlLink::ControlLink(Boards& boards, Seconds late, Log log)
     : boards_(boards),
       late_(late),
       log_(std::move(log)),
-      masks_(*boards.masks),
-      outbox_(*boards.coordinator_outbox()) {
+      masks_(boards.node.masks),
+      outbox_(boards.coordinators().masks) {
   if (boards_.exchange == nullptr) return;
-  reports_.emplace(*boards_.signals, boards_.topology.my_node());
-  relay_.emplace(*boards_.masks);
+  reports_.emplace(boards_.node.signals, boards_.topology.my_node());
+  relay_.emplace(boards_.node.masks);
   finished_.assign(static_cast<std::size_t>(boards_.topology.world_size()), 0);
 }
 
 bool ControlLink::closed() const {
-  if (stage_ != Stage::idle || !boards_.signals->consumed(boards_.topology.slot())) return false;
-  if (!boards_.inbox) return true;
+  if (stage_ != Stage::idle || !boards_.node.signals.consumed(boards_.topology.slot()))
+    return false;
+  if (!boards_.own) return true;
   // The coordinator must have taken the last gathered round before the next may overwrite it.
   for (std::int32_t r = 0; r < boards_.topology.world_size(); ++r) {
-    if (!boards_.inbox->consumed(r)) return false;
+    if (!boards_.own->signals.consumed(r)) return false;
   }
   return true;
 }
 
 bool ControlLink::mask_waits() {
-  if (!boards_.outbox) return false;
+  if (!boards_.own) return false;
   if (outbox_.poll()) outgoing_next_ = 0;
   return outgoing_next_ < outbox_.frames().size();
 }
 
 void ControlLink::open(const RankSignal& signal, std::span<const BlockEvidence> evidence,
                        Downward downward) {
-  if (!boards_.signals->post(boards_.topology.slot(), signal, evidence)) return;
+  if (!boards_.node.signals.post(boards_.topology.slot(), signal, evidence)) return;
   if (!reports_) return;
   reports_->open();
   stage_ = Stage::node_reports;
@@ -109,7 +110,7 @@ void ControlLink::pump_ending() {
 
 MaskParcel ControlLink::next_parcel() {
   MaskParcel parcel;
-  if (!boards_.outbox) return parcel;
+  if (!boards_.own) return parcel;
   if (downward_ == Downward::mask && mask_waits()) {
     const auto frame = outbox_.frames()[outgoing_next_++];
     parcel.size = static_cast<std::uint16_t>(frame.size());
@@ -124,7 +125,7 @@ MaskParcel ControlLink::next_parcel() {
 }
 
 void ControlLink::deliver(PlanBook& plans) {
-  if (boards_.inbox) deliver_signals();
+  if (boards_.own) deliver_signals();
   const MaskParcel* parcel = boards_.exchange->parcel();
   if (parcel != nullptr) return deliver_parcel(*parcel, plans);
   if (downward_ == Downward::mask) plans.note_damage();
@@ -153,7 +154,7 @@ void ControlLink::deliver_signals() {
     }
   }
   // The coordinator would wait for the others, who are not in this round any more.
-  if (posted_ < static_cast<std::size_t>(still_expected)) boards_.inbox->notify();
+  if (posted_ < static_cast<std::size_t>(still_expected)) boards_.own->signals.notify();
 }
 
 void ControlLink::post_gathered(RankId expected, const RankSignal& signal) {
@@ -166,7 +167,7 @@ void ControlLink::post_gathered(RankId expected, const RankSignal& signal) {
   // cannot be refused.
   const auto evidence =
       posted_ == 0 ? boards_.exchange->evidence() : std::span<const BlockEvidence>();
-  posted_ += boards_.inbox->post(expected.value(), signal, evidence) ? 1 : 0;
+  posted_ += boards_.own->signals.post(expected.value(), signal, evidence) ? 1 : 0;
 }
 
 void ControlLink::read_masks(PlanBook& plans) {

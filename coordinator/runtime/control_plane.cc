@@ -128,7 +128,7 @@ void ControlPlane::start_loop(ControlPlaneSetup setup, Refitted refitted, const 
   }
   loop_ = std::make_unique<ControlLoop>(ControlLoopParts{
       job_, std::move(setup.config), std::move(setup.policies), std::move(refitted.state),
-      boards_->coordinator_inbox(), boards_->coordinator_outbox(), journal_.get(), sink,
+      &boards_->coordinators().signals, &boards_->coordinators().masks, journal_.get(), sink,
       std::move(refitted.reasons), std::move(setup.now), std::move(setup.log)});
   thread_ = std::thread([this] {
     let_training_go_first();

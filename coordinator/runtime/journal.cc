@@ -10,6 +10,7 @@
 #include <system_error>
 #include <vector>
 
+#include "coordinator/io/file.h"
 #include "coordinator/runtime/journal_reader.h"
 
 namespace cox::runtime {
@@ -18,23 +19,9 @@ namespace {
 constexpr std::size_t kFlushRounds = 16;
 constexpr std::size_t kFlushBytes = std::size_t{1} << 18;
 
-std::string reason_of(int error) {
-  return std::generic_category().message(error);
-}
-
 Status cannot(const std::filesystem::path& path, const std::string& what, int error) {
-  return resource_exhausted("journal " + path.string() + ": " + what + ": " + reason_of(error));
-}
-
-// 0, or the error of the write that failed.
-int write_all(int file, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t count = ::write(file, bytes.data(), bytes.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return errno;
-    bytes.remove_prefix(static_cast<std::size_t>(count));
-  }
-  return 0;
+  return io::errno_status(error, "journal " + path.string() + ": " + what,
+                          StatusCode::resource_exhausted);
 }
 
 // Where a writer continues: behind the last whole record, 0 in a new file.
@@ -141,7 +128,8 @@ Status JournalWriter::append(const StepSignals& signals, const Decision& decisio
 
 Status JournalWriter::flush() {
   if (gave_up_ || file_ < 0) return ok_status();
-  if (const int error = write_all(file_, buffer_); error != 0) return give_up(reason_of(error));
+  if (const int error = io::write_all(file_, buffer_); error != 0)
+    return give_up(std::generic_category().message(error));
   written_end_ += buffer_.size();
   bytes_ += buffer_.size();
   buffer_.clear();

@@ -62,17 +62,88 @@ class Replayer {
   Replayer(const PolicySet& known, const ReplayOptions& options)
       : known_(known), options_(options) {}
 
-  Status begin(wire::JournalStart start);
-  void play(const wire::JournalRound& recorded);
-  ReplayReport finish(std::uint64_t torn_bytes);
+  Status begin(wire::JournalStart start) {
+    auto policies = recorded_policies(start.policies, known_);
+    if (!policies.ok()) return policies.status();
+    auto config = recorded_config(start, options_.flags);
+    if (!config.ok()) return config.status();
+    policies_ = std::move(*policies);
+    config_ = std::move(*config);
+    job_ = std::move(start.job);
+    state_ = std::move(start.state);
+    ++report_.segments;
+    tell("job '" + job_.name + "', start " + std::to_string(job_.incarnation) + ": " +
+         std::to_string(job_.world_size) + " ranks, " + std::to_string(job_.blocks.size()) +
+         " blocks, policies " + joined(start.policies));
+    if (start.first) compare_start(*start.first);
+    return ok_status();
+  }
+
+  void play(const wire::JournalRound& recorded) {
+    Decided decided = decide(job_, config_, policies_, state_, recorded.signals);
+    where_ = "round " + std::to_string(recorded.signals.round.value());
+    found_ = 0;
+    compare_plans(recorded.decision.plan, decided.decision.plan, state_.plan);
+    compare_reasons(recorded.decision.reasons, decided.decision.reasons);
+    state_ = std::move(decided.state);
+    ++report_.rounds;
+    report_.reasons += recorded.decision.reasons.size();
+    if (recorded.decision.plan) ++report_.plans;
+    if (found_ > 0) ++report_.different_rounds;
+  }
+
+  ReplayReport finish(std::uint64_t torn_bytes) {
+    report_.torn_bytes = torn_bytes;
+    return std::move(report_);
+  }
 
  private:
-  void compare_start(const Decision& recorded);
+  void compare_start(const Decision& recorded) {
+    Begun begun = begin_job(job_, config_, policies_, state_);
+    where_ = "start " + std::to_string(job_.incarnation);
+    found_ = 0;
+    compare_plans(recorded.plan, begun.state.plan, state_.plan);
+    compare_reasons(recorded.reasons, begun.reasons);
+    state_ = std::move(begun.state);
+    if (found_ > 0) ++report_.different_starts;
+  }
+
   void compare_plans(const std::optional<Plan>& recorded, const std::optional<Plan>& now,
-                     const Plan& before);
-  void compare_reasons(const std::vector<Reason>& recorded, const std::vector<Reason>& now);
-  void tell(const std::string& line) const;
-  void difference(const std::string& line);
+                     const Plan& before) {
+    if (now) {
+      tell(where_ + ": " + name_of(*now));
+      for (const std::string& line : diff(before, *now)) tell("  " + line);
+    }
+    if (recorded == now) return;
+    if (!recorded) return difference("the journal has no plan, now " + name_of(*now) + " goes out");
+    if (!now) return difference("the journal has " + name_of(*recorded) + ", now none goes out");
+    std::vector<std::string> lines = diff(*recorded, *now);
+    if (lines.empty())
+      lines.push_back("id or earliest round, expected " + name_of(*recorded) + " from round " +
+                      std::to_string(recorded->earliest_round.value()) + ", found " +
+                      name_of(*now) + " from round " + std::to_string(now->earliest_round.value()));
+    for (const std::string& line : lines) difference(name_of(*now) + ": " + line);
+  }
+
+  void compare_reasons(const std::vector<Reason>& recorded, const std::vector<Reason>& now) {
+    for (const Reason& reason : now) tell(where_ + ": " + about(reason));
+    const std::size_t count = std::max(recorded.size(), now.size());
+    for (std::size_t i = 0; i < count; ++i) {
+      if (i < recorded.size() && i < now.size() && recorded[i] == now[i]) continue;
+      if (i < recorded.size()) difference("the journal says " + about(recorded[i]));
+      if (i < now.size()) difference("now it says " + about(now[i]));
+    }
+  }
+
+  void tell(const std::string& line) const {
+    if (options_.tell) options_.tell(line);
+  }
+
+  void difference(const std::string& line) {
+    ++found_;
+    if (report_.differences.size() < options_.max_differences)
+      report_.differences.push_back(where_ + ": " + line);
+  }
 
   const PolicySet& known_;
   const ReplayOptions& options_;
@@ -84,89 +155,6 @@ class Replayer {
   std::size_t found_ = 0;  // differences there
   ReplayReport report_;
 };
-
-Status Replayer::begin(wire::JournalStart start) {
-  auto policies = recorded_policies(start.policies, known_);
-  if (!policies.ok()) return policies.status();
-  auto config = recorded_config(start, options_.flags);
-  if (!config.ok()) return config.status();
-  policies_ = std::move(*policies);
-  config_ = std::move(*config);
-  job_ = std::move(start.job);
-  state_ = std::move(start.state);
-  ++report_.segments;
-  tell("job '" + job_.name + "', start " + std::to_string(job_.incarnation) + ": " +
-       std::to_string(job_.world_size) + " ranks, " + std::to_string(job_.blocks.size()) +
-       " blocks, policies " + joined(start.policies));
-  if (start.first) compare_start(*start.first);
-  return ok_status();
-}
-
-void Replayer::compare_start(const Decision& recorded) {
-  Begun begun = begin_job(job_, config_, policies_, state_);
-  where_ = "start " + std::to_string(job_.incarnation);
-  found_ = 0;
-  compare_plans(recorded.plan, begun.state.plan, state_.plan);
-  compare_reasons(recorded.reasons, begun.reasons);
-  state_ = std::move(begun.state);
-  if (found_ > 0) ++report_.different_starts;
-}
-
-void Replayer::play(const wire::JournalRound& recorded) {
-  Decided decided = decide(job_, config_, policies_, state_, recorded.signals);
-  where_ = "round " + std::to_string(recorded.signals.round.value());
-  found_ = 0;
-  compare_plans(recorded.decision.plan, decided.decision.plan, state_.plan);
-  compare_reasons(recorded.decision.reasons, decided.decision.reasons);
-  state_ = std::move(decided.state);
-  ++report_.rounds;
-  report_.reasons += recorded.decision.reasons.size();
-  if (recorded.decision.plan) ++report_.plans;
-  if (found_ > 0) ++report_.different_rounds;
-}
-
-void Replayer::compare_plans(const std::optional<Plan>& recorded, const std::optional<Plan>& now,
-                             const Plan& before) {
-  if (now) {
-    tell(where_ + ": " + name_of(*now));
-    for (const std::string& line : diff(before, *now)) tell("  " + line);
-  }
-  if (recorded == now) return;
-  if (!recorded) return difference("the journal has no plan, now " + name_of(*now) + " goes out");
-  if (!now) return difference("the journal has " + name_of(*recorded) + ", now none goes out");
-  std::vector<std::string> lines = diff(*recorded, *now);
-  if (lines.empty())
-    lines.push_back("id or earliest round, expected " + name_of(*recorded) + " from round " +
-                    std::to_string(recorded->earliest_round.value()) + ", found " + name_of(*now) +
-                    " from round " + std::to_string(now->earliest_round.value()));
-  for (const std::string& line : lines) difference(name_of(*now) + ": " + line);
-}
-
-void Replayer::compare_reasons(const std::vector<Reason>& recorded,
-                               const std::vector<Reason>& now) {
-  for (const Reason& reason : now) tell(where_ + ": " + about(reason));
-  const std::size_t count = std::max(recorded.size(), now.size());
-  for (std::size_t i = 0; i < count; ++i) {
-    if (i < recorded.size() && i < now.size() && recorded[i] == now[i]) continue;
-    if (i < recorded.size()) difference("the journal says " + about(recorded[i]));
-    if (i < now.size()) difference("now it says " + about(now[i]));
-  }
-}
-
-ReplayReport Replayer::finish(std::uint64_t torn_bytes) {
-  report_.torn_bytes = torn_bytes;
-  return std::move(report_);
-}
-
-void Replayer::tell(const std::string& line) const {
-  if (options_.tell) options_.tell(line);
-}
-
-void Replayer::difference(const std::string& line) {
-  ++found_;
-  if (report_.differences.size() < options_.max_differences)
-    report_.differences.push_back(where_ + ": " + line);
-}
 
 }  // namespace
 

@@ -6,25 +6,9 @@
 namespace cox::transport {
 namespace {
 
-template <class T>
-struct Sum {
-  T operator()(T a, T b) const { return a + b; }
-};
-template <class T>
-struct Min {
-  T operator()(T a, T b) const { return std::min(a, b); }
-};
-template <class T>
-struct Max {
-  T operator()(T a, T b) const { return std::max(a, b); }
-};
-template <class T>
-struct MaxOrNan {
-  T operator()(T a, T b) const { return a < b || b != b ? b : a; }
-};
-
+// `Op` is the type of a lambda that captures nothing.
 template <class T, class Op>
-Reduction element_wise() {
+Reduction element_wise(Op) {
   return {sizeof(T), [](std::byte* into, const std::byte* from, std::size_t count) {
             T* __restrict a = reinterpret_cast<T*>(into);
             const T* __restrict b = reinterpret_cast<const T*>(from);
@@ -32,28 +16,38 @@ Reduction element_wise() {
           }};
 }
 
+template <class T>
+Reduction sum() {
+  return element_wise<T>([](T a, T b) { return a + b; });
+}
+
+template <class T>
+Reduction max_or_nan() {
+  return element_wise<T>([](T a, T b) { return a < b || b != b ? b : a; });
+}
+
 }  // namespace
 
 Reduction sum_f32() {
-  return element_wise<float, Sum<float>>();
+  return sum<float>();
 }
 Reduction sum_f64() {
-  return element_wise<double, Sum<double>>();
+  return sum<double>();
 }
 Reduction sum_u64() {
-  return element_wise<std::uint64_t, Sum<std::uint64_t>>();
+  return sum<std::uint64_t>();
 }
 Reduction min_u64() {
-  return element_wise<std::uint64_t, Min<std::uint64_t>>();
+  return element_wise<std::uint64_t>([](auto a, auto b) { return std::min(a, b); });
 }
 Reduction max_u64() {
-  return element_wise<std::uint64_t, Max<std::uint64_t>>();
+  return element_wise<std::uint64_t>([](auto a, auto b) { return std::max(a, b); });
 }
 Reduction max_f32() {
-  return element_wise<float, MaxOrNan<float>>();
+  return max_or_nan<float>();
 }
 Reduction max_f64() {
-  return element_wise<double, MaxOrNan<double>>();
+  return max_or_nan<double>();
 }
 
 }  // namespace cox::transport

@@ -22,143 +22,135 @@ class Start {
  public:
   Start(Communicator& all, const ExchangeOptions& options) : all_(all), options_(options) {}
 
-  Result<std::unique_ptr<BucketExchange>> run(const std::vector<BucketSpec>& buckets);
+  Result<std::unique_ptr<BucketExchange>> run(const std::vector<BucketSpec>& buckets) {
+    Result<BucketLayout> layout = BucketLayout::make(buckets, options_.chunk_bytes);
+    if (Status same = compare(layout); !same.ok()) return same;
+    Result<Nodes> nodes = find_nodes();
+    if (!nodes.ok()) return nodes.status();
+    if (options_.shared_memory == SharedMemory::avoid) {
+      return messages(std::move(*nodes), std::move(*layout), "shared memory is switched off");
+    }
+    if (nodes->leaders.size() > 1 &&
+        nodes->leaders.size() == static_cast<std::size_t>(all_.size())) {
+      return messages(std::move(*nodes), std::move(*layout), "every node has one rank");
+    }
+    // Nobody helps a rank that is alone on its node: one chunk.
+    if (nodes->ranks.size() == 1) layout = BucketLayout::make(buckets, ~std::size_t{0});
+    Result<SharedSegment> memory = segment(*nodes, *layout);
+    Result<std::string> complaint = agree(memory.ok() ? "" : memory.status().message());
+    if (!complaint.ok()) return complaint.status();
+    if (complaint->empty())
+      return shared(std::move(*nodes), std::move(*layout), std::move(*memory));
+    return messages(std::move(*nodes), std::move(*layout), *complaint);
+  }
 
  private:
-  Status compare(const Result<BucketLayout>& layout) const;
-  Result<Nodes> find_nodes() const;
+  Status compare(const Result<BucketLayout>& layout) const {
+    const std::uint64_t asked = options_.shared_memory == SharedMemory::use ? 1 : 2;
+    const std::uint64_t mine = layout.ok() ? layout->fingerprint() * 4 + asked : 0;
+    const auto gathered = all_gather(all_, mine, options_.wait);
+    if (!gathered.ok()) return gathered.status();
+    if (!layout.ok()) return layout.status();
+    const std::vector<std::uint64_t>& all = *gathered;
+    for (std::size_t r = 0; r < all.size(); ++r) {
+      if (all[r] == all[0] && all[r] != 0) continue;
+      return invalid_argument(
+          "exchange: expected the same buckets and options on every rank, found "
+          "others on rank " +
+          std::to_string(r) + (all[r] == 0 ? ", which could not use its own" : " than on rank 0") +
+          "; all ranks must run the same model and settings");
+    }
+    return ok_status();
+  }
+
+  Result<Nodes> find_nodes() const {
+    Result<std::unique_ptr<Communicator>> node = all_.split_by_node();
+    if (!node.ok()) return node.status();
+    Nodes nodes;
+    nodes.node = std::move(*node);
+    auto ranks = all_gather(*nodes.node, all_.rank(), options_.wait);
+    if (!ranks.ok()) return ranks.status();
+    nodes.ranks = std::move(*ranks);
+    auto leaders = all_gather(all_, nodes.ranks[0], options_.wait);
+    if (!leaders.ok()) return leaders.status();
+    nodes.leaders = std::move(*leaders);
+    std::ranges::sort(nodes.leaders);
+    nodes.leaders.erase(std::unique(nodes.leaders.begin(), nodes.leaders.end()),
+                        nodes.leaders.end());
+    return nodes;
+  }
+
   // The first rank's complaint, told to all; none is an empty text.
-  Result<std::string> agree(const std::string& complaint) const;
-  Result<SharedSegment> segment(const Nodes& nodes, const BucketLayout& layout) const;
-  Result<std::unique_ptr<Communicator>> leaders(const Nodes& nodes) const;
+  Result<std::string> agree(const std::string& complaint) const {
+    Departure first = complaint.empty() ? Departure{} : Departure::of(all_.rank(), complaint);
+    Status told = all_reduce(all_, first, merging<Departure>(), options_.wait);
+    if (!told.ok()) return told;
+    return first.somebody() ? std::string(first.why.data()) : std::string();
+  }
+
+  Result<SharedSegment> segment(const Nodes& nodes, const BucketLayout& layout) const {
+    const auto ranks = static_cast<std::int32_t>(nodes.ranks.size());
+    const std::size_t bytes = shared_exchange_bytes(layout, ranks);
+    Result<SharedSegment> memory =
+        ranks == 1 ? heap_segment(bytes) : nodes.node->shared_segment(bytes);
+    if (memory.ok() && nodes.leads()) format_shared_exchange(memory->bytes(), layout, ranks);
+    return memory;
+  }
+
+  // Of this rank's kind: leaders, or the others, who do not need theirs.
+  Result<std::unique_ptr<Communicator>> leaders(const Nodes& nodes) const {
+    Result<std::unique_ptr<Communicator>> made = all_.split(nodes.leads() ? 0 : 1);
+    if (made.ok() && !nodes.leads()) return std::unique_ptr<Communicator>();
+    return made;
+  }
+
   Result<std::unique_ptr<BucketExchange>> shared(Nodes nodes, BucketLayout layout,
-                                                 SharedSegment segment) const;
+                                                 SharedSegment segment) const {
+    SharedParts parts;
+    parts.rank = all_.rank();
+    parts.seat = nodes.node->rank().value();
+    parts.node_ranks = nodes.ranks;
+    parts.leader_ranks = nodes.leaders;
+    parts.segment = std::move(segment);
+    if (nodes.leaders.size() > 1) {
+      Result<std::unique_ptr<Communicator>> made = leaders(nodes);
+      if (!made.ok()) return made.status();
+      parts.leaders = std::move(*made);
+    }
+    if (parts.leaders != nullptr) {
+      Result<std::unique_ptr<Communicator>> watch = parts.leaders->duplicate();
+      if (!watch.ok()) return watch.status();
+      parts.watch = std::make_unique<DepartureWatch>(std::move(*watch));
+    }
+    return make_shared_exchange(std::move(layout), options_.wait, std::move(parts));
+  }
+
   Result<std::unique_ptr<BucketExchange>> messages(Nodes nodes, BucketLayout layout,
-                                                   std::string note) const;
+                                                   std::string note) const {
+    MessageParts parts;
+    parts.rank = all_.rank();
+    parts.size = all_.size();
+    const bool flat =
+        nodes.leaders.size() == 1 || nodes.leaders.size() == static_cast<std::size_t>(all_.size());
+    Result<std::unique_ptr<Communicator>> watch = all_.duplicate();
+    if (!watch.ok()) return watch.status();
+    parts.watch = std::make_unique<DepartureWatch>(std::move(*watch));
+    Result<std::unique_ptr<Communicator>> made = flat ? all_.duplicate() : leaders(nodes);
+    if (!made.ok()) return made.status();
+    (flat ? parts.all : parts.leaders) = std::move(*made);
+    if (!flat) {
+      Result<std::unique_ptr<Communicator>> down = nodes.node->duplicate();
+      if (!down.ok()) return down.status();
+      parts.down = std::move(*down);
+      parts.up = std::move(nodes.node);
+    }
+    return make_message_exchange(std::move(layout), options_.wait, std::move(note),
+                                 std::move(parts));
+  }
 
   Communicator& all_;
   const ExchangeOptions& options_;
 };
-
-Status Start::compare(const Result<BucketLayout>& layout) const {
-  const std::uint64_t asked = options_.shared_memory == SharedMemory::use ? 1 : 2;
-  const std::uint64_t mine = layout.ok() ? layout->fingerprint() * 4 + asked : 0;
-  const auto gathered = all_gather(all_, mine, options_.wait);
-  if (!gathered.ok()) return gathered.status();
-  if (!layout.ok()) return layout.status();
-  const std::vector<std::uint64_t>& all = *gathered;
-  for (std::size_t r = 0; r < all.size(); ++r) {
-    if (all[r] == all[0] && all[r] != 0) continue;
-    return invalid_argument(
-        "exchange: expected the same buckets and options on every rank, found "
-        "others on rank " +
-        std::to_string(r) + (all[r] == 0 ? ", which could not use its own" : " than on rank 0") +
-        "; all ranks must run the same model and settings");
-  }
-  return ok_status();
-}
-
-Result<Nodes> Start::find_nodes() const {
-  Result<std::unique_ptr<Communicator>> node = all_.split_by_node();
-  if (!node.ok()) return node.status();
-  Nodes nodes;
-  nodes.node = std::move(*node);
-  auto ranks = all_gather(*nodes.node, all_.rank(), options_.wait);
-  if (!ranks.ok()) return ranks.status();
-  nodes.ranks = std::move(*ranks);
-  auto leaders = all_gather(all_, nodes.ranks[0], options_.wait);
-  if (!leaders.ok()) return leaders.status();
-  nodes.leaders = std::move(*leaders);
-  std::ranges::sort(nodes.leaders);
-  nodes.leaders.erase(std::unique(nodes.leaders.begin(), nodes.leaders.end()), nodes.leaders.end());
-  return nodes;
-}
-
-Result<std::string> Start::agree(const std::string& complaint) const {
-  Departure first = complaint.empty() ? Departure{} : Departure::of(all_.rank(), complaint);
-  Status told = all_reduce(all_, first, merging<Departure>(), options_.wait);
-  if (!told.ok()) return told;
-  return first.somebody() ? std::string(first.why.data()) : std::string();
-}
-
-Result<SharedSegment> Start::segment(const Nodes& nodes, const BucketLayout& layout) const {
-  const auto ranks = static_cast<std::int32_t>(nodes.ranks.size());
-  const std::size_t bytes = shared_exchange_bytes(layout, ranks);
-  Result<SharedSegment> memory =
-      ranks == 1 ? heap_segment(bytes) : nodes.node->shared_segment(bytes);
-  if (memory.ok() && nodes.leads()) format_shared_exchange(memory->bytes(), layout, ranks);
-  return memory;
-}
-
-// Of this rank's kind: leaders, or the others, who do not need theirs.
-Result<std::unique_ptr<Communicator>> Start::leaders(const Nodes& nodes) const {
-  Result<std::unique_ptr<Communicator>> made = all_.split(nodes.leads() ? 0 : 1);
-  if (made.ok() && !nodes.leads()) return std::unique_ptr<Communicator>();
-  return made;
-}
-
-Result<std::unique_ptr<BucketExchange>> Start::shared(Nodes nodes, BucketLayout layout,
-                                                      SharedSegment segment) const {
-  SharedParts parts;
-  parts.rank = all_.rank();
-  parts.seat = nodes.node->rank().value();
-  parts.node_ranks = nodes.ranks;
-  parts.leader_ranks = nodes.leaders;
-  parts.segment = std::move(segment);
-  if (nodes.leaders.size() > 1) {
-    Result<std::unique_ptr<Communicator>> made = leaders(nodes);
-    if (!made.ok()) return made.status();
-    parts.leaders = std::move(*made);
-  }
-  if (parts.leaders != nullptr) {
-    Result<std::unique_ptr<Communicator>> watch = parts.leaders->duplicate();
-    if (!watch.ok()) return watch.status();
-    parts.watch = std::make_unique<DepartureWatch>(std::move(*watch));
-  }
-  return make_shared_exchange(std::move(layout), options_.wait, std::move(parts));
-}
-
-Result<std::unique_ptr<BucketExchange>> Start::messages(Nodes nodes, BucketLayout layout,
-                                                        std::string note) const {
-  MessageParts parts;
-  parts.rank = all_.rank();
-  parts.size = all_.size();
-  const bool flat =
-      nodes.leaders.size() == 1 || nodes.leaders.size() == static_cast<std::size_t>(all_.size());
-  Result<std::unique_ptr<Communicator>> watch = all_.duplicate();
-  if (!watch.ok()) return watch.status();
-  parts.watch = std::make_unique<DepartureWatch>(std::move(*watch));
-  Result<std::unique_ptr<Communicator>> made = flat ? all_.duplicate() : leaders(nodes);
-  if (!made.ok()) return made.status();
-  (flat ? parts.all : parts.leaders) = std::move(*made);
-  if (!flat) {
-    Result<std::unique_ptr<Communicator>> down = nodes.node->duplicate();
-    if (!down.ok()) return down.status();
-    parts.down = std::move(*down);
-    parts.up = std::move(nodes.node);
-  }
-  return make_message_exchange(std::move(layout), options_.wait, std::move(note), std::move(parts));
-}
-
-Result<std::unique_ptr<BucketExchange>> Start::run(const std::vector<BucketSpec>& buckets) {
-  Result<BucketLayout> layout = BucketLayout::make(buckets, options_.chunk_bytes);
-  if (Status same = compare(layout); !same.ok()) return same;
-  Result<Nodes> nodes = find_nodes();
-  if (!nodes.ok()) return nodes.status();
-  if (options_.shared_memory == SharedMemory::avoid) {
-    return messages(std::move(*nodes), std::move(*layout), "shared memory is switched off");
-  }
-  if (nodes->leaders.size() > 1 && nodes->leaders.size() == static_cast<std::size_t>(all_.size())) {
-    return messages(std::move(*nodes), std::move(*layout), "every node has one rank");
-  }
-  // Nobody helps a rank that is alone on its node: one chunk.
-  if (nodes->ranks.size() == 1) layout = BucketLayout::make(buckets, ~std::size_t{0});
-  Result<SharedSegment> memory = segment(*nodes, *layout);
-  Result<std::string> complaint = agree(memory.ok() ? "" : memory.status().message());
-  if (!complaint.ok()) return complaint.status();
-  if (complaint->empty()) return shared(std::move(*nodes), std::move(*layout), std::move(*memory));
-  return messages(std::move(*nodes), std::move(*layout), *complaint);
-}
 
 }  // namespace
 

@@ -18,11 +18,27 @@ namespace {
 // own, on which all ranks start the buckets in ascending order.
 class MessageExchange final : public RoundExchange {
  public:
-  MessageExchange(BucketLayout layout, const WaitPolicy& wait, std::string note,
-                  MessageParts parts);
-  ~MessageExchange() override;
+  MessageExchange(BucketLayout layout, const WaitPolicy& wait, std::string note, MessageParts parts)
+      : RoundExchange(parts.rank, layout, wait, std::move(note)),
+        parts_(std::move(parts)),
+        memory_(heap_segment(layout.arena_bytes)),
+        requests_(buckets()) {}
 
-  Bytes buffer(std::size_t bucket) override;
+  // MPI may still write to a sum that is on its way: its memory is then left to the process's end.
+  ~MessageExchange() override {
+    parts_.watch->hear_out(last_word());
+    const bool in_flight =
+        std::ranges::any_of(requests_, [](const Request& request) { return request.active(); });
+    const Communicator& any = parts_.all != nullptr ? *parts_.all : *parts_.up;
+    if (in_flight && any.kind() == std::string_view("mpi")) {
+      static_cast<void>(std::make_unique<SharedSegment>(memory_).release());
+    }
+  }
+
+  Bytes buffer(std::size_t bucket) override {
+    return memory_.bytes().subspan(place(bucket).offset, place(bucket).bytes);
+  }
+
   SharedSegment memory() const override { return memory_; }
   const char* path() const override { return "mpi"; }
 
@@ -34,18 +50,110 @@ class MessageExchange final : public RoundExchange {
     std::size_t over = 0;
   };
 
-  Status give(std::size_t bucket) override;
-  Result<Moved> move() override;
-  void back_off() override;
-  void tell(const std::string& why) override;
-  std::string holds_up(std::size_t bucket) const override;
+  Status give(std::size_t bucket) override {
+    if (bucket == 0) queues_.fill({});
+    Status status = hear();
+    if (status.ok()) status = begin(parts_.all != nullptr ? Leg::all : Leg::up, bucket);
+    if (!status.ok()) return status;
+    return started() == buckets() ? parts_.watch->close_round() : ok_status();
+  }
 
-  const char* way_of(std::size_t bucket) const;
-  Status begin(Leg leg, std::size_t bucket);
-  Result<Request> start_on(Leg leg, std::size_t bucket);
-  Status arrive(Leg leg, std::size_t bucket);
-  Result<Moved> drain(Leg leg);
-  Communicator& communicator(Leg leg) const;
+  Result<Moved> move() override {
+    Moved moved = Moved::nothing;
+    for (const Leg leg : {Leg::all, Leg::up, Leg::across, Leg::down}) {
+      Result<Moved> one = drain(leg);
+      if (!one.ok()) return one;
+      if (*one == Moved::something) moved = Moved::something;
+    }
+    if (moved == Moved::something && first_open() == buckets()) return moved;
+    if (Status heard = hear(); !heard.ok()) return heard;
+    return moved;
+  }
+
+  void back_off() override { std::this_thread::sleep_for(wait_policy().sleep); }
+
+  void tell(const std::string& why) override {
+    // Nobody is left to hear of a failure to tell.
+    static_cast<void>(parts_.watch->depart(Departure::of(rank(), why)));
+  }
+
+  std::string holds_up(std::size_t bucket) const override {
+    const std::string way = std::string("; it is on its way ") + way_of(bucket);
+    if (parts_.size == 2) {
+      return "rank " + std::to_string(1 - rank().value()) + " did not give its part" + way;
+    }
+    return "one of the other " + std::to_string(parts_.size - 1) +
+           " ranks did not give its part (which one is known only with shared memory)" + way;
+  }
+
+  // Ok, or who has left.
+  Status hear() {
+    const Result<Departure> heard = parts_.watch->poll();
+    return heard.ok() && heard->somebody() ? heard->status() : heard.status();
+  }
+
+  const char* way_of(std::size_t bucket) const {
+    constexpr std::array<const char*, 4> kWays = {"to all ranks", "to the leader", "across nodes",
+                                                  "back from the leader"};
+    for (std::size_t leg = 0; leg < kWays.size(); ++leg) {
+      if (queues_[leg].over <= bucket && bucket < queues_[leg].begun) return kWays[leg];
+    }
+    return "nowhere";
+  }
+
+  Status begin(Leg leg, std::size_t bucket) {
+    Result<Request> request = start_on(leg, bucket);
+    if (!request.ok()) return request.status();
+    requests_[bucket] = *request;
+    queue(leg).begun = bucket + 1;
+    return ok_status();
+  }
+
+  Result<Request> start_on(Leg leg, std::size_t bucket) {
+    Communicator& on = communicator(leg);
+    const Reduction& reduction = place(bucket).reduction;
+    if (leg == Leg::up) return on.start_reduce(buffer(bucket), reduction, RankId(0));
+    if (leg == Leg::down) return on.start_broadcast(buffer(bucket), RankId(0));
+    return on.start_all_reduce(buffer(bucket), reduction);
+  }
+
+  // Where a bucket goes when a leg is over.
+  Status arrive(Leg leg, std::size_t bucket) {
+    if (leg == Leg::up) return begin(leads() ? Leg::across : Leg::down, bucket);
+    if (leg == Leg::across) return begin(Leg::down, bucket);
+    finish(bucket);
+    return ok_status();
+  }
+
+  // Only the first of a leg is asked for: that moves on all of them.
+  Result<Moved> drain(Leg leg) {
+    Moved moved = Moved::nothing;
+    Queue& it = queue(leg);
+    while (it.over < it.begun) {
+      const std::size_t bucket = it.over;
+      Result<Progress> progress = communicator(leg).test(requests_[bucket]);
+      if (!progress.ok()) return progress.status();
+      if (*progress == Progress::pending) break;
+      moved = Moved::something;
+      ++it.over;
+      if (Status arrived = arrive(leg, bucket); !arrived.ok()) return arrived;
+    }
+    return moved;
+  }
+
+  Communicator& communicator(Leg leg) const {
+    switch (leg) {
+      case Leg::all:
+        return *parts_.all;
+      case Leg::up:
+        return *parts_.up;
+      case Leg::across:
+        return *parts_.leaders;
+      default:
+        return *parts_.down;
+    }
+  }
+
   Queue& queue(Leg leg) { return queues_[static_cast<std::size_t>(leg)]; }
   bool leads() const { return parts_.leaders != nullptr; }
 
@@ -54,133 +162,6 @@ class MessageExchange final : public RoundExchange {
   std::vector<Request> requests_;
   std::array<Queue, 4> queues_{};
 };
-
-MessageExchange::MessageExchange(BucketLayout layout, const WaitPolicy& wait, std::string note,
-                                 MessageParts parts)
-    : RoundExchange(parts.rank, layout, wait, std::move(note)),
-      parts_(std::move(parts)),
-      memory_(heap_segment(layout.arena_bytes)),
-      requests_(buckets()) {}
-
-// MPI may still write to a sum that is on its way: its memory is then left to the process's end.
-MessageExchange::~MessageExchange() {
-  parts_.watch->hear_out(last_word());
-  const bool in_flight =
-      std::ranges::any_of(requests_, [](const Request& request) { return request.active(); });
-  const Communicator& any = parts_.all != nullptr ? *parts_.all : *parts_.up;
-  if (in_flight && any.kind() == std::string_view("mpi")) {
-    static_cast<void>(std::make_unique<SharedSegment>(memory_).release());
-  }
-}
-
-Bytes MessageExchange::buffer(std::size_t bucket) {
-  return memory_.bytes().subspan(place(bucket).offset, place(bucket).bytes);
-}
-
-Communicator& MessageExchange::communicator(Leg leg) const {
-  switch (leg) {
-    case Leg::all:
-      return *parts_.all;
-    case Leg::up:
-      return *parts_.up;
-    case Leg::across:
-      return *parts_.leaders;
-    default:
-      return *parts_.down;
-  }
-}
-
-Result<Request> MessageExchange::start_on(Leg leg, std::size_t bucket) {
-  Communicator& on = communicator(leg);
-  const Reduction& reduction = place(bucket).reduction;
-  if (leg == Leg::up) return on.start_reduce(buffer(bucket), reduction, RankId(0));
-  if (leg == Leg::down) return on.start_broadcast(buffer(bucket), RankId(0));
-  return on.start_all_reduce(buffer(bucket), reduction);
-}
-
-Status MessageExchange::begin(Leg leg, std::size_t bucket) {
-  Result<Request> request = start_on(leg, bucket);
-  if (!request.ok()) return request.status();
-  requests_[bucket] = *request;
-  queue(leg).begun = bucket + 1;
-  return ok_status();
-}
-
-Status MessageExchange::give(std::size_t bucket) {
-  if (bucket == 0) queues_.fill({});
-  Result<Departure> heard = parts_.watch->poll();
-  if (!heard.ok()) return heard.status();
-  if (heard->somebody()) return heard->status();
-  Status begun = begin(parts_.all != nullptr ? Leg::all : Leg::up, bucket);
-  if (!begun.ok()) return begun;
-  return started() == buckets() ? parts_.watch->close_round() : ok_status();
-}
-
-// Where a bucket goes when a leg is over.
-Status MessageExchange::arrive(Leg leg, std::size_t bucket) {
-  if (leg == Leg::up) return begin(leads() ? Leg::across : Leg::down, bucket);
-  if (leg == Leg::across) return begin(Leg::down, bucket);
-  finish(bucket);
-  return ok_status();
-}
-
-// Only the first of a leg is asked for: that moves on all of them.
-Result<RoundExchange::Moved> MessageExchange::drain(Leg leg) {
-  Moved moved = Moved::nothing;
-  Queue& it = queue(leg);
-  while (it.over < it.begun) {
-    const std::size_t bucket = it.over;
-    Result<Progress> progress = communicator(leg).test(requests_[bucket]);
-    if (!progress.ok()) return progress.status();
-    if (*progress == Progress::pending) break;
-    moved = Moved::something;
-    ++it.over;
-    if (Status arrived = arrive(leg, bucket); !arrived.ok()) return arrived;
-  }
-  return moved;
-}
-
-Result<RoundExchange::Moved> MessageExchange::move() {
-  Moved moved = Moved::nothing;
-  for (const Leg leg : {Leg::all, Leg::up, Leg::across, Leg::down}) {
-    Result<Moved> one = drain(leg);
-    if (!one.ok()) return one;
-    if (*one == Moved::something) moved = Moved::something;
-  }
-  if (moved == Moved::something && first_open() == buckets()) return moved;
-  Result<Departure> heard = parts_.watch->poll();
-  if (!heard.ok()) return heard.status();
-  if (heard->somebody()) return heard->status();
-  return moved;
-}
-
-void MessageExchange::back_off() {
-  std::this_thread::sleep_for(wait_policy().sleep);
-}
-
-void MessageExchange::tell(const std::string& why) {
-  // Nobody is left to hear of a failure to tell.
-  static_cast<void>(parts_.watch->depart(Departure::of(rank(), why)));
-}
-
-const char* MessageExchange::way_of(std::size_t bucket) const {
-  constexpr std::array<const char*, 4> kWays = {"to all ranks", "to the leader", "across nodes",
-                                                "back from the leader"};
-  for (std::size_t leg = 0; leg < kWays.size(); ++leg) {
-    if (queues_[leg].over <= bucket && bucket < queues_[leg].begun) return kWays[leg];
-  }
-  return "nowhere";
-}
-
-std::string MessageExchange::holds_up(std::size_t bucket) const {
-  const std::string way = std::string("; it is on its way ") + way_of(bucket);
-  if (parts_.size == 2) {
-    return "rank " + std::to_string(1 - rank().value()) + " did not give its part" + way;
-  }
-  return "one of the other " + std::to_string(parts_.size - 1) +
-         " ranks did not give its part (which one is known only with shared memory)" + way;
-}
-
 }  // namespace
 
 std::unique_ptr<BucketExchange> make_message_exchange(BucketLayout layout, const WaitPolicy& wait,

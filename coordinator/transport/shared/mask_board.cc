@@ -74,31 +74,25 @@ Result<MaskBoard> MaskBoard::attach(std::span<std::byte> memory) {
 }
 
 Status MaskBoard::publish(std::span<const std::span<const std::byte>> frames) {
-  std::size_t needed = 0;
-  for (const auto& frame : frames) needed += frame_words(frame.size());
-  if (needed > header_->capacity_words) {
+  std::vector<std::uint64_t> words;
+  for (const auto& frame : frames) {
+    const auto size = static_cast<std::uint32_t>(frame.size());
+    const std::size_t start = words.size();
+    words.resize(start + frame_words(frame.size()));
+    auto* bytes = reinterpret_cast<std::byte*>(words.data() + start);
+    std::memcpy(bytes, &size, sizeof size);
+    std::ranges::copy(frame, bytes + sizeof size);
+  }
+  if (words.size() > header_->capacity_words) {
     return invalid_argument("mask board: expected frames of at most " +
                             std::to_string(header_->capacity_words * kWord) + " bytes, found " +
-                            std::to_string(needed * kWord));
+                            std::to_string(words.size() * kWord));
   }
   const std::uint64_t sequence = header_->sequence.load(std::memory_order_relaxed);
   header_->sequence.store(sequence + 1, std::memory_order_relaxed);
-  std::atomic<std::uint64_t>* out = header_->words();
-  for (const auto& frame : frames) {
-    const auto size = static_cast<std::uint32_t>(frame.size());
-    std::size_t done = 0;
-    for (std::size_t i = 0; i < frame_words(frame.size()); ++i, ++out) {
-      std::uint64_t word = 0;
-      auto* bytes = reinterpret_cast<std::byte*>(&word);
-      const std::size_t offset = i == 0 ? sizeof size : 0;
-      if (i == 0) std::memcpy(bytes, &size, sizeof size);
-      const std::size_t count = std::min(kWord - offset, frame.size() - done);
-      if (count > 0) std::memcpy(bytes + offset, frame.data() + done, count);
-      done += count;
-      out->store(word, std::memory_order_release);
-    }
-  }
-  header_->used_words.store(needed, std::memory_order_release);
+  for (std::size_t i = 0; i < words.size(); ++i)
+    header_->words()[i].store(words[i], std::memory_order_release);
+  header_->used_words.store(words.size(), std::memory_order_release);
   header_->sequence.store(sequence + 2, std::memory_order_release);
   return ok_status();
 }
