@@ -99,16 +99,6 @@ Result<std::uintmax_t> kept_bytes(const fs::path& file, std::uintmax_t size,
   }
 }
 
-Status write_all(int descriptor, std::string_view text, const fs::path& file) {
-  while (!text.empty()) {
-    const ssize_t written = ::write(descriptor, text.data(), text.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return file_error("write", file, errno);
-    text.remove_prefix(static_cast<std::size_t>(written));
-  }
-  return ok_status();
-}
-
 }  // namespace
 
 Result<std::optional<ExistingRun>> look_at_run(const fs::path& folder) {
@@ -159,8 +149,10 @@ AppendFile::~AppendFile() {
 Status AppendFile::append(std::string_view text) {
   struct stat before {};
   const bool known = ::fstat(descriptor_, &before) == 0 && S_ISREG(before.st_mode);
-  const Status status = write_all(descriptor_, text, "steps.jsonl");
-  if (!status.ok() && known && ::ftruncate(descriptor_, before.st_size) != 0)
+  const int error = io::write_all(descriptor_, text);
+  if (error == 0) return ok_status();
+  const Status status = file_error("write", "steps.jsonl", error);
+  if (known && ::ftruncate(descriptor_, before.st_size) != 0)
     return status.with_context("and a torn line is left behind");
   return status;
 }

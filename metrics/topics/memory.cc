@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <string>
@@ -75,6 +76,15 @@ void add(MemoryView& view, const RankMemoryView& rank) {
   view.added_ratio = std::fmax(view.added_ratio, rank.added_ratio);  // of NaN and a number: that
 }
 
+struct HeldKind {
+  std::string_view name;
+  std::int64_t HeldBytes::*bytes;
+};
+constexpr std::array<HeldKind, 4> kHeldKinds = {{{"parameters", &HeldBytes::parameters},
+                                                 {"gradients", &HeldBytes::gradients},
+                                                 {"optimizer", &HeldBytes::optimizer},
+                                                 {"buckets", &HeldBytes::buckets}}};
+
 double known(std::int64_t bytes) {
   return bytes > 0 ? static_cast<double>(bytes) : kUnknown;
 }
@@ -87,6 +97,14 @@ bool has_headroom(const Snapshot& s) {
 Reader view_bytes(std::int64_t MemoryView::*bytes) {
   return value(
       [bytes](const Snapshot& s) { return s.memory ? known((*s.memory).*bytes) : kUnknown; });
+}
+
+Reader held_bytes() {
+  std::vector<Case> kinds;
+  for (const HeldKind& kind : kHeldKinds)
+    kinds.push_back({std::string(kind.name),
+                     [bytes = kind.bytes](const Snapshot& s) { return known(s.held.*bytes); }});
+  return cases("kind", std::move(kinds));
 }
 
 std::vector<Metric> metrics() {
@@ -129,10 +147,7 @@ std::vector<Metric> metrics() {
             "What every rank holds beside activations, by what it is: gradients are those at the "
             "end of a backward pass, optimizer is its state after the first step; NaN where it is "
             "not known",
-            cases("kind", {{"parameters", [](S s) { return known(s.held.parameters); }},
-                           {"gradients", [](S s) { return known(s.held.gradients); }},
-                           {"optimizer", [](S s) { return known(s.held.optimizer); }},
-                           {"buckets", [](S s) { return known(s.held.buckets); }}})),
+            held_bytes()),
       gauge(
           "coxswain_memory_activation_bytes", "bytes",
           "What blocks hold for the backward pass, most of a rank: all of them when every one is "
@@ -152,10 +167,7 @@ std::vector<Metric> metrics() {
 
 void put_held(io::JsonWriter& json, const HeldBytes& held) {
   json.key("held_bytes").begin_object();
-  put_known(json, "parameters", held.parameters);
-  put_known(json, "gradients", held.gradients);
-  put_known(json, "optimizer", held.optimizer);
-  put_known(json, "buckets", held.buckets);
+  for (const HeldKind& kind : kHeldKinds) put_known(json, kind.name, held.*kind.bytes);
   json.end_object();
 }
 
@@ -165,10 +177,10 @@ void put_status(io::JsonWriter& json, const Snapshot& s) {
 }
 
 void put_rank(io::JsonWriter& json, const Snapshot& s, const RankRow& row) {
-  json.field("memory_used_bytes", row.memory_used_bytes);
-  json.field("memory_peak_bytes", row.memory_peak_bytes);
-  json.field("memory_limit_bytes", row.memory_limit_bytes);
-  const auto rank = static_cast<std::size_t>(row.rank.value());
+  json.field("memory_used_bytes", row.report.memory_used_bytes);
+  json.field("memory_peak_bytes", row.report.memory_peak_bytes);
+  json.field("memory_limit_bytes", row.report.memory_limit_bytes);
+  const auto rank = static_cast<std::size_t>(row.report.rank.value());
   const bool is_planned = s.memory && rank < s.memory->ranks.size();
   const RankMemoryView view = is_planned ? s.memory->ranks[rank] : RankMemoryView{};
   put_known(json, "memory_predicted_peak_bytes", view.predicted_peak_bytes);
@@ -196,9 +208,9 @@ struct RankLine {
   const RankRow* row = nullptr;
   RankMemoryView view;
 
-  bool has_headroom() const { return view.budget_bytes > 0 && row->memory_peak_bytes > 0; }
+  bool has_headroom() const { return view.budget_bytes > 0 && row->report.memory_peak_bytes > 0; }
   std::int64_t headroom() const {
-    return view.budget_bytes - static_cast<std::int64_t>(row->memory_peak_bytes);
+    return view.budget_bytes - static_cast<std::int64_t>(row->report.memory_peak_bytes);
   }
 };
 
@@ -206,14 +218,14 @@ struct RankLine {
 bool is_tighter(const RankLine& a, const RankLine& b) {
   if (a.has_headroom() != b.has_headroom()) return a.has_headroom();
   if (a.has_headroom() && a.headroom() != b.headroom()) return a.headroom() < b.headroom();
-  const auto peak = [](const RankLine& line) { return line.row->memory_peak_bytes; };
-  return peak(a) != peak(b) ? peak(a) > peak(b) : a.row->rank < b.row->rank;
+  const auto peak = [](const RankLine& line) { return line.row->report.memory_peak_bytes; };
+  return peak(a) != peak(b) ? peak(a) > peak(b) : a.row->report.rank < b.row->report.rank;
 }
 
 std::vector<RankLine> lines_shown(const Snapshot& s) {
   std::vector<RankLine> lines;
   for (const RankRow& row : s.ranks.table->rows) {
-    const auto rank = static_cast<std::size_t>(row.rank.value());
+    const auto rank = static_cast<std::size_t>(row.report.rank.value());
     if (rank < s.memory->ranks.size()) lines.push_back({&row, s.memory->ranks[rank]});
   }
   if (lines.size() <= kShowAll) return lines;
@@ -225,7 +237,7 @@ std::vector<RankLine> lines_shown(const Snapshot& s) {
 // A bar that shows the part of the budget which the measured peak takes.
 std::string budget_bar(const RankLine& line) {
   if (!line.has_headroom()) return {};
-  const double part = static_cast<double>(line.row->memory_peak_bytes) /
+  const double part = static_cast<double>(line.row->report.memory_peak_bytes) /
                       static_cast<double>(line.view.budget_bytes);
   return fmt::format(
       "<div class=\"bar meter\" aria-hidden=\"true\"><i class=\"{}\" "
@@ -234,10 +246,10 @@ std::string budget_bar(const RankLine& line) {
 }
 
 std::string rank_line(const RankLine& line) {
-  const std::int64_t measured = static_cast<std::int64_t>(line.row->memory_peak_bytes);
+  const std::int64_t measured = static_cast<std::int64_t>(line.row->report.memory_peak_bytes);
   std::string out = fmt::format(
       "<tr>{}{}{}{}{}<td class=\"wide\">{}</td>{}<td>",
-      figure_cell(std::to_string(line.row->rank.value())),
+      figure_cell(std::to_string(line.row->report.rank.value())),
       figure_cell(known_text(line.view.predicted_peak_bytes)), figure_cell(known_text(measured)),
       figure_cell(known_text(line.view.budget_bytes)),
       figure_cell(line.has_headroom() ? signed_bytes(line.headroom()) : "–"), budget_bar(line),
@@ -314,17 +326,11 @@ std::string facts(const Snapshot& s) {
 
 // "Every rank holds parameters 3.2 MiB, optimizer 6.4 MiB." Empty where nothing is known.
 std::string held_text(const HeldBytes& held) {
-  const struct {
-    const char* name;
-    std::int64_t bytes;
-  } kinds[] = {{"parameters", held.parameters},
-               {"gradients", held.gradients},
-               {"optimizer", held.optimizer},
-               {"buckets", held.buckets}};
   std::string text;
-  for (const auto& kind : kinds) {
-    if (kind.bytes > 0)
-      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", kind.name, known_text(kind.bytes));
+  for (const HeldKind& kind : kHeldKinds) {
+    if (held.*kind.bytes <= 0) continue;
+    text +=
+        fmt::format("{}{} {}", text.empty() ? "" : ", ", kind.name, known_text(held.*kind.bytes));
   }
   return text.empty() ? text : " Beside activations every rank holds " + text + ".";
 }

@@ -172,7 +172,7 @@ std::vector<const RankRow*> rows_shown(const RankTable& table) {
   if (rows.size() <= kShowAll) return rows;
   const auto has_more = [](const RankRow* a, const RankRow* b) {
     return a->samples_per_step != b->samples_per_step ? a->samples_per_step > b->samples_per_step
-                                                      : a->rank < b->rank;
+                                                      : a->report.rank < b->report.rank;
   };
   const auto most = rows.begin() + kEndsShown;
   const auto fewest = rows.end() - kEndsShown;
@@ -180,7 +180,7 @@ std::vector<const RankRow*> rows_shown(const RankTable& table) {
   std::nth_element(most, fewest, rows.end(), has_more);
   rows.erase(most, fewest);
   std::sort(rows.begin(), rows.end(),
-            [](const RankRow* a, const RankRow* b) { return a->rank < b->rank; });
+            [](const RankRow* a, const RankRow* b) { return a->report.rank < b->report.rank; });
   return rows;
 }
 
@@ -192,7 +192,7 @@ std::string row_html(const RankRow& row, double all, double longest) {
   return fmt::format(
       "<tr>{}{}{}<td class=\"wide\"><div class=\"bar meter\" aria-hidden=\"true\"><i class=\"ph2\" "
       "style=\"width:{}%\"></i></div></td>{}{}{}</tr>",
-      figure_cell(std::to_string(row.rank.value())), figure_cell(samples_text(row)),
+      figure_cell(std::to_string(row.report.rank.value())), figure_cell(samples_text(row)),
       figure_cell(percent_text(part, 1)), fixed(width, 1),
       figure_cell(is_reduced ? seconds_text(row.reduction_seconds) : "–"),
       figure_cell(is_reduced ? seconds_text(row.reduction_exposed_seconds) : "–"),

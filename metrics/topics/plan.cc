@@ -81,7 +81,7 @@ void put_status(io::JsonWriter& json, const Snapshot& s) {
 }
 
 void put_rank(io::JsonWriter& json, const Snapshot&, const RankRow& row) {
-  json.field("plan_held", row.plan_held).field("plan_applied", row.plan_applied);
+  json.field("plan_held", row.report.plan_held).field("plan_applied", row.report.plan_applied);
 }
 
 const BlockCost* known_cost(const Snapshot& s, std::size_t block) {

@@ -41,34 +41,20 @@ Phase worst_phase(const PhaseSeconds& seconds, const StepSummary& summary) {
 }
 
 RankRow row_of(const RankSignal& report, const StepSummary& summary) {
-  RankRow row;
-  const auto rounds = static_cast<float>(std::max<std::uint32_t>(report.rounds, 1));
-  row.rank = report.rank;
-  row.round = report.round;
-  row.step = report.step;
-  row.flags = report.flags;
-  row.rounds = report.rounds;
-  row.plan_held = report.plan_held;
-  row.plan_applied = report.plan_applied;
-  row.loss = report.loss;
-  row.gradient_norm = report.gradient_norm;
-  row.wall_seconds = report.wall_seconds / static_cast<double>(rounds);
+  RankRow row{report};
+  const auto rounds = static_cast<double>(std::max<std::uint32_t>(report.rounds, 1));
+  row.wall_seconds = report.wall_seconds / rounds;
   for (std::size_t p = 0; p < kPhases; ++p) {
-    row.phase_seconds[p] = report.phase_seconds[p] / rounds;
+    row.phase_seconds[p] = report.phase_seconds[p] / static_cast<float>(rounds);
     if (is_own_work(static_cast<Phase>(p)))
       row.own_seconds += static_cast<double>(row.phase_seconds[p]);
   }
-  row.worst_phase = worst_phase(row.phase_seconds, summary);
+  row.samples_per_step = report.samples / rounds;
+  row.reduction_seconds = static_cast<double>(report.reduction_seconds) / rounds;
+  row.reduction_exposed_seconds = static_cast<double>(report.reduction_exposed_seconds) / rounds;
   const double median = summary.own_seconds.median;
   row.slowdown_ratio = median > 0 ? row.own_seconds / median : 1;
-  row.samples = report.samples;
-  row.samples_per_step = report.samples / static_cast<double>(rounds);
-  row.reduction_seconds = static_cast<double>(report.reduction_seconds / rounds);
-  row.reduction_exposed_seconds = static_cast<double>(report.reduction_exposed_seconds / rounds);
-  row.control_errors = report.control_errors;
-  row.memory_used_bytes = report.memory_used_bytes;
-  row.memory_peak_bytes = report.memory_peak_bytes;
-  row.memory_limit_bytes = report.memory_limit_bytes;
+  row.worst_phase = worst_phase(row.phase_seconds, summary);
   return row;
 }
 
@@ -151,16 +137,15 @@ void put_status(io::JsonWriter& json, const Snapshot& s) {
 }
 
 void put_rank(io::JsonWriter& json, const Snapshot&, const RankRow& row) {
-  json.field("rank", row.rank).field("round", row.round);
-  json.field("step", row.step).field("rounds_covered", row.rounds);
-  json.field("loss", row.loss).field("gradient_norm", row.gradient_norm);
-  json.field("wall_seconds", row.wall_seconds).field("own_seconds", row.own_seconds);
-  json.field("slowdown_ratio", row.slowdown_ratio).field("worst_phase", to_string(row.worst_phase));
-  json.key("phase_seconds").begin_object();
+  const RankSignal& report = row.report;
+  json.field("rank", report.rank).field("round", report.round).field("step", report.step);
+  json.field("rounds_covered", report.rounds).field("loss", report.loss);
+  json.field("gradient_norm", report.gradient_norm).field("wall_seconds", row.wall_seconds);
+  json.field("own_seconds", row.own_seconds).field("slowdown_ratio", row.slowdown_ratio);
+  json.field("worst_phase", to_string(row.worst_phase)).key("phase_seconds").begin_object();
   for (std::size_t p = 0; p < kPhases; ++p) json.field(kPhaseNames[p], row.phase_seconds[p]);
-  json.end_object();
-  json.field("samples", row.samples).field("control_errors", row.control_errors);
-  json.field("flags", row.flags);
+  json.end_object().field("samples", report.samples);
+  json.field("control_errors", report.control_errors).field("flags", report.flags);
 }
 
 void put_row(io::JsonWriter& json, const Snapshot& s, const RankRow& row) {
@@ -212,7 +197,8 @@ std::vector<const RankRow*> rows_shown(const RanksView& view) {
   for (const RankRow& row : view.table->rows) rows.push_back(&row);
   if (rows.size() <= kShowAll) return rows;
   const auto key = [&view](const RankRow* row) {
-    return std::tuple(find_slow(view, row->rank) == nullptr, -row->own_seconds, row->rank);
+    return std::tuple(find_slow(view, row->report.rank) == nullptr, -row->own_seconds,
+                      row->report.rank);
   };
   std::partial_sort(rows.begin(), rows.begin() + kSlowestShown, rows.end(),
                     [&key](const RankRow* a, const RankRow* b) { return key(a) < key(b); });
@@ -231,20 +217,18 @@ std::string phase_bar(const RankRow& row, double longest) {
 }
 
 std::string remarks(const RankRow& row, const SlowRank* slow) {
-  const auto has = [&row](SignalFlag flag) {
-    return (row.flags & static_cast<std::uint16_t>(flag)) != 0;
-  };
   std::string out;
   const auto add = [&out](std::string_view css_class, std::string_view text) {
     out += tag(css_class, text) + " ";
   };
-  if (has(SignalFlag::nonfinite_loss) || has(SignalFlag::nonfinite_gradient))
+  const RankSignal& report = row.report;
+  if (report.has(SignalFlag::nonfinite_loss) || report.has(SignalFlag::nonfinite_gradient))
     add("bad", "not finite");
-  if (has(SignalFlag::step_skipped)) add("warn", "skipped");
-  if (has(SignalFlag::rolled_back)) add("warn", "rolled back");
-  if (has(SignalFlag::step_repeated)) add("warn", "done again");
-  if (has(SignalFlag::finished)) add("", "finished");
-  if (has(SignalFlag::watching)) add("", "watching");
+  if (report.has(SignalFlag::step_skipped)) add("warn", "skipped");
+  if (report.has(SignalFlag::rolled_back)) add("warn", "rolled back");
+  if (report.has(SignalFlag::step_repeated)) add("warn", "done again");
+  if (report.has(SignalFlag::finished)) add("", "finished");
+  if (report.has(SignalFlag::watching)) add("", "watching");
   if (slow == nullptr) return out;
   add("warn", fmt::format("slow in {}", to_string(slow->phase())));
   return fmt::format("{}<small>{} since round {}</small>", out, times_text(slow->slowdown_ratio),
@@ -252,15 +236,16 @@ std::string remarks(const RankRow& row, const SlowRank* slow) {
 }
 
 std::string memory_text(const RankRow& row) {
-  if (row.memory_used_bytes == 0 && row.memory_peak_bytes == 0) return "–";
-  if (row.memory_limit_bytes == 0) return bytes_text(row.memory_peak_bytes);
-  return percent_text(
-      static_cast<double>(row.memory_peak_bytes) / static_cast<double>(row.memory_limit_bytes), 0);
+  const RankSignal& report = row.report;
+  if (report.memory_used_bytes == 0 && report.memory_peak_bytes == 0) return "–";
+  if (report.memory_limit_bytes == 0) return bytes_text(report.memory_peak_bytes);
+  const auto peak = static_cast<double>(report.memory_peak_bytes);
+  return percent_text(peak / static_cast<double>(report.memory_limit_bytes), 0);
 }
 
 std::string row_html(const RankRow& row, const SlowRank* slow, double longest) {
   std::string out = slow != nullptr ? "<tr class=\"slow\">" : "<tr>";
-  out += figure_cell(std::to_string(row.rank.value()));
+  out += figure_cell(std::to_string(row.report.rank.value()));
   out += figure_cell(seconds_text(row.own_seconds));
   out += figure_cell(times_text(row.slowdown_ratio));
   out += "<td class=\"wide\">" + phase_bar(row, longest) + "</td>";
@@ -314,7 +299,8 @@ std::string ranks_section(const Snapshot& s) {
       "<th class=\"n\">Own work</th><th class=\"n\">To median</th><th class=\"wide\">Step</th>"
       "<th class=\"n wide\">Memory</th><th>Remarks</th></tr></thead><tbody>";
   out += missing_rows(*s.ranks.table);
-  for (const RankRow* row : rows) out += row_html(*row, find_slow(s.ranks, row->rank), longest);
+  for (const RankRow* row : rows)
+    out += row_html(*row, find_slow(s.ranks, row->report.rank), longest);
   return out + "</tbody></table></div></section>";
 }
 

@@ -16,28 +16,17 @@ struct Topic;
 
 // One rank in the newest round it reported.
 struct RankRow {
-  RankId rank{};
-  RoundId round{};
-  StepId step{};
-  std::uint16_t flags = 0;  // SignalFlag bits
-  Phase worst_phase = Phase::other;
-  std::uint32_t rounds = 0;  // covered by the report
-  std::uint64_t plan_held = 0;
-  std::uint64_t plan_applied = 0;
-  double loss = 0;
-  double gradient_norm = 0;
-  double wall_seconds = 0;  // per covered round, as the two below
+  RankSignal report;
+  // Per covered round.
+  double wall_seconds = 0;
   double own_seconds = 0;
   PhaseSeconds phase_seconds{};
-  double slowdown_ratio = 1;
-  std::uint32_t samples = 0;
   double samples_per_step = 0;
-  double reduction_seconds = 0;  // per covered round, as the next one
+  double reduction_seconds = 0;
   double reduction_exposed_seconds = 0;
-  std::uint32_t control_errors = 0;
-  std::uint64_t memory_used_bytes = 0;
-  std::uint64_t memory_peak_bytes = 0;
-  std::uint64_t memory_limit_bytes = 0;
+
+  double slowdown_ratio = 1;
+  Phase worst_phase = Phase::other;
 };
 
 // The ranks as of one round; in large jobs refreshed about once a second.
