@@ -4,6 +4,7 @@ if(COX_CORE_ONLY)
 endif()
 
 find_package(Threads REQUIRED)
+find_package(Protobuf 3.21 REQUIRED)
 find_package(prometheus-cpp CONFIG REQUIRED)
 find_package(civetweb CONFIG REQUIRED)
 find_package(nlohmann_json 3.11 CONFIG REQUIRED)

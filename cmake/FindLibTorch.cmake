@@ -5,7 +5,8 @@
 #                           $COX_TORCH_ROOT, or where scripts/bootstrap unpacks:
 #                           ${COX_CACHE:-~/.cache/coxswain}/libtorch-<version>)
 # Defines: LibTorch::torch  libtorch_cpu and libc10, and the CUDA libraries where all that they load
-#                           is present
+#                           is present. Its include folders ship an old google/protobuf: never link
+#                           it into code that includes protobuf.
 #          LibTorch_VERSION, LibTorch_CUDA
 include_guard(GLOBAL)
 

@@ -7,6 +7,7 @@
 #include "coordinator/core/bytes.h"
 #include "coordinator/core/state_codec.h"
 #include "coordinator/wire/bit_packing.h"
+#include "coordinator/wire/control.pb.h"
 #include "coordinator/wire/plan_codec.h"
 
 namespace cox::wire {
@@ -190,10 +191,6 @@ void list_fields(Is<NamedPolicyState> auto& it, auto&& visit) {
   visit(it.policy, it.state);
 }
 
-void list_fields(Is<ControlState> auto& it, auto&& visit) {
-  visit(it.plan, it.history, AtMost{wire::kMaxPolicies, it.policies});
-}
-
 static void write(ByteWriter& out, const Plan& plan) {
   state_codec::write(out, wire::serialize(plan));
 }
@@ -231,16 +228,9 @@ static void read(ByteReader& in, History& history) {
 
 namespace cox::wire {
 
-void list_fields(Is<JournalStart> auto& it, auto&& visit) {
-  visit(it.job, it.config, it.state, AtMost{kMaxPolicies, it.policies}, it.first);
-}
-
-void list_fields(Is<JournalRound> auto& it, auto&& visit, const ParseLimits& most) {
-  list_fields(it.signals, visit, most);
-  list_fields(it.decision, visit, most);
-}
-
 namespace {
+
+namespace pb = coxswain::v1;
 
 // A field that cannot be, although its bytes are in order.
 Status wrong_field(std::string_view field, std::string_view expected) {
@@ -269,25 +259,38 @@ Status check(const JournalRound& round) {
   return ok_status();
 }
 
-template <class... Values>
-std::string bytes_of(const Values&... values) {
+// A part of a message: these fields, one after another.
+template <class... Fields>
+std::string part_of(const Fields&... fields) {
   ByteWriter out;
-  state_codec::FieldWriter{out}(values...);
+  state_codec::FieldWriter{out}(fields...);
   return std::string(out.text());
 }
 
 // `limits` are those that the list of the value's fields takes, if it takes any.
 template <class Value, class... Limits>
-Result<Value> parse(std::string_view bytes, const Limits&... limits) {
+bool read_part(std::string_view bytes, Value& value, const Limits&... limits) {
+  ByteReader in(std::as_bytes(std::span(bytes)));
+  if constexpr (sizeof...(limits) > 0) {
+    list_fields(value, state_codec::FieldReader{in}, limits...);
+  } else {
+    state_codec::FieldReader{in}(value);
+  }
+  return in.done();
+}
+
+Status damaged() {
+  return data_loss("message: its bytes are damaged, of another kind, or more parts than fit");
+}
+
+template <class Message>
+Result<Message> parse_message(std::string_view bytes) {
   if (bytes.size() > kMaxMessageBytes)
     return resource_exhausted("message: expected at most " + std::to_string(kMaxMessageBytes) +
                               " bytes, found " + std::to_string(bytes.size()));
-  ByteReader in(std::as_bytes(std::span(bytes)));
-  Value value;
-  list_fields(value, state_codec::FieldReader{in}, limits...);
-  if (!in.done())
-    return data_loss("message: its bytes are damaged, of another kind, or more parts than fit");
-  return value;
+  Message message;
+  if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return damaged();
+  return message;
 }
 
 }  // namespace
@@ -297,33 +300,69 @@ ParseLimits limits_of(const JobFacts& job) {
 }
 
 std::string serialize(const JournalStart& value) {
-  return bytes_of(value);
+  pb::JournalStart message;
+  message.set_job(part_of(value.job));
+  message.set_config(value.config);
+  message.set_state(serialize(value.state));
+  message.set_policies(part_of(value.policies));
+  if (value.first) message.set_first(part_of(*value.first));
+  return message.SerializeAsString();
 }
 
 std::string serialize(const StepSignals& signals, const Decision& decision) {
-  return bytes_of(signals, decision);
+  pb::JournalRound message;
+  message.set_signals(part_of(signals));
+  message.set_decision(part_of(decision));
+  return message.SerializeAsString();
 }
 
 std::string serialize(const ControlState& value) {
-  return bytes_of(value);
+  pb::ControlState message;
+  message.set_plan(serialize(value.plan));
+  message.set_history(part_of(value.history));
+  message.set_policies(part_of(value.policies));
+  return message.SerializeAsString();
 }
 
 Result<JournalStart> parse_journal_start(std::string_view bytes) {
-  Result<JournalStart> start = parse<JournalStart>(bytes);
-  if (!start.ok()) return start;
-  if (Status fits = check(start->job); !fits.ok()) return fits;
+  const auto message = parse_message<pb::JournalStart>(bytes);
+  if (!message.ok()) return message.status();
+  JournalStart start;
+  start.config = message->config();
+  AtMost policies{kMaxPolicies, start.policies};
+  bool is_whole = read_part(message->job(), start.job) && read_part(message->policies(), policies);
+  if (message->has_first()) is_whole &= read_part(message->first(), start.first.emplace());
+  if (!is_whole) return damaged();
+  auto state = parse_control_state(message->state());
+  if (!state.ok()) return state.status();
+  start.state = *std::move(state);
+  if (Status fits = check(start.job); !fits.ok()) return fits;
   return start;
 }
 
 Result<JournalRound> parse_journal_round(std::string_view bytes, const ParseLimits& limits) {
-  Result<JournalRound> round = parse<JournalRound>(bytes, limits);
-  if (!round.ok()) return round;
-  if (Status fits = check(*round); !fits.ok()) return fits;
+  const auto message = parse_message<pb::JournalRound>(bytes);
+  if (!message.ok()) return message.status();
+  JournalRound round;
+  if (!read_part(message->signals(), round.signals, limits) ||
+      !read_part(message->decision(), round.decision, limits))
+    return damaged();
+  if (Status fits = check(round); !fits.ok()) return fits;
   return round;
 }
 
 Result<ControlState> parse_control_state(std::string_view bytes) {
-  return parse<ControlState>(bytes);
+  const auto message = parse_message<pb::ControlState>(bytes);
+  if (!message.ok()) return message.status();
+  ControlState state;
+  Result<Plan> plan = parse_plan(message->plan());
+  if (!plan.ok()) return plan.status();
+  state.plan = *std::move(plan);
+  AtMost policies{kMaxPolicies, state.policies};
+  const bool is_whole =
+      read_part(message->history(), state.history) && read_part(message->policies(), policies);
+  if (!is_whole) return damaged();
+  return state;
 }
 
 }  // namespace cox::wire

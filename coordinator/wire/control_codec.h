@@ -1,7 +1,7 @@
-// The records of the journal and the saved control state as bytes. Both are written by
-// core/state_codec.h from the lists of fields in control_codec.cc, plans as in a mask
-// (plan_codec.h). Doubles and floats come back bit for bit (NaN, infinities, -0). A change to a
-// list is another version of the files that hold these bytes (runtime/journal_reader.h,
+// The records of the journal and the saved control state as bytes: messages of control.proto, whose
+// parts are written by core/state_codec.h from the lists of fields in control_codec.cc, plans as in
+// a mask (plan_codec.h). Doubles and floats come back bit for bit (NaN, infinities, -0). A change
+// to a list is another version of the files that hold these bytes (runtime/journal_reader.h,
 // runtime/saved_state.cc). The step path never sees them.
 //
 // Pure functions, any thread. Parsing treats its bytes as hostile: data_loss for bytes that are no

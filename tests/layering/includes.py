@@ -3,8 +3,8 @@
     includes.py ROOT [--compile-commands FILE]
 
 Prints each include that points the wrong way and exits 1 if there was one. With the compile
-commands it also proves that LibTorch's include folders, which ship old copies of other libraries,
-are on the command line of no source outside the SDK and its tests.
+commands it also proves that LibTorch's include folders, which ship an old google/protobuf, are on
+the command line of no source outside the SDK and its tests.
 """
 
 import argparse
@@ -73,6 +73,7 @@ FOREIGN = {
     r"mpi\.h": ("coordinator/transport/mpi/", "tests/"),
     r"nccl\.h": ("coordinator/transport/nccl/",),
     r"(cuda|cublas|cudnn|nvtx).*": ("sdk/src/device/cuda", "coordinator/transport/nccl/"),
+    r"google/protobuf/.*|.*\.pb\.h": ("coordinator/wire/", "tests/wire/", "tests/fuzz/"),
     r"prometheus/.*|civetweb\.h|CivetServer\.h": ("metrics/", "tests/metrics/"),
     r"(torch|ATen|c10|caffe2)/.*": (
         "sdk/",
@@ -193,6 +194,8 @@ def visibility_violations(root, commands):
         if path.startswith(("coordinator/", "metrics/", "tests/")) and "/torch/include" in words:
             if not path.startswith(places):
                 yield f"{path}: is compiled with LibTorch's include folders"
+            elif re.search(r"\.pb\.h|google/protobuf", tree.read(root, path)):
+                yield f"{path}: includes protobuf and is compiled with LibTorch's include folders"
 
 
 def main():

@@ -12,7 +12,7 @@ import tree
 
 MAX_FILE = 600
 MAX_FUNCTION = 60
-CODE = (".h", ".cc", ".cu", ".py", ".cmake", "CMakeLists.txt")
+CODE = (".h", ".cc", ".cu", ".py", ".cmake", ".proto", "CMakeLists.txt")
 CODE_FOLDERS = ("scripts/", ".ci/")
 
 # Spelled so that this file does not find itself.
