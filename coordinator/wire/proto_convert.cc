@@ -402,6 +402,8 @@ pb::Reason to_proto(const Reason& value) {
   message.set_rank(value.rank.value());
   message.set_block(value.block);
   message.set_text(value.text);
+  message.set_predicted_step_ratio(value.forecast.step_ratio);
+  message.set_predicted_peak_bytes(value.forecast.peak_bytes);
   return message;
 }
 
@@ -416,6 +418,7 @@ Result<Reason> from_proto(const pb::Reason& message) {
   reason.rank = RankId(message.rank());
   reason.block = message.block();
   reason.text = message.text();
+  reason.forecast = {message.predicted_step_ratio(), message.predicted_peak_bytes()};
   return reason;
 }
 
