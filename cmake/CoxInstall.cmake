@@ -24,7 +24,7 @@ endif()
 
 configure_package_config_file(cmake/coxswainConfig.cmake.in coxswainConfig.cmake
   INSTALL_DESTINATION "${_cox_package}" NO_SET_AND_CHECK_MACRO)
-write_basic_package_version_file(coxswainConfigVersion.cmake COMPATIBILITY SameMajorVersion)
+write_basic_package_version_file(coxswainConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(EXPORT coxswainTargets NAMESPACE coxswain:: DESTINATION "${_cox_package}")
 install(FILES
   "${CMAKE_CURRENT_BINARY_DIR}/coxswainConfig.cmake"

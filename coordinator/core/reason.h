@@ -115,6 +115,13 @@ enum class ReasonCode : std::uint16_t {
 };
 std::string_view to_string(ReasonCode code);
 
+// What a policy predicts of a change, where it can.
+struct Forecast {
+  double step_ratio = 0;        // time of a step with the change over that without; 0 = unknown
+  std::int64_t peak_bytes = 0;  // highest memory peak of a rank with the change; 0 = unknown
+  friend bool operator==(const Forecast&, const Forecast&) = default;
+};
+
 struct Reason {
   PolicyKind policy = PolicyKind::none;
   ReasonCode code = ReasonCode::unspecified;
@@ -123,6 +130,7 @@ struct Reason {
   RankId rank{-1};          // the rank it is about; -1 = all or none
   std::int32_t block = -1;  // the block it is about; -1 = all or none
   std::string text;         // a sentence with numbers, for people
+  Forecast forecast{};
 
   friend bool operator==(const Reason&, const Reason&) = default;
 };

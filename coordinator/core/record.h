@@ -4,10 +4,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "coordinator/core/decide.h"
+#include "coordinator/core/effects.h"
 
 namespace cox {
 
@@ -36,6 +38,8 @@ struct StepRecord {
   // Most bytes of a step that each rank is held to, 0 where nothing limits it; empty where
   // activation memory is not planned.
   std::span<const std::int64_t> memory_budget_bytes{};
+  // What the changes up to this round came to; null where nobody measures it.
+  std::shared_ptr<const EffectList> effects{};
 };
 
 class StepSink {

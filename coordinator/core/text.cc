@@ -106,6 +106,11 @@ std::string percent_text(double fraction, int digits) {
   return fixed(100 * fraction, digits) + " %";
 }
 
+std::string change_text(double ratio) {
+  const std::string percent = percent_text(ratio - 1, 1);
+  return percent.starts_with('-') ? percent : "+" + percent;
+}
+
 std::string ranges_text(std::span<const std::size_t> numbers, std::size_t most) {
   std::string out;
   for (std::size_t i = 0, ranges = 0; i < numbers.size(); ++ranges) {

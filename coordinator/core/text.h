@@ -20,6 +20,7 @@ std::string seconds_text(double seconds);               // "412 ms", "1.83 s", "
 std::string duration_text(double seconds);              // "2 h 05 min", "43 s"
 std::string bytes_text(std::uint64_t bytes);            // "3.10 GiB"
 std::string percent_text(double fraction, int digits);  // "41 %"
+std::string change_text(double ratio);                  // "-21.3 %" for 0.787, "+8.0 %" for 1.08
 
 // Ascending numbers as "0-3, 7"; after `most` ranges "0-3, 7 and 12 more".
 std::string ranges_text(std::span<const std::size_t> numbers,

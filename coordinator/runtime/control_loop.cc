@@ -18,21 +18,22 @@ struct Failure {
   const char* consequence;
 };
 
-void tell(Log& log, const Failure& failure, const char* what) noexcept try {
+void log_failure(Log& log, const Failure& failure, const char* what) noexcept try {
   log.on_change(LogLevel::error, failure.topic, std::string(failure.consequence) + ": " + what);
 } catch (...) {
   // No memory for a message is no reason to end the job.
 }
 
+// Whether the work ran to its end; otherwise it threw, and the log has what.
 template <class Work>
-bool succeeds(Log& log, const Failure& otherwise, const Work& work) noexcept {
+bool runs_through(Log& log, const Failure& otherwise, const Work& work) noexcept {
   try {
     work();
     return true;
   } catch (const std::exception& error) {
-    tell(log, otherwise, error.what());
+    log_failure(log, otherwise, error.what());
   } catch (...) {
-    tell(log, otherwise, "an exception of unknown type");
+    log_failure(log, otherwise, "an exception of unknown type");
   }
   return false;
 }
@@ -61,14 +62,16 @@ void count(const StepSignals& signals, ControlCounters& counters) {
 ControlLoop::ControlLoop(ControlLoopParts parts)
     : parts_(std::move(parts)),
       inbox_(*parts_.inbox, parts_.job.world_size, Seconds(parts_.config.control.late_seconds)),
-      published_(parts_.state.plan) {}
+      state_(std::move(parts_.state)),
+      published_(state_->plan),
+      effects_(state_->plan.id.number) {}
 
 void ControlLoop::run() {
   while (!stopping_.load()) {
     inbox_.wait();
-    take_turn();
+    handle_reports();
   }
-  take_turn();
+  handle_reports();
 }
 
 void ControlLoop::stop() {
@@ -76,17 +79,18 @@ void ControlLoop::stop() {
   inbox_.notify();
 }
 
-void ControlLoop::take_turn() {
-  const bool is_done =
-      succeeds(parts_.log, {"coordinator", "decisions end here, the plan stays as it is"}, [this] {
+void ControlLoop::handle_reports() {
+  const bool is_done = runs_through(
+      parts_.log, {"coordinator", "decisions end here, the plan stays as it is"}, [this] {
         TakenReports taken = inbox_.take(parts_.job);
-        if (!taken.signals.empty() && !has_failed_.load()) conduct(std::move(taken));
+        if (!taken.signals.empty() && state_) run_round(std::move(taken));
       });
-  if (!is_done) has_failed_.store(true);
+  if (is_done) return;
+  const std::scoped_lock lock(state_mutex_);
+  state_.reset();
 }
 
-// The flow of one round.
-void ControlLoop::conduct(TakenReports taken) {
+void ControlLoop::run_round(TakenReports taken) {
   const StepSignals signals = gather(std::move(taken));
   if (signals.reports.empty()) return;
   Decision decision = decide_round(signals);  // summarizes, estimates, decides
@@ -100,14 +104,13 @@ StepSignals ControlLoop::gather(TakenReports taken) {
   return signals;
 }
 
+// A decision that throws leaves no state behind: the job goes on without decisions.
 Decision ControlLoop::decide_round(const StepSignals& signals) {
   const auto before = std::chrono::steady_clock::now();
   const std::scoped_lock lock(state_mutex_);
-  has_failed_.store(true);
-  Decided decided =
-      decide(parts_.job, parts_.config, parts_.policies, std::move(parts_.state), signals);
-  parts_.state = std::move(decided.state);
-  has_failed_.store(false);
+  ControlState state = *std::exchange(state_, std::nullopt);
+  Decided decided = decide(parts_.job, parts_.config, parts_.policies, std::move(state), signals);
+  state_ = std::move(decided.state);
   counters_.decide_seconds = Seconds(std::chrono::steady_clock::now() - before).count();
   ++counters_.rounds;
   return std::move(decided.decision);
@@ -117,9 +120,9 @@ Decision ControlLoop::decide_round(const StepSignals& signals) {
 std::optional<ControlLoop::Mask> ControlLoop::encode(const Decision& decision) {
   if (!decision.plan && !should_resend(decision.summary)) return std::nullopt;
   const Encoding encoding = decision.plan ? Encoding::delta : Encoding::full;
-  auto frames =
-      wire::encode_plan(parts_.state.plan, encoding == Encoding::delta ? &published_ : nullptr);
-  if (frames.ok()) return Mask{encoding, std::move(*frames)};
+  const Plan& plan = state_->plan;
+  auto frames = wire::encode_plan(plan, encoding == Encoding::delta ? &published_ : nullptr);
+  if (frames.ok()) return Mask{encoding, plan, std::move(*frames)};
   parts_.log.on_change(LogLevel::error, "publish", frames.status().text());
   return std::nullopt;
 }
@@ -134,7 +137,7 @@ void ControlLoop::publish(const Mask& mask) {
   }
   for (const wire::Frame& frame : mask.frames) counters_.mask_bytes += frame.size;
   ++(mask.encoding == Encoding::delta ? counters_.plans_published : counters_.full_plans_resent);
-  published_ = parts_.state.plan;
+  published_ = mask.plan;
   published_in_ = counters_.rounds;
   published_frames_ = mask.frames.size();
 }
@@ -146,7 +149,7 @@ bool ControlLoop::should_resend(const StepSummary& summary) const {
   const std::uint64_t rounds = counters_.rounds - published_in_;
   if (rounds <= published_frames_) return false;
   if (summary.full_plan_wanted) return true;
-  const bool in_flight = summary.plan_applied_max < parts_.state.plan.id.number;
+  const bool in_flight = summary.plan_applied_max < state_->plan.id.number;
   const bool somebody_applies = summary.watching < summary.reporting;
   return in_flight && somebody_applies && rounds >= kPatienceRounds + published_frames_;
 }
@@ -159,47 +162,59 @@ void ControlLoop::record(const StepSignals& signals, Decision decision) {
     counters_.journal_bytes = parts_.journal->bytes();
   }
   for (const Reason& reason : decision.reasons) parts_.log.info(reason.text);
-  if (parts_.sink != nullptr) tell_sink(signals, std::move(decision));
+  if (parts_.sink != nullptr) send_to_sink(signals, std::move(decision));
 }
 
-void ControlLoop::tell_sink(const StepSignals& signals, Decision decision) {
-  static_cast<void>(succeeds(parts_.log, {"telemetry", "telemetry missed a round"}, [&] {
-    if (!parts_.begun.empty()) add_begun(decision);
-    const std::vector<std::int64_t> budgets =
-        memory_budgets(parts_.job, parts_.config, parts_.state);
-    parts_.sink->record({signals, decision, parts_.state.plan, parts_.job, counters_, budgets});
+void ControlLoop::send_to_sink(const StepSignals& signals, Decision decision) {
+  static_cast<void>(runs_through(parts_.log, {"telemetry", "telemetry missed a round"}, [&] {
+    const ControlState& state = *state_;
+    std::vector<Reason> reasons = std::exchange(parts_.start_reasons, {});
+    for (Reason& reason : reasons) reason.round = decision.summary.round;
+    effects_.begin(reasons, decision.summary.step);
+    effects_.add(decision.summary, decision.reasons, state.plan);
+    std::move(decision.reasons.begin(), decision.reasons.end(), std::back_inserter(reasons));
+    decision.reasons = std::move(reasons);
+    const auto budgets = memory_budgets(parts_.job, parts_.config, state);
+    parts_.sink->record(
+        {signals, decision, state.plan, parts_.job, counters_, budgets, effects_.list()});
   }));
-}
-
-void ControlLoop::add_begun(Decision& first) {
-  std::vector<Reason> all = std::exchange(parts_.begun, {});
-  for (Reason& reason : all) reason.round = first.summary.round;
-  std::move(first.reasons.begin(), first.reasons.end(), std::back_inserter(all));
-  first.reasons = std::move(all);
 }
 
 std::vector<Reason> ControlLoop::begin(JobFacts job) {
   const std::scoped_lock lock(state_mutex_);
+  if (!state_) return {};
   parts_.job = std::move(job);
-  has_failed_.store(true);
+  ControlState state = *std::exchange(state_, std::nullopt);
   JournalledStart started =
-      begin_journalled(parts_.job, parts_.config, parts_.policies, std::move(parts_.state));
-  parts_.state = std::move(started.begun.state);
-  has_failed_.store(false);
-  published_ = parts_.state.plan;
+      begin_journalled(parts_.job, parts_.config, parts_.policies, std::move(state));
+  published_ = started.begun.state.plan;
+  state_ = std::move(started.begun.state);
   if (parts_.journal != nullptr) {
     const Status begun_anew = parts_.journal->begin(started.head);
     if (!begun_anew.ok()) parts_.log.on_change(LogLevel::error, "journal", begun_anew.text());
   }
-  const std::vector<Reason>& said = started.begun.reasons;
-  parts_.begun.insert(parts_.begun.end(), said.begin(), said.end());
+  replace_start_reasons(started.begun.reasons);
   return std::move(started.begun.reasons);
+}
+
+// What policies left alone at an earlier start is out of date, what they changed is in the plan.
+void ControlLoop::replace_start_reasons(const std::vector<Reason>& reasons) {
+  std::vector<Reason>& kept = parts_.start_reasons;
+  std::erase_if(kept, [](const Reason& reason) {
+    return reason.policy != PolicyKind::none && reason.outcome != Outcome::changed &&
+           reason.outcome != Outcome::clamped;
+  });
+  for (const Reason& reason : reasons) {
+    const bool is_known = std::any_of(kept.begin(), kept.end(), [&](const Reason& known) {
+      return known.policy == reason.policy && known.text == reason.text;
+    });
+    if (!is_known) kept.push_back(reason);
+  }
 }
 
 std::optional<ControlState> ControlLoop::state() const {
   const std::scoped_lock lock(state_mutex_);
-  if (has_failed_.load()) return std::nullopt;
-  return parts_.state;
+  return state_;
 }
 
 }  // namespace cox::runtime

@@ -2,7 +2,7 @@
 // reported a round or one of them is late, and takes their reports through the whole flow:
 //
 //   reports -> gather -> summarize -> estimate -> decide -> encode -> publish -> every rank
-//                                                       \-> record: journal, telemetry
+//                                                       \-> record: journal, effects, telemetry
 //
 // It never calls MPI: reports and masks lie on boards that training threads fill and empty. A
 // failing journal or sink is told and never stops the loop. An unexpected failure (no memory is
@@ -18,6 +18,7 @@
 
 #include "coordinator/core/config.h"
 #include "coordinator/core/decide.h"
+#include "coordinator/core/effects.h"
 #include "coordinator/core/log.h"
 #include "coordinator/core/policy.h"
 #include "coordinator/core/record.h"
@@ -34,12 +35,12 @@ struct ControlLoopParts {
   JobFacts job;
   Config config;
   PolicySet policies;
-  ControlState state;
+  ControlState state;  // to begin with
   transport::SignalBoard* inbox = nullptr;
   transport::MaskBoard* outbox = nullptr;
-  JournalWriter* journal = nullptr;  // null = none is kept
-  StepSink* sink = nullptr;          // null = no telemetry
-  std::vector<Reason> begun{};  // from before the first round; the sink gets them with that one
+  JournalWriter* journal = nullptr;     // null = none is kept
+  StepSink* sink = nullptr;             // null = no telemetry
+  std::vector<Reason> start_reasons{};  // the sink gets them with the first round
   std::function<UnixTime()> now;
   Log log;
 };
@@ -70,29 +71,31 @@ class ControlLoop {
   // A plan as frames, ready to be published.
   struct Mask {
     Encoding encoding;
+    const Plan& plan;
     std::vector<wire::Frame> frames;
   };
 
-  void take_turn();
-  void conduct(TakenReports taken);
+  void handle_reports();
+  void run_round(TakenReports taken);
   StepSignals gather(TakenReports taken);
   Decision decide_round(const StepSignals& signals);
   std::optional<Mask> encode(const Decision& decision);
   void publish(const Mask& mask);
   void record(const StepSignals& signals, Decision decision);
   bool should_resend(const StepSummary& summary) const;
-  void tell_sink(const StepSignals& signals, Decision decision);
-  void add_begun(Decision& first);
+  void send_to_sink(const StepSignals& signals, Decision decision);
+  void replace_start_reasons(const std::vector<Reason>& reasons);
 
   ControlLoopParts parts_;
   Inbox inbox_;
-  mutable std::mutex state_mutex_;  // guards parts_.state
   std::atomic<bool> stopping_{false};
-  std::atomic<bool> has_failed_{false};  // also while parts_.state is away, under its mutex
-  Plan published_;                       // the base of the next delta
-  std::uint64_t published_in_ = 0;       // counters_.rounds then
-  std::uint64_t published_frames_ = 0;   // of which one is passed on a round between nodes
+  mutable std::mutex state_mutex_;      // guards state_
+  std::optional<ControlState> state_;   // empty while Decide has it, and once decisions have ended
+  Plan published_;                      // the base of the next delta
+  std::uint64_t published_in_ = 0;      // counters_.rounds then
+  std::uint64_t published_frames_ = 0;  // of which one is passed on a round between nodes
   ControlCounters counters_;
+  EffectLog effects_;
 };
 
 }  // namespace cox::runtime

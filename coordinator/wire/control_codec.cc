@@ -172,9 +172,13 @@ void list_fields(Is<StepSignals> auto& it, auto&& visit, const ParseLimits& most
         AtMost{most.blocks, it.evidence});
 }
 
+void list_fields(Is<Forecast> auto& it, auto&& visit) {
+  visit(it.step_ratio, it.peak_bytes);
+}
+
 void list_fields(Is<Reason> auto& it, auto&& visit) {
   visit(Number{it.policy}, Number{it.code}, Number{it.outcome}, it.round, it.rank, it.block,
-        it.text);
+        it.text, it.forecast);
 }
 
 // Without the summary, which follows from the signals.

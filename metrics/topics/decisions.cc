@@ -21,6 +21,7 @@ namespace {
 
 constexpr std::uint64_t kMemoryRounds = 256;  // after a longer silence it is news again
 constexpr std::size_t kShown = 30;
+constexpr std::size_t kEffectsShown = 12;
 
 bool same_matter(const Reason& a, const Reason& b) {
   return a.policy == b.policy && a.code == b.code && a.outcome == b.outcome && a.rank == b.rank &&
@@ -120,6 +121,42 @@ Result<std::string> decisions_json(const Snapshot& s, std::string_view query) {
   return json.take();
 }
 
+void put_rounds(io::JsonWriter& json, std::string_view name, const MeasuredRounds& measured) {
+  json.key(name);
+  if (measured.rounds == 0) {
+    json.null();
+    return;
+  }
+  json.begin_object().field("rounds", measured.rounds);
+  put_known(json, "step_seconds", measured.step_seconds);
+  put_known(json, "tokens_per_second", measured.tokens_per_second);
+  put_known(json, "peak_bytes", measured.peak_bytes);
+  json.end_object();
+}
+
+void put_effect(io::JsonWriter& json, const Effect& effect) {
+  const Reason& reason = effect.reason;
+  json.begin_object().field("policy", to_string(reason.policy));
+  json.field("code", to_string(reason.code)).field("round", reason.round.value());
+  json.field("step", effect.step.value()).key("plan");
+  effect.plan ? json.value(*effect.plan) : json.null();
+  json.field("text", std::string_view(reason.text)).key("predicted").begin_object();
+  put_known(json, "step_ratio", reason.forecast.step_ratio);
+  put_known(json, "peak_bytes", reason.forecast.peak_bytes);
+  json.end_object();
+  put_rounds(json, "before", effect.before);
+  put_rounds(json, "after", effect.after);
+  json.end_object();
+}
+
+Result<std::string> effects_json(const Snapshot& s, std::string_view) {
+  io::JsonWriter json;
+  json.begin_object().field("round", s.summary.round.value()).key("effects").begin_array();
+  for (const Effect& effect : *s.decisions.effects) put_effect(json, effect);
+  json.end_array().end_object();
+  return json.take();
+}
+
 std::string_view outcome_class(Outcome outcome) {
   switch (outcome) {
     case Outcome::changed:
@@ -162,6 +199,56 @@ std::string entry_html(const DecisionEntry& entry) {
   return out + "</span></li>";
 }
 
+std::string predicted_text(const Forecast& forecast) {
+  std::string text;
+  if (forecast.step_ratio > 0) text = "step " + change_text(forecast.step_ratio);
+  if (forecast.peak_bytes <= 0) return text.empty() ? "–" : text;
+  return text + (text.empty() ? "" : ", ") + "peak " +
+         bytes_text(static_cast<std::uint64_t>(forecast.peak_bytes));
+}
+
+// "420 ms → 331 ms (−21 %)"; a dash stands for what was not measured.
+std::string step_text(const Effect& effect) {
+  const double before = effect.before.step_seconds;
+  const double after = effect.after.step_seconds;
+  if (after <= 0) return effect.plan ? "not yet" : "–";
+  if (before <= 0) return seconds_text(after);
+  return fmt::format("{} → {} ({})", seconds_text(before), seconds_text(after),
+                     change_text(after / before));
+}
+
+std::string peak_text(const Effect& effect) {
+  if (effect.after.peak_bytes == 0)
+    return effect.plan && effect.after.rounds == 0 ? "not yet" : "–";
+  const std::string after = bytes_text(effect.after.peak_bytes);
+  if (effect.before.peak_bytes == 0) return after;
+  return bytes_text(effect.before.peak_bytes) + " → " + after;
+}
+
+std::string effect_row(const Effect& effect) {
+  return fmt::format("<tr>{}<td>{}</td><td class=\"why\">{}</td><td>{}</td>{}{}</tr>",
+                     figure_cell(grouped(effect.step.value())), policy_name(effect.reason.policy),
+                     escape(effect.reason.text), predicted_text(effect.reason.forecast),
+                     figure_cell(step_text(effect)), figure_cell(peak_text(effect)));
+}
+
+std::string effects_section(const Snapshot& s) {
+  const EffectList& effects = *s.decisions.effects;
+  if (effects.empty()) return {};
+  std::string out = fmt::format(
+      "<section class=\"card\"><h2>What changes came to</h2><p class=\"hint\">Predicted by the "
+      "policy, and measured: the median step of up to {} rounds before and {} after, and the "
+      "highest "
+      "memory peak of a rank. Newest first.</p><div class=\"scroll\"><table "
+      "class=\"dense\"><thead><tr>"
+      "<th class=\"n\">Step</th><th>Policy</th><th>Change</th><th>Predicted</th>"
+      "<th class=\"n\">Step time</th><th class=\"n\">Peak of a rank</th></tr></thead><tbody>",
+      EffectLog::kRoundsBefore, EffectLog::kRoundsAfter);
+  const std::size_t shown = std::min(kEffectsShown, effects.size());
+  for (std::size_t i = 0; i < shown; ++i) out += effect_row(effects[effects.size() - 1 - i]);
+  return out + "</tbody></table></div></section>";
+}
+
 std::string decisions_section(const Snapshot& s) {
   std::string out =
       "<section class=\"card\"><h2>Decisions</h2><p class=\"hint\">What the policies saw, changed "
@@ -192,6 +279,7 @@ void DecisionsView::add(const StepRecord& record) {
     count_code(codes, reason.code);
   }
   if (!record.decision.reasons.empty()) list = extended(*list, record, kKept);
+  if (record.effects != nullptr) effects = record.effects;
 }
 
 std::shared_ptr<const DecisionList> extended(const DecisionList& list, const StepRecord& record,
@@ -217,8 +305,12 @@ Topic decisions_topic() {
   return {.title = "Decisions",
           .metrics = metrics,
           .documents = {{"/api/v1/decisions",
-                         "what was decided and why, newest first: ?since=ROUND", decisions_json}},
-          .sections = {{decisions_section, Section::Width::full, Section::Shown::always}}};
+                         "what was decided and why, newest first: ?since=ROUND", decisions_json},
+                        {"/api/v1/effects",
+                         "what each change came to, predicted and measured, oldest first",
+                         effects_json}},
+          .sections = {{effects_section, Section::Width::full},
+                       {decisions_section, Section::Width::full, Section::Shown::always}}};
 }
 
 }  // namespace cox::metrics

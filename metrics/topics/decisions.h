@@ -1,6 +1,6 @@
-// The topic Decisions: what the policies decided and why. Its part of the snapshot is a
-// DecisionsView with the newest reasons and counts of all. Written on the recording thread; plain
-// values.
+// The topic Decisions: what the policies decided, why, and what came of it. Its part of the
+// snapshot is a DecisionsView with the newest reasons and effects and counts of all. Written on the
+// recording thread; plain values.
 #pragma once
 
 #include <array>
@@ -46,6 +46,7 @@ struct DecisionsView {
   std::array<std::array<std::uint64_t, kOutcomes>, kPolicyKinds> counts{};
   std::vector<CodeCount> codes;  // ascending codes
   BucketCounts decide_seconds{kControlBuckets};
+  std::shared_ptr<const EffectList> effects = std::make_shared<const EffectList>();  // never null
 
   void add(const StepRecord& record);
 };

@@ -42,7 +42,7 @@ class Demo(MemoryCase):
         for budget in (["--memory-budget", "14MiB"], ["--memory-budget=13.5MiB"]):
             with self.subTest(budget):
                 shutil.rmtree(self.path("demo"), ignore_errors=True)
-                ended = self.ends_well(self.demo(*budget, *model))
+                ended = self.ends_well(self.demo("--plain", *budget, *model))
                 self.assertIn("are saved, against keeping every block", ended.out)
                 self.same_training("demo", "none", 2)
                 for rank in range(2):
@@ -51,13 +51,14 @@ class Demo(MemoryCase):
 
     def test_its_help_has_the_option(self):
         ended = self.ends_well(self.demo("--help"))
-        self.assertIn("--memory-budget SIZE", ended.out)
+        self.assertIn("--memory-budget 96MiB", ended.out)
         self.assertIn("run directory", ended.out)
 
     def test_wrong_sizes_end_it_with_one_line(self):
-        ended = self.demo("--memory-budget")
-        self.assertEqual(ended.code, 2, ended)
+        ended = self.demo("--text", self.text(), "--memory-budget")
+        self.assertNotEqual(ended.code, 0, ended)
         self.assertEqual(len(ended.complaints()), 1, ended)
+        self.assertIn("--memory-budget", ended.complaints()[0])
         ended = self.demo("--text", self.text(), "--memory-budget", "much", "--cox.run.log=warning")
         self.assertNotEqual(ended.code, 0, ended)
         self.assertEqual(len(ended.complaints()), 1, ended)

@@ -369,10 +369,30 @@ SetActions actions_of(const std::vector<RankGroup>& groups, std::size_t world) {
   return change;
 }
 
+// Ranks go in step, so the longest step decides.
+Forecast forecast_of(const MemoryRound& round) {
+  Forecast forecast;
+  std::int64_t before_us = 0;
+  std::int64_t after_us = 0;
+  bool knows_steps = true;
+  for (const RankView& view : round.ranks) {
+    const MemoryCost after = cost_of_rank(view);
+    before_us = std::max(before_us, view.model->step_us + (view.now ? view.now->added_us : 0));
+    after_us = std::max(after_us, view.model->step_us + after.added_us);
+    knows_steps &= view.model->step_us > 0;
+    forecast.peak_bytes = std::max(forecast.peak_bytes, after.peak_bytes + view.correction_bytes);
+  }
+  if (knows_steps && before_us > 0) {
+    forecast.step_ratio = static_cast<double>(after_us) / static_cast<double>(before_us);
+  }
+  return forecast;
+}
+
 Proposal change_of(const PolicyInput& input, const MemoryRound& round,
                    const std::vector<RankGroup>& groups) {
   const std::size_t world = round.ranks.size();
   Reason reason = explain_move(input, round);
+  reason.forecast = forecast_of(round);
   std::size_t moving = 0;
   std::size_t told = 0;
   for (const RankGroup& group : groups) {

@@ -205,9 +205,11 @@ PolicyOutput change(const SharesProblem& shares, const ShareAssignment& assignme
       milliseconds(before * (1 - gain)).c_str(), milliseconds(before).c_str(), 100 * gain,
       shares.slowest.rank);
   text += explain_held(shares, held);
-  return proposal_of(assignment,
-                     held.empty() ? ReasonCode::shares_changed : ReasonCode::shares_limited,
-                     std::move(text));
+  PolicyOutput output = proposal_of(
+      assignment, held.empty() ? ReasonCode::shares_changed : ReasonCode::shares_limited,
+      std::move(text));
+  output.proposals.front().reason.forecast.step_ratio = 1 - gain;
+  return output;
 }
 
 // The answer to a round in which nothing changes; said when that is news under this plan.

@@ -2,6 +2,7 @@
 #include <torch/torch.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -115,7 +116,8 @@ RunSummary train(cox::Session& session, const Options& options, Gpt2& model) {
   const std::uint64_t first_step = trainer.progress().step;
   ProgressBar bar(bar_kind(session), first_step, options.steps, ProgressBar::Clock::now());
   RunSummary summary;
-  ExtraWork extra(model, options.slow, session.rank(), options.micro_batch);
+  ExtraWork extra(model, slowdowns_of(options, session.world_size()), session.rank(),
+                  std::max<std::int64_t>(options.micro_batch, 1));
   for (auto& step : trainer.steps(dataset)) {
     const std::uint64_t repeated = trainer.progress().repeated;
     extra.run(step);
@@ -130,7 +132,8 @@ RunSummary train(cox::Session& session, const Options& options, Gpt2& model) {
   }
   bar.finish();
   summary.tokens_per_second = bar.tokens_per_second(ProgressBar::Clock::now());
-  summary.progress = trainer.progress();
+  summary.steps = trainer.progress().step;
+  summary.stopped = trainer.progress().stopped;
   return summary;
 }
 
@@ -145,22 +148,21 @@ void hold(cox::Session& session) {
 }
 
 int run(int argc, char** argv) {
-  const auto arguments = session_arguments({argv, static_cast<std::size_t>(argc)});
-  std::vector<const char*> words;
-  for (const std::string& argument : arguments) words.push_back(argument.c_str());
-  auto session =
-      cox::Session::start(static_cast<int>(words.size()), words.data(), {.program = "gpt2"});
-  Options options;
+  const auto parsed = parse_options({argv + 1, argv + argc});
+  const Options options = parsed.ok() ? *parsed : Options{};
+  std::vector<const char*> settings = {"gpt2"};
+  for (const std::string& setting : options.settings) settings.push_back(setting.c_str());
+  auto session = cox::Session::start(static_cast<int>(settings.size()), settings.data(),
+                                     {.config = default_config(options), .program = "gpt2"});
   session.together([&] {
-    auto parsed = parse_options(session.arguments());
     require(parsed.ok() ? cox::ok_status() : parsed.status());
-    options = std::move(*parsed);
     require(check_ranks(options.slow, session.world_size()));
-    const bool has_work = options.help || !options.text.empty() || !options.reference.empty();
+    const bool has_work =
+        !options.help.empty() || !options.text.empty() || !options.reference.empty();
     if (!has_work) require(cox::invalid_argument("gpt2: expected --text FILE, found none"));
   });
-  if (options.help) {
-    if (session.rank() == 0) std::cout << usage();
+  if (!options.help.empty()) {
+    if (session.rank() == 0) std::cout << options.help;
     return 0;
   }
   if (!options.reference.empty()) return check(session, options);
@@ -175,7 +177,9 @@ int run(int argc, char** argv) {
       if (session.rank() == 0) require(save_model(options.save_model, *model));
     });
   }
-  if (session.rank() == 0) std::cout << summary_text(summary, session);
+  if (session.rank() == 0) {
+    std::cout << summary_text(summary, session.report(), session.config());
+  }
   session.finish();  // before holding: the status page then says that the job is over
   if (options.hold) hold(session);
   return 0;

@@ -1,193 +1,177 @@
 #include "sdk/examples/gpt2/options.h"
 
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
-#include <functional>
-#include <iterator>
 #include <string_view>
+#include <system_error>
+#include <utility>
 
 namespace gpt2 {
 namespace {
 
-using cox::Status;
+constexpr std::int64_t kStoryBudgetBytes = 40 << 20;  // less than two or four ranks would take
+constexpr double kStorySlowdown = 2;
 
-struct Flag {
-  std::string name;
-  std::string value;  // how the value is called in the usage; empty = none
-  std::string help;
-  std::function<Status(const std::string&)> set;
-};
-
-Status wrong(const std::string& name, const std::string& expected, const std::string& found) {
-  return cox::invalid_argument(name + ": expected " + expected + ", found '" + found + "'");
+// Checks the text before CLI11 converts it, so that messages say what was expected.
+template <class T>
+CLI::Validator between(T least, T most) {
+  return {[least, most](std::string& text) {
+            T value{};
+            const char* const last = text.data() + text.size();
+            const auto [end, error] = std::from_chars(text.data(), last, value);
+            const bool is_number = error == std::errc{} && end == last;
+            if (is_number && value >= least && value <= most) return std::string();  // not NaN
+            return fmt::format("expected a number from {} to {}, found '{}'", least, most, text);
+          },
+          ""};
 }
 
-template <class T>
-std::function<Status(const std::string&)> number(const std::string& name, T& target, T least,
-                                                 T most) {
-  return [=, &target](const std::string& text) {
-    T value{};
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    const bool is_number = error == std::errc{} && end == text.data() + text.size();
-    const bool is_in_range = value >= least && value <= most;  // false for NaN
-    if (!is_number || !is_in_range) {
-      return wrong(name, "a number from " + std::to_string(least) + " to " + std::to_string(most),
-                   text);
+class Parser {
+ public:
+  explicit Parser(Options& options) : options_(options) {
+    app_.footer(
+        "Settings of Coxswain are options too, --cox.KEY=VALUE; `cox config` lists the keys.");
+    app_.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+    add_work();
+    add_model();
+    add_settings();
+  }
+
+  // REQUIRES: `arguments` in reverse order. Throws CLI::ParseError.
+  void parse(std::vector<std::string> arguments) { app_.parse(std::move(arguments)); }
+  std::string help() { return app_.help(); }
+
+ private:
+  template <class T>
+  void number(const char* name, T& target, T least, T most, const char* help) {
+    app_.add_option(name, target, help)->check(between(least, most))->type_name("N");
+  }
+  void path(const char* name, std::string& target, const char* type, const char* help) {
+    app_.add_option(name, target, help)->type_name(type);
+  }
+
+  void add_work() {
+    Options& o = options_;
+    path("--text", o.text, "FILE", "text to train on, byte by byte");
+    path("--reference", o.reference, "DIR",
+         "check losses, logits and gradients against a recorded run");
+    path("--load-model", o.load_model, "DIR", "start from config.json and model.safetensors");
+    path("--save-model", o.save_model, "DIR", "write both files at the end");
+    app_.add_flag("--story", o.story,
+                  "shows the coordinator at work: a memory budget, formats as they pay, shares, "
+                  "and a rank that is slow in the middle");
+    app_.add_option_function<std::vector<std::string>>(
+            "--slow", [this](const auto& texts) { add_slowdowns(texts); },
+            "rank R does F times the work, in steps A to B or in all; may be given again")
+        ->type_name("R:F[:A-B]")
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+        ->allow_extra_args(false);
+    app_.add_flag("--hold", o.hold, "keep the status page up at the end, until SIGTERM");
+  }
+
+  void add_model() {
+    Options& o = options_;
+    constexpr std::int64_t kWide = 1 << 16;
+    number<std::uint64_t>("--steps", o.steps, 1, 1u << 30, "optimizer steps in total");
+    number<std::int64_t>("--batch", o.batch, 1, kWide, "sequences a step over all ranks");
+    number<std::int64_t>("--micro-batch", o.micro_batch, 0, kWide,
+                         "sequences computed at once, gradients accumulate; 0 = the whole share");
+    number<std::int64_t>("--length", o.length, 1, kWide, "bytes a sequence");
+    number<std::int64_t>("--layers", o.model.n_layer, 1, 512, "transformer layers");
+    number<std::int64_t>("--heads", o.model.n_head, 1, 256, "attention heads");
+    number<std::int64_t>("--width", o.model.n_embd, 1, kWide, "width of the model");
+    number<double>("--dropout", o.model.embd_pdrop, 0.0, 0.9,
+                   "probability, for embeddings, attention and residuals");
+    number<double>("--lr", o.learning_rate, 0.0, 10.0, "learning rate after warm-up");
+    number<double>("--clip", o.clip_norm, 0.0, 1e9, "largest gradient norm, 0 = no clipping");
+  }
+
+  void add_settings() {
+    const auto setting = [this](const char* name, std::string key, const char* type,
+                                const char* help) {
+      app_.add_option_function<std::string>(
+              name,
+              [this, key](const std::string& value) {
+                options_.settings.push_back("--cox." + key + "=" + value);
+              },
+              fmt::format("{}; is --cox.{}", help, key))
+          ->type_name(type);
+    };
+    setting("--memory-budget", "memory.budget", "SIZE", "most memory of a rank, for example 2GiB");
+    setting("--precision", "precision.format", "FORMAT", "auto, fp32, bf16, fp16 or fp8");
+    setting("--saves", "checkpoint.directory", "DIR", "where to save");
+    app_.add_flag_callback(
+            "--resume", [this] { options_.settings.push_back("--cox.checkpoint.resume=on"); },
+            "go on from the newest save; is --cox.checkpoint.resume=on")
+        ->disable_flag_override();
+  }
+
+  void add_slowdowns(const std::vector<std::string>& texts) {
+    for (const std::string& text : texts) {
+      auto slowdown = parse_slowdown(text);
+      if (!slowdown.ok()) throw CLI::ValidationError(slowdown.status().message());
+      options_.slow.push_back(*slowdown);
     }
-    target = value;
-    return cox::ok_status();
-  };
-}
+  }
 
-std::function<Status(const std::string&)> text(std::string& target) {
-  return [&target](const std::string& value) {
-    target = value;
-    return cox::ok_status();
-  };
-}
-
-// Options of this program that are settings of Coxswain under a shorter name.
-struct Alias {
-  std::string_view option;
-  std::string_view setting;
-  std::string_view value;  // empty: what follows the option
+  Options& options_;
+  CLI::App app_{"Trains a byte-level GPT-2 on a text.", "gpt2"};
 };
-constexpr Alias kAliases[] = {{"--memory-budget", "--cox.memory.budget", ""},
-                              {"--precision", "--cox.precision.format", ""},
-                              {"--saves", "--cox.checkpoint.directory", ""},
-                              {"--resume", "--cox.checkpoint.resume", "on"}};
 
-const Alias* alias_of(std::string_view option) {
-  const auto* found = std::find_if(std::begin(kAliases), std::end(kAliases),
-                                   [&](const Alias& alias) { return alias.option == option; });
-  return found == std::end(kAliases) ? nullptr : found;
-}
-
-// Taken out by session_arguments() before options are parsed.
-Status taken(const std::string&) {
-  return cox::ok_status();
-}
-
-std::function<Status(const std::string&)> slowdown(std::vector<Slowdown>& target) {
-  return [&target](const std::string& value) {
-    auto parsed = parse_slowdown(value);
-    if (!parsed.ok()) return parsed.status();
-    target.push_back(*parsed);
-    return cox::ok_status();
-  };
-}
-
-std::function<Status(const std::string&)> yes(bool& target) {
-  return [&target](const std::string&) {
-    target = true;
-    return cox::ok_status();
-  };
-}
-
-template <class T>
-Flag counted(const std::string& name, T& target, T least, T most, const std::string& help) {
-  return {name, "N", help, number<T>(name, target, least, most)};
-}
-
-std::vector<Flag> flags(Options& o) {
-  const std::int64_t wide = 1 << 16;
-  return {
-      {"--text", "FILE", "text to train on, byte by byte", text(o.text)},
-      {"--reference", "DIR", "check losses, logits and gradients against a recorded run",
-       text(o.reference)},
-      {"--load-model", "DIR", "start from config.json and model.safetensors", text(o.load_model)},
-      {"--save-model", "DIR", "write both files at the end", text(o.save_model)},
-      counted<std::uint64_t>("--steps", o.steps, 1, 1u << 30, "optimizer steps in total"),
-      counted<std::int64_t>("--batch", o.batch, 1, wide, "sequences a step over all ranks"),
-      counted<std::int64_t>(
-          "--micro-batch", o.micro_batch, 0, wide,
-          "sequences computed at once, gradients accumulate; 0 = the whole share"),
-      counted<std::int64_t>("--length", o.length, 1, wide, "bytes a sequence"),
-      counted<std::int64_t>("--layers", o.model.n_layer, 1, 512, "transformer layers"),
-      counted<std::int64_t>("--heads", o.model.n_head, 1, 256, "attention heads"),
-      counted<std::int64_t>("--width", o.model.n_embd, 1, wide, "width of the model"),
-      {"--dropout", "P", "probability, for embeddings, attention and residuals",
-       [&o](const std::string& value) {
-         Status set = number<double>("--dropout", o.model.embd_pdrop, 0.0, 0.9)(value);
-         o.model.attn_pdrop = o.model.resid_pdrop = o.model.embd_pdrop;
-         return set;
-       }},
-      {"--lr", "X", "learning rate after warm-up",
-       number<double>("--lr", o.learning_rate, 0.0, 10.0)},
-      {"--clip", "X", "largest gradient norm, 0 = no clipping",
-       number<double>("--clip", o.clip_norm, 0.0, 1e9)},
-      {"--memory-budget", "SIZE", "most memory of a rank, for example 2GiB; is --cox.memory.budget",
-       taken},
-      {"--precision", "FORMAT", "auto, fp32, bf16, fp16 or fp8; is --cox.precision.format", taken},
-      {"--saves", "DIR", "where to save; is --cox.checkpoint.directory", taken},
-      {"--resume", "", "go on from the newest save; is --cox.checkpoint.resume=on", taken},
-      {"--slow", "R:F[:A-B]",
-       "rank R does F times the work, in steps A to B or in all; may be given again",
-       slowdown(o.slow)},
-      {"--hold", "", "keep the status page up at the end, until SIGTERM", yes(o.hold)},
-      {"--help", "", "this text", yes(o.help)},
-  };
+// Moves --cox.key=value and --cox.key value out of the arguments.
+std::vector<std::string> take_settings(std::vector<std::string>& arguments) {
+  std::vector<std::string> settings;
+  std::vector<std::string> rest;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const bool is_setting = arguments[i].starts_with("--cox.");
+    (is_setting ? settings : rest).push_back(arguments[i]);
+    const bool has_value = arguments[i].find('=') != std::string::npos;
+    if (is_setting && !has_value && i + 1 < arguments.size()) settings.push_back(arguments[++i]);
+  }
+  arguments = std::move(rest);
+  return settings;
 }
 
 }  // namespace
 
-std::vector<std::string> session_arguments(std::span<const char* const> arguments) {
-  std::vector<std::string> out;
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    const std::string argument = arguments[i];
-    const std::size_t equals = std::min(argument.find('='), argument.size());
-    const Alias* alias = alias_of(std::string_view(argument).substr(0, equals));
-    const bool has_value = equals < argument.size();
-    const bool is_fixed = alias != nullptr && !alias->value.empty();
-    if (alias == nullptr || (is_fixed && has_value)) {
-      out.push_back(argument);
-    } else if (is_fixed) {
-      out.push_back(std::string(alias->setting) + "=" + std::string(alias->value));
-    } else if (has_value) {
-      out.push_back(std::string(alias->setting) + argument.substr(equals));
-    } else if (i + 1 < arguments.size()) {
-      out.push_back(std::string(alias->setting) + "=" + arguments[++i]);
-    } else {
-      out.push_back(argument);  // parse_options says what is missing
-    }
-  }
-  return out;
-}
-
-cox::Result<Options> parse_options(const std::vector<std::string>& arguments) {
+cox::Result<Options> parse_options(std::vector<std::string> arguments) {
   Options options;
-  const std::vector<Flag> known = flags(options);
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    const std::size_t equals = arguments[i].find('=');
-    const std::string name = arguments[i].substr(0, equals);
-    const Flag* flag = nullptr;
-    for (const Flag& candidate : known) {
-      if (candidate.name == name) flag = &candidate;
-    }
-    if (flag == nullptr) return wrong("gpt2", "one of the options of --help", arguments[i]);
-    std::string value = equals == std::string::npos ? "" : arguments[i].substr(equals + 1);
-    if (flag->value.empty() && equals != std::string::npos) {
-      return wrong(name, "nothing after it", value);
-    }
-    if (!flag->value.empty() && equals == std::string::npos) {
-      if (i + 1 == arguments.size()) return wrong(name, flag->value + " after it", "nothing");
-      value = arguments[++i];
-    }
-    if (Status set = flag->set(value); !set.ok()) return set;
+  const std::vector<std::string> settings = take_settings(arguments);
+  Parser parser(options);
+  std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
+  try {
+    parser.parse(std::move(arguments));
+  } catch (const CLI::CallForHelp&) {
+    options.help = parser.help();
+  } catch (const CLI::ParseError& error) {
+    return cox::invalid_argument(fmt::format("{}; see gpt2 --help", error.what()));
   }
+  options.settings.insert(options.settings.end(), settings.begin(), settings.end());
+  options.model.attn_pdrop = options.model.resid_pdrop = options.model.embd_pdrop;
   options.model.n_positions = std::max(options.model.n_positions, options.length);
   return options;
 }
 
-std::string usage() {
-  Options defaults;
-  std::string lines = "usage: gpt2 --text FILE [options] [--cox.KEY=VALUE ...]\n";
-  for (const Flag& flag : flags(defaults)) {
-    std::string left = "  " + flag.name + (flag.value.empty() ? "" : " " + flag.value);
-    left.resize(std::max<std::size_t>(left.size() + 2, 26), ' ');
-    lines += left + flag.help + "\n";
-  }
-  return lines + "  `cox config` lists the --cox keys.\n";
+cox::Config default_config(const Options& options) {
+  cox::Config config;
+  if (!options.story) return config;
+  config.shares.mode = cox::PolicyMode::on;
+  config.precision.format.reset();  // as it pays for each block
+  config.memory.budget = {.kind = cox::BudgetKind::bytes, .bytes = kStoryBudgetBytes};
+  return config;
+}
+
+std::vector<Slowdown> slowdowns_of(const Options& options, int world_size) {
+  if (!options.story || !options.slow.empty() || world_size < 2) return options.slow;
+  const std::uint64_t third = options.steps / 3;
+  if (third == 0) return {};
+  return {{.rank = world_size - 1,
+           .factor = kStorySlowdown,
+           .from_step = third,
+           .to_step = 2 * third - 1}};
 }
 
 }  // namespace gpt2

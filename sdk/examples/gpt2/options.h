@@ -1,12 +1,12 @@
-// The command line of the example. Plain value; parsing is pure. `--cox.*` flags were taken out by
-// the session before, and with them --memory-budget and --precision, which are short for two.
+// The command line of the example. Plain values; parsing is pure, apart from CLI11's check that a
+// file exists. Built without LibTorch: its headers carry a {fmt} of their own.
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <string>
 #include <vector>
 
+#include "coordinator/core/config.h"
 #include "coordinator/core/status.h"
 #include "sdk/examples/gpt2/config.h"
 #include "sdk/examples/gpt2/slowdown.h"
@@ -18,25 +18,32 @@ struct Options {
   std::string reference;   // folder to check against instead of training
   std::string save_model;  // folder for config.json and model.safetensors at the end
   std::string load_model;  // folder to start from
-  std::uint64_t steps = 750;
+  std::uint64_t steps = 600;
   std::int64_t batch = 16;       // sequences a step over all ranks
   std::int64_t micro_batch = 0;  // sequences computed at once, 0 = a rank's whole share
   std::int64_t length = 128;     // bytes a sequence
   double learning_rate = 1e-3;
   double clip_norm = 1.0;
   std::vector<Slowdown> slow;  // ranks that are made slower
+  bool story = false;          // set up a run in which the coordinator has something to do
   bool hold = false;           // keep the status page up at the end until SIGTERM or Ctrl-C
-  bool help = false;
-  Config model;  // shape of a fresh model
+  Config model;                // shape of a fresh model
+
+  // The arguments that are settings of the session (`--cox.KEY=VALUE`), those among them that were
+  // given by a shorter name: `--memory-budget SIZE` is `--cox.memory.budget=SIZE`.
+  std::vector<std::string> settings;
+  std::string help;  // the text to print instead of working; empty = none was asked for
 };
 
-// The arguments for the session: `--memory-budget SIZE` becomes `--cox.memory.budget=SIZE`, and
-// `--precision FORMAT` becomes `--cox.precision.format=FORMAT`.
-std::vector<std::string> session_arguments(std::span<const char* const> arguments);
+// `arguments` without the program's name. invalid_argument for an unknown option or a value out of
+// range.
+cox::Result<Options> parse_options(std::vector<std::string> arguments);
 
-// invalid_argument for an unknown option or a value out of range.
-cox::Result<Options> parse_options(const std::vector<std::string>& arguments);
+// What the program sets itself; the user's settings override it.
+cox::Config default_config(const Options& options);
 
-std::string usage();
+// The ranks that are made slower. The story's own choice, where the user names none: the last of
+// several ranks does twice the work in the middle third of the steps.
+std::vector<Slowdown> slowdowns_of(const Options& options, int world_size);
 
 }  // namespace gpt2

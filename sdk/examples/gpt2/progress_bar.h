@@ -26,18 +26,27 @@ class ProgressBar {
 
   ProgressBar(Kind kind, std::uint64_t first_step, std::uint64_t steps, Clock::time_point now);
 
+  // Shows the rate since it was shown before, so that a slow rank is seen.
   void update(std::uint64_t step, double loss, std::uint64_t tokens, Clock::time_point now);
   void finish();
 
   double tokens_per_second(Clock::time_point now) const;  // since the start
 
  private:
+  // How far the run was at some time.
+  struct Mark {
+    Clock::time_point time;
+    std::uint64_t tokens = 0;
+  };
+  double rate_since(const Mark& mark, Clock::time_point now) const;
+
   Kind kind_;
   std::uint64_t first_step_;
   std::uint64_t steps_;
   std::uint64_t tokens_ = 0;
-  Clock::time_point start_;
-  Clock::time_point shown_{};
+  Mark start_;
+  Mark shown_;
+  bool is_first_ = true;
 };
 
 }  // namespace gpt2

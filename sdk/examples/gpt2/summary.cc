@@ -1,66 +1,135 @@
 #include "sdk/examples/gpt2/summary.h"
 
-#include <cstdio>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+#include <vector>
+
+#include "coordinator/core/text.h"
 
 namespace gpt2 {
 namespace {
 
+constexpr std::size_t kTextWidth = 100;
+constexpr std::string_view kReasonIndent = "        ";
+
 double mib(std::int64_t bytes) {
   return static_cast<double>(bytes) / (1 << 20);
+}
+
+std::string joined(const std::vector<std::string>& parts) {
+  return parts.empty() ? "-" : fmt::format("{}", fmt::join(parts, ", "));
+}
+
+std::string predicted_text(const cox::Forecast& forecast) {
+  std::vector<std::string> parts;
+  if (forecast.step_ratio > 0) parts.push_back("step " + cox::change_text(forecast.step_ratio));
+  if (forecast.peak_bytes > 0) {
+    parts.push_back(fmt::format("peak {:.1f} MiB", mib(forecast.peak_bytes)));
+  }
+  return joined(parts);
+}
+
+std::string measured_step(double before, double after) {
+  if (after <= 0) return {};
+  if (before <= 0) return "step " + cox::seconds_text(after);
+  return fmt::format("step {} -> {} ({})", cox::seconds_text(before), cox::seconds_text(after),
+                     cox::change_text(after / before));
+}
+
+std::string measured_peak(std::uint64_t before, std::uint64_t after) {
+  if (after == 0) return {};
+  const auto text = [](std::uint64_t bytes) { return mib(static_cast<std::int64_t>(bytes)); };
+  if (before == 0) return fmt::format("peak {:.1f} MiB", text(after));
+  return fmt::format("peak {:.1f} -> {:.1f} MiB", text(before), text(after));
+}
+
+std::string measured_text(const cox::Effect& effect) {
+  if (!effect.plan) return "-";
+  if (effect.after.rounds == 0) return "not applied long enough";
+  std::vector<std::string> parts;
+  for (std::string part : {measured_step(effect.before.step_seconds, effect.after.step_seconds),
+                           measured_peak(effect.before.peak_bytes, effect.after.peak_bytes)}) {
+    if (!part.empty()) parts.push_back(std::move(part));
+  }
+  return joined(parts);
+}
+
+// Lines of whole words, each with the indent before it.
+std::string wrapped(std::string_view text) {
+  std::string lines;
+  while (!text.empty()) {
+    const std::size_t room = kTextWidth - kReasonIndent.size();
+    std::size_t end = text.size() <= room ? text.size() : text.rfind(' ', room);
+    if (end == std::string_view::npos || end == 0) end = room;
+    lines += fmt::format("{}{}\n", kReasonIndent, text.substr(0, end));
+    text.remove_prefix(std::min(text.size(), end + 1));
+  }
+  return lines;
 }
 
 }  // namespace
 
 std::string memory_line(const cox::SessionReport& report) {
   if (!report.memory_planned || report.memory_peak_bytes <= 0) return {};  // not predicted
-  char text[256];
+  const double peak = mib(report.memory_peak_bytes);
   if (report.memory_saved_bytes <= 0) {
-    std::snprintf(text, sizeof(text), "memory: at most %.1f MiB on a rank (predicted)\n",
-                  mib(report.memory_peak_bytes));
-  } else {
-    std::snprintf(text, sizeof(text),
-                  "memory: at most %.1f MiB on a rank; up to %.1f MiB of a rank are saved, against "
-                  "keeping every block, for up to +%.1f %% of time (predicted)\n",
-                  mib(report.memory_peak_bytes), mib(report.memory_saved_bytes),
-                  100 * report.memory_added_ratio);
+    return fmt::format("memory: at most {:.1f} MiB on a rank (predicted)\n", peak);
   }
-  return text;
+  return fmt::format(
+      "memory: at most {:.1f} MiB on a rank; up to {:.1f} MiB of a rank are saved, against "
+      "keeping every block, for up to +{:.1f} % of time (predicted)\n",
+      peak, mib(report.memory_saved_bytes), 100 * report.memory_added_ratio);
 }
 
 std::string cost_line(const cox::SessionReport& report, double price_per_device_hour) {
   if (price_per_device_hour <= 0) return {};
-  char text[256];
-  std::snprintf(text, sizeof(text), "cost: %.4g at %.4g per device-hour", report.cost,
-                price_per_device_hour);
-  std::string line = text;
+  std::string line =
+      fmt::format("cost: {:.4g} at {:.4g} per device-hour", report.cost, price_per_device_hour);
   if (report.memory_planned) {
-    std::snprintf(text, sizeof(text), "; the time that saves memory costs %.4g per hour",
-                  report.memory_cost_hourly);
-    line += text;
+    line += fmt::format("; the time that saves memory costs {:.4g} per hour",
+                        report.memory_cost_hourly);
   }
   return line + "\n";
 }
 
-std::string summary_text(const RunSummary& summary, const cox::Session& session) {
-  const cox::SessionReport report = session.report();
-  char text[512];
-  std::snprintf(text, sizeof(text),
-                "loss %.4f -> %.4f in %llu steps%s, %.0f tokens/s\n"
-                "slowest rank: %d (%.2fx the fastest), most of it in %s\n"
-                "decisions: %llu with a reason, %llu plans%s%s\n",
-                summary.first_loss.value_or(summary.last_loss), summary.last_loss,
-                static_cast<unsigned long long>(summary.progress.step),
-                summary.progress.stopped ? " (stopped early, as asked)" : "",
-                summary.tokens_per_second, report.slowest_rank, report.slowdown_ratio,
-                std::string(cox::to_string(report.slowest_phase)).c_str(),
-                static_cast<unsigned long long>(report.decisions),
-                static_cast<unsigned long long>(report.plans),
-                report.last_reason.empty() ? "" : "; the last: ", report.last_reason.c_str());
-  std::string result = text + memory_line(report);
-  result += cost_line(report, session.config().run.price_per_device_hour);
-  const std::string& directory = session.config().run.directory;
-  if (!directory.empty()) result += "run directory: " + directory + "\n";
-  return result;
+std::string effects_table(const cox::EffectList& effects) {
+  if (effects.empty()) return {};
+  constexpr const char* kRow = "{:>6}  {:<12} {:<28} {}\n";
+  std::string text = fmt::format(
+      "what was decided, and what came of it (median step of up to {} rounds before and {} after, "
+      "highest peak of a rank)\n",
+      cox::EffectLog::kRoundsBefore, cox::EffectLog::kRoundsAfter);
+  text += fmt::format(kRow, "step", "decision", "predicted", "measured");
+  std::optional<std::uint64_t> plan_above;
+  for (const cox::Effect& effect : effects) {
+    const bool is_same_plan = effect.plan && effect.plan == plan_above;
+    text += fmt::format(kRow, effect.step.value(), cox::to_string(effect.reason.policy),
+                        predicted_text(effect.reason.forecast),
+                        is_same_plan ? "as above: one plan" : measured_text(effect));
+    text += wrapped(effect.reason.text);
+    plan_above = effect.plan;
+  }
+  return text;
+}
+
+std::string summary_text(const RunSummary& summary, const cox::SessionReport& report,
+                         const cox::Config& config) {
+  std::string text = effects_table(report.effects);
+  text +=
+      fmt::format("loss {:.4f} -> {:.4f} in {} steps{}, {:.0f} tokens/s\n",
+                  summary.first_loss.value_or(summary.last_loss), summary.last_loss, summary.steps,
+                  summary.stopped ? " (stopped early, as asked)" : "", summary.tokens_per_second);
+  text +=
+      fmt::format("slowest rank: {} ({:.2f}x the fastest), most of it in {}\n", report.slowest_rank,
+                  report.slowdown_ratio, cox::to_string(report.slowest_phase));
+  text += fmt::format("decisions: {} with a reason, {} plans{}{}\n", report.decisions, report.plans,
+                      report.last_reason.empty() ? "" : "; the last: ", report.last_reason);
+  text += memory_line(report);
+  text += cost_line(report, config.run.price_per_device_hour);
+  if (!config.run.directory.empty()) text += "run directory: " + config.run.directory + "\n";
+  return text;
 }
 
 }  // namespace gpt2

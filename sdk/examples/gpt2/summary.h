@@ -1,11 +1,12 @@
-// What the example says at its end. Pure but for the session it asks.
+// What the example says at its end. Pure functions.
 #pragma once
 
 #include <optional>
 #include <string>
 
+#include "coordinator/core/config.h"
+#include "coordinator/core/effects.h"
 #include "coxswain/session.h"
-#include "coxswain/trainer.h"
 
 namespace gpt2 {
 
@@ -13,7 +14,8 @@ struct RunSummary {
   std::optional<double> first_loss;
   double last_loss = 0;
   double tokens_per_second = 0;
-  cox::TrainingProgress progress;
+  std::uint64_t steps = 0;
+  bool stopped = false;  // before the last step, as asked
 
   void note_loss(double loss) {
     if (!first_loss) first_loss = loss;
@@ -25,6 +27,11 @@ struct RunSummary {
 std::string memory_line(const cox::SessionReport& report);
 std::string cost_line(const cox::SessionReport& report, double price_per_device_hour);
 
-std::string summary_text(const RunSummary& summary, const cox::Session& session);
+// The closing table: each change and slow rank with its reason, what was predicted of it, and what
+// was measured before and after. Empty where nothing was decided.
+std::string effects_table(const cox::EffectList& effects);
+
+std::string summary_text(const RunSummary& summary, const cox::SessionReport& report,
+                         const cox::Config& config);
 
 }  // namespace gpt2

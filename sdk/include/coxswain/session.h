@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "coordinator/core/config.h"
+#include "coordinator/core/effects.h"
 #include "coordinator/core/phase.h"
 #include "coordinator/core/plan.h"
 #include "coordinator/core/policy.h"
@@ -100,6 +101,9 @@ struct SessionReport {
   int slowest_rank = 0;
   double slowdown_ratio = 1;  // its own work against the fastest rank's
   Phase slowest_phase = Phase::other;
+
+  // The newest changes and slow ranks, oldest first, with what was predicted and measured of each.
+  EffectList effects;
 
   // Activation memory under the newest plan, as predicted by what was measured before the first
   // step. All zero where memory is not planned.

@@ -40,8 +40,10 @@ void Calibration::forget_run() {
 std::vector<Reason> Calibration::learn() {
   std::vector<Reason> reasons = control_.learn(measured_);
   for (const Reason& reason : reasons) {
-    if (reason.code != ReasonCode::memory_infeasible) job_.log().info(reason.text);
+    const bool is_news = std::find(told_.begin(), told_.end(), reason) == told_.end();
+    if (reason.code != ReasonCode::memory_infeasible && is_news) job_.log().info(reason.text);
   }
+  told_ = reasons;
   return reasons;
 }
 

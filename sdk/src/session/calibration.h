@@ -36,6 +36,7 @@ class Calibration final : private CalibrationHost {
   OpenStep& step_;
   const ActuatorList& actuators_;
   runtime::MeasuredFacts measured_;
+  std::vector<Reason> told_;  // the newest that the policies gave
   bool has_run_ = false;
 };
 

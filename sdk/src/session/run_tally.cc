@@ -36,6 +36,7 @@ void RunTally::add(const StepRecord& record) {
   add_memory(record);
   totals_.rounds = record.counters.rounds;
   totals_.plans = record.counters.plans_published;
+  effects_ = record.effects;
   for (const Reason& reason : record.decision.reasons) {
     ++totals_.decisions;
     totals_.last_reason = reason.text;
@@ -65,6 +66,7 @@ void RunTally::add_cost(SessionReport& report) const {
 SessionReport RunTally::report() const {
   const std::scoped_lock lock(mutex_);
   SessionReport report = totals_;
+  if (effects_ != nullptr) report.effects = *effects_;
   add_cost(report);
   std::size_t slowest = 0;
   std::size_t fastest = 0;

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <vector>
@@ -42,8 +43,9 @@ class RunTally final : public StepSink {
   mutable std::mutex mutex_;   // guards what follows
   std::vector<Sums> seconds_;  // by rank
   SessionReport totals_;
-  std::optional<PlanId> priced_;  // the plan that totals_ speak of
-  std::size_t models_ = 0;        // of memory, then
+  std::shared_ptr<const EffectList> effects_;  // of the newest record
+  std::optional<PlanId> priced_;               // the plan that totals_ speak of
+  std::size_t models_ = 0;                     // of memory, then
   UnixTime newest_{};
 };
 

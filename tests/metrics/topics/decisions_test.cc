@@ -2,6 +2,9 @@
 
 #include <string>
 
+#include "metrics/snapshot.h"
+#include "metrics/topic.h"
+
 #include <doctest/doctest.h>
 
 using namespace cox;
@@ -24,6 +27,28 @@ std::shared_ptr<const DecisionList> add(const DecisionList& list, std::uint64_t 
   const Plan plan;
   const JobFacts job;
   return extended(list, {signals, decision, plan, job, {}}, capacity);
+}
+
+// A change of shares that was measured, and one that is not applied yet.
+Snapshot snapshot_with_effects() {
+  Effect shares;
+  shares.reason.policy = PolicyKind::shares;
+  shares.reason.code = ReasonCode::shares_changed;
+  shares.reason.text = "rank 1 takes <5>";
+  shares.reason.forecast = {.step_ratio = 0.75, .peak_bytes = 0};
+  shares.step = StepId(221);
+  shares.plan = 1;
+  shares.before = {8, 0.332, 6000, 32 << 20};
+  shares.after = {20, 0.249, 8000, 33 << 20};
+  Effect memory = shares;
+  memory.reason.policy = PolicyKind::memory;
+  memory.reason.forecast = {.step_ratio = 0, .peak_bytes = 31 << 20};
+  memory.plan = 2;
+  memory.after = {};
+  Snapshot snapshot;
+  snapshot.decisions.effects =
+      std::make_shared<const EffectList>(EffectList{std::move(shares), std::move(memory)});
+  return snapshot;
 }
 
 }  // namespace
@@ -59,5 +84,34 @@ TEST_SUITE("metrics") {
     REQUIRE(list->size() == 8);
     CHECK(list->front()->reason.text == "13");
     CHECK(list->back()->reason.text == "20");
+  }
+
+  TEST_CASE("effects are shown with forecast and measurements, the newest first") {
+    const std::string page = decisions_topic().sections[0].html(snapshot_with_effects());
+    const auto at = [&page](const char* part) {
+      CAPTURE(part);
+      REQUIRE(page.find(part) != std::string::npos);
+      return page.find(part);
+    };
+    CHECK(at("not yet") < at("332 ms → 249 ms (-25.0 %)"));
+    at("<td>peak 31.0 MiB</td>");
+    at("<td>step -25.0 %</td>");
+    at("32.0 MiB → 33.0 MiB");
+    at("rank 1 takes &lt;5&gt;");
+    CHECK(decisions_topic().sections[0].html(Snapshot{}).empty());
+  }
+
+  TEST_CASE("effects come as JSON, with null for what is not known") {
+    const auto json = decisions_topic().documents[1].json(snapshot_with_effects(), "");
+    REQUIRE(json.ok());
+    for (const char* part :
+         {"\"effects\":[{\"policy\":\"shares\",\"code\":\"shares_changed\"",
+          "\"predicted\":{\"step_ratio\":0.75,\"peak_bytes\":null}",
+          "\"before\":{\"rounds\":8,\"step_seconds\":0.332,\"tokens_per_second\":6000,"
+          "\"peak_bytes\":33554432}",
+          "\"predicted\":{\"step_ratio\":null,\"peak_bytes\":32505856}", "\"after\":null}]}"}) {
+      CAPTURE(part);
+      CHECK(json->find(part) != std::string::npos);
+    }
   }
 }

@@ -6,7 +6,6 @@
 
 #include "coxswain/adamw.h"
 #include "sdk/examples/gpt2/extra_work.h"
-#include "sdk/examples/gpt2/options.h"
 #include "tests/sdk/session/solo.h"
 
 #include <doctest/doctest.h>
@@ -123,38 +122,6 @@ TEST_SUITE("gpt2 --slow") {
     const std::vector<Slowdown> slow = {{.rank = 2, .factor = 2}};
     CHECK(gpt2::check_ranks(slow, 3).ok());
     CHECK_FALSE(gpt2::check_ranks(slow, 2).ok());
-  }
-
-  TEST_CASE("the option may be given several times") {
-    const auto options = gpt2::parse_options({"--slow", "0:2", "--slow=1:4:3-9"});
-    REQUIRE(options.ok());
-    REQUIRE(options->slow.size() == 2);
-    CHECK(options->slow[1].factor == 4);
-    CHECK_FALSE(gpt2::parse_options({"--slow", "fast"}).ok());
-    CHECK_FALSE(gpt2::parse_options({"--slow"}).ok());
-    CHECK(gpt2::usage().find("--slow R:F[:A-B]") != std::string::npos);
-  }
-
-  TEST_CASE("options that are settings under a shorter name become those") {
-    const char* const words[] = {"gpt2",     "--saves",          "runs/a",
-                                 "--resume", "--precision=bf16", "--hold"};
-    CHECK(gpt2::session_arguments(words) ==
-          std::vector<std::string>{"gpt2", "--cox.checkpoint.directory=runs/a",
-                                   "--cox.checkpoint.resume=on", "--cox.precision.format=bf16",
-                                   "--hold"});
-    CHECK_FALSE(gpt2::parse_options({"--resume=off"}).ok());
-  }
-
-  TEST_CASE("a micro-batch is a number of sequences, by default the whole share") {
-    CHECK(gpt2::parse_options({})->micro_batch == 0);
-    CHECK(gpt2::parse_options({"--micro-batch", "4"})->micro_batch == 4);
-    for (const char* text : {"-1", "x", "1.5", "", "65537"}) {
-      CAPTURE(text);
-      const auto parsed = gpt2::parse_options({"--micro-batch", text});
-      REQUIRE_FALSE(parsed.ok());
-      CHECK(parsed.status().message().find("--micro-batch: expected a number from 0") == 0);
-    }
-    CHECK(gpt2::usage().find("--micro-batch N") != std::string::npos);
   }
 
   TEST_CASE("extra work changes neither weights nor losses, dropout included") {

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include "sdk/examples/gpt2/summary.h"
 
 #include <doctest/doctest.h>
@@ -39,5 +41,53 @@ TEST_SUITE("gpt2 summary") {
     cox::SessionReport unplanned = planned();
     unplanned.memory_planned = false;
     CHECK(gpt2::cost_line(unplanned, 2.5) == "cost: 12.5 at 2.5 per device-hour\n");
+  }
+
+  TEST_CASE("tells nothing of decisions where there were none") {
+    CHECK(gpt2::effects_table({}).empty());
+  }
+
+  TEST_CASE("the closing table has reason, forecast and what was measured, plan by plan") {
+    cox::Effect start;
+    start.reason.policy = cox::PolicyKind::memory;
+    start.reason.text = "rank 0 would peak at 80.0 MiB";
+    start.reason.forecast = {.step_ratio = 1.08, .peak_bytes = 31 << 20};
+    start.plan = 0;
+    start.after = {.rounds = 20, .step_seconds = 0.171, .peak_bytes = 31 << 20};
+    cox::Effect beside = start;
+    beside.reason.policy = cox::PolicyKind::precision;
+    beside.reason.forecast = {};
+    cox::Effect slow;
+    slow.step = cox::StepId(207);
+    slow.reason.policy = cox::PolicyKind::stragglers;
+    slow.reason.text = "rank 1 is slow";
+    cox::Effect shares = start;
+    shares.step = cox::StepId(221);
+    shares.reason.policy = cox::PolicyKind::shares;
+    shares.reason.text = fmt::format("{:x<40} {:y<60}", "", "");
+    shares.reason.forecast = {.step_ratio = 0.75};
+    shares.plan = 1;
+    shares.before = {.rounds = 8, .step_seconds = 0.332, .peak_bytes = 31 << 20};
+    shares.after = {.rounds = 20, .step_seconds = 0.249, .peak_bytes = 32 << 20};
+    cox::Effect late = shares;
+    late.plan = 2;
+    late.after = {};
+    const std::string table = gpt2::effects_table({start, beside, slow, shares, late});
+    const std::string rows = table.substr(table.find('\n') + 1);
+    const std::string words = fmt::format("        {:x<40}\n        {:y<60}\n", "", "");
+    constexpr const char* kExpected =
+        "  step  decision     predicted                    measured\n"
+        "     0  memory       step +8.0 %, peak 31.0 MiB   step 171 ms, peak 31.0 MiB\n"
+        "        rank 0 would peak at 80.0 MiB\n"
+        "     0  precision    -                            as above: one plan\n"
+        "        rank 0 would peak at 80.0 MiB\n"
+        "   207  stragglers   -                            -\n"
+        "        rank 1 is slow\n"
+        "   221  shares       step -25.0 %                 step 332 ms -> 249 ms (-25.0 %), peak "
+        "31.0 -> 32.0 MiB\n"
+        "{0}"
+        "   221  shares       step -25.0 %                 not applied long enough\n"
+        "{0}";
+    CHECK(rows == fmt::format(kExpected, words));
   }
 }

@@ -1,0 +1,93 @@
+#include "coordinator/core/effects.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "coordinator/core/selection.h"
+
+namespace cox {
+namespace {
+
+bool is_finding(const Reason& reason) {
+  return reason.code == ReasonCode::straggler_found || reason.code == ReasonCode::straggler_gone;
+}
+
+bool is_change(const Reason& reason) {
+  return reason.outcome == Outcome::changed || reason.outcome == Outcome::clamped;
+}
+
+MeasuredRounds one_round(const StepSummary& summary) {
+  MeasuredRounds round{1, summary.wall_seconds.median, 0, summary.memory_peak_bytes};
+  const double seconds = round.step_seconds * summary.rounds;
+  if (seconds > 0) round.tokens_per_second = static_cast<double>(summary.tokens) / seconds;
+  return round;
+}
+
+template <class Rounds, class Value>
+double median_over(const Rounds& rounds, Value MeasuredRounds::*value) {
+  std::vector<double> values;
+  for (const MeasuredRounds& round : rounds) values.push_back(round.*value);
+  return median_of(values);
+}
+
+MeasuredRounds together(std::span<const MeasuredRounds> rounds) {
+  MeasuredRounds all;
+  if (rounds.empty()) return all;
+  all.rounds = static_cast<std::uint32_t>(rounds.size());
+  all.step_seconds = median_over(rounds, &MeasuredRounds::step_seconds);
+  all.tokens_per_second = median_over(rounds, &MeasuredRounds::tokens_per_second);
+  for (const MeasuredRounds& round : rounds) {
+    all.peak_bytes = std::max(all.peak_bytes, round.peak_bytes);
+  }
+  return all;
+}
+
+}  // namespace
+
+void EffectLog::begin(std::span<const Reason> reasons, StepId first_step) {
+  append(reasons, {.step = first_step, .plan = applied_});
+}
+
+void EffectLog::add(const StepSummary& summary, std::span<const Reason> reasons,
+                    const Plan& newest) {
+  measure(summary);
+  const std::span<const MeasuredRounds> rounds(rounds_);
+  append(reasons, {.step = summary.step,
+                   .plan = newest.id.number,
+                   .before = together(rounds.last(std::min(rounds.size(), kRoundsBefore)))});
+}
+
+// The round that agreed on a plan still ran under the one before.
+void EffectLog::measure(const StepSummary& summary) {
+  if (summary.plan_applied_max > applied_) {
+    applied_ = summary.plan_applied_max;
+    rounds_of_plan_ = 0;
+    rounds_.clear();
+  }
+  if (summary.wall_seconds.count == 0 || ++rounds_of_plan_ <= kSettlingRounds) return;
+  if (rounds_.size() == kRoundsAfter) rounds_.erase(rounds_.begin());
+  rounds_.push_back(one_round(summary));
+  if (rounds_of_plan_ > kSettlingRounds + kRoundsAfter) return;
+  const auto is_under_it = [this](const Effect& effect) { return effect.plan == applied_; };
+  if (std::none_of(list_->begin(), list_->end(), is_under_it)) return;
+  auto list = std::make_shared<EffectList>(*list_);
+  for (Effect& effect : *list) {
+    if (is_under_it(effect)) effect.after = together(rounds_);
+  }
+  list_ = std::move(list);
+}
+
+void EffectLog::append(std::span<const Reason> reasons, Effect pattern) {
+  EffectList list = *list_;
+  for (const Reason& reason : reasons) {
+    if (!is_change(reason) && !is_finding(reason)) continue;
+    Effect effect = is_change(reason) ? pattern : Effect{.step = pattern.step};
+    effect.reason = reason;
+    list.push_back(std::move(effect));
+  }
+  if (list.size() == list_->size()) return;
+  if (list.size() > kKept) list.erase(list.begin(), list.end() - kKept);
+  list_ = std::make_shared<const EffectList>(std::move(list));
+}
+
+}  // namespace cox
