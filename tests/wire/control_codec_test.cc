@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "coordinator/core/bytes.h"
 #include "coordinator/wire/plan_codec.h"
 #include "tests/wire/random_values.h"
 
@@ -135,12 +136,24 @@ TEST_SUITE("wire.control") {
   }
 
   TEST_CASE("a longer history than is kept is refused") {
-    const std::string state = serialize(initial_state(capable_job(1, 1)));
-    REQUIRE(state.ends_with(std::string(2, '\0')));  // no rounds, no policies
-    const std::string rounds(257 * 64, '\0');
-    CHECK(parse_control_state(state.substr(0, state.size() - 2) + "\x81\x02" + rounds)
-              .status()
-              .code() == StatusCode::data_loss);
+    ControlState state = initial_state(capable_job(1, 1));
+    const std::string without = serialize(state);
+    for (int i = 0; i < 199; ++i) state.history.add(RoundFacts{});
+    const std::size_t before = serialize(state).size();
+    state.history.add(RoundFacts{});
+    const std::size_t round_bytes = serialize(state).size() - before;
+    // The last of several fields with one number counts.
+    const auto with_rounds = [&](std::size_t rounds) {
+      ByteWriter history;
+      history.varint(rounds);
+      ByteWriter field;
+      field.varint(2 << 3 | 2);  // ControlState.history, of bytes
+      field.varint(history.text().size() + rounds * round_bytes);
+      return without + std::string(field.text()) + std::string(history.text()) +
+             std::string(rounds * round_bytes, '\0');
+    };
+    CHECK(parse_control_state(with_rounds(256)).ok());
+    CHECK(parse_control_state(with_rounds(257)).status().code() == StatusCode::data_loss);
   }
 
   TEST_CASE("values out of range are refused") {
