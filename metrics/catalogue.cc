@@ -18,17 +18,9 @@ using prometheus::ClientMetric;
 using prometheus::MetricFamily;
 using prometheus::MetricType;
 
-MetricType type_of(MetricKind kind) {
-  switch (kind) {
-    case MetricKind::counter:
-      return MetricType::Counter;
-    case MetricKind::gauge:
-      return MetricType::Gauge;
-    case MetricKind::histogram:
-      return MetricType::Histogram;
-  }
-  return MetricType::Untyped;
-}
+// By MetricKind.
+constexpr std::array<std::string_view, 3> kKindNames = {"counter", "gauge", "histogram"};
+constexpr std::array kTypes = {MetricType::Counter, MetricType::Gauge, MetricType::Histogram};
 
 ClientMetric histogram_of(const BucketCounts& counts) {
   ClientMetric metric;
@@ -50,7 +42,7 @@ ClientMetric series_of(const Metric& row, Sample sample) {
 }
 
 MetricFamily family_of(const Metric& row, const Snapshot& snapshot) {
-  MetricFamily family{row.name, row.help, type_of(row.kind), {}};
+  MetricFamily family{row.name, row.help, kTypes[static_cast<std::size_t>(row.kind)], {}};
   if (row.kind == MetricKind::histogram) {
     family.metric.push_back(histogram_of(row.buckets(snapshot)));
     return family;
@@ -78,12 +70,7 @@ std::string number(double value) {
 }
 
 std::string join(const std::vector<std::string>& items) {
-  std::string out;
-  for (const std::string& item : items) {
-    if (!out.empty()) out += ", ";
-    out += item;
-  }
-  return out;
+  return fmt::format("{}", fmt::join(items, ", "));
 }
 
 std::string labels_cell(const Metric& metric) {
@@ -141,15 +128,7 @@ constexpr const char* kIntro =
 }  // namespace
 
 std::string_view to_string(MetricKind kind) {
-  switch (kind) {
-    case MetricKind::counter:
-      return "counter";
-    case MetricKind::gauge:
-      return "gauge";
-    case MetricKind::histogram:
-      return "histogram";
-  }
-  return "unknown";
+  return kKindNames[static_cast<std::size_t>(kind)];
 }
 
 Metric counter(const char* name, std::string help, Reader values, const char* unit) {

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+
 #include "coordinator/core/text.h"
 
 namespace cox::metrics {
@@ -131,30 +134,22 @@ constexpr std::string_view kMark =
     "stroke-linecap=\"round\"/><ellipse cx=\"18.6\" cy=\"7.4\" rx=\"3.3\" ry=\"6.2\" "
     "transform=\"rotate(45 18.6 7.4)\" fill=\"currentColor\"/></svg>";
 
+std::string attribute(std::string_view name, std::string_view value) {
+  return value.empty() ? "" : fmt::format(" {}=\"{}\"", name, value);
+}
+
 }  // namespace
 
 std::string escape(std::string_view text) {
+  constexpr std::string_view kSpecial = "&<>\"'";
+  constexpr std::array kEntities = {"&amp;", "&lt;", "&gt;", "&quot;", "&#39;"};
   std::string out;
   for (const char c : valid_utf8(text)) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      case '\'':
-        out += "&#39;";
-        break;
-      default:
-        out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
-    }
+    const std::size_t special = kSpecial.find(c);
+    if (special != std::string_view::npos)
+      out += kEntities[special];
+    else
+      out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
   }
   return out;
 }
@@ -167,8 +162,32 @@ std::string fact(std::string_view name, std::string_view value) {
   return fmt::format("<div><dt>{}</dt><dd>{}</dd></div>", name, value);
 }
 
-std::string figure_cell(std::string_view value) {
-  return "<td class=\"n\">" + std::string(value) + "</td>";
+std::string meter(double percent, std::string_view css_class) {
+  return fmt::format(
+      "<div class=\"bar meter\" aria-hidden=\"true\"><i class=\"{}\" "
+      "style=\"width:{}%\"></i></div>",
+      css_class, fixed(percent, 1));
+}
+
+Table::Table(const std::vector<std::string_view>& columns, std::string_view css_class) {
+  out_ = fmt::format("<div class=\"scroll\"><table{}><thead><tr>", attribute("class", css_class));
+  for (const std::string_view column : columns) {
+    const std::size_t slash = std::min(column.find('/'), column.size() - 1);
+    classes_.push_back(attribute("class", column.substr(slash + 1)));
+    out_ += fmt::format("<th{}>{}</th>", classes_.back(), column.substr(0, column.find('/')));
+  }
+  out_ += "</tr></thead><tbody>";
+}
+
+void Table::add(const std::vector<std::string>& cells, std::string_view css_class) {
+  out_ += fmt::format("<tr{}>", attribute("class", css_class));
+  for (std::size_t i = 0; i < cells.size(); ++i) {
+    const bool reaches_on = i + 1 == cells.size() && cells.size() < classes_.size();
+    const std::string look =
+        reaches_on ? attribute("colspan", std::to_string(classes_.size() - i)) : classes_[i];
+    out_ += fmt::format("<td{}>{}</td>", look, cells[i]);
+  }
+  out_ += "</tr>";
 }
 
 std::string_view page_mark() {

@@ -4,6 +4,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace cox::metrics {
 
@@ -14,8 +15,24 @@ std::string escape(std::string_view text);
 std::string tag(std::string_view css_class, std::string_view text);
 // A name and a value of a list of facts. `value` is HTML already.
 std::string fact(std::string_view name, std::string_view value);
-// A cell of a table with a figure, aligned to the right. `value` is HTML already.
-std::string figure_cell(std::string_view value);
+// A bar of which so many percent are filled.
+std::string meter(double percent, std::string_view css_class);
+
+// A table, written row by row. A column is its title and, behind a slash, the classes of its cells:
+// "Memory/n wide" has figures and is left out on small screens.
+class Table {
+ public:
+  explicit Table(const std::vector<std::string_view>& columns, std::string_view css_class = {});
+
+  // Adds a row with one cell a column, each HTML already. Where there are fewer, the last one
+  // reaches to the end.
+  void add(const std::vector<std::string>& cells, std::string_view css_class = {});
+  std::string html() const { return out_ + "</tbody></table></div>"; }
+
+ private:
+  std::vector<std::string> classes_;  // as attributes; one a column
+  std::string out_;
+};
 
 // The mark of Coxswain as inline SVG.
 std::string_view page_mark();

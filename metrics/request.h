@@ -1,12 +1,17 @@
-// A request and a response as the routes see them: HTTP without sockets. Plain values; pure.
+// A request, what it is answered from, and a response, as the routes see them: HTTP without
+// sockets. Plain values; pure.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "coordinator/core/config.h"
 #include "coordinator/core/status.h"
+#include "metrics/snapshot.h"
 
 namespace cox::metrics {
 
@@ -25,5 +30,16 @@ struct Response {
 // Returns the unsigned number of `name` in a query string; nullopt when it is absent,
 // invalid_argument when it is no number.
 Result<std::optional<std::uint64_t>> query_number(std::string_view query, std::string_view name);
+
+// Every option of the configuration, as it may be shown: values that are paths or secrets are
+// replaced by "(set)".
+std::vector<ConfigOption> settings_of(const Config& config);
+
+// Everything that the pages of one moment are made from.
+struct Served {
+  std::shared_ptr<const Snapshot> snapshot;  // never null
+  UnixTime now{};
+  std::vector<ConfigOption> settings;
+};
 
 }  // namespace cox::metrics

@@ -1,5 +1,6 @@
 #include "metrics/routes.h"
 
+#include <array>
 #include <functional>
 
 #include "coordinator/io/json.h"
@@ -34,23 +35,15 @@ Response live(const Request&, const Served& served) {
   return health(liveness(*served.snapshot, served.now));
 }
 
-const char* state_name(JobState state) {
-  switch (state) {
-    case JobState::waiting:
-      return "waiting";
-    case JobState::training:
-      return "training";
-    case JobState::finished:
-      return "finished";
-  }
-  return "unknown";
-}
+// By JobState.
+constexpr std::array kStateNames = {"waiting", "training", "finished"};
 
 Response status_json(const Request&, const Served& served) {
   const Snapshot& s = *served.snapshot;
   io::JsonWriter out;
   out.begin_object().field("job", std::string_view(s.job->name));
-  out.field("state", state_name(s.state)).field("incarnation", s.job->incarnation);
+  out.field("state", kStateNames[static_cast<std::size_t>(s.state)])
+      .field("incarnation", s.job->incarnation);
   out.field("started", s.started.seconds).field("now", served.now.seconds);
   out.field("last_round_time", s.last_round_time.seconds);
   out.field("live", std::string_view(liveness(s, served.now).reason));

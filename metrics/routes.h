@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "metrics/request.h"
-#include "metrics/served.h"
 
 namespace cox::metrics {
 

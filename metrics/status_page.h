@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "metrics/served.h"
+#include "metrics/request.h"
 
 namespace cox::metrics {
 

@@ -20,13 +20,14 @@
 #include "coordinator/core/log.h"
 #include "coordinator/core/record.h"
 #include "coordinator/runtime/boards.h"
-#include "coordinator/runtime/control_link.h"
 #include "coordinator/runtime/control_loop.h"
 #include "coordinator/runtime/journal.h"
 #include "coordinator/runtime/plan_book.h"
 #include "coordinator/transport/communicator.h"
 
 namespace cox::runtime {
+
+class ControlLink;
 
 // Every rank learns these from rank 0.
 struct StartFacts {
@@ -77,7 +78,7 @@ class ControlPlane {
   // The plan in force, and the number of the newest one held.
   const Plan& plan() const { return plans_.active(); }
   std::uint64_t plan_held() const { return plans_.held_number(); }
-  bool round_closed() const { return link_->closed(); }
+  bool round_closed() const;
 
   // Fills in this rank's votes: the plan it holds, whether its last control round is closed,
   // whether a mask waits for other nodes.
@@ -93,7 +94,7 @@ class ControlPlane {
   void report(RankSignal signal, std::span<const BlockEvidence> evidence, MayOpen may_open);
 
   // Moves messages on and reads masks.
-  void pump() { link_->pump(plans_); }
+  void pump();
 
   // Sends a last report with the flag `finished` and waits (polling) until no other rank needs this
   // one: the leader of a node for its ranks and for the other leaders, rank 0 for all, ranks that
@@ -103,7 +104,7 @@ class ControlPlane {
   // train; a leader that has failed is waited for no longer than until all leaders are here.
   void finish(RankSignal last);
   // Ok, or why control rounds ended before the job; names the leader that failed, if one did.
-  const Status& control_status() const { return link_->status(); }
+  const Status& control_status() const;
 
   // Rank 0: a copy of the coordinator's state.
   std::optional<ControlState> state() const;

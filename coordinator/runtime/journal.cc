@@ -26,10 +26,10 @@ Status cannot(const std::filesystem::path& path, const std::string& what, int er
 
 // Where a writer continues: behind the last whole record, 0 in a new file.
 Result<std::uint64_t> end_of_journal(const std::filesystem::path& path) {
-  auto reader = RecordReader::open(path);
+  auto reader = JournalReader::open(path);
   if (!reader.ok()) return reader.status();
   for (;;) {
-    const auto record = reader->next();
+    const auto record = reader->next_record();
     if (!record.ok()) return record.status();
     if (record->kind == RecordKind::end) return reader->position();
   }

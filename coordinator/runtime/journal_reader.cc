@@ -93,22 +93,22 @@ std::string framed(RecordKind kind, std::string_view payload) {
   return out;
 }
 
-RecordReader::RecordReader(std::ifstream file, std::filesystem::path path, std::uint64_t size)
+JournalReader::JournalReader(std::ifstream file, std::filesystem::path path, std::uint64_t size)
     : file_(std::move(file)), path_(std::move(path)), size_(size) {}
 
-Result<RecordReader> RecordReader::open(const std::filesystem::path& path) {
+Result<JournalReader> JournalReader::open(const std::filesystem::path& path) {
   std::error_code error;
   const std::uint64_t size = std::filesystem::file_size(path, error);
   std::ifstream file(path, std::ios::binary);
   if (error || !file)
     return not_found("journal " + path.string() + ": cannot be read" +
                      (error ? ": " + error.message() : std::string()));
-  RecordReader reader(std::move(file), path, size);
+  JournalReader reader(std::move(file), path, size);
   if (Status status = reader.read_file_header(); !status.ok()) return status;
   return reader;
 }
 
-Status RecordReader::read_file_header() {
+Status JournalReader::read_file_header() {
   const std::string expected = journal_header();
   std::array<char, kJournalHeaderBytes> found{};
   const std::size_t there = std::min<std::uint64_t>(size_, found.size());
@@ -133,7 +133,7 @@ Status RecordReader::read_file_header() {
   return ok_status();
 }
 
-Result<JournalRecord> RecordReader::next() {
+Result<JournalRecord> JournalReader::next_record() {
   const std::uint64_t left = size_ - position_;
   if (left < kRecordHeaderBytes) return torn();
   std::array<char, kRecordHeaderBytes> bytes{};
@@ -160,14 +160,14 @@ Result<JournalRecord> RecordReader::next() {
   return record;
 }
 
-Result<JournalRecord> RecordReader::torn() {
+Result<JournalRecord> JournalReader::torn() {
   if (torn_bytes_ == 0) torn_bytes_ = size_ - position_;
   size_ = position_;
   return JournalRecord{RecordKind::end, position_, {}};
 }
 
 // A file system may have grown the file before its bytes were written.
-bool RecordReader::rest_is_zero() {
+bool JournalReader::rest_is_zero() {
   file_.clear();
   file_.seekg(static_cast<std::streamoff>(position_));
   std::array<char, 4096> bytes{};
@@ -178,32 +178,23 @@ bool RecordReader::rest_is_zero() {
   return true;
 }
 
-Status RecordReader::damaged(const std::string& what) const {
+Status JournalReader::damaged(const std::string& what) const {
   return data_loss("journal " + path_.string() + ": " + what + " is damaged at byte " +
                    std::to_string(position_) +
                    "; what stands before it can be used, keep a copy and move it away");
 }
 
-JournalReader::JournalReader(RecordReader records, std::string name)
-    : records_(std::move(records)), name_(std::move(name)) {}
-
-Result<JournalReader> JournalReader::open(const std::filesystem::path& path) {
-  auto records = RecordReader::open(path);
-  if (!records.ok()) return records.status();
-  return JournalReader(std::move(*records), path.string());
-}
-
 Result<JournalEntry> JournalReader::next() {
-  const auto record = records_.next();
+  const auto record = next_record();
   if (!record.ok()) return record.status();
   auto entry = read(*record);
   if (entry.ok()) return entry;
-  return entry.status().with_context("journal " + name_ + ": record at byte " +
+  return entry.status().with_context("journal " + path_.string() + ": record at byte " +
                                      std::to_string(record->offset));
 }
 
 Result<JournalEntry> JournalReader::read(const JournalRecord& record) {
-  if (record.kind == RecordKind::end) return JournalEntry(JournalEnd{records_.torn_bytes()});
+  if (record.kind == RecordKind::end) return JournalEntry(JournalEnd{torn_bytes_});
   if (record.kind == RecordKind::start) {
     auto start = wire::parse_journal_start(record.payload);
     if (!start.ok()) return start.status();

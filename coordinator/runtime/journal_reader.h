@@ -1,8 +1,8 @@
-// Reading a journal: RecordReader gives its records, JournalReader the values in them, for `cox
-// replay` and tests. A journal is a file header, then records of kind, length, checksums and
-// payload, only ever appended. A file that ends within its last record is in order (the process
-// died while writing); damage before that is an error with its offset. Format in docs/journal.md.
-// A reader owns its open file; one thread at a time.
+// JournalReader: reads a journal back, for `cox replay`, for a writer that continues it, and for
+// tests. A journal is a file header, then records of kind, length, checksums and payload, only ever
+// appended. A file that ends within its last record is in order (the process died while writing);
+// damage before that is an error with its offset. Format in docs/journal.md. A reader owns its open
+// file; one thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -37,35 +37,6 @@ std::string journal_header();
 // REQUIRES: payload.size() <= kMaxRecordBytes.
 std::string framed(RecordKind kind, std::string_view payload);
 
-class RecordReader {
- public:
-  // not_found when there is no such file, data_loss when it is no journal, failed_precondition when
-  // it is one of another version. A file of 0 bytes, or one that ends within its header, is an
-  // empty journal.
-  static Result<RecordReader> open(const std::filesystem::path& path);
-
-  // data_loss, with the offset, when bytes before the last record are damaged.
-  Result<JournalRecord> next();
-
-  // Where the next record starts; after `end`, where a writer may continue.
-  std::uint64_t position() const { return position_; }
-  // After `end`: bytes of a last record that was never written whole; 0 = none.
-  std::uint64_t torn_bytes() const { return torn_bytes_; }
-
- private:
-  RecordReader(std::ifstream file, std::filesystem::path path, std::uint64_t size);
-  Status read_file_header();
-  Result<JournalRecord> torn();
-  Status damaged(const std::string& what) const;
-  bool rest_is_zero();
-
-  std::ifstream file_;
-  std::filesystem::path path_;
-  std::uint64_t size_ = 0;
-  std::uint64_t position_ = 0;
-  std::uint64_t torn_bytes_ = 0;
-};
-
 struct JournalEnd {
   std::uint64_t torn_bytes = 0;  // of a last record that is not whole; ignored
 };
@@ -75,19 +46,33 @@ using JournalEntry = std::variant<JournalEnd, wire::JournalStart, wire::JournalR
 
 class JournalReader {
  public:
-  // not_found, data_loss (no journal), failed_precondition (another version).
+  // not_found when there is no such file, data_loss when it is no journal, failed_precondition when
+  // it is one of another version. A file of 0 bytes, or one that ends within its header, is an
+  // empty journal.
   static Result<JournalReader> open(const std::filesystem::path& path);
 
   // The next entry; JournalEnd at the end, as often as asked. data_loss with the offset of the
-  // record when it is damaged or its values cannot be.
+  // record when bytes before the last record are damaged or its values cannot be.
   Result<JournalEntry> next();
 
+  // The same without a look at the values.
+  Result<JournalRecord> next_record();
+  // Where the next record starts; after the end, where a writer may continue.
+  std::uint64_t position() const { return position_; }
+
  private:
-  JournalReader(RecordReader records, std::string name);
+  JournalReader(std::ifstream file, std::filesystem::path path, std::uint64_t size);
+  Status read_file_header();
+  Result<JournalRecord> torn();
+  Status damaged(const std::string& what) const;
+  bool rest_is_zero();
   Result<JournalEntry> read(const JournalRecord& record);
 
-  RecordReader records_;
-  std::string name_;
+  std::ifstream file_;
+  std::filesystem::path path_;
+  std::uint64_t size_ = 0;
+  std::uint64_t position_ = 0;
+  std::uint64_t torn_bytes_ = 0;
   wire::ParseLimits limits_;
   std::optional<JobFacts> job_;  // of the segment; none before the first start
 };

@@ -1,30 +1,13 @@
 #include "coordinator/transport/call.h"
 
+#include <array>
+
 namespace cox::transport {
 const char* to_string(Operation operation) {
-  switch (operation) {
-    case Operation::none:
-      return "nothing";
-    case Operation::gather:
-      return "gather";
-    case Operation::broadcast:
-      return "broadcast";
-    case Operation::all_gather:
-      return "all_gather";
-    case Operation::all_reduce:
-      return "all_reduce";
-    case Operation::reduce:
-      return "reduce";
-    case Operation::duplicate:
-      return "duplicate";
-    case Operation::split:
-      return "split";
-    case Operation::split_by_node:
-      return "split_by_node";
-    case Operation::shared_segment:
-      return "shared_segment";
-  }
-  return "unknown operation";
+  constexpr std::array kNames = {"nothing",       "gather",        "broadcast", "all_gather",
+                                 "all_reduce",    "reduce",        "duplicate", "split",
+                                 "split_by_node", "shared_segment"};
+  return kNames[static_cast<std::size_t>(operation)];
 }
 
 std::string describe(const Call& call) {

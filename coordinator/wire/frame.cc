@@ -26,16 +26,8 @@ std::uint32_t checksum_of(std::span<const std::byte> bytes) {
 }
 
 std::size_t header_bytes(FrameKind kind) {
-  switch (kind) {
-    case FrameKind::full:
-    case FrameKind::delta:
-      return kHeadHeaderBytes;
-    case FrameKind::continuation:
-      return kContinuationHeaderBytes;
-    case FrameKind::unspecified:
-      break;
-  }
-  return 0;
+  if (kind == FrameKind::full || kind == FrameKind::delta) return kHeadHeaderBytes;
+  return kind == FrameKind::continuation ? kContinuationHeaderBytes : 0;
 }
 
 Status damaged(const std::string& what) {

@@ -124,19 +124,15 @@ std::optional<std::vector<std::uint32_t>> read_sequence(ByteReader& in, std::siz
   if (in.failed() || count > max_count) return std::nullopt;
   std::vector<std::uint32_t> values(static_cast<std::size_t>(count));
   if (values.empty()) return values;
-  switch (static_cast<SequenceForm>(in.u8())) {
-    case SequenceForm::runs:
-      read_runs(in, values);
-      break;
-    case SequenceForm::packed:
-      read_packed(in, values);
-      break;
-    case SequenceForm::repeated:
-      read_repeated(in, values);
-      break;
-    default:
-      in.fail();
-  }
+  const auto form = static_cast<SequenceForm>(in.u8());
+  if (form == SequenceForm::runs)
+    read_runs(in, values);
+  else if (form == SequenceForm::packed)
+    read_packed(in, values);
+  else if (form == SequenceForm::repeated)
+    read_repeated(in, values);
+  else
+    in.fail();
   if (in.failed()) return std::nullopt;
   return values;
 }

@@ -239,23 +239,7 @@ std::string budget_bar(const RankLine& line) {
   if (!line.has_headroom()) return {};
   const double part = static_cast<double>(line.row->report.memory_peak_bytes) /
                       static_cast<double>(line.view.budget_bytes);
-  return fmt::format(
-      "<div class=\"bar meter\" aria-hidden=\"true\"><i class=\"{}\" "
-      "style=\"width:{}%\"></i></div>",
-      part > 1 ? "over" : "ph2", fixed(100 * std::min(part, 1.0), 1));
-}
-
-std::string rank_line(const RankLine& line) {
-  const std::int64_t measured = static_cast<std::int64_t>(line.row->report.memory_peak_bytes);
-  std::string out = fmt::format(
-      "<tr>{}{}{}{}{}<td class=\"wide\">{}</td>{}<td>",
-      figure_cell(std::to_string(line.row->report.rank.value())),
-      figure_cell(known_text(line.view.predicted_peak_bytes)), figure_cell(known_text(measured)),
-      figure_cell(known_text(line.view.budget_bytes)),
-      figure_cell(line.has_headroom() ? signed_bytes(line.headroom()) : "–"), budget_bar(line),
-      figure_cell(added_text(line.view.added_ratio)));
-  if (line.has_headroom() && line.headroom() < 0) out += tag("bad", "over budget");
-  return out + "</td></tr>";
+  return meter(100 * std::min(part, 1.0), part > 1 ? "over" : "ph2");
 }
 
 std::string rank_table(const Snapshot& s) {
@@ -264,13 +248,18 @@ std::string rank_table(const Snapshot& s) {
   if (lines.size() < s.ranks.table->rows.size())
     out += "<p class=\"hint group\">The " + std::to_string(lines.size()) +
            " ranks nearest to their budget; <a href=\"/api/v1/ranks\">all</a>.</p>";
-  out +=
-      "<div class=\"scroll\"><table><thead><tr><th class=\"n\">Rank</th>"
-      "<th class=\"n\">Predicted peak</th><th class=\"n\">Real peak</th><th class=\"n\">Budget</th>"
-      "<th class=\"n\">Left</th><th class=\"wide\">Of the budget</th>"
-      "<th class=\"n\">Added time</th><th>Remarks</th></tr></thead><tbody>";
-  for (const RankLine& line : lines) out += rank_line(line);
-  return out + "</tbody></table></div>";
+  Table table({"Rank/n", "Predicted peak/n", "Real peak/n", "Budget/n", "Left/n",
+               "Of the budget/wide", "Added time/n", "Remarks"});
+  for (const RankLine& line : lines) {
+    const bool is_over = line.has_headroom() && line.headroom() < 0;
+    table.add({std::to_string(line.row->report.rank.value()),
+               known_text(line.view.predicted_peak_bytes),
+               known_text(static_cast<std::int64_t>(line.row->report.memory_peak_bytes)),
+               known_text(line.view.budget_bytes),
+               line.has_headroom() ? signed_bytes(line.headroom()) : "–", budget_bar(line),
+               added_text(line.view.added_ratio), is_over ? tag("bad", "over budget") : ""});
+  }
+  return out + table.html();
 }
 
 // "recompute", where ranks differ "recompute on 2 of 4 ranks, keep on 2".
@@ -290,23 +279,18 @@ std::string action_text(const ActionRanks& ranks) {
 // Neighbouring blocks with the same actions on the same number of ranks share a row.
 std::string block_table(const Snapshot& s) {
   const std::vector<ActionRanks> ranks = action_ranks(*s.plan, s.job->world_size);
-  std::string rows;
-  std::size_t shown = 0;
-  for (std::size_t first = 0; first < ranks.size();) {
+  Table table({"Blocks", "Action"});
+  std::size_t runs = 0;
+  for (std::size_t first = 0; first < ranks.size(); ++runs) {
     std::size_t last = first;
     while (last + 1 < ranks.size() && ranks[last + 1] == ranks[first]) ++last;
-    if (++shown <= kRunsShown)
-      rows += fmt::format("<tr><td>{}</td><td>{}</td></tr>",
-                          escape(block_names(*s.job, first, last)), action_text(ranks[first]));
+    if (runs < kRunsShown)
+      table.add({escape(block_names(*s.job, first, last)), action_text(ranks[first])});
     first = last + 1;
   }
-  if (rows.empty()) return {};
-  if (shown > kRunsShown)
-    rows += "<tr><td colspan=\"2\"><a href=\"/api/v1/plan\">" + std::to_string(shown - kRunsShown) +
-            " more</a></td></tr>";
-  return "<div class=\"scroll\"><table><thead><tr><th>Blocks</th><th>Action</th></tr></thead>"
-         "<tbody>" +
-         rows + "</tbody></table></div>";
+  if (runs > kRunsShown)
+    table.add({fmt::format("<a href=\"/api/v1/plan\">{} more</a>", runs - kRunsShown)});
+  return runs > 0 ? table.html() : "";
 }
 
 std::string facts(const Snapshot& s) {

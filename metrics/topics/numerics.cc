@@ -19,7 +19,6 @@ namespace cox::metrics {
 namespace {
 
 // Reads the largest known value of each group of blocks; no series where none is known.
-template <class Known>
 Reader largest(Known BlockNumerics::*member) {
   return open({{"block", {}}}, [member](const Snapshot& s) {
     const std::vector<BlockNumerics>& blocks = s.numerics->blocks;
@@ -176,16 +175,11 @@ void put_rules(io::JsonWriter& json, const ScalerRules& rules) {
   json.field("headroom_bits", rules.headroom_bits).end_object();
 }
 
-void put_known(io::JsonWriter& json, std::string_view name, const KnownRatio& ratio) {
-  json.key(name);
-  if (!ratio.is_known) return static_cast<void>(json.null());
-  json.begin_object().field("value", ratio.value).field("round", ratio.round).end_object();
-}
-
-void put_known(io::JsonWriter& json, std::string_view name, const KnownMagnitude& known) {
+void put_known(io::JsonWriter& json, std::string_view name, const Known& known) {
   json.key(name);
   if (!known.is_known) return static_cast<void>(json.null());
-  json.begin_object().field("value", known.value).field("rank", known.rank);
+  json.begin_object().field("value", known.value);
+  if (known.rank.value() >= 0) json.field("rank", known.rank);
   json.field("round", known.round).end_object();
 }
 

@@ -40,16 +40,10 @@ struct Overflow {
   friend bool operator==(const Overflow&, const Overflow&) = default;
 };
 
-// A ratio and the round that it is from.
-struct KnownRatio {
+// The newest value and the round that it is from.
+struct Known {
   double value = 0;
-  RoundId round{};
-  bool is_known = false;
-};
-
-struct KnownMagnitude {
-  double value = 0;
-  RankId rank{-1};  // where it was largest
+  RankId rank{-1};  // where it was largest; -1 = a ratio over all ranks
   RoundId round{};
   bool is_known = false;
 };
@@ -60,12 +54,12 @@ struct BlockNumerics {
   std::uint64_t changes = 0;            // that took effect
   RoundId changed_round{};              // of the last one
 
-  KnownRatio noise;      // noise over signal of gradients, mean over what was sampled
-  KnownRatio underflow;  // of the values sampled: flushed to zero
-  KnownRatio saturated;  // of the values sampled: clipped
-  KnownMagnitude activation;
-  KnownMagnitude gradient;
-  KnownMagnitude curvature;
+  Known noise;      // noise over signal of gradients, mean over what was sampled
+  Known underflow;  // of the values sampled: flushed to zero
+  Known saturated;  // of the values sampled: clipped
+  Known activation;
+  Known gradient;
+  Known curvature;
   std::array<std::uint64_t, 2> overflow_rounds{};  // index = Pass
   RoundId overflowed_round{};                      // of the last one
 

@@ -29,11 +29,11 @@ float loss_scale_of(const StepSignals& signals, float before) {
   return anybody ? scale : before;
 }
 
-void set_ratio(KnownRatio& ratio, double part, double whole, RoundId round) {
-  if (whole > 0 && std::isfinite(part)) ratio = {part / whole, round, true};
+void set_ratio(Known& ratio, double part, double whole, RoundId round) {
+  if (whole > 0 && std::isfinite(part)) ratio = {part / whole, RankId(-1), round, true};
 }
 
-void set_magnitude(KnownMagnitude& known, const Magnitude& seen, RoundId round) {
+void set_magnitude(Known& known, const Magnitude& seen, RoundId round) {
   if (seen.rank.value() < 0 || !std::isfinite(seen.value)) return;
   known = {static_cast<double>(seen.value), seen.rank, round, true};
 }

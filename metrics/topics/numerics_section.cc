@@ -107,7 +107,6 @@ struct BlockRow {
   BlockNumerics worst;   // the block itself, where it is alone; overflows add up
 };
 
-template <class Known>
 void keep_larger(Known& into, const Known& from) {
   if (from.is_known && (!into.is_known || from.value > into.value)) into = from;
 }
@@ -158,29 +157,33 @@ std::vector<BlockRow> most_telling(std::vector<BlockRow> rows, RoundId now) {
   return rows;
 }
 
-std::string ratio_cell(const KnownRatio& ratio) {
-  if (!ratio.is_known) return figure_cell("–");
-  return fmt::format("<td class=\"n\" title=\"round {}\">{}</td>", grouped(ratio.round.value()),
-                     ratio.value == 0 ? "0" : significant(100 * ratio.value, 2) + " %");
+// What a cell says, and what it says when pointed at.
+std::string with_title(const std::string& title, const std::string& text) {
+  return fmt::format("<span title=\"{}\">{}</span>", title, text);
 }
 
-std::string magnitude_cell(const KnownMagnitude& known) {
-  if (!known.is_known) return figure_cell("–");
-  return fmt::format("<td class=\"n\" title=\"rank {}, round {}\">{} <small>r{}</small></td>",
-                     known.rank.value(), grouped(known.round.value()), significant(known.value, 3),
-                     known.rank.value());
+std::string ratio_text(const Known& ratio) {
+  if (!ratio.is_known) return "–";
+  return with_title("round " + grouped(ratio.round.value()),
+                    ratio.value == 0 ? "0" : significant(100 * ratio.value, 2) + " %");
 }
 
-std::string overflow_cell(const BlockNumerics& block, RoundId now) {
-  if (overflows(block) == 0) return figure_cell("0");
+std::string magnitude_text(const Known& known) {
+  if (!known.is_known) return "–";
+  const std::int32_t rank = known.rank.value();
+  return with_title(fmt::format("rank {}, round {}", rank, grouped(known.round.value())),
+                    fmt::format("{} <small>r{}</small>", significant(known.value, 3), rank));
+}
+
+std::string overflows_text(const BlockNumerics& block, RoundId now) {
+  if (overflows(block) == 0) return "0";
   std::string text;
   for (std::size_t p = 0; p < kPassNames.size(); ++p) {
     if (block.overflow_rounds[p] > 0)
       text += fmt::format("{}{} {}", text.empty() ? "" : ", ", grouped(block.overflow_rounds[p]),
                           kPassNames[p]);
   }
-  if (!is_hot(block, now)) return figure_cell(text);
-  return figure_cell(tag("bad", "▲ " + text));
+  return is_hot(block, now) ? tag("bad", "▲ " + text) : text;
 }
 
 // The newest reason; one that the row above has given is not repeated.
@@ -189,28 +192,23 @@ std::string reason_text(const Reason* reason, const Reason* above) {
   return above != nullptr && above->text == reason->text ? "as above" : escape(reason->text);
 }
 
-struct TableFacts {
-  const JobFacts& job;
-  RoundId now;
-  bool has_curvature;
-};
-
-std::string row_html(const TableFacts& table, const BlockRow& row, const BlockRow* above) {
+std::vector<std::string> cells_of(const Snapshot& s, const BlockRow& row, const BlockRow* above) {
   const BlockNumerics& block = row.worst;
-  std::string out =
-      fmt::format("<tr><td>{}</td><td class=\"fmt\"><span class=\"tag {}\">{}</span></td>",
-                  escape(block_names(table.job, row.first, row.last)), format_class(block.format),
-                  format_text(block));
-  out +=
-      fmt::format("<td class=\"n\">{}{}</td>",
-                  block.changes > 0 ? grouped(block.changed_round.value()) : std::string("start"),
-                  block.changes > 1 ? " <small>" + grouped(block.changes) + "×</small>" : "");
-  out += ratio_cell(block.noise) + ratio_cell(block.underflow) + ratio_cell(block.saturated) +
-         magnitude_cell(block.activation) + magnitude_cell(block.gradient);
-  if (table.has_curvature) out += magnitude_cell(block.curvature);
+  const std::string changes =
+      block.changes > 1 ? " <small>" + grouped(block.changes) + "×</small>" : "";
   const Reason* said = above != nullptr ? above->worst.newest.get() : nullptr;
-  return fmt::format("{}{}<td class=\"why\">{}</td></tr>", out, overflow_cell(block, table.now),
-                     reason_text(block.newest.get(), said));
+  return {escape(block_names(*s.job, row.first, row.last)),
+          fmt::format("<span class=\"tag {}\">{}</span>", format_class(block.format),
+                      format_text(block)),
+          (block.changes > 0 ? grouped(block.changed_round.value()) : "start") + changes,
+          ratio_text(block.noise),
+          ratio_text(block.underflow),
+          ratio_text(block.saturated),
+          magnitude_text(block.activation),
+          magnitude_text(block.gradient),
+          magnitude_text(block.curvature),
+          overflows_text(block, s.summary.round),
+          reason_text(block.newest.get(), said)};
 }
 
 std::string numerics_table(const Snapshot& s) {
@@ -222,18 +220,21 @@ std::string numerics_table(const Snapshot& s) {
   const RoundId now = s.summary.round;
   const std::vector<BlockRow> all = block_rows(view, now);
   const std::vector<BlockRow> rows = most_telling(all, now);
-  std::string out =
-      "<div class=\"scroll\"><table class=\"dense\"><thead><tr><th>Block</th><th>Format</th>"
-      "<th class=\"n\">Since round</th><th class=\"n\">Gradient noise</th>"
-      "<th class=\"n\">Underflow</th><th class=\"n\">Clipped</th>"
-      "<th class=\"n\">Largest result</th><th class=\"n\">Largest gradient</th>";
-  if (has_curvature) out += "<th class=\"n\">Curvature</th>";
-  out += "<th class=\"n\">Overflows</th><th>Newest reason</th></tr></thead><tbody>";
-  for (std::size_t i = 0; i < rows.size(); ++i)
-    out += row_html({*s.job, now, has_curvature}, rows[i], i > 0 ? &rows[i - 1] : nullptr);
-  out +=
-      "</tbody></table></div><p class=\"hint\">Beside a round, how often the format changed; r3 "
-      "says that rank 3 saw the largest.";
+  constexpr std::ptrdiff_t kCurvature = 8;  // left out where nobody measured it
+  std::vector<std::string_view> columns = {
+      "Block",       "Format/fmt",  "Since round/n",    "Gradient noise/n",
+      "Underflow/n", "Clipped/n",   "Largest result/n", "Largest gradient/n",
+      "Curvature/n", "Overflows/n", "Newest reason/why"};
+  if (!has_curvature) columns.erase(columns.begin() + kCurvature);
+  Table table(columns, "dense");
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    std::vector<std::string> cells = cells_of(s, rows[i], i > 0 ? &rows[i - 1] : nullptr);
+    if (!has_curvature) cells.erase(cells.begin() + kCurvature);
+    table.add(cells);
+  }
+  std::string out = table.html() +
+                    "<p class=\"hint\">Beside a round, how often the format changed; r3 says that "
+                    "rank 3 saw the largest.";
   if (rows.size() < view.blocks.size()) out += " Of blocks in one row the largest value is shown.";
   out += "</p>";
   if (rows.size() < all.size())

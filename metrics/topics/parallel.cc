@@ -184,21 +184,6 @@ std::vector<const RankRow*> rows_shown(const RankTable& table) {
   return rows;
 }
 
-std::string row_html(const RankRow& row, double all, double longest) {
-  const double part = all > 0 ? row.samples_per_step / all : 0;
-  const double width = longest > 0 ? 100 * row.samples_per_step / longest : 0;
-  const bool is_reduced = row.reduction_seconds > 0;
-  const double hidden = hidden_ratio(row.reduction_seconds, row.reduction_exposed_seconds);
-  return fmt::format(
-      "<tr>{}{}{}<td class=\"wide\"><div class=\"bar meter\" aria-hidden=\"true\"><i class=\"ph2\" "
-      "style=\"width:{}%\"></i></div></td>{}{}{}</tr>",
-      figure_cell(std::to_string(row.report.rank.value())), figure_cell(samples_text(row)),
-      figure_cell(percent_text(part, 1)), fixed(width, 1),
-      figure_cell(is_reduced ? seconds_text(row.reduction_seconds) : "–"),
-      figure_cell(is_reduced ? seconds_text(row.reduction_exposed_seconds) : "–"),
-      figure_cell(is_reduced ? percent_text(hidden, 0) : "–"));
-}
-
 std::string rank_table(const Snapshot& s) {
   const auto rows = rows_shown(*s.ranks.table);
   double longest = 0;
@@ -207,13 +192,20 @@ std::string rank_table(const Snapshot& s) {
   if (rows.size() < s.ranks.table->rows.size())
     out += "<p class=\"hint group\">The " + std::to_string(kEndsShown) +
            " ranks with most samples and those with fewest; <a href=\"/api/v1/ranks\">all</a>.</p>";
-  out +=
-      "<div class=\"scroll\"><table><thead><tr><th class=\"n\">Rank</th>"
-      "<th class=\"n\">Samples a step</th><th class=\"n\">Share</th><th class=\"wide\"></th>"
-      "<th class=\"n\">Reduction</th><th class=\"n\">Not hidden</th><th class=\"n\">Hidden</th>"
-      "</tr></thead><tbody>";
-  for (const RankRow* row : rows) out += row_html(*row, s.ranks.table->samples_per_step, longest);
-  return out + "</tbody></table></div>";
+  Table table({"Rank/n", "Samples a step/n", "Share/n", "/wide", "Reduction/n", "Not hidden/n",
+               "Hidden/n"});
+  const double all = s.ranks.table->samples_per_step;
+  for (const RankRow* row : rows) {
+    const double width = longest > 0 ? 100 * row->samples_per_step / longest : 0;
+    const double hidden = hidden_ratio(row->reduction_seconds, row->reduction_exposed_seconds);
+    const bool is_reduced = row->reduction_seconds > 0;
+    table.add({std::to_string(row->report.rank.value()), samples_text(*row),
+               percent_text(all > 0 ? row->samples_per_step / all : 0, 1), meter(width, "ph2"),
+               is_reduced ? seconds_text(row->reduction_seconds) : "–",
+               is_reduced ? seconds_text(row->reduction_exposed_seconds) : "–",
+               is_reduced ? percent_text(hidden, 0) : "–"});
+  }
+  return out + table.html();
 }
 
 std::string parallel_section(const Snapshot& s) {

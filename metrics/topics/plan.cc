@@ -201,19 +201,13 @@ std::string strip(const Snapshot& s, const std::vector<BlockRun>& runs) {
 }
 
 std::string run_table(const JobFacts& job, const std::vector<BlockRun>& runs) {
-  std::string out =
-      "<div class=\"scroll\"><table><thead><tr><th>Blocks</th><th>Precision</th>"
-      "<th>Memory</th></tr></thead><tbody>";
-  for (std::size_t i = 0; i < std::min(runs.size(), kRunsShown); ++i) {
-    const BlockRun& run = runs[i];
-    out += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td></tr>",
-                       escape(block_names(job, run.first, run.last)), to_string(run.precision),
-                       to_string(run.action));
-  }
+  Table table({"Blocks", "Precision", "Memory"});
+  for (std::size_t i = 0; i < std::min(runs.size(), kRunsShown); ++i)
+    table.add({escape(block_names(job, runs[i].first, runs[i].last)),
+               std::string(to_string(runs[i].precision)), std::string(to_string(runs[i].action))});
   if (runs.size() > kRunsShown)
-    out += "<tr><td colspan=\"3\"><a href=\"/api/v1/plan\">" +
-           std::to_string(runs.size() - kRunsShown) + " more</a></td></tr>";
-  return out + "</tbody></table></div>";
+    table.add({fmt::format("<a href=\"/api/v1/plan\">{} more</a>", runs.size() - kRunsShown)});
+  return table.html();
 }
 
 // "Rank 2", "Ranks 0, 3", "12 ranks".

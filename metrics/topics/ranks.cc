@@ -243,29 +243,15 @@ std::string memory_text(const RankRow& row) {
   return percent_text(peak / static_cast<double>(report.memory_limit_bytes), 0);
 }
 
-std::string row_html(const RankRow& row, const SlowRank* slow, double longest) {
-  std::string out = slow != nullptr ? "<tr class=\"slow\">" : "<tr>";
-  out += figure_cell(std::to_string(row.report.rank.value()));
-  out += figure_cell(seconds_text(row.own_seconds));
-  out += figure_cell(times_text(row.slowdown_ratio));
-  out += "<td class=\"wide\">" + phase_bar(row, longest) + "</td>";
-  out += "<td class=\"n wide\">" + memory_text(row) + "</td>";
-  return fmt::format("{}<td>{}</td></tr>", out, remarks(row, slow));
-}
-
-std::string missing_rows(const RankTable& table) {
-  std::string out;
+void add_missing(Table& table, const std::vector<FaultyReport>& faults) {
+  const std::string mark = tag("bad", "missing");
   std::size_t missing = 0;
-  for (const FaultyReport& fault : table.faults) {
+  for (const FaultyReport& fault : faults) {
     if (fault.fault != ReportFault::missing || ++missing > kMissingNamed) continue;
-    out += "<tr class=\"gone\"><td class=\"n\">" + std::to_string(fault.rank.value()) +
-           "</td><td colspan=\"5\"><span class=\"tag bad\">missing</span> no report for this "
-           "round</td></tr>";
+    table.add({std::to_string(fault.rank.value()), mark + " no report for this round"}, "gone");
   }
   if (missing > kMissingNamed)
-    out += "<tr class=\"gone\"><td></td><td colspan=\"5\"><span class=\"tag bad\">missing</span> " +
-           grouped(missing - kMissingNamed) + " more ranks</td></tr>";
-  return out;
+    table.add({"", mark + " " + grouped(missing - kMissingNamed) + " more ranks"}, "gone");
 }
 
 std::string headline(const Snapshot& s) {
@@ -293,15 +279,17 @@ std::string ranks_section(const Snapshot& s) {
     for (const float seconds : row->phase_seconds) sum += static_cast<double>(seconds);
     longest = std::max(longest, sum);
   }
-  std::string out =
-      "<section class=\"card\"><h2>Ranks</h2><p class=\"hint\">" + headline(s) +
-      "</p><div class=\"scroll\"><table><thead><tr><th class=\"n\">Rank</th>"
-      "<th class=\"n\">Own work</th><th class=\"n\">To median</th><th class=\"wide\">Step</th>"
-      "<th class=\"n wide\">Memory</th><th>Remarks</th></tr></thead><tbody>";
-  out += missing_rows(*s.ranks.table);
-  for (const RankRow* row : rows)
-    out += row_html(*row, find_slow(s.ranks, row->report.rank), longest);
-  return out + "</tbody></table></div></section>";
+  Table table({"Rank/n", "Own work/n", "To median/n", "Step/wide", "Memory/n wide", "Remarks"});
+  add_missing(table, s.ranks.table->faults);
+  for (const RankRow* row : rows) {
+    const SlowRank* slow = find_slow(s.ranks, row->report.rank);
+    table.add({std::to_string(row->report.rank.value()), seconds_text(row->own_seconds),
+               times_text(row->slowdown_ratio), phase_bar(*row, longest), memory_text(*row),
+               remarks(*row, slow)},
+              slow != nullptr ? "slow" : "");
+  }
+  return fmt::format("<section class=\"card\"><h2>Ranks</h2><p class=\"hint\">{}</p>{}</section>",
+                     headline(s), table.html());
 }
 
 }  // namespace

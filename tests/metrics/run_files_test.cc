@@ -1,5 +1,4 @@
-#include "metrics/run_files.h"
-
+#include "metrics/run_store.h"
 #include "run_fixture.h"
 
 #include <doctest/doctest.h>

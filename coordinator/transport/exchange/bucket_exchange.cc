@@ -37,11 +37,11 @@ class Start {
     // Nobody helps a rank that is alone on its node: one chunk.
     if (nodes->ranks.size() == 1) layout = BucketLayout::make(buckets, ~std::size_t{0});
     Result<SharedSegment> memory = segment(*nodes, *layout);
-    Result<std::string> complaint = agree(memory.ok() ? "" : memory.status().message());
-    if (!complaint.ok()) return complaint.status();
-    if (complaint->empty())
+    const auto refusal = first_to_depart(all_, memory.status().message(), options_.wait);
+    if (!refusal.ok()) return refusal.status();
+    if (!refusal->somebody())
       return shared(std::move(*nodes), std::move(*layout), std::move(*memory));
-    return messages(std::move(*nodes), std::move(*layout), *complaint);
+    return messages(std::move(*nodes), std::move(*layout), refusal->why.data());
   }
 
  private:
@@ -78,14 +78,6 @@ class Start {
     nodes.leaders.erase(std::unique(nodes.leaders.begin(), nodes.leaders.end()),
                         nodes.leaders.end());
     return nodes;
-  }
-
-  // The first rank's complaint, told to all; none is an empty text.
-  Result<std::string> agree(const std::string& complaint) const {
-    Departure first = complaint.empty() ? Departure{} : Departure::of(all_.rank(), complaint);
-    Status told = all_reduce(all_, first, merging<Departure>(), options_.wait);
-    if (!told.ok()) return told;
-    return first.somebody() ? std::string(first.why.data()) : std::string();
   }
 
   Result<SharedSegment> segment(const Nodes& nodes, const BucketLayout& layout) const {

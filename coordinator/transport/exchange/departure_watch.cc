@@ -25,6 +25,14 @@ void merge_into(Departure& into, const Departure& from) {
   if (from.somebody() && (!into.somebody() || from.rank < into.rank)) into = from;
 }
 
+Result<Departure> first_to_depart(Communicator& ranks, const std::string& why,
+                                  const WaitPolicy& policy) {
+  Departure first = why.empty() ? Departure{} : Departure::of(ranks.rank(), why);
+  Status told = all_reduce(ranks, first, merging<Departure>(), policy);
+  if (!told.ok()) return told;
+  return first;
+}
+
 void DepartureWatch::hear_out(std::chrono::nanoseconds limit) {
   for (std::size_t i = 0; i < words_.size(); ++i) {
     Word& word = words_[(next_ + i) % words_.size()];

@@ -31,6 +31,11 @@ struct Departure {
 // The lowest rank's.
 void merge_into(Departure& into, const Departure& from);
 
+// Tells every rank which one has something to say: the lowest whose `why` is not empty, or nobody.
+// Collective and waiting (start-up only).
+Result<Departure> first_to_depart(Communicator& ranks, const std::string& why,
+                                  const WaitPolicy& policy);
+
 class DepartureWatch {
  public:
   // Owns `members`, which nothing else uses.

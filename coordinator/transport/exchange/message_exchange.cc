@@ -142,16 +142,9 @@ class MessageExchange final : public RoundExchange {
   }
 
   Communicator& communicator(Leg leg) const {
-    switch (leg) {
-      case Leg::all:
-        return *parts_.all;
-      case Leg::up:
-        return *parts_.up;
-      case Leg::across:
-        return *parts_.leaders;
-      default:
-        return *parts_.down;
-    }
+    const std::array all = {parts_.all.get(), parts_.up.get(), parts_.leaders.get(),
+                            parts_.down.get()};
+    return *all[static_cast<std::size_t>(leg)];
   }
 
   Queue& queue(Leg leg) { return queues_[static_cast<std::size_t>(leg)]; }

@@ -16,22 +16,11 @@
 #include <vector>
 
 #include "coordinator/transport/communicator.h"
+#include "coordinator/transport/exchange/departure_watch.h"
 #include "coordinator/transport/wait.h"
 
 namespace cox::transport {
 namespace {
-
-// What ranks tell each other: a file's path, or why there is none.
-struct Notice {
-  std::uint32_t ok = 0;
-  std::array<char, 508> text{};
-
-  std::string str() const { return {text.data(), strnlen(text.data(), text.size())}; }
-  void set(std::uint32_t is_ok, const std::string& said) {
-    ok = is_ok;
-    std::copy_n(said.begin(), std::min(said.size(), text.size() - 1), text.begin());
-  }
-};
 
 class File {
  public:
@@ -96,16 +85,11 @@ Result<SharedSegment> attach(const std::string& path, const std::string& folder,
 
 // Every rank learns whether all have the segment; else the first failure, by rank.
 Status agree(Communicator& communicator, const Status& mine, const WaitPolicy& policy) {
-  Notice notice;
-  notice.set(mine.ok() ? 1 : 0, mine.message());
-  const auto all = all_gather(communicator, notice, policy);
-  if (!all.ok()) return all.status();
-  for (std::size_t r = 0; r < all->size(); ++r) {
-    const Notice& said = (*all)[r];
-    if (said.ok != 1)
-      return resource_exhausted("rank " + std::to_string(r) + " of this node: " + said.str());
-  }
-  return ok_status();
+  const auto refusal = first_to_depart(communicator, mine.message(), policy);
+  if (!refusal.ok()) return refusal.status();
+  if (!refusal->somebody()) return ok_status();
+  return resource_exhausted("rank " + std::to_string(refusal->rank) +
+                            " of this node: " + refusal->why.data());
 }
 
 }  // namespace
@@ -123,21 +107,18 @@ Result<SharedSegment> share_file(Communicator& communicator, std::size_t bytes,
                                  const std::string& folder, const WaitPolicy& policy) {
   const bool leader = communicator.rank() == RankId(0);
   const std::size_t mapped = std::max<std::size_t>(bytes, 1);
-  Notice notice;
-  Result<SharedSegment> segment = SharedSegment{};
+  std::array<char, 512> name{};  // of the file; empty where there is none
+  Result<SharedSegment> segment = resource_exhausted("there is no file to map");
   if (leader) {
     const std::string path = unique_path(folder);
     segment = create(path, folder, mapped);
-    notice.set(segment.ok() ? 1 : 0, segment.ok() ? path : segment.status().message());
+    if (segment.ok()) path.copy(name.data(), name.size() - 1);
   }
-  const Status told = broadcast(communicator, notice, policy);
-  const std::string said = notice.str();
-  if (told.ok() && !leader) {
-    segment = notice.ok == 1 ? attach(said, folder, mapped)
-                             : Result<SharedSegment>(resource_exhausted(said));
-  }
-  const Status agreed = told.ok() ? agree(communicator, segment.status(), policy) : told;
-  if (leader && notice.ok == 1) unlink(said.c_str());
+  Status agreed = broadcast(communicator, name, policy);
+  const std::string path = name.data();
+  if (agreed.ok() && !leader && !path.empty()) segment = attach(path, folder, mapped);
+  if (agreed.ok()) agreed = agree(communicator, segment.status(), policy);
+  if (leader && !path.empty()) unlink(path.c_str());
   if (!agreed.ok()) return agreed;
   return SharedSegment(segment->bytes().first(bytes), std::make_shared<SharedSegment>(*segment));
 }
