@@ -38,6 +38,9 @@ struct SetShares {
 struct SetBatch {
   std::uint64_t step_samples = 0;  // 0 = the job's global batch
 };
+struct SetSampling {
+  std::uint32_t sample_every = 0;  // steps; 0 = as the settings say
+};
 struct SetScaler {
   ScalerRules rules{};
 };
@@ -47,8 +50,8 @@ struct HoldUntil {
 struct RollBack {
   RoundId before_round{};
 };
-using PlanChange =
-    std::variant<SetPrecision, SetActions, SetShares, SetBatch, SetScaler, HoldUntil, RollBack>;
+using PlanChange = std::variant<SetPrecision, SetActions, SetShares, SetBatch, SetSampling,
+                                SetScaler, HoldUntil, RollBack>;
 
 // One change and why. `reason.outcome` is set by Decide.
 struct Proposal {
