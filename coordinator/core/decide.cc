@@ -133,16 +133,13 @@ class Draft {
 
   // What the user forces wins over every policy.
   void apply_overrides() {
-    std::vector<Reason> reasons;
-    if (!in_flight_ && !nobody_applies_) reasons = apply_forced(plan_, config_.force, job_);
-    const auto is_refused = [](const Reason& reason) { return reason.outcome == Outcome::vetoed; };
-    const bool is_new_refusal =
-        is_news(said_.override_refused, std::any_of(reasons.begin(), reasons.end(), is_refused));
-    for (Reason& reason : reasons) {
-      if (is_refused(reason) && !is_new_refusal) continue;
-      reason.round = round_;
-      reasons_.push_back(std::move(reason));
-    }
+    std::optional<Reason> reason;
+    if (!in_flight_ && !nobody_applies_) reason = apply_forced(plan_, config_.force, job_);
+    const bool is_refused = reason && reason->outcome == Outcome::vetoed;
+    const bool is_new_refusal = is_news(said_.override_refused, is_refused);
+    if (!reason || (is_refused && !is_new_refusal)) return;
+    reason->round = round_;
+    reasons_.push_back(std::move(*reason));
   }
 
   std::vector<Reason> take_reasons() { return std::move(reasons_); }
@@ -372,9 +369,8 @@ Begun begin_job(const JobFacts& job, const Config& config, const PolicySet& poli
                 ControlState state) {
   Begun begun{std::move(state), {}};
   begun.state.plan.scaler = config.loss_scale.rules;
-  for (Reason& forced : apply_forced(begun.state.plan, config.force, job)) {
-    if (forced.outcome != Outcome::vetoed) begun.reasons.push_back(std::move(forced));
-  }
+  auto forced = apply_forced(begun.state.plan, config.force, job);
+  if (forced && forced->outcome != Outcome::vetoed) begun.reasons.push_back(std::move(*forced));
   const StepSignals no_signals;
   const StepSummary no_summary;
   Estimates estimates =

@@ -54,7 +54,6 @@ struct Plan {
   RoundId hold_until{};  // no knob moves before this round
   RollbackOrder rollback{};
   std::uint64_t step_samples = 0;  // of all ranks in a step; 0 = the job's global batch
-  std::uint32_t sample_every = 0;  // steps between samples of gradients; 0 = as the settings say
 
   friend bool operator==(const Plan&, const Plan&) = default;
 };

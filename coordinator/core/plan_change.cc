@@ -91,10 +91,6 @@ struct Applier {
     return set(&Plan::step_samples, change.step_samples, "another number of samples a step");
   }
 
-  ChangeResult operator()(const SetSampling& change) const {
-    return set(&Plan::sample_every, change.sample_every, "another rate of samples");
-  }
-
   ChangeResult operator()(const SetScaler& change) const {
     return set(&Plan::scaler, change.rules, "another scaler");
   }
@@ -121,29 +117,19 @@ ChangeResult apply_change(Plan& plan, const PlanChange& change, const JobFacts& 
 }
 
 bool is_forced(const PlanChange& change, const OverrideConfig& force) {
-  if (std::holds_alternative<SetShares>(change)) return !force.shares.empty();
-  return std::holds_alternative<SetSampling>(change) && force.sample_every != 0;
+  return std::holds_alternative<SetShares>(change) && !force.shares.empty();
 }
 
-std::vector<Reason> apply_forced(Plan& plan, const OverrideConfig& force, const JobFacts& job) {
-  std::vector<Reason> reasons;
-  const auto apply = [&](const PlanChange& change, const char* setting, const char* what) {
-    const ChangeResult result = apply_change(plan, change, job);
-    const bool is_refused = result.outcome == Outcome::vetoed;
-    Reason reason;
-    reason.code = is_refused ? result.code : ReasonCode::override_applied;
-    reason.outcome = result.outcome;
-    reason.text = is_refused ? std::string(setting) + " is not applied: " + result.note
-                             : std::string(setting) + ": the user sets " + what;
-    reasons.push_back(std::move(reason));
-  };
-  if (!force.shares.empty() && force.shares != plan.shares) {
-    apply(SetShares{force.shares}, "force.shares", "the shares of all ranks");
-  }
-  if (force.sample_every != 0 && force.sample_every != plan.sample_every) {
-    apply(SetSampling{force.sample_every}, "force.sample_every", "when gradients are sampled");
-  }
-  return reasons;
+std::optional<Reason> apply_forced(Plan& plan, const OverrideConfig& force, const JobFacts& job) {
+  if (force.shares.empty() || force.shares == plan.shares) return std::nullopt;
+  const ChangeResult result = apply_change(plan, SetShares{force.shares}, job);
+  const bool is_refused = result.outcome == Outcome::vetoed;
+  Reason reason;
+  reason.code = is_refused ? result.code : ReasonCode::override_applied;
+  reason.outcome = result.outcome;
+  reason.text = is_refused ? "force.shares is not applied: " + result.note
+                           : "force.shares: the user sets the shares of all ranks";
+  return reason;
 }
 
 }  // namespace cox

@@ -3,8 +3,8 @@
 // refuses the rest, and says why. Pure functions.
 #pragma once
 
+#include <optional>
 #include <string>
-#include <vector>
 
 #include "coordinator/core/config.h"
 #include "coordinator/core/job.h"
@@ -27,8 +27,8 @@ ChangeResult apply_change(Plan& plan, const PlanChange& change, const JobFacts& 
 // Whether the user forces what `change` would set, so that no policy may.
 bool is_forced(const PlanChange& change, const OverrideConfig& force);
 
-// Puts what the user forces into `plan`. Returns what was done, or why it is vetoed; nothing where
-// the plan is so already. The reasons' round is left to the caller. REQUIRES: as apply_change.
-std::vector<Reason> apply_forced(Plan& plan, const OverrideConfig& force, const JobFacts& job);
+// Puts what the user forces into `plan`. What was done, or why it is vetoed; nothing where the plan
+// is so already. The reason's round is left to the caller. Requires: as apply_change.
+std::optional<Reason> apply_forced(Plan& plan, const OverrideConfig& force, const JobFacts& job);
 
 }  // namespace cox

@@ -192,11 +192,6 @@ std::string step_samples_text(const Plan& plan) {
   return plan.step_samples == 0 ? "the job's" : std::to_string(plan.step_samples) + " samples";
 }
 
-std::string sample_every_text(const Plan& plan) {
-  return plan.sample_every == 0 ? "as the settings say"
-                                : "every " + std::to_string(plan.sample_every) + " steps";
-}
-
 void diff_precision(const Plan& before, const Plan& after, std::vector<std::string>& lines) {
   diff_blocks(before.precision, after.precision, "precision", lines);
 }

@@ -56,7 +56,6 @@ std::string scaler_text(const Plan& plan);
 std::string hold_text(const Plan& plan);
 std::string rollback_text(const Plan& plan);
 std::string step_samples_text(const Plan& plan);
-std::string sample_every_text(const Plan& plan);
 void diff_precision(const Plan& before, const Plan& after, std::vector<std::string>& lines);
 void diff_actions(const Plan& before, const Plan& after, std::vector<std::string>& lines);
 void diff_nothing(const Plan& before, const Plan& after, std::vector<std::string>& lines);
@@ -99,7 +98,6 @@ void for_each_plan_field(Visit&& visit) {
                   {.capability = &Capabilities::accumulation,
                    .check = check_step_samples,
                    .text = step_samples_text}});
-  visit(PlanField{10, "sample_every", &Plan::sample_every, {.text = sample_every_text}});
 }
 
 // Whether the job can apply `value` in this field at all.

@@ -38,9 +38,6 @@ struct SetShares {
 struct SetBatch {
   std::uint64_t step_samples = 0;  // 0 = the job's global batch
 };
-struct SetSampling {
-  std::uint32_t sample_every = 0;  // steps; 0 = as the settings say
-};
 struct SetScaler {
   ScalerRules rules{};
 };
@@ -50,8 +47,8 @@ struct HoldUntil {
 struct RollBack {
   RoundId before_round{};
 };
-using PlanChange = std::variant<SetPrecision, SetActions, SetShares, SetBatch, SetSampling,
-                                SetScaler, HoldUntil, RollBack>;
+using PlanChange =
+    std::variant<SetPrecision, SetActions, SetShares, SetBatch, SetScaler, HoldUntil, RollBack>;
 
 // One change and why. `reason.outcome` is set by Decide.
 struct Proposal {

@@ -58,9 +58,6 @@ std::vector<Metric> metrics() {
                 [](S s, std::size_t k) {
                   return knob_mix(*s.plan, s.job->world_size).action_blocks[k];
                 })),
-      gauge("coxswain_plan_sample_every_steps", "steps",
-            "Steps between samples of gradients; 0 = as the settings say",
-            value([](S s) { return s.plan->sample_every; })),
       gauge("coxswain_plan_hold_rounds", "rounds",
             "Rounds for which all knobs still rest after trouble", value([](S s) {
               const std::uint64_t hold = s.plan->hold_until.value();
@@ -124,7 +121,6 @@ Result<std::string> plan_json(const Snapshot& s, std::string_view) {
   json.begin_object();
   put_plan_ids(json, s);
   json.field("step_samples", plan.step_samples);
-  json.field("sample_every", plan.sample_every);
   json.field("hold_until", plan.hold_until.value());
   put_memory(json, s);
   const auto actions = action_ranks(plan, s.job->world_size);
@@ -291,8 +287,6 @@ std::string other_knobs(const Snapshot& s) {
     text +=
         " Shares of the batch from " + std::to_string(*low) + " to " + std::to_string(*high) + ".";
   }
-  if (plan.sample_every != 0)
-    text += " Gradients are sampled every " + grouped(plan.sample_every) + " steps.";
   if (plan.hold_until > s.summary.round)
     text += " All knobs rest until round " + grouped(plan.hold_until.value()) + ".";
   return text;

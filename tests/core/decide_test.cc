@@ -278,22 +278,6 @@ TEST_SUITE("core") {
     CHECK(game.play().reasons.empty());
   }
 
-  TEST_CASE("what else the user forces goes out with forced shares, each with its reason") {
-    Game game;
-    game.config.force.shares = {5, 1};
-    game.config.force.sample_every = 32;
-    const cox::Plan before = game.state.plan;
-    const cox::Decision d = game.play();
-    REQUIRE(d.plan.has_value());
-    CHECK(d.plan->shares == std::vector<std::uint32_t>{5, 1});
-    CHECK(d.plan->sample_every == 32);
-    REQUIRE(d.reasons.size() == 2);
-    CHECK(d.reasons[1].text == "force.sample_every: the user sets when gradients are sampled");
-    CHECK(cox::diff(before, *d.plan).back() ==
-          "sample_every: as the settings say -> every 32 steps");
-    CHECK(game.play().reasons.empty());
-  }
-
   TEST_CASE("forced shares that do not fit are refused once") {
     Game game;
     game.config.force.shares = {1, 2, 3};

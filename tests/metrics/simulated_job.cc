@@ -72,7 +72,6 @@ SimulatedJob::SimulatedJob(SimulatedSetup setup)
       now_(setup_.start) {
   if (setup_.plans_memory)
     budgets_.assign(static_cast<std::size_t>(setup_.ranks), kSimulatedBudget);
-  plan_.sample_every = setup_.uneven ? 16 : 0;
   for (std::int32_t rank = 0; setup_.uneven && rank < setup_.ranks; ++rank) {
     plan_.shares.push_back(micro_batches(rank));
     plan_.step_samples += micro_batches(rank) * kMicroBatch;

@@ -71,7 +71,6 @@ Plan RandomValues::plan(const JobFacts& job, std::uint64_t number) {
     }
   }
   if (chance(30)) plan.step_samples = 1 + below(std::uint64_t{1} << below(32));
-  if (chance(30)) plan.sample_every = static_cast<std::uint32_t>(bits());
   if (chance(30)) plan.scaler = {1024.0f, 1.5f, 0.25f, 7, 0.125f, 65536.0f, 3, 2};
   if (chance(30)) plan.hold_until = RoundId(bits());
   if (chance(30)) plan.rollback = {static_cast<std::uint32_t>(bits()), RoundId(bits())};

@@ -128,9 +128,6 @@ std::vector<Setting<OverrideConfig>> force_settings() {
           "list",
           "each " + std::to_string(kForcedShares.min) + " .. " + std::to_string(kForcedShares.max),
           parse_shares, format_shares),
-      integer(&OverrideConfig::sample_every,
-              {"sample_every", "steps", "between samples of gradients, on all ranks; 0 = free"},
-              {0, 1000000}),
   };
 }
 

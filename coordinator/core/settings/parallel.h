@@ -48,7 +48,6 @@ std::vector<Setting<AccumulationConfig>> accumulation_settings();
 
 struct OverrideConfig {
   std::vector<std::uint32_t> shares;  // forced, one per rank; empty = policy or even
-  std::uint32_t sample_every = 0;     // steps between samples of gradients; 0 = not forced
 };
 std::vector<Setting<OverrideConfig>> force_settings();
 

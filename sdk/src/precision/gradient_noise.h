@@ -53,8 +53,6 @@ class GradientNoise {
   GradientNoise(std::vector<NoiseBlock> blocks, NoiseSettings settings);
 
   bool is_due(std::uint64_t step) const;
-  // Samples every so many steps from now on; 0 = never.
-  void sample_every(std::uint32_t steps) { settings_.sample_every = steps; }
   // Reads the .grad of the sampled elements and divides it by `scale`. A block with a gradient that
   // is missing, or not finite in the sample, is left out this time.
   void sample(double scale);

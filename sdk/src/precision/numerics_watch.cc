@@ -92,12 +92,6 @@ void NumericsWatch::release() {
   fp8_.clear();
 }
 
-// Where the settings ask for no samples, no plan does: a trial before the first step has to know.
-void NumericsWatch::apply(const Plan& plan, RoundId) {
-  if (!samples_gradients()) return;
-  noise_->sample_every(plan.sample_every != 0 ? plan.sample_every : config_.sample_every);
-}
-
 void NumericsWatch::begin_step() {
   if (!is_watching()) return;
   scale_ = formats_.scale();

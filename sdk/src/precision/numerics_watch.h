@@ -45,7 +45,6 @@ class NumericsWatch final : public Actuator {
   Status check(LoopKind loop) override;
   void forget_run() override;
   void restart_step() override { begin_step(); }
-  void apply(const Plan& plan, RoundId round) override;
   void begin_step() override;
   // A look that fails (a device in trouble) costs the evidence, not the step.
   void end_step(const StepEnd& step, StepOutput& output) noexcept override;

@@ -213,21 +213,6 @@ TEST_SUITE("sdk.session precision") {
     CHECK(seen_formats(loop.net) == "bf16 fp32 bf16");
   }
 
-  TEST_CASE("gradients are sampled as often as the plan says, where the settings want samples") {
-    const auto sampled = [](const char* setting) {
-      Loop loop({"--cox.precision.format=bf16", setting, "--cox.force.sample_every=3"});
-      std::string steps;
-      for (int i = 0; i < 7; ++i) {
-        StepScope step = loop.session.step();
-        steps += loop.numerics().wants_gradients() ? 'x' : '-';
-        loop.step(std::move(step));
-      }
-      return steps;
-    };
-    CHECK(sampled("--cox.precision.sample_every=1") == "--x--x-");
-    CHECK(sampled("--cox.precision.sample_every=0") == "-------");
-  }
-
   TEST_CASE("gradients of fp16 blocks come out of the reducer without the loss scale") {
     Loop loop({"--cox.precision.format=fp16", "--cox.loss_scale.initial=1024"});
     loop.step();
