@@ -10,6 +10,9 @@
 # own. ALONE gives a test a program of its own: for sources that replace something in the whole
 # program, such as operator new.
 #
+# LAUNCHER names a program that is called in mpiexec's place. A test whose launcher ends with 77 is
+# skipped; the launcher prints the reason.
+#
 # NAME is `folder.subject`. Optional: TORCH, ALONE, LABELS, ARGS (of the program), TIMEOUT in seconds
 # (120), DEPENDS (targets that the program runs), DEFINITIONS (of the program). Sources include
 # doctest last.
@@ -29,7 +32,8 @@ endif()
 set(COX_TEST_ENVIRONMENT "OMP_NUM_THREADS=1;HYDRA_LAUNCHER=fork;HWLOC_COMPONENTS=-pci"
   "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/support/lsan.supp:print_suppressions=0"
   "UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1"
-  "TSAN_OPTIONS=halt_on_error=1")
+  "TSAN_OPTIONS=halt_on_error=1" "COX_MPIEXEC=${COX_MPIEXEC}")
+set(COX_TWO_NODES "${PROJECT_SOURCE_DIR}/tests/support/two_nodes")
 set(COX_TEST_ASAN "ASAN_OPTIONS=detect_odr_violation=0:strict_string_checks=1")
 
 # cox_register(NAME .. COMMAND ... [PROCESSORS n] [LABELS ..] [TIMEOUT s]): the common properties.
@@ -85,7 +89,7 @@ function(_cox_test_program result)
 endfunction()
 
 function(cox_test)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "TORCH;ALONE" "NAME;TIMEOUT"
+  cmake_parse_arguments(PARSE_ARGV 0 arg "TORCH;ALONE" "NAME;TIMEOUT;LAUNCHER"
     "SOURCES;LINK;RANKS;LABELS;ARGS;DEPENDS;DEFINITIONS")
   if(arg_RANKS AND NOT COX_WITH_MPI)
     message(STATUS "Test ${arg_NAME} is left out: it runs under MPI, and COX_WITH_MPI is OFF")
@@ -114,9 +118,16 @@ function(cox_test)
       TIMEOUT ${arg_TIMEOUT})
   endif()
   string(APPEND COX_TEST_ASAN ":detect_leaks=0")
+  set(launcher "${COX_MPIEXEC}")
+  if(arg_LAUNCHER)
+    set(launcher "${arg_LAUNCHER}")
+  endif()
   foreach(ranks IN LISTS arg_RANKS)
     cox_register(NAME ${arg_NAME}.np${ranks} LABELS mpi ${arg_LABELS}
-      COMMAND "${COX_MPIEXEC}" -n ${ranks} $<TARGET_FILE:${program}> ${arguments}
+      COMMAND "${launcher}" -n ${ranks} $<TARGET_FILE:${program}> ${arguments}
       PROCESSORS ${ranks} TIMEOUT ${arg_TIMEOUT})
+    if(arg_LAUNCHER)
+      set_tests_properties(${arg_NAME}.np${ranks} PROPERTIES SKIP_RETURN_CODE 77)
+    endif()
   endforeach()
 endfunction()

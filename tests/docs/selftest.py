@@ -1,4 +1,5 @@
-"""Tests of check_blocks.py: a page that is true passes, and each kind of untruth is found.
+"""Tests of check_blocks.py and results.py: a page or an output that is true passes, and each kind of
+untruth is found.
 
     selftest.py ROOT
 
@@ -13,6 +14,7 @@ import tempfile
 import unittest
 
 import check_blocks
+import results
 
 ROOT = os.path.abspath(sys.argv[1])
 LENT = ("CMakePresets.json", "coordinator/tools/cox_main.cc", "sdk/examples/gpt2/options.cc")
@@ -126,6 +128,37 @@ class Pages(unittest.TestCase):
 
     def test_a_block_that_is_never_closed(self):
         self.assert_finds("anything\n```\n", "anything\n", "not closed")
+
+
+class Results(unittest.TestCase):
+    def finds(self, case, text):
+        found = results.findings(case, text)
+        self.assertLessEqual(len(found), 1, found)
+        return found[0] if found else ""
+
+    def test_an_output_within_its_ranges_passes(self):
+        self.assertEqual(self.finds("own_loop", "loss 0.0489 over all ranks\n"), "")
+        self.assertEqual(self.finds("fit.np2", "8 epochs, loss 0.00195 on what was held out\n"), "")
+
+    def test_lines_of_ranks_come_in_any_order(self):
+        self.assertEqual(self.finds("watch_only.np2", "rank 1: loss 0.0\nrank 0: loss 0.01\n"), "")
+
+    def test_a_number_out_of_its_range_is_found(self):
+        self.assertIn("found 'mean of what is made 3.51'", self.finds("gan", "mean of what is made 3.51\n"))
+        self.assertIn("found 'loss nan'", self.finds("quick_start", "loss nan\n"))
+
+    def test_other_words_and_lines_are_found(self):
+        self.assertIn("expected '0 plans; '", self.finds("custom_policy.alone", "0 plans; a reason\n"))
+        self.assertIn("expected 1 lines, found 2", self.finds("gan", "mean of what is made 3\nmore\n"))
+        self.assertIn("expected 1 lines, found 0", self.finds("gan", ""))
+
+    def test_an_exit_code_counts_whatever_was_printed(self):
+        failing = ["sh", "-c", "echo loss 0.01; exit 3"]
+        self.assertEqual(results.run("quick_start", failing), ["quick_start: expected exit code 0, found 3"])
+
+    def test_a_refusal_is_one_line_and_no_success(self):
+        self.assertEqual(len(results.refused("memory_budget.refused", ["true"])), 1)
+        self.assertEqual(len(results.refused("memory_budget.refused", ["sh", "-c", "echo error: no >&2; false"])), 1)
 
 
 if __name__ == "__main__":
