@@ -198,7 +198,7 @@ Status apply_line(Config& config, std::string_view line) {
   if (line.empty()) return ok_status();
   const std::size_t equals = line.find('=');
   if (equals == std::string_view::npos)
-    return invalid_argument("expected 'key = value', found '" + std::string(line) + "'");
+    return invalid_argument("expected 'key = value', found '", line, "'");
   const std::string_view key = settings::trim(line.substr(0, equals));
   const Result<std::string> value = settings::unquote(settings::trim(line.substr(equals + 1)));
   if (!value.ok()) return value.status().with_context(std::string(key));
@@ -223,16 +223,15 @@ Status set_option(Config& config, std::string_view key, std::string_view value) 
     if (const Row* row = find_row(*rows, key))
       return row->set(config, value).with_context(row->name.key);
   }
-  return invalid_argument("no setting is called '" + std::string(key) + "'; the nearest is '" +
-                          nearest_key(rows_of(config), key) + "'");
+  return invalid_argument("no setting is called '", key, "'; the nearest is '",
+                          nearest_key(rows_of(config), key), "'");
 }
 
 Status apply_text(Config& config, std::string_view text, std::string_view origin) {
   for (std::size_t number = 1; !text.empty(); ++number) {
     const std::size_t end = text.find('\n');
     const Status status = apply_line(config, text.substr(0, end));
-    if (!status.ok())
-      return status.with_context(std::string(origin) + ":" + std::to_string(number));
+    if (!status.ok()) return status.with_context(concat(origin, ":", number));
     if (end == std::string_view::npos) break;
     text.remove_prefix(end + 1);
   }
@@ -248,8 +247,8 @@ Status apply_environment(Config& config, std::span<const std::string> environmen
     if (!is_setting(variable)) continue;
     const std::string key = key_of_variable(rows, variable);
     if (key.empty()) {
-      return invalid_argument("environment: no setting belongs to " + variable +
-                              "; the nearest is " + nearest_variable(rows, variable));
+      return invalid_argument("environment: no setting belongs to ", variable, "; the nearest is ",
+                              nearest_variable(rows, variable));
     }
     const std::string value = equals < entry.size() ? entry.substr(equals + 1) : std::string();
     const Status status = set_option(config, key, value);
@@ -274,7 +273,7 @@ Result<FlagsApplied> apply_flags(Config& config, std::span<const std::string> ar
     const std::size_t equals = argument.find('=');
     const std::string key = argument.substr(kFlagPrefix.size(), equals - kFlagPrefix.size());
     if (equals == std::string::npos && i + 1 == arguments.size())
-      return invalid_argument("flags: " + argument + " needs a value: " + argument + "=VALUE");
+      return invalid_argument("flags: ", argument, " needs a value: ", argument, "=VALUE");
     const std::string value =
         equals == std::string::npos ? arguments[++i] : argument.substr(equals + 1);
     if (key == "config") continue;  // the file was read before the flags

@@ -3,15 +3,9 @@
 #include <algorithm>
 #include <cassert>
 #include <cmath>
-#include <limits>
 
 namespace cox {
 namespace {
-
-std::uint32_t add_saturating(std::uint32_t a, std::uint32_t b) {
-  const std::uint32_t sum = a + b;
-  return sum < a ? std::numeric_limits<std::uint32_t>::max() : sum;
-}
 
 // The lower of two ranks of which -1 means nobody.
 RankId lower_rank(RankId a, RankId b) {

@@ -12,7 +12,6 @@
 #include <optional>
 #include <span>
 #include <type_traits>
-#include <vector>
 
 #include "coordinator/core/units.h"
 

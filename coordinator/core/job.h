@@ -6,9 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/core/memory_action.h"
 #include "coordinator/core/memory_front.h"
-#include "coordinator/core/precision_facts.h"
 #include "coordinator/core/precision_format.h"
 #include "coordinator/core/units.h"
 

@@ -5,11 +5,7 @@
 //     static constexpr std::uint32_t kVersion = 1;  // goes up when a field changes its meaning
 //     std::uint32_t streak = 0;
 //     std::vector<double> level;  // one per rank
-//     template <class Self, class Visit>
-//     static void fields(Self& self, Visit&& visit) {
-//       visit(self.streak);
-//       visit(self.level);
-//     }
+//     static auto fields(auto& self) { return std::tie(self.streak, self.level); }
 //   };
 //   std::string bytes = encode_state(state);
 //   Result<GuardState> read = decode_state<GuardState>(bytes);
@@ -34,6 +30,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -51,14 +48,9 @@ inline constexpr std::nullptr_t kLargestOf = nullptr;
 
 namespace state_codec {
 
-struct NoVisit {
-  template <class Field>
-  void operator()(Field&) const {}
-};
-
 template <class T>
 concept HasFields = requires(T& value) {
-  T::fields(value, NoVisit{});
+  T::fields(value);
 };
 
 template <class T>
@@ -129,7 +121,7 @@ void write(ByteWriter& out, const T& value) {
     }
   } else {
     static_assert(HasFields<T>, "a field of a state needs a type that the codec knows");
-    T::fields(value, [&out](const auto& field) { write(out, field); });
+    std::apply([&out](const auto&... field) { (write(out, field), ...); }, T::fields(value));
   }
 }
 
@@ -226,7 +218,7 @@ void read(ByteReader& in, T& value) {
     read_map(in, value);
   } else {
     static_assert(HasFields<T>, "a field of a state needs a type that the codec knows");
-    T::fields(value, [&in](auto& field) { read(in, field); });
+    std::apply([&in](auto&... field) { (read(in, field), ...); }, T::fields(value));
   }
 }
 
@@ -253,8 +245,7 @@ Result<T> decode_state(std::string_view bytes) {
   ByteReader in(std::as_bytes(std::span(bytes)));
   const std::uint64_t version = in.varint();
   if (!in.failed() && version != T::kVersion) {
-    return failed_precondition("state: expected version " + std::to_string(T::kVersion) +
-                               ", found " + std::to_string(version));
+    return failed_precondition("state: expected version ", T::kVersion, ", found ", version);
   }
   if (in.varint() != in.left()) in.fail();
   T state{};

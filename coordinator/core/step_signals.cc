@@ -1,6 +1,7 @@
 #include "coordinator/core/step_signals.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <tuple>
 #include <utility>
@@ -55,21 +56,10 @@ class Places {
 }  // namespace
 
 std::string_view to_string(ReportFault fault) {
-  switch (fault) {
-    case ReportFault::unspecified:
-      return "unspecified";
-    case ReportFault::missing:
-      return "missing";
-    case ReportFault::duplicate:
-      return "duplicate";
-    case ReportFault::stale:
-      return "stale";
-    case ReportFault::damaged:
-      return "damaged";
-    case ReportFault::foreign:
-      return "foreign";
-  }
-  return "unknown";
+  constexpr std::array<std::string_view, 6> kNames = {"unspecified", "missing", "duplicate",
+                                                      "stale",       "damaged", "foreign"};
+  const auto place = static_cast<std::size_t>(fault);
+  return place < kNames.size() ? kNames[place] : "unknown";
 }
 
 bool is_own(const RankSignal& signal, std::uint32_t incarnation, std::int32_t world_size) {

@@ -42,8 +42,15 @@ struct UnixTime {
   friend constexpr auto operator<=>(UnixTime, UnixTime) = default;
 };
 
+// Adds counts; what does not fit is the largest count.
+constexpr std::uint32_t add_saturating(std::uint32_t a, std::uint32_t b) {
+  const std::uint32_t sum = a + b;
+  return sum < a ? ~0u : sum;
+}
+
 inline constexpr RankId kRoot{0};  // hosts the coordinator
 inline constexpr std::int32_t kMaxRanks = 1 << 20;
 inline constexpr std::size_t kMaxBlocks = 1024;
+inline constexpr std::uint64_t kMaxStepSamples = std::uint64_t{1} << 31;  // of all ranks, or of one
 
 }  // namespace cox

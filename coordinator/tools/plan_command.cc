@@ -1,3 +1,5 @@
+#include "coordinator/tools/plan_command.h"
+
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -9,7 +11,6 @@
 #include "coordinator/io/json.h"
 #include "coordinator/io/planning_files.h"
 #include "coordinator/planner/front.h"
-#include "coordinator/tools/commands.h"
 
 namespace cox::tools {
 namespace {
@@ -207,12 +208,11 @@ Status answer_profile(const std::string& path, const Budgets& budgets) {
 
 }  // namespace
 
-int plan_command(const PlanRequest& request) {
+Status plan_command(const PlanRequest& request) {
   const Result<Budgets> budgets = parse_budgets(request.budgets);
-  if (!budgets.ok()) return complain(budgets.status().message());
-  const Status done = request.instances.empty() ? answer_profile(request.profile, *budgets)
-                                                : solve_instances(request.instances);
-  return done.ok() ? kDone : complain(done.message());
+  if (!budgets.ok()) return budgets.status();
+  return request.instances.empty() ? answer_profile(request.profile, *budgets)
+                                   : solve_instances(request.instances);
 }
 
 }  // namespace cox::tools

@@ -13,10 +13,7 @@ namespace {
 struct Numbers {
   static constexpr std::uint32_t kVersion = 1;
   std::vector<double> values;
-  template <class Self, class Visit>
-  static void fields(Self& self, Visit&& visit) {
-    visit(self.values);
-  }
+  static auto fields(auto& self) { return std::tie(self.values); }
 };
 
 }  // namespace
