@@ -105,7 +105,6 @@ pb::Evidence to_proto(const BlockEvidence& value) {
   message.set_sampled(value.sampled);
   *message.mutable_activation() = to_proto(value.activation);
   *message.mutable_gradient() = to_proto(value.gradient);
-  *message.mutable_curvature() = to_proto(value.curvature);
   *message.mutable_underflow_ratio() = to_proto(value.underflow_ratio);
   *message.mutable_saturated_ratio() = to_proto(value.saturated_ratio);
   *message.mutable_signal_over_noise() = to_proto(value.signal_over_noise);
@@ -124,7 +123,6 @@ BlockEvidence evidence_of(const pb::Evidence& message) {
   value.sampled = message.sampled();
   value.activation = magnitude_of(message.activation());
   value.gradient = magnitude_of(message.gradient());
-  value.curvature = magnitude_of(message.curvature());
   value.underflow_ratio = magnitude_of(message.underflow_ratio());
   value.saturated_ratio = magnitude_of(message.saturated_ratio());
   value.signal_over_noise = magnitude_of(message.signal_over_noise());

@@ -118,10 +118,6 @@ std::vector<Metric> block_metrics() {
             "Largest finite gradient at a block's boundary without the loss scale, over the ranks" +
                 newest,
             largest(&B::gradient)),
-      gauge("coxswain_block_curvature", "",
-            "Largest eigenvalue of the loss's Hessian for a block's parameters, over the ranks" +
-                newest,
-            largest(&B::curvature)),
   };
 }
 
@@ -215,7 +211,6 @@ void put_block(io::JsonWriter& json, const JobFacts& job, std::size_t index,
   put_ratio(json, "saturated", block.saturated);
   put_magnitude(json, "activation", block.activation);
   put_magnitude(json, "gradient", block.gradient);
-  put_magnitude(json, "curvature", block.curvature);
   json.key("overflow_rounds").begin_object();
   for (std::size_t p = 0; p < kPassNames.size(); ++p)
     json.field(kPassNames[p], block.overflow_rounds[p]);

@@ -43,7 +43,6 @@ struct BlockNumerics {
   KnownRatio saturated;  // of the values sampled: clipped
   KnownMagnitude activation;
   KnownMagnitude gradient;
-  KnownMagnitude curvature;
   std::array<std::uint64_t, 2> overflow_rounds{};  // index = Pass
   RoundId overflowed_round{};                      // of the last one
 

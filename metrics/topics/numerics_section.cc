@@ -120,7 +120,6 @@ void add_to(BlockRow& row, std::size_t index, const BlockNumerics& block) {
   keep_larger(worst.saturated, block.saturated);
   keep_larger(worst.activation, block.activation);
   keep_larger(worst.gradient, block.gradient);
-  keep_larger(worst.curvature, block.curvature);
   worst.changed_round = std::max(worst.changed_round, block.changed_round);
   worst.changes = std::max(worst.changes, block.changes);
   worst.overflowed_round = std::max(worst.overflowed_round, block.overflowed_round);
@@ -189,17 +188,11 @@ std::string reason_text(const Reason* reason, const Reason* above) {
   return above != nullptr && above->text == reason->text ? "as above" : escape(reason->text);
 }
 
-struct TableFacts {
-  const JobFacts& job;
-  RoundId now;
-  bool has_curvature;
-};
-
-std::string row_html(const TableFacts& table, const BlockRow& row, const BlockRow* above) {
+std::string row_html(const JobFacts& job, RoundId now, const BlockRow& row, const BlockRow* above) {
   const BlockNumerics& block = row.worst;
   std::string out =
       fmt::format("<tr><td>{}</td><td class=\"fmt\"><span class=\"tag {}\">{}</span></td>",
-                  escape(block_names(table.job, row.first, row.last)), format_class(block.format),
+                  escape(block_names(job, row.first, row.last)), format_class(block.format),
                   format_text(block));
   out +=
       fmt::format("<td class=\"n\">{}{}</td>",
@@ -207,18 +200,14 @@ std::string row_html(const TableFacts& table, const BlockRow& row, const BlockRo
                   block.changes > 1 ? " <small>" + grouped(block.changes) + "×</small>" : "");
   out += ratio_cell(block.noise) + ratio_cell(block.underflow) + ratio_cell(block.saturated) +
          magnitude_cell(block.activation) + magnitude_cell(block.gradient);
-  if (table.has_curvature) out += magnitude_cell(block.curvature);
   const Reason* said = above != nullptr ? above->worst.newest.get() : nullptr;
-  return fmt::format("{}{}<td class=\"why\">{}</td></tr>", out, overflow_cell(block, table.now),
+  return fmt::format("{}{}<td class=\"why\">{}</td></tr>", out, overflow_cell(block, now),
                      reason_text(block.newest.get(), said));
 }
 
 std::string numerics_table(const Snapshot& s) {
   const NumericsView& view = *s.numerics;
   if (view.blocks.empty()) return {};
-  const bool has_curvature =
-      std::any_of(view.blocks.begin(), view.blocks.end(),
-                  [](const BlockNumerics& block) { return block.curvature.is_known; });
   const RoundId now = s.summary.round;
   const std::vector<BlockRow> all = block_rows(view, now);
   const std::vector<BlockRow> rows = most_telling(all, now);
@@ -226,11 +215,10 @@ std::string numerics_table(const Snapshot& s) {
       "<div class=\"scroll\"><table class=\"dense\"><thead><tr><th>Block</th><th>Format</th>"
       "<th class=\"n\">Since round</th><th class=\"n\">Gradient noise</th>"
       "<th class=\"n\">Underflow</th><th class=\"n\">Clipped</th>"
-      "<th class=\"n\">Largest result</th><th class=\"n\">Largest gradient</th>";
-  if (has_curvature) out += "<th class=\"n\">Curvature</th>";
-  out += "<th class=\"n\">Overflows</th><th>Newest reason</th></tr></thead><tbody>";
+      "<th class=\"n\">Largest result</th><th class=\"n\">Largest gradient</th>"
+      "<th class=\"n\">Overflows</th><th>Newest reason</th></tr></thead><tbody>";
   for (std::size_t i = 0; i < rows.size(); ++i)
-    out += row_html({*s.job, now, has_curvature}, rows[i], i > 0 ? &rows[i - 1] : nullptr);
+    out += row_html(*s.job, now, rows[i], i > 0 ? &rows[i - 1] : nullptr);
   out +=
       "</tbody></table></div><p class=\"hint\">Beside a round, how often the format changed; r3 "
       "says that rank 3 saw the largest.";

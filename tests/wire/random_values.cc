@@ -197,7 +197,6 @@ StepSignals RandomValues::signals(const JobFacts& job, RoundId round) {
     evidence.saturated = static_cast<std::uint32_t>(bits());
     evidence.activation = magnitude();
     evidence.gradient = magnitude();
-    evidence.curvature = magnitude();
     evidence.underflow_ratio = magnitude();
     evidence.saturated_ratio = magnitude();
     evidence.signal_over_noise = magnitude();

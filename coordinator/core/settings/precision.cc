@@ -77,9 +77,7 @@ void add_sdk(Rows& rows) {
        integer(&C::fp8_margin, {"fp8_margin", "bits", "headroom of scales"}, {0, 16}),
        integer(&C::sample_every, {"sample_every", "steps", "between samples of values; 0 = none"},
                kRounds),
-       text(&C::sample_blocks, {"sample_blocks", "", "which blocks; * is any text"}),
-       integer(&C::curvature_every, {"curvature_every", "steps", "between its probes; 0 = none"},
-               kRounds)});
+       text(&C::sample_blocks, {"sample_blocks", "", "which blocks; * is any text"})});
 }
 
 template <class Row>

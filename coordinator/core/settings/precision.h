@@ -46,7 +46,6 @@ struct PrecisionConfig {
   std::uint32_t fp8_margin = 0;    // bits of headroom, 0 .. 16
   std::uint32_t sample_every = 8;  // steps between samples of gradients; 0 = none
   std::string sample_blocks = "*";
-  std::uint32_t curvature_every = 0;  // steps between probes; 0 = none
 };
 std::vector<Setting<PrecisionConfig>> precision_settings();
 
