@@ -63,7 +63,7 @@ const std::vector<Row>& section_rows() {
 
 const Row* find_row(const std::vector<Row>& rows, std::string_view key) {
   const auto found =
-      std::find_if(rows.begin(), rows.end(), [key](const Row& row) { return row.name.key == key; });
+      std::ranges::find_if(rows, [key](const Row& row) { return row.name.key == key; });
   return found == rows.end() ? nullptr : &*found;
 }
 
@@ -73,12 +73,9 @@ const Row* mode_row(std::string_view policy) {
 }
 
 Row own_mode_row(const std::string& policy) {
-  Row row{{policy + std::string(kModeSuffix), "", "of the policy " + policy, Scope::job},
+  Row row{{policy + std::string(kModeSuffix), "", "of the policy " + policy},
           "mode",
-          settings::join(settings::kModeNames),
-          {},
-          {},
-          {}};
+          settings::join(settings::kModeNames)};
   row.set = [policy](Config& config, std::string_view text) {
     const Result<std::size_t> index = settings::parse_name(text, settings::kModeNames);
     if (index.ok()) config.policy_modes[policy] = static_cast<PolicyMode>(*index);
@@ -122,10 +119,9 @@ std::size_t distance(std::string_view a, std::string_view b) {
 }
 
 std::string nearest_key(const std::vector<Row>& rows, std::string_view key) {
-  const auto nearest =
-      std::min_element(rows.begin(), rows.end(), [key](const Row& a, const Row& b) {
-        return distance(a.name.key, key) < distance(b.name.key, key);
-      });
+  const auto nearest = std::ranges::min_element(rows, [key](const Row& a, const Row& b) {
+    return distance(a.name.key, key) < distance(b.name.key, key);
+  });
   return nearest->name.key;
 }
 
@@ -147,8 +143,7 @@ Status check_values(const Config& config) {
 
 bool is_setting(std::string_view variable) {
   return !variable.starts_with(kTestPrefix) &&
-         std::find(kOtherVariables.begin(), kOtherVariables.end(), variable) ==
-             kOtherVariables.end();
+         std::ranges::find(kOtherVariables, variable) == kOtherVariables.end();
 }
 
 std::string variable_of(std::string_view key) {

@@ -7,7 +7,7 @@ namespace cox {
 namespace {
 
 bool fits_world(const Plan& plan, const JobFacts& job) {
-  const auto world = static_cast<std::size_t>(job.world_size);
+  const std::size_t world = job.ranks();
   return (plan.rank_profile.empty() || plan.rank_profile.size() == world) &&
          (plan.shares.empty() || plan.shares.size() == world);
 }

@@ -42,7 +42,7 @@ Status check_front(const MemoryFront& front, std::size_t blocks, const std::stri
 Status check_model(const MemoryModel& model, std::size_t blocks, const std::string& where) {
   if (Status status = check_front(model.front, blocks, where); !status.ok()) return status;
   const bool sane = is_sane(model.base_bytes) && is_sane(model.step_us) &&
-                    std::all_of(model.kept_bytes.begin(), model.kept_bytes.end(), is_sane);
+                    std::ranges::all_of(model.kept_bytes, is_sane);
   if (!sane) return invalid_argument(where, ": expected bytes and times from 0 to 2^50");
   if (model.samples > kMaxStepSamples) {
     return invalid_argument(where, ": expected samples from 0 to 2^31, found ", model.samples);
@@ -86,9 +86,8 @@ std::optional<std::int64_t> kept_beyond(const MemoryModel& model, const MemoryPo
 }  // namespace
 
 std::optional<std::size_t> lookup(const MemoryFront& front, std::int64_t budget_bytes) {
-  const auto above = std::partition_point(
-      front.begin(), front.end(),
-      [budget_bytes](const MemoryPoint& point) { return point.peak_bytes <= budget_bytes; });
+  const auto above = std::ranges::partition_point(
+      front, [budget_bytes](const MemoryPoint& point) { return point.peak_bytes <= budget_bytes; });
   if (above == front.begin()) return std::nullopt;
   return static_cast<std::size_t>(above - front.begin()) - 1;
 }
@@ -109,7 +108,7 @@ MemoryFront thinned(const MemoryFront& front, std::size_t most) {
 }
 
 MemoryFront front_of(std::vector<MemoryPoint> plans) {
-  std::stable_sort(plans.begin(), plans.end(), [](const MemoryPoint& a, const MemoryPoint& b) {
+  std::ranges::stable_sort(plans, [](const MemoryPoint& a, const MemoryPoint& b) {
     return a.peak_bytes != b.peak_bytes ? a.peak_bytes < b.peak_bytes : a.added_us < b.added_us;
   });
   MemoryFront front;

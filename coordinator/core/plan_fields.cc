@@ -82,7 +82,7 @@ Status check_profiles(const Plan& plan, const JobFacts& job) {
 
 Status check_rank_profile(const Plan& plan, const JobFacts& job) {
   if (plan.rank_profile.empty()) return ok_status();
-  const auto world = static_cast<std::size_t>(job.world_size);
+  const std::size_t world = job.ranks();
   if (plan.rank_profile.size() != world) {
     return wrong_size("rank_profile", world, plan.rank_profile.size());
   }
@@ -97,7 +97,7 @@ Status check_rank_profile(const Plan& plan, const JobFacts& job) {
 
 Status check_shares(const Plan& plan, const JobFacts& job) {
   if (plan.shares.empty()) return ok_status();
-  const auto world = static_cast<std::size_t>(job.world_size);
+  const std::size_t world = job.ranks();
   if (plan.shares.size() != world) return wrong_size("shares", world, plan.shares.size());
   std::uint64_t sum = 0;
   for (std::size_t r = 0; r < world; ++r) {
@@ -128,8 +128,8 @@ std::string precision_text(const Plan& plan) {
 std::string profiles_text(const Plan& plan) {
   std::string out;
   for (std::size_t p = 0; p < plan.profiles.size(); ++p) {
-    const auto members = std::count(plan.rank_profile.begin(), plan.rank_profile.end(),
-                                    ProfileId(static_cast<ProfileId::rep>(p)));
+    const auto members =
+        std::ranges::count(plan.rank_profile, ProfileId(static_cast<ProfileId::rep>(p)));
     out += concat(p > 0 ? " | profile " : "profile ", p, " (",
                   plan.rank_profile.empty() ? "all" : std::to_string(members),
                   " ranks): ", mix_text(plan.profiles[p]));

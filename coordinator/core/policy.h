@@ -4,6 +4,7 @@
 // policies one after another on the coordinator's thread.
 #pragma once
 
+#include <any>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -38,20 +39,14 @@ namespace cox {
 class PolicyState {
  public:
   PolicyState() = default;  // fresh
-  PolicyState(const PolicyState& other)
-      : held_(other.held_ ? other.held_->copy() : nullptr), bytes_(other.bytes_) {}
-  PolicyState(PolicyState&& other) noexcept = default;
-  PolicyState& operator=(PolicyState other) noexcept {
-    held_ = std::move(other.held_);
-    bytes_ = std::move(other.bytes_);
-    return *this;
-  }
-  ~PolicyState() = default;
 
   template <State T>
   static PolicyState of(T value) {
     PolicyState state;
-    state.held_ = std::make_unique<Held<T>>(std::move(value));
+    state.held_ = std::move(value);
+    state.encode_ = [](const std::any& held) {
+      return encode_state(std::any_cast<const T&>(held));
+    };
     return state;
   }
 
@@ -67,40 +62,27 @@ class PolicyState {
   // world, ranges of values.
   template <State T>
   T take_or_fresh() {
-    const std::unique_ptr<Holder> held = std::exchange(held_, nullptr);
+    std::any held = std::exchange(held_, {});
     const std::string bytes = std::exchange(bytes_, {});
-    if (auto* const typed = dynamic_cast<Held<T>*>(held.get())) return std::move(typed->value);
+    if (T* const value = std::any_cast<T>(&held)) return std::move(*value);
     if (bytes.empty()) return T{};
     Result<T> decoded = decode_state<T>(bytes);
     return decoded.ok() ? *std::move(decoded) : T{};
   }
 
   // For journals and saves; empty when fresh.
-  std::string bytes() const { return held_ ? held_->bytes() : bytes_; }
+  std::string bytes() const { return held_.has_value() ? encode_(held_) : bytes_; }
 
-  bool is_fresh() const { return !held_ && bytes_.empty(); }
+  bool is_fresh() const { return !held_.has_value() && bytes_.empty(); }
 
   friend bool operator==(const PolicyState& a, const PolicyState& b) {
     return a.bytes() == b.bytes();
   }
 
  private:
-  struct Holder {
-    virtual ~Holder() = default;
-    virtual std::unique_ptr<Holder> copy() const = 0;
-    virtual std::string bytes() const = 0;
-  };
-
-  template <class T>
-  struct Held final : Holder {
-    explicit Held(T v) : value(std::move(v)) {}
-    std::unique_ptr<Holder> copy() const override { return std::make_unique<Held>(value); }
-    std::string bytes() const override { return encode_state(value); }
-    T value;
-  };
-
-  std::unique_ptr<Holder> held_;
-  std::string bytes_;  // not decoded yet; empty when held_ is set
+  std::any held_;
+  std::string (*encode_)(const std::any& held) = nullptr;
+  std::string bytes_;  // not decoded yet; empty when a value is held
 };
 
 struct SetPrecision {

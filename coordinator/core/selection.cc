@@ -30,7 +30,7 @@ using Sample = std::array<double, kSample>;
 Sample sample_of(std::span<const double> values) {
   Sample sample;
   for (std::size_t i = 0; i < kSample; ++i) sample[i] = values[i * values.size() / kSample];
-  std::sort(sample.begin(), sample.end());
+  std::ranges::sort(sample);
   return sample;
 }
 
@@ -129,7 +129,7 @@ Extremes extremes_of(std::span<const double> values) {
     low[0] = std::min(low[0], values[i]);
     high[0] = std::max(high[0], values[i]);
   }
-  return {*std::min_element(low.begin(), low.end()), *std::max_element(high.begin(), high.end())};
+  return {*std::ranges::min_element(low), *std::ranges::max_element(high)};
 }
 
 }  // namespace cox

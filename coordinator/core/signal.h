@@ -81,6 +81,8 @@ struct RankSignal {
   std::uint32_t checksum = 0;  // set by seal()
 
   bool has(SignalFlag flag) const { return (flags & static_cast<std::uint16_t>(flag)) != 0; }
+  // Whether the rank takes its part of the steps, as plans say.
+  bool applies_plans() const { return !has(SignalFlag::watching) && !has(SignalFlag::finished); }
   void set(SignalFlag flag) { flags |= static_cast<std::uint16_t>(flag); }
 };
 

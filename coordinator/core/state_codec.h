@@ -11,12 +11,12 @@
 //   Result<GuardState> read = decode_state<GuardState>(bytes);
 //
 // A field is an integer, bool, float or double, a strong id, an enum with a stated largest value
-// (specialise kLargestOf), a std::string, or a std::optional, std::vector, std::array or std::map
-// of fields, or a struct with fields() (only the outermost one has a version).
+// (specialise kLargestOf), a std::string, or a std::optional, std::vector or std::array of fields,
+// or a struct with fields() (only the outermost one has a version).
 //
 // Bytes: version and length as variable-length integers, then the fields in their order. Unsigned
 // integers and enums are variable-length, signed ones too after zigzag; floats are their bits in
-// little endian; bool and the presence of an optional are a byte 0 or 1; strings, vectors and maps
+// little endian; bool and the presence of an optional are a byte 0 or 1; strings and vectors
 // begin with their count. Bytes are hostile: a count never allocates more than the bytes that are
 // left can hold, every value is checked against the range of its type, and everything must be used.
 // A struct with `bool is_sane() const` is refused when that says false; what needs more than the
@@ -26,7 +26,6 @@
 #include <array>
 #include <cstdint>
 #include <limits>
-#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -73,11 +72,6 @@ inline constexpr bool is_vector = false;
 template <class T>
 inline constexpr bool is_vector<std::vector<T>> = !std::is_same_v<T, bool>;
 
-template <class T>
-inline constexpr bool is_map = false;
-template <class K, class V>
-inline constexpr bool is_map<std::map<K, V>> = true;
-
 // Small numbers of either sign become small unsigned ones.
 constexpr std::uint64_t zigzag(std::int64_t value) {
   return static_cast<std::uint64_t>(value) << 1 ^ static_cast<std::uint64_t>(value >> 63);
@@ -113,12 +107,6 @@ void write(ByteWriter& out, const T& value) {
   } else if constexpr (is_vector<T>) {
     out.varint(value.size());
     for (const auto& each : value) write(out, each);
-  } else if constexpr (is_map<T>) {
-    out.varint(value.size());
-    for (const auto& [key, each] : value) {
-      write(out, key);
-      write(out, each);
-    }
   } else {
     static_assert(HasFields<T>, "a field of a state needs a type that the codec knows");
     std::apply([&out](const auto&... field) { (write(out, field), ...); }, T::fields(value));
@@ -175,17 +163,6 @@ void read_vector(ByteReader& in, std::vector<T>& values) {
   }
 }
 
-template <class K, class V>
-void read_map(ByteReader& in, std::map<K, V>& values) {
-  values.clear();
-  for (std::uint64_t count = read_count(in); count > 0 && !in.failed(); --count) {
-    K key{};
-    read(in, key);
-    if (!values.empty() && !(values.rbegin()->first < key)) return in.fail();
-    read(in, values.emplace_hint(values.end(), std::move(key), V{})->second);
-  }
-}
-
 inline void read_string(ByteReader& in, std::string& value) {
   const auto bytes = in.take(in.varint());
   value.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
@@ -214,8 +191,6 @@ void read(ByteReader& in, T& value) {
     read_string(in, value);
   } else if constexpr (is_vector<T>) {
     read_vector(in, value);
-  } else if constexpr (is_map<T>) {
-    read_map(in, value);
   } else {
     static_assert(HasFields<T>, "a field of a state needs a type that the codec knows");
     std::apply([&in](auto&... field) { (read(in, field), ...); }, T::fields(value));

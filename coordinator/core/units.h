@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <compare>
+#include <cstddef>
 #include <cstdint>
 
 namespace cox {
@@ -46,6 +47,11 @@ struct UnixTime {
 constexpr std::uint32_t add_saturating(std::uint32_t a, std::uint32_t b) {
   const std::uint32_t sum = a + b;
   return sum < a ? ~0u : sum;
+}
+
+// Returns the rank whose entry is at this place of a list with one for each rank.
+constexpr RankId rank_id(std::size_t place) {
+  return RankId(static_cast<std::int32_t>(place));
 }
 
 inline constexpr RankId kRoot{0};  // hosts the coordinator

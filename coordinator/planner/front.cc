@@ -90,7 +90,7 @@ class ChainPass {
       const StageOption& option = stage.options[a];
       if (!option.allowed || option.is_copied()) continue;
       const auto beats = [&](const Lane& lane) { return is_no_better(option, *lane.option); };
-      if (std::any_of(lanes.begin(), lanes.end(), beats)) continue;
+      if (std::ranges::any_of(lanes, beats)) continue;
       std::erase_if(lanes, [&](const Lane& lane) { return is_no_better(*lane.option, option); });
       lanes.push_back({&option, static_cast<std::uint8_t>(a), 0, 0});
       place(lanes.back());

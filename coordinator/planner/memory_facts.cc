@@ -72,7 +72,7 @@ Kinds kinds_of(std::vector<RankProblem>& ranks) {
       continue;
     }
     MemoryProblem key = without_times(rank.problem);
-    const auto known = std::find_if(kinds.all.begin(), kinds.all.end(), [&](const Kind& kind) {
+    const auto known = std::ranges::find_if(kinds.all, [&](const Kind& kind) {
       return kind.samples == rank.samples && kind.key == key;
     });
     const auto index = static_cast<std::size_t>(known - kinds.all.begin());

@@ -22,7 +22,7 @@ std::string told(const ShareProblem& problem, std::uint64_t RankCost::*limit) {
   for (std::size_t r = 0; r < problem.ranks.size(); ++r) {
     if (value(r) != (is_minimum ? 0 : kNoUnitCap)) order.push_back(r);
   }
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+  std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) {
     return is_minimum ? value(a) > value(b) : value(a) < value(b);
   });
   std::string text;

@@ -204,14 +204,14 @@ int run(std::vector<std::string> arguments) {
   const std::string command = arguments.empty() ? "" : arguments.front();
   if (!line.replay.flags.empty() && command != "replay")
     return complain("expected settings (--cox.*) behind 'replay' only; see cox --help");
-  std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
+  std::ranges::reverse(arguments);  // as CLI11 takes them
   try {
     line.app.parse(std::move(arguments));
   } catch (const CLI::Success& help) {
     return line.app.exit(help);
   } catch (const CLI::ParseError& error) {
     std::string message = error.what();
-    std::replace(message.begin(), message.end(), '\n', ' ');
+    std::ranges::replace(message, '\n', ' ');
     const auto subcommands = line.app.get_subcommands();
     const std::string name = subcommands.empty() ? "" : subcommands.front()->get_name() + " ";
     return complain(message + "; see cox " + name + "--help");

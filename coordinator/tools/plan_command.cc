@@ -82,8 +82,7 @@ std::string budget_table(const planner::RankProfile& profile, const MemoryFront&
     out += fmt::format("{:<12} {:<5} {:<12} {:<24}", size_text(budget), fits ? "yes" : "no",
                        size_text(point.peak_bytes), added_text(profile.problem, point.added_us));
     for (std::size_t a = 0; a < kActions; ++a)
-      out += fmt::format(" {:>9}", std::count(point.actions.begin(), point.actions.end(),
-                                              static_cast<MemoryAction>(a)));
+      out += fmt::format(" {:>9}", std::ranges::count(point.actions, static_cast<MemoryAction>(a)));
     out += "\n";
     if (!fits)
       out += fmt::format(
@@ -104,8 +103,8 @@ std::string action_table(const planner::RankProfile& profile, const MemoryFront&
   out += "\n";
   for (std::size_t i = 0; i < profile.problem.stages.size(); ++i) {
     const auto& options = profile.problem.stages[i].options;
-    const auto choices = std::count_if(options.begin(), options.end(),
-                                       [](const StageOption& o) { return o.allowed; });
+    const auto choices =
+        std::ranges::count_if(options, [](const StageOption& o) { return o.allowed; });
     if (choices < 2) continue;
     out += fmt::format("{:<{}.60}", profile.stage_names[i], width);
     for (const std::int64_t budget : budgets)

@@ -42,10 +42,9 @@ struct Everything {
   std::string name;
   std::array<std::uint8_t, 3> three{};
   std::vector<Range> ranges;
-  std::map<std::uint32_t, std::vector<double>> by_rank;
   static auto fields(auto& self) {
     return std::tie(self.told, self.large, self.negative, self.single, self.number, self.stage,
-                    self.rank, self.name, self.three, self.ranges, self.by_rank);
+                    self.rank, self.name, self.three, self.ranges);
   }
   friend bool operator==(const Everything&, const Everything&) = default;
 };
@@ -81,7 +80,6 @@ Everything filled() {
   state.name = std::string("a\0b", 3);
   state.three = {1, 2, 255};
   state.ranges = {{7, std::nullopt}, {65535, -9}};
-  state.by_rank = {{0, {}}, {4, {0.5, -1}}};
   return state;
 }
 

@@ -122,7 +122,7 @@ Status validate(const AccumulationConfig& config) {
 Status validate(const OverrideConfig& config) {
   const std::vector<std::uint32_t>& shares = config.shares;
   const bool nobody_works =
-      std::all_of(shares.begin(), shares.end(), [](std::uint32_t share) { return share == 0; });
+      std::ranges::all_of(shares, [](std::uint32_t share) { return share == 0; });
   if (shares.empty() || !nobody_works) return ok_status();
   return invalid_argument("force.shares gives no rank any work; at least one must be above 0");
 }

@@ -19,67 +19,6 @@ Setting<PrecisionConfig> formats(std::vector<FormatRule> PrecisionConfig::*field
   return rules(field, std::move(name), "formats", "BLOCK=FORMAT", kPrecisionNames);
 }
 
-using Rows = std::vector<Setting<PrecisionConfig>>;
-
-void add_choice(Rows& rows) {
-  using C = PrecisionConfig;
-  rows.insert(
-      rows.end(),
-      {auto_mode(&C::mode, {"mode", "", "chooses formats; auto = on if any is asked for"},
-                 wants_precision),
-       auto_choice(&C::format, {"format", "", "of all blocks; auto = of each by its signals"},
-                   kPrecisionNames),
-       formats(&C::force, {"force", "", "formats that blocks must have; * is any text"}),
-       formats(&C::forbid, {"forbid", "", "formats that blocks must not have; * is any text"}),
-       flag(&C::emulate, {"emulate", "", "auto may take formats that are only imitated here"}),
-       integer(&C::patience_rounds, {"patience_rounds", "rounds", "good signals before 8 bits"},
-               {1, kRounds.max}),
-       integer(&C::dwell_rounds, {"dwell_rounds", "rounds", "a block keeps a format that long"},
-               kRounds),
-       integer(&C::cooldown_rounds, {"cooldown_rounds", "rounds", "no lower format after trouble"},
-               kRounds)});
-}
-
-void add_bands(Rows& rows) {
-  using C = PrecisionConfig;
-  rows.insert(
-      rows.end(),
-      {number(&C::enter_noise_ratio,
-              {"enter_noise_ratio", "ratio",
-               "gradient noise over signal from which 8 bits may be used"},
-              {0, 1e6}),
-       number(&C::leave_noise_ratio,
-              {"leave_noise_ratio", "ratio", "... and below which they are left"}, {0, 1e6}),
-       number(&C::enter_underflow_ratio,
-              {"enter_underflow_ratio", "ratio",
-               "part flushed to zero up to which a lower format may be used"},
-              kRatio),
-       number(&C::leave_underflow_ratio,
-              {"leave_underflow_ratio", "ratio", "... and above which it is left"}, kRatio),
-       number(&C::leave_saturated_ratio,
-              {"leave_saturated_ratio", "ratio", "part clipped by fp8 above which it is left"},
-              kRatio),
-       number(&C::smallest_gain_ratio,
-              {"smallest_gain_ratio", "ratio", "a format must be that much faster to be taken"},
-              kRatio)});
-}
-
-void add_sdk(Rows& rows) {
-  using C = PrecisionConfig;
-  rows.insert(
-      rows.end(),
-      {choice(&C::fp8_scaling, {"fp8_scaling", "", "from the amax of past steps, or of this one"},
-              kScalings),
-       choice(&C::fp8_granularity, {"fp8_granularity", "", "one scale a tensor, or one a row"},
-              kGranularities),
-       integer(&C::fp8_history, {"fp8_history", "steps", "whose amax counts in delayed scaling"},
-               {1, 65536}),
-       integer(&C::fp8_margin, {"fp8_margin", "bits", "headroom of scales"}, {0, 16}),
-       integer(&C::sample_every, {"sample_every", "steps", "between samples of values; 0 = none"},
-               kRounds),
-       text(&C::sample_blocks, {"sample_blocks", "", "which blocks; * is any text"})});
-}
-
 template <class Row>
 Setting<LossScaleConfig> rule(Row row) {
   return within(&LossScaleConfig::rules, std::move(row));
@@ -88,11 +27,50 @@ Setting<LossScaleConfig> rule(Row row) {
 }  // namespace
 
 std::vector<Setting<PrecisionConfig>> precision_settings() {
-  Rows rows;
-  add_choice(rows);
-  add_bands(rows);
-  add_sdk(rows);
-  return rows;
+  using C = PrecisionConfig;
+  return {
+      auto_mode(&C::mode, {"mode", "", "chooses formats; auto = on if any is asked for"},
+                wants_precision),
+      auto_choice(&C::format, {"format", "", "of all blocks; auto = of each by its signals"},
+                  kPrecisionNames),
+      formats(&C::force, {"force", "", "formats that blocks must have; * is any text"}),
+      formats(&C::forbid, {"forbid", "", "formats that blocks must not have; * is any text"}),
+      flag(&C::emulate, {"emulate", "", "auto may take formats that are only imitated here"}),
+      integer(&C::patience_rounds, {"patience_rounds", "rounds", "good signals before 8 bits"},
+              {1, kRounds.max}),
+      integer(&C::dwell_rounds, {"dwell_rounds", "rounds", "a block keeps a format that long"},
+              kRounds),
+      integer(&C::cooldown_rounds, {"cooldown_rounds", "rounds", "no lower format after trouble"},
+              kRounds),
+      number(&C::enter_noise_ratio,
+             {"enter_noise_ratio", "ratio",
+              "gradient noise over signal from which 8 bits may be used"},
+             {0, 1e6}),
+      number(&C::leave_noise_ratio,
+             {"leave_noise_ratio", "ratio", "... and below which they are left"}, {0, 1e6}),
+      number(&C::enter_underflow_ratio,
+             {"enter_underflow_ratio", "ratio",
+              "part flushed to zero up to which a lower format may be used"},
+             kRatio),
+      number(&C::leave_underflow_ratio,
+             {"leave_underflow_ratio", "ratio", "... and above which it is left"}, kRatio),
+      number(&C::leave_saturated_ratio,
+             {"leave_saturated_ratio", "ratio", "part clipped by fp8 above which it is left"},
+             kRatio),
+      number(&C::smallest_gain_ratio,
+             {"smallest_gain_ratio", "ratio", "a format must be that much faster to be taken"},
+             kRatio),
+      choice(&C::fp8_scaling, {"fp8_scaling", "", "from the amax of past steps, or of this one"},
+             kScalings),
+      choice(&C::fp8_granularity, {"fp8_granularity", "", "one scale a tensor, or one a row"},
+             kGranularities),
+      integer(&C::fp8_history, {"fp8_history", "steps", "whose amax counts in delayed scaling"},
+              {1, 65536}),
+      integer(&C::fp8_margin, {"fp8_margin", "bits", "headroom of scales"}, {0, 16}),
+      integer(&C::sample_every, {"sample_every", "steps", "between samples of values; 0 = none"},
+              kRounds),
+      text(&C::sample_blocks, {"sample_blocks", "", "which blocks; * is any text"}),
+  };
 }
 
 std::vector<Setting<LossScaleConfig>> loss_scale_settings() {

@@ -48,9 +48,9 @@ struct Setting {
   SettingName name;
   std::string kind;   // "integer", "number", "text", "switch", "mode", "list", ...
   std::string range;  // "1 .. 1000000", "off|observe|on"
-  std::function<Status(Section&, std::string_view)> set;  // after an error the section is unchanged
-  std::function<std::string(const Section&)> get;
-  std::function<PolicyMode(const Section&)> mode;  // of a policy's mode; empty for other settings
+  std::function<Status(Section&, std::string_view)> set{};  // after an error nothing has changed
+  std::function<std::string(const Section&)> get{};
+  std::function<PolicyMode(const Section&)> mode{};  // of a policy's mode; empty for other settings
 };
 
 namespace settings {
@@ -124,7 +124,7 @@ Result<std::string> unquote(std::string_view written);
 template <class Section, class Value, class Parse, class Format>
 Setting<Section> parsed(Value Section::*field, SettingName name, std::string kind,
                         std::string range, Parse parse, Format format_value) {
-  Setting<Section> made{std::move(name), std::move(kind), std::move(range), {}, {}, {}};
+  Setting<Section> made{std::move(name), std::move(kind), std::move(range)};
   made.set = [parse, field](Section& section, std::string_view text) {
     auto value = parse(text);
     if (value.ok()) section.*field = static_cast<Value>(*std::move(value));
@@ -282,7 +282,7 @@ Status check_rules(std::string_view section, const std::vector<BlockRule<Value>>
       return invalid_argument(section, ".forbid has ", rule.text(), ", but ", always,
                               " is always possible; force another ", what, " instead");
     }
-    if (std::find(force.begin(), force.end(), rule) != force.end()) {
+    if (std::ranges::find(force, rule) != force.end()) {
       return invalid_argument(section, ".force and ", section, ".forbid both have ", rule.text(),
                               "; take it out of one of them");
     }
@@ -293,7 +293,7 @@ Status check_rules(std::string_view section, const std::vector<BlockRule<Value>>
 // The row of a part as a row of the whole that has the part as a member.
 template <class Whole, class Part>
 Setting<Whole> within(Part Whole::*member, Setting<Part> row) {
-  Setting<Whole> made{std::move(row.name), std::move(row.kind), std::move(row.range), {}, {}, {}};
+  Setting<Whole> made{std::move(row.name), std::move(row.kind), std::move(row.range)};
   made.set = [member, set = std::move(row.set)](Whole& whole, std::string_view value) {
     return set(whole.*member, value);
   };

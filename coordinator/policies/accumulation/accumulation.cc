@@ -56,7 +56,7 @@ bool follows_speeds(const PolicyInput& input) {
 
 // A rank of which nothing is known counts as the slowest.
 RankRatios ratios_of(const Speeds& speeds, const JobFacts& job) {
-  RankRatios ratios(static_cast<std::size_t>(job.world_size), 1.0);
+  RankRatios ratios(job.ranks(), 1.0);
   double slowest = 0;
   for (const RankSpeed& rank : speeds.ranks) {
     if (rank.reports > 0) slowest = std::max(slowest, rank.level);
@@ -70,7 +70,7 @@ RankRatios ratios_of(const Speeds& speeds, const JobFacts& job) {
 
 // All alike where the plan has no shares.
 RankRatios ratios_of(const Plan& plan, const JobFacts& job) {
-  RankRatios ratios(static_cast<std::size_t>(job.world_size), 1.0);
+  RankRatios ratios(job.ranks(), 1.0);
   if (plan.shares.size() != ratios.size()) return ratios;
   std::uint32_t least = 0;  // of those who work
   for (const std::uint32_t share : plan.shares) {

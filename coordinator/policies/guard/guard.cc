@@ -79,7 +79,7 @@ LossCourse course_of(const History& history, std::size_t window, std::size_t ski
   LossCourse course;
   course.count = losses.size();
   course.median = median_of(losses);
-  course.largest = *std::max_element(losses.begin(), losses.end());
+  course.largest = *std::ranges::max_element(losses);
   for (double& loss : losses) loss = std::fabs(loss - course.median);
   course.deviation = 1.4826 * median_of(losses);
   return course;

@@ -74,7 +74,7 @@ RoundView view_of(const PolicyInput& input) {
   const auto& formats = input.plan.precision;
   const std::span<const BlockEvidence> all = input.signals.evidence;
   view.evidence = all.first(std::min({all.size(), input.job.blocks.size(), formats.size()}));
-  const bool has_half = std::find(formats.begin(), formats.end(), Precision::fp16) != formats.end();
+  const bool has_half = std::ranges::find(formats, Precision::fp16) != formats.end();
   const StepSummary& summary = input.summary;
   const bool is_quiet = !has_half && summary.nonfinite_ranks == 0 && summary.skipped_ranks == 0;
   for (const RankSignal& report : input.signals.reports) {

@@ -31,10 +31,6 @@ struct RankGroup {
   std::int64_t step_us = 0;
 };
 
-RankId rank_id(std::size_t rank) {
-  return RankId(static_cast<std::int32_t>(rank));
-}
-
 // --- sentences: bytes in MiB, time in percent of a step ---------------------------------------
 
 // "5120 MiB", "12.3 MiB", "0.004 MiB".
@@ -225,7 +221,7 @@ Reason explain_rule(const PolicyInput& input, const MemoryRound& round, const Ra
   while (block + 1 < actions.size() && contains(round.allowed[block], actions[block])) ++block;
   const MemoryAction action = actions[block];
   const auto& resting = round.state.resting;
-  const bool rests = std::any_of(resting.begin(), resting.end(), [&](const RestingAction& rest) {
+  const bool rests = std::ranges::any_of(resting, [&](const RestingAction& rest) {
     return rest.block == block && rest.action == action;
   });
   const std::string& name = input.job.blocks[block];
@@ -284,7 +280,7 @@ std::vector<RankGroup> groups_of(const PolicyInput& input, const MemoryRound& ro
 }
 
 bool any_moves(const std::vector<RankGroup>& groups) {
-  return std::any_of(groups.begin(), groups.end(), [](const auto& group) { return group.moves; });
+  return std::ranges::any_of(groups, [](const auto& group) { return group.moves; });
 }
 
 // --- a change ---------------------------------------------------------------------------------
@@ -300,9 +296,8 @@ std::size_t leading_rank(const MemoryRound& round) {
     if (choice.move == Move::breach) return 2;
     return choice.move == Move::over_budget ? 1 : 0;
   };
-  const auto leading =
-      std::max_element(round.ranks.begin(), round.ranks.end(),
-                       [&](const RankView& a, const RankView& b) { return weight(a) < weight(b); });
+  const auto leading = std::ranges::max_element(
+      round.ranks, [&](const RankView& a, const RankView& b) { return weight(a) < weight(b); });
   return static_cast<std::size_t>(leading - round.ranks.begin());
 }
 
@@ -364,7 +359,7 @@ Proposal change_of(const PolicyInput& input, const MemoryRound& round,
 
 Reason explain_fit(const MemoryRound& round, const std::vector<RankGroup>& groups) {
   const auto tightest =
-      std::min_element(groups.begin(), groups.end(), [](const RankGroup& a, const RankGroup& b) {
+      std::ranges::min_element(groups, [](const RankGroup& a, const RankGroup& b) {
         return a.budget_bytes - a.peak_bytes < b.budget_bytes - b.peak_bytes;
       });
   std::string text = "nothing changes: " + group_text(*tightest, round.ranks.size());

@@ -54,10 +54,6 @@ FormatVeto veto_of(const JobFacts& job, const PrecisionConfig& config, Precision
 
 // --- what a round teaches ---------------------------------------------------------------------
 
-bool applies_plans(const RankSignal& report) {
-  return !report.has(SignalFlag::watching) && !report.has(SignalFlag::finished);
-}
-
 // Signs of the round that concern all blocks.
 struct RoundSigns {
   std::uint64_t applied_min = 0;         // oldest plan in force on a rank
@@ -75,7 +71,7 @@ RoundSigns signs_of(const PolicyInput& input, const PrecisionState& state) {
   signs.applied_min = kNobody;
   signs.applied_before = state.applied_before;
   for (const RankSignal& report : input.signals.reports) {
-    if (!applies_plans(report)) continue;
+    if (!report.applies_plans()) continue;
     signs.applied_min = std::min(signs.applied_min, report.plan_applied);
     const float scale = report.loss_scale;
     if (scale > 0 && (signs.smallest_scale == 0 || scale < signs.smallest_scale)) {
@@ -169,8 +165,7 @@ std::vector<std::size_t> costliest_blocks(const PolicyInput& input) {
   const auto cost = [&input](std::size_t b) {
     return step_us(input.job, b, input.plan.precision[b]);
   };
-  std::stable_sort(blocks.begin(), blocks.end(),
-                   [&](std::size_t a, std::size_t b) { return cost(a) > cost(b); });
+  std::ranges::stable_sort(blocks, [&](std::size_t a, std::size_t b) { return cost(a) > cost(b); });
   blocks.resize((blocks.size() + 3) / 4);
   return blocks;
 }
@@ -318,7 +313,7 @@ void choose_lower(const PolicyInput& input, const RoundSigns& signs, std::size_t
                   const Leeway& leeway, BlockReading& reading) {
   BlockPrecisionState& state = reading.state;
   const auto& costliest = signs.costliest;
-  const bool is_first = std::find(costliest.begin(), costliest.end(), block) != costliest.end();
+  const bool is_first = std::ranges::find(costliest, block) != costliest.end();
   if (!signals_are_good(input, state, is_first)) return;
   const PrecisionConfig& config = input.config.precision;
   const Precision now = input.plan.precision[block];
@@ -418,7 +413,7 @@ std::vector<BlockMove> first_of(const PolicyInput& input, std::vector<BlockMove>
   const auto gain = [&input](const BlockMove& move) {
     return step_us(input.job, move.block, move.from) - step_us(input.job, move.block, move.to);
   };
-  std::stable_sort(ready.begin(), ready.end(), [&](const BlockMove& a, const BlockMove& b) {
+  std::ranges::stable_sort(ready, [&](const BlockMove& a, const BlockMove& b) {
     if (a.for_straggler != b.for_straggler) return a.for_straggler;
     return gain(a) > gain(b);
   });

@@ -420,8 +420,8 @@ bool says_the_same(const BlockMove& a, const BlockMove& b) {
 std::uint32_t silent_rounds(const PolicyInput& input, std::uint32_t before) {
   if (input.summary.reporting == 0 || input.config.precision.format) return before;
   const auto& evidence = input.signals.evidence;
-  const bool heard = std::any_of(evidence.begin(), evidence.end(),
-                                 [](const BlockEvidence& e) { return e.noise_count > 0; });
+  const bool heard =
+      std::ranges::any_of(evidence, [](const BlockEvidence& e) { return e.noise_count > 0; });
   return heard ? 0 : std::min(before + 1, kSilence + 1);
 }
 

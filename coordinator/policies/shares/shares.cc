@@ -40,7 +40,7 @@ struct SharesState {
 
 SharesState state_for(PolicyState kept, const JobFacts& job) {
   auto state = kept.take_or_fresh<SharesState>();
-  const auto ranks = static_cast<std::size_t>(job.world_size);
+  const std::size_t ranks = job.ranks();
   if (state.caps.size() != ranks) state = {.caps = std::vector<std::uint64_t>(ranks, 0)};
   return state;
 }
@@ -75,8 +75,7 @@ void learn_caps(const PolicyInput& input, std::vector<std::uint64_t>& caps) {
     if (report.memory_limit_bytes == 0 || report.memory_peak_bytes == 0) continue;
     if (report.samples == 0 || report.rounds == 0 || r >= caps.size()) continue;
     const bool counts = speeds.ranks[r].seen > speeds.ranks[r].seen_before &&
-                        report.plan_applied >= speeds.shares_plan &&
-                        !report.has(SignalFlag::finished) && !report.has(SignalFlag::watching);
+                        report.plan_applied >= speeds.shares_plan && report.applies_plans();
     if (counts) caps[r] = cap_after(report, caps[r]);
   }
 }
@@ -96,7 +95,7 @@ struct SharesProblem {
 // Units, minima, caps and present units; costs are still missing.
 SharesProblem limits_of(const PolicyInput& input) {
   const SharesConfig& config = input.config.shares;
-  const auto ranks = static_cast<std::size_t>(input.job.world_size);
+  const std::size_t ranks = input.job.ranks();
   SharesProblem shares;
   const std::uint64_t unit = shares.unit_samples =
       std::max<std::uint64_t>(input.job.micro_batch, 1);
@@ -229,7 +228,7 @@ std::string explain_moves(const SharesProblem& shares, const ShareAssignment& as
   for (std::size_t r = 0; r < units.size(); ++r) {
     if (units[r] != present[r]) moved.push_back(r);
   }
-  std::stable_sort(moved.begin(), moved.end(), [&](std::size_t a, std::size_t b) {
+  std::ranges::stable_sort(moved, [&](std::size_t a, std::size_t b) {
     return distance(units[a], present[a]) > distance(units[b], present[b]);
   });
   std::string text;
@@ -390,7 +389,7 @@ PolicyOutput first_shares(const PolicyInput& input) {
 }  // namespace
 
 std::vector<std::uint32_t> shares_of(const std::vector<std::uint64_t>& units) {
-  const std::uint64_t most = *std::max_element(units.begin(), units.end());
+  const std::uint64_t most = *std::ranges::max_element(units);
   const std::uint64_t divisor = std::max<std::uint64_t>(1, (most + kMaxShare - 1) / kMaxShare);
   std::vector<std::uint32_t> shares;
   for (const std::uint64_t n : units) {

@@ -35,7 +35,7 @@ std::string percent(double ratio) {
 }
 
 Reason explain_found(const SlowRank& slow, const PolicyInput& input) {
-  const bool own_past = compares_with_own_past(static_cast<std::size_t>(input.job.world_size));
+  const bool own_past = compares_with_own_past(input.job.ranks());
   const std::uint64_t rounds = input.summary.round.value() - slow.since.value() + 1;
   return reason_of(ReasonCode::straggler_found,
                    concat("rank ", slow.rank, " is ", percent(slow.slowdown_ratio), " slower than ",
