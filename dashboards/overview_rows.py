@@ -351,13 +351,6 @@ def numerics():
             thresholds=thresholds(("red", None), ("orange", 60), ("green", 600)),
         ),
         lines(
-            "Curvature",
-            (6, 5),
-            "Largest eigenvalue of the loss's Hessian for a block's parameters, the five largest; empty where it is not measured.",
-            {"{{block}}": "topk(5, max by (block) (coxswain_block_curvature))"},
-            unit="short",
-        ),
-        lines(
             "Gradient noise",
             (8, 8),
             "Noise of a block's gradients divided by their signal, the eight noisiest blocks.",

@@ -77,7 +77,6 @@ void put_numerics(io::JsonWriter& json, const StepRow& row) {
     json.field("saturated", row.saturated_values);
   }
   put_number(json, "grad_noise", row.gradient_noise);
-  put_number(json, "curvature", row.curvature);
 }
 
 void put_control(io::JsonWriter& json, const StepRow& row) {

@@ -64,7 +64,6 @@ struct StepRow {
   std::uint32_t underflow_values = 0;        // of these, flushed to zero
   std::uint32_t saturated_values = 0;        // of these, clipped
   float gradient_noise = kNotMeasuredFloat;  // noise over signal, mean over the blocks sampled
-  float curvature = kNotMeasuredFloat;       // largest of the blocks
 
   std::array<NamedScalar, kScalars> scalars{};
 

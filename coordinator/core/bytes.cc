@@ -1,34 +1,13 @@
 #include "coordinator/core/bytes.h"
 
 #include <array>
-#include <bit>
 
 namespace cox {
-namespace {
 
-template <std::size_t kBytes>
-void append_little_endian(std::vector<std::byte>& out, std::uint64_t value) {
-  std::array<std::byte, kBytes> bytes;
-  for (std::size_t i = 0; i < kBytes; ++i) bytes[i] = static_cast<std::byte>(value >> (8 * i));
-  out.insert(out.end(), bytes.begin(), bytes.end());
-}
-
-}  // namespace
-
-void ByteWriter::u32(std::uint32_t value) {
-  append_little_endian<4>(bytes_, value);
-}
-
-void ByteWriter::u64(std::uint64_t value) {
-  append_little_endian<8>(bytes_, value);
-}
-
-void ByteWriter::f32(float value) {
-  u32(std::bit_cast<std::uint32_t>(value));
-}
-
-void ByteWriter::f64(double value) {
-  u64(std::bit_cast<std::uint64_t>(value));
+void ByteWriter::little_endian(std::uint64_t value, std::size_t count) {
+  std::array<std::byte, 8> bytes;
+  for (std::size_t i = 0; i < count; ++i) bytes[i] = static_cast<std::byte>(value >> (8 * i));
+  append(std::span(bytes).first(count));
 }
 
 void ByteWriter::varint(std::uint64_t value) {
@@ -80,26 +59,6 @@ std::uint64_t ByteReader::little_endian(std::size_t count) {
     shift += 8;
   }
   return value;
-}
-
-std::uint8_t ByteReader::u8() {
-  return static_cast<std::uint8_t>(little_endian(1));
-}
-
-std::uint32_t ByteReader::u32() {
-  return static_cast<std::uint32_t>(little_endian(4));
-}
-
-std::uint64_t ByteReader::u64() {
-  return little_endian(8);
-}
-
-float ByteReader::f32() {
-  return std::bit_cast<float>(u32());
-}
-
-double ByteReader::f64() {
-  return std::bit_cast<double>(u64());
 }
 
 std::uint64_t ByteReader::varint() {

@@ -5,6 +5,7 @@
 // object; the reader borrows its bytes.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -16,10 +17,10 @@ namespace cox {
 class ByteWriter {
  public:
   void u8(std::uint8_t value) { bytes_.push_back(static_cast<std::byte>(value)); }
-  void u32(std::uint32_t value);
-  void u64(std::uint64_t value);
-  void f32(float value);             // the bits, so NaN and -0 survive
-  void f64(double value);            // likewise
+  void u32(std::uint32_t value) { little_endian(value, 4); }
+  void u64(std::uint64_t value) { little_endian(value, 8); }
+  void f32(float value) { u32(std::bit_cast<std::uint32_t>(value)); }  // so NaN and -0 survive
+  void f64(double value) { u64(std::bit_cast<std::uint64_t>(value)); }
   void varint(std::uint64_t value);  // 1 .. 10 bytes
   void append(std::span<const std::byte> more);
   void append(std::string_view more);
@@ -31,6 +32,8 @@ class ByteWriter {
   std::string_view text() const;  // the bytes as a string; valid until the next write
 
  private:
+  void little_endian(std::uint64_t value, std::size_t count);
+
   std::vector<std::byte> bytes_;
 };
 
@@ -38,11 +41,11 @@ class ByteReader {
  public:
   explicit ByteReader(std::span<const std::byte> bytes) : rest_(bytes) {}
 
-  std::uint8_t u8();
-  std::uint32_t u32();
-  std::uint64_t u64();
-  float f32();
-  double f64();
+  std::uint8_t u8() { return static_cast<std::uint8_t>(little_endian(1)); }
+  std::uint32_t u32() { return static_cast<std::uint32_t>(little_endian(4)); }
+  std::uint64_t u64() { return little_endian(8); }
+  float f32() { return std::bit_cast<float>(u32()); }
+  double f64() { return std::bit_cast<double>(u64()); }
   std::uint64_t varint();  // fails on more than 64 bits
   std::span<const std::byte> take(std::uint64_t count);
 

@@ -63,7 +63,7 @@ const std::vector<Row>& section_rows() {
 
 const Row* find_row(const std::vector<Row>& rows, std::string_view key) {
   const auto found =
-      std::find_if(rows.begin(), rows.end(), [key](const Row& row) { return row.name.key == key; });
+      std::ranges::find_if(rows, [key](const Row& row) { return row.name.key == key; });
   return found == rows.end() ? nullptr : &*found;
 }
 
@@ -73,12 +73,9 @@ const Row* mode_row(std::string_view policy) {
 }
 
 Row own_mode_row(const std::string& policy) {
-  Row row{{policy + std::string(kModeSuffix), "", "of the policy " + policy, Scope::job},
+  Row row{{policy + std::string(kModeSuffix), "", "of the policy " + policy},
           "mode",
-          settings::join(settings::kModeNames),
-          {},
-          {},
-          {}};
+          settings::join(settings::kModeNames)};
   row.set = [policy](Config& config, std::string_view text) {
     const Result<std::size_t> index = settings::parse_name(text, settings::kModeNames);
     if (index.ok()) config.policy_modes[policy] = static_cast<PolicyMode>(*index);
@@ -122,10 +119,9 @@ std::size_t distance(std::string_view a, std::string_view b) {
 }
 
 std::string nearest_key(const std::vector<Row>& rows, std::string_view key) {
-  const auto nearest =
-      std::min_element(rows.begin(), rows.end(), [key](const Row& a, const Row& b) {
-        return distance(a.name.key, key) < distance(b.name.key, key);
-      });
+  const auto nearest = std::ranges::min_element(rows, [key](const Row& a, const Row& b) {
+    return distance(a.name.key, key) < distance(b.name.key, key);
+  });
   return nearest->name.key;
 }
 
@@ -147,8 +143,7 @@ Status check_values(const Config& config) {
 
 bool is_setting(std::string_view variable) {
   return !variable.starts_with(kTestPrefix) &&
-         std::find(kOtherVariables.begin(), kOtherVariables.end(), variable) ==
-             kOtherVariables.end();
+         std::ranges::find(kOtherVariables, variable) == kOtherVariables.end();
 }
 
 std::string variable_of(std::string_view key) {
@@ -198,7 +193,7 @@ Status apply_line(Config& config, std::string_view line) {
   if (line.empty()) return ok_status();
   const std::size_t equals = line.find('=');
   if (equals == std::string_view::npos)
-    return invalid_argument("expected 'key = value', found '" + std::string(line) + "'");
+    return invalid_argument("expected 'key = value', found '", line, "'");
   const std::string_view key = settings::trim(line.substr(0, equals));
   const Result<std::string> value = settings::unquote(settings::trim(line.substr(equals + 1)));
   if (!value.ok()) return value.status().with_context(std::string(key));
@@ -223,16 +218,15 @@ Status set_option(Config& config, std::string_view key, std::string_view value) 
     if (const Row* row = find_row(*rows, key))
       return row->set(config, value).with_context(row->name.key);
   }
-  return invalid_argument("no setting is called '" + std::string(key) + "'; the nearest is '" +
-                          nearest_key(rows_of(config), key) + "'");
+  return invalid_argument("no setting is called '", key, "'; the nearest is '",
+                          nearest_key(rows_of(config), key), "'");
 }
 
 Status apply_text(Config& config, std::string_view text, std::string_view origin) {
   for (std::size_t number = 1; !text.empty(); ++number) {
     const std::size_t end = text.find('\n');
     const Status status = apply_line(config, text.substr(0, end));
-    if (!status.ok())
-      return status.with_context(std::string(origin) + ":" + std::to_string(number));
+    if (!status.ok()) return status.with_context(concat(origin, ":", number));
     if (end == std::string_view::npos) break;
     text.remove_prefix(end + 1);
   }
@@ -248,8 +242,8 @@ Status apply_environment(Config& config, std::span<const std::string> environmen
     if (!is_setting(variable)) continue;
     const std::string key = key_of_variable(rows, variable);
     if (key.empty()) {
-      return invalid_argument("environment: no setting belongs to " + variable +
-                              "; the nearest is " + nearest_variable(rows, variable));
+      return invalid_argument("environment: no setting belongs to ", variable, "; the nearest is ",
+                              nearest_variable(rows, variable));
     }
     const std::string value = equals < entry.size() ? entry.substr(equals + 1) : std::string();
     const Status status = set_option(config, key, value);
@@ -274,7 +268,7 @@ Result<FlagsApplied> apply_flags(Config& config, std::span<const std::string> ar
     const std::size_t equals = argument.find('=');
     const std::string key = argument.substr(kFlagPrefix.size(), equals - kFlagPrefix.size());
     if (equals == std::string::npos && i + 1 == arguments.size())
-      return invalid_argument("flags: " + argument + " needs a value: " + argument + "=VALUE");
+      return invalid_argument("flags: ", argument, " needs a value: ", argument, "=VALUE");
     const std::string value =
         equals == std::string::npos ? arguments[++i] : argument.substr(equals + 1);
     if (key == "config") continue;  // the file was read before the flags

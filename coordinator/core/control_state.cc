@@ -6,16 +6,8 @@
 namespace cox {
 namespace {
 
-Reason lost(ReasonCode code, std::string text) {
-  Reason reason;
-  reason.code = code;
-  reason.outcome = Outcome::changed;
-  reason.text = std::move(text);
-  return reason;
-}
-
 bool fits_world(const Plan& plan, const JobFacts& job) {
-  const auto world = static_cast<std::size_t>(job.world_size);
+  const std::size_t world = job.ranks();
   return (plan.rank_profile.empty() || plan.rank_profile.size() == world) &&
          (plan.shares.empty() || plan.shares.size() == world);
 }
@@ -44,17 +36,20 @@ Refitted refit(ControlState saved, const JobFacts& job) {
   plan.hold_until = {};
   if (!fits_world(plan, job)) {
     drop_ranks(plan);
-    refitted.reasons.push_back(
-        lost(ReasonCode::restored_at_other_world_size,
-             "restored at " + std::to_string(job.world_size) +
-                 " ranks: shares and per-rank memory actions start anew, global knobs stay"));
+    refitted.reasons.push_back(reason_of(
+        ReasonCode::restored_at_other_world_size,
+        concat("restored at ", job.world_size,
+               " ranks: shares and per-rank memory actions start anew, global knobs stay"),
+        Outcome::changed));
   }
   // A loop that no longer takes its batch from the plan takes nothing else away.
   if (!job.capabilities.accumulation && plan.step_samples != 0) {
-    refitted.reasons.push_back(lost(ReasonCode::not_capable,
-                                    "the saved batch of " + std::to_string(plan.step_samples) +
-                                        " samples a step cannot be applied by this job; it starts "
-                                        "with its own"));
+    refitted.reasons.push_back(
+        reason_of(ReasonCode::not_capable,
+                  concat("the saved batch of ", plan.step_samples,
+                         " samples a step cannot be applied by this job; it starts "
+                         "with its own"),
+                  Outcome::changed));
     plan.step_samples = 0;
   }
   const Status status = validate(plan, job);
@@ -63,17 +58,16 @@ Refitted refit(ControlState saved, const JobFacts& job) {
     plan = initial_plan(job);
     plan.rollback = done;
     refitted.reasons.push_back(
-        lost(ReasonCode::not_capable,
-             "the saved plan does not fit this job and starts anew: " + status.message()));
+        reason_of(ReasonCode::not_capable,
+                  "the saved plan does not fit this job and starts anew: " + status.message(),
+                  Outcome::changed));
   }
   return refitted;
 }
 
 PolicyState& state_of(ControlState& state, std::string_view policy) {
   auto& all = state.policies;
-  const auto at = std::lower_bound(
-      all.begin(), all.end(), policy,
-      [](const NamedPolicyState& entry, std::string_view name) { return entry.policy < name; });
+  const auto at = std::ranges::lower_bound(all, policy, {}, &NamedPolicyState::policy);
   if (at != all.end() && at->policy == policy) return at->state;
   return all.insert(at, {std::string(policy), {}})->state;
 }

@@ -6,11 +6,11 @@
 #include <string_view>
 #include <vector>
 
-#include "coordinator/core/history.h"
 #include "coordinator/core/job.h"
 #include "coordinator/core/plan.h"
 #include "coordinator/core/policy.h"
 #include "coordinator/core/reason.h"
+#include "coordinator/core/summary.h"
 
 namespace cox {
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <exception>
+#include <iterator>
 #include <span>
 #include <string>
 #include <utility>
@@ -16,11 +17,8 @@ constexpr std::string_view kOwnState = "decide";
 constexpr std::uint32_t kMissingRounds = 3;  // one late report is no news
 
 Reason own_reason(ReasonCode code, RoundId round, std::string text) {
-  Reason reason;
-  reason.code = code;
-  reason.outcome = Outcome::reported;
+  Reason reason = reason_of(code, std::move(text), Outcome::reported);
   reason.round = round;
-  reason.text = std::move(text);
   return reason;
 }
 
@@ -32,12 +30,8 @@ struct SaidState {
   bool override_refused = false;
   std::uint32_t missing_rounds = 0;     // in a row
   std::vector<std::uint64_t> withheld;  // one digest per policy; 0 = nothing was withheld
-  template <class Self, class Visit>
-  static void fields(Self& self, Visit&& visit) {
-    visit(self.nobody_applies);
-    visit(self.override_refused);
-    visit(self.missing_rounds);
-    visit(self.withheld);
+  static auto fields(auto& self) {
+    return std::tie(self.nobody_applies, self.override_refused, self.missing_rounds, self.withheld);
   }
 };
 
@@ -102,10 +96,8 @@ class Draft {
   // What is withheld is told when it differs from the round before.
   void take(const Asked& asked, std::vector<Proposal> proposals, std::vector<Reason> withheld) {
     for (Proposal& proposal : proposals) {
-      Reason reason = std::move(proposal.reason);
-      reason.policy = asked.kind;
-      reason.round = round_;
-      reason.outcome = judge(proposal, asked.mode, reason);
+      proposal.reason.policy = asked.kind;
+      Reason reason = judged(std::move(proposal), asked.mode);
       const bool is_done = reason.outcome == Outcome::changed || reason.outcome == Outcome::clamped;
       (is_done ? reasons_ : withheld).push_back(std::move(reason));
     }
@@ -120,15 +112,9 @@ class Draft {
     return plan_.shares != newest_.shares || plan_.step_samples != newest_.step_samples;
   }
 
-  // Takes the proposals of a policy that fits the draft.
-  void take_fit(PolicyKind kind, std::vector<Proposal> proposals) {
-    for (Proposal& proposal : proposals) {
-      Reason reason = std::move(proposal.reason);
-      reason.policy = kind;
-      reason.round = round_;
-      reason.outcome = judge(proposal, PolicyMode::on, reason);
-      reasons_.push_back(std::move(reason));
-    }
+  // Takes the proposals of the policies that fit the draft.
+  void take_fit(std::vector<Proposal> proposals) {
+    for (Proposal& proposal : proposals) report(judged(std::move(proposal), PolicyMode::on));
   }
 
   // What the user forces wins over every policy.
@@ -154,19 +140,25 @@ class Draft {
   }
 
  private:
+  // Applies or withholds a proposal. Returns its reason, with the outcome.
+  Reason judged(Proposal proposal, PolicyMode mode) {
+    proposal.reason.round = round_;
+    proposal.reason.outcome = judge(proposal, mode, proposal.reason);
+    return std::move(proposal.reason);
+  }
+
   Outcome judge(const Proposal& proposal, PolicyMode mode, Reason& reason) {
     if (mode == PolicyMode::observe) return Outcome::observed;
     if (nobody_applies_) {
       return withhold(reason, ReasonCode::nobody_applies_plans, "every rank only watches");
     }
     if (in_flight_) {
-      return withhold(
-          reason, ReasonCode::plan_in_flight,
-          "plan " + std::to_string(newest_.id.number) + " is not applied by the ranks yet");
+      return withhold(reason, ReasonCode::plan_in_flight,
+                      concat("plan ", newest_.id.number, " is not applied by the ranks yet"));
     }
     if (reason.policy != PolicyKind::guard && round_ < plan_.hold_until) {
       return withhold(reason, ReasonCode::hold_in_force,
-                      "no knob moves before round " + std::to_string(plan_.hold_until.value()));
+                      concat("no knob moves before round ", plan_.hold_until));
     }
     if (is_forced(proposal.change, config_.force)) {
       return withhold(reason, ReasonCode::override_applied, "force.shares is set");
@@ -209,37 +201,36 @@ struct Answer {
   std::vector<Reason> failure;  // one, or none
 };
 
-Answer failed(const Policy& policy, PolicyState kept, RoundId round, std::string_view what) {
+using PolicyCall = PolicyOutput (Policy::*)(const PolicyInput&, PolicyState) const;
+
+// Own policies do not throw, and their states grow with the ranks: only a custom one is copied.
+// `failed` says what became of a policy that throws.
+Answer ask(const Policy& policy, PolicyCall call, const PolicyInput& input, PolicyState state,
+           std::string_view failed) {
   Answer answer;
-  answer.output.state = std::move(kept);
-  answer.failure.push_back(own_reason(
-      ReasonCode::policy_failed, round,
-      "policy " + std::string(policy.name()) + " failed and is ignored: " + std::string(what)));
+  if (policy.kind() == PolicyKind::custom) answer.output.state = state;
+  std::string what = "an exception of unknown type";
+  try {
+    return {(policy.*call)(input, std::move(state)), {}};
+  } catch (const std::exception& error) {
+    what = error.what();
+  } catch (...) {
+  }
+  answer.failure.push_back(
+      own_reason(ReasonCode::policy_failed, input.signals.round,
+                 concat("policy ", policy.name(), " failed ", failed, ": ", what)));
   answer.failure.back().policy = policy.kind();
   return answer;
 }
 
-// Own policies do not throw, and their states grow with the ranks: only a custom one is copied.
-Answer ask(const Policy& policy, const PolicyInput& input, PolicyState state) {
-  PolicyState kept;
-  if (policy.kind() == PolicyKind::custom) kept = state;
-  const RoundId round = input.signals.round;
-  try {
-    return {policy.propose(input, std::move(state)), {}};
-  } catch (const std::exception& error) {
-    return failed(policy, std::move(kept), round, error.what());
-  } catch (...) {
-    return failed(policy, std::move(kept), round, "an exception of unknown type");
-  }
-}
-
-void tell_findings(std::vector<Reason> findings, PolicyKind kind, RoundId round, Draft& draft) {
+// Completes what a policy found.
+std::vector<Reason> findings_of(std::vector<Reason> findings, PolicyKind kind, RoundId round) {
   for (Reason& finding : findings) {
     finding.policy = kind;
     finding.round = round;
     if (finding.outcome == Outcome::unspecified) finding.outcome = Outcome::reported;
-    draft.report(std::move(finding));
   }
+  return findings;
 }
 
 // The smaller limit of each rank counts.
@@ -259,11 +250,15 @@ void ask_policies(const PolicyInput& input, const PolicySet& policies, ControlSt
     const PolicyMode mode = mode_of(input.config, policy->name(), PolicyMode::on);
     const Asked asked{policy->kind(), mode, place++};
     if (mode == PolicyMode::off) continue;
-    const PolicyInput narrowed{input.job,     input.config,    input.plan,    input.signals,
-                               input.summary, input.estimates, input.history, most_samples};
-    Answer answer = ask(*policy, narrowed, std::move(state_of(kept, policy->name())));
-    state_of(kept, policy->name()) = std::move(answer.output.state);
-    tell_findings(std::move(answer.output.findings), asked.kind, input.signals.round, draft);
+    PolicyInput narrowed = input;
+    narrowed.most_samples = most_samples;
+    PolicyState& state = state_of(kept, policy->name());
+    Answer answer = ask(*policy, &Policy::propose, narrowed, std::move(state), "and is ignored");
+    state = std::move(answer.output.state);
+    for (Reason& finding :
+         findings_of(std::move(answer.output.findings), asked.kind, input.signals.round)) {
+      draft.report(std::move(finding));
+    }
     draft.take(asked, std::move(answer.output.proposals), std::move(answer.failure));
     if (mode == PolicyMode::on) narrow(most_samples, std::move(answer.output.most_samples));
   }
@@ -278,55 +273,70 @@ void tell_circumstances(const StepSignals& signals, const StepSummary& summary, 
   }
   said.missing_rounds = summary.missing > 0 ? std::min(said.missing_rounds, kLongest) + 1 : 0;
   if (said.missing_rounds != kMissingRounds) return;
-  Reason reason = own_reason(ReasonCode::ranks_missing, summary.round,
-                             std::to_string(summary.missing) + " ranks are missing from " +
-                                 std::to_string(kMissingRounds) + " rounds in a row");
-  const auto first = std::find_if(signals.faults.begin(), signals.faults.end(),
-                                  [](const auto& f) { return f.fault == ReportFault::missing; });
+  Reason reason = own_reason(
+      ReasonCode::ranks_missing, summary.round,
+      concat(summary.missing, " ranks are missing from ", kMissingRounds, " rounds in a row"));
+  const auto first = std::ranges::find(signals.faults, ReportFault::missing, &FaultyReport::fault);
   if (first != signals.faults.end()) reason.rank = first->rank;
   draft.report(std::move(reason));
 }
 
-// Asks each policy of ours that is on what else must change with the shares of `draft`, and gives
-// its proposals to `take(kind, proposals)`.
-template <class Take>
-void ask_to_fit(const PolicyInput& input, const PolicySet& policies, const Plan& draft,
-                ControlState& kept, Take&& take) {
+// Asks each policy of ours that is on what else must change with the shares of `draft`. Returns
+// what they propose.
+std::vector<Proposal> proposals_to_fit(const PolicyInput& input, const PolicySet& policies,
+                                       const Plan& draft, ControlState& kept) {
+  std::vector<Proposal> proposals;
   for (const auto& policy : policies) {
     const PolicyMode mode = mode_of(input.config, policy->name(), PolicyMode::on);
     if (mode != PolicyMode::on || policy->kind() == PolicyKind::custom) continue;
     PolicyState& state = state_of(kept, policy->name());
     PolicyOutput output = policy->fit(input, draft, std::move(state));
     state = std::move(output.state);
-    take(policy->kind(), std::move(output.proposals));
+    for (Proposal& proposal : output.proposals) {
+      proposal.reason.policy = policy->kind();
+      proposals.push_back(std::move(proposal));
+    }
   }
+  return proposals;
 }
 
-Reason start_failure_of(const Policy& policy, std::string_view what) {
-  Reason reason;
-  reason.policy = policy.kind();
-  reason.code = ReasonCode::policy_failed;
-  reason.outcome = Outcome::reported;
-  reason.text =
-      "policy " + std::string(policy.name()) + " failed at the start: " + std::string(what);
-  return reason;
-}
-
-Reason carry_out(Proposal proposal, PolicyMode mode, const OverrideConfig& force,
-                 const JobFacts& job, Plan& plan) {
+// Carries out what is proposed for the first step. Returns the reason, with the outcome.
+Reason carry_out(Proposal proposal, PolicyMode mode, const PolicyInput& input, Plan& plan) {
   Reason reason = std::move(proposal.reason);
   reason.outcome = Outcome::observed;
   if (mode != PolicyMode::on) return reason;
   const ChangeResult result =
-      is_forced(proposal.change, force)
+      is_forced(proposal.change, input.config.force)
           ? ChangeResult{Outcome::vetoed, ReasonCode::override_applied, "the user forces another"}
-          : apply_change(plan, proposal.change, job);
+          : apply_change(plan, proposal.change, input.job);
   reason.outcome = result.outcome;
   if (!result.note.empty()) {
     reason.code = result.code;
     reason.text += "; " + result.note;
   }
   return reason;
+}
+
+// Asks every policy that is not off what the first step should run under, and carries it out.
+void start_policies(const PolicyInput& input, const PolicySet& policies, Begun& begun) {
+  std::vector<std::uint64_t> most_samples;
+  for (const auto& policy : policies) {
+    const PolicyMode mode = mode_of(input.config, policy->name(), PolicyMode::on);
+    if (mode == PolicyMode::off) continue;
+    PolicyInput narrowed = input;
+    narrowed.most_samples = most_samples;
+    PolicyState& state = state_of(begun.state, policy->name());
+    Answer answer = ask(*policy, &Policy::at_start, narrowed, std::move(state), "at the start");
+    PolicyOutput& output = answer.output;
+    state = std::move(output.state);
+    if (mode == PolicyMode::on) narrow(most_samples, std::move(output.most_samples));
+    for (Proposal& proposal : output.proposals) {
+      output.findings.push_back(carry_out(std::move(proposal), mode, input, begun.state.plan));
+    }
+    std::ranges::move(findings_of(std::move(output.findings), policy->kind(), {}),
+                      std::back_inserter(begun.reasons));
+    std::ranges::move(answer.failure, std::back_inserter(begun.reasons));
+  }
 }
 
 }  // namespace
@@ -343,16 +353,12 @@ Decided decide(const JobFacts& job, const Config& config, const PolicySet& polic
                                  kept.plan, signals, decision.summary);
 
   SaidState said = said_before(state_of(kept, kOwnState), policies.size());
+  const PolicyInput input{job,       config,      kept.plan, signals, decision.summary,
+                          estimates, kept.history};
   Draft draft(job, config, kept.plan, decision.summary, said);
-  ask_policies({job, config, kept.plan, signals, decision.summary, estimates, kept.history},
-               policies, kept, draft);
+  ask_policies(input, policies, kept, draft);
   draft.apply_overrides();
-  if (draft.moves_samples()) {
-    ask_to_fit({job, config, kept.plan, signals, decision.summary, estimates, kept.history},
-               policies, draft.plan(), kept, [&draft](PolicyKind kind, auto proposals) {
-                 draft.take_fit(kind, std::move(proposals));
-               });
-  }
+  if (draft.moves_samples()) draft.take_fit(proposals_to_fit(input, policies, draft.plan(), kept));
   tell_circumstances(signals, decision.summary, said, draft);
 
   decision.reasons = draft.take_reasons();
@@ -375,45 +381,15 @@ Begun begin_job(const JobFacts& job, const Config& config, const PolicySet& poli
   const StepSummary no_summary;
   Estimates estimates =
       after_restart(state_of(begun.state, kEstimates).take_or_fresh<Estimates>(), job);
-  const std::vector<std::uint32_t> shares_before = begun.state.plan.shares;
-  std::vector<std::uint64_t> most_samples;
-  for (const auto& policy : policies) {
-    const PolicyMode mode = mode_of(config, policy->name(), PolicyMode::on);
-    if (mode == PolicyMode::off) continue;
-    const PolicyInput input{job,        config,    begun.state.plan,    no_signals,
-                            no_summary, estimates, begun.state.history, most_samples};
-    PolicyOutput output;
-    try {
-      output = policy->at_start(input, state_of(begun.state, policy->name()));
-    } catch (const std::exception& error) {
-      begun.reasons.push_back(start_failure_of(*policy, error.what()));
-      continue;
-    } catch (...) {
-      begun.reasons.push_back(start_failure_of(*policy, "an exception of unknown type"));
-      continue;
+  Plan& plan = begun.state.plan;
+  const std::vector<std::uint32_t> shares_before = plan.shares;
+  const PolicyInput input{
+      job, config, plan, no_signals, no_summary, estimates, begun.state.history};
+  start_policies(input, policies, begun);
+  if (plan.shares != shares_before) {
+    for (Proposal& proposal : proposals_to_fit(input, policies, plan, begun.state)) {
+      begun.reasons.push_back(carry_out(std::move(proposal), PolicyMode::on, input, plan));
     }
-    state_of(begun.state, policy->name()) = std::move(output.state);
-    if (mode == PolicyMode::on) narrow(most_samples, std::move(output.most_samples));
-    for (Proposal& proposal : output.proposals) {
-      output.findings.push_back(
-          carry_out(std::move(proposal), mode, config.force, job, begun.state.plan));
-    }
-    for (Reason& reason : output.findings) {
-      reason.policy = policy->kind();
-      if (reason.outcome == Outcome::unspecified) reason.outcome = Outcome::reported;
-      begun.reasons.push_back(std::move(reason));
-    }
-  }
-  if (begun.state.plan.shares != shares_before) {
-    const Plan plan = begun.state.plan;
-    ask_to_fit({job, config, plan, no_signals, no_summary, estimates, begun.state.history},
-               policies, plan, begun.state, [&](PolicyKind kind, auto proposals) {
-                 for (Proposal& proposal : proposals) {
-                   proposal.reason.policy = kind;
-                   begun.reasons.push_back(carry_out(std::move(proposal), PolicyMode::on,
-                                                     config.force, job, begun.state.plan));
-                 }
-               });
   }
   state_of(begun.state, kEstimates) = PolicyState::of(std::move(estimates));
   return begun;

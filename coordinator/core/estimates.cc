@@ -29,7 +29,7 @@ bool Estimates::is_sane() const {
 
 Estimates estimate(Estimates before, const JobFacts& job, const Config& config, const Plan& plan,
                    const StepSignals& signals, const StepSummary& summary) {
-  const auto ranks = static_cast<std::size_t>(job.world_size);
+  const std::size_t ranks = job.ranks();
   Estimates now = fitted(std::move(before), ranks);
   const std::vector<RankSignal>& reports = signals.reports;
   if (reports.empty() || reports.back().rank.value() >= job.world_size) return now;
@@ -46,7 +46,7 @@ Estimates estimate(Estimates before, const JobFacts& job, const Config& config, 
 }
 
 Estimates after_restart(Estimates restored, const JobFacts& job) {
-  Estimates estimates = fitted(std::move(restored), static_cast<std::size_t>(job.world_size));
+  Estimates estimates = fitted(std::move(restored), job.ranks());
   estimates.slowness = after_restart(std::move(estimates.slowness));
   estimates.speeds = after_restart(std::move(estimates.speeds));
   return estimates;

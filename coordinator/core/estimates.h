@@ -26,11 +26,7 @@ struct Estimates {
   Slowness slowness;
   Speeds speeds;  // of no rank where the plan does not divide the batch
 
-  template <class Self, class Visit>
-  static void fields(Self& self, Visit&& visit) {
-    visit(self.slowness);
-    visit(self.speeds);
-  }
+  static auto fields(auto& self) { return std::tie(self.slowness, self.speeds); }
   // Returns whether the numbers can have come from estimate().
   bool is_sane() const;
 };

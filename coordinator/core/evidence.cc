@@ -3,15 +3,9 @@
 #include <algorithm>
 #include <cassert>
 #include <cmath>
-#include <limits>
 
 namespace cox {
 namespace {
-
-std::uint32_t add_saturating(std::uint32_t a, std::uint32_t b) {
-  const std::uint32_t sum = a + b;
-  return sum < a ? std::numeric_limits<std::uint32_t>::max() : sum;
-}
 
 // The lower of two ranks of which -1 means nobody.
 RankId lower_rank(RankId a, RankId b) {
@@ -58,7 +52,6 @@ BlockEvidence merge(const BlockEvidence& a, const BlockEvidence& b) {
   merged.gradient = larger(a.gradient, b.gradient);
   merged.noise_sum = a.noise_sum + b.noise_sum;
   merged.noise_count = add_saturating(a.noise_count, b.noise_count);
-  merged.curvature = larger(a.curvature, b.curvature);
   merged.underflow_ratio = larger(a.underflow_ratio, b.underflow_ratio);
   merged.saturated_ratio = larger(a.saturated_ratio, b.saturated_ratio);
   merged.signal_over_noise = larger(a.signal_over_noise, b.signal_over_noise);

@@ -12,7 +12,6 @@
 #include <optional>
 #include <span>
 #include <type_traits>
-#include <vector>
 
 #include "coordinator/core/units.h"
 
@@ -36,7 +35,6 @@ struct BlockEvidence {
   Magnitude gradient{};         // of the gradients at its boundary, loss scale taken out
   float noise_sum = 0;          // noise over signal of sampled gradients, summed over ranks
   std::uint32_t noise_count = 0;
-  Magnitude curvature{};  // largest eigenvalue of the loss's Hessian for its parameters
   // The worst of single ranks, which sums over many would hide; see with_own_ratios().
   Magnitude underflow_ratio{};
   Magnitude saturated_ratio{};
@@ -45,7 +43,7 @@ struct BlockEvidence {
   bool has_overflow() const { return overflow_forward > 0 || overflow_backward > 0; }
   friend bool operator==(const BlockEvidence&, const BlockEvidence&) = default;
 };
-static_assert(sizeof(BlockEvidence) == 80);
+static_assert(sizeof(BlockEvidence) == 72);
 static_assert(std::is_trivially_copyable_v<BlockEvidence>);
 
 BlockEvidence merge(const BlockEvidence& a, const BlockEvidence& b);

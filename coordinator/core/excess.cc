@@ -123,7 +123,7 @@ class MedianOfOthers {
  public:
   explicit MedianOfOthers(const std::vector<double>& values) {
     std::vector<double> sorted = values;
-    std::sort(sorted.begin(), sorted.end());
+    std::ranges::sort(sorted);
     const std::size_t n = sorted.size();
     even_ = n % 2 == 0;
     const std::size_t m = n / 2;

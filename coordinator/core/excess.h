@@ -11,6 +11,7 @@
 
 #include <array>
 #include <span>
+#include <tuple>
 #include <vector>
 
 #include "coordinator/core/phase.h"
@@ -45,11 +46,8 @@ struct OwnPast {
   ChannelColumns seconds;
   ChannelColumns at_equal_samples;
 
-  template <class Self, class Visit>
-  static void fields(Self& self, Visit&& visit) {
-    visit(self.reference_samples);
-    visit(self.seconds);
-    visit(self.at_equal_samples);
+  static auto fields(auto& self) {
+    return std::tie(self.reference_samples, self.seconds, self.at_equal_samples);
   }
 };
 

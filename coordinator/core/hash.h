@@ -34,10 +34,4 @@ class Fnv1a64 {
   std::uint64_t hash_ = 0xcbf29ce484222325u;
 };
 
-inline std::uint64_t fnv1a64(std::string_view text) {
-  Fnv1a64 hash;
-  hash.add(text);
-  return hash.value();
-}
-
 }  // namespace cox

@@ -2,13 +2,12 @@
 // of Decide (journalled), and what a plan is validated against. Plain values.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "coordinator/core/memory_action.h"
 #include "coordinator/core/memory_front.h"
-#include "coordinator/core/precision_facts.h"
 #include "coordinator/core/precision_format.h"
 #include "coordinator/core/units.h"
 
@@ -39,6 +38,7 @@ struct JobFacts {
   MemoryFacts memory;        // rank 0 only
   PrecisionFacts precision;  // rank 0 only
 
+  std::size_t ranks() const { return static_cast<std::size_t>(world_size); }
   friend bool operator==(const JobFacts&, const JobFacts&) = default;
 };
 

@@ -87,7 +87,7 @@ ScalerState advance(const ScalerState& state, const ScalerRules& rules, const Sc
 
 Status validate(const ScalerRules& rules) {
   const auto broken = [](const std::string& field, const std::string& expected) {
-    return invalid_argument("scaler." + field + ": expected " + expected);
+    return invalid_argument("scaler.", field, ": expected ", expected);
   };
   if (!(rules.min_scale >= 0) || !std::isfinite(rules.min_scale)) {
     return broken("min_scale", "a finite number of at least 0");

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <cstdint>
+#include <tuple>
 
 #include "coordinator/core/status.h"
 
@@ -29,16 +30,10 @@ struct ScalerRules {
   float max_scale = 16777216.0f;
   std::uint32_t hysteresis = 1;     // overflows in a row before the first backoff, >= 1
   std::uint32_t headroom_bits = 1;  // kept free below fp16's largest number; 0 = as GradScaler
-  template <class Self, class Visit>
-  static void fields(Self& self, Visit&& visit) {
-    visit(self.initial_scale);
-    visit(self.growth_factor);
-    visit(self.backoff_factor);
-    visit(self.growth_interval);
-    visit(self.min_scale);
-    visit(self.max_scale);
-    visit(self.hysteresis);
-    visit(self.headroom_bits);
+  static auto fields(auto& self) {
+    return std::tie(self.initial_scale, self.growth_factor, self.backoff_factor,
+                    self.growth_interval, self.min_scale, self.max_scale, self.hysteresis,
+                    self.headroom_bits);
   }
   friend bool operator==(const ScalerRules&, const ScalerRules&) = default;
 };

@@ -12,8 +12,8 @@ bool is_sane(std::int64_t value) {
 
 Status check_front(const MemoryFront& front, std::size_t blocks, const std::string& where) {
   if (front.empty() || front.size() > kMaxFrontPoints) {
-    return invalid_argument(where + ": expected 1 to " + std::to_string(kMaxFrontPoints) +
-                            " points, found " + std::to_string(front.size()));
+    return invalid_argument(where, ": expected 1 to ", kMaxFrontPoints, " points, found ",
+                            front.size());
   }
   for (std::size_t p = 0; p < front.size(); ++p) {
     const MemoryPoint& point = front[p];
@@ -22,19 +22,17 @@ Status check_front(const MemoryFront& front, std::size_t blocks, const std::stri
                                       point.added_us < front[p - 1].added_us));
     if (!in_order) {
       return invalid_argument(
-          where + ": point " + std::to_string(p) +
+          where, ": point ", p,
           ": expected more bytes and less time than the one before, both from 0 to 2^50");
     }
     if (point.actions.size() != blocks) {
-      return invalid_argument(where + ": point " + std::to_string(p) + ": expected " +
-                              std::to_string(blocks) + " actions, found " +
-                              std::to_string(point.actions.size()));
+      return invalid_argument(where, ": point ", p, ": expected ", blocks, " actions, found ",
+                              point.actions.size());
     }
     for (const MemoryAction action : point.actions) {
       if (static_cast<unsigned>(action) > 3) {
-        return invalid_argument(where + ": point " + std::to_string(p) +
-                                ": expected actions from 0 to 3, found " +
-                                std::to_string(static_cast<unsigned>(action)));
+        return invalid_argument(where, ": point ", p, ": expected actions from 0 to 3, found ",
+                                static_cast<unsigned>(action));
       }
     }
   }
@@ -44,15 +42,14 @@ Status check_front(const MemoryFront& front, std::size_t blocks, const std::stri
 Status check_model(const MemoryModel& model, std::size_t blocks, const std::string& where) {
   if (Status status = check_front(model.front, blocks, where); !status.ok()) return status;
   const bool sane = is_sane(model.base_bytes) && is_sane(model.step_us) &&
-                    std::all_of(model.kept_bytes.begin(), model.kept_bytes.end(), is_sane);
-  if (!sane) return invalid_argument(where + ": expected bytes and times from 0 to 2^50");
+                    std::ranges::all_of(model.kept_bytes, is_sane);
+  if (!sane) return invalid_argument(where, ": expected bytes and times from 0 to 2^50");
   if (model.samples > kMaxStepSamples) {
-    return invalid_argument(where + ": expected samples from 0 to 2^31, found " +
-                            std::to_string(model.samples));
+    return invalid_argument(where, ": expected samples from 0 to 2^31, found ", model.samples);
   }
   if (!model.kept_bytes.empty() && model.kept_bytes.size() != blocks) {
-    return invalid_argument(where + ": expected kept_bytes of " + std::to_string(blocks) +
-                            " blocks or none, found " + std::to_string(model.kept_bytes.size()));
+    return invalid_argument(where, ": expected kept_bytes of ", blocks, " blocks or none, found ",
+                            model.kept_bytes.size());
   }
   return ok_status();
 }
@@ -60,18 +57,16 @@ Status check_model(const MemoryModel& model, std::size_t blocks, const std::stri
 Status check_ranks(const MemoryFacts& facts, std::size_t ranks) {
   for (const std::size_t found : {facts.model_of_rank.size(), facts.limit_bytes.size()}) {
     if (found == 0 || found == ranks) continue;
-    return invalid_argument("memory: expected one entry for each of " + std::to_string(ranks) +
-                            " ranks or none, found " + std::to_string(found));
+    return invalid_argument("memory: expected one entry for each of ", ranks,
+                            " ranks or none, found ", found);
   }
   for (const std::uint32_t model : facts.model_of_rank) {
     if (model < facts.models.size()) continue;
-    return invalid_argument("memory: a rank has model " + std::to_string(model) + " of " +
-                            std::to_string(facts.models.size()));
+    return invalid_argument("memory: a rank has model ", model, " of ", facts.models.size());
   }
   for (const std::int64_t limit : facts.limit_bytes) {
     if (is_sane(limit)) continue;
-    return invalid_argument("memory: expected limits from 0 to 2^50 bytes, found " +
-                            std::to_string(limit));
+    return invalid_argument("memory: expected limits from 0 to 2^50 bytes, found ", limit);
   }
   return ok_status();
 }
@@ -91,9 +86,8 @@ std::optional<std::int64_t> kept_beyond(const MemoryModel& model, const MemoryPo
 }  // namespace
 
 std::optional<std::size_t> lookup(const MemoryFront& front, std::int64_t budget_bytes) {
-  const auto above = std::partition_point(
-      front.begin(), front.end(),
-      [budget_bytes](const MemoryPoint& point) { return point.peak_bytes <= budget_bytes; });
+  const auto above = std::ranges::partition_point(
+      front, [budget_bytes](const MemoryPoint& point) { return point.peak_bytes <= budget_bytes; });
   if (above == front.begin()) return std::nullopt;
   return static_cast<std::size_t>(above - front.begin()) - 1;
 }
@@ -114,7 +108,7 @@ MemoryFront thinned(const MemoryFront& front, std::size_t most) {
 }
 
 MemoryFront front_of(std::vector<MemoryPoint> plans) {
-  std::stable_sort(plans.begin(), plans.end(), [](const MemoryPoint& a, const MemoryPoint& b) {
+  std::ranges::stable_sort(plans, [](const MemoryPoint& a, const MemoryPoint& b) {
     return a.peak_bytes != b.peak_bytes ? a.peak_bytes < b.peak_bytes : a.added_us < b.added_us;
   });
   MemoryFront front;
@@ -126,12 +120,11 @@ MemoryFront front_of(std::vector<MemoryPoint> plans) {
 
 Status validate(const MemoryFacts& facts, std::size_t ranks, std::size_t blocks) {
   if (facts.models.size() > kMaxMemoryModels) {
-    return invalid_argument("memory: expected at most " + std::to_string(kMaxMemoryModels) +
-                            " models, found " + std::to_string(facts.models.size()));
+    return invalid_argument("memory: expected at most ", kMaxMemoryModels, " models, found ",
+                            facts.models.size());
   }
   for (std::size_t m = 0; m < facts.models.size(); ++m) {
-    const Status status =
-        check_model(facts.models[m], blocks, "memory: model " + std::to_string(m));
+    const Status status = check_model(facts.models[m], blocks, concat("memory: model ", m));
     if (!status.ok()) return status;
   }
   return check_ranks(facts, ranks);

@@ -1,20 +1,44 @@
-// MemoryFront: the trade between peak bytes and added time of one kind of rank, as points that no
-// other plan beats in both; a budget is a lookup in it. Made by the planner before the first round
-// and carried in JobFacts, so that policy `memory` (and a replay) needs no search. Plain values,
-// pure functions.
+// MemoryAction: what is done with the activations of a block between its forward and its backward.
+// No action changes a bit of a gradient. MemoryFront: the trade between peak bytes and added time
+// of one kind of rank, as points that no other plan beats in both; a budget is a lookup in it. Made
+// by the planner before the first round and carried in JobFacts, so that policy `memory` (and a
+// replay) needs no search. Plain values, pure functions.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <string>
+#include <string_view>
 #include <vector>
 
-#include "coordinator/core/memory_action.h"
 #include "coordinator/core/status.h"
+#include "coordinator/core/units.h"
 
 namespace cox {
+
+// Values are part of the mask: two bits each, never renumber.
+enum class MemoryAction : std::uint8_t { keep = 0, recompute = 1, offload = 2, tile = 3 };
+
+inline constexpr std::array<std::string_view, 4> kMemoryActionNames = {"keep", "recompute",
+                                                                       "offload", "tile"};
+constexpr std::string_view to_string(MemoryAction a) {
+  return kMemoryActionNames[static_cast<std::size_t>(a)];
+}
+
+// A set of actions: bit a set = MemoryAction a is in it.
+using ActionSet = std::uint8_t;
+inline constexpr ActionSet kEveryAction = 0xF;
+constexpr ActionSet only(MemoryAction a) {
+  return static_cast<ActionSet>(1u << static_cast<unsigned>(a));
+}
+constexpr bool contains(ActionSet set, MemoryAction a) {
+  return (static_cast<unsigned>(set) >> static_cast<unsigned>(a) & 1u) != 0;
+}
+constexpr ActionSet without(ActionSet set, MemoryAction a) {
+  return static_cast<ActionSet>(set & ~only(a));
+}
 
 // One plan that no other plan beats in both bytes and time.
 struct MemoryPoint {
@@ -51,8 +75,6 @@ struct MemoryModel {
   std::uint64_t samples = 0;
   friend bool operator==(const MemoryModel&, const MemoryModel&) = default;
 };
-
-inline constexpr std::uint64_t kMaxStepSamples = std::uint64_t{1} << 31;  // of a rank
 
 // The peak of a plan that was measured to take `peak_bytes`, in a step of `samples` (at most
 // kMaxStepSamples). Bytes beyond the model's base_bytes grow in proportion to the samples, rounded

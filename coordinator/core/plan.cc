@@ -54,15 +54,14 @@ bool same_effect(const Plan& a, const Plan& b) {
 
 Status validate(const Plan& plan, const JobFacts& job) {
   if (plan.id.incarnation != job.incarnation) {
-    return invalid_argument("plan: expected incarnation " + std::to_string(job.incarnation) +
-                            ", found " + std::to_string(plan.id.incarnation));
+    return invalid_argument("plan: expected incarnation ", job.incarnation, ", found ",
+                            plan.id.incarnation);
   }
   Status status;
   for_each_plan_field([&](const auto& field) {
     if (!status.ok()) return;
     if (!is_capable(field, plan.*field.member, job.capabilities)) {
-      status =
-          invalid_argument("plan: " + std::string(field.name) + " cannot be applied by this job");
+      status = invalid_argument("plan: ", field.name, " cannot be applied by this job");
     } else if (field.rules.check != nullptr) {
       status = field.rules.check(plan, job);
     }
@@ -75,22 +74,21 @@ std::vector<std::string> diff(const Plan& before, const Plan& after) {
   for_each_plan_field([&](const auto& field) {
     if (field.rules.diff != nullptr) return field.rules.diff(before, after, lines);
     if (before.*field.member == after.*field.member) return;
-    lines.push_back(std::string(field.name) + ": " + field.rules.text(before) + " -> " +
-                    field.rules.text(after));
+    lines.push_back(
+        concat(field.name, ": ", field.rules.text(before), " -> ", field.rules.text(after)));
   });
   return lines;
 }
 
 std::string text(const Plan& plan) {
   std::string out =
-      "plan " + std::to_string(plan.id.incarnation) + "." + std::to_string(plan.id.number) +
-      ", from round " + std::to_string(plan.earliest_round.value()) + " on, " +
-      (plan.activated_round ? "active since round " + std::to_string(plan.activated_round->value())
-                            : std::string("not seen active yet")) +
-      "\n";
-  for_each_plan_field([&](const auto& field) {
-    out += std::string(field.name) + ": " + field.rules.text(plan) + "\n";
-  });
+      concat("plan ", plan.id.incarnation, ".", plan.id.number, ", from round ",
+             plan.earliest_round, " on, ",
+             plan.activated_round ? concat("active since round ", *plan.activated_round)
+                                  : "not seen active yet",
+             "\n");
+  for_each_plan_field(
+      [&](const auto& field) { out += concat(field.name, ": ", field.rules.text(plan), "\n"); });
   return out;
 }
 

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "coordinator/core/job.h"
@@ -31,11 +31,7 @@ struct PlanId {
 struct RollbackOrder {
   std::uint32_t ticket = 0;  // 0 = none was ever ordered
   RoundId before_round{};
-  template <class Self, class Visit>
-  static void fields(Self& self, Visit&& visit) {
-    visit(self.ticket);
-    visit(self.before_round);
-  }
+  static auto fields(auto& self) { return std::tie(self.ticket, self.before_round); }
   friend bool operator==(const RollbackOrder&, const RollbackOrder&) = default;
 };
 

@@ -10,8 +10,8 @@
 namespace cox {
 namespace {
 
-ChangeResult not_capable(std::string what) {
-  return {Outcome::vetoed, ReasonCode::not_capable, "this job cannot apply " + std::move(what)};
+ChangeResult not_capable(const auto& what) {
+  return {Outcome::vetoed, ReasonCode::not_capable, concat("this job cannot apply ", what)};
 }
 
 // Puts `candidate` in place of `plan` if it is valid and says something else.
@@ -48,11 +48,10 @@ struct Applier {
     if (change.blocks == 0 || end > plan.precision.size() ||
         static_cast<unsigned>(change.precision) > 3) {
       return {Outcome::vetoed, ReasonCode::invalid_proposal,
-              "precision of block " + std::to_string(block) + " of " +
-                  std::to_string(plan.precision.size())};
+              concat("precision of block ", block, " of ", plan.precision.size())};
     }
     if (!job.capabilities.can(change.precision)) {
-      return not_capable(std::string(to_string(change.precision)));
+      return not_capable(change.precision);
     }
     ChangeResult result{Outcome::unchanged, {}, {}};
     for (std::size_t b = block; b < end; ++b) {
@@ -123,13 +122,11 @@ bool is_forced(const PlanChange& change, const OverrideConfig& force) {
 std::optional<Reason> apply_forced(Plan& plan, const OverrideConfig& force, const JobFacts& job) {
   if (force.shares.empty() || force.shares == plan.shares) return std::nullopt;
   const ChangeResult result = apply_change(plan, SetShares{force.shares}, job);
-  const bool is_refused = result.outcome == Outcome::vetoed;
-  Reason reason;
-  reason.code = is_refused ? result.code : ReasonCode::override_applied;
-  reason.outcome = result.outcome;
-  reason.text = is_refused ? "force.shares is not applied: " + result.note
-                           : "force.shares: the user sets the shares of all ranks";
-  return reason;
+  if (result.outcome == Outcome::vetoed) {
+    return reason_of(result.code, "force.shares is not applied: " + result.note, result.outcome);
+  }
+  return reason_of(ReasonCode::override_applied,
+                   "force.shares: the user sets the shares of all ranks", result.outcome);
 }
 
 }  // namespace cox

@@ -1,5 +1,5 @@
 // What one proposed change does to a plan, and what the user forces. The step of Decide between a
-// policy's wish and the plan that goes out: carries out what the job is capable of, clamps or
+// policy's request and the plan that goes out: carries out what the job is capable of, clamps or
 // refuses the rest, and says why. Pure functions.
 #pragma once
 

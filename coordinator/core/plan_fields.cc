@@ -10,11 +10,9 @@ namespace cox::plan_rules {
 namespace {
 
 constexpr std::uint32_t kMaxShare = 1 << 20;
-constexpr std::uint64_t kMaxStepSamples = 1ull << 31;
 
-Status wrong_size(const std::string& what, std::size_t expected, std::size_t found) {
-  return invalid_argument("plan: expected " + std::to_string(expected) + " entries in " + what +
-                          ", found " + std::to_string(found));
+Status wrong_size(std::string_view what, std::size_t expected, std::size_t found) {
+  return invalid_argument("plan: expected ", expected, " entries in ", what, ", found ", found);
 }
 
 // One knob per block, each one that the job is capable of.
@@ -24,12 +22,11 @@ Status check_blocks(const std::vector<Knob>& knobs, const JobFacts& job, const s
   for (std::size_t b = 0; b < knobs.size(); ++b) {
     const auto value = static_cast<unsigned>(knobs[b]);
     if (value > 3) {
-      return invalid_argument(
-          sentence("plan: %s of block %zu: expected 0 to 3, found %u", what.c_str(), b, value));
+      return invalid_argument("plan: ", what, " of block ", b, ": expected 0 to 3, found ", value);
     }
     if (!job.capabilities.can(knobs[b])) {
-      return invalid_argument(sentence("plan: %s of block %zu: %s cannot be applied by this job",
-                                       what.c_str(), b, to_string(knobs[b]).data()));
+      return invalid_argument("plan: ", what, " of block ", b, ": ", knobs[b],
+                              " cannot be applied by this job");
     }
   }
   return ok_status();
@@ -42,8 +39,7 @@ std::string mix_text(const std::vector<Knob>& knobs) {
   std::string out;
   for (const auto& [knob, members] : blocks) {
     if (!out.empty()) out += "; ";
-    out += std::string(to_string(knob)) + " in " + std::to_string(members.size()) + " blocks (" +
-           ranges_text(members) + ")";
+    out += concat(knob, " in ", members.size(), " blocks (", ranges_text(members), ")");
   }
   return out.empty() ? "no blocks" : out;
 }
@@ -57,8 +53,8 @@ void diff_blocks(const std::vector<Knob>& before, const std::vector<Knob>& after
     if (before[b] != after[b]) changes[{before[b], after[b]}].push_back(b);
   }
   for (const auto& [change, blocks] : changes) {
-    lines.push_back(what + ": " + std::string(to_string(change.first)) + " -> " +
-                    std::string(to_string(change.second)) + " in blocks " + ranges_text(blocks));
+    lines.push_back(concat(what, ": ", change.first, " -> ", change.second, " in blocks ",
+                           ranges_text(blocks)));
   }
 }
 
@@ -74,11 +70,11 @@ Status check_precision(const Plan& plan, const JobFacts& job) {
 
 Status check_profiles(const Plan& plan, const JobFacts& job) {
   if (plan.profiles.empty() || plan.profiles.size() > kMaxProfiles) {
-    return invalid_argument(sentence("plan: expected 1 to %zu profiles, found %zu", kMaxProfiles,
-                                     plan.profiles.size()));
+    return invalid_argument("plan: expected 1 to ", kMaxProfiles, " profiles, found ",
+                            plan.profiles.size());
   }
   for (std::size_t p = 0; p < plan.profiles.size(); ++p) {
-    Status status = check_blocks(plan.profiles[p], job, "actions of profile " + std::to_string(p));
+    Status status = check_blocks(plan.profiles[p], job, concat("actions of profile ", p));
     if (!status.ok()) return status;
   }
   return ok_status();
@@ -86,15 +82,14 @@ Status check_profiles(const Plan& plan, const JobFacts& job) {
 
 Status check_rank_profile(const Plan& plan, const JobFacts& job) {
   if (plan.rank_profile.empty()) return ok_status();
-  const auto world = static_cast<std::size_t>(job.world_size);
+  const std::size_t world = job.ranks();
   if (plan.rank_profile.size() != world) {
     return wrong_size("rank_profile", world, plan.rank_profile.size());
   }
   for (std::size_t r = 0; r < world; ++r) {
     if (plan.rank_profile[r].value() >= plan.profiles.size()) {
-      return invalid_argument(sentence("plan: rank %zu has profile %u of %zu", r,
-                                       unsigned{plan.rank_profile[r].value()},
-                                       plan.profiles.size()));
+      return invalid_argument("plan: rank ", r, " has profile ", plan.rank_profile[r], " of ",
+                              plan.profiles.size());
     }
   }
   return ok_status();
@@ -102,13 +97,13 @@ Status check_rank_profile(const Plan& plan, const JobFacts& job) {
 
 Status check_shares(const Plan& plan, const JobFacts& job) {
   if (plan.shares.empty()) return ok_status();
-  const auto world = static_cast<std::size_t>(job.world_size);
+  const std::size_t world = job.ranks();
   if (plan.shares.size() != world) return wrong_size("shares", world, plan.shares.size());
   std::uint64_t sum = 0;
   for (std::size_t r = 0; r < world; ++r) {
     if (plan.shares[r] > kMaxShare) {
-      return invalid_argument(sentence("plan: share of rank %zu: expected at most %u, found %u", r,
-                                       kMaxShare, plan.shares[r]));
+      return invalid_argument("plan: share of rank ", r, ": expected at most ", kMaxShare,
+                              ", found ", plan.shares[r]);
     }
     sum += plan.shares[r];
   }
@@ -122,9 +117,8 @@ Status check_scaler(const Plan& plan, const JobFacts&) {
 
 Status check_step_samples(const Plan& plan, const JobFacts&) {
   if (plan.step_samples <= kMaxStepSamples) return ok_status();
-  return invalid_argument("plan: step_samples: expected at most " +
-                          std::to_string(kMaxStepSamples) + ", found " +
-                          std::to_string(plan.step_samples));
+  return invalid_argument("plan: step_samples: expected at most ", kMaxStepSamples, ", found ",
+                          plan.step_samples);
 }
 
 std::string precision_text(const Plan& plan) {
@@ -134,11 +128,11 @@ std::string precision_text(const Plan& plan) {
 std::string profiles_text(const Plan& plan) {
   std::string out;
   for (std::size_t p = 0; p < plan.profiles.size(); ++p) {
-    const auto members = std::count(plan.rank_profile.begin(), plan.rank_profile.end(),
-                                    ProfileId(static_cast<ProfileId::rep>(p)));
-    out += (p > 0 ? " | profile " : "profile ") + std::to_string(p) + " (" +
-           (plan.rank_profile.empty() ? "all" : std::to_string(members)) +
-           " ranks): " + mix_text(plan.profiles[p]);
+    const auto members =
+        std::ranges::count(plan.rank_profile, ProfileId(static_cast<ProfileId::rep>(p)));
+    out += concat(p > 0 ? " | profile " : "profile ", p, " (",
+                  plan.rank_profile.empty() ? "all" : std::to_string(members),
+                  " ranks): ", mix_text(plan.profiles[p]));
   }
   return out;
 }
@@ -152,8 +146,7 @@ std::string rank_profile_text(const Plan& plan) {
   std::string out;
   for (const auto& [profile, ranks] : members) {
     if (!out.empty()) out += "; ";
-    out +=
-        ranks_text(ranks, plan.rank_profile.size()) + " profile " + std::to_string(profile.value());
+    out += concat(ranks_text(ranks, plan.rank_profile.size()), " profile ", profile);
   }
   return out;
 }
@@ -163,9 +156,9 @@ std::string shares_text(const Plan& plan) {
   if (plan.shares.empty()) return "even";
   std::string out;
   for (std::size_t r = 0; r < std::min(plan.shares.size(), kShown); ++r) {
-    out += (r > 0 ? " " : "") + std::to_string(plan.shares[r]);
+    out += concat(r > 0 ? " " : "", plan.shares[r]);
   }
-  if (plan.shares.size() > kShown) out += sentence(" ... (%zu ranks)", plan.shares.size());
+  if (plan.shares.size() > kShown) out += concat(" ... (", plan.shares.size(), " ranks)");
   return out;
 }
 
@@ -179,17 +172,16 @@ std::string scaler_text(const Plan& plan) {
 }
 
 std::string hold_text(const Plan& plan) {
-  return "until round " + std::to_string(plan.hold_until.value());
+  return concat("until round ", plan.hold_until);
 }
 
 std::string rollback_text(const Plan& plan) {
   if (plan.rollback.ticket == 0) return "none";
-  return "ticket " + std::to_string(plan.rollback.ticket) + ", to before round " +
-         std::to_string(plan.rollback.before_round.value());
+  return concat("ticket ", plan.rollback.ticket, ", to before round ", plan.rollback.before_round);
 }
 
 std::string step_samples_text(const Plan& plan) {
-  return plan.step_samples == 0 ? "the job's" : std::to_string(plan.step_samples) + " samples";
+  return plan.step_samples == 0 ? "the job's" : concat(plan.step_samples, " samples");
 }
 
 void diff_precision(const Plan& before, const Plan& after, std::vector<std::string>& lines) {

@@ -40,6 +40,12 @@ struct PlanField {
   PlanFieldRules rules;
 };
 
+template <class T>
+PlanField<T> plan_field(std::uint8_t id, std::string_view name, T Plan::*member,
+                        const PlanFieldRules& rules) {
+  return {id, name, member, rules};
+}
+
 // The functions that the rows below name. REQUIRE: as validate(), diff(), text() and same_effect().
 namespace plan_rules {
 Status check_precision(const Plan& plan, const JobFacts& job);
@@ -65,39 +71,29 @@ void diff_nothing(const Plan& before, const Plan& after, std::vector<std::string
 template <class Visit>
 void for_each_plan_field(Visit&& visit) {
   using namespace plan_rules;
-  visit(PlanField{1,
-                  "precision",
-                  &Plan::precision,
-                  {.check = check_precision, .text = precision_text, .diff = diff_precision}});
-  visit(PlanField{2,
-                  "profiles",
-                  &Plan::profiles,
-                  {.check = check_profiles,
-                   .text = profiles_text,
-                   .diff = diff_actions,
-                   .same = same_actions}});
+  visit(plan_field(1, "precision", &Plan::precision,
+                   {.check = check_precision, .text = precision_text, .diff = diff_precision}));
+  visit(plan_field(2, "profiles", &Plan::profiles,
+                   {.check = check_profiles,
+                    .text = profiles_text,
+                    .diff = diff_actions,
+                    .same = same_actions}));
   // A rank's profile matters only by its actions, which the row of profiles compares.
-  visit(PlanField{3,
-                  "rank_profile",
-                  &Plan::rank_profile,
-                  {.check = check_rank_profile,
-                   .text = rank_profile_text,
-                   .diff = diff_nothing,
-                   .same = same_actions}});
-  visit(
-      PlanField{4,
-                "shares",
-                &Plan::shares,
-                {.capability = &Capabilities::shares, .check = check_shares, .text = shares_text}});
-  visit(PlanField{6, "scaler", &Plan::scaler, {.check = check_scaler, .text = scaler_text}});
-  visit(PlanField{7, "hold_until", &Plan::hold_until, {.text = hold_text}});
-  visit(PlanField{8, "rollback", &Plan::rollback, {.text = rollback_text}});
-  visit(PlanField{9,
-                  "step_samples",
-                  &Plan::step_samples,
-                  {.capability = &Capabilities::accumulation,
-                   .check = check_step_samples,
-                   .text = step_samples_text}});
+  visit(plan_field(3, "rank_profile", &Plan::rank_profile,
+                   {.check = check_rank_profile,
+                    .text = rank_profile_text,
+                    .diff = diff_nothing,
+                    .same = same_actions}));
+  visit(plan_field(
+      4, "shares", &Plan::shares,
+      {.capability = &Capabilities::shares, .check = check_shares, .text = shares_text}));
+  visit(plan_field(6, "scaler", &Plan::scaler, {.check = check_scaler, .text = scaler_text}));
+  visit(plan_field(7, "hold_until", &Plan::hold_until, {.text = hold_text}));
+  visit(plan_field(8, "rollback", &Plan::rollback, {.text = rollback_text}));
+  visit(plan_field(9, "step_samples", &Plan::step_samples,
+                   {.capability = &Capabilities::accumulation,
+                    .check = check_step_samples,
+                    .text = step_samples_text}));
 }
 
 // Whether the job can apply `value` in this field at all.

@@ -4,9 +4,11 @@
 // policies one after another on the coordinator's thread.
 #pragma once
 
+#include <any>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <variant>
@@ -14,14 +16,74 @@
 
 #include "coordinator/core/config.h"
 #include "coordinator/core/estimates.h"
-#include "coordinator/core/history.h"
 #include "coordinator/core/job.h"
 #include "coordinator/core/plan.h"
-#include "coordinator/core/policy_state.h"
 #include "coordinator/core/reason.h"
+#include "coordinator/core/state_codec.h"
 #include "coordinator/core/summary.h"
 
 namespace cox {
+
+// What a policy remembers between rounds, as a value of the policy's own type. Decide keeps one per
+// policy, hands it in and takes the next one back; journals and saves see its bytes. Within a job
+// the value is moved in and out and nothing is converted; after a restore the state holds bytes,
+// which the first take_or_fresh() decodes.
+//
+//   PolicyOutput propose(const PolicyInput& input, PolicyState state) const override {
+//     auto mine = state.take_or_fresh<GuardState>();
+//     ...
+//     output.state = PolicyState::of(std::move(mine));
+//   }
+//
+// A value: copies are deep. One thread at a time.
+class PolicyState {
+ public:
+  PolicyState() = default;  // fresh
+
+  template <State T>
+  static PolicyState of(T value) {
+    PolicyState state;
+    state.held_ = std::move(value);
+    state.encode_ = [](const std::any& held) {
+      return encode_state(std::any_cast<const T&>(held));
+    };
+    return state;
+  }
+
+  // Of a restored state. Nothing is checked before take_or_fresh(); no bytes are a fresh state.
+  static PolicyState from_bytes(std::string bytes) {
+    PolicyState state;
+    state.bytes_ = std::move(bytes);
+    return state;
+  }
+
+  // Moves the value out, which leaves a fresh state. Returns T{} when the state is fresh, of
+  // another type or version, or damaged. The caller checks what only it can know: the size of the
+  // world, ranges of values.
+  template <State T>
+  T take_or_fresh() {
+    std::any held = std::exchange(held_, {});
+    const std::string bytes = std::exchange(bytes_, {});
+    if (T* const value = std::any_cast<T>(&held)) return std::move(*value);
+    if (bytes.empty()) return T{};
+    Result<T> decoded = decode_state<T>(bytes);
+    return decoded.ok() ? *std::move(decoded) : T{};
+  }
+
+  // For journals and saves; empty when fresh.
+  std::string bytes() const { return held_.has_value() ? encode_(held_) : bytes_; }
+
+  bool is_fresh() const { return !held_.has_value() && bytes_.empty(); }
+
+  friend bool operator==(const PolicyState& a, const PolicyState& b) {
+    return a.bytes() == b.bytes();
+  }
+
+ private:
+  std::any held_;
+  std::string (*encode_)(const std::any& held) = nullptr;
+  std::string bytes_;  // not decoded yet; empty when a value is held
+};
 
 struct SetPrecision {
   BlockId block{};
@@ -56,6 +118,13 @@ struct Proposal {
   Reason reason;
 };
 
+// Returns a reason without the fields that Decide fills in: policy, round, and the outcome where it
+// is left open here (of a finding: reported).
+inline Reason reason_of(ReasonCode code, std::string text, Outcome outcome = Outcome::unspecified,
+                        RankId rank = RankId(-1)) {
+  return {.code = code, .outcome = outcome, .rank = rank, .text = std::move(text)};
+}
+
 // What a policy may look at. References are valid during the call only.
 struct PolicyInput {
   const JobFacts& job;
@@ -83,7 +152,8 @@ class Policy {
  public:
   virtual ~Policy() = default;
   virtual PolicyKind kind() const = 0;
-  virtual std::string_view name() const = 0;  // stable; the key of its saved state and its mode
+  // The key of its saved state and its mode: stable. Custom policies have one of their own.
+  virtual std::string_view name() const { return to_string(kind()); }
   // REQUIRES: `state` is fresh or was returned by an earlier call of the same policy, perhaps in an
   // earlier run of the job: a state of another world size counts as fresh. Linear in the number of
   // ranks.

@@ -33,7 +33,14 @@ inline double portable_log(double x) {
   return exponent * kLn2 + 2 * s * series;
 }
 
-// e^x. Requires: |x| <= 64. Relative error below 1e-13.
-double portable_exp(double x);
+// Returns e^x. REQUIRES: |x| <= 64. Relative error below 1e-13.
+inline double portable_exp(double x) {
+  // Taylor's series of x / 256, squared eight times.
+  const double r = x / 256;
+  double series = 1;
+  for (int n = 14; n >= 1; --n) series = 1 + r / n * series;
+  for (int i = 0; i < 8; ++i) series *= series;
+  return series;
+}
 
 }  // namespace cox

@@ -4,7 +4,6 @@
 #include <array>
 #include <cmath>
 #include <memory>
-#include <optional>
 #include <vector>
 
 namespace cox {
@@ -20,13 +19,18 @@ Neighbours select_in_place(std::span<double> values, std::size_t k) {
   return {*at, *std::min_element(at + 1, values.end())};
 }
 
+Neighbours select_in_copy(std::span<const double> values, std::size_t k) {
+  std::vector<double> copy(values.begin(), values.end());
+  return select_in_place(copy, k);
+}
+
 using Sample = std::array<double, kSample>;
 
 // Every n-th value, sorted.
 Sample sample_of(std::span<const double> values) {
   Sample sample;
   for (std::size_t i = 0; i < kSample; ++i) sample[i] = values[i * values.size() / kSample];
-  std::sort(sample.begin(), sample.end());
+  std::ranges::sort(sample);
   return sample;
 }
 
@@ -35,7 +39,7 @@ Sample sample_of(std::span<const double> values) {
 class Bracket {
  public:
   Bracket(const Sample& sample, std::span<const double> values, std::size_t k)
-      : k_(k), inside_(std::make_unique_for_overwrite<double[]>(values.size())) {
+      : values_(values), k_(k), inside_(std::make_unique_for_overwrite<double[]>(values.size())) {
     const double fraction = static_cast<double>(k) / static_cast<double>(values.size());
     const double middle = fraction * kSample;
     const double margin = 3 * std::sqrt(kSample * fraction * (1 - fraction)) + 2;
@@ -50,13 +54,15 @@ class Bracket {
     count_ += (value <= high_) & !is_below;
   }
 
-  // Nothing when the bracket missed, which an order of values can provoke and costs only time.
-  std::optional<Neighbours> selected() {
-    if (k_ < below_ || k_ + 1 >= below_ + count_) return std::nullopt;
+  // REQUIRES: all values were seen. An order of values can provoke that the bracket misses, which
+  // costs only time.
+  Neighbours selected() {
+    if (k_ < below_ || k_ + 1 >= below_ + count_) return select_in_copy(values_, k_);
     return select_in_place({inside_.get(), count_}, k_ - below_);
   }
 
  private:
+  std::span<const double> values_;
   std::size_t k_;
   double low_ = 0;
   double high_ = 0;
@@ -64,11 +70,6 @@ class Bracket {
   std::size_t count_ = 0;
   std::unique_ptr<double[]> inside_;
 };
-
-Neighbours select_in_copy(std::span<const double> values, std::size_t k) {
-  std::vector<double> copy(values.begin(), values.end());
-  return select_in_place(copy, k);
-}
 
 double median_from(Neighbours middle, std::size_t count) {
   return count % 2 == 1 ? middle.lower : (middle.lower + middle.upper) / 2;
@@ -80,8 +81,7 @@ Neighbours select(std::span<const double> values, std::size_t k) {
   if (values.size() < kSampleFrom) return select_in_copy(values, k);
   Bracket bracket(sample_of(values), values, k);
   for (const double value : values) bracket.see(value);
-  const std::optional<Neighbours> found = bracket.selected();
-  return found ? *found : select_in_copy(values, k);
+  return bracket.selected();
 }
 
 TwoSelected select_two(std::span<const double> values, std::size_t first, std::size_t second) {
@@ -95,10 +95,7 @@ TwoSelected select_two(std::span<const double> values, std::size_t first, std::s
     low.see(value);
     high.see(value);
   }
-  const auto at_first = low.selected();
-  const auto at_second = high.selected();
-  return {at_first ? *at_first : select_in_copy(values, first),
-          at_second ? *at_second : select_in_copy(values, second)};
+  return {low.selected(), high.selected()};
 }
 
 double median_of(std::span<const double> values) {
@@ -132,7 +129,7 @@ Extremes extremes_of(std::span<const double> values) {
     low[0] = std::min(low[0], values[i]);
     high[0] = std::max(high[0], values[i]);
   }
-  return {*std::min_element(low.begin(), low.end()), *std::max_element(high.begin(), high.end())};
+  return {*std::ranges::min_element(low), *std::ranges::max_element(high)};
 }
 
 }  // namespace cox

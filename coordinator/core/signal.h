@@ -6,9 +6,10 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 
-#include "coordinator/core/memory_action.h"
+#include "coordinator/core/memory_front.h"
 #include "coordinator/core/phase.h"
 #include "coordinator/core/precision_format.h"
 #include "coordinator/core/status.h"
@@ -28,6 +29,8 @@ enum class SignalFlag : std::uint16_t {
   step_repeated = 1 << 7,  // reproducible mode: a sum was out of range, the same step follows again
 };
 
+// In ascending urgency: of two fragments of which only one can travel on, the more urgent one does.
+// A failure is said again with every report, a request is said once.
 enum class FragmentKind : std::uint16_t {
   none = 0,
   block_profile = 1,
@@ -78,6 +81,8 @@ struct RankSignal {
   std::uint32_t checksum = 0;  // set by seal()
 
   bool has(SignalFlag flag) const { return (flags & static_cast<std::uint16_t>(flag)) != 0; }
+  // Whether the rank takes its part of the steps, as plans say.
+  bool applies_plans() const { return !has(SignalFlag::watching) && !has(SignalFlag::finished); }
   void set(SignalFlag flag) { flags |= static_cast<std::uint16_t>(flag); }
 };
 
@@ -98,6 +103,7 @@ RankSignal merge_reports(const RankSignal& earlier, const RankSignal& later);
 // What a block costs on a rank; one per fragment. Sent when first measured, when shapes change and
 // when its times were measured anew.
 struct BlockProfile {
+  static constexpr FragmentKind kKind = FragmentKind::block_profile;
   BlockId block{};
   std::uint16_t blocks = 0;       // in the model
   std::array<char, 24> name{};    // NUL-padded, cut at 24 bytes (its end is kept)
@@ -107,30 +113,20 @@ struct BlockProfile {
   float backward_seconds = 0;
   float boundary_kib = 0;  // inputs and outputs
 };
-static_assert(sizeof(BlockProfile) <= sizeof(Fragment::payload));
-static_assert(std::is_trivially_copyable_v<BlockProfile>);
-
-Fragment make_fragment(const BlockProfile& profile);
-// data_loss when the fragment is of another kind or size, or its fields are out of range.
-Result<BlockProfile> read_block_profile(const Fragment& fragment);
 
 // A block that could not be run under the action of the plan: its rank keeps it at once, and says
 // so with every report until it applies a plan that no longer asks for that action.
 struct BlockFailure {
+  static constexpr FragmentKind kKind = FragmentKind::block_failed;
   BlockId block{};
   std::uint16_t blocks = 0;  // in the model
   MemoryAction action = MemoryAction::recompute;
   std::array<char, 47> what{};  // NUL-padded, cut
 };
-static_assert(sizeof(BlockFailure) <= sizeof(Fragment::payload));
-static_assert(std::is_trivially_copyable_v<BlockFailure>);
-
-Fragment make_fragment(const BlockFailure& failure);
-// data_loss when the fragment is of another kind or size, or its fields are out of range.
-Result<BlockFailure> read_block_failure(const Fragment& fragment);
 
 // What the program asks for while it runs; carried by the signal of whichever rank asked.
 struct PrecisionRequest {
+  static constexpr FragmentKind kKind = FragmentKind::precision_request;
   static constexpr std::uint16_t kEveryBlock = 0xFFFF;
   enum class What : std::uint8_t { force = 0, forbid = 1, release = 2 };  // release ends both
   std::uint16_t block = kEveryBlock;
@@ -138,11 +134,21 @@ struct PrecisionRequest {
   Precision format = Precision::fp32;
   std::uint32_t rounds = 0;  // for that long; 0 = until released
 };
-static_assert(sizeof(PrecisionRequest) <= sizeof(Fragment::payload));
-static_assert(std::is_trivially_copyable_v<PrecisionRequest>);
 
-Fragment make_fragment(const PrecisionRequest& request);
-// data_loss when the fragment is of another kind or size, or its fields are out of range.
+// Puts a BlockProfile, a BlockFailure or a PrecisionRequest into a fragment.
+template <class Content>
+Fragment make_fragment(const Content& content) {
+  static_assert(sizeof(Content) <= sizeof(Fragment::payload));
+  static_assert(std::is_trivially_copyable_v<Content>);
+  Fragment fragment{Content::kKind, sizeof(Content), {}};
+  std::memcpy(fragment.payload.data(), &content, sizeof content);
+  return fragment;
+}
+
+// Take it out again. data_loss when the fragment is of another kind or size, or its fields are out
+// of range.
+Result<BlockProfile> read_block_profile(const Fragment& fragment);
+Result<BlockFailure> read_block_failure(const Fragment& fragment);
 Result<PrecisionRequest> read_precision_request(const Fragment& fragment);
 
 }  // namespace cox

@@ -290,7 +290,7 @@ std::optional<SlowRank> found_slow(const Slowness& slowness, const Round& round,
     const CusumTest test = test_for(round, slowness, c, rank, *tests[c]);
     if (sum < test.h) continue;
     SlowRank slow;
-    slow.rank = RankId(static_cast<std::int32_t>(rank));
+    slow.rank = rank_id(rank);
     slow.phase_index = costliest_phase(slowness, rank);
     const double since = slowness.channels[c].since[rank];
     slow.since = RoundId(static_cast<std::uint64_t>(std::clamp(since, 0.0, round.number)));

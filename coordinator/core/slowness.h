@@ -27,6 +27,7 @@
 
 #include <array>
 #include <cstdint>
+#include <tuple>
 #include <vector>
 
 #include "coordinator/core/config.h"
@@ -48,15 +49,9 @@ struct SlowRank {
 
   Phase phase() const { return kOwnPhases[phase_index]; }
 
-  template <class Self, class Visit>
-  static void fields(Self& self, Visit&& visit) {
-    visit(self.rank);
-    visit(self.phase_index);
-    visit(self.since);
-    visit(self.phase_since);
-    visit(self.slowdown_ratio);
-    visit(self.rarity);
-    visit(self.recovery);
+  static auto fields(auto& self) {
+    return std::tie(self.rank, self.phase_index, self.since, self.phase_since, self.slowdown_ratio,
+                    self.rarity, self.recovery);
   }
 };
 
@@ -69,14 +64,9 @@ struct SlownessChannel {
   std::vector<double> sum;       // CUSUM
   std::vector<double> since;     // the round in which `sum` last left 0
 
-  template <class Self, class Visit>
-  static void fields(Self& self, Visit&& visit) {
-    visit(self.pooled_variance);
-    visit(self.pooled_samples);
-    visit(self.level);
-    visit(self.variance);
-    visit(self.sum);
-    visit(self.since);
+  static auto fields(auto& self) {
+    return std::tie(self.pooled_variance, self.pooled_samples, self.level, self.variance, self.sum,
+                    self.since);
   }
 };
 
@@ -86,12 +76,8 @@ struct Slowness {
   OwnPast own_past;
   std::array<SlownessChannel, kChannels> channels{};
 
-  template <class Self, class Visit>
-  static void fields(Self& self, Visit&& visit) {
-    visit(self.slow);
-    visit(self.reports);
-    visit(self.own_past);
-    visit(self.channels);
+  static auto fields(auto& self) {
+    return std::tie(self.slow, self.reports, self.own_past, self.channels);
   }
   // Returns whether the numbers can have come from learn_slowness().
   bool is_sane() const;

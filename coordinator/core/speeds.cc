@@ -61,16 +61,13 @@ struct Counted {
 double work_seconds(const Timings& timings, std::size_t i) {
   double seconds = 0;
   for (const Phase phase : {Phase::data, Phase::forward, Phase::backward, Phase::compute}) {
-    seconds += timings.phases[static_cast<std::size_t>(phase)][i];
+    seconds += timings.of(phase)[i];
   }
   return seconds;
 }
 
 Counted reports_that_count(Speeds& speeds, std::span<const RankSignal> reports,
                            const Timings& timings) {
-  const auto seconds_in = [&](Phase phase, std::size_t i) {
-    return timings.phases[static_cast<std::size_t>(phase)][i];
-  };
   Counted counted;
   counted.ranks.reserve(timings.ranks.size());
   counted.per_sample.reserve(timings.ranks.size());
@@ -89,12 +86,12 @@ Counted reports_that_count(Speeds& speeds, std::span<const RankSignal> reports,
       continue;
     }
     rank.samples = samples;
-    const double communication = seconds_in(Phase::communication, i);
+    const double communication = timings.of(Phase::communication)[i];
     counted.together =
         counted.ranks.empty() ? communication : std::min(counted.together, communication);
     counted.ranks.push_back(r);
     counted.per_sample.push_back(per_sample);
-    counted.fixed_seconds.push_back(seconds_in(Phase::optimizer, i));
+    counted.fixed_seconds.push_back(timings.of(Phase::optimizer)[i]);
   }
   return counted;
 }

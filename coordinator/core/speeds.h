@@ -22,6 +22,7 @@
 
 #include <array>
 #include <cstdint>
+#include <tuple>
 #include <vector>
 
 #include "coordinator/core/plan.h"
@@ -51,23 +52,11 @@ struct RankSpeed {
   std::uint32_t seen_before = 0;
   std::array<double, kRecentTimes> recent{};  // newest times; newest in place (seen - 1) % size
 
-  template <class Self, class Visit>
-  static void fields(Self& self, Visit&& visit) {
-    visit(self.level);
-    visit(self.fixed_seconds);
-    visit(self.variance);
-    visit(self.reports);
-    visit(self.seen);
-    visit(self.to_skip);
-    visit(self.slower);
-    visit(self.faster);
-    visit(self.slower_since);
-    visit(self.faster_since);
-    visit(self.samples);
-    visit(self.work_before);
-    visit(self.samples_before);
-    visit(self.seen_before);
-    visit(self.recent);
+  static auto fields(auto& self) {
+    return std::tie(self.level, self.fixed_seconds, self.variance, self.reports, self.seen,
+                    self.to_skip, self.slower, self.faster, self.slower_since, self.faster_since,
+                    self.samples, self.work_before, self.samples_before, self.seen_before,
+                    self.recent);
   }
 };
 
@@ -84,19 +73,10 @@ struct Speeds {
   bool changed_since_shares = false;   // a rank's speed did, or what is believed about all of them
   std::vector<std::uint32_t> shares;   // of the newest plan
 
-  template <class Self, class Visit>
-  static void fields(Self& self, Visit&& visit) {
-    visit(self.ranks);
-    visit(self.pooled_variance);
-    visit(self.pooled_samples);
-    visit(self.scale);
-    visit(self.shared_seconds);
-    visit(self.fixed_samples);
-    visit(self.changing);
-    visit(self.shares_plan);
-    visit(self.rounds_of_shares);
-    visit(self.changed_since_shares);
-    visit(self.shares);
+  static auto fields(auto& self) {
+    return std::tie(self.ranks, self.pooled_variance, self.pooled_samples, self.scale,
+                    self.shared_seconds, self.fixed_samples, self.changing, self.shares_plan,
+                    self.rounds_of_shares, self.changed_since_shares, self.shares);
   }
   // Returns whether the numbers can have come from learn_speeds().
   bool is_sane() const;

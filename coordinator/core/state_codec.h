@@ -5,23 +5,20 @@
 //     static constexpr std::uint32_t kVersion = 1;  // goes up when a field changes its meaning
 //     std::uint32_t streak = 0;
 //     std::vector<double> level;  // one per rank
-//     template <class Self, class Visit>
-//     static void fields(Self& self, Visit&& visit) {
-//       visit(self.streak, self.level);
-//     }
+//     static auto fields(auto& self) { return std::tie(self.streak, self.level); }
 //   };
 //   std::string bytes = encode_state(state);
 //   Result<GuardState> read = decode_state<GuardState>(bytes);
 //
 // A field is an integer, bool, float or double, a strong id, an enum with a stated largest value
-// (specialise kLargestOf), a std::string, or a std::optional, std::vector, std::array or std::map
+// (specialise kLargestOf), a std::string, or a std::optional, std::vector or std::array
 // of fields, or a struct with fields() (only the outermost one has a version). A struct that does
 // not list its fields itself may have a list_fields(value, visit), and any type a write(out, value)
 // and a read(in, value) of its own; both are found by argument-dependent lookup.
 //
 // Bytes: version and length as variable-length integers, then the fields in their order. Unsigned
 // integers and enums are variable-length, signed ones too after zigzag; floats are their bits in
-// little endian; bool and the presence of an optional are a byte 0 or 1; strings, vectors and maps
+// little endian; bool and the presence of an optional are a byte 0 or 1; strings and vectors
 // begin with their count. Bytes are hostile: a count never allocates more than the bytes that are
 // left can hold, every value is checked against the range of its type, and everything must be used.
 // A struct with `bool is_sane() const` is refused when that says false; what needs more than the
@@ -31,10 +28,10 @@
 #include <array>
 #include <cstdint>
 #include <limits>
-#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -52,21 +49,16 @@ inline constexpr std::nullptr_t kLargestOf = nullptr;
 
 namespace state_codec {
 
-struct NoVisit {
-  template <class... Fields>
-  void operator()(Fields&&...) const {}
-};
-
 template <class T>
 concept HasFields = requires(T& value) {
-  T::fields(value, NoVisit{});
+  T::fields(value);
 };
 
 // Calls visit(field, ...) with all fields of the value.
 template <class T, class Visit>
 void visit_fields(T& value, const Visit& visit) {
   if constexpr (HasFields<std::remove_const_t<T>>) {
-    T::fields(value, visit);
+    std::apply(visit, T::fields(value));
   } else {
     list_fields(value, visit);  // a type that the codec does not know has none
   }
@@ -91,11 +83,6 @@ template <class T>
 inline constexpr bool is_vector = false;
 template <class T>
 inline constexpr bool is_vector<std::vector<T>> = !std::is_same_v<T, bool>;
-
-template <class T>
-inline constexpr bool is_map = false;
-template <class K, class V>
-inline constexpr bool is_map<std::map<K, V>> = true;
 
 // Small numbers of either sign become small unsigned ones.
 constexpr std::uint64_t zigzag(std::int64_t value) {
@@ -143,12 +130,6 @@ void write(ByteWriter& out, const T& value) {
   } else if constexpr (is_vector<T>) {
     out.varint(value.size());
     for (const auto& each : value) write(out, each);
-  } else if constexpr (is_map<T>) {
-    out.varint(value.size());
-    for (const auto& [key, each] : value) {
-      write(out, key);
-      write(out, each);
-    }
   } else {
     visit_fields(value, FieldWriter{out});
   }
@@ -212,17 +193,6 @@ void read_vector(ByteReader& in, std::vector<T>& values) {
   }
 }
 
-template <class K, class V>
-void read_map(ByteReader& in, std::map<K, V>& values) {
-  values.clear();
-  for (std::uint64_t count = read_count(in); count > 0 && !in.failed(); --count) {
-    K key{};
-    read(in, key);
-    if (!values.empty() && !(values.rbegin()->first < key)) return in.fail();
-    read(in, values.emplace_hint(values.end(), std::move(key), V{})->second);
-  }
-}
-
 inline void read_string(ByteReader& in, std::string& value) {
   const auto bytes = in.take(in.varint());
   value.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
@@ -251,8 +221,6 @@ void read(ByteReader& in, T& value) {
     read_string(in, value);
   } else if constexpr (is_vector<T>) {
     read_vector(in, value);
-  } else if constexpr (is_map<T>) {
-    read_map(in, value);
   } else {
     visit_fields(value, FieldReader{in});
   }
@@ -281,8 +249,7 @@ Result<T> decode_state(std::string_view bytes) {
   ByteReader in(std::as_bytes(std::span(bytes)));
   const std::uint64_t version = in.varint();
   if (!in.failed() && version != T::kVersion) {
-    return failed_precondition("state: expected version " + std::to_string(T::kVersion) +
-                               ", found " + std::to_string(version));
+    return failed_precondition("state: expected version ", T::kVersion, ", found ", version);
   }
   if (in.varint() != in.left()) in.fail();
   T state{};

@@ -12,7 +12,10 @@
 #include <cstdlib>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
+
+#include "coordinator/core/text.h"
 
 namespace cox {
 
@@ -27,8 +30,13 @@ enum class StatusCode {
   internal,            // a bug of ours, reported instead of hidden
 };
 
-// The code's name in the exact spelling of the enumerator, for logs and labels.
-const char* to_string(StatusCode code);
+// Returns the code's name in the exact spelling of the enumerator, for logs and labels.
+constexpr std::string_view to_string(StatusCode code) {
+  constexpr std::string_view kNames[] = {"ok",          "invalid_argument", "failed_precondition",
+                                         "not_found",   "data_loss",        "resource_exhausted",
+                                         "unavailable", "internal"};
+  return kNames[static_cast<std::size_t>(code)];
+}
 
 class [[nodiscard]] Status {
  public:
@@ -40,10 +48,12 @@ class [[nodiscard]] Status {
   StatusCode code() const { return code_; }
   const std::string& message() const { return message_; }
 
-  // "data_loss: mask: expected 32 bytes, found 7", or "ok".
-  std::string text() const;
-  // The same error with `context` and ": " put before its message. An ok status stays ok.
-  Status with_context(const std::string& context) const;
+  // Returns "data_loss: mask: expected 32 bytes, found 7", or "ok".
+  std::string text() const { return ok() ? "ok" : concat(code_, ": ", message_); }
+  // Returns the same error with `context` and ": " put before its message. An ok status stays ok.
+  Status with_context(std::string_view context) const {
+    return ok() ? *this : Status(code_, concat(context, ": ", message_));
+  }
 
   friend bool operator==(const Status&, const Status&) = default;
 
@@ -55,26 +65,29 @@ class [[nodiscard]] Status {
 inline Status ok_status() {
   return {};
 }
-inline Status invalid_argument(std::string m) {
-  return {StatusCode::invalid_argument, std::move(m)};
+// Each of these makes an error whose message is the parts one after another (concat() of text.h):
+//
+//   return data_loss("mask: expected ", kSize, " bytes, found ", bytes.size());
+Status invalid_argument(const auto&... parts) {
+  return {StatusCode::invalid_argument, concat(parts...)};
 }
-inline Status failed_precondition(std::string m) {
-  return {StatusCode::failed_precondition, std::move(m)};
+Status failed_precondition(const auto&... parts) {
+  return {StatusCode::failed_precondition, concat(parts...)};
 }
-inline Status not_found(std::string m) {
-  return {StatusCode::not_found, std::move(m)};
+Status not_found(const auto&... parts) {
+  return {StatusCode::not_found, concat(parts...)};
 }
-inline Status data_loss(std::string m) {
-  return {StatusCode::data_loss, std::move(m)};
+Status data_loss(const auto&... parts) {
+  return {StatusCode::data_loss, concat(parts...)};
 }
-inline Status resource_exhausted(std::string m) {
-  return {StatusCode::resource_exhausted, std::move(m)};
+Status resource_exhausted(const auto&... parts) {
+  return {StatusCode::resource_exhausted, concat(parts...)};
 }
-inline Status unavailable(std::string m) {
-  return {StatusCode::unavailable, std::move(m)};
+Status unavailable(const auto&... parts) {
+  return {StatusCode::unavailable, concat(parts...)};
 }
-inline Status internal_error(std::string m) {
-  return {StatusCode::internal, std::move(m)};
+Status internal_error(const auto&... parts) {
+  return {StatusCode::internal, concat(parts...)};
 }
 
 // Either a value or the Status that says why there is none. Requires for value(), * and ->: ok().

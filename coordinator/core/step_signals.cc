@@ -1,6 +1,7 @@
 #include "coordinator/core/step_signals.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <tuple>
 #include <utility>
@@ -23,53 +24,13 @@ bool faults_in_order(const FaultyReport& a, const FaultyReport& b) {
   return std::tie(a.rank, a.fault, a.round) < std::tie(b.rank, b.fault, b.round);
 }
 
-// The reports that count, each in the place of its rank.
-class Places {
- public:
-  explicit Places(std::int32_t world_size)
-      : first_(static_cast<std::size_t>(std::max(world_size, 0)), nullptr) {}
-
-  void take(const RankSignal& report, std::vector<FaultyReport>& faults) {
-    const RankSignal*& first = first_[static_cast<std::size_t>(report.rank.value())];
-    const RankSignal* other = &report;
-    if (first == nullptr || comes_before(report, *first)) std::swap(first, other);
-    if (other != nullptr) faults.push_back({other->rank, ReportFault::duplicate, other->round});
-  }
-
-  void finish(StepSignals& into) const {
-    into.reports.reserve(first_.size());
-    for (std::size_t r = 0; r < first_.size(); ++r) {
-      if (first_[r] != nullptr) {
-        into.reports.push_back(*first_[r]);
-      } else {
-        const RankId rank(static_cast<std::int32_t>(r));
-        into.faults.push_back({rank, ReportFault::missing, into.round});
-      }
-    }
-  }
-
- private:
-  std::vector<const RankSignal*> first_;
-};
-
 }  // namespace
 
 std::string_view to_string(ReportFault fault) {
-  switch (fault) {
-    case ReportFault::unspecified:
-      return "unspecified";
-    case ReportFault::missing:
-      return "missing";
-    case ReportFault::duplicate:
-      return "duplicate";
-    case ReportFault::stale:
-      return "stale";
-    case ReportFault::damaged:
-      return "damaged";
-    case ReportFault::foreign:
-      return "foreign";
-  }
-  return "unknown";
+  constexpr std::array<std::string_view, 6> kNames = {"unspecified", "missing", "duplicate",
+                                                      "stale",       "damaged", "foreign"};
+  const auto place = static_cast<std::size_t>(fault);
+  return place < kNames.size() ? kNames[place] : "unknown";
 }
 
 bool is_own(const RankSignal& signal, std::uint32_t incarnation, std::int32_t world_size) {
@@ -79,24 +40,35 @@ bool is_own(const RankSignal& signal, std::uint32_t incarnation, std::int32_t wo
 StepSignals collect(RoundId round, std::uint32_t incarnation, std::int32_t world_size,
                     std::span<const RankSignal> received, std::vector<BlockEvidence> evidence,
                     UnixTime now) {
-  StepSignals signals;
-  signals.round = round;
-  signals.now = now;
-  signals.evidence = std::move(evidence);
-  Places places(world_size);
+  StepSignals signals{round, now, {}, {}, std::move(evidence)};
+  const auto add_fault = [&](RankId rank, ReportFault fault, RoundId of) {
+    signals.faults.push_back({rank, fault, of});
+  };
+  const auto ranks = static_cast<std::size_t>(std::max(world_size, 0));
+  std::vector<const RankSignal*> counting(ranks, nullptr);  // the report that counts of each rank
   for (const RankSignal& signal : received) {
     if (!check(signal).ok()) {
-      signals.faults.push_back({RankId(-1), ReportFault::damaged, RoundId{}});
+      add_fault(RankId(-1), ReportFault::damaged, RoundId{});
     } else if (is_foreign(signal, incarnation, world_size)) {
-      signals.faults.push_back({signal.rank, ReportFault::foreign, signal.round});
+      add_fault(signal.rank, ReportFault::foreign, signal.round);
     } else if (signal.round < round && !signal.has(SignalFlag::watching)) {
-      signals.faults.push_back({signal.rank, ReportFault::stale, signal.round});
+      add_fault(signal.rank, ReportFault::stale, signal.round);
     } else {
-      places.take(signal, signals.faults);
+      const RankSignal*& first = counting[static_cast<std::size_t>(signal.rank.value())];
+      const RankSignal* other = &signal;
+      if (first == nullptr || comes_before(signal, *first)) std::swap(first, other);
+      if (other != nullptr) add_fault(other->rank, ReportFault::duplicate, other->round);
     }
   }
-  places.finish(signals);
-  std::sort(signals.faults.begin(), signals.faults.end(), faults_in_order);
+  signals.reports.reserve(ranks);
+  for (std::size_t r = 0; r < ranks; ++r) {
+    if (counting[r] != nullptr) {
+      signals.reports.push_back(*counting[r]);
+    } else {
+      add_fault(rank_id(r), ReportFault::missing, round);
+    }
+  }
+  std::ranges::sort(signals.faults, faults_in_order);
   return signals;
 }
 

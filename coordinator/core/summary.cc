@@ -107,7 +107,7 @@ std::vector<std::size_t> slowest(const std::vector<double>& own) {
     if (kept.size() == kWorstRanks && !(own[i] > own[kept.back()])) continue;
     if (kept.size() == kWorstRanks) kept.pop_back();
     const auto slower = [&own, i](std::size_t k) { return own[i] > own[k]; };
-    kept.insert(std::find_if(kept.begin(), kept.end(), slower), i);
+    kept.insert(std::ranges::find_if(kept, slower), i);
   }
   return kept;
 }
@@ -176,7 +176,7 @@ Spread spread_of(std::span<const double> values, std::span<const RankId> ranks) 
   const Extremes extremes = extremes_of(values);
   spread.min = extremes.min;
   spread.max = extremes.max;
-  const auto max = std::find(values.begin(), values.end(), spread.max);
+  const auto max = std::ranges::find(values, spread.max);
   spread.rank_of_max = ranks[static_cast<std::size_t>(max - values.begin())];
   spread.count = static_cast<std::int32_t>(values.size());
   spread.median = spread.p95 = spread.max;
@@ -210,6 +210,24 @@ StepSummary summarize(const StepSignals& signals) {
   summary.worst = worst_ranks(timings, summary);
   summary.wall_seconds = spread_of(timings.wall, timings.ranks);
   return summary;
+}
+
+void History::add(const StepSummary& summary) {
+  RoundFacts facts;
+  facts.round = summary.round;
+  facts.step = summary.step;
+  facts.loss = summary.loss;
+  facts.gradient_norm = summary.gradient_norm;
+  facts.own_seconds_median = summary.own_seconds.median;
+  facts.wall_seconds_median = summary.wall_seconds.median;
+  facts.nonfinite_ranks = summary.nonfinite_ranks;
+  facts.plan_applied = summary.plan_applied_max;
+  add(facts);
+}
+
+void History::add(const RoundFacts& facts) {
+  if (rounds_.size() == kCapacity) rounds_.pop_front();
+  rounds_.push_back(facts);
 }
 
 }  // namespace cox

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <span>
 #include <vector>
 
@@ -78,6 +79,10 @@ struct Timings {
   std::vector<double> wall;
   std::vector<double> samples;        // per covered round; 0 where the rank counts none
   std::vector<std::uint32_t> report;  // the place of the rank's report in `reports`
+
+  const std::vector<double>& of(Phase phase) const {
+    return phases[static_cast<std::size_t>(phase)];
+  }
 };
 
 // REQUIRES: reports in ascending ranks.
@@ -86,5 +91,33 @@ Timings timings_of(std::span<const RankSignal> reports);
 // The spread of values that belong to `ranks`; linear in their number. REQUIRES: equal sizes,
 // finite values, ascending ranks.
 Spread spread_of(std::span<const double> values, std::span<const RankId> ranks);
+
+struct RoundFacts {
+  RoundId round{};
+  StepId step{};
+  double loss = 0;  // NaN when no rank had a finite one
+  double gradient_norm = 0;
+  double own_seconds_median = 0;
+  double wall_seconds_median = 0;
+  std::int32_t nonfinite_ranks = 0;
+  std::uint64_t plan_applied = 0;
+};
+
+// The last rounds in short, for policies that compare now with before. Bounded; a part of the
+// control state that is journalled, saved with the training state and restored.
+class History {
+ public:
+  static constexpr std::size_t kCapacity = 256;
+
+  void add(const StepSummary& summary);
+  void add(const RoundFacts& facts);
+
+  bool empty() const { return rounds_.empty(); }
+  std::size_t size() const { return rounds_.size(); }
+  const std::deque<RoundFacts>& rounds() const { return rounds_; }  // oldest first
+
+ private:
+  std::deque<RoundFacts> rounds_;
+};
 
 }  // namespace cox

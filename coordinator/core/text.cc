@@ -21,13 +21,26 @@ std::string chars(double value, std::chars_format format, int digits) {
   return std::string(text, end.ptr);
 }
 
-struct Scaled {
-  double value;
-  const char* unit;
-};
-
 std::string two_digits(std::int64_t value) {
   return (value < 10 ? "0" : "") + std::to_string(value);
+}
+
+// Bytes of the first character of `text` (1 to 4), or 0 when `text` does not begin with a whole
+// valid character.
+std::size_t utf8_length(std::string_view text) {
+  if (text.empty()) return 0;
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char lead = byte(0);
+  if (lead < 0x80) return 1;
+  const std::size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
+  if (lead < 0xC2 || lead > 0xF4 || text.size() < length) return 0;
+  for (std::size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xC0) != 0x80) return 0;
+  }
+  const bool overlong = (lead == 0xE0 && byte(1) < 0xA0) || (lead == 0xF0 && byte(1) < 0x90);
+  const bool surrogate = lead == 0xED && byte(1) > 0x9F;
+  const bool too_large = lead == 0xF4 && byte(1) > 0x8F;
+  return overlong || surrogate || too_large ? 0 : length;
 }
 
 }  // namespace
@@ -55,11 +68,8 @@ std::string significant(double value, int digits) {
   const double magnitude = std::abs(value);
   if (magnitude != 0 && (magnitude < 1e-4 || magnitude >= 1e7))
     return chars(value, std::chars_format::scientific, digits - 1);
-  const int before = magnitude < 1 ? 0 : static_cast<int>(std::floor(std::log10(magnitude))) + 1;
-  const int leading =
-      magnitude > 0 && magnitude < 1 ? -static_cast<int>(std::floor(std::log10(magnitude))) - 1 : 0;
-  const int decimals =
-      before == 0 ? digits + leading - (magnitude == 0 ? 1 : 0) : std::max(digits - before, 0);
+  const int exponent = magnitude == 0 ? 0 : static_cast<int>(std::floor(std::log10(magnitude)));
+  const int decimals = std::max(digits - 1 - exponent, 0);
   return chars(value, std::chars_format::fixed, decimals);
 }
 
@@ -74,21 +84,18 @@ std::string seconds_text(double seconds) {
   if (!std::isfinite(seconds)) return word_for(seconds);
   if (seconds == 0) return "0 s";
   const double magnitude = std::abs(seconds);
-  Scaled scaled{seconds, " s"};
-  if (magnitude < 1e-3)
-    scaled = {seconds * 1e6, " µs"};
-  else if (magnitude < 1)
-    scaled = {seconds * 1e3, " ms"};
-  return significant(scaled.value, 3) + scaled.unit;
+  if (magnitude < 1e-3) return significant(seconds * 1e6, 3) + " µs";
+  if (magnitude < 1) return significant(seconds * 1e3, 3) + " ms";
+  return significant(seconds, 3) + " s";
 }
 
 std::string duration_text(double seconds) {
   if (!std::isfinite(seconds) || seconds < 0) return "–";
   const auto s = static_cast<std::int64_t>(std::min(seconds, 1e12));
-  if (s < 60) return std::to_string(s) + " s";
-  if (s < 3600) return std::to_string(s / 60) + " min " + two_digits(s % 60) + " s";
-  if (s < 86400) return std::to_string(s / 3600) + " h " + two_digits(s / 60 % 60) + " min";
-  return std::to_string(s / 86400) + " d " + two_digits(s / 3600 % 24) + " h";
+  if (s < 60) return concat(s, " s");
+  if (s < 3600) return concat(s / 60, " min ", two_digits(s % 60), " s");
+  if (s < 86400) return concat(s / 3600, " h ", two_digits(s / 60 % 60), " min");
+  return concat(s / 86400, " d ", two_digits(s / 3600 % 24), " h");
 }
 
 std::string bytes_text(std::uint64_t bytes) {
@@ -114,11 +121,11 @@ std::string change_text(double ratio) {
 std::string ranges_text(std::span<const std::size_t> numbers, std::size_t most) {
   std::string out;
   for (std::size_t i = 0, ranges = 0; i < numbers.size(); ++ranges) {
-    if (ranges == most) return out + sentence(" and %zu more", numbers.size() - i);
+    if (ranges == most) return concat(out, " and ", numbers.size() - i, " more");
     std::size_t end = i + 1;
     while (end < numbers.size() && numbers[end] == numbers[end - 1] + 1) ++end;
-    out += (i == 0 ? "" : ", ") + std::to_string(numbers[i]);
-    if (end > i + 1) out += "-" + std::to_string(numbers[end - 1]);
+    out += concat(i == 0 ? "" : ", ", numbers[i]);
+    if (end > i + 1) out += concat("-", numbers[end - 1]);
     i = end;
   }
   return out;
@@ -126,24 +133,8 @@ std::string ranges_text(std::span<const std::size_t> numbers, std::size_t most) 
 
 std::string ranks_text(std::span<const std::size_t> ranks, std::size_t world_size) {
   constexpr std::size_t kMostRanges = 8;
-  if (ranks.size() == world_size && world_size > 1) return sentence("all %zu ranks", world_size);
+  if (ranks.size() == world_size && world_size > 1) return concat("all ", world_size, " ranks");
   return (ranks.size() == 1 ? "rank " : "ranks ") + ranges_text(ranks, kMostRanges);
-}
-
-std::size_t utf8_length(std::string_view text) {
-  if (text.empty()) return 0;
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char lead = byte(0);
-  if (lead < 0x80) return 1;
-  const std::size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-  if (lead < 0xC2 || lead > 0xF4 || text.size() < length) return 0;
-  for (std::size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xC0) != 0x80) return 0;
-  }
-  const bool overlong = (lead == 0xE0 && byte(1) < 0xA0) || (lead == 0xF0 && byte(1) < 0x90);
-  const bool surrogate = lead == 0xED && byte(1) > 0x9F;
-  const bool too_large = lead == 0xF4 && byte(1) > 0x8F;
-  return overlong || surrogate || too_large ? 0 : length;
 }
 
 bool is_utf8(std::string_view text) {
@@ -153,27 +144,6 @@ bool is_utf8(std::string_view text) {
     text.remove_prefix(length);
   }
   return true;
-}
-
-void append_utf8(std::string& out, std::uint32_t code) {
-  const auto tail = [&](int shift) {
-    out.push_back(static_cast<char>(0x80 | ((code >> shift) & 0x3F)));
-  };
-  if (code < 0x80) {
-    out.push_back(static_cast<char>(code));
-  } else if (code < 0x800) {
-    out.push_back(static_cast<char>(0xC0 | (code >> 6)));
-    tail(0);
-  } else if (code < 0x10000) {
-    out.push_back(static_cast<char>(0xE0 | (code >> 12)));
-    tail(6);
-    tail(0);
-  } else {
-    out.push_back(static_cast<char>(0xF0 | (code >> 18)));
-    tail(12);
-    tail(6);
-    tail(0);
-  }
 }
 
 std::string valid_utf8(std::string_view text) {

@@ -7,8 +7,31 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 namespace cox {
+
+// One part of a text: a text as it is, a number or a strong id in decimal, an enum by its
+// to_string().
+template <class Part>
+auto text_part(const Part& part) {
+  if constexpr (std::is_convertible_v<const Part&, std::string_view>) {
+    return std::string_view(part);
+  } else if constexpr (std::is_arithmetic_v<Part>) {
+    return std::to_string(part);
+  } else if constexpr (requires { part.value(); }) {
+    return std::to_string(part.value());
+  } else {
+    return to_string(part);
+  }
+}
+
+// Returns the parts one after another: concat("rank ", rank, " of ", world_size).
+std::string concat(const auto&... parts) {
+  std::string out;
+  (out.append(text_part(parts)), ...);
+  return out;
+}
 
 // As printf does it.
 [[gnu::format(printf, 1, 2)]] std::string sentence(const char* format, ...);
@@ -29,16 +52,9 @@ std::string ranges_text(std::span<const std::size_t> numbers,
 // "all 4 ranks", "rank 3", "ranks 0-3, 7", eight ranges at most. REQUIRES: ascending ranks.
 std::string ranks_text(std::span<const std::size_t> ranks, std::size_t world_size);
 
-// Bytes of the first character of `text` (1 to 4), or 0 when `text` does not begin with a whole
-// valid character.
-std::size_t utf8_length(std::string_view text);
-
 bool is_utf8(std::string_view text);
 
 // The text with U+FFFD in place of every byte that is not part of a valid character.
 std::string valid_utf8(std::string_view text);
-
-// REQUIRES: a code point up to 0x10FFFF that is no surrogate.
-void append_utf8(std::string& out, std::uint32_t code_point);
 
 }  // namespace cox

@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <compare>
+#include <cstddef>
 #include <cstdint>
 
 namespace cox {
@@ -42,8 +43,20 @@ struct UnixTime {
   friend constexpr auto operator<=>(UnixTime, UnixTime) = default;
 };
 
+// Adds counts; what does not fit is the largest count.
+constexpr std::uint32_t add_saturating(std::uint32_t a, std::uint32_t b) {
+  const std::uint32_t sum = a + b;
+  return sum < a ? ~0u : sum;
+}
+
+// Returns the rank whose entry is at this place of a list with one for each rank.
+constexpr RankId rank_id(std::size_t place) {
+  return RankId(static_cast<std::int32_t>(place));
+}
+
 inline constexpr RankId kRoot{0};  // hosts the coordinator
 inline constexpr std::int32_t kMaxRanks = 1 << 20;
 inline constexpr std::size_t kMaxBlocks = 1024;
+inline constexpr std::uint64_t kMaxStepSamples = std::uint64_t{1} << 31;  // of all ranks, or of one
 
 }  // namespace cox

@@ -24,7 +24,7 @@ std::vector<Choice> hull_of(const Stage& stage) {
   for (const StageOption& o : stage.options) {
     if (o.allowed) all.push_back({o.kept_bytes, o.added_us});
   }
-  std::sort(all.begin(), all.end(), [](const Choice& a, const Choice& b) {
+  std::ranges::sort(all, [](const Choice& a, const Choice& b) {
     return a.added != b.added ? a.added < b.added : a.kept < b.kept;
   });
   std::vector<Choice> hull;
@@ -224,7 +224,7 @@ LinearBound::LinearBound(const MemoryProblem& problem, std::size_t places) {
     for (std::size_t c = 1; c < hull.size(); ++c)
       savings.push_back({i, hull[c - 1].kept - hull[c].kept, hull[c].added - hull[c - 1].added});
   }
-  std::sort(savings.begin(), savings.end(), [](const Saving& a, const Saving& b) {
+  std::ranges::sort(savings, [](const Saving& a, const Saving& b) {
     return a.price() != b.price() ? a.price() < b.price() : a.stage < b.stage;
   });
   places = std::min(places, n);
@@ -240,7 +240,7 @@ LinearBound::LinearBound(const MemoryProblem& problem, std::size_t places) {
       added += static_cast<double>(s.added);
       curve.push_back({peak, added});
     }
-    std::reverse(curve.begin(), curve.end());
+    std::ranges::reverse(curve);
     curves_.push_back(std::move(curve));
   }
 }

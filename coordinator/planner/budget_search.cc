@@ -40,81 +40,74 @@ struct Label {
 class Departures {
  public:
   std::int32_t add(std::int32_t previous, std::int64_t ready_us, std::int64_t copy_us,
-                   std::int64_t bytes);
+                   std::int64_t bytes) {
+    const std::int64_t before = previous < 0 ? 0 : all_[index(previous)].total_bytes;
+    all_.push_back({previous, std::max(ready_us, end_us(previous)) + copy_us, before + bytes});
+    return static_cast<std::int32_t>(all_.size()) - 1;
+  }
+
   // Bytes of the chain up to `newest` that are not out yet at `time`.
-  std::int64_t bytes_after(std::int32_t newest, std::int64_t time) const;
+  std::int64_t bytes_after(std::int32_t newest, std::int64_t time) const {
+    if (newest < 0 || all_[index(newest)].end_us <= time) return 0;
+    const std::int64_t total = all_[index(newest)].total_bytes;
+    std::int32_t i = newest;
+    while (i >= 0 && all_[index(i)].end_us > time) i = all_[index(i)].previous;
+    return total - (i < 0 ? 0 : all_[index(i)].total_bytes);
+  }
+
   // The same, less what a copy in progress has moved already.
-  std::int64_t bytes_to_move(std::int32_t newest, std::int64_t time, std::int64_t per_ms) const;
+  std::int64_t bytes_to_move(std::int32_t newest, std::int64_t time, std::int64_t per_ms) const {
+    if (newest < 0 || all_[index(newest)].end_us <= time) return 0;
+    const std::int64_t total = all_[index(newest)].total_bytes;
+    std::int32_t oldest = newest;
+    while (previous(oldest) >= 0 && all_[index(previous(oldest))].end_us > time)
+      oldest = previous(oldest);
+    const std::int32_t gone = previous(oldest);
+    const std::int64_t gone_bytes = gone < 0 ? 0 : all_[index(gone)].total_bytes;
+    const std::int64_t bytes = all_[index(oldest)].total_bytes - gone_bytes;
+    const std::int64_t remaining_us = all_[index(oldest)].end_us - time;
+    const double movable = static_cast<double>(remaining_us) * static_cast<double>(per_ms) / 1000;
+    const bool has_moved = movable < static_cast<double>(bytes);
+    return total - gone_bytes - (has_moved ? bytes - remaining_us * per_ms / 1000 : 0);
+  }
+
   // The earliest time from which at most `room` bytes are left; 0 if that many never wait.
-  std::int64_t time_within(std::int32_t newest, std::int64_t room) const;
+  std::int64_t time_within(std::int32_t newest, std::int64_t room) const {
+    if (newest < 0) return 0;
+    const std::int64_t total = all_[index(newest)].total_bytes;
+    std::int32_t i = newest;
+    // While all up to and with the one before `i` may be gone and it still is too much, `i` must
+    // go.
+    while (i >= 0) {
+      const std::int32_t before = all_[index(i)].previous;
+      const std::int64_t left = total - (before < 0 ? 0 : all_[index(before)].total_bytes);
+      if (left > room) return all_[index(i)].end_us;
+      i = before;
+    }
+    return 0;
+  }
+
   std::int64_t end_us(std::int32_t newest) const {
     return newest < 0 ? 0 : all_[index(newest)].end_us;
   }
   std::int32_t previous(std::int32_t newest) const { return all_[index(newest)].previous; }
   // Whether at every time from `now` on, a's kept and leaving bytes are no more than b's.
-  bool never_more(const Label& a, const Label& b, std::int64_t now) const;
+  bool never_more(const Label& a, const Label& b, std::int64_t now) const {
+    const std::int64_t lead = b.kept_bytes - a.kept_bytes;
+    if (lead < 0) return false;
+    if (a.departure == b.departure) return true;
+    if (bytes_after(a.departure, now) - bytes_after(b.departure, now) > lead) return false;
+    for (std::int32_t i = b.departure; i >= 0 && all_[index(i)].end_us > now; i = previous(i)) {
+      const std::int64_t time = all_[index(i)].end_us;
+      if (bytes_after(a.departure, time) - bytes_after(b.departure, time) > lead) return false;
+    }
+    return true;
+  }
 
  private:
   static std::size_t index(std::int32_t i) { return static_cast<std::size_t>(i); }
   std::vector<Departure> all_;
 };
-
-std::int32_t Departures::add(std::int32_t previous, std::int64_t ready_us, std::int64_t copy_us,
-                             std::int64_t bytes) {
-  const std::int64_t before = previous < 0 ? 0 : all_[index(previous)].total_bytes;
-  all_.push_back({previous, std::max(ready_us, end_us(previous)) + copy_us, before + bytes});
-  return static_cast<std::int32_t>(all_.size()) - 1;
-}
-
-std::int64_t Departures::bytes_after(std::int32_t newest, std::int64_t time) const {
-  if (newest < 0 || all_[index(newest)].end_us <= time) return 0;
-  const std::int64_t total = all_[index(newest)].total_bytes;
-  std::int32_t i = newest;
-  while (i >= 0 && all_[index(i)].end_us > time) i = all_[index(i)].previous;
-  return total - (i < 0 ? 0 : all_[index(i)].total_bytes);
-}
-
-std::int64_t Departures::bytes_to_move(std::int32_t newest, std::int64_t time,
-                                       std::int64_t per_ms) const {
-  if (newest < 0 || all_[index(newest)].end_us <= time) return 0;
-  const std::int64_t total = all_[index(newest)].total_bytes;
-  std::int32_t oldest = newest;
-  while (previous(oldest) >= 0 && all_[index(previous(oldest))].end_us > time)
-    oldest = previous(oldest);
-  const std::int32_t gone = previous(oldest);
-  const std::int64_t gone_bytes = gone < 0 ? 0 : all_[index(gone)].total_bytes;
-  const std::int64_t bytes = all_[index(oldest)].total_bytes - gone_bytes;
-  const std::int64_t remaining_us = all_[index(oldest)].end_us - time;
-  const double movable = static_cast<double>(remaining_us) * static_cast<double>(per_ms) / 1000;
-  const bool has_moved = movable < static_cast<double>(bytes);
-  return total - gone_bytes - (has_moved ? bytes - remaining_us * per_ms / 1000 : 0);
-}
-
-std::int64_t Departures::time_within(std::int32_t newest, std::int64_t room) const {
-  if (newest < 0) return 0;
-  const std::int64_t total = all_[index(newest)].total_bytes;
-  std::int32_t i = newest;
-  // While all up to and with the one before `i` may be gone and it still is too much, `i` must go.
-  while (i >= 0) {
-    const std::int32_t before = all_[index(i)].previous;
-    const std::int64_t left = total - (before < 0 ? 0 : all_[index(before)].total_bytes);
-    if (left > room) return all_[index(i)].end_us;
-    i = before;
-  }
-  return 0;
-}
-
-bool Departures::never_more(const Label& a, const Label& b, std::int64_t now) const {
-  const std::int64_t lead = b.kept_bytes - a.kept_bytes;
-  if (lead < 0) return false;
-  if (a.departure == b.departure) return true;
-  if (bytes_after(a.departure, now) - bytes_after(b.departure, now) > lead) return false;
-  for (std::int32_t i = b.departure; i >= 0 && all_[index(i)].end_us > now; i = previous(i)) {
-    const std::int64_t time = all_[index(i)].end_us;
-    if (bytes_after(a.departure, time) - bytes_after(b.departure, time) > lead) return false;
-  }
-  return true;
-}
 
 // Whether whatever completes `b` completes `a` too, at no higher cost. Both at the same stage.
 bool dominates(const Label& a, const Label& b, const StepTables& tables, const Departures& out,
@@ -141,6 +134,17 @@ std::size_t treads_per_stage(const StepTables& tables, std::size_t labels) {
   return std::min(kTreadsPerLabel * labels, most);
 }
 
+// A label that dominates another promises no more, so in this order it comes first.
+bool is_ahead(const Label& a, const Label& b) {
+  if (a.promise_us != b.promise_us) return a.promise_us < b.promise_us;
+  if (a.further != b.further) return a.further < b.further;
+  return a.added_us != b.added_us ? a.added_us < b.added_us : a.kept_bytes < b.kept_bytes;
+}
+
+std::size_t group_of(const Label& label) {
+  return 2 * static_cast<std::size_t>(label.further) + label.is_leaving;
+}
+
 struct Trace {
   std::int32_t parent = -1;
   std::uint8_t action = 0;
@@ -162,15 +166,161 @@ class LabelSearch {
   }
 
  private:
-  void start();
-  void advance(std::size_t stage);
-  void extend(std::size_t stage, const Label& from, std::size_t action);
-  bool settle(std::size_t stage, const Label& from, const StageOption& option, Label& to) const;
-  void close(std::size_t stage, const Label& from, Label to);
-  void offer(std::size_t stage, Label to);
-  void thin(std::size_t stage);
-  void cut(std::vector<Label>::iterator first, std::int64_t now);
-  SearchResult finish() const;
+  void start() {
+    for (const Further further : {Further::none, Further::offloads}) {
+      Label label;
+      label.further = further;
+      if (further == Further::offloads && !tables_.can_offload) continue;
+      label.promise_us = bound_.added_us(0, Before::resident, further, 0, 0);
+      if (label.promise_us < below_) labels_.push_back(label);
+    }
+  }
+
+  void advance(std::size_t stage) {
+    next_.clear();
+    for (const Label& from : labels_) {
+      if (from.promise_us >= below_) continue;
+      for (std::size_t a = 0; a < kActions; ++a) extend(stage, from, a);
+    }
+    thin(stage);
+    for (Label& label : labels_) {
+      traces_.push_back({label.trace, label.action});
+      label.trace = static_cast<std::int32_t>(traces_.size()) - 1;
+    }
+  }
+
+  void extend(std::size_t stage, const Label& from, std::size_t action) {
+    const StageOption& option = tables_.problem.stages[stage].options[action];
+    const bool is_offload = option.is_copied();
+    if (!option.allowed || (is_offload && from.further == Further::none)) return;
+    const std::int64_t leaving = out_.bytes_after(from.departure, tables_.starts_us[stage]);
+    if (from.kept_bytes + leaving + option.forward_high_bytes > room_) return;
+    Label to = from;
+    to.action = static_cast<std::uint8_t>(action);
+    to.added_us += option.added_us;
+    to.recomputed += action == kRecompute;
+    to.is_leaving = is_offload;
+    to.tier_bytes += option.copied_bytes + option.stored_bytes;
+    if (tables_.is_tier_scarce && to.tier_bytes > *tables_.problem.tier_bytes) return;
+    if (tables_.is_recompute_scarce && to.recomputed > *tables_.problem.most_recomputed) return;
+    std::int64_t fetched = 0;
+    if (from.is_leaving) {
+      to.added_us += tables_.wait_us(stage - 1, action);
+      fetched = tables_.problem.stages[stage - 1].options[kOffload].copied_bytes;
+    }
+    if (from.kept_bytes + fetched + option.backward_high_bytes > room_) return;
+    if (is_offload) {
+      to.departure = out_.add(from.departure, tables_.starts_us[stage + 1],
+                              tables_.copies_us[stage], option.copied_bytes);
+      close(stage, from, to);
+    } else if (from.further == Further::none) {
+      if (!settle(stage, from, option, to)) return;
+    }
+    to.kept_bytes += option.kept_bytes;
+    offer(stage, to);
+  }
+
+  // Nothing more will be offloaded: what is still leaving when backward of `stage` starts must fit.
+  bool settle(std::size_t stage, const Label& from, const StageOption& option, Label& to) const {
+    std::int64_t room = room_ - from.kept_bytes - option.backward_high_bytes;
+    std::int32_t leaving = from.departure;
+    if (from.is_leaving) {  // counted in full, because it is being fetched
+      room -= tables_.problem.stages[stage - 1].options[kOffload].copied_bytes;
+      leaving = out_.previous(leaving);
+    }
+    const std::int64_t earliest = tables_.starts_us.back() + tables_.backward_after[stage];
+    const std::int64_t need = out_.time_within(leaving, room) - earliest;
+    to.need_us = std::max({from.need_us - option.added_us, need, std::int64_t{0}});
+    return to.need_us <= tables_.added_after[stage];
+  }
+
+  // `to` is the stage's offload as the last one of the step.
+  void close(std::size_t stage, const Label& from, Label to) {
+    to.further = Further::none;
+    const StageOption& option = tables_.problem.stages[stage].options[kOffload];
+    if (!settle(stage, from, option, to)) return;
+    to.need_us = std::max<std::int64_t>(to.need_us, 0);
+    const std::int64_t back = out_.end_us(to.departure) + tables_.copies_us[stage];
+    const std::int64_t earliest = tables_.starts_us.back() + tables_.backward_after[stage];
+    to.floor_us = to.added_us + back - earliest;
+    to.kept_bytes += option.kept_bytes;
+    offer(stage, to);
+  }
+
+  void offer(std::size_t stage, Label to) {
+    ++made_;
+    const Before before = to.is_leaving ? Before::offloaded : Before::resident;
+    const std::int64_t leaving = out_.bytes_to_move(to.departure, tables_.starts_us[stage + 1],
+                                                    tables_.problem.copy_bytes_per_ms);
+    const std::int64_t rest =
+        bound_.added_us(stage + 1, before, to.further, to.kept_bytes, leaving);
+    to.promise_us = std::max(to.added_us + rest, to.floor_us);
+    if (to.promise_us >= below_) return;
+    next_.push_back(to);
+    const bool is_truth = to.further == Further::none && to.need_us == 0 && bound_.is_whole() &&
+                          !tables_.is_recompute_scarce && !tables_.is_tier_scarce &&
+                          out_.end_us(to.departure) <= tables_.starts_us[stage + 1];
+    if (is_truth) below_ = to.promise_us + 1;  // this one can be completed just so
+  }
+
+  void thin(std::size_t stage) {
+    const std::int64_t now = tables_.starts_us[stage + 1];
+    std::ranges::sort(next_, is_ahead);
+    std::array<std::vector<Label>, 4> groups;
+    labels_.clear();
+    const std::size_t most = order_.labels_per_stage - order_.labels_per_stage / kCautious;
+    auto b = next_.begin();
+    for (; b != next_.end() && b->promise_us < below_; ++b) {
+      std::vector<Label>& rivals = groups[group_of(*b)];
+      const auto beats = [&](const Label& a) { return dominates(a, *b, tables_, out_, now); };
+      if (std::ranges::any_of(rivals, beats)) continue;
+      if (labels_.size() == most) {
+        cut(b, now);
+        break;
+      }
+      rivals.push_back(*b);
+      labels_.push_back(*b);
+    }
+  }
+
+  // Of those that promise less, the ones with the fewest bytes stay: they get home at any budget
+  // that can be met, where a bold one may not.
+  void cut(std::vector<Label>::iterator first, std::int64_t now) {
+    least_cut_ = std::min(least_cut_, first->promise_us);
+    const auto load = [&](const Label& label) {
+      return label.kept_bytes + out_.bytes_after(label.departure, now);
+    };
+    const auto is_lighter = [&](const Label& a, const Label& b) {
+      const std::int64_t left = load(a);
+      const std::int64_t right = load(b);
+      return left != right ? left < right : is_ahead(a, b);
+    };
+    const auto end = std::find_if(first, next_.end(),
+                                  [&](const Label& label) { return label.promise_us >= below_; });
+    const auto room = static_cast<std::ptrdiff_t>(order_.labels_per_stage - labels_.size());
+    const auto last = first + std::min(room, end - first);
+    std::partial_sort(first, last, end, is_lighter);
+    labels_.insert(labels_.end(), first, last);
+  }
+
+  SearchResult finish() const {
+    SearchResult result;
+    result.labels = made_;
+    std::int32_t trace = -1;
+    for (const Label& label : labels_) {
+      if (label.further == Further::offloads || label.need_us > 0) continue;
+      const std::int64_t added = std::max(label.added_us, label.floor_us);
+      if (added >= std::min(result.added_us, order_.below_us)) continue;
+      result.added_us = added;
+      trace = label.trace;
+    }
+    result.bound_us = std::min({result.added_us, least_cut_, order_.below_us});
+    for (; trace >= 0; trace = traces_[static_cast<std::size_t>(trace)].parent)
+      result.actions.push_back(
+          static_cast<MemoryAction>(traces_[static_cast<std::size_t>(trace)].action));
+    std::ranges::reverse(result.actions);
+    return result;
+  }
 
   const StepTables& tables_;
   const SearchOrder& order_;
@@ -184,173 +334,6 @@ class LabelSearch {
   std::vector<Label> labels_;
   std::vector<Label> next_;
 };
-
-void LabelSearch::start() {
-  for (const Further further : {Further::none, Further::offloads}) {
-    Label label;
-    label.further = further;
-    if (further == Further::offloads && !tables_.can_offload) continue;
-    label.promise_us = bound_.added_us(0, Before::resident, further, 0, 0);
-    if (label.promise_us < below_) labels_.push_back(label);
-  }
-}
-
-void LabelSearch::advance(std::size_t stage) {
-  next_.clear();
-  for (const Label& from : labels_) {
-    if (from.promise_us >= below_) continue;
-    for (std::size_t a = 0; a < kActions; ++a) extend(stage, from, a);
-  }
-  thin(stage);
-  for (Label& label : labels_) {
-    traces_.push_back({label.trace, label.action});
-    label.trace = static_cast<std::int32_t>(traces_.size()) - 1;
-  }
-}
-
-void LabelSearch::extend(std::size_t stage, const Label& from, std::size_t action) {
-  const StageOption& option = tables_.problem.stages[stage].options[action];
-  const bool is_offload = option.is_copied();
-  if (!option.allowed || (is_offload && from.further == Further::none)) return;
-  const std::int64_t leaving = out_.bytes_after(from.departure, tables_.starts_us[stage]);
-  if (from.kept_bytes + leaving + option.forward_high_bytes > room_) return;
-  Label to = from;
-  to.action = static_cast<std::uint8_t>(action);
-  to.added_us += option.added_us;
-  to.recomputed += action == kRecompute;
-  to.is_leaving = is_offload;
-  to.tier_bytes += option.copied_bytes + option.stored_bytes;
-  if (tables_.is_tier_scarce && to.tier_bytes > *tables_.problem.tier_bytes) return;
-  if (tables_.is_recompute_scarce && to.recomputed > *tables_.problem.most_recomputed) return;
-  std::int64_t fetched = 0;
-  if (from.is_leaving) {
-    to.added_us += tables_.wait_us(stage - 1, action);
-    fetched = tables_.problem.stages[stage - 1].options[kOffload].copied_bytes;
-  }
-  if (from.kept_bytes + fetched + option.backward_high_bytes > room_) return;
-  if (is_offload) {
-    to.departure = out_.add(from.departure, tables_.starts_us[stage + 1], tables_.copies_us[stage],
-                            option.copied_bytes);
-    close(stage, from, to);
-  } else if (from.further == Further::none) {
-    if (!settle(stage, from, option, to)) return;
-  }
-  to.kept_bytes += option.kept_bytes;
-  offer(stage, to);
-}
-
-// Nothing more will be offloaded: what is still leaving when backward of `stage` starts must fit.
-bool LabelSearch::settle(std::size_t stage, const Label& from, const StageOption& option,
-                         Label& to) const {
-  std::int64_t room = room_ - from.kept_bytes - option.backward_high_bytes;
-  std::int32_t leaving = from.departure;
-  if (from.is_leaving) {  // counted in full, because it is being fetched
-    room -= tables_.problem.stages[stage - 1].options[kOffload].copied_bytes;
-    leaving = out_.previous(leaving);
-  }
-  const std::int64_t earliest = tables_.starts_us.back() + tables_.backward_after[stage];
-  const std::int64_t need = out_.time_within(leaving, room) - earliest;
-  to.need_us = std::max({from.need_us - option.added_us, need, std::int64_t{0}});
-  return to.need_us <= tables_.added_after[stage];
-}
-
-// `to` is the stage's offload as the last one of the step.
-void LabelSearch::close(std::size_t stage, const Label& from, Label to) {
-  to.further = Further::none;
-  const StageOption& option = tables_.problem.stages[stage].options[kOffload];
-  if (!settle(stage, from, option, to)) return;
-  to.need_us = std::max<std::int64_t>(to.need_us, 0);
-  const std::int64_t back = out_.end_us(to.departure) + tables_.copies_us[stage];
-  const std::int64_t earliest = tables_.starts_us.back() + tables_.backward_after[stage];
-  to.floor_us = to.added_us + back - earliest;
-  to.kept_bytes += option.kept_bytes;
-  offer(stage, to);
-}
-
-void LabelSearch::offer(std::size_t stage, Label to) {
-  ++made_;
-  const Before before = to.is_leaving ? Before::offloaded : Before::resident;
-  const std::int64_t leaving = out_.bytes_to_move(to.departure, tables_.starts_us[stage + 1],
-                                                  tables_.problem.copy_bytes_per_ms);
-  const std::int64_t rest = bound_.added_us(stage + 1, before, to.further, to.kept_bytes, leaving);
-  to.promise_us = std::max(to.added_us + rest, to.floor_us);
-  if (to.promise_us >= below_) return;
-  next_.push_back(to);
-  const bool is_truth = to.further == Further::none && to.need_us == 0 && bound_.is_whole() &&
-                        !tables_.is_recompute_scarce && !tables_.is_tier_scarce &&
-                        out_.end_us(to.departure) <= tables_.starts_us[stage + 1];
-  if (is_truth) below_ = to.promise_us + 1;  // this one can be completed just so
-}
-
-// A label that dominates another promises no more, so in this order it comes first.
-bool is_ahead(const Label& a, const Label& b) {
-  if (a.promise_us != b.promise_us) return a.promise_us < b.promise_us;
-  if (a.further != b.further) return a.further < b.further;
-  return a.added_us != b.added_us ? a.added_us < b.added_us : a.kept_bytes < b.kept_bytes;
-}
-
-std::size_t group_of(const Label& label) {
-  return 2 * static_cast<std::size_t>(label.further) + label.is_leaving;
-}
-
-void LabelSearch::thin(std::size_t stage) {
-  const std::int64_t now = tables_.starts_us[stage + 1];
-  std::sort(next_.begin(), next_.end(), is_ahead);
-  std::array<std::vector<Label>, 4> groups;
-  labels_.clear();
-  const std::size_t most = order_.labels_per_stage - order_.labels_per_stage / kCautious;
-  auto b = next_.begin();
-  for (; b != next_.end() && b->promise_us < below_; ++b) {
-    std::vector<Label>& rivals = groups[group_of(*b)];
-    const auto beats = [&](const Label& a) { return dominates(a, *b, tables_, out_, now); };
-    if (std::any_of(rivals.begin(), rivals.end(), beats)) continue;
-    if (labels_.size() == most) {
-      cut(b, now);
-      break;
-    }
-    rivals.push_back(*b);
-    labels_.push_back(*b);
-  }
-}
-
-// Of those that promise less, the ones with the fewest bytes stay: they get home at any budget
-// that can be met, where a bold one may not.
-void LabelSearch::cut(std::vector<Label>::iterator first, std::int64_t now) {
-  least_cut_ = std::min(least_cut_, first->promise_us);
-  const auto load = [&](const Label& label) {
-    return label.kept_bytes + out_.bytes_after(label.departure, now);
-  };
-  const auto is_lighter = [&](const Label& a, const Label& b) {
-    const std::int64_t left = load(a);
-    const std::int64_t right = load(b);
-    return left != right ? left < right : is_ahead(a, b);
-  };
-  const auto end = std::find_if(first, next_.end(),
-                                [&](const Label& label) { return label.promise_us >= below_; });
-  const auto room = static_cast<std::ptrdiff_t>(order_.labels_per_stage - labels_.size());
-  const auto last = first + std::min(room, end - first);
-  std::partial_sort(first, last, end, is_lighter);
-  labels_.insert(labels_.end(), first, last);
-}
-
-SearchResult LabelSearch::finish() const {
-  SearchResult result;
-  result.labels = made_;
-  std::int32_t trace = -1;
-  for (const Label& label : labels_) {
-    if (label.further == Further::offloads || label.need_us > 0) continue;
-    const std::int64_t added = std::max(label.added_us, label.floor_us);
-    if (added >= std::min(result.added_us, order_.below_us)) continue;
-    result.added_us = added;
-    trace = label.trace;
-  }
-  result.bound_us = std::min({result.added_us, least_cut_, order_.below_us});
-  for (; trace >= 0; trace = traces_[static_cast<std::size_t>(trace)].parent)
-    result.actions.push_back(
-        static_cast<MemoryAction>(traces_[static_cast<std::size_t>(trace)].action));
-  std::reverse(result.actions.begin(), result.actions.end());
-  return result;
-}
 
 // A budget that was searched. Nothing up to it adds less than the bound.
 struct Searched {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -55,8 +54,10 @@ bool is_no_better(const StageOption& a, const StageOption& b) {
   return a.kept_bytes >= b.kept_bytes && high_of(a) >= high_of(b) && a.added_us >= b.added_us;
 }
 
+// Leaves offload out. The front is empty if a stage has no other action allowed.
 class ChainPass {
  public:
+  // REQUIRES: a valid problem; most_points >= 2.
   ChainPass(const MemoryProblem& problem, std::size_t most_points)
       : problem_(problem), most_points_(most_points), steps_(problem.stages.size()) {}
 
@@ -89,7 +90,7 @@ class ChainPass {
       const StageOption& option = stage.options[a];
       if (!option.allowed || option.is_copied()) continue;
       const auto beats = [&](const Lane& lane) { return is_no_better(option, *lane.option); };
-      if (std::any_of(lanes.begin(), lanes.end(), beats)) continue;
+      if (std::ranges::any_of(lanes, beats)) continue;
       std::erase_if(lanes, [&](const Lane& lane) { return is_no_better(*lane.option, option); });
       lanes.push_back({&option, static_cast<std::uint8_t>(a), 0, 0});
       place(lanes.back());
@@ -167,21 +168,16 @@ class ChainPass {
   ChainFront result_;
 };
 
-// Leaves offload out. REQUIRES: a valid problem; most_points >= 2. Empty if a stage has no other
-// action allowed.
-ChainFront chain_front(const MemoryProblem& problem, std::size_t most_points) {
-  return ChainPass(problem, most_points).run();
-}
+constexpr std::size_t kTieLabels = std::size_t{1} << 22;  // in all; then the plan so far stays
 
-struct TieLimits {
-  std::size_t labels_per_stage = 4096;
-  std::size_t labels_in_all = std::size_t{1} << 22;  // then the plan found so far stays
-};
-
+// Among plans of equal time, names the one with the least peak, and of those the first in the order
+// keep, recompute, offload, tile from stage 0 on, so that answers do not depend on the search that
+// found them.
 class TieBreaker {
  public:
-  TieBreaker(const MemoryProblem& problem, MemoryPoint point, const TieLimits& limits)
-      : problem_(problem), point_(std::move(point)), limits_(limits) {}
+  // REQUIRES: `point` is a permitted plan of the problem, priced by schedule().
+  TieBreaker(const MemoryProblem& problem, MemoryPoint point, std::size_t labels_per_stage)
+      : problem_(problem), point_(std::move(point)), labels_per_stage_(labels_per_stage) {}
 
   MemoryPoint run() {
     lower_peak();
@@ -190,18 +186,17 @@ class TieBreaker {
   }
 
  private:
-  bool is_spent() const { return labels_ >= limits_.labels_in_all; }
+  bool is_spent() const { return labels_ >= kTieLabels; }
 
   // Replaces the plan by one within the budget that adds no more, if there is one.
   bool improve(std::int64_t budget_bytes) {
     const BudgetSearch search(problem_);
-    const std::size_t first = std::min(kFirstLabels, limits_.labels_per_stage);
+    const std::size_t first = std::min(kFirstLabels, labels_per_stage_);
     SearchResult found =
-        search.run_to_proof({budget_bytes, point_.added_us + 1, first}, limits_.labels_per_stage);
+        search.run_to_proof({budget_bytes, point_.added_us + 1, first}, labels_per_stage_);
     labels_ += found.labels;
     if (found.actions.empty()) return false;
-    const ScheduledStep step = schedule(problem_, found.actions);
-    point_ = {step.peak_bytes, step.added_us, std::move(found.actions)};
+    point_ = priced(problem_, std::move(found.actions));
     return true;
   }
 
@@ -230,17 +225,9 @@ class TieBreaker {
 
   MemoryProblem problem_;  // ever more of it fixed
   MemoryPoint point_;
-  TieLimits limits_;
+  std::size_t labels_per_stage_;
   std::size_t labels_ = 0;
 };
-
-// Among plans of equal time, names the one with the least peak, and of those the first in the order
-// keep, recompute, offload, tile from stage 0 on, so that answers do not depend on the search that
-// found them. REQUIRES: `point` is a permitted plan of the problem, priced by schedule().
-MemoryPoint named_among_equals(const MemoryProblem& problem, MemoryPoint point,
-                               const TieLimits& limits) {
-  return TieBreaker(problem, std::move(point), limits).run();
-}
 
 Status no_plan_at_all() {
   return failed_precondition(
@@ -262,8 +249,8 @@ SolvedFront from_chain(const MemoryProblem& problem, ChainFront chain) {
   return solved;
 }
 
-bool is_within_caps(const MemoryProblem& problem, const MemoryPoint& point) {
-  return is_permitted(problem, point.actions);
+void drop_beyond_caps(const MemoryProblem& problem, MemoryFront& front) {
+  std::erase_if(front, [&](const MemoryPoint& p) { return !is_permitted(problem, p.actions); });
 }
 
 Status check(const MemoryProblem& problem, const FrontLimits& limits) {
@@ -277,8 +264,8 @@ Status check(const MemoryProblem& problem, const FrontLimits& limits) {
 // better than what the narrow one found.
 SearchResult improved(const MemoryProblem& problem, const BudgetSearch& search,
                       std::int64_t budget_bytes, std::size_t most_labels, SearchResult found) {
-  ChainFront chain = chain_front(problem, kSeedPoints);
-  std::erase_if(chain.front, [&](const MemoryPoint& p) { return !is_within_caps(problem, p); });
+  ChainFront chain = ChainPass(problem, kSeedPoints).run();
+  drop_beyond_caps(problem, chain.front);
   const auto seed = lookup(chain.front, budget_bytes);
   if (seed && chain.front[*seed].added_us < found.added_us) {
     found.added_us = chain.front[*seed].added_us;
@@ -300,10 +287,10 @@ SearchResult improved(const MemoryProblem& problem, const BudgetSearch& search,
 Result<SolvedFront> solve_front(const MemoryProblem& problem, const FrontLimits& limits) {
   if (const Status status = check(problem, limits); !status.ok()) return status;
   const StepTables tables(problem);
-  ChainFront chain = chain_front(problem, limits.most_points);
+  ChainFront chain = ChainPass(problem, limits.most_points).run();
   if (!tables.can_offload && !tables.is_recompute_scarce && !tables.is_tier_scarce)
     return from_chain(problem, std::move(chain));
-  std::erase_if(chain.front, [&](const MemoryPoint& p) { return !is_within_caps(problem, p); });
+  drop_beyond_caps(problem, chain.front);
   SolvedFront solved = budget_front(problem, limits, std::move(chain.front));
   if (solved.front.empty()) return no_plan_at_all();
   solved.labels += chain.labels;
@@ -324,12 +311,11 @@ Result<BudgetAnswer> solve_budget(const MemoryProblem& problem, std::int64_t bud
   const bool fits = !found.actions.empty();
   if (!fits) found = search.run_to_proof({boundless(problem), kNever, first}, most_labels);
   if (found.actions.empty()) return no_plan_at_all();
-  const ScheduledStep step = schedule(problem, found.actions);
-  MemoryPoint point{step.peak_bytes, step.added_us, std::move(found.actions)};
+  MemoryPoint point = priced(problem, std::move(found.actions));
   if (!fits) {
     point = towards_least(problem, most_labels, budget_bytes, std::move(point), 64);
   } else if (tie_break == TieBreak::named && answer.bound_us >= point.added_us) {
-    point = named_among_equals(problem, std::move(point), {most_labels});
+    point = TieBreaker(problem, std::move(point), most_labels).run();
   }
   answer.least_peak_bytes = point.peak_bytes;
   if (fits) answer.best = std::move(point);

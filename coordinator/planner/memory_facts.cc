@@ -72,7 +72,7 @@ Kinds kinds_of(std::vector<RankProblem>& ranks) {
       continue;
     }
     MemoryProblem key = without_times(rank.problem);
-    const auto known = std::find_if(kinds.all.begin(), kinds.all.end(), [&](const Kind& kind) {
+    const auto known = std::ranges::find_if(kinds.all, [&](const Kind& kind) {
       return kind.samples == rank.samples && kind.key == key;
     });
     const auto index = static_cast<std::size_t>(known - kinds.all.begin());
@@ -91,9 +91,9 @@ Kinds kinds_of(std::vector<RankProblem>& ranks) {
 Result<MemoryFacts> memory_facts(std::vector<RankProblem> ranks, const FrontLimits& limits) {
   const Kinds kinds = kinds_of(ranks);
   if (kinds.all.empty() || kinds.all.size() > kMaxMemoryModels) {
-    return failed_precondition(
-        "memory: expected ranks of 1 to " + std::to_string(kMaxMemoryModels) + " kinds, found " +
-        std::to_string(kinds.all.size()) + "; activations are kept as they are");
+    return failed_precondition("memory: expected ranks of 1 to ", kMaxMemoryModels,
+                               " kinds, found ", kinds.all.size(),
+                               "; activations are kept as they are");
   }
   MemoryFacts facts;
   for (const Kind& kind : kinds.all) {

@@ -85,8 +85,8 @@ class Clockwork {
 };
 
 Status out_of_range(const std::string& what, std::int64_t value) {
-  return invalid_argument("memory problem: " + what + ": expected 0 .. " +
-                          std::to_string(kMaxStageValue) + ", found " + std::to_string(value));
+  return invalid_argument("memory problem: ", what, ": expected 0 .. ", kMaxStageValue, ", found ",
+                          value);
 }
 
 Status check_stage(const Stage& stage, const std::string& name, std::int64_t copy_bytes_per_ms) {
@@ -105,18 +105,18 @@ Status check_stage(const Stage& stage, const std::string& name, std::int64_t cop
     }
     const bool is_offload = a == static_cast<std::size_t>(MemoryAction::offload);
     if (is_offload && o.is_copied() && copy_bytes_per_ms == 0)
-      return invalid_argument("memory problem: " + where +
+      return invalid_argument("memory problem: ", where,
                               " is allowed, but copy_bytes_per_ms is 0: expected a tier");
     if (!is_offload && (o.copied_bytes != 0 || o.stored_bytes != 0))
-      return invalid_argument("memory problem: " + where +
-                              ": expected copied_bytes and stored_bytes 0, found " +
-                              std::to_string(o.copied_bytes + o.stored_bytes));
+      return invalid_argument("memory problem: ", where,
+                              ": expected copied_bytes and stored_bytes 0, found ",
+                              o.copied_bytes + o.stored_bytes);
     if (o.is_copied() && bad(copy_us(o.copied_bytes, copy_bytes_per_ms)))
       return out_of_range(where + ": microseconds of its copy",
                           copy_us(o.copied_bytes, copy_bytes_per_ms));
   }
   if (is_any_allowed) return ok_status();
-  return invalid_argument("memory problem: " + name + ": expected an allowed action, found none");
+  return invalid_argument("memory problem: ", name, ": expected an allowed action, found none");
 }
 
 }  // namespace
@@ -147,15 +147,15 @@ bool is_permitted(const MemoryProblem& problem, std::span<const MemoryAction> ac
 
 Status validate(const MemoryProblem& problem) {
   if (problem.stages.empty() || problem.stages.size() > kMaxStages)
-    return invalid_argument("memory problem: expected 1 .. " + std::to_string(kMaxStages) +
-                            " stages, found " + std::to_string(problem.stages.size()));
+    return invalid_argument("memory problem: expected 1 .. ", kMaxStages, " stages, found ",
+                            problem.stages.size());
   if (problem.base_bytes < 0 || problem.base_bytes > kMaxStageValue)
     return out_of_range("base_bytes", problem.base_bytes);
   if (problem.copy_bytes_per_ms < 0 || problem.copy_bytes_per_ms > kMaxStageValue)
     return out_of_range("copy_bytes_per_ms", problem.copy_bytes_per_ms);
   for (std::size_t i = 0; i < problem.stages.size(); ++i) {
     const Status status =
-        check_stage(problem.stages[i], "stage " + std::to_string(i), problem.copy_bytes_per_ms);
+        check_stage(problem.stages[i], concat("stage ", i), problem.copy_bytes_per_ms);
     if (!status.ok()) return status;
   }
   return ok_status();

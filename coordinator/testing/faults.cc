@@ -54,7 +54,7 @@ void damage(const Fault& fault, std::vector<std::byte>& bytes,
                 std::byte{0});
       break;
     case FaultKind::blank:
-      std::fill(bytes.begin(), bytes.end(), std::byte{0});
+      std::ranges::fill(bytes, std::byte{0});
       break;
     case FaultKind::repeat:
       if (before.size() == bytes.size()) bytes = before;

@@ -188,7 +188,7 @@ Status LoopbackState::verify() const {
   const std::lock_guard lock(mutex_);
   if (complaints_.empty()) return ok_status();
   std::vector<std::string> sorted = complaints_;
-  std::sort(sorted.begin(), sorted.end());
+  std::ranges::sort(sorted);
   std::string text;
   for (const std::string& complaint : sorted) text += (text.empty() ? "" : "; ") + complaint;
   return failed_precondition(text);
@@ -203,7 +203,7 @@ LoopbackHub::LoopbackHub(std::string name, std::vector<NodeId> nodes,
       open_(static_cast<std::int32_t>(nodes_.size())) {}
 
 std::int32_t LoopbackHub::ranks_on_node(RankId rank) const {
-  return static_cast<std::int32_t>(std::count(nodes_.begin(), nodes_.end(), node(rank)));
+  return static_cast<std::int32_t>(std::ranges::count(nodes_, node(rank)));
 }
 
 Result<LoopbackOperation*> LoopbackHub::start(RankId rank, const Call& call, ConstBytes given,
@@ -354,7 +354,7 @@ Result<Request> LoopbackCommunicator::start(const Call& call, const Buffers& buf
   const bool separate = buffers.receive.data() != buffers.send.data();
   const bool receives = call.operation != Operation::gather || rank_ == call.root;
   if (separate && receives) {
-    std::fill(buffers.receive.begin(), buffers.receive.end(), kPoison);
+    std::ranges::fill(buffers.receive, kPoison);
   }
   const auto taken = requests_.take();
   *taken.slot = {*operation, call, buffers, fault, 0};

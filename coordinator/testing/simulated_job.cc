@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 #include <string>
 #include <utility>
 
@@ -128,7 +127,7 @@ std::vector<RankSignal> SimulatedJob::reports() {
 
 // What the reduction of a step does: the plan that all hold is active from the next round on.
 void SimulatedJob::agree_on_plan() {
-  const std::uint64_t all_hold = *std::max_element(held_from_.begin(), held_from_.end());
+  const std::uint64_t all_hold = *std::ranges::max_element(held_from_);
   const std::uint64_t next = round_.value() + 1;
   const bool allowed = next >= state_.plan.earliest_round.value() && !scenario_.watching;
   if (round_.value() >= all_hold && allowed) active_ = state_.plan;

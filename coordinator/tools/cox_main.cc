@@ -8,13 +8,110 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/tools/commands.h"
+#include "coordinator/core/config.h"
+#include "coordinator/policies/registry.h"
+#include "coordinator/runtime/replay.h"
+#include "coordinator/tools/plan_command.h"
 #include "coordinator/wire/frame.h"
 
 namespace cox::tools {
 namespace {
 
+// The exit codes: bad input comes with one line on standard error that says what is wrong.
+constexpr int kDone = 0;
+constexpr int kDifferent = 1;
+constexpr int kBadInput = 2;
+
 constexpr std::size_t kMostBudgets = 16;
+
+int complain(std::string_view message) {
+  fmt::print(stderr, "cox: {}\n", message);
+  return kBadInput;
+}
+
+// --- replay: decides a job's rounds again and compares. `flags` are --cox.* settings that differ
+// from the recorded ones, as on a command line.
+
+struct ReplayRequest {
+  std::string journal;
+  std::vector<std::string> flags;
+  bool is_verbose = false;
+};
+
+void print_line(const std::string& line) {
+  fmt::print("{}\n", line);
+}
+
+void print(const runtime::ReplayReport& report) {
+  if (report.torn_bytes > 0)
+    fmt::print("the last record is not whole: {} bytes are ignored\n", report.torn_bytes);
+  for (const std::string& line : report.differences) print_line(line);
+  fmt::print("{} starts, {} rounds, {} plans, {} reasons: ", report.segments, report.rounds,
+             report.plans, report.reasons);
+  if (report.equal()) {
+    fmt::print("all equal\n");
+  } else {
+    fmt::print("{} starts and {} rounds differ\n", report.different_starts,
+               report.different_rounds);
+  }
+}
+
+int replay_command(const ReplayRequest& request) {
+  auto journal = runtime::JournalReader::open(request.journal);
+  if (!journal.ok()) return complain(journal.status().message());
+  runtime::ReplayOptions options;
+  options.flags = request.flags;
+  if (request.is_verbose) options.tell = print_line;
+  const auto report = runtime::replay(*journal, default_policies(), options);
+  if (!report.ok()) return complain(report.status().message());
+  if (report->segments == 0) {
+    return complain(request.journal +
+                    ": expected a journal with the start of a run, found none in it; there is "
+                    "nothing to replay");
+  }
+  print(*report);
+  return report->equal() ? kDone : kDifferent;
+}
+
+// --- config: lists every setting, for people or as the table of docs/configuration.md.
+
+// A bar within a cell would end it.
+std::string cell(std::string text) {
+  for (std::size_t at = 0; (at = text.find('|', at)) != std::string::npos; at += 2) {
+    text.insert(at, 1, '\\');
+  }
+  return text;
+}
+
+std::string code(const std::string& text) {
+  return text.empty() ? "" : "`" + cell(text) + "`";
+}
+
+void print_markdown(const std::vector<ConfigOption>& options) {
+  fmt::print("| key | kind | range | unit | default | meaning |\n|---|---|---|---|---|---|\n");
+  for (const ConfigOption& o : options) {
+    fmt::print("| {} | {} | {} | {} | {} | {} |\n", code(o.key), o.kind, cell(o.range), o.unit,
+               code(o.fallback), cell(o.help));
+  }
+}
+
+void print_table(const std::vector<ConfigOption>& options) {
+  std::size_t key_width = 0;
+  std::size_t default_width = 0;
+  for (const ConfigOption& o : options) {
+    key_width = std::max(key_width, o.key.size());
+    default_width = std::max(default_width, o.fallback.size());
+  }
+  for (const ConfigOption& o : options) {
+    fmt::print("{:<{}}  {:<{}}  {}  [{}{}{}]\n", o.key, key_width, o.fallback, default_width,
+               o.help, o.range, o.unit.empty() ? "" : " ", o.unit);
+  }
+  fmt::print(
+      "\nFrom a file (COX_CONFIG=FILE, lines of key = value), the environment (COX_GUARD_MODE=on)"
+      "\nor flags (--cox.guard.mode=on); later ones win.\n");
+}
+
+// --- The command line.
 
 std::string version() {
   return fmt::format("cox {}, mask version {}", COX_VERSION, unsigned{wire::kMaskVersion});
@@ -25,7 +122,6 @@ struct CommandLine {
   CLI::App app{"Reads what a job of Coxswain leaves behind.", "cox"};
   ReplayRequest replay;
   PlanRequest plan;
-  bool is_verbose = false;
   bool is_markdown = false;
   int exit_code = kDone;
 
@@ -51,20 +147,16 @@ struct CommandLine {
         "replay", "decides a job's rounds again and compares; exit code 1 on a difference");
     command->footer("  --cox.KEY=VALUE        settings that differ from the recorded ones");
     command->add_option("JOURNAL", replay.journal, "journal.cox of a run")->required();
-    command->add_flag("--verbose", is_verbose, "tell every round");
-    command->callback([this] {
-      if (is_verbose) replay.verbosity = Verbosity::every_round;
-      exit_code = replay_command(replay);
-    });
+    command->add_flag("--verbose", replay.is_verbose, "tell every round");
+    command->callback([this] { exit_code = replay_command(replay); });
   }
 
   void add_config() {
     CLI::App* command =
         app.add_subcommand("config", "lists every setting with its range and default");
     command->add_flag("--markdown", is_markdown, "as the table of docs/configuration.md");
-    command->callback([this] {
-      exit_code = config_command(is_markdown ? ListFormat::markdown : ListFormat::text);
-    });
+    command->callback(
+        [this] { is_markdown ? print_markdown(config_options()) : print_table(config_options()); });
   }
 
   void add_plan() {
@@ -83,7 +175,8 @@ struct CommandLine {
         throw CLI::ValidationError("--budget", fmt::format("at most {} in one call; call it again "
                                                            "for the others",
                                                            kMostBudgets));
-      exit_code = plan_command(plan);
+      const Status done = plan_command(plan);
+      if (!done.ok()) exit_code = complain(done.message());
     });
   }
 };
@@ -111,14 +204,14 @@ int run(std::vector<std::string> arguments) {
   const std::string command = arguments.empty() ? "" : arguments.front();
   if (!line.replay.flags.empty() && command != "replay")
     return complain("expected settings (--cox.*) behind 'replay' only; see cox --help");
-  std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
+  std::ranges::reverse(arguments);  // as CLI11 takes them
   try {
     line.app.parse(std::move(arguments));
   } catch (const CLI::Success& help) {
     return line.app.exit(help);
   } catch (const CLI::ParseError& error) {
     std::string message = error.what();
-    std::replace(message.begin(), message.end(), '\n', ' ');
+    std::ranges::replace(message, '\n', ' ');
     const auto subcommands = line.app.get_subcommands();
     const std::string name = subcommands.empty() ? "" : subcommands.front()->get_name() + " ";
     return complain(message + "; see cox " + name + "--help");
@@ -127,11 +220,6 @@ int run(std::vector<std::string> arguments) {
 }
 
 }  // namespace
-
-int complain(std::string_view message) {
-  fmt::print(stderr, "cox: {}\n", message);
-  return kBadInput;
-}
 
 }  // namespace cox::tools
 

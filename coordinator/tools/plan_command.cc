@@ -1,3 +1,5 @@
+#include "coordinator/tools/plan_command.h"
+
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -9,7 +11,6 @@
 #include "coordinator/io/json.h"
 #include "coordinator/io/planning_files.h"
 #include "coordinator/planner/front.h"
-#include "coordinator/tools/commands.h"
 
 namespace cox::tools {
 namespace {
@@ -81,8 +82,7 @@ std::string budget_table(const planner::RankProfile& profile, const MemoryFront&
     out += fmt::format("{:<12} {:<5} {:<12} {:<24}", size_text(budget), fits ? "yes" : "no",
                        size_text(point.peak_bytes), added_text(profile.problem, point.added_us));
     for (std::size_t a = 0; a < kActions; ++a)
-      out += fmt::format(" {:>9}", std::count(point.actions.begin(), point.actions.end(),
-                                              static_cast<MemoryAction>(a)));
+      out += fmt::format(" {:>9}", std::ranges::count(point.actions, static_cast<MemoryAction>(a)));
     out += "\n";
     if (!fits)
       out += fmt::format(
@@ -103,8 +103,8 @@ std::string action_table(const planner::RankProfile& profile, const MemoryFront&
   out += "\n";
   for (std::size_t i = 0; i < profile.problem.stages.size(); ++i) {
     const auto& options = profile.problem.stages[i].options;
-    const auto choices = std::count_if(options.begin(), options.end(),
-                                       [](const StageOption& o) { return o.allowed; });
+    const auto choices =
+        std::ranges::count_if(options, [](const StageOption& o) { return o.allowed; });
     if (choices < 2) continue;
     out += fmt::format("{:<{}.60}", profile.stage_names[i], width);
     for (const std::int64_t budget : budgets)
@@ -207,12 +207,11 @@ Status answer_profile(const std::string& path, const Budgets& budgets) {
 
 }  // namespace
 
-int plan_command(const PlanRequest& request) {
+Status plan_command(const PlanRequest& request) {
   const Result<Budgets> budgets = parse_budgets(request.budgets);
-  if (!budgets.ok()) return complain(budgets.status().message());
-  const Status done = request.instances.empty() ? answer_profile(request.profile, *budgets)
-                                                : solve_instances(request.instances);
-  return done.ok() ? kDone : complain(done.message());
+  if (!budgets.ok()) return budgets.status();
+  return request.instances.empty() ? answer_profile(request.profile, *budgets)
+                                   : solve_instances(request.instances);
 }
 
 }  // namespace cox::tools

@@ -163,8 +163,8 @@ void list_fields(Is<Magnitude> auto& it, auto&& visit) {
 
 void list_fields(Is<BlockEvidence> auto& it, auto&& visit) {
   visit(it.overflow_forward, it.overflow_backward, it.rank_of_overflow, it.sampled, it.underflow,
-        it.saturated, it.activation, it.gradient, it.noise_sum, it.noise_count, it.curvature,
-        it.underflow_ratio, it.saturated_ratio, it.signal_over_noise);
+        it.saturated, it.activation, it.gradient, it.noise_sum, it.noise_count, it.underflow_ratio,
+        it.saturated_ratio, it.signal_over_noise);
 }
 
 void list_fields(Is<StepSignals> auto& it, auto&& visit, const ParseLimits& most = kLargestJob) {

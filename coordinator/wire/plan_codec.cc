@@ -387,10 +387,9 @@ struct PlanHead {
   RoundId earliest_round;
   std::optional<RoundId> activated_round;
   std::uint16_t blocks = 0;
-  template <class Self, class Visit>
-  static void fields(Self& self, Visit&& visit) {
-    visit(self.id.incarnation, self.id.number, self.earliest_round, self.activated_round,
-          self.blocks);
+  static auto fields(auto& self) {
+    return std::tie(self.id.incarnation, self.id.number, self.earliest_round, self.activated_round,
+                    self.blocks);
   }
 };
 

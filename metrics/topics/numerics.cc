@@ -121,10 +121,6 @@ std::vector<Metric> block_metrics() {
             "Largest finite gradient at a block's boundary without the loss scale, over the ranks" +
                 newest,
             largest(&B::gradient)),
-      gauge("coxswain_block_curvature", "",
-            "Largest eigenvalue of the loss's Hessian for a block's parameters, over the ranks" +
-                newest,
-            largest(&B::curvature)),
   };
 }
 
@@ -201,7 +197,6 @@ void put_block(io::JsonWriter& json, const JobFacts& job, std::size_t index,
   put_known(json, "saturated", block.saturated);
   put_known(json, "activation", block.activation);
   put_known(json, "gradient", block.gradient);
-  put_known(json, "curvature", block.curvature);
   json.key("overflow_rounds").begin_object();
   for (std::size_t p = 0; p < kPassNames.size(); ++p)
     json.field(kPassNames[p], block.overflow_rounds[p]);

@@ -59,7 +59,6 @@ struct BlockNumerics {
   Known saturated;  // of the values sampled: clipped
   Known activation;
   Known gradient;
-  Known curvature;
   std::array<std::uint64_t, 2> overflow_rounds{};  // index = Pass
   RoundId overflowed_round{};                      // of the last one
 

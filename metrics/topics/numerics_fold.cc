@@ -44,7 +44,6 @@ void add_evidence(BlockNumerics& block, const BlockEvidence& seen, RoundId round
   set_ratio(block.saturated, seen.saturated, seen.sampled, round);
   set_magnitude(block.activation, seen.activation, round);
   set_magnitude(block.gradient, seen.gradient, round);
-  set_magnitude(block.curvature, seen.curvature, round);
 }
 
 void add_reason(NumericsView& view, const JobFacts& job, const Reason& reason) {

@@ -119,7 +119,6 @@ void add_to(BlockRow& row, std::size_t index, const BlockNumerics& block) {
   keep_larger(worst.saturated, block.saturated);
   keep_larger(worst.activation, block.activation);
   keep_larger(worst.gradient, block.gradient);
-  keep_larger(worst.curvature, block.curvature);
   worst.changed_round = std::max(worst.changed_round, block.changed_round);
   worst.changes = std::max(worst.changes, block.changes);
   worst.overflowed_round = std::max(worst.overflowed_round, block.overflowed_round);
@@ -206,7 +205,6 @@ std::vector<std::string> cells_of(const Snapshot& s, const BlockRow& row, const 
           ratio_text(block.saturated),
           magnitude_text(block.activation),
           magnitude_text(block.gradient),
-          magnitude_text(block.curvature),
           overflows_text(block, s.summary.round),
           reason_text(block.newest.get(), said)};
 }
@@ -214,24 +212,15 @@ std::vector<std::string> cells_of(const Snapshot& s, const BlockRow& row, const 
 std::string numerics_table(const Snapshot& s) {
   const NumericsView& view = *s.numerics;
   if (view.blocks.empty()) return {};
-  const bool has_curvature =
-      std::any_of(view.blocks.begin(), view.blocks.end(),
-                  [](const BlockNumerics& block) { return block.curvature.is_known; });
   const RoundId now = s.summary.round;
   const std::vector<BlockRow> all = block_rows(view, now);
   const std::vector<BlockRow> rows = most_telling(all, now);
-  constexpr std::ptrdiff_t kCurvature = 8;  // left out where nobody measured it
-  std::vector<std::string_view> columns = {
-      "Block",       "Format/fmt",  "Since round/n",    "Gradient noise/n",
-      "Underflow/n", "Clipped/n",   "Largest result/n", "Largest gradient/n",
-      "Curvature/n", "Overflows/n", "Newest reason/why"};
-  if (!has_curvature) columns.erase(columns.begin() + kCurvature);
-  Table table(columns, "dense");
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    std::vector<std::string> cells = cells_of(s, rows[i], i > 0 ? &rows[i - 1] : nullptr);
-    if (!has_curvature) cells.erase(cells.begin() + kCurvature);
-    table.add(cells);
-  }
+  Table table(
+      {"Block", "Format/fmt", "Since round/n", "Gradient noise/n", "Underflow/n", "Clipped/n",
+       "Largest result/n", "Largest gradient/n", "Overflows/n", "Newest reason/why"},
+      "dense");
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    table.add(cells_of(s, rows[i], i > 0 ? &rows[i - 1] : nullptr));
   std::string out = table.html() +
                     "<p class=\"hint\">Beside a round, how often the format changed; r3 says that "
                     "rank 3 saw the largest.";

@@ -18,12 +18,7 @@ struct SpeedSharesState {
   std::uint64_t rounds = 0;
   std::vector<double> samples;  // one per rank
   std::vector<double> seconds;
-  template <class Self, class Visit>
-  static void fields(Self& self, Visit&& visit) {
-    visit(self.rounds);
-    visit(self.samples);
-    visit(self.seconds);
-  }
+  static auto fields(auto& self) { return std::tie(self.rounds, self.samples, self.seconds); }
 };
 
 // Gives every rank samples in proportion to its speed: samples per second of its own work.

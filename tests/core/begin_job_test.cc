@@ -18,10 +18,7 @@ using cox::ReasonCode;
 struct AskedBy {
   static constexpr std::uint32_t kVersion = 1;
   std::int32_t world_size = 0;
-  template <class Self, class Visit>
-  static void fields(Self& self, Visit&& visit) {
-    visit(self.world_size);
-  }
+  static auto fields(auto& self) { return std::tie(self.world_size); }
 };
 
 // Wants something before the first round, and remembers that it was asked.

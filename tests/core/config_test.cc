@@ -279,8 +279,8 @@ TEST_SUITE("core") {
     config = {};
     REQUIRE(cox::set_option(config, "precision.force", "head = bf16, layer.*=fp16").ok());
     CHECK(config.precision.force ==
-          std::vector<cox::PrecisionRule>{{"head", cox::Precision::bf16},
-                                          {"layer.*", cox::Precision::fp16}});
+          std::vector<cox::FormatRule>{{"head", cox::Precision::bf16},
+                                       {"layer.*", cox::Precision::fp16}});
     CHECK(cox::mode_of(config, "precision", PolicyMode::off) == PolicyMode::on);
     CHECK(cox::mode_of(config, "loss_scale", PolicyMode::off) == PolicyMode::on);
     for (const char* wrong : {"head", "=bf16", "head=bf17", "head=auto", "head=bf16,"}) {

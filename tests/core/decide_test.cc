@@ -30,10 +30,7 @@ using Wishes = std::vector<cox::PlanChange>;
 struct Calls {
   static constexpr std::uint32_t kVersion = 1;
   std::uint64_t count = 0;
-  template <class Self, class Visit>
-  static void fields(Self& self, Visit&& visit) {
-    visit(self.count);
-  }
+  static auto fields(auto& self) { return std::tie(self.count); }
 };
 
 // Wishes for the same in every round, and counts the rounds in its state.

@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "coordinator/core/policy_state.h"
+#include "coordinator/core/policy.h"
 #include "coordinator/core/selection.h"
 #include "coordinator/testing/random.h"
 

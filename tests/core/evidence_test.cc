@@ -19,8 +19,8 @@ cox::BlockEvidence random_evidence(cox::testing::Random& random) {
   e.saturated = static_cast<std::uint32_t>(random.below(3));
   e.underflow = static_cast<std::uint32_t>(random.bits());
   e.sampled = static_cast<std::uint32_t>(random.bits());
-  for (cox::Magnitude* magnitude : {&e.activation, &e.gradient, &e.curvature, &e.underflow_ratio,
-                                    &e.saturated_ratio, &e.signal_over_noise}) {
+  for (cox::Magnitude* magnitude :
+       {&e.activation, &e.gradient, &e.underflow_ratio, &e.saturated_ratio, &e.signal_over_noise}) {
     if (random.chance(0.2)) continue;
     magnitude->rank = cox::RankId(static_cast<std::int32_t>(random.below(6)));
     magnitude->value = static_cast<float>(random.below(4));

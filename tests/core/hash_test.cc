@@ -27,16 +27,21 @@ std::uint32_t slow_crc(std::span<const std::byte> bytes) {
 TEST_SUITE_BEGIN("core");
 
 TEST_CASE("FNV-1a has the published values, whatever the pieces") {
-  CHECK(cox::fnv1a64("") == 0xcbf29ce484222325u);
-  CHECK(cox::fnv1a64("a") == 0xaf63dc4c8601ec8cu);
-  CHECK(cox::fnv1a64("foobar") == 0x85944171f73967e8u);
+  const auto hash_of = [](std::string_view text) {
+    cox::Fnv1a64 hash;
+    hash.add(text);
+    return hash.value();
+  };
+  CHECK(hash_of("") == 0xcbf29ce484222325u);
+  CHECK(hash_of("a") == 0xaf63dc4c8601ec8cu);
+  CHECK(hash_of("foobar") == 0x85944171f73967e8u);
   cox::Fnv1a64 pieces;
   pieces.add("foo");
   pieces.add("bar");
-  CHECK(pieces.value() == cox::fnv1a64("foobar"));
+  CHECK(pieces.value() == hash_of("foobar"));
   cox::Fnv1a64 number;
   number.add(std::uint64_t{0x0201});
-  CHECK(number.value() == cox::fnv1a64(std::string_view("\1\2\0\0\0\0\0\0", 8)));
+  CHECK(number.value() == hash_of(std::string_view("\1\2\0\0\0\0\0\0", 8)));
 }
 
 TEST_CASE("the check has the values that zip files and others know") {

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <string>
 
-#include "coordinator/core/policy_state.h"
+#include "coordinator/core/policy.h"
 #include "coordinator/testing/random.h"
 
 #include <doctest/doctest.h>
@@ -26,11 +26,7 @@ using cox::PolicyState;
 struct Range {
   std::uint16_t first = 0;
   std::optional<std::int64_t> change;
-  template <class Self, class Visit>
-  static void fields(Self& self, Visit&& visit) {
-    visit(self.first);
-    visit(self.change);
-  }
+  static auto fields(auto& self) { return std::tie(self.first, self.change); }
   friend bool operator==(const Range&, const Range&) = default;
 };
 
@@ -46,20 +42,9 @@ struct Everything {
   std::string name;
   std::array<std::uint8_t, 3> three{};
   std::vector<Range> ranges;
-  std::map<std::uint32_t, std::vector<double>> by_rank;
-  template <class Self, class Visit>
-  static void fields(Self& self, Visit&& visit) {
-    visit(self.told);
-    visit(self.large);
-    visit(self.negative);
-    visit(self.single);
-    visit(self.number);
-    visit(self.stage);
-    visit(self.rank);
-    visit(self.name);
-    visit(self.three);
-    visit(self.ranges);
-    visit(self.by_rank);
+  static auto fields(auto& self) {
+    return std::tie(self.told, self.large, self.negative, self.single, self.number, self.stage,
+                    self.rank, self.name, self.three, self.ranges);
   }
   friend bool operator==(const Everything&, const Everything&) = default;
 };
@@ -67,30 +52,20 @@ struct Everything {
 struct Small {
   static constexpr std::uint32_t kVersion = 1;
   std::uint8_t value = 0;
-  template <class Self, class Visit>
-  static void fields(Self& self, Visit&& visit) {
-    visit(self.value);
-  }
+  static auto fields(auto& self) { return std::tie(self.value); }
 };
 
 struct Flag {
   static constexpr std::uint32_t kVersion = 1;
   Stage stage = Stage::watch;
   bool told = false;
-  template <class Self, class Visit>
-  static void fields(Self& self, Visit&& visit) {
-    visit(self.stage);
-    visit(self.told);
-  }
+  static auto fields(auto& self) { return std::tie(self.stage, self.told); }
 };
 
 struct Wide {
   static constexpr std::uint32_t kVersion = 1;
   std::vector<std::array<std::uint64_t, 64>> rows;
-  template <class Self, class Visit>
-  static void fields(Self& self, Visit&& visit) {
-    visit(self.rows);
-  }
+  static auto fields(auto& self) { return std::tie(self.rows); }
 };
 
 Everything filled() {
@@ -105,7 +80,6 @@ Everything filled() {
   state.name = std::string("a\0b", 3);
   state.three = {1, 2, 255};
   state.ranges = {{7, std::nullopt}, {65535, -9}};
-  state.by_rank = {{0, {}}, {4, {0.5, -1}}};
   return state;
 }
 

@@ -15,7 +15,7 @@ TEST_SUITE("core") {
   TEST_CASE("every code has a name of its own") {
     std::vector<std::string> names;
     for (int code = 0; code <= static_cast<int>(cox::StatusCode::internal); ++code) {
-      const std::string name = cox::to_string(static_cast<cox::StatusCode>(code));
+      const std::string name(cox::to_string(static_cast<cox::StatusCode>(code)));
       CHECK(name != "unknown");
       for (const std::string& other : names) CHECK(name != other);
       names.push_back(name);

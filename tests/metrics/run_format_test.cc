@@ -52,11 +52,10 @@ TEST_SUITE("metrics") {
     row.underflow_values = 12;
     row.saturated_values = 3;
     row.gradient_noise = 0.25f;
-    row.curvature = 8;
     CHECK(step_line(row).find("\"overflow\":41,\"overflow_block\":\"transformer.h.2\","
                               "\"overflow_pass\":\"backward\",\"skipped\":true,"
                               "\"sampled\":4096,\"underflow\":12,\"saturated\":3,"
-                              "\"grad_noise\":0.25,\"curvature\":8") != std::string::npos);
+                              "\"grad_noise\":0.25") != std::string::npos);
     row.set_overflow("", OverflowPass::forward);  // outside of all blocks
     CHECK(step_line(row).find("\"overflow_block\":\"\",\"overflow_pass\":\"forward\"") !=
           std::string::npos);
@@ -69,7 +68,7 @@ TEST_SUITE("metrics") {
   TEST_CASE("a step in plain fp32 says nothing about numerics") {
     const std::string line = step_line(StepRow{});
     for (const char* name : {"overflow_block", "overflow_pass", "skipped", "sampled", "underflow",
-                             "grad_noise", "curvature", "loss_scale"})
+                             "grad_noise", "loss_scale"})
       CHECK(line.find(name) == std::string::npos);
   }
 

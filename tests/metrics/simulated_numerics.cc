@@ -48,7 +48,6 @@ std::vector<BlockEvidence> SimulatedNumerics::evidence(std::uint64_t round) {
     block.gradient = {2e-3f / place * wobble(random_), RankId(ranks_ - 1)};
     block.noise_sum = 0.004f * place * std::abs(wobble(random_)) * static_cast<float>(ranks_);
     block.noise_count = static_cast<std::uint32_t>(ranks_);
-    if (round % 40 == 0) block.curvature = {30 * place, RankId(0)};
   }
   if (overflows_in(round)) {
     BlockEvidence& block = all[static_cast<std::size_t>(culprit())];

@@ -3,7 +3,6 @@
 
 #include <string>
 
-#include "coordinator/policies/accumulation/model.h"
 #include "tests/policies/accumulation_job.h"
 
 #include <doctest/doctest.h>
@@ -210,7 +209,7 @@ TEST_SUITE("policies.accumulation") {
   TEST_CASE("micro-batches of a step: one for each rank that works, caps, the job's batch") {
     JobFacts job = accumulation_job();
     SharesConfig shares;
-    const auto batch = [&](std::uint64_t anchor, RankRatios ratios) {
+    const auto batch = [&](std::uint64_t anchor, std::vector<double> ratios) {
       return step_micro_batches(anchor, ratios, job, shares);
     };
     CHECK(batch(1, {1, 1, 1, 1}) == 4);

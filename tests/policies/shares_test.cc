@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/policies/shares/model.h"
+#include "coordinator/planner/share_assignment.h"
 #include "coordinator/testing/random.h"
 
 #include <doctest/doctest.h>

@@ -27,10 +27,7 @@ Result<ReplayReport> replayed(const std::filesystem::path& path, ReplayOptions o
 struct Calls {
   static constexpr std::uint32_t kVersion = 1;
   std::uint64_t count = 0;
-  template <class Self, class Visit>
-  static void fields(Self& self, Visit&& visit) {
-    visit(self.count);
-  }
+  static auto fields(auto& self) { return std::tie(self.count); }
 };
 
 // Says something in every tenth round.

@@ -20,10 +20,7 @@ using cox::testing::SimulatedJob;
 struct Calls {
   static constexpr std::uint32_t kVersion = 1;
   std::uint64_t count = 1;
-  template <class Self, class Visit>
-  static void fields(Self& self, Visit&& visit) {
-    visit(self.count);
-  }
+  static auto fields(auto& self) { return std::tie(self.count); }
 };
 
 // Proposes anything, sound or not, or throws.

@@ -13,10 +13,7 @@ namespace {
 struct Numbers {
   static constexpr std::uint32_t kVersion = 1;
   std::vector<double> values;
-  template <class Self, class Visit>
-  static void fields(Self& self, Visit&& visit) {
-    visit(self.values);
-  }
+  static auto fields(auto& self) { return std::tie(self.values); }
 };
 
 }  // namespace
@@ -200,7 +197,6 @@ StepSignals RandomValues::signals(const JobFacts& job, RoundId round) {
     evidence.saturated = static_cast<std::uint32_t>(bits());
     evidence.activation = magnitude();
     evidence.gradient = magnitude();
-    evidence.curvature = magnitude();
     evidence.underflow_ratio = magnitude();
     evidence.saturated_ratio = magnitude();
     evidence.signal_over_noise = magnitude();

@@ -6,12 +6,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "coordinator/core/policy_mode.h"
+#include "coordinator/core/settings/section.h"
 
 namespace cox {
-
-template <class Section>
-struct Setting;
 
 struct GuardConfig {
   PolicyMode mode = PolicyMode::on;

@@ -11,14 +11,11 @@
 #include <string_view>
 #include <vector>
 
-#include "coordinator/core/memory_action.h"
-#include "coordinator/core/policy_mode.h"
+#include "coordinator/core/memory_front.h"
+#include "coordinator/core/settings/section.h"
 #include "coordinator/core/status.h"
 
 namespace cox {
-
-template <class Section>
-struct Setting;
 
 // The modes are 0.90, 0.75 and 0.50 of 85 % of a rank's limit; `aggressive` plans even when
 // everything fits, the others only where keeping all exceeds those 85 %.
@@ -31,12 +28,7 @@ struct MemoryBudget {
   friend bool operator==(const MemoryBudget&, const MemoryBudget&) = default;
 };
 
-// An action for every block whose name fits (fits_pattern).
-struct BlockRule {
-  std::string pattern;
-  MemoryAction action = MemoryAction::keep;
-  friend bool operator==(const BlockRule&, const BlockRule&) = default;
-};
+using ActionRule = BlockRule<MemoryAction>;
 
 struct MemoryConfig {
   // Read by policy `memory`.
@@ -46,8 +38,8 @@ struct MemoryConfig {
   std::optional<std::int64_t> inject_headroom;  // tests: bytes free above a rank's first peak
   std::uint32_t retry_rounds = 50;              // a failed action rests for that long
   // Read by both (allowed_actions).
-  std::vector<BlockRule> force;   // of several that fit, the last one counts
-  std::vector<BlockRule> forbid;  // never keep
+  std::vector<ActionRule> force;   // of several that fit, the last one counts
+  std::vector<ActionRule> forbid;  // never keep
   bool recompute = true;
   bool offload = true;
   bool tile = true;
@@ -74,6 +66,6 @@ bool wants_memory_plan(const MemoryConfig& config);
 ActionSet allowed_actions(const MemoryConfig& config, std::string_view block);
 
 // Returns the rule that forces an action on the block; null = none. Owned by `config`.
-const BlockRule* forcing_rule(const MemoryConfig& config, std::string_view block);
+const ActionRule* forcing_rule(const MemoryConfig& config, std::string_view block);
 
 }  // namespace cox

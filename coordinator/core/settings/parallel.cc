@@ -11,7 +11,6 @@ namespace {
 using namespace settings;
 
 constexpr std::int64_t kLeastBucket = 1024;
-constexpr std::uint64_t kMostSamples = std::uint64_t{1} << 31;
 constexpr IntegerRange kSettling = {1, 1000000};
 constexpr IntegerRange kAnchors = {1, 65536};
 constexpr IntegerRange kForcedShares = {0, 1 << 20};
@@ -19,47 +18,22 @@ constexpr IntegerRange kForcedShares = {0, 1 << 20};
 Result<std::int64_t> parse_bucket(std::string_view text) {
   const Result<std::int64_t> bytes = parse_bytes(text);
   if (!bytes.ok() || *bytes == 0 || *bytes >= kLeastBucket) return bytes;
-  return invalid_argument("expected 0 or at least 1KiB, found '" + std::string(text) + "'");
+  return invalid_argument("expected 0 or at least 1KiB, found '", text, "'");
 }
 
-// "RANK=VALUE" between commas, in any order, each rank once; written in ascending ranks.
 template <class Value, class Parse>
 Setting<SharesConfig> by_rank(std::map<std::int32_t, Value> SharesConfig::*field, SettingName name,
-                              std::string range, Parse parse_value) {
-  using ByRank = std::map<std::int32_t, Value>;
-  const auto parse = [parse_value](std::string_view text) -> Result<ByRank> {
-    ByRank read;
-    const Status status = for_each_part(text, [&](std::string_view part) {
-      const auto pair = parse_pair(part, '=', "RANK=VALUE");
-      if (!pair.ok()) return pair.status();
-      const auto rank = parse_integer(pair->left, {0, kMaxRanks - 1});
-      if (!rank.ok()) return rank.status();
-      const Result<Value> value = parse_value(pair->right);
-      if (!value.ok()) return value.status();
-      if (!read.emplace(static_cast<std::int32_t>(*rank), *value).second)
-        return invalid_argument("rank " + std::to_string(*rank) + " is named twice");
-      return ok_status();
-    });
-    if (!status.ok()) return status;
-    return read;
-  };
-  const auto write = [](const ByRank& values) {
-    return format_list(values, [](const auto& entry) {
-      return std::to_string(entry.first) + "=" + format(entry.second);
-    });
-  };
-  return parsed(field, std::move(name), "ranks", std::move(range), parse, write);
+                              std::string range, Parse parse) {
+  return settings::by_rank(field, std::move(name), "ranks", "RANK=VALUE", std::move(range), parse,
+                           [](Value value) { return format(value); });
 }
 
 Result<std::vector<std::uint32_t>> parse_shares(std::string_view text) {
-  std::vector<std::uint32_t> shares;
-  const Status status = for_each_part(text, [&](std::string_view part) {
+  return parse_list<std::uint32_t>(text, [](std::string_view part) -> Result<std::uint32_t> {
     const auto value = parse_integer(part, kForcedShares);
-    if (value.ok()) shares.push_back(static_cast<std::uint32_t>(*value));
-    return value.status();
+    if (!value.ok()) return value.status();
+    return static_cast<std::uint32_t>(*value);
   });
-  if (!status.ok()) return status;
-  return shares;
 }
 
 std::string format_shares(const std::vector<std::uint32_t>& shares) {
@@ -92,11 +66,11 @@ std::vector<Setting<SharesConfig>> shares_settings() {
                 return parse_number(text, {0.001, 1000});
               }),
       integer(&C::min_samples, {"min_samples", "samples", "of every rank in a step"},
-              {0, kMostSamples}),
+              {0, kMaxStepSamples}),
       by_rank(&C::max_samples, {"max_samples", "samples", "of single ranks; others have no cap"},
-              "RANK=0 .. " + std::to_string(kMostSamples) + ",...",
+              concat("RANK=0 .. ", kMaxStepSamples, ",..."),
               [](std::string_view text) {
-                return parse_integer(text, {0, kMostSamples});
+                return parse_integer(text, {0, kMaxStepSamples});
               }),
       integer(&C::settle_rounds, {"settle_rounds", "rounds", "seen before each change"}, kSettling),
       number(&C::smallest_gain_ratio,
@@ -122,37 +96,33 @@ std::vector<Setting<AccumulationConfig>> accumulation_settings() {
 
 std::vector<Setting<OverrideConfig>> force_settings() {
   return {
-      parsed(
-          &OverrideConfig::shares,
-          {"shares", "ratio", "relative, one per rank, from the first step on; empty = free"},
-          "list",
-          "each " + std::to_string(kForcedShares.min) + " .. " + std::to_string(kForcedShares.max),
-          parse_shares, format_shares),
+      parsed(&OverrideConfig::shares,
+             {"shares", "ratio", "relative, one per rank, from the first step on; empty = free"},
+             "list", concat("each ", kForcedShares.min, " .. ", kForcedShares.max), parse_shares,
+             format_shares),
   };
 }
 
 Status validate(const SharesConfig& config) {
   for (const auto& [rank, most] : config.max_samples) {
     if (most >= config.min_samples) continue;
-    return invalid_argument("shares.max_samples of rank " + std::to_string(rank) +
-                            ": expected at least shares.min_samples (" +
-                            std::to_string(config.min_samples) + "), found " +
-                            std::to_string(most));
+    return invalid_argument("shares.max_samples of rank ", rank,
+                            ": expected at least shares.min_samples (", config.min_samples,
+                            "), found ", most);
   }
   return ok_status();
 }
 
 Status validate(const AccumulationConfig& config) {
   if (config.min_anchor <= config.max_anchor) return ok_status();
-  return invalid_argument("accumulation.min_anchor: expected 1 to accumulation.max_anchor (" +
-                          std::to_string(config.max_anchor) + "), found " +
-                          std::to_string(config.min_anchor));
+  return invalid_argument("accumulation.min_anchor: expected 1 to accumulation.max_anchor (",
+                          config.max_anchor, "), found ", config.min_anchor);
 }
 
 Status validate(const OverrideConfig& config) {
   const std::vector<std::uint32_t>& shares = config.shares;
   const bool nobody_works =
-      std::all_of(shares.begin(), shares.end(), [](std::uint32_t share) { return share == 0; });
+      std::ranges::all_of(shares, [](std::uint32_t share) { return share == 0; });
   if (shares.empty() || !nobody_works) return ok_status();
   return invalid_argument("force.shares gives no rank any work; at least one must be above 0");
 }

@@ -8,13 +8,10 @@
 #include <map>
 #include <vector>
 
-#include "coordinator/core/policy_mode.h"
+#include "coordinator/core/settings/section.h"
 #include "coordinator/core/status.h"
 
 namespace cox {
-
-template <class Section>
-struct Setting;
 
 struct ReductionConfig {
   // Weights do not depend on world size, shares or order of arrival. Needs a fixed micro-batch.

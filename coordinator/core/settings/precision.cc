@@ -14,103 +14,9 @@ constexpr std::string_view kGranularities[] = {"tensor", "row"};
 constexpr IntegerRange kRounds = {0, 1000000};
 constexpr NumberRange kRatio = {0, 1};
 
-Result<std::optional<Precision>> parse_format(std::string_view text) {
-  if (text == "auto") return std::optional<Precision>();
-  const Result<std::size_t> index = parse_name(text, kPrecisionNames);
-  if (index.ok()) return std::optional(static_cast<Precision>(*index));
-  return invalid_argument("expected auto or one of " + join(kPrecisionNames) + ", found '" +
-                          std::string(text) + "'");
-}
-
-std::string format_format(const std::optional<Precision>& precision) {
-  return precision ? std::string(to_string(*precision)) : "auto";
-}
-
-std::string text_of(const PrecisionRule& rule) {
-  return rule.pattern + "=" + std::string(to_string(rule.format));
-}
-
-Result<std::vector<PrecisionRule>> parse_rules(std::string_view text) {
-  std::vector<PrecisionRule> rules;
-  const Status status = for_each_part(text, [&](std::string_view part) {
-    const auto pair = parse_pair(part, '=', "BLOCK=FORMAT");
-    if (!pair.ok()) return pair.status();
-    if (pair->left.empty()) return invalid_argument("expected BLOCK=FORMAT, found no block");
-    const auto format = parse_name(pair->right, kPrecisionNames);
-    if (format.ok()) rules.push_back({std::string(pair->left), static_cast<Precision>(*format)});
-    return format.status();
-  });
-  if (!status.ok()) return status;
-  return rules;
-}
-
-Setting<PrecisionConfig> rules(std::vector<PrecisionRule> PrecisionConfig::*field,
-                               SettingName name) {
-  return parsed(field, std::move(name), "formats", "BLOCK=fp32|bf16|fp16|fp8,...", parse_rules,
-                [](const auto& all) { return format_list(all, text_of); });
-}
-
-using Rows = std::vector<Setting<PrecisionConfig>>;
-
-void add_choice(Rows& rows) {
-  using C = PrecisionConfig;
-  rows.insert(
-      rows.end(),
-      {auto_mode(&C::mode, {"mode", "", "chooses formats; auto = on if any is asked for"},
-                 wants_precision),
-       parsed(&C::format, {"format", "", "of all blocks; auto = of each by its signals"}, "choice",
-              "auto|" + join(kPrecisionNames), parse_format, format_format),
-       rules(&C::force, {"force", "", "formats that blocks must have; * is any text"}),
-       rules(&C::forbid, {"forbid", "", "formats that blocks must not have; * is any text"}),
-       flag(&C::emulate, {"emulate", "", "auto may take formats that are only imitated here"}),
-       integer(&C::patience_rounds, {"patience_rounds", "rounds", "good signals before 8 bits"},
-               {1, kRounds.max}),
-       integer(&C::dwell_rounds, {"dwell_rounds", "rounds", "a block keeps a format that long"},
-               kRounds),
-       integer(&C::cooldown_rounds, {"cooldown_rounds", "rounds", "no lower format after trouble"},
-               kRounds)});
-}
-
-void add_bands(Rows& rows) {
-  using C = PrecisionConfig;
-  rows.insert(
-      rows.end(),
-      {number(&C::enter_noise_ratio,
-              {"enter_noise_ratio", "ratio",
-               "gradient noise over signal from which 8 bits may be used"},
-              {0, 1e6}),
-       number(&C::leave_noise_ratio,
-              {"leave_noise_ratio", "ratio", "... and below which they are left"}, {0, 1e6}),
-       number(&C::enter_underflow_ratio,
-              {"enter_underflow_ratio", "ratio",
-               "part flushed to zero up to which a lower format may be used"},
-              kRatio),
-       number(&C::leave_underflow_ratio,
-              {"leave_underflow_ratio", "ratio", "... and above which it is left"}, kRatio),
-       number(&C::leave_saturated_ratio,
-              {"leave_saturated_ratio", "ratio", "part clipped by fp8 above which it is left"},
-              kRatio),
-       number(&C::smallest_gain_ratio,
-              {"smallest_gain_ratio", "ratio", "a format must be that much faster to be taken"},
-              kRatio)});
-}
-
-void add_sdk(Rows& rows) {
-  using C = PrecisionConfig;
-  rows.insert(
-      rows.end(),
-      {choice(&C::fp8_scaling, {"fp8_scaling", "", "from the amax of past steps, or of this one"},
-              kScalings),
-       choice(&C::fp8_granularity, {"fp8_granularity", "", "one scale a tensor, or one a row"},
-              kGranularities),
-       integer(&C::fp8_history, {"fp8_history", "steps", "whose amax counts in delayed scaling"},
-               {1, 65536}),
-       integer(&C::fp8_margin, {"fp8_margin", "bits", "headroom of scales"}, {0, 16}),
-       integer(&C::sample_every, {"sample_every", "steps", "between samples of values; 0 = none"},
-               kRounds),
-       text(&C::sample_blocks, {"sample_blocks", "", "which blocks; * is any text"}),
-       integer(&C::curvature_every, {"curvature_every", "steps", "between its probes; 0 = none"},
-               kRounds)});
+Setting<PrecisionConfig> formats(std::vector<FormatRule> PrecisionConfig::*field,
+                                 SettingName name) {
+  return rules(field, std::move(name), "formats", "BLOCK=FORMAT", kPrecisionNames);
 }
 
 template <class Row>
@@ -121,11 +27,50 @@ Setting<LossScaleConfig> rule(Row row) {
 }  // namespace
 
 std::vector<Setting<PrecisionConfig>> precision_settings() {
-  Rows rows;
-  add_choice(rows);
-  add_bands(rows);
-  add_sdk(rows);
-  return rows;
+  using C = PrecisionConfig;
+  return {
+      auto_mode(&C::mode, {"mode", "", "chooses formats; auto = on if any is asked for"},
+                wants_precision),
+      auto_choice(&C::format, {"format", "", "of all blocks; auto = of each by its signals"},
+                  kPrecisionNames),
+      formats(&C::force, {"force", "", "formats that blocks must have; * is any text"}),
+      formats(&C::forbid, {"forbid", "", "formats that blocks must not have; * is any text"}),
+      flag(&C::emulate, {"emulate", "", "auto may take formats that are only imitated here"}),
+      integer(&C::patience_rounds, {"patience_rounds", "rounds", "good signals before 8 bits"},
+              {1, kRounds.max}),
+      integer(&C::dwell_rounds, {"dwell_rounds", "rounds", "a block keeps a format that long"},
+              kRounds),
+      integer(&C::cooldown_rounds, {"cooldown_rounds", "rounds", "no lower format after trouble"},
+              kRounds),
+      number(&C::enter_noise_ratio,
+             {"enter_noise_ratio", "ratio",
+              "gradient noise over signal from which 8 bits may be used"},
+             {0, 1e6}),
+      number(&C::leave_noise_ratio,
+             {"leave_noise_ratio", "ratio", "... and below which they are left"}, {0, 1e6}),
+      number(&C::enter_underflow_ratio,
+             {"enter_underflow_ratio", "ratio",
+              "part flushed to zero up to which a lower format may be used"},
+             kRatio),
+      number(&C::leave_underflow_ratio,
+             {"leave_underflow_ratio", "ratio", "... and above which it is left"}, kRatio),
+      number(&C::leave_saturated_ratio,
+             {"leave_saturated_ratio", "ratio", "part clipped by fp8 above which it is left"},
+             kRatio),
+      number(&C::smallest_gain_ratio,
+             {"smallest_gain_ratio", "ratio", "a format must be that much faster to be taken"},
+             kRatio),
+      choice(&C::fp8_scaling, {"fp8_scaling", "", "from the amax of past steps, or of this one"},
+             kScalings),
+      choice(&C::fp8_granularity, {"fp8_granularity", "", "one scale a tensor, or one a row"},
+             kGranularities),
+      integer(&C::fp8_history, {"fp8_history", "steps", "whose amax counts in delayed scaling"},
+              {1, 65536}),
+      integer(&C::fp8_margin, {"fp8_margin", "bits", "headroom of scales"}, {0, 16}),
+      integer(&C::sample_every, {"sample_every", "steps", "between samples of values; 0 = none"},
+              kRounds),
+      text(&C::sample_blocks, {"sample_blocks", "", "which blocks; * is any text"}),
+  };
 }
 
 std::vector<Setting<LossScaleConfig>> loss_scale_settings() {
@@ -151,15 +96,10 @@ std::vector<Setting<LossScaleConfig>> loss_scale_settings() {
 }
 
 Status validate(const PrecisionConfig& config) {
-  for (const PrecisionRule& rule : config.forbid) {
-    if (rule.format == Precision::fp32) {
-      return invalid_argument("precision.forbid has " + text_of(rule) +
-                              ", but fp32 is always possible; force another format instead");
-    }
-    if (std::find(config.force.begin(), config.force.end(), rule) != config.force.end()) {
-      return invalid_argument("precision.force and precision.forbid both have " + text_of(rule) +
-                              "; take it out of one of them");
-    }
+  if (Status status =
+          check_rules("precision", config.force, config.forbid, Precision::fp32, "format");
+      !status.ok()) {
+    return status;
   }
   if (config.leave_noise_ratio > config.enter_noise_ratio) {
     return invalid_argument(
@@ -183,15 +123,15 @@ bool wants_precision(const PrecisionConfig& config) {
 }
 
 PrecisionSet allowed_formats(const PrecisionConfig& config, std::string_view block) {
-  if (const PrecisionRule* rule = forcing_rule(config, block)) return only(rule->format);
+  if (const FormatRule* rule = forcing_rule(config, block)) return only(rule->value);
   PrecisionSet set = (1u << kPrecisions) - 1;
-  for (const PrecisionRule& rule : config.forbid) {
-    if (fits_pattern(rule.pattern, block)) set &= static_cast<PrecisionSet>(~only(rule.format));
+  for (const FormatRule& rule : config.forbid) {
+    if (fits_pattern(rule.pattern, block)) set &= static_cast<PrecisionSet>(~only(rule.value));
   }
   return set;
 }
 
-const PrecisionRule* forcing_rule(const PrecisionConfig& config, std::string_view block) {
+const FormatRule* forcing_rule(const PrecisionConfig& config, std::string_view block) {
   return last_fitting(config.force, block);
 }
 

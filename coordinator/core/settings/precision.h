@@ -10,21 +10,13 @@
 #include <vector>
 
 #include "coordinator/core/loss_scale.h"
-#include "coordinator/core/policy_mode.h"
 #include "coordinator/core/precision_format.h"
+#include "coordinator/core/settings/section.h"
 #include "coordinator/core/status.h"
 
 namespace cox {
 
-template <class Section>
-struct Setting;
-
-// A format for every block whose name fits (fits_pattern).
-struct PrecisionRule {
-  std::string pattern;
-  Precision format = Precision::fp32;
-  friend bool operator==(const PrecisionRule&, const PrecisionRule&) = default;
-};
+using FormatRule = BlockRule<Precision>;
 
 enum class Fp8Scaling : std::uint8_t { delayed = 0, current = 1 };
 enum class Fp8Granularity : std::uint8_t { tensor = 0, row = 1 };
@@ -34,8 +26,8 @@ struct PrecisionConfig {
   std::optional<PolicyMode> mode;  // empty = on where anything below asks for it, else off
   // Of all blocks; empty = "auto": each block by its signals.
   std::optional<Precision> format = Precision::fp32;
-  std::vector<PrecisionRule> force;     // of several that fit, the last one counts
-  std::vector<PrecisionRule> forbid;    // fp32 cannot be forbidden
+  std::vector<FormatRule> force;        // of several that fit, the last one counts
+  std::vector<FormatRule> forbid;       // fp32 cannot be forbidden
   bool emulate = false;                 // `auto` may take formats that this device only imitates
   std::uint32_t patience_rounds = 16;   // signals must be good for that long before a lower format
   std::uint32_t dwell_rounds = 200;     // between two changes of a block, trouble aside
@@ -54,7 +46,6 @@ struct PrecisionConfig {
   std::uint32_t fp8_margin = 0;    // bits of headroom, 0 .. 16
   std::uint32_t sample_every = 8;  // steps between samples of gradients; 0 = none
   std::string sample_blocks = "*";
-  std::uint32_t curvature_every = 0;  // steps between probes; 0 = none
 };
 std::vector<Setting<PrecisionConfig>> precision_settings();
 
@@ -76,6 +67,6 @@ bool wants_precision(const PrecisionConfig& config);
 PrecisionSet allowed_formats(const PrecisionConfig& config, std::string_view block);
 
 // Returns the rule that forces a format on the block; null = none. Owned by `config`.
-const PrecisionRule* forcing_rule(const PrecisionConfig& config, std::string_view block);
+const FormatRule* forcing_rule(const PrecisionConfig& config, std::string_view block);
 
 }  // namespace cox

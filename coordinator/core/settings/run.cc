@@ -11,7 +11,6 @@ using namespace settings;
 
 constexpr std::uint64_t kAny = std::numeric_limits<std::uint64_t>::max();
 constexpr std::string_view kPathNames[] = {"auto", "mailbox", "mpi"};
-constexpr std::string_view kLogNames[] = {"debug", "info", "warning", "error", "quiet"};
 
 }  // namespace
 
@@ -21,7 +20,7 @@ std::vector<Setting<RunConfig>> run_settings() {
       text(&C::name, {"name", "", "what the run is called"}),
       text(&C::directory,
            {"directory", "", "run directory; empty = none is written", Scope::set_alike}),
-      choice(&C::log, {"log", "", "what is printed", Scope::rank}, kLogNames),
+      choice(&C::log, {"log", "", "what is printed", Scope::rank}, kLogLevelNames),
       integer(&C::warmup_steps, {"warmup_steps", "steps", "left out of timing statistics"},
               {0, 1000000}),
       integer(&C::seed, {"seed", "", "of everything random"}, {0, kAny}),

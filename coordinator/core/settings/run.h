@@ -5,17 +5,17 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "coordinator/core/settings/section.h"
 #include "coordinator/core/status.h"
 
 namespace cox {
 
-template <class Section>
-struct Setting;
-
 enum class ControlPath : std::uint8_t { automatic = 0, mailbox = 1, mpi = 2 };
 enum class LogLevel : std::uint8_t { debug = 0, info = 1, warning = 2, error = 3, quiet = 4 };
+inline constexpr std::string_view kLogLevelNames[] = {"debug", "info", "warning", "error", "quiet"};
 
 struct RunConfig {
   std::string name = "run";

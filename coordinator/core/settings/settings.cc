@@ -57,8 +57,8 @@ std::string shortest(Number value) {
   return std::string(buffer, written.ptr);
 }
 
-Status expected(const std::string& what, std::string_view found) {
-  return invalid_argument("expected " + what + ", found '" + std::string(found) + "'");
+Status expected(std::string_view what, std::string_view found) {
+  return invalid_argument("expected ", what, ", found '", found, "'");
 }
 
 }  // namespace
@@ -81,11 +81,8 @@ std::string join(std::span<const std::string_view> names) {
 
 Result<std::uint64_t> parse_integer(std::string_view text, IntegerRange range) {
   std::uint64_t value = 0;
-  if (!read_whole(text, value) || value < range.min || value > range.max) {
-    return expected(
-        "a whole number from " + std::to_string(range.min) + " to " + std::to_string(range.max),
-        text);
-  }
+  if (!read_whole(text, value) || value < range.min || value > range.max)
+    return expected(concat("a whole number from ", range.min, " to ", range.max), text);
   return value;
 }
 
@@ -144,7 +141,7 @@ std::string format(std::uint64_t value) {
 std::string format_bytes(std::int64_t bytes) {
   for (const Unit& unit : kUnits) {
     if (bytes == 0 || bytes % unit.bytes != 0) continue;
-    return std::to_string(bytes / unit.bytes) + (unit.bytes == 1 ? "" : std::string(unit.name));
+    return concat(bytes / unit.bytes, unit.bytes == 1 ? "" : unit.name);
   }
   return "0";
 }
@@ -162,7 +159,7 @@ Status for_each_part(std::string_view text, const std::function<Status(std::stri
 
 Result<Pair> parse_pair(std::string_view part, char separator, std::string_view form) {
   const std::size_t at = part.rfind(separator);
-  if (at == std::string_view::npos) return expected(std::string(form), part);
+  if (at == std::string_view::npos) return expected(form, part);
   return Pair{trim(part.substr(0, at)), trim(part.substr(at + 1))};
 }
 
@@ -198,17 +195,6 @@ Result<std::string> unquote(std::string_view written) {
     }
   }
   return expected("a closing quote", written);
-}
-
-Result<std::optional<PolicyMode>> parse_auto_mode(std::string_view text) {
-  if (text == "auto") return std::optional<PolicyMode>();
-  const Result<std::size_t> index = parse_name(text, kModeNames);
-  if (!index.ok()) return expected("one of auto|" + join(kModeNames), text);
-  return std::optional(static_cast<PolicyMode>(*index));
-}
-
-std::string format_auto_mode(const std::optional<PolicyMode>& mode) {
-  return mode ? std::string(kModeNames[static_cast<std::size_t>(*mode)]) : "auto";
 }
 
 }  // namespace settings

@@ -14,6 +14,7 @@
 // errors are invalid_argument.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -25,8 +26,9 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/core/policy_mode.h"
+#include "coordinator/core/settings/section.h"
 #include "coordinator/core/status.h"
+#include "coordinator/core/units.h"
 
 namespace cox {
 
@@ -46,23 +48,10 @@ struct Setting {
   SettingName name;
   std::string kind;   // "integer", "number", "text", "switch", "mode", "list", ...
   std::string range;  // "1 .. 1000000", "off|observe|on"
-  std::function<Status(Section&, std::string_view)> set;  // after an error the section is unchanged
-  std::function<std::string(const Section&)> get;
-  std::function<PolicyMode(const Section&)> mode;  // of a policy's mode; empty for other settings
+  std::function<Status(Section&, std::string_view)> set{};  // after an error nothing has changed
+  std::function<std::string(const Section&)> get{};
+  std::function<PolicyMode(const Section&)> mode{};  // of a policy's mode; empty for other settings
 };
-
-// Whether the whole of a name fits; '*' stands for any text.
-bool fits_pattern(std::string_view pattern, std::string_view name);
-
-// Returns the last of the rules (each with a `pattern`) that fits the name; null where none does.
-template <class Rule>
-const Rule* last_fitting(const std::vector<Rule>& rules, std::string_view name) {
-  const Rule* last = nullptr;
-  for (const Rule& rule : rules) {
-    if (fits_pattern(rule.pattern, name)) last = &rule;
-  }
-  return last;
-}
 
 namespace settings {
 
@@ -105,7 +94,18 @@ struct Pair {
 };
 Result<Pair> parse_pair(std::string_view part, char separator, std::string_view form);
 
-// "LEFT=RIGHT,LEFT=RIGHT": what `text_of` gives for each of the values.
+// Reads values between commas, each with `parse_part`, and writes them with `text_of`.
+template <class Value, class ParsePart>
+Result<std::vector<Value>> parse_list(std::string_view text, ParsePart parse_part) {
+  std::vector<Value> values;
+  const Status status = for_each_part(text, [&](std::string_view part) {
+    Result<Value> value = parse_part(part);
+    if (value.ok()) values.push_back(*std::move(value));
+    return value.status();
+  });
+  if (!status.ok()) return status;
+  return values;
+}
 template <class Values, class TextOf>
 std::string format_list(const Values& values, TextOf text_of) {
   std::string out;
@@ -124,7 +124,7 @@ Result<std::string> unquote(std::string_view written);
 template <class Section, class Value, class Parse, class Format>
 Setting<Section> parsed(Value Section::*field, SettingName name, std::string kind,
                         std::string range, Parse parse, Format format_value) {
-  Setting<Section> made{std::move(name), std::move(kind), std::move(range), {}, {}, {}};
+  Setting<Section> made{std::move(name), std::move(kind), std::move(range)};
   made.set = [parse, field](Section& section, std::string_view text) {
     auto value = parse(text);
     if (value.ok()) section.*field = static_cast<Value>(*std::move(value));
@@ -139,8 +139,7 @@ Setting<Section> parsed(Value Section::*field, SettingName name, std::string kin
 template <class Section, class Value>
 Setting<Section> integer(Value Section::*field, SettingName name, IntegerRange range) {
   return parsed(
-      field, std::move(name), "integer",
-      std::to_string(range.min) + " .. " + std::to_string(range.max),
+      field, std::move(name), "integer", concat(range.min, " .. ", range.max),
       [range](std::string_view text) { return parse_integer(text, range); },
       [](Value value) { return std::to_string(value); });
 }
@@ -148,7 +147,7 @@ Setting<Section> integer(Value Section::*field, SettingName name, IntegerRange r
 template <class Section, class Value>
 Setting<Section> number(Value Section::*field, SettingName name, NumberRange range) {
   return parsed(
-      field, std::move(name), "number", format(range.min) + " .. " + format(range.max),
+      field, std::move(name), "number", concat(format(range.min), " .. ", format(range.max)),
       [range](std::string_view text) { return parse_number(text, range); },
       [](Value value) { return format(value); });
 }
@@ -190,26 +189,111 @@ Setting<Section> mode(PolicyMode Section::*field, SettingName name) {
   return made;
 }
 
-// A mode that may also be left to the rest of its section: an empty optional, "auto", is on where
-// `wants` says so.
-Result<std::optional<PolicyMode>> parse_auto_mode(std::string_view text);
-std::string format_auto_mode(const std::optional<PolicyMode>& mode);
+// An enum whose values count through `names`, or "auto" for an empty optional.
+template <class Section, class Value>
+Setting<Section> auto_choice(std::optional<Value> Section::*field, SettingName name,
+                             std::span<const std::string_view> names, std::string kind = "choice") {
+  std::vector<std::string_view> all = {"auto"};
+  all.insert(all.end(), names.begin(), names.end());
+  const auto parse = [all](std::string_view text) -> Result<std::optional<Value>> {
+    const auto index = parse_name(text, all);
+    if (!index.ok()) return index.status();
+    return *index == 0 ? std::nullopt : std::optional(static_cast<Value>(*index - 1));
+  };
+  return parsed(field, std::move(name), std::move(kind), join(all), parse,
+                [all](const std::optional<Value>& value) {
+                  return all[value ? 1 + static_cast<std::size_t>(*value) : 0];
+                });
+}
 
+// A mode that may also be left to the rest of its section: an empty one is on where `wants` says
+// so.
 template <class Section, class Wants>
 Setting<Section> auto_mode(std::optional<PolicyMode> Section::*field, SettingName name,
                            Wants wants) {
-  Setting<Section> made = parsed(field, std::move(name), "mode", "auto|" + join(kModeNames),
-                                 parse_auto_mode, format_auto_mode);
+  Setting<Section> made = auto_choice(field, std::move(name), kModeNames, "mode");
   made.mode = [field, wants](const Section& section) {
     return (section.*field).value_or(wants(section) ? PolicyMode::on : PolicyMode::off);
   };
   return made;
 }
 
+// Values by rank in any order, each rank once, written in ascending ranks. `form` is how a part is
+// called in errors, such as "RANK=VALUE", and its fifth character separates both sides.
+template <class Section, class Value, class Parse, class Format>
+Setting<Section> by_rank(std::map<std::int32_t, Value> Section::*field, SettingName name,
+                         std::string kind, std::string_view form, std::string range, Parse parse,
+                         Format format_value) {
+  using ByRank = std::map<std::int32_t, Value>;
+  const auto parse_all = [parse, form](std::string_view text) -> Result<ByRank> {
+    ByRank read;
+    const Status status = for_each_part(text, [&](std::string_view part) {
+      const auto pair = parse_pair(part, form[4], form);
+      if (!pair.ok()) return pair.status();
+      const auto rank = parse_integer(pair->left, {0, kMaxRanks - 1});
+      if (!rank.ok()) return rank.status();
+      const Result<Value> value = parse(pair->right);
+      if (!value.ok()) return value.status();
+      if (!read.emplace(static_cast<std::int32_t>(*rank), *value).second)
+        return invalid_argument("rank ", *rank, " is named twice");
+      return ok_status();
+    });
+    if (!status.ok()) return status;
+    return read;
+  };
+  return parsed(field, std::move(name), std::move(kind), std::move(range), parse_all,
+                [form, format_value](const ByRank& values) {
+                  return format_list(values, [&](const auto& entry) {
+                    return concat(entry.first, form.substr(4, 1), format_value(entry.second));
+                  });
+                });
+}
+
+// "BLOCK=VALUE" between commas; the values count through `names`. `form` is how a part is called in
+// errors.
+template <class Section, class Value>
+Setting<Section> rules(std::vector<BlockRule<Value>> Section::*field, SettingName name,
+                       std::string kind, std::string_view form,
+                       std::span<const std::string_view> names) {
+  const auto parse_rule = [form, names](std::string_view part) -> Result<BlockRule<Value>> {
+    const auto pair = parse_pair(part, '=', form);
+    if (!pair.ok()) return pair.status();
+    if (pair->left.empty()) return invalid_argument("expected ", form, ", found no block");
+    const auto index = parse_name(pair->right, names);
+    if (!index.ok()) return index.status();
+    return BlockRule<Value>{std::string(pair->left), static_cast<Value>(*index)};
+  };
+  return parsed(
+      field, std::move(name), std::move(kind), concat("BLOCK=", join(names), ",..."),
+      [parse_rule](std::string_view text) {
+        return parse_list<BlockRule<Value>>(text, parse_rule);
+      },
+      [](const auto& all) { return format_list(all, [](const auto& r) { return r.text(); }); });
+}
+
+// Refuses rules that contradict each other. `always` is what no rule can take from a block, `what`
+// the word for values.
+template <class Value>
+Status check_rules(std::string_view section, const std::vector<BlockRule<Value>>& force,
+                   const std::vector<BlockRule<Value>>& forbid, Value always,
+                   std::string_view what) {
+  for (const BlockRule<Value>& rule : forbid) {
+    if (rule.value == always) {
+      return invalid_argument(section, ".forbid has ", rule.text(), ", but ", always,
+                              " is always possible; force another ", what, " instead");
+    }
+    if (std::ranges::find(force, rule) != force.end()) {
+      return invalid_argument(section, ".force and ", section, ".forbid both have ", rule.text(),
+                              "; take it out of one of them");
+    }
+  }
+  return ok_status();
+}
+
 // The row of a part as a row of the whole that has the part as a member.
 template <class Whole, class Part>
 Setting<Whole> within(Part Whole::*member, Setting<Part> row) {
-  Setting<Whole> made{std::move(row.name), std::move(row.kind), std::move(row.range), {}, {}, {}};
+  Setting<Whole> made{std::move(row.name), std::move(row.kind), std::move(row.range)};
   made.set = [member, set = std::move(row.set)](Whole& whole, std::string_view value) {
     return set(whole.*member, value);
   };

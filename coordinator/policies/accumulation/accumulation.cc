@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <numeric>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "coordinator/core/selection.h"
 #include "coordinator/core/text.h"
-#include "coordinator/policies/accumulation/model.h"
 
 namespace cox {
 namespace {
@@ -15,6 +17,144 @@ namespace {
 constexpr std::size_t kWindow = 32;  // rounds looked back
 constexpr double kMargin = 1.05;     // more than the present anchor, before it is raised
 constexpr double kLowerFrom = 0.5;   // of the present anchor would do, before it is lowered
+constexpr double kLargestRatio = 1000;
+
+// ---- The model: what synchronising cost in a round, how the micro-batches of a step divide among
+// ranks of unequal speed, and what that makes of the whole batch.
+//
+// Synchronising is the least communication time over the ranks that worked: the last one to arrive
+// waits for nobody, so what it spends there is the exchange itself, while for all others it is
+// mixed with waiting. What is hidden behind the backward pass costs nothing and is not in it. With
+// s seconds of that, f of the slowest rank's optimizer and c of each of its micro-batches, the
+// anchor that meets the target t is (s (1 - t) / t - f) / c. Scaling the present anchor by overhead
+// over target, as is usual, undershoots, because the share falls slower than the anchor grows, and
+// takes several changes; this takes one, and each change asks something of the learning rate.
+
+// What synchronising costs: in one round, or the median of some. Finite and not negative.
+struct SyncCost {
+  double anchor = 0;        // that would meet the target
+  double sync_seconds = 0;  // a step
+  double work_seconds = 0;  // a step, of the slowest rank
+
+  static auto fields(auto& self) {
+    return std::tie(self.anchor, self.sync_seconds, self.work_seconds);
+  }
+};
+
+// Micro-batches of each rank for each one of the slowest rank; 1 .. 1000, or 0 for a rank without
+// work. One entry per rank.
+using RankRatios = std::vector<double>;
+
+std::uint64_t whole_batches(std::uint64_t samples, std::uint64_t micro_batch) {
+  return (samples + micro_batch - 1) / micro_batch;
+}
+
+// Policy `shares` moves the work to where the speed is.
+bool follows_speeds(const PolicyInput& input) {
+  return input.config.shares.mode == PolicyMode::on && input.config.force.shares.empty();
+}
+
+// A rank of which nothing is known counts as the slowest.
+RankRatios ratios_of(const Speeds& speeds, const JobFacts& job) {
+  RankRatios ratios(job.ranks(), 1.0);
+  double slowest = 0;
+  for (const RankSpeed& rank : speeds.ranks) {
+    if (rank.reports > 0) slowest = std::max(slowest, rank.level);
+  }
+  for (std::size_t r = 0; r < std::min(ratios.size(), speeds.ranks.size()); ++r) {
+    const RankSpeed& rank = speeds.ranks[r];
+    if (rank.reports > 0) ratios[r] = std::clamp(slowest / rank.level, 1.0, kLargestRatio);
+  }
+  return ratios;
+}
+
+// All alike where the plan has no shares.
+RankRatios ratios_of(const Plan& plan, const JobFacts& job) {
+  RankRatios ratios(job.ranks(), 1.0);
+  if (plan.shares.size() != ratios.size()) return ratios;
+  std::uint32_t least = 0;  // of those who work
+  for (const std::uint32_t share : plan.shares) {
+    if (share > 0 && (least == 0 || share < least)) least = share;
+  }
+  if (least == 0) return ratios;
+  for (std::size_t r = 0; r < ratios.size(); ++r) {
+    ratios[r] = std::min(plan.shares[r] / static_cast<double>(least), kLargestRatio);
+  }
+  return ratios;
+}
+
+RankRatios rank_ratios(const PolicyInput& input) {
+  return follows_speeds(input) ? ratios_of(input.estimates.speeds, input.job)
+                               : ratios_of(input.plan, input.job);
+}
+
+// These are 0 where the loop has no global batch.
+std::uint64_t job_micro_batches(const JobFacts& job) {
+  return whole_batches(job.global_batch, job.micro_batch);
+}
+
+std::uint64_t micro_batches_of(const Plan& plan, const JobFacts& job) {
+  return whole_batches(samples_of_step(job, plan), job.micro_batch);
+}
+
+// The micro-batches of the slowest rank under the newest plan, which need not be whole.
+double present_anchor(const PolicyInput& input, const RankRatios& ratios) {
+  const auto total = static_cast<double>(micro_batches_of(input.plan, input.job));
+  return total / std::max(1.0, std::accumulate(ratios.begin(), ratios.end(), 0.0));
+}
+
+bool is_ordinary(const PolicyInput& input) {
+  return std::ranges::all_of(input.signals.reports, [&](const RankSignal& s) {
+    return s.rank.value() < input.job.world_size && s.plan_applied == input.plan.id.number &&
+           !s.has(SignalFlag::step_repeated) && !s.has(SignalFlag::rolled_back);
+  });
+}
+
+// All ranks that worked in a round.
+struct WholeRound {
+  double sync = std::numeric_limits<double>::infinity();
+  double work = 0;         // of the slowest rank
+  double optimizer = 0;    // of that one
+  double micro_batch = 0;  // the dearest one's seconds, optimizer aside
+};
+
+WholeRound whole_round(const PolicyInput& input) {
+  WholeRound whole;
+  const Timings timings = timings_of(input.signals.reports);
+  for (std::size_t i = 0; i < timings.ranks.size(); ++i) {
+    const bool is_watching = input.signals.reports[timings.report[i]].has(SignalFlag::watching);
+    const double own = timings.own[i];
+    if (is_watching || !(own > 0) || !(timings.samples[i] > 0)) continue;
+    const double optimizer = timings.of(Phase::optimizer)[i];
+    const double each = (own - optimizer) / timings.samples[i];
+    whole.sync = std::min(whole.sync, timings.of(Phase::communication)[i]);
+    whole.micro_batch =
+        std::max(whole.micro_batch, each * static_cast<double>(input.job.micro_batch));
+    if (own <= whole.work) continue;
+    whole.work = own;
+    whole.optimizer = optimizer;
+  }
+  return whole;
+}
+
+// The cost in this round; none when it tells nothing about the plan in force: nobody worked, it was
+// a round of another plan, or something was done twice in it.
+std::optional<SyncCost> sync_cost(const PolicyInput& input) {
+  if (input.summary.reporting == 0 || !is_ordinary(input)) return std::nullopt;
+  const WholeRound whole = whole_round(input);
+  if (!std::isfinite(whole.sync)) return std::nullopt;
+  const double anchor = present_anchor(input, rank_ratios(input));
+  // Where work follows speed, each rank's time becomes that of the dearest micro-batches.
+  const double each = follows_speeds(input) || anchor == 0
+                          ? whole.micro_batch
+                          : (whole.work - whole.optimizer) / anchor;
+  if (!(each > 0)) return std::nullopt;
+  const double target = input.config.accumulation.target_ratio;
+  const double room = whole.sync * (1 - target) / target - whole.optimizer;
+  return SyncCost{std::clamp(room / each, 0.0, 1e9), whole.sync, whole.work};
+}
+
+// ---- What is remembered.
 
 struct AccumulationState {
   static constexpr std::uint32_t kVersion = 2;
@@ -24,13 +164,8 @@ struct AccumulationState {
   std::uint32_t rounds = 0;      // measured under it
   std::vector<SyncCost> recent;  // the last ones, a ring: round n in place n % kWindow
 
-  template <class Self, class Visit>
-  static void fields(Self& self, Visit&& visit) {
-    visit(self.told_unable);
-    visit(self.told_capped);
-    visit(self.plan);
-    visit(self.rounds);
-    visit(self.recent);
+  static auto fields(auto& self) {
+    return std::tie(self.told_unable, self.told_capped, self.plan, self.rounds, self.recent);
   }
   bool is_sane() const {
     const auto is_amount = [](double amount) { return amount >= 0 && amount <= 1e300; };
@@ -107,9 +242,7 @@ std::string explain_batch(std::uint64_t micro_batches, const JobFacts& job) {
 
 PolicyOutput finding_of(ReasonCode code, std::string text) {
   PolicyOutput output;
-  Reason& reason = output.findings.emplace_back();
-  reason.code = code;
-  reason.text = std::move(text);
+  output.findings.push_back(reason_of(code, std::move(text)));
   return output;
 }
 
@@ -117,10 +250,8 @@ PolicyOutput proposal_of(const JobFacts& job, std::uint64_t micro_batches, Reaso
                          const std::string& why) {
   PolicyOutput output;
   const bool is_own = micro_batches == job_micro_batches(job);
-  Proposal& proposal = output.proposals.emplace_back();
-  proposal.change.emplace<SetBatch>().step_samples = is_own ? 0 : micro_batches * job.micro_batch;
-  proposal.reason.code = code;
-  proposal.reason.text = why + explain_batch(micro_batches, job);
+  output.proposals.push_back({SetBatch{is_own ? 0 : micro_batches * job.micro_batch},
+                              reason_of(code, why + explain_batch(micro_batches, job))});
   return output;
 }
 
@@ -195,6 +326,20 @@ PolicyOutput look_at_round(const PolicyInput& input, AccumulationState& state) {
 }
 
 }  // namespace
+
+std::uint64_t step_micro_batches(std::uint64_t anchor, std::span<const double> ratios,
+                                 const JobFacts& job, const SharesConfig& shares) {
+  std::uint64_t sum = 0;
+  for (std::size_t r = 0; r < ratios.size(); ++r) {
+    if (ratios[r] == 0) continue;
+    auto part = std::max<std::uint64_t>(1, std::llround(static_cast<double>(anchor) * ratios[r]));
+    const auto cap = shares.max_samples.find(static_cast<std::int32_t>(r));
+    if (cap != shares.max_samples.end()) part = std::min(part, cap->second / job.micro_batch);
+    sum += part;
+  }
+  const std::uint64_t most = std::max<std::uint64_t>(1, kMaxStepSamples / job.micro_batch);
+  return std::max(std::min(sum, most), job_micro_batches(job));
+}
 
 PolicyOutput AccumulationPolicy::propose(const PolicyInput& input, PolicyState state) const {
   auto mine = state.take_or_fresh<AccumulationState>();

@@ -38,19 +38,10 @@ struct GuardState {
   bool limit_reported = false;  // the limit of rollbacks was reported since the trouble began
   bool waiting = false;         // the ordered rollback is not applied yet
 
-  template <class Self, class Visit>
-  static void fields(Self& self, Visit&& visit) {
-    visit(self.nonfinite_streak);
-    visit(self.spike_streak);
-    visit(self.clean_streak);
-    visit(self.bad_since);
-    visit(self.announced);
-    visit(self.acted);
-    visit(self.stage);
-    visit(self.hold_until);
-    visit(self.ticket);
-    visit(self.limit_reported);
-    visit(self.waiting);
+  static auto fields(auto& self) {
+    return std::tie(self.nonfinite_streak, self.spike_streak, self.clean_streak, self.bad_since,
+                    self.announced, self.acted, self.stage, self.hold_until, self.ticket,
+                    self.limit_reported, self.waiting);
   }
 };
 
@@ -88,7 +79,7 @@ LossCourse course_of(const History& history, std::size_t window, std::size_t ski
   LossCourse course;
   course.count = losses.size();
   course.median = median_of(losses);
-  course.largest = *std::max_element(losses.begin(), losses.end());
+  course.largest = *std::ranges::max_element(losses);
   for (double& loss : losses) loss = std::fabs(loss - course.median);
   course.deviation = 1.4826 * median_of(losses);
   return course;
@@ -109,42 +100,34 @@ bool is_spike(double loss, const LossCourse& course, const GuardConfig& config) 
   return far && loss > usual_limit(course, config.spike_ratio);
 }
 
-Reason reason_of(ReasonCode code, std::string text, RankId rank = RankId(-1)) {
-  Reason reason;
-  reason.code = code;
-  reason.rank = rank;
-  reason.text = std::move(text);
-  return reason;
-}
-
 Reason explain_nonfinite(const StepSummary& summary) {
+  const RankId first = summary.first_nonfinite_rank;
   return reason_of(
       ReasonCode::nonfinite_step,
-      sentence("%d of %d ranks report a loss or gradient that is not finite, rank %d first",
-               summary.nonfinite_ranks, summary.reporting, summary.first_nonfinite_rank.value()),
-      summary.first_nonfinite_rank);
+      concat(summary.nonfinite_ranks, " of ", summary.reporting,
+             " ranks report a loss or gradient that is not finite, rank ", first, " first"),
+      {}, first);
 }
 
 Reason explain_recovery(const GuardState& state, const StepSummary& summary) {
   return reason_of(
       ReasonCode::guard_recovered,
-      sentence("loss %.4g: %u clean rounds in a row, the trouble of round %llu is over",
-               summary.loss, state.clean_streak,
-               static_cast<unsigned long long>(state.bad_since.value())));
+      concat(sentence("loss %.4g: ", summary.loss), state.clean_streak,
+             " clean rounds in a row, the trouble of round ", state.bad_since, " is over"));
 }
 
 Reason explain_trouble(const Judged& judged, const StepSummary& summary) {
   const GuardState& state = judged.state;
-  const auto since = static_cast<unsigned long long>(state.bad_since.value());
   if (state.nonfinite_streak > 0 || judged.course.count == 0) {
-    return reason_of(
-        ReasonCode::nonfinite_streak,
-        sentence("%u rounds in a row not finite, since round %llu", state.nonfinite_streak, since),
-        summary.first_nonfinite_rank);
+    return reason_of(ReasonCode::nonfinite_streak,
+                     concat(state.nonfinite_streak, " rounds in a row not finite, since round ",
+                            state.bad_since),
+                     {}, summary.first_nonfinite_rank);
   }
   return reason_of(ReasonCode::loss_spike,
-                   sentence("loss %.4g since round %llu, usual is %.4g (spread %.2g)", summary.loss,
-                            since, judged.course.median, judged.course.deviation));
+                   concat(sentence("loss %.4g", summary.loss), " since round ", state.bad_since,
+                          sentence(", usual is %.4g (spread %.2g)", judged.course.median,
+                                   judged.course.deviation)));
 }
 
 // Once the order is in the plan the count starts anew, from when all ranks apply it.
@@ -225,13 +208,12 @@ void propose_rollback(const PolicyInput& input, Judged& judged, PolicyOutput& ou
   if (input.plan.rollback.ticket >= config.max_rollbacks) {
     if (std::exchange(state.limit_reported, true)) return;
     why.code = ReasonCode::rollback_limit;
-    why.text += sentence("; no rollback: %u of %u are used up", input.plan.rollback.ticket,
-                         config.max_rollbacks);
+    why.text += concat("; no rollback: ", input.plan.rollback.ticket, " of ", config.max_rollbacks,
+                       " are used up");
     output.findings.push_back(std::move(why));
     return;
   }
-  why.text += sentence("; going back to before round %llu",
-                       static_cast<unsigned long long>(state.bad_since.value()));
+  why.text += concat("; going back to before round ", state.bad_since);
   output.proposals.push_back({RollBack{state.bad_since}, std::move(why)});
 }
 
@@ -243,8 +225,7 @@ PolicyOutput proposals_of(const PolicyInput& input, Judged judged) {
   if (bad && state.stage != Stage::watch) {
     if (state.hold_until > input.plan.hold_until && input.config.guard.hold_rounds > 0) {
       Reason why = explain_trouble(judged, input.summary);
-      why.text += sentence("; knobs rest until round %llu",
-                           static_cast<unsigned long long>(state.hold_until.value()));
+      why.text += concat("; knobs rest until round ", state.hold_until);
       output.proposals.push_back({HoldUntil{state.hold_until}, std::move(why)});
     }
     if (state.stage == Stage::roll_back) propose_rollback(input, judged, output);

@@ -20,7 +20,6 @@ namespace cox {
 class Guard final : public Policy {
  public:
   PolicyKind kind() const override { return PolicyKind::guard; }
-  std::string_view name() const override { return "guard"; }
   PolicyOutput propose(const PolicyInput& input, PolicyState state) const override;
 };
 

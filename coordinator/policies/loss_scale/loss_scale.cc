@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <span>
 #include <utility>
 #include <vector>
@@ -39,19 +38,10 @@ struct LossScaleState {
   double largest_gradient = 0;         // seen, with slow forgetting
   std::vector<std::uint32_t> quiet{};  // per block: rounds until its overflow is named again
 
-  template <class Self, class Visit>
-  static void fields(Self& self, Visit&& visit) {
-    visit(self.outside_quiet);
-    visit(self.quiet_steps);
-    visit(self.incidents);
-    visit(self.since_incident);
-    visit(self.high_rounds);
-    visit(self.low_rounds);
-    visit(self.hurries);
-    visit(self.distrust);
-    visit(self.floor_rounds);
-    visit(self.largest_gradient);
-    visit(self.quiet);
+  static auto fields(auto& self) {
+    return std::tie(self.outside_quiet, self.quiet_steps, self.incidents, self.since_incident,
+                    self.high_rounds, self.low_rounds, self.hurries, self.distrust,
+                    self.floor_rounds, self.largest_gradient, self.quiet);
   }
 };
 
@@ -66,14 +56,7 @@ LossScaleState believed(LossScaleState state, std::size_t blocks) {
 }
 
 std::uint32_t added(std::uint32_t count, std::uint32_t more) {
-  return std::min(kLongTime, std::min(count, kLongTime) + std::min(more, kLongTime));
-}
-
-Reason reason_of(ReasonCode code, std::string text) {
-  Reason reason;
-  reason.code = code;
-  reason.text = std::move(text);
-  return reason;
+  return std::min(kLongTime, add_saturating(count, more));
 }
 
 // What one round shows about overflows and the scale at work.
@@ -91,7 +74,7 @@ RoundView view_of(const PolicyInput& input) {
   const auto& formats = input.plan.precision;
   const std::span<const BlockEvidence> all = input.signals.evidence;
   view.evidence = all.first(std::min({all.size(), input.job.blocks.size(), formats.size()}));
-  const bool has_half = std::find(formats.begin(), formats.end(), Precision::fp16) != formats.end();
+  const bool has_half = std::ranges::find(formats, Precision::fp16) != formats.end();
   const StepSummary& summary = input.summary;
   const bool is_quiet = !has_half && summary.nonfinite_ranks == 0 && summary.skipped_ranks == 0;
   for (const RankSignal& report : input.signals.reports) {
@@ -113,49 +96,50 @@ std::string explain_scale(const RoundView& view) {
   return view.is_scaling ? sentence(", loss scale %.6g", view.scale) : std::string();
 }
 
+const char* pass_of(const BlockEvidence& seen) {
+  return seen.overflow_forward > 0 ? "forward" : "backward";
+}
+
 Reason explain_block(const PolicyInput& input, const RoundView& view, std::size_t block) {
   const BlockEvidence& seen = view.evidence[block];
-  const bool forward = seen.overflow_forward > 0;
+  const std::uint32_t values =
+      seen.overflow_forward > 0 ? seen.overflow_forward : seen.overflow_backward;
   Reason reason =
       reason_of(ReasonCode::overflow_named,
-                "block " + input.job.blocks[block] +
-                    sentence(" overflowed in its %s pass on rank %d: %u values not finite, in ",
-                             forward ? "forward" : "backward", seen.rank_of_overflow.value(),
-                             forward ? seen.overflow_forward : seen.overflow_backward) +
-                    std::string(to_string(input.plan.precision[block])) + explain_scale(view));
-  reason.rank = seen.rank_of_overflow;
+                concat("block ", input.job.blocks[block], " overflowed in its ", pass_of(seen),
+                       " pass on rank ", seen.rank_of_overflow, ": ", values,
+                       " values not finite, in ", input.plan.precision[block], explain_scale(view)),
+                {}, seen.rank_of_overflow);
   reason.block = static_cast<std::int32_t>(block);
   return reason;
 }
 
 Reason explain_outside(const RoundView& view) {
-  Reason reason =
-      reason_of(ReasonCode::overflow_outside,
-                sentence("gradients of rank %d are not finite, and no block is to blame: it "
-                         "arose outside of all blocks, in the loss or in the data",
-                         view.bad_rank.value()) +
-                    explain_scale(view));
-  reason.rank = view.bad_rank;
-  return reason;
+  return reason_of(ReasonCode::overflow_outside,
+                   concat("gradients of rank ", view.bad_rank,
+                          " are not finite, and no block is to blame: it arose outside of all "
+                          "blocks, in the loss or in the data",
+                          explain_scale(view)),
+                   {}, view.bad_rank);
 }
 
 Reason explain_floor(const PolicyInput& input, const RoundView& view) {
   std::string where = "outside of all blocks";
-  Reason reason = reason_of(ReasonCode::scaler_floor, {});
-  reason.rank = view.bad_rank;
+  RankId rank = view.bad_rank;
   if (view.blamed >= 0) {
     const auto block = static_cast<std::size_t>(view.blamed);
     const BlockEvidence& seen = view.evidence[block];
-    reason.block = view.blamed;
-    reason.rank = seen.rank_of_overflow;
-    where = "in the " + std::string(seen.overflow_forward > 0 ? "forward" : "backward") +
-            " pass of block " + input.job.blocks[block];
+    rank = seen.rank_of_overflow;
+    where = concat("in the ", pass_of(seen), " pass of block ", input.job.blocks[block]);
   }
-  reason.text = sentence("overflows go on at the smallest loss scale, %.6g, ", view.scale) + where +
-                sentence(
-                    " on rank %d: no scale helps, so it stays; look at that block's inputs, "
-                    "or force another format on it",
-                    reason.rank.value());
+  Reason reason = reason_of(
+      ReasonCode::scaler_floor,
+      concat("overflows go on at the smallest loss scale, ", sentence("%.6g, ", view.scale), where,
+             " on rank ", rank,
+             ": no scale helps, so it stays; look at that block's inputs, or force another format "
+             "on it"),
+      {}, rank);
+  reason.block = view.blamed;
   return reason;
 }
 

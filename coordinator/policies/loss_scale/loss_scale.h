@@ -24,7 +24,6 @@ class LossScalePolicy final : public Policy {
   static constexpr std::uint32_t kQuietRounds = 32;
 
   PolicyKind kind() const override { return PolicyKind::loss_scale; }
-  std::string_view name() const override { return "loss_scale"; }
   PolicyOutput propose(const PolicyInput& input, PolicyState state) const override;
 };
 

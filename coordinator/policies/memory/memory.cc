@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <map>
 #include <span>
 #include <string>
@@ -29,18 +30,6 @@ struct RankGroup {
   std::int64_t keep_bytes = 0;    // with the fastest plan: the highest of them
   std::int64_t step_us = 0;
 };
-
-Reason reason_of(ReasonCode code, Outcome outcome, std::string text) {
-  Reason reason;
-  reason.code = code;
-  reason.outcome = outcome;
-  reason.text = std::move(text);
-  return reason;
-}
-
-RankId rank_id(std::size_t rank) {
-  return RankId(static_cast<std::int32_t>(rank));
-}
 
 // --- sentences: bytes in MiB, time in percent of a step ---------------------------------------
 
@@ -74,20 +63,18 @@ std::string mix_text(std::span<const MemoryAction> actions) {
 }
 
 std::string group_text(const RankGroup& group, std::size_t world) {
-  std::string text = ranks_text(group.ranks, world) + ": " + mix_text(group.actions) +
-                     ", predicted peak " + mib(group.peak_bytes);
-  text += group.budget_bytes >= kNoBudget ? ", no budget" : " of " + mib(group.budget_bytes);
-  const bool keeps_all =
-      std::all_of(group.actions.begin(), group.actions.end(),
-                  [](MemoryAction action) { return action == MemoryAction::keep; });
-  if (!keeps_all) text += " (fastest plan: " + mib(group.keep_bytes) + ")";
-  return text + ", " + added_time(group.added_us, group.step_us);
+  const bool keeps_all = std::ranges::all_of(
+      group.actions, [](MemoryAction action) { return action == MemoryAction::keep; });
+  return concat(ranks_text(group.ranks, world), ": ", mix_text(group.actions), ", predicted peak ",
+                mib(group.peak_bytes),
+                group.budget_bytes >= kNoBudget ? ", no budget" : " of " + mib(group.budget_bytes),
+                keeps_all ? "" : " (fastest plan: " + mib(group.keep_bytes) + ")", ", ",
+                added_time(group.added_us, group.step_us));
 }
 
 std::string corrected_by(std::int64_t correction) {
   if (correction == 0) return {};
-  return sentence(" (corrected by %s%s)", correction > 0 ? "+" : "-",
-                  mib(correction > 0 ? correction : -correction).c_str());
+  return concat(" (corrected by ", correction > 0 ? "+" : "-", mib(std::abs(correction)), ")");
 }
 
 // Techniques that the user took out of the planner's hands.
@@ -108,91 +95,84 @@ std::string withheld_text(const MemoryConfig& config) {
 // Empty where the rank has as many samples as when its bytes were measured.
 std::string at_share(const RankView& view) {
   if (view.samples == view.model->samples) return {};
-  return sentence(" with its share of %llu samples a step",
-                  static_cast<unsigned long long>(view.samples));
+  return concat(" with its share of ", view.samples, " samples a step");
 }
 
 std::string explain_over_budget(std::size_t rank, const RankView& view,
                                 std::int64_t measured_bytes) {
   const std::string budget = mib(view.budget.bytes);
   if (view.breached) {
-    const std::string predicted = view.now ? mib(view.now->peak_bytes) : std::string("unknown");
-    return sentence("rank %zu peaked at %s, %s above its budget of %s (predicted: %s)", rank,
-                    mib(measured_bytes).c_str(), mib(measured_bytes - view.budget.bytes).c_str(),
-                    budget.c_str(), predicted.c_str());
+    return concat("rank ", rank, " peaked at ", mib(measured_bytes), ", ",
+                  mib(measured_bytes - view.budget.bytes), " above its budget of ", budget,
+                  " (predicted: ", view.now ? mib(view.now->peak_bytes) : "unknown", ")");
   }
   if (!view.now) {
-    return sentence("what rank %zu's plan needs is not known, its budget is %s", rank,
-                    budget.c_str());
+    return concat("what rank ", rank, "'s plan needs is not known, its budget is ", budget);
   }
   const std::int64_t peak = view.now->peak_bytes + view.correction_bytes;
   if (peak <= view.budget.bytes) {
-    return sentence("a plan of %s or more was measured above rank %zu's budget of %s",
-                    mib(view.ceiling_bytes).c_str(), rank, budget.c_str());
+    return concat("a plan of ", mib(view.ceiling_bytes), " or more was measured above rank ", rank,
+                  "'s budget of ", budget);
   }
-  return sentence("rank %zu would peak at %s%s%s, %s above its budget of %s", rank,
-                  mib(peak).c_str(), at_share(view).c_str(),
-                  corrected_by(view.correction_bytes).c_str(),
-                  mib(peak - view.budget.bytes).c_str(), budget.c_str());
+  return concat("rank ", rank, " would peak at ", mib(peak), at_share(view),
+                corrected_by(view.correction_bytes), ", ", mib(peak - view.budget.bytes),
+                " above its budget of ", budget);
+}
+
+std::string percent(double ratio) {
+  return sentence("%.1f %%", 100 * ratio);
 }
 
 std::string explain_room(const PolicyInput& input, std::size_t rank, const RankView& view) {
+  const std::string budget = mib(view.budget.bytes);
+  const std::string saved = percent(view.choice.worth);
   if (const SlowRank* slow = find_slow(input.estimates, rank_id(rank))) {
-    return sentence(
-        "rank %zu is %.0f %% slower than the others, so it gets the lightest plan that "
-        "fits its budget of %s, which saves %.1f %% of its step",
-        rank, 100 * (slow->slowdown_ratio - 1), mib(view.budget.bytes).c_str(),
-        100 * view.choice.worth);
+    return concat("rank ", rank, sentence(" is %.0f %%", 100 * (slow->slowdown_ratio - 1)),
+                  " slower than the others, so it gets the lightest plan that fits its budget of ",
+                  budget, ", which saves ", saved, " of its step");
   }
-  return sentence("rank %zu has room in its budget of %s: a lighter plan saves %.1f %% of the step",
-                  rank, mib(view.budget.bytes).c_str(), 100 * view.choice.worth);
+  return concat("rank ", rank, " has room in its budget of ", budget, ": a lighter plan saves ",
+                saved, " of the step");
 }
 
 // Tells what is too small, by how much, and what would help.
 std::string explain_infeasible(std::size_t rank, const RankView& view, const MemoryConfig& config) {
   const std::int64_t least = view.least_bytes + view.correction_bytes;
-  return sentence("the budget of rank %zu, %s, cannot be met: the smallest peak is %s%s, %s more; ",
-                  rank, mib(view.budget.bytes).c_str(), mib(least).c_str(),
-                  corrected_by(view.correction_bytes).c_str(),
-                  mib(std::max<std::int64_t>(least - view.budget.bytes, 0)).c_str()) +
-         sentence("give it at least %s or make the micro-batch smaller", mib(least).c_str()) +
-         withheld_text(config);
+  return concat(
+      "the budget of rank ", rank, ", ", mib(view.budget.bytes),
+      ", cannot be met: the smallest peak is ", mib(least), corrected_by(view.correction_bytes),
+      ", ", mib(std::max<std::int64_t>(least - view.budget.bytes, 0)), " more; give it at least ",
+      mib(least), " or make the micro-batch smaller", withheld_text(config));
 }
 
-std::string explain_failure(const JobFacts& job, const ActionEvent& event, unsigned retry_rounds) {
-  std::string text = "block " + job.blocks[event.block] + " failed under " +
-                     std::string(to_string(event.action)) +
-                     sentence(" on rank %d", event.rank.value());
-  if (!event.what.empty()) text += " (" + event.what + ")";
-  return text + sentence("; no rank uses it there for %u rounds", retry_rounds);
+std::string explain_failure(const JobFacts& job, const ActionEvent& event,
+                            std::uint32_t retry_rounds) {
+  return concat("block ", job.blocks[event.block], " failed under ", event.action, " on rank ",
+                event.rank, event.what.empty() ? "" : " (" + event.what + ")",
+                "; no rank uses it there for ", retry_rounds, " rounds");
 }
 
-std::string explain_retry(const JobFacts& job, const ActionEvent& event, unsigned retry_rounds) {
-  return "block " + job.blocks[event.block] + " has rested from " +
-         std::string(to_string(event.action)) +
-         sentence(" for %u rounds and may be planned with it again", retry_rounds);
+std::string explain_retry(const JobFacts& job, const ActionEvent& event,
+                          std::uint32_t retry_rounds) {
+  return concat("block ", job.blocks[event.block], " has rested from ", event.action, " for ",
+                retry_rounds, " rounds and may be planned with it again");
 }
 
 // --- the user's rules -------------------------------------------------------------------------
 
-std::string text_of(const BlockRule& rule) {
-  return rule.pattern + "=" + std::string(to_string(rule.action));
-}
-
-void find_idle_rules(const JobFacts& job, const std::vector<BlockRule>& rules,
+void find_idle_rules(const JobFacts& job, const std::vector<ActionRule>& rules,
                      const std::string& key, std::vector<Reason>& findings) {
-  for (const BlockRule& rule : rules) {
-    const bool fits = std::any_of(
-        job.blocks.begin(), job.blocks.end(),
-        [&rule](const std::string& block) { return fits_pattern(rule.pattern, block); });
+  for (const ActionRule& rule : rules) {
+    const bool fits = std::ranges::any_of(
+        job.blocks, [&](const std::string& block) { return fits_pattern(rule.pattern, block); });
     if (!fits) {
       findings.push_back(
-          reason_of(ReasonCode::memory_rules, Outcome::reported,
-                    key + " has " + text_of(rule) + ", which fits no block of this job"));
-    } else if (key == "memory.force" && !job.capabilities.can(rule.action)) {
+          reason_of(ReasonCode::memory_rules,
+                    concat(key, " has ", rule.text(), ", which fits no block of this job")));
+    } else if (key == "memory.force" && !job.capabilities.can(rule.value)) {
       findings.push_back(reason_of(
-          ReasonCode::not_capable, Outcome::reported,
-          key + " has " + text_of(rule) + ", which this job cannot apply; the blocks are kept"));
+          ReasonCode::not_capable,
+          concat(key, " has ", rule.text(), ", which this job cannot apply; the blocks are kept")));
     }
   }
 }
@@ -205,37 +185,32 @@ std::vector<Reason> explain_rules(const JobFacts& job, const MemoryConfig& confi
   for (const auto& [rank, budget] : config.budget_of_rank) {
     if (rank < job.world_size) continue;
     findings.push_back(
-        reason_of(ReasonCode::memory_rules, Outcome::reported,
-                  sentence("memory.budget_of_rank has rank %d, this job has %d ranks",
-                           static_cast<int>(rank), static_cast<int>(job.world_size))));
+        reason_of(ReasonCode::memory_rules, concat("memory.budget_of_rank has rank ", rank,
+                                                   ", this job has ", job.world_size, " ranks")));
   }
-  const auto forced = std::count_if(
-      job.blocks.begin(), job.blocks.end(),
-      [&config](const std::string& block) { return forcing_rule(config, block) != nullptr; });
+  const auto forced = std::ranges::count_if(
+      job.blocks, [&](const std::string& block) { return forcing_rule(config, block) != nullptr; });
   if (forced > 0) {
     findings.push_back(
-        reason_of(ReasonCode::memory_rules, Outcome::reported,
-                  sentence("memory.force: the user sets the action of %d of %zu blocks",
-                           static_cast<int>(forced), job.blocks.size())));
+        reason_of(ReasonCode::memory_rules, concat("memory.force: the user sets the action of ",
+                                                   forced, " of ", job.blocks.size(), " blocks")));
   }
   return findings;
 }
 
 // Why a block may not have the action.
 std::string why_not(const MemoryConfig& config, const std::string& block, MemoryAction action) {
-  const std::string name = "block " + block;
-  const std::string verb(to_string(action));
-  if (const BlockRule* rule = forcing_rule(config, block)) {
-    return name + " must not have " + verb + ": memory.force has " + text_of(*rule);
+  if (const ActionRule* rule = forcing_rule(config, block)) {
+    return concat("block ", block, " must not have ", action, ": memory.force has ", rule->text());
   }
-  const auto forbids = [&](const BlockRule& rule) {
-    return rule.action == action && fits_pattern(rule.pattern, block);
-  };
-  const auto rule = std::find_if(config.forbid.begin(), config.forbid.end(), forbids);
+  const auto rule = std::ranges::find_if(config.forbid, [&](const ActionRule& forbidden) {
+    return forbidden.value == action && fits_pattern(forbidden.pattern, block);
+  });
   if (rule != config.forbid.end()) {
-    return name + " must not have " + verb + ": memory.forbid has " + text_of(*rule);
+    return concat("block ", block, " must not have ", action, ": memory.forbid has ", rule->text());
   }
-  return name + " cannot have " + verb + ": it is switched off or this job cannot apply it";
+  return concat("block ", block, " cannot have ", action,
+                ": it is switched off or this job cannot apply it");
 }
 
 // Why a plan in force is not to be used: the first block with an action that it may not have.
@@ -246,17 +221,14 @@ Reason explain_rule(const PolicyInput& input, const MemoryRound& round, const Ra
   while (block + 1 < actions.size() && contains(round.allowed[block], actions[block])) ++block;
   const MemoryAction action = actions[block];
   const auto& resting = round.state.resting;
-  const bool rests = std::any_of(resting.begin(), resting.end(), [&](const RestingAction& rest) {
+  const bool rests = std::ranges::any_of(resting, [&](const RestingAction& rest) {
     return rest.block == block && rest.action == action;
   });
   const std::string& name = input.job.blocks[block];
-  Reason reason = reason_of(ReasonCode::memory_rules, Outcome::unspecified,
-                            why_not(input.config.memory, name, action));
-  if (rests) {
-    reason.code = ReasonCode::memory_block_failed;
-    reason.text =
-        "block " + name + " failed under " + std::string(to_string(action)) + " and rests from it";
-  }
+  Reason reason =
+      rests ? reason_of(ReasonCode::memory_block_failed,
+                        concat("block ", name, " failed under ", action, " and rests from it"))
+            : reason_of(ReasonCode::memory_rules, why_not(input.config.memory, name, action));
   reason.block = static_cast<std::int32_t>(block);
   return reason;
 }
@@ -308,7 +280,7 @@ std::vector<RankGroup> groups_of(const PolicyInput& input, const MemoryRound& ro
 }
 
 bool any_moves(const std::vector<RankGroup>& groups) {
-  return std::any_of(groups.begin(), groups.end(), [](const auto& group) { return group.moves; });
+  return std::ranges::any_of(groups, [](const auto& group) { return group.moves; });
 }
 
 // --- a change ---------------------------------------------------------------------------------
@@ -324,9 +296,8 @@ std::size_t leading_rank(const MemoryRound& round) {
     if (choice.move == Move::breach) return 2;
     return choice.move == Move::over_budget ? 1 : 0;
   };
-  const auto leading =
-      std::max_element(round.ranks.begin(), round.ranks.end(),
-                       [&](const RankView& a, const RankView& b) { return weight(a) < weight(b); });
+  const auto leading = std::ranges::max_element(
+      round.ranks, [&](const RankView& a, const RankView& b) { return weight(a) < weight(b); });
   return static_cast<std::size_t>(leading - round.ranks.begin());
 }
 
@@ -334,23 +305,21 @@ Reason explain_move(const PolicyInput& input, const MemoryRound& round) {
   const std::size_t rank = leading_rank(round);
   const RankView& view = round.ranks[rank];
   const RankMemoryState& known = round.state.ranks[rank];
-  const auto outcome = Outcome::unspecified;
   if (view.choice.move == Move::rules) return explain_rule(input, round, view);
   if (!view.choice.feasible) {
-    return reason_of(ReasonCode::memory_infeasible, outcome,
+    return reason_of(ReasonCode::memory_infeasible,
                      explain_infeasible(rank, view, input.config.memory));
   }
   if (view.choice.move != Move::lighter) {
     const bool breach = view.choice.move == Move::breach;
-    return reason_of(breach ? ReasonCode::memory_breach : ReasonCode::memory_over_budget, outcome,
+    return reason_of(breach ? ReasonCode::memory_breach : ReasonCode::memory_over_budget,
                      explain_over_budget(rank, view, known.measured_bytes));
   }
   if (round.state.retries) {
-    return reason_of(ReasonCode::memory_block_retried, outcome,
-                     "an action has rested and is tried again");
+    return reason_of(ReasonCode::memory_block_retried, "an action has rested and is tried again");
   }
   return reason_of(known.straggles ? ReasonCode::memory_straggler : ReasonCode::memory_room,
-                   outcome, explain_room(input, rank, view));
+                   explain_room(input, rank, view));
 }
 
 // Ranks with equal actions share a profile.
@@ -402,7 +371,7 @@ Proposal change_of(const PolicyInput& input, const MemoryRound& round,
     if (told++ < kGroupsTold) reason.text += "; " + group_text(group, world);
   }
   if (moving > 1) reason.rank = RankId(-1);
-  if (told > kGroupsTold) reason.text += sentence("; and %zu more plans", told - kGroupsTold);
+  if (told > kGroupsTold) reason.text += concat("; and ", told - kGroupsTold, " more plans");
   return {actions_of(groups, world), std::move(reason)};
 }
 
@@ -410,18 +379,18 @@ Proposal change_of(const PolicyInput& input, const MemoryRound& round,
 
 Reason explain_fit(const MemoryRound& round, const std::vector<RankGroup>& groups) {
   const auto tightest =
-      std::min_element(groups.begin(), groups.end(), [](const RankGroup& a, const RankGroup& b) {
+      std::ranges::min_element(groups, [](const RankGroup& a, const RankGroup& b) {
         return a.budget_bytes - a.peak_bytes < b.budget_bytes - b.peak_bytes;
       });
   std::string text = "nothing changes: " + group_text(*tightest, round.ranks.size());
-  if (groups.size() > 1) text += sentence("; %zu other plans have more room", groups.size() - 1);
+  if (groups.size() > 1) text += concat("; ", groups.size() - 1, " other plans have more room");
   double worth = 0;
   for (const RankView& view : round.ranks) worth = std::max(worth, view.choice.worth);
   if (worth > 0) {
-    text += sentence("; a lighter plan would save %.1f %% of a step, %.1f %% are worth a change",
-                     100 * worth, 100 * kWorthIt);
+    text += concat("; a lighter plan would save ", percent(worth), " of a step, ",
+                   percent(kWorthIt), " are worth a change");
   }
-  return reason_of(ReasonCode::memory_fits, Outcome::unchanged, std::move(text));
+  return reason_of(ReasonCode::memory_fits, std::move(text), Outcome::unchanged);
 }
 
 Reason explain_rest(const PolicyInput& input, const MemoryRound& round,
@@ -429,20 +398,17 @@ Reason explain_rest(const PolicyInput& input, const MemoryRound& round,
   for (std::size_t r = 0; r < round.ranks.size(); ++r) {
     const RankView& view = round.ranks[r];
     if (view.choice.feasible) continue;
-    Reason reason = reason_of(ReasonCode::memory_infeasible, Outcome::unchanged,
-                              explain_infeasible(r, view, input.config.memory));
-    reason.rank = rank_id(r);
-    return reason;
+    return reason_of(ReasonCode::memory_infeasible,
+                     explain_infeasible(r, view, input.config.memory), Outcome::unchanged,
+                     rank_id(r));
   }
   for (std::size_t r = 0; r < round.ranks.size(); ++r) {
     if (!round.ranks[r].budget.needs_limit) continue;
-    Reason reason =
-        reason_of(ReasonCode::memory_unknown, Outcome::unchanged,
-                  sentence("the memory limit of rank %zu is not known, so a part of it is no "
-                           "budget; give memory.budget in bytes, such as 6GiB",
-                           r));
-    reason.rank = rank_id(r);
-    return reason;
+    return reason_of(ReasonCode::memory_unknown,
+                     concat("the memory limit of rank ", r,
+                            " is not known, so a part of it is no budget; give memory.budget in "
+                            "bytes, such as 6GiB"),
+                     Outcome::unchanged, rank_id(r));
   }
   return explain_fit(round, groups);
 }
@@ -462,19 +428,16 @@ std::vector<Reason> explain_events(const PolicyInput& input, MemoryRound& round)
   if (!std::exchange(round.state.told_rules, true)) {
     findings = explain_rules(input.job, input.config.memory);
   }
-  const unsigned rounds = input.config.memory.retry_rounds;
+  const std::uint32_t rounds = input.config.memory.retry_rounds;
+  const auto tell = [&](ReasonCode code, const ActionEvent& event, std::string text) {
+    findings.push_back(reason_of(code, std::move(text), {}, event.rank));
+    findings.back().block = static_cast<std::int32_t>(event.block);
+  };
   for (const ActionEvent& event : round.failed) {
-    Reason reason = reason_of(ReasonCode::memory_block_failed, Outcome::reported,
-                              explain_failure(input.job, event, rounds));
-    reason.rank = event.rank;
-    reason.block = static_cast<std::int32_t>(event.block);
-    findings.push_back(std::move(reason));
+    tell(ReasonCode::memory_block_failed, event, explain_failure(input.job, event, rounds));
   }
   for (const ActionEvent& event : round.rested) {
-    Reason reason = reason_of(ReasonCode::memory_block_retried, Outcome::reported,
-                              explain_retry(input.job, event, rounds));
-    reason.block = static_cast<std::int32_t>(event.block);
-    findings.push_back(std::move(reason));
+    tell(ReasonCode::memory_block_retried, event, explain_retry(input.job, event, rounds));
   }
   return findings;
 }
@@ -502,13 +465,12 @@ PolicyOutput decide_round(const PolicyInput& input, MemoryState known) {
 // Nothing can be decided.
 PolicyOutput without_facts(const PolicyInput& input, MemoryState state) {
   PolicyOutput output;
-  const std::string_view text =
+  const char* const text =
       input.job.memory.models.empty()
           ? "no plan is made: the memory of this job's blocks was not measured"
           : "no plan is made: what was measured is of another job (ranks or blocks differ)";
   if (is_news(state, ReasonCode::memory_unknown, 0)) {
-    output.findings.push_back(
-        reason_of(ReasonCode::memory_unknown, Outcome::unchanged, std::string(text)));
+    output.findings.push_back(reason_of(ReasonCode::memory_unknown, text, Outcome::unchanged));
   }
   output.state = PolicyState::of(std::move(state));
   return output;

@@ -27,7 +27,6 @@ namespace cox {
 class MemoryPolicy final : public Policy {
  public:
   PolicyKind kind() const override { return PolicyKind::memory; }
-  std::string_view name() const override { return "memory"; }
   PolicyOutput propose(const PolicyInput& input, PolicyState state) const override;
   PolicyOutput at_start(const PolicyInput& input, PolicyState state) const override;
   // Takes heavier actions where the shares of the draft need them.

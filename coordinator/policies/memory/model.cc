@@ -83,8 +83,8 @@ bool is_sane(const RankMemoryState& rank) {
 bool shape_fits(const MemoryModel& model, std::size_t blocks) {
   const bool kept_fits = model.kept_bytes.empty() || model.kept_bytes.size() == blocks;
   return kept_fits && !model.front.empty() &&
-         std::all_of(model.front.begin(), model.front.end(),
-                     [blocks](const auto& point) { return point.actions.size() == blocks; });
+         std::ranges::all_of(
+             model.front, [blocks](const auto& point) { return point.actions.size() == blocks; });
 }
 
 // The peak that was measured as `bytes`, at the rank's share.
@@ -137,9 +137,8 @@ MemoryFront usable_front(const MemoryModel& model, std::span<const ActionSet> al
   for (const MemoryPoint& point : model.front) {
     if (is_allowed(point.actions, allowed)) continue;
     MemoryPoint bound = repaired(model, point, allowed);
-    const auto known = std::find_if(points.begin(), points.end(), [&bound](const auto& other) {
-      return other.actions == bound.actions;
-    });
+    const auto known = std::ranges::find_if(
+        points, [&bound](const auto& other) { return other.actions == bound.actions; });
     if (known == points.end()) {
       points.push_back(std::move(bound));
     } else if (known - points.begin() >= static_cast<std::ptrdiff_t>(exact)) {
@@ -186,7 +185,7 @@ void learn_failures(const PolicyInput& input, MemoryRound& round) {
     if (!failure.ok() || failure->block.value() >= input.job.blocks.size()) continue;
     const std::size_t block = failure->block.value();
     auto& resting = round.state.resting;
-    const auto known = std::find_if(resting.begin(), resting.end(), [&](const RestingAction& rest) {
+    const auto known = std::ranges::find_if(resting, [&](const RestingAction& rest) {
       return rest.block == block && rest.action == failure->action;
     });
     if (known != resting.end()) {
@@ -200,9 +199,8 @@ void learn_failures(const PolicyInput& input, MemoryRound& round) {
 
 std::optional<MemoryCost> cost_in(const MemoryFront& front, const MemoryModel& model,
                                   const std::vector<MemoryAction>& actions) {
-  const auto found = std::find_if(front.begin(), front.end(), [&](const MemoryPoint& point) {
-    return point.actions == actions;
-  });
+  const auto found = std::ranges::find_if(
+      front, [&](const MemoryPoint& point) { return point.actions == actions; });
   if (found != front.end()) return MemoryCost{found->peak_bytes, found->added_us};
   return cost_of(model, actions);
 }
@@ -213,9 +211,9 @@ std::vector<const MemoryFront*> usable_fronts(const std::vector<MemoryModel>& mo
   std::vector<const MemoryFront*> fronts;
   round.made.reserve(models.size());
   for (const MemoryModel& model : models) {
-    const bool all_usable = std::all_of(
-        model.front.begin(), model.front.end(),
-        [&round](const auto& point) { return is_allowed(point.actions, round.allowed); });
+    const bool all_usable = std::ranges::all_of(model.front, [&round](const auto& point) {
+      return is_allowed(point.actions, round.allowed);
+    });
     if (!all_usable) round.made.push_back(usable_front(model, round.allowed));
     fronts.push_back(all_usable ? &model.front : &round.made.back());
   }
@@ -227,7 +225,7 @@ std::vector<const MemoryFront*> usable_fronts(const std::vector<MemoryModel>& mo
 std::vector<std::uint64_t> samples_of_ranks(const JobFacts& job, const Plan& plan) {
   const std::uint64_t samples = samples_of_step(job, plan);
   if (job.micro_batch != 0 || samples == 0 || samples > kMaxStepSamples) return {};
-  return units_of_shares(samples, plan.shares, static_cast<std::size_t>(job.world_size));
+  return units_of_shares(samples, plan.shares, job.ranks());
 }
 
 struct ProfileOfModel {
@@ -242,7 +240,7 @@ void view_ranks(const PolicyInput& input, const std::vector<std::uint64_t>& samp
   const MemoryFacts& facts = input.job.memory;
   const std::vector<const MemoryFront*> fronts = usable_fronts(facts.models, round);
   std::map<ProfileOfModel, std::optional<MemoryCost>> costs;  // as measured
-  round.ranks.resize(static_cast<std::size_t>(input.job.world_size));
+  round.ranks.resize(input.job.ranks());
   for (std::size_t r = 0; r < round.ranks.size(); ++r) {
     RankView& view = round.ranks[r];
     const RankMemoryState& known = round.state.ranks[r];
@@ -251,7 +249,7 @@ void view_ranks(const PolicyInput& input, const std::vector<std::uint64_t>& samp
     view.front = fronts[m];
     const bool depends = view.model->samples > 0 && !samples.empty();
     view.samples = depends ? std::max(samples[r], known.samples) : view.model->samples;
-    view.profile = profile_of(input.plan, RankId(static_cast<std::int32_t>(r)));
+    view.profile = profile_of(input.plan, rank_id(r));
     const auto& actions = input.plan.profiles[view.profile.value()];
     const auto [cost, is_new] = costs.try_emplace({view.profile, m});
     if (is_new) cost->second = cost_in(*view.front, *view.model, actions);
@@ -282,8 +280,8 @@ void learn_ranks(const PolicyInput& input, std::vector<RankMemoryState>& ranks) 
 }
 
 RankBudget budget_now(const PolicyInput& input, const MemoryRound& round, std::size_t rank) {
-  return budget_of_rank(input.config.memory, round.state.ranks[rank],
-                        RankId(static_cast<std::int32_t>(rank)), round.ranks[rank].keep_bytes);
+  return budget_of_rank(input.config.memory, round.state.ranks[rank], rank_id(rank),
+                        round.ranks[rank].keep_bytes);
 }
 
 std::int64_t bounded(std::uint64_t bytes) {
@@ -329,9 +327,8 @@ void learn_peak(const PolicyInput& input, const RankSignal& report, MemoryRound&
 
 void learn_peaks(const PolicyInput& input, MemoryRound& round) {
   for (const RankSignal& report : input.signals.reports) {
-    const bool applies = !report.has(SignalFlag::watching) && !report.has(SignalFlag::finished);
     const bool is_rank = report.rank.value() < input.job.world_size;
-    if (applies && is_rank && report.rounds > 0) learn_peak(input, report, round);
+    if (report.applies_plans() && is_rank && report.rounds > 0) learn_peak(input, report, round);
   }
 }
 
@@ -440,8 +437,8 @@ std::uint64_t share_within(const PolicyInput& input, const MemoryRound& round, s
                            double budget_part) {
   const RankView& view = round.ranks[rank];
   const auto share = [&](const MemoryPoint& point, std::int64_t keep_bytes) {
-    const RankBudget budget = budget_of_rank(input.config.memory, round.state.ranks[rank],
-                                             RankId(static_cast<std::int32_t>(rank)), keep_bytes);
+    const RankBudget budget =
+        budget_of_rank(input.config.memory, round.state.ranks[rank], rank_id(rank), keep_bytes);
     const std::int64_t bytes =
         budget.bytes == kNoBudget ? kNoBudget : part(budget_part, budget.bytes);
     return largest_share(*view.model, point.peak_bytes, predictable_bytes(view, bytes));
@@ -488,12 +485,13 @@ RankBudget budget_of_rank(const MemoryConfig& config, const RankMemoryState& ran
 
 MemoryState take_memory_state(PolicyState kept, const JobFacts& job, const MemoryConfig& config) {
   auto state = kept.take_or_fresh<MemoryState>();
-  const auto ranks = static_cast<std::size_t>(job.world_size);
+  const std::size_t ranks = job.ranks();
   const std::uint64_t digest = digest_of(job, config);
   const bool is_known = state.digest == digest && state.ranks.size() == ranks &&
-                        std::all_of(state.ranks.begin(), state.ranks.end(), is_sane) &&
-                        std::all_of(state.resting.begin(), state.resting.end(),
-                                    [&](const auto& r) { return r.block < job.blocks.size(); });
+                        std::ranges::all_of(state.ranks, is_sane) &&
+                        std::ranges::all_of(state.resting, [&](const auto& r) {
+                          return r.block < job.blocks.size();
+                        });
   if (is_known) return state;
   MemoryState fresh;
   fresh.digest = digest;
@@ -503,15 +501,15 @@ MemoryState take_memory_state(PolicyState kept, const JobFacts& job, const Memor
 
 bool facts_fit(const JobFacts& job) {
   const MemoryFacts& facts = job.memory;
-  const auto ranks = static_cast<std::size_t>(job.world_size);
+  const std::size_t ranks = job.ranks();
   const std::size_t blocks = job.blocks.size();
   const auto one_a_rank = [ranks](std::size_t n) { return n == 0 || n == ranks; };
   return !facts.models.empty() && one_a_rank(facts.model_of_rank.size()) &&
          one_a_rank(facts.limit_bytes.size()) &&
-         std::all_of(facts.model_of_rank.begin(), facts.model_of_rank.end(),
-                     [&](std::uint32_t m) { return m < facts.models.size(); }) &&
-         std::all_of(facts.models.begin(), facts.models.end(),
-                     [blocks](const auto& model) { return shape_fits(model, blocks); });
+         std::ranges::all_of(facts.model_of_rank,
+                             [&](std::uint32_t m) { return m < facts.models.size(); }) &&
+         std::ranges::all_of(facts.models,
+                             [blocks](const auto& model) { return shape_fits(model, blocks); });
 }
 
 MemoryRound look_at_round(const PolicyInput& input, MemoryState state) {

@@ -44,12 +44,7 @@ struct RestingAction {
   MemoryAction action = MemoryAction::keep;
   RoundId until{};
 
-  template <class Self, class Visit>
-  static void fields(Self& self, Visit&& visit) {
-    visit(self.block);
-    visit(self.action);
-    visit(self.until);
-  }
+  static auto fields(auto& self) { return std::tie(self.block, self.action, self.until); }
 };
 
 // What is remembered of a rank between rounds.
@@ -64,17 +59,10 @@ struct RankMemoryState {
   std::uint64_t samples = 0;       // of a step, in its newest report; 0 = none yet
   std::uint32_t room_rounds = 0;   // in a row in which a lighter plan was worth it
 
-  template <class Self, class Visit>
-  static void fields(Self& self, Visit&& visit) {
-    visit(self.correction_bytes);
-    visit(self.plan_seen);
-    visit(self.measured_bytes);
-    visit(self.limit_bytes);
-    visit(self.ceiling_bytes);
-    visit(self.ceiling_until);
-    visit(self.straggles);
-    visit(self.samples);
-    visit(self.room_rounds);
+  static auto fields(auto& self) {
+    return std::tie(self.correction_bytes, self.plan_seen, self.measured_bytes, self.limit_bytes,
+                    self.ceiling_bytes, self.ceiling_until, self.straggles, self.samples,
+                    self.room_rounds);
   }
 };
 
@@ -89,15 +77,9 @@ struct MemoryState {
   ReasonCode told_code{};     // the last reason for which nothing changed ...
   std::uint64_t told_plan{};  // ... and the number of the plan that stayed
 
-  template <class Self, class Visit>
-  static void fields(Self& self, Visit&& visit) {
-    visit(self.digest);
-    visit(self.ranks);
-    visit(self.resting);
-    visit(self.retries);
-    visit(self.told_rules);
-    visit(self.told_code);
-    visit(self.told_plan);
+  static auto fields(auto& self) {
+    return std::tie(self.digest, self.ranks, self.resting, self.retries, self.told_rules,
+                    self.told_code, self.told_plan);
   }
 };
 

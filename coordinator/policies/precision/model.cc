@@ -1,7 +1,6 @@
 #include "coordinator/policies/precision/model.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <numeric>
 #include <utility>
@@ -55,10 +54,6 @@ FormatVeto veto_of(const JobFacts& job, const PrecisionConfig& config, Precision
 
 // --- what a round teaches ---------------------------------------------------------------------
 
-bool applies_plans(const RankSignal& report) {
-  return !report.has(SignalFlag::watching) && !report.has(SignalFlag::finished);
-}
-
 // Signs of the round that concern all blocks.
 struct RoundSigns {
   std::uint64_t applied_min = 0;         // oldest plan in force on a rank
@@ -76,7 +71,7 @@ RoundSigns signs_of(const PolicyInput& input, const PrecisionState& state) {
   signs.applied_min = kNobody;
   signs.applied_before = state.applied_before;
   for (const RankSignal& report : input.signals.reports) {
-    if (!applies_plans(report)) continue;
+    if (!report.applies_plans()) continue;
     signs.applied_min = std::min(signs.applied_min, report.plan_applied);
     const float scale = report.loss_scale;
     if (scale > 0 && (signs.smallest_scale == 0 || scale < signs.smallest_scale)) {
@@ -170,8 +165,7 @@ std::vector<std::size_t> costliest_blocks(const PolicyInput& input) {
   const auto cost = [&input](std::size_t b) {
     return step_us(input.job, b, input.plan.precision[b]);
   };
-  std::stable_sort(blocks.begin(), blocks.end(),
-                   [&](std::size_t a, std::size_t b) { return cost(a) > cost(b); });
+  std::ranges::stable_sort(blocks, [&](std::size_t a, std::size_t b) { return cost(a) > cost(b); });
   blocks.resize((blocks.size() + 3) / 4);
   return blocks;
 }
@@ -187,13 +181,10 @@ struct BlockReading {
   std::optional<BlockWaits> waits;
 };
 
-BlockMove move_of(const PolicyInput& input, std::size_t block, Precision to, FormatCause cause) {
-  BlockMove move;
-  move.block = block;
-  move.from = input.plan.precision[block];
-  move.to = to;
-  move.cause = cause;
-  return move;
+BlockMove move_of(const PolicyInput& input, std::size_t block, const FormatTrouble& why,
+                  const Leeway& leeway) {
+  return {block, input.plan.precision[block], why.to, why.cause, why.amount, why.rank, false,
+          leeway};
 }
 
 // The worst thing that the evidence of the round says about a block; `to` stays open.
@@ -297,10 +288,8 @@ void take_evidence(const PolicyInput& input, const RoundSigns& signs, std::size_
       trouble->to = safer_than(now, leeway.allowed);
       state = with_trouble(input, *trouble, std::move(state));
     } else if (!std::exchange(state.told, true)) {
-      reading.held = move_of(input, block, safer, trouble->cause);
-      reading.held->amount = trouble->amount;
-      reading.held->rank = trouble->rank;
-      reading.held->leeway = leeway;
+      trouble->to = safer;
+      reading.held = move_of(input, block, *trouble, leeway);
     }
   }
   state = with_signals(input, block, std::move(state));
@@ -324,7 +313,7 @@ void choose_lower(const PolicyInput& input, const RoundSigns& signs, std::size_t
                   const Leeway& leeway, BlockReading& reading) {
   BlockPrecisionState& state = reading.state;
   const auto& costliest = signs.costliest;
-  const bool is_first = std::find(costliest.begin(), costliest.end(), block) != costliest.end();
+  const bool is_first = std::ranges::find(costliest, block) != costliest.end();
   if (!signals_are_good(input, state, is_first)) return;
   const PrecisionConfig& config = input.config.precision;
   const Precision now = input.plan.precision[block];
@@ -337,16 +326,14 @@ void choose_lower(const PolicyInput& input, const RoundSigns& signs, std::size_t
     if (!was_told && !told_at_start) reading.waits = BlockWaits{block, veto, free};
     return;
   }
-  BlockMove move = move_of(input, block, Precision::fp8, FormatCause::signals_good);
-  move.amount = state.noise;
-  move.for_straggler = is_first;
-  move.rank = is_first ? *signs.straggler : RankId(-1);
-  move.leeway = leeway;
-  reading.ready = move;
+  const RankId straggler = is_first ? *signs.straggler : RankId(-1);
+  const FormatTrouble why{Precision::fp8, FormatCause::signals_good, state.noise, straggler};
+  reading.ready = move_of(input, block, why, leeway);
+  reading.ready->for_straggler = is_first;
 }
 
 // A format that settings or requests brought ends with them. Returns whether there is a move.
-bool leave_guest(const PolicyInput& input, std::size_t block, Precision base,
+bool leave_guest(const PolicyInput& input, std::size_t block, const Leeway& leeway, Precision base,
                  BlockReading& reading) {
   BlockPrecisionState& state = reading.state;
   if (!state.is_guest) return false;
@@ -355,7 +342,7 @@ bool leave_guest(const PolicyInput& input, std::size_t block, Precision base,
   const bool may_go =
       now == Precision::fp8 || base == Precision::fp32 || input.summary.round >= state.rest_until;
   if (now != base && may_go) {
-    reading.move = move_of(input, block, base, FormatCause::rule);
+    reading.move = move_of(input, block, {base, FormatCause::rule}, leeway);
     return true;
   }
   state.is_guest = false;
@@ -369,18 +356,17 @@ std::optional<BlockMove> move_of_rested(const PolicyInput& input, const RoundSig
   const Precision now = input.plan.precision[block];
   const bool is_free = input.summary.round >= free_from(input.config.precision, state);
   if (now == Precision::fp16 && base != Precision::fp16) {
-    return move_of(input, block, base, FormatCause::rule);
+    return move_of(input, block, {base, FormatCause::rule}, leeway);
   }
   const bool can_shrink = now == Precision::fp32 && base == Precision::fp32 &&
                           contains(leeway.allowed, Precision::bf16);
   if (can_shrink && signs.short_of_memory && is_free) {
-    BlockMove move = move_of(input, block, Precision::bf16, FormatCause::memory);
-    move.amount = signs.memory_ratio;
-    return move;
+    return move_of(input, block, {Precision::bf16, FormatCause::memory, signs.memory_ratio},
+                   leeway);
   }
   const bool back_to_fp16 = now == Precision::bf16 && base == Precision::fp16 && state.failures > 0;
   if (is_free && ((now == Precision::fp32 && base != now) || back_to_fp16)) {
-    return move_of(input, block, base, FormatCause::rested);
+    return move_of(input, block, {base, FormatCause::rested}, leeway);
   }
   return std::nullopt;
 }
@@ -394,19 +380,18 @@ void choose(const PolicyInput& input, const RoundSigns& signs, std::size_t block
     const Precision to = nearest_safe(wanted, leeway.allowed);
     state.trouble.reset();
     state.is_guest = true;
-    if (to != now) reading.move = move_of(input, block, to, FormatCause::rule);
+    if (to != now) reading.move = move_of(input, block, {to, FormatCause::rule}, leeway);
     return;
   }
   if (state.trouble) {
-    reading.move = move_of(input, block, nearest_safe(state.trouble->to, leeway.allowed),
-                           state.trouble->cause);
-    reading.move->amount = state.trouble->amount;
-    reading.move->rank = state.trouble->rank;
+    FormatTrouble why = *state.trouble;
+    why.to = nearest_safe(why.to, leeway.allowed);
+    reading.move = move_of(input, block, why, leeway);
     return;
   }
   const PrecisionConfig& config = input.config.precision;
   const Precision base = base_format(input.job, config, leeway.allowed, block).format;
-  if (leave_guest(input, block, base, reading)) return;
+  if (leave_guest(input, block, leeway, base, reading)) return;
   reading.move = move_of_rested(input, signs, block, leeway, base, state);
   if (reading.move || now == Precision::fp8 || base == Precision::fp16) return;
   choose_lower(input, signs, block, leeway, reading);
@@ -420,7 +405,6 @@ BlockReading read_block(const PolicyInput& input, const RoundSigns& signs,
   const Leeway leeway = leeway_of(input.job, input.config.precision, requests, block);
   take_evidence(input, signs, block, leeway, reading);
   choose(input, signs, block, leeway, reading);
-  if (reading.move) reading.move->leeway = leeway;
   return reading;
 }
 
@@ -429,7 +413,7 @@ std::vector<BlockMove> first_of(const PolicyInput& input, std::vector<BlockMove>
   const auto gain = [&input](const BlockMove& move) {
     return step_us(input.job, move.block, move.from) - step_us(input.job, move.block, move.to);
   };
-  std::stable_sort(ready.begin(), ready.end(), [&](const BlockMove& a, const BlockMove& b) {
+  std::ranges::stable_sort(ready, [&](const BlockMove& a, const BlockMove& b) {
     if (a.for_straggler != b.for_straggler) return a.for_straggler;
     return gain(a) > gain(b);
   });
@@ -476,8 +460,8 @@ Leeway leeway_of(const JobFacts& job, const PrecisionConfig& config,
   }
   leeway.allowed &= kEveryFormat;
   if (forcing) return held(leeway, Held::by_request, requests[*forcing].what.format);
-  if (const PrecisionRule* rule = forcing_rule(config, job.blocks[block])) {
-    return held(leeway, Held::by_rule, rule->format);
+  if (const FormatRule* rule = forcing_rule(config, job.blocks[block])) {
+    return held(leeway, Held::by_rule, rule->value);
   }
   if (config.format) return held(leeway, Held::by_format, *config.format);
   return leeway;

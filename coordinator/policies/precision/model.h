@@ -55,20 +55,14 @@ template <>
 inline constexpr PrecisionRequest::What kLargestOf<PrecisionRequest::What> =
     PrecisionRequest::What::release;
 
-// Trouble of a block, and the safer format that it asks for.
+// Trouble of a block, and the safer format that it asks for; or any other cause to change.
 struct FormatTrouble {
   Precision to = Precision::fp32;
   FormatCause cause = FormatCause::none;
   double amount = 0;  // see FormatCause
   RankId rank{-1};    // whose evidence it was; -1 = nobody in particular
 
-  template <class Self, class Visit>
-  static void fields(Self& self, Visit&& visit) {
-    visit(self.to);
-    visit(self.cause);
-    visit(self.amount);
-    visit(self.rank);
-  }
+  static auto fields(auto& self) { return std::tie(self.to, self.cause, self.amount, self.rank); }
 };
 
 struct BlockPrecisionState {
@@ -84,19 +78,10 @@ struct BlockPrecisionState {
   bool is_guest = false;                   // settings or requests brought the format
   bool told = false;                       // why it does not go lower was said since it changed
 
-  template <class Self, class Visit>
-  static void fields(Self& self, Visit&& visit) {
-    visit(self.seen);
-    visit(self.changed_in);
-    visit(self.changed_round);
-    visit(self.rest_until);
-    visit(self.failures);
-    visit(self.good_since);
-    visit(self.good_samples);
-    visit(self.noise);
-    visit(self.trouble);
-    visit(self.is_guest);
-    visit(self.told);
+  static auto fields(auto& self) {
+    return std::tie(self.seen, self.changed_in, self.changed_round, self.rest_until, self.failures,
+                    self.good_since, self.good_samples, self.noise, self.trouble, self.is_guest,
+                    self.told);
   }
 };
 
@@ -106,13 +91,8 @@ struct StandingRequest {
   RoundId until{};  // 0 = until released
   RankId asked_by{-1};
 
-  template <class Self, class Visit>
-  static void fields(Self& self, Visit&& visit) {
-    visit(self.what.block);
-    visit(self.what.what);
-    visit(self.what.format);
-    visit(self.until);
-    visit(self.asked_by);
+  static auto fields(auto& self) {
+    return std::tie(self.what.block, self.what.what, self.what.format, self.until, self.asked_by);
   }
 };
 
@@ -124,13 +104,9 @@ struct PrecisionState {
   std::vector<StandingRequest> requests{};  // of several for a block the last one counts
   std::vector<BlockPrecisionState> blocks{};
 
-  template <class Self, class Visit>
-  static void fields(Self& self, Visit&& visit) {
-    visit(self.applied_before);
-    visit(self.silent_rounds);
-    visit(self.short_of_memory);
-    visit(self.requests);
-    visit(self.blocks);
+  static auto fields(auto& self) {
+    return std::tie(self.applied_before, self.silent_rounds, self.short_of_memory, self.requests,
+                    self.blocks);
   }
 };
 

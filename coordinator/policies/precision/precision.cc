@@ -1,7 +1,6 @@
 #include "coordinator/policies/precision/precision.h"
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
 #include <string>
 #include <utility>
@@ -23,10 +22,6 @@ struct BlockRun {
   std::size_t first = 0;
   std::size_t count = 1;
 };
-
-unsigned long long number(RoundId round) {
-  return round.value();
-}
 
 // --- a restored state -------------------------------------------------------------------------
 
@@ -55,10 +50,8 @@ PrecisionState take_precision_state(PolicyState kept, const JobFacts& job) {
   const std::size_t blocks = job.blocks.size();
   const bool is_known =
       state.blocks.size() == blocks && state.requests.size() <= kMostRequests &&
-      std::all_of(state.blocks.begin(), state.blocks.end(),
-                  [](const BlockPrecisionState& block) { return is_sane(block); }) &&
-      std::all_of(state.requests.begin(), state.requests.end(),
-                  [blocks](const StandingRequest& r) { return is_sane(r, blocks); });
+      std::ranges::all_of(state.blocks, [](const auto& block) { return is_sane(block); }) &&
+      std::ranges::all_of(state.requests, [&](const auto& r) { return is_sane(r, blocks); });
   if (is_known) return state;
   PrecisionState fresh;
   fresh.blocks.resize(blocks);
@@ -67,20 +60,11 @@ PrecisionState take_precision_state(PolicyState kept, const JobFacts& job) {
 
 // --- sentences --------------------------------------------------------------------------------
 
-Reason reason_of(ReasonCode code, BlockRun run, std::string text) {
-  Reason reason;
-  reason.code = code;
+Reason reason_of(ReasonCode code, BlockRun run, std::string text, Outcome outcome = {},
+                 RankId rank = RankId(-1)) {
+  Reason reason = reason_of(code, std::move(text), outcome, rank);
   if (run.count == 1) reason.block = static_cast<std::int32_t>(run.first);
-  reason.text = std::move(text);
   return reason;
-}
-
-std::string format_text(Precision format) {
-  return std::string(to_string(format));
-}
-
-std::string text_of(const PrecisionRule& rule) {
-  return rule.pattern + "=" + format_text(rule.format);
 }
 
 const char* verb(BlockRun run, const char* one, const char* many) {
@@ -99,8 +83,7 @@ std::int64_t total_us(const JobFacts& job, BlockRun run, Precision format) {
 }
 
 std::string us_text(std::int64_t us) {
-  return us >= 10000 ? sentence("%.1f ms", 1e-3 * static_cast<double>(us))
-                     : sentence("%lld us", static_cast<long long>(us));
+  return us >= 10000 ? sentence("%.1f ms", 1e-3 * static_cast<double>(us)) : concat(us, " us");
 }
 
 // "412 us instead of 501 us in bf16".
@@ -108,7 +91,7 @@ std::string gain_text(const JobFacts& job, BlockRun run, Precision to, Precision
   const std::int64_t then = total_us(job, run, to);
   const std::int64_t now = total_us(job, run, from);
   if (then == 0 || now == 0) return {};
-  return us_text(then) + " instead of " + us_text(now) + " in " + format_text(from);
+  return concat(us_text(then), " instead of ", us_text(now), " in ", from);
 }
 
 // Whose will it is that blocks have no other format.
@@ -116,11 +99,11 @@ std::string holder(const PolicyInput& input, std::size_t block, const Leeway& le
   const PrecisionConfig& config = input.config.precision;
   switch (leeway.held) {
     case Held::by_request:
-      return "the program asks for " + format_text(leeway.wanted);
+      return concat("the program asks for ", leeway.wanted);
     case Held::by_rule:
-      return "precision.force has " + text_of(*forcing_rule(config, input.job.blocks[block]));
+      return "precision.force has " + forcing_rule(config, input.job.blocks[block])->text();
     case Held::by_format:
-      return "precision.format is " + format_text(leeway.wanted);
+      return concat("precision.format is ", leeway.wanted);
     case Held::free:
       break;
   }
@@ -128,13 +111,13 @@ std::string holder(const PolicyInput& input, std::size_t block, const Leeway& le
 }
 
 std::string forbidder(const PolicyInput& input, std::size_t block, Precision format) {
-  if (!input.job.capabilities.can(format)) return "this job cannot apply " + format_text(format);
-  for (const PrecisionRule& rule : input.config.precision.forbid) {
-    if (rule.format == format && fits_pattern(rule.pattern, input.job.blocks[block])) {
-      return "precision.forbid has " + text_of(rule);
+  if (!input.job.capabilities.can(format)) return concat("this job cannot apply ", format);
+  for (const FormatRule& rule : input.config.precision.forbid) {
+    if (rule.value == format && fits_pattern(rule.pattern, input.job.blocks[block])) {
+      return "precision.forbid has " + rule.text();
     }
   }
-  return "the program forbids " + format_text(format);
+  return concat("the program forbids ", format);
 }
 
 ReasonCode code_of(FormatVeto veto) {
@@ -159,16 +142,16 @@ std::string veto_text(const PolicyInput& input, BlockRun run, FormatVeto veto, P
     case FormatVeto::not_capable:
       return forbidder(input, run.first, format);
     case FormatVeto::imitated:
-      return "the devices only imitate " + format_text(format) + " and precision.emulate is off";
+      return concat("the devices only imitate ", format, " and precision.emulate is off");
     case FormatVeto::resting:
       return "it rests from trouble with a lower format";
     case FormatVeto::not_measured:
-      return "what " + format_text(format) + " costs on these devices was not measured";
+      return concat("what ", format, " costs on these devices was not measured");
     default:
-      return format_text(format) + " takes " + us_text(total_us(input.job, run, format)) + ", " +
-             format_text(other) + " " + us_text(total_us(input.job, run, other)) +
-             sentence(", and less than %.1f %% is no gain",
-                      100 * input.config.precision.smallest_gain_ratio);
+      return concat(format, " takes ", us_text(total_us(input.job, run, format)), ", ", other, " ",
+                    us_text(total_us(input.job, run, other)),
+                    sentence(", and less than %.1f %% is no gain",
+                             100 * input.config.precision.smallest_gain_ratio));
   }
 }
 
@@ -178,18 +161,18 @@ std::string percent(double ratio) {
 
 std::string trouble_text(const PolicyInput& input, const BlockMove& move) {
   const PrecisionConfig& config = input.config.precision;
-  const bool forward = move.cause == FormatCause::overflow_forward;
   switch (move.cause) {
     case FormatCause::overflow_forward:
     case FormatCause::overflow_backward:
-      return sentence("values of its %s pass on rank %d were not finite (%.0f)",
-                      forward ? "forward" : "backward", move.rank.value(), move.amount);
+      return concat("values of its ",
+                    move.cause == FormatCause::overflow_forward ? "forward" : "backward",
+                    " pass on rank ", move.rank, sentence(" were not finite (%.0f)", move.amount));
     case FormatCause::saturated:
-      return percent(move.amount) + " of its values were clipped, more than " +
-             percent(config.leave_saturated_ratio);
+      return concat(percent(move.amount), " of its values were clipped, more than ",
+                    percent(config.leave_saturated_ratio));
     case FormatCause::underflow:
-      return percent(move.amount) + " of its values became zero, more than " +
-             percent(config.leave_underflow_ratio);
+      return concat(percent(move.amount), " of its values became zero, more than ",
+                    percent(config.leave_underflow_ratio));
     default:
       return sentence("the noise of its gradients is %.3g of the signal, less than %.3g",
                       move.amount, config.leave_noise_ratio);
@@ -203,59 +186,60 @@ ReasonCode rule_code(const BlockMove& move) {
                                         : ReasonCode::precision_forced;
 }
 
-bool is_overflow(FormatCause cause) {
-  return cause == FormatCause::overflow_forward || cause == FormatCause::overflow_backward;
+ReasonCode trouble_code(FormatCause cause) {
+  const bool is_overflow =
+      cause == FormatCause::overflow_forward || cause == FormatCause::overflow_backward;
+  return is_overflow ? ReasonCode::precision_overflow : ReasonCode::precision_raised;
 }
 
 std::string blocks_text(const JobFacts& job, BlockRun run) {
   if (run.count == 1) return "block " + job.blocks[run.first];
-  return "blocks " + job.blocks[run.first] + " to " + job.blocks[run.first + run.count - 1];
+  return concat("blocks ", job.blocks[run.first], " to ", job.blocks[run.first + run.count - 1]);
+}
+
+// Blocks that settings or requests hold.
+Reason explain_held_start(const PolicyInput& input, BlockRun run, const Leeway& leeway) {
+  const Precision runs_in = nearest_safe(leeway.wanted, leeway.allowed);
+  std::string text = concat(blocks_text(input.job, run), verb(run, " runs in ", " run in "),
+                            runs_in, ": ", holder(input, run.first, leeway));
+  if (runs_in == leeway.wanted)
+    return reason_of(ReasonCode::precision_forced, run, std::move(text));
+  text += ", but " + forbidder(input, run.first, leeway.wanted);
+  const bool capable = input.job.capabilities.can(leeway.wanted);
+  return reason_of(capable ? ReasonCode::precision_forbidden : ReasonCode::not_capable, run,
+                   std::move(text));
 }
 
 Reason explain_start(const PolicyInput& input, BlockRun run, const Leeway& leeway,
                      const BaseFormat& base) {
+  if (leeway.held != Held::free) return explain_held_start(input, run, leeway);
   const std::string name = blocks_text(input.job, run);
-  if (leeway.held != Held::free) {
-    const Precision runs_in = nearest_safe(leeway.wanted, leeway.allowed);
-    std::string text = name + verb(run, " runs in ", " run in ") + format_text(runs_in) + ": " +
-                       holder(input, run.first, leeway);
-    if (runs_in == leeway.wanted)
-      return reason_of(ReasonCode::precision_forced, run, std::move(text));
-    const bool capable = input.job.capabilities.can(leeway.wanted);
-    text += ", but " + forbidder(input, run.first, leeway.wanted);
-    return reason_of(capable ? ReasonCode::precision_forbidden : ReasonCode::not_capable, run,
-                     std::move(text));
+  const std::string not_bf16 = veto_text(input, run, base.bf16, Precision::bf16, Precision::fp32);
+  if (base.format == Precision::fp32) {
+    return reason_of(code_of(base.bf16), run,
+                     concat(name, verb(run, " stays", " stay"), " in fp32: ", not_bf16));
   }
-  if (base.format != Precision::fp32) {
-    std::string text = name + verb(run, " starts in ", " start in ") + format_text(base.format);
-    const std::string gain = gain_text(input.job, run, base.format, Precision::fp32);
-    if (!gain.empty()) text += ": " + gain;
-    if (base.format == Precision::fp16) {
-      text +=
-          "; not in bf16: " + veto_text(input, run, base.bf16, Precision::bf16, Precision::fp32);
-    }
-    return reason_of(ReasonCode::precision_start, run, std::move(text));
-  }
-  return reason_of(code_of(base.bf16), run,
-                   name + verb(run, " stays", " stay") + " in fp32: " +
-                       veto_text(input, run, base.bf16, Precision::bf16, Precision::fp32));
+  const std::string gain = gain_text(input.job, run, base.format, Precision::fp32);
+  return reason_of(
+      ReasonCode::precision_start, run,
+      concat(name, verb(run, " starts in ", " start in "), base.format, gain.empty() ? "" : ": ",
+             gain, base.format == Precision::fp16 ? "; not in bf16: " + not_bf16 : ""));
 }
 
-std::optional<Reason> explain_no_8_bits(const PolicyInput& input, BlockRun run, FormatVeto veto,
-                                        Precision now) {
-  if (veto == FormatVeto::none) return std::nullopt;
-  Reason reason = reason_of(code_of(veto), run,
-                            blocks_text(input.job, run) + " will not go to 8 bits: " +
-                                veto_text(input, run, veto, Precision::fp8, now));
-  reason.outcome = Outcome::vetoed;
-  return reason;
+// REQUIRES: there is a veto.
+Reason explain_no_8_bits(const PolicyInput& input, BlockRun run, FormatVeto veto, Precision now) {
+  return reason_of(code_of(veto), run,
+                   concat(blocks_text(input.job, run), " will not go to 8 bits: ",
+                          veto_text(input, run, veto, Precision::fp8, now)),
+                   Outcome::vetoed);
 }
 
 Reason explain_move(const PolicyInput& input, BlockRun run, const BlockMove& move,
                     const BlockPrecisionState& state, const SlowRank* straggler) {
-  std::string text = blocks_text(input.job, run) + verb(run, " goes", " go") + " from " +
-                     format_text(move.from) + " to " + format_text(move.to) + ": ";
-  const std::string gain = gain_text(input.job, run, move.to, move.from);
+  std::string text = concat(blocks_text(input.job, run), verb(run, " goes", " go"), " from ",
+                            move.from, " to ", move.to, ": ");
+  std::string gain = gain_text(input.job, run, move.to, move.from);
+  if (!gain.empty()) gain.insert(0, "; ");
   ReasonCode code = ReasonCode::precision_lowered;
   switch (move.cause) {
     case FormatCause::rule:
@@ -267,43 +251,33 @@ Reason explain_move(const PolicyInput& input, BlockRun run, const BlockMove& mov
       text += sentence("a rank's peak is %.1f %% of its memory", 100 * move.amount);
       break;
     case FormatCause::rested:
-      text +=
-          sentence("no trouble since round %llu", number(state.changed_round.value_or(RoundId())));
-      if (!gain.empty()) text += "; " + gain;
+      text += concat("no trouble since round ", state.changed_round.value_or(RoundId()), gain);
       break;
     case FormatCause::signals_good:
-      text += sentence("noise of gradients %.3g of the signal (from %.3g on), since round %llu",
-                       move.amount, input.config.precision.enter_noise_ratio,
-                       number(state.good_since.value_or(RoundId())));
-      if (!gain.empty()) text += "; " + gain;
+      text += concat(sentence("noise of gradients %.3g of the signal (from %.3g on)", move.amount,
+                              input.config.precision.enter_noise_ratio),
+                     ", since round ", state.good_since.value_or(RoundId()), gain);
       break;
     default:
-      code =
-          is_overflow(move.cause) ? ReasonCode::precision_overflow : ReasonCode::precision_raised;
-      text += trouble_text(input, move) +
-              sentence("; no lower format before round %llu", number(state.rest_until));
+      code = trouble_code(move.cause);
+      text +=
+          concat(trouble_text(input, move), "; no lower format before round ", state.rest_until);
   }
   if (move.for_straggler && straggler) {
     code = ReasonCode::precision_straggler;
-    text += sentence(
-        "; rank %d is %.0f %% slow, most of it computing, so its costliest blocks go "
-        "first",
-        straggler->rank.value(), 100 * (straggler->slowdown_ratio - 1));
+    text += concat("; rank ", straggler->rank,
+                   sentence(" is %.0f %% slow", 100 * (straggler->slowdown_ratio - 1)),
+                   ", most of it computing, so its costliest blocks go first");
   }
-  Reason reason = reason_of(code, run, std::move(text));
-  reason.rank = move.rank;
-  return reason;
+  return reason_of(code, run, std::move(text), {}, move.rank);
 }
 
 Reason explain_held(const PolicyInput& input, const BlockMove& move) {
   const BlockRun run{move.block, 1};
-  Reason reason = reason_of(
-      is_overflow(move.cause) ? ReasonCode::precision_overflow : ReasonCode::precision_raised, run,
-      blocks_text(input.job, run) + " stays in " + format_text(move.from) + " although " +
-          trouble_text(input, move) + ": " + holder(input, move.block, move.leeway));
-  reason.rank = move.rank;
-  reason.outcome = Outcome::vetoed;
-  return reason;
+  return reason_of(trouble_code(move.cause), run,
+                   concat(blocks_text(input.job, run), " stays in ", move.from, " although ",
+                          trouble_text(input, move), ": ", holder(input, move.block, move.leeway)),
+                   Outcome::vetoed, move.rank);
 }
 
 Reason explain_request(const PolicyInput& input, const RequestEvent& event) {
@@ -313,19 +287,19 @@ Reason explain_request(const PolicyInput& input, const RequestEvent& event) {
   const bool known = !every && asked.block < input.job.blocks.size();
   const std::string name = every   ? "all blocks"
                            : known ? "block " + input.job.blocks[asked.block]
-                                   : sentence("block %u", static_cast<unsigned>(asked.block));
+                                   : concat("block ", asked.block);
   constexpr const char* kVerbs[] = {"wants ", "forbids ", "releases "};
-  std::string text = sentence("the program on rank %d ", event.request.asked_by.value()) +
-                     kVerbs[static_cast<std::size_t>(asked.what)];
+  std::string text = concat("the program on rank ", event.request.asked_by, " ",
+                            kVerbs[static_cast<std::size_t>(asked.what)]);
   if (asked.what == PrecisionRequest::What::release) {
     text += name;
   } else {
-    text += format_text(asked.format) + " for " + name;
-    if (asked.rounds > 0) text += sentence(" for %u rounds", asked.rounds);
+    text += concat(asked.format, " for ", name);
+    if (asked.rounds > 0) text += concat(" for ", asked.rounds, " rounds");
   }
-  Reason reason = reason_of(ReasonCode::precision_requested, {0, 2}, std::move(text));
+  Reason reason =
+      reason_of(ReasonCode::precision_requested, std::move(text), {}, event.request.asked_by);
   if (known) reason.block = asked.block;
-  reason.rank = event.request.asked_by;
   if (event.what == What::taken) return reason;
   reason.outcome = event.what == What::over ? Outcome::reported : Outcome::vetoed;
   switch (event.what) {
@@ -333,7 +307,7 @@ Reason explain_request(const PolicyInput& input, const RequestEvent& event) {
       reason.text += ": that is over";
       break;
     case What::unknown_block:
-      reason.text += sentence(": this job has %zu blocks", input.job.blocks.size());
+      reason.text += concat(": this job has ", input.job.blocks.size(), " blocks");
       break;
     case What::not_capable:
       reason.code = ReasonCode::not_capable;
@@ -351,26 +325,20 @@ Reason explain_request(const PolicyInput& input, const RequestEvent& event) {
 Reason explain_wait(const PolicyInput& input, const BlockWaits& waits) {
   const BlockRun run{waits.block, 1};
   const Precision now = input.plan.precision[waits.block];
-  const std::string name = blocks_text(input.job, run) + " could go to 8 bits by its signals: ";
-  Reason reason = waits.veto == FormatVeto::none
-                      ? reason_of(ReasonCode::precision_lowered, run,
-                                  name + sentence("it keeps %s until round %llu",
-                                                  format_text(now).c_str(), number(waits.until)))
-                      : reason_of(code_of(waits.veto), run,
-                                  name + veto_text(input, run, waits.veto, Precision::fp8, now));
-  reason.outcome = Outcome::vetoed;
-  return reason;
+  const bool is_vetoed = waits.veto != FormatVeto::none;
+  return reason_of(is_vetoed ? code_of(waits.veto) : ReasonCode::precision_lowered, run,
+                   concat(blocks_text(input.job, run), " could go to 8 bits by its signals: ",
+                          is_vetoed ? veto_text(input, run, waits.veto, Precision::fp8, now)
+                                    : concat("it keeps ", now, " until round ", waits.until)),
+                   Outcome::vetoed);
 }
 
 Reason explain_silence(const PrecisionConfig& config) {
-  Reason reason;
-  reason.code = ReasonCode::precision_no_evidence;
-  reason.outcome = Outcome::vetoed;
-  reason.text = sentence(
-      "no noise of gradients was reported for %u rounds, so no block goes to 8 "
-      "bits (precision.sample_every is %u)",
-      kSilence, config.sample_every);
-  return reason;
+  return reason_of(ReasonCode::precision_no_evidence,
+                   concat("no noise of gradients was reported for ", kSilence,
+                          " rounds, so no block goes to 8 bits (precision.sample_every is ",
+                          config.sample_every, ")"),
+                   Outcome::vetoed);
 }
 
 // --- the start --------------------------------------------------------------------------------
@@ -380,7 +348,7 @@ struct StartChoice {
   Leeway leeway;
   BaseFormat base;
   FormatVeto fp8 = FormatVeto::none;
-  const PrecisionRule* rule = nullptr;
+  const FormatRule* rule = nullptr;
 
   bool says_the_same_as(const StartChoice& other) const {
     return format == other.format && leeway.held == other.leeway.held && rule == other.rule &&
@@ -422,11 +390,8 @@ StartChoice start_choice(const PolicyInput& input, const PrecisionState& state, 
 }
 
 SetPrecision change_of(BlockRun run, Precision format) {
-  SetPrecision change;
-  change.block = BlockId(static_cast<BlockId::rep>(run.first));
-  change.precision = format;
-  change.blocks = static_cast<std::uint16_t>(run.count);
-  return change;
+  return {BlockId(static_cast<BlockId::rep>(run.first)), format,
+          static_cast<std::uint16_t>(run.count)};
 }
 
 // Plans are numbered anew; everything that blocks went through is still true.
@@ -455,8 +420,8 @@ bool says_the_same(const BlockMove& a, const BlockMove& b) {
 std::uint32_t silent_rounds(const PolicyInput& input, std::uint32_t before) {
   if (input.summary.reporting == 0 || input.config.precision.format) return before;
   const auto& evidence = input.signals.evidence;
-  const bool heard = std::any_of(evidence.begin(), evidence.end(),
-                                 [](const BlockEvidence& e) { return e.noise_count > 0; });
+  const bool heard =
+      std::ranges::any_of(evidence, [](const BlockEvidence& e) { return e.noise_count > 0; });
   return heard ? 0 : std::min(before + 1, kSilence + 1);
 }
 
@@ -505,10 +470,8 @@ PolicyOutput PrecisionPolicy::at_start(const PolicyInput& input, PolicyState kep
     output.proposals.push_back(
         {change_of(run, choice.format), explain_start(input, run, choice.leeway, choice.base)});
     const bool has_16_bits = choice.leeway.held == Held::free && choice.format == Precision::bf16;
-    if (!has_16_bits) continue;
-    if (auto reason = explain_no_8_bits(input, run, choice.fp8, choice.format)) {
-      output.findings.push_back(*std::move(reason));
-    }
+    if (!has_16_bits || choice.fp8 == FormatVeto::none) continue;
+    output.findings.push_back(explain_no_8_bits(input, run, choice.fp8, choice.format));
   }
   output.state = PolicyState::of(restarted(std::move(state)));
   return output;

@@ -20,7 +20,6 @@ namespace cox {
 class PrecisionPolicy final : public Policy {
  public:
   PolicyKind kind() const override { return PolicyKind::precision; }
-  std::string_view name() const override { return "precision"; }
   PolicyOutput propose(const PolicyInput& input, PolicyState state) const override;
   PolicyOutput at_start(const PolicyInput& input, PolicyState state) const override;
 };

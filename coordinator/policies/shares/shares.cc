@@ -4,8 +4,10 @@
 #include <cmath>
 #include <utility>
 
+#include "coordinator/core/selection.h"
+#include "coordinator/core/speeds.h"
 #include "coordinator/core/text.h"
-#include "coordinator/policies/shares/model.h"
+#include "coordinator/planner/share_assignment.h"
 
 namespace cox {
 
@@ -21,6 +23,8 @@ constexpr double kWithoutNews = 1.5;       // times the smallest gain, while no 
 constexpr double kSureDeviations = 4;      // of the slowest rank's level that a gain must exceed
 constexpr double kPeakRatio = 0.95;        // of its memory limit that a rank may fill
 constexpr std::size_t kRanksTold = 4;
+constexpr std::uint64_t kMaxShare = 1 << 20;  // of a plan
+constexpr double kFastest = 1e-12;            // seconds per unit, so that no rank is free
 
 struct SharesState {
   static constexpr std::uint32_t kVersion = 2;
@@ -29,18 +33,14 @@ struct SharesState {
   std::uint64_t told_plan = 0;      // number of the plan in force then
   std::vector<std::uint64_t> caps;  // per rank: samples that fit its memory; 0 = not known
 
-  template <class Self, class Visit>
-  static void fields(Self& self, Visit&& visit) {
-    visit(self.worth_rounds);
-    visit(self.told);
-    visit(self.told_plan);
-    visit(self.caps);
+  static auto fields(auto& self) {
+    return std::tie(self.worth_rounds, self.told, self.told_plan, self.caps);
   }
 };
 
 SharesState state_for(PolicyState kept, const JobFacts& job) {
   auto state = kept.take_or_fresh<SharesState>();
-  const auto ranks = static_cast<std::size_t>(job.world_size);
+  const std::size_t ranks = job.ranks();
   if (state.caps.size() != ranks) state = {.caps = std::vector<std::uint64_t>(ranks, 0)};
   return state;
 }
@@ -75,16 +75,132 @@ void learn_caps(const PolicyInput& input, std::vector<std::uint64_t>& caps) {
     if (report.memory_limit_bytes == 0 || report.memory_peak_bytes == 0) continue;
     if (report.samples == 0 || report.rounds == 0 || r >= caps.size()) continue;
     const bool counts = speeds.ranks[r].seen > speeds.ranks[r].seen_before &&
-                        report.plan_applied >= speeds.shares_plan &&
-                        !report.has(SignalFlag::finished) && !report.has(SignalFlag::watching);
+                        report.plan_applied >= speeds.shares_plan && report.applies_plans();
     if (counts) caps[r] = cap_after(report, caps[r]);
   }
+}
+
+// ---- The problem of a round: what each rank would take now and what would be best under minima
+// and caps, in units: micro-batches of the job, or samples where it has none.
+
+// The problem of this round in absolute seconds, with the units of now as the present ones.
+struct SharesProblem {
+  ShareProblem problem;
+  std::uint64_t unit_samples = 1;
+  double shared_seconds = 0;   // of a step, beside the work of the slowest rank
+  SlowestRank slowest;         // with the present units
+  bool breaks_limits = false;  // some rank is below its minimum or above its cap now
+};
+
+// Units, minima, caps and present units; costs are still missing.
+SharesProblem limits_of(const PolicyInput& input) {
+  const SharesConfig& config = input.config.shares;
+  const std::size_t ranks = input.job.ranks();
+  SharesProblem shares;
+  const std::uint64_t unit = shares.unit_samples =
+      std::max<std::uint64_t>(input.job.micro_batch, 1);
+  shares.problem.units = (samples_of_step(input.job, input.plan) + unit - 1) / unit;
+  shares.problem.ranks.resize(ranks);
+  for (RankCost& rank : shares.problem.ranks) {
+    rank.min_units = (config.min_samples + unit - 1) / unit;
+  }
+  for (const auto& [rank, most] : config.max_samples) {
+    if (rank < 0 || static_cast<std::size_t>(rank) >= ranks) continue;
+    shares.problem.ranks[static_cast<std::size_t>(rank)].max_units = most / unit;
+  }
+  for (std::size_t r = 0; r < ranks && r < input.most_samples.size(); ++r) {
+    RankCost& rank = shares.problem.ranks[r];
+    rank.max_units = std::min(rank.max_units, input.most_samples[r] / unit);
+  }
+  shares.problem.present = units_of_shares(shares.problem.units, input.plan.shares, ranks);
+  return shares;
+}
+
+void look_at_present(SharesProblem& shares) {
+  const ShareProblem& problem = shares.problem;
+  shares.slowest = slowest_rank(problem.ranks, problem.present);
+  for (std::size_t r = 0; r < problem.ranks.size(); ++r) {
+    shares.breaks_limits = shares.breaks_limits ||
+                           problem.present[r] < problem.ranks[r].min_units ||
+                           problem.present[r] > problem.ranks[r].max_units;
+  }
+}
+
+double median_seconds_per_sample(const Speeds& speeds) {
+  std::vector<double> known;
+  for (std::size_t r = 0; r < speeds.ranks.size(); ++r) {
+    if (speeds.ranks[r].reports > 0) known.push_back(seconds_per_sample(speeds, r));
+  }
+  return known.empty() ? 1 : median_of(known);
+}
+
+// The problem by estimated speeds. Ranks without any, and without samples now, count as the median
+// of the others. `caps` are the most samples that fit each rank's memory, 0 where that is not
+// known. REQUIRES: samples_of_step() > 0; estimates and caps have an entry per rank; all ranks with
+// samples have a speed.
+SharesProblem measured_problem(const PolicyInput& input, std::span<const std::uint64_t> caps) {
+  const Speeds& speeds = input.estimates.speeds;
+  SharesProblem shares = limits_of(input);
+  shares.shared_seconds = speeds.shared_seconds;
+  const auto is_known = [](const RankSpeed& rank) { return rank.reports > 0; };
+  const double middle =
+      std::ranges::all_of(speeds.ranks, is_known) ? 0 : median_seconds_per_sample(speeds);
+  const auto unit = static_cast<double>(shares.unit_samples);
+  for (std::size_t r = 0; r < speeds.ranks.size(); ++r) {
+    RankCost& rank = shares.problem.ranks[r];
+    const RankSpeed& speed = speeds.ranks[r];
+    const double each = is_known(speed) ? seconds_per_sample(speeds, r) : middle;
+    const double beside = speed.fixed_seconds * speeds.scale + each * speeds.fixed_samples;
+    rank.seconds_per_unit = std::max(each * unit, kFastest);
+    rank.fixed_seconds = std::max(beside, 0.0);
+    if (caps[r] > 0) rank.max_units = std::min(rank.max_units, caps[r]);
+  }
+  look_at_present(shares);
+  return shares;
+}
+
+// The problem by config.shares.hint: relative speeds, others 1. Seconds have no scale. REQUIRES:
+// samples_of_step() > 0.
+SharesProblem hinted_problem(const PolicyInput& input) {
+  SharesProblem shares = limits_of(input);
+  for (RankCost& rank : shares.problem.ranks) rank.seconds_per_unit = 1;
+  for (const auto& [rank, speed] : input.config.shares.hint) {
+    if (rank < 0 || rank >= input.job.world_size || !(speed > 0)) continue;
+    shares.problem.ranks[static_cast<std::size_t>(rank)].seconds_per_unit = 1 / speed;
+  }
+  look_at_present(shares);
+  return shares;
+}
+
+// The part of the step's time that `seconds` of the slowest rank would save.
+double gain_ratio(const SharesProblem& shares, double seconds) {
+  const double now = shares.slowest.seconds + shares.shared_seconds;
+  return now > 0 ? (shares.slowest.seconds - seconds) / now : 0;
+}
+
+// The ranks that their caps hold back in `assignment`, where that costs more than `worth` of the
+// step.
+std::vector<std::size_t> held_ranks(const SharesProblem& shares, const ShareAssignment& assignment,
+                                    double worth) {
+  ShareProblem free = shares.problem;
+  for (RankCost& rank : free.ranks) rank.max_units = kNoUnitCap;
+  const auto best = assign_shares(free);
+  std::vector<std::size_t> held;
+  if (!best.ok() || best->seconds > assignment.seconds * (1 - worth)) return held;
+  for (std::size_t r = 0; r < free.ranks.size(); ++r) {
+    if (assignment.units[r] == shares.problem.ranks[r].max_units) held.push_back(r);
+  }
+  return held;
 }
 
 // ---- Sentences.
 
 std::string milliseconds(double seconds) {
   return sentence("%.3g ms", 1e3 * seconds);
+}
+
+std::string percent(double ratio) {
+  return sentence("%.1f %%", 100 * ratio);
 }
 
 const char* units_word(const SharesProblem& shares) {
@@ -94,8 +210,7 @@ const char* units_word(const SharesProblem& shares) {
 // "a unit is a micro-batch of 4 samples" or "a unit is a sample".
 std::string explain_unit(const SharesProblem& shares) {
   if (shares.unit_samples == 1) return "a unit is a sample";
-  return sentence("a unit is a micro-batch of %llu samples",
-                  static_cast<unsigned long long>(shares.unit_samples));
+  return concat("a unit is a micro-batch of ", shares.unit_samples, " samples");
 }
 
 std::uint64_t distance(std::uint64_t a, std::uint64_t b) {
@@ -113,20 +228,19 @@ std::string explain_moves(const SharesProblem& shares, const ShareAssignment& as
   for (std::size_t r = 0; r < units.size(); ++r) {
     if (units[r] != present[r]) moved.push_back(r);
   }
-  std::stable_sort(moved.begin(), moved.end(), [&](std::size_t a, std::size_t b) {
+  std::ranges::stable_sort(moved, [&](std::size_t a, std::size_t b) {
     return distance(units[a], present[a]) > distance(units[b], present[b]);
   });
   std::string text;
   for (std::size_t i = 0; i < std::min(moved.size(), kRanksTold); ++i) {
     const std::size_t r = moved[i];
-    text += sentence("%srank %zu takes %llu %s instead of %llu", i == 0 ? "" : ", ", r,
-                     static_cast<unsigned long long>(units[r]), units_word(shares),
-                     static_cast<unsigned long long>(present[r]));
+    text += concat(i == 0 ? "rank " : ", rank ", r, " takes ", units[r], " ", units_word(shares),
+                   " instead of ", present[r]);
     const RankCost& rank = shares.problem.ranks[r];
-    text += times == Times::measured ? " (" + milliseconds(rank.seconds_per_unit) + " each)"
+    text += times == Times::measured ? concat(" (", milliseconds(rank.seconds_per_unit), " each)")
                                      : sentence(" (speed %.3g)", 1 / rank.seconds_per_unit);
   }
-  if (moved.size() > kRanksTold) text += sentence(", %zu more move", moved.size() - kRanksTold);
+  if (moved.size() > kRanksTold) text += concat(", ", moved.size() - kRanksTold, " more move");
   return text;
 }
 
@@ -134,39 +248,27 @@ std::string explain_moves(const SharesProblem& shares, const ShareAssignment& as
 std::string explain_held(const SharesProblem& shares, const std::vector<std::size_t>& held) {
   std::string text;
   for (std::size_t i = 0; i < std::min(held.size(), kRanksTold); ++i) {
-    text += sentence("; rank %zu is held to %llu %s by its cap", held[i],
-                     static_cast<unsigned long long>(shares.problem.ranks[held[i]].max_units),
-                     units_word(shares));
+    text += concat("; rank ", held[i], " is held to ", shares.problem.ranks[held[i]].max_units, " ",
+                   units_word(shares), " by its cap");
   }
-  if (held.size() > kRanksTold) text += sentence("; so are %zu more", held.size() - kRanksTold);
+  if (held.size() > kRanksTold) text += concat("; so are ", held.size() - kRanksTold, " more");
   return text;
 }
 
 std::string explain_kept(const SharesProblem& shares, double gain, double needed) {
   const std::size_t slowest = shares.slowest.rank;
-  return sentence(
-      "shares stay: other ones would save at most %.1f %% of a step of %s, %.1f %% are worth a "
-      "change; the slowest is rank %zu with %llu units (%s)",
-      100 * std::max(gain, 0.0),
-      milliseconds(shares.slowest.seconds + shares.shared_seconds).c_str(), 100 * needed, slowest,
-      static_cast<unsigned long long>(shares.problem.present[slowest]),
-      explain_unit(shares).c_str());
+  return concat("shares stay: other ones would save at most ", percent(std::max(gain, 0.0)),
+                " of a step of ", milliseconds(shares.slowest.seconds + shares.shared_seconds),
+                ", ", percent(needed), " are worth a change; the slowest is rank ", slowest,
+                " with ", shares.problem.present[slowest], " units (", explain_unit(shares), ")");
 }
 
 // ---- Decisions.
 
-Reason reason_of(ReasonCode code, Outcome outcome, std::string text) {
-  Reason reason;
-  reason.code = code;
-  reason.outcome = outcome;
-  reason.text = std::move(text);
-  return reason;
-}
-
 PolicyOutput proposal_of(const ShareAssignment& assignment, ReasonCode code, std::string text) {
   PolicyOutput output;
   output.proposals.push_back(
-      {SetShares{shares_of(assignment.units)}, reason_of(code, {}, std::move(text))});
+      {SetShares{shares_of(assignment.units)}, reason_of(code, std::move(text))});
   return output;
 }
 
@@ -199,12 +301,10 @@ PolicyOutput change(const SharesProblem& shares, const ShareAssignment& assignme
                     double smallest_gain) {
   const std::vector<std::size_t> held = held_ranks(shares, assignment, smallest_gain);
   const double before = shares.slowest.seconds + shares.shared_seconds;
-  std::string text = explain_moves(shares, assignment, Times::measured);
-  text += sentence(
-      "; a step is predicted to take %s instead of %s (%.1f %% less), rank %zu is the slowest now",
-      milliseconds(before * (1 - gain)).c_str(), milliseconds(before).c_str(), 100 * gain,
-      shares.slowest.rank);
-  text += explain_held(shares, held);
+  std::string text = concat(
+      explain_moves(shares, assignment, Times::measured), "; a step is predicted to take ",
+      milliseconds(before * (1 - gain)), " instead of ", milliseconds(before), " (", percent(gain),
+      " less), rank ", shares.slowest.rank, " is the slowest now", explain_held(shares, held));
   PolicyOutput output = proposal_of(
       assignment, held.empty() ? ReasonCode::shares_changed : ReasonCode::shares_limited,
       std::move(text));
@@ -222,24 +322,24 @@ PolicyOutput stay(const PolicyInput& input, SharesState& state, SharesNews news,
   state.told_plan = plan;
   const auto code =
       news == SharesNews::kept ? ReasonCode::shares_kept : ReasonCode::shares_unmeetable;
-  output.findings.push_back(reason_of(code, Outcome::unchanged, std::move(text)));
+  output.findings.push_back(reason_of(code, std::move(text), Outcome::unchanged));
   return output;
 }
 
 PolicyOutput stay_unmeetable(const PolicyInput& input, SharesState& state,
                              const SharesProblem& shares, const Status& status) {
   return stay(input, state, SharesNews::unmeetable,
-              "shares stay: " + status.message() + " (" + explain_unit(shares) + ")");
+              concat("shares stay: ", status.message(), " (", explain_unit(shares), ")"));
 }
 
 PolicyOutput enforce_limits(const PolicyInput& input, SharesState& state,
                             const SharesProblem& shares) {
   const auto assignment = assign_shares(shares.problem);
   if (!assignment.ok()) return stay_unmeetable(input, state, shares, assignment.status());
-  std::string text = "a cap or minimum does not allow the present shares: ";
-  text += explain_moves(shares, *assignment, Times::measured);
-  text += sentence("; a step is predicted to take %s",
-                   milliseconds(assignment->seconds + shares.shared_seconds).c_str());
+  std::string text =
+      concat("a cap or minimum does not allow the present shares: ",
+             explain_moves(shares, *assignment, Times::measured), "; a step is predicted to take ",
+             milliseconds(assignment->seconds + shares.shared_seconds));
   return proposal_of(*assignment, ReasonCode::shares_limited, std::move(text));
 }
 
@@ -276,9 +376,10 @@ PolicyOutput first_shares(const PolicyInput& input) {
   if (!has_hint && !shares.breaks_limits) return output;
   const auto assignment = assign_shares(shares.problem);
   if (!assignment.ok()) {
-    output.findings.push_back(reason_of(
-        ReasonCode::shares_unmeetable, Outcome::unchanged,
-        "shares start even: " + assignment.status().message() + " (" + explain_unit(shares) + ")"));
+    output.findings.push_back(reason_of(ReasonCode::shares_unmeetable,
+                                        concat("shares start even: ", assignment.status().message(),
+                                               " (", explain_unit(shares), ")"),
+                                        Outcome::unchanged));
     return output;
   }
   if (assignment->units == shares.problem.present) return output;
@@ -288,6 +389,17 @@ PolicyOutput first_shares(const PolicyInput& input) {
 }
 
 }  // namespace
+
+std::vector<std::uint32_t> shares_of(const std::vector<std::uint64_t>& units) {
+  const std::uint64_t most = *std::ranges::max_element(units);
+  const std::uint64_t divisor = std::max<std::uint64_t>(1, (most + kMaxShare - 1) / kMaxShare);
+  std::vector<std::uint32_t> shares;
+  for (const std::uint64_t n : units) {
+    const std::uint64_t share = std::min((n + divisor / 2) / divisor, kMaxShare);
+    shares.push_back(static_cast<std::uint32_t>(n > 0 ? std::max<std::uint64_t>(share, 1) : 0));
+  }
+  return shares;
+}
 
 PolicyOutput SharesPolicy::propose(const PolicyInput& input, PolicyState state) const {
   if (!is_shareable(input)) return {{}, {}, std::move(state)};

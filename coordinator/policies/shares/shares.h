@@ -14,6 +14,9 @@
 // shares break need no gain. config.shares.hint says where shares start, before anything is known.
 #pragma once
 
+#include <cstdint>
+#include <vector>
+
 #include "coordinator/core/policy.h"
 
 namespace cox {
@@ -21,9 +24,12 @@ namespace cox {
 class SharesPolicy final : public Policy {
  public:
   PolicyKind kind() const override { return PolicyKind::shares; }
-  std::string_view name() const override { return "shares"; }
   PolicyOutput propose(const PolicyInput& input, PolicyState state) const override;
   PolicyOutput at_start(const PolicyInput& input, PolicyState state) const override;
 };
+
+// Returns units as shares of a plan, which has at most 2^20 a rank: larger ones are rounded in
+// proportion.
+std::vector<std::uint32_t> shares_of(const std::vector<std::uint64_t>& units);
 
 }  // namespace cox

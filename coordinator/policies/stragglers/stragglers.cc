@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "coordinator/core/slowness.h"
 #include "coordinator/core/text.h"
 
 namespace cox {
@@ -13,21 +14,14 @@ struct NamedRank {
   RankId rank{};
   std::uint32_t phase_index = 0;  // into kOwnPhases
 
-  template <class Self, class Visit>
-  static void fields(Self& self, Visit&& visit) {
-    visit(self.rank);
-    visit(self.phase_index);
-  }
+  static auto fields(auto& self) { return std::tie(self.rank, self.phase_index); }
 };
 
 struct StragglersState {
   static constexpr std::uint32_t kVersion = 2;
   std::vector<NamedRank> named;  // told to be slow; ascending ranks
 
-  template <class Self, class Visit>
-  static void fields(Self& self, Visit&& visit) {
-    visit(self.named);
-  }
+  static auto fields(auto& self) { return std::tie(self.named); }
   bool is_sane() const {
     return std::ranges::is_sorted(named, {}, &NamedRank::rank) &&
            std::ranges::all_of(named, [](const NamedRank& one) {
@@ -36,41 +30,27 @@ struct StragglersState {
   }
 };
 
-const char* phase_name(std::uint32_t phase_index) {
-  return to_string(kOwnPhases[phase_index]).data();  // names are literals
-}
-
-double percent(double ratio) {
-  return 100 * (ratio - 1);
-}
-
-Reason finding(ReasonCode code, RankId rank, std::string text) {
-  Reason reason;
-  reason.code = code;
-  reason.outcome = Outcome::reported;
-  reason.rank = rank;
-  reason.text = std::move(text);
-  return reason;
+std::string percent(double ratio) {
+  return sentence("%.1f %%", 100 * (ratio - 1));
 }
 
 Reason explain_found(const SlowRank& slow, const PolicyInput& input) {
-  const bool own_past = compares_with_own_past(static_cast<std::size_t>(input.job.world_size));
-  const auto since = static_cast<double>(slow.since.value());
-  const auto now = static_cast<double>(input.summary.round.value());
-  return finding(
-      ReasonCode::straggler_found, slow.rank,
-      sentence("rank %d is %.1f %% slower than %s, most of it in %s, since round %.0f (%.0f "
-               "rounds); noise would look like this once in 10^%.0f rank-steps",
-               slow.rank.value(), percent(slow.slowdown_ratio),
-               own_past ? "in its own past" : "the other ranks", phase_name(slow.phase_index),
-               since, now - since + 1, std::floor(slow.rarity)));
+  const bool own_past = compares_with_own_past(input.job.ranks());
+  const std::uint64_t rounds = input.summary.round.value() - slow.since.value() + 1;
+  return reason_of(ReasonCode::straggler_found,
+                   concat("rank ", slow.rank, " is ", percent(slow.slowdown_ratio), " slower than ",
+                          own_past ? "in its own past" : "the other ranks", ", most of it in ",
+                          slow.phase(), ", since round ", slow.since, " (", rounds, " rounds); ",
+                          sentence("noise would look like this once in 10^%.0f rank-steps",
+                                   std::floor(slow.rarity))),
+                   {}, slow.rank);
 }
 
-Reason explain_moved(const SlowRank& slow, std::uint32_t before) {
-  return finding(
-      ReasonCode::straggler_phase_moved, slow.rank,
-      sentence("rank %d, %.1f %% slow, now loses most in %s, before in %s", slow.rank.value(),
-               percent(slow.slowdown_ratio), phase_name(slow.phase_index), phase_name(before)));
+Reason explain_moved(const SlowRank& slow, Phase before) {
+  return reason_of(ReasonCode::straggler_phase_moved,
+                   concat("rank ", slow.rank, ", ", percent(slow.slowdown_ratio),
+                          " slow, now loses most in ", slow.phase(), ", before in ", before),
+                   {}, slow.rank);
 }
 
 Reason explain_gone(RankId rank, const PolicyInput& input) {
@@ -78,10 +58,10 @@ Reason explain_gone(RankId rank, const PolicyInput& input) {
   const auto report = std::ranges::lower_bound(reports, rank, {}, &RankSignal::rank);
   const bool finished =
       report != reports.end() && report->rank == rank && report->has(SignalFlag::finished);
-  return finding(ReasonCode::straggler_gone, rank,
-                 finished ? sentence("rank %d has finished", rank.value())
-                          : sentence("rank %d is no longer slow (%.1f %%)", rank.value(),
-                                     percent(slowdown_ratio(input.estimates, rank))));
+  const std::string text = finished ? " has finished"
+                                    : concat(" is no longer slow (",
+                                             percent(slowdown_ratio(input.estimates, rank)), ")");
+  return reason_of(ReasonCode::straggler_gone, concat("rank ", rank, text), {}, rank);
 }
 
 const NamedRank* find_named(const StragglersState& state, RankId rank) {
@@ -118,7 +98,7 @@ PolicyOutput Stragglers::propose(const PolicyInput& input, PolicyState state) co
     if (named == nullptr) {
       output.findings.push_back(explain_found(slow, input));
     } else if (named->phase_index != slow.phase_index) {
-      output.findings.push_back(explain_moved(slow, named->phase_index));
+      output.findings.push_back(explain_moved(slow, kOwnPhases[named->phase_index]));
     }
   }
   std::ranges::stable_sort(output.findings, {}, &Reason::rank);

@@ -10,7 +10,6 @@ namespace cox {
 class Stragglers final : public Policy {
  public:
   PolicyKind kind() const override { return PolicyKind::stragglers; }
-  std::string_view name() const override { return "stragglers"; }
   PolicyOutput propose(const PolicyInput& input, PolicyState state) const override;
   PolicyOutput at_start(const PolicyInput& input, PolicyState state) const override;
 };

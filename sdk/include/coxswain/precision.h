@@ -77,8 +77,8 @@ PrecisionSet runnable_formats(at::DeviceType device);
 // on CUDA devices without FP8 products (found by trying one), bf16 on CUDA devices before 8.0.
 bool is_emulated(Precision format, at::DeviceType device);
 
-// Kernels for scaled_dot_product_attention. CPUs have flash and math. `flash` and
-// `memory_efficient` have no second derivative; math has (curvature needs it).
+// Kernels for scaled_dot_product_attention. CPUs have flash and math. Only `math`
+// has a second derivative.
 enum class AttentionBackend : std::uint8_t { flash, memory_efficient, math, any };
 
 // Only this backend from construction to destruction, then what was before. torch then throws from

@@ -22,10 +22,6 @@ namespace {
 constexpr int kTimedRuns = 3;
 constexpr std::int64_t kHopeless = 3;  // times as slow as fp32: one run tells enough
 
-std::string text_of(const PrecisionRule& rule) {
-  return rule.pattern + "=" + std::string(to_string(rule.format));
-}
-
 // The slowest rank decides; a rank without a sample brings zeros.
 std::vector<std::uint64_t> flat(const PrecisionFacts& facts, std::size_t blocks) {
   std::vector<std::uint64_t> numbers((blocks + 1) * kPrecisions);
@@ -102,15 +98,15 @@ Status FormatActuator::negotiate(const Ranks& ranks) {
   return gathered;
 }
 
-Status FormatActuator::check_rules(std::span<const PrecisionRule> rules, const char* key) const {
+Status FormatActuator::check_rules(std::span<const FormatRule> rules, const char* key) const {
   const std::vector<std::string> names = blocks_.names();
-  for (const PrecisionRule& rule : rules) {
+  for (const FormatRule& rule : rules) {
     const bool fits = std::any_of(names.begin(), names.end(), [&](const std::string& name) {
       return fits_pattern(rule.pattern, name);
     });
     if (fits) continue;
     return invalid_argument(std::string(key) + ": expected the name of a block, found " +
-                            text_of(rule) + ", which fits none of " + std::to_string(names.size()) +
+                            rule.text() + ", which fits none of " + std::to_string(names.size()) +
                             (names.empty() ? " blocks" : " blocks, such as " + names.front()));
   }
   return ok_status();
@@ -121,9 +117,9 @@ Status FormatActuator::check_formats(at::DeviceType device) const {
     const Status status = can_run(*config_.format, device);
     if (!status.ok()) return status.with_context("precision.format");
   }
-  for (const PrecisionRule& rule : config_.force) {
-    const Status status = can_run(rule.format, device);
-    if (!status.ok()) return status.with_context("precision.force " + text_of(rule));
+  for (const FormatRule& rule : config_.force) {
+    const Status status = can_run(rule.value, device);
+    if (!status.ok()) return status.with_context("precision.force " + rule.text());
   }
   return ok_status();
 }

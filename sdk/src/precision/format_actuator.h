@@ -19,7 +19,7 @@
 #include "coordinator/core/log.h"
 #include "coordinator/core/loss_scale.h"
 #include "coordinator/core/plan.h"
-#include "coordinator/core/precision_facts.h"
+#include "coordinator/core/precision_format.h"
 #include "coordinator/core/status.h"
 #include "sdk/src/blocks/actuator.h"
 #include "sdk/src/blocks/block_watch.h"
@@ -77,7 +77,7 @@ class FormatActuator final : public Actuator {
   void roll_back(const std::optional<ScalerState>& state);
 
  private:
-  Status check_rules(std::span<const PrecisionRule> rules, const char* key) const;
+  Status check_rules(std::span<const FormatRule> rules, const char* key) const;
   Status check_formats(at::DeviceType device) const;
   void set_formats(
       std::span<const Precision> formats);  // of every block, for all calls from now on

@@ -6,9 +6,7 @@
 #include <limits>
 #include <numeric>
 
-#include "coordinator/core/settings/settings.h"
 #include "metrics/step_row.h"
-#include "sdk/src/precision/curvature.h"
 
 namespace cox::detail {
 namespace {
@@ -52,7 +50,6 @@ void fill_row(metrics::StepRow& row, std::span<const BlockEvidence> evidence,
   row.underflow_values = all.underflow;
   row.saturated_values = all.saturated;
   if (noisy > 0) row.gradient_noise = static_cast<float>(noise / noisy);
-  if (all.curvature.rank.value() >= 0) row.curvature = all.curvature.value;
 }
 
 void NumericsWatch::attach(torch::nn::Module& model) {
@@ -97,7 +94,6 @@ void NumericsWatch::begin_step() {
   scale_ = formats_.scale();
   ++steps_;
   has_sampled_ = is_skipped_ = false;
-  curvature_.clear();
   health_.begin_step(scale_);
 }
 
@@ -115,31 +111,6 @@ std::int64_t NumericsWatch::blame(std::span<const std::int64_t> nonfinite) {
   is_skipped_ = true;
   if (is_watching()) health_.parameter_gradients(nonfinite);
   return std::accumulate(nonfinite.begin(), nonfinite.end(), std::int64_t{0});
-}
-
-void NumericsWatch::probe_curvature(std::uint64_t step, torch::nn::Module& model,
-                                    const std::function<at::Tensor()>& loss) {
-  const std::uint32_t every = config_.curvature_every;
-  if (!is_watching() || every == 0 || step % every != 0) return;
-  std::vector<std::vector<at::Tensor>> groups;
-  std::vector<std::size_t> blocks;
-  for (std::size_t b = 0; b < parameters_.size(); ++b) {
-    const BlockId block(static_cast<BlockId::rep>(b));
-    if (!fits_pattern(config_.sample_blocks, registry_->name(block))) continue;
-    if (parameters_[b].empty()) continue;
-    groups.push_back(parameters_[b]);
-    blocks.push_back(b);
-  }
-  const auto values = detail::probe_curvature(model, loss, groups, {.seed = step});
-  if (!values.ok()) {
-    log_.on_change(LogLevel::warning, "curvature",
-                   "curvature is not known: " + values.status().message());
-    return;
-  }
-  curvature_.assign(registry_->size(), {});
-  for (std::size_t i = 0; i < blocks.size(); ++i) {
-    curvature_[blocks[i]] = {std::fabs((*values)[i]), rank_};
-  }
 }
 
 void NumericsWatch::add_fp8() {
@@ -169,7 +140,6 @@ void NumericsWatch::collect() {
   evidence_.resize(registry_->size());
   add_fp8();
   if (has_sampled_) noise_->fill(evidence_);
-  for (std::size_t b = 0; b < curvature_.size(); ++b) evidence_[b].curvature = curvature_[b];
   for (BlockEvidence& block : evidence_) block = with_own_ratios(block, rank_);
 }
 

@@ -1,6 +1,6 @@
 // NumericsWatch is the actuator that reports what this rank sees of its blocks' numerics in a step:
-// overflows with the block to blame, magnitudes, what FP8 flushed and clipped, noise of gradients,
-// curvature. Fed by the calls of blocks and by the reducer, read once a step as evidence for the
+// overflows with the block to blame, magnitudes, what FP8 flushed and clipped, noise of
+// gradients. Fed by the calls of blocks and by the reducer, read once a step as evidence for the
 // coordinator. Saves what delayed FP8 scaling remembers. Training thread only; does not
 // communicate.
 #pragma once
@@ -8,7 +8,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -69,11 +68,6 @@ class NumericsWatch final : public Actuator {
   // sum. Only in a step that goes wrong and is skipped.
   std::int64_t blame(std::span<const std::int64_t> nonfinite);
 
-  // Before the forward pass of step number `step`: looks at the largest eigenvalues of `loss`,
-  // where a probe is due (precision.curvature_every).
-  void probe_curvature(std::uint64_t step, torch::nn::Module& model,
-                       const std::function<at::Tensor()>& loss);
-
   // Of the step that ended last.
   std::span<const BlockEvidence> evidence() const { return evidence_; }
   const HealthVerdict& verdict() const { return health_.verdict(); }
@@ -96,7 +90,6 @@ class NumericsWatch final : public Actuator {
   bool is_skipped_ = false;                          // the open step
   std::vector<std::vector<at::Tensor>> parameters_;  // of each block
   Fp8Blocks fp8_;
-  std::vector<Magnitude> curvature_;  // found in this step; else empty
   std::vector<BlockEvidence> evidence_;
   std::uint64_t steps_ = 0;
   float scale_ = 1;

@@ -73,7 +73,6 @@ struct Trainer::Impl {
   void take_micro_batch(std::uint64_t i, const LossOf& loss_of, const WeightOf& weight_of);
   void calibrate(const std::function<at::Tensor()>& sample_loss);
   detail::MicroBatches micro_batches_of_a_step() const;
-  void probe_curvature(const std::function<at::Tensor()>& loss);
   Batch part_of_batch(const SampleSlice& part) const;
 
   // Parts of update() and end_step().
@@ -281,7 +280,6 @@ at::Tensor Trainer::Impl::forward(const std::function<at::Tensor()>& loss_of_bat
   if (step.batch.samples == 0) return {};
   const auto first = step.share.step.cursor + static_cast<std::uint64_t>(step.share.slice.first);
   detail::seed_default_generators({state.job().config().run.seed, position.step, first});
-  probe_curvature(loss_of_batch);  // leaves random state as it is
   const PhaseScope phase = scope->phase(Phase::forward);
   return loss_of_batch();
 }
@@ -289,15 +287,6 @@ at::Tensor Trainer::Impl::forward(const std::function<at::Tensor()>& loss_of_bat
 void Trainer::Impl::backward(const at::Tensor& loss, std::optional<double> weight) {
   has_backward = true;
   reducer->backward(*scope, loss, weight.value_or(static_cast<double>(step.batch.samples)));
-}
-
-// Takes no part of the step's time.
-void Trainer::Impl::probe_curvature(const std::function<at::Tensor()>& loss) {
-  if (state.job().config().precision.curvature_every == 0) return;
-  const auto began = detail::Clock::now();
-  detail::StepRecorder& recorder = state.step().recorder();
-  numerics.probe_curvature(recorder.report().step.value(), model, loss);
-  recorder.leave_out(began, detail::Clock::now());
 }
 
 Batch Trainer::Impl::part_of_batch(const SampleSlice& part) const {
@@ -322,7 +311,6 @@ void Trainer::Impl::take_micro_batch(std::uint64_t i, const LossOf& loss_of,
   const auto first = static_cast<std::uint64_t>(step.share.slice.first + part.first);
   detail::seed_default_generators(
       {state.job().config().run.seed, position.step, step.share.step.cursor + first});
-  if (i == 0) probe_curvature([&] { return loss_of(samples); });
   if (statistics) statistics->begin_micro_batch(step.share.first_micro_batch + i);
   at::Tensor loss;
   {

@@ -83,12 +83,12 @@ TEST_SUITE("core") {
         "memory.force = h.0=recompute, head=tile\nmemory.forbid = h.*=offload\n");
     CHECK(config.memory.budget_of_rank.at(2).bytes == std::int64_t{4} << 30);
     CHECK(config.memory.budget_of_rank.at(0).fraction == 0.5);
-    CHECK(config.memory.force == std::vector<cox::BlockRule>{{"h.0", MemoryAction::recompute},
-                                                             {"head", MemoryAction::tile}});
+    CHECK(config.memory.force == std::vector<cox::ActionRule>{{"h.0", MemoryAction::recompute},
+                                                              {"head", MemoryAction::tile}});
     struct {
       const char* line;
       const char* named;
-    } const wrong[] = {{"memory.budget_of_rank = 0:1GiB,0:2GiB", "rank 0 has two budgets"},
+    } const wrong[] = {{"memory.budget_of_rank = 0:1GiB,0:2GiB", "rank 0 is named twice"},
                        {"memory.budget_of_rank = 0=1GiB", "RANK:BUDGET"},
                        {"memory.budget_of_rank = 0:", "expected bytes"},
                        {"memory.budget_of_rank = -1:1GiB", "found '-1'"},

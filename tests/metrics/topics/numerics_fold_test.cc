@@ -188,7 +188,6 @@ TEST_SUITE("numerics view") {
     CHECK(block.activation.value == 3);
     CHECK(block.activation.rank == RankId(1));
     CHECK(block.gradient.value == 0.25);
-    CHECK_FALSE(block.curvature.is_known);
     CHECK_FALSE(p.view->blocks[0].noise.is_known);
   }
 

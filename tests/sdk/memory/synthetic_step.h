@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "coordinator/core/memory_action.h"
+#include "coordinator/core/memory_front.h"
 #include "sdk/src/memory/memory_trial.h"
 
 namespace cox::test {

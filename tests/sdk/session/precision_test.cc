@@ -145,29 +145,6 @@ struct Samples final : Dataset {
   }
 };
 
-// Of a few steps: the model afterwards, and whether curvature was known in each.
-struct Probed {
-  std::vector<at::Tensor> parameters;
-  std::vector<bool> known;
-};
-Probed train_probed(const std::vector<std::string>& flags) {
-  Session session = solo_session(flags);
-  Net net(2);
-  AdamW optimizer(net.model->parameters(), {.lr = 1e-3});
-  Trainer trainer(session, *net.model, optimizer, {.global_batch = 8, .steps = 3});
-  Probed probed;
-  const Samples samples;
-  for (auto& step : trainer.steps(samples)) {
-    step.backward(step.forward([&] { return net.loss(step.batch().inputs); }));
-    step.update();
-    const auto seen =
-        evidence_of_step(session.state().actuators().get<cox::detail::NumericsWatch>());
-    probed.known.push_back(seen[0].curvature.value > 0 && seen[1].curvature.value > 0);
-  }
-  for (const at::Tensor& p : net.model->parameters()) probed.parameters.push_back(p.clone());
-  return probed;
-}
-
 std::string error_of(const std::vector<std::string>& flags) {
   try {
     Loop loop(flags);
@@ -327,14 +304,6 @@ TEST_SUITE("sdk.session precision") {
     CHECK(loop.scaler().scale == after.scale);
     CHECK(loop.scaler().clean_steps == before.clean_steps);
     CHECK(loop.step().finite);
-  }
-
-  TEST_CASE("the trainer probes curvature where that is asked for, and trains to the same bits") {
-    const Probed with = train_probed({"--cox.precision.curvature_every=2"});
-    const Probed without = train_probed({});
-    CHECK((with.known == std::vector<bool>{true, false, true}));
-    CHECK((without.known == std::vector<bool>{false, false, false}));
-    CHECK(equal(with.parameters, without.parameters));
   }
 
   TEST_CASE("a second reducer watches the blocks anew") {

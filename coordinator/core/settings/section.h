@@ -1,0 +1,44 @@
+// What every section of the configuration is declared with; its rows are made in settings.h. Plain
+// values, pure functions.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "coordinator/core/text.h"
+
+namespace cox {
+
+// How far a policy may go. observe: it decides and gives reasons, and changes nothing.
+enum class PolicyMode : std::uint8_t { off = 0, observe = 1, on = 2 };
+
+template <class Section>
+struct Setting;
+
+// Whether the whole of a name fits; '*' stands for any text.
+bool fits_pattern(std::string_view pattern, std::string_view name);
+
+// A value for every block whose name fits.
+template <class Value>
+struct BlockRule {
+  std::string pattern;
+  Value value{};
+
+  std::string text() const { return concat(pattern, "=", value); }  // as it is set
+  friend bool operator==(const BlockRule&, const BlockRule&) = default;
+};
+
+// Returns the last of the rules that fits the name; null where none does.
+template <class Value>
+const BlockRule<Value>* last_fitting(const std::vector<BlockRule<Value>>& rules,
+                                     std::string_view name) {
+  const BlockRule<Value>* last = nullptr;
+  for (const BlockRule<Value>& rule : rules) {
+    if (fits_pattern(rule.pattern, name)) last = &rule;
+  }
+  return last;
+}
+
+}  // namespace cox
