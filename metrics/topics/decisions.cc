@@ -225,28 +225,24 @@ std::string peak_text(const Effect& effect) {
   return bytes_text(effect.before.peak_bytes) + " → " + after;
 }
 
-std::string effect_row(const Effect& effect) {
-  return fmt::format("<tr>{}<td>{}</td><td class=\"why\">{}</td><td>{}</td>{}{}</tr>",
-                     figure_cell(grouped(effect.step.value())), policy_name(effect.reason.policy),
-                     escape(effect.reason.text), predicted_text(effect.reason.forecast),
-                     figure_cell(step_text(effect)), figure_cell(peak_text(effect)));
-}
-
 std::string effects_section(const Snapshot& s) {
   const EffectList& effects = *s.decisions.effects;
   if (effects.empty()) return {};
-  std::string out = fmt::format(
+  Table table({"Step/n", "Policy", "Change/why", "Predicted", "Step time/n", "Peak of a rank/n"},
+              "dense");
+  const std::size_t shown = std::min(kEffectsShown, effects.size());
+  for (std::size_t i = 0; i < shown; ++i) {
+    const Effect& effect = effects[effects.size() - 1 - i];
+    table.add({grouped(effect.step.value()), policy_name(effect.reason.policy),
+               escape(effect.reason.text), predicted_text(effect.reason.forecast),
+               step_text(effect), peak_text(effect)});
+  }
+  return fmt::format(
       "<section class=\"card\"><h2>What changes came to</h2><p class=\"hint\">Predicted by the "
       "policy, and measured: the median step of up to {} rounds before and {} after, and the "
       "highest "
-      "memory peak of a rank. Newest first.</p><div class=\"scroll\"><table "
-      "class=\"dense\"><thead><tr>"
-      "<th class=\"n\">Step</th><th>Policy</th><th>Change</th><th>Predicted</th>"
-      "<th class=\"n\">Step time</th><th class=\"n\">Peak of a rank</th></tr></thead><tbody>",
-      EffectLog::kRoundsBefore, EffectLog::kRoundsAfter);
-  const std::size_t shown = std::min(kEffectsShown, effects.size());
-  for (std::size_t i = 0; i < shown; ++i) out += effect_row(effects[effects.size() - 1 - i]);
-  return out + "</tbody></table></div></section>";
+      "memory peak of a rank. Newest first.</p>{}</section>",
+      EffectLog::kRoundsBefore, EffectLog::kRoundsAfter, table.html());
 }
 
 std::string decisions_section(const Snapshot& s) {
