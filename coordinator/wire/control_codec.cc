@@ -13,7 +13,7 @@ namespace cox::wire {
 namespace {
 
 constexpr std::size_t kMaxPolicies = 256;
-constexpr ParseLimits kLargestJob;
+constexpr JobSize kLargestJob;
 constexpr unsigned kActionBits = 2;
 
 // A vector of at most so many elements.
@@ -105,9 +105,9 @@ concept Is = std::same_as<std::remove_const_t<T>, Value>;
 
 using wire::Actions;
 using wire::AtMost;
+using wire::JobSize;
 using wire::kLargestJob;
 using wire::Number;
-using wire::ParseLimits;
 using wire::Trimmed;
 
 void list_fields(Is<Capabilities> auto& it, auto&& visit) {
@@ -166,7 +166,7 @@ void list_fields(Is<BlockEvidence> auto& it, auto&& visit) {
         it.underflow_ratio, it.saturated_ratio, it.signal_over_noise);
 }
 
-void list_fields(Is<StepSignals> auto& it, auto&& visit, const ParseLimits& most = kLargestJob) {
+void list_fields(Is<StepSignals> auto& it, auto&& visit, const JobSize& most = kLargestJob) {
   visit(it.round, it.now.seconds, AtMost{most.ranks, it.reports}, AtMost{most.faults(), it.faults},
         AtMost{most.blocks, it.evidence});
 }
@@ -177,7 +177,7 @@ void list_fields(Is<Reason> auto& it, auto&& visit) {
 }
 
 // Without the summary, which follows from the signals.
-void list_fields(Is<Decision> auto& it, auto&& visit, const ParseLimits& most = kLargestJob) {
+void list_fields(Is<Decision> auto& it, auto&& visit, const JobSize& most = kLargestJob) {
   visit(it.plan, AtMost{most.reasons(), it.reasons});
 }
 
@@ -235,7 +235,7 @@ void list_fields(Is<JournalStart> auto& it, auto&& visit) {
   visit(it.job, it.config, it.state, AtMost{kMaxPolicies, it.policies}, it.first);
 }
 
-void list_fields(Is<JournalRound> auto& it, auto&& visit, const ParseLimits& most) {
+void list_fields(Is<JournalRound> auto& it, auto&& visit, const JobSize& most) {
   list_fields(it.signals, visit, most);
   list_fields(it.decision, visit, most);
 }
@@ -276,25 +276,21 @@ std::string bytes_of(const Values&... values) {
   return std::string(out.text());
 }
 
-// `limits` are those that the list of the value's fields takes, if it takes any.
-template <class Value, class... Limits>
-Result<Value> parse(std::string_view bytes, const Limits&... limits) {
+// `size` is that of the job, where the list of the value's fields takes one.
+template <class Value, class... Size>
+Result<Value> parse(std::string_view bytes, const Size&... size) {
   if (bytes.size() > kMaxMessageBytes)
     return resource_exhausted("message: expected at most " + std::to_string(kMaxMessageBytes) +
                               " bytes, found " + std::to_string(bytes.size()));
   ByteReader in(std::as_bytes(std::span(bytes)));
   Value value;
-  list_fields(value, state_codec::FieldReader{in}, limits...);
+  list_fields(value, state_codec::FieldReader{in}, size...);
   if (!in.done())
     return data_loss("message: its bytes are damaged, of another kind, or more parts than fit");
   return value;
 }
 
 }  // namespace
-
-ParseLimits limits_of(const JobFacts& job) {
-  return {static_cast<std::size_t>(job.world_size), job.blocks.size()};
-}
 
 std::string serialize(const JournalStart& value) {
   return bytes_of(value);
@@ -315,8 +311,8 @@ Result<JournalStart> parse_journal_start(std::string_view bytes) {
   return start;
 }
 
-Result<JournalRound> parse_journal_round(std::string_view bytes, const ParseLimits& limits) {
-  Result<JournalRound> round = parse<JournalRound>(bytes, limits);
+Result<JournalRound> parse_journal_round(std::string_view bytes, const JobSize& size) {
+  Result<JournalRound> round = parse<JournalRound>(bytes, size);
   if (!round.ok()) return round;
   if (Status fits = check(*round); !fits.ok()) return fits;
   return round;
