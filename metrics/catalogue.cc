@@ -4,7 +4,7 @@
 #include <prometheus/metric_family.h>
 #include <prometheus/text_serializer.h>
 
-#include <charconv>
+#include <iterator>
 #include <limits>
 #include <sstream>
 #include <utility>
@@ -63,12 +63,6 @@ std::vector<Metric> collected() {
   return all;
 }
 
-std::string number(double value) {
-  char text[32];
-  const auto end = std::to_chars(text, text + sizeof text, value);
-  return std::string(text, end.ptr);
-}
-
 std::string join(const std::vector<std::string>& items) {
   return fmt::format("{}", fmt::join(items, ", "));
 }
@@ -102,9 +96,8 @@ std::string bucket_rows() {
   std::string out;
   for (const Metric& metric : catalogue()) {
     if (metric.kind != MetricKind::histogram) continue;
-    std::vector<std::string> bounds;
-    for (double bound : metric.buckets(empty).bounds()) bounds.push_back(number(bound));
-    out += fmt::format("| `{}` | {} |\n", metric.name, join(bounds));
+    out += fmt::format("| `{}` | {} |\n", metric.name,
+                       fmt::join(metric.buckets(empty).bounds(), ", "));
   }
   return out;
 }
@@ -126,6 +119,11 @@ constexpr const char* kIntro =
     "never enters a counter or histogram; gauges may be NaN.\n";
 
 }  // namespace
+
+std::vector<Metric> joined(std::vector<Metric> first, std::vector<Metric> second) {
+  std::move(second.begin(), second.end(), std::back_inserter(first));
+  return first;
+}
 
 std::string_view to_string(MetricKind kind) {
   return kKindNames[static_cast<std::size_t>(kind)];
@@ -155,13 +153,10 @@ Reader spread(SpreadOf get) {
 }
 
 Reader cases(std::string label, std::vector<Case> list) {
-  Label names{std::move(label), {}};
-  for (const Case& one : list) names.values.push_back(one.name);
-  return {{std::move(names)}, [list = std::move(list)](const Snapshot& s) {
-            Samples samples;
-            for (const Case& one : list) samples.push_back({{one.name}, one.get(s)});
-            return samples;
-          }};
+  std::vector<std::string> names;
+  for (const Case& one : list) names.push_back(one.name);
+  return per(std::move(label), names,
+             [list = std::move(list)](const Snapshot& s, std::size_t i) { return list[i].get(s); });
 }
 
 Reader open(std::vector<Label> labels, std::function<Samples(const Snapshot&)> read) {

@@ -56,6 +56,9 @@ Metric gauge(const char* name, const char* unit, std::string help, Reader values
 Metric histogram(const char* name, std::string help,
                  const BucketCounts& (*buckets)(const Snapshot&));
 
+// The rows of a topic that lists them in two parts.
+std::vector<Metric> joined(std::vector<Metric> first, std::vector<Metric> second);
+
 // In the order of the exposition and of the page.
 const std::vector<Metric>& catalogue();
 

@@ -15,8 +15,7 @@ constexpr double kStallSteps = 20;
 // Over the newest points, so that one slow step does not move it.
 double typical_step_seconds(const Snapshot& snapshot) {
   std::vector<double> seconds;
-  for (std::size_t i = 0; i < snapshot.progress.points.size(); ++i)
-    seconds.push_back(snapshot.progress.points[i].step_seconds);
+  for (const RoundPoint& point : snapshot.progress.points) seconds.push_back(point.step_seconds);
   if (seconds.empty()) return 0;
   const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
   std::nth_element(seconds.begin(), middle, seconds.end());

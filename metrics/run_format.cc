@@ -1,6 +1,7 @@
 #include "metrics/run_format.h"
 
 #include <cmath>
+#include <limits>
 
 #include "coordinator/core/job.h"
 #include "coordinator/io/json.h"
@@ -19,8 +20,10 @@ std::string bare_number(Number value) {
   return io::json_number(value);
 }
 
-void put_number(io::JsonWriter& json, std::string_view name, double value) {
-  if (value != kNotMeasured) json.key(name).raw(bare_number(value));
+// Leaves out what was not measured.
+template <class Number>
+void put_number(io::JsonWriter& json, std::string_view name, Number value) {
+  if (value != std::numeric_limits<Number>::max()) json.key(name).raw(bare_number(value));
 }
 
 void put_phases(io::JsonWriter& json, const StepRow& row) {
@@ -60,10 +63,6 @@ void put_memory(io::JsonWriter& json, const StepRow& row) {
   json.end_object();
 }
 
-void put_number(io::JsonWriter& json, std::string_view name, float value) {
-  if (value != kNotMeasuredFloat) json.key(name).raw(bare_number(value));
-}
-
 // Left out where there is nothing to say: in fp32, with nothing sampled, that is all of it.
 void put_numerics(io::JsonWriter& json, const StepRow& row) {
   if (row.overflow_pass != OverflowPass::none) {
@@ -98,15 +97,7 @@ void put_control(io::JsonWriter& json, const StepRow& row) {
 void put_fields(io::JsonWriter& json, const std::vector<NamedField>& fields) {
   for (const NamedField& field : fields) {
     json.key(field.name);
-    std::visit(
-        [&json](const auto& value) {
-          using Value = std::decay_t<decltype(value)>;
-          if constexpr (std::is_same_v<Value, std::string>)
-            json.value(std::string_view(value));
-          else
-            json.value(value);
-        },
-        field.value);
+    std::visit([&json](const auto& value) { json.value(value); }, field.value);
   }
 }
 
@@ -137,8 +128,6 @@ std::string run_json(const RunInfo& info, const RunProgress& progress) {
   }
   json.end_object().field("started", info.started).field("wall_time", progress.wall_time);
   json.field("n_steps", progress.n_steps).field("dropped_rows", progress.dropped_rows);
-  if (info.flops_per_step) json.field("flops_per_step", *info.flops_per_step);
-  if (info.peak_flops) json.field("peak_flops", *info.peak_flops);
   json.end_object();
   return json.take() + "\n";
 }

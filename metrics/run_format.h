@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -29,8 +28,6 @@ struct RunInfo {
   std::vector<NamedField> config;
   std::vector<NamedField> environment;
   std::vector<NamedField> variables;  // environment.env
-  std::optional<double> flops_per_step;
-  std::optional<double> peak_flops;
 };
 
 struct RunProgress {

@@ -17,6 +17,7 @@ using transport::Communicator;
 using transport::MaskBoard;
 using transport::SharedSegment;
 using transport::SignalBoard;
+using transport::take;
 
 constexpr std::chrono::seconds kStartUpTimeout{120};
 
@@ -76,9 +77,7 @@ Result<std::unique_ptr<LeaderExchange>> make_exchange(Communicator& world, const
   if (!topology.is_leader()) return std::unique_ptr<LeaderExchange>();
   LeaderExchange::Links links;
   for (auto* link : {&links.gathers, &links.masks, &links.endings}) {
-    auto made = (*leaders)->duplicate();
-    if (!made.ok()) return made.status();
-    *link = std::move(*made);
+    if (Status made = take((*leaders)->duplicate(), *link); !made.ok()) return made;
   }
   return std::make_unique<LeaderExchange>(std::move(links), topology.self, topology.largest_node(),
                                           job.blocks.size());
@@ -183,9 +182,8 @@ Result<Boards> set_up_boards(Communicator& world, NodeGroup& nodes, const JobFac
   if (!made.ok() || made->topology.nodes.size() == 1) return made;
   Boards& boards = *made;
   boards.path = boards.topology.largest_node() == 1 ? "mpi" : "mailbox+mpi";
-  auto exchange = make_exchange(world, boards.topology, job);
-  if (!exchange.ok()) return exchange.status();
-  boards.exchange = std::move(*exchange);
+  Status linked = take(make_exchange(world, boards.topology, job), boards.exchange);
+  if (!linked.ok()) return linked;
   if (world.rank() != kRoot) return made;
   auto own = private_boards(shape_for(static_cast<std::size_t>(job.world_size), job),
                             mask_capacity_bytes(job));

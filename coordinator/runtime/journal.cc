@@ -78,8 +78,8 @@ JournalledStart begin_journalled(const JobFacts& job, const Config& config,
 }
 
 JournalWriter::JournalWriter(int file, std::filesystem::path path, std::uint64_t end,
-                             wire::ParseLimits limits)
-    : file_(file), path_(std::move(path)), limits_(limits), written_end_(end) {}
+                             wire::JobSize job_size)
+    : file_(file), path_(std::move(path)), job_size_(job_size), written_end_(end) {}
 
 Result<std::unique_ptr<JournalWriter>> JournalWriter::open(const std::filesystem::path& path,
                                                            const JournalHead& head) {
@@ -91,14 +91,14 @@ Result<std::unique_ptr<JournalWriter>> JournalWriter::open(const std::filesystem
     return end.status();
   }
   std::unique_ptr<JournalWriter> writer(
-      new JournalWriter(file, path, *end, wire::limits_of(head.job)));
+      new JournalWriter(file, path, *end, wire::size_of(head.job)));
   if (*end == 0) writer->buffer_ += journal_header();
   if (Status status = writer->begin(head); !status.ok()) return status;
   return writer;
 }
 
 Status JournalWriter::begin(const JournalHead& head) {
-  limits_ = wire::limits_of(head.job);
+  job_size_ = wire::size_of(head.job);
   const std::vector<std::string> policies = names_of(head.policies);
   const wire::JournalStart start{head.job, complete_text(head.config, policies), head.state,
                                  policies, head.first};
@@ -117,7 +117,7 @@ Status JournalWriter::append(const StepSignals& signals, const Decision& decisio
                     : failed_precondition("journal " + path_.string() + ": it is closed");
   }
   ++buffered_rounds_;
-  if (signals.faults.size() > limits_.faults() || decision.reasons.size() > limits_.reasons())
+  if (signals.faults.size() > job_size_.faults() || decision.reasons.size() > job_size_.reasons())
     return give_up("a round has more faults or reasons than a journal keeps");
   std::string payload = wire::serialize(signals, decision);
   if (payload.size() > kMaxRecordBytes) return give_up("a round is too large for a record");

@@ -68,12 +68,12 @@ class JournalWriter {
   std::uint64_t lost_rounds() const { return lost_rounds_; }
 
  private:
-  JournalWriter(int file, std::filesystem::path path, std::uint64_t end, wire::ParseLimits limits);
+  JournalWriter(int file, std::filesystem::path path, std::uint64_t end, wire::JobSize job_size);
   Status give_up(const std::string& why);
 
   int file_ = -1;
   std::filesystem::path path_;
-  wire::ParseLimits limits_;
+  wire::JobSize job_size_;
   std::string buffer_;
   std::uint64_t written_end_ = 0;  // of what the file holds whole
   std::uint64_t bytes_ = 0;

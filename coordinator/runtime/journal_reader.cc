@@ -199,12 +199,12 @@ Result<JournalEntry> JournalReader::read(const JournalRecord& record) {
     auto start = wire::parse_journal_start(record.payload);
     if (!start.ok()) return start.status();
     if (Status fits = check(*start); !fits.ok()) return fits;
-    limits_ = wire::limits_of(start->job);
+    job_size_ = wire::size_of(start->job);
     job_ = start->job;
     return JournalEntry(std::move(*start));
   }
   if (!job_) return data_loss("expected the start of a job, found a round");
-  auto round = wire::parse_journal_round(record.payload, limits_);
+  auto round = wire::parse_journal_round(record.payload, job_size_);
   if (!round.ok()) return round.status();
   if (Status fits = check(round->signals, *job_); !fits.ok()) return fits;
   if (Status fits = check(round->decision.plan, *job_); !fits.ok()) return fits;

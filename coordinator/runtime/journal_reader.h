@@ -73,7 +73,7 @@ class JournalReader {
   std::uint64_t size_ = 0;
   std::uint64_t position_ = 0;
   std::uint64_t torn_bytes_ = 0;
-  wire::ParseLimits limits_;
+  wire::JobSize job_size_;
   std::optional<JobFacts> job_;  // of the segment; none before the first start
 };
 

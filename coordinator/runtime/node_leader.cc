@@ -10,6 +10,7 @@ namespace cox::runtime {
 namespace {
 
 using transport::Progress;
+using transport::take;
 
 template <class T>
 std::span<std::byte> bytes_of(std::vector<T>& values) {
@@ -135,21 +136,18 @@ Status LeaderExchange::open(std::span<const RankSignal> node_signals,
 
 Status LeaderExchange::start_all() {
   auto& [sent, received, merged, down, kind] = *buffers_;
-  auto gather = links_.gathers->start_gather(bytes_of(sent), bytes_of(received), kRoot);
-  if (!gather.ok()) return gather.status();
-  requests_[0] = *gather;
-  if (!merged.empty()) {
-    auto reduce =
-        links_.gathers->start_reduce(bytes_of(merged), transport::merging<BlockEvidence>(), kRoot);
-    if (!reduce.ok()) return reduce.status();
-    requests_[1] = *reduce;
-  }
   const auto all_down = std::as_writable_bytes(std::span<MaskParcel>(&down, 1));
-  auto broadcast = links_.masks->start_broadcast(all_down.first(bytes_of(kind)), kRoot);
-  if (!broadcast.ok()) return broadcast.status();
-  requests_[2] = *broadcast;
-  busy_ = true;
-  return ok_status();
+  Status started =
+      take(links_.gathers->start_gather(bytes_of(sent), bytes_of(received), kRoot), requests_[0]);
+  if (started.ok() && !merged.empty())
+    started = take(
+        links_.gathers->start_reduce(bytes_of(merged), transport::merging<BlockEvidence>(), kRoot),
+        requests_[1]);
+  if (started.ok())
+    started =
+        take(links_.masks->start_broadcast(all_down.first(bytes_of(kind)), kRoot), requests_[2]);
+  busy_ = started.ok();
+  return started;
 }
 
 Result<Progress> LeaderExchange::pump() {

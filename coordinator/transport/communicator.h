@@ -33,6 +33,13 @@ struct Request {
 
 enum class Progress : std::uint8_t { pending, done };
 
+// Moves a result to where it is kept. Returns why there is none.
+template <class T>
+Status take(Result<T> from, T& into) {
+  if (from.ok()) into = *std::move(from);
+  return from.status();
+}
+
 using ConstBytes = std::span<const std::byte>;
 using Bytes = std::span<std::byte>;
 

@@ -14,7 +14,7 @@ namespace cox::wire {
 namespace {
 
 constexpr std::size_t kMaxPolicies = 256;
-constexpr ParseLimits kLargestJob;
+constexpr JobSize kLargestJob;
 constexpr unsigned kActionBits = 2;
 
 // A vector of at most so many elements.
@@ -106,9 +106,9 @@ concept Is = std::same_as<std::remove_const_t<T>, Value>;
 
 using wire::Actions;
 using wire::AtMost;
+using wire::JobSize;
 using wire::kLargestJob;
 using wire::Number;
-using wire::ParseLimits;
 using wire::Trimmed;
 
 void list_fields(Is<Capabilities> auto& it, auto&& visit) {
@@ -167,7 +167,7 @@ void list_fields(Is<BlockEvidence> auto& it, auto&& visit) {
         it.saturated_ratio, it.signal_over_noise);
 }
 
-void list_fields(Is<StepSignals> auto& it, auto&& visit, const ParseLimits& most = kLargestJob) {
+void list_fields(Is<StepSignals> auto& it, auto&& visit, const JobSize& most = kLargestJob) {
   visit(it.round, it.now.seconds, AtMost{most.ranks, it.reports}, AtMost{most.faults(), it.faults},
         AtMost{most.blocks, it.evidence});
 }
@@ -182,7 +182,7 @@ void list_fields(Is<Reason> auto& it, auto&& visit) {
 }
 
 // Without the summary, which follows from the signals.
-void list_fields(Is<Decision> auto& it, auto&& visit, const ParseLimits& most = kLargestJob) {
+void list_fields(Is<Decision> auto& it, auto&& visit, const JobSize& most = kLargestJob) {
   visit(it.plan, AtMost{most.reasons(), it.reasons});
 }
 
@@ -299,10 +299,6 @@ Result<Message> parse_message(std::string_view bytes) {
 
 }  // namespace
 
-ParseLimits limits_of(const JobFacts& job) {
-  return {static_cast<std::size_t>(job.world_size), job.blocks.size()};
-}
-
 std::string serialize(const JournalStart& value) {
   pb::JournalStart message;
   message.set_job(part_of(value.job));
@@ -344,12 +340,12 @@ Result<JournalStart> parse_journal_start(std::string_view bytes) {
   return start;
 }
 
-Result<JournalRound> parse_journal_round(std::string_view bytes, const ParseLimits& limits) {
+Result<JournalRound> parse_journal_round(std::string_view bytes, const JobSize& size) {
   const auto message = parse_message<pb::JournalRound>(bytes);
   if (!message.ok()) return message.status();
   JournalRound round;
-  if (!read_part(message->signals(), round.signals, limits) ||
-      !read_part(message->decision(), round.decision, limits))
+  if (!read_part(message->signals(), round.signals, size) ||
+      !read_part(message->decision(), round.decision, size))
     return damaged();
   if (Status fits = check(round); !fits.ok()) return fits;
   return round;

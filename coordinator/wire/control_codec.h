@@ -5,7 +5,7 @@
 // runtime/saved_state.cc). The step path never sees them.
 //
 // Pure functions, any thread. Parsing treats its bytes as hostile: data_loss for bytes that are no
-// such record, or one with more parts than its limits allow, before memory is spent on them.
+// such record, or one with more parts than its job can have, before memory is spent on them.
 #pragma once
 
 #include <cstddef>
@@ -18,20 +18,11 @@
 #include "coordinator/core/job.h"
 #include "coordinator/core/status.h"
 #include "coordinator/core/step_signals.h"
+#include "coordinator/wire/plan_codec.h"
 
 namespace cox::wire {
 
 inline constexpr std::size_t kMaxMessageBytes = std::size_t{1} << 28;
-
-// The most parts that a record of a job may have.
-struct ParseLimits {
-  std::size_t ranks = static_cast<std::size_t>(kMaxRanks);
-  std::size_t blocks = kMaxBlocks;
-
-  constexpr std::size_t faults() const { return 16 * ranks + 4096; }
-  constexpr std::size_t reasons() const { return 4 * ranks + 65536; }
-};
-ParseLimits limits_of(const JobFacts& job);
 
 // Everything but the signals that Decide needs to run a journal again.
 struct JournalStart {
@@ -54,7 +45,7 @@ std::string serialize(const StepSignals& signals, const Decision& decision);
 std::string serialize(const ControlState& value);
 
 Result<JournalStart> parse_journal_start(std::string_view bytes);
-Result<JournalRound> parse_journal_round(std::string_view bytes, const ParseLimits& limits);
+Result<JournalRound> parse_journal_round(std::string_view bytes, const JobSize& size);
 Result<ControlState> parse_control_state(std::string_view bytes);
 
 }  // namespace cox::wire

@@ -145,8 +145,8 @@ Result<Assembly> PlanAssembler::finish() {
   pending_ = {};
   std::vector<std::byte> payload;
   for (const auto& piece : done.pieces) payload.insert(payload.end(), piece.begin(), piece.end());
-  Result<Plan> plan = done.base_distance == 0 ? read_full_payload(payload, shape_of(job_))
-                                              : read_delta_payload(payload, held_, shape_of(job_));
+  Result<Plan> plan = done.base_distance == 0 ? read_full_payload(payload, size_of(job_))
+                                              : read_delta_payload(payload, held_, size_of(job_));
   if (!plan.ok()) {
     const bool other_base = plan.status().code() == StatusCode::failed_precondition;
     if (other_base) return Assembly::base_unknown;

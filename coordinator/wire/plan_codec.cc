@@ -261,25 +261,25 @@ void write_value(ByteWriter& out, const Profiles& profiles) {
 }
 
 template <class T>
-void read_value(ByteReader& in, T& value, const Plan&, const PlanShape&) {
+void read_value(ByteReader& in, T& value, const Plan&, const JobSize&) {
   state_codec::read(in, value);
 }
 
 // Precision travels with the blocks and has no entry of its own.
-void read_value(ByteReader& in, std::vector<Precision>&, const Plan&, const PlanShape&) {
+void read_value(ByteReader& in, std::vector<Precision>&, const Plan&, const JobSize&) {
   in.fail();
 }
 
 void read_value(ByteReader& in, std::vector<std::uint32_t>& values, const Plan&,
-                const PlanShape& shape) {
-  auto read = read_sequence(in, shape.max_ranks);
+                const JobSize& size) {
+  auto read = read_sequence(in, size.ranks);
   if (!read) return in.fail();
   values = std::move(*read);
 }
 
 void read_value(ByteReader& in, std::vector<ProfileId>& profiles, const Plan& plan,
-                const PlanShape& shape) {
-  const auto values = read_sequence(in, shape.max_ranks);
+                const JobSize& size) {
+  const auto values = read_sequence(in, size.ranks);
   if (!values) return in.fail();
   profiles.clear();
   profiles.reserve(values->size());
@@ -289,7 +289,7 @@ void read_value(ByteReader& in, std::vector<ProfileId>& profiles, const Plan& pl
   }
 }
 
-void read_value(ByteReader& in, Profiles& profiles, const Plan&, const PlanShape&) {
+void read_value(ByteReader& in, Profiles& profiles, const Plan&, const JobSize&) {
   const std::uint64_t count = in.varint();
   if (count == 0 || count > kMaxProfiles) return in.fail();
   profiles.resize(1);
@@ -346,7 +346,7 @@ std::uint32_t content_check(const Plan& plan) {
 enum class PayloadKind { full, delta };
 
 void read_entry(std::uint8_t id, PayloadKind kind, ByteReader& in, Plan& plan,
-                const PlanShape& shape) {
+                const JobSize& size) {
   if (id == kBlocksEntry) {
     return kind == PayloadKind::delta ? read_changed_blocks(in, plan) : in.fail();
   }
@@ -354,12 +354,12 @@ void read_entry(std::uint8_t id, PayloadKind kind, ByteReader& in, Plan& plan,
   for_each_plan_field([&](const auto& field) {
     if (field.id != id) return;
     is_known = true;
-    read_value(in, plan.*field.member, plan, shape);
+    read_value(in, plan.*field.member, plan, size);
   });
   if (!is_known) in.fail();
 }
 
-Status read_entries(ByteReader& in, PayloadKind kind, Plan& plan, const PlanShape& shape) {
+Status read_entries(ByteReader& in, PayloadKind kind, Plan& plan, const JobSize& size) {
   std::uint8_t last = 0;
   while (!in.failed() && !in.at_end()) {
     const std::uint8_t id = in.u8();
@@ -368,7 +368,7 @@ Status read_entries(ByteReader& in, PayloadKind kind, Plan& plan, const PlanShap
     if (in.failed() || id <= last)
       return data_loss("plan: expected entries in ascending order and whole, found entry " +
                        std::to_string(id) + " of " + std::to_string(length) + " bytes");
-    read_entry(id, kind, body, plan, shape);
+    read_entry(id, kind, body, plan, size);
     if (!body.done())
       return data_loss("plan: entry " + std::to_string(id) + " is malformed or of another version");
     last = id;
@@ -415,8 +415,8 @@ Status check_shape(const Plan& plan) {
   return ok_status();
 }
 
-PlanShape shape_of(const JobFacts& job) {
-  return {job.blocks.size(), static_cast<std::size_t>(std::max(job.world_size, 1))};
+JobSize size_of(const JobFacts& job) {
+  return {static_cast<std::size_t>(std::max(job.world_size, 1)), job.blocks.size()};
 }
 
 std::vector<std::byte> full_payload(const Plan& plan) {
@@ -435,24 +435,23 @@ std::vector<std::byte> delta_payload(const Plan& plan, const Plan& base) {
   return out.bytes();
 }
 
-Result<Plan> read_full_payload(std::span<const std::byte> payload, const PlanShape& shape) {
+Result<Plan> read_full_payload(std::span<const std::byte> payload, const JobSize& size) {
   ByteReader in(payload);
-  Plan plan = plan_without_entries(shape.blocks);
+  Plan plan = plan_without_entries(size.blocks);
   read_block_table(in, plan);
-  if (Status status = read_entries(in, PayloadKind::full, plan, shape); !status.ok()) return status;
+  if (Status status = read_entries(in, PayloadKind::full, plan, size); !status.ok()) return status;
   return plan;
 }
 
 Result<Plan> read_delta_payload(std::span<const std::byte> payload, Plan base,
-                                const PlanShape& shape) {
+                                const JobSize& size) {
   ByteReader in(payload);
   const std::uint32_t check = in.u32();
   if (in.failed()) return data_loss("plan: its bytes end too early");
   if (check != content_check(base))
     return failed_precondition("plan: the changes are against another plan than the one held here");
   base.activated_round.reset();
-  if (Status status = read_entries(in, PayloadKind::delta, base, shape); !status.ok())
-    return status;
+  if (Status status = read_entries(in, PayloadKind::delta, base, size); !status.ok()) return status;
   return base;
 }
 
@@ -460,13 +459,13 @@ std::size_t max_payload_bytes(const JobFacts& job) {
   constexpr std::size_t kEntryHead = 11;     // id and the longest length
   constexpr std::size_t kLargestSmall = 64;  // a field whose size depends on nothing
   constexpr std::size_t kSequenceHead = 10 + 1 + 5 + 1;
-  const PlanShape shape = shape_of(job);
+  const JobSize size = size_of(job);
   std::size_t entries = 0;
   for_each_plan_field([&](const auto&) { entries += kEntryHead + kLargestSmall; });
-  const std::size_t per_profile = 1 + (shape.blocks + 3) / 4;
-  const std::size_t sequences = 2 * kSequenceHead + shape.max_ranks * (2 + 4);
+  const std::size_t per_profile = 1 + (size.blocks + 3) / 4;
+  const std::size_t sequences = 2 * kSequenceHead + size.ranks * (2 + 4);
   // A delta is sent only where it is shorter than the full payload.
-  return (shape.blocks + 1) / 2 + 10 + kMaxProfiles * per_profile + sequences + entries;
+  return (size.blocks + 1) / 2 + 10 + kMaxProfiles * per_profile + sequences + entries;
 }
 
 std::string serialize(const Plan& plan) {
@@ -485,8 +484,7 @@ Result<Plan> parse_plan(std::string_view bytes) {
   if (in.failed() || head.blocks > kMaxBlocks)
     return data_loss("plan: expected ids, rounds and at most " + std::to_string(kMaxBlocks) +
                      " blocks, found other bytes");
-  Result<Plan> plan =
-      read_full_payload(in.take(in.left()), {head.blocks, static_cast<std::size_t>(kMaxRanks)});
+  Result<Plan> plan = read_full_payload(in.take(in.left()), {.blocks = head.blocks});
   if (!plan.ok()) return plan;
   plan->id = head.id;
   plan->earliest_round = head.earliest_round;

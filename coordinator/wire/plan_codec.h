@@ -27,18 +27,22 @@ Status check_shape(const Plan& plan);
 std::vector<std::byte> full_payload(const Plan& plan);
 std::vector<std::byte> delta_payload(const Plan& plan, const Plan& base);
 
-// What a reader accepts, so that hostile bytes cannot make it allocate more.
-struct PlanShape {
-  std::size_t blocks = 0;     // exactly so many
-  std::size_t max_ranks = 1;  // at most so many
-};
-PlanShape shape_of(const JobFacts& job);
+// The size of a job. Readers accept no more parts than that, so that hostile bytes cannot make them
+// allocate more.
+struct JobSize {
+  std::size_t ranks = static_cast<std::size_t>(kMaxRanks);
+  std::size_t blocks = kMaxBlocks;
 
-// data_loss on malformed bytes. Whether the plan fits a job is for validate() to say.
-Result<Plan> read_full_payload(std::span<const std::byte> payload, const PlanShape& shape);
+  constexpr std::size_t faults() const { return 16 * ranks + 4096; }
+  constexpr std::size_t reasons() const { return 4 * ranks + 65536; }
+};
+JobSize size_of(const JobFacts& job);
+
+// Reads a payload for exactly size.blocks blocks. data_loss on malformed bytes. Whether the plan
+// fits a job is for validate() to say.
+Result<Plan> read_full_payload(std::span<const std::byte> payload, const JobSize& size);
 // `base` becomes the new plan. failed_precondition when the payload was made against another base.
-Result<Plan> read_delta_payload(std::span<const std::byte> payload, Plan base,
-                                const PlanShape& shape);
+Result<Plan> read_delta_payload(std::span<const std::byte> payload, Plan base, const JobSize& size);
 
 // No payload for this job is longer.
 std::size_t max_payload_bytes(const JobFacts& job);

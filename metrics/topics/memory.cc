@@ -107,23 +107,24 @@ Reader held_bytes() {
   return cases("kind", std::move(kinds));
 }
 
-std::vector<Metric> metrics() {
+const std::string kOrNaN = "; NaN where it is not known, as where memory is not planned";
+
+std::vector<Metric> budget_metrics() {
   using S = const Snapshot&;
   using V = MemoryView;
-  const std::string unknown = "; NaN where it is not known, as where memory is not planned";
   return {
       gauge("coxswain_memory_predicted_peak_bytes", "bytes",
-            "Highest peak that a rank is predicted to have under the newest plan" + unknown,
+            "Highest peak that a rank is predicted to have under the newest plan" + kOrNaN,
             view_bytes(&V::predicted_peak_bytes)),
       gauge("coxswain_memory_keep_all_peak_bytes", "bytes",
-            "Highest peak that a rank is predicted to have with every block kept" + unknown,
+            "Highest peak that a rank is predicted to have with every block kept" + kOrNaN,
             view_bytes(&V::keep_all_peak_bytes)),
-      gauge("coxswain_memory_budget_bytes", "bytes", "Lowest budget of a rank" + unknown,
+      gauge("coxswain_memory_budget_bytes", "bytes", "Lowest budget of a rank" + kOrNaN,
             view_bytes(&V::budget_bytes)),
       gauge("coxswain_memory_headroom_bytes", "bytes",
             "Least that a rank's measured peak of the newest round is below its budget; negative "
             "is over budget" +
-                unknown,
+                kOrNaN,
             value([](S s) {
               return has_headroom(s) ? static_cast<double>(s.headroom.least_bytes) : kUnknown;
             })),
@@ -136,13 +137,19 @@ std::vector<Metric> metrics() {
       gauge("coxswain_memory_added_time_ratio", "ratio",
             "Most time that the newest plan is predicted to add to a rank's step, divided by the "
             "step with every block kept" +
-                unknown,
+                kOrNaN,
             value([](S s) { return s.memory ? s.memory->added_ratio : kUnknown; })),
+  };
+}
+
+std::vector<Metric> held_metrics() {
+  using S = const Snapshot&;
+  return {
       gauge("coxswain_memory_resident_bytes", "bytes",
             "What a rank holds all through a step (parameters, gradients, optimizer state, "
             "buckets), most of a rank" +
-                unknown,
-            view_bytes(&V::resident_bytes)),
+                kOrNaN,
+            view_bytes(&MemoryView::resident_bytes)),
       gauge("coxswain_memory_held_bytes", "bytes",
             "What every rank holds beside activations, by what it is: gradients are those at the "
             "end of a backward pass, optimizer is its state after the first step; NaN where it is "
@@ -152,7 +159,7 @@ std::vector<Metric> metrics() {
           "coxswain_memory_activation_bytes", "bytes",
           "What blocks hold for the backward pass, most of a rank: all of them when every one is "
           "kept, and those that the newest plan keeps" +
-              unknown,
+              kOrNaN,
           cases("blocks",
                 {{"all",
                   [](S s) { return s.memory ? known(s.memory->keep_all_block_bytes) : kUnknown; }},
@@ -165,15 +172,15 @@ std::vector<Metric> metrics() {
   };
 }
 
-void put_held(io::JsonWriter& json, const HeldBytes& held) {
-  json.key("held_bytes").begin_object();
-  for (const HeldKind& kind : kHeldKinds) put_known(json, kind.name, held.*kind.bytes);
-  json.end_object();
+std::vector<Metric> metrics() {
+  return joined(budget_metrics(), held_metrics());
 }
 
 void put_status(io::JsonWriter& json, const Snapshot& s) {
   put_memory(json, s);
-  put_held(json, s.held);
+  json.key("held_bytes").begin_object();
+  for (const HeldKind& kind : kHeldKinds) put_known(json, kind.name, s.held.*kind.bytes);
+  json.end_object();
 }
 
 void put_rank(io::JsonWriter& json, const Snapshot& s, const RankRow& row) {

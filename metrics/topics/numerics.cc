@@ -125,9 +125,7 @@ std::vector<Metric> block_metrics() {
 }
 
 std::vector<Metric> metrics() {
-  std::vector<Metric> all = scaler_metrics();
-  for (Metric& metric : block_metrics()) all.push_back(std::move(metric));
-  return all;
+  return joined(scaler_metrics(), block_metrics());
 }
 
 void put_overflow(io::JsonWriter& json, const JobFacts& job, const Overflow& overflow) {

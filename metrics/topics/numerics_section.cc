@@ -253,13 +253,11 @@ std::string scale_curve(const RoundPoints& points) {
 // "7, of the last 300 rounds 2.3 %"
 std::string skipped_text(const Snapshot& s) {
   std::string text = grouped(s.progress.skipped_rounds);
-  if (s.progress.points.size() == 0 || s.progress.skipped_rounds == 0) return text;
-  double skipped = 0;
-  for (std::size_t i = 0; i < s.progress.points.size(); ++i)
-    skipped += s.progress.points[i].was_skipped ? 1 : 0;
-  const auto rounds = static_cast<double>(s.progress.points.size());
-  return fmt::format("{}, {} of the last {} rounds", text, percent_text(skipped / rounds, 1),
-                     s.progress.points.size());
+  const RoundPoints& points = s.progress.points;
+  if (points.empty() || s.progress.skipped_rounds == 0) return text;
+  const auto skipped = std::ranges::count(points, true, &RoundPoint::was_skipped);
+  const double ratio = static_cast<double>(skipped) / static_cast<double>(points.size());
+  return fmt::format("{}, {} of the last {} rounds", text, percent_text(ratio, 1), points.size());
 }
 
 std::string rules_text(const ScalerRules& rules) {

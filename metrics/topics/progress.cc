@@ -74,9 +74,9 @@ void put_status(io::JsonWriter& json, const Snapshot& s) {
   json.field("loss", summary.loss).field("first_loss", s.progress.first_loss);
   json.field("gradient_norm", summary.gradient_norm);
   json.field("samples_total", s.progress.samples).field("tokens_total", s.progress.tokens);
-  const auto& points = s.progress.points;
+  const RoundPoints& points = s.progress.points;
   json.field(summary.tokens > 0 ? "tokens_per_second" : "samples_per_second",
-             points.size() > 0 ? points[points.size() - 1].rate_per_second : 0.0);
+             points.empty() ? 0.0 : points.back().rate_per_second);
   json.field("skipped_rounds", s.progress.skipped_rounds).field("rollbacks", s.progress.rollbacks);
   json.field("nonfinite_ranks", summary.nonfinite_ranks);
 }
@@ -110,13 +110,8 @@ std::string loss_text(double loss) {
   return significant(loss, 4);
 }
 
-// The newest round in which somebody trained. Requires: there was one.
-const RoundPoint& newest(const Snapshot& s) {
-  return s.progress.points[s.progress.points.size() - 1];
-}
-
 Tile loss_tile(const Snapshot& s) {
-  Tile tile{"Loss", loss_text(newest(s).loss), "", "", ""};
+  Tile tile{"Loss", loss_text(s.progress.points.back().loss), "", "", ""};
   if (std::isfinite(s.progress.first_loss))
     tile.hint = loss_text(s.progress.first_loss) + " at the start";
   tile.curve = curve(s.progress.points, "Loss", &RoundPoint::loss, loss_text, 0.002);
@@ -125,8 +120,8 @@ Tile loss_tile(const Snapshot& s) {
 
 Tile rate_tile(const Snapshot& s) {
   const bool tokens = s.progress.tokens > 0;
-  Tile tile{"Throughput", rate_text(newest(s).rate_per_second), tokens ? "tokens/s" : "samples/s",
-            "", ""};
+  Tile tile{"Throughput", rate_text(s.progress.points.back().rate_per_second),
+            tokens ? "tokens/s" : "samples/s", "", ""};
   tile.hint = fmt::format("{}{} so far", grouped(tokens ? s.progress.tokens : s.progress.samples),
                           tokens ? " tokens" : " samples");
   tile.curve = curve(s.progress.points, "Throughput", &RoundPoint::rate_per_second, rate_text);
@@ -135,7 +130,8 @@ Tile rate_tile(const Snapshot& s) {
 
 Tile time_tile(const Snapshot& s) {
   const Spread& wall = s.summary.wall_seconds;
-  Tile tile{"Step time", seconds_text(newest(s).step_seconds), "median rank", "", ""};
+  Tile tile{"Step time", seconds_text(s.progress.points.back().step_seconds), "median rank", "",
+            ""};
   if (wall.rank_of_max.value() >= 0)
     tile.hint =
         "longest " + seconds_text(wall.max) + ", rank " + std::to_string(wall.rank_of_max.value());
@@ -144,8 +140,8 @@ Tile time_tile(const Snapshot& s) {
 }
 
 Tile skew_tile(const Snapshot& s) {
-  Tile tile{"Skew", times_text(newest(s).skew_ratio), "slowest to median", "", ""};
-  if (newest(s).skew_ratio <= 1.005) tile.hint = "the ranks are even";
+  Tile tile{"Skew", times_text(s.progress.points.back().skew_ratio), "slowest to median", "", ""};
+  if (s.progress.points.back().skew_ratio <= 1.005) tile.hint = "the ranks are even";
   if (!s.ranks.slow.empty()) {
     const SlowRank& slowest = s.ranks.slow.front();
     tile.hint = fmt::format("rank {} slow in {}", slowest.rank.value(), to_string(slowest.phase()));
@@ -155,7 +151,7 @@ Tile skew_tile(const Snapshot& s) {
 }
 
 std::string tiles_section(const Snapshot& s) {
-  if (s.progress.points.size() == 0) return {};
+  if (s.progress.points.empty()) return {};
   return fmt::format("<div class=\"tiles\">{}{}{}{}</div>", tile_html(loss_tile(s)),
                      tile_html(rate_tile(s)), tile_html(time_tile(s)), tile_html(skew_tile(s)));
 }
@@ -202,10 +198,9 @@ std::string phases_section(const Snapshot& s) {
 
 }  // namespace
 
-void RoundPoints::add(const RoundPoint& point) {
-  points_[next_] = point;
-  next_ = (next_ + 1) % kCapacity;
-  size_ = std::min(size_ + 1, kCapacity);
+void add_point(RoundPoints& points, const RoundPoint& point) {
+  if (points.size() == kPointsKept) points.erase(points.begin());
+  points.push_back(point);
 }
 
 double skew_ratio(const StepSummary& summary) {
@@ -231,9 +226,9 @@ void ProgressView::add(const StepRecord& record, float loss_scale) {
     nonfinite_gradient_rounds += any_reports(SignalFlag::nonfinite_gradient) ? 1 : 0;
   }
   if (summary.finished >= summary.reporting) return;  // nobody trained: only last reports came
-  points.add({record.signals.round, summary.loss, summary.wall_seconds.median, skew_ratio(summary),
-              rate_per_second(summary), summary.plan_applied_max, loss_scale,
-              summary.skipped_ranks > 0});
+  add_point(points, {record.signals.round, summary.loss, summary.wall_seconds.median,
+                     skew_ratio(summary), rate_per_second(summary), summary.plan_applied_max,
+                     loss_scale, summary.skipped_ranks > 0});
 }
 
 Topic progress_topic() {

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <vector>
 
 #include "coordinator/core/record.h"
 #include "metrics/histogram.h"
@@ -27,22 +28,10 @@ struct RoundPoint {
   bool was_skipped = false;    // the optimizer step was, on some rank
 };
 
-// The newest rounds, oldest first; bounded.
-class RoundPoints {
- public:
-  static constexpr std::size_t kCapacity = 300;
-  void add(const RoundPoint& point);
-  std::size_t size() const { return size_; }
-  // REQUIRES: index < size(). 0 is the oldest.
-  const RoundPoint& operator[](std::size_t index) const {
-    return points_[(next_ + kCapacity - size_ + index) % kCapacity];
-  }
-
- private:
-  std::array<RoundPoint, kCapacity> points_{};
-  std::size_t next_ = 0;
-  std::size_t size_ = 0;
-};
+// The newest rounds, oldest first, at most kPointsKept.
+using RoundPoints = std::vector<RoundPoint>;
+inline constexpr std::size_t kPointsKept = 300;
+void add_point(RoundPoints& points, const RoundPoint& point);
 
 // Seconds of a step: 10 ms .. 100 s in 1-2-5 steps.
 inline constexpr std::array<double, 13> kStepBuckets = {0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1,

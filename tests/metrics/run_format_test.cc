@@ -124,11 +124,10 @@ TEST_SUITE("metrics") {
                    {"resume", false}};
     info.environment = {{"machine", std::string("x86_64")}};
     info.variables = {{"OMP_NUM_THREADS", std::string("1")}};
-    info.peak_flops = 1e12;
     CHECK(run_json(info, {1.5, 10, 0}) ==
           "{\"name\":\"a \\\"run\\\"\",\"config\":{\"lr\":0.001,\"layers\":12,\"amp\":\"bf16\","
           "\"resume\":false},\"rank\":2,\"world_size\":4,\"environment\":{\"machine\":\"x86_64\","
           "\"env\":{\"OMP_NUM_THREADS\":\"1\"}},\"started\":5,\"wall_time\":1.5,\"n_steps\":10,"
-          "\"dropped_rows\":0,\"peak_flops\":1e+12}\n");
+          "\"dropped_rows\":0}\n");
   }
 }

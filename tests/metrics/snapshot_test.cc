@@ -139,11 +139,11 @@ TEST_SUITE("metrics") {
 
   TEST_CASE("the curve keeps the newest rounds, oldest first") {
     RoundPoints points;
-    for (std::uint64_t round = 1; round <= RoundPoints::kCapacity + 50; ++round)
-      points.add({RoundId(round), 0, 0, 1, 0, 0});
-    CHECK(points.size() == RoundPoints::kCapacity);
+    for (std::uint64_t round = 1; round <= kPointsKept + 50; ++round)
+      add_point(points, {RoundId(round), 0, 0, 1, 0, 0});
+    CHECK(points.size() == kPointsKept);
     CHECK(points[0].round == RoundId(51));
-    CHECK(points[points.size() - 1].round == RoundId(RoundPoints::kCapacity + 50));
+    CHECK(points[points.size() - 1].round == RoundId(kPointsKept + 50));
   }
 
   TEST_CASE("the newest ranks of a large job are shown about once a second") {

@@ -56,7 +56,7 @@ TEST_SUITE("wire.control") {
       Decision decision;
       if (random.chance(50)) decision.plan = plan;
       for (int i = 0; i < 3; ++i) decision.reasons.push_back(random.reason());
-      const auto read = parse_journal_round(serialize(signals, decision), limits_of(job));
+      const auto read = parse_journal_round(serialize(signals, decision), size_of(job));
       REQUIRE_MESSAGE(read.ok(), read.status().text());
       CHECK(same_bits(read->signals, signals));
       CHECK(read->decision.plan == decision.plan);
@@ -86,8 +86,7 @@ TEST_SUITE("wire.control") {
 
     JournalRound round{random.signals(job, RoundId(7)), {}};
     round.decision.plan = random.plan(job, 2);
-    const auto played =
-        parse_journal_round(serialize(round.signals, round.decision), limits_of(job));
+    const auto played = parse_journal_round(serialize(round.signals, round.decision), size_of(job));
     REQUIRE(played.ok());
     CHECK(same_bits(played->signals, round.signals));
     CHECK(played->decision.plan == round.decision.plan);
@@ -97,7 +96,7 @@ TEST_SUITE("wire.control") {
     RandomValues random(6);
     const JobFacts job = capable_job(2, 3);
     const auto code_of_round = [&](const StepSignals& signals, const Decision& decision) {
-      return parse_journal_round(serialize(signals, decision), limits_of(job)).status().code();
+      return parse_journal_round(serialize(signals, decision), size_of(job)).status().code();
     };
     const StepSignals sound = random.signals(job, RoundId(1));
     CHECK(code_of_round(sound, {}) == StatusCode::ok);
@@ -106,14 +105,14 @@ TEST_SUITE("wire.control") {
       signals.reports.assign(3, RankSignal{});
     }
     SUBCASE("faults") {
-      signals.faults.assign(limits_of(job).faults() + 1, FaultyReport{});
+      signals.faults.assign(size_of(job).faults() + 1, FaultyReport{});
     }
     SUBCASE("evidence") {
       signals.evidence.resize(4);
     }
     Decision decision;
     SUBCASE("reasons") {
-      decision.reasons.resize(limits_of(job).reasons() + 1);
+      decision.reasons.resize(size_of(job).reasons() + 1);
     }
     CHECK(code_of_round(signals, decision) == StatusCode::data_loss);
   }
@@ -259,7 +258,7 @@ TEST_SUITE("wire.control") {
         for (auto flips = random.below(4); flips > 0 && !bytes.empty(); --flips)
           bytes[random.below(bytes.size())] = static_cast<char>(random.bits());
         const bool ok = i % 4 == 0 ? parse_journal_start(bytes).ok()
-                                   : parse_journal_round(bytes, limits_of(job)).ok();
+                                   : parse_journal_round(bytes, size_of(job)).ok();
         if (!ok) ++refused;
       }
     }

@@ -139,8 +139,8 @@ TEST_SUITE("wire.mask.hostile") {
         mutate(bytes, i % 2 == 0 ? changes : full, random);
         if (i % 2 != 0) bytes.resize(std::max<std::size_t>(bytes.size(), 4));
         if (i % 2 != 0) std::copy_n(changes.begin(), 4, bytes.begin());
-        const auto plan = i % 2 == 0 ? read_full_payload(bytes, shape_of(job))
-                                     : read_delta_payload(bytes, base, shape_of(job));
+        const auto plan = i % 2 == 0 ? read_full_payload(bytes, size_of(job))
+                                     : read_delta_payload(bytes, base, size_of(job));
         if (plan.ok()) CHECK(check_shape(*plan).ok());
       }
     }
@@ -152,7 +152,7 @@ TEST_SUITE("wire.mask.hostile") {
     const auto with = [&](std::initializer_list<unsigned> more) {
       Bytes bytes = plain;
       for (const unsigned byte : more) bytes.push_back(static_cast<std::byte>(byte));
-      return read_full_payload(bytes, shape_of(job));
+      return read_full_payload(bytes, size_of(job));
     };
     CHECK(with({9, 2, 0xC8, 1})->step_samples == 200);
     CHECK_FALSE(with({9, 0}).ok());
@@ -188,7 +188,7 @@ TEST_SUITE("wire.mask.hostile") {
       const Plan plan = random.plan(job, 1);
       const Bytes whole = full_payload(plan);
       for (std::size_t size = 0; size < whole.size(); ++size) {
-        const auto cut = read_full_payload(std::span(whole).first(size), shape_of(job));
+        const auto cut = read_full_payload(std::span(whole).first(size), size_of(job));
         if (cut.ok()) {
           Plan shorter = *cut;  // a cut between two entries is a plan with fewer of them
           CHECK(full_payload(shorter).size() == size);

@@ -64,16 +64,11 @@ class Start {
   }
 
   Result<Nodes> find_nodes() const {
-    Result<std::unique_ptr<Communicator>> node = all_.split_by_node();
-    if (!node.ok()) return node.status();
     Nodes nodes;
-    nodes.node = std::move(*node);
-    auto ranks = all_gather(*nodes.node, all_.rank(), options_.wait);
-    if (!ranks.ok()) return ranks.status();
-    nodes.ranks = std::move(*ranks);
-    auto leaders = all_gather(all_, nodes.ranks[0], options_.wait);
-    if (!leaders.ok()) return leaders.status();
-    nodes.leaders = std::move(*leaders);
+    Status found = take(all_.split_by_node(), nodes.node);
+    if (found.ok()) found = take(all_gather(*nodes.node, all_.rank(), options_.wait), nodes.ranks);
+    if (found.ok()) found = take(all_gather(all_, nodes.ranks[0], options_.wait), nodes.leaders);
+    if (!found.ok()) return found;
     std::ranges::sort(nodes.leaders);
     nodes.leaders.erase(std::unique(nodes.leaders.begin(), nodes.leaders.end()),
                         nodes.leaders.end());
@@ -96,6 +91,13 @@ class Start {
     return made;
   }
 
+  static Status watch(Communicator& members, std::unique_ptr<DepartureWatch>& into) {
+    std::unique_ptr<Communicator> own;
+    Status made = take(members.duplicate(), own);
+    if (made.ok()) into = std::make_unique<DepartureWatch>(std::move(own));
+    return made;
+  }
+
   Result<std::unique_ptr<BucketExchange>> shared(Nodes nodes, BucketLayout layout,
                                                  SharedSegment segment) const {
     SharedParts parts;
@@ -105,14 +107,10 @@ class Start {
     parts.leader_ranks = nodes.leaders;
     parts.segment = std::move(segment);
     if (nodes.leaders.size() > 1) {
-      Result<std::unique_ptr<Communicator>> made = leaders(nodes);
-      if (!made.ok()) return made.status();
-      parts.leaders = std::move(*made);
+      if (Status made = take(leaders(nodes), parts.leaders); !made.ok()) return made;
     }
     if (parts.leaders != nullptr) {
-      Result<std::unique_ptr<Communicator>> watch = parts.leaders->duplicate();
-      if (!watch.ok()) return watch.status();
-      parts.watch = std::make_unique<DepartureWatch>(std::move(*watch));
+      if (Status made = watch(*parts.leaders, parts.watch); !made.ok()) return made;
     }
     return make_shared_exchange(std::move(layout), options_.wait, std::move(parts));
   }
@@ -124,18 +122,12 @@ class Start {
     parts.size = all_.size();
     const bool flat =
         nodes.leaders.size() == 1 || nodes.leaders.size() == static_cast<std::size_t>(all_.size());
-    Result<std::unique_ptr<Communicator>> watch = all_.duplicate();
-    if (!watch.ok()) return watch.status();
-    parts.watch = std::make_unique<DepartureWatch>(std::move(*watch));
-    Result<std::unique_ptr<Communicator>> made = flat ? all_.duplicate() : leaders(nodes);
-    if (!made.ok()) return made.status();
-    (flat ? parts.all : parts.leaders) = std::move(*made);
-    if (!flat) {
-      Result<std::unique_ptr<Communicator>> down = nodes.node->duplicate();
-      if (!down.ok()) return down.status();
-      parts.down = std::move(*down);
-      parts.up = std::move(nodes.node);
-    }
+    Status made = watch(all_, parts.watch);
+    if (made.ok())
+      made = flat ? take(all_.duplicate(), parts.all) : take(leaders(nodes), parts.leaders);
+    if (made.ok() && !flat) made = take(nodes.node->duplicate(), parts.down);
+    if (!made.ok()) return made;
+    if (!flat) parts.up = std::move(nodes.node);
     return make_message_exchange(std::move(layout), options_.wait, std::move(note),
                                  std::move(parts));
   }

@@ -63,11 +63,8 @@ Status DepartureWatch::say(const Departure& departure) {
     merge_into(heard_, word.said);
   }
   word.said = departure;
-  Result<Request> started = members_->start_all_reduce(
-      std::as_writable_bytes(std::span(&word.said, 1)), merging<Departure>());
-  if (!started.ok()) return started.status();
-  word.request = *started;
-  return ok_status();
+  const auto bytes = std::as_writable_bytes(std::span(&word.said, 1));
+  return take(members_->start_all_reduce(bytes, merging<Departure>()), word.request);
 }
 
 Status DepartureWatch::hear(Word& word) {

@@ -102,11 +102,9 @@ class MessageExchange final : public RoundExchange {
   }
 
   Status begin(Leg leg, std::size_t bucket) {
-    Result<Request> request = start_on(leg, bucket);
-    if (!request.ok()) return request.status();
-    requests_[bucket] = *request;
-    queue(leg).begun = bucket + 1;
-    return ok_status();
+    Status started = take(start_on(leg, bucket), requests_[bucket]);
+    if (started.ok()) queue(leg).begun = bucket + 1;
+    return started;
   }
 
   Result<Request> start_on(Leg leg, std::size_t bucket) {

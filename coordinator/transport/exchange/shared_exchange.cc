@@ -370,10 +370,10 @@ class SharedExchange final : public RoundExchange {
   // In ascending buckets, as all leaders must; each call takes one step.
   Status cross(std::size_t bucket) {
     if (bucket == to_cross_) {
-      Result<Request> request =
-          parts_.leaders->start_all_reduce(buffer(bucket), place(bucket).reduction);
-      if (!request.ok()) return request.status();
-      requests_[bucket] = *request;
+      Status started =
+          take(parts_.leaders->start_all_reduce(buffer(bucket), place(bucket).reduction),
+               requests_[bucket]);
+      if (!started.ok()) return started;
       ++to_cross_;
       return to_cross_ == buckets() ? parts_.watch->close_round() : ok_status();
     }
