@@ -26,7 +26,7 @@ constexpr std::uint64_t kShorter = 10;
 constexpr std::uint64_t kShorter = 1;
 #endif
 
-struct Voyage {
+struct Scenario {
   std::string name;
   std::int32_t ranks;
   std::uint64_t rounds;
@@ -38,7 +38,7 @@ struct Voyage {
 };
 
 // The communicators of an exchange between leaders, as loopback names them: the world's third child
-// (after the crew's data and the nodes), in it the group of leaders, of that the duplicates.
+// (after the data of the job and the nodes), in it the group of leaders, of that the duplicates.
 constexpr const char* kGathers = "world.2:0.0";
 constexpr const char* kMasks = "world.2:0.1";
 
@@ -73,8 +73,8 @@ void expect_agreement(const std::vector<WorkerTrace>& traces, std::uint64_t roun
   }
 }
 
-std::vector<WorkerTrace> sail(const LoopbackWorld& world, std::int32_t ranks,
-                              const WorkerOptions& options) {
+std::vector<WorkerTrace> run_workers(const LoopbackWorld& world, std::int32_t ranks,
+                                     const WorkerOptions& options) {
   std::vector<WorkerTrace> traces(static_cast<std::size_t>(ranks));
   transport::on_every_rank(world, ranks, [&](transport::Communicator& c) {
     traces[static_cast<std::size_t>(c.rank().value())] = train(c, options);
@@ -83,33 +83,33 @@ std::vector<WorkerTrace> sail(const LoopbackWorld& world, std::int32_t ranks,
   return traces;
 }
 
-void sail_and_compare(const Voyage& voyage, std::uint64_t seed) {
-  CAPTURE(voyage.name);
+void run_and_compare(const Scenario& scenario, std::uint64_t seed) {
+  CAPTURE(scenario.name);
   LoopbackOptions loopback;
-  loopback.ranks_per_node = voyage.ranks_per_node;
-  if (voyage.is_troubled) loopback.faults = trouble(seed);
-  const LoopbackWorld world(voyage.ranks, loopback);
+  loopback.ranks_per_node = scenario.ranks_per_node;
+  if (scenario.is_troubled) loopback.faults = trouble(seed);
+  const LoopbackWorld world(scenario.ranks, loopback);
   TallySink tally;
   WorkerOptions options;
-  const std::uint64_t rounds = voyage.rounds / kShorter;
+  const std::uint64_t rounds = scenario.rounds / kShorter;
   options.rounds = rounds;
-  options.path = voyage.path;
+  options.path = scenario.path;
   options.policies = {std::make_shared<RestlessPolicy>(seed)};
   options.sink = &tally;
-  const auto traces = sail(world, voyage.ranks, options);
+  const auto traces = run_workers(world, scenario.ranks, options);
   expect_agreement(traces, rounds);
-  CHECK(traces[0].path == voyage.expected_path);
-  CHECK(traces[0].switches >= rounds / voyage.rounds_a_switch);
-  if (voyage.is_troubled) {
+  CHECK(traces[0].path == scenario.expected_path);
+  CHECK(traces[0].switches >= rounds / scenario.rounds_a_switch);
+  if (scenario.is_troubled) {
     CHECK(tally.counters.damaged_reports > 0);
     CHECK(tally.counters.full_plans_resent > 0);
   }
   const Status used_well = world.verify();
   CHECK_MESSAGE(used_well.ok(), used_well.text());
-  MESSAGE(voyage.name << ", " << voyage.ranks << " ranks: " << rounds << " rounds, "
-                      << traces[0].switches << " switches, " << tally.counters.rounds
-                      << " control rounds, " << tally.counters.full_plans_resent
-                      << " plans sent again");
+  MESSAGE(scenario.name << ", " << scenario.ranks << " ranks: " << rounds << " rounds, "
+                        << traces[0].switches << " switches, " << tally.counters.rounds
+                        << " control rounds, " << tally.counters.full_plans_resent
+                        << " plans sent again");
 }
 
 constexpr auto kAuto = ControlPath::automatic;
@@ -117,36 +117,36 @@ constexpr auto kMpi = ControlPath::mpi;
 
 TEST_SUITE("runtime.agreement") {
   TEST_CASE("all ranks have the same plan in every round, through mailboxes") {
-    for (const Voyage& voyage : {
-             Voyage{"mailboxes", 1, 5'000, kAuto, 0, false, 50, "mailbox"},
-             Voyage{"mailboxes", 2, 25'000, kAuto, 0, false, 100, "mailbox"},
-             Voyage{"mailboxes", 4, 15'000, kAuto, 0, false, 100, "mailbox"},
-             Voyage{"mailboxes", 8, 5'000, kAuto, 0, false, 100, "mailbox"},
+    for (const Scenario& scenario : {
+             Scenario{"mailboxes", 1, 5'000, kAuto, 0, false, 50, "mailbox"},
+             Scenario{"mailboxes", 2, 25'000, kAuto, 0, false, 100, "mailbox"},
+             Scenario{"mailboxes", 4, 15'000, kAuto, 0, false, 100, "mailbox"},
+             Scenario{"mailboxes", 8, 5'000, kAuto, 0, false, 100, "mailbox"},
          }) {
-      sail_and_compare(voyage, 11);
+      run_and_compare(scenario, 11);
     }
   }
 
   TEST_CASE("all ranks have the same plan in every round, through messages alone") {
-    for (const Voyage& voyage : {
-             Voyage{"messages", 1, 1'000, kMpi, 0, false, 50, "mailbox"},
-             Voyage{"messages", 2, 10'000, kMpi, 0, false, 100, "mpi"},
-             Voyage{"messages", 8, 3'000, kMpi, 0, false, 100, "mpi"},
-             Voyage{"troubled messages", 2, 10'000, kMpi, 0, true, 200, "mpi"},
-             Voyage{"troubled messages", 4, 8'000, kMpi, 0, true, 200, "mpi"},
-             Voyage{"troubled messages", 8, 4'000, kMpi, 0, true, 200, "mpi"},
+    for (const Scenario& scenario : {
+             Scenario{"messages", 1, 1'000, kMpi, 0, false, 50, "mailbox"},
+             Scenario{"messages", 2, 10'000, kMpi, 0, false, 100, "mpi"},
+             Scenario{"messages", 8, 3'000, kMpi, 0, false, 100, "mpi"},
+             Scenario{"troubled messages", 2, 10'000, kMpi, 0, true, 200, "mpi"},
+             Scenario{"troubled messages", 4, 8'000, kMpi, 0, true, 200, "mpi"},
+             Scenario{"troubled messages", 8, 4'000, kMpi, 0, true, 200, "mpi"},
          }) {
-      sail_and_compare(voyage, 23);
+      run_and_compare(scenario, 23);
     }
   }
 
   TEST_CASE("all ranks have the same plan in every round, on nodes of two") {
-    for (const Voyage& voyage : {
-             Voyage{"nodes", 4, 5'000, kAuto, 2, false, 100, "mailbox+mpi"},
-             Voyage{"troubled nodes", 4, 5'000, kAuto, 2, true, 200, "mailbox+mpi"},
-             Voyage{"troubled nodes", 8, 4'000, kAuto, 2, true, 200, "mailbox+mpi"},
+    for (const Scenario& scenario : {
+             Scenario{"nodes", 4, 5'000, kAuto, 2, false, 100, "mailbox+mpi"},
+             Scenario{"troubled nodes", 4, 5'000, kAuto, 2, true, 200, "mailbox+mpi"},
+             Scenario{"troubled nodes", 8, 4'000, kAuto, 2, true, 200, "mailbox+mpi"},
          }) {
-      sail_and_compare(voyage, 37);
+      run_and_compare(scenario, 37);
     }
   }
 
@@ -159,7 +159,7 @@ TEST_SUITE("runtime.agreement") {
     options.path = kMpi;
     options.blocks = 700;
     options.policies = {std::make_shared<RestlessPolicy>(5)};
-    const auto traces = sail(world, 2, options);
+    const auto traces = run_workers(world, 2, options);
     expect_agreement(traces, options.rounds);
     CHECK(traces[0].switches >= 5);
     MESSAGE(traces[0].switches << " switches");

@@ -50,7 +50,7 @@ PolicySet policies() {
   return {std::make_shared<LossScalePolicy>(), std::make_shared<PrecisionPolicy>()};
 }
 
-struct Course {
+struct Scenario {
   std::string name;
   std::int32_t ranks;
   std::uint64_t rounds;
@@ -74,27 +74,27 @@ class FormatSink final : public StepSink {
   std::uint64_t rounds = 0;
 };
 
-void sail(const Course& course, const std::filesystem::path& journal) {
-  CAPTURE(course.name);
+void run_and_compare(const Scenario& scenario, const std::filesystem::path& journal) {
+  CAPTURE(scenario.name);
   LoopbackOptions loopback;
-  loopback.ranks_per_node = course.ranks_per_node;
-  if (course.is_troubled) loopback.faults = trouble(7);
-  const LoopbackWorld world(course.ranks, loopback);
+  loopback.ranks_per_node = scenario.ranks_per_node;
+  if (scenario.is_troubled) loopback.faults = trouble(7);
+  const LoopbackWorld world(scenario.ranks, loopback);
   FormatSink sink;
   WorkerOptions options;
-  options.rounds = course.rounds / kShorter;
-  options.path = course.path;
+  options.rounds = scenario.rounds / kShorter;
+  options.path = scenario.path;
   options.policies = policies();
   options.sink = &sink;
   options.journal = journal;
-  options.late_rank = course.late_rank;
+  options.late_rank = scenario.late_rank;
   options.has_numbers = true;
-  options.settings = "precision.format = " + std::string(course.format) +
+  options.settings = "precision.format = " + std::string(scenario.format) +
                      "\nprecision.emulate = on\nprecision.patience_rounds = 2\n"
                      "precision.dwell_rounds = 6\nprecision.cooldown_rounds = 6\n"
                      "loss_scale.growth_interval = 50\n";
-  std::vector<WorkerTrace> traces(static_cast<std::size_t>(course.ranks));
-  transport::on_every_rank(world, course.ranks, [&](transport::Communicator& c) {
+  std::vector<WorkerTrace> traces(static_cast<std::size_t>(scenario.ranks));
+  transport::on_every_rank(world, scenario.ranks, [&](transport::Communicator& c) {
     traces[static_cast<std::size_t>(c.rank().value())] = train(c, options);
     return std::string();
   });
@@ -104,28 +104,28 @@ void sail(const Course& course, const std::filesystem::path& journal) {
     CHECK(trace.rounds == traces[0].rounds);
   }
   CHECK(traces[0].switches >= options.rounds / 1000);
-  if (std::string(course.format) == "auto") {
+  if (std::string(scenario.format) == "auto") {
     CHECK(sink.seen[static_cast<std::size_t>(Precision::bf16)] > 0);
     CHECK(sink.seen[static_cast<std::size_t>(Precision::fp8)] > 0);
   }
-  MESSAGE(course.name << ", " << course.ranks << " ranks: " << options.rounds << " rounds, "
-                      << sink.rounds << " control rounds, " << traces[0].switches << " switches");
+  MESSAGE(scenario.name << ", " << scenario.ranks << " ranks: " << options.rounds << " rounds, "
+                        << sink.rounds << " control rounds, " << traces[0].switches << " switches");
 }
 
 TEST_SUITE("runtime.agreement") {
   TEST_CASE("all ranks compute in the same formats under the same scale in every round") {
     constexpr auto kAuto = ControlPath::automatic;
     constexpr auto kMpi = ControlPath::mpi;
-    for (const Course& course : {
-             Course{"mailboxes", 2, 40'000, kAuto, 0, false, -1, "auto"},
-             Course{"mailboxes, fp16", 4, 20'000, kAuto, 0, false, -1, "fp16"},
-             Course{"troubled messages", 2, 16'000, kMpi, 0, true, -1, "auto"},
-             Course{"troubled messages", 4, 12'000, kMpi, 0, true, -1, "auto"},
-             Course{"troubled nodes", 4, 8'000, kAuto, 2, true, -1, "auto"},
-             Course{"a dead-slow rank", 3, 4'000, kAuto, 0, false, 1, "auto"},
+    for (const Scenario& scenario : {
+             Scenario{"mailboxes", 2, 40'000, kAuto, 0, false, -1, "auto"},
+             Scenario{"mailboxes, fp16", 4, 20'000, kAuto, 0, false, -1, "fp16"},
+             Scenario{"troubled messages", 2, 16'000, kMpi, 0, true, -1, "auto"},
+             Scenario{"troubled messages", 4, 12'000, kMpi, 0, true, -1, "auto"},
+             Scenario{"troubled nodes", 4, 8'000, kAuto, 2, true, -1, "auto"},
+             Scenario{"a dead-slow rank", 3, 4'000, kAuto, 0, false, 1, "auto"},
          }) {
       TempFolder folder;
-      sail(course, folder / "journal");
+      run_and_compare(scenario, folder / "journal");
       auto reader = runtime::JournalReader::open(folder / "journal");
       REQUIRE_MESSAGE(reader.ok(), reader.status().text());
       const auto report = runtime::replay(*reader, policies(), {});

@@ -81,7 +81,7 @@ Tensor state_of_generator() {
 }  // namespace
 
 TEST_SUITE("curvature") {
-  TEST_CASE("the eigenvalue of a quadratic with a known spectrum, per group, with its sign") {
+  TEST_CASE("the eigenvalue of a quadratic is found for each group, with its sign") {
     torch::manual_seed(1);
     const auto net = std::make_shared<Quadratic>(torch::tensor({5.0, 2.0, 1.0, -0.5, 0.1, 0.0}),
                                                  torch::tensor({-7.0, 3.0, 2.0, 1.0}));
