@@ -100,7 +100,8 @@ struct Scale {
   int cores;
 };
 
-// What only explains has no limit.
+// What only explains has no limit. Nor have two ranks: they spin, which a thread that sleeps cannot
+// match, and nobody waits for a round.
 enum class Judged { yes, no };
 
 void tell(const Contestant& ours, const Contestant& bare, const Scale& scale, Judged judged,
@@ -131,8 +132,9 @@ void tell_all(const std::vector<Contestant>& who, const Scale& scale, const Cont
       bench::quantile(who[0].microseconds, 0.5) < bench::quantile(who[1].microseconds, 0.5);
   const Contestant& bare = who[blocking_wins ? 0 : 1];
   tell(who[2], bare, scale, Judged::no, {});
-  tell(who[3], bare, scale, Judged::yes, mailbox.answers().decide_microseconds());
-  tell(who[4], bare, scale, Judged::yes, mpi.answers().decide_microseconds());
+  const Judged judged = scale.ranks > 2 ? Judged::yes : Judged::no;
+  tell(who[3], bare, scale, judged, mailbox.answers().decide_microseconds());
+  tell(who[4], bare, scale, judged, mpi.answers().decide_microseconds());
 }
 
 int compare(transport::Communicator& world, bench::Effort effort) {

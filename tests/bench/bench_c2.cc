@@ -35,9 +35,10 @@ void measure(Session& session) {
     return std::find(words.begin(), words.end(), word) != words.end();
   };
   const auto effort = said("--quick") ? bench::Effort::quick : bench::Effort::full;
+  const double training_us = session.config().control.path == ControlPath::mpi ? 30 : 10;
   const CallsTold told{
       said("watching") ? "500 us of work a step" : "training steps of a small GPT-2",
-      path_of(session), session.config().control.path == ControlPath::mpi ? 20.0 : 2.0};
+      path_of(session), said("watching") ? 1 : training_us};
   if (said("growth") || said("demo")) {
     const auto which = said("demo") ? bench::GrowingStep::demo : bench::GrowingStep::small;
     bench::measure_growth(session, which, effort);

@@ -68,7 +68,7 @@ bool measure(const Kind& kind, int instances) {
     line.with("figure", figure).with("what", kind.name).with("ranks", kRanks);
     line.with("units", static_cast<double>(kUnits)).with("instances", instances).print();
   };
-  told(Line("D2", bench::quantile(spent, 0.5), "ms").limit(2), "assignment, CPU time, p50");
+  told(Line("D2", bench::quantile(spent, 0.5), "ms").limit(0.5), "assignment, CPU time, p50");
   told(Line("D2", bench::quantile(spent, 0.99), "ms"), "assignment, CPU time, p99");
   const double least = *std::min_element(gains.begin(), gains.end());
   told(Line("D2", least, "ratio").limit(1, bench::Better::higher),

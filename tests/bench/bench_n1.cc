@@ -1,7 +1,9 @@
-// N1: speed of the codecs on one core. That their bits are right is a test
-// (sdk.precision.float_codec).
+// N1: that the codecs' bits are those of the formats' definitions, looked at where codes change
+// (the test sdk.precision.float_codec looks at every float), and their speed on one core.
 #include <algorithm>
+#include <bit>
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -10,6 +12,7 @@
 #include "coordinator/testing/random.h"
 #include "sdk/src/precision/float_codec.h"
 #include "tests/bench/line.h"
+#include "tests/sdk/precision/float_reference.h"
 
 namespace {
 
@@ -32,7 +35,54 @@ double rate_of(const std::function<void()>& pass, int runs) {
 }
 
 void tell(const std::string& figure, double rate) {
-  bench::Line("N1", rate, "GB/s").limit(1, bench::Better::higher).with("figure", figure).print();
+  bench::Line("N1", rate, "GB/s").better(bench::Better::higher).with("figure", figure).print();
+}
+
+// Codes of either sign that decode to another value than the definition gives them.
+int wrong_values(const codec_test::Definition& format) {
+  const std::vector<double> values = codec_test::finite_values(format);
+  const std::uint32_t negative = 1u << (format.bits - 1);
+  int wrong = 0;
+  for (std::uint32_t code = 0; code < negative; ++code) {
+    const float plus = decode(format.format, static_cast<std::uint16_t>(code));
+    const float minus = decode(format.format, static_cast<std::uint16_t>(code | negative));
+    const bool is_right = code < values.size()  ? plus == values[code] && minus == -values[code]
+                          : format.is_nan(code) ? std::isnan(plus) && std::isnan(minus)
+                                                : std::isinf(plus) && std::isinf(minus);
+    wrong += is_right ? 0 : 1;
+  }
+  return wrong;
+}
+
+// Floats of either sign that get another code, among the first and the last one of each code.
+int wrong_codes(const codec_test::Definition& format, Rounding rounding, OverflowRule overflow) {
+  const std::vector<codec_test::Run> runs = codec_test::runs_of(format, rounding, overflow);
+  const auto differ = [&](std::uint32_t bits, std::uint16_t code) {
+    const auto minus = static_cast<std::uint16_t>(code | 1u << (format.bits - 1));
+    return (encode(format.format, std::bit_cast<float>(bits), rounding, overflow) != code) +
+           (encode(format.format, std::bit_cast<float>(bits | 1u << 31), rounding, overflow) !=
+            minus);
+  };
+  int wrong = 0;
+  for (std::size_t run = 0; run < runs.size(); ++run) {
+    wrong += differ(runs[run].first, runs[run].code);
+    if (run > 0) wrong += differ(runs[run].first - 1, runs[run - 1].code);
+  }
+  return wrong;
+}
+
+void compare_bits(const codec_test::Definition& format) {
+  int wrong = wrong_values(format);
+  for (const Rounding rounding : {Rounding::nearest_even, Rounding::toward_zero}) {
+    for (const OverflowRule overflow : {OverflowRule::ieee, OverflowRule::saturate}) {
+      wrong += wrong_codes(format, rounding, overflow);
+    }
+  }
+  bench::Line("N1", wrong, "codes")
+      .limit(0)
+      .with("figure",
+            "codes and borders between codes that differ from the definition: " + format.name)
+      .print();
 }
 
 template <class Code>
@@ -56,6 +106,7 @@ int main(int argc, char** argv) {
   for (float& value : values) {
     value = static_cast<float>(random.below(2000001)) / 1000.0F - 1000.0F;
   }
+  for (const codec_test::Definition& format : codec_test::definitions()) compare_bits(format);
   measure<std::uint8_t>(FloatFormat::e4m3, "e4m3", values, runs);
   measure<std::uint8_t>(FloatFormat::e5m2, "e5m2", values, runs);
   measure<std::uint16_t>(FloatFormat::bf16, "bf16", values, runs);

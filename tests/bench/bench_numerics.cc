@@ -1,4 +1,4 @@
-// N2: rules of loss scaling on adversarial courses of gradients, GradScaler's beside ours.
+// N2: rules of loss scaling on adversarial traces of gradients, GradScaler's beside ours.
 #include <cstdio>
 #include <string>
 #include <thread>

@@ -13,7 +13,7 @@ from figures import centre, line, quantile
 from turns import Ranks
 
 WORLDS = [1, 2, 4, 8]
-COST_LIMIT = 10
+COST_LIMIT = 3
 QUIET = ["--cox.run.log=error", "--cox.http.port=0"]
 
 

@@ -35,6 +35,11 @@ Line& Line::limit(double value, Better better) {
   return *this;
 }
 
+Line& Line::better(Better better) {
+  better_ = better;
+  return *this;
+}
+
 void Line::add(std::string_view key, const std::string& value) {
   if (!config_.empty()) config_ += ',';
   config_ += quoted(key);

@@ -17,6 +17,8 @@ class Line {
   Line(std::string_view goal, double value, std::string_view unit);
 
   Line& limit(double value, Better better = Better::lower);
+  // Of a line without a limit.
+  Line& better(Better better);
   // What was measured, and under which settings; keys in the order of the calls.
   Line& with(std::string_view key, std::string_view text);
   Line& with(std::string_view key, double value);

@@ -24,7 +24,7 @@ struct AskedBy {
 // Wants something before the first round, and remembers that it was asked.
 class Early final : public cox::Policy {
  public:
-  explicit Early(cox::PlanChange wish) : wish_(std::move(wish)) {}
+  explicit Early(cox::PlanChange request) : request_(std::move(request)) {}
   cox::PolicyKind kind() const override { return cox::PolicyKind::custom; }
   std::string_view name() const override { return "early"; }
   cox::PolicyOutput propose(const cox::PolicyInput&, cox::PolicyState state) const override {
@@ -35,13 +35,13 @@ class Early final : public cox::Policy {
     cox::Reason reason;
     reason.code = ReasonCode::custom;
     reason.text = "first";
-    output.proposals.push_back({wish_, reason});
+    output.proposals.push_back({request_, reason});
     output.state = cox::PolicyState::of(AskedBy{input.job.world_size});
     return output;
   }
 
  private:
-  cox::PlanChange wish_;
+  cox::PlanChange request_;
 };
 
 class Failing final : public cox::Policy {
@@ -90,8 +90,8 @@ TEST_SUITE("core") {
     job.capabilities.shares = true;
     cox::Config config;
     config.force.shares = {5, 1};
-    const auto wishing = std::make_shared<Early>(cox::SetShares{{1, 3}});
-    const cox::Begun begun = cox::begin_job(job, config, {wishing}, cox::initial_state(job));
+    const auto requesting = std::make_shared<Early>(cox::SetShares{{1, 3}});
+    const cox::Begun begun = cox::begin_job(job, config, {requesting}, cox::initial_state(job));
     CHECK(begun.state.plan.shares == config.force.shares);
     REQUIRE(begun.reasons.size() == 2);
     CHECK(begun.reasons[0].code == ReasonCode::override_applied);

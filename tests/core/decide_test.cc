@@ -25,7 +25,7 @@ using cox::SetPrecision;
 using cox::SetScaler;
 using cox::SetShares;
 
-using Wishes = std::vector<cox::PlanChange>;
+using Requests = std::vector<cox::PlanChange>;
 
 struct Calls {
   static constexpr std::uint32_t kVersion = 1;
@@ -33,22 +33,22 @@ struct Calls {
   static auto fields(auto& self) { return std::tie(self.count); }
 };
 
-// Wishes for the same in every round, and counts the rounds in its state.
-class Wishing final : public cox::Policy {
+// Asks for the same in every round, and counts the rounds in its state.
+class Requesting final : public cox::Policy {
  public:
-  explicit Wishing(Wishes wishes, PolicyKind kind = PolicyKind::custom)
-      : wishes_(std::move(wishes)), kind_(kind) {}
+  explicit Requesting(Requests requests, PolicyKind kind = PolicyKind::custom)
+      : requests_(std::move(requests)), kind_(kind) {}
   PolicyKind kind() const override { return kind_; }
   std::string_view name() const override {
-    return kind_ == PolicyKind::guard ? "guard" : "wishing";
+    return kind_ == PolicyKind::guard ? "guard" : "requesting";
   }
   cox::PolicyOutput propose(const cox::PolicyInput&, cox::PolicyState state) const override {
     cox::PolicyOutput output;
-    for (const cox::PlanChange& wish : wishes_) {
+    for (const cox::PlanChange& request : requests_) {
       cox::Reason reason;
       reason.code = ReasonCode::custom;
       reason.text = "because";
-      output.proposals.push_back({wish, reason});
+      output.proposals.push_back({request, reason});
     }
     auto calls = state.take_or_fresh<Calls>();
     ++calls.count;
@@ -57,7 +57,7 @@ class Wishing final : public cox::Policy {
   }
 
  private:
-  Wishes wishes_;
+  Requests requests_;
   PolicyKind kind_;
 };
 
@@ -70,20 +70,20 @@ class Throwing final : public cox::Policy {
   }
 };
 
-// A job of two ranks whose rounds are played one by one.
-struct Game {
+// A simulated job of two ranks, one round after another.
+struct SimulatedJob {
   cox::JobFacts job;
   cox::Config config;
   cox::PolicySet policies;
   cox::ControlState state;
   std::uint64_t round = 0;
 
-  explicit Game(Wishes wishes = {}) {
+  explicit SimulatedJob(Requests requests = {}) {
     job.incarnation = 1;
     job.world_size = 2;
     job.blocks = {"a", "b"};
     job.capabilities = {0b0011, 0b0011, true, true, true};
-    policies = {std::make_shared<Wishing>(std::move(wishes))};
+    policies = {std::make_shared<Requesting>(std::move(requests))};
     state = cox::initial_state(job);
   }
 
@@ -101,21 +101,21 @@ struct Game {
     return s;
   }
 
-  cox::Decision play(const cox::StepSignals& s) {
+  cox::Decision next(const cox::StepSignals& s) {
     cox::Decided decided = cox::decide(job, config, policies, std::move(state), s);
     state = std::move(decided.state);
     return std::move(decided.decision);
   }
-  cox::Decision play(std::uint64_t applied) { return play(signals(applied)); }
-  cox::Decision play() { return play(state.plan.id.number); }
+  cox::Decision next(std::uint64_t applied) { return next(signals(applied)); }
+  cox::Decision next() { return next(state.plan.id.number); }
 };
 
 }  // namespace
 
 TEST_SUITE("core") {
-  TEST_CASE("a wish becomes the next plan, two rounds ahead, with its reason") {
-    Game game({SetPrecision{cox::BlockId(1), Precision::bf16}});
-    const cox::Decision d = game.play();
+  TEST_CASE("a request becomes the next plan, two rounds ahead, with its reason") {
+    SimulatedJob simulated({SetPrecision{cox::BlockId(1), Precision::bf16}});
+    const cox::Decision d = simulated.next();
     REQUIRE(d.plan.has_value());
     CHECK(d.plan->id == cox::PlanId{1, 1});
     CHECK(d.plan->earliest_round == RoundId(3));
@@ -124,13 +124,13 @@ TEST_SUITE("core") {
     CHECK(d.reasons[0].outcome == Outcome::changed);
     CHECK(d.reasons[0].policy == PolicyKind::custom);
     CHECK(d.reasons[0].round == RoundId(1));
-    CHECK(game.state.plan == *d.plan);
+    CHECK(simulated.state.plan == *d.plan);
   }
 
-  TEST_CASE("what becomes of a wish") {
+  TEST_CASE("a request ends as changed, clamped, unchanged or vetoed") {
     struct Row {
       const char* what;
-      cox::PlanChange wish;
+      cox::PlanChange request;
       Outcome outcome;
       ReasonCode code;
     };
@@ -168,24 +168,24 @@ TEST_SUITE("core") {
     };
     for (const Row& row : rows) {
       CAPTURE(row.what);
-      Game game({row.wish});
-      const cox::Decision d = game.play();
+      SimulatedJob simulated({row.request});
+      const cox::Decision d = simulated.next();
       REQUIRE(d.reasons.size() == 1);
       CHECK(d.reasons[0].outcome == row.outcome);
       CHECK(d.reasons[0].code == row.code);
       const bool done = row.outcome == Outcome::changed || row.outcome == Outcome::clamped;
       CHECK(d.plan.has_value() == done);
-      CHECK(cox::validate(game.state.plan, game.job).ok());
+      CHECK(cox::validate(simulated.state.plan, simulated.job).ok());
     }
   }
 
-  TEST_CASE("a job without shares, batches and snapshots is spared wishes for them") {
-    for (const cox::PlanChange& wish :
+  TEST_CASE("a job without shares, batches and snapshots is spared requests for them") {
+    for (const cox::PlanChange& request :
          {cox::PlanChange(SetShares{{1, 3}}), cox::PlanChange(SetBatch{4}),
           cox::PlanChange(cox::RollBack{RoundId(1)})}) {
-      Game game({wish});
-      game.job.capabilities = {};
-      const cox::Decision d = game.play();
+      SimulatedJob simulated({request});
+      simulated.job.capabilities = {};
+      const cox::Decision d = simulated.next();
       CHECK_FALSE(d.plan.has_value());
       REQUIRE(d.reasons.size() == 1);
       CHECK(d.reasons[0].code == ReasonCode::not_capable);
@@ -193,78 +193,79 @@ TEST_SUITE("core") {
   }
 
   TEST_CASE("while a plan is in flight the next one waits, and says so once") {
-    Game game({SetBatch{4}});
-    REQUIRE(game.play().plan.has_value());
-    game.policies = {std::make_shared<Wishing>(Wishes{SetBatch{8}})};
-    const cox::Decision waits = game.play(0);
+    SimulatedJob simulated({SetBatch{4}});
+    REQUIRE(simulated.next().plan.has_value());
+    simulated.policies = {std::make_shared<Requesting>(Requests{SetBatch{8}})};
+    const cox::Decision waits = simulated.next(0);
     CHECK_FALSE(waits.plan.has_value());
     REQUIRE(waits.reasons.size() == 1);
     CHECK(waits.reasons[0].code == ReasonCode::plan_in_flight);
     CHECK(waits.reasons[0].outcome == Outcome::vetoed);
-    CHECK(game.play(0).reasons.empty());
-    CHECK_FALSE(game.state.plan.activated_round.has_value());
-    const cox::Decision next = game.play(1);
+    CHECK(simulated.next(0).reasons.empty());
+    CHECK_FALSE(simulated.state.plan.activated_round.has_value());
+    const cox::Decision next = simulated.next(1);
     REQUIRE(next.plan.has_value());
     CHECK(next.plan->id.number == 2);
     CHECK(next.plan->step_samples == 8);
   }
 
-  TEST_CASE("nothing wished for means nothing said while a plan is in flight") {
-    Game game({SetBatch{4}});
-    game.play();
-    game.policies = {std::make_shared<Wishing>(Wishes{})};
-    CHECK(game.play(0).reasons.empty());
+  TEST_CASE("nothing requested means nothing said while a plan is in flight") {
+    SimulatedJob simulated({SetBatch{4}});
+    simulated.next();
+    simulated.policies = {std::make_shared<Requesting>(Requests{})};
+    CHECK(simulated.next(0).reasons.empty());
   }
 
   TEST_CASE("the round in which a plan is first seen applied is kept with it") {
-    Game game({SetBatch{4}});
-    game.play();
-    game.play(0);
-    game.play(1);
-    CHECK(game.state.plan.activated_round == RoundId(3));
+    SimulatedJob simulated({SetBatch{4}});
+    simulated.next();
+    simulated.next(0);
+    simulated.next(1);
+    CHECK(simulated.state.plan.activated_round == RoundId(3));
   }
 
   TEST_CASE("a hold stops every policy but guard, also in the round that begins it") {
-    Game game;
-    game.policies = {std::make_shared<Wishing>(Wishes{SetBatch{4}}),
-                     std::make_shared<Wishing>(Wishes{HoldUntil{RoundId(4)}}, PolicyKind::guard)};
-    const cox::Decision first = game.play();
+    SimulatedJob simulated;
+    simulated.policies = {
+        std::make_shared<Requesting>(Requests{SetBatch{4}}),
+        std::make_shared<Requesting>(Requests{HoldUntil{RoundId(4)}}, PolicyKind::guard)};
+    const cox::Decision first = simulated.next();
     REQUIRE(first.plan.has_value());
     CHECK(first.plan->hold_until == RoundId(4));
     CHECK(first.plan->step_samples == 0);
     REQUIRE(first.reasons.size() == 2);
     CHECK(first.reasons[0].policy == PolicyKind::guard);
     CHECK(first.reasons[1].code == ReasonCode::hold_in_force);
-    CHECK_FALSE(game.play().plan.has_value());
-    CHECK_FALSE(game.play().plan.has_value());
-    CHECK(game.play().plan->step_samples == 4);
+    CHECK_FALSE(simulated.next().plan.has_value());
+    CHECK_FALSE(simulated.next().plan.has_value());
+    CHECK(simulated.next().plan->step_samples == 4);
   }
 
   TEST_CASE(
       "a policy that only observes says once what it would do; one that is off says nothing") {
-    Game game({SetBatch{4}});
-    game.config.policy_modes["wishing"] = PolicyMode::observe;
-    const cox::Decision d = game.play();
+    SimulatedJob simulated({SetBatch{4}});
+    simulated.config.policy_modes["requesting"] = PolicyMode::observe;
+    const cox::Decision d = simulated.next();
     CHECK_FALSE(d.plan.has_value());
     REQUIRE(d.reasons.size() == 1);
     CHECK(d.reasons[0].outcome == Outcome::observed);
     CHECK(d.reasons[0].code == ReasonCode::custom);
-    CHECK(game.play().reasons.empty());
-    game.config.policy_modes["wishing"] = PolicyMode::off;
-    CHECK(game.play().reasons.empty());
-    CHECK(cox::state_of(game.state, "wishing") == cox::PolicyState::of(Calls{2}));
+    CHECK(simulated.next().reasons.empty());
+    simulated.config.policy_modes["requesting"] = PolicyMode::off;
+    CHECK(simulated.next().reasons.empty());
+    CHECK(cox::state_of(simulated.state, "requesting") == cox::PolicyState::of(Calls{2}));
   }
 
   TEST_CASE("shares that the user forces win over every policy and over a hold") {
-    Game game({SetShares{{1, 3}}});
-    game.config.force.shares = {5, 1};
+    SimulatedJob simulated({SetShares{{1, 3}}});
+    simulated.config.force.shares = {5, 1};
     bool held = false;
     SUBCASE("without a hold") {}
     SUBCASE("under a hold") {
       held = true;
     }
-    if (held) game.state.plan.hold_until = RoundId(100);
-    const cox::Decision d = game.play();
+    if (held) simulated.state.plan.hold_until = RoundId(100);
+    const cox::Decision d = simulated.next();
     REQUIRE(d.plan.has_value());
     CHECK(d.plan->shares == std::vector<std::uint32_t>{5, 1});
     REQUIRE(d.reasons.size() == 2);
@@ -272,72 +273,72 @@ TEST_SUITE("core") {
     CHECK(d.reasons[0].outcome == Outcome::vetoed);
     CHECK(d.reasons[1].code == ReasonCode::override_applied);
     CHECK(d.reasons[1].outcome == Outcome::changed);
-    CHECK(game.play().reasons.empty());
+    CHECK(simulated.next().reasons.empty());
   }
 
   TEST_CASE("forced shares that do not fit are refused once") {
-    Game game;
-    game.config.force.shares = {1, 2, 3};
-    const cox::Decision d = game.play();
+    SimulatedJob simulated;
+    simulated.config.force.shares = {1, 2, 3};
+    const cox::Decision d = simulated.next();
     CHECK_FALSE(d.plan.has_value());
     REQUIRE(d.reasons.size() == 1);
     CHECK(d.reasons[0].code == ReasonCode::invalid_proposal);
-    CHECK(game.play().reasons.empty());
+    CHECK(simulated.next().reasons.empty());
   }
 
   TEST_CASE("when every rank only watches no plan goes out, and that is said once") {
-    Game game({SetBatch{4}});
+    SimulatedJob simulated({SetBatch{4}});
     for (int i = 0; i < 3; ++i) {
-      cox::StepSignals s = game.signals(0);
+      cox::StepSignals s = simulated.signals(0);
       for (cox::RankSignal& report : s.reports) report.set(cox::SignalFlag::watching);
-      const cox::Decision d = game.play(s);
+      const cox::Decision d = simulated.next(s);
       CHECK_FALSE(d.plan.has_value());
       REQUIRE(d.reasons.size() == (i == 0 ? 2 : 0));
       if (i == 0) CHECK(d.reasons[1].code == ReasonCode::nobody_applies_plans);
     }
-    CHECK(game.play().plan.has_value());
+    CHECK(simulated.next().plan.has_value());
   }
 
   TEST_CASE("a policy that throws is reported once and stops nobody else") {
-    Game game({SetBatch{4}});
-    game.policies.insert(game.policies.begin(), std::make_shared<Throwing>());
-    cox::state_of(game.state, "throwing") = cox::PolicyState::of(Calls{7});
-    const cox::Decision d = game.play();
+    SimulatedJob simulated({SetBatch{4}});
+    simulated.policies.insert(simulated.policies.begin(), std::make_shared<Throwing>());
+    cox::state_of(simulated.state, "throwing") = cox::PolicyState::of(Calls{7});
+    const cox::Decision d = simulated.next();
     REQUIRE(d.plan.has_value());
     REQUIRE(d.reasons.size() == 2);
     CHECK(d.reasons[0].code == ReasonCode::policy_failed);
     CHECK(d.reasons[0].text.find("out of ideas") != std::string::npos);
-    CHECK(cox::state_of(game.state, "throwing") == cox::PolicyState::of(Calls{7}));
-    for (const cox::Reason& reason : game.play().reasons) {
+    CHECK(cox::state_of(simulated.state, "throwing") == cox::PolicyState::of(Calls{7}));
+    for (const cox::Reason& reason : simulated.next().reasons) {
       CHECK(reason.code != ReasonCode::policy_failed);
     }
   }
 
   TEST_CASE("ranks that stay away are told after three rounds, once") {
-    Game game;
+    SimulatedJob simulated;
     for (int i = 1; i <= 5; ++i) {
-      cox::StepSignals s = game.signals(0);
+      cox::StepSignals s = simulated.signals(0);
       s.reports.pop_back();
       s.faults = {{cox::RankId(1), cox::ReportFault::missing, s.round}};
-      const cox::Decision d = game.play(s);
+      const cox::Decision d = simulated.next(s);
       REQUIRE(d.reasons.size() == (i == 3 ? 1 : 0));
       if (i == 3) CHECK(d.reasons[0].rank == cox::RankId(1));
     }
   }
 
   TEST_CASE("a round without any report changes nothing and is not history") {
-    Game game;
+    SimulatedJob simulated;
     cox::StepSignals s;
     s.round = RoundId(1);
-    const cox::Decision d = game.play(s);
+    const cox::Decision d = simulated.next(s);
     CHECK_FALSE(d.plan.has_value());
-    CHECK(game.state.history.empty());
+    CHECK(simulated.state.history.empty());
   }
 
   TEST_CASE("history is bounded and keeps the newest rounds") {
-    Game game;
-    for (int i = 0; i < 300; ++i) game.play();
-    CHECK(game.state.history.size() == cox::History::kCapacity);
-    CHECK(game.state.history.rounds().back().round == RoundId(300));
+    SimulatedJob simulated;
+    for (int i = 0; i < 300; ++i) simulated.next();
+    CHECK(simulated.state.history.size() == cox::History::kCapacity);
+    CHECK(simulated.state.history.rounds().back().round == RoundId(300));
   }
 }

@@ -167,7 +167,7 @@ TEST_SUITE("policies") {
     CHECK(play.found.back() == ReasonCode::guard_recovered);
   }
 
-  TEST_CASE("early losses have no course to compare with") {
+  TEST_CASE("early losses are compared with nothing") {
     Play play;
     play.see(1, 4);
     play.see(9, 3);

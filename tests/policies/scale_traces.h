@@ -1,4 +1,4 @@
-// Adversarial courses of gradient magnitudes, against which rules of loss scaling are tried: what
+// Adversarial traces of gradient magnitudes, against which rules of loss scaling are tried: what
 // the largest gradient of each rank is in each step before any scaling, and how far the smaller
 // ones that matter lie below it. Seeded; drawn step by step.
 #pragma once

@@ -38,7 +38,7 @@ struct Scenario {
 };
 
 // The communicators of an exchange between leaders, as loopback names them: the world's third child
-// (after the workers' data and the nodes), in it the group of leaders, of that the duplicates.
+// (after the data of the job and the nodes), in it the group of leaders, of that the duplicates.
 constexpr const char* kGathers = "world.2:0.0";
 constexpr const char* kMasks = "world.2:0.1";
 

@@ -74,7 +74,7 @@ class FormatSink final : public StepSink {
   std::uint64_t rounds = 0;
 };
 
-void run_workers(const Scenario& scenario, const std::filesystem::path& journal) {
+void run_and_compare(const Scenario& scenario, const std::filesystem::path& journal) {
   CAPTURE(scenario.name);
   LoopbackOptions loopback;
   loopback.ranks_per_node = scenario.ranks_per_node;
@@ -125,7 +125,7 @@ TEST_SUITE("runtime.agreement") {
              Scenario{"a dead-slow rank", 3, 4'000, kAuto, 0, false, 1, "auto"},
          }) {
       TempFolder folder;
-      run_workers(scenario, folder / "journal");
+      run_and_compare(scenario, folder / "journal");
       auto reader = runtime::JournalReader::open(folder / "journal");
       REQUIRE_MESSAGE(reader.ok(), reader.status().text());
       const auto report = runtime::replay(*reader, policies(), {});

@@ -67,12 +67,12 @@ TEST_SUITE("memory truth") {
     check_budgets(gpt, known);
   }
 
-  TEST_CASE("with bf16 autocast as well") {
+  TEST_CASE("under bf16 autocast the real peak is the predicted one as well") {
     SteeredGpt gpt(small(), SteeredGpt::planned(), Arithmetic::bf16_autocast);
     check_budgets(gpt, gpt.measure());
   }
 
-  TEST_CASE("with gradients that leave as they are complete: less memory, the same gradients") {
+  TEST_CASE("gradients that leave as they are complete take less memory and stay the same") {
     MemoryPoint least;
     std::vector<std::uint64_t> gradients;
     {
@@ -89,7 +89,7 @@ TEST_SUITE("memory truth") {
     check_budgets(gpt, known);
   }
 
-  TEST_CASE("with a tier: plans that offload stay within every budget, too") {
+  TEST_CASE("plans that offload to a tier stay within every budget, too") {
     const TempFolder folder;
     MemoryConfig config = SteeredGpt::planned();
     config.tier_directory = folder.path().string();

@@ -169,7 +169,7 @@ TEST_SUITE("sdk.optim.weight_average") {
     CHECK(same(tensors(average.averages()), before));
   }
 
-  TEST_CASE("misuse is told") {
+  TEST_CASE("misuse is refused with what was expected") {
     Net net;
     for (const double decay : {1.0, -0.1}) {
       CHECK_THROWS_WITH_AS(WeightAverage(*net, {.decay = decay}),

@@ -120,7 +120,7 @@ TEST_SUITE("manual parallel") {
   }
 
   TEST_CASE(
-      "several sets in a step, some often, some of the same parameters, some unfrozen later") {
+      "sets may be averaged often in a step, have parameters in common, and be unfrozen later") {
     auto session = solo_session();
     ManualParallel ranks(session);
     const Tensors all = parameters();

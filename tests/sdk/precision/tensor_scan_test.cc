@@ -81,7 +81,7 @@ TEST_SUITE("tensor scan") {
     }
   }
 
-  TEST_CASE("sizes around every boundary of the loops, each type") {
+  TEST_CASE("sizes around every boundary of the loops are counted right, in each type") {
     torch::manual_seed(2);
     for (const at::ScalarType type : kTypes) {
       for (const std::int64_t size : {1, 7, 8, 9, 31, 33, 63, 65, 127, 129, 5000, 131072, 300001}) {

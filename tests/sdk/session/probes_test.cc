@@ -193,7 +193,7 @@ TEST_SUITE("run tally") {
 }
 
 TEST_SUITE("start-up summary") {
-  TEST_CASE("one rank") {
+  TEST_CASE("a job of one rank is summed up in two lines") {
     const auto lines = summary_lines({host("node-a")});
     REQUIRE(lines.size() == 2);
     CHECK(lines[0] == "1 rank on 1 host (node-a: 1)");
