@@ -14,7 +14,7 @@ RankId lower_rank(RankId a, RankId b) {
   return std::min(a, b);
 }
 
-// What nobody saw, or what is not finite, loses against all.
+// A magnitude that nobody saw, or that is not finite, loses against all.
 float size_of(const Magnitude& m) {
   return m.rank.value() >= 0 && std::isfinite(m.value) ? m.value : -1.0f;
 }

@@ -48,20 +48,21 @@ static_assert(std::is_trivially_copyable_v<BlockEvidence>);
 
 BlockEvidence merge(const BlockEvidence& a, const BlockEvidence& b);
 
-// What one rank saw, with the ratios of its own counts in place: the last thing it does to its
-// evidence before it leaves.
+// Returns what one rank saw with the ratios of its own counts in place: the last thing it does to
+// its evidence before it leaves.
 BlockEvidence with_own_ratios(BlockEvidence seen, RankId rank);
 
-// The worst rank's; of the sums, where no rank told its own. 0 where nothing was looked at.
+// Return the ratio of the worst rank; that of the sums, where no rank told its own; 0 where nothing
+// was looked at.
 double worst_underflow_ratio(const BlockEvidence& seen);
 double worst_saturated_ratio(const BlockEvidence& seen);
-// Gradient noise over signal of the rank with the least; nothing where none was sampled.
+// Returns gradient noise over signal of the rank with the least; nothing where none was sampled.
 std::optional<double> least_noise_ratio(const BlockEvidence& seen);
 
 inline void merge_into(BlockEvidence& into, const BlockEvidence& from) {
   into = merge(into, from);
 }
-// Element by element. Requires: equal sizes.
+// Element by element. REQUIRES: equal sizes.
 void merge_into(std::span<BlockEvidence> into, std::span<const BlockEvidence> from);
 
 }  // namespace cox

@@ -72,8 +72,8 @@ double mean_of(std::span<const double> values) {
   return sum / static_cast<double>(values.size());
 }
 
-// What "equal samples" are: those of the first round of a rank compared with its own past, else
-// the mean of this one.
+// Returns how many samples are "equal": those of the first round of a rank compared with its own
+// past, else the mean of this one.
 double equal_samples(std::span<const double> samples, double& reference, bool own_past) {
   const double mean = mean_of(samples);
   if (!own_past) return mean;
@@ -107,8 +107,8 @@ Work work_of(Timings timings, const StepSummary& summary, const SampleFacts& fac
 
 // ---- Excess of a round, by channel.
 
-// Of excesses, before their logarithm is taken: seconds against those expected of the channel, as a
-// part of those expected of the whole; 1 where nothing is expected.
+// Returns an excess before its logarithm is taken: seconds against those expected of the channel,
+// as a part of those expected of the whole; 1 where nothing is expected.
 double ratio_of(double seconds, double expected, double expected_own) {
   return expected_own > 0 ? 1 + (seconds - expected) / expected_own : 1;
 }

@@ -13,7 +13,7 @@
 
 namespace cox {
 
-// What the linked SDK can carry out; decide clamps everything else, and says so.
+// The changes that the linked SDK can carry out; decide clamps everything else, and says so.
 struct Capabilities {
   PrecisionSet precisions = only(Precision::fp32);  // that can be applied
   std::uint8_t actions = 1;                         // bit a set = MemoryAction a can be applied

@@ -38,7 +38,7 @@ struct ScalerRules {
   friend bool operator==(const ScalerRules&, const ScalerRules&) = default;
 };
 
-// What a scaler remembers. Saved with the training state.
+// The state of a scaler. Saved with the training state.
 struct ScalerState {
   float scale = 65536.0f;
   std::uint32_t clean_steps = 0;      // since the last overflow or growth

@@ -71,7 +71,8 @@ Status check_ranks(const MemoryFacts& facts, std::size_t ranks) {
   return ok_status();
 }
 
-// What the blocks hold that `actions` keep and `point` does not; none when they differ otherwise.
+// Returns the bytes of the blocks that `actions` keep and `point` does not; none when both differ
+// in another way.
 std::optional<std::int64_t> kept_beyond(const MemoryModel& model, const MemoryPoint& point,
                                         std::span<const MemoryAction> actions) {
   std::int64_t bytes = 0;

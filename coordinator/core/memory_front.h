@@ -99,8 +99,9 @@ struct MemoryFacts {
 // none.
 Status validate(const MemoryFacts& facts, std::size_t ranks, std::size_t blocks);
 
-// What `actions` cost: those of the point that is equal, else, where they only keep more than some
-// point, at most that point's peak and all that these blocks keep. None when nothing can be said.
+// Returns the costs of `actions`: those of the point that is equal, else, where they only keep more
+// than some point, at most that point's peak and all that these blocks keep. None when nothing can
+// be said.
 struct MemoryCost {
   std::int64_t peak_bytes = 0;
   std::int64_t added_us = 0;

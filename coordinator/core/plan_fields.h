@@ -18,7 +18,7 @@
 
 namespace cox {
 
-// What does not follow from the type of a field.
+// The rules of a field that do not follow from its type.
 struct PlanFieldRules {
   // The job must have this capability for any value but the default. Null: no job needs one.
   bool Capabilities::*capability = nullptr;

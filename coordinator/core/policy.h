@@ -24,10 +24,10 @@
 
 namespace cox {
 
-// What a policy remembers between rounds, as a value of the policy's own type. Decide keeps one per
-// policy, hands it in and takes the next one back; journals and saves see its bytes. Within a job
-// the value is moved in and out and nothing is converted; after a restore the state holds bytes,
-// which the first take_or_fresh() decodes.
+// Holds what a policy remembers between rounds, as a value of the policy's own type. Decide keeps
+// one per policy, hands it in and takes the next one back; journals and saves see its bytes. Within
+// a job the value is moved in and out and nothing is converted; after a restore the state holds
+// bytes, which the first take_or_fresh() decodes.
 //
 //   PolicyOutput propose(const PolicyInput& input, PolicyState state) const override {
 //     auto mine = state.take_or_fresh<GuardState>();
@@ -50,7 +50,7 @@ class PolicyState {
     return state;
   }
 
-  // Of a restored state. Nothing is checked before take_or_fresh(); no bytes are a fresh state.
+  // Makes a restored state. Nothing is checked before take_or_fresh(); no bytes are a fresh state.
   static PolicyState from_bytes(std::string bytes) {
     PolicyState state;
     state.bytes_ = std::move(bytes);
@@ -125,7 +125,7 @@ inline Reason reason_of(ReasonCode code, std::string text, Outcome outcome = Out
   return {.code = code, .outcome = outcome, .rank = rank, .text = std::move(text)};
 }
 
-// What a policy may look at. References are valid during the call only.
+// The facts that a policy may look at. References are valid during the call only.
 struct PolicyInput {
   const JobFacts& job;
   const Config& config;

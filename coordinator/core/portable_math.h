@@ -8,7 +8,7 @@
 
 namespace cox {
 
-// Natural logarithm. Requires: x is positive, normal and finite. Error below 1e-15 relative to
+// Natural logarithm. REQUIRES: x is positive, normal and finite. Error below 1e-15 relative to
 // max(1, |log x|).
 // Inline and without a branch, so that loops over ranks take several at once.
 inline double portable_log(double x) {

@@ -19,7 +19,7 @@ constexpr std::uint16_t bit(SignalFlag flag) {
   return static_cast<std::uint16_t>(flag);
 }
 
-// What happened in any of the covered rounds stays true; the other flags say how the rank is now.
+// These flags say what happened in any of the covered rounds; the others say how the rank is now.
 constexpr std::uint16_t kEventFlags =
     bit(SignalFlag::nonfinite_loss) | bit(SignalFlag::nonfinite_gradient) |
     bit(SignalFlag::step_skipped) | bit(SignalFlag::rolled_back) | bit(SignalFlag::step_repeated);

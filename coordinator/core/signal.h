@@ -100,8 +100,8 @@ Status check(const RankSignal& signal);
 // Used while a rank's report cannot leave yet.
 RankSignal merge_reports(const RankSignal& earlier, const RankSignal& later);
 
-// What a block costs on a rank; one per fragment. Sent when first measured, when shapes change and
-// when its times were measured anew.
+// The costs of a block on a rank; one per fragment. Sent when first measured, when shapes change
+// and when its times were measured anew.
 struct BlockProfile {
   static constexpr FragmentKind kKind = FragmentKind::block_profile;
   BlockId block{};
@@ -124,7 +124,7 @@ struct BlockFailure {
   std::array<char, 47> what{};  // NUL-padded, cut
 };
 
-// What the program asks for while it runs; carried by the signal of whichever rank asked.
+// A request of the program while it runs; carried by the signal of the rank that asked.
 struct PrecisionRequest {
   static constexpr FragmentKind kKind = FragmentKind::precision_request;
   static constexpr std::uint16_t kEveryBlock = 0xFFFF;

@@ -43,8 +43,8 @@ std::vector<RankRun> runs_of(std::span<const RankId> ranks) {
 // ---- Noise: robust, because a change of a rank's level is not noise, and an outlier counts as
 // three deviations at most.
 
-// What the number of a rank's reports means for this round; the same in all channels, so that only
-// one of them pays for the divisions. [i] belongs to report i.
+// These rates follow from the number of a rank's reports; they are the same in all channels, so
+// that only one of them pays for the divisions. [i] belongs to report i.
 struct LearningRates {
   std::vector<double> level;     // weight of this round in the running level
   std::vector<double> variance;  // in the variance; 0 = there is no level to compare with yet

@@ -238,7 +238,7 @@ Verdict see(RankSpeed& rank, double time, double score, const ChangeTest& change
   Verdict verdict = Verdict::unchanged;
   if (rank.reports >= 2) verdict = test_change(rank, score, change);
   if (verdict == Verdict::changed) return verdict;
-  // Of a restored level nothing is recent.
+  // A restored level has no recent times.
   rank.reports = std::min({rank.reports + 1, rank.seen, static_cast<std::uint32_t>(kLevelRounds)});
   if (rank.reports <= kRecentTimes) {
     rank.level = trimmed_mean(rank, rank.reports);

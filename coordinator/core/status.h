@@ -41,7 +41,7 @@ constexpr std::string_view to_string(StatusCode code) {
 class [[nodiscard]] Status {
  public:
   Status() = default;  // ok
-  // Requires: code != ok, message not empty.
+  // REQUIRES: code != ok, message not empty.
   Status(StatusCode code, std::string message) : code_(code), message_(std::move(message)) {}
 
   bool ok() const { return code_ == StatusCode::ok; }

@@ -13,8 +13,8 @@ bool is_foreign(const RankSignal& signal, std::uint32_t incarnation, std::int32_
   return signal.incarnation != incarnation || signal.rank.value() >= world_size;
 }
 
-// Of two reports of one rank, which counts; by their contents, so that the order of arrival cannot
-// matter: the older round, then the smaller bytes.
+// Says which of two reports of one rank counts; by their contents, so that the order of arrival
+// cannot matter: the older round, then the smaller bytes.
 bool comes_before(const RankSignal& a, const RankSignal& b) {
   if (a.round != b.round) return a.round < b.round;
   return std::memcmp(&a, &b, sizeof a) < 0;

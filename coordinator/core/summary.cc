@@ -33,7 +33,7 @@ void count_report(const RankSignal& s, StepSummary& into) {
   if (lost_numbers(s) && ++into.nonfinite_ranks == 1) into.first_nonfinite_rank = s.rank;
 }
 
-// What needs all reports at once. They are read in one pass: at thousands of ranks the time goes
+// Tallies what needs all reports at once, in one pass: at thousands of ranks the time goes
 // into fetching them.
 class Tally {
  public:

@@ -283,7 +283,7 @@ class LabelSearch {
     }
   }
 
-  // Of those that promise less, the ones with the fewest bytes stay: they get home at any budget
+  // The labels with the fewest bytes stay of those that promise less: they get home at any budget
   // that can be met, where a bold one may not.
   void cut(std::vector<Label>::iterator first, std::int64_t now) {
     least_cut_ = std::min(least_cut_, first->promise_us);
@@ -410,7 +410,7 @@ class FrontSearch {
     return widest;
   }
 
-  // Where a search was not brought to its end.
+  // Returns the largest gap of a search that was not brought to its end.
   std::int64_t largest_miss() const {
     std::int64_t miss = 0;
     for (const Searched& s : searched_)

@@ -39,7 +39,7 @@ class BudgetSearch {
   explicit BudgetSearch(const MemoryProblem& problem);
 
   SearchResult run(const SearchOrder& order) const;
-  // With wider and wider searches until one is proven or `most_labels` a stage are reached.
+  // Searches wider and wider until a result is proven or `most_labels` a stage are reached.
   SearchResult run_to_proof(SearchOrder order, std::size_t most_labels) const;
 
  private:

@@ -78,7 +78,7 @@ class ChainPass {
     const StageOption& option = *lane.option;
     const std::int64_t high = high_of(option);
     if (lane.at >= points_.size()) return;
-    // Of the points that stay below the stage's own mark only the last, the cheapest, matters.
+    // Only the last, the cheapest, of the points below the stage's own mark matters.
     while (lane.at + 1 < points_.size() && points_[lane.at + 1].bytes + option.kept_bytes <= high)
       ++lane.at;
     lane.bytes = std::max(high, option.kept_bytes + points_[lane.at].bytes);
@@ -235,7 +235,8 @@ Status no_plan_at_all() {
       "or most_recomputed, or allow keep in more stages");
 }
 
-// What the front may miss at most, over all budgets: between two points the lower one is used.
+// Returns the time that the front may miss at most, over all budgets: between two points the lower
+// one is used.
 std::int64_t gap_to(const LinearBound& bound, const MemoryFront& front) {
   std::int64_t gap = 0;
   for (std::size_t i = 0; i + 1 < front.size(); ++i)

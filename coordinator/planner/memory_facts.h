@@ -29,7 +29,7 @@ struct MemoryProfile {
   friend bool operator==(const MemoryProfile&, const MemoryProfile&) = default;
 };
 
-// What one rank brings. `problem` without stages: nothing could be measured there.
+// The contribution of one rank. A `problem` without stages: nothing could be measured there.
 struct RankProblem {
   MemoryProblem problem;
   std::int64_t limit_bytes = 0;  // of its device or its share of a node; 0 = unknown

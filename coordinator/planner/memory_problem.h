@@ -90,7 +90,7 @@ ScheduledStep schedule(const MemoryProblem& problem, std::span<const MemoryActio
 // Whether every action is allowed and both caps are kept.
 bool is_permitted(const MemoryProblem& problem, std::span<const MemoryAction> actions);
 
-// Time of one copy, rounded up to whole microseconds. Requires: bytes_per_ms > 0.
+// Time of one copy, rounded up to whole microseconds. REQUIRES: bytes_per_ms > 0.
 std::int64_t copy_us(std::int64_t bytes, std::int64_t bytes_per_ms);
 
 inline constexpr std::size_t kMaxStages = 8192;

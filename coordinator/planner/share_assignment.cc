@@ -56,8 +56,8 @@ Status check_numbers(const ShareProblem& problem) {
   return ok_status();
 }
 
-// What an assignment must fit into before it is searched: numbers in range, minima and caps that
-// leave room for the batch. Errors: as assign_shares.
+// Checks what an assignment must fit into before it is searched: numbers in range, minima and caps
+// that leave room for the batch. Errors: as assign_shares.
 Status check_share_limits(const ShareProblem& problem) {
   const Status status = check_numbers(problem);
   if (!status.ok()) return status;
@@ -116,7 +116,7 @@ std::uint64_t units_by(const RankCost& rank, Range range, double time) {
   return good;
 }
 
-// What all ranks together finish by a time, and by how many units a second that grows there.
+// The units that all ranks together finish by a time, and by how many a second that grows there.
 struct Pace {
   std::uint64_t units = 0;
   double units_per_second = 0;
@@ -188,7 +188,7 @@ struct Next {
 };
 
 // The `left` units that finish soonest among those that end by `time`, the lower rank first.
-// Requires: there are as many.
+// REQUIRES: there are as many.
 void take_soonest(std::span<const RankCost> ranks, std::span<const Range> ranges, double time,
                   std::uint64_t left, std::vector<std::uint64_t>& taken) {
   if (left == 0) return;
@@ -204,7 +204,7 @@ void take_soonest(std::span<const RankCost> ranks, std::span<const Range> ranges
   for (auto it = next.begin(); it != end; ++it) ++taken[it->rank];
 }
 
-// Every unit above the minima to the rank that finishes it soonest. Requires: the sum of the minima
+// Every unit above the minima to the rank that finishes it soonest. REQUIRES: the sum of the minima
 // <= units <= the sum of the maxima.
 std::vector<std::uint64_t> fill(std::span<const RankCost> ranks, std::span<const Range> ranges,
                                 std::uint64_t units) {

@@ -22,7 +22,7 @@ namespace cox {
 
 inline constexpr std::uint64_t kNoUnitCap = std::numeric_limits<std::uint64_t>::max();
 
-// What a rank costs and may take. Requires: seconds finite and not negative.
+// What a rank costs and may take. REQUIRES: seconds finite and not negative.
 struct RankCost {
   double fixed_seconds = 0;  // of a step, whatever the units
   double seconds_per_unit = 0;
@@ -54,7 +54,7 @@ inline double seconds_of(const RankCost& rank, std::uint64_t units) {
 // finite, or no number, where a rank takes no time for a unit.
 double least_seconds(std::span<const RankCost> ranks, std::uint64_t units);
 
-// The slowest rank under an assignment (the lowest one on ties), and its time. Requires: one entry
+// The slowest rank under an assignment (the lowest one on ties), and its time. REQUIRES: one entry
 // a rank, at least one.
 struct SlowestRank {
   std::size_t rank = 0;
@@ -62,9 +62,9 @@ struct SlowestRank {
 };
 SlowestRank slowest_rank(std::span<const RankCost> ranks, std::span<const std::uint64_t> units);
 
-// What relative shares mean in units: each rank its exact part rounded down, the rest one by one to
+// Returns relative shares in units: each rank its exact part rounded down, the rest one by one to
 // the largest remainders, the lower rank first; empty shares are even ones. The same rule as that
-// of SamplePlan::assign. Requires: shares empty or of `ranks` entries, not all 0; units <= 2^31.
+// of SamplePlan::assign. REQUIRES: shares empty or of `ranks` entries, not all 0; units <= 2^31.
 std::vector<std::uint64_t> units_of_shares(std::uint64_t units,
                                            std::span<const std::uint32_t> shares,
                                            std::size_t ranks);

@@ -17,7 +17,7 @@ import tree
 
 LIBRARY = ("coordinator/", "metrics/", "sdk/src/")
 
-MAX_ONE_USER = 36
+MAX_ONE_USER = 30
 
 # Classes that still stand in several sources.
 SPLIT = (

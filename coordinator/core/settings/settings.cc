@@ -50,13 +50,6 @@ bool read_whole(std::string_view text, Number& number) {
   return error == std::errc{} && stopped == end && !text.empty();
 }
 
-template <class Number>
-std::string shortest(Number value) {
-  char buffer[32];
-  const auto written = std::to_chars(buffer, buffer + sizeof buffer, value);
-  return std::string(buffer, written.ptr);
-}
-
 Status expected(std::string_view what, std::string_view found) {
   return invalid_argument("expected ", what, ", found '", found, "'");
 }
@@ -124,18 +117,6 @@ Result<std::int64_t> parse_bytes(std::string_view text) {
   if (!(bytes >= 0 && bytes <= static_cast<double>(kMaxBytes)) || bytes != std::floor(bytes))
     return expected("bytes up to 1024TiB, such as 6GiB, 512MiB or 65536", text);
   return static_cast<std::int64_t>(bytes);
-}
-
-std::string format(double value) {
-  return shortest(value);
-}
-
-std::string format(float value) {
-  return shortest(value);
-}
-
-std::string format(std::uint64_t value) {
-  return std::to_string(value);
 }
 
 std::string format_bytes(std::int64_t bytes) {

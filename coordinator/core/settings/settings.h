@@ -15,6 +15,7 @@
 #pragma once
 
 #include <algorithm>
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -79,9 +80,13 @@ Result<bool> parse_switch(std::string_view text);
 // Takes "6GiB", "1.5MiB", "4096": whole bytes up to 1024TiB. Units: B, KiB, MiB, GiB, TiB.
 Result<std::int64_t> parse_bytes(std::string_view text);
 
-std::string format(double value);  // the shortest text that reads back as the same number
-std::string format(float value);
-std::string format(std::uint64_t value);
+// Returns the shortest text that reads back as the same number.
+template <class Number>
+std::string format(Number value) {
+  char buffer[32];
+  const auto written = std::to_chars(buffer, buffer + sizeof buffer, value);
+  return std::string(buffer, written.ptr);
+}
 std::string format_bytes(std::int64_t bytes);  // in the largest unit that divides it
 
 // Calls `take` with each of the parts between commas, trimmed, up to the first error. An empty text

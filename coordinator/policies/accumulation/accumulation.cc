@@ -30,7 +30,7 @@ constexpr double kLargestRatio = 1000;
 // over target, as is usual, undershoots, because the share falls slower than the anchor grows, and
 // takes several changes; this takes one, and each change asks something of the learning rate.
 
-// What synchronising costs: in one round, or the median of some. Finite and not negative.
+// The cost of synchronising in one round, or the median of some. Finite and not negative.
 struct SyncCost {
   double anchor = 0;        // that would meet the target
   double sync_seconds = 0;  // a step

@@ -67,7 +67,7 @@ struct Judged {
   std::vector<Reason> findings;
 };
 
-// Without the last `skip` rounds.
+// Leaves out the last `skip` rounds.
 LossCourse course_of(const History& history, std::size_t window, std::size_t skip) {
   std::vector<double> losses;
   const auto& rounds = history.rounds();

@@ -184,7 +184,7 @@ LossScaleState with_steps(const PolicyInput& input, const RoundView& view, LossS
   return state;
 }
 
-// Of blocks in fp16.
+// Gradients of the blocks in fp16.
 struct HalfGradients {
   double largest = 0;
   double sampled = 0;

@@ -6,6 +6,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "coordinator/core/estimates.h"
@@ -255,14 +256,8 @@ RankGroup group_of(const PolicyInput& input, const RankView& view) {
 
 // In the order of their first ranks.
 std::vector<RankGroup> groups_of(const PolicyInput& input, const MemoryRound& round) {
-  struct Key {
-    bool moves;
-    std::size_t at;
-    const MemoryFront* front;
-    auto operator<=>(const Key&) const = default;
-  };
   std::vector<RankGroup> groups;
-  std::map<Key, std::size_t> known;
+  std::map<std::tuple<bool, std::size_t, const MemoryFront*>, std::size_t> known;
   for (std::size_t r = 0; r < round.ranks.size(); ++r) {
     const RankView& view = round.ranks[r];
     const bool moves = view.choice.move != Move::stay;

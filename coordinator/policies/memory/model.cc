@@ -228,18 +228,13 @@ std::vector<std::uint64_t> samples_of_ranks(const JobFacts& job, const Plan& pla
   return units_of_shares(samples, plan.shares, job.ranks());
 }
 
-struct ProfileOfModel {
-  ProfileId profile;
-  std::size_t model;
-  friend auto operator<=>(const ProfileOfModel&, const ProfileOfModel&) = default;
-};
-
 // `samples`: of each rank's step, or empty.
 void view_ranks(const PolicyInput& input, const std::vector<std::uint64_t>& samples,
                 MemoryRound& round) {
   const MemoryFacts& facts = input.job.memory;
   const std::vector<const MemoryFront*> fronts = usable_fronts(facts.models, round);
-  std::map<ProfileOfModel, std::optional<MemoryCost>> costs;  // as measured
+  // As measured, by profile and model.
+  std::map<std::pair<ProfileId, std::size_t>, std::optional<MemoryCost>> costs;
   round.ranks.resize(input.job.ranks());
   for (std::size_t r = 0; r < round.ranks.size(); ++r) {
     RankView& view = round.ranks[r];
@@ -452,23 +447,13 @@ RankBudget budget_of(const MemoryConfig& config, const RankMemory& rank) {
   const auto own = config.budget_of_rank.find(rank.rank.value());
   const MemoryBudget& asked = own == config.budget_of_rank.end() ? config.budget : own->second;
   const std::int64_t limit = rank.limit_bytes;
-  RankBudget budget;
-  switch (asked.kind) {
-    case BudgetKind::none:
-      if (limit > 0) budget.bytes = part(kUsable, limit);
-      return budget;
-    case BudgetKind::bytes:
-      budget.bytes = limit > 0 ? std::min(limit, asked.bytes) : asked.bytes;
-      return budget;
-    case BudgetKind::fraction:
-      budget.needs_limit = limit <= 0;
-      if (limit > 0) budget.bytes = part(asked.fraction, limit);
-      return budget;
-    default:
-      budget.needs_limit = limit <= 0;
-      if (limit > 0) budget.bytes = bytes_of_mode(asked.kind, rank);
-      return budget;
+  if (asked.kind == BudgetKind::bytes) {
+    return {limit > 0 ? std::min(limit, asked.bytes) : asked.bytes, false};
   }
+  if (limit <= 0) return {kNoBudget, asked.kind != BudgetKind::none};
+  if (asked.kind == BudgetKind::none) return {part(kUsable, limit), false};
+  if (asked.kind == BudgetKind::fraction) return {part(asked.fraction, limit), false};
+  return {bytes_of_mode(asked.kind, rank), false};
 }
 
 RankBudget budget_of_rank(const MemoryConfig& config, const RankMemoryState& rank, RankId id,

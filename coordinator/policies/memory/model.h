@@ -92,7 +92,7 @@ inline constexpr ReasonCode kLargestOf<ReasonCode> = ReasonCode::custom;
 // other budgets, or holds numbers that make no sense.
 MemoryState take_memory_state(PolicyState kept, const JobFacts& job, const MemoryConfig& config);
 
-// What a lighter plan must save, as a part of the step.
+// The part of the step that a lighter plan must save.
 inline constexpr double kWorthIt = 0.01;
 
 // How the choice of a point is made, with bands that keep a rank from moving back and forth:

@@ -172,7 +172,7 @@ std::vector<std::size_t> costliest_blocks(const PolicyInput& input) {
 
 // --- one block --------------------------------------------------------------------------------
 
-// What becomes of a block in a round.
+// The outcome of a round for one block.
 struct BlockReading {
   BlockPrecisionState state;
   std::optional<BlockMove> move;   // to be made now

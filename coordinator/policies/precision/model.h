@@ -114,7 +114,7 @@ inline constexpr std::size_t kMostRequests = 4096;  // in force
 
 // --- the formats of a block -------------------------------------------------------------------
 
-// Who left a block no choice.
+// Says who left a block no choice.
 enum class Held : std::uint8_t { free, by_request, by_rule, by_format };
 
 struct Leeway {

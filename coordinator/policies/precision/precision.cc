@@ -71,7 +71,7 @@ const char* verb(BlockRun run, const char* one, const char* many) {
   return run.count == 1 ? one : many;
 }
 
-// Of a run; 0 unless all of it is measured.
+// Returns the time of a run; 0 unless all of it is measured.
 std::int64_t total_us(const JobFacts& job, BlockRun run, Precision format) {
   std::int64_t sum = 0;
   for (std::size_t b = run.first; b < run.first + run.count; ++b) {

@@ -66,7 +66,7 @@ std::uint64_t cap_after(const RankSignal& report, std::uint64_t before) {
   return static_cast<std::uint64_t>(std::max({cap, safe, peak > limit ? 1.0 : now}));
 }
 
-// Where shares are samples. Reports count as they do for speeds.
+// Learns caps where shares are samples. Reports count as they do for speeds.
 void learn_caps(const PolicyInput& input, std::vector<std::uint64_t>& caps) {
   const Speeds& speeds = input.estimates.speeds;
   if (input.job.micro_batch != 0 || speeds.ranks.size() != caps.size()) return;
@@ -367,7 +367,7 @@ PolicyOutput judge(const PolicyInput& input, SharesState& state) {
   return change(shares, *assignment, gain, input.config.shares.smallest_gain_ratio);
 }
 
-// Where shares start: by the user's hint, or within caps that even shares would break. Shares that
+// Shares start by the user's hint, or within caps that even shares would break. Shares that
 // were restored are measured ones and stay.
 PolicyOutput first_shares(const PolicyInput& input) {
   PolicyOutput output;

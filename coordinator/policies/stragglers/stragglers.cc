@@ -106,7 +106,7 @@ PolicyOutput Stragglers::propose(const PolicyInput& input, PolicyState state) co
   return output;
 }
 
-// What is restored was told before; what belonged to another world is not worth a word.
+// Restored ranks were told before; those of another world are not worth a word.
 PolicyOutput Stragglers::at_start(const PolicyInput& input, PolicyState) const {
   return {{}, {}, PolicyState::of(state_after(input))};
 }
