@@ -16,6 +16,10 @@ constexpr const char* kHtml = "text/html; charset=utf-8";
 constexpr const char* kPlain = "text/plain; charset=utf-8";
 constexpr const char* kJson = "application/json; charset=utf-8";
 
+Response html(std::string body) {
+  return {200, kHtml, std::move(body)};
+}
+
 Response json(std::string body) {
   return {200, kJson, std::move(body)};
 }
@@ -92,14 +96,8 @@ std::vector<Route> all_routes() {
   using R = const Request&;
   using S = const Served&;
   std::vector<Route> all = {
-      {{"/", "this list"},
-       [](R, S s) {
-         return Response{200, kHtml, index_page(s, endpoints())};
-       }},
-      {{"/status", "the job on one page"},
-       [](R, S s) {
-         return Response{200, kHtml, status_page(s)};
-       }},
+      {{"/", "this list"}, [](R, S s) { return html(index_page(s, endpoints())); }},
+      {{"/status", "the job on one page"}, [](R, S s) { return html(status_page(s)); }},
       {{"/metrics", "for Prometheus, text format 0.0.4"},
        [](R, S s) {
          return Response{200, kExpositionType, exposition(*s.snapshot)};

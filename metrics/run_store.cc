@@ -126,7 +126,7 @@ Status make_folder(const fs::path& folder) {
                              "; choose a directory that you may write to (COX_RUN_DIRECTORY=...)");
 }
 
-// As it stands between quotes in run.json.
+// Returns the name as it stands between quotes in run.json.
 std::string written_name(const RunInfo& info) {
   const std::string quoted = io::json_string(info.name);
   return quoted.substr(1, quoted.size() - 2);

@@ -1,5 +1,6 @@
-// Where a job's Config comes from, all sources in their order: what the program sets, file,
-// environment, flags. Runs once, on every rank at start-up, before any thread; reads one file.
+// load_config() reads a job's Config from all its sources in their order: what the program sets,
+// file, environment, flags. Runs once, on every rank at start-up, before any thread; reads one
+// file.
 #pragma once
 
 #include <span>

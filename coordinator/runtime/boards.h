@@ -27,7 +27,7 @@
 
 namespace cox::runtime {
 
-// Which ranks share a node, and who speaks for them: the leader of a node is its lowest rank.
+// Topology says which ranks share a node and who leads them: the lowest rank of each node.
 // Derived once at start-up; equal on all ranks but for `self`. Pure value.
 struct Topology {
   std::vector<std::vector<RankId>> nodes;  // ascending ranks; nodes in order of their leaders
@@ -44,7 +44,7 @@ struct Topology {
 // `node_of_rank` has the node of every rank, in any numbering.
 Topology make_topology(RankId self, const std::vector<NodeId>& node_of_rank);
 
-// How long, and how, ranks wait for each other at start-up.
+// Returns the way in which ranks wait for each other at start-up, and for how long.
 transport::WaitPolicy start_up_patience(const transport::Communicator& communicator);
 
 // The communicator of this rank's node, as the transport has it (control.ranks_per_node included).

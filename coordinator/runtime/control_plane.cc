@@ -48,7 +48,8 @@ StartFacts facts_from(const std::optional<ControlState>& restored) {
   return facts;
 }
 
-// What a program measured wrongly must not reach decisions or a journal that cannot be read again.
+// Drops facts that were measured wrongly: decisions rely on them, and a journal of them could not
+// be read again.
 void drop_wrong_facts(JobFacts& job, Log& log) {
   const Status memory =
       validate(job.memory, static_cast<std::size_t>(job.world_size), job.blocks.size());
@@ -111,7 +112,8 @@ class ControlLink {
     finished_.assign(static_cast<std::size_t>(boards_.topology.world_size()), 0);
   }
 
-  // Whether this rank's last report was taken and nothing of its control round is under way here.
+  // Returns whether this rank's last report was taken and nothing of its control round is under
+  // way.
   bool closed() const {
     if (stage_ != Stage::idle || !boards_.node.signals.consumed(boards_.topology.slot()))
       return false;
@@ -166,9 +168,10 @@ class ControlLink {
     return stage_ == Stage::broken ? reports_->others_finished() : reports_->all_finished();
   }
 
-  // Of ranks that only watch: whether the exchange between nodes has come to its agreed end.
+  // For ranks that only watch. Returns whether the exchange between nodes has come to its agreed
+  // end.
   bool exchange_ended() const { return !reports_ || (is_ending_ && rounds_left_ == 0); }
-  // Whether all leaders have said that they need no further exchange, or one of them has failed.
+  // Returns whether all leaders have said that they need no further exchange, or one has failed.
   bool all_leaders_end() const { return !reports_ || all_end_; }
 
  private:

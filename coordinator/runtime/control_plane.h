@@ -47,8 +47,8 @@ struct ControlPlaneSetup {
   Log log;
 };
 
-// What can only be measured once the job's first batch is there. What fits no job of this shape is
-// dropped, with a line in the log.
+// Facts measured on the first batch. Facts that do not fit the job's shape are dropped, with a line
+// in the log.
 struct MeasuredFacts {
   MemoryFacts memory;
   PrecisionFacts precision;

@@ -99,7 +99,7 @@ class Inbox {
   // reports alone make none. Ranks that have finished are not `missing`.
   StepSignals gather(TakenReports taken, const JobFacts& job, UnixTime now);
 
-  // Whether every rank of the job has sent its last report. Any thread.
+  // Returns whether every rank of the job has sent its last report. Any thread may call it.
   bool all_finished() const { return ranks_left_.load() == 0; }
 
  private:

@@ -24,7 +24,7 @@ Status cannot(const std::filesystem::path& path, const std::string& what, int er
                           StatusCode::resource_exhausted);
 }
 
-// Where a writer continues: behind the last whole record, 0 in a new file.
+// Returns the offset behind the last whole record, where a writer continues.
 Result<std::uint64_t> end_of_journal(const std::filesystem::path& path) {
   auto reader = JournalReader::open(path);
   if (!reader.ok()) return reader.status();
@@ -56,7 +56,7 @@ std::vector<std::string> names_of(const PolicySet& policies) {
   return names;
 }
 
-// With the mode in force of each policy written out, also where it was nobody's choice.
+// Returns the configuration as text with the mode of every policy, also where it is the default.
 std::string complete_text(Config config, const std::vector<std::string>& policies) {
   for (const std::string& policy : policies) {
     if (!has_mode_setting(policy))

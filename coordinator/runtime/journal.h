@@ -21,8 +21,8 @@
 
 namespace cox::runtime {
 
-// What a start of the job begins with: every input of Decide that is not a signal, and what
-// policies answered to it before the first step.
+// JournalHead holds every input of Decide that is not a signal, and what policies answered to it
+// before the first step.
 struct JournalHead {
   JobFacts job;
   Config config;

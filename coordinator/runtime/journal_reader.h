@@ -57,7 +57,7 @@ class JournalReader {
 
   // The same without a look at the values.
   Result<JournalRecord> next_record();
-  // Where the next record starts; after the end, where a writer may continue.
+  // Returns the offset of the next record; after the end, the one at which a writer may continue.
   std::uint64_t position() const { return position_; }
 
  private:

@@ -68,7 +68,7 @@ class NodeReports {
   std::size_t finished_ = 0;
 };
 
-// What a round sends down: the word alone, or with a frame behind it. Equal on all leaders.
+// Downward says what a round sends down: the word alone, or a frame behind it. All leaders agree.
 enum class Downward : std::uint8_t { word, mask };
 
 // Comes down in every round.

@@ -1,4 +1,4 @@
-// How this process was started, read from its environment, and whether the MPI library fits: the
+// Tells how this process was started from its environment, and whether the MPI library fits: the
 // questions that come before MPI_Init. Pure functions; the environment is passed in.
 #pragma once
 

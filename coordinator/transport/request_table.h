@@ -69,7 +69,7 @@ class RequestTable {
   std::vector<std::uint32_t> free_;
 };
 
-// What test() says to a request that is not in flight on this communicator.
+// Returns the answer of test() to a request that is not in flight on this communicator.
 inline Status stale_request() {
   return failed_precondition(
       "test: expected a request in flight on this communicator, found one that is done or belongs "

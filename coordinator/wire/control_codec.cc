@@ -98,7 +98,7 @@ void read(ByteReader& in, Actions<Vector>& field) {
 }  // namespace
 }  // namespace cox::wire
 
-// What core's values consist of. In their namespace, so that the codec finds the lists.
+// The fields of core's values. The lists stand in their namespace, where the codec finds them.
 namespace cox {
 
 template <class T, class Value>
@@ -143,7 +143,7 @@ void list_fields(Is<JobFacts> auto& it, auto&& visit) {
         it.precision);
 }
 
-// Without magic and version, which every signal that came so far has.
+// Leaves out magic and version, which are the same in every signal that came so far.
 void list_fields(Is<RankSignal> auto& it, auto&& visit) {
   visit(it.flags, it.rank, it.incarnation, it.round, it.step, it.plan_held, it.plan_applied,
         it.loss, it.weight, it.gradient_norm, it.wall_seconds, it.phase_seconds, it.rounds,
@@ -181,7 +181,7 @@ void list_fields(Is<Reason> auto& it, auto&& visit) {
         it.text, it.forecast);
 }
 
-// Without the summary, which follows from the signals.
+// Leaves out the summary, which follows from the signals.
 void list_fields(Is<Decision> auto& it, auto&& visit, const JobSize& most = kLargestJob) {
   visit(it.plan, AtMost{most.reasons(), it.reasons});
 }

@@ -38,7 +38,7 @@ enum class FrameKind : std::uint8_t {
   continuation = 4,
 };
 
-// What a frame says about itself. Fields that its kind does not carry are zero.
+// FrameHeader holds what a frame says about itself. Fields that its kind does not carry are zero.
 struct FrameHeader {
   FrameKind kind = FrameKind::unspecified;
   std::uint8_t base_distance = 0;  // number - number of the base; 0 = of a full plan

@@ -20,12 +20,12 @@ using Profiles = std::vector<ActionProfile>;
 // A delta's entry for blocks whose 4 bits changed; it has the id of the precision.
 constexpr std::uint8_t kBlocksEntry = 1;
 
-// How one number per rank is written. Ranks are many and their numbers few, so the writer takes the
+// The forms of one number per rank. Ranks are many and their numbers few, so the writer takes the
 // shortest of three forms: runs of equal numbers, a pattern that repeats (rank modulo GPUs of a
 // node), or all numbers in as few bits as they need.
 enum class SequenceForm : std::uint8_t { runs = 1, packed = 2, repeated = 3 };
 
-// How a profile beyond the first is written.
+// The forms of a profile beyond the first.
 enum class ProfileForm : std::uint8_t { packed = 0, changes = 1 };
 
 using Values = std::span<const std::uint32_t>;
@@ -137,7 +137,7 @@ std::optional<std::vector<std::uint32_t>> read_sequence(ByteReader& in, std::siz
   return values;
 }
 
-// Of a block: its precision, and its action in profile 0.
+// A block has two bits of precision and two of its action in profile 0.
 constexpr unsigned kBlockBits = 4;
 constexpr unsigned kActionBits = 2;
 
@@ -224,7 +224,7 @@ void read_changed_actions(ByteReader& in, ActionProfile& actions) {
   }
 }
 
-// How the value of a field is written in its entry: by core/state_codec.h, but for these types.
+// Writes the value of a field into its entry: core/state_codec.h does it for all but these types.
 template <class T>
 void write_value(ByteWriter& out, const T& value) {
   state_codec::write(out, value);
@@ -307,7 +307,7 @@ void read_value(ByteReader& in, Profiles& profiles, const Plan&, const JobSize&)
   }
 }
 
-// Whether a field has nothing in its entry: it is as in `base`, or travels with the blocks.
+// Returns whether a field needs no entry: it is as in `base`, or travels with the blocks.
 template <class T>
 bool is_said_without_entry(const T& value, const T& base) {
   return value == base;
@@ -330,7 +330,7 @@ void write_entries(ByteWriter& out, const Plan& plan, const Plan& base) {
   });
 }
 
-// What a full payload says without entries.
+// Returns the plan that a full payload without entries stands for.
 Plan plan_without_entries(std::size_t blocks) {
   Plan plan;
   plan.precision.assign(blocks, Precision::fp32);
@@ -381,7 +381,7 @@ Status wrong_shape(const std::string& what) {
   return invalid_argument("plan: " + what);
 }
 
-// What the file form of a plan has before its payload.
+// PlanHead stands before the payload in the file form of a plan.
 struct PlanHead {
   PlanId id;
   RoundId earliest_round;

@@ -49,7 +49,7 @@ std::int64_t block_bytes(const MemoryModel& model, const std::vector<MemoryActio
 
 Kind kind_of(const MemoryModel& model, const std::vector<MemoryAction>& actions) {
   Kind kind;
-  // Where blocks are forced, no plan that keeps all of them was measured.
+  // No plan that keeps all blocks was measured where some of them are forced.
   const bool knows_keep_all = !model.front.empty() && keeps_all(model.front.back().actions);
   if (knows_keep_all) kind.rank.keep_all_peak_bytes = model.front.back().peak_bytes;
   if (const std::optional<MemoryCost> cost = cost_of(model, actions)) {

@@ -257,20 +257,16 @@ std::string overflow_text(const JobFacts& job, const Overflow& overflow) {
                              : "block " + block_name(job, static_cast<std::size_t>(overflow.block));
   text += ", " + std::string(to_string(overflow.pass));
   if (overflow.rank.value() >= 0) text += ", rank " + std::to_string(overflow.rank.value());
-  text += ": ";
-  if (overflow.values > 0)
-    text +=
-        grouped(overflow.values) + (overflow.values == 1 ? " value" : " values") + " not finite";
-  else
-    text += "a result that is not finite";
+  text += overflow.values == 0   ? ": a result that is not finite"
+          : overflow.values == 1 ? ": 1 value not finite"
+                                 : ": " + grouped(overflow.values) + " values not finite";
   if (overflow.loss_scale > 0)
     text += " at loss scale " + scale_text(static_cast<double>(overflow.loss_scale));
   return text + (overflow.was_skipped ? "; the step was skipped" : "");
 }
 
 std::string scale_text(double scale) {
-  const bool is_whole = std::isfinite(scale) && scale == std::floor(scale) && scale < 1e15;
-  return is_whole ? fixed(scale, 0) : io::json_number(scale);
+  return fmt::format("{}", scale);
 }
 
 Topic numerics_topic() {

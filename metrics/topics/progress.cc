@@ -81,79 +81,64 @@ void put_status(io::JsonWriter& json, const Snapshot& s) {
   json.field("nonfinite_ranks", summary.nonfinite_ranks);
 }
 
-struct Tile {
-  std::string_view title;
-  std::string value;
-  std::string unit;
-  std::string hint;
-  std::string curve;
-};
-
-std::string tile_html(const Tile& tile) {
-  std::string out = fmt::format("<section class=\"card tile\"><h2>{}</h2><p class=\"big\">{}",
-                                tile.title, tile.value);
-  if (!tile.unit.empty()) out += "<small>" + tile.unit + "</small>";
-  return fmt::format("{}</p><p class=\"hint\">{}</p>{}</section>", out, tile.hint, tile.curve);
-}
-
-std::string curve(const RoundPoints& points, std::string_view name, double RoundPoint::*member,
-                  std::string (*format)(double), double flat_ratio = 0.1) {
-  Curve c{name, {}, {}, format, flat_ratio};
-  for (std::size_t i = 0; i < points.size(); ++i) {
-    c.values.push_back(points[i].*member);
-    if (i > 0 && points[i].plan != points[i - 1].plan) c.marks.push_back(i);
-  }
-  return sparkline(c);
-}
-
 std::string loss_text(double loss) {
   return significant(loss, 4);
 }
 
-Tile loss_tile(const Snapshot& s) {
-  Tile tile{"Loss", loss_text(s.progress.points.back().loss), "", "", ""};
-  if (std::isfinite(s.progress.first_loss))
-    tile.hint = loss_text(s.progress.first_loss) + " at the start";
-  tile.curve = curve(s.progress.points, "Loss", &RoundPoint::loss, loss_text, 0.002);
-  return tile;
-}
+// A figure of the newest round in which somebody trained, with its curve.
+struct Tile {
+  std::string_view title;
+  double RoundPoint::*figure;
+  std::string (*text)(double);
+  std::string_view unit;
+  std::string hint;
+  double flat_ratio = 0.1;
+};
 
-Tile rate_tile(const Snapshot& s) {
-  const bool tokens = s.progress.tokens > 0;
-  Tile tile{"Throughput", rate_text(s.progress.points.back().rate_per_second),
-            tokens ? "tokens/s" : "samples/s", "", ""};
-  tile.hint = fmt::format("{}{} so far", grouped(tokens ? s.progress.tokens : s.progress.samples),
-                          tokens ? " tokens" : " samples");
-  tile.curve = curve(s.progress.points, "Throughput", &RoundPoint::rate_per_second, rate_text);
-  return tile;
-}
-
-Tile time_tile(const Snapshot& s) {
-  const Spread& wall = s.summary.wall_seconds;
-  Tile tile{"Step time", seconds_text(s.progress.points.back().step_seconds), "median rank", "",
-            ""};
-  if (wall.rank_of_max.value() >= 0)
-    tile.hint =
-        "longest " + seconds_text(wall.max) + ", rank " + std::to_string(wall.rank_of_max.value());
-  tile.curve = curve(s.progress.points, "Step time", &RoundPoint::step_seconds, seconds_text);
-  return tile;
-}
-
-Tile skew_tile(const Snapshot& s) {
-  Tile tile{"Skew", times_text(s.progress.points.back().skew_ratio), "slowest to median", "", ""};
-  if (s.progress.points.back().skew_ratio <= 1.005) tile.hint = "the ranks are even";
-  if (!s.ranks.slow.empty()) {
-    const SlowRank& slowest = s.ranks.slow.front();
-    tile.hint = fmt::format("rank {} slow in {}", slowest.rank.value(), to_string(slowest.phase()));
+// REQUIRES: there is a point.
+std::string tile_html(const Tile& tile, const RoundPoints& points) {
+  Curve curve{tile.title, {}, {}, tile.text, tile.flat_ratio};
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    curve.values.push_back(points[i].*tile.figure);
+    if (i > 0 && points[i].plan != points[i - 1].plan) curve.marks.push_back(i);
   }
-  tile.curve = curve(s.progress.points, "Skew", &RoundPoint::skew_ratio, times_text);
-  return tile;
+  std::string out = fmt::format("<section class=\"card tile\"><h2>{}</h2><p class=\"big\">{}",
+                                tile.title, tile.text(points.back().*tile.figure));
+  if (!tile.unit.empty()) out += fmt::format("<small>{}</small>", tile.unit);
+  return fmt::format("{}</p><p class=\"hint\">{}</p>{}</section>", out, tile.hint,
+                     sparkline(curve));
+}
+
+std::string time_hint(const Spread& wall) {
+  if (wall.rank_of_max.value() < 0) return {};
+  return fmt::format("longest {}, rank {}", seconds_text(wall.max), wall.rank_of_max.value());
+}
+
+std::string skew_hint(const Snapshot& s) {
+  if (s.ranks.slow.empty())
+    return s.progress.points.back().skew_ratio <= 1.005 ? "the ranks are even" : "";
+  const SlowRank& slowest = s.ranks.slow.front();
+  return fmt::format("rank {} slow in {}", slowest.rank.value(), to_string(slowest.phase()));
 }
 
 std::string tiles_section(const Snapshot& s) {
-  if (s.progress.points.empty()) return {};
-  return fmt::format("<div class=\"tiles\">{}{}{}{}</div>", tile_html(loss_tile(s)),
-                     tile_html(rate_tile(s)), tile_html(time_tile(s)), tile_html(skew_tile(s)));
+  const ProgressView& view = s.progress;
+  if (view.points.empty()) return {};
+  const std::string first =
+      std::isfinite(view.first_loss) ? loss_text(view.first_loss) + " at the start" : "";
+  const bool tokens = view.tokens > 0;
+  const std::string amount = fmt::format(
+      "{}{} so far", grouped(tokens ? view.tokens : view.samples), tokens ? " tokens" : " samples");
+  std::string out = "<div class=\"tiles\">";
+  for (const Tile& tile :
+       {Tile{"Loss", &RoundPoint::loss, loss_text, "", first, 0.002},
+        Tile{"Throughput", &RoundPoint::rate_per_second, rate_text,
+             tokens ? "tokens/s" : "samples/s", amount},
+        Tile{"Step time", &RoundPoint::step_seconds, seconds_text, "median rank",
+             time_hint(s.summary.wall_seconds)},
+        Tile{"Skew", &RoundPoint::skew_ratio, times_text, "slowest to median", skew_hint(s)}})
+    out += tile_html(tile, view.points);
+  return out + "</div>";
 }
 
 double total_median(const StepSummary& summary) {

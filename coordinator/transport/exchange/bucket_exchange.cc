@@ -1,5 +1,5 @@
-// How an exchange comes to be: all ranks compare what they want, learn who is on which node, and
-// choose one path for all, with shared memory only if every node has it.
+// Creates an exchange: all ranks compare what they want, learn who is on which node, and choose one
+// path for all, with shared memory only if every node has it.
 #include "coordinator/transport/exchange/bucket_exchange.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace cox::transport {
 namespace {
 
-// Who shares a node with whom, in ranks of the job.
+// The nodes as this rank sees them, in ranks of the job.
 struct Nodes {
   std::unique_ptr<Communicator> node;  // this rank's
   std::vector<RankId> ranks;           // of this node
@@ -84,7 +84,7 @@ class Start {
     return memory;
   }
 
-  // Of this rank's kind: leaders, or the others, who do not need theirs.
+  // Splits leaders from the other ranks, who get null because they need no communicator.
   Result<std::unique_ptr<Communicator>> leaders(const Nodes& nodes) const {
     Result<std::unique_ptr<Communicator>> made = all_.split(nodes.leads() ? 0 : 1);
     if (made.ok() && !nodes.leads()) return std::unique_ptr<Communicator>();

@@ -73,7 +73,7 @@ class BucketExchange {
   // unavailable, naming the rank, when another rank has left().
   virtual Status advance() = 0;
 
-  // As of the last advance() or wait_all(). False from the start of the next round on.
+  // Returns what the last advance() or wait_all() found. False from the start of the next round on.
   virtual bool is_done(std::size_t bucket) const = 0;
   // Waits until all buckets of the round are done: polls with advance(), then yields, then sleeps
   // on a futex until there is something to do. Calls `pump` now and then meanwhile.

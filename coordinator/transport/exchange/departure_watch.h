@@ -49,7 +49,7 @@ class DepartureWatch {
   void hear_out(std::chrono::nanoseconds limit);
   // Returns what the members said, as far as it has come; a departure stays.
   Result<Departure> poll();
-  // Whether all that this member said has reached every member, as of the last poll().
+  // Returns whether all that this member said has reached every member, as of the last poll().
   bool all_heard() const;
 
  private:
@@ -61,7 +61,7 @@ class DepartureWatch {
   Status hear(Word& word);
 
   std::unique_ptr<Communicator> members_;
-  // Of this round, the one before, and a departure after both.
+  // Words of this round, of the one before, and a departure after both.
   std::array<Word, 4> words_;
   std::size_t next_ = 0;
   bool departed_ = false;

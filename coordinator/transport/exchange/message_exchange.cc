@@ -115,7 +115,7 @@ class MessageExchange final : public RoundExchange {
     return on.start_all_reduce(buffer(bucket), reduction);
   }
 
-  // Where a bucket goes when a leg is over.
+  // Sends a bucket on its next leg, or finishes it.
   Status arrive(Leg leg, std::size_t bucket) {
     if (leg == Leg::up) return begin(leads() ? Leg::across : Leg::down, bucket);
     if (leg == Leg::across) return begin(Leg::down, bucket);

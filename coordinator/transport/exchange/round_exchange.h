@@ -24,8 +24,8 @@ struct BucketPlace {
   Reduction reduction;
 };
 
-// Where each bucket lies in a rank's arena, and in which chunks its sum is worked off. The same on
-// all ranks, which they check with fingerprint(). Pure value; any thread.
+// BucketLayout says where each bucket lies in a rank's arena, and in which chunks it is summed.
+// Equal on all ranks, which they check with fingerprint(). Pure value; any thread.
 struct BucketLayout {
   std::vector<BucketPlace> places;
   std::size_t arena_bytes = 0;  // of one rank; whole pages
@@ -73,8 +73,8 @@ class RoundExchange : public BucketExchange {
     times_[bucket].worked += Clock::now() - since;
   }
   const WaitPolicy& wait_policy() const { return wait_; }
-  // How long the destructor may wait for others to hear a last word: they are about to end as well,
-  // or, after a failure, may be lost.
+  // Returns how long the destructor waits for others to hear a last word: they are about to end
+  // too, or, after a failure, may be lost.
   std::chrono::milliseconds last_word() const {
     return std::chrono::milliseconds(failure_.ok() ? 10'000 : 200);
   }

@@ -69,7 +69,7 @@ struct alignas(kLine) Seat {
   std::atomic<std::uint64_t> started{0};  // buckets, over all rounds
 };
 
-// How far each bucket of a node's ranks is, as atomics in their shared segment. A bucket's round
+// Board holds how far each bucket of a node is, as atomics in its shared segment. A bucket's round
 // goes through the stages below. Every counter only ever grows, and round k is over when it has
 // reached k + 1 times its share, so nothing is reset and no reset can race.
 //
@@ -367,7 +367,7 @@ class SharedExchange final : public RoundExchange {
     return true;
   }
 
-  // In ascending buckets, as all leaders must; each call takes one step.
+  // Takes one step of the leaders' sum. Buckets cross in ascending order on all leaders.
   Status cross(std::size_t bucket) {
     if (bucket == to_cross_) {
       Status started =

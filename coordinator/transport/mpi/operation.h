@@ -1,7 +1,7 @@
 // MpiOperation: one collective operation in flight over MPI, moved on by advance().
 //
-// What fits one MPI collective is one. Reductions have an order of their own (ascending ranks), so
-// MPI's are not used: small ones gather all ranks' bytes and combine them here; large ones send
+// One MPI collective carries what it can. Reductions have an order of their own (ascending ranks),
+// so MPI's are not used: small ones gather all ranks' bytes and combine them here; large ones send
 // each rank its part of everybody's bytes, combine there, and pass the results round. The latter
 // take several steps, which ranks reach at different times: their messages go point to point under
 // the operation's number, because MPI matches collectives by the order of their calls alone.
@@ -24,7 +24,7 @@ namespace cox::transport {
 // `context` (which communicator, which peer) and MPI's own text.
 Status mpi_status(int code, const char* call, const std::string& context);
 
-// Where operations run: a communicator seen from one rank. Constant.
+// MpiPlace is a communicator seen from one rank. Constant.
 struct MpiPlace {
   MPI_Comm comm = MPI_COMM_NULL;
   int rank = 0;
@@ -42,7 +42,7 @@ class MpiOperation {
                const Buffers& buffers, const Reduction& reduction);
   // Moves it on; after done or an error it stays there.
   Result<Progress> advance();
-  // Whether it needs advance() for more than its end.
+  // Returns whether it needs advance() for more than its end.
   bool has_steps() const { return stage_ == Stage::exchange || stage_ == Stage::collect; }
   // Gives what MPI may still write to up to the process's end.
   void abandon();

@@ -58,7 +58,7 @@ Status mpi_meet(MPI_Comm comm, const std::string& name, const WaitPolicy& policy
 // The Communicator over MPI. Owns its MPI communicator and a table of operations.
 class MpiCommunicator final : public Communicator {
  public:
-  // What a communicator hands on to those derived from it. `node` is the same number on ranks that
+  // A communicator hands these on to those derived from it. `node` is the same number on ranks that
   // share memory, and on those only.
   struct Heritage {
     NodeId node{};

@@ -37,7 +37,7 @@ class MpiRuntime {
   // Finalises MPI when start() initialised it. Waits for the other ranks.
   ~MpiRuntime();
 
-  // Whether start() called MPI_Init, and the destructor will call MPI_Finalize.
+  // Returns whether start() called MPI_Init, and the destructor will call MPI_Finalize.
   bool initialized_here() const { return owned_; }
 
   // Collective and waiting. A duplicate of MPI_COMM_WORLD that returns errors.

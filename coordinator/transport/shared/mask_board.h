@@ -22,7 +22,8 @@ namespace cox::transport {
 
 class MaskBoard {
  public:
-  // For sets of at most `capacity_bytes`, each frame counted with 4 bytes more and rounded up to 8.
+  // Returns the size of a board for sets of `capacity_bytes`; a frame takes 4 bytes more, rounded
+  // up to 8.
   static std::size_t bytes_needed(std::size_t capacity_bytes);
   // Makes an empty board. Requires: zeroed memory, aligned to 64 bytes.
   static Result<MaskBoard> format(std::span<std::byte> memory, std::size_t capacity_bytes);

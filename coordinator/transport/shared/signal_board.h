@@ -26,7 +26,7 @@
 
 namespace cox::transport {
 
-// How many of what a board holds. The same on all ranks of the node.
+// BoardShape says how much a board holds. Equal on all ranks of the node.
 struct BoardShape {
   std::int32_t ranks = 0;    // slots
   std::uint32_t blocks = 0;  // BlockEvidence per slot, at most
@@ -59,7 +59,7 @@ class SignalBoard {
   // a sleeping reader expects.
   [[nodiscard]] bool post(std::int32_t slot, const RankSignal& signal,
                           std::span<const BlockEvidence> evidence);
-  // Whether the last report was taken: the rank's control round is closed.
+  // Returns whether the last report was taken: the rank's control round is closed.
   bool consumed(std::int32_t slot) const;
 
   // Ends a wait() early, e.g. because other work has come. Any thread.
