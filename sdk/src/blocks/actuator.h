@@ -21,7 +21,6 @@
 #include "coordinator/core/signal.h"
 #include "coordinator/core/status.h"
 #include "coordinator/transport/communicator.h"
-#include "coordinator/transport/wait.h"
 
 namespace torch::nn {
 class Module;
@@ -43,17 +42,11 @@ struct SampleStep;  // what the loop gives to a calibration: a batch, and what i
 // a session only watches, and no plan is carried out.
 enum class LoopKind { watching, reducing };
 
-// The ranks of the job, for collective calls.
-struct Ranks {
-  transport::Communicator& all;
-  const transport::WaitPolicy& wait;
-};
-
 // What a calibration may ask of its session.
 class CalibrationHost {
  public:
   virtual ~CalibrationHost() = default;
-  virtual Ranks ranks() = 0;
+  virtual transport::Communicator& ranks() = 0;  // of the job, for collective calls
   // What was measured so far; what rank 0 has in it counts.
   virtual runtime::MeasuredFacts& facts() = 0;
   // Lets the policies decide the first plan anew from facts(). Returns, on rank 0, their reasons;
@@ -103,7 +96,7 @@ class Actuator {
   // Whether settings can be carried out with what is attached. Local.
   virtual Status check(LoopKind) { return ok_status(); }
   // Restricts what it can do to what every rank can. Collective.
-  virtual Status negotiate(const Ranks&) { return ok_status(); }
+  virtual Status negotiate(transport::Communicator&) { return ok_status(); }
   // Whether settings ask for plans that somebody has to carry out, and what happens without.
   virtual bool is_wanted() const { return false; }
   virtual std::string without() const { return {}; }

@@ -13,7 +13,6 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
-#include <span>
 #include <vector>
 
 #include "coordinator/core/job.h"
@@ -75,7 +74,6 @@ struct StageReading {
 struct StepReading {
   std::int64_t start_bytes = 0;
   std::vector<StageReading> stages;  // blocks + 2
-  std::int64_t step_us = 0;
 };
 
 // Returns failed_precondition when the blocks 0 .. blocks-1 did not run once each, in that order,

@@ -28,7 +28,8 @@
 
 namespace cox::detail {
 
-// Where the bin of one parameter lies: magnitudes below 2^ceiling fit.
+// Where the bin of one parameter lies: magnitudes below 2^ceiling fit, and sums are multiples of
+// the quantum 2^(ceiling + count_bits - 52).
 struct ExactBin {
   // Exponents from kLowest to kHighest keep every number involved, quanta of subnormal gradients
   // included, among the normal numbers of fp64.
@@ -38,7 +39,6 @@ struct ExactBin {
 
   std::int32_t ceiling = kLowest;
   std::int32_t count_bits = 1;  // 2^count_bits deposits fit, 1 <= count_bits <= kMostCountBits
-  double quantum() const;       // 2^(ceiling + count_bits - 52)
   friend bool operator==(const ExactBin&, const ExactBin&) = default;
 };
 

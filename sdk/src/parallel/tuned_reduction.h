@@ -1,5 +1,5 @@
 // TunedReduction: the gradient reduction of one list of parameters, together with the search for
-// its best layout of buckets (bucket_tuning.h) and with what is saved of both. Owned by a Reducer;
+// its best layout of buckets (BucketTuning) and with what is saved of both. Owned by a Reducer;
 // all ranks construct and call it alike. Training thread.
 #pragma once
 
@@ -13,8 +13,8 @@
 
 #include "coordinator/core/status.h"
 #include "coxswain/named_tensor.h"
-#include "sdk/src/parallel/bucket_tuning.h"
 #include "sdk/src/parallel/exact_sum.h"
+#include "sdk/src/parallel/gradient_layout.h"
 #include "sdk/src/parallel/gradient_reduction.h"
 
 namespace cox::detail {

@@ -38,7 +38,7 @@ class FormatActuator final : public Actuator {
   // invalid_argument for a rule that fits no block and for a format that is asked for and cannot be
   // run here.
   Status check(LoopKind) override;
-  Status negotiate(const Ranks& ranks) override;
+  Status negotiate(transport::Communicator& ranks) override;
   bool is_wanted() const override { return is_wanted_; }
   std::string without() const override { return "number formats stay as the program has them"; }
   void contribute(JobFacts& job) const override { job.capabilities.precisions |= formats_; }

@@ -263,22 +263,21 @@ Tensor with_added(const Tensor& product, const Tensor& added, const Scalar& beta
   return at::add(scaled, added.to(product.scalar_type()), beta);
 }
 
-Tensor mm(const Tensor& a, const Tensor& b) {
+// A product that is Op of torch's, which has no part added.
+template <Tensor (*Op)(const Tensor&, const Tensor&)>
+Tensor product_of(const Tensor& a, const Tensor& b) {
   const Passing passing(fp8_key());
   if (auto product = in_fp8(a, b)) return *product;
-  return at::mm(a, b);
+  return Op(a, b);
 }
 
-Tensor matmul(const Tensor& a, const Tensor& b) {
+// A product with a part added, as Op of torch's.
+template <Tensor (*Op)(const Tensor&, const Tensor&, const Tensor&, const Scalar&, const Scalar&)>
+Tensor sum_with_product(const Tensor& added, const Tensor& a, const Tensor& b, const Scalar& beta,
+                        const Scalar& alpha) {
   const Passing passing(fp8_key());
-  if (auto product = in_fp8(a, b)) return *product;
-  return at::matmul(a, b);
-}
-
-Tensor bmm(const Tensor& a, const Tensor& b) {
-  const Passing passing(fp8_key());
-  if (auto product = in_fp8(a, b)) return *product;
-  return at::bmm(a, b);
+  if (auto product = in_fp8(a, b)) return with_added(*product, added, beta, alpha);
+  return Op(added, a, b, beta, alpha);
 }
 
 Tensor linear(const Tensor& x, const Tensor& weight, const Bias& bias) {
@@ -289,20 +288,6 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Bias& bias) {
     }
   }
   return at::linear(x, weight, bias);
-}
-
-Tensor addmm(const Tensor& added, const Tensor& a, const Tensor& b, const Scalar& beta,
-             const Scalar& alpha) {
-  const Passing passing(fp8_key());
-  if (auto product = in_fp8(a, b)) return with_added(*product, added, beta, alpha);
-  return at::addmm(added, a, b, beta, alpha);
-}
-
-Tensor baddbmm(const Tensor& added, const Tensor& a, const Tensor& b, const Scalar& beta,
-               const Scalar& alpha) {
-  const Passing passing(fp8_key());
-  if (auto product = in_fp8(a, b)) return with_added(*product, added, beta, alpha);
-  return at::baddbmm(added, a, b, beta, alpha);
 }
 
 }  // namespace
@@ -348,12 +333,12 @@ TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, library) {
 }
 
 TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, library) {
-  library.impl("mm", mm);
-  library.impl("matmul", matmul);
-  library.impl("bmm", bmm);
+  library.impl("mm", product_of<at::mm>);
+  library.impl("matmul", product_of<at::matmul>);
+  library.impl("bmm", product_of<at::bmm>);
   library.impl("linear", linear);
-  library.impl("addmm", addmm);
-  library.impl("baddbmm", baddbmm);
+  library.impl("addmm", sum_with_product<at::addmm>);
+  library.impl("baddbmm", sum_with_product<at::baddbmm>);
 }
 
 }  // namespace cox::detail

@@ -13,7 +13,6 @@
 #include "coordinator/transport/wait.h"
 #include "coxswain/error.h"
 #include "sdk/src/parallel/agreement.h"
-#include "sdk/src/parallel/equal_ranks.h"
 #include "sdk/src/parallel/gradient_reduction.h"
 #include "sdk/src/precision/format_actuator.h"
 #include "sdk/src/precision/numerics_watch.h"
@@ -84,25 +83,24 @@ ManualParallel::Impl::~Impl() {
 
 void ManualParallel::Impl::match(CallKind kind, const std::vector<at::Tensor>& tensors) {
   detail::CallMark mark = detail::mark_of(kind, tensors);
-  const auto known = std::find_if(sets.begin(), sets.end(),
-                                  [&](const GradientSet& set) { return set.is_of(tensors); });
+  const auto known =
+      std::ranges::find_if(sets, [&](const GradientSet& set) { return set.is_of(tensors); });
   if (kind == CallKind::all_reduce_gradients) {
     mark.place = 1 + static_cast<std::uint64_t>(known - sets.begin());
   }
-  const Status matched = detail::match_calls(state.job().data(), state.job().wait_policy(), mark);
-  if (!matched.ok()) throw Error(matched.with_context("ManualParallel"), Error::Scope::all_ranks);
+  const Status matched = detail::match_calls(state.job().data(), mark);
+  detail::require(matched.with_context("ManualParallel"), Error::Scope::all_ranks);
 }
 
 void ManualParallel::Impl::sync(CallKind kind, const std::vector<at::Tensor>& tensors) {
   match(kind, tensors);
-  const Status sent = detail::broadcast_from_root(state.job().data(), tensors);
-  if (!sent.ok()) throw Error(sent.with_context("ManualParallel"));
+  detail::require(detail::broadcast_from_root(state.job().data(), tensors), "ManualParallel");
 }
 
 ManualParallel::Impl::GradientSet& ManualParallel::Impl::set_of(
     std::vector<at::Tensor> parameters) {
-  const auto found = std::find_if(sets.begin(), sets.end(),
-                                  [&](const GradientSet& set) { return set.is_of(parameters); });
+  const auto found =
+      std::ranges::find_if(sets, [&](const GradientSet& set) { return set.is_of(parameters); });
   if (found != sets.end()) return *found;
   if (sets.size() == kMostSets) sets.pop_front();
   GradientSet& made = sets.emplace_back();
@@ -136,8 +134,7 @@ GradientAverage ManualParallel::Impl::average(StepScope& step, const std::vector
                                               double weight) {
   const PhaseScope phase = step.phase(Phase::communication);
   if (const Status wrong = check(weight); !wrong.ok()) {
-    (void)detail::match_calls(state.job().data(), state.job().wait_policy(),
-                              {CallKind::refused, 0, 0});
+    (void)detail::match_calls(state.job().data(), {CallKind::refused, 0, 0});
     throw Error(wrong.with_context("ManualParallel"));
   }
   std::vector<at::Tensor> parameters = detail::each_once(given);
@@ -186,7 +183,7 @@ StepBallot ManualParallel::Impl::merge_ballots() {
     merged = transport::wait_with(ranks, *request, state.job().wait_policy(),
                                   [this] { state.control().plane().pump(); });
   }
-  if (!merged.ok()) throw Error(merged.with_context("step reduction"));
+  detail::require(merged, "step reduction");
   return mine;
 }
 

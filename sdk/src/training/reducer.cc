@@ -12,11 +12,10 @@
 #include <utility>
 
 #include "coxswain/error.h"
+#include "sdk/src/device/tensor_scan.h"
 #include "sdk/src/memory/memory_actuator.h"
 #include "sdk/src/parallel/agreement.h"
-#include "sdk/src/parallel/equal_ranks.h"
 #include "sdk/src/parallel/gradient_holders.h"
-#include "sdk/src/parallel/gradient_norm.h"
 #include "sdk/src/parallel/ready_hooks.h"
 #include "sdk/src/parallel/tuned_reduction.h"
 #include "sdk/src/precision/format_actuator.h"
@@ -30,10 +29,6 @@ using detail::MicroBatchFacts;
 using detail::SessionState;
 
 namespace {
-
-void require(const Status& status, const char* what) {
-  if (!status.ok()) throw Error(status.with_context(what));
-}
 
 double seconds_between(Clock::time_point from, Clock::time_point to) {
   return std::max(0.0, Seconds(to - from).count());
@@ -217,7 +212,7 @@ StepBallot Reducer::Impl::merge(const StepBallot& mine) {
 // optimizer may leave behind.
 void Reducer::Impl::check_backward() const {
   const bool is_told = unit > 0 || weight > 0 || is_last_given || is_joining;
-  if (is_told || detail::gradient_norm(parameters) == 0) return;
+  if (is_told || detail::l2_norm(detail::gradients_of(parameters)) == 0) return;
   throw Error(failed_precondition(
       "Reducer::average: expected gradients of Reducer::backward() in this step, found some that "
       "it did not see; call reducer.backward(step, loss, weight) instead of loss.backward(), and "
@@ -262,9 +257,7 @@ void Reducer::Impl::settle(const StepBallot& merged, const ReductionOutcome& out
   detail::StepRecorder& recorder = state.step().recorder();
   if (!outcome.finite) recorder.flag(SignalFlag::step_skipped);
   if (outcome.repeat) recorder.flag(SignalFlag::step_repeated);
-  const Status followed =
-      buffers.follow(merged.buffers_from_min, state.job().data(), state.job().wait_policy());
-  if (!followed.ok()) throw Error(followed);
+  detail::require(buffers.follow(merged.buffers_from_min, state.job().data()));
   take_times();
   state.step().agreed(merged);
   active_elsewhere = merged.active_ranks;
@@ -276,9 +269,8 @@ void Reducer::Impl::settle(const StepBallot& merged, const ReductionOutcome& out
 // Which of this rank's own gradients are at fault: looked at only in a step that goes wrong.
 void Reducer::Impl::blame_nonfinite() {
   const std::int64_t count = numerics.blame(reduction->nonfinite());
-  const auto most = std::numeric_limits<std::uint32_t>::max();
-  state.step().recorder().nonfinite_values(
-      static_cast<std::uint32_t>(std::min<std::int64_t>(count, most)));
+  const std::uint32_t told = detail::saturated(static_cast<std::uint64_t>(count));
+  state.step().recorder().nonfinite_values(told);
   if (count > 0) state.step().recorder().flag(SignalFlag::nonfinite_gradient);
 }
 
@@ -349,16 +341,16 @@ Reducer::Reducer(Session& session, std::vector<at::Tensor> parameters,
   SessionState& state = session.state();
   if (parameters.empty()) throw Error(invalid_argument("Reducer: expected parameters, found none"));
   parameters = detail::each_once(std::move(parameters));
-  if (std::any_of(parameters.begin(), parameters.end(), [](auto& p) { return p.is_complex(); })) {
+  if (std::ranges::any_of(parameters, [](auto& p) { return p.is_complex(); })) {
     throw Error(invalid_argument("Reducer: expected real parameters, found complex ones; "
                                  "use at::view_as_real of them"),
                 Error::Scope::all_ranks);
   }
   state.declare_reducing();
-  const Status layout = detail::check_equal_layout(state.job().data(), parameters, buffers);
-  if (!layout.ok()) throw Error(layout, Error::Scope::all_ranks);
-  require(detail::broadcast_from_root(state.job().data(), parameters), "Reducer: parameters");
-  require(detail::broadcast_from_root(state.job().data(), buffers), "Reducer: buffers");
+  transport::Communicator& ranks = state.job().data();
+  detail::require(detail::check_equal_layout(ranks, parameters, buffers), Error::Scope::all_ranks);
+  detail::require(detail::broadcast_from_root(ranks, parameters), "Reducer: parameters");
+  detail::require(detail::broadcast_from_root(ranks, buffers), "Reducer: buffers");
   state.actuators().get<detail::NumericsWatch>().watch(parameters);
   state.ensure_started();
   impl_ = std::make_unique<Impl>(session, std::move(parameters), std::move(buffers));

@@ -16,32 +16,18 @@
 #include "coxswain/sample_plan.h"
 #include "sdk/src/parallel/agreement.h"
 #include "sdk/src/parallel/batch_statistics.h"
-#include "sdk/src/parallel/equal_ranks.h"
 #include "sdk/src/parallel/gradient_holders.h"
 #include "sdk/src/precision/format_actuator.h"
 #include "sdk/src/precision/numerics_watch.h"
 #include "sdk/src/precision/trial_step.h"
 #include "sdk/src/session/session_state.h"
-#include "sdk/src/training/keyed_random.h"
 #include "sdk/src/training/optimizer_port.h"
-#include "sdk/src/training/saves.h"
 #include "sdk/src/training/step_queue.h"
 #include "sdk/src/training/training_state.h"
 
 namespace cox {
 
 using OnFailure = detail::TrainingSaves::OnFailure;
-
-namespace {
-
-// Collective: "1, 3", or empty when all have rank 0's number.
-std::string ranks_unlike_root(detail::SessionState& state, std::uint64_t number) {
-  const auto numbers = detail::gather_numbers(state.job().data(), number);
-  if (!numbers.ok()) throw Error(numbers.status());
-  return detail::ranks_that_differ(*numbers);
-}
-
-}  // namespace
 
 struct Trainer::Impl {
   Impl(Session& session, torch::nn::Module& model, std::unique_ptr<detail::OptimizerPort> optimizer,
@@ -163,8 +149,8 @@ Trainer::Impl::Impl(Session& session_in, torch::nn::Module& model_in,
 bool Trainer::Impl::keeps(const at::Tensor& buffer) const {
   if (!statistics) return buffer.is_floating_point();
   const std::vector<at::Tensor> apart = statistics->buffers();
-  return std::none_of(apart.begin(), apart.end(),
-                      [&](const at::Tensor& other) { return buffer.is_same(other); });
+  return std::ranges::none_of(apart,
+                              [&](const at::Tensor& other) { return buffer.is_same(other); });
 }
 
 void Trainer::Impl::check_is_first() const {
@@ -179,7 +165,7 @@ void Trainer::Impl::check_is_first() const {
 // Parameters of equal shapes in another order would be averaged with each other.
 void Trainer::Impl::check_equal_names() const {
   const std::string different =
-      ranks_unlike_root(state, detail::fingerprint(detail::model_tensors(model)));
+      state.job().ranks_unlike_root(detail::fingerprint(detail::model_tensors(model)));
   if (different.empty()) return;
   throw Error(invalid_argument("expected the same model (names, shapes, types and order of "
                                "parameters) on all ranks, found another than rank 0's on rank " +
@@ -202,7 +188,7 @@ void Trainer::Impl::check_optimizer() const {
 }
 
 void Trainer::Impl::check_options() const {
-  const std::string different = ranks_unlike_root(state, detail::fingerprint_of(options));
+  const std::string different = state.job().ranks_unlike_root(detail::fingerprint_of(options));
   const Status status =
       different.empty() ? detail::validate(options, session.world_size(), state.job().config())
                         : invalid_argument(
@@ -210,13 +196,13 @@ void Trainer::Impl::check_options() const {
                               "prefetch, steps and clip_norm on all ranks, found others than rank "
                               "0's on rank " +
                               different + "; give every rank the same");
-  if (!status.ok()) throw Error(status, Error::Scope::all_ranks);
+  detail::require(status, Error::Scope::all_ranks);
 }
 
 void Trainer::Impl::take_dataset(std::int64_t samples) {
   const auto size = static_cast<std::uint64_t>(samples);
   Status status;
-  const std::string different = ranks_unlike_root(state, size);
+  const std::string different = state.job().ranks_unlike_root(size);
   const bool is_first_after_resume = progress.resumed && !queue && position.samples > 0;
   if (!different.empty()) {
     status = invalid_argument(
@@ -228,7 +214,7 @@ void Trainer::Impl::take_dataset(std::int64_t samples) {
                             std::to_string(position.samples) + " samples, found one of " +
                             std::to_string(size) + "; a place in one means nothing in another");
   }
-  if (!status.ok()) throw Error(status, Error::Scope::all_ranks);
+  detail::require(status, Error::Scope::all_ranks);
   position.samples = size;
 }
 
@@ -511,9 +497,8 @@ Trainer::Steps Trainer::steps(const Dataset& dataset) {
   plan.size = dataset.size();
   plan.global_batch = impl_->options.global_batch;
   plan.seed = impl_->state.job().config().run.seed;
-  auto created = SamplePlan::create(plan);
-  if (!created.ok()) throw Error(created.status(), Error::Scope::all_ranks);
-  impl_->queue.emplace(dataset, *created, impl_->options.prefetch);
+  impl_->queue.emplace(dataset, detail::require(SamplePlan::create(plan), Error::Scope::all_ranks),
+                       impl_->options.prefetch);
   return Steps(impl_.get());
 }
 

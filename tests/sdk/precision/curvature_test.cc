@@ -1,5 +1,3 @@
-#include "sdk/src/precision/curvature.h"
-
 #include <torch/torch.h>
 
 #include <cmath>
@@ -8,6 +6,7 @@
 #include "coxswain/error.h"
 #include "coxswain/precision.h"
 #include "sdk/src/memory/counting_allocator.h"
+#include "sdk/src/precision/numerics_watch.h"
 #include "tests/sdk/precision/fault_support.h"
 
 #include <doctest/doctest.h>
