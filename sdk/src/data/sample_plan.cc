@@ -25,46 +25,39 @@ std::uint64_t mask(int bits) {
 class Permutation {
  public:
   // The permutation number (seed, stream). Requires: 1 <= size <= 2^62.
-  Permutation(std::uint64_t size, std::uint64_t seed, std::uint64_t stream);
+  Permutation(std::uint64_t size, std::uint64_t seed, std::uint64_t stream) : size_(size) {
+    const int bits = size > 1 ? static_cast<int>(std::bit_width(size - 1)) : 0;
+    low_bits_ = bits / 2;
+    high_bits_ = bits - low_bits_;
+    std::uint64_t state = spread_bits(detail::split_mix(seed) + stream * kGolden);
+    for (std::uint64_t& key : keys_) key = spread_bits(state += kGolden);
+  }
 
   // Requires: position < size. Returns a value below size; one-to-one.
-  std::uint64_t operator()(std::uint64_t position) const;
+  std::uint64_t operator()(std::uint64_t position) const {
+    std::uint64_t value = encrypt(position);
+    while (value >= size_) value = encrypt(value);
+    return value;
+  }
 
  private:
   static constexpr int kRounds = 6;  // each mixes either half once
 
-  std::uint64_t encrypt(std::uint64_t value) const;
+  std::uint64_t encrypt(std::uint64_t value) const {
+    std::uint64_t low = value & mask(low_bits_);
+    std::uint64_t high = value >> low_bits_;
+    for (std::size_t i = 0; i < keys_.size(); i += 2) {
+      high ^= spread_bits(low + keys_[i]) & mask(high_bits_);
+      low ^= spread_bits(high + keys_[i + 1]) & mask(low_bits_);
+    }
+    return (high << low_bits_) | low;
+  }
 
   std::uint64_t size_;
   int low_bits_ = 0;
   int high_bits_ = 0;
   std::array<std::uint64_t, 2 * kRounds> keys_{};
 };
-
-Permutation::Permutation(std::uint64_t size, std::uint64_t seed, std::uint64_t stream)
-    : size_(size) {
-  const int bits = size > 1 ? static_cast<int>(std::bit_width(size - 1)) : 0;
-  low_bits_ = bits / 2;
-  high_bits_ = bits - low_bits_;
-  std::uint64_t state = spread_bits(detail::split_mix(seed) + stream * kGolden);
-  for (std::uint64_t& key : keys_) key = spread_bits(state += kGolden);
-}
-
-std::uint64_t Permutation::encrypt(std::uint64_t value) const {
-  std::uint64_t low = value & mask(low_bits_);
-  std::uint64_t high = value >> low_bits_;
-  for (std::size_t i = 0; i < keys_.size(); i += 2) {
-    high ^= spread_bits(low + keys_[i]) & mask(high_bits_);
-    low ^= spread_bits(high + keys_[i + 1]) & mask(low_bits_);
-  }
-  return (high << low_bits_) | low;
-}
-
-std::uint64_t Permutation::operator()(std::uint64_t position) const {
-  std::uint64_t value = encrypt(position);
-  while (value >= size_) value = encrypt(value);
-  return value;
-}
 
 constexpr std::int64_t kMaxSize = std::int64_t{1} << 48;
 constexpr std::int64_t kMaxBatch = std::int64_t{1} << 31;

@@ -83,14 +83,6 @@ TensorScan read_figures(const double* figures, std::int64_t values) {
           static_cast<std::int64_t>(figures[2]), static_cast<float>(figures[3])};
 }
 
-struct Sum {
-  double value = 0;
-  Sum& operator+=(const Sum& other) {
-    value += other.value;
-    return *this;
-  }
-};
-
 // The few results that are not finite are looked at again.
 GradientScan with_count(double squares, const std::function<std::int64_t()>& count) {
   return {squares, std::isfinite(squares) ? 0 : count()};
@@ -189,10 +181,9 @@ std::int64_t count_unmasked(const at::Tensor& tensor) {
 
 GradientScan scan_gradient(const at::Tensor& gradient) {
   const double squares = with_values(gradient, [&]<class From>(From, const auto* values) {
-    const auto part = [&](std::int64_t first, std::int64_t count) -> Sum {
-      return {squares_of<From>(values + first, count)};
-    };
-    return sum_over_chunks<Sum>(gradient.numel(), part).value;
+    return sum_over_chunks<double>(gradient.numel(), [&](std::int64_t first, std::int64_t count) {
+      return squares_of<From>(values + first, count);
+    });
   });
   return with_count(squares, [&] { return scan_dense(gradient, ScanKind::extent).nonfinite; });
 }
@@ -205,10 +196,9 @@ GradientScan copy_and_scan(const at::Tensor& gradient, std::span<float> to, floa
   }
   const auto size = static_cast<std::int64_t>(to.size());
   const double squares = with_values(source, [&]<class From>(From, const auto* values) {
-    const auto part = [&](std::int64_t first, std::int64_t count) -> Sum {
-      return {copy_scaled<From>(values + first, to.data() + first, count, factor)};
-    };
-    return sum_over_chunks<Sum>(size, part).value;
+    return sum_over_chunks<double>(size, [&](std::int64_t first, std::int64_t count) {
+      return copy_scaled<From>(values + first, to.data() + first, count, factor);
+    });
   });
   return with_count(squares, [&] {
     const at::Tensor written = at::from_blob(to.data(), {size}, at::kFloat);

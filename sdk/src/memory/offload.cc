@@ -279,13 +279,38 @@ void OffloadStore::fail(Status status) {
 // tensor's version and names the block on a mismatch.
 class OffloadHooks final : public torch::autograd::SavedVariableHooks {
  public:
-  explicit OffloadHooks(std::shared_ptr<OffloadFrame> frame);
+  explicit OffloadHooks(std::shared_ptr<OffloadFrame> frame) : frame_(std::move(frame)) {}
   OffloadHooks(const OffloadHooks&) = delete;
   OffloadHooks& operator=(const OffloadHooks&) = delete;
-  ~OffloadHooks() override;
 
-  void call_pack_hook(const at::Tensor& tensor) override;
-  at::Tensor call_unpack_hook() override;
+  ~OffloadHooks() override {
+    if (away_) frame_->store_->drop(*away_);
+  }
+
+  void call_pack_hook(const at::Tensor& tensor) override {
+    if (!tensor.is_inference()) {
+      counter_ = tensor.unsafeGetTensorImpl()->version_counter();
+      version_ = counter_->current_version();
+    }
+    away_ = frame_->save(tensor);
+    if (!away_) {
+      // With its history it would be a cycle; a leaf that takes a gradient has none.
+      kept_ = is_parameter(tensor) ? tensor : tensor.detach();
+      return;
+    }
+    shape_ = {tensor.sizes().vec(), tensor.strides().vec(), tensor.storage_offset(),
+              tensor.dtype()};
+  }
+
+  at::Tensor call_unpack_hook() override {
+    check_version();
+    if (!away_) return kept_;
+    Result<c10::Storage> storage = frame_->store_->take(*away_);
+    if (storage.ok()) return rebuilt(std::move(*storage));
+    throw Error(storage.status().with_context("block " + frame_->block() +
+                                              ": a tensor that its backward pass needs was moved "
+                                              "out of memory and cannot be read again"));
+  }
 
  private:
   // How to see a storage as the tensor that was saved.
@@ -296,8 +321,21 @@ class OffloadHooks final : public torch::autograd::SavedVariableHooks {
     caffe2::TypeMeta type;
   };
 
-  void check_version() const;
-  at::Tensor rebuilt(c10::Storage storage) const;
+  void check_version() const {
+    if (!counter_ || counter_->current_version() == version_) return;
+    const at::IntArrayRef sizes = away_ ? at::IntArrayRef(shape_.sizes) : kept_.sizes();
+    throw Error(
+        failed_precondition("block " + frame_->block() + ": " +
+                            changed_in_place(sizes, version_, counter_->current_version())));
+  }
+
+  at::Tensor rebuilt(c10::Storage storage) const {
+    at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
+        std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), shape_.type);
+    tensor.unsafeGetTensorImpl()->set_sizes_and_strides(shape_.sizes, shape_.strides,
+                                                        shape_.offset);
+    return tensor;
+  }
 
   const std::shared_ptr<OffloadFrame> frame_;
   at::Tensor kept_;
@@ -306,51 +344,6 @@ class OffloadHooks final : public torch::autograd::SavedVariableHooks {
   std::optional<c10::VariableVersion> counter_;  // of the tensor, without its memory
   std::uint32_t version_ = 0;
 };
-
-OffloadHooks::OffloadHooks(std::shared_ptr<OffloadFrame> frame) : frame_(std::move(frame)) {}
-
-OffloadHooks::~OffloadHooks() {
-  if (away_) frame_->store_->drop(*away_);
-}
-
-void OffloadHooks::call_pack_hook(const at::Tensor& tensor) {
-  if (!tensor.is_inference()) {
-    counter_ = tensor.unsafeGetTensorImpl()->version_counter();
-    version_ = counter_->current_version();
-  }
-  away_ = frame_->save(tensor);
-  if (!away_) {
-    // With its history it would be a cycle; a leaf that takes a gradient has none.
-    kept_ = is_parameter(tensor) ? tensor : tensor.detach();
-    return;
-  }
-  shape_ = {tensor.sizes().vec(), tensor.strides().vec(), tensor.storage_offset(), tensor.dtype()};
-}
-
-at::Tensor OffloadHooks::call_unpack_hook() {
-  check_version();
-  if (!away_) return kept_;
-  Result<c10::Storage> storage = frame_->store_->take(*away_);
-  if (storage.ok()) return rebuilt(std::move(*storage));
-  throw Error(
-      storage.status().with_context("block " + frame_->block() +
-                                    ": a tensor that its backward pass needs was moved out of "
-                                    "memory and cannot be read again"));
-}
-
-void OffloadHooks::check_version() const {
-  if (!counter_ || counter_->current_version() == version_) return;
-  const at::IntArrayRef sizes = away_ ? at::IntArrayRef(shape_.sizes) : kept_.sizes();
-  throw Error(failed_precondition("block " + frame_->block() + ": " +
-                                  changed_in_place(sizes, version_, counter_->current_version())));
-}
-
-at::Tensor OffloadHooks::rebuilt(c10::Storage storage) const {
-  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
-      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), shape_.type);
-  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(shape_.sizes, shape_.strides, shape_.offset);
-  return tensor;
-}
 
 OffloadFrame::OffloadFrame(std::string block, const torch::nn::Module& module,
                            std::shared_ptr<OffloadStore> store, const OffloadOptions& options)

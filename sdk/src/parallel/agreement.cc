@@ -77,11 +77,7 @@ std::string ranks_that_differ(const std::vector<std::uint64_t>& numbers) {
 }
 
 CallMark mark_of(CallKind kind, const std::vector<at::Tensor>& tensors) {
-  std::vector<NamedTensor> named;
-  for (const at::Tensor& tensor : tensors) {
-    named.push_back({tensor.requires_grad() ? "with gradient" : "without", tensor});
-  }
-  return {kind, tensors.size(), fingerprint(named), 0};
+  return {kind, tensors.size(), fingerprint(numbered(tensors, "")), 0};
 }
 
 Status check_matched(const std::vector<CallMark>& marks) {

@@ -115,8 +115,8 @@ Status check_exact(const std::vector<at::Tensor>& parameters) {
     const bool is_double = parameters[p].scalar_type() == at::kDouble;
     if (parameters[p].is_cpu() && !is_double) continue;
     return invalid_argument(
-        "reduction.reproducible: expected parameters in fp32, bf16 or fp16 on "
-        "the CPU, found parameter " +
+        "reduction.reproducible: expected parameters in fp32, bf16 or fp16 on the CPU, found "
+        "parameter " +
         std::to_string(p) + (is_double ? " in fp64" : " on a device") +
         "; convert it or switch the mode off");
   }
@@ -221,69 +221,65 @@ class OverlappedReduction final : public BucketedReduction {
     }
   }
 
-  double hand_back(double total, double loss_scale) override;
+  double hand_back(double total, double loss_scale) override {
+    const torch::NoGradGuard no_grad;
+    const double divisor = total * loss_scale;
+    double squares = 0;
+    std::vector<at::Tensor> others;
+    // In the parameters' order: a norm that no layout of buckets changes.
+    for (std::size_t p = 0; p < parameters_.size(); ++p) {
+      if (!places_[p].defined()) continue;
+      at::Tensor& grad = parameters_[p].mutable_grad();
+      if (exchange_->counts()[p] == 0) {
+        grad.reset();
+        continue;
+      }
+      if (places_[p].scalar_type() == at::kFloat && has_exact_inverse(divisor)) {
+        const GradientScan seen =
+            copy_and_scan(places_[p], floats_of(places_[p]), static_cast<float>(1 / divisor));
+        squares += seen.squares;
+      } else {
+        places_[p].div_(divisor);
+        others.push_back(places_[p]);
+      }
+      grad = has_view_[p] ? views_[p] : views_[p].to(parameters_[p].options());
+    }
+    return others.empty() ? std::sqrt(squares) : std::hypot(std::sqrt(squares), l2_norm(others));
+  }
+
   bool moves_when_ready(std::size_t parameter) const override { return has_view_[parameter]; }
 
  private:
-  void put(std::size_t parameter) override;
-  void put_gradient(std::size_t parameter, const at::Tensor& gradient);
+  void put(std::size_t parameter) override {
+    const torch::NoGradGuard no_grad;
+    const at::Tensor& gradient = parameters_[parameter].grad();
+    exchange_->counts()[parameter] = gradient.defined() ? 1 : 0;
+    if (!gradient.defined()) {
+      places_[parameter].zero_();
+      nonfinite_[parameter] = 0;
+      return;
+    }
+    put_gradient(parameter, dense(gradient));
+    if (has_view_[parameter]) parameters_[parameter].mutable_grad() = views_[parameter];
+  }
+
+  void put_gradient(std::size_t parameter, const at::Tensor& gradient) {
+    at::Tensor& place = places_[parameter];
+    if (place.scalar_type() == at::kFloat && gradient.is_cpu()) {
+      nonfinite_[parameter] =
+          copy_and_scan(gradient.contiguous(), floats_of(place), static_cast<float>(facts_.unit))
+              .nonfinite;
+      return;
+    }
+    place.copy_(gradient.reshape({-1}));
+    if (facts_.unit != 1) place.mul_(facts_.unit);
+    nonfinite_[parameter] = count_nonfinite(place);
+  }
 
   std::vector<at::Tensor> places_;  // 1-D, of each parameter in its bucket
   std::vector<bool> has_view_;      // .grad may be the place itself
   std::vector<at::Tensor> views_;   // places_ in the parameters' shapes
 };
-
-void OverlappedReduction::put(std::size_t parameter) {
-  const torch::NoGradGuard no_grad;
-  const at::Tensor& gradient = parameters_[parameter].grad();
-  exchange_->counts()[parameter] = gradient.defined() ? 1 : 0;
-  if (!gradient.defined()) {
-    places_[parameter].zero_();
-    nonfinite_[parameter] = 0;
-    return;
-  }
-  put_gradient(parameter, dense(gradient));
-  if (has_view_[parameter]) parameters_[parameter].mutable_grad() = views_[parameter];
-}
-
-void OverlappedReduction::put_gradient(std::size_t parameter, const at::Tensor& gradient) {
-  at::Tensor& place = places_[parameter];
-  if (place.scalar_type() == at::kFloat && gradient.is_cpu()) {
-    nonfinite_[parameter] =
-        copy_and_scan(gradient.contiguous(), floats_of(place), static_cast<float>(facts_.unit))
-            .nonfinite;
-    return;
-  }
-  place.copy_(gradient.reshape({-1}));
-  if (facts_.unit != 1) place.mul_(facts_.unit);
-  nonfinite_[parameter] = count_nonfinite(place);
-}
-
-double OverlappedReduction::hand_back(double total, double loss_scale) {
-  const torch::NoGradGuard no_grad;
-  const double divisor = total * loss_scale;
-  double squares = 0;
-  std::vector<at::Tensor> others;
-  // In the parameters' order: a norm that no layout of buckets changes.
-  for (std::size_t p = 0; p < parameters_.size(); ++p) {
-    if (!places_[p].defined()) continue;
-    at::Tensor& grad = parameters_[p].mutable_grad();
-    if (exchange_->counts()[p] == 0) {
-      grad.reset();
-      continue;
-    }
-    if (places_[p].scalar_type() == at::kFloat && has_exact_inverse(divisor)) {
-      const GradientScan seen =
-          copy_and_scan(places_[p], floats_of(places_[p]), static_cast<float>(1 / divisor));
-      squares += seen.squares;
-    } else {
-      places_[p].div_(divisor);
-      others.push_back(places_[p]);
-    }
-    grad = has_view_[p] ? views_[p] : views_[p].to(parameters_[p].options());
-  }
-  return others.empty() ? std::sqrt(squares) : std::hypot(std::sqrt(squares), l2_norm(others));
-}
 
 class ExactReduction final : public BucketedReduction {
  public:
@@ -301,18 +297,90 @@ class ExactReduction final : public BucketedReduction {
     BucketedReduction::begin(facts);
     ++micro_batches_;
   }
-  StepBallot merge(StepBallot mine, const std::function<void()>& pump) override;
-  double hand_back(double total, double loss_scale) override;
+
+  StepBallot merge(StepBallot mine, const std::function<void()>& pump) override {
+    nonfinite_ = std::exchange(seen_, std::vector<std::int64_t>(seen_.size()));
+    mine.repeat_max = fits_ ? 0 : 1;
+    std::copy(amax_.begin(), amax_.end(), exchange_->magnitudes().begin());
+    exchange_->counts()[parameters_.size()] = static_cast<float>(micro_batches_);
+    StepBallot merged = BucketedReduction::merge(mine, pump);
+    if (merged.overflow_ranks == 0 && merged.nonfinite_ranks == 0) {
+      if (!has_room()) merged.repeat_max = 1;
+      learn_bins();
+    } else {
+      merged.repeat_max = 0;  // the step is skipped
+    }
+    has_deposit_.assign(has_deposit_.size(), false);
+    std::ranges::fill(amax_, 0.0);
+    micro_batches_ = 0;
+    fits_ = true;
+    return merged;
+  }
+
+  double hand_back(double total, double) override {
+    const torch::NoGradGuard no_grad;
+    std::vector<at::Tensor> averages;
+    for (std::size_t p = 0; p < parameters_.size(); ++p) {
+      if (!has_place(p)) continue;
+      if (exchange_->counts()[p] == 0) {
+        parameters_[p].mutable_grad().reset();
+        continue;
+      }
+      if (!averages_[p].defined()) averages_[p] = at::empty_like(parameters_[p]).detach();
+      withdraw(accumulator(p), total, averages_[p]);
+      parameters_[p].mutable_grad() = averages_[p];
+      averages.push_back(averages_[p]);
+    }
+    return l2_norm(averages);
+  }
+
   std::span<const ExactBin> bins() const override { return bins_; }
 
  private:
-  void take(std::size_t parameter) override;
-  void put(std::size_t parameter) override;
-  std::span<double> accumulator(std::size_t parameter);
+  void take(std::size_t parameter) override {
+    const torch::NoGradGuard no_grad;
+    at::Tensor& grad = parameters_[parameter].mutable_grad();
+    const std::span<double> sum = accumulator(parameter);
+    if (!has_deposit_[parameter]) std::ranges::fill(sum, 0.0);
+    const double weight = facts_.weight / facts_.loss_scale;
+    const Deposit seen = deposit(dense(grad), weight, bins_[parameter], sum);
+    amax_[parameter] = std::max(amax_[parameter], seen.amax);
+    seen_[parameter] += seen.nonfinite;
+    fits_ = fits_ && seen.fits;
+    has_deposit_[parameter] = true;
+    grad.reset();  // the next micro-batch starts from nothing
+  }
+
+  void put(std::size_t parameter) override {
+    exchange_->counts()[parameter] = has_deposit_[parameter] ? 1 : 0;
+    if (has_deposit_[parameter]) return;
+    const std::span<double> sum = accumulator(parameter);
+    std::ranges::fill(sum, 0.0);
+  }
+
+  std::span<double> accumulator(std::size_t parameter) {
+    double* flat = exchange_->flat(place(parameter).bucket).mutable_data_ptr<double>();
+    return {flat + place(parameter).offset,
+            static_cast<std::size_t>(parameters_[parameter].numel())};
+  }
+
   // Of the step just merged, over all ranks: micro-batches, and whether the bins had room for them.
-  std::uint64_t deposits_of_all() const;
-  bool has_room() const;
-  void learn_bins();
+  std::uint64_t deposits_of_all() const {
+    return static_cast<std::uint64_t>(exchange_->counts()[parameters_.size()]);
+  }
+
+  bool has_room() const {
+    return std::ranges::all_of(bins_, [this](const ExactBin& bin) {
+      return deposits_of_all() <= std::uint64_t{1} << bin.count_bits;
+    });
+  }
+
+  void learn_bins() {
+    const std::uint64_t deposits = std::max<std::uint64_t>(1, deposits_of_all());
+    for (std::size_t p = 0; p < parameters_.size(); ++p) {
+      bins_[p] = next_bin(bins_[p], exchange_->magnitudes()[p], deposits);
+    }
+  }
 
   std::vector<ExactBin> bins_;
   std::vector<at::Tensor> averages_;  // what .grad becomes
@@ -322,85 +390,6 @@ class ExactReduction final : public BucketedReduction {
   std::uint64_t micro_batches_ = 0;
   bool fits_ = true;
 };
-
-std::span<double> ExactReduction::accumulator(std::size_t parameter) {
-  double* flat = exchange_->flat(place(parameter).bucket).mutable_data_ptr<double>();
-  return {flat + place(parameter).offset, static_cast<std::size_t>(parameters_[parameter].numel())};
-}
-
-void ExactReduction::take(std::size_t parameter) {
-  const torch::NoGradGuard no_grad;
-  at::Tensor& grad = parameters_[parameter].mutable_grad();
-  const std::span<double> sum = accumulator(parameter);
-  if (!has_deposit_[parameter]) std::ranges::fill(sum, 0.0);
-  const double weight = facts_.weight / facts_.loss_scale;
-  const Deposit seen = deposit(dense(grad), weight, bins_[parameter], sum);
-  amax_[parameter] = std::max(amax_[parameter], seen.amax);
-  seen_[parameter] += seen.nonfinite;
-  fits_ = fits_ && seen.fits;
-  has_deposit_[parameter] = true;
-  grad.reset();  // the next micro-batch starts from nothing
-}
-
-void ExactReduction::put(std::size_t parameter) {
-  exchange_->counts()[parameter] = has_deposit_[parameter] ? 1 : 0;
-  if (has_deposit_[parameter]) return;
-  const std::span<double> sum = accumulator(parameter);
-  std::ranges::fill(sum, 0.0);
-}
-
-StepBallot ExactReduction::merge(StepBallot mine, const std::function<void()>& pump) {
-  nonfinite_ = std::exchange(seen_, std::vector<std::int64_t>(seen_.size()));
-  mine.repeat_max = fits_ ? 0 : 1;
-  std::copy(amax_.begin(), amax_.end(), exchange_->magnitudes().begin());
-  exchange_->counts()[parameters_.size()] = static_cast<float>(micro_batches_);
-  StepBallot merged = BucketedReduction::merge(mine, pump);
-  if (merged.overflow_ranks == 0 && merged.nonfinite_ranks == 0) {
-    if (!has_room()) merged.repeat_max = 1;
-    learn_bins();
-  } else {
-    merged.repeat_max = 0;  // the step is skipped
-  }
-  has_deposit_.assign(has_deposit_.size(), false);
-  std::ranges::fill(amax_, 0.0);
-  micro_batches_ = 0;
-  fits_ = true;
-  return merged;
-}
-
-std::uint64_t ExactReduction::deposits_of_all() const {
-  return static_cast<std::uint64_t>(exchange_->counts()[parameters_.size()]);
-}
-
-bool ExactReduction::has_room() const {
-  return std::ranges::all_of(bins_, [this](const ExactBin& bin) {
-    return deposits_of_all() <= std::uint64_t{1} << bin.count_bits;
-  });
-}
-
-void ExactReduction::learn_bins() {
-  const std::uint64_t deposits = std::max<std::uint64_t>(1, deposits_of_all());
-  for (std::size_t p = 0; p < parameters_.size(); ++p) {
-    bins_[p] = next_bin(bins_[p], exchange_->magnitudes()[p], deposits);
-  }
-}
-
-double ExactReduction::hand_back(double total, double) {
-  const torch::NoGradGuard no_grad;
-  std::vector<at::Tensor> averages;
-  for (std::size_t p = 0; p < parameters_.size(); ++p) {
-    if (!has_place(p)) continue;
-    if (exchange_->counts()[p] == 0) {
-      parameters_[p].mutable_grad().reset();
-      continue;
-    }
-    if (!averages_[p].defined()) averages_[p] = at::empty_like(parameters_[p]).detach();
-    withdraw(accumulator(p), total, averages_[p]);
-    parameters_[p].mutable_grad() = averages_[p];
-    averages.push_back(averages_[p]);
-  }
-  return l2_norm(averages);
-}
 
 std::unique_ptr<StepExchange> exchange_of(const ReductionSetup& setup, const GradientLayout& layout,
                                           const StepExchange::Extent& extent) {

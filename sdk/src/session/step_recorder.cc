@@ -131,9 +131,7 @@ RankSignal signal_from(const StepReport& report) {
   signal.weight = report.weight;
   signal.gradient_norm = report.gradient_norm;
   signal.wall_seconds = report.wall_seconds;
-  for (std::size_t p = 0; p < kPhases; ++p) {
-    signal.phase_seconds[p] = static_cast<float>(report.phase_seconds[p]);
-  }
+  std::ranges::copy(report.phase_seconds, signal.phase_seconds.begin());
   signal.rounds = 1;
   signal.samples = saturated(report.samples);
   signal.tokens = report.tokens;
@@ -155,9 +153,7 @@ metrics::StepRow row_from(const StepReport& report, RoundId round, UnixTime now)
   row.step = report.step;
   row.round = round;
   row.timestamp = now.seconds;
-  for (std::size_t p = 0; p < kPhases; ++p) {
-    row.phase_seconds[p] = static_cast<float>(report.phase_seconds[p]);
-  }
+  std::ranges::copy(report.phase_seconds, row.phase_seconds.begin());
   const bool has_loss = report.weight > 0 || !std::isnan(report.loss);
   if (has_loss) row.loss = report.loss;
   if (report.has_gradient_norm) row.gradient_norm = report.gradient_norm;

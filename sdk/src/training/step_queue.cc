@@ -101,20 +101,15 @@ Result<StepShare> share_of(const SamplePlan& plan, const ShareRequest& request) 
   const SampleSlice mine = SamplePlan::slice(*counts, rank);
   const std::int64_t first = std::min(count, mine.first * unit);
   share.slice = {first, std::min(count, (mine.first + mine.count) * unit) - first};
-  if (request.micro_batch == 0) {
-    const auto with_work = std::ranges::count_if(*counts, [](auto n) { return n > 0; });
-    share.micro_batches = unsigned_of(with_work);
-    share.most_on_a_rank = 1;
-    share.first_micro_batch = unsigned_of(std::count_if(
-        counts->begin(), counts->begin() + request.rank.value(), [](auto n) { return n > 0; }));
-    share.own_micro_batches = share.slice.count > 0 ? 1 : 0;
-    return share;
-  }
+  // Without a micro-batch, all that a rank has is one.
+  std::vector<std::int64_t> batches = *counts;
+  for (std::int64_t& n : batches) n = request.micro_batch == 0 ? std::min<std::int64_t>(n, 1) : n;
+  const SampleSlice own = SamplePlan::slice(batches, rank);
   share.micro_batches =
-      unsigned_of(std::accumulate(counts->begin(), counts->end(), std::int64_t{0}));
-  share.most_on_a_rank = unsigned_of(*std::ranges::max_element(*counts));
-  share.first_micro_batch = unsigned_of(mine.first);
-  share.own_micro_batches = unsigned_of(mine.count);
+      unsigned_of(std::accumulate(batches.begin(), batches.end(), std::int64_t{0}));
+  share.most_on_a_rank = unsigned_of(*std::ranges::max_element(batches));
+  share.first_micro_batch = unsigned_of(own.first);
+  share.own_micro_batches = unsigned_of(own.count);
   return share;
 }
 
