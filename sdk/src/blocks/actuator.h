@@ -42,12 +42,12 @@ struct SampleStep;  // what the loop gives to a calibration: a batch, and what i
 // a session only watches, and no plan is carried out.
 enum class LoopKind { watching, reducing };
 
-// What a calibration may ask of its session.
+// CalibrationHost is what a calibration may ask of its session.
 class CalibrationHost {
  public:
   virtual ~CalibrationHost() = default;
   virtual transport::Communicator& ranks() = 0;  // of the job, for collective calls
-  // What was measured so far; what rank 0 has in it counts.
+  // Returns what was measured so far; rank 0's counts.
   virtual runtime::MeasuredFacts& facts() = 0;
   // Lets the policies decide the first plan anew from facts(). Returns, on rank 0, their reasons;
   // logs all that do not refuse the job. Collective. Throws cox::Error.
@@ -59,7 +59,7 @@ class CalibrationHost {
   virtual void agree(const Status& mine) = 0;
 };
 
-// Where a step ended.
+// StepEnd says where a step ended.
 struct StepEnd {
   RankId rank{};
   RoundId round{};
@@ -67,7 +67,7 @@ struct StepEnd {
   std::uint64_t samples = 0;  // that this rank worked on
 };
 
-// What leaves the rank at the end of a step.
+// StepOutput is what leaves the rank at the end of a step.
 struct StepOutput {
   metrics::StepRow* row = nullptr;            // for the run directory; null without one
   std::span<const BlockEvidence> evidence{};  // one entry a block, valid until the next step
@@ -87,7 +87,7 @@ class Actuator {
   virtual const char* name() const = 0;
 
   // ---- Before the first round.
-  // What it needs of the process. Called once, before a model exists.
+  // Gets what it needs of the process. Called once, before a model exists.
   virtual Status prepare() { return ok_status(); }
   // A model takes part from now on. Throws cox::Error.
   virtual void attach(torch::nn::Module&) {}
@@ -125,7 +125,8 @@ class Actuator {
   virtual Fragment next_fragment() { return {}; }
 
   // ---- Saves.
-  // What of it is saved by rank; null while nothing is. Equal on all ranks.
+  // Returns the name of the row that is saved of every rank, null while none is; equal on all
+  // ranks.
   virtual const SavedRow* saved_row() const { return nullptr; }
   virtual std::vector<double> save() const { return {}; }
   virtual Status load(std::span<const double>) { return ok_status(); }

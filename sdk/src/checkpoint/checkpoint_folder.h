@@ -19,11 +19,11 @@
 
 namespace cox::detail {
 
-// Where in a run a state was taken, in the numbers that all ranks share.
+// TrainingPosition says where in a run a state was taken, in the numbers that all ranks share.
 struct TrainingPosition {
   std::uint64_t step = 0;    // updates done or skipped
   std::uint64_t cursor = 0;  // samples consumed since the start
-  // What the cursor is a place in: the order that `seed` gives a data set of `samples`.
+  // The cursor is a place in the order that `seed` gives a data set of `samples`.
   std::optional<std::uint64_t> seed;
   std::uint64_t samples = 0;  // 0 = not known yet
   std::uint64_t skipped = 0;
@@ -39,8 +39,8 @@ struct Checkpoint {
   std::vector<NamedTensor> numbers;  // what each rank remembers of them; mostly empty
 };
 
-// What a save says about itself beside its tensors: the place in the run, and the loss scaler where
-// one was at work. Kept as text in the header of the model's file.
+// Metadata is what a save says about itself beside its tensors: the place in the run, and the loss
+// scaler where one was at work. It is kept as text in the header of the model's file.
 using Metadata = std::map<std::string, std::string>;
 Metadata describe(const Checkpoint& checkpoint);
 // Fills the position. data_loss naming the field that is missing or cannot be.

@@ -52,7 +52,7 @@
 
 namespace cox::detail {
 
-// What offloading has done since the counts were last reset.
+// OffloadCounts is what offloading has done since the counts were last reset.
 struct OffloadCounts {
   std::int64_t written_bytes = 0;  // sent to the tier
   std::int64_t read_bytes = 0;     // fetched from the tier

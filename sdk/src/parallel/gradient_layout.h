@@ -57,10 +57,11 @@ struct GradientLayout {
 GradientLayout lay_out(std::span<const GradientShape> shapes, std::span<const std::uint32_t> order,
                        const BucketSizes& sizes);
 
-// Backward runs through a model from its end, so this is a good first guess.
+// Returns the parameters from the last to the first: backward runs through a model from its end, so
+// this is a good first guess.
 std::vector<std::uint32_t> reverse_order(std::size_t parameters);
 
-// What rank 0 tells the others. Saved with the training state.
+// BucketChoice is what rank 0 tells the others. It is saved with the training state.
 struct BucketChoice {
   std::vector<std::uint32_t> order;  // a permutation of the parameters
   BucketSizes sizes;
@@ -78,10 +79,11 @@ class BucketTuning {
   const BucketChoice& choice() const { return choice_; }
   bool is_over() const { return over_; }
 
-  // One of these two after every averaged step until it is over; the same calls on all ranks. True
-  // when a choice is due now: rank 0's choice() is to be broadcast and taken over by adopt().
+  // One of these two is called after every averaged step until the search is over, the same on all
+  // ranks. Returns whether a choice is due now: rank 0's choice() is then broadcast, and taken over
+  // by adopt().
   bool wants_order() const { return !over_ && !has_order_; }
-  // Equal on all ranks; empty where none has seen one yet.
+  // `order` is equal on all ranks, and empty where none has seen one yet.
   bool learn_order(std::span<const std::uint32_t> order);
   bool learn_cost(double seconds);
   void adopt(const BucketChoice& choice) { choice_ = choice; }
@@ -100,7 +102,7 @@ class BucketTuning {
   bool over_ = false;
 };
 
-// Orders with parameters left out, filled up from the end of the list as backward would.
+// Returns an order in which parameters were left out, filled up from the end of the list.
 std::vector<std::uint32_t> completed(std::span<const std::uint32_t> order, std::size_t parameters);
 
 }  // namespace cox::detail

@@ -82,7 +82,7 @@ class StepExchange {
   std::size_t bookkeeping_ = 0;  // buckets behind the gradients
 };
 
-// What one micro-batch's gradients are, relative to those of its mean loss.
+// MicroBatchFacts tell what one micro-batch's gradients are, relative to those of its mean loss.
 struct MicroBatchFacts {
   double weight = 1;      // what its mean loss stands for
   double unit = 1;        // .grad holds weight / unit times the gradient ...
@@ -94,34 +94,37 @@ class GradientReduction {
  public:
   virtual ~GradientReduction() = default;
 
-  // What the loss of this micro-batch is to be multiplied with before its backward pass.
+  // Returns the factor of this micro-batch's loss in its backward pass.
   virtual double factor(const MicroBatchFacts& facts) const {
     return facts.weight / facts.unit * facts.loss_scale;
   }
-  // Around each backward pass; between the two come the hooks.
+  // begin() and end() enclose each backward pass; between the two come the hooks.
   virtual void begin(const MicroBatchFacts& facts) = 0;
   virtual void ready(std::size_t) {}
   virtual void end() {}
 
-  // Whatever has not been sent is sent now. Does not wait.
+  // Sends whatever has not been sent. Does not wait.
   virtual void flush() {}
-  // Adds what it knows to `mine` and merges all ranks'. Collective, waits.
+  // Adds what it knows to `mine` and merges the ballots of all ranks. Collective; waits.
   virtual StepBallot merge(StepBallot mine, const std::function<void()>& pump) = 0;
-  // After merge(), on equal terms on all ranks: .grad of every parameter becomes the average of
-  // `total` weight (under `loss_scale`); undefined where no rank had one. Returns its L2 norm.
+  // Makes .grad of every parameter the average of `total` weight (under `loss_scale`), or undefined
+  // where no rank had one. Returns its L2 norm. REQUIRES: merge() came before, and arguments are
+  // equal on all ranks.
   virtual double hand_back(double total, double loss_scale) = 0;
-  // This rank's own gradients that were not finite, by parameter, of the step just merged.
+  // Returns how many values of this rank's own gradients were not finite, by parameter, in the step
+  // just merged.
   virtual const std::vector<std::int64_t>& nonfinite() const = 0;
 
-  // In which gradients became ready in the last micro-batch of the step just merged; shorter than
-  // the list of parameters where some got none, empty where nothing is exchanged.
+  // Returns the order in which gradients became ready in the last micro-batch of the step just
+  // merged. It is shorter than the list of parameters where some got none, and empty where nothing
+  // is exchanged.
   virtual std::span<const std::uint32_t> order() const { return {}; }
   virtual StepExchange* exchange() { return nullptr; }
-  // The bins of the step to come, one a parameter; empty but in reproducible mode.
+  // Returns the bins of the step to come, one a parameter; none but in reproducible mode.
   virtual std::span<const ExactBin> bins() const { return {}; }
 
-  // Whether, in the last micro-batch, what autograd allocated for this gradient is free again as
-  // soon as the gradient is ready.
+  // Returns whether, in the last micro-batch, what autograd allocated for this gradient is free
+  // again as soon as the gradient is ready.
   virtual bool moves_when_ready(std::size_t) const { return false; }
 };
 
@@ -140,7 +143,7 @@ class LocalReduction final : public GradientReduction {
   mutable std::vector<std::int64_t> nonfinite_;
 };
 
-// The ranks that average, and how. All of it must outlive the reduction.
+// ReductionSetup says which ranks average, and how. All of it must outlive the reduction.
 struct ReductionSetup {
   transport::Communicator& ranks;
   const transport::WaitPolicy& wait;

@@ -144,7 +144,7 @@ struct HealthVerdict {
   friend bool operator==(const HealthVerdict&, const HealthVerdict&) = default;
 };
 
-// What the reducer knows of a step besides the calls.
+// StepTrouble is what the reducer knows of a step besides the calls.
 struct StepTrouble {
   std::vector<std::int64_t> in_parameters;  // non-finite gradient values per block
   std::int64_t outside = 0;                 // in parameters of no block

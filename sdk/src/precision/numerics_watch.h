@@ -149,8 +149,9 @@ class NumericsWatch final : public Actuator {
   std::vector<double> save() const override { return pack_fp8(fp8_); }
   Status load(std::span<const double> row) override { return unpack_fp8(row, fp8_); }
 
-  // Blocks are watched from now on. `parameters`: those of the reducer, in its order; empty where
-  // sets of them change, then nothing is known of their gradients. Does nothing without blocks.
+  // Watches the blocks from now on. `parameters` are those of the reducer, in its order; they are
+  // empty where sets of them change, and then nothing is known of their gradients. Does nothing
+  // without blocks.
   void watch(std::span<const at::Tensor> parameters);
   bool is_watching() const { return registry_ != nullptr; }
 
@@ -171,7 +172,7 @@ class NumericsWatch final : public Actuator {
   void probe_curvature(std::uint64_t step, torch::nn::Module& model,
                        const std::function<at::Tensor()>& loss);
 
-  // Of the step that ended last.
+  // Return what was seen in the step that ended last.
   std::span<const BlockEvidence> evidence() const { return evidence_; }
   const HealthVerdict& verdict() const { return health_.verdict(); }
   std::string blamed() const;  // name of the block; empty = nobody, or outside of all blocks

@@ -28,8 +28,8 @@ class Calibration final : private CalibrationHost {
   Calibration(Membership& job, ControlEnd& control, OpenStep& step, const ActuatorList& actuators)
       : job_(job), control_(control), step_(step), actuators_(actuators) {}
 
-  // Whether run() has anything to measure; it is to be called in the first step, before its forward
-  // pass, or before that step.
+  // Returns whether run() has anything to measure. It is called in the first step, before its
+  // forward pass, or before that step.
   bool is_wanted() const;
   // Takes no part of the open step's time. Collective. Throws cox::Error on all ranks after the
   // first step, and when settings cannot be met on one. REQUIRES: is_wanted().
@@ -88,7 +88,8 @@ class SessionState {
   bool stop_asked_anywhere();
   bool stop_asked() { return step_.stop_agreed() || job_.termination().requested(); }
 
-  // What actuators remember on each rank, one tensor a rank, on rank 0: for a save, between steps.
+  // Returns, on rank 0, what actuators remember on each rank, one tensor a rank, for a save between
+  // steps.
   // Empty where nothing is remembered. Collective. Throws cox::Error.
   std::vector<NamedTensor> saved_rows();
   // After the reducer was made: what was saved. Where it is of another world size or does not fit,

@@ -53,7 +53,7 @@ class StepRecorder {
   void enter(Phase phase, Clock::time_point now);
   void leave(Clock::time_point now);
 
-  // What happened between the two is no part of the step.
+  // Takes the time between the two out of the step.
   void leave_out(Clock::time_point from, Clock::time_point to);
 
   void loss(double mean, double weight);

@@ -24,9 +24,9 @@
 
 namespace cox::detail {
 
-// What the random numbers of a forward pass are for: the job's seed, the step and the first sample
-// of the share. They do not depend on what was drawn before, so a resumed or repeated step draws
-// the same ones.
+// RandomKey says what the random numbers of a forward pass are for: the job's seed, the step and
+// the first sample of the share. They do not depend on what was drawn before, so a resumed or
+// repeated step draws the same ones.
 struct RandomKey {
   std::uint64_t seed = 0;
   std::uint64_t step = 0;
@@ -39,7 +39,7 @@ std::uint64_t mix(const RandomKey& key);
 // Seeds torch's default generators.
 void seed_default_generators(const RandomKey& key);
 
-// The tensors of a model by name: parameters, then buffers. Live ones.
+// Returns the tensors of a model by name: parameters, then buffers. They are live ones.
 std::vector<NamedTensor> model_tensors(const torch::nn::Module& model);
 
 struct Snapshot {
@@ -53,15 +53,16 @@ struct Snapshot {
 
 Snapshot take_snapshot(RoundId round, const TrainingPosition& position,
                        const torch::nn::Module& model, const OptimizerPort& optimizer);
-// Copies back in place: parameters keep their identity.
+// Copies the snapshot back in place: parameters keep their identity.
 Status restore(const Snapshot& snapshot, torch::nn::Module& model, OptimizerPort& optimizer);
 
-// The newest snapshots, bounded. Equal on all ranks, since all take them in the same rounds.
+// SnapshotShelf keeps the newest snapshots. It holds the same ones on all ranks, because all take
+// them in the same rounds.
 class SnapshotShelf {
  public:
   static constexpr std::size_t kKept = 2;
   void put(Snapshot snapshot);
-  // The newest one taken before `round`; null when there is none. Forgets newer ones.
+  // Returns the newest one taken before `round`, null when there is none. Forgets newer ones.
   const Snapshot* newest_before(RoundId round);
 
  private:
@@ -80,9 +81,9 @@ class StepBuffers {
               const std::function<bool(const at::Tensor&)>& is_kept);
 
   void begin_step();
-  // As they were at begin_step().
+  // Makes buffers what they were at begin_step().
   void put_back();
-  // The same for those alone that hold a value that is not finite.
+  // Does the same for those alone that hold a value that is not finite.
   void put_back_nonfinite();
 
  private:
