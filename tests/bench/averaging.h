@@ -2,12 +2,12 @@
 // and overlap as Coxswain's reducer, and a few numbers for loss and norm. Collective.
 #pragma once
 
-#include <optional>
+#include <memory>
 #include <vector>
 
 #include "coordinator/transport/communicator.h"
 #include "coordinator/transport/wait.h"
-#include "sdk/src/parallel/overlapped_reduction.h"
+#include "sdk/src/parallel/gradient_reduction.h"
 #include "sdk/src/parallel/ready_hooks.h"
 
 namespace cox::bench {
@@ -24,7 +24,9 @@ class Averaging {
 
  private:
   const std::vector<at::Tensor> parameters_;
-  detail::OverlappedReduction reduction_;
+  const transport::WaitPolicy policy_;
+  const ReductionConfig config_;
+  std::unique_ptr<detail::GradientReduction> reduction_;
   detail::ReadyHooks hooks_;
 };
 

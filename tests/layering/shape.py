@@ -17,19 +17,7 @@ import tree
 
 LIBRARY = ("coordinator/", "metrics/", "sdk/src/")
 
-MAX_ONE_USER = 30
-
-# Classes that still stand in several sources.
-SPLIT = (
-    "AtomicFile",
-    "InputFile",
-    "Json",
-    "JsonFields",
-    "JsonWriter",
-    "Reducer::Impl",
-    "SessionState",
-    "Trainer::Impl",
-)
+MAX_ONE_USER = 25
 
 INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 CLASS = re.compile(r"^ *(?:class|struct) (?:\[\[\w+\]\] )?([\w:]+)(?: final)?(?: :[^;{]*)? \{", re.MULTILINE)
@@ -80,8 +68,7 @@ def one_user_headers(root):
 
 def violations(root):
     for name, paths in sorted(split_classes(root).items()):
-        if name not in SPLIT:
-            yield f"{name}: expected one source, found {', '.join(sorted(paths))}: merge them"
+        yield f"{name}: expected one source, found {', '.join(sorted(paths))}: merge them"
     headers = sorted(one_user_headers(root))
     if len(headers) > MAX_ONE_USER:
         yield f"expected at most {MAX_ONE_USER} private headers with one user, found {len(headers)}:"

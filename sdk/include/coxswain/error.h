@@ -5,6 +5,8 @@
 #pragma once
 
 #include <stdexcept>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "coordinator/core/status.h"
@@ -35,4 +37,27 @@ class Error : public std::runtime_error {
 // code to end with.
 int report(const std::exception& error);
 
+namespace detail {
+
+// Cuts the backtrace off the text of one of torch's exceptions.
+inline std::string first_line(std::string_view text) {
+  return std::string(text.substr(0, text.find('\n')));
+}
+
+// Throws the error, if it is one.
+inline void require(const Status& status, Error::Scope scope = Error::Scope::this_rank) {
+  if (!status.ok()) throw Error(status, scope);
+}
+// The same, with `context` put before the message.
+inline void require(const Status& status, const char* context) {
+  if (!status.ok()) throw Error(status.with_context(context));
+}
+// Returns the value, or throws the error.
+template <class T>
+T require(Result<T> result, Error::Scope scope = Error::Scope::this_rank) {
+  if (!result.ok()) throw Error(result.status(), scope);
+  return *std::move(result);
+}
+
+}  // namespace detail
 }  // namespace cox

@@ -102,7 +102,6 @@ class LossScaler {
   bool agree(bool found);
   OnDevice& on_device(const at::Device& device);
   void update_on_device();
-  void forget_device();
 
   ScalerRules rules_;
   ScalerState state_;

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <string>
+#include <vector>
 
 namespace cox {
 
@@ -12,5 +13,16 @@ struct NamedTensor {
   std::string name;
   at::Tensor tensor;
 };
+
+namespace detail {
+
+// Tensors that get their names from those who take them.
+inline std::vector<NamedTensor> without_names(const std::vector<at::Tensor>& tensors) {
+  std::vector<NamedTensor> named;
+  for (const at::Tensor& tensor : tensors) named.push_back({{}, tensor});
+  return named;
+}
+
+}  // namespace detail
 
 }  // namespace cox

@@ -13,6 +13,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -93,7 +94,8 @@ class [[nodiscard]] AttentionScope {
   ~AttentionScope();
 
  private:
-  std::uint8_t before_;  // a bit for each kind of kernel
+  using Flags = std::array<bool, 6>;  // one for each kind of kernel
+  Flags before_;
 };
 
 }  // namespace cox

@@ -69,13 +69,13 @@ class WeightAverage {
   struct Slot {
     NamedTensor source;  // the model's
     at::Tensor average;
+    bool is_buffer = false;
   };
   void add(NamedTensor named);
   void require_closed(const char* what) const;
 
   WeightAverageOptions options_;
-  std::vector<Slot> parameters_;
-  std::vector<Slot> buffers_;
+  std::vector<Slot> slots_;  // parameters, then buffers
   std::int64_t updates_ = 0;
   bool is_swapped_ = false;
 };

@@ -21,7 +21,6 @@
 #include "coordinator/core/signal.h"
 #include "coordinator/core/status.h"
 #include "coordinator/transport/communicator.h"
-#include "coordinator/transport/wait.h"
 
 namespace torch::nn {
 class Module;
@@ -43,18 +42,12 @@ struct SampleStep;  // what the loop gives to a calibration: a batch, and what i
 // a session only watches, and no plan is carried out.
 enum class LoopKind { watching, reducing };
 
-// The ranks of the job, for collective calls.
-struct Ranks {
-  transport::Communicator& all;
-  const transport::WaitPolicy& wait;
-};
-
-// What a calibration may ask of its session.
+// CalibrationHost is what a calibration may ask of its session.
 class CalibrationHost {
  public:
   virtual ~CalibrationHost() = default;
-  virtual Ranks ranks() = 0;
-  // What was measured so far; what rank 0 has in it counts.
+  virtual transport::Communicator& ranks() = 0;  // of the job, for collective calls
+  // Returns what was measured so far; rank 0's counts.
   virtual runtime::MeasuredFacts& facts() = 0;
   // Lets the policies decide the first plan anew from facts(). Returns, on rank 0, their reasons;
   // logs all that do not refuse the job. Collective. Throws cox::Error.
@@ -66,7 +59,7 @@ class CalibrationHost {
   virtual void agree(const Status& mine) = 0;
 };
 
-// Where a step ended.
+// StepEnd says where a step ended.
 struct StepEnd {
   RankId rank{};
   RoundId round{};
@@ -74,7 +67,7 @@ struct StepEnd {
   std::uint64_t samples = 0;  // that this rank worked on
 };
 
-// What leaves the rank at the end of a step.
+// StepOutput is what leaves the rank at the end of a step.
 struct StepOutput {
   metrics::StepRow* row = nullptr;            // for the run directory; null without one
   std::span<const BlockEvidence> evidence{};  // one entry a block, valid until the next step
@@ -94,7 +87,7 @@ class Actuator {
   virtual const char* name() const = 0;
 
   // ---- Before the first round.
-  // What it needs of the process. Called once, before a model exists.
+  // Gets what it needs of the process. Called once, before a model exists.
   virtual Status prepare() { return ok_status(); }
   // A model takes part from now on. Throws cox::Error.
   virtual void attach(torch::nn::Module&) {}
@@ -103,7 +96,7 @@ class Actuator {
   // Whether settings can be carried out with what is attached. Local.
   virtual Status check(LoopKind) { return ok_status(); }
   // Restricts what it can do to what every rank can. Collective.
-  virtual Status negotiate(const Ranks&) { return ok_status(); }
+  virtual Status negotiate(transport::Communicator&) { return ok_status(); }
   // Whether settings ask for plans that somebody has to carry out, and what happens without.
   virtual bool is_wanted() const { return false; }
   virtual std::string without() const { return {}; }
@@ -132,7 +125,8 @@ class Actuator {
   virtual Fragment next_fragment() { return {}; }
 
   // ---- Saves.
-  // What of it is saved by rank; null while nothing is. Equal on all ranks.
+  // Returns the name of the row that is saved of every rank, null while none is; equal on all
+  // ranks.
   virtual const SavedRow* saved_row() const { return nullptr; }
   virtual std::vector<double> save() const { return {}; }
   virtual Status load(std::span<const double>) { return ok_status(); }

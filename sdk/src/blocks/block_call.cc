@@ -19,16 +19,10 @@ std::vector<BlockCall*>& calls() {
   return stack;
 }
 
-// FNV-1a, a word at a time.
-void mix(std::uint64_t& key, std::uint64_t word) {
-  constexpr std::uint64_t kPrime = 0x100000001B3;
-  key = (key ^ word) * kPrime;
-}
-
-void mix_shape(std::uint64_t& key, const at::Tensor& tensor) {
-  mix(key, static_cast<std::uint64_t>(tensor.scalar_type()) + 1);
-  mix(key, static_cast<std::uint64_t>(tensor.dim()));
-  for (const std::int64_t size : tensor.sizes()) mix(key, static_cast<std::uint64_t>(size));
+void add_shape(Fnv1a64& shapes, const at::Tensor& tensor) {
+  shapes.add(static_cast<std::uint64_t>(tensor.scalar_type()) + 1);
+  shapes.add(static_cast<std::uint64_t>(tensor.dim()));
+  for (const std::int64_t size : tensor.sizes()) shapes.add(static_cast<std::uint64_t>(size));
 }
 
 // Measuring must not disturb what is measured: out of memory and the like end the measurement only.
@@ -60,7 +54,6 @@ BlockCall::BlockCall(std::shared_ptr<BlockState> state)
     : state_(std::move(state)), now_(state_->now) {
   measurement_.mode = state_->mode;
   measurement_.parameters = state_->parameters;
-  measurement_.shape_key = 0xCBF29CE484222325;
 }
 
 BlockCall::~BlockCall() {
@@ -70,14 +63,14 @@ BlockCall::~BlockCall() {
 
 bool BlockCall::add_storage(const at::Tensor& tensor) {
   const void* storage = storage_of(tensor);
-  if (std::find(storages_.begin(), storages_.end(), storage) != storages_.end()) return false;
+  if (std::ranges::find(storages_, storage) != storages_.end()) return false;
   storages_.push_back(storage);
   return true;
 }
 
 void BlockCall::add_input(const at::Tensor& tensor) {
   if (!tensor.defined()) return;
-  mix_shape(measurement_.shape_key, tensor);
+  add_shape(shapes_, tensor);
   if (add_storage(tensor)) measurement_.input_bytes += storage_bytes(tensor);
   if (!at::GradMode::is_enabled() || !tensor.requires_grad() || tensor.is_leaf()) return;
   tensor.register_hook(
@@ -125,6 +118,7 @@ void BlockCall::add_output(const at::Tensor& tensor) {
 }
 
 void BlockCall::finish_forward() {
+  measurement_.shape_key = shapes_.value();
   edge(BlockEdge::forward_end);
   storages_ = {};
   if (!has_backward_) return finish();

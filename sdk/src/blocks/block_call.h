@@ -13,6 +13,7 @@
 #include <optional>
 #include <vector>
 
+#include "coordinator/core/hash.h"
 #include "sdk/src/blocks/block_state.h"
 
 namespace cox::detail {
@@ -65,6 +66,7 @@ class BlockCall : public std::enable_shared_from_this<BlockCall> {
   Nanoseconds forward_begin_{};
 
   // Used during the forward pass only.
+  Fnv1a64 shapes_;  // of the inputs
   std::vector<const void*> storages_;
   std::shared_ptr<SavedBytesFrame> saved_;
   std::optional<RunningBlockScope> running_;

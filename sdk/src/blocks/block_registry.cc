@@ -124,8 +124,8 @@ void BlockRegistry::request_checks() {
 }
 
 bool BlockRegistry::has_pending_checks() const {
-  return std::any_of(blocks_.begin(), blocks_.end(),
-                     [](const auto& state) { return state->memory.wants_check(); });
+  return std::ranges::any_of(blocks_,
+                             [](const auto& state) { return state->memory.wants_check(); });
 }
 
 std::vector<PinnedBlock> BlockRegistry::pinned() const {

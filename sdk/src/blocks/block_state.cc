@@ -5,16 +5,15 @@
 #include <algorithm>
 #include <utility>
 
+#include "coordinator/core/hash.h"
 #include "sdk/src/blocks/block_call.h"
 
 namespace cox::detail {
 
-std::uint64_t training_key(const torch::nn::Module& module) {  // FNV-1a
-  std::uint64_t key = 0xCBF29CE484222325;
-  for (const auto& part : module.modules()) {
-    key = (key ^ (part->is_training() ? 1U : 2U)) * 0x100000001B3;
-  }
-  return key;
+std::uint64_t training_key(const torch::nn::Module& module) {
+  Fnv1a64 key;
+  for (const auto& part : module.modules()) key.add(part->is_training() ? "train" : "eval");
+  return key.value();
 }
 
 void BlockMemory::set_action(MemoryAction action) {

@@ -8,21 +8,13 @@
 #include "sdk/src/blocks/saved_tensors.h"
 
 namespace cox::detail {
-namespace {
-
-void require(const Status& status) {
-  if (!status.ok()) throw Error(status);
-}
-
-}  // namespace
 
 void BlockWatch::attach(torch::nn::Module& model) {
   release();
-  Result<BlockRegistry> found = BlockRegistry::discover(model);
-  if (!found.ok()) throw Error(found.status());
-  if (found->size() == 0) return;
+  BlockRegistry found = require(BlockRegistry::discover(model));
+  if (found.size() == 0) return;
   require(install_saved_tensor_engine());
-  registry_.emplace(std::move(*found));
+  registry_.emplace(std::move(found));
   require(registry_->attach(*this));
   known_.assign(registry_->size(), {});
 }

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string_view>
 
@@ -31,6 +32,12 @@ struct BlockMeasurement {
                                    // buffers not; 0 unless full
   std::uint64_t parameters = 0;    // elements, each once
 };
+
+// Returns the count, or the largest number of 32 bits where that is smaller.
+inline std::uint32_t saturated(std::uint64_t count) {
+  constexpr std::uint64_t kMost = std::numeric_limits<std::uint32_t>::max();
+  return static_cast<std::uint32_t>(count < kMost ? count : kMost);
+}
 
 // BlockEdge tells where the passes through a block begin and end. A block with several inputs ends
 // its backward pass several times; the last one counts.

@@ -50,7 +50,7 @@ void TensorVersions::add(const at::Tensor& tensor) {
 }
 
 const TensorVersions::Watched* TensorVersions::changed() const {
-  const auto found = std::find_if(watched_.begin(), watched_.end(), [](const Watched& watched) {
+  const auto found = std::ranges::find_if(watched_, [](const Watched& watched) {
     return version_of(watched.tensor) != watched.version;
   });
   return found == watched_.end() ? nullptr : &*found;
@@ -70,9 +70,8 @@ std::vector<at::Tensor> BufferCopies::keep_edited() {
 }
 
 bool BufferCopies::has_memory_of(const at::Tensor& tensor) const {
-  return std::any_of(copies_.begin(), copies_.end(), [&](const Copy& copy) {
-    return storage_of(copy.buffer) == storage_of(tensor);
-  });
+  return std::ranges::any_of(
+      copies_, [&](const Copy& copy) { return storage_of(copy.buffer) == storage_of(tensor); });
 }
 
 BufferScope::BufferScope(const BufferCopies& copies) {

@@ -11,12 +11,13 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <limits>
 #include <optional>
 #include <string>
 #include <system_error>
+#include <type_traits>
 
 #include "coordinator/core/hash.h"
+#include "coordinator/core/text.h"
 #include "coordinator/io/file.h"
 #include "coordinator/runtime/saved_state.h"
 #include "coxswain/safetensors.h"
@@ -28,87 +29,74 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "step-";  // then the step, in 12 digits or more
 constexpr std::string_view kTemporary = ".writing-";
-constexpr const char* kModel = "model.safetensors";
-constexpr const char* kOptimizer = "optimizer.safetensors";
-constexpr const char* kReducer = "reducer.safetensors";
-constexpr const char* kNumbers = "numbers.safetensors";
+// The files of a save that hold tensors. The first one also tells the place in the run.
+struct TensorFile {
+  const char* name;
+  std::vector<NamedTensor> Checkpoint::*tensors;
+  bool is_optional;  // only there where it has something in it
+};
+constexpr TensorFile kFiles[] = {{"model.safetensors", &Checkpoint::model, false},
+                                 {"optimizer.safetensors", &Checkpoint::optimizer, false},
+                                 {"reducer.safetensors", &Checkpoint::reducer, true},
+                                 {"numbers.safetensors", &Checkpoint::numbers, true}};
 constexpr const char* kControl = "control.state";
 
 // Absent in saves of earlier versions.
 constexpr const char* kSeed = "coxswain.seed";
 constexpr const char* kSamples = "coxswain.samples";
+// Present where a loss scaler was at work.
+constexpr const char* kScale = "coxswain.loss_scale_bits";
 
-// Present where a loss scaler was at work. Numbers with a point are kept as their bits, to be
-// exact.
-constexpr const char* kScaleKey = "coxswain.loss_scale_bits";
-constexpr const char* kCleanSteps = "coxswain.loss_scale_clean_steps";
-constexpr const char* kStreakKey = "coxswain.loss_scale_overflow_streak";
-constexpr const char* kPeak = "coxswain.loss_scale_peak_bits";
-constexpr const char* kFormerPeak = "coxswain.loss_scale_former_peak_bits";
-constexpr const char* kStrikes = "coxswain.loss_scale_strikes";
-
-std::string bits_of(float value) {
-  return std::to_string(std::bit_cast<std::uint32_t>(value));
+// Calls visit(key, number) for what every save says of the place in the run.
+template <class Position, class Visit>
+void visit_position(Position& position, const Visit& visit) {
+  visit("coxswain.step", position.step);
+  visit("coxswain.cursor", position.cursor);
+  visit("coxswain.skipped", position.skipped);
+  visit("coxswain.rollbacks", position.rollbacks);
+}
+template <class Scaler, class Visit>
+void visit_scaler(Scaler& scaler, const Visit& visit) {
+  visit(kScale, scaler.scale);
+  visit("coxswain.loss_scale_clean_steps", scaler.clean_steps);
+  visit("coxswain.loss_scale_overflow_streak", scaler.overflow_streak);
+  visit("coxswain.loss_scale_peak_bits", scaler.peak);
+  visit("coxswain.loss_scale_former_peak_bits", scaler.former_peak);
+  visit("coxswain.loss_scale_strikes", scaler.strikes);
 }
 
-void add_scaler(const ScalerState& scaler, Metadata& metadata) {
-  metadata[kScaleKey] = bits_of(scaler.scale);
-  metadata[kCleanSteps] = std::to_string(scaler.clean_steps);
-  metadata[kStreakKey] = std::to_string(scaler.overflow_streak);
-  metadata[kPeak] = bits_of(scaler.peak);
-  metadata[kFormerPeak] = bits_of(scaler.former_peak);
-  metadata[kStrikes] = std::to_string(scaler.strikes);
-}
+// A number is told by its bits: a float would lose some as text.
+template <class Number>
+using BitsOf = std::conditional_t<sizeof(Number) == 4, std::uint32_t, std::uint64_t>;
 
-Status read_number(const Metadata& metadata, const std::string& key, std::uint64_t& value) {
+template <class Number>
+Status read_number(const Metadata& metadata, const std::string& key, Number& value) {
   const auto found = metadata.find(key);
   if (found == metadata.end()) {
     return data_loss("expected metadata '" + key + "', found none; this is no save of a run");
   }
+  BitsOf<Number> bits = 0;
   const std::string& text = found->second;
-  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), value);
+  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), bits);
   if (parsed.ec != std::errc{} || parsed.ptr != text.data() + text.size()) {
-    return data_loss("metadata '" + key + "': expected a number, found '" + text + "'");
+    return data_loss(sentence("metadata '%s': expected a number of %zu bits, found '%s'",
+                              key.c_str(), 8 * sizeof(Number), text.c_str()));
   }
+  value = std::bit_cast<Number>(bits);
   return ok_status();
 }
 
-Status read_small(const Metadata& metadata, const char* key, std::uint32_t& value) {
-  std::uint64_t number = 0;
-  if (Status status = read_number(metadata, key, number); !status.ok()) return status;
-  if (number > std::numeric_limits<std::uint32_t>::max()) {
-    return data_loss("metadata '" + std::string(key) + "': expected a number of 32 bits, found " +
-                     std::to_string(number));
-  }
-  value = static_cast<std::uint32_t>(number);
-  return ok_status();
-}
-
-Status read_bits(const Metadata& metadata, const char* key, float& value) {
-  std::uint32_t bits = 0;
-  const Status status = read_small(metadata, key, bits);
-  value = std::bit_cast<float>(bits);
-  return status;
-}
-
-Status read_scaler(const Metadata& metadata, std::optional<ScalerState>& scaler) {
-  ScalerState read;
-  Status status = read_bits(metadata, kScaleKey, read.scale);
-  if (status.ok()) status = read_small(metadata, kCleanSteps, read.clean_steps);
-  if (status.ok()) status = read_small(metadata, kStreakKey, read.overflow_streak);
-  if (status.ok()) status = read_bits(metadata, kPeak, read.peak);
-  if (status.ok()) status = read_bits(metadata, kFormerPeak, read.former_peak);
-  if (status.ok()) status = read_small(metadata, kStrikes, read.strikes);
-  if (!status.ok()) return status;
+Status check(const ScalerState& scaler) {
   const auto is_magnitude = [](float value) { return value >= 0 && std::isfinite(value); };
-  if (!is_magnitude(read.scale) || read.scale == 0 || !is_magnitude(read.peak) ||
-      !is_magnitude(read.former_peak)) {
-    return data_loss("loss scale: expected finite numbers, the scale above 0, found scale " +
-                     std::to_string(read.scale) + ", peaks " + std::to_string(read.peak) + " and " +
-                     std::to_string(read.former_peak) + "; the save is damaged");
+  if (is_magnitude(scaler.scale) && scaler.scale != 0 && is_magnitude(scaler.peak) &&
+      is_magnitude(scaler.former_peak)) {
+    return ok_status();
   }
-  scaler = read;
-  return ok_status();
+  return data_loss(sentence(
+      "loss scale: expected finite numbers, the scale above 0, found scale %f, peaks %f and "
+      "%f; the save is damaged",
+      static_cast<double>(scaler.scale), static_cast<double>(scaler.peak),
+      static_cast<double>(scaler.former_peak)));
 }
 
 std::string folder_name(std::uint64_t step) {
@@ -140,25 +128,14 @@ Status move_into_place(const fs::path& fresh, const fs::path& target) {
   return ok_status();
 }
 
-// Files that a save has only where there is something in them.
-Status write_any(const fs::path& file, const std::vector<NamedTensor>& tensors) {
-  return tensors.empty() ? ok_status() : write_safetensors(file, tensors);
-}
-
-Result<std::vector<NamedTensor>> read_any(const fs::path& file) {
-  if (!fs::exists(file)) return std::vector<NamedTensor>();
-  auto read = read_safetensors(file);
-  if (!read.ok()) return read.status();
-  return std::move(read->tensors);
-}
-
 Status write_files(const fs::path& folder, const Checkpoint& checkpoint,
                    const ControlState* control) {
-  const Metadata metadata = describe(checkpoint);
-  if (Status s = write_safetensors(folder / kModel, checkpoint.model, metadata); !s.ok()) return s;
-  if (Status s = write_safetensors(folder / kOptimizer, checkpoint.optimizer); !s.ok()) return s;
-  if (Status s = write_any(folder / kReducer, checkpoint.reducer); !s.ok()) return s;
-  if (Status s = write_any(folder / kNumbers, checkpoint.numbers); !s.ok()) return s;
+  for (const TensorFile& file : kFiles) {
+    const std::vector<NamedTensor>& tensors = checkpoint.*file.tensors;
+    if (file.is_optional && tensors.empty()) continue;
+    const Metadata metadata = &file == kFiles ? describe(checkpoint) : Metadata();
+    if (Status s = write_safetensors(folder / file.name, tensors, metadata); !s.ok()) return s;
+  }
   if (control == nullptr) return ok_status();
   return runtime::save_control_state(folder / kControl, *control);
 }
@@ -167,36 +144,28 @@ Status write_files(const fs::path& folder, const Checkpoint& checkpoint,
 
 Metadata describe(const Checkpoint& checkpoint) {
   const TrainingPosition& p = checkpoint.position;
-  Metadata metadata = {{"format", "pt"},
-                       {"coxswain.step", std::to_string(p.step)},
-                       {"coxswain.cursor", std::to_string(p.cursor)},
-                       {kSamples, std::to_string(p.samples)},
-                       {"coxswain.skipped", std::to_string(p.skipped)},
-                       {"coxswain.rollbacks", std::to_string(p.rollbacks)}};
-  if (p.seed) metadata[kSeed] = std::to_string(*p.seed);
-  if (p.scaler) add_scaler(*p.scaler, metadata);
+  Metadata metadata = {{"format", "pt"}};
+  const auto add = [&](const char* key, auto number) {
+    metadata[key] = std::to_string(std::bit_cast<BitsOf<decltype(number)>>(number));
+  };
+  visit_position(p, add);
+  add(kSamples, p.samples);
+  if (p.seed) add(kSeed, *p.seed);
+  if (p.scaler) visit_scaler(*p.scaler, add);
   return metadata;
 }
 
 Status read_description(const Metadata& metadata, Checkpoint& checkpoint) {
   TrainingPosition& p = checkpoint.position;
-  const struct {
-    const char* key;
-    std::uint64_t& value;
-  } fields[] = {{"coxswain.step", p.step},
-                {"coxswain.cursor", p.cursor},
-                {"coxswain.skipped", p.skipped},
-                {"coxswain.rollbacks", p.rollbacks}};
-  for (const auto& field : fields) {
-    if (Status s = read_number(metadata, field.key, field.value); !s.ok()) return s;
-  }
-  if (metadata.contains(kSeed)) {
-    if (Status s = read_number(metadata, kSeed, p.seed.emplace()); !s.ok()) return s;
-  }
-  if (metadata.contains(kSamples)) {
-    if (Status s = read_number(metadata, kSamples, p.samples); !s.ok()) return s;
-  }
-  return metadata.contains(kScaleKey) ? read_scaler(metadata, p.scaler) : ok_status();
+  Status status;
+  const auto read = [&](const char* key, auto& number) {
+    if (status.ok()) status = read_number(metadata, key, number);
+  };
+  visit_position(p, read);
+  if (metadata.contains(kSamples)) read(kSamples, p.samples);
+  if (metadata.contains(kSeed)) read(kSeed, p.seed.emplace());
+  if (metadata.contains(kScale)) visit_scaler(p.scaler.emplace(), read);
+  return status.ok() && p.scaler ? check(*p.scaler) : status;
 }
 
 Result<CheckpointFolder> CheckpointFolder::open(fs::path directory) {
@@ -277,22 +246,17 @@ void CheckpointFolder::remove_others(const fs::path& newest, std::uint32_t keep)
 }
 
 Result<Checkpoint> CheckpointFolder::read(const fs::path& save) {
-  auto model = read_safetensors(save / kModel);
-  if (!model.ok()) return model.status();
-  auto optimizer = read_safetensors(save / kOptimizer);
-  if (!optimizer.ok()) return optimizer.status();
   Checkpoint checkpoint;
-  if (Status s = read_description(model->metadata, checkpoint); !s.ok()) {
-    return s.with_context((save / kModel).string());
+  for (const TensorFile& file : kFiles) {
+    const fs::path path = save / file.name;
+    if (file.is_optional && !fs::exists(path)) continue;
+    auto read = read_safetensors(path);
+    if (!read.ok()) return read.status();
+    checkpoint.*file.tensors = std::move(read->tensors);
+    if (&file != kFiles) continue;
+    const Status status = read_description(read->metadata, checkpoint);
+    if (!status.ok()) return status.with_context(path.string());
   }
-  checkpoint.model = std::move(model->tensors);
-  checkpoint.optimizer = std::move(optimizer->tensors);
-  auto reducer = read_any(save / kReducer);
-  if (!reducer.ok()) return reducer.status();
-  checkpoint.reducer = std::move(*reducer);
-  auto numbers = read_any(save / kNumbers);
-  if (!numbers.ok()) return numbers.status();
-  checkpoint.numbers = std::move(*numbers);
   return checkpoint;
 }
 

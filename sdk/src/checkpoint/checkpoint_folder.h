@@ -13,11 +13,23 @@
 #include <vector>
 
 #include "coordinator/core/decide.h"
+#include "coordinator/core/loss_scale.h"
 #include "coordinator/core/status.h"
 #include "coxswain/named_tensor.h"
-#include "sdk/src/checkpoint/training_position.h"
 
 namespace cox::detail {
+
+// TrainingPosition says where in a run a state was taken, in the numbers that all ranks share.
+struct TrainingPosition {
+  std::uint64_t step = 0;    // updates done or skipped
+  std::uint64_t cursor = 0;  // samples consumed since the start
+  // The cursor is a place in the order that `seed` gives a data set of `samples`.
+  std::optional<std::uint64_t> seed;
+  std::uint64_t samples = 0;  // 0 = not known yet
+  std::uint64_t skipped = 0;
+  std::uint64_t rollbacks = 0;
+  std::optional<ScalerState> scaler;  // where one was ever at work
+};
 
 struct Checkpoint {
   TrainingPosition position;
@@ -27,8 +39,8 @@ struct Checkpoint {
   std::vector<NamedTensor> numbers;  // what each rank remembers of them; mostly empty
 };
 
-// What a save says about itself beside its tensors: the place in the run, and the loss scaler where
-// one was at work. Kept as text in the header of the model's file.
+// Metadata is what a save says about itself beside its tensors: the place in the run, and the loss
+// scaler where one was at work. It is kept as text in the header of the model's file.
 using Metadata = std::map<std::string, std::string>;
 Metadata describe(const Checkpoint& checkpoint);
 // Fills the position. data_loss naming the field that is missing or cannot be.

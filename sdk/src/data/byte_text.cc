@@ -21,7 +21,7 @@ class ByteTextDataset::Mapping {
  public:
   explicit Mapping(const std::filesystem::path& path) {
     Result<io::InputFile> file = io::InputFile::open(path);
-    if (!file.ok()) throw Error(file.status().with_context("training text"));
+    detail::require(file.status(), "training text");
     bytes_ = file->size_bytes();
     if (bytes_ == 0) refuse(path, "expected a text to train on, found an empty file");
     void* start = ::mmap(nullptr, bytes_, PROT_READ, MAP_SHARED, file->descriptor(), 0);

@@ -16,11 +16,10 @@
 #include <algorithm>
 #include <condition_variable>
 #include <cstdint>
-#include <exception>
+#include <deque>
 #include <functional>
-#include <list>
+#include <future>
 #include <mutex>
-#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -51,8 +50,6 @@ class Prefetcher {
   // REQUIRES: depth >= 1.
   Prefetcher(Source source, std::size_t depth)
       : source_(std::move(source)), depth_(depth), thread_(quiet_thread([this] { work(); })) {}
-  Prefetcher(const Prefetcher&) = delete;
-  Prefetcher& operator=(const Prefetcher&) = delete;
   // Waits for the batch that is being got, if any.
   ~Prefetcher() {
     cancel();
@@ -67,14 +64,16 @@ class Prefetcher {
   // Requests a batch and does not block. Returns false and changes nothing when `depth` batches are
   // requested already. Throws cox::Error if this key is.
   bool request(std::uint64_t key, std::vector<std::int64_t> indices) {
+    if (holds(key)) {
+      throw Error(failed_precondition("prefetch: expected batch " + std::to_string(key) +
+                                      " to be asked for once, found it asked for again"));
+    }
+    if (slots_.size() >= depth_) return false;
+    Task task([this, wanted = std::move(indices)] { return source_(wanted); });
+    slots_.push_back({key, task.get_future()});
     {
       const std::lock_guard lock(mutex_);
-      if (find(slots_, key) != slots_.end()) {
-        throw Error(failed_precondition("prefetch: expected batch " + std::to_string(key) +
-                                        " to be asked for once, found it asked for again"));
-      }
-      if (slots_.size() >= depth_) return false;
-      slots_.push_back({.key = key, .indices = std::move(indices)});
+      queue_.push_back(std::move(task));
     }
     changed_.notify_all();
     return true;
@@ -82,81 +81,63 @@ class Prefetcher {
 
   // Returns whether the batch was requested, and neither taken nor cancelled.
   bool holds(std::uint64_t key) const {
-    const std::lock_guard lock(mutex_);
-    return find(slots_, key) != slots_.end();
+    return std::ranges::find(slots_, key, &Slot::key) != slots_.end();
   }
 
   // Blocks until the batch is there and hands it over. Throws what the source threw for it, and
   // cox::Error if it was not requested.
   Value take(std::uint64_t key) {
-    std::unique_lock lock(mutex_);
-    const auto slot = find(slots_, key);
+    const auto slot = std::ranges::find(slots_, key, &Slot::key);
     if (slot == slots_.end()) {
       throw Error(failed_precondition("prefetch: expected batch " + std::to_string(key) +
                                       " to be asked for, found that it was not"));
     }
-    changed_.wait(lock, [&] { return slot->state == State::done; });
-    Slot taken = std::move(*slot);
+    std::future<Value> batch = std::move(slot->batch);
     slots_.erase(slot);
-    lock.unlock();
-    if (taken.error) std::rethrow_exception(taken.error);
-    return std::move(*taken.value);
+    return batch.get();
   }
 
   // Forgets all requests (after a rollback, say). Blocks until the batch that is being got is
   // there.
   void cancel() {
     std::unique_lock lock(mutex_);
-    slots_.remove_if([](const Slot& slot) { return slot.state != State::running; });
-    changed_.wait(lock, [&] { return slots_.empty() || slots_.front().state == State::done; });
+    queue_.clear();
+    changed_.wait(lock, [&] { return !is_busy_; });
     slots_.clear();
   }
 
  private:
-  enum class State { queued, running, done };
+  using Task = std::packaged_task<Value()>;
   struct Slot {
     std::uint64_t key = 0;
-    std::vector<std::int64_t> indices;
-    State state = State::queued;
-    std::optional<Value> value{};
-    std::exception_ptr error{};
+    std::future<Value> batch;
   };
-  using Slots = std::list<Slot>;  // in the order of asking; a slot stays where it is
-
-  static auto find(auto& slots, std::uint64_t key) {
-    return std::ranges::find(slots, key, &Slot::key);
-  }
-  auto next() { return std::ranges::find(slots_, State::queued, &Slot::state); }
 
   void work() {
     std::unique_lock lock(mutex_);
-    for (;;) {
-      changed_.wait(lock, [&] { return ending_ || next() != slots_.end(); });
+    while (true) {
+      changed_.wait(lock, [&] { return ending_ || !queue_.empty(); });
       if (ending_) return;
-      Slot& slot = *next();
-      slot.state = State::running;
-      lock.unlock();
-      get(slot);
+      is_busy_ = true;
+      {
+        Task task = std::move(queue_.front());
+        queue_.pop_front();
+        lock.unlock();
+        task();
+      }
       lock.lock();
-      slot.state = State::done;
+      is_busy_ = false;
       changed_.notify_all();
-    }
-  }
-
-  // The lock is free: nobody else touches a running slot.
-  void get(Slot& slot) const {
-    try {
-      slot.value.emplace(source_(slot.indices));
-    } catch (...) {
-      slot.error = std::current_exception();
     }
   }
 
   const Source source_;
   const std::size_t depth_;
-  mutable std::mutex mutex_;
+  std::vector<Slot> slots_;  // in the order of asking; the thread does not touch them
+  std::mutex mutex_;         // guards what follows
   std::condition_variable changed_;
-  Slots slots_;
+  std::deque<Task> queue_;
+  bool is_busy_ = false;
   bool ending_ = false;
   std::thread thread_;  // last: it uses the others
 };

@@ -7,19 +7,13 @@
 #include <numeric>
 #include <string>
 
+#include "sdk/src/device/split_mix.h"
+
 namespace cox {
 namespace {
 
-// The finaliser of SplitMix64: every input bit reaches every output bit.
-std::uint64_t mix(std::uint64_t x) {
-  x ^= x >> 30;
-  x *= 0xBF58476D1CE4E5B9ULL;
-  x ^= x >> 27;
-  x *= 0x94D049BB133111EBULL;
-  return x ^ (x >> 31);
-}
-
-constexpr std::uint64_t kGolden = 0x9E3779B97F4A7C15ULL;  // 2^64 / golden ratio, odd
+using detail::kGolden;
+using detail::spread_bits;
 
 std::uint64_t mask(int bits) {
   return (std::uint64_t{1} << bits) - 1;
@@ -31,46 +25,39 @@ std::uint64_t mask(int bits) {
 class Permutation {
  public:
   // The permutation number (seed, stream). Requires: 1 <= size <= 2^62.
-  Permutation(std::uint64_t size, std::uint64_t seed, std::uint64_t stream);
+  Permutation(std::uint64_t size, std::uint64_t seed, std::uint64_t stream) : size_(size) {
+    const int bits = size > 1 ? static_cast<int>(std::bit_width(size - 1)) : 0;
+    low_bits_ = bits / 2;
+    high_bits_ = bits - low_bits_;
+    std::uint64_t state = spread_bits(detail::split_mix(seed) + stream * kGolden);
+    for (std::uint64_t& key : keys_) key = spread_bits(state += kGolden);
+  }
 
   // Requires: position < size. Returns a value below size; one-to-one.
-  std::uint64_t operator()(std::uint64_t position) const;
+  std::uint64_t operator()(std::uint64_t position) const {
+    std::uint64_t value = encrypt(position);
+    while (value >= size_) value = encrypt(value);
+    return value;
+  }
 
  private:
   static constexpr int kRounds = 6;  // each mixes either half once
 
-  std::uint64_t encrypt(std::uint64_t value) const;
+  std::uint64_t encrypt(std::uint64_t value) const {
+    std::uint64_t low = value & mask(low_bits_);
+    std::uint64_t high = value >> low_bits_;
+    for (std::size_t i = 0; i < keys_.size(); i += 2) {
+      high ^= spread_bits(low + keys_[i]) & mask(high_bits_);
+      low ^= spread_bits(high + keys_[i + 1]) & mask(low_bits_);
+    }
+    return (high << low_bits_) | low;
+  }
 
   std::uint64_t size_;
   int low_bits_ = 0;
   int high_bits_ = 0;
   std::array<std::uint64_t, 2 * kRounds> keys_{};
 };
-
-Permutation::Permutation(std::uint64_t size, std::uint64_t seed, std::uint64_t stream)
-    : size_(size) {
-  const int bits = size > 1 ? static_cast<int>(std::bit_width(size - 1)) : 0;
-  low_bits_ = bits / 2;
-  high_bits_ = bits - low_bits_;
-  std::uint64_t state = mix(mix(seed + kGolden) + stream * kGolden);
-  for (std::uint64_t& key : keys_) key = mix(state += kGolden);
-}
-
-std::uint64_t Permutation::encrypt(std::uint64_t value) const {
-  std::uint64_t low = value & mask(low_bits_);
-  std::uint64_t high = value >> low_bits_;
-  for (std::size_t i = 0; i < keys_.size(); i += 2) {
-    high ^= mix(low + keys_[i]) & mask(high_bits_);
-    low ^= mix(high + keys_[i + 1]) & mask(low_bits_);
-  }
-  return (high << low_bits_) | low;
-}
-
-std::uint64_t Permutation::operator()(std::uint64_t position) const {
-  std::uint64_t value = encrypt(position);
-  while (value >= size_) value = encrypt(value);
-  return value;
-}
 
 constexpr std::int64_t kMaxSize = std::int64_t{1} << 48;
 constexpr std::int64_t kMaxBatch = std::int64_t{1} << 31;
@@ -85,8 +72,8 @@ void hand_out_rest(std::int64_t left, const std::vector<std::uint64_t>& remainde
                    std::vector<std::int64_t>& counts) {
   std::vector<std::size_t> order(counts.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return remainders[a] > remainders[b]; });
+  std::ranges::stable_sort(
+      order, [&](std::size_t a, std::size_t b) { return remainders[a] > remainders[b]; });
   for (std::size_t i = 0; i < static_cast<std::size_t>(left); ++i) ++counts[order[i]];
 }
 

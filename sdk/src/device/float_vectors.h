@@ -1,7 +1,8 @@
-// Loads 8 values of fp32, bf16 or fp16 at a time as floats in a vector. The loops over gradients
-// are made of these (scan_loops.cc here, the exact sums in parallel). A loop in a function marked
-// COX_WIDEST_VECTORS is compiled for several processors and picked at load time; everything that it
-// calls is inlined, so that it is compiled along. Only sources include it. Pure; any thread.
+// The types that values in memory may have, and how 8 of them at a time become floats in a vector.
+// The loops over gradients are made of these (scan_loops.cc here, the exact sums in parallel). A
+// loop in a function marked COX_WIDEST_VECTORS is compiled for several processors and picked at
+// load time; everything that it calls is inlined, so that it is compiled along. Only sources
+// include it. Pure; any thread.
 #pragma once
 
 #include <cstdint>
@@ -26,13 +27,21 @@ using Doubles = double __attribute__((vector_size(64)));
 using Halves = std::uint16_t __attribute__((vector_size(16)));
 using Words = std::uint32_t __attribute__((vector_size(32)));
 
+// The bounds at which a format's bits, its sign left out, begin to mean other things.
+struct WordFormat {
+  std::uint32_t infinity;  // from here on: infinite or NaN
+  std::uint32_t tiny;      // below, and not 0: smaller than fp16's least normal number, 2^-14
+};
+
 struct FromFp32 {
   using Value = float;
+  static constexpr WordFormat kWords{0x7F800000, 0x38800000};
   static COX_INLINE void load(const float* from, Floats& to) { std::memcpy(&to, from, sizeof(to)); }
 };
 
 struct FromBf16 {
   using Value = std::uint16_t;
+  static constexpr WordFormat kWords{0x7F80, 0x3880};
   static COX_INLINE void load(const std::uint16_t* from, Floats& to) {
     Halves halves;
     std::memcpy(&halves, from, sizeof(halves));
@@ -43,6 +52,7 @@ struct FromBf16 {
 
 struct FromFp16 {
   using Value = std::uint16_t;
+  static constexpr WordFormat kWords{0x7C00, 0x0400};
   static COX_INLINE void load(const std::uint16_t* from, Floats& to) {
     Halves halves;
     std::memcpy(&halves, from, sizeof(halves));
@@ -59,5 +69,15 @@ struct FromFp16 {
     std::memcpy(&to, &bits, sizeof(to));
   }
 };
+
+// Returns the value that these bits stand for.
+template <class From>
+float decoded(std::uint32_t word) {
+  typename From::Value values[8] = {};
+  std::memcpy(values, &word, sizeof(values[0]));  // the low bytes come first
+  Floats floats;
+  From::load(values, floats);
+  return floats[0];
+}
 
 }  // namespace cox::detail

@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-
-#include "sdk/src/device/float_vectors.h"
+#include <type_traits>
 
 #if COX_HAS_X86
 #include <immintrin.h>
@@ -116,11 +115,6 @@ using Lanes = std::array<double, kScanLanes>;
 // copy goes to `to`, times `factor`; without one, `to` is not looked at.
 enum class Copy { none, scaled };
 
-COX_INLINE void add_square(Doubles& sum, const Floats& values) {
-  const Doubles wide = __builtin_convertvector(values, Doubles);
-  sum += wide * wide;
-}
-
 template <class From, Copy kCopy>
 COX_INLINE void add_squares(Doubles& sum, const typename From::Value* from, float* to,
                             std::int64_t place, float factor) {
@@ -130,12 +124,13 @@ COX_INLINE void add_squares(Doubles& sum, const typename From::Value* from, floa
     values *= factor;
     std::memcpy(to + place, &values, sizeof(values));
   }
-  add_square(sum, values);
+  const Doubles wide = __builtin_convertvector(values, Doubles);
+  sum += wide * wide;
 }
 
 template <class From, Copy kCopy>
-COX_INLINE void run(const typename From::Value* from, float* to, float factor, std::int64_t turns,
-                    Lanes& lanes) {
+COX_WIDEST_VECTORS void run(const typename From::Value* from, float* to, float factor,
+                            std::int64_t turns, Lanes& lanes) {
   Doubles a{}, b{}, c{}, d{};
   for (std::int64_t i = 0; i < turns * kScanLanes; i += kScanLanes) {
     add_squares<From, kCopy>(a, from + i, to, i, factor);
@@ -197,65 +192,10 @@ __attribute__((target("avx2,fma"))) void squares_256(const float* from, std::int
 }
 #endif
 
-COX_WIDEST_VECTORS void squares_fp32(const float* from, std::int64_t turns, Lanes& lanes) {
-  run<FromFp32, Copy::none>(from, nullptr, 1, turns, lanes);
-}
-COX_WIDEST_VECTORS void squares_bf16(const std::uint16_t* from, std::int64_t turns, Lanes& lanes) {
-  run<FromBf16, Copy::none>(from, nullptr, 1, turns, lanes);
-}
-COX_WIDEST_VECTORS void squares_fp16(const std::uint16_t* from, std::int64_t turns, Lanes& lanes) {
-  run<FromFp16, Copy::none>(from, nullptr, 1, turns, lanes);
-}
-COX_WIDEST_VECTORS void copies_fp32(const float* from, float* to, float factor, std::int64_t turns,
-                                    Lanes& lanes) {
-  run<FromFp32, Copy::scaled>(from, to, factor, turns, lanes);
-}
-COX_WIDEST_VECTORS void copies_bf16(const std::uint16_t* from, float* to, float factor,
-                                    std::int64_t turns, Lanes& lanes) {
-  run<FromBf16, Copy::scaled>(from, to, factor, turns, lanes);
-}
-COX_WIDEST_VECTORS void copies_fp16(const std::uint16_t* from, float* to, float factor,
-                                    std::int64_t turns, Lanes& lanes) {
-  run<FromFp16, Copy::scaled>(from, to, factor, turns, lanes);
-}
-
-#if COX_HAS_X86
-bool has_avx512() {
-  return __builtin_cpu_supports("avx512f");
-}
-bool has_fma() {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-}
-#endif
-
-double total(const Lanes& lanes) {
-  double sum = 0;
-  for (const double lane : lanes) sum += lane;
-  return sum;
-}
-
-void add(const Lanes& last, Lanes& lanes) {
-  for (std::size_t i = 0; i < lanes.size(); ++i) lanes[i] += last[i];
-}
-
 // Full turns by `loop`; what is left over as one more, filled up with zeros, which change no lane.
+// `to` is null where nothing is copied.
 template <class Value, class Loop>
-double squares(const Value* from, std::int64_t count, const Loop& loop) {
-  Lanes lanes;
-  loop(from, count / kScanLanes, lanes);
-  const std::int64_t left = count % kScanLanes;
-  if (left > 0) {
-    Value rest[kScanLanes] = {};
-    Lanes last;
-    std::memcpy(rest, from + (count - left), static_cast<std::size_t>(left) * sizeof(Value));
-    loop(rest, 1, last);
-    add(last, lanes);
-  }
-  return total(lanes);
-}
-
-template <class Value, class Loop>
-double copies(const Value* from, float* to, std::int64_t count, const Loop& loop) {
+double add_lanes(const Value* from, float* to, std::int64_t count, const Loop& loop) {
   Lanes lanes;
   loop(from, to, count / kScanLanes, lanes);
   const std::int64_t left = count % kScanLanes;
@@ -263,12 +203,14 @@ double copies(const Value* from, float* to, std::int64_t count, const Loop& loop
     Value rest[kScanLanes] = {};
     float copy[kScanLanes];
     Lanes last;
-    std::memcpy(rest, from + (count - left), static_cast<std::size_t>(left) * sizeof(Value));
+    std::copy_n(from + (count - left), left, rest);
     loop(rest, copy, 1, last);
-    std::memcpy(to + (count - left), copy, static_cast<std::size_t>(left) * sizeof(float));
-    add(last, lanes);
+    if (to != nullptr) std::copy_n(copy, left, to + (count - left));
+    for (std::size_t i = 0; i < lanes.size(); ++i) lanes[i] += last[i];
   }
-  return total(lanes);
+  double sum = 0;
+  for (const double lane : lanes) sum += lane;
+  return sum;
 }
 
 }  // namespace
@@ -288,38 +230,39 @@ COX_WORD_VECTORS WordCounts count_words(const std::uint16_t* values, std::int64_
   return Loops16::count(values, count, format);
 }
 
-double squares_of_fp32(const float* values, std::int64_t count) {
+template <class From>
+double squares_of(const typename From::Value* values, std::int64_t count) {
+  const auto loop = [](const auto* from, float*, std::int64_t turns, Lanes& lanes) {
 #if COX_HAS_X86
-  if (has_fma()) return squares(values, count, squares_256);
+    if constexpr (std::is_same_v<From, FromFp32>) {
+      if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+        return squares_256(from, turns, lanes);
+      }
+    }
 #endif
-  return squares(values, count, squares_fp32);
-}
-double squares_of_bf16(const std::uint16_t* values, std::int64_t count) {
-  return squares(values, count, squares_bf16);
-}
-double squares_of_fp16(const std::uint16_t* values, std::int64_t count) {
-  return squares(values, count, squares_fp16);
+    run<From, Copy::none>(from, nullptr, 1, turns, lanes);
+  };
+  return add_lanes(values, nullptr, count, loop);
 }
 
-double copy_fp32(const float* from, float* to, std::int64_t count, float factor) {
-  return copies(from, to, count, [=](const float* f, float* t, std::int64_t turns, Lanes& lanes) {
+template <class From>
+double copy_scaled(const typename From::Value* from, float* to, std::int64_t count, float factor) {
+  const auto loop = [factor](const auto* f, float* t, std::int64_t turns, Lanes& lanes) {
 #if COX_HAS_X86
-    if (has_avx512()) return copies_512(f, t, factor, turns, lanes);
+    if constexpr (std::is_same_v<From, FromFp32>) {
+      if (__builtin_cpu_supports("avx512f")) return copies_512(f, t, factor, turns, lanes);
+    }
 #endif
-    copies_fp32(f, t, factor, turns, lanes);
-  });
+    run<From, Copy::scaled>(f, t, factor, turns, lanes);
+  };
+  return add_lanes(from, to, count, loop);
 }
-double copy_bf16(const std::uint16_t* from, float* to, std::int64_t count, float factor) {
-  return copies(from, to, count,
-                [=](const std::uint16_t* f, float* t, std::int64_t turns, Lanes& lanes) {
-                  copies_bf16(f, t, factor, turns, lanes);
-                });
-}
-double copy_fp16(const std::uint16_t* from, float* to, std::int64_t count, float factor) {
-  return copies(from, to, count,
-                [=](const std::uint16_t* f, float* t, std::int64_t turns, Lanes& lanes) {
-                  copies_fp16(f, t, factor, turns, lanes);
-                });
-}
+
+template double squares_of<FromFp32>(const float*, std::int64_t);
+template double squares_of<FromBf16>(const std::uint16_t*, std::int64_t);
+template double squares_of<FromFp16>(const std::uint16_t*, std::int64_t);
+template double copy_scaled<FromFp32>(const float*, float*, std::int64_t, float);
+template double copy_scaled<FromBf16>(const std::uint16_t*, float*, std::int64_t, float);
+template double copy_scaled<FromFp16>(const std::uint16_t*, float*, std::int64_t, float);
 
 }  // namespace cox::detail

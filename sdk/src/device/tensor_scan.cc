@@ -3,7 +3,6 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <functional>
 #include <vector>
@@ -15,67 +14,55 @@ namespace {
 
 constexpr std::int64_t kScanChunk = 1L << 17;  // elements that one thread takes at a time
 
-std::int64_t chunks_of(std::int64_t count) {
-  return (count + kScanChunk - 1) / kScanChunk;
-}
-
-// Calls look(chunk, first, count) for all chunks, on as many threads as torch uses.
-template <class Look>
-void for_chunks(std::int64_t count, const Look& look) {
-  if (count <= kScanChunk) return look(0, 0, count);
-  at::parallel_for(0, chunks_of(count), 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t c = begin; c < end; ++c) {
-      look(c, c * kScanChunk, std::min(kScanChunk, count - c * kScanChunk));
-    }
-  });
-}
-
-// The results of chunks are added in order, whoever had them first.
+// Calls look(first, count) for all chunks, on as many threads as torch uses. The results are added
+// in order, whoever had them first.
 template <class Part, class Look>
 Part sum_over_chunks(std::int64_t count, const Look& look) {
   if (count <= kScanChunk) return look(0, count);
-  std::vector<Part> parts(static_cast<std::size_t>(chunks_of(count)));
-  for_chunks(count, [&](std::int64_t chunk, std::int64_t first, std::int64_t size) {
-    parts[static_cast<std::size_t>(chunk)] = look(first, size);
+  const std::int64_t chunks = (count + kScanChunk - 1) / kScanChunk;
+  std::vector<Part> parts(static_cast<std::size_t>(chunks));
+  at::parallel_for(0, chunks, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t c = begin; c < end; ++c) {
+      parts[static_cast<std::size_t>(c)] =
+          look(c * kScanChunk, std::min(kScanChunk, count - c * kScanChunk));
+    }
   });
   Part total{};
   for (const Part& part : parts) total += part;
   return total;
 }
 
-float decoded(std::uint32_t word, at::ScalarType type) {
-  if (type == at::kFloat) return std::bit_cast<float>(word);
-  const auto half = static_cast<std::uint16_t>(word);
-  if (type == at::kBFloat16) return c10::BFloat16(half, c10::BFloat16::from_bits());
-  return c10::Half(half, c10::Half::from_bits());
+// Calls body(From(), values) with the type and the address of a tensor's values.
+// REQUIRES: has_own_loops(dense).
+template <class Body>
+auto with_values(const at::Tensor& dense, const Body& body) {
+  const void* data = dense.const_data_ptr();
+  switch (dense.scalar_type()) {
+    case at::kFloat:
+      return body(FromFp32(), static_cast<const float*>(data));
+    case at::kBFloat16:
+      return body(FromBf16(), static_cast<const std::uint16_t*>(data));
+    default:
+      return body(FromFp16(), static_cast<const std::uint16_t*>(data));
+  }
 }
 
-WordFormat words_of(at::ScalarType type) {
-  return type == at::kFloat ? kFp32Words : type == at::kBFloat16 ? kBf16Words : kFp16Words;
-}
-
-template <class Value>
-TensorScan scan_values(const Value* values, std::int64_t count, at::ScalarType type,
-                       ScanKind kind) {
-  const WordFormat format = words_of(type);
+template <class From>
+TensorScan scan_values(const typename From::Value* values, std::int64_t count, ScanKind kind) {
   if (kind == ScanKind::extent) {
     const std::uint32_t largest = largest_word(values, count);
-    if (largest < format.infinity) return {.values = count, .amax = decoded(largest, type)};
+    if (largest < From::kWords.infinity) return {.values = count, .amax = decoded<From>(largest)};
   }
-  const WordCounts found = count_words(values, count, format);
-  return {count, found.nonfinite, found.tiny, found.zeros, decoded(found.largest, type)};
+  const WordCounts found = count_words(values, count, From::kWords);
+  return {count, found.nonfinite, found.tiny, found.zeros, decoded<From>(found.largest)};
 }
 
 TensorScan scan_dense(const at::Tensor& tensor, ScanKind kind) {
-  const at::ScalarType type = tensor.scalar_type();
-  const void* data = tensor.const_data_ptr();
-  return sum_over_chunks<TensorScan>(
-      tensor.numel(), [&](std::int64_t first, std::int64_t count) -> TensorScan {
-        if (type == at::kFloat) {
-          return scan_values(static_cast<const float*>(data) + first, count, type, kind);
-        }
-        return scan_values(static_cast<const std::uint16_t*>(data) + first, count, type, kind);
-      });
+  return with_values(tensor, [&]<class From>(From, const auto* values) {
+    return sum_over_chunks<TensorScan>(tensor.numel(), [&](std::int64_t first, std::int64_t count) {
+      return scan_values<From>(values + first, count, kind);
+    });
+  });
 }
 
 // non-finite, tiny, zeros, largest: four numbers, left where the tensor is.
@@ -96,33 +83,30 @@ TensorScan read_figures(const double* figures, std::int64_t values) {
           static_cast<std::int64_t>(figures[2]), static_cast<float>(figures[3])};
 }
 
-struct Sum {
-  double value = 0;
-  Sum& operator+=(const Sum& other) {
-    value += other.value;
-    return *this;
-  }
-};
-
 // The few results that are not finite are looked at again.
 GradientScan with_count(double squares, const std::function<std::int64_t()>& count) {
   return {squares, std::isfinite(squares) ? 0 : count()};
 }
 
-const std::uint16_t* halves_of(const at::Tensor& tensor) {
-  return static_cast<const std::uint16_t*>(tensor.const_data_ptr());
+// One read for all tensors: a read of each costs more than its norm.
+double norm_of_norms(const std::vector<at::Tensor>& norms) {
+  const at::Tensor all = at::stack(norms).to(at::kCPU, at::kDouble);
+  return at::linalg_vector_norm(all, 2).item<double>();
 }
 
-double copy_part(const at::Tensor& dense, float* to, std::int64_t first, std::int64_t count,
-                 float factor) {
-  switch (dense.scalar_type()) {
-    case at::kFloat:
-      return copy_fp32(dense.const_data_ptr<float>() + first, to + first, count, factor);
-    case at::kBFloat16:
-      return copy_bf16(halves_of(dense) + first, to + first, count, factor);
-    default:
-      return copy_fp16(halves_of(dense) + first, to + first, count, factor);
+double norm_through_torch(const std::vector<at::Tensor>& tensors) {
+  const bool has_fp64 = std::ranges::any_of(
+      tensors, [](const at::Tensor& tensor) { return tensor.scalar_type() == at::kDouble; });
+  // Not in the tensors' own type: a norm in bf16 has two digits.
+  const double norm =
+      norm_of_norms(at::_foreach_norm(tensors, 2, has_fp64 ? at::kDouble : at::kFloat));
+  if (std::isfinite(norm)) return norm;
+  // fp32 squares overflow from 1.8e19 on; only then is the slower sum in double needed.
+  std::vector<at::Tensor> norms;
+  for (const at::Tensor& tensor : tensors) {
+    norms.push_back(at::linalg_vector_norm(tensor, 2, {}, false, at::kDouble));
   }
+  return norm_of_norms(norms);
 }
 
 }  // namespace
@@ -196,15 +180,11 @@ std::int64_t count_unmasked(const at::Tensor& tensor) {
 }
 
 GradientScan scan_gradient(const at::Tensor& gradient) {
-  const at::ScalarType type = gradient.scalar_type();
-  const auto part = [&](std::int64_t first, std::int64_t count) -> Sum {
-    if (type == at::kFloat) {
-      return {squares_of_fp32(gradient.const_data_ptr<float>() + first, count)};
-    }
-    const std::uint16_t* values = halves_of(gradient) + first;
-    return {type == at::kHalf ? squares_of_fp16(values, count) : squares_of_bf16(values, count)};
-  };
-  const double squares = sum_over_chunks<Sum>(gradient.numel(), part).value;
+  const double squares = with_values(gradient, [&]<class From>(From, const auto* values) {
+    return sum_over_chunks<double>(gradient.numel(), [&](std::int64_t first, std::int64_t count) {
+      return squares_of<From>(values + first, count);
+    });
+  });
   return with_count(squares, [&] { return scan_dense(gradient, ScanKind::extent).nonfinite; });
 }
 
@@ -214,19 +194,44 @@ GradientScan copy_and_scan(const at::Tensor& gradient, std::span<float> to, floa
   if (!source.is_contiguous() || !has_own_loops(source)) {
     source = source.to(at::kCPU, at::kFloat).contiguous();
   }
-  const auto part = [&](std::int64_t first, std::int64_t count) -> Sum {
-    return {copy_part(source, to.data(), first, count, factor)};
-  };
   const auto size = static_cast<std::int64_t>(to.size());
-  const double squares = sum_over_chunks<Sum>(size, part).value;
-  return with_count(squares, [&] {
-    return sum_over_chunks<TensorScan>(size,
-                                       [&](std::int64_t first, std::int64_t count) {
-                                         return scan_values(to.data() + first, count, at::kFloat,
-                                                            ScanKind::extent);
-                                       })
-        .nonfinite;
+  const double squares = with_values(source, [&]<class From>(From, const auto* values) {
+    return sum_over_chunks<double>(size, [&](std::int64_t first, std::int64_t count) {
+      return copy_scaled<From>(values + first, to.data() + first, count, factor);
+    });
   });
+  return with_count(squares, [&] {
+    const at::Tensor written = at::from_blob(to.data(), {size}, at::kFloat);
+    return scan_dense(written, ScanKind::extent).nonfinite;
+  });
+}
+
+double l2_norm(std::span<const at::Tensor> tensors) {
+  const torch::NoGradGuard no_grad;
+  double squares = 0;
+  std::vector<at::Tensor> others;
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.defined() || tensor.numel() == 0) continue;
+    if (has_own_loops(tensor)) {
+      squares += scan_gradient(tensor).squares;
+    } else {
+      others.push_back(tensor.layout() == at::kStrided ? tensor : tensor.to_dense());
+    }
+  }
+  const double plain = std::sqrt(squares);
+  return others.empty() ? plain : std::hypot(plain, norm_through_torch(others));
+}
+
+std::vector<at::Tensor> gradients_of(std::span<const at::Tensor> parameters) {
+  std::vector<at::Tensor> gradients;
+  for (const at::Tensor& parameter : parameters) {
+    if (parameter.grad().defined()) gradients.push_back(parameter.grad());
+  }
+  return gradients;
+}
+
+std::int64_t count_nonfinite(const at::Tensor& tensor) {
+  return scan(tensor, ScanKind::extent).nonfinite;
 }
 
 }  // namespace cox::detail

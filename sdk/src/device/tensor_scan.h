@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 namespace cox::detail {
 
@@ -60,5 +61,15 @@ bool has_own_loops(const at::Tensor& tensor);
 // Writes gradient times factor to `to` and scans what it wrote, in one pass; gradients without
 // loops of their own are converted first. REQUIRES: equal sizes, on the CPU.
 GradientScan copy_and_scan(const at::Tensor& gradient, std::span<float> to, float factor);
+
+// Returns the L2 norm over all elements of `tensors`, which is finite exactly if all of them are.
+// Undefined tensors count nothing. Neither threads nor the processor's vector width change a bit of
+// it where tensors have loops of their own.
+double l2_norm(std::span<const at::Tensor> tensors);
+// Returns the gradients that `parameters` have, in their order.
+std::vector<at::Tensor> gradients_of(std::span<const at::Tensor> parameters);
+
+// Returns how many elements are NaN or infinite.
+std::int64_t count_nonfinite(const at::Tensor& tensor);
 
 }  // namespace cox::detail

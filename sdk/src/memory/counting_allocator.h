@@ -14,7 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
-#include <vector>
+#include <unordered_map>
 
 #include "coordinator/core/status.h"
 
@@ -44,9 +44,8 @@ MemoryCount counted_memory();
 void reset_counted_peak();
 
 // AddressTable remembers how many bytes were requested at which address, for the counting
-// allocator. It is an open-addressing table in parts, each with its own lock, so that threads
-// seldom meet. It grows with the number of live addresses and does not shrink. Any thread may call
-// any function.
+// allocator. It is a map in parts, each with its own lock, so that threads seldom meet. Any thread
+// may call any function.
 class AddressTable {
  public:
   // Returns the bytes that `address` had before, 0 for a new address. Throws std::bad_alloc and
@@ -56,19 +55,9 @@ class AddressTable {
   std::int64_t erase(const void* address) noexcept;
 
  private:
-  struct Slot {
-    const void* address = nullptr;
-    std::int64_t bytes = 0;
-  };
-
   struct alignas(64) Part {
     std::mutex mutex;
-    std::vector<Slot> slots = std::vector<Slot>(64);  // a power of two, at most half full
-    std::size_t used = 0;
-
-    std::size_t find(const void* address) const noexcept;
-    void grow();
-    void close_gap(std::size_t gap) noexcept;
+    std::unordered_map<const void*, std::int64_t> bytes;
   };
 
   Part& part_of(const void* address) noexcept;

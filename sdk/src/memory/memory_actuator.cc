@@ -250,8 +250,7 @@ Fragment MemoryActuator::next_fragment() {
 }
 
 void MemoryActuator::calibrate(const SampleStep& sample, CalibrationHost& host) {
-  const Ranks ranks = host.ranks();
-  const std::int32_t neighbours = std::max(1, ranks.all.ranks_on_node());
+  const std::int32_t neighbours = std::max(1, host.ranks().ranks_on_node());
   MemoryShare share;
   share.limit_bytes = static_cast<std::int64_t>(probe_.reading().limit_bytes);
   share.tier_bytes = config_.tier_bytes / neighbours;
@@ -266,9 +265,7 @@ void MemoryActuator::calibrate(const SampleStep& sample, CalibrationHost& host) 
       log_.warning(problem.status().message());
     }
   }
-  auto problems = gather_problems(ranks.all, mine);
-  if (!problems.ok()) throw Error(problems.status());
-  start_from(std::move(*problems), host);
+  start_from(require(gather_problems(host.ranks(), mine)), host);
   apply(host.plan(), {});
 }
 

@@ -13,8 +13,8 @@ namespace cox::detail {
 namespace {
 
 bool is_among(const at::Tensor& tensor, const std::vector<at::Tensor>& tensors) {
-  return std::any_of(tensors.begin(), tensors.end(),
-                     [&](const at::Tensor& other) { return tensor.is_same(other); });
+  return std::ranges::any_of(tensors,
+                             [&](const at::Tensor& other) { return tensor.is_same(other); });
 }
 
 }  // namespace

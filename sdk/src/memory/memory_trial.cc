@@ -1,9 +1,13 @@
 #include "sdk/src/memory/memory_trial.h"
 
 #include <algorithm>
+#include <array>
+#include <cstring>
 #include <string>
+#include <type_traits>
 #include <utility>
 
+#include "coordinator/core/text.h"
 #include "coordinator/planner/memory_problem.h"
 #include "sdk/src/memory/counting_allocator.h"
 #include "sdk/src/parallel/agreement.h"
@@ -20,31 +24,21 @@ Status no_chain(const std::string& found) {
                              found + "; activations are kept");
 }
 
-// Where a trace changes from one stage to another: indices into its events.
-struct Edges {
-  std::vector<std::size_t> forward_begin, forward_end, backward_begin, backward_end;
-};
+// Where a trace changes from one stage to another: indices into its events, by edge and block.
+using Edges = std::array<std::vector<std::size_t>, 4>;
 
-std::vector<std::size_t>& of(Edges& edges, BlockEdge edge) {
-  switch (edge) {
-    case BlockEdge::forward_begin:
-      return edges.forward_begin;
-    case BlockEdge::forward_end:
-      return edges.forward_end;
-    case BlockEdge::backward_begin:
-      return edges.backward_begin;
-    default:
-      return edges.backward_end;
-  }
-}
+constexpr auto kForwardBegin = static_cast<std::size_t>(BlockEdge::forward_begin);
+constexpr auto kForwardEnd = static_cast<std::size_t>(BlockEdge::forward_end);
+constexpr auto kBackwardBegin = static_cast<std::size_t>(BlockEdge::backward_begin);
+constexpr auto kBackwardEnd = static_cast<std::size_t>(BlockEdge::backward_end);
 
 Result<Edges> edges_of(const StepTrace& trace, std::size_t blocks) {
   const std::size_t none = trace.events.size();
   Edges edges;
-  for (int e = 0; e < 4; ++e) of(edges, static_cast<BlockEdge>(e)).assign(blocks, none);
+  edges.fill(std::vector<std::size_t>(blocks, none));
   for (std::size_t i = 0; i < trace.events.size(); ++i) {
     const TraceEvent& event = trace.events[i];
-    std::size_t& place = of(edges, event.edge)[event.block.value()];
+    std::size_t& place = edges[static_cast<std::size_t>(event.edge)][event.block.value()];
     if (place != none && event.edge != BlockEdge::backward_end) {
       return no_chain("found one that runs twice (block " + std::to_string(event.block.value()) +
                       ")");
@@ -53,18 +47,18 @@ Result<Edges> edges_of(const StepTrace& trace, std::size_t blocks) {
   }
   std::size_t last = 0;
   for (std::size_t b = 0; b < blocks; ++b) {
-    const bool in_order = edges.forward_begin[b] >= last &&
-                          edges.forward_end[b] > edges.forward_begin[b] &&
-                          edges.forward_end[b] < none;
+    const bool in_order = edges[kForwardBegin][b] >= last &&
+                          edges[kForwardEnd][b] > edges[kForwardBegin][b] &&
+                          edges[kForwardEnd][b] < none;
     if (!in_order) return no_chain("found block " + std::to_string(b) + " missing or out of order");
-    last = edges.forward_end[b];
+    last = edges[kForwardEnd][b];
   }
   for (std::size_t b = blocks; b-- > 0;) {
-    if (edges.backward_begin[b] <= last || edges.backward_begin[b] == none) {
+    if (edges[kBackwardBegin][b] <= last || edges[kBackwardBegin][b] == none) {
       return no_chain("found the backward pass of block " + std::to_string(b) +
                       " missing or out of order");
     }
-    last = edges.backward_begin[b];
+    last = edges[kBackwardBegin][b];
   }
   return edges;
 }
@@ -97,28 +91,28 @@ class Reader {
 };
 
 StageReading read_block(const Reader& reader, const Edges& edges, std::size_t b) {
-  const bool is_last = b + 1 == edges.forward_begin.size();
-  const std::size_t begin = edges.forward_begin[b];
-  const std::size_t next = is_last ? edges.forward_end[b] : edges.forward_begin[b + 1];
-  const std::size_t back = edges.backward_begin[b];
-  const std::size_t back_end = std::max(back, std::min(edges.backward_end[b], reader.end()));
-  const std::size_t back_next = b > 0 ? edges.backward_begin[b - 1] : back_end;
+  const bool is_last = b + 1 == edges[kForwardBegin].size();
+  const std::size_t begin = edges[kForwardBegin][b];
+  const std::size_t next = is_last ? edges[kForwardEnd][b] : edges[kForwardBegin][b + 1];
+  const std::size_t back = edges[kBackwardBegin][b];
+  const std::size_t back_end = std::max(back, std::min(edges[kBackwardEnd][b], reader.end()));
+  const std::size_t back_next = b > 0 ? edges[kBackwardBegin][b - 1] : back_end;
   StageReading stage;
   stage.kept_bytes = std::max<std::int64_t>(0, reader.live(next) - reader.live(begin));
   stage.forward_high_bytes = reader.peak(begin, next) - reader.live(begin);
   stage.backward_high_bytes = std::max<std::int64_t>(
       0, std::max(reader.live(back), reader.peak(back, back_next)) - reader.live(begin));
   stage.copied_bytes = reader.moved(next) - reader.moved(begin);
-  stage.forward_us = reader.us(begin, edges.forward_end[b]);
+  stage.forward_us = reader.us(begin, edges[kForwardEnd][b]);
   stage.backward_us = reader.us(back, back_next);
   return stage;
 }
 
 // Up to the first block, and backward from there to the end.
 StageReading read_before(const StepTrace& trace, const Reader& reader, const Edges& edges) {
-  const std::size_t first = edges.forward_begin.front();
-  const std::size_t back = std::max(edges.backward_begin.front(),
-                                    std::min(edges.backward_end.front(), reader.end() - 1));
+  const std::size_t first = edges[kForwardBegin].front();
+  const std::size_t back = std::max(edges[kBackwardBegin].front(),
+                                    std::min(edges[kBackwardEnd].front(), reader.end() - 1));
   std::int64_t most = trace.start_bytes;
   for (std::size_t i = 0; i <= first; ++i) most = std::max(most, trace.events[i].peak_bytes);
   StageReading stage;
@@ -133,8 +127,8 @@ StageReading read_before(const StepTrace& trace, const Reader& reader, const Edg
 
 // From the end of the last block to the beginning of its backward pass.
 StageReading read_after(const Reader& reader, const Edges& edges) {
-  const std::size_t last = edges.forward_end.back();
-  const std::size_t back = edges.backward_begin.back();
+  const std::size_t last = edges[kForwardEnd].back();
+  const std::size_t back = edges[kBackwardBegin].back();
   StageReading stage;
   stage.forward_high_bytes = reader.peak(last, back) - reader.live(last);
   stage.forward_us = reader.us(last, back);
@@ -146,12 +140,7 @@ StageOption& option(MemoryProblem& problem, std::size_t stage, MemoryAction acti
 }
 
 StageOption option_of(const StageReading& reading) {
-  StageOption option;
-  option.allowed = true;
-  option.kept_bytes = reading.kept_bytes;
-  option.forward_high_bytes = reading.forward_high_bytes;
-  option.backward_high_bytes = reading.backward_high_bytes;
-  return option;
+  return {true, reading.kept_bytes, reading.forward_high_bytes, reading.backward_high_bytes};
 }
 
 // What is no block takes the most that any pass saw there.
@@ -203,11 +192,6 @@ MemoryProblem empty_problem(std::size_t blocks) {
 
 using planner::RankProblem;
 
-constexpr std::int64_t kNone = -1;
-constexpr std::size_t kHeadWords = 7;
-constexpr std::size_t kOptionWords = 7;
-constexpr std::size_t kStageWords = 3 + 4 * kOptionWords;
-
 // The highest level that a step with these stages reaches.
 std::int64_t peak_bytes(const StepReading& reading) {
   std::int64_t level = reading.start_bytes;
@@ -242,57 +226,41 @@ std::vector<std::vector<std::size_t>> slices(const StepReading& recomputed,
   return all;
 }
 
-// The form in which a problem travels, and back.
+// A problem travels as its head, with -1 for what is not set, and its stages as they lie in memory:
+// all ranks run the same program.
+constexpr std::size_t kHeadWords = 6;
+constexpr std::size_t kStageWords = sizeof(Stage) / sizeof(std::int64_t);
+static_assert(std::is_trivially_copyable_v<Stage> && sizeof(Stage) % sizeof(std::int64_t) == 0);
+
 std::vector<std::int64_t> to_words(const RankProblem& rank) {
   const MemoryProblem& problem = rank.problem;
-  std::vector<std::int64_t> words = {static_cast<std::int64_t>(problem.stages.size()),
-                                     rank.limit_bytes,
+  std::vector<std::int64_t> words = {rank.limit_bytes,
+                                     static_cast<std::int64_t>(rank.samples),
                                      problem.base_bytes,
                                      problem.copy_bytes_per_ms,
-                                     problem.tier_bytes.value_or(kNone),
-                                     problem.most_recomputed.value_or(kNone),
-                                     static_cast<std::int64_t>(rank.samples)};
-  for (const Stage& stage : problem.stages) {
-    words.insert(words.end(), {stage.block, stage.forward_us, stage.backward_us});
-    for (const StageOption& option : stage.options) {
-      words.insert(words.end(), {option.allowed ? 1 : 0, option.kept_bytes,
-                                 option.forward_high_bytes, option.backward_high_bytes,
-                                 option.added_us, option.copied_bytes, option.stored_bytes});
-    }
-  }
+                                     problem.tier_bytes.value_or(-1),
+                                     problem.most_recomputed.value_or(-1)};
+  words.resize(kHeadWords + problem.stages.size() * kStageWords);
+  std::memcpy(words.data() + kHeadWords, problem.stages.data(),
+              problem.stages.size() * sizeof(Stage));
   return words;
 }
 
-Result<RankProblem> from_words(std::span<const std::int64_t> words) {
-  const bool has_head = words.size() >= kHeadWords && words[0] >= 0 &&
-                        words[0] <= static_cast<std::int64_t>(planner::kMaxStages);
-  const std::size_t stages = has_head ? static_cast<std::size_t>(words[0]) : 0;
-  if (!has_head || words.size() < kHeadWords + stages * kStageWords) {
-    return invalid_argument("memory problem: expected " + std::to_string(kHeadWords) +
-                            " words and " + std::to_string(kStageWords) + " a stage, found " +
-                            std::to_string(words.size()));
+Result<RankProblem> from_words(const std::vector<std::int64_t>& words) {
+  const std::size_t stages = (std::max(words.size(), kHeadWords) - kHeadWords) / kStageWords;
+  if (words.size() != kHeadWords + stages * kStageWords || stages > planner::kMaxStages) {
+    return invalid_argument(
+        sentence("memory problem: expected %zu words and %zu a stage, found %zu", kHeadWords,
+                 kStageWords, words.size()));
   }
-  RankProblem rank;
-  rank.limit_bytes = words[1];
-  MemoryProblem& problem = rank.problem;
-  problem.base_bytes = words[2];
-  problem.copy_bytes_per_ms = words[3];
-  if (words[4] != kNone) problem.tier_bytes = words[4];
-  if (words[5] != kNone) problem.most_recomputed = static_cast<std::int32_t>(words[5]);
-  rank.samples = static_cast<std::uint64_t>(std::max<std::int64_t>(words[6], 0));
-  const std::int64_t* next = words.data() + kHeadWords;
-  for (std::size_t s = 0; s < stages; ++s) {
-    Stage stage;
-    stage.block = static_cast<std::int32_t>(next[0]);
-    stage.forward_us = next[1];
-    stage.backward_us = next[2];
-    next += 3;
-    for (StageOption& option : stage.options) {
-      option = {next[0] != 0, next[1], next[2], next[3], next[4], next[5], next[6]};
-      next += kOptionWords;
-    }
-    problem.stages.push_back(stage);
-  }
+  RankProblem rank{{}, words[0], static_cast<std::uint64_t>(words[1])};
+  rank.problem.base_bytes = words[2];
+  rank.problem.copy_bytes_per_ms = words[3];
+  if (words[4] >= 0) rank.problem.tier_bytes = words[4];
+  if (words[5] >= 0) rank.problem.most_recomputed = static_cast<std::int32_t>(words[5]);
+  rank.problem.stages.resize(stages);
+  std::memcpy(static_cast<void*>(rank.problem.stages.data()), words.data() + kHeadWords,
+              stages * sizeof(Stage));
   return rank;
 }
 
@@ -332,7 +300,6 @@ Result<StepReading> read_stages(const StepTrace& trace, std::size_t blocks) {
   const Reader reader(trace);
   StepReading reading;
   reading.start_bytes = trace.start_bytes;
-  reading.step_us = microseconds(trace.end - trace.start);
   reading.stages.push_back(read_before(trace, reader, *edges));
   for (std::size_t b = 0; b < blocks; ++b) reading.stages.push_back(read_block(reader, *edges, b));
   reading.stages.push_back(read_after(reader, *edges));
@@ -380,7 +347,7 @@ Result<std::vector<RankProblem>> gather_problems(transport::Communicator& ranks,
   const auto rows = gather_rows(ranks, to_words(mine), "all ranks to measure their memory");
   if (!rows.ok()) return rows.status();
   std::vector<RankProblem> problems;
-  for (const Row& row : *rows) {
+  for (const auto& row : *rows) {
     auto problem = from_words(row);
     if (!problem.ok()) return problem.status();
     problems.push_back(std::move(*problem));

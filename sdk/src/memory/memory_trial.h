@@ -13,7 +13,6 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
-#include <span>
 #include <vector>
 
 #include "coordinator/core/job.h"
@@ -60,9 +59,9 @@ class TraceRecorder {
   bool running_ = false;
 };
 
-// What one stage took, relative to the level at its beginning. Stages are, in order: the part
-// before the first block, each block with the part between it and the next one, and the part after
-// the last block (head and loss, with their backward pass).
+// StageReading is what one stage took, relative to the level at its beginning. Stages are, in
+// order: the part before the first block, each block with the part between it and the next one, and
+// the part after the last block (head and loss, with their backward pass).
 struct StageReading {
   std::int64_t kept_bytes = 0;
   std::int64_t forward_high_bytes = 0;
@@ -75,7 +74,6 @@ struct StageReading {
 struct StepReading {
   std::int64_t start_bytes = 0;
   std::vector<StageReading> stages;  // blocks + 2
-  std::int64_t step_us = 0;
 };
 
 // Returns failed_precondition when the blocks 0 .. blocks-1 did not run once each, in that order,

@@ -1,18 +1,56 @@
 #include "sdk/src/memory/offload.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/ops/empty.h>
 #include <c10/core/TensorImpl.h>
 #include <torch/csrc/autograd/saved_variable_hooks.h>
 
-#include <optional>
+#include <algorithm>
 #include <utility>
-#include <vector>
 
 #include "coxswain/error.h"
 #include "sdk/src/blocks/storage.h"
 
 namespace cox::detail {
+
+struct StoredStorage {
+  using Key = OffloadStore::Key;
+  enum class Place { memory, leaving, away };
+
+  StoredStorage(const Key& its_key, const c10::Storage& storage, std::int64_t place_on_tier)
+      : key(its_key),
+        bytes(static_cast<std::int64_t>(storage.nbytes())),
+        offset(place_on_tier),
+        original(storage.getWeakStorageImpl()),
+        memory(storage) {
+    transfer.data = const_cast<void*>(storage.data());  // only read
+    transfer.bytes = bytes;
+    transfer.offset = offset;
+  }
+
+  const Key key;
+  const std::int64_t bytes;
+  Place place = Place::leaving;
+  std::int64_t offset;  // on the tier, -1 when it has no place there
+  // While somebody else keeps the original alive nothing needs to be read. It also keeps the
+  // address from being used again, which makes the key unique.
+  c10::weak_intrusive_ptr<c10::StorageImpl> original;
+  c10::Storage memory;  // null while away
+  Transfer transfer;
+
+  std::vector<FrameNumber> frames;
+  std::int64_t holders = 0;
+  std::int64_t waiting = 0;  // holders that have not taken it in this round
+  std::int64_t round = 1;    // a backward pass; the next one when a holder asks again
+};
+
 namespace {
+
+using Place = StoredStorage::Place;
+
+c10::Storage new_storage(std::int64_t bytes) {
+  return at::empty({bytes}, at::TensorOptions().dtype(at::kByte)).storage();
+}
 
 bool is_plain(const at::Tensor& tensor) {
   return tensor.defined() && tensor.device().is_cpu() && tensor.layout() == at::kStrided &&
@@ -33,18 +71,246 @@ std::int64_t capacity_of(const OffloadOptions& options) {
 
 }  // namespace
 
+OffloadStore::OffloadStore(std::unique_ptr<TierThread> tier, std::int64_t tier_bytes,
+                           int prefetch_frames)
+    : tier_(std::move(tier)), prefetch_frames_(prefetch_frames), space_(tier_bytes) {}
+
+OffloadStore::~OffloadStore() = default;
+
+FrameNumber OffloadStore::open_frame() {
+  const std::lock_guard lock(mutex_);
+  return next_frame_++;
+}
+
+std::optional<StorageHolder> OffloadStore::save(const at::Tensor& tensor, FrameNumber frame) {
+  if (!tier_) return std::nullopt;
+  const c10::Storage& storage = tensor.storage();
+  const Key key{storage.unsafeGetStorageImpl(), tensor._version(), storage.nbytes()};
+  const std::lock_guard lock(mutex_);
+  const auto known = stored_.find(key);
+  StoredStorage* stored = known != stored_.end() ? known->second.get() : move_out(storage, key);
+  if (stored == nullptr) return std::nullopt;
+  ++stored->holders;
+  ++stored->waiting;
+  if (std::ranges::find(stored->frames, frame) == stored->frames.end()) {
+    stored->frames.push_back(frame);
+    frames_[frame].stored.push_back(stored);
+  }
+  return StorageHolder{stored, frame, 0, known == stored_.end()};
+}
+
+StoredStorage* OffloadStore::move_out(const c10::Storage& storage, const Key& key) {
+  const auto bytes = static_cast<std::int64_t>(std::get<2>(key));
+  const std::optional<std::int64_t> offset = broken_.ok() ? space_.take(bytes) : std::nullopt;
+  if (!offset) {
+    counts_.stayed_bytes += bytes;
+    if (broken_.ok() && !std::exchange(full_told_, true)) {
+      fail(resource_exhausted("offload tier: expected room for " + std::to_string(bytes) +
+                              " bytes beside " + std::to_string(space_.used()) +
+                              " in use, found none; such tensors stay in memory (raise the cap on "
+                              "tier bytes or offload fewer blocks)"));
+    }
+    return nullptr;
+  }
+  auto stored = std::make_unique<StoredStorage>(key, storage, *offset);
+  tier_->start(stored->transfer);
+  leaving_.push_back(stored.get());
+  leaving_bytes_ += bytes;
+  counts_.written_bytes += bytes;
+  counts_.tier_peak_bytes = std::max(counts_.tier_peak_bytes, space_.used());
+  return stored_.emplace(key, std::move(stored)).first->second.get();
+}
+
+void OffloadStore::let_go_down_to(std::int64_t bytes) {
+  Garbage garbage;
+  const std::lock_guard lock(mutex_);
+  while (leaving_bytes_ > bytes) let_go_oldest(garbage);
+}
+
+void OffloadStore::let_go_oldest(Garbage& garbage) {
+  StoredStorage& oldest = *leaving_.front();
+  leaving_.pop_front();
+  leaving_bytes_ -= oldest.bytes;
+  if (tier_->finish(oldest.transfer) == Transfer::State::done) {
+    oldest.place = Place::away;
+    garbage.push_back(std::exchange(oldest.memory, {}));
+    return;
+  }
+  oldest.place = Place::memory;
+  space_.give_back(std::exchange(oldest.offset, -1), oldest.bytes);
+  counts_.stayed_bytes += oldest.bytes;
+  counts_.written_bytes -= oldest.bytes;
+  if (broken_.ok()) {
+    broken_ = oldest.transfer.error.with_context(
+        "offload tier failed; tensors stay in memory from now on");
+    fail(broken_);
+  }
+}
+
+Result<c10::Storage> OffloadStore::take(StorageHolder& holder) {
+  Garbage garbage;
+  const std::lock_guard lock(mutex_);
+  StoredStorage& stored = *holder.stored;
+  begin_backward(holder.frame);
+  if (stored.waiting == 0) {
+    ++stored.round;
+    stored.waiting = stored.holders;
+  }
+  fetch(stored);
+  if (Status status = wait_for_read(stored); !status.ok()) return status;
+  c10::Storage storage = stored.memory;
+  if (holder.round_taken != stored.round) {
+    holder.round_taken = stored.round;
+    if (--stored.waiting == 0) end_round(stored, garbage);
+  }
+  return storage;
+}
+
+// Once a frame: a second pass over the same graph reads when asked.
+void OffloadStore::begin_backward(FrameNumber number) {
+  auto frame = frames_.find(number);
+  if (frame == frames_.end() || std::exchange(frame->second.backward_began, true)) return;
+  fetch_frame(frame->second);
+  for (int i = 0; i < prefetch_frames_ && frame != frames_.begin(); ++i) {
+    --frame;
+    fetch_frame(frame->second);
+  }
+}
+
+// Backward asks in the reverse order of saving.
+void OffloadStore::fetch_frame(const Frame& frame) {
+  for (auto stored = frame.stored.rbegin(); stored != frame.stored.rend(); ++stored) {
+    if ((*stored)->waiting > 0) fetch(**stored);
+  }
+}
+
+void OffloadStore::fetch(StoredStorage& stored) {
+  if (stored.memory) return;
+  if (auto original = stored.original.lock()) {
+    stored.memory = c10::Storage(std::move(original));
+    return;
+  }
+  stored.memory = new_storage(stored.bytes);
+  stored.transfer.kind = Transfer::Kind::read;
+  stored.transfer.data = stored.memory.mutable_data();
+  tier_->start(stored.transfer);
+  counts_.read_bytes += stored.bytes;
+}
+
+Status OffloadStore::wait_for_read(StoredStorage& stored) {
+  if (stored.place != Place::away || stored.transfer.kind != Transfer::Kind::read) {
+    return ok_status();
+  }
+  if (tier_->finish(stored.transfer) != Transfer::State::failed) return ok_status();
+  stored.memory = {};
+  return stored.transfer.error;
+}
+
+void OffloadStore::end_round(StoredStorage& stored, Garbage& garbage) {
+  if (stored.place != Place::away) return;
+  tier_->cancel(stored.transfer);
+  garbage.push_back(std::exchange(stored.memory, {}));
+}
+
+void OffloadStore::drop(StorageHolder& holder) noexcept {
+  Garbage garbage;
+  const std::lock_guard lock(mutex_);
+  StoredStorage& stored = *holder.stored;
+  if (--stored.holders == 0) {
+    forget(stored, garbage);
+  } else if (holder.round_taken != stored.round && stored.waiting > 0 && --stored.waiting == 0) {
+    end_round(stored, garbage);
+  }
+}
+
+void OffloadStore::forget(StoredStorage& stored, Garbage& garbage) {
+  tier_->cancel(stored.transfer);
+  if (stored.place == Place::leaving) {
+    std::erase(leaving_, &stored);
+    leaving_bytes_ -= stored.bytes;
+  }
+  if (stored.offset >= 0) space_.give_back(stored.offset, stored.bytes);
+  for (const FrameNumber number : stored.frames) {
+    const auto frame = frames_.find(number);
+    std::erase(frame->second.stored, &stored);
+    if (frame->second.stored.empty()) frames_.erase(frame);
+  }
+  garbage.push_back(std::move(stored.memory));
+  stored_.erase(stored_.find(stored.key));
+}
+
+void OffloadStore::let_go_prefetched() {
+  Garbage garbage;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [key, stored] : stored_) {
+    if (stored->memory) end_round(*stored, garbage);
+  }
+}
+
+OffloadCounts OffloadStore::counts() const {
+  const std::lock_guard lock(mutex_);
+  OffloadCounts counts = counts_;
+  counts.tier_bytes = space_.used();
+  return counts;
+}
+
+void OffloadStore::reset_counts() {
+  const std::lock_guard lock(mutex_);
+  counts_ = {};
+  counts_.tier_peak_bytes = space_.used();
+}
+
+Status OffloadStore::new_failure() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(failure_, {});
+}
+
+Status OffloadStore::tier_failure() const {
+  const std::lock_guard lock(mutex_);
+  return broken_;
+}
+
+void OffloadStore::fail(Status status) {
+  if (failure_.ok()) failure_ = std::move(status);
+}
+
 // One saved tensor of an offloaded call: a place in the OffloadStore and the shape to see it in, or
 // the tensor itself where that stays. Hooks switch off autograd's own check, so this compares the
 // tensor's version and names the block on a mismatch.
 class OffloadHooks final : public torch::autograd::SavedVariableHooks {
  public:
-  explicit OffloadHooks(std::shared_ptr<OffloadFrame> frame);
+  explicit OffloadHooks(std::shared_ptr<OffloadFrame> frame) : frame_(std::move(frame)) {}
   OffloadHooks(const OffloadHooks&) = delete;
   OffloadHooks& operator=(const OffloadHooks&) = delete;
-  ~OffloadHooks() override;
 
-  void call_pack_hook(const at::Tensor& tensor) override;
-  at::Tensor call_unpack_hook() override;
+  ~OffloadHooks() override {
+    if (away_) frame_->store_->drop(*away_);
+  }
+
+  void call_pack_hook(const at::Tensor& tensor) override {
+    if (!tensor.is_inference()) {
+      counter_ = tensor.unsafeGetTensorImpl()->version_counter();
+      version_ = counter_->current_version();
+    }
+    away_ = frame_->save(tensor);
+    if (!away_) {
+      // With its history it would be a cycle; a leaf that takes a gradient has none.
+      kept_ = is_parameter(tensor) ? tensor : tensor.detach();
+      return;
+    }
+    shape_ = {tensor.sizes().vec(), tensor.strides().vec(), tensor.storage_offset(),
+              tensor.dtype()};
+  }
+
+  at::Tensor call_unpack_hook() override {
+    check_version();
+    if (!away_) return kept_;
+    Result<c10::Storage> storage = frame_->store_->take(*away_);
+    if (storage.ok()) return rebuilt(std::move(*storage));
+    throw Error(storage.status().with_context("block " + frame_->block() +
+                                              ": a tensor that its backward pass needs was moved "
+                                              "out of memory and cannot be read again"));
+  }
 
  private:
   // How to see a storage as the tensor that was saved.
@@ -55,8 +321,21 @@ class OffloadHooks final : public torch::autograd::SavedVariableHooks {
     caffe2::TypeMeta type;
   };
 
-  void check_version() const;
-  at::Tensor rebuilt(c10::Storage storage) const;
+  void check_version() const {
+    if (!counter_ || counter_->current_version() == version_) return;
+    const at::IntArrayRef sizes = away_ ? at::IntArrayRef(shape_.sizes) : kept_.sizes();
+    throw Error(
+        failed_precondition("block " + frame_->block() + ": " +
+                            changed_in_place(sizes, version_, counter_->current_version())));
+  }
+
+  at::Tensor rebuilt(c10::Storage storage) const {
+    at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
+        std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), shape_.type);
+    tensor.unsafeGetTensorImpl()->set_sizes_and_strides(shape_.sizes, shape_.strides,
+                                                        shape_.offset);
+    return tensor;
+  }
 
   const std::shared_ptr<OffloadFrame> frame_;
   at::Tensor kept_;
@@ -65,51 +344,6 @@ class OffloadHooks final : public torch::autograd::SavedVariableHooks {
   std::optional<c10::VariableVersion> counter_;  // of the tensor, without its memory
   std::uint32_t version_ = 0;
 };
-
-OffloadHooks::OffloadHooks(std::shared_ptr<OffloadFrame> frame) : frame_(std::move(frame)) {}
-
-OffloadHooks::~OffloadHooks() {
-  if (away_) frame_->store_->drop(*away_);
-}
-
-void OffloadHooks::call_pack_hook(const at::Tensor& tensor) {
-  if (!tensor.is_inference()) {
-    counter_ = tensor.unsafeGetTensorImpl()->version_counter();
-    version_ = counter_->current_version();
-  }
-  away_ = frame_->save(tensor);
-  if (!away_) {
-    // With its history it would be a cycle; a leaf that takes a gradient has none.
-    kept_ = is_parameter(tensor) ? tensor : tensor.detach();
-    return;
-  }
-  shape_ = {tensor.sizes().vec(), tensor.strides().vec(), tensor.storage_offset(), tensor.dtype()};
-}
-
-at::Tensor OffloadHooks::call_unpack_hook() {
-  check_version();
-  if (!away_) return kept_;
-  Result<c10::Storage> storage = frame_->store_->take(*away_);
-  if (storage.ok()) return rebuilt(std::move(*storage));
-  throw Error(
-      storage.status().with_context("block " + frame_->block() +
-                                    ": a tensor that its backward pass needs was moved out of "
-                                    "memory and cannot be read again"));
-}
-
-void OffloadHooks::check_version() const {
-  if (!counter_ || counter_->current_version() == version_) return;
-  const at::IntArrayRef sizes = away_ ? at::IntArrayRef(shape_.sizes) : kept_.sizes();
-  throw Error(failed_precondition("block " + frame_->block() + ": " +
-                                  changed_in_place(sizes, version_, counter_->current_version())));
-}
-
-at::Tensor OffloadHooks::rebuilt(c10::Storage storage) const {
-  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
-      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), shape_.type);
-  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(shape_.sizes, shape_.strides, shape_.offset);
-  return tensor;
-}
 
 OffloadFrame::OffloadFrame(std::string block, const torch::nn::Module& module,
                            std::shared_ptr<OffloadStore> store, const OffloadOptions& options)

@@ -20,13 +20,9 @@
 namespace cox::detail {
 namespace {
 
-StatusCode tier_code_of(int error) {
-  return io::code_of_errno(error, StatusCode::internal);
-}
-
 Status failed(const std::filesystem::path& folder, const char* doing, int error) {
-  return {tier_code_of(error), "offload folder " + folder.string() + ": " + doing + ": " +
-                                   std::generic_category().message(error)};
+  return io::errno_status(error, "offload folder " + folder.string() + ": " + doing,
+                          StatusCode::internal);
 }
 
 int open_unnamed(const std::filesystem::path& folder) {
@@ -270,8 +266,8 @@ Result<TierSpeed> measure_tier(const std::filesystem::path& folder, std::int64_t
     writes[round] = bytes_per_ms(bytes, written - begin);
     reads[round] = bytes_per_ms(bytes, Clock::now() - written);
   }
-  std::sort(writes.begin(), writes.end());
-  std::sort(reads.begin(), reads.end());
+  std::ranges::sort(writes);
+  std::ranges::sort(reads);
   return TierSpeed{writes[1], reads[1]};
 }
 

@@ -92,8 +92,6 @@ class TierThread {
   explicit TierThread(TierFile file);
   // REQUIRES: every transfer that was started has been finished or cancelled.
   ~TierThread();
-  TierThread(const TierThread&) = delete;
-  TierThread& operator=(const TierThread&) = delete;
 
   // Queues the transfer and does not block. REQUIRES: kind, data, bytes and offset are set, and the
   // transfer is neither queued nor running.

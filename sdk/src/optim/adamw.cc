@@ -49,19 +49,15 @@ void check_parameter(const std::string& name, const at::Tensor& parameter) {
                  who + "dense tensor without gaps; pass a contiguous one");
 }
 
-std::vector<AdamWGroup> one_group(const std::vector<at::Tensor>& parameters, AdamWOptions options) {
-  AdamWGroup group{.parameters = {}, .options = options};
-  for (const at::Tensor& parameter : parameters) group.parameters.push_back({{}, parameter});
-  return {std::move(group)};
-}
-
 constexpr std::string_view kFirst = "exp_avg.";
 constexpr std::string_view kSecond = "exp_avg_sq.";
 constexpr std::string_view kStep = "step.";
 
-void add(std::vector<NamedTensor>& out, std::string_view prefix, const std::string& name,
-         const at::Tensor& tensor) {
-  out.push_back({std::string(prefix) + name, tensor});
+template <class Slot>
+void add_state(const Slot& slot, std::vector<NamedTensor>& out) {
+  out.push_back({std::string(kFirst) + slot.name, slot.exp_avg});
+  out.push_back({std::string(kSecond) + slot.name, slot.exp_avg_sq});
+  out.push_back({std::string(kStep) + slot.name, slot.step});
 }
 
 }  // namespace
@@ -72,7 +68,7 @@ struct AdamW::Lists {
 };
 
 AdamW::AdamW(const std::vector<at::Tensor>& parameters, AdamWOptions options)
-    : AdamW(one_group(parameters, options)) {}
+    : AdamW(std::vector<AdamWGroup>{{detail::without_names(parameters), options}}) {}
 
 AdamW::AdamW(std::vector<AdamWGroup> groups) {
   for (AdamWGroup& group : groups) add_group(std::move(group));
@@ -193,10 +189,7 @@ std::vector<NamedTensor> AdamW::state() const {
   std::vector<NamedTensor> out;
   for (const Group& group : groups_) {
     for (const Slot& slot : group.slots) {
-      if (!slot.exp_avg.defined()) continue;
-      add(out, kFirst, slot.name, slot.exp_avg);
-      add(out, kSecond, slot.name, slot.exp_avg_sq);
-      add(out, kStep, slot.name, slot.step);
+      if (slot.exp_avg.defined()) add_state(slot, out);
     }
   }
   return out;
@@ -217,9 +210,7 @@ Status AdamW::load_state(std::span<const NamedTensor> state) {
           holds(kFirst, slot.name) || holds(kSecond, slot.name) || holds(kStep, slot.name);
       if (!any) continue;
       start(slot);
-      add(targets, kFirst, slot.name, slot.exp_avg);
-      add(targets, kSecond, slot.name, slot.exp_avg_sq);
-      add(targets, kStep, slot.name, slot.step);
+      add_state(slot, targets);
     }
   }
   if (Status status = load_into(targets, state); !status.ok()) {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "coxswain/error.h"
-#include "sdk/src/parallel/equal_ranks.h"
-#include "sdk/src/parallel/gradient_norm.h"
+#include "sdk/src/device/tensor_scan.h"
+#include "sdk/src/parallel/agreement.h"
 
 namespace cox {
 namespace {
@@ -36,10 +36,8 @@ double norm_of(std::span<const at::Tensor> gradients, const ClipOptions& options
 double clip_by_global_norm(std::span<const at::Tensor> parameters, double max_norm,
                            const ClipOptions& options) {
   check(max_norm, options);
-  std::vector<at::Tensor> gradients;
-  for (const at::Tensor& parameter : detail::each_once({parameters.begin(), parameters.end()})) {
-    if (parameter.grad().defined()) gradients.push_back(parameter.grad());
-  }
+  const std::vector<at::Tensor> gradients =
+      detail::gradients_of(detail::each_once({parameters.begin(), parameters.end()}));
   const double norm = norm_of(gradients, options);
   if (!std::isfinite(norm) || norm <= max_norm || gradients.empty()) return norm;
   const at::NoGradGuard no_grad;

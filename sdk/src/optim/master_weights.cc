@@ -28,12 +28,6 @@ void check(const NamedTensor& named) {
           "expected a dense tensor without gaps; pass a contiguous one");
 }
 
-std::vector<NamedTensor> with_names(const std::vector<at::Tensor>& parameters) {
-  std::vector<NamedTensor> out;
-  for (const at::Tensor& parameter : parameters) out.push_back({{}, parameter});
-  return out;
-}
-
 at::Tensor master_of(const at::Tensor& parameter) {
   if (parameter.scalar_type() == at::kFloat || parameter.scalar_type() == at::kDouble) {
     return parameter;
@@ -44,7 +38,7 @@ at::Tensor master_of(const at::Tensor& parameter) {
 }  // namespace
 
 MasterWeights::MasterWeights(const std::vector<at::Tensor>& parameters)
-    : MasterWeights(with_names(parameters)) {}
+    : MasterWeights(detail::without_names(parameters)) {}
 
 MasterWeights::MasterWeights(std::vector<NamedTensor> parameters) {
   std::set<const void*> tensors;

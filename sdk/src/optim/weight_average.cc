@@ -51,7 +51,7 @@ WeightAverage::WeightAverage(std::vector<NamedTensor> parameters, std::vector<Na
   for (NamedTensor& named : buffers) {
     if (!named.tensor.defined()) continue;
     at::Tensor copy = named.tensor.detach().clone();
-    buffers_.push_back({std::move(named), std::move(copy)});
+    slots_.push_back({std::move(named), std::move(copy), true});
   }
 }
 
@@ -68,7 +68,7 @@ void WeightAverage::add(NamedTensor named) {
           "a dense tensor without gaps; pass a contiguous one");
   const auto type = named.tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   at::Tensor average = named.tensor.detach().to(type, /*non_blocking=*/false, /*copy=*/true);
-  parameters_.push_back({std::move(named), std::move(average)});
+  slots_.push_back({std::move(named), std::move(average), false});
 }
 
 void WeightAverage::require_closed(const char* what) const {
@@ -90,8 +90,10 @@ void WeightAverage::update() {
   const double part = 1 - next_decay();
   std::vector<at::Tensor> averages;
   std::vector<at::Tensor> weights;
-  for (const Slot& slot : parameters_) {
-    if (is_plain(slot.average, slot.source.tensor)) {
+  for (const Slot& slot : slots_) {
+    if (slot.is_buffer) {
+      slot.average.copy_(slot.source.tensor);
+    } else if (is_plain(slot.average, slot.source.tensor)) {
       move_towards(slot.average, slot.source.tensor, static_cast<float>(part));
     } else {
       averages.push_back(slot.average);
@@ -99,22 +101,20 @@ void WeightAverage::update() {
     }
   }
   if (!averages.empty()) at::_foreach_lerp_(averages, weights, part);
-  for (const Slot& slot : buffers_) slot.average.copy_(slot.source.tensor);
   ++updates_;
 }
 
 std::vector<NamedTensor> WeightAverage::averages() const {
   std::vector<NamedTensor> out;
-  for (const auto* slots : {&parameters_, &buffers_}) {
-    for (const Slot& slot : *slots) out.push_back({slot.source.name, slot.average});
-  }
+  for (const Slot& slot : slots_) out.push_back({slot.source.name, slot.average});
   return out;
 }
 
 std::vector<NamedTensor> WeightAverage::state() const {
   std::vector<NamedTensor> out;
-  for (const Slot& slot : parameters_) out.push_back({"average." + slot.source.name, slot.average});
-  for (const Slot& slot : buffers_) out.push_back({"buffer." + slot.source.name, slot.average});
+  for (const Slot& slot : slots_) {
+    out.push_back({(slot.is_buffer ? "buffer." : "average.") + slot.source.name, slot.average});
+  }
   out.push_back({"updates", at::full({}, updates_, at::TensorOptions(at::kLong))});
   return out;
 }
@@ -139,21 +139,16 @@ Status WeightAverage::load_state(std::span<const NamedTensor> state) {
 AveragedWeights::AveragedWeights(WeightAverage& average) : average_(average) {
   average.require_closed("AveragedWeights");
   const at::NoGradGuard no_grad;
-  for (const auto* slots : {&average.parameters_, &average.buffers_}) {
-    for (const auto& slot : *slots) own_.push_back(slot.source.tensor.detach().clone());
-  }
-  for (const auto* slots : {&average.parameters_, &average.buffers_}) {
-    for (const auto& slot : *slots) slot.source.tensor.copy_(slot.average);
-  }
+  // All before the first is written: a tensor may stand in the list twice.
+  for (const auto& slot : average.slots_) own_.push_back(slot.source.tensor.detach().clone());
+  for (const auto& slot : average.slots_) slot.source.tensor.copy_(slot.average);
   average.is_swapped_ = true;
 }
 
 AveragedWeights::~AveragedWeights() {
   const at::NoGradGuard no_grad;
   std::size_t i = 0;
-  for (const auto* slots : {&average_.parameters_, &average_.buffers_}) {
-    for (const auto& slot : *slots) slot.source.tensor.copy_(own_[i++]);
-  }
+  for (const auto& slot : average_.slots_) slot.source.tensor.copy_(own_[i++]);
   average_.is_swapped_ = false;
 }
 

@@ -1,25 +1,22 @@
 #include "sdk/src/parallel/agreement.h"
 
+#include <torch/torch.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
-#include <span>
+#include <iterator>
 #include <string>
+#include <string_view>
+#include <unordered_set>
 #include <utility>
 
-#include "coordinator/transport/wait.h"
 #include "coxswain/named_tensor.h"
 #include "sdk/src/checkpoint/checkpoint_folder.h"
 
 namespace cox::detail {
 namespace {
-
-Status finish(transport::Communicator& communicator, Result<transport::Request> request) {
-  const auto policy =
-      transport::wait_policy(communicator.ranks_on_node(), transport::usable_cores());
-  return transport::finish(communicator, std::move(request), policy);
-}
 
 struct Verdict {
   std::int32_t code = 0;
@@ -28,60 +25,43 @@ struct Verdict {
 
 constexpr std::size_t kMostNamed = 8;
 
-const char* name_of(CallKind kind) {
-  switch (kind) {
-    case CallKind::sync_parameters:
-      return "sync_parameters";
-    case CallKind::sync_buffers:
-      return "sync_buffers";
-    case CallKind::all_reduce_gradients:
-      return "all_reduce_gradients";
-    case CallKind::close:
-      return "close";
-    case CallKind::refused:
-      return "a call that was refused";
-  }
-  return "a call of another version";
-}
+// In the order of CallKind.
+constexpr std::string_view kCallNames[] = {
+    "sync_parameters", "sync_buffers", "all_reduce_gradients", "close", "a call that was refused"};
 
 std::string text_of(const CallMark& mark) {
-  const std::string name = name_of(mark.kind);
-  const bool has_tensors = mark.kind != CallKind::close && mark.kind != CallKind::refused;
-  return has_tensors ? name + " of " + std::to_string(mark.tensors) + " tensors" : name;
+  const auto kind = static_cast<std::size_t>(mark.kind);
+  if (kind >= std::size(kCallNames)) return "a call of another version";
+  const bool has_tensors = mark.kind < CallKind::close;
+  return std::string(kCallNames[kind]) +
+         (has_tensors ? " of " + std::to_string(mark.tensors) + " tensors" : "");
 }
 
-bool differ_in_layout_only(const CallMark& a, const CallMark& b) {
-  return a.kind == b.kind && a.tensors == b.tensors;
+constexpr std::uint64_t kNobody = ~std::uint64_t{0};
+
+std::vector<NamedTensor> numbered(const std::vector<at::Tensor>& tensors, const char* prefix) {
+  std::vector<NamedTensor> named;
+  for (const at::Tensor& tensor : tensors) {
+    const char* kind = tensor.requires_grad() ? " with gradient" : "";
+    named.push_back({prefix + std::to_string(named.size()) + kind, tensor});
+  }
+  return named;
 }
 
 }  // namespace
-
-Result<std::vector<std::uint64_t>> gather_numbers(transport::Communicator& communicator,
-                                                  std::uint64_t mine) {
-  std::vector<std::uint64_t> all(static_cast<std::size_t>(communicator.size()));
-  Status gathered =
-      finish(communicator,
-             communicator.start_all_gather(std::as_bytes(std::span<const std::uint64_t>(&mine, 1)),
-                                           std::as_writable_bytes(std::span<std::uint64_t>(all))));
-  if (!gathered.ok()) return gathered;
-  return all;
-}
 
 Status agree_on_status(transport::Communicator& communicator, const Status& mine) {
   Verdict verdict;
   verdict.code = static_cast<std::int32_t>(mine.code());
   std::snprintf(verdict.message, sizeof(verdict.message), "%s", mine.message().c_str());
-  std::vector<Verdict> all(static_cast<std::size_t>(communicator.size()));
-  Status gathered = finish(communicator, communicator.start_all_gather(
-                                             std::as_bytes(std::span<const Verdict>(&verdict, 1)),
-                                             std::as_writable_bytes(std::span<Verdict>(all))));
-  if (!gathered.ok()) return gathered;
+  const auto gathered = gather_values(communicator, verdict);
+  if (!gathered.ok()) return gathered.status();
+  const std::vector<Verdict>& all = *gathered;
   const auto is_ok = [](const Verdict& each) { return each.code == 0; };
-  const auto first = std::find_if_not(all.begin(), all.end(), is_ok);
+  const auto first = std::ranges::find_if_not(all, is_ok);
   if (first == all.end()) return ok_status();
-  const bool is_everywhere = std::all_of(all.begin(), all.end(), [&](const Verdict& each) {
-    return std::strcmp(each.message, first->message) == 0;
-  });
+  const bool is_everywhere = std::ranges::all_of(
+      all, [&](const Verdict& each) { return std::strcmp(each.message, first->message) == 0; });
   const std::string where = "rank " + std::to_string(first - all.begin()) + ": ";
   return Status(static_cast<StatusCode>(first->code),
                 (is_everywhere ? "" : where) + first->message);
@@ -96,35 +76,8 @@ std::string ranks_that_differ(const std::vector<std::uint64_t>& numbers) {
   return ranks;
 }
 
-// MPI gathers equal parts: all rows travel as long as the longest.
-Result<std::vector<Row>> gather_rows(transport::Communicator& ranks, Row mine, const char* what) {
-  const auto sizes = gather_numbers(ranks, mine.size());
-  if (!sizes.ok()) return sizes.status();
-  mine.resize(std::max<std::size_t>(1, *std::max_element(sizes->begin(), sizes->end())));
-  const bool is_root = ranks.rank() == kRoot;
-  Row all(is_root ? sizes->size() * mine.size() : 0);
-  const Status gathered = transport::finish(
-      ranks,
-      ranks.start_gather(std::as_bytes(std::span<const std::int64_t>(mine)),
-                         std::as_writable_bytes(std::span<std::int64_t>(all)), kRoot),
-      transport::with_timeout(
-          transport::wait_policy(ranks.ranks_on_node(), transport::usable_cores()),
-          std::chrono::minutes(10), what));
-  if (!gathered.ok()) return gathered;
-  std::vector<Row> rows;
-  for (std::size_t r = 0; is_root && r < sizes->size(); ++r) {
-    const auto begin = all.begin() + static_cast<std::ptrdiff_t>(r * mine.size());
-    rows.emplace_back(begin, begin + static_cast<std::ptrdiff_t>((*sizes)[r]));
-  }
-  return rows;
-}
-
 CallMark mark_of(CallKind kind, const std::vector<at::Tensor>& tensors) {
-  std::vector<NamedTensor> named;
-  for (const at::Tensor& tensor : tensors) {
-    named.push_back({tensor.requires_grad() ? "with gradient" : "without", tensor});
-  }
-  return {kind, tensors.size(), fingerprint(named), 0};
+  return {kind, tensors.size(), fingerprint(numbered(tensors, "")), 0};
 }
 
 Status check_matched(const std::vector<CallMark>& marks) {
@@ -132,8 +85,9 @@ Status check_matched(const std::vector<CallMark>& marks) {
   std::size_t count = 0;
   for (std::size_t rank = 1; rank < marks.size(); ++rank) {
     if (marks[rank] == marks[0] || ++count > kMostNamed) continue;
-    others += ", " + text_of(marks[rank]) +
-              (differ_in_layout_only(marks[rank], marks[0]) ? " of other tensors" : "") +
+    const bool differs_in_layout_only =
+        marks[rank].kind == marks[0].kind && marks[rank].tensors == marks[0].tensors;
+    others += ", " + text_of(marks[rank]) + (differs_in_layout_only ? " of other tensors" : "") +
               " on rank " + std::to_string(rank);
   }
   if (count == 0) return ok_status();
@@ -145,16 +99,94 @@ Status check_matched(const std::vector<CallMark>& marks) {
                           "with weight 0");
 }
 
-Status match_calls(transport::Communicator& ranks, const transport::WaitPolicy& wait,
-                   const CallMark& mine) {
+Status match_calls(transport::Communicator& ranks, const CallMark& mine) {
   if (ranks.size() == 1) return ok_status();
-  std::vector<CallMark> all(static_cast<std::size_t>(ranks.size()));
-  Status gathered =
-      transport::finish(ranks,
-                        ranks.start_all_gather(std::as_bytes(std::span<const CallMark>(&mine, 1)),
-                                               std::as_writable_bytes(std::span<CallMark>(all))),
-                        wait);
-  return gathered.ok() ? check_matched(all) : gathered;
+  const auto all = gather_values(ranks, mine);
+  return all.ok() ? check_matched(*all) : all.status();
+}
+
+std::vector<at::Tensor> each_once(std::vector<at::Tensor> tensors) {
+  std::unordered_set<const void*> seen;
+  std::erase_if(tensors, [&](const at::Tensor& tensor) {
+    return !seen.insert(tensor.unsafeGetTensorImpl()).second;
+  });
+  return tensors;
+}
+
+Status check_equal_layout(transport::Communicator& communicator,
+                          const std::vector<at::Tensor>& parameters,
+                          const std::vector<at::Tensor>& buffers) {
+  std::vector<NamedTensor> all = numbered(parameters, "parameter ");
+  for (NamedTensor& buffer : numbered(buffers, "buffer ")) all.push_back(std::move(buffer));
+  auto prints = gather_values(communicator, fingerprint(all));
+  if (!prints.ok()) return prints.status();
+  const std::string different = ranks_that_differ(*prints);
+  if (different.empty()) return ok_status();
+  return invalid_argument(
+      "expected the same parameters and buffers (number, shapes, types, order, which are frozen) "
+      "on all ranks, found others than rank 0's on rank " +
+      different + "; build the same model on every rank");
+}
+
+Status broadcast_from_root(transport::Communicator& communicator,
+                           const std::vector<at::Tensor>& tensors) {
+  if (communicator.size() == 1) return ok_status();
+  const torch::NoGradGuard no_grad;
+  for (const at::Tensor& tensor : tensors) {
+    at::Tensor staged = tensor.detach().to(at::kCPU).contiguous();
+    const std::span<std::byte> bytes(static_cast<std::byte*>(staged.mutable_data_ptr()),
+                                     static_cast<std::size_t>(staged.nbytes()));
+    if (bytes.empty()) continue;
+    if (Status sent = broadcast(communicator, bytes, kRoot); !sent.ok()) return sent;
+    tensor.detach().copy_(staged);
+  }
+  return ok_status();
+}
+
+BufferSync::BufferSync(std::vector<at::Tensor> buffers)
+    : buffers_(std::move(buffers)), seen_(versions()) {}
+
+std::uint64_t BufferSync::versions() const {
+  std::uint64_t sum = 0;
+  for (const at::Tensor& buffer : buffers_) sum += static_cast<std::uint64_t>(buffer._version());
+  return sum;
+}
+
+std::uint64_t BufferSync::vote(RankId rank) const {
+  return versions() == seen_ ? kNobody : static_cast<std::uint64_t>(rank.value());
+}
+
+// All buffers in one message: they are small and many.
+Status BufferSync::follow(std::uint64_t from, transport::Communicator& ranks) {
+  if (from == kNobody) return ok_status();
+  if (ranks.size() == 1) {
+    seen_ = versions();
+    return ok_status();
+  }
+  const torch::NoGradGuard no_grad;
+  std::vector<at::Tensor> flat;
+  for (const at::Tensor& buffer : buffers_) {
+    if (buffer.numel() == 0) continue;
+    flat.push_back(buffer.detach().to(at::kCPU).contiguous().reshape({-1}).view(at::kByte));
+  }
+  if (flat.empty()) return ok_status();
+  at::Tensor message = at::cat(flat);
+  const RankId root(static_cast<std::int32_t>(from));
+  const std::span<std::byte> bytes(static_cast<std::byte*>(message.mutable_data_ptr()),
+                                   message.nbytes());
+  if (Status sent = broadcast(ranks, bytes, root); !sent.ok()) return sent.with_context("buffers");
+  std::int64_t at = 0;
+  for (at::Tensor& buffer : buffers_) {
+    const auto size = static_cast<std::int64_t>(buffer.nbytes());
+    if (size == 0) continue;
+    if (ranks.rank() != root) {
+      buffer.detach().copy_(
+          message.narrow(0, at, size).clone().view(buffer.scalar_type()).view(buffer.sizes()));
+    }
+    at += size;
+  }
+  seen_ = versions();
+  return ok_status();
 }
 
 }  // namespace cox::detail

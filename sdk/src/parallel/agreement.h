@@ -1,13 +1,17 @@
 // Agreement: what ranks tell each other outside of the gradients: one outcome for all of them, one
-// number each, rows of numbers, and whether they are about to make the same call. Collective; waits
-// by polling. Start-up, between steps, and in ManualParallel, whose calls are matched. SlowWait
-// tells a person that a wait takes long. Training thread.
+// value each, rows of numbers, and whether they are about to make the same call. Before the first
+// step they must have the same tensors in the same order, and rank 0's values are copied to all;
+// after it, BufferSync keeps buffers equal that steps change (running statistics of batch
+// normalisation). Collective; waits by polling. SlowWait tells a person that a wait takes long.
+// Training thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -18,9 +22,36 @@
 
 namespace cox::detail {
 
-// Gathers one number from every rank; the result has one entry a rank, on every rank.
-Result<std::vector<std::uint64_t>> gather_numbers(transport::Communicator& ranks,
-                                                  std::uint64_t mine);
+// Returns how ranks that share a node wait for each other here.
+inline transport::WaitPolicy wait_policy_of(const transport::Communicator& ranks) {
+  return transport::wait_policy(ranks.ranks_on_node(), transport::usable_cores());
+}
+
+// Gathers one value from every rank, as its bytes; the result has one entry a rank, on every rank.
+template <class T>
+Result<std::vector<T>> gather_values(transport::Communicator& ranks, const T& mine) {
+  std::vector<T> all(static_cast<std::size_t>(ranks.size()));
+  const Status gathered =
+      transport::finish(ranks,
+                        ranks.start_all_gather(std::as_bytes(std::span(&mine, 1)),
+                                               std::as_writable_bytes(std::span(all))),
+                        wait_policy_of(ranks));
+  if (!gathered.ok()) return gathered;
+  return all;
+}
+
+// Replaces values by their reduction over all ranks, each with the others' in its place.
+template <class T>
+Status reduce_values(transport::Communicator& ranks, std::span<T> values,
+                     const transport::Reduction& reduction) {
+  return transport::finish(ranks, ranks.start_all_reduce(std::as_writable_bytes(values), reduction),
+                           wait_policy_of(ranks));
+}
+
+// Copies the bytes of rank `from` to all ranks; they are of one size.
+inline Status broadcast(transport::Communicator& ranks, std::span<std::byte> bytes, RankId from) {
+  return transport::finish(ranks, ranks.start_broadcast(bytes, from), wait_policy_of(ranks));
+}
 
 // Returns one outcome for all ranks: ok exactly if it is ok on each, otherwise the error of the
 // lowest rank that has one, naming it unless all have the same.
@@ -29,11 +60,61 @@ Status agree_on_status(transport::Communicator& ranks, const Status& mine);
 // "1, 3, 7": the ranks whose number differs from rank 0's; empty when all agree. Pure.
 std::string ranks_that_differ(const std::vector<std::uint64_t>& numbers);
 
-using Row = std::vector<std::int64_t>;
-
 // Gathers a row from every rank, each as long as that rank has it: one row a rank on rank 0,
 // nothing on the others. `what`: what ranks are waited for to do, for the error after 10 minutes.
-Result<std::vector<Row>> gather_rows(transport::Communicator& ranks, Row mine, const char* what);
+template <class T>
+Result<std::vector<std::vector<T>>> gather_rows(transport::Communicator& ranks, std::vector<T> mine,
+                                                const char* what) {
+  const auto sizes = gather_values(ranks, mine.size());
+  if (!sizes.ok()) return sizes.status();
+  // MPI gathers equal parts: all rows travel as long as the longest.
+  mine.resize(std::max<std::size_t>(1, *std::ranges::max_element(*sizes)));
+  const bool is_root = ranks.rank() == kRoot;
+  std::vector<T> all(is_root ? sizes->size() * mine.size() : 0);
+  const Status gathered = transport::finish(
+      ranks,
+      ranks.start_gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)),
+                         kRoot),
+      transport::with_timeout(wait_policy_of(ranks), std::chrono::minutes(10), what));
+  if (!gathered.ok()) return gathered;
+  std::vector<std::vector<T>> rows;
+  for (std::size_t r = 0; is_root && r < sizes->size(); ++r) {
+    const auto row = std::span(all).subspan(r * mine.size(), (*sizes)[r]);
+    rows.emplace_back(row.begin(), row.end());
+  }
+  return rows;
+}
+
+// Returns the list with every tensor once: a parameter that two modules share has one gradient.
+std::vector<at::Tensor> each_once(std::vector<at::Tensor> tensors);
+
+// Returns invalid_argument on every rank, naming the ranks whose tensors differ from rank 0's in
+// number, shape, type or order.
+Status check_equal_layout(transport::Communicator& communicator,
+                          const std::vector<at::Tensor>& parameters,
+                          const std::vector<at::Tensor>& buffers);
+
+// Overwrites the tensors in place with rank 0's bytes. REQUIRES: equal layouts.
+Status broadcast_from_root(transport::Communicator& communicator,
+                           const std::vector<at::Tensor>& tensors);
+
+// BufferSync gives all ranks the buffers of the lowest rank that had samples. A buffer counts as
+// changed when its version has moved, so models without such buffers send nothing.
+class BufferSync {
+ public:
+  explicit BufferSync(std::vector<at::Tensor> buffers);
+
+  // Returns this rank's contribution to StepBallot::buffers_from_min.
+  std::uint64_t vote(RankId rank) const;
+  // Copies the buffers of rank `from`, as the merged ballot has it, to all; ~0 = nobody's changed.
+  Status follow(std::uint64_t from, transport::Communicator& ranks);
+
+ private:
+  std::uint64_t versions() const;
+
+  std::vector<at::Tensor> buffers_;
+  std::uint64_t seen_ = 0;
+};
 
 enum class CallKind : std::uint64_t {
   sync_parameters,
@@ -59,8 +140,7 @@ CallMark mark_of(CallKind kind, const std::vector<at::Tensor>& tensors);
 Status check_matched(const std::vector<CallMark>& marks);
 // Shows all ranks what this one is about to do, before it starts anything whose size depends on it:
 // ranks that differ get an error with names where they would hang or mix up each other's numbers.
-Status match_calls(transport::Communicator& ranks, const transport::WaitPolicy& wait,
-                   const CallMark& mine);
+Status match_calls(transport::Communicator& ranks, const CallMark& mine);
 
 // SlowWait warns once that this rank waits longer for the others than anybody expects. Called
 // between the polls of one wait; time is passed in.

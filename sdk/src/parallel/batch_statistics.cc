@@ -71,8 +71,8 @@ double decay_of(const StatisticsModule& module, const StatisticsPart& part, std:
 Result<std::vector<double>> fold_statistics(std::span<const StatisticsModule> modules,
                                             std::vector<double> start,
                                             std::vector<StatisticsPart> parts) {
-  std::sort(parts.begin(), parts.end(),
-            [](const auto& a, const auto& b) { return a.micro_batch < b.micro_batch; });
+  std::ranges::sort(parts,
+                    [](const auto& a, const auto& b) { return a.micro_batch < b.micro_batch; });
   if (Status whole = check(parts, modules.size(), start.size()); !whole.ok()) return whole;
   std::size_t first = 0;
   for (std::size_t m = 0; m < modules.size(); first += modules[m++].values) {
@@ -145,7 +145,7 @@ void BatchStatistics::add(torch::nn::Module& module) {
 BatchStatistics::BatchStatistics(torch::nn::Module& model) {
   std::vector<torch::nn::Module*> found{&model};
   for (const auto& module : model.modules(/*include_self=*/false)) {
-    if (std::find(found.begin(), found.end(), module.get()) == found.end()) {
+    if (std::ranges::find(found, module.get()) == found.end()) {
       found.push_back(module.get());
     }
   }

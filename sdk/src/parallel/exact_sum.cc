@@ -7,7 +7,6 @@
 #include <cmath>
 #include <mutex>
 
-#include "sdk/src/device/float_vectors.h"
 #include "sdk/src/device/scan_loops.h"
 
 namespace cox::detail {
@@ -23,55 +22,45 @@ struct ExactRounding {
 constexpr std::int64_t kLanes = 8;
 
 template <class From>
-COX_INLINE void add_turn(const typename From::Value* values, double* accumulator, double weight,
-                         double magic) {
+COX_INLINE void add_turn(const typename From::Value* values, double* accumulator,
+                         ExactRounding rounding) {
   Floats floats;
   Doubles sum;
   From::load(values, floats);
   std::memcpy(&sum, accumulator, sizeof(sum));
-  const Doubles product = __builtin_convertvector(floats, Doubles) * weight;
-  sum += (product + magic) - magic;
+  const Doubles product = __builtin_convertvector(floats, Doubles) * rounding.weight;
+  sum += (product + rounding.magic) - rounding.magic;
   std::memcpy(accumulator, &sum, sizeof(sum));
 }
 
 template <class From>
-COX_INLINE void add_turns(const typename From::Value* values, double* accumulator,
-                          std::int64_t count, double weight, double magic) {
+COX_WIDEST_VECTORS void add_turns(const typename From::Value* values, double* accumulator,
+                                  std::int64_t count, ExactRounding rounding) {
   std::int64_t i = 0;
   for (; i + 4 * kLanes <= count; i += 4 * kLanes) {
-    add_turn<From>(values + i, accumulator + i, weight, magic);
-    add_turn<From>(values + i + kLanes, accumulator + i + kLanes, weight, magic);
-    add_turn<From>(values + i + 2 * kLanes, accumulator + i + 2 * kLanes, weight, magic);
-    add_turn<From>(values + i + 3 * kLanes, accumulator + i + 3 * kLanes, weight, magic);
+    add_turn<From>(values + i, accumulator + i, rounding);
+    add_turn<From>(values + i + kLanes, accumulator + i + kLanes, rounding);
+    add_turn<From>(values + i + 2 * kLanes, accumulator + i + 2 * kLanes, rounding);
+    add_turn<From>(values + i + 3 * kLanes, accumulator + i + 3 * kLanes, rounding);
   }
-  for (; i < count; i += kLanes) add_turn<From>(values + i, accumulator + i, weight, magic);
+  for (; i < count; i += kLanes) add_turn<From>(values + i, accumulator + i, rounding);
 }
 
-COX_WIDEST_VECTORS void turns_fp32(const float* values, double* accumulator, std::int64_t count,
-                                   double weight, double magic) {
-  add_turns<FromFp32>(values, accumulator, count, weight, magic);
-}
-COX_WIDEST_VECTORS void turns_bf16(const std::uint16_t* values, double* accumulator,
-                                   std::int64_t count, double weight, double magic) {
-  add_turns<FromBf16>(values, accumulator, count, weight, magic);
-}
-COX_WIDEST_VECTORS void turns_fp16(const std::uint16_t* values, double* accumulator,
-                                   std::int64_t count, double weight, double magic) {
-  add_turns<FromFp16>(values, accumulator, count, weight, magic);
-}
-
-// Full turns by `loop`; what is left over as one more, in memory of its own.
-template <class Value, class Loop>
-void add(const Value* values, double* accumulator, std::int64_t count, ExactRounding rounding,
-         const Loop& loop) {
+// Adds whole turns of values; what is left over is one turn more, in memory of its own. The loop
+// runs at the widest vectors the processor has, but every operation is rounded by itself and every
+// element stands alone, so no processor, compiler or thread changes a bit. REQUIRES: all values are
+// finite and within the bin.
+template <class From>
+void add(const typename From::Value* values, double* accumulator, std::int64_t count,
+         ExactRounding rounding) {
   const std::int64_t left = count % kLanes;
-  loop(values, accumulator, count - left, rounding.weight, rounding.magic);
+  add_turns<From>(values, accumulator, count - left, rounding);
   if (left == 0) return;
-  Value rest[kLanes] = {};
+  typename From::Value rest[kLanes] = {};
   double sums[kLanes] = {};
   std::copy_n(values + (count - left), left, rest);
   std::copy_n(accumulator + (count - left), left, sums);
-  loop(rest, sums, kLanes, rounding.weight, rounding.magic);
+  add_turns<From>(rest, sums, kLanes, rounding);
   std::copy_n(sums, left, accumulator + (count - left));
 }
 
@@ -82,32 +71,6 @@ COX_WIDEST_VECTORS void divide_turns(const double* accumulator, float* to, std::
     std::memcpy(&sum, accumulator + i, sizeof(sum));
     const Floats quotient = __builtin_convertvector(sum / divisor, Floats);
     std::memcpy(to + i, &quotient, sizeof(quotient));
-  }
-}
-
-// The loops run over contiguous values at the widest vectors the processor has. Every operation is
-// rounded by itself and every element stands alone, so no processor, compiler or thread changes a
-// bit. REQUIRES: all values finite and within the bin.
-void add_fp32(const float* values, double* accumulator, std::int64_t count,
-              ExactRounding rounding) {
-  add(values, accumulator, count, rounding, turns_fp32);
-}
-void add_bf16(const std::uint16_t* values, double* accumulator, std::int64_t count,
-              ExactRounding rounding) {
-  add(values, accumulator, count, rounding, turns_bf16);
-}
-void add_fp16(const std::uint16_t* values, double* accumulator, std::int64_t count,
-              ExactRounding rounding) {
-  add(values, accumulator, count, rounding, turns_fp16);
-}
-
-// For the few values that need a look at each: leaves out those whose magnitude, times the weight,
-// is not below `end`.
-void add_below(double end, const double* values, double* accumulator, std::int64_t count,
-               ExactRounding rounding) {
-  for (std::int64_t i = 0; i < count; ++i) {
-    const double product = values[i] * rounding.weight;
-    if (std::abs(product) < end) accumulator[i] += (product + rounding.magic) - rounding.magic;
   }
 }
 
@@ -124,27 +87,6 @@ constexpr int kRoom = 4;                      // a gradient may grow by 2^4 from
 constexpr int kMostRoom = 12;
 constexpr double kEnd = 0x1p900;  // 2^ExactBin::kHighest
 
-struct Fp32 {
-  using Value = float;
-  static constexpr WordFormat kWords = kFp32Words;
-  static constexpr auto kAdd = add_fp32;
-  static double decoded(std::uint32_t word) { return std::bit_cast<float>(word); }
-};
-struct Bf16 {
-  using Value = std::uint16_t;
-  static constexpr WordFormat kWords = kBf16Words;
-  static constexpr auto kAdd = add_bf16;
-  static double decoded(std::uint32_t word) { return std::bit_cast<float>(word << 16); }
-};
-struct Fp16 {
-  using Value = std::uint16_t;
-  static constexpr WordFormat kWords = kFp16Words;
-  static constexpr auto kAdd = add_fp16;
-  static double decoded(std::uint32_t word) {
-    return static_cast<float>(c10::Half(static_cast<std::uint16_t>(word), c10::Half::from_bits()));
-  }
-};
-
 struct Terms {
   ExactRounding rounding;
   double limit;  // magnitudes below fit
@@ -154,7 +96,7 @@ Terms terms_of(const ExactBin& bin, double weight) {
   return {{weight, std::ldexp(1.5, bin.ceiling + bin.count_bits)}, std::ldexp(1.0, bin.ceiling)};
 }
 
-// A block of any values: each is looked at.
+// A block of any values: each is looked at, and those beyond the end are left out.
 Deposit deposit_checked(const double* values, double* accumulator, std::int64_t count,
                         const Terms& terms) {
   Deposit seen;
@@ -167,25 +109,29 @@ Deposit deposit_checked(const double* values, double* accumulator, std::int64_t 
     }
   }
   seen.fits = seen.amax < terms.limit;
-  if (seen.fits) add_below(kEnd, values, accumulator, count, terms.rounding);
+  for (std::int64_t i = 0; seen.fits && i < count; ++i) {
+    const double product = values[i] * terms.rounding.weight;
+    const double magic = terms.rounding.magic;
+    if (std::abs(product) < kEnd) accumulator[i] += (product + magic) - magic;
+  }
   return seen;
 }
 
 // The largest word tells whether all are finite, and is the largest magnitude then: multiplying and
 // rounding keep order.
-template <class Type>
+template <class From>
 Deposit deposit_block(const at::Tensor& flat, std::int64_t first, std::int64_t count,
                       double* accumulator, const Terms& terms) {
-  const auto* values = static_cast<const typename Type::Value*>(flat.const_data_ptr()) + first;
+  const auto* values = static_cast<const typename From::Value*>(flat.const_data_ptr()) + first;
   const std::uint32_t largest = largest_word(values, count);
-  if (largest >= Type::kWords.infinity) {
+  if (largest >= From::kWords.infinity) {
     const at::Tensor wide = flat.slice(0, first, first + count).to(at::kDouble);
     return deposit_checked(wide.const_data_ptr<double>(), accumulator + first, count, terms);
   }
   Deposit seen;
-  seen.amax = Type::decoded(largest) * std::abs(terms.rounding.weight);
+  seen.amax = decoded<From>(largest) * std::abs(terms.rounding.weight);
   seen.fits = seen.amax < terms.limit;
-  if (seen.fits) Type::kAdd(values, accumulator + first, count, terms.rounding);
+  if (seen.fits) add<From>(values, accumulator + first, count, terms.rounding);
   return seen;
 }
 
@@ -193,11 +139,11 @@ Deposit deposit_any(const at::Tensor& flat, std::int64_t first, std::int64_t cou
                     double* accumulator, const Terms& terms) {
   switch (flat.scalar_type()) {
     case at::kFloat:
-      return deposit_block<Fp32>(flat, first, count, accumulator, terms);
+      return deposit_block<FromFp32>(flat, first, count, accumulator, terms);
     case at::kBFloat16:
-      return deposit_block<Bf16>(flat, first, count, accumulator, terms);
+      return deposit_block<FromBf16>(flat, first, count, accumulator, terms);
     case at::kHalf:
-      return deposit_block<Fp16>(flat, first, count, accumulator, terms);
+      return deposit_block<FromFp16>(flat, first, count, accumulator, terms);
     default:
       return deposit_checked(flat.const_data_ptr<double>() + first, accumulator + first, count,
                              terms);
@@ -216,10 +162,6 @@ at::Tensor flattened(const at::Tensor& gradient) {
 }
 
 }  // namespace
-
-double ExactBin::quantum() const {
-  return std::ldexp(1.0, ceiling + count_bits - 52);
-}
 
 Deposit merged(const Deposit& a, const Deposit& b) {
   return {std::max(a.amax, b.amax), a.nonfinite + b.nonfinite, a.fits && b.fits};

@@ -28,7 +28,8 @@
 
 namespace cox::detail {
 
-// Where the bin of one parameter lies: magnitudes below 2^ceiling fit.
+// ExactBin says where the bin of one parameter lies: magnitudes below 2^ceiling fit, and sums are
+// multiples of the quantum 2^(ceiling + count_bits - 52).
 struct ExactBin {
   // Exponents from kLowest to kHighest keep every number involved, quanta of subnormal gradients
   // included, among the normal numbers of fp64.
@@ -38,17 +39,16 @@ struct ExactBin {
 
   std::int32_t ceiling = kLowest;
   std::int32_t count_bits = 1;  // 2^count_bits deposits fit, 1 <= count_bits <= kMostCountBits
-  double quantum() const;       // 2^(ceiling + count_bits - 52)
   friend bool operator==(const ExactBin&, const ExactBin&) = default;
 };
 
-// What one deposit saw of |gradient x weight|. The same for all bins and all orders.
+// Deposit is what one deposit saw of |gradient x weight|. It is the same for all bins and orders.
 struct Deposit {
   double amax = 0;             // the largest one, not counting:
   std::int64_t nonfinite = 0;  // NaN, infinite or from 2^kHighest on: not added
   bool fits = true;            // false: amax is out of the bin; the sum is worthless
 };
-// Of two deposits of one parameter (any order), or of all.
+// Returns what two deposits saw together.
 Deposit merged(const Deposit& a, const Deposit& b);
 
 // accumulator[i] += round(gradient[i] x weight) to the bin's quantum, ties to even. The product is
@@ -61,13 +61,14 @@ Deposit deposit(const at::Tensor& gradient, double weight, const ExactBin& bin,
 // gradient[i] = accumulator[i] / divisor in fp64, then rounded to the gradient's type.
 void withdraw(std::span<const double> accumulator, double divisor, const at::Tensor& gradient);
 
-// The bin of the next attempt or step: `amax` is the largest over all micro-batches and ranks of
-// this one (0 = no gradient: the ceiling stays), `micro_batches` the number of deposits that may
-// come over all ranks, 1 to 2^32. A ceiling rises at once, to 2^4 above amax or more; it falls by
-// one exponent a step, so that a gradient which comes and goes seldom repeats a step, but is never
-// more than 2^12 above amax. Not for a step that is skipped as not finite: its bins stay.
+// Returns the bin of the next attempt or step. `amax` is the largest over all micro-batches and
+// ranks of this one (0 = no gradient: the ceiling stays), `micro_batches` the number of deposits
+// that may come over all ranks, 1 to 2^32. A ceiling rises at once, to 2^4 above amax or more; it
+// falls by one exponent a step, so that a gradient which comes and goes seldom repeats a step, but
+// is never more than 2^12 above amax. Not for a step that is skipped as not finite: its bins stay.
 ExactBin next_bin(const ExactBin& bin, double amax, std::uint64_t micro_batches);
-// Before anything is known of a parameter: only zeros fit, so its first gradient repeats a step.
+// Returns the bin of a parameter of which nothing is known: only zeros fit, so its first gradient
+// repeats a step.
 ExactBin first_bin(std::uint64_t micro_batches);
 
 }  // namespace cox::detail

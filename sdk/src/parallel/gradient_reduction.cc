@@ -2,33 +2,394 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <thread>
 #include <utility>
 
-#include "sdk/src/parallel/exact_reduction.h"
-#include "sdk/src/parallel/gradient_norm.h"
-#include "sdk/src/parallel/overlapped_reduction.h"
+#include "coxswain/error.h"
+#include "sdk/src/device/tensor_scan.h"
 
 namespace cox::detail {
 namespace {
 
-void divide_gradients(const std::vector<at::Tensor>& parameters, double divisor) {
-  const torch::NoGradGuard no_grad;
-  std::vector<at::Tensor> gradients;
-  for (const at::Tensor& p : parameters) {
-    if (p.grad().defined()) gradients.push_back(p.grad());
-  }
-  if (!gradients.empty()) at::_foreach_div_(gradients, divisor);
+using transport::BucketSpec;
+
+template <class T>
+BucketSpec numbers(std::size_t count, const transport::Reduction& reduction) {
+  return {count * sizeof(T), reduction};
 }
 
-// As buckets make them with several ranks.
-void make_dense(const std::vector<at::Tensor>& parameters) {
-  const torch::NoGradGuard no_grad;
-  for (const at::Tensor& p : parameters) {
-    const at::Tensor gradient = p.grad();
-    if (!gradient.defined() || gradient.layout() == at::kStrided) continue;
-    p.mutable_grad() = gradient.to_dense();
-  }
+template <class T>
+std::span<T> as_numbers(transport::Bytes bytes) {
+  return {reinterpret_cast<T*>(bytes.data()), bytes.size() / sizeof(T)};
 }
+
+BucketSpec spec_of(const GradientBucket& bucket) {
+  const bool is_double = bucket.type == BucketType::fp64;
+  return {static_cast<std::size_t>(bucket.bytes()),
+          is_double ? transport::sum_f64() : transport::sum_f32()};
+}
+
+// A view of it may outlive the exchange, in .grad of a model.
+at::Tensor tensor_of(transport::BucketExchange& exchange, std::size_t index,
+                     const GradientBucket& bucket) {
+  const auto type = bucket.type == BucketType::fp64 ? at::kDouble : at::kFloat;
+  at::Tensor flat = torch::from_blob(
+      exchange.buffer(index).data(), {bucket.elements}, [memory = exchange.memory()](void*) {},
+      at::TensorOptions().dtype(type));
+  return flat.zero_();  // the gaps between gradients stay zero
+}
+
+// BucketQueue knows which gradients of the open step are still missing from which bucket, and
+// starts each bucket as soon as it and all before it are complete. Value of one reduction.
+class BucketQueue {
+ public:
+  explicit BucketQueue(GradientLayout layout)
+      : layout_(std::move(layout)), is_closed_(layout_.places.size()) {
+    reset();
+  }
+
+  const BucketPlace& place(std::size_t parameter) const { return layout_.places[parameter]; }
+  // Whether a gradient of this parameter still belongs into the open step.
+  bool expects(std::size_t parameter) const {
+    return place(parameter).bucket != BucketPlace::kNowhere && !is_closed_[parameter];
+  }
+
+  // Its part of the bucket is written.
+  void close(std::size_t parameter) {
+    is_closed_[parameter] = true;
+    --missing_[place(parameter).bucket];
+  }
+  // Starts what is complete, then gives buckets on their way a moment.
+  void start_complete(StepExchange& exchange) {
+    while (started_ < missing_.size() && missing_[started_] == 0) exchange.start(started_++);
+    if (started_ > 0) exchange.advance();
+  }
+  // All of `write(parameter)` that is still expected, bucket by bucket, each started at once.
+  template <class Write>
+  void flush(StepExchange& exchange, Write write) {
+    for (const GradientBucket& bucket : layout_.buckets) {
+      for (const std::size_t p : bucket.parameters) {
+        if (expects(p)) write(p), close(p);
+      }
+      start_complete(exchange);
+    }
+  }
+  // The step is over.
+  void reset() {
+    is_closed_.assign(is_closed_.size(), false);
+    missing_.clear();
+    for (const GradientBucket& bucket : layout_.buckets) {
+      missing_.push_back(bucket.parameters.size());
+    }
+    started_ = 0;
+  }
+
+ private:
+  GradientLayout layout_;
+  std::vector<bool> is_closed_;
+  std::vector<std::size_t> missing_;  // gradients of each bucket
+  std::size_t started_ = 0;
+};
+
+at::Tensor dense(const at::Tensor& gradient) {
+  return gradient.layout() == at::kStrided ? gradient : gradient.to_dense();
+}
+
+std::span<float> floats_of(const at::Tensor& place) {
+  return {place.mutable_data_ptr<float>(), static_cast<std::size_t>(place.numel())};
+}
+
+// Of a power of two: multiplying by its inverse then is dividing, in the pass that takes the norm.
+bool has_exact_inverse(double divisor) {
+  int exponent = 0;
+  return std::frexp(divisor, &exponent) == 0.5 && std::abs(exponent) < 100;
+}
+
+Status check_exact(const std::vector<at::Tensor>& parameters) {
+  for (std::size_t p = 0; p < parameters.size(); ++p) {
+    const bool is_double = parameters[p].scalar_type() == at::kDouble;
+    if (parameters[p].is_cpu() && !is_double) continue;
+    return invalid_argument(
+        "reduction.reproducible: expected parameters in fp32, bf16 or fp16 on the CPU, found "
+        "parameter " +
+        std::to_string(p) + (is_double ? " in fp64" : " on a device") +
+        "; convert it or switch the mode off");
+  }
+  return ok_status();
+}
+
+// What the two ways that send buckets share: which gradients of the open step are still to be sent,
+// and the exchange that sends them.
+class BucketedReduction : public GradientReduction {
+ public:
+  BucketedReduction(const std::vector<at::Tensor>& parameters, GradientLayout layout,
+                    std::unique_ptr<StepExchange> exchange)
+      : parameters_(parameters),
+        queue_(std::move(layout)),
+        exchange_(std::move(exchange)),
+        nonfinite_(parameters.size()) {}
+
+  void begin(const MicroBatchFacts& facts) override {
+    facts_ = facts;
+    is_open_ = true;
+    if (is_last()) order_.clear();
+  }
+
+  void ready(std::size_t parameter) override {
+    if (!is_open_ || std::this_thread::get_id() != thread_ || !queue_.expects(parameter)) return;
+    take(parameter);
+    if (!is_last()) return;
+    order_.push_back(static_cast<std::uint32_t>(parameter));
+    put(parameter);
+    queue_.close(parameter);
+    queue_.start_complete(*exchange_);
+  }
+
+  void end() override {
+    for (std::size_t p = 0; p < parameters_.size(); ++p) {
+      if (queue_.expects(p) && parameters_[p].grad().defined()) take(p);
+    }
+    is_open_ = false;
+    if (is_last()) flush();
+  }
+
+  void flush() override {
+    queue_.flush(*exchange_, [this](std::size_t parameter) { put(parameter); });
+  }
+
+  StepBallot merge(StepBallot mine, const std::function<void()>& pump) override {
+    const bool is_bad =
+        std::ranges::any_of(nonfinite_, [](std::int64_t count) { return count > 0; });
+    mine.overflow_ranks = is_bad ? 1 : 0;
+    const StepBallot merged = exchange_->merge(mine, pump);
+    queue_.reset();
+    facts_ = {};
+    return merged;
+  }
+
+  const std::vector<std::int64_t>& nonfinite() const override { return nonfinite_; }
+  std::span<const std::uint32_t> order() const override { return order_; }
+  StepExchange* exchange() override { return exchange_.get(); }
+
+ protected:
+  // A gradient of the open micro-batch is complete.
+  virtual void take(std::size_t) {}
+  // Writes this rank's part of the parameter's bucket, zeros where it has none.
+  virtual void put(std::size_t parameter) = 0;
+
+  const BucketPlace& place(std::size_t parameter) const { return queue_.place(parameter); }
+  bool has_place(std::size_t parameter) const {
+    return place(parameter).bucket != BucketPlace::kNowhere;
+  }
+
+  const std::vector<at::Tensor>& parameters_;
+  BucketQueue queue_;
+  std::unique_ptr<StepExchange> exchange_;
+  std::vector<std::int64_t> nonfinite_;
+  MicroBatchFacts facts_;
+
+ private:
+  bool is_last() const { return facts_.which == MicroBatch::last; }
+
+  std::vector<std::uint32_t> order_;
+  std::thread::id thread_ = std::this_thread::get_id();
+  bool is_open_ = false;  // in a backward pass of the reducer's own
+};
+
+class OverlappedReduction final : public BucketedReduction {
+ public:
+  OverlappedReduction(const std::vector<at::Tensor>& parameters, GradientLayout layout,
+                      std::unique_ptr<StepExchange> exchange)
+      : BucketedReduction(parameters, std::move(layout), std::move(exchange)),
+        places_(parameters.size()),
+        has_view_(parameters.size()),
+        views_(parameters.size()) {
+    const torch::NoGradGuard no_grad;
+    // Autograd must not see views here: zero_grad() of torch::optim refuses to detach them.
+    const at::AutoDispatchBelowADInplaceOrView untracked;
+    for (std::size_t p = 0; p < parameters_.size(); ++p) {
+      if (!has_place(p)) continue;
+      const at::Tensor& flat = exchange_->flat(place(p).bucket);
+      places_[p] = flat.narrow(0, place(p).offset, parameters_[p].numel());
+      views_[p] = places_[p].view(parameters_[p].sizes());
+      has_view_[p] = parameters_[p].is_cpu() && parameters_[p].scalar_type() == flat.scalar_type();
+    }
+  }
+
+  double hand_back(double total, double loss_scale) override {
+    const torch::NoGradGuard no_grad;
+    const double divisor = total * loss_scale;
+    double squares = 0;
+    std::vector<at::Tensor> others;
+    // In the parameters' order: a norm that no layout of buckets changes.
+    for (std::size_t p = 0; p < parameters_.size(); ++p) {
+      if (!places_[p].defined()) continue;
+      at::Tensor& grad = parameters_[p].mutable_grad();
+      if (exchange_->counts()[p] == 0) {
+        grad.reset();
+        continue;
+      }
+      if (places_[p].scalar_type() == at::kFloat && has_exact_inverse(divisor)) {
+        const GradientScan seen =
+            copy_and_scan(places_[p], floats_of(places_[p]), static_cast<float>(1 / divisor));
+        squares += seen.squares;
+      } else {
+        places_[p].div_(divisor);
+        others.push_back(places_[p]);
+      }
+      grad = has_view_[p] ? views_[p] : views_[p].to(parameters_[p].options());
+    }
+    return others.empty() ? std::sqrt(squares) : std::hypot(std::sqrt(squares), l2_norm(others));
+  }
+
+  bool moves_when_ready(std::size_t parameter) const override { return has_view_[parameter]; }
+
+ private:
+  void put(std::size_t parameter) override {
+    const torch::NoGradGuard no_grad;
+    const at::Tensor& gradient = parameters_[parameter].grad();
+    exchange_->counts()[parameter] = gradient.defined() ? 1 : 0;
+    if (!gradient.defined()) {
+      places_[parameter].zero_();
+      nonfinite_[parameter] = 0;
+      return;
+    }
+    put_gradient(parameter, dense(gradient));
+    if (has_view_[parameter]) parameters_[parameter].mutable_grad() = views_[parameter];
+  }
+
+  void put_gradient(std::size_t parameter, const at::Tensor& gradient) {
+    at::Tensor& place = places_[parameter];
+    if (place.scalar_type() == at::kFloat && gradient.is_cpu()) {
+      nonfinite_[parameter] =
+          copy_and_scan(gradient.contiguous(), floats_of(place), static_cast<float>(facts_.unit))
+              .nonfinite;
+      return;
+    }
+    place.copy_(gradient.reshape({-1}));
+    if (facts_.unit != 1) place.mul_(facts_.unit);
+    nonfinite_[parameter] = count_nonfinite(place);
+  }
+
+  std::vector<at::Tensor> places_;  // 1-D, of each parameter in its bucket
+  std::vector<bool> has_view_;      // .grad may be the place itself
+  std::vector<at::Tensor> views_;   // places_ in the parameters' shapes
+};
+
+class ExactReduction final : public BucketedReduction {
+ public:
+  ExactReduction(const std::vector<at::Tensor>& parameters, GradientLayout layout,
+                 std::unique_ptr<StepExchange> exchange, std::vector<ExactBin> bins)
+      : BucketedReduction(parameters, std::move(layout), std::move(exchange)),
+        bins_(std::move(bins)),
+        averages_(parameters.size()),
+        seen_(parameters.size()),
+        amax_(parameters.size()),
+        has_deposit_(parameters.size()) {}
+
+  double factor(const MicroBatchFacts& facts) const override { return facts.loss_scale; }
+  void begin(const MicroBatchFacts& facts) override {
+    BucketedReduction::begin(facts);
+    ++micro_batches_;
+  }
+
+  StepBallot merge(StepBallot mine, const std::function<void()>& pump) override {
+    nonfinite_ = std::exchange(seen_, std::vector<std::int64_t>(seen_.size()));
+    mine.repeat_max = fits_ ? 0 : 1;
+    std::copy(amax_.begin(), amax_.end(), exchange_->magnitudes().begin());
+    exchange_->counts()[parameters_.size()] = static_cast<float>(micro_batches_);
+    StepBallot merged = BucketedReduction::merge(mine, pump);
+    if (merged.overflow_ranks == 0 && merged.nonfinite_ranks == 0) {
+      if (!has_room()) merged.repeat_max = 1;
+      learn_bins();
+    } else {
+      merged.repeat_max = 0;  // the step is skipped
+    }
+    has_deposit_.assign(has_deposit_.size(), false);
+    std::ranges::fill(amax_, 0.0);
+    micro_batches_ = 0;
+    fits_ = true;
+    return merged;
+  }
+
+  double hand_back(double total, double) override {
+    const torch::NoGradGuard no_grad;
+    std::vector<at::Tensor> averages;
+    for (std::size_t p = 0; p < parameters_.size(); ++p) {
+      if (!has_place(p)) continue;
+      if (exchange_->counts()[p] == 0) {
+        parameters_[p].mutable_grad().reset();
+        continue;
+      }
+      if (!averages_[p].defined()) averages_[p] = at::empty_like(parameters_[p]).detach();
+      withdraw(accumulator(p), total, averages_[p]);
+      parameters_[p].mutable_grad() = averages_[p];
+      averages.push_back(averages_[p]);
+    }
+    return l2_norm(averages);
+  }
+
+  std::span<const ExactBin> bins() const override { return bins_; }
+
+ private:
+  void take(std::size_t parameter) override {
+    const torch::NoGradGuard no_grad;
+    at::Tensor& grad = parameters_[parameter].mutable_grad();
+    const std::span<double> sum = accumulator(parameter);
+    if (!has_deposit_[parameter]) std::ranges::fill(sum, 0.0);
+    const double weight = facts_.weight / facts_.loss_scale;
+    const Deposit seen = deposit(dense(grad), weight, bins_[parameter], sum);
+    amax_[parameter] = std::max(amax_[parameter], seen.amax);
+    seen_[parameter] += seen.nonfinite;
+    fits_ = fits_ && seen.fits;
+    has_deposit_[parameter] = true;
+    grad.reset();  // the next micro-batch starts from nothing
+  }
+
+  void put(std::size_t parameter) override {
+    exchange_->counts()[parameter] = has_deposit_[parameter] ? 1 : 0;
+    if (has_deposit_[parameter]) return;
+    const std::span<double> sum = accumulator(parameter);
+    std::ranges::fill(sum, 0.0);
+  }
+
+  std::span<double> accumulator(std::size_t parameter) {
+    double* flat = exchange_->flat(place(parameter).bucket).mutable_data_ptr<double>();
+    return {flat + place(parameter).offset,
+            static_cast<std::size_t>(parameters_[parameter].numel())};
+  }
+
+  // Of the step just merged, over all ranks: micro-batches, and whether the bins had room for them.
+  std::uint64_t deposits_of_all() const {
+    return static_cast<std::uint64_t>(exchange_->counts()[parameters_.size()]);
+  }
+
+  bool has_room() const {
+    return std::ranges::all_of(bins_, [this](const ExactBin& bin) {
+      return deposits_of_all() <= std::uint64_t{1} << bin.count_bits;
+    });
+  }
+
+  void learn_bins() {
+    const std::uint64_t deposits = std::max<std::uint64_t>(1, deposits_of_all());
+    for (std::size_t p = 0; p < parameters_.size(); ++p) {
+      bins_[p] = next_bin(bins_[p], exchange_->magnitudes()[p], deposits);
+    }
+  }
+
+  std::vector<ExactBin> bins_;
+  std::vector<at::Tensor> averages_;  // what .grad becomes
+  std::vector<std::int64_t> seen_;    // values that are not finite, of the open step
+  std::vector<double> amax_;
+  std::vector<bool> has_deposit_;
+  std::uint64_t micro_batches_ = 0;
+  bool fits_ = true;
+};
 
 std::unique_ptr<StepExchange> exchange_of(const ReductionSetup& setup, const GradientLayout& layout,
                                           const StepExchange::Extent& extent) {
@@ -40,16 +401,60 @@ std::unique_ptr<StepExchange> exchange_of(const ReductionSetup& setup, const Gra
 
 }  // namespace
 
-StepBallot LocalReduction::merge(StepBallot mine, const std::function<void()>&) {
-  return mine;
+StepExchange::StepExchange(transport::Communicator& ranks, const GradientLayout& layout,
+                           const Extent& extent, const transport::ExchangeOptions& options) {
+  std::vector<BucketSpec> specs;
+  for (const GradientBucket& bucket : layout.buckets) specs.push_back(spec_of(bucket));
+  specs.push_back(numbers<float>(extent.counts, transport::sum_f32()));
+  if (extent.magnitudes > 0) {
+    specs.push_back(numbers<double>(extent.magnitudes, transport::max_f64()));
+  }
+  specs.push_back({sizeof(StepBallot), transport::merging<StepBallot>()});
+  bookkeeping_ = specs.size() - layout.buckets.size();
+  auto made = transport::BucketExchange::create(ranks, std::move(specs), options);
+  require(made.status(), "gradient buckets");
+  exchange_ = std::move(*made);
+  const torch::NoGradGuard no_grad;
+  for (std::size_t b = 0; b < layout.buckets.size(); ++b) {
+    flats_.push_back(tensor_of(*exchange_, b, layout.buckets[b]));
+  }
+  counts_ = as_numbers<float>(exchange_->buffer(flats_.size()));
+  if (extent.magnitudes > 0) {
+    magnitudes_ = as_numbers<double>(exchange_->buffer(flats_.size() + 1));
+  }
+  ballot_ = exchange_->buffer(flats_.size() + bookkeeping_ - 1);
 }
 
+void StepExchange::start(std::size_t bucket) {
+  require(exchange_->start(bucket), "gradient reduction");
+}
+
+void StepExchange::advance() {
+  require(exchange_->advance(), "gradient reduction");
+}
+
+StepBallot StepExchange::merge(const StepBallot& mine, const std::function<void()>& pump) {
+  StepBallot merged = mine;
+  std::memcpy(ballot_.data(), &merged, sizeof(merged));
+  for (std::size_t b = 0; b < bookkeeping_; ++b) {
+    require(exchange_->start(flats_.size() + b), "step reduction");
+  }
+  require(exchange_->wait_all(pump), "step reduction");
+  std::memcpy(&merged, ballot_.data(), sizeof(merged));
+  return merged;
+}
+
+// Gradients become dense, as buckets make them with several ranks.
 double LocalReduction::hand_back(double total, double loss_scale) {
-  make_dense(parameters_);
+  const torch::NoGradGuard no_grad;
+  for (const at::Tensor& p : parameters_) {
+    if (p.grad().defined()) p.mutable_grad() = dense(p.grad());
+  }
+  const std::vector<at::Tensor> gradients = gradients_of(parameters_);
   const double unit = std::exchange(unit_, 0.0);
   const double divisor = unit > 0 ? total / unit * loss_scale : 1;
-  if (divisor != 1) divide_gradients(parameters_, divisor);
-  return gradient_norm(parameters_);
+  if (divisor != 1 && !gradients.empty()) at::_foreach_div_(gradients, divisor);
+  return l2_norm(gradients);
 }
 
 // Looked at only in a step that went wrong; the division keeps what is not finite.
@@ -65,6 +470,17 @@ std::vector<bool> required_of(const std::vector<at::Tensor>& parameters) {
   return required;
 }
 
+std::vector<GradientShape> shapes_of(const std::vector<at::Tensor>& parameters,
+                                     const std::vector<bool>& needed, bool reproducible) {
+  std::vector<GradientShape> shapes;
+  for (std::size_t p = 0; p < parameters.size(); ++p) {
+    const bool is_double = reproducible || parameters[p].scalar_type() == at::kDouble;
+    const auto type = is_double ? BucketType::fp64 : BucketType::fp32;
+    shapes.push_back({parameters[p].numel(), type, needed[p]});
+  }
+  return shapes;
+}
+
 std::unique_ptr<GradientReduction> make_reduction(const ReductionSetup& setup,
                                                   const std::vector<at::Tensor>& parameters,
                                                   const std::vector<bool>& needed,
@@ -73,16 +489,16 @@ std::unique_ptr<GradientReduction> make_reduction(const ReductionSetup& setup,
   const std::size_t count = parameters.size();
   const bool is_exact = setup.config.reproducible;
   if (!is_exact && setup.ranks.size() == 1) return std::make_unique<LocalReduction>(parameters);
-  const auto shapes =
-      is_exact ? exact_shapes(parameters, needed) : ordinary_shapes(parameters, needed);
-  GradientLayout layout = lay_out(shapes, choice.order, choice.sizes);
-  if (is_exact) {
-    auto exchange = exchange_of(setup, layout, {count + 1, count});
-    return std::make_unique<ExactReduction>(parameters, std::move(layout), std::move(exchange),
-                                            bins);
+  GradientLayout layout =
+      lay_out(shapes_of(parameters, needed, is_exact), choice.order, choice.sizes);
+  if (!is_exact) {
+    auto exchange = exchange_of(setup, layout, {count, 0});
+    return std::make_unique<OverlappedReduction>(parameters, std::move(layout),
+                                                 std::move(exchange));
   }
-  auto exchange = exchange_of(setup, layout, {count, 0});
-  return std::make_unique<OverlappedReduction>(parameters, std::move(layout), std::move(exchange));
+  require(check_exact(parameters), Error::Scope::all_ranks);
+  auto exchange = exchange_of(setup, layout, {count + 1, count});
+  return std::make_unique<ExactReduction>(parameters, std::move(layout), std::move(exchange), bins);
 }
 
 }  // namespace cox::detail

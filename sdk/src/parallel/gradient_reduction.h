@@ -1,8 +1,22 @@
 // GradientReduction: how the gradients of one step become their average on all ranks. The reducer
 // tells it of micro-batches and of gradients that are complete; it puts them where they are summed
-// up, and hands back what came out. Two ways: OverlappedReduction (sums in fp32) and ExactReduction
-// (reproducible mode); a job of one rank in the first way needs neither (LocalReduction).
-// make_reduction() chooses. Thread rule: the thread that trains.
+// up, and hands back what came out. make_reduction() chooses between three ways:
+//
+// - OverlappedReduction is the ordinary one. In the backward pass of the last micro-batch each
+//   finished gradient is copied to its bucket and .grad becomes a view of it. Sums are taken in
+//   fp32, in ascending ranks, and divided once: equal bits on all ranks and in all runs with the
+//   same layout of ranks.
+// - ExactReduction is that of reproducible mode. The gradient of every micro-batch is deposited in
+//   fp64 accumulators that add without error (exact_sum.h), so the average has the same bits for
+//   any number of ranks, any shares in whole micro-batches and any order of arrival. A magnitude
+//   out of its bin makes merge() ask for the step to be repeated; the bins then fit.
+// - LocalReduction is that of a job of one rank in the ordinary way: nothing is copied.
+//
+// The first two start a bucket as soon as its gradients are all there, while backward goes on with
+// earlier layers, and move it on at every gradient that follows. Buckets start in their order,
+// whatever order this rank finishes them in; what is left starts at the end of backward. Thread
+// rule: the thread that trains; hooks of other threads are not used, their gradients are taken at
+// the end of backward.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,15 +30,59 @@
 #include "coordinator/core/ballot.h"
 #include "coordinator/core/settings/parallel.h"
 #include "coordinator/transport/communicator.h"
+#include "coordinator/transport/exchange/bucket_exchange.h"
 #include "coordinator/transport/wait.h"
 #include "coxswain/reducer.h"
-#include "sdk/src/parallel/bucket_tuning.h"
 #include "sdk/src/parallel/exact_sum.h"
-#include "sdk/src/parallel/step_exchange.h"
+#include "sdk/src/parallel/gradient_layout.h"
 
 namespace cox::detail {
 
-// What one micro-batch's gradients are, relative to those of its mean loss.
+// StepExchange: what ranks pass to each other in a step: the gradient buckets, then the bookkeeping
+// behind them (how many ranks have a gradient for each parameter, largest magnitudes) and the
+// step's ballot. A face of BucketExchange in tensors, with errors as cox::Error: an average that
+// did not happen must not be trained on. Tensors keep the memory that they lie in.
+class StepExchange {
+ public:
+  struct Extent {
+    std::size_t counts = 0;      // numbers to be added up
+    std::size_t magnitudes = 0;  // numbers whose maximum is wanted
+  };
+
+  // Collective. Throws cox::Error.
+  StepExchange(transport::Communicator& ranks, const GradientLayout& layout, const Extent& extent,
+               const transport::ExchangeOptions& options);
+
+  std::size_t gradient_buckets() const { return flats_.size(); }
+  // 1-D, on the CPU. This rank's part until start(), the sum after merge().
+  const at::Tensor& flat(std::size_t bucket) const { return flats_[bucket]; }
+  std::span<float> counts() { return counts_; }
+  std::span<double> magnitudes() { return magnitudes_; }
+
+  // In ascending order, each once between two merge().
+  void start(std::size_t bucket);
+  // A moment's work for buckets on their way. Never waits.
+  void advance();
+
+  // Starts what follows the gradients and waits for everything. Collective. Requires: all gradient
+  // buckets were started.
+  StepBallot merge(const StepBallot& mine, const std::function<void()>& pump);
+
+  void leave(const std::string& why) { exchange_->leave(why); }
+  const char* path() const { return exchange_->path(); }
+  const std::string& note() const { return exchange_->note(); }
+  transport::BucketTimes times(std::size_t bucket) const { return exchange_->times(bucket); }
+
+ private:
+  std::unique_ptr<transport::BucketExchange> exchange_;
+  std::vector<at::Tensor> flats_;
+  std::span<float> counts_;
+  std::span<double> magnitudes_;
+  std::span<std::byte> ballot_;
+  std::size_t bookkeeping_ = 0;  // buckets behind the gradients
+};
+
+// MicroBatchFacts tell what one micro-batch's gradients are, relative to those of its mean loss.
 struct MicroBatchFacts {
   double weight = 1;      // what its mean loss stands for
   double unit = 1;        // .grad holds weight / unit times the gradient ...
@@ -36,47 +94,46 @@ class GradientReduction {
  public:
   virtual ~GradientReduction() = default;
 
-  // What the loss of this micro-batch is to be multiplied with before its backward pass.
-  virtual double factor(const MicroBatchFacts& facts) const = 0;
-  // Around each backward pass; between the two come the hooks.
+  // Returns the factor of this micro-batch's loss in its backward pass.
+  virtual double factor(const MicroBatchFacts& facts) const {
+    return facts.weight / facts.unit * facts.loss_scale;
+  }
+  // begin() and end() enclose each backward pass; between the two come the hooks.
   virtual void begin(const MicroBatchFacts& facts) = 0;
-  virtual void ready(std::size_t parameter) = 0;
-  virtual void end() = 0;
+  virtual void ready(std::size_t) {}
+  virtual void end() {}
 
-  // Whatever has not been sent is sent now. Does not wait.
-  virtual void flush() = 0;
-  // Adds what it knows to `mine` and merges all ranks'. Collective, waits.
+  // Sends whatever has not been sent. Does not wait.
+  virtual void flush() {}
+  // Adds what it knows to `mine` and merges the ballots of all ranks. Collective; waits.
   virtual StepBallot merge(StepBallot mine, const std::function<void()>& pump) = 0;
-  // After merge(), on equal terms on all ranks: .grad of every parameter becomes the average of
-  // `total` weight (under `loss_scale`); undefined where no rank had one. Returns its L2 norm.
+  // Makes .grad of every parameter the average of `total` weight (under `loss_scale`), or undefined
+  // where no rank had one. Returns its L2 norm. REQUIRES: merge() came before, and arguments are
+  // equal on all ranks.
   virtual double hand_back(double total, double loss_scale) = 0;
-  // This rank's own gradients that were not finite, by parameter, of the step just merged.
+  // Returns how many values of this rank's own gradients were not finite, by parameter, in the step
+  // just merged.
   virtual const std::vector<std::int64_t>& nonfinite() const = 0;
 
-  // In which gradients became ready in the last micro-batch of the step just merged; shorter than
-  // the list of parameters where some got none, empty where nothing is exchanged.
+  // Returns the order in which gradients became ready in the last micro-batch of the step just
+  // merged. It is shorter than the list of parameters where some got none, and empty where nothing
+  // is exchanged.
   virtual std::span<const std::uint32_t> order() const { return {}; }
   virtual StepExchange* exchange() { return nullptr; }
+  // Returns the bins of the step to come, one a parameter; none but in reproducible mode.
+  virtual std::span<const ExactBin> bins() const { return {}; }
 
-  // Whether, in the last micro-batch, what autograd allocated for this gradient is free again as
-  // soon as the gradient is ready.
+  // Returns whether, in the last micro-batch, what autograd allocated for this gradient is free
+  // again as soon as the gradient is ready.
   virtual bool moves_when_ready(std::size_t) const { return false; }
 };
 
-// LocalReduction is the way of a job of one rank: gradients stay where autograd left them and are
-// only divided. Nothing is copied.
 class LocalReduction final : public GradientReduction {
  public:
   explicit LocalReduction(const std::vector<at::Tensor>& parameters) : parameters_(parameters) {}
 
-  double factor(const MicroBatchFacts& facts) const override {
-    return facts.weight / facts.unit * facts.loss_scale;
-  }
   void begin(const MicroBatchFacts& facts) override { unit_ = facts.unit; }
-  void ready(std::size_t) override {}
-  void end() override {}
-  void flush() override {}
-  StepBallot merge(StepBallot mine, const std::function<void()>& pump) override;
+  StepBallot merge(StepBallot mine, const std::function<void()>&) override { return mine; }
   double hand_back(double total, double loss_scale) override;
   const std::vector<std::int64_t>& nonfinite() const override;
 
@@ -86,7 +143,7 @@ class LocalReduction final : public GradientReduction {
   mutable std::vector<std::int64_t> nonfinite_;
 };
 
-// The ranks that average, and how. All of it must outlive the reduction.
+// ReductionSetup says which ranks average, and how. All of it must outlive the reduction.
 struct ReductionSetup {
   transport::Communicator& ranks;
   const transport::WaitPolicy& wait;
@@ -96,11 +153,16 @@ struct ReductionSetup {
 // Returns whether each parameter requires a gradient now.
 std::vector<bool> required_of(const std::vector<at::Tensor>& parameters);
 
-// Makes the way of averaging that the settings ask for, with its layout and its exchange:
-// ExactReduction in reproducible mode, else LocalReduction in a job of one rank and
-// OverlappedReduction in any other. `parameters` must outlive it; `needed`: one a parameter, equal
-// on all ranks, false for those that never get a gradient; `bins`: reproducible mode, one a
-// parameter to start from. Collective. Throws cox::Error.
+// Returns what the gradients take in buckets: fp64 in reproducible mode and for fp64 parameters,
+// fp32 for all others. `needed`: one a parameter, whether it has a place.
+std::vector<GradientShape> shapes_of(const std::vector<at::Tensor>& parameters,
+                                     const std::vector<bool>& needed, bool reproducible);
+
+// Makes the way of averaging that the settings ask for, with its layout and its exchange.
+// `parameters` must outlive it; `needed`: one a parameter, equal on all ranks, false for those that
+// never get a gradient; `bins`: reproducible mode, one a parameter to start from, equal on all
+// ranks. Collective. Throws cox::Error, on all ranks for parameters that reproducible mode cannot
+// sum (fp64, or not on the CPU).
 std::unique_ptr<GradientReduction> make_reduction(const ReductionSetup& setup,
                                                   const std::vector<at::Tensor>& parameters,
                                                   const std::vector<bool>& needed,

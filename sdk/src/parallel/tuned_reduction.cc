@@ -6,21 +6,19 @@
 #include <string>
 #include <utility>
 
-#include "coordinator/transport/wait.h"
 #include "coxswain/error.h"
-#include "sdk/src/parallel/exact_reduction.h"
-#include "sdk/src/parallel/overlapped_reduction.h"
+#include "sdk/src/parallel/agreement.h"
 
 namespace cox::detail {
 namespace {
 
 constexpr std::uint64_t kMicroBatchesAtFirst = 64;
+constexpr const char* kLayout = "layout of gradient buckets";  // for messages
 
-std::int64_t gradient_bytes(const std::vector<at::Tensor>& parameters,
-                            const std::vector<bool>& required, std::int64_t factor) {
+std::int64_t gradient_bytes(const std::vector<GradientShape>& shapes) {
   std::int64_t bytes = 0;
-  for (const GradientShape& shape : ordinary_shapes(parameters, required)) {
-    if (shape.needed) bytes += factor * shape.elements * bytes_of(shape.type);
+  for (const GradientShape& shape : shapes) {
+    if (shape.needed) bytes += shape.elements * bytes_of(shape.type);
   }
   return bytes;
 }
@@ -57,8 +55,8 @@ Status foreign(const std::string& name, const std::string& expected) {
 // The integers of an entry; nothing when it is absent or of another type.
 std::optional<std::vector<std::int64_t>> find(std::span<const NamedTensor> saved,
                                               const std::string& name) {
-  const auto found = std::find_if(saved.begin(), saved.end(),
-                                  [&](const NamedTensor& each) { return each.name == name; });
+  const auto found =
+      std::ranges::find_if(saved, [&](const NamedTensor& each) { return each.name == name; });
   if (found == saved.end() || found->tensor.scalar_type() != at::kLong) return std::nullopt;
   const at::Tensor flat = found->tensor.contiguous();
   const auto* values = flat.const_data_ptr<std::int64_t>();
@@ -68,7 +66,7 @@ std::optional<std::vector<std::int64_t>> find(std::span<const NamedTensor> saved
 bool is_permutation(const std::vector<std::int64_t>& order, std::size_t parameters) {
   if (order.size() != parameters) return false;
   std::vector<std::int64_t> sorted = order;
-  std::sort(sorted.begin(), sorted.end());
+  std::ranges::sort(sorted);
   for (std::size_t i = 0; i < sorted.size(); ++i) {
     if (sorted[i] != static_cast<std::int64_t>(i)) return false;
   }
@@ -93,13 +91,9 @@ TunedReduction::TunedReduction(const ReductionSetup& setup,
       parameters_(parameters),
       required_(required_of(parameters)),
       tuning_(parameters.size(),
-              gradient_bytes(parameters, required_, setup.config.reproducible ? 2 : 1),
+              gradient_bytes(shapes_of(parameters, required_, setup.config.reproducible)),
               setup.config.bucket_bytes),
       bins_(parameters.size(), first_bin(kMicroBatchesAtFirst)) {
-  if (setup.config.reproducible) {
-    const Status fits = check_exact(parameters);
-    if (!fits.ok()) throw Error(fits, Error::Scope::all_ranks);
-  }
   build();
 }
 
@@ -117,22 +111,15 @@ std::optional<std::size_t> TunedReduction::unexpected() const {
 }
 
 void TunedReduction::share(std::span<std::byte> bytes, RankId from) {
-  transport::Communicator& ranks = setup_.ranks;
-  const Status told = transport::finish(ranks, ranks.start_broadcast(bytes, from), setup_.wait);
-  if (!told.ok()) throw Error(told.with_context("layout of gradient buckets"));
+  require(broadcast(setup_.ranks, bytes, from), kLayout);
 }
 
 // Of the lowest rank that saw one: rank 0 may have had no samples. Empty where no rank did.
 std::vector<std::uint32_t> TunedReduction::order_seen() {
   constexpr std::uint64_t kNobody = ~std::uint64_t{0};
-  transport::Communicator& ranks = setup_.ranks;
-  const auto mine = static_cast<std::uint64_t>(ranks.rank().value());
+  const auto mine = static_cast<std::uint64_t>(setup_.ranks.rank().value());
   std::uint64_t lowest = reduction_->order().empty() ? kNobody : mine;
-  const Status agreed = transport::finish(
-      ranks,
-      ranks.start_all_reduce(std::as_writable_bytes(std::span(&lowest, 1)), transport::min_u64()),
-      setup_.wait);
-  if (!agreed.ok()) throw Error(agreed.with_context("layout of gradient buckets"));
+  require(reduce_values(setup_.ranks, std::span(&lowest, 1), transport::min_u64()), kLayout);
   if (lowest == kNobody) return {};
   std::vector<std::uint32_t> order = completed(reduction_->order(), parameters_.size());
   share(std::as_writable_bytes(std::span(order)), RankId(static_cast<std::int32_t>(lowest)));
@@ -154,9 +141,8 @@ void TunedReduction::tune(double cost_seconds) {
 // now on, so the old layout then stays. The note is equal on all ranks.
 void TunedReduction::adopt(const BucketChoice& choice, const BucketChoice& former) {
   tuning_.adopt(choice);
-  if (const auto* exact = dynamic_cast<ExactReduction*>(reduction_.get())) {
-    bins_ = exact->bins();
-  }
+  const auto bins = reduction_->bins();
+  if (!bins.empty()) bins_.assign(bins.begin(), bins.end());
   auto old = std::move(reduction_);
   build();
   if (reduction_->exchange()->note().empty() || !old->exchange()->note().empty()) return;
@@ -171,13 +157,11 @@ std::vector<NamedTensor> TunedReduction::saved() const {
     saved.push_back({kOrder, integers({choice.order.begin(), choice.order.end()})});
     saved.push_back({kTriedSizes, integers({choice.sizes.first_bytes, choice.sizes.bytes})});
   }
-  if (const auto* exact = dynamic_cast<const ExactReduction*>(reduction_.get())) {
-    std::vector<std::int64_t> values;
-    for (const ExactBin& bin : exact->bins()) {
-      values.insert(values.end(), {bin.ceiling, bin.count_bits});
-    }
-    saved.push_back({kBins, integers(values)});
+  std::vector<std::int64_t> values;
+  for (const ExactBin& bin : reduction_->bins()) {
+    values.insert(values.end(), {bin.ceiling, bin.count_bits});
   }
+  if (!values.empty()) saved.push_back({kBins, integers(values)});
   return saved;
 }
 

@@ -1,5 +1,5 @@
 // TunedReduction: the gradient reduction of one list of parameters, together with the search for
-// its best layout of buckets (bucket_tuning.h) and with what is saved of both. Owned by a Reducer;
+// its best layout of buckets (BucketTuning) and with what is saved of both. Owned by a Reducer;
 // all ranks construct and call it alike. Training thread.
 #pragma once
 
@@ -13,8 +13,8 @@
 
 #include "coordinator/core/status.h"
 #include "coxswain/named_tensor.h"
-#include "sdk/src/parallel/bucket_tuning.h"
 #include "sdk/src/parallel/exact_sum.h"
+#include "sdk/src/parallel/gradient_layout.h"
 #include "sdk/src/parallel/gradient_reduction.h"
 
 namespace cox::detail {
@@ -28,7 +28,8 @@ class TunedReduction {
   GradientReduction* operator->() const { return reduction_.get(); }
   StepExchange* exchange() const { return reduction_->exchange(); }  // null: nothing is exchanged
 
-  // The first parameter that has begun to require a gradient since the start: it has no place.
+  // Returns the first parameter that has begun to require a gradient since the start, and therefore
+  // has no place.
   std::optional<std::size_t> unexpected() const;
 
   // After a step in which every rank took part. `cost_seconds`: what its buckets cost this rank,
@@ -36,7 +37,8 @@ class TunedReduction {
   // noise. Lays buckets out anew where the search asks for it. Collective. Throws cox::Error.
   void tune(double cost_seconds);
 
-  // What a resumed run needs to go on with the same bits and the same buckets. Equal on all ranks.
+  // Returns what a resumed run needs to go on with the same bits and the same buckets. It is equal
+  // on all ranks.
   std::vector<NamedTensor> saved() const;
   // Collective. invalid_argument for what is another model's or damaged.
   Status restore(std::span<const NamedTensor> saved);

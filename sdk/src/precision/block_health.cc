@@ -1,5 +1,6 @@
 #include "sdk/src/precision/block_health.h"
 
+#include <ATen/autocast_mode.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -7,14 +8,79 @@
 #include <limits>
 #include <string>
 #include <tuple>
-#include <unordered_map>
+#include <utility>
 
+#include "coxswain/detail/attended_call.h"
+#include "coxswain/detail/run_context.h"
 #include "sdk/src/blocks/block_registry.h"
+#include "sdk/src/blocks/storage.h"
 
 namespace cox::detail {
 namespace {
 
 using Where = HealthVerdict::Where;
+
+bool has_gradient(const at::Tensor& tensor) {
+  return tensor.requires_grad() && !tensor.is_leaf();
+}
+
+// What nobody differentiates may be a mask, whose -infinity is meant.
+PendingScan look_at_constant(const at::Tensor& tensor) {
+  if (!tensor.is_cpu()) {
+    return start_scan(tensor.masked_fill(at::isneginf(tensor), 0), ScanKind::extent);
+  }
+  PendingScan pending{scan(tensor, ScanKind::extent), {}};
+  if (pending.scan.nonfinite > 0) pending.scan.nonfinite = count_unmasked(tensor);
+  return pending;
+}
+
+// What a gradient's hook is for. A tensor with a gradient is known by the hook that its node holds.
+struct HookKey {
+  std::shared_ptr<HealthLedger> ledger;
+  std::uint64_t step = 0;
+  std::size_t output = 0;    // of the tensor's node
+  std::int64_t version = 0;  // of the tensor's data
+  friend bool operator==(const HookKey&, const HookKey&) = default;
+};
+
+// What Tensor::register_hook would install, in one piece of memory instead of six.
+class GradientHook final : public torch::autograd::FunctionPreHook {
+ public:
+  GradientHook(HookKey key, Boundary& boundary) : key_(std::move(key)), boundary_(boundary) {}
+
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& grads) override {
+    if (key_.output < grads.size()) {
+      key_.ledger->gradient(boundary_, key_.step, grads[key_.output]);
+    }
+    return grads;
+  }
+
+  const HookKey& key() const { return key_; }
+  Boundary& boundary() const { return boundary_; }
+
+ private:
+  const HookKey key_;
+  Boundary& boundary_;  // of the step; not looked at in another
+};
+
+// nullptr when no hook of that key is on the tensor's node.
+Boundary* hooked_boundary(torch::autograd::Node& node, const HookKey& key) {
+  for (const auto& hook : node.tensor_pre_hooks()) {
+    const auto* own = dynamic_cast<const GradientHook*>(hook.get());
+    if (own != nullptr && own->key() == key) return &own->boundary();
+  }
+  return nullptr;
+}
+
+HealthCall*& innermost_health_call() {
+  thread_local HealthCall* call = nullptr;
+  return call;
+}
+
+bool computes_in_fp16(at::DeviceType device) {
+  return at::autocast::is_autocast_enabled(device) &&
+         at::autocast::get_autocast_dtype(device) == at::kHalf;
+}
 
 // All backward passes over a boundary together.
 TensorScan gradient_of(const Boundary& boundary) {
@@ -23,15 +89,19 @@ TensorScan gradient_of(const Boundary& boundary) {
   return all;
 }
 
-std::int64_t bad_values(const BoundaryList& boundaries) {
-  std::int64_t bad = 0;
-  for (const Boundary* boundary : boundaries) bad += boundary->forward.scan.nonfinite;
-  return bad;
+TensorScan gradients_of(const BoundaryList& boundaries) {
+  TensorScan all;
+  for (const Boundary* boundary : boundaries) all += gradient_of(*boundary);
+  return all;
 }
 
 std::int64_t bad_gradients(const BoundaryList& boundaries) {
+  return gradients_of(boundaries).nonfinite;
+}
+
+std::int64_t bad_values(const BoundaryList& boundaries) {
   std::int64_t bad = 0;
-  for (const Boundary* boundary : boundaries) bad += gradient_of(*boundary).nonfinite;
+  for (const Boundary* boundary : boundaries) bad += boundary->forward.scan.nonfinite;
   return bad;
 }
 
@@ -68,57 +138,34 @@ bool is_before(const Candidate& a, const Candidate& b) {
          std::tuple(b.evidence, b.at, b.in_parameters == 0);
 }
 
-// The earliest; of nested calls the innermost.
-class Earliest {
- public:
-  explicit Earliest(std::span<const BlockCallRecord> calls) : calls_(calls) {}
-
-  void offer(const Candidate& candidate) {
-    if (candidate.at == 0) return;
-    all_.push_back(candidate);
+bool is_inside(std::span<const BlockCallRecord> calls, std::size_t call, std::size_t of) {
+  for (auto outer = calls[call].outer; outer; outer = calls[*outer].outer) {
+    if (*outer == of) return true;
   }
+  return false;
+}
 
-  std::optional<Candidate> innermost() const {
-    const Candidate* best = earliest_inside(std::nullopt);
-    while (best != nullptr) {
-      const Candidate* inner = earliest_inside(best->call);
-      if (inner == nullptr) return *best;
-      best = inner;
-    }
-    return std::nullopt;
+// Returns the earliest candidate that happened; of nested calls the innermost.
+std::optional<Candidate> earliest(std::span<const BlockCallRecord> calls,
+                                  std::vector<Candidate> candidates) {
+  std::erase_if(candidates, [](const Candidate& each) { return each.at == 0; });
+  std::optional<Candidate> found;
+  while (!candidates.empty()) {
+    found = *std::ranges::min_element(candidates, is_before);
+    std::erase_if(candidates,
+                  [&](const Candidate& each) { return !is_inside(calls, each.call, found->call); });
   }
-
- private:
-  bool is_inside(std::size_t call, std::size_t of) const {
-    for (auto outer = calls_[call].outer; outer; outer = calls_[*outer].outer) {
-      if (*outer == of) return true;
-    }
-    return false;
-  }
-
-  const Candidate* earliest_inside(std::optional<std::size_t> of) const {
-    const Candidate* best = nullptr;
-    for (const Candidate& each : all_) {
-      if (of && !is_inside(each.call, *of)) continue;
-      if (best == nullptr || is_before(each, *best)) best = &each;
-    }
-    return best;
-  }
-
-  std::span<const BlockCallRecord> calls_;
-  std::vector<Candidate> all_;
-};
+  return found;
+}
 
 // Whether a gradient or the loss was not finite.
 bool came_of_it(std::span<const BlockCallRecord> calls, const StepTrouble& trouble) {
-  if (trouble.has_bad_loss || trouble.outside > 0) return true;
-  if (std::any_of(trouble.in_parameters.begin(), trouble.in_parameters.end(),
-                  [](std::int64_t bad) { return bad > 0; })) {
-    return true;
-  }
-  return std::any_of(calls.begin(), calls.end(), [](const BlockCallRecord& call) {
-    return bad_gradients(call.outputs) > 0 || bad_gradients(call.inputs) > 0;
-  });
+  const auto is_bad = [](std::int64_t count) { return count > 0; };
+  return trouble.has_bad_loss || trouble.outside > 0 ||
+         std::ranges::any_of(trouble.in_parameters, is_bad) ||
+         std::ranges::any_of(calls, [](const BlockCallRecord& call) {
+           return bad_gradients(call.outputs) > 0 || bad_gradients(call.inputs) > 0;
+         });
 }
 
 class Judge {
@@ -150,17 +197,17 @@ class Judge {
   }
 
   std::optional<Candidate> forward_fault() const {
-    Earliest earliest(calls_);
+    std::vector<Candidate> faults;
     for (std::size_t c = 0; c < calls_.size(); ++c) {
       if (bad_values(calls_[c].inputs) > 0) continue;
       const std::int64_t bad = bad_values(calls_[c].outputs);
-      if (bad > 0) earliest.offer({c, calls_[c].end_at, bad});
+      if (bad > 0) faults.push_back({c, calls_[c].end_at, bad});
     }
-    return earliest.innermost();
+    return earliest(calls_, std::move(faults));
   }
 
   std::optional<Candidate> backward_fault() const {
-    Earliest earliest(calls_);
+    std::vector<Candidate> faults;
     for (std::size_t c = 0; c < calls_.size(); ++c) {
       const std::size_t block = calls_[c].block.value();
       if (calls_[c].end_at == 0 || bad_gradients(calls_[c].outputs) > 0) continue;
@@ -168,13 +215,13 @@ class Judge {
       const Moment passed_on = went_bad_at(calls_[c]);
       if (passed_on != 0) {
         const std::int64_t bad = bad_gradients(calls_[c].inputs) + own;
-        earliest.offer({c, passed_on, bad, Evidence::passed_on, own});
+        faults.push_back({c, passed_on, bad, Evidence::passed_on, own});
       } else if (own + bad_inside_[c] > 0) {
         const std::int64_t bad = own > 0 ? own : bad_inside_[c];
-        earliest.offer({c, backward_at(calls_[c]), bad, Evidence::own_parameters, own});
+        faults.push_back({c, backward_at(calls_[c]), bad, Evidence::own_parameters, own});
       }
     }
-    return earliest.innermost();
+    return earliest(calls_, std::move(faults));
   }
 
   // Where trouble from elsewhere first met a block.
@@ -216,29 +263,16 @@ class Judge {
 // gradients of all its calls are finite. Pure. REQUIRES: all scans are read, and in_parameters has
 // an entry for every block.
 HealthVerdict judge(std::span<const BlockCallRecord> calls, const StepTrouble& trouble) {
-  // Without it there is nothing to look for: the ordinary step.
-  if (!came_of_it(calls, trouble)) return {};
-  return Judge(calls, trouble).verdict();
-}
-
-std::uint32_t clamped(std::int64_t count) {
-  constexpr std::int64_t kMost = std::numeric_limits<std::uint32_t>::max();
-  return static_cast<std::uint32_t>(std::min(count, kMost));
+  return came_of_it(calls, trouble) ? Judge(calls, trouble).verdict() : HealthVerdict();
 }
 
 void add(std::uint32_t& to, std::int64_t count) {
-  to = clamped(static_cast<std::int64_t>(to) + count);
+  to = saturated(std::uint64_t{to} + static_cast<std::uint64_t>(count));
 }
 
 void raise(Magnitude& most, float value, RankId rank) {
   if (most.rank.value() >= 0 && value <= most.value) return;
   most = {value, rank};
-}
-
-TensorScan gradients_of(const BoundaryList& boundaries) {
-  TensorScan all;
-  for (const Boundary* boundary : boundaries) all += gradient_of(*boundary);
-  return all;
 }
 
 std::int64_t flushed_zeros(const TensorScan& outgoing, const TensorScan& incoming) {
@@ -271,17 +305,175 @@ bool is_around(const std::string& outer, const std::string& inner) {
 }
 
 std::vector<BlockId> innermost(const BlockRegistry& registry, const std::vector<BlockId>& blocks) {
-  std::vector<BlockId> inner;
-  for (const BlockId block : blocks) {
-    const bool has_inner = std::any_of(blocks.begin(), blocks.end(), [&](BlockId other) {
+  std::vector<BlockId> inner = blocks;
+  std::erase_if(inner, [&](BlockId block) {
+    return std::ranges::any_of(blocks, [&](BlockId other) {
       return is_around(registry.name(block), registry.name(other));
     });
-    if (!has_inner) inner.push_back(block);
-  }
+  });
   return inner;
 }
 
 }  // namespace
+
+void HealthLedger::begin_anew(bool is_open) {
+  const std::lock_guard lock(mutex_);
+  ++step_;
+  now_ = 0;
+  calls_.clear();
+  constants_.clear();
+  boundaries_.clear();
+  is_open_ = is_open;
+}
+
+std::size_t HealthLedger::begin_call(BlockId block, std::optional<std::size_t> outer) {
+  const std::lock_guard lock(mutex_);
+  BlockCallRecord& call = calls_.emplace_back();
+  call.block = block;
+  call.outer = outer;
+  call.begin_at = ++now_;
+  return calls_.size() - 1;
+}
+
+Boundary* HealthLedger::with_gradient(const at::Tensor& tensor) {
+  torch::autograd::Node& node = *tensor.grad_fn();
+  HookKey key{shared_from_this(), step_, static_cast<std::size_t>(tensor.output_nr()),
+              version_of(tensor)};
+  if (Boundary* known = hooked_boundary(node, key)) return known;
+  Boundary& boundary = boundaries_.add();
+  boundary.forward = start_scan(tensor, ScanKind::extent);
+  node.add_tensor_pre_hook(std::make_unique<GradientHook>(std::move(key), boundary));
+  return &boundary;
+}
+
+Boundary* HealthLedger::constant(const at::Tensor& tensor) {
+  const std::int64_t version = version_of(tensor);
+  const auto found = constants_.find(tensor.unsafeGetTensorImpl());
+  if (found != constants_.end() && found->second.version == version) return found->second.boundary;
+  const torch::NoGradGuard no_grad;
+  Boundary& boundary = boundaries_.add();
+  boundary.forward = look_at_constant(tensor);
+  constants_.insert_or_assign(
+      tensor.unsafeGetTensorImpl(),
+      Known{c10::weak_intrusive_ptr<at::TensorImpl>(tensor.getIntrusivePtr()), version, &boundary});
+  return &boundary;
+}
+
+Boundary* HealthLedger::boundary_of(const at::Tensor& tensor) {
+  if (!tensor.defined() || !c10::isFloatingType(tensor.scalar_type())) return nullptr;
+  if (has_gradient(tensor)) return with_gradient(tensor);
+  return tensor.requires_grad() ? nullptr : constant(tensor);
+}
+
+void HealthLedger::input(std::size_t call, const at::Tensor& tensor) {
+  const std::lock_guard lock(mutex_);
+  if (call >= calls_.size()) return;  // the step ended inside of it
+  if (Boundary* boundary = boundary_of(tensor)) calls_[call].inputs.push_back(boundary);
+}
+
+void HealthLedger::computes_in_fp16(std::size_t call) {
+  const std::lock_guard lock(mutex_);
+  if (call >= calls_.size()) return;
+  calls_[call].is_fp16 = true;
+  for (Boundary* boundary : calls_[call].inputs) boundary->is_small_asked = true;
+}
+
+void HealthLedger::output(std::size_t call, const at::Tensor& tensor) {
+  const std::lock_guard lock(mutex_);
+  if (call >= calls_.size()) return;
+  Boundary* const boundary = boundary_of(tensor);
+  if (boundary == nullptr) return;
+  if (calls_[call].is_fp16) boundary->is_small_asked = true;
+  calls_[call].outputs.push_back(boundary);
+}
+
+void HealthLedger::end_call(std::size_t call) {
+  const std::lock_guard lock(mutex_);
+  if (call < calls_.size()) calls_[call].end_at = ++now_;
+}
+
+void HealthLedger::gradient(Boundary& boundary, std::uint64_t step,
+                            const at::Tensor& gradient) try {
+  if (!is_open() || !gradient.defined()) return;
+  const std::lock_guard lock(mutex_);
+  if (step != step_) return;
+  const ScanKind kind = boundary.is_small_asked ? ScanKind::small : ScanKind::extent;
+  boundary.gradients.push_back(start_scan(gradient, kind));
+  if (boundary.gradient_at == 0) boundary.gradient_at = ++now_;
+} catch (...) {
+  // Out of memory, say: it costs this look, never the backward pass.
+}
+
+const std::vector<BlockCallRecord>& HealthLedger::read() {
+  const std::lock_guard lock(mutex_);
+  std::vector<PendingScan*>& pending = pending_;
+  pending.clear();
+  for (const BlockCallRecord& call : calls_) {
+    for (const auto* side : {&call.inputs, &call.outputs}) {
+      for (Boundary* boundary : *side) {
+        pending.push_back(&boundary->forward);
+        for (PendingScan& gradient : boundary->gradients) pending.push_back(&gradient);
+      }
+    }
+  }
+  read_scans(pending);
+  return calls_;
+}
+
+HealthCall::HealthCall(const std::shared_ptr<BlockGate>& gate) noexcept {
+  const auto& state = static_cast<const BlockState&>(*gate);
+  if (!state.health || !state.health->is_open() || !at::GradMode::is_enabled()) return;
+  const RunContext* context = current_context();
+  if (context != nullptr && context->is_rerun) return;
+  try {
+    std::optional<std::size_t> outer;
+    if (innermost_health_call() != nullptr) outer = innermost_health_call()->call_;
+    call_ = state.health->begin_call(state.id, outer);
+  } catch (...) {
+    return;
+  }
+  ledger_ = state.health;
+  outer_ = std::exchange(innermost_health_call(), this);
+  is_innermost_ = true;
+}
+
+HealthCall::~HealthCall() {
+  drop();
+}
+
+void HealthCall::drop() noexcept {
+  if (is_innermost_) innermost_health_call() = outer_;
+  is_innermost_ = false;
+  ledger_.reset();
+}
+
+void HealthCall::input(const at::Tensor& tensor) noexcept try {
+  if (!ledger_ || !tensor.defined()) return;
+  if (!tensor.is_cpu()) is_on_cpu_ = false;
+  ledger_->input(call_, tensor);
+} catch (...) {
+  drop();
+}
+
+void HealthCall::begin() noexcept try {
+  const at::DeviceType device = is_on_cpu_ ? at::kCPU : at::kCUDA;
+  if (ledger_ && computes_in_fp16(device)) ledger_->computes_in_fp16(call_);
+} catch (...) {
+  drop();
+}
+
+void HealthCall::output(const at::Tensor& tensor) noexcept try {
+  if (ledger_) ledger_->output(call_, tensor);
+} catch (...) {
+  drop();
+}
+
+void HealthCall::finish() noexcept try {
+  if (ledger_) ledger_->end_call(call_);
+  drop();
+} catch (...) {
+  drop();
+}
 
 std::vector<std::vector<BlockId>> owners_of(const BlockRegistry& registry,
                                             std::span<const at::Tensor> parameters) {
@@ -321,9 +513,7 @@ void BlockHealth::detach(BlockRegistry& registry) {
 void BlockHealth::begin_step(float scale) {
   if (!ledger_) return;
   scale_ = scale;
-  trouble_.in_parameters.assign(evidence_.size(), 0);
-  trouble_.outside = 0;
-  trouble_.has_bad_loss = false;
+  trouble_ = {.in_parameters = std::vector<std::int64_t>(evidence_.size())};
   ledger_->open();
 }
 
@@ -357,9 +547,9 @@ float BlockHealth::amax_of_parameters(const std::vector<bool>& is_in_fp16) const
   std::vector<at::Tensor> on_devices;
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
     const at::Tensor& gradient = parameters_[p].grad();
-    const bool is_wanted = gradient.defined() && gradient.numel() > 0 &&
-                           std::any_of(owners_[p].begin(), owners_[p].end(),
-                                       [&](BlockId block) { return is_in_fp16[block.value()]; });
+    const bool is_wanted =
+        gradient.defined() && gradient.numel() > 0 &&
+        std::ranges::any_of(owners_[p], [&](BlockId block) { return is_in_fp16[block.value()]; });
     if (!is_wanted) continue;
     if (!gradient.is_cpu()) {
       on_devices.push_back(gradient);
@@ -389,13 +579,14 @@ void BlockHealth::blame(RankId rank) {
   const bool is_forward = verdict_.where == HealthVerdict::Where::forward;
   if (!is_forward && verdict_.where != HealthVerdict::Where::backward) return;
   BlockEvidence& evidence = evidence_[verdict_.block->value()];
-  (is_forward ? evidence.overflow_forward : evidence.overflow_backward) = clamped(verdict_.values);
+  (is_forward ? evidence.overflow_forward : evidence.overflow_backward) =
+      saturated(static_cast<std::uint64_t>(verdict_.values));
   evidence.rank_of_overflow = rank;
 }
 
 std::span<const BlockEvidence> BlockHealth::end_step(RankId rank) {
   if (!ledger_ || !ledger_->is_open()) return {};
-  std::fill(evidence_.begin(), evidence_.end(), BlockEvidence{});
+  std::ranges::fill(evidence_, BlockEvidence{});
   const std::vector<BlockCallRecord>& calls = ledger_->read();
   for (const BlockCallRecord& call : calls) {
     if (call.end_at != 0) note(call, rank);

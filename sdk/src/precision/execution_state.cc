@@ -68,19 +68,6 @@ void put_in_force(const AttentionFlags& wanted) {
   context.setSDPUseOverrideable(wanted.overrideable);
 }
 
-std::uint8_t to_bits(const AttentionFlags& flags) {
-  const bool all[] = {flags.flash, flags.flash3, flags.efficient,
-                      flags.math,  flags.cudnn,  flags.overrideable};
-  unsigned bits = 0;
-  for (unsigned i = 0; i < 6; ++i) bits |= all[i] ? 1u << i : 0u;
-  return static_cast<std::uint8_t>(bits);
-}
-
-AttentionFlags flags_from_bits(std::uint8_t bits) {
-  const auto bit = [bits](unsigned i) { return (bits >> i & 1u) != 0; };
-  return {bit(0), bit(1), bit(2), bit(3), bit(4), bit(5)};
-}
-
 bool& fp8_mark(c10::DeviceType device) {
   thread_local std::array<bool, 2> marks{};
   return marks[device == c10::DeviceType::CUDA ? 1 : 0];
@@ -91,7 +78,7 @@ ExecutionState capture_state(std::span<const at::Device> devices) {
   generators.push_back({at::globalContext().defaultGenerator(at::kCPU), {}});
   std::vector<at::Device> seen;
   for (const at::Device device : devices) {
-    if (!device.is_cuda() || std::find(seen.begin(), seen.end(), device) != seen.end()) continue;
+    if (!device.is_cuda() || std::ranges::find(seen, device) != seen.end()) continue;
     seen.push_back(device);
     generators.push_back({at::globalContext().defaultGenerator(device), {}});
   }

@@ -11,7 +11,6 @@
 #include <ATen/core/grad_mode.h>
 
 #include <array>
-#include <cstdint>
 #include <optional>
 #include <span>
 #include <vector>
@@ -38,10 +37,6 @@ struct AttentionFlags {
 AttentionFlags attention_flags();
 // Writes only when something differs.
 void put_in_force(const AttentionFlags& wanted);
-
-// One bit each, in the order of the members.
-std::uint8_t to_bits(const AttentionFlags& flags);
-AttentionFlags flags_from_bits(std::uint8_t bits);
 
 // Returns this thread's mark that fp8 was asked for on the device. Autocast knows no FP8, so a
 // block in fp8 runs under bf16 autocast with this mark set.

@@ -5,12 +5,8 @@
 #include <bit>
 #include <cstddef>
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define COX_WIDEST_VECTORS __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define COX_WIDEST_VECTORS
-#endif
-#define COX_INLINE inline __attribute__((always_inline))
+#include "sdk/src/device/float_vectors.h"
+
 #define COX_INLINE_LAMBDA __attribute__((always_inline))
 
 namespace cox::detail {
@@ -124,27 +120,16 @@ COX_INLINE void in_chunks(std::size_t count, const Body& body) {
   for (; i < count; ++i) body(i);
 }
 
+template <class Code>
 COX_WIDEST_VECTORS void encode_all(Encoder to, const float* __restrict values,
-                                   std::uint8_t* __restrict codes, std::size_t count) {
+                                   Code* __restrict codes, std::size_t count) {
   in_chunks(count, [=](std::size_t i) COX_INLINE_LAMBDA {
-    codes[i] = static_cast<std::uint8_t>(encode_one(to, values[i]));
+    codes[i] = static_cast<Code>(encode_one(to, values[i]));
   });
 }
 
-COX_WIDEST_VECTORS void encode_all(Encoder to, const float* __restrict values,
-                                   std::uint16_t* __restrict codes, std::size_t count) {
-  in_chunks(count, [=](std::size_t i) COX_INLINE_LAMBDA {
-    codes[i] = static_cast<std::uint16_t>(encode_one(to, values[i]));
-  });
-}
-
-COX_WIDEST_VECTORS void decode_all(Decoder from, const std::uint8_t* __restrict codes,
-                                   float* __restrict values, std::size_t count) {
-  in_chunks(count,
-            [=](std::size_t i) COX_INLINE_LAMBDA { values[i] = decode_one(from, codes[i]); });
-}
-
-COX_WIDEST_VECTORS void decode_all(Decoder from, const std::uint16_t* __restrict codes,
+template <class Code>
+COX_WIDEST_VECTORS void decode_all(Decoder from, const Code* __restrict codes,
                                    float* __restrict values, std::size_t count) {
   in_chunks(count,
             [=](std::size_t i) COX_INLINE_LAMBDA { values[i] = decode_one(from, codes[i]); });
@@ -193,8 +178,8 @@ COX_INLINE ChunkCounts quantize_chunk(const Encoder& encoder, const Source* __re
 
 // The last chunk is filled up with zeros, which count as nothing.
 template <class Source>
-COX_INLINE QuantizeCounts quantize_all(const Encoder& to, const Source* values, float scale,
-                                       std::uint8_t* codes, std::size_t count) {
+COX_WIDEST_VECTORS QuantizeCounts quantize_all(Encoder to, const Source* values, float scale,
+                                               std::uint8_t* codes, std::size_t count) {
   QuantizeCounts total;
   std::uint32_t amax = 0;
   const auto add = [&](const ChunkCounts& counts) COX_INLINE_LAMBDA {
@@ -218,18 +203,8 @@ COX_INLINE QuantizeCounts quantize_all(const Encoder& to, const Source* values, 
   return total;
 }
 
-COX_WIDEST_VECTORS QuantizeCounts quantize_values(Encoder to, const float* values, float scale,
-                                                  std::uint8_t* codes, std::size_t count) {
-  return quantize_all(to, values, scale, codes, count);
-}
-COX_WIDEST_VECTORS QuantizeCounts quantize_values(Encoder to, const std::uint16_t* values,
-                                                  float scale, std::uint8_t* codes,
-                                                  std::size_t count) {
-  return quantize_all(to, values, scale, codes, count);
-}
-
 template <class Source>
-COX_INLINE float amax_all(const Source* values, std::size_t count) {
+COX_WIDEST_VECTORS float amax_of(const Source* values, std::size_t count) {
   std::uint32_t amax = 0;
   const auto add = [&](std::size_t i) COX_INLINE_LAMBDA {
     const std::uint32_t magnitude = std::bit_cast<std::uint32_t>(as_float(values[i])) & kMagnitude;
@@ -237,13 +212,6 @@ COX_INLINE float amax_all(const Source* values, std::size_t count) {
   };
   in_chunks(count, add);
   return std::bit_cast<float>(amax);
-}
-
-COX_WIDEST_VECTORS float amax_of(const float* values, std::size_t count) {
-  return amax_all(values, count);
-}
-COX_WIDEST_VECTORS float amax_of(const std::uint16_t* values, std::size_t count) {
-  return amax_all(values, count);
 }
 
 Encoder saturating(FloatFormat format) {
@@ -299,13 +267,13 @@ void merge_into(QuantizeCounts& into, const QuantizeCounts& from) {
 
 QuantizeCounts quantize(FloatFormat format, std::span<const float> values, float scale,
                         std::span<std::uint8_t> codes) {
-  return quantize_values(saturating(format), values.data(), scale, codes.data(), values.size());
+  return quantize_all(saturating(format), values.data(), scale, codes.data(), values.size());
 }
 
 QuantizeCounts quantize(FloatFormat format, std::span<const std::uint16_t> bf16_values, float scale,
                         std::span<std::uint8_t> codes) {
-  return quantize_values(saturating(format), bf16_values.data(), scale, codes.data(),
-                         bf16_values.size());
+  return quantize_all(saturating(format), bf16_values.data(), scale, codes.data(),
+                      bf16_values.size());
 }
 
 float finite_amax(std::span<const float> values) {

@@ -4,16 +4,15 @@
 
 #include <algorithm>
 #include <bit>
-#include <span>
 #include <string>
 #include <utility>
 
 #include "coordinator/core/settings/settings.h"
 #include "coordinator/runtime/control_plane.h"
-#include "coordinator/transport/wait.h"
 #include "coxswain/error.h"
 #include "coxswain/precision.h"
 #include "metrics/step_row.h"
+#include "sdk/src/parallel/agreement.h"
 #include "sdk/src/precision/trial_step.h"
 
 namespace cox::detail {
@@ -22,30 +21,12 @@ namespace {
 constexpr int kTimedRuns = 3;
 constexpr std::int64_t kHopeless = 3;  // times as slow as fp32: one run tells enough
 
-// The slowest rank decides; a rank without a sample brings zeros.
-std::vector<std::uint64_t> flat(const PrecisionFacts& facts, std::size_t blocks) {
-  std::vector<std::uint64_t> numbers((blocks + 1) * kPrecisions);
-  for (std::size_t b = 0; b < facts.blocks.size(); ++b) {
-    for (std::size_t p = 0; p < kPrecisions; ++p) {
-      numbers[b * kPrecisions + p] = static_cast<std::uint64_t>(facts.blocks[b].step_us[p]);
-    }
-  }
-  for (std::size_t p = 0; p < kPrecisions; ++p) {
-    numbers[blocks * kPrecisions + p] = contains(facts.emulated, static_cast<Precision>(p)) ? 1 : 0;
-  }
-  return numbers;
-}
-
-PrecisionFacts facts_of(std::span<const std::uint64_t> numbers, std::size_t blocks) {
-  PrecisionFacts facts;
-  facts.blocks.assign(blocks, {});
-  for (std::size_t b = 0; b < blocks; ++b) {
-    for (std::size_t p = 0; p < kPrecisions; ++p) {
-      facts.blocks[b].step_us[p] = static_cast<std::int64_t>(numbers[b * kPrecisions + p]);
-    }
-  }
-  for (std::size_t p = 0; p < kPrecisions; ++p) {
-    if (numbers[blocks * kPrecisions + p] != 0) facts.emulated |= only(static_cast<Precision>(p));
+// The slowest rank decides; one without a sample brings zeros.
+PrecisionFacts slowest_of(transport::Communicator& ranks, PrecisionFacts facts) {
+  static_assert(sizeof(BlockFormats) == kPrecisions * sizeof(std::int64_t));
+  require(reduce_values(ranks, std::span(facts.blocks), transport::max_u64()));
+  for (const PrecisionSet emulated : require(gather_values(ranks, facts.emulated))) {
+    facts.emulated |= emulated;
   }
   return facts;
 }
@@ -85,25 +66,19 @@ Status FormatActuator::check(LoopKind) {
 }
 
 // A plan may ask a format of all ranks only if all can run it.
-Status FormatActuator::negotiate(const Ranks& ranks) {
+Status FormatActuator::negotiate(transport::Communicator& ranks) {
   if (!is_wanted_) return ok_status();
-  const PrecisionSet mine = formats_;
-  std::vector<PrecisionSet> all(static_cast<std::size_t>(ranks.all.size()));
-  const Status gathered = transport::finish(
-      ranks.all,
-      ranks.all.start_all_gather(std::as_bytes(std::span<const PrecisionSet>(&mine, 1)),
-                                 std::as_writable_bytes(std::span<PrecisionSet>(all))),
-      ranks.wait);
-  for (const PrecisionSet formats : all) formats_ &= gathered.ok() ? formats : formats_;
-  return gathered;
+  const auto all = gather_values(ranks, formats_);
+  if (!all.ok()) return all.status();
+  for (const PrecisionSet formats : *all) formats_ &= formats;
+  return ok_status();
 }
 
 Status FormatActuator::check_rules(std::span<const FormatRule> rules, const char* key) const {
   const std::vector<std::string> names = blocks_.names();
   for (const FormatRule& rule : rules) {
-    const bool fits = std::any_of(names.begin(), names.end(), [&](const std::string& name) {
-      return fits_pattern(rule.pattern, name);
-    });
+    const bool fits = std::ranges::any_of(
+        names, [&](const std::string& name) { return fits_pattern(rule.pattern, name); });
     if (fits) continue;
     return invalid_argument(std::string(key) + ": expected the name of a block, found " +
                             rule.text() + ", which fits none of " + std::to_string(names.size()) +
@@ -134,7 +109,7 @@ void FormatActuator::apply(const Plan& plan, RoundId) {
     set_formats(followed_);
   }
   const bool was_scaling = is_scaling_;
-  is_scaling_ = std::find(followed_.begin(), followed_.end(), Precision::fp16) != followed_.end();
+  is_scaling_ = std::ranges::find(followed_, Precision::fp16) != followed_.end();
   if (!is_scaling_ || was_scaling) return;
   if (!scaler_) scaler_ = initial_state(rules_);
   // It may come from a save of a run with other bounds.
@@ -169,7 +144,7 @@ Fragment FormatActuator::next_fragment() {
 
 void FormatActuator::request(std::string_view block, PrecisionRequest request) {
   const std::vector<std::string> names = blocks_.names();
-  const auto found = std::find(names.begin(), names.end(), block);
+  const auto found = std::ranges::find(names, block);
   if (found == names.end() && block != "*") {
     throw Error(invalid_argument(
         "precision: expected the name of a block or \"*\", found \"" + std::string(block) + "\"" +
@@ -187,7 +162,7 @@ void FormatActuator::request(std::string_view block, PrecisionRequest request) {
 }
 
 void FormatActuator::calibrate(const SampleStep& sample, CalibrationHost& host) {
-  PrecisionFacts mine;
+  PrecisionFacts mine{std::vector<BlockFormats>(blocks_.size())};
   if (sample.loss) {
     TrialStep trial(sample.model, sample.loss);
     auto measured = measure([&] { return trial.run(); });
@@ -197,16 +172,8 @@ void FormatActuator::calibrate(const SampleStep& sample, CalibrationHost& host) 
       log_.warning("precision: " + measured.status().message() + "; no format is chosen by speed");
     }
   }
-  std::vector<std::uint64_t> merged = flat(mine, blocks_.size());
-  const Ranks ranks = host.ranks();
-  const Status status = transport::finish(
-      ranks.all,
-      ranks.all.start_all_reduce(std::as_writable_bytes(std::span<std::uint64_t>(merged)),
-                                 transport::max_u64()),
-      ranks.wait);
-  if (!status.ok()) throw Error(status);
-  const bool is_root = ranks.all.rank() == kRoot;
-  host.facts().precision = is_root ? facts_of(merged, blocks_.size()) : PrecisionFacts{};
+  PrecisionFacts agreed = slowest_of(host.ranks(), std::move(mine));
+  host.facts().precision = host.ranks().rank() == kRoot ? std::move(agreed) : PrecisionFacts{};
   host.learn();
   apply(host.plan(), {});
 }

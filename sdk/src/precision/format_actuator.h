@@ -26,7 +26,7 @@
 
 namespace cox::detail {
 
-// The device of a model's parameters; the CPU only where none is elsewhere.
+// Returns the device of a model's parameters; the CPU only where none is elsewhere.
 at::DeviceType device_of(const torch::nn::Module& model);
 
 class FormatActuator final : public Actuator {
@@ -38,7 +38,7 @@ class FormatActuator final : public Actuator {
   // invalid_argument for a rule that fits no block and for a format that is asked for and cannot be
   // run here.
   Status check(LoopKind) override;
-  Status negotiate(const Ranks& ranks) override;
+  Status negotiate(transport::Communicator& ranks) override;
   bool is_wanted() const override { return is_wanted_; }
   std::string without() const override { return "number formats stay as the program has them"; }
   void contribute(JobFacts& job) const override { job.capabilities.precisions |= formats_; }
@@ -60,10 +60,10 @@ class FormatActuator final : public Actuator {
   // block or a format that this job cannot run.
   void request(std::string_view block, PrecisionRequest request);
 
-  // What the losses of the open step are multiplied with; 1 while no block runs in fp16.
+  // Returns the factor of the open step's losses; 1 while no block runs in fp16.
   float scale() const { return is_scaling_ ? scaler_->scale : 1.0f; }
   bool is_scaling() const { return is_scaling_; }
-  // Now, or once the policy has chosen fp16.
+  // Returns whether losses are scaled now, or may be once the policy has chosen fp16.
   bool may_scale() const {
     return is_scaling_ || (is_steered_ && !config_.format && contains(formats_, Precision::fp16));
   }

@@ -82,60 +82,55 @@ constexpr const char* kState = "fp8";
 class Fp8LinearFunction final : public torch::autograd::Function<Fp8LinearFunction> {
  public:
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
-                            const at::Tensor& weight, const Fp8LinearPlan& plan);
+                            const at::Tensor& weight, const Fp8LinearPlan& plan) {
+    const c10::impl::ExcludeDispatchKeyGuard no_casts(c10::autocast_dispatch_keyset);
+    const Fp8Quantized input = quantize_tensor(x, FloatFormat::e4m3, plan.scale);
+    if (plan.counting == Fp8Count::on) {
+      plan.block->see(Fp8Side::activation, plan.product, input.seen);
+    }
+    auto state = c10::make_intrusive<Fp8Backward>();
+    state->block = plan.block;
+    state->product = plan.product;
+    state->weight = plan.block->weight(weight);
+    state->x_scale = plan.scale;
+    state->x_type = x.scalar_type();
+    state->weight_type = weight.scalar_type();
+    const at::Tensor result =
+        fp8_product(input.operand, state->weight.transposed(), plan.type, plan.block->means());
+    ctx->save_for_backward({input.operand.codes});
+    ctx->saved_data[kState] = at::IValue::make_capsule(std::move(state));
+    return result;
+  }
+
   static torch::autograd::tensor_list backward(torch::autograd::AutogradContext* ctx,
-                                               torch::autograd::tensor_list gradients);
+                                               torch::autograd::tensor_list gradients) {
+    if (at::GradMode::is_enabled()) {
+      throw Error(
+          failed_precondition("FP8: gradients of gradients (create_graph) were asked for through a "
+                              "linear layer that ran in FP8; expected a block in fp32, bf16 or "
+                              "fp16 for that; forbid fp8 for it or run the pass outside of FP8"));
+    }
+    if (!gradients[0].defined()) return {at::Tensor(), at::Tensor(), at::Tensor()};
+    const c10::impl::ExcludeDispatchKeyGuard no_casts(c10::autocast_dispatch_keyset);
+    const auto capsule = ctx->saved_data[kState].toCapsule();
+    const auto& state = static_cast<const Fp8Backward&>(*capsule);
+    const Fp8Operand x{ctx->get_saved_variables()[0], state.x_scale};
+    const at::Tensor scale = state.block->scale_for(Fp8Side::gradient, state.product, gradients[0]);
+    const Fp8Quantized gradient = quantize_tensor(gradients[0], FloatFormat::e5m2, scale);
+    state.block->see(Fp8Side::gradient, state.product, gradient.seen);
+    const Fp8Means means = state.block->means();
+    at::Tensor of_x;
+    at::Tensor of_weight;
+    if (ctx->needs_input_grad(0)) {
+      of_x = fp8_product(gradient.operand, state.weight, state.x_type, means);
+    }
+    if (ctx->needs_input_grad(1)) {
+      of_weight = fp8_product(gradient.operand.transposed(), x, at::kFloat, means);
+      of_weight = of_weight.to(state.weight_type);
+    }
+    return {of_x, of_weight, at::Tensor()};
+  }
 };
-
-at::Tensor Fp8LinearFunction::forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
-                                      const at::Tensor& weight, const Fp8LinearPlan& plan) {
-  const c10::impl::ExcludeDispatchKeyGuard no_casts(c10::autocast_dispatch_keyset);
-  const Fp8Quantized input = quantize_tensor(x, FloatFormat::e4m3, plan.scale);
-  if (plan.counting == Fp8Count::on) {
-    plan.block->see(Fp8Side::activation, plan.product, input.seen);
-  }
-  auto state = c10::make_intrusive<Fp8Backward>();
-  state->block = plan.block;
-  state->product = plan.product;
-  state->weight = plan.block->weight(weight);
-  state->x_scale = plan.scale;
-  state->x_type = x.scalar_type();
-  state->weight_type = weight.scalar_type();
-  const at::Tensor result =
-      fp8_product(input.operand, state->weight.transposed(), plan.type, plan.block->means());
-  ctx->save_for_backward({input.operand.codes});
-  ctx->saved_data[kState] = at::IValue::make_capsule(std::move(state));
-  return result;
-}
-
-torch::autograd::tensor_list Fp8LinearFunction::backward(torch::autograd::AutogradContext* ctx,
-                                                         torch::autograd::tensor_list gradients) {
-  if (at::GradMode::is_enabled()) {
-    throw Error(failed_precondition(
-        "FP8: gradients of gradients (create_graph) were asked for through a linear layer that ran "
-        "in FP8; expected a block in fp32, bf16 or fp16 for that; forbid fp8 for it or run the "
-        "pass outside of FP8"));
-  }
-  if (!gradients[0].defined()) return {at::Tensor(), at::Tensor(), at::Tensor()};
-  const c10::impl::ExcludeDispatchKeyGuard no_casts(c10::autocast_dispatch_keyset);
-  const auto capsule = ctx->saved_data[kState].toCapsule();
-  const auto& state = static_cast<const Fp8Backward&>(*capsule);
-  const Fp8Operand x{ctx->get_saved_variables()[0], state.x_scale};
-  const at::Tensor scale = state.block->scale_for(Fp8Side::gradient, state.product, gradients[0]);
-  const Fp8Quantized gradient = quantize_tensor(gradients[0], FloatFormat::e5m2, scale);
-  state.block->see(Fp8Side::gradient, state.product, gradient.seen);
-  const Fp8Means means = state.block->means();
-  at::Tensor of_x;
-  at::Tensor of_weight;
-  if (ctx->needs_input_grad(0)) {
-    of_x = fp8_product(gradient.operand, state.weight, state.x_type, means);
-  }
-  if (ctx->needs_input_grad(1)) {
-    of_weight = fp8_product(gradient.operand.transposed(), x, at::kFloat, means);
-    of_weight = of_weight.to(state.weight_type);
-  }
-  return {of_x, of_weight, at::Tensor()};
-}
 
 // Returns new memory, no view. Requires: dimensions as above, one device, floating types.
 at::Tensor fp8_linear(const at::Tensor& x, const at::Tensor& weight, const Fp8LinearPlan& plan) {
@@ -263,22 +258,21 @@ Tensor with_added(const Tensor& product, const Tensor& added, const Scalar& beta
   return at::add(scaled, added.to(product.scalar_type()), beta);
 }
 
-Tensor mm(const Tensor& a, const Tensor& b) {
+// A product that is Op of torch's, which has no part added.
+template <Tensor (*Op)(const Tensor&, const Tensor&)>
+Tensor product_of(const Tensor& a, const Tensor& b) {
   const Passing passing(fp8_key());
   if (auto product = in_fp8(a, b)) return *product;
-  return at::mm(a, b);
+  return Op(a, b);
 }
 
-Tensor matmul(const Tensor& a, const Tensor& b) {
+// A product with a part added, as Op of torch's.
+template <Tensor (*Op)(const Tensor&, const Tensor&, const Tensor&, const Scalar&, const Scalar&)>
+Tensor sum_with_product(const Tensor& added, const Tensor& a, const Tensor& b, const Scalar& beta,
+                        const Scalar& alpha) {
   const Passing passing(fp8_key());
-  if (auto product = in_fp8(a, b)) return *product;
-  return at::matmul(a, b);
-}
-
-Tensor bmm(const Tensor& a, const Tensor& b) {
-  const Passing passing(fp8_key());
-  if (auto product = in_fp8(a, b)) return *product;
-  return at::bmm(a, b);
+  if (auto product = in_fp8(a, b)) return with_added(*product, added, beta, alpha);
+  return Op(added, a, b, beta, alpha);
 }
 
 Tensor linear(const Tensor& x, const Tensor& weight, const Bias& bias) {
@@ -289,20 +283,6 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Bias& bias) {
     }
   }
   return at::linear(x, weight, bias);
-}
-
-Tensor addmm(const Tensor& added, const Tensor& a, const Tensor& b, const Scalar& beta,
-             const Scalar& alpha) {
-  const Passing passing(fp8_key());
-  if (auto product = in_fp8(a, b)) return with_added(*product, added, beta, alpha);
-  return at::addmm(added, a, b, beta, alpha);
-}
-
-Tensor baddbmm(const Tensor& added, const Tensor& a, const Tensor& b, const Scalar& beta,
-               const Scalar& alpha) {
-  const Passing passing(fp8_key());
-  if (auto product = in_fp8(a, b)) return with_added(*product, added, beta, alpha);
-  return at::baddbmm(added, a, b, beta, alpha);
 }
 
 }  // namespace
@@ -348,12 +328,12 @@ TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, library) {
 }
 
 TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, library) {
-  library.impl("mm", mm);
-  library.impl("matmul", matmul);
-  library.impl("bmm", bmm);
+  library.impl("mm", product_of<at::mm>);
+  library.impl("matmul", product_of<at::matmul>);
+  library.impl("bmm", product_of<at::bmm>);
   library.impl("linear", linear);
-  library.impl("addmm", addmm);
-  library.impl("baddbmm", baddbmm);
+  library.impl("addmm", sum_with_product<at::addmm>);
+  library.impl("baddbmm", sum_with_product<at::baddbmm>);
 }
 
 }  // namespace cox::detail

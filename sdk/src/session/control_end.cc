@@ -5,7 +5,7 @@
 
 #include "coordinator/policies/registry.h"
 #include "coxswain/error.h"
-#include "sdk/src/session/step_row.h"
+#include "sdk/src/session/step_recorder.h"
 
 namespace cox::detail {
 namespace {

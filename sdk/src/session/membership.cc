@@ -1,18 +1,78 @@
 #include "sdk/src/session/membership.h"
 
+#include <sys/signalfd.h>
+#include <torch/torch.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <fstream>
+#include <map>
 #include <span>
 #include <string_view>
-#include <utility>
+#include <thread>
 
 #include "coordinator/core/policy.h"
+#include "coordinator/core/text.h"
+#include "coordinator/transport/launch.h"
+#include "coordinator/transport/solo.h"
 #include "coxswain/error.h"
 #include "sdk/src/parallel/agreement.h"
-#include "sdk/src/session/startup_summary.h"
 
 namespace cox::detail {
 namespace {
+
+// "NAME=value" entries.
+std::vector<std::string> process_environment() {
+  std::vector<std::string> entries;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    entries.emplace_back(*entry);
+  }
+  return entries;
+}
+
+std::string value_of(const std::vector<std::string>& environment, const std::string& name) {
+  for (const std::string& entry : environment) {
+    if (entry.starts_with(name + "=")) return entry.substr(name.size() + 1);
+  }
+  return {};
+}
+
+template <std::size_t N>
+void copy_into(char (&target)[N], const std::string& text) {
+  std::snprintf(target, N, "%s", text.c_str());
+}
+
+std::string processor_name() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    const auto colon = line.find(": ");
+    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "unknown processor";
+}
+
+bool same_machine_type(const HostFacts& a, const HostFacts& b) {
+  return std::strcmp(a.processor, b.processor) == 0 && a.cores == b.cores &&
+         a.memory_bytes == b.memory_bytes && a.threads == b.threads &&
+         a.cuda_devices == b.cuda_devices;
+}
+
+std::string count_of(std::int64_t count, const std::string& noun) {
+  return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
+}
+
+std::string describe(const HostFacts& facts) {
+  const std::string devices =
+      facts.cuda_devices > 0 ? count_of(facts.cuda_devices, "CUDA device") : "no GPU";
+  return std::string(facts.processor) + ", " + count_of(facts.cores, "core") + ", " +
+         fixed(static_cast<double>(facts.memory_bytes) / (1ull << 30), 1) + " GiB, " + devices +
+         ", " + count_of(facts.threads, "thread") + " a rank";
+}
 
 io::LoadedConfig take(Result<io::LoadedConfig> loaded, Status& status) {
   status = loaded.ok() ? ok_status() : loaded.status();
@@ -28,7 +88,7 @@ World join(const ControlConfig& control, const std::vector<std::string>& environ
 }
 
 std::vector<std::string> arguments_of(int argc, const char* const* argv) {
-  return argc > 1 ? std::vector<std::string>(argv + 1, argv + argc) : std::vector<std::string>();
+  return {argv + std::min(argc, 1), argv + argc};
 }
 
 void write_to_stderr(std::string_view line) {
@@ -58,7 +118,117 @@ Config with_modes_of(const PolicySet& policies, Config config) {
   return config;
 }
 
+// Before MPI has started (or when it is another one) only the environment knows the rank.
+std::string rank_of_this_process() {
+  const auto environment = process_environment();
+  for (const char* name : {"PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK"}) {
+    const std::string rank = value_of(environment, name);
+    if (!rank.empty()) return rank;
+  }
+  return {};
+}
+
 }  // namespace
+
+Termination::Termination() {
+  sigset_t wanted;
+  sigemptyset(&wanted);
+  sigaddset(&wanted, SIGTERM);
+  pthread_sigmask(SIG_BLOCK, &wanted, &before_);
+  descriptor_ = signalfd(-1, &wanted, SFD_NONBLOCK | SFD_CLOEXEC);
+}
+
+Termination::~Termination() {
+  while (take_pending()) requested_ = true;
+  if (descriptor_ >= 0) close(descriptor_);
+  if (!requested_) pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+}
+
+bool Termination::requested() {
+  if (!requested_) requested_ = take_pending();
+  return requested_;
+}
+
+bool Termination::take_pending() {
+  signalfd_siginfo info;
+  return descriptor_ >= 0 && read(descriptor_, &info, sizeof(info)) == ssize_t{sizeof(info)};
+}
+
+Result<World> World::join(const ControlConfig& control,
+                          const std::vector<std::string>& environment) {
+  World world;
+  auto launch = transport::launch_of(environment);
+  if (!launch.ok()) return launch.status();
+  if (*launch == transport::Launch::mpi) {
+    auto runtime = transport::MpiRuntime::start(nullptr, nullptr);
+    if (!runtime.ok()) return runtime.status();
+    world.mpi_.emplace(std::move(*runtime));
+    transport::MpiOptions options;
+    options.ranks_per_node = static_cast<std::int32_t>(control.ranks_per_node);
+    const std::string folder = value_of(environment, "COX_SHM_DIR");
+    if (!folder.empty()) options.shared_folder = folder;
+    auto all = world.mpi_->world(options);
+    if (!all.ok()) return all.status();
+    world.all_ = std::move(*all);
+  } else {
+    world.all_ = transport::solo_communicator();
+  }
+  world.wait_policy_ =
+      transport::wait_policy(world.all_->ranks_on_node(), transport::usable_cores());
+  return world;
+}
+
+void World::end_by_exit() {
+  if (!mpi_->initialized_here()) transport::MpiRuntime::abort_all(1);
+  mpi_->leave_to_exit();
+  std::thread([] {
+    std::this_thread::sleep_for(std::chrono::seconds(5));
+    std::_Exit(1);
+  }).detach();
+}
+
+HostFacts this_host() {
+  HostFacts facts;
+  char name[64] = {};
+  gethostname(name, sizeof(name) - 1);
+  copy_into(facts.host, name);
+  copy_into(facts.processor, processor_name());
+  facts.memory_bytes = static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) *
+                       static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  facts.cores = transport::usable_cores();
+  facts.threads = at::get_num_threads();
+  facts.cuda_devices = static_cast<std::int32_t>(torch::cuda::device_count());
+  return facts;
+}
+
+std::vector<std::string> summary_lines(const std::vector<HostFacts>& hosts) {
+  std::map<std::string, std::size_t> ranks_on;
+  for (const HostFacts& facts : hosts) ++ranks_on[facts.host];
+  std::string where;
+  for (const auto& [host, ranks] : ranks_on) {
+    where += (where.empty() ? "" : ", ") + host + ": " + std::to_string(ranks);
+    if (where.size() > 200) {
+      where += ", ...";
+      break;
+    }
+  }
+  std::vector<std::string> lines = {count_of(hosts.size(), "rank") + " on " +
+                                    count_of(ranks_on.size(), "host") + " (" + where + ")"};
+  std::vector<std::string> kinds;
+  for (std::size_t r = 0; r < hosts.size() && kinds.size() < 8; ++r) {
+    const bool is_new =
+        std::none_of(hosts.begin(), hosts.begin() + static_cast<long>(r),
+                     [&](const HostFacts& h) { return same_machine_type(h, hosts[r]); });
+    if (is_new) kinds.push_back("rank " + std::to_string(r) + ": " + describe(hosts[r]));
+  }
+  if (kinds.size() == 1) {
+    lines.push_back("all ranks alike: " + describe(hosts.front()));
+  } else {
+    lines.push_back("ranks differ, so numbers may differ in the last bit and speeds will:");
+    lines.insert(lines.end(), kinds.begin(), kinds.end());
+  }
+  return lines;
+}
 
 Membership::Membership(int argc, const char* const* argv, const SessionOptions& options)
     : environment_(process_environment()),
@@ -75,16 +245,19 @@ Membership::Membership(int argc, const char* const* argv, const SessionOptions& 
 }
 
 void Membership::agree(const Status& mine) const {
-  const Status agreed = agree_on_status(all(), mine);
-  if (!agreed.ok()) throw Error(agreed, Error::Scope::all_ranks);
+  require(agree_on_status(all(), mine), Error::Scope::all_ranks);
 }
 
 std::vector<std::uint64_t> Membership::gather(std::uint64_t mine) const {
-  return require(gather_numbers(all(), mine));
+  return require(gather_values(all(), mine));
+}
+
+std::string Membership::ranks_unlike_root(std::uint64_t mine) const {
+  return ranks_that_differ(gather(mine));
 }
 
 void Membership::check_equal_configs() const {
-  const std::string different = ranks_that_differ(gather(fingerprint(loaded_.config)));
+  const std::string different = ranks_unlike_root(fingerprint(loaded_.config));
   if (different.empty()) return;
   const Status status = invalid_argument(
       "expected the same configuration on all ranks, found another than rank 0's on rank " +
@@ -93,7 +266,7 @@ void Membership::check_equal_configs() const {
 }
 
 void Membership::log_hosts() const {
-  const auto hosts = require(gather_hosts(all(), wait_policy()));
+  const auto hosts = require(gather_values(all(), this_host()));
   if (!is_root()) return;
   for (const std::string& line : summary_lines(hosts)) log_.info(line);
 }
@@ -114,3 +287,19 @@ void Membership::leave_after_failure() noexcept {
 }
 
 }  // namespace cox::detail
+
+namespace cox {
+
+int report(const std::exception& error) {
+  const std::string rank = detail::rank_of_this_process();
+  const auto* ours = dynamic_cast<const Error*>(&error);
+  const bool on_all_ranks = ours != nullptr && ours->scope() == Error::Scope::all_ranks;
+  if (on_all_ranks && !rank.empty() && rank != "0") return 1;
+  const std::string where = on_all_ranks || rank.empty() ? "" : "rank " + rank + ": ";
+  const std::string text =
+      ours != nullptr ? ours->status().message() : detail::first_line(error.what());
+  std::fprintf(stderr, "error: %s%s\n", where.c_str(), text.c_str());
+  return 1;
+}
+
+}  // namespace cox

@@ -3,8 +3,10 @@
 // steps, the log and the request to stop. Made first, gone last. Training thread only.
 #pragma once
 
+#include <csignal>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,21 +17,79 @@
 #include "coordinator/core/units.h"
 #include "coordinator/io/config_source.h"
 #include "coordinator/transport/communicator.h"
+#include "coordinator/transport/mpi/runtime.h"
 #include "coordinator/transport/wait.h"
-#include "coxswain/error.h"
 #include "coxswain/session.h"
-#include "sdk/src/blocks/actuator.h"
-#include "sdk/src/session/termination.h"
-#include "sdk/src/session/world.h"
 
 namespace cox::detail {
 
-// Returns the value, or throws the error of this rank.
-template <class T>
-T require(Result<T> result) {
-  if (!result.ok()) throw Error(result.status());
-  return std::move(*result);
-}
+// Termination: turns SIGTERM into a question the loop can ask, so that a job saves and leaves at
+// the end of a step. The signal is blocked for the thread that constructs this and for threads it
+// starts later, and read from a descriptor: no handler, no global state. When destroyed it takes
+// what is pending, and restores the mask unless the job was asked to stop: a launcher signals rank
+// after rank, and one that leaves already must not be killed by its own late signal.
+class Termination {
+ public:
+  Termination();
+  ~Termination();
+  Termination(const Termination&) = delete;
+  Termination& operator=(const Termination&) = delete;
+
+  // True from the first SIGTERM on. One non-blocking read; microseconds.
+  bool requested();
+  // Another rank was asked: a signal that is still to come here asks for nothing new.
+  void requested_elsewhere() { requested_ = true; }
+
+ private:
+  bool take_pending();
+
+  int descriptor_ = -1;
+  sigset_t before_{};
+  bool requested_ = false;
+};
+
+// World: the ranks of the job. Under mpiexec they are MPI's (a program's own MPI_Init is
+// respected); a program started by hand is a job of one rank and never touches MPI. Owns the
+// runtime and the communicator over all ranks. Training thread only.
+class World {
+ public:
+  // Collective under MPI.
+  static Result<World> join(const ControlConfig& control,
+                            const std::vector<std::string>& environment);
+
+  transport::Communicator& all() const { return *all_; }
+  const transport::WaitPolicy& wait_policy() const { return wait_policy_; }
+  bool uses_mpi() const { return mpi_.has_value(); }
+
+  // For a rank that fails alone: the job ends with this process, MPI is not finalised. A program
+  // that goes on regardless is ended after a few seconds, one that initialised MPI itself at once.
+  // Requires: uses_mpi().
+  void end_by_exit();
+
+ private:
+  World() = default;
+
+  std::optional<transport::MpiRuntime> mpi_;  // destroyed after the communicator
+  std::unique_ptr<transport::Communicator> all_;
+  transport::WaitPolicy wait_policy_;
+};
+
+// One rank's machine. Fixed size, so that it can be gathered.
+struct HostFacts {
+  char host[64] = {};
+  char processor[64] = {};
+  std::uint64_t memory_bytes = 0;
+  std::int32_t cores = 0;    // usable by this process
+  std::int32_t threads = 0;  // that torch computes with
+  std::int32_t cuda_devices = 0;
+  std::int32_t unused = 0;  // no padding goes over the wire
+};
+
+HostFacts this_host();
+
+// For people: how many ranks on which hosts, then what machine they have, one line for each kind:
+// "2 ranks on 1 host (node-a: 2)", "all ranks alike: Fast Processor, 8 cores, ...". Pure.
+std::vector<std::string> summary_lines(const std::vector<HostFacts>& hosts);
 
 class Membership {
  public:
@@ -49,12 +109,14 @@ class Membership {
   transport::Communicator& all() const { return world_.all(); }
   transport::Communicator& data() const { return *data_; }
   const transport::WaitPolicy& wait_policy() const { return world_.wait_policy(); }
-  Ranks ranks() const { return {all(), wait_policy()}; }
 
   // Throws the same cox::Error on all ranks unless `mine` is ok on each. Collective.
   void agree(const Status& mine) const;
   // Returns one number of every rank, in their order. Collective. Throws cox::Error.
   std::vector<std::uint64_t> gather(std::uint64_t mine) const;
+  // Returns the ranks whose number differs from rank 0's, as "1, 3"; empty when all are equal.
+  // Collective. Throws cox::Error.
+  std::string ranks_unlike_root(std::uint64_t mine) const;
   // Logs on rank 0 who is there, and on what. Collective. Throws cox::Error.
   void log_hosts() const;
 

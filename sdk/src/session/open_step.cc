@@ -6,7 +6,6 @@
 
 #include "coxswain/error.h"
 #include "sdk/src/parallel/agreement.h"
-#include "sdk/src/session/step_row.h"
 
 namespace cox::detail {
 
@@ -49,8 +48,8 @@ void OpenStep::check_together(const StepBallot& merged) const {
   if (merged.fingerprint_min == merged.fingerprint_max) return;
   throw Error(internal_error("expected all ranks in the same round, step, plan and loss scale, "
                              "found another than rank 0's on rank " +
-                             ranks_that_differ(job_.gather(fingerprint())) +
-                             "; this rank is in step " + std::to_string(number().value()) +
+                             job_.ranks_unlike_root(fingerprint()) + "; this rank is in step " +
+                             std::to_string(number().value()) +
                              "; all ranks make the same calls of average() in every step"),
               Error::Scope::all_ranks);
 }

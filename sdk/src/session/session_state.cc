@@ -3,7 +3,6 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <bit>
 #include <exception>
 #include <string>
 #include <utility>
@@ -18,19 +17,6 @@ std::string tensor_name(const SavedRow& row, std::size_t rank) {
   return std::string(row.name) + ".rank" + std::to_string(rank);
 }
 
-Row words_of(const std::vector<double>& values) {
-  Row words;
-  for (const double value : values) words.push_back(std::bit_cast<std::int64_t>(value));
-  return words;
-}
-
-at::Tensor tensor_of(const Row& words) {
-  at::Tensor tensor = at::empty({static_cast<std::int64_t>(words.size())}, at::kDouble);
-  std::transform(words.begin(), words.end(), tensor.mutable_data_ptr<double>(),
-                 [](std::int64_t word) { return std::bit_cast<double>(word); });
-  return tensor;
-}
-
 Result<std::span<const double>> values_of(const NamedTensor& named) {
   const at::Tensor& tensor = named.tensor;
   if (tensor.dim() != 1 || tensor.scalar_type() != at::kDouble || !tensor.is_contiguous()) {
@@ -41,6 +27,46 @@ Result<std::span<const double>> values_of(const NamedTensor& named) {
 }
 
 }  // namespace
+
+bool Calibration::is_wanted() const {
+  return !has_run_ && step_.is_reducing() &&
+         std::ranges::any_of(actuators_,
+                             [](const Actuator* each) { return each->wants_calibration(); });
+}
+
+void Calibration::run(const SampleStep& sample) {
+  if (step_.steps_ended() > 0) {
+    throw Error(failed_precondition(
+                    "calibrate: expected it before the end of the session's first step, found " +
+                    std::to_string(step_.steps_ended()) +
+                    " reported; call Session::calibrate() right after the Reducer was made, or "
+                    "TrainerStep::forward() or accumulate() from the first step on"),
+                Error::Scope::all_ranks);
+  }
+  has_run_ = true;
+  const auto began = Clock::now();
+  for (Actuator* actuator : actuators_) {
+    if (actuator->wants_calibration()) actuator->calibrate(sample, *this);
+  }
+  // What a trial left behind is no part of the step that is open, and the plan may be another one.
+  forget_run();
+  step_.restart();
+  step_.recorder().leave_out(began, Clock::now());
+}
+
+void Calibration::forget_run() {
+  for (Actuator* actuator : actuators_) actuator->forget_run();
+}
+
+std::vector<Reason> Calibration::learn() {
+  std::vector<Reason> reasons = control_.learn(measured_);
+  for (const Reason& reason : reasons) {
+    const bool is_news = std::find(told_.begin(), told_.end(), reason) == told_.end();
+    if (reason.code != ReasonCode::memory_infeasible && is_news) job_.log().info(reason.text);
+  }
+  told_ = reasons;
+  return reasons;
+}
 
 SessionState::SessionState(int argc, const char* const* argv, SessionOptions options,
                            const MakeActuators& make_actuators)
@@ -84,8 +110,8 @@ void SessionState::declare_reducing() {
 }
 
 bool SessionState::is_missing_reducer() const {
-  return !step_.is_reducing() && std::any_of(actuators_.begin(), actuators_.end(),
-                                             [](const Actuator* a) { return a->is_wanted(); });
+  return !step_.is_reducing() &&
+         std::ranges::any_of(actuators_, [](const Actuator* a) { return a->is_wanted(); });
 }
 
 void SessionState::ensure_started() {
@@ -95,8 +121,7 @@ void SessionState::ensure_started() {
   facts.world_size = job_.world_size();
   for (Actuator* actuator : actuators_) {
     job_.agree(actuator->check(step_.loop()));
-    const Status common = actuator->negotiate(job_.ranks());
-    if (!common.ok()) throw Error(common);
+    require(actuator->negotiate(job_.all()));
     actuator->contribute(facts);
   }
   if (!step_.is_reducing()) facts.capabilities = {};  // nobody carries a plan out
@@ -123,7 +148,7 @@ void SessionState::begin_step() {
 
 bool SessionState::stop_asked_anywhere() {
   const auto asked = job_.gather(stop_asked() ? 1 : 0);
-  const bool anywhere = std::find(asked.begin(), asked.end(), 1u) != asked.end();
+  const bool anywhere = std::ranges::find(asked, 1u) != asked.end();
   if (anywhere) job_.termination().requested_elsewhere();
   return anywhere;
 }
@@ -133,10 +158,9 @@ std::vector<NamedTensor> SessionState::saved_rows() {
   for (const Actuator* actuator : actuators_) {
     const SavedRow* name = actuator->saved_row();
     if (name == nullptr) continue;
-    auto rows = gather_rows(job_.all(), words_of(actuator->save()), "all ranks to save");
-    if (!rows.ok()) throw Error(rows.status());
-    for (std::size_t r = 0; r < rows->size(); ++r) {
-      saved.push_back({tensor_name(*name, r), tensor_of((*rows)[r])});
+    const auto rows = require(gather_rows(job_.all(), actuator->save(), "all ranks to save"));
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+      saved.push_back({tensor_name(*name, r), at::tensor(rows[r], at::kDouble)});
     }
   }
   return saved;
@@ -151,13 +175,12 @@ void SessionState::load_rows(std::span<const NamedTensor> saved) {
 void SessionState::load_row(Actuator& actuator, std::span<const NamedTensor> saved) {
   const SavedRow& name = *actuator.saved_row();
   const std::string prefix = tensor_name(name, 0).substr(0, tensor_name(name, 0).size() - 1);
-  const auto ranks = std::count_if(saved.begin(), saved.end(), [&](const NamedTensor& named) {
-    return named.name.starts_with(prefix);
-  });
+  const auto ranks = std::ranges::count_if(
+      saved, [&](const NamedTensor& named) { return named.name.starts_with(prefix); });
   if (ranks == 0) return;
   const std::string own = tensor_name(name, static_cast<std::size_t>(job_.rank().value()));
-  const auto mine = std::find_if(saved.begin(), saved.end(),
-                                 [&](const NamedTensor& named) { return named.name == own; });
+  const auto mine =
+      std::ranges::find_if(saved, [&](const NamedTensor& named) { return named.name == own; });
   const std::string anew = std::string(name.title) + " starts anew: ";
   if (ranks != job_.world_size() || mine == saved.end()) {
     if (job_.is_root()) job_.log().info(anew + "it was saved at another world size");

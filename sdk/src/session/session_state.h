@@ -10,15 +10,47 @@
 #include <span>
 #include <vector>
 
+#include "coordinator/runtime/control_plane.h"
 #include "coxswain/named_tensor.h"
 #include "coxswain/session.h"
 #include "sdk/src/blocks/actuator.h"
-#include "sdk/src/session/calibration.h"
 #include "sdk/src/session/control_end.h"
 #include "sdk/src/session/membership.h"
 #include "sdk/src/session/open_step.h"
 
 namespace cox::detail {
+
+// Calibration: what is measured before the first step, on a sample of it. Asks every actuator whose
+// settings leave something to choose to measure its part, in their order, and lets the policies
+// decide the plan that the first step runs under. Owned by the session; training thread only.
+class Calibration final : private CalibrationHost {
+ public:
+  Calibration(Membership& job, ControlEnd& control, OpenStep& step, const ActuatorList& actuators)
+      : job_(job), control_(control), step_(step), actuators_(actuators) {}
+
+  // Returns whether run() has anything to measure. It is called in the first step, before its
+  // forward pass, or before that step.
+  bool is_wanted() const;
+  // Takes no part of the open step's time. Collective. Throws cox::Error on all ranks after the
+  // first step, and when settings cannot be met on one. REQUIRES: is_wanted().
+  void run(const SampleStep& sample);
+
+ private:
+  transport::Communicator& ranks() override { return job_.all(); }
+  runtime::MeasuredFacts& facts() override { return measured_; }
+  std::vector<Reason> learn() override;
+  const Plan& plan() const override { return control_.plane().plan(); }
+  void forget_run() override;
+  void agree(const Status& mine) override { job_.agree(mine); }
+
+  Membership& job_;
+  ControlEnd& control_;
+  OpenStep& step_;
+  const ActuatorList& actuators_;
+  runtime::MeasuredFacts measured_;
+  std::vector<Reason> told_;  // the newest that the policies gave
+  bool has_run_ = false;
+};
 
 class SessionState {
  public:
@@ -29,8 +61,6 @@ class SessionState {
   SessionState(int argc, const char* const* argv, SessionOptions options,
                const MakeActuators& make_actuators);
   ~SessionState();
-  SessionState(const SessionState&) = delete;
-  SessionState& operator=(const SessionState&) = delete;
 
   Membership& job() { return job_; }
   ControlEnd& control() { return control_; }
@@ -59,7 +89,8 @@ class SessionState {
   bool stop_asked_anywhere();
   bool stop_asked() { return step_.stop_agreed() || job_.termination().requested(); }
 
-  // What actuators remember on each rank, one tensor a rank, on rank 0: for a save, between steps.
+  // Returns, on rank 0, what actuators remember on each rank, one tensor a rank, for a save between
+  // steps.
   // Empty where nothing is remembered. Collective. Throws cox::Error.
   std::vector<NamedTensor> saved_rows();
   // After the reducer was made: what was saved. Where it is of another world size or does not fit,

@@ -6,11 +6,16 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <string>
 #include <string_view>
+#include <vector>
 
+#include "coordinator/core/config.h"
 #include "coordinator/core/phase.h"
 #include "coordinator/core/signal.h"
 #include "coordinator/core/units.h"
+#include "metrics/run_format.h"
+#include "metrics/step_row.h"
 
 namespace cox::detail {
 
@@ -48,7 +53,7 @@ class StepRecorder {
   void enter(Phase phase, Clock::time_point now);
   void leave(Clock::time_point now);
 
-  // What happened between the two is no part of the step.
+  // Takes the time between the two out of the step.
   void leave_out(Clock::time_point from, Clock::time_point to);
 
   void loss(double mean, double weight);
@@ -84,5 +89,27 @@ class StepRecorder {
   double loss_sum_ = 0;
   bool open_ = false;
 };
+
+// What leaves the rank follows from the report: its signal for the coordinator and its row in the
+// run directory. Pure, but for run_info(), which looks at the machine.
+//
+// The signal as far as the report knows it; ids are the session's to fill in, actuators add theirs.
+RankSignal signal_from(const StepReport& report);
+
+// The same signal as far as statistics of times are concerned: none (warm-up steps).
+RankSignal without_times(RankSignal signal);
+
+// The row of a step as far as the report knows it; actuators add theirs.
+metrics::StepRow row_from(const StepReport& report, RoundId round, UnixTime now);
+
+struct RunPlace {
+  std::string program;
+  RankId rank{};
+  std::int32_t world_size = 1;
+};
+// Provenance of this rank's run directory.
+// `environment`: entries NAME=VALUE, of which those are told that steer threads and transport.
+metrics::RunInfo run_info(const Config& config, const RunPlace& place, UnixTime now,
+                          const std::vector<std::string>& environment);
 
 }  // namespace cox::detail

@@ -18,7 +18,6 @@
 #include "coxswain/adamw.h"
 #include "coxswain/error.h"
 #include "coxswain/sample_plan.h"
-#include "sdk/src/parallel/agreement.h"
 #include "sdk/src/session/session_state.h"
 #include "sdk/src/training/epoch_book.h"
 #include "sdk/src/training/training_state.h"
@@ -68,7 +67,7 @@ double sum_over_ranks(detail::SessionState& state, std::vector<double> mine, std
                         ranks.start_all_gather(std::as_bytes(std::span<const double>(mine)),
                                                std::as_writable_bytes(std::span<double>(all))),
                         state.job().wait_policy());
-  if (!gathered.ok()) throw Error(gathered.with_context("evaluation"));
+  detail::require(gathered, "evaluation");
   return std::accumulate(all.begin(), all.end(), 0.0);
 }
 
@@ -83,9 +82,8 @@ double evaluate(Session& session, torch::nn::Module& model, const Dataset& datas
   const detail::Clock::time_point began = detail::Clock::now();
   const std::int64_t batches = (dataset.size() + batch - 1) / batch;
   const std::vector<std::uint32_t> even(static_cast<std::size_t>(session.world_size()), 1);
-  const auto counts = SamplePlan::assign(batches, even);
-  if (!counts.ok()) throw Error(counts.status());
-  const auto mine = SamplePlan::slice(*counts, static_cast<std::size_t>(session.rank()));
+  const auto counts = detail::require(SamplePlan::assign(batches, even));
+  const auto mine = SamplePlan::slice(counts, static_cast<std::size_t>(session.rank()));
   std::vector<double> sums;
   session.together([&] {
     const torch::NoGradGuard no_grad;
@@ -96,10 +94,9 @@ double evaluate(Session& session, torch::nn::Module& model, const Dataset& datas
       sums.push_back(loss(samples).item<double>() * static_cast<double>(size));
     }
   });
-  const auto most = static_cast<std::size_t>(*std::max_element(counts->begin(), counts->end()));
+  const auto most = static_cast<std::size_t>(*std::ranges::max_element(counts));
   const double sum = sum_over_ranks(state, std::move(sums), most);
-  if (state.step().recorder().is_open())
-    state.step().recorder().leave_out(began, detail::Clock::now());
+  state.step().recorder().leave_out(began, detail::Clock::now());
   return sum / static_cast<double>(dataset.size());
 }
 
@@ -200,10 +197,8 @@ void check_alike(Session& session, const FitOptions& options) {
       options.epochs, evaluates ? 1u : 0u,
       static_cast<std::uint64_t>(evaluates ? options.evaluation->size() : 0),
       static_cast<std::uint64_t>(options.evaluation_batch)};
-  const auto prints =
-      detail::gather_numbers(session.state().job().data(), crc32(std::as_bytes(std::span(facts))));
-  if (!prints.ok()) throw Error(prints.status());
-  const std::string different = detail::ranks_that_differ(*prints);
+  const std::string different =
+      session.state().job().ranks_unlike_root(crc32(std::as_bytes(std::span(facts))));
   if (different.empty()) return;
   throw Error(invalid_argument("FitOptions: expected the same epochs, evaluation data (of the same "
                                "size) and evaluation_batch on all ranks, found others than rank "

@@ -9,12 +9,13 @@
 #include <string>
 #include <utility>
 
-#include "coordinator/transport/wait.h"
 #include "coxswain/adamw.h"
 #include "coxswain/error.h"
 #include "coxswain/safetensors.h"
 #include "coxswain/session.h"
+#include "sdk/src/parallel/agreement.h"
 #include "sdk/src/session/session_state.h"
+#include "sdk/src/training/optimizer_port.h"
 
 namespace cox {
 namespace {
@@ -23,24 +24,8 @@ void require(bool condition, const std::string& message) {
   if (!condition) throw Error(failed_precondition("LossScaler: " + message));
 }
 
-std::vector<at::Tensor> parameters_of(const AdamW& optimizer) {
-  std::vector<at::Tensor> out;
-  for (const NamedTensor& named : optimizer.parameters()) out.push_back(named.tensor);
-  return out;
-}
-
-std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer) {
-  std::vector<at::Tensor> out;
-  for (const auto& group : optimizer.param_groups()) {
-    out.insert(out.end(), group.params().begin(), group.params().end());
-  }
-  return out;
-}
-
 void check_rules(const ScalerRules& rules, ScalerSync sync) {
-  if (Status status = validate(rules); !status.ok()) {
-    throw Error(status.with_context("LossScaler"));
-  }
+  detail::require(validate(rules), "LossScaler");
   if (sync == ScalerSync::host) return;
   const auto longest = static_cast<std::uint32_t>(std::numeric_limits<std::int32_t>::max());
   const bool can_follow = rules.hysteresis == 1 && rules.growth_interval <= longest &&
@@ -98,12 +83,6 @@ FoundInf unscaled(const std::vector<at::Tensor>& gradients, const at::Tensor& in
     found.push_back(found_here);
   }
   return found;
-}
-
-bool any_found(const FoundInf& found) {
-  bool any = false;
-  for (const at::Tensor& one : found) any = one.item<float>() != 0 || any;
-  return any;
 }
 
 constexpr const char* kScale = "loss_scaler.scale";
@@ -190,10 +169,6 @@ LossScaler::OnDevice& LossScaler::on_device(const at::Device& device) {
   return *on_device_;
 }
 
-void LossScaler::forget_device() {
-  on_device_.reset();
-}
-
 at::Tensor LossScaler::scale(const at::Tensor& loss) {
   if (!loss.defined() || !loss.is_floating_point()) {
     throw Error(invalid_argument("LossScaler: expected a loss of floating type, found " +
@@ -207,11 +182,11 @@ at::Tensor LossScaler::scale(const at::Tensor& loss) {
 }
 
 void LossScaler::unscale(AdamW& optimizer) {
-  unscale_unit(unit_of(&optimizer), parameters_of(optimizer));
+  unscale_unit(unit_of(&optimizer), detail::parameters_of(optimizer));
 }
 
 void LossScaler::unscale(torch::optim::Optimizer& optimizer) {
-  unscale_unit(unit_of(&optimizer), parameters_of(optimizer));
+  unscale_unit(unit_of(&optimizer), detail::parameters_of(optimizer));
 }
 
 void LossScaler::unscale(std::span<const at::Tensor> parameters) {
@@ -241,20 +216,17 @@ void LossScaler::unscale_unit(Unit& unit, const std::vector<at::Tensor>& paramet
 
 bool LossScaler::agree(bool found) {
   if (session_ == nullptr || session_->world_size() == 1) return found;
-  auto& state = session_->state();
   std::uint64_t any = found ? 1 : 0;
-  const Status status = transport::finish(
-      state.job().data(),
-      state.job().data().start_all_reduce(std::as_writable_bytes(std::span<std::uint64_t>(&any, 1)),
-                                          transport::max_u64()),
-      state.job().wait_policy());
-  if (!status.ok()) throw Error(status.with_context("LossScaler: found inf of all ranks"));
+  detail::require(detail::reduce_values(session_->state().job().data(), std::span(&any, 1),
+                                        transport::max_u64()),
+                  "LossScaler: found inf of all ranks");
   return any != 0;
 }
 
 // Whether the optimizer may step, on this and all other ranks.
 bool LossScaler::settle(Unit& unit) {
-  unit.overflow = agree(any_found(unit.found));
+  unit.overflow = agree(std::ranges::any_of(
+      unit.found, [](const at::Tensor& found) { return found.item<float>() != 0; }));
   unit.stage = Unit::Stage::stepped;
   return !unit.overflow;
 }
@@ -267,7 +239,7 @@ void LossScaler::prepare(Unit& unit, const std::vector<at::Tensor>& parameters) 
 
 bool LossScaler::step(AdamW& optimizer) {
   Unit& unit = unit_of(&optimizer);
-  prepare(unit, parameters_of(optimizer));
+  prepare(unit, detail::parameters_of(optimizer));
   if (sync_ == ScalerSync::device) {
     optimizer.step({.grad_scale = {}, .found_inf = unit.found.front()});
     unit.stage = Unit::Stage::stepped;
@@ -283,7 +255,7 @@ bool LossScaler::step(torch::optim::Optimizer& optimizer) {
           "expected cox::AdamW with ScalerSync::device, found an optimizer of torch, which cannot "
           "skip without the host; use ScalerSync::host");
   Unit& unit = unit_of(&optimizer);
-  prepare(unit, parameters_of(optimizer));
+  prepare(unit, detail::parameters_of(optimizer));
   const bool updates = settle(unit);
   if (updates) optimizer.step();
   return updates;
@@ -353,7 +325,7 @@ Status LossScaler::load_state(std::span<const NamedTensor> state) {
   state_ = {.scale = scale,
             .clean_steps = static_cast<std::uint32_t>(loaded[1].tensor.item<std::int64_t>()),
             .overflow_streak = static_cast<std::uint32_t>(loaded[2].tensor.item<std::int64_t>())};
-  forget_device();
+  on_device_.reset();
   return status;
 }
 

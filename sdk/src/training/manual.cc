@@ -13,7 +13,6 @@
 #include "coordinator/transport/wait.h"
 #include "coxswain/error.h"
 #include "sdk/src/parallel/agreement.h"
-#include "sdk/src/parallel/equal_ranks.h"
 #include "sdk/src/parallel/gradient_reduction.h"
 #include "sdk/src/precision/format_actuator.h"
 #include "sdk/src/precision/numerics_watch.h"
@@ -48,16 +47,149 @@ struct ManualParallel::Impl {
         state(session.state()),
         formats(state.actuators().get<detail::FormatActuator>()),
         numerics(state.actuators().get<detail::NumericsWatch>()) {}
-  ~Impl();
 
-  void match(CallKind kind, const std::vector<at::Tensor>& tensors);
-  void sync(CallKind kind, const std::vector<at::Tensor>& tensors);
-  GradientSet& set_of(std::vector<at::Tensor> parameters);
-  Status check(double weight) const;
-  GradientAverage average(StepScope& step, const std::vector<at::Tensor>& given, double weight);
-  GradientAverage reduce(detail::GradientReduction& reduction, double weight);
-  StepBallot merge_ballots();
-  ReductionOutcome close();
+  // The others must not wait for a rank that is on its way out.
+  ~Impl() {
+    if (std::uncaught_exceptions() == 0) return;
+    for (const GradientSet& set : sets) {
+      if (detail::StepExchange* exchange = set.reduction->exchange()) {
+        exchange->leave("its training loop ended with an exception");
+      }
+    }
+  }
+
+  void match(CallKind kind, const std::vector<at::Tensor>& tensors) {
+    detail::CallMark mark = detail::mark_of(kind, tensors);
+    const auto known =
+        std::ranges::find_if(sets, [&](const GradientSet& set) { return set.is_of(tensors); });
+    if (kind == CallKind::all_reduce_gradients) {
+      mark.place = 1 + static_cast<std::uint64_t>(known - sets.begin());
+    }
+    const Status matched = detail::match_calls(state.job().data(), mark);
+    detail::require(matched.with_context("ManualParallel"), Error::Scope::all_ranks);
+  }
+
+  void sync(CallKind kind, const std::vector<at::Tensor>& tensors) {
+    match(kind, tensors);
+    detail::require(detail::broadcast_from_root(state.job().data(), tensors), "ManualParallel");
+  }
+
+  GradientSet& set_of(std::vector<at::Tensor> parameters) {
+    const auto found =
+        std::ranges::find_if(sets, [&](const GradientSet& set) { return set.is_of(parameters); });
+    if (found != sets.end()) return *found;
+    if (sets.size() == kMostSets) sets.pop_front();
+    GradientSet& made = sets.emplace_back();
+    made.parameters = std::move(parameters);
+    made.needed = detail::required_of(made.parameters);
+    try {
+      made.reduction = detail::make_reduction(
+          {state.job().data(), state.job().wait_policy(), state.job().config().reduction},
+          made.parameters, made.needed, {detail::reverse_order(made.parameters.size()), {}});
+    } catch (...) {
+      sets.pop_back();
+      throw;
+    }
+    return made;
+  }
+
+  Status check(double weight) const {
+    if (!(weight >= 0) || !std::isfinite(weight)) {
+      return invalid_argument("expected a weight that is finite and not below 0, found " +
+                              std::to_string(weight));
+    }
+    if (formats.is_scaling() && !is_scaled && weight > 0) {
+      return failed_precondition(
+          "expected gradients of ManualParallel::backward() while blocks run in fp16, found none; "
+          "a plain loss.backward() has no loss scale");
+    }
+    return ok_status();
+  }
+
+  GradientAverage average(StepScope& step, const std::vector<at::Tensor>& given, double weight) {
+    const PhaseScope phase = step.phase(Phase::communication);
+    if (const Status wrong = check(weight); !wrong.ok()) {
+      (void)detail::match_calls(state.job().data(), {CallKind::refused, 0, 0});
+      throw Error(wrong.with_context("ManualParallel"));
+    }
+    std::vector<at::Tensor> parameters = detail::each_once(given);
+    match(CallKind::all_reduce_gradients, parameters);
+    if (parameters.empty()) return {};
+    GradientSet& set = set_of(std::move(parameters));
+    if (weight == 0) {
+      for (const at::Tensor& p : set.parameters) p.mutable_grad().reset();
+    }
+    const GradientAverage outcome = reduce(*set.reduction, weight);
+    squares += outcome.gradient_norm * outcome.gradient_norm;
+    finite = finite && outcome.finite;
+    has_average = true;
+    return outcome;
+  }
+
+  GradientAverage reduce(detail::GradientReduction& reduction, double weight) {
+    const double scale = formats.scale();
+    reduction.begin({weight, weight, scale, MicroBatch::more});
+    reduction.flush();
+    StepBallot mine;
+    mine.weight = weight;
+    const StepBallot merged = reduction.merge(mine, [this] { state.control().plane().pump(); });
+    GradientAverage outcome;
+    outcome.weight = merged.weight;
+    // Without any weight there are no gradients on any rank, and none are handed back.
+    outcome.gradient_norm = reduction.hand_back(merged.weight > 0 ? merged.weight : 1, scale);
+    outcome.finite = merged.overflow_ranks == 0 && std::isfinite(outcome.gradient_norm);
+    return outcome;
+  }
+
+  StepBallot merge_ballots() {
+    const detail::StepReport& report = state.step().recorder().report();
+    StepBallot mine = state.step().ballot();
+    mine.weight = report.weight;
+    mine.samples = report.samples;
+    mine.active_ranks = 1;
+    if (report.weight > 0 && std::isfinite(report.loss))
+      mine.loss_sum = report.loss * report.weight;
+    mine.nonfinite_ranks = report.weight > 0 && !std::isfinite(report.loss) ? 1 : 0;
+    transport::Communicator& ranks = state.job().data();
+    if (ranks.size() == 1) return mine;
+    auto request = ranks.start_all_reduce(std::as_writable_bytes(std::span<StepBallot>(&mine, 1)),
+                                          transport::merging<StepBallot>());
+    Status merged = request.status();
+    if (request.ok()) {
+      merged = transport::wait_with(ranks, *request, state.job().wait_policy(),
+                                    [this] { state.control().plane().pump(); });
+    }
+    detail::require(merged, "step reduction");
+    return mine;
+  }
+
+  ReductionOutcome close() {
+    match(CallKind::close, {});
+    const StepBallot merged = merge_ballots();
+    state.step().check_together(merged);
+    const bool are_losses_finite = merged.nonfinite_ranks == 0;
+    ReductionOutcome outcome;
+    outcome.weight = merged.weight;
+    outcome.samples = merged.samples;
+    if (merged.weight > 0) outcome.loss = merged.loss_sum / merged.weight;
+    if (!are_losses_finite) outcome.loss = std::numeric_limits<double>::quiet_NaN();
+    outcome.gradient_norm = std::sqrt(squares);
+    outcome.finite = finite && are_losses_finite;
+    if (has_average) {
+      state.step().recorder().gradient_norm(outcome.gradient_norm);
+      formats.advance_scaler({.overflow = !finite});
+    }
+    if (!outcome.finite) {
+      static_cast<void>(numerics.blame({}));
+      state.step().recorder().flag(SignalFlag::step_skipped);
+    }
+    state.step().agreed(merged);
+    outcome.stop = state.step().stop_agreed();
+    squares = 0;
+    finite = true;
+    has_average = is_scaled = false;
+    return outcome;
+  }
 
   Session session;  // keeps the state alive
   detail::SessionState& state;
@@ -72,159 +204,13 @@ struct ManualParallel::Impl {
   bool is_scaled = false;  // backward() ran in it
 };
 
-// The others must not wait for a rank that is on its way out.
-ManualParallel::Impl::~Impl() {
-  if (std::uncaught_exceptions() == 0) return;
-  for (const GradientSet& set : sets) {
-    if (detail::StepExchange* exchange = set.reduction->exchange()) {
-      exchange->leave("its training loop ended with an exception");
-    }
-  }
-}
-
-void ManualParallel::Impl::match(CallKind kind, const std::vector<at::Tensor>& tensors) {
-  detail::CallMark mark = detail::mark_of(kind, tensors);
-  const auto known = std::find_if(sets.begin(), sets.end(),
-                                  [&](const GradientSet& set) { return set.is_of(tensors); });
-  if (kind == CallKind::all_reduce_gradients) {
-    mark.place = 1 + static_cast<std::uint64_t>(known - sets.begin());
-  }
-  const Status matched = detail::match_calls(state.job().data(), state.job().wait_policy(), mark);
-  if (!matched.ok()) throw Error(matched.with_context("ManualParallel"), Error::Scope::all_ranks);
-}
-
-void ManualParallel::Impl::sync(CallKind kind, const std::vector<at::Tensor>& tensors) {
-  match(kind, tensors);
-  const Status sent = detail::broadcast_from_root(state.job().data(), tensors);
-  if (!sent.ok()) throw Error(sent.with_context("ManualParallel"));
-}
-
-ManualParallel::Impl::GradientSet& ManualParallel::Impl::set_of(
-    std::vector<at::Tensor> parameters) {
-  const auto found = std::find_if(sets.begin(), sets.end(),
-                                  [&](const GradientSet& set) { return set.is_of(parameters); });
-  if (found != sets.end()) return *found;
-  if (sets.size() == kMostSets) sets.pop_front();
-  GradientSet& made = sets.emplace_back();
-  made.parameters = std::move(parameters);
-  made.needed = detail::required_of(made.parameters);
-  try {
-    made.reduction = detail::make_reduction(
-        {state.job().data(), state.job().wait_policy(), state.job().config().reduction},
-        made.parameters, made.needed, {detail::reverse_order(made.parameters.size()), {}});
-  } catch (...) {
-    sets.pop_back();
-    throw;
-  }
-  return made;
-}
-
-Status ManualParallel::Impl::check(double weight) const {
-  if (!(weight >= 0) || !std::isfinite(weight)) {
-    return invalid_argument("expected a weight that is finite and not below 0, found " +
-                            std::to_string(weight));
-  }
-  if (formats.is_scaling() && !is_scaled && weight > 0) {
-    return failed_precondition(
-        "expected gradients of ManualParallel::backward() while blocks run in fp16, found none; a "
-        "plain loss.backward() has no loss scale");
-  }
-  return ok_status();
-}
-
-GradientAverage ManualParallel::Impl::average(StepScope& step, const std::vector<at::Tensor>& given,
-                                              double weight) {
-  const PhaseScope phase = step.phase(Phase::communication);
-  if (const Status wrong = check(weight); !wrong.ok()) {
-    (void)detail::match_calls(state.job().data(), state.job().wait_policy(),
-                              {CallKind::refused, 0, 0});
-    throw Error(wrong.with_context("ManualParallel"));
-  }
-  std::vector<at::Tensor> parameters = detail::each_once(given);
-  match(CallKind::all_reduce_gradients, parameters);
-  if (parameters.empty()) return {};
-  GradientSet& set = set_of(std::move(parameters));
-  if (weight == 0) {
-    for (const at::Tensor& p : set.parameters) p.mutable_grad().reset();
-  }
-  const GradientAverage outcome = reduce(*set.reduction, weight);
-  squares += outcome.gradient_norm * outcome.gradient_norm;
-  finite = finite && outcome.finite;
-  has_average = true;
-  return outcome;
-}
-
-GradientAverage ManualParallel::Impl::reduce(detail::GradientReduction& reduction, double weight) {
-  const double scale = formats.scale();
-  reduction.begin({weight, weight, scale, MicroBatch::more});
-  reduction.flush();
-  StepBallot mine;
-  mine.weight = weight;
-  const StepBallot merged = reduction.merge(mine, [this] { state.control().plane().pump(); });
-  GradientAverage outcome;
-  outcome.weight = merged.weight;
-  // Without any weight there are no gradients on any rank, and none are handed back.
-  outcome.gradient_norm = reduction.hand_back(merged.weight > 0 ? merged.weight : 1, scale);
-  outcome.finite = merged.overflow_ranks == 0 && std::isfinite(outcome.gradient_norm);
-  return outcome;
-}
-
-StepBallot ManualParallel::Impl::merge_ballots() {
-  const detail::StepReport& report = state.step().recorder().report();
-  StepBallot mine = state.step().ballot();
-  mine.weight = report.weight;
-  mine.samples = report.samples;
-  mine.active_ranks = 1;
-  if (report.weight > 0 && std::isfinite(report.loss)) mine.loss_sum = report.loss * report.weight;
-  mine.nonfinite_ranks = report.weight > 0 && !std::isfinite(report.loss) ? 1 : 0;
-  transport::Communicator& ranks = state.job().data();
-  if (ranks.size() == 1) return mine;
-  auto request = ranks.start_all_reduce(std::as_writable_bytes(std::span<StepBallot>(&mine, 1)),
-                                        transport::merging<StepBallot>());
-  Status merged = request.status();
-  if (request.ok()) {
-    merged = transport::wait_with(ranks, *request, state.job().wait_policy(),
-                                  [this] { state.control().plane().pump(); });
-  }
-  if (!merged.ok()) throw Error(merged.with_context("step reduction"));
-  return mine;
-}
-
-ReductionOutcome ManualParallel::Impl::close() {
-  match(CallKind::close, {});
-  const StepBallot merged = merge_ballots();
-  state.step().check_together(merged);
-  const bool are_losses_finite = merged.nonfinite_ranks == 0;
-  ReductionOutcome outcome;
-  outcome.weight = merged.weight;
-  outcome.samples = merged.samples;
-  if (merged.weight > 0) outcome.loss = merged.loss_sum / merged.weight;
-  if (!are_losses_finite) outcome.loss = std::numeric_limits<double>::quiet_NaN();
-  outcome.gradient_norm = std::sqrt(squares);
-  outcome.finite = finite && are_losses_finite;
-  if (has_average) {
-    state.step().recorder().gradient_norm(outcome.gradient_norm);
-    formats.advance_scaler({.overflow = !finite});
-  }
-  if (!outcome.finite) {
-    static_cast<void>(numerics.blame({}));
-    state.step().recorder().flag(SignalFlag::step_skipped);
-  }
-  state.step().agreed(merged);
-  outcome.stop = state.step().stop_agreed();
-  squares = 0;
-  finite = true;
-  has_average = is_scaled = false;
-  return outcome;
-}
-
 ManualParallel::ManualParallel(Session& session) : impl_(std::make_unique<Impl>(session)) {
   detail::SessionState& state = impl_->state;
   state.declare_reducing();
   if (state.job().config().reduction.reproducible) {
-    throw Error(invalid_argument("reduction.reproducible: expected a Reducer or Trainer, found "
-                                 "ManualParallel, whose sums depend on the number of ranks; "
-                                 "switch the setting off"),
+    throw Error(invalid_argument(
+                    "reduction.reproducible: expected a Reducer or Trainer, found ManualParallel, "
+                    "whose sums depend on the number of ranks; switch the setting off"),
                 Error::Scope::all_ranks);
   }
 }

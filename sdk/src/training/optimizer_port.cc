@@ -11,36 +11,23 @@ namespace cox::detail {
 namespace {
 
 // Two moments and a step count for every parameter.
-std::int64_t moment_bytes(const at::Tensor& parameter) {
-  return 2 * static_cast<std::int64_t>(parameter.nbytes()) + 4;
+std::int64_t moment_bytes(const std::vector<at::Tensor>& parameters) {
+  std::int64_t bytes = 0;
+  for (const at::Tensor& p : parameters) bytes += 2 * static_cast<std::int64_t>(p.nbytes()) + 4;
+  return bytes;
 }
 
 class AdamWPort final : public OptimizerPort {
  public:
   explicit AdamWPort(AdamW& optimizer) : optimizer_(optimizer) {}
-  std::vector<at::Tensor> parameters() const override {
-    std::vector<at::Tensor> all;
-    for (const NamedTensor& named : optimizer_.parameters()) all.push_back(named.tensor);
-    return all;
-  }
+  std::vector<at::Tensor> parameters() const override { return parameters_of(optimizer_); }
   void step() override { optimizer_.step(); }
   void zero_grad() override { optimizer_.zero_grad(); }
   void set_learning_rate(double rate) override { optimizer_.set_lr(rate); }
   std::int64_t bytes_to_come() const override {
-    std::int64_t bytes = 0;
-    for (const NamedTensor& named : optimizer_.parameters()) bytes += moment_bytes(named.tensor);
-    for (const NamedTensor& named : optimizer_.state()) {
-      bytes -= static_cast<std::int64_t>(named.tensor.nbytes());
-    }
-    return std::max<std::int64_t>(0, bytes);
+    return std::max<std::int64_t>(0, moment_bytes(parameters()) - state_bytes());
   }
-  std::int64_t state_bytes() const override {
-    std::int64_t bytes = 0;
-    for (const NamedTensor& named : optimizer_.state()) {
-      bytes += static_cast<std::int64_t>(named.tensor.nbytes());
-    }
-    return bytes;
-  }
+  std::int64_t state_bytes() const override { return bytes_of(optimizer_.state()); }
   std::vector<NamedTensor> state() const override { return optimizer_.state(); }
   Status load_state(std::span<const NamedTensor> state) override {
     return optimizer_.load_state(state);
@@ -55,13 +42,7 @@ constexpr const char* kArchive = "torch_archive";
 class TorchPort final : public OptimizerPort {
  public:
   explicit TorchPort(torch::optim::Optimizer& optimizer) : optimizer_(optimizer) {}
-  std::vector<at::Tensor> parameters() const override {
-    std::vector<at::Tensor> all;
-    for (const auto& group : optimizer_.param_groups()) {
-      all.insert(all.end(), group.params().begin(), group.params().end());
-    }
-    return all;
-  }
+  std::vector<at::Tensor> parameters() const override { return parameters_of(optimizer_); }
   void step() override { optimizer_.step(); }
   void zero_grad() override { optimizer_.zero_grad(); }
   void set_learning_rate(double rate) override {
@@ -69,12 +50,7 @@ class TorchPort final : public OptimizerPort {
   }
 
   std::int64_t bytes_to_come() const override {
-    std::int64_t bytes = 0;
-    if (!optimizer_.state().empty()) return bytes;
-    for (const auto& group : optimizer_.param_groups()) {
-      for (const at::Tensor& parameter : group.params()) bytes += moment_bytes(parameter);
-    }
-    return bytes;
+    return optimizer_.state().empty() ? moment_bytes(parameters()) : 0;
   }
 
   std::vector<NamedTensor> state() const override {
@@ -118,6 +94,26 @@ class TorchPort final : public OptimizerPort {
 };
 
 }  // namespace
+
+std::int64_t bytes_of(std::span<const NamedTensor> tensors) {
+  std::int64_t bytes = 0;
+  for (const NamedTensor& each : tensors) bytes += static_cast<std::int64_t>(each.tensor.nbytes());
+  return bytes;
+}
+
+std::vector<at::Tensor> parameters_of(const AdamW& optimizer) {
+  std::vector<at::Tensor> all;
+  for (const NamedTensor& named : optimizer.parameters()) all.push_back(named.tensor);
+  return all;
+}
+
+std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer) {
+  std::vector<at::Tensor> all;
+  for (const auto& group : optimizer.param_groups()) {
+    all.insert(all.end(), group.params().begin(), group.params().end());
+  }
+  return all;
+}
 
 std::unique_ptr<OptimizerPort> make_port(AdamW& optimizer) {
   return std::make_unique<AdamWPort>(optimizer);

@@ -35,6 +35,12 @@ class OptimizerPort {
   virtual Status load_state(std::span<const NamedTensor> state) = 0;
 };
 
+std::int64_t bytes_of(std::span<const NamedTensor> tensors);
+
+// Return all parameters, group by group.
+std::vector<at::Tensor> parameters_of(const AdamW& optimizer);
+std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer);
+
 std::unique_ptr<OptimizerPort> make_port(AdamW& optimizer);
 // Its state is torch's own archive, carried as one tensor of bytes.
 std::unique_ptr<OptimizerPort> make_port(torch::optim::Optimizer& optimizer);

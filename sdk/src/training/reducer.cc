@@ -12,11 +12,10 @@
 #include <utility>
 
 #include "coxswain/error.h"
+#include "sdk/src/device/tensor_scan.h"
 #include "sdk/src/memory/memory_actuator.h"
 #include "sdk/src/parallel/agreement.h"
-#include "sdk/src/parallel/equal_ranks.h"
 #include "sdk/src/parallel/gradient_holders.h"
-#include "sdk/src/parallel/gradient_norm.h"
 #include "sdk/src/parallel/ready_hooks.h"
 #include "sdk/src/parallel/tuned_reduction.h"
 #include "sdk/src/precision/format_actuator.h"
@@ -30,10 +29,6 @@ using detail::MicroBatchFacts;
 using detail::SessionState;
 
 namespace {
-
-void require(const Status& status, const char* what) {
-  if (!status.ok()) throw Error(status.with_context(what));
-}
 
 double seconds_between(Clock::time_point from, Clock::time_point to) {
   return std::max(0.0, Seconds(to - from).count());
@@ -49,28 +44,235 @@ void check_weight(double weight) {
 
 struct Reducer::Impl {
   Impl(Session session, std::vector<at::Tensor> parameters, std::vector<at::Tensor> buffers);
-  ~Impl();
 
-  void backward(StepScope& step, const at::Tensor& loss, double weight, MicroBatch which);
-  void observe(double loss, double weight);
-  ReductionOutcome average(StepScope& step);
+  // The others must not wait for a rank that is on its way out.
+  ~Impl() {
+    if (std::uncaught_exceptions() == 0) return;
+    if (detail::StepExchange* exchange = reduction.exchange()) {
+      exchange->leave("its training loop ended with an exception");
+    }
+  }
+
+  void backward(StepScope& step, const at::Tensor& loss, double weight_of_loss, MicroBatch which) {
+    check_weight(weight_of_loss);
+    if (is_reproducible()) weight_of_loss = std::nearbyint(weight_of_loss * 0x1p20) * 0x1p-20;
+    if (is_last_given) {
+      throw Error(failed_precondition(
+          "Reducer::backward: expected average() after the last micro-batch of a step, found "
+          "another micro-batch; give cox::MicroBatch::more to all but the last"));
+    }
+    const bool has_work = weight_of_loss != 0 && loss.defined();
+    is_last_given = which == MicroBatch::last;
+    if (!has_work && !is_last_given) return;
+    const PhaseScope phase = step.phase(Phase::backward);
+    if (has_work) {
+      if (unit == 0) unit = weight_of_loss;
+      run_backward(loss, {weight_of_loss, unit, formats.scale(), which});
+      const double value = loss.item<double>();
+      observe(value, weight_of_loss);
+      step.loss(value, weight_of_loss);
+    } else {
+      if (unit == 0) backward_began = backward_ended = Clock::now();
+      if (!wants_own_gradients()) reduction->flush();
+    }
+  }
+
+  void observe(double loss, double weight_of_loss) {
+    check_weight(weight_of_loss);
+    if (weight_of_loss == 0) return;  // the mean of no samples is no number
+    numerics.loss(loss);
+    loss_sum += weight_of_loss * loss;
+    weight += weight_of_loss;
+  }
+
+  ReductionOutcome average(StepScope& step) {
+    check_parameters();
+    check_backward();
+    if (unit == 0 && !is_last_given) backward_began = backward_ended = Clock::now();
+    sample_gradients();
+    const StepBallot mine = ballot();
+    reduction->flush();
+    const StepBallot merged = merge(mine);
+    state.step().check_together(merged);
+    ReductionOutcome outcome;
+    outcome.weight = merged.weight;
+    outcome.samples = merged.samples;
+    outcome.loss = merged.nonfinite_ranks > 0 ? std::numeric_limits<double>::quiet_NaN()
+                                              : merged.loss_sum / merged.weight;
+    outcome.repeat = merged.repeat_max != 0;
+    if (merged.weight > 0 && !outcome.repeat) {
+      hand_back(merged, outcome);
+      step.gradient_norm(outcome.gradient_norm);
+    }
+    settle(merged, outcome);
+    outcome.finite = outcome.finite && merged.weight > 0 && !outcome.repeat;
+    outcome.stop = state.step().stop_agreed();
+    return outcome;
+  }
 
   // Parts of backward() and average().
-  void run_backward(const at::Tensor& loss, const MicroBatchFacts& facts);
+  void run_backward(const at::Tensor& loss, const MicroBatchFacts& facts) {
+    MicroBatchFacts told = facts;
+    if (wants_own_gradients()) told.which = MicroBatch::more;
+    backward_began = Clock::now();
+    const double factor = reduction->factor(told);
+    reduction->begin(told);
+    loss.backward(factor == 1 ? at::Tensor() : at::full_like(loss, factor));
+    reduction->end();
+    backward_ended = Clock::now();
+  }
+
   // Whether this rank's own gradients must be seen before they are added to others'.
-  bool wants_own_gradients() const;
-  void check_parameters() const;
-  void check_backward() const;
-  void sample_gradients();
-  StepBallot ballot();
-  StepBallot merge(const StepBallot& mine);
-  void hand_back(const StepBallot& merged, ReductionOutcome& outcome);
-  void settle(const StepBallot& merged, const ReductionOutcome& outcome);
-  void blame_nonfinite();
-  void take_times();
-  void tune();
-  void show_held();
-  detail::GradientHolding held_gradients(detail::MicroBatches micro_batches) const;
+
+  // Noise of gradients and the largest fp16 gradient are read from .grad, which holds this rank's
+  // own only as long as nothing was sent: such a step sends after its backward pass.
+  bool wants_own_gradients() const { return numerics.wants_gradients() || formats.is_scaling(); }
+
+  // One that nobody expects has no place in a bucket: ranks would drift apart.
+  void check_parameters() const {
+    const auto unexpected = reduction.unexpected();
+    if (!unexpected) return;
+    throw Error(
+        failed_precondition("Reducer: expected the parameters that required gradients at its "
+                            "start, found that number " +
+                            std::to_string(*unexpected) +
+                            " does by now as well; let it require them before the Reducer is made "
+                            "and freeze it afterwards, or use ManualParallel"));
+  }
+
+  // Gradients that nobody gave a weight would be added as they are. Zeros add nothing: what an
+  // optimizer may leave behind.
+  void check_backward() const {
+    const bool is_told = unit > 0 || weight > 0 || is_last_given || is_joining;
+    if (is_told || detail::l2_norm(detail::gradients_of(parameters)) == 0) return;
+    throw Error(failed_precondition(
+        "Reducer::average: expected gradients of Reducer::backward() in this step, found some that "
+        "it did not see; call reducer.backward(step, loss, weight) instead of loss.backward(), and "
+        "zero_grad() at the end of every step, also of one that is skipped"));
+  }
+
+  void sample_gradients() {
+    if (unit > 0 && numerics.wants_gradients()) {
+      numerics.sample_gradients(formats.scale() * weight / unit);
+    }
+  }
+
+  StepBallot ballot() {
+    StepBallot mine = state.step().ballot();
+    if (std::isfinite(loss_sum)) {
+      mine.loss_sum = loss_sum;
+    } else {
+      mine.nonfinite_ranks = 1;
+    }
+    mine.amax_max = numerics.amax_scaled_fp16();
+    mine.weight = weight;
+    mine.samples = state.step().recorder().report().samples;
+    mine.active_ranks = is_joining ? 0 : 1;
+    if (weight > 0) mine.buffers_from_min = buffers.vote(state.job().rank());
+    return mine;
+  }
+
+  StepBallot merge(const StepBallot& mine) {
+    detail::SlowWait wait(state.job().log(), "Reducer::average", Clock::now());
+    return reduction->merge(mine, [&] {
+      state.control().plane().pump();
+      wait.look(Clock::now());
+    });
+  }
+
+  void hand_back(const StepBallot& merged, ReductionOutcome& outcome) {
+    outcome.gradient_norm = reduction->hand_back(merged.weight, formats.scale());
+    outcome.finite = std::isfinite(outcome.gradient_norm) && merged.nonfinite_ranks == 0 &&
+                     merged.overflow_ranks == 0;
+    if (!outcome.finite) blame_nonfinite();
+    formats.advance_scaler(
+        {.overflow = !outcome.finite, .amax = static_cast<float>(merged.amax_max)});
+  }
+
+  void settle(const StepBallot& merged, const ReductionOutcome& outcome) {
+    detail::StepRecorder& recorder = state.step().recorder();
+    if (!outcome.finite) recorder.flag(SignalFlag::step_skipped);
+    if (outcome.repeat) recorder.flag(SignalFlag::step_repeated);
+    detail::require(buffers.follow(merged.buffers_from_min, state.job().data()));
+    take_times();
+    state.step().agreed(merged);
+    active_elsewhere = merged.active_ranks;
+    if (merged.weight > 0) tune();
+    unit = loss_sum = weight = 0;
+    is_last_given = false;
+  }
+
+  // Which of this rank's own gradients are at fault: looked at only in a step that goes wrong.
+  void blame_nonfinite() {
+    const std::int64_t count = numerics.blame(reduction->nonfinite());
+    const std::uint32_t told = detail::saturated(static_cast<std::uint64_t>(count));
+    state.step().recorder().nonfinite_values(told);
+    if (count > 0) state.step().recorder().flag(SignalFlag::nonfinite_gradient);
+  }
+
+  // Before buckets are laid out anew: their times go with them.
+  void take_times() {
+    last.buckets.clear();
+    last.backward_seconds = seconds_between(backward_began, backward_ended);
+    last.exposed_seconds = 0;
+    detail::StepExchange* exchange = reduction.exchange();
+    if (exchange == nullptr) return;
+    double seconds = 0;
+    double exposed = 0;
+    for (std::size_t b = 0; b < exchange->gradient_buckets(); ++b) {
+      const transport::BucketTimes times = exchange->times(b);
+      last.buckets.push_back({static_cast<std::int64_t>(exchange->flat(b).nbytes()),
+                              seconds_between(backward_began, times.started),
+                              seconds_between(backward_began, times.done),
+                              Seconds(times.worked).count()});
+      last.exposed_seconds =
+          std::max(last.exposed_seconds, seconds_between(backward_ended, times.done));
+      seconds += seconds_between(times.started, times.done);
+      exposed += seconds_between(std::max(times.started, backward_ended), times.done);
+    }
+    state.step().recorder().reduction(seconds, exposed);
+  }
+
+  // What buckets cost this rank: adding and copying, and the wait after backward.
+  void tune() {
+    double seconds = last.exposed_seconds;
+    for (const BucketReport& bucket : last.buckets) seconds += bucket.worked_seconds;
+    const detail::StepExchange* former = reduction.exchange();
+    reduction.tune(seconds);
+    if (reduction.exchange() != former) show_held();
+  }
+
+  void show_held() {
+    metrics::HeldBytes held;
+    for (const at::Tensor& parameter : parameters) {
+      held.parameters += static_cast<std::int64_t>(parameter.nbytes());
+      if (parameter.requires_grad())
+        held.gradients += static_cast<std::int64_t>(parameter.nbytes());
+    }
+    if (detail::StepExchange* exchange = reduction.exchange()) {
+      for (std::size_t b = 0; b < exchange->gradient_buckets(); ++b) {
+        held.buckets += static_cast<std::int64_t>(exchange->flat(b).nbytes());
+      }
+    }
+    state.control().show_held(held);
+  }
+
+  // A prediction must hold in every step, so steps that keep gradients longer than others count,
+  // and formats that may follow those in force.
+  detail::GradientHolding held_gradients(detail::MicroBatches micro_batches) const {
+    // Reproducible mode adds every micro-batch up in its buckets, but keeps the averages.
+    const bool keeps_sums = micro_batches == detail::MicroBatches::several || is_reproducible();
+    const bool sends_late = numerics.samples_gradients() || formats.may_scale();
+    detail::GradientHolding holding;
+    for (std::size_t p = 0; p < parameters.size(); ++p) {
+      if (!parameters[p].requires_grad()) continue;
+      if (keeps_sums) holding.resident_bytes += static_cast<std::int64_t>(parameters[p].nbytes());
+      const bool moves = !sends_late && reduction->moves_when_ready(p);
+      if (keeps_sums || moves) holding.released.push_back(parameters[p]);
+    }
+    return holding;
+  }
+
   bool is_reproducible() const { return state.job().config().reduction.reproducible; }
 
   Session session;  // keeps the state alive
@@ -114,251 +316,22 @@ Reducer::Impl::Impl(Session session_in, std::vector<at::Tensor> parameters_in,
   state.job().log().warning(exchange->note());
 }
 
-// The others must not wait for a rank that is on its way out.
-Reducer::Impl::~Impl() {
-  if (std::uncaught_exceptions() == 0) return;
-  if (detail::StepExchange* exchange = reduction.exchange()) {
-    exchange->leave("its training loop ended with an exception");
-  }
-}
-
-void Reducer::Impl::backward(StepScope& step, const at::Tensor& loss, double weight_of_loss,
-                             MicroBatch which) {
-  check_weight(weight_of_loss);
-  if (is_reproducible()) weight_of_loss = std::nearbyint(weight_of_loss * 0x1p20) * 0x1p-20;
-  if (is_last_given) {
-    throw Error(failed_precondition(
-        "Reducer::backward: expected average() after the last micro-batch of a step, found another "
-        "micro-batch; give cox::MicroBatch::more to all but the last"));
-  }
-  const bool has_work = weight_of_loss != 0 && loss.defined();
-  is_last_given = which == MicroBatch::last;
-  if (!has_work && !is_last_given) return;
-  const PhaseScope phase = step.phase(Phase::backward);
-  if (has_work) {
-    if (unit == 0) unit = weight_of_loss;
-    run_backward(loss, {weight_of_loss, unit, formats.scale(), which});
-    const double value = loss.item<double>();
-    observe(value, weight_of_loss);
-    step.loss(value, weight_of_loss);
-  } else {
-    if (unit == 0) backward_began = backward_ended = Clock::now();
-    if (!wants_own_gradients()) reduction->flush();
-  }
-}
-
-void Reducer::Impl::run_backward(const at::Tensor& loss, const MicroBatchFacts& facts) {
-  MicroBatchFacts told = facts;
-  if (wants_own_gradients()) told.which = MicroBatch::more;
-  backward_began = Clock::now();
-  const double factor = reduction->factor(told);
-  reduction->begin(told);
-  loss.backward(factor == 1 ? at::Tensor() : at::full_like(loss, factor));
-  reduction->end();
-  backward_ended = Clock::now();
-}
-
-void Reducer::Impl::observe(double loss, double weight_of_loss) {
-  check_weight(weight_of_loss);
-  if (weight_of_loss == 0) return;  // the mean of no samples is no number
-  numerics.loss(loss);
-  loss_sum += weight_of_loss * loss;
-  weight += weight_of_loss;
-}
-
-// Noise of gradients and the largest fp16 gradient are read from .grad, which holds this rank's own
-// only as long as nothing was sent: such a step sends after its backward pass.
-bool Reducer::Impl::wants_own_gradients() const {
-  return numerics.wants_gradients() || formats.is_scaling();
-}
-
-void Reducer::Impl::sample_gradients() {
-  if (unit > 0 && numerics.wants_gradients()) {
-    numerics.sample_gradients(formats.scale() * weight / unit);
-  }
-}
-
-StepBallot Reducer::Impl::ballot() {
-  StepBallot mine = state.step().ballot();
-  if (std::isfinite(loss_sum)) {
-    mine.loss_sum = loss_sum;
-  } else {
-    mine.nonfinite_ranks = 1;
-  }
-  mine.amax_max = numerics.amax_scaled_fp16();
-  mine.weight = weight;
-  mine.samples = state.step().recorder().report().samples;
-  mine.active_ranks = is_joining ? 0 : 1;
-  if (weight > 0) mine.buffers_from_min = buffers.vote(state.job().rank());
-  return mine;
-}
-
-// One that nobody expects has no place in a bucket: ranks would drift apart.
-void Reducer::Impl::check_parameters() const {
-  const auto unexpected = reduction.unexpected();
-  if (!unexpected) return;
-  throw Error(
-      failed_precondition("Reducer: expected the parameters that required gradients at its "
-                          "start, found that number " +
-                          std::to_string(*unexpected) +
-                          " does by now as well; let it require them before the Reducer is made "
-                          "and freeze it afterwards, or use ManualParallel"));
-}
-
-StepBallot Reducer::Impl::merge(const StepBallot& mine) {
-  detail::SlowWait wait(state.job().log(), "Reducer::average", Clock::now());
-  return reduction->merge(mine, [&] {
-    state.control().plane().pump();
-    wait.look(Clock::now());
-  });
-}
-
-// Gradients that nobody gave a weight would be added as they are. Zeros add nothing: what an
-// optimizer may leave behind.
-void Reducer::Impl::check_backward() const {
-  const bool is_told = unit > 0 || weight > 0 || is_last_given || is_joining;
-  if (is_told || detail::gradient_norm(parameters) == 0) return;
-  throw Error(failed_precondition(
-      "Reducer::average: expected gradients of Reducer::backward() in this step, found some that "
-      "it did not see; call reducer.backward(step, loss, weight) instead of loss.backward(), and "
-      "zero_grad() at the end of every step, also of one that is skipped"));
-}
-
-ReductionOutcome Reducer::Impl::average(StepScope& step) {
-  check_parameters();
-  check_backward();
-  if (unit == 0 && !is_last_given) backward_began = backward_ended = Clock::now();
-  sample_gradients();
-  const StepBallot mine = ballot();
-  reduction->flush();
-  const StepBallot merged = merge(mine);
-  state.step().check_together(merged);
-  ReductionOutcome outcome;
-  outcome.weight = merged.weight;
-  outcome.samples = merged.samples;
-  outcome.loss = merged.nonfinite_ranks > 0 ? std::numeric_limits<double>::quiet_NaN()
-                                            : merged.loss_sum / merged.weight;
-  outcome.repeat = merged.repeat_max != 0;
-  if (merged.weight > 0 && !outcome.repeat) {
-    hand_back(merged, outcome);
-    step.gradient_norm(outcome.gradient_norm);
-  }
-  settle(merged, outcome);
-  outcome.finite = outcome.finite && merged.weight > 0 && !outcome.repeat;
-  outcome.stop = state.step().stop_agreed();
-  return outcome;
-}
-
-void Reducer::Impl::hand_back(const StepBallot& merged, ReductionOutcome& outcome) {
-  outcome.gradient_norm = reduction->hand_back(merged.weight, formats.scale());
-  outcome.finite = std::isfinite(outcome.gradient_norm) && merged.nonfinite_ranks == 0 &&
-                   merged.overflow_ranks == 0;
-  if (!outcome.finite) blame_nonfinite();
-  formats.advance_scaler(
-      {.overflow = !outcome.finite, .amax = static_cast<float>(merged.amax_max)});
-}
-
-void Reducer::Impl::settle(const StepBallot& merged, const ReductionOutcome& outcome) {
-  detail::StepRecorder& recorder = state.step().recorder();
-  if (!outcome.finite) recorder.flag(SignalFlag::step_skipped);
-  if (outcome.repeat) recorder.flag(SignalFlag::step_repeated);
-  const Status followed =
-      buffers.follow(merged.buffers_from_min, state.job().data(), state.job().wait_policy());
-  if (!followed.ok()) throw Error(followed);
-  take_times();
-  state.step().agreed(merged);
-  active_elsewhere = merged.active_ranks;
-  if (merged.weight > 0) tune();
-  unit = loss_sum = weight = 0;
-  is_last_given = false;
-}
-
-// Which of this rank's own gradients are at fault: looked at only in a step that goes wrong.
-void Reducer::Impl::blame_nonfinite() {
-  const std::int64_t count = numerics.blame(reduction->nonfinite());
-  const auto most = std::numeric_limits<std::uint32_t>::max();
-  state.step().recorder().nonfinite_values(
-      static_cast<std::uint32_t>(std::min<std::int64_t>(count, most)));
-  if (count > 0) state.step().recorder().flag(SignalFlag::nonfinite_gradient);
-}
-
-// Before buckets are laid out anew: their times go with them.
-void Reducer::Impl::take_times() {
-  last.buckets.clear();
-  last.backward_seconds = seconds_between(backward_began, backward_ended);
-  last.exposed_seconds = 0;
-  detail::StepExchange* exchange = reduction.exchange();
-  if (exchange == nullptr) return;
-  double seconds = 0;
-  double exposed = 0;
-  for (std::size_t b = 0; b < exchange->gradient_buckets(); ++b) {
-    const transport::BucketTimes times = exchange->times(b);
-    last.buckets.push_back({static_cast<std::int64_t>(exchange->flat(b).nbytes()),
-                            seconds_between(backward_began, times.started),
-                            seconds_between(backward_began, times.done),
-                            Seconds(times.worked).count()});
-    last.exposed_seconds =
-        std::max(last.exposed_seconds, seconds_between(backward_ended, times.done));
-    seconds += seconds_between(times.started, times.done);
-    exposed += seconds_between(std::max(times.started, backward_ended), times.done);
-  }
-  state.step().recorder().reduction(seconds, exposed);
-}
-
-// What buckets cost this rank: adding and copying, and the wait after backward.
-void Reducer::Impl::tune() {
-  double seconds = last.exposed_seconds;
-  for (const BucketReport& bucket : last.buckets) seconds += bucket.worked_seconds;
-  const detail::StepExchange* former = reduction.exchange();
-  reduction.tune(seconds);
-  if (reduction.exchange() != former) show_held();
-}
-
-void Reducer::Impl::show_held() {
-  metrics::HeldBytes held;
-  for (const at::Tensor& parameter : parameters) {
-    held.parameters += static_cast<std::int64_t>(parameter.nbytes());
-    if (parameter.requires_grad()) held.gradients += static_cast<std::int64_t>(parameter.nbytes());
-  }
-  if (detail::StepExchange* exchange = reduction.exchange()) {
-    for (std::size_t b = 0; b < exchange->gradient_buckets(); ++b) {
-      held.buckets += static_cast<std::int64_t>(exchange->flat(b).nbytes());
-    }
-  }
-  state.control().show_held(held);
-}
-
-// A prediction must hold in every step, so steps that keep gradients longer than others count, and
-// formats that may follow those in force.
-detail::GradientHolding Reducer::Impl::held_gradients(detail::MicroBatches micro_batches) const {
-  // Reproducible mode adds every micro-batch up in its buckets, but keeps the averages.
-  const bool keeps_sums = micro_batches == detail::MicroBatches::several || is_reproducible();
-  const bool sends_late = numerics.samples_gradients() || formats.may_scale();
-  detail::GradientHolding holding;
-  for (std::size_t p = 0; p < parameters.size(); ++p) {
-    if (!parameters[p].requires_grad()) continue;
-    if (keeps_sums) holding.resident_bytes += static_cast<std::int64_t>(parameters[p].nbytes());
-    const bool moves = !sends_late && reduction->moves_when_ready(p);
-    if (keeps_sums || moves) holding.released.push_back(parameters[p]);
-  }
-  return holding;
-}
-
 Reducer::Reducer(Session& session, std::vector<at::Tensor> parameters,
                  std::vector<at::Tensor> buffers) {
   SessionState& state = session.state();
   if (parameters.empty()) throw Error(invalid_argument("Reducer: expected parameters, found none"));
   parameters = detail::each_once(std::move(parameters));
-  if (std::any_of(parameters.begin(), parameters.end(), [](auto& p) { return p.is_complex(); })) {
-    throw Error(invalid_argument("Reducer: expected real parameters, found complex ones; "
-                                 "use at::view_as_real of them"),
-                Error::Scope::all_ranks);
+  if (std::ranges::any_of(parameters, [](auto& p) { return p.is_complex(); })) {
+    throw Error(
+        invalid_argument(
+            "Reducer: expected real parameters, found complex ones; use at::view_as_real of them"),
+        Error::Scope::all_ranks);
   }
   state.declare_reducing();
-  const Status layout = detail::check_equal_layout(state.job().data(), parameters, buffers);
-  if (!layout.ok()) throw Error(layout, Error::Scope::all_ranks);
-  require(detail::broadcast_from_root(state.job().data(), parameters), "Reducer: parameters");
-  require(detail::broadcast_from_root(state.job().data(), buffers), "Reducer: buffers");
+  transport::Communicator& ranks = state.job().data();
+  detail::require(detail::check_equal_layout(ranks, parameters, buffers), Error::Scope::all_ranks);
+  detail::require(detail::broadcast_from_root(ranks, parameters), "Reducer: parameters");
+  detail::require(detail::broadcast_from_root(ranks, buffers), "Reducer: buffers");
   state.actuators().get<detail::NumericsWatch>().watch(parameters);
   state.ensure_started();
   impl_ = std::make_unique<Impl>(session, std::move(parameters), std::move(buffers));

@@ -14,7 +14,6 @@
 #include "coxswain/error.h"
 #include "coxswain/wrap.h"
 #include "sdk/src/blocks/block_watch.h"
-#include "sdk/src/blocks/first_line.h"
 #include "sdk/src/memory/memory_actuator.h"
 #include "sdk/src/memory/memory_probe.h"
 #include "sdk/src/precision/format_actuator.h"

@@ -101,21 +101,15 @@ Result<StepShare> share_of(const SamplePlan& plan, const ShareRequest& request) 
   const SampleSlice mine = SamplePlan::slice(*counts, rank);
   const std::int64_t first = std::min(count, mine.first * unit);
   share.slice = {first, std::min(count, (mine.first + mine.count) * unit) - first};
-  if (request.micro_batch == 0) {
-    const auto with_work =
-        std::count_if(counts->begin(), counts->end(), [](auto n) { return n > 0; });
-    share.micro_batches = unsigned_of(with_work);
-    share.most_on_a_rank = 1;
-    share.first_micro_batch = unsigned_of(std::count_if(
-        counts->begin(), counts->begin() + request.rank.value(), [](auto n) { return n > 0; }));
-    share.own_micro_batches = share.slice.count > 0 ? 1 : 0;
-    return share;
-  }
+  // Without a micro-batch, all that a rank has is one.
+  std::vector<std::int64_t> batches = *counts;
+  for (std::int64_t& n : batches) n = request.micro_batch == 0 ? std::min<std::int64_t>(n, 1) : n;
+  const SampleSlice own = SamplePlan::slice(batches, rank);
   share.micro_batches =
-      unsigned_of(std::accumulate(counts->begin(), counts->end(), std::int64_t{0}));
-  share.most_on_a_rank = unsigned_of(*std::max_element(counts->begin(), counts->end()));
-  share.first_micro_batch = unsigned_of(mine.first);
-  share.own_micro_batches = unsigned_of(mine.count);
+      unsigned_of(std::accumulate(batches.begin(), batches.end(), std::int64_t{0}));
+  share.most_on_a_rank = unsigned_of(*std::ranges::max_element(batches));
+  share.first_micro_batch = unsigned_of(own.first);
+  share.own_micro_batches = unsigned_of(own.count);
   return share;
 }
 
@@ -131,10 +125,9 @@ void StepQueue::fill(const ShareRequest& request) {
   while (planned_.size() < ahead_ + 1) {
     ShareRequest next = request;
     if (!planned_.empty()) next.cursor = planned_.back().share.step.next;
-    const auto share = share_of(plan_, next);
-    if (!share.ok()) throw Error(share.status());
-    planned_.push_back({next.cursor, *share});
-    if (prefetcher_) prefetcher_->request(next.cursor, samples_of(plan_, *share));
+    const StepShare share = require(share_of(plan_, next));
+    planned_.push_back({next.cursor, share});
+    if (prefetcher_) prefetcher_->request(next.cursor, samples_of(plan_, share));
   }
 }
 

@@ -16,15 +16,11 @@
 #include "coxswain/sample_plan.h"
 #include "sdk/src/parallel/agreement.h"
 #include "sdk/src/parallel/batch_statistics.h"
-#include "sdk/src/parallel/equal_ranks.h"
 #include "sdk/src/parallel/gradient_holders.h"
 #include "sdk/src/precision/format_actuator.h"
-#include "sdk/src/precision/numerics_watch.h"
 #include "sdk/src/precision/trial_step.h"
 #include "sdk/src/session/session_state.h"
-#include "sdk/src/training/keyed_random.h"
 #include "sdk/src/training/optimizer_port.h"
-#include "sdk/src/training/saves.h"
 #include "sdk/src/training/step_queue.h"
 #include "sdk/src/training/training_state.h"
 
@@ -34,11 +30,15 @@ using OnFailure = detail::TrainingSaves::OnFailure;
 
 namespace {
 
-// Collective: "1, 3", or empty when all have rank 0's number.
-std::string ranks_unlike_root(detail::SessionState& state, std::uint64_t number) {
-  const auto numbers = detail::gather_numbers(state.job().data(), number);
-  if (!numbers.ok()) throw Error(numbers.status());
-  return detail::ranks_that_differ(*numbers);
+// Throws on all ranks unless all have the same number. Collective.
+void check_equal(detail::SessionState& state, std::uint64_t number, const std::string& expected,
+                 const std::string& advice) {
+  const std::string different = state.job().ranks_unlike_root(number);
+  if (different.empty()) return;
+  throw Error(invalid_argument("expected " + expected +
+                               " on all ranks, found another than rank 0's on rank " + different +
+                               "; " + advice),
+              Error::Scope::all_ranks);
 }
 
 }  // namespace
@@ -46,51 +46,320 @@ std::string ranks_unlike_root(detail::SessionState& state, std::uint64_t number)
 struct Trainer::Impl {
   Impl(Session& session, torch::nn::Module& model, std::unique_ptr<detail::OptimizerPort> optimizer,
        TrainerOptions options);
-  ~Impl();
+
+  // A loop that was left by `break` has its open step in here.
+  ~Impl() {
+    const bool is_unsaved = scope && saves && saves->has_folder() && !saves->is_saved();
+    if (!is_unsaved || std::uncaught_exceptions() > 0) return;
+    state.job().log().warning(
+        "the training loop was left in the middle of a step, so what came after the last save is "
+        "not saved; end the loop by trainer.stop()");
+  }
 
   // Before the first step.
-  void check_is_first() const;
-  void check_options() const;               // collective
-  void check_equal_names() const;           // collective
-  void check_optimizer() const;             // collective
-  void take_dataset(std::int64_t samples);  // collective
-  bool keeps(const at::Tensor& buffer) const;
+  void check_is_first() const {
+    if (!state.is_started()) return;
+    throw Error(
+        failed_precondition("Trainer: expected a session without steps, Reducer or other Trainer, "
+                            "found one that has begun; a session has one Trainer, made right after "
+                            "Session::start (for several models in one loop: ManualParallel)"),
+        Error::Scope::all_ranks);
+  }
+
+  void check_options() const {
+    check_equal(
+        state, detail::fingerprint_of(options),
+        "the same TrainerOptions (global_batch, micro_batch, prefetch, steps and clip_norm)",
+        "give every rank the same");
+    detail::require(detail::validate(options, session.world_size(), state.job().config()),
+                    Error::Scope::all_ranks);
+  }
+
+  // Parameters of equal shapes in another order would be averaged with each other.
+  void check_equal_names() const {
+    check_equal(state, detail::fingerprint(detail::model_tensors(model)),
+                "the same model (names, shapes, types and order of parameters)",
+                "build the same model on every rank");
+  }
+
+  // Of a model that was cloned since, say, or of master weights: it would update nothing.
+  void check_optimizer() const {
+    const auto is_of_model = [this](const at::Tensor& held) {
+      return std::ranges::any_of(parameters, [&](const at::Tensor& p) { return p.is_same(held); });
+    };
+    const bool holds_some = std::ranges::any_of(optimizer->parameters(), is_of_model);
+    state.job().agree(
+        holds_some ? ok_status()
+                   : invalid_argument(
+                         "Trainer: expected an optimizer of the model's parameters, or of some of "
+                         "them, found one that holds none; make it from model.parameters()"));
+  }
+
+  void take_dataset(std::int64_t samples) {
+    const auto size = static_cast<std::uint64_t>(samples);
+    check_equal(state, size, "a data set of the same size", "give every rank the same data");
+    const bool is_first_after_resume = progress.resumed && !queue && position.samples > 0;
+    if (is_first_after_resume && position.samples != size) {
+      throw Error(
+          failed_precondition("resume: expected the data set of the save, of " +
+                              std::to_string(position.samples) + " samples, found one of " +
+                              std::to_string(size) + "; a place in one means nothing in another"),
+          Error::Scope::all_ranks);
+    }
+    position.samples = size;
+  }
+
+  // What a step may have to put back and nobody else does: all where steps are repeated, else what
+  // can become NaN.
+  bool keeps(const at::Tensor& buffer) const {
+    if (!statistics) return buffer.is_floating_point();
+    const std::vector<at::Tensor> apart = statistics->buffers();
+    return std::ranges::none_of(apart,
+                                [&](const at::Tensor& other) { return buffer.is_same(other); });
+  }
 
   // Of one step, in this order.
-  bool wants_another_step() const;
+  bool wants_another_step() const { return !is_stopped() && position.step < options.steps; }
+
   bool is_stopped() const { return stopping || position.step >= steps_at_stop; }
-  void stop();
-  void begin_step();
-  at::Tensor forward(const std::function<at::Tensor()>& loss_of_batch);
-  void backward(const at::Tensor& loss, std::optional<double> weight);
+
+  void stop() { steps_at_stop = scope ? scope->number() + 1 : position.step; }
+
+  void begin_step() {
+    state.step().set_next(StepId(position.step));
+    scope.emplace(session.step());
+    has_backward = updated = false;
+    const PhaseScope data = scope->phase(Phase::data);
+    step = queue->take(shares.request(position.cursor));
+    scope->samples(static_cast<std::uint64_t>(step.batch.samples));
+    if (statistics) statistics->begin_step();
+    buffers->begin_step();
+  }
+
+  at::Tensor forward(const std::function<at::Tensor()>& loss_of_batch) {
+    if (options.micro_batch > 0) {
+      throw Error(failed_precondition(
+          "trainer step: expected accumulate() for a share of several micro-batches, found "
+          "forward(); use accumulate(), or leave TrainerOptions::micro_batch at 0"));
+    }
+    calibrate(loss_of_batch);
+    if (step.batch.samples == 0) return {};
+    const auto first = step.share.step.cursor + static_cast<std::uint64_t>(step.share.slice.first);
+    detail::seed_default_generators({state.job().config().run.seed, position.step, first});
+    const PhaseScope phase = scope->phase(Phase::forward);
+    return loss_of_batch();
+  }
+
+  void backward(const at::Tensor& loss, std::optional<double> weight) {
+    has_backward = true;
+    reducer->backward(*scope, loss, weight.value_or(static_cast<double>(step.batch.samples)));
+  }
+
   using LossOf = std::function<at::Tensor(const Batch&)>;
   using WeightOf = std::function<double(const Batch&)>;
-  void accumulate(const LossOf& loss_of, const WeightOf& weight_of);
-  void update();
-  void end_step();
+
+  void accumulate(const LossOf& loss_of, const WeightOf& weight_of) {
+    has_backward = true;
+    calibrate([&] { return loss_of(part_of_batch(step.share.part(0))); });
+    for (std::uint64_t i = 0; i < step.share.own_micro_batches; ++i) {
+      take_micro_batch(i, loss_of, weight_of);
+    }
+  }
+
+  void update() {
+    check_update();
+    const ReductionOutcome outcome = reducer->average(*scope);
+    stopping = stopping || outcome.stop;
+    if (outcome.repeat) return repeat();
+    settle_buffers(outcome);
+    {
+      const PhaseScope phase = scope->phase(Phase::optimizer);
+      apply(outcome);
+    }
+    position.scaler = formats.scaler();
+    position.cursor = step.share.step.next;
+    ++position.step;
+    updated = true;
+    progress.loss = outcome.loss;
+    progress.consumed = position.cursor;
+    progress.skipped = position.skipped;
+  }
+
+  void end_step() {
+    if (!updated) {
+      throw Error(
+          failed_precondition("trainer step: expected step.update() before the next step, found "
+                              "none; call it once in every pass of the loop, on every rank"));
+    }
+    const RoundId round = state.step().round();
+    saves->roll_back_if_ordered(*reducer);
+    scope.reset();
+    // What the step leaves behind (its row, magnitudes) is put away now.
+    saves->keep_snapshot(round, *reducer);
+    tell_progress();
+    save_if_due();
+  }
 
   // Parts of accumulate() and begin_step().
-  void take_micro_batch(std::uint64_t i, const LossOf& loss_of, const WeightOf& weight_of);
-  void calibrate(const std::function<at::Tensor()>& sample_loss);
-  detail::MicroBatches micro_batches_of_a_step() const;
-  Batch part_of_batch(const SampleSlice& part) const;
+  void take_micro_batch(std::uint64_t i, const LossOf& loss_of, const WeightOf& weight_of) {
+    const SampleSlice part = step.share.part(i);
+    const Batch samples = part_of_batch(part);
+    const auto first = static_cast<std::uint64_t>(step.share.slice.first + part.first);
+    detail::seed_default_generators(
+        {state.job().config().run.seed, position.step, step.share.step.cursor + first});
+    if (statistics) statistics->begin_micro_batch(step.share.first_micro_batch + i);
+    at::Tensor loss;
+    {
+      const PhaseScope phase = scope->phase(Phase::forward);
+      loss = loss_of(samples);
+    }
+    const bool is_last = i + 1 == step.share.own_micro_batches;
+    const double weight = weight_of ? weight_of(samples) : static_cast<double>(part.count);
+    reducer->backward(*scope, loss, weight, is_last ? MicroBatch::last : MicroBatch::more);
+    if (statistics) statistics->end_micro_batch();
+  }
+
+  void calibrate(const std::function<at::Tensor()>& sample_loss) {
+    if (!state.calibration().is_wanted()) return;
+    const auto sample = step.batch.samples > 0 ? sample_loss : std::function<at::Tensor()>();
+    // Resident from some later step on: optimizer state, and the snapshots.
+    const std::int64_t bytes = optimizer->bytes_to_come() + saves->snapshot_bytes();
+    const auto samples =
+        options.micro_batch == 0 ? static_cast<std::uint64_t>(step.batch.samples) : 0;
+    state.calibration().run({model, sample, bytes, micro_batches_of_a_step(), samples});
+  }
+
+  // Where shares or the batch are steered, this rank may have several in a later step.
+  detail::MicroBatches micro_batches_of_a_step() const {
+    const bool is_steered = state.job().config().shares.mode == PolicyMode::on ||
+                            state.job().config().accumulation.mode == PolicyMode::on;
+    const bool has_several =
+        step.share.own_micro_batches > 1 || (options.micro_batch > 0 && is_steered);
+    return has_several ? detail::MicroBatches::several : detail::MicroBatches::one;
+  }
+
+  Batch part_of_batch(const SampleSlice& part) const {
+    const auto rows = [&part](const at::Tensor& all) {
+      return all.defined() ? all.narrow(0, part.first, part.count) : all;
+    };
+    return {rows(step.batch.inputs), rows(step.batch.targets), part.count};
+  }
 
   // Parts of update() and end_step().
-  void check_update() const;
-  void settle_buffers(const ReductionOutcome& outcome);
-  void fold_statistics();
-  void repeat();
-  void apply(const ReductionOutcome& outcome);
-  void drop_gradients();
-  void tell_progress();
-  void save_if_due();
-  void save_now();  // Trainer::save()
-  void leave_loop() noexcept;
+  void check_update() const {
+    if (updated) {
+      throw Error(failed_precondition(
+          "trainer step: expected one step.update() in a pass of the loop, found a second one"));
+    }
+    if (has_backward || step.batch.samples == 0) return;
+    throw Error(failed_precondition(
+        "trainer step: expected step.backward(loss) or step.accumulate() before step.update(), "
+        "found neither; a plain loss.backward() is not seen by the trainer, and "
+        "step.backward(loss, 0) is for samples that are not to count"));
+  }
+
+  // A step that is skipped leaves nothing behind that is not finite; the forward pass may have
+  // written it into running statistics.
+  void settle_buffers(const ReductionOutcome& outcome) {
+    if (outcome.finite) return fold_statistics();
+    if (statistics) statistics->put_back();
+    buffers->put_back_nonfinite();
+  }
+
+  void fold_statistics() {
+    if (!statistics) return;
+    const PhaseScope phase = scope->phase(Phase::communication);
+    const Status folded = statistics->fold(
+        state.job().data(), state.job().wait_policy(), [this] { state.control().plane().pump(); },
+        step.share.micro_batches, step.share.most_on_a_rank);
+    if (!folded.ok()) throw Error(folded.with_context("running statistics"));
+  }
+
+  // The same samples again, with the same random numbers, in a step of the same number.
+  void repeat() {
+    if (statistics) statistics->put_back();
+    buffers->put_back();
+    drop_gradients();
+    ++progress.repeated;
+    updated = true;
+  }
+
+  void apply(const ReductionOutcome& outcome) {
+    if (options.learning_rate) {
+      const double rate = options.learning_rate(position.step);
+      optimizer->set_learning_rate(rate);
+      scope->log("lr", rate);
+    }
+    if (outcome.finite) {
+      if (options.clip_norm > 0) {
+        clip_by_global_norm(parameters, options.clip_norm, {.known_norm = outcome.gradient_norm});
+      }
+      optimizer->step();
+      if (!std::exchange(optimizer_is_shown, true)) {
+        state.control().show_held({.optimizer = optimizer->state_bytes()});
+      }
+    } else {
+      ++position.skipped;
+    }
+    drop_gradients();
+  }
+
+  // The optimizer may hold only a part of the model.
+  void drop_gradients() {
+    optimizer->zero_grad();
+    for (const at::Tensor& p : parameters) p.mutable_grad().reset();
+  }
+
+  void tell_progress() {
+    progress.step = position.step;
+    progress.consumed = position.cursor;
+    progress.skipped = position.skipped;
+    progress.rollbacks = position.rollbacks;
+  }
+
+  void save_if_due() {
+    const std::uint32_t every = state.job().config().checkpoint.every_steps;
+    const bool is_last = !wants_another_step();
+    const bool is_asked = std::exchange(save_is_asked, false);
+    if (!saves->has_folder()) return;
+    if (saves->is_saved()) return;  // a repeated attempt, or the end
+    if (is_last || is_asked) {
+      saves->write(*reducer, OnFailure::raise);
+    } else if (every > 0 && position.step > 0 && position.step % every == 0) {
+      saves->write(*reducer, OnFailure::report);
+    }
+  }
+
+  // Of an open step only its end is a state that a run can go on from.
+  void save_now() {
+    if (scope && is_looping && !updated) {
+      throw Error(failed_precondition("save: expected it after step.update() or outside of the "
+                                      "loop, found a step that has begun and was not updated yet"),
+                  Error::Scope::all_ranks);
+    }
+    saves->check_folder();
+    if (scope && is_looping) {
+      save_is_asked = true;
+      return;
+    }
+    if (scope && updated) end_step();  // of a loop that was left by `break`
+    saves->write(*reducer, OnFailure::raise);
+  }
+
+  // By its end, `break` or an exception: nobody reads the data set from now on. After a `break` a
+  // save that was asked for is still to be written.
+  void leave_loop() noexcept try {
+    is_looping = false;
+    if (queue) queue->forget();
+    const bool is_left_by_break = scope && updated && std::uncaught_exceptions() == 0;
+    if (is_left_by_break && save_is_asked) end_step();
+  } catch (const std::exception& error) {
+    state.job().log().error(error.what());
+  }
 
   Session& session;
   detail::SessionState& state;
   detail::FormatActuator& formats;
-  detail::NumericsWatch& numerics;
   torch::nn::Module& model;
   const std::vector<at::Tensor> parameters;  // of the model, each once
   std::unique_ptr<detail::OptimizerPort> optimizer;
@@ -124,7 +393,6 @@ Trainer::Impl::Impl(Session& session_in, torch::nn::Module& model_in,
     : session(session_in),
       state(session_in.state()),
       formats(state.actuators().get<detail::FormatActuator>()),
-      numerics(state.actuators().get<detail::NumericsWatch>()),
       model(model_in),
       parameters(detail::each_once(model_in.parameters())),
       optimizer(std::move(optimizer_in)),
@@ -157,326 +425,6 @@ Trainer::Impl::Impl(Session& session_in, torch::nn::Module& model_in,
   saves->start_after(session.plan().rollback.ticket);
 }
 
-// What a step may have to put back and nobody else does: all where steps are repeated, else what
-// can become NaN.
-bool Trainer::Impl::keeps(const at::Tensor& buffer) const {
-  if (!statistics) return buffer.is_floating_point();
-  const std::vector<at::Tensor> apart = statistics->buffers();
-  return std::none_of(apart.begin(), apart.end(),
-                      [&](const at::Tensor& other) { return buffer.is_same(other); });
-}
-
-void Trainer::Impl::check_is_first() const {
-  if (!state.is_started()) return;
-  throw Error(failed_precondition(
-                  "Trainer: expected a session without steps, Reducer or other Trainer, found one "
-                  "that has begun; a session has one Trainer, made right after Session::start (for "
-                  "several models in one loop: ManualParallel)"),
-              Error::Scope::all_ranks);
-}
-
-// Parameters of equal shapes in another order would be averaged with each other.
-void Trainer::Impl::check_equal_names() const {
-  const std::string different =
-      ranks_unlike_root(state, detail::fingerprint(detail::model_tensors(model)));
-  if (different.empty()) return;
-  throw Error(invalid_argument("expected the same model (names, shapes, types and order of "
-                               "parameters) on all ranks, found another than rank 0's on rank " +
-                               different + "; build the same model on every rank"),
-              Error::Scope::all_ranks);
-}
-
-// Of a model that was cloned since, say, or of master weights: it would update nothing.
-void Trainer::Impl::check_optimizer() const {
-  const auto is_of_model = [this](const at::Tensor& held) {
-    return std::ranges::any_of(parameters, [&](const at::Tensor& p) { return p.is_same(held); });
-  };
-  const bool holds_some = std::ranges::any_of(optimizer->parameters(), is_of_model);
-  state.job().agree(
-      holds_some
-          ? ok_status()
-          : invalid_argument("Trainer: expected an optimizer of the model's parameters, or of "
-                             "some of them, found one that holds none; make it from "
-                             "model.parameters()"));
-}
-
-void Trainer::Impl::check_options() const {
-  const std::string different = ranks_unlike_root(state, detail::fingerprint_of(options));
-  const Status status =
-      different.empty() ? detail::validate(options, session.world_size(), state.job().config())
-                        : invalid_argument(
-                              "TrainerOptions: expected the same global_batch, micro_batch, "
-                              "prefetch, steps and clip_norm on all ranks, found others than rank "
-                              "0's on rank " +
-                              different + "; give every rank the same");
-  if (!status.ok()) throw Error(status, Error::Scope::all_ranks);
-}
-
-void Trainer::Impl::take_dataset(std::int64_t samples) {
-  const auto size = static_cast<std::uint64_t>(samples);
-  Status status;
-  const std::string different = ranks_unlike_root(state, size);
-  const bool is_first_after_resume = progress.resumed && !queue && position.samples > 0;
-  if (!different.empty()) {
-    status = invalid_argument(
-        "expected a data set of the same size on all ranks, found another than rank 0's on rank " +
-        different + "; give every rank the same data");
-  } else if (is_first_after_resume && position.samples != size) {
-    status =
-        failed_precondition("resume: expected the data set of the save, of " +
-                            std::to_string(position.samples) + " samples, found one of " +
-                            std::to_string(size) + "; a place in one means nothing in another");
-  }
-  if (!status.ok()) throw Error(status, Error::Scope::all_ranks);
-  position.samples = size;
-}
-
-bool Trainer::Impl::wants_another_step() const {
-  return !is_stopped() && position.step < options.steps;
-}
-
-void Trainer::Impl::stop() {
-  steps_at_stop = scope ? scope->number() + 1 : position.step;
-}
-
-void Trainer::Impl::begin_step() {
-  state.step().set_next(StepId(position.step));
-  scope.emplace(session.step());
-  has_backward = updated = false;
-  const PhaseScope data = scope->phase(Phase::data);
-  step = queue->take(shares.request(position.cursor));
-  scope->samples(static_cast<std::uint64_t>(step.batch.samples));
-  if (statistics) statistics->begin_step();
-  buffers->begin_step();
-}
-
-void Trainer::Impl::calibrate(const std::function<at::Tensor()>& sample_loss) {
-  if (!state.calibration().is_wanted()) return;
-  const auto sample = step.batch.samples > 0 ? sample_loss : std::function<at::Tensor()>();
-  // Resident from some later step on: optimizer state, and the snapshots.
-  const std::int64_t bytes = optimizer->bytes_to_come() + saves->snapshot_bytes();
-  const auto samples =
-      options.micro_batch == 0 ? static_cast<std::uint64_t>(step.batch.samples) : 0;
-  state.calibration().run({model, sample, bytes, micro_batches_of_a_step(), samples});
-}
-
-// Where shares or the batch are steered, this rank may have several in a later step.
-detail::MicroBatches Trainer::Impl::micro_batches_of_a_step() const {
-  const bool is_steered = state.job().config().shares.mode == PolicyMode::on ||
-                          state.job().config().accumulation.mode == PolicyMode::on;
-  const bool has_several =
-      step.share.own_micro_batches > 1 || (options.micro_batch > 0 && is_steered);
-  return has_several ? detail::MicroBatches::several : detail::MicroBatches::one;
-}
-
-at::Tensor Trainer::Impl::forward(const std::function<at::Tensor()>& loss_of_batch) {
-  if (options.micro_batch > 0) {
-    throw Error(
-        failed_precondition("trainer step: expected accumulate() for a share of several "
-                            "micro-batches, found forward(); "
-                            "use accumulate(), or leave TrainerOptions::micro_batch at 0"));
-  }
-  calibrate(loss_of_batch);
-  if (step.batch.samples == 0) return {};
-  const auto first = step.share.step.cursor + static_cast<std::uint64_t>(step.share.slice.first);
-  detail::seed_default_generators({state.job().config().run.seed, position.step, first});
-  const PhaseScope phase = scope->phase(Phase::forward);
-  return loss_of_batch();
-}
-
-void Trainer::Impl::backward(const at::Tensor& loss, std::optional<double> weight) {
-  has_backward = true;
-  reducer->backward(*scope, loss, weight.value_or(static_cast<double>(step.batch.samples)));
-}
-
-Batch Trainer::Impl::part_of_batch(const SampleSlice& part) const {
-  const auto rows = [&part](const at::Tensor& all) {
-    return all.defined() ? all.narrow(0, part.first, part.count) : all;
-  };
-  return {rows(step.batch.inputs), rows(step.batch.targets), part.count};
-}
-
-void Trainer::Impl::accumulate(const LossOf& loss_of, const WeightOf& weight_of) {
-  has_backward = true;
-  calibrate([&] { return loss_of(part_of_batch(step.share.part(0))); });
-  for (std::uint64_t i = 0; i < step.share.own_micro_batches; ++i) {
-    take_micro_batch(i, loss_of, weight_of);
-  }
-}
-
-void Trainer::Impl::take_micro_batch(std::uint64_t i, const LossOf& loss_of,
-                                     const WeightOf& weight_of) {
-  const SampleSlice part = step.share.part(i);
-  const Batch samples = part_of_batch(part);
-  const auto first = static_cast<std::uint64_t>(step.share.slice.first + part.first);
-  detail::seed_default_generators(
-      {state.job().config().run.seed, position.step, step.share.step.cursor + first});
-  if (statistics) statistics->begin_micro_batch(step.share.first_micro_batch + i);
-  at::Tensor loss;
-  {
-    const PhaseScope phase = scope->phase(Phase::forward);
-    loss = loss_of(samples);
-  }
-  const bool is_last = i + 1 == step.share.own_micro_batches;
-  const double weight = weight_of ? weight_of(samples) : static_cast<double>(part.count);
-  reducer->backward(*scope, loss, weight, is_last ? MicroBatch::last : MicroBatch::more);
-  if (statistics) statistics->end_micro_batch();
-}
-
-// A step that is skipped leaves nothing behind that is not finite; the forward pass may have
-// written it into running statistics.
-void Trainer::Impl::settle_buffers(const ReductionOutcome& outcome) {
-  if (outcome.finite) return fold_statistics();
-  if (statistics) statistics->put_back();
-  buffers->put_back_nonfinite();
-}
-
-void Trainer::Impl::fold_statistics() {
-  if (!statistics) return;
-  const PhaseScope phase = scope->phase(Phase::communication);
-  const Status folded = statistics->fold(
-      state.job().data(), state.job().wait_policy(), [this] { state.control().plane().pump(); },
-      step.share.micro_batches, step.share.most_on_a_rank);
-  if (!folded.ok()) throw Error(folded.with_context("running statistics"));
-}
-
-// The same samples again, with the same random numbers, in a step of the same number.
-void Trainer::Impl::repeat() {
-  if (statistics) statistics->put_back();
-  buffers->put_back();
-  drop_gradients();
-  ++progress.repeated;
-  updated = true;
-}
-
-void Trainer::Impl::check_update() const {
-  if (updated) {
-    throw Error(failed_precondition(
-        "trainer step: expected one step.update() in a pass of the loop, found a second one"));
-  }
-  if (has_backward || step.batch.samples == 0) return;
-  throw Error(failed_precondition(
-      "trainer step: expected step.backward(loss) or step.accumulate() before step.update(), found "
-      "neither; a plain loss.backward() is not seen by the trainer, and step.backward(loss, 0) is "
-      "for samples that are not to count"));
-}
-
-void Trainer::Impl::update() {
-  check_update();
-  const ReductionOutcome outcome = reducer->average(*scope);
-  stopping = stopping || outcome.stop;
-  if (outcome.repeat) return repeat();
-  settle_buffers(outcome);
-  {
-    const PhaseScope phase = scope->phase(Phase::optimizer);
-    apply(outcome);
-  }
-  position.scaler = formats.scaler();
-  position.cursor = step.share.step.next;
-  ++position.step;
-  updated = true;
-  progress.loss = outcome.loss;
-  progress.consumed = position.cursor;
-  progress.skipped = position.skipped;
-}
-
-void Trainer::Impl::apply(const ReductionOutcome& outcome) {
-  if (options.learning_rate) {
-    const double rate = options.learning_rate(position.step);
-    optimizer->set_learning_rate(rate);
-    scope->log("lr", rate);
-  }
-  if (outcome.finite) {
-    if (options.clip_norm > 0) {
-      clip_by_global_norm(parameters, options.clip_norm, {.known_norm = outcome.gradient_norm});
-    }
-    optimizer->step();
-    if (!std::exchange(optimizer_is_shown, true)) {
-      state.control().show_held({.optimizer = optimizer->state_bytes()});
-    }
-  } else {
-    ++position.skipped;
-  }
-  drop_gradients();
-}
-
-// The optimizer may hold only a part of the model.
-void Trainer::Impl::drop_gradients() {
-  optimizer->zero_grad();
-  for (const at::Tensor& p : parameters) p.mutable_grad().reset();
-}
-
-void Trainer::Impl::end_step() {
-  if (!updated) {
-    throw Error(failed_precondition(
-        "trainer step: expected step.update() before the next step, found none; call it once in "
-        "every pass of the loop, on every rank"));
-  }
-  const RoundId round = state.step().round();
-  saves->roll_back_if_ordered(*reducer);
-  scope.reset();
-  // What the step leaves behind (its row, magnitudes) is put away now.
-  saves->keep_snapshot(round, *reducer);
-  tell_progress();
-  save_if_due();
-}
-
-// A loop that was left by `break` has its open step in here.
-Trainer::Impl::~Impl() {
-  const bool is_unsaved = scope && saves && saves->has_folder() && !saves->is_saved();
-  if (!is_unsaved || std::uncaught_exceptions() > 0) return;
-  state.job().log().warning(
-      "the training loop was left in the middle of a step, so what came after the last save is not "
-      "saved; end the loop by trainer.stop()");
-}
-
-void Trainer::Impl::tell_progress() {
-  progress.step = position.step;
-  progress.consumed = position.cursor;
-  progress.skipped = position.skipped;
-  progress.rollbacks = position.rollbacks;
-}
-
-// Of an open step only its end is a state that a run can go on from.
-void Trainer::Impl::save_now() {
-  if (scope && is_looping && !updated) {
-    throw Error(failed_precondition("save: expected it after step.update() or outside of the loop, "
-                                    "found a step that has begun and was not updated yet"),
-                Error::Scope::all_ranks);
-  }
-  saves->check_folder();
-  if (scope && is_looping) {
-    save_is_asked = true;
-    return;
-  }
-  if (scope && updated) end_step();  // of a loop that was left by `break`
-  saves->write(*reducer, OnFailure::raise);
-}
-
-// By its end, `break` or an exception: nobody reads the data set from now on. After a `break` a
-// save that was asked for is still to be written.
-void Trainer::Impl::leave_loop() noexcept try {
-  is_looping = false;
-  if (queue) queue->forget();
-  const bool is_left_by_break = scope && updated && std::uncaught_exceptions() == 0;
-  if (is_left_by_break && save_is_asked) end_step();
-} catch (const std::exception& error) {
-  state.job().log().error(error.what());
-}
-
-void Trainer::Impl::save_if_due() {
-  const std::uint32_t every = state.job().config().checkpoint.every_steps;
-  const bool is_last = !wants_another_step();
-  const bool is_asked = std::exchange(save_is_asked, false);
-  if (!saves->has_folder()) return;
-  if (saves->is_saved()) return;  // a repeated attempt, or the end
-  if (is_last || is_asked) {
-    saves->write(*reducer, OnFailure::raise);
-  } else if (every > 0 && position.step > 0 && position.step % every == 0) {
-    saves->write(*reducer, OnFailure::report);
-  }
-}
-
 Trainer::Trainer(Session& session, torch::nn::Module& model, AdamW& optimizer,
                  TrainerOptions options)
     : impl_(std::make_unique<Impl>(session, model, detail::make_port(optimizer),
@@ -499,9 +447,8 @@ Trainer::Steps Trainer::steps(const Dataset& dataset) {
   plan.size = dataset.size();
   plan.global_batch = impl_->options.global_batch;
   plan.seed = impl_->state.job().config().run.seed;
-  auto created = SamplePlan::create(plan);
-  if (!created.ok()) throw Error(created.status(), Error::Scope::all_ranks);
-  impl_->queue.emplace(dataset, *created, impl_->options.prefetch);
+  impl_->queue.emplace(dataset, detail::require(SamplePlan::create(plan), Error::Scope::all_ranks),
+                       impl_->options.prefetch);
   return Steps(impl_.get());
 }
 

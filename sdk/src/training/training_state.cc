@@ -2,9 +2,12 @@
 
 #include <torch/torch.h>
 
-#include <algorithm>
+#include <string>
+#include <utility>
 
+#include "coxswain/error.h"
 #include "coxswain/safetensors.h"
+#include "sdk/src/device/split_mix.h"
 
 namespace cox::detail {
 namespace {
@@ -19,6 +22,14 @@ std::vector<NamedTensor> copies(const std::vector<NamedTensor>& tensors) {
 }
 
 }  // namespace
+
+std::uint64_t mix(const RandomKey& key) {
+  return split_mix(split_mix(split_mix(key.seed) ^ key.step) ^ key.first_sample);
+}
+
+void seed_default_generators(const RandomKey& key) {
+  torch::manual_seed(mix(key));
+}
 
 std::vector<NamedTensor> model_tensors(const torch::nn::Module& model) {
   std::vector<NamedTensor> tensors;
@@ -44,8 +55,7 @@ void SnapshotShelf::put(Snapshot snapshot) {
 }
 
 const Snapshot* SnapshotShelf::newest_before(RoundId round) {
-  const auto is_late = [&](const Snapshot& s) { return s.round >= round; };
-  snapshots_.erase(std::remove_if(snapshots_.begin(), snapshots_.end(), is_late), snapshots_.end());
+  std::erase_if(snapshots_, [&](const Snapshot& s) { return s.round >= round; });
   return snapshots_.empty() ? nullptr : &snapshots_.back();
 }
 
@@ -83,6 +93,158 @@ void StepBuffers::put_back_nonfinite() {
   for (Kept& kept : kept_) {
     if (!at::isfinite(kept.buffer).all().item<bool>()) kept.buffer.copy_(kept.before);
   }
+}
+
+TrainingSaves::TrainingSaves(const Parts& parts)
+    : parts_(parts),
+      state_(parts.session.state()),
+      formats_(state_.actuators().get<FormatActuator>()) {
+  state_.job().agree(open_folder());
+}
+
+Status TrainingSaves::open_folder() {
+  if (config().directory.empty()) {
+    if (!config().resume) return ok_status();
+    return invalid_argument(
+        "checkpoint.resume: expected checkpoint.directory to resume from, found none; set it to "
+        "the folder of the earlier run");
+  }
+  auto opened = CheckpointFolder::open(config().directory);
+  if (!opened.ok()) return opened.status();
+  folder_.emplace(std::move(*opened));
+  return check_unused();
+}
+
+// A run that starts afresh must not mix its saves with another's, let alone remove those.
+Status TrainingSaves::check_unused() const {
+  const auto newest = folder_->newest();
+  if (config().resume || !newest) return ok_status();
+  return failed_precondition("checkpoint.directory: expected a folder without saves, found " +
+                             newest->string() +
+                             "; set checkpoint.resume=on to go on from it, or another folder");
+}
+
+TrainingSaves::Resumed TrainingSaves::resume() {
+  const auto newest = folder_->newest();
+  auto checkpoint = newest
+                        ? CheckpointFolder::read(*newest)
+                        : not_found("checkpoint.resume: expected a save in " + config().directory +
+                                    ", found none; start without checkpoint.resume");
+  state_.job().agree(checkpoint.status());
+  parts_.session.together([&] { take_over(*checkpoint); });
+  adopt(checkpoint->position);
+  if (state_.job().rank() == kRoot) {
+    auto control = CheckpointFolder::read_control(*newest);
+    if (control.ok()) {
+      state_.control().restore(std::move(*control));
+    } else {
+      state_.job().log().warning("the coordinator starts afresh: " + control.status().text());
+    }
+    state_.job().log().info("resumed at step " + std::to_string(parts_.position.step));
+  }
+  return {std::move(checkpoint->reducer), std::move(checkpoint->numbers)};
+}
+
+void TrainingSaves::take_over(const Checkpoint& checkpoint) {
+  const auto targets = model_tensors(parts_.model);
+  Status loaded = load_into(targets, checkpoint.model);
+  if (loaded.ok()) loaded = parts_.optimizer.load_state(checkpoint.optimizer);
+  require(loaded, "resume");
+}
+
+// The cursor of a save is a place in one order of samples.
+void TrainingSaves::check_resumed(const TrainingPosition& resumed) const {
+  const std::string different = state_.job().ranks_unlike_root(resumed.step);
+  if (!different.empty()) {
+    throw Error(failed_precondition("resume: expected all ranks to see the same newest save, "
+                                    "found another on rank " +
+                                    different + "; the folder must be shared"),
+                Error::Scope::all_ranks);
+  }
+  const std::uint64_t seed = state_.job().config().run.seed;
+  if (!resumed.seed || *resumed.seed == seed) return;
+  throw Error(failed_precondition("resume: expected run.seed=" + std::to_string(*resumed.seed) +
+                                  ", with which the save was made, found " + std::to_string(seed) +
+                                  "; another seed gives samples another order"),
+              Error::Scope::all_ranks);
+}
+
+void TrainingSaves::adopt(const TrainingPosition& resumed) {
+  check_resumed(resumed);
+  parts_.position = resumed;
+  formats_.restore(resumed.scaler);
+  saved_step_ = resumed.step;
+  state_.step().set_next(StepId(resumed.step));
+  state_.control().go_on_at(StepId(resumed.step));
+}
+
+void TrainingSaves::check_folder() const {
+  if (folder_) return;
+  throw Error(failed_precondition("save: expected a folder in checkpoint.directory, found none; "
+                                  "set it to where checkpoints are to go"),
+              Error::Scope::all_ranks);
+}
+
+void TrainingSaves::write(const Reducer& reducer, OnFailure on_failure) {
+  Status written;
+  state_.control().flush_rows();
+  std::vector<NamedTensor> rows = state_.saved_rows();
+  if (state_.job().rank() == kRoot) {
+    Checkpoint checkpoint;
+    checkpoint.position = parts_.position;
+    checkpoint.model = model_tensors(parts_.model);
+    checkpoint.optimizer = parts_.optimizer.state();
+    checkpoint.reducer = reducer.state();
+    checkpoint.numbers = std::move(rows);
+    const auto control = state_.control().state();
+    written = folder_->write(checkpoint, control ? &*control : nullptr, config().keep);
+    if (!written.ok() && on_failure == OnFailure::report)
+      state_.job().log().error(written.message());
+  }
+  if (on_failure == OnFailure::raise) state_.job().agree(written);
+  saved_step_ = parts_.position.step;
+}
+
+void TrainingSaves::keep_snapshot(RoundId round, const Reducer& reducer) {
+  const std::uint32_t every = config().snapshot_rounds;
+  if (every == 0 || round.value() % every != 0) return;
+  Snapshot snapshot = take_snapshot(round, parts_.position, parts_.model, parts_.optimizer);
+  if (is_reproducible()) snapshot.reducer = reducer.state();
+  for (const Actuator* actuator : state_.actuators()) snapshot.rows.push_back(actuator->save());
+  snapshots_.put(std::move(snapshot));
+}
+
+void TrainingSaves::roll_back_if_ordered(Reducer& reducer) {
+  if (order_.ticket <= rollback_done_) return;
+  rollback_done_ = order_.ticket;
+  const Snapshot* snapshot = snapshots_.newest_before(order_.before_round);
+  if (snapshot == nullptr) {
+    state_.job().log().warning(
+        "a rollback was ordered, but no snapshot is old enough; training goes on");
+    return;
+  }
+  TrainingPosition& position = parts_.position;
+  const std::uint64_t rollbacks = position.rollbacks + 1;
+  require(restore(*snapshot, parts_.model, parts_.optimizer), "rollback");
+  if (is_reproducible()) state_.job().agree(reducer.load_state(snapshot->reducer));
+  auto row = snapshot->rows.begin();
+  for (Actuator* actuator : state_.actuators()) {
+    static_cast<void>(actuator->load(*row++));  // its own, so it fits
+  }
+  position = snapshot->position;
+  saved_step_ = ~0ull;  // what is on the disk of later steps was given up
+  formats_.roll_back(position.scaler);
+  position.scaler = formats_.scaler();
+  position.rollbacks = rollbacks;
+  state_.step().recorder().flag(SignalFlag::rolled_back);
+  state_.job().log().info("rolled back to step " + std::to_string(position.step));
+}
+
+std::int64_t TrainingSaves::snapshot_bytes() const {
+  if (config().snapshot_rounds == 0) return 0;
+  const std::int64_t bytes = parts_.optimizer.state_bytes() + parts_.optimizer.bytes_to_come() +
+                             bytes_of(model_tensors(parts_.model));
+  return bytes * static_cast<std::int64_t>(SnapshotShelf::kKept);
 }
 
 }  // namespace cox::detail

@@ -1,7 +1,7 @@
-// TrainingState: everything that makes a training run go on as if nothing had happened: parameters,
-// buffers, optimizer state and the place in the data. Captured for snapshots (rollback) and saves.
-// Random numbers need no state: they are keyed by step and sample. StepBuffers does the same for
-// the buffers of one step. Training thread only.
+// Everything that makes a training run go on as if nothing had happened: parameters, buffers,
+// optimizer state and the place in the data. TrainingSaves captures it for saves on the disk and
+// for snapshots in memory, StepBuffers does the same for the buffers of one step, and random
+// numbers need no state, because they are keyed by step and sample. Training thread only.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,16 +14,32 @@
 #include "coordinator/core/status.h"
 #include "coordinator/core/units.h"
 #include "coxswain/named_tensor.h"
-#include "sdk/src/checkpoint/training_position.h"
+#include "coxswain/reducer.h"
+#include "coxswain/session.h"
+#include "sdk/src/blocks/actuator.h"
+#include "sdk/src/checkpoint/checkpoint_folder.h"
+#include "sdk/src/precision/format_actuator.h"
+#include "sdk/src/session/session_state.h"
 #include "sdk/src/training/optimizer_port.h"
-
-namespace torch::nn {
-class Module;
-}
 
 namespace cox::detail {
 
-// The tensors of a model by name: parameters, then buffers. Live ones.
+// RandomKey says what the random numbers of a forward pass are for: the job's seed, the step and
+// the first sample of the share. They do not depend on what was drawn before, so a resumed or
+// repeated step draws the same ones.
+struct RandomKey {
+  std::uint64_t seed = 0;
+  std::uint64_t step = 0;
+  std::uint64_t first_sample = 0;
+};
+
+// Mixes the three by the finaliser of SplitMix64 (Steele, Lea, Flood 2014).
+std::uint64_t mix(const RandomKey& key);
+
+// Seeds torch's default generators.
+void seed_default_generators(const RandomKey& key);
+
+// Returns the tensors of a model by name: parameters, then buffers. They are live ones.
 std::vector<NamedTensor> model_tensors(const torch::nn::Module& model);
 
 struct Snapshot {
@@ -37,15 +53,16 @@ struct Snapshot {
 
 Snapshot take_snapshot(RoundId round, const TrainingPosition& position,
                        const torch::nn::Module& model, const OptimizerPort& optimizer);
-// Copies back in place: parameters keep their identity.
+// Copies the snapshot back in place: parameters keep their identity.
 Status restore(const Snapshot& snapshot, torch::nn::Module& model, OptimizerPort& optimizer);
 
-// The newest snapshots, bounded. Equal on all ranks, since all take them in the same rounds.
+// SnapshotShelf keeps the newest snapshots. It holds the same ones on all ranks, because all take
+// them in the same rounds.
 class SnapshotShelf {
  public:
   static constexpr std::size_t kKept = 2;
   void put(Snapshot snapshot);
-  // The newest one taken before `round`; null when there is none. Forgets newer ones.
+  // Returns the newest one taken before `round`, null when there is none. Forgets newer ones.
   const Snapshot* newest_before(RoundId round);
 
  private:
@@ -64,9 +81,9 @@ class StepBuffers {
               const std::function<bool(const at::Tensor&)>& is_kept);
 
   void begin_step();
-  // As they were at begin_step().
+  // Makes buffers what they were at begin_step().
   void put_back();
-  // The same for those alone that hold a value that is not finite.
+  // Does the same for those alone that hold a value that is not finite.
   void put_back_nonfinite();
 
  private:
@@ -79,6 +96,75 @@ class StepBuffers {
   std::vector<at::Tensor> all_;
   std::vector<Kept> kept_;
   std::optional<std::uint64_t> seen_;  // versions that the copies are of
+};
+
+// TrainingSaves: a trainer's hand on its saves: on the disk (checkpoint.*), to resume from, and in
+// memory (checkpoint.snapshot_rounds), to roll back to. Moves the position that the trainer gave
+// it. Owned by a Trainer.
+class TrainingSaves final : public Actuator {
+ public:
+  // All of it must outlive this. `position` is written by resume() and roll_back_if_ordered().
+  struct Parts {
+    Session& session;
+    torch::nn::Module& model;
+    OptimizerPort& optimizer;
+    TrainingPosition& position;
+  };
+  // Opens checkpoint.directory, if one is set. Collective. Throws cox::Error, on all ranks, when it
+  // cannot be used or holds the saves of a run that is not to be resumed.
+  explicit TrainingSaves(const Parts& parts);
+
+  const char* name() const override { return "checkpoint"; }
+  void contribute(JobFacts& job) const override {
+    job.capabilities.rollback = config().snapshot_rounds > 0;
+  }
+  void apply(const Plan& plan, RoundId) override { order_ = plan.rollback; }
+
+  // State for parts that are made after resume(): both empty for a save without it.
+  struct Resumed {
+    std::vector<NamedTensor> reducer;
+    std::vector<NamedTensor> rows;  // of the actuators
+  };
+  // Takes over the newest whole save. Collective. Throws cox::Error on all ranks when there is
+  // none, it is damaged or another job's. REQUIRES: checkpoint.resume.
+  Resumed resume();
+
+  bool has_folder() const { return folder_.has_value(); }
+  bool is_saved() const { return saved_step_ == parts_.position.step; }
+  // Throws cox::Error without a folder.
+  void check_folder() const;
+  enum class OnFailure { report, raise };
+  // Writes a save of the state as it is. Collective. `raise`: throws cox::Error on all ranks when
+  // it cannot be written; `report`: logs it. REQUIRES: a folder.
+  void write(const Reducer& reducer, OnFailure on_failure);
+
+  // Keeps a snapshot where one is due after `round`. Local.
+  void keep_snapshot(RoundId round, const Reducer& reducer);
+  // Goes back to a snapshot when a plan since the last call orders it; equal on all ranks. Throws
+  // cox::Error.
+  void roll_back_if_ordered(Reducer& reducer);
+  // Orders up to this ticket were carried out by an earlier process.
+  void start_after(std::uint32_t ticket) { rollback_done_ = ticket; }
+  // Bytes that snapshots will hold from some later step on.
+  std::int64_t snapshot_bytes() const;
+
+ private:
+  Status open_folder();
+  Status check_unused() const;
+  void take_over(const Checkpoint& checkpoint);
+  void check_resumed(const TrainingPosition& resumed) const;  // collective
+  void adopt(const TrainingPosition& resumed);                // collective
+  const CheckpointConfig& config() const { return state_.job().config().checkpoint; }
+  bool is_reproducible() const { return state_.job().config().reduction.reproducible; }
+
+  Parts parts_;
+  SessionState& state_;
+  FormatActuator& formats_;  // its scaler goes with the position
+  std::optional<CheckpointFolder> folder_;
+  SnapshotShelf snapshots_;
+  RollbackOrder order_{};             // of the plan in force
+  std::uint32_t rollback_done_ = 0;   // the last ticket executed
+  std::uint64_t saved_step_ = ~0ull;  // of the newest save
 };
 
 }  // namespace cox::detail

@@ -1,4 +1,4 @@
-#include "sdk/src/parallel/bucket_tuning.h"
+#include "sdk/src/parallel/gradient_layout.h"
 
 #include <doctest/doctest.h>
 

@@ -1,11 +1,10 @@
-#include "sdk/src/parallel/gradient_norm.h"
-
 #include <torch/torch.h>
 
 #include <cmath>
 #include <limits>
 #include <vector>
 
+#include "sdk/src/device/tensor_scan.h"
 #include "sdk/src/parallel/gradient_reduction.h"
 
 #include <doctest/doctest.h>

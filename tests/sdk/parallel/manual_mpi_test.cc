@@ -65,7 +65,7 @@ bool mentions(const std::optional<Error>& error, const std::string& part) {
 
 bool equal_on_all_ranks(Session& session, const std::string& text) {
   const auto all =
-      cox::detail::gather_numbers(session.state().job().data(), std::hash<std::string>()(text));
+      cox::detail::gather_values(session.state().job().data(), std::hash<std::string>()(text));
   return all.ok() && cox::detail::ranks_that_differ(*all).empty();
 }
 

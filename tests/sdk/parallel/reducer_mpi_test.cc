@@ -114,7 +114,7 @@ std::string train_some(int steps) {
 
 bool equal_on_all_ranks(Session& session, const std::string& bits) {
   const auto all =
-      cox::detail::gather_numbers(session.state().job().data(), std::hash<std::string>()(bits));
+      cox::detail::gather_values(session.state().job().data(), std::hash<std::string>()(bits));
   return all.ok() && cox::detail::ranks_that_differ(*all).empty();
 }
 

@@ -1,11 +1,11 @@
 // Casts, scales and products of tensors in FP8, against torch's own and against definitions.
-#include "sdk/src/precision/fp8_product.h"
-
 #include <ATen/cpu/Utils.h>
 #include <torch/torch.h>
 
 #include <bit>
 #include <cmath>
+
+#include "sdk/src/precision/fp8_block.h"
 
 #include <doctest/doctest.h>
 

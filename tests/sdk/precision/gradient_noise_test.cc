@@ -1,9 +1,9 @@
-#include "sdk/src/precision/gradient_noise.h"
-
 #include <torch/torch.h>
 
 #include <cmath>
 #include <vector>
+
+#include "sdk/src/precision/numerics_watch.h"
 
 #include <doctest/doctest.h>
 

@@ -166,19 +166,19 @@ struct AttentionImpl : torch::nn::Module {
   AttentionImpl() : linear(register_module("linear", torch::nn::Linear(8, 8))) {}
   at::Tensor forward(const at::Tensor& x) {
     const AttentionScope scope(backend);
-    flags.push_back(cox::detail::to_bits(attention_flags()));
+    flags.push_back(attention_flags());
     const at::Tensor y = linear->forward(x);
     return at::scaled_dot_product_attention(y, y, y);
   }
   at::Tensor forward_outside(const at::Tensor& x) {
-    flags.push_back(cox::detail::to_bits(attention_flags()));
+    flags.push_back(attention_flags());
     formats.push_back(cox::current_format(at::kCPU).precision);
     const at::Tensor y = linear->forward(x).to(at::kFloat);
     return at::scaled_dot_product_attention(y, y, y);
   }
   torch::nn::Linear linear;
   AttentionBackend backend = AttentionBackend::math;
-  std::vector<std::uint8_t> flags;
+  std::vector<cox::detail::AttentionFlags> flags;
   std::vector<Precision> formats;
 };
 TORCH_MODULE(Attention);
@@ -259,10 +259,10 @@ TEST_SUITE("sdk.precision.attention") {
         CHECK(attention_flags() == before);
         out.sum().backward();
         REQUIRE(net->block->flags.size() > 1);
-        for (const std::uint8_t flags : net->block->flags) CHECK(flags == net->block->flags[0]);
+        for (const cox::detail::AttentionFlags& flags : net->block->flags)
+          CHECK(flags == net->block->flags[0]);
         for (const Precision seen : net->block->formats) CHECK(seen == format);
-        CHECK(cox::detail::flags_from_bits(net->block->flags[0]).math ==
-              (backend == AttentionBackend::math));
+        CHECK(net->block->flags[0].math == (backend == AttentionBackend::math));
         CHECK(attention_flags() == before);
         CHECK(Seen().format.precision == Precision::fp32);
       }
@@ -278,9 +278,9 @@ TEST_SUITE("sdk.precision.attention") {
     const at::Tensor x = at::linspace(-1, 1, 64).view({1, 1, 8, 8}).requires_grad_();
     cox::run(net->block, &AttentionImpl::forward, x).sum().backward();
     REQUIRE(net->block->flags.size() > 1);
-    for (const std::uint8_t flags : net->block->flags) {
-      CHECK(cox::detail::flags_from_bits(flags).math);
-      CHECK_FALSE(cox::detail::flags_from_bits(flags).flash);
+    for (const cox::detail::AttentionFlags& flags : net->block->flags) {
+      CHECK(flags.math);
+      CHECK_FALSE(flags.flash);
     }
     CHECK(attention_flags() == before);
   }

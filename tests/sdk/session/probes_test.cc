@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "sdk/src/memory/memory_probe.h"
+#include "sdk/src/session/membership.h"
 #include "sdk/src/session/run_tally.h"
-#include "sdk/src/session/startup_summary.h"
 
 #include <doctest/doctest.h>
 

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "coxswain/reducer.h"
-#include "sdk/src/session/termination.h"
+#include "sdk/src/session/membership.h"
 #include "solo.h"
 #include "tests/sdk/temp_folder.h"
 

@@ -1,4 +1,4 @@
-#include "sdk/src/session/step_row.h"
+#include "metrics/step_row.h"
 
 #include <torch/torch.h>
 
@@ -6,10 +6,10 @@
 #include <variant>
 #include <vector>
 
-#include "metrics/step_row.h"
 #include "sdk/src/memory/memory_actuator.h"
 #include "sdk/src/memory/memory_probe.h"
 #include "sdk/src/precision/numerics_watch.h"
+#include "sdk/src/session/step_recorder.h"
 
 #include <doctest/doctest.h>
 

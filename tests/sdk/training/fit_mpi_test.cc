@@ -49,8 +49,8 @@ Run run(Session& session, FitOptions options) {
 // That all ranks know, named after rank 0's process.
 std::string shared_folder() {
   auto session = solo_session();
-  const auto owners = cox::detail::gather_numbers(session.state().job().data(),
-                                                  static_cast<std::uint64_t>(::getpid()));
+  const auto owners = cox::detail::gather_values(session.state().job().data(),
+                                                 static_cast<std::uint64_t>(::getpid()));
   const auto folder = "cox-test-fit-" + std::to_string((*owners)[0]);
   return (std::filesystem::temp_directory_path() / folder).string();
 }

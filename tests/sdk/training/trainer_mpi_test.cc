@@ -24,7 +24,7 @@ using namespace cox;
 namespace {
 
 std::vector<std::uint64_t> gathered(Session& session, std::uint64_t mine) {
-  const auto all = cox::detail::gather_numbers(session.state().job().data(), mine);
+  const auto all = cox::detail::gather_values(session.state().job().data(), mine);
   REQUIRE(all.ok());
   return *all;
 }

@@ -5,7 +5,6 @@
 #include <set>
 
 #include "coxswain/adamw.h"
-#include "sdk/src/training/keyed_random.h"
 #include "sdk/src/training/optimizer_port.h"
 #include "small_training.h"
 

@@ -1,0 +1,23 @@
+// SplitMix64 (Steele, Lea and Flood, 2014): what is drawn from a key is the same on every rank and
+// machine. Pure.
+#pragma once
+
+#include <cstdint>
+
+namespace cox::detail {
+
+inline constexpr std::uint64_t kGolden = 0x9E3779B97F4A7C15;  // 2^64 / golden ratio, odd
+
+// Returns x with every bit of it spread over all bits; one-to-one.
+constexpr std::uint64_t spread_bits(std::uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EB;
+  return x ^ (x >> 31);
+}
+
+// Returns the first number that the generator draws from this seed.
+constexpr std::uint64_t split_mix(std::uint64_t seed) {
+  return spread_bits(seed + kGolden);
+}
+
+}  // namespace cox::detail
