@@ -131,8 +131,8 @@ class RunStoreWriter {
   // disk, a millisecond as a rule. On the thread that pushes.
   void flush();
 
-  // Writes what is left and the final run.json; blocks on the disk. Again: nothing happens. The
-  // first trouble of the whole run, if there was any.
+  // Writes the remaining rows and the final run.json. Blocks on the disk; later calls do nothing.
+  // Returns the first error of the whole run, else ok.
   Status close();
 
   const std::filesystem::path& folder() const { return folder_; }

@@ -24,7 +24,8 @@ class TelemetryState final : public StepSink {
   // The job is over; the pages stay up and say so. On the coordinator's thread, or after it ended.
   void finish();
 
-  // Shown from the next round on. From any thread.
+  // Sets the bytes that a rank holds beside activations. Pages show them from the next round on.
+  // Any thread may call it.
   void set_held(const HeldBytes& held);
 
   // The newest snapshot, never null. From any thread; does not block on recording.

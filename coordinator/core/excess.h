@@ -33,7 +33,7 @@ constexpr bool compares_with_own_past(std::size_t ranks) {
   return ranks <= 2;
 }
 
-// What is known about the samples of a round.
+// SampleFacts says how the work of a step depends on its samples.
 struct SampleFacts {
   double fixed_samples = 0;  // what a step costs beside its samples, in samples (speeds.h)
   bool by_plan = false;      // the plan says who has how many, so a rank may rightly have none

@@ -49,7 +49,7 @@ struct ScalerState {
   friend bool operator==(const ScalerState&, const ScalerState&) = default;
 };
 
-// One step as all ranks agreed on it.
+// ScalerStep is the outcome of one step that the ranks agreed on in the step's reduction.
 struct ScalerStep {
   bool overflow = false;  // some gradient was not finite: the update was skipped
   float amax = 0;         // largest finite scaled gradient seen in fp16; 0 = not known

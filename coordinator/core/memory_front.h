@@ -70,8 +70,8 @@ struct MemoryModel {
   std::int64_t base_bytes = 0;           // resident all through the step
   std::int64_t step_us = 0;              // of a step with all blocks kept; 0 = unknown
   std::vector<std::int64_t> kept_bytes;  // per block: what keep holds for backward; or empty
-  // Of the rank's step in which this was measured; 0 = its peak does not depend on its share of the
-  // batch, because it works in micro-batches of equal size.
+  // Samples of the step in which the model was measured; 0 when the peak does not depend on the
+  // rank's share, because the rank works in micro-batches of equal size.
   std::uint64_t samples = 0;
   friend bool operator==(const MemoryModel&, const MemoryModel&) = default;
 };

@@ -158,8 +158,8 @@ class Policy {
   // earlier run of the job: a state of another world size counts as fresh. Linear in the number of
   // ranks.
   virtual PolicyOutput propose(const PolicyInput& input, PolicyState state) const = 0;
-  // Once, on rank 0, before the first round: what the first step should already run under. There
-  // are no signals yet, and the state is fresh or restored.
+  // Called once on rank 0 before the first round. Proposes changes for the first step. `signals`
+  // and `summary` of the input are empty; `state` is fresh or restored.
   virtual PolicyOutput at_start(const PolicyInput&, PolicyState state) const {
     return {{}, {}, std::move(state)};
   }

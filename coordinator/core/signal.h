@@ -73,8 +73,8 @@ struct RankSignal {
   std::uint64_t memory_limit_bytes = 0;  // 0 = unknown
   Fragment fragment{};
   float loss_scale = 0;  // of the newest covered round; 0 = no scaler at work
-  // Of gradient buckets since the last report: from launch to result, summed over buckets, and the
-  // part of it after the end of backward, which nothing hides.
+  // Seconds that gradient buckets took from launch to result since the last report, summed over
+  // buckets; and the part of them after the end of backward, which no computation hides.
   float reduction_seconds = 0;
   float reduction_exposed_seconds = 0;
   std::array<std::byte, 16> reserved{};

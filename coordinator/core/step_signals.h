@@ -39,7 +39,7 @@ struct StepSignals {
   std::vector<BlockEvidence> evidence;  // merged over ranks; one per block, or empty
 };
 
-// Undamaged, and from a rank of this start of the job.
+// Returns whether the signal is undamaged and was sent by a rank of this incarnation.
 bool is_own(const RankSignal& signal, std::uint32_t incarnation, std::int32_t world_size);
 
 // Sorts `received` (in any order, from anybody) into the signals of `round`. A report is fresh when

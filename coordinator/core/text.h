@@ -33,7 +33,7 @@ std::string concat(const auto&... parts) {
   return out;
 }
 
-// As printf does it.
+// Formats like printf.
 [[gnu::format(printf, 1, 2)]] std::string sentence(const char* format, ...);
 
 std::string fixed(double value, int decimals);          // "2.41"; "NaN", "inf" as words

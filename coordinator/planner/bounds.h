@@ -17,7 +17,8 @@ inline constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max() 
 
 enum class Round { down, up };
 
-// When each forward ends, how long copies take, and what is left to come behind each stage.
+// StepTables holds what the searches look up again and again: when each forward pass starts, how
+// long each copy takes, and the backward time and the largest added time of all later stages.
 struct StepTables {
   explicit StepTables(const MemoryProblem& problem);
 

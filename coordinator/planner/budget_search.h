@@ -50,7 +50,7 @@ class BudgetSearch {
 SolvedFront budget_front(const MemoryProblem& problem, const FrontLimits& limits,
                          MemoryFront known);
 
-// Any budget that every plan fits.
+// Returns a budget that no plan of the problem exceeds.
 std::int64_t boundless(const MemoryProblem& problem);
 
 // A point of less peak than `point` if there is one above `infeasible_bytes`: halves the distance

@@ -15,7 +15,7 @@
 
 namespace cox::planner {
 
-// What was measured of the ranks that are alike.
+// RankProfile is the measured problem of a group of ranks with equal bytes and samples.
 struct RankProfile {
   std::vector<std::int32_t> ranks;       // that it holds for
   std::vector<std::string> stage_names;  // one per stage of the problem
@@ -41,8 +41,8 @@ struct RankProblem {
 // than kMaxMemoryModels kinds; else what solve_front() says.
 Result<MemoryFacts> memory_facts(std::vector<RankProblem> ranks, const FrontLimits& limits = {});
 
-// The same ranks as a profile to keep (io/planning_files.h): one entry per kind. `blocks`: their
-// names, by index.
+// Returns the same ranks as a profile for a file (io/planning_files.h), one entry per kind of rank.
+// `blocks` has the names of the blocks by index.
 MemoryProfile profile_of(std::vector<RankProblem> ranks, const std::vector<std::string>& blocks);
 
 }  // namespace cox::planner

@@ -50,8 +50,8 @@ inline double seconds_of(const RankCost& rank, std::uint64_t units) {
   return rank.fixed_seconds + rank.seconds_per_unit * static_cast<double>(units);
 }
 
-// No assignment at all is faster than this: what would be without whole units, minima and caps. Not
-// finite, or no number, where a rank takes no time for a unit.
+// Returns a lower bound on the seconds of any assignment: the optimum without whole units, minima
+// and caps. Infinite or NaN when some rank takes no time for a unit.
 double least_seconds(std::span<const RankCost> ranks, std::uint64_t units);
 
 // The slowest rank under an assignment (the lowest one on ties), and its time. REQUIRES: one entry

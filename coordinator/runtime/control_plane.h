@@ -84,7 +84,8 @@ class ControlPlane {
   // whether a mask waits for other nodes.
   void cast(StepBallot& ballot);
 
-  // The ballot of `round` merged over all ranks; every rank calls this with equal arguments.
+  // Takes over the merged ballot of `round`: decides whether the plan that is held becomes active.
+  // REQUIRES: every rank calls it with equal arguments.
   void agree(RoundId round, const StepBallot& merged);
   // Opens the next round: a plan that was agreed on is in force from here on.
   void begin_round() { plans_.begin_round(); }

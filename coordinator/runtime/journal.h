@@ -31,7 +31,7 @@ struct JournalHead {
   std::optional<Decision> first{};  // empty: nobody was asked
 };
 
-// begin_job(), and the head that a journal keeps of it.
+// JournalledStart is the result of begin_job() together with the head that a journal keeps of it.
 struct JournalledStart {
   JournalHead head;
   Begun begun;

@@ -51,7 +51,8 @@ class NodeReports {
   // One entry per member; magic 0 where there is none.
   std::span<const RankSignal> signals() const { return signals_; }
   std::span<const BlockEvidence> evidence() const { return evidence_; }
-  // The exchange has copied them.
+  // Forgets the reports that the exchange has copied; those of finished ranks stay, to be sent
+  // again.
   void sent();
 
  private:
@@ -71,7 +72,7 @@ class NodeReports {
 // Downward says what a round sends down: the word alone, or a frame behind it. All leaders agree.
 enum class Downward : std::uint8_t { word, mask };
 
-// Comes down in every round.
+// RoundWord is the part of the broadcast that every round carries.
 struct RoundWord {
   std::uint32_t checksum = 0;     // of all that follows, the mask included; set by open()
   std::uint16_t sequence = 0;     // exchanges before this one, modulo 2^16; set by open()
@@ -125,8 +126,8 @@ class LeaderExchange {
   // as well, nothing of this round holds, and the next one may be opened.
   Result<transport::Progress> pump();
 
-  // What came down: of a round without a mask only `word` counts. Null when it is damaged, or is
-  // not of this round.
+  // Returns the parcel that this round broadcast; in a round without a mask only `word` is valid.
+  // Null when the parcel is damaged or belongs to another round.
   const MaskParcel* parcel() const { return is_sound_ ? &buffers_->parcel : nullptr; }
   // Signals of node `index`; slots that were not filled have magic 0.
   std::span<const RankSignal> gathered(std::size_t node_index) const;

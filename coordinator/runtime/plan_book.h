@@ -25,7 +25,7 @@ class PlanBook {
   // the newest plan came whole; it never changes what is held or active.
   void hold(std::span<const std::byte> frame);
 
-  // Something was damaged beyond recognition, or got lost: the same as a damaged frame.
+  // Counts a frame that was lost or damaged beyond recognition, as hold() counts a damaged one.
   void note_damage();
 
   // To be called once a round, with the ballot merged over all ranks, on every rank. Decides

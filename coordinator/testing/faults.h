@@ -63,7 +63,8 @@ class FaultScript {
   std::vector<FaultRule> rules_;
 };
 
-// What becomes of `bytes`, when the same rank's bytes were `before` one operation ago.
+// Applies the fault to `bytes`. `before` has the bytes that the same rank gave one operation
+// earlier.
 void damage(const Fault& fault, std::vector<std::byte>& bytes,
             const std::vector<std::byte>& before);
 

@@ -47,8 +47,8 @@ Result<Plan> read_delta_payload(std::span<const std::byte> payload, Plan base, c
 // No payload for this job is longer.
 std::size_t max_payload_bytes(const JobFacts& job);
 
-// A whole plan, with ids, rounds and the number of blocks, for files. A plan that fails
-// check_shape() becomes no bytes, which no reader takes for a plan.
+// Serializes a whole plan for a file, with ids, rounds and the number of blocks. Returns an empty
+// string, which parse_plan() rejects, when check_shape() fails.
 std::string serialize(const Plan& plan);
 // data_loss on malformed bytes. Whether the plan fits a job is for validate() to say.
 Result<Plan> parse_plan(std::string_view bytes);

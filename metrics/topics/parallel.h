@@ -27,7 +27,8 @@ struct ParallelView {
 ParallelView parallel_view(const JobFacts& job, const StepSignals& signals,
                            const ParallelView& before);
 
-// Part of the reduction's time that the backward pass hid: 0 .. 1; NaN where nothing was reduced.
+// Returns the part of the reduction's time that overlapped with the backward pass, 0 .. 1; NaN when
+// nothing was reduced.
 double hidden_ratio(double reduction_seconds, double exposed_seconds);
 double hidden_ratio(const ParallelView& view);  // of the medians
 

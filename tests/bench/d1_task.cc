@@ -52,11 +52,11 @@ void write_d1_task(const std::filesystem::path& folder, const std::filesystem::p
 
 D1Task read_d1_task(const std::filesystem::path& folder) {
   auto config = gpt2::read_config(folder / "config.json");
-  require(config.ok() ? ok_status() : config.status());
+  require(config.status());
   gpt2::Gpt2 model(*config);
   require(gpt2::load_weights(folder / "model.safetensors", model));
   auto file = read_safetensors(folder / "tokens.safetensors");
-  require(file.ok() ? ok_status() : file.status());
+  require(file.status());
   return {model, file->tensors.at(0).tensor};
 }
 

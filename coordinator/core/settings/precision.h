@@ -24,7 +24,8 @@ enum class Fp8Granularity : std::uint8_t { tensor = 0, row = 1 };
 struct PrecisionConfig {
   // Read by policy `precision`.
   std::optional<PolicyMode> mode;  // empty = on where anything below asks for it, else off
-  // Of all blocks; empty = "auto": each block by its signals.
+  // The format of all blocks. Empty means "auto": the policy chooses each block's format by its
+  // signals.
   std::optional<Precision> format = Precision::fp32;
   std::vector<FormatRule> force;        // of several that fit, the last one counts
   std::vector<FormatRule> forbid;       // fp32 cannot be forbidden

@@ -47,7 +47,7 @@ struct RestingAction {
   static auto fields(auto& self) { return std::tie(self.block, self.action, self.until); }
 };
 
-// What is remembered of a rank between rounds.
+// RankMemoryState is what the policy keeps of one rank between rounds.
 struct RankMemoryState {
   std::int64_t correction_bytes = 0;         // measured minus predicted peak, smoothed
   std::optional<std::uint64_t> plan_seen{};  // number of the plan in its last report
@@ -140,7 +140,9 @@ struct ActionEvent {
   std::string what;  // of a failure
 };
 
-// One round, before anything is said about it. Movable, not copyable: views point into `made`.
+// MemoryRound is the policy's reading of one round: the new state and a view and choice per rank.
+// memory.cc turns it into proposals and findings. Movable but not copyable, because the views point
+// into `made`.
 struct MemoryRound {
   MemoryRound() = default;
   MemoryRound(MemoryRound&&) = default;
@@ -165,10 +167,10 @@ bool facts_fit(const JobFacts& job);
 // REQUIRES: facts_fit(input.job). `input` outlives the result.
 MemoryRound look_at_round(const PolicyInput& input, MemoryState state);
 
-// The same for a plan that is being drafted: `drafted` has it as its plan, `newest` stays in use
-// until it is applied. Chooses heavier points for the ranks whose drafted actions do not fit their
-// samples under either plan; learns nothing, and moves no rank to a lighter point. REQUIRES: as
-// above; both plans are valid.
+// Chooses points for a plan that Decide is drafting. `drafted.plan` is the draft; `newest` is the
+// plan that the ranks follow until the draft is applied. Chooses heavier points for the ranks whose
+// drafted actions do not fit their samples under either plan; learns nothing, and moves no rank to
+// a lighter point. REQUIRES: as above; both plans are valid.
 MemoryRound look_at_draft(const PolicyInput& drafted, const Plan& newest, MemoryState state);
 
 // The most samples of a step that each rank can have within its budget, under some point of its

@@ -130,7 +130,7 @@ Leeway leeway_of(const JobFacts& job, const PrecisionConfig& config,
 // Returns the nearest format that is no less safe: fp8 and fp16 fall to bf16, all to fp32.
 Precision nearest_safe(Precision wanted, PrecisionSet allowed);
 
-// Why a format is not taken by itself.
+// FormatVeto is the reason why the policy does not choose a format on its own.
 enum class FormatVeto : std::uint8_t {
   none,
   not_allowed,
@@ -184,7 +184,8 @@ struct BlockWaits {
   RoundId until{};                     // ... until this round
 };
 
-// One round, before anything is said about it.
+// PrecisionRound is the policy's reading of one round: the new state and the changes to propose.
+// precision.cc puts it into sentences.
 struct PrecisionRound {
   PrecisionState state;
   std::vector<BlockMove> moves;  // in the order in which they matter

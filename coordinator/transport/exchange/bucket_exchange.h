@@ -42,8 +42,8 @@ struct ExchangeOptions {
   WaitPolicy wait;              // of wait() and of the start
 };
 
-// When one bucket was where in its last round, for telemetry and benchmarks. Steady clock of this
-// rank.
+// BucketTimes says when a bucket passed the stages of its last round, by this rank's steady clock.
+// For telemetry and benchmarks.
 struct BucketTimes {
   std::chrono::steady_clock::time_point started{};  // this rank's start()
   std::chrono::steady_clock::time_point done{};     // first seen done here

@@ -28,7 +28,7 @@ struct Departure {
   // unavailable: "rank 2 takes no further part in the exchange: <why>". Requires: somebody().
   Status status() const;
 };
-// The lowest rank's.
+// Keeps the departure of the lower rank.
 void merge_into(Departure& into, const Departure& from);
 
 // Tells every rank which one has something to say: the lowest whose `why` is not empty, or nobody.
@@ -43,7 +43,7 @@ class DepartureWatch {
   // Says that this member has given all its parts of a round. Once a round; does nothing after
   // depart().
   Status close_round();
-  // Tells the others, once.
+  // Tells the other members that this one departs. Later calls do nothing.
   Status depart(const Departure& departure);
   // Waits, at most for `limit`, until what this member said has reached the others. Before the end.
   void hear_out(std::chrono::nanoseconds limit);

@@ -44,7 +44,7 @@ class MpiOperation {
   Result<Progress> advance();
   // Returns whether it needs advance() for more than its end.
   bool has_steps() const { return stage_ == Stage::exchange || stage_ == Stage::collect; }
-  // Gives what MPI may still write to up to the process's end.
+  // Leaks the buffers that MPI may still write to, so that they live until the process ends.
   void abandon();
 
  private:

@@ -36,7 +36,7 @@ int check(cox::Session& session, const Options& options) {
   std::optional<Reference> reference;
   session.together([&] {
     auto read = read_reference(options.reference);
-    require(read.ok() ? cox::ok_status() : read.status());
+    require(read.status());
     reference.emplace(std::move(*read));
   });
   auto blocks = BlocksOf::this_model;  // plans speak of the first variant's blocks
@@ -46,7 +46,7 @@ int check(cox::Session& session, const Options& options) {
   };
   const RankRows rows{session.rank(), session.world_size(), session.config().force.shares};
   const auto checks = check_reference(*reference, rows, trainer);
-  require(checks.ok() ? cox::ok_status() : checks.status());
+  require(checks.status());
   std::ostringstream lines;
   const bool all_ok = print_checks(lines, *checks);
   if (session.rank() == 0 || !all_ok) std::cout << lines.str();
@@ -59,7 +59,7 @@ Gpt2 make_model(const Options& options, std::uint64_t seed) {
   if (options.load_model.empty()) return Gpt2(options.model);
   const std::filesystem::path folder = options.load_model;
   auto config = read_config(folder / "config.json");
-  require(config.ok() ? cox::ok_status() : config.status());
+  require(config.status());
   if (options.length > config->n_positions || config->vocab_size < kByteValues) {
     require(cox::invalid_argument(
         "--load-model: expected a model for " + std::to_string(options.length) + " positions and " +
@@ -155,7 +155,7 @@ int run(int argc, char** argv) {
   auto session = cox::Session::start(static_cast<int>(settings.size()), settings.data(),
                                      {.config = default_config(options), .program = "gpt2"});
   session.together([&] {
-    require(parsed.ok() ? cox::ok_status() : parsed.status());
+    require(parsed.status());
     require(check_ranks(options.slow, session.world_size()));
     const bool has_work =
         !options.help.empty() || !options.text.empty() || !options.reference.empty();

@@ -38,7 +38,7 @@ namespace cox {
 class AdamW;
 class Session;
 
-// Where the decision to skip is taken.
+// ScalerSync says where step() decides whether to skip the update.
 enum class ScalerSync {
   host,    // step() reads one number from the device: any optimizer, all rules, several ranks
   device,  // nothing is read: step() of cox::AdamW only, one rank, parameters on one device, rules

@@ -34,7 +34,8 @@ class MasterWeights {
   explicit MasterWeights(const std::vector<at::Tensor>& parameters);
   explicit MasterWeights(std::vector<NamedTensor> parameters);
 
-  // What the optimizer gets: leaves that require grad as the parameters do, in their order.
+  // Returns the tensors for the optimizer, in the order of the parameters: leaves that require
+  // gradients where the parameters do.
   std::vector<at::Tensor> tensors() const;
   std::vector<NamedTensor> named() const;
 

@@ -79,7 +79,7 @@ class [[nodiscard]] StepScope {
   // for several micro-batches. NaN and infinities are welcome: they are counted and reported, but
   // for the mean of no samples (weight 0), which says nothing.
   void loss(double mean, double weight = 1);
-  // What this rank worked on in the step; counts of several calls add up.
+  // Add the samples or tokens that this rank worked on in the step.
   void samples(std::uint64_t count);
   void tokens(std::uint64_t count);
   void gradient_norm(double value);  // L2, over all parameters; the last call counts
@@ -92,7 +92,7 @@ class [[nodiscard]] StepScope {
   std::shared_ptr<detail::SessionState> state_;
 };
 
-// What the coordinator saw of the whole run so far.
+// SessionReport summarises the run so far, as the coordinator saw it.
 struct SessionReport {
   std::uint64_t rounds = 0;
   std::uint64_t plans = 0;      // published

@@ -26,7 +26,7 @@
 namespace cox {
 namespace detail {
 
-// When a tile's saved tensors are dropped and computed again.
+// TileRule says where a tile's saved tensors are dropped and recomputed in backward.
 enum class TileRule {
   in_tile_blocks,         // in a block whose action is tile
   and_outside_of_blocks,  // there, and where no block runs

@@ -97,7 +97,8 @@ class Actuator {
   virtual Status check(LoopKind) { return ok_status(); }
   // Restricts what it can do to what every rank can. Collective.
   virtual Status negotiate(transport::Communicator&) { return ok_status(); }
-  // Whether settings ask for plans that somebody has to carry out, and what happens without.
+  // Returns whether the settings ask for something that only a plan can do; and what the program
+  // gets when no loop carries plans out, as the end of a warning.
   virtual bool is_wanted() const { return false; }
   virtual std::string without() const { return {}; }
   // Adds what it can do to what the coordinator is told of the job.
@@ -121,7 +122,7 @@ class Actuator {
   virtual void end_step(const StepEnd&, StepOutput&) {}
   // Fields of the report to the coordinator; after end_step(), and once when the job ends.
   virtual void sign(RankSignal&) const {}
-  // Something that is told once, or of kind none.
+  // Returns the next fragment to send, or one of kind `none` when there is none.
   virtual Fragment next_fragment() { return {}; }
 
   // ---- Saves.

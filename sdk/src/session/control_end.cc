@@ -47,7 +47,7 @@ Status ControlEnd::start_telemetry(const JobFacts& facts) {
   if (!job_.config().http.enabled) return ok_status();
   auto server = metrics::HttpServer::start(job_.config(), telemetry_->state);
   if (server.ok()) telemetry_->server = std::move(*server);
-  return server.ok() ? ok_status() : server.status();
+  return server.status();
 }
 
 void ControlEnd::start(JobFacts facts) {
@@ -93,7 +93,7 @@ void ControlEnd::open_rows() {
                                                wall_clock(), job_.environment()),
                                       row_options());
     if (opened.ok()) rows_ = std::move(*opened);
-    status = opened.ok() ? ok_status() : opened.status();
+    status = opened.status();
   }
   job_.agree(status);
 }

@@ -32,7 +32,8 @@ class ControlEnd {
   ControlEnd(const Membership& job, PolicySet policies, std::string program);
   ~ControlEnd();
 
-  // Before start(): the control state of the run that is being resumed (rank 0's counts).
+  // Sets the control state of the run that is resumed; only rank 0's is used. REQUIRES: start() was
+  // not called.
   void restore(ControlState state) { restored_ = std::move(state); }
   // Before start(): the run goes on from a save; its records of earlier steps stay.
   void go_on_at(StepId step) { goes_on_at_ = step; }

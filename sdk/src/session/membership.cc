@@ -75,7 +75,7 @@ std::string describe(const HostFacts& facts) {
 }
 
 io::LoadedConfig take(Result<io::LoadedConfig> loaded, Status& status) {
-  status = loaded.ok() ? ok_status() : loaded.status();
+  status = loaded.status();
   return loaded.ok() ? std::move(*loaded) : io::LoadedConfig{};
 }
 

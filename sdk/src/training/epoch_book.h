@@ -16,7 +16,7 @@ class EpochBook {
   // A step took the samples from cursor `from` to `to` of one epoch. Losses that are not finite do
   // not count.
   void add(std::uint64_t from, std::uint64_t to, double loss);
-  // The cursor is here again: later steps and epochs are forgotten.
+  // Forgets the steps and epochs behind `cursor`, after a rollback.
   void rewind(std::uint64_t cursor);
   // The epoch that ends at this cursor; NaN without any finite loss.
   double loss_of_epoch_before(std::uint64_t cursor) const;

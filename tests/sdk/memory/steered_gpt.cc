@@ -65,9 +65,9 @@ at::Tensor SteeredGpt::loss() {
 
 MemoryModel SteeredGpt::measure() {
   auto problem = actuator_->measure(*step_, 0);
-  require(problem.ok() ? ok_status() : problem.status());
+  require(problem.status());
   auto facts = planner::memory_facts({{*problem, 0}});
-  require(facts.ok() ? ok_status() : facts.status());
+  require(facts.status());
   return facts->models.front();
 }
 
