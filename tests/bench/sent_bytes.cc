@@ -3,12 +3,15 @@
 #include <algorithm>
 #include <utility>
 
+#include "coordinator/transport/call.h"
+
 namespace cox::bench {
 namespace {
 
-using transport::Bytes;
+using transport::Buffers;
+using transport::Call;
 using transport::Communicator;
-using transport::ConstBytes;
+using transport::Operation;
 using transport::Progress;
 using transport::Reduction;
 using transport::Request;
@@ -23,47 +26,43 @@ class Counted final : public Communicator {
   std::int32_t ranks_on_node() const override { return inner_->ranks_on_node(); }
   const char* kind() const override { return inner_->kind(); }
 
-  Result<Request> start_gather(ConstBytes send, Bytes receive, RankId root) override {
-    sent_.add(Sent::gather, send.size());
-    return inner_->start_gather(send, receive, root);
-  }
-  Result<Request> start_broadcast(Bytes buffer, RankId root) override {
-    sent_.add(Sent::broadcast, buffer.size());
-    return inner_->start_broadcast(buffer, root);
-  }
-  Result<Request> start_all_gather(ConstBytes send, Bytes receive) override {
-    sent_.add(Sent::other, send.size());
-    return inner_->start_all_gather(send, receive);
-  }
-  Result<Request> start_all_reduce(Bytes buffer, const Reduction& reduction) override {
-    sent_.add(Sent::other, buffer.size());
-    return inner_->start_all_reduce(buffer, reduction);
-  }
-  Result<Request> start_reduce(Bytes buffer, const Reduction& reduction, RankId root) override {
-    sent_.add(Sent::reduce, buffer.size());
-    return inner_->start_reduce(buffer, reduction, root);
-  }
-  Result<Request> start_reduce_scatter(ConstBytes send, Bytes receive,
-                                       const Reduction& reduction) override {
-    sent_.add(Sent::other, send.size());
-    return inner_->start_reduce_scatter(send, receive, reduction);
-  }
   Result<Progress> test(Request& request) override { return inner_->test(request); }
 
-  Result<std::unique_ptr<Communicator>> split(std::int32_t color) override {
-    return counted_too(inner_->split(color));
-  }
   Result<std::unique_ptr<Communicator>> duplicate() override {
     return counted_too(inner_->duplicate());
   }
   Result<std::unique_ptr<Communicator>> split_by_node() override {
     return counted_too(inner_->split_by_node());
   }
-  Result<transport::SharedSegment> shared_segment(std::size_t bytes) override {
-    return inner_->shared_segment(bytes);
-  }
 
  private:
+  Result<Request> start(const Call& call, const Buffers& buffers,
+                        const Reduction& reduction) override {
+    const auto [send, receive] = buffers;
+    switch (call.operation) {
+      case Operation::gather:
+        sent_.add(Sent::gather, call.bytes);
+        return inner_->start_gather(send, receive, call.root);
+      case Operation::broadcast:
+        sent_.add(Sent::broadcast, call.bytes);
+        return inner_->start_broadcast(receive, call.root);
+      case Operation::reduce:
+        sent_.add(Sent::reduce, call.bytes);
+        return inner_->start_reduce(receive, reduction, call.root);
+      case Operation::all_reduce:
+        sent_.add(Sent::other, call.bytes);
+        return inner_->start_all_reduce(receive, reduction);
+      default:
+        sent_.add(Sent::other, call.bytes);
+        return inner_->start_all_gather(send, receive);
+    }
+  }
+  Result<std::unique_ptr<Communicator>> part(std::int32_t color) override {
+    return counted_too(inner_->split(color));
+  }
+  Result<transport::SharedSegment> share(std::size_t bytes) override {
+    return inner_->shared_segment(bytes);
+  }
   Result<std::unique_ptr<Communicator>> counted_too(Result<std::unique_ptr<Communicator>> made) {
     if (!made.ok()) return made.status();
     return counted(std::move(*made), sent_);
