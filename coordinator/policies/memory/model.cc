@@ -249,9 +249,9 @@ void view_ranks(const PolicyInput& input, MemoryRound& round) {
   const MemoryFacts& facts = input.job.memory;
   const std::vector<const MemoryFront*> fronts = usable_fronts(facts.models, round);
   std::map<std::pair<ProfileId, std::size_t>, KnownProfile> profiles;  // and model
-  round.ranks.resize(input.job.ranks());
-  for (std::size_t r = 0; r < round.ranks.size(); ++r) {
-    RankView& view = round.ranks[r];
+  round.ranks.reserve(input.job.ranks());
+  for (std::size_t r = 0; r < input.job.ranks(); ++r) {
+    RankView& view = round.ranks.emplace_back();
     const RankMemoryState& known = round.state.ranks[r];
     const std::size_t m = facts.model_of_rank.empty() ? 0 : facts.model_of_rank[r];
     view.model = &facts.models[m];
