@@ -482,10 +482,11 @@ Decided decide(const JobFacts& job, const Config& config, const PolicySet& polic
   ControlState& kept = decided.state;
   Decision& decision = decided.decision;
 
-  decision.summary = summarize(signals);
+  Timings timings = timings_of(signals.reports);
+  decision.summary = summarize(signals, timings);
   note_activation(kept.plan, decision.summary);
   Estimates estimates = estimate(state_of(kept, kEstimates).take_or_fresh<Estimates>(), job, config,
-                                 kept.plan, signals, decision.summary);
+                                 kept.plan, signals, decision.summary, std::move(timings));
 
   SaidState said = said_before(state_of(kept, kOwnState), policies.size());
   const PolicyInput input{job,       config,      kept.plan, signals, decision.summary,

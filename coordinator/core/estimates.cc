@@ -28,12 +28,11 @@ bool Estimates::is_sane() const {
 }
 
 Estimates estimate(Estimates before, const JobFacts& job, const Config& config, const Plan& plan,
-                   const StepSignals& signals, const StepSummary& summary) {
+                   const StepSignals& signals, const StepSummary& summary, Timings timings) {
   const std::size_t ranks = job.ranks();
   Estimates now = fitted(std::move(before), ranks);
   const std::vector<RankSignal>& reports = signals.reports;
   if (reports.empty() || reports.back().rank.value() >= job.world_size) return now;
-  Timings timings = timings_of(reports);
   if (has_use_for_speeds(job, config, plan)) {
     if (now.speeds.ranks.empty()) now.speeds = fresh_speeds(ranks);
     now.speeds = learn_speeds(std::move(now.speeds), reports, timings, plan,

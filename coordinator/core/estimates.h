@@ -9,6 +9,7 @@
 // functions of the coordinator's thread; linear in ranks.
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include "coordinator/core/config.h"
@@ -32,10 +33,16 @@ struct Estimates {
 };
 
 // Returns the estimates after a round. `before` of another world size counts as fresh. `plan` is
-// the newest published one. REQUIRES: `summary` was made from `signals`, whose ranks lie in the
-// job's world.
+// the newest published one. REQUIRES: `summary` and `timings` were made from `signals`, whose ranks
+// lie in the job's world.
 Estimates estimate(Estimates before, const JobFacts& job, const Config& config, const Plan& plan,
-                   const StepSignals& signals, const StepSummary& summary);
+                   const StepSignals& signals, const StepSummary& summary, Timings timings);
+inline Estimates estimate(Estimates before, const JobFacts& job, const Config& config,
+                          const Plan& plan, const StepSignals& signals,
+                          const StepSummary& summary) {
+  return estimate(std::move(before), job, config, plan, signals, summary,
+                  timings_of(signals.reports));
+}
 
 // Returns the estimates with which a new start of the job begins: what was restored is a first
 // guess.

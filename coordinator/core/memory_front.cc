@@ -138,18 +138,29 @@ std::int64_t peak_with(const MemoryModel& model, std::int64_t peak_bytes, std::u
   const std::int64_t grows = peak_bytes - model.base_bytes;
   const std::int64_t whole = grows / measured;
   const std::int64_t rest = grows % measured;
-  if (wanted > 0 && whole > kMaxModelValue / wanted) return kMaxModelValue;
+  // A floating-point product does not overflow, and is exact where it is not far too large.
+  const double most = static_cast<double>(whole) * static_cast<double>(wanted);
+  if (most > static_cast<double>(kMaxModelValue)) return kMaxModelValue;
   const std::int64_t grown = whole * wanted + (rest * wanted + measured - 1) / measured;
   return std::min(kMaxModelValue, model.base_bytes + grown);
 }
 
 std::uint64_t largest_share(const MemoryModel& model, std::int64_t peak_bytes, std::int64_t bytes) {
-  if (peak_with(model, peak_bytes, kMaxStepSamples) <= bytes) return kMaxStepSamples;
+  const auto can_have = [&](std::uint64_t n) { return peak_with(model, peak_bytes, n) <= bytes; };
+  // The division is a guess that rounding may have moved: by one nearly always.
+  const double room = static_cast<double>(bytes) - static_cast<double>(model.base_bytes);
+  const double grows = static_cast<double>(peak_bytes) - static_cast<double>(model.base_bytes);
+  const double ideal = room * static_cast<double>(model.samples) / grows;
+  if (ideal >= 0 && ideal < static_cast<double>(kMaxStepSamples)) {
+    const auto guess = static_cast<std::uint64_t>(ideal);
+    if (can_have(guess) && !can_have(guess + 1)) return guess;
+  }
+  if (can_have(kMaxStepSamples)) return kMaxStepSamples;
   std::uint64_t fits = 0;
   std::uint64_t breaks = kMaxStepSamples;
   while (breaks - fits > 1) {
     const std::uint64_t middle = fits + (breaks - fits) / 2;
-    (peak_with(model, peak_bytes, middle) <= bytes ? fits : breaks) = middle;
+    (can_have(middle) ? fits : breaks) = middle;
   }
   return fits;
 }

@@ -60,16 +60,21 @@ double residual_factor(double reports) {
 }
 
 LearningRates learning_rates(std::span<const double> all_reports, std::span<const RankRun> runs) {
-  LearningRates rates;
+  const std::size_t size = runs.back().report + runs.back().size;
+  LearningRates rates{std::vector<double>(size), std::vector<double>(size),
+                      std::vector<double>(size)};
+  std::size_t known = 0;
   for (const RankRun& run : runs) {
-    for (const double reports : all_reports.subspan(run.rank, run.size)) {
+    for (std::size_t i = run.report, r = run.rank; r < run.rank + run.size; ++i, ++r) {
+      const double reports = all_reports[r];
       const bool is_known = reports > 0;
-      rates.level.push_back(std::max(1 / (reports + 1), 1 / kLevelRounds));
-      rates.variance.push_back(is_known ? std::max(1 / reports, 1 / kPoolRounds) : 0);
-      rates.residual.push_back(is_known ? residual_factor(reports) : 1);
-      rates.known += is_known;
+      rates.level[i] = std::max(1 / (reports + 1), 1 / kLevelRounds);
+      rates.variance[i] = is_known ? std::max(1 / reports, 1 / kPoolRounds) : 0;
+      rates.residual[i] = is_known ? residual_factor(reports) : 1;
+      known += is_known;
     }
   }
+  rates.known = static_cast<double>(known);
   return rates;
 }
 
@@ -346,8 +351,8 @@ void judge(Slowness& slowness, const Round& round, const Tests& tests) {
     }
   }
   std::erase_if(slowness.slow, [](const SlowRank& slow) { return slow.rank == RankId(-1); });
-  slowness.slow.insert(slowness.slow.end(), found.begin(), found.end());
-  std::ranges::sort(slowness.slow, {}, &SlowRank::rank);
+  const auto added = slowness.slow.insert(slowness.slow.end(), found.begin(), found.end());
+  std::ranges::inplace_merge(slowness.slow, added, {}, &SlowRank::rank);
 }
 
 // A rank without work left keeps nobody waiting.

@@ -187,7 +187,7 @@ Spread spread_of(std::span<const double> values, std::span<const RankId> ranks) 
   return spread;
 }
 
-StepSummary summarize(const StepSignals& signals) {
+StepSummary summarize(const StepSignals& signals, const Timings& timings) {
   StepSummary summary;
   summary.round = signals.round;
   summary.now = signals.now;
@@ -202,7 +202,6 @@ StepSummary summarize(const StepSignals& signals) {
   }
   tally.finish(summary);
 
-  const Timings timings = timings_of(signals.reports);
   for (std::size_t p = 0; p < kPhases; ++p) {
     summary.phases[p] = spread_of(timings.phases[p], timings.ranks);
   }

@@ -68,8 +68,6 @@ struct StepSummary {
   bool full_plan_wanted = false;
 };
 
-StepSummary summarize(const StepSignals& signals);
-
 // The seconds per covered round of the ranks that worked in this round, column by column. A rank
 // that has finished, covers no round or reports a time that is negative or not finite is left out.
 struct Timings {
@@ -87,6 +85,12 @@ struct Timings {
 
 // REQUIRES: reports in ascending ranks.
 Timings timings_of(std::span<const RankSignal> reports);
+
+// `timings` are those of the reports among the signals.
+StepSummary summarize(const StepSignals& signals, const Timings& timings);
+inline StepSummary summarize(const StepSignals& signals) {
+  return summarize(signals, timings_of(signals.reports));
+}
 
 // The spread of values that belong to `ranks`; linear in their number. REQUIRES: equal sizes,
 // finite values, ascending ranks.

@@ -229,6 +229,15 @@ std::vector<std::uint64_t> fill(std::span<const RankCost> ranks, std::span<const
   return taken;
 }
 
+std::vector<Range> ranges_of(const ShareProblem& problem) {
+  std::vector<Range> ranges;
+  ranges.reserve(problem.ranks.size());
+  for (const RankCost& rank : problem.ranks) {
+    ranges.push_back({rank.min_units, std::min(rank.max_units, problem.units)});
+  }
+  return ranges;
+}
+
 // Fewest moves: the present units as far as limits and the best time allow, then what is missing is
 // added, or what is too much is taken away.
 std::vector<std::uint64_t> stay_near(const ShareProblem& problem, std::vector<Range> ranges,
@@ -247,18 +256,19 @@ std::vector<std::uint64_t> stay_near(const ShareProblem& problem, std::vector<Ra
 
 }  // namespace
 
-Result<ShareAssignment> assign_shares(const ShareProblem& problem) {
+Result<ShareAssignment> fastest_shares(const ShareProblem& problem) {
   const Status status = check_share_limits(problem);
   if (!status.ok()) return status;
-  std::vector<Range> ranges;
-  for (const RankCost& rank : problem.ranks) {
-    ranges.push_back({rank.min_units, std::min(rank.max_units, problem.units)});
-  }
   ShareAssignment assignment;
-  assignment.units = fill(problem.ranks, ranges, problem.units);
+  assignment.units = fill(problem.ranks, ranges_of(problem), problem.units);
   assignment.seconds = slowest_rank(problem.ranks, assignment.units).seconds;
-  if (!problem.present.empty()) {
-    assignment.units = stay_near(problem, std::move(ranges), assignment.seconds);
+  return assignment;
+}
+
+Result<ShareAssignment> assign_shares(const ShareProblem& problem) {
+  Result<ShareAssignment> assignment = fastest_shares(problem);
+  if (assignment.ok() && !problem.present.empty()) {
+    assignment->units = stay_near(problem, ranges_of(problem), assignment->seconds);
   }
   return assignment;
 }

@@ -45,6 +45,9 @@ struct ShareAssignment {
 // the units; invalid_argument for numbers out of range.
 Result<ShareAssignment> assign_shares(const ShareProblem& problem);
 
+// The same time in half the work: an assignment that does not care what is moved. Errors: the same.
+Result<ShareAssignment> fastest_shares(const ShareProblem& problem);
+
 // Time of one rank with that many units; never falls as units grow.
 inline double seconds_of(const RankCost& rank, std::uint64_t units) {
   return rank.fixed_seconds + rank.seconds_per_unit * static_cast<double>(units);

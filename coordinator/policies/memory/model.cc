@@ -228,31 +228,45 @@ std::vector<std::uint64_t> samples_of_ranks(const JobFacts& job, const Plan& pla
   return units_of_shares(samples, plan.shares, job.ranks());
 }
 
-// `samples`: of each rank's step, or empty.
-void view_ranks(const PolicyInput& input, const std::vector<std::uint64_t>& samples,
-                MemoryRound& round) {
+// A profile of the plan under one model. All blocks are compared, so it is made once a round.
+struct KnownProfile {
+  std::optional<MemoryCost> cost;  // as measured
+  bool is_allowed = true;
+};
+
+KnownProfile known_profile(const PolicyInput& input, const MemoryRound& round,
+                           const RankView& view) {
+  const std::vector<MemoryAction>& actions = input.plan.profiles[view.profile.value()];
+  return {cost_in(*view.front, *view.model, actions), is_allowed(actions, round.allowed)};
+}
+
+RankBudget budget_now(const PolicyInput& input, const MemoryRound& round, std::size_t rank) {
+  return budget_of_rank(input.config.memory, round.state.ranks[rank], rank_id(rank),
+                        round.ranks[rank].keep_bytes);
+}
+
+void view_ranks(const PolicyInput& input, MemoryRound& round) {
   const MemoryFacts& facts = input.job.memory;
   const std::vector<const MemoryFront*> fronts = usable_fronts(facts.models, round);
-  // As measured, by profile and model.
-  std::map<std::pair<ProfileId, std::size_t>, std::optional<MemoryCost>> costs;
-  round.ranks.resize(input.job.ranks());
-  for (std::size_t r = 0; r < round.ranks.size(); ++r) {
-    RankView& view = round.ranks[r];
+  std::map<std::pair<ProfileId, std::size_t>, KnownProfile> profiles;  // and model
+  round.ranks.reserve(input.job.ranks());
+  for (std::size_t r = 0; r < input.job.ranks(); ++r) {
+    RankView& view = round.ranks.emplace_back();
     const RankMemoryState& known = round.state.ranks[r];
     const std::size_t m = facts.model_of_rank.empty() ? 0 : facts.model_of_rank[r];
     view.model = &facts.models[m];
     view.front = fronts[m];
-    const bool depends = view.model->samples > 0 && !samples.empty();
-    view.samples = depends ? std::max(samples[r], known.samples) : view.model->samples;
+    const bool depends = view.model->samples > 0 && !round.samples.empty();
+    view.samples = depends ? std::max(round.samples[r], known.samples) : view.model->samples;
     view.profile = profile_of(input.plan, rank_id(r));
-    const auto& actions = input.plan.profiles[view.profile.value()];
-    const auto [cost, is_new] = costs.try_emplace({view.profile, m});
-    if (is_new) cost->second = cost_in(*view.front, *view.model, actions);
-    view.now = cost->second;
+    const auto [profile, is_new] = profiles.try_emplace({view.profile, m});
+    if (is_new) profile->second = known_profile(input, round, view);
+    view.now = profile->second.cost;
+    view.now_allowed = profile->second.is_allowed;
     if (view.now) view.now->peak_bytes = peak_at_share(view, view.now->peak_bytes);
     view.keep_bytes = peak_at_share(view, view.front->back().peak_bytes);
     view.least_bytes = peak_at_share(view, view.front->front().peak_bytes);
-    view.now_allowed = is_allowed(actions, round.allowed);
+    view.budget = budget_now(input, round, r);
   }
 }
 
@@ -272,11 +286,6 @@ void learn_ranks(const PolicyInput& input, std::vector<RankMemoryState>& ranks) 
     if (r >= ranks.size() || report.rounds == 0) continue;
     ranks[r].samples = (std::uint64_t{report.samples} + report.rounds - 1) / report.rounds;
   }
-}
-
-RankBudget budget_now(const PolicyInput& input, const MemoryRound& round, std::size_t rank) {
-  return budget_of_rank(input.config.memory, round.state.ranks[rank], rank_id(rank),
-                        round.ranks[rank].keep_bytes);
 }
 
 std::int64_t bounded(std::uint64_t bytes) {
@@ -395,20 +404,11 @@ Choice choose(const RankView& view, const Eagerness& eagerness) {
   return choice;
 }
 
-void set_budgets(const PolicyInput& input, MemoryRound& round) {
-  for (std::size_t r = 0; r < round.ranks.size(); ++r) {
-    round.ranks[r].budget = budget_now(input, round, r);
-  }
-}
-
 // A ceiling is forgotten after some time.
-void set_corrections(const PolicyInput& input, MemoryRound& round) {
-  for (std::size_t r = 0; r < round.ranks.size(); ++r) {
-    RankMemoryState& known = round.state.ranks[r];
-    if (input.summary.round >= known.ceiling_until) known.ceiling_bytes = 0;
-    round.ranks[r].correction_bytes = known.correction_bytes;
-    round.ranks[r].ceiling_bytes = known.ceiling_bytes;
-  }
+void set_correction(RoundId now, RankMemoryState& known, RankView& view) {
+  if (now >= known.ceiling_until) known.ceiling_bytes = 0;
+  view.correction_bytes = known.correction_bytes;
+  view.ceiling_bytes = known.ceiling_bytes;
 }
 
 Eagerness eagerness_of(const MemoryState& state, const RankMemoryState& known) {
@@ -421,6 +421,7 @@ Eagerness eagerness_of(const MemoryState& state, const RankMemoryState& known) {
 }
 
 Choice priced(const RankView& view, Choice choice) {
+  if (choice.move == Move::stay) return choice;
   const MemoryPoint& point = (*view.front)[choice.point];
   choice.cost = {peak_at_share(view, point.peak_bytes), point.added_us};
   return choice;
@@ -431,14 +432,18 @@ Choice priced(const RankView& view, Choice choice) {
 std::uint64_t share_within(const PolicyInput& input, const MemoryRound& round, std::size_t rank,
                            double budget_part) {
   const RankView& view = round.ranks[rank];
-  const auto share = [&](const MemoryPoint& point, std::int64_t keep_bytes) {
+  const auto predictable = [&](std::int64_t keep_bytes) {
     const RankBudget budget =
         budget_of_rank(input.config.memory, round.state.ranks[rank], rank_id(rank), keep_bytes);
     const std::int64_t bytes =
         budget.bytes == kNoBudget ? kNoBudget : part(budget_part, budget.bytes);
-    return largest_share(*view.model, point.peak_bytes, predictable_bytes(view, bytes));
+    return predictable_bytes(view, bytes);
   };
-  return std::max(share(view.front->front(), kNoBudget), share(view.front->back(), 0));
+  const std::int64_t planned = predictable(kNoBudget);
+  const std::int64_t kept = predictable(0);
+  const std::uint64_t share = largest_share(*view.model, view.front->front().peak_bytes, planned);
+  if (kept <= planned) return share;  // of all points, that of least bytes has the largest share
+  return std::max(share, largest_share(*view.model, view.front->back().peak_bytes, kept));
 }
 
 }  // namespace
@@ -504,13 +509,13 @@ MemoryRound look_at_round(const PolicyInput& input, MemoryState state) {
   learn_failures(input, round);
   learn_ranks(input, round.state.ranks);
   round.allowed = allowed_of_blocks(input, round.state.resting);
-  view_ranks(input, samples_of_ranks(input.job, input.plan), round);
-  set_budgets(input, round);
+  round.samples = samples_of_ranks(input.job, input.plan);
+  view_ranks(input, round);
   learn_peaks(input, round);
-  set_corrections(input, round);
   for (std::size_t r = 0; r < round.ranks.size(); ++r) {
     RankView& view = round.ranks[r];
     RankMemoryState& known = round.state.ranks[r];
+    set_correction(input.summary.round, known, view);
     view.choice = priced(view, choose(view, eagerness_of(round.state, known)));
     if (input.summary.reporting > 0) known.room_rounds = view.choice.room_rounds;
   }
@@ -521,22 +526,24 @@ MemoryRound look_at_draft(const PolicyInput& drafted, const Plan& newest, Memory
   MemoryRound round;
   round.state = std::move(state);
   round.allowed = allowed_of_blocks(drafted, round.state.resting);
-  std::vector<std::uint64_t> samples = samples_of_ranks(drafted.job, drafted.plan);
+  round.samples = samples_of_ranks(drafted.job, drafted.plan);
   const std::vector<std::uint64_t> until_then = samples_of_ranks(drafted.job, newest);
-  for (std::size_t r = 0; r < samples.size() && r < until_then.size(); ++r) {
-    samples[r] = std::max(samples[r], until_then[r]);
+  for (std::size_t r = 0; r < round.samples.size() && r < until_then.size(); ++r) {
+    round.samples[r] = std::max(round.samples[r], until_then[r]);
   }
-  view_ranks(drafted, samples, round);
-  set_budgets(drafted, round);
-  set_corrections(drafted, round);
+  view_ranks(drafted, round);
   Eagerness none;
   none.stays = true;
-  for (RankView& view : round.ranks) view.choice = priced(view, choose(view, none));
+  for (std::size_t r = 0; r < round.ranks.size(); ++r) {
+    RankView& view = round.ranks[r];
+    set_correction(drafted.summary.round, round.state.ranks[r], view);
+    view.choice = priced(view, choose(view, none));
+  }
   return round;
 }
 
 std::vector<std::uint64_t> largest_shares(const PolicyInput& input, const MemoryRound& round) {
-  const std::vector<std::uint64_t> present = samples_of_ranks(input.job, input.plan);
+  const std::vector<std::uint64_t>& present = round.samples;
   std::vector<std::uint64_t> most;
   bool is_limited = false;
   for (std::size_t r = 0; r < present.size(); ++r) {

@@ -109,7 +109,7 @@ struct Choice {
   Move move = Move::stay;
   std::size_t point = 0;          // to go to, unless it stays
   bool feasible = true;           // false = no point fits; `point` has the least bytes
-  MemoryCost cost;                // of that point, predicted at the rank's share
+  MemoryCost cost;                // of that point, predicted at the rank's share, if it moves
   std::uint32_t room_rounds = 0;  // to remember
   double worth = 0;               // part of the step that a lighter plan would save
 };
@@ -149,7 +149,9 @@ struct MemoryRound {
   MemoryRound& operator=(MemoryRound&&) = default;
 
   MemoryState state;
-  std::vector<ActionSet> allowed;   // per block
+  std::vector<ActionSet> allowed;  // per block
+  // Of a step of each rank under the plan; empty where peaks do not depend on them.
+  std::vector<std::uint64_t> samples;
   std::vector<MemoryFront> made;    // fronts that differ from their model's
   std::vector<RankView> ranks;      // one per rank
   std::vector<ActionEvent> failed;  // new ones

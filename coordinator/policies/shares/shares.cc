@@ -184,7 +184,7 @@ std::vector<std::size_t> held_ranks(const SharesProblem& shares, const ShareAssi
                                     double worth) {
   ShareProblem free = shares.problem;
   for (RankCost& rank : free.ranks) rank.max_units = kNoUnitCap;
-  const auto best = assign_shares(free);
+  const auto best = fastest_shares(free);
   std::vector<std::size_t> held;
   if (!best.ok() || best->seconds > assignment.seconds * (1 - worth)) return held;
   for (std::size_t r = 0; r < free.ranks.size(); ++r) {
@@ -356,15 +356,16 @@ PolicyOutput judge(const PolicyInput& input, SharesState& state) {
   };
   const double most = gain_ratio(shares, least_seconds(shares.problem.ranks, shares.problem.units));
   if (most < needed) return stay_kept(most);
-  const auto assignment = assign_shares(shares.problem);
-  if (!assignment.ok()) return stay_unmeetable(input, state, shares, assignment.status());
-  const double gain = gain_ratio(shares, assignment->seconds);
+  const auto fastest = fastest_shares(shares.problem);
+  if (!fastest.ok()) return stay_unmeetable(input, state, shares, fastest.status());
+  const double gain = gain_ratio(shares, fastest->seconds);
   if (gain < needed) return stay_kept(gain);
   if (input.estimates.speeds.changing > 0) return {};  // a rank that may be changing is waited for
   state.worth_rounds = std::min(state.worth_rounds + 1, kWorthRounds);
   if (state.worth_rounds < kWorthRounds) return {};
   state.told = SharesNews::none;
-  return change(shares, *assignment, gain, input.config.shares.smallest_gain_ratio);
+  return change(shares, *assign_shares(shares.problem), gain,
+                input.config.shares.smallest_gain_ratio);
 }
 
 // Shares start by the user's hint, or within caps that even shares would break. Shares that

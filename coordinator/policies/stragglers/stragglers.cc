@@ -64,11 +64,6 @@ Reason explain_gone(RankId rank, const PolicyInput& input) {
   return reason_of(ReasonCode::straggler_gone, concat("rank ", rank, text), {}, rank);
 }
 
-const NamedRank* find_named(const StragglersState& state, RankId rank) {
-  const auto found = std::ranges::lower_bound(state.named, rank, {}, &NamedRank::rank);
-  return found != state.named.end() && found->rank == rank ? &*found : nullptr;
-}
-
 StragglersState state_before(PolicyState kept, const JobFacts& job) {
   auto state = kept.take_or_fresh<StragglersState>();
   std::erase_if(state.named,
@@ -89,19 +84,22 @@ StragglersState state_after(const PolicyInput& input) {
 PolicyOutput Stragglers::propose(const PolicyInput& input, PolicyState state) const {
   const StragglersState before = state_before(std::move(state), input.job);
   PolicyOutput output;
-  for (const NamedRank& named : before.named) {
-    const bool is_over = find_slow(input.estimates, named.rank) == nullptr;
-    if (is_over) output.findings.push_back(explain_gone(named.rank, input));
-  }
+  auto named = before.named.begin();
+  const auto end = before.named.end();
   for (const SlowRank& slow : input.estimates.slowness.slow) {
-    const NamedRank* const named = find_named(before, slow.rank);
-    if (named == nullptr) {
+    for (; named != end && named->rank < slow.rank; ++named) {
+      output.findings.push_back(explain_gone(named->rank, input));
+    }
+    if (named == end || named->rank != slow.rank) {
       output.findings.push_back(explain_found(slow, input));
-    } else if (named->phase_index != slow.phase_index) {
+      continue;
+    }
+    if (named->phase_index != slow.phase_index) {
       output.findings.push_back(explain_moved(slow, kOwnPhases[named->phase_index]));
     }
+    ++named;
   }
-  std::ranges::stable_sort(output.findings, {}, &Reason::rank);
+  for (; named != end; ++named) output.findings.push_back(explain_gone(named->rank, input));
   output.state = PolicyState::of(state_after(input));
   return output;
 }
