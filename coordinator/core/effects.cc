@@ -45,16 +45,15 @@ MeasuredRounds together(std::span<const MeasuredRounds> rounds) {
 }  // namespace
 
 void EffectLog::begin(std::span<const Reason> reasons, StepId first_step) {
-  append(reasons, {.step = first_step, .plan = applied_});
+  append(reasons, first_step, applied_, {});
 }
 
 void EffectLog::add(const StepSummary& summary, std::span<const Reason> reasons,
                     const Plan& newest) {
   measure(summary);
   const std::span<const MeasuredRounds> rounds(rounds_);
-  append(reasons, {.step = summary.step,
-                   .plan = newest.id.number,
-                   .before = together(rounds.last(std::min(rounds.size(), kRoundsBefore)))});
+  append(reasons, summary.step, newest.id.number,
+         together(rounds.last(std::min(rounds.size(), kRoundsBefore))));
 }
 
 // The round that agreed on a plan still ran under the one before.
@@ -77,13 +76,17 @@ void EffectLog::measure(const StepSummary& summary) {
   list_ = std::move(list);
 }
 
-void EffectLog::append(std::span<const Reason> reasons, Effect pattern) {
+void EffectLog::append(std::span<const Reason> reasons, StepId step, std::uint64_t plan,
+                       const MeasuredRounds& before) {
   EffectList list = *list_;
   for (const Reason& reason : reasons) {
     if (!is_change(reason) && !is_finding(reason)) continue;
-    Effect effect = is_change(reason) ? pattern : Effect{.step = pattern.step};
+    Effect& effect = list.emplace_back();
     effect.reason = reason;
-    list.push_back(std::move(effect));
+    effect.step = step;
+    if (!is_change(reason)) continue;
+    effect.plan = plan;
+    effect.before = before;
   }
   if (list.size() == list_->size()) return;
   if (list.size() > kKept) list.erase(list.begin(), list.end() - kKept);

@@ -58,7 +58,8 @@ class EffectLog {
 
  private:
   void measure(const StepSummary& summary);
-  void append(std::span<const Reason> reasons, Effect pattern);
+  void append(std::span<const Reason> reasons, StepId step, std::uint64_t plan,
+              const MeasuredRounds& before);
 
   std::shared_ptr<const EffectList> list_ = std::make_shared<const EffectList>();
   std::uint64_t applied_;               // the number of the plan that the ranks apply

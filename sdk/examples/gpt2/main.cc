@@ -148,10 +148,13 @@ void hold(cox::Session& session) {
 }
 
 int run(int argc, char** argv) {
-  const auto parsed = parse_options({argv + 1, argv + argc});
+  std::vector<std::string> arguments(argv + 1, argv + argc);
+  const std::vector<std::string> given = take_settings(arguments);
+  const auto parsed = parse_options(arguments);
   const Options options = parsed.ok() ? *parsed : Options{};
   std::vector<const char*> settings = {"gpt2"};
   for (const std::string& setting : options.settings) settings.push_back(setting.c_str());
+  for (const std::string& setting : given) settings.push_back(setting.c_str());
   auto session = cox::Session::start(static_cast<int>(settings.size()), settings.data(),
                                      {.config = default_config(options), .program = "gpt2"});
   session.together([&] {

@@ -121,7 +121,8 @@ class Parser {
   CLI::App app_{"Trains a byte-level GPT-2 on a text.", "gpt2"};
 };
 
-// Moves --cox.key=value and --cox.key value out of the arguments.
+}  // namespace
+
 std::vector<std::string> take_settings(std::vector<std::string>& arguments) {
   std::vector<std::string> settings;
   std::vector<std::string> rest;
@@ -135,11 +136,8 @@ std::vector<std::string> take_settings(std::vector<std::string>& arguments) {
   return settings;
 }
 
-}  // namespace
-
 cox::Result<Options> parse_options(std::vector<std::string> arguments) {
   Options options;
-  const std::vector<std::string> settings = take_settings(arguments);
   Parser parser(options);
   std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
   try {
@@ -149,7 +147,6 @@ cox::Result<Options> parse_options(std::vector<std::string> arguments) {
   } catch (const CLI::ParseError& error) {
     return cox::invalid_argument(fmt::format("{}; see gpt2 --help", error.what()));
   }
-  options.settings.insert(options.settings.end(), settings.begin(), settings.end());
   options.model.attn_pdrop = options.model.resid_pdrop = options.model.embd_pdrop;
   options.model.n_positions = std::max(options.model.n_positions, options.length);
   return options;

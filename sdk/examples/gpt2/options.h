@@ -29,14 +29,17 @@ struct Options {
   bool hold = false;           // keep the status page up at the end until SIGTERM or Ctrl-C
   Config model;                // shape of a fresh model
 
-  // The arguments that are settings of the session (`--cox.KEY=VALUE`), those among them that were
-  // given by a shorter name: `--memory-budget SIZE` is `--cox.memory.budget=SIZE`.
+  // Settings of the session that were given by a shorter name: `--memory-budget SIZE` is
+  // `--cox.memory.budget=SIZE`.
   std::vector<std::string> settings;
   std::string help;  // the text to print instead of working; empty = none was asked for
 };
 
-// `arguments` without the program's name. invalid_argument for an unknown option or a value out of
-// range.
+// Moves the settings of the session, --cox.KEY=VALUE or --cox.KEY VALUE, out of the arguments.
+std::vector<std::string> take_settings(std::vector<std::string>& arguments);
+
+// `arguments` without the program's name and without settings. invalid_argument for an unknown
+// option or a value out of range.
 cox::Result<Options> parse_options(std::vector<std::string> arguments);
 
 // What the program sets itself; the user's settings override it.
