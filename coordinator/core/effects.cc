@@ -52,14 +52,15 @@ void EffectLog::add(const StepSummary& summary, std::span<const Reason> reasons,
                     const Plan& newest) {
   measure(summary);
   const std::span<const MeasuredRounds> rounds(rounds_);
-  append(reasons, summary.step, newest.id.number,
-         together(rounds.last(std::min(rounds.size(), kRoundsBefore))));
+  if (!rounds.empty()) before_ = together(rounds.last(std::min(rounds.size(), kRoundsBefore)));
+  append(reasons, summary.step, newest.id.number, before_);
 }
 
 // The round that agreed on a plan still ran under the one before.
 void EffectLog::measure(const StepSummary& summary) {
   if (summary.plan_applied_max > applied_) {
     applied_ = summary.plan_applied_max;
+    if (!rounds_.empty()) first_measured_ = applied_;
     rounds_of_plan_ = 0;
     rounds_.clear();
   }
@@ -67,7 +68,9 @@ void EffectLog::measure(const StepSummary& summary) {
   if (rounds_.size() == kRoundsAfter) rounds_.erase(rounds_.begin());
   rounds_.push_back(one_round(summary));
   if (rounds_of_plan_ > kSettlingRounds + kRoundsAfter) return;
-  const auto is_under_it = [this](const Effect& effect) { return effect.plan == applied_; };
+  const auto is_under_it = [this](const Effect& effect) {
+    return effect.plan && *effect.plan >= first_measured_ && *effect.plan <= applied_;
+  };
   if (std::none_of(list_->begin(), list_->end(), is_under_it)) return;
   auto list = std::make_shared<EffectList>(*list_);
   for (Effect& effect : *list) {

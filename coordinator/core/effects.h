@@ -5,7 +5,7 @@
 //   StepSummary, reasons -> EffectLog -> StepRecord -> status page, API, summary of the run
 //
 // Pure: the same rounds give the same effects. Changes that go into one plan share its
-// measurements.
+// measurements, and so do those of a plan that was replaced before any of its rounds counted.
 #pragma once
 
 #include <cstddef>
@@ -46,7 +46,8 @@ class EffectLog {
   static constexpr std::size_t kSettlingRounds = 3;  // after a switch; they do not count
 
   // `first_plan`: the number of the plan that all ranks start with.
-  explicit EffectLog(std::uint64_t first_plan = 0) : applied_(first_plan) {}
+  explicit EffectLog(std::uint64_t first_plan = 0)
+      : applied_(first_plan), first_measured_(first_plan) {}
 
   // Takes the reasons from before the first round. REQUIRES: no round was added yet.
   void begin(std::span<const Reason> reasons, StepId first_step);
@@ -63,7 +64,9 @@ class EffectLog {
 
   std::shared_ptr<const EffectList> list_ = std::make_shared<const EffectList>();
   std::uint64_t applied_;               // the number of the plan that the ranks apply
+  std::uint64_t first_measured_;        // the lowest plan whose effects the rounds show
   std::uint64_t rounds_of_plan_ = 0;    // since they do
+  MeasuredRounds before_;               // of the newest round that had counted ones before it
   std::vector<MeasuredRounds> rounds_;  // the newest of those that count, one by one
 };
 

@@ -90,6 +90,21 @@ TEST_SUITE("core.effects") {
     CHECK(effects[2].after.step_seconds == 4.0);
   }
 
+  TEST_CASE("a plan that is replaced at once is measured together with the next one") {
+    EffectLog log;
+    run(log, 10, 1.0, 0);
+    log.add(round_of(10, 1.0, 0), {&kChange, 1}, plan_of(1));
+    run(log, 2, 3.0, 1);
+    log.add(round_of(13, 3.0, 1), {&kChange, 1}, plan_of(2));
+    run(log, kSettled + 5, 0.5, 2);
+    REQUIRE(log.list()->size() == 2);
+    for (const Effect& effect : *log.list()) {
+      CHECK(effect.before.step_seconds == 1.0);
+      CHECK(effect.after.rounds == 5);
+      CHECK(effect.after.step_seconds == 0.5);
+    }
+  }
+
   TEST_CASE("what the job began with has rounds after it only") {
     EffectLog log(7);
     log.begin({&kChange, 1}, StepId(100));

@@ -61,7 +61,7 @@ void Calibration::forget_run() {
 std::vector<Reason> Calibration::learn() {
   std::vector<Reason> reasons = control_.learn(measured_);
   for (const Reason& reason : reasons) {
-    const bool is_news = std::find(told_.begin(), told_.end(), reason) == told_.end();
+    const bool is_news = std::ranges::find(told_, reason.text, &Reason::text) == told_.end();
     if (reason.code != ReasonCode::memory_infeasible && is_news) job_.log().info(reason.text);
   }
   told_ = reasons;
