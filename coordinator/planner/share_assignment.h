@@ -16,6 +16,7 @@
 #include <span>
 #include <vector>
 
+#include "coordinator/core/share_units.h"
 #include "coordinator/core/status.h"
 
 namespace cox {
@@ -64,12 +65,5 @@ struct SlowestRank {
   double seconds = 0;
 };
 SlowestRank slowest_rank(std::span<const RankCost> ranks, std::span<const std::uint64_t> units);
-
-// Returns relative shares in units: each rank its exact part rounded down, the rest one by one to
-// the largest remainders, the lower rank first; empty shares are even ones. The same rule as that
-// of SamplePlan::assign. REQUIRES: shares empty or of `ranks` entries, not all 0; units <= 2^31.
-std::vector<std::uint64_t> units_of_shares(std::uint64_t units,
-                                           std::span<const std::uint32_t> shares,
-                                           std::size_t ranks);
 
 }  // namespace cox

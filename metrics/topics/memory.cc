@@ -11,6 +11,7 @@
 #include <tuple>
 #include <vector>
 
+#include "coordinator/core/share_units.h"
 #include "metrics/blocks.h"
 #include "metrics/catalogue.h"
 #include "metrics/format.h"
@@ -61,6 +62,12 @@ Kind kind_of(const MemoryModel& model, const std::vector<MemoryAction>& actions)
   }
   kind.kept_block_bytes = block_bytes(model, &actions);
   return kind;
+}
+
+// Predictions were made for the samples that the model was measured with.
+void fit_to(std::uint64_t samples, const MemoryModel& model, RankMemoryView& rank) {
+  rank.predicted_peak_bytes = peak_with(model, rank.predicted_peak_bytes, samples);
+  rank.keep_all_peak_bytes = peak_with(model, rank.keep_all_peak_bytes, samples);
 }
 
 void add(MemoryView& view, const RankMemoryView& rank) {
@@ -359,6 +366,7 @@ std::shared_ptr<const MemoryView> memory_view(const JobFacts& job, const Plan& p
   if (facts.models.empty() || plan.profiles.empty()) return nullptr;
   auto view = std::make_shared<MemoryView>();
   std::map<std::tuple<std::size_t, std::size_t>, Kind> kinds;
+  const std::vector<std::uint64_t> samples = samples_of_ranks(job, plan);
   view->ranks.resize(static_cast<std::size_t>(std::max(job.world_size, 0)));
   for (std::size_t r = 0; r < view->ranks.size(); ++r) {
     const std::size_t c = r < plan.rank_profile.size() ? plan.rank_profile[r].value() : 0;
@@ -367,6 +375,7 @@ std::shared_ptr<const MemoryView> memory_view(const JobFacts& job, const Plan& p
     const auto [kind, is_new] = kinds.try_emplace({c, m});
     if (is_new) kind->second = kind_of(facts.models[m], plan.profiles[c]);
     view->ranks[r] = kind->second.rank;
+    if (!samples.empty()) fit_to(samples[r], facts.models[m], view->ranks[r]);
     if (r < budget_bytes.size()) view->ranks[r].budget_bytes = budget_bytes[r];
     add(*view, view->ranks[r]);
   }

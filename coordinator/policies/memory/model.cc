@@ -220,14 +220,6 @@ std::vector<const MemoryFront*> usable_fronts(const std::vector<MemoryModel>& mo
   return fronts;
 }
 
-// Samples of a step of each rank under the plan; empty where peaks do not depend on them: the loop
-// divides the batch itself, or works in micro-batches of equal size.
-std::vector<std::uint64_t> samples_of_ranks(const JobFacts& job, const Plan& plan) {
-  const std::uint64_t samples = samples_of_step(job, plan);
-  if (job.micro_batch != 0 || samples == 0 || samples > kMaxStepSamples) return {};
-  return units_of_shares(samples, plan.shares, job.ranks());
-}
-
 // A profile of the plan under one model. All blocks are compared, so it is made once a round.
 struct KnownProfile {
   std::optional<MemoryCost> cost;  // as measured

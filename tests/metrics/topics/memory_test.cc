@@ -80,6 +80,22 @@ Pages pages_after(SimulatedSetup setup, int rounds) {
 }  // namespace
 
 TEST_SUITE("memory view") {
+  TEST_CASE("a rank's peaks are those of its share of the batch") {
+    MemoryModel measured = model();
+    measured.samples = 4;
+    JobFacts facts = job(2, {measured});
+    facts.global_batch = 8;
+    Plan plan;
+    plan.profiles = {{kKeep, kKeep}};
+    plan.shares = {1, 3};
+    const auto view = memory_view(facts, plan, {});
+    REQUIRE(view != nullptr);
+    CHECK(view->ranks[0].predicted_peak_bytes == 50 + 150 * 2 / 4);
+    CHECK(view->ranks[1].predicted_peak_bytes == 50 + 150 * 6 / 4);
+    CHECK(view->ranks[1].keep_all_peak_bytes == 50 + 150 * 6 / 4);
+    CHECK(view->predicted_peak_bytes == 50 + 150 * 6 / 4);
+  }
+
   TEST_CASE("there is none where nothing was measured or the plan has no profiles yet") {
     const JobFacts facts = job(2, {model()});
     CHECK(memory_view(job(2, {}), initial_plan(facts), {}) == nullptr);
