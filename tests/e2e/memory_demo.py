@@ -55,7 +55,7 @@ class Demo(MemoryCase):
         self.assertIn("run directory", ended.out)
 
     def test_wrong_sizes_end_it_with_one_line(self):
-        ended = self.demo("--text", self.text(), "--memory-budget")
+        ended = self.demo("--text", self.text(), "--cox.run.log=warning", "--memory-budget")
         self.assertNotEqual(ended.code, 0, ended)
         self.assertEqual(len(ended.complaints()), 1, ended)
         self.assertIn("--memory-budget", ended.complaints()[0])

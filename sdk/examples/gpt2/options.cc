@@ -145,7 +145,8 @@ cox::Result<Options> parse_options(std::vector<std::string> arguments) {
   } catch (const CLI::CallForHelp&) {
     options.help = parser.help();
   } catch (const CLI::ParseError& error) {
-    return cox::invalid_argument(fmt::format("{}; see gpt2 --help", error.what()));
+    return cox::invalid_argument(
+        fmt::format("{}; expected options as gpt2 --help lists them", error.what()));
   }
   options.model.attn_pdrop = options.model.resid_pdrop = options.model.embd_pdrop;
   options.model.n_positions = std::max(options.model.n_positions, options.length);
