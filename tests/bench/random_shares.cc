@@ -11,7 +11,6 @@ namespace cox::bench {
 PolicyOutput RandomShares::propose(const PolicyInput& input, PolicyState state) const {
   PolicyOutput output;
   output.state = std::move(state);
-  output.state.version = 1;
   const std::uint64_t round = input.signals.round.value();
   if (round % every_rounds_ != 0) return output;
   std::mt19937_64 random(seed_ ^ (round * 0x9E3779B97F4A7C15ull));
