@@ -513,10 +513,7 @@ void BlockHealth::detach(BlockRegistry& registry) {
 void BlockHealth::begin_step(float scale) {
   if (!ledger_) return;
   scale_ = scale;
-  // The counts stay where they are: a step takes nothing from the heap.
-  std::vector<std::int64_t> counts = std::move(trouble_.in_parameters);
-  counts.assign(evidence_.size(), 0);
-  trouble_ = {.in_parameters = std::move(counts)};
+  trouble_.clear(evidence_.size());
   ledger_->open();
 }
 

@@ -149,6 +149,13 @@ struct StepTrouble {
   std::vector<std::int64_t> in_parameters;  // non-finite gradient values per block
   std::int64_t outside = 0;                 // in parameters of no block
   bool has_bad_loss = false;
+
+  // Starts a step of a job with that many blocks. Takes nothing from the heap after the first one.
+  void clear(std::size_t blocks) {
+    in_parameters.assign(blocks, 0);
+    outside = 0;
+    has_bad_loss = false;
+  }
 };
 
 class BlockHealth {
