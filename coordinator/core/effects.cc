@@ -16,6 +16,10 @@ bool is_change(const Reason& reason) {
   return reason.outcome == Outcome::changed || reason.outcome == Outcome::clamped;
 }
 
+bool is_kept(const Reason& reason) {
+  return is_change(reason) || is_finding(reason);
+}
+
 MeasuredRounds one_round(const StepSummary& summary) {
   MeasuredRounds round{1, summary.wall_seconds.median, 0, summary.memory_peak_bytes};
   const double seconds = round.step_seconds * summary.rounds;
@@ -51,6 +55,7 @@ void EffectLog::begin(std::span<const Reason> reasons, StepId first_step) {
 void EffectLog::add(const StepSummary& summary, std::span<const Reason> reasons,
                     const Plan& newest) {
   measure(summary);
+  if (std::none_of(reasons.begin(), reasons.end(), is_kept)) return;  // most rounds
   const std::span<const MeasuredRounds> rounds(rounds_);
   if (!rounds.empty()) before_ = together(rounds.last(std::min(rounds.size(), kRoundsBefore)));
   append(reasons, summary.step, newest.id.number, before_);
@@ -83,7 +88,7 @@ void EffectLog::append(std::span<const Reason> reasons, StepId step, std::uint64
                        const MeasuredRounds& before) {
   EffectList list = *list_;
   for (const Reason& reason : reasons) {
-    if (!is_change(reason) && !is_finding(reason)) continue;
+    if (!is_kept(reason)) continue;
     Effect& effect = list.emplace_back();
     effect.reason = reason;
     effect.step = step;
@@ -91,7 +96,6 @@ void EffectLog::append(std::span<const Reason> reasons, StepId step, std::uint64
     effect.plan = plan;
     effect.before = before;
   }
-  if (list.size() == list_->size()) return;
   if (list.size() > kKept) list.erase(list.begin(), list.end() - kKept);
   list_ = std::make_shared<const EffectList>(std::move(list));
 }

@@ -375,7 +375,7 @@ std::shared_ptr<const MemoryView> memory_view(const JobFacts& job, const Plan& p
     const auto [kind, is_new] = kinds.try_emplace({c, m});
     if (is_new) kind->second = kind_of(facts.models[m], plan.profiles[c]);
     view->ranks[r] = kind->second.rank;
-    if (!samples.empty()) fit_to(samples[r], facts.models[m], view->ranks[r]);
+    if (r < samples.size()) fit_to(samples[r], facts.models[m], view->ranks[r]);
     if (r < budget_bytes.size()) view->ranks[r].budget_bytes = budget_bytes[r];
     add(*view, view->ranks[r]);
   }
