@@ -22,6 +22,9 @@ std::vector<Setting<GuardConfig>> guard_settings() {
               {0, 1000000}),
       integer(&C::max_rollbacks, {"max_rollbacks", "rollbacks", "of one job; 0 = only ever hold"},
               {0, 1000}),
+      integer(&C::nonfinite_limit,
+              {"nonfinite_limit", "steps", "non-finite ones in a row that end the job; 0 = none"},
+              {0, 1000000}),
   };
 }
 

@@ -19,6 +19,8 @@ struct GuardConfig {
   std::uint32_t window_rounds = 64;    // history compared with
   std::uint32_t hold_rounds = 50;      // knobs rest for that long after trouble
   std::uint32_t max_rollbacks = 3;     // of one job; 0 = only ever hold
+  // Skipped steps in a row that end the job, whatever the mode; 0 = it goes on for ever.
+  std::uint32_t nonfinite_limit = 200;
 };
 std::vector<Setting<GuardConfig>> guard_settings();
 

@@ -53,6 +53,10 @@ std::vector<Setting<ReductionConfig>> reduction_settings() {
               "of gradients reduced at once; 0 = sizes are tried in the first steps"},
              "bytes", "0, or 1KiB .. 1024TiB", parse_bucket, format_bytes),
       flag(&C::shared_memory, {"shared_memory", "", "off: ranks of a node reduce through MPI too"}),
+      integer(
+          &C::verify_steps,
+          {"verify_steps", "steps", "ranks compare a hash of their weights that often; 0 = never"},
+          {0, 1000000000}),
   };
 }
 

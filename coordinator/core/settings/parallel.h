@@ -19,6 +19,8 @@ struct ReductionConfig {
   // Of one gradient bucket; 0 = rank 0 tries some and keeps the best.
   std::int64_t bucket_bytes = 0;
   bool shared_memory = true;  // false: between ranks of a node through MPI as well
+  // The ranks compare a hash of their weights that often; 0 = never.
+  std::uint32_t verify_steps = 100;
 };
 std::vector<Setting<ReductionConfig>> reduction_settings();
 

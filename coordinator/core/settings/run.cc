@@ -41,6 +41,10 @@ std::vector<Setting<ControlConfig>> control_settings() {
           &C::late_seconds,
           {"late_seconds", "seconds", "a rank silent for one to three times that misses its round"},
           {0.01, 3600}),
+      number(&C::wait_seconds,
+             {"wait_seconds", "seconds",
+              "a rank that keeps the others waiting for longer ends the job"},
+             {1, 1e7}),
       text(&C::journal, {"journal", "", "file; empty = in the run directory", Scope::rank}),
   };
 }
@@ -52,6 +56,10 @@ std::vector<Setting<HttpConfig>> http_settings() {
       text(&C::host, {"host", "", "address to listen on", Scope::rank}),
       integer(&C::port, {"port", "", "0 = any free one, printed at start", Scope::rank},
               {0, 65535}),
+      text(&C::token,
+           {"token", "", "that clients must send (Authorization: Bearer TOKEN); empty = none",
+            Scope::rank}),
+      flag(&C::open, {"open", "", "serve other machines without a token", Scope::rank}),
   };
 }
 
@@ -64,6 +72,7 @@ std::vector<Setting<CheckpointConfig>> checkpoint_settings() {
               {0, 1000000000}),
       integer(&C::keep, {"keep", "saves", "newest ones kept"}, {1, 1000}),
       flag(&C::resume, {"resume", "", "continue from the newest whole one"}),
+      flag(&C::strict, {"strict", "", "a damaged newest one is an error, not passed over"}),
       integer(&C::snapshot_rounds,
               {"snapshot_rounds", "rounds", "in-memory snapshot that often; 0 = none"},
               {0, 1000000}),

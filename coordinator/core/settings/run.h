@@ -31,6 +31,7 @@ struct ControlConfig {
   ControlPath path = ControlPath::automatic;
   std::uint32_t ranks_per_node = 0;  // 0 = as the machine says; else pretend (tests)
   double late_seconds = 0.5;         // a rank not heard for that long is missing from its round
+  double wait_seconds = 3600;        // a rank that keeps the others waiting for longer ends the job
   std::string journal;               // file; empty = in the run directory
 };
 std::vector<Setting<ControlConfig>> control_settings();
@@ -39,6 +40,8 @@ struct HttpConfig {
   bool enabled = true;
   std::string host = "127.0.0.1";
   std::uint16_t port = 9464;  // 0 = any free one, printed at start; a busy one is an error
+  std::string token;          // what a client must send to be answered; empty = nothing
+  bool open = false;          // beyond this machine without a token
 };
 std::vector<Setting<HttpConfig>> http_settings();
 
@@ -47,6 +50,7 @@ struct CheckpointConfig {
   std::uint32_t every_steps = 0;      // 0 = only at the end and on SIGTERM
   std::uint32_t keep = 2;             // newest ones kept, >= 1
   bool resume = false;                // continue from the newest whole one
+  bool strict = false;                // refuse to resume when the newest save is damaged
   std::uint32_t snapshot_rounds = 0;  // in-memory snapshot for rollbacks; 0 = none
 };
 std::vector<Setting<CheckpointConfig>> checkpoint_settings();
