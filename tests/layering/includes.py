@@ -83,6 +83,7 @@ FOREIGN = {
         "tests/packaging/",
     ),
     r"nlohmann/.*": ("coordinator/io/json.cc",),
+    r"xxhash\.h": ("coordinator/io/content_hash.cc",),
     # The standard-only folders have sentence() of core/text.h instead.
     r"fmt/.*": ("coordinator/io/", "coordinator/tools/", "coordinator/transport/")
     + ("coordinator/runtime/", "metrics/", "sdk/src/", "sdk/examples/", "tests/"),

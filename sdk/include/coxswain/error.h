@@ -13,28 +13,41 @@
 
 namespace cox {
 
+// The exit codes of a program that ends by report(): docs/endings.md.
+enum class ExitCode : int {
+  failure = 1,
+  hopeless = 74,  // guard.nonfinite_limit steps in a row were not finite
+  waited = 75,    // a rank kept the others waiting for longer than control.wait_seconds
+};
+
 class Error : public std::runtime_error {
  public:
   // Which ranks throw it: this one on its own, or all of them together with the same text.
   enum class Scope { this_rank, all_ranks };
 
   // Requires: !status.ok(). what() is the status as one line, code first.
-  explicit Error(Status status, Scope scope = Scope::this_rank)
-      : std::runtime_error(status.text()), status_(std::move(status)), scope_(scope) {}
+  explicit Error(Status status, Scope scope = Scope::this_rank,
+                 ExitCode exit_code = ExitCode::failure)
+      : std::runtime_error(status.text()),
+        status_(std::move(status)),
+        scope_(scope),
+        exit_code_(exit_code) {}
 
   const Status& status() const { return status_; }
   Scope scope() const { return scope_; }
+  ExitCode exit_code() const { return exit_code_; }
 
  private:
   Status status_;
   Scope scope_;
+  ExitCode exit_code_;
 };
 
 // For main(), in a handler outside the scope of session and trainer (as `int main() try {} catch`
 // has it): they tell the other ranks while the exception passes them, and would wait for the others
 // after a handler inside. Writes one line "error: ..." to stderr, once a job where all ranks fail
-// together, else with the rank; of another exception than Error the first line. Returns 1, the exit
-// code to end with.
+// together, else with the rank; of another exception than Error the first line. Returns the exit
+// code to end with: the error's, 1 for another exception.
 int report(const std::exception& error);
 
 namespace detail {

@@ -27,9 +27,14 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
+#include <vector>
 
+#include "coordinator/core/status.h"
 #include "coxswain/dataset.h"
+#include "coxswain/named_tensor.h"
 #include "coxswain/session.h"
 
 namespace torch::nn {
@@ -42,6 +47,16 @@ class Optimizer;
 namespace cox {
 
 class AdamW;
+class MasterWeights;
+class WeightAverage;
+
+// TrainingPart is state of the program's own that a run needs to go on as if nothing had happened:
+// a learning-rate schedule with a memory, the statistics of a sampler. Equal on all ranks, or else
+// rank 0's becomes that of all of them by a resume.
+struct TrainingPart {
+  std::function<std::vector<NamedTensor>()> state;             // may be live tensors
+  std::function<Status(std::span<const NamedTensor>)> load{};  // takes over what state() gave
+};
 
 struct TrainerOptions {
   std::int64_t global_batch = 8;  // samples per step over all ranks, at least one a rank
@@ -55,8 +70,8 @@ struct TrainerOptions {
   std::size_t prefetch = 0;
   std::uint64_t steps = 100;  // optimizer steps in total, a resumed run's earlier ones included
   double clip_norm = 0;       // global L2 norm to clip gradients to, >= 0; 0 = no clipping
-  // Learning rate before every update, from the step's number; empty = leave it alone. To be the
-  // same on all ranks, which is not checked.
+  // Learning rate before every update, from the step's number; empty = leave it alone. The same on
+  // all ranks: they compare it in every step.
   std::function<double(std::uint64_t step)> learning_rate{};
 };
 
@@ -122,13 +137,28 @@ class Trainer {
           TrainerOptions options = {});
   Trainer(Session& session, torch::nn::Module& model, torch::optim::Optimizer& optimizer,
           TrainerOptions options = {});
+  // Of a model in bf16 or fp16 whose optimizer holds the masters' tensors: the trainer moves
+  // gradients and weights between the two, and saves the masters with the rest.
+  Trainer(Session& session, torch::nn::Module& model, MasterWeights& masters, AdamW& optimizer,
+          TrainerOptions options = {});
+  Trainer(Session& session, torch::nn::Module& model, MasterWeights& masters,
+          torch::optim::Optimizer& optimizer, TrainerOptions options = {});
   ~Trainer();
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
+  // Saves, resumes and rolls back this with the rest of the training state. After a resume it is
+  // loaded here; where the save has nothing of that name it keeps its present values, and the log
+  // says so. The average (or what `part` refers to) must outlive the trainer. On every rank, before
+  // the first step. Throws cox::Error for a name that is taken, empty or has a '/', and on a state
+  // that does not fit.
+  void add_state(std::string_view name, WeightAverage& average);
+  void add_state(std::string_view name, TrainingPart part);
+
   class Steps;
   // A range over the remaining steps. Collective: the data set must be the same on all ranks; one
-  // of another size, on a rank or than in the save that was resumed from, is an error. Leave the
+  // of another size or other samples, on a rank or than in the save that was resumed from, is an
+  // error (eight samples are looked at, unless they differ each time that they are read). Leave the
   // loop by stop(): after a `break` the open step is not reported and nothing is saved, until
   // save() is called or the steps are looped over again; a save() called in that step is written by
   // the `break`. Data set and trainer must outlive the range; the data set may go before the
@@ -146,6 +176,8 @@ class Trainer {
 
  private:
   friend class TrainerStep;
+  explicit Trainer(std::unique_ptr<Impl> impl);
+
   std::unique_ptr<Impl> impl_;
 };
 

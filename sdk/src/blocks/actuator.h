@@ -67,6 +67,12 @@ struct StepEnd {
   std::uint64_t samples = 0;  // that this rank worked on
 };
 
+// EqualBits must be the same on all ranks in a step.
+struct EqualBits {
+  const char* what = nullptr;  // "the loss scale", for messages; null = nothing to compare
+  std::uint64_t bits = 0;
+};
+
 // StepOutput is what leaves the rank at the end of a step.
 struct StepOutput {
   metrics::StepRow* row = nullptr;            // for the run directory; null without one
@@ -117,13 +123,15 @@ class Actuator {
   // The plan of the round that begins; called in loops that carry plans out.
   virtual void apply(const Plan&, RoundId) {}
   virtual void begin_step() {}
-  // Bits that must be equal on all ranks in a step; 0 = none.
-  virtual std::uint64_t fingerprint() const { return 0; }
+  virtual EqualBits equal_bits() const { return {}; }
   virtual void end_step(const StepEnd&, StepOutput&) {}
   // Fields of the report to the coordinator; after end_step(), and once when the job ends.
   virtual void sign(RankSignal&) const {}
   // Returns the next fragment to send, or one of kind `none` when there is none.
   virtual Fragment next_fragment() { return {}; }
+
+  // Where equal_bits() differ: says more for the error that ends the job on all ranks. Collective.
+  virtual std::string explain_difference(transport::Communicator&) { return {}; }
 
   // ---- Saves.
   // Returns the name of the row that is saved of every rank, null while none is; equal on all

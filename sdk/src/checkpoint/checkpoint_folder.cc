@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <system_error>
@@ -18,17 +19,23 @@
 
 #include "coordinator/core/hash.h"
 #include "coordinator/core/text.h"
+#include "coordinator/io/content_hash.h"
 #include "coordinator/io/file.h"
+#include "coordinator/io/save_folder.h"
 #include "coordinator/runtime/saved_state.h"
 #include "coxswain/safetensors.h"
+#include "sdk/src/checkpoint/tensor_file.h"
 
 namespace cox::detail {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kPrefix = "step-";  // then the step, in 12 digits or more
-constexpr std::string_view kTemporary = ".writing-";
+// Names within the directory that are no saves. What begins with a dot is removed by the next job.
+constexpr std::string_view kLock = "saves.lock";
+constexpr std::string_view kWriting = ".writing-";
+constexpr std::string_view kRemoving = ".removing-";
+constexpr const char* kDamaged = ".damaged";
 // The files of a save that hold tensors. The first one also tells the place in the run.
 struct TensorFile {
   const char* name;
@@ -38,12 +45,14 @@ struct TensorFile {
 constexpr TensorFile kFiles[] = {{"model.safetensors", &Checkpoint::model, false},
                                  {"optimizer.safetensors", &Checkpoint::optimizer, false},
                                  {"reducer.safetensors", &Checkpoint::reducer, true},
-                                 {"numbers.safetensors", &Checkpoint::numbers, true}};
+                                 {"numbers.safetensors", &Checkpoint::numbers, true},
+                                 {"parts.safetensors", &Checkpoint::parts, true}};
 constexpr const char* kControl = "control.state";
 
 // Absent in saves of earlier versions.
 constexpr const char* kSeed = "coxswain.seed";
 constexpr const char* kSamples = "coxswain.samples";
+constexpr const char* kDataHash = "coxswain.data_hash";
 // Present where a loss scaler was at work.
 constexpr const char* kScale = "coxswain.loss_scale_bits";
 
@@ -99,45 +108,56 @@ Status check(const ScalerState& scaler) {
       static_cast<double>(scaler.former_peak)));
 }
 
-std::string folder_name(std::uint64_t step) {
-  char name[32];
-  std::snprintf(name, sizeof(name), "step-%012llu", static_cast<unsigned long long>(step));
-  return name;
-}
-
-// Nothing for a folder that no save of ours is called: "step-best" is somebody's own.
-std::optional<std::uint64_t> step_of(const fs::path& folder) {
-  const std::string name = folder.filename().string();
-  if (!name.starts_with(kPrefix)) return std::nullopt;
-  std::uint64_t step = 0;
-  std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), step);
-  return folder_name(step) == name ? std::optional(step) : std::nullopt;
-}
-
-// Puts `fresh` where `target` is, in one act when the target exists: a crash leaves one of the two.
-Status move_into_place(const fs::path& fresh, const fs::path& target) {
-  if (::renameat2(AT_FDCWD, fresh.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) == 0) {
-    std::error_code ignored;
-    fs::remove_all(fresh, ignored);
-    return ok_status();
-  }
-  std::error_code error;
-  fs::remove_all(target, error);
-  fs::rename(fresh, target, error);
-  if (error) return resource_exhausted("cannot rename it into place: " + error.message());
-  return ok_status();
-}
-
+// Writes the files and tells in `manifest` what was written.
 Status write_files(const fs::path& folder, const Checkpoint& checkpoint,
-                   const ControlState* control) {
+                   const ControlState* control, io::SaveManifest& manifest) {
   for (const TensorFile& file : kFiles) {
     const std::vector<NamedTensor>& tensors = checkpoint.*file.tensors;
     if (file.is_optional && tensors.empty()) continue;
     const Metadata metadata = &file == kFiles ? describe(checkpoint) : Metadata();
-    if (Status s = write_safetensors(folder / file.name, tensors, metadata); !s.ok()) return s;
+    auto written = write_tensor_file(folder / file.name, tensors, metadata);
+    if (!written.ok()) return written.status();
+    manifest.files.push_back(std::move(written->file));
+    std::ranges::move(written->pieces, std::back_inserter(manifest.pieces));
   }
   if (control == nullptr) return ok_status();
-  return runtime::save_control_state(folder / kControl, *control);
+  if (Status s = runtime::save_control_state(folder / kControl, *control); !s.ok()) return s;
+  const auto content = io::content_of(folder / kControl);
+  if (content.ok()) manifest.files.push_back({kControl, content->bytes, content->hash});
+  return content.status();
+}
+
+// A manifest that could not be read again would make the save worthless.
+Status write_manifest(const fs::path& folder, const io::SaveManifest& manifest) {
+  const std::string text = io::to_json(manifest);
+  if (const auto again = io::parse_manifest(text); !again.ok())
+    return again.status().with_context("its manifest");
+  return io::replace_file(folder / io::kManifestName, text);
+}
+
+bool has_file(const io::SaveManifest& manifest, std::string_view name) {
+  return std::ranges::find(manifest.files, name, &io::SaveFile::name) != manifest.files.end();
+}
+
+std::string id_of(const fs::path& save) {
+  const auto manifest = io::read_manifest(save);
+  return manifest.ok() ? manifest->id : std::string();
+}
+
+int rename_with(const fs::path& from, const fs::path& to, unsigned flags) {
+  return ::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), flags) == 0 ? 0 : errno;
+}
+
+// NFS, for one, knows neither kind of rename.
+bool is_unknown_flag(int error) {
+  return error == EINVAL || error == ENOSYS || error == EOPNOTSUPP;
+}
+
+Status not_own(const fs::path& save) {
+  return failed_precondition(
+      "expected no save of that step, or one of this job, found one that "
+      "another job wrote; nothing was changed: save to another folder, or move " +
+      save.string() + " away");
 }
 
 }  // namespace
@@ -150,6 +170,7 @@ Metadata describe(const Checkpoint& checkpoint) {
   };
   visit_position(p, add);
   add(kSamples, p.samples);
+  if (p.data_hash != 0) add(kDataHash, p.data_hash);
   if (p.seed) add(kSeed, *p.seed);
   if (p.scaler) visit_scaler(*p.scaler, add);
   return metadata;
@@ -163,6 +184,7 @@ Status read_description(const Metadata& metadata, Checkpoint& checkpoint) {
   };
   visit_position(p, read);
   if (metadata.contains(kSamples)) read(kSamples, p.samples);
+  if (metadata.contains(kDataHash)) read(kDataHash, p.data_hash);
   if (metadata.contains(kSeed)) read(kSeed, p.seed.emplace());
   if (metadata.contains(kScale)) visit_scaler(p.scaler.emplace(), read);
   return status.ok() && p.scaler ? check(*p.scaler) : status;
@@ -183,73 +205,176 @@ Result<CheckpointFolder> CheckpointFolder::open(fs::path directory) {
   return CheckpointFolder(std::move(directory));
 }
 
-std::vector<fs::path> CheckpointFolder::saves() const {
-  std::vector<fs::path> found;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(directory_, error)) {
-    if (step_of(entry.path())) found.push_back(entry.path());
-  }
-  std::ranges::sort(found, {}, step_of);
-  return found;
+Status CheckpointFolder::claim(SaveWriter writer) {
+  const std::string token = io::save_id(writer.random(), writer.random());
+  auto lock = io::FolderLock::take(directory_, kLock, writer.name, token);
+  if (!lock.ok()) return lock.status().with_context("checkpoint.directory");
+  lock_.emplace(std::move(*lock));
+  writer_ = std::move(writer);
+  remove_leftovers();
+  return ok_status();
 }
 
 std::optional<fs::path> CheckpointFolder::newest() const {
-  const auto all = saves();
+  const auto all = io::saves_in(directory_);
   if (all.empty()) return std::nullopt;
   return all.back();
+}
+
+fs::path CheckpointFolder::save_of(std::uint64_t step) const {
+  return directory_ / io::save_name(step);
+}
+
+fs::path CheckpointFolder::working_name(std::string_view purpose, std::uint64_t step) const {
+  return directory_ / concat(purpose, lock_->token().substr(0, 8), "-", io::save_name(step));
 }
 
 void CheckpointFolder::remove_leftovers() const {
   std::error_code error;
   std::vector<fs::path> leftovers;
   for (const auto& entry : fs::directory_iterator(directory_, error)) {
-    if (entry.path().filename().string().starts_with(kTemporary)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(kWriting) || name.starts_with(kRemoving))
       leftovers.push_back(entry.path());
-    }
   }
   for (const fs::path& path : leftovers) fs::remove_all(path, error);
 }
 
+bool CheckpointFolder::is_own(const fs::path& save) const {
+  return own_.contains(id_of(save));
+}
+
 Status CheckpointFolder::write(const Checkpoint& checkpoint, const ControlState* control,
                                std::uint32_t keep) {
-  remove_leftovers();
-  const std::string name = folder_name(checkpoint.position.step);
-  const fs::path final_path = directory_ / name;
-  const fs::path temporary = directory_ / (std::string(kTemporary) + name);
+  const std::uint64_t step = checkpoint.position.step;
+  const fs::path final_path = save_of(step);
+  const fs::path temporary = working_name(kWriting, step);
+  const std::string context = "checkpoint " + final_path.string();
   std::error_code error;
-  if (!fs::create_directory(temporary, error)) {
-    return resource_exhausted("checkpoint " + final_path.string() +
-                              ": cannot create a folder for it: " + error.message());
-  }
-  Status written = write_files(temporary, checkpoint, control);
-  if (written.ok()) {
-    written = io::sync_folder(temporary);
-    if (written.ok()) written = move_into_place(temporary, final_path);
-  }
+  fs::remove_all(temporary, error);
+  if (!fs::create_directory(temporary, error))
+    return resource_exhausted(context + ": cannot create a folder for it: " + error.message());
+  io::SaveManifest manifest{.id = io::save_id(writer_.random(), writer_.random()),
+                            .step = step,
+                            .incarnation = checkpoint.incarnation,
+                            .world_size = checkpoint.world_size,
+                            .writer = writer_.name,
+                            .written = writer_.now()};
+  Status written = write_files(temporary, checkpoint, control, manifest);
+  if (written.ok()) written = write_manifest(temporary, manifest);
+  if (written.ok()) written = io::sync_folder(temporary);
+  if (written.ok()) written = put_in_place(temporary, final_path);
   if (!written.ok()) {
     fs::remove_all(temporary, error);
-    return written.with_context("checkpoint " + final_path.string());
+    return written.with_context(context);
   }
+  own_.insert(manifest.id);
   remove_others(final_path, keep);
-  return io::sync_folder(directory_)
-      .with_context("checkpoint " + final_path.string() + ": written, but");
+  return io::sync_folder(directory_).with_context(context + ": written, but");
+}
+
+Status CheckpointFolder::put_in_place(const fs::path& fresh, const fs::path& target) const {
+  if (Status held = lock_->check_held(); !held.ok()) return held;
+  int error = rename_with(fresh, target, RENAME_NOREPLACE);
+  if (error == 0) return ok_status();
+  std::error_code ignored;
+  if (is_unknown_flag(error) && !fs::exists(target, ignored)) {
+    error = rename_with(fresh, target, 0);
+    if (error == 0) return ok_status();
+  }
+  if (fs::exists(target, ignored)) return replace(fresh, target);
+  return io::errno_status(error, "cannot rename it into place", StatusCode::resource_exhausted);
+}
+
+// In one act where the file system can: a crash leaves one of the two. What was in the way is
+// looked at again afterwards: another job may have put it there in the meantime.
+Status CheckpointFolder::replace(const fs::path& fresh, const fs::path& target) const {
+  if (!is_own(target)) return not_own(target);
+  std::error_code error;
+  if (rename_with(fresh, target, RENAME_EXCHANGE) == 0) {
+    if (!is_own(fresh)) {
+      static_cast<void>(rename_with(fresh, target, RENAME_EXCHANGE));
+      return not_own(target);
+    }
+    fs::remove_all(fresh, error);
+    return ok_status();
+  }
+  remove_own(target);
+  fs::rename(fresh, target, error);
+  if (error) return resource_exhausted("cannot rename it into place: " + error.message());
+  return ok_status();
+}
+
+// It gets another name first, so that a save is never seen without some of its files.
+void CheckpointFolder::remove_own(const fs::path& save) const {
+  if (!is_own(save) || !lock_->check_held().ok()) return;
+  const fs::path going = working_name(kRemoving, io::step_of_save(save).value_or(0));
+  if (rename_with(save, going, 0) != 0) return;
+  std::error_code error;
+  if (is_own(going)) {
+    fs::remove_all(going, error);
+  } else {
+    static_cast<void>(rename_with(going, save, RENAME_NOREPLACE));
+  }
 }
 
 void CheckpointFolder::remove_others(const fs::path& newest, std::uint32_t keep) const {
-  std::error_code error;
-  auto all = saves();
-  while (!all.empty() && step_of(all.back()) > step_of(newest)) {
-    fs::remove_all(all.back(), error);
+  auto all = io::saves_in(directory_);
+  while (!all.empty() && io::step_of_save(all.back()) > io::step_of_save(newest)) {
+    remove_own(all.back());
     all.pop_back();
   }
-  for (std::size_t i = 0; i + keep < all.size(); ++i) fs::remove_all(all[i], error);
+  for (std::size_t i = 0; i + keep < all.size(); ++i) remove_own(all[i]);
+}
+
+Status CheckpointFolder::set_aside(const fs::path& save) const {
+  if (Status held = lock_->check_held(); !held.ok()) return held;
+  fs::path aside = save;
+  aside += kDamaged;
+  std::error_code ignored;
+  for (int i = 2; fs::exists(aside, ignored); ++i) {
+    aside = save;
+    aside += concat(kDamaged, "-", i);
+  }
+  const int error = rename_with(save, aside, 0);
+  return error == 0 ? ok_status()
+                    : io::errno_status(error, save.string() + ": damaged, and cannot be renamed");
+}
+
+Result<fs::path> CheckpointFolder::newest_whole(
+    OnDamage on_damage, const std::function<void(const std::string&)>& tell) {
+  for (;;) {
+    const auto found = newest();
+    if (!found) return not_found(directory_.string());
+    const Status whole = io::verify_save(*found, io::VerifyDepth::files).status();
+    if (whole.ok()) return *found;
+    if (whole.code() != StatusCode::data_loss || on_damage == OnDamage::refuse) return whole;
+    tell("the newest save is damaged and is kept as " + found->filename().string() + kDamaged +
+         "; the one before is tried: " + whole.message());
+    if (Status aside = set_aside(*found); !aside.ok()) return aside;
+  }
+}
+
+void CheckpointFolder::go_on_from(const fs::path& save) {
+  for (const fs::path& each : io::saves_in(directory_)) {
+    const std::string id = io::step_of_save(each) <= io::step_of_save(save) ? id_of(each) : "";
+    if (!id.empty()) own_.insert(id);
+  }
 }
 
 Result<Checkpoint> CheckpointFolder::read(const fs::path& save) {
+  std::error_code ignored;
+  if (!fs::is_directory(save, ignored))
+    return failed_precondition(
+        save.string() +
+        ": expected the save that rank 0 sees, found no such folder; it must be "
+        "shared by all nodes");
+  const auto manifest = io::verify_save(save, io::VerifyDepth::files);
+  if (!manifest.ok()) return manifest.status();
   Checkpoint checkpoint;
   for (const TensorFile& file : kFiles) {
     const fs::path path = save / file.name;
-    if (file.is_optional && !fs::exists(path)) continue;
+    if (file.is_optional && !has_file(*manifest, file.name)) continue;
     auto read = read_safetensors(path);
     if (!read.ok()) return read.status();
     checkpoint.*file.tensors = std::move(read->tensors);

@@ -1,20 +1,25 @@
 // CheckpointFolder: whole saves of a training run in one directory, one folder a save
-// (step-000000000123 with model.safetensors, optimizer.safetensors and control.state). A save is
-// written beside its final name and renamed as the last act, so every folder of that name is whole;
-// what a crash left half written is ignored and removed by the next save. Written by rank 0, read
-// by every rank. Blocks on the disk; does not communicate.
+// (step-000000000123 with model.safetensors, optimizer.safetensors, control.state and
+// manifest.json; coordinator/io/save_folder.h has the manifest). A save is written beside its final
+// name and renamed as the last act; what a crash left half written is ignored. Written by rank 0 of
+// one job at a time, read by every rank. Blocks on the disk; does not communicate.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "coordinator/core/decide.h"
 #include "coordinator/core/loss_scale.h"
 #include "coordinator/core/status.h"
+#include "coordinator/core/units.h"
+#include "coordinator/io/folder_lock.h"
 #include "coxswain/named_tensor.h"
 
 namespace cox::detail {
@@ -25,7 +30,8 @@ struct TrainingPosition {
   std::uint64_t cursor = 0;  // samples consumed since the start
   // The cursor is a place in the order that `seed` gives a data set of `samples`.
   std::optional<std::uint64_t> seed;
-  std::uint64_t samples = 0;  // 0 = not known yet
+  std::uint64_t samples = 0;    // 0 = not known yet
+  std::uint64_t data_hash = 0;  // of some of its samples; 0 = not known, or not the same each time
   std::uint64_t skipped = 0;
   std::uint64_t rollbacks = 0;
   std::optional<ScalerState> scaler;  // where one was ever at work
@@ -37,6 +43,10 @@ struct Checkpoint {
   std::vector<NamedTensor> optimizer;
   std::vector<NamedTensor> reducer;  // empty in saves of earlier versions
   std::vector<NamedTensor> numbers;  // what each rank remembers of them; mostly empty
+  std::vector<NamedTensor> parts;    // "PART/TENSOR": what the program added to its state
+  // Of the job that writes, for the manifest; read() leaves them alone.
+  std::uint32_t incarnation = 0;
+  std::int32_t world_size = 1;
 };
 
 // Metadata is what a save says about itself beside its tensors: the place in the run, and the loss
@@ -46,30 +56,65 @@ Metadata describe(const Checkpoint& checkpoint);
 // Fills the position. data_loss naming the field that is missing or cannot be.
 Status read_description(const Metadata& metadata, Checkpoint& checkpoint);
 
+// SaveWriter says who writes saves, for manifests and the lock.
+struct SaveWriter {
+  std::string name;  // one line: "run demo on host node-a, process 4711"
+  std::function<UnixTime()> now;
+  std::function<std::uint64_t()> random;  // 64 fresh random bits a call
+};
+
 class CheckpointFolder {
  public:
   // Creates the directory. failed_precondition when that, or a probe file in it, is impossible.
   static Result<CheckpointFolder> open(std::filesystem::path directory);
 
+  // Makes this process the one that writes here, for as long as this object lives, and removes what
+  // a crash left half written. Rank 0's part. failed_precondition, naming the holder, when another
+  // job writes to the folder.
+  Status claim(SaveWriter writer);
+
   // Writes a whole save and removes all but the newest `keep`, and those of later steps: a rollback
-  // gave them up. After an error (a full disk) the earlier saves are untouched and nothing half
-  // written remains.
+  // gave them up. Only saves that this object wrote, or went on from, are ever replaced or removed.
+  // After an error (a full disk, another job took the folder over) the earlier saves are untouched
+  // and nothing half written remains. REQUIRES: claim() succeeded.
   Status write(const Checkpoint& checkpoint, const ControlState* control, std::uint32_t keep);
 
-  // The newest save, if there is one.
+  // The newest save, whole or not, if there is one.
   std::optional<std::filesystem::path> newest() const;
 
+  // What to do with a save that is damaged: name it and go on with the one before, or refuse.
+  enum class OnDamage { set_aside, refuse };
+  // Returns the newest whole save, all files checked. Damaged ones on the way get another name,
+  // "step-000000000200.damaged", and `tell` a line. not_found when no save is left.
+  // REQUIRES: claim() succeeded.
+  Result<std::filesystem::path> newest_whole(OnDamage on_damage,
+                                             const std::function<void(const std::string&)>& tell);
+  // The run goes on from this save: later writes may remove it and the older ones.
+  void go_on_from(const std::filesystem::path& save);
+
+  std::filesystem::path save_of(std::uint64_t step) const;
+  // Checks all files of the save against its manifest, then reads them. failed_precondition where
+  // there is no such folder.
   static Result<Checkpoint> read(const std::filesystem::path& save);
   // The control state that was saved with it; not_found when there was none.
   static Result<ControlState> read_control(const std::filesystem::path& save);
 
  private:
   explicit CheckpointFolder(std::filesystem::path directory) : directory_(std::move(directory)) {}
-  std::vector<std::filesystem::path> saves() const;  // oldest first
+  std::filesystem::path working_name(std::string_view purpose, std::uint64_t step) const;
   void remove_leftovers() const;
+  bool is_own(const std::filesystem::path& save) const;
+  Status put_in_place(const std::filesystem::path& fresh,
+                      const std::filesystem::path& target) const;
+  Status replace(const std::filesystem::path& fresh, const std::filesystem::path& target) const;
   void remove_others(const std::filesystem::path& newest, std::uint32_t keep) const;
+  void remove_own(const std::filesystem::path& save) const;
+  Status set_aside(const std::filesystem::path& save) const;
 
   std::filesystem::path directory_;
+  std::optional<io::FolderLock> lock_;  // from claim() on
+  SaveWriter writer_;
+  std::set<std::string> own_;  // ids of the saves that may be replaced and removed
 };
 
 // Equal exactly if names, shapes and types are. Compared between the ranks of a job; no save has

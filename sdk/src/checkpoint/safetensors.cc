@@ -14,8 +14,10 @@
 #include <utility>
 
 #include "coordinator/core/text.h"
+#include "coordinator/io/content_hash.h"
 #include "coordinator/io/file.h"
 #include "coordinator/io/json.h"
+#include "sdk/src/checkpoint/tensor_file.h"
 
 namespace cox {
 namespace {
@@ -421,28 +423,70 @@ SafetensorsHeader header_of(const std::vector<NamedTensor>& sorted,
   return header;
 }
 
-Status write_tensor(io::AtomicFile& file, const NamedTensor& named) {
+// Writes what it is given and remembers the hash of all of it.
+class HashedFile {
+ public:
+  explicit HashedFile(io::AtomicFile file) : file_(std::move(file)) {}
+  Status write(std::span<const std::byte> bytes) {
+    hash_.add(bytes);
+    size_ += bytes.size();
+    return file_.write(bytes.data(), bytes.size());
+  }
+  Status commit() { return file_.commit(); }
+  std::uint64_t size() const { return size_; }
+  std::uint64_t hash() const { return hash_.value(); }
+
+ private:
+  io::AtomicFile file_;
+  io::ContentHash hash_;
+  std::uint64_t size_ = 0;
+};
+
+// Returns the hash of the tensor's bytes.
+Result<std::uint64_t> write_tensor(HashedFile& file, const NamedTensor& named) {
   try {
     const at::Tensor dense = named.tensor.detach().cpu().contiguous();
-    return file.write(dense.const_data_ptr(), dense.nbytes());
+    const std::span bytes(static_cast<const std::byte*>(dense.const_data_ptr()), dense.nbytes());
+    if (Status written = file.write(bytes); !written.ok()) return written;
+    return io::content_hash(bytes);
   } catch (const std::exception& error) {
     return resource_exhausted("tensor \"" + named.name +
                               "\": cannot copy it to host memory: " + error.what());
   }
 }
 
-Status write_all(io::AtomicFile& file, const std::vector<NamedTensor>& sorted,
-                 const std::map<std::string, std::string>& metadata) {
-  const std::string json = format_header(header_of(sorted, metadata));
+io::SavePiece piece_of(const TensorEntry& entry, const std::string& file,
+                       std::uint64_t data_offset) {
+  io::SavePiece piece{.tensor = entry.name, .dtype = entry.dtype, .shape = entry.shape};
+  piece.count = 1;
+  for (const std::int64_t size : entry.shape) piece.count *= static_cast<std::uint64_t>(size);
+  piece.file = file;
+  piece.offset = data_offset + entry.begin;
+  piece.bytes = entry.end - entry.begin;
+  return piece;
+}
+
+Result<detail::WrittenTensors> write_all(HashedFile& file, const std::string& name,
+                                         const std::vector<NamedTensor>& sorted,
+                                         const std::map<std::string, std::string>& metadata) {
+  const SafetensorsHeader header = header_of(sorted, metadata);
+  const std::string json = format_header(header);
   const std::uint64_t length = json.size();
   if (length > kMaxHeaderBytes) return invalid_argument("a header above 100 MB");
-  Status status = file.write(&length, sizeof length);
-  if (status.ok()) status = file.write(json.data(), json.size());
-  for (const NamedTensor& named : sorted) {
-    if (!status.ok()) return status;
-    status = write_tensor(file, named);
+  Status status = file.write(std::as_bytes(std::span(&length, 1)));
+  if (status.ok()) status = file.write(std::as_bytes(std::span(json)));
+  if (!status.ok()) return status;
+  const std::uint64_t data_offset = file.size();
+  detail::WrittenTensors written;
+  for (std::size_t i = 0; i < sorted.size(); ++i) {
+    const Result<std::uint64_t> hash = write_tensor(file, sorted[i]);
+    if (!hash.ok()) return hash.status();
+    written.pieces.push_back(piece_of(header.entries[i], name, data_offset));
+    written.pieces.back().hash = *hash;
   }
-  return status.ok() ? file.commit() : status;
+  written.file = {name, file.size(), file.hash()};
+  if (status = file.commit(); !status.ok()) return status;
+  return written;
 }
 
 constexpr std::size_t kNamesListed = 8;
@@ -527,11 +571,18 @@ Result<SafetensorsFile> read_safetensors(const std::filesystem::path& path) {
 
 Status write_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors,
                          const std::map<std::string, std::string>& metadata) {
+  return detail::write_tensor_file(path, tensors, metadata).status();
+}
+
+Result<detail::WrittenTensors> detail::write_tensor_file(
+    const std::filesystem::path& path, std::span<const NamedTensor> tensors,
+    const std::map<std::string, std::string>& metadata) {
   Status arguments = check_arguments(tensors, metadata);
   if (!arguments.ok()) return arguments.with_context(path.string());
   Result<io::AtomicFile> file = io::AtomicFile::create(path);
   if (!file.ok()) return file.status();
-  return write_all(*file, in_file_order(tensors), metadata);
+  HashedFile hashed(std::move(*file));
+  return write_all(hashed, path.filename().string(), in_file_order(tensors), metadata);
 }
 
 Status load_into(std::span<const NamedTensor> targets, std::span<const NamedTensor> source) {

@@ -67,6 +67,15 @@ Status agree_on_status(transport::Communicator& communicator, const Status& mine
                 (is_everywhere ? "" : where) + first->message);
 }
 
+std::string first_text(transport::Communicator& ranks, const std::string& mine) {
+  Verdict text;
+  std::snprintf(text.message, sizeof(text.message), "%s", mine.c_str());
+  const auto all = gather_values(ranks, text);
+  if (!all.ok()) return {};
+  const auto first = std::ranges::find_if(*all, [](const Verdict& t) { return t.message[0] != 0; });
+  return first == all->end() ? std::string() : std::string(first->message);
+}
+
 std::string ranks_that_differ(const std::vector<std::uint64_t>& numbers) {
   std::string ranks;
   for (std::size_t r = 1; r < numbers.size(); ++r) {

@@ -57,6 +57,10 @@ inline Status broadcast(transport::Communicator& ranks, std::span<std::byte> byt
 // lowest rank that has one, naming it unless all have the same.
 Status agree_on_status(transport::Communicator& ranks, const Status& mine);
 
+// Returns the text of the lowest rank whose text is not empty; the same on all ranks. Texts of more
+// than 500 bytes are cut. Collective; empty where it fails.
+std::string first_text(transport::Communicator& ranks, const std::string& mine);
+
 // "1, 3, 7": the ranks whose number differs from rank 0's; empty when all agree. Pure.
 std::string ranks_that_differ(const std::vector<std::uint64_t>& numbers);
 

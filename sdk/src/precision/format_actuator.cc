@@ -123,8 +123,8 @@ void FormatActuator::set_formats(std::span<const Precision> formats) {
   }
 }
 
-std::uint64_t FormatActuator::fingerprint() const {
-  return std::uint64_t{std::bit_cast<std::uint32_t>(scale())} << 32;
+EqualBits FormatActuator::equal_bits() const {
+  return {"the loss scale", std::bit_cast<std::uint32_t>(scale())};
 }
 
 void FormatActuator::end_step(const StepEnd& step, StepOutput& output) {

@@ -51,7 +51,7 @@ class FormatActuator final : public Actuator {
   // observes.
   void apply(const Plan& plan, RoundId round) override;
   void begin_step() override { scale_of_round_ = is_scaling_ ? scale() : 0; }
-  std::uint64_t fingerprint() const override;
+  EqualBits equal_bits() const override;
   void end_step(const StepEnd& step, StepOutput& output) override;
   void sign(RankSignal& signal) const override { signal.loss_scale = scale_of_round_; }
   Fragment next_fragment() override;

@@ -1,16 +1,20 @@
 #include "sdk/src/session/membership.h"
 
-#include <sys/signalfd.h>
 #include <torch/torch.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <exception>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <span>
 #include <string_view>
@@ -118,6 +122,59 @@ Config with_modes_of(const PolicySet& policies, Config config) {
   return config;
 }
 
+constexpr int kStopSignals[] = {SIGTERM, SIGINT};
+// mpiexec and a terminal both pass one Ctrl-C on: what comes this soon is the same request.
+constexpr std::int64_t kOneRequestNs = 1'000'000'000;
+
+// What the handler of the stop signals knows.
+struct StopSignals {
+  std::atomic<bool> is_asked{false};
+  std::atomic<std::int64_t> first_at_ns{0};  // 0 = no signal yet
+  std::int64_t patience_seconds = 0;
+  timer_t deadline{};
+  bool has_deadline = false;
+};
+StopSignals signals;
+static_assert(std::atomic<std::int64_t>::is_always_lock_free);
+
+// 0 = none. Safe within a signal handler, as all that follows.
+void set_deadline(std::chrono::seconds after) {
+  itimerspec time{};
+  time.it_value.tv_sec = after.count();
+  if (signals.has_deadline) timer_settime(signals.deadline, 0, &time, nullptr);
+}
+
+void say_from_handler(std::string_view text) {
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
+}
+
+void end_by(int signal) {
+  struct sigaction action {};
+  action.sa_handler = SIG_DFL;
+  sigaction(signal, &action, nullptr);
+  raise(signal);  // delivered when the handler returns
+}
+
+void on_stop_signal(int signal, siginfo_t* info, void*) {
+  const int error = errno;
+  timespec time{};
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  const std::int64_t now = time.tv_sec * 1'000'000'000LL + time.tv_nsec;
+  const std::int64_t first = signals.first_at_ns;
+  if (first == 0) {
+    signals.first_at_ns = now;
+    signals.is_asked = true;
+    set_deadline(std::chrono::seconds(signals.patience_seconds));
+  } else if (info->si_code == SI_TIMER) {
+    say_from_handler("error: asked to stop, but no step ended since; this process ends now\n");
+    end_by(signal);
+  } else if (now - first >= kOneRequestNs) {
+    say_from_handler("error: asked to stop a second time; this process ends now, without a save\n");
+    end_by(signal);
+  }
+  errno = error;
+}
+
 // Before MPI has started (or when it is another one) only the environment knows the rank.
 std::string rank_of_this_process() {
   const auto environment = process_environment();
@@ -130,28 +187,46 @@ std::string rank_of_this_process() {
 
 }  // namespace
 
-Termination::Termination() {
-  sigset_t wanted;
-  sigemptyset(&wanted);
-  sigaddset(&wanted, SIGTERM);
-  pthread_sigmask(SIG_BLOCK, &wanted, &before_);
-  descriptor_ = signalfd(-1, &wanted, SFD_NONBLOCK | SFD_CLOEXEC);
+bool Termination::requested() {
+  if (!is_taken_over_) take_over();
+  if (requested_ || !signals.is_asked.load(std::memory_order_acquire)) return requested_;
+  requested_ = true;
+  set_deadline(std::chrono::seconds(0));  // the loop knows: it may take its time to save
+  return true;
+}
+
+void Termination::requested_elsewhere() {
+  if (!is_taken_over_) take_over();
+  requested_ = true;
+  set_deadline(std::chrono::seconds(0));
+}
+
+void Termination::take_over() {
+  is_taken_over_ = true;
+  signals.patience_seconds = patience_.count();
+  signals.is_asked = false;
+  signals.first_at_ns = 0;
+  sigevent event{};
+  event.sigev_notify = SIGEV_SIGNAL;
+  event.sigev_signo = SIGTERM;
+  signals.has_deadline = timer_create(CLOCK_MONOTONIC, &event, &signals.deadline) == 0;
+  struct sigaction action {};
+  action.sa_sigaction = on_stop_signal;
+  action.sa_flags = SA_SIGINFO | SA_RESTART;
+  for (std::size_t i = 0; i < std::size(kStopSignals); ++i) {
+    sigaction(kStopSignals[i], nullptr, &former_[i]);
+    const bool is_free =
+        (former_[i].sa_flags & SA_SIGINFO) == 0 && former_[i].sa_handler == SIG_DFL;
+    if (is_free) sigaction(kStopSignals[i], &action, nullptr);
+  }
 }
 
 Termination::~Termination() {
-  while (take_pending()) requested_ = true;
-  if (descriptor_ >= 0) close(descriptor_);
-  if (!requested_) pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-}
-
-bool Termination::requested() {
-  if (!requested_) requested_ = take_pending();
-  return requested_;
-}
-
-bool Termination::take_pending() {
-  signalfd_siginfo info;
-  return descriptor_ >= 0 && read(descriptor_, &info, sizeof(info)) == ssize_t{sizeof(info)};
+  if (!is_taken_over_) return;
+  if (std::exchange(signals.has_deadline, false)) timer_delete(signals.deadline);
+  if (requested_ || signals.is_asked) return;
+  for (std::size_t i = 0; i < std::size(kStopSignals); ++i)
+    sigaction(kStopSignals[i], &former_[i], nullptr);
 }
 
 Result<World> World::join(const ControlConfig& control,
@@ -294,12 +369,13 @@ int report(const std::exception& error) {
   const std::string rank = detail::rank_of_this_process();
   const auto* ours = dynamic_cast<const Error*>(&error);
   const bool on_all_ranks = ours != nullptr && ours->scope() == Error::Scope::all_ranks;
-  if (on_all_ranks && !rank.empty() && rank != "0") return 1;
+  const int exit_code = static_cast<int>(ours == nullptr ? ExitCode::failure : ours->exit_code());
+  if (on_all_ranks && !rank.empty() && rank != "0") return exit_code;
   const std::string where = on_all_ranks || rank.empty() ? "" : "rank " + rank + ": ";
   const std::string text =
       ours != nullptr ? ours->status().message() : detail::first_line(error.what());
   std::fprintf(stderr, "error: %s%s\n", where.c_str(), text.c_str());
-  return 1;
+  return exit_code;
 }
 
 }  // namespace cox

@@ -3,6 +3,7 @@
 // steps, the log and the request to stop. Made first, gone last. Training thread only.
 #pragma once
 
+#include <chrono>
 #include <csignal>
 #include <cstdint>
 #include <memory>
@@ -23,28 +24,36 @@
 
 namespace cox::detail {
 
-// Termination: turns SIGTERM into a question the loop can ask, so that a job saves and leaves at
-// the end of a step. The signal is blocked for the thread that constructs this and for threads it
-// starts later, and read from a descriptor: no handler, no global state. When destroyed it takes
-// what is pending, and restores the mask unless the job was asked to stop: a launcher signals rank
-// after rank, and one that leaves already must not be killed by its own late signal.
+// Termination turns the first SIGTERM or SIGINT into a question that the loop asks, so that a job
+// saves and leaves at the end of a step. The signals are taken over when the loop asks for the
+// first time: a program that is stuck before its first step, or never asks, ends as any other does.
+// The second signal ends the process at once, and so does a deadline when the loop has not asked
+// again until then (it may be stuck beside a rank that does not answer). A signal that the program
+// handles or ignores itself is left alone. Signal dispositions belong to the process, so one object
+// at a time acts; the handler's few words of state are static in the source.
 class Termination {
  public:
-  Termination();
+  static constexpr std::chrono::seconds kPatience{60};
+
+  explicit Termination(std::chrono::seconds patience = kPatience) : patience_(patience) {}
+  // Gives the signals back, unless the job was asked to stop: a launcher signals rank after rank,
+  // and one that leaves already must not be killed by its own late signal.
   ~Termination();
   Termination(const Termination&) = delete;
   Termination& operator=(const Termination&) = delete;
 
-  // True from the first SIGTERM on. One non-blocking read; microseconds.
+  // True from the first signal on. Takes the signals over when it is called for the first time;
+  // afterwards nanoseconds.
   bool requested();
   // Another rank was asked: a signal that is still to come here asks for nothing new.
-  void requested_elsewhere() { requested_ = true; }
+  void requested_elsewhere();
 
  private:
-  bool take_pending();
+  void take_over();
 
-  int descriptor_ = -1;
-  sigset_t before_{};
+  const std::chrono::seconds patience_;
+  struct sigaction former_[2]{};  // of SIGTERM and SIGINT
+  bool is_taken_over_ = false;
   bool requested_ = false;
 };
 

@@ -4,6 +4,8 @@
 #include <optional>
 #include <string>
 
+#include "coordinator/core/hash.h"
+#include "coordinator/core/text.h"
 #include "coxswain/error.h"
 #include "sdk/src/parallel/agreement.h"
 
@@ -37,21 +39,44 @@ StepBallot OpenStep::ballot() const {
 }
 
 std::uint64_t OpenStep::fingerprint() const {
-  std::uint64_t print =
-      (round_.value() << 24) ^ (recorder_.report().step.value() << 8) ^ plan_of_round_;
-  for (const Actuator* actuator : actuators_) print ^= actuator->fingerprint();
-  return print;
+  Fnv1a64 hash;
+  hash.add(round_.value());
+  hash.add(recorder_.report().step.value());
+  hash.add(plan_of_round_);
+  for (const Actuator* actuator : actuators_) {
+    const EqualBits bits = actuator->equal_bits();
+    if (bits.what != nullptr) hash.add(bits.bits);
+  }
+  return hash.value();
 }
 
-// All ranks see the same difference, so all of them ask who differs.
+void OpenStep::compare(const char* what, std::uint64_t mine, std::string& differences) const {
+  const std::string different = job_.ranks_unlike_root(mine);
+  if (different.empty()) return;
+  differences += concat(differences.empty() ? "" : "; ", what, " of rank ", different);
+}
+
+// All ranks see the same difference, so all of them ask who differs, and in what.
 void OpenStep::check_together(const StepBallot& merged) const {
   if (merged.fingerprint_min == merged.fingerprint_max) return;
-  throw Error(internal_error("expected all ranks in the same round, step, plan and loss scale, "
-                             "found another than rank 0's on rank " +
-                             job_.ranks_unlike_root(fingerprint()) + "; this rank is in step " +
-                             std::to_string(number().value()) +
-                             "; all ranks make the same calls of average() in every step"),
-              Error::Scope::all_ranks);
+  std::string differences;
+  compare("the round", round_.value(), differences);
+  compare("the step", recorder_.report().step.value(), differences);
+  compare("the plan", plan_of_round_, differences);
+  for (Actuator* actuator : actuators_) {
+    const EqualBits bits = actuator->equal_bits();
+    const std::size_t before = differences.size();
+    compare(bits.what == nullptr ? actuator->name() : bits.what, bits.bits, differences);
+    if (differences.size() == before) continue;
+    const std::string more = actuator->explain_difference(job_.all());
+    if (!more.empty()) differences += ": " + more;
+  }
+  throw Error(
+      failed_precondition(concat(
+          "step ", number(), ": expected what rank 0 has on all ranks, found ",
+          differences.empty() ? std::string("ranks that differ") : differences,
+          "; all ranks make the same calls, with the same settings and options, in every step")),
+      Error::Scope::all_ranks);
 }
 
 void OpenStep::agreed(const StepBallot& merged) {

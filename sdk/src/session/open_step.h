@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "coordinator/core/ballot.h"
 #include "coordinator/core/units.h"
@@ -58,6 +59,7 @@ class OpenStep {
 
  private:
   std::uint64_t fingerprint() const;
+  void compare(const char* what, std::uint64_t mine, std::string& differences) const;
   RankSignal signal_of(const StepReport& report) const;
 
   Membership& job_;

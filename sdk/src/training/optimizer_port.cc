@@ -3,9 +3,13 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <bit>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <utility>
+
+#include "coordinator/core/hash.h"
 
 namespace cox::detail {
 namespace {
@@ -24,6 +28,17 @@ class AdamWPort final : public OptimizerPort {
   void step() override { optimizer_.step(); }
   void zero_grad() override { optimizer_.zero_grad(); }
   void set_learning_rate(double rate) override { optimizer_.set_lr(rate); }
+  std::size_t groups() const override { return optimizer_.groups(); }
+  double learning_rate(std::size_t group) const override { return optimizer_.options(group).lr; }
+  std::uint64_t options_hash() const override {
+    Fnv1a64 hash;
+    for (std::size_t group = 0; group < groups(); ++group) {
+      const AdamWOptions& o = optimizer_.options(group);
+      for (const double value : {o.lr, o.beta1, o.beta2, o.eps, o.weight_decay})
+        hash.add(std::bit_cast<std::uint64_t>(value));
+    }
+    return hash.value();
+  }
   std::int64_t bytes_to_come() const override {
     return std::max<std::int64_t>(0, moment_bytes(parameters()) - state_bytes());
   }
@@ -47,6 +62,22 @@ class TorchPort final : public OptimizerPort {
   void zero_grad() override { optimizer_.zero_grad(); }
   void set_learning_rate(double rate) override {
     for (auto& group : optimizer_.param_groups()) group.options().set_lr(rate);
+  }
+
+  std::size_t groups() const override { return optimizer_.param_groups().size(); }
+  double learning_rate(std::size_t group) const override {
+    return optimizer_.param_groups()[group].options().get_lr();
+  }
+  std::uint64_t options_hash() const override {
+    Fnv1a64 hash;
+    for (const auto& group : optimizer_.param_groups()) {
+      torch::serialize::OutputArchive archive;
+      group.options().serialize(archive);
+      std::ostringstream stream;
+      archive.save_to(stream);
+      hash.add(std::string_view(stream.view()));
+    }
+    return hash.value();
   }
 
   std::int64_t bytes_to_come() const override {

@@ -2,6 +2,7 @@
 // one. References an optimizer of the user's; training thread only.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -22,8 +23,13 @@ class OptimizerPort {
   virtual ~OptimizerPort() = default;
   virtual std::vector<at::Tensor> parameters() const = 0;
   virtual void step() = 0;
-  virtual void zero_grad() = 0;  // leaves gradients undefined
-  virtual void set_learning_rate(double rate) = 0;
+  virtual void zero_grad() = 0;                     // leaves gradients undefined
+  virtual void set_learning_rate(double rate) = 0;  // of all groups
+  virtual std::size_t groups() const = 0;
+  // REQUIRES: group < groups().
+  virtual double learning_rate(std::size_t group) const = 0;
+  // Equal where all options of all groups are. Not for the step path.
+  virtual std::uint64_t options_hash() const = 0;
   // Bytes of state that the first step will add; an estimate (two values a parameter) where the
   // optimizer is torch's and has none yet.
   virtual std::int64_t bytes_to_come() const = 0;

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "coxswain/error.h"
+#include "sdk/src/blocks/block_watch.h"
 #include "sdk/src/device/tensor_scan.h"
 #include "sdk/src/memory/memory_actuator.h"
 #include "sdk/src/parallel/agreement.h"
@@ -21,6 +22,7 @@
 #include "sdk/src/precision/format_actuator.h"
 #include "sdk/src/precision/numerics_watch.h"
 #include "sdk/src/session/session_state.h"
+#include "sdk/src/training/equal_ranks.h"
 
 namespace cox {
 
@@ -90,6 +92,7 @@ struct Reducer::Impl {
     check_backward();
     if (unit == 0 && !is_last_given) backward_began = backward_ended = Clock::now();
     sample_gradients();
+    weights.take();
     const StepBallot mine = ballot();
     reduction->flush();
     const StepBallot merged = merge(mine);
@@ -197,9 +200,43 @@ struct Reducer::Impl {
     take_times();
     state.step().agreed(merged);
     active_elsewhere = merged.active_ranks;
+    count_nonfinite(merged, outcome);
     if (merged.weight > 0) tune();
     unit = loss_sum = weight = 0;
     is_last_given = false;
+  }
+
+  // Equal on all ranks, so all of them end together. A step that nobody has samples for says
+  // nothing.
+  void count_nonfinite(const StepBallot& merged, const ReductionOutcome& outcome) {
+    if (merged.weight <= 0 || outcome.repeat) return;
+    nonfinite_streak = outcome.finite ? 0 : nonfinite_streak + 1;
+    const std::uint32_t limit = state.job().config().guard.nonfinite_limit;
+    if (nonfinite_streak == 1) first_trouble = trouble_here(merged);
+    if (limit == 0 || nonfinite_streak < limit) return;
+    const std::string blamed =
+        numerics.blamed().empty() ? "" : ", lately in block " + numerics.blamed();
+    throw Error(
+        failed_precondition("guard.nonfinite_limit: expected a finite step at least every " +
+                            std::to_string(limit) + " steps, found none since step " +
+                            std::to_string(state.step().number().value() + 1 - nonfinite_streak) +
+                            "; " + detail::first_text(state.job().all(), first_trouble + blamed) +
+                            "; resume from the newest save with a lower learning rate or in fp32"),
+        Error::Scope::all_ranks, ExitCode::hopeless);
+  }
+
+  // What this rank saw first in a streak of steps that are not finite; empty where it is in order.
+  std::string trouble_here(const StepBallot& merged) const {
+    const std::string rank = " of rank " + std::to_string(state.job().rank().value());
+    for (std::size_t p = 0; p < parameters.size(); ++p) {
+      if (detail::count_nonfinite(parameters[p]) > 0)
+        return weights.text_of(p) + rank + " itself holds NaN or infinity";
+    }
+    if (!std::isfinite(loss_sum)) return "the loss" + rank + " was the first";
+    if (state.step().recorder().report().nonfinite_values > 0)
+      return "gradients" + rank + " were the first";
+    const bool is_sum = merged.overflow_ranks == 0 && merged.nonfinite_ranks == 0;
+    return is_sum ? "the sum of the ranks' gradients was the first" : std::string();
   }
 
   // Which of this rank's own gradients are at fault: looked at only in a step that goes wrong.
@@ -282,6 +319,8 @@ struct Reducer::Impl {
   const std::vector<at::Tensor> parameters;
   detail::BufferSync buffers;
   detail::TunedReduction reduction;
+  detail::WeightCheck weights;
+  detail::AddedActuator added_weights;
   std::optional<detail::ReadyHooks> hooks;
   std::shared_ptr<const detail::GradientHolders::Holder> holder;  // speaks for this reducer
   bool is_joining = false;
@@ -292,6 +331,8 @@ struct Reducer::Impl {
   double loss_sum = 0;
   double weight = 0;
   bool is_last_given = false;
+  std::uint32_t nonfinite_streak = 0;  // steps in a row that were not finite
+  std::string first_trouble;           // what this rank saw at its start
   std::uint64_t active_elsewhere = 0;  // ranks with steps left, in the last merged ballot
   Clock::time_point backward_began{};  // where there was none: it gave its zeros
   Clock::time_point backward_ended{};
@@ -307,7 +348,10 @@ Reducer::Impl::Impl(Session session_in, std::vector<at::Tensor> parameters_in,
       parameters(std::move(parameters_in)),
       buffers(std::move(buffers_in)),
       reduction({state.job().data(), state.job().wait_policy(), state.job().config().reduction},
-                parameters) {
+                parameters),
+      weights(parameters, state.job().config().reduction,
+              state.actuators().get<detail::BlockWatch>()),
+      added_weights(state.actuators(), weights) {
   show_held();
   const detail::StepExchange* exchange = reduction.exchange();
   if (exchange == nullptr) return;  // nothing leaves early, and a hook costs a microsecond

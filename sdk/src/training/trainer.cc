@@ -6,20 +6,25 @@
 #include <exception>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "coxswain/clip.h"
 #include "coxswain/error.h"
+#include "coxswain/master_weights.h"
 #include "coxswain/reducer.h"
 #include "coxswain/sample_plan.h"
+#include "coxswain/weight_average.h"
 #include "sdk/src/parallel/agreement.h"
 #include "sdk/src/parallel/batch_statistics.h"
 #include "sdk/src/parallel/gradient_holders.h"
 #include "sdk/src/precision/format_actuator.h"
 #include "sdk/src/precision/trial_step.h"
 #include "sdk/src/session/session_state.h"
+#include "sdk/src/training/equal_ranks.h"
 #include "sdk/src/training/optimizer_port.h"
 #include "sdk/src/training/step_queue.h"
 #include "sdk/src/training/training_state.h"
@@ -28,24 +33,9 @@ namespace cox {
 
 using OnFailure = detail::TrainingSaves::OnFailure;
 
-namespace {
-
-// Throws on all ranks unless all have the same number. Collective.
-void check_equal(detail::SessionState& state, std::uint64_t number, const std::string& expected,
-                 const std::string& advice) {
-  const std::string different = state.job().ranks_unlike_root(number);
-  if (different.empty()) return;
-  throw Error(invalid_argument("expected " + expected +
-                               " on all ranks, found another than rank 0's on rank " + different +
-                               "; " + advice),
-              Error::Scope::all_ranks);
-}
-
-}  // namespace
-
 struct Trainer::Impl {
   Impl(Session& session, torch::nn::Module& model, std::unique_ptr<detail::OptimizerPort> optimizer,
-       TrainerOptions options);
+       TrainerOptions options, MasterWeights* masters = nullptr);
 
   // A loop that was left by `break` has its open step in here.
   ~Impl() {
@@ -67,7 +57,7 @@ struct Trainer::Impl {
   }
 
   void check_options() const {
-    check_equal(
+    detail::check_equal(
         state, detail::fingerprint_of(options),
         "the same TrainerOptions (global_batch, micro_batch, prefetch, steps and clip_norm)",
         "give every rank the same");
@@ -77,27 +67,40 @@ struct Trainer::Impl {
 
   // Parameters of equal shapes in another order would be averaged with each other.
   void check_equal_names() const {
-    check_equal(state, detail::fingerprint(detail::model_tensors(model)),
-                "the same model (names, shapes, types and order of parameters)",
-                "build the same model on every rank");
+    detail::check_equal(state.job(), detail::fingerprint(detail::model_tensors(model)),
+                        "the same model (names, shapes, types and order of parameters)",
+                        "build the same model on every rank");
   }
 
-  // Of a model that was cloned since, say, or of master weights: it would update nothing.
+  // Of a model that was cloned since, say: it would update nothing.
   void check_optimizer() const {
-    const auto is_of_model = [this](const at::Tensor& held) {
-      return std::ranges::any_of(parameters, [&](const at::Tensor& p) { return p.is_same(held); });
+    const auto is_updated = [this](const at::Tensor& held) {
+      return std::ranges::any_of(updated_tensors,
+                                 [&](const at::Tensor& p) { return p.is_same(held); });
     };
-    const bool holds_some = std::ranges::any_of(optimizer->parameters(), is_of_model);
-    state.job().agree(
-        holds_some ? ok_status()
-                   : invalid_argument(
-                         "Trainer: expected an optimizer of the model's parameters, or of some of "
-                         "them, found one that holds none; make it from model.parameters()"));
+    const bool holds_some = std::ranges::any_of(optimizer->parameters(), is_updated);
+    const std::string expected = masters == nullptr
+                                     ? "the model's parameters, or of some of them, found one that "
+                                       "holds none; make it from model.parameters(), or give the "
+                                       "Trainer the MasterWeights that it is of"
+                                     : "the masters' tensors, found one that holds none; make it "
+                                       "from masters.tensors()";
+    state.job().agree(holds_some
+                          ? ok_status()
+                          : invalid_argument("Trainer: expected an optimizer of " + expected));
+    detail::check_equal(state.job(), optimizer->options_hash(), "the same options of the optimizer",
+                        "give every rank the same learning rate, betas and the like");
   }
 
-  void take_dataset(std::int64_t samples) {
-    const auto size = static_cast<std::uint64_t>(samples);
-    check_equal(state, size, "a data set of the same size", "give every rank the same data");
+  void take_dataset(const Dataset& dataset) {
+    saves->warn_of_unclaimed();
+    take_size(static_cast<std::uint64_t>(dataset.size()));
+    check_data(dataset);
+  }
+
+  void take_size(std::uint64_t size) {
+    detail::check_equal(state.job(), size, "a data set of the same size",
+                        "give every rank the same data");
     const bool is_first_after_resume = progress.resumed && !queue && position.samples > 0;
     if (is_first_after_resume && position.samples != size) {
       throw Error(
@@ -107,6 +110,22 @@ struct Trainer::Impl {
           Error::Scope::all_ranks);
     }
     position.samples = size;
+  }
+
+  // Another text of the same size would be trained on as if it were the same.
+  void check_data(const Dataset& dataset) {
+    const std::uint64_t hash = detail::hash_of_samples(dataset);
+    detail::check_equal(state.job(), hash, "a data set with the same samples",
+                        "give every rank the same data");
+    const bool is_first_after_resume = progress.resumed && !queue && position.data_hash != 0;
+    if (is_first_after_resume && hash != 0 && hash != position.data_hash) {
+      throw Error(
+          failed_precondition("resume: expected the data set of the save, found one of the same "
+                              "size with other samples; resume with the data that the run was "
+                              "started with"),
+          Error::Scope::all_ranks);
+    }
+    position.data_hash = hash;
   }
 
   // What a step may have to put back and nobody else does: all where steps are repeated, else what
@@ -168,6 +187,7 @@ struct Trainer::Impl {
 
   void update() {
     check_update();
+    if (options.learning_rate) optimizer->set_learning_rate(options.learning_rate(position.step));
     const ReductionOutcome outcome = reducer->average(*scope);
     stopping = stopping || outcome.stop;
     if (outcome.repeat) return repeat();
@@ -245,6 +265,16 @@ struct Trainer::Impl {
     return {rows(step.batch.inputs), rows(step.batch.targets), part.count};
   }
 
+  // The reducer gave the model rank 0's weights, or a save its own.
+  void adopt_masters() {
+    masters->take_weights();
+    saves->add_part("masters", {.state = [this] { return masters->state(); },
+                                .load =
+                                    [this](std::span<const NamedTensor> saved) {
+                                      return masters->load_state(saved);
+                                    }});
+  }
+
   // Parts of update() and end_step().
   void check_update() const {
     if (updated) {
@@ -285,16 +315,15 @@ struct Trainer::Impl {
   }
 
   void apply(const ReductionOutcome& outcome) {
-    if (options.learning_rate) {
-      const double rate = options.learning_rate(position.step);
-      optimizer->set_learning_rate(rate);
-      scope->log("lr", rate);
-    }
+    if (options.learning_rate) scope->log("lr", optimizer->learning_rate(0));
     if (outcome.finite) {
+      if (masters != nullptr) masters->take_gradients();
       if (options.clip_norm > 0) {
-        clip_by_global_norm(parameters, options.clip_norm, {.known_norm = outcome.gradient_norm});
+        clip_by_global_norm(updated_tensors, options.clip_norm,
+                            {.known_norm = outcome.gradient_norm});
       }
       optimizer->step();
+      if (masters != nullptr) masters->give_weights();
       if (!std::exchange(optimizer_is_shown, true)) {
         state.control().show_held({.optimizer = optimizer->state_bytes()});
       }
@@ -361,11 +390,15 @@ struct Trainer::Impl {
   detail::SessionState& state;
   detail::FormatActuator& formats;
   torch::nn::Module& model;
-  const std::vector<at::Tensor> parameters;  // of the model, each once
+  const std::vector<at::Tensor> parameters;       // of the model, each once
+  MasterWeights* const masters;                   // null: the optimizer updates the parameters
+  const std::vector<at::Tensor> updated_tensors;  // by the optimizer
   std::unique_ptr<detail::OptimizerPort> optimizer;
   TrainerOptions options;
   detail::ShareActuator shares;
   detail::AddedActuator added_shares;
+  detail::RateCheck rates;
+  detail::AddedActuator added_rates;
   detail::TrainingPosition position;
   std::optional<detail::TrainingSaves> saves;
   std::optional<detail::AddedActuator> added_saves;
@@ -389,17 +422,22 @@ struct Trainer::Impl {
 };
 
 Trainer::Impl::Impl(Session& session_in, torch::nn::Module& model_in,
-                    std::unique_ptr<detail::OptimizerPort> optimizer_in, TrainerOptions options_in)
+                    std::unique_ptr<detail::OptimizerPort> optimizer_in, TrainerOptions options_in,
+                    MasterWeights* masters_in)
     : session(session_in),
       state(session_in.state()),
       formats(state.actuators().get<detail::FormatActuator>()),
       model(model_in),
       parameters(detail::each_once(model_in.parameters())),
+      masters(masters_in),
+      updated_tensors(masters == nullptr ? parameters : masters->tensors()),
       optimizer(std::move(optimizer_in)),
       options(std::move(options_in)),
       shares({options.global_batch, options.micro_batch, options.prefetch, state.job().rank(),
               state.job().world_size()}),
       added_shares(state.actuators(), shares),
+      rates(*optimizer),
+      added_rates(state.actuators(), rates),
       step_handle(nullptr) {
   check_is_first();
   check_options();
@@ -421,28 +459,51 @@ Trainer::Impl::Impl(Session& session_in, torch::nn::Module& model_in,
   if (!saved.reducer.empty()) state.job().agree(reducer->load_state(saved.reducer));
   state.load_rows(saved.rows);
   if (state.job().config().reduction.reproducible) statistics.emplace(model);
+  if (masters != nullptr) adopt_masters();
   buffers.emplace(model.buffers(), [this](const at::Tensor& buffer) { return keeps(buffer); });
   saves->start_after(session.plan().rollback.ticket);
 }
 
-Trainer::Trainer(Session& session, torch::nn::Module& model, AdamW& optimizer,
-                 TrainerOptions options)
-    : impl_(std::make_unique<Impl>(session, model, detail::make_port(optimizer),
-                                   std::move(options))) {
+Trainer::Trainer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {
   impl_->step_handle = TrainerStep(this);
 }
+
+Trainer::Trainer(Session& session, torch::nn::Module& model, AdamW& optimizer,
+                 TrainerOptions options)
+    : Trainer(std::make_unique<Impl>(session, model, detail::make_port(optimizer),
+                                     std::move(options))) {}
 
 Trainer::Trainer(Session& session, torch::nn::Module& model, torch::optim::Optimizer& optimizer,
                  TrainerOptions options)
-    : impl_(std::make_unique<Impl>(session, model, detail::make_port(optimizer),
-                                   std::move(options))) {
-  impl_->step_handle = TrainerStep(this);
-}
+    : Trainer(std::make_unique<Impl>(session, model, detail::make_port(optimizer),
+                                     std::move(options))) {}
+
+Trainer::Trainer(Session& session, torch::nn::Module& model, MasterWeights& masters,
+                 AdamW& optimizer, TrainerOptions options)
+    : Trainer(std::make_unique<Impl>(session, model, detail::make_port(optimizer),
+                                     std::move(options), &masters)) {}
+
+Trainer::Trainer(Session& session, torch::nn::Module& model, MasterWeights& masters,
+                 torch::optim::Optimizer& optimizer, TrainerOptions options)
+    : Trainer(std::make_unique<Impl>(session, model, detail::make_port(optimizer),
+                                     std::move(options), &masters)) {}
 
 Trainer::~Trainer() = default;
 
+void Trainer::add_state(std::string_view name, WeightAverage& average) {
+  add_state(name, {.state = [&average] { return average.state(); },
+                   .load =
+                       [&average](std::span<const NamedTensor> state) {
+                         return average.load_state(state);
+                       }});
+}
+
+void Trainer::add_state(std::string_view name, TrainingPart part) {
+  impl_->saves->add_part(name, std::move(part));
+}
+
 Trainer::Steps Trainer::steps(const Dataset& dataset) {
-  impl_->take_dataset(dataset.size());
+  impl_->take_dataset(dataset);
   SamplePlanOptions plan;
   plan.size = dataset.size();
   plan.global_batch = impl_->options.global_batch;

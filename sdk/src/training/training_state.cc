@@ -2,9 +2,15 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
+#include <filesystem>
+#include <random>
+#include <set>
 #include <string>
 #include <utility>
 
+#include "coordinator/io/folder_lock.h"
+#include "coordinator/io/save_folder.h"
 #include "coxswain/error.h"
 #include "coxswain/safetensors.h"
 #include "sdk/src/device/split_mix.h"
@@ -40,7 +46,7 @@ std::vector<NamedTensor> model_tensors(const torch::nn::Module& model) {
 
 Snapshot take_snapshot(RoundId round, const TrainingPosition& position,
                        const torch::nn::Module& model, const OptimizerPort& optimizer) {
-  return {round, position, copies(model_tensors(model)), copies(optimizer.state()), {}, {}};
+  return {round, position, copies(model_tensors(model)), copies(optimizer.state()), {}, {}, {}};
 }
 
 Status restore(const Snapshot& snapshot, torch::nn::Module& model, OptimizerPort& optimizer) {
@@ -112,6 +118,12 @@ Status TrainingSaves::open_folder() {
   auto opened = CheckpointFolder::open(config().directory);
   if (!opened.ok()) return opened.status();
   folder_.emplace(std::move(*opened));
+  if (state_.job().rank() == kRoot) {
+    const Status claimed = folder_->claim(
+        {"run " + state_.job().config().run.name + " on " + io::this_process_text(), wall_clock,
+         [] { return std::uint64_t{std::random_device()()} << 32 | std::random_device()(); }});
+    if (!claimed.ok()) return claimed;
+  }
   return check_unused();
 }
 
@@ -124,17 +136,36 @@ Status TrainingSaves::check_unused() const {
                              "; set checkpoint.resume=on to go on from it, or another folder");
 }
 
+// Rank 0 alone looks for it: it may have to set damaged ones aside.
+std::filesystem::path TrainingSaves::find_save() {
+  std::uint64_t step = 0;
+  Status found;
+  if (state_.job().rank() == kRoot) {
+    const auto on_damage = config().strict ? CheckpointFolder::OnDamage::refuse
+                                           : CheckpointFolder::OnDamage::set_aside;
+    const auto save = folder_->newest_whole(
+        on_damage, [this](const std::string& line) { state_.job().log().error(line); });
+    found = save.status();
+    if (save.ok()) {
+      step = io::step_of_save(*save).value_or(0);
+      folder_->go_on_from(*save);
+    } else if (found.code() == StatusCode::not_found) {
+      found = not_found("checkpoint.resume: expected a whole save in " + config().directory +
+                        ", found none; start without checkpoint.resume");
+    }
+  }
+  state_.job().agree(found);
+  return folder_->save_of(state_.job().gather(step).front());
+}
+
 TrainingSaves::Resumed TrainingSaves::resume() {
-  const auto newest = folder_->newest();
-  auto checkpoint = newest
-                        ? CheckpointFolder::read(*newest)
-                        : not_found("checkpoint.resume: expected a save in " + config().directory +
-                                    ", found none; start without checkpoint.resume");
+  const std::filesystem::path save = find_save();
+  auto checkpoint = CheckpointFolder::read(save);
   state_.job().agree(checkpoint.status());
   parts_.session.together([&] { take_over(*checkpoint); });
   adopt(checkpoint->position);
   if (state_.job().rank() == kRoot) {
-    auto control = CheckpointFolder::read_control(*newest);
+    auto control = CheckpointFolder::read_control(save);
     if (control.ok()) {
       state_.control().restore(std::move(*control));
     } else {
@@ -142,7 +173,62 @@ TrainingSaves::Resumed TrainingSaves::resume() {
     }
     state_.job().log().info("resumed at step " + std::to_string(parts_.position.step));
   }
+  unclaimed_ = std::move(checkpoint->parts);
   return {std::move(checkpoint->reducer), std::move(checkpoint->numbers)};
+}
+
+Status TrainingSaves::load_part(const Part& part, std::span<const NamedTensor> states) {
+  const std::string prefix = part.name + "/";
+  std::vector<NamedTensor> own;
+  for (const NamedTensor& named : states) {
+    if (named.name.starts_with(prefix))
+      own.push_back({named.name.substr(prefix.size()), named.tensor});
+  }
+  if (own.empty()) return not_found("nothing was saved of it");
+  return part.of.load(own).with_context("state \"" + part.name + "\"");
+}
+
+void TrainingSaves::add_part(std::string_view name, TrainingPart part) {
+  const bool is_taken =
+      std::ranges::any_of(parts_added_, [&](const Part& p) { return p.name == name; });
+  if (name.empty() || name.find('/') != name.npos || is_taken || !part.state || !part.load) {
+    throw Error(invalid_argument("add_state: expected a name without '/' that no other state has, "
+                                 "and functions to save and load it, found \"" +
+                                 std::string(name) + "\"" + (is_taken ? ", which is taken" : "")),
+                Error::Scope::all_ranks);
+  }
+  parts_added_.push_back({std::string(name), std::move(part)});
+  if (!config().resume) return;
+  const Status loaded = load_part(parts_added_.back(), unclaimed_);
+  const std::string prefix = parts_added_.back().name + "/";
+  std::erase_if(unclaimed_, [&](const NamedTensor& n) { return n.name.starts_with(prefix); });
+  if (loaded.code() != StatusCode::not_found) return state_.job().agree(loaded);
+  state_.job().agree(ok_status());
+  if (!state_.job().is_root()) return;
+  state_.job().log().warning("the save has no state \"" + parts_added_.back().name +
+                             "\"; it goes on from its present values");
+}
+
+void TrainingSaves::warn_of_unclaimed() {
+  std::set<std::string> names;
+  for (const NamedTensor& named : unclaimed_)
+    names.insert(named.name.substr(0, named.name.find('/')));
+  unclaimed_.clear();
+  if (!state_.job().is_root()) return;
+  for (const std::string& name : names) {
+    state_.job().log().warning(
+        "the save has state \"" + name +
+        "\" that the program did not add (Trainer::add_state); it is left behind");
+  }
+}
+
+std::vector<NamedTensor> TrainingSaves::part_states() const {
+  std::vector<NamedTensor> all;
+  for (const Part& part : parts_added_) {
+    for (NamedTensor& named : part.of.state())
+      all.push_back({part.name + "/" + named.name, std::move(named.tensor)});
+  }
+  return all;
 }
 
 void TrainingSaves::take_over(const Checkpoint& checkpoint) {
@@ -154,13 +240,6 @@ void TrainingSaves::take_over(const Checkpoint& checkpoint) {
 
 // The cursor of a save is a place in one order of samples.
 void TrainingSaves::check_resumed(const TrainingPosition& resumed) const {
-  const std::string different = state_.job().ranks_unlike_root(resumed.step);
-  if (!different.empty()) {
-    throw Error(failed_precondition("resume: expected all ranks to see the same newest save, "
-                                    "found another on rank " +
-                                    different + "; the folder must be shared"),
-                Error::Scope::all_ranks);
-  }
   const std::uint64_t seed = state_.job().config().run.seed;
   if (!resumed.seed || *resumed.seed == seed) return;
   throw Error(failed_precondition("resume: expected run.seed=" + std::to_string(*resumed.seed) +
@@ -196,6 +275,9 @@ void TrainingSaves::write(const Reducer& reducer, OnFailure on_failure) {
     checkpoint.optimizer = parts_.optimizer.state();
     checkpoint.reducer = reducer.state();
     checkpoint.numbers = std::move(rows);
+    checkpoint.parts = part_states();
+    checkpoint.incarnation = state_.control().plane().start_facts().incarnation;
+    checkpoint.world_size = state_.job().world_size();
     const auto control = state_.control().state();
     written = folder_->write(checkpoint, control ? &*control : nullptr, config().keep);
     if (!written.ok() && on_failure == OnFailure::report)
@@ -210,6 +292,7 @@ void TrainingSaves::keep_snapshot(RoundId round, const Reducer& reducer) {
   if (every == 0 || round.value() % every != 0) return;
   Snapshot snapshot = take_snapshot(round, parts_.position, parts_.model, parts_.optimizer);
   if (is_reproducible()) snapshot.reducer = reducer.state();
+  snapshot.parts = copies(part_states());
   for (const Actuator* actuator : state_.actuators()) snapshot.rows.push_back(actuator->save());
   snapshots_.put(std::move(snapshot));
 }
@@ -227,6 +310,7 @@ void TrainingSaves::roll_back_if_ordered(Reducer& reducer) {
   const std::uint64_t rollbacks = position.rollbacks + 1;
   require(restore(*snapshot, parts_.model, parts_.optimizer), "rollback");
   if (is_reproducible()) state_.job().agree(reducer.load_state(snapshot->reducer));
+  for (const Part& part : parts_added_) require(load_part(part, snapshot->parts), "rollback");
   auto row = snapshot->rows.begin();
   for (Actuator* actuator : state_.actuators()) {
     static_cast<void>(actuator->load(*row++));  // its own, so it fits
@@ -243,7 +327,7 @@ void TrainingSaves::roll_back_if_ordered(Reducer& reducer) {
 std::int64_t TrainingSaves::snapshot_bytes() const {
   if (config().snapshot_rounds == 0) return 0;
   const std::int64_t bytes = parts_.optimizer.state_bytes() + parts_.optimizer.bytes_to_come() +
-                             bytes_of(model_tensors(parts_.model));
+                             bytes_of(model_tensors(parts_.model)) + bytes_of(part_states());
   return bytes * static_cast<std::int64_t>(SnapshotShelf::kKept);
 }
 

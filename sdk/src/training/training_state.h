@@ -7,8 +7,12 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <optional>
+#include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "coordinator/core/status.h"
@@ -16,6 +20,7 @@
 #include "coxswain/named_tensor.h"
 #include "coxswain/reducer.h"
 #include "coxswain/session.h"
+#include "coxswain/trainer.h"
 #include "sdk/src/blocks/actuator.h"
 #include "sdk/src/checkpoint/checkpoint_folder.h"
 #include "sdk/src/precision/format_actuator.h"
@@ -48,6 +53,7 @@ struct Snapshot {
   std::vector<NamedTensor> model;  // copies
   std::vector<NamedTensor> optimizer;
   std::vector<NamedTensor> reducer;       // reproducible mode
+  std::vector<NamedTensor> parts;         // copies: "PART/TENSOR"
   std::vector<std::vector<double>> rows;  // what each actuator remembers on this rank
 };
 
@@ -125,9 +131,15 @@ class TrainingSaves final : public Actuator {
     std::vector<NamedTensor> reducer;
     std::vector<NamedTensor> rows;  // of the actuators
   };
-  // Takes over the newest whole save. Collective. Throws cox::Error on all ranks when there is
-  // none, it is damaged or another job's. REQUIRES: checkpoint.resume.
+  // Takes over the newest whole save; damaged ones after it are set aside, with a line in the log
+  // (checkpoint.strict refuses). Collective. Throws cox::Error on all ranks when there is none or
+  // it is another job's. REQUIRES: checkpoint.resume.
   Resumed resume();
+
+  // As Trainer::add_state(). Throws cox::Error.
+  void add_part(std::string_view name, TrainingPart part);
+  // Warns, on rank 0, of state in the save that nothing was added for.
+  void warn_of_unclaimed();
 
   bool has_folder() const { return folder_.has_value(); }
   bool is_saved() const { return saved_step_ == parts_.position.step; }
@@ -149,11 +161,20 @@ class TrainingSaves final : public Actuator {
   std::int64_t snapshot_bytes() const;
 
  private:
+  // A part as it was added.
+  struct Part {
+    std::string name;
+    TrainingPart of;
+  };
+
   Status open_folder();
   Status check_unused() const;
+  std::filesystem::path find_save();  // collective
   void take_over(const Checkpoint& checkpoint);
-  void check_resumed(const TrainingPosition& resumed) const;  // collective
-  void adopt(const TrainingPosition& resumed);                // collective
+  std::vector<NamedTensor> part_states() const;
+  static Status load_part(const Part& part, std::span<const NamedTensor> states);
+  void check_resumed(const TrainingPosition& resumed) const;
+  void adopt(const TrainingPosition& resumed);
   const CheckpointConfig& config() const { return state_.job().config().checkpoint; }
   bool is_reproducible() const { return state_.job().config().reduction.reproducible; }
 
@@ -161,6 +182,8 @@ class TrainingSaves final : public Actuator {
   SessionState& state_;
   FormatActuator& formats_;  // its scaler goes with the position
   std::optional<CheckpointFolder> folder_;
+  std::vector<Part> parts_added_;
+  std::vector<NamedTensor> unclaimed_;  // of the resumed save: for parts that are not added yet
   SnapshotShelf snapshots_;
   RollbackOrder order_{};             // of the plan in force
   std::uint32_t rollback_done_ = 0;   // the last ticket executed

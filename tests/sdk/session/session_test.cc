@@ -1,10 +1,14 @@
 #include "coxswain/session.h"
 
+#include <sys/wait.h>
 #include <torch/torch.h>
+#include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <stdexcept>
 #include <string>
+#include <thread>
 
 #include "coxswain/reducer.h"
 #include "sdk/src/session/membership.h"
@@ -14,6 +18,7 @@
 #include <doctest/doctest.h>
 
 using namespace cox;
+using cox::detail::Termination;
 
 namespace {
 
@@ -55,6 +60,19 @@ std::string error_of(Work&& work) {
     return error.status().message();
   }
   return {};
+}
+
+// The signal that ends a process which does this; 0 when it ends by itself.
+template <class Work>
+int ended_by(Work&& work) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    work();
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
 }
 
 }  // namespace
@@ -157,27 +175,74 @@ TEST_SUITE("session") {
   }
 
   TEST_CASE("a rank that leaves because another was asked survives its own late SIGTERM") {
-    sigset_t before;
-    pthread_sigmask(SIG_BLOCK, nullptr, &before);
     {
-      cox::detail::Termination early;
+      Termination early;
       early.requested_elsewhere();
       ::raise(SIGTERM);  // between the last step and the end of the session
     }
     ::raise(SIGTERM);  // while the process leaves
-    cox::detail::Termination next;
+    Termination next;
+    CHECK_FALSE(next.requested());
+    ::raise(SIGINT);
     CHECK(next.requested());
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
 
-  TEST_CASE("a session that nobody asked to stop gives SIGTERM back as it was") {
-    sigset_t term, after;
-    sigemptyset(&term);
-    sigaddset(&term, SIGTERM);
-    pthread_sigmask(SIG_UNBLOCK, &term, nullptr);
-    { cox::detail::Termination quiet; }
-    pthread_sigmask(SIG_BLOCK, nullptr, &after);
-    CHECK(sigismember(&after, SIGTERM) == 0);
+  TEST_CASE("a session that nobody asked to stop gives signals back as they were") {
+    struct sigaction after {};
+    {
+      Termination quiet;
+      CHECK_FALSE(quiet.requested());
+    }
+    sigaction(SIGTERM, nullptr, &after);
+    CHECK(after.sa_handler == SIG_DFL);
+  }
+
+  TEST_CASE("a program that handles or ignores a signal itself keeps it") {
+    ::signal(SIGINT, SIG_IGN);
+    {
+      Termination job;
+      CHECK_FALSE(job.requested());
+      ::raise(SIGINT);
+      CHECK_FALSE(job.requested());
+    }
+    ::signal(SIGINT, SIG_DFL);
+  }
+
+  TEST_CASE("a loop that never asks is ended by the first SIGTERM or SIGINT") {
+    for (const int signal : {SIGTERM, SIGINT}) {
+      CHECK(ended_by([signal] {
+              Termination job;
+              ::raise(signal);
+            }) == signal);
+    }
+  }
+
+  TEST_CASE("the second request ends a process, one that follows at once is the same one") {
+    CHECK(ended_by([] {
+            Termination job;
+            job.requested();
+            ::raise(SIGTERM);
+            ::raise(SIGINT);
+            const bool is_alive = job.requested();
+            std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+            if (is_alive) ::raise(SIGTERM);
+          }) == SIGTERM);
+  }
+
+  TEST_CASE("a loop that does not ask again is ended by the deadline, one that does is not") {
+    CHECK(ended_by([] {
+            Termination job(std::chrono::seconds(1));
+            job.requested();
+            ::raise(SIGTERM);
+            for (;;) ::pause();
+          }) == SIGTERM);
+    CHECK(ended_by([] {
+            Termination job(std::chrono::seconds(1));
+            job.requested();
+            ::raise(SIGTERM);
+            job.requested();
+            std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+          }) == 0);
   }
 
   TEST_CASE("an exception passes through an open step and the session") {

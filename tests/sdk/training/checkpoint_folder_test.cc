@@ -2,11 +2,18 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <atomic>
+#include <fstream>
 #include <limits>
+#include <optional>
+#include <set>
+#include <string>
 #include <thread>
 #include <vector>
 
+#include "coordinator/io/save_folder.h"
+#include "coordinator/testing/random.h"
 #include "coxswain/adamw.h"
 #include "small_training.h"
 #include "tests/sdk/temp_folder.h"
@@ -27,11 +34,37 @@ Checkpoint checkpoint_at(std::uint64_t step, std::int64_t numbers = 5) {
   return made;
 }
 
-CheckpointFolder open(const std::filesystem::path& directory) {
+SaveWriter writer(const std::string& name, std::uint64_t seed = 1) {
+  return {name, [] { return UnixTime{1}; },
+          [random = testing::Random(seed)]() mutable { return random.bits(); }};
+}
+
+// For the one that writes.
+CheckpointFolder open(const std::filesystem::path& directory, std::uint64_t seed = 1) {
   auto opened = CheckpointFolder::open(directory);
   REQUIRE(opened.ok());
+  REQUIRE(opened->claim(writer("test " + std::to_string(seed), seed)).ok());
   return std::move(*opened);
 }
+
+std::size_t saves(const TempFolder& temp) {
+  return io::saves_in(temp.path()).size();
+}
+
+// All files of a save by name.
+std::vector<std::filesystem::path> files_of(const std::filesystem::path& save) {
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(save)) files.push_back(entry.path());
+  std::ranges::sort(files);
+  return files;
+}
+
+void put(const std::filesystem::path& file, std::string_view bytes) {
+  std::ofstream(file, std::ios::binary)
+      .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+}
+
+const auto quiet = [](const std::string&) {};
 
 std::string newest_name(const CheckpointFolder& folder) {
   const auto newest = folder.newest();
@@ -128,10 +161,10 @@ TEST_SUITE("checkpoint folder") {
     for (const std::uint64_t step : {5, 10, 15}) {
       REQUIRE(folder.write(checkpoint_at(step), nullptr, 2).ok());
     }
-    CHECK(temp.files() == 2);
+    CHECK(saves(temp) == 2);
     CHECK(newest_name(folder) == "step-000000000015");
     REQUIRE(folder.write(checkpoint_at(20), nullptr, 1).ok());
-    CHECK(temp.files() == 1);
+    CHECK(saves(temp) == 1);
   }
 
   TEST_CASE("a save of an earlier step replaces those that a rollback gave up") {
@@ -142,7 +175,7 @@ TEST_SUITE("checkpoint folder") {
     }
     REQUIRE(folder.write(checkpoint_at(15), nullptr, 3).ok());
     CHECK(newest_name(folder) == "step-000000000015");
-    CHECK(temp.files() == 2);
+    CHECK(saves(temp) == 2);
   }
 
   TEST_CASE("folders of other names are somebody's own: never resumed from, never removed") {
@@ -166,18 +199,21 @@ TEST_SUITE("checkpoint folder") {
     REQUIRE(folder.write(checkpoint_at(10, 5), nullptr, 1).ok());
     REQUIRE(folder.write(checkpoint_at(10, 9), nullptr, 1).ok());
     CHECK(CheckpointFolder::read(*folder.newest())->model[0].tensor.numel() == 9);
-    CHECK(temp.files() == 1);
+    CHECK(saves(temp) == 1);
   }
 
-  TEST_CASE("what a crash left half written is no save, and goes with the next one") {
+  TEST_CASE(
+      "what a crash left half written or half removed is no save, and goes with the next job") {
     const TempFolder temp;
+    for (const char* left :
+         {".writing-0000abcd-step-000000000020", ".removing-0000abcd-step-000000000010"}) {
+      std::filesystem::create_directory(temp / left);
+      temp.write(std::string(left) + "/model.safetensors", "half");
+    }
     CheckpointFolder folder = open(temp.path());
-    REQUIRE(folder.write(checkpoint_at(10), nullptr, 2).ok());
-    std::filesystem::create_directory(temp / ".writing-step-000000000020");
-    temp.write(".writing-step-000000000020/model.safetensors", "half");
-    CHECK(newest_name(folder) == "step-000000000010");
+    CHECK(newest_name(folder) == "none");
     REQUIRE(folder.write(checkpoint_at(20), nullptr, 2).ok());
-    CHECK(temp.files() == 2);
+    CHECK(temp.files() == 2);  // the save and the lock
     CHECK(CheckpointFolder::read(*folder.newest())->position.step == 20);
   }
 
@@ -208,8 +244,154 @@ TEST_SUITE("checkpoint folder") {
       const Status written = folder.write(checkpoint_at(20, 100000), nullptr, 1);
       CHECK(written.code() == StatusCode::resource_exhausted);
     }
-    CHECK(temp.files() == 1);
+    CHECK(temp.files() == 2);  // the save and the lock
     CHECK(CheckpointFolder::read(*folder.newest())->position.step == 10);
+  }
+
+  TEST_CASE("of 1,000 random damages none is loaded") {
+    const TempFolder temp;
+    CheckpointFolder folder = open(temp / "saves");
+    JobFacts job;
+    ControlState state;
+    state.plan = initial_plan(job);
+    Checkpoint full = checkpoint_at(20, 300);
+    full.reducer = {{"order", torch::arange(4)}};
+    full.parts = {{"average/w", torch::ones({9})}};
+    REQUIRE(folder.write(checkpoint_at(10, 300), &state, 9).ok());
+    REQUIRE(folder.write(full, &state, 9).ok());
+    const auto save = folder.save_of(20);
+    REQUIRE(CheckpointFolder::read(save).ok());
+    const auto files = files_of(save);
+    REQUIRE(files.size() == 6);
+    testing::Random random(17);
+    int loaded = 0;
+    for (int trial = 0; trial < 1000; ++trial) {
+      const auto& file = files[random.bits() % files.size()];
+      const std::string good = read_bytes(file);
+      const auto older = folder.save_of(10) / file.filename();
+      std::string bad = good;
+      switch (random.bits() % 5) {
+        case 0:
+          bad[random.bits() % bad.size()] ^= static_cast<char>(1 << random.bits() % 8);
+          break;
+        case 1:
+          bad.resize(random.bits() % bad.size());
+          break;
+        case 2:
+          bad += static_cast<char>(random.bits());
+          break;
+        case 3:
+          bad = read_bytes(files[random.bits() % files.size()]);
+          break;
+        default:
+          bad = std::filesystem::exists(older) ? read_bytes(older) : std::string();
+          break;
+      }
+      if (bad == good) continue;
+      random.bits() % 7 == 0 ? static_cast<void>(std::filesystem::remove(file)) : put(file, bad);
+      const auto read = CheckpointFolder::read(save);
+      if (read.ok() || read.status().code() != StatusCode::data_loss) ++loaded;
+      put(file, good);
+    }
+    CHECK(loaded == 0);
+    CHECK(CheckpointFolder::read(save).ok());
+  }
+
+  TEST_CASE("a damaged newest save is kept by another name, and the one before is taken") {
+    const TempFolder temp;
+    CheckpointFolder folder = open(temp.path());
+    for (const std::uint64_t step : {10, 20, 30})
+      REQUIRE(folder.write(checkpoint_at(step), nullptr, 9).ok());
+    put(folder.save_of(30) / "optimizer.safetensors", "nonsense");
+    std::filesystem::remove(folder.save_of(20) / "manifest.json");
+    CHECK(folder.newest_whole(CheckpointFolder::OnDamage::refuse, quiet).status().code() ==
+          StatusCode::data_loss);
+    CHECK(newest_name(folder) == "step-000000000030");
+    std::string told;
+    const auto found = folder.newest_whole(CheckpointFolder::OnDamage::set_aside,
+                                           [&](const std::string& line) { told += line + "\n"; });
+    REQUIRE(found.ok());
+    CHECK(*found == folder.save_of(10));
+    CHECK(told.find("step-000000000030.damaged") != std::string::npos);
+    CHECK(told.find("optimizer.safetensors") != std::string::npos);
+    CHECK(told.find("step-000000000020.damaged") != std::string::npos);
+    folder.go_on_from(*found);
+    REQUIRE(folder.write(checkpoint_at(20), nullptr, 1).ok());
+    CHECK(saves(temp) == 1);
+    CHECK(std::filesystem::exists(temp / "step-000000000030.damaged/model.safetensors"));
+    std::filesystem::remove_all(folder.save_of(20));
+    CHECK(folder.newest_whole(CheckpointFolder::OnDamage::set_aside, quiet).status().code() ==
+          StatusCode::not_found);
+  }
+
+  TEST_CASE("a second job on the folder is refused with who has it") {
+    const TempFolder temp;
+    const CheckpointFolder first = open(temp.path(), 1);
+    auto second = CheckpointFolder::open(temp.path());
+    REQUIRE(second.ok());
+    const Status refused = second->claim(writer("run two", 2));
+    CHECK(refused.code() == StatusCode::failed_precondition);
+    CHECK(refused.message().find("test 1") != std::string::npos);
+  }
+
+  TEST_CASE("a job that wakes after another took its folder writes and removes nothing there") {
+    const TempFolder temp;
+    CheckpointFolder frozen = open(temp.path(), 1);
+    REQUIRE(frozen.write(checkpoint_at(40), nullptr, 2).ok());
+    std::filesystem::remove(temp / "saves.lock");
+    CheckpointFolder other = open(temp.path(), 2);
+    other.go_on_from(other.save_of(40));
+    REQUIRE(other.write(checkpoint_at(380), nullptr, 2).ok());
+    REQUIRE(other.write(checkpoint_at(400), nullptr, 2).ok());
+    const Status woken = frozen.write(checkpoint_at(60), nullptr, 2);
+    CHECK(woken.code() == StatusCode::failed_precondition);
+    CHECK(woken.message().find("test 2") != std::string::npos);
+    CHECK(saves(temp) == 2);
+    CHECK(temp.files() == 3);
+    CHECK(CheckpointFolder::read(other.save_of(400)).ok());
+  }
+
+  // The lock was removed by hand at a random moment of each job's life, so both believe in turn
+  // that the folder is theirs.
+  TEST_CASE("in 200 random schedules of two jobs no save of the other is lost") {
+    for (std::uint64_t seed = 0; seed < 200; ++seed) {
+      CAPTURE(seed);
+      const TempFolder temp;
+      testing::Random random(seed);
+      std::optional<CheckpointFolder> jobs[2];
+      std::uint64_t step[2] = {0, 0};
+      std::set<std::string> newest[2];  // ids of each job's newest save
+      for (int turn = 0; turn < 12; ++turn) {
+        const std::size_t who = random.bits() % 2;
+        if (!jobs[who] || random.bits() % 4 == 0) {
+          jobs[who].reset();
+          if (random.bits() % 2 == 0) std::filesystem::remove(temp / "saves.lock");
+          auto opened = CheckpointFolder::open(temp.path());
+          REQUIRE(opened.ok());
+          if (!opened->claim(writer("job", random.bits())).ok()) continue;
+          jobs[who].emplace(std::move(*opened));
+          const auto found = jobs[who]->newest_whole(CheckpointFolder::OnDamage::refuse, quiet);
+          if (found.ok()) {
+            jobs[who]->go_on_from(*found);
+            step[who] = *io::step_of_save(*found);
+            newest[0].clear();  // it goes on from here: what was before is its own to remove
+            newest[1].clear();
+          }
+        }
+        step[who] += 1 + random.bits() % 3;
+        if (!jobs[who]->write(checkpoint_at(step[who]), nullptr, 1).ok()) continue;
+        newest[who] = {io::read_manifest(jobs[who]->save_of(step[who]))->id};
+        std::set<std::string> there;
+        for (const auto& save : io::saves_in(temp.path())) {
+          const auto whole = io::verify_save(save, io::VerifyDepth::files);
+          REQUIRE(whole.ok());
+          there.insert(whole->id);
+        }
+        for (const auto& ids : newest) {
+          for (const std::string& id : ids) REQUIRE(there.contains(id));
+        }
+      }
+    }
   }
 
   TEST_CASE("a directory that cannot be is an error that says what to set") {

@@ -60,7 +60,9 @@ using Distortion = std::function<at::Tensor(std::uint64_t step, at::Tensor loss)
 inline std::vector<double> train(cox::Trainer& trainer, SmallModel& model, const SmallData& data,
                                  const Distortion& distort = {}) {
   std::vector<double> losses;
-  for (auto& step : trainer.steps(data)) {
+  auto steps = trainer.steps(data);
+  data.asked.clear();  // the trainer has looked at some samples
+  for (auto& step : steps) {
     auto loss = step.forward([&] { return model->loss(step.batch()); });
     if (distort && loss.defined()) loss = distort(step.number(), loss);
     step.backward(loss);

@@ -1,0 +1,256 @@
+#include "coordinator/io/save_folder.h"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <set>
+#include <system_error>
+
+#include "coordinator/core/text.h"
+#include "coordinator/io/content_hash.h"
+#include "coordinator/io/file.h"
+#include "coordinator/io/json.h"
+#include "coordinator/io/json_fields.h"
+
+namespace cox::io {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kFormat = "coxswain-save";
+constexpr std::string_view kPrefix = "step-";  // then the step, in 12 digits or more
+// Some 200 bytes a tensor; a million values of JSON are read at most (JSON's own limit).
+constexpr std::size_t kMaxManifestBytes = std::size_t{64} << 20;
+constexpr std::size_t kMaxPieces = 200'000;
+constexpr std::size_t kMaxFiles = 65'536;
+constexpr std::size_t kMaxDimensions = 64;
+constexpr std::int64_t kMaxWhole = std::int64_t{1} << 53;  // that a double of JSON holds exactly
+constexpr std::string_view kSealStart = ",\n  \"hash\": \"";
+constexpr std::string_view kSealEnd = "\"\n}\n";
+
+void write_file(JsonWriter& json, const SaveFile& file) {
+  json.new_line(4).begin_object().field("name", file.name).field("bytes", file.bytes);
+  json.field("hash", to_hex(file.hash)).end_object();
+}
+
+void write_piece(JsonWriter& json, const SavePiece& piece) {
+  json.new_line(4).begin_object().field("tensor", piece.tensor).field("dtype", piece.dtype);
+  json.key("shape").begin_array();
+  for (const std::int64_t size : piece.shape) json.value(size);
+  json.end_array().field("first", piece.first).field("count", piece.count);
+  json.field("file", piece.file).field("offset", piece.offset).field("bytes", piece.bytes);
+  json.field("hash", to_hex(piece.hash)).end_object();
+}
+
+// The text before the seal, without the bracket that ends the object.
+Result<std::string_view> unsealed(std::string_view text) {
+  const Status torn = data_loss("expected a hash of itself at its end, found another end");
+  if (!text.ends_with(kSealEnd)) return torn;
+  const std::size_t seal = text.rfind(kSealStart);
+  if (seal == std::string_view::npos) return torn;
+  std::string_view hash = text.substr(seal + kSealStart.size());
+  hash.remove_suffix(kSealEnd.size());
+  const Result<std::uint64_t> expected = hash_from_hex(hash);
+  if (!expected.ok()) return expected.status();
+  const std::string_view body = text.substr(0, seal);
+  if (content_hash(body) == *expected) return body;
+  return data_loss("its text does not have the hash that it says, " + std::string(hash));
+}
+
+std::uint64_t hash_field(JsonFields& fields, const Json& object, const std::string& where) {
+  const Result<std::uint64_t> hash = hash_from_hex(fields.text(object, "hash", where));
+  if (!hash.ok()) fields.fail(where + ": " + hash.status().message());
+  return hash.ok() ? *hash : 0;
+}
+
+std::uint64_t whole(JsonFields& fields, const Json& object, const char* name,
+                    const std::string& where) {
+  return static_cast<std::uint64_t>(fields.integer(object, name, kMaxWhole, where));
+}
+
+bool is_plain_name(std::string_view name) {
+  return !name.empty() && name != "." && name != ".." && name.find('/') == name.npos &&
+         name.find('\0') == name.npos;
+}
+
+SaveFile read_file_entry(JsonFields& fields, const Json& entry, const std::string& where) {
+  SaveFile file{fields.text(entry, "name", where), whole(fields, entry, "bytes", where),
+                hash_field(fields, entry, where)};
+  if (fields.ok() && !is_plain_name(file.name))
+    fields.fail(where + ": expected the name of a file in the save, found \"" + file.name + "\"");
+  return file;
+}
+
+SavePiece read_piece(JsonFields& fields, const Json& entry, const std::string& where) {
+  SavePiece piece;
+  piece.tensor = fields.text(entry, "tensor", where);
+  piece.dtype = fields.text(entry, "dtype", where);
+  for (const Json& size : fields.items(entry, "shape", 0, kMaxDimensions, where))
+    piece.shape.push_back(fields.integer(size, kMaxWhole, where));
+  piece.first = whole(fields, entry, "first", where);
+  piece.count = whole(fields, entry, "count", where);
+  piece.file = fields.text(entry, "file", where);
+  piece.offset = whole(fields, entry, "offset", where);
+  piece.bytes = whole(fields, entry, "bytes", where);
+  piece.hash = hash_field(fields, entry, where);
+  return piece;
+}
+
+// Names are there once, and every piece lies within a file that is listed.
+Status check_places(const SaveManifest& manifest) {
+  std::map<std::string_view, std::uint64_t> size_of;
+  for (const SaveFile& file : manifest.files) {
+    if (!size_of.emplace(file.name, file.bytes).second)
+      return data_loss("file " + file.name + " is listed twice");
+  }
+  for (const SavePiece& piece : manifest.pieces) {
+    const auto file = size_of.find(piece.file);
+    const bool is_inside = file != size_of.end() && piece.offset <= file->second &&
+                           piece.bytes <= file->second - piece.offset;
+    if (!is_inside)
+      return data_loss("tensor \"" + piece.tensor +
+                       "\": expected bytes within a file of the save, found " +
+                       std::to_string(piece.bytes) + " at " + std::to_string(piece.offset) +
+                       " of \"" + piece.file + "\"");
+  }
+  return ok_status();
+}
+
+Result<SaveManifest> read_members(const Json& root) {
+  JsonFields fields(StatusCode::data_loss);
+  SaveManifest manifest;
+  manifest.id = fields.text(root, "id", "manifest");
+  manifest.step = whole(fields, root, "step", "manifest");
+  manifest.incarnation =
+      static_cast<std::uint32_t>(fields.integer(root, "incarnation", UINT32_MAX, "manifest"));
+  manifest.world_size =
+      static_cast<std::int32_t>(fields.integer(root, "world_size", INT32_MAX, "manifest"));
+  manifest.writer = fields.text(root, "writer", "manifest");
+  manifest.written = UnixTime{fields.number(root, "written", "manifest")};
+  for (const Json& entry : fields.items(root, "files", 1, kMaxFiles, "manifest"))
+    manifest.files.push_back(read_file_entry(fields, entry, "files"));
+  for (const Json& entry : fields.items(root, "pieces", 0, kMaxPieces, "manifest"))
+    manifest.pieces.push_back(read_piece(fields, entry, "pieces"));
+  if (!fields.ok()) return fields.status();
+  if (Status places = check_places(manifest); !places.ok()) return places;
+  return manifest;
+}
+
+Status check_version(const Json& root) {
+  JsonFields fields(StatusCode::data_loss);
+  const std::string format = fields.text(root, "format", "manifest");
+  const std::int64_t version = fields.integer(root, "version", 1'000'000, "manifest");
+  if (!fields.ok()) return fields.status();
+  if (format != kFormat)
+    return data_loss("expected format \"" + std::string(kFormat) + "\", found \"" + format + "\"");
+  if (version == kManifestVersion) return ok_status();
+  return failed_precondition("expected version " + std::to_string(kManifestVersion) + ", found " +
+                             std::to_string(version) +
+                             "; resume it with the version of Coxswain that wrote it");
+}
+
+Status verify_file(const fs::path& save, const SaveFile& file) {
+  const Result<FileContent> content = content_of(save / file.name);
+  if (!content.ok()) return data_loss(content.status().message());
+  if (content->bytes != file.bytes)
+    return data_loss((save / file.name).string() + ": expected " + std::to_string(file.bytes) +
+                     " bytes, found " + std::to_string(content->bytes));
+  if (content->hash == file.hash) return ok_status();
+  return data_loss((save / file.name).string() + ": expected content of hash " + to_hex(file.hash) +
+                   ", found " + to_hex(content->hash) + "; the file is damaged or of another save");
+}
+
+Status verify_piece(const fs::path& save, const SavePiece& piece) {
+  const Result<InputFile> file = InputFile::open(save / piece.file);
+  if (!file.ok()) return file.status();
+  std::vector<std::byte> bytes(piece.bytes);
+  if (Status read = file->read_at(piece.offset, bytes.data(), bytes.size()); !read.ok())
+    return read;
+  if (content_hash(bytes) == piece.hash) return ok_status();
+  return data_loss(save.string() + ": tensor \"" + piece.tensor + "\" in " + piece.file +
+                   ": its bytes do not have the hash that the manifest says");
+}
+
+}  // namespace
+
+std::string save_id(std::uint64_t high, std::uint64_t low) {
+  return to_hex(high) + to_hex(low);
+}
+
+std::string to_json(const SaveManifest& manifest) {
+  JsonWriter json;
+  json.begin_object().new_line(2).field("format", kFormat);
+  json.new_line(2).field("version", kManifestVersion);
+  json.new_line(2).field("id", manifest.id).new_line(2).field("step", manifest.step);
+  json.new_line(2).field("incarnation", manifest.incarnation);
+  json.new_line(2).field("world_size", manifest.world_size);
+  json.new_line(2).field("writer", manifest.writer);
+  json.new_line(2).field("written", manifest.written.seconds);
+  json.new_line(2).key("files").begin_array();
+  for (const SaveFile& file : manifest.files) write_file(json, file);
+  json.end_array().new_line(2).key("pieces").begin_array();
+  for (const SavePiece& piece : manifest.pieces) write_piece(json, piece);
+  const std::string body = json.end_array().take();
+  return body + std::string(kSealStart) + to_hex(content_hash(body)) + std::string(kSealEnd);
+}
+
+Result<SaveManifest> parse_manifest(std::string_view text) {
+  const Result<std::string_view> body = unsealed(text);
+  if (!body.ok()) return body.status();
+  const Result<Json> root = parse_json(text, kMaxManifestBytes);
+  if (!root.ok()) return root.status();
+  if (Status version = check_version(*root); !version.ok()) return version;
+  return read_members(*root);
+}
+
+std::string save_name(std::uint64_t step) {
+  return sentence("step-%012llu", static_cast<unsigned long long>(step));
+}
+
+std::optional<std::uint64_t> step_of_save(const fs::path& folder) {
+  const std::string name = folder.filename().string();
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  std::uint64_t step = 0;
+  std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), step);
+  return save_name(step) == name ? std::optional(step) : std::nullopt;
+}
+
+std::vector<fs::path> saves_in(const fs::path& directory) {
+  std::vector<fs::path> found;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(directory, error)) {
+    if (step_of_save(entry.path())) found.push_back(entry.path());
+  }
+  std::ranges::sort(found, {}, step_of_save);
+  return found;
+}
+
+Result<SaveManifest> read_manifest(const fs::path& save) {
+  const fs::path path = save / kManifestName;
+  const Result<std::string> text = read_file(path, kMaxManifestBytes);
+  if (text.status().code() == StatusCode::not_found)
+    return data_loss(save.string() + ": expected " + std::string(kManifestName) +
+                     ", found none; the save is damaged, or one of version 0.2 or earlier");
+  if (!text.ok()) return text.status();
+  Result<SaveManifest> manifest = parse_manifest(*text);
+  if (!manifest.ok()) return manifest.status().with_context(path.string());
+  return manifest;
+}
+
+Result<SaveManifest> verify_save(const fs::path& save, VerifyDepth depth) {
+  Result<SaveManifest> manifest = read_manifest(save);
+  if (!manifest.ok()) return manifest;
+  if (step_of_save(save) != manifest->step)
+    return data_loss(save.string() + ": expected the save of that step, found one of step " +
+                     std::to_string(manifest->step) + "; it was renamed or copied");
+  for (const SaveFile& file : manifest->files) {
+    if (Status whole = verify_file(save, file); !whole.ok()) return whole;
+  }
+  if (depth == VerifyDepth::files) return manifest;
+  for (const SavePiece& piece : manifest->pieces) {
+    if (Status whole = verify_piece(save, piece); !whole.ok()) return whole;
+  }
+  return manifest;
+}
+
+}  // namespace cox::io

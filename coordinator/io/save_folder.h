@@ -1,0 +1,83 @@
+// What a save of training state is on the disk: a folder of files, and manifest.json, written last,
+// which says what has to be in them. So a save can be checked without knowing what is inside: by
+// the SDK before it resumes, by `cox checkpoint verify` afterwards. The format is on
+// docs/checkpoints.md. Functions of values, and functions that block on the disk; no state.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "coordinator/core/status.h"
+#include "coordinator/core/units.h"
+
+namespace cox::io {
+
+inline constexpr std::string_view kManifestName = "manifest.json";
+inline constexpr std::int64_t kManifestVersion = 1;
+
+struct SaveFile {
+  std::string name;  // within the save's folder
+  std::uint64_t bytes = 0;
+  std::uint64_t hash = 0;  // content_hash() of all bytes
+};
+
+// A piece is a run of a tensor's elements, in the order of a dense tensor, and where its bytes lie.
+// Today each tensor is one piece; a save of shards has several, in the files of several ranks.
+struct SavePiece {
+  std::string tensor;
+  std::string dtype;                // as safetensors spells it: "F32"
+  std::vector<std::int64_t> shape;  // of the whole tensor
+  std::uint64_t first = 0;          // element
+  std::uint64_t count = 0;          // elements
+  std::string file;
+  std::uint64_t offset = 0;  // bytes from the start of the file
+  std::uint64_t bytes = 0;
+  std::uint64_t hash = 0;  // content_hash() of these bytes
+};
+
+struct SaveManifest {
+  std::string id;  // made anew for each save, so that two saves of one step can be told apart
+  std::uint64_t step = 0;
+  std::uint32_t incarnation = 0;  // of the job: how often it was started
+  std::int32_t world_size = 0;    // ranks of the job that wrote it
+  std::string writer;             // for people: run, host and process
+  UnixTime written{};             // by the writer's clock
+  std::vector<SaveFile> files;
+  std::vector<SavePiece> pieces;
+};
+
+// A name that no other save has: 32 hexadecimal digits of `entropy`, as std::random_device gives
+// it, for one.
+std::string save_id(std::uint64_t high, std::uint64_t low);
+
+// The text ends with a hash of itself, so that no damage to it goes unnoticed.
+std::string to_json(const SaveManifest& manifest);
+// data_loss where the text is damaged or says what cannot be (a file's name with a folder in it, a
+// piece beyond its file); failed_precondition for a version that is not known here.
+Result<SaveManifest> parse_manifest(std::string_view text);
+
+// "step-000000000120" for step 120.
+std::string save_name(std::uint64_t step);
+// Nothing for a folder that is not called as a save is: "step-best" is somebody's own.
+std::optional<std::uint64_t> step_of_save(const std::filesystem::path& folder);
+// The saves of a directory, oldest step first. Empty where there is no such directory.
+std::vector<std::filesystem::path> saves_in(const std::filesystem::path& directory);
+
+// Reads the manifest alone. data_loss when there is none, for that is how a damaged save and one of
+// version 0.2 or earlier look.
+Result<SaveManifest> read_manifest(const std::filesystem::path& save);
+
+enum class VerifyDepth {
+  files,  // what a resume needs: all files, whole
+  pieces  // that each piece has the hash that the manifest says, too
+};
+// Reads all of a save and compares it with its manifest: every file is there, regular, of the right
+// size and content, and the step is that of the folder's name. data_loss naming the first file that
+// is not; files that the manifest does not name are not looked at.
+Result<SaveManifest> verify_save(const std::filesystem::path& save, VerifyDepth depth);
+
+}  // namespace cox::io

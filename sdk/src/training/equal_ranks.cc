@@ -1,0 +1,144 @@
+#include "sdk/src/training/equal_ranks.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <span>
+#include <utility>
+
+#include "coordinator/core/hash.h"
+#include "coordinator/core/text.h"
+#include "coordinator/io/content_hash.h"
+#include "coxswain/error.h"
+#include "sdk/src/parallel/agreement.h"
+#include "sdk/src/precision/block_health.h"
+
+namespace cox::detail {
+namespace {
+
+constexpr std::size_t kMostRanksNamed = 8;
+
+at::Tensor on_host(const at::Tensor& tensor) {
+  return tensor.detach().to(at::kCPU).contiguous();
+}
+
+std::uint64_t hash_of(const at::Tensor& tensor) {
+  const at::Tensor dense = on_host(tensor);
+  return io::content_hash(
+      std::span(static_cast<const std::byte*>(dense.const_data_ptr()), dense.nbytes()));
+}
+
+std::uint64_t hash_of(const Batch& batch) {
+  Fnv1a64 hash;
+  for (const at::Tensor& tensor : {batch.inputs, batch.targets}) {
+    if (tensor.defined()) hash.add(hash_of(tensor));
+  }
+  return hash.value();
+}
+
+// The largest difference from rank 0's tensor, on every rank; NaN where the values have no
+// difference or ranks could not compare them.
+std::vector<double> distances_from_root(transport::Communicator& ranks, const at::Tensor& mine) {
+  at::Tensor roots = on_host(mine).clone();
+  const std::span bytes(static_cast<std::byte*>(roots.mutable_data_ptr()), roots.nbytes());
+  const bool is_sent = broadcast(ranks, bytes, kRoot).ok();
+  const at::Tensor apart = (on_host(mine).to(at::kDouble) - roots.to(at::kDouble)).abs();
+  const double largest = is_sent && apart.numel() > 0 ? apart.max().item<double>() : std::nan("");
+  auto all = gather_values(ranks, largest);
+  return all.ok() ? *std::move(all) : std::vector<double>(static_cast<std::size_t>(ranks.size()));
+}
+
+}  // namespace
+
+void check_equal(const Membership& job, std::uint64_t number, const std::string& expected,
+                 const std::string& advice) {
+  const std::string different = job.ranks_unlike_root(number);
+  if (different.empty()) return;
+  throw Error(invalid_argument("expected " + expected +
+                               " on all ranks, found another than rank 0's on rank " + different +
+                               "; " + advice),
+              Error::Scope::all_ranks);
+}
+
+std::uint64_t hash_of_samples(const Dataset& dataset) {
+  constexpr std::int64_t kLooked = 8;
+  const std::int64_t size = dataset.size();
+  std::vector<std::int64_t> looked;
+  for (std::int64_t i = 0; i < std::min(size, kLooked); ++i)
+    looked.push_back(i * (size - 1) / std::max<std::int64_t>(1, std::min(size, kLooked) - 1));
+  if (looked.empty()) return 0;
+  const std::uint64_t hash = hash_of(dataset.get(looked));
+  return hash_of(dataset.get(looked)) == hash ? hash : 0;
+}
+
+EqualBits RateCheck::equal_bits() const {
+  Fnv1a64 hash;
+  for (std::size_t group = 0; group < optimizer_.groups(); ++group)
+    hash.add(std::bit_cast<std::uint64_t>(optimizer_.learning_rate(group)));
+  return {"the learning rate", hash.value()};
+}
+
+std::string RateCheck::explain_difference(transport::Communicator& ranks) {
+  const auto all =
+      gather_values(ranks, optimizer_.groups() > 0 ? optimizer_.learning_rate(0) : 0.0);
+  if (!all.ok()) return {};
+  std::string text;
+  for (std::size_t rank = 0; rank < std::min(all->size(), kMostRanksNamed); ++rank)
+    text += (rank == 0 ? "" : ", ") + sentence("%g on rank %zu", (*all)[rank], rank);
+  return text + (all->size() > kMostRanksNamed ? ", ..." : "");
+}
+
+WeightCheck::WeightCheck(std::vector<at::Tensor> parameters, const ReductionConfig& config,
+                         const BlockWatch& blocks)
+    : parameters_(std::move(parameters)), every_(config.verify_steps), blocks_(blocks) {}
+
+void WeightCheck::apply(const Plan&, RoundId round) {
+  is_due_ = every_ > 0 && round.value() % every_ == 0;
+  bits_ = {};
+}
+
+void WeightCheck::take() {
+  if (!is_due_ || bits_.what != nullptr) return;
+  Fnv1a64 hash;
+  for (const at::Tensor& parameter : parameters_) hash.add(hash_of(parameter));
+  bits_ = {"the weights", hash.value()};
+}
+
+EqualBits WeightCheck::equal_bits() const {
+  return bits_;
+}
+
+std::string WeightCheck::text_of(std::size_t parameter) const {
+  const at::Tensor& tensor = parameters_[parameter];
+  std::string text = concat("parameter ", parameter, " of ", parameters_.size(), " (",
+                            c10::str(c10::toString(tensor.scalar_type()), tensor.sizes()));
+  const BlockRegistry* registry = blocks_.registry();
+  if (registry == nullptr) return text + ")";
+  const auto owners = owners_of(*registry, std::span(&tensor, 1));
+  const bool has_block = !owners.front().empty();
+  return text +
+         (has_block ? ", block " + registry->name(owners.front().front())
+                    : std::string(", outside of all blocks")) +
+         ")";
+}
+
+std::string WeightCheck::explain_difference(transport::Communicator& ranks) {
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    const auto hashes = gather_values(ranks, hash_of(parameters_[p]));
+    if (!hashes.ok()) return {};
+    const std::string different = ranks_that_differ(*hashes);
+    if (different.empty()) continue;
+    const auto distances = distances_from_root(ranks, parameters_[p]);
+    return concat("first ", text_of(p), " on rank ", different, ", by up to ",
+                  significant(std::ranges::max(distances), 3),
+                  "; something changes it on some ranks only (or ranks differ in processor or "
+                  "libraries: reduction.verify_steps=0 goes on)");
+  }
+  return {};
+}
+
+}  // namespace cox::detail

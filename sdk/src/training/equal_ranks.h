@@ -1,0 +1,71 @@
+// What ranks must have in common while they train beside round, step and plan: the learning rate,
+// compared by the ballot of every step, and the weights, a hash of which the ballot compares every
+// reduction.verify_steps rounds. Ranks that part would go on with averages of different models, and
+// nothing would say so. Both are actuators that a loop adds to its session. What cannot change
+// later (options, data) is compared once, at the start. Training thread.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "coordinator/core/settings/parallel.h"
+#include "coxswain/dataset.h"
+#include "sdk/src/blocks/actuator.h"
+#include "sdk/src/blocks/block_watch.h"
+#include "sdk/src/session/membership.h"
+#include "sdk/src/training/optimizer_port.h"
+
+namespace cox::detail {
+
+// Throws cox::Error on all ranks unless all have the same number: "expected EXPECTED on all ranks,
+// found another than rank 0's on rank 1; ADVICE". Collective.
+void check_equal(const Membership& job, std::uint64_t number, const std::string& expected,
+                 const std::string& advice);
+
+// Returns a hash of eight samples spread over the data set; 0 where they differ when they are read
+// again (random augmentation), or where there are none. Throws what the data set throws.
+std::uint64_t hash_of_samples(const Dataset& dataset);
+
+// RateCheck compares what the optimizer is about to multiply gradients with.
+class RateCheck final : public Actuator {
+ public:
+  // `optimizer` must outlive this.
+  explicit RateCheck(const OptimizerPort& optimizer) : optimizer_(optimizer) {}
+  const char* name() const override { return "reduction"; }
+  EqualBits equal_bits() const override;
+  std::string explain_difference(transport::Communicator& ranks) override;
+
+ private:
+  const OptimizerPort& optimizer_;
+};
+
+// WeightCheck compares the weights as they are before the step's update. The hash reads them once
+// (some 10 GB/s from memory; of tensors on a device, after a copy to the host).
+class WeightCheck final : public Actuator {
+ public:
+  // `parameters` in an order that is equal on all ranks. `blocks` must outlive this.
+  WeightCheck(std::vector<at::Tensor> parameters, const ReductionConfig& config,
+              const BlockWatch& blocks);
+  const char* name() const override { return "reduction"; }
+  void apply(const Plan& plan, RoundId round) override;
+
+  // Hashes the weights in a round that compares them. Before the ballot of the step.
+  void take();
+  EqualBits equal_bits() const override;
+  // Names the first parameter that differs, its block, and by how much.
+  std::string explain_difference(transport::Communicator& ranks) override;
+  // "parameter 3 of 12 (Float[64, 64], block h.1)".
+  std::string text_of(std::size_t parameter) const;
+
+ private:
+  std::vector<at::Tensor> parameters_;
+  std::uint32_t every_;  // rounds; 0 = never
+  const BlockWatch& blocks_;
+  bool is_due_ = false;
+  EqualBits bits_;
+};
+
+}  // namespace cox::detail

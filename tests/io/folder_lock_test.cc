@@ -1,0 +1,88 @@
+#include "coordinator/io/folder_lock.h"
+
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "tests/sdk/temp_folder.h"
+
+#include <doctest/doctest.h>
+
+namespace {
+
+namespace fs = std::filesystem;
+using namespace cox;
+using namespace cox::io;
+
+Result<FolderLock> take(const TempFolder& folder, const std::string& who) {
+  return FolderLock::take(folder.path(), "saves.lock", "job " + who, "token-" + who);
+}
+
+TEST_SUITE("io.folder_lock") {
+  TEST_CASE("the second one is refused with who holds the folder, until that one is gone") {
+    const TempFolder folder;
+    {
+      const auto first = take(folder, "one");
+      REQUIRE(first.ok());
+      CHECK(first->check_held().ok());
+      const auto second = take(folder, "two");
+      CHECK(second.status().code() == StatusCode::failed_precondition);
+      CHECK(second.status().message().find("job one") != std::string::npos);
+      CHECK(second.status().message().find("saves.lock") != std::string::npos);
+      CHECK(first->check_held().ok());
+    }
+    CHECK(take(folder, "two").ok());
+  }
+
+  TEST_CASE("a process that dies gives the folder up") {
+    const TempFolder folder;
+    const pid_t child = ::fork();
+    if (child == 0) {
+      const auto lock = take(folder, "child");
+      ::_exit(lock.ok() ? 0 : 1);
+    }
+    int status = 1;
+    ::waitpid(child, &status, 0);
+    CHECK(status == 0);
+    CHECK(take(folder, "parent").ok());
+  }
+
+  TEST_CASE("a holder whose lock was removed and taken by another knows, and says by whom") {
+    const TempFolder folder;
+    auto frozen = take(folder, "frozen");
+    REQUIRE(frozen.ok());
+    fs::remove(folder / "saves.lock");
+    CHECK_FALSE(frozen->check_held().ok());
+    const auto other = take(folder, "other");
+    REQUIRE(other.ok());
+    CHECK(frozen->check_held().message().find("job other") != std::string::npos);
+    CHECK(other->check_held().ok());
+    { const FolderLock gone = std::move(*frozen); }
+    CHECK(other->check_held().ok());
+  }
+
+  TEST_CASE("two names in one folder are two locks") {
+    const TempFolder folder;
+    const auto saves = take(folder, "one");
+    const auto run = FolderLock::take(folder.path(), "run.lock", "job one", "token");
+    CHECK(saves.ok());
+    CHECK(run.ok());
+  }
+
+  TEST_CASE("what is no regular file is refused, without waiting for it") {
+    const TempFolder folder;
+    REQUIRE(::mkfifo((folder / "saves.lock").c_str(), 0600) == 0);
+    CHECK_FALSE(take(folder, "one").ok());
+    fs::remove(folder / "saves.lock");
+    fs::create_symlink("/dev/null", folder / "saves.lock");
+    CHECK_FALSE(take(folder, "one").ok());
+    CHECK_FALSE(FolderLock::take(folder / "none", "saves.lock", "x", "y").ok());
+  }
+}
+
+}  // namespace
