@@ -1,8 +1,8 @@
 // The table of plan fields: each field of a plan is described once, here. From its row follow the
 // bytes of masks and journals (wire/plan_codec), the check against the job, equality in effect,
-// differences, text and JSON. A new field needs a member of Plan and a row; a field of a new type
-// that core/state_codec.h does not know also needs an overload in wire/plan_codec.cc and in the
-// metrics' JSON.
+// differences and text. A new field needs a member of Plan and a row here; a field of a type that
+// core/state_codec.h does not know also needs an overload in wire/plan_codec.cc. The JSON of a plan
+// is not made from this table: metrics/topics/plan.cc lists the fields that it shows.
 //
 // Ids are part of the bytes: they ascend and are never used again. 5 was the cadence of averaging.
 // A field that has the value of a default-constructed Plan is left out of the bytes, so another
@@ -35,7 +35,7 @@ struct PlanFieldRules {
 template <class T>
 struct PlanField {
   std::uint8_t id;
-  std::string_view name;  // in text, JSON and messages
+  std::string_view name;  // in text and messages
   T Plan::*member;
   PlanFieldRules rules;
 };

@@ -173,7 +173,7 @@ class Policy {
   }
 };
 
-// In the order in which Decide asks them.
+// In every round Decide asks the guard first, then the other policies in this order.
 using PolicySet = std::vector<std::shared_ptr<const Policy>>;
 
 }  // namespace cox

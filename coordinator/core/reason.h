@@ -14,8 +14,8 @@
 
 namespace cox {
 
-// The policies in the order in which Decide asks them. Values are written to journals: never
-// renumber. `none` marks reasons of Decide itself.
+// PolicyKind names the policies, numbered in the order in which they were added. Values are written
+// to journals: never renumber. `none` marks reasons of Decide itself.
 enum class PolicyKind : std::uint8_t {
   none = 0,
   guard = 1,

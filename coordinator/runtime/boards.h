@@ -3,9 +3,9 @@
 // its own (pure MPI). Where there are several nodes their leaders, the lowest rank of each, have an
 // exchange, and rank 0 has a second pair of boards for the coordinator's thread:
 //
-//   one node:      ranks == boards ==> coordinator
-//   several nodes: ranks == boards ==> leader == LeaderExchange ==> rank 0 == boards ==>
-//   coordinator
+//   one node:       ranks -- boards --> coordinator
+//   several nodes:  ranks -- boards --> leader -- LeaderExchange --> rank 0
+//                   rank 0 -- its second boards --> coordinator
 //
 // The functions are collective and block by polling; they are for the start of a job. A Boards
 // value is owned by the rank's ControlPlane; ControlLink and ControlLoop use its members.

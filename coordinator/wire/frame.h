@@ -60,8 +60,7 @@ Frame seal_frame(const FrameHeader& header, std::span<const std::byte> payload);
 
 // Reads what another process sent. `bytes` may be longer than the frame (a transport with a fixed
 // size), then the rest must be zero. data_loss when the bytes are no frame; failed_precondition
-// when they are one of another version. The check of an `unchanged` frame is left to the caller,
-// who knows which plan it may speak of.
+// when they are one of another version.
 Result<FrameView> open_frame(std::span<const std::byte> bytes);
 
 }  // namespace cox::wire

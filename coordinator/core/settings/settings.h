@@ -3,9 +3,10 @@
 // unit, range, help, scope, and where the value is stored. A new setting is one member and one row.
 //
 //   std::vector<Setting<GuardConfig>> guard_settings() {
-//     return {mode(&GuardConfig::mode, {"mode", "", "acts on trouble with the loss"}),
-//             integer(&GuardConfig::hold_rounds, {"hold_rounds", "rounds", "knobs rest"}, {0,
-//             99})};
+//     return {
+//         mode(&GuardConfig::mode, {"mode", "", "acts on trouble with the loss"}),
+//         integer(&GuardConfig::hold_rounds, {"hold_rounds", "rounds", "knobs rest"}, {0, 99}),
+//     };
 //   }
 //
 // core/config.cc puts the sections together; everything else about configuration (reading, writing,

@@ -2,12 +2,12 @@
 // having before any signal is known, and which blocks should change by the evidence of a round.
 // Called by the policy once a round. Values and pure functions.
 //
-//   trouble   of a block, from the first evidence on that covers only rounds in its format: a safer
-//             format at once, and no lower one for cooldown_rounds, twice as long each time
-//   good      signals for patience_rounds: 8 bits; a quarter of the blocks in one round at most,
-//             those that gain most first; with a straggler that loses its time in computing, its
-//             costliest blocks after half the patience
-//   rested    from trouble: back to the format of the start
+//   trouble   A block goes to a safer format on the first evidence that covers only rounds in its
+//             present one, and to no lower format for cooldown_rounds, twice as long each time.
+//   good      After patience_rounds of good signals a block goes to 8 bits: at most a quarter of
+//             the blocks in one round, those that gain most first. Where a straggler loses its
+//             time in computing, its costliest blocks go after half the patience.
+//   rested    A block that has rested from trouble goes back to the format of the start.
 //
 // Apart from trouble, rules and requests a block keeps its format for dwell_rounds. Timings never
 // count against a format. A round without reports teaches nothing.
@@ -30,19 +30,20 @@ namespace cox {
 
 // --- what is remembered -----------------------------------------------------------------------
 
-// Why a block should change its format. Values are kept in states: never renumber.
+// FormatCause says why a block should change its format. Values are kept in states: never renumber.
 enum class FormatCause : std::uint8_t {
   none = 0,
-  // to a safer format, at once
+  // To a safer format, at once. The amount of an overflow is the number of values that were not
+  // finite; that of saturation and underflow is their part of the values looked at.
   overflow_forward = 1,
-  overflow_backward = 2,  // amount: of these two, values that were not finite
+  overflow_backward = 2,
   saturated = 3,
-  underflow = 4,  // amount: of these two, their part of the values looked at
-  noise = 5,      // amount: noise over signal
-  // to a faster format
+  underflow = 4,
+  noise = 5,  // amount: noise over signal
+  // To a faster format.
   signals_good = 6,
   rested = 7,  // from trouble
-  // to either
+  // To either.
   memory = 8,  // amount: peak over limit
   rule = 9,    // settings or requests leave no other one
 };
