@@ -1,6 +1,6 @@
-// The parts of a training step that time is booked on. `host` is coordinator work done on rank 0,
-// kept apart so that rank 0 is not blamed for it. `other` is what remains of the step's wall time.
-// Values are part of the wire format and of the run directory: never renumber.
+// Phase is a part of a training step that time is booked on. `host` is coordinator work done on
+// rank 0, kept apart so that rank 0 is not blamed for it. `other` is what remains of the step's
+// wall time. Values are part of the wire format and of the run directory: never renumber.
 #pragma once
 
 #include <array>

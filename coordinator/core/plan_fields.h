@@ -18,7 +18,7 @@
 
 namespace cox {
 
-// The rules of a field that do not follow from its type.
+// PlanFieldRules are the rules of a field that do not follow from its type.
 struct PlanFieldRules {
   // The job must have this capability for any value but the default. Null: no job needs one.
   bool Capabilities::*capability = nullptr;
@@ -46,7 +46,8 @@ PlanField<T> plan_field(std::uint8_t id, std::string_view name, T Plan::*member,
   return {id, name, member, rules};
 }
 
-// The functions that the rows below name. REQUIRE: as validate(), diff(), text() and same_effect().
+// The functions that the rows below name. Their REQUIRES are those of validate(), diff(), text()
+// and same_effect().
 namespace plan_rules {
 Status check_precision(const Plan& plan, const JobFacts& job);
 Status check_profiles(const Plan& plan, const JobFacts& job);
@@ -96,7 +97,7 @@ void for_each_plan_field(Visit&& visit) {
                     .text = step_samples_text}));
 }
 
-// Whether the job can apply `value` in this field at all.
+// Returns whether the job can apply `value` in this field at all.
 template <class T>
 bool is_capable(const PlanField<T>& field, const T& value, const Capabilities& capabilities) {
   return field.rules.capability == nullptr || value == T{} || capabilities.*field.rules.capability;

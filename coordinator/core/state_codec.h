@@ -243,7 +243,7 @@ std::string encode_state(const T& state) {
   return std::string(out.text());
 }
 
-// failed_precondition for another version, data_loss for damaged bytes.
+// Returns failed_precondition for another version, data_loss for damaged bytes.
 template <State T>
 Result<T> decode_state(std::string_view bytes) {
   ByteReader in(std::as_bytes(std::span(bytes)));

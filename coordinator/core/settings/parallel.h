@@ -48,7 +48,7 @@ struct OverrideConfig {
 };
 std::vector<Setting<OverrideConfig>> force_settings();
 
-// invalid_argument for settings that contradict each other.
+// Returns invalid_argument for settings that contradict each other.
 Status validate(const SharesConfig& config);
 Status validate(const AccumulationConfig& config);
 Status validate(const OverrideConfig& config);

@@ -56,7 +56,8 @@ template <>
 inline constexpr PrecisionRequest::What kLargestOf<PrecisionRequest::What> =
     PrecisionRequest::What::release;
 
-// Trouble of a block, and the safer format that it asks for; or any other cause to change.
+// FormatTrouble is the trouble of a block with the safer format that it asks for, or another cause
+// to change.
 struct FormatTrouble {
   Precision to = Precision::fp32;
   FormatCause cause = FormatCause::none;
@@ -86,7 +87,7 @@ struct BlockPrecisionState {
   }
 };
 
-// A request of the program that is in force.
+// StandingRequest is a request of the program that is in force.
 struct StandingRequest {
   PrecisionRequest what{};
   RoundId until{};  // 0 = until released
@@ -115,7 +116,7 @@ inline constexpr std::size_t kMostRequests = 4096;  // in force
 
 // --- the formats of a block -------------------------------------------------------------------
 
-// Says who left a block no choice.
+// Held says who leaves a block no choice.
 enum class Held : std::uint8_t { free, by_request, by_rule, by_format };
 
 struct Leeway {
@@ -124,7 +125,8 @@ struct Leeway {
   Precision wanted = Precision::fp32;  // by whoever holds it, before anything clamped that
 };
 
-// REQUIRES: block < job.blocks.size().
+// Returns the formats that the block may have, and who decides them. REQUIRES: `block` is below
+// job.blocks.size().
 Leeway leeway_of(const JobFacts& job, const PrecisionConfig& config,
                  std::span<const StandingRequest> requests, std::size_t block);
 
@@ -142,7 +144,7 @@ enum class FormatVeto : std::uint8_t {
   resting  // from trouble of before the restart
 };
 
-// The format of a block while nothing is known of its values.
+// BaseFormat is the format of a block while nothing is known of its values.
 struct BaseFormat {
   Precision format = Precision::fp32;
   FormatVeto bf16 = FormatVeto::none;  // why not
@@ -151,11 +153,12 @@ struct BaseFormat {
 BaseFormat base_format(const JobFacts& job, const PrecisionConfig& config, PrecisionSet allowed,
                        std::size_t block);
 
-// Why a block does not go to 8 bits, its signals aside. It needs bf16 around its products.
+// Returns why a block does not go to 8 bits, apart from its signals. A block in 8 bits needs bf16
+// around its products.
 FormatVeto fp8_veto(const JobFacts& job, const PrecisionConfig& config, PrecisionSet allowed,
                     std::size_t block, Precision base);
 
-// Microseconds of forward and backward; 0 = not measured.
+// Returns the microseconds of forward and backward; 0 = not measured.
 std::int64_t step_us(const JobFacts& job, std::size_t block, Precision format);
 
 // --- a round ----------------------------------------------------------------------------------
@@ -171,14 +174,14 @@ struct BlockMove {
   Leeway leeway;
 };
 
-// A request of this round, or one that is over.
+// RequestEvent is a request of this round, or one that is over.
 struct RequestEvent {
   enum class What : std::uint8_t { taken, over, unknown_block, not_capable, forbidden, too_many };
   What what = What::taken;
   StandingRequest request;
 };
 
-// A block whose signals allow 8 bits, which something else forbids.
+// BlockWaits is a block whose signals allow 8 bits while something else forbids them.
 struct BlockWaits {
   std::size_t block = 0;
   FormatVeto veto = FormatVeto::none;  // none: it dwells or rests ...
