@@ -32,7 +32,7 @@ using ActionRule = BlockRule<MemoryAction>;
 
 struct MemoryConfig {
   // Read by policy `memory`.
-  std::optional<PolicyMode> mode;  // empty = on where a budget or a rule is set, else off
+  std::optional<PolicyMode> mode;  // empty = on where a budget or a forced action is set, else off
   MemoryBudget budget;             // of every rank
   std::map<std::int32_t, MemoryBudget> budget_of_rank;  // instead of it
   std::optional<std::int64_t> inject_headroom;  // tests: bytes free above a rank's first peak

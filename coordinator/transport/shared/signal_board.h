@@ -68,9 +68,9 @@ class SignalBoard {
 
   // Reader's side; one thread.
 
-  // Sleeps until `expected` fresh reports lie here, notify() is called,
-  // or `timeout` is over. Returns at once if they lie here already. A notify() that came while
-  // nobody waited ends the next wait().
+  // Sleeps until `expected` fresh reports lie here, notify() is called, or `timeout` is over.
+  // Returns at once if they lie here already. A notify() that came while nobody waited ends the
+  // next wait().
   BoardWake wait(std::int32_t expected, std::chrono::nanoseconds timeout);
   // Waits like wait() for at most `polls` intervals, but looks by itself after each, so that no
   // post() makes a system call.
