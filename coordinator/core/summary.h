@@ -39,8 +39,8 @@ inline constexpr std::size_t kWorstRanks = 5;
 
 struct StepSummary {
   RoundId round{};
-  StepId step{};  // the largest reported
-  UnixTime now{};
+  StepId step{};               // the largest reported
+  UnixTime now{};              // as in StepSignals
   std::int32_t reporting = 0;  // fresh reports
   std::int32_t missing = 0;
   std::int32_t finished = 0;

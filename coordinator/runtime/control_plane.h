@@ -1,7 +1,8 @@
 // ControlPlane: a rank's end of the control plane and, on rank 0, the coordinator's thread behind
 // it. start() is collective: it agrees on incarnation, first round and first plan, builds the link,
-// and starts the loop. Afterwards only the training thread of each rank calls it; calls take
-// microseconds, never block and never throw. Owns link, plan book, journal and loop.
+// and starts the loop. Afterwards only the training thread of each rank calls it. learn() and
+// finish() wait for other ranks; all other calls take microseconds and never block. None throws.
+// Owns link, plan book, journal and loop.
 #pragma once
 
 #include <cstdint>
@@ -39,8 +40,8 @@ struct ControlPlaneSetup {
   JobFacts job;  // incarnation and node_of_rank are filled in by start()
   Config config;
   PolicySet policies;
-  std::optional<ControlState> restored;  // rank 0's counts
-  // Rank 0, may return null: called once with the completed facts, on the starting thread.
+  std::optional<ControlState> restored;  // used on rank 0 only
+  // Called once on rank 0, on the starting thread, with the completed facts. It may return null.
   std::function<StepSink*(const JobFacts&, const StartFacts&)> make_sink;
   std::function<UnixTime()> now;
   std::filesystem::path journal;  // rank 0; empty = none
