@@ -25,7 +25,7 @@ inline constexpr std::size_t kChannels = 1 + kOwnPhases.size();  // the whole, t
 
 inline constexpr double kBaselineRounds = 128;  // how slowly the own past is forgotten
 
-// One column per channel.
+// ChannelColumns has one column per channel.
 using ChannelColumns = std::array<std::vector<double>, kChannels>;
 
 // Two ranks cannot tell who is unusual, and one has nobody to compare with.

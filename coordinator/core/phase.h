@@ -33,7 +33,8 @@ constexpr std::string_view to_string(Phase phase) {
 // Seconds per phase of one rank over one reporting interval.
 using PhaseSeconds = std::array<float, kPhases>;
 
-// What a rank spends on its own work: everything but waiting for others and rank 0's hosting.
+// Returns whether the phase is a rank's own work: everything but waiting for others and rank 0's
+// hosting.
 constexpr bool is_own_work(Phase phase) {
   return phase != Phase::communication && phase != Phase::host;
 }

@@ -28,7 +28,7 @@ struct PlanFieldRules {
   std::string (*text)(const Plan& plan) = nullptr;
   // Appends lines about a change. Null: one line, from both texts, when the values differ.
   void (*diff)(const Plan& before, const Plan& after, std::vector<std::string>& lines) = nullptr;
-  // Whether both plans tell the ranks the same here. Null: the values are equal.
+  // Returns whether both plans tell the ranks the same here. Null: when the values are equal.
   bool (*same)(const Plan& a, const Plan& b) = nullptr;
 };
 

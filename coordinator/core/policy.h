@@ -143,7 +143,7 @@ struct PolicyOutput {
   std::vector<Proposal> proposals;
   std::vector<Reason> findings;  // what it saw without proposing anything
   PolicyState state;
-  // The most samples of a step that each rank may have, told to the policies that are asked later;
+  // The most samples of a step that each rank may have, for the policies that are asked later;
   // empty = nothing limits them. Counts where the policy is on.
   std::vector<std::uint64_t> most_samples{};
 };

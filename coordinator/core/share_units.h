@@ -1,4 +1,4 @@
-// What the shares of a plan come to for each rank: micro-batches, or samples of a step. The
+// Turns the shares of a plan into units of each rank: micro-batches, or samples of a step. The
 // planner, the policies and the pages divide a batch by this one rule. Pure functions.
 #pragma once
 

@@ -176,7 +176,7 @@ T read_integer(ByteReader& in) {
   }
 }
 
-// Every element takes a byte at least, so a count above the bytes that are left is a lie.
+// Every element takes at least a byte, so a count above the number of bytes left is damage.
 inline std::uint64_t read_count(ByteReader& in) {
   const std::uint64_t count = in.varint();
   if (count > in.left()) in.fail();

@@ -6,9 +6,9 @@
 // all ranks or by halves, until at most two units a rank end within it; of these the soonest are
 // selected. Nearly always three or four passes, and 80 at most.
 //
-// Of several assignments with the least time, this one: the fewest units moved away from the
-// `present` assignment; of these the one in which every further unit went to the rank that finishes
-// it soonest, the lower rank on ties.
+// Among assignments with the least time, assign_shares() chooses the one that moves the fewest
+// units away from the `present` assignment, and among these the one in which every further unit
+// goes to the rank that finishes it soonest, the lower rank on ties.
 #pragma once
 
 #include <cstdint>

@@ -16,7 +16,7 @@ namespace cox {
 struct ReductionConfig {
   // Weights do not depend on world size, shares or order of arrival. Needs a fixed micro-batch.
   bool reproducible = false;
-  // Of one gradient bucket; 0 = rank 0 tries some and keeps the best.
+  // The size of a gradient bucket; 0 = rank 0 tries some sizes and keeps the best.
   std::int64_t bucket_bytes = 0;
   bool shared_memory = true;  // false: between ranks of a node through MPI as well
 };

@@ -1,5 +1,5 @@
-// What every section of the configuration is declared with; its rows are made in settings.h. Plain
-// values, pure functions.
+// The types with which every section of the configuration is declared; settings.h makes its rows.
+// Plain values, pure functions.
 #pragma once
 
 #include <cstdint>

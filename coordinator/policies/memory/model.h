@@ -96,7 +96,7 @@ MemoryState take_memory_state(PolicyState kept, const JobFacts& job, const Memor
 // The part of the step that a lighter plan must save.
 inline constexpr double kWorthIt = 0.01;
 
-// How the choice of a point is made, with bands that keep a rank from moving back and forth:
+// Move says how a rank moves on its front. Bands keep it from moving back and forth:
 //
 //   heavier   at once, where the plan in force is above the budget as predicted and corrected, was
 //             measured above it, or has an action that is not to be used

@@ -48,7 +48,8 @@ class MpiRuntime {
   // REQUIRES: initialized_here().
   void leave_to_exit() { owned_ = false; }
 
-  // Ends all ranks at once, without cleaning up: for failures that the others cannot be told of.
+  // Ends all ranks at once, without cleaning up. Call it for failures that cannot be reported to
+  // the other ranks.
   [[noreturn]] static void abort_all(int exit_code);
 
  private:
