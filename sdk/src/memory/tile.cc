@@ -130,7 +130,7 @@ void check_shapes(const at::Tensor& hidden, const at::Tensor& weight, const at::
                        "of hidden's leading sizes, found other shapes or types"));
 }
 
-// The sum over the rows of one tile.
+// Returns the sum over the rows of one tile.
 at::Tensor tile_loss(const at::Tensor& hidden, const at::Tensor& targets, const at::Tensor& weight,
                      const at::Tensor& bias, std::int64_t ignore_index, double label_smoothing) {
   const at::Tensor logits = at::linear(hidden, weight, bias);

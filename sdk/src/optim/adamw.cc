@@ -62,7 +62,8 @@ void add_state(const Slot& slot, std::vector<NamedTensor>& out) {
 
 }  // namespace
 
-// What one call of the kernel takes: parameters of one device and dtype, and their companions.
+// Lists are the arguments of one call of the kernel: parameters of one device and dtype, and what
+// belongs to them.
 struct AdamW::Lists {
   std::vector<at::Tensor> parameters, gradients, exp_avgs, exp_avg_sqs, steps;
 };

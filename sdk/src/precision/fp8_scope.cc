@@ -16,8 +16,8 @@ namespace cox::detail {
 // Which operand of a product is the weight, if it runs in FP8 at all.
 enum class Fp8Weight : std::uint8_t { none, left, right };
 
-// What the products of one call of a block did, in order, so that the call can be run again to the
-// same bits. One thread at a time uses it.
+// Fp8Frame keeps what the products of one call of a block did, in order, so that the call can be
+// run again to the same bits. One thread at a time uses it.
 class Fp8Frame {
  public:
   struct Product {
@@ -44,7 +44,7 @@ void set_interception(bool included, bool excluded) {
   c10::impl::tls_set_dispatch_key_excluded(fp8_key(), excluded);
 }
 
-// The frame of a scope that opens inside of `outer`: a new one, or that of the first time.
+// Returns the frame of a scope that opens inside of `outer`: a new one, or that of the first run.
 std::shared_ptr<Fp8Frame> frame_inside(Fp8Scope& outer) {
   std::vector<std::shared_ptr<Fp8Frame>>& calls = outer.place().frame->calls;
   const std::size_t call = outer.place().next_call++;
@@ -67,7 +67,7 @@ struct Fp8LinearPlan {
   Fp8Count counting = Fp8Count::on;
 };
 
-// What backward needs besides x.
+// Fp8Backward is what backward needs besides x.
 struct Fp8Backward final : torch::CustomClassHolder {
   std::shared_ptr<Fp8Block> block;
   std::size_t product = 0;
@@ -132,7 +132,7 @@ class Fp8LinearFunction final : public torch::autograd::Function<Fp8LinearFuncti
   }
 };
 
-// Returns new memory, no view. Requires: dimensions as above, one device, floating types.
+// Returns new memory, no view. REQUIRES: dimensions as above, one device, floating types.
 at::Tensor fp8_linear(const at::Tensor& x, const at::Tensor& weight, const Fp8LinearPlan& plan) {
   return Fp8LinearFunction::apply(x, weight, plan);
 }
@@ -141,7 +141,7 @@ using at::Scalar;
 using at::Tensor;
 using Bias = std::optional<Tensor>;
 
-// The op again, further down: to autocast, then autograd.
+// Passes the operator on to the keys below ours: to autocast, then autograd.
 using Passing = c10::impl::ExcludeDispatchKeyGuard;
 
 bool is_leaf_parameter(const at::TensorBase& tensor) {
@@ -158,7 +158,7 @@ bool is_fit(const Tensor& tensor) {
          (type == at::kFloat || type == at::kBFloat16 || type == at::kHalf);
 }
 
-// A product a b, seen as x times a weight [N, K] transposed; of two weights or none, nothing.
+// Returns which side of a product a b is the weight; none for two weights, or for no weight.
 Fp8Weight weight_of(const Tensor& a, const Tensor& b) {
   if (!is_fit(a) || !is_fit(b) || a.device() != b.device()) return Fp8Weight::none;
   const bool left = is_weight(a);
@@ -186,7 +186,7 @@ Operands operands_of(const Tensor& a, const Tensor& b, Fp8Weight side) {
   return {x, b.transpose(-2, -1)};
 }
 
-// What a b has to look like, from rows [.., M, N].
+// Gives the product rows [.., M, N] the shape that torch's a b has.
 Tensor result_of(const Tensor& rows, const Tensor& a, const Tensor& b, Fp8Weight side) {
   if (side == Fp8Weight::left) return b.dim() == 1 ? rows.squeeze(0) : rows.transpose(-2, -1);
   if (b.dim() == 3 || a.dim() == 2) return rows;
@@ -200,7 +200,7 @@ bool is_worth_it(Fp8Block& block, const Operands& operands) {
   return block.takes({operands.x.size(-2) * batch, operands.weight.size(-2), operands.x.size(-1)});
 }
 
-// What autocast casts to, if it is on. Ask before it is turned off.
+// Returns the type that autocast casts to, if it is on. Call it before autocast is turned off.
 std::optional<at::ScalarType> autocast_type(const Tensor& operand) {
   const at::DeviceType device = operand.device().type();
   if (!at::autocast::is_autocast_enabled(device)) return std::nullopt;

@@ -212,7 +212,7 @@ PrecisionSet runnable_formats(at::DeviceType device) {
 
 bool is_emulated(Precision format, at::DeviceType device) {
   if (format == Precision::fp8) return device != at::kCUDA || !has_fp8_products(device);
-  // What cuDNN is asked for is the compute capability 8.0, on which bf16 units depend as well.
+  // cuDNN's answer tells the compute capability 8.0, on which bf16 units depend as well.
   if (format == Precision::bf16 && device == at::kCUDA && at::hasCUDA()) {
     return !at::detail::getCUDAHooks().supportsBFloat16ConvolutionWithCuDNNv8();
   }

@@ -79,7 +79,7 @@ io::LoadedConfig take(Result<io::LoadedConfig> loaded, Status& status) {
   return loaded.ok() ? std::move(*loaded) : io::LoadedConfig{};
 }
 
-// What keeps a rank from joining is the same on all of them, unless MPI itself is in trouble.
+// All ranks fail alike to join, unless MPI itself is in trouble.
 World join(const ControlConfig& control, const std::vector<std::string>& environment) {
   auto world = World::join(control, environment);
   if (world.ok()) return std::move(*world);
@@ -95,7 +95,7 @@ void write_to_stderr(std::string_view line) {
   std::fwrite(line.data(), 1, line.size(), stderr);
 }
 
-// What the configuration says of single ranks must be of ranks that exist.
+// Settings of single ranks must name ranks that exist.
 Status check_ranks(const Config& config, std::int32_t world_size) {
   const std::size_t forced = config.force.shares.size();
   if (forced != 0 && forced != static_cast<std::size_t>(world_size)) {

@@ -48,7 +48,7 @@ void Calibration::run(const SampleStep& sample) {
   for (Actuator* actuator : actuators_) {
     if (actuator->wants_calibration()) actuator->calibrate(sample, *this);
   }
-  // What a trial left behind is no part of the step that is open, and the plan may be another one.
+  // The open step must not see what a trial left behind, and the plan may be another one.
   forget_run();
   step_.restart();
   step_.recorder().leave_out(began, Clock::now());
@@ -130,7 +130,7 @@ void SessionState::ensure_started() {
   step_.start_at(control_.plane().start_facts().first_round);
 }
 
-// What is asked of blocks needs some, and a loop whose ranks agree on plans.
+// Settings of blocks have no effect without blocks, or in a loop whose ranks do not agree on plans.
 void SessionState::warn_of_idle_settings() const {
   const std::string but = step_.is_reducing()
                               ? " is set, but the model has no blocks (cox::run, cox::wrap); "
