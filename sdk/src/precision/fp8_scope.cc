@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "coxswain/error.h"
+#include "sdk/src/blocks/storage.h"
 
 namespace cox::detail {
 
@@ -51,8 +52,8 @@ std::shared_ptr<Fp8Frame> frame_inside(Fp8Scope& outer) {
   if (outer.pass() == Fp8Pass::first) calls.push_back(std::make_shared<Fp8Frame>());
   if (call < calls.size()) return calls[call];
   throw Error(failed_precondition(
-      "FP8: a function that ran again called more blocks than the first time (" +
-      std::to_string(calls.size()) + "); it must compute the same each time"));
+      "FP8: expected a function that runs again to call " + std::to_string(calls.size()) +
+      " blocks, as it did the first time, found more; it must compute the same each time"));
 }
 
 // fp8_linear() multiplies x [.., M, K] by a weight [.., N, K] transposed, in FP8, with gradients of
@@ -144,14 +145,6 @@ using Bias = std::optional<Tensor>;
 // Passes the operator on to the keys below ours: to autocast, then autograd.
 using Passing = c10::impl::ExcludeDispatchKeyGuard;
 
-bool is_leaf_parameter(const at::TensorBase& tensor) {
-  return tensor.is_leaf() && tensor.requires_grad();
-}
-
-bool is_weight(const Tensor& tensor) {
-  return is_leaf_parameter(tensor) || (tensor.is_view() && is_leaf_parameter(tensor._base()));
-}
-
 bool is_fit(const Tensor& tensor) {
   const at::ScalarType type = tensor.scalar_type();
   return tensor.layout() == at::kStrided && tensor.dim() > 0 && tensor.numel() > 0 &&
@@ -161,8 +154,8 @@ bool is_fit(const Tensor& tensor) {
 // Returns which side of a product a b is the weight; none for two weights, or for no weight.
 Fp8Weight weight_of(const Tensor& a, const Tensor& b) {
   if (!is_fit(a) || !is_fit(b) || a.device() != b.device()) return Fp8Weight::none;
-  const bool left = is_weight(a);
-  if (left == is_weight(b)) return Fp8Weight::none;
+  const bool left = is_parameter_or_view(a);
+  if (left == is_parameter_or_view(b)) return Fp8Weight::none;
   const Tensor& weight = left ? a : b;
   const Tensor& x = left ? b : a;
   const bool is_matrix = weight.dim() == 2 && (!left || x.dim() <= 2);
@@ -210,8 +203,10 @@ std::optional<at::ScalarType> autocast_type(const Tensor& operand) {
 const Fp8Frame::Product& as_first_time(const Fp8Frame& frame, std::size_t product) {
   if (product < frame.products.size()) return frame.products[product];
   throw Error(failed_precondition(
-      "FP8: a function that ran again computed more matrix products than the first time (" +
-      std::to_string(frame.products.size()) + "); it must compute the same each time"));
+      "FP8: expected a function that runs again to compute " +
+      std::to_string(frame.products.size()) +
+      " matrix products, as it did the first time, found more; it must compute the same each "
+      "time"));
 }
 
 // Decides on a product that is seen for the first time, and notes it.
