@@ -136,7 +136,7 @@ Result<std::vector<std::int64_t>> SamplePlan::assign(std::int64_t count,
   const std::uint64_t total = std::accumulate(weights.begin(), weights.end(), std::uint64_t{0});
   if (total == 0) {
     return invalid_argument("sample plan: expected a share above 0 for at least one of " +
-                            std::to_string(weights.size()) + " ranks");
+                            std::to_string(weights.size()) + " ranks, found none");
   }
   std::vector<std::int64_t> counts;
   std::vector<std::uint64_t> remainders;

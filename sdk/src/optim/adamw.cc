@@ -77,8 +77,9 @@ AdamW::AdamW(std::vector<AdamWGroup> groups) {
   std::set<std::string> names;
   for (const NamedTensor& named : this->parameters()) {
     require_option(tensors.insert(named.tensor.unsafeGetTensorImpl()).second,
-                   "parameter " + named.name + " is given twice");
-    require_option(names.insert(named.name).second, "two parameters have the name " + named.name);
+                   "expected each parameter once, found " + named.name + " given twice");
+    require_option(names.insert(named.name).second,
+                   "expected a name of its own for each parameter, found two " + named.name);
   }
 }
 

@@ -183,8 +183,8 @@ Status can_run(Precision format, at::DeviceType device) {
   const std::string name = c10::DeviceTypeName(device, true);
   const std::string what = "precision " + std::string(to_string(format)) + " on " + name + ": ";
   if (device != at::kCPU && device != at::kCUDA) {
-    return invalid_argument(what +
-                            "expected a CPU or CUDA device; formats of others are not steered");
+    return invalid_argument(what + "expected a CPU or CUDA device, found " + name +
+                            "; formats of other devices are not steered");
   }
   if (!has_device(device)) {
     return unavailable(what + "expected a " + name +

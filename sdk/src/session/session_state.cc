@@ -20,7 +20,9 @@ std::string tensor_name(const SavedRow& row, std::size_t rank) {
 Result<std::span<const double>> values_of(const NamedTensor& named) {
   const at::Tensor& tensor = named.tensor;
   if (tensor.dim() != 1 || tensor.scalar_type() != at::kDouble || !tensor.is_contiguous()) {
-    return invalid_argument(named.name + ": expected a row of F64, found another tensor");
+    return invalid_argument(named.name + ": expected one contiguous row of F64, found " +
+                            c10::toString(tensor.scalar_type()) + " of " +
+                            std::to_string(tensor.dim()) + " dimensions");
   }
   return std::span<const double>(tensor.const_data_ptr<double>(),
                                  static_cast<std::size_t>(tensor.numel()));
