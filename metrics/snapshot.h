@@ -34,8 +34,8 @@ struct BuildInfo {
 struct Snapshot {
   BuildInfo build;
   JobState state = JobState::waiting;
-  UnixTime started{};
-  UnixTime last_round_time{};
+  UnixTime started{};          // by rank 0's clock
+  UnixTime last_round_time{};  // by rank 0's clock, when it judged the round; steps ended earlier
   StepSummary summary;
   std::shared_ptr<const JobFacts> job;  // never null
   std::shared_ptr<const Plan> plan;     // never null; the newest one

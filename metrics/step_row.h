@@ -32,7 +32,7 @@ struct StepRow {
 
   StepId step{};
   RoundId round{};
-  double timestamp = 0;  // Unix time at the end of the step
+  double timestamp = 0;  // Unix time at the end of the step, by this rank's clock
   PhaseSeconds phase_seconds{};
 
   // kNotMeasured leaves a field out; NaN and infinities are kept, they are findings.

@@ -30,7 +30,7 @@ constexpr std::string_view to_string(Pass pass) {
 struct Overflow {
   RoundId round{};
   StepId step{};
-  UnixTime time{};
+  UnixTime time{};          // when rank 0 judged that round, later than the step
   std::int32_t block = -1;  // -1 = outside of all blocks
   Pass pass = Pass::forward;
   RankId rank{-1};           // the lowest one that saw it; -1 = not known

@@ -32,7 +32,7 @@ struct RankRow {
 // RankTable is the ranks as of one round; in large jobs it is refreshed about once a second.
 struct RankTable {
   RoundId round{};
-  UnixTime time{};
+  UnixTime time{};                   // when rank 0 judged that round
   std::vector<RankRow> rows;         // ascending ranks
   std::vector<FaultyReport> faults;  // of that round
   double samples_per_step = 0;       // of all rows

@@ -54,7 +54,7 @@ class Block {
 
   // An empty block, to be assigned later. Running it is an error.
   Block(std::nullptr_t) {}
-  // Requires: `holder` is not empty.
+  // REQUIRES: `holder` is not empty.
   explicit Block(const Holder& holder)
       : module_(detail::HolderTraits<Holder>::module_of(holder)),
         gate_(detail::mark_block(module_)) {}
