@@ -31,7 +31,7 @@
 namespace cox {
 
 struct ReductionOutcome {
-  double loss = 0;    // weighted mean over ranks; NaN when a rank's was not finite
+  double loss = 0;    // weighted mean; NaN when a rank's was not finite, or nobody had samples
   double weight = 0;  // sum over ranks; 0 = nobody had samples
   std::uint64_t samples = 0;
   double gradient_norm = 0;  // L2 over all parameters, after averaging
