@@ -25,6 +25,18 @@
 
 namespace cox::detail {
 
+// NoiseSettings says which blocks GradientNoise samples, and how often.
+struct NoiseSettings {
+  std::uint32_t sample_every = 8;   // steps; 0 = never
+  std::string sample_blocks = "*";  // names, as fits_pattern reads them
+};
+
+// A block's name and its parameters that get gradients.
+struct NoiseBlock {
+  std::string name;
+  std::vector<at::Tensor> parameters;
+};
+
 // GradientNoise estimates the noise over the signal of each block's gradient, from moving averages
 // over a fixed sample of its elements, at most kElements of them, evenly spread over the block's
 // parameters from a seeded start. With g a sampled element of one step's unscaled gradient:
@@ -44,17 +56,6 @@ namespace cox::detail {
 // where no gradient is in a cache, nothing in other steps; on a device one gather a parameter and
 // one copy to the host for all blocks. A session owns it; the thread that trains uses it. It does
 // not communicate.
-struct NoiseSettings {
-  std::uint32_t sample_every = 8;   // steps; 0 = never
-  std::string sample_blocks = "*";  // names, as fits_pattern reads them
-};
-
-// A block's name and its parameters that get gradients.
-struct NoiseBlock {
-  std::string name;
-  std::vector<at::Tensor> parameters;
-};
-
 class GradientNoise {
  public:
   static constexpr std::int64_t kElements = 1024;
