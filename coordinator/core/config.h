@@ -91,8 +91,8 @@ std::uint64_t fingerprint(const Config& config);
 bool has_mode_setting(std::string_view policy);
 
 // Returns the mode of a policy by its name. An unset `memory.mode` is on where a budget or a forced
-// action is set, an unset `precision.mode` where any block may run in another format than fp32.
-// `fallback` is the mode of a policy of the program for which no mode was set.
-PolicyMode mode_of(const Config& config, std::string_view policy, PolicyMode fallback);
+// action is set, an unset `precision.mode` where any block may run in another format than fp32. A
+// policy of the program for which no mode was set is on.
+PolicyMode mode_of(const Config& config, std::string_view policy);
 
 }  // namespace cox

@@ -42,7 +42,7 @@ struct ControlPlaneSetup {
   PolicySet policies;
   std::optional<ControlState> restored;  // used on rank 0 only
   // Called once on rank 0, on the starting thread, with the completed facts. It may return null.
-  std::function<StepSink*(const JobFacts&, const StartFacts&)> make_sink;
+  std::function<StepSink*(const JobFacts&)> make_sink;
   std::function<UnixTime()> now;
   std::filesystem::path journal;  // rank 0; empty = none
   Log log;

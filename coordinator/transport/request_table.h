@@ -4,6 +4,7 @@
 // stale one is recognised instead of touching somebody else's operation. One thread.
 #pragma once
 
+#include <cassert>
 #include <deque>
 #include <string>
 #include <vector>
@@ -43,6 +44,7 @@ class RequestTable {
 
   // REQUIRES: find(request) != nullptr. Resets `request` to inactive.
   void release(Request& request) {
+    assert(find(request) != nullptr);
     Entry& entry = entries_[request.slot];
     entry.busy = false;
     ++entry.generation;

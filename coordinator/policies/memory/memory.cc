@@ -520,7 +520,7 @@ PolicyOutput MemoryPolicy::fit(const PolicyInput& input, const Plan& draft,
 std::vector<std::int64_t> memory_budgets(const JobFacts& job, const Config& config,
                                          const ControlState& state) {
   std::vector<std::int64_t> budgets;
-  if (mode_of(config, "memory", PolicyMode::off) == PolicyMode::off || !facts_fit(job)) {
+  if (mode_of(config, "memory") == PolicyMode::off || !facts_fit(job)) {
     return budgets;
   }
   PolicyState kept;

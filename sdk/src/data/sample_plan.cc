@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cassert>
 #include <cstddef>
 #include <numeric>
 #include <string>
@@ -113,6 +114,7 @@ std::int64_t SamplePlan::sample_at(std::uint64_t cursor) const {
 
 std::vector<std::int64_t> SamplePlan::indices(std::uint64_t cursor, std::int64_t first,
                                               std::int64_t count) const {
+  assert(first >= 0 && count >= 0);
   std::vector<std::int64_t> out;
   out.reserve(static_cast<std::size_t>(count));
   std::uint64_t at = cursor + static_cast<std::uint64_t>(first);
@@ -151,6 +153,7 @@ Result<std::vector<std::int64_t>> SamplePlan::assign(std::int64_t count,
 }
 
 SampleSlice SamplePlan::slice(std::span<const std::int64_t> counts, std::size_t rank) {
+  assert(rank < counts.size());
   const auto before = counts.first(rank);
   return {.first = std::accumulate(before.begin(), before.end(), std::int64_t{0}),
           .count = counts[rank]};
