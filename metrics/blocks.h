@@ -12,13 +12,13 @@
 
 namespace cox::metrics {
 
-// The block's name, or "block 7" where the job names none.
+// Returns the block's name, or "block 7" where the job names none.
 std::string block_name(const JobFacts& job, std::size_t block);
-// "h.3", or "h.3 to h.7 (5)".
+// Returns "h.3", or "h.3 to h.7 (5)" for several blocks.
 std::string block_names(const JobFacts& job, std::size_t first, std::size_t last);
 
-// The beginning that all block names share, up to and including their last common dot; empty for
-// one block.
+// Returns the beginning that all block names share, up to and including their last common dot;
+// empty for one block.
 std::string common_prefix(const JobFacts& job);
 
 struct BlockRange {
@@ -29,15 +29,16 @@ struct BlockRange {
 // is none. A reason about several blocks in a row has no block of its own, but says this.
 std::optional<BlockRange> blocks_named_in(const JobFacts& job, std::string_view text);
 
-// One series a block in models of up to 48 blocks; in larger ones a few neighbours share a series,
-// so that their number stays bounded.
+// Models of up to 48 blocks have one series a block; in larger ones a few neighbours share a
+// series, so that the number of series stays bounded.
 inline constexpr std::size_t kMostBlockSeries = 48;
 struct BlockGroup {
   std::string label;  // "h.3", or "h.4 to h.7"; unlike all others of the job
   std::size_t first = 0;
   std::size_t last = 0;  // inclusive
 };
-// In execution order, all of the same length but the last; none where the job names no blocks.
+// Returns the groups in execution order, all of the same length but the last; none where the job
+// names no blocks.
 std::vector<BlockGroup> block_groups(const JobFacts& job);
 
 }  // namespace cox::metrics

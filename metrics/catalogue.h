@@ -21,20 +21,21 @@ namespace cox::metrics {
 enum class MetricKind { counter, gauge, histogram };
 std::string_view to_string(MetricKind kind);
 
-// A label and every value that it can take. No values: they are known at run time only.
+// Label is the name of a label and every value that it can take. `values` is empty where they are
+// known at run time only.
 struct Label {
   std::string name;
   std::vector<std::string> values;
 };
 
-// One value of a metric, with the values of its labels in the order of the row.
+// Sample is one value of a metric, with the values of its labels in the order of the row.
 struct Sample {
   std::vector<std::string> labels;
   double value = 0;
 };
 using Samples = std::vector<Sample>;
 
-// Reads the values of a metric. Built by value(), per(), cases(), spread() and open().
+// Reader reads the values of a metric. value(), per(), cases(), spread() and open() build it.
 struct Reader {
   std::vector<Label> labels;
   std::function<Samples(const Snapshot&)> read;
@@ -52,22 +53,22 @@ struct Metric {
 
 Metric counter(const char* name, std::string help, Reader values, const char* unit = "");
 Metric gauge(const char* name, const char* unit, std::string help, Reader values);
-// A histogram of seconds. REQUIRES: a default Snapshot has the bounds of its buckets.
+// Returns a histogram of seconds. REQUIRES: a default Snapshot has the bounds of its buckets.
 Metric histogram(const char* name, std::string help,
                  const BucketCounts& (*buckets)(const Snapshot&));
 
-// The rows of a topic that lists them in two parts.
+// Returns `first` followed by `second`, for a topic that lists its rows in two parts.
 std::vector<Metric> joined(std::vector<Metric> first, std::vector<Metric> second);
 
-// In the order of the exposition and of the page.
+// Returns all rows, in the order of the exposition and of the page.
 const std::vector<Metric>& catalogue();
 
-// The body of /metrics: one snapshot in the Prometheus text format, row by row. Everything in it
-// belongs to the same round, and the number of series does not depend on the number of ranks.
+// Returns the body of /metrics: one snapshot in the Prometheus text format, row by row. Everything
+// in it belongs to the same round, and the number of series does not depend on the number of ranks.
 std::string exposition(const Snapshot& snapshot);
 inline constexpr const char* kExpositionType = "text/plain; version=0.0.4; charset=utf-8";
 
-// The Markdown page docs/metrics.md.
+// Returns the Markdown page docs/metrics.md.
 std::string catalogue_page();
 
 // Reads a metric without labels as get(snapshot).
@@ -117,7 +118,7 @@ using SpreadOf = const Spread& (*)(const Snapshot&);
 Reader spread(SpreadOf get);
 inline constexpr std::array<std::string_view, 4> kStatNames = {"min", "median", "p95", "max"};
 double statistic(const Spread& spread, std::size_t index);  // REQUIRES: index < 4
-// Belongs to the help of every metric with the label `stat`.
+// The help of every metric with the label `stat` ends with this.
 inline const std::string kOverRanks =
     "; stat is taken over the ranks before export, so do not sum over it";
 

@@ -1,5 +1,5 @@
-// Liveness and readiness, each with a sentence. Live: the control loop closes rounds, or has
-// nothing to do. Ready: every rank has reported. Pure.
+// Liveness and readiness of a job, each with a sentence. A job is live when the control loop closes
+// rounds or has nothing to do, and ready when every rank has reported. Pure.
 #pragma once
 
 #include <string>
@@ -14,8 +14,8 @@ struct Health {
   bool good() const { return verdict == Verdict::good; }
 };
 
-// Seconds without a round after which a training job counts as stalled: 20 typical steps, at least
-// 30 s.
+// Returns the seconds without a round after which a training job counts as stalled: 20 typical
+// steps, at least 30 s.
 double stall_after_seconds(const Snapshot& snapshot);
 
 Health liveness(const Snapshot& snapshot, UnixTime now);

@@ -1,5 +1,6 @@
-// A histogram with fixed buckets that cannot be poisoned: values that are not finite are refused.
-// Plain value, copied into every snapshot; written by the coordinator's thread only.
+// BucketCounts is a histogram with fixed buckets that refuses values that are not finite, so that
+// they cannot spoil its sum. It is a plain value, copied into every snapshot; only the
+// coordinator's thread writes it.
 #pragma once
 
 #include <array>
@@ -13,7 +14,7 @@ class BucketCounts {
   static constexpr std::size_t kMaxBuckets = 16;
 
   BucketCounts() = default;
-  // REQUIRES: `bounds` ascending, at most kMaxBuckets, and alive as long as this value.
+  // REQUIRES: `bounds` are ascending, at most kMaxBuckets, and outlive this value.
   explicit BucketCounts(std::span<const double> bounds) : bounds_(bounds) {}
 
   // Counts `times` observations of `value`. A value that is not finite or negative is refused.
@@ -23,7 +24,7 @@ class BucketCounts {
   std::uint64_t count() const { return count_; }
   double sum() const { return sum_; }
   std::uint64_t refused() const { return refused_; }
-  // Observations <= bounds()[index].
+  // Returns the number of observations <= bounds()[index].
   std::uint64_t cumulative(std::size_t index) const;
 
  private:

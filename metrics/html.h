@@ -8,18 +8,19 @@
 
 namespace cox::metrics {
 
-// Safe as text and inside quoted attributes; invalid UTF-8 is replaced.
+// Returns `text` so that it is safe as text and inside quoted attributes; replaces invalid UTF-8.
 std::string escape(std::string_view text);
 
-// A short word on a coloured ground; `css_class` is good, warn, bad or empty. The text is escaped.
+// Returns a short word on a coloured ground; `css_class` is good, warn, bad or empty. The text is
+// escaped.
 std::string tag(std::string_view css_class, std::string_view text);
-// A name and a value of a list of facts. `value` is HTML already.
+// Returns a name and a value of a list of facts. `value` is HTML already.
 std::string fact(std::string_view name, std::string_view value);
-// A bar of which so many percent are filled.
+// Returns a bar of which so many percent are filled.
 std::string meter(double percent, std::string_view css_class);
 
-// A table, written row by row. A column is its title and, behind a slash, the classes of its cells:
-// "Memory/n wide" has figures and is left out on small screens.
+// Table builds an HTML table row by row. A column is its title and, behind a slash, the classes of
+// its cells: "Memory/n wide" has figures and is left out on small screens.
 class Table {
  public:
   explicit Table(const std::vector<std::string_view>& columns, std::string_view css_class = {});
@@ -34,10 +35,11 @@ class Table {
   std::string out_;
 };
 
-// The mark of Coxswain as inline SVG.
+// Returns the mark of Coxswain as inline SVG.
 std::string_view page_mark();
 
-// A whole document around `body`, which is HTML already. `refresh_seconds` 0 = the page stays.
+// Returns a whole document around `body`, which is HTML already. `refresh_seconds` 0 = the page
+// stays.
 std::string html_document(std::string_view title, int refresh_seconds, std::string_view body);
 
 }  // namespace cox::metrics

@@ -31,11 +31,11 @@ struct Response {
 // invalid_argument when it is no number.
 Result<std::optional<std::uint64_t>> query_number(std::string_view query, std::string_view name);
 
-// Every option of the configuration, as it may be shown: values that are paths or secrets are
-// replaced by "(set)".
+// Returns every option of the configuration as it may be shown: values that are paths or secrets
+// are replaced by "(set)".
 std::vector<ConfigOption> settings_of(const Config& config);
 
-// Everything that the pages of one moment are made from.
+// Served is everything that the pages of one moment are made from.
 struct Served {
   std::shared_ptr<const Snapshot> snapshot;  // never null
   UnixTime now{};

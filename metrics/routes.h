@@ -10,16 +10,17 @@
 
 namespace cox::metrics {
 
-// 404 with a hint for unknown paths, 405 for methods other than GET and HEAD, 400 for parameters
-// that do not parse.
+// Returns the response: 404 with a hint for unknown paths, 405 for methods other than GET and HEAD,
+// 400 for parameters that do not parse.
 Response respond(const Request& request, const Served& served);
 
-// One endpoint, for the index page.
+// Endpoint is one entry of the index page.
 struct Endpoint {
   std::string path;
   std::string help;
 };
-// Every path that is answered: the pages, the documents of the topics and what monitoring asks.
+// Returns every path that is answered: the pages, the documents of the topics and what monitoring
+// asks.
 const std::vector<Endpoint>& endpoints();
 
 }  // namespace cox::metrics

@@ -18,8 +18,8 @@ struct NamedField {
   FieldValue value;
 };
 
-// The run as run.json describes it. Keys of `environment` that tools know: platform, machine,
-// cpu_count, torch, cuda, gpu, gpu_count. No tokens, no paths.
+// RunInfo is the run as run.json describes it. Keys of `environment` that tools know: platform,
+// machine, cpu_count, torch, cuda, gpu, gpu_count. No tokens, no paths.
 struct RunInfo {
   std::string name;
   RankId rank{};
@@ -38,7 +38,8 @@ struct RunProgress {
 
 std::string run_json(const RunInfo& info, const RunProgress& progress);
 
-// One line with its newline. Non-finite numbers are the bare words NaN, Infinity and -Infinity.
+// Returns one line with its newline. Non-finite numbers are the bare words NaN, Infinity and
+// -Infinity.
 std::string step_line(const StepRow& row);
 
 }  // namespace cox::metrics

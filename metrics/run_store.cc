@@ -30,7 +30,7 @@ Status file_error(std::string_view what, const fs::path& file, int error) {
                              "; choose a directory that you may write to (COX_RUN_DIRECTORY=...)");
 }
 
-// The text after `"key":` in JSON that we wrote ourselves; empty when it is not there.
+// Returns the text after `"key":` in JSON that we wrote ourselves; empty when it is not there.
 std::string_view after_key(std::string_view json, std::string_view key) {
   const std::string quoted = '"' + std::string(key) + "\":";
   const auto at = json.find(quoted);
@@ -65,7 +65,7 @@ Result<std::uint64_t> count_lines(const fs::path& file) {
   return lines;
 }
 
-// The last `bytes` of the file.
+// Returns the last `bytes` of the file.
 Result<std::string> read_end(const fs::path& file, std::uintmax_t size, std::size_t bytes) {
   std::ifstream in(file, std::ios::binary);
   std::string text(bytes, '\0');
@@ -75,7 +75,8 @@ Result<std::string> read_end(const fs::path& file, std::uintmax_t size, std::siz
   return text;
 }
 
-// Bytes of `text` to keep: whole lines only, without the newest ones from `resume_step` on.
+// Returns how many bytes of `text` to keep: whole lines only, without the newest ones from
+// `resume_step` on.
 std::size_t kept_bytes(std::string_view text, std::optional<StepId> resume_step) {
   std::size_t keep = text.rfind('\n') + 1;  // npos + 1 = 0
   while (resume_step && keep > 0) {
@@ -88,7 +89,7 @@ std::size_t kept_bytes(std::string_view text, std::optional<StepId> resume_step)
   return keep;
 }
 
-// The same of a whole file, from an end of it that is large enough to say.
+// Returns the same of a whole file, after reading as much of its end as that takes.
 Result<std::uintmax_t> kept_bytes(const fs::path& file, std::uintmax_t size,
                                   std::optional<StepId> resume_step) {
   for (std::uintmax_t end = kPartBytes;; end *= 2) {

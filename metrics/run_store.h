@@ -1,6 +1,7 @@
-// RunStoreWriter: the record of every step of one rank, in DIR/rank<k>/run.json and steps.jsonl.
-// On every rank; the training thread pushes rows, a thread of its own writes them out a few times a
-// second. A full ring or a full disk costs rows, which are counted, never the training.
+// RunStoreWriter keeps the record of every step of one rank, in DIR/rank<k>/run.json and
+// steps.jsonl. Every rank has one. The training thread pushes rows, and a thread of the writer's
+// own writes them out a few times a second. A full ring or a full disk costs rows, which are
+// counted, never the training.
 #pragma once
 
 #include <atomic>
@@ -25,10 +26,10 @@
 
 namespace cox::metrics {
 
-// The files of one rank in a run directory: opening them safely beside what is already there, and
-// repairing a torn end. These block on the disk.
+// The functions down to AppendFile open the files of one rank safely beside what is already there,
+// and repair a torn end. They block on the disk.
 
-// The run that a rank's folder holds already.
+// ExistingRun is the run that a rank's folder holds already.
 struct ExistingRun {
   std::string name;    // as run.json has it; empty when that is missing or torn
   double started = 0;  // 0 when unknown
@@ -36,7 +37,7 @@ struct ExistingRun {
   std::uint64_t steps = 0;  // whole lines in steps.jsonl
 };
 
-// nullopt when the folder holds no run.
+// Returns nullopt when the folder holds no run.
 Result<std::optional<ExistingRun>> look_at_run(const std::filesystem::path& folder);
 
 // Cuts a torn last line, then the newest rows whose step is >= `resume_step`. Returns the rows
@@ -44,7 +45,7 @@ Result<std::optional<ExistingRun>> look_at_run(const std::filesystem::path& fold
 Result<std::uint64_t> trim_steps(const std::filesystem::path& steps_file,
                                  std::optional<StepId> resume_step);
 
-// Appends to one file; keeps no buffer of its own.
+// AppendFile appends to one file and keeps no buffer of its own.
 class AppendFile {
  public:
   static Result<AppendFile> open(const std::filesystem::path& file);
@@ -54,7 +55,8 @@ class AppendFile {
   AppendFile& operator=(AppendFile&&) = delete;
   ~AppendFile();
 
-  // All of `text`, or resource_exhausted or internal with nothing but whole lines left in the file.
+  // Appends all of `text`, or returns resource_exhausted or internal and leaves nothing but whole
+  // lines in the file.
   Status append(std::string_view text);
 
  private:
@@ -62,8 +64,8 @@ class AppendFile {
   int descriptor_ = -1;
 };
 
-// A ring of rows between one writing and one reading thread. No locks, no allocation after
-// construction, no system calls; a full ring refuses instead of waiting.
+// RowRing passes rows from one writing to one reading thread, without locks, system calls or
+// allocation after construction; a full ring refuses instead of waiting.
 template <class Row>
 class RowRing {
  public:
@@ -72,7 +74,7 @@ class RowRing {
 
   std::size_t capacity() const { return rows_.size(); }
 
-  // On the writing thread. False when full.
+  // Called on the writing thread. Returns false when the ring is full.
   bool push(const Row& row) {
     const std::size_t at = written_.load(std::memory_order_relaxed);
     if (at - read_.load(std::memory_order_acquire) == rows_.size()) return false;
@@ -81,7 +83,7 @@ class RowRing {
     return true;
   }
 
-  // On the reading thread. Empty when there is nothing.
+  // Called on the reading thread. Returns nothing when the ring is empty.
   std::optional<Row> pop() {
     const std::size_t at = read_.load(std::memory_order_relaxed);
     if (at == written_.load(std::memory_order_acquire)) return std::nullopt;
@@ -96,7 +98,7 @@ class RowRing {
   alignas(64) std::atomic<std::size_t> read_{0};
 };
 
-// The way to treat a folder that holds a run already.
+// OnExisting says how to treat a folder that holds a run already.
 enum class OnExisting { refuse, append, replace };
 
 struct RunStoreOptions {
@@ -111,24 +113,25 @@ struct RunStoreOptions {
 
 class RunStoreWriter {
  public:
-  // Creates the folder and run.json; blocks on the disk. failed_precondition when the directory may
-  // not be written to, or holds a run and `on_existing` says refuse, or another run's name.
+  // Creates the folder and run.json; blocks on the disk. Returns failed_precondition when the
+  // directory may not be written to, or holds a run and `on_existing` says refuse, or a run of
+  // another name.
   static Result<std::unique_ptr<RunStoreWriter>> open(const std::filesystem::path& directory,
                                                       RunInfo info, RunStoreOptions options = {});
   ~RunStoreWriter();  // close()
   RunStoreWriter(const RunStoreWriter&) = delete;
   RunStoreWriter& operator=(const RunStoreWriter&) = delete;
 
-  // On one thread. Copies the row; no allocation, no system call, no waiting.
+  // Copies the row, without allocation, system call or waiting. Only one thread may call it.
   void push(const StepRow& row) {
     if (!ring_.push(row)) dropped_.fetch_add(1, std::memory_order_relaxed);
   }
 
-  // Rows that were not kept so far. Any thread.
+  // Returns the number of rows that were not kept so far. Any thread may call it.
   std::uint64_t dropped() const { return dropped_.load(std::memory_order_relaxed); }
 
   // Returns when every row pushed before is in the file (or counted as dropped); waits for the
-  // disk, a millisecond as a rule. On the thread that pushes.
+  // disk, a millisecond as a rule. Called on the thread that pushes.
   void flush();
 
   // Writes the remaining rows and the final run.json. Blocks on the disk; later calls do nothing.

@@ -1,7 +1,7 @@
-// Snapshot: everything that telemetry shows, as of one round. Immutable once published, so every
-// page and scrape is consistent in itself. Each topic (metrics/topics) has its part; parts that
-// change seldom are shared between snapshots. Written by TelemetryState, read by the exposition,
-// the API and the status page on any thread.
+// Snapshot is everything that telemetry shows, as of one round. It is immutable once published, so
+// every page and scrape is consistent in itself. Each topic (metrics/topics) has its part; parts
+// that change seldom are shared between snapshots. TelemetryState writes it; the exposition, the
+// API and the status page read it on any thread.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,8 @@ namespace cox::metrics {
 
 enum class JobState : std::uint8_t { waiting = 0, training = 1, finished = 2 };
 
-// The build that runs. The program passes it in, so that nothing here depends on the build.
+// BuildInfo is the build that runs. The program passes it in, so that nothing here depends on the
+// build.
 struct BuildInfo {
   std::string version;   // "0.1.0"
   std::string revision;  // short commit, or empty
@@ -33,8 +34,8 @@ struct BuildInfo {
 struct Snapshot {
   BuildInfo build;
   JobState state = JobState::waiting;
-  UnixTime started{};
-  UnixTime last_round_time{};
+  UnixTime started{};          // by rank 0's clock
+  UnixTime last_round_time{};  // by rank 0's clock, when it judged the round; steps ended earlier
   StepSummary summary;
   std::shared_ptr<const JobFacts> job;  // never null
   std::shared_ptr<const Plan> plan;     // never null; the newest one

@@ -1,5 +1,6 @@
-// A curve of recent rounds as inline SVG: gaps and marks where a value is not finite, dashed lines
-// where another plan took over, and a sentence for readers who do not see it. Pure.
+// sparkline() draws a curve of recent rounds as inline SVG: gaps and marks where a value is not
+// finite, dashed lines where another plan took over, and a sentence for readers who do not see it.
+// Pure.
 #pragma once
 
 #include <string>
@@ -16,7 +17,8 @@ struct Curve {
   double flat_ratio = 0.1;  // a curve that moves less than this part of its level looks flatter
 };
 
-// The SVG and, below it, the range it covers. Fewer than two finite values give a sentence instead.
+// Returns the SVG and, below it, the range that it covers; a sentence instead for fewer than two
+// finite values.
 std::string sparkline(const Curve& curve);
 
 }  // namespace cox::metrics

@@ -14,7 +14,7 @@ struct Endpoint;
 
 std::string status_page(const Served& served);
 
-// The page at "/": a list of what there is.
+// Returns the page at "/", which lists all pages.
 std::string index_page(const Served& served, const std::vector<Endpoint>& endpoints);
 
 }  // namespace cox::metrics

@@ -1,5 +1,5 @@
-// StepRow: what one rank keeps about one step in its run directory. Fixed size and trivially
-// copyable, so that handing it over is a copy. Plain value.
+// StepRow is what one rank keeps about one step in its run directory. It has a fixed size and is
+// trivially copyable, so that handing it over is a copy. Plain value.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@ using BlockName = std::array<char, 40>;  // NUL-terminated; empty = none
 
 enum class OverflowPass : std::uint8_t { none = 0, forward = 1, backward = 2 };
 
-// A value that the trainer logged itself. Names are cut at 15 bytes.
+// NamedScalar is a value that the trainer logged itself. Names are cut at 15 bytes.
 struct NamedScalar {
   std::array<char, 16> name{};  // NUL-terminated; empty = unused
   double value = 0;
@@ -32,7 +32,7 @@ struct StepRow {
 
   StepId step{};
   RoundId round{};
-  double timestamp = 0;  // Unix time at the end of the step
+  double timestamp = 0;  // Unix time at the end of the step, by this rank's clock
   PhaseSeconds phase_seconds{};
 
   // kNotMeasured leaves a field out; NaN and infinities are kept, they are findings.
@@ -67,7 +67,7 @@ struct StepRow {
 
   std::array<NamedScalar, kScalars> scalars{};
 
-  // False when all places are taken; the same name again replaces its value.
+  // Returns false when all places are taken; the same name again replaces its value.
   bool add_scalar(std::string_view name, double value);
   // Names the block that `overflow` arose in; an empty name = outside of all blocks. A name that is
   // too long keeps its end.

@@ -72,7 +72,7 @@ void TelemetryState::publish() {
   }
 }
 
-// A view is kept as long as nothing it was made of has changed.
+// Keeps the view as long as nothing that it was made of has changed.
 void TelemetryState::add_memory(const StepRecord& record) {
   const bool is_made = now_.memory && memory_made_of_ == MadeOf{now_.job, now_.plan} &&
                        has_budgets(*now_.memory, record.memory_budget_bytes);

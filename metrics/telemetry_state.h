@@ -1,7 +1,7 @@
-// TelemetryState: the recording end of telemetry. Takes every StepRecord on the coordinator's
-// thread, lets each topic add it to its part of the snapshot, and publishes an immutable Snapshot
-// by swapping one pointer. Recording costs microseconds and never waits for a reader: the mutex is
-// held for the swap alone, and old snapshots die with their last reader.
+// TelemetryState is the recording end of telemetry. It takes every StepRecord on the coordinator's
+// thread, adds it to each topic's part of the Snapshot (record() names every part), and publishes
+// an immutable Snapshot by swapping one pointer. Recording costs microseconds and never waits for a
+// reader: the mutex is held for the swap alone, and old snapshots die with their last reader.
 #pragma once
 
 #include <memory>
@@ -21,14 +21,16 @@ class TelemetryState final : public StepSink {
   // On the coordinator's thread.
   void record(const StepRecord& record) override;
 
-  // The job is over; the pages stay up and say so. On the coordinator's thread, or after it ended.
+  // Marks the job as finished; the pages stay up and say so. On the coordinator's thread, or after
+  // it ended.
   void finish();
 
   // Sets the bytes that a rank holds beside activations. Pages show them from the next round on.
   // Any thread may call it.
   void set_held(const HeldBytes& held);
 
-  // The newest snapshot, never null. From any thread; does not block on recording.
+  // Returns the newest snapshot, never null. Any thread may call it; it does not wait for
+  // recording.
   std::shared_ptr<const Snapshot> snapshot() const;
 
  private:

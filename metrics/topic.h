@@ -1,8 +1,9 @@
-// Topic: one capability as telemetry shows it. A topic has rows of the catalogue, fields and
+// Topic is one capability as telemetry shows it. A topic has rows of the catalogue, fields and
 // documents of the JSON API and sections of the status page, all read from the Snapshot. A new
-// capability adds one topic under metrics/topics and one entry in topics(); the frame of the page,
-// the routes and the catalogue know no capability by name. Plain values; everything is pure and
-// runs on any thread.
+// capability adds one topic under metrics/topics and one entry in topics(), and, where it keeps
+// something of its own, a member of Snapshot that TelemetryState::record() fills. The frame of the
+// page, the routes and the catalogue know no capability by name. Plain values; everything is pure
+// and runs on any thread.
 #pragma once
 
 #include <string>
@@ -16,14 +17,15 @@
 
 namespace cox::metrics {
 
-// A document under /api/v1. invalid_argument when the query does not parse.
+// Document is a page under /api/v1. `json` returns invalid_argument when the query does not parse.
 struct Document {
   const char* path = "";
   const char* help = "";
   Result<std::string> (*json)(const Snapshot& snapshot, std::string_view query) = nullptr;
 };
 
-// A part of the status page: HTML, or nothing where there is nothing to show.
+// Section is a part of the status page. `html` returns an empty string where there is nothing to
+// show.
 struct Section {
   enum class Width { full, half };  // two halves in a row stand side by side
   enum class Shown { after_first_round, always };
@@ -43,7 +45,8 @@ struct Topic {
   std::vector<Section> sections = {};
 };
 
-// Every topic, in the order of the page, the JSON documents, the exposition and docs/metrics.md.
+// Returns every topic, in the order of the page, the JSON documents, the exposition and
+// docs/metrics.md.
 const std::vector<Topic>& topics();
 
 }  // namespace cox::metrics

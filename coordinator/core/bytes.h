@@ -24,7 +24,7 @@ class ByteWriter {
   void varint(std::uint64_t value);  // 1 .. 10 bytes
   void append(std::span<const std::byte> more);
   void append(std::string_view more);
-  // One byte of type, the length as varint, the bytes.
+  // Writes the type as one byte, the length of the body as a varint, and the body.
   void entry(std::uint8_t type, const ByteWriter& body);
 
   std::size_t size() const { return bytes_.size(); }
@@ -51,7 +51,7 @@ class ByteReader {
 
   bool failed() const { return failed_; }
   bool at_end() const { return rest_.empty(); }
-  // Everything was read and nothing was missing.
+  // Returns whether everything was read and nothing was missing.
   bool done() const { return !failed_ && rest_.empty(); }
   std::size_t left() const { return rest_.size(); }
   void fail();

@@ -82,7 +82,7 @@ Row own_mode_row(const std::string& policy) {
     return index.status();
   };
   row.get = [policy](const Config& config) {
-    const PolicyMode mode = mode_of(config, policy, PolicyMode::off);
+    const PolicyMode mode = mode_of(config, policy);
     return std::string(settings::kModeNames[static_cast<std::size_t>(mode)]);
   };
   return row;
@@ -327,10 +327,10 @@ bool has_mode_setting(std::string_view policy) {
   return mode_row(policy) != nullptr;
 }
 
-PolicyMode mode_of(const Config& config, std::string_view policy, PolicyMode fallback) {
+PolicyMode mode_of(const Config& config, std::string_view policy) {
   if (const Row* row = mode_row(policy)) return row->mode(config);
   const auto found = config.policy_modes.find(policy);
-  return found == config.policy_modes.end() ? fallback : found->second;
+  return found == config.policy_modes.end() ? PolicyMode::on : found->second;
 }
 
 }  // namespace cox

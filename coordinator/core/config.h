@@ -40,7 +40,8 @@ struct Config {
   std::map<std::string, PolicyMode, std::less<>> policy_modes;
 };
 
-// One setting: how its key is called, what it accepts, what it is for, and what it is.
+// ConfigOption describes one setting: its key, the values it accepts, what it is for, and its
+// value.
 struct ConfigOption {
   std::string key;       // "guard.hold_rounds"
   std::string kind;      // "integer", "number", "text", "switch", "mode", "list", ...
@@ -52,15 +53,15 @@ struct ConfigOption {
 };
 std::vector<ConfigOption> config_options(const Config& config = {});
 
-// Sets one key. invalid_argument for an unknown key (naming the nearest known one), a value of the
-// wrong kind or out of range; the Config is then unchanged.
+// Sets one key. Returns invalid_argument for an unknown key (naming the nearest known one) and for
+// a value of the wrong kind or out of range; the Config is then unchanged.
 Status set_option(Config& config, std::string_view key, std::string_view value);
 
 // Reads lines of `key = value`; '#' starts a comment. Errors carry `origin` and the line number.
 Status apply_text(Config& config, std::string_view text, std::string_view origin);
 
 // Takes every variable COX_<KEY> with dots as underscores (COX_HTTP_PORT). A COX_ variable that is
-// no key is an error, apart from those of scripts and tests (listed in config.cc) and COX_TEST_*.
+// not a key is an error, except those of scripts and tests (listed in config.cc) and COX_TEST_*.
 // COX_CONTROL and COX_LOG are short for COX_CONTROL_PATH and COX_RUN_LOG.
 Status apply_environment(Config& config, std::span<const std::string> environment);
 
@@ -74,23 +75,24 @@ Result<FlagsApplied> apply_flags(Config& config, std::span<const std::string> ar
 std::string config_file(std::span<const std::string> environment,
                         std::span<const std::string> arguments);
 
-// Checks every value against its range, as a file's are, and what spans several keys. REQUIRES: is
-// called once after the last source.
+// Checks every value against its range, and the rules that span several keys. Call it once, after
+// the last source.
 Status validate(const Config& config);
 
 // Returns "key = value" for every setting; apply_text() reads it back.
 std::string text(const Config& config);
 
-// Equal on two ranks exactly if all settings that must be equal are: not run.log, and of folders
-// only whether there is one.
+// Returns a hash that is equal on two ranks exactly if all settings that must be equal are equal.
+// run.log does not count, and of a folder only whether one is set.
 std::uint64_t fingerprint(const Config& config);
 
-// Whether the policy's mode is a setting of a section, not an entry of Config::policy_modes.
+// Returns whether the policy's mode is a setting of a section, not an entry of
+// Config::policy_modes.
 bool has_mode_setting(std::string_view policy);
 
-// Returns the mode of a policy by its name; `fallback` where nothing was said (`memory`: on where a
-// budget or a forced action is set, else off; `precision`: on where any block may run in another
-// format than fp32, else off).
-PolicyMode mode_of(const Config& config, std::string_view policy, PolicyMode fallback);
+// Returns the mode of a policy by its name. An unset `memory.mode` is on where a budget or a forced
+// action is set, an unset `precision.mode` where any block may run in another format than fp32. A
+// policy of the program for which no mode was set is on.
+PolicyMode mode_of(const Config& config, std::string_view policy);
 
 }  // namespace cox

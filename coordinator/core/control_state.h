@@ -25,8 +25,8 @@ struct NamedPolicyState {
 struct ControlState {
   Plan plan;  // the newest published one
   History history;
-  std::vector<NamedPolicyState>
-      policies;  // sorted by name; "decide" and "estimates" are Decide's own
+  // Sorted by name. "decide" and "estimates" are Decide's own.
+  std::vector<NamedPolicyState> policies;
 };
 
 ControlState initial_state(const JobFacts& job);
@@ -41,7 +41,8 @@ struct Refitted {
 };
 Refitted refit(ControlState saved, const JobFacts& job);
 
-// The state kept under `policy`; fresh ones are added. Valid until the next one is added.
+// Returns the state kept under the name `policy`, and adds a fresh one if there is none. The
+// reference is valid until the next state is added.
 PolicyState& state_of(ControlState& state, std::string_view policy);
 
 }  // namespace cox

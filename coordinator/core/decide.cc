@@ -382,7 +382,7 @@ void ask_policies(const PolicyInput& input, const PolicySet& policies, ControlSt
   std::vector<std::uint64_t> most_samples;
   std::size_t place = 0;
   for (const auto& policy : guard_first(policies)) {
-    const PolicyMode mode = mode_of(input.config, policy->name(), PolicyMode::on);
+    const PolicyMode mode = mode_of(input.config, policy->name());
     const Asked asked{policy->kind(), mode, place++};
     if (mode == PolicyMode::off) continue;
     PolicyInput narrowed = input;
@@ -422,7 +422,7 @@ std::vector<Proposal> proposals_to_fit(const PolicyInput& input, const PolicySet
                                        const Plan& draft, ControlState& kept) {
   std::vector<Proposal> proposals;
   for (const auto& policy : policies) {
-    const PolicyMode mode = mode_of(input.config, policy->name(), PolicyMode::on);
+    const PolicyMode mode = mode_of(input.config, policy->name());
     if (mode != PolicyMode::on || policy->kind() == PolicyKind::custom) continue;
     PolicyState& state = state_of(kept, policy->name());
     PolicyOutput output = policy->fit(input, draft, std::move(state));
@@ -456,7 +456,7 @@ Reason carry_out(Proposal proposal, PolicyMode mode, const PolicyInput& input, P
 void start_policies(const PolicyInput& input, const PolicySet& policies, Begun& begun) {
   std::vector<std::uint64_t> most_samples;
   for (const auto& policy : policies) {
-    const PolicyMode mode = mode_of(input.config, policy->name(), PolicyMode::on);
+    const PolicyMode mode = mode_of(input.config, policy->name());
     if (mode == PolicyMode::off) continue;
     PolicyInput narrowed = input;
     narrowed.most_samples = most_samples;

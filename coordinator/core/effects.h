@@ -54,7 +54,7 @@ class EffectLog {
   // `newest` is the plan after the round's decision.
   void add(const StepSummary& summary, std::span<const Reason> reasons, const Plan& newest);
 
-  // Never null; a list that was returned does not change.
+  // Returns the effects, never null. A list that was returned does not change.
   std::shared_ptr<const EffectList> list() const { return list_; }
 
  private:

@@ -17,7 +17,7 @@
 
 namespace cox {
 
-// A largest finite magnitude and who saw it.
+// Magnitude is a largest finite value and the rank that saw it.
 struct Magnitude {
   float value = 0;
   RankId rank{-1};  // -1 = nobody looked
@@ -52,17 +52,17 @@ BlockEvidence merge(const BlockEvidence& a, const BlockEvidence& b);
 // its evidence before it leaves.
 BlockEvidence with_own_ratios(BlockEvidence seen, RankId rank);
 
-// Return the ratio of the worst rank; that of the sums, where no rank told its own; 0 where nothing
-// was looked at.
+// Return the ratio of the worst rank; where no rank reported a ratio of its own, that of the sums;
+// 0 where no value was looked at.
 double worst_underflow_ratio(const BlockEvidence& seen);
 double worst_saturated_ratio(const BlockEvidence& seen);
-// Returns gradient noise over signal of the rank with the least; nothing where none was sampled.
+// Returns the least noise over signal of any rank's gradients, or nothing where none was sampled.
 std::optional<double> least_noise_ratio(const BlockEvidence& seen);
 
 inline void merge_into(BlockEvidence& into, const BlockEvidence& from) {
   into = merge(into, from);
 }
-// Element by element. REQUIRES: equal sizes.
+// Merges element by element. REQUIRES: `into` and `from` have equal sizes.
 void merge_into(std::span<BlockEvidence> into, std::span<const BlockEvidence> from);
 
 }  // namespace cox

@@ -25,7 +25,7 @@ inline constexpr std::size_t kChannels = 1 + kOwnPhases.size();  // the whole, t
 
 inline constexpr double kBaselineRounds = 128;  // how slowly the own past is forgotten
 
-// One column per channel.
+// ChannelColumns has one column per channel.
 using ChannelColumns = std::array<std::vector<double>, kChannels>;
 
 // Two ranks cannot tell who is unusual, and one has nobody to compare with.
@@ -58,10 +58,11 @@ struct Excess {
   OwnPast past;                          // after this round
 };
 
-// `reports` and `slow` have an entry per rank: reports seen before this round, and not 0 for ranks
-// that are slow already, whose past stands still. The result has no columns when there are too few
-// ranks to compare. REQUIRES: `timings` and `summary` were made from the same reports; `past` fits
-// the world.
+// Returns the excess of each rank in this round. `reports` and `slow` have one entry per rank: the
+// number of reports seen before this round, and a value other than 0 for ranks that are slow
+// already, whose own past is not updated. The result has no columns when there are too few ranks to
+// compare. REQUIRES: `timings` and `summary` were made from the same reports; `past` fits the
+// world.
 Excess excess_of(Timings timings, const StepSummary& summary, const SampleFacts& samples,
                  std::span<const double> reports, std::span<const double> slow, OwnPast past);
 

@@ -13,7 +13,8 @@
 
 namespace cox {
 
-// The changes that the linked SDK can carry out; decide clamps everything else, and says so.
+// Capabilities are the changes that the linked SDK can carry out. Decide clamps or vetoes
+// everything else, with a reason.
 struct Capabilities {
   PrecisionSet precisions = only(Precision::fp32);  // that can be applied
   std::uint8_t actions = 1;                         // bit a set = MemoryAction a can be applied

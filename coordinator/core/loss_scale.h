@@ -5,12 +5,13 @@
 //
 // With headroom_bits 0, or while no largest gradient is known, it does what torch's GradScaler does
 // (torch/amp/grad_scaler.py, aten/src/ATen/native/AmpKernels.cpp), given hysteresis 1 and min_scale
-// 0. Else it also heeds the largest gradients of the last one to two growth intervals: no growth
-// that brings them nearer to fp16's largest number than the headroom; down before anything
-// overflows where they come nearer by themselves. An overflow says that a gradient was too large,
-// not by how much: the first one costs 6 backoffs at once, each further one before an interval has
-// passed without any twice as many as the last. Slow growth makes that good again; where too much
-// underflows meanwhile the policy makes it fast.
+// 0. Otherwise it also follows the largest gradients of the last one to two growth intervals. The
+// scale does not grow where that would bring them nearer to fp16's largest number than the
+// headroom, and it shrinks before anything overflows where they come nearer by themselves. An
+// overflow says that a gradient was too large, but not by how much. So the first overflow costs 6
+// backoffs at once, and each further one twice as many as the last, until a growth interval has
+// passed without any. The scale recovers by slow growth; where too many values underflow meanwhile,
+// the policy speeds it up.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,7 @@
 
 namespace cox {
 
-// How a loss scaler reacts within a step, in lockstep on all ranks.
+// ScalerRules says how a loss scaler reacts within a step, in lockstep on all ranks.
 struct ScalerRules {
   float initial_scale = 65536.0f;
   float growth_factor = 2.0f;            // >= 1
@@ -38,7 +39,7 @@ struct ScalerRules {
   friend bool operator==(const ScalerRules&, const ScalerRules&) = default;
 };
 
-// The state of a scaler. Saved with the training state.
+// ScalerState is what a scaler carries from step to step. It is saved with the training state.
 struct ScalerState {
   float scale = 65536.0f;
   std::uint32_t clean_steps = 0;      // since the last overflow or growth
@@ -56,10 +57,10 @@ struct ScalerStep {
 };
 
 ScalerState initial_state(const ScalerRules& rules);
-// The state for the next step. Never leaves [min_scale, max_scale].
+// Returns the state for the next step. The scale never leaves [min_scale, max_scale].
 ScalerState advance(const ScalerState& state, const ScalerRules& rules, const ScalerStep& step);
 
-// invalid_argument naming the field that is out of range.
+// Returns invalid_argument naming the field that is out of range.
 Status validate(const ScalerRules& rules);
 
 }  // namespace cox

@@ -40,7 +40,7 @@ constexpr ActionSet without(ActionSet set, MemoryAction a) {
   return static_cast<ActionSet>(set & ~only(a));
 }
 
-// One plan that no other plan beats in both bytes and time.
+// MemoryPoint is one plan that no other plan beats in both bytes and time.
 struct MemoryPoint {
   std::int64_t peak_bytes = 0;        // highest in a step, counted as RankSignal::memory_peak_bytes
   std::int64_t added_us = 0;          // a step, beyond keep everywhere: compute and exposed copies
@@ -54,17 +54,18 @@ inline constexpr std::size_t kMaxFrontPoints = 256;
 inline constexpr std::size_t kMaxMemoryModels = 64;
 inline constexpr std::int64_t kMaxModelValue = std::int64_t{1} << 50;  // of bytes and microseconds
 
-// The index of the fastest point within `budget_bytes`; none when even the first is above it.
-// Logarithmic; a larger budget never gives a slower point.
+// Returns the index of the fastest point within `budget_bytes`, or nothing when even the first is
+// above it. A larger budget never gives a slower point. Takes logarithmic time.
 std::optional<std::size_t> lookup(const MemoryFront& front, std::int64_t budget_bytes);
 
-// At most `most` (>= 2) of the points, both ends among them, the others spread over the bytes.
+// Returns at most `most` of the points: both ends, and others spread over the bytes. REQUIRES:
+// `most` is at least 2.
 MemoryFront thinned(const MemoryFront& front, std::size_t most = kMaxFrontPoints);
 
 // Sorts plans by bytes and drops those that another one beats.
 MemoryFront front_of(std::vector<MemoryPoint> plans);
 
-// What is known about the memory of all ranks of one kind.
+// MemoryModel is what is known about the memory of all ranks of one kind.
 struct MemoryModel {
   MemoryFront front;                     // 1 .. kMaxFrontPoints; last: all blocks kept, if allowed
   std::int64_t base_bytes = 0;           // resident all through the step
@@ -76,17 +77,18 @@ struct MemoryModel {
   friend bool operator==(const MemoryModel&, const MemoryModel&) = default;
 };
 
-// The peak of a plan that was measured to take `peak_bytes`, in a step of `samples` (at most
+// Returns the peak that a plan measured at `peak_bytes` has in a step of `samples` (at most
 // kMaxStepSamples). Bytes beyond the model's base_bytes grow in proportion to the samples, rounded
-// up; base_bytes do not. The same bytes where the model does not depend on samples. Never falls as
-// samples or bytes grow.
+// up; base_bytes do not. Where the model does not depend on samples the peak stays `peak_bytes`.
+// The result never falls as samples or bytes grow.
 std::int64_t peak_with(const MemoryModel& model, std::int64_t peak_bytes, std::uint64_t samples);
 
-// The most samples with which peak_with() stays within `bytes`; 0 = not even one sample fits,
-// kMaxStepSamples = any number does.
+// Returns the most samples with which peak_with() stays within `bytes`: 0 when not even one sample
+// fits, kMaxStepSamples when any number does.
 std::uint64_t largest_share(const MemoryModel& model, std::int64_t peak_bytes, std::int64_t bytes);
 
-// Known to rank 0 only: all empty on the others, and where nothing was measured.
+// MemoryFacts are known to rank 0 only. All fields are empty on the other ranks, and where nothing
+// was measured.
 struct MemoryFacts {
   std::vector<MemoryModel> models;           // one per distinct profile, <= kMaxMemoryModels
   std::vector<std::uint32_t> model_of_rank;  // index into models; empty = all model 0
@@ -95,17 +97,18 @@ struct MemoryFacts {
   friend bool operator==(const MemoryFacts&, const MemoryFacts&) = default;
 };
 
-// invalid_argument naming the first field that does not fit a job of that size, or a front that is
-// none.
+// Returns invalid_argument naming the first field that does not fit a job of that size, or a front
+// whose points are not in the order of MemoryFront.
 Status validate(const MemoryFacts& facts, std::size_t ranks, std::size_t blocks);
 
-// Returns the costs of `actions`: those of the point that is equal, else, where they only keep more
-// than some point, at most that point's peak and all that these blocks keep. None when nothing can
-// be said.
 struct MemoryCost {
   std::int64_t peak_bytes = 0;
   std::int64_t added_us = 0;
 };
+
+// Returns what `actions` cost: as much as the point of the front that is equal to them. Where they
+// only keep more blocks than some point does, it returns an upper bound: that point's time, and its
+// peak with all that these blocks keep. Returns nothing when they compare with no point.
 std::optional<MemoryCost> cost_of(const MemoryModel& model, std::span<const MemoryAction> actions);
 
 }  // namespace cox

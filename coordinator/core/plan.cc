@@ -1,6 +1,7 @@
 #include "coordinator/core/plan.h"
 
 #include <algorithm>
+#include <cassert>
 
 #include "coordinator/core/plan_fields.h"
 
@@ -16,11 +17,15 @@ Plan initial_plan(const JobFacts& job) {
 
 ProfileId profile_of(const Plan& plan, RankId rank) {
   if (plan.rank_profile.empty()) return ProfileId(0);
-  return plan.rank_profile[static_cast<std::size_t>(rank.value())];
+  const auto index = static_cast<std::size_t>(rank.value());
+  assert(index < plan.rank_profile.size());
+  return plan.rank_profile[index];
 }
 
 MemoryAction action_of(const Plan& plan, RankId rank, BlockId block) {
-  return plan.profiles[profile_of(plan, rank).value()][block.value()];
+  const ActionProfile& actions = plan.profiles[profile_of(plan, rank).value()];
+  assert(block.value() < actions.size());
+  return actions[block.value()];
 }
 
 bool same_actions(const Plan& a, const Plan& b) {

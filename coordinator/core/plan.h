@@ -19,15 +19,15 @@
 
 namespace cox {
 
-// Names a plan for good: numbers start again only with a new incarnation of the job.
+// PlanId names a plan for good: numbers start again only with a new incarnation of the job.
 struct PlanId {
   std::uint32_t incarnation = 0;
   std::uint64_t number = 0;  // 0 = the plan that every rank starts with
   friend constexpr auto operator<=>(const PlanId&, const PlanId&) = default;
 };
 
-// An order to go back to the newest snapshot taken before `before_round`. The trainer executes a
-// ticket once: it remembers the largest that it has done.
+// RollbackOrder tells the trainer to go back to the newest snapshot taken before `before_round`.
+// The trainer executes a ticket once: it remembers the largest one that it has executed.
 struct RollbackOrder {
   std::uint32_t ticket = 0;  // 0 = none was ever ordered
   RoundId before_round{};
@@ -54,33 +54,35 @@ struct Plan {
   friend bool operator==(const Plan&, const Plan&) = default;
 };
 
-// The boards that pass plans on within a node have room for this many.
+// The boards that pass plans on within a node have room for this many profiles.
 inline constexpr std::size_t kMaxProfiles = 1024;
 
-// The plan that every rank derives from the job alone: number 0, fp32, keep, even shares.
+// Returns the plan that every rank derives from the job alone: number 0, fp32, keep, even shares.
 Plan initial_plan(const JobFacts& job);
 
-// REQUIRES: a valid plan and a rank of its world.
+// Returns the index of the rank's profile. REQUIRES: `plan` is valid and `rank` is in its world.
 ProfileId profile_of(const Plan& plan, RankId rank);
-// REQUIRES: as above, and one of the job's blocks.
+// Returns the action of a block on a rank. REQUIRES: `plan` is valid, `rank` is in its world, and
+// `block` is one of the job's blocks.
 MemoryAction action_of(const Plan& plan, RankId rank, BlockId block);
 
-// Whether every rank has the same memory actions under both plans. Profiles only write actions
-// down, so plans with different profiles can have the same actions. REQUIRES: both plans are valid
-// for the same job.
+// Returns whether every rank has the same memory actions under both plans. Profiles only write
+// actions down, so plans with different profiles can have the same actions. REQUIRES: both plans
+// are valid for the same job.
 bool same_actions(const Plan& a, const Plan& b);
 
-// Whether two plans tell the ranks the same (ids and rounds aside). REQUIRES: as same_actions.
+// Returns whether both plans tell the ranks the same, apart from ids and rounds. REQUIRES: both
+// plans are valid for the same job.
 bool same_effect(const Plan& a, const Plan& b);
 
-// invalid_argument naming the first field that does not fit the job or is out of range.
+// Returns invalid_argument naming the first field that does not fit the job or is out of range.
 Status validate(const Plan& plan, const JobFacts& job);
 
-// One line per difference in effect, for logs, the status page and `cox replay`; empty when equal.
-// REQUIRES: as same_actions.
+// Returns one line per difference in effect, for logs, the status page and `cox replay`; none when
+// the plans have the same effect. REQUIRES: both plans are valid for the same job.
 std::vector<std::string> diff(const Plan& before, const Plan& after);
 
-// Several lines for people: the id, the rounds, and one line per field.
+// Returns several lines for people: the id, the rounds, and one line per field.
 std::string text(const Plan& plan);
 
 }  // namespace cox

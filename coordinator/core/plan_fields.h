@@ -1,8 +1,8 @@
 // The table of plan fields: each field of a plan is described once, here. From its row follow the
 // bytes of masks and journals (wire/plan_codec), the check against the job, equality in effect,
-// differences, text and JSON. A new field needs a member of Plan and a row; a field of a new type
-// that core/state_codec.h does not know also needs an overload in wire/plan_codec.cc and in the
-// metrics' JSON.
+// differences and text. A new field needs a member of Plan and a row here; a field of a type that
+// core/state_codec.h does not know also needs an overload in wire/plan_codec.cc. The JSON of a plan
+// is not made from this table: metrics/topics/plan.cc lists the fields that it shows.
 //
 // Ids are part of the bytes: they ascend and are never used again. 5 was the cadence of averaging.
 // A field that has the value of a default-constructed Plan is left out of the bytes, so another
@@ -18,7 +18,7 @@
 
 namespace cox {
 
-// The rules of a field that do not follow from its type.
+// PlanFieldRules are the rules of a field that do not follow from its type.
 struct PlanFieldRules {
   // The job must have this capability for any value but the default. Null: no job needs one.
   bool Capabilities::*capability = nullptr;
@@ -28,14 +28,14 @@ struct PlanFieldRules {
   std::string (*text)(const Plan& plan) = nullptr;
   // Appends lines about a change. Null: one line, from both texts, when the values differ.
   void (*diff)(const Plan& before, const Plan& after, std::vector<std::string>& lines) = nullptr;
-  // Whether both plans tell the ranks the same here. Null: the values are equal.
+  // Returns whether both plans tell the ranks the same here. Null: when the values are equal.
   bool (*same)(const Plan& a, const Plan& b) = nullptr;
 };
 
 template <class T>
 struct PlanField {
   std::uint8_t id;
-  std::string_view name;  // in text, JSON and messages
+  std::string_view name;  // in text and messages
   T Plan::*member;
   PlanFieldRules rules;
 };
@@ -46,7 +46,8 @@ PlanField<T> plan_field(std::uint8_t id, std::string_view name, T Plan::*member,
   return {id, name, member, rules};
 }
 
-// The functions that the rows below name. REQUIRE: as validate(), diff(), text() and same_effect().
+// The functions that the rows below name. Their REQUIRES are those of validate(), diff(), text()
+// and same_effect().
 namespace plan_rules {
 Status check_precision(const Plan& plan, const JobFacts& job);
 Status check_profiles(const Plan& plan, const JobFacts& job);
@@ -96,7 +97,7 @@ void for_each_plan_field(Visit&& visit) {
                     .text = step_samples_text}));
 }
 
-// Whether the job can apply `value` in this field at all.
+// Returns whether the job can apply `value` in this field at all.
 template <class T>
 bool is_capable(const PlanField<T>& field, const T& value, const Capabilities& capabilities) {
   return field.rules.capability == nullptr || value == T{} || capabilities.*field.rules.capability;

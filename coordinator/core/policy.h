@@ -24,10 +24,10 @@
 
 namespace cox {
 
-// Holds what a policy remembers between rounds, as a value of the policy's own type. Decide keeps
-// one per policy, hands it in and takes the next one back; journals and saves see its bytes. Within
-// a job the value is moved in and out and nothing is converted; after a restore the state holds
-// bytes, which the first take_or_fresh() decodes.
+// PolicyState holds what a policy remembers between rounds, as a value of the policy's own type.
+// Decide keeps one per policy, hands it in and takes the next one back; journals and saves see its
+// bytes. Within a job the value is moved in and out and nothing is converted; after a restore the
+// state holds bytes, which the first take_or_fresh() decodes.
 //
 //   PolicyOutput propose(const PolicyInput& input, PolicyState state) const override {
 //     auto mine = state.take_or_fresh<GuardState>();
@@ -70,7 +70,7 @@ class PolicyState {
     return decoded.ok() ? *std::move(decoded) : T{};
   }
 
-  // For journals and saves; empty when fresh.
+  // Returns the bytes for journals and saves; none when the state is fresh.
   std::string bytes() const { return held_.has_value() ? encode_(held_) : bytes_; }
 
   bool is_fresh() const { return !held_.has_value() && bytes_.empty(); }
@@ -112,7 +112,7 @@ struct RollBack {
 using PlanChange =
     std::variant<SetPrecision, SetActions, SetShares, SetBatch, SetScaler, HoldUntil, RollBack>;
 
-// One change and why. `reason.outcome` is set by Decide.
+// Proposal is one change and the reason for it. Decide sets `reason.outcome`.
 struct Proposal {
   PlanChange change;
   Reason reason;
@@ -125,7 +125,7 @@ inline Reason reason_of(ReasonCode code, std::string text, Outcome outcome = Out
   return {.code = code, .outcome = outcome, .rank = rank, .text = std::move(text)};
 }
 
-// The facts that a policy may look at. References are valid during the call only.
+// PolicyInput has the facts that a policy may look at. References are valid during the call only.
 struct PolicyInput {
   const JobFacts& job;
   const Config& config;
@@ -143,7 +143,7 @@ struct PolicyOutput {
   std::vector<Proposal> proposals;
   std::vector<Reason> findings;  // what it saw without proposing anything
   PolicyState state;
-  // The most samples of a step that each rank may have, told to the policies that are asked later;
+  // The most samples of a step that each rank may have, for the policies that are asked later;
   // empty = nothing limits them. Counts where the policy is on.
   std::vector<std::uint64_t> most_samples{};
 };
@@ -152,7 +152,8 @@ class Policy {
  public:
   virtual ~Policy() = default;
   virtual PolicyKind kind() const = 0;
-  // The key of its saved state and its mode: stable. Custom policies have one of their own.
+  // Returns the name under which its state is saved and its mode is set. It never changes. A custom
+  // policy overrides it with a name of its own.
   virtual std::string_view name() const { return to_string(kind()); }
   // REQUIRES: `state` is fresh or was returned by an earlier call of the same policy, perhaps in an
   // earlier run of the job: a state of another world size counts as fresh. Linear in the number of
@@ -173,7 +174,7 @@ class Policy {
   }
 };
 
-// In the order in which Decide asks them.
+// In every round Decide asks the guard first, then the other policies in this order.
 using PolicySet = std::vector<std::shared_ptr<const Policy>>;
 
 }  // namespace cox

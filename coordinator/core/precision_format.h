@@ -34,20 +34,22 @@ constexpr bool contains(PrecisionSet set, Precision p) {
   return (set >> static_cast<unsigned>(p) & 1u) != 0;
 }
 
-// Forward and backward of one block, the slowest rank's; index = Precision. 0 = not measured.
+// BlockFormats has the time of a block's forward and backward in each format, on the slowest rank.
+// The index is a Precision; 0 = not measured.
 struct BlockFormats {
   std::array<std::int64_t, kPrecisions> step_us{};
   friend bool operator==(const BlockFormats&, const BlockFormats&) = default;
 };
 
-// Known to rank 0 only: empty on the others, and where nothing was measured.
+// PrecisionFacts are known to rank 0 only. They are empty on the other ranks, and where nothing was
+// measured.
 struct PrecisionFacts {
   std::vector<BlockFormats> blocks;  // one per block, or empty
   PrecisionSet emulated = 0;         // formats that some rank's device only imitates
   friend bool operator==(const PrecisionFacts&, const PrecisionFacts&) = default;
 };
 
-// invalid_argument naming the first field that does not fit a job of that many blocks.
+// Returns invalid_argument naming the first field that does not fit a job of that many blocks.
 Status validate(const PrecisionFacts& facts, std::size_t blocks);
 
 }  // namespace cox

@@ -14,8 +14,8 @@
 
 namespace cox {
 
-// The policies in the order in which Decide asks them. Values are written to journals: never
-// renumber. `none` marks reasons of Decide itself.
+// PolicyKind names the policies, numbered in the order in which they were added. Values are written
+// to journals: never renumber. `none` marks reasons of Decide itself.
 enum class PolicyKind : std::uint8_t {
   none = 0,
   guard = 1,
@@ -36,7 +36,7 @@ inline constexpr std::array kAllPolicyKinds = {
     PolicyKind::precision, PolicyKind::memory, PolicyKind::stragglers,
     PolicyKind::shares,    PolicyKind::custom, PolicyKind::accumulation};
 
-// What became of the thing that the sentence speaks of.
+// Outcome says what became of the change that the reason speaks of.
 enum class Outcome : std::uint8_t {
   unspecified = 0,
   changed = 1,    // in the plan that goes out
@@ -48,7 +48,8 @@ enum class Outcome : std::uint8_t {
 };
 std::string_view to_string(Outcome outcome);
 
-// For machines. Written to journals and metric labels: never renumber, append only.
+// ReasonCode is the reason for machines. Values are written to journals and metric labels: never
+// renumber, append only.
 enum class ReasonCode : std::uint16_t {
   unspecified = 0,
   // Decide; 6 was full_plan_resent
@@ -115,7 +116,7 @@ enum class ReasonCode : std::uint16_t {
 };
 std::string_view to_string(ReasonCode code);
 
-// What a policy predicts of a change, where it can.
+// Forecast is what a policy predicts of a change, where it can.
 struct Forecast {
   double step_ratio = 0;        // time of a step with the change over that without; 0 = unknown
   std::int64_t peak_bytes = 0;  // highest memory peak of a rank with the change; 0 = unknown

@@ -13,7 +13,7 @@
 
 namespace cox {
 
-// Counts of the control plane since the start, as rank 0 sees them.
+// ControlCounters are counts of the control plane since the start, as rank 0 sees them.
 struct ControlCounters {
   std::uint64_t rounds = 0;
   std::uint64_t plans_published = 0;
@@ -35,10 +35,10 @@ struct StepRecord {
   const Plan& plan;  // the newest published one
   const JobFacts& job;
   ControlCounters counters;
-  // Most bytes of a step that each rank is held to, 0 where nothing limits it; empty where
-  // activation memory is not planned.
+  // The memory budget of each rank in a step; 0 where nothing limits it. Empty where activation
+  // memory is not planned.
   std::span<const std::int64_t> memory_budget_bytes{};
-  // What the changes up to this round came to; null where nobody measures it.
+  // The measured effects of the changes up to this round; null where nobody measures them.
   std::shared_ptr<const EffectList> effects{};
 };
 

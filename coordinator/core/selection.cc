@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cassert>
 #include <cmath>
 #include <memory>
 #include <vector>
@@ -78,6 +79,7 @@ double median_from(Neighbours middle, std::size_t count) {
 }  // namespace
 
 Neighbours select(std::span<const double> values, std::size_t k) {
+  assert(k < values.size());
   if (values.size() < kSampleFrom) return select_in_copy(values, k);
   Bracket bracket(sample_of(values), values, k);
   for (const double value : values) bracket.see(value);
@@ -85,6 +87,7 @@ Neighbours select(std::span<const double> values, std::size_t k) {
 }
 
 TwoSelected select_two(std::span<const double> values, std::size_t first, std::size_t second) {
+  assert(first <= second && second < values.size());
   if (values.size() < kSampleFrom) {
     return {select_in_copy(values, first), select_in_copy(values, second)};
   }
@@ -99,6 +102,7 @@ TwoSelected select_two(std::span<const double> values, std::size_t first, std::s
 }
 
 double median_of(std::span<const double> values) {
+  assert(!values.empty());
   return median_from(select(values, (values.size() - 1) / 2), values.size());
 }
 
@@ -116,6 +120,7 @@ Extremes extremes_of(std::span<const double> values) {
   constexpr std::size_t kLanes = 4;
   std::array<double, kLanes> low;
   std::array<double, kLanes> high;
+  assert(!values.empty());
   low.fill(values[0]);
   high.fill(values[0]);
   std::size_t i = 0;

@@ -12,33 +12,39 @@ struct Neighbours {
   double upper = 0;  // equal to lower when there is no higher one
 };
 
-// The k-th and the next smallest value, k counted from 0. Linear in the number of values, and a few
-// passes cheaper than std::nth_element when there are thousands. REQUIRES: k < values.size(), all
-// finite.
+// Returns the k-th and the next smallest value, with k counted from 0. Linear in the number of
+// values, and a few passes cheaper than std::nth_element when there are thousands. REQUIRES: k is
+// below values.size(), and all values are finite.
 Neighbours select(std::span<const double> values, std::size_t k);
 
-// Two such pairs for little more than the price of one. REQUIRES: as above, first <= second.
 struct TwoSelected {
   Neighbours first;
   Neighbours second;
 };
+
+// Selects twice for little more than the price of once. REQUIRES: first <= second < values.size(),
+// and all values are finite.
 TwoSelected select_two(std::span<const double> values, std::size_t first, std::size_t second);
 
-// The median (mean of the two in the middle for an even count). REQUIRES: not empty, all finite.
+// Returns the median; of an even count the mean of the two in the middle. REQUIRES: `values` is not
+// empty and all are finite.
 double median_of(std::span<const double> values);
 
-// Median, and quantile 0.95 with linear interpolation at 0.95 (n - 1). REQUIRES: as above.
 struct MedianAndTail {
   double median = 0;
   double p95 = 0;
 };
+
+// Returns the median, and the quantile 0.95 with linear interpolation at 0.95 (n - 1). REQUIRES:
+// `values` is not empty and all are finite.
 MedianAndTail median_and_tail_of(std::span<const double> values);
 
-// Smallest and largest. REQUIRES: as above.
 struct Extremes {
   double min = 0;
   double max = 0;
 };
+
+// Returns the smallest and the largest value. REQUIRES: `values` is not empty and all are finite.
 Extremes extremes_of(std::span<const double> values);
 
 }  // namespace cox

@@ -1,4 +1,4 @@
-// What the shares of a plan come to for each rank: micro-batches, or samples of a step. The
+// Turns the shares of a plan into units of each rank: micro-batches, or samples of a step. The
 // planner, the policies and the pages divide a batch by this one rule. Pure functions.
 #pragma once
 
@@ -12,9 +12,10 @@
 
 namespace cox {
 
-// Returns relative shares in units: each rank its exact part rounded down, the rest one by one to
-// the largest remainders, the lower rank first; empty shares are even ones. The same rule as that
-// of SamplePlan::assign. REQUIRES: shares empty or of `ranks` entries, not all 0; units <= 2^31.
+// Returns relative shares in units. Each rank gets its exact part rounded down; the rest go one by
+// one to the largest remainders, the lower rank first. Empty shares are even ones.
+// SamplePlan::assign uses the same rule. REQUIRES: shares empty or of `ranks` entries, not all 0;
+// units <= 2^31.
 std::vector<std::uint64_t> units_of_shares(std::uint64_t units,
                                            std::span<const std::uint32_t> shares,
                                            std::size_t ranks);

@@ -30,7 +30,7 @@ enum class SignalFlag : std::uint16_t {
 };
 
 // In ascending urgency: of two fragments of which only one can travel on, the more urgent one does.
-// A failure is said again with every report, a request is said once.
+// A failure is repeated in every report; a request is sent once.
 enum class FragmentKind : std::uint16_t {
   none = 0,
   block_profile = 1,
@@ -38,7 +38,7 @@ enum class FragmentKind : std::uint16_t {
   precision_request = 3
 };
 
-// 64 bytes of slow-changing data riding on a signal.
+// Fragment is 64 bytes of slow-changing data that travel with a signal.
 struct Fragment {
   FragmentKind kind = FragmentKind::none;
   std::uint16_t size = 0;  // bytes of payload in use, <= 60
@@ -81,7 +81,7 @@ struct RankSignal {
   std::uint32_t checksum = 0;  // set by seal()
 
   bool has(SignalFlag flag) const { return (flags & static_cast<std::uint16_t>(flag)) != 0; }
-  // Whether the rank takes its part of the steps, as plans say.
+  // Returns whether the rank takes part in the steps and so applies plans.
   bool applies_plans() const { return !has(SignalFlag::watching) && !has(SignalFlag::finished); }
   void set(SignalFlag flag) { flags |= static_cast<std::uint16_t>(flag); }
 };
@@ -92,7 +92,7 @@ static_assert(std::is_trivially_copyable_v<RankSignal>);
 // Writes the checksum; the last thing done to a signal before it leaves its rank.
 void seal(RankSignal& signal);
 
-// data_loss when magic, version, checksum or size fields are not those of a sealed signal.
+// Returns data_loss when magic, version, checksum or size fields are not those of a sealed signal.
 Status check(const RankSignal& signal);
 
 // Folds `later` into `earlier`: sums what adds up (seconds, samples, rounds), takes maxima of high
@@ -100,8 +100,8 @@ Status check(const RankSignal& signal);
 // Used while a rank's report cannot leave yet.
 RankSignal merge_reports(const RankSignal& earlier, const RankSignal& later);
 
-// The costs of a block on a rank; one per fragment. Sent when first measured, when shapes change
-// and when its times were measured anew.
+// BlockProfile has the costs of a block on a rank, one block per fragment. It is sent when it is
+// first measured, when shapes change, and when times were measured again.
 struct BlockProfile {
   static constexpr FragmentKind kKind = FragmentKind::block_profile;
   BlockId block{};
@@ -114,8 +114,9 @@ struct BlockProfile {
   float boundary_kib = 0;  // inputs and outputs
 };
 
-// A block that could not be run under the action of the plan: its rank keeps it at once, and says
-// so with every report until it applies a plan that no longer asks for that action.
+// BlockFailure reports a block that could not be run under the action of the plan. Its rank keeps
+// the block at once, and repeats the failure in every report until it applies a plan that no longer
+// asks for that action.
 struct BlockFailure {
   static constexpr FragmentKind kKind = FragmentKind::block_failed;
   BlockId block{};
@@ -124,7 +125,8 @@ struct BlockFailure {
   std::array<char, 47> what{};  // NUL-padded, cut
 };
 
-// A request of the program while it runs; carried by the signal of the rank that asked.
+// PrecisionRequest is a request that the program makes while it runs. The signal of the rank that
+// asked carries it.
 struct PrecisionRequest {
   static constexpr FragmentKind kKind = FragmentKind::precision_request;
   static constexpr std::uint16_t kEveryBlock = 0xFFFF;
@@ -145,8 +147,8 @@ Fragment make_fragment(const Content& content) {
   return fragment;
 }
 
-// Take it out again. data_loss when the fragment is of another kind or size, or its fields are out
-// of range.
+// Take the content out again. They return data_loss when the fragment is of another kind or size,
+// or its fields are out of range.
 Result<BlockProfile> read_block_profile(const Fragment& fragment);
 Result<BlockFailure> read_block_failure(const Fragment& fragment);
 Result<PrecisionRequest> read_precision_request(const Fragment& fragment);

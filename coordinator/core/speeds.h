@@ -33,7 +33,8 @@ namespace cox {
 
 inline constexpr std::size_t kRecentTimes = 8;
 
-// One rank. Times are in the unit of `level`; Speeds::scale makes seconds of them.
+// RankSpeed is what is known of one rank's speed. Times are in the unit of `level`; Speeds::scale
+// makes seconds of them.
 struct RankSpeed {
   double level = 0;           // seconds per sample; positive once `reports` is
   double fixed_seconds = 0;   // of a step, beside its samples

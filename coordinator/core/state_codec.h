@@ -176,7 +176,7 @@ T read_integer(ByteReader& in) {
   }
 }
 
-// Every element takes a byte at least, so a count above the bytes that are left is a lie.
+// Every element takes at least a byte, so a count above the number of bytes left is damage.
 inline std::uint64_t read_count(ByteReader& in) {
   const std::uint64_t count = in.varint();
   if (count > in.left()) in.fail();
@@ -243,7 +243,7 @@ std::string encode_state(const T& state) {
   return std::string(out.text());
 }
 
-// failed_precondition for another version, data_loss for damaged bytes.
+// Returns failed_precondition for another version, data_loss for damaged bytes.
 template <State T>
 Result<T> decode_state(std::string_view bytes) {
   ByteReader in(std::as_bytes(std::span(bytes)));

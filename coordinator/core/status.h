@@ -90,7 +90,8 @@ Status internal_error(const auto&... parts) {
   return {StatusCode::internal, concat(parts...)};
 }
 
-// Either a value or the Status that says why there is none. Requires for value(), * and ->: ok().
+// Result is either a value or the Status that says why there is none. status() is ok when there is
+// a value. REQUIRES for value(), * and ->: ok().
 template <class T>
 class [[nodiscard]] Result {
  public:

@@ -15,8 +15,8 @@
 
 namespace cox {
 
-// Spread of one quantity over the ranks that reported a finite value (of times: not negative
-// either, and the rank has not finished). All zero when none did.
+// Spread of one quantity over the ranks that reported a finite value. Times that are negative, and
+// those of ranks that have finished, do not count. All fields are zero when no rank counts.
 struct Spread {
   double min = 0;
   double median = 0;  // of an even count: the mean of the two in the middle
@@ -26,7 +26,8 @@ struct Spread {
   std::int32_t count = 0;
 };
 
-// A rank that worked longest in this round. slowdown_ratio = own seconds / median own seconds.
+// WorstRank is one of the ranks that worked longest in this round. slowdown_ratio = own seconds /
+// median own seconds.
 struct WorstRank {
   RankId rank{-1};
   Phase phase = Phase::other;  // where it lost most against the median of that phase
@@ -38,8 +39,8 @@ inline constexpr std::size_t kWorstRanks = 5;
 
 struct StepSummary {
   RoundId round{};
-  StepId step{};  // the largest reported
-  UnixTime now{};
+  StepId step{};               // the largest reported
+  UnixTime now{};              // as in StepSignals
   std::int32_t reporting = 0;  // fresh reports
   std::int32_t missing = 0;
   std::int32_t finished = 0;
@@ -83,16 +84,16 @@ struct Timings {
   }
 };
 
-// REQUIRES: reports in ascending ranks.
+// Returns the columns of these reports. REQUIRES: the reports are in ascending ranks.
 Timings timings_of(std::span<const RankSignal> reports);
 
-// `timings` are those of the reports among the signals.
+// Returns the summary of a round. REQUIRES: `timings` were made from `signals.reports`.
 StepSummary summarize(const StepSignals& signals, const Timings& timings);
 inline StepSummary summarize(const StepSignals& signals) {
   return summarize(signals, timings_of(signals.reports));
 }
 
-// The spread of values that belong to `ranks`; linear in their number. REQUIRES: equal sizes,
+// Returns the spread of the values that belong to `ranks`, in linear time. REQUIRES: equal sizes,
 // finite values, ascending ranks.
 Spread spread_of(std::span<const double> values, std::span<const RankId> ranks);
 
@@ -107,8 +108,8 @@ struct RoundFacts {
   std::uint64_t plan_applied = 0;
 };
 
-// The last rounds in short, for policies that compare now with before. Bounded; a part of the
-// control state that is journalled, saved with the training state and restored.
+// History has the last rounds in short, for policies that compare now with before. It is bounded,
+// and a part of the control state, which is journalled, saved with the training state and restored.
 class History {
  public:
   static constexpr std::size_t kCapacity = 256;

@@ -11,7 +11,7 @@
 
 namespace cox {
 
-// One part of a text: a text as it is, a number or a strong id in decimal, an enum by its
+// Returns one part of a text: a text as it is, a number or a strong id in decimal, an enum by its
 // to_string().
 template <class Part>
 auto text_part(const Part& part) {
@@ -45,16 +45,17 @@ std::string bytes_text(std::uint64_t bytes);            // "3.10 GiB"
 std::string percent_text(double fraction, int digits);  // "41 %"
 std::string change_text(double ratio);                  // "-21.3 %" for 0.787, "+8.0 %" for 1.08
 
-// Ascending numbers as "0-3, 7"; after `most` ranges "0-3, 7 and 12 more".
+// Returns ascending numbers as "0-3, 7", and after `most` ranges as "0-3, 7 and 12 more".
 std::string ranges_text(std::span<const std::size_t> numbers,
                         std::size_t most = static_cast<std::size_t>(-1));
 
-// "all 4 ranks", "rank 3", "ranks 0-3, 7", eight ranges at most. REQUIRES: ascending ranks.
+// Returns "all 4 ranks", "rank 3" or "ranks 0-3, 7", with eight ranges at most. REQUIRES: ascending
+// ranks.
 std::string ranks_text(std::span<const std::size_t> ranks, std::size_t world_size);
 
 bool is_utf8(std::string_view text);
 
-// The text with U+FFFD in place of every byte that is not part of a valid character.
+// Returns the text with U+FFFD in place of every byte that is not part of a valid character.
 std::string valid_utf8(std::string_view text);
 
 }  // namespace cox

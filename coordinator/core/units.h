@@ -43,7 +43,7 @@ struct UnixTime {
   friend constexpr auto operator<=>(UnixTime, UnixTime) = default;
 };
 
-// Adds counts; what does not fit is the largest count.
+// Adds counts; a sum that does not fit becomes the largest count.
 constexpr std::uint32_t add_saturating(std::uint32_t a, std::uint32_t b) {
   const std::uint32_t sum = a + b;
   return sum < a ? ~0u : sum;

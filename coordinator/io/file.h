@@ -51,8 +51,8 @@ class AtomicFile {
   int descriptor_;                   // -1 once closed
 };
 
-// Puts `content` in the place of the file by an AtomicFile. After an error the old file is still
-// there.
+// Replaces the file by one with this content, through an AtomicFile. After an error the old file is
+// still there.
 Status replace_file(const std::filesystem::path& target, std::string_view content);
 
 // Makes the names in a folder durable: what was created, renamed or removed in it.

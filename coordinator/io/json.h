@@ -23,10 +23,11 @@ namespace cox::io {
 
 enum class JsonKind { null, boolean, number, string, array, object };
 
-// "null", "a truth value", "a number", "a text", "an array", "an object": for messages.
+// Returns "null", "a truth value", "a number", "a text", "an array" or "an object", for messages.
 std::string_view to_string(JsonKind kind);
 
-// A value that is neither an array nor an object. `string` is valid during the call that passes it.
+// JsonScalar is a value that is neither an array nor an object. `string` is valid during the call
+// that passes it.
 struct JsonScalar {
   JsonKind kind = JsonKind::null;
   bool boolean = false;
@@ -105,7 +106,7 @@ class JsonWriter {
   JsonWriter& value(StrongId<Tag, Rep> id) {
     return value(id.value());
   }
-  // Null where there is none.
+  // Writes null for an empty optional.
   template <class Value>
   JsonWriter& value(const std::optional<Value>& v) {
     return v ? value(*v) : null();

@@ -1,6 +1,6 @@
 // Checked access to the members of a parsed JSON document. The first thing that is not as expected
 // is kept with the place where it is; later calls return empty values, so a list of reads needs one
-// check at its end. One object of this for a whole document; one thread.
+// check at its end. Use one JsonFields for a whole document. One thread.
 #pragma once
 
 #include <cstdint>
@@ -15,25 +15,25 @@ namespace cox::io {
 
 class JsonFields {
  public:
-  // Complaints get this code.
+  // `code` is the code of every error that is kept.
   explicit JsonFields(StatusCode code = StatusCode::invalid_argument) : code_(code) {}
 
   const Status& status() const { return status_; }
   bool ok() const { return status_.ok(); }
 
-  // Each names in `where` the object that it is about: "instance 3: block 1".
+  // In each of these `where` names the object for messages: "instance 3: block 1".
 
   // Returns the member of that name and kind; null after an error.
   const Json* member(const Json& object, std::string_view name, JsonKind kind,
                      const std::string& where);
   double number(const Json& object, std::string_view name, const std::string& where);
   double number(const Json& value, const std::string& where);
-  // A whole number from 0 to `most`. REQUIRES: most <= 2^53.
+  // Returns a whole number from 0 to `most`. REQUIRES: most <= 2^53.
   std::int64_t integer(const Json& object, std::string_view name, std::int64_t most,
                        const std::string& where);
   std::int64_t integer(const Json& value, std::int64_t most, const std::string& where);
   std::string text(const Json& object, std::string_view name, const std::string& where);
-  // The items of the array, which must have `least` to `most` of them.
+  // Returns the items of the array, which must have `least` to `most` of them.
   const std::vector<Json>& items(const Json& object, std::string_view name, std::size_t least,
                                  std::size_t most, const std::string& where);
   // Keeps the caller's own complaint, unless there is an earlier one.

@@ -23,10 +23,10 @@ inline constexpr std::size_t kMaxPlanningFileBytes = std::size_t{32} << 20;
 inline constexpr std::string_view kProfileFormat = "coxswain-memory-profile";
 inline constexpr std::int64_t kProfileVersion = 1;
 
-// One stage a line; ends with a line feed.
+// Returns the profile as JSON with one stage a line. The text ends with a line feed.
 std::string to_json(const planner::MemoryProfile& profile);
 
-// Refuses a version that is not known here.
+// Reads a profile. Refuses a version that it does not know.
 Result<planner::MemoryProfile> read_memory_profile(std::string_view text);
 
 struct PlanInstance {
@@ -36,7 +36,7 @@ struct PlanInstance {
 };
 Result<std::vector<PlanInstance>> read_instances(std::string_view text);
 
-// One letter a stage: K, R, O, T.
+// Returns one letter per stage: K, R, O or T.
 std::string letters(const std::vector<MemoryAction>& actions);
 
 }  // namespace cox::io

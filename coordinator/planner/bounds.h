@@ -1,5 +1,5 @@
 // Lower bounds for the searches of the planner, and the tables about one problem that they look up
-// again and again. Part of the planner's inside; front.h is the door. Plain values; pure once
+// again and again. Internal to the planner; front.h is its interface. Plain values; pure once
 // built.
 #pragma once
 
@@ -22,13 +22,13 @@ enum class Round { down, up };
 struct StepTables {
   explicit StepTables(const MemoryProblem& problem);
 
-  // How long backward of `stage` keeps compute busy under `action`, waits not counted.
+  // Returns how long backward of `stage` keeps compute busy under `action`, without waits.
   std::int64_t work_us(std::size_t stage, std::size_t action) const;
-  // How long compute waits for the copy-in of `stage`, given the action of the stage behind it and
-  // a copy-out that is long over.
+  // Returns how long compute waits for the copy-in of `stage`, given the action of the stage behind
+  // it and a copy-out that ended long before.
   std::int64_t wait_us(std::size_t stage, std::size_t action_behind) const;
 
-  // Bytes that the copy-out engine can have taken away when forward of `stage` starts.
+  // Returns the bytes that the copy-out engine can have taken away when forward of `stage` starts.
   std::int64_t carried_bytes(std::size_t stage, Round round) const;
 
   const MemoryProblem& problem;
@@ -56,11 +56,11 @@ class CompletionBound {
   // Longer staircases than `most_treads` are made coarser, downwards.
   CompletionBound(const StepTables& tables, std::int64_t budget_bytes, std::size_t most_treads);
 
-  // kNever when no way to complete it within the budget is left. `leaving_bytes` are still to
-  // be moved out when the stage's forward begins.
+  // Returns the bound on the added time; kNever when the step cannot be completed within the
+  // budget. `leaving_bytes` are still to be moved out when the stage's forward begins.
   std::int64_t added_us(std::size_t stage, Before before, Further further, std::int64_t kept_bytes,
                         std::int64_t leaving_bytes) const;
-  // False when a staircase was too long.
+  // Returns false when a staircase was too long and was made coarser.
   bool is_whole() const { return is_whole_; }
 
  private:
@@ -109,7 +109,7 @@ class LinearBound {
   // Looks at `places` stages, evenly spread, the last always among them.
   LinearBound(const MemoryProblem& problem, std::size_t places);
 
-  // No permitted plan within the budget adds less.
+  // Returns a time below which no permitted plan within the budget stays.
   std::int64_t added_us(std::int64_t budget_bytes) const;
 
  private:

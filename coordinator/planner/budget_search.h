@@ -1,7 +1,7 @@
 // Searches of problems with copies or caps: the least added time under one budget, and the front of
 // many budgets, searched one by one, always where most time may still be missed. Stages are decided
 // in forward order; a label is a set of decisions so far, reduced to what the rest can feel of it.
-// docs/memory-profile.md says why that is exact. Part of the planner's inside; front.h is the door.
+// docs/memory-profile.md says why that is exact. Internal to the planner; front.h is its interface.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ namespace cox::planner {
 
 inline constexpr std::size_t kFirstLabels = 128;  // a stage, in the first search of a budget
 
-// The plan as a point of the front, by schedule().
+// Returns the plan as a point of the front, with the peak and time of schedule().
 MemoryPoint priced(const MemoryProblem& problem, std::vector<MemoryAction> actions);
 
 struct SearchOrder {
@@ -46,15 +46,16 @@ class BudgetSearch {
   StepTables tables_;
 };
 
-// `known` are permitted plans found otherwise; they only help. Empty front: no plan was found.
+// Returns the front of many budgets; empty when no plan was found. `known` has permitted plans that
+// were found in another way, and only makes the search quicker or its result better.
 SolvedFront budget_front(const MemoryProblem& problem, const FrontLimits& limits,
                          MemoryFront known);
 
 // Returns a budget that no plan of the problem exceeds.
 std::int64_t boundless(const MemoryProblem& problem);
 
-// A point of less peak than `point` if there is one above `infeasible_bytes`: halves the distance
-// until it is the least or the searches run out.
+// Returns a point of less peak than `point` if there is one above `infeasible_bytes`. Halves the
+// distance until it has the least or the searches run out.
 MemoryPoint towards_least(const MemoryProblem& problem, std::size_t most_labels,
                           std::int64_t infeasible_bytes, MemoryPoint point, std::size_t searches);
 

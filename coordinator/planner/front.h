@@ -1,7 +1,7 @@
-// The door of the planner: from a problem to the trade between peak bytes and added time, and from
-// a budget to a plan. A budget is a lookup (core/memory_front.h), so more bytes never mean more
-// time. Limits count work, not seconds: the same problem gives the same front everywhere. Pure; any
-// thread; large problems take tens of milliseconds and more, so not on a training thread.
+// The interface of the planner: from a problem to the trade between peak bytes and added time, and
+// from a budget to a plan. A budget is a lookup (core/memory_front.h), so more bytes never mean
+// more time. Limits count work, not seconds: the same problem gives the same front everywhere.
+// Pure; any thread; large problems take tens of milliseconds and more, so not on a training thread.
 #pragma once
 
 #include <cstddef>
@@ -28,12 +28,13 @@ struct SolvedFront {
   bool is_exact() const { return gap_us == 0; }
 };
 
-// Every point's peak and time are those of schedule(). invalid_argument for a problem that is not
-// valid; failed_precondition when the caps leave no plan at all.
+// Returns the front. Every point's peak and time are those of schedule(). Errors: invalid_argument
+// for a problem that is not valid; failed_precondition when the caps leave no plan at all.
 Result<SolvedFront> solve_front(const MemoryProblem& problem, const FrontLimits& limits = {});
 
-// One budget, searched to the end. `best` is empty if nothing fits; then least_peak_bytes is the
-// smallest budget that would do (within the limits of the search, an upper bound of it).
+// BudgetAnswer is the answer for one budget, searched to the end. `best` is empty if nothing fits;
+// then least_peak_bytes is the smallest budget that would do, or an upper bound of it where the
+// search reached its limits.
 struct BudgetAnswer {
   std::optional<MemoryPoint> best;
   std::int64_t bound_us = 0;  // proven: no plan adds less; equal to best's time when exact
@@ -41,8 +42,8 @@ struct BudgetAnswer {
   std::size_t labels = 0;
   bool is_exact() const { return !best || bound_us >= best->added_us; }
 };
-// Which plan to name among those of least time: any, or the one with the least peak, and of
-// those the first in the order keep, recompute, offload, tile from stage 0 on.
+// TieBreak says which plan to name among those of least time: any, or the one with the least peak,
+// and of those the first in the order keep, recompute, offload, tile from stage 0 on.
 enum class TieBreak { any, named };
 Result<BudgetAnswer> solve_budget(const MemoryProblem& problem, std::int64_t budget_bytes,
                                   std::size_t most_labels, TieBreak tie_break);

@@ -1,6 +1,6 @@
-// From the problems that all ranks measured to what the coordinator knows of their memory: one
+// Turns the problems that all ranks measured into what the coordinator knows of their memory: one
 // front per kind of rank. Ranks are of one kind when their bytes and samples are equal; their
-// times, which always differ a little, are taken from the slowest. On rank 0, once, before the
+// times, which always differ a little, are taken from the slowest. Runs on rank 0, once, before the
 // first round. Pure.
 #pragma once
 
@@ -29,16 +29,18 @@ struct MemoryProfile {
   friend bool operator==(const MemoryProfile&, const MemoryProfile&) = default;
 };
 
-// The contribution of one rank. A `problem` without stages: nothing could be measured there.
+// RankProblem is the contribution of one rank. Its `problem` has no stages where nothing could be
+// measured.
 struct RankProblem {
   MemoryProblem problem;
   std::int64_t limit_bytes = 0;  // of its device or its share of a node; 0 = unknown
   std::uint64_t samples = 0;     // of the step that was measured; 0 = bytes do not depend on them
 };
 
-// One entry per rank. A rank without a problem is taken to be of the first kind. Plans per stage
-// become plans per block. failed_precondition when no rank has a problem, or when there are more
-// than kMaxMemoryModels kinds; else what solve_front() says.
+// Returns the facts for JobFacts. `ranks` has one entry per rank; a rank without a problem is taken
+// to be of the first kind. Plans per stage become plans per block. Errors: failed_precondition when
+// no rank has a problem, or when there are more than kMaxMemoryModels kinds; those of
+// solve_front().
 Result<MemoryFacts> memory_facts(std::vector<RankProblem> ranks, const FrontLimits& limits = {});
 
 // Returns the same ranks as a profile for a file (io/planning_files.h), one entry per kind of rank.

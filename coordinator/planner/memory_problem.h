@@ -27,7 +27,7 @@
 
 namespace cox {
 
-// One action of one stage. All counts are >= 0.
+// StageOption says what one action costs on one stage. All counts are >= 0.
 struct StageOption {
   bool allowed = false;                  // the SDK can do it here, and the user lets it
   std::int64_t kept_bytes = 0;           // from the end of its forward to the start of its backward
@@ -37,7 +37,7 @@ struct StageOption {
   std::int64_t copied_bytes = 0;         // offload: leave and come back while compute goes on
   std::int64_t stored_bytes = 0;         // offload: the same, but within the stage's own passes,
                                          // which wait for it: that time is in added_us
-  // Whether bytes move while compute goes on.
+  // Returns whether bytes move while compute goes on.
   bool is_copied() const { return copied_bytes > 0; }
   friend bool operator==(const StageOption&, const StageOption&) = default;
 };
@@ -84,19 +84,21 @@ struct ScheduledStep {
   std::int32_t recomputed = 0;    // stages under recompute
 };
 
-// REQUIRES: a valid problem, one action a stage. Says nothing about budgets, caps or permissions.
+// Returns the step under these actions. Does not check budgets, caps or permissions. REQUIRES: a
+// valid problem and one action per stage.
 ScheduledStep schedule(const MemoryProblem& problem, std::span<const MemoryAction> actions);
 
-// Whether every action is allowed and both caps are kept.
+// Returns whether every action is allowed and both caps are kept.
 bool is_permitted(const MemoryProblem& problem, std::span<const MemoryAction> actions);
 
-// Time of one copy, rounded up to whole microseconds. REQUIRES: bytes_per_ms > 0.
+// Returns the time of one copy, rounded up to whole microseconds. REQUIRES: bytes_per_ms > 0.
 std::int64_t copy_us(std::int64_t bytes, std::int64_t bytes_per_ms);
 
 inline constexpr std::size_t kMaxStages = 8192;
 inline constexpr std::int64_t kMaxStageValue = std::int64_t{1} << 46;  // 64 TiB; 2.2 years in us
 
-// invalid_argument naming the stage and field that is out of range, or that no action is allowed.
+// Returns invalid_argument naming the stage and field that is out of range, or the stage that
+// allows no action.
 Status validate(const MemoryProblem& problem);
 
 }  // namespace cox::planner

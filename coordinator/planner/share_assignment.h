@@ -6,9 +6,9 @@
 // all ranks or by halves, until at most two units a rank end within it; of these the soonest are
 // selected. Nearly always three or four passes, and 80 at most.
 //
-// Of several assignments with the least time, this one: the fewest units moved away from the
-// `present` assignment; of these the one in which every further unit went to the rank that finishes
-// it soonest, the lower rank on ties.
+// Among assignments with the least time, assign_shares() chooses the one that moves the fewest
+// units away from the `present` assignment, and among these the one in which every further unit
+// goes to the rank that finishes it soonest, the lower rank on ties.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,8 @@ namespace cox {
 
 inline constexpr std::uint64_t kNoUnitCap = std::numeric_limits<std::uint64_t>::max();
 
-// What a rank costs and may take. REQUIRES: seconds finite and not negative.
+// RankCost says what a step costs a rank and how many units it may take. REQUIRES: seconds are
+// finite and not negative.
 struct RankCost {
   double fixed_seconds = 0;  // of a step, whatever the units
   double seconds_per_unit = 0;
@@ -42,14 +43,15 @@ struct ShareAssignment {
   double seconds = 0;                // of the slowest rank
 };
 
-// Errors: failed_precondition naming ranks and numbers where minima or caps leave no way to place
-// the units; invalid_argument for numbers out of range.
+// Returns the assignment described above. Errors: failed_precondition naming ranks and numbers
+// where minima or caps leave no way to place the units; invalid_argument for numbers out of range.
 Result<ShareAssignment> assign_shares(const ShareProblem& problem);
 
-// The same time in half the work: an assignment that does not care what is moved. Errors: the same.
+// Returns an assignment with the same time for half the work, regardless of how many units move.
+// Errors: as assign_shares().
 Result<ShareAssignment> fastest_shares(const ShareProblem& problem);
 
-// Time of one rank with that many units; never falls as units grow.
+// Returns the time of one rank with that many units. It never falls as units grow.
 inline double seconds_of(const RankCost& rank, std::uint64_t units) {
   return rank.fixed_seconds + rank.seconds_per_unit * static_cast<double>(units);
 }
@@ -58,8 +60,8 @@ inline double seconds_of(const RankCost& rank, std::uint64_t units) {
 // and caps. Infinite or NaN when some rank takes no time for a unit.
 double least_seconds(std::span<const RankCost> ranks, std::uint64_t units);
 
-// The slowest rank under an assignment (the lowest one on ties), and its time. REQUIRES: one entry
-// a rank, at least one.
+// SlowestRank is the slowest rank under an assignment (the lowest one on ties), and its time.
+// REQUIRES: both spans have one entry per rank, and there is a rank.
 struct SlowestRank {
   std::size_t rank = 0;
   double seconds = 0;

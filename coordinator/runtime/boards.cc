@@ -66,7 +66,11 @@ Result<BoardPair> shared_boards(Communicator& node, const BoardShape& shape, std
   }
   if (Status told = broadcast(node, is_formatted, start_up_patience(node)); !told.ok()) return told;
   if (is_leader) return mine;
-  if (is_formatted == 0) return unavailable("the node's leader could not lay out its mailboxes");
+  if (is_formatted == 0) {
+    return unavailable(
+        "expected mailboxes laid out by the node's leader, found that it failed; its own message "
+        "says why");
+  }
   return lay_out(std::move(*segment), shape, capacity, Role::attaches);
 }
 
@@ -102,8 +106,11 @@ Result<Boards> node_boards(Communicator& world, NodeGroup& nodes, const JobFacts
     if (!agreed.ok()) return agreed;
     if (all_share == 1) return Boards{topology, std::move(*shared)};
     if (config.path == ControlPath::mailbox) {
-      return shared.ok() ? unavailable("another rank of the job has no mailboxes")
-                         : shared.status();
+      return shared.ok()
+                 ? unavailable(
+                       "control.path=mailbox: expected mailboxes on every rank, found a rank "
+                       "without; its own message says why, control.path=auto goes on over MPI")
+                 : shared.status();
     }
     if (!shared.ok()) log.warning(shared.status().text() + "; control goes over MPI instead");
   }
@@ -170,7 +177,7 @@ Result<NodeGroup> find_nodes(Communicator& world) {
 std::size_t mask_capacity_bytes(const JobFacts& job) {
   // Frames of 160 bytes and 8 of bookkeeping: blocks at half a byte, profiles at a quarter of a
   // byte a block and class, runs of ranks and shares at up to 8 bytes a rank. As many profiles as a
-  // valid plan may have (core/plan_validate.cc).
+  // valid plan may have (kMaxProfiles).
   const std::size_t payload =
       4096 + job.blocks.size() * 256 + static_cast<std::size_t>(job.world_size) * 16;
   return std::clamp<std::size_t>(payload * 2, 64 << 10, 8 << 20);

@@ -3,9 +3,9 @@
 // its own (pure MPI). Where there are several nodes their leaders, the lowest rank of each, have an
 // exchange, and rank 0 has a second pair of boards for the coordinator's thread:
 //
-//   one node:      ranks == boards ==> coordinator
-//   several nodes: ranks == boards ==> leader == LeaderExchange ==> rank 0 == boards ==>
-//   coordinator
+//   one node:       ranks -- boards --> coordinator
+//   several nodes:  ranks -- boards --> leader -- LeaderExchange --> rank 0
+//                   rank 0 -- its second boards --> coordinator
 //
 // The functions are collective and block by polling; they are for the start of a job. A Boards
 // value is owned by the rank's ControlPlane; ControlLink and ControlLoop use its members.
@@ -41,20 +41,22 @@ struct Topology {
   std::int32_t world_size() const;
 };
 
-// `node_of_rank` has the node of every rank, in any numbering.
+// Returns the topology as `self` sees it. `node_of_rank` has the node of every rank, in any
+// numbering.
 Topology make_topology(RankId self, const std::vector<NodeId>& node_of_rank);
 
 // Returns the way in which ranks wait for each other at start-up, and for how long.
 transport::WaitPolicy start_up_patience(const transport::Communicator& communicator);
 
-// The communicator of this rank's node, as the transport has it (control.ranks_per_node included).
+// NodeGroup has the communicator of this rank's node, as the transport groups ranks
+// (control.ranks_per_node included).
 struct NodeGroup {
   std::unique_ptr<transport::Communicator> ranks;
   std::vector<NodeId> node_of_rank;  // numbered by the lowest rank on them
 };
 Result<NodeGroup> find_nodes(transport::Communicator& world);
 
-// A board for reports and one for masks, in one piece of memory.
+// BoardPair is a board for reports and one for masks, in one piece of memory.
 struct BoardPair {
   transport::SharedSegment memory;
   transport::SignalBoard signals;
@@ -72,7 +74,7 @@ struct Boards {
   BoardPair& coordinators() { return own ? *own : node; }
 };
 
-// The size of the largest plan that a job of this size may get, as frames on a board.
+// Returns the size of the largest plan that a job of this size may get, as frames on a board.
 std::size_t mask_capacity_bytes(const JobFacts& job);
 
 Result<Boards> set_up_boards(transport::Communicator& world, NodeGroup& nodes, const JobFacts& job,

@@ -5,7 +5,7 @@
 //                                                       \-> record: journal, effects, telemetry
 //
 // It never calls MPI: reports and masks lie on boards that training threads fill and empty. A
-// failing journal or sink is told and never stops the loop. An unexpected failure (no memory is
+// failing journal or sink is logged and never stops the loop. An unexpected failure (no memory is
 // left, say) ends decisions: the plan stays as it is, and the ranks train and leave as before.
 #pragma once
 
@@ -30,7 +30,8 @@
 
 namespace cox::runtime {
 
-// The parts that a loop works with. Pointers may be null where noted and must outlive the loop.
+// ControlLoopParts are the parts that a loop works with. Pointers must outlive the loop, and may be
+// null only where that is noted.
 struct ControlLoopParts {
   JobFacts job;
   Config config;
@@ -49,26 +50,26 @@ class ControlLoop {
  public:
   explicit ControlLoop(ControlLoopParts parts);
 
-  // Runs until stop(). Reports that were posted before stop() are still taken through the flow.
+  // Runs until stop(). Reports that were posted before stop() still go through the flow.
   void run();
-  // From any thread.
+  // Ends run(). Any thread may call it.
   void stop();
 
-  // Whether every rank of the job has sent its last report. From any thread.
+  // Returns whether every rank of the job has sent its last report. Any thread may call it.
   bool all_finished() const { return inbox_.all_finished(); }
 
   // Lets policies decide what the first step runs under, now that more is known of the job. The
   // result goes into the state's plan, which keeps its id; the sink gets the reasons with the first
-  // round. From any thread. REQUIRES: no rank has reported yet.
+  // round. Any thread may call it. REQUIRES: no rank has reported yet.
   std::vector<Reason> begin(JobFacts job);
 
   // Returns a copy of the state after the last round, or nothing once decisions have ended before
-  // the job. From any thread; waits for at most one decision.
+  // the job. Any thread may call it; it waits for at most one decision.
   std::optional<ControlState> state() const;
 
  private:
   enum class Encoding { delta, full };
-  // A plan as frames, ready to be published.
+  // Mask is a plan as frames, ready to be published.
   struct Mask {
     Encoding encoding;
     const Plan& plan;

@@ -351,7 +351,7 @@ Result<std::unique_ptr<ControlPlane>> ControlPlane::start(transport::Communicato
 }
 
 void ControlPlane::start_loop(ControlPlaneSetup setup, Refitted refitted, const JournalHead& head) {
-  StepSink* sink = setup.make_sink ? setup.make_sink(job_, start_) : nullptr;
+  StepSink* sink = setup.make_sink ? setup.make_sink(job_) : nullptr;
   if (!setup.journal.empty()) {
     auto journal = JournalWriter::open(setup.journal, head);
     if (journal.ok()) {

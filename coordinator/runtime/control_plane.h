@@ -1,7 +1,8 @@
 // ControlPlane: a rank's end of the control plane and, on rank 0, the coordinator's thread behind
 // it. start() is collective: it agrees on incarnation, first round and first plan, builds the link,
-// and starts the loop. Afterwards only the training thread of each rank calls it; calls take
-// microseconds, never block and never throw. Owns link, plan book, journal and loop.
+// and starts the loop. Afterwards only the training thread of each rank calls it. learn() and
+// finish() wait for other ranks; all other calls take microseconds and never block. None throws.
+// Owns link, plan book, journal and loop.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +30,7 @@ namespace cox::runtime {
 
 class ControlLink;
 
-// Every rank learns these from rank 0.
+// StartFacts are what every rank learns from rank 0.
 struct StartFacts {
   std::uint32_t incarnation = 1;
   RoundId first_round{};
@@ -39,16 +40,16 @@ struct ControlPlaneSetup {
   JobFacts job;  // incarnation and node_of_rank are filled in by start()
   Config config;
   PolicySet policies;
-  std::optional<ControlState> restored;  // rank 0's counts
-  // Rank 0, may return null: called once with the completed facts, on the starting thread.
-  std::function<StepSink*(const JobFacts&, const StartFacts&)> make_sink;
+  std::optional<ControlState> restored;  // used on rank 0 only
+  // Called once on rank 0, on the starting thread, with the completed facts. It may return null.
+  std::function<StepSink*(const JobFacts&)> make_sink;
   std::function<UnixTime()> now;
   std::filesystem::path journal;  // rank 0; empty = none
   Log log;
 };
 
-// Facts measured on the first batch. Facts that do not fit the job's shape are dropped, with a line
-// in the log.
+// MeasuredFacts were measured on the first batch. Facts that do not fit the job's shape are
+// dropped, with a line in the log.
 struct MeasuredFacts {
   MemoryFacts memory;
   PrecisionFacts precision;
@@ -58,24 +59,24 @@ enum class MayOpen : bool { no, yes };
 
 class ControlPlane {
  public:
-  // Collective, blocking by polling.
+  // Joins the control plane of the job. Collective; blocks by polling.
   static Result<std::unique_ptr<ControlPlane>> start(transport::Communicator& world,
                                                      ControlPlaneSetup setup);
   ~ControlPlane();
   ControlPlane(const ControlPlane&) = delete;
   ControlPlane& operator=(const ControlPlane&) = delete;
 
-  // Rank 0 tells the coordinator what was measured (what the others bring does not count); policies
-  // decide what the first step runs under, and every rank starts from that plan. Rank 0 gets their
-  // reasons. May be repeated with more facts. Collective, blocking by polling, before any rank's
-  // first report.
+  // Hands rank 0's facts to the coordinator; those of other ranks do not count. Policies decide
+  // what the first step runs under, and every rank starts from that plan. Returns their reasons on
+  // rank 0. May be repeated with more facts. Collective; blocks by polling. REQUIRES: no rank has
+  // reported yet.
   Result<std::vector<Reason>> learn(transport::Communicator& world, MeasuredFacts facts);
 
   const StartFacts& start_facts() const { return start_; }
   const JobFacts& job() const { return job_; }
   const char* path() const { return boards_->path; }  // "mailbox", "mpi", "mailbox+mpi"
 
-  // The plan in force, and the number of the newest one held.
+  // plan() returns the plan in force, plan_held() the number of the newest one held.
   const Plan& plan() const { return plans_.active(); }
   std::uint64_t plan_held() const { return plans_.held_number(); }
   bool round_closed() const;
@@ -87,11 +88,12 @@ class ControlPlane {
   // Takes over the merged ballot of `round`: decides whether the plan that is held becomes active.
   // REQUIRES: every rank calls it with equal arguments.
   void agree(RoundId round, const StepBallot& merged);
-  // Opens the next round: a plan that was agreed on is in force from here on.
+  // Opens the next round. A plan that was agreed on is in force from here on.
   void begin_round() { plans_.begin_round(); }
 
-  // Takes this rank's report. It leaves at once if `may_open` (the ranks agreed to open a control
-  // round, or this rank only watches) and the last one is closed; else it is merged into the next.
+  // Takes this rank's report. The report leaves at once if `may_open` is yes (the ranks agreed to
+  // open a control round, or this rank only watches) and the last control round is closed.
+  // Otherwise it is merged into the next report.
   void report(RankSignal signal, std::span<const BlockEvidence> evidence, MayOpen may_open);
 
   // Moves messages on and reads masks.
@@ -104,10 +106,11 @@ class ControlPlane {
   // Gives the others ten minutes to come, a day if this rank only watches, because those may still
   // train; a leader that has failed is waited for no longer than until all leaders are here.
   void finish(RankSignal last);
-  // Ok, or why control rounds ended before the job; names the leader that failed, if one did.
+  // Returns ok, or why control rounds ended before the job. Names the leader that failed, if one
+  // did.
   const Status& control_status() const;
 
-  // Rank 0: a copy of the coordinator's state.
+  // Returns a copy of the coordinator's state on rank 0.
   std::optional<ControlState> state() const;
   Status journal_status() const { return journal_status_; }
 
@@ -124,7 +127,7 @@ class ControlPlane {
   PlanBook plans_;
   std::unique_ptr<Boards> boards_;  // the link and the loop refer to them
   std::unique_ptr<ControlLink> link_;
-  bool mask_comes_ = false;            // down with the next control round: agreed by the ranks
+  bool mask_comes_ = false;            // the ranks agreed that the next round brings a mask down
   std::optional<RankSignal> waiting_;  // reports that could not leave yet
   std::vector<BlockEvidence> waiting_evidence_;
 

@@ -24,7 +24,7 @@
 
 namespace cox::runtime {
 
-// Reports as they lay on the board.
+// TakenReports are reports as they lay on the board.
 struct TakenReports {
   std::vector<RankSignal> signals;
   std::vector<std::uint8_t> is_own;  // per signal: 1 = undamaged, and of a rank of this job's start
@@ -34,8 +34,9 @@ struct TakenReports {
 // Checks every report, which takes time with many ranks; later stages read is_own.
 TakenReports check_reports(transport::CollectedSignals collected, const JobFacts& job);
 
-// The round that a set of reports speaks of: the newest one of own ranks that share a reduction,
-// and at least `earliest`. Ranks that only watch have no say: they count steps of their own.
+// Returns the round that a set of reports is about: the newest one of own ranks that share a
+// reduction, and at least `earliest`. Ranks that only watch do not count, because they count steps
+// of their own.
 RoundId round_to_judge(const TakenReports& taken, RoundId earliest);
 
 // Decides how often the coordinator looks whether a round's reports are there. Being woken is a
@@ -50,7 +51,7 @@ class RoundPace {
   // The reader polls at most this often in a row, then it asks to be woken: something has changed.
   static constexpr int kPolls = 16;
 
-  // A round's reports were complete.
+  // Notes that a round's reports were complete.
   void round_at(Clock::time_point now);
   // Returns half the shortest of the last rounds, at most 50 ms. Returns 0, which means "be woken",
   // when rounds come in less than 4 ms or too few are known.
@@ -62,7 +63,7 @@ class RoundPace {
 };
 
 // Keeps reports whose round was judged without them. The rank's next report, where one follows,
-// takes them in, so that nothing it counted or asked for is lost; each is still told as stale.
+// takes them in, so that nothing it counted or asked for is lost; each still counts as stale.
 class LateReports {
  public:
   explicit LateReports(std::int32_t world_size);
@@ -95,8 +96,8 @@ class Inbox {
 
   // Takes what lies on the board, and remembers the ranks whose last report is there.
   TakenReports take(const JobFacts& job);
-  // Judges taken reports. Without fresh ones the result has no reports and is no round: late
-  // reports alone make none. Ranks that have finished are not `missing`.
+  // Judges taken reports. Without fresh ones the result has no reports and is no round, even if
+  // there were late ones. Ranks that have finished are not `missing`.
   StepSignals gather(TakenReports taken, const JobFacts& job, UnixTime now);
 
   // Returns whether every rank of the job has sent its last report. Any thread may call it.

@@ -59,8 +59,7 @@ std::vector<std::string> names_of(const PolicySet& policies) {
 // Returns the configuration as text with the mode of every policy, also where it is the default.
 std::string complete_text(Config config, const std::vector<std::string>& policies) {
   for (const std::string& policy : policies) {
-    if (!has_mode_setting(policy))
-      config.policy_modes.emplace(policy, mode_of(config, policy, PolicyMode::on));
+    if (!has_mode_setting(policy)) config.policy_modes.emplace(policy, mode_of(config, policy));
   }
   return text(config);
 }

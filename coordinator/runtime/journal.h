@@ -51,12 +51,12 @@ class JournalWriter {
   JournalWriter(const JournalWriter&) = delete;
   JournalWriter& operator=(const JournalWriter&) = delete;
 
-  // Begins a new segment: the job starts from other inputs than those given so far. To be called
-  // before the first round only.
+  // Begins a new segment, because the job starts from other inputs than those given so far.
+  // REQUIRES: no round was appended yet.
   Status begin(const JournalHead& head);
 
-  // One round. resource_exhausted, once, when the disk is full or the round too large: from then on
-  // rounds are counted as lost and the answer is ok.
+  // Appends one round. Returns resource_exhausted once, when the disk is full or the round too
+  // large; from then on it counts rounds as lost and returns ok.
   Status append(const StepSignals& signals, const Decision& decision);
 
   // Hands buffered bytes to the system; they then survive the end of this process.

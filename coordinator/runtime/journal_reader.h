@@ -1,6 +1,6 @@
 // JournalReader: reads a journal back, for `cox replay`, for a writer that continues it, and for
 // tests. A journal is a file header, then records of kind, length, checksums and payload, only ever
-// appended. A file that ends within its last record is in order (the process died while writing);
+// appended. A file that ends within its last record is no error (the process died while writing);
 // damage before that is an error with its offset. Format in docs/journal.md. A reader owns its open
 // file; one thread at a time.
 #pragma once
@@ -46,16 +46,17 @@ using JournalEntry = std::variant<JournalEnd, wire::JournalStart, wire::JournalR
 
 class JournalReader {
  public:
-  // not_found when there is no such file, data_loss when it is no journal, failed_precondition when
-  // it is one of another version. A file of 0 bytes, or one that ends within its header, is an
-  // empty journal.
+  // Opens a journal for reading. Errors: not_found when there is no such file, data_loss when it is
+  // not a journal, failed_precondition when it is one of another version. A file of 0 bytes, or one
+  // that ends within its header, is an empty journal.
   static Result<JournalReader> open(const std::filesystem::path& path);
 
-  // The next entry; JournalEnd at the end, as often as asked. data_loss with the offset of the
-  // record when bytes before the last record are damaged or its values cannot be.
+  // Returns the next entry, and JournalEnd at the end, however often it is called. Returns
+  // data_loss with the offset of the record when bytes before the last record are damaged or a
+  // value is impossible.
   Result<JournalEntry> next();
 
-  // The same without a look at the values.
+  // Returns the next record without looking at its values.
   Result<JournalRecord> next_record();
   // Returns the offset of the next record; after the end, the one at which a writer may continue.
   std::uint64_t position() const { return position_; }

@@ -45,10 +45,11 @@ class NodeReports {
   void take();
   bool complete() const { return owed_ == 0; }
   bool all_finished() const { return finished_ == members_.size(); }
-  // The same without the leader's own last report, which a leader that has failed cannot post.
+  // Returns the same without the leader's own last report, which a leader that has failed cannot
+  // post.
   bool others_finished() const;
 
-  // One entry per member; magic 0 where there is none.
+  // Returns one entry per member, with magic 0 where there is no report.
   std::span<const RankSignal> signals() const { return signals_; }
   std::span<const BlockEvidence> evidence() const { return evidence_; }
   // Forgets the reports that the exchange has copied; those of finished ranks stay, to be sent
@@ -80,7 +81,8 @@ struct RoundWord {
 };
 static_assert(sizeof(RoundWord) == 8);
 
-// Comes down in rounds for which the ranks agreed that a frame waits (StepBallot::mask_waits_max).
+// MaskParcel comes down in rounds for which the ranks agreed that a frame waits
+// (StepBallot::mask_waits_max).
 struct MaskParcel {
   RoundWord word;
   std::uint16_t size = 0;  // bytes of `frame` in use; 0 = there was none after all
@@ -129,7 +131,7 @@ class LeaderExchange {
   // Returns the parcel that this round broadcast; in a round without a mask only `word` is valid.
   // Null when the parcel is damaged or belongs to another round.
   const MaskParcel* parcel() const { return is_sound_ ? &buffers_->parcel : nullptr; }
-  // Signals of node `index`; slots that were not filled have magic 0.
+  // Returns the signals of a node; slots that were not filled have magic 0.
   std::span<const RankSignal> gathered(std::size_t node_index) const;
   std::span<const BlockEvidence> evidence() const { return buffers_->evidence; }
 
@@ -171,8 +173,8 @@ class MaskRelay {
  public:
   explicit MaskRelay(transport::MaskBoard board) : board_(board) {}
 
-  // data_loss when the bytes are no frame: nothing changes then. Frames of older plans and ones
-  // that lie there already are no news.
+  // Shows a frame to the node. Returns data_loss, and changes nothing, when the bytes are not a
+  // frame. Frames of older plans and frames that lie there already change nothing either.
   Status pass(std::span<const std::byte> frame);
 
  private:

@@ -28,8 +28,8 @@ class PlanBook {
   // Counts a frame that was lost or damaged beyond recognition, as hold() counts a damaged one.
   void note_damage();
 
-  // To be called once a round, with the ballot merged over all ranks, on every rank. Decides
-  // whether another plan is active from `round` + 1 on.
+  // Takes the ballot merged over all ranks and decides whether another plan is active from `round`
+  // + 1 on. REQUIRES: every rank calls it once a round with equal arguments.
   void agree(RoundId round, const StepBallot& merged);
   // Opens the next round: from here on active() is the plan agreed on, if there is a new one.
   void begin_round();

@@ -11,12 +11,12 @@
 
 namespace cox::runtime {
 
-// not_found (no such folder), failed_precondition (not allowed) or resource_exhausted (no room)
-// when the file cannot be written; an older one then stays as it was.
+// Writes the state. Errors: not_found (no such folder), failed_precondition (not allowed) or
+// resource_exhausted (no room); an older file then stays as it was.
 Status save_control_state(const std::filesystem::path& path, const ControlState& state);
 
-// not_found when there is none, data_loss when it is no saved state, torn or damaged,
-// failed_precondition when it is one of another version.
+// Reads a state. Errors: not_found when there is no file, data_loss when it is not a saved state or
+// is torn or damaged, failed_precondition when it is one of another version.
 Result<ControlState> load_control_state(const std::filesystem::path& path);
 
 }  // namespace cox::runtime

@@ -2,15 +2,14 @@
 
 #include <algorithm>
 
+#include "coordinator/testing/random.h"
+
 namespace cox::testing {
 namespace {
 
-// SplitMix64's finaliser: every input bit reaches every output bit.
+// Every input bit reaches every output bit.
 std::uint64_t mix(std::uint64_t x) {
-  x += 0x9E3779B97F4A7C15u;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-  return x ^ (x >> 31);
+  return Random(x).bits();
 }
 
 std::uint64_t hash_name(std::string_view name) {

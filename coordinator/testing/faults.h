@@ -55,7 +55,7 @@ class FaultScript {
       : seed_(seed), rules_(std::move(rules)) {}
 
   bool empty() const { return rules_.empty(); }
-  // What happens to operation `number` of `rank`; the first rule that hits decides.
+  // Returns what happens to operation `number` of `rank`. The first rule that hits decides.
   Fault at(std::string_view communicator, RankId rank, std::uint64_t number) const;
 
  private:

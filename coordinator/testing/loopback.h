@@ -9,7 +9,8 @@
 //     threads.emplace_back([&, c = world.communicator(RankId(r))] { ... });
 //   ... join ...;  Status used_well = world.verify();
 //
-// One thread per communicator object; the world outlives nothing and may be asked from any thread.
+// One thread per communicator object. The world need not outlive its communicators, and any thread
+// may call it.
 #pragma once
 
 #include <chrono>
@@ -32,14 +33,14 @@ class LoopbackHub;
 
 class LoopbackWorld {
  public:
-  // Requires: ranks >= 1.
+  // REQUIRES: ranks >= 1.
   explicit LoopbackWorld(std::int32_t ranks, LoopbackOptions options = {});
 
-  // This rank's end of the world; ask once per rank. It may outlive the LoopbackWorld.
+  // Returns the rank's communicator, which may outlive the LoopbackWorld. Call it once per rank.
   std::unique_ptr<transport::Communicator> communicator(RankId rank) const;
 
-  // failed_precondition when a communicator so far destroyed left requests in flight, or its ranks
-  // did not all start the same number of operations. Names each case.
+  // Returns failed_precondition when a communicator that is destroyed by now left requests in
+  // flight, or its ranks did not all start the same number of operations. Names each case.
   Status verify() const;
 
  private:

@@ -17,7 +17,7 @@ namespace cox::testing {
 
 inline constexpr std::uint64_t kForever = std::numeric_limits<std::uint64_t>::max();
 
-// A rank is slower in some rounds, by a part of its own work in a quiet round.
+// Slowdown makes a rank slower in some rounds, by a part of its own work in a quiet round.
 struct Slowdown {
   RankId rank{};
   std::optional<Phase> phase;  // where the extra time goes; empty = spread over all phases
@@ -63,13 +63,13 @@ class SimulatedJob {
   SimulatedJob(Scenario scenario, Config config, PolicySet policies,
                Capabilities capabilities = {});
 
-  // The reports that arrive in the current round, faults included, in a random order.
+  // Returns the reports that arrive in the current round, faults included, in a random order.
   std::vector<RankSignal> reports();
 
   // Decides on `signals` and goes on to the next round.
   Decision decide_on(const StepSignals& signals);
 
-  // One whole round: reports, collect, decide.
+  // Runs one whole round: reports, collect, decide.
   Decision round();
 
   const JobFacts& job() const { return job_; }

@@ -32,16 +32,18 @@ struct Call {
   friend bool operator==(const Call&, const Call&) = default;
 };
 
-// "all_reduce of 4096 bytes (elements of 4)".
+// Returns "all_reduce of 4096 bytes (elements of 4)".
 std::string describe(const Call& call);
 
-// The local part of a start_*: what is given, where it goes, how.
+// Buffers are the local part of a start_*(): the bytes that this rank gives, and where the result
+// goes.
 struct Buffers {
   ConstBytes send;
   Bytes receive;
 };
 
-// invalid_argument when there is no such reduction, or `bytes` are not whole elements of it.
+// Returns invalid_argument when the reduction is not complete, or `bytes` is not a whole number of
+// its elements.
 Status check_reduction(const Reduction& reduction, std::size_t bytes);
 
 }  // namespace cox::transport

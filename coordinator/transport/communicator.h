@@ -23,7 +23,8 @@
 
 namespace cox::transport {
 
-// Handle of one operation in flight; belongs to the communicator that returned it.
+// Request is the handle of one operation in flight. It belongs to the communicator that returned
+// it.
 struct Request {
   static constexpr std::uint32_t kNone = ~0u;
   std::uint32_t slot = kNone;
@@ -47,8 +48,8 @@ enum class Operation : std::uint8_t;  // call.h
 struct Call;
 struct Buffers;
 
-// Checks what needs no other rank, so that a wrong call fails in the same words on every transport;
-// each transport starts and tests checked calls.
+// Communicator checks what needs no other rank, so that a wrong call fails in the same words on
+// every transport. Each transport starts and tests checked calls.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -66,7 +67,7 @@ class Communicator {
   // Every rank receives size() x send.size() bytes in rank order.
   Result<Request> start_all_gather(ConstBytes send, Bytes receive);
   // In place. The result has the bits of ((rank0 + rank1) + rank2) + ... on every rank, whatever
-  // path or timing. Requires: buffer.size() is a multiple of reduction.element_bytes.
+  // path or timing. REQUIRES: buffer.size() is a multiple of reduction.element_bytes.
   Result<Request> start_all_reduce(Bytes buffer, const Reduction& reduction);
   // In place into root's buffer only, in the same order; other buffers are left as they were.
   Result<Request> start_reduce(Bytes buffer, const Reduction& reduction, RankId root);
@@ -79,7 +80,7 @@ class Communicator {
   // Collective and waiting (start-up only). `color` (>= 0) groups ranks; ranks keep their order.
   Result<std::unique_ptr<Communicator>> split(std::int32_t color);
   virtual Result<std::unique_ptr<Communicator>> duplicate() = 0;
-  // The same, grouped by who shares memory.
+  // Groups the ranks by the node whose memory they share. Collective and waiting (start-up only).
   virtual Result<std::unique_ptr<Communicator>> split_by_node() = 0;
   // Returns zeroed memory seen by all ranks. Collective and waiting (start-up only). REQUIRES: the
   // ranks share a node. resource_exhausted on every rank when one of them cannot have it.

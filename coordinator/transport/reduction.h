@@ -15,7 +15,7 @@ struct Reduction {
   void (*apply)(std::byte* into, const std::byte* from, std::size_t count) = nullptr;
 };
 
-// Built-in ones.
+// Built-in reductions.
 Reduction sum_f32();
 Reduction sum_f64();
 Reduction sum_u64();
@@ -25,7 +25,8 @@ Reduction max_u64();
 Reduction max_f32();
 Reduction max_f64();
 
-// For a value type T with `void merge_into(T&, const T&)` found by ADL, e.g. StepBallot.
+// Returns the reduction of a value type T with `void merge_into(T&, const T&)`, which is found by
+// argument-dependent lookup, such as StepBallot.
 template <class T>
 Reduction merging() {
   static_assert(std::is_trivially_copyable_v<T>);

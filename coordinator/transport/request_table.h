@@ -4,6 +4,7 @@
 // stale one is recognised instead of touching somebody else's operation. One thread.
 #pragma once
 
+#include <cassert>
 #include <deque>
 #include <string>
 #include <vector>
@@ -20,7 +21,7 @@ class RequestTable {
     Slot* slot;
   };
 
-  // A free slot as its last user left it. Its address stays the same until it is released.
+  // Returns a free slot as its last user left it. Its address stays the same until it is released.
   Taken take() {
     if (free_.empty()) {
       entries_.emplace_back();
@@ -34,15 +35,16 @@ class RequestTable {
     return {{index, entry.generation}, &entry.slot};
   }
 
-  // nullptr when the request is not in flight here.
+  // Returns the slot of the request, or null when the request is not in flight here.
   Slot* find(const Request& request) {
     if (request.slot >= entries_.size()) return nullptr;
     Entry& entry = entries_[request.slot];
     return entry.busy && entry.generation == request.generation ? &entry.slot : nullptr;
   }
 
-  // Requires: find(request) != nullptr. Resets `request` to inactive.
+  // REQUIRES: find(request) != nullptr. Resets `request` to inactive.
   void release(Request& request) {
+    assert(find(request) != nullptr);
     Entry& entry = entries_[request.slot];
     entry.busy = false;
     ++entry.generation;

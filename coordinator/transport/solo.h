@@ -1,5 +1,5 @@
-// The communicator of a job with one rank: a program started without mpiexec. Every operation is
-// done when it is started; nothing is shared, copied twice or checked against others. One thread.
+// Returns the communicator of a job with one rank: a program started without mpiexec. Every
+// operation is done when it is started, and nothing is checked against other ranks. One thread.
 #pragma once
 
 #include <memory>

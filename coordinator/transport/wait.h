@@ -21,13 +21,14 @@ struct WaitPolicy {
   const char* waited_for = "other ranks";  // named in the message of a timeout
 };
 
-// `ranks_on_node` of the communicator and `cores` that they share: with more ranks than cores a
+// Returns how to wait where `ranks_on_node` ranks share `cores` cores: with more ranks than cores a
 // spinning rank only keeps the others from running.
 WaitPolicy wait_policy(std::int32_t ranks_on_node, std::int32_t cores);
-// The same policy with a limit, for start-up and shut-down, where a lost rank must not hang us.
+// Returns the policy with a limit, for start-up and shut-down, where a lost rank must not hang the
+// job.
 WaitPolicy with_timeout(WaitPolicy policy, std::chrono::nanoseconds timeout,
                         const char* waited_for);
-// Cores that this process may use, >= 1.
+// Returns the number of cores that this process may use, at least 1.
 std::int32_t usable_cores();
 
 // Measures how much of its limit a wait has used up. The time between two looks counts for at most
@@ -66,8 +67,8 @@ class Waiter {
 // then still in flight and owns its buffers.
 Status wait(Communicator& communicator, Request& request, const WaitPolicy& policy);
 
-// The same, with `pump()` called between polls: the control link moves on inside the waits of the
-// reducer. `pump` must not test `request`.
+// Waits like wait(), and calls `pump()` between polls, so that the control link moves on inside the
+// waits of the reducer. REQUIRES: `pump` does not test `request`.
 template <class Pump>
 Status wait_with(Communicator& communicator, Request& request, const WaitPolicy& policy,
                  Pump&& pump) {
@@ -84,7 +85,7 @@ Status wait_with(Communicator& communicator, Request& request, const WaitPolicy&
 // Waits for an operation that was just started: finish(c, c.start_gather(...), policy).
 Status finish(Communicator& communicator, Result<Request> started, const WaitPolicy& policy);
 
-// The blocking forms for values: what ranks agree on at the start of a job.
+// The blocking forms for values, with which ranks agree at the start of a job.
 
 // Returns every rank's value, in rank order.
 template <class T>

@@ -1,4 +1,4 @@
-// Small numbers of equally many bits, one after another: low bits first, the last byte filled up
+// Packs small numbers of equal width one after another: low bits first, the last byte filled up
 // with zeros. Pure.
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace cox::wire {
 
-// Appends at(0) .. at(count - 1). REQUIRES: width <= 32, and each number fits into so many bits.
+// Appends at(0) .. at(count - 1). REQUIRES: width <= 32, and each number fits into `width` bits.
 template <class At>
 void write_bits(ByteWriter& out, unsigned width, std::size_t count, const At& at) {
   std::uint64_t pending = 0;

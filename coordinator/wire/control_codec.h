@@ -24,7 +24,7 @@ namespace cox::wire {
 
 inline constexpr std::size_t kMaxMessageBytes = std::size_t{1} << 28;
 
-// Everything but the signals that Decide needs to run a journal again.
+// JournalStart has everything but the signals that Decide needs to run a journal again.
 struct JournalStart {
   JobFacts job;
   std::string config;  // text() of the configuration
@@ -33,14 +33,15 @@ struct JournalStart {
   std::optional<Decision> first{};    // begin_job()'s answer to `state`; empty: it had none
 };
 
-// One round: all that Decide saw, and what it answered. Of the decision its plan and reasons.
+// JournalRound has the signals that Decide saw in one round, and of its decision the plan and the
+// reasons.
 struct JournalRound {
   StepSignals signals;
   Decision decision;
 };
 
 std::string serialize(const JournalStart& value);
-// A JournalRound from its parts.
+// Returns the bytes of a JournalRound, from its parts.
 std::string serialize(const StepSignals& signals, const Decision& decision);
 std::string serialize(const ControlState& value);
 

@@ -55,13 +55,12 @@ struct FrameView {
   std::span<const std::byte> payload;  // borrows the bytes that were read
 };
 
-// REQUIRES: a payload that fits the kind.
+// Returns a frame with its checksum. REQUIRES: the payload fits the kind.
 Frame seal_frame(const FrameHeader& header, std::span<const std::byte> payload);
 
 // Reads what another process sent. `bytes` may be longer than the frame (a transport with a fixed
-// size), then the rest must be zero. data_loss when the bytes are no frame; failed_precondition
-// when they are one of another version. The check of an `unchanged` frame is left to the caller,
-// who knows which plan it may speak of.
+// size), then the rest must be zero. Returns data_loss when the bytes are not a frame,
+// failed_precondition when they are one of another version.
 Result<FrameView> open_frame(std::span<const std::byte> bytes);
 
 }  // namespace cox::wire

@@ -17,10 +17,11 @@
 
 namespace cox::wire {
 
-// The frames of `plan`, head first. With a `base` that its receivers hold, the changes against it
-// are sent where that is shorter and possible (same incarnation and blocks, at most 255 numbers
-// apart). activated_round does not travel. invalid_argument when blocks, profiles or ranks are more
-// than the format carries or do not fit together; resource_exhausted beyond 65535 continuations.
+// Returns the frames of `plan`, head first. With a `base` that its receivers hold, they carry the
+// changes against it where that is shorter and possible (same incarnation and blocks, at most 255
+// numbers apart). activated_round does not travel. Errors: invalid_argument when blocks, profiles
+// or ranks are more than the format carries or do not fit together; resource_exhausted beyond 65535
+// continuations.
 Result<std::vector<Frame>> encode_plan(const Plan& plan, const Plan* base);
 
 enum class Assembly : std::uint8_t {
@@ -44,7 +45,7 @@ class PlanAssembler {
   const Plan& held() const { return held_; }
 
  private:
-  // The plan being put together. All its frames agree on number, distance and count.
+  // Pending is the plan being put together. All its frames agree on number, distance and count.
   struct Pending {
     std::uint64_t number = 0;
     std::uint8_t base_distance = 0;

@@ -373,7 +373,7 @@ Status read_entries(ByteReader& in, PayloadKind kind, Plan& plan, const JobSize&
       return data_loss("plan: entry " + std::to_string(id) + " is malformed or of another version");
     last = id;
   }
-  if (in.failed()) return data_loss("plan: its bytes end too early");
+  if (in.failed()) return data_loss("plan: expected more bytes, found their end");
   return ok_status();
 }
 
@@ -447,7 +447,7 @@ Result<Plan> read_delta_payload(std::span<const std::byte> payload, Plan base,
                                 const JobSize& size) {
   ByteReader in(payload);
   const std::uint32_t check = in.u32();
-  if (in.failed()) return data_loss("plan: its bytes end too early");
+  if (in.failed()) return data_loss("plan: expected more bytes, found their end");
   if (check != content_check(base))
     return failed_precondition("plan: the changes are against another plan than the one held here");
   base.activated_round.reset();

@@ -19,16 +19,17 @@
 
 namespace cox::wire {
 
-// invalid_argument when the vectors of a plan do not fit together or exceed what a payload carries.
+// Returns invalid_argument when the vectors of a plan do not fit together or exceed what a payload
+// carries.
 Status check_shape(const Plan& plan);
 
-// Everything but ids and rounds, which the frames of a mask carry in their headers.
+// Return everything but ids and rounds, which the frames of a mask carry in their headers.
 // REQUIRES: check_shape(plan) is ok, and for a delta both plans have the same number of blocks.
 std::vector<std::byte> full_payload(const Plan& plan);
 std::vector<std::byte> delta_payload(const Plan& plan, const Plan& base);
 
-// The size of a job. Readers accept no more parts than that, so that hostile bytes cannot make them
-// allocate more.
+// JobSize is the size of a job. Readers accept no more parts than that, so that hostile bytes
+// cannot make them allocate more.
 struct JobSize {
   std::size_t ranks = static_cast<std::size_t>(kMaxRanks);
   std::size_t blocks = kMaxBlocks;
@@ -38,19 +39,21 @@ struct JobSize {
 };
 JobSize size_of(const JobFacts& job);
 
-// Reads a payload for exactly size.blocks blocks. data_loss on malformed bytes. Whether the plan
-// fits a job is for validate() to say.
+// Reads a payload for exactly size.blocks blocks. Returns data_loss for malformed bytes. validate()
+// checks whether the plan fits a job.
 Result<Plan> read_full_payload(std::span<const std::byte> payload, const JobSize& size);
-// `base` becomes the new plan. failed_precondition when the payload was made against another base.
+// Applies the payload to `base` and returns the result. Returns failed_precondition when the
+// payload was made against another base.
 Result<Plan> read_delta_payload(std::span<const std::byte> payload, Plan base, const JobSize& size);
 
-// No payload for this job is longer.
+// Returns a size that no payload for this job exceeds.
 std::size_t max_payload_bytes(const JobFacts& job);
 
 // Serializes a whole plan for a file, with ids, rounds and the number of blocks. Returns an empty
 // string, which parse_plan() rejects, when check_shape() fails.
 std::string serialize(const Plan& plan);
-// data_loss on malformed bytes. Whether the plan fits a job is for validate() to say.
+// Reads what serialize() wrote. Returns data_loss for malformed bytes. validate() checks whether
+// the plan fits a job.
 Result<Plan> parse_plan(std::string_view bytes);
 
 }  // namespace cox::wire

@@ -1,5 +1,5 @@
-// The topic Control plane: what deciding and telling costs, and what went wrong on the way. Its
-// part of the snapshot is the coordinator's own ControlCounters. Pure.
+// The topic Control plane: what deciding and publishing plans costs, and what went wrong on the
+// way. Its part of the snapshot is the coordinator's own ControlCounters. Pure.
 #pragma once
 
 namespace cox::metrics {

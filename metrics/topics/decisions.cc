@@ -28,7 +28,7 @@ bool same_matter(const Reason& a, const Reason& b) {
          a.block == b.block;
 }
 
-// Changes are told one by one; everything else once, with a count.
+// Changes are listed one by one; everything else once, with a count.
 bool may_repeat(Outcome outcome) {
   return outcome != Outcome::changed && outcome != Outcome::clamped;
 }

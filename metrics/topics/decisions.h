@@ -16,7 +16,7 @@ namespace cox::metrics {
 
 struct Topic;
 
-// A reason, with how often the same one was given between the two rounds.
+// DecisionEntry is a reason, and how often it was given from `first_round` to `last_round`.
 struct DecisionEntry {
   Reason reason;  // the newest wording
   RoundId first_round{};

@@ -25,8 +25,8 @@ struct Topic;
 
 inline constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
-// Bytes that a rank holds under every plan; the same on all ranks, which are replicas. 0 = not
-// known.
+// HeldBytes are the bytes that a rank holds under every plan; the same on all ranks, which are
+// replicas. 0 = not known.
 struct HeldBytes {
   std::int64_t parameters = 0;
   std::int64_t gradients = 0;  // at the end of a backward pass that reaches every parameter
@@ -64,7 +64,7 @@ std::shared_ptr<const MemoryView> memory_view(const JobFacts& job, const Plan& p
 // Returns whether `view` was made with these budgets.
 bool has_budgets(const MemoryView& view, std::span<const std::int64_t> budget_bytes);
 
-// Budgets against the high waters of one round. Only ranks that have both count.
+// MemoryHeadroom compares budgets with the peaks of one round. Only ranks that have both count.
 struct MemoryHeadroom {
   RankId tightest{-1};           // the lowest one on ties; -1 = no rank counts
   std::int64_t least_bytes = 0;  // of the tightest rank; negative = over its budget

@@ -25,12 +25,12 @@ constexpr std::string_view to_string(Pass pass) {
   return kPassNames[static_cast<std::size_t>(pass)];
 }
 
-// Values that are not finite, with the block, pass and rank in which they arose, as the evidence of
-// a round says. The newest few are kept.
+// Overflow is values that are not finite, with the block, pass and rank in which they arose, as the
+// evidence of a round says. The newest few are kept.
 struct Overflow {
   RoundId round{};
   StepId step{};
-  UnixTime time{};
+  UnixTime time{};          // when rank 0 judged that round, later than the step
   std::int32_t block = -1;  // -1 = outside of all blocks
   Pass pass = Pass::forward;
   RankId rank{-1};           // the lowest one that saw it; -1 = not known
@@ -40,7 +40,7 @@ struct Overflow {
   friend bool operator==(const Overflow&, const Overflow&) = default;
 };
 
-// The newest value and the round that it is from.
+// Known is the newest value and the round that it is from.
 struct Known {
   double value = 0;
   RankId rank{-1};  // where it was largest; -1 = a ratio over all ranks
@@ -66,7 +66,7 @@ struct BlockNumerics {
   std::shared_ptr<const Reason> newest;  // newest word on its format; may be null
 };
 
-// Formats before and after, by how many blocks changed so: changes[from][to].
+// FormatChanges counts blocks that changed their format: changes[from][to].
 using FormatChanges = std::array<std::array<std::uint64_t, kPrecisions>, kPrecisions>;
 
 struct NumericsView {
@@ -81,28 +81,28 @@ struct NumericsView {
   const Overflow* last_overflow() const { return overflows.empty() ? nullptr : &overflows.back(); }
 };
 
-// Blocks in each format in force; index = Precision.
+// Returns the number of blocks in each format in force; index = Precision.
 std::array<std::int32_t, kPrecisions> format_blocks(const NumericsView& view);
 
 // Returns whether there is anything to show: a format other than fp32, a scaler, or an overflow.
 bool is_at_work(const NumericsView& view);
 
-// The overflows of one round, in the order in which blocks run: forward ascending, backward
-// descending. One outside of all blocks is only claimed where somebody looked inside them, or a
-// policy said so.
+// Returns the overflows of one round, in the order in which blocks run: forward ascending, backward
+// descending. One outside of all blocks is reported only where the blocks were watched, or a policy
+// said so.
 std::vector<Overflow> overflows_of(const StepRecord& record, float loss_scale);
 
 inline constexpr std::size_t kOverflowsKept = 16;
-// `kept`, oldest first, with those of a newer round; the first of a round, which is to blame, comes
-// out last.
+// Returns `kept`, oldest first, with the overflows of a newer round behind it. The first of a
+// round, which is to blame, comes last.
 std::vector<Overflow> with_overflows(const std::vector<Overflow>& kept,
                                      const std::vector<Overflow>& round);
 
-// "step 123, round 125: block h.2, backward, rank 3: 41 values not finite at loss scale 65536; the
-// step was skipped"
+// Returns "step 123, round 125: block h.2, backward, rank 3: 41 values not finite at loss scale
+// 65536; the step was skipped"
 std::string overflow_text(const JobFacts& job, const Overflow& overflow);
 
-// "65536", "0.5": in full.
+// Returns the scale in full: "65536", "0.5".
 std::string scale_text(double scale);
 
 // Returns the section of the status page; empty where there is nothing to show.

@@ -17,7 +17,7 @@ bool is_change(const Reason& reason) {
   return reason.outcome == Outcome::changed || reason.outcome == Outcome::clamped;
 }
 
-// The largest among the ranks that trained; `before` where none of them did.
+// Returns the largest among the ranks that trained; `before` where none of them did.
 float loss_scale_of(const StepSignals& signals, float before) {
   bool anybody = false;
   float scale = 0;
@@ -170,8 +170,9 @@ void NumericsFold::put_in_force(const std::vector<Precision>& formats, RoundId r
   }
 }
 
-// A plan counts from the round in which it took effect. That it did is not told where the next one
-// is published in the same round, but then it did: there is never more than one in flight.
+// A plan's formats count from the round in which it took effect. A plan whose successor is
+// published in that same round is never reported as active, but it was: there is never more than
+// one in flight.
 void NumericsFold::follow_plan(const StepRecord& record, NumericsView& view) {
   const Plan& plan = record.plan;
   const bool is_first = !has_plan_;

@@ -1,6 +1,6 @@
-// NumericsFold: makes the view of numerics, round by round from StepRecords. What a round does not
-// say keeps its newest known value. On the recording thread of telemetry; a view that was handed
-// out never changes.
+// NumericsFold makes the NumericsView from StepRecords, round by round. A value that a round does
+// not report stays as it was last known. Only the recording thread of telemetry uses it; a view
+// that was handed out never changes.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@ namespace cox::metrics {
 
 class NumericsFold {
  public:
-  // The view after `record`. The same pointer where the record said nothing new.
+  // Returns the view after `record`, the same pointer where the record has nothing new.
   std::shared_ptr<const NumericsView> add(const StepRecord& record);
 
  private:

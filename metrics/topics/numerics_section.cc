@@ -156,7 +156,7 @@ std::vector<BlockRow> most_telling(std::vector<BlockRow> rows, RoundId now) {
   return rows;
 }
 
-// Adds to a text what it says when pointed at.
+// Adds the text that shows when the pointer rests on it.
 std::string with_title(const std::string& title, const std::string& text) {
   return fmt::format("<span title=\"{}\">{}</span>", title, text);
 }

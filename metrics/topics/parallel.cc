@@ -34,7 +34,7 @@ struct Columns {
   std::vector<double> exposed;
 };
 
-// Times that are no times are left out, as those of phases are.
+// Times that are negative or not finite are left out, as those of phases are.
 void add_reduction(const RankSignal& s, Columns& columns) {
   const double reduction = s.reduction_seconds;
   const double exposed = s.reduction_exposed_seconds;

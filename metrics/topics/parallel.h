@@ -32,7 +32,7 @@ ParallelView parallel_view(const JobFacts& job, const StepSignals& signals,
 double hidden_ratio(double reduction_seconds, double exposed_seconds);
 double hidden_ratio(const ParallelView& view);  // of the medians
 
-// Samples of a step under `plan`; 0 where that is the loop's own business.
+// Returns the samples of a step under `plan`; 0 where the plan leaves that to the loop.
 std::uint64_t planned_samples(const Plan& plan, const JobFacts& job);
 
 Topic parallel_topic();

@@ -18,7 +18,8 @@ namespace cox::metrics {
 
 struct Topic;
 
-// The profile of a block on the rank where it takes longest, since the slowest rank decides.
+// BlockCost is the profile of a block on the rank where it takes longest, because the slowest rank
+// decides.
 struct BlockCost {
   bool is_known = false;
   RankId rank{-1};  // whose profile this is
@@ -49,7 +50,7 @@ struct KnobMix {
 // Counts blocks by precision and by memory action.
 KnobMix knob_mix(const Plan& plan, std::int32_t world_size);
 
-// Neighbouring blocks with the same precision and action.
+// BlockRun is neighbouring blocks with the same precision and action.
 struct BlockRun {
   std::size_t first = 0;
   std::size_t last = 0;  // inclusive
@@ -63,7 +64,7 @@ std::vector<BlockRun> block_runs(const Plan& plan, std::size_t profile_index);
 // Returns how many ranks each profile has.
 std::vector<std::int32_t> profile_sizes(const Plan& plan, std::int32_t world_size);
 
-// Ranks that have each action (index = MemoryAction) on a block, one entry a block.
+// Returns, one entry a block, how many ranks have each action (index = MemoryAction) on it.
 using ActionRanks = std::array<std::int32_t, 4>;
 std::vector<ActionRanks> action_ranks(const Plan& plan, std::int32_t world_size);
 

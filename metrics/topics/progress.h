@@ -16,7 +16,7 @@ namespace cox::metrics {
 
 struct Topic;
 
-// One round in short, for curves.
+// RoundPoint is one round in short, for curves.
 struct RoundPoint {
   RoundId round{};
   double loss = 0;  // NaN when no rank had a finite one
@@ -28,7 +28,7 @@ struct RoundPoint {
   bool was_skipped = false;    // the optimizer step was, on some rank
 };
 
-// The newest rounds, oldest first, at most kPointsKept.
+// RoundPoints are the newest rounds, oldest first, at most kPointsKept.
 using RoundPoints = std::vector<RoundPoint>;
 inline constexpr std::size_t kPointsKept = 300;
 void add_point(RoundPoints& points, const RoundPoint& point);
@@ -52,7 +52,7 @@ struct ProgressView {
   void add(const StepRecord& record, float loss_scale);
 };
 
-// Slowest own work over the median; 1 where there is nothing to compare.
+// Returns the own work of the slowest rank over the median; 1 where there is nothing to compare.
 double skew_ratio(const StepSummary& summary);
 
 Topic progress_topic();

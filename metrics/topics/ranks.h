@@ -14,7 +14,7 @@ namespace cox::metrics {
 struct Snapshot;
 struct Topic;
 
-// One rank in the newest round it reported.
+// RankRow is one rank in the newest round that it reported.
 struct RankRow {
   RankSignal report;
   // Per covered round.
@@ -29,10 +29,10 @@ struct RankRow {
   Phase worst_phase = Phase::other;
 };
 
-// The ranks as of one round; in large jobs refreshed about once a second.
+// RankTable is the ranks as of one round; in large jobs it is refreshed about once a second.
 struct RankTable {
   RoundId round{};
-  UnixTime time{};
+  UnixTime time{};                   // when rank 0 judged that round
   std::vector<RankRow> rows;         // ascending ranks
   std::vector<FaultyReport> faults;  // of that round
   double samples_per_step = 0;       // of all rows
@@ -54,7 +54,8 @@ bool is_due(const RankTable& table, const StepRecord& record);
 // Makes the table from the reports of one round.
 std::shared_ptr<const RankTable> rank_table(const StepSignals& signals, const StepSummary& summary);
 
-// Exclusive states; they add up to the world size.
+// RankCounts counts ranks by state. The states exclude each other, so the counts add up to the
+// world size.
 struct RankCounts {
   std::int32_t training = 0;
   std::int32_t finished = 0;

@@ -57,9 +57,7 @@ Result<std::unique_ptr<ControlRounds>> ControlRounds::start(transport::Communica
   setup.config.control.late_seconds = 60;  // a busy machine is no missing rank
   setup.policies = default_policies();
   setup.policies.push_back(std::make_shared<EveryRound>());
-  setup.make_sink = [sink = &rounds->answers_](const JobFacts&, const runtime::StartFacts&) {
-    return sink;
-  };
+  setup.make_sink = [sink = &rounds->answers_](const JobFacts&) { return sink; };
   setup.now = [] {
     const auto since = std::chrono::system_clock::now().time_since_epoch();
     return UnixTime{std::chrono::duration<double>(since).count()};

@@ -37,26 +37,29 @@ class Line {
   std::string config_;
 };
 
-// Of the value at or below which `part` (0 .. 1) of the samples lie. Requires: not empty.
+// Returns the value at or below which `part` (0 .. 1) of the samples lie. REQUIRES: `samples` is
+// not empty.
 double quantile(std::vector<double> samples, double part);
 
-// The median, and an interval that holds the true one with 95 % confidence: order statistics, no
-// assumption on the distribution. Requires: not empty.
+// Median is a centre with the interval that holds the true one with 95 % confidence.
 struct Median {
   double value = 0;
   double low = 0;
   double high = 0;
 };
+
+// Returns the median with an interval from order statistics, which assumes nothing about the
+// distribution. REQUIRES: `samples` is not empty.
 Median median_of(std::vector<double> samples);
 
-// The centre of a distribution that is symmetric up to outliers: the median of the means of all
-// pairs, and the 95 % interval that belongs to it (Hodges and Lehmann 1963, by the signed-rank
-// statistic). About as sharp as the mean and as deaf to outliers as a trimmed one. Requires: not
-// empty; quadratic.
+// Returns the centre of a distribution that is symmetric up to outliers: the median of the means of
+// all pairs, and the 95 % interval that belongs to it (Hodges and Lehmann 1963, by the signed-rank
+// statistic). About as sharp as the mean, and as robust to outliers as a trimmed mean. Quadratic.
+// REQUIRES: `samples` is not empty.
 Median centre_of(const std::vector<double>& samples);
 
 enum class Effort { full, quick };
-// `--quick` among the arguments.
+// Returns Effort::quick when `--quick` is among the arguments.
 Effort effort_of(int argc, const char* const* argv);
 
 }  // namespace cox::bench

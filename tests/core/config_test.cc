@@ -270,19 +270,19 @@ TEST_SUITE("core") {
 
   TEST_CASE("precision is chosen where any block may run in another format than fp32") {
     Config config;
-    CHECK(cox::mode_of(config, "precision", PolicyMode::on) == PolicyMode::off);
+    CHECK(cox::mode_of(config, "precision") == PolicyMode::off);
     REQUIRE(cox::set_option(config, "precision.format", "auto").ok());
     CHECK_FALSE(config.precision.format.has_value());
-    CHECK(cox::mode_of(config, "precision", PolicyMode::off) == PolicyMode::on);
+    CHECK(cox::mode_of(config, "precision") == PolicyMode::on);
     REQUIRE(cox::set_option(config, "precision.mode", "observe").ok());
-    CHECK(cox::mode_of(config, "precision", PolicyMode::off) == PolicyMode::observe);
+    CHECK(cox::mode_of(config, "precision") == PolicyMode::observe);
     config = {};
     REQUIRE(cox::set_option(config, "precision.force", "head = bf16, layer.*=fp16").ok());
     CHECK(config.precision.force ==
           std::vector<cox::FormatRule>{{"head", cox::Precision::bf16},
                                        {"layer.*", cox::Precision::fp16}});
-    CHECK(cox::mode_of(config, "precision", PolicyMode::off) == PolicyMode::on);
-    CHECK(cox::mode_of(config, "loss_scale", PolicyMode::off) == PolicyMode::on);
+    CHECK(cox::mode_of(config, "precision") == PolicyMode::on);
+    CHECK(cox::mode_of(config, "loss_scale") == PolicyMode::on);
     for (const char* wrong : {"head", "=bf16", "head=bf17", "head=auto", "head=bf16,"}) {
       CAPTURE(wrong);
       CHECK(cox::set_option(config, "precision.force", wrong).code() ==
@@ -290,23 +290,23 @@ TEST_SUITE("core") {
     }
   }
 
-  TEST_CASE("a policy has the mode of its key, and the fallback where nothing was said") {
+  TEST_CASE("a policy has the mode of its key, and is on where nothing was said") {
     Config config;
     config.policy_modes["mine"] = PolicyMode::on;
-    CHECK(cox::mode_of(config, "guard", PolicyMode::off) == PolicyMode::on);
-    CHECK(cox::mode_of(config, "nobody", PolicyMode::observe) == PolicyMode::observe);
+    CHECK(cox::mode_of(config, "guard") == PolicyMode::on);
+    CHECK(cox::mode_of(config, "nobody") == PolicyMode::on);
     CHECK_FALSE(cox::set_option(config, "nobody.mode", "off").ok());
     CHECK(cox::has_mode_setting("guard"));
     CHECK_FALSE(cox::has_mode_setting("mine"));
     CHECK_FALSE(cox::has_mode_setting("reduction"));
     for (const char* own : {"shares", "accumulation"}) {
-      CHECK(cox::mode_of(config, own, PolicyMode::on) == PolicyMode::off);
+      CHECK(cox::mode_of(config, own) == PolicyMode::off);
       REQUIRE(cox::set_option(config, std::string(own) + ".mode", "observe").ok());
-      CHECK(cox::mode_of(config, own, PolicyMode::on) == PolicyMode::observe);
+      CHECK(cox::mode_of(config, own) == PolicyMode::observe);
       CHECK_FALSE(config.policy_modes.contains(own));
     }
     REQUIRE(cox::set_option(config, "mine.mode", "off").ok());
-    CHECK(cox::mode_of(config, "mine", PolicyMode::on) == PolicyMode::off);
+    CHECK(cox::mode_of(config, "mine") == PolicyMode::off);
     CHECK_FALSE(cox::set_option(config, "yours.mode", "on").ok());
   }
 }

@@ -33,7 +33,7 @@ cox::StepSignals collected(const std::vector<cox::RankSignal>& received, std::in
   return cox::collect(kRound, kIncarnation, world, received, {}, {5});
 }
 
-// What collect() promises, by sorting. Requires: no damaged report.
+// Returns what collect() promises, by sorting. REQUIRES: no report is damaged.
 cox::StepSignals by_sorting(const std::vector<cox::RankSignal>& received, std::int32_t world) {
   cox::StepSignals s;
   std::vector<cox::RankSignal> fresh;

@@ -6,8 +6,7 @@
 //                [--stop-on RANK STEP] [--swap-on RANK] [--no-norm]
 //
 // trainer: cox::Trainer with accumulate(). own: a loop with cox::Reducer, where a rank may end
-// early
-// (--stop-on) and joins the others.
+// early (--stop-on) and joins the others.
 #include <torch/torch.h>
 #include <unistd.h>
 

@@ -31,21 +31,21 @@ void conforms(Communicator& communicator) {
 
 TEST_SUITE_BEGIN("mpi transport");
 
-TEST_CASE("does what every transport must do") {
+TEST_CASE("MPI does what every transport must do") {
   const auto c = world();
   CHECK(c->kind() == std::string("mpi"));
   CHECK(c->ranks_on_node() == c->size());
   conforms(*c);
 }
 
-TEST_CASE("does the same when reductions take many small steps") {
+TEST_CASE("MPI does what every transport must do when reductions take many small steps") {
   MpiOptions options;
   options.gather_limit_bytes = 64;
   options.scratch_limit_bytes = 16'000;
   conforms(*world(options));
 }
 
-TEST_CASE("does the same on pretended nodes") {
+TEST_CASE("MPI does what every transport must do on pretended nodes") {
   MpiOptions options;
   options.ranks_per_node = 1;
   const auto c = world(options);

@@ -24,10 +24,10 @@ struct PricedPlan {
   std::int64_t peak_bytes = 0;
   std::int64_t added_us = 0;
 };
-// Every permitted plan, priced by the simulator. Requires: few stages.
+// Returns every permitted plan, priced by schedule(). REQUIRES: the problem has few stages.
 std::vector<PricedPlan> all_plans(const MemoryProblem& problem);
 
-// The least added time within the budget; -1 when nothing fits.
+// Returns the least added time within the budget; -1 when nothing fits.
 std::int64_t least_added(const std::vector<PricedPlan>& plans, std::int64_t budget_bytes);
 
 }  // namespace cox::test

@@ -59,9 +59,7 @@ runtime::ControlPlaneSetup setup_for(std::int32_t ranks, const WorkerOptions& op
   setup.config.control.late_seconds = options.late_seconds;
   setup.policies = options.policies;
   setup.now = [] { return UnixTime{}; };
-  setup.make_sink = [sink = options.sink](const JobFacts&, const runtime::StartFacts&) {
-    return sink;
-  };
+  setup.make_sink = [sink = options.sink](const JobFacts&) { return sink; };
   setup.journal = options.journal;
   const Status read = apply_text(setup.config, options.settings, "workers");
   if (!read.ok()) setup.job.blocks.clear();

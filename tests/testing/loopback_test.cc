@@ -16,7 +16,7 @@ using namespace transport;
 
 TEST_SUITE_BEGIN("loopback");
 
-TEST_CASE("does what every transport must do, at 1 to 8 ranks") {
+TEST_CASE("loopback does what every transport must do, at 1 to 8 ranks") {
   for (std::int32_t ranks = 1; ranks <= 8; ++ranks) {
     for (const ConformanceCase& item : conformance_cases()) {
       const LoopbackWorld world(ranks);
@@ -28,7 +28,7 @@ TEST_CASE("does what every transport must do, at 1 to 8 ranks") {
   }
 }
 
-TEST_CASE("does the same on pretended nodes") {
+TEST_CASE("loopback does what every transport must do on pretended nodes") {
   for (const std::int32_t per_node : {1, 2, 3}) {
     LoopbackOptions options;
     options.ranks_per_node = per_node;
@@ -49,7 +49,7 @@ TEST_CASE("does the same on pretended nodes") {
   }
 }
 
-TEST_CASE("the communicator of one rank does the same without threads") {
+TEST_CASE("the communicator of one rank does what every transport must do, without threads") {
   const std::unique_ptr<Communicator> alone = solo_communicator();
   for (const ConformanceCase& item : conformance_cases()) {
     CHECK_MESSAGE(item.run(*alone) == "", item.name);

@@ -32,7 +32,7 @@ using ActionRule = BlockRule<MemoryAction>;
 
 struct MemoryConfig {
   // Read by policy `memory`.
-  std::optional<PolicyMode> mode;  // empty = on where a budget or a rule is set, else off
+  std::optional<PolicyMode> mode;  // empty = on where a budget or a forced action is set, else off
   MemoryBudget budget;             // of every rank
   std::map<std::int32_t, MemoryBudget> budget_of_rank;  // instead of it
   std::optional<std::int64_t> inject_headroom;  // tests: bytes free above a rank's first peak
@@ -51,14 +51,14 @@ struct MemoryConfig {
 };
 std::vector<Setting<MemoryConfig>> memory_settings();
 
-// invalid_argument for settings that contradict each other.
+// Returns invalid_argument for settings that contradict each other.
 Status validate(const MemoryConfig& config);
 
-// Bytes, a fraction from 0.01 to 1 (no unit), conservative, balanced, aggressive, or nothing.
+// Reads bytes, a fraction from 0.01 to 1 (no unit), conservative, balanced, aggressive, or nothing.
 Result<MemoryBudget> parse_budget(std::string_view text);
 std::string format_budget(const MemoryBudget& budget);
 
-// Whether memory is planned at all when nothing is said about the mode.
+// Returns whether activation memory is planned where memory.mode is not set.
 bool wants_memory_plan(const MemoryConfig& config);
 
 // Returns what may be done to a block: exactly one action where it is forced, else keep and

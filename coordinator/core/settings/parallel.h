@@ -16,7 +16,7 @@ namespace cox {
 struct ReductionConfig {
   // Weights do not depend on world size, shares or order of arrival. Needs a fixed micro-batch.
   bool reproducible = false;
-  // Of one gradient bucket; 0 = rank 0 tries some and keeps the best.
+  // The size of a gradient bucket; 0 = rank 0 tries some sizes and keeps the best.
   std::int64_t bucket_bytes = 0;
   bool shared_memory = true;  // false: between ranks of a node through MPI as well
   // The ranks compare a hash of their weights that often; 0 = never.
@@ -50,7 +50,7 @@ struct OverrideConfig {
 };
 std::vector<Setting<OverrideConfig>> force_settings();
 
-// invalid_argument for settings that contradict each other.
+// Returns invalid_argument for settings that contradict each other.
 Status validate(const SharesConfig& config);
 Status validate(const AccumulationConfig& config);
 Status validate(const OverrideConfig& config);

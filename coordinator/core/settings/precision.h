@@ -56,11 +56,11 @@ struct LossScaleConfig {
 };
 std::vector<Setting<LossScaleConfig>> loss_scale_settings();
 
-// invalid_argument for settings that contradict each other.
+// Returns invalid_argument for settings that contradict each other.
 Status validate(const PrecisionConfig& config);
 Status validate(const LossScaleConfig& config);
 
-// Whether blocks may run in anything but fp32.
+// Returns whether blocks may run in anything but fp32.
 bool wants_precision(const PrecisionConfig& config);
 
 // Returns what a block may run in: one format where it is forced, else fp32 and all that is not

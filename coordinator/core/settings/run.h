@@ -55,7 +55,7 @@ struct CheckpointConfig {
 };
 std::vector<Setting<CheckpointConfig>> checkpoint_settings();
 
-// invalid_argument for settings that contradict each other.
+// Returns invalid_argument for settings that contradict each other.
 Status validate(const HttpConfig& config);
 Status validate(const CheckpointConfig& config);
 

@@ -1,5 +1,5 @@
-// What every section of the configuration is declared with; its rows are made in settings.h. Plain
-// values, pure functions.
+// The types with which every section of the configuration is declared; settings.h makes its rows.
+// Plain values, pure functions.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +11,17 @@
 
 namespace cox {
 
-// How far a policy may go. observe: it decides and gives reasons, and changes nothing.
+// PolicyMode says how far a policy may go. Under `observe` it decides and gives reasons, but
+// changes nothing.
 enum class PolicyMode : std::uint8_t { off = 0, observe = 1, on = 2 };
 
 template <class Section>
 struct Setting;
 
-// Whether the whole of a name fits; '*' stands for any text.
+// Returns whether the whole of `name` fits the pattern, in which '*' stands for any text.
 bool fits_pattern(std::string_view pattern, std::string_view name);
 
-// A value for every block whose name fits.
+// BlockRule sets a value for every block whose name fits its pattern.
 template <class Value>
 struct BlockRule {
   std::string pattern;

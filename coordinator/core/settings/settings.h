@@ -3,9 +3,10 @@
 // unit, range, help, scope, and where the value is stored. A new setting is one member and one row.
 //
 //   std::vector<Setting<GuardConfig>> guard_settings() {
-//     return {mode(&GuardConfig::mode, {"mode", "", "acts on trouble with the loss"}),
-//             integer(&GuardConfig::hold_rounds, {"hold_rounds", "rounds", "knobs rest"}, {0,
-//             99})};
+//     return {
+//         mode(&GuardConfig::mode, {"mode", "", "acts on trouble with the loss"}),
+//         integer(&GuardConfig::hold_rounds, {"hold_rounds", "rounds", "knobs rest"}, {0, 99}),
+//     };
 //   }
 //
 // core/config.cc puts the sections together; everything else about configuration (reading, writing,
@@ -90,10 +91,10 @@ std::string format(Number value) {
 std::string format_bytes(std::int64_t bytes);  // in the largest unit that divides it
 
 // Calls `take` with each of the parts between commas, trimmed, up to the first error. An empty text
-// has no parts, and none may be missing behind the last comma.
+// has no parts; a comma at the end is an error.
 Status for_each_part(std::string_view text, const std::function<Status(std::string_view)>& take);
 
-// A part "LEFT=RIGHT", both sides trimmed. `form` is how the whole is called in the error.
+// Pair is a part "LEFT=RIGHT" with both sides trimmed. `form` describes such a part in the error.
 struct Pair {
   std::string_view left, right;
 };
@@ -118,14 +119,16 @@ std::string format_list(const Values& values, TextOf text_of) {
   return out;
 }
 
-// A text value in a file: as it is, or in double quotes where it would not survive (blanks around
-// it, '#', quotes, line breaks). unquote() undoes both; invalid_argument for a quote left open.
+// quote() returns a text value as a file has it: as it is, or in double quotes where it would not
+// survive (blanks around it, '#', quotes, line breaks). unquote() undoes both, and returns
+// invalid_argument for a quote that is left open.
 std::string quote(std::string_view value);
 Result<std::string> unquote(std::string_view written);
 
 // The makers of rows, one for each kind of value.
 
-// A value with a text form of its own: `parse` reads it, `format_value` writes it back.
+// Makes the row of a value with a text form of its own: `parse` reads it, `format_value` writes it
+// back.
 template <class Section, class Value, class Parse, class Format>
 Setting<Section> parsed(Value Section::*field, SettingName name, std::string kind,
                         std::string range, Parse parse, Format format_value) {
@@ -157,7 +160,7 @@ Setting<Section> number(Value Section::*field, SettingName name, NumberRange ran
       [](Value value) { return format(value); });
 }
 
-// An enum whose values count through `names`, which must outlive the row.
+// Makes the row of an enum whose values are indices into `names`, which must outlive the row.
 template <class Section, class Value>
 Setting<Section> choice(Value Section::*field, SettingName name,
                         std::span<const std::string_view> names, std::string kind = "choice") {
@@ -186,7 +189,7 @@ Setting<Section> bytes(std::int64_t Section::*field, SettingName name) {
   return parsed(field, std::move(name), "bytes", "0 .. 1024TiB", parse_bytes, format_bytes);
 }
 
-// The mode of the policy that is called as the section.
+// Makes the row of the mode of the policy that is named like the section.
 template <class Section>
 Setting<Section> mode(PolicyMode Section::*field, SettingName name) {
   Setting<Section> made = choice(field, std::move(name), kModeNames, "mode");
@@ -194,7 +197,7 @@ Setting<Section> mode(PolicyMode Section::*field, SettingName name) {
   return made;
 }
 
-// An enum whose values count through `names`, or "auto" for an empty optional.
+// Makes the row of an optional enum: "auto" when it is empty, else an index into `names`.
 template <class Section, class Value>
 Setting<Section> auto_choice(std::optional<Value> Section::*field, SettingName name,
                              std::span<const std::string_view> names, std::string kind = "choice") {
@@ -211,8 +214,8 @@ Setting<Section> auto_choice(std::optional<Value> Section::*field, SettingName n
                 });
 }
 
-// A mode that may also be left to the rest of its section: an empty one is on where `wants` says
-// so.
+// Makes the row of a mode that may be left open: an empty one is on where `wants` returns true for
+// the section.
 template <class Section, class Wants>
 Setting<Section> auto_mode(std::optional<PolicyMode> Section::*field, SettingName name,
                            Wants wants) {
@@ -223,8 +226,8 @@ Setting<Section> auto_mode(std::optional<PolicyMode> Section::*field, SettingNam
   return made;
 }
 
-// Values by rank in any order, each rank once, written in ascending ranks. `form` is how a part is
-// called in errors, such as "RANK=VALUE", and its fifth character separates both sides.
+// Makes the row of values by rank: any order, each rank once, written in ascending ranks. `form`
+// describes a part in errors, such as "RANK=VALUE"; its fifth character separates both sides.
 template <class Section, class Value, class Parse, class Format>
 Setting<Section> by_rank(std::map<std::int32_t, Value> Section::*field, SettingName name,
                          std::string kind, std::string_view form, std::string range, Parse parse,
@@ -254,8 +257,8 @@ Setting<Section> by_rank(std::map<std::int32_t, Value> Section::*field, SettingN
                 });
 }
 
-// "BLOCK=VALUE" between commas; the values count through `names`. `form` is how a part is called in
-// errors.
+// Makes the row of rules: "BLOCK=VALUE" between commas, with indices into `names` as values. `form`
+// describes a part in errors.
 template <class Section, class Value>
 Setting<Section> rules(std::vector<BlockRule<Value>> Section::*field, SettingName name,
                        std::string kind, std::string_view form,
@@ -276,8 +279,8 @@ Setting<Section> rules(std::vector<BlockRule<Value>> Section::*field, SettingNam
       [](const auto& all) { return format_list(all, [](const auto& r) { return r.text(); }); });
 }
 
-// Refuses rules that contradict each other. `always` is what no rule can take from a block, `what`
-// the word for values.
+// Refuses rules that contradict each other. `always` is the value that no rule can take from a
+// block; `what` is the word for a value in errors.
 template <class Value>
 Status check_rules(std::string_view section, const std::vector<BlockRule<Value>>& force,
                    const std::vector<BlockRule<Value>>& forbid, Value always,
@@ -295,7 +298,7 @@ Status check_rules(std::string_view section, const std::vector<BlockRule<Value>>
   return ok_status();
 }
 
-// The row of a part as a row of the whole that has the part as a member.
+// Returns the row of a part as a row of the whole that has the part as a member.
 template <class Whole, class Part>
 Setting<Whole> within(Part Whole::*member, Setting<Part> row) {
   Setting<Whole> made{std::move(row.name), std::move(row.kind), std::move(row.range)};

@@ -290,7 +290,8 @@ Proposal hurried(const PolicyInput& input, const RoundView& view, const LossScal
 Proposal patient(const PolicyInput& input, const LossScaleState& state) {
   const ScalerRules& rules = input.config.loss_scale.rules;
   ScalerRules wanted = rules;
-  const double longer = rules.growth_interval * std::exp2(state.incidents - 1);
+  const double longer =
+      rules.growth_interval * std::ldexp(1.0, static_cast<int>(state.incidents) - 1);
   wanted.growth_interval = static_cast<std::uint32_t>(std::min(longer, 1e9));
   wanted = near_held(capped(wanted, state, rules), input.plan.scaler, rules);
   return {SetScaler{wanted},

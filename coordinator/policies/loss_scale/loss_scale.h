@@ -11,8 +11,8 @@
 //   floor       overflows go on at the smallest scale: the policy says in which block and proposes
 //               no more
 //
-// Where no block computes in fp16 it only names blocks. Stateless and thread-safe; Decide owns the
-// state.
+// Where no block computes in fp16 the policy only names blocks. Stateless and thread-safe; Decide
+// owns the state.
 #pragma once
 
 #include "coordinator/core/policy.h"

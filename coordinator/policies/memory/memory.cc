@@ -120,13 +120,9 @@ std::string explain_over_budget(std::size_t rank, const RankView& view,
                 " above its budget of ", budget);
 }
 
-std::string percent(double ratio) {
-  return sentence("%.1f %%", 100 * ratio);
-}
-
 std::string explain_room(const PolicyInput& input, std::size_t rank, const RankView& view) {
   const std::string budget = mib(view.budget.bytes);
-  const std::string saved = percent(view.choice.worth);
+  const std::string saved = percent_text(view.choice.worth, 1);
   if (const SlowRank* slow = find_slow(input.estimates, rank_id(rank))) {
     return concat("rank ", rank, sentence(" is %.0f %%", 100 * (slow->slowdown_ratio - 1)),
                   " slower than the others, so it gets the lightest plan that fits its budget of ",
@@ -382,8 +378,8 @@ Reason explain_fit(const MemoryRound& round, const std::vector<RankGroup>& group
   double worth = 0;
   for (const RankView& view : round.ranks) worth = std::max(worth, view.choice.worth);
   if (worth > 0) {
-    text += concat("; a lighter plan would save ", percent(worth), " of a step, ",
-                   percent(kWorthIt), " are worth a change");
+    text += concat("; a lighter plan would save ", percent_text(worth, 1), " of a step, ",
+                   percent_text(kWorthIt, 1), " are worth a change");
   }
   return reason_of(ReasonCode::memory_fits, std::move(text), Outcome::unchanged);
 }
@@ -524,7 +520,7 @@ PolicyOutput MemoryPolicy::fit(const PolicyInput& input, const Plan& draft,
 std::vector<std::int64_t> memory_budgets(const JobFacts& job, const Config& config,
                                          const ControlState& state) {
   std::vector<std::int64_t> budgets;
-  if (mode_of(config, "memory", PolicyMode::off) == PolicyMode::off || !facts_fit(job)) {
+  if (mode_of(config, "memory") == PolicyMode::off || !facts_fit(job)) {
     return budgets;
   }
   PolicyState kept;

@@ -12,8 +12,8 @@
 //
 // Forced and forbidden actions hold whatever the front says. An action that failed on a block is
 // not used there, on any rank, for memory.retry_rounds rounds, then tried again. Where no plan
-// fits, the one with the least memory is used, and the smallest budget that could be met is told.
-// Stateless and thread-safe; Decide owns the state.
+// fits, the one with the least memory is used, and a reason names the smallest budget that could be
+// met. Stateless and thread-safe; Decide owns the state.
 #pragma once
 
 #include <cstdint>

@@ -15,9 +15,10 @@
 namespace cox {
 namespace {
 
-// Parts of a rank's limit.
-constexpr double kUsable = 0.85;
-constexpr double kConservative = 0.90;  // these three: of the usable part
+constexpr double kUsable = 0.85;  // of a rank's limit
+
+// Of the usable part.
+constexpr double kConservative = 0.90;
 constexpr double kBalanced = 0.75;
 constexpr double kAggressive = 0.50;
 

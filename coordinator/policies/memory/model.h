@@ -20,7 +20,7 @@ namespace cox {
 
 inline constexpr std::int64_t kNoBudget = std::int64_t{1} << 60;
 
-// The facts about a rank that its budget depends on.
+// RankMemory has the facts about a rank that its budget depends on.
 struct RankMemory {
   RankId rank{};
   std::int64_t limit_bytes = 0;  // of its device or share of a node; 0 = unknown
@@ -33,12 +33,13 @@ struct RankBudget {
   bool needs_limit = false;        // a part of the limit was asked for, which is unknown
 };
 
-// Bytes and fractions are caps. The modes take part of 85 % of the limit (conservative 0.90,
-// balanced 0.75, aggressive 0.50); where keeping all fits those 85 %, only `aggressive` takes a
-// part. A straggler has the lightest of them, conservative. Without a budget the 85 % are the cap.
+// Returns the budget of a rank. Bytes and fractions are caps. The modes take part of 85 % of the
+// limit (conservative 0.90, balanced 0.75, aggressive 0.50); where keeping all fits those 85 %,
+// only `aggressive` takes a part. A straggler gets the lightest mode, conservative. Without a
+// budget the 85 % are the cap.
 RankBudget budget_of(const MemoryConfig& config, const RankMemory& rank);
 
-// An action that failed on a block and is not used there before a round.
+// RestingAction is an action that failed on a block and is not used there before a round.
 struct RestingAction {
   std::uint64_t block = 0;
   MemoryAction action = MemoryAction::keep;
@@ -66,7 +67,7 @@ struct RankMemoryState {
   }
 };
 
-// What policy `memory` remembers between rounds.
+// MemoryState is what policy `memory` remembers between rounds.
 struct MemoryState {
   static constexpr std::uint32_t kVersion = 3;
   std::uint64_t digest = 0;              // of fronts and budgets; with others it starts anew
@@ -88,14 +89,14 @@ inline constexpr MemoryAction kLargestOf<MemoryAction> = MemoryAction::tile;
 template <>
 inline constexpr ReasonCode kLargestOf<ReasonCode> = ReasonCode::custom;
 
-// Takes the state out, or a fresh one where the kept one belongs to another world, other fronts or
-// other budgets, or holds numbers that make no sense.
+// Returns the kept state, or a fresh one where the kept one belongs to another world, other fronts
+// or other budgets, or has numbers that are out of range.
 MemoryState take_memory_state(PolicyState kept, const JobFacts& job, const MemoryConfig& config);
 
 // The part of the step that a lighter plan must save.
 inline constexpr double kWorthIt = 0.01;
 
-// How the choice of a point is made, with bands that keep a rank from moving back and forth:
+// Move says how a rank moves on its front. Bands keep it from moving back and forth:
 //
 //   heavier   at once, where the plan in force is above the budget as predicted and corrected, was
 //             measured above it, or has an action that is not to be used
@@ -114,8 +115,9 @@ struct Choice {
   double worth = 0;               // part of the step that a lighter plan would save
 };
 
-// One rank in one round. Predictions are for `samples`: the most that a step of this rank may have
-// under the plans in question, so that they hold before, while and after a share changes.
+// RankView is one rank in one round. Predictions are for `samples`: the most that a step of this
+// rank may have under the plans in question, so that they hold before, while and after a share
+// changes.
 struct RankView {
   const MemoryModel* model = nullptr;
   const MemoryFront* front = nullptr;  // the usable part of the model's, as measured
@@ -132,7 +134,7 @@ struct RankView {
   Choice choice;
 };
 
-// An action that failed, or that has rested.
+// ActionEvent is an action that failed, or that has rested.
 struct ActionEvent {
   RankId rank{-1};
   std::size_t block = 0;
@@ -150,7 +152,7 @@ struct MemoryRound {
 
   MemoryState state;
   std::vector<ActionSet> allowed;  // per block
-  // Of a step of each rank under the plan; empty where peaks do not depend on them.
+  // Samples of a step of each rank under the plan; empty where peaks do not depend on them.
   std::vector<std::uint64_t> samples;
   std::vector<MemoryFront> made;    // fronts that differ from their model's
   std::vector<RankView> ranks;      // one per rank
@@ -158,12 +160,13 @@ struct MemoryRound {
   std::vector<ActionEvent> rested;
 };
 
-// Whether the facts have the shape of the job; linear in points. Their values were validated.
+// Returns whether the facts have the shape of the job. Their values were validated already. Linear
+// in the number of points.
 bool facts_fit(const JobFacts& job);
 
-// Learns from the reports of the round what is real (peaks, limits, samples, failures), and chooses
-// a point of its front for every rank. Nothing is learnt from a round without reports. From each
-// report that covers rounds under the newest plan only it learns
+// Learns what the reports of the round measured (peaks, limits, samples, failures), and chooses a
+// point of its front for every rank. A round without reports teaches nothing. From each report that
+// covers only rounds under the newest plan it learns
 //   correction   measured minus predicted peak: up at once, down by a sixteenth of the difference
 //   ceiling      the predicted peak of a plan that was measured above the budget
 // REQUIRES: facts_fit(input.job). `input` outlives the result.
@@ -172,15 +175,16 @@ MemoryRound look_at_round(const PolicyInput& input, MemoryState state);
 // Chooses points for a plan that Decide is drafting. `drafted.plan` is the draft; `newest` is the
 // plan that the ranks follow until the draft is applied. Chooses heavier points for the ranks whose
 // drafted actions do not fit their samples under either plan; learns nothing, and moves no rank to
-// a lighter point. REQUIRES: as above; both plans are valid.
+// a lighter point. REQUIRES: facts_fit(drafted.job); both plans are valid.
 MemoryRound look_at_draft(const PolicyInput& drafted, const Plan& newest, MemoryState state);
 
-// The most samples of a step that each rank can have within its budget, under some point of its
-// front; kMaxStepSamples where nothing limits it. A rank whose budget cannot be met with a single
-// sample keeps the samples that it has. Empty where no rank is limited.
+// Returns the most samples of a step that each rank can have within its budget under some point of
+// its front; kMaxStepSamples where nothing limits it. A rank whose budget cannot be met with a
+// single sample keeps the samples that it has. The result is empty where no rank is limited.
 std::vector<std::uint64_t> largest_shares(const PolicyInput& input, const MemoryRound& round);
 
-// The budget of a rank by what is remembered of it; `keep_bytes`: predicted with all blocks kept.
+// Returns the budget of a rank by what is remembered of it. `keep_bytes` is its predicted peak with
+// all blocks kept.
 RankBudget budget_of_rank(const MemoryConfig& config, const RankMemoryState& rank, RankId id,
                           std::int64_t keep_bytes);
 

@@ -2,12 +2,12 @@
 // having before any signal is known, and which blocks should change by the evidence of a round.
 // Called by the policy once a round. Values and pure functions.
 //
-//   trouble   of a block, from the first evidence on that covers only rounds in its format: a safer
-//             format at once, and no lower one for cooldown_rounds, twice as long each time
-//   good      signals for patience_rounds: 8 bits; a quarter of the blocks in one round at most,
-//             those that gain most first; with a straggler that loses its time in computing, its
-//             costliest blocks after half the patience
-//   rested    from trouble: back to the format of the start
+//   trouble   A block goes to a safer format on the first evidence that covers only rounds in its
+//             present one, and to no lower format for cooldown_rounds, twice as long each time.
+//   good      After patience_rounds of good signals a block goes to 8 bits: at most a quarter of
+//             the blocks in one round, those that gain most first. Where a straggler loses its
+//             time in computing, its costliest blocks go after half the patience.
+//   rested    A block that has rested from trouble goes back to the format of the start.
 //
 // Apart from trouble, rules and requests a block keeps its format for dwell_rounds. Timings never
 // count against a format. A round without reports teaches nothing.
@@ -30,19 +30,20 @@ namespace cox {
 
 // --- what is remembered -----------------------------------------------------------------------
 
-// Why a block should change its format. Values are kept in states: never renumber.
+// FormatCause says why a block should change its format. Values are kept in states: never renumber.
 enum class FormatCause : std::uint8_t {
   none = 0,
-  // to a safer format, at once
+  // To a safer format, at once. The amount of an overflow is the number of values that were not
+  // finite; that of saturation and underflow is their part of the values looked at.
   overflow_forward = 1,
-  overflow_backward = 2,  // amount: of these two, values that were not finite
+  overflow_backward = 2,
   saturated = 3,
-  underflow = 4,  // amount: of these two, their part of the values looked at
-  noise = 5,      // amount: noise over signal
-  // to a faster format
+  underflow = 4,
+  noise = 5,  // amount: noise over signal
+  // To a faster format.
   signals_good = 6,
   rested = 7,  // from trouble
-  // to either
+  // To either.
   memory = 8,  // amount: peak over limit
   rule = 9,    // settings or requests leave no other one
 };
@@ -55,7 +56,8 @@ template <>
 inline constexpr PrecisionRequest::What kLargestOf<PrecisionRequest::What> =
     PrecisionRequest::What::release;
 
-// Trouble of a block, and the safer format that it asks for; or any other cause to change.
+// FormatTrouble is the trouble of a block with the safer format that it asks for, or another cause
+// to change.
 struct FormatTrouble {
   Precision to = Precision::fp32;
   FormatCause cause = FormatCause::none;
@@ -85,7 +87,7 @@ struct BlockPrecisionState {
   }
 };
 
-// A request of the program that is in force.
+// StandingRequest is a request of the program that is in force.
 struct StandingRequest {
   PrecisionRequest what{};
   RoundId until{};  // 0 = until released
@@ -114,7 +116,7 @@ inline constexpr std::size_t kMostRequests = 4096;  // in force
 
 // --- the formats of a block -------------------------------------------------------------------
 
-// Says who left a block no choice.
+// Held says who leaves a block no choice.
 enum class Held : std::uint8_t { free, by_request, by_rule, by_format };
 
 struct Leeway {
@@ -123,7 +125,8 @@ struct Leeway {
   Precision wanted = Precision::fp32;  // by whoever holds it, before anything clamped that
 };
 
-// REQUIRES: block < job.blocks.size().
+// Returns the formats that the block may have, and who decides them. REQUIRES: `block` is below
+// job.blocks.size().
 Leeway leeway_of(const JobFacts& job, const PrecisionConfig& config,
                  std::span<const StandingRequest> requests, std::size_t block);
 
@@ -141,7 +144,7 @@ enum class FormatVeto : std::uint8_t {
   resting  // from trouble of before the restart
 };
 
-// The format of a block while nothing is known of its values.
+// BaseFormat is the format of a block while nothing is known of its values.
 struct BaseFormat {
   Precision format = Precision::fp32;
   FormatVeto bf16 = FormatVeto::none;  // why not
@@ -150,11 +153,12 @@ struct BaseFormat {
 BaseFormat base_format(const JobFacts& job, const PrecisionConfig& config, PrecisionSet allowed,
                        std::size_t block);
 
-// Why a block does not go to 8 bits, its signals aside. It needs bf16 around its products.
+// Returns why a block does not go to 8 bits, apart from its signals. A block in 8 bits needs bf16
+// around its products.
 FormatVeto fp8_veto(const JobFacts& job, const PrecisionConfig& config, PrecisionSet allowed,
                     std::size_t block, Precision base);
 
-// Microseconds of forward and backward; 0 = not measured.
+// Returns the microseconds of forward and backward; 0 = not measured.
 std::int64_t step_us(const JobFacts& job, std::size_t block, Precision format);
 
 // --- a round ----------------------------------------------------------------------------------
@@ -170,14 +174,14 @@ struct BlockMove {
   Leeway leeway;
 };
 
-// A request of this round, or one that is over.
+// RequestEvent is a request of this round, or one that is over.
 struct RequestEvent {
   enum class What : std::uint8_t { taken, over, unknown_block, not_capable, forbidden, too_many };
   What what = What::taken;
   StandingRequest request;
 };
 
-// A block whose signals allow 8 bits, which something else forbids.
+// BlockWaits is a block whose signals allow 8 bits while something else forbids them.
 struct BlockWaits {
   std::size_t block = 0;
   FormatVeto veto = FormatVeto::none;  // none: it dwells or rests ...

@@ -199,10 +199,6 @@ std::string milliseconds(double seconds) {
   return sentence("%.3g ms", 1e3 * seconds);
 }
 
-std::string percent(double ratio) {
-  return sentence("%.1f %%", 100 * ratio);
-}
-
 const char* units_word(const SharesProblem& shares) {
   return shares.unit_samples > 1 ? "micro-batches" : "samples";
 }
@@ -257,9 +253,9 @@ std::string explain_held(const SharesProblem& shares, const std::vector<std::siz
 
 std::string explain_kept(const SharesProblem& shares, double gain, double needed) {
   const std::size_t slowest = shares.slowest.rank;
-  return concat("shares stay: other ones would save at most ", percent(std::max(gain, 0.0)),
+  return concat("shares stay: other ones would save at most ", percent_text(std::max(gain, 0.0), 1),
                 " of a step of ", milliseconds(shares.slowest.seconds + shares.shared_seconds),
-                ", ", percent(needed), " are worth a change; the slowest is rank ", slowest,
+                ", ", percent_text(needed, 1), " are worth a change; the slowest is rank ", slowest,
                 " with ", shares.problem.present[slowest], " units (", explain_unit(shares), ")");
 }
 
@@ -301,10 +297,11 @@ PolicyOutput change(const SharesProblem& shares, const ShareAssignment& assignme
                     double smallest_gain) {
   const std::vector<std::size_t> held = held_ranks(shares, assignment, smallest_gain);
   const double before = shares.slowest.seconds + shares.shared_seconds;
-  std::string text = concat(
-      explain_moves(shares, assignment, Times::measured), "; a step is predicted to take ",
-      milliseconds(before * (1 - gain)), " instead of ", milliseconds(before), " (", percent(gain),
-      " less), rank ", shares.slowest.rank, " is the slowest now", explain_held(shares, held));
+  std::string text =
+      concat(explain_moves(shares, assignment, Times::measured), "; a step is predicted to take ",
+             milliseconds(before * (1 - gain)), " instead of ", milliseconds(before), " (",
+             percent_text(gain, 1), " less), rank ", shares.slowest.rank, " is the slowest now",
+             explain_held(shares, held));
   PolicyOutput output = proposal_of(
       assignment, held.empty() ? ReasonCode::shares_changed : ReasonCode::shares_limited,
       std::move(text));

@@ -70,7 +70,7 @@ class BucketExchange {
   virtual Status start(std::size_t bucket) = 0;
 
   // Moves on what can be moved without waiting: a few claimed chunks, the leaders' messages.
-  // unavailable, naming the rank, when another rank has left().
+  // Returns unavailable, naming the rank, when another rank has called leave().
   virtual Status advance() = 0;
 
   // Returns what the last advance() or wait_all() found. False from the start of the next round on.

@@ -25,7 +25,8 @@ struct Departure {
 
   static Departure of(RankId rank, const std::string& why);
   bool somebody() const { return rank >= 0; }
-  // unavailable: "rank 2 takes no further part in the exchange: <why>". Requires: somebody().
+  // Returns unavailable: "rank 2 takes no further part in the exchange: <why>". REQUIRES:
+  // somebody().
   Status status() const;
 };
 // Keeps the departure of the lower rank.

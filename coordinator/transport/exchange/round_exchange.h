@@ -101,7 +101,8 @@ class RoundExchange : public BucketExchange {
   bool left_ = false;
 };
 
-// The parts of an exchange over the node's shared segment. Rank 0 of the node is its leader.
+// SharedParts are the parts of an exchange over the node's shared segment. Rank 0 of the node is
+// its leader.
 struct SharedParts {
   RankId rank{};                     // of the job
   std::int32_t seat = 0;             // rank within the node
@@ -111,17 +112,17 @@ struct SharedParts {
   std::unique_ptr<Communicator> leaders;  // on leaders of several nodes
   std::unique_ptr<DepartureWatch> watch;  // there too
 };
-// Size of the segment for a node of `ranks` ranks.
+// Returns the size of the segment for a node of `ranks` ranks.
 std::size_t shared_exchange_bytes(const BucketLayout& layout, std::int32_t ranks);
-// REQUIRES: zeroed memory of shared_exchange_bytes(), aligned to 64 bytes. One rank of the node
-// calls it before any rank uses the memory.
+// Prepares the memory of a node. One rank of the node calls it before any rank uses the memory.
+// REQUIRES: zeroed memory of shared_exchange_bytes(), aligned to 64 bytes.
 void format_shared_exchange(Bytes memory, const BucketLayout& layout, std::int32_t ranks);
 // REQUIRES: the segment is formatted.
 std::unique_ptr<BucketExchange> make_shared_exchange(BucketLayout layout, const WaitPolicy& wait,
                                                      SharedParts parts);
 
-// The parts of an exchange by messages: either `all`, or `up` and `down` of the node, whose rank 0
-// leads.
+// MessageParts are the parts of an exchange by messages: either `all`, or `up` and `down` of the
+// node, whose rank 0 leads.
 struct MessageParts {
   RankId rank{};
   std::int32_t size = 1;

@@ -110,7 +110,7 @@ class Board {
     return seats_[seat].started.load() > pass.turn * count_ + pass.bucket;
   }
 
-  // REQUIRES of all below: the pass is of the round that the caller is in.
+  // REQUIRES for all functions below: the pass is of the round that the caller is in.
   Stage stage(const Pass& pass) const;
   // "arrived 3/4, claimed 0/7, added 0/7, crossed 0/1, spread 0/7", for messages.
   std::string progress(const Pass& pass) const;

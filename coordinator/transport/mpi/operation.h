@@ -20,7 +20,7 @@
 
 namespace cox::transport {
 
-// MPI's return codes as Status. Ok for MPI_SUCCESS; else unavailable with the call's name,
+// Returns an MPI return code as Status: ok for MPI_SUCCESS, else unavailable with the call's name,
 // `context` (which communicator, which peer) and MPI's own text.
 Status mpi_status(int code, const char* call, const std::string& context);
 
@@ -36,7 +36,7 @@ struct MpiPlace {
 
 class MpiOperation {
  public:
-  // Starts it. Requires: a checked call, and the operation before in this object is over. `number`
+  // Starts it. REQUIRES: `call` was checked, and the object's last operation is over. `number`
   // counts the operations of the communicator and is the same on all ranks.
   Status begin(const MpiPlace& place, std::uint64_t number, const Call& call,
                const Buffers& buffers, const Reduction& reduction);
@@ -97,10 +97,10 @@ class MpiOperation {
   std::size_t scratch_bytes_ = 0;
 };
 
-// The operations of several steps that are in flight on any communicator of one MpiRuntime. MPI
-// moves its own collectives on whichever of them is tested; ours must be no worse: a rank that
-// waits on one communicator takes the steps that others need on another, or two ranks could wait
-// for each other for ever. One thread.
+// MpiProgress has the operations of several steps that are in flight on any communicator of one
+// MpiRuntime. MPI moves all its collectives on, whichever of them is tested, and ours must do the
+// same: a rank that waits on one communicator takes the steps that others need on another.
+// Otherwise two ranks could wait for each other for ever. One thread.
 class MpiProgress {
  public:
   void add(MpiOperation* operation) { operations_.push_back(operation); }

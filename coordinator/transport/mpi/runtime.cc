@@ -192,6 +192,7 @@ class MpiCommunicator final : public Communicator {
   std::int32_t children_ = 0;
   RequestTable<MpiOperation> requests_;
 };
+
 Status check_library() {
   std::array<char, MPI_MAX_LIBRARY_VERSION_STRING + 1> text{};
   int length = 0;

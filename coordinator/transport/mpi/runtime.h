@@ -40,15 +40,16 @@ class MpiRuntime {
   // Returns whether start() called MPI_Init, and the destructor will call MPI_Finalize.
   bool initialized_here() const { return owned_; }
 
-  // Collective and waiting. A duplicate of MPI_COMM_WORLD that returns errors.
+  // Returns a duplicate of MPI_COMM_WORLD that returns errors. Collective and waiting.
   Result<std::unique_ptr<Communicator>> world(const MpiOptions& options) const;
 
-  // The destructor will not finalise MPI, which waits for all ranks: for a rank that fails alone. A
-  // process that then exits with a code other than 0 takes the job with it. Requires:
-  // initialized_here().
+  // Keeps the destructor from finalising MPI, which would wait for all ranks. Call it on a rank
+  // that fails alone. A process that then exits with a code other than 0 takes the job with it.
+  // REQUIRES: initialized_here().
   void leave_to_exit() { owned_ = false; }
 
-  // Ends all ranks at once, without cleaning up: for failures that the others cannot be told of.
+  // Ends all ranks at once, without cleaning up. Call it for failures that cannot be reported to
+  // the other ranks.
   [[noreturn]] static void abort_all(int exit_code);
 
  private:

@@ -25,12 +25,14 @@ class MaskBoard {
   // Returns the size of a board for sets of `capacity_bytes`; a frame takes 4 bytes more, rounded
   // up to 8.
   static std::size_t bytes_needed(std::size_t capacity_bytes);
-  // Makes an empty board. Requires: zeroed memory, aligned to 64 bytes.
+  // Makes an empty board. REQUIRES: zeroed memory, aligned to 64 bytes.
   static Result<MaskBoard> format(std::span<std::byte> memory, std::size_t capacity_bytes);
-  // A view of a board made by format(), here or in another process; data_loss when there is none.
+  // Returns a view of a board made by format(), here or in another process, or data_loss when there
+  // is none.
   static Result<MaskBoard> attach(std::span<std::byte> memory);
 
-  // The writer's side. invalid_argument when the frames do not fit; the board then stays as it is.
+  // Replaces the set on the board; for the writer. Returns invalid_argument when the frames do not
+  // fit; the board then stays as it is.
   Status publish(std::span<const std::span<const std::byte>> frames);
 
  private:
@@ -41,17 +43,18 @@ class MaskBoard {
   Header* header_;
 };
 
-// One thread's reading of a board.
+// MaskReader is one thread's reading of a board.
 class MaskReader {
  public:
   explicit MaskReader(MaskBoard board) : board_(board) {}
 
-  // True when a set newer than the last one was copied to frames(). False also when the writer kept
-  // changing it: try again later.
+  // Returns true when a set newer than the last one was copied to frames(). It also returns false
+  // when the writer kept changing the set; try again later.
   [[nodiscard]] bool poll();
-  // The last set that poll() copied. Valid until poll() returns true again.
+  // Returns the last set that poll() copied. It is valid until poll() returns true again.
   std::span<const std::span<const std::byte>> frames() const { return frames_; }
-  // Sets published before and including the one in frames(); a step of more than 1 = some missed.
+  // Returns how many sets were published up to the one in frames(). A rise by more than 1 shows
+  // that some were missed.
   std::uint64_t sets() const { return seen_ / 2; }
 
  private:

@@ -29,7 +29,7 @@ class SharedSegment {
   std::shared_ptr<void> owner_;
 };
 
-// Zeroed memory of this process alone, aligned to a cache line, for ranks that are threads.
+// Returns zeroed memory of this process alone, aligned to a cache line, for ranks that are threads.
 SharedSegment heap_segment(std::size_t bytes);
 
 // Returns zeroed memory shared by the processes of one node, through a file that exists only for a

@@ -33,7 +33,7 @@ struct BoardShape {
   friend bool operator==(const BoardShape&, const BoardShape&) = default;
 };
 
-// Fresh reports, in the order of their slots.
+// CollectedSignals are fresh reports, in the order of their slots.
 struct CollectedSignals {
   std::vector<RankSignal> signals;      // as posted, unchecked
   std::vector<BlockEvidence> evidence;  // of all of them, merged in slot order; `blocks` of them
@@ -44,19 +44,20 @@ enum class BoardWake : std::uint8_t { complete, notified, timed_out };
 class SignalBoard {
  public:
   static std::size_t bytes_needed(const BoardShape& shape);
-  // Makes an empty board. Requires: zeroed memory, aligned to 64 bytes. resource_exhausted when it
+  // Makes an empty board. REQUIRES: zeroed memory, aligned to 64 bytes. resource_exhausted when it
   // is too small, invalid_argument when the shape is out of range.
   static Result<SignalBoard> format(std::span<std::byte> memory, const BoardShape& shape);
-  // A view of a board made by format(), here or in another process. data_loss when there is none of
-  // this version and shape.
+  // Returns a view of a board made by format(), here or in another process, or data_loss when there
+  // is none of this version and shape.
   static Result<SignalBoard> attach(std::span<std::byte> memory, const BoardShape& shape);
 
   const BoardShape& shape() const { return shape_; }
 
   // Writer's side; each slot has one writer thread. `slot` is 0 .. ranks - 1.
-  // False, and nothing happens, while the last report has not been taken. Evidence beyond the
-  // shape's blocks is left out. Never blocks; a system call only for the report that completes what
-  // a sleeping reader expects.
+
+  // Posts a report. Returns false, and does nothing, while the last report has not been taken.
+  // Evidence beyond the shape's blocks is left out. Never blocks, and makes a system call only for
+  // the report that completes what a sleeping reader expects.
   [[nodiscard]] bool post(std::int32_t slot, const RankSignal& signal,
                           std::span<const BlockEvidence> evidence);
   // Returns whether the last report was taken: the rank's control round is closed.
@@ -66,15 +67,18 @@ class SignalBoard {
   void notify();
 
   // Reader's side; one thread.
-  // Sleeps until `expected` fresh reports lie here, notify(), or `timeout`. Returns at once if they
-  // do. A notify() that came while nobody waited ends the next wait().
+
+  // Sleeps until `expected` fresh reports lie here, notify() is called, or `timeout` is over.
+  // Returns at once if they lie here already. A notify() that came while nobody waited ends the
+  // next wait().
   BoardWake wait(std::int32_t expected, std::chrono::nanoseconds timeout);
-  // The same for at most `polls` intervals, but looks by itself after each, so that no post() makes
-  // a system call.
+  // Waits like wait() for at most `polls` intervals, but looks by itself after each, so that no
+  // post() makes a system call.
   BoardWake wait_polling(std::int32_t expected, std::chrono::nanoseconds interval, int polls);
   // Takes the fresh reports, which lets their writers post again.
   CollectedSignals collect();
-  // The same into memory that is used again: allocates nothing once it has held as many signals.
+  // Does the same into memory that is used again: allocates nothing once it has held as many
+  // signals.
   void collect(CollectedSignals& into);
 
  private:

@@ -43,7 +43,7 @@ struct RankRows {
   int rank = 0;
   int world = 1;
   std::vector<std::uint32_t> shares{};
-  // Requires: the rows are a multiple of `world` where there are no shares.
+  // REQUIRES: the rows are a multiple of `world` where there are no shares.
   at::Tensor of(const at::Tensor& batch) const;
 };
 

@@ -146,13 +146,16 @@ Status check_tokens(const Reference& reference) {
   const bool fits = tokens.size(0) >= 1 && tokens.size(1) >= 2 &&
                     tokens.size(1) - 1 <= reference.config.n_positions;
   if (!fits)
-    return cox::data_loss("tokens: expected 1 or more rows of 2 to n_positions + 1 tokens");
+    return cox::data_loss("tokens: expected 1 or more rows of 2 to " +
+                          std::to_string(reference.config.n_positions + 1) + " tokens, found " +
+                          std::to_string(tokens.size(0)) + " rows of " +
+                          std::to_string(tokens.size(1)));
   if (tokens.min().item<std::int64_t>() >= 0 &&
       tokens.max().item<std::int64_t>() < reference.config.vocab_size) {
     return cox::ok_status();
   }
   return cox::data_loss("tokens: expected each in [0, " +
-                        std::to_string(reference.config.vocab_size) + ")");
+                        std::to_string(reference.config.vocab_size) + "), found others");
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
-// AdamW (Loshchilov and Hutter, "Decoupled weight decay regularization") on torch's fused kernel:
-// one pass over parameter, gradient and both moments, bitwise equal to Python's AdamW(fused=True).
+// AdamW is the optimizer of Loshchilov and Hutter ("Decoupled weight decay regularization") on
+// torch's fused kernel: one pass over parameter, gradient and both moments, bitwise equal to
+// Python's AdamW(fused=True).
 //
 //   m = beta1 m + (1 - beta1) g              v = beta2 v + (1 - beta2) g^2
 //   p = p - lr weight_decay p - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
@@ -39,8 +40,8 @@ struct AdamWGroup {
   AdamWOptions options;
 };
 
-// What the kernel can do about scaled gradients without the host looking at them. Both are optional
-// float32 tensors of one element on the device of the parameters.
+// GradientScaling lets the kernel handle scaled gradients without the host looking at them. Both
+// members are optional float32 tensors of one element on the device of the parameters.
 struct GradientScaling {
   std::optional<at::Tensor> grad_scale;  // gradients are divided by it, in place
   std::optional<at::Tensor> found_inf;   // 1: the whole step changes nothing; 0: an ordinary step
@@ -53,12 +54,12 @@ enum class ZeroGrad {
 
 class AdamW {
  public:
-  // Requires: floating, dense parameters, each once.
+  // REQUIRES: parameters are floating, dense and given once each.
   explicit AdamW(const std::vector<at::Tensor>& parameters, AdamWOptions options = {});
   explicit AdamW(std::vector<AdamWGroup> groups);
 
-  // One update of every parameter that has a gradient; the others, and their step counts, stay as
-  // they are. Moments appear at a parameter's first update.
+  // Updates every parameter that has a gradient; the others, and their step counts, stay as they
+  // are. Moments appear at a parameter's first update.
   void step() { step({}); }
   void step(const GradientScaling& scaling);
 
@@ -66,16 +67,16 @@ class AdamW {
 
   std::size_t groups() const { return groups_.size(); }
   const AdamWOptions& options(std::size_t group = 0) const { return groups_.at(group).options; }
-  // For every group, or for one. Requires: lr >= 0 and finite.
+  // Set the learning rate of every group, or of one. REQUIRES: lr is finite and >= 0.
   void set_lr(double lr);
   void set_lr(std::size_t group, double lr);
 
-  // All parameters in the order of the groups, with the names used below.
+  // Returns all parameters in the order of the groups, with the names that state() uses.
   std::vector<NamedTensor> parameters() const;
 
-  // "exp_avg.NAME", "exp_avg_sq.NAME" and "step.NAME" of each parameter that was updated before.
-  // The tensors are the live ones, not copies. Options are the job's configuration and not part of
-  // it.
+  // Returns "exp_avg.NAME", "exp_avg_sq.NAME" and "step.NAME" of each parameter that was updated
+  // before. The tensors are the live ones, not copies. Options are the job's configuration, not
+  // state.
   std::vector<NamedTensor> state() const;
   // Takes over a copy of such a list; a parameter that is absent from it starts afresh. On an error
   // (a name of no parameter, one of the three missing, another shape or dtype) nothing is changed.

@@ -1,9 +1,8 @@
-// Block: a named unit of a model, the thing that precision, memory and sharding are decided for. It
-// wraps a module that is already registered, and is called through cox::run (run.h):
+// Block is a named unit of a model, the thing that precision, memory and sharding are decided for.
+// It wraps a module that is already registered, and is called through cox::run (run.h):
 //
 //   cox::Block<GptLayer> layer(register_module("0", GptLayer(config)));
-//   x = cox::run(layer, [](GptLayerImpl& impl, const at::Tensor& in) { return impl.forward(in); },
-//   x);
+//   x = cox::run(layer, &GptLayerImpl::forward, x);
 //
 // A block's name is its module's path in the model ("transformer.h.0"). To be found there, the
 // module gets a child named "coxswain_block" that has no parameters, no buffers and is not saved:
@@ -24,12 +23,13 @@ class Module;
 namespace cox {
 namespace detail {
 
-// The part of a block's state that every call looks at.
+// BlockGate is the part of a block's state that every call reads first.
 struct BlockGate {
-  bool active = false;  // somebody measures or steers this block
+  bool active = false;  // a session measures or steers this block
 };
 
-// Adds the marker unless the module has one; returns the state behind it. Requires: not null.
+// Adds the marker unless the module has one; returns the state behind it. REQUIRES: `module` is not
+// null.
 std::shared_ptr<BlockGate> mark_block(const std::shared_ptr<torch::nn::Module>& module);
 
 template <class Holder>
@@ -54,7 +54,7 @@ class Block {
 
   // An empty block, to be assigned later. Running it is an error.
   Block(std::nullptr_t) {}
-  // Requires: `holder` is not empty.
+  // REQUIRES: `holder` is not empty.
   explicit Block(const Holder& holder)
       : module_(detail::HolderTraits<Holder>::module_of(holder)),
         gate_(detail::mark_block(module_)) {}

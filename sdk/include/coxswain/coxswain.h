@@ -1,4 +1,5 @@
-// Everything that a trainer needs. Programs that only watch include coxswain/session.h alone.
+// Includes everything that a trainer needs. Programs that only watch include coxswain/session.h
+// alone.
 #pragma once
 
 #include "coxswain/adamw.h"

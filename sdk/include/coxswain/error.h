@@ -1,7 +1,7 @@
-// The one exception type of the SDK. Constructors that cannot do their work throw it (a file that
-// is missing, an option out of range), and so does a user's own error that surfaces in a call of
-// theirs. Functions that read or write files return Status or Result instead. The step path never
-// throws because of the control plane.
+// Error is the one exception type of the SDK. Constructors that cannot do their work throw it (a
+// file that is missing, an option out of range), and so does a user's own error that surfaces in a
+// call of theirs. Functions that read or write files return Status or Result instead. The step path
+// never throws because of the control plane.
 #pragma once
 
 #include <stdexcept>
@@ -22,10 +22,10 @@ enum class ExitCode : int {
 
 class Error : public std::runtime_error {
  public:
-  // Which ranks throw it: this one on its own, or all of them together with the same text.
+  // Scope says which ranks throw it: this one on its own, or all of them with the same text.
   enum class Scope { this_rank, all_ranks };
 
-  // Requires: !status.ok(). what() is the status as one line, code first.
+  // REQUIRES: !status.ok(). what() is the status as one line, code first.
   explicit Error(Status status, Scope scope = Scope::this_rank,
                  ExitCode exit_code = ExitCode::failure)
       : std::runtime_error(status.text()),
@@ -43,11 +43,11 @@ class Error : public std::runtime_error {
   ExitCode exit_code_;
 };
 
-// For main(), in a handler outside the scope of session and trainer (as `int main() try {} catch`
-// has it): they tell the other ranks while the exception passes them, and would wait for the others
-// after a handler inside. Writes one line "error: ..." to stderr, once a job where all ranks fail
-// together, else with the rank; of another exception than Error the first line. Returns the exit
-// code to end with: the error's, 1 for another exception.
+// Writes one line "error: ..." to stderr and returns the exit code that main() should end with: the
+// error's, 1 for another exception. The line appears once a job where all ranks fail together, else
+// it names the rank; of an exception that is no Error it has the first line. Call it in a handler
+// outside the scope of session and trainer, as in `int main() try {} catch`: while the exception
+// passes them they tell the other ranks, and after a handler inside they would wait for the others.
 int report(const std::exception& error);
 
 namespace detail {

@@ -1,5 +1,5 @@
-// fit(): training without a loop of one's own. The program says what to train on and what the loss
-// is; data, epochs, shares, averages and checkpoints are the framework's, and the final state comes
+// fit() trains without a loop of your own. The program says what to train on and what the loss is;
+// data, epochs, shares, averages and checkpoints are the framework's, and the final state comes
 // back:
 //
 //   cox::FitResult result = cox::fit(
@@ -7,7 +7,7 @@
 //       [&](const cox::Batch& batch) { return model->loss(batch); },
 //       {.epochs = 10, .global_batch = 64, .evaluation = &held_out});
 //
-// A Trainer underneath: every setting of the configuration means what it means there
+// It runs a Trainer, so every setting of the configuration means what it means there
 // (checkpoint.directory and checkpoint.resume, reduction.*, policies). Collective: every rank calls
 // it with the same arguments. Thread rule: the training thread.
 #pragma once
@@ -47,12 +47,13 @@ struct FitOptions {
   double clip_norm = 0;
   std::function<double(std::uint64_t step)> learning_rate{};
 
-  // Looked at after every epoch, in evaluation mode and without gradients, each rank a part of it.
+  // Evaluated after every epoch, in evaluation mode and without gradients; each rank takes a part.
   const Dataset* evaluation = nullptr;
   std::int64_t evaluation_batch = 0;  // samples at once; 0 = a micro-batch, or a rank's even share
-  // On every rank, after each update and each epoch, with numbers that are equal on all ranks. What
-  // on_epoch returns must be, too: stop ends the training there. A rollback makes steps and epochs
-  // again, a last one's as well; a stop that was said stands.
+  // Called on every rank after each update and each epoch, with numbers that are equal on all
+  // ranks. After a rollback they are called again for the steps and epochs that are made again,
+  // also those of the last epoch. on_epoch must return the same on all ranks; `stop` ends the
+  // training there, and a rollback does not take it back.
   std::function<void(const FitStep&)> on_step{};
   std::function<FitNext(const FitEpoch&)> on_epoch{};
 };
@@ -63,7 +64,7 @@ struct FitResult {
   std::vector<FitEpoch> epochs;    // that ended in this run
 };
 
-// The mean loss over a batch.
+// FitLoss returns the mean loss over a batch.
 using FitLoss = std::function<at::Tensor(const Batch&)>;
 
 // Throws cox::Error as Trainer does; what `loss` and the data sets throw passes through.

@@ -1,8 +1,8 @@
-// LossScaler: keeps fp16 gradients in range in a loop of one's own. The loss is multiplied before
-// backward, gradients are divided again before the optimizer sees them, a step whose gradients are
-// not finite is left out, and the scale follows what was seen (rules: ScalerRules in
-// coordinator/core/loss_scale.h). Reducer and Trainer scale by themselves: this is for loops
-// without.
+// LossScaler keeps fp16 gradients in range in a loop of your own. It multiplies the loss before
+// backward, divides the gradients again before the optimizer sees them, skips a step whose
+// gradients are not finite, and adapts the scale to what it saw (rules: ScalerRules in
+// coordinator/core/loss_scale.h). Reducer and Trainer scale by themselves; this is for loops
+// without them.
 //
 //   cox::LossScaler scaler;                  // or (rules), or (session, rules)
 //   ...
@@ -56,7 +56,7 @@ class LossScaler {
   LossScaler& operator=(LossScaler&&) noexcept;
   ~LossScaler();
 
-  // loss x scale, in fp32 or fp64, on the loss's device. Autograd goes through it.
+  // Returns loss x scale, in fp32 or fp64, on the loss's device. Autograd records it.
   at::Tensor scale(const at::Tensor& loss);
 
   // Divides the gradients by the scale, in place, and notes whether all are finite. At most once an
@@ -67,28 +67,30 @@ class LossScaler {
   // For an optimizer of another kind: step it yourself if is_finite(), then update().
   void unscale(std::span<const at::Tensor> parameters);
 
-  // One update unless a gradient is not finite; returns whether it was made (with
-  // ScalerSync::device: true, since nobody looks). Throws cox::Error when called twice before
-  // update().
+  // Updates the parameters unless a gradient is not finite; returns whether it did (with
+  // ScalerSync::device always true, because nothing is read). Throws cox::Error when called twice
+  // before update().
   bool step(AdamW& optimizer);
   bool step(torch::optim::Optimizer& optimizer);
-  // Whether the gradients given to unscale(parameters) are finite, on all ranks. Reads the device.
+  // Returns whether the gradients given to unscale(parameters) are finite on all ranks. Reads the
+  // device.
   bool is_finite();
 
-  // The scale for the next step. Throws cox::Error unless a step() or is_finite() came before.
+  // Sets the scale for the next step. Throws cox::Error unless a step() or is_finite() came before.
   void update();
 
-  // The scale now, and what else the scaler remembers. With ScalerSync::device this reads the
-  // device.
+  // Returns the scale now, and what else the scaler remembers. With ScalerSync::device this reads
+  // the device.
   ScalerState value() const;
   const ScalerRules& rules() const { return rules_; }
 
-  // "loss_scaler.scale" (float32), "loss_scaler.clean_steps" and "loss_scaler.overflow_streak"
-  // (int64), one element each, on the CPU; copies. Rules are the job's configuration, not state.
+  // Returns copies of "loss_scaler.scale" (float32), "loss_scaler.clean_steps" and
+  // "loss_scaler.overflow_streak" (int64), one element each, on the CPU. Rules are the job's
+  // configuration, not state.
   std::vector<NamedTensor> state() const;
-  // Takes over such a list. invalid_argument for another kind of state, other shapes or types, or a
-  // scale out of [min_scale, max_scale]; nothing is changed then. Not between unscale() and
-  // update(): failed_precondition.
+  // Takes over such a list. Returns invalid_argument for another kind of state, other shapes or
+  // types, or a scale out of [min_scale, max_scale], and failed_precondition between unscale() and
+  // update(); then it changes nothing.
   Status load_state(std::span<const NamedTensor> state);
 
  private:

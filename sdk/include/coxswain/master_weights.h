@@ -1,7 +1,7 @@
-// MasterWeights: fp32 copies of parameters that are themselves kept in bf16 or fp16. The optimizer
-// updates the copies, so updates below the parameters' resolution (2^-9 of the value in bf16) add
-// up instead of being rounded away. Chosen when training is set up; adaptive precision never
-// changes a parameter's type.
+// MasterWeights holds fp32 copies of parameters that are themselves kept in bf16 or fp16. The
+// optimizer updates the copies, so updates below the parameters' resolution (2^-9 of the value in
+// bf16) add up instead of being rounded away. Chosen when training is set up; adaptive precision
+// never changes a parameter's type.
 //
 //   cox::MasterWeights masters(model->parameters());        // of a model in bf16
 //   cox::AdamW optimizer(masters.tensors());                // or any torch::optim optimizer
@@ -47,8 +47,8 @@ class MasterWeights {
   // Takes the masters' values from the parameters anew: after a model was loaded or broadcast.
   void take_weights();
 
-  // "master.NAME" of each parameter that has a copy (fp32 ones are saved with the model). Live
-  // tensors.
+  // Returns "master.NAME" of each parameter that has a copy (fp32 ones are saved with the model).
+  // The tensors are the live ones, not copies.
   std::vector<NamedTensor> state() const;
   // Takes over a copy of such a list and gives the weights. On an error (other names, shapes or
   // types) nothing is changed.

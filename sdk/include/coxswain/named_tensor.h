@@ -1,5 +1,6 @@
-// A tensor and the name it has in a model or a file. A tensor is a handle: copies of a NamedTensor
-// share the data, so a list of them can serve as the source or as the target of a load.
+// NamedTensor is a tensor and the name it has in a model or a file. A tensor is a handle: copies of
+// a NamedTensor share the data, so a list of them can serve as the source or as the target of a
+// load.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,7 +17,7 @@ struct NamedTensor {
 
 namespace detail {
 
-// Tensors that get their names from those who take them.
+// Returns the tensors without names; whoever takes them gives them their names.
 inline std::vector<NamedTensor> without_names(const std::vector<at::Tensor>& tensors) {
   std::vector<NamedTensor> named;
   for (const at::Tensor& tensor : tensors) named.push_back({{}, tensor});

@@ -1,4 +1,4 @@
-// owned(f): hands a function with captures to cox::run, which copies it.
+// owned(f) hands a function with captures to cox::run, which copies it.
 //
 //   cox::run(block, cox::owned([scale](GptLayerImpl& layer, const at::Tensor& x) { ... }), x);
 //

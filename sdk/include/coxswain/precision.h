@@ -1,4 +1,4 @@
-// Number formats for code of one's own: autocast as a scope that nests, what is in force, which
+// Number formats for code of your own: autocast as a scope that nests, what is in force, which
 // formats a device can run, and a choice of attention kernels.
 //
 //   {
@@ -23,12 +23,12 @@
 
 namespace cox {
 
-// Autocast on this thread from construction to destruction, then what was before, also when an
-// exception passes. fp32: autocast is off inside. bf16, fp16: on with that type. fp8: bf16
-// autocast; linear layers in FP8 are the business of blocks. Parameters keep their type in every
-// case. Autocast's cache of cast weights is off inside: with it a weight that is used twice gets
-// another gradient, and weights whose storage was exchanged are served stale. Costs under a
-// microsecond.
+// PrecisionScope sets autocast on this thread from construction to destruction, then puts back what
+// was before, also when an exception passes. fp32: autocast is off inside. bf16, fp16: on with that
+// type. fp8: bf16 autocast; linear layers in FP8 are the business of blocks. Parameters keep their
+// type in every case. Autocast's cache of cast weights is off inside: with it a weight that is used
+// twice gets another gradient, and weights whose storage was exchanged are served stale. Costs
+// under a microsecond.
 class [[nodiscard]] PrecisionScope {
  public:
   // Throws cox::Error for a device other than CPU and CUDA. Does not ask whether the device can run
@@ -47,7 +47,7 @@ class [[nodiscard]] PrecisionScope {
   bool had_cache_;
 };
 
-// What computes on a device here and now, for code of one's own that casts by itself.
+// FormatInForce says in which format a device computes here and now, for code that casts by itself.
 struct FormatInForce {
   at::DeviceType device = at::kCPU;
   at::ScalarType type = at::kFloat;  // what matrix products take; the default dtype if not enabled
@@ -55,11 +55,12 @@ struct FormatInForce {
   Precision precision = Precision::fp32;
   friend bool operator==(const FormatInForce&, const FormatInForce&) = default;
 };
-// Inside a block or a PrecisionScope: theirs. With autocast turned on by other means: bf16 or fp16
-// as its type says. Throws cox::Error for a device other than CPU and CUDA.
+// Returns the format of the block or PrecisionScope that this runs in; where autocast was turned on
+// by other means, bf16 or fp16 as its type says. Throws cox::Error for a device other than CPU and
+// CUDA.
 FormatInForce current_format(at::DeviceType device);
 
-// One operation tried in a format, forward and backward.
+// FormatTrial is one operation tried in a format, forward and backward.
 struct FormatTrial {
   std::string operation;  // "linear", "conv2d", ...
   std::string error;      // first line of what torch said; empty = it ran and gave finite numbers
@@ -69,23 +70,25 @@ struct FormatTrial {
 // of anybody; ask once. Empty when there is no such device.
 std::vector<FormatTrial> try_format(Precision format, at::DeviceType device);
 
-// ok when every one of those operations runs. unavailable: there is no such device here.
-// failed_precondition: names the operations that fail, and says what to do.
+// Returns ok when every one of those operations runs; unavailable when there is no such device
+// here; failed_precondition, which names the operations that fail, otherwise.
 Status can_run(Precision format, at::DeviceType device);
-// All formats for which can_run() is ok. An emulated one counts: it gives the right numbers.
+// Returns all formats for which can_run() is ok. An emulated one counts: it gives the right
+// numbers.
 PrecisionSet runnable_formats(at::DeviceType device);
-// Whether the device computes the format without units for it, at no gain in speed: fp8 on CPUs and
-// on CUDA devices without FP8 products (found by trying one), bf16 on CUDA devices before 8.0.
+// Returns whether the device has no units for the format, so that it gains no speed: fp8 on CPUs
+// and on CUDA devices without FP8 products (found by trying one), bf16 on CUDA devices before 8.0.
 bool is_emulated(Precision format, at::DeviceType device);
 
-// Kernels for scaled_dot_product_attention. CPUs have flash and math. Only `math`
-// has a second derivative.
+// The kernels for scaled_dot_product_attention. CPUs have flash and math. Only `math` has a second
+// derivative.
 enum class AttentionBackend : std::uint8_t { flash, memory_efficient, math, any };
 
-// Only this backend from construction to destruction, then what was before. torch then throws from
-// an attention that the backend cannot compute, instead of taking another. These are flags of the
-// whole process, not of the thread: do not open one while another thread runs attention. A block
-// that is computed again in backward uses the backend that it used at first.
+// AttentionScope allows only this backend from construction to destruction, then puts back what was
+// before. Inside, torch throws from an attention that the backend cannot compute, instead of taking
+// another. These are flags of the whole process, not of the thread: do not open one while another
+// thread runs attention. A block that is computed again in backward uses the backend that it used
+// at first.
 class [[nodiscard]] AttentionScope {
  public:
   explicit AttentionScope(AttentionBackend backend);

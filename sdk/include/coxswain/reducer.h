@@ -1,5 +1,5 @@
-// Reducer: averages gradients over ranks, weighted by what each rank says its loss stands for, and
-// carries the step's ballot. Second depth of use, in a loop of one's own:
+// Reducer averages gradients over ranks, weighted by what each rank says its loss stands for, and
+// carries the step's ballot. Second depth of use, in a loop of your own:
 //
 //   cox::Reducer reducer(session, model->parameters(), model->buffers());
 //   auto step = session.step();
@@ -31,7 +31,7 @@
 namespace cox {
 
 struct ReductionOutcome {
-  double loss = 0;    // weighted mean over ranks; NaN when a rank's was not finite
+  double loss = 0;    // weighted mean; NaN when a rank's was not finite, or nobody had samples
   double weight = 0;  // sum over ranks; 0 = nobody had samples
   std::uint64_t samples = 0;
   double gradient_norm = 0;  // L2 over all parameters, after averaging
@@ -44,12 +44,13 @@ struct ReductionOutcome {
   bool repeat = false;
 };
 
-// Whether this is the last micro-batch of this rank's step: its gradients are sent as they are
-// computed. Those of the others only accumulate.
+// MicroBatch says whether this is the last micro-batch of this rank's step. The gradients of the
+// last one are sent as they are computed; those of the others only accumulate.
 enum class MicroBatch : std::uint8_t { more, last };
 
-// One bucket of gradients in the last averaged step; seconds since its last backward pass began. On
-// a rank without one: since it said so, by weight 0 or by average().
+// BucketReport is one bucket of gradients in the last averaged step. Seconds count from the
+// beginning of the step's last backward pass; on a rank without one, from its call with weight 0 or
+// of average().
 struct BucketReport {
   std::int64_t bytes = 0;
   double started_seconds = 0;
@@ -83,28 +84,30 @@ class Reducer {
   void backward(StepScope& step, const at::Tensor& loss, double weight,
                 MicroBatch which = MicroBatch::last);
 
-  // A loss without a backward pass (an evaluation): enters the averaged loss, not the gradients;
-  // whatever it is, with weight 0 it does not.
-  // average() still averages what .grad holds: drop an earlier step's gradients first. Local.
+  // Adds a loss without a backward pass (an evaluation) to the averaged loss, not to the gradients.
+  // With weight 0 it adds nothing, whatever the loss. average() still averages what .grad holds:
+  // drop an earlier step's gradients first. Local.
   void observe(StepScope& step, double loss, double weight);
 
-  // Collective: waits for the buckets, or sends what .grad holds where no last micro-batch was
-  // given (a rank without samples). Parameters that got no gradient on any rank keep none. Waits by
-  // polling. Once a step. A failing transport, and a rank that has left, throw cox::Error: an
-  // average that did not happen must not be trained on. So does a .grad that is not zero in a step
-  // without backward() and observe(), also one left from an earlier step: whose it is is not known.
+  // Makes .grad the average over ranks, once a step: waits for the buckets, or sends what .grad
+  // holds where no last micro-batch was given (a rank without samples). Parameters that got no
+  // gradient on any rank keep none. Collective; waits by polling. Throws cox::Error when the
+  // transport fails or a rank has left, because an average that did not happen must not be trained
+  // on. Throws it too for a .grad that is not zero in a step without backward() and observe(), also
+  // one left from an earlier step, because nobody knows whose gradient it is.
   ReductionOutcome average(StepScope& step);
 
-  // For ranks with different numbers of steps: after this rank's last one, takes part in the
-  // others' with weight zero until no rank has any left. `update` is called after each of their
-  // averages to do what the loop does there, so that this rank's model stays equal. Collective with
-  // the others' average() and join().
+  // Takes part in the other ranks' steps with weight zero until no rank has any left. For ranks
+  // with different numbers of steps: call it after this rank's last one. `update` is called after
+  // each of their averages to do what the loop does there, so that this rank's model stays equal.
+  // Collective with the others' average() and join().
   void join(const std::function<void(StepScope&, const ReductionOutcome&)>& update);
 
-  // What a resumed run needs to go on with the same bits and the same buckets: order and sizes of
-  // buckets, places of exact sums. Equal on all ranks. A Trainer saves it by itself.
+  // Returns what a resumed run needs to go on with the same bits and the same buckets: order and
+  // sizes of buckets, places of exact sums. It is equal on all ranks. A Trainer saves it by itself.
   std::vector<NamedTensor> state() const;
-  // Before the first step. Collective. invalid_argument when it is another model's or damaged.
+  // Takes over such a list; call it before the first step. Collective. Returns invalid_argument
+  // when it is another model's or damaged.
   Status load_state(std::span<const NamedTensor> state);
 
   ReductionReport last_reduction() const;

@@ -1,4 +1,4 @@
-// run(block, f, inputs...): calls f(module, inputs...) as a block and returns exactly what f
+// run(block, f, inputs...) calls f(module, inputs...) as a block and returns exactly what f
 // returns, bit for bit. This is where precision, memory actions and measurements meet the forward
 // pass; while no session is attached it costs one branch. A memory action changes no bit of any
 // result, gradient, buffer or random state.
@@ -13,7 +13,7 @@
 // - at::Tensor, std::optional, std::vector and std::tuple of tensors are inputs; any other argument
 //   is copied, so pointers, references and views into other memory are refused; f receives all as
 //   const;
-// - f returns tensors: at::Tensor, or std::optional, std::vector, std::tuple of them.
+// - f returns tensors: at::Tensor, or std::optional, std::vector, std::tuple of them;
 // - where the plan gives the block a number format, f runs under it, and results are as wide as the
 //   inputs;
 // - a second run is compared with the first once, bit for bit, and puts back buffers and random
@@ -52,7 +52,7 @@ auto call_block(const Block<Holder>& block, const F& function, const Inputs&... 
   }
 }
 
-// The same call, to be made again later.
+// Keeps the call, so that it can be made again later.
 template <class Holder, class F, class... Inputs>
 std::unique_ptr<Rerun> keep_call(const Block<Holder>& block, const F& function,
                                  const Inputs&... inputs) {
@@ -86,7 +86,7 @@ decltype(auto) widened(const std::shared_ptr<BlockGate>& gate, const T& input) {
   }
 }
 
-// A call that is measured, steered or watched.
+// Makes a call that is measured, steered or watched.
 template <class Holder, class F, class... Inputs>
 auto attended_call(const Block<Holder>& block, const F& function, const Inputs&... inputs) {
   AttendedCall call(block.gate());

@@ -1,6 +1,7 @@
-// Who trains on what: a seeded order of the samples of a data set, cut into global batches, cut
-// into one slice a rank. Everything is computed from (seed, cursor, shares), so there is nothing to
-// communicate, nothing to store but one number, and memory does not grow with the data set.
+// SamplePlan says who trains on what: a seeded order of the samples of a data set, cut into global
+// batches, each of which is cut into one slice a rank. Everything is computed from (seed, cursor,
+// shares), so there is nothing to communicate, nothing to store but one number, and memory does not
+// grow with the data set.
 //
 //   cox::SampleBatch batch = plan.batch_at(cursor);                    // the same on every rank
 //   auto counts = cox::SamplePlan::assign(batch.count, weights);       // samples of each rank
@@ -21,7 +22,7 @@
 
 namespace cox {
 
-// What happens to the last samples of an epoch when they do not fill a global batch.
+// Tail says what happens to the last samples of an epoch when they do not fill a global batch.
 enum class Tail {
   keep_partial,  // they form a smaller batch
   drop,          // they are left out of this epoch (others the next time)
@@ -47,35 +48,37 @@ struct SampleSlice {
 
 class SamplePlan {
  public:
-  // Errors: invalid_argument for a number out of range, and for Tail::drop with a data set smaller
+  // Returns invalid_argument for a number out of range, and for Tail::drop with a data set smaller
   // than one global batch.
   static Result<SamplePlan> create(SamplePlanOptions options);
 
   const SamplePlanOptions& options() const { return options_; }
   std::uint64_t epoch_of(std::uint64_t cursor) const { return cursor / size(); }
 
-  // The batch at or after `cursor`, of global_batch samples or of another number from 1 on.
+  // Returns the batch at or after `cursor`, of global_batch samples or of another number from 1 on.
   SampleBatch batch_at(std::uint64_t cursor) const {
     return batch_at(cursor, options_.global_batch);
   }
   SampleBatch batch_at(std::uint64_t cursor, std::int64_t samples) const;
 
-  // The sample at a cursor, in [0, size). A permutation of the data set within each epoch.
+  // Returns the sample at a cursor, in [0, size). The samples of an epoch are a permutation of the
+  // data set.
   std::int64_t sample_at(std::uint64_t cursor) const;
 
-  // The samples at cursor + first, cursor + first + 1, ..., `count` of them. Requires: first, count
-  // >= 0.
+  // Returns the samples at cursor + first, cursor + first + 1, ..., `count` of them. REQUIRES:
+  // first, count >= 0.
   std::vector<std::int64_t> indices(std::uint64_t cursor, std::int64_t first,
                                     std::int64_t count) const;
 
   // Splits `count` samples in proportion to `weights`, one a rank: each gets its exact share
   // rounded down, what is left goes one by one to the largest remainders, the lower rank first. A
-  // rank of weight 0 gets 0. Errors: invalid_argument if all weights are 0, there are none, or
+  // rank of weight 0 gets 0. Returns invalid_argument if all weights are 0, there are none, or
   // count is not in [0, 2^31].
   static Result<std::vector<std::int64_t>> assign(std::int64_t count,
                                                   std::span<const std::uint32_t> weights);
 
-  // Where the samples of `rank` start when ranks follow each other. Requires: rank < counts.size().
+  // Returns the part of the batch that `rank` takes when ranks follow each other. REQUIRES: rank <
+  // counts.size().
   static SampleSlice slice(std::span<const std::int64_t> counts, std::size_t rank);
 
  private:

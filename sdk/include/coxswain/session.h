@@ -1,6 +1,6 @@
-// Session: a program's membership in a job. It finds the ranks (MPI under mpiexec, otherwise this
-// process alone), reads the configuration, hosts the coordinator and its HTTP server on rank 0,
-// and hands out steps. First depth of use (watch only):
+// Session is a program's membership in a job. It finds the ranks (MPI under mpiexec, otherwise this
+// process alone), reads the configuration, hosts the coordinator and its HTTP server on rank 0, and
+// hands out steps. First depth of use (watch only):
 //
 //   auto session = cox::Session::start(argc, argv);
 //   for (...) {
@@ -11,8 +11,9 @@
 //   session.finish();
 //
 // Thread rule: one thread of a rank uses its session, the one that trains; MPI is called from there
-// only. start() before other threads exist: SIGTERM is taken over (stop_requested()).
-// Cheap to move; the state lives until the last Session, StepScope, Reducer or Trainer is gone.
+// only. Call start() before other threads exist, because it takes SIGTERM over (stop_requested()).
+// A Session is cheap to move; its state lives until the last Session, StepScope, Reducer or Trainer
+// is gone.
 #pragma once
 
 #include <cstdint>
@@ -49,8 +50,8 @@ struct SessionOptions {
   std::string program = "trainer";  // for run.json
 };
 
-// Time booked on one phase of the open step, from construction to destruction. Phases nest; an
-// inner one's time is not counted twice.
+// PhaseScope books the time from its construction to its destruction on one phase of the open step.
+// Phases nest; an inner one's time is not counted twice.
 class [[nodiscard]] PhaseScope {
  public:
   PhaseScope(detail::SessionState& state, Phase phase);
@@ -62,9 +63,9 @@ class [[nodiscard]] PhaseScope {
   detail::SessionState& state_;
 };
 
-// One step of this rank. Closing (destructor) hands the report to the coordinator; it takes some
-// tens of microseconds in a training step, a hundred over MPI (docs/results/C2.md), never waits and
-// never throws.
+// StepScope is one step of this rank. Its destructor closes the step and hands the report to the
+// coordinator; that takes some tens of microseconds in a training step, a hundred over MPI
+// (docs/results/C2.md), never waits and never throws.
 class [[nodiscard]] StepScope {
  public:
   explicit StepScope(std::shared_ptr<detail::SessionState> state);
@@ -75,16 +76,16 @@ class [[nodiscard]] StepScope {
   std::uint64_t number() const;  // counts from 0; goes back after a rollback
   PhaseScope phase(Phase phase);
 
-  // This rank's mean loss over `weight` samples (or tokens) of the step, 0 or more. May be called
-  // for several micro-batches. NaN and infinities are welcome: they are counted and reported, but
-  // for the mean of no samples (weight 0), which says nothing.
+  // Reports this rank's mean loss over `weight` samples (or tokens) of the step, 0 or more. May be
+  // called for several micro-batches. A loss that is NaN or infinite is counted and reported,
+  // unless its weight is 0.
   void loss(double mean, double weight = 1);
   // Add the samples or tokens that this rank worked on in the step.
   void samples(std::uint64_t count);
   void tokens(std::uint64_t count);
   void gradient_norm(double value);  // L2, over all parameters; the last call counts
-  // A scalar of the user's own for the run directory (up to 8 names of up to 15 bytes a step).
-  // "loss" and "grad_norm" stand in for the step's own figures only where it has none.
+  // Adds a scalar of your own to the run directory (up to 8 names of up to 15 bytes a step). "loss"
+  // and "grad_norm" stand in for the step's own figures only where it has none.
   void log(std::string_view name, double value);
 
  private:
@@ -128,21 +129,22 @@ class Session {
   const Config& config() const;
   const std::vector<std::string>& arguments() const;  // what start() left over, without argv[0]
 
-  // Registers the blocks of a model (block.h): the plan speaks of them, their costs are measured.
-  // Before the first step. The module must outlive the session or be given to detach().
+  // Registers the blocks of a model (block.h), so that their costs are measured and plans can steer
+  // them. Call it before the first step. The module must outlive the session or be given to
+  // detach().
   void attach(torch::nn::Module& model);
   // Takes a model out of the session and puts it back as it was before wrap() and Block.
   void detach(torch::nn::Module& model);
 
-  // For a loop of one's own whose settings ask for a memory budget (memory.*) or leave the number
-  // formats open (precision.format=auto); a Trainer does this by itself. Runs `sample_loss`, the
-  // mean loss of a typical batch, forward and backward several times in every format and under
-  // every memory action, puts gradients, buffers and random numbers back, and starts from the plan
-  // that follows. `optimizer_bytes`: state that the optimizer has not made yet, and the gradients
-  // where steps add up several micro-batches. Does nothing where nothing is to be chosen. After the
-  // Reducer was made, before the first step, while no parameter has a gradient. Collective. Throws
-  // cox::Error on all ranks when a budget cannot be met, or something is asked for without a
-  // Reducer or after the first step.
+  // Measures what formats and memory actions cost in a loop of your own whose settings ask for a
+  // memory budget (memory.*) or leave the number formats open (precision.format=auto); a Trainer
+  // does this by itself. Runs `sample_loss`, the mean loss of a typical batch, forward and backward
+  // several times in every format and under every memory action, puts gradients, buffers and random
+  // numbers back, and starts from the plan that follows. `optimizer_bytes`: state that the
+  // optimizer has not made yet, and the gradients where steps add up several micro-batches. Does
+  // nothing where nothing is to be chosen. Call it after the Reducer was made, before the first
+  // step, while no parameter has a gradient. Collective. Throws cox::Error on all ranks when a
+  // budget cannot be met, or something is asked for without a Reducer or after the first step.
   void calibrate(torch::nn::Module& model, const std::function<at::Tensor()>& sample_loss,
                  std::int64_t optimizer_bytes = 0);
 
@@ -152,8 +154,8 @@ class Session {
   // do not communicate. Throws cox::Error while a step of this rank is open.
   StepScope step();
 
-  // The plan in force. Valid until the next step is opened. Throws cox::Error before the session
-  // has begun.
+  // Returns the plan in force, which is valid until the next step is opened. Throws cox::Error
+  // before the session has begun.
   const Plan& plan() const;
 
   // Request a number format while the job trains. A request on any one rank reaches the coordinator
@@ -169,17 +171,18 @@ class Session {
   // when it threw anything on any. Collective.
   void together(const std::function<void()>& work);
 
-  // True once SIGTERM reached this rank, or another's and a reducer agreed on it. Ranks learn of it
-  // at different times: a loop with a reducer leaves by ReductionOutcome::stop, which does not.
+  // Returns whether SIGTERM has reached this rank, or another rank and a reducer agreed on it.
+  // Ranks learn of it at different times, so a loop with a reducer leaves by ReductionOutcome::stop
+  // instead, which is equal on all ranks.
   bool stop_requested() const;
-  // Whether it is true on any rank; the same answer on all. Collective.
+  // Returns whether it is true on any rank; the same answer on all ranks. Collective.
   bool stop_requested_anywhere();
 
-  // "http://127.0.0.1:9464/status" on rank 0 when the server is on and the session has begun,
-  // otherwise empty.
+  // Returns "http://127.0.0.1:9464/status" on rank 0 when the server is on and the session has
+  // begun, otherwise an empty string.
   std::string status_address() const;
 
-  // Rank 0: the run so far, as of a moment ago; elsewhere all zero.
+  // Returns the run so far on rank 0, as of a moment ago; elsewhere all zero.
   SessionReport report() const;
 
   // Reports that this rank has no more steps, waits (polling) until all ranks are done, closes

@@ -1,10 +1,10 @@
-// Tiling: a function is applied to parts of a tensor, one after the other, so that what it needs in
-// between exists for one part at a time. The loop is the same under every memory action; an action
-// chooses only whether a tile's saved tensors are kept, or dropped and computed again, so actions
-// change no bit. The number n of tiles does change bits: kernels round rows differently in other
-// company, and sums over rows (weight gradients, a mean loss) are added in another order. Those are
-// within (n + 8) * eps * (sum of the absolute terms) of the untiled ones, where eps is that of the
-// type they are added in.
+// tile() applies a function to parts of a tensor, one after the other, so that what the function
+// needs in between exists for one part at a time. The loop is the same under every memory action;
+// an action chooses only whether a tile's saved tensors are kept, or dropped and computed again, so
+// actions change no bit. The number n of tiles does change bits: kernels round rows differently in
+// other company, and sums over rows (weight gradients, a mean loss) are added in another order.
+// Those are within (n + 8) * eps * (sum of the absolute terms) of the untiled ones, where eps is
+// that of the type they are added in.
 //
 // Called by the thread that trains; nothing here communicates. cox::Error for arguments that cannot
 // work.
@@ -32,7 +32,8 @@ enum class TileRule {
   and_outside_of_blocks,  // there, and where no block runs
 };
 
-// One tile's call: input() for each input where runs_again() says so, begin(), the function, end().
+// TileCall is one tile's call. Its owner calls input() for each input where runs_again() says so,
+// begin(), the function, end().
 class TileCall {
  public:
   TileCall(std::string_view name, TileRule rule);
@@ -50,8 +51,8 @@ class TileCall {
   std::unique_ptr<Work> work_;
 };
 
-// n parts of near-equal length along dim, the longer ones first; fewer where the dimension is
-// shorter than n.
+// Returns n parts of near-equal length along dim, the longer ones first; fewer where the dimension
+// is shorter than n.
 std::vector<at::Tensor> tiles_of(const at::Tensor& x, std::int64_t dim, std::int64_t n);
 at::Tensor join_tiles(const std::vector<at::Tensor>& tiles, std::int64_t dim);
 
@@ -80,7 +81,7 @@ at::Tensor call_tile(std::string_view name, TileRule rule, const F& function,
 // Splits x into n parts along dim, applies f(part, more...) to each and joins the results along
 // dim. f and the arguments in `more` follow the contract of cox::run (run.h): f has no captures or
 // is cox::owned(f), and returns a tensor. Inside a block whose action is tile each part is computed
-// again in the backward pass, elsewhere it is saved. n >= 1.
+// again in the backward pass, elsewhere it is saved. REQUIRES: n >= 1.
 //
 //   y = cox::tile([](const at::Tensor& rows, const at::Tensor& w) { return at::gelu(rows.mm(w)); },
 //                 x, 0, 8, weight);
@@ -107,12 +108,12 @@ struct TiledCrossEntropyOptions {
   at::Tensor bias;                   // [classes], may be undefined
 };
 
-// The mean cross-entropy of the logits hidden * weight^T over the targets that are not ignored,
-// added up in float32 at least; NaN when all are ignored. The logits exist for one tile of rows at
-// a time, [rows / tiles, classes], unless the running block keeps what it saves. hidden [...,
-// width], weight [classes, width], targets int64 of hidden's leading sizes. tiles >= 1. Outside of
-// blocks this works from the first call on, but the process's first backward pass must not have
-// been started yet where no session was attached.
+// Returns the mean cross-entropy of the logits hidden * weight^T over the targets that are not
+// ignored, added up in float32 at least; NaN when all are ignored. The logits exist for one tile of
+// rows at a time, [rows / tiles, classes], unless the running block keeps what it saves. hidden
+// [..., width], weight [classes, width], targets int64 of hidden's leading sizes. tiles >= 1.
+// Outside of blocks this works from the first call on, but the process's first backward pass must
+// not have been started yet where no session was attached.
 [[nodiscard]] at::Tensor tiled_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight,
                                              const at::Tensor& targets, std::int64_t tiles,
                                              const TiledCrossEntropyOptions& options = {});

@@ -1,4 +1,4 @@
-// Trainer: the whole loop. Third depth of use; data shares, gradient averaging, skipping of
+// Trainer runs the whole loop, the third depth of use: data shares, gradient averaging, skipping of
 // non-finite steps, rollback, checkpoints and resume, in lockstep on all ranks:
 //
 //   cox::Trainer trainer(session, *model, optimizer);
@@ -60,18 +60,18 @@ struct TrainingPart {
 
 struct TrainerOptions {
   std::int64_t global_batch = 8;  // samples per step over all ranks, at least one a rank
-  // Samples of a micro-batch: shares are whole ones, and TrainerStep::accumulate() runs forward and
-  // backward of each. What reproducible mode and policy `accumulation` need. 0 = a rank's share is
-  // computed at once.
+  // Samples of a micro-batch. Shares are whole micro-batches, and TrainerStep::accumulate() runs
+  // forward and backward of each. Reproducible mode and policy `accumulation` need it. 0 = a rank's
+  // share is computed at once.
   std::int64_t micro_batch = 0;
-  // Steps whose batches are got ahead of time, by a thread that calls Dataset::get() beside the
-  // training. Shares of the batch change that many steps later. 0 = each batch in its own step;
-  // policy `accumulation` needs that.
+  // The number of steps whose batches a thread loads ahead of time, by Dataset::get() beside the
+  // training. Shares of the batch then change that many steps later. 0 = each batch is loaded in
+  // its own step, as policy `accumulation` needs it.
   std::size_t prefetch = 0;
   std::uint64_t steps = 100;  // optimizer steps in total, a resumed run's earlier ones included
   double clip_norm = 0;       // global L2 norm to clip gradients to, >= 0; 0 = no clipping
-  // Learning rate before every update, from the step's number; empty = leave it alone. The same on
-  // all ranks: they compare it in every step.
+  // Returns the learning rate of a step by its number; set before every update. Empty = leave it
+  // alone. REQUIRES: it is the same on all ranks, which compare it in every step.
   std::function<double(std::uint64_t step)> learning_rate{};
 };
 
@@ -88,36 +88,36 @@ struct TrainingProgress {
 
 class Trainer;
 
-// One global step as this rank sees it.
+// TrainerStep is one global step as this rank sees it.
 class TrainerStep {
  public:
   std::uint64_t number() const;
   const Batch& batch() const;  // this rank's share; zero samples are possible (shares)
 
-  // Forward and backward of every micro-batch of this rank's share, one after another: calls
-  // `loss_of` with the samples of each, random numbers keyed by (seed, step, its first sample), for
-  // their mean loss. `weight_of`: what that mean stands for (tokens, say); empty = the samples.
-  // Instead of forward() and backward(), once a step.
+  // Runs forward and backward of every micro-batch of this rank's share, one after another: calls
+  // `loss_of` with the samples of each for their mean loss, with random numbers keyed by (seed,
+  // step, its first sample). `weight_of` returns what that mean stands for (tokens, say); empty =
+  // the samples. Call it once a step, instead of forward() and backward().
   void accumulate(const std::function<at::Tensor(const Batch&)>& loss_of,
                   const std::function<double(const Batch&)>& weight_of = {});
 
-  // For shares of one micro-batch. Calls `loss_of_batch` with keyed random numbers inside phase
-  // forward and returns what it returned: the mean loss over the share. Not called for an empty
-  // share (an undefined tensor comes back, which backward() accepts).
+  // Calls `loss_of_batch` with keyed random numbers inside phase forward and returns what it
+  // returned: the mean loss over the share. For shares of one micro-batch. For an empty share it
+  // calls nothing and returns an undefined tensor, which backward() accepts.
   at::Tensor forward(const std::function<at::Tensor()>& loss_of_batch);
-  // `weight`: what the mean loss stands for (tokens, say), finite and >= 0; none = the samples of
-  // the share. Required before update() wherever the share has samples. Communicates without
-  // waiting.
+  // Runs the backward pass; required before update() wherever the share has samples. `weight`: what
+  // the mean loss stands for (tokens, say), finite and >= 0; none = the samples of the share.
+  // Communicates without waiting.
   void backward(const at::Tensor& loss, std::optional<double> weight = {});
-  // Collective, once a step: averages, clips, updates or skips. Waits by polling. What follows from
-  // the step (rollback, a save that is due) happens when the loop goes on to the next.
+  // Averages and clips the gradients, and updates or skips; once a step. Collective; waits by
+  // polling. What follows from the step (rollback, a save that is due) happens when the loop goes
+  // on to the next.
   void update();
-  // Books time of the program's own on a phase of this step, until the scope ends. Local.
+  // Books time of your own code on a phase of this step, until the scope ends. Local.
   PhaseScope phase(Phase phase);
-  // What this rank's share of the step stands for, for tokens a second in telemetry. Adds up.
-  // Local.
+  // Adds the tokens of this rank's share of the step, for tokens a second in telemetry. Local.
   void tokens(std::uint64_t count);
-  // A scalar of the user's own for the run directory; names and their number as StepScope::log(),
+  // Adds a scalar of your own to the run directory; names and their number as StepScope::log(),
   // where TrainerOptions::learning_rate takes the place of one ("lr"). Local.
   void log(std::string_view name, double value);
 
@@ -156,22 +156,22 @@ class Trainer {
   void add_state(std::string_view name, TrainingPart part);
 
   class Steps;
-  // A range over the remaining steps. Collective: the data set must be the same on all ranks; one
-  // of another size or other samples, on a rank or than in the save that was resumed from, is an
-  // error (eight samples are looked at, unless they differ each time that they are read). Leave the
-  // loop by stop(): after a `break` the open step is not reported and nothing is saved, until
-  // save() is called or the steps are looped over again; a save() called in that step is written by
-  // the `break`. Data set and trainer must outlive the range; the data set may go before the
-  // trainer.
+  // Returns a range over the remaining steps. Collective. REQUIRES: the data set is the same on all
+  // ranks; one of another size or other samples than on another rank, or than in the save that was
+  // resumed from, is an error (eight samples are looked at, unless they differ each time that they
+  // are read). Leave the loop by stop(): after a `break` the open step is not reported and nothing
+  // is saved, until save() is called or the steps are looped over again; a save() called in that
+  // step is written by the `break`. Data set and trainer must outlive the range; the data set may
+  // go before the trainer.
   Steps steps(const Dataset& dataset);
 
   const TrainingProgress& progress() const;
-  // Writes a checkpoint: now, or within the loop, after step.update(), when the open step ends.
+  // Writes a checkpoint: now or, within the loop and after step.update(), when the open step ends.
   // Collective. Throws cox::Error on all ranks without checkpoint.directory, in a step before its
   // update(), or (where it writes) when it cannot be written.
   void save();
-  // Ends the loop after the open step, with a last save; where a rollback takes that step back,
-  // once it was made again. Local: to be called on all ranks alike.
+  // Ends the loop after the open step, with a last save; where a rollback takes that step back, it
+  // ends once the step was made again. Local. REQUIRES: all ranks call it in the same step.
   void stop();
 
  private:

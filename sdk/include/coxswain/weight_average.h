@@ -1,5 +1,5 @@
-// WeightAverage: an exponential moving average of a model's weights, for evaluation and for the
-// model that is kept in the end.
+// WeightAverage keeps an exponential moving average of a model's weights, for evaluation and for
+// the model that is kept in the end.
 //
 //   cox::WeightAverage average(*model, {.decay = 0.999});
 //   ...
@@ -52,13 +52,14 @@ class WeightAverage {
   // AveragedWeights is open.
   void update();
   std::int64_t updates() const { return updates_; }
-  // d of the next update().
+  // Returns d of the next update().
   double next_decay() const;
 
-  // The averages by the parameters' names, then the copies of buffers. Live tensors.
+  // Returns the averages by the parameters' names, then the copies of buffers. The tensors are the
+  // live ones, not copies.
   std::vector<NamedTensor> averages() const;
 
-  // "average.NAME" of parameters, "buffer.NAME" of buffers, and "updates" (int64).
+  // Returns "average.NAME" of parameters, "buffer.NAME" of buffers, and "updates" (int64).
   std::vector<NamedTensor> state() const;
   // Takes over a copy of such a list. On an error (another model's names, shapes or types, a
   // negative count) nothing is changed. Throws cox::Error while an AveragedWeights is open.
@@ -80,9 +81,10 @@ class WeightAverage {
   bool is_swapped_ = false;
 };
 
-// The model holds the averages (rounded to its types) from construction to destruction, then its
-// own values, bit for bit. Needs memory for a copy of the model. Not between a forward pass and its
-// backward pass. One at a time: throws cox::Error when another is open.
+// AveragedWeights puts the averages (rounded to the model's types) into the model from construction
+// to destruction, then the model's own values again, bit for bit. Needs memory for a copy of the
+// model. Throws cox::Error when another one is open. REQUIRES: no backward pass of an earlier
+// forward pass is still to come.
 class [[nodiscard]] AveragedWeights {
  public:
   explicit AveragedWeights(WeightAverage& average);

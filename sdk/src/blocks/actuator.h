@@ -38,8 +38,8 @@ namespace cox::detail {
 
 struct SampleStep;  // what the loop gives to a calibration: a batch, and what it will hold
 
-// Whether ranks agree on plans: a loop with a Reducer, ManualParallel or Trainer. In any other loop
-// a session only watches, and no plan is carried out.
+// LoopKind says whether ranks agree on plans: `reducing` is a loop with a Reducer, ManualParallel
+// or Trainer. In any other loop a session only watches, and no plan is carried out.
 enum class LoopKind { watching, reducing };
 
 // CalibrationHost is what a calibration may ask of its session.
@@ -79,7 +79,7 @@ struct StepOutput {
   std::span<const BlockEvidence> evidence{};  // one entry a block, valid until the next step
 };
 
-// The row that a save holds of every rank.
+// SavedRow names the row that a save holds of every rank.
 struct SavedRow {
   const char* name;   // "fp8": the tensor of rank 3 is "fp8.rank3"
   const char* title;  // "FP8 scaling", for messages
@@ -89,17 +89,18 @@ class Actuator {
  public:
   virtual ~Actuator() = default;
 
-  // The settings that govern it, as in "memory" for memory.*.
+  // Returns the section of the settings that govern it: "memory" for memory.*.
   virtual const char* name() const = 0;
 
   // ---- Before the first round.
+
   // Gets what it needs of the process. Called once, before a model exists.
   virtual Status prepare() { return ok_status(); }
-  // A model takes part from now on. Throws cox::Error.
+  // Lets a model take part from now on. Throws cox::Error.
   virtual void attach(torch::nn::Module&) {}
-  // The model no longer takes part: it is left as if it never had.
+  // Lets the model no longer take part, and leaves it as if it never had.
   virtual void release() {}
-  // Whether settings can be carried out with what is attached. Local.
+  // Returns ok when the settings can be carried out with what is attached. Local.
   virtual Status check(LoopKind) { return ok_status(); }
   // Restricts what it can do to what every rank can. Collective.
   virtual Status negotiate(transport::Communicator&) { return ok_status(); }
@@ -116,16 +117,19 @@ class Actuator {
   virtual void calibrate(const SampleStep&, CalibrationHost&) {}
   // Drops what a run of a trial kept for the rest of its step.
   virtual void forget_run() {}
-  // The open step begins anew after a calibration within it.
+  // Begins the open step anew, after a calibration within it.
   virtual void restart_step() {}
 
   // ---- In every step. These do not communicate, block or throw.
-  // The plan of the round that begins; called in loops that carry plans out.
+
+  // Follows the plan of the round that begins; called in loops that carry plans out.
   virtual void apply(const Plan&, RoundId) {}
   virtual void begin_step() {}
+  // Returns what must be equal on all ranks.
   virtual EqualBits equal_bits() const { return {}; }
   virtual void end_step(const StepEnd&, StepOutput&) {}
-  // Fields of the report to the coordinator; after end_step(), and once when the job ends.
+  // Fills fields of the report to the coordinator; called after end_step(), and once when the job
+  // ends.
   virtual void sign(RankSignal&) const {}
   // Returns the next fragment to send, or one of kind `none` when there is none.
   virtual Fragment next_fragment() { return {}; }
@@ -134,6 +138,7 @@ class Actuator {
   virtual std::string explain_difference(transport::Communicator&) { return {}; }
 
   // ---- Saves.
+
   // Returns the name of the row that is saved of every rank, null while none is; equal on all
   // ranks.
   virtual const SavedRow* saved_row() const { return nullptr; }

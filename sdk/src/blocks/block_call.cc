@@ -166,7 +166,9 @@ void BlockCall::finish() noexcept {
 }
 
 void throw_empty_block() {
-  throw Error(failed_precondition("cox::run: expected a block with a module, found an empty one"));
+  throw Error(failed_precondition(
+      "cox::run: expected a block with a module, found an empty one; assign it a "
+      "Block of a registered module first"));
 }
 
 Observation::Observation(const std::shared_ptr<BlockGate>& gate) noexcept {

@@ -101,21 +101,21 @@ void BlockRegistry::set_health(const std::shared_ptr<HealthLedger>& ledger) {
 }
 
 void BlockRegistry::set_precision(BlockId block, Precision format) {
-  blocks_[block.value()]->set_precision(format);
+  at(block).set_precision(format);
 }
 
 void BlockRegistry::release_precision(BlockId block) {
-  blocks_[block.value()]->set_precision(std::nullopt);
+  at(block).set_precision(std::nullopt);
 }
 
 void BlockRegistry::set_fp8(BlockId block, std::shared_ptr<Fp8Block> fp8) {
-  blocks_[block.value()]->precision.set_fp8(std::move(fp8));
+  at(block).precision.set_fp8(std::move(fp8));
 }
 
 Status BlockRegistry::set_action(BlockId block, MemoryAction action) {
   Status status;
   if (action != MemoryAction::keep) status = install_saved_tensor_engine();
-  blocks_[block.value()]->set_action(status.ok() ? action : MemoryAction::keep);
+  at(block).set_action(status.ok() ? action : MemoryAction::keep);
   return status;
 }
 
@@ -137,7 +137,7 @@ std::vector<PinnedBlock> BlockRegistry::pinned() const {
 }
 
 void BlockRegistry::unpin(BlockId block) {
-  blocks_[block.value()]->memory.unpin();
+  at(block).memory.unpin();
 }
 
 void BlockRegistry::set_offload(const OffloadFrames& frames) {

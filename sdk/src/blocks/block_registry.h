@@ -4,6 +4,7 @@
 // stops all measuring and steering; the model may be gone by then.
 #pragma once
 
+#include <cassert>
 #include <memory>
 #include <string>
 #include <vector>
@@ -35,12 +36,10 @@ class BlockRegistry {
 
   std::size_t size() const { return blocks_.size(); }
   // REQUIRES for this and every other function with a block: block < size().
-  const std::string& name(BlockId block) const { return blocks_[block.value()]->name; }
-  std::uint64_t parameters(BlockId block) const { return blocks_[block.value()]->parameters; }
+  const std::string& name(BlockId block) const { return at(block).name; }
+  std::uint64_t parameters(BlockId block) const { return at(block).parameters; }
   // Returns null when the module is gone.
-  std::shared_ptr<torch::nn::Module> module(BlockId block) const {
-    return blocks_[block.value()]->module.lock();
-  }
+  std::shared_ptr<torch::nn::Module> module(BlockId block) const { return at(block).module.lock(); }
 
   // Sends measurements to `sink`; nothing is measured before measure(). Returns
   // failed_precondition when another registry observes one of the blocks. REQUIRES: `sink` stays
@@ -77,6 +76,11 @@ class BlockRegistry {
   void set_offload(const OffloadFrames& frames);
 
  private:
+  BlockState& at(BlockId block) const {
+    assert(block.value() < blocks_.size());
+    return *blocks_[block.value()];
+  }
+
   BlockRegistry() = default;
   void add(const std::string& name, const std::shared_ptr<BlockState>& state);
 

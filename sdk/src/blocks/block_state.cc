@@ -83,8 +83,8 @@ void BlockState::observe(BlockSink* sink, BlockClock clock) {
   update_gate();
 }
 
-// An observed block always takes the long way: what autocast does must not depend on whether this
-// step measures.
+// An observed block always goes through AttendedCall, because what autocast does must not depend on
+// whether this step measures.
 void BlockState::update_gate() {
   active = sink() != nullptr || mode != MeasureMode::off || memory.is_steered() ||
            memory.wants_check() || precision.is_steered() || health != nullptr;

@@ -34,7 +34,10 @@ std::vector<std::string> BlockWatch::names() const {
 }
 
 Status BlockWatch::run_timed(const std::function<Status()>& step, Edge edge) {
-  if (!registry_) return failed_precondition("expected blocks in the model, found none");
+  if (!registry_) {
+    return failed_precondition(
+        "expected blocks in the model, found none; name some by cox::Block or cox::wrap");
+  }
   edge_ = std::move(edge);
   static_cast<void>(registry_->measure(MeasureMode::times));
   const Status ran = step();

@@ -31,7 +31,7 @@ class BlockWatch final : public Actuator, public BlockSink {
   void contribute(JobFacts& job) const override { job.blocks = names(); }
   // Chooses what the coming step measures.
   void begin_step() override;
-  // A profile that was not sent yet.
+  // Returns a profile that was not sent yet.
   Fragment next_fragment() override;
 
   std::vector<std::string> names() const;
@@ -40,8 +40,8 @@ class BlockWatch final : public Actuator, public BlockSink {
   BlockRegistry* registry() { return registry_ ? &*registry_ : nullptr; }
 
   // Runs a step with all blocks timed, and tells `edge` of every edge of a block, if it is given:
-  // on the thread that passes it, autograd's in backward. failed_precondition without blocks; else
-  // what `step` returns.
+  // on the thread that passes it, autograd's in backward. Returns failed_precondition without
+  // blocks, else what `step` returns.
   using Edge = std::function<void(BlockId block, BlockEdge edge, Nanoseconds now)>;
   Status run_timed(const std::function<Status()>& step, Edge edge = {});
   // Runs a step and returns the microseconds, forward and backward, of every block.

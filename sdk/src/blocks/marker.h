@@ -1,7 +1,7 @@
-// How a block is found in a model. A module that cox::Block names has a BlockMarker: a child module
-// without parameters or buffers that is left out of archives and carries the block's state. An
-// element that cox::wrap took over is a SequentialElement in the place of the original one, which
-// it keeps and calls as a block. The model owns both. Used by the thread that trains.
+// The marks by which a block is found in a model. A module that cox::Block names has a BlockMarker:
+// a child module without parameters or buffers that is left out of archives and carries the block's
+// state. An element that cox::wrap took over is a SequentialElement in the place of the original
+// one, which it keeps and calls as a block. The model owns both. Used by the thread that trains.
 #pragma once
 
 #include <torch/nn/module.h>

@@ -1,6 +1,6 @@
-// What can be said about a tensor's memory: which storage it has, how often it was changed, and
-// whether its bits are those of before. Views share a storage, so bytes are counted per storage;
-// a tensor without one storage (sparse, undefined) counts as itself, with no bytes.
+// Functions that tell a tensor's memory: which storage it has, how often it was changed, and
+// whether its bits are those of before. Views share a storage, so bytes are counted per storage; a
+// tensor without one storage (sparse, undefined) counts as itself, with no bytes.
 //
 // TensorVersions, BufferCopies and BufferScope serve functions that run again: they watch and put
 // back what a block's function reads besides its arguments, so that a second run starts from what

@@ -16,7 +16,7 @@ bool is_any_of(const Module& module) {
   return (... || (dynamic_cast<const Impls*>(&module) != nullptr));
 }
 
-// Empty when the element can be a block.
+// Returns why the element cannot be a block; empty when it can.
 std::string reason_against(const torch::nn::AnyModule& any) {
   if (any.is_empty()) return "it is empty";
   const Module& module = *any.ptr();

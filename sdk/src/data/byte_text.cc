@@ -2,7 +2,9 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <string>
+#include <system_error>
 
 #include "coordinator/io/file.h"
 #include "coxswain/dataset.h"
@@ -26,8 +28,9 @@ class ByteTextDataset::Mapping {
     if (bytes_ == 0) refuse(path, "expected a text to train on, found an empty file");
     void* start = ::mmap(nullptr, bytes_, PROT_READ, MAP_SHARED, file->descriptor(), 0);
     if (start == MAP_FAILED) {
-      throw Error(
-          resource_exhausted(path.string() + ": cannot map " + std::to_string(bytes_) + " bytes"));
+      const int error = errno;
+      throw Error(resource_exhausted(path.string() + ": cannot map " + std::to_string(bytes_) +
+                                     " bytes: " + std::generic_category().message(error)));
     }
     start_ = static_cast<const unsigned char*>(start);
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cassert>
 #include <cstddef>
 #include <numeric>
 #include <string>
@@ -24,7 +25,7 @@ std::uint64_t mask(int bits) {
 // cryptographic.
 class Permutation {
  public:
-  // The permutation number (seed, stream). Requires: 1 <= size <= 2^62.
+  // Makes the permutation number (seed, stream). REQUIRES: 1 <= size <= 2^62.
   Permutation(std::uint64_t size, std::uint64_t seed, std::uint64_t stream) : size_(size) {
     const int bits = size > 1 ? static_cast<int>(std::bit_width(size - 1)) : 0;
     low_bits_ = bits / 2;
@@ -33,7 +34,7 @@ class Permutation {
     for (std::uint64_t& key : keys_) key = spread_bits(state += kGolden);
   }
 
-  // Requires: position < size. Returns a value below size; one-to-one.
+  // REQUIRES: position < size. Returns a value below size; one-to-one.
   std::uint64_t operator()(std::uint64_t position) const {
     std::uint64_t value = encrypt(position);
     while (value >= size_) value = encrypt(value);
@@ -113,6 +114,7 @@ std::int64_t SamplePlan::sample_at(std::uint64_t cursor) const {
 
 std::vector<std::int64_t> SamplePlan::indices(std::uint64_t cursor, std::int64_t first,
                                               std::int64_t count) const {
+  assert(first >= 0 && count >= 0);
   std::vector<std::int64_t> out;
   out.reserve(static_cast<std::size_t>(count));
   std::uint64_t at = cursor + static_cast<std::uint64_t>(first);
@@ -136,7 +138,7 @@ Result<std::vector<std::int64_t>> SamplePlan::assign(std::int64_t count,
   const std::uint64_t total = std::accumulate(weights.begin(), weights.end(), std::uint64_t{0});
   if (total == 0) {
     return invalid_argument("sample plan: expected a share above 0 for at least one of " +
-                            std::to_string(weights.size()) + " ranks");
+                            std::to_string(weights.size()) + " ranks, found none");
   }
   std::vector<std::int64_t> counts;
   std::vector<std::uint64_t> remainders;
@@ -151,6 +153,7 @@ Result<std::vector<std::int64_t>> SamplePlan::assign(std::int64_t count,
 }
 
 SampleSlice SamplePlan::slice(std::span<const std::int64_t> counts, std::size_t rank) {
+  assert(rank < counts.size());
   const auto before = counts.first(rank);
   return {.first = std::accumulate(before.begin(), before.end(), std::int64_t{0}),
           .count = counts[rank]};

@@ -32,8 +32,8 @@ Part sum_over_chunks(std::int64_t count, const Look& look) {
   return total;
 }
 
-// Calls body(From(), values) with the type and the address of a tensor's values.
-// REQUIRES: has_own_loops(dense).
+// Calls body(From(), values) with the type and the address of a tensor's values. REQUIRES:
+// has_own_loops(dense).
 template <class Body>
 auto with_values(const at::Tensor& dense, const Body& body) {
   const void* data = dense.const_data_ptr();

@@ -118,8 +118,8 @@ Status install_counting_allocator() {
   c10::SetCPUAllocator(&ours);
   if (counting_allocator_installed()) return ok_status();
   return failed_precondition(
-      "CPU allocator: the one in the process was set with a higher priority and stays; bytes of "
-      "tensors are not counted");
+      "CPU allocator: expected one that can be replaced, found one that was set with a higher "
+      "priority; bytes of tensors are not counted");
 }
 
 Status uninstall_counting_allocator() {

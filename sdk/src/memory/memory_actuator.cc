@@ -157,7 +157,7 @@ void MemoryActuator::restrict_to_rules(MemoryProblem& problem) const {
       option.allowed = option.allowed && contains(allowed, static_cast<MemoryAction>(a));
       any = any || option.allowed;
     }
-    // Where nothing is left of a forced action that cannot be carried out here, the block is kept.
+    // A block whose forced action cannot be carried out here is kept.
     if (!any) stage.options[static_cast<std::size_t>(MemoryAction::keep)].allowed = true;
   }
   if (share_.tier_bytes > 0) problem.tier_bytes = share_.tier_bytes;
@@ -269,7 +269,7 @@ void MemoryActuator::calibrate(const SampleStep& sample, CalibrationHost& host) 
   apply(host.plan(), {});
 }
 
-// As a step of this job will treat its gradients.
+// Treats gradients as a step of this job will.
 Result<MemoryProblem> MemoryActuator::measure_sample(const SampleStep& sample,
                                                      CalibrationHost& host) {
   const GradientHolding held = holders_.held(sample.micro_batches);
@@ -298,7 +298,7 @@ void MemoryActuator::start_from(std::vector<planner::RankProblem> problems, Cali
   host.agree(possible);
 }
 
-// For `cox plan`, beside the record of the run.
+// Writes the profile for `cox plan`, beside the record of the run.
 void MemoryActuator::keep_profile(const std::vector<planner::RankProblem>& problems) const {
   if (run_directory_.empty()) return;
   const auto file = std::filesystem::path(run_directory_) / "memory_profile.json";

@@ -53,8 +53,8 @@ class MemoryActuator final : public Actuator {
   // Does something only when the plan is another one.
   void apply(const Plan& plan, RoundId round) override;
   void end_step(const StepEnd& step, StepOutput& output) override;
-  // A block that cannot take the action asked of it: with every report until the plan no longer
-  // asks for it.
+  // Returns a block that cannot take the action asked of it; with every report until the plan no
+  // longer asks for it.
   Fragment next_fragment() override;
 
   // The reducers that can say how a step will treat its gradients.

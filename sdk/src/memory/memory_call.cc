@@ -19,7 +19,7 @@ bool is_among(const at::Tensor& tensor, const std::vector<at::Tensor>& tensors) 
 
 }  // namespace
 
-// A call that saves under a frame of ours.
+// Work is the part of a call that saves under a frame of ours.
 class MemoryCall::Work {
  public:
   Work(std::shared_ptr<BlockState> state, MemoryAction action,

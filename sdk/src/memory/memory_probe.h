@@ -1,7 +1,7 @@
 // MemoryProbe is the actuator that reports how much memory this rank uses and may use. Where
-// tensors are counted (counting_allocator.h) it tells their bytes and the most in every step;
-// elsewhere what the kernel says of the process, read at most every few steps, because a look costs
-// more than a step may. Training thread only.
+// tensors are counted (counting_allocator.h) it tells their bytes now and at most in the step, in
+// every step. Elsewhere it tells what the kernel says of the process, which it reads every few
+// steps only, because a look costs more than a step may. Training thread only.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ class MemoryProbe final : public Actuator {
  public:
   static constexpr std::uint64_t kEverySteps = 16;
 
-  // `ranks_on_node`: how many share the memory, this one included.
+  // `ranks_on_node`: the ranks that share the memory, this one included.
   explicit MemoryProbe(std::int32_t ranks_on_node = 1);
   ~MemoryProbe() override;
   MemoryProbe(const MemoryProbe&) = delete;
@@ -31,7 +31,7 @@ class MemoryProbe final : public Actuator {
   void end_step(const StepEnd& step, StepOutput& output) override;
   void sign(RankSignal& signal) const override;
 
-  // Looks now.
+  // Reads the memory now.
   void look();
   const MemoryReading& reading() const { return reading_; }
 

@@ -24,7 +24,8 @@ Status no_chain(const std::string& found) {
                              found + "; activations are kept");
 }
 
-// Where a trace changes from one stage to another: indices into its events, by edge and block.
+// Edges are where a trace changes from one stage to another: indices into its events, by edge and
+// block.
 using Edges = std::array<std::vector<std::size_t>, 4>;
 
 constexpr auto kForwardBegin = static_cast<std::size_t>(BlockEdge::forward_begin);
@@ -70,7 +71,7 @@ class Reader {
 
   std::int64_t live(std::size_t event) const { return trace_.events[event].live_bytes; }
   std::int64_t moved(std::size_t event) const { return trace_.events[event].moved_bytes; }
-  // Most after `from`, up to `to`.
+  // Returns the peak after `from`, up to `to`.
   std::int64_t peak(std::size_t from, std::size_t to) const {
     std::int64_t most = from < trace_.events.size() ? live(from) : trace_.start_bytes;
     for (std::size_t i = from + 1; i <= to && i < trace_.events.size(); ++i) {
@@ -108,7 +109,7 @@ StageReading read_block(const Reader& reader, const Edges& edges, std::size_t b)
   return stage;
 }
 
-// Up to the first block, and backward from there to the end.
+// Reads the stage before the first block, and its backward pass, which goes on to the end.
 StageReading read_before(const StepTrace& trace, const Reader& reader, const Edges& edges) {
   const std::size_t first = edges[kForwardBegin].front();
   const std::size_t back = std::max(edges[kBackwardBegin].front(),
@@ -125,7 +126,7 @@ StageReading read_before(const StepTrace& trace, const Reader& reader, const Edg
   return stage;
 }
 
-// From the end of the last block to the beginning of its backward pass.
+// Reads the stage from the end of the last block to the beginning of its backward pass.
 StageReading read_after(const Reader& reader, const Edges& edges) {
   const std::size_t last = edges[kForwardEnd].back();
   const std::size_t back = edges[kBackwardBegin].back();
@@ -143,7 +144,7 @@ StageOption option_of(const StageReading& reading) {
   return {true, reading.kept_bytes, reading.forward_high_bytes, reading.backward_high_bytes};
 }
 
-// What is no block takes the most that any pass saw there.
+// The stages before and after the blocks take the most that any pass saw there.
 void note_gaps(MemoryProblem& problem, const StepReading& reading) {
   for (const std::size_t stage : {std::size_t{0}, problem.stages.size() - 1}) {
     const StageOption seen = option_of(reading.stages[stage]);
@@ -165,7 +166,8 @@ void note_kept(MemoryProblem& problem, const StepReading& reading, std::size_t b
   option(problem, block + 1, MemoryAction::keep) = option_of(reading.stages[block + 1]);
 }
 
-// Running a block again takes what running it took; offloading waits for its copies both ways.
+// Adds the time of the action: running a block again takes what running it took; offloading waits
+// for its copies both ways.
 void note_other(MemoryProblem& problem, const StepReading& reading, MemoryAction action,
                 std::int64_t copy_bytes_per_ms) {
   for (std::size_t s = 1; s + 1 < problem.stages.size(); ++s) {
@@ -192,7 +194,7 @@ MemoryProblem empty_problem(std::size_t blocks) {
 
 using planner::RankProblem;
 
-// The highest level that a step with these stages reaches.
+// Returns the highest level that a step with these stages reaches.
 std::int64_t peak_bytes(const StepReading& reading) {
   std::int64_t level = reading.start_bytes;
   std::int64_t most = level;

@@ -166,7 +166,7 @@ Result<c10::Storage> OffloadStore::take(StorageHolder& holder) {
   return storage;
 }
 
-// Once a frame: a second pass over the same graph reads when asked.
+// Fetches a frame once; a second pass over the same graph reads when asked.
 void OffloadStore::begin_backward(FrameNumber number) {
   auto frame = frames_.find(number);
   if (frame == frames_.end() || std::exchange(frame->second.backward_began, true)) return;
@@ -177,7 +177,7 @@ void OffloadStore::begin_backward(FrameNumber number) {
   }
 }
 
-// Backward asks in the reverse order of saving.
+// Fetches in the reverse order of saving, in which backward asks.
 void OffloadStore::fetch_frame(const Frame& frame) {
   for (auto stored = frame.stored.rbegin(); stored != frame.stored.rend(); ++stored) {
     if ((*stored)->waiting > 0) fetch(**stored);

@@ -15,7 +15,8 @@
 namespace cox::detail {
 namespace {
 
-// Thrown through the function. No std::exception, so that handlers for those let it pass.
+// StopRecompute is thrown through the function. It is no std::exception, so that handlers for those
+// let it pass.
 struct StopRecompute {};
 
 class RecomputeHooks final : public torch::autograd::SavedVariableHooks {
@@ -209,7 +210,7 @@ void RecomputeFrame::check_versions() const {
   if (changed != nullptr) fail_changed(changed->tensor, changed->version);
 }
 
-// Bits are compared where the first run's are held.
+// Compares bits where the first run's tensors are held.
 std::string RecomputeFrame::difference(const std::vector<Saved>& found) const {
   const auto sentence = [](const std::string& expected, const std::string& seen) {
     return "recompute saved different tensors: expected " + expected + ", found " + seen;

@@ -118,19 +118,25 @@ at::Tensor join_tiles(const std::vector<at::Tensor>& tiles, std::int64_t dim) {
 
 namespace {
 
+// Returns type and sizes, as "Float[2, 3]".
+std::string text_of(const at::Tensor& tensor) {
+  if (!tensor.defined()) return "undefined";
+  return c10::str(c10::toString(tensor.scalar_type()), tensor.sizes());
+}
+
 void check_shapes(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& targets) {
   const bool fits = hidden.defined() && weight.defined() && targets.defined() &&
                     hidden.dim() >= 2 && weight.dim() == 2 && weight.size(1) == hidden.size(-1) &&
                     targets.scalar_type() == at::kLong &&
                     targets.sizes() == hidden.sizes().slice(0, hidden.dim() - 1);
   if (fits) return;
-  throw Error(
-      invalid_argument("tiled_cross_entropy: expected hidden [..., width], weight [classes, width] "
-                       "and int64 targets "
-                       "of hidden's leading sizes, found other shapes or types"));
+  throw Error(invalid_argument(
+      "tiled_cross_entropy: expected hidden [..., width], weight [classes, width] "
+      "and int64 targets of hidden's leading sizes, found hidden " +
+      text_of(hidden) + ", weight " + text_of(weight) + " and targets " + text_of(targets)));
 }
 
-// The sum over the rows of one tile.
+// Returns the sum over the rows of one tile.
 at::Tensor tile_loss(const at::Tensor& hidden, const at::Tensor& targets, const at::Tensor& weight,
                      const at::Tensor& bias, std::int64_t ignore_index, double label_smoothing) {
   const at::Tensor logits = at::linear(hidden, weight, bias);

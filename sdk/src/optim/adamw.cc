@@ -62,7 +62,8 @@ void add_state(const Slot& slot, std::vector<NamedTensor>& out) {
 
 }  // namespace
 
-// What one call of the kernel takes: parameters of one device and dtype, and their companions.
+// Lists are the arguments of one call of the kernel: parameters of one device and dtype, and what
+// belongs to them.
 struct AdamW::Lists {
   std::vector<at::Tensor> parameters, gradients, exp_avgs, exp_avg_sqs, steps;
 };
@@ -76,8 +77,9 @@ AdamW::AdamW(std::vector<AdamWGroup> groups) {
   std::set<std::string> names;
   for (const NamedTensor& named : this->parameters()) {
     require_option(tensors.insert(named.tensor.unsafeGetTensorImpl()).second,
-                   "parameter " + named.name + " is given twice");
-    require_option(names.insert(named.name).second, "two parameters have the name " + named.name);
+                   "expected each parameter once, found " + named.name + " given twice");
+    require_option(names.insert(named.name).second,
+                   "expected a name of its own for each parameter, found two " + named.name);
   }
 }
 

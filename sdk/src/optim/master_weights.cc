@@ -25,7 +25,7 @@ void check(const NamedTensor& named) {
   require(type == at::kBFloat16 || type == at::kHalf || type == at::kFloat || type == at::kDouble,
           std::string("expected bf16, fp16, fp32 or fp64, found ") + c10::toString(type));
   require(named.tensor.layout() == at::kStrided && named.tensor.is_non_overlapping_and_dense(),
-          "expected a dense tensor without gaps; pass a contiguous one");
+          "expected a dense tensor without gaps, found another layout; pass a contiguous one");
 }
 
 at::Tensor master_of(const at::Tensor& parameter) {
@@ -48,7 +48,9 @@ MasterWeights::MasterWeights(std::vector<NamedTensor> parameters) {
     check(named);
     if (!tensors.insert(named.tensor.unsafeGetTensorImpl()).second ||
         !names.insert(named.name).second) {
-      throw Error(invalid_argument("MasterWeights: parameter " + named.name + " is given twice"));
+      throw Error(
+          invalid_argument("MasterWeights: expected each parameter and each name once, found " +
+                           named.name + " given twice"));
     }
     at::Tensor master = master_of(named.tensor);
     slots_.push_back({std::move(named), std::move(master)});

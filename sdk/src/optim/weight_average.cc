@@ -65,7 +65,7 @@ void WeightAverage::add(NamedTensor named) {
   require(named.tensor.is_floating_point(),
           std::string("a floating type, found ") + c10::toString(named.tensor.scalar_type()));
   require(named.tensor.layout() == at::kStrided && named.tensor.is_non_overlapping_and_dense(),
-          "a dense tensor without gaps; pass a contiguous one");
+          "a dense tensor without gaps, found another layout; pass a contiguous one");
   const auto type = named.tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   at::Tensor average = named.tensor.detach().to(type, /*non_blocking=*/false, /*copy=*/true);
   slots_.push_back({std::move(named), std::move(average), false});
@@ -126,7 +126,8 @@ Status WeightAverage::load_state(std::span<const NamedTensor> state) {
                           named.tensor.numel() == 1 && named.tensor.scalar_type() == at::kLong;
     if (!is_count || named.tensor.item<std::int64_t>() >= 0) continue;
     return invalid_argument("WeightAverage state: updates: expected at least 0, found " +
-                            std::to_string(named.tensor.item<std::int64_t>()));
+                            std::to_string(named.tensor.item<std::int64_t>()) +
+                            "; the state is damaged");
   }
   const std::vector<NamedTensor> targets = this->state();
   if (Status status = load_into(targets, state); !status.ok()) {

@@ -165,7 +165,7 @@ std::uint64_t BufferSync::vote(RankId rank) const {
   return versions() == seen_ ? kNobody : static_cast<std::uint64_t>(rank.value());
 }
 
-// All buffers in one message: they are small and many.
+// Sends all buffers in one message, because they are small and many.
 Status BufferSync::follow(std::uint64_t from, transport::Communicator& ranks) {
   if (from == kNobody) return ok_status();
   if (ranks.size() == 1) {

@@ -1,7 +1,7 @@
-// Agreement: what ranks tell each other outside of the gradients: one outcome for all of them, one
-// value each, rows of numbers, and whether they are about to make the same call. Before the first
-// step they must have the same tensors in the same order, and rank 0's values are copied to all;
-// after it, BufferSync keeps buffers equal that steps change (running statistics of batch
+// Functions by which ranks agree outside of the gradients: on one outcome for all of them, on one
+// value each, on rows of numbers, and on whether they are about to make the same call. Before the
+// first step they must have the same tensors in the same order, and rank 0's values are copied to
+// all; after it, BufferSync keeps buffers equal that steps change (running statistics of batch
 // normalisation). Collective; waits by polling. SlowWait tells a person that a wait takes long.
 // Training thread.
 #pragma once
@@ -40,7 +40,7 @@ Result<std::vector<T>> gather_values(transport::Communicator& ranks, const T& mi
   return all;
 }
 
-// Replaces values by their reduction over all ranks, each with the others' in its place.
+// Replaces each value by its reduction over the values that all ranks have in its place.
 template <class T>
 Status reduce_values(transport::Communicator& ranks, std::span<T> values,
                      const transport::Reduction& reduction) {
@@ -61,11 +61,12 @@ Status agree_on_status(transport::Communicator& ranks, const Status& mine);
 // than 500 bytes are cut. Collective; empty where it fails.
 std::string first_text(transport::Communicator& ranks, const std::string& mine);
 
-// "1, 3, 7": the ranks whose number differs from rank 0's; empty when all agree. Pure.
+// Returns the ranks whose number differs from rank 0's, as "1, 3, 7"; empty when all agree. Pure.
 std::string ranks_that_differ(const std::vector<std::uint64_t>& numbers);
 
 // Gathers a row from every rank, each as long as that rank has it: one row a rank on rank 0,
-// nothing on the others. `what`: what ranks are waited for to do, for the error after 10 minutes.
+// nothing on the others. `what` names what is waited for, in the error that it returns after 10
+// minutes.
 template <class T>
 Result<std::vector<std::vector<T>>> gather_rows(transport::Communicator& ranks, std::vector<T> mine,
                                                 const char* what) {
@@ -110,7 +111,8 @@ class BufferSync {
 
   // Returns this rank's contribution to StepBallot::buffers_from_min.
   std::uint64_t vote(RankId rank) const;
-  // Copies the buffers of rank `from`, as the merged ballot has it, to all; ~0 = nobody's changed.
+  // Copies the buffers of rank `from`, as the merged ballot has it, to all ranks; ~0 = no rank's
+  // buffers changed.
   Status follow(std::uint64_t from, transport::Communicator& ranks);
 
  private:
@@ -128,8 +130,8 @@ enum class CallKind : std::uint64_t {
   refused,  // this rank's arguments were wrong; it takes part only to tell the others
 };
 
-// A collective call as ranks compare it: its kind, the number of its tensors, and their shapes,
-// types and whether they get gradients, in order.
+// CallMark is a collective call as ranks compare it: its kind, the number of its tensors, and their
+// shapes, types and whether they get gradients, in order.
 struct CallMark {
   CallKind kind = CallKind::close;
   std::uint64_t tensors = 0;
@@ -142,11 +144,12 @@ CallMark mark_of(CallKind kind, const std::vector<at::Tensor>& tensors);
 // Returns invalid_argument with the same text on every rank unless all marks are equal; it says
 // what rank 0 and each other rank that differs were about to do. Pure.
 Status check_matched(const std::vector<CallMark>& marks);
-// Shows all ranks what this one is about to do, before it starts anything whose size depends on it:
-// ranks that differ get an error with names where they would hang or mix up each other's numbers.
+// Shows all ranks which call this one is about to make, before anything starts whose size depends
+// on it. Ranks that differ get an error that names them, instead of hanging or mixing up each
+// other's numbers.
 Status match_calls(transport::Communicator& ranks, const CallMark& mine);
 
-// SlowWait warns once that this rank waits longer for the others than anybody expects. Called
+// SlowWait warns once that this rank waits longer for the others than kPatience. It is called
 // between the polls of one wait; time is passed in.
 class SlowWait {
  public:

@@ -1,4 +1,4 @@
-// BatchStatistics: what makes the running statistics of torch's BatchNorm and InstanceNorm modules
+// BatchStatistics makes the running statistics of torch's BatchNorm and InstanceNorm modules
 // independent of which rank ran which micro-batch, for reproducible mode:
 //
 //   statistics.begin_step();
@@ -33,11 +33,12 @@ class Module;
 
 namespace cox::detail {
 
-// Running statistics, folded over the micro-batches of a step in ascending order, whatever rank ran
-// them: S = decay x S + part for each, where a part is momentum x the statistic of one micro-batch.
-// So they are the same values at any world size. Pure functions on plain values.
+// Running statistics are folded over the micro-batches of a step in ascending order, whatever rank
+// ran them: S = decay x S + part for each, where a part is momentum x the statistic of one
+// micro-batch. So they are the same values at any world size. Pure functions on plain values.
 //
-// One module that keeps running statistics; all values of a step are laid out module by module.
+// StatisticsModule is one module that keeps running statistics; all values of a step are laid out
+// module by module.
 struct StatisticsModule {
   std::size_t values = 0;          // running mean and variance together
   std::optional<double> momentum;  // none: the plain average over all micro-batches so far
@@ -45,22 +46,23 @@ struct StatisticsModule {
   bool in_fp32 = true;             // rounded to fp32 after every micro-batch, as the module does
 };
 
-// What one micro-batch left behind where running statistics were 0 before it.
+// StatisticsPart is what one micro-batch left behind, where running statistics were 0 before it.
 struct StatisticsPart {
   std::uint64_t micro_batch = 0;    // counted over all ranks of the step
   std::vector<std::uint32_t> runs;  // by module; 0: it did not run, its statistics stay
   std::vector<double> values;
 };
 
-// The statistics after the step. `parts`: in any order, every micro-batch from 0 on exactly once.
-// Errors: internal when one is missing or there twice or has another size; failed_precondition for
-// a module without momentum that ran in some micro-batches only, or several times in one.
+// Returns the statistics after the step. `parts` has every micro-batch from 0 on exactly once, in
+// any order. Returns internal when one is missing, there twice or of another size;
+// failed_precondition for a module without momentum that ran in some micro-batches only, or several
+// times in one.
 Result<std::vector<double>> fold_statistics(std::span<const StatisticsModule> modules,
                                             std::vector<double> start,
                                             std::vector<StatisticsPart> parts);
 
-// Parts as rows of doubles of one width, to be gathered: a row begins with its micro-batch, and
-// rows that are not taken with -1.
+// Convert parts to rows of doubles of one width, which can be gathered, and back. A row begins with
+// its micro-batch, an unused row with -1.
 std::size_t row_width(std::span<const StatisticsModule> modules);
 std::vector<double> to_rows(std::span<const StatisticsPart> parts, std::size_t rows,
                             std::size_t width);
@@ -73,7 +75,7 @@ class BatchStatistics {
   explicit BatchStatistics(torch::nn::Module& model);
 
   bool empty() const { return norms_.empty(); }  // nothing below does anything then
-  // The tensors that fold() writes, which need no other care to be equal on all ranks.
+  // Returns the tensors that fold() writes, which are equal on all ranks without anything else.
   std::vector<at::Tensor> buffers() const;
 
   void begin_step();
@@ -81,14 +83,15 @@ class BatchStatistics {
   void begin_micro_batch(std::uint64_t micro_batch);
   void end_micro_batch();
 
-  // Statistics become those after all `micro_batches` of the step; counters rise. Collective:
-  // waits, calling `pump` meanwhile. `most_on_a_rank`: how many micro-batches the rank with the
-  // most of them had; equal on all ranks. Errors as of fold_statistics(), on every rank; statistics
-  // are put back then.
+  // Sets statistics to those after all `micro_batches` of the step, and raises the counters.
+  // Collective: waits, calling `pump` meanwhile. `most_on_a_rank`: how many micro-batches the rank
+  // with the most of them had; equal on all ranks. Returns the errors of fold_statistics(), on
+  // every rank, and then puts statistics back.
   Status fold(transport::Communicator& ranks, const transport::WaitPolicy& wait,
               const std::function<void()>& pump, std::uint64_t micro_batches,
               std::uint64_t most_on_a_rank);
-  // As they were at begin_step(); parts are forgotten. For a step that failed or is repeated.
+  // Puts statistics back as they were at begin_step() and forgets the parts, for a step that failed
+  // or is repeated.
   void put_back();
 
  private:

@@ -74,7 +74,7 @@ COX_WIDEST_VECTORS void divide_turns(const double* accumulator, float* to, std::
   }
 }
 
-// To the nearest fp64 and then fp32.
+// Rounds to the nearest fp64 and then to fp32.
 void divide_to_fp32(const double* accumulator, float* to, std::int64_t count, double divisor) {
   const std::int64_t whole = count - count % kLanes;
   divide_turns(accumulator, to, whole, divisor);
@@ -150,7 +150,7 @@ Deposit deposit_any(const at::Tensor& flat, std::int64_t first, std::int64_t cou
   }
 }
 
-// On the CPU, in one run of one of the four types.
+// Returns the gradient contiguous on the CPU, in one of the four types that have loops.
 at::Tensor flattened(const at::Tensor& gradient) {
   at::Tensor dense = gradient.detach();
   if (dense.layout() != at::kStrided) dense = dense.to_dense();

@@ -1,4 +1,4 @@
-// Exact sums of gradients: the arithmetic of reproducible mode. Every micro-batch's gradient, times
+// Exact sums of gradients, the arithmetic of reproducible mode. Every micro-batch's gradient, times
 // its weight, is rounded to a multiple of a quantum and added to an accumulator in fp64. Multiples
 // of one quantum below 2^53 of it are added without any error, so the sum has the same bits in
 // whatever order and on whatever ranks the micro-batches were added; it is rounded once more, when
@@ -54,7 +54,8 @@ Deposit merged(const Deposit& a, const Deposit& b);
 // accumulator[i] += round(gradient[i] x weight) to the bin's quantum, ties to even. The product is
 // that of fp64. `gradient`: as many elements as the accumulator, in the order of contiguous();
 // contiguous fp32, bf16 and fp16 on the CPU run near the speed of memory, all else is converted
-// first. Requires: weight finite, at most 2^256; no more deposits than the bin has room for.
+// first. REQUIRES: weight is finite and at most 2^256; there are no more deposits than the bin has
+// room for.
 Deposit deposit(const at::Tensor& gradient, double weight, const ExactBin& bin,
                 std::span<double> accumulator);
 

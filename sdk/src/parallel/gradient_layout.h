@@ -1,8 +1,8 @@
-// GradientLayout: which gradients lie where. Gradients of many parameters lie end to end in few
+// GradientLayout says which gradient lies where. Gradients of many parameters lie end to end in few
 // buckets, in the order in which backward finishes them, so that the first bucket can be on its way
 // while the later ones are still being computed. Pure; a function of what all ranks agree on
-// (shapes, one order, sizes), so it is the same on all of them. It changes no bit of a
-// gradient: sums are taken element by element.
+// (shapes, one order, sizes), so it is the same on all of them. It changes no bit of a gradient:
+// sums are taken element by element.
 //
 // BucketTuning finds the order and the sizes in the first steps. The first step in which a rank
 // sends gradients during backward shows in which order they become ready; then some sizes are tried

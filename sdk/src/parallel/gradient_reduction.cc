@@ -34,7 +34,8 @@ BucketSpec spec_of(const GradientBucket& bucket) {
           is_double ? transport::sum_f64() : transport::sum_f32()};
 }
 
-// A view of it may outlive the exchange, in .grad of a model.
+// The tensor holds the exchange's memory, because a view of it may outlive the exchange in .grad of
+// a model.
 at::Tensor tensor_of(transport::BucketExchange& exchange, std::size_t index,
                      const GradientBucket& bucket) {
   const auto type = bucket.type == BucketType::fp64 ? at::kDouble : at::kFloat;
@@ -45,7 +46,7 @@ at::Tensor tensor_of(transport::BucketExchange& exchange, std::size_t index,
 }
 
 // BucketQueue knows which gradients of the open step are still missing from which bucket, and
-// starts each bucket as soon as it and all before it are complete. Value of one reduction.
+// starts each bucket as soon as it and all before it are complete. Each reduction has one.
 class BucketQueue {
  public:
   explicit BucketQueue(GradientLayout layout)
@@ -54,22 +55,23 @@ class BucketQueue {
   }
 
   const BucketPlace& place(std::size_t parameter) const { return layout_.places[parameter]; }
-  // Whether a gradient of this parameter still belongs into the open step.
+  // Returns whether a gradient of this parameter is still missing in the open step.
   bool expects(std::size_t parameter) const {
     return place(parameter).bucket != BucketPlace::kNowhere && !is_closed_[parameter];
   }
 
-  // Its part of the bucket is written.
+  // Notes that the parameter's part of its bucket is written.
   void close(std::size_t parameter) {
     is_closed_[parameter] = true;
     --missing_[place(parameter).bucket];
   }
-  // Starts what is complete, then gives buckets on their way a moment.
+  // Starts the buckets that are complete, then lets those in flight advance.
   void start_complete(StepExchange& exchange) {
     while (started_ < missing_.size() && missing_[started_] == 0) exchange.start(started_++);
     if (started_ > 0) exchange.advance();
   }
-  // All of `write(parameter)` that is still expected, bucket by bucket, each started at once.
+  // Calls write(parameter) for every gradient that is still missing, bucket by bucket, and starts
+  // each bucket at once.
   template <class Write>
   void flush(StepExchange& exchange, Write write) {
     for (const GradientBucket& bucket : layout_.buckets) {
@@ -104,7 +106,8 @@ std::span<float> floats_of(const at::Tensor& place) {
   return {place.mutable_data_ptr<float>(), static_cast<std::size_t>(place.numel())};
 }
 
-// Of a power of two: multiplying by its inverse then is dividing, in the pass that takes the norm.
+// Returns whether the divisor is a power of two: multiplying by its inverse then gives the bits of
+// the division, in the pass that takes the norm.
 bool has_exact_inverse(double divisor) {
   int exponent = 0;
   return std::frexp(divisor, &exponent) == 0.5 && std::abs(exponent) < 100;
@@ -123,8 +126,8 @@ Status check_exact(const std::vector<at::Tensor>& parameters) {
   return ok_status();
 }
 
-// What the two ways that send buckets share: which gradients of the open step are still to be sent,
-// and the exchange that sends them.
+// BucketedReduction is what the two ways that send buckets share: the queue of gradients of the
+// open step that are still to be sent, and the exchange that sends them.
 class BucketedReduction : public GradientReduction {
  public:
   BucketedReduction(const std::vector<at::Tensor>& parameters, GradientLayout layout,
@@ -177,7 +180,7 @@ class BucketedReduction : public GradientReduction {
   StepExchange* exchange() override { return exchange_.get(); }
 
  protected:
-  // A gradient of the open micro-batch is complete.
+  // Called when a gradient of the open micro-batch is complete.
   virtual void take(std::size_t) {}
   // Writes this rank's part of the parameter's bucket, zeros where it has none.
   virtual void put(std::size_t parameter) = 0;
@@ -364,7 +367,8 @@ class ExactReduction final : public BucketedReduction {
             static_cast<std::size_t>(parameters_[parameter].numel())};
   }
 
-  // Of the step just merged, over all ranks: micro-batches, and whether the bins had room for them.
+  // Return, for the step just merged, the micro-batches of all ranks, and whether the bins had room
+  // for them.
   std::uint64_t deposits_of_all() const {
     return static_cast<std::uint64_t>(exchange_->counts()[parameters_.size()]);
   }
@@ -457,7 +461,7 @@ double LocalReduction::hand_back(double total, double loss_scale) {
   return l2_norm(gradients);
 }
 
-// Looked at only in a step that went wrong; the division keeps what is not finite.
+// Called only in a step that went wrong, after the division, which keeps what is not finite.
 const std::vector<std::int64_t>& LocalReduction::nonfinite() const {
   nonfinite_.clear();
   for (const at::Tensor& p : parameters_) nonfinite_.push_back(count_nonfinite(p.grad()));

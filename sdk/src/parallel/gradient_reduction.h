@@ -38,10 +38,10 @@
 
 namespace cox::detail {
 
-// StepExchange: what ranks pass to each other in a step: the gradient buckets, then the bookkeeping
+// StepExchange passes between ranks what a step needs: the gradient buckets, then the bookkeeping
 // behind them (how many ranks have a gradient for each parameter, largest magnitudes) and the
-// step's ballot. A face of BucketExchange in tensors, with errors as cox::Error: an average that
-// did not happen must not be trained on. Tensors keep the memory that they lie in.
+// step's ballot. It is BucketExchange in tensors, with errors as cox::Error, because an average
+// that did not happen must not be trained on. Tensors keep the memory that they lie in.
 class StepExchange {
  public:
   struct Extent {
@@ -59,12 +59,13 @@ class StepExchange {
   std::span<float> counts() { return counts_; }
   std::span<double> magnitudes() { return magnitudes_; }
 
-  // In ascending order, each once between two merge().
+  // Starts a bucket. REQUIRES: buckets are started in ascending order, each once between two calls
+  // of merge().
   void start(std::size_t bucket);
-  // A moment's work for buckets on their way. Never waits.
+  // Does some of the work for buckets that are in flight. Never waits.
   void advance();
 
-  // Starts what follows the gradients and waits for everything. Collective. Requires: all gradient
+  // Starts what follows the gradients and waits for everything. Collective. REQUIRES: all gradient
   // buckets were started.
   StepBallot merge(const StepBallot& mine, const std::function<void()>& pump);
 
@@ -98,7 +99,7 @@ class GradientReduction {
   virtual double factor(const MicroBatchFacts& facts) const {
     return facts.weight / facts.unit * facts.loss_scale;
   }
-  // begin() and end() enclose each backward pass; between the two come the hooks.
+  // begin() and end() enclose each backward pass; autograd's hooks call ready() between them.
   virtual void begin(const MicroBatchFacts& facts) = 0;
   virtual void ready(std::size_t) {}
   virtual void end() {}

@@ -1,4 +1,4 @@
-// ReadyHooks: tells when the gradient of a parameter is complete, by autograd's post-accumulate
+// ReadyHooks tells when the gradient of a parameter is complete, by autograd's post-accumulate
 // hooks. Each tensor has one slot for such a hook; whatever is in it already is kept and called
 // first. The hooks end with this object. Whoever trains installs and removes them; `ready` is
 // called by the thread that runs backward, which need not be that one.
@@ -18,7 +18,7 @@ class ReadyHooks {
  public:
   using Ready = std::function<void(std::size_t parameter)>;  // index in `parameters`
 
-  // On those parameters that require a gradient.
+  // Hooks those parameters that require a gradient.
   ReadyHooks(std::span<const at::Tensor> parameters, Ready ready);
   ~ReadyHooks();
   ReadyHooks(const ReadyHooks&) = delete;

@@ -23,7 +23,7 @@ std::int64_t gradient_bytes(const std::vector<GradientShape>& shapes) {
   return bytes;
 }
 
-// A choice as numbers that a broadcast carries: the two sizes, then the order.
+// Returns a choice as numbers that a broadcast carries: the two sizes, then the order.
 std::vector<std::int64_t> packed(const BucketChoice& choice) {
   std::vector<std::int64_t> numbers = {choice.sizes.first_bytes, choice.sizes.bytes};
   numbers.insert(numbers.end(), choice.order.begin(), choice.order.end());
@@ -52,7 +52,7 @@ Status foreign(const std::string& name, const std::string& expected) {
                           ", found something else; it belongs to another model or is damaged");
 }
 
-// The integers of an entry; nothing when it is absent or of another type.
+// Returns the integers of an entry; nothing when it is absent or of another type.
 std::optional<std::vector<std::int64_t>> find(std::span<const NamedTensor> saved,
                                               const std::string& name) {
   const auto found =
@@ -97,7 +97,8 @@ TunedReduction::TunedReduction(const ReductionSetup& setup,
   build();
 }
 
-// What is frozen now may be trained later, so it keeps its place.
+// Uses what was required at the start: a parameter that is frozen now may be trained later, so it
+// keeps its place.
 void TunedReduction::build() {
   reduction_ = make_reduction(setup_, parameters_, required_, tuning_.choice(), bins_);
 }
@@ -114,7 +115,8 @@ void TunedReduction::share(std::span<std::byte> bytes, RankId from) {
   require(broadcast(setup_.ranks, bytes, from), kLayout);
 }
 
-// Of the lowest rank that saw one: rank 0 may have had no samples. Empty where no rank did.
+// Returns the order of the lowest rank that saw one, because rank 0 may have had no samples; empty
+// where no rank did.
 std::vector<std::uint32_t> TunedReduction::order_seen() {
   constexpr std::uint64_t kNobody = ~std::uint64_t{0};
   const auto mine = static_cast<std::uint64_t>(setup_.ranks.rank().value());

@@ -1,6 +1,6 @@
-// TunedReduction: the gradient reduction of one list of parameters, together with the search for
-// its best layout of buckets (BucketTuning) and with what is saved of both. Owned by a Reducer;
-// all ranks construct and call it alike. Training thread.
+// TunedReduction is the gradient reduction of one list of parameters, together with the search for
+// its best layout of buckets (BucketTuning) and with what is saved of both. Owned by a Reducer; all
+// ranks construct and call it alike. Training thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -32,15 +32,17 @@ class TunedReduction {
   // has no place.
   std::optional<std::size_t> unexpected() const;
 
-  // After a step in which every rank took part. `cost_seconds`: what its buckets cost this rank,
+  // Goes on with the search after a step in which every rank took part, and lays buckets out anew
+  // where the search asks for it. `cost_seconds` is what the step's buckets cost this rank in
   // adding, copying and waiting; the time of a whole step would say the same through many times the
-  // noise. Lays buckets out anew where the search asks for it. Collective. Throws cox::Error.
+  // noise. Collective. Throws cox::Error.
   void tune(double cost_seconds);
 
   // Returns what a resumed run needs to go on with the same bits and the same buckets. It is equal
   // on all ranks.
   std::vector<NamedTensor> saved() const;
-  // Collective. invalid_argument for what is another model's or damaged.
+  // Takes over what saved() gave. Collective. Returns invalid_argument for what is another model's
+  // or damaged.
   Status restore(std::span<const NamedTensor> saved);
 
  private:

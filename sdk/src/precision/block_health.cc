@@ -24,7 +24,7 @@ bool has_gradient(const at::Tensor& tensor) {
   return tensor.requires_grad() && !tensor.is_leaf();
 }
 
-// What nobody differentiates may be a mask, whose -infinity is meant.
+// A tensor without a gradient may be a mask, whose -infinity is meant; it is not counted.
 PendingScan look_at_constant(const at::Tensor& tensor) {
   if (!tensor.is_cpu()) {
     return start_scan(tensor.masked_fill(at::isneginf(tensor), 0), ScanKind::extent);
@@ -34,7 +34,7 @@ PendingScan look_at_constant(const at::Tensor& tensor) {
   return pending;
 }
 
-// What a gradient's hook is for. A tensor with a gradient is known by the hook that its node holds.
+// HookKey identifies a gradient's hook. A tensor with a gradient is known by its node's hook.
 struct HookKey {
   std::shared_ptr<HealthLedger> ledger;
   std::uint64_t step = 0;
@@ -43,7 +43,7 @@ struct HookKey {
   friend bool operator==(const HookKey&, const HookKey&) = default;
 };
 
-// What Tensor::register_hook would install, in one piece of memory instead of six.
+// GradientHook does what Tensor::register_hook would do, in one piece of memory instead of six.
 class GradientHook final : public torch::autograd::FunctionPreHook {
  public:
   GradientHook(HookKey key, Boundary& boundary) : key_(std::move(key)), boundary_(boundary) {}
@@ -82,7 +82,7 @@ bool computes_in_fp16(at::DeviceType device) {
          at::autocast::get_autocast_dtype(device) == at::kHalf;
 }
 
-// All backward passes over a boundary together.
+// Returns the sum over all backward passes over a boundary.
 TensorScan gradient_of(const Boundary& boundary) {
   TensorScan all;
   for (const PendingScan& each : boundary.gradients) all += each.scan;
@@ -105,14 +105,14 @@ std::int64_t bad_values(const BoundaryList& boundaries) {
   return bad;
 }
 
-// When the backward pass of a call began: all its incoming gradients were there. 0: it never did.
+// Returns when the call's backward pass began (all incoming gradients were there), 0 = never.
 Moment backward_at(const BlockCallRecord& call) {
   Moment last = 0;
   for (const Boundary* boundary : call.outputs) last = std::max(last, boundary->gradient_at);
   return last;
 }
 
-// When the first bad gradient left the call. 0: none did.
+// Returns when the first bad gradient left the call; 0 when none did.
 Moment went_bad_at(const BlockCallRecord& call) {
   Moment first = 0;
   for (const Boundary* boundary : call.inputs) {
@@ -132,7 +132,7 @@ struct Candidate {
   std::int64_t in_parameters = 0;
 };
 
-// Two calls that share an input share its gradient: the one whose parameters went bad as well.
+// Calls that share an input share its gradient; the one whose parameters went bad comes first.
 bool is_before(const Candidate& a, const Candidate& b) {
   return std::tuple(a.evidence, a.at, a.in_parameters == 0) <
          std::tuple(b.evidence, b.at, b.in_parameters == 0);
@@ -158,7 +158,7 @@ std::optional<Candidate> earliest(std::span<const BlockCallRecord> calls,
   return found;
 }
 
-// Whether a gradient or the loss was not finite.
+// Returns whether a gradient or the loss was not finite.
 bool came_of_it(std::span<const BlockCallRecord> calls, const StepTrouble& trouble) {
   const auto is_bad = [](std::int64_t count) { return count > 0; };
   return trouble.has_bad_loss || trouble.outside > 0 ||
@@ -224,7 +224,7 @@ class Judge {
     return earliest(calls_, std::move(faults));
   }
 
-  // Where trouble from elsewhere first met a block.
+  // Returns the block that trouble from elsewhere met first.
   std::optional<BlockId> nearest() const {
     const BlockCallRecord* met = nullptr;
     for (const BlockCallRecord& call : calls_) {
@@ -258,10 +258,9 @@ class Judge {
 //   else the one that was called first;
 // - of the two, what happened first; where neither exists it was outside of all blocks (the loss,
 //   code between blocks, the data), with the block next to it.
-// Only a step in which something came of it is blamed on anybody: a non-finite gradient or loss.
-// A parameter's gradient sums over all calls, so it speaks against a block only if all incoming
-// gradients of all its calls are finite. Pure. REQUIRES: all scans are read, and in_parameters has
-// an entry for every block.
+// A block is blamed only in a step with a non-finite gradient or loss. A parameter's gradient sums
+// over all calls, so it speaks against a block only if all incoming gradients of all its calls are
+// finite. Pure. REQUIRES: all scans are read, and in_parameters has an entry for every block.
 HealthVerdict judge(std::span<const BlockCallRecord> calls, const StepTrouble& trouble) {
   return came_of_it(calls, trouble) ? Judge(calls, trouble).verdict() : HealthVerdict();
 }
@@ -285,7 +284,7 @@ std::int64_t flushed_zeros(const TensorScan& outgoing, const TensorScan& incomin
   return std::max<std::int64_t>(0, outgoing.zeros - meant);
 }
 
-// One read for all. A tensor that is not finite has no say: the step is skipped anyway.
+// Reads the device once for all. Skips tensors that are not finite: the step is skipped anyway.
 float largest_of(const std::vector<at::Tensor>& on_device) {
   if (on_device.empty()) return 0;
   const torch::NoGradGuard no_grad;

@@ -43,8 +43,8 @@ class BlockRegistry;
 
 using Moment = std::uint64_t;  // counts what happened in a step, from 1 on; 0 = did not happen
 
-// A tensor that goes into a block, comes out of one, or both. All its calls share it, so it is
-// looked at once on the way forward, and its gradient once on the way back.
+// Boundary is a tensor that goes into a block, comes out of one, or both. All its calls share it,
+// so it is looked at once on the way forward, and its gradient once on the way back.
 struct Boundary {
   PendingScan forward;
   c10::SmallVector<PendingScan, 1> gradients;  // one for each backward pass over it

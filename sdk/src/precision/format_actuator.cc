@@ -21,7 +21,7 @@ namespace {
 constexpr int kTimedRuns = 3;
 constexpr std::int64_t kHopeless = 3;  // times as slow as fp32: one run tells enough
 
-// The slowest rank decides; one without a sample brings zeros.
+// Returns the times of the slowest rank; a rank without a sample brings zeros.
 PrecisionFacts slowest_of(transport::Communicator& ranks, PrecisionFacts facts) {
   static_assert(sizeof(BlockFormats) == kPrecisions * sizeof(std::int64_t));
   require(reduce_values(ranks, std::span(facts.blocks), transport::max_u64()));
@@ -52,7 +52,7 @@ void FormatActuator::attach(torch::nn::Module& model) {
   device_ = device_of(model);
 }
 
-// Once, when the blocks are known.
+// Called once, when the blocks are known.
 Status FormatActuator::check(LoopKind) {
   if (Status status = check_rules(config_.force, "precision.force"); !status.ok()) return status;
   if (Status status = check_rules(config_.forbid, "precision.forbid"); !status.ok()) return status;

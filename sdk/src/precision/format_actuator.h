@@ -35,8 +35,8 @@ class FormatActuator final : public Actuator {
 
   const char* name() const override { return "precision"; }
   void attach(torch::nn::Module& model) override;
-  // invalid_argument for a rule that fits no block and for a format that is asked for and cannot be
-  // run here.
+  // Returns invalid_argument for a rule that fits no block and for a format that is asked for and
+  // cannot be run here.
   Status check(LoopKind) override;
   Status negotiate(transport::Communicator& ranks) override;
   bool is_wanted() const override { return is_wanted_; }
@@ -56,8 +56,8 @@ class FormatActuator final : public Actuator {
   void sign(RankSignal& signal) const override { signal.loss_scale = scale_of_round_; }
   Fragment next_fragment() override;
 
-  // Leaves with the next report. `block`: a name, or "*" for all. Throws cox::Error for an unknown
-  // block or a format that this job cannot run.
+  // Sends the request with the next report. `block`: a name, or "*" for all. Throws cox::Error for
+  // an unknown block or a format that this job cannot run.
   void request(std::string_view block, PrecisionRequest request);
 
   // Returns the factor of the open step's losses; 1 while no block runs in fp16.
@@ -67,22 +67,25 @@ class FormatActuator final : public Actuator {
   bool may_scale() const {
     return is_scaling_ || (is_steered_ && !config_.format && contains(formats_, Precision::fp16));
   }
-  // The open step's reduction is over; `step` is equal on all ranks.
+  // Moves the scale after the open step's reduction; `step` is equal on all ranks.
   void advance_scaler(const ScalerStep& step);
 
-  // Saved and restored with the training state: equal on all ranks, so no row of each.
+  // The scaler is saved and restored with the training state, not as a row of each rank, because it
+  // is equal on all ranks.
   std::optional<ScalerState> scaler() const { return scaler_; }
   void restore(const std::optional<ScalerState>& state) { scaler_ = state; }
-  // Back to an earlier state, but to no larger scale than now: what overflowed since would again.
+  // Goes back to an earlier state, but to no larger scale than now, because what overflowed since
+  // would again.
   void roll_back(const std::optional<ScalerState>& state);
 
  private:
   Status check_rules(std::span<const FormatRule> rules, const char* key) const;
   Status check_formats(at::DeviceType device) const;
-  void set_formats(
-      std::span<const Precision> formats);  // of every block, for all calls from now on
-  // Microseconds of every block in every format that can be run, from a few runs of `step`
-  // (forward and backward of a sample). Leaves the formats of the plan followed, also on an error.
+  // Sets the format of every block, for all calls from now on.
+  void set_formats(std::span<const Precision> formats);
+  // Returns the microseconds of every block in every format that can be run, from a few runs of
+  // `step` (forward and backward of a sample). Leaves the formats of the plan followed, also on an
+  // error.
   Result<PrecisionFacts> measure(const std::function<Status()>& step);
   Status measure_format(std::size_t format, const std::function<Status()>& step,
                         PrecisionFacts& facts);

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::int64_t kProductChunk = 1L << 16;  // elements that one thread takes at a time
 
-// What the loops on the CPU read: bf16 as it is, everything else as float.
+// Returns what the loops on the CPU read: bf16 as it is, everything else as float.
 at::Tensor readable(const at::Tensor& values) {
   const bool is_bf16 = values.scalar_type() == at::kBFloat16;
   return (is_bf16 ? values : values.to(at::kFloat)).contiguous();
@@ -85,7 +85,7 @@ QuantizeCounts quantize_on_cpu(const at::Tensor& values, FloatFormat format,
   return total;
 }
 
-// With the strides of `codes`, which leave no holes.
+// Returns values with the strides of `codes`, which leave no holes.
 at::Tensor decoded_on_cpu(const at::Tensor& codes) {
   const at::Tensor values = at::empty_like(codes, codes.options().dtype(at::kFloat));
   const auto format =
@@ -99,7 +99,7 @@ at::Tensor decoded_on_cpu(const at::Tensor& codes) {
   return values;
 }
 
-// Magnitudes that round to more than the largest finite one.
+// Returns a mask of the magnitudes that round to more than the largest finite one.
 at::Tensor is_clipped(const at::Tensor& scaled, FloatFormat format) {
   return format == FloatFormat::e4m3 ? scaled.abs() > 464.0 : scaled.abs() >= 61440.0;
 }
@@ -131,7 +131,8 @@ double seconds_of(const std::function<void()>& work, at::Device device) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// Both ways with operands of their own; the weight is ready, as it is in a step.
+// Returns the microseconds of a product with operands of its own; the weight is ready, as it is in
+// a step.
 double time_on(at::Device device, const ProductShape& shape, ProductPath path) {
   const torch::NoGradGuard no_grad;
   const auto options = at::TensorOptions(device).dtype(at::kBFloat16);
@@ -149,8 +150,8 @@ double time_on(at::Device device, const ProductShape& shape, ProductPath path) {
   return 1e6 * seconds_of(work, device);
 }
 
-// Takes a number off the front of a saved state.
-// Returns invalid_argument unless it is there and lies from `least` to `most`.
+// Takes a number off the front of a saved state. Returns invalid_argument unless it is there and
+// lies from `least` to `most`.
 Result<double> take(std::span<const double>& state, double least, double most) {
   const double found = state.empty() ? std::numeric_limits<double>::quiet_NaN() : state.front();
   if (!(found >= least && found <= most)) {

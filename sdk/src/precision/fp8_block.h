@@ -118,14 +118,8 @@ class Fp8Shapes {
   std::map<ProductShape, ProductPath> known_;
 };
 
-// Fp8Block is what one block keeps from step to step to run its linear products in FP8: the recipe,
-// the largest magnitudes and margins of delayed scaling (AmaxHistory), the quantised weights
-// (Fp8Weights), and counts. The session makes one per block; the block's calls, their graphs and
-// the session own it together. All methods of Fp8Block are thread-safe, because backward may run on
-// a thread of autograd's; it guards its parts.
-//
-// Scales are powers of two: scaling is then exact, only the cast rounds, and results do not depend
-// on where in a product a scale is applied.
+// Fp8Recipe says how tensors are scaled. Scales are powers of two: scaling is then exact, only the
+// cast rounds, and results do not depend on where in a product a scale is applied.
 // - Weights are scaled by their own largest magnitude and quantised once a step: per tensor, or per
 //   output row with Fp8Granularity::row.
 // - Activations and gradients are scaled by their own largest magnitude with `current` scaling, per
@@ -233,6 +227,11 @@ class Fp8Weights {
 enum class Fp8Side : std::uint8_t { activation, gradient };
 enum class Fp8Count : std::uint8_t { on, off };  // off in second runs and evaluations
 
+// Fp8Block is what one block keeps from step to step to run its linear products in FP8: the recipe,
+// the largest magnitudes and margins of delayed scaling (AmaxHistory), the quantised weights
+// (Fp8Weights), and counts. The session makes one per block; the block's calls, their graphs and
+// the session own it together. All methods of Fp8Block are thread-safe, because backward may run on
+// a thread of autograd's; it guards its parts.
 class Fp8Block {
  public:
   // All products from this one on share a history.

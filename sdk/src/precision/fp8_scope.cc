@@ -10,14 +10,15 @@
 #include <utility>
 
 #include "coxswain/error.h"
+#include "sdk/src/blocks/storage.h"
 
 namespace cox::detail {
 
 // Which operand of a product is the weight, if it runs in FP8 at all.
 enum class Fp8Weight : std::uint8_t { none, left, right };
 
-// What the products of one call of a block did, in order, so that the call can be run again to the
-// same bits. One thread at a time uses it.
+// Fp8Frame keeps what the products of one call of a block did, in order, so that the call can be
+// run again to the same bits. One thread at a time uses it.
 class Fp8Frame {
  public:
   struct Product {
@@ -44,15 +45,15 @@ void set_interception(bool included, bool excluded) {
   c10::impl::tls_set_dispatch_key_excluded(fp8_key(), excluded);
 }
 
-// The frame of a scope that opens inside of `outer`: a new one, or that of the first time.
+// Returns the frame of a scope that opens inside of `outer`: a new one, or that of the first run.
 std::shared_ptr<Fp8Frame> frame_inside(Fp8Scope& outer) {
   std::vector<std::shared_ptr<Fp8Frame>>& calls = outer.place().frame->calls;
   const std::size_t call = outer.place().next_call++;
   if (outer.pass() == Fp8Pass::first) calls.push_back(std::make_shared<Fp8Frame>());
   if (call < calls.size()) return calls[call];
   throw Error(failed_precondition(
-      "FP8: a function that ran again called more blocks than the first time (" +
-      std::to_string(calls.size()) + "); it must compute the same each time"));
+      "FP8: expected a function that runs again to call " + std::to_string(calls.size()) +
+      " blocks, as it did the first time, found more; it must compute the same each time"));
 }
 
 // fp8_linear() multiplies x [.., M, K] by a weight [.., N, K] transposed, in FP8, with gradients of
@@ -67,7 +68,7 @@ struct Fp8LinearPlan {
   Fp8Count counting = Fp8Count::on;
 };
 
-// What backward needs besides x.
+// Fp8Backward is what backward needs besides x.
 struct Fp8Backward final : torch::CustomClassHolder {
   std::shared_ptr<Fp8Block> block;
   std::size_t product = 0;
@@ -132,7 +133,7 @@ class Fp8LinearFunction final : public torch::autograd::Function<Fp8LinearFuncti
   }
 };
 
-// Returns new memory, no view. Requires: dimensions as above, one device, floating types.
+// Returns new memory, no view. REQUIRES: dimensions as above, one device, floating types.
 at::Tensor fp8_linear(const at::Tensor& x, const at::Tensor& weight, const Fp8LinearPlan& plan) {
   return Fp8LinearFunction::apply(x, weight, plan);
 }
@@ -141,16 +142,8 @@ using at::Scalar;
 using at::Tensor;
 using Bias = std::optional<Tensor>;
 
-// The op again, further down: to autocast, then autograd.
+// Passes the operator on to the keys below ours: to autocast, then autograd.
 using Passing = c10::impl::ExcludeDispatchKeyGuard;
-
-bool is_leaf_parameter(const at::TensorBase& tensor) {
-  return tensor.is_leaf() && tensor.requires_grad();
-}
-
-bool is_weight(const Tensor& tensor) {
-  return is_leaf_parameter(tensor) || (tensor.is_view() && is_leaf_parameter(tensor._base()));
-}
 
 bool is_fit(const Tensor& tensor) {
   const at::ScalarType type = tensor.scalar_type();
@@ -158,11 +151,11 @@ bool is_fit(const Tensor& tensor) {
          (type == at::kFloat || type == at::kBFloat16 || type == at::kHalf);
 }
 
-// A product a b, seen as x times a weight [N, K] transposed; of two weights or none, nothing.
+// Returns which side of a product a b is the weight; none for two weights, or for no weight.
 Fp8Weight weight_of(const Tensor& a, const Tensor& b) {
   if (!is_fit(a) || !is_fit(b) || a.device() != b.device()) return Fp8Weight::none;
-  const bool left = is_weight(a);
-  if (left == is_weight(b)) return Fp8Weight::none;
+  const bool left = is_parameter_or_view(a);
+  if (left == is_parameter_or_view(b)) return Fp8Weight::none;
   const Tensor& weight = left ? a : b;
   const Tensor& x = left ? b : a;
   const bool is_matrix = weight.dim() == 2 && (!left || x.dim() <= 2);
@@ -186,7 +179,7 @@ Operands operands_of(const Tensor& a, const Tensor& b, Fp8Weight side) {
   return {x, b.transpose(-2, -1)};
 }
 
-// What a b has to look like, from rows [.., M, N].
+// Gives the product rows [.., M, N] the shape that torch's a b has.
 Tensor result_of(const Tensor& rows, const Tensor& a, const Tensor& b, Fp8Weight side) {
   if (side == Fp8Weight::left) return b.dim() == 1 ? rows.squeeze(0) : rows.transpose(-2, -1);
   if (b.dim() == 3 || a.dim() == 2) return rows;
@@ -200,7 +193,7 @@ bool is_worth_it(Fp8Block& block, const Operands& operands) {
   return block.takes({operands.x.size(-2) * batch, operands.weight.size(-2), operands.x.size(-1)});
 }
 
-// What autocast casts to, if it is on. Ask before it is turned off.
+// Returns the type that autocast casts to, if it is on. Call it before autocast is turned off.
 std::optional<at::ScalarType> autocast_type(const Tensor& operand) {
   const at::DeviceType device = operand.device().type();
   if (!at::autocast::is_autocast_enabled(device)) return std::nullopt;
@@ -210,8 +203,10 @@ std::optional<at::ScalarType> autocast_type(const Tensor& operand) {
 const Fp8Frame::Product& as_first_time(const Fp8Frame& frame, std::size_t product) {
   if (product < frame.products.size()) return frame.products[product];
   throw Error(failed_precondition(
-      "FP8: a function that ran again computed more matrix products than the first time (" +
-      std::to_string(frame.products.size()) + "); it must compute the same each time"));
+      "FP8: expected a function that runs again to compute " +
+      std::to_string(frame.products.size()) +
+      " matrix products, as it did the first time, found more; it must compute the same each "
+      "time"));
 }
 
 // Decides on a product that is seen for the first time, and notes it.

@@ -12,7 +12,7 @@
 namespace cox::detail {
 namespace {
 
-// The same start on every rank and machine.
+// Returns a number in [0, 1) that is the same on every rank and machine.
 double fraction_of(std::uint64_t seed) {
   return static_cast<double>(split_mix(seed) >> 11) * 0x1p-53;
 }
@@ -22,8 +22,8 @@ bool can_read_directly(const at::Tensor& gradient) {
          gradient.scalar_type() == at::kFloat;
 }
 
-// Elements of many gradients in order. What lies in the host's memory is read at once, all else
-// with one copy.
+// SampledValues collects elements of many gradients in order. It reads what lies in the host's
+// memory at once, all else with one copy.
 class SampledValues {
  public:
   std::size_t size() const { return values_.size(); }
@@ -63,7 +63,7 @@ class SampledValues {
   std::vector<std::size_t> holes_;
 };
 
-// Parameters of each block, of nested blocks the innermost's.
+// Returns the parameters of each block; those of nested blocks belong to the innermost.
 std::vector<std::vector<at::Tensor>> parameters_by_block(const BlockRegistry& registry,
                                                          std::span<const at::Tensor> parameters) {
   std::vector<std::vector<at::Tensor>> of_block(registry.size());

@@ -1,7 +1,7 @@
 // NumericsWatch is the actuator that reports what this rank sees of its blocks' numerics in a step:
-// overflows with the block to blame, magnitudes, what FP8 flushed and clipped, noise of
-// gradients. Fed by the calls of blocks and by the reducer, read once a step as evidence for the
-// coordinator. Saves what delayed FP8 scaling remembers. Training thread only; does not
+// overflows with the block to blame, magnitudes, what FP8 flushed and clipped, noise of gradients.
+// The calls of blocks and the reducer feed it, and it is read once a step as evidence for the
+// coordinator. It saves what delayed FP8 scaling remembers. Training thread only; does not
 // communicate.
 #pragma once
 
@@ -25,6 +25,18 @@
 
 namespace cox::detail {
 
+// NoiseSettings says which blocks GradientNoise samples, and how often.
+struct NoiseSettings {
+  std::uint32_t sample_every = 8;   // steps; 0 = never
+  std::string sample_blocks = "*";  // names, as fits_pattern reads them
+};
+
+// A block's name and its parameters that get gradients.
+struct NoiseBlock {
+  std::string name;
+  std::vector<at::Tensor> parameters;
+};
+
 // GradientNoise estimates the noise over the signal of each block's gradient, from moving averages
 // over a fixed sample of its elements, at most kElements of them, evenly spread over the block's
 // parameters from a seeded start. With g a sampled element of one step's unscaled gradient:
@@ -42,19 +54,8 @@ namespace cox::detail {
 //
 // Cost: on the CPU one read of memory a sampled element, 6 us a block in a step that samples, 60
 // where no gradient is in a cache, nothing in other steps; on a device one gather a parameter and
-// one copy to the host for all blocks.
-// A session owns it; the thread that trains uses it. It does not communicate.
-struct NoiseSettings {
-  std::uint32_t sample_every = 8;   // steps; 0 = never
-  std::string sample_blocks = "*";  // names, as fits_pattern reads them
-};
-
-// A block's name and its parameters that get gradients.
-struct NoiseBlock {
-  std::string name;
-  std::vector<at::Tensor> parameters;
-};
-
+// one copy to the host for all blocks. A session owns it; the thread that trains uses it. It does
+// not communicate.
 class GradientNoise {
  public:
   static constexpr std::int64_t kElements = 1024;
@@ -109,7 +110,7 @@ class NumericsWatch final : public Actuator {
   const char* name() const override { return "precision"; }
   void attach(torch::nn::Module& model) override;
   void release() override;
-  // In a loop that reduces, blocks are watched at the latest from here on.
+  // In a loop that reduces, watches the blocks from here on at the latest.
   Status check(LoopKind loop) override;
   void forget_run() override;
   void restart_step() override { begin_step(); }
@@ -127,15 +128,17 @@ class NumericsWatch final : public Actuator {
   bool is_watching() const { return registry_ != nullptr; }
 
   void loss(double value) { health_.loss(value); }
-  // Before the step's ballot: largest finite scaled gradient at a boundary of a block in fp16.
+  // Returns the largest finite scaled gradient at a boundary of a block in fp16, for the step's
+  // ballot.
   float amax_scaled_fp16() { return is_watching() ? health_.amax_scaled_fp16() : 0; }
-  // While .grad holds this rank's own gradients, `factor` times what the mean loss gives.
+  // Samples gradients. REQUIRES: .grad holds this rank's own gradients, `factor` times those of the
+  // mean loss.
   void sample_gradients(double factor);
-  // Whether sample_gradients() wants to see them in the open step.
+  // Returns whether sample_gradients() wants to see gradients in the open step.
   bool wants_gradients() const { return noise_ && noise_->is_due(steps_); }
   bool samples_gradients() const { return noise_ && config_.sample_every > 0; }  // in some step
-  // Takes the number of non-finite values in this rank's gradient of each parameter; returns their
-  // sum. Only in a step that goes wrong and is skipped.
+  // Takes the number of non-finite values in this rank's gradient of each parameter and returns
+  // their sum. Called only in a step that goes wrong and is skipped.
   std::int64_t blame(std::span<const std::int64_t> nonfinite);
 
   // Return what was seen in the step that ended last.

@@ -183,8 +183,8 @@ Status can_run(Precision format, at::DeviceType device) {
   const std::string name = c10::DeviceTypeName(device, true);
   const std::string what = "precision " + std::string(to_string(format)) + " on " + name + ": ";
   if (device != at::kCPU && device != at::kCUDA) {
-    return invalid_argument(what +
-                            "expected a CPU or CUDA device; formats of others are not steered");
+    return invalid_argument(what + "expected a CPU or CUDA device, found " + name +
+                            "; formats of other devices are not steered");
   }
   if (!has_device(device)) {
     return unavailable(what + "expected a " + name +
@@ -212,7 +212,7 @@ PrecisionSet runnable_formats(at::DeviceType device) {
 
 bool is_emulated(Precision format, at::DeviceType device) {
   if (format == Precision::fp8) return device != at::kCUDA || !has_fp8_products(device);
-  // What cuDNN is asked for is the compute capability 8.0, on which bf16 units depend as well.
+  // cuDNN's answer tells the compute capability 8.0, on which bf16 units depend as well.
   if (format == Precision::bf16 && device == at::kCUDA && at::hasCUDA()) {
     return !at::detail::getCUDAHooks().supportsBFloat16ConvolutionWithCuDNNv8();
   }

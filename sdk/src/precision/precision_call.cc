@@ -67,7 +67,8 @@ void PrecisionCall::begin() {
   if (!format_) return;
   if (!width_) take_from_parameters();
   scope_.emplace(device_, *format_);
-  // Also around blocks in other formats: those inside may be in FP8, and run again with this one.
+  // Opens a scope around blocks in other formats too, because blocks inside may be in FP8 and run
+  // again with this one.
   const std::shared_ptr<Fp8Block>& fp8 = state_.precision.fp8();
   if (fp8 == nullptr && current_fp8() == nullptr) return;
   fp8_ = std::make_unique<Fp8Scope>(format_ == Precision::fp8 ? fp8 : nullptr);

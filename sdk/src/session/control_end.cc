@@ -62,7 +62,7 @@ void ControlEnd::start(JobFacts facts) {
   setup.journal = job_.is_root() ? journal_path() : std::filesystem::path();
   setup.log = job_.log();
   Status telemetry_status;
-  setup.make_sink = [&](const JobFacts& known, const runtime::StartFacts&) -> StepSink* {
+  setup.make_sink = [&](const JobFacts& known) -> StepSink* {
     telemetry_status = start_telemetry(known);
     if (!telemetry_status.ok()) {
       telemetry_.reset();

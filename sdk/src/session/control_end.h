@@ -1,7 +1,7 @@
-// ControlEnd: this rank's end of the control plane, with what hangs on it: the run directory of the
-// rank and, on rank 0, telemetry (the state that the coordinator records into and the HTTP server
-// that reads it) and the tally of the run. Exists with the session; start() makes it work. Training
-// thread only; rank 0's coordinator runs on a thread of its own below.
+// ControlEnd is this rank's end of the control plane. It owns the rank's run directory and, on rank
+// 0, telemetry (the state that the coordinator records into and the HTTP server that reads it) and
+// the tally of the run. The session makes it; start() starts it all. Training thread only; rank 0's
+// coordinator runs on a thread of its own below.
 #pragma once
 
 #include <filesystem>
@@ -35,7 +35,8 @@ class ControlEnd {
   // Sets the control state of the run that is resumed; only rank 0's is used. REQUIRES: start() was
   // not called.
   void restore(ControlState state) { restored_ = std::move(state); }
-  // Before start(): the run goes on from a save; its records of earlier steps stay.
+  // Lets the run go on from a save: the run directory keeps the rows of steps before `step`.
+  // REQUIRES: start() was not called.
   void go_on_at(StepId step) { goes_on_at_ = step; }
 
   // Starts the control plane, telemetry and the run directory. Collective. Throws cox::Error on all
@@ -49,16 +50,17 @@ class ControlEnd {
   // Decides the first plan anew; returns rank 0's reasons. Collective. Throws cox::Error.
   std::vector<Reason> learn(const runtime::MeasuredFacts& facts);
 
-  // Null without a run directory.
+  // Returns the writer of the run directory's rows, null without a run directory.
   metrics::RunStoreWriter* rows() { return rows_.get(); }
   // Returns when the run directory holds the rows of all steps that every rank has ended, so that a
   // save never leads them. Collective when there is a run directory.
   void flush_rows();
 
-  // What a rank of this job holds beside activations, for telemetry; fields of 0 leave what is
+  // Tells telemetry what a rank of this job holds beside activations; fields of 0 leave what is
   // known.
   void show_held(const metrics::HeldBytes& held);
-  // "http://127.0.0.1:9464/status" on rank 0; empty elsewhere and when the server is off.
+  // Returns "http://127.0.0.1:9464/status" on rank 0, and an empty string elsewhere and when the
+  // server is off.
   std::string status_address() const;
   SessionReport report() const;               // of the run so far, on rank 0
   std::optional<ControlState> state() const;  // rank 0: a copy of what the coordinator knows

@@ -83,7 +83,7 @@ io::LoadedConfig take(Result<io::LoadedConfig> loaded, Status& status) {
   return loaded.ok() ? std::move(*loaded) : io::LoadedConfig{};
 }
 
-// What keeps a rank from joining is the same on all of them, unless MPI itself is in trouble.
+// All ranks fail alike to join, unless MPI itself is in trouble.
 World join(const ControlConfig& control, const std::vector<std::string>& environment) {
   auto world = World::join(control, environment);
   if (world.ok()) return std::move(*world);
@@ -99,19 +99,21 @@ void write_to_stderr(std::string_view line) {
   std::fwrite(line.data(), 1, line.size(), stderr);
 }
 
-// What the configuration says of single ranks must be of ranks that exist.
+// Settings of single ranks must name ranks that exist.
 Status check_ranks(const Config& config, std::int32_t world_size) {
   const std::size_t forced = config.force.shares.size();
   if (forced != 0 && forced != static_cast<std::size_t>(world_size)) {
     return invalid_argument("force.shares: expected one share for each of " +
-                            std::to_string(world_size) + " ranks, found " + std::to_string(forced));
+                            std::to_string(world_size) + " ranks, found " + std::to_string(forced) +
+                            "; list one number a rank, separated by commas");
   }
-  const auto beyond = [world_size](const auto& by_rank) {
-    return !by_rank.empty() && by_rank.rbegin()->first >= world_size;
+  const auto last = [](const auto& by_rank) {
+    return by_rank.empty() ? std::int64_t{-1} : std::int64_t{by_rank.rbegin()->first};
   };
-  if (!beyond(config.shares.hint) && !beyond(config.shares.max_samples)) return ok_status();
+  const std::int64_t most = std::max(last(config.shares.hint), last(config.shares.max_samples));
+  if (most < world_size) return ok_status();
   return invalid_argument("shares.hint and shares.max_samples: expected ranks from 0 to " +
-                          std::to_string(world_size - 1) + ", found one that does not exist");
+                          std::to_string(world_size - 1) + ", found rank " + std::to_string(most));
 }
 
 // A policy that the program brings along has a mode, and so a key, as the built-in ones do.

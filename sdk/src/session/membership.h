@@ -1,6 +1,7 @@
-// Membership: this process as one rank of the job: the ranks it joined (MPI under mpiexec,
+// Membership is this process as one rank of the job: the ranks that it joined (MPI under mpiexec,
 // otherwise itself alone), the configuration that all of them share, what they agree on outside of
-// steps, the log and the request to stop. Made first, gone last. Training thread only.
+// steps, the log and the request to stop. The session makes it first and destroys it last. Training
+// thread only.
 #pragma once
 
 #include <chrono>
@@ -42,10 +43,11 @@ class Termination {
   Termination(const Termination&) = delete;
   Termination& operator=(const Termination&) = delete;
 
-  // True from the first signal on. Takes the signals over when it is called for the first time;
-  // afterwards nanoseconds.
+  // Returns true from the first signal on. Takes the signals over when it is called for the first
+  // time; afterwards it takes nanoseconds.
   bool requested();
-  // Another rank was asked: a signal that is still to come here asks for nothing new.
+  // Notes that another rank was asked, so that a signal that is still to come here asks for nothing
+  // new.
   void requested_elsewhere();
 
  private:
@@ -57,8 +59,8 @@ class Termination {
   bool requested_ = false;
 };
 
-// World: the ranks of the job. Under mpiexec they are MPI's (a program's own MPI_Init is
-// respected); a program started by hand is a job of one rank and never touches MPI. Owns the
+// World is the ranks of the job. Under mpiexec they are MPI's (a program's own MPI_Init is
+// respected); a program started by hand is a job of one rank and never touches MPI. It owns the
 // runtime and the communicator over all ranks. Training thread only.
 class World {
  public:
@@ -70,9 +72,9 @@ class World {
   const transport::WaitPolicy& wait_policy() const { return wait_policy_; }
   bool uses_mpi() const { return mpi_.has_value(); }
 
-  // For a rank that fails alone: the job ends with this process, MPI is not finalised. A program
-  // that goes on regardless is ended after a few seconds, one that initialised MPI itself at once.
-  // Requires: uses_mpi().
+  // Lets the job end with this process, without finalising MPI, for a rank that fails alone. A
+  // program that goes on regardless is ended after a few seconds, one that initialised MPI itself
+  // at once. REQUIRES: uses_mpi().
   void end_by_exit();
 
  private:
@@ -83,7 +85,7 @@ class World {
   transport::WaitPolicy wait_policy_;
 };
 
-// One rank's machine. Fixed size, so that it can be gathered.
+// HostFacts is one rank's machine. It has a fixed size, so that it can be gathered.
 struct HostFacts {
   char host[64] = {};
   char processor[64] = {};
@@ -96,8 +98,9 @@ struct HostFacts {
 
 HostFacts this_host();
 
-// For people: how many ranks on which hosts, then what machine they have, one line for each kind:
-// "2 ranks on 1 host (node-a: 2)", "all ranks alike: Fast Processor, 8 cores, ...". Pure.
+// Returns lines for people: how many ranks run on which hosts, then what machine they have, one
+// line for each kind: "2 ranks on 1 host (node-a: 2)", "all ranks alike: Fast Processor, 8 cores,
+// ...". Pure.
 std::vector<std::string> summary_lines(const std::vector<HostFacts>& hosts);
 
 class Membership {
@@ -114,7 +117,7 @@ class Membership {
   bool is_root() const { return rank() == kRoot; }
   const Log& log() const { return log_; }
 
-  // For agreement and the control plane; data() is for what the loop itself exchanges.
+  // all() is for agreement and the control plane, data() for what the loop itself exchanges.
   transport::Communicator& all() const { return world_.all(); }
   transport::Communicator& data() const { return *data_; }
   const transport::WaitPolicy& wait_policy() const { return world_.wait_policy(); }
@@ -131,9 +134,9 @@ class Membership {
 
   Termination& termination() { return termination_; }
 
-  // For a rank that leaves with an exception. When all ranks fail together they leave quietly; when
-  // this one fails alone the others would wait for it for ever, so the job ends: by the exit of
-  // this process, which leaves the program time to say what went wrong.
+  // Leaves the job after an exception. When all ranks fail together they leave quietly. When this
+  // one fails alone the others would wait for it for ever, so the job ends: by the exit of this
+  // process, which leaves the program time to say what went wrong.
   void leave_after_failure() noexcept;
 
  private:

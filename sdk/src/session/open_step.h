@@ -1,6 +1,6 @@
-// OpenStep: the step that this rank is in, from begin() to end(): the recorder of its time, the
-// round that it will complete, the plan in force, and what the rank brings into the ballot on which
-// plans switch. At its end the report goes to the coordinator and a row to the run directory.
+// OpenStep is the step that this rank is in, from begin() to end(). It has the recorder of its
+// time, the round that it will complete, the plan in force, and this rank's part of the ballot that
+// switches plans. At its end the report goes to the coordinator and a row to the run directory.
 // begin() and end() call the actuators. Training thread only.
 #pragma once
 
@@ -24,20 +24,21 @@ class OpenStep {
   StepRecorder& recorder() { return recorder_; }
   const StepRecorder& recorder() const { return recorder_; }
 
-  // What kind of loop this is: it watches until a reducer says otherwise, before the first round.
+  // Returns what kind of loop this is. It watches until a reducer calls set_reducing(), before the
+  // first round.
   LoopKind loop() const { return loop_; }
   void set_reducing() { loop_ = LoopKind::reducing; }
   bool is_reducing() const { return loop_ == LoopKind::reducing; }
 
-  // The control plane has started; rounds count from here.
+  // Notes that the control plane has started; rounds count from `first`.
   void start_at(RoundId first) { round_ = first; }
-  // The number that the next begin() takes (after a resume or rollback).
+  // Sets the number that the next begin() takes, after a resume or rollback.
   void set_next(StepId step) { next_ = step; }
 
   // REQUIRES: the control plane has started, and no step is open.
   void begin();
   void end() noexcept;
-  // The actuators go on with the open step, if there is one, as if it had just begun.
+  // Lets the actuators go on with the open step, if there is one, as if it had just begun.
   void restart();
 
   StepId number() const { return recorder_.report().step; }
@@ -54,7 +55,7 @@ class OpenStep {
 
   bool stop_agreed() const { return stop_agreed_; }  // by a reducer; equal on all ranks
 
-  // What the control plane is told when this rank has no more steps.
+  // Returns the signal that tells the control plane that this rank has no more steps.
   RankSignal last_signal();
 
  private:

@@ -1,6 +1,6 @@
-// RunTally: what the whole run came to, for the summary at its end. A StepSink on rank 0 that sums
-// what each rank spent in each phase and hands every record on to the next sink. Recorded on the
-// coordinator's thread, read on any.
+// RunTally sums up the whole run for the summary at its end. It is a StepSink on rank 0 that adds
+// up what each rank spent in each phase and hands every record on to the next sink. The
+// coordinator's thread records; any thread may read.
 #pragma once
 
 #include <array>
@@ -15,9 +15,9 @@
 
 namespace cox::detail {
 
-// What a run is paid for.
+// RunPrice says what a run costs.
 struct RunPrice {
-  UnixTime started{};          // since then
+  UnixTime started{};          // the time from which on it costs
   double per_device_hour = 0;  // of one rank; 0 = not given
 };
 
@@ -28,7 +28,8 @@ class RunTally final : public StepSink {
 
   void record(const StepRecord& record) override;
 
-  // The rank that worked longest, and the phase in which it lost most against the fastest rank.
+  // Returns the totals, with the rank that worked longest and the phase in which it lost most
+  // against the fastest rank.
   SessionReport report() const;
 
  private:
@@ -45,7 +46,7 @@ class RunTally final : public StepSink {
   SessionReport totals_;
   std::shared_ptr<const EffectList> effects_;  // of the newest record
   std::optional<PlanId> priced_;               // the plan that totals_ speak of
-  std::size_t models_ = 0;                     // of memory, then
+  std::size_t models_ = 0;                     // memory models of the job at that time
   UnixTime newest_{};
 };
 

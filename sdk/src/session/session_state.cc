@@ -20,7 +20,9 @@ std::string tensor_name(const SavedRow& row, std::size_t rank) {
 Result<std::span<const double>> values_of(const NamedTensor& named) {
   const at::Tensor& tensor = named.tensor;
   if (tensor.dim() != 1 || tensor.scalar_type() != at::kDouble || !tensor.is_contiguous()) {
-    return invalid_argument(named.name + ": expected a row of F64, found another tensor");
+    return invalid_argument(named.name + ": expected one contiguous row of F64, found " +
+                            c10::toString(tensor.scalar_type()) + " of " +
+                            std::to_string(tensor.dim()) + " dimensions");
   }
   return std::span<const double>(tensor.const_data_ptr<double>(),
                                  static_cast<std::size_t>(tensor.numel()));
@@ -48,7 +50,7 @@ void Calibration::run(const SampleStep& sample) {
   for (Actuator* actuator : actuators_) {
     if (actuator->wants_calibration()) actuator->calibrate(sample, *this);
   }
-  // What a trial left behind is no part of the step that is open, and the plan may be another one.
+  // The open step must not see what a trial left behind, and the plan may be another one.
   forget_run();
   step_.restart();
   step_.recorder().leave_out(began, Clock::now());
@@ -130,7 +132,7 @@ void SessionState::ensure_started() {
   step_.start_at(control_.plane().start_facts().first_round);
 }
 
-// What is asked of blocks needs some, and a loop whose ranks agree on plans.
+// Settings of blocks have no effect without blocks, or in a loop whose ranks do not agree on plans.
 void SessionState::warn_of_idle_settings() const {
   const std::string but = step_.is_reducing()
                               ? " is set, but the model has no blocks (cox::run, cox::wrap); "

@@ -20,9 +20,10 @@
 
 namespace cox::detail {
 
-// Calibration: what is measured before the first step, on a sample of it. Asks every actuator whose
-// settings leave something to choose to measure its part, in their order, and lets the policies
-// decide the plan that the first step runs under. Owned by the session; training thread only.
+// Calibration measures a sample of a step before the first one. It asks every actuator whose
+// settings leave something to choose to measure its part, in the order of the list, and lets the
+// policies decide the plan that the first step runs under. Owned by the session; training thread
+// only.
 class Calibration final : private CalibrationHost {
  public:
   Calibration(Membership& job, ControlEnd& control, OpenStep& step, const ActuatorList& actuators)
@@ -70,31 +71,31 @@ class SessionState {
   const OpenStep& step() const { return step_; }
   Calibration& calibration() { return calibration_; }
 
-  // Before ensure_started(): a model takes part, or no longer does. Throws cox::Error.
+  // Let a model take part, or no longer. Throw cox::Error. REQUIRES: ensure_started() was not
+  // called.
   void attach(torch::nn::Module& model);
   void detach();
-  // Before ensure_started(), on every rank: a reducer's ballots are the rounds from now on. Throws
+  // Makes a reducer's ballots the rounds. Every rank calls it before ensure_started(); throws
   // cox::Error afterwards.
   void declare_reducing();
   // Starts the control plane, telemetry and the run directory. Collective the first time. Throws
   // cox::Error.
   void ensure_started();
   bool is_started() const { return control_.is_started(); }
-  // Whether settings ask for plans that nothing in this loop carries out.
+  // Returns whether settings ask for plans that nothing in this loop carries out.
   bool is_missing_reducer() const;
 
   void begin_step();
 
-  // Whether anybody asked to stop, on any rank. Collective.
+  // Returns whether any rank was asked to stop. Collective.
   bool stop_asked_anywhere();
   bool stop_asked() { return step_.stop_agreed() || job_.termination().requested(); }
 
   // Returns, on rank 0, what actuators remember on each rank, one tensor a rank, for a save between
-  // steps.
-  // Empty where nothing is remembered. Collective. Throws cox::Error.
+  // steps. Empty where nothing is remembered. Collective. Throws cox::Error.
   std::vector<NamedTensor> saved_rows();
-  // After the reducer was made: what was saved. Where it is of another world size or does not fit,
-  // the actuator starts anew, and the log says so.
+  // Hands what was saved to the actuators, after the reducer was made. Where it is of another world
+  // size or does not fit, the actuator starts anew, and the log says so.
   void load_rows(std::span<const NamedTensor> saved);
 
   void finish();

@@ -17,7 +17,8 @@ namespace {
 
 constexpr const char* kTellingPrefixes[] = {"MKL_", "MPIR_CVAR_", "NCCL_", "OMP_"};
 
-// What decides threads and transport beside the configuration (which has the COX_ ones). No paths.
+// Returns the variables that decide threads and transport, beside those of the configuration
+// (COX_). No paths.
 std::vector<metrics::NamedField> variables_of(const std::vector<std::string>& environment) {
   std::vector<metrics::NamedField> variables;
   for (const std::string& entry : environment) {

@@ -1,6 +1,6 @@
-// StepRecorder: where a rank's time went in the open step, and what the user said about it. The
-// first stage of the flow: probes -> StepReport -> RankSignal. Time is passed in; nothing allocates
-// after construction. Owned and used by the training thread.
+// StepRecorder records where a rank's time went in the open step, and what the user reported of it.
+// It is the first stage of the flow: probes -> StepReport -> RankSignal. Time is passed in; nothing
+// allocates after construction. Owned and used by the training thread.
 #pragma once
 
 #include <array>
@@ -72,7 +72,7 @@ class StepRecorder {
   // The same name again replaces the value; a ninth name is dropped.
   void log(std::string_view name, double value);
 
-  // The step so far; the caller closes it by begin() of the next.
+  // Ends the step and returns its report, which is valid until the next begin().
   const StepReport& end(Clock::time_point now);
 
   bool is_open() const { return open_; }
@@ -90,16 +90,17 @@ class StepRecorder {
   bool open_ = false;
 };
 
-// What leaves the rank follows from the report: its signal for the coordinator and its row in the
-// run directory. Pure, but for run_info(), which looks at the machine.
+// The rank's signal for the coordinator and its row in the run directory are made from the report.
+// Pure, but for run_info(), which looks at the machine.
 //
-// The signal as far as the report knows it; ids are the session's to fill in, actuators add theirs.
+// Returns the signal as far as the report knows it; the session fills in ids, and actuators add
+// their fields.
 RankSignal signal_from(const StepReport& report);
 
-// The same signal as far as statistics of times are concerned: none (warm-up steps).
+// Returns the signal without its times, so that a warm-up step enters no statistics.
 RankSignal without_times(RankSignal signal);
 
-// The row of a step as far as the report knows it; actuators add theirs.
+// Returns the row of a step as far as the report knows it; actuators add their fields.
 metrics::StepRow row_from(const StepReport& report, RoundId round, UnixTime now);
 
 struct RunPlace {
@@ -107,8 +108,8 @@ struct RunPlace {
   RankId rank{};
   std::int32_t world_size = 1;
 };
-// Provenance of this rank's run directory.
-// `environment`: entries NAME=VALUE, of which those are told that steer threads and transport.
+// Returns how this rank's run was started, for run.json. `environment` has entries NAME=VALUE;
+// those that steer threads and transport are kept.
 metrics::RunInfo run_info(const Config& config, const RunPlace& place, UnixTime now,
                           const std::vector<std::string>& environment);
 

@@ -127,9 +127,9 @@ TEST_SUITE("core") {
     for (const auto& row : table) {
       CAPTURE(row.lines);
       Config config = with(row.lines);
-      CHECK(cox::mode_of(config, "memory", PolicyMode::on) == row.mode);
+      CHECK(cox::mode_of(config, "memory") == row.mode);
       config.policy_modes["memory"] = PolicyMode::observe;  // as of a program's own policies
-      CHECK(cox::mode_of(with(cox::text(config)), "memory", PolicyMode::on) == row.mode);
+      CHECK(cox::mode_of(with(cox::text(config)), "memory") == row.mode);
     }
   }
 

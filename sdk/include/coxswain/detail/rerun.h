@@ -35,7 +35,8 @@ inline at::Tensor without_history(const at::Tensor& tensor) {
   return alone;
 }
 
-// The type of an argument's copy. An array can only be a string literal (run_contract.h).
+// KeptType is the type of an argument's copy. An array can only be a string literal
+// (run_contract.h).
 template <class T>
 using KeptType = std::conditional_t<std::is_array_v<T>, const char*, std::decay_t<T>>;
 
@@ -75,7 +76,7 @@ std::tuple<Ts...> kept(const std::tuple<Ts...>& values) {
   return std::apply([](const Ts&... value) { return std::tuple<Ts...>(kept(value)...); }, values);
 }
 
-// Invokes `Call` with the arguments and drops its result.
+// KeptCall invokes a `Call` with copies of the arguments and drops its result.
 template <class Call, class... Inputs>
 class KeptCall final : public Rerun {
  public:

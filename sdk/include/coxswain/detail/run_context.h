@@ -11,7 +11,7 @@ namespace cox::detail {
 
 class BlockState;
 
-// A block that runs on this thread, or a tile of one.
+// RunContext is a block that runs on this thread, or a tile of one.
 struct RunContext {
   BlockState* state = nullptr;  // null for a tile outside of all blocks
   MemoryAction action = MemoryAction::keep;
