@@ -33,7 +33,7 @@ struct SavePiece {
   std::vector<std::int64_t> shape;  // of the whole tensor
   std::uint64_t first = 0;          // element
   std::uint64_t count = 0;          // elements
-  std::string file;
+  std::string file{};
   std::uint64_t offset = 0;  // bytes from the start of the file
   std::uint64_t bytes = 0;
   std::uint64_t hash = 0;  // content_hash() of these bytes
@@ -46,8 +46,8 @@ struct SaveManifest {
   std::int32_t world_size = 0;    // ranks of the job that wrote it
   std::string writer;             // for people: run, host and process
   UnixTime written{};             // by the writer's clock
-  std::vector<SaveFile> files;
-  std::vector<SavePiece> pieces;
+  std::vector<SaveFile> files{};
+  std::vector<SavePiece> pieces{};
 };
 
 // A name that no other save has: 32 hexadecimal digits of `entropy`, as std::random_device gives

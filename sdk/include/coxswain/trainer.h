@@ -165,7 +165,7 @@ class Trainer {
   // go before the trainer.
   Steps steps(const Dataset& dataset);
 
-  const TrainingProgress& progress() const;
+  TrainingProgress progress() const;
   // Writes a checkpoint: now or, within the loop and after step.update(), when the open step ends.
   // Collective. Throws cox::Error on all ranks without checkpoint.directory, in a step before its
   // update(), or (where it writes) when it cannot be written.

@@ -135,6 +135,7 @@ struct StopSignals {
   std::int64_t patience_seconds = 0;
   timer_t deadline{};
   bool has_deadline = false;
+  struct sigaction former[2]{};  // in the order of kStopSignals
 };
 StopSignals signals;
 static_assert(std::atomic<std::int64_t>::is_always_lock_free);
@@ -151,9 +152,7 @@ void say_from_handler(std::string_view text) {
 }
 
 void end_by(int signal) {
-  struct sigaction action {};
-  action.sa_handler = SIG_DFL;
-  sigaction(signal, &action, nullptr);
+  sigaction(signal, &signals.former[signal == kStopSignals[0] ? 0 : 1], nullptr);
   raise(signal);  // delivered when the handler returns
 }
 
@@ -216,10 +215,12 @@ void Termination::take_over() {
   action.sa_sigaction = on_stop_signal;
   action.sa_flags = SA_SIGINFO | SA_RESTART;
   for (std::size_t i = 0; i < std::size(kStopSignals); ++i) {
-    sigaction(kStopSignals[i], nullptr, &former_[i]);
-    const bool is_free =
-        (former_[i].sa_flags & SA_SIGINFO) == 0 && former_[i].sa_handler == SIG_DFL;
-    if (is_free) sigaction(kStopSignals[i], &action, nullptr);
+    struct sigaction found {};
+    sigaction(kStopSignals[i], nullptr, &found);
+    const bool is_ours = found.sa_sigaction == on_stop_signal;  // after a job that was stopped
+    const bool is_ignored = (found.sa_flags & SA_SIGINFO) == 0 && found.sa_handler == SIG_IGN;
+    if (!is_ours) signals.former[i] = found;
+    if (!is_ours && !is_ignored) sigaction(kStopSignals[i], &action, nullptr);
   }
 }
 
@@ -228,7 +229,7 @@ Termination::~Termination() {
   if (std::exchange(signals.has_deadline, false)) timer_delete(signals.deadline);
   if (requested_ || signals.is_asked) return;
   for (std::size_t i = 0; i < std::size(kStopSignals); ++i)
-    sigaction(kStopSignals[i], &former_[i], nullptr);
+    sigaction(kStopSignals[i], &signals.former[i], nullptr);
 }
 
 Result<World> World::join(const ControlConfig& control,

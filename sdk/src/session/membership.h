@@ -28,10 +28,11 @@ namespace cox::detail {
 // Termination turns the first SIGTERM or SIGINT into a question that the loop asks, so that a job
 // saves and leaves at the end of a step. The signals are taken over when the loop asks for the
 // first time: a program that is stuck before its first step, or never asks, ends as any other does.
-// The second signal ends the process at once, and so does a deadline when the loop has not asked
-// again until then (it may be stuck beside a rank that does not answer). A signal that the program
-// handles or ignores itself is left alone. Signal dispositions belong to the process, so one object
-// at a time acts; the handler's few words of state are static in the source.
+// The second signal does what it did before it was taken over, which ends most programs, and so
+// does a deadline when the loop has not asked again until then (it may be stuck beside a rank that
+// does not answer). A signal that the program ignores stays ignored. Signal dispositions belong to
+// the process, so one object at a time acts; the handler's few words of state are static in the
+// source.
 class Termination {
  public:
   static constexpr std::chrono::seconds kPatience{60};
@@ -54,7 +55,6 @@ class Termination {
   void take_over();
 
   const std::chrono::seconds patience_;
-  struct sigaction former_[2]{};  // of SIGTERM and SIGINT
   bool is_taken_over_ = false;
   bool requested_ = false;
 };

@@ -93,7 +93,7 @@ std::string RateCheck::explain_difference(transport::Communicator& ranks) {
 }
 
 WeightCheck::WeightCheck(std::vector<at::Tensor> parameters, const ReductionConfig& config,
-                         const BlockWatch& blocks)
+                         BlockWatch& blocks)
     : parameters_(std::move(parameters)), every_(config.verify_steps), blocks_(blocks) {}
 
 void WeightCheck::apply(const Plan&, RoundId round) {

@@ -48,7 +48,7 @@ class WeightCheck final : public Actuator {
  public:
   // `parameters` in an order that is equal on all ranks. `blocks` must outlive this.
   WeightCheck(std::vector<at::Tensor> parameters, const ReductionConfig& config,
-              const BlockWatch& blocks);
+              BlockWatch& blocks);
   const char* name() const override { return "reduction"; }
   void apply(const Plan& plan, RoundId round) override;
 
@@ -63,7 +63,7 @@ class WeightCheck final : public Actuator {
  private:
   std::vector<at::Tensor> parameters_;
   std::uint32_t every_;  // rounds; 0 = never
-  const BlockWatch& blocks_;
+  BlockWatch& blocks_;
   bool is_due_ = false;
   EqualBits bits_;
 };

@@ -125,10 +125,9 @@ struct Reducer::Impl {
     backward_ended = Clock::now();
   }
 
-  // Whether this rank's own gradients must be seen before they are added to others'.
-
-  // Noise of gradients and the largest fp16 gradient are read from .grad, which holds this rank's
-  // own only as long as nothing was sent: such a step sends after its backward pass.
+  // Returns whether this rank's own gradients must be seen before they are added to others'. Noise
+  // of gradients and the largest fp16 gradient are read from .grad, which holds this rank's own
+  // only as long as nothing was sent: such a step sends after its backward pass.
   bool wants_own_gradients() const { return numerics.wants_gradients() || formats.is_scaling(); }
 
   // One that nobody expects has no place in a bucket: ranks would drift apart.
@@ -225,7 +224,8 @@ struct Reducer::Impl {
         Error::Scope::all_ranks, ExitCode::hopeless);
   }
 
-  // What this rank saw first in a streak of steps that are not finite; empty where it is in order.
+  // Tells what this rank saw first in a streak of steps that are not finite; empty where it is in
+  // order.
   std::string trouble_here(const StepBallot& merged) const {
     const std::string rank = " of rank " + std::to_string(state.job().rank().value());
     for (std::size_t p = 0; p < parameters.size(); ++p) {

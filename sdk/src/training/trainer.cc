@@ -58,7 +58,7 @@ struct Trainer::Impl {
 
   void check_options() const {
     detail::check_equal(
-        state, detail::fingerprint_of(options),
+        state.job(), detail::fingerprint_of(options),
         "the same TrainerOptions (global_batch, micro_batch, prefetch, steps and clip_norm)",
         "give every rank the same");
     detail::require(detail::validate(options, session.world_size(), state.job().config()),
@@ -72,7 +72,7 @@ struct Trainer::Impl {
                         "build the same model on every rank");
   }
 
-  // Of a model that was cloned since, say: it would update nothing.
+  // An optimizer of a model that was cloned since would update nothing.
   void check_optimizer() const {
     const auto is_updated = [this](const at::Tensor& held) {
       return std::ranges::any_of(updated_tensors,
@@ -101,7 +101,7 @@ struct Trainer::Impl {
   void take_size(std::uint64_t size) {
     detail::check_equal(state.job(), size, "a data set of the same size",
                         "give every rank the same data");
-    const bool is_first_after_resume = progress.resumed && !queue && position.samples > 0;
+    const bool is_first_after_resume = is_resumed && !queue && position.samples > 0;
     if (is_first_after_resume && position.samples != size) {
       throw Error(
           failed_precondition("resume: expected the data set of the save, of " +
@@ -117,7 +117,7 @@ struct Trainer::Impl {
     const std::uint64_t hash = detail::hash_of_samples(dataset);
     detail::check_equal(state.job(), hash, "a data set with the same samples",
                         "give every rank the same data");
-    const bool is_first_after_resume = progress.resumed && !queue && position.data_hash != 0;
+    const bool is_first_after_resume = is_resumed && !queue && position.data_hash != 0;
     if (is_first_after_resume && hash != 0 && hash != position.data_hash) {
       throw Error(
           failed_precondition("resume: expected the data set of the save, found one of the same "
@@ -137,7 +137,7 @@ struct Trainer::Impl {
                                 [&](const at::Tensor& other) { return buffer.is_same(other); });
   }
 
-  // Of one step, in this order.
+  // The parts of one step, in the order in which they run.
   bool wants_another_step() const { return !is_stopped() && position.step < options.steps; }
 
   bool is_stopped() const { return stopping || position.step >= steps_at_stop; }
@@ -200,9 +200,7 @@ struct Trainer::Impl {
     position.cursor = step.share.step.next;
     ++position.step;
     updated = true;
-    progress.loss = outcome.loss;
-    progress.consumed = position.cursor;
-    progress.skipped = position.skipped;
+    last_loss = outcome.loss;
   }
 
   void end_step() {
@@ -214,9 +212,8 @@ struct Trainer::Impl {
     const RoundId round = state.step().round();
     saves->roll_back_if_ordered(*reducer);
     scope.reset();
-    // What the step leaves behind (its row, magnitudes) is put away now.
+    // The end of the scope puts away what the step leaves behind (its row, magnitudes).
     saves->keep_snapshot(round, *reducer);
-    tell_progress();
     save_if_due();
   }
 
@@ -310,7 +307,7 @@ struct Trainer::Impl {
     if (statistics) statistics->put_back();
     buffers->put_back();
     drop_gradients();
-    ++progress.repeated;
+    ++repeated;
     updated = true;
   }
 
@@ -339,11 +336,15 @@ struct Trainer::Impl {
     for (const at::Tensor& p : parameters) p.mutable_grad().reset();
   }
 
-  void tell_progress() {
-    progress.step = position.step;
-    progress.consumed = position.cursor;
-    progress.skipped = position.skipped;
-    progress.rollbacks = position.rollbacks;
+  TrainingProgress progress() const {
+    return {.step = position.step,
+            .consumed = position.cursor,
+            .skipped = position.skipped,
+            .rollbacks = position.rollbacks,
+            .repeated = repeated,
+            .loss = last_loss,
+            .resumed = is_resumed,
+            .stopped = is_stopped()};
   }
 
   void save_if_due() {
@@ -359,7 +360,7 @@ struct Trainer::Impl {
     }
   }
 
-  // Of an open step only its end is a state that a run can go on from.
+  // A run can go on from the end of a step only.
   void save_now() {
     if (scope && is_looping && !updated) {
       throw Error(failed_precondition("save: expected it after step.update() or outside of the "
@@ -406,7 +407,9 @@ struct Trainer::Impl {
   std::optional<Reducer> reducer;
   std::optional<detail::BatchStatistics> statistics;  // reproducible mode
   std::optional<detail::StepBuffers> buffers;         // those that keeps() says
-  TrainingProgress progress;
+  double last_loss = 0;                               // of the last completed step
+  std::uint64_t repeated = 0;                         // attempts at a step
+  bool is_resumed = false;
   bool stopping = false;                // asked from outside
   std::uint64_t steps_at_stop = ~0ull;  // asked by stop()
 
@@ -450,9 +453,7 @@ Trainer::Impl::Impl(Session& session_in, torch::nn::Module& model_in,
   detail::TrainingSaves::Resumed saved;
   if (state.job().config().checkpoint.resume) {
     saved = saves->resume();
-    tell_progress();
-    progress.consumed = position.cursor;
-    progress.resumed = true;
+    is_resumed = true;
   }
   position.seed = state.job().config().run.seed;
   reducer.emplace(session, model.parameters(), model.buffers());
@@ -513,9 +514,8 @@ Trainer::Steps Trainer::steps(const Dataset& dataset) {
   return Steps(impl_.get());
 }
 
-const TrainingProgress& Trainer::progress() const {
-  impl_->progress.stopped = impl_->is_stopped();
-  return impl_->progress;
+TrainingProgress Trainer::progress() const {
+  return impl_->progress();
 }
 
 void Trainer::save() {

@@ -104,8 +104,8 @@ class StepBuffers {
   std::optional<std::uint64_t> seen_;  // versions that the copies are of
 };
 
-// TrainingSaves: a trainer's hand on its saves: on the disk (checkpoint.*), to resume from, and in
-// memory (checkpoint.snapshot_rounds), to roll back to. Moves the position that the trainer gave
+// TrainingSaves writes and reads a trainer's saves: on the disk (checkpoint.*), to resume from, and
+// in memory (checkpoint.snapshot_rounds), to roll back to. Moves the position that the trainer gave
 // it. Owned by a Trainer.
 class TrainingSaves final : public Actuator {
  public:

@@ -28,7 +28,7 @@ namespace {
 
 Checkpoint checkpoint_at(std::uint64_t step, std::int64_t numbers = 5) {
   Checkpoint made;
-  made.position = {step, step * 8, 7, 4096, 1, 2, {}};
+  made.position = {step, step * 8, 7, 4096, 0, 1, 2, {}};
   made.model = {{"w", torch::full({numbers}, static_cast<double>(step), at::kFloat)}};
   made.optimizer = {{"m", torch::full({3}, 0.5)}};
   return made;

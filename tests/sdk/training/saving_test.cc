@@ -5,6 +5,8 @@
 #include <fstream>
 #include <string>
 
+#include "coordinator/io/file.h"
+#include "coordinator/io/save_folder.h"
 #include "coxswain/adamw.h"
 #include "small_training.h"
 #include "tests/sdk/session/solo.h"
@@ -53,6 +55,15 @@ int lines_with(const std::filesystem::path& file, const std::string& part) {
     found += line.find(part) == std::string::npos ? 0 : 1;
   }
   return found;
+}
+
+// Makes a save as one that never had the file.
+void forget_file(const std::filesystem::path& save, const std::string& name) {
+  auto manifest = io::read_manifest(save);
+  REQUIRE(manifest.ok());
+  std::erase_if(manifest->files, [&](const io::SaveFile& file) { return file.name == name; });
+  std::filesystem::remove(save / name);
+  REQUIRE(io::replace_file(save / io::kManifestName, io::to_json(*manifest)).ok());
 }
 
 }  // namespace
@@ -107,7 +118,7 @@ TEST_SUITE("trainer on one rank") {
       }
     }
     CHECK(lines_with(saving.run / "rank0/steps.jsonl", "\"step\":0") == 1);
-    std::filesystem::remove(saving.saves / "step-000000000000/control.state");
+    forget_file(saving.saves / "step-000000000000", "control.state");
     {
       auto session = saving.session("on");
       SmallModel model;
