@@ -14,6 +14,7 @@ namespace cox::wire {
 namespace {
 
 constexpr std::size_t kMaxPolicies = 256;
+constexpr std::size_t kMaxConfigBytes = std::size_t{1} << 20;  // as of a file
 constexpr JobSize kLargestJob;
 constexpr unsigned kActionBits = 2;
 // No machine runs as many ranks. A larger world lists the node of each rank, so that a few bytes
@@ -347,6 +348,8 @@ std::string serialize(const ControlState& value) {
 Result<JournalStart> parse_journal_start(std::string_view bytes) {
   const auto message = parse_message<pb::JournalStart>(bytes);
   if (!message.ok()) return message.status();
+  if (message->config().size() > kMaxConfigBytes)
+    return wrong_field("config", "at most " + std::to_string(kMaxConfigBytes) + " bytes");
   JournalStart start;
   start.config = message->config();
   AtMost policies{kMaxPolicies, start.policies};

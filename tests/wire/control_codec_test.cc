@@ -182,6 +182,14 @@ TEST_SUITE("wire.control") {
     CHECK(code_of(job) == StatusCode::ok);
   }
 
+  TEST_CASE("settings in a journal are no more than a file may have") {
+    JournalStart start = start_of(capable_job(1, 1));
+    start.config.assign(1 << 20, '\n');
+    CHECK(parse_journal_start(serialize(start)).ok());
+    start.config += '\n';
+    CHECK(parse_journal_start(serialize(start)).status().code() == StatusCode::data_loss);
+  }
+
   TEST_CASE("states of policies stand in the order of their names, each once") {
     ControlState state = initial_state(capable_job(1, 1));
     for (const char* name : {"a", "b"}) state.policies.push_back({name, {}});
