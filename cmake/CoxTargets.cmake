@@ -21,7 +21,8 @@ add_library(coxswain_flags INTERFACE)
 target_compile_options(coxswain_flags INTERFACE
   -ffp-contract=off -fPIC -fno-semantic-interposition
   -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wcast-align
-  -Wunused -Wformat=2 -Wimplicit-fallthrough -Wextra-semi -Wduplicated-cond
+  -Wunused -Wformat=2 -Wimplicit-fallthrough -Wextra-semi
+  $<$<CXX_COMPILER_ID:GNU>:-Wduplicated-cond>
   "$<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>,$<CONFIG:Release>>:-Wno-restrict;-Wno-stringop-overflow;-Wno-array-bounds;-Wno-maybe-uninitialized>"
   $<$<BOOL:${COX_WERROR}>:-Werror>)
 if(COX_SANITIZE)

@@ -1,5 +1,7 @@
 #include "metrics/run_format.h"
 
+#include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <limits>
 
@@ -101,7 +103,50 @@ void put_fields(io::JsonWriter& json, const std::vector<NamedField>& fields) {
   }
 }
 
+// The text after `"key":` in JSON that we wrote ourselves; empty when it is not there.
+std::string_view after_key(std::string_view json, std::string_view key) {
+  const std::string quoted = '"' + std::string(key) + "\":";
+  const auto at = json.find(quoted);
+  return at == std::string_view::npos ? std::string_view() : json.substr(at + quoted.size());
+}
+
+double number_of(std::string_view json, std::string_view key) {
+  const std::string_view text = after_key(json, key);
+  double value = 0;
+  std::from_chars(text.data(), text.data() + text.size(), value);
+  return std::isfinite(value) ? value : 0;
+}
+
+std::string text_of(std::string_view json, std::string_view key) {
+  std::string_view text = after_key(json, key);
+  if (text.empty() || text.front() != '"') return {};
+  text.remove_prefix(1);
+  std::size_t end = 0;
+  while (end < text.size() && text[end] != '"') end += text[end] == '\\' ? 2 : 1;
+  return std::string(text.substr(0, end));
+}
+
 }  // namespace
+
+WrittenRun read_run_json(std::string_view json) {
+  WrittenRun run;
+  run.name = text_of(json, "name");
+  run.started = std::max(0.0, number_of(json, "started"));
+  run.wall_time = std::max(0.0, number_of(json, "wall_time"));
+  return run;
+}
+
+std::size_t kept_bytes(std::string_view text, std::optional<StepId> resume_step) {
+  std::size_t keep = text.rfind('\n') + 1;  // npos + 1 = 0
+  while (resume_step && keep > 0) {
+    const auto before = keep >= 2 ? text.rfind('\n', keep - 2) : std::string_view::npos;
+    const std::size_t start = before == std::string_view::npos ? 0 : before + 1;
+    const double step = number_of(text.substr(start, keep - start), "step");
+    if (step < static_cast<double>(resume_step->value())) break;
+    keep = start;
+  }
+  return keep;
+}
 
 std::string step_line(const StepRow& row) {
   io::JsonWriter json;

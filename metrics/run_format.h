@@ -1,9 +1,13 @@
 // The text of a run directory, as docs/run-directory.md describes it: one JSON object a step, one
-// for the run. Readable by tools for this layout; our own fields stand beside theirs. Pure.
+// for the run. Readable by tools for this layout; our own fields stand beside theirs. Also what a
+// resumed run reads of it again. Pure.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -38,8 +42,22 @@ struct RunProgress {
 
 std::string run_json(const RunInfo& info, const RunProgress& progress);
 
-// Returns one line with its newline. Non-finite numbers are the bare words NaN, Infinity and
-// -Infinity.
+// What a later start of the job reads of run.json.
+struct WrittenRun {
+  std::string name;    // as it stands between its quotes; empty when it is missing or torn
+  double started = 0;  // 0 when unknown, like wall_time
+  double wall_time = 0;
+};
+
+// Reads run.json as we write it. It may be torn or altered: what is not as it should be is left
+// out.
+WrittenRun read_run_json(std::string_view json);
+
+// Returns how many bytes of steps.jsonl to keep: whole lines only, without the newest ones from
+// `resume_step` on.
+std::size_t kept_bytes(std::string_view lines, std::optional<StepId> resume_step);
+
+// One line with its newline. Non-finite numbers are the bare words NaN, Infinity and -Infinity.
 std::string step_line(const StepRow& row);
 
 }  // namespace cox::metrics

@@ -6,9 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <chrono>
-#include <fstream>
 #include <utility>
 
 #include "coordinator/io/file.h"
@@ -21,6 +19,7 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kPartBytes = 1 << 16;
 constexpr std::uint64_t kMostRunJsonBytes = 16 << 20;
+constexpr std::uint64_t kMostLineBytes = 16 << 20;  // thousands of times what a row takes
 
 Status file_error(std::string_view what, const fs::path& file, int error) {
   Status status =
@@ -30,71 +29,54 @@ Status file_error(std::string_view what, const fs::path& file, int error) {
                              "; choose a directory that you may write to (COX_RUN_DIRECTORY=...)");
 }
 
-// Returns the text after `"key":` in JSON that we wrote ourselves; empty when it is not there.
-std::string_view after_key(std::string_view json, std::string_view key) {
-  const std::string quoted = '"' + std::string(key) + "\":";
-  const auto at = json.find(quoted);
-  return at == std::string_view::npos ? std::string_view() : json.substr(at + quoted.size());
+// Our own files: a link or a pipe in their place is refused.
+Result<io::InputFile> open_own(const fs::path& file) {
+  auto opened = io::InputFile::open(file, io::Links::refused);
+  if (!opened.ok()) return opened.status().with_context("run directory");
+  return opened;
 }
 
-double number_of(std::string_view json, std::string_view key) {
-  const std::string_view text = after_key(json, key);
-  double value = 0;
-  std::from_chars(text.data(), text.data() + text.size(), value);
-  return value;
+bool is_there(const fs::path& file) {
+  std::error_code error;
+  return fs::exists(fs::symlink_status(file, error));
 }
 
-std::string text_of(std::string_view json, std::string_view key) {
-  std::string_view text = after_key(json, key);
-  if (text.empty() || text.front() != '"') return {};
-  text.remove_prefix(1);
-  std::size_t end = 0;
-  while (end < text.size() && text[end] != '"') end += text[end] == '\\' ? 2 : 1;
-  return std::string(text.substr(0, end));
-}
-
-// A record of days is larger than memory, so it is read in parts.
+// A record of days is larger than memory, so it is read in parts. Lines of rows are short; bytes
+// without any are no record, and may be without end.
 Result<std::uint64_t> count_lines(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  if (!in) return file_error("read", file, errno);
+  const auto in = open_own(file);
+  if (!in.ok()) return in.status();
   std::string part(kPartBytes, '\0');
   std::uint64_t lines = 0;
-  while (in.read(part.data(), static_cast<std::streamsize>(part.size())) || in.gcount() > 0) {
-    lines += static_cast<std::uint64_t>(std::count(part.begin(), part.begin() + in.gcount(), '\n'));
+  std::uint64_t since_line = 0;
+  for (std::uint64_t at = 0; at < in->size_bytes(); at += part.size()) {
+    part.resize(std::min<std::uint64_t>(part.size(), in->size_bytes() - at));
+    if (Status read = in->read_at(at, part.data(), part.size()); !read.ok())
+      return read.with_context(file.string());
+    const auto found = static_cast<std::uint64_t>(std::ranges::count(part, '\n'));
+    since_line = found > 0 ? 0 : since_line + part.size();
+    if (since_line > kMostLineBytes)
+      return data_loss("run directory: ", file.string(), ": expected a line a step, found ",
+                       since_line, " bytes without an end of a line; move the file away");
+    lines += found;
   }
   return lines;
 }
 
 // Returns the last `bytes` of the file.
-Result<std::string> read_end(const fs::path& file, std::uintmax_t size, std::size_t bytes) {
-  std::ifstream in(file, std::ios::binary);
+Result<std::string> read_end(const io::InputFile& in, std::size_t bytes) {
   std::string text(bytes, '\0');
-  in.seekg(static_cast<std::streamoff>(size - bytes));
-  if (!in.read(text.data(), static_cast<std::streamsize>(bytes)))
-    return file_error("read", file, errno);
+  const Status read = in.read_at(in.size_bytes() - bytes, text.data(), bytes);
+  if (!read.ok()) return read.with_context("run directory: steps.jsonl");
   return text;
 }
 
-// Returns how many bytes of `text` to keep: whole lines only, without the newest ones from
-// `resume_step` on.
-std::size_t kept_bytes(std::string_view text, std::optional<StepId> resume_step) {
-  std::size_t keep = text.rfind('\n') + 1;  // npos + 1 = 0
-  while (resume_step && keep > 0) {
-    const auto before = keep >= 2 ? text.rfind('\n', keep - 2) : std::string_view::npos;
-    const std::size_t start = before == std::string_view::npos ? 0 : before + 1;
-    const double step = number_of(text.substr(start, keep - start), "step");
-    if (step < static_cast<double>(resume_step->value())) break;
-    keep = start;
-  }
-  return keep;
-}
-
-// Returns the same of a whole file, after reading as much of its end as that takes.
-Result<std::uintmax_t> kept_bytes(const fs::path& file, std::uintmax_t size,
-                                  std::optional<StepId> resume_step) {
-  for (std::uintmax_t end = kPartBytes;; end *= 2) {
-    const std::uintmax_t bytes = std::min(end, size);
-    const auto text = read_end(file, size, static_cast<std::size_t>(bytes));
+// The same as kept_bytes() of a whole file, from an end of it that is large enough to say.
+Result<std::uint64_t> kept_of_file(const io::InputFile& in, std::optional<StepId> resume_step) {
+  const std::uint64_t size = in.size_bytes();
+  for (std::uint64_t end = kPartBytes;; end *= 2) {
+    const std::uint64_t bytes = std::min(end, size);
+    const auto text = read_end(in, static_cast<std::size_t>(bytes));
     if (!text.ok()) return text.status();
     const bool is_whole = bytes == size;
     const std::size_t whole_lines = is_whole ? 0 : text->find('\n') + 1;  // from there on
@@ -161,17 +143,14 @@ Result<RunProgress> prepare(const fs::path& folder, RunInfo& info, const RunStor
 }  // namespace
 
 Result<std::optional<ExistingRun>> look_at_run(const fs::path& folder) {
-  std::error_code error;
-  const bool has_run = fs::exists(folder / "run.json", error);
-  const bool has_steps = fs::exists(folder / "steps.jsonl", error);
+  const bool has_run = is_there(folder / "run.json");
+  const bool has_steps = is_there(folder / "steps.jsonl");
   if (!has_run && !has_steps) return std::optional<ExistingRun>();
   ExistingRun run;
   if (has_run) {
-    const auto json = io::read_file(folder / "run.json", kMostRunJsonBytes);
-    if (!json.ok()) return json.status();
-    run.name = text_of(*json, "name");
-    run.started = number_of(*json, "started");
-    run.wall_time = number_of(*json, "wall_time");
+    const auto json = io::read_file(folder / "run.json", kMostRunJsonBytes, io::Links::refused);
+    if (!json.ok()) return json.status().with_context("run directory");
+    static_cast<WrittenRun&>(run) = read_run_json(*json);
   }
   if (has_steps) {
     const auto lines = count_lines(folder / "steps.jsonl");
@@ -182,23 +161,28 @@ Result<std::optional<ExistingRun>> look_at_run(const fs::path& folder) {
 }
 
 Result<std::uint64_t> trim_steps(const fs::path& steps_file, std::optional<StepId> resume_step) {
-  std::error_code error;
-  if (!fs::exists(steps_file, error)) return std::uint64_t{0};
-  const std::uintmax_t size = fs::file_size(steps_file, error);
-  if (error) return file_error("read", steps_file, error.value());
+  if (!is_there(steps_file)) return std::uint64_t{0};
+  const auto in = open_own(steps_file);
+  if (!in.ok()) return in.status();
   const bool keeps_none = resume_step == StepId(0);
-  const auto keep = keeps_none ? Result<std::uintmax_t>(std::uintmax_t{0})
-                               : kept_bytes(steps_file, size, resume_step);
+  const auto keep =
+      keeps_none ? Result<std::uint64_t>(std::uint64_t{0}) : kept_of_file(*in, resume_step);
   if (!keep.ok()) return keep.status();
-  if (*keep != size) fs::resize_file(steps_file, *keep, error);
+  std::error_code error;
+  if (*keep != in->size_bytes()) fs::resize_file(steps_file, *keep, error);
   if (error) return file_error("cut", steps_file, error.value());
   return count_lines(steps_file);
 }
 
 Result<AppendFile> AppendFile::open(const fs::path& file) {
-  const int descriptor = ::open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  // O_NONBLOCK: a pipe that nobody reads must not hang before it can be refused.
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+  const int descriptor = ::open(file.c_str(), kFlags, 0644);
   if (descriptor < 0) return file_error("open", file, errno);
-  return AppendFile(descriptor);
+  AppendFile opened(descriptor);
+  const auto size = io::regular_size(descriptor, file);
+  if (!size.ok()) return size.status().with_context("run directory");
+  return opened;
 }
 
 AppendFile::~AppendFile() {
@@ -207,7 +191,7 @@ AppendFile::~AppendFile() {
 
 Status AppendFile::append(std::string_view text) {
   struct stat before {};
-  const bool known = ::fstat(descriptor_, &before) == 0 && S_ISREG(before.st_mode);
+  const bool known = ::fstat(descriptor_, &before) == 0;
   const int error = io::write_all(descriptor_, text);
   if (error == 0) return ok_status();
   const Status status = file_error("write", "steps.jsonl", error);

@@ -29,15 +29,13 @@ namespace cox::metrics {
 // The functions down to AppendFile open the files of one rank safely beside what is already there,
 // and repair a torn end. They block on the disk.
 
-// ExistingRun is the run that a rank's folder holds already.
-struct ExistingRun {
-  std::string name;    // as run.json has it; empty when that is missing or torn
-  double started = 0;  // 0 when unknown
-  double wall_time = 0;
+// The run that a rank's folder holds already.
+struct ExistingRun : WrittenRun {
   std::uint64_t steps = 0;  // whole lines in steps.jsonl
 };
 
-// Returns nullopt when the folder holds no run.
+// nullopt when the folder holds no run. failed_precondition when one of its files is a link or no
+// regular file, data_loss when steps.jsonl has no lines.
 Result<std::optional<ExistingRun>> look_at_run(const std::filesystem::path& folder);
 
 // Cuts a torn last line, then the newest rows whose step is >= `resume_step`. Returns the rows

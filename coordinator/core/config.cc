@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <numeric>
 #include <utility>
 
 #include "coordinator/core/hash.h"
 #include "coordinator/core/settings/settings.h"
+#include "coordinator/core/words.h"
 
 namespace cox {
 namespace {
@@ -103,26 +103,10 @@ std::vector<Row> rows_of(const Config& config) {
   return rows;
 }
 
-// Edits that turn one word into the other.
-std::size_t distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), 0u);
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    std::size_t diagonal = row[0]++;
-    for (std::size_t j = 0; j < b.size(); ++j) {
-      const std::size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({replaced, row[j] + 1, row[j + 1] + 1});
-    }
-  }
-  return row.back();
-}
-
 std::string nearest_key(const std::vector<Row>& rows, std::string_view key) {
-  const auto nearest = std::ranges::min_element(rows, [key](const Row& a, const Row& b) {
-    return distance(a.name.key, key) < distance(b.name.key, key);
-  });
-  return nearest->name.key;
+  std::vector<std::string> keys;
+  for (const Row& row : rows) keys.push_back(row.name.key);
+  return nearest(keys, key);
 }
 
 std::string what_must_be_equal(const Row& row, const Config& config) {
@@ -193,10 +177,10 @@ Status apply_line(Config& config, std::string_view line) {
   if (line.empty()) return ok_status();
   const std::size_t equals = line.find('=');
   if (equals == std::string_view::npos)
-    return invalid_argument("expected 'key = value', found '", line, "'");
+    return invalid_argument("expected 'key = value', found '", shown(line), "'");
   const std::string_view key = settings::trim(line.substr(0, equals));
   const Result<std::string> value = settings::unquote(settings::trim(line.substr(equals + 1)));
-  if (!value.ok()) return value.status().with_context(std::string(key));
+  if (!value.ok()) return value.status().with_context(shown(key));
   return set_option(config, key, *value);
 }
 
@@ -218,7 +202,7 @@ Status set_option(Config& config, std::string_view key, std::string_view value) 
     if (const Row* row = find_row(*rows, key))
       return row->set(config, value).with_context(row->name.key);
   }
-  return invalid_argument("no setting is called '", key, "'; the nearest is '",
+  return invalid_argument("no setting is called '", shown(key), "'; the nearest is '",
                           nearest_key(rows_of(config), key), "'");
 }
 
@@ -242,8 +226,8 @@ Status apply_environment(Config& config, std::span<const std::string> environmen
     if (!is_setting(variable)) continue;
     const std::string key = key_of_variable(rows, variable);
     if (key.empty()) {
-      return invalid_argument("environment: no setting belongs to ", variable, "; the nearest is ",
-                              nearest_variable(rows, variable));
+      return invalid_argument("environment: no setting belongs to ", shown(variable),
+                              "; the nearest is ", nearest_variable(rows, variable));
     }
     const std::string value = equals < entry.size() ? entry.substr(equals + 1) : std::string();
     const Status status = set_option(config, key, value);
@@ -268,12 +252,15 @@ Result<FlagsApplied> apply_flags(Config& config, std::span<const std::string> ar
     const std::size_t equals = argument.find('=');
     const std::string key = argument.substr(kFlagPrefix.size(), equals - kFlagPrefix.size());
     if (equals == std::string::npos && i + 1 == arguments.size())
-      return invalid_argument("flags: ", argument, " needs a value: ", argument, "=VALUE");
+      return invalid_argument("flags: ", shown(argument), " needs a value: ", shown(argument),
+                              "=VALUE");
     const std::string value =
         equals == std::string::npos ? arguments[++i] : argument.substr(equals + 1);
+    if (key == "config" && value.empty())
+      return invalid_argument("flags: --cox.config: expected a file, found nothing");
     if (key == "config") continue;  // the file was read before the flags
     const Status status = set_option(config, key, value);
-    if (!status.ok()) return status.with_context("flags: --cox." + key);
+    if (!status.ok()) return status.with_context("flags: --cox." + shown(key));
   }
   return applied;
 }

@@ -20,6 +20,7 @@ constexpr double kSmallestVariance = 1e-12;  // of clocks that repeat exactly
 constexpr double kOwnPastRounds = 32;        // an own past shorter than that says nothing
 constexpr double kOwnPastMargin = 2.5;       // deviations by which a baseline may be wrong
 constexpr double kLargest = 1e18;
+constexpr std::uint64_t kLastRound = std::uint64_t{1} << 53;  // a later one is taken for this one
 
 // ---- Columns by rank and columns by report lie side by side within a run of neighbouring ranks,
 // so that loops over both are plain ones; when all ranks report there is one run.
@@ -153,7 +154,7 @@ struct Round {
 
 Round round_of(const Slowness& before, RoundId number, const StragglerConfig& settings) {
   Round round;
-  round.number = static_cast<double>(number.value());
+  round.number = static_cast<double>(std::min(number.value(), kLastRound));
   round.shift = portable_log(settings.slowdown_ratio);
   round.rate = settings.false_alarms_per_rank_step / 2;
   round.own_past = compares_with_own_past(before.reports.size());

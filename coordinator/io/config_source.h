@@ -3,6 +3,7 @@
 // file.
 #pragma once
 
+#include <filesystem>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,5 +23,9 @@ struct LoadedConfig {
 // read; invalid_argument with its place for everything that is wrong inside.
 Result<LoadedConfig> load_config(Config base, std::span<const std::string> environment,
                                  std::span<const std::string> arguments);
+
+// Reads the text of a configuration file of at most 1 MiB. The errors of read_file(), after
+// "config: ".
+Result<std::string> read_config_file(const std::filesystem::path& path);
 
 }  // namespace cox::io

@@ -25,6 +25,13 @@ Status open_error(const fs::path& path, int error) {
   return errno_status(error, path.string() + ": cannot open", StatusCode::failed_precondition);
 }
 
+const char* kind_of(mode_t mode) {
+  if (S_ISFIFO(mode)) return "a pipe";
+  if (S_ISDIR(mode)) return "a folder";
+  if (S_ISSOCK(mode)) return "a socket";
+  return S_ISCHR(mode) || S_ISBLK(mode) ? "a device" : "another kind of file";
+}
+
 }  // namespace
 
 StatusCode code_of_errno(int error, StatusCode otherwise) {
@@ -125,16 +132,25 @@ Status sync_folder(const fs::path& folder) {
   return error == 0 ? ok_status() : errno_status(error, doing);
 }
 
-Result<InputFile> InputFile::open(const fs::path& path) {
-  // O_NONBLOCK: opening a pipe that nobody writes to must not hang before it can be refused.
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor < 0) return open_error(path, errno);
-  InputFile file(descriptor, 0);
+Result<std::uint64_t> regular_size(int descriptor, const fs::path& path) {
   struct stat info {};
   if (::fstat(descriptor, &info) != 0) return open_error(path, errno);
-  if (!S_ISREG(info.st_mode))
-    return failed_precondition(path.string() + ": expected a regular file");
-  file.size_bytes_ = static_cast<std::uint64_t>(info.st_size);
+  if (S_ISREG(info.st_mode)) return static_cast<std::uint64_t>(info.st_size);
+  return failed_precondition(path.string() + ": expected a regular file, found " +
+                             kind_of(info.st_mode));
+}
+
+Result<InputFile> InputFile::open(const fs::path& path, Links links) {
+  // O_NONBLOCK: opening a pipe that nobody writes to must not hang before it can be refused.
+  const int follow = links == Links::refused ? O_NOFOLLOW : 0;
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | follow);
+  if (descriptor < 0 && errno == ELOOP && links == Links::refused)
+    return failed_precondition(path.string() + ": expected a regular file, found a link");
+  if (descriptor < 0) return open_error(path, errno);
+  InputFile file(descriptor, 0);
+  const Result<std::uint64_t> size = regular_size(descriptor, path);
+  if (!size.ok()) return size.status();
+  file.size_bytes_ = *size;
   return file;
 }
 
@@ -163,8 +179,8 @@ Status InputFile::read_at(std::uint64_t offset, void* out, std::uint64_t bytes) 
   return ok_status();
 }
 
-Result<std::string> read_file(const fs::path& path, std::uint64_t max_bytes) {
-  Result<InputFile> file = InputFile::open(path);
+Result<std::string> read_file(const fs::path& path, std::uint64_t max_bytes, Links links) {
+  Result<InputFile> file = InputFile::open(path, links);
   if (!file.ok()) return file.status();
   if (file->size_bytes() > max_bytes) {
     return resource_exhausted(path.string() + ": expected at most " + std::to_string(max_bytes) +

@@ -58,13 +58,21 @@ Status replace_file(const std::filesystem::path& target, std::string_view conten
 // Makes the names in a folder durable: what was created, renamed or removed in it.
 Status sync_folder(const std::filesystem::path& folder);
 
+// Says whether a path may end in a symbolic link. Files that a user names may be links; the files
+// of a folder that we wrote ourselves are none, so a link there was put in their place.
+enum class Links { followed, refused };
+
+// Returns the size of an open file, which `path` names in messages. failed_precondition when it is
+// no regular file: a pipe, device or folder.
+Result<std::uint64_t> regular_size(int descriptor, const std::filesystem::path& path);
+
 // A regular file opened for reading, with the size it had then. A read that falls short is an
 // error, so a file that is cut while it is read gives a message and no undefined memory.
 class InputFile {
  public:
-  // Errors: not_found, failed_precondition (no permission; a pipe, device or folder),
-  // resource_exhausted (descriptors). Follows links.
-  static Result<InputFile> open(const std::filesystem::path& path);
+  // Never waits for the other end of a pipe. Errors: not_found, failed_precondition (no permission;
+  // a pipe, device or folder; a link where those are refused), resource_exhausted (descriptors).
+  static Result<InputFile> open(const std::filesystem::path& path, Links links = Links::followed);
 
   InputFile(InputFile&& other) noexcept;
   InputFile& operator=(InputFile&&) = delete;
@@ -86,6 +94,7 @@ class InputFile {
 
 // Reads a whole file. Errors: those of InputFile; resource_exhausted if it has more than
 // `max_bytes`.
-Result<std::string> read_file(const std::filesystem::path& path, std::uint64_t max_bytes);
+Result<std::string> read_file(const std::filesystem::path& path, std::uint64_t max_bytes,
+                              Links links = Links::followed);
 
 }  // namespace cox::io

@@ -167,7 +167,9 @@ class TreeBuilder : public JsonEvents {
     } else if (open_.back()->kind == JsonKind::array) {
       made = &open_.back()->items.emplace_back(std::move(value));
     } else {
-      made = &open_.back()->members.emplace_back(std::move(name_), std::move(value)).value;
+      auto& members = open_.back()->members;
+      members.push_back({std::move(name_), std::move(value)});
+      made = &members.back().value;
     }
     if (is_open) open_.push_back(made);
     return ok_status();

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -36,12 +35,12 @@ Result<std::uint64_t> end_of_journal(const std::filesystem::path& path) {
 }
 
 Result<std::uint64_t> prepare(int file, const std::filesystem::path& path) {
+  const auto size = io::regular_size(file, path);
+  if (!size.ok()) return size.status().with_context("journal");
   if (::flock(file, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
     return failed_precondition("journal " + path.string() +
                                ": another job writes to it; give each job a file of its own");
-  struct stat facts {};
-  const bool is_plain = ::fstat(file, &facts) == 0 && S_ISREG(facts.st_mode);
-  if (!is_plain || facts.st_size == 0) return std::uint64_t{0};
+  if (*size == 0) return std::uint64_t{0};
   const auto end = end_of_journal(path);
   if (!end.ok()) return end.status();
   const auto offset = static_cast<off_t>(*end);
@@ -82,7 +81,7 @@ JournalWriter::JournalWriter(int file, std::filesystem::path path, std::uint64_t
 
 Result<std::unique_ptr<JournalWriter>> JournalWriter::open(const std::filesystem::path& path,
                                                            const JournalHead& head) {
-  const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0644);
   if (file < 0) return cannot(path, "cannot be opened for writing", errno);
   const auto end = prepare(file, path);
   if (!end.ok()) {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <span>
-#include <system_error>
 
 #include "coordinator/core/hash.h"
 
@@ -56,21 +55,46 @@ Status check(const wire::JournalStart& start) {
   return start.first ? check(start.first->plan, start.job) : ok_status();
 }
 
-// Policies rely on one report a rank at most, in ascending order, and on evidence of all blocks or
-// of none.
-Status check(const StepSignals& signals, const JobFacts& job) {
+Status check_reports(const StepSignals& signals, const JobFacts& job) {
   std::int32_t least = 0;
   for (const RankSignal& report : signals.reports) {
     if (report.rank.value() < least || report.rank.value() >= job.world_size) {
-      return data_loss("expected reports of ranks " + std::to_string(least) + " to " +
-                       std::to_string(job.world_size - 1) + " next, found one of rank " +
-                       std::to_string(report.rank.value()));
+      return data_loss("expected reports of ranks ", least, " to ", job.world_size - 1,
+                       " next, found one of rank ", report.rank);
     }
     least = report.rank.value() + 1;
   }
+  return ok_status();
+}
+
+// Faults name ranks of anybody, but those that are missing are of this world, each once.
+Status check_faults(const StepSignals& signals, const JobFacts& job) {
+  std::int32_t least = 0;
+  for (const FaultyReport& fault : signals.faults) {
+    if (fault.fault > ReportFault::foreign || fault.rank.value() < -1)
+      return data_loss("expected faults of reports, found kind ", static_cast<int>(fault.fault),
+                       " of rank ", fault.rank);
+    if (fault.fault != ReportFault::missing) continue;
+    if (fault.rank.value() < least || fault.rank.value() >= job.world_size)
+      return data_loss("expected missing ranks from ", least, " to ", job.world_size - 1,
+                       " next, found rank ", fault.rank);
+    least = fault.rank.value() + 1;
+  }
+  return ok_status();
+}
+
+Status check_evidence(const StepSignals& signals, const JobFacts& job) {
   if (signals.evidence.empty() || signals.evidence.size() == job.blocks.size()) return ok_status();
-  return data_loss("expected evidence of " + std::to_string(job.blocks.size()) +
-                   " blocks, found that of " + std::to_string(signals.evidence.size()));
+  return data_loss("expected evidence of ", job.blocks.size(), " blocks, found that of ",
+                   signals.evidence.size());
+}
+
+// Policies rely on one report a rank at most, in ascending order, and on evidence of all blocks or
+// of none.
+Status check(const StepSignals& signals, const JobFacts& job) {
+  Status status = check_reports(signals, job);
+  if (status.ok()) status = check_faults(signals, job);
+  return status.ok() ? check_evidence(signals, job) : status;
 }
 
 }  // namespace
@@ -93,17 +117,13 @@ std::string framed(RecordKind kind, std::string_view payload) {
   return out;
 }
 
-JournalReader::JournalReader(std::ifstream file, std::filesystem::path path, std::uint64_t size)
-    : file_(std::move(file)), path_(std::move(path)), size_(size) {}
+JournalReader::JournalReader(io::InputFile file, std::filesystem::path path)
+    : file_(std::move(file)), path_(std::move(path)), size_(file_.size_bytes()) {}
 
-Result<JournalReader> JournalReader::open(const std::filesystem::path& path) {
-  std::error_code error;
-  const std::uint64_t size = std::filesystem::file_size(path, error);
-  std::ifstream file(path, std::ios::binary);
-  if (error || !file)
-    return not_found("journal " + path.string() + ": cannot be read" +
-                     (error ? ": " + error.message() : std::string()));
-  JournalReader reader(std::move(file), path, size);
+Result<JournalReader> JournalReader::open(const std::filesystem::path& path, io::Links links) {
+  auto file = io::InputFile::open(path, links);
+  if (!file.ok()) return file.status().with_context("journal");
+  JournalReader reader(*std::move(file), path);
   if (Status status = reader.read_file_header(); !status.ok()) return status;
   return reader;
 }
@@ -112,9 +132,9 @@ Status JournalReader::read_file_header() {
   const std::string expected = journal_header();
   std::array<char, kJournalHeaderBytes> found{};
   const std::size_t there = std::min<std::uint64_t>(size_, found.size());
-  file_.read(found.data(), static_cast<std::streamsize>(there));
+  const Status read = file_.read_at(0, found.data(), there);
   const std::string_view bytes(found.data(), there);
-  if (!file_ || bytes.substr(0, kMagic.size()) != kMagic.substr(0, there))
+  if (!read.ok() || bytes.substr(0, kMagic.size()) != kMagic.substr(0, there))
     return data_loss("journal " + path_.string() +
                      ": expected a journal of Coxswain, found other bytes");
   if (there < found.size()) {
@@ -137,10 +157,8 @@ Result<JournalRecord> JournalReader::next_record() {
   const std::uint64_t left = size_ - position_;
   if (left < kRecordHeaderBytes) return torn();
   std::array<char, kRecordHeaderBytes> bytes{};
-  file_.clear();
-  file_.seekg(static_cast<std::streamoff>(position_));
-  file_.read(bytes.data(), bytes.size());
-  if (!file_) return damaged("a record that cannot be read");
+  if (!file_.read_at(position_, bytes.data(), bytes.size()).ok())
+    return damaged("a record that cannot be read");
   const RecordHeader header = read_header({bytes.data(), bytes.size()});
   if (!header.is_whole) return rest_is_zero() ? torn() : damaged("the header of a record");
   if (header.length > kMaxRecordBytes) return damaged("the length of a record");
@@ -149,8 +167,8 @@ Result<JournalRecord> JournalReader::next_record() {
   record.kind = static_cast<RecordKind>(header.kind);
   record.offset = position_;
   record.payload.resize(header.length);
-  file_.read(record.payload.data(), header.length);
-  if (!file_) return damaged("a record that cannot be read");
+  if (!file_.read_at(position_ + kRecordHeaderBytes, record.payload.data(), header.length).ok())
+    return damaged("a record that cannot be read");
   const std::uint64_t end = kRecordHeaderBytes + header.length;
   if (checksum(record.payload) != header.payload_checksum)
     return end == left ? torn() : damaged("the bytes of a record");
@@ -166,13 +184,15 @@ Result<JournalRecord> JournalReader::torn() {
   return JournalRecord{RecordKind::end, position_, {}};
 }
 
-// A file system may have grown the file before its bytes were written.
+// A file system may have grown the file before the bytes of its last record were written. More
+// zeros than a record has are no such thing, and are not worth reading.
 bool JournalReader::rest_is_zero() {
-  file_.clear();
-  file_.seekg(static_cast<std::streamoff>(position_));
+  if (size_ - position_ > kRecordHeaderBytes + kMaxRecordBytes) return false;
   std::array<char, 4096> bytes{};
-  while (file_.read(bytes.data(), bytes.size()) || file_.gcount() > 0) {
-    const auto end = bytes.begin() + file_.gcount();
+  for (std::uint64_t at = position_; at < size_; at += bytes.size()) {
+    const std::size_t count = std::min<std::uint64_t>(size_ - at, bytes.size());
+    if (!file_.read_at(at, bytes.data(), count).ok()) return false;
+    const auto end = bytes.begin() + static_cast<std::ptrdiff_t>(count);
     if (std::any_of(bytes.begin(), end, [](char c) { return c != 0; })) return false;
   }
   return true;

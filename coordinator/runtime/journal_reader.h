@@ -1,20 +1,21 @@
 // JournalReader: reads a journal back, for `cox replay`, for a writer that continues it, and for
 // tests. A journal is a file header, then records of kind, length, checksums and payload, only ever
-// appended. A file that ends within its last record is no error (the process died while writing);
-// damage before that is an error with its offset. Format in docs/journal.md. A reader owns its open
-// file; one thread at a time.
+// appended. A file that ends within its last record is in order (the process died while writing);
+// damage before that is an error with its offset. Format in docs/journal.md. A journal may come
+// from elsewhere, so every value that decisions rely on is checked against the job of its start. A
+// reader owns its open file; one thread at a time.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
 
 #include "coordinator/core/status.h"
+#include "coordinator/io/file.h"
 #include "coordinator/wire/control_codec.h"
 
 namespace cox::runtime {
@@ -46,14 +47,15 @@ using JournalEntry = std::variant<JournalEnd, wire::JournalStart, wire::JournalR
 
 class JournalReader {
  public:
-  // Opens a journal for reading. Errors: not_found when there is no such file, data_loss when it is
-  // not a journal, failed_precondition when it is one of another version. A file of 0 bytes, or one
-  // that ends within its header, is an empty journal.
-  static Result<JournalReader> open(const std::filesystem::path& path);
+  // not_found when there is no such file, data_loss when it is no journal, failed_precondition when
+  // it is one of another version or no regular file. A file of 0 bytes, or one that ends within its
+  // header, is an empty journal.
+  static Result<JournalReader> open(const std::filesystem::path& path,
+                                    io::Links links = io::Links::followed);
 
-  // Returns the next entry, and JournalEnd at the end, however often it is called. Returns
-  // data_loss with the offset of the record when bytes before the last record are damaged or a
-  // value is impossible.
+  // The next entry; JournalEnd at the end, as often as asked. data_loss with the offset of the
+  // record when bytes before the last record are damaged or its values cannot be: plans, reports
+  // and evidence that do not fit the job.
   Result<JournalEntry> next();
 
   // Returns the next record without looking at its values.
@@ -62,14 +64,14 @@ class JournalReader {
   std::uint64_t position() const { return position_; }
 
  private:
-  JournalReader(std::ifstream file, std::filesystem::path path, std::uint64_t size);
+  JournalReader(io::InputFile file, std::filesystem::path path);
   Status read_file_header();
   Result<JournalRecord> torn();
   Status damaged(const std::string& what) const;
   bool rest_is_zero();
   Result<JournalEntry> read(const JournalRecord& record);
 
-  std::ifstream file_;
+  io::InputFile file_;
   std::filesystem::path path_;
   std::uint64_t size_ = 0;
   std::uint64_t position_ = 0;

@@ -33,14 +33,14 @@ Result<PolicySet> recorded_policies(const std::vector<std::string>& names, const
 
 // The configuration as it was. Modes of policies without settings of their own become keys by being
 // there.
-Result<Config> recorded_config(const wire::JournalStart& start,
-                               const std::vector<std::string>& flags) {
+Result<Config> recorded_config(const wire::JournalStart& start, const ReplayOptions& options) {
   Config config;
   for (const std::string& policy : start.policies) {
     config.policy_modes.emplace(policy, PolicyMode::on);
   }
   if (Status s = apply_text(config, start.config, "the journal's configuration"); !s.ok()) return s;
-  const auto applied = apply_flags(config, flags);
+  if (Status s = apply_text(config, options.file_text, options.file_name); !s.ok()) return s;
+  const auto applied = apply_flags(config, options.flags);
   if (!applied.ok()) return applied.status();
   if (!applied->rest.empty())
     return invalid_argument("expected --cox.key=value, found '" + applied->rest.front() + "'");
@@ -65,7 +65,7 @@ class Replayer {
   Status begin(wire::JournalStart start) {
     auto policies = recorded_policies(start.policies, known_);
     if (!policies.ok()) return policies.status();
-    auto config = recorded_config(start, options_.flags);
+    auto config = recorded_config(start, options_);
     if (!config.ok()) return config.status();
     policies_ = std::move(*policies);
     config_ = std::move(*config);

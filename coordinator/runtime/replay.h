@@ -16,7 +16,9 @@
 namespace cox::runtime {
 
 struct ReplayOptions {
-  std::vector<std::string> flags;    // "--cox.key=value", put over the recorded configuration
+  std::string file_text;             // of a configuration file, put over the recorded configuration
+  std::string file_name;             // for messages about it
+  std::vector<std::string> flags;    // "--cox.key=value", put over both
   std::size_t max_differences = 20;  // lines kept in the report
   // Called with one line per segment, plan and reason, for people who watch. May be empty.
   std::function<void(const std::string& line)> tell;
@@ -35,7 +37,7 @@ struct ReplayReport {
   bool equal() const { return different_rounds == 0 && different_starts == 0; }
 };
 
-// Replays the journal. Errors: those of reading it, invalid_argument for a flag, and
+// Errors are those of reading the journal, of the settings (invalid_argument), and
 // failed_precondition when the journal was made with other policies than `policies`.
 Result<ReplayReport> replay(JournalReader& journal, const PolicySet& policies,
                             const ReplayOptions& options);

@@ -62,13 +62,17 @@ Status save_control_state(const fs::path& path, const ControlState& state) {
 
 Result<ControlState> load_control_state(const fs::path& path) {
   const std::string context = "control state " + path.string();
-  const auto file = io::read_file(path, wire::kMaxMessageBytes + kHeaderBytes);
+  const auto file = io::read_file(path, wire::kMaxMessageBytes + kHeaderBytes, io::Links::refused);
   if (!file.ok()) return file.status().with_context(context);
-  const auto payload = payload_of(*file);
-  if (!payload.ok()) return payload.status().with_context(context);
-  auto state = wire::parse_control_state(*payload);
+  auto state = read_control_state(*file);
   if (!state.ok()) return state.status().with_context(context);
   return state;
+}
+
+Result<ControlState> read_control_state(std::string_view file) {
+  const auto payload = payload_of(file);
+  if (!payload.ok()) return payload.status();
+  return wire::parse_control_state(*payload);
 }
 
 }  // namespace cox::runtime

@@ -5,13 +5,17 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "coordinator/core/config.h"
+#include "coordinator/core/words.h"
+#include "coordinator/io/config_source.h"
 #include "coordinator/policies/registry.h"
 #include "coordinator/runtime/replay.h"
 #include "coordinator/tools/plan_command.h"
+#include "coordinator/tools/run_file.h"
 #include "coordinator/wire/frame.h"
 
 namespace cox::tools {
@@ -19,13 +23,13 @@ namespace {
 
 // The exit codes: bad input comes with one line on standard error that says what is wrong.
 constexpr int kDone = 0;
-constexpr int kDifferent = 1;
+constexpr int kNo = 1;  // the answer is no: a replay differs, or nothing fits a budget
 constexpr int kBadInput = 2;
 
 constexpr std::size_t kMostBudgets = 16;
 
 int complain(std::string_view message) {
-  fmt::print(stderr, "cox: {}\n", message);
+  fmt::print(stderr, "cox: {}\n", printable(message));
   return kBadInput;
 }
 
@@ -33,13 +37,13 @@ int complain(std::string_view message) {
 // from the recorded ones, as on a command line.
 
 struct ReplayRequest {
-  std::string journal;
+  std::string journal;  // or the run directory that has it
   std::vector<std::string> flags;
   bool is_verbose = false;
 };
 
 void print_line(const std::string& line) {
-  fmt::print("{}\n", line);
+  fmt::print("{}\n", printable(line));
 }
 
 void print(const runtime::ReplayReport& report) {
@@ -56,21 +60,38 @@ void print(const runtime::ReplayReport& report) {
   }
 }
 
-int replay_command(const ReplayRequest& request) {
-  auto journal = runtime::JournalReader::open(request.journal);
-  if (!journal.ok()) return complain(journal.status().message());
+Result<runtime::ReplayOptions> options_of(const ReplayRequest& request) {
   runtime::ReplayOptions options;
   options.flags = request.flags;
   if (request.is_verbose) options.tell = print_line;
-  const auto report = runtime::replay(*journal, default_policies(), options);
+  options.file_name = config_file({}, request.flags);
+  if (options.file_name.empty()) return options;
+  Result<std::string> text = io::read_config_file(options.file_name);
+  if (!text.ok()) return text.status();
+  options.file_text = *std::move(text);
+  return options;
+}
+
+Result<runtime::ReplayReport> replay_of(const ReplayRequest& request) {
+  const auto options = options_of(request);
+  if (!options.ok()) return options.status();
+  const auto file = file_of_run(request.journal, "journal.cox");
+  if (!file.ok()) return file.status();
+  auto journal = runtime::JournalReader::open(file->path, file->links);
+  if (!journal.ok()) return journal.status();
+  auto report = runtime::replay(*journal, default_policies(), *options);
+  if (report.ok() && report->segments == 0)
+    return data_loss(file->path.string(),
+                     ": expected a journal with the start of a run, found none in it; there is "
+                     "nothing to replay");
+  return report;
+}
+
+int replay_command(const ReplayRequest& request) {
+  const auto report = replay_of(request);
   if (!report.ok()) return complain(report.status().message());
-  if (report->segments == 0) {
-    return complain(request.journal +
-                    ": expected a journal with the start of a run, found none in it; there is "
-                    "nothing to replay");
-  }
   print(*report);
-  return report->equal() ? kDone : kDifferent;
+  return report->equal() ? kDone : kNo;
 }
 
 // --- config: lists every setting, for people or as the table of docs/configuration.md.
@@ -131,22 +152,22 @@ struct CommandLine {
     add_replay();
     add_config();
     add_plan();
-    app.add_subcommand("version", "prints the version")->callback([] {
-      fmt::print("{}\n", version());
-    });
-    app.add_subcommand("help", "prints this")->callback([this] {
-      // help() would describe the subcommand that was given, which is this one.
-      constexpr auto kMode = CLI::AppFormatMode::Normal;
-      fmt::print("{}", app.get_formatter()->make_help(&app, app.get_name(), kMode));
-    });
+    add_version();
+    add_help();
+    app.footer("Example: cox replay runs/my-run\ncox COMMAND --help says more about a command.");
   }
 
  private:
   void add_replay() {
     CLI::App* command = app.add_subcommand(
         "replay", "decides a job's rounds again and compares; exit code 1 on a difference");
-    command->footer("  --cox.KEY=VALUE        settings that differ from the recorded ones");
-    command->add_option("JOURNAL", replay.journal, "journal.cox of a run")->required();
+    command->footer(
+        "  --cox.config=FILE           settings in FILE, put over the recorded ones\n"
+        "  --cox.KEY=VALUE             one setting, put over both\n\n"
+        "Example: what would guard have done with another threshold?\n"
+        "  cox replay runs/my-run --cox.guard.spike_sigmas=4");
+    command->add_option("JOURNAL", replay.journal, "a run directory, or its journal.cox")
+        ->required();
     command->add_flag("--verbose", replay.is_verbose, "tell every round");
     command->callback([this] { exit_code = replay_command(replay); });
   }
@@ -155,13 +176,19 @@ struct CommandLine {
     CLI::App* command =
         app.add_subcommand("config", "lists every setting with its range and default");
     command->add_flag("--markdown", is_markdown, "as the table of docs/configuration.md");
+    command->footer("Example: the settings of memory plans\n  cox config | grep memory");
     command->callback(
         [this] { is_markdown ? print_markdown(config_options()) : print_table(config_options()); });
   }
 
   void add_plan() {
-    CLI::App* command = app.add_subcommand("plan", "says what a memory budget costs");
-    auto* profile = command->add_option("PROFILE", plan.profile, "memory_profile.json of a run");
+    CLI::App* command = app.add_subcommand(
+        "plan", "says what a memory budget costs; exit code 1 when nothing fits");
+    command->footer(
+        "Example: what would less memory cost this run?\n"
+        "  cox plan runs/my-run --budget 6GiB --budget 4GiB");
+    auto* profile =
+        command->add_option("PROFILE", plan.profile, "a run directory, or its memory_profile.json");
     auto* budgets = command->add_option("--budget", plan.budgets, "bytes of a rank, such as 6GiB");
     budgets->type_name("SIZE")->allow_extra_args(false);
     auto* instances = command->add_option("--instances", plan.instances,
@@ -175,11 +202,68 @@ struct CommandLine {
         throw CLI::ValidationError("--budget", fmt::format("at most {} in one call; call it again "
                                                            "for the others",
                                                            kMostBudgets));
-      const Status done = plan_command(plan);
-      if (!done.ok()) exit_code = complain(done.message());
+      const Result<Fit> fit = plan_command(plan);
+      if (!fit.ok()) exit_code = complain(fit.status().message());
+      if (fit.ok() && *fit == Fit::nothing) exit_code = kNo;
+    });
+  }
+
+  void add_version() {
+    CLI::App* command = app.add_subcommand("version", "prints the version");
+    command->footer("Example:\n  cox version");
+    command->callback([] { fmt::print("{}\n", version()); });
+  }
+
+  void add_help() {
+    CLI::App* command = app.add_subcommand("help", "prints this");
+    command->footer("Example: what does `cox plan` take?\n  cox plan --help");
+    command->callback([this] {
+      // help() would describe the subcommand that was given, which is this one.
+      constexpr auto kMode = CLI::AppFormatMode::Normal;
+      fmt::print("{}", app.get_formatter()->make_help(&app, app.get_name(), kMode));
     });
   }
 };
+
+// --- What nobody knows.
+
+std::vector<std::string> known_options(const CLI::App& command) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : command.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  return names;
+}
+
+// Returns what to say about the first option that `command` does not have; empty when it has all.
+std::string unknown_option(const CLI::App& command, const std::string& name,
+                           std::span<const std::string> arguments) {
+  const std::vector<std::string> known = known_options(command);
+  for (const std::string& argument : arguments) {
+    if (argument == "--") break;
+    const std::string option = argument.substr(0, argument.find('='));
+    if (!option.starts_with("--") || std::ranges::count(known, option) > 0) continue;
+    return fmt::format("{} has no option '{}'; the nearest is '{}'; see {} --help", name,
+                       shown(option), nearest(known, option), name);
+  }
+  return {};
+}
+
+// Returns what to say about the first word that is no command, or no option of its command; empty
+// when all are known.
+std::string unknown_word(const CLI::App& app, std::span<const std::string> arguments) {
+  if (arguments.empty()) return {};
+  const std::string& first = arguments.front();
+  if (first.starts_with("-")) return unknown_option(app, "cox", arguments.first(1));
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands(nullptr)) {
+    if (command->get_name() == first)
+      return unknown_option(*command, "cox " + first, arguments.subspan(1));
+    names.push_back(command->get_name());
+  }
+  return fmt::format("no command is called '{}'; the nearest is '{}'; see cox --help", shown(first),
+                     nearest(names, first));
+}
 
 // Takes --cox.key=value and --cox.key value out of the arguments: they are settings of the job.
 std::vector<std::string> take_settings(std::vector<std::string>& arguments) {
@@ -202,6 +286,8 @@ int run(std::vector<std::string> arguments) {
   CommandLine line;
   line.replay.flags = take_settings(arguments);
   const std::string command = arguments.empty() ? "" : arguments.front();
+  const std::string unknown = unknown_word(line.app, arguments);
+  if (!unknown.empty()) return complain(unknown);
   if (!line.replay.flags.empty() && command != "replay")
     return complain("expected settings (--cox.*) behind 'replay' only; see cox --help");
   std::ranges::reverse(arguments);  // as CLI11 takes them
@@ -212,9 +298,7 @@ int run(std::vector<std::string> arguments) {
   } catch (const CLI::ParseError& error) {
     std::string message = error.what();
     std::ranges::replace(message, '\n', ' ');
-    const auto subcommands = line.app.get_subcommands();
-    const std::string name = subcommands.empty() ? "" : subcommands.front()->get_name() + " ";
-    return complain(message + "; see cox " + name + "--help");
+    return complain(message + "; see cox " + (command.empty() ? "" : command + " ") + "--help");
   }
   return line.exit_code;
 }

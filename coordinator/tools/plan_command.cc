@@ -7,10 +7,12 @@
 
 #include "coordinator/core/settings/settings.h"
 #include "coordinator/core/text.h"
+#include "coordinator/core/words.h"
 #include "coordinator/io/file.h"
 #include "coordinator/io/json.h"
 #include "coordinator/io/planning_files.h"
 #include "coordinator/planner/front.h"
+#include "coordinator/tools/run_file.h"
 
 namespace cox::tools {
 namespace {
@@ -96,7 +98,8 @@ std::string budget_table(const planner::RankProfile& profile, const MemoryFront&
 std::string action_table(const planner::RankProfile& profile, const MemoryFront& front,
                          const Budgets& budgets) {
   std::size_t width = 5;
-  for (const std::string& name : profile.stage_names) width = std::max(width, name.size());
+  for (const std::string& name : profile.stage_names)
+    width = std::max(width, printable(name).size());
   width = std::min(width, kMostNameColumns);
   std::string out = fmt::format("{:<{}}", "stage", width);
   for (const std::int64_t budget : budgets) out += fmt::format("  {:<12}", size_text(budget));
@@ -106,7 +109,7 @@ std::string action_table(const planner::RankProfile& profile, const MemoryFront&
     const auto choices =
         std::ranges::count_if(options, [](const StageOption& o) { return o.allowed; });
     if (choices < 2) continue;
-    out += fmt::format("{:<{}.60}", profile.stage_names[i], width);
+    out += fmt::format("{:<{}.60}", printable(profile.stage_names[i]), width);
     for (const std::int64_t budget : budgets)
       out += fmt::format("  {:<12}", to_string(nearest(front, budget).actions[i]));
     out += "\n";
@@ -159,20 +162,24 @@ std::string answer_line(const io::PlanInstance& instance, std::int64_t budget,
   return json.end_object().take();
 }
 
-Status solve_instances(const std::string& path) {
+Result<Fit> solve_instances(const std::string& path) {
   const Result<std::string> text = io::read_file(path, io::kMaxPlanningFileBytes);
   if (!text.ok()) return text.status();
   const auto instances = io::read_instances(*text);
   if (!instances.ok()) return instances.status().with_context(path);
+  std::size_t asked = 0;
+  std::size_t met = 0;
   for (const io::PlanInstance& instance : *instances) {
     for (const std::int64_t budget : instance.budgets) {
       const auto answer =
           planner::solve_budget(instance.problem, budget, kMostLabels, planner::TieBreak::named);
       if (!answer.ok()) return answer.status().with_context(path + ": " + instance.id);
       fmt::print("{}\n", answer_line(instance, budget, *answer));
+      ++asked;
+      met += answer->best ? 1 : 0;
     }
   }
-  return ok_status();
+  return met > 0 || asked == 0 ? Fit::something : Fit::nothing;
 }
 
 // The front, with the best plan for each budget that was asked for among its points.
@@ -188,11 +195,15 @@ Result<planner::SolvedFront> front_with(const MemoryProblem& problem, const Budg
   return solved;
 }
 
-Status answer_profile(const std::string& path, const Budgets& budgets) {
-  const Result<std::string> text = io::read_file(path, io::kMaxPlanningFileBytes);
+Result<Fit> answer_profile(const std::string& given, const Budgets& budgets) {
+  const Result<RunFile> file = file_of_run(given, "memory_profile.json");
+  if (!file.ok()) return file.status();
+  const std::string path = file->path.string();
+  const Result<std::string> text = io::read_file(path, io::kMaxPlanningFileBytes, file->links);
   if (!text.ok()) return text.status();
   const auto profile = io::read_memory_profile(*text);
   if (!profile.ok()) return profile.status().with_context(path);
+  Budgets met = budgets;  // by every kind of rank so far
   for (std::size_t i = 0; i < profile->profiles.size(); ++i) {
     const planner::RankProfile& rank = profile->profiles[i];
     const auto solved = front_with(rank.problem, budgets);
@@ -201,13 +212,14 @@ Status answer_profile(const std::string& path, const Budgets& budgets) {
     fmt::print("{}{}\n{}\n{}\n{}", i > 0 ? "\n" : "", heading(rank, *solved, i),
                budget_table(rank, front, budgets), action_table(rank, front, budgets),
                curve(rank, front));
+    std::erase_if(met, [&](std::int64_t budget) { return !lookup(front, budget); });
   }
-  return ok_status();
+  return met.empty() ? Fit::nothing : Fit::something;
 }
 
 }  // namespace
 
-Status plan_command(const PlanRequest& request) {
+Result<Fit> plan_command(const PlanRequest& request) {
   const Result<Budgets> budgets = parse_budgets(request.budgets);
   if (!budgets.ok()) return budgets.status();
   return request.instances.empty() ? answer_profile(request.profile, *budgets)

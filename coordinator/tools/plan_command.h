@@ -1,5 +1,5 @@
 // `cox plan`: says what memory budgets cost, of a saved profile or of each instance in a file.
-// Prints to standard output.
+// Prints to standard output; what comes from files is printed without control characters.
 #pragma once
 
 #include <string>
@@ -11,10 +11,14 @@ namespace cox::tools {
 
 // Sizes as in settings: "6GiB". REQUIRES: one of `profile` and `instances` is empty.
 struct PlanRequest {
-  std::string profile;
+  std::string profile;  // memory_profile.json, or the run directory that has it
   std::string instances;
   std::vector<std::string> budgets;
 };
-Status plan_command(const PlanRequest& request);
+
+// Whether plans fit: `nothing` where each budget that was asked for is below the least peak of some
+// kind of rank, or of each instance.
+enum class Fit { something, nothing };
+Result<Fit> plan_command(const PlanRequest& request);
 
 }  // namespace cox::tools

@@ -14,8 +14,12 @@ namespace cox::wire {
 namespace {
 
 constexpr std::size_t kMaxPolicies = 256;
+constexpr std::size_t kMaxConfigBytes = std::size_t{1} << 20;  // as of a file
 constexpr JobSize kLargestJob;
 constexpr unsigned kActionBits = 2;
+// No machine runs as many ranks. A larger world lists the node of each rank, so that a few bytes
+// cannot make a reader allocate for a million.
+constexpr std::int32_t kMostRanksOfNode = 1 << 16;
 
 // A vector of at most so many elements.
 template <class Vector>
@@ -23,6 +27,8 @@ struct AtMost {
   std::size_t most;
   Vector& values;
 };
+template <class Vector>  // clang before 17 deduces nothing for aggregates by itself
+AtMost(std::size_t, Vector&)->AtMost<Vector>;
 
 template <class Vector>
 void write(ByteWriter& out, const AtMost<Vector>& field) {
@@ -40,6 +46,8 @@ template <class Array>
 struct Trimmed {
   Array& bytes;
 };
+template <class Array>
+Trimmed(Array&) -> Trimmed<Array>;
 
 template <class Array>
 void write(ByteWriter& out, const Trimmed<Array>& field) {
@@ -61,6 +69,8 @@ template <class Enum>
 struct Number {
   Enum& value;
 };
+template <class Enum>
+Number(Enum&) -> Number<Enum>;
 
 template <class Enum>
 void write(ByteWriter& out, const Number<Enum>& field) {
@@ -77,6 +87,8 @@ template <class Vector>
 struct Actions {
   Vector& values;
 };
+template <class Vector>
+Actions(Vector&) -> Actions<Vector>;
 
 template <class Vector>
 void write(ByteWriter& out, const Actions<Vector>& field) {
@@ -245,6 +257,9 @@ Status check(const JobFacts& job) {
   constexpr std::uint64_t kMaxBatch = std::uint64_t{1} << 31;  // as SamplePlan
   if (job.world_size < 1 || job.world_size > kMaxRanks)
     return wrong_field("job.world_size", "1 to " + std::to_string(kMaxRanks));
+  if (job.node_of_rank.empty() && job.world_size > kMostRanksOfNode)
+    return wrong_field("job.node_of_rank",
+                       "one node a rank in a world above " + std::to_string(kMostRanksOfNode));
   const auto ranks = static_cast<std::size_t>(job.world_size);
   if (!job.node_of_rank.empty() && job.node_of_rank.size() != ranks)
     return wrong_field("job.node_of_rank", "one node a rank, or none");
@@ -261,6 +276,12 @@ Status check(const JournalRound& round) {
       return wrong_field("signal.fragment", "at most 60 bytes");
   }
   return ok_status();
+}
+
+// As state_of() relies on.
+bool is_ascending(const std::vector<NamedPolicyState>& policies) {
+  const auto not_ascending = [](const auto& a, const auto& b) { return a.policy >= b.policy; };
+  return std::ranges::adjacent_find(policies, not_ascending) == policies.end();
 }
 
 // A part of a message: these fields, one after another.
@@ -327,6 +348,8 @@ std::string serialize(const ControlState& value) {
 Result<JournalStart> parse_journal_start(std::string_view bytes) {
   const auto message = parse_message<pb::JournalStart>(bytes);
   if (!message.ok()) return message.status();
+  if (message->config().size() > kMaxConfigBytes)
+    return wrong_field("config", "at most " + std::to_string(kMaxConfigBytes) + " bytes");
   JournalStart start;
   start.config = message->config();
   AtMost policies{kMaxPolicies, start.policies};
@@ -362,6 +385,8 @@ Result<ControlState> parse_control_state(std::string_view bytes) {
   const bool is_whole =
       read_part(message->history(), state.history) && read_part(message->policies(), policies);
   if (!is_whole) return damaged();
+  if (!is_ascending(state.policies))
+    return wrong_field("state.policies", "names in ascending order, each once");
   return state;
 }
 

@@ -174,6 +174,18 @@ TEST_SUITE("core") {
     CHECK(config.run.name == "a=b#c");
   }
 
+  TEST_CASE("what a file has in a setting's place is shown in one short line") {
+    Config config;
+    for (const std::string& line : std::vector<std::string>{
+             std::string(1 << 20, 'x'), "guard\x1b[2J\r.mode = on", "guard.mode = \x1b[2J",
+             "memory.budget = a\rb", "guard.mode = \"\x1b"}) {
+      const std::string message = cox::apply_text(config, line, "job.cfg").message();
+      CHECK(message.starts_with("job.cfg:1: "));
+      CHECK(message.size() < 300);
+      CHECK(message.find_first_of("\x1b\r\n") == std::string::npos);
+    }
+  }
+
   TEST_CASE("a variable that is no setting is an error that names the nearest") {
     Config config;
     const std::vector<std::string> environment = {"COX_HTTP_PROT=80"};

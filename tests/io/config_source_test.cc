@@ -1,5 +1,6 @@
 #include "coordinator/io/config_source.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -31,6 +32,19 @@ class TempFile {
 }  // namespace
 
 TEST_SUITE("io.config_source") {
+  TEST_CASE("a pipe or a device as the file is refused without waiting for it") {
+    const TempFile file("");
+    const std::string pipe = file.path() + ".pipe";
+    REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+    const std::vector<std::string> none;
+    for (const std::string& path : {pipe, std::string("/dev/zero"), std::string("/")}) {
+      const std::vector<std::string> flags = {"--cox.config=" + path};
+      const cox::Status status = cox::io::load_config({}, none, flags).status();
+      CHECK(status.code() == cox::StatusCode::failed_precondition);
+      CHECK(status.message().starts_with("config: " + path + ": expected a regular file, found "));
+    }
+  }
+
   TEST_CASE("flags win over the environment, the environment over the file") {
     const TempFile file("run.seed = 1\nrun.name = file\nhttp.port = 1\n");
     const std::vector<std::string> environment = {"COX_CONFIG=" + file.path(), "COX_RUN_SEED=2",
@@ -56,6 +70,9 @@ TEST_SUITE("io.config_source") {
     const std::vector<std::string> none;
     const std::vector<std::string> gone = {"--cox.config=/nowhere/job.cfg"};
     CHECK(cox::io::load_config({}, none, gone).status().code() == cox::StatusCode::not_found);
+    const std::vector<std::string> no_name = {"--cox.config="};
+    CHECK(cox::io::load_config({}, none, no_name).status().message() ==
+          "flags: --cox.config: expected a file, found nothing");
 
     const TempFile file("http.port = 70000\n");
     const std::vector<std::string> wrong = {"--cox.config=" + file.path()};

@@ -14,6 +14,7 @@
 namespace {
 
 namespace fs = std::filesystem;
+using cox::Status;
 using cox::StatusCode;
 using namespace cox::io;
 
@@ -72,6 +73,25 @@ TEST_SUITE("io.file") {
     CHECK(read_file("/dev/zero", 5).status().code() == StatusCode::failed_precondition);
     fs::create_symlink(folder / "a", folder / "link");
     CHECK(read_file(folder / "link", 5).value() == "12345");
+  }
+
+  TEST_CASE("what is no regular file is named in one line, also where links are refused") {
+    const TempFolder folder;
+    folder.write("a", "12345");
+    fs::create_symlink(folder / "a", folder / "link");
+    fs::create_symlink(folder / "none", folder / "dangling");
+    REQUIRE(::mkfifo((folder / "pipe").c_str(), 0600) == 0);
+    const auto message = [](const fs::path& path, Links links) {
+      const Status status = InputFile::open(path, links).status();
+      CHECK(status.code() == StatusCode::failed_precondition);
+      return status.message();
+    };
+    CHECK(message(folder / "pipe", Links::followed).ends_with("regular file, found a pipe"));
+    CHECK(message(folder.path(), Links::followed).ends_with("regular file, found a folder"));
+    CHECK(message("/dev/zero", Links::followed).ends_with("regular file, found a device"));
+    CHECK(message(folder / "link", Links::refused).ends_with("regular file, found a link"));
+    CHECK(message(folder / "dangling", Links::refused).ends_with("regular file, found a link"));
+    CHECK(read_file(folder / "a", 5, Links::refused).value() == "12345");
   }
 
   TEST_CASE("a file that is cut while it is open is an error") {

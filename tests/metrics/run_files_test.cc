@@ -1,3 +1,5 @@
+#include <sys/stat.h>
+
 #include "metrics/run_store.h"
 #include "run_fixture.h"
 
@@ -81,5 +83,56 @@ TEST_SUITE("metrics") {
     CHECK((*run)->started == 17.5);
     CHECK((*run)->wall_time == 0);
     CHECK((*run)->steps == 3);
+  }
+
+  TEST_CASE("a pipe, a device, a folder or a link in the place of a run's file is refused") {
+    const char* const kFiles[] = {"run.json", "steps.jsonl"};
+    for (const std::string name : kFiles) {
+      CAPTURE(name);
+      const TemporaryFolder folder;
+      const auto file = folder.path() / "rank0" / name;
+      std::filesystem::create_directories(file.parent_path());
+      const auto check_refused = [&](std::string_view found) {
+        const Status looked = look_at_run(file.parent_path()).status();
+        CHECK(looked.code() == StatusCode::failed_precondition);
+        CHECK(looked.message().ends_with(found));
+        RunInfo info;
+        info.name = "demo";
+        RunStoreOptions options;
+        options.on_existing = OnExisting::append;
+        CHECK_FALSE(RunStoreWriter::open(folder.path(), info, options).ok());
+        std::filesystem::remove_all(file);
+      };
+      REQUIRE(::mkfifo(file.c_str(), 0600) == 0);
+      check_refused("found a pipe");
+      std::filesystem::create_directory(file);
+      check_refused("found a folder");
+      std::filesystem::create_symlink("/dev/zero", file);
+      check_refused("found a link");
+      const auto other = folder.path() / "precious";
+      write_text(other, lines(0, 3));
+      std::filesystem::create_symlink(other, file);
+      check_refused("found a link");
+      CHECK(read_text(other) == lines(0, 3));
+    }
+  }
+
+  TEST_CASE("rows are not written through a link or into a pipe") {
+    const TemporaryFolder folder;
+    std::filesystem::create_symlink(folder.path() / "elsewhere", folder.path() / "link");
+    CHECK_FALSE(AppendFile::open(folder.path() / "link").ok());
+    CHECK_FALSE(std::filesystem::exists(folder.path() / "elsewhere"));
+    REQUIRE(::mkfifo((folder.path() / "pipe").c_str(), 0600) == 0);
+    CHECK_FALSE(AppendFile::open(folder.path() / "pipe").ok());
+    CHECK_FALSE(AppendFile::open("/dev/null").ok());
+  }
+
+  TEST_CASE("a file without lines is no record of steps, however large it is") {
+    const TemporaryFolder folder;
+    write_text(folder.path() / "steps.jsonl", "");
+    std::filesystem::resize_file(folder.path() / "steps.jsonl", std::uintmax_t{1} << 40);
+    const Status status = look_at_run(folder.path()).status();
+    CHECK(status.code() == StatusCode::data_loss);
+    CHECK(status.message().find("expected a line a step") != std::string::npos);
   }
 }

@@ -130,4 +130,18 @@ TEST_SUITE("metrics") {
           "\"env\":{\"OMP_NUM_THREADS\":\"1\"}},\"started\":5,\"wall_time\":1.5,\"n_steps\":10,"
           "\"dropped_rows\":0}\n");
   }
+
+  TEST_CASE("run.json is read again, and numbers that no run has are left out") {
+    const WrittenRun run = read_run_json(R"({"name":"a \"b\"","started":17.5,"wall_time":3})");
+    CHECK(run.name == R"(a \"b\")");
+    CHECK(run.started == 17.5);
+    CHECK(run.wall_time == 3);
+    for (const char* odd : {"nan", "inf", "-1", "1e999", "x", ""}) {
+      const std::string text =
+          std::string(R"({"name":"x\)") + R"(","started":)" + odd + R"(,"wall_time":)" + odd;
+      const WrittenRun altered = read_run_json(text);
+      CHECK(altered.started == 0);
+      CHECK(altered.wall_time == 0);
+    }
+  }
 }

@@ -1,8 +1,10 @@
 #include "coordinator/policies/memory/memory.h"
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
+#include "coordinator/policies/memory/model.h"
 #include "tests/policies/memory_job.h"
 
 #include <doctest/doctest.h>
@@ -349,6 +351,21 @@ TEST_SUITE("policies.memory") {
     job.memory.limit_bytes = {2000 * kMiB, 0};
     SimulatedMemoryJob run(job, "memory.budget = 0.5");
     CHECK(budgets_in_mib(run) == std::vector<std::int64_t>{1000, 0});
+  }
+
+  TEST_CASE("a correction that no bytes can have makes a kept state fresh") {
+    const cox::JobFacts job = memory_job(2);
+    const cox::MemoryConfig config;
+    const auto correction_of = [&](std::int64_t kept) {
+      cox::MemoryState state = cox::take_memory_state({}, job, config);
+      state.ranks[1].correction_bytes = kept;
+      return cox::take_memory_state(cox::PolicyState::of(std::move(state)), job, config)
+          .ranks[1]
+          .correction_bytes;
+    };
+    CHECK(correction_of(-5 * kMiB) == -5 * kMiB);
+    for (const std::int64_t kept : {INT64_MIN, INT64_MAX, std::int64_t{1} << 62})
+      CHECK(correction_of(kept) == 0);
   }
 
   TEST_CASE("the budget is the one that the policy has learnt to decide by") {

@@ -97,6 +97,18 @@ Shares shares_in(const Proposal& proposal) {
   return std::get<SetShares>(proposal.change).shares;
 }
 
+// The state as the policy keeps it.
+struct KeptShares {
+  static constexpr std::uint32_t kVersion = 2;
+  std::uint32_t worth_rounds = 0;
+  std::uint32_t told = 0;
+  std::uint64_t told_plan = 0;
+  std::vector<std::uint64_t> caps;
+  static auto fields(auto& self) {
+    return std::tie(self.worth_rounds, self.told, self.told_plan, self.caps);
+  }
+};
+
 }  // namespace
 
 TEST_SUITE("policies") {
@@ -323,6 +335,21 @@ TEST_SUITE("policies") {
         }
       }
     }
+  }
+
+  TEST_CASE("caps that no rank can have learnt are forgotten") {
+    const auto caps_after = [](std::vector<std::uint64_t> caps) {
+      KeptShares kept;
+      kept.caps = std::move(caps);
+      SharesRounds rounds({1, 1});
+      rounds.state = PolicyState::from_bytes(encode_state(kept));
+      rounds.ask(rounds.reports());
+      const Result<KeptShares> after = decode_state<KeptShares>(rounds.state.bytes());
+      REQUIRE(after.ok());
+      return after->caps;
+    };
+    CHECK(caps_after({7, 8}) == std::vector<std::uint64_t>{7, 8});
+    CHECK(caps_after({7, UINT64_MAX}) == std::vector<std::uint64_t>{0, 0});
   }
 
   TEST_CASE("units above what a plan can say are rounded in proportion, and nobody loses all") {

@@ -1,5 +1,8 @@
 #include "coordinator/runtime/journal.h"
 
+#include <sys/stat.h>
+
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -7,6 +10,7 @@
 #include "coordinator/core/hash.h"
 #include "coordinator/policies/registry.h"
 #include "coordinator/runtime/journal_reader.h"
+#include "coordinator/runtime/replay.h"
 #include "tests/runtime/driven_job.h"
 #include "tests/wire/random_values.h"
 
@@ -106,6 +110,39 @@ TEST_SUITE("runtime.journal") {
     CHECK(first_error({0}, 1).code() == StatusCode::data_loss);
   }
 
+  TEST_CASE("faults that no coordinator can have seen are damage, with its offset") {
+    const JobFacts job = test::capable_job(3, 2);
+    const auto first_error = [&](const std::vector<FaultyReport>& faults) {
+      TempFolder folder;
+      auto writer = JournalWriter::open(folder / "j", {job, {}, initial_state(job), {}});
+      REQUIRE(writer.ok());
+      StepSignals signals;
+      signals.round = RoundId(1);
+      signals.faults = faults;
+      REQUIRE((*writer)->append(signals, {}).ok());
+      REQUIRE((*writer)->close().ok());
+      return read_back(folder / "j").status;
+    };
+    constexpr auto kDamaged = ReportFault::damaged;
+    const auto missing = [](std::int32_t rank) {
+      return FaultyReport{RankId(rank), ReportFault::missing, {}};
+    };
+    CHECK(first_error({missing(0), missing(2)}).ok());
+    CHECK(
+        first_error({{RankId(-1), kDamaged, {}}, {RankId(70000), ReportFault::foreign, {}}}).ok());
+    for (const std::vector<FaultyReport>& faults :
+         std::vector<std::vector<FaultyReport>>{{missing(3)},
+                                                {missing(-1)},
+                                                {missing(1), missing(1)},
+                                                {missing(2), missing(0)},
+                                                {{RankId(-2), kDamaged, {}}},
+                                                {{RankId(0), static_cast<ReportFault>(6), {}}}}) {
+      const Status status = first_error(faults);
+      CHECK(status.code() == StatusCode::data_loss);
+      CHECK(status.message().find("record at byte") != std::string::npos);
+    }
+  }
+
   TEST_CASE("a start whose plan does not fit its job is damage, with its offset") {
     const JobFacts job = test::capable_job(3, 2);
     TempFolder folder;
@@ -119,12 +156,23 @@ TEST_SUITE("runtime.journal") {
     SUBCASE("blocks without actions") {
       state.plan.profiles[0].pop_back();
     }
-    auto writer = JournalWriter::open(folder / "j", {job, {}, state, {}});
+    std::optional<Decision> first;
+    SUBCASE("a first plan with a profile that is not there") {
+      first.emplace().plan = initial_plan(job);
+      first->plan->rank_profile.assign(3, ProfileId(0xFFFF));
+    }
+    SUBCASE("a first plan of other blocks") {
+      first.emplace().plan = initial_plan(test::capable_job(3, 3));
+    }
+    auto writer = JournalWriter::open(folder / "j", {job, {}, state, {}, first});
     REQUIRE(writer.ok());
     REQUIRE((*writer)->close().ok());
     const Status status = read_back(folder / "j").status;
     CHECK(status.code() == StatusCode::data_loss);
     CHECK(status.message().find("record at byte 16: ") != std::string::npos);
+    auto reader = JournalReader::open(folder / "j");
+    REQUIRE(reader.ok());
+    CHECK(replay(*reader, default_policies(), {}).status().code() == StatusCode::data_loss);
   }
 
   TEST_CASE("a round whose plan does not fit its job is damage, with its offset") {
@@ -262,6 +310,37 @@ TEST_SUITE("runtime.journal") {
     CHECK_FALSE(JournalWriter::open(folder / "no/such/folder", head).ok());
     CHECK_FALSE(JournalWriter::open("/dev/full", head).ok());
     CHECK(JournalReader::open(folder / "none").status().code() == StatusCode::not_found);
+  }
+
+  TEST_CASE("a pipe, a device or a folder is no journal: refused without waiting for it") {
+    TempFolder folder;
+    const JobFacts job = test::driven_job(2);
+    const JournalHead head{job, {}, initial_state(job), {}};
+    REQUIRE(::mkfifo((folder / "pipe").c_str(), 0600) == 0);
+    for (const std::filesystem::path& path :
+         {folder / "pipe", folder / "", std::filesystem::path("/dev/zero")}) {
+      const Status read = JournalReader::open(path).status();
+      CHECK(read.code() == StatusCode::failed_precondition);
+      CHECK(read.message().find("expected a regular file, found a ") != std::string::npos);
+      CHECK(JournalWriter::open(path, head).status().code() == StatusCode::failed_precondition);
+    }
+    write_journal(folder / "j", 2, 3, 1);
+    std::filesystem::create_symlink(folder / "j", folder / "link");
+    CHECK(JournalReader::open(folder / "link").ok());
+    CHECK(JournalReader::open(folder / "link", io::Links::refused).status().code() ==
+          StatusCode::failed_precondition);
+  }
+
+  TEST_CASE("more zeros behind the last record than a record has are damage, and are not read") {
+    TempFolder folder;
+    write_journal(folder / "j", 2, 3, 1);
+    const std::uint64_t size = std::filesystem::file_size(folder / "j");
+    std::filesystem::resize_file(folder / "j", size + kRecordHeaderBytes + kMaxRecordBytes + 1);
+    CHECK(read_back(folder / "j").status.code() == StatusCode::data_loss);
+    std::filesystem::resize_file(folder / "j", std::uintmax_t{1} << 40);
+    const ReadBack all = read_back(folder / "j");
+    CHECK(all.status.code() == StatusCode::data_loss);
+    CHECK(all.rounds.size() == 3);
   }
 }
 

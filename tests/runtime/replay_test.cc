@@ -181,6 +181,23 @@ TEST_SUITE("runtime.replay") {
     CHECK(report->differences.front().starts_with("round "));
   }
 
+  TEST_CASE("settings of a file differ like flags, and flags win over them") {
+    TempFolder folder;
+    write_journal(folder / "j", 2, 1000, 60);
+    ReplayOptions options;
+    options.file_name = "other.cfg";
+    options.file_text = "# another threshold\nguard.hold_rounds = 7\n";
+    const auto by_file = replayed(folder / "j", options);
+    REQUIRE_MESSAGE(by_file.ok(), by_file.status().text());
+    CHECK(by_file->different_rounds > 0);
+    options.flags = {"--cox.guard.hold_rounds=50", "--cox.config=other.cfg"};
+    const auto by_flag = replayed(folder / "j", options);
+    REQUIRE_MESSAGE(by_flag.ok(), by_flag.status().text());
+    CHECK(by_flag->equal());
+    options.file_text = "guard.hold_round = 7\n";
+    CHECK(replayed(folder / "j", options).status().message().starts_with("other.cfg:1: "));
+  }
+
   TEST_CASE("a journal in which a reason or a plan was altered differs") {
     TempFolder folder;
     const JobFacts facts = driven_job(2);

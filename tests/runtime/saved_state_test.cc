@@ -1,5 +1,7 @@
 #include "coordinator/runtime/saved_state.h"
 
+#include <sys/stat.h>
+
 #include <string>
 
 #include "tests/runtime/driven_job.h"
@@ -78,6 +80,11 @@ TEST_SUITE("runtime.saved_state") {
   TEST_CASE("no file, no folder and no permission are clear errors") {
     TempFolder folder;
     CHECK(load_control_state(folder / "none").status().code() == StatusCode::not_found);
+    REQUIRE(::mkfifo((folder / "pipe").c_str(), 0600) == 0);
+    CHECK(load_control_state(folder / "pipe").status().code() == StatusCode::failed_precondition);
+    REQUIRE(save_control_state(folder / "s", initial_state(test::driven_job(2))).ok());
+    std::filesystem::create_symlink(folder / "s", folder / "link");
+    CHECK(load_control_state(folder / "link").status().code() == StatusCode::failed_precondition);
     const ControlState state = initial_state(test::driven_job(2));
     CHECK(save_control_state(folder / "no/such", state).code() == StatusCode::not_found);
   }

@@ -61,6 +61,51 @@ TEST_SUITE("tools.plan") {
     CHECK(outcome.says("time against budget"));
   }
 
+  TEST_CASE("a budget that nothing fits is exit code 1, as long as no other one fits") {
+    test::TempFolder folder;
+    const std::string run = (folder / "").string();
+    test::write_file(folder / "memory_profile.json", io::to_json(profile()));
+    const Outcome none = cox_plan(run + " --budget 1B");
+    CHECK_MESSAGE(none.exit_code == 1, none.output);
+    CHECK(none.says("nothing fits that budget"));
+    CHECK(cox_plan(run + " --budget 1B --budget 1GiB").exit_code == 0);
+    planner::MemoryProfile two = profile();
+    two.profiles.push_back(two.profiles[0]);
+    two.profiles[1].problem.base_bytes += std::int64_t{1} << 31;  // a kind of rank that needs more
+    test::write_file(folder / "memory_profile.json", io::to_json(two));
+    CHECK(cox_plan(run + " --budget 1GiB").exit_code == 1);
+    std::string only_small(kInstances);
+    const std::string large = R"({"budget": 300}, {"budget": 160}, )";
+    only_small.replace(only_small.find(large), large.size(), "");
+    test::write_file(folder / "i.json", only_small);
+    const Outcome instances = cox_plan("--instances " + (folder / "i.json").string());
+    CHECK_MESSAGE(instances.exit_code == 1, instances.output);
+    CHECK(instances.lines() == 1);
+  }
+
+  TEST_CASE("plan takes a run directory, and says what it misses in one") {
+    test::TempFolder folder;
+    const std::string run = (folder / "").string();
+    const Outcome without = cox_plan(run + " --budget 1GiB");
+    CHECK(without.exit_code == 2);
+    CHECK(without.says("expected a run directory with memory_profile.json, found none in it"));
+    test::write_file(folder / "memory_profile.json", io::to_json(profile()));
+    const Outcome outcome = cox_plan(run + " --budget 1GiB");
+    CHECK_MESSAGE(outcome.exit_code == 0, outcome.output);
+    CHECK(outcome.says("ranks 0-1"));
+  }
+
+  TEST_CASE("names of stages cannot write to the reader's terminal") {
+    test::TempFolder folder;
+    planner::MemoryProfile named = profile();
+    named.profiles[0].stage_names[0] = "a\x1b[2J\nb";
+    test::write_file(folder / "p.json", io::to_json(named));
+    const Outcome outcome = cox_plan((folder / "p.json").string() + " --budget 1GiB");
+    CHECK_MESSAGE(outcome.exit_code == 0, outcome.output);
+    CHECK(outcome.says("a?[2J?b"));
+    CHECK_FALSE(outcome.says("\x1b"));
+  }
+
   TEST_CASE("bad input is one clear line and exit code 2") {
     test::TempFolder folder;
     const std::string instances = (folder / "i.json").string();

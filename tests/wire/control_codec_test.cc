@@ -173,6 +173,33 @@ TEST_SUITE("wire.control") {
     CHECK(code_of(job) == StatusCode::data_loss);
   }
 
+  TEST_CASE("a few bytes cannot stand for a million ranks") {
+    JobFacts job = capable_job(1 << 16, 1);
+    CHECK(code_of(job) == StatusCode::ok);
+    ++job.world_size;
+    CHECK(code_of(job) == StatusCode::data_loss);
+    job.node_of_rank.assign(job.ranks(), NodeId(0));
+    CHECK(code_of(job) == StatusCode::ok);
+  }
+
+  TEST_CASE("settings in a journal are no more than a file may have") {
+    JournalStart start = start_of(capable_job(1, 1));
+    start.config.assign(1 << 20, '\n');
+    CHECK(parse_journal_start(serialize(start)).ok());
+    start.config += '\n';
+    CHECK(parse_journal_start(serialize(start)).status().code() == StatusCode::data_loss);
+  }
+
+  TEST_CASE("states of policies stand in the order of their names, each once") {
+    ControlState state = initial_state(capable_job(1, 1));
+    for (const char* name : {"a", "b"}) state.policies.push_back({name, {}});
+    CHECK(parse_control_state(serialize(state)).ok());
+    state.policies[0].policy = "b";
+    CHECK(parse_control_state(serialize(state)).status().code() == StatusCode::data_loss);
+    state.policies[0].policy = "c";
+    CHECK(parse_control_state(serialize(state)).status().code() == StatusCode::data_loss);
+  }
+
   TEST_CASE("memory facts that do not fit the job, or are no fronts, are refused") {
     RandomValues random(5);
     JobFacts job = capable_job(2, 6);

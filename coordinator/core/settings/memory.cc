@@ -5,6 +5,7 @@
 
 #include "coordinator/core/settings/settings.h"
 #include "coordinator/core/units.h"
+#include "coordinator/core/words.h"
 
 namespace cox {
 namespace {
@@ -16,7 +17,7 @@ constexpr auto kFirstNamed = static_cast<std::size_t>(BudgetKind::conservative);
 
 Status no_budget(std::string_view found) {
   return invalid_argument("expected bytes (6GiB), a fraction of the limit (0.01 .. 1) or one of ",
-                          join(kBudgetNames), ", found '", found, "'");
+                          join(kBudgetNames), ", found '", shown(found), "'");
 }
 
 Result<MemoryBudget> parse_rank_budget(std::string_view text) {

@@ -4,6 +4,7 @@
 
 #include "coordinator/core/settings/settings.h"
 #include "coordinator/core/units.h"
+#include "coordinator/core/words.h"
 
 namespace cox {
 namespace {
@@ -18,7 +19,7 @@ constexpr IntegerRange kForcedShares = {0, 1 << 20};
 Result<std::int64_t> parse_bucket(std::string_view text) {
   const Result<std::int64_t> bytes = parse_bytes(text);
   if (!bytes.ok() || *bytes == 0 || *bytes >= kLeastBucket) return bytes;
-  return invalid_argument("expected 0 or at least 1KiB, found '", text, "'");
+  return invalid_argument("expected 0 or at least 1KiB, found '", shown(text), "'");
 }
 
 template <class Value, class Parse>

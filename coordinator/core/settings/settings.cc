@@ -5,6 +5,8 @@
 #include <cmath>
 #include <system_error>
 
+#include "coordinator/core/words.h"
+
 namespace cox {
 
 bool fits_pattern(std::string_view pattern, std::string_view name) {
@@ -51,7 +53,7 @@ bool read_whole(std::string_view text, Number& number) {
 }
 
 Status expected(std::string_view what, std::string_view found) {
-  return invalid_argument("expected ", what, ", found '", found, "'");
+  return invalid_argument("expected ", what, ", found '", shown(found), "'");
 }
 
 }  // namespace

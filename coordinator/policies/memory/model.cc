@@ -76,9 +76,9 @@ std::uint64_t digest_of(const JobFacts& job, const MemoryConfig& config) {
 
 bool is_sane(const RankMemoryState& rank) {
   const auto is_bytes = [](std::int64_t value) { return value >= 0 && value <= kNoBudget; };
-  return std::abs(rank.correction_bytes) <= kNoBudget && is_bytes(rank.measured_bytes) &&
-         is_bytes(rank.limit_bytes) && is_bytes(rank.ceiling_bytes) &&
-         rank.samples <= kMaxStepSamples;
+  return rank.correction_bytes >= -kNoBudget && rank.correction_bytes <= kNoBudget &&
+         is_bytes(rank.measured_bytes) && is_bytes(rank.limit_bytes) &&
+         is_bytes(rank.ceiling_bytes) && rank.samples <= kMaxStepSamples;
 }
 
 bool shape_fits(const MemoryModel& model, std::size_t blocks) {

@@ -22,6 +22,7 @@ constexpr std::uint32_t kWorthRounds = 3;  // in a row before a change
 constexpr double kWithoutNews = 1.5;       // times the smallest gain, while no rank's speed changed
 constexpr double kSureDeviations = 4;      // of the slowest rank's level that a gain must exceed
 constexpr double kPeakRatio = 0.95;        // of its memory limit that a rank may fill
+constexpr std::uint64_t kMostSamples = 1'000'000'000'000;  // that memory is ever said to hold
 constexpr std::size_t kRanksTold = 4;
 constexpr std::uint64_t kMaxShare = 1 << 20;  // of a plan
 constexpr double kFastest = 1e-12;            // seconds per unit, so that no rank is free
@@ -41,7 +42,9 @@ struct SharesState {
 SharesState state_for(PolicyState kept, const JobFacts& job) {
   auto state = kept.take_or_fresh<SharesState>();
   const std::size_t ranks = job.ranks();
-  if (state.caps.size() != ranks) state = {.caps = std::vector<std::uint64_t>(ranks, 0)};
+  const auto is_cap = [](std::uint64_t samples) { return samples <= kMostSamples; };
+  const bool is_known = state.caps.size() == ranks && std::ranges::all_of(state.caps, is_cap);
+  if (!is_known) state = {.caps = std::vector<std::uint64_t>(ranks, 0)};
   return state;
 }
 
@@ -58,7 +61,8 @@ std::uint64_t cap_after(const RankSignal& report, std::uint64_t before) {
   const auto limit = static_cast<double>(report.memory_limit_bytes);
   const auto peak = static_cast<double>(report.memory_peak_bytes);
   const double now = std::floor(static_cast<double>(report.samples) / report.rounds);
-  const double safe = std::clamp(std::floor(now * kPeakRatio * limit / peak), 1.0, 1e12);
+  const double safe = std::clamp(std::floor(now * kPeakRatio * limit / peak), 1.0,
+                                 static_cast<double>(kMostSamples));
   const auto cap = static_cast<double>(before);
   if (peak > kPeakRatio * limit && now <= cap) {
     return static_cast<std::uint64_t>(peak > limit ? safe : std::max(now, 1.0));

@@ -30,8 +30,9 @@ struct SafetensorsFile {
 };
 
 // Dtypes: F64 F32 F16 BF16 F8_E4M3 F8_E5M2, I64 I32 I16 I8, U64 U32 U16 U8, BOOL. Others are
-// errors, as are headers above 100 MB, ranges that overlap, leave gaps or start off their element
-// size, duplicate names, and anything that is not strict JSON in UTF-8.
+// errors, as are headers above 32 MiB or of more than 262,144 tensors, ranges that overlap, leave
+// gaps or start off their element size, duplicate names, and anything that is not strict JSON in
+// UTF-8.
 Result<SafetensorsFile> read_safetensors(const std::filesystem::path& path);
 
 // Replaces `path` in one step: after an error (a full disk, say) the previous file is still there

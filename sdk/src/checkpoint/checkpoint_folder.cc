@@ -343,16 +343,25 @@ Status CheckpointFolder::set_aside(const fs::path& save) const {
 
 Result<fs::path> CheckpointFolder::newest_whole(
     OnDamage on_damage, const std::function<void(const std::string&)>& tell) {
-  for (;;) {
-    const auto found = newest();
-    if (!found) return not_found(directory_.string());
-    const Status whole = io::verify_save(*found, io::VerifyDepth::files).status();
-    if (whole.ok()) return *found;
-    if (whole.code() != StatusCode::data_loss || on_damage == OnDamage::refuse) return whole;
-    tell("the newest save is damaged and is kept as " + found->filename().string() + kDamaged +
-         "; the one before is tried: " + whole.message());
-    if (Status aside = set_aside(*found); !aside.ok()) return aside;
+  auto saves = io::saves_in(directory_);
+  if (saves.empty()) return not_found(directory_.string());
+  std::vector<Status> damage;  // of the newest ones, newest first
+  for (; !saves.empty(); saves.pop_back()) {
+    const Status whole = io::verify_save(saves.back(), io::VerifyDepth::files).status();
+    if (whole.ok()) break;
+    damage.push_back(whole);
+    if (whole.code() != StatusCode::data_loss || on_damage == OnDamage::refuse) break;
   }
+  const bool is_found = !saves.empty() && (damage.empty() || on_damage == OnDamage::set_aside) &&
+                        (damage.empty() || damage.back().code() == StatusCode::data_loss);
+  if (!is_found) return damage.front();
+  for (const Status& each : damage) {
+    const fs::path damaged = *newest();
+    tell("save " + damaged.filename().string() + " is damaged and is kept as " +
+         damaged.filename().string() + kDamaged + "; the one before is tried: " + each.message());
+    if (Status aside = set_aside(damaged); !aside.ok()) return aside;
+  }
+  return saves.back();
 }
 
 void CheckpointFolder::go_on_from(const fs::path& save) {

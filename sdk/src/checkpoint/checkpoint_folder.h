@@ -84,9 +84,10 @@ class CheckpointFolder {
 
   // What to do with a save that is damaged: name it and go on with the one before, or refuse.
   enum class OnDamage { set_aside, refuse };
-  // Returns the newest whole save, all files checked. Damaged ones on the way get another name,
-  // "step-000000000200.damaged", and `tell` a line. not_found when no save is left.
-  // REQUIRES: claim() succeeded.
+  // Returns the newest whole save, all files checked. Newer ones, which are damaged, get another
+  // name, "step-000000000200.damaged", and `tell` a line each. Errors: not_found when there is no
+  // save, and what is wrong with the newest when none is whole; nothing is renamed then. REQUIRES:
+  // claim() succeeded.
   Result<std::filesystem::path> newest_whole(OnDamage on_damage,
                                              const std::function<void(const std::string&)>& tell);
   // The run goes on from this save: later writes may remove it and the older ones.

@@ -7,7 +7,6 @@
 #include <array>
 #include <bit>
 #include <exception>
-#include <optional>
 #include <set>
 #include <string_view>
 #include <tuple>
@@ -16,31 +15,13 @@
 #include "coordinator/core/text.h"
 #include "coordinator/io/content_hash.h"
 #include "coordinator/io/file.h"
-#include "coordinator/io/json.h"
+#include "coordinator/io/safetensors_header.h"
 #include "sdk/src/checkpoint/tensor_file.h"
 
 namespace cox {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "the format's numbers are little endian");
-
-// The header of a file comes first: 8 bytes of its length (little endian), then that many bytes of
-// JSON. Behind it lies the data of all tensors without a gap.
-constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // the format's own cap
-constexpr std::size_t kMaxDimensions = 64;
-
-struct TensorEntry {
-  std::string name;
-  std::string dtype;  // the format's spelling, for example "F32"
-  std::vector<std::int64_t> shape;
-  std::uint64_t begin = 0;  // bytes from the start of the data
-  std::uint64_t end = 0;
-};
-
-struct SafetensorsHeader {
-  std::vector<TensorEntry> entries;  // sorted by begin, then by end, then by name
-  std::map<std::string, std::string> metadata;
-};
 
 struct DtypePair {
   std::string_view name;
@@ -67,232 +48,13 @@ std::string_view dtype_name(c10::ScalarType type) {
   return found == kDtypes.end() ? std::string_view() : found->name;
 }
 
-std::optional<c10::ScalarType> dtype_from_name(std::string_view name) {
-  const auto* found = std::ranges::find(kDtypes, name, &DtypePair::name);
-  return found == kDtypes.end() ? std::nullopt : std::optional(found->type);
-}
-
-std::string known_dtypes() {
-  std::string out;
-  for (const DtypePair& pair : kDtypes) out += (out.empty() ? "" : ", ") + std::string(pair.name);
-  return out;
-}
-
-std::string tensor_text(const std::string& name) {
-  return "tensor \"" + (name.size() > 200 ? name.substr(0, 200) + "..." : name) + "\"";
-}
-
-std::string shortened(std::string_view text) {
-  return std::string(text.substr(0, 40));
-}
-
-// Builds a header from the pieces of its JSON. Each container but the outermost has a place, which
-// says what may stand in it.
-class HeaderReader : public io::JsonEvents {
- public:
-  Status begin(io::JsonKind kind) override {
-    const bool is_object = kind == io::JsonKind::object;
-    if (place_ == Place::start && is_object) return enter(Place::top);
-    if (place_ == Place::top && is_object) return begin_member();
-    if (place_ == Place::tensor && !is_object && key_ == "shape") return enter(Place::shape);
-    if (place_ == Place::tensor && !is_object && key_ == "data_offsets")
-      return enter(Place::offsets);
-    return unexpected(to_string(kind));
-  }
-
-  Status name(std::string_view name) override {
-    if (place_ == Place::tensor) {
-      if (name != "dtype" && name != "shape" && name != "data_offsets")
-        return data_loss(who() + ": expected dtype, shape and data_offsets, found \"" +
-                         shortened(name) + "\"");
-      ++keys_;
-    }
-    (place_ == Place::top ? member_ : key_) = name;
-    return ok_status();
-  }
-
-  Status value(const io::JsonScalar& scalar) override {
-    const bool is_text = scalar.kind == io::JsonKind::string;
-    if (place_ == Place::metadata && is_text) {
-      header_.metadata.emplace(key_, scalar.string);
-    } else if (place_ == Place::tensor && is_text && key_ == "dtype") {
-      header_.entries.back().dtype = scalar.string;
-    } else if (place_ == Place::shape || place_ == Place::offsets) {
-      return number(scalar);
-    } else {
-      return unexpected(to_string(scalar.kind));
-    }
-    return ok_status();
-  }
-
-  Status end() override {
-    const Place left = place_;
-    place_ = left == Place::shape || left == Place::offsets ? Place::tensor : Place::top;
-    if (left == Place::offsets && offsets_ != 2)
-      return data_loss(who() + ": data_offsets: expected 2 numbers, found " +
-                       std::to_string(offsets_));
-    if (left == Place::tensor && keys_ != 3)
-      return data_loss(who() + ": one of dtype, shape, data_offsets is missing");
-    return ok_status();
-  }
-
-  SafetensorsHeader take() { return std::move(header_); }
-
- private:
-  enum class Place { start, top, metadata, tensor, shape, offsets };
-
-  std::string who() const { return tensor_text(member_); }
-
-  Status enter(Place place) {
-    place_ = place;
-    return ok_status();
-  }
-
-  Status begin_member() {
-    keys_ = offsets_ = 0;
-    if (member_ == "__metadata__") return enter(Place::metadata);
-    header_.entries.push_back({.name = member_, .dtype = {}, .shape = {}});
-    return enter(Place::tensor);
-  }
-
-  Status number(const io::JsonScalar& scalar) {
-    TensorEntry& entry = header_.entries.back();
-    if (!scalar.whole || *scalar.whole > INT64_MAX)
-      return data_loss(who() + ": " + key_ + ": expected a whole number below 2^63");
-    if (place_ == Place::offsets) {
-      if (offsets_ < 2) (offsets_ == 0 ? entry.begin : entry.end) = *scalar.whole;
-      ++offsets_;
-      return ok_status();
-    }
-    if (entry.shape.size() == kMaxDimensions)
-      return data_loss(who() + ": more than " + std::to_string(kMaxDimensions) + " dimensions");
-    entry.shape.push_back(static_cast<std::int64_t>(*scalar.whole));
-    return ok_status();
-  }
-
-  Status unexpected(std::string_view found) const {
-    std::string expected = "a tensor's object";
-    if (place_ == Place::metadata) expected = "a text";
-    if (place_ == Place::shape || place_ == Place::offsets) expected = "a whole number";
-    if (place_ == Place::tensor) expected = key_ == "dtype" ? "a text" : "an array";
-    const std::string where = place_ == Place::tensor ? who() + ": " + key_ : who();
-    return data_loss(where + ": expected " + expected + ", found " + std::string(found));
-  }
-
-  SafetensorsHeader header_;
-  Place place_ = Place::start;
-  std::string member_;       // of the outermost object
-  std::string key_;          // of a tensor or the metadata
-  std::size_t keys_ = 0;     // of the tensor so far
-  std::size_t offsets_ = 0;  // of the tensor so far
-};
-
-// Range, dtype and shape of one tensor agree with each other.
-Status check_entry(const TensorEntry& entry) {
-  const std::string who = tensor_text(entry.name) + ": ";
-  const auto type = dtype_from_name(entry.dtype);
-  if (!type) {
-    return data_loss(who + "expected a dtype out of " + known_dtypes() + ", found \"" +
-                     entry.dtype.substr(0, 40) + "\"");
-  }
-  const std::uint64_t element = c10::elementSize(*type);
-  std::uint64_t bytes = element;
-  for (const std::int64_t size : entry.shape) {
-    if (__builtin_mul_overflow(bytes, static_cast<std::uint64_t>(size), &bytes) ||
-        bytes > INT64_MAX) {
-      return data_loss(who + "the shape needs more than 2^63 bytes");
-    }
-  }
-  if (entry.end < entry.begin || entry.end - entry.begin != bytes) {
-    return data_loss(who + "expected " + std::to_string(bytes) + " bytes for its shape, found [" +
-                     std::to_string(entry.begin) + ", " + std::to_string(entry.end) + ")");
-  }
-  if (entry.begin % element != 0) {
-    return data_loss(who + "expected a start that is a multiple of " + std::to_string(element) +
-                     ", found " + std::to_string(entry.begin));
-  }
-  return ok_status();
-}
-
-Status check_tiling(const std::vector<TensorEntry>& entries, std::uint64_t data_bytes) {
-  std::uint64_t covered = 0;
-  for (const TensorEntry& entry : entries) {
-    if (entry.begin != covered) {
-      return data_loss(tensor_text(entry.name) + ": expected its data to start at byte " +
-                       std::to_string(covered) + ", found " + std::to_string(entry.begin) +
-                       (entry.begin > covered ? " (a gap)" : " (an overlap)"));
-    }
-    covered = entry.end;
-  }
-  if (covered == data_bytes) return ok_status();
-  return data_loss("expected " + std::to_string(covered) +
-                   " bytes of data behind the header, found " + std::to_string(data_bytes) +
-                   (covered > data_bytes ? " (the file is cut short)" : " (surplus bytes)"));
-}
-
-Status check_header(SafetensorsHeader& header, std::uint64_t data_bytes) {
-  for (const TensorEntry& entry : header.entries) {
-    if (Status status = check_entry(entry); !status.ok()) return status;
-  }
-  std::ranges::sort(header.entries, [](const TensorEntry& a, const TensorEntry& b) {
-    return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
-  });
-  return check_tiling(header.entries, data_bytes);
-}
-
-// Checks the length field against the file. `file_bytes` is the whole size on disk.
-Status check_header_length(std::uint64_t header_bytes, std::uint64_t file_bytes) {
-  if (file_bytes < 8) {
-    return data_loss("expected at least 8 bytes of header length, found a file of " +
-                     std::to_string(file_bytes));
-  }
-  if (header_bytes > kMaxHeaderBytes) {
-    return data_loss("expected a header of at most " + std::to_string(kMaxHeaderBytes) +
-                     " bytes, found a length of " + std::to_string(header_bytes));
-  }
-  if (header_bytes > file_bytes - 8) {
-    return data_loss("expected a header of " + std::to_string(header_bytes) + " bytes, found " +
-                     std::to_string(file_bytes - 8) + " bytes behind its length");
-  }
-  return ok_status();
-}
-
-// Parses and checks everything: known dtypes, shapes whose size in bytes is exactly their range,
-// ranges that cover `data_bytes` once each without gap or overlap and start on a multiple of the
-// element size, unique names.
-Result<SafetensorsHeader> parse_header(std::string_view json, std::uint64_t data_bytes) {
-  if (json.empty() || json.front() != '{')
-    return data_loss("expected a header that starts with '{'");
-  HeaderReader reader;
-  if (Status status = io::read_json(json, reader); !status.ok()) return status;
-  SafetensorsHeader header = reader.take();
-  if (Status status = check_header(header, data_bytes); !status.ok()) return status;
-  return header;
-}
-
-// The JSON of such a header in the order of `entries`, padded with spaces so that 8 + its size is a
-// multiple of 8. REQUIRES: names, metadata keys and values are UTF-8.
-std::string format_header(const SafetensorsHeader& header) {
-  io::JsonWriter json;
-  json.begin_object();
-  if (!header.metadata.empty()) {
-    json.key("__metadata__").begin_object();
-    for (const auto& [key, value] : header.metadata) json.field(key, value);
-    json.end_object();
-  }
-  for (const TensorEntry& entry : header.entries) {
-    json.key(entry.name).begin_object().field("dtype", entry.dtype).key("shape").begin_array();
-    for (const std::int64_t size : entry.shape) json.value(size);
-    json.end_array().key("data_offsets").begin_array().value(entry.begin).value(entry.end);
-    json.end_array().end_object();
-  }
-  std::string out = json.end_object().take();
-  out.append((8 - out.size() % 8) % 8, ' ');
-  return out;
+// REQUIRES: a name of io::kSafetensorsDtypes.
+c10::ScalarType type_of(std::string_view dtype) {
+  return std::ranges::find(kDtypes, dtype, &DtypePair::name)->type;
 }
 
 struct OpenedFile {
-  SafetensorsHeader header;
+  io::SafetensorsHeader header;
   std::uint64_t data_offset = 0;
 };
 
@@ -303,20 +65,20 @@ Result<OpenedFile> read_header(const io::InputFile& file) {
       return status;
     }
   }
-  Status length = check_header_length(header_bytes, file.size_bytes());
+  Status length = io::check_safetensors_length(header_bytes, file.size_bytes());
   if (!length.ok()) return length;
   std::string json(header_bytes, '\0');
   Status read = file.read_at(sizeof header_bytes, json.data(), header_bytes);
   if (!read.ok()) return read;
   const std::uint64_t data_offset = sizeof header_bytes + header_bytes;
-  Result<SafetensorsHeader> header = parse_header(json, file.size_bytes() - data_offset);
+  auto header = io::parse_safetensors_header(json, file.size_bytes() - data_offset);
   if (!header.ok()) return header.status();
   return OpenedFile{*std::move(header), data_offset};
 }
 
-Result<at::Tensor> empty_tensor(const TensorEntry& entry) {
+Result<at::Tensor> empty_tensor(const io::SafetensorsEntry& entry) {
   try {
-    return at::empty(entry.shape, at::TensorOptions(*dtype_from_name(entry.dtype)));
+    return at::empty(entry.shape, at::TensorOptions(type_of(entry.dtype)));
   } catch (const std::exception&) {
     return resource_exhausted("tensor \"" + entry.name + "\": no memory for " +
                               std::to_string(entry.end - entry.begin) + " bytes");
@@ -324,7 +86,7 @@ Result<at::Tensor> empty_tensor(const TensorEntry& entry) {
 }
 
 // A bool with another bit pattern than 0 or 1 is undefined behaviour wherever it is used.
-Status check_bools(const TensorEntry& entry, const at::Tensor& tensor) {
+Status check_bools(const io::SafetensorsEntry& entry, const at::Tensor& tensor) {
   if (entry.dtype != "BOOL") return ok_status();
   const auto* bytes = static_cast<const unsigned char*>(tensor.const_data_ptr());
   if (std::all_of(bytes, bytes + tensor.numel(), [](unsigned char b) { return b <= 1; })) {
@@ -334,7 +96,7 @@ Status check_bools(const TensorEntry& entry, const at::Tensor& tensor) {
 }
 
 Result<at::Tensor> read_tensor(const io::InputFile& file, const OpenedFile& opened,
-                               const TensorEntry& entry) {
+                               const io::SafetensorsEntry& entry) {
   Result<at::Tensor> tensor = empty_tensor(entry);
   if (!tensor.ok()) return tensor;
   Status status = file.read_at(opened.data_offset + entry.begin, tensor->mutable_data_ptr(),
@@ -348,7 +110,7 @@ Result<SafetensorsFile> read_opened(const io::InputFile& file) {
   Result<OpenedFile> opened = read_header(file);
   if (!opened.ok()) return opened.status();
   SafetensorsFile out{.tensors = {}, .metadata = opened->header.metadata};
-  for (const TensorEntry& entry : opened->header.entries) {
+  for (const io::SafetensorsEntry& entry : opened->header.entries) {
     Result<at::Tensor> tensor = read_tensor(file, *opened, entry);
     if (!tensor.ok()) return tensor.status();
     out.tensors.push_back({entry.name, *std::move(tensor)});
@@ -370,7 +132,7 @@ Status check_tensor(const NamedTensor& named) {
     return invalid_argument(who + "the format has no dtype for " +
                             c10::toString(named.tensor.scalar_type()));
   }
-  if (static_cast<std::size_t>(named.tensor.dim()) > kMaxDimensions) {
+  if (static_cast<std::size_t>(named.tensor.dim()) > io::kMaxSafetensorsDimensions) {
     return invalid_argument(who + "more than 64 dimensions");
   }
   return ok_status();
@@ -378,6 +140,9 @@ Status check_tensor(const NamedTensor& named) {
 
 Status check_arguments(std::span<const NamedTensor> tensors,
                        const std::map<std::string, std::string>& metadata) {
+  if (tensors.size() > io::kMaxSafetensorsTensors)
+    return invalid_argument(tensors.size(), " tensors, expected at most ",
+                            io::kMaxSafetensorsTensors, " in a file; write several files");
   std::set<std::string_view> seen;
   for (const NamedTensor& named : tensors) {
     if (Status status = check_tensor(named); !status.ok()) return status;
@@ -407,15 +172,15 @@ std::vector<NamedTensor> in_file_order(std::span<const NamedTensor> tensors) {
   return sorted;
 }
 
-SafetensorsHeader header_of(const std::vector<NamedTensor>& sorted,
-                            const std::map<std::string, std::string>& metadata) {
-  SafetensorsHeader header{.entries = {}, .metadata = metadata};
+io::SafetensorsHeader header_of(const std::vector<NamedTensor>& sorted,
+                                const std::map<std::string, std::string>& metadata) {
+  io::SafetensorsHeader header{.entries = {}, .metadata = metadata};
   std::uint64_t end = 0;
   for (const auto& [name, tensor] : sorted) {
     const std::uint64_t begin = end;
     end += static_cast<std::uint64_t>(tensor.numel()) * tensor.element_size();
     header.entries.push_back({.name = name,
-                              .dtype = std::string(dtype_name(tensor.scalar_type())),
+                              .dtype = dtype_name(tensor.scalar_type()),
                               .shape = tensor.sizes().vec(),
                               .begin = begin,
                               .end = end});
@@ -455,9 +220,10 @@ Result<std::uint64_t> write_tensor(HashedFile& file, const NamedTensor& named) {
   }
 }
 
-io::SavePiece piece_of(const TensorEntry& entry, const std::string& file,
+io::SavePiece piece_of(const io::SafetensorsEntry& entry, const std::string& file,
                        std::uint64_t data_offset) {
-  io::SavePiece piece{.tensor = entry.name, .dtype = entry.dtype, .shape = entry.shape};
+  io::SavePiece piece{
+      .tensor = entry.name, .dtype = std::string(entry.dtype), .shape = entry.shape};
   piece.count = 1;
   for (const std::int64_t size : entry.shape) piece.count *= static_cast<std::uint64_t>(size);
   piece.file = file;
@@ -469,10 +235,12 @@ io::SavePiece piece_of(const TensorEntry& entry, const std::string& file,
 Result<detail::WrittenTensors> write_all(HashedFile& file, const std::string& name,
                                          const std::vector<NamedTensor>& sorted,
                                          const std::map<std::string, std::string>& metadata) {
-  const SafetensorsHeader header = header_of(sorted, metadata);
-  const std::string json = format_header(header);
+  const io::SafetensorsHeader header = header_of(sorted, metadata);
+  const std::string json = io::format_safetensors_header(header);
   const std::uint64_t length = json.size();
-  if (length > kMaxHeaderBytes) return invalid_argument("a header above 100 MB");
+  if (length > io::kMaxSafetensorsHeaderBytes)
+    return invalid_argument("a header of ", length, " bytes, expected at most ",
+                            io::kMaxSafetensorsHeaderBytes, "; write several files");
   Status status = file.write(std::as_bytes(std::span(&length, 1)));
   if (status.ok()) status = file.write(std::as_bytes(std::span(json)));
   if (!status.ok()) return status;

@@ -150,7 +150,7 @@ std::filesystem::path TrainingSaves::find_save() {
       step = io::step_of_save(*save).value_or(0);
       folder_->go_on_from(*save);
     } else if (found.code() == StatusCode::not_found) {
-      found = not_found("checkpoint.resume: expected a whole save in " + config().directory +
+      found = not_found("checkpoint.resume: expected a save in " + config().directory +
                         ", found none; start without checkpoint.resume");
     }
   }

@@ -319,9 +319,10 @@ TEST_SUITE("checkpoint folder") {
     REQUIRE(folder.write(checkpoint_at(20), nullptr, 1).ok());
     CHECK(saves(temp) == 1);
     CHECK(std::filesystem::exists(temp / "step-000000000030.damaged/model.safetensors"));
-    std::filesystem::remove_all(folder.save_of(20));
-    CHECK(folder.newest_whole(CheckpointFolder::OnDamage::set_aside, quiet).status().code() ==
-          StatusCode::not_found);
+    put(folder.save_of(20) / "model.safetensors", "nonsense");
+    const auto none = folder.newest_whole(CheckpointFolder::OnDamage::set_aside, quiet);
+    CHECK(none.status().code() == StatusCode::data_loss);
+    CHECK(saves(temp) == 1);  // the only one keeps its name
   }
 
   TEST_CASE("a second job on the folder is refused with who has it") {

@@ -1,0 +1,61 @@
+// Words from outside in messages: how a message shows them, so that it stays one line and leaves
+// the reader's terminal alone, and which known word somebody meant by one that is not known. Pure.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <numeric>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "coordinator/core/text.h"
+
+namespace cox {
+
+// Returns the text as UTF-8 with '?' in place of every control character.
+inline std::string printable(std::string_view text) {
+  std::string out = valid_utf8(text);
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(out[i]);
+    const bool is_c1 = byte == 0xC2 && i + 1 < out.size() &&
+                       static_cast<unsigned char>(out[i + 1]) < 0xA0;  // U+0080 .. U+009F
+    if (is_c1) out.erase(i + 1, 1);
+    if (is_c1 || byte < 0x20 || byte == 0x7F) out[i] = '?';
+  }
+  return out;
+}
+
+// Returns the beginning of a text that was not expected, to be quoted in a message.
+inline std::string shown(std::string_view text) {
+  constexpr std::size_t kMostShown = 80;
+  return printable(text.substr(0, kMostShown)) + (text.size() > kMostShown ? "..." : "");
+}
+
+// Returns how many letters must be replaced, added or left out to turn one word into the other.
+// Takes time in proportion to the product of their lengths.
+inline std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), 0u);
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t diagonal = row[0]++;
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      const std::size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({replaced, row[j] + 1, row[j + 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+// Returns the first of the known words that are nearest to `word`, of which the first 100 bytes
+// count. REQUIRES: a known word.
+inline std::string nearest(std::span<const std::string> known, std::string_view word) {
+  constexpr std::size_t kMostCompared = 100;
+  word = word.substr(0, kMostCompared);
+  return *std::ranges::min_element(
+      known, {}, [word](const std::string& each) { return edit_distance(each, word); });
+}
+
+}  // namespace cox

@@ -1,0 +1,176 @@
+// Files that people and other programs write: configurations, JSON, profiles, safetensors, run
+// directories; and the query of a request.
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "coordinator/core/config.h"
+#include "coordinator/io/json.h"
+#include "coordinator/io/planning_files.h"
+#include "coordinator/io/safetensors_header.h"
+#include "coordinator/planner/front.h"
+#include "metrics/request.h"
+#include "metrics/run_format.h"
+#include "tests/fuzz/targets.h"
+
+namespace cox::fuzz {
+namespace {
+
+std::vector<std::string> lines_of(std::string_view bytes) {
+  std::vector<std::string> lines;
+  while (!bytes.empty()) {
+    const std::string_view line = bytes.substr(0, bytes.find('\n'));
+    lines.emplace_back(line);
+    bytes.remove_prefix(std::min(line.size() + 1, bytes.size()));
+  }
+  return lines;
+}
+
+// What was accepted is the same when it is written and read again.
+void check_config(const Config& config) {
+  const std::string written = text(config);
+  Config again;
+  for (const auto& [policy, mode] : config.policy_modes) again.policy_modes[policy] = mode;
+  expect(apply_text(again, written, "again").ok(), "settings that were written to be read again");
+  expect(text(again) == written, "settings to be the same after they were written");
+  expect(fingerprint(again) == fingerprint(config), "an equal fingerprint of equal settings");
+}
+
+void write(io::JsonWriter& out, const io::Json& value) {
+  switch (value.kind) {
+    case io::JsonKind::null:
+      out.null();
+      break;
+    case io::JsonKind::boolean:
+      out.value(value.boolean);
+      break;
+    case io::JsonKind::number:
+      out.value(value.number);
+      break;
+    case io::JsonKind::string:
+      out.value(value.string);
+      break;
+    case io::JsonKind::array:
+      out.begin_array();
+      for (const io::Json& item : value.items) write(out, item);
+      out.end_array();
+      break;
+    case io::JsonKind::object:
+      out.begin_object();
+      for (const io::JsonMember& member : value.members) {
+        out.key(member.name);
+        write(out, member.value);
+      }
+      out.end_object();
+      break;
+  }
+}
+
+std::string written(const io::Json& value) {
+  io::JsonWriter out;
+  write(out, value);
+  return out.take();
+}
+
+bool is_small(const MemoryProblem& problem) {
+  return problem.stages.size() <= 8;
+}
+
+}  // namespace
+
+Taken fuzz_config(std::string_view bytes) {
+  Config from_file;
+  from_file.policy_modes["speed_shares"] = PolicyMode::observe;
+  const bool is_file = apply_text(from_file, bytes, "file").ok() && validate(from_file).ok();
+  if (is_file) check_config(from_file);
+  const std::vector<std::string> lines = lines_of(bytes);
+  Config from_flags;
+  if (apply_flags(from_flags, lines).ok() && validate(from_flags).ok()) check_config(from_flags);
+  static_cast<void>(config_file(lines, lines));
+  Config from_environment;
+  static_cast<void>(apply_environment(from_environment, lines).ok());
+  return is_file ? Taken::yes : Taken::no;
+}
+
+Taken fuzz_json(std::string_view bytes) {
+  const auto read = io::parse_json(bytes);
+  if (!read.ok()) return Taken::no;
+  const std::string once = written(*read);
+  const auto again = io::parse_json(once);
+  expect(again.ok(), "JSON that was written to be read again");
+  expect(written(*again) == once, "JSON to be the same after it was written");
+  return Taken::yes;
+}
+
+Taken fuzz_memory_profile(std::string_view bytes) {
+  const auto read = io::read_memory_profile(bytes);
+  if (!read.ok()) return Taken::no;
+  const std::string once = io::to_json(*read);
+  const auto again = io::read_memory_profile(once);
+  expect(again.ok() && io::to_json(*again) == once,
+         "a profile to be the same after it was written");
+  for (const planner::RankProfile& rank : read->profiles) {
+    if (!is_small(rank.problem)) continue;
+    const auto solved = planner::solve_front(rank.problem, {8, 4, 32, 2000});
+    expect(!solved.ok() || !solved->front.empty(), "a front of a valid problem");
+  }
+  return Taken::yes;
+}
+
+Taken fuzz_instances(std::string_view bytes) {
+  const auto read = io::read_instances(bytes);
+  if (!read.ok()) return Taken::no;
+  for (const io::PlanInstance& instance : *read) {
+    if (!is_small(instance.problem) || instance.budgets.empty()) continue;
+    const std::int64_t budget = instance.budgets.front();
+    const auto answer =
+        planner::solve_budget(instance.problem, budget, 64, planner::TieBreak::named);
+    expect(answer.ok(), "an answer to a valid problem");
+    expect(!answer->best || answer->best->peak_bytes <= budget, "a plan within its budget");
+  }
+  return Taken::yes;
+}
+
+// The first two bytes are the size of the data behind the header.
+Taken fuzz_safetensors(std::string_view bytes) {
+  if (bytes.size() < 2) return Taken::no;
+  const auto low = static_cast<unsigned char>(bytes[0]);
+  const auto high = static_cast<unsigned char>(bytes[1]);
+  const std::uint64_t data_bytes = low + 256u * high;
+  const auto read = io::parse_safetensors_header(bytes.substr(2), data_bytes);
+  if (!read.ok()) return Taken::no;
+  std::uint64_t covered = 0;
+  for (const io::SafetensorsEntry& entry : read->entries) {
+    expect(entry.begin == covered && entry.end >= entry.begin, "tensors without a gap");
+    covered = entry.end;
+  }
+  expect(covered == data_bytes, "tensors that cover the data");
+  const std::string once = io::format_safetensors_header(*read);
+  const auto again = io::parse_safetensors_header(once, data_bytes);
+  expect(again.ok(), "a header that was written to be read again");
+  expect(io::format_safetensors_header(*again) == once, "the same header after it was written");
+  return Taken::yes;
+}
+
+Taken fuzz_run(std::string_view bytes) {
+  const metrics::WrittenRun run = metrics::read_run_json(bytes);
+  expect(run.started >= 0 && run.wall_time >= 0, "times of a run from 0 on");
+  const std::size_t whole = metrics::kept_bytes(bytes, std::nullopt);
+  const std::size_t kept = metrics::kept_bytes(bytes, StepId(3));
+  expect(kept <= whole && whole <= bytes.size(), "a resumed run to keep no more than there is");
+  expect(kept == 0 || bytes[kept - 1] == '\n', "a resumed run to keep whole lines");
+  return Taken::yes;
+}
+
+Taken fuzz_query(std::string_view bytes) {
+  for (const std::string_view name : {"from", "rank", ""}) {
+    const auto number = metrics::query_number(bytes, name);
+    if (!number.ok()) expect(!number.status().message().empty(), "a message of what is wrong");
+  }
+  return Taken::yes;
+}
+
+}  // namespace cox::fuzz

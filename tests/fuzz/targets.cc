@@ -1,0 +1,41 @@
+#include "tests/fuzz/targets.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+
+namespace cox::fuzz {
+namespace {
+
+constexpr std::array<Target, 12> kTargets = {{{"config", fuzz_config},
+                                              {"control_state", fuzz_control_state},
+                                              {"instances", fuzz_instances},
+                                              {"journal", fuzz_journal},
+                                              {"json", fuzz_json},
+                                              {"mask", fuzz_mask},
+                                              {"memory_profile", fuzz_memory_profile},
+                                              {"plan", fuzz_plan},
+                                              {"query", fuzz_query},
+                                              {"run", fuzz_run},
+                                              {"safetensors", fuzz_safetensors},
+                                              {"signals", fuzz_signals}}};
+
+}  // namespace
+
+void expect(bool holds, const char* message) {
+  if (holds) return;
+  std::fprintf(stderr, "fuzz: expected %s\n", message);
+  std::abort();
+}
+
+std::span<const Target> targets() {
+  return kTargets;
+}
+
+const Target* find_target(std::string_view name) {
+  const auto found = std::ranges::find(kTargets, name, &Target::name);
+  return found == kTargets.end() ? nullptr : &*found;
+}
+
+}  // namespace cox::fuzz
