@@ -11,6 +11,7 @@
 #include "coordinator/io/file.h"
 #include "coordinator/io/json.h"
 #include "coordinator/io/json_fields.h"
+#include "coordinator/io/safetensors_header.h"
 
 namespace cox::io {
 namespace {
@@ -171,7 +172,41 @@ Status verify_piece(const fs::path& save, const SavePiece& piece) {
                    ": its bytes do not have the hash that the manifest says");
 }
 
+Status add_pieces(const fs::path& path, SaveManifest& manifest) {
+  const Result<InputFile> file = InputFile::open(path);
+  if (!file.ok()) return file.status();
+  std::uint64_t length = 0;
+  if (file->size_bytes() >= sizeof length) {
+    if (Status read = file->read_at(0, &length, sizeof length); !read.ok()) return read;
+  }
+  if (Status fits = check_safetensors_length(length, file->size_bytes()); !fits.ok()) return fits;
+  std::string json(length, '\0');
+  if (Status read = file->read_at(sizeof length, json.data(), length); !read.ok()) return read;
+  const std::uint64_t data = sizeof length + length;
+  const auto header = parse_safetensors_header(json, file->size_bytes() - data);
+  if (!header.ok()) return header.status();
+  for (const SafetensorsEntry& entry : header->entries) {
+    SavePiece piece = piece_of(entry, path.filename().string(), data);
+    std::vector<std::byte> bytes(piece.bytes);
+    if (Status read = file->read_at(piece.offset, bytes.data(), bytes.size()); !read.ok())
+      return read;
+    piece.hash = content_hash(bytes);
+    manifest.pieces.push_back(std::move(piece));
+  }
+  return ok_status();
+}
+
 }  // namespace
+
+SavePiece piece_of(const SafetensorsEntry& entry, std::string file, std::uint64_t data_offset) {
+  SavePiece piece{.tensor = entry.name, .dtype = std::string(entry.dtype), .shape = entry.shape};
+  piece.count = 1;
+  for (const std::int64_t size : entry.shape) piece.count *= static_cast<std::uint64_t>(size);
+  piece.file = std::move(file);
+  piece.offset = data_offset + entry.begin;
+  piece.bytes = entry.end - entry.begin;
+  return piece;
+}
 
 std::string save_id(std::uint64_t high, std::uint64_t low) {
   return to_hex(high) + to_hex(low);
@@ -203,6 +238,28 @@ Result<SaveManifest> parse_manifest(std::string_view text) {
   return read_members(*root);
 }
 
+Status describe_files(const fs::path& save, SaveManifest& manifest) {
+  const auto step = step_of_save(save);
+  if (!step)
+    return invalid_argument(save.string() + ": expected a folder called as step-000000000100 is");
+  manifest.step = *step;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(save, error)) {
+    const std::string name = entry.path().filename().string();
+    if (name == kManifestName) continue;
+    const Result<FileContent> content = content_of(entry.path());
+    if (!content.ok()) return content.status();
+    manifest.files.push_back({name, content->bytes, content->hash});
+    if (!name.ends_with(".safetensors")) continue;
+    if (Status pieces = add_pieces(entry.path(), manifest); !pieces.ok())
+      return pieces.with_context(entry.path().string());
+  }
+  std::ranges::sort(manifest.files, {}, &SaveFile::name);
+  if (error || manifest.files.empty())
+    return not_found(save.string() + ": expected a save, found no files in it");
+  return ok_status();
+}
+
 std::string save_name(std::uint64_t step) {
   return sentence("step-%012llu", static_cast<unsigned long long>(step));
 }
@@ -230,7 +287,8 @@ Result<SaveManifest> read_manifest(const fs::path& save) {
   const Result<std::string> text = read_file(path, kMaxManifestBytes);
   if (text.status().code() == StatusCode::not_found)
     return data_loss(save.string() + ": expected " + std::string(kManifestName) +
-                     ", found none; the save is damaged, or one of version 0.2 or earlier");
+                     ", found none; the save is damaged, or one of version 0.2 or earlier, which "
+                     "`cox checkpoint seal` takes over");
   if (!text.ok()) return text.status();
   Result<SaveManifest> manifest = parse_manifest(*text);
   if (!manifest.ok()) return manifest.status().with_context(path.string());

@@ -39,6 +39,11 @@ struct SavePiece {
   std::uint64_t hash = 0;  // content_hash() of these bytes
 };
 
+struct SafetensorsEntry;
+// The piece that a whole tensor of a safetensors file is, without its hash. `data_offset`: where
+// the data begins in the file.
+SavePiece piece_of(const SafetensorsEntry& entry, std::string file, std::uint64_t data_offset);
+
 struct SaveManifest {
   std::string id;  // made anew for each save, so that two saves of one step can be told apart
   std::uint64_t step = 0;
@@ -66,6 +71,11 @@ std::string save_name(std::uint64_t step);
 std::optional<std::uint64_t> step_of_save(const std::filesystem::path& folder);
 // The saves of a directory, oldest step first. Empty where there is no such directory.
 std::vector<std::filesystem::path> saves_in(const std::filesystem::path& directory);
+
+// Fills step, files and pieces from what lies in the folder, for a save that was changed by hand or
+// is of a version without manifests. data_loss where a file of tensors cannot be read;
+// invalid_argument when the folder is not called as a save is.
+Status describe_files(const std::filesystem::path& save, SaveManifest& manifest);
 
 // Reads the manifest alone. data_loss when there is none, for that is how a damaged save and one of
 // version 0.2 or earlier look.

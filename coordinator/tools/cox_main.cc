@@ -14,6 +14,7 @@
 #include "coordinator/io/config_source.h"
 #include "coordinator/policies/registry.h"
 #include "coordinator/runtime/replay.h"
+#include "coordinator/tools/checkpoint_command.h"
 #include "coordinator/tools/plan_command.h"
 #include "coordinator/tools/run_file.h"
 #include "coordinator/wire/frame.h"
@@ -143,6 +144,7 @@ struct CommandLine {
   CLI::App app{"Reads what a job of Coxswain leaves behind.", "cox"};
   ReplayRequest replay;
   PlanRequest plan;
+  std::string saves;  // of checkpoint
   bool is_markdown = false;
   int exit_code = kDone;
 
@@ -152,6 +154,7 @@ struct CommandLine {
     add_replay();
     add_config();
     add_plan();
+    add_checkpoint();
     add_version();
     add_help();
     app.footer("Example: cox replay runs/my-run\ncox COMMAND --help says more about a command.");
@@ -206,6 +209,34 @@ struct CommandLine {
       if (!fit.ok()) exit_code = complain(fit.status().message());
       if (fit.ok() && *fit == Fit::nothing) exit_code = kNo;
     });
+  }
+
+  void add_checkpoint() {
+    CLI::App* command = app.add_subcommand(
+        "checkpoint", "lists saves, checks them, or takes one over; exit code 1 on damage");
+    command->require_subcommand(1);
+    command->footer(
+        "Example: can the newest save be resumed from?\n  cox checkpoint verify runs/saves");
+    CLI::App* ls = command->add_subcommand("ls", "a line for each save of a folder");
+    ls->add_option("DIRECTORY", saves, "checkpoint.directory of a run")->required();
+    ls->callback([this] { exit_code = exit_code_of(list_saves(saves)); });
+    CLI::App* verify =
+        command->add_subcommand("verify", "reads every byte and compares it with the manifest");
+    verify->add_option("PATH", saves, "a save, or a folder of saves")->required();
+    verify->callback([this] { exit_code = exit_code_of(verify_saves(saves)); });
+    CLI::App* seal = command->add_subcommand(
+        "seal",
+        "writes a manifest for what lies in the folder: of version 0.2, or changed by hand");
+    seal->add_option("SAVE", saves, "the folder of one save")->required();
+    seal->callback([this] {
+      const Status sealed = seal_save(saves);
+      if (!sealed.ok()) exit_code = complain(sealed.message());
+    });
+  }
+
+  static int exit_code_of(const Result<Wholeness>& result) {
+    if (!result.ok()) return complain(result.status().message());
+    return *result == Wholeness::whole ? kDone : kNo;
   }
 
   void add_version() {

@@ -188,7 +188,7 @@ class FullDisk(jobs.Case):
         self.assertGreater(ended.code, 0, ended)
         self.assertEqual(len(ended.complaints()), 1, ended)
         self.assertIn("step-000000000009", ended.complaints()[0])
-        self.assertEqual(os.listdir(self.path("disk/saves")), ["step-000000000005"])
+        self.assertEqual(self.entries("disk/saves"), ["step-000000000005"])
         self.end_full_disk()
         self.ends_well(jobs.run(resume, 2))
         self.assertEqual(self.newest_save("disk/saves"), 9)
@@ -200,7 +200,7 @@ class FullDisk(jobs.Case):
         self.assertGreater(ended.code, 0, ended)
         steps = re.findall(r"checkpoint \S+step-0+(\d+)", "\n".join(ended.complaints()))
         self.assertEqual(steps, ["4", "8", "9"], ended)
-        self.assertEqual(os.listdir(self.path("disk/saves")), [])
+        self.assertEqual(self.entries("disk/saves"), [])
 
 
 class OneRankFails(jobs.Case):

@@ -4,6 +4,7 @@ the programs' paths (see main() below) and is a unittest module."""
 import argparse
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -157,9 +158,17 @@ class Case(unittest.TestCase):
             command.append("--cox.checkpoint.directory=" + self.path(saves))
         return command
 
+    def seal(self, save):
+        """Takes over a save that the test has changed."""
+        subprocess.run([programs.cox, "checkpoint", "seal", save], check=True, capture_output=True)
+
+    def entries(self, saves):
+        """What lies in a folder of saves beside its lock."""
+        return sorted(set(os.listdir(self.path(saves))) - {"saves.lock"})
+
     def newest_save(self, saves):
         names = os.listdir(self.path(saves)) if os.path.isdir(self.path(saves)) else []
-        return max((int(n[5:]) for n in names if n.startswith("step-")), default=0)
+        return max((int(n[5:]) for n in names if re.fullmatch(r"step-\d+", n)), default=0)
 
     def rows(self, run_directory, rank=0):
         name = self.path(run_directory, f"rank{rank}", "steps.jsonl")

@@ -85,7 +85,9 @@ class DelayedFp8(PrecisionCase):
     def resumed(self, name, ranks):
         shutil.copytree(self.path("saves"), self.path(name + "-saves"))
         if name == "forgetful":
-            os.remove(self.path(name + "-saves", f"step-{self.STOP:012}", "numbers.safetensors"))
+            save = self.path(name + "-saves", f"step-{self.STOP:012}")
+            os.remove(os.path.join(save, "numbers.safetensors"))
+            self.seal(save)
         return self.train(name, ranks, *self.FLAGS, RESUME, saves=name + "-saves").err
 
     def test_a_resumed_run_goes_on_with_what_each_rank_remembers(self):
@@ -141,6 +143,7 @@ class Saves(PrecisionCase):
         text += b" " * (-len(text) % 8)
         with open(self.file, "wb") as file:
             file.write(struct.pack("<Q", len(text)) + text + self.whole[8 + size:])
+        self.seal(os.path.dirname(self.file))
 
     def bits(self, number):
         return str(struct.unpack("<I", struct.pack("<f", number))[0])

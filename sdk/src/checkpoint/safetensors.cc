@@ -220,18 +220,6 @@ Result<std::uint64_t> write_tensor(HashedFile& file, const NamedTensor& named) {
   }
 }
 
-io::SavePiece piece_of(const io::SafetensorsEntry& entry, const std::string& file,
-                       std::uint64_t data_offset) {
-  io::SavePiece piece{
-      .tensor = entry.name, .dtype = std::string(entry.dtype), .shape = entry.shape};
-  piece.count = 1;
-  for (const std::int64_t size : entry.shape) piece.count *= static_cast<std::uint64_t>(size);
-  piece.file = file;
-  piece.offset = data_offset + entry.begin;
-  piece.bytes = entry.end - entry.begin;
-  return piece;
-}
-
 Result<detail::WrittenTensors> write_all(HashedFile& file, const std::string& name,
                                          const std::vector<NamedTensor>& sorted,
                                          const std::map<std::string, std::string>& metadata) {
@@ -249,7 +237,7 @@ Result<detail::WrittenTensors> write_all(HashedFile& file, const std::string& na
   for (std::size_t i = 0; i < sorted.size(); ++i) {
     const Result<std::uint64_t> hash = write_tensor(file, sorted[i]);
     if (!hash.ok()) return hash.status();
-    written.pieces.push_back(piece_of(header.entries[i], name, data_offset));
+    written.pieces.push_back(io::piece_of(header.entries[i], name, data_offset));
     written.pieces.back().hash = *hash;
   }
   written.file = {name, file.size(), file.hash()};
