@@ -67,9 +67,23 @@ const Row* find_row(const std::vector<Row>& rows, std::string_view key) {
   return found == rows.end() ? nullptr : &*found;
 }
 
+using ModeRows = std::map<std::string, const Row*, std::less<>>;
+
+ModeRows find_mode_rows() {
+  ModeRows rows;
+  for (const Row& row : section_rows()) {
+    const std::string_view key = row.name.key;
+    if (row.mode && key.ends_with(kModeSuffix))
+      rows.emplace(std::string(key.substr(0, key.size() - kModeSuffix.size())), &row);
+  }
+  return rows;
+}
+
+// Asked for every policy in every round.
 const Row* mode_row(std::string_view policy) {
-  const Row* row = find_row(section_rows(), std::string(policy).append(kModeSuffix));
-  return row != nullptr && row->mode ? row : nullptr;
+  static const ModeRows rows = find_mode_rows();
+  const auto found = rows.find(policy);
+  return found == rows.end() ? nullptr : found->second;
 }
 
 Row own_mode_row(const std::string& policy) {

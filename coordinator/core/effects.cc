@@ -73,31 +73,37 @@ void EffectLog::measure(const StepSummary& summary) {
   if (rounds_.size() == kRoundsAfter) rounds_.erase(rounds_.begin());
   rounds_.push_back(one_round(summary));
   if (rounds_of_plan_ > kSettlingRounds + kRoundsAfter) return;
-  const auto is_under_it = [this](const Effect& effect) {
-    return effect.plan && *effect.plan >= first_measured_ && *effect.plan <= applied_;
+  const auto is_under_it = [this](const std::shared_ptr<const Effect>& effect) {
+    return effect->plan && *effect->plan >= first_measured_ && *effect->plan <= applied_;
   };
   if (std::none_of(list_->begin(), list_->end(), is_under_it)) return;
-  auto list = std::make_shared<EffectList>(*list_);
-  for (Effect& effect : *list) {
-    if (is_under_it(effect)) effect.after = together(rounds_);
+  auto list = std::make_shared<SharedEffects>(*list_);
+  for (std::shared_ptr<const Effect>& shared : *list) {
+    if (!is_under_it(shared)) continue;
+    auto measured = std::make_shared<Effect>(*shared);
+    measured->after = together(rounds_);
+    shared = std::move(measured);
   }
   list_ = std::move(list);
 }
 
 void EffectLog::append(std::span<const Reason> reasons, StepId step, std::uint64_t plan,
                        const MeasuredRounds& before) {
-  EffectList list = *list_;
+  if (std::none_of(reasons.begin(), reasons.end(), is_kept)) return;
+  SharedEffects list = *list_;
   for (const Reason& reason : reasons) {
     if (!is_kept(reason)) continue;
-    Effect& effect = list.emplace_back();
-    effect.reason = reason;
-    effect.step = step;
-    if (!is_change(reason)) continue;
-    effect.plan = plan;
-    effect.before = before;
+    auto effect = std::make_shared<Effect>();
+    effect->reason = reason;
+    effect->step = step;
+    if (is_change(reason)) {
+      effect->plan = plan;
+      effect->before = before;
+    }
+    list.push_back(std::move(effect));
   }
   if (list.size() > kKept) list.erase(list.begin(), list.end() - kKept);
-  list_ = std::make_shared<const EffectList>(std::move(list));
+  list_ = std::make_shared<const SharedEffects>(std::move(list));
 }
 
 }  // namespace cox

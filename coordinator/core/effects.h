@@ -37,6 +37,8 @@ struct Effect {
   MeasuredRounds after{};               // no rounds for findings and while the plan is not applied
 };
 using EffectList = std::vector<Effect>;  // oldest first
+// The same, shared: a round that adds one copies none.
+using SharedEffects = std::vector<std::shared_ptr<const Effect>>;
 
 class EffectLog {
  public:
@@ -55,14 +57,14 @@ class EffectLog {
   void add(const StepSummary& summary, std::span<const Reason> reasons, const Plan& newest);
 
   // Returns the effects, never null. A list that was returned does not change.
-  std::shared_ptr<const EffectList> list() const { return list_; }
+  std::shared_ptr<const SharedEffects> list() const { return list_; }
 
  private:
   void measure(const StepSummary& summary);
   void append(std::span<const Reason> reasons, StepId step, std::uint64_t plan,
               const MeasuredRounds& before);
 
-  std::shared_ptr<const EffectList> list_ = std::make_shared<const EffectList>();
+  std::shared_ptr<const SharedEffects> list_ = std::make_shared<const SharedEffects>();
   std::uint64_t applied_;               // the number of the plan that the ranks apply
   std::uint64_t first_measured_;        // the lowest plan whose effects the rounds show
   std::uint64_t rounds_of_plan_ = 0;    // since they do

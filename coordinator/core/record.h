@@ -39,7 +39,7 @@ struct StepRecord {
   // memory is not planned.
   std::span<const std::int64_t> memory_budget_bytes{};
   // The measured effects of the changes up to this round; null where nobody measures them.
-  std::shared_ptr<const EffectList> effects{};
+  std::shared_ptr<const SharedEffects> effects{};
 };
 
 class StepSink {

@@ -152,7 +152,7 @@ void put_effect(io::JsonWriter& json, const Effect& effect) {
 Result<std::string> effects_json(const Snapshot& s, std::string_view) {
   io::JsonWriter json;
   json.begin_object().field("round", s.summary.round.value()).key("effects").begin_array();
-  for (const Effect& effect : *s.decisions.effects) put_effect(json, effect);
+  for (const auto& effect : *s.decisions.effects) put_effect(json, *effect);
   json.end_array().end_object();
   return json.take();
 }
@@ -226,13 +226,13 @@ std::string peak_text(const Effect& effect) {
 }
 
 std::string effects_section(const Snapshot& s) {
-  const EffectList& effects = *s.decisions.effects;
+  const SharedEffects& effects = *s.decisions.effects;
   if (effects.empty()) return {};
   Table table({"Step/n", "Policy", "Change/why", "Predicted", "Step time/n", "Peak of a rank/n"},
               "dense");
   const std::size_t shown = std::min(kEffectsShown, effects.size());
   for (std::size_t i = 0; i < shown; ++i) {
-    const Effect& effect = effects[effects.size() - 1 - i];
+    const Effect& effect = *effects[effects.size() - 1 - i];
     table.add({grouped(effect.step.value()), policy_name(effect.reason.policy),
                escape(effect.reason.text), predicted_text(effect.reason.forecast),
                step_text(effect), peak_text(effect)});

@@ -46,7 +46,8 @@ struct DecisionsView {
   std::array<std::array<std::uint64_t, kOutcomes>, kPolicyKinds> counts{};
   std::vector<CodeCount> codes;  // ascending codes
   BucketCounts decide_seconds{kControlBuckets};
-  std::shared_ptr<const EffectList> effects = std::make_shared<const EffectList>();  // never null
+  std::shared_ptr<const SharedEffects> effects =
+      std::make_shared<const SharedEffects>();  // never null
 
   void add(const StepRecord& record);
 };

@@ -53,12 +53,12 @@ TEST_SUITE("core.effects") {
     log.add(round_of(40, 2.0, 0), {&kChange, 1}, plan_of(1));
     run(log, 3, 2.0, 0, 5000);  // the plan is on its way
     REQUIRE(log.list()->size() == 1);
-    CHECK(log.list()->front().after.rounds == 0);
+    CHECK(log.list()->front()->after.rounds == 0);
 
     run(log, kSettled, 9.0, 1, 9000);  // these do not count
     run(log, EffectLog::kRoundsAfter, 0.5, 1, 2000);
     run(log, 30, 7.0, 1, 7000);  // nor do these, long after
-    const Effect& effect = log.list()->front();
+    const Effect& effect = *log.list()->front();
     CHECK(effect.step == StepId(40));
     CHECK(effect.plan == 1);
     CHECK(effect.before.rounds == EffectLog::kRoundsBefore);
@@ -79,15 +79,15 @@ TEST_SUITE("core.effects") {
     run(log, kSettled + 5, 2.0, 1);
     log.add(round_of(20, 2.0, 1), {&kChange, 1}, plan_of(2));
     run(log, kSettled + 5, 4.0, 2);
-    const EffectList& effects = *log.list();
+    const SharedEffects& effects = *log.list();
     REQUIRE(effects.size() == 3);
     for (std::size_t i = 0; i < 2; ++i) {
-      CHECK(effects[i].after.rounds == 6);
-      CHECK(effects[i].after.step_seconds == 2.0);
+      CHECK(effects[i]->after.rounds == 6);
+      CHECK(effects[i]->after.step_seconds == 2.0);
     }
-    CHECK(effects[2].before.rounds == 6);
-    CHECK(effects[2].before.step_seconds == 2.0);
-    CHECK(effects[2].after.step_seconds == 4.0);
+    CHECK(effects[2]->before.rounds == 6);
+    CHECK(effects[2]->before.step_seconds == 2.0);
+    CHECK(effects[2]->after.step_seconds == 4.0);
   }
 
   TEST_CASE("a plan that is replaced at once is measured together with the next one") {
@@ -98,10 +98,10 @@ TEST_SUITE("core.effects") {
     log.add(round_of(13, 3.0, 1), {&kChange, 1}, plan_of(2));
     run(log, kSettled + 5, 0.5, 2);
     REQUIRE(log.list()->size() == 2);
-    for (const Effect& effect : *log.list()) {
-      CHECK(effect.before.step_seconds == 1.0);
-      CHECK(effect.after.rounds == 5);
-      CHECK(effect.after.step_seconds == 0.5);
+    for (const auto& effect : *log.list()) {
+      CHECK(effect->before.step_seconds == 1.0);
+      CHECK(effect->after.rounds == 5);
+      CHECK(effect->after.step_seconds == 0.5);
     }
   }
 
@@ -109,7 +109,7 @@ TEST_SUITE("core.effects") {
     EffectLog log(7);
     log.begin({&kChange, 1}, StepId(100));
     run(log, kSettled + 4, 1.5, 7);
-    const Effect& effect = log.list()->front();
+    const Effect& effect = *log.list()->front();
     CHECK(effect.step == StepId(100));
     CHECK(effect.plan == 7);
     CHECK(effect.before.rounds == 0);
@@ -127,7 +127,7 @@ TEST_SUITE("core.effects") {
     log.add(round_of(10, 1.0, 0), said, plan_of(0));
     run(log, 30, 1.0, 0);
     REQUIRE(log.list()->size() == 1);
-    const Effect& found = log.list()->front();
+    const Effect& found = *log.list()->front();
     CHECK(found.reason.code == ReasonCode::straggler_found);
     CHECK_FALSE(found.plan.has_value());
     CHECK(found.before.rounds == 0);
@@ -140,13 +140,13 @@ TEST_SUITE("core.effects") {
     silent.wall_seconds = {};
     for (int i = 0; i < 10; ++i) log.add(silent, {}, plan_of(0));
     log.add(silent, {&kChange, 1}, plan_of(1));
-    CHECK(log.list()->front().before.rounds == 0);
+    CHECK(log.list()->front()->before.rounds == 0);
     for (std::uint64_t i = 0; i < EffectLog::kKept; ++i) {
       log.add(round_of(i, 1.0, 0), {&kChange, 1}, plan_of(1));
     }
     CHECK(log.list()->size() == EffectLog::kKept);
-    CHECK(log.list()->front().step == StepId(0));
-    CHECK(log.list()->front().before.rounds == 0);
+    CHECK(log.list()->front()->step == StepId(0));
+    CHECK(log.list()->front()->before.rounds == 0);
   }
 
   TEST_CASE("a list that was handed out does not change") {
@@ -154,8 +154,8 @@ TEST_SUITE("core.effects") {
     log.begin({&kChange, 1}, StepId(0));
     const auto before = log.list();
     run(log, kSettled + 1, 1.0, 0);
-    CHECK(before->front().after.rounds == 0);
-    CHECK(log.list()->front().after.rounds == 1);
+    CHECK(before->front()->after.rounds == 0);
+    CHECK(log.list()->front()->after.rounds == 1);
   }
 }
 

@@ -66,7 +66,9 @@ void RunTally::add_cost(SessionReport& report) const {
 SessionReport RunTally::report() const {
   const std::scoped_lock lock(mutex_);
   SessionReport report = totals_;
-  if (effects_ != nullptr) report.effects = *effects_;
+  if (effects_ != nullptr) {
+    for (const auto& effect : *effects_) report.effects.push_back(*effect);
+  }
   add_cost(report);
   std::size_t slowest = 0;
   std::size_t fastest = 0;

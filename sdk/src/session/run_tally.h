@@ -44,9 +44,9 @@ class RunTally final : public StepSink {
   mutable std::mutex mutex_;   // guards what follows
   std::vector<Sums> seconds_;  // by rank
   SessionReport totals_;
-  std::shared_ptr<const EffectList> effects_;  // of the newest record
-  std::optional<PlanId> priced_;               // the plan that totals_ speak of
-  std::size_t models_ = 0;                     // memory models of the job at that time
+  std::shared_ptr<const SharedEffects> effects_;  // of the newest record
+  std::optional<PlanId> priced_;                  // the plan that totals_ speak of
+  std::size_t models_ = 0;                        // memory models of the job at that time
   UnixTime newest_{};
 };
 

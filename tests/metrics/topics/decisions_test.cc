@@ -46,8 +46,9 @@ Snapshot snapshot_with_effects() {
   memory.plan = 2;
   memory.after = {};
   Snapshot snapshot;
-  snapshot.decisions.effects =
-      std::make_shared<const EffectList>(EffectList{std::move(shares), std::move(memory)});
+  snapshot.decisions.effects = std::make_shared<const SharedEffects>(
+      SharedEffects{std::make_shared<const Effect>(std::move(shares)),
+                    std::make_shared<const Effect>(std::move(memory))});
   return snapshot;
 }
 
