@@ -1,5 +1,6 @@
 // Liveness and readiness, each with a sentence. Live: the control loop closes rounds, or has
-// nothing to do. Ready: every rank has reported. Pure.
+// nothing to do; the sentence names the ranks that keep others waiting. Ready: every rank has
+// reported. Pure.
 #pragma once
 
 #include <string>

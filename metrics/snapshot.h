@@ -19,6 +19,7 @@
 #include "metrics/topics/plan.h"
 #include "metrics/topics/progress.h"
 #include "metrics/topics/ranks.h"
+#include "metrics/topics/stalls.h"
 
 namespace cox::metrics {
 
@@ -41,6 +42,7 @@ struct Snapshot {
 
   ProgressView progress;
   RanksView ranks;
+  StallView stall;
   PlanView plan_view;
   ParallelView parallel;
   std::uint64_t repeated_rounds = 0;         // in which a step was done again

@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 
 #include "coordinator/core/record.h"
 #include "metrics/snapshot.h"
@@ -20,6 +21,10 @@ class TelemetryState final : public StepSink {
 
   // On the coordinator's thread.
   void record(const StepRecord& record) override;
+
+  // Shows who keeps whom waiting as of `now`, or that nobody does, at once. On the coordinator's
+  // thread.
+  void set_stall(const std::optional<Stall>& stall, UnixTime now);
 
   // The job is over; the pages stay up and say so. On the coordinator's thread, or after it ended.
   void finish();
