@@ -142,7 +142,8 @@ Result<std::unique_ptr<MarkPost>> MarkPost::open(std::size_t world_size) {
 }
 
 void MarkPost::collect(Clock::time_point now) {
-  const bool is_news = last_collect_ && now - *last_collect_ <= kNews;
+  const Clock::time_point before = last_collect_.value_or(now);
+  const bool is_news = last_collect_ && now - before <= kNews;
   last_collect_ = now;
   std::array<std::byte, kLetterBytes> bytes;
   for (int i = 0; i < kMostLetters; ++i) {
@@ -152,7 +153,7 @@ void MarkPost::collect(Clock::time_point now) {
     const auto marks =
         read_letter(std::span(bytes).first(received->size), address_.secret, world_size_);
     if (!marks) continue;
-    for (const RankMark& mark : *marks) heard_[mark.rank.value()] = {mark, now};
+    for (const RankMark& mark : *marks) heard_[mark.rank.value()] = {mark, before, now};
     const auto known = std::ranges::find(senders_, received->from, &Sender::address);
     if (known != senders_.end()) {
       known->at = now;
@@ -162,16 +163,18 @@ void MarkPost::collect(Clock::time_point now) {
   }
 }
 
-// A letter from before the round that a rank of this node is in says nothing of this round: whoever
-// waited then waits no more.
+// A letter that may be from before the round that a rank of this node is in says nothing of this
+// round: whoever waited then waits no more.
 void MarkPost::fill(std::vector<RankMark>& marks, Clock::time_point now) const {
   const auto newest = std::ranges::max_element(marks, {}, &RankMark::round);
   const bool is_known = newest != marks.end() && newest->activity != Activity::unknown;
-  const double round_seconds = is_known ? newest->round_seconds : Seconds(kHeardFor).count();
-  const Seconds oldest = std::min<Seconds>(kHeardFor, Seconds(round_seconds));
+  const auto is_of_this_round = [&](const Heard& heard) {
+    return !is_known || Seconds(now - heard.after).count() <= newest->round_seconds;
+  };
   for (const auto& [rank, heard] : heard_) {
     RankMark& mark = marks[static_cast<std::size_t>(rank)];
-    if (mark.activity != Activity::unknown || now - heard.at > oldest) continue;
+    if (mark.activity != Activity::unknown || now - heard.at > kHeardFor) continue;
+    if (!is_of_this_round(heard)) continue;
     mark = older_by(heard.mark, Seconds(now - heard.at).count());
   }
 }

@@ -72,7 +72,8 @@ class MarkPost {
  private:
   struct Heard {
     RankMark mark;
-    Clock::time_point at{};
+    Clock::time_point after{};  // it came after that,
+    Clock::time_point at{};     // and was taken then
   };
   MarkPost(transport::Datagrams socket, std::size_t world_size);
 
