@@ -7,8 +7,8 @@
 //                [--sleep-on RANK STEP SECONDS] [--ask-every]
 //
 // trainer: cox::Trainer with accumulate(). own: a loop with cox::Reducer, where a rank may end
-// early (--stop-on) and joins the others, or forgets to (--leave-on). --ask-every: every step asks
-// all ranks whether to stop.
+// early (--stop-on) and joins the others, or forgets to (--leave-on), and sleeps between its steps.
+// --ask-every: every step asks all ranks whether to stop.
 #include <torch/torch.h>
 #include <unistd.h>
 
@@ -164,12 +164,14 @@ std::string checksum(const torch::nn::Module& model) {
   return std::to_string(sum);
 }
 
+void sleep_if_due(const Options& o, int rank, std::uint64_t step) {
+  if (rank != o.sleep_on || step != o.sleep_at) return;
+  std::this_thread::sleep_for(std::chrono::duration<double>(o.sleep_seconds));
+}
+
 void misbehave(const Options& o, int rank, std::uint64_t step) {
   if (rank == o.throw_on && step == o.throw_at) {
     throw std::runtime_error("the user's own code failed");
-  }
-  if (rank == o.sleep_on && step == o.sleep_at) {
-    std::this_thread::sleep_for(std::chrono::duration<double>(o.sleep_seconds));
   }
   double micros = 0;
   if (o.jitter_us > 0) {
@@ -217,6 +219,7 @@ void train(cox::Session& session, const Options& o, Net& model) {
   Resident resident;
   for (auto& step : trainer.steps(data)) {
     misbehave(o, session.rank(), step.number());
+    sleep_if_due(o, session.rank(), step.number());
     resident.look(step.number());
     step.accumulate([&](const cox::Batch& batch) {
       return torch::mse_loss(model->forward(batch.inputs), batch.targets);
@@ -241,6 +244,7 @@ void train_own(cox::Session& session, const Options& o, Net& model) {
   double loss = 0;
   Resident resident;
   for (std::uint64_t i = 0; i < steps; ++i) {
+    sleep_if_due(o, session.rank(), i);  // between steps
     auto step = session.step();
     if (o.asks_every) static_cast<void>(session.stop_requested_anywhere());
     misbehave(o, session.rank(), i);
