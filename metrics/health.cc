@@ -29,19 +29,24 @@ double stall_after_seconds(const Snapshot& snapshot) {
 }
 
 Health liveness(const Snapshot& snapshot, UnixTime now) {
-  if (snapshot.state == JobState::waiting)
-    return {Health::Verdict::good, "waiting for the first round"};
+  if (snapshot.state == JobState::waiting) {
+    const std::string whom = snapshot.stall.stall ? "; " + snapshot.stall.text() : "";
+    return {Health::Verdict::good, "waiting for the first round" + whom};
+  }
   if (snapshot.state == JobState::finished) return {Health::Verdict::good, "the job has finished"};
+  const StallView& stalls = snapshot.stall;
   const double silent = now.seconds - snapshot.last_round_time.seconds;
   const double limit = stall_after_seconds(snapshot);
   const std::string round = std::to_string(snapshot.summary.round.value());
-  if (silent <= limit)
-    return {Health::Verdict::good,
-            "round " + round + " closed " + duration_text(std::max(silent, 0.0)) + " ago"};
-  return {Health::Verdict::bad, "stalled: no round since round " + round + ", " +
-                                    duration_text(silent) + " ago; a typical step takes " +
-                                    seconds_text(typical_step_seconds(snapshot)) +
-                                    ". Look at the output of the ranks that are missing"};
+  const std::string closed =
+      "round " + round + " closed " + duration_text(std::max(silent, 0.0)) + " ago";
+  if (stalls.stall && (silent <= limit || stalls.stall->is_save()))
+    return {Health::Verdict::good, closed + "; " + stalls.text()};
+  if (silent <= limit) return {Health::Verdict::good, closed};
+  return {Health::Verdict::bad,
+          "stalled: no round since round " + round + ", " + duration_text(silent) +
+              " ago; a typical step takes " + seconds_text(typical_step_seconds(snapshot)) + ". " +
+              (stalls.stall ? stalls.text() : "No rank is known to wait for another")};
 }
 
 Health readiness(const Snapshot& snapshot) {

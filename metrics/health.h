@@ -1,5 +1,6 @@
-// Liveness and readiness of a job, each with a sentence. A job is live when the control loop closes
-// rounds or has nothing to do, and ready when every rank has reported. Pure.
+// Liveness and readiness, each with a sentence. Live: the control loop closes rounds, or has
+// nothing to do; the sentence names the ranks that keep others waiting. Ready: every rank has
+// reported. Pure.
 #pragma once
 
 #include <string>

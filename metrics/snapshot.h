@@ -19,6 +19,7 @@
 #include "metrics/topics/plan.h"
 #include "metrics/topics/progress.h"
 #include "metrics/topics/ranks.h"
+#include "metrics/topics/stalls.h"
 
 namespace cox::metrics {
 
@@ -42,6 +43,7 @@ struct Snapshot {
 
   ProgressView progress;
   RanksView ranks;
+  StallView stall;
   PlanView plan_view;
   ParallelView parallel;
   std::uint64_t repeated_rounds = 0;         // in which a step was done again

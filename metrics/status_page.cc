@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 
 #include "metrics/format.h"
 #include "metrics/health.h"
@@ -20,6 +21,7 @@ std::string state_tag(const Served& served) {
   if (s.state == JobState::waiting) return tag("", "◌ waiting for the first round");
   if (s.state == JobState::finished) return tag("", "■ finished");
   if (!liveness(s, served.now).good()) return tag("bad", "▲ stalled");
+  if (s.stall.stall) return tag("warn", s.stall.stall->is_save() ? "◌ saving" : "◌ waiting");
   return tag("good", "● training");
 }
 
@@ -68,12 +70,21 @@ std::string header(const Served& served) {
   return fmt::format("{}. {}</p></header>", out, utc_text(served.now));
 }
 
+// "Rank 1 is in backward of step 212 ...".
+std::string sentence_of(const StallView& stall) {
+  std::string text = stall.text();
+  text.front() = static_cast<char>(std::toupper(static_cast<unsigned char>(text.front())));
+  return text;
+}
+
 // The parts of the job that need attention; empty on a good day.
 std::string attention(const Served& served) {
   const Snapshot& s = *served.snapshot;
   std::string out;
   const Health live = liveness(s, served.now);
   if (!live.good()) out += note("bad", live.reason);
+  if (live.good() && s.stall.stall)
+    out += note(s.stall.stall->is_save() ? "" : "bad", sentence_of(s.stall));
   if (s.state != JobState::finished && !readiness(s).good()) out += note("", readiness(s).reason);
   if (s.state != JobState::waiting && s.summary.nonfinite_ranks > 0) {
     const std::string first = std::to_string(s.summary.first_nonfinite_rank.value());

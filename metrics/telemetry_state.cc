@@ -45,7 +45,13 @@ void TelemetryState::record(const StepRecord& record) {
   publish();
 }
 
+void TelemetryState::set_stall(const std::optional<Stall>& stall, UnixTime now) {
+  now_.stall = {now, stall ? std::make_shared<const Stall>(*stall) : nullptr};
+  publish();
+}
+
 void TelemetryState::finish() {
+  now_.stall = {};
   now_.state = JobState::finished;
   publish();
 }

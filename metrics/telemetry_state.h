@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 
 #include "coordinator/core/record.h"
 #include "metrics/snapshot.h"
@@ -21,8 +22,11 @@ class TelemetryState final : public StepSink {
   // On the coordinator's thread.
   void record(const StepRecord& record) override;
 
-  // Marks the job as finished; the pages stay up and say so. On the coordinator's thread, or after
-  // it ended.
+  // Shows who keeps whom waiting as of `now`, or that nobody does, at once. On the coordinator's
+  // thread.
+  void set_stall(const std::optional<Stall>& stall, UnixTime now);
+
+  // The job is over; the pages stay up and say so. On the coordinator's thread, or after it ended.
   void finish();
 
   // Sets the bytes that a rank holds beside activations. Pages show them from the next round on.

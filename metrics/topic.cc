@@ -8,12 +8,13 @@
 #include "metrics/topics/plan.h"
 #include "metrics/topics/progress.h"
 #include "metrics/topics/ranks.h"
+#include "metrics/topics/stalls.h"
 
 namespace cox::metrics {
 
 const std::vector<Topic>& topics() {
   static const std::vector<Topic> all = {
-      progress_topic(), ranks_topic(),    plan_topic(),      parallel_topic(),
+      progress_topic(), ranks_topic(),    stalls_topic(),    plan_topic(),    parallel_topic(),
       memory_topic(),   numerics_topic(), decisions_topic(), control_topic(),
   };
   return all;

@@ -68,7 +68,7 @@ ControlLoop::ControlLoop(ControlLoopParts parts)
 
 void ControlLoop::run() {
   while (!stopping_.load()) {
-    inbox_.wait();
+    inbox_.wait([this] { look_for_stalls(); });
     handle_reports();
   }
   handle_reports();
@@ -79,11 +79,20 @@ void ControlLoop::stop() {
   inbox_.notify();
 }
 
+void ControlLoop::look_for_stalls() {
+  if (parts_.stalls == nullptr) return;
+  static_cast<void>(runs_through(parts_.log, {"stalls", "nobody looked who keeps whom waiting"},
+                                 [this] { parts_.stalls->look(transport::MarkClock::now()); }));
+}
+
 void ControlLoop::handle_reports() {
   const bool is_done = runs_through(
       parts_.log, {"coordinator", "decisions end here, the plan stays as it is"}, [this] {
         TakenReports taken = inbox_.take(parts_.job);
-        if (!taken.signals.empty() && state_) run_round(std::move(taken));
+        const bool is_round = !taken.signals.empty();
+        if (is_round && state_) run_round(std::move(taken));
+        if (is_round && parts_.stalls != nullptr)
+          parts_.stalls->round_closed(transport::MarkClock::now());
       });
   if (is_done) return;
   const std::scoped_lock lock(state_mutex_);

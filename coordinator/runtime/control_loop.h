@@ -4,6 +4,8 @@
 //   reports -> gather -> summarize -> estimate -> decide -> encode -> publish -> every rank
 //                                                       \-> record: journal, effects, telemetry
 //
+// While nobody reports it looks at the ranks' marks for who keeps whom waiting (StallWatch).
+//
 // It never calls MPI: reports and masks lie on boards that training threads fill and empty. A
 // failing journal or sink is logged and never stops the loop. An unexpected failure (no memory is
 // left, say) ends decisions: the plan stays as it is, and the ranks train and leave as before.
@@ -24,6 +26,7 @@
 #include "coordinator/core/record.h"
 #include "coordinator/runtime/inbox.h"
 #include "coordinator/runtime/journal.h"
+#include "coordinator/runtime/stall_watch.h"
 #include "coordinator/transport/shared/mask_board.h"
 #include "coordinator/transport/shared/signal_board.h"
 #include "coordinator/wire/frame.h"
@@ -44,6 +47,7 @@ struct ControlLoopParts {
   std::vector<Reason> start_reasons{};  // the sink gets them with the first round
   std::function<UnixTime()> now;
   Log log;
+  StallWatch* stalls = nullptr;  // null = nobody looks for stalls
 };
 
 class ControlLoop {
@@ -77,6 +81,7 @@ class ControlLoop {
   };
 
   void handle_reports();
+  void look_for_stalls();
   void run_round(TakenReports taken);
   StepSignals gather(TakenReports taken);
   Decision decide_round(const StepSignals& signals);

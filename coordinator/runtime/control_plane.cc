@@ -30,6 +30,8 @@ constexpr std::chrono::nanoseconds kWatchingLimit = std::chrono::hours(24);
 // Said in as many parcels, so that a damaged one keeps nobody waiting for rounds that never come.
 constexpr std::uint16_t kEndingRounds = 3;
 constexpr std::chrono::seconds kStuck{1};  // that long in one exchange, at this rank's end
+constexpr std::chrono::milliseconds kMarksEvery{500};
+constexpr double kWaitsForUsSeconds = 2;
 
 // On Linux a batch thread that wakes does not push the one that woke it off its core: the training
 // thread that posted the last report goes on, the coordinator takes the next core that is free or
@@ -341,6 +343,7 @@ Result<std::unique_ptr<ControlPlane>> ControlPlane::start(transport::Communicato
 
   std::unique_ptr<ControlPlane> plane(new ControlPlane(job, setup.log, facts, std::move(*first)));
   for (const Reason& reason : refitted.reasons) setup.log.info(reason.text);
+  if (Status set_up = plane->set_up_marks_of(world, *nodes); !set_up.ok()) return set_up;
   auto boards = set_up_boards(world, *nodes, job, setup.config.control, setup.log);
   if (!boards.ok()) return boards.status();
   plane->boards_ = std::make_unique<Boards>(std::move(*boards));
@@ -348,6 +351,54 @@ Result<std::unique_ptr<ControlPlane>> ControlPlane::start(transport::Communicato
       *plane->boards_, Seconds(setup.config.control.late_seconds), setup.log);
   if (world.rank() == kRoot) plane->start_loop(std::move(setup), std::move(refitted), head);
   return plane;
+}
+
+Status ControlPlane::set_up_marks_of(transport::Communicator& world, NodeGroup& nodes) {
+  auto marks = set_up_marks(nodes, world.rank(), log_);
+  if (!marks.ok()) return marks.status();
+  marks_ = std::move(*marks);
+  mark_ = marks_->writer();
+  mark_.begin_round(start_.first_round, transport::MarkClock::now());
+  return transport::take(set_up_mail(world, nodes, *marks_, log_), mail_);
+}
+
+void ControlPlane::start_stall_watch(const ControlPlaneSetup& setup) {
+  stalls_ = std::make_unique<StallWatch>(
+      StallWatchParts{[this](transport::MarkClock::time_point now) { return marks_of_all(now); },
+                      [this, show = setup.on_stall](const std::optional<Stall>& stall) {
+                        if (stall && mail_.post)
+                          mail_.post->answer(*stall, transport::MarkClock::now());
+                        if (show) show(stall);
+                      },
+                      setup.on_hopeless, Seconds(setup.config.control.wait_seconds), setup.log});
+}
+
+// By rank; those of which nothing is heard say so. Processes are looked at only while somebody
+// waits: that costs a system call each.
+std::vector<RankMark> ControlPlane::marks_of_all(transport::MarkClock::time_point now) const {
+  std::vector<RankMark> all(job_.ranks());
+  for (std::size_t r = 0; r < all.size(); ++r) all[r].rank = rank_id(r);
+  using Look = transport::MarkBoard::Look;
+  std::vector<RankMark> here = marks_->read(now, Look::marks);
+  const bool does_one_wait = std::ranges::any_of(
+      here, [](const RankMark& mark) { return mark.activity == Activity::waiting; });
+  if (does_one_wait) here = marks_->read(now, Look::marks_and_processes);
+  for (const RankMark& mark : here) all[static_cast<std::size_t>(mark.rank.value())] = mark;
+  if (mail_.post) {
+    mail_.post->collect(now);
+    mail_.post->fill(all, now);
+  }
+  return all;
+}
+
+std::vector<RankMark> ControlPlane::marks_here() const {
+  const auto now = transport::MarkClock::now();
+  auto marks = marks_->read(now, transport::MarkBoard::Look::marks_and_processes);
+  for (const RankMark& told : marks_->board.told(now)) {
+    if (std::ranges::find(marks, told.rank, &RankMark::rank) == marks.end()) marks.push_back(told);
+  }
+  std::ranges::sort(marks, {}, &RankMark::rank);
+  return marks;
 }
 
 void ControlPlane::start_loop(ControlPlaneSetup setup, Refitted refitted, const JournalHead& head) {
@@ -360,10 +411,11 @@ void ControlPlane::start_loop(ControlPlaneSetup setup, Refitted refitted, const 
       setup.log.error("no journal is kept: " + journal.status().text());
     }
   }
+  start_stall_watch(setup);
   loop_ = std::make_unique<ControlLoop>(ControlLoopParts{
       job_, std::move(setup.config), std::move(setup.policies), std::move(refitted.state),
       &boards_->coordinators().signals, &boards_->coordinators().masks, journal_.get(), sink,
-      std::move(refitted.reasons), std::move(setup.now), std::move(setup.log)});
+      std::move(refitted.reasons), std::move(setup.now), std::move(setup.log), stalls_.get()});
   thread_ = std::thread([this] {
     let_training_go_first();
     loop_->run();
@@ -438,17 +490,38 @@ void ControlPlane::report(RankSignal signal, std::span<const BlockEvidence> evid
   link_->pump(plans_);
 }
 
-void ControlPlane::finish(RankSignal last) {
+// Ranks that go on wait for this one in their next round; no round before it can.
+Status ControlPlane::check_nobody_waits() const {
+  for (const RankMark& mark : marks_here()) {
+    const bool waits_for_us = mark.activity == Activity::waiting && mark.round >= mark_.round() &&
+                              mark.waited_seconds() >= kWaitsForUsSeconds;
+    if (!waits_for_us) continue;
+    return failed_precondition(
+        "expected all ranks at the end of the training loop, found rank ", mark.rank,
+        " waiting for this one in step ", mark.step,
+        "; a rank that ends earlier than others goes on with Reducer::join()");
+  }
+  return ok_status();
+}
+
+Status ControlPlane::finish(RankSignal last) {
   last.set(SignalFlag::finished);
+  mark_.enter(Activity::finished, last.step, transport::MarkClock::now());
   const auto ending = last.has(SignalFlag::watching) ? Ending::each_when_done : Ending::together;
   transport::Waiter waiter(transport::with_timeout(
       transport::wait_policy(job_.world_size, transport::usable_cores()),
       ending == Ending::together ? kTogetherLimit : kWatchingLimit, "all ranks to finish"));
+  Status left_early;
+  auto next_check = SteadyClock::now() + kMarksEvery;
   const auto go_on = [&] {
     if (is_hopeless()) return false;
     const Status paused = waiter.pause();
     if (!paused.ok()) log_.error("left before all ranks had finished: " + paused.message());
-    return paused.ok();
+    if (ending == Ending::together && SteadyClock::now() >= next_check) {
+      left_early = check_nobody_waits();
+      next_check = SteadyClock::now() + kMarksEvery;
+    }
+    return paused.ok() && left_early.ok();
   };
   mask_comes_ = false;
   link_->begin_ending();
@@ -461,6 +534,11 @@ void ControlPlane::finish(RankSignal last) {
     const bool is_needed = ending == Ending::each_when_done && !link_->exchange_ended();
     if (is_needed && link_->closed()) report(last, {}, MayOpen::yes);
   }
+  stop_loop();
+  return left_early;
+}
+
+void ControlPlane::stop_loop() {
   if (!thread_.joinable()) return;
   loop_->stop();
   thread_.join();

@@ -23,7 +23,10 @@
 #include "coordinator/runtime/boards.h"
 #include "coordinator/runtime/control_loop.h"
 #include "coordinator/runtime/journal.h"
+#include "coordinator/runtime/mark_post.h"
+#include "coordinator/runtime/node_marks.h"
 #include "coordinator/runtime/plan_book.h"
+#include "coordinator/runtime/stall_watch.h"
 #include "coordinator/transport/communicator.h"
 
 namespace cox::runtime {
@@ -46,6 +49,10 @@ struct ControlPlaneSetup {
   std::function<UnixTime()> now;
   std::filesystem::path journal;  // rank 0; empty = none
   Log log;
+  // Rank 0, on the coordinator's thread, both may be empty: the newest stall while there is one and
+  // once when it is over; and why the job must not wait any longer, once.
+  std::function<void(const std::optional<Stall>&)> on_stall{};
+  std::function<void(const std::string& why)> on_hopeless{};
 };
 
 // MeasuredFacts were measured on the first batch. Facts that do not fit the job's shape are
@@ -99,15 +106,22 @@ class ControlPlane {
   // Moves messages on and reads masks.
   void pump();
 
+  // This rank's mark, for its training thread to move.
+  transport::MarkWriter& mark() { return mark_; }
+  // The marks that can be read on this node, with the state of their processes, and those of other
+  // nodes' ranks that the coordinator says others wait for; ascending ranks.
+  std::vector<RankMark> marks_here() const;
+
   // Sends a last report with the flag `finished` and waits (polling) until no other rank needs this
   // one: the leader of a node for its ranks and for the other leaders, rank 0 for all, ranks that
   // only watch for the common end of the exchange between nodes. Then stops the coordinator. Every
   // rank calls it, after as many rounds as the others or, if it only watches, whenever it is done.
   // Gives the others ten minutes to come, a day if this rank only watches, because those may still
   // train; a leader that has failed is waited for no longer than until all leaders are here.
-  void finish(RankSignal last);
-  // Returns ok, or why control rounds ended before the job. Names the leader that failed, if one
-  // did.
+  // failed_precondition when others wait for this rank in a round that it has no part in any more:
+  // it left its loop before they did.
+  Status finish(RankSignal last);
+  // Ok, or why control rounds ended before the job; names the leader that failed, if one did.
   const Status& control_status() const;
 
   // Returns a copy of the coordinator's state on rank 0.
@@ -120,6 +134,11 @@ class ControlPlane {
   enum class Ending { together, each_when_done };
   bool is_hopeless();
   bool may_leave(Ending ending);
+  Status check_nobody_waits() const;
+  void stop_loop();
+  Status set_up_marks_of(transport::Communicator& world, NodeGroup& nodes);
+  void start_stall_watch(const ControlPlaneSetup& setup);
+  std::vector<RankMark> marks_of_all(transport::MarkClock::time_point now) const;
 
   JobFacts job_;
   Log log_;
@@ -127,13 +146,17 @@ class ControlPlane {
   PlanBook plans_;
   std::unique_ptr<Boards> boards_;  // the link and the loop refer to them
   std::unique_ptr<ControlLink> link_;
-  bool mask_comes_ = false;            // the ranks agreed that the next round brings a mask down
+  std::optional<NodeMarks> marks_;
+  transport::MarkWriter mark_;         // of this rank, on marks_
+  MarkMail mail_;                      // reads marks_
+  bool mask_comes_ = false;            // down with the next control round: agreed by the ranks
   std::optional<RankSignal> waiting_;  // reports that could not leave yet
   std::vector<BlockEvidence> waiting_evidence_;
 
   // Rank 0.
   std::unique_ptr<JournalWriter> journal_;
   Status journal_status_;
+  std::unique_ptr<StallWatch> stalls_;
   std::unique_ptr<ControlLoop> loop_;
   std::thread thread_;
 };

@@ -10,6 +10,8 @@ using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 using transport::BoardWake;
 
+constexpr milliseconds kLookEvery{500};
+
 bool is_late(const RankSignal& report, RoundId round) {
   return report.round < round && !report.has(SignalFlag::watching);
 }
@@ -106,23 +108,34 @@ Inbox::Inbox(transport::SignalBoard& board, std::int32_t world_size, Seconds lat
       ranks_left_(world_size),
       finished_(static_cast<std::size_t>(world_size), 0) {}
 
-void Inbox::wait() {
+void Inbox::wait(const Look& look) {
   const std::int32_t expected = std::max(1, ranks_left_.load());
   auto woken = BoardWake::timed_out;
   if (const auto interval = pace_.poll_interval(); interval.count() > 0) {
     const auto polls = std::clamp<std::int64_t>(late_after_ / interval, 1, RoundPace::kPolls);
     woken = board_.wait_polling(expected, interval, static_cast<int>(polls));
   }
-  if (woken == BoardWake::timed_out) woken = wait_for_late(expected);
+  if (woken == BoardWake::timed_out) woken = wait_for_late(expected, look);
   if (woken == BoardWake::complete) pace_.round_at(RoundPace::Clock::now());
 }
 
 // A rank is late after some time without its report but with another's, however long the steps are.
-BoardWake Inbox::wait_for_late(std::int32_t expected) {
-  const auto woken = board_.wait(expected, late_after_);
+BoardWake Inbox::wait_for_late(std::int32_t expected, const Look& look) {
+  const auto woken = wait_looking(expected, look);
   if (woken != BoardWake::timed_out) return woken;
   const bool has_any = board_.wait(1, nanoseconds(0)) == BoardWake::complete;
-  return has_any ? board_.wait(expected, late_after_) : woken;
+  return has_any ? wait_looking(expected, look) : woken;
+}
+
+BoardWake Inbox::wait_looking(std::int32_t expected, const Look& look) {
+  for (nanoseconds left = late_after_;;) {
+    const nanoseconds part = std::min<nanoseconds>(left, kLookEvery);
+    const auto woken = board_.wait(expected, part);
+    if (woken != BoardWake::timed_out) return woken;
+    look();
+    left -= part;
+    if (left.count() <= 0) return woken;
+  }
 }
 
 TakenReports Inbox::take(const JobFacts& job) {

@@ -13,6 +13,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <vector>
 
@@ -89,8 +90,9 @@ class Inbox {
   // another rank's is there.
   Inbox(transport::SignalBoard& board, std::int32_t world_size, Seconds late);
 
-  // Sleeps until every rank that will report again has, one is late, or notify().
-  void wait();
+  // Sleeps until every rank that will report again has, one is late, or notify(). Calls `look`
+  // about twice a second while nothing comes.
+  void wait(const std::function<void()>& look);
   // Ends a wait() early. Any thread.
   void notify() { board_.notify(); }
 
@@ -104,7 +106,9 @@ class Inbox {
   bool all_finished() const { return ranks_left_.load() == 0; }
 
  private:
-  transport::BoardWake wait_for_late(std::int32_t expected);
+  using Look = std::function<void()>;
+  transport::BoardWake wait_for_late(std::int32_t expected, const Look& look);
+  transport::BoardWake wait_looking(std::int32_t expected, const Look& look);
   void note_finished(const TakenReports& taken);
 
   transport::SignalBoard& board_;

@@ -216,8 +216,19 @@ std::string phase_bar(const RankRow& row, double longest) {
   return out + "</div>";
 }
 
-std::string remarks(const RankRow& row, const SlowRank* slow) {
-  std::string out;
+// What the rank does right now, in a wait that lasts.
+std::string remark_of(const Stall* stall, RankId rank) {
+  if (stall == nullptr) return {};
+  if (stall->is_waiting(rank)) return tag("", "waiting") + " ";
+  for (const RankMark& mark : stall->culprits) {
+    if (mark.rank != rank) continue;
+    return fmt::format("{} <small>{}</small> ", tag("bad", "others wait"), text_of(mark));
+  }
+  return {};
+}
+
+std::string remarks(const RankRow& row, const SlowRank* slow, const Stall* stall) {
+  std::string out = remark_of(stall, row.report.rank);
   const auto add = [&out](std::string_view css_class, std::string_view text) {
     out += tag(css_class, text) + " ";
   };
@@ -285,7 +296,7 @@ std::string ranks_section(const Snapshot& s) {
     const SlowRank* slow = find_slow(s.ranks, row->report.rank);
     table.add({std::to_string(row->report.rank.value()), seconds_text(row->own_seconds),
                times_text(row->slowdown_ratio), phase_bar(*row, longest), memory_text(*row),
-               remarks(*row, slow)},
+               remarks(*row, slow, s.stall.stall.get())},
               slow != nullptr ? "slow" : "");
   }
   return fmt::format("<section class=\"card\"><h2>Ranks</h2><p class=\"hint\">{}</p>{}</section>",

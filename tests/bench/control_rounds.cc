@@ -106,7 +106,7 @@ bool ControlRounds::round() {
 }
 
 void ControlRounds::finish() {
-  plane_->finish(signal());
+  static_cast<void>(plane_->finish(signal()));
 }
 
 }  // namespace cox::bench

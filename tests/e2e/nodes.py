@@ -2,7 +2,9 @@
 and weights as it does on one node. Ends with exit code 77 where such nodes cannot be made."""
 
 import re
+import signal
 import sys
+import time
 
 import jobs
 import parallel
@@ -44,6 +46,20 @@ class TwoNodes(PrecisionCase):
             self.ends_well(ended)
         self.assertEqual(len(parallel.weights(both)), RANKS, both)
         self.assertEqual(set(parallel.weights(both).values()), set(parallel.weights(alone).values()))
+
+    def test_a_stopped_rank_of_the_other_node_is_named_with_its_phase(self):
+        """Its marks reach rank 0 by the courier of its node's leader, rank 2."""
+        job = jobs.Job([jobs.programs.parallel, "trainer", "--steps", 10**7, "--cox.http.enabled=off",
+                        "--jitter-us", 20000], RANKS)
+        self.addCleanup(job.signal, signal.SIGKILL)
+        job.until(lambda: "control path: mailbox+mpi" in job.errors() and len(job.pids()) == RANKS)
+        time.sleep(3)  # it trains; nothing is lost if not yet
+        job.signal(signal.SIGSTOP, [3])
+        job.until(lambda: re.search(r"rank 3 (is|waits) in .*its process is stopped; ranks 0-2 wait", job.errors()))
+        job.signal(signal.SIGCONT, [3])
+        job.until(lambda: "the wait for rank 3 is over" in job.errors())
+        job.signal(signal.SIGTERM)
+        self.ends_well(job.wait())
 
 
 if __name__ == "__main__":

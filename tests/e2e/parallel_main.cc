@@ -3,10 +3,12 @@
 //
 //   e2e_parallel trainer|own [--steps N] [--batch N] [--micro-batch N] [--random-shares SEED]
 //                [--jitter-us N] [--slow RANK FACTOR FIRST LAST] [--throw-on RANK STEP]
-//                [--stop-on RANK STEP] [--swap-on RANK] [--no-norm]
+//                [--stop-on RANK STEP] [--swap-on RANK] [--no-norm] [--leave-on RANK STEP]
+//                [--sleep-on RANK STEP SECONDS] [--ask-every]
 //
 // trainer: cox::Trainer with accumulate(). own: a loop with cox::Reducer, where a rank may end
-// early (--stop-on) and joins the others.
+// early (--stop-on) and joins the others, or forgets to (--leave-on), and sleeps between its steps.
+// --ask-every: every step asks all ranks whether to stop.
 #include <torch/torch.h>
 #include <unistd.h>
 
@@ -38,6 +40,12 @@ struct Options {
   std::uint64_t throw_at = 0;
   int stop_on = -1;
   std::uint64_t stop_at = 0;
+  int leave_on = -1;
+  std::uint64_t leave_at = 0;
+  int sleep_on = -1;
+  std::uint64_t sleep_at = 0;
+  double sleep_seconds = 0;
+  bool asks_every = false;
   int swap_on = -1;  // two parameters of one shape stand in another order there
   bool has_norm = true;
 };
@@ -68,6 +76,16 @@ Options parse(const std::vector<std::string>& words) {
       o.stop_on = std::stoi(next());
       o.stop_at = std::stoull(next());
     }
+    if (name == "--leave-on") {
+      o.leave_on = std::stoi(next());
+      o.leave_at = std::stoull(next());
+    }
+    if (name == "--sleep-on") {
+      o.sleep_on = std::stoi(next());
+      o.sleep_at = std::stoull(next());
+      o.sleep_seconds = std::stod(next());
+    }
+    if (name == "--ask-every") o.asks_every = true;
     if (name == "--swap-on") o.swap_on = std::stoi(next());
     if (name == "--no-norm") o.has_norm = false;
   }
@@ -146,6 +164,11 @@ std::string checksum(const torch::nn::Module& model) {
   return std::to_string(sum);
 }
 
+void sleep_if_due(const Options& o, int rank, std::uint64_t step) {
+  if (rank != o.sleep_on || step != o.sleep_at) return;
+  std::this_thread::sleep_for(std::chrono::duration<double>(o.sleep_seconds));
+}
+
 void misbehave(const Options& o, int rank, std::uint64_t step) {
   if (rank == o.throw_on && step == o.throw_at) {
     throw std::runtime_error("the user's own code failed");
@@ -196,6 +219,7 @@ void train(cox::Session& session, const Options& o, Net& model) {
   Resident resident;
   for (auto& step : trainer.steps(data)) {
     misbehave(o, session.rank(), step.number());
+    sleep_if_due(o, session.rank(), step.number());
     resident.look(step.number());
     step.accumulate([&](const cox::Batch& batch) {
       return torch::mse_loss(model->forward(batch.inputs), batch.targets);
@@ -220,9 +244,12 @@ void train_own(cox::Session& session, const Options& o, Net& model) {
   double loss = 0;
   Resident resident;
   for (std::uint64_t i = 0; i < steps; ++i) {
+    sleep_if_due(o, session.rank(), i);  // between steps
     auto step = session.step();
+    if (o.asks_every) static_cast<void>(session.stop_requested_anywhere());
     misbehave(o, session.rank(), i);
     resident.look(i);
+    if (session.rank() == o.leave_on && i == o.leave_at) return;
     std::vector<std::int64_t> indices;
     for (std::int64_t k = 0; k < 4; ++k) {
       indices.push_back((static_cast<std::int64_t>(i) * 17 + session.rank() * 5 + k) % data.size());

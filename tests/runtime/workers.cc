@@ -250,8 +250,9 @@ WorkerTrace train(transport::Communicator& world, const WorkerOptions& options) 
     trace.trouble = trained.text();
     return trace;
   }
-  (*plane)->finish(worker.signal());
+  const Status ended = (*plane)->finish(worker.signal());
   trace.control = (*plane)->control_status();
+  if (!ended.ok()) trace.trouble = ended.text();
   if (!(*plane)->journal_status().ok()) trace.trouble = (*plane)->journal_status().text();
   return trace;
 }
@@ -275,8 +276,9 @@ WorkerTrace watch(transport::Communicator& world, const WorkerOptions& options) 
     worker.next_round();
     std::this_thread::yield();
   }
-  (*plane)->finish(watched());
+  const Status ended = (*plane)->finish(watched());
   trace.control = (*plane)->control_status();
+  if (!ended.ok()) trace.trouble = ended.text();
   return trace;
 }
 

@@ -108,9 +108,10 @@ Status check_matched(const std::vector<CallMark>& marks) {
                           "with weight 0");
 }
 
-Status match_calls(transport::Communicator& ranks, const CallMark& mine) {
+Status match_calls(transport::Communicator& ranks, const CallMark& mine,
+                   const std::function<void()>& pump) {
   if (ranks.size() == 1) return ok_status();
-  const auto all = gather_values(ranks, mine);
+  const auto all = gather_values(ranks, mine, pump);
   return all.ok() ? check_matched(*all) : all.status();
 }
 

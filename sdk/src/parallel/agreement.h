@@ -2,8 +2,7 @@
 // value each, on rows of numbers, and on whether they are about to make the same call. Before the
 // first step they must have the same tensors in the same order, and rank 0's values are copied to
 // all; after it, BufferSync keeps buffers equal that steps change (running statistics of batch
-// normalisation). Collective; waits by polling. SlowWait tells a person that a wait takes long.
-// Training thread.
+// normalisation). Collective; waits by polling. Training thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,11 +10,13 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "coordinator/core/log.h"
 #include "coordinator/core/status.h"
 #include "coordinator/transport/communicator.h"
 #include "coordinator/transport/wait.h"
@@ -40,7 +41,31 @@ Result<std::vector<T>> gather_values(transport::Communicator& ranks, const T& mi
   return all;
 }
 
-// Replaces each value by its reduction over the values that all ranks have in its place.
+// The same, with `pump()` called between polls. What it throws ends the wait; the memory that
+// others may still write to is then left to the process's end.
+template <class T, class Pump>
+Result<std::vector<T>> gather_values(transport::Communicator& ranks, const T& mine, Pump&& pump) {
+  struct Values {
+    T mine;
+    std::vector<T> all;
+  };
+  auto values = std::make_unique<Values>(
+      Values{mine, std::vector<T>(static_cast<std::size_t>(ranks.size()))});
+  auto request = ranks.start_all_gather(std::as_bytes(std::span(&values->mine, 1)),
+                                        std::as_writable_bytes(std::span(values->all)));
+  if (!request.ok()) return request.status();
+  try {
+    const Status gathered =
+        transport::wait_with(ranks, *request, wait_policy_of(ranks), std::forward<Pump>(pump));
+    if (!gathered.ok()) return gathered;
+  } catch (...) {
+    static_cast<void>(values.release());
+    throw;
+  }
+  return std::move(values->all);
+}
+
+// Replaces values by their reduction over all ranks, each with the others' in its place.
 template <class T>
 Status reduce_values(transport::Communicator& ranks, std::span<T> values,
                      const transport::Reduction& reduction) {
@@ -144,36 +169,10 @@ CallMark mark_of(CallKind kind, const std::vector<at::Tensor>& tensors);
 // Returns invalid_argument with the same text on every rank unless all marks are equal; it says
 // what rank 0 and each other rank that differs were about to do. Pure.
 Status check_matched(const std::vector<CallMark>& marks);
-// Shows all ranks which call this one is about to make, before anything starts whose size depends
-// on it. Ranks that differ get an error that names them, instead of hanging or mixing up each
-// other's numbers.
-Status match_calls(transport::Communicator& ranks, const CallMark& mine);
-
-// SlowWait warns once that this rank waits longer for the others than kPatience. It is called
-// between the polls of one wait; time is passed in.
-class SlowWait {
- public:
-  using Clock = std::chrono::steady_clock;
-  static constexpr std::chrono::seconds kPatience{30};
-
-  // `where`: the call that waits. `log` must outlive this.
-  SlowWait(const Log& log, const char* where, Clock::time_point begin)
-      : log_(log), where_(where), due_(begin + kPatience) {}
-
-  void look(Clock::time_point now) {
-    if (is_told_ || now < due_) return;
-    is_told_ = true;
-    log_.warning(
-        std::string(where_) + " has waited " + std::to_string(kPatience.count()) +
-        " s for the other ranks; one may be saving or evaluating, one whose loop has ended "
-        "goes on with Reducer::join(); the status page shows which is behind");
-  }
-
- private:
-  const Log& log_;
-  const char* where_;
-  Clock::time_point due_;
-  bool is_told_ = false;
-};
+// Shows all ranks what this one is about to do, before it starts anything whose size depends on it:
+// ranks that differ get an error with names where they would hang or mix up each other's numbers.
+// Calls `pump` between polls; what it throws ends the wait.
+Status match_calls(transport::Communicator& ranks, const CallMark& mine,
+                   const std::function<void()>& pump);
 
 }  // namespace cox::detail

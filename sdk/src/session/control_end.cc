@@ -5,6 +5,7 @@
 
 #include "coordinator/policies/registry.h"
 #include "coxswain/error.h"
+#include "sdk/src/parallel/slow_wait.h"
 #include "sdk/src/session/step_recorder.h"
 
 namespace cox::detail {
@@ -72,6 +73,7 @@ void ControlEnd::start(JobFacts facts) {
     tally_ = std::make_unique<RunTally>(known.world_size, &telemetry_->state, price);
     return tally_.get();
   };
+  watch_stalls(setup);
   plane_ = require(runtime::ControlPlane::start(job_.all(), std::move(setup)));
   job_.agree(telemetry_status);
   if (!job_.is_root()) return;
@@ -135,8 +137,15 @@ std::optional<ControlState> ControlEnd::state() const {
   return plane_ ? plane_->state() : std::nullopt;
 }
 
-void ControlEnd::finish(const RankSignal& last) {
-  plane_->finish(last);
+Status ControlEnd::finish(const RankSignal& last) {
+  return plane_->finish(last);
+}
+
+void ControlEnd::watch_stalls(runtime::ControlPlaneSetup& setup) {
+  setup.on_stall = [this](const std::optional<Stall>& stall) {
+    if (telemetry_) telemetry_->state.set_stall(stall, wall_clock());
+  };
+  setup.on_hopeless = [log = job_.log()](const std::string& why) { end_waiting(log, why); };
 }
 
 void ControlEnd::close() {

@@ -66,7 +66,8 @@ class ControlEnd {
   std::optional<ControlState> state() const;  // rank 0: a copy of what the coordinator knows
 
   // Reports the last signal and waits (polling) until no rank needs this one. Collective.
-  void finish(const RankSignal& last);
+  // failed_precondition when others wait for this rank in a round to come.
+  Status finish(const RankSignal& last);
   // Closes telemetry and the run directory.
   void close();
 
@@ -74,6 +75,7 @@ class ControlEnd {
   struct Telemetry;
 
   void open_rows();
+  void watch_stalls(runtime::ControlPlaneSetup& setup);
   Status start_telemetry(const JobFacts& facts);
   metrics::RunStoreOptions row_options() const;
   std::filesystem::path journal_path() const;

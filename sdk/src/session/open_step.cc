@@ -11,6 +11,12 @@
 
 namespace cox::detail {
 
+void OpenStep::start_at(RoundId first) {
+  round_ = first;
+  recorder_.move_mark(&control_.plane().mark());
+  recorder_.do_between_steps(Activity::outside, Clock::now());
+}
+
 void OpenStep::begin() {
   if (!is_reducing()) open_control_round_ = true;
   runtime::ControlPlane& plane = control_.plane();
@@ -81,9 +87,24 @@ void OpenStep::check_together(const StepBallot& merged) const {
 
 void OpenStep::agreed(const StepBallot& merged) {
   control_.plane().agree(round_, merged);
+  control_.plane().mark().begin_round(round_.next(), Clock::now());
   open_control_round_ = merged.round_closed_min == 1;
   stop_agreed_ = merged.stop_max != 0;
   if (stop_agreed_) job_.termination().requested_elsewhere();
+}
+
+SlowWait OpenStep::slow_wait(const char* where) const {
+  const runtime::ControlPlane& plane = control_.plane();
+  return SlowWait({job_.log(), where, round_, [&plane] { return plane.marks_here(); },
+                   Seconds(job_.config().control.wait_seconds)},
+                  Clock::now());
+}
+
+void OpenStep::pump(SlowWait& wait) {
+  const Clock::time_point now = Clock::now();
+  control_.plane().mark().beat(now);
+  control_.plane().pump();
+  wait.look(now);
 }
 
 RankSignal OpenStep::signal_of(const StepReport& report) const {
@@ -120,6 +141,8 @@ void OpenStep::end() noexcept {
   plane.pump();
   open_control_round_ = false;
   round_ = round_.next();
+  // With a reduction it is agreed() that completes a round: others may wait in this one for ever.
+  if (!is_reducing()) plane.mark().begin_round(round_, Clock::now());
 }
 
 RankSignal OpenStep::last_signal() {

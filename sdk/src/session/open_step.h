@@ -10,6 +10,7 @@
 #include "coordinator/core/ballot.h"
 #include "coordinator/core/units.h"
 #include "sdk/src/blocks/actuator.h"
+#include "sdk/src/parallel/slow_wait.h"
 #include "sdk/src/session/control_end.h"
 #include "sdk/src/session/membership.h"
 #include "sdk/src/session/step_recorder.h"
@@ -30,9 +31,9 @@ class OpenStep {
   void set_reducing() { loop_ = LoopKind::reducing; }
   bool is_reducing() const { return loop_ == LoopKind::reducing; }
 
-  // Notes that the control plane has started; rounds count from `first`.
-  void start_at(RoundId first) { round_ = first; }
-  // Sets the number that the next begin() takes, after a resume or rollback.
+  // The control plane has started; rounds count from here.
+  void start_at(RoundId first);
+  // The number that the next begin() takes (after a resume or rollback).
   void set_next(StepId step) { next_ = step; }
 
   // REQUIRES: the control plane has started, and no step is open.
@@ -52,6 +53,11 @@ class OpenStep {
   void check_together(const StepBallot& merged) const;
   // Takes over what the reduction gave, which is equal on all ranks. Switches plans.
   void agreed(const StepBallot& merged);
+
+  // Watches a wait of the open step for the other ranks: `where` is the call that waits.
+  SlowWait slow_wait(const char* where) const;
+  // Between the polls of that wait: moves the control plane on, and the rank's mark.
+  void pump(SlowWait& wait);
 
   bool stop_agreed() const { return stop_agreed_; }  // by a reducer; equal on all ranks
 

@@ -90,6 +90,7 @@ SessionState::~SessionState() {
     finish();
   } catch (const std::exception& error) {
     job_.log().error(error.what());
+    job_.leave_after_failure();
   }
 }
 
@@ -148,7 +149,16 @@ void SessionState::begin_step() {
   step_.begin();
 }
 
+WaitingScope::WaitingScope(StepRecorder& recorder) : recorder_(recorder) {
+  recorder_.begin_waiting(Clock::now());
+}
+
+WaitingScope::~WaitingScope() {
+  recorder_.end_waiting(Clock::now());
+}
+
 bool SessionState::stop_asked_anywhere() {
+  const WaitingScope waiting(step_.recorder());
   const auto asked = job_.gather(stop_asked() ? 1 : 0);
   const bool anywhere = std::ranges::find(asked, 1u) != asked.end();
   if (anywhere) job_.termination().requested_elsewhere();
@@ -156,6 +166,7 @@ bool SessionState::stop_asked_anywhere() {
 }
 
 std::vector<NamedTensor> SessionState::saved_rows() {
+  const WaitingScope waiting(step_.recorder());
   std::vector<NamedTensor> saved;
   for (const Actuator* actuator : actuators_) {
     const SavedRow* name = actuator->saved_row();
@@ -196,8 +207,9 @@ void SessionState::load_row(Actuator& actuator, std::span<const NamedTensor> sav
 void SessionState::finish() {
   if (finished_) return;
   finished_ = true;
-  if (is_started()) control_.finish(step_.last_signal());
+  const Status ended = is_started() ? control_.finish(step_.last_signal()) : ok_status();
   control_.close();
+  require(ended, "session");
 }
 
 }  // namespace cox::detail

@@ -53,6 +53,19 @@ class Calibration final : private CalibrationHost {
   bool has_run_ = false;
 };
 
+// Time that a rank waits in a call of all ranks outside of reductions: it is communication, not the
+// rank's own work, and its mark says so.
+class [[nodiscard]] WaitingScope {
+ public:
+  explicit WaitingScope(StepRecorder& recorder);
+  WaitingScope(const WaitingScope&) = delete;
+  WaitingScope& operator=(const WaitingScope&) = delete;
+  ~WaitingScope();
+
+ private:
+  StepRecorder& recorder_;
+};
+
 class SessionState {
  public:
   using MakeActuators =

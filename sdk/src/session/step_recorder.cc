@@ -69,6 +69,33 @@ void StepRecorder::begin(StepId step, Clock::time_point now) {
   depth_ = 0;
   started_ = booked_until_ = now;
   open_ = true;
+  between_ = Activity::outside;
+  tell(now);
+}
+
+Activity StepRecorder::activity() const {
+  if (!open_) return between_;
+  return depth_ == 0 ? Activity::other : activity_of(stack_[std::min(depth_, kMaxDepth) - 1]);
+}
+
+void StepRecorder::tell(Clock::time_point now) {
+  if (mark_ != nullptr) mark_->enter(activity(), report_.step, now);
+}
+
+void StepRecorder::begin_waiting(Clock::time_point now) {
+  if (open_) return enter(Phase::communication, now);
+  before_waiting_ = between_;
+  do_between_steps(Activity::waiting, now);
+}
+
+void StepRecorder::end_waiting(Clock::time_point now) {
+  if (open_) return leave(now);
+  do_between_steps(before_waiting_, now);
+}
+
+void StepRecorder::do_between_steps(Activity activity, Clock::time_point now) {
+  between_ = activity;
+  if (!open_) tell(now);
 }
 
 void StepRecorder::book_until(Clock::time_point now) {
@@ -81,11 +108,13 @@ void StepRecorder::enter(Phase phase, Clock::time_point now) {
   book_until(now);
   if (depth_ < kMaxDepth) stack_[depth_] = phase;
   ++depth_;
+  tell(now);
 }
 
 void StepRecorder::leave(Clock::time_point now) {
   book_until(now);
   if (depth_ > 0) --depth_;
+  tell(now);
 }
 
 void StepRecorder::leave_out(Clock::time_point from, Clock::time_point to) {
@@ -121,6 +150,7 @@ const StepReport& StepRecorder::end(Clock::time_point now) {
   book_until(now);
   report_.wall_seconds = Seconds(now - started_).count();
   open_ = false;
+  tell(now);
   return report_;
 }
 

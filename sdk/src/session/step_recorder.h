@@ -1,6 +1,7 @@
-// StepRecorder records where a rank's time went in the open step, and what the user reported of it.
-// It is the first stage of the flow: probes -> StepReport -> RankSignal. Time is passed in; nothing
-// allocates after construction. Owned and used by the training thread.
+// StepRecorder: where a rank's time went in the open step, and what the user said about it. The
+// first stage of the flow: probes -> StepReport -> RankSignal. The same calls move the rank's mark
+// (MarkBoard), which others read while the step lasts. Time is passed in; nothing allocates after
+// construction. Owned and used by the training thread.
 #pragma once
 
 #include <array>
@@ -13,7 +14,9 @@
 #include "coordinator/core/config.h"
 #include "coordinator/core/phase.h"
 #include "coordinator/core/signal.h"
+#include "coordinator/core/stall.h"
 #include "coordinator/core/units.h"
+#include "coordinator/transport/shared/mark_board.h"
 #include "metrics/run_format.h"
 #include "metrics/step_row.h"
 
@@ -53,6 +56,15 @@ class StepRecorder {
   void enter(Phase phase, Clock::time_point now);
   void leave(Clock::time_point now);
 
+  // The rank waits for others, in the open step or between two: in a call of all ranks.
+  void begin_waiting(Clock::time_point now);
+  void end_waiting(Clock::time_point now);
+  // What the rank does until its next step begins; outside = nothing that we know of.
+  void do_between_steps(Activity activity, Clock::time_point now);
+
+  // From here on the rank's mark follows what is recorded. `mark` must outlive the recorder.
+  void move_mark(transport::MarkWriter* mark) { mark_ = mark; }
+
   // Takes the time between the two out of the step.
   void leave_out(Clock::time_point from, Clock::time_point to);
 
@@ -80,6 +92,8 @@ class StepRecorder {
 
  private:
   void book_until(Clock::time_point now);
+  Activity activity() const;
+  void tell(Clock::time_point now);
 
   StepReport report_;
   std::array<Phase, kMaxDepth> stack_{};
@@ -88,6 +102,9 @@ class StepRecorder {
   Clock::time_point booked_until_{};
   double loss_sum_ = 0;
   bool open_ = false;
+  Activity between_ = Activity::outside;         // of steps
+  Activity before_waiting_ = Activity::outside;  // what between_ was
+  transport::MarkWriter* mark_ = nullptr;        // null = nobody reads marks yet
 };
 
 // The rank's signal for the coordinator and its row in the run directory are made from the report.

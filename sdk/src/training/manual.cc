@@ -58,6 +58,14 @@ struct ManualParallel::Impl {
     }
   }
 
+  // Before the first step there is no control plane to move on, and nobody has left.
+  Status compare(const detail::CallMark& mark) {
+    const detail::WaitingScope waiting(state.step().recorder());
+    if (!state.is_started()) return detail::match_calls(state.job().data(), mark, [] {});
+    detail::SlowWait wait = state.step().slow_wait("ManualParallel");
+    return detail::match_calls(state.job().data(), mark, [&] { state.step().pump(wait); });
+  }
+
   void match(CallKind kind, const std::vector<at::Tensor>& tensors) {
     detail::CallMark mark = detail::mark_of(kind, tensors);
     const auto known =
@@ -65,11 +73,12 @@ struct ManualParallel::Impl {
     if (kind == CallKind::all_reduce_gradients) {
       mark.place = 1 + static_cast<std::uint64_t>(known - sets.begin());
     }
-    const Status matched = detail::match_calls(state.job().data(), mark);
+    const Status matched = compare(mark);
     detail::require(matched.with_context("ManualParallel"), Error::Scope::all_ranks);
   }
 
   void sync(CallKind kind, const std::vector<at::Tensor>& tensors) {
+    const detail::WaitingScope waiting(state.step().recorder());
     match(kind, tensors);
     detail::require(detail::broadcast_from_root(state.job().data(), tensors), "ManualParallel");
   }
@@ -109,7 +118,7 @@ struct ManualParallel::Impl {
   GradientAverage average(StepScope& step, const std::vector<at::Tensor>& given, double weight) {
     const PhaseScope phase = step.phase(Phase::communication);
     if (const Status wrong = check(weight); !wrong.ok()) {
-      (void)detail::match_calls(state.job().data(), {CallKind::refused, 0, 0});
+      (void)compare({CallKind::refused, 0, 0});
       throw Error(wrong.with_context("ManualParallel"));
     }
     std::vector<at::Tensor> parameters = detail::each_once(given);
@@ -132,7 +141,8 @@ struct ManualParallel::Impl {
     reduction.flush();
     StepBallot mine;
     mine.weight = weight;
-    const StepBallot merged = reduction.merge(mine, [this] { state.control().plane().pump(); });
+    detail::SlowWait wait = state.step().slow_wait("ManualParallel::all_reduce_gradients");
+    const StepBallot merged = reduction.merge(mine, [&] { state.step().pump(wait); });
     GradientAverage outcome;
     outcome.weight = merged.weight;
     // Without any weight there are no gradients on any rank, and none are handed back.

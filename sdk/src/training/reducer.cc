@@ -175,11 +175,8 @@ struct Reducer::Impl {
   }
 
   StepBallot merge(const StepBallot& mine) {
-    detail::SlowWait wait(state.job().log(), "Reducer::average", Clock::now());
-    return reduction->merge(mine, [&] {
-      state.control().plane().pump();
-      wait.look(Clock::now());
-    });
+    detail::SlowWait wait = state.step().slow_wait("Reducer::average");
+    return reduction->merge(mine, [&] { state.step().pump(wait); });
   }
 
   void hand_back(const StepBallot& merged, ReductionOutcome& outcome) {

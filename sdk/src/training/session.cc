@@ -100,6 +100,7 @@ void Session::together(const std::function<void()>& work) {
   } catch (const std::exception& error) {
     status = internal_error(detail::first_line(error.what()));
   }
+  const detail::WaitingScope waiting(state_->step().recorder());
   state_->job().agree(status);
 }
 

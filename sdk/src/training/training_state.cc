@@ -279,11 +279,16 @@ void TrainingSaves::write(const Reducer& reducer, OnFailure on_failure) {
     checkpoint.incarnation = state_.control().plane().start_facts().incarnation;
     checkpoint.world_size = state_.job().world_size();
     const auto control = state_.control().state();
+    state_.step().recorder().do_between_steps(Activity::saving, Clock::now());
     written = folder_->write(checkpoint, control ? &*control : nullptr, config().keep);
+    state_.step().recorder().do_between_steps(Activity::outside, Clock::now());
     if (!written.ok() && on_failure == OnFailure::report)
       state_.job().log().error(written.message());
   }
-  if (on_failure == OnFailure::raise) state_.job().agree(written);
+  if (on_failure == OnFailure::raise) {
+    const WaitingScope waiting(state_.step().recorder());
+    state_.job().agree(written);
+  }
   saved_step_ = parts_.position.step;
 }
 

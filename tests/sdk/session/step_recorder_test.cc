@@ -6,6 +6,8 @@
 #include <random>
 #include <string>
 
+#include "coordinator/transport/shared/segment.h"
+
 #include <doctest/doctest.h>
 
 using namespace cox;
@@ -163,5 +165,48 @@ TEST_SUITE("step recorder") {
     for (int i = 0; i < 20; ++i) recorder.log("s" + std::to_string(i), i);
     CHECK(recorder.report().scalar_count == kUserScalars);
     CHECK(std::string(recorder.report().scalars[kUserScalars - 1].name.data()) == "s5");
+  }
+
+  TEST_CASE("the rank's mark follows the phases, in steps and between them") {
+    using transport::MarkBoard;
+    const transport::SharedSegment memory = transport::heap_segment(MarkBoard::bytes_needed(1));
+    const MarkBoard board = *MarkBoard::format(memory.bytes(), 1);
+    transport::MarkWriter mark = board.writer(0);
+    const auto now = [&] { return board.read(at(100), MarkBoard::Look::marks)[0]; };
+    StepRecorder recorder;
+    recorder.begin(StepId(1), at(0));  // nobody reads marks yet
+    recorder.end(at(1));
+    recorder.move_mark(&mark);
+    recorder.begin(StepId(2), at(10));
+    CHECK(now().activity == Activity::other);
+    recorder.enter(Phase::backward, at(11));
+    recorder.enter(Phase::communication, at(13));
+    CHECK(now().activity == Activity::waiting);
+    CHECK(now().activity_seconds == doctest::Approx(87));
+    recorder.leave(at(14));
+    CHECK(now().activity == Activity::backward);
+    CHECK(now().activity_seconds == doctest::Approx(86));
+    CHECK(now().step == StepId(2));
+    recorder.leave(at(15));
+    recorder.end(at(16));
+    CHECK(now().activity == Activity::outside);
+    recorder.do_between_steps(Activity::saving, at(17));
+    recorder.begin_waiting(at(18));
+    CHECK(now().activity == Activity::waiting);
+    recorder.end_waiting(at(19));
+    CHECK(now().activity == Activity::saving);
+    recorder.begin(StepId(3), at(20));
+    recorder.end(at(21));
+    CHECK(now().activity == Activity::outside);
+  }
+
+  TEST_CASE("waiting in a call of all ranks is communication, not the rank's own work") {
+    StepRecorder recorder;
+    recorder.begin(StepId(1), at(10));
+    recorder.begin_waiting(at(11));
+    recorder.end_waiting(at(56));
+    const StepReport& report = recorder.end(at(57));
+    CHECK(booked(report, Phase::communication) == doctest::Approx(45));
+    CHECK(booked(report, Phase::other) == doctest::Approx(2));
   }
 }

@@ -1,0 +1,215 @@
+#include "coordinator/transport/shared/mark_board.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <new>
+#include <type_traits>
+
+namespace cox::transport {
+namespace {
+
+constexpr std::uint64_t kMagic = 0x3144'5242'4B52'4D43;  // "CMRKBRD1"
+constexpr std::size_t kLine = 64;
+constexpr double kToldSeconds = 5;
+constexpr int kTries = 64;  // of a mark that moves all the time
+
+std::int64_t ticks(MarkClock::time_point time) {
+  return std::chrono::duration_cast<Nanoseconds>(time.time_since_epoch()).count();
+}
+
+double age(std::int64_t since, MarkClock::time_point now) {
+  return std::max(0.0, static_cast<double>(ticks(now) - since) / 1e9);
+}
+
+}  // namespace
+
+// Two copies of what a rank does: the writer fills the one that nobody is to read, then makes it
+// the newest. A rank that is stopped in the middle leaves the other one whole.
+struct alignas(kLine) MarkWriter::Slot {
+  struct Copy {
+    std::atomic<std::uint64_t> what;  // step x 256 + activity
+    std::atomic<std::uint64_t> round;
+    std::atomic<std::int64_t> since;
+    std::atomic<std::int64_t> round_since;
+  };
+  std::atomic<std::uint64_t> moves;  // 0 = never written; the newest copy is the one at moves % 2
+  std::atomic<std::int64_t> moved;   // when; a beat alone moves it
+  std::atomic<std::uint64_t> space;  // of the process
+  std::atomic<std::int32_t> process;
+  std::array<Copy, 2> copies;
+};
+
+struct alignas(kLine) MarkBoard::Header {
+  std::atomic<std::uint64_t> magic;  // written last by format()
+  std::uint64_t ranks;
+};
+
+// A list of marks as words, between two readings of a sequence number.
+struct alignas(kLine) MarkBoard::Told {
+  static constexpr std::size_t kWordsOfAMark = (sizeof(RankMark) + 7) / 8;
+  static_assert(std::is_trivially_copyable_v<RankMark>);
+
+  std::atomic<std::uint64_t> sequence;  // 0 = never written; odd = being written
+  std::atomic<std::int64_t> at;
+  std::atomic<std::uint64_t> count;
+  std::array<std::atomic<std::uint64_t>, kMostTold * kWordsOfAMark> words;
+};
+
+void MarkWriter::sign(const ProcessId& process) {
+  if (slot_ == nullptr) return;
+  slot_->space.store(process.space, std::memory_order_relaxed);
+  slot_->process.store(process.number, std::memory_order_release);
+}
+
+void MarkWriter::enter(Activity activity, StepId step, MarkClock::time_point now) {
+  now_.activity = activity;
+  now_.step = step;
+  now_.since = now;
+  write(now);
+}
+
+void MarkWriter::begin_round(RoundId round, MarkClock::time_point now) {
+  now_.round = round;
+  now_.round_since = now;
+  write(now);
+}
+
+void MarkWriter::beat(MarkClock::time_point now) {
+  if (slot_ != nullptr) slot_->moved.store(ticks(now), std::memory_order_relaxed);
+}
+
+// A reader that saw a word of a newer mark sees the newer number afterwards, too, and looks again.
+void MarkWriter::write(MarkClock::time_point now) {
+  if (slot_ == nullptr) return;
+  const std::uint64_t moves = slot_->moves.load(std::memory_order_relaxed) + 1;
+  Slot::Copy& to = slot_->copies[moves % 2];
+  const std::uint64_t what = now_.step.value() << 8 | static_cast<std::uint64_t>(now_.activity);
+  to.what.store(what, std::memory_order_release);
+  to.round.store(now_.round.value(), std::memory_order_release);
+  to.since.store(ticks(now_.since), std::memory_order_release);
+  to.round_since.store(ticks(now_.round_since), std::memory_order_release);
+  slot_->moved.store(ticks(now), std::memory_order_relaxed);
+  slot_->moves.store(moves, std::memory_order_release);
+}
+
+std::size_t MarkBoard::bytes_needed(std::size_t ranks) {
+  static_assert(sizeof(MarkWriter::Slot) == 2 * kLine && sizeof(Header) == kLine);
+  return sizeof(Header) + sizeof(Told) + ranks * sizeof(MarkWriter::Slot);
+}
+
+MarkBoard::MarkBoard(std::byte* memory, std::size_t ranks) : memory_(memory), ranks_(ranks) {}
+
+MarkWriter::Slot& MarkBoard::slot_at(std::size_t slot) const {
+  std::byte* place = memory_ + sizeof(Header) + sizeof(Told) + slot * sizeof(MarkWriter::Slot);
+  return *std::launder(reinterpret_cast<MarkWriter::Slot*>(place));
+}
+
+MarkBoard::Told& MarkBoard::told_slot() const {
+  return *std::launder(reinterpret_cast<Told*>(memory_ + sizeof(Header)));
+}
+
+void MarkBoard::tell(std::span<const RankMark> culprits, MarkClock::time_point now) const {
+  Told& to = told_slot();
+  const std::size_t count = std::min(culprits.size(), kMostTold);
+  std::array<std::uint64_t, kMostTold * Told::kWordsOfAMark> words{};
+  for (std::size_t i = 0; i < count; ++i) {
+    std::memcpy(&words[i * Told::kWordsOfAMark], &culprits[i], sizeof(RankMark));
+  }
+  const std::uint64_t sequence = to.sequence.load(std::memory_order_relaxed);
+  to.sequence.store(sequence + 1, std::memory_order_relaxed);
+  for (std::size_t i = 0; i < words.size(); ++i)
+    to.words[i].store(words[i], std::memory_order_release);
+  to.count.store(count, std::memory_order_release);
+  to.at.store(ticks(now), std::memory_order_release);
+  to.sequence.store(sequence + 2, std::memory_order_release);
+}
+
+std::vector<RankMark> MarkBoard::told(MarkClock::time_point now) const {
+  const Told& from = told_slot();
+  const std::uint64_t before = from.sequence.load(std::memory_order_acquire);
+  if (before == 0 || before % 2 != 0) return {};
+  const std::size_t count =
+      std::min<std::size_t>(from.count.load(std::memory_order_acquire), kMostTold);
+  const double seconds = age(from.at.load(std::memory_order_acquire), now);
+  std::array<std::uint64_t, kMostTold * Told::kWordsOfAMark> words{};
+  for (std::size_t i = 0; i < words.size(); ++i)
+    words[i] = from.words[i].load(std::memory_order_acquire);
+  const bool is_whole = from.sequence.load(std::memory_order_relaxed) == before;
+  if (!is_whole || seconds > kToldSeconds) return {};
+  std::vector<RankMark> marks(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    std::memcpy(static_cast<void*>(&marks[i]), &words[i * Told::kWordsOfAMark], sizeof(RankMark));
+    marks[i].activity_seconds += seconds;
+    marks[i].round_seconds += seconds;
+    marks[i].silent_seconds += seconds;
+  }
+  return marks;
+}
+
+Result<MarkBoard> MarkBoard::format(std::span<std::byte> memory, std::size_t ranks) {
+  const bool is_aligned = reinterpret_cast<std::uintptr_t>(memory.data()) % kLine == 0;
+  if (ranks > static_cast<std::size_t>(kMaxRanks) || !is_aligned ||
+      memory.size() < bytes_needed(ranks)) {
+    return invalid_argument("mark board: expected at most ", kMaxRanks, " ranks and ",
+                            bytes_needed(ranks), " bytes of aligned memory, found ", ranks, " and ",
+                            memory.size());
+  }
+  auto* header = new (memory.data()) Header{};
+  header->ranks = ranks;
+  const MarkBoard board(memory.data(), ranks);
+  new (&board.told_slot()) Told{};
+  for (std::size_t slot = 0; slot < ranks; ++slot) new (&board.slot_at(slot)) MarkWriter::Slot{};
+  header->magic.store(kMagic, std::memory_order_release);
+  return board;
+}
+
+Result<MarkBoard> MarkBoard::attach(std::span<std::byte> memory, std::size_t ranks) {
+  const bool has_room = memory.size() >= bytes_needed(ranks);
+  const auto* header = has_room ? std::launder(reinterpret_cast<Header*>(memory.data())) : nullptr;
+  if (header != nullptr && header->magic.load(std::memory_order_acquire) == kMagic &&
+      header->ranks == ranks) {
+    return MarkBoard(memory.data(), ranks);
+  }
+  return data_loss("mark board: expected one of this version for ", ranks,
+                   " ranks, found other bytes; all ranks must run the same build and attach after "
+                   "the board was formatted");
+}
+
+MarkWriter MarkBoard::writer(std::size_t slot) const {
+  return MarkWriter(&slot_at(slot));
+}
+
+std::vector<RankMark> MarkBoard::read(MarkClock::time_point now, Look look) const {
+  std::vector<RankMark> marks;
+  marks.reserve(ranks_);
+  for (std::size_t slot = 0; slot < ranks_; ++slot) marks.push_back(read_slot(slot, now, look));
+  return marks;
+}
+
+RankMark MarkBoard::read_slot(std::size_t slot, MarkClock::time_point now, Look look) const {
+  const MarkWriter::Slot& from = slot_at(slot);
+  RankMark mark;
+  for (int i = 0; i < kTries && mark.activity == Activity::unknown; ++i) {
+    const std::uint64_t moves = from.moves.load(std::memory_order_acquire);
+    if (moves == 0) return mark;
+    const MarkWriter::Slot::Copy& copy = from.copies[moves % 2];
+    const std::uint64_t what = copy.what.load(std::memory_order_acquire);
+    mark.round = RoundId(copy.round.load(std::memory_order_acquire));
+    mark.activity_seconds = age(copy.since.load(std::memory_order_acquire), now);
+    mark.round_seconds = age(copy.round_since.load(std::memory_order_acquire), now);
+    if (from.moves.load(std::memory_order_relaxed) != moves) continue;
+    const std::uint64_t activity = what & 0xFF;
+    if (activity >= kActivities) return mark;
+    mark.activity = static_cast<Activity>(activity);
+    mark.step = StepId(what >> 8);
+  }
+  mark.silent_seconds = age(from.moved.load(std::memory_order_relaxed), now);
+  if (look == Look::marks) return mark;
+  const std::int32_t number = from.process.load(std::memory_order_acquire);
+  mark.process = state_of({number, from.space.load(std::memory_order_relaxed)});
+  return mark;
+}
+
+}  // namespace cox::transport

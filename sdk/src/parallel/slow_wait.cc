@@ -1,0 +1,61 @@
+#include "sdk/src/parallel/slow_wait.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+#include "coordinator/core/text.h"
+#include "coxswain/error.h"
+
+namespace cox::detail {
+namespace {
+
+constexpr Seconds kMostBetweenLooks{2};
+// The rank that left hears sooner whom it keeps waiting, so that all ranks fail together.
+constexpr double kDepartedSeconds = 3;
+
+}  // namespace
+
+void end_waiting(const Log& log, const std::string& why) {
+  log.error(concat(why, "; the job ends here with exit code ", kKeptWaitingExitCode));
+  std::_Exit(kKeptWaitingExitCode);
+}
+
+SlowWait::SlowWait(Setup setup, Clock::time_point begin)
+    : setup_(std::move(setup)), begin_(begin), last_(begin), next_(begin + kLookEvery) {}
+
+void SlowWait::look(Clock::time_point now) {
+  if (now < next_) return;
+  waited_ += std::min<Seconds>(now - last_, kMostBetweenLooks);
+  last_ = now;
+  next_ = now + kLookEvery;
+  const std::vector<RankMark> marks = setup_.marks();
+  if (waited_.count() >= kDepartedSeconds) check_departures(marks);
+  if (!is_told_ && now - begin_ >= kPatience) tell(marks);
+  if (!is_beyond_limit()) return;
+  const auto stall = find_stall(marks, {});
+  const std::string whom = stall ? text_of(*stall) : "ranks of other nodes have not come";
+  end_waiting(setup_.log, concat(setup_.where, " has waited beyond control.wait_seconds: ", whom));
+}
+
+void SlowWait::check_departures(const std::vector<RankMark>& marks) const {
+  std::vector<RankMark> departed = departed_before(setup_.round, marks);
+  std::erase_if(departed,
+                [](const RankMark& mark) { return mark.activity_seconds < kDepartedSeconds; });
+  if (departed.empty()) return;
+  throw Error(unavailable(setup_.where, ": expected every rank in this step, found that rank ",
+                          departed.front().rank, " ", text_of(departed.front())));
+}
+
+void SlowWait::tell(const std::vector<RankMark>& marks) {
+  is_told_ = true;
+  const auto stall = find_stall(marks, {});
+  const std::string whom =
+      stall ? text_of(*stall)
+            : "the ranks of this node are all here; the log of rank 0 and its status page name "
+              "those of other nodes";
+  setup_.log.warning(
+      concat(setup_.where, " has waited ", kPatience.count(), " s for the other ranks: ", whom));
+}
+
+}  // namespace cox::detail

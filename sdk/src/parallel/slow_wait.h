@@ -1,0 +1,57 @@
+// SlowWait watches one wait of this rank for the others, between its polls. It reads the marks of
+// the node's ranks twice a second, so that a rank that has left its loop is an error here instead
+// of a wait for ever; it tells a person, once, whom a long wait is for; and, where the coordinator
+// did not, it ends the job beyond control.wait_seconds. Time is passed in. Training thread.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "coordinator/core/log.h"
+#include "coordinator/core/stall.h"
+#include "coordinator/core/units.h"
+
+namespace cox::detail {
+
+// Ends this process, and with it the job, because a wait is beyond control.wait_seconds. From any
+// thread: nothing is unwound, since the training thread may stand still.
+[[noreturn]] void end_waiting(const Log& log, const std::string& why);
+
+class SlowWait {
+ public:
+  using Clock = std::chrono::steady_clock;
+  static constexpr std::chrono::seconds kPatience{30};
+  static constexpr std::chrono::milliseconds kLookEvery{500};
+  static constexpr Seconds kGrace{10};  // for the coordinator, which knows more, to end the job
+
+  struct Setup {
+    const Log& log;
+    const char* where;                             // the call that waits
+    RoundId round{};                               // the one that all ranks are waited for in
+    std::function<std::vector<RankMark>()> marks;  // of the ranks that can be seen, this one too
+    Seconds limit{0};                              // control.wait_seconds
+  };
+  // `setup.log` must outlive this.
+  SlowWait(Setup setup, Clock::time_point begin);
+
+  // Throws cox::Error when a rank that can be seen has left its loop before the round.
+  void look(Clock::time_point now);
+  // Returns whether the limit, and the coordinator's grace, are used up. The time between two looks
+  // counts for at most two seconds: a machine that stood still ends no job.
+  bool is_beyond_limit() const { return waited_ > setup_.limit + kGrace; }
+
+ private:
+  void check_departures(const std::vector<RankMark>& marks) const;
+  void tell(const std::vector<RankMark>& marks);
+
+  Setup setup_;
+  Clock::time_point begin_;
+  Clock::time_point last_;
+  Clock::time_point next_;
+  Seconds waited_{0};
+  bool is_told_ = false;
+};
+
+}  // namespace cox::detail
