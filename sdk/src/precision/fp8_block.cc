@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "coordinator/core/text.h"
+#include "sdk/src/device/tensor_scan.h"
 
 namespace cox::detail {
 namespace {
