@@ -28,7 +28,7 @@ def is_it_training():
         figure(
             "Loss",
             (4, 4),
-            "Weighted mean loss of the newest round. NaN when no rank had a finite one.",
+            "Weighted mean loss of the newest round. Absent when no rank had a finite one.",
             {"loss": "avg(coxswain_loss)"},
             color="blue",
             curve=True,

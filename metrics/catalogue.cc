@@ -4,6 +4,7 @@
 #include <prometheus/metric_family.h>
 #include <prometheus/text_serializer.h>
 
+#include <cmath>
 #include <iterator>
 #include <limits>
 #include <sstream>
@@ -47,8 +48,9 @@ MetricFamily family_of(const Metric& row, const Snapshot& snapshot) {
     family.metric.push_back(histogram_of(row.buckets(snapshot)));
     return family;
   }
-  for (Sample& sample : row.values.read(snapshot))
-    family.metric.push_back(series_of(row, std::move(sample)));
+  for (Sample& sample : row.values.read(snapshot)) {
+    if (std::isfinite(sample.value)) family.metric.push_back(series_of(row, std::move(sample)));
+  }
   return family;
 }
 
@@ -116,7 +118,9 @@ constexpr const char* kIntro =
     "Everything that one scrape returns belongs to the same round.\n\n"
     "The job's name is not a label: let the scrape configuration add it. A value that is not "
     "finite\n"
-    "never enters a counter or histogram; gauges may be NaN.\n";
+    "never enters a counter or histogram, and a gauge without a finite value has no series in "
+    "that\n"
+    "scrape, so that one bad round does not spoil averages and alerts.\n";
 
 }  // namespace
 

@@ -63,8 +63,9 @@ std::vector<Metric> joined(std::vector<Metric> first, std::vector<Metric> second
 // Returns all rows, in the order of the exposition and of the page.
 const std::vector<Metric>& catalogue();
 
-// Returns the body of /metrics: one snapshot in the Prometheus text format, row by row. Everything
-// in it belongs to the same round, and the number of series does not depend on the number of ranks.
+// The body of /metrics: one snapshot in the Prometheus text format, row by row. Everything in it
+// belongs to the same round, and the number of series does not depend on the number of ranks. A
+// value that is not finite is left out: a scraper sees no series, not NaN, which would poison sums.
 std::string exposition(const Snapshot& snapshot);
 inline constexpr const char* kExpositionType = "text/plain; version=0.0.4; charset=utf-8";
 

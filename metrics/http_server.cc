@@ -1,189 +1,384 @@
 #include "metrics/http_server.h"
 
-#include <arpa/inet.h>
-#include <civetweb.h>
-#include <fmt/format.h>
-#include <sys/socket.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <array>
 #include <atomic>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/thread_pool.hpp>
+#include <boost/asio/write.hpp>
 #include <chrono>
+#include <csignal>
 #include <exception>
-#include <mutex>
 #include <string_view>
 #include <thread>
-#include <vector>
+#include <unordered_map>
+#include <utility>
+
+#include "metrics/http/access.h"
+#include "metrics/http/connections.h"
+#include "metrics/http/message.h"
 
 namespace cox::metrics {
-
-struct HttpServer::Context {
-  Source source;
-  std::mutex log_mutex;
-  std::string log;  // what civetweb said while starting
-  std::atomic<bool> started{false};
-  mg_context* server = nullptr;
-
-  static int on_request(mg_connection* connection);
-  static int on_error(mg_connection* connection, int status, const char* message);
-  static int on_log(const mg_connection* connection, const char* message);
-};
-
 namespace {
 
-// No page may load or send anything elsewhere, or be framed.
-constexpr const char* kSafety =
-    "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nX-Frame-Options: DENY\r\n"
-    "Referrer-Policy: no-referrer\r\n"
-    "Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'; img-src data:\r\n";
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using boost::system::error_code;
+using Phase = ConnectionTable::Phase;
+using Milliseconds = std::chrono::milliseconds;
 
-void send(mg_connection* connection, const Response& response, bool with_body) {
-  std::string out =
-      fmt::format("HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\n", response.status,
-                  mg_get_response_code_text(connection, response.status), response.content_type,
-                  response.body.size());
-  if (response.status == 405) out += "Allow: GET, HEAD\r\n";
-  out += kSafety;
-  out += "Connection: close\r\n\r\n";
-  if (with_body) out += response.body;
-  mg_write(connection, out.data(), out.size());
-}
+// Deadlines of a connection as a whole, however its bytes are spread over the time: for its request
+// after it came, for its answer to be made and taken after the request (a kind of request that goes
+// on, such as a stream of events, would have another one), and for the client to close after the
+// answer.
+constexpr Milliseconds kTimeToAsk(5000);
+constexpr Milliseconds kTimeToAnswer(10000);
+constexpr Milliseconds kTimeToLeave(500);
+// The same for an answer when the server stops.
+constexpr Milliseconds kLastTimeToAnswer(1000);
+constexpr Milliseconds kPauseAfterError(100);  // of accepting
+// What a client still sends when it has its answer. Some of it is read, because closing a socket
+// with unread bytes may take the answer away from the client.
+constexpr std::size_t kMostIgnoredBytes = std::size_t{64} << 10;
+// Training comes first when all cores are busy.
+constexpr int kPagesPriority = 10;
 
 Response answer(const Request& request, const HttpServer::Source& source) {
   try {
     return respond(request, source());
   } catch (const std::exception& error) {
-    return {500, "text/plain; charset=utf-8",
-            std::string("internal error: ") + error.what() + "\n"};
+    return refusal(500, std::string("internal error: ") + error.what());
   }
 }
 
-Result<std::string> listening_on(const HttpConfig& config) {
-  const std::string host = config.host == "localhost" ? "127.0.0.1" : config.host;
-  in_addr parsed{};
-  if (inet_pton(AF_INET, host.c_str(), &parsed) != 1)
-    return invalid_argument(
-        "http.host: expected an IPv4 address such as 127.0.0.1 or 0.0.0.0, found \"" + config.host +
-        "\"");
-  return host;
+bool is_short_of_descriptors(const error_code& error) {
+  return error == asio::error::no_descriptors || error == asio::error::no_buffer_space ||
+         error == asio::error::no_memory || error.value() == ENFILE;
 }
 
-Status cannot_listen(const std::string& address, const std::string& log) {
-  const bool busy = log.find("in use") != std::string::npos;
-  return unavailable("http: cannot listen on " + address +
-                     (busy ? ": the port is already in use" : ": " + log) +
+// Blocks all signals while it lives: threads that are started meanwhile keep them blocked, because
+// signals are for the program's own threads.
+class NoSignals {
+ public:
+  NoSignals() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~NoSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  NoSignals(const NoSignals&) = delete;
+  NoSignals& operator=(const NoSignals&) = delete;
+
+ private:
+  sigset_t before_{};
+};
+
+class Connection;
+
+// What all connections share. On the I/O thread, but for `source`, `access` and post().
+struct Service {
+  Service(HttpServer::Source made_from, Access who, ConnectionLimits limits)
+      : source(std::move(made_from)), access(std::move(who)), table(limits) {}
+
+  void close(std::optional<ConnectionTable::Id> id);
+
+  asio::io_context io{1};
+  asio::thread_pool pages{1};
+  const HttpServer::Source source;
+  const Access access;
+  ConnectionTable table;
+  std::unordered_map<ConnectionTable::Id, std::shared_ptr<Connection>> open;
+};
+
+// One request of one client. Each operation under way keeps it alive.
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  Connection(Service& service, tcp::socket socket, ConnectionTable::Id id)
+      : service_(service), socket_(std::move(socket)), deadline_(service.io), id_(id) {}
+
+  void start() {
+    end_within(kTimeToAsk);
+    read();
+  }
+
+  void stop() {
+    if (phase_ == Phase::asking) return close();
+    end_within(phase_ == Phase::answering ? kLastTimeToAnswer : kTimeToLeave);
+  }
+
+  void close() {
+    if (is_closed_.exchange(true)) return;
+    error_code ignored;
+    socket_.close(ignored);
+    deadline_.cancel();
+    service_.table.remove(id_);
+    service_.open.erase(id_);
+  }
+
+ private:
+  void enter(Phase phase) {
+    phase_ = phase;
+    service_.close(service_.table.set_phase(id_, phase));
+  }
+
+  void end_within(Milliseconds time) {
+    deadline_.expires_after(time);
+    deadline_.async_wait([self = shared_from_this()](const error_code& replaced) {
+      const bool is_over = self->deadline_.expiry() <= asio::steady_timer::clock_type::now();
+      if (!replaced && is_over) self->close();
+    });
+  }
+
+  void read() {
+    socket_.async_read_some(asio::buffer(piece_), [self = shared_from_this()](
+                                                      const error_code& error, std::size_t count) {
+      if (error) return self->close();
+      self->received_.append(self->piece_.data(), count);
+      self->take_head();
+    });
+  }
+
+  void take_head() {
+    const auto head = parse_head(received_);
+    if (!head) return read();
+    if (const auto* refused = std::get_if<Response>(&*head)) return send(*refused, Part::all);
+    const Head& whole = std::get<Head>(*head);
+    const Part part = whole.method == "HEAD" ? Part::head_only : Part::all;
+    const auto judged = judge(whole, service_.access);
+    if (const auto* refused = std::get_if<Response>(&judged)) return send(*refused, part);
+    serve(std::get<Request>(judged), part);
+  }
+
+  void serve(const Request& request, Part part) {
+    if (is_probe(request.path)) return send(answer(request, service_.source), part);
+    enter(Phase::answering);
+    end_within(kTimeToAnswer);
+    asio::post(service_.pages, [self = shared_from_this(), request, part]() mutable {
+      Response page;
+      if (!self->is_closed_) page = answer(request, self->service_.source);
+      asio::io_context& io = self->service_.io;
+      asio::post(
+          io, [self = std::move(self), page = std::move(page), part] { self->send(page, part); });
+    });
+  }
+
+  void send(const Response& response, Part part) {
+    if (is_closed_) return;
+    if (phase_ != Phase::answering) end_within(kTimeToAnswer);
+    enter(Phase::answering);
+    sent_ = bytes_of(response, part);
+    asio::async_write(socket_, asio::buffer(sent_),
+                      [self = shared_from_this()](const error_code& error, std::size_t) {
+                        error ? self->close() : self->leave();
+                      });
+  }
+
+  void leave() {
+    if (is_closed_) return;
+    sent_ = {};
+    enter(Phase::leaving);
+    end_within(kTimeToLeave);
+    error_code ignored;
+    socket_.shutdown(tcp::socket::shutdown_send, ignored);
+    ignore();
+  }
+
+  void ignore() {
+    socket_.async_read_some(asio::buffer(piece_), [self = shared_from_this()](
+                                                      const error_code& error, std::size_t count) {
+      self->ignored_ += count;
+      error || self->ignored_ > kMostIgnoredBytes ? self->close() : self->ignore();
+    });
+  }
+
+  Service& service_;
+  tcp::socket socket_;
+  asio::steady_timer deadline_;
+  const ConnectionTable::Id id_;
+  Phase phase_ = Phase::asking;
+  std::atomic<bool> is_closed_{false};  // also read by the thread that renders
+  std::array<char, 1024> piece_{};
+  std::string received_;
+  std::string sent_;
+  std::size_t ignored_ = 0;
+};
+
+void Service::close(std::optional<ConnectionTable::Id> id) {
+  const auto found = id ? open.find(*id) : open.end();
+  if (found == open.end()) return;
+  const std::shared_ptr<Connection> connection = found->second;
+  connection->close();
+}
+
+// Takes connections in. On the I/O thread.
+class Door {
+ public:
+  explicit Door(Service& service) : service_(service), acceptor_(service.io), pause_(service.io) {}
+
+  // Binds; `address_in_use` is worth another try.
+  error_code open(const tcp::endpoint& at) {
+    error_code error;
+    acceptor_.open(at.protocol(), error);
+    if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
+    if (!error) acceptor_.bind(at, error);
+    if (!error) acceptor_.listen(tcp::acceptor::max_listen_connections, error);
+    if (error) close();
+    return error;
+  }
+  std::uint16_t port() const { return acceptor_.local_endpoint().port(); }
+
+  void wait() {
+    acceptor_.async_accept([this](const error_code& error, tcp::socket socket) {
+      if (!acceptor_.is_open()) return;
+      if (error) return recover(error);
+      wait();
+      take_in(std::move(socket));
+    });
+  }
+
+  void close() {
+    error_code ignored;
+    acceptor_.close(ignored);
+    pause_.cancel();
+  }
+
+ private:
+  void take_in(tcp::socket socket) {
+    error_code error;
+    const tcp::endpoint peer = socket.remote_endpoint(error);
+    if (error) return;
+    const auto admission = service_.table.admit(peer.address().to_v4().to_uint());
+    service_.close(admission.evicted);
+    const auto connection = std::make_shared<Connection>(service_, std::move(socket), admission.id);
+    service_.open.emplace(admission.id, connection);
+    connection->start();
+  }
+
+  // Mostly the process has no descriptor left for the client that waits outside.
+  void recover(const error_code& error) {
+    const auto evicted = is_short_of_descriptors(error) ? service_.table.evict() : std::nullopt;
+    if (evicted) {
+      service_.close(evicted);
+      return wait();
+    }
+    pause_.expires_after(kPauseAfterError);
+    pause_.async_wait([this](const error_code&) {
+      if (acceptor_.is_open()) wait();
+    });
+  }
+
+  Service& service_;
+  tcp::acceptor acceptor_;
+  asio::steady_timer pause_;
+};
+
+ConnectionLimits limits_of_this_process() {
+  rlimit files{};
+  ::getrlimit(RLIMIT_NOFILE, &files);
+  return connection_limits(files.rlim_cur);
+}
+
+std::string name_of_this_machine() {
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+Status cannot_listen(const std::string& address, const error_code& error) {
+  const bool is_busy = error == asio::error::address_in_use;
+  return unavailable("http: cannot listen on ", address,
+                     is_busy ? ": the port is already in use" : ": " + error.message(),
                      "; choose another one (COX_HTTP_PORT=...), 0 for any free one, or switch the "
                      "pages off (COX_HTTP_ENABLED=off)");
 }
 
-void knock(const sockaddr_in& address) {
-  const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (socket < 0) return;
-  // Not waited for: reaching the listening queue is enough.
-  (void)::connect(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address);
-  std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  ::close(socket);
-}
-
-sockaddr_in address_of(const std::string& host, std::uint16_t port) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(port);
-  ::inet_pton(AF_INET, host.c_str(), &address.sin_addr);
-  if (address.sin_addr.s_addr == htonl(INADDR_ANY))
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  return address;
-}
-
-// Stops a server without its two seconds of waiting: its listening thread sleeps in poll() for that
-// long and is not woken by mg_stop(), but by a connection.
-void stop_promptly(mg_context* server, const std::string& host, std::uint16_t port) {
-  std::atomic<bool> stopped{false};
-  std::thread waker([&, address = address_of(host, port)] {
-    while (!stopped) knock(address);
-  });
-  mg_stop(server);
-  stopped = true;
-  waker.join();
-}
-
 }  // namespace
 
-int HttpServer::Context::on_request(mg_connection* connection) {
-  const mg_request_info* info = mg_get_request_info(connection);
-  const auto* context = static_cast<const Context*>(info->user_data);
-  Request request;
-  request.method = info->request_method != nullptr ? info->request_method : "";
-  request.path = info->local_uri != nullptr ? info->local_uri : "";
-  request.query = info->query_string != nullptr ? info->query_string : "";
-  send(connection, answer(request, context->source), request.method != "HEAD");
-  return 200;  // handled: civetweb looks no further
-}
+// The two threads and what runs on them.
+class HttpServer::Threads {
+ public:
+  Threads(const HttpConfig& config, Source source)
+      : service_(std::move(source), access_of(config, name_of_this_machine()),
+                 limits_of_this_process()),
+        door_(service_) {}
 
-// Answers requests that civetweb refuses by itself, because its own answer would use a clock that
-// is not thread-safe.
-int HttpServer::Context::on_error(mg_connection* connection, int status, const char* message) {
-  const std::string body = message != nullptr && *message != 0 ? message : "refused";
-  send(connection, {status, "text/plain; charset=utf-8", body + "\n"}, true);
-  return 0;
-}
+  ~Threads() {
+    if (io_.joinable()) {
+      asio::post(service_.io, [this] { stop(); });
+      io_.join();
+    }
+    service_.pages.join();
+  }
 
-int HttpServer::Context::on_log(const mg_connection* connection, const char* message) {
-  auto* context = static_cast<Context*>(mg_get_user_data(mg_get_context(connection)));
-  if (context == nullptr || context->started) return 1;
-  const std::lock_guard lock(context->log_mutex);
-  context->log += std::string(message) + "; ";
-  return 1;  // nothing goes to a file
-}
+  Door& door() { return door_; }
 
-Result<std::unique_ptr<HttpServer>> HttpServer::start(const HttpConfig& config, Source source) {
-  const Result<std::string> host = listening_on(config);
-  if (!host.ok()) return host.status();
+  // REQUIRES: the door is open.
+  void start() {
+    asio::post(service_.pages,
+               [] { ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kPagesPriority); });
+    door_.wait();
+    io_ = std::thread([this] { run(); });
+  }
+
+ private:
+  // Returns when stop() has been called and the last connection has ended.
+  void run() {
+    for (;;) {
+      try {
+        service_.io.run();
+        return;
+      } catch (const std::exception&) {
+        // One connection could not be served, for want of memory. The others go on.
+      }
+    }
+  }
+
+  void stop() {
+    door_.close();
+    const auto open = service_.open;
+    for (const auto& [id, connection] : open) connection->stop();
+  }
+
+  Service service_;
+  Door door_;
+  std::thread io_;
+};
+
+Result<std::unique_ptr<HttpServer>> HttpServer::start(const HttpConfig& config, Source source,
+                                                      BusyPort busy) {
+  if (Status exposed = check_exposure(config); !exposed.ok()) return exposed;
+  const std::string host = config.host == "localhost" ? "127.0.0.1" : config.host;
+  const asio::ip::address address = asio::ip::make_address_v4(host);
+  const NoSignals no_signals;
+  auto threads = std::make_unique<Threads>(config, std::move(source));
+  error_code error = threads->door().open({address, config.port});
+  if (error == asio::error::address_in_use && busy == BusyPort::take_another)
+    error = threads->door().open({address, 0});
+  if (error) return cannot_listen(host + ":" + std::to_string(config.port), error);
+
   std::unique_ptr<HttpServer> server(new HttpServer);
-  server->host_ = *host;
-  server->context_ = std::make_unique<Context>();
-  server->context_->source = std::move(source);
-
-  const std::string address = *host + ":" + std::to_string(config.port);
-  const std::array<std::array<const char*, 2>, 9> settings = {{{"listening_ports", address.c_str()},
-                                                               {"num_threads", "4"},
-                                                               {"request_timeout_ms", "3000"},
-                                                               {"max_request_size", "8192"},
-                                                               {"enable_keep_alive", "no"},
-                                                               {"connection_queue", "64"},
-                                                               {"listen_backlog", "128"},
-                                                               {"linger_timeout_ms", "500"},
-                                                               {"enable_directory_listing", "no"}}};
-  std::vector<const char*> options;
-  for (const auto& setting : settings)
-    options.insert(options.end(), setting.begin(), setting.end());
-  options.push_back(nullptr);
-  mg_callbacks callbacks{};
-  callbacks.begin_request = Context::on_request;
-  callbacks.http_error = Context::on_error;
-  callbacks.log_message = Context::on_log;
-  mg_context* started = mg_start(&callbacks, server->context_.get(), options.data());
-  if (started == nullptr) return cannot_listen(address, server->context_->log);
-  server->context_->server = started;
-  server->context_->started = true;
-  mg_server_port ports[1] = {};
-  if (mg_get_server_ports(started, 1, ports) == 1)
-    server->port_ = static_cast<std::uint16_t>(ports[0].port);
+  server->host_ = host;
+  server->port_ = threads->door().port();
+  server->threads_ = std::move(threads);
+  server->threads_->start();
   return server;
 }
 
 Result<std::unique_ptr<HttpServer>> HttpServer::start(const Config& config,
-                                                      const TelemetryState& state) {
-  auto settings = settings_of(config);
-  return start(config.http, [&state, settings = std::move(settings)] {
+                                                      const TelemetryState& state, BusyPort busy) {
+  auto serve = [&state, settings = settings_of(config)] {
     const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
     return Served{state.snapshot(), UnixTime{now.count()}, settings};
-  });
+  };
+  return start(config.http, std::move(serve), busy);
 }
 
-HttpServer::~HttpServer() {
-  if (context_->server != nullptr) stop_promptly(context_->server, host_, port_);
-}
+HttpServer::~HttpServer() = default;
 
 std::string HttpServer::url() const {
   const std::string shown = host_ == "0.0.0.0" ? "127.0.0.1" : host_;

@@ -1,7 +1,10 @@
-// HttpServer: answers GET and HEAD on one address with respond(). An own civetweb server without
-// files, CGI or WebSockets: four threads, small requests only, time limits, so that slow or hostile
-// clients cost nobody anything but themselves. Bound to this machine unless told otherwise. The
-// training and coordinator threads never touch it.
+// HttpServer: answers GET and HEAD on one address with respond(). Nobody can starve it: one thread
+// waits for all connections at once, gives each request a deadline as a whole, and closes the
+// oldest connection that is idle or slow when a new one finds no room. That thread also answers
+// liveness and readiness; pages are rendered on a second one, so that a large page delays no probe.
+// Bound to this machine unless told otherwise, and beyond it only with a token or http.open. The
+// training and coordinator threads never touch it. Bytes are parsed in http/message.h, callers are
+// judged in http/access.h, room is made in http/connections.h.
 #pragma once
 
 #include <cstdint>
@@ -16,20 +19,25 @@
 
 namespace cox::metrics {
 
+// What to do when http.port is taken.
+enum class BusyPort { fail, take_another };
+
 class HttpServer {
  public:
   // Gives everything that a request is answered from. Called on the server's threads.
   using Source = std::function<Served()>;
 
-  // Binds and starts to answer. `unavailable` when the port is taken, `invalid_argument` when the
-  // host is no IPv4 address.
-  static Result<std::unique_ptr<HttpServer>> start(const HttpConfig& config, Source source);
+  // Binds and starts to answer. `unavailable` when the port is taken or the address is not this
+  // machine's, `invalid_argument` as check_exposure() says.
+  static Result<std::unique_ptr<HttpServer>> start(const HttpConfig& config, Source source,
+                                                   BusyPort busy = BusyPort::fail);
 
   // Serves `state` (which must outlive the server) with the wall clock as the time.
   static Result<std::unique_ptr<HttpServer>> start(const Config& config,
-                                                   const TelemetryState& state);
+                                                   const TelemetryState& state,
+                                                   BusyPort busy = BusyPort::fail);
 
-  // Waits for the requests in progress, at most some seconds.
+  // Waits for the answers in progress, at most two seconds.
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
@@ -38,10 +46,10 @@ class HttpServer {
   std::string url() const;                      // "http://127.0.0.1:9464"
 
  private:
-  struct Context;
+  class Threads;
   HttpServer() = default;
 
-  std::unique_ptr<Context> context_;
+  std::unique_ptr<Threads> threads_;
   std::string host_;
   std::uint16_t port_ = 0;
 };

@@ -4,6 +4,8 @@
 #include <array>
 #include <charconv>
 
+#include "coordinator/io/json.h"
+
 namespace cox::metrics {
 namespace {
 
@@ -17,6 +19,12 @@ bool is_private(std::string_view key) {
 }
 
 }  // namespace
+
+Response refusal(int status, std::string_view message) {
+  io::JsonWriter out;
+  out.begin_object().field("error", message).end_object();
+  return {status, "application/json; charset=utf-8", out.take()};
+}
 
 Result<std::optional<std::uint64_t>> query_number(std::string_view query, std::string_view name) {
   while (!query.empty()) {

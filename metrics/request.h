@@ -16,9 +16,9 @@
 namespace cox::metrics {
 
 struct Request {
-  std::string method = "GET";
-  std::string path = "/";  // decoded, without the query
-  std::string query;       // as sent, without '?'
+  std::string method = "GET";  // or HEAD
+  std::string path = "/";      // decoded, without the query
+  std::string query;           // as sent, without '?'
 };
 
 struct Response {
@@ -26,6 +26,9 @@ struct Response {
   std::string content_type = "application/json; charset=utf-8";
   std::string body;
 };
+
+// Returns the answer to a request that is not served, with one sentence of why.
+Response refusal(int status, std::string_view message);
 
 // Returns the unsigned number of `name` in a query string; nullopt when it is absent,
 // invalid_argument when it is no number.

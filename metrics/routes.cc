@@ -1,5 +1,6 @@
 #include "metrics/routes.h"
 
+#include <algorithm>
 #include <array>
 #include <functional>
 
@@ -22,12 +23,6 @@ Response html(std::string body) {
 
 Response json(std::string body) {
   return {200, kJson, std::move(body)};
-}
-
-Response error(int status, std::string_view message) {
-  io::JsonWriter out;
-  out.begin_object().field("error", message).end_object();
-  return {status, kJson, out.take()};
 }
 
 Response health(const Health& verdict) {
@@ -79,16 +74,20 @@ Response version_json(const Request&, const Served& served) {
   return json(out.take());
 }
 
+// Probes are what monitoring asks: short, without a secret in them, answered before anything else.
+enum class Kind { page, probe };
+
 struct Route {
   Endpoint endpoint;
   std::function<Response(const Request&, const Served&)> answer;
+  Kind kind = Kind::page;
 };
 
 Route document_route(const Document& document) {
   return {{document.path, document.help},
           [make = document.json](const Request& request, const Served& served) {
             Result<std::string> body = make(*served.snapshot, request.query);
-            return body.ok() ? json(std::move(*body)) : error(400, body.status().message());
+            return body.ok() ? json(std::move(*body)) : refusal(400, body.status().message());
           }};
 }
 
@@ -103,10 +102,12 @@ std::vector<Route> all_routes() {
          return Response{200, kExpositionType, exposition(*s.snapshot)};
        }},
       {{"/livez", "200 while the control loop makes progress or rests, else 503 with the reason"},
-       live},
-      {{"/healthz", "the same as /livez"}, live},
+       live,
+       Kind::probe},
+      {{"/healthz", "the same as /livez"}, live, Kind::probe},
       {{"/readyz", "200 once every rank has reported, else 503 with the reason"},
-       [](R, S s) { return health(readiness(*s.snapshot)); }},
+       [](R, S s) { return health(readiness(*s.snapshot)); },
+       Kind::probe},
       {{"/api/v1/status", "the newest round in figures"}, status_json}};
   for (const Topic& topic : topics()) {
     for (const Document& document : topic.documents) all.push_back(document_route(document));
@@ -132,13 +133,17 @@ const std::vector<Endpoint>& endpoints() {
   return all;
 }
 
+bool is_probe(std::string_view path) {
+  return std::ranges::any_of(routes(), [path](const Route& route) {
+    return route.kind == Kind::probe && route.endpoint.path == path;
+  });
+}
+
 Response respond(const Request& request, const Served& served) {
-  if (request.method != "GET" && request.method != "HEAD")
-    return error(405, "only GET and HEAD are answered here; nothing can be changed over HTTP");
   for (const Route& route : routes()) {
     if (route.endpoint.path == request.path) return route.answer(request, served);
   }
-  return error(404, "no such page; / lists all of them");
+  return refusal(404, "no such page; / lists all of them");
 }
 
 }  // namespace cox::metrics

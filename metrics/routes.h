@@ -4,17 +4,22 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "metrics/request.h"
 
 namespace cox::metrics {
 
-// Returns the response: 404 with a hint for unknown paths, 405 for methods other than GET and HEAD,
-// 400 for parameters that do not parse.
+// 404 with a hint for unknown paths, 400 for parameters that do not parse. REQUIRES: judge() (see
+// http/access.h) let the request through.
 Response respond(const Request& request, const Served& served);
 
-// Endpoint is one entry of the index page.
+// Whether the path is liveness or readiness: answered at once on the server's own thread, and
+// without the token, because those who probe have none.
+bool is_probe(std::string_view path);
+
+// One endpoint, for the index page.
 struct Endpoint {
   std::string path;
   std::string help;

@@ -9,6 +9,28 @@ namespace {
 
 constexpr std::size_t kMaxFileBytes = 1 << 20;
 
+// What a user sets, in its order.
+struct Sources {
+  std::string path;  // of the file; empty = none
+  std::string text;  // of the file
+  std::span<const std::string> environment;
+  std::span<const std::string> arguments;
+};
+
+Result<FlagsApplied> apply(Config& config, const Sources& sources) {
+  if (Status s = apply_text(config, sources.text, sources.path); !s.ok()) return s;
+  if (Status s = apply_environment(config, sources.environment); !s.ok()) return s;
+  return apply_flags(config, sources.arguments);
+}
+
+// A Config does not know which of its values were set: a port that replaces another one was. The
+// sources have been applied without an error before.
+bool set_port(Config base, const Sources& sources, std::uint16_t port) {
+  base.http.port = port == 1 ? 2 : 1;
+  static_cast<void>(apply(base, sources));
+  return base.http.port == port;
+}
+
 }  // namespace
 
 Result<std::string> read_config_file(const std::filesystem::path& path) {
@@ -18,16 +40,18 @@ Result<std::string> read_config_file(const std::filesystem::path& path) {
 
 Result<LoadedConfig> load_config(Config base, std::span<const std::string> environment,
                                  std::span<const std::string> arguments) {
-  LoadedConfig loaded{std::move(base), {}};
-  if (const std::string path = config_file(environment, arguments); !path.empty()) {
-    const Result<std::string> content = read_config_file(path);
+  Sources sources{config_file(environment, arguments), {}, environment, arguments};
+  if (!sources.path.empty()) {
+    Result<std::string> content = read_config_file(sources.path);
     if (!content.ok()) return content.status();
-    if (Status status = apply_text(loaded.config, *content, path); !status.ok()) return status;
+    sources.text = std::move(*content);
   }
-  if (Status status = apply_environment(loaded.config, environment); !status.ok()) return status;
-  Result<FlagsApplied> flags = apply_flags(loaded.config, arguments);
+  LoadedConfig loaded{base, {}};
+  Result<FlagsApplied> flags = apply(loaded.config, sources);
   if (!flags.ok()) return flags.status();
   loaded.rest = std::move(flags->rest);
+  loaded.sets_port = base.http.port != HttpConfig{}.port ||
+                     set_port(std::move(base), sources, loaded.config.http.port);
   if (Status status = validate(loaded.config); !status.ok()) return status;
   return loaded;
 }

@@ -16,6 +16,9 @@ namespace cox::io {
 struct LoadedConfig {
   Config config;
   std::vector<std::string> rest;  // arguments that are not ours, in order
+  // Whether file, environment or flags set http.port, to whatever value, or the program sets
+  // another one than the default.
+  bool sets_port = false;
 };
 
 // `base` holds defaults and what the program itself wants to be overridable (a custom policy is

@@ -55,8 +55,10 @@ std::vector<std::string> names_of(const PolicySet& policies) {
   return names;
 }
 
-// Returns the configuration as text with the mode of every policy, also where it is the default.
+// Returns the configuration as text with the mode of every policy, also where it is the default. A
+// journal is passed on to others, so the token is not in it.
 std::string complete_text(Config config, const std::vector<std::string>& policies) {
+  if (!config.http.token.empty()) config.http.token = "(set)";
   for (const std::string& policy : policies) {
     if (!has_mode_setting(policy)) config.policy_modes.emplace(policy, mode_of(config, policy));
   }

@@ -100,7 +100,7 @@ bool has_headroom(const Snapshot& s) {
   return s.headroom.tightest.value() >= 0;
 }
 
-// Reads bytes of the view; NaN where they are not known.
+// Reads bytes of the view; NaN, which is not exported, where they are not known.
 Reader view_bytes(std::int64_t MemoryView::*bytes) {
   return value(
       [bytes](const Snapshot& s) { return s.memory ? known((*s.memory).*bytes) : kUnknown; });
@@ -114,24 +114,24 @@ Reader held_bytes() {
   return cases("kind", std::move(kinds));
 }
 
-const std::string kOrNaN = "; NaN where it is not known, as where memory is not planned";
+const std::string kOrAbsent = "; absent where it is not known, as where memory is not planned";
 
 std::vector<Metric> budget_metrics() {
   using S = const Snapshot&;
   using V = MemoryView;
   return {
       gauge("coxswain_memory_predicted_peak_bytes", "bytes",
-            "Highest peak that a rank is predicted to have under the newest plan" + kOrNaN,
+            "Highest peak that a rank is predicted to have under the newest plan" + kOrAbsent,
             view_bytes(&V::predicted_peak_bytes)),
       gauge("coxswain_memory_keep_all_peak_bytes", "bytes",
-            "Highest peak that a rank is predicted to have with every block kept" + kOrNaN,
+            "Highest peak that a rank is predicted to have with every block kept" + kOrAbsent,
             view_bytes(&V::keep_all_peak_bytes)),
-      gauge("coxswain_memory_budget_bytes", "bytes", "Lowest budget of a rank" + kOrNaN,
+      gauge("coxswain_memory_budget_bytes", "bytes", "Lowest budget of a rank" + kOrAbsent,
             view_bytes(&V::budget_bytes)),
       gauge("coxswain_memory_headroom_bytes", "bytes",
             "Least that a rank's measured peak of the newest round is below its budget; negative "
             "is over budget" +
-                kOrNaN,
+                kOrAbsent,
             value([](S s) {
               return has_headroom(s) ? static_cast<double>(s.headroom.least_bytes) : kUnknown;
             })),
@@ -144,7 +144,7 @@ std::vector<Metric> budget_metrics() {
       gauge("coxswain_memory_added_time_ratio", "ratio",
             "Most time that the newest plan is predicted to add to a rank's step, divided by the "
             "step with every block kept" +
-                kOrNaN,
+                kOrAbsent,
             value([](S s) { return s.memory ? s.memory->added_ratio : kUnknown; })),
   };
 }
@@ -155,18 +155,18 @@ std::vector<Metric> held_metrics() {
       gauge("coxswain_memory_resident_bytes", "bytes",
             "What a rank holds all through a step (parameters, gradients, optimizer state, "
             "buckets), most of a rank" +
-                kOrNaN,
+                kOrAbsent,
             view_bytes(&MemoryView::resident_bytes)),
       gauge("coxswain_memory_held_bytes", "bytes",
             "What every rank holds beside activations, by what it is: gradients are those at the "
-            "end of a backward pass, optimizer is its state after the first step; NaN where it is "
-            "not known",
+            "end of a backward pass, optimizer is its state after the first step; absent where it "
+            "is not known",
             held_bytes()),
       gauge(
           "coxswain_memory_activation_bytes", "bytes",
           "What blocks hold for the backward pass, most of a rank: all of them when every one is "
           "kept, and those that the newest plan keeps" +
-              kOrNaN,
+              kOrAbsent,
           cases("blocks",
                 {{"all",
                   [](S s) { return s.memory ? known(s.memory->keep_all_block_bytes) : kUnknown; }},

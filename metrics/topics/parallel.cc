@@ -90,7 +90,7 @@ std::vector<Metric> metrics() {
             spread([](S s) -> const Spread& { return s.parallel.exposed_seconds; })),
       gauge("coxswain_reduction_hidden_ratio", "ratio",
             "Part of the reduction's time that the backward pass hid, of the medians over the "
-            "ranks; NaN where nothing was reduced",
+            "ranks; absent where nothing was reduced",
             value([](S s) { return hidden_ratio(s.parallel); })),
       counter(
           "coxswain_repeated_rounds_total",

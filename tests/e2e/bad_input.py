@@ -99,6 +99,11 @@ class BadInput(jobs.Case):
             for ranks in (None, 2):
                 self.one_line(command + ["--cox.http.port=" + port], [port], ranks)
 
+    def test_pages_for_other_machines_without_a_token(self):
+        for ranks in (None, 2):
+            self.one_line(self.short("--cox.http.host=0.0.0.0"),
+                          ["0.0.0.0", "COX_HTTP_TOKEN=", "COX_HTTP_OPEN=on"], ranks)
+
     def test_directories_that_cannot_be_written(self):
         self.write("file", b"")
         for ranks in (None, 2):

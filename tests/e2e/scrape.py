@@ -37,11 +37,11 @@ class Scrape(jobs.Case):
         self.addCleanup(job.signal, signal.SIGKILL)
         return job, found[1]
 
-    def prometheus(self, target):
+    def prometheus(self, target, authorization=""):
         port = free_port()
         with open(self.path("prometheus.yml"), "w") as file:
             file.write("global: {scrape_interval: 200ms, scrape_timeout: 200ms}\n"
-                       "scrape_configs:\n- job_name: coxswain\n  static_configs:\n"
+                       f"scrape_configs:\n- job_name: coxswain\n{authorization}  static_configs:\n"
                        f"  - targets: ['{target}']\n")
         with open(self.path("prometheus.log"), "w") as log:
             server = subprocess.Popen(
@@ -101,6 +101,20 @@ class Scrape(jobs.Case):
         job.until(lambda: self.query(prometheus, rounds) > first + 50)
         self.check_routes(found[1])
         self.assertGreater(self.query(prometheus, f"rate({rounds}[5s])"), 0)
+        job.process.send_signal(signal.SIGTERM)
+        self.ends_well(job.wait())
+
+    def test_a_job_with_a_token_is_scraped_by_who_has_it(self):
+        token = "open-sesame-4711"
+        job = jobs.Job(self.gpt2("--steps", 1000000), None, {"COX_HTTP_TOKEN": token})
+        self.addCleanup(job.signal, signal.SIGKILL)
+        self.addCleanup(job.process.kill)
+        found = job.until(lambda: re.search(r"status page: (http://\S+)/status", job.errors()))
+        with open(self.path("coxswain.token"), "w") as file:
+            file.write(token + "\n")
+        prometheus = self.prometheus(found[1].removeprefix("http://"),
+                                     "  authorization:\n    credentials_file: coxswain.token\n")
+        job.until(lambda: self.query(prometheus, "coxswain_rounds_total") > 0)
         job.process.send_signal(signal.SIGTERM)
         self.ends_well(job.wait())
 

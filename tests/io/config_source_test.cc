@@ -59,6 +59,29 @@ TEST_SUITE("io.config_source") {
     CHECK(loaded->rest == std::vector<std::string>{"prog"});
   }
 
+  TEST_CASE("a port that anybody set is told from the default, also where it has the same value") {
+    const auto sets_port = [](const cox::Config& base, const std::vector<std::string>& environment,
+                              const std::vector<std::string>& arguments) {
+      const auto loaded = cox::io::load_config(base, environment, arguments);
+      REQUIRE(loaded.ok());
+      return loaded->sets_port;
+    };
+    const std::string same = std::to_string(cox::HttpConfig{}.port);
+    CHECK_FALSE(sets_port({}, {}, {}));
+    CHECK_FALSE(sets_port({}, {"COX_RUN_SEED=2"}, {"--cox.http.host=127.0.0.2"}));
+    for (const std::string& port : {same, std::string("0"), std::string("1"), std::string("2")}) {
+      CAPTURE(port);
+      CHECK(sets_port({}, {"COX_HTTP_PORT=" + port}, {}));
+      CHECK(sets_port({}, {}, {"--cox.http.port", port}));
+      const TempFile file("http.port = " + port + "\n");
+      CHECK(sets_port({}, {}, {"--cox.config=" + file.path()}));
+    }
+    cox::Config program;
+    program.http.port = 1;
+    CHECK(sets_port(program, {}, {}));
+    CHECK(sets_port(program, {"COX_HTTP_PORT=" + same}, {}));
+  }
+
   TEST_CASE("the file of the flag wins over the file of the environment") {
     const std::vector<std::string> environment = {"COX_CONFIG=a"};
     CHECK(cox::config_file(environment, std::vector<std::string>{}) == "a");

@@ -74,7 +74,8 @@ FOREIGN = {
     r"nccl\.h": ("coordinator/transport/nccl/",),
     r"(cuda|cublas|cudnn|nvtx).*": ("sdk/src/device/cuda", "coordinator/transport/nccl/"),
     r"google/protobuf/.*|.*\.pb\.h": ("coordinator/wire/", "tests/wire/", "tests/fuzz/"),
-    r"prometheus/.*|civetweb\.h|CivetServer\.h": ("metrics/", "tests/metrics/"),
+    r"prometheus/.*": ("metrics/", "tests/metrics/"),
+    r"boost/.*": ("metrics/http/message.cc", "metrics/http_server.cc"),
     r"(torch|ATen|c10|caffe2)/.*": (
         "sdk/",
         "tests/sdk/",

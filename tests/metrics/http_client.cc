@@ -13,7 +13,7 @@ RawConnection::RawConnection(std::uint16_t port) {
   address.sin_family = AF_INET;
   address.sin_port = htons(port);
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  const timeval patience{5, 0};
+  const timeval patience{30, 0};
   ::setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
   if (::connect(socket_, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     ::close(socket_);
@@ -25,12 +25,13 @@ RawConnection::~RawConnection() {
   if (socket_ >= 0) ::close(socket_);
 }
 
-void RawConnection::send(std::string_view bytes) {
+bool RawConnection::send(std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t sent = ::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-    if (sent <= 0) return;
+    if (sent <= 0) return false;
     bytes.remove_prefix(static_cast<std::size_t>(sent));
   }
+  return true;
 }
 
 std::string RawConnection::receive_all() {
@@ -50,7 +51,7 @@ std::string response_to(std::uint16_t port, std::string_view bytes) {
 }
 
 std::string get(std::uint16_t port, std::string_view target) {
-  return response_to(port, "GET " + std::string(target) + " HTTP/1.1\r\nHost: x\r\n\r\n");
+  return response_to(port, "GET " + std::string(target) + " HTTP/1.1\r\nHost: localhost\r\n\r\n");
 }
 
 }  // namespace cox::metrics

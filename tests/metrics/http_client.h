@@ -15,8 +15,9 @@ class RawConnection {
   RawConnection& operator=(const RawConnection&) = delete;
 
   bool connected() const { return socket_ >= 0; }
-  void send(std::string_view bytes);
-  // Until the server closes, or five seconds pass.
+  // Returns whether the server still took them.
+  bool send(std::string_view bytes);
+  // Until the server closes, or thirty seconds pass.
   std::string receive_all();
 
  private:

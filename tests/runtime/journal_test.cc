@@ -81,6 +81,21 @@ TEST_SUITE("runtime.journal") {
     }
   }
 
+  TEST_CASE("a token of the configuration does not get into the file") {
+    TempFolder folder;
+    test::RandomValues random(1);
+    const JobFacts job = test::capable_job(4, 6);
+    Config config;
+    config.http.token = "open-sesame";
+    auto writer =
+        JournalWriter::open(folder / "j", {job, config, random.state(job), default_policies()});
+    REQUIRE_MESSAGE(writer.ok(), writer.status().text());
+    REQUIRE((*writer)->close().ok());
+    const std::string bytes = read_file(folder / "j");
+    CHECK(bytes.find("open-sesame") == std::string::npos);
+    CHECK(bytes.find("http.token = (set)\n") != std::string::npos);
+  }
+
   TEST_CASE("reports that no coordinator can have had are damage, with its offset") {
     const JobFacts job = test::capable_job(3, 2);
     const auto first_error = [&](const std::vector<std::int32_t>& ranks, std::size_t evidence) {

@@ -46,7 +46,8 @@ std::filesystem::path ControlEnd::journal_path() const {
 Status ControlEnd::start_telemetry(const JobFacts& facts) {
   telemetry_ = std::make_unique<Telemetry>(facts, wall_clock());
   if (!job_.config().http.enabled) return ok_status();
-  auto server = metrics::HttpServer::start(job_.config(), telemetry_->state);
+  const auto busy = job_.sets_port() ? metrics::BusyPort::fail : metrics::BusyPort::take_another;
+  auto server = metrics::HttpServer::start(job_.config(), telemetry_->state, busy);
   if (server.ok()) telemetry_->server = std::move(*server);
   return server.status();
 }
@@ -78,7 +79,12 @@ void ControlEnd::start(JobFacts facts) {
   job_.agree(telemetry_status);
   if (!job_.is_root()) return;
   job_.log().info(std::string("control path: ") + plane_->path());
-  if (!status_address().empty()) job_.log().info("status page: " + status_address());
+  if (status_address().empty()) return;
+  const std::uint16_t wanted = config.http.port;
+  if (wanted != 0 && telemetry_->server->port() != wanted)
+    job_.log().warning("http: port " + std::to_string(wanted) + " is in use, so the pages are on " +
+                       telemetry_->server->url() + "; set http.port to choose another one");
+  job_.log().info("status page: " + status_address());
 }
 
 std::vector<Reason> ControlEnd::learn(const runtime::MeasuredFacts& facts) {

@@ -110,6 +110,7 @@ class Membership {
   Membership(int argc, const char* const* argv, const SessionOptions& options);
 
   const Config& config() const { return loaded_.config; }
+  bool sets_port() const { return loaded_.sets_port; }
   const std::vector<std::string>& arguments() const { return loaded_.rest; }  // left over
   const std::vector<std::string>& environment() const { return environment_; }
   RankId rank() const { return all().rank(); }

@@ -1,0 +1,75 @@
+// ConnectionTable: which connections a server holds, and which one must go when a new one comes and
+// there is no room, so that a probe always gets in, however many clients are idle or slow. Knows no
+// sockets and no clock: the server (http_server.cc) tells it what happens and closes what it names.
+// One thread at a time.
+#pragma once
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <unordered_map>
+
+namespace cox::metrics {
+
+struct ConnectionLimits {
+  std::size_t total = 512;
+  std::size_t per_peer = 64;  // from one address; this machine's own are not counted
+  std::size_t answers = 256;  // made or being sent at the same time: each holds a page in memory
+};
+
+// Limits for a process that may open so many files: at most half of them, because training needs
+// files and sockets too.
+ConnectionLimits connection_limits(std::uint64_t descriptors);
+
+class ConnectionTable {
+ public:
+  using Id = std::uint64_t;  // rises with every connection, never used twice
+  // What a connection is at. Those that leave go first, those that are answered last.
+  enum class Phase : std::uint8_t { leaving, asking, answering };
+
+  explicit ConnectionTable(ConnectionLimits limits) : limits_(limits) {}
+
+  // A connection came in from an IPv4 address (host byte order). `evicted` is no longer in the
+  // table: the oldest of its peer, or of all, in the first phase that has one.
+  struct Admission {
+    Id id = 0;
+    std::optional<Id> evicted;
+  };
+  Admission admit(std::uint32_t address);
+
+  // Returns the oldest connection that is answered when there are too many; it is no longer in the
+  // table.
+  std::optional<Id> set_phase(Id id, Phase phase);
+
+  // Takes out the connection that is to go when the process has no more descriptors.
+  std::optional<Id> evict();
+
+  void remove(Id id);  // nothing when it is not there
+  std::size_t size() const { return open_.size(); }
+
+ private:
+  struct Entry {
+    std::uint32_t address = 0;
+    Phase phase = Phase::asking;
+  };
+  // The first one of a set goes first.
+  struct Place {
+    Phase phase = Phase::asking;
+    Id id = 0;
+    friend auto operator<=>(const Place&, const Place&) = default;
+  };
+  using Places = std::set<Place>;
+
+  Id take_out(const Place& place);
+
+  ConnectionLimits limits_;
+  Id last_ = 0;
+  std::unordered_map<Id, Entry> open_;
+  Places places_;                                      // of all
+  std::unordered_map<std::uint32_t, Places> of_peer_;  // by address
+  std::size_t answering_ = 0;
+};
+
+}  // namespace cox::metrics
