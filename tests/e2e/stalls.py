@@ -71,6 +71,17 @@ class Stalls(jobs.Case):
             with self.subTest(ranks=ranks, path=path[0]):
                 self.stopped_rank_is_named(ranks, path, victim)
 
+    def test_a_stopped_rank_0_is_named_by_those_who_wait(self):
+        """Its process holds the coordinator, too: there is no page meanwhile."""
+        job = self.start(3, PATHS[0], ["trainer", *ENDLESS])
+        job.until(lambda: self.trains(job))
+        job.signal(signal.SIGSTOP, [0])
+        job.until(lambda: re.search(r"\[[12]\] warning: .*rank 0 .*its process is stopped", job.errors()))
+        job.signal(signal.SIGCONT, [0])
+        self.assertTrue(job.until(lambda: self.trains(job)))
+        job.signal(signal.SIGTERM)
+        self.ends_well(job.wait())
+
     def test_eight_ranks_on_few_cores(self):
         self.stopped_rank_is_named(8, PATHS[0], 5)
 
