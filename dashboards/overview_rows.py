@@ -169,6 +169,21 @@ def ranks():
             draw=AREAS,
         ),
         lines(
+            "Waiting for a rank",
+            (12, 7),
+            "How long ranks have waited for those that keep them waiting. 0 while nobody waits for long.",
+            {"waited {{instance}}": "coxswain_stall_duration_seconds"},
+            min=0,
+        ),
+        lines(
+            "Who keeps others waiting",
+            (12, 7),
+            "The lowest rank that keeps others waiting, -1 while none does, and how many ranks do and wait. /status names the phase.",
+            {"rank": "max(coxswain_stall_rank)", "{{part}}": "max by (part) (coxswain_stall_ranks)"},
+            draw=STEPS,
+            decimals=0,
+        ),
+        lines(
             "Memory in use",
             (12, 7),
             "Memory in use divided by its limit, over the ranks. 0 where no limit is known.",

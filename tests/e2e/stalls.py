@@ -44,7 +44,7 @@ class Stalls(jobs.Case):
         return found, time.monotonic() - began
 
     def stopped_rank_is_named(self, ranks, path, victim):
-        job = self.start(ranks, path, ["trainer", *ENDLESS, "--batch", 4 * ranks])
+        job = self.start(ranks, path, ["trainer", *ENDLESS, "--batch", 4 * ranks, "--no-norm"])
         job.until(lambda: self.trains(job))
         job.signal(signal.SIGSTOP, [victim])
 
@@ -70,6 +70,19 @@ class Stalls(jobs.Case):
                                     (2, PATHS[2], 1), (3, PATHS[2], 2), (4, PATHS[3], 3)]:
             with self.subTest(ranks=ranks, path=path[0]):
                 self.stopped_rank_is_named(ranks, path, victim)
+
+    def test_a_stopped_rank_0_is_named_by_those_who_wait(self):
+        """Its process holds the coordinator, too: there is no page meanwhile. Bucket sizes are not
+        searched for: while they are shared, nobody looks at marks."""
+        job = self.start(3, PATHS[0], ["trainer", *ENDLESS, "--no-norm",
+                                       "--cox.reduction.bucket_bytes=65536"])
+        job.until(lambda: self.trains(job))
+        job.signal(signal.SIGSTOP, [0])
+        job.until(lambda: re.search(r"\[[12]\] warning: .*rank 0 .*its process is stopped", job.errors()))
+        job.signal(signal.SIGCONT, [0])
+        self.assertTrue(job.until(lambda: self.trains(job)))
+        job.signal(signal.SIGTERM)
+        self.ends_well(job.wait())
 
     def test_eight_ranks_on_few_cores(self):
         self.stopped_rank_is_named(8, PATHS[0], 5)

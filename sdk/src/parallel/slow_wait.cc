@@ -14,6 +14,14 @@ constexpr Seconds kMostBetweenLooks{2};
 // The rank that left hears sooner whom it keeps waiting, so that all ranks fail together.
 constexpr double kDepartedSeconds = 3;
 
+// Rank 0's process, and with it the coordinator, which would speak, cannot move.
+bool is_coordinator_held(const std::vector<RankMark>& marks) {
+  const auto stall = find_stall(marks, {});
+  return stall && std::ranges::any_of(stall->culprits, [](const RankMark& mark) {
+           return mark.rank == kRoot && mark.process >= ProcessState::stopped;
+         });
+}
+
 }  // namespace
 
 void end_waiting(const Log& log, const std::string& why) {
@@ -31,7 +39,7 @@ void SlowWait::look(Clock::time_point now) {
   next_ = now + kLookEvery;
   const std::vector<RankMark> marks = setup_.marks();
   if (waited_.count() >= kDepartedSeconds) check_departures(marks);
-  if (!is_told_ && now - begin_ >= kPatience) tell(marks);
+  if (!is_told_ && (now - begin_ >= kPatience || is_coordinator_held(marks))) tell(marks);
   if (!is_beyond_limit()) return;
   const auto stall = find_stall(marks, {});
   const std::string whom = stall ? text_of(*stall) : "ranks of other nodes have not come";
@@ -54,8 +62,8 @@ void SlowWait::tell(const std::vector<RankMark>& marks) {
       stall ? text_of(*stall)
             : "the ranks of this node are all here; the log of rank 0 and its status page name "
               "those of other nodes";
-  setup_.log.warning(
-      concat(setup_.where, " has waited ", kPatience.count(), " s for the other ranks: ", whom));
+  setup_.log.warning(concat(setup_.where, " has waited ", fixed(waited_.count(), 0),
+                            " s for the other ranks: ", whom));
 }
 
 }  // namespace cox::detail

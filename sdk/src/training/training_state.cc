@@ -266,7 +266,10 @@ void TrainingSaves::check_folder() const {
 
 void TrainingSaves::write(const Reducer& reducer, OnFailure on_failure) {
   Status written;
-  state_.control().flush_rows();
+  {
+    const WaitingScope waiting(state_.step().recorder());
+    state_.control().flush_rows();
+  }
   std::vector<NamedTensor> rows = state_.saved_rows();
   if (state_.job().rank() == kRoot) {
     Checkpoint checkpoint;

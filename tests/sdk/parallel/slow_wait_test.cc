@@ -44,13 +44,26 @@ TEST_SUITE("slow wait") {
     Waiting it;
     it.marks = {mark(1, Activity::backward, 31), mark(2, Activity::waiting, 30)};
     SlowWait wait = it.wait();
-    wait.look(it.begin + SlowWait::kPatience - std::chrono::milliseconds(1));
+    for (int second = 1; second < 30; ++second) wait.look(it.begin + std::chrono::seconds(second));
     CHECK(it.lines.empty());
-    wait.look(it.begin + SlowWait::kPatience + SlowWait::kLookEvery);
+    wait.look(it.begin + SlowWait::kPatience);
     wait.look(it.begin + 2 * SlowWait::kPatience);
     REQUIRE(it.lines.size() == 1);
     CHECK(it.lines[0].find("Reducer::average has waited 30 s") != std::string::npos);
     CHECK(it.lines[0].find("rank 1 is in backward of step 7") != std::string::npos);
+  }
+
+  TEST_CASE("where rank 0's process is stopped, so that nobody else speaks, those who wait do") {
+    Waiting it;
+    it.marks = {mark(0, Activity::forward, 4), mark(2, Activity::waiting, 4)};
+    SlowWait wait = it.wait();
+    wait.look(it.begin + std::chrono::seconds(2));
+    CHECK(it.lines.empty());
+    it.marks[0].process = ProcessState::stopped;
+    for (int second = 3; second < 9; ++second) wait.look(it.begin + std::chrono::seconds(second));
+    REQUIRE(it.lines.size() == 1);
+    CHECK(it.lines[0].find("rank 0 is in forward of step 7 for 4.0 s, its process is stopped") !=
+          std::string::npos);
   }
 
   TEST_CASE("a rank that has left its loop before the round is an error that names it") {
