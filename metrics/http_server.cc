@@ -1,5 +1,6 @@
 #include "metrics/http_server.h"
 
+#include <pthread.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -319,8 +320,10 @@ class HttpServer::Threads {
 
   // REQUIRES: the door is open.
   void start() {
-    asio::post(service_.pages,
-               [] { ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kPagesPriority); });
+    asio::post(service_.pages, [] {
+      ::pthread_setname_np(::pthread_self(), "cox-pages");
+      ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kPagesPriority);
+    });
     door_.wait();
     io_ = std::thread([this] { run(); });
   }
@@ -328,6 +331,7 @@ class HttpServer::Threads {
  private:
   // Returns when stop() has been called and the last connection has ended.
   void run() {
+    ::pthread_setname_np(::pthread_self(), "cox-http");
     for (;;) {
       try {
         service_.io.run();
