@@ -11,7 +11,8 @@
 //   session.finish();
 //
 // Thread rule: one thread of a rank uses its session, the one that trains; MPI is called from there
-// only. Call start() before other threads exist, because it takes SIGTERM over (stop_requested()).
+// only. SIGTERM and SIGINT are taken over when the loop first asks for them (stop_requested(), or a
+// reducer's step).
 // A Session is cheap to move; its state lives until the last Session, StepScope, Reducer or Trainer
 // is gone.
 #pragma once
@@ -171,9 +172,9 @@ class Session {
   // when it threw anything on any. Collective.
   void together(const std::function<void()>& work);
 
-  // Returns whether SIGTERM has reached this rank, or another rank and a reducer agreed on it.
-  // Ranks learn of it at different times, so a loop with a reducer leaves by ReductionOutcome::stop
-  // instead, which is equal on all ranks.
+  // Returns whether SIGTERM or SIGINT has reached this rank, or another rank and a reducer agreed
+  // on it. Ranks learn of it at different times, so a loop with a reducer leaves by
+  // ReductionOutcome::stop instead, which is equal on all ranks.
   bool stop_requested() const;
   // Returns whether it is true on any rank; the same answer on all ranks. Collective.
   bool stop_requested_anywhere();

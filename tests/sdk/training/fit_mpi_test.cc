@@ -153,7 +153,7 @@ TEST_SUITE("fit") {
       const Run cut = run(session, options);
       CHECK(cut.result.progress.stopped);
       CHECK(cut.result.epochs.size() == 1);
-      CHECK(cut.steps.size() == 5);
+      CHECK(cut.steps.size() == 4);
     }
     for (int again = 0; again < 2; ++again) {  // the second time there is nothing left to do
       auto resume = flags;
