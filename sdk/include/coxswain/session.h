@@ -11,8 +11,8 @@
 //   session.finish();
 //
 // Thread rule: one thread of a rank uses its session, the one that trains; MPI is called from there
-// only. SIGTERM and SIGINT are taken over when the loop first asks for them (stop_requested(), or a
-// reducer's step).
+// only. SIGTERM and SIGINT are taken over once a Reducer or Trainer has started, or the loop first
+// asks for them (stop_requested()).
 // A Session is cheap to move; its state lives until the last Session, StepScope, Reducer or Trainer
 // is gone.
 #pragma once

@@ -27,7 +27,8 @@ namespace cox::detail {
 
 // Termination turns the first SIGTERM or SIGINT into a question that the loop asks, so that a job
 // saves and leaves at the end of a step. The signals are taken over when the loop asks for the
-// first time: a program that is stuck before its first step, or never asks, ends as any other does.
+// first time (a session whose loop reduces asks at its start): a program that is stuck before that,
+// or never asks, ends as any other does.
 // The second signal does what it did before it was taken over, which ends most programs, and so
 // does a deadline when the loop has not asked again until then (it may be stuck beside a rank that
 // does not answer). A signal that the program ignores stays ignored. Signal dispositions belong to

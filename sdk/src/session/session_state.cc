@@ -131,6 +131,8 @@ void SessionState::ensure_started() {
   if (job_.is_root() && (facts.blocks.empty() || !step_.is_reducing())) warn_of_idle_settings();
   control_.start(std::move(facts));
   step_.start_at(control_.plane().start_facts().first_round);
+  // A loop whose steps will ask is asked to stop from here on, not ended.
+  if (step_.is_reducing()) static_cast<void>(job_.termination().requested());
 }
 
 // Settings of blocks have no effect without blocks, or in a loop whose ranks do not agree on plans.
