@@ -8,6 +8,7 @@ find_package(Protobuf 3.21 REQUIRED)
 find_package(prometheus-cpp CONFIG REQUIRED)
 find_package(Boost 1.74 CONFIG REQUIRED COMPONENTS headers)  # Asio and Beast; nothing to link
 find_package(nlohmann_json 3.11 CONFIG REQUIRED)
+find_path(XXHASH_INCLUDE_DIR xxhash.h REQUIRED DOC "of xxHash 0.8 (Debian: libxxhash-dev)")
 find_package(fmt 9 CONFIG REQUIRED)
 find_package(CLI11 2.1 CONFIG REQUIRED)
 if(COX_WITH_MPI)
