@@ -44,10 +44,6 @@ std::string_view to_string(Activity activity);
 enum class ProcessState : std::uint8_t { unknown = 0, running = 1, stopped = 2, gone = 3 };
 inline constexpr std::size_t kProcessStates = 4;
 
-// The exit code of a job that ends because a rank kept the others waiting beyond
-// control.wait_seconds.
-inline constexpr int kKeptWaitingExitCode = 75;
-
 // One rank's mark as it was read.
 struct RankMark {
   RankId rank{};

@@ -1,8 +1,8 @@
-// FolderLock: one job at a time writes to a folder of saves or to a run directory. The lock is a
-// file in it, held by flock() for as long as this process lives, that says who holds it. A process
-// that was frozen may find after it wakes that somebody removed the file and took the folder over;
-// so the file also has a token, and the holder looks whether it is still its own (is_held()) before
-// it renames or removes anything. Blocks on the disk; does not wait for a lock. One thread.
+// FolderLock lets one job at a time write to a folder, of saves for one. The lock is a file in it,
+// held by flock() for as long as this process lives, that says who holds it. A process that was
+// frozen may find after it wakes that somebody removed the file and took the folder over; so the
+// file also has a token, and the holder looks whether it is still its own (check_held()) before it
+// renames or removes anything. Blocks on the disk; does not wait for a lock. One thread.
 #pragma once
 
 #include <filesystem>

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <charconv>
 #include <map>
-#include <set>
 #include <system_error>
 
 #include "coordinator/core/text.h"
@@ -152,7 +151,10 @@ Status check_version(const Json& root) {
 
 Status verify_file(const fs::path& save, const SaveFile& file) {
   const Result<FileContent> content = content_of(save / file.name);
-  if (!content.ok()) return data_loss(content.status().message());
+  // What this machine cannot read just now (descriptors, permission) says nothing of the save.
+  if (content.status().code() == StatusCode::not_found)
+    return data_loss(content.status().message());
+  if (!content.ok()) return content.status();
   if (content->bytes != file.bytes)
     return data_loss((save / file.name).string() + ": expected " + std::to_string(file.bytes) +
                      " bytes, found " + std::to_string(content->bytes));

@@ -87,7 +87,8 @@ enum class VerifyDepth {
 };
 // Reads all of a save and compares it with its manifest: every file is there, regular, of the right
 // size and content, and the step is that of the folder's name. data_loss naming the first file that
-// is not; files that the manifest does not name are not looked at.
+// is not; the codes of InputFile for one that cannot be read; files that the manifest does not name
+// are not looked at.
 Result<SaveManifest> verify_save(const std::filesystem::path& save, VerifyDepth depth);
 
 }  // namespace cox::io

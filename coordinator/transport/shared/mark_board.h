@@ -15,15 +15,32 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "coordinator/core/stall.h"
 #include "coordinator/core/status.h"
-#include "coordinator/transport/shared/process_state.h"
 
 namespace cox::transport {
 
 using MarkClock = std::chrono::steady_clock;
+
+// A process is known by its number and the space of numbers that it lives in, so that a rank in
+// another container is never mistaken for a stranger.
+struct ProcessId {
+  std::int32_t number = 0;  // 0 = not known
+  std::uint64_t space = 0;  // inode of the PID namespace; 0 = not known
+  friend bool operator==(const ProcessId&, const ProcessId&) = default;
+};
+
+ProcessId this_process();
+
+// Unknown where the process lives in another space of numbers, or nobody can say.
+ProcessState state_of(const ProcessId& process);
+
+// Reads the line of /proc/PID/stat: the letter behind the name, which may hold any characters.
+// Pure.
+ProcessState parse_process_state(std::string_view stat_line);
 
 // One rank's end of a board; a default one writes nowhere. Training thread.
 class MarkWriter {

@@ -25,8 +25,9 @@ bool is_coordinator_held(const std::vector<RankMark>& marks) {
 }  // namespace
 
 void end_waiting(const Log& log, const std::string& why) {
-  log.error(concat(why, "; the job ends here with exit code ", kKeptWaitingExitCode));
-  std::_Exit(kKeptWaitingExitCode);
+  constexpr int kCode = static_cast<int>(ExitCode::waited);
+  log.error(concat(why, "; the job ends here with exit code ", kCode));
+  std::_Exit(kCode);
 }
 
 SlowWait::SlowWait(Setup setup, Clock::time_point begin)

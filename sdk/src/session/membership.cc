@@ -131,6 +131,7 @@ constexpr std::int64_t kOneRequestNs = 1'000'000'000;
 // What the handler of the stop signals knows.
 struct StopSignals {
   std::atomic<bool> is_asked{false};
+  std::atomic<bool> is_known{false};         // to the loop, which may take its time from then on
   std::atomic<std::int64_t> first_at_ns{0};  // 0 = no signal yet
   std::int64_t patience_seconds = 0;
   timer_t deadline{};
@@ -165,7 +166,7 @@ void on_stop_signal(int signal, siginfo_t* info, void*) {
   if (first == 0) {
     signals.first_at_ns = now;
     signals.is_asked = true;
-    set_deadline(std::chrono::seconds(signals.patience_seconds));
+    if (!signals.is_known) set_deadline(std::chrono::seconds(signals.patience_seconds));
   } else if (info->si_code == SI_TIMER) {
     say_from_handler("error: asked to stop, but no step ended since; this process ends now\n");
     end_by(signal);
@@ -191,21 +192,22 @@ std::string rank_of_this_process() {
 bool Termination::requested() {
   if (!is_taken_over_) take_over();
   if (requested_ || !signals.is_asked.load(std::memory_order_acquire)) return requested_;
-  requested_ = true;
-  set_deadline(std::chrono::seconds(0));  // the loop knows: it may take its time to save
+  requested_elsewhere();
   return true;
 }
 
+// A launcher signals rank after rank, so this rank's own signal may come after it was told.
 void Termination::requested_elsewhere() {
   if (!is_taken_over_) take_over();
   requested_ = true;
+  signals.is_known = true;
   set_deadline(std::chrono::seconds(0));
 }
 
 void Termination::take_over() {
   is_taken_over_ = true;
   signals.patience_seconds = patience_.count();
-  signals.is_asked = false;
+  signals.is_asked = signals.is_known = false;
   signals.first_at_ns = 0;
   sigevent event{};
   event.sigev_notify = SIGEV_SIGNAL;

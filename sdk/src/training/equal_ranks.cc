@@ -35,7 +35,8 @@ std::uint64_t hash_of(const at::Tensor& tensor) {
 std::uint64_t hash_of(const Batch& batch) {
   Fnv1a64 hash;
   for (const at::Tensor& tensor : {batch.inputs, batch.targets}) {
-    if (tensor.defined()) hash.add(hash_of(tensor));
+    if (tensor.defined())
+      hash.add(hash_of(tensor.layout() == at::kStrided ? tensor : tensor.to_dense()));
   }
   return hash.value();
 }
@@ -92,9 +93,9 @@ std::string RateCheck::explain_difference(transport::Communicator& ranks) {
   return text + (all->size() > kMostRanksNamed ? ", ..." : "");
 }
 
-WeightCheck::WeightCheck(std::vector<at::Tensor> parameters, const ReductionConfig& config,
+WeightCheck::WeightCheck(std::vector<at::Tensor> parameters, std::uint32_t every_rounds,
                          BlockWatch& blocks)
-    : parameters_(std::move(parameters)), every_(config.verify_steps), blocks_(blocks) {}
+    : parameters_(std::move(parameters)), every_(every_rounds), blocks_(blocks) {}
 
 void WeightCheck::apply(const Plan&, RoundId round) {
   is_due_ = every_ > 0 && round.value() % every_ == 0;

@@ -11,7 +11,6 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/core/settings/parallel.h"
 #include "coxswain/dataset.h"
 #include "sdk/src/blocks/actuator.h"
 #include "sdk/src/blocks/block_watch.h"
@@ -46,9 +45,9 @@ class RateCheck final : public Actuator {
 // (some 10 GB/s from memory; of tensors on a device, after a copy to the host).
 class WeightCheck final : public Actuator {
  public:
-  // `parameters` in an order that is equal on all ranks. `blocks` must outlive this.
-  WeightCheck(std::vector<at::Tensor> parameters, const ReductionConfig& config,
-              BlockWatch& blocks);
+  // `parameters` in an order that is equal on all ranks. `every_rounds`: 0 = never. `blocks` must
+  // outlive this.
+  WeightCheck(std::vector<at::Tensor> parameters, std::uint32_t every_rounds, BlockWatch& blocks);
   const char* name() const override { return "reduction"; }
   void apply(const Plan& plan, RoundId round) override;
 

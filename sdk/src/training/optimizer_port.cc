@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <exception>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -56,7 +57,8 @@ constexpr const char* kArchive = "torch_archive";
 
 class TorchPort final : public OptimizerPort {
  public:
-  explicit TorchPort(torch::optim::Optimizer& optimizer) : optimizer_(optimizer) {}
+  explicit TorchPort(torch::optim::Optimizer& optimizer)
+      : optimizer_(optimizer), has_rates_(works([&] { rate_of(0); })) {}
   std::vector<at::Tensor> parameters() const override { return parameters_of(optimizer_); }
   void step() override { optimizer_.step(); }
   void zero_grad() override { optimizer_.zero_grad(); }
@@ -65,19 +67,19 @@ class TorchPort final : public OptimizerPort {
   }
 
   std::size_t groups() const override { return optimizer_.param_groups().size(); }
-  double learning_rate(std::size_t group) const override {
-    return optimizer_.param_groups()[group].options().get_lr();
-  }
+  double learning_rate(std::size_t group) const override { return has_rates_ ? rate_of(group) : 0; }
   std::uint64_t options_hash() const override {
     Fnv1a64 hash;
-    for (const auto& group : optimizer_.param_groups()) {
-      torch::serialize::OutputArchive archive;
-      group.options().serialize(archive);
-      std::ostringstream stream;
-      archive.save_to(stream);
-      hash.add(std::string_view(stream.view()));
-    }
-    return hash.value();
+    const bool is_known = works([&] {
+      for (const auto& group : optimizer_.param_groups()) {
+        torch::serialize::OutputArchive archive;
+        group.options().serialize(archive);
+        std::ostringstream stream;
+        archive.save_to(stream);
+        hash.add(std::string_view(stream.view()));
+      }
+    });
+    return is_known ? hash.value() : 0;
   }
 
   std::int64_t bytes_to_come() const override {
@@ -121,7 +123,23 @@ class TorchPort final : public OptimizerPort {
   }
 
  private:
+  // Options of a program's own optimizer need neither a learning rate nor a text; torch's base
+  // class throws for both.
+  template <class Ask>
+  static bool works(const Ask& ask) {
+    try {
+      ask();
+      return true;
+    } catch (const std::exception&) {
+      return false;
+    }
+  }
+  double rate_of(std::size_t group) const {
+    return optimizer_.param_groups().at(group).options().get_lr();
+  }
+
   torch::optim::Optimizer& optimizer_;
+  bool has_rates_;
 };
 
 }  // namespace

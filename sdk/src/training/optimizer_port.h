@@ -26,9 +26,10 @@ class OptimizerPort {
   virtual void zero_grad() = 0;                     // leaves gradients undefined
   virtual void set_learning_rate(double rate) = 0;  // of all groups
   virtual std::size_t groups() const = 0;
-  // REQUIRES: group < groups().
+  // 0 where the optimizer has none. REQUIRES: group < groups().
   virtual double learning_rate(std::size_t group) const = 0;
-  // Equal where all options of all groups are. Not for the step path.
+  // Equal where all options of all groups are; 0 where they cannot be compared. Not for the step
+  // path.
   virtual std::uint64_t options_hash() const = 0;
   // Bytes of state that the first step will add; an estimate (two values a parameter) where the
   // optimizer is torch's and has none yet.

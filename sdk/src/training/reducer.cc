@@ -346,7 +346,8 @@ Reducer::Impl::Impl(Session session_in, std::vector<at::Tensor> parameters_in,
       buffers(std::move(buffers_in)),
       reduction({state.job().data(), state.job().wait_policy(), state.job().config().reduction},
                 parameters),
-      weights(parameters, state.job().config().reduction,
+      weights(parameters,
+              state.job().world_size() == 1 ? 0 : state.job().config().reduction.verify_steps,
               state.actuators().get<detail::BlockWatch>()),
       added_weights(state.actuators(), weights) {
   show_held();

@@ -247,6 +247,13 @@ TEST_SUITE("session") {
             job.requested();
             std::this_thread::sleep_for(std::chrono::milliseconds(1500));
           }) == 0);
+    CHECK(ended_by([] {  // told by another rank, then signalled itself
+            Termination job(std::chrono::seconds(1));
+            job.requested();
+            job.requested_elsewhere();
+            ::raise(SIGTERM);
+            std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+          }) == 0);
   }
 
   TEST_CASE("an exception passes through an open step and the session") {

@@ -73,6 +73,25 @@ TEST_SUITE("optimizer port") {
     });
   }
 
+  TEST_CASE("a program's own optimizer needs neither a learning rate nor options as text") {
+    struct Options final : torch::optim::OptimizerCloneableOptions<Options> {};
+    struct Own final : torch::optim::Optimizer {
+      explicit Own(std::vector<at::Tensor> parameters)
+          : Optimizer({torch::optim::OptimizerParamGroup(std::move(parameters))},
+                      std::make_unique<Options>()) {}
+      at::Tensor step(LossClosure) override { return {}; }
+    };
+    SmallModel model;
+    Own own(model->parameters());
+    const auto port = make_port(own);
+    CHECK(port->groups() == 1);
+    CHECK(port->learning_rate(0) == 0);
+    CHECK(port->options_hash() == 0);
+    torch::optim::SGD sgd(model->parameters(), torch::optim::SGDOptions(0.05));
+    CHECK(make_port(sgd)->learning_rate(0) == 0.05);
+    CHECK(make_port(sgd)->options_hash() != 0);
+  }
+
   TEST_CASE("restored from before its first update, torch's Adam has no moments any more") {
     SmallModel model;
     torch::optim::Adam adam(model->parameters(), torch::optim::AdamOptions(0.01));
