@@ -195,12 +195,35 @@ std::uint64_t digest_of(std::span<const Reason> reasons) {
   return hash;
 }
 
-// A policy in the order of this round.
-struct Asked {
-  PolicyKind kind = PolicyKind::none;
+// A policy that is not off, in the order in which it is asked.
+struct Turn {
+  const Policy* policy = nullptr;
   PolicyMode mode = PolicyMode::on;
-  std::size_t place = 0;
+  std::size_t place = 0;         // among all policies
+  PolicyState* state = nullptr;  // in the control state
 };
+
+// Returns the turns, guard first. REQUIRES: no state is added to `kept` until they are over.
+std::vector<Turn> turns_of(const PolicySet& policies, const Config& config, ControlState& kept) {
+  std::vector<Turn> turns;
+  turns.reserve(policies.size());
+  std::size_t place = 0;
+  for (const bool is_guard : {true, false}) {
+    for (const auto& policy : policies) {
+      if ((policy->kind() == PolicyKind::guard) != is_guard) continue;
+      const PolicyMode mode = mode_of(config, policy->name());
+      if (mode != PolicyMode::off) turns.push_back({policy.get(), mode, place});
+      ++place;
+    }
+  }
+  const auto find_states = [&] {
+    for (Turn& turn : turns) turn.state = &state_of(kept, turn.policy->name());
+  };
+  const std::size_t states = kept.policies.size();
+  find_states();
+  if (kept.policies.size() != states) find_states();  // an added one moves others
+  return turns;
+}
 
 Outcome withhold(Reason& reason, ReasonCode code, const std::string& note) {
   reason.code = code;
@@ -229,15 +252,15 @@ class Draft {
 
   // Takes what a policy proposes, and reasons that are already withheld (a failure of the policy).
   // Reasons that are withheld are told when they differ from those of the round before.
-  void take(const Asked& asked, std::vector<Proposal> proposals, std::vector<Reason> withheld) {
+  void take(const Turn& turn, std::vector<Proposal> proposals, std::vector<Reason> withheld) {
     for (Proposal& proposal : proposals) {
-      proposal.reason.policy = asked.kind;
-      Reason reason = judged(std::move(proposal), asked.mode);
+      proposal.reason.policy = turn.policy->kind();
+      Reason reason = judged(std::move(proposal), turn.mode);
       const bool is_done = reason.outcome == Outcome::changed || reason.outcome == Outcome::clamped;
       (is_done ? reasons_ : withheld).push_back(std::move(reason));
     }
     const std::uint64_t now = digest_of(withheld);
-    if (std::exchange(said_.withheld[asked.place], now) == now) return;
+    if (std::exchange(said_.withheld[turn.place], now) == now) return;
     for (Reason& reason : withheld) reasons_.push_back(std::move(reason));
   }
 
@@ -324,13 +347,6 @@ void note_activation(Plan& plan, const StepSummary& summary) {
   if (summary.plan_applied_max >= plan.id.number) plan.activated_round = summary.round;
 }
 
-PolicySet guard_first(const PolicySet& policies) {
-  PolicySet ordered = policies;
-  std::stable_partition(ordered.begin(), ordered.end(),
-                        [](const auto& p) { return p->kind() == PolicyKind::guard; });
-  return ordered;
-}
-
 struct Answer {
   PolicyOutput output;
   std::vector<Reason> failure;  // one, or none
@@ -338,19 +354,23 @@ struct Answer {
 
 using PolicyCall = PolicyOutput (Policy::*)(const PolicyInput&, PolicyState) const;
 
-// Own policies do not throw, and their states grow with the ranks: only a custom one is copied.
-// `failed` says what became of a policy that throws.
-Answer ask(const Policy& policy, PolicyCall call, const PolicyInput& input, PolicyState state,
-           std::string_view failed) {
-  Answer answer;
-  if (policy.kind() == PolicyKind::custom) answer.output.state = state;
+// Asks a policy and keeps its next state. Own policies do not throw, and their states grow with the
+// ranks: only a custom one is copied. `failed` says what became of a policy that throws.
+Answer ask(const Turn& turn, PolicyCall call, const PolicyInput& input, std::string_view failed) {
+  const Policy& policy = *turn.policy;
+  PolicyState before;
+  if (policy.kind() == PolicyKind::custom) before = *turn.state;
   std::string what = "an exception of unknown type";
   try {
-    return {(policy.*call)(input, std::move(state)), {}};
+    Answer answer{(policy.*call)(input, std::move(*turn.state)), {}};
+    *turn.state = std::move(answer.output.state);
+    return answer;
   } catch (const std::exception& error) {
     what = error.what();
   } catch (...) {
   }
+  *turn.state = std::move(before);
+  Answer answer;
   answer.failure.push_back(
       own_reason(ReasonCode::policy_failed, input.signals.round,
                  concat("policy ", policy.name(), " failed ", failed, ": ", what)));
@@ -376,26 +396,18 @@ void narrow(std::vector<std::uint64_t>& most, std::vector<std::uint64_t> by_poli
   }
 }
 
-// Every policy that is not off, guard first.
-void ask_policies(const PolicyInput& input, const PolicySet& policies, ControlState& kept,
-                  Draft& draft) {
+void ask_policies(const PolicyInput& input, std::span<const Turn> turns, Draft& draft) {
   std::vector<std::uint64_t> most_samples;
-  std::size_t place = 0;
-  for (const auto& policy : guard_first(policies)) {
-    const PolicyMode mode = mode_of(input.config, policy->name());
-    const Asked asked{policy->kind(), mode, place++};
-    if (mode == PolicyMode::off) continue;
+  for (const Turn& turn : turns) {
     PolicyInput narrowed = input;
     narrowed.most_samples = most_samples;
-    PolicyState& state = state_of(kept, policy->name());
-    Answer answer = ask(*policy, &Policy::propose, narrowed, std::move(state), "and is ignored");
-    state = std::move(answer.output.state);
+    Answer answer = ask(turn, &Policy::propose, narrowed, "and is ignored");
     for (Reason& finding :
-         findings_of(std::move(answer.output.findings), asked.kind, input.signals.round)) {
+         findings_of(std::move(answer.output.findings), turn.policy->kind(), input.signals.round)) {
       draft.report(std::move(finding));
     }
-    draft.take(asked, std::move(answer.output.proposals), std::move(answer.failure));
-    if (mode == PolicyMode::on) narrow(most_samples, std::move(answer.output.most_samples));
+    draft.take(turn, std::move(answer.output.proposals), std::move(answer.failure));
+    if (turn.mode == PolicyMode::on) narrow(most_samples, std::move(answer.output.most_samples));
   }
 }
 
@@ -418,17 +430,16 @@ void tell_circumstances(const StepSignals& signals, const StepSummary& summary, 
 
 // Asks each policy of ours that is on what else must change with the shares of `draft`. Returns
 // what they propose.
-std::vector<Proposal> proposals_to_fit(const PolicyInput& input, const PolicySet& policies,
-                                       const Plan& draft, ControlState& kept) {
+std::vector<Proposal> proposals_to_fit(const PolicyInput& input, std::span<const Turn> turns,
+                                       const Plan& draft) {
   std::vector<Proposal> proposals;
-  for (const auto& policy : policies) {
-    const PolicyMode mode = mode_of(input.config, policy->name());
-    if (mode != PolicyMode::on || policy->kind() == PolicyKind::custom) continue;
-    PolicyState& state = state_of(kept, policy->name());
-    PolicyOutput output = policy->fit(input, draft, std::move(state));
-    state = std::move(output.state);
+  for (const Turn& turn : turns) {
+    const Policy& policy = *turn.policy;
+    if (turn.mode != PolicyMode::on || policy.kind() == PolicyKind::custom) continue;
+    PolicyOutput output = policy.fit(input, draft, std::move(*turn.state));
+    *turn.state = std::move(output.state);
     for (Proposal& proposal : output.proposals) {
-      proposal.reason.policy = policy->kind();
+      proposal.reason.policy = policy.kind();
       proposals.push_back(std::move(proposal));
     }
   }
@@ -452,23 +463,19 @@ Reason carry_out(Proposal proposal, PolicyMode mode, const PolicyInput& input, P
   return reason;
 }
 
-// Asks every policy that is not off what the first step should run under, and carries it out.
-void start_policies(const PolicyInput& input, const PolicySet& policies, Begun& begun) {
+// Asks the policies what the first step should run under, and carries it out.
+void start_policies(const PolicyInput& input, std::span<const Turn> turns, Begun& begun) {
   std::vector<std::uint64_t> most_samples;
-  for (const auto& policy : policies) {
-    const PolicyMode mode = mode_of(input.config, policy->name());
-    if (mode == PolicyMode::off) continue;
+  for (const Turn& turn : turns) {
     PolicyInput narrowed = input;
     narrowed.most_samples = most_samples;
-    PolicyState& state = state_of(begun.state, policy->name());
-    Answer answer = ask(*policy, &Policy::at_start, narrowed, std::move(state), "at the start");
+    Answer answer = ask(turn, &Policy::at_start, narrowed, "at the start");
     PolicyOutput& output = answer.output;
-    state = std::move(output.state);
-    if (mode == PolicyMode::on) narrow(most_samples, std::move(output.most_samples));
+    if (turn.mode == PolicyMode::on) narrow(most_samples, std::move(output.most_samples));
     for (Proposal& proposal : output.proposals) {
-      output.findings.push_back(carry_out(std::move(proposal), mode, input, begun.state.plan));
+      output.findings.push_back(carry_out(std::move(proposal), turn.mode, input, begun.state.plan));
     }
-    std::ranges::move(findings_of(std::move(output.findings), policy->kind(), {}),
+    std::ranges::move(findings_of(std::move(output.findings), turn.policy->kind(), {}),
                       std::back_inserter(begun.reasons));
     std::ranges::move(answer.failure, std::back_inserter(begun.reasons));
   }
@@ -492,9 +499,10 @@ Decided decide(const JobFacts& job, const Config& config, const PolicySet& polic
   const PolicyInput input{job,       config,      kept.plan, signals, decision.summary,
                           estimates, kept.history};
   Draft draft(job, config, kept.plan, decision.summary, said);
-  ask_policies(input, policies, kept, draft);
+  const std::vector<Turn> turns = turns_of(policies, config, kept);
+  ask_policies(input, turns, draft);
   draft.apply_overrides();
-  if (draft.moves_samples()) draft.take_fit(proposals_to_fit(input, policies, draft.plan(), kept));
+  if (draft.moves_samples()) draft.take_fit(proposals_to_fit(input, turns, draft.plan()));
   tell_circumstances(signals, decision.summary, said, draft);
 
   decision.reasons = draft.take_reasons();
@@ -521,9 +529,10 @@ Begun begin_job(const JobFacts& job, const Config& config, const PolicySet& poli
   const std::vector<std::uint32_t> shares_before = plan.shares;
   const PolicyInput input{
       job, config, plan, no_signals, no_summary, estimates, begun.state.history};
-  start_policies(input, policies, begun);
+  const std::vector<Turn> turns = turns_of(policies, config, begun.state);
+  start_policies(input, turns, begun);
   if (plan.shares != shares_before) {
-    for (Proposal& proposal : proposals_to_fit(input, policies, plan, begun.state)) {
+    for (Proposal& proposal : proposals_to_fit(input, turns, plan)) {
       begun.reasons.push_back(carry_out(std::move(proposal), PolicyMode::on, input, plan));
     }
   }

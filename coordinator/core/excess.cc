@@ -18,22 +18,22 @@ using Flags = std::array<bool, kChannels>;
 struct Work {
   std::vector<RankId> ranks;
   ChannelColumns seconds;
-  ChannelColumns at_equal_samples;  // empty columns where samples were equal anyway
+  ChannelColumns at_equal_samples;  // without rows where samples were equal anyway
   bool is_whole = true;             // no rank was left out, so medians of the summary hold
   Flags in_use{};                   // false = no rank spent time there
 
-  bool has_unequal_samples() const { return !at_equal_samples[0].empty(); }
+  bool has_unequal_samples() const { return !at_equal_samples.empty(); }
 };
 
 constexpr bool grows_with_samples(Phase phase) {
   return phase != Phase::optimizer && phase != Phase::other;
 }
 
-ChannelColumns columns_of(Timings timings) {
-  ChannelColumns seconds;
-  seconds[0] = std::move(timings.own);
+ChannelColumns columns_of(const Timings& timings) {
+  ChannelColumns seconds(timings.own.size());
+  std::ranges::copy(timings.own, seconds[0].begin());
   for (std::size_t p = 0; p < kOwnPhases.size(); ++p) {
-    seconds[1 + p] = std::move(timings.phases[static_cast<std::size_t>(kOwnPhases[p])]);
+    std::ranges::copy(timings.of(kOwnPhases[p]), seconds[1 + p].begin());
   }
   return seconds;
 }
@@ -41,29 +41,34 @@ ChannelColumns columns_of(Timings timings) {
 ChannelColumns scaled_to(double reference, const ChannelColumns& seconds,
                          std::span<const double> samples, double fixed_samples) {
   ChannelColumns scaled = seconds;
-  for (std::size_t i = 0; i < samples.size(); ++i) {
-    const double factor = (reference + fixed_samples) / (samples[i] + fixed_samples);
-    for (std::size_t p = 0; p < kOwnPhases.size(); ++p) {
-      if (!grows_with_samples(kOwnPhases[p])) continue;
-      double& phase = scaled[1 + p][i];
-      const double before = std::exchange(phase, phase * factor);
-      scaled[0][i] += phase - before;
+  const std::span<double> whole = scaled[0];
+  for (std::size_t p = 0; p < kOwnPhases.size(); ++p) {
+    if (!grows_with_samples(kOwnPhases[p])) continue;
+    const std::span<double> phase = scaled[1 + p];
+    for (std::size_t i = 0; i < samples.size(); ++i) {
+      const double factor = (reference + fixed_samples) / (samples[i] + fixed_samples);
+      const double before = std::exchange(phase[i], phase[i] * factor);
+      whole[i] += phase[i] - before;
     }
   }
   return scaled;
 }
 
 // Leaves out the ranks without samples.
-Timings with_samples(const Timings& timings) {
-  Timings kept;
+void keep_with_samples(Timings& timings) {
+  std::size_t kept = 0;
   for (std::size_t i = 0; i < timings.ranks.size(); ++i) {
     if (!(timings.samples[i] > 0)) continue;
-    kept.ranks.push_back(timings.ranks[i]);
-    kept.own.push_back(timings.own[i]);
-    kept.samples.push_back(timings.samples[i]);
-    for (std::size_t p = 0; p < kPhases; ++p) kept.phases[p].push_back(timings.phases[p][i]);
+    timings.ranks[kept] = timings.ranks[i];
+    timings.own[kept] = timings.own[i];
+    timings.samples[kept] = timings.samples[i];
+    for (std::size_t p = 0; p < kPhases; ++p) timings.phases[p][kept] = timings.phases[p][i];
+    ++kept;
   }
-  return kept;
+  timings.ranks.resize(kept);
+  timings.own.resize(kept);
+  timings.samples.resize(kept);
+  timings.phases.keep_rows(kept);
 }
 
 double mean_of(std::span<const double> values) {
@@ -91,12 +96,12 @@ Work work_of(Timings timings, const StepSummary& summary, const SampleFacts& fac
   const auto has_none = [](double samples) { return !(samples > 0); };
   bool some_have_none = std::ranges::any_of(timings.samples, has_none);
   if (some_have_none && facts.by_plan) {
-    timings = with_samples(timings);
+    keep_with_samples(timings);
     work.is_whole = some_have_none = false;
   }
-  const std::vector<double> samples = std::move(timings.samples);
+  const std::vector<double>& samples = timings.samples;
+  work.seconds = columns_of(timings);
   work.ranks = std::move(timings.ranks);
-  work.seconds = columns_of(std::move(timings));
   if (some_have_none || samples.empty()) return work;  // samples are nobody's count of work
   const double equal = equal_samples(samples, reference, own_past);
   const auto is_equal = [equal](double of_rank) { return of_rank == equal; };
@@ -121,10 +126,13 @@ double log_ratio(double ratio) {
 // the value left out lies in.
 class MedianOfOthers {
  public:
-  explicit MedianOfOthers(const std::vector<double>& values) {
-    std::vector<double> sorted = values;
+  // REQUIRES: at least two values, fewer than kLeaveOneOutBelow.
+  explicit MedianOfOthers(std::span<const double> values) {
+    std::array<double, kLeaveOneOutBelow> room;
+    const std::size_t n = values.size();
+    std::ranges::copy(values, room.begin());
+    const std::span<double> sorted = std::span(room).first(n);
     std::ranges::sort(sorted);
-    const std::size_t n = sorted.size();
     even_ = n % 2 == 0;
     const std::size_t m = n / 2;
     low_ = sorted[m - 1];
@@ -144,59 +152,54 @@ class MedianOfOthers {
 };
 
 // Few ranks: each against the others.
-std::vector<double> expected_of_others(const std::vector<double>& seconds) {
-  const MedianOfOthers median(seconds);
-  std::vector<double> expected;
-  for (const double value : seconds) expected.push_back(median.without(value));
-  return expected;
-}
-
-ChannelColumns few_over_others(const ChannelColumns& seconds, const Flags& in_use) {
-  ChannelColumns ratios;
-  const std::vector<double> expected_own = expected_of_others(seconds[0]);
+void few_over_others(const ChannelColumns& seconds, const Flags& in_use, ChannelColumns& ratios) {
+  const MedianOfOthers own(seconds[0]);
   for (std::size_t c = 0; c < kChannels; ++c) {
     if (!in_use[c]) continue;
-    ratios[c] = expected_of_others(seconds[c]);
-    for (std::size_t i = 0; i < ratios[c].size(); ++i) {
-      ratios[c][i] = ratio_of(seconds[c][i], ratios[c][i], expected_own[i]);
+    const MedianOfOthers others(seconds[c]);
+    const std::span<double> column = ratios[c];
+    for (std::size_t i = 0; i < column.size(); ++i) {
+      const double of_rank = seconds[c][i];
+      column[i] = ratio_of(of_rank, others.without(of_rank), own.without(seconds[0][i]));
     }
   }
-  return ratios;
 }
 
 // Many ranks: all against the same.
-std::vector<double> ratios_over(const std::vector<double>& seconds, double expected,
-                                double expected_own) {
-  std::vector<double> ratios(seconds.size(), 1.0);
-  if (!(expected_own > 0)) return ratios;
+void ratios_over(std::span<const double> seconds, double expected, double expected_own,
+                 std::span<double> ratios) {
+  if (!(expected_own > 0)) return;
   for (std::size_t i = 0; i < seconds.size(); ++i) {
     ratios[i] = 1 + (seconds[i] - expected) / expected_own;
   }
-  return ratios;
 }
 
 // `known`: medians that are known already, or null.
-ChannelColumns many_over_others(const ChannelColumns& seconds, const Flags& in_use,
-                                const StepSummary* known) {
+void many_over_others(const ChannelColumns& seconds, const Flags& in_use, const StepSummary* known,
+                      ChannelColumns& ratios) {
   const auto median = [&](std::size_t c) {
     if (known == nullptr) return median_of(seconds[c]);
     if (c == 0) return known->own_seconds.median;
     return known->phases[static_cast<std::size_t>(kOwnPhases[c - 1])].median;
   };
-  ChannelColumns ratios;
   const double expected_own = median(0);
   for (std::size_t c = 0; c < kChannels; ++c) {
     if (!in_use[c]) continue;
-    ratios[c] = ratios_over(seconds[c], c == 0 ? expected_own : median(c), expected_own);
+    ratios_over(seconds[c], c == 0 ? expected_own : median(c), expected_own, ratios[c]);
   }
-  return ratios;
 }
 
-// Ratios of a round in which each rank is compared with the others.
+// Ratios of a round in which each rank is compared with the others; 1 in channels not in use.
 ChannelColumns over_others(const ChannelColumns& seconds, const Flags& in_use,
                            const StepSummary* known) {
-  return seconds[0].size() < kLeaveOneOutBelow ? few_over_others(seconds, in_use)
-                                               : many_over_others(seconds, in_use, known);
+  ChannelColumns ratios(seconds.rows());
+  for (std::size_t c = 0; c < kChannels; ++c) std::ranges::fill(ratios[c], 1.0);
+  if (seconds.rows() < kLeaveOneOutBelow) {
+    few_over_others(seconds, in_use, ratios);
+  } else {
+    many_over_others(seconds, in_use, known, ratios);
+  }
+  return ratios;
 }
 
 // Moves a baseline towards what was seen; outliers move it as far as a three-fold time would.
@@ -211,19 +214,20 @@ void learn_baseline(double& baseline, double seconds, double reports) {
 ChannelColumns over_own_past(const ChannelColumns& seconds, std::span<const RankId> ranks,
                              std::span<const double> reports, std::span<const double> slow,
                              ChannelColumns& baselines) {
-  ChannelColumns excess;
+  ChannelColumns excess(ranks.size());
   for (std::size_t c = kChannels; c-- > 0;) {  // the whole last: its baseline serves the phases
+    const std::span<double> column = excess[c];
     for (std::size_t i = 0; i < ranks.size(); ++i) {
       const auto rank = static_cast<std::size_t>(ranks[i].value());
       double& baseline = baselines[c][rank];
       const double ratio = ratio_of(seconds[c][i], baseline, baselines[0][rank]);
-      excess[c].push_back(reports[rank] > 0 ? log_ratio(ratio) : 0.0);
+      column[i] = reports[rank] > 0 ? log_ratio(ratio) : 0.0;
       if (slow[rank] == 0) learn_baseline(baseline, seconds[c][i], reports[rank]);
     }
     if (ranks.size() < 2) continue;
-    const double first = excess[c][0];
-    excess[c][0] -= std::max(0.0, excess[c][1]);
-    excess[c][1] -= std::max(0.0, first);
+    const double first = column[0];
+    column[0] -= std::max(0.0, column[1]);
+    column[1] -= std::max(0.0, first);
   }
   return excess;
 }
@@ -232,10 +236,11 @@ ChannelColumns over_own_past(const ChannelColumns& seconds, std::span<const Rank
 void take_lesser(ChannelColumns& excess, const ChannelColumns& at_equal_samples,
                  std::span<const RankId> ranks, std::span<const double> slow) {
   for (std::size_t c = 0; c < kChannels; ++c) {
-    for (std::size_t i = 0; i < excess[c].size(); ++i) {
+    const std::span<double> column = excess[c];
+    const std::span<const double> at_equal = at_equal_samples[c];
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
       const bool only_equal = slow[static_cast<std::size_t>(ranks[i].value())] != 0;
-      const double other = at_equal_samples[c][i];
-      excess[c][i] = only_equal ? other : std::min(excess[c][i], other);
+      column[i] = only_equal ? at_equal[i] : std::min(column[i], at_equal[i]);
     }
   }
 }
@@ -248,8 +253,8 @@ ChannelColumns against_others(const Work& work, const StepSummary& summary,
     const ChannelColumns at_equal = over_others(work.at_equal_samples, work.in_use, nullptr);
     take_lesser(excess, at_equal, work.ranks, slow);
   }
-  for (std::vector<double>& column : excess) {  // still ratios
-    for (double& value : column) value = log_ratio(value);
+  for (std::size_t c = 0; c < kChannels; ++c) {  // still ratios
+    for (double& value : excess[c]) value = log_ratio(value);
   }
   return excess;
 }

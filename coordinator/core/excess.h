@@ -14,6 +14,7 @@
 #include <tuple>
 #include <vector>
 
+#include "coordinator/core/columns.h"
 #include "coordinator/core/phase.h"
 #include "coordinator/core/summary.h"
 
@@ -26,7 +27,7 @@ inline constexpr std::size_t kChannels = 1 + kOwnPhases.size();  // the whole, t
 inline constexpr double kBaselineRounds = 128;  // how slowly the own past is forgotten
 
 // ChannelColumns has one column per channel.
-using ChannelColumns = std::array<std::vector<double>, kChannels>;
+using ChannelColumns = Columns<kChannels>;
 
 // Two ranks cannot tell who is unusual, and one has nobody to compare with.
 constexpr bool compares_with_own_past(std::size_t ranks) {
@@ -40,7 +41,7 @@ struct SampleFacts {
 };
 
 // Seconds of a round, by channel and rank, that a rank is compared with where there are at most
-// two; columns are empty with more ranks.
+// two; without rows when there are more.
 struct OwnPast {
   double reference_samples = 0;  // what "equal samples" are; 0 = none seen
   ChannelColumns seconds;
@@ -53,14 +54,14 @@ struct OwnPast {
 
 struct Excess {
   std::vector<RankId> ranks;             // ascending; those that can be compared
-  ChannelColumns of;                     // of[c][i] belongs to ranks[i]; empty when not in use
+  ChannelColumns of;                     // of[c][i] belongs to ranks[i]; 0 when not in use
   std::array<bool, kChannels> in_use{};  // false: no rank spent time there
   OwnPast past;                          // after this round
 };
 
 // Returns the excess of each rank in this round. `reports` and `slow` have one entry per rank: the
 // number of reports seen before this round, and a value other than 0 for ranks that are slow
-// already, whose own past is not updated. The result has no columns when there are too few ranks to
+// already, whose own past is not updated. The result has no rows when there are too few ranks to
 // compare. REQUIRES: `timings` and `summary` were made from the same reports; `past` fits the
 // world.
 Excess excess_of(Timings timings, const StepSummary& summary, const SampleFacts& samples,

@@ -47,10 +47,15 @@ std::vector<RankRun> runs_of(std::span<const RankId> ranks) {
 // These rates follow from the number of a rank's reports; they are the same in all channels, so
 // that only one of them pays for the divisions. [i] belongs to report i.
 struct LearningRates {
-  std::vector<double> level;     // weight of this round in the running level
-  std::vector<double> variance;  // in the variance; 0 = there is no level to compare with yet
-  std::vector<double> residual;  // a squared residual is too large by this factor
-  double known = 0;              // ranks that have a level
+  // Weight of this round in the running level.
+  std::span<const double> level() const { return columns[0]; }
+  // In the variance; 0 = there is no level to compare with yet.
+  std::span<const double> variance() const { return columns[1]; }
+  // A squared residual is too large by this factor.
+  std::span<const double> residual() const { return columns[2]; }
+
+  Columns<3> columns;
+  double known = 0;  // ranks that have a level
 };
 
 // A residual is taken against a level that is noisy itself: the mean of n values, or later an
@@ -62,16 +67,18 @@ double residual_factor(double reports) {
 
 LearningRates learning_rates(std::span<const double> all_reports, std::span<const RankRun> runs) {
   const std::size_t size = runs.back().report + runs.back().size;
-  LearningRates rates{std::vector<double>(size), std::vector<double>(size),
-                      std::vector<double>(size)};
+  LearningRates rates{Columns<3>(size)};
+  const std::span<double> level = rates.columns[0];
+  const std::span<double> variance = rates.columns[1];
+  const std::span<double> residual = rates.columns[2];
   std::size_t known = 0;
   for (const RankRun& run : runs) {
     for (std::size_t i = run.report, r = run.rank; r < run.rank + run.size; ++i, ++r) {
       const double reports = all_reports[r];
       const bool is_known = reports > 0;
-      rates.level[i] = std::max(1 / (reports + 1), 1 / kLevelRounds);
-      rates.variance[i] = is_known ? std::max(1 / reports, 1 / kPoolRounds) : 0;
-      rates.residual[i] = is_known ? residual_factor(reports) : 1;
+      level[i] = std::max(1 / (reports + 1), 1 / kLevelRounds);
+      variance[i] = is_known ? std::max(1 / reports, 1 / kPoolRounds) : 0;
+      residual[i] = is_known ? residual_factor(reports) : 1;
       known += is_known;
     }
   }
@@ -83,47 +90,52 @@ LearningRates learning_rates(std::span<const double> all_reports, std::span<cons
 double first_guess(std::span<const double> squares, const LearningRates& rates) {
   std::vector<double> known;
   for (std::size_t i = 0; i < squares.size(); ++i) {
-    if (rates.variance[i] > 0) known.push_back(squares[i]);
+    if (rates.variance()[i] > 0) known.push_back(squares[i]);
   }
   return std::max(1.4826 * 1.4826 * median_of(known), kSmallestVariance);
 }
 
-// Squared residuals of the ranks that have a level (0 of the others), and all levels moved on.
-std::vector<double> squared_residuals(std::span<double> levels, std::span<const RankRun> runs,
-                                      const LearningRates& rates, std::span<const double> excess) {
-  std::vector<double> squares(excess.size());
+// Writes the squared residuals of the ranks that have a level (0 of the others), and moves all
+// levels on.
+void take_residuals(std::span<double> levels, std::span<const RankRun> runs,
+                    const LearningRates& rates, std::span<const double> excess,
+                    std::span<double> squares) {
+  const double* const weight = rates.level().data();
+  const double* const factor = rates.residual().data();
+  const double* const known = rates.variance().data();
   for (const RankRun& run : runs) {
     double* const level = &levels[run.rank];
     for (std::size_t i = run.report, r = 0; r < run.size; ++i, ++r) {
       const double residual = excess[i] - level[r];
-      const double square = residual * residual / rates.residual[i];
-      squares[i] = rates.variance[i] > 0 ? square : 0;
-      level[r] += rates.level[i] * residual;
+      const double square = residual * residual / factor[i];
+      squares[i] = known[i] > 0 ? square : 0;
+      level[r] += weight[i] * residual;
     }
   }
-  return squares;
 }
 
 // Moves the variances of the ranks towards their squares.
 void move_variances(std::span<double> variances, double pooled, std::span<const RankRun> runs,
                     const LearningRates& rates, std::span<const double> squares) {
+  const double* const weight = rates.variance().data();
   for (const RankRun& run : runs) {
     double* const variance = &variances[run.rank];
     for (std::size_t i = run.report, r = 0; r < run.size; ++i, ++r) {
       const double own = variance[r] == 0 ? pooled : variance[r];
       const double seen = std::min(squares[i], kCut * std::max(own, pooled));
-      const double moved = own + (seen - own) * rates.variance[i];
-      variance[r] = rates.variance[i] > 0 ? moved : variance[r];
+      const double moved = own + (seen - own) * weight[i];
+      variance[r] = weight[i] > 0 ? moved : variance[r];
     }
   }
 }
 
 // Moves levels, variances and the pool of a channel. Returns the variance that tests of this round
 // should use for ordinary ranks: the pool, widened while it rests on few samples, or more when this
-// round itself is wilder.
+// round itself is wilder. `squares` is room for one number per report.
 double learn_noise(SlownessChannel& channel, std::span<const RankRun> runs,
-                   const LearningRates& rates, std::span<const double> excess) {
-  const std::vector<double> squares = squared_residuals(channel.level, runs, rates, excess);
+                   const LearningRates& rates, std::span<const double> excess,
+                   std::span<double> squares) {
+  take_residuals(channel.level, runs, rates, excess, squares);
   double& pooled = channel.pooled_variance;
   double& samples = channel.pooled_samples;
   if (rates.known == 0) return samples == 0 ? 0 : pooled;
@@ -149,7 +161,8 @@ struct Round {
   bool own_past = false;
   std::vector<RankRun> runs;
   LearningRates rates;
-  std::vector<double> slow;  // per rank: 1 + its place among the slow ones; 0 = it is not slow
+  std::vector<double> squares;  // room for learn_noise()
+  std::vector<double> slow;     // per rank: 1 + its place among the slow ones; 0 = it is not slow
 };
 
 Round round_of(const Slowness& before, RoundId number, const StragglerConfig& settings) {
@@ -245,10 +258,10 @@ void add_other_scores(Slowness& slowness, std::size_t c, const Round& round, con
 }
 
 // Learns a channel's noise and adds the round to its tests. Returns the test of ordinary ranks.
-CusumTest add_round(Slowness& slowness, std::size_t c, const Round& round,
+CusumTest add_round(Slowness& slowness, std::size_t c, Round& round,
                     std::span<const double> excess) {
   SlownessChannel& channel = slowness.channels[c];
-  const double variance = learn_noise(channel, round.runs, round.rates, excess);
+  const double variance = learn_noise(channel, round.runs, round.rates, excess, round.squares);
   const CusumTest ordinary = test_of(round, c, variance);
   const double noisy = kNoisyRatio * variance;
   for (const RankRun& run : round.runs) {
@@ -368,8 +381,15 @@ void release_finished(Slowness& slowness, const StepSignals& signals) {
   }
 }
 
-bool is_bounded(const std::vector<double>& values) {
+bool is_bounded(std::span<const double> values) {
   return std::ranges::all_of(values, [](double value) { return std::fabs(value) <= kLargest; });
+}
+
+bool are_bounded(const ChannelColumns& columns) {
+  for (std::size_t c = 0; c < kChannels; ++c) {
+    if (!is_bounded(columns[c])) return false;
+  }
+  return true;
 }
 
 }  // namespace
@@ -383,20 +403,14 @@ Slowness fresh_slowness(std::size_t ranks) {
     }
   }
   if (!compares_with_own_past(ranks)) return slowness;
-  for (auto* columns : {&slowness.own_past.seconds, &slowness.own_past.at_equal_samples}) {
-    columns->fill(std::vector<double>(ranks, 0.0));
-  }
+  slowness.own_past.seconds = slowness.own_past.at_equal_samples = ChannelColumns(ranks);
   return slowness;
 }
 
 bool fits(const Slowness& slowness, std::size_t ranks) {
   const std::size_t past = compares_with_own_past(ranks) ? ranks : 0;
-  const auto fits_past = [past](const std::vector<double>& column) {
-    return column.size() == past;
-  };
-  return slowness.reports.size() == ranks &&
-         std::ranges::all_of(slowness.own_past.seconds, fits_past) &&
-         std::ranges::all_of(slowness.own_past.at_equal_samples, fits_past) &&
+  return slowness.reports.size() == ranks && slowness.own_past.seconds.rows() == past &&
+         slowness.own_past.at_equal_samples.rows() == past &&
          std::ranges::all_of(slowness.channels, [&](const SlownessChannel& channel) {
            return channel.level.size() == ranks && channel.variance.size() == ranks &&
                   channel.sum.size() == ranks && channel.since.size() == ranks;
@@ -420,8 +434,7 @@ bool Slowness::is_sane() const {
   return std::ranges::all_of(slow, is_slow_rank) &&
          std::ranges::adjacent_find(slow, not_ascending) == slow.end() && is_bounded(reports) &&
          own_past.reference_samples >= 0 && own_past.reference_samples <= kLargest &&
-         std::ranges::all_of(own_past.seconds, is_bounded) &&
-         std::ranges::all_of(own_past.at_equal_samples, is_bounded) &&
+         are_bounded(own_past.seconds) && are_bounded(own_past.at_equal_samples) &&
          std::ranges::all_of(reports, [](double seen) { return seen >= 0; }) &&
          std::ranges::all_of(channels, is_channel);
 }
@@ -447,6 +460,7 @@ Slowness learn_slowness(Slowness before, const StepSignals& signals, Timings tim
   if (excess.ranks.empty()) return now;
   round.runs = runs_of(excess.ranks);
   round.rates = learning_rates(now.reports, round.runs);
+  round.squares.resize(excess.ranks.size());
   Tests tests;
   for (std::size_t c = 0; c < kChannels; ++c) {
     if (excess.in_use[c]) tests[c] = add_round(now, c, round, excess.of[c]);

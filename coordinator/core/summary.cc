@@ -137,7 +137,6 @@ bool is_usable(const RankSignal& s) {
 
 void resize(Timings& timings, std::size_t n) {
   timings.ranks.resize(n);
-  for (auto& column : timings.phases) column.resize(n);
   timings.own.resize(n);
   timings.wall.resize(n);
   timings.samples.resize(n);
@@ -149,6 +148,7 @@ void resize(Timings& timings, std::size_t n) {
 Timings timings_of(std::span<const RankSignal> reports) {
   Timings timings;
   resize(timings, reports.size());
+  timings.phases = Columns<kPhases>(reports.size());
   std::size_t n = 0;
   for (const RankSignal& s : reports) {
     if (!is_usable(s)) continue;
@@ -167,6 +167,7 @@ Timings timings_of(std::span<const RankSignal> reports) {
     ++n;
   }
   resize(timings, n);
+  timings.phases.keep_rows(n);
   return timings;
 }
 
@@ -225,7 +226,7 @@ void History::add(const StepSummary& summary) {
 }
 
 void History::add(const RoundFacts& facts) {
-  if (rounds_.size() == kCapacity) rounds_.pop_front();
+  if (rounds_.size() == 2 * kCapacity) rounds_.erase(rounds_.begin(), rounds_.end() - kCapacity);
   rounds_.push_back(facts);
 }
 

@@ -4,12 +4,13 @@
 // statistics and estimates run over. Pure functions.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
-#include <deque>
 #include <span>
 #include <vector>
 
+#include "coordinator/core/columns.h"
 #include "coordinator/core/phase.h"
 #include "coordinator/core/step_signals.h"
 
@@ -72,16 +73,14 @@ struct StepSummary {
 // The seconds per covered round of the ranks that worked in this round, column by column. A rank
 // that has finished, covers no round or reports a time that is negative or not finite is left out.
 struct Timings {
-  std::vector<RankId> ranks;                        // ascending
-  std::array<std::vector<double>, kPhases> phases;  // phases[p][i] belongs to ranks[i]
-  std::vector<double> own;                          // sum over is_own_work phases
+  std::vector<RankId> ranks;  // ascending
+  Columns<kPhases> phases;    // phases[p][i] belongs to ranks[i]
+  std::vector<double> own;    // sum over is_own_work phases
   std::vector<double> wall;
   std::vector<double> samples;        // per covered round; 0 where the rank counts none
   std::vector<std::uint32_t> report;  // the place of the rank's report in `reports`
 
-  const std::vector<double>& of(Phase phase) const {
-    return phases[static_cast<std::size_t>(phase)];
-  }
+  std::span<const double> of(Phase phase) const { return phases[static_cast<std::size_t>(phase)]; }
 };
 
 // Returns the columns of these reports. REQUIRES: the reports are in ascending ranks.
@@ -118,11 +117,14 @@ class History {
   void add(const RoundFacts& facts);
 
   bool empty() const { return rounds_.empty(); }
-  std::size_t size() const { return rounds_.size(); }
-  const std::deque<RoundFacts>& rounds() const { return rounds_; }  // oldest first
+  std::size_t size() const { return rounds().size(); }
+  // Returns the last rounds, oldest first, at most kCapacity; valid until the next one is added.
+  std::span<const RoundFacts> rounds() const {
+    return std::span(rounds_).last(std::min(rounds_.size(), kCapacity));
+  }
 
  private:
-  std::deque<RoundFacts> rounds_;
+  std::vector<RoundFacts> rounds_;  // up to 2 kCapacity, so that old ones go many at a time
 };
 
 }  // namespace cox

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <string>
 
+#include "coordinator/core/columns.h"
 #include "coordinator/core/policy.h"
 #include "coordinator/testing/random.h"
 
@@ -28,6 +29,18 @@ struct Range {
   std::optional<std::int64_t> change;
   static auto fields(auto& self) { return std::tie(self.first, self.change); }
   friend bool operator==(const Range&, const Range&) = default;
+};
+
+struct AsColumns {
+  static constexpr std::uint32_t kVersion = 1;
+  cox::Columns<2> table;
+  static auto fields(auto& self) { return std::tie(self.table); }
+};
+
+struct AsVectors {
+  static constexpr std::uint32_t kVersion = 1;
+  std::array<std::vector<double>, 2> table;
+  static auto fields(auto& self) { return std::tie(self.table); }
 };
 
 struct Everything {
@@ -164,5 +177,22 @@ TEST_SUITE("core") {
     CHECK(PolicyState::of(Small{3}).take_or_fresh<Everything>() == Everything{});
     CHECK(PolicyState::from_bytes("damaged").take_or_fresh<Everything>() == Everything{});
     CHECK(PolicyState::from_bytes("").is_fresh());
+  }
+
+  TEST_CASE("columns are stored as an array of vectors, and refused when these differ in size") {
+    AsColumns columns{cox::Columns<2>(3)};
+    for (int i = 0; i < 6; ++i) columns.table[i / 3][i % 3] = i + 0.5;
+    const AsVectors vectors{{{{0.5, 1.5, 2.5}, {3.5, 4.5, 5.5}}}};
+    CHECK(encode_state(columns) == encode_state(vectors));
+    const auto read = decode_state<AsColumns>(encode_state(vectors));
+    REQUIRE(read.ok());
+    CHECK(read->table == columns.table);
+    for (const AsVectors& uneven :
+         {AsVectors{{{{1, 2}, {3}}}}, AsVectors{{{{}, {3}}}}, AsVectors{{{{1}, {}}}}}) {
+      CHECK_FALSE(decode_state<AsColumns>(encode_state(uneven)).ok());
+    }
+    columns.table.keep_rows(2);
+    CHECK(columns.table[1][1] == 4.5);
+    CHECK(columns.table[0].size() == 2);
   }
 }

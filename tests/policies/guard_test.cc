@@ -1,6 +1,7 @@
 #include "coordinator/policies/guard/guard.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <string>
 #include <utility>
@@ -70,6 +71,23 @@ struct Play {
     for (int i = 0; i < rounds; ++i) see(loss + 0.01 * (i % 3));
   }
 };
+
+double sorted_median(std::vector<double> values) {
+  std::ranges::sort(values);
+  const std::size_t n = values.size();
+  return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
+}
+
+// REQUIRES: losses that are positive in the middle of every window.
+bool is_spike(double loss, const std::vector<double>& before, const cox::GuardConfig& config) {
+  const std::size_t count = std::min<std::size_t>(before.size(), config.window_rounds);
+  if (count < 8) return false;
+  std::vector<double> window(before.end() - static_cast<std::ptrdiff_t>(count), before.end());
+  const double median = sorted_median(window);
+  for (double& each : window) each = std::fabs(each - median);
+  const double deviation = 1.4826 * sorted_median(window);
+  return loss > median + config.spike_sigmas * deviation && loss > config.spike_ratio * median;
+}
 
 }  // namespace
 
@@ -172,6 +190,33 @@ TEST_SUITE("policies") {
     play.see(1, 4);
     play.see(9, 3);
     CHECK(play.holds.empty());
+  }
+
+  // What a spike is, said once more and computed the long way.
+  TEST_CASE("the first spike of any course of losses is found in its round") {
+    int found = 0;
+    for (std::uint64_t seed = 1; seed <= 400; ++seed) {
+      CAPTURE(seed);
+      cox::testing::Random random(seed);
+      Play play;
+      play.config.guard.spike_rounds = 1;
+      play.config.guard.spike_sigmas = 1 + random.below(4);
+      play.config.guard.window_rounds = 8 + static_cast<std::uint32_t>(random.below(20));
+      const double noise = random.uniform();
+      std::vector<double> losses;
+      bool is_over = false;
+      while (!is_over && losses.size() < 60) {
+        const double loss = 2 + noise * random.normal() + (random.chance(0.05) ? 2 : 0);
+        const bool spikes = is_spike(loss, losses, play.config.guard);
+        play.see(loss);
+        losses.push_back(loss);
+        REQUIRE(play.rollbacks.empty() != spikes);
+        is_over = spikes;
+      }
+      found += is_over;
+    }
+    CHECK(found > 100);
+    CHECK(found < 400);
   }
 
   TEST_CASE("losses below zero spike by deviations alone") {

@@ -61,7 +61,7 @@ TallySink watch_all(const Ending& ending, const std::vector<std::uint64_t>& step
 std::vector<std::uint64_t> different_steps(std::int32_t ranks, std::int32_t longest) {
   std::vector<std::uint64_t> steps;
   for (std::int32_t r = 0; r < ranks; ++r) steps.push_back(static_cast<std::uint64_t>(3 * r));
-  steps[static_cast<std::size_t>(longest)] = 4'000;
+  steps[static_cast<std::size_t>(longest)] = 1'000;
   return steps;
 }
 

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "coordinator/core/selection.h"
 #include "coordinator/core/state_codec.h"
@@ -67,14 +69,44 @@ struct Judged {
   std::vector<Reason> findings;
 };
 
+bool has_loss(const RoundFacts& facts) {
+  return facts.nonfinite_ranks == 0 && std::isfinite(facts.loss);
+}
+
+// Calls visit(loss) for the losses of the window, newest first, without the last `skip` rounds,
+// until it returns false.
+template <class Visit>
+void for_each_loss(const History& history, std::size_t window, std::size_t skip, Visit visit) {
+  const std::span<const RoundFacts> rounds = history.rounds();
+  for (std::size_t back = skip; back < rounds.size() && window > 0; ++back) {
+    const RoundFacts& facts = rounds[rounds.size() - 1 - back];
+    if (!has_loss(facts)) continue;
+    if (!visit(facts.loss)) return;
+    --window;
+  }
+}
+
+// Returns whether most losses of the window are so large that their median alone rules out a spike,
+// which holds in nearly every round and is known after half of the window.
+bool is_usual(double loss, const History& history, const GuardConfig& config, std::size_t skip) {
+  if (!(loss > 0)) return false;
+  const double enough = loss / config.spike_ratio;
+  std::size_t large = 0;
+  for_each_loss(history, config.window_rounds, skip, [&](double before) {
+    large += before >= enough;
+    return 2 * large <= config.window_rounds;
+  });
+  return 2 * large > config.window_rounds;
+}
+
 // Leaves out the last `skip` rounds.
 LossCourse course_of(const History& history, std::size_t window, std::size_t skip) {
   std::vector<double> losses;
-  const auto& rounds = history.rounds();
-  for (std::size_t back = skip; back < rounds.size() && losses.size() < window; ++back) {
-    const RoundFacts& facts = rounds[rounds.size() - 1 - back];
-    if (facts.nonfinite_ranks == 0 && std::isfinite(facts.loss)) losses.push_back(facts.loss);
-  }
+  losses.reserve(window);
+  for_each_loss(history, window, skip, [&losses](double loss) {
+    losses.push_back(loss);
+    return true;
+  });
   if (losses.size() < std::min(window, kMinHistory)) return {};
   LossCourse course;
   course.count = losses.size();
@@ -178,6 +210,9 @@ Judged judge_round(const PolicyInput& input, GuardState before) {
   const GuardConfig& config = input.config.guard;
   // Only the young spike is left out, so that a new plateau becomes the usual loss in time.
   const auto skip = std::min<std::size_t>(state.spike_streak, config.spike_rounds);
+  if (is_usual(summary.loss, input.history, config, skip)) {
+    return judge_clean(input, std::move(judged));
+  }
   judged.course = course_of(input.history, config.window_rounds, skip);
   if (!is_spike(summary.loss, judged.course, config)) return judge_clean(input, std::move(judged));
   begin_streak(state, summary.round);
