@@ -368,8 +368,10 @@ def numerics():
         lines(
             "Gradient noise",
             (8, 8),
-            "Noise of a block's gradients divided by their signal, the eight noisiest blocks.",
-            {"{{block}}": "topk(8, max by (block) (coxswain_block_gradient_noise_ratio))"},
+            "Noise of a block's gradients divided by their signal, the eight noisiest blocks. 1000 and more, where hardly any signal is seen, is drawn as 1000.",
+            {
+                "{{block}}": "topk(8, clamp_max(max by (block) (coxswain_block_gradient_noise_ratio), 1000))"
+            },
             min=0,
         ),
         lines(

@@ -42,6 +42,7 @@ p{margin:0}
 .tag.warn{background:var(--warn-bg);color:var(--warn)}
 .tag.bad{background:var(--bad-bg);color:var(--bad)}
 .note{border-radius:9px;padding:10px 14px;font-weight:550;background:var(--warn-bg);color:var(--warn)}
+.note.calm{background:var(--calm-bg);color:var(--ink)}
 .note.bad{background:var(--bad-bg);color:var(--bad)}
 .tiles{display:grid;grid-template-columns:repeat(4,minmax(0,1fr));gap:14px}
 .tile{padding:12px 16px 13px;display:flex;flex-direction:column}
@@ -64,8 +65,8 @@ p{margin:0}
 .bar i:last-child{border-right:0}
 .ph0{background:var(--p0)}.ph1{background:var(--p1)}.ph2{background:var(--p2)}.ph3{background:var(--p3)}
 .ph4{background:var(--p4)}.ph5{background:var(--p5)}.ph6{background:var(--p6)}.ph7{background:var(--p7)}
-.legend{display:grid;grid-template-columns:repeat(auto-fill,minmax(138px,1fr));gap:6px 18px;margin:0;padding:0;list-style:none}
-.legend li{display:grid;grid-template-columns:10px 1fr;column-gap:6px;align-items:baseline;align-content:start}
+.legend{display:grid;grid-template-columns:repeat(auto-fill,minmax(156px,1fr));gap:6px 18px;margin:0;padding:0;list-style:none}
+.legend li{display:grid;grid-template-columns:10px minmax(0,1fr);column-gap:6px;overflow-wrap:break-word;align-items:baseline;align-content:start}
 .legend .key{width:10px;height:10px;border-radius:2px;align-self:center}
 .legend small{grid-column:2;color:var(--soft);font-size:12px}
 .scroll{overflow-x:auto;margin:8px -16px 0;padding:0 16px}
@@ -122,7 +123,7 @@ footer{color:var(--soft);font-size:13px;display:flex;flex-wrap:wrap;gap:4px 16px
 .card{padding:12px 12px}.tile .big{font-size:21px}.tile .big small{display:block;margin:-3px 0 0;font-size:12px}
 .scroll{margin-left:-12px;margin-right:-12px;padding:0 12px}
 .log li{grid-template-columns:auto auto 1fr}.log .when{grid-column:1/4;order:-1}.log .why{grid-column:1/4}
-.legend{grid-template-columns:repeat(2,minmax(0,1fr));gap:6px 14px}
+.legend{grid-template-columns:repeat(auto-fill,minmax(min(100%,138px),1fr));gap:6px 14px}
 .links{grid-template-columns:1fr;gap:0}.links dd{margin-bottom:8px}
 td .bar{min-width:70px}.wide{display:none}.range span:last-child{display:none}}
 @media print{body{background:#fff}.card{break-inside:avoid}}

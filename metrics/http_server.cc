@@ -23,6 +23,8 @@
 #include "metrics/http/access.h"
 #include "metrics/http/connections.h"
 #include "metrics/http/message.h"
+#include "metrics/http/open_pages.h"
+#include "metrics/status_page.h"
 
 namespace cox::metrics {
 namespace {
@@ -43,6 +45,8 @@ constexpr Milliseconds kTimeToLeave(500);
 // The same for an answer when the server stops.
 constexpr Milliseconds kLastTimeToAnswer(1000);
 constexpr Milliseconds kPauseAfterError(100);  // of accepting
+// A page that refreshes itself is back by then.
+constexpr Milliseconds kTimeToComeBack = kStatusRefresh + Milliseconds(1000);
 // What a client still sends when it has its answer. Some of it is read, because closing a socket
 // with unread bytes may take the answer away from the client.
 constexpr std::size_t kMostIgnoredBytes = std::size_t{64} << 10;
@@ -81,7 +85,8 @@ class NoSignals {
 
 class Connection;
 
-// What all connections share. On the I/O thread, but for `source`, `access` and post().
+// What all connections share. On the I/O thread, but for `source`, `access`, `open_pages` and
+// post().
 struct Service {
   Service(HttpServer::Source made_from, Access who, ConnectionLimits limits)
       : source(std::move(made_from)), access(std::move(who)), table(limits) {}
@@ -92,6 +97,7 @@ struct Service {
   asio::thread_pool pages{1};
   const HttpServer::Source source;
   const Access access;
+  OpenPages open_pages{kTimeToComeBack};
   ConnectionTable table;
   std::unordered_map<ConnectionTable::Id, std::shared_ptr<Connection>> open;
 };
@@ -157,6 +163,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   void serve(const Request& request, Part part) {
     if (is_probe(request.path)) return send(answer(request, service_.source), part);
+    if (request.path == kStatusPath) service_.open_pages.fetched(OpenPages::Clock::now());
     enter(Phase::answering);
     end_within(kTimeToAnswer);
     asio::post(service_.pages, [self = shared_from_this(), request, part]() mutable {
@@ -317,6 +324,7 @@ class HttpServer::Threads {
   }
 
   Door& door() { return door_; }
+  OpenPages& open_pages() { return service_.open_pages; }
 
   // REQUIRES: the door is open.
   void start() {
@@ -383,6 +391,10 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(const Config& config,
 }
 
 HttpServer::~HttpServer() = default;
+
+void HttpServer::wait_for_last_look() {
+  threads_->open_pages().wait_for_last_look(OpenPages::Clock::now());
+}
 
 std::string HttpServer::url() const {
   const std::string shown = host_ == "0.0.0.0" ? "127.0.0.1" : host_;

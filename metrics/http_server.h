@@ -42,6 +42,11 @@ class HttpServer {
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
 
+  // Waits until the status pages that are open in browsers have come back for the last values, at
+  // most a little longer than they take to refresh. Returns at once where none is open. REQUIRES:
+  // the source gives a job that has finished.
+  void wait_for_last_look();
+
   std::uint16_t port() const { return port_; }  // the bound one
   std::string url() const;                      // "http://127.0.0.1:9464"
 

@@ -96,7 +96,7 @@ std::vector<Route> all_routes() {
   using S = const Served&;
   std::vector<Route> all = {
       {{"/", "this list"}, [](R, S s) { return html(index_page(s, endpoints())); }},
-      {{"/status", "the job on one page"}, [](R, S s) { return html(status_page(s)); }},
+      {{kStatusPath.data(), "the job on one page"}, [](R, S s) { return html(status_page(s)); }},
       {{"/metrics", "for Prometheus, text format 0.0.4"},
        [](R, S s) {
          return Response{200, kExpositionType, exposition(*s.snapshot)};

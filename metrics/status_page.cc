@@ -14,8 +14,6 @@
 namespace cox::metrics {
 namespace {
 
-constexpr int kRefreshSeconds = 5;
-
 std::string state_tag(const Served& served) {
   const Snapshot& s = *served.snapshot;
   if (s.state == JobState::waiting) return tag("", "◌ waiting for the first round");
@@ -44,19 +42,25 @@ std::string note(std::string_view css_class, std::string_view text) {
   return fmt::format("<p class=\"note {}\" role=\"status\">{}</p>", css_class, escape(text));
 }
 
-// "Round 180, step 180, closed 0 s ago. 4 of 4 ranks reporting. Plan 2. "
+std::string plan_number(const Snapshot& s) {
+  return grouped(s.plan->id.number);
+}
+
+// "Round 180, step 180, closed 0 s ago. 4 of 4 ranks reporting. Plan 2. "; of a job that has ended
+// "Round 600, step 600. Plan 5. "
 std::string progress(const Served& served) {
   const Snapshot& s = *served.snapshot;
+  std::string out = fmt::format("Round {}, step {}", grouped(s.summary.round.value()),
+                                grouped(s.summary.step.value()));
+  if (s.state == JobState::finished) return fmt::format("{}. Plan {}. ", out, plan_number(s));
   const double ago = std::max(0.0, served.now.seconds - s.last_round_time.seconds);
-  std::string out =
-      fmt::format("Round {}, step {}, closed {} ago. ", grouped(s.summary.round.value()),
-                  grouped(s.summary.step.value()), duration_text(ago));
+  out += fmt::format(", closed {} ago. ", duration_text(ago));
   const RankCounts counts = rank_counts(s);
   const auto world = static_cast<std::uint64_t>(s.job->world_size);
   const auto missing = static_cast<std::uint64_t>(counts.missing);
   out += fmt::format("{} of {} ranks reporting", grouped(world - missing), grouped(world));
   if (missing > 0) out += ", <strong>" + grouped(missing) + " missing</strong>";
-  return fmt::format("{}. Plan {}. ", out, grouped(s.plan->id.number));
+  return fmt::format("{}. Plan {}. ", out, plan_number(s));
 }
 
 std::string header(const Served& served) {
@@ -65,9 +69,13 @@ std::string header(const Served& served) {
       "<header class=\"top\"><div class=\"line\">{}<h1>{}</h1>{}</div><p class=\"meta\">",
       page_mark(), escape(s.job->name), state_tag(served));
   if (s.state != JobState::waiting) out += progress(served);
-  out += "Running for " + duration_text(std::max(0.0, served.now.seconds - s.started.seconds));
+  const bool is_over = s.state == JobState::finished;
+  const UnixTime until = is_over ? s.last_round_time : served.now;
+  out += is_over ? "Ran for " : "Running for ";
+  out += duration_text(std::max(0.0, until.seconds - s.started.seconds));
+  if (is_over) out += ", ended " + utc_text(until);
   if (s.job->incarnation > 1) out += ", start " + std::to_string(s.job->incarnation);
-  return fmt::format("{}. {}</p></header>", out, utc_text(served.now));
+  return fmt::format("{}. {}</p></header>", out, is_over ? "" : utc_text(served.now));
 }
 
 // "Rank 1 is in backward of step 212 ...".
@@ -83,6 +91,8 @@ std::string attention(const Served& served) {
   std::string out;
   const Health live = liveness(s, served.now);
   if (!live.good()) out += note("bad", live.reason);
+  if (s.state == JobState::finished)
+    out += note("calm", "The job has ended. These are its last values; the page stays as it is.");
   if (live.good() && s.stall.stall)
     out += note(s.stall.stall->is_save() ? "" : "bad", sentence_of(s.stall));
   if (s.state != JobState::finished && !readiness(s).good()) out += note("", readiness(s).reason);
@@ -124,8 +134,9 @@ std::string status_page(const Served& served) {
   const Snapshot& s = *served.snapshot;
   const std::string body = fmt::format("<main class=\"page\">{}{}{}{}</main>", header(served),
                                        attention(served), sections(s), footer(s));
-  const int refresh = s.state == JobState::finished ? 6 * kRefreshSeconds : kRefreshSeconds;
-  return html_document(s.job->name + " · Coxswain", refresh, body);
+  const bool is_over = s.state == JobState::finished;
+  const auto refresh = is_over ? 0 : static_cast<int>(kStatusRefresh.count());
+  return html_document(s.job->name + (is_over ? " · finished" : "") + " · Coxswain", refresh, body);
 }
 
 std::string index_page(const Served& served, const std::vector<Endpoint>& endpoints) {

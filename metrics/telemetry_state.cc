@@ -5,6 +5,18 @@
 #include <utility>
 
 namespace cox::metrics {
+namespace {
+
+// Returns a round's figures with who reported in a later one: last reports have no figures, and the
+// job's last values are those of its last training.
+StepSummary with_attendance(StepSummary figures, const StepSummary& later) {
+  figures.reporting = later.reporting;
+  figures.finished = later.finished;
+  figures.watching = later.watching;
+  return figures;
+}
+
+}  // namespace
 
 TelemetryState::TelemetryState(const JobFacts& job, UnixTime started, BuildInfo build) {
   now_.build = std::move(build);
@@ -21,11 +33,12 @@ TelemetryState::TelemetryState(const JobFacts& job, UnixTime started, BuildInfo 
 void TelemetryState::record(const StepRecord& record) {
   const bool is_first = now_.state == JobState::waiting;
   if (*now_.job != record.job) now_.job = std::make_shared<const JobFacts>(record.job);
-  now_.summary = record.decision.summary;
   now_.last_round_time = record.signals.now;
-  const StepSummary& s = now_.summary;
+  const StepSummary& s = record.decision.summary;
   const bool over = s.reporting > 0 && s.finished == now_.job->world_size;
   now_.state = over ? JobState::finished : JobState::training;
+  const bool has_only_last_reports = over && !is_first;
+  now_.summary = has_only_last_reports ? with_attendance(now_.summary, s) : s;
   now_.control = record.counters;
   if (s.repeated_ranks > 0) ++now_.repeated_rounds;
   now_.numerics = numerics_.add(record);
@@ -34,9 +47,10 @@ void TelemetryState::record(const StepRecord& record) {
   const Plan& plan = record.plan;
   if (is_first || now_.plan->id != plan.id || now_.plan->activated_round != plan.activated_round)
     now_.plan = std::make_shared<const Plan>(plan);
-  add_memory(record);
   now_.decisions.add(record);
   now_.ranks.mark_seen(record);
+  if (has_only_last_reports) return publish();
+  add_memory(record);
   now_.ranks.slow = record.decision.slow_ranks;
   if (is_due(*now_.ranks.table, record)) {
     now_.ranks.table = rank_table(record.signals, s);

@@ -170,8 +170,23 @@ void ControlLoop::record(const StepSignals& signals, Decision decision) {
     counters_.journal_errors = parts_.journal->lost_rounds();
     counters_.journal_bytes = parts_.journal->bytes();
   }
-  for (const Reason& reason : decision.reasons) parts_.log.info(reason.text);
+  tell(decision.reasons);
   if (parts_.sink != nullptr) send_to_sink(signals, std::move(decision));
+}
+
+// That a plan stays as it is stands on the page and in the journal. In the log it would repeat the
+// line that announced the plan.
+void ControlLoop::tell(const std::vector<Reason>& reasons) {
+  if (!std::exchange(has_told_start_, true)) {
+    for (const Reason& reason : parts_.start_reasons) {
+      if (is_provisional(reason)) parts_.log.info(reason.text);
+    }
+  }
+  for (const Reason& reason : reasons) {
+    const bool is_rest =
+        reason.code == ReasonCode::memory_fits || reason.code == ReasonCode::shares_kept;
+    parts_.log.write(is_rest ? LogLevel::debug : LogLevel::info, reason.text);
+  }
 }
 
 void ControlLoop::send_to_sink(const StepSignals& signals, Decision decision) {
@@ -203,16 +218,19 @@ std::vector<Reason> ControlLoop::begin(JobFacts job) {
     if (!begun_anew.ok()) parts_.log.on_change(LogLevel::error, "journal", begun_anew.text());
   }
   replace_start_reasons(started.begun.reasons);
+  has_told_start_ = true;  // by the caller, who gets them
   return std::move(started.begun.reasons);
+}
+
+bool is_provisional(const Reason& reason) {
+  return reason.policy != PolicyKind::none && reason.outcome != Outcome::changed &&
+         reason.outcome != Outcome::clamped;
 }
 
 // What policies left alone at an earlier start is out of date, what they changed is in the plan.
 void ControlLoop::replace_start_reasons(const std::vector<Reason>& reasons) {
   std::vector<Reason>& kept = parts_.start_reasons;
-  std::erase_if(kept, [](const Reason& reason) {
-    return reason.policy != PolicyKind::none && reason.outcome != Outcome::changed &&
-           reason.outcome != Outcome::clamped;
-  });
+  std::erase_if(kept, is_provisional);
   for (const Reason& reason : reasons) {
     const bool is_known = std::any_of(kept.begin(), kept.end(), [&](const Reason& known) {
       return known.policy == reason.policy && known.text == reason.text;

@@ -91,6 +91,7 @@ class ControlLoop {
   bool should_resend(const StepSummary& summary) const;
   void send_to_sink(const StepSignals& signals, Decision decision);
   void replace_start_reasons(const std::vector<Reason>& reasons);
+  void tell(const std::vector<Reason>& reasons);
 
   ControlLoopParts parts_;
   Inbox inbox_;
@@ -102,6 +103,11 @@ class ControlLoop {
   std::uint64_t published_frames_ = 0;  // of which one is passed on a round between nodes
   ControlCounters counters_;
   EffectLog effects_;
+  bool has_told_start_ = false;  // in the log
 };
+
+// Returns whether this is what a policy left alone at the start. It may be out of date as soon as
+// more is known of the job (ControlLoop::begin), so the log waits with it for the first round.
+bool is_provisional(const Reason& reason);
 
 }  // namespace cox::runtime

@@ -342,7 +342,9 @@ Result<std::unique_ptr<ControlPlane>> ControlPlane::start(transport::Communicato
   if (!first.ok()) return first.status();
 
   std::unique_ptr<ControlPlane> plane(new ControlPlane(job, setup.log, facts, std::move(*first)));
-  for (const Reason& reason : refitted.reasons) setup.log.info(reason.text);
+  for (const Reason& reason : refitted.reasons) {
+    if (!is_provisional(reason)) setup.log.info(reason.text);
+  }
   if (Status set_up = plane->set_up_marks_of(world, *nodes); !set_up.ok()) return set_up;
   auto boards = set_up_boards(world, *nodes, job, setup.config.control, setup.log);
   if (!boards.ok()) return boards.status();

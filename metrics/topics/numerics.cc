@@ -109,7 +109,10 @@ std::vector<Metric> block_metrics() {
             "blocks that share a series",
             open({{"block", {}}}, format_by_block)),
       gauge("coxswain_block_gradient_noise_ratio", "ratio",
-            "Noise of a block's gradients divided by their signal" + newest, largest(&B::noise)),
+            "Noise of a block's gradients divided by their signal, on the rank where it is least; "
+            "1e6 where no signal is seen" +
+                newest,
+            largest(&B::noise)),
       gauge("coxswain_block_underflow_ratio", "ratio",
             "Sampled values of a block that its format flushed to zero" + newest,
             largest(&B::underflow)),

@@ -33,13 +33,20 @@ void set_ratio(Known& ratio, double part, double whole, RoundId round) {
   if (whole > 0 && std::isfinite(part)) ratio = {part / whole, RankId(-1), round, true};
 }
 
+// Of the rank whose gradients are least noisy, as the policy looks at it. A mean over ranks would
+// say nothing: a rank whose signal is lost in noise reports a bound of 1e6.
+void set_noise(Known& noise, const BlockEvidence& seen, RoundId round) {
+  const auto least = least_noise_ratio(seen);
+  if (least && std::isfinite(*least)) noise = {*least, RankId(-1), round, true};
+}
+
 void set_magnitude(Known& known, const Magnitude& seen, RoundId round) {
   if (seen.rank.value() < 0 || !std::isfinite(seen.value)) return;
   known = {static_cast<double>(seen.value), seen.rank, round, true};
 }
 
 void add_evidence(BlockNumerics& block, const BlockEvidence& seen, RoundId round) {
-  set_ratio(block.noise, static_cast<double>(seen.noise_sum), seen.noise_count, round);
+  set_noise(block.noise, seen, round);
   set_ratio(block.underflow, seen.underflow, seen.sampled, round);
   set_ratio(block.saturated, seen.saturated, seen.sampled, round);
   set_magnitude(block.activation, seen.activation, round);

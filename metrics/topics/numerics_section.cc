@@ -167,6 +167,15 @@ std::string ratio_text(const Known& ratio) {
                     ratio.value == 0 ? "0" : significant(100 * ratio.value, 2) + " %");
 }
 
+// Noise is a multiple of the signal. Beyond some size only that matters: nothing is left to see of
+// the signal.
+std::string noise_text(const Known& noise) {
+  constexpr double kLost = 1000;
+  if (!noise.is_known) return "–";
+  return with_title("round " + grouped(noise.round.value()),
+                    noise.value < kLost ? significant(noise.value, 2) + "×" : "over 1,000×");
+}
+
 std::string magnitude_text(const Known& known) {
   if (!known.is_known) return "–";
   const std::int32_t rank = known.rank.value();
@@ -200,7 +209,7 @@ std::vector<std::string> cells_of(const Snapshot& s, const BlockRow& row, const 
           fmt::format("<span class=\"tag {}\">{}</span>", format_class(block.format),
                       format_text(block)),
           (block.changes > 0 ? grouped(block.changed_round.value()) : "start") + changes,
-          ratio_text(block.noise),
+          noise_text(block.noise),
           ratio_text(block.underflow),
           ratio_text(block.saturated),
           magnitude_text(block.activation),
@@ -221,9 +230,11 @@ std::string numerics_table(const Snapshot& s) {
       "dense");
   for (std::size_t i = 0; i < rows.size(); ++i)
     table.add(cells_of(s, rows[i], i > 0 ? &rows[i - 1] : nullptr));
-  std::string out = table.html() +
-                    "<p class=\"hint\">Beside a round, how often the format changed; r3 says that "
-                    "rank 3 saw the largest.";
+  std::string out =
+      table.html() +
+      "<p class=\"hint\">Beside a round, how often the format changed; r3 says that "
+      "rank 3 saw the largest. Gradient noise is a multiple of the gradient's signal, "
+      "on the rank where it is least.";
   if (rows.size() < view.blocks.size()) out += " Of blocks in one row the largest value is shown.";
   out += "</p>";
   if (rows.size() < all.size())

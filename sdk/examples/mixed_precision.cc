@@ -68,6 +68,7 @@ int main(int argc, char** argv) try {
     masters.give_weights();
     average.update();
     step.loss(loss.item<double>(), 32);
+    if (session.stop_requested_anywhere()) break;  // equal on all ranks, as scaler.step() needs it
   }
 
   const auto x = torch::randn({256, 8}).to(torch::kBFloat16);

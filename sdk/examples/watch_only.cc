@@ -34,6 +34,7 @@ int main(int argc, char** argv) try {
     step.samples(16);
     step.loss(last_loss, 16);                                 // this rank's mean over 16 samples
     step.log("weight", model->weight.mean().item<double>());  // a scalar for the run directory
+    if (session.stop_requested()) break;                      // SIGTERM or Ctrl-C
   }
   session.finish();  // waits until all ranks are done
   std::printf("rank %d: loss %.4f\n", session.rank(), last_loss);

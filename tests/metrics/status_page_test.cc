@@ -200,6 +200,40 @@ TEST_SUITE("metrics") {
     CHECK_FALSE(contains(page, "<p class=\"big\">NaN"));
   }
 
+  TEST_CASE("the page of a job that has ended keeps all last values, says so, and stays") {
+    SimulatedSetup setup;
+    setup.numerics = true;
+    SimulatedJob job(setup);
+    TelemetryState state(job.job(), UnixTime{1});
+    job.steps(state, 30);
+    const auto last = state.snapshot();
+    const std::string training = status_page({last, UnixTime{job.now()}, {}});
+    job.finishing = true;
+    job.steps(state, 2);
+    state.finish();
+    const auto ended = state.snapshot();
+    CHECK(ended->summary.loss == last->summary.loss);
+    CHECK(ended->summary.phases[1].median == last->summary.phases[1].median);
+    CHECK(ended->ranks.table == last->ranks.table);
+    CHECK(ended->headroom.least_bytes == last->headroom.least_bytes);
+    const std::string page = status_page({ended, UnixTime{job.now() + 1e6}, {}});
+    CHECK(first_fault(page) == "");
+    for (const std::string_view part : {"<h2>Where a step goes</h2>", "<h2>Ranks</h2>"}) {
+      const std::size_t bar = training.find("<div class=\"", training.find(part));
+      const std::string kept = training.substr(bar, training.find("</section>", bar) - bar);
+      CAPTURE(kept);
+      CHECK(kept.size() > 500);
+      CHECK(contains(page, kept));
+    }
+    CHECK(contains(page, "■ finished"));
+    CHECK(contains(page, "The job has ended. These are its last values"));
+    CHECK(contains(page, "Round 30, step 30. Plan"));
+    CHECK(contains(page, ", ended " + utc_text(ended->last_round_time) + ". </p>"));
+    CHECK(contains(page, "0 of 4 training, 4 finished"));
+    CHECK_FALSE(contains(page, "http-equiv=\"refresh\""));  // nobody may answer
+    CHECK_FALSE(contains(page, " ago"));                    // would be wrong soon
+  }
+
   TEST_CASE("missing ranks, non-finite rounds and stalls are said in words") {
     SimulatedJob job({});
     TelemetryState state(job.job(), UnixTime{1});

@@ -77,6 +77,27 @@ class Growing final : public Policy {
   }
 };
 
+// Finds in every round that all is well, and something else.
+class Content final : public Policy {
+ public:
+  PolicyKind kind() const override { return PolicyKind::memory; }
+  std::string_view name() const override { return "content"; }
+  PolicyOutput propose(const PolicyInput&, PolicyState state) const override {
+    return {{},
+            {said(ReasonCode::memory_fits, "all fits"), said(ReasonCode::memory_unknown, "?")},
+            std::move(state)};
+  }
+
+  static Reason said(ReasonCode code, const char* text) {
+    Reason reason;
+    reason.policy = PolicyKind::memory;
+    reason.code = code;
+    reason.outcome = Outcome::unchanged;
+    reason.text = text;
+    return reason;
+  }
+};
+
 class Bench {
  public:
   explicit Bench(double late_seconds, PolicySet policies = {}, JournalWriter* journal = nullptr)
@@ -112,6 +133,11 @@ class Bench {
   void post_all(std::uint64_t round) {
     for (std::int32_t r = 0; r < kRanks; ++r) post(r, round);
   }
+  // How many lines of the log so far have this text.
+  std::ptrdiff_t logged(std::string_view text) {
+    const std::scoped_lock lock(lines_mutex_);
+    return std::ranges::count_if(lines_, [&](const auto& line) { return line.ends_with(text); });
+  }
   void post_flagged(std::int32_t rank, std::uint64_t round, SignalFlag flag, SignalFlag another) {
     RankSignal flagged = signal(rank, round);
     flagged.set(flag);
@@ -138,12 +164,19 @@ class Bench {
     parts.outbox = &outbox;
     parts.journal = journal;
     parts.sink = &sink;
+    parts.start_reasons = {Content::said(ReasonCode::memory_unknown, "not measured yet")};
+    parts.log = Log(LogLevel::info, RankId(0), [this](std::string_view line) {
+      const std::scoped_lock lock(lines_mutex_);
+      lines_.emplace_back(line.substr(0, line.size() - 1));  // without the end of the line
+    });
     parts.now = [this] { return clock_fails ? throw std::bad_alloc() : UnixTime{}; };
     return parts;
   }
 
   transport::SharedSegment inbox_memory_;
   transport::SharedSegment outbox_memory_;
+  std::mutex lines_mutex_;
+  std::vector<std::string> lines_;
 
  public:
   std::atomic<bool> clock_fails{false};
@@ -346,6 +379,34 @@ TEST_SUITE("runtime.publishing") {
     const Seen second = bench.sink.round(2);
     REQUIRE(second.reporting == kRanks);
     CHECK(second.reasons.empty());
+  }
+
+  TEST_CASE("the log does not repeat that a plan stays as it is") {
+    Bench bench(kLong, {std::make_shared<Content>()});
+    bench.post_all(1);
+    REQUIRE(bench.sink.round(1).reporting == kRanks);
+    CHECK(bench.logged("?") == 1);
+    CHECK(bench.logged("all fits") == 0);
+    CHECK(std::ranges::count(bench.sink.round(1).reasons, "all fits", &Reason::text) == 1);
+  }
+
+  TEST_CASE("what a start left alone is logged with the first round, unless more became known") {
+    Bench plain(kLong);
+    CHECK(plain.logged("not measured yet") == 0);
+    Bench measured(kLong);
+    JobFacts job;
+    job.incarnation = 1;
+    job.world_size = kRanks;
+    job.blocks = {"one"};
+    measured.loop.begin(job);
+    for (Bench* bench : {&plain, &measured}) {
+      for (const std::uint64_t round : {1, 2}) {
+        bench->post_all(round);
+        REQUIRE(bench->sink.round(round).reporting == kRanks);
+      }
+    }
+    CHECK(plain.logged("not measured yet") == 1);
+    CHECK(measured.logged("not measured yet") == 0);
   }
 
   TEST_CASE("a journal that cannot be written does not stop the loop") {

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <optional>
@@ -95,6 +96,12 @@ ProgressBar::Kind bar_kind(const cox::Session& session) {
   return isatty(STDOUT_FILENO) ? ProgressBar::Kind::terminal : ProgressBar::Kind::log;
 }
 
+void print(const std::string& text) {
+  if (text.empty()) return;
+  std::fputs(text.c_str(), stdout);
+  std::fflush(stdout);
+}
+
 // Policy accumulation may take more samples a step than --batch says.
 std::uint64_t tokens_of_step(const cox::Session& session, const Options& options) {
   const std::uint64_t planned = session.plan().step_samples;
@@ -113,8 +120,9 @@ RunSummary train(cox::Session& session, const Options& options, Gpt2& model) {
        .clip_norm = options.clip_norm,
        .learning_rate = [&](std::uint64_t step) { return scheduled_rate(options, step); }});
 
-  const std::uint64_t first_step = trainer.progress().step;
-  ProgressBar bar(bar_kind(session), first_step, options.steps, ProgressBar::Clock::now());
+  const ProgressBar::Kind kind = bar_kind(session);
+  if (kind != ProgressBar::Kind::silent) print(start_line(options, session.world_size()));
+  ProgressBar bar(kind, options.steps, ProgressBar::Clock::now());
   RunSummary summary;
   ExtraWork extra(model, slowdowns_of(options, session.world_size()), session.rank(),
                   std::max<std::int64_t>(options.micro_batch, 1));
@@ -127,10 +135,10 @@ RunSummary train(cox::Session& session, const Options& options, Gpt2& model) {
     step.update();
     if (trainer.progress().repeated > repeated) continue;  // the same step comes again
     summary.note_loss(trainer.progress().loss);
-    bar.update(step.number() + 1, trainer.progress().loss, tokens_of_step(session, options),
-               ProgressBar::Clock::now());
+    print(bar.update(step.number() + 1, trainer.progress().loss, tokens_of_step(session, options),
+                     ProgressBar::Clock::now(), columns_of(STDOUT_FILENO, std::getenv("COLUMNS"))));
   }
-  bar.finish();
+  print(bar.finish());
   summary.tokens_per_second = bar.tokens_per_second(ProgressBar::Clock::now());
   summary.steps = trainer.progress().step;
   summary.stopped = trainer.progress().stopped;

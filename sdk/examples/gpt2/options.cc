@@ -29,6 +29,14 @@ CLI::Validator between(T least, T most) {
           ""};
 }
 
+// Returns what a setting of Coxswain is where nobody sets it.
+std::string default_of(std::string_view key) {
+  for (const cox::ConfigOption& setting : cox::config_options()) {
+    if (setting.key == key) return setting.fallback.empty() ? "none" : setting.fallback;
+  }
+  return {};
+}
+
 class Parser {
  public:
   explicit Parser(Options& options) : options_(options) {
@@ -47,7 +55,10 @@ class Parser {
  private:
   template <class T>
   void number(const char* name, T& target, T least, T most, const char* help) {
-    app_.add_option(name, target, help)->check(between(least, most))->type_name("N");
+    app_.add_option(name, target, help)
+        ->check(between(least, most))
+        ->type_name("N")
+        ->capture_default_str();
   }
   void path(const char* name, std::string& target, const char* type, const char* help) {
     app_.add_option(name, target, help)->type_name(type);
@@ -60,9 +71,12 @@ class Parser {
          "check losses, logits and gradients against a recorded run");
     path("--load-model", o.load_model, "DIR", "start from config.json and model.safetensors");
     path("--save-model", o.save_model, "DIR", "write both files at the end");
-    app_.add_flag("--story", o.story,
-                  "shows the coordinator at work: a memory budget, formats as they pay, shares, "
-                  "and a rank that is slow in the middle");
+    app_.add_flag(
+        "--story", o.story,
+        fmt::format("shows the coordinator at work: --memory-budget {}MiB, --precision "
+                    "auto, --cox.shares.mode=on, and a last rank that does {:g} times the "
+                    "work in the middle third, unless they are given",
+                    kStoryBudgetBytes >> 20, kStorySlowdown));
     app_.add_option_function<std::vector<std::string>>(
             "--slow", [this](const auto& texts) { add_slowdowns(texts); },
             "rank R does F times the work, in steps A to B or in all; may be given again")
@@ -98,7 +112,8 @@ class Parser {
                 options_.settings.push_back("--cox." + key + "=" + value);
               },
               fmt::format("{}; is --cox.{}", help, key))
-          ->type_name(type);
+          ->type_name(type)
+          ->default_str(default_of(key));
     };
     setting("--memory-budget", "memory.budget", "SIZE", "most memory of a rank, for example 2GiB");
     setting("--precision", "precision.format", "FORMAT", "auto, fp32, bf16, fp16 or fp8");
@@ -155,6 +170,7 @@ cox::Result<Options> parse_options(std::vector<std::string> arguments) {
 
 cox::Config default_config(const Options& options) {
   cox::Config config;
+  if (!options.help.empty()) config.run.log = cox::LogLevel::quiet;
   if (!options.story) return config;
   config.shares.mode = cox::PolicyMode::on;
   config.precision.format.reset();  // as it pays for each block

@@ -94,6 +94,20 @@ std::string cost_line(const cox::SessionReport& report, double price_per_device_
   return line + "\n";
 }
 
+std::string start_line(const Options& options, int world_size) {
+  return fmt::format("training on {}: {} steps of {} sequences of {} bytes, on {} rank{}\n",
+                     options.text, options.steps, options.batch, options.length, world_size,
+                     world_size == 1 ? "" : "s");
+}
+
+std::string pace_line(const cox::SessionReport& report) {
+  constexpr double kEven = 1.05;
+  if (report.slowdown_ratio < kEven) return "ranks: equally fast at the end\n";
+  return fmt::format(
+      "ranks: at the end rank {} worked {:.2f} times as long as the fastest, in {}\n",
+      report.slowest_rank, report.slowdown_ratio, cox::to_string(report.slowest_phase));
+}
+
 std::string effects_table(const cox::EffectList& effects) {
   if (effects.empty()) return {};
   constexpr const char* kRow = "{:>6}  {:<12} {:<28} {}\n";
@@ -121,11 +135,9 @@ std::string summary_text(const RunSummary& summary, const cox::SessionReport& re
       fmt::format("loss {:.4f} -> {:.4f} in {} steps{}, {:.0f} tokens/s\n",
                   summary.first_loss.value_or(summary.last_loss), summary.last_loss, summary.steps,
                   summary.stopped ? " (stopped early, as asked)" : "", summary.tokens_per_second);
-  text +=
-      fmt::format("slowest rank: {} ({:.2f}x the fastest), most of it in {}\n", report.slowest_rank,
-                  report.slowdown_ratio, cox::to_string(report.slowest_phase));
-  text += fmt::format("decisions: {} with a reason, {} plans{}{}\n", report.decisions, report.plans,
-                      report.last_reason.empty() ? "" : "; the last: ", report.last_reason);
+  text += pace_line(report);
+  text += fmt::format("decisions: {} with a reason, also those to change nothing; {} new plans\n",
+                      report.decisions, report.plans);
   text += memory_line(report);
   text += cost_line(report, config.run.price_per_device_hour);
   if (!config.run.directory.empty()) text += "run directory: " + config.run.directory + "\n";

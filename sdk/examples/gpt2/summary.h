@@ -1,4 +1,4 @@
-// What the example says at its end. Pure functions.
+// What the example says at its start and its end. Pure functions.
 #pragma once
 
 #include <optional>
@@ -7,6 +7,7 @@
 #include "coordinator/core/config.h"
 #include "coordinator/core/effects.h"
 #include "coxswain/session.h"
+#include "sdk/examples/gpt2/options.h"
 
 namespace gpt2 {
 
@@ -23,6 +24,11 @@ struct RunSummary {
   }
 };
 
+// Says what will be trained. A person reads it while the first step is prepared.
+std::string start_line(const Options& options, int world_size);
+
+// Says who was slowest when the run ended, and in what.
+std::string pace_line(const cox::SessionReport& report);
 // A line each, or nothing where there is nothing to say.
 std::string memory_line(const cox::SessionReport& report);
 std::string cost_line(const cox::SessionReport& report, double price_per_device_hour);

@@ -6,7 +6,7 @@
 //   reducer.backward(step, loss, batch_size);               // the last micro-batch of the step
 //   cox::ReductionOutcome outcome = reducer.average(step);  // collective
 //   if (outcome.finite) optimizer.step();
-//   optimizer.zero_grad();
+//   optimizer.zero_grad(); if (outcome.stop) break;         // somebody asked the job to stop
 //
 // The gradient that remains in .grad is sum(weight x gradient of the mean loss) / sum(weight) over
 // all ranks and micro-batches: added in ascending rank order, divided once. Equal bits on all

@@ -4,17 +4,17 @@
 //
 //   auto session = cox::Session::start(argc, argv);
 //   for (...) {
-//     auto step = session.step();
+//     auto step = session.step();       // closed and reported where its scope ends
 //     { auto forward = step.phase(cox::Phase::forward); loss = model->forward(x); }
 //     step.loss(loss.item<double>(), batch_size);
-//   }                                   // the step is closed and reported here
+//     if (session.stop_requested()) break;
+//   }
 //   session.finish();
 //
 // Thread rule: one thread of a rank uses its session, the one that trains; MPI is called from there
 // only. SIGTERM and SIGINT are taken over once a Reducer or Trainer has started, or the loop first
-// asks for them (stop_requested()).
-// A Session is cheap to move; its state lives until the last Session, StepScope, Reducer or Trainer
-// is gone.
+// asks for them (stop_requested()). A Session is cheap to move; its state lives until the last
+// Session, StepScope, Reducer or Trainer is gone.
 #pragma once
 
 #include <cstdint>

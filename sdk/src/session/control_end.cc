@@ -34,7 +34,9 @@ ControlEnd::ControlEnd(const Membership& job, PolicySet policies, std::string pr
   for (const auto& policy : policies) policies_.push_back(policy);
 }
 
-ControlEnd::~ControlEnd() = default;
+ControlEnd::~ControlEnd() {
+  if (is_over_ && telemetry_ && telemetry_->server) telemetry_->server->wait_for_last_look();
+}
 
 std::filesystem::path ControlEnd::journal_path() const {
   const Config& config = job_.config();
@@ -156,6 +158,7 @@ void ControlEnd::watch_stalls(runtime::ControlPlaneSetup& setup) {
 
 void ControlEnd::close() {
   if (telemetry_) telemetry_->state.finish();
+  is_over_ = true;
   if (!rows_) return;
   const Status closed = rows_->close();
   if (!closed.ok()) job_.log().error(closed.text());

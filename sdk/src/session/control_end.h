@@ -30,6 +30,8 @@ class ControlEnd {
  public:
   // `program`: for run.json.
   ControlEnd(const Membership& job, PolicySet policies, std::string program);
+  // After close() it waits some seconds where the status page is open in a browser, so that the
+  // page shows the job's last values and its end.
   ~ControlEnd();
 
   // Sets the control state of the run that is resumed; only rank 0's is used. REQUIRES: start() was
@@ -86,6 +88,7 @@ class ControlEnd {
   std::optional<ControlState> restored_;
   std::optional<StepId> goes_on_at_;
   metrics::HeldBytes held_;
+  bool is_over_ = false;                          // close() was called
   std::unique_ptr<Telemetry> telemetry_;          // rank 0; outlives the coordinator's thread
   std::unique_ptr<RunTally> tally_;               // rank 0, records into telemetry_
   std::unique_ptr<runtime::ControlPlane> plane_;  // from start() on

@@ -191,6 +191,17 @@ TEST_SUITE("numerics view") {
     CHECK_FALSE(p.view->blocks[0].noise.is_known);
   }
 
+  TEST_CASE("a rank whose signal is lost in noise does not hide what the others see") {
+    Player p;
+    p.signals.evidence.resize(3);
+    BlockEvidence& seen = p.signals.evidence[1];
+    seen.noise_sum = 1e6f + 0.5f;
+    seen.noise_count = 2;
+    seen.signal_over_noise = {2.0f, RankId(1)};
+    p.play(4);
+    CHECK(p.view->blocks[1].noise.value == 0.5);
+  }
+
   TEST_CASE("values that are not finite never become known") {
     Player p;
     p.signals.evidence.resize(3);

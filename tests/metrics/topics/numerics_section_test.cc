@@ -92,6 +92,21 @@ TEST_SUITE("numerics section") {
     CHECK(contains(page, "h.3 overflowed in backward on rank 3"));
   }
 
+  TEST_CASE("gradient noise is a multiple of the signal, and a signal lost in it has no figure") {
+    NumericsView view;
+    view.blocks.resize(3);
+    view.blocks[0].noise = {0.25, RankId(-1), RoundId(4), true};
+    view.blocks[1].noise = {31.4, RankId(-1), RoundId(4), true};
+    view.blocks[2].noise = {1e6, RankId(-1), RoundId(4), true};
+    for (BlockNumerics& block : view.blocks) block.format = Precision::bf16;
+    const std::string html = section_of(view, 5);
+    for (const char* shown : {">0.25×<", ">31×<", ">over 1,000×<"}) {
+      CAPTURE(shown);
+      CHECK(contains(html, shown));
+    }
+    CHECK_FALSE(contains(html, "000,000 %"));
+  }
+
   TEST_CASE("a loss scale that cannot fall any further is marked") {
     CHECK_FALSE(contains(section_after(14, 100), "at its floor"));
     SimulatedJob job({});

@@ -77,6 +77,32 @@ TEST_SUITE("gpt2 options") {
     }
   }
 
+  TEST_CASE("the help says what every number and setting is where nobody sets it") {
+    const std::string text = help();
+    std::size_t without = 0;
+    for (std::size_t at = text.find("\n  --"); at != std::string::npos;
+         at = text.find("\n  --", at + 1)) {
+      const std::string line = text.substr(at + 1, text.find('\n', at + 1) - at - 1);
+      CAPTURE(line);
+      const bool is_number = line.find(" N") < 20;
+      const bool is_setting = line.find("; is --cox.") != std::string::npos;
+      const bool is_flag = line.find("--resume") < 4;
+      if (!is_number && (!is_setting || is_flag)) continue;
+      CHECK(line.find('=') < 28);
+      ++without;
+    }
+    CHECK(without == 13);
+    CHECK(text.find("--steps N=600 ") != std::string::npos);
+    CHECK(text.find("--precision FORMAT=fp32 ") != std::string::npos);
+    CHECK(text.find("--memory-budget 40MiB") != std::string::npos);  // what --story asks for
+  }
+
+  TEST_CASE("who asks for help gets nothing else to read") {
+    const auto asked = gpt2::parse_options({"--help", "--story"});
+    REQUIRE(asked.ok());
+    CHECK(gpt2::default_config(*asked).run.log == cox::LogLevel::quiet);
+  }
+
   TEST_CASE("the story asks for shares, formats and a budget, and slows the last rank") {
     const auto told = gpt2::parse_options({"--story", "--steps", "300"});
     REQUIRE(told.ok());

@@ -43,6 +43,32 @@ TEST_SUITE("gpt2 summary") {
     CHECK(gpt2::cost_line(unplanned, 2.5) == "cost: 12.5 at 2.5 per device-hour\n");
   }
 
+  TEST_CASE("says at the start what will be trained, and at the end whether the ranks were even") {
+    gpt2::Options options;
+    options.text = "a.txt";
+    options.steps = 5;
+    CHECK(gpt2::start_line(options, 1) ==
+          "training on a.txt: 5 steps of 16 sequences of 128 bytes, on 1 rank\n");
+    CHECK(gpt2::start_line(options, 4).ends_with("on 4 ranks\n"));
+    cox::SessionReport report;
+    CHECK(gpt2::pace_line(report) == "ranks: equally fast at the end\n");
+    report.slowest_rank = 3;
+    report.slowdown_ratio = 1.6;
+    report.slowest_phase = cox::Phase::backward;
+    CHECK(gpt2::pace_line(report) ==
+          "ranks: at the end rank 3 worked 1.60 times as long as the fastest, in backward\n");
+  }
+
+  TEST_CASE("the last reason, which the table has, is not said again") {
+    cox::SessionReport report;
+    report.decisions = 3;
+    report.plans = 2;
+    report.last_reason = "rank 1 is slow";
+    const std::string text = gpt2::summary_text({}, report, {});
+    CHECK(text.find("decisions: 3 with a reason") != std::string::npos);
+    CHECK(text.find(report.last_reason) == std::string::npos);
+  }
+
   TEST_CASE("tells nothing of decisions where there were none") {
     CHECK(gpt2::effects_table({}).empty());
   }
