@@ -61,16 +61,27 @@ const std::vector<Row>& section_rows() {
   return rows;
 }
 
-const Row* find_row(const std::vector<Row>& rows, std::string_view key) {
-  const auto found =
-      std::ranges::find_if(rows, [key](const Row& row) { return row.name.key == key; });
-  return found == rows.end() ? nullptr : &*found;
+using RowsByName = std::map<std::string, const Row*, std::less<>>;
+
+template <class NameOf>
+RowsByName rows_by(NameOf name_of) {
+  RowsByName rows;
+  for (const Row& row : section_rows()) rows.emplace(name_of(row.name.key), &row);
+  return rows;
 }
 
-using ModeRows = std::map<std::string, const Row*, std::less<>>;
+const Row* find_row(const RowsByName& rows, std::string_view name) {
+  const auto found = rows.find(name);
+  return found == rows.end() ? nullptr : found->second;
+}
 
-ModeRows find_mode_rows() {
-  ModeRows rows;
+const Row* section_row(std::string_view key) {
+  static const RowsByName rows = rows_by([](const std::string& each) { return each; });
+  return find_row(rows, key);
+}
+
+RowsByName find_mode_rows() {
+  RowsByName rows;
   for (const Row& row : section_rows()) {
     const std::string_view key = row.name.key;
     if (row.mode && key.ends_with(kModeSuffix))
@@ -81,9 +92,8 @@ ModeRows find_mode_rows() {
 
 // Asked for every policy in every round.
 const Row* mode_row(std::string_view policy) {
-  static const ModeRows rows = find_mode_rows();
-  const auto found = rows.find(policy);
-  return found == rows.end() ? nullptr : found->second;
+  static const RowsByName rows = find_mode_rows();
+  return find_row(rows, policy);
 }
 
 Row own_mode_row(const std::string& policy) {
@@ -111,15 +121,15 @@ std::vector<Row> own_mode_rows(const Config& config) {
   return rows;
 }
 
-std::vector<Row> rows_of(const Config& config) {
-  std::vector<Row> rows = section_rows();
-  for (Row& row : own_mode_rows(config)) rows.push_back(std::move(row));
-  return rows;
+template <class Visit>
+void for_each_row(const Config& config, Visit visit) {
+  for (const Row& row : section_rows()) visit(row);
+  for (const Row& row : own_mode_rows(config)) visit(row);
 }
 
-std::string nearest_key(const std::vector<Row>& rows, std::string_view key) {
+std::string nearest_key(const Config& config, std::string_view key) {
   std::vector<std::string> keys;
-  for (const Row& row : rows) keys.push_back(row.name.key);
+  for_each_row(config, [&keys](const Row& row) { keys.push_back(row.name.key); });
   return nearest(keys, key);
 }
 
@@ -153,22 +163,24 @@ std::string variable_of(std::string_view key) {
 }
 
 // The key that a variable stands for; empty when there is none.
-std::string key_of_variable(const std::vector<Row>& rows, std::string_view variable) {
+std::string key_of_variable(const Config& config, std::string_view variable) {
+  static const RowsByName sections = rows_by(variable_of);
   for (const Alias& alias : kAliases) {
     if (alias.variable == variable) return std::string(alias.key);
   }
-  for (const Row& row : rows) {
+  if (const Row* row = find_row(sections, variable)) return row->name.key;
+  for (const Row& row : own_mode_rows(config)) {
     if (variable_of(row.name.key) == variable) return row.name.key;
   }
   return {};
 }
 
-std::string nearest_variable(const std::vector<Row>& rows, std::string_view variable) {
+std::string nearest_variable(const Config& config, std::string_view variable) {
   std::string key(variable.substr(4));
   std::transform(key.begin(), key.end(), key.begin(), [](unsigned char c) {
     return c == '_' ? '.' : static_cast<char>(std::tolower(c));
   });
-  return variable_of(nearest_key(rows, key));
+  return variable_of(nearest_key(config, key));
 }
 
 // A '#' outside of quotes ends what counts.
@@ -203,21 +215,20 @@ Status apply_line(Config& config, std::string_view line) {
 std::vector<ConfigOption> config_options(const Config& config) {
   const Config defaults;
   std::vector<ConfigOption> options;
-  for (const Row& row : rows_of(config)) {
+  for_each_row(config, [&](const Row& row) {
     options.push_back({row.name.key, row.kind, row.range, row.name.unit, row.get(defaults),
                        row.name.help, row.get(config)});
-  }
+  });
   return options;
 }
 
 Status set_option(Config& config, std::string_view key, std::string_view value) {
-  const std::vector<Row> own = own_mode_rows(config);
-  for (const std::vector<Row>* rows : {&section_rows(), &own}) {
-    if (const Row* row = find_row(*rows, key))
-      return row->set(config, value).with_context(row->name.key);
+  if (const Row* row = section_row(key)) return row->set(config, value).with_context(row->name.key);
+  for (const Row& row : own_mode_rows(config)) {
+    if (row.name.key == key) return row.set(config, value).with_context(row.name.key);
   }
   return invalid_argument("no setting is called '", shown(key), "'; the nearest is '",
-                          nearest_key(rows_of(config), key), "'");
+                          nearest_key(config, key), "'");
 }
 
 Status apply_text(Config& config, std::string_view text, std::string_view origin) {
@@ -232,16 +243,15 @@ Status apply_text(Config& config, std::string_view text, std::string_view origin
 }
 
 Status apply_environment(Config& config, std::span<const std::string> environment) {
-  const std::vector<Row> rows = rows_of(config);
   for (const std::string& entry : environment) {
     if (!entry.starts_with("COX_")) continue;
     const std::size_t equals = std::min(entry.find('='), entry.size());
     const std::string variable = entry.substr(0, equals);
     if (!is_setting(variable)) continue;
-    const std::string key = key_of_variable(rows, variable);
+    const std::string key = key_of_variable(config, variable);
     if (key.empty()) {
       return invalid_argument("environment: no setting belongs to ", shown(variable),
-                              "; the nearest is ", nearest_variable(rows, variable));
+                              "; the nearest is ", nearest_variable(config, variable));
     }
     const std::string value = equals < entry.size() ? entry.substr(equals + 1) : std::string();
     const Status status = set_option(config, key, value);
@@ -310,17 +320,18 @@ Status validate(const Config& config) {
 
 std::string text(const Config& config) {
   std::string out;
-  for (const Row& row : rows_of(config))
+  for_each_row(config, [&](const Row& row) {
     out += row.name.key + " = " + settings::quote(row.get(config)) + "\n";
+  });
   return out;
 }
 
 std::uint64_t fingerprint(const Config& config) {
   Fnv1a64 hash;
-  for (const Row& row : rows_of(config)) {
-    if (row.name.scope == Scope::rank) continue;
+  for_each_row(config, [&](const Row& row) {
+    if (row.name.scope == Scope::rank) return;
     hash.add(row.name.key + "=" + what_must_be_equal(row, config) + "\n");
-  }
+  });
   return hash.value();
 }
 

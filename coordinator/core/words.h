@@ -3,7 +3,9 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
+#include <cstdint>
 #include <numeric>
 #include <span>
 #include <string>
@@ -38,12 +40,15 @@ inline std::string shown(std::string_view text) {
 inline std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), 0u);
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    std::size_t diagonal = row[0]++;
-    for (std::size_t j = 0; j < b.size(); ++j) {
-      const std::size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({replaced, row[j] + 1, row[j + 1] + 1});
+  for (const char letter : a) {
+    std::size_t* at = row.data();
+    std::size_t diagonal = (*at)++;
+    for (const char other : b) {
+      std::size_t least = diagonal + (letter == other ? 0 : 1);
+      if (*at + 1 < least) least = *at + 1;
+      diagonal = *++at;
+      if (diagonal + 1 < least) least = diagonal + 1;
+      *at = least;
     }
   }
   return row.back();
@@ -54,8 +59,28 @@ inline std::size_t edit_distance(std::string_view a, std::string_view b) {
 inline std::string nearest(std::span<const std::string> known, std::string_view word) {
   constexpr std::size_t kMostCompared = 100;
   word = word.substr(0, kMostCompared);
-  return *std::ranges::min_element(
-      known, {}, [word](const std::string& each) { return edit_distance(each, word); });
+  std::array<std::uint8_t, 256> letters{};
+  for (const char c : word) ++letters[static_cast<unsigned char>(c)];
+  const std::string* best = nullptr;
+  std::size_t least = 0;
+  for (const std::string& each : known) {
+    // Letters that only one of the words has must be replaced, whatever their order: that is quick
+    // to count, and spares most words the comparison.
+    auto left = letters;
+    std::size_t common = 0;
+    for (const char c : each) {
+      std::uint8_t& count = left[static_cast<unsigned char>(c)];
+      if (count == 0) continue;
+      --count;
+      ++common;
+    }
+    if (best != nullptr && std::max(each.size(), word.size()) - common >= least) continue;
+    const std::size_t distance = edit_distance(each, word);
+    if (best != nullptr && distance >= least) continue;
+    best = &each;
+    least = distance;
+  }
+  return *best;
 }
 
 }  // namespace cox

@@ -49,6 +49,7 @@ Result<std::string_view> unsealed(std::string_view text) {
   const std::size_t seal = text.rfind(kSealStart);
   if (seal == std::string_view::npos) return torn;
   std::string_view hash = text.substr(seal + kSealStart.size());
+  if (hash.size() < kSealEnd.size()) return torn;  // both share the quote
   hash.remove_suffix(kSealEnd.size());
   const Result<std::uint64_t> expected = hash_from_hex(hash);
   if (!expected.ok()) return expected.status();

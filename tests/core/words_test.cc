@@ -1,5 +1,7 @@
 #include "coordinator/core/words.h"
 
+#include <algorithm>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -32,5 +34,22 @@ TEST_SUITE("core") {
     CHECK(nearest(std::vector<std::string>{"ab", "ac"}, "a") == "ab");
     CHECK(edit_distance("kitten", "sitting") == 3);
     CHECK(nearest(known, std::string(1 << 20, 'g')) == "config");  // in no time
+  }
+
+  TEST_CASE("leaving out comparisons changes no answer") {
+    std::mt19937 random(7);
+    const auto word = [&random] {
+      std::string made(random() % 12, 'a');
+      for (char& c : made) c = static_cast<char>("abc\xff"[random() % 4]);
+      return made;
+    };
+    for (int trial = 0; trial < 500; ++trial) {
+      std::vector<std::string> known(1 + random() % 6);
+      for (std::string& each : known) each = word();
+      const std::string asked = word();
+      const auto plain = std::ranges::min_element(
+          known, {}, [&](const std::string& each) { return edit_distance(each, asked); });
+      CHECK(nearest(known, asked) == *plain);
+    }
   }
 }

@@ -85,7 +85,9 @@ class Stalls(jobs.Case):
         self.ends_well(job.wait())
 
     def test_eight_ranks_on_few_cores(self):
-        self.stopped_rank_is_named(8, PATHS[0], 5)
+        for path, victim in [(PATHS[0], 5), (PATHS[1], 6)]:
+            with self.subTest(path=path[0]):
+                self.stopped_rank_is_named(8, path, victim)
 
     def test_a_sleeping_rank_is_named_in_its_step_and_the_job_goes_on(self):
         for ranks, path, victim in [(2, PATHS[0], 1), (3, PATHS[1], 0), (3, PATHS[2], 0),

@@ -1,5 +1,5 @@
-// Files that people and other programs write: configurations, JSON, profiles, safetensors, run
-// directories; and the query of a request.
+// Files that people and other programs write: configurations, JSON, profiles, safetensors,
+// manifests of saves, run directories.
 #include <algorithm>
 #include <cstdint>
 #include <optional>
@@ -8,11 +8,12 @@
 #include <vector>
 
 #include "coordinator/core/config.h"
+#include "coordinator/io/content_hash.h"
 #include "coordinator/io/json.h"
 #include "coordinator/io/planning_files.h"
 #include "coordinator/io/safetensors_header.h"
+#include "coordinator/io/save_folder.h"
 #include "coordinator/planner/front.h"
-#include "metrics/request.h"
 #include "metrics/run_format.h"
 #include "tests/fuzz/targets.h"
 
@@ -88,7 +89,9 @@ Taken fuzz_config(std::string_view bytes) {
   if (is_file) check_config(from_file);
   const std::vector<std::string> lines = lines_of(bytes);
   Config from_flags;
-  if (apply_flags(from_flags, lines).ok() && validate(from_flags).ok()) check_config(from_flags);
+  const auto flags = apply_flags(from_flags, lines);
+  const bool has_flags = flags.ok() && flags->rest.size() < lines.size();
+  if (has_flags && validate(from_flags).ok()) check_config(from_flags);
   static_cast<void>(config_file(lines, lines));
   Config from_environment;
   static_cast<void>(apply_environment(from_environment, lines).ok());
@@ -155,6 +158,30 @@ Taken fuzz_safetensors(std::string_view bytes) {
   return Taken::yes;
 }
 
+std::string repaired_manifest(std::string_view bytes) {
+  constexpr std::string_view kStart = ",\n  \"hash\": \"";
+  const std::string body(bytes.substr(0, bytes.rfind(kStart)));
+  return body + std::string(kStart) + io::to_hex(io::content_hash(body)) + "\"\n}\n";
+}
+
+Taken fuzz_manifest(std::string_view bytes) {
+  static_cast<void>(io::parse_manifest(bytes).ok());
+  const auto read = io::parse_manifest(repaired_manifest(bytes));
+  if (!read.ok()) return Taken::no;
+  for (const io::SavePiece& piece : read->pieces) {
+    const auto file = std::ranges::find(read->files, piece.file, &io::SaveFile::name);
+    expect(file != read->files.end(), "pieces in files that are listed");
+    expect(piece.offset + piece.bytes <= file->bytes, "pieces within their files");
+  }
+  for (const io::SaveFile& file : read->files)
+    expect(file.name.find('/') == std::string::npos, "names of files in the save's own folder");
+  const std::string once = io::to_json(*read);
+  const auto again = io::parse_manifest(once);
+  expect(again.ok(), "a manifest that was written to be read again");
+  expect(io::to_json(*again) == once, "the same manifest after it was written");
+  return Taken::yes;
+}
+
 Taken fuzz_run(std::string_view bytes) {
   const metrics::WrittenRun run = metrics::read_run_json(bytes);
   expect(run.started >= 0 && run.wall_time >= 0, "times of a run from 0 on");
@@ -162,14 +189,6 @@ Taken fuzz_run(std::string_view bytes) {
   const std::size_t kept = metrics::kept_bytes(bytes, StepId(3));
   expect(kept <= whole && whole <= bytes.size(), "a resumed run to keep no more than there is");
   expect(kept == 0 || bytes[kept - 1] == '\n', "a resumed run to keep whole lines");
-  return Taken::yes;
-}
-
-Taken fuzz_query(std::string_view bytes) {
-  for (const std::string_view name : {"from", "rank", ""}) {
-    const auto number = metrics::query_number(bytes, name);
-    if (!number.ok()) expect(!number.status().message().empty(), "a message of what is wrong");
-  }
   return Taken::yes;
 }
 

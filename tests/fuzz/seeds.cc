@@ -8,6 +8,7 @@
 #include "coordinator/core/config.h"
 #include "coordinator/io/planning_files.h"
 #include "coordinator/io/safetensors_header.h"
+#include "coordinator/io/save_folder.h"
 #include "coordinator/policies/registry.h"
 #include "coordinator/runtime/journal.h"
 #include "coordinator/runtime/journal_reader.h"
@@ -58,6 +59,14 @@ Seeds control_states() {
     seeds.push_back(test::read_file(folder / "s"));
   }
   return seeds;
+}
+
+Seeds http_heads() {
+  return {"GET /status HTTP/1.1\r\nHost: localhost:9464\r\n\r\n",
+          "GET http://127.0.0.1:80/metrics?from=12&rank=3 HTTP/1.0\r\n\r\n",
+          "HEAD /api/v1/status HTTP/1.1\r\nHost: node-a\r\nAuthorization: Bearer secret\r\n\r\nGET",
+          "GET /api%2fv1/blocks HTTP/1.1\r\nHost: [::1]:9464\r\nX: a\r\n b\r\n\r\n",
+          "POST / HTTP/1.1\r\nHost: a\r\nHost: b\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabcde"};
 }
 
 Seeds instances() {
@@ -141,6 +150,19 @@ Seeds journals() {
 Seeds jsons() {
   return {R"({"a":[1,-2.5e-3,true,false,null,"x\u00e9\n\"\\"],"b":{"c":{}},"d":[]})", "[[[[1]]]]",
           "18446744073709551615", R"("\ud83d\ude00")"};
+}
+
+Seeds manifests() {
+  io::SaveManifest manifest{.id = io::save_id(1, 2),
+                            .step = 120,
+                            .world_size = 2,
+                            .writer = "run \"a\" on host node-a, process 17"};
+  manifest.written = UnixTime{1.7e9};
+  manifest.files = {{"model.safetensors", 34, 5}, {"job.json", 7, 6}};
+  const std::string small = io::to_json(manifest);
+  manifest.pieces = {{"w", "F32", {2, 3}, 0, 4, "model.safetensors", 10, 16, 7},
+                     {"w", "F32", {2, 3}, 4, 2, "model.safetensors", 26, 8, 8}};
+  return {small, io::to_json(manifest)};
 }
 
 // Every frame fills a piece.
@@ -231,9 +253,11 @@ std::vector<std::string> seeds_of(std::string_view target) {
   static const std::map<std::string_view, Seeds (*)()> kMakers = {
       {"config", configs},
       {"control_state", control_states},
+      {"http_head", http_heads},
       {"instances", instances},
       {"journal", journals},
       {"json", jsons},
+      {"manifest", manifests},
       {"mask", masks},
       {"memory_profile", memory_profiles},
       {"plan", plans},

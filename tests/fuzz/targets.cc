@@ -8,11 +8,13 @@
 namespace cox::fuzz {
 namespace {
 
-constexpr std::array<Target, 12> kTargets = {{{"config", fuzz_config},
+constexpr std::array<Target, 14> kTargets = {{{"config", fuzz_config},
                                               {"control_state", fuzz_control_state},
+                                              {"http_head", fuzz_http_head},
                                               {"instances", fuzz_instances},
                                               {"journal", fuzz_journal},
                                               {"json", fuzz_json},
+                                              {"manifest", fuzz_manifest},
                                               {"mask", fuzz_mask},
                                               {"memory_profile", fuzz_memory_profile},
                                               {"plan", fuzz_plan},

@@ -33,15 +33,19 @@ const Target* find_target(std::string_view name);
 std::string repaired_journal(std::string_view bytes);
 // A control state with its file header.
 std::string repaired_control_state(std::string_view bytes);
+// The manifest of a save; what the bytes end with counts as the hash when it stands where one does.
+std::string repaired_manifest(std::string_view bytes);
 // One frame of a mask.
 std::string repaired_frame(std::string_view bytes);
 
 // The targets themselves.
 Taken fuzz_config(std::string_view bytes);
 Taken fuzz_control_state(std::string_view bytes);
+Taken fuzz_http_head(std::string_view bytes);
 Taken fuzz_instances(std::string_view bytes);
 Taken fuzz_journal(std::string_view bytes);
 Taken fuzz_json(std::string_view bytes);
+Taken fuzz_manifest(std::string_view bytes);
 Taken fuzz_mask(std::string_view bytes);
 Taken fuzz_memory_profile(std::string_view bytes);
 Taken fuzz_plan(std::string_view bytes);

@@ -71,6 +71,14 @@ TEST_SUITE("io.save_folder") {
     }
   }
 
+  TEST_CASE("a manifest that ends where its hash should begin is refused, and not read beyond") {
+    for (const char* text : {",\n  \"hash\": \"\n}\n", "{,\n  \"hash\": \"\n}\n", "\"\n}\n", ""}) {
+      const Status status = parse_manifest(text).status();
+      CHECK(status.code() == StatusCode::data_loss);
+      CHECK(status.message().find("expected a hash of itself at its end") != std::string::npos);
+    }
+  }
+
   TEST_CASE("a manifest that says what cannot be is refused although its hash is right") {
     const auto refused = [](auto change) {
       SaveManifest manifest = small_manifest();

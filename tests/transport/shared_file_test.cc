@@ -1,7 +1,10 @@
+#include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <array>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -68,6 +71,25 @@ TEST_CASE("a folder that cannot hold it is an error on every rank that says what
     }
     CHECK(fs::is_empty(folder.path));
   }
+}
+
+TEST_CASE("what a killed process left is removed, and what a living one makes is not") {
+  const Folder folder;
+  std::ofstream(folder.path / "coxswain-1-2") << "left";
+  std::ofstream(folder.path / "coxswain-3-4") << "being made";
+  std::ofstream(folder.path / "somebody's own") << "kept";
+  fs::create_symlink("somebody's own", folder.path / "coxswain-link");
+  const int made = open((folder.path / "coxswain-3-4").c_str(), O_RDWR | O_CLOEXEC);
+  REQUIRE(flock(made, LOCK_EX) == 0);
+  const LoopbackWorld world(2);
+  const auto results = on_every_rank(world, 2, [&](Communicator& c) {
+    return share_file(c, 100, folder.path.string(), patient()).status().text();
+  });
+  for (const std::string& text : results) CHECK(text == Status().text());
+  CHECK_FALSE(fs::exists(folder.path / "coxswain-1-2"));
+  for (const char* kept : {"coxswain-3-4", "somebody's own", "coxswain-link"})
+    CHECK(fs::exists(folder.path / kept));
+  close(made);
 }
 
 TEST_SUITE_END();

@@ -1,6 +1,7 @@
 #include "coordinator/transport/shared/segment.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -10,9 +11,12 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <memory>
 #include <new>
 #include <random>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "coordinator/transport/communicator.h"
@@ -21,6 +25,8 @@
 
 namespace cox::transport {
 namespace {
+
+constexpr const char* kPrefix = "coxswain-";
 
 class File {
  public:
@@ -38,7 +44,46 @@ class File {
 
 std::string unique_path(const std::string& folder) {
   std::random_device random;
-  return folder + "/coxswain-" + std::to_string(getpid()) + "-" + std::to_string(random());
+  return folder + "/" + kPrefix + std::to_string(getpid()) + "-" + std::to_string(random());
+}
+
+// A new file whose name is gone when this is. It is locked for as long as it has a name, so that
+// others can tell it from one that a killed process left.
+class NamedFile {
+ public:
+  explicit NamedFile(const std::string& folder)
+      : path_(unique_path(folder)),
+        file_(open(path_.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR)),
+        error_(file_.get() < 0 || flock(file_.get(), LOCK_EX) != 0 ? errno : 0) {}
+  ~NamedFile() {
+    if (file_.get() >= 0) unlink(path_.c_str());
+  }
+  NamedFile(const NamedFile&) = delete;
+  NamedFile& operator=(const NamedFile&) = delete;
+
+  const std::string& path() const { return path_; }
+  int descriptor() const { return file_.get(); }
+  int error() const { return error_; }  // 0 where the file is there
+  // Whether nobody took it for a forgotten one before it was locked.
+  bool has_name() const {
+    struct stat info {};
+    return fstat(descriptor(), &info) == 0 && info.st_nlink > 0;
+  }
+
+ private:
+  std::string path_;
+  File file_;
+  int error_;
+};
+
+// Removes what processes left that were killed before they could.
+void remove_forgotten(const std::string& folder) {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    if (!entry.path().filename().string().starts_with(kPrefix)) continue;
+    const File file(open(entry.path().c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+    if (file.get() >= 0 && flock(file.get(), LOCK_EX | LOCK_NB) == 0) unlink(entry.path().c_str());
+  }
 }
 
 Status no_room(const std::string& folder, std::size_t bytes, int error) {
@@ -58,18 +103,13 @@ Result<SharedSegment> map(int descriptor, std::size_t bytes, const std::string& 
   return SharedSegment({static_cast<std::byte*>(memory), bytes}, std::move(owner));
 }
 
-// Makes the file with all of its memory: a folder that is too small is an error here and now, and
-// no SIGBUS at the first touch.
-Result<SharedSegment> create(const std::string& path, const std::string& folder,
-                             std::size_t bytes) {
-  const File file(open(path.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR));
-  if (file.get() < 0) return no_room(folder, bytes, errno);
-  const int error = posix_fallocate(file.get(), 0, static_cast<off_t>(bytes));
-  if (error != 0) {
-    unlink(path.c_str());
-    return no_room(folder, bytes, error);
-  }
-  return map(file.get(), bytes, folder);
+// Gives the file all of its memory: a folder that is too small is an error here and now, and no
+// SIGBUS at the first touch.
+Result<SharedSegment> fill(const NamedFile& file, const std::string& folder, std::size_t bytes) {
+  if (file.error() != 0) return no_room(folder, bytes, file.error());
+  const int error = posix_fallocate(file.descriptor(), 0, static_cast<off_t>(bytes));
+  if (error != 0) return no_room(folder, bytes, error);
+  return map(file.descriptor(), bytes, folder);
 }
 
 Result<SharedSegment> attach(const std::string& path, const std::string& folder,
@@ -109,16 +149,20 @@ Result<SharedSegment> share_file(Communicator& communicator, std::size_t bytes,
   const std::size_t mapped = std::max<std::size_t>(bytes, 1);
   std::array<char, 512> name{};  // of the file; empty where there is none
   Result<SharedSegment> segment = resource_exhausted("there is no file to map");
+  std::unique_ptr<NamedFile> file;  // the leader's, until all have mapped it
   if (leader) {
-    const std::string path = unique_path(folder);
-    segment = create(path, folder, mapped);
-    if (segment.ok()) path.copy(name.data(), name.size() - 1);
+    remove_forgotten(folder);
+    do {
+      file = std::make_unique<NamedFile>(folder);
+    } while (file->error() == 0 && !file->has_name());
+    segment = fill(*file, folder, mapped);
+    if (segment.ok()) file->path().copy(name.data(), name.size() - 1);
   }
   Status agreed = broadcast(communicator, name, policy);
   const std::string path = name.data();
   if (agreed.ok() && !leader && !path.empty()) segment = attach(path, folder, mapped);
   if (agreed.ok()) agreed = agree(communicator, segment.status(), policy);
-  if (leader && !path.empty()) unlink(path.c_str());
+  file.reset();
   if (!agreed.ok()) return agreed;
   return SharedSegment(segment->bytes().first(bytes), std::make_shared<SharedSegment>(*segment));
 }

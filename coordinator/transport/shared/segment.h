@@ -33,8 +33,8 @@ class SharedSegment {
 SharedSegment heap_segment(std::size_t bytes);
 
 // Returns zeroed memory shared by the processes of one node, through a file that exists only for a
-// moment: rank 0 creates it, the others map it, and its name is removed when all have it, so a
-// crash leaves nothing behind. Collective and waiting (start-up only), over ranks of one node.
+// moment: rank 0 creates it, the others map it, and its name is removed when all have it; what
+// killed processes left the next call removes. Collective over one node, waiting (start-up only).
 // `folder` should be memory (/dev/shm). When any rank fails, every rank gets resource_exhausted
 // with that rank's reason: the folder, the size wanted, the size free and what to do; the caller
 // can go on without the memory. Other errors are those of the communicator.
