@@ -100,15 +100,6 @@ Status other_run(const fs::path& folder, const ExistingRun& run, const RunInfo& 
                              "\", expected \"" + info.name + "\"; choose another directory");
 }
 
-Status make_folder(const fs::path& folder) {
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (!error) return ok_status();
-  return failed_precondition("run directory: cannot create " + folder.string() + ": " +
-                             error.message() +
-                             "; choose a directory that you may write to (COX_RUN_DIRECTORY=...)");
-}
-
 // Returns the name as it stands between quotes in run.json.
 std::string written_name(const RunInfo& info) {
   const std::string quoted = io::json_string(info.name);
@@ -117,7 +108,7 @@ std::string written_name(const RunInfo& info) {
 
 // Makes the folder ready for rows, and says where they start.
 Result<RunProgress> prepare(const fs::path& folder, RunInfo& info, const RunStoreOptions& options) {
-  if (Status made = make_folder(folder); !made.ok()) return made;
+  if (Status made = make_run_folder(folder); !made.ok()) return made;
   const auto found = look_at_run(folder);
   if (!found.ok()) return found.status();
   RunProgress progress;
@@ -141,6 +132,15 @@ Result<RunProgress> prepare(const fs::path& folder, RunInfo& info, const RunStor
 }
 
 }  // namespace
+
+Status make_run_folder(const fs::path& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (!error) return ok_status();
+  return failed_precondition("run directory: cannot create " + folder.string() + ": " +
+                             error.message() +
+                             "; choose a directory that you may write to (COX_RUN_DIRECTORY=...)");
+}
 
 Result<std::optional<ExistingRun>> look_at_run(const fs::path& folder) {
   const bool has_run = is_there(folder / "run.json");

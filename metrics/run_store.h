@@ -29,6 +29,10 @@ namespace cox::metrics {
 // The functions down to AppendFile open the files of one rank safely beside what is already there,
 // and repair a torn end. They block on the disk.
 
+// Makes a run directory or a rank's folder in it, with its parents; one that is there is fine.
+// failed_precondition when it cannot be made: the message says what to do.
+Status make_run_folder(const std::filesystem::path& folder);
+
 // The run that a rank's folder holds already.
 struct ExistingRun : WrittenRun {
   std::uint64_t steps = 0;  // whole lines in steps.jsonl

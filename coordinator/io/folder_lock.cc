@@ -32,17 +32,51 @@ std::string holder_in(const std::string& content) {
   return valid_utf8(content.substr(line + 1, content.find('\n', line + 1) - line - 1));
 }
 
-Status held_elsewhere(const fs::path& path, const std::string& holder) {
-  return failed_precondition(path.parent_path().string() +
-                             ": expected a folder that no other job writes to, found it held by " +
-                             holder +
+// A file system that has no locks leaves the file of a killed job behind, which nobody can tell
+// from that of a live one.
+Status held_elsewhere(const fs::path& path, const std::string& holder, FileLocking locking) {
+  const std::string_view doubt =
+      locking == FileLocking::none
+          ? " (its file system has no locks, so a job that was killed holds it still)"
+          : "";
+  return failed_precondition(path.parent_path().string(),
+                             ": expected a folder that no other job writes to, found it held by ",
+                             holder, doubt,
                              "; wait for that job, end it, or use another folder (only if that job "
-                             "is surely gone: remove " +
-                             path.string() + ")");
+                             "is surely gone: remove ",
+                             path.string(), ")");
 }
 
 bool has_no_locks(int error) {
-  return error == ENOLCK || error == EOPNOTSUPP || error == ENOSYS || error == EINVAL;
+  return error == ENOLCK || error == EOPNOTSUPP || error == ENOTSUP || error == ENOSYS ||
+         error == EINVAL;
+}
+
+int lock_whole_file(int descriptor) {
+  return ::flock(descriptor, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
+}
+
+// Of the open file, not of the process: it is kept when another descriptor of the file is closed.
+int lock_record(int descriptor) {
+  struct flock whole {};
+  whole.l_type = F_WRLCK;
+  whole.l_whence = SEEK_SET;
+  if (::fcntl(descriptor, F_OFD_SETLK, &whole) == 0) return 0;
+  return errno == EACCES ? EWOULDBLOCK : errno;
+}
+
+struct LockFile {
+  int descriptor = -1;
+  bool is_new = false;  // this call made it
+};
+
+Result<LockFile> open_lock(const fs::path& path) {
+  constexpr int kFlags = O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+  const int made = ::open(path.c_str(), kFlags | O_EXCL, 0666);
+  if (made >= 0) return LockFile{made, true};
+  const int found = errno == EEXIST ? ::open(path.c_str(), kFlags, 0666) : -1;
+  if (found >= 0) return LockFile{found, false};
+  return errno_status(errno, path.string() + ": cannot open it");
 }
 
 bool is_same_file(int descriptor, const fs::path& path) {
@@ -62,32 +96,53 @@ Status write_holder(int descriptor, const fs::path& path, const std::string& con
 
 }  // namespace
 
+LockCalls system_lock_calls() {
+  return {lock_whole_file, lock_record};
+}
+
+Result<FileLocking> lock_file(int descriptor, const LockCalls& calls) {
+  int error = calls.whole_file(descriptor);
+  if (has_no_locks(error)) error = calls.record(descriptor);
+  if (error == 0) return FileLocking::locked;
+  if (error == EWOULDBLOCK) return FileLocking::held_elsewhere;
+  if (has_no_locks(error)) return FileLocking::none;
+  return errno_status(error, "cannot lock it");
+}
+
 Result<FolderLock> FolderLock::take(const fs::path& directory, std::string_view name,
-                                    std::string_view holder, std::string token) {
+                                    std::string_view holder, std::string token,
+                                    const LockCalls& calls) {
   const fs::path path = directory / name;
-  const int descriptor =
-      ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
-  if (descriptor < 0) return errno_status(errno, path.string() + ": cannot open it");
-  FolderLock lock(path, std::move(token), descriptor);
+  const auto file = open_lock(path);
+  if (!file.ok()) return file.status();
+  FolderLock lock(path, std::move(token), file->descriptor);
   struct stat info {};
-  if (::fstat(descriptor, &info) != 0 || !S_ISREG(info.st_mode))
+  if (::fstat(file->descriptor, &info) != 0 || !S_ISREG(info.st_mode))
     return failed_precondition(path.string() + ": expected a regular file; remove what is there");
-  if (::flock(descriptor, LOCK_EX | LOCK_NB) != 0 && !has_no_locks(errno))
-    return held_elsewhere(path, holder_in(content_of_lock(descriptor)));
-  // It may have been removed between open() and flock(): then somebody else makes a new one.
-  if (!is_same_file(descriptor, path)) return held_elsewhere(path, "a job that starts just now");
+  const auto locking = lock_file(file->descriptor, calls);
+  if (!locking.ok()) return locking.status().with_context(path.string());
+  const bool is_free =
+      *locking == FileLocking::none ? file->is_new : *locking == FileLocking::locked;
+  if (!is_free) return held_elsewhere(path, holder_in(content_of_lock(file->descriptor)), *locking);
+  // It may have been removed between open() and the lock: then somebody else makes a new one.
+  if (!is_same_file(file->descriptor, path))
+    return held_elsewhere(path, "a job that starts just now", *locking);
+  lock.file_is_lock_ = *locking == FileLocking::none;
   const std::string content = concat(lock.token_, "\n", holder, "\n");
-  if (Status written = write_holder(descriptor, path, content); !written.ok()) return written;
+  if (Status written = write_holder(file->descriptor, path, content); !written.ok()) return written;
   return lock;
 }
 
 FolderLock::FolderLock(FolderLock&& other) noexcept
     : path_(std::move(other.path_)),
       token_(std::move(other.token_)),
-      descriptor_(std::exchange(other.descriptor_, -1)) {}
+      descriptor_(std::exchange(other.descriptor_, -1)),
+      file_is_lock_(other.file_is_lock_) {}
 
 FolderLock::~FolderLock() {
-  if (descriptor_ >= 0) ::close(descriptor_);
+  if (descriptor_ < 0) return;
+  if (file_is_lock_ && is_same_file(descriptor_, path_)) ::unlink(path_.c_str());
+  ::close(descriptor_);
 }
 
 Status FolderLock::check_held() const {

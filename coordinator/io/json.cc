@@ -181,6 +181,61 @@ class TreeBuilder : public JsonEvents {
   std::size_t values_ = 0;
 };
 
+// Builds the tree of all but the stream's items, and one of each item while it comes.
+class StreamBuilder : public JsonEvents {
+ public:
+  explicit StreamBuilder(const JsonStream& stream) : stream_(stream) {}
+
+  Status begin(JsonKind kind) override {
+    const std::size_t depth = depth_++;
+    if (in_array_) return item_.begin(kind);
+    in_array_ = depth == 1 && is_named_ && kind == JsonKind::array;
+    return rest_.begin(kind);
+  }
+  Status name(std::string_view name) override {
+    if (in_array_) return item_.name(name);
+    is_named_ = depth_ == 1 && name == stream_.array;
+    return rest_.name(name);
+  }
+  Status value(const JsonScalar& scalar) override {
+    if (!in_array_) return rest_.value(scalar);
+    const Status added = item_.value(scalar);
+    return added.ok() && depth_ == kArrayDepth ? pass_on() : added;
+  }
+  Status end() override {
+    --depth_;
+    if (in_array_ && depth_ >= kArrayDepth) {
+      const Status ended = item_.end();
+      return ended.ok() && depth_ == kArrayDepth ? pass_on() : ended;
+    }
+    in_array_ = false;
+    return rest_.end();
+  }
+
+  Json take() { return rest_.take(); }
+
+ private:
+  static constexpr std::size_t kArrayDepth = 2;  // within the array
+
+  Status pass_on() {
+    const Json item = item_.take();
+    item_ = TreeBuilder();
+    return stream_.take(item);
+  }
+
+  const JsonStream& stream_;
+  TreeBuilder rest_;
+  TreeBuilder item_;
+  std::size_t depth_ = 0;  // open arrays and objects
+  bool is_named_ = false;  // the last name was the array's
+  bool in_array_ = false;
+};
+
+Status check_size(std::string_view text, std::size_t max_bytes) {
+  if (text.size() <= max_bytes) return ok_status();
+  return resource_exhausted("JSON: expected at most ", max_bytes, " bytes, found ", text.size());
+}
+
 void append_escaped(std::string& out, unsigned char c) {
   constexpr char kHex[] = "0123456789abcdef";
   if (c == '"' || c == '\\') {
@@ -229,11 +284,15 @@ const Json* Json::find(std::string_view name) const {
 }
 
 Result<Json> parse_json(std::string_view text, std::size_t max_bytes) {
-  if (text.size() > max_bytes) {
-    return resource_exhausted("JSON: expected at most " + std::to_string(max_bytes) +
-                              " bytes, found " + std::to_string(text.size()));
-  }
+  if (Status fits = check_size(text, max_bytes); !fits.ok()) return fits;
   TreeBuilder tree;
+  if (Status status = read_json(text, tree); !status.ok()) return status;
+  return tree.take();
+}
+
+Result<Json> parse_json(std::string_view text, std::size_t max_bytes, const JsonStream& stream) {
+  if (Status fits = check_size(text, max_bytes); !fits.ok()) return fits;
+  StreamBuilder tree(stream);
   if (Status status = read_json(text, tree); !status.ok()) return status;
   return tree.take();
 }

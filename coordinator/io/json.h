@@ -10,6 +10,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -74,6 +75,17 @@ struct JsonMember {
 
 // Parses a whole document of at most `max_bytes` and about a million values.
 Result<Json> parse_json(std::string_view text, std::size_t max_bytes = std::size_t{16} << 20);
+
+// A list of a document that is too long for a tree: the member `array` of the root object. Each of
+// its items goes to `take` as it comes, whose complaint ends the reading.
+struct JsonStream {
+  std::string_view array;
+  std::function<Status(const Json& item)> take;
+};
+
+// Parses a document and leaves that one array empty. The limit of values holds for the rest of the
+// document, and for each item by itself.
+Result<Json> parse_json(std::string_view text, std::size_t max_bytes, const JsonStream& stream);
 
 // Returns `text` as a JSON string with its quotes. Control characters are escaped; each byte that
 // is not UTF-8 becomes U+FFFD.

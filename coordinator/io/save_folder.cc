@@ -19,9 +19,10 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kFormat = "coxswain-save";
 constexpr std::string_view kPrefix = "step-";  // then the step, in 12 digits or more
-// Some 200 bytes a tensor; a million values of JSON are read at most (JSON's own limit).
-constexpr std::size_t kMaxManifestBytes = std::size_t{64} << 20;
-constexpr std::size_t kMaxPieces = 200'000;
+// Some 250 bytes a tensor. A safetensors file has at most 2^18 of them, and a save has four that
+// may be so long: model, optimizer, master weights and average.
+constexpr std::size_t kMaxManifestBytes = std::size_t{256} << 20;
+constexpr std::size_t kMaxPieces = std::size_t{1} << 20;
 constexpr std::size_t kMaxFiles = 65'536;
 constexpr std::size_t kMaxDimensions = 64;
 constexpr std::int64_t kMaxWhole = std::int64_t{1} << 53;  // that a double of JSON holds exactly
@@ -117,9 +118,12 @@ Status check_places(const SaveManifest& manifest) {
   return ok_status();
 }
 
-Result<SaveManifest> read_members(const Json& root) {
-  JsonFields fields(StatusCode::data_loss);
+// `fields` has the first complaint about the pieces, which were read before.
+Result<SaveManifest> read_members(const Json& root, std::vector<SavePiece> pieces,
+                                  JsonFields fields) {
   SaveManifest manifest;
+  manifest.pieces = std::move(pieces);
+  fields.items(root, "pieces", 0, 0, "manifest");  // they are there, if left out of the tree
   manifest.id = fields.text(root, "id", "manifest");
   manifest.step = whole(fields, root, "step", "manifest");
   manifest.incarnation =
@@ -130,8 +134,6 @@ Result<SaveManifest> read_members(const Json& root) {
   manifest.written = UnixTime{fields.number(root, "written", "manifest")};
   for (const Json& entry : fields.items(root, "files", 1, kMaxFiles, "manifest"))
     manifest.files.push_back(read_file_entry(fields, entry, "files"));
-  for (const Json& entry : fields.items(root, "pieces", 0, kMaxPieces, "manifest"))
-    manifest.pieces.push_back(read_piece(fields, entry, "pieces"));
   if (!fields.ok()) return fields.status();
   if (Status places = check_places(manifest); !places.ok()) return places;
   return manifest;
@@ -235,10 +237,18 @@ std::string to_json(const SaveManifest& manifest) {
 Result<SaveManifest> parse_manifest(std::string_view text) {
   const Result<std::string_view> body = unsealed(text);
   if (!body.ok()) return body.status();
-  const Result<Json> root = parse_json(text, kMaxManifestBytes);
+  JsonFields fields(StatusCode::data_loss);
+  std::vector<SavePiece> pieces;
+  const auto take = [&](const Json& entry) {
+    if (pieces.size() >= kMaxPieces)
+      return data_loss("expected at most ", kMaxPieces, " pieces, found more");
+    if (fields.ok()) pieces.push_back(read_piece(fields, entry, "pieces"));
+    return ok_status();
+  };
+  const Result<Json> root = parse_json(text, kMaxManifestBytes, {"pieces", take});
   if (!root.ok()) return root.status();
   if (Status version = check_version(*root); !version.ok()) return version;
-  return read_members(*root);
+  return read_members(*root, std::move(pieces), std::move(fields));
 }
 
 Status describe_files(const fs::path& save, SaveManifest& manifest) {

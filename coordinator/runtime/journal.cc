@@ -1,7 +1,6 @@
 #include "coordinator/runtime/journal.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include <vector>
 
 #include "coordinator/io/file.h"
+#include "coordinator/io/folder_lock.h"
 #include "coordinator/runtime/journal_reader.h"
 
 namespace cox::runtime {
@@ -37,7 +37,9 @@ Result<std::uint64_t> end_of_journal(const std::filesystem::path& path) {
 Result<std::uint64_t> prepare(int file, const std::filesystem::path& path) {
   const auto size = io::regular_size(file, path);
   if (!size.ok()) return size.status().with_context("journal");
-  if (::flock(file, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+  const auto locking = io::lock_file(file);
+  if (!locking.ok()) return locking.status().with_context("journal " + path.string());
+  if (*locking == io::FileLocking::held_elsewhere)
     return failed_precondition("journal " + path.string() +
                                ": another job writes to it; give each job a file of its own");
   if (*size == 0) return std::uint64_t{0};

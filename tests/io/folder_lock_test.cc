@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -21,6 +22,10 @@ using namespace cox::io;
 
 Result<FolderLock> take(const TempFolder& folder, const std::string& who) {
   return FolderLock::take(folder.path(), "saves.lock", "job " + who, "token-" + who);
+}
+
+int no_lock(int) {
+  return ENOLCK;
 }
 
 TEST_SUITE("io.folder_lock") {
@@ -64,6 +69,56 @@ TEST_SUITE("io.folder_lock") {
     CHECK(other->check_held().ok());
     { const FolderLock gone = std::move(*frozen); }
     CHECK(other->check_held().ok());
+  }
+
+  TEST_CASE("a file system without locks of whole files locks the record: the second is refused") {
+    const TempFolder folder;
+    const LockCalls calls{no_lock, system_lock_calls().record};
+    {
+      const auto first = FolderLock::take(folder.path(), "saves.lock", "job one", "1", calls);
+      REQUIRE(first.ok());
+      const auto second = FolderLock::take(folder.path(), "saves.lock", "job two", "2", calls);
+      CHECK(second.status().code() == StatusCode::failed_precondition);
+      CHECK(second.status().message().find("job one") != std::string::npos);
+      CHECK(first->check_held().ok());
+    }
+    CHECK(FolderLock::take(folder.path(), "saves.lock", "job two", "2", calls).ok());
+  }
+
+  TEST_CASE("a file system without any locks: the file itself is one, until it is released") {
+    const TempFolder folder;
+    const LockCalls calls{no_lock, no_lock};
+    {
+      auto taken = FolderLock::take(folder.path(), "saves.lock", "job one", "1", calls);
+      REQUIRE(taken.ok());
+      const FolderLock first = std::move(*taken);
+      const auto second = FolderLock::take(folder.path(), "saves.lock", "job two", "2", calls);
+      CHECK(second.status().message().find("job one") != std::string::npos);
+      CHECK(second.status().message().find("has no locks") != std::string::npos);
+      CHECK(second.status().message().find("remove ") != std::string::npos);
+      CHECK(first.check_held().ok());
+    }
+    CHECK_FALSE(fs::exists(folder / "saves.lock"));
+    CHECK(FolderLock::take(folder.path(), "saves.lock", "job two", "2", calls).ok());
+  }
+
+  TEST_CASE("a lock that was broken by hand is not removed from its new holder") {
+    const TempFolder folder;
+    const LockCalls calls{no_lock, no_lock};
+    std::optional<FolderLock> first;
+    first.emplace(std::move(*FolderLock::take(folder.path(), "saves.lock", "one", "1", calls)));
+    fs::remove(folder / "saves.lock");
+    const auto second = FolderLock::take(folder.path(), "saves.lock", "two", "2", calls);
+    REQUIRE(second.ok());
+    first.reset();
+    CHECK(second->check_held().ok());
+  }
+
+  TEST_CASE("an error of the lock's call is one, and no holder is made up") {
+    const TempFolder folder;
+    const LockCalls calls{[](int) { return EIO; }, no_lock};
+    const auto lock = FolderLock::take(folder.path(), "saves.lock", "job one", "1", calls);
+    CHECK(lock.status().message().find("cannot lock it") != std::string::npos);
   }
 
   TEST_CASE("two names in one folder are two locks") {

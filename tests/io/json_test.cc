@@ -189,6 +189,35 @@ TEST_SUITE("io.json") {
       if (!json.ok()) CHECK_FALSE(json.status().message().empty());
     }
   }
+
+  TEST_CASE("the items of one array go to a reader, the rest of the document becomes a tree") {
+    std::string items;
+    const auto take = [&](const Json& item) {
+      items += std::string(to_string(item.kind)) + ",";
+      if (const Json* b = item.find("b")) items += "b:" + std::to_string(b->items.size()) + ",";
+      return items.size() > 60 ? cox::data_loss("too long") : cox::ok_status();
+    };
+    const auto read = [&](std::string_view text) {
+      items.clear();
+      return parse_json(text, 1000, {"list", take});
+    };
+    const auto json =
+        read(R"({"a": [1, {"list": [5]}], "list": [2, {"b": [3, [4]]}, [], "x"], "c": 6})");
+    REQUIRE_MESSAGE(json.ok(), json.status().text());
+    CHECK(items == "a number,an object,b:2,an array,a text,");
+    CHECK(json->members.size() == 3);
+    CHECK(json->find("list")->items.empty());
+    CHECK(json->find("a")->items[1].find("list")->items.size() == 1);
+    CHECK(json->find("c")->number == 6);
+    REQUIRE(read(R"({"list": {"list": [1]}})").ok());
+    CHECK(items.empty());
+    REQUIRE(read(R"([[1], 2])").ok());
+    CHECK(items.empty());
+    CHECK(read(R"({"list": [1,2,3,4,5,6,7,8,9]})").status().message().find("too long") !=
+          std::string::npos);
+    CHECK_FALSE(read(R"({"list": [1, {"a": 1, "a": 2}]})").ok());
+    CHECK_FALSE(read(R"({"list": [1)").ok());
+  }
 }
 
 }  // namespace

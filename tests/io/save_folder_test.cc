@@ -95,6 +95,25 @@ TEST_SUITE("io.save_folder") {
     CHECK(refused([](SaveManifest& m) { m.pieces[0].offset = ~0ull >> 12; }));
   }
 
+  TEST_CASE("a manifest of as many tensors as a safetensors file may have comes back") {
+    constexpr std::size_t kTensors = std::size_t{1} << 18;
+    SaveManifest wrote = small_manifest();
+    wrote.files[0].bytes = kTensors * 8;
+    const SavePiece piece = wrote.pieces[0];
+    wrote.pieces.clear();
+    for (std::size_t t = 0; t < kTensors; ++t) {
+      wrote.pieces.push_back(piece);
+      wrote.pieces.back().tensor = "layers." + std::to_string(t) + ".weight";
+      wrote.pieces.back().offset = 8 * t;
+    }
+    const auto read = parse_manifest(to_json(wrote));
+    REQUIRE_MESSAGE(read.ok(), read.status().text());
+    REQUIRE(read->pieces.size() == kTensors);
+    CHECK(read->pieces.back().tensor == "layers.262143.weight");
+    CHECK(read->pieces.back().offset == 8 * (kTensors - 1));
+    CHECK(read->pieces.back().shape == piece.shape);
+  }
+
   TEST_CASE("saves are found by their names, oldest step first") {
     const TempFolder folder;
     for (const char* name : {"step-000000000020", "step-000000000003", "step-best",

@@ -1,15 +1,22 @@
 #include "sdk/src/session/control_end.h"
 
 #include <chrono>
+#include <random>
+#include <string_view>
 #include <utility>
 
+#include "coordinator/core/text.h"
+#include "coordinator/io/save_folder.h"
 #include "coordinator/policies/registry.h"
 #include "coxswain/error.h"
+#include "metrics/format.h"
 #include "sdk/src/parallel/slow_wait.h"
 #include "sdk/src/session/step_recorder.h"
 
 namespace cox::detail {
 namespace {
+
+constexpr std::string_view kRunLock = "run.lock";
 
 void take_known(std::int64_t& known, std::int64_t bytes) {
   known = bytes > 0 ? bytes : known;
@@ -93,19 +100,31 @@ std::vector<Reason> ControlEnd::learn(const runtime::MeasuredFacts& facts) {
   return require(plane_->learn(job_.all(), facts));
 }
 
+Status ControlEnd::lock_directory() {
+  const std::filesystem::path directory = job_.config().run.directory;
+  if (Status made = metrics::make_run_folder(directory); !made.ok()) return made;
+  std::random_device random;
+  const auto bits = [&random] { return std::uint64_t{random()} << 32 | random(); };
+  const std::string holder = concat("run ", job_.config().run.name, " on ", io::this_process_text(),
+                                    ", since ", metrics::utc_text(wall_clock()));
+  auto lock = io::FolderLock::take(directory, kRunLock, holder, io::save_id(bits(), bits()));
+  if (!lock.ok()) return lock.status().with_context("run.directory");
+  run_lock_.emplace(std::move(*lock));
+  return ok_status();
+}
+
+// No rank touches its part of the directory before rank 0 has the lock of all of it.
 void ControlEnd::open_rows() {
-  Status status;
   const Config& config = job_.config();
-  if (!config.run.directory.empty()) {
-    auto opened =
-        metrics::RunStoreWriter::open(config.run.directory,
-                                      run_info(config, {program_, job_.rank(), job_.world_size()},
-                                               wall_clock(), job_.environment()),
-                                      row_options());
-    if (opened.ok()) rows_ = std::move(*opened);
-    status = opened.status();
-  }
-  job_.agree(status);
+  if (config.run.directory.empty()) return;
+  job_.agree(job_.is_root() ? lock_directory() : ok_status());
+  auto opened =
+      metrics::RunStoreWriter::open(config.run.directory,
+                                    run_info(config, {program_, job_.rank(), job_.world_size()},
+                                             wall_clock(), job_.environment()),
+                                    row_options());
+  job_.agree(opened.status());
+  rows_ = std::move(*opened);
 }
 
 metrics::RunStoreOptions ControlEnd::row_options() const {
@@ -162,6 +181,7 @@ void ControlEnd::close() {
   if (!rows_) return;
   const Status closed = rows_->close();
   if (!closed.ok()) job_.log().error(closed.text());
+  run_lock_.reset();
 }
 
 }  // namespace cox::detail

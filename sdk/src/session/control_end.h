@@ -1,7 +1,7 @@
 // ControlEnd is this rank's end of the control plane. It owns the rank's run directory and, on rank
-// 0, telemetry (the state that the coordinator records into and the HTTP server that reads it) and
-// the tally of the run. The session makes it; start() starts it all. Training thread only; rank 0's
-// coordinator runs on a thread of its own below.
+// 0, the lock that keeps other jobs out of it, telemetry (the state that the coordinator records
+// into and the HTTP server that reads it) and the tally of the run. The session makes it; start()
+// starts it all. Training thread only; rank 0's coordinator runs on a thread of its own below.
 #pragma once
 
 #include <filesystem>
@@ -14,6 +14,7 @@
 #include "coordinator/core/job.h"
 #include "coordinator/core/policy.h"
 #include "coordinator/core/reason.h"
+#include "coordinator/io/folder_lock.h"
 #include "coordinator/runtime/control_plane.h"
 #include "coxswain/session.h"
 #include "metrics/http_server.h"
@@ -42,7 +43,7 @@ class ControlEnd {
   void go_on_at(StepId step) { goes_on_at_ = step; }
 
   // Starts the control plane, telemetry and the run directory. Collective. Throws cox::Error on all
-  // ranks when the port is taken or the run directory cannot be used.
+  // ranks when the port is taken, or the run directory cannot be used or is another job's.
   void start(JobFacts facts);
   bool is_started() const { return plane_ != nullptr; }
 
@@ -76,6 +77,7 @@ class ControlEnd {
  private:
   struct Telemetry;
 
+  Status lock_directory();
   void open_rows();
   void watch_stalls(runtime::ControlPlaneSetup& setup);
   Status start_telemetry(const JobFacts& facts);
@@ -92,6 +94,7 @@ class ControlEnd {
   std::unique_ptr<Telemetry> telemetry_;          // rank 0; outlives the coordinator's thread
   std::unique_ptr<RunTally> tally_;               // rank 0, records into telemetry_
   std::unique_ptr<runtime::ControlPlane> plane_;  // from start() on
+  std::optional<io::FolderLock> run_lock_;        // rank 0, of the run directory of all ranks
   std::unique_ptr<metrics::RunStoreWriter> rows_;
 };
 

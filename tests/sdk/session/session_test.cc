@@ -6,10 +6,13 @@
 
 #include <chrono>
 #include <csignal>
+#include <filesystem>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
 
+#include "coordinator/io/folder_lock.h"
 #include "coxswain/reducer.h"
 #include "sdk/src/session/membership.h"
 #include "solo.h"
@@ -254,6 +257,52 @@ TEST_SUITE("session") {
             ::raise(SIGTERM);
             std::this_thread::sleep_for(std::chrono::milliseconds(1500));
           }) == 0);
+  }
+
+  TEST_CASE("the second job of a run directory is refused with who holds it, and touches nothing") {
+    const TempFolder folder;
+    const std::string run = (folder / "run").string();
+    // Journals elsewhere: the lock of the journal is not what protects the directory.
+    const auto job = [&](const std::string& name) {
+      return solo_session({"--cox.run.directory", run, "--cox.run.name", name,
+                           "--cox.control.journal", (folder / (name + ".cox")).string()});
+    };
+    for (const bool first_has_ended_a_step : {false, true}) {
+      CAPTURE(first_has_ended_a_step);
+      std::filesystem::remove_all(folder / "run");
+      auto first = job("one");
+      std::optional<StepScope> step(first.step());
+      if (first_has_ended_a_step) step.reset();
+      const std::string lock = read_bytes(folder / "run/run.lock");
+      auto second = job("two");
+      const std::string refused = error_of([&] { auto its_step = second.step(); });
+      for (const std::string part :
+           {"run.directory", "run one on host ", "process ", ", since 20"}) {
+        CAPTURE(part);
+        CAPTURE(refused);
+        CHECK(refused.find(part) != std::string::npos);
+      }
+      CHECK(read_bytes(folder / "run/run.lock") == lock);
+      CHECK_FALSE(std::filesystem::exists(folder / "two.cox"));
+      step.reset();
+      first.finish();
+      CHECK(lines_of(read_bytes(folder / "run/rank0/steps.jsonl")) == 1);
+      CHECK(io::FolderLock::take(folder / "run", "run.lock", "another job", "token").ok());
+    }
+  }
+
+  TEST_CASE("a job that was killed gives its run directory up") {
+    const TempFolder folder;
+    CHECK(ended_by([&] {
+            auto session = solo_session({"--cox.run.directory", (folder / "run").string()});
+            auto step = session.step();
+            ::raise(SIGKILL);
+          }) == SIGKILL);
+    std::filesystem::remove_all(folder / "run/rank0");
+    auto session = solo_session({"--cox.run.directory", (folder / "run").string()});
+    { auto step = session.step(); }
+    session.finish();
+    CHECK(lines_of(read_bytes(folder / "run/rank0/steps.jsonl")) == 1);
   }
 
   TEST_CASE("an exception passes through an open step and the session") {
