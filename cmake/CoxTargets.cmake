@@ -30,6 +30,11 @@ if(COX_SANITIZE)
   target_link_options(coxswain_flags INTERFACE -fsanitize=${COX_SANITIZE})
 endif()
 
+# Everything that is installed.
+if(COX_INSTALL)
+  add_custom_target(coxswain)
+endif()
+
 function(_cox_common target torch)
   target_compile_features(${target} PUBLIC cxx_std_20)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF)
@@ -88,6 +93,7 @@ function(cox_library name)
   set_target_properties(${target} PROPERTIES EXPORT_NAME ${name})
   if(COX_INSTALL)
     install(TARGETS ${target} EXPORT coxswainTargets)
+    add_dependencies(coxswain ${target})
   endif()
 endfunction()
 
@@ -99,6 +105,7 @@ function(cox_executable name)
   target_link_libraries(${name} PRIVATE ${arg_LINK})
   if(arg_INSTALL AND COX_INSTALL)
     install(TARGETS ${name})
+    add_dependencies(coxswain ${name})
   endif()
 endfunction()
 

@@ -73,8 +73,9 @@ std::string header(const Served& served) {
   const UnixTime until = is_over ? s.last_round_time : served.now;
   out += is_over ? "Ran for " : "Running for ";
   out += duration_text(std::max(0.0, until.seconds - s.started.seconds));
+  if (is_over) out += ", ended " + utc_text(until);
   if (s.job->incarnation > 1) out += ", start " + std::to_string(s.job->incarnation);
-  return fmt::format("{}. {}</p></header>", out, utc_text(served.now));
+  return fmt::format("{}. {}</p></header>", out, is_over ? "" : utc_text(served.now));
 }
 
 // "Rank 1 is in backward of step 212 ...".

@@ -11,7 +11,8 @@ import pages
 # Programs of other projects that pages may show; their arguments are theirs.
 FOREIGN = {"cd", "curl", "kill", "prometheus", "ctest", "git", "python3", "export"}
 SETTING = re.compile(r"--cox\.([\w.]+)")
-VARIABLE = re.compile(r"(COX_\w+)=")
+VARIABLE = re.compile(r"(?<!\w)(COX_\w+)=")
+OPTION = re.compile(r"-D(COX_\w+)=")  # of CMake
 SHORT = {"COX_CONTROL", "COX_LOG", "COX_CONFIG", "COX_CACHE", "COX_SHM_DIR"}
 
 
@@ -29,6 +30,8 @@ class Tree:
         self.gpt2_options = set(
             re.findall(r'"(--[\w-]+)"', self._read("sdk/examples/gpt2/options.cc"))
         )
+        self.build_options = set(re.findall(r"option\((COX_\w+)", self._read("CMakeLists.txt")))
+        self.build_options |= {"COX_TORCH_ROOT", "COX_MPICXX"}
         presets = self._read("CMakePresets.json")
         self.presets = {p["name"] for p in json.loads(presets)["configurePresets"]} if presets else set()
         self.programs = self._programs()
@@ -64,6 +67,9 @@ def setting_findings(tree, line):
         if key != "config" and key not in tree.settings:
             yield f"the setting --cox.{key} does not exist"
     names = {"COX_" + key.upper().replace(".", "_") for key in tree.settings} | SHORT
+    for option in OPTION.findall(line):
+        if option not in tree.build_options:
+            yield f"the build has no option {option}"
     for variable in VARIABLE.findall(line):
         if variable not in names:
             yield f"the variable {variable} does not exist"
@@ -84,7 +90,7 @@ def command_findings(tree, words):
             yield f"cox has no command '{' '.join(arguments[:1])}'"
     elif name == "cmake":
         yield from preset_findings(tree, arguments)
-    elif name not in FOREIGN:
+    elif name not in FOREIGN and not name.startswith("./"):  # a program of the reader's
         yield f"a command that tests/docs/commands.py does not know: {name}"
     if name == "ctest":
         yield from preset_findings(tree, arguments)

@@ -105,6 +105,7 @@ class Pages(unittest.TestCase):
         self.assert_finds("--fast", "--faster", "knows no option --faster")
         self.assert_finds("cox config", "cox configure", "cox has no command 'configure'")
         self.assert_finds("--preset dev", "--preset debug", "no preset debug")
+        self.assert_finds("--preset dev", "--preset dev -DCOX_NONE=OFF", "no option COX_NONE")
         self.assert_finds("--cox.http.port", "--cox.http.ports", "--cox.http.ports does not exist")
         self.assert_finds("COX_HTTP_PORT", "COX_HTTP_PORTS", "COX_HTTP_PORTS does not exist")
         self.assert_finds("cox config\n", "rm -r .\n", "does not know: rm")

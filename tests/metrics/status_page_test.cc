@@ -228,6 +228,7 @@ TEST_SUITE("metrics") {
     CHECK(contains(page, "■ finished"));
     CHECK(contains(page, "The job has ended. These are its last values"));
     CHECK(contains(page, "Round 30, step 30. Plan"));
+    CHECK(contains(page, ", ended " + utc_text(ended->last_round_time) + ". </p>"));
     CHECK(contains(page, "0 of 4 training, 4 finished"));
     CHECK_FALSE(contains(page, "http-equiv=\"refresh\""));  // nobody may answer
     CHECK_FALSE(contains(page, " ago"));                    // would be wrong soon
