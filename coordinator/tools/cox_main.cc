@@ -157,7 +157,9 @@ struct CommandLine {
     add_checkpoint();
     add_version();
     add_help();
-    app.footer("Example: cox replay runs/my-run\ncox COMMAND --help says more about a command.");
+    app.footer(
+        "Exit codes: 0 all is well, 1 what the command's line says, 2 wrong use or input.\n"
+        "Example: cox replay runs/my-run\ncox COMMAND --help says more about a command.");
   }
 
  private:
@@ -219,6 +221,7 @@ struct CommandLine {
         "Example: can the newest save be resumed from?\n  cox checkpoint verify runs/saves");
     CLI::App* ls = command->add_subcommand("ls", "a line for each save of a folder");
     ls->add_option("DIRECTORY", saves, "checkpoint.directory of a run")->required();
+    ls->footer("Example: which saves does a run have?\n  cox checkpoint ls runs/saves");
     ls->callback([this] { exit_code = exit_code_of(list_saves(saves)); });
     CLI::App* verify =
         command->add_subcommand("verify", "reads every byte and compares it with the manifest");
@@ -228,6 +231,9 @@ struct CommandLine {
         "seal",
         "writes a manifest for what lies in the folder: of version 0.2, or changed by hand");
     seal->add_option("SAVE", saves, "the folder of one save")->required();
+    seal->footer(
+        "Example: weights were changed by hand, and shall be resumed from\n"
+        "  cox checkpoint seal runs/saves/step-000000000400");
     seal->callback([this] {
       const Status sealed = seal_save(saves);
       if (!sealed.ok()) exit_code = complain(sealed.message());

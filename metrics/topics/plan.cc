@@ -273,10 +273,9 @@ std::string other_knobs(const Snapshot& s) {
   if (plan.step_samples != 0) text += " Steps of " + grouped(plan.step_samples) + " samples.";
   if (!plan.shares.empty()) {
     const auto [low, high] = std::minmax_element(plan.shares.begin(), plan.shares.end());
-    text +=
-        *low == *high
-            ? " Equal shares of the batch."
-            : " Shares of the batch from " + std::to_string(*low) + " to " + std::to_string(*high) + ".";
+    text += *low == *high ? " Equal shares of the batch."
+                          : " Shares of the batch from " + std::to_string(*low) + " to " +
+                                std::to_string(*high) + ".";
   }
   if (plan.hold_until > s.summary.round)
     text += " All knobs rest until round " + grouped(plan.hold_until.value()) + ".";

@@ -112,6 +112,15 @@ struct KeptShares {
 }  // namespace
 
 TEST_SUITE("policies") {
+  TEST_CASE("times of a second and more are told in seconds") {
+    SharesRounds rounds({100, 100, 50, 25});
+    const auto proposal = rounds.play(11);
+    REQUIRE(proposal.has_value());
+    const std::string& text = proposal->reason.text;
+    CHECK_MESSAGE(text.find("(100 ms each)") != std::string::npos, text);
+    CHECK_MESSAGE(text.find("to take 800 ms instead of 1.6 s (") != std::string::npos, text);
+  }
+
   TEST_CASE("shares follow speeds after settle_rounds, and say what they expect") {
     SharesRounds rounds({1, 1, 0.5, 0.25});
     CHECK_FALSE(rounds.play(10).has_value());  // one round to warm up, 8 to settle, 3 to be sure

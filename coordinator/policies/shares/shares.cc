@@ -199,8 +199,10 @@ std::vector<std::size_t> held_ranks(const SharesProblem& shares, const ShareAssi
 
 // ---- Sentences.
 
-std::string milliseconds(double seconds) {
-  return sentence("%.3g ms", 1e3 * seconds);
+std::string time_text(double seconds) {
+  constexpr double kRoundsToASecond = 0.9995;  // "1e+03 ms" is no way to say it
+  return seconds < kRoundsToASecond ? sentence("%.3g ms", 1e3 * seconds)
+                                    : sentence("%.3g s", seconds);
 }
 
 const char* units_word(const SharesProblem& shares) {
@@ -237,7 +239,7 @@ std::string explain_moves(const SharesProblem& shares, const ShareAssignment& as
     text += concat(i == 0 ? "rank " : ", rank ", r, " takes ", units[r], " ", units_word(shares),
                    " instead of ", present[r]);
     const RankCost& rank = shares.problem.ranks[r];
-    text += times == Times::measured ? concat(" (", milliseconds(rank.seconds_per_unit), " each)")
+    text += times == Times::measured ? concat(" (", time_text(rank.seconds_per_unit), " each)")
                                      : sentence(" (speed %.3g)", 1 / rank.seconds_per_unit);
   }
   if (moved.size() > kRanksTold) text += concat(", ", moved.size() - kRanksTold, " more move");
@@ -258,8 +260,8 @@ std::string explain_held(const SharesProblem& shares, const std::vector<std::siz
 std::string explain_kept(const SharesProblem& shares, double gain, double needed) {
   const std::size_t slowest = shares.slowest.rank;
   return concat("shares stay: other ones would save at most ", percent_text(std::max(gain, 0.0), 1),
-                " of a step of ", milliseconds(shares.slowest.seconds + shares.shared_seconds),
-                ", ", percent_text(needed, 1), " are worth a change; the slowest is rank ", slowest,
+                " of a step of ", time_text(shares.slowest.seconds + shares.shared_seconds), ", ",
+                percent_text(needed, 1), " are worth a change; the slowest is rank ", slowest,
                 " with ", shares.problem.present[slowest], " units (", explain_unit(shares), ")");
 }
 
@@ -303,7 +305,7 @@ PolicyOutput change(const SharesProblem& shares, const ShareAssignment& assignme
   const double before = shares.slowest.seconds + shares.shared_seconds;
   std::string text =
       concat(explain_moves(shares, assignment, Times::measured), "; a step is predicted to take ",
-             milliseconds(before * (1 - gain)), " instead of ", milliseconds(before), " (",
+             time_text(before * (1 - gain)), " instead of ", time_text(before), " (",
              percent_text(gain, 1), " less), rank ", shares.slowest.rank, " is the slowest now",
              explain_held(shares, held));
   PolicyOutput output = proposal_of(
@@ -340,7 +342,7 @@ PolicyOutput enforce_limits(const PolicyInput& input, SharesState& state,
   std::string text =
       concat("a cap or minimum does not allow the present shares: ",
              explain_moves(shares, *assignment, Times::measured), "; a step is predicted to take ",
-             milliseconds(assignment->seconds + shares.shared_seconds));
+             time_text(assignment->seconds + shares.shared_seconds));
   return proposal_of(*assignment, ReasonCode::shares_limited, std::move(text));
 }
 

@@ -11,7 +11,7 @@
 namespace gpt2 {
 namespace {
 
-constexpr std::size_t kLongestBar = 28;
+constexpr std::size_t kLongestBar = 24;
 constexpr std::size_t kShortestBar = 6;
 constexpr std::size_t kUsualColumns = 80;
 

@@ -136,8 +136,10 @@ std::string summary_text(const RunSummary& summary, const cox::SessionReport& re
                   summary.first_loss.value_or(summary.last_loss), summary.last_loss, summary.steps,
                   summary.stopped ? " (stopped early, as asked)" : "", summary.tokens_per_second);
   text += pace_line(report);
-  text += fmt::format("decisions: {} with a reason, also those to change nothing; {} new plans\n",
-                      report.decisions, report.plans);
+  if (report.decisions > 0) {
+    text += fmt::format("decisions: {} with a reason, also those to change nothing; {} new plans\n",
+                        report.decisions, report.plans);
+  }
   text += memory_line(report);
   text += cost_line(report, config.run.price_per_device_hour);
   if (!config.run.directory.empty()) text += "run directory: " + config.run.directory + "\n";

@@ -30,9 +30,9 @@ TEST_SUITE("gpt2 progress") {
     CHECK(gpt2::progress_line({120, 300, 2.83117, 10400, seconds(62)}, 63) ==
           "[####------]   120/300  loss 2.8312  10.4k tokens/s  1:02 left");
     CHECK(gpt2::progress_line({300, 300, 1, 2.5e6, seconds(0)}, 80) ==
-          "[############################]   300/300  loss 1.0000  2.5M tokens/s  0:00 left");
+          "[########################]   300/300  loss 1.0000  2.5M tokens/s  0:00 left");
     CHECK(gpt2::progress_line({0, 0, 1, 7, seconds(5)}, 200) ==
-          "[----------------------------]     0/0  loss 1.0000  7 tokens/s  0:05 left");
+          "[------------------------]     0/0  loss 1.0000  7 tokens/s  0:05 left");
     CHECK(gpt2::progress_line({1, 2, 1, 7, seconds(3727)}, 50) ==
           "    1/2  loss 1.0000  7 tokens/s  1:02:07 left");
   }
