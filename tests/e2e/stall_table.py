@@ -36,7 +36,7 @@ class Table(stalls.Stalls):
         row = Row(fault, path, ranks)
         kind = "own" if fault == "departed" else "trainer"
         flags = {"asleep": ["--sleep-on", row.victim, SLEEPS_IN, LATE_S],
-                 "departed": ["--leave-on", row.victim, SLEEPS_IN]}.get(fault, [])
+                 "departed": ["--leave-on", row.victim, SLEEPS_IN, "--jitter-us", 30000]}.get(fault, [])
         job = self.start(ranks, path, [kind, *ENDLESS, "--batch", 4 * ranks, "--no-norm", *flags])
         try:
             if fault == "departed":
@@ -97,7 +97,7 @@ class Table(stalls.Stalls):
             time.sleep(0.05)
 
     def wait_for_the_error(self, row, job):
-        """The job ends at once with an error on all ranks: only the log is left to ask."""
+        """The job ends with an error on all ranks: only the log is left to ask."""
         error = re.compile(rf".*rank {row.victim} has left its loop.*")
         newest, since = 0, time.monotonic()
         while not error.search(job.errors()) and job.process.poll() is None:
@@ -107,10 +107,10 @@ class Table(stalls.Stalls):
                 now = newest  # the server is gone
             if now != newest:
                 newest, since = now, time.monotonic()
-        found = error.search(job.errors())
-        if found:
+        if error.search(job.errors()):
             row.seconds["log"] = time.monotonic() - since
-            row.said = found[0]
+        code = job.process.wait(LATE_S)
+        row.said = f"the job ends after {time.monotonic() - since:.1f} s with exit code {code}"
 
     def wait_for_the_end(self, row, job):
         """mpiexec kills the other ranks at once: nobody is left to say anything."""
