@@ -192,7 +192,8 @@ struct Reducer::Impl {
     detail::StepRecorder& recorder = state.step().recorder();
     if (!outcome.finite) recorder.flag(SignalFlag::step_skipped);
     if (outcome.repeat) recorder.flag(SignalFlag::step_repeated);
-    detail::require(buffers.follow(merged.buffers_from_min, state.job().data()));
+    detail::require(
+        buffers.follow(merged.buffers_from_min, state.job().data(), state.job().between_polls()));
     take_times();
     state.step().agreed(merged);
     active_elsewhere = merged.active_ranks;
@@ -272,7 +273,7 @@ struct Reducer::Impl {
     double seconds = last.exposed_seconds;
     for (const BucketReport& bucket : last.buckets) seconds += bucket.worked_seconds;
     const detail::StepExchange* former = reduction.exchange();
-    reduction.tune(seconds);
+    reduction.tune(seconds, state.job().between_polls());
     if (reduction.exchange() != former) show_held();
   }
 
