@@ -179,6 +179,14 @@ struct Reducer::Impl {
     return reduction->merge(mine, [&] { state.step().pump(wait); });
   }
 
+  // Watches what may have to wait after the step's reduction; `wait` is made only if it does.
+  detail::BetweenPolls watched(std::optional<detail::SlowWait>& wait) {
+    return [this, &wait] {
+      if (!wait) wait.emplace(state.step().slow_wait("Reducer::average"));
+      state.step().pump(*wait);
+    };
+  }
+
   void hand_back(const StepBallot& merged, ReductionOutcome& outcome) {
     outcome.gradient_norm = reduction->hand_back(merged.weight, formats.scale());
     outcome.finite = std::isfinite(outcome.gradient_norm) && merged.nonfinite_ranks == 0 &&
@@ -192,8 +200,8 @@ struct Reducer::Impl {
     detail::StepRecorder& recorder = state.step().recorder();
     if (!outcome.finite) recorder.flag(SignalFlag::step_skipped);
     if (outcome.repeat) recorder.flag(SignalFlag::step_repeated);
-    detail::require(
-        buffers.follow(merged.buffers_from_min, state.job().data(), state.job().between_polls()));
+    std::optional<detail::SlowWait> wait;
+    detail::require(buffers.follow(merged.buffers_from_min, state.job().data(), watched(wait)));
     take_times();
     state.step().agreed(merged);
     active_elsewhere = merged.active_ranks;
@@ -273,7 +281,8 @@ struct Reducer::Impl {
     double seconds = last.exposed_seconds;
     for (const BucketReport& bucket : last.buckets) seconds += bucket.worked_seconds;
     const detail::StepExchange* former = reduction.exchange();
-    reduction.tune(seconds, state.job().between_polls());
+    std::optional<detail::SlowWait> wait;
+    reduction.tune(seconds, watched(wait));
     if (reduction.exchange() != former) show_held();
   }
 
