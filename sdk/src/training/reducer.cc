@@ -247,7 +247,7 @@ struct Reducer::Impl {
 
   // Which of this rank's own gradients are at fault: looked at only in a step that goes wrong.
   void blame_nonfinite() {
-    const std::int64_t count = numerics.blame(reduction->nonfinite());
+    const std::int64_t count = numerics.blame(reduction->nonfinite(), state.step().number());
     const std::uint32_t told = detail::saturated(static_cast<std::uint64_t>(count));
     state.step().recorder().nonfinite_values(told);
     if (count > 0) state.step().recorder().flag(SignalFlag::nonfinite_gradient);
