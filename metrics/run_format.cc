@@ -15,6 +15,9 @@ namespace {
 constexpr std::array<std::string_view, kPhases> kPhaseKeys = {
     "data", "forward", "backward", "compute", "comm", "optimizer", "other", ""};
 
+// Indexed by OverflowPass.
+constexpr std::array<std::string_view, 4> kPassNames = {"", "forward", "backward", "parameters"};
+
 template <class Number>
 std::string bare_number(Number value) {
   if (std::isnan(value)) return "NaN";
@@ -69,8 +72,7 @@ void put_memory(io::JsonWriter& json, const StepRow& row) {
 void put_numerics(io::JsonWriter& json, const StepRow& row) {
   if (row.overflow_pass != OverflowPass::none) {
     json.field("overflow_block", std::string_view(row.overflow_block.data()));
-    json.field("overflow_pass",
-               row.overflow_pass == OverflowPass::forward ? "forward" : "backward");
+    json.field("overflow_pass", kPassNames[static_cast<std::size_t>(row.overflow_pass)]);
   }
   if (row.was_skipped) json.field("skipped", true);
   if (row.sampled_values > 0) {

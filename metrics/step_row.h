@@ -16,7 +16,8 @@ namespace cox::metrics {
 // A block's name, cut at 39 bytes.
 using BlockName = std::array<char, 40>;  // NUL-terminated; empty = none
 
-enum class OverflowPass : std::uint8_t { none = 0, forward = 1, backward = 2 };
+// `parameters`: they were not finite when the step began, so none of its passes is to blame.
+enum class OverflowPass : std::uint8_t { none = 0, forward = 1, backward = 2, parameters = 3 };
 
 // NamedScalar is a value that the trainer logged itself. Names are cut at 15 bytes.
 struct NamedScalar {

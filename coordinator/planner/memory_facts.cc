@@ -1,8 +1,11 @@
 #include "coordinator/planner/memory_facts.h"
 
 #include <algorithm>
+#include <functional>
 #include <string>
 #include <utility>
+
+#include "coordinator/core/text.h"
 
 namespace cox::planner {
 namespace {
@@ -51,6 +54,47 @@ Result<MemoryModel> model_of(const MemoryProblem& problem, const FrontLimits& li
     model.kept_bytes.push_back(stage.option(MemoryAction::keep).kept_bytes);
   }
   return model;
+}
+
+// Gaps between blocks are kept.
+std::vector<MemoryAction> per_stage(const MemoryProblem& problem,
+                                    const std::vector<MemoryAction>& per_block) {
+  std::vector<MemoryAction> actions(problem.stages.size(), MemoryAction::keep);
+  std::size_t block = 0;
+  for (std::size_t s = 0; s < actions.size(); ++s) {
+    if (problem.stages[s].block != kGap) actions[s] = per_block[block++];
+  }
+  return actions;
+}
+
+struct BlockShare {
+  std::string name;
+  std::int64_t bytes = 0;
+  MemoryAction action = MemoryAction::keep;
+  bool is_at_work = false;
+};
+
+// "block h.3: 110 MiB (recompute, its backward runs)".
+std::string share_text(const BlockShare& share, bool is_backward) {
+  std::string text = concat("block ", share.name, ": ", mib_text(share.bytes));
+  const std::string_view pass = is_backward ? "its backward runs" : "its forward runs";
+  const bool is_kept = share.action == MemoryAction::keep;
+  if (is_kept && !share.is_at_work) return text;
+  return concat(text, " (", is_kept ? "" : to_string(share.action),
+                !is_kept && share.is_at_work ? ", " : "", share.is_at_work ? pass : "", ")");
+}
+
+std::string blocks_text(std::vector<BlockShare> shares, bool is_backward) {
+  constexpr std::size_t kBlocksTold = 4;
+  std::ranges::stable_sort(shares, std::ranges::greater(), &BlockShare::bytes);
+  std::string text;
+  std::int64_t rest = 0;
+  for (std::size_t b = 0; b < shares.size(); ++b) {
+    if (b < kBlocksTold) text += ", " + share_text(shares[b], is_backward);
+    if (b >= kBlocksTold) rest += shares[b].bytes;
+  }
+  if (shares.size() <= kBlocksTold) return text;
+  return concat(text, " and ", shares.size() - kBlocksTold, " more blocks: ", mib_text(rest));
 }
 
 struct Kind {
@@ -105,6 +149,32 @@ Result<MemoryFacts> memory_facts(std::vector<RankProblem> ranks, const FrontLimi
   facts.model_of_rank = kinds.of_rank;
   for (const RankProblem& rank : ranks) facts.limit_bytes.push_back(rank.limit_bytes);
   return facts;
+}
+
+std::string mib_text(std::int64_t bytes) {
+  const double value = static_cast<double>(bytes) / 1048576.0;
+  const int digits = value >= 100 ? 0 : value >= 1 ? 1 : 3;
+  return sentence("%.*f MiB", digits, value);
+}
+
+std::string least_peak_text(const MemoryProblem& problem, const MemoryModel& model,
+                            const std::vector<std::string>& blocks) {
+  const std::vector<MemoryAction> actions = per_stage(problem, model.front.front().actions);
+  const PeakParts parts = parts_of_peak(problem, actions);
+  std::vector<BlockShare> shares;
+  std::int64_t between = 0;
+  for (std::size_t s = 0; s < parts.stage_bytes.size(); ++s) {
+    const std::int64_t bytes = parts.stage_bytes[s];
+    const std::int32_t block = problem.stages[s].block;
+    if (block == kGap) between += bytes;
+    if (block == kGap || bytes == 0) continue;
+    shares.push_back(
+        {blocks[static_cast<std::size_t>(block)], bytes, actions[s], s == parts.running_stage});
+  }
+  return concat("at that peak: ", mib_text(parts.base_bytes),
+                " of parameters, gradients, optimizer and buffers, ", mib_text(between),
+                " of activations outside of blocks",
+                blocks_text(std::move(shares), parts.is_backward));
 }
 
 MemoryProfile profile_of(std::vector<RankProblem> ranks, const std::vector<std::string>& blocks) {

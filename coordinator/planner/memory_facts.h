@@ -43,6 +43,15 @@ struct RankProblem {
 // solve_front().
 Result<MemoryFacts> memory_facts(std::vector<RankProblem> ranks, const FrontLimits& limits = {});
 
+// Returns what makes up the least peak of a rank with this problem: what lies outside of blocks,
+// and the largest blocks by name. `model`: the one of `facts` that it is of. `blocks` has the names
+// of the blocks by index.
+std::string least_peak_text(const MemoryProblem& problem, const MemoryModel& model,
+                            const std::vector<std::string>& blocks);
+
+// "5120 MiB", "12.3 MiB", "0.004 MiB".
+std::string mib_text(std::int64_t bytes);
+
 // Returns the same ranks as a profile for a file (io/planning_files.h), one entry per kind of rank.
 // `blocks` has the names of the blocks by index.
 MemoryProfile profile_of(std::vector<RankProblem> ranks, const std::vector<std::string>& blocks);

@@ -25,25 +25,56 @@ class Clockwork {
     return result_;
   }
 
+  // REQUIRES: run() was called.
+  PeakParts parts() {
+    PeakParts parts{problem_.base_bytes, std::vector<std::int64_t>(actions_.size()), peak_.stage,
+                    peak_.is_backward};
+    const StageOption& at_work = option(peak_.stage);
+    parts.stage_bytes[peak_.stage] =
+        peak_.is_backward ? at_work.backward_high_bytes : at_work.forward_high_bytes;
+    now_ = peak_.now;
+    for (std::size_t j = 0; j < peak_.stage; ++j) {
+      parts.stage_bytes[j] = option(j).kept_bytes;
+      if (is_resident(j, peak_.stage, peak_.is_backward))
+        parts.stage_bytes[j] += option(j).copied_bytes;
+    }
+    return parts;
+  }
+
  private:
+  struct Moment {
+    std::size_t stage = 0;
+    std::int64_t now = 0;
+    bool is_backward = false;
+  };
+
   const StageOption& option(std::size_t i) const { return problem_.stages[i].option(actions_[i]); }
   bool is_offloaded(std::size_t i) const { return option(i).is_copied(); }
-  void reach(std::int64_t bytes) { result_.peak_bytes = std::max(result_.peak_bytes, bytes); }
+  void reach(std::int64_t bytes, const Moment& moment) {
+    if (bytes <= result_.peak_bytes) return;
+    result_.peak_bytes = bytes;
+    peak_ = moment;
+  }
+
+  // Returns whether the offloaded bytes of stage `j` are on the device while stage `i` runs.
+  bool is_resident(std::size_t j, std::size_t i, bool is_backward) const {
+    const bool is_fetched = is_backward && j + 1 == i;
+    return is_offloaded(j) && (copies_[j].out_end > now_ || is_fetched);
+  }
 
   // Offloaded bytes of stages before `i` that are still, or again, on the device.
   std::int64_t transient_before(std::size_t i, bool is_backward) const {
     std::int64_t bytes = 0;
     if (result_.copied_bytes == 0) return bytes;
     for (std::size_t j = 0; j < i; ++j) {
-      const bool is_fetched = is_backward && j + 1 == i;
-      if (is_offloaded(j) && (copies_[j].out_end > now_ || is_fetched))
-        bytes += option(j).copied_bytes;
+      if (is_resident(j, i, is_backward)) bytes += option(j).copied_bytes;
     }
     return bytes;
   }
 
   void forward(std::size_t i) {
-    reach(problem_.base_bytes + kept_ + transient_before(i, false) + option(i).forward_high_bytes);
+    reach(problem_.base_bytes + kept_ + transient_before(i, false) + option(i).forward_high_bytes,
+          {i, now_, false});
     now_ += problem_.stages[i].forward_us;
     kept_ += option(i).kept_bytes;
     result_.recomputed += actions_[i] == MemoryAction::recompute;
@@ -57,7 +88,8 @@ class Clockwork {
   void backward(std::size_t i) {
     kept_ -= option(i).kept_bytes;
     if (i > 0 && is_offloaded(i - 1)) fetch(i - 1);
-    reach(problem_.base_bytes + kept_ + transient_before(i, true) + option(i).backward_high_bytes);
+    reach(problem_.base_bytes + kept_ + transient_before(i, true) + option(i).backward_high_bytes,
+          {i, now_, true});
     if (is_offloaded(i) && copies_[i].in_end > now_) {
       result_.waited_us += copies_[i].in_end - now_;
       now_ = copies_[i].in_end;
@@ -78,6 +110,7 @@ class Clockwork {
   std::span<const MemoryAction> actions_;
   std::vector<Offload> copies_;
   ScheduledStep result_;
+  Moment peak_;
   std::int64_t now_ = 0;
   std::int64_t kept_ = 0;  // by the stages before the one that runs
   std::int64_t out_free_ = 0;
@@ -130,6 +163,12 @@ std::int64_t copy_us(std::int64_t bytes, std::int64_t bytes_per_ms) {
 
 ScheduledStep schedule(const MemoryProblem& problem, std::span<const MemoryAction> actions) {
   return Clockwork(problem, actions).run();
+}
+
+PeakParts parts_of_peak(const MemoryProblem& problem, std::span<const MemoryAction> actions) {
+  Clockwork clockwork(problem, actions);
+  static_cast<void>(clockwork.run());
+  return clockwork.parts();
 }
 
 bool is_permitted(const MemoryProblem& problem, std::span<const MemoryAction> actions) {

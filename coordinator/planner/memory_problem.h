@@ -88,6 +88,18 @@ struct ScheduledStep {
 // valid problem and one action per stage.
 ScheduledStep schedule(const MemoryProblem& problem, std::span<const MemoryAction> actions);
 
+// What is resident at the moment of a step's peak. base_bytes and all stage_bytes add up to it.
+struct PeakParts {
+  std::int64_t base_bytes = 0;
+  std::vector<std::int64_t> stage_bytes;  // kept, on its way to or from the tier, or at work
+  std::size_t running_stage = 0;          // the one at work
+  bool is_backward = false;               // in its backward pass
+};
+
+// Returns the parts of the peak of schedule() under the same requirements; of several moments with
+// that peak the first.
+PeakParts parts_of_peak(const MemoryProblem& problem, std::span<const MemoryAction> actions);
+
 // Returns whether every action is allowed and both caps are kept.
 bool is_permitted(const MemoryProblem& problem, std::span<const MemoryAction> actions);
 

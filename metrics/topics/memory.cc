@@ -129,8 +129,8 @@ std::vector<Metric> budget_metrics() {
       gauge("coxswain_memory_budget_bytes", "bytes", "Lowest budget of a rank" + kOrAbsent,
             view_bytes(&V::budget_bytes)),
       gauge("coxswain_memory_headroom_bytes", "bytes",
-            "Least that a rank's measured peak of the newest round is below its budget; negative "
-            "is over budget" +
+            "Least that a rank's measured peak of the newest round is below its budget, or below "
+            "what its machine lets it have where that is less; negative is above it" +
                 kOrAbsent,
             value([](S s) {
               return has_headroom(s) ? static_cast<double>(s.headroom.least_bytes) : kUnknown;
@@ -218,13 +218,27 @@ std::string signed_bytes(std::int64_t bytes) {
                    : bytes_text(static_cast<std::uint64_t>(bytes));
 }
 
+// Returns the bytes that a rank may use beyond its peak: up to its budget, or up to its limit where
+// its machine has less than that. REQUIRES: both the budget and the peak are known.
+std::int64_t left_of(std::int64_t budget_bytes, const RankSignal& report) {
+  const auto bounded = [](std::uint64_t bytes) {
+    constexpr auto kMost = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+    return static_cast<std::int64_t>(std::min(bytes, kMost));
+  };
+  const std::int64_t limit =
+      report.memory_limit_bytes > 0 ? bounded(report.memory_limit_bytes) : budget_bytes;
+  return std::min(budget_bytes, limit) - bounded(report.memory_peak_bytes);
+}
+
 struct RankLine {
   const RankRow* row = nullptr;
   RankMemoryView view;
 
   bool has_headroom() const { return view.budget_bytes > 0 && row->report.memory_peak_bytes > 0; }
-  std::int64_t headroom() const {
-    return view.budget_bytes - static_cast<std::int64_t>(row->report.memory_peak_bytes);
+  std::int64_t headroom() const { return left_of(view.budget_bytes, row->report); }
+  bool is_over_budget() const {
+    return has_headroom() &&
+           row->report.memory_peak_bytes > static_cast<std::uint64_t>(view.budget_bytes);
   }
 };
 
@@ -265,13 +279,13 @@ std::string rank_table(const Snapshot& s) {
   Table table({"Rank/n", "Predicted peak/n", "Real peak/n", "Budget/n", "Left/n",
                "Of the budget/wide", "Added time/n", "Remarks"});
   for (const RankLine& line : lines) {
-    const bool is_over = line.has_headroom() && line.headroom() < 0;
     table.add({std::to_string(line.row->report.rank.value()),
                known_text(line.view.predicted_peak_bytes),
                known_text(static_cast<std::int64_t>(line.row->report.memory_peak_bytes)),
                known_text(line.view.budget_bytes),
                line.has_headroom() ? signed_bytes(line.headroom()) : "–", budget_bar(line),
-               added_text(line.view.added_ratio), is_over ? tag("bad", "over budget") : ""});
+               added_text(line.view.added_ratio),
+               line.is_over_budget() ? tag("bad", "over budget") : ""});
   }
   return out + table.html();
 }
@@ -403,10 +417,8 @@ MemoryHeadroom memory_headroom(const MemoryView& view, const StepSignals& signal
     if (r >= view.ranks.size() || report.memory_peak_bytes == 0) continue;
     const std::int64_t budget = view.ranks[r].budget_bytes;
     if (budget <= 0) continue;
-    constexpr auto kMost = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
-    const auto peak = static_cast<std::int64_t>(std::min(report.memory_peak_bytes, kMost));
-    const std::int64_t left = budget - peak;
-    if (left < 0) ++headroom.over_budget;
+    const std::int64_t left = left_of(budget, report);
+    if (report.memory_peak_bytes > static_cast<std::uint64_t>(budget)) ++headroom.over_budget;
     if (headroom.tightest.value() >= 0 && left >= headroom.least_bytes) continue;
     headroom.tightest = report.rank;
     headroom.least_bytes = left;

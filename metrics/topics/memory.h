@@ -64,10 +64,11 @@ std::shared_ptr<const MemoryView> memory_view(const JobFacts& job, const Plan& p
 // Returns whether `view` was made with these budgets.
 bool has_budgets(const MemoryView& view, std::span<const std::int64_t> budget_bytes);
 
-// MemoryHeadroom compares budgets with the peaks of one round. Only ranks that have both count.
+// MemoryHeadroom compares budgets, and limits that are below them because a machine has little
+// left, with the peaks of one round. Only ranks that have a budget and a peak count.
 struct MemoryHeadroom {
   RankId tightest{-1};           // the lowest one on ties; -1 = no rank counts
-  std::int64_t least_bytes = 0;  // of the tightest rank; negative = over its budget
+  std::int64_t least_bytes = 0;  // of the tightest rank; negative = over its budget or limit
   std::int32_t over_budget = 0;  // ranks
 };
 MemoryHeadroom memory_headroom(const MemoryView& view, const StepSignals& signals);

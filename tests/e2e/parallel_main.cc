@@ -245,11 +245,13 @@ void train_own(cox::Session& session, const Options& o, Net& model) {
   Resident resident;
   for (std::uint64_t i = 0; i < steps; ++i) {
     sleep_if_due(o, session.rank(), i);  // between steps
+    const bool leaves = session.rank() == o.leave_on && i == o.leave_at;
+    if (leaves && o.asks_every) return;  // the others are about to ask
     auto step = session.step();
     if (o.asks_every) static_cast<void>(session.stop_requested_anywhere());
     misbehave(o, session.rank(), i);
     resident.look(i);
-    if (session.rank() == o.leave_on && i == o.leave_at) return;
+    if (leaves) return;
     std::vector<std::int64_t> indices;
     for (std::int64_t k = 0; k < 4; ++k) {
       indices.push_back((static_cast<std::int64_t>(i) * 17 + session.rank() * 5 + k) % data.size());

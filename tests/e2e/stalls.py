@@ -133,6 +133,15 @@ class Stalls(jobs.Case):
                 self.assertIn("rank 1 has left its loop after step 40", ended.err)
                 self.assertIn("Reducer::join()", ended.err)
 
+    def test_a_rank_that_left_is_an_error_also_in_a_call_of_all_ranks_between_steps(self):
+        for ranks, path in [(2, PATHS[0]), (3, PATHS[2])]:
+            with self.subTest(ranks=ranks, path=path[0]):
+                ended = jobs.run([jobs.programs.parallel, "own", *ENDLESS, "--ask-every", "--leave-on", 1, 40,
+                                  "--cox.http.enabled=off", *path[2]], ranks, path[1])
+                self.assertNotEqual(ended.code, 0, ended)
+                self.assertRegex(ended.err, r"rank 1 has left its loop after step (39|40)")
+                self.assertIn("a call that all ranks make", ended.err)
+
 
 if __name__ == "__main__":
     jobs.main()

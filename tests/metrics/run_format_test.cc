@@ -59,6 +59,8 @@ TEST_SUITE("metrics") {
     row.set_overflow("", OverflowPass::forward);  // outside of all blocks
     CHECK(step_line(row).find("\"overflow_block\":\"\",\"overflow_pass\":\"forward\"") !=
           std::string::npos);
+    row.set_overflow("h.0", OverflowPass::parameters);
+    CHECK(step_line(row).find("\"overflow_pass\":\"parameters\"") != std::string::npos);
     std::string long_name(60, 'x');
     long_name.append(".mlp");
     row.set_overflow(long_name, OverflowPass::forward);

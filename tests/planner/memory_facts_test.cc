@@ -1,6 +1,11 @@
 #include "coordinator/planner/memory_facts.h"
 
+#include <numeric>
+#include <string>
+#include <vector>
+
 #include "coordinator/io/planning_files.h"
+#include "tests/planner/random_problem.h"
 
 #include <doctest/doctest.h>
 
@@ -42,6 +47,50 @@ TEST_SUITE("memory facts") {
     CHECK(front.back().actions == std::vector<MemoryAction>(2, MemoryAction::keep));
     for (const MemoryPoint& point : front) CHECK(point.actions.size() == 2);
     CHECK(validate(*facts, 3, 2).ok());
+  }
+
+  TEST_CASE("the parts of a peak add up to it, whatever the plan, copies among them") {
+    testing::Random random(17);
+    for (int i = 0; i < 300; ++i) {
+      const MemoryProblem problem = cox::test::wild_problem(
+          random, 1 + random.below(7), cox::test::Copies::some, cox::test::Caps::none);
+      std::vector<MemoryAction> actions;
+      for (const Stage& stage : problem.stages) {
+        auto action = static_cast<MemoryAction>(random.below(4));
+        while (!stage.option(action).allowed) action = static_cast<MemoryAction>(random.below(4));
+        actions.push_back(action);
+      }
+      const planner::PeakParts parts = planner::parts_of_peak(problem, actions);
+      const std::int64_t sum =
+          std::accumulate(parts.stage_bytes.begin(), parts.stage_bytes.end(), parts.base_bytes);
+      CAPTURE(i);
+      CHECK(sum == planner::schedule(problem, actions).peak_bytes);
+    }
+  }
+
+  TEST_CASE("the least peak is told block by block, the largest first, and outside of blocks") {
+    constexpr std::int64_t kMib = 1 << 20;
+    MemoryProblem problem;
+    problem.base_bytes = 700 * kMib;
+    std::vector<std::string> names;
+    for (std::int32_t s = -1; s < 7; ++s) {
+      Stage stage;
+      stage.block = s;
+      const std::int64_t kept = s < 0 ? 3 : s + 1;
+      stage.options[0] = {true, kept * kMib, 2 * kept * kMib, 2 * kept * kMib, 0, 0};
+      if (s == 6) stage.options[0].allowed = false;
+      if (s == 6) stage.options[1] = {true, kMib, kMib, 50 * kMib, 10, 0};
+      if (s >= 0) names.push_back("h." + std::to_string(s));
+      problem.stages.push_back(stage);
+    }
+    const auto facts = planner::memory_facts({{problem, 0}});
+    REQUIRE(facts.ok());
+    CHECK(
+        planner::least_peak_text(problem, facts->models[0], names) ==
+        "at that peak: 700 MiB of parameters, gradients, optimizer and buffers, 3.0 MiB of "
+        "activations outside of blocks, block h.6: 50.0 MiB (recompute, its backward runs), block "
+        "h.5: 6.0 MiB, block h.4: 5.0 MiB, block h.3: 4.0 MiB and 3 more blocks: 6.0 MiB");
+    CHECK(facts->models[0].front.front().peak_bytes == (700 + 3 + 50 + 21) * kMib);
   }
 
   TEST_CASE("a profile to keep names the stages and the ranks it holds for") {

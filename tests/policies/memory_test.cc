@@ -219,16 +219,6 @@ TEST_SUITE("policies.memory") {
     CHECK(has(changed.said_with(ReasonCode::memory_rules)[0].text,
               "block h.1 must not have recompute: memory.forbid has h.1=recompute; all 2 ranks"));
     CHECK(cox::test::letters_of(changed.state.plan.profiles[0])[1] == 'k');
-    SimulatedMemoryJob idle(memory_job(1), "memory.budget = 2GiB\nmemory.force = tail=recompute");
-    idle.begin();
-    idle.rounds(3);
-    REQUIRE_FALSE(idle.said_with(ReasonCode::memory_rules).empty());
-    CHECK(has(idle.said[0].text, "tail=recompute, which fits no block"));
-    SimulatedMemoryJob absent(memory_job(2), "memory.budget_of_rank = 1:2GiB,7:2GiB");
-    absent.begin();
-    absent.rounds(3);
-    REQUIRE_FALSE(absent.said_with(ReasonCode::memory_rules).empty());
-    CHECK(has(absent.said[0].text, "memory.budget_of_rank has rank 7, this job has 2 ranks"));
   }
 
   TEST_CASE("what the job cannot apply is never planned") {

@@ -12,10 +12,13 @@
 #include "coordinator/core/estimates.h"
 #include "coordinator/core/settings/settings.h"
 #include "coordinator/core/text.h"
+#include "coordinator/planner/memory_facts.h"
 #include "coordinator/policies/memory/model.h"
 
 namespace cox {
 namespace {
+
+using planner::mib_text;
 
 constexpr std::size_t kGroupsTold = 4;
 constexpr std::array<std::string_view, 4> kDone = {"kept", "recomputed", "offloaded", "tiled"};
@@ -33,13 +36,6 @@ struct RankGroup {
 };
 
 // --- sentences: bytes in MiB, time in percent of a step ---------------------------------------
-
-// "5120 MiB", "12.3 MiB", "0.004 MiB".
-std::string mib(std::int64_t bytes) {
-  const double value = static_cast<double>(bytes) / 1048576.0;
-  const int digits = value >= 100 ? 0 : value >= 1 ? 1 : 3;
-  return sentence("%.*f MiB", digits, value);
-}
 
 // "+8.3 % time" of a step, or "+12.0 ms" where the step is not known.
 std::string added_time(std::int64_t added_us, std::int64_t step_us) {
@@ -66,16 +62,17 @@ std::string mix_text(std::span<const MemoryAction> actions) {
 std::string group_text(const RankGroup& group, std::size_t world) {
   const bool keeps_all = std::ranges::all_of(
       group.actions, [](MemoryAction action) { return action == MemoryAction::keep; });
-  return concat(ranks_text(group.ranks, world), ": ", mix_text(group.actions), ", predicted peak ",
-                mib(group.peak_bytes),
-                group.budget_bytes >= kNoBudget ? ", no budget" : " of " + mib(group.budget_bytes),
-                keeps_all ? "" : " (fastest plan: " + mib(group.keep_bytes) + ")", ", ",
-                added_time(group.added_us, group.step_us));
+  return concat(
+      ranks_text(group.ranks, world), ": ", mix_text(group.actions), ", predicted peak ",
+      mib_text(group.peak_bytes),
+      group.budget_bytes >= kNoBudget ? ", no budget" : " of " + mib_text(group.budget_bytes),
+      keeps_all ? "" : " (fastest plan: " + mib_text(group.keep_bytes) + ")", ", ",
+      added_time(group.added_us, group.step_us));
 }
 
 std::string corrected_by(std::int64_t correction) {
   if (correction == 0) return {};
-  return concat(" (corrected by ", correction > 0 ? "+" : "-", mib(std::abs(correction)), ")");
+  return concat(" (corrected by ", correction > 0 ? "+" : "-", mib_text(std::abs(correction)), ")");
 }
 
 // Techniques that the user took out of the planner's hands.
@@ -101,27 +98,27 @@ std::string at_share(const RankView& view) {
 
 std::string explain_over_budget(std::size_t rank, const RankView& view,
                                 std::int64_t measured_bytes) {
-  const std::string budget = mib(view.budget.bytes);
+  const std::string budget = mib_text(view.budget.bytes);
   if (view.breached) {
-    return concat("rank ", rank, " peaked at ", mib(measured_bytes), ", ",
-                  mib(measured_bytes - view.budget.bytes), " above its budget of ", budget,
-                  " (predicted: ", view.now ? mib(view.now->peak_bytes) : "unknown", ")");
+    return concat("rank ", rank, " peaked at ", mib_text(measured_bytes), ", ",
+                  mib_text(measured_bytes - view.budget.bytes), " above its budget of ", budget,
+                  " (predicted: ", view.now ? mib_text(view.now->peak_bytes) : "unknown", ")");
   }
   if (!view.now) {
     return concat("what rank ", rank, "'s plan needs is not known, its budget is ", budget);
   }
   const std::int64_t peak = view.now->peak_bytes + view.correction_bytes;
   if (peak <= view.budget.bytes) {
-    return concat("a plan of ", mib(view.ceiling_bytes), " or more was measured above rank ", rank,
-                  "'s budget of ", budget);
+    return concat("a plan of ", mib_text(view.ceiling_bytes), " or more was measured above rank ",
+                  rank, "'s budget of ", budget);
   }
-  return concat("rank ", rank, " would peak at ", mib(peak), at_share(view),
-                corrected_by(view.correction_bytes), ", ", mib(peak - view.budget.bytes),
+  return concat("rank ", rank, " would peak at ", mib_text(peak), at_share(view),
+                corrected_by(view.correction_bytes), ", ", mib_text(peak - view.budget.bytes),
                 " above its budget of ", budget);
 }
 
 std::string explain_room(const PolicyInput& input, std::size_t rank, const RankView& view) {
-  const std::string budget = mib(view.budget.bytes);
+  const std::string budget = mib_text(view.budget.bytes);
   const std::string saved = percent_text(view.choice.worth, 1);
   if (const SlowRank* slow = find_slow(input.estimates, rank_id(rank))) {
     return concat("rank ", rank, sentence(" is %.0f %%", 100 * (slow->slowdown_ratio - 1)),
@@ -135,11 +132,12 @@ std::string explain_room(const PolicyInput& input, std::size_t rank, const RankV
 // Tells what is too small, by how much, and what would help.
 std::string explain_infeasible(std::size_t rank, const RankView& view, const MemoryConfig& config) {
   const std::int64_t least = view.least_bytes + view.correction_bytes;
-  return concat(
-      "the budget of rank ", rank, ", ", mib(view.budget.bytes),
-      ", cannot be met: the smallest peak is ", mib(least), corrected_by(view.correction_bytes),
-      ", ", mib(std::max<std::int64_t>(least - view.budget.bytes, 0)), " more; give it at least ",
-      mib(least), " or make the micro-batch smaller", withheld_text(config));
+  return concat("the budget of rank ", rank, ", ", mib_text(view.budget.bytes),
+                ", cannot be met: the smallest peak is ", mib_text(least),
+                corrected_by(view.correction_bytes), ", ",
+                mib_text(std::max<std::int64_t>(least - view.budget.bytes, 0)),
+                " more; give it at least ", mib_text(least), " or make the micro-batch smaller",
+                withheld_text(config));
 }
 
 std::string explain_failure(const JobFacts& job, const ActionEvent& event,
@@ -157,33 +155,15 @@ std::string explain_retry(const JobFacts& job, const ActionEvent& event,
 
 // --- the user's rules -------------------------------------------------------------------------
 
-void find_idle_rules(const JobFacts& job, const std::vector<ActionRule>& rules,
-                     const std::string& key, std::vector<Reason>& findings) {
-  for (const ActionRule& rule : rules) {
-    const bool fits = std::ranges::any_of(
-        job.blocks, [&](const std::string& block) { return fits_pattern(rule.pattern, block); });
-    if (!fits) {
-      findings.push_back(
-          reason_of(ReasonCode::memory_rules,
-                    concat(key, " has ", rule.text(), ", which fits no block of this job")));
-    } else if (key == "memory.force" && !job.capabilities.can(rule.value)) {
-      findings.push_back(reason_of(
-          ReasonCode::not_capable,
-          concat(key, " has ", rule.text(), ", which this job cannot apply; the blocks are kept")));
-    }
-  }
-}
-
-// Tells how many blocks have a forced action, and which rules fit no block or cannot be applied.
+// Tells how many blocks have a forced action, and which of these cannot be applied. Rules that fit
+// no block are refused before the first round.
 std::vector<Reason> explain_rules(const JobFacts& job, const MemoryConfig& config) {
   std::vector<Reason> findings;
-  find_idle_rules(job, config.force, "memory.force", findings);
-  find_idle_rules(job, config.forbid, "memory.forbid", findings);
-  for (const auto& [rank, budget] : config.budget_of_rank) {
-    if (rank < job.world_size) continue;
-    findings.push_back(
-        reason_of(ReasonCode::memory_rules, concat("memory.budget_of_rank has rank ", rank,
-                                                   ", this job has ", job.world_size, " ranks")));
+  for (const ActionRule& rule : config.force) {
+    if (job.capabilities.can(rule.value)) continue;
+    findings.push_back(reason_of(ReasonCode::not_capable,
+                                 concat("memory.force has ", rule.text(),
+                                        ", which this job cannot apply; the blocks are kept")));
   }
   const auto forced = std::ranges::count_if(
       job.blocks, [&](const std::string& block) { return forcing_rule(config, block) != nullptr; });

@@ -1,6 +1,7 @@
 #include "sdk/src/memory/memory_actuator.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <filesystem>
 #include <string>
@@ -13,6 +14,7 @@
 #include "coordinator/runtime/control_plane.h"
 #include "coxswain/error.h"
 #include "metrics/step_row.h"
+#include "sdk/src/blocks/block_rules.h"
 #include "sdk/src/memory/counting_allocator.h"
 #include "sdk/src/memory/tier.h"
 #include "sdk/src/precision/trial_step.h"
@@ -25,6 +27,13 @@ std::int64_t budget_bytes(const MemoryConfig& config, std::int64_t limit_bytes) 
   rank.limit_bytes = limit_bytes;
   rank.keep_bytes = limit_bytes;  // as if everything were needed
   return budget_of(config, rank).bytes;
+}
+
+// Ranks of a node look one after another, and what is free changes all the time: down to 1/64 they
+// are to agree, and so to get the same plan.
+std::int64_t rounded(std::int64_t limit_bytes) {
+  const std::uint64_t step = std::bit_floor(static_cast<std::uint64_t>(limit_bytes)) / 64;
+  return step == 0 ? limit_bytes : limit_bytes - limit_bytes % static_cast<std::int64_t>(step);
 }
 
 // No action may change a bit; where one does, or the step differs by itself, nothing is planned.
@@ -55,6 +64,12 @@ MemoryActuator::MemoryActuator(const MemoryConfig& config, std::string run_direc
 
 Status MemoryActuator::prepare() {
   return is_wanted_ ? install_counting_allocator() : ok_status();
+}
+
+Status MemoryActuator::check(LoopKind) {
+  const std::vector<std::string> names = blocks_.names();
+  const Status forced = check_rules_fit("memory.force", config_.force, names);
+  return forced.ok() ? check_rules_fit("memory.forbid", config_.forbid, names) : forced;
 }
 
 ActionSet MemoryActuator::actions() const {
@@ -252,7 +267,8 @@ Fragment MemoryActuator::next_fragment() {
 void MemoryActuator::calibrate(const SampleStep& sample, CalibrationHost& host) {
   const std::int32_t neighbours = std::max(1, host.ranks().ranks_on_node());
   MemoryShare share;
-  share.limit_bytes = static_cast<std::int64_t>(probe_.reading().limit_bytes);
+  probe_.look_around();
+  share.limit_bytes = rounded(static_cast<std::int64_t>(probe_.reading().limit_bytes));
   share.tier_bytes = config_.tier_bytes / neighbours;
   open(share);
   planner::RankProblem mine{{}, share.limit_bytes, sample.samples};
@@ -278,10 +294,11 @@ Result<MemoryProblem> MemoryActuator::measure_sample(const SampleStep& sample,
                  [&host] { host.forget_run(); });
 }
 
-void MemoryActuator::start_from(std::vector<planner::RankProblem> problems, CalibrationHost& host) {
+void MemoryActuator::start_from(const std::vector<planner::RankProblem>& problems,
+                                CalibrationHost& host) {
   if (rank_ == kRoot) {
     keep_profile(problems);
-    auto known = planner::memory_facts(std::move(problems));
+    auto known = planner::memory_facts(problems);
     if (known.ok()) {
       host.facts().memory = std::move(*known);
     } else {
@@ -291,11 +308,27 @@ void MemoryActuator::start_from(std::vector<planner::RankProblem> problems, Cali
   Status possible;
   const bool observes = config_.mode == PolicyMode::observe;
   for (const Reason& reason : host.learn()) {
-    if (reason.code == ReasonCode::memory_infeasible && !observes) {
-      possible = invalid_argument(reason.text);
-    }
+    if (reason.code != ReasonCode::memory_infeasible || observes) continue;
+    possible = invalid_argument(reason.text, explain_peak(problems, host.facts().memory));
   }
   host.agree(possible);
+}
+
+// "; at that peak: ..." of the first rank whose budget cannot be met, which is the one that the
+// policy speaks of.
+std::string MemoryActuator::explain_peak(const std::vector<planner::RankProblem>& problems,
+                                         const MemoryFacts& facts) const {
+  for (std::size_t r = 0; r < facts.model_of_rank.size(); ++r) {
+    const MemoryModel& model = facts.models[facts.model_of_rank[r]];
+    RankMemory rank;
+    rank.rank = RankId(static_cast<std::int32_t>(r));
+    rank.limit_bytes = facts.limit_bytes[r];
+    rank.keep_bytes = model.front.back().peak_bytes;
+    const bool is_met = budget_of(config_, rank).bytes >= model.front.front().peak_bytes;
+    if (is_met || problems[r].problem.stages.empty()) continue;
+    return "; " + planner::least_peak_text(problems[r].problem, model, blocks_.names());
+  }
+  return {};
 }
 
 // Writes the profile for `cox plan`, beside the record of the run.

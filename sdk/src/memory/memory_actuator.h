@@ -47,6 +47,8 @@ class MemoryActuator final : public Actuator {
   void release() override { forget(); }
   bool is_wanted() const override { return is_wanted_; }
   std::string without() const override { return "activations stay as the program keeps them"; }
+  // Returns invalid_argument for a rule that fits no block. Called once, when the blocks are known.
+  Status check(LoopKind loop) override;
   void contribute(JobFacts& job) const override { job.capabilities.actions |= actions(); }
   bool wants_calibration() const override { return is_wanted_ && blocks_.size() > 0; }
   void calibrate(const SampleStep& sample, CalibrationHost& host) override;
@@ -82,7 +84,9 @@ class MemoryActuator final : public Actuator {
   // Returns the peak of a step of that many samples, 0 where it is not known.
   std::int64_t predicted_peak_with(std::uint64_t samples) const;
   Result<MemoryProblem> measure_sample(const SampleStep& sample, CalibrationHost& host);
-  void start_from(std::vector<planner::RankProblem> problems, CalibrationHost& host);
+  void start_from(const std::vector<planner::RankProblem>& problems, CalibrationHost& host);
+  std::string explain_peak(const std::vector<planner::RankProblem>& problems,
+                           const MemoryFacts& facts) const;
   void keep_profile(const std::vector<planner::RankProblem>& problems) const;
   void restrict_to_rules(MemoryProblem& problem) const;
   void predict(const Actions& actions);

@@ -1,43 +1,16 @@
 #include "sdk/src/memory/memory_probe.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cstdlib>
-#include <fstream>
-#include <string>
+#include <utility>
 
 #include "metrics/step_row.h"
 #include "sdk/src/memory/counting_allocator.h"
 
 namespace cox::detail {
-namespace {
 
-std::uint64_t machine_memory_bytes() {
-  const long pages = sysconf(_SC_PHYS_PAGES);
-  const long page = sysconf(_SC_PAGESIZE);
-  return pages > 0 && page > 0 ? static_cast<std::uint64_t>(pages) * page : 0;
-}
-
-std::uint64_t memory_limit_bytes() {
-  const std::uint64_t machine = machine_memory_bytes();
-  std::ifstream file("/sys/fs/cgroup/memory.max");
-  std::uint64_t group = 0;  // stays 0 for "max"
-  if (file >> group && group > 0) return machine > 0 ? std::min(group, machine) : group;
-  return machine;
-}
-
-}  // namespace
-
-MemoryProbe::MemoryProbe(std::int32_t ranks_on_node)
-    : statm_(open("/proc/self/statm", O_RDONLY | O_CLOEXEC)) {
-  const auto sharing = static_cast<std::uint64_t>(std::max(1, ranks_on_node));
-  reading_.limit_bytes = memory_limit_bytes() / sharing;
-}
-
-MemoryProbe::~MemoryProbe() {
-  if (statm_ >= 0) close(statm_);
+MemoryProbe::MemoryProbe(std::int32_t ranks_on_node, NodeMemory node)
+    : sharing_(static_cast<std::uint64_t>(std::max(1, ranks_on_node))), node_(std::move(node)) {
+  look_around();
 }
 
 void MemoryProbe::begin_step() {
@@ -46,13 +19,18 @@ void MemoryProbe::begin_step() {
 
 void MemoryProbe::end_step(const StepEnd&, StepOutput& output) {
   look();
+  const auto now = std::chrono::steady_clock::now();
+  if (now >= next_look_around_) {
+    look_around();
+    next_look_around_ = now + kLimitEvery;
+  }
   if (output.row == nullptr) return;
   metrics::StepRow& row = *output.row;
   row.memory_alloc_bytes = row.memory_reserved_bytes = reading_.used_bytes;
   row.memory_peak_alloc_bytes = row.memory_peak_reserved_bytes = reading_.peak_bytes;
   if (reading_.limit_bytes == 0) return;
-  row.headroom_bytes = static_cast<std::int64_t>(reading_.limit_bytes) -
-                       static_cast<std::int64_t>(reading_.peak_bytes);
+  const std::uint64_t used = std::min(reading_.limit_bytes, reading_.peak_bytes);
+  row.headroom_bytes = static_cast<std::int64_t>(reading_.limit_bytes - used);
 }
 
 void MemoryProbe::sign(RankSignal& signal) const {
@@ -69,14 +47,31 @@ void MemoryProbe::look() {
 }
 
 void MemoryProbe::look_at_process() {
-  if (statm_ < 0 || calls_++ % kEverySteps != 0) return;
-  char text[128] = {};
-  if (pread(statm_, text, sizeof(text) - 1, 0) <= 0) return;
-  char* resident = nullptr;
-  std::strtoull(text, &resident, 10);  // total pages come first
-  const std::uint64_t pages = std::strtoull(resident, nullptr, 10);
-  reading_.used_bytes = pages * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  if (calls_++ % kEverySteps != 0) return;
+  const std::uint64_t resident = node_.resident_bytes();
+  if (resident == 0) return;
+  reading_.used_bytes = resident;
   reading_.peak_bytes = std::max(reading_.peak_bytes, reading_.used_bytes);
+}
+
+void MemoryProbe::look_around() {
+  const NodeReading node = node_.look();
+  const std::uint64_t share = node.limit_bytes / sharing_;
+  reading_.limit_bytes = share;
+  const std::uint64_t resident = node_.resident_bytes();
+  if (!node.free_bytes || resident == 0) return;
+  std::uint64_t uncounted = 0;
+  if (counting_allocator_installed()) {
+    const auto live =
+        static_cast<std::uint64_t>(std::max<std::int64_t>(0, counted_memory().live_bytes));
+    const std::uint64_t now = resident - std::min(resident, live);
+    // What exceeds the least is memory of tensors that the heap has kept, to use again.
+    uncounted_bytes_ = std::min(now, uncounted_bytes_.value_or(now));
+    uncounted = *uncounted_bytes_;
+  }
+  const std::uint64_t reachable =
+      resident - std::min(resident, uncounted) + *node.free_bytes / sharing_;
+  reading_.limit_bytes = share == 0 ? reachable : std::min(share, reachable);
 }
 
 }  // namespace cox::detail

@@ -20,7 +20,7 @@ namespace {
 
 struct Verdict {
   std::int32_t code = 0;
-  char message[508] = {};
+  char message[1020] = {};
 };
 
 constexpr std::size_t kMostNamed = 8;
@@ -48,13 +48,48 @@ std::vector<NamedTensor> numbered(const std::vector<at::Tensor>& tensors, const 
   return named;
 }
 
+// Starts an operation on a copy of the bytes, which outlives a wait that ends by an exception.
+template <class Start>
+Status run_attended(transport::Communicator& ranks, std::span<std::byte> bytes,
+                    const BetweenPolls& pump, Start&& start) {
+  auto copy = std::make_unique<std::vector<std::byte>>(bytes.begin(), bytes.end());
+  Result<transport::Request> request = start(std::span<std::byte>(*copy));
+  if (!request.ok()) return request.status();
+  try {
+    const Status done = transport::wait_with(ranks, *request, wait_policy_of(ranks), pump);
+    if (!done.ok()) return done;
+  } catch (...) {
+    static_cast<void>(copy.release());
+    throw;
+  }
+  std::ranges::copy(*copy, bytes.begin());
+  return ok_status();
+}
+
 }  // namespace
 
-Status agree_on_status(transport::Communicator& communicator, const Status& mine) {
+Status reduce_bytes(transport::Communicator& ranks, std::span<std::byte> bytes,
+                    const transport::Reduction& reduction, const BetweenPolls& pump) {
+  const auto start = [&](std::span<std::byte> all) {
+    return ranks.start_all_reduce(all, reduction);
+  };
+  return pump ? run_attended(ranks, bytes, pump, start)
+              : transport::finish(ranks, start(bytes), wait_policy_of(ranks));
+}
+
+Status broadcast(transport::Communicator& ranks, std::span<std::byte> bytes, RankId from,
+                 const BetweenPolls& pump) {
+  const auto start = [&](std::span<std::byte> all) { return ranks.start_broadcast(all, from); };
+  return pump ? run_attended(ranks, bytes, pump, start)
+              : transport::finish(ranks, start(bytes), wait_policy_of(ranks));
+}
+
+Status agree_on_status(transport::Communicator& communicator, const Status& mine,
+                       const BetweenPolls& pump) {
   Verdict verdict;
   verdict.code = static_cast<std::int32_t>(mine.code());
   std::snprintf(verdict.message, sizeof(verdict.message), "%s", mine.message().c_str());
-  const auto gathered = gather_values(communicator, verdict);
+  const auto gathered = gather_values(communicator, verdict, pump);
   if (!gathered.ok()) return gathered.status();
   const std::vector<Verdict>& all = *gathered;
   const auto is_ok = [](const Verdict& each) { return each.code == 0; };
@@ -108,8 +143,7 @@ Status check_matched(const std::vector<CallMark>& marks) {
                           "with weight 0");
 }
 
-Status match_calls(transport::Communicator& ranks, const CallMark& mine,
-                   const std::function<void()>& pump) {
+Status match_calls(transport::Communicator& ranks, const CallMark& mine, const BetweenPolls& pump) {
   if (ranks.size() == 1) return ok_status();
   const auto all = gather_values(ranks, mine, pump);
   return all.ok() ? check_matched(*all) : all.status();
@@ -167,7 +201,8 @@ std::uint64_t BufferSync::vote(RankId rank) const {
 }
 
 // Sends all buffers in one message, because they are small and many.
-Status BufferSync::follow(std::uint64_t from, transport::Communicator& ranks) {
+Status BufferSync::follow(std::uint64_t from, transport::Communicator& ranks,
+                          const BetweenPolls& pump) {
   if (from == kNobody) return ok_status();
   if (ranks.size() == 1) {
     seen_ = versions();
@@ -184,7 +219,8 @@ Status BufferSync::follow(std::uint64_t from, transport::Communicator& ranks) {
   const RankId root(static_cast<std::int32_t>(from));
   const std::span<std::byte> bytes(static_cast<std::byte*>(message.mutable_data_ptr()),
                                    message.nbytes());
-  if (Status sent = broadcast(ranks, bytes, root); !sent.ok()) return sent.with_context("buffers");
+  if (Status sent = broadcast(ranks, bytes, root, pump); !sent.ok())
+    return sent.with_context("buffers");
   std::int64_t at = 0;
   for (at::Tensor& buffer : buffers_) {
     const auto size = static_cast<std::int64_t>(buffer.nbytes());

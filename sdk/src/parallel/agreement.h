@@ -28,6 +28,11 @@ inline transport::WaitPolicy wait_policy_of(const transport::Communicator& ranks
   return transport::wait_policy(ranks.ranks_on_node(), transport::usable_cores());
 }
 
+// What must go on between the polls of a wait for other ranks. What it throws ends the wait, as for
+// a rank that has left; the memory that others may still write to is then left to the process's
+// end. An empty one does nothing.
+using BetweenPolls = std::function<void()>;
+
 // Gathers one value from every rank, as its bytes; the result has one entry a rank, on every rank.
 template <class T>
 Result<std::vector<T>> gather_values(transport::Communicator& ranks, const T& mine) {
@@ -41,10 +46,10 @@ Result<std::vector<T>> gather_values(transport::Communicator& ranks, const T& mi
   return all;
 }
 
-// The same, with `pump()` called between polls. What it throws ends the wait; the memory that
-// others may still write to is then left to the process's end.
-template <class T, class Pump>
-Result<std::vector<T>> gather_values(transport::Communicator& ranks, const T& mine, Pump&& pump) {
+template <class T>
+Result<std::vector<T>> gather_values(transport::Communicator& ranks, const T& mine,
+                                     const BetweenPolls& pump) {
+  if (!pump) return gather_values(ranks, mine);
   struct Values {
     T mine;
     std::vector<T> all;
@@ -55,8 +60,7 @@ Result<std::vector<T>> gather_values(transport::Communicator& ranks, const T& mi
                                         std::as_writable_bytes(std::span(values->all)));
   if (!request.ok()) return request.status();
   try {
-    const Status gathered =
-        transport::wait_with(ranks, *request, wait_policy_of(ranks), std::forward<Pump>(pump));
+    const Status gathered = transport::wait_with(ranks, *request, wait_policy_of(ranks), pump);
     if (!gathered.ok()) return gathered;
   } catch (...) {
     static_cast<void>(values.release());
@@ -66,21 +70,22 @@ Result<std::vector<T>> gather_values(transport::Communicator& ranks, const T& mi
 }
 
 // Replaces values by their reduction over all ranks, each with the others' in its place.
+Status reduce_bytes(transport::Communicator& ranks, std::span<std::byte> bytes,
+                    const transport::Reduction& reduction, const BetweenPolls& pump);
 template <class T>
 Status reduce_values(transport::Communicator& ranks, std::span<T> values,
-                     const transport::Reduction& reduction) {
-  return transport::finish(ranks, ranks.start_all_reduce(std::as_writable_bytes(values), reduction),
-                           wait_policy_of(ranks));
+                     const transport::Reduction& reduction, const BetweenPolls& pump = {}) {
+  return reduce_bytes(ranks, std::as_writable_bytes(values), reduction, pump);
 }
 
 // Copies the bytes of rank `from` to all ranks; they are of one size.
-inline Status broadcast(transport::Communicator& ranks, std::span<std::byte> bytes, RankId from) {
-  return transport::finish(ranks, ranks.start_broadcast(bytes, from), wait_policy_of(ranks));
-}
+Status broadcast(transport::Communicator& ranks, std::span<std::byte> bytes, RankId from,
+                 const BetweenPolls& pump = {});
 
 // Returns one outcome for all ranks: ok exactly if it is ok on each, otherwise the error of the
 // lowest rank that has one, naming it unless all have the same.
-Status agree_on_status(transport::Communicator& ranks, const Status& mine);
+Status agree_on_status(transport::Communicator& ranks, const Status& mine,
+                       const BetweenPolls& pump = {});
 
 // Returns the text of the lowest rank whose text is not empty; the same on all ranks. Texts of more
 // than 500 bytes are cut. Collective; empty where it fails.
@@ -94,8 +99,8 @@ std::string ranks_that_differ(const std::vector<std::uint64_t>& numbers);
 // minutes.
 template <class T>
 Result<std::vector<std::vector<T>>> gather_rows(transport::Communicator& ranks, std::vector<T> mine,
-                                                const char* what) {
-  const auto sizes = gather_values(ranks, mine.size());
+                                                const char* what, const BetweenPolls& pump = {}) {
+  const auto sizes = gather_values(ranks, mine.size(), pump);
   if (!sizes.ok()) return sizes.status();
   // MPI gathers equal parts: all rows travel as long as the longest.
   mine.resize(std::max<std::size_t>(1, *std::ranges::max_element(*sizes)));
@@ -138,7 +143,7 @@ class BufferSync {
   std::uint64_t vote(RankId rank) const;
   // Copies the buffers of rank `from`, as the merged ballot has it, to all ranks; ~0 = no rank's
   // buffers changed.
-  Status follow(std::uint64_t from, transport::Communicator& ranks);
+  Status follow(std::uint64_t from, transport::Communicator& ranks, const BetweenPolls& pump = {});
 
  private:
   std::uint64_t versions() const;
@@ -172,7 +177,6 @@ Status check_matched(const std::vector<CallMark>& marks);
 // Shows all ranks what this one is about to do, before it starts anything whose size depends on it:
 // ranks that differ get an error with names where they would hang or mix up each other's numbers.
 // Calls `pump` between polls; what it throws ends the wait.
-Status match_calls(transport::Communicator& ranks, const CallMark& mine,
-                   const std::function<void()>& pump);
+Status match_calls(transport::Communicator& ranks, const CallMark& mine, const BetweenPolls& pump);
 
 }  // namespace cox::detail

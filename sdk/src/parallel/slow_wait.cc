@@ -43,6 +43,7 @@ void SlowWait::look(Clock::time_point now) {
   if (!is_told_ && (now - begin_ >= kPatience || is_coordinator_held(marks))) tell(marks);
   if (!is_beyond_limit()) return;
   const auto stall = find_stall(marks, {});
+  if (stall && stall->is_save()) return;  // as long as the disk takes
   const std::string whom = stall ? text_of(*stall) : "ranks of other nodes have not come";
   end_waiting(setup_.log, concat(setup_.where, " has waited beyond control.wait_seconds: ", whom));
 }

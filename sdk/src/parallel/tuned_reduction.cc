@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "coxswain/error.h"
-#include "sdk/src/parallel/agreement.h"
 
 namespace cox::detail {
 namespace {
@@ -111,31 +110,31 @@ std::optional<std::size_t> TunedReduction::unexpected() const {
   return std::nullopt;
 }
 
-void TunedReduction::share(std::span<std::byte> bytes, RankId from) {
-  require(broadcast(setup_.ranks, bytes, from), kLayout);
+void TunedReduction::share(std::span<std::byte> bytes, RankId from, const BetweenPolls& pump) {
+  require(broadcast(setup_.ranks, bytes, from, pump), kLayout);
 }
 
 // Returns the order of the lowest rank that saw one, because rank 0 may have had no samples; empty
 // where no rank did.
-std::vector<std::uint32_t> TunedReduction::order_seen() {
+std::vector<std::uint32_t> TunedReduction::order_seen(const BetweenPolls& pump) {
   constexpr std::uint64_t kNobody = ~std::uint64_t{0};
   const auto mine = static_cast<std::uint64_t>(setup_.ranks.rank().value());
   std::uint64_t lowest = reduction_->order().empty() ? kNobody : mine;
-  require(reduce_values(setup_.ranks, std::span(&lowest, 1), transport::min_u64()), kLayout);
+  require(reduce_values(setup_.ranks, std::span(&lowest, 1), transport::min_u64(), pump), kLayout);
   if (lowest == kNobody) return {};
   std::vector<std::uint32_t> order = completed(reduction_->order(), parameters_.size());
-  share(std::as_writable_bytes(std::span(order)), RankId(static_cast<std::int32_t>(lowest)));
+  share(std::as_writable_bytes(std::span(order)), RankId(static_cast<std::int32_t>(lowest)), pump);
   return order;
 }
 
-void TunedReduction::tune(double cost_seconds) {
+void TunedReduction::tune(double cost_seconds, const BetweenPolls& pump) {
   if (reduction_->exchange() == nullptr || tuning_.is_over()) return;
   const BucketChoice former = tuning_.choice();
-  const bool is_due =
-      tuning_.wants_order() ? tuning_.learn_order(order_seen()) : tuning_.learn_cost(cost_seconds);
+  const bool is_due = tuning_.wants_order() ? tuning_.learn_order(order_seen(pump))
+                                            : tuning_.learn_cost(cost_seconds);
   if (!is_due) return;
   std::vector<std::int64_t> numbers = packed(tuning_.choice());
-  share(std::as_writable_bytes(std::span(numbers)), kRoot);
+  share(std::as_writable_bytes(std::span(numbers)), kRoot, pump);
   adopt(unpacked(numbers), former);
 }
 

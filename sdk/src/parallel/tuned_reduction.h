@@ -13,6 +13,7 @@
 
 #include "coordinator/core/status.h"
 #include "coxswain/named_tensor.h"
+#include "sdk/src/parallel/agreement.h"
 #include "sdk/src/parallel/exact_sum.h"
 #include "sdk/src/parallel/gradient_layout.h"
 #include "sdk/src/parallel/gradient_reduction.h"
@@ -35,8 +36,9 @@ class TunedReduction {
   // Goes on with the search after a step in which every rank took part, and lays buckets out anew
   // where the search asks for it. `cost_seconds` is what the step's buckets cost this rank in
   // adding, copying and waiting; the time of a whole step would say the same through many times the
-  // noise. Collective. Throws cox::Error.
-  void tune(double cost_seconds);
+  // noise. `pump` is called while it waits for the other ranks' part of the search, not while they
+  // open new buckets together. Collective. Throws cox::Error.
+  void tune(double cost_seconds, const BetweenPolls& pump = {});
 
   // Returns what a resumed run needs to go on with the same bits and the same buckets. It is equal
   // on all ranks.
@@ -48,8 +50,9 @@ class TunedReduction {
  private:
   void build();
   void adopt(const BucketChoice& choice, const BucketChoice& former);
-  std::vector<std::uint32_t> order_seen();              // collective
-  void share(std::span<std::byte> bytes, RankId from);  // collective
+  // Collective.
+  std::vector<std::uint32_t> order_seen(const BetweenPolls& pump);
+  void share(std::span<std::byte> bytes, RankId from, const BetweenPolls& pump);
 
   ReductionSetup setup_;
   const std::vector<at::Tensor>& parameters_;

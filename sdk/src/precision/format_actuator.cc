@@ -12,6 +12,7 @@
 #include "coxswain/error.h"
 #include "coxswain/precision.h"
 #include "metrics/step_row.h"
+#include "sdk/src/blocks/block_rules.h"
 #include "sdk/src/parallel/agreement.h"
 #include "sdk/src/precision/trial_step.h"
 
@@ -54,8 +55,11 @@ void FormatActuator::attach(torch::nn::Module& model) {
 
 // Called once, when the blocks are known.
 Status FormatActuator::check(LoopKind) {
-  if (Status status = check_rules(config_.force, "precision.force"); !status.ok()) return status;
-  if (Status status = check_rules(config_.forbid, "precision.forbid"); !status.ok()) return status;
+  const std::vector<std::string> names = blocks_.names();
+  if (Status fits = check_rules_fit("precision.force", config_.force, names); !fits.ok())
+    return fits;
+  if (Status fits = check_rules_fit("precision.forbid", config_.forbid, names); !fits.ok())
+    return fits;
   if (!is_wanted_ || blocks_.size() == 0) return ok_status();
   formats_ = runnable_formats(device_) | only(Precision::fp32);
   for (std::size_t p = 0; p < kPrecisions; ++p) {
@@ -71,19 +75,6 @@ Status FormatActuator::negotiate(transport::Communicator& ranks) {
   const auto all = gather_values(ranks, formats_);
   if (!all.ok()) return all.status();
   for (const PrecisionSet formats : *all) formats_ &= formats;
-  return ok_status();
-}
-
-Status FormatActuator::check_rules(std::span<const FormatRule> rules, const char* key) const {
-  const std::vector<std::string> names = blocks_.names();
-  for (const FormatRule& rule : rules) {
-    const bool fits = std::ranges::any_of(
-        names, [&](const std::string& name) { return fits_pattern(rule.pattern, name); });
-    if (fits) continue;
-    return invalid_argument(std::string(key) + ": expected the name of a block, found " +
-                            rule.text() + ", which fits none of " + std::to_string(names.size()) +
-                            (names.empty() ? " blocks" : " blocks, such as " + names.front()));
-  }
   return ok_status();
 }
 

@@ -79,7 +79,6 @@ class FormatActuator final : public Actuator {
   void roll_back(const std::optional<ScalerState>& state);
 
  private:
-  Status check_rules(std::span<const FormatRule> rules, const char* key) const;
   Status check_formats(at::DeviceType device) const;
   // Sets the format of every block, for all calls from now on.
   void set_formats(std::span<const Precision> formats);

@@ -6,7 +6,9 @@
 #include <cmath>
 #include <numeric>
 
+#include "coordinator/core/text.h"
 #include "metrics/step_row.h"
+#include "sdk/src/blocks/block_rules.h"
 #include "sdk/src/device/split_mix.h"
 
 namespace cox::detail {
@@ -73,6 +75,12 @@ std::vector<std::vector<at::Tensor>> parameters_by_block(const BlockRegistry& re
     for (const BlockId block : owners[p]) of_block[block.value()].push_back(parameters[p]);
   }
   return of_block;
+}
+
+metrics::OverflowPass pass_of(HealthVerdict::Where where) {
+  using Where = HealthVerdict::Where;
+  if (where == Where::parameters) return metrics::OverflowPass::parameters;
+  return where == Where::forward ? metrics::OverflowPass::forward : metrics::OverflowPass::backward;
 }
 
 }  // namespace
@@ -194,11 +202,7 @@ void GradientNoise::fill(std::span<BlockEvidence> evidence) const {
 void fill_row(metrics::StepRow& row, std::span<const BlockEvidence> evidence,
               const HealthVerdict& verdict, const std::string& blamed) {
   using Where = HealthVerdict::Where;
-  if (verdict.where != Where::nothing) {
-    const bool is_forward = verdict.where == Where::forward;
-    row.set_overflow(blamed,
-                     is_forward ? metrics::OverflowPass::forward : metrics::OverflowPass::backward);
-  }
+  if (verdict.where != Where::nothing) row.set_overflow(blamed, pass_of(verdict.where));
   double noise = 0;
   std::uint32_t noisy = 0;
   BlockEvidence all;
@@ -219,7 +223,10 @@ void NumericsWatch::attach(torch::nn::Module& model) {
 
 Status NumericsWatch::check(LoopKind loop) {
   if (loop == LoopKind::reducing && !is_watching()) watch({});
-  return ok_status();
+  const bool samples = wants_precision(config_) && config_.sample_every > 0 && blocks_.size() > 0;
+  return samples ? check_fits("precision.sample_blocks", config_.sample_blocks,
+                              config_.sample_blocks, blocks_.names())
+                 : ok_status();
 }
 
 void NumericsWatch::watch(std::span<const at::Tensor> parameters) {
@@ -268,8 +275,9 @@ void NumericsWatch::sample_gradients(double factor) {
   has_sampled_ = true;
 }
 
-std::int64_t NumericsWatch::blame(std::span<const std::int64_t> nonfinite) {
+std::int64_t NumericsWatch::blame(std::span<const std::int64_t> nonfinite, StepId step) {
   is_skipped_ = true;
+  skipped_step_ = step;
   if (is_watching()) health_.parameter_gradients(nonfinite);
   return std::accumulate(nonfinite.begin(), nonfinite.end(), std::int64_t{0});
 }
@@ -291,14 +299,28 @@ void NumericsWatch::add_fp8() {
 
 std::string NumericsWatch::blamed() const {
   using Where = HealthVerdict::Where;
-  const bool is_block = verdict().where == Where::forward || verdict().where == Where::backward;
+  const bool is_block = verdict().where != Where::nothing && verdict().where != Where::outside;
   return is_block && registry_ != nullptr ? registry_->name(*verdict().block) : std::string();
+}
+
+// Says once for each time that it begins: the block whose results were bad first may be innocent.
+void NumericsWatch::tell_parameters() {
+  if (verdict().where != HealthVerdict::Where::parameters) {
+    spoiled_since_.reset();
+    return;
+  }
+  if (spoiled_since_) return;
+  spoiled_since_ = skipped_step_;
+  log_.error(concat("parameters of block ", blamed(), " have been non-finite since before step ",
+                    skipped_step_, " (", verdict().values,
+                    " values); no step can mend them: resume from a save of before it"));
 }
 
 void NumericsWatch::collect() {
   const auto seen = health_.end_step(rank_);
   evidence_.assign(seen.begin(), seen.end());
   evidence_.resize(registry_->size());
+  tell_parameters();
   add_fp8();
   if (has_sampled_) noise_->fill(evidence_);
   for (BlockEvidence& block : evidence_) block = with_own_ratios(block, rank_);

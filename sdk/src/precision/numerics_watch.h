@@ -110,7 +110,8 @@ class NumericsWatch final : public Actuator {
   const char* name() const override { return "precision"; }
   void attach(torch::nn::Module& model) override;
   void release() override;
-  // In a loop that reduces, watches the blocks from here on at the latest.
+  // In a loop that reduces, watches the blocks from here on at the latest. Returns invalid_argument
+  // where gradients of no block would be sampled.
   Status check(LoopKind loop) override;
   void forget_run() override;
   void restart_step() override { begin_step(); }
@@ -138,8 +139,8 @@ class NumericsWatch final : public Actuator {
   bool wants_gradients() const { return noise_ && noise_->is_due(steps_); }
   bool samples_gradients() const { return noise_ && config_.sample_every > 0; }  // in some step
   // Takes the number of non-finite values in this rank's gradient of each parameter and returns
-  // their sum. Called only in a step that goes wrong and is skipped.
-  std::int64_t blame(std::span<const std::int64_t> nonfinite);
+  // their sum. Called only in a step that goes wrong and is skipped, with its number.
+  std::int64_t blame(std::span<const std::int64_t> nonfinite, StepId step);
 
   // Return what was seen in the step that ended last.
   std::span<const BlockEvidence> evidence() const { return evidence_; }
@@ -149,6 +150,7 @@ class NumericsWatch final : public Actuator {
  private:
   void collect();
   void add_fp8();
+  void tell_parameters();
 
   const PrecisionConfig& config_;
   const RankId rank_;
@@ -161,6 +163,8 @@ class NumericsWatch final : public Actuator {
   std::optional<GradientNoise> noise_;
   bool has_sampled_ = false;
   bool is_skipped_ = false;                          // the open step
+  StepId skipped_step_{};                            // the last one that blame() was told of
+  std::optional<StepId> spoiled_since_;              // parameters are not finite from before it on
   std::vector<std::vector<at::Tensor>> parameters_;  // of each block
   Fp8Blocks fp8_;
   std::vector<BlockEvidence> evidence_;

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -25,7 +26,6 @@
 #include "coordinator/transport/launch.h"
 #include "coordinator/transport/solo.h"
 #include "coxswain/error.h"
-#include "sdk/src/parallel/agreement.h"
 
 namespace cox::detail {
 namespace {
@@ -99,6 +99,11 @@ void write_to_stderr(std::string_view line) {
   std::fwrite(line.data(), 1, line.size(), stderr);
 }
 
+struct RankSetting {
+  std::string_view key;
+  std::int64_t last_rank = -1;  // that it names
+};
+
 // Settings of single ranks must name ranks that exist.
 Status check_ranks(const Config& config, std::int32_t world_size) {
   const std::size_t forced = config.force.shares.size();
@@ -110,10 +115,16 @@ Status check_ranks(const Config& config, std::int32_t world_size) {
   const auto last = [](const auto& by_rank) {
     return by_rank.empty() ? std::int64_t{-1} : std::int64_t{by_rank.rbegin()->first};
   };
-  const std::int64_t most = std::max(last(config.shares.hint), last(config.shares.max_samples));
-  if (most < world_size) return ok_status();
-  return invalid_argument("shares.hint and shares.max_samples: expected ranks from 0 to " +
-                          std::to_string(world_size - 1) + ", found rank " + std::to_string(most));
+  const std::array<RankSetting, 3> settings = {
+      RankSetting{"shares.hint", last(config.shares.hint)},
+      RankSetting{"shares.max_samples", last(config.shares.max_samples)},
+      RankSetting{"memory.budget_of_rank", last(config.memory.budget_of_rank)}};
+  for (const RankSetting& setting : settings) {
+    if (setting.last_rank < world_size) continue;
+    return invalid_argument(setting.key, ": expected ranks from 0 to ", world_size - 1,
+                            ", found rank ", setting.last_rank);
+  }
+  return ok_status();
 }
 
 // A policy that the program brings along has a mode, and so a key, as the built-in ones do.
@@ -325,11 +336,11 @@ Membership::Membership(int argc, const char* const* argv, const SessionOptions& 
 }
 
 void Membership::agree(const Status& mine) const {
-  require(agree_on_status(all(), mine), Error::Scope::all_ranks);
+  require(agree_on_status(all(), mine, between_polls()), Error::Scope::all_ranks);
 }
 
 std::vector<std::uint64_t> Membership::gather(std::uint64_t mine) const {
-  return require(gather_values(all(), mine));
+  return require(gather_values(all(), mine, between_polls()));
 }
 
 std::string Membership::ranks_unlike_root(std::uint64_t mine) const {

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,6 +23,7 @@
 #include "coordinator/transport/mpi/runtime.h"
 #include "coordinator/transport/wait.h"
 #include "coxswain/session.h"
+#include "sdk/src/parallel/agreement.h"
 
 namespace cox::detail {
 
@@ -124,6 +126,11 @@ class Membership {
   transport::Communicator& data() const { return *data_; }
   const transport::WaitPolicy& wait_policy() const { return world_.wait_policy(); }
 
+  // Sets what watches the waits of agree() and gather() from now on: it makes one watcher a wait.
+  void attend(std::function<BetweenPolls()> make) { attend_ = std::move(make); }
+  // Returns the watcher of a wait that begins now; empty where nobody watches yet.
+  BetweenPolls between_polls() const { return attend_ ? attend_() : BetweenPolls(); }
+
   // Throws the same cox::Error on all ranks unless `mine` is ok on each. Collective.
   void agree(const Status& mine) const;
   // Returns one number of every rank, in their order. Collective. Throws cox::Error.
@@ -152,6 +159,7 @@ class Membership {
   std::unique_ptr<transport::Communicator> data_;
   std::unique_ptr<transport::Communicator> farewell_;  // used once, by ranks that fail
   Log log_;
+  std::function<BetweenPolls()> attend_;
   std::uint64_t ranks_failing_ = 1;  // what farewell_ sums
 };
 

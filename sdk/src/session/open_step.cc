@@ -1,6 +1,7 @@
 #include "sdk/src/session/open_step.h"
 
 #include <cmath>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -12,7 +13,7 @@
 namespace cox::detail {
 
 void OpenStep::start_at(RoundId first) {
-  round_ = first;
+  round_ = marked_ = first;
   recorder_.move_mark(&control_.plane().mark());
   recorder_.do_between_steps(Activity::outside, Clock::now());
 }
@@ -87,7 +88,8 @@ void OpenStep::check_together(const StepBallot& merged) const {
 
 void OpenStep::agreed(const StepBallot& merged) {
   control_.plane().agree(round_, merged);
-  control_.plane().mark().begin_round(round_.next(), Clock::now());
+  marked_ = round_.next();
+  control_.plane().mark().begin_round(marked_, Clock::now());
   open_control_round_ = merged.round_closed_min == 1;
   stop_agreed_ = merged.stop_max != 0;
   if (stop_agreed_) job_.termination().requested_elsewhere();
@@ -95,7 +97,7 @@ void OpenStep::agreed(const StepBallot& merged) {
 
 SlowWait OpenStep::slow_wait(const char* where) const {
   const runtime::ControlPlane& plane = control_.plane();
-  return SlowWait({job_.log(), where, round_, [&plane] { return plane.marks_here(); },
+  return SlowWait({job_.log(), where, marked_, [&plane] { return plane.marks_here(); },
                    Seconds(job_.config().control.wait_seconds)},
                   Clock::now());
 }
@@ -105,6 +107,15 @@ void OpenStep::pump(SlowWait& wait) {
   control_.plane().mark().beat(now);
   control_.plane().pump();
   wait.look(now);
+}
+
+BetweenPolls OpenStep::attend(const char* where) const {
+  auto wait = std::make_shared<SlowWait>(slow_wait(where));
+  return [this, wait] {
+    const Clock::time_point now = Clock::now();
+    control_.plane().mark().beat(now);
+    wait->look(now);
+  };
 }
 
 RankSignal OpenStep::signal_of(const StepReport& report) const {
@@ -142,7 +153,9 @@ void OpenStep::end() noexcept {
   open_control_round_ = false;
   round_ = round_.next();
   // With a reduction it is agreed() that completes a round: others may wait in this one for ever.
-  if (!is_reducing()) plane.mark().begin_round(round_, Clock::now());
+  if (is_reducing()) return;
+  marked_ = round_;
+  plane.mark().begin_round(marked_, Clock::now());
 }
 
 RankSignal OpenStep::last_signal() {

@@ -58,6 +58,9 @@ class OpenStep {
   SlowWait slow_wait(const char* where) const;
   // Between the polls of that wait: moves the control plane on, and the rank's mark.
   void pump(SlowWait& wait);
+  // Returns what watches any other wait for all ranks, within steps or between them, so that a rank
+  // that has left is an error there as well. It must not outlive this.
+  BetweenPolls attend(const char* where) const;
 
   bool stop_agreed() const { return stop_agreed_; }  // by a reducer; equal on all ranks
 
@@ -77,6 +80,7 @@ class OpenStep {
   StepId next_{};
   std::uint64_t begun_ = 0;  // steps of this process
   RoundId round_{};
+  RoundId marked_{};                 // the first round that is not complete on this rank
   std::uint64_t plan_of_round_ = 0;  // number in force while the open round runs
   bool open_control_round_ = false;  // the merged ballot says that all may open one
   bool stop_agreed_ = false;

@@ -131,6 +131,7 @@ void SessionState::ensure_started() {
   if (job_.is_root() && (facts.blocks.empty() || !step_.is_reducing())) warn_of_idle_settings();
   control_.start(std::move(facts));
   step_.start_at(control_.plane().start_facts().first_round);
+  job_.attend([this] { return step_.attend("a call that all ranks make"); });
   // A loop whose steps will ask is asked to stop from here on, not ended.
   if (step_.is_reducing()) static_cast<void>(job_.termination().requested());
 }
@@ -173,7 +174,8 @@ std::vector<NamedTensor> SessionState::saved_rows() {
   for (const Actuator* actuator : actuators_) {
     const SavedRow* name = actuator->saved_row();
     if (name == nullptr) continue;
-    const auto rows = require(gather_rows(job_.all(), actuator->save(), "all ranks to save"));
+    const auto rows = require(
+        gather_rows(job_.all(), actuator->save(), "all ranks to save", job_.between_polls()));
     for (std::size_t r = 0; r < rows.size(); ++r) {
       saved.push_back({tensor_name(*name, r), at::tensor(rows[r], at::kDouble)});
     }
@@ -209,6 +211,7 @@ void SessionState::load_row(Actuator& actuator, std::span<const NamedTensor> sav
 void SessionState::finish() {
   if (finished_) return;
   finished_ = true;
+  job_.attend({});  // others may have left before
   const Status ended = is_started() ? control_.finish(step_.last_signal()) : ok_status();
   control_.close();
   require(ended, "session");

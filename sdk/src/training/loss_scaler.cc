@@ -217,8 +217,9 @@ void LossScaler::unscale_unit(Unit& unit, const std::vector<at::Tensor>& paramet
 bool LossScaler::agree(bool found) {
   if (session_ == nullptr || session_->world_size() == 1) return found;
   std::uint64_t any = found ? 1 : 0;
-  detail::require(detail::reduce_values(session_->state().job().data(), std::span(&any, 1),
-                                        transport::max_u64()),
+  const detail::Membership& job = session_->state().job();
+  detail::require(detail::reduce_values(job.data(), std::span(&any, 1), transport::max_u64(),
+                                        job.between_polls()),
                   "LossScaler: found inf of all ranks");
   return any != 0;
 }

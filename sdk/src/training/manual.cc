@@ -190,7 +190,7 @@ struct ManualParallel::Impl {
       formats.advance_scaler({.overflow = !finite});
     }
     if (!outcome.finite) {
-      static_cast<void>(numerics.blame({}));
+      static_cast<void>(numerics.blame({}, state.step().number()));
       state.step().recorder().flag(SignalFlag::step_skipped);
     }
     state.step().agreed(merged);

@@ -179,6 +179,14 @@ struct Reducer::Impl {
     return reduction->merge(mine, [&] { state.step().pump(wait); });
   }
 
+  // Watches what may have to wait after the step's reduction; `wait` is made only if it does.
+  detail::BetweenPolls watched(std::optional<detail::SlowWait>& wait) {
+    return [this, &wait] {
+      if (!wait) wait.emplace(state.step().slow_wait("Reducer::average"));
+      state.step().pump(*wait);
+    };
+  }
+
   void hand_back(const StepBallot& merged, ReductionOutcome& outcome) {
     outcome.gradient_norm = reduction->hand_back(merged.weight, formats.scale());
     outcome.finite = std::isfinite(outcome.gradient_norm) && merged.nonfinite_ranks == 0 &&
@@ -192,7 +200,8 @@ struct Reducer::Impl {
     detail::StepRecorder& recorder = state.step().recorder();
     if (!outcome.finite) recorder.flag(SignalFlag::step_skipped);
     if (outcome.repeat) recorder.flag(SignalFlag::step_repeated);
-    detail::require(buffers.follow(merged.buffers_from_min, state.job().data()));
+    std::optional<detail::SlowWait> wait;
+    detail::require(buffers.follow(merged.buffers_from_min, state.job().data(), watched(wait)));
     take_times();
     state.step().agreed(merged);
     active_elsewhere = merged.active_ranks;
@@ -238,7 +247,7 @@ struct Reducer::Impl {
 
   // Which of this rank's own gradients are at fault: looked at only in a step that goes wrong.
   void blame_nonfinite() {
-    const std::int64_t count = numerics.blame(reduction->nonfinite());
+    const std::int64_t count = numerics.blame(reduction->nonfinite(), state.step().number());
     const std::uint32_t told = detail::saturated(static_cast<std::uint64_t>(count));
     state.step().recorder().nonfinite_values(told);
     if (count > 0) state.step().recorder().flag(SignalFlag::nonfinite_gradient);
@@ -272,7 +281,8 @@ struct Reducer::Impl {
     double seconds = last.exposed_seconds;
     for (const BucketReport& bucket : last.buckets) seconds += bucket.worked_seconds;
     const detail::StepExchange* former = reduction.exchange();
-    reduction.tune(seconds);
+    std::optional<detail::SlowWait> wait;
+    reduction.tune(seconds, watched(wait));
     if (reduction.exchange() != former) show_held();
   }
 

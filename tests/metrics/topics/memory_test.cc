@@ -175,6 +175,22 @@ TEST_SUITE("memory view") {
     CHECK(memory_headroom(*view, peaks({0, 5, 0, 0})).tightest == RankId(-1));
   }
 
+  TEST_CASE(
+      "a machine that has less left than the budget says counts, and is no rank over budget") {
+    const JobFacts facts = job(2, {model()});
+    const auto view = memory_view(facts, initial_plan(facts), std::vector<std::int64_t>{250, 250});
+    REQUIRE(view);
+    StepSignals signals = peaks({210, 200});
+    signals.reports[0].memory_limit_bytes = 1000;
+    signals.reports[1].memory_limit_bytes = 205;
+    const MemoryHeadroom tight = memory_headroom(*view, signals);
+    CHECK(tight.tightest == RankId(1));
+    CHECK(tight.least_bytes == 5);
+    signals.reports[1].memory_limit_bytes = 190;
+    CHECK(memory_headroom(*view, signals).least_bytes == -10);
+    CHECK(memory_headroom(*view, signals).over_budget == 0);
+  }
+
   TEST_CASE("new budgets are seen, also those of ranks that had none") {
     const JobFacts facts = job(2, {model()});
     const std::vector<std::int64_t> budgets = {7, 0};

@@ -1,14 +1,21 @@
 #include "sdk/src/parallel/slow_wait.h"
 
+#include <cstdint>
+#include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "coordinator/testing/loopback.h"
+#include "coordinator/transport/reduction.h"
 #include "coxswain/error.h"
+#include "sdk/src/parallel/agreement.h"
 
 #include <doctest/doctest.h>
 
 using namespace cox;
 using cox::detail::SlowWait;
+using namespace cox::detail;
 
 namespace {
 
@@ -100,5 +107,47 @@ TEST_SUITE("slow wait") {
       wait.look(it.begin + std::chrono::hours(5) + std::chrono::seconds(second));
     }
     CHECK_FALSE(wait.is_beyond_limit());
+  }
+
+  TEST_CASE("every wait for all ranks asks between its polls, and ends when that says so") {
+    struct Left {};
+    const cox::testing::LoopbackWorld world(2);
+    const auto here = world.communicator(RankId(0));  // rank 1 never comes
+    int polls = 0;
+    const BetweenPolls until_it_has_left = [&polls] {
+      if (++polls == 5) throw Left();
+    };
+    std::uint64_t value = 7;
+    const std::span<std::uint64_t> values(&value, 1);
+    const std::vector<std::function<void()>> waits = {
+        [&] { static_cast<void>(gather_values(*here, value, until_it_has_left)); },
+        [&] {
+          static_cast<void>(reduce_values(*here, values, transport::min_u64(), until_it_has_left));
+        },
+        [&] {
+          static_cast<void>(
+              broadcast(*here, std::as_writable_bytes(values), RankId(1), until_it_has_left));
+        },
+        [&] { static_cast<void>(agree_on_status(*here, ok_status(), until_it_has_left)); },
+        [&] {
+          static_cast<void>(
+              gather_rows(*here, std::vector<double>{1}, "all ranks", until_it_has_left));
+        },
+    };
+    for (const auto& wait : waits) {
+      polls = 0;
+      CHECK_THROWS_AS(wait(), Left);
+      CHECK(polls == 5);
+      CHECK(value == 7);  // others may still write, but not here
+    }
+  }
+
+  TEST_CASE("a save may take as long as the disk does: the limit ends no wait for it") {
+    Waiting it;
+    it.limit = 5;
+    it.marks = {mark(0, Activity::saving, 60), mark(2, Activity::waiting, 60)};
+    SlowWait wait = it.wait();
+    for (int second = 1; second < 90; ++second) wait.look(it.begin + std::chrono::seconds(second));
+    CHECK(wait.is_beyond_limit());
   }
 }

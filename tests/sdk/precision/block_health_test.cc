@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -11,6 +12,8 @@
 #include <tuple>
 #include <vector>
 
+#include "metrics/step_row.h"
+#include "sdk/src/precision/numerics_watch.h"
 #include "tests/sdk/precision/fault_support.h"
 #include "tests/sdk/precision/watched_blocks.h"
 
@@ -78,6 +81,105 @@ std::vector<Tensor> gradients(Victim& victim, const std::vector<Tensor>& paramet
 }  // namespace
 
 TEST_SUITE("block health") {
+  TEST_CASE(
+      "parameters that are not finite already are named, not the block whose result was first") {
+    const Victim victim = mlp();
+    Watched watched(victim.module);
+    const auto parameters = victim.module->named_parameters();
+    const auto spoil = [&](const std::string& name, double value) {
+      const torch::NoGradGuard no_grad;
+      parameters[name].view({-1}).slice(0, 0, 3).fill_(value);
+    };
+    const auto loss = [&](std::vector<Fault> faults) {
+      faults.resize(victim.blocks);
+      return [&victim, faults] { return victim.loss(faults); };
+    };
+    const Tensor before = parameters["layer2.up.weight"].detach().clone();
+    spoil("layer2.up.weight", kInfinity);
+    const auto evidence = watched.step(loss({}));
+    const BlockId third = watched.block("layer2");
+    CHECK(watched.verdict() == HealthVerdict{Where::parameters, third, 3});
+    CHECK(evidence[third.value()].overflow_forward == 3);
+    CHECK(evidence[third.value()].rank_of_overflow == kRank);
+    // Mended, an ordinary fault is blamed as ever.
+    {
+      const torch::NoGradGuard no_grad;
+      parameters["layer2.up.weight"].copy_(before);
+    }
+    watched.step(loss({}));
+    CHECK(watched.verdict().where == Where::nothing);
+    watched.step(loss({fault(Fault::Pass::forward)}));
+    CHECK(watched.verdict().where == Where::forward);
+    CHECK(watched.verdict().block == watched.block("layer0"));
+  }
+
+  TEST_CASE("bad parameters of a block that the step did not meet are not to blame") {
+    struct Net : torch::nn::Module {
+      Net() : table(register_module("table", torch::nn::Embedding(5, 3))) {}
+      cox::Block<torch::nn::Embedding> table;
+    };
+    const auto net = std::make_shared<Net>();
+    Watched watched(net);
+    {
+      const torch::NoGradGuard no_grad;
+      watched.parameters[0][4].fill_(kInfinity);
+    }
+    watched.step([&] {
+      return cox::run(net->table, &torch::nn::EmbeddingImpl::forward, torch::arange(4)).sum() *
+             kInfinity;
+    });
+    CHECK(watched.verdict().where != Where::parameters);
+  }
+
+  TEST_CASE("the log says once since when parameters are not finite, and again when it is anew") {
+    const Victim victim = mlp();
+    std::vector<std::string> lines;
+    const cox::Log log(cox::LogLevel::info, kRank,
+                       [&](std::string_view line) { lines.emplace_back(line); });
+    const cox::Config config;
+    cox::detail::BlockWatch blocks;
+    cox::detail::FormatActuator formats(config, blocks, log);
+    cox::detail::NumericsWatch numerics(config.precision, kRank, blocks, formats, log);
+    blocks.attach(*victim.module);
+    const std::vector<Tensor> parameters = victim.module->parameters();
+    numerics.watch(parameters);
+    const cox::Plan plan;
+    std::uint64_t number = 10;
+    const auto step = [&](double weight) {
+      {
+        const torch::NoGradGuard no_grad;
+        parameters[0].fill_(weight);
+      }
+      victim.module->zero_grad();
+      numerics.begin_step();
+      const Tensor loss = victim.loss(std::vector<Fault>(victim.blocks));
+      numerics.loss(loss.item<double>());
+      loss.backward();
+      if (!std::isfinite(loss.item<double>()))
+        static_cast<void>(numerics.blame(bad_gradients(parameters), cox::StepId(number)));
+      ++number;
+      cox::metrics::StepRow row;
+      cox::detail::StepOutput output;
+      output.row = &row;
+      numerics.end_step({kRank, {}, plan, 1}, output);
+      return row.overflow_pass;
+    };
+    for (const double weight : {0.1, kInfinity, kInfinity, 0.1, kInfinity}) {
+      CAPTURE(weight);
+      CHECK((step(weight) == cox::metrics::OverflowPass::parameters) == (weight > 1));
+    }
+    REQUIRE(lines.size() == 2);
+    for (const std::string part : {"parameters of block layer0 have been non-finite since before "
+                                   "step 11 (",
+                                   "values)"}) {
+      CAPTURE(lines[0]);
+      CHECK(lines[0].find(part) != std::string::npos);
+    }
+    CHECK(lines[1].find("since before step 14 (") != std::string::npos);
+    numerics.release();
+    blocks.release();
+  }
+
   TEST_CASE("of nested blocks the innermost is to blame, and the outer one for what is its own") {
     const auto net = std::make_shared<NestedNet>();
     Watched watched(net);

@@ -317,6 +317,23 @@ TEST_SUITE("sdk.session precision") {
     for (const BlockEvidence& block : seen) CHECK(block.sampled > 0);
   }
 
+  TEST_CASE("a rule that fits no block is an error in every section, and names those that exist") {
+    for (const std::string key : {"memory.force", "memory.forbid", "precision.force",
+                                  "precision.forbid", "precision.sample_blocks"}) {
+      CAPTURE(key);
+      const std::string value = key.starts_with("memory") ? "=recompute" : "=bf16";
+      const std::string rule = key.ends_with("blocks") ? "11" : "11" + value;
+      const std::string refused =
+          error_of({"--cox." + key + "=" + rule, "--cox.precision.format=bf16"});
+      CAPTURE(refused);
+      CHECK(refused.find(key + ": expected the name of a block, found " + rule) !=
+            std::string::npos);
+      CHECK(refused.find("which fits none of 3; the nearest are 1, 0, 2") != std::string::npos);
+    }
+    CHECK(error_of({"--cox.memory.budget_of_rank=7:2GiB"}).find("found rank 7") !=
+          std::string::npos);
+  }
+
   TEST_CASE("a setting that cannot be is refused with what was expected") {
     CHECK(error_of({"--cox.precision.format=fp64"}).find("fp32") != std::string::npos);
     CHECK(error_of({"--cox.precision.force=nowhere=bf16"}).find("nowhere") != std::string::npos);

@@ -1,5 +1,8 @@
+#include <unistd.h>
+
 #include <cstring>
 #include <limits>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -45,6 +48,88 @@ struct CountingSink final : StepSink {
   void record(const StepRecord&) override { ++records; }
 };
 
+// A machine of the test's own: paths and their texts.
+using Files = std::map<std::string, std::string>;
+constexpr std::uint64_t kKib = 1024;
+
+std::uint64_t page_bytes() {
+  return static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
+Files with(Files files, const Files& more) {
+  files.insert({"/proc/meminfo", "MemTotal:       1000 kB\nMemAvailable:\t900 kB\n"});
+  files.insert(more.begin(), more.end());
+  return files;
+}
+
+struct GroupCase {
+  const char* name;
+  Files files;
+  std::uint64_t limit_kib;
+  std::uint64_t free_kib;
+};
+
+std::vector<GroupCase> group_cases() {
+  const std::string inner = "/sys/fs/cgroup/jobs/one/";
+  const std::string outer = "/sys/fs/cgroup/jobs/";
+  const Files v2 = {{"/proc/self/cgroup", "0::/jobs/one\n"},
+                    {"/proc/self/mountinfo",
+                     "30 24 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - "
+                     "cgroup2 cgroup2 rw,nsdelegate\n"}};
+  const Files v1 = {{"/proc/self/cgroup", "12:cpu,cpuacct:/x\n5:memory:/jobs/one\n0::/y\n"},
+                    {"/proc/self/mountinfo",
+                     "31 24 0:27 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n"
+                     "36 24 0:32 / /m rw,nosuid - cgroup cgroup rw,memory\nnonsense\n"}};
+  const Files container = {
+      {"/proc/self/cgroup", "5:memory:/docker/abc\n"},
+      {"/proc/self/mountinfo", "36 24 0:32 /docker/abc /m ro - cgroup cgroup ro,memory\n"}};
+  const Files outside = {{"/proc/self/cgroup", "0::/../other\n"},
+                         {"/proc/self/mountinfo", v2.at("/proc/self/mountinfo")}};
+  return {
+      {"no limit", with(v2, {{inner + "memory.max", "max\n"}}), 1000, 900},
+      {"the own group",
+       with(v2, {{inner + "memory.max", "409600\n"}, {inner + "memory.current", "307200\n"}}), 400,
+       100},
+      {"files that would be dropped are free",
+       with(v2, {{inner + "memory.max", "409600\n"},
+                 {inner + "memory.current", "307200\n"},
+                 {inner + "memory.stat", "anon 1\ninactive_file 204800\nactive_file 7\n"}}),
+       400, 300},
+      {"the group around it is fuller",
+       with(v2, {{inner + "memory.max", "409600\n"},
+                 {inner + "memory.current", "102400\n"},
+                 {outer + "memory.max", "819200\n"},
+                 {outer + "memory.current", "768000\n"}}),
+       400, 50},
+      {"memory.high",
+       with(v2, {{inner + "memory.max", "max\n"},
+                 {inner + "memory.high", "204800\n"},
+                 {inner + "memory.current", "512000\n"}}),
+       200, 0},
+      {"version 1",
+       with(v1, {{"/m/jobs/one/memory.limit_in_bytes", "409600\n"},
+                 {"/m/jobs/one/memory.usage_in_bytes", "307200\n"},
+                 {"/m/jobs/one/memory.stat", "inactive_file 1\ntotal_inactive_file 102400\n"},
+                 {"/m/jobs/memory.limit_in_bytes", "9223372036854771712\n"}}),
+       400, 200},
+      {"a container",
+       with(container,
+            {{"/m/memory.limit_in_bytes", "409600\n"}, {"/m/memory.usage_in_bytes", "307200\n"}}),
+       400, 100},
+      {"a group outside of what is mounted",
+       with(outside, {{"/sys/fs/cgroup/memory.max", "409600\n"},
+                      {"/sys/fs/cgroup/memory.current", "1024\n"}}),
+       400, 399},
+      {"numbers that are none",
+       with(v2, {{inner + "memory.max", "-5\n"}, {inner + "memory.current", "many\n"}}), 1000, 900},
+  };
+}
+
+std::uint64_t limit_of(Files files, std::int32_t ranks_on_node) {
+  const NodeMemory node([&](const std::string& path) { return files[path]; });
+  return MemoryProbe(ranks_on_node, node).reading().limit_bytes;
+}
+
 }  // namespace
 
 TEST_SUITE("memory probe") {
@@ -59,10 +144,52 @@ TEST_SUITE("memory probe") {
   }
 
   TEST_CASE("ranks that share a machine have its memory together") {
-    const std::uint64_t alone = MemoryProbe().reading().limit_bytes;
-    REQUIRE(alone > 0);
-    CHECK(MemoryProbe(4).reading().limit_bytes == alone / 4);
-    CHECK(MemoryProbe(0).reading().limit_bytes == alone);
+    const Files machine = {{"/proc/meminfo", "MemTotal: 1000 kB\nMemFree: 1 kB\n"}};
+    CHECK(limit_of(machine, 1) == 1000 * kKib);
+    CHECK(limit_of(machine, 4) == 250 * kKib);
+    CHECK(limit_of(machine, 0) == 1000 * kKib);
+    CHECK(limit_of({}, 1) == 0);
+  }
+
+  TEST_CASE("a rank may use what it has and its share of what the machine has free") {
+    Files machine = {{"/proc/meminfo", "MemTotal: 1000000 kB\nMemAvailable: 800 kB\n"},
+                     {"/proc/self/statm", "500 100 20 1 0 30 0\n"}};
+    const std::uint64_t resident = 100 * page_bytes();
+    CHECK(limit_of(machine, 1) == resident + 800 * kKib);
+    CHECK(limit_of(machine, 4) == resident + 200 * kKib);
+    machine["/proc/meminfo"] = "MemTotal: 600 kB\nMemAvailable: 590 kB\n";
+    CHECK(limit_of(machine, 2) == 300 * kKib);  // never more than its part of the whole
+    machine.erase("/proc/self/statm");
+    CHECK(limit_of(machine, 2) == 300 * kKib);
+  }
+
+  TEST_CASE("what is free is looked at anew, and the headroom follows") {
+    Files machine = {{"/proc/meminfo", "MemTotal: 1000000 kB\nMemAvailable: 8000 kB\n"},
+                     {"/proc/self/statm", "500 100 20 1 0 30 0\n"}};
+    MemoryProbe probe(2, NodeMemory([&](const std::string& path) { return machine[path]; }));
+    const std::uint64_t resident = 100 * page_bytes();
+    CHECK(probe.reading().limit_bytes == resident + 4000 * kKib);
+    machine["/proc/meminfo"] = "MemTotal: 1000000 kB\nMemAvailable: 40 kB\n";
+    probe.look_around();
+    probe.look();
+    const MemoryReading reading = probe.reading();
+    CHECK(reading.limit_bytes - reading.peak_bytes == 20 * kKib);
+    RankSignal signal;
+    probe.sign(signal);
+    CHECK(signal.memory_limit_bytes == resident + 20 * kKib);
+  }
+
+  TEST_CASE("the control groups around a process limit it, in both versions") {
+    for (const GroupCase& each : group_cases()) {
+      CAPTURE(each.name);
+      const NodeMemory node([&](const std::string& path) {
+        const auto file = each.files.find(path);
+        return file == each.files.end() ? std::string() : file->second;
+      });
+      const NodeReading reading = node.look();
+      CHECK(reading.limit_bytes == each.limit_kib * kKib);
+      CHECK(reading.free_bytes == each.free_kib * kKib);
+    }
   }
 
   TEST_CASE("sees growth at its next look, and the peak stays when memory is given back") {

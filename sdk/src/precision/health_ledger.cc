@@ -1,0 +1,240 @@
+#include "sdk/src/precision/health_ledger.h"
+
+#include <ATen/autocast_mode.h>
+#include <torch/torch.h>
+
+#include <memory>
+#include <utility>
+
+#include "coxswain/detail/attended_call.h"
+#include "coxswain/detail/run_context.h"
+#include "sdk/src/blocks/block_state.h"
+#include "sdk/src/blocks/storage.h"
+
+namespace cox::detail {
+namespace {
+
+bool has_gradient(const at::Tensor& tensor) {
+  return tensor.requires_grad() && !tensor.is_leaf();
+}
+
+// A tensor without a gradient may be a mask, whose -infinity is meant; it is not counted.
+PendingScan look_at_constant(const at::Tensor& tensor) {
+  if (!tensor.is_cpu()) {
+    return start_scan(tensor.masked_fill(at::isneginf(tensor), 0), ScanKind::extent);
+  }
+  PendingScan pending{scan(tensor, ScanKind::extent), {}};
+  if (pending.scan.nonfinite > 0) pending.scan.nonfinite = count_unmasked(tensor);
+  return pending;
+}
+
+// HookKey identifies a gradient's hook. A tensor with a gradient is known by its node's hook.
+struct HookKey {
+  std::shared_ptr<HealthLedger> ledger;
+  std::uint64_t step = 0;
+  std::size_t output = 0;    // of the tensor's node
+  std::int64_t version = 0;  // of the tensor's data
+  friend bool operator==(const HookKey&, const HookKey&) = default;
+};
+
+// GradientHook does what Tensor::register_hook would do, in one piece of memory instead of six.
+class GradientHook final : public torch::autograd::FunctionPreHook {
+ public:
+  GradientHook(HookKey key, Boundary& boundary) : key_(std::move(key)), boundary_(boundary) {}
+
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& grads) override {
+    if (key_.output < grads.size()) {
+      key_.ledger->gradient(boundary_, key_.step, grads[key_.output]);
+    }
+    return grads;
+  }
+
+  const HookKey& key() const { return key_; }
+  Boundary& boundary() const { return boundary_; }
+
+ private:
+  const HookKey key_;
+  Boundary& boundary_;  // of the step; not looked at in another
+};
+
+// nullptr when no hook of that key is on the tensor's node.
+Boundary* hooked_boundary(torch::autograd::Node& node, const HookKey& key) {
+  for (const auto& hook : node.tensor_pre_hooks()) {
+    const auto* own = dynamic_cast<const GradientHook*>(hook.get());
+    if (own != nullptr && own->key() == key) return &own->boundary();
+  }
+  return nullptr;
+}
+
+HealthCall*& innermost_health_call() {
+  thread_local HealthCall* call = nullptr;
+  return call;
+}
+
+bool computes_in_fp16(at::DeviceType device) {
+  return at::autocast::is_autocast_enabled(device) &&
+         at::autocast::get_autocast_dtype(device) == at::kHalf;
+}
+
+}  // namespace
+
+void HealthLedger::begin_anew(bool is_open) {
+  const std::lock_guard lock(mutex_);
+  ++step_;
+  now_ = 0;
+  calls_.clear();
+  constants_.clear();
+  boundaries_.clear();
+  is_open_ = is_open;
+}
+
+std::size_t HealthLedger::begin_call(BlockId block, std::optional<std::size_t> outer) {
+  const std::lock_guard lock(mutex_);
+  BlockCallRecord& call = calls_.emplace_back();
+  call.block = block;
+  call.outer = outer;
+  call.begin_at = ++now_;
+  return calls_.size() - 1;
+}
+
+Boundary* HealthLedger::with_gradient(const at::Tensor& tensor) {
+  torch::autograd::Node& node = *tensor.grad_fn();
+  HookKey key{shared_from_this(), step_, static_cast<std::size_t>(tensor.output_nr()),
+              version_of(tensor)};
+  if (Boundary* known = hooked_boundary(node, key)) return known;
+  Boundary& boundary = boundaries_.add();
+  boundary.forward = start_scan(tensor, ScanKind::extent);
+  node.add_tensor_pre_hook(std::make_unique<GradientHook>(std::move(key), boundary));
+  return &boundary;
+}
+
+Boundary* HealthLedger::constant(const at::Tensor& tensor) {
+  const std::int64_t version = version_of(tensor);
+  const auto found = constants_.find(tensor.unsafeGetTensorImpl());
+  if (found != constants_.end() && found->second.version == version) return found->second.boundary;
+  const torch::NoGradGuard no_grad;
+  Boundary& boundary = boundaries_.add();
+  boundary.forward = look_at_constant(tensor);
+  constants_.insert_or_assign(
+      tensor.unsafeGetTensorImpl(),
+      Known{c10::weak_intrusive_ptr<at::TensorImpl>(tensor.getIntrusivePtr()), version, &boundary});
+  return &boundary;
+}
+
+Boundary* HealthLedger::boundary_of(const at::Tensor& tensor) {
+  if (!tensor.defined() || !c10::isFloatingType(tensor.scalar_type())) return nullptr;
+  if (has_gradient(tensor)) return with_gradient(tensor);
+  return tensor.requires_grad() ? nullptr : constant(tensor);
+}
+
+void HealthLedger::input(std::size_t call, const at::Tensor& tensor) {
+  const std::lock_guard lock(mutex_);
+  if (call >= calls_.size()) return;  // the step ended inside of it
+  if (Boundary* boundary = boundary_of(tensor)) calls_[call].inputs.push_back(boundary);
+}
+
+void HealthLedger::computes_in_fp16(std::size_t call) {
+  const std::lock_guard lock(mutex_);
+  if (call >= calls_.size()) return;
+  calls_[call].is_fp16 = true;
+  for (Boundary* boundary : calls_[call].inputs) boundary->is_small_asked = true;
+}
+
+void HealthLedger::output(std::size_t call, const at::Tensor& tensor) {
+  const std::lock_guard lock(mutex_);
+  if (call >= calls_.size()) return;
+  Boundary* const boundary = boundary_of(tensor);
+  if (boundary == nullptr) return;
+  if (calls_[call].is_fp16) boundary->is_small_asked = true;
+  calls_[call].outputs.push_back(boundary);
+}
+
+void HealthLedger::end_call(std::size_t call) {
+  const std::lock_guard lock(mutex_);
+  if (call < calls_.size()) calls_[call].end_at = ++now_;
+}
+
+void HealthLedger::gradient(Boundary& boundary, std::uint64_t step,
+                            const at::Tensor& gradient) try {
+  if (!is_open() || !gradient.defined()) return;
+  const std::lock_guard lock(mutex_);
+  if (step != step_) return;
+  const ScanKind kind = boundary.is_small_asked ? ScanKind::small : ScanKind::extent;
+  boundary.gradients.push_back(start_scan(gradient, kind));
+  if (boundary.gradient_at == 0) boundary.gradient_at = ++now_;
+} catch (...) {
+  // Out of memory, say: it costs this look, never the backward pass.
+}
+
+const std::vector<BlockCallRecord>& HealthLedger::read() {
+  const std::lock_guard lock(mutex_);
+  std::vector<PendingScan*>& pending = pending_;
+  pending.clear();
+  for (const BlockCallRecord& call : calls_) {
+    for (const auto* side : {&call.inputs, &call.outputs}) {
+      for (Boundary* boundary : *side) {
+        pending.push_back(&boundary->forward);
+        for (PendingScan& gradient : boundary->gradients) pending.push_back(&gradient);
+      }
+    }
+  }
+  read_scans(pending);
+  return calls_;
+}
+
+HealthCall::HealthCall(const std::shared_ptr<BlockGate>& gate) noexcept {
+  const auto& state = static_cast<const BlockState&>(*gate);
+  if (!state.health || !state.health->is_open() || !at::GradMode::is_enabled()) return;
+  const RunContext* context = current_context();
+  if (context != nullptr && context->is_rerun) return;
+  try {
+    std::optional<std::size_t> outer;
+    if (innermost_health_call() != nullptr) outer = innermost_health_call()->call_;
+    call_ = state.health->begin_call(state.id, outer);
+  } catch (...) {
+    return;
+  }
+  ledger_ = state.health;
+  outer_ = std::exchange(innermost_health_call(), this);
+  is_innermost_ = true;
+}
+
+HealthCall::~HealthCall() {
+  drop();
+}
+
+void HealthCall::drop() noexcept {
+  if (is_innermost_) innermost_health_call() = outer_;
+  is_innermost_ = false;
+  ledger_.reset();
+}
+
+void HealthCall::input(const at::Tensor& tensor) noexcept try {
+  if (!ledger_ || !tensor.defined()) return;
+  if (!tensor.is_cpu()) is_on_cpu_ = false;
+  ledger_->input(call_, tensor);
+} catch (...) {
+  drop();
+}
+
+void HealthCall::begin() noexcept try {
+  const at::DeviceType device = is_on_cpu_ ? at::kCPU : at::kCUDA;
+  if (ledger_ && computes_in_fp16(device)) ledger_->computes_in_fp16(call_);
+} catch (...) {
+  drop();
+}
+
+void HealthCall::output(const at::Tensor& tensor) noexcept try {
+  if (ledger_) ledger_->output(call_, tensor);
+} catch (...) {
+  drop();
+}
+
+void HealthCall::finish() noexcept try {
+  if (ledger_) ledger_->end_call(call_);
+  drop();
+} catch (...) {
+  drop();
+}
+
+}  // namespace cox::detail
