@@ -23,9 +23,10 @@ int main(int argc, char** argv) try {
   options.config.run.log = cox::LogLevel::warning;  // settings from code: run.log,
   options.config.http.port = 0;                     // http.port (0: any free one)
   auto session = cox::Session::start(argc, argv, options);
+  torch::manual_seed(1);  // the same first weights in every run
   torch::nn::Linear model(1, 1);
   cox::AdamW optimizer(model->parameters(), {.lr = 2e-2});
-  cox::Trainer trainer(session, *model, optimizer, {.global_batch = 32, .steps = 120});
+  cox::Trainer trainer(session, *model, optimizer, {.global_batch = 32, .steps = 200});
   const Line line;
   for (auto& step : trainer.steps(line)) {  // ends after SIGTERM or Ctrl-C, on all ranks
     const auto loss = step.forward(
