@@ -322,6 +322,14 @@ std::optional<SlowRank> found_slow(const Slowness& slowness, const Round& round,
   return std::nullopt;
 }
 
+// Returns by how much the running levels of two phases of a rank may differ by noise: three
+// deviations of a difference, each level being a mean over some rounds.
+double level_noise(const Slowness& slowness, std::size_t rank, std::uint32_t a, std::uint32_t b) {
+  const double variance =
+      slowness.channels[1 + a].variance[rank] + slowness.channels[1 + b].variance[rank];
+  return 3 * std::sqrt(variance / (2 * kLevelRounds - 1));
+}
+
 // The slow rank after this round; none when it has recovered.
 std::optional<SlowRank> still_slow(SlowRank slow, const Slowness& slowness, const Round& round,
                                    const Tests& tests) {
@@ -335,7 +343,8 @@ std::optional<SlowRank> still_slow(SlowRank slow, const Slowness& slowness, cons
   const double more =
       slowness.channels[1 + now].level[rank] - slowness.channels[1 + slow.phase_index].level[rank];
   const auto settled = static_cast<double>(slow.phase_since.value()) + round.min_reports;
-  const bool is_costly = std::min(level, more) >= round.shift / 2;
+  const bool is_costly = std::min(level, more) >= round.shift / 2 &&
+                         more >= level_noise(slowness, rank, now, slow.phase_index);
   if (!is_costly || round.number < settled) return slow;
   slow.phase_index = now;
   slow.phase_since = RoundId(static_cast<std::uint64_t>(round.number));

@@ -99,6 +99,16 @@ TEST_SUITE("policies") {
     CHECK(reasons[1].text.find("in backward, before in data") != std::string::npos);
   }
 
+  TEST_CASE("a slow rank whose phases are noisy is not told to move from one to another") {
+    Scenario scenario = small(4);
+    scenario.phase_noise = 0.3;
+    scenario.slowdowns = {{RankId(2), std::nullopt, 1.0, 0}};
+    const std::vector<cox::Reason> reasons = told(scenario, 3'000);
+    const auto moved =
+        std::ranges::count(reasons, ReasonCode::straggler_phase_moved, &cox::Reason::code);
+    CHECK(moved <= 3);
+  }
+
   TEST_CASE("a rank that finishes is no straggler any more") {
     Scenario scenario = small(8);
     scenario.slowdowns = {{RankId(7), Phase::data, 0.3, 20}};
