@@ -102,7 +102,7 @@ TEST_SUITE("policies") {
   TEST_CASE("a slow rank whose phases are noisy is not told to move from one to another") {
     Scenario scenario = small(4);
     scenario.phase_noise = 0.3;
-    scenario.slowdowns = {{RankId(2), std::nullopt, 1.0, 0}};
+    scenario.slowdowns = {{RankId(2), std::nullopt, 0.2, 0}};
     const std::vector<cox::Reason> reasons = told(scenario, 3'000);
     const auto moved =
         std::ranges::count(reasons, ReasonCode::straggler_phase_moved, &cox::Reason::code);
