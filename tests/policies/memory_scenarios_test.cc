@@ -91,6 +91,17 @@ TEST_SUITE("policies.memory") {
     CHECK(told[0].round >= cox::RoundId(18));
   }
 
+  TEST_CASE("where a step in thirty needs more bytes than the others, plans leave room for it") {
+    SimulatedMemoryJob run(memory_job(2), "memory.budget = 850MiB");
+    run.begin();
+    run.real_peak = [&run](std::size_t rank) {
+      return run.predicted(rank) - (run.now % 30 == 5 ? 0 : 200 * kMiB);
+    };
+    run.rounds(600);
+    CHECK(run.plans == 0);
+    CHECK(run.letters(0) == "rrkk");
+  }
+
   TEST_CASE("a lighter plan that would only just fit is left alone") {
     for (const std::int64_t spare : {55, 70}) {
       CAPTURE(spare);

@@ -27,6 +27,7 @@ constexpr double kWorthOnStraggler = 0.002;
 constexpr std::uint32_t kRoomRounds = 16;
 constexpr std::uint64_t kCeilingRounds = 1000;
 constexpr std::int64_t kDownBy = 16;  // a correction that was too large goes down by that part
+constexpr std::uint32_t kCorrectionRounds = 64;  // for which it stays: some steps need more bytes
 
 std::int64_t part(double ratio, std::int64_t bytes) {
   return static_cast<std::int64_t>(ratio * static_cast<double>(bytes));
@@ -297,6 +298,20 @@ bool learn_limit(const MemoryConfig& config, const RankSignal& report, std::int6
   return true;
 }
 
+// The largest error of the last rounds counts: steps that sample numbers or save need more bytes
+// than those between them, and a plan must leave room for both.
+void correct(RankMemoryState& known, std::int64_t error) {
+  std::int64_t& correction = known.correction_bytes;
+  if (error >= correction) {
+    correction = error;
+    known.correction_rounds = kCorrectionRounds;
+  } else if (known.correction_rounds > 0) {
+    --known.correction_rounds;
+  } else {
+    correction += (error - correction) / kDownBy;
+  }
+}
+
 void learn_peak(const PolicyInput& input, const RankSignal& report, MemoryRound& round) {
   const auto r = static_cast<std::size_t>(report.rank.value());
   RankView& view = round.ranks[r];
@@ -313,8 +328,7 @@ void learn_peak(const PolicyInput& input, const RankSignal& report, MemoryRound&
   if (!view.now) return;
   const std::int64_t predicted = view.now->peak_bytes;
   const std::int64_t error = peak - predicted;
-  std::int64_t& correction = known.correction_bytes;
-  correction = error > correction ? error : correction + (error - correction) / kDownBy;
+  correct(known, error);
   view.breached = peak > view.budget.bytes;
   if (!view.breached) return;
   const bool is_lower = known.ceiling_bytes == 0 || predicted < known.ceiling_bytes;

@@ -51,6 +51,7 @@ struct RestingAction {
 // RankMemoryState is what the policy keeps of one rank between rounds.
 struct RankMemoryState {
   std::int64_t correction_bytes = 0;         // measured minus predicted peak, smoothed
+  std::uint32_t correction_rounds = 0;       // until it may go down
   std::optional<std::uint64_t> plan_seen{};  // number of the plan in its last report
   std::int64_t measured_bytes = 0;           // its newest peak; 0 = none yet
   std::int64_t limit_bytes = 0;              // 0 = unknown
@@ -61,15 +62,15 @@ struct RankMemoryState {
   std::uint32_t room_rounds = 0;   // in a row in which a lighter plan was worth it
 
   static auto fields(auto& self) {
-    return std::tie(self.correction_bytes, self.plan_seen, self.measured_bytes, self.limit_bytes,
-                    self.ceiling_bytes, self.ceiling_until, self.straggles, self.samples,
-                    self.room_rounds);
+    return std::tie(self.correction_bytes, self.correction_rounds, self.plan_seen,
+                    self.measured_bytes, self.limit_bytes, self.ceiling_bytes, self.ceiling_until,
+                    self.straggles, self.samples, self.room_rounds);
   }
 };
 
 // MemoryState is what policy `memory` remembers between rounds.
 struct MemoryState {
-  static constexpr std::uint32_t kVersion = 3;
+  static constexpr std::uint32_t kVersion = 4;
   std::uint64_t digest = 0;              // of fronts and budgets; with others it starts anew
   std::vector<RankMemoryState> ranks{};  // one per rank
   std::vector<RestingAction> resting{};
@@ -167,8 +168,8 @@ bool facts_fit(const JobFacts& job);
 // Learns what the reports of the round measured (peaks, limits, samples, failures), and chooses a
 // point of its front for every rank. A round without reports teaches nothing. From each report that
 // covers only rounds under the newest plan it learns
-//   correction   measured minus predicted peak: up at once, down by a sixteenth of the difference
-//   ceiling      the predicted peak of a plan that was measured above the budget
+//   correction   measured minus predicted peak: up at once, down after some rounds that stayed
+//   below ceiling      the predicted peak of a plan that was measured above the budget
 // REQUIRES: facts_fit(input.job). `input` outlives the result.
 MemoryRound look_at_round(const PolicyInput& input, MemoryState state);
 

@@ -73,14 +73,18 @@ std::string wrapped(std::string_view text) {
 
 std::string memory_line(const cox::SessionReport& report) {
   if (!report.memory_planned || report.memory_peak_bytes <= 0) return {};  // not predicted
-  const double peak = mib(report.memory_peak_bytes);
-  if (report.memory_saved_bytes <= 0) {
-    return fmt::format("memory: at most {:.1f} MiB on a rank (predicted)\n", peak);
+  const bool is_measured = report.memory_measured_bytes > 0;
+  std::string line =
+      fmt::format("memory: at most {:.1f} MiB on a rank ({})",
+                  mib(is_measured ? report.memory_measured_bytes : report.memory_peak_bytes),
+                  is_measured ? "measured" : "predicted");
+  if (report.memory_saved_bytes > 0) {
+    line += fmt::format(
+        "; the last plan saves up to {:.1f} MiB of a rank, against keeping every block, for up to "
+        "+{:.1f} % of time (predicted)",
+        mib(report.memory_saved_bytes), 100 * report.memory_added_ratio);
   }
-  return fmt::format(
-      "memory: at most {:.1f} MiB on a rank; up to {:.1f} MiB of a rank are saved, against "
-      "keeping every block, for up to +{:.1f} % of time (predicted)\n",
-      peak, mib(report.memory_saved_bytes), 100 * report.memory_added_ratio);
+  return line + "\n";
 }
 
 std::string cost_line(const cox::SessionReport& report, double price_per_device_hour) {

@@ -110,9 +110,10 @@ struct SessionReport {
   // Activation memory under the newest plan, as predicted by what was measured before the first
   // step. All zero where memory is not planned.
   bool memory_planned = false;
-  std::int64_t memory_peak_bytes = 0;   // highest of a rank
-  std::int64_t memory_saved_bytes = 0;  // on one rank, against keeping every block; the largest
-  double memory_added_ratio = 0;        // of a step with every block kept; the largest of a rank
+  std::int64_t memory_peak_bytes = 0;      // highest of a rank
+  std::int64_t memory_saved_bytes = 0;     // on one rank, against keeping every block; the largest
+  double memory_added_ratio = 0;           // of a step with every block kept; the largest of a rank
+  std::int64_t memory_measured_bytes = 0;  // highest peak that a rank reported, of all plans
 
   // In the unit of run.price_per_device_hour, a device a rank; zero where no price is given.
   double cost = 0;                // from the start of the job to the newest round

@@ -33,6 +33,8 @@ void RunTally::add(const StepRecord& record) {
     for (std::size_t p = 0; p < kPhases; ++p) sums[p] += signal.phase_seconds[p];
   }
   newest_ = std::max(newest_, record.signals.now);
+  const auto peak = static_cast<std::int64_t>(record.decision.summary.memory_peak_bytes);
+  totals_.memory_measured_bytes = std::max(totals_.memory_measured_bytes, peak);
   add_memory(record);
   totals_.rounds = record.counters.rounds;
   totals_.plans = record.counters.plans_published;
