@@ -2,6 +2,7 @@
 nothing, because everything is built already."""
 
 import os
+import re
 import shutil
 
 import jobs
@@ -43,7 +44,10 @@ class Demo(MemoryCase):
             with self.subTest(budget):
                 shutil.rmtree(self.path("demo"), ignore_errors=True)
                 ended = self.ends_well(self.demo("--plain", *budget, *model))
-                self.assertIn("are saved, against keeping every block", ended.out)
+                told = re.search(r"memory: at most ([0-9.]+) MiB on a rank \(measured\); the last plan saves "
+                                 r"up to [0-9.]+ MiB of a rank, against keeping every block", ended.out)
+                self.assertTrue(told, ended)
+                self.assertLessEqual(float(told[1]), 14)
                 self.same_training("demo", "none", 2)
                 for rank in range(2):
                     self.within("demo", rank, 14 * MIB)
