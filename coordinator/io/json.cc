@@ -303,12 +303,13 @@ std::string json_string(std::string_view text) {
   return out + '"';
 }
 
+// "-0" would be read as the whole number 0, without its sign.
 std::string json_number(double value) {
-  return shortest(value);
+  return value == 0 && std::signbit(value) ? "-0.0" : shortest(value);
 }
 
 std::string json_number(float value) {
-  return shortest(value);
+  return value == 0 && std::signbit(value) ? "-0.0" : shortest(value);
 }
 
 JsonWriter& JsonWriter::key(std::string_view name) {

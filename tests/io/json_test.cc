@@ -166,6 +166,8 @@ TEST_SUITE("io.json") {
     CHECK(json_number(0.1f) == "0.1");
     CHECK(json_number(-3.0) == "-3");
     CHECK(json_number(1e300) == "1e+300");
+    CHECK(json_number(-0.0) == "-0.0");
+    CHECK(json_number(-0.0f) == "-0.0");
     CHECK(json_number(std::numeric_limits<double>::quiet_NaN()) == "null");
     CHECK(json_number(-std::numeric_limits<double>::infinity()) == "null");
   }
