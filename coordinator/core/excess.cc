@@ -168,7 +168,10 @@ void few_over_others(const ChannelColumns& seconds, const Flags& in_use, Channel
 // Many ranks: all against the same.
 void ratios_over(std::span<const double> seconds, double expected, double expected_own,
                  std::span<double> ratios) {
-  if (!(expected_own > 0)) return;
+  if (!(expected_own > 0)) {
+    std::ranges::fill(ratios, 1.0);
+    return;
+  }
   for (std::size_t i = 0; i < seconds.size(); ++i) {
     ratios[i] = 1 + (seconds[i] - expected) / expected_own;
   }
@@ -189,11 +192,10 @@ void many_over_others(const ChannelColumns& seconds, const Flags& in_use, const 
   }
 }
 
-// Ratios of a round in which each rank is compared with the others; 1 in channels not in use.
+// Ratios of a round in which each rank is compared with the others; 0 in channels not in use.
 ChannelColumns over_others(const ChannelColumns& seconds, const Flags& in_use,
                            const StepSummary* known) {
   ChannelColumns ratios(seconds.rows());
-  for (std::size_t c = 0; c < kChannels; ++c) std::ranges::fill(ratios[c], 1.0);
   if (seconds.rows() < kLeaveOneOutBelow) {
     few_over_others(seconds, in_use, ratios);
   } else {
@@ -254,6 +256,7 @@ ChannelColumns against_others(const Work& work, const StepSummary& summary,
     take_lesser(excess, at_equal, work.ranks, slow);
   }
   for (std::size_t c = 0; c < kChannels; ++c) {  // still ratios
+    if (!work.in_use[c]) continue;
     for (double& value : excess[c]) value = log_ratio(value);
   }
   return excess;

@@ -168,8 +168,8 @@ bool facts_fit(const JobFacts& job);
 // Learns what the reports of the round measured (peaks, limits, samples, failures), and chooses a
 // point of its front for every rank. A round without reports teaches nothing. From each report that
 // covers only rounds under the newest plan it learns
-//   correction   measured minus predicted peak: up at once, down after some rounds that stayed
-//   below ceiling      the predicted peak of a plan that was measured above the budget
+//   correction   measured minus predicted peak: up at once, down when rounds stay below it
+//   ceiling      the predicted peak of a plan that was measured above the budget
 // REQUIRES: facts_fit(input.job). `input` outlives the result.
 MemoryRound look_at_round(const PolicyInput& input, MemoryState state);
 
