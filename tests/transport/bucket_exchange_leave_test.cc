@@ -150,6 +150,31 @@ TEST_CASE("advance tells of a rank that left, on its node at once") {
   for (const std::string& text : results) CHECK(text == "");
 }
 
+TEST_CASE("a leader that ends without having looked still tells who of its node has left") {
+  const Case& item = kCases[2];
+  LoopbackOptions options;
+  options.ranks_per_node = item.per_node;
+  const LoopbackWorld world(item.ranks, options);
+  Aside aside;
+  aside.waiting = item.ranks;
+  const auto results = on_every_rank(world, item.ranks, [&](Communicator& c) -> std::string {
+    Made made = make(c, item, std::chrono::seconds(10));
+    if (!made.ok()) return aside.failure(made);
+    Status status = whole_round(**made);
+    --aside.waiting;
+    while (aside.waiting > 0 && status.ok()) status = aside.go_on();
+    if (c.rank().value() == item.leaver) {
+      (*made)->leave("out of coal");
+      aside.left = true;
+    }
+    while (!aside.left && status.ok()) status = aside.go_on();
+    const bool on_first_node = c.rank().value() < item.per_node;
+    if (!status.ok() || !on_first_node) return status.ok() ? "" : status.text();
+    return verdict(whole_round(**made), item);
+  });
+  for (const std::string& text : results) CHECK(text == "");
+}
+
 struct LateCase {
   Case item;
   const char* on_its_node;  // what a rank there says; without shared memory any rank

@@ -225,7 +225,11 @@ class SharedExchange final : public RoundExchange {
 
   // MPI may still write to a sum that is on its way: its memory is then left to the process's end.
   ~SharedExchange() override {
-    if (parts_.watch != nullptr) parts_.watch->hear_out(last_word());
+    if (parts_.watch != nullptr) {
+      // Nobody is left to hear of a failure to tell.
+      if (board_.has_departure()) static_cast<void>(pass_on());
+      parts_.watch->hear_out(last_word());
+    }
     if (awaits_messages() && parts_.leaders->kind() == std::string_view("mpi")) {
       static_cast<void>(std::make_unique<SharedSegment>(parts_.segment).release());
     }
@@ -386,17 +390,24 @@ class SharedExchange final : public RoundExchange {
     return ok_status();
   }
 
+  // The board is looked at once: a departure that it shows only after the look is told to the other
+  // nodes by the next call, or by the destructor.
   Status hear() {
-    if (parts_.watch != nullptr) {
-      if (board_.has_departure()) {
-        if (Status told = parts_.watch->depart(board_.departure()); !told.ok()) return told;
-      }
-      Result<Departure> heard = parts_.watch->poll();
-      if (!heard.ok()) return heard.status();
-      if (heard->somebody()) board_.depart(*heard);
+    const bool departed = board_.has_departure();
+    if (parts_.watch == nullptr) return departed ? board_.departure().status() : ok_status();
+    if (departed) {
+      if (Status told = pass_on(); !told.ok()) return told;
     }
-    return board_.has_departure() ? board_.departure().status() : ok_status();
+    Result<Departure> heard = parts_.watch->poll();
+    if (!heard.ok()) return heard.status();
+    if (departed) return board_.departure().status();
+    if (!heard->somebody()) return ok_status();
+    board_.depart(*heard);
+    return heard->status();
   }
+
+  // Tells the other nodes who of this one has left. REQUIRES: a departure, and a watch.
+  Status pass_on() { return parts_.watch->depart(board_.departure()); }
 
   bool ready() const {
     if (board_.has_departure()) return true;
