@@ -27,6 +27,7 @@ COORDINATOR = PLANNING + (IO, "coordinator/wire/", TRANSPORT, "coordinator/runti
 SDK = COORDINATOR + ("metrics/", "sdk/include/")
 DEVICE = "sdk/src/device/"
 CHECKPOINT = "sdk/src/checkpoint/"
+STREAM = "sdk/src/stream/"
 BLOCKS = "sdk/src/blocks/"
 PARALLEL = "sdk/src/parallel/"
 PRECISION = "sdk/src/precision/"
@@ -35,7 +36,7 @@ OPTIM = "sdk/src/optim/"
 DATA = "sdk/src/data/"
 SESSION = "sdk/src/session/"
 TRAINING = "sdk/src/training/"
-GROUND = SDK + (DEVICE, CHECKPOINT)
+GROUND = SDK + (DEVICE, CHECKPOINT, STREAM)
 ROOMS = GROUND + (BLOCKS, PARALLEL, PRECISION, MEMORY, OPTIM, DATA)
 
 # Folder -> folders of this repository that it may include, beside itself. The longest match counts.
@@ -53,6 +54,7 @@ MAY_INCLUDE = {
     "sdk/include/coxswain/": (CORE,),
     DEVICE: SDK,
     CHECKPOINT: SDK,
+    STREAM: SDK + (DEVICE,),
     BLOCKS: GROUND,
     PARALLEL: GROUND + (BLOCKS,),
     PRECISION: GROUND + (BLOCKS, PARALLEL),

@@ -9,7 +9,7 @@
 
 #include "coxswain/detail/attended_call.h"
 #include "coxswain/error.h"
-#include "sdk/src/blocks/storage.h"
+#include "sdk/src/stream/storage.h"
 
 namespace cox::detail {
 namespace {

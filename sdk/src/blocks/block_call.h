@@ -15,6 +15,7 @@
 
 #include "coordinator/core/hash.h"
 #include "sdk/src/blocks/block_state.h"
+#include "sdk/src/blocks/saved_bytes.h"
 
 namespace cox::detail {
 

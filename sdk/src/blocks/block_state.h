@@ -20,7 +20,7 @@
 #include "coordinator/core/precision_format.h"
 #include "coxswain/block.h"
 #include "sdk/src/blocks/measurement.h"
-#include "sdk/src/blocks/saved_tensors.h"
+#include "sdk/src/stream/saved_tensors.h"
 
 namespace cox::detail {
 

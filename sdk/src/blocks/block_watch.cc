@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "coxswain/error.h"
-#include "sdk/src/blocks/saved_tensors.h"
+#include "sdk/src/stream/saved_tensors.h"
 
 namespace cox::detail {
 

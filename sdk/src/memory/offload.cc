@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "coxswain/error.h"
-#include "sdk/src/blocks/storage.h"
+#include "sdk/src/stream/storage.h"
 
 namespace cox::detail {
 

@@ -47,8 +47,8 @@
 #include <vector>
 
 #include "coordinator/core/status.h"
-#include "sdk/src/blocks/saved_tensors.h"
 #include "sdk/src/memory/tier.h"
+#include "sdk/src/stream/saved_tensors.h"
 
 namespace cox::detail {
 

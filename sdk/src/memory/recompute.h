@@ -21,9 +21,9 @@
 #include <vector>
 
 #include "coxswain/detail/rerun.h"
-#include "sdk/src/blocks/saved_tensors.h"
-#include "sdk/src/blocks/storage.h"
 #include "sdk/src/precision/execution_state.h"
+#include "sdk/src/stream/saved_tensors.h"
+#include "sdk/src/stream/storage.h"
 
 namespace cox::detail {
 

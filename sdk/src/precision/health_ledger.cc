@@ -9,7 +9,7 @@
 #include "coxswain/detail/attended_call.h"
 #include "coxswain/detail/run_context.h"
 #include "sdk/src/blocks/block_state.h"
-#include "sdk/src/blocks/storage.h"
+#include "sdk/src/stream/storage.h"
 
 namespace cox::detail {
 namespace {

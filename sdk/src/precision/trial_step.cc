@@ -10,9 +10,9 @@
 #include <thread>
 #include <unordered_map>
 
-#include "sdk/src/blocks/storage.h"
 #include "sdk/src/parallel/ready_hooks.h"
 #include "sdk/src/precision/execution_state.h"
+#include "sdk/src/stream/storage.h"
 
 namespace cox::detail {
 namespace {

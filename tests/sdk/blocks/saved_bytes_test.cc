@@ -2,7 +2,7 @@
 #include <torch/csrc/autograd/engine.h>
 
 #include "coxswain/error.h"
-#include "sdk/src/blocks/saved_tensors.h"
+#include "sdk/src/stream/saved_tensors.h"
 #include "support.h"
 
 #include <doctest/doctest.h>

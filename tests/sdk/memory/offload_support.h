@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "sdk/src/blocks/saved_tensors.h"
 #include "sdk/src/memory/counting_allocator.h"
 #include "sdk/src/memory/offload.h"
+#include "sdk/src/stream/saved_tensors.h"
 
 namespace offload_test {
 

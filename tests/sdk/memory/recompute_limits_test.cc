@@ -1,7 +1,7 @@
 // What cannot be recomputed is found, named and kept; nothing is silently wrong.
 #include "coxswain/error.h"
 #include "recompute_support.h"
-#include "sdk/src/blocks/saved_tensors.h"
+#include "sdk/src/stream/saved_tensors.h"
 
 #include <doctest/doctest.h>
 

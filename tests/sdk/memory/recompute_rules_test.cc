@@ -3,7 +3,7 @@
 #include <c10/core/DefaultDtype.h>
 
 #include "recompute_support.h"
-#include "sdk/src/blocks/saved_tensors.h"
+#include "sdk/src/stream/saved_tensors.h"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "sdk/src/blocks/storage.h"
+#include "sdk/src/stream/storage.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/torch.h>

@@ -1,45 +1,12 @@
-#include "sdk/src/blocks/saved_tensors.h"
+#include "sdk/src/blocks/saved_bytes.h"
 
-#include <torch/csrc/autograd/engine.h>
 #include <torch/nn/module.h>
 
-#include <vector>
-
 #include "coxswain/error.h"
-#include "sdk/src/blocks/storage.h"
+#include "sdk/src/stream/storage.h"
 
 namespace cox::detail {
 namespace {
-
-using torch::autograd::Engine;
-using torch::autograd::SavedVariableHooks;
-
-std::vector<SavedTensorFrame*>& frames() {
-  thread_local std::vector<SavedTensorFrame*> stack;
-  return stack;
-}
-
-class SavedTensorEngine final : public Engine {
- public:
-  ~SavedTensorEngine() override { stop(); }
-
-  std::unique_ptr<SavedVariableHooks> get_default_saved_variable_hooks() override {
-    const auto& stack = frames();
-    return stack.empty() ? nullptr : stack.back()->make_hooks();
-  }
-
-  // Never destroyed: its threads may outlive main().
-  static Engine& get() {
-    static auto* engine = new SavedTensorEngine;
-    return *engine;
-  }
-};
-
-Status foreign_engine() {
-  return failed_precondition(
-      "autograd engine: expected torch's own, found another one (is Python's torch loaded in this "
-      "process?); saved bytes are not measured and memory actions are off");
-}
 
 class SavedBytesHooks final : public torch::autograd::SavedVariableHooks {
  public:
@@ -74,29 +41,6 @@ class SavedBytesHooks final : public torch::autograd::SavedVariableHooks {
 };
 
 }  // namespace
-
-SavedTensorScope::SavedTensorScope(SavedTensorFrame& frame) {
-  frames().push_back(&frame);
-}
-SavedTensorScope::~SavedTensorScope() {
-  frames().pop_back();
-}
-
-SavedTensorFrame* innermost_frame() {
-  return frames().empty() ? nullptr : frames().back();
-}
-
-Status install_saved_tensor_engine() {
-  if (check_saved_tensor_engine().ok()) return ok_status();
-  if (&Engine::get_default_engine() != &Engine::get_base_engine()) return foreign_engine();
-  torch::autograd::set_default_engine_stub(&SavedTensorEngine::get);
-  return check_saved_tensor_engine();
-}
-
-Status check_saved_tensor_engine() {
-  const bool ours = &Engine::get_default_engine() == &SavedTensorEngine::get();
-  return ours ? ok_status() : foreign_engine();
-}
 
 SavedBytesFrame::SavedBytesFrame(std::string block, const torch::nn::Module& module,
                                  std::shared_ptr<SavedBytesFrame> outer)

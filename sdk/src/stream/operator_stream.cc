@@ -1,0 +1,220 @@
+#include "sdk/src/stream/operator_stream.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Operators.h>
+#include <torch/library.h>
+
+#include <unordered_map>
+#include <utility>
+
+namespace cox::detail {
+namespace {
+
+thread_local StreamScope* innermost = nullptr;
+thread_local std::uint64_t shown = 0;
+
+// Whether LibTorch has no kernel of its own for the operator, only a composition of others.
+bool is_composite(const c10::OperatorHandle& handle) {
+  using c10::DispatchKey;
+  return handle.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd) &&
+         !handle.hasKernelForDispatchKey(DispatchKey::AutogradCPU) &&
+         !handle.hasKernelForDispatchKey(DispatchKey::CPU);
+}
+
+// The operators met so far that are composite; asking the dispatcher costs as much as an operator.
+bool is_known_composite(const c10::OperatorHandle& handle) {
+  thread_local std::unordered_map<const void*, bool> known;
+  const void* key = &handle.operator_name();
+  const auto found = known.find(key);
+  if (found != known.end()) return found->second;
+  return known.emplace(key, is_composite(handle)).first->second;
+}
+
+}  // namespace
+
+class Stream {
+ public:
+  static bool wants_calls(const StreamScope& scope) {
+    for (const OperatorListener* listener : scope.listeners_) {
+      if (listener->wants_calls()) return true;
+    }
+    return false;
+  }
+  // Shows one operator whose call no listener wants to see boxed.
+  template <class... Arguments>
+  static void touch_all(const StreamScope& scope, const Arguments&... arguments) {
+    ++shown;
+    (touch_argument(scope, arguments), ...);
+  }
+
+  // Shows one operator with boxed arguments and runs it.
+  static void run(const StreamScope& scope, const c10::OperatorHandle& handle,
+                  c10::DispatchKeySet next, torch::jit::Stack& stack) {
+    const std::size_t arguments = handle.schema().arguments().size();
+    const c10::DispatchKeySet excluded = c10::impl::tls_local_dispatch_key_set().excluded_;
+    const StreamPause inside;
+    ++shown;
+    for (std::size_t i = stack.size() - arguments; i < stack.size(); ++i) {
+      for_each_tensor_in(stack[i], [&](const at::Tensor& t) { touch(scope, t); });
+    }
+    Begun begun(scope);
+    begun.all({handle, {stack.data() + stack.size() - arguments, arguments}, excluded});
+    handle.redispatchBoxed(next, &stack);
+    const std::size_t results = handle.schema().returns().size();
+    begun.end({stack.data() + stack.size() - results, results});
+  }
+
+ private:
+  // Listeners whose begin() was called; tells them of a failure unless end() was called.
+  class Begun {
+   public:
+    explicit Begun(const StreamScope& scope) : scope_(scope) {}
+    ~Begun() {
+      while (count_ > 0) {
+        OperatorListener* listener = scope_.listeners_[--count_];
+        if (asked_ >> count_ & 1) listener->failed();
+      }
+    }
+    Begun(const Begun&) = delete;
+    Begun& operator=(const Begun&) = delete;
+
+    void all(const OperatorCall& call) {
+      for (OperatorListener* listener : scope_.listeners_) {
+        if (listener->wants_calls()) {
+          asked_ |= std::uint64_t{1} << count_;
+          ++count_;
+          listener->begin(call);
+        } else {
+          ++count_;
+        }
+      }
+    }
+    void end(std::span<const c10::IValue> results) {
+      while (count_ > 0) {
+        OperatorListener* listener = scope_.listeners_[--count_];
+        if (asked_ >> count_ & 1) listener->end(results);
+      }
+    }
+
+   private:
+    const StreamScope& scope_;
+    std::size_t count_ = 0;
+    std::uint64_t asked_ = 0;
+  };
+
+  static void touch(const StreamScope& scope, const at::Tensor& tensor) {
+    for (OperatorListener* listener : scope.listeners_) listener->touch(tensor);
+  }
+  template <class T>
+  static void touch_argument(const StreamScope& scope, const T& argument) {
+    if constexpr (std::is_same_v<T, at::Tensor>) {
+      if (argument.defined()) touch(scope, argument);
+    } else if constexpr (std::is_same_v<T, std::optional<at::Tensor>>) {
+      if (argument && argument->defined()) touch(scope, *argument);
+    } else if constexpr (std::is_same_v<T, at::TensorList>) {
+      for (const at::Tensor& each : argument) {
+        if (each.defined()) touch(scope, each);
+      }
+    } else if constexpr (std::is_same_v<T, at::ITensorListRef>) {
+      for (const at::Tensor& each : argument) {
+        if (each.defined()) touch(scope, each);
+      }
+    }
+  }
+};
+
+namespace {
+
+void show_boxed(const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
+                torch::jit::Stack* stack) {
+  const c10::DispatchKeySet next =
+      keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kStreamKey);
+  if (innermost == nullptr || is_known_composite(handle)) {
+    handle.redispatchBoxed(next, stack);
+    return;
+  }
+  Stream::run(*innermost, handle, next, *stack);
+}
+
+// Shows an operator that programs call often without boxing its arguments, unless a listener wants
+// to see the call.
+template <class Operator, class Schema>
+struct Hot;
+template <class Operator, class Result, class... Arguments>
+struct Hot<Operator, Result(Arguments...)> {
+  static Result show(c10::DispatchKeySet keys, Arguments... arguments) {
+    static const c10::OperatorHandle handle =
+        c10::Dispatcher::singleton().findSchemaOrThrow(Operator::name, Operator::overload_name);
+    static const bool composite = is_composite(handle);
+    const c10::DispatchKeySet next =
+        keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kStreamKey);
+    const StreamScope* const scope = innermost;
+    if (scope == nullptr || composite) return Operator::redispatch(next, arguments...);
+    if (Stream::wants_calls(*scope)) {
+      static const c10::BoxedKernel boxed = c10::BoxedKernel::makeFromFunction<&show_boxed>();
+      return c10::impl::BoxedKernelWrapper<Result(Arguments...)>::call(
+          boxed, handle, keys, std::forward<Arguments>(arguments)...);
+    }
+    const StreamPause inside;
+    Stream::touch_all(*scope, arguments...);
+    return Operator::redispatch(next, std::forward<Arguments>(arguments)...);
+  }
+};
+
+template <class Operator>
+void add_hot(torch::Library& library) {
+  std::string name = std::string(Operator::name).substr(std::string_view("aten::").size());
+  if (*Operator::overload_name != '\0') name += "." + std::string(Operator::overload_name);
+  library.impl(name.c_str(), torch::CppFunction::makeFromUnboxedFunction(
+                                 &Hot<Operator, typename Operator::schema>::show));
+}
+
+template <class... Operators>
+void add_all_hot(torch::Library& library) {
+  (add_hot<Operators>(library), ...);
+}
+
+}  // namespace
+
+StreamScope::StreamScope(std::vector<OperatorListener*> listeners)
+    : listeners_(std::move(listeners)),
+      outer_(innermost),
+      was_excluded_(c10::impl::tls_is_dispatch_key_excluded(kStreamKey)) {
+  TORCH_INTERNAL_ASSERT(listeners_.size() <= 64);
+  c10::impl::tls_set_dispatch_key_excluded(kStreamKey, false);
+  innermost = this;
+}
+
+StreamScope::~StreamScope() {
+  innermost = outer_;
+  c10::impl::tls_set_dispatch_key_excluded(kStreamKey, was_excluded_);
+}
+
+std::uint64_t operators_shown() {
+  return shown;
+}
+
+}  // namespace cox::detail
+
+TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, library) {
+  library.fallback(torch::CppFunction::makeFromBoxedFunction<&cox::detail::show_boxed>());
+}
+
+TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericMode, library) {
+  namespace op = at::_ops;
+  cox::detail::add_all_hot<
+      op::add_Tensor, op::add__Tensor, op::sub_Tensor, op::mul_Tensor, op::mul__Tensor,
+      op::mul_Scalar, op::div_Tensor, op::div_Scalar, op::add_Scalar, op::neg, op::copy_, op::addmm,
+      op::mm, op::bmm, op::baddbmm, op::convolution, op::native_layer_norm, op::native_batch_norm,
+      op::embedding, op::gelu, op::relu, op::relu_, op::sigmoid, op::tanh, op::silu, op::_softmax,
+      op::_log_softmax, op::nll_loss_forward, op::native_dropout, op::max_pool2d_with_indices,
+      op::mean_dim, op::sum, op::sum_dim_IntList, op::pow_Tensor_Scalar, op::view, op::_unsafe_view,
+      op::transpose_int, op::permute, op::t, op::expand, op::slice_Tensor, op::select_int,
+      op::unsqueeze, op::split_Tensor, op::cat, op::clone, op::_to_copy, op::detach, op::zero_,
+      op::addcmul_, op::addcdiv_, op::_scaled_dot_product_flash_attention_for_cpu>(library);
+  // These are composed of others and only passed on.
+  cox::detail::add_all_hot<op::linear, op::matmul, op::dropout, op::layer_norm, op::batch_norm,
+                           op::conv2d, op::reshape, op::contiguous, op::softmax_int,
+                           op::log_softmax_int, op::to_dtype, op::flatten_using_ints,
+                           op::scaled_dot_product_attention, op::cross_entropy_loss>(library);
+}

@@ -1,0 +1,107 @@
+// The operator stream shows every LibTorch operator that a thread calls, as user code called it, to
+// listeners of ours, without any change to a model. It is the ground that blocks without edits, the
+// tape and number formats by operator stand on.
+//
+//   user code -> [stream: listeners, before] -> autocast -> autograd -> kernel -> [listeners,
+//   after]
+//
+// How: a StreamScope includes a dispatch key that no device uses (TESTING_ONLY_GenericMode, above
+// autocast and autograd) in the calling thread's keys; our fallback for that key tells the
+// listeners and passes the operator on without the key, so that what an operator calls inside is
+// not shown. Operators that LibTorch only composes of others (CompositeImplicit: linear, matmul,
+// dropout) are not shown themselves; their parts are. Nothing is shown on other threads, and
+// nothing of a backward pass (saved_tensors.h: the engine excludes the key while it runs one).
+//
+// Cost: nothing outside of a scope; inside, see docs/results. A listener belongs to the thread of
+// its scope and outlives it. Listeners may call operators: those are not shown.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace cox::detail {
+
+inline constexpr c10::DispatchKey kStreamKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
+
+// One operator that is about to run. Valid during the call that gets it.
+struct OperatorCall {
+  const c10::OperatorHandle& handle;
+  std::span<const c10::IValue> arguments;
+  // Of the thread where the operator was called: autocast and autograd keys that it excludes.
+  c10::DispatchKeySet excluded;
+};
+
+class OperatorListener {
+ public:
+  virtual ~OperatorListener() = default;
+  // Called before every operator, with each defined tensor among its arguments in turn, before any
+  // listener's begin(). May throw; the operator does not run then.
+  virtual void touch(const at::Tensor& /*argument*/) {}
+  // Whether begin() and end() are to be called; asked before every operator, after touch().
+  virtual bool wants_calls() const { return false; }
+  virtual void begin(const OperatorCall& /*call*/) {}
+  // Exactly one of these ends a call of begin(), in reverse order of listeners.
+  virtual void end(std::span<const c10::IValue> /*results*/) {}
+  virtual void failed() noexcept {}  // the operator threw
+};
+
+// Shows operators of this thread to `listeners`, in their order, from its construction on; scopes
+// nest, and the innermost one counts. REQUIRES: scopes of a thread end in reverse order.
+class StreamScope {
+ public:
+  explicit StreamScope(std::vector<OperatorListener*> listeners);
+  ~StreamScope();
+  StreamScope(const StreamScope&) = delete;
+  StreamScope& operator=(const StreamScope&) = delete;
+
+ private:
+  friend class Stream;
+  const std::vector<OperatorListener*> listeners_;
+  StreamScope* const outer_;
+  const bool was_excluded_;
+  const c10::impl::IncludeDispatchKeyGuard included_{kStreamKey};
+};
+
+// Hides the operators of this thread from its scope while it exists.
+class StreamPause {
+ public:
+  StreamPause() = default;
+  StreamPause(const StreamPause&) = delete;
+  StreamPause& operator=(const StreamPause&) = delete;
+
+ private:
+  const c10::impl::ExcludeDispatchKeyGuard excluded_{kStreamKey};
+};
+
+// Returns how many operators this thread's scopes have shown so far.
+std::uint64_t operators_shown();
+
+// Calls `use` with every defined tensor in an argument or a result: a tensor, a list of tensors or
+// of optional tensors.
+template <class Use>
+void for_each_tensor_in(const c10::IValue& value, const Use& use) {
+  if (value.isTensor()) {
+    if (value.toTensor().defined()) use(value.toTensor());
+  } else if (value.isTensorList()) {
+    for (const at::Tensor& tensor : value.toTensorList().vec()) {
+      if (tensor.defined()) use(tensor);
+    }
+  } else if (value.isList()) {
+    for (const c10::IValue& element : value.toListRef()) {
+      if (!element.isTensor()) {
+        if (!element.isNone()) return;  // a list of something else
+        continue;
+      }
+      if (element.toTensor().defined()) use(element.toTensor());
+    }
+  }
+}
+
+}  // namespace cox::detail

@@ -1,0 +1,393 @@
+#include "sdk/src/stream/replay.h"
+
+#include <ATen/ExpandUtils.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/ops/as_strided.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/functions/basic_ops.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "sdk/src/stream/operator_stream.h"
+#include "sdk/src/stream/saved_tensors.h"
+#include "sdk/src/stream/storage.h"
+
+namespace cox::detail {
+namespace {
+
+using OperatorIndex = TapeRecords::OperatorIndex;
+using StorageIndex = TapeRecords::StorageIndex;
+using SavedKey = TapeRecords::SavedKey;
+using Source = TapeRecords::Source;
+using Reference = TapeRecords::Reference;
+using ArgumentKind = TapeRecords::ArgumentKind;
+using Argument = TapeRecords::Argument;
+using Modes = TapeRecords::Modes;
+using Operator = TapeRecords::Operator;
+using Random = TapeRecords::Random;
+using Outside = TapeRecords::Outside;
+using Kept = TapeRecords::Kept;
+using Storage = TapeRecords::Storage;
+using Wanted = TapeRecords::Wanted;
+constexpr std::int32_t kNone = TapeRecords::kNone;
+constexpr auto& kAutocastDevices = TapeRecords::kAutocastDevices;
+
+// The end of a graph that nobody walks: it makes autograd save as it did for a tensor with history.
+torch::autograd::Edge end_of_history() {
+  static const auto node = [] {
+    auto made = std::make_shared<torch::autograd::Error>("a replayed operator has no history",
+                                                         torch::autograd::edge_list{});
+    made->add_input_metadata(torch::autograd::Node::undefined_input());
+    return made;
+  }();
+  return {node, 0};
+}
+
+at::Tensor with_history(const at::Tensor& tensor, bool requires_grad) {
+  if (tensor.requires_grad() == requires_grad) return tensor;
+  at::Tensor alone = tensor.detach();
+  if (requires_grad) torch::autograd::impl::set_gradient_edge(alone, end_of_history());
+  return alone;
+}
+
+// Takes what operators save while they run again, numbered as in the first run.
+class CaptureFrame final : public SavedTensorFrame {
+ public:
+  explicit CaptureFrame(TapeRecords& records) : records_(records) {}
+  void next(OperatorIndex running) { key_ = {running, 0}; }
+
+  std::unique_ptr<torch::autograd::SavedVariableHooks> make_hooks() override {
+    return std::make_unique<Capture>(*this);
+  }
+
+ private:
+  // Its graph is thrown away at once, so that nothing is asked for again.
+  class Capture final : public torch::autograd::SavedVariableHooks {
+   public:
+    explicit Capture(CaptureFrame& frame) : frame_(frame) {}
+    void call_pack_hook(const at::Tensor& tensor) override { frame_.take(tensor); }
+    at::Tensor call_unpack_hook() override { return {}; }
+
+   private:
+    CaptureFrame& frame_;
+  };
+
+  void take(const at::Tensor& tensor) {
+    const SavedKey key = std::exchange(key_, {key_.saver, key_.position + 1});
+    const auto found = records_.wanted.find(key);
+    if (found == records_.wanted.end()) return;
+    Wanted& wanted = found->second;
+    if (wanted.by_value || wanted.found.defined()) return;
+    wanted.found = tensor.detach();
+    if (!records_.rules.after_operator) wanted.found = wanted.found.clone();
+  }
+
+  TapeRecords& records_;
+  SavedKey key_;
+};
+
+class Replay {
+ public:
+  Replay(TapeRecords& records, SavedKey first);
+  Replay(const Replay&) = delete;
+  Replay& operator=(const Replay&) = delete;
+  ~Replay();
+  void run();
+
+ private:
+  static std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
+  template <class Use>
+  void for_each_reference(const Operator& it, const Use& use) const;
+
+  // Planning.
+  void mark_needed(SavedKey first);
+  void depend_on(const Reference& reference);
+  bool is_kept(const Reference& reference);
+  const std::shared_ptr<const Kept>& kept(StorageIndex storage, at::ScalarType type);
+  void take_what_is_on_the_way();
+  bool is_on_the_way(const Wanted& wanted);
+  void plan_last_uses();
+  void use_last(const Reference& reference, OperatorIndex user);
+
+  // Running.
+  void run_operator(OperatorIndex index, const Operator& it);
+  torch::jit::Stack arguments(const Operator& it);
+  c10::IValue argument(const Argument& it);
+  at::Tensor tensor(const Reference& reference);
+  at::Tensor located(const at::Tensor& memory, const Reference& reference) const;
+  void protect_statistics(const Operator& it, torch::jit::Stack& stack) const;
+  void enter(const Modes& modes);
+  void set_random(const Random& random);
+
+  struct KeptOfStorage {
+    bool is_known = false;
+    std::shared_ptr<const Kept> kept;
+  };
+  struct OperatorPlan {
+    bool is_needed = false;
+    OperatorIndex last_use = kNone;
+    std::vector<Wanted*> takes;        // values to read before it runs
+    std::vector<OperatorIndex> frees;  // whose results nobody reads after it
+    std::vector<c10::IValue> results;
+  };
+
+  TapeRecords& records_;
+  std::vector<OperatorPlan> plan_;
+  std::vector<KeptOfStorage> kept_;  // of each storage
+  CaptureFrame capture_;
+  std::vector<Random> randoms_before_;
+  Modes modes_before_;
+  bool had_cast_cache_;
+};
+
+Replay::Replay(TapeRecords& records, SavedKey first)
+    : records_(records),
+      plan_(records.operators.size()),
+      kept_(records.storages.size()),
+      capture_(records),
+      had_cast_cache_(at::autocast::is_autocast_cache_enabled()) {
+  modes_before_.has_gradients = c10::GradMode::is_enabled();
+  for (std::size_t i = 0; i < kAutocastDevices.size(); ++i) {
+    modes_before_.autocast[i] = {at::autocast::is_autocast_enabled(kAutocastDevices[i]),
+                                 at::autocast::get_autocast_dtype(kAutocastDevices[i])};
+  }
+  mark_needed(first);
+  take_what_is_on_the_way();
+  plan_last_uses();
+}
+
+Replay::~Replay() {
+  enter(modes_before_);
+  at::autocast::set_autocast_cache_enabled(had_cast_cache_);
+  for (Random& it : randoms_before_) {
+    const std::lock_guard lock(it.generator.mutex());
+    it.generator.set_state(it.state);
+  }
+}
+
+template <class Use>
+void Replay::for_each_reference(const Operator& it, const Use& use) const {
+  const std::size_t count = it.handle.schema().arguments().size();
+  for (std::size_t i = 0; i < count; ++i) {
+    const Argument& argument = records_.arguments[it.first_argument + i];
+    for (std::uint32_t r = 0; r < argument.count; ++r) use(records_.references[argument.first + r]);
+  }
+}
+
+// Tensors that one operator saved, or that share a storage, are made together: backward asks for
+// them one after the other.
+void Replay::mark_needed(SavedKey first) {
+  const Wanted& asked = records_.wanted.at(first);
+  for (auto& [key, wanted] : records_.wanted) {
+    const bool is_together =
+        key.saver == first.saver || (asked.storage != kNone && wanted.storage == asked.storage);
+    if (!is_together || wanted.found.defined()) continue;
+    if (wanted.by_value) {
+      depend_on(wanted.value);
+      plan_[at(key.saver)].takes.push_back(&wanted);
+    } else {
+      plan_[at(key.saver)].is_needed = true;
+    }
+  }
+  for (std::size_t i = plan_.size(); i-- > 0;) {
+    if (!plan_[i].is_needed) continue;
+    for_each_reference(records_.operators[i], [this](const Reference& r) { depend_on(r); });
+  }
+}
+
+// A value is its storage after the writes that came before it was read.
+void Replay::depend_on(const Reference& reference) {
+  if (reference.source != Source::result || is_kept(reference)) return;
+  plan_[at(reference.index)].is_needed = true;
+  if (reference.storage == kNone) return;
+  const auto& writers = records_.storages[at(reference.storage)].writers;
+  for (std::int32_t w = 0; w < reference.writes; ++w) plan_[at(writers[at(w)])].is_needed = true;
+}
+
+bool Replay::is_kept(const Reference& reference) {
+  if (reference.source != Source::result || reference.storage == kNone || !reference.is_plain)
+    return false;
+  const std::size_t writes = records_.storages[at(reference.storage)].writers.size();
+  if (records_.rules.last_state && at(reference.writes) != writes) return false;
+  return kept(reference.storage, reference.type) != nullptr;
+}
+
+const std::shared_ptr<const Kept>& Replay::kept(StorageIndex storage, at::ScalarType type) {
+  static const std::shared_ptr<const Kept> none;
+  KeptOfStorage& known = kept_[at(storage)];
+  const Storage& it = records_.storages[at(storage)];
+  if (!known.is_known && !it.is_lost) {
+    for (const std::weak_ptr<const Kept>& each : it.kept) {
+      std::shared_ptr<const Kept> alive = each.lock();
+      if (alive == nullptr || !alive->tensor.defined() || alive->tensor.is_inference()) continue;
+      if (alive->tensor.is_conj() || alive->tensor.is_neg()) continue;
+      if (records_.rules.versions && version_of(alive->tensor) != alive->version) continue;
+      known.kept = std::move(alive);
+      break;
+    }
+  }
+  known.is_known = true;
+  const bool fits = known.kept != nullptr && known.kept->tensor.scalar_type() == type;
+  return fits ? known.kept : none;
+}
+
+void Replay::take_what_is_on_the_way() {
+  for (auto& [key, wanted] : records_.wanted) {
+    if (!wanted.by_value || wanted.found.defined()) continue;
+    auto& takes = plan_[at(key.saver)].takes;
+    if (std::ranges::find(takes, &wanted) != takes.end() || !is_on_the_way(wanted)) continue;
+    takes.push_back(&wanted);
+  }
+}
+
+bool Replay::is_on_the_way(const Wanted& wanted) {
+  const Reference& value = wanted.value;
+  if (is_kept(value) || !plan_[at(value.index)].is_needed) return false;
+  if (value.storage == kNone) return true;
+  const auto& writers = records_.storages[at(value.storage)].writers;
+  return std::all_of(writers.begin(), writers.begin() + value.writes,
+                     [this](OperatorIndex writer) { return plan_[at(writer)].is_needed; });
+}
+
+void Replay::plan_last_uses() {
+  for (std::size_t i = 0; i < plan_.size(); ++i) {
+    const auto index = static_cast<OperatorIndex>(i);
+    for (const Wanted* wanted : plan_[i].takes) use_last(wanted->value, index);
+    if (!plan_[i].is_needed) continue;
+    use_last({.source = Source::result, .index = index}, index);
+    for_each_reference(records_.operators[i], [&](const Reference& r) { use_last(r, index); });
+  }
+  for (std::size_t i = 0; i < plan_.size(); ++i) {
+    if (plan_[i].last_use != kNone)
+      plan_[at(plan_[i].last_use)].frees.push_back(static_cast<OperatorIndex>(i));
+  }
+}
+
+void Replay::use_last(const Reference& reference, OperatorIndex user) {
+  if (reference.source == Source::result) plan_[at(reference.index)].last_use = user;
+}
+
+void Replay::run() {
+  const StreamPause unseen;
+  const SavedTensorScope capturing(capture_);
+  for (std::size_t i = 0; i < plan_.size(); ++i) {
+    for (Wanted* wanted : plan_[i].takes) wanted->found = tensor(wanted->value).detach();
+    if (plan_[i].is_needed) run_operator(static_cast<OperatorIndex>(i), records_.operators[i]);
+    for (const OperatorIndex done : plan_[i].frees) plan_[at(done)].results.clear();
+  }
+}
+
+void Replay::run_operator(OperatorIndex index, const Operator& it) {
+  const Modes& modes = records_.modes[it.modes];
+  enter(modes_before_);
+  torch::jit::Stack stack = arguments(it);
+  if (records_.rules.statistics) protect_statistics(it, stack);
+  enter(modes);
+  if (it.generator != kNone && records_.rules.generators)
+    set_random(records_.randoms[at(it.generator)]);
+  capture_.next(index);
+  {
+    const c10::impl::ExcludeDispatchKeyGuard excluded(modes.excluded);
+    it.handle.callBoxed(stack);
+  }
+  capture_.next(kNone);
+  ++records_.counts.replayed;
+  plan_[at(index)].results.assign(stack.begin(), stack.end());
+}
+
+torch::jit::Stack Replay::arguments(const Operator& it) {
+  const c10::AutoGradMode no_gradients(false);
+  torch::jit::Stack stack;
+  const std::size_t count = it.handle.schema().arguments().size();
+  for (std::size_t i = 0; i < count; ++i) {
+    stack.push_back(argument(records_.arguments[it.first_argument + i]));
+  }
+  return stack;
+}
+
+c10::IValue Replay::argument(const Argument& it) {
+  const auto reference = [&](std::uint32_t i) -> const Reference& {
+    return records_.references[it.first + i];
+  };
+  if (it.kind == ArgumentKind::value) return it.value;
+  if (it.kind == ArgumentKind::tensor) return tensor(reference(0));
+  if (it.kind == ArgumentKind::tensors) {
+    std::vector<at::Tensor> tensors;
+    for (std::uint32_t i = 0; i < it.count; ++i) tensors.push_back(tensor(reference(i)));
+    return tensors;
+  }
+  c10::List<std::optional<at::Tensor>> tensors;
+  for (std::uint32_t i = 0; i < it.count; ++i) {
+    const bool is_there = reference(i).source != Source::undefined;
+    tensors.push_back(is_there ? std::optional(tensor(reference(i))) : std::nullopt);
+  }
+  return tensors;
+}
+
+at::Tensor Replay::tensor(const Reference& reference) {
+  if (reference.source == Source::undefined) return {};
+  const bool with = records_.rules.detached;
+  if (reference.source == Source::outside) {
+    const Outside& it = records_.outsides[at(reference.index)];
+    if (version_of(it.tensor) != it.version)
+      records_.fail(changed_in_place(it.tensor.sizes(), it.version, version_of(it.tensor)));
+    const at::Tensor alone = with && !is_parameter(it.tensor) ? it.tensor.detach() : it.tensor;
+    return with ? with_history(alone, reference.requires_grad) : alone;
+  }
+  at::Tensor found;
+  if (is_kept(reference)) {
+    found = located(kept(reference.storage, reference.type)->tensor, reference);
+  } else {
+    const c10::IValue& result = plan_[at(reference.index)].results[at(reference.output)];
+    found = reference.element == kNone ? result.toTensor()
+                                       : result.toTensorVector()[at(reference.element)];
+    if (reference.is_view) found = located(found, reference);
+  }
+  return with ? with_history(found, reference.requires_grad) : found;
+}
+
+at::Tensor Replay::located(const at::Tensor& memory, const Reference& reference) const {
+  const std::int64_t* from = records_.geometry.data() + reference.geometry;
+  const auto dimensions = static_cast<std::size_t>(*from++);
+  return memory.as_strided({from, dimensions}, {from + dimensions, dimensions},
+                           from[2 * dimensions]);
+}
+
+void Replay::protect_statistics(const Operator& it, torch::jit::Stack& stack) const {
+  const auto& schema = it.handle.schema().arguments();
+  for (std::size_t i = 0; i < schema.size(); ++i) {
+    const std::string& name = schema[i].name();
+    if (name != "running_mean" && name != "running_var") continue;
+    if (stack[i].isTensor() && stack[i].toTensor().defined())
+      stack[i] = stack[i].toTensor().clone();
+  }
+}
+
+void Replay::enter(const Modes& modes) {
+  c10::GradMode::set_enabled(modes.has_gradients || !records_.rules.gradient_mode);
+  if (!records_.rules.autocast) return;
+  for (std::size_t i = 0; i < kAutocastDevices.size(); ++i) {
+    at::autocast::set_autocast_enabled(kAutocastDevices[i], modes.autocast[i].is_enabled);
+    at::autocast::set_autocast_dtype(kAutocastDevices[i], modes.autocast[i].type);
+  }
+  at::autocast::set_autocast_cache_enabled(false);
+}
+
+void Replay::set_random(const Random& random) {
+  at::Generator generator = random.generator;
+  const std::lock_guard lock(generator.mutex());
+  const bool is_saved = std::ranges::any_of(
+      randoms_before_, [&](const Random& it) { return it.generator == generator; });
+  if (!is_saved) randoms_before_.push_back({generator, generator.get_state()});
+  generator.set_state(random.state);
+}
+
+}  // namespace
+
+void replay(TapeRecords& records, TapeRecords::SavedKey first) {
+  Replay(records, first).run();
+}
+
+}  // namespace cox::detail

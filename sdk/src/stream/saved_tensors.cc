@@ -1,0 +1,75 @@
+#include "sdk/src/stream/saved_tensors.h"
+
+#include <torch/csrc/autograd/engine.h>
+
+#include <vector>
+
+#include "sdk/src/stream/operator_stream.h"
+
+namespace cox::detail {
+namespace {
+
+using torch::autograd::Engine;
+using torch::autograd::SavedVariableHooks;
+
+std::vector<SavedTensorFrame*>& frames() {
+  thread_local std::vector<SavedTensorFrame*> stack;
+  return stack;
+}
+
+class SavedTensorEngine final : public Engine {
+ public:
+  ~SavedTensorEngine() override { stop(); }
+
+  std::unique_ptr<SavedVariableHooks> get_default_saved_variable_hooks() override {
+    const auto& stack = frames();
+    return stack.empty() ? nullptr : stack.back()->make_hooks();
+  }
+
+  torch::autograd::variable_list execute(const torch::autograd::edge_list& roots,
+                                         const torch::autograd::variable_list& inputs,
+                                         bool keep_graph, bool create_graph, bool accumulate_grad,
+                                         const torch::autograd::edge_list& outputs) override {
+    const StreamPause unseen;
+    return Engine::execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+  }
+
+  // Never destroyed: its threads may outlive main().
+  static Engine& get() {
+    static auto* engine = new SavedTensorEngine;
+    return *engine;
+  }
+};
+
+Status foreign_engine() {
+  return failed_precondition(
+      "autograd engine: expected torch's own, found another one (is Python's torch loaded in this "
+      "process?); saved bytes are not measured and memory actions are off");
+}
+
+}  // namespace
+
+SavedTensorScope::SavedTensorScope(SavedTensorFrame& frame) {
+  frames().push_back(&frame);
+}
+SavedTensorScope::~SavedTensorScope() {
+  frames().pop_back();
+}
+
+SavedTensorFrame* innermost_frame() {
+  return frames().empty() ? nullptr : frames().back();
+}
+
+Status install_saved_tensor_engine() {
+  if (check_saved_tensor_engine().ok()) return ok_status();
+  if (&Engine::get_default_engine() != &Engine::get_base_engine()) return foreign_engine();
+  torch::autograd::set_default_engine_stub(&SavedTensorEngine::get);
+  return check_saved_tensor_engine();
+}
+
+Status check_saved_tensor_engine() {
+  const bool ours = &Engine::get_default_engine() == &SavedTensorEngine::get();
+  return ours ? ok_status() : foreign_engine();
+}
+
+}  // namespace cox::detail

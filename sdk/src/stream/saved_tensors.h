@@ -1,0 +1,49 @@
+// Saved-tensor hooks without Python. Autograd asks its engine for hooks whenever it saves a tensor
+// for backward; our engine answers from the innermost SavedTensorFrame of the calling thread, or
+// with none. Measuring, recompute, offload and the tape are frames. Without a frame a save costs
+// one branch. While the engine runs a backward pass, no operator of that pass is seen by the
+// operator stream of its thread. A frame belongs to the thread that opened it; hooks run on
+// whatever thread runs backward.
+#pragma once
+
+#include <torch/csrc/autograd/saved_variable_hooks.h>
+
+#include <memory>
+
+#include "coordinator/core/status.h"
+
+namespace cox::detail {
+
+class SavedTensorFrame {
+ public:
+  virtual ~SavedTensorFrame() = default;
+  // Makes the hooks of one saved tensor; called once for each tensor saved under the frame. Null
+  // leaves that tensor to autograd.
+  virtual std::unique_ptr<torch::autograd::SavedVariableHooks> make_hooks() = 0;
+  // Returns the frame that decides what becomes of the tensors: this one, unless it only measures.
+  virtual SavedTensorFrame* deciding() { return this; }
+  // Ends the call under the frame, also one that threw, on its thread and after its scope.
+  virtual void leave() noexcept {}
+};
+
+// Returns the innermost frame of this thread, or null.
+SavedTensorFrame* innermost_frame();
+
+// Makes `frame` the innermost one of this thread. REQUIRES: scopes end in the reverse order of
+// their beginning, and the frame outlives the scope.
+class SavedTensorScope {
+ public:
+  explicit SavedTensorScope(SavedTensorFrame& frame);
+  ~SavedTensorScope();
+  SavedTensorScope(const SavedTensorScope&) = delete;
+  SavedTensorScope& operator=(const SavedTensorScope&) = delete;
+};
+
+// Makes our engine the one of the process; a second call is a no-op. Returns failed_precondition
+// when another engine than torch's own is there. REQUIRES: no backward() has run yet.
+Status install_saved_tensor_engine();
+
+// Returns ok while our engine is in force, else failed_precondition.
+Status check_saved_tensor_engine();
+
+}  // namespace cox::detail

@@ -1,0 +1,156 @@
+// Tape records the operators of one region of a forward pass (the visit of a block, say), so that
+// what autograd saved there need not be kept: whatever backward asks for is made again by replaying
+// the operators that it depends on, and no others.
+//
+//   operator stream -> [Tape: records] -> autograd saves -> [Tape: keeps or drops, by a choice]
+//   backward asks   -> [Tape: replays a slice from what is kept] -> saved tensor, bit for bit
+//
+// A value is a storage of the region and the number of writes to it so far, so views and in-place
+// operators cost nothing extra. What is always kept: parameters; tensors from outside of the
+// region; results of operators without tensor arguments and of those that read memory that LibTorch
+// did not allocate; what is saved outside of any operator (by a custom Function); what an operator
+// saves that writes to a tensor from outside. Before an operator writes to such a tensor, every
+// tape alive on the thread that holds it takes a copy. A replay changes nothing but memory: random
+// generators, gradient mode, autocast and running statistics are as before, and no operator of it
+// is shown.
+//
+// Limits: writes that are no operator (through a raw pointer into a result, through .data()) cannot
+// be seen, nor can code whose second run saves other tensors (TorchScript with its optimiser on).
+// Whoever uses a tape compares bits first (see docs).
+//
+// Thread rule: one thread records; saved tensors are asked for on whatever thread runs backward.
+// The saved tensors of the region own the tape.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "sdk/src/stream/operator_stream.h"
+#include "sdk/src/stream/saved_tensors.h"
+#include "sdk/src/stream/tape_records.h"
+
+namespace cox::detail {
+
+// What is known of a tensor when autograd saves it. Valid during the call that gets it.
+struct SavedValue {
+  const c10::OperatorHandle& saver;  // saves it
+  // Made its storage; null while the saver itself makes it.
+  const c10::OperatorHandle* maker = nullptr;
+  const at::Tensor& tensor;
+};
+enum class Hold : std::uint8_t { keep, drop };
+// Called once for each tensor that need not be kept. Must not call operators.
+using HoldChoice = std::function<Hold(const SavedValue&)>;
+
+class Tape final : public SavedTensorFrame,
+                   public OperatorListener,
+                   public std::enable_shared_from_this<Tape> {
+ public:
+  // `name` is for messages: "block transformer.h.0". Without a choice everything is dropped.
+  static std::shared_ptr<Tape> make(std::string name, HoldChoice choice = {}, TapeRules rules = {});
+  Tape(const Tape&) = delete;
+  Tape& operator=(const Tape&) = delete;
+  ~Tape() override;
+
+  // Ends the recording: what was needed for it alone is freed. What is saved later is kept.
+  void close();
+  TapeCounts counts() const;
+  std::size_t bytes() const;  // of the records, without tensors
+
+  // ---- For the stream and for autograd.
+  bool wants_calls() const override { return is_open_; }
+  void begin(const OperatorCall& call) override;
+  void end(std::span<const c10::IValue> results) override;
+  void failed() noexcept override;
+  std::unique_ptr<torch::autograd::SavedVariableHooks> make_hooks() override;
+
+ private:
+  class Hooks;
+
+  using OperatorIndex = TapeRecords::OperatorIndex;
+  using StorageIndex = TapeRecords::StorageIndex;
+  using SavedKey = TapeRecords::SavedKey;
+  using Reference = TapeRecords::Reference;
+  using Argument = TapeRecords::Argument;
+  using Operator = TapeRecords::Operator;
+  using Kept = TapeRecords::Kept;
+  using Storage = TapeRecords::Storage;
+  static constexpr std::int32_t kNone = TapeRecords::kNone;
+
+  struct MadeTensor {
+    OperatorIndex maker = kNone;
+    std::int16_t output = 0;
+    std::int16_t element = kNone;
+    const c10::StorageImpl* storage = nullptr;
+    std::optional<c10::weak_intrusive_ptr<c10::TensorImpl>> alive;
+  };
+  struct Pending {  // saved by the operator that runs
+    SavedKey key;
+    bool is_kept = false;
+    std::weak_ptr<const Kept> kept;  // where it is
+    const c10::StorageImpl* storage = nullptr;
+  };
+
+  Tape(std::string name, HoldChoice choice, TapeRules rules);
+
+  void before_write(const at::Tensor& tensor);
+  void copy_outside(const c10::StorageImpl* storage);
+  void record_arguments(const OperatorCall& call, Operator& recorded);
+  Argument argument(const c10::IValue& value);
+  Reference reference(const at::Tensor& tensor);
+  Reference outside(const at::Tensor& tensor);
+  void locate(Reference& reference, const at::Tensor& tensor);
+  std::uint32_t current_modes(c10::DispatchKeySet excluded);
+  std::int32_t random_state(const OperatorCall& call);
+  void note_writes(const Operator& recorded);
+  void note_result(const at::Tensor& tensor, std::int16_t output, std::int16_t element);
+  void resolve_pending();
+  StorageIndex storage_index(const c10::StorageImpl* storage) const;
+  bool is_written_by_current(StorageIndex storage) const;
+
+  // For hooks.
+  bool must_keep(const at::Tensor& tensor) const;
+  Hold choose(const at::Tensor& tensor) const;
+  void keep(SavedKey key, const std::shared_ptr<const Kept>& kept, const c10::StorageImpl* storage);
+  void want(SavedKey key, const at::Tensor& tensor);
+  at::Tensor fetch(SavedKey key);
+  void forget(SavedKey key) noexcept;
+
+  const HoldChoice choice_;
+  bool is_open_ = true;
+  TapeRecords records_;
+
+  // Used while recording.
+  std::unordered_map<const c10::TensorImpl*, MadeTensor> made_;
+  std::unordered_map<const c10::StorageImpl*, StorageIndex> storage_indices_;
+  std::unordered_map<const c10::StorageImpl*, int> outside_storages_;
+  OperatorIndex current_ = kNone;  // runs now
+  std::int32_t saved_ = 0;         // tensors saved by it
+  std::vector<c10::IValue> current_arguments_;
+  std::vector<Pending> pending_;
+
+  mutable std::recursive_mutex mutex_;  // guards records_.wanted and .outsides
+};
+
+// Records the operators of this thread on `tape` while it exists, and decides what autograd saves.
+// `before`: listeners that see each operator before the tape does.
+class TapeScope {
+ public:
+  explicit TapeScope(Tape& tape, std::vector<OperatorListener*> before = {});
+
+ private:
+  SavedTensorScope saving_;
+  StreamScope stream_;
+};
+
+}  // namespace cox::detail

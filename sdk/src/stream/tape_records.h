@@ -1,0 +1,155 @@
+// TapeRecords are what a tape knows of one region of a forward pass: its operators with their
+// arguments, the storages that they made, the tensors from outside that they read, and the saved
+// tensors that were dropped. Tape (tape.h) writes them, replay() (replay.h) reads them and fills in
+// what it made again. Plain values; whoever owns them guards them.
+#pragma once
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+#include <c10/util/DimVector.h>
+
+#include <array>
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace cox::detail {
+
+// TapeRules are what makes replays right. All are on; a test leaves one out at a time, to show that
+// a named program needs it.
+struct TapeRules {
+  bool storages = true;           // a value is (storage, writes), not a tensor object
+  bool weak_references = true;    // no address is taken for another object's
+  bool detached = true;           // arguments are kept without history, with requires_grad
+  bool gradient_mode = true;      // each operator runs again with gradients on or off as it did
+  bool autocast = true;           // and under the same autocast
+  bool generators = true;         // and from the same random state
+  bool copies = true;             // a copy is taken before a write to a tensor from outside
+  bool copies_everywhere = true;  // by every tape alive, not by the recording one alone
+  bool factories = true;          // results of operators without tensor arguments are kept
+  bool statistics = true;         // running statistics are replayed into copies
+  bool after_operator = true;     // nothing is copied while an operator still runs
+  bool last_state = true;         // a kept tensor serves reads of its storage's last state only
+  bool versions = true;           // and only while nobody has written to it since
+};
+
+struct TapeCounts {
+  std::uint64_t operators = 0;     // recorded
+  std::uint64_t kept = 0;          // saved tensors kept, parameters included
+  std::uint64_t dropped = 0;       // saved tensors dropped
+  std::uint64_t replayed = 0;      // operators run again so far
+  std::uint64_t copied_bytes = 0;  // of tensors from outside that were about to be overwritten
+};
+
+struct TapeRecords {
+  using OperatorIndex = std::int32_t;
+  using StorageIndex = std::int32_t;
+  static constexpr std::int32_t kNone = -1;
+
+  // A saved tensor: the operator that saved it, and the how-manieth of that operator it is.
+  struct SavedKey {
+    OperatorIndex saver = kNone;
+    std::int32_t position = 0;
+    friend auto operator<=>(const SavedKey&, const SavedKey&) = default;
+  };
+
+  enum class Source : std::uint8_t { undefined, result, outside };
+  // Where an argument comes from when its operator runs again.
+  struct Reference {
+    Source source = Source::undefined;
+    bool requires_grad = false;
+    bool is_view = false;   // by geometry on the recorded result, whose memory it shares
+    bool is_plain = false;  // strided, and neither conjugated nor negated lazily
+    at::ScalarType type = at::kFloat;
+    std::int32_t index = kNone;  // of the operator, or of the outside tensor
+    std::int16_t output = 0;
+    std::int16_t element = kNone;  // of a list
+    StorageIndex storage = kNone;  // of the region
+    std::int32_t writes = 0;       // to that storage so far
+    std::uint32_t geometry = 0;    // in geometry_; REQUIRES: storage != kNone
+  };
+  enum class ArgumentKind : std::uint8_t { value, tensor, tensors, optional_tensors };
+  struct Argument {
+    c10::IValue value;        // where the kind is value
+    std::uint32_t first = 0;  // in references_
+    std::uint32_t count = 0;
+    ArgumentKind kind = ArgumentKind::value;
+  };
+  struct Autocast {
+    bool is_enabled = false;
+    at::ScalarType type = at::kBFloat16;
+    friend bool operator==(const Autocast&, const Autocast&) = default;
+  };
+  static constexpr std::array<at::DeviceType, 2> kAutocastDevices = {at::kCPU, at::kCUDA};
+  // What of the thread's state decides what an operator computes.
+  struct Modes {
+    bool has_gradients = true;
+    std::array<Autocast, kAutocastDevices.size()> autocast;
+    c10::DispatchKeySet excluded;
+    friend bool operator==(const Modes&, const Modes&) = default;
+  };
+  struct Operator {
+    c10::OperatorHandle handle;
+    std::uint32_t first_argument = 0;
+    std::uint32_t modes = 0;
+    std::int32_t generator = kNone;
+    bool keeps_results = false;
+    bool writes_outside = false;
+    std::vector<StorageIndex> writes = {};
+  };
+  struct Random {
+    at::Generator generator;
+    at::Tensor state;
+  };
+  struct Outside {
+    at::Tensor tensor;
+    std::int64_t version = 0;
+    const c10::StorageImpl* storage = nullptr;
+    bool is_copy = false;
+  };
+  struct Kept {
+    at::Tensor tensor;
+    std::int64_t version = 0;
+  };
+  struct Storage {
+    OperatorIndex maker = kNone;
+    std::int16_t output = 0;
+    std::int16_t element = kNone;
+    at::ScalarType type = at::kFloat;
+    bool is_lost = false;  // an operator failed while it wrote to it
+    std::vector<OperatorIndex> writers;
+    std::vector<std::weak_ptr<const Kept>> kept;
+    std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> alive;
+  };
+  // A dropped tensor that may be asked for.
+  struct Wanted {
+    bool by_value = false;  // it is a value of the region that its saver only reads
+    Reference value;
+    StorageIndex storage = kNone;
+    std::int32_t writes = 0;  // to the storage when it was saved
+    at::Tensor found;         // made again, not yet asked for
+    c10::DimVector sizes;
+  };
+  std::string name;  // for messages: "block transformer.h.0"
+  TapeRules rules;
+
+  std::vector<Operator> operators;
+  std::vector<Argument> arguments;
+  std::vector<Reference> references;
+  std::vector<std::int64_t> geometry;  // for each: dimensions, sizes, strides, offset
+  std::vector<Modes> modes;
+  std::vector<Random> randoms;
+  std::vector<Outside> outsides;
+  std::vector<Storage> storages;
+  std::map<SavedKey, Wanted> wanted;
+  TapeCounts counts;
+
+  [[noreturn]] void fail(const std::string& what) const;
+};
+
+}  // namespace cox::detail

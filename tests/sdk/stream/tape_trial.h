@@ -1,0 +1,77 @@
+// Runs a small program under plain autograd and under tapes, and compares all that it leaves bit
+// for bit: loss, gradients, buffers and the random state. Programs are functions of what a
+// Workbench holds; where one calls cut(), a taped run begins another region.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "sdk/src/stream/tape.h"
+
+namespace cox::detail {
+
+struct TapePlan {
+  bool is_taped = true;
+  double keep_probability = 0;  // of each saved tensor that may be dropped
+  std::uint64_t seed = 1;       // of those choices
+  TapeRules rules{};
+  bool holds_tapes = false;  // beyond the graph, to count what backward replayed
+};
+
+class Workbench {
+ public:
+  explicit Workbench(const TapePlan& plan);
+  ~Workbench();
+  Workbench(const Workbench&) = delete;
+  Workbench& operator=(const Workbench&) = delete;
+
+  at::Tensor x;                       // [4, 8], requires gradients
+  std::array<at::Tensor, 4> weights;  // [8, 8], require gradients
+  at::Tensor mean, variance;          // [8], buffers
+  std::array<float, 32> raw{};        // memory of the program's own
+  std::vector<at::Tensor> held;       // beyond the backward pass
+
+  at::Tensor rows(std::size_t weight) const { return weights[weight].narrow(0, 0, 4); }  // [4, 8]
+  // Begins another region.
+  void cut();
+  // Ends the last region; what follows is recorded no more.
+  void stop();
+  TapeCounts counts() const;  // of all regions so far
+
+ private:
+  const TapePlan plan_;
+  std::mt19937_64 choices_;
+  std::vector<std::weak_ptr<Tape>> tapes_;
+  std::vector<std::shared_ptr<Tape>> held_tapes_;
+  std::shared_ptr<Tape> tape_;
+  std::optional<TapeScope> scope_;
+  TapeCounts counts_;
+};
+
+struct Program {
+  const char* name;
+  std::function<at::Tensor(Workbench&)> loss;
+  std::function<void(Workbench&)> before_backward = {};
+};
+
+struct Outcome {
+  std::vector<at::Tensor> bits;
+  std::string error;  // what was thrown, else empty
+  TapeCounts counts;
+};
+
+enum class Backward { once, twice, thrice_differentiated };
+Outcome run_program(const Program& program, const TapePlan& plan, Backward backward);
+
+// Empty when both are the same; else what differs first.
+std::string difference(const Outcome& plain, const Outcome& taped);
+
+}  // namespace cox::detail
