@@ -26,6 +26,7 @@ COORDINATOR = PLANNING + (IO, "coordinator/wire/", TRANSPORT, "coordinator/runti
 # The floors of sdk/src, from the ground up.
 SDK = COORDINATOR + ("metrics/", "sdk/include/")
 DEVICE = "sdk/src/device/"
+STREAM = "sdk/src/stream/"
 CHECKPOINT = "sdk/src/checkpoint/"
 BLOCKS = "sdk/src/blocks/"
 PARALLEL = "sdk/src/parallel/"
@@ -35,7 +36,7 @@ OPTIM = "sdk/src/optim/"
 DATA = "sdk/src/data/"
 SESSION = "sdk/src/session/"
 TRAINING = "sdk/src/training/"
-GROUND = SDK + (DEVICE, CHECKPOINT)
+GROUND = SDK + (DEVICE, STREAM, CHECKPOINT)
 ROOMS = GROUND + (BLOCKS, PARALLEL, PRECISION, MEMORY, OPTIM, DATA)
 
 # Folder -> folders of this repository that it may include, beside itself. The longest match counts.
@@ -52,6 +53,7 @@ MAY_INCLUDE = {
     "metrics/": (CORE, IO),
     "sdk/include/coxswain/": (CORE,),
     DEVICE: SDK,
+    STREAM: SDK,
     CHECKPOINT: SDK,
     BLOCKS: GROUND,
     PARALLEL: GROUND + (BLOCKS,),
