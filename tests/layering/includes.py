@@ -26,8 +26,8 @@ COORDINATOR = PLANNING + (IO, "coordinator/wire/", TRANSPORT, "coordinator/runti
 # The floors of sdk/src, from the ground up.
 SDK = COORDINATOR + ("metrics/", "sdk/include/")
 DEVICE = "sdk/src/device/"
-CHECKPOINT = "sdk/src/checkpoint/"
 STREAM = "sdk/src/stream/"
+CHECKPOINT = "sdk/src/checkpoint/"
 BLOCKS = "sdk/src/blocks/"
 PARALLEL = "sdk/src/parallel/"
 PRECISION = "sdk/src/precision/"
@@ -36,7 +36,7 @@ OPTIM = "sdk/src/optim/"
 DATA = "sdk/src/data/"
 SESSION = "sdk/src/session/"
 TRAINING = "sdk/src/training/"
-GROUND = SDK + (DEVICE, CHECKPOINT, STREAM)
+GROUND = SDK + (DEVICE, STREAM, CHECKPOINT)
 ROOMS = GROUND + (BLOCKS, PARALLEL, PRECISION, MEMORY, OPTIM, DATA)
 
 # Folder -> folders of this repository that it may include, beside itself. The longest match counts.
@@ -53,8 +53,8 @@ MAY_INCLUDE = {
     "metrics/": (CORE, IO),
     "sdk/include/coxswain/": (CORE,),
     DEVICE: SDK,
+    STREAM: SDK,
     CHECKPOINT: SDK,
-    STREAM: SDK + (DEVICE,),
     BLOCKS: GROUND,
     PARALLEL: GROUND + (BLOCKS,),
     PRECISION: GROUND + (BLOCKS, PARALLEL),
