@@ -365,7 +365,6 @@ void Tape::resolve_pending() {
     } else if (const auto wanted = records_.wanted.find(pending.key);
                wanted != records_.wanted.end()) {
       wanted->second.storage = index;
-      wanted->second.writes = static_cast<std::int32_t>(storage.writers.size());
     }
   }
   pending_.clear();
@@ -424,6 +423,8 @@ void Tape::want(SavedKey key, const at::Tensor& tensor) {
   ++records_.counts.dropped;
   TapeRecords::Wanted wanted;
   wanted.sizes = tensor.sizes();
+  wanted.version = tensor.unsafeGetTensorImpl()->version_counter();
+  wanted.saved_version = version_of(tensor);
   const c10::StorageImpl* storage = storage_impl(tensor);
   const StorageIndex index = storage_index(storage);
   if (index != kNone && !is_written_by_current(index)) {
@@ -431,8 +432,6 @@ void Tape::want(SavedKey key, const at::Tensor& tensor) {
     wanted.value.requires_grad = false;
     wanted.by_value = wanted.value.source == TapeRecords::Source::result && wanted.value.is_plain;
     wanted.storage = index;
-    wanted.writes = static_cast<std::int32_t>(
-        records_.storages[static_cast<std::size_t>(index)].writers.size());
   } else if (storage != nullptr) {
     pending_.push_back({key, false, {}, storage});
   }
@@ -442,11 +441,10 @@ void Tape::want(SavedKey key, const at::Tensor& tensor) {
 at::Tensor Tape::fetch(SavedKey key) {
   const std::lock_guard lock(mutex_);
   TapeRecords::Wanted& wanted = records_.wanted.at(key);
-  if (wanted.storage != kNone) {
-    const auto writes = static_cast<std::int32_t>(
-        records_.storages[static_cast<std::size_t>(wanted.storage)].writers.size());
-    if (writes != wanted.writes)
-      records_.fail(changed_in_place(wanted.sizes, wanted.writes, writes));
+  // Autograd's rule, which counts no writes to a neighbour within the storage (unsafe_chunk).
+  if (wanted.version.enabled() && wanted.version.current_version() != wanted.saved_version) {
+    records_.fail(
+        changed_in_place(wanted.sizes, wanted.saved_version, wanted.version.current_version()));
   }
   if (!wanted.found.defined()) replay(records_, key);
   if (!wanted.found.defined() || wanted.found.sizes() != at::IntArrayRef(wanted.sizes)) {

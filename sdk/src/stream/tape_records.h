@@ -131,8 +131,9 @@ struct TapeRecords {
     bool by_value = false;  // it is a value of the region that its saver only reads
     Reference value;
     StorageIndex storage = kNone;
-    std::int32_t writes = 0;  // to the storage when it was saved
-    at::Tensor found;         // made again, not yet asked for
+    c10::VariableVersion version;  // shared with the tensor; null of an inference tensor
+    std::int64_t saved_version = 0;
+    at::Tensor found;  // made again, not yet asked for
     c10::DimVector sizes;
   };
   std::string name;  // for messages: "block transformer.h.0"

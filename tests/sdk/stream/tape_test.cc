@@ -215,6 +215,14 @@ Tensor recurrent_and_convolution(Workbench& b) {
   return y.sigmoid().pow(2).sum();
 }
 
+// As a recurrent cell does it: the parts lie in one storage and count their writes each.
+Tensor gates_written_in_place(Workbench& b) {
+  const auto gates = b.x.matmul(b.weights[0]).unsafe_chunk(4, 1);
+  const Tensor in = gates[0].sigmoid_(), forget = gates[1].sigmoid_(), cell = gates[2].tanh_();
+  const Tensor state = forget * b.rows(1).narrow(1, 0, 2) + in * cell;
+  return (gates[3].sigmoid_() * state.tanh()).sum();
+}
+
 Tensor into_a_given_tensor(Workbench& b) {
   const Tensor y = b.x.matmul(b.weights[0]).sigmoid();
   Tensor out = torch::empty({4, 8});
@@ -306,6 +314,7 @@ const std::vector<Program>& programs() {
       {"lists", lists},
       {"under autocast", under_autocast},
       {"recurrent and convolution", recurrent_and_convolution},
+      {"gates written in place", gates_written_in_place},
       {"into a given tensor", into_a_given_tensor},
       {"written after it was kept", written_after_it_was_kept, write_to_held},
       {"read before the last write", read_before_the_last_write},
