@@ -1,0 +1,309 @@
+// Every model of models.h, as it stands, trained for two steps with a tape for each visit of a
+// block and without: losses, gradients, buffers, parameters and the random state are the same bits,
+// whatever the tapes drop. And nothing stays in memory after a pass.
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/autocast_mode.h>
+#include <malloc.h>
+#include <torch/torch.h>
+
+#include <optional>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "sdk/src/stream/block_map.h"
+#include "tests/sdk/stream/models.h"
+#include "tests/sdk/stream/tape_trial.h"
+
+#include <doctest/doctest.h>
+
+namespace cox::detail {
+namespace {
+
+using at::Tensor;
+using stream_models::ModelCase;
+
+struct RegionPlan {
+  enum class Span { forward, step };  // what the scope contains
+  double keep_probability = 0;        // of each saved tensor that may be dropped
+  std::uint64_t seed = 1;
+  Span span = Span::forward;
+};
+
+// Hands the operators of its thread to one tape after the other: another one begins where an
+// operator touches a parameter of another block.
+class Regions final : public OperatorListener, public SavedTensorFrame {
+ public:
+  Regions(const BlockMap& blocks, const RegionPlan& plan) : blocks_(blocks), plan_(plan) {
+    begin_region();
+  }
+  ~Regions() override { end_region(); }
+  TapeCounts counts() const { return counts_; }
+
+  void touch(const Tensor& argument) override {
+    if (!argument.has_storage()) return;
+    const auto block =
+        blocks_.block_of(argument.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
+    if (!block || block == block_) return;
+    block_ = block;
+    end_region();
+    begin_region();
+  }
+  bool wants_calls() const override { return true; }
+  void begin(const OperatorCall& call) override { tape_->begin(call); }
+  void end(std::span<const c10::IValue> results) override { tape_->end(results); }
+  void failed() noexcept override { tape_->failed(); }
+  std::unique_ptr<torch::autograd::SavedVariableHooks> make_hooks() override {
+    return tape_->make_hooks();
+  }
+
+ private:
+  void begin_region() {
+    const auto choice = [random = std::mt19937_64(plan_.seed + 100 * regions_++),
+                         keep = plan_.keep_probability](const SavedValue&) mutable {
+      return std::uniform_real_distribution<>(0, 1)(random) < keep ? Hold::keep : Hold::drop;
+    };
+    tape_ = Tape::make(block_ ? "block " + blocks_.name(*block_) : "before all blocks", choice);
+  }
+  void end_region() {
+    tape_->close();
+    const TapeCounts counts = tape_->counts();
+    counts_.operators += counts.operators;
+    counts_.kept += counts.kept;
+    counts_.dropped += counts.dropped;
+  }
+
+  const BlockMap& blocks_;
+  const RegionPlan plan_;
+  std::uint64_t regions_ = 0;
+  std::optional<BlockId> block_;
+  std::shared_ptr<Tape> tape_;
+  TapeCounts counts_;
+};
+
+// Records while it exists.
+class RegionScope {
+ public:
+  RegionScope(const BlockMap& blocks, const RegionPlan& plan) : regions_(blocks, plan) {}
+  const Regions& regions() const { return regions_; }
+
+ private:
+  Regions regions_;
+  SavedTensorScope saving_{regions_};
+  StreamScope stream_{{&regions_}};
+};
+
+// bf16, with the cache of casts that a user's autocast has.
+class AutocastScope {
+ public:
+  AutocastScope() { at::autocast::set_autocast_enabled(at::kCPU, true); }
+  ~AutocastScope() {
+    at::autocast::clear_cache();
+    at::autocast::set_autocast_enabled(at::kCPU, false);
+  }
+  AutocastScope(const AutocastScope&) = delete;
+  AutocastScope& operator=(const AutocastScope&) = delete;
+};
+
+// How a step comes to its gradients.
+enum class Way {
+  once,
+  accumulated,  // over two batches, one backward pass each
+  together,     // over two batches, one backward pass for both
+  retained,     // two backward passes over one graph
+};
+enum class Casts { none, bf16 };
+
+// A model that is trained again and again from where it was made.
+class Trainee {
+ public:
+  explicit Trainee(ModelCase model)
+      : model_(std::move(model)), blocks_(BlockMap::make(*model_.model, {}).value()) {
+    for (const Tensor& tensor : state()) start_.push_back(tensor.detach().clone());
+  }
+  std::string name() const { return model_.name; }
+
+  // Without a plan: without tapes.
+  Outcome train(Way way, Casts casts, const std::optional<RegionPlan>& plan) {
+    start_again();
+    Outcome outcome;
+    torch::optim::SGD optimizer(model_.model->parameters(),
+                                torch::optim::SGDOptions(0.02).momentum(0.9));
+    try {
+      for (std::uint64_t step = 0; step < 2; ++step) {
+        optimizer.zero_grad();
+        run_step(way, casts, plan, 10 * step, outcome);
+        collect(outcome.bits);
+        optimizer.step();
+      }
+    } catch (const std::exception& error) {
+      outcome.error = std::string(error.what()).substr(0, 200);
+    }
+    for (const Tensor& tensor : state()) outcome.bits.push_back(tensor.detach().clone());
+    outcome.bits.push_back(at::detail::getDefaultCPUGenerator().get_state());
+    return outcome;
+  }
+
+ private:
+  std::vector<Tensor> state() const {
+    std::vector<Tensor> tensors = model_.model->parameters();
+    for (const Tensor& buffer : model_.model->buffers()) tensors.push_back(buffer);
+    return tensors;
+  }
+
+  void start_again() {
+    const at::NoGradGuard no_grad;
+    const std::vector<Tensor> now = state();
+    for (std::size_t i = 0; i < now.size(); ++i) now[i].copy_(start_[i]);
+    torch::manual_seed(7);
+  }
+
+  void run_step(Way way, Casts casts, const std::optional<RegionPlan>& plan,
+                std::uint64_t first_batch, Outcome& outcome) {
+    std::optional<RegionScope> whole;
+    const bool is_whole = plan && plan->span == RegionPlan::Span::step;
+    if (is_whole) whole.emplace(blocks_, *plan);
+    const auto loss_of = [&](std::uint64_t batch) {
+      std::optional<RegionScope> forward;
+      if (plan && !is_whole) forward.emplace(blocks_, *plan);
+      std::optional<AutocastScope> autocast;
+      if (casts == Casts::bf16) autocast.emplace();
+      const Tensor loss = model_.loss(first_batch + batch);
+      if (forward) outcome.counts.dropped += forward->regions().counts().dropped;
+      outcome.bits.push_back(loss.detach());
+      return loss;
+    };
+    if (way == Way::together) {
+      const Tensor first = loss_of(1);
+      (first + loss_of(2)).backward();
+      return;
+    }
+    const Tensor loss = loss_of(1);
+    if (way == Way::retained) loss.backward({}, /*retain_graph=*/true);
+    loss.backward();
+    if (way == Way::accumulated) loss_of(2).backward();
+  }
+
+  void collect(std::vector<Tensor>& bits) const {
+    for (const Tensor& parameter : model_.model->parameters())
+      bits.push_back(parameter.grad().defined() ? parameter.grad().clone() : Tensor());
+    for (const Tensor& buffer : model_.model->buffers()) bits.push_back(buffer.clone());
+  }
+
+  ModelCase model_;
+  BlockMap blocks_;
+  std::vector<Tensor> start_;
+};
+
+TEST_SUITE_BEGIN("taped models");
+
+struct TrainingCase {
+  std::string text;
+  Way way;
+  Casts casts;
+  std::uint64_t seeds;  // plans of each probability
+};
+
+const std::vector<TrainingCase> kTrainings = {
+    {"one batch a step", Way::once, Casts::none, 12},
+    {"two batches a step", Way::accumulated, Casts::none, 4},
+    {"two batches, one backward pass", Way::together, Casts::none, 4},
+    {"a retained graph", Way::retained, Casts::none, 4},
+    {"one batch, bf16 autocast", Way::once, Casts::bf16, 4},
+    {"two batches, bf16 autocast", Way::accumulated, Casts::bf16, 4},
+    {"a retained graph, bf16 autocast", Way::retained, Casts::bf16, 2},
+};
+
+TEST_CASE("models trained under random plans have the bits of plain training") {
+  torch::set_num_threads(1);
+  REQUIRE(install_saved_tensor_engine().ok());
+  int plans = 0;
+  for (ModelCase& model : stream_models::all_models(5)) {
+    Trainee trainee(std::move(model));
+    for (const TrainingCase& training : kTrainings) {
+      const Outcome expected = trainee.train(training.way, training.casts, std::nullopt);
+      REQUIRE_MESSAGE(expected.error == "", trainee.name() << ", " << training.text);
+      for (std::uint64_t i = 0; i < 3 * training.seeds; ++i) {
+        const RegionPlan plan{
+            .keep_probability = 0.3 * static_cast<double>(i % 3),
+            .seed = i + 1,
+            .span = i % 2 == 0 ? RegionPlan::Span::forward : RegionPlan::Span::step};
+        const Outcome taped = trainee.train(training.way, training.casts, plan);
+        const std::string different = difference(expected, taped);
+        CHECK_MESSAGE(different == "", trainee.name() << ", " << training.text << ", kept "
+                                                      << plan.keep_probability << ", seed "
+                                                      << plan.seed << ": " << different);
+        if (plan.span == RegionPlan::Span::forward) CHECK(taped.counts.dropped > 0);
+        ++plans;
+      }
+    }
+  }
+  CHECK(plans >= 600);
+}
+
+// y = (x * w).tanh() with a backward pass of its own.
+struct OwnTanh : torch::autograd::Function<OwnTanh> {
+  static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x,
+                        const Tensor& w) {
+    const Tensor y = (x * w).tanh();
+    context->save_for_backward({x, w, y});
+    return y;
+  }
+  static torch::autograd::tensor_list backward(torch::autograd::AutogradContext* context,
+                                               torch::autograd::tensor_list gradients) {
+    const auto saved = context->get_saved_variables();
+    const Tensor inner = gradients[0] * (1 - saved[2] * saved[2]);
+    return {inner * saved[1], inner * saved[0]};
+  }
+};
+
+// A tensor that another thread made of one of the region's: its history leads back into the region.
+Tensor made_on_another_thread(const Tensor& from) {
+  Tensor made;
+  std::thread([&] { made = from.sigmoid() * from; }).join();
+  return made;
+}
+
+enum class Ending { backward, thrown_away };
+
+std::weak_ptr<Tape> taped_pass(const Tensor& x, const Tensor& w, Ending ending) {
+  const std::shared_ptr<Tape> tape = Tape::make("block test");
+  Tensor loss;
+  {
+    const TapeScope scope(*tape);
+    const Tensor h = x.matmul(w);
+    const Tensor custom = OwnTanh::apply(h, w.narrow(0, 0, x.size(0)));
+    loss = torch::gelu(custom * made_on_another_thread(h)).sum();
+  }
+  tape->close();
+  if (ending == Ending::backward) loss.backward();
+  return tape;
+}
+
+std::size_t heap_bytes() {
+  const struct mallinfo2 heap = mallinfo2();
+  return heap.uordblks + heap.hblkhd;
+}
+
+TEST_CASE("a thousand taped passes leave nothing in memory") {
+  torch::set_num_threads(1);
+  REQUIRE(install_saved_tensor_engine().ok());
+  const Tensor x = torch::randn({16, 32}).requires_grad_();
+  const Tensor w = torch::randn({32, 32}).requires_grad_();
+  constexpr int kPasses = 1000;
+  std::size_t before = 0;
+  for (int i = -100; i < kPasses; ++i) {
+    if (i == 0) before = heap_bytes();
+    const Ending ending = i % 4 == 0 ? Ending::thrown_away : Ending::backward;
+    REQUIRE(taped_pass(x, w, ending).expired());
+  }
+  // One number kept in each pass would be 8,000 bytes; a tensor 2 MB.
+  CHECK(heap_bytes() < before + 8 * kPasses);
+}
+
+TEST_SUITE_END();
+
+}  // namespace
+}  // namespace cox::detail
