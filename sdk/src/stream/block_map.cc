@@ -42,18 +42,18 @@ namespace {
 using torch::nn::Module;
 using Role = DividedModel::Role;
 
-constexpr std::size_t kNone = ~std::size_t{0};
+constexpr std::size_t kNoNode = ~std::size_t{0};
 
 struct ModuleParameter {
   at::Tensor tensor;
-  std::size_t owner = kNone;  // the node where it is registered first
-  bool is_first = false;      // here
+  std::size_t owner = kNoNode;  // the node where it is registered first
+  bool is_first = false;        // here
 };
 
 struct ModuleNode {
   const Module* module = nullptr;
   std::string name;
-  std::size_t parent = kNone;
+  std::size_t parent = kNoNode;
   std::vector<ModuleParameter> parameters = {};  // registered on the module itself
   // Counts parameters of the module and all below it.
   std::uint64_t uses = 0;
@@ -82,7 +82,7 @@ const void* identity(const at::Tensor& parameter) {
 class ModuleTree {
  public:
   ModuleTree(const Module& model, std::string_view name) : prefix_(name) {
-    walk(model, "", kNone);
+    walk(model, "", kNoNode);
     for (std::size_t n = nodes_.size(); n-- > 1;) {
       ModuleNode& parent = nodes_[nodes_[n].parent];
       parent.uses += nodes_[n].uses;
@@ -133,7 +133,7 @@ class ModuleTree {
 // One flag a module.
 using Flags = std::vector<char>;
 
-// Returns the node of the largest uniform container, or kNone.
+// Returns the node of the largest uniform container, or kNoNode.
 std::size_t largest_container(const ModuleTree& tree) {
   struct Children {
     std::size_t count = 0;
@@ -148,17 +148,17 @@ std::size_t largest_container(const ModuleTree& tree) {
     if (siblings.count++ == 0) siblings.type = &type;
     siblings.uniform = siblings.uniform && *siblings.type == type;
   }
-  std::size_t best = kNone;
+  std::size_t best = kNoNode;
   for (std::size_t n = 0; n < tree.size(); ++n) {
     if (children[n].count < 2 || !children[n].uniform) continue;
-    if (best == kNone || tree[n].elements > tree[best].elements) best = n;
+    if (best == kNoNode || tree[n].elements > tree[best].elements) best = n;
   }
   return best;
 }
 
 Flags default_choice(const ModuleTree& tree) {
   const std::size_t container = largest_container(tree);
-  const std::size_t parent = container == kNone ? 0 : container;
+  const std::size_t parent = container == kNoNode ? 0 : container;
   Flags chosen(tree.size(), 0);
   for (std::size_t n = 1; n < tree.size(); ++n)
     chosen[n] = tree[n].parent == parent && tree[n].owned > 0;
@@ -180,7 +180,7 @@ bool choose_fitting(const ModuleTree& tree, std::string_view pattern, Flags& cho
   Flags covered(tree.size(), 0);
   bool found = false;
   for (std::size_t n = 0; n < tree.size(); ++n) {
-    const bool is_model = tree[n].parent == kNone;
+    const bool is_model = tree[n].parent == kNoNode;
     const bool fits = is_model ? tree[n].name == pattern : fits_pattern(pattern, tree[n].name);
     const bool inside = !is_model && covered[tree[n].parent] != 0;
     covered[n] = inside || fits;
@@ -211,7 +211,7 @@ std::vector<std::size_t> gathered_by(const ModuleTree& tree, const Flags& chosen
   Flags passed_on(tree.size(), 0);  // to the modules below
   for (std::size_t n = 0; n < tree.size(); ++n) {
     const std::size_t parent = tree[n].parent;
-    const bool inherits = !chosen[n] && parent != kNone && passed_on[parent];
+    const bool inherits = !chosen[n] && parent != kNoNode && passed_on[parent];
     gatherer[n] = inherits ? gatherer[parent] : n;
     passed_on[n] = inherits || chosen[n] || !holds[n];
   }
