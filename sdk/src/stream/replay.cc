@@ -218,7 +218,7 @@ const std::shared_ptr<const Kept>& Replay::kept(StorageIndex storage, at::Scalar
   static const std::shared_ptr<const Kept> none;
   KeptOfStorage& known = kept_[at(storage)];
   const Storage& it = records_.storages[at(storage)];
-  if (!known.is_known && !it.is_lost) {
+  if (!known.is_known && !it.is_lost && !it.counts_apart) {
     for (const std::weak_ptr<const Kept>& each : it.kept) {
       std::shared_ptr<const Kept> alive = each.lock();
       if (alive == nullptr || !alive->tensor.defined() || alive->tensor.is_inference()) continue;

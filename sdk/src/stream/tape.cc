@@ -341,7 +341,13 @@ void Tape::note_result(const at::Tensor& tensor, std::int16_t output, std::int16
   made_.insert_or_assign(impl, std::move(made));
   if (storage == nullptr || outside_storages_.contains(storage)) return;
   const auto index = static_cast<StorageIndex>(records_.storages.size());
-  if (!storage_indices_.emplace(storage, index).second) return;
+  if (const auto [known, is_new] = storage_indices_.emplace(storage, index); !is_new) {
+    const auto& operation = records_.operators[static_cast<std::size_t>(current_)].handle.schema();
+    if (element != kNone &&
+        operation.returns()[static_cast<std::size_t>(output)].alias_info() == nullptr)
+      records_.storages[static_cast<std::size_t>(known->second)].counts_apart = true;
+    return;
+  }
   Storage known;
   known.maker = current_;
   known.output = output;

@@ -122,6 +122,9 @@ struct TapeRecords {
     std::int16_t element = kNone;
     at::ScalarType type = at::kFloat;
     bool is_lost = false;  // an operator failed while it wrote to it
+    // Some of its tensors have a version counter of their own (unsafe_chunk), so none of them tells
+    // whether the others were written to.
+    bool counts_apart = false;
     std::vector<OperatorIndex> writers;
     std::vector<std::weak_ptr<const Kept>> kept;
     std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> alive;

@@ -223,6 +223,22 @@ Tensor gates_written_in_place(Workbench& b) {
   return (gates[3].sigmoid_() * state.tanh()).sum();
 }
 
+// A first part is saved and may be kept; the state of the second one lies in the same storage.
+Tensor neighbours_written_afterwards(Workbench& b) {
+  Tensor sum = torch::zeros({});
+  for (std::size_t i = 0; i < b.weights.size(); ++i) {
+    const auto parts = b.x.matmul(b.weights[i]).unsafe_chunk(2, 1);
+    const Tensor first = parts[0].sigmoid_(), second = parts[1].tanh();
+    b.held.push_back(parts[1]);
+    sum = sum + (first.exp() * second.exp()).sum();
+  }
+  return sum;
+}
+void write_to_all_held(Workbench& b) {
+  const at::NoGradGuard no_grad;
+  for (const Tensor& each : b.held) each.detach().add_(1);
+}
+
 Tensor into_a_given_tensor(Workbench& b) {
   const Tensor y = b.x.matmul(b.weights[0]).sigmoid();
   Tensor out = torch::empty({4, 8});
@@ -315,6 +331,7 @@ const std::vector<Program>& programs() {
       {"under autocast", under_autocast},
       {"recurrent and convolution", recurrent_and_convolution},
       {"gates written in place", gates_written_in_place},
+      {"neighbours written afterwards", neighbours_written_afterwards, write_to_all_held},
       {"into a given tensor", into_a_given_tensor},
       {"written after it was kept", written_after_it_was_kept, write_to_held},
       {"read before the last write", read_before_the_last_write},
