@@ -4,6 +4,8 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/autocast_mode.h>
 #include <malloc.h>
+#include <torch/csrc/jit/runtime/graph_executor.h>
+#include <torch/script.h>
 #include <torch/torch.h>
 
 #include <optional>
@@ -301,6 +303,73 @@ TEST_CASE("a thousand taped passes leave nothing in memory") {
   }
   // One number kept in each pass would be 8,000 bytes; a tensor 2 MB.
   CHECK(heap_bytes() < before + 8 * kPasses);
+}
+
+// ---- Limits, which the page about the stream states.
+
+struct Gradient {
+  Tensor value;
+  std::string error;
+};
+
+// The gradient of `loss_of` under a tape that drops everything, or without one.
+template <class Loss>
+Gradient gradient_of(const Tensor& x, const Loss& loss_of, const std::shared_ptr<Tape>& tape) {
+  x.mutable_grad().reset();
+  Gradient gradient;
+  try {
+    const Tensor loss = loss_of(tape);
+    loss.backward();
+    gradient.value = x.grad().clone();
+  } catch (const std::exception& error) {
+    gradient.error = error.what();
+  }
+  return gradient;
+}
+
+TEST_CASE("a tensor from before the region that is changed after it is an error with the block") {
+  REQUIRE(install_saved_tensor_engine().ok());
+  const Tensor x = torch::randn({4, 8}).requires_grad_();
+  const auto loss_of = [&](const std::shared_ptr<Tape>& tape) {
+    const Tensor in = x * 1.0;
+    Tensor out;
+    {
+      std::optional<TapeScope> scope;
+      if (tape != nullptr) scope.emplace(*tape);
+      out = torch::gelu(in + 2);
+    }
+    in.detach().add_(1);  // no operator saved it, so autograd does not mind
+    return out.sum();
+  };
+  CHECK(gradient_of(x, loss_of, nullptr).error == "");
+  const std::string error = gradient_of(x, loss_of, Tape::make("block h.0")).error;
+  CHECK(error.find("block h.0: a tensor of sizes [4, 8]") != std::string::npos);
+  CHECK(error.find("changed in place") != std::string::npos);
+}
+
+TEST_CASE("a script whose optimiser is on has the same gradient, or an error that says why not") {
+  REQUIRE(install_saved_tensor_engine().ok());
+  const auto script = torch::jit::compile(R"JIT(
+def gate(x):
+    return torch.tanh(x) * torch.sigmoid(x) + x * torch.relu(x)
+)JIT");
+  const Tensor x = torch::randn({4, 8}).requires_grad_();
+  const auto loss_of = [&](const std::shared_ptr<Tape>& tape) {
+    std::optional<TapeScope> scope;
+    if (tape != nullptr) scope.emplace(*tape);
+    return script->run_method("gate", x + 0).toTensor().sum();
+  };
+  const torch::jit::GraphOptimizerEnabledGuard optimised(true);
+  // The first runs are profiled and round otherwise.
+  for (int run = 0; run < 3; ++run) gradient_of(x, loss_of, nullptr);
+  for (int run = 0; run < 4; ++run) {
+    const Gradient expected = gradient_of(x, loss_of, nullptr);
+    REQUIRE(expected.error == "");
+    const Gradient taped = gradient_of(x, loss_of, Tape::make("block script"));
+    const bool is_told = taped.error.find("saved other tensors") != std::string::npos;
+    const bool is_equal = taped.value.defined() && torch::equal(taped.value, expected.value);
+    CHECK_MESSAGE((is_told || is_equal), taped.error);
+  }
 }
 
 TEST_SUITE_END();
