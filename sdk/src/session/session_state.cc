@@ -104,6 +104,11 @@ void SessionState::detach() {
 }
 
 void SessionState::declare_reducing() {
+  if (is_adopted_) {
+    throw Error(failed_precondition(
+        "expected a session without adopted models for a Reducer or Trainer, found one; adopt() "
+        "averages their gradients already"));
+  }
   if (is_started() && !step_.is_reducing()) {
     throw Error(failed_precondition(
         "expected a Reducer or Trainer before the session's first step, found a step that has "

@@ -40,11 +40,17 @@ class Stream {
     }
     return false;
   }
+  template <class Tell>
+  static void tell(const Tell& tell) {
+    if (innermost == nullptr) return;
+    for (OperatorListener* listener : innermost->listeners_) tell(*listener);
+  }
   // Shows one operator whose call no listener wants to see boxed.
   template <class... Arguments>
-  static void touch_all(const StreamScope& scope, const Arguments&... arguments) {
+  static void touch_all(const StreamScope& scope, const c10::OperatorHandle& handle,
+                        const Arguments&... arguments) {
     ++shown;
-    (touch_argument(scope, arguments), ...);
+    (touch_argument(scope, handle, arguments), ...);
   }
 
   // Shows one operator with boxed arguments and runs it.
@@ -55,7 +61,7 @@ class Stream {
     const StreamPause inside;
     ++shown;
     for (std::size_t i = stack.size() - arguments; i < stack.size(); ++i) {
-      for_each_tensor_in(stack[i], [&](const at::Tensor& t) { touch(scope, t); });
+      for_each_tensor_in(stack[i], [&](const at::Tensor& t) { touch(scope, handle, t); });
     }
     Begun begun(scope);
     begun.all({handle, {stack.data() + stack.size() - arguments, arguments}, excluded});
@@ -102,22 +108,24 @@ class Stream {
     std::uint64_t asked_ = 0;
   };
 
-  static void touch(const StreamScope& scope, const at::Tensor& tensor) {
-    for (OperatorListener* listener : scope.listeners_) listener->touch(tensor);
+  static void touch(const StreamScope& scope, const c10::OperatorHandle& handle,
+                    const at::Tensor& tensor) {
+    for (OperatorListener* listener : scope.listeners_) listener->touch(handle, tensor);
   }
   template <class T>
-  static void touch_argument(const StreamScope& scope, const T& argument) {
+  static void touch_argument(const StreamScope& scope, const c10::OperatorHandle& handle,
+                             const T& argument) {
     if constexpr (std::is_same_v<T, at::Tensor>) {
-      if (argument.defined()) touch(scope, argument);
+      if (argument.defined()) touch(scope, handle, argument);
     } else if constexpr (std::is_same_v<T, std::optional<at::Tensor>>) {
-      if (argument && argument->defined()) touch(scope, *argument);
+      if (argument && argument->defined()) touch(scope, handle, *argument);
     } else if constexpr (std::is_same_v<T, at::TensorList>) {
       for (const at::Tensor& each : argument) {
-        if (each.defined()) touch(scope, each);
+        if (each.defined()) touch(scope, handle, each);
       }
     } else if constexpr (std::is_same_v<T, at::ITensorListRef>) {
       for (const at::Tensor& each : argument) {
-        if (each.defined()) touch(scope, each);
+        if (each.defined()) touch(scope, handle, each);
       }
     }
   }
@@ -156,7 +164,7 @@ struct Hot<Operator, Result(Arguments...)> {
           boxed, handle, keys, std::forward<Arguments>(arguments)...);
     }
     const StreamPause inside;
-    Stream::touch_all(*scope, arguments...);
+    Stream::touch_all(*scope, handle, arguments...);
     return Operator::redispatch(next, std::forward<Arguments>(arguments)...);
   }
 };
@@ -188,6 +196,13 @@ StreamScope::StreamScope(std::vector<OperatorListener*> listeners)
 StreamScope::~StreamScope() {
   innermost = outer_;
   c10::impl::tls_set_dispatch_key_excluded(kStreamKey, was_excluded_);
+}
+
+void tell_backward_begins(BackwardKind kind) {
+  Stream::tell([kind](OperatorListener& listener) { listener.backward_begins(kind); });
+}
+void tell_backward_ended(BackwardKind kind) {
+  Stream::tell([kind](OperatorListener& listener) { listener.backward_ended(kind); });
 }
 
 std::uint64_t operators_shown() {

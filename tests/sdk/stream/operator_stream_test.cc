@@ -22,7 +22,7 @@ class Notes final : public OperatorListener {
  public:
   explicit Notes(bool wants = true) : wants_(wants) {}
 
-  void touch(const at::Tensor& argument) override {
+  void touch(const c10::OperatorHandle&, const at::Tensor& argument) override {
     touched.push_back(argument.unsafeGetTensorImpl());
     if (refused == argument.unsafeGetTensorImpl()) throw std::runtime_error("refused");
   }
