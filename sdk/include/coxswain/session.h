@@ -202,7 +202,8 @@ class Session {
 
   // Returns whether SIGTERM or SIGINT has reached this rank, or another rank and a reducer agreed
   // on it. Ranks learn of it at different times, so a loop with a reducer leaves by
-  // ReductionOutcome::stop instead, which is equal on all ranks.
+  // ReductionOutcome::stop instead, which is equal on all ranks. In the loop of an adopted model it
+  // is equal on all ranks.
   bool stop_requested() const;
   // Returns whether it is true on any rank; the same answer on all ranks. Collective.
   bool stop_requested_anywhere();

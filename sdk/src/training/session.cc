@@ -152,10 +152,14 @@ const Plan& Session::plan() const {
   return state_->control().plane().plan();
 }
 bool Session::stop_requested() const {
-  if (adoption_) adoption_->loop_asks();
+  if (adoption_) {
+    adoption_->loop_asks();
+    return state_->step().stop_agreed();
+  }
   return state_->stop_asked();
 }
 bool Session::stop_requested_anywhere() {
+  if (adoption_) adoption_->loop_asks();
   return state_->stop_asked_anywhere();
 }
 std::string Session::status_address() const {
