@@ -65,6 +65,12 @@ class Adopt(jobs.Case):
         steps = re.findall(r"rank \d+: (\d+) steps", ended.out)
         self.assertEqual(len(set(steps)), 1, ended)
 
+    def test_equal_batches_on_all_ranks_are_told_once(self):
+        for arguments, times in [(["--same"], 1), ([], 0)]:
+            ended = jobs.run(self.command("5", *arguments), 2)
+            self.assertEqual(ended.code, 0, ended)
+            self.assertEqual(ended.err.count("DistributedRandomSampler"), times, ended)
+
     def test_settings_that_steer_blocks_are_told_to_be_without_effect(self):
         for setting, named in [("memory.budget=1MiB", "memory."), ("precision.format=auto", "precision.")]:
             ended = jobs.run(self.command("4", "--cox." + setting))

@@ -1,5 +1,6 @@
 // A loop that knows nothing of Coxswain but for two lines, for adopt.py:
-//   e2e_adopt STEPS [--ask]     --ask: the loop asks whether it is to stop
+//   e2e_adopt STEPS [--ask | --same]
+// --ask: the loop asks whether it is to stop; --same: all ranks draw the same batches
 #include <torch/torch.h>
 
 #include <chrono>
@@ -33,7 +34,8 @@ int main(int argc, char** argv) try {
   const auto& arguments = session.arguments();
   const int steps = arguments.empty() ? 100 : std::stoi(arguments[0]);
   const bool asks = arguments.size() > 1 && arguments[1] == "--ask";
-  torch::manual_seed(static_cast<std::uint64_t>(session.rank()) + 1);
+  const bool same = arguments.size() > 1 && arguments[1] == "--same";
+  torch::manual_seed(same ? 1 : static_cast<std::uint64_t>(session.rank()) + 1);
   torch::nn::Sequential model = make_model();
   torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-3));
   session.adopt(*model);

@@ -7,8 +7,10 @@
 #include <csignal>
 #include <exception>
 
+#include "coordinator/core/hash.h"
 #include "coxswain/error.h"
 #include "sdk/src/blocks/block_watch.h"
+#include "sdk/src/parallel/agreement.h"
 #include "sdk/src/session/session_state.h"
 #include "sdk/src/stream/storage.h"
 
@@ -111,10 +113,12 @@ void Adoption::begin_forward() {
 // Whoever writes to parameters after gradients were added is the optimizer. The last operator on a
 // parameter ends the update; what comes then, until the next forward pass, is getting data.
 bool Adoption::wants_calls() const {
+  if (stage_ == Stage::forward) return !first_batch_;
   return stage_ == Stage::accumulated && !at::GradMode::is_enabled();
 }
 
 void Adoption::begin(const OperatorCall& call) {
+  if (stage_ == Stage::forward) return look_at_first_batch(call);
   const auto& schema = call.handle.schema().arguments();
   for (std::size_t i = 0; i < schema.size() && stage_ == Stage::accumulated; ++i) {
     if (schema[i].alias_info() == nullptr || !schema[i].alias_info()->isWrite()) continue;
@@ -124,6 +128,35 @@ void Adoption::begin(const OperatorCall& call) {
       change_stage(Stage::updating, last_update_);
     });
   }
+}
+
+// The batch is what the first operator that reads anything else than parameters reads.
+void Adoption::look_at_first_batch(const OperatorCall& call) {
+  Fnv1a64 hash;
+  bool has_batch = false;
+  for (const c10::IValue& value : call.arguments) {
+    for_each_tensor_in(value, [&](const at::Tensor& tensor) {
+      if (is_parameter_here(tensor) || tensor.layout() != at::kStrided) return;
+      has_batch = true;
+      const at::NoGradGuard no_grad;
+      const at::Tensor flat = tensor.detach().contiguous().cpu();
+      hash.add(std::string_view(static_cast<const char*>(flat.const_data_ptr()), flat.nbytes()));
+    });
+  }
+  if (has_batch) first_batch_ = hash.value();
+}
+
+void Adoption::compare_first_batches() {
+  are_batches_compared_ = true;
+  const auto all = gather_values(state_.job().data(), first_batch_.value_or(0),
+                                 state_.step().attend("the first step of an adopted model"));
+  require(all.status(), Error::Scope::all_ranks);
+  const bool are_equal = all->size() > 1 && ranks_that_differ(*all).empty();
+  if (!are_equal || !first_batch_ || !state_.job().is_root()) return;
+  state_.job().log().warning(
+      "adopted model: expected another batch on each rank, found the same one on all in the first "
+      "step; give torch's DistributedRandomSampler or DistributedSequentialSampler the session's "
+      "world_size() and rank(), or seed each rank's data by its rank");
 }
 
 bool Adoption::is_parameter_here(const at::Tensor& tensor) const {
@@ -153,6 +186,7 @@ void Adoption::backward_ended(BackwardKind kind) {
   if (kind == BackwardKind::returning) return;
   change_stage(Stage::accumulated, now());
   has_gradients_ = true;
+  if (!are_batches_compared_) compare_first_batches();
   for (const Model& model : models_) {
     if (has_new_gradient(model))
       static_cast<void>(ranks_.all_reduce_gradients(*step_, model.parameters));

@@ -51,7 +51,7 @@ class Adoption final : public OperatorListener {
   void loop_asks() { loop_asks_ = true; }
 
   void touch(const c10::OperatorHandle& handle, const at::Tensor& argument) override;
-  // Looks for the first write to a parameter after backward().
+  // Looks for the first write to a parameter after backward(), and once for the first batch.
   bool wants_calls() const override;
   void begin(const OperatorCall& call) override;
   void backward_begins(BackwardKind kind) override;
@@ -80,6 +80,8 @@ class Adoption final : public OperatorListener {
   void close_step();
   void change_stage(Stage stage, Time now);
   bool is_parameter_here(const at::Tensor& tensor) const;
+  void look_at_first_batch(const OperatorCall& call);
+  void compare_first_batches();
   static bool has_new_gradient(const Model& model);
   [[noreturn]] void end_by_signal();
 
@@ -92,6 +94,8 @@ class Adoption final : public OperatorListener {
   std::vector<Model> models_;
   VisitWatch* visits_ = nullptr;  // once there is a model
   std::optional<StepScope> step_;
+  std::optional<std::uint64_t> first_batch_;  // its hash
+  bool are_batches_compared_ = false;
   bool has_gradients_ = false;  // backward() added some in the open step
   Stage stage_ = Stage::between;
   Time last_update_{};
