@@ -1,16 +1,29 @@
 """Faults that were mended together, from outside the programs, so that programs of before can be asked
 as well: docs/results/faults_before.md. The tests beside the code look closer."""
 
+import html
 import os
 import random
 import re
 import shutil
 import signal
+import subprocess
 import time
+import unittest
+import urllib.request
 
 import jobs
 
 RESUME = "--cox.checkpoint.resume=on"
+# In a frame of each width: how many pieces of the legend's text lie outside of the legend.
+WIDTHS = (240, 320, 400, 600, 900)
+COUNT_OUTSIDE = """<script>addEventListener("load", () => {
+  const legend = document.querySelector("ul.legend"), all = document.createRange();
+  all.selectNodeContents(legend);
+  const edge = legend.getBoundingClientRect().right + 1;
+  const outside = [...all.getClientRects()].filter(text => text.right > edge).length;
+  parent.document.title += innerWidth + ":" + outside + ";";
+})</script>"""
 
 
 def flip_bit(file, chance):
@@ -153,6 +166,27 @@ class FirstUse(jobs.Case):
         lines = [line for line in ended.out.splitlines() if re.search(r"\d+/30", line)]
         self.assertGreater(len(lines), 0)
         self.assertLess(max(map(len, lines)), 40, lines)
+
+    @unittest.skipUnless(shutil.which("chromium"), "there is no chromium")
+    def test_the_legend_of_a_step_stays_in_its_place_on_a_narrow_screen(self):
+        job = jobs.Job([jobs.programs.parallel, "trainer", "--steps", 10**7, "--slow", 1, 30, 0, 10**7,
+                        "--cox.http.port=0"], 2)
+        self.addCleanup(job.signal, signal.SIGKILL)
+        address = job.until(lambda: re.search(r"status page: (http://\S+)", job.errors()))[1]
+
+        def page():
+            with urllib.request.urlopen(address, timeout=60) as answer:
+                text = answer.read().decode()
+            return text if 'class="legend"' in text else None
+        inner = re.sub("<meta http-equiv[^>]*>", "", job.until(page)) + COUNT_OUTSIDE
+        with open(self.path("frames.html"), "w") as file:
+            file.write("<title></title>" + "".join(
+                f'<iframe style="width:{w}px;height:900px;border:0" srcdoc="{html.escape(inner)}"></iframe>' for w in WIDTHS))
+        shown = subprocess.run(["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000",
+                                "--user-data-dir=" + self.path("profile"), "--dump-dom", "file://" + self.path("frames.html")],
+                               check=True, capture_output=True, text=True).stdout
+        found = re.findall(r"(\d+):(\d+)", shown[:shown.index("</title>")])
+        self.assertEqual(sorted((int(w), int(n)) for w, n in found), [(w, 0) for w in WIDTHS])
 
 
 if __name__ == "__main__":
