@@ -1,4 +1,4 @@
-// S1: what the operator stream and its tape cost: an operator, a training step, bytes; and whether
+// E5: what the operator stream and its tape cost: an operator, a training step, bytes; and whether
 // random programs give the bits of plain autograd under tapes. One thread, by its own CPU time,
 // which stands still while another program has the core.
 #include <malloc.h>
@@ -46,7 +46,7 @@ class BlockListener final : public OperatorListener {
   explicit BlockListener(const torch::nn::Module& model)
       : blocks_(BlockMap::make(model, {}).value()) {}
 
-  void touch(const Tensor& argument) override {
+  void touch(const c10::OperatorHandle&, const Tensor& argument) override {
     if (!argument.has_storage()) return;
     const auto block =
         blocks_.block_of(argument.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
@@ -194,7 +194,7 @@ CallTimes take_turns(Region& region, int turns) {
 void tell_call(const Call& call, const char* figure, const std::vector<double>& more, double plain,
                std::optional<double> limit) {
   const Median centre = centre_of(more);
-  Line line("S1", centre.value, "ns");
+  Line line("E5", centre.value, "ns");
   if (limit) line.limit(*limit);
   line.with("figure", figure).with("operator", call.name).with("way", text_of(call.way));
   with_interval(line, centre)
@@ -260,13 +260,13 @@ void tell_bytes(double dropout) {
   const Held plain = held_by_forward(model, nullptr);
   const Held kept = held_by_forward(model, all_kept());
   const Held dropped = held_by_forward(model, Tape::make("model"));
-  Line("S1", dropped.tape_bytes / dropped.operators, "bytes")
+  Line("E5", dropped.tape_bytes / dropped.operators, "bytes")
       .limit(600)
       .with("figure", "records of a tape, an operator (Tape::bytes)")
       .with("model", model.name)
       .with("operators", dropped.operators)
       .print();
-  Line("S1", (kept.heap_bytes - plain.heap_bytes) / kept.operators, "bytes")
+  Line("E5", (kept.heap_bytes - plain.heap_bytes) / kept.operators, "bytes")
       .with("figure", "heap that a tape takes where it keeps all, an operator")
       .with("model", model.name)
       .with("operators", kept.operators)
@@ -322,7 +322,7 @@ void keep_freed_memory() {
 void tell_percent(const StepSize& size, const char* figure, const std::vector<double>& percents,
                   std::optional<double> limit, double plain_ms, double operators) {
   const Median centre = centre_of(percents);
-  Line line("S1", centre.value, "%");
+  Line line("E5", centre.value, "%");
   if (limit) line.limit(*limit);
   line.with("figure", figure).with("step", size.name);
   with_interval(line, centre)
@@ -370,7 +370,7 @@ void tell_programs(Effort effort) {
   const int count = effort == Effort::quick ? 300 : 10'000;
   const detail::RandomTrials trials = detail::try_random_programs(1, count);
   for (const std::string& text : trials.different) std::fprintf(stderr, "%s\n", text.c_str());
-  Line("S1", static_cast<double>(trials.different.size()), "programs")
+  Line("E5", static_cast<double>(trials.different.size()), "programs")
       .limit(0)
       .with("figure", "random programs whose bits differ under tapes")
       .with("programs", count)

@@ -37,6 +37,8 @@ CASES = {
                         "{1..10} steps skipped"],
     "micro_batches": ["loss {0..0.15}"],  # 2 before the first step
     "gan": ["mean of what is made {2.8..3.2}"],
+    "adopt.alone": ["rank 0: loss {0..0.35}"],  # 0.7 before the first step
+    "adopt.np2": ["rank 0: loss {0..0.35}", "rank 1: loss {0..0.35}"],
     "fit": ["8 epochs, loss {0.0001..0.005} on what was held out"],
 }
 RANGE = re.compile(r"\{([\d.]+)\.\.([\d.]+)\}")

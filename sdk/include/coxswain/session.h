@@ -42,8 +42,16 @@ class Module;
 namespace cox {
 
 namespace detail {
+class Adoption;
 class SessionState;
-}
+}  // namespace detail
+
+struct AdoptOptions {
+  std::string name{};  // stands before the names of its blocks; for several models in one loop
+  // Modules that are to be blocks, as paths in the model; '*' stands for any text ("layers.*").
+  // Empty = the elements of the largest container of equal modules, or else the model's children.
+  std::vector<std::string> blocks{};
+};
 
 struct SessionOptions {
   Config config{};       // what the program sets itself; file, environment and flags override it
@@ -131,6 +139,25 @@ class Session {
   const Config& config() const;
   const std::vector<std::string>& arguments() const;  // what start() left over, without argv[0]
 
+  // Lets a model and the loop that trains it take part as they are, without a change to either:
+  //
+  //   session.adopt(*model);
+  //   for (...) { optimizer.zero_grad(); loss(model(x), y).backward(); optimizer.step(); }
+  //
+  // All ranks get rank 0's parameters and buffers. From here on every backward() leaves in .grad
+  // the plain mean over ranks, also where several calls add up before an update;
+  // torch::autograd::grad averages nothing. Steps and phases are found by themselves: a step ends
+  // at the first forward pass after an update. What each block takes is measured; no plan steers an
+  // adopted block yet. Every rank takes the same number of steps with batches of equal size.
+  // SIGTERM on any rank ends the job at the end of a step, unless the loop asks stop_requested().
+  //
+  // Call it on the training thread, before the first step, once for each model of the loop; the
+  // model must outlive the session or be given to detach(), which ends it for all models. Not
+  // together with step(), attach(), a Reducer or a Trainer. What it cannot do in a loop that it
+  // does not own: skip an update, share out samples, save (see Trainer). Collective. Throws
+  // cox::Error for a model without parameters.
+  void adopt(torch::nn::Module& model, const AdoptOptions& options = {});
+
   // Registers the blocks of a model (block.h), so that their costs are measured and plans can steer
   // them. Call it before the first step. The module must outlive the session or be given to
   // detach().
@@ -175,7 +202,8 @@ class Session {
 
   // Returns whether SIGTERM or SIGINT has reached this rank, or another rank and a reducer agreed
   // on it. Ranks learn of it at different times, so a loop with a reducer leaves by
-  // ReductionOutcome::stop instead, which is equal on all ranks.
+  // ReductionOutcome::stop instead, which is equal on all ranks. In the loop of an adopted model it
+  // is equal on all ranks.
   bool stop_requested() const;
   // Returns whether it is true on any rank; the same answer on all ranks. Collective.
   bool stop_requested_anywhere();
@@ -199,6 +227,7 @@ class Session {
  private:
   explicit Session(std::shared_ptr<detail::SessionState> state) : state_(std::move(state)) {}
   std::shared_ptr<detail::SessionState> state_;
+  std::shared_ptr<detail::Adoption> adoption_;  // ends before the state does
 };
 
 }  // namespace cox

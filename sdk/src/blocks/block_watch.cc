@@ -2,6 +2,7 @@
 
 #include <torch/torch.h>
 
+#include <cassert>
 #include <utility>
 
 #include "coxswain/error.h"
@@ -19,14 +20,27 @@ void BlockWatch::attach(torch::nn::Module& model) {
   known_.assign(registry_->size(), {});
 }
 
+VisitWatch& BlockWatch::adopt(const std::vector<std::string>& names,
+                              const std::vector<std::uint64_t>& elements) {
+  assert(!registry_ && names.size() == elements.size());
+  if (!visits_) visits_ = std::make_shared<VisitWatch>(*this, &steady_now);
+  for (const std::uint64_t each : elements) visits_->add_block(each);
+  adopted_names_.insert(adopted_names_.end(), names.begin(), names.end());
+  known_.resize(adopted_names_.size());
+  return *visits_;
+}
+
 void BlockWatch::release() {
   if (registry_) registry_->release();
   registry_.reset();
+  if (visits_) visits_->release();
+  visits_.reset();
+  adopted_names_.clear();
   known_.clear();
 }
 
 std::vector<std::string> BlockWatch::names() const {
-  std::vector<std::string> names;
+  std::vector<std::string> names = adopted_names_;
   for (std::size_t b = 0; registry_ && b < registry_->size(); ++b) {
     names.push_back(registry_->name(BlockId(static_cast<BlockId::rep>(b))));
   }
@@ -67,20 +81,22 @@ void BlockWatch::block_edge(BlockId block, BlockEdge edge) noexcept {
 }
 
 void BlockWatch::begin_step() {
-  if (!registry_) return;
+  if (!registry_ && !visits_) return;
+  const MeasureMode mode = next_mode();
+  // Without our engine only times are measured; the registry falls back to them by itself.
+  if (registry_) static_cast<void>(registry_->measure(mode));
+  if (visits_) visits_->measure(mode);
+}
+
+MeasureMode BlockWatch::next_mode() {
   {
     const std::scoped_lock lock(mutex_);
     if (new_shapes_) full_until_ = steps_ + 1;
     new_shapes_ = false;
   }
   const std::uint64_t step = steps_++;
-  const bool is_full = step < full_until_;
-  const bool is_timed = step % kTimesEverySteps == 0;
-  const MeasureMode mode = is_full    ? MeasureMode::full
-                           : is_timed ? MeasureMode::times
-                                      : MeasureMode::off;
-  // Without our engine only times are measured; the registry falls back to them by itself.
-  static_cast<void>(registry_->measure(mode));
+  if (step < full_until_) return MeasureMode::full;
+  return step % kTimesEverySteps == 0 ? MeasureMode::times : MeasureMode::off;
 }
 
 void BlockWatch::block_measured(BlockId block, const BlockMeasurement& measurement) noexcept {
@@ -106,7 +122,6 @@ void BlockWatch::block_measured(BlockId block, const BlockMeasurement& measureme
 }
 
 Fragment BlockWatch::next_fragment() {
-  if (!registry_) return {};
   const std::scoped_lock lock(mutex_);
   for (std::size_t tried = 0; tried < known_.size(); ++tried) {
     const std::size_t b = next_;
@@ -114,8 +129,8 @@ Fragment BlockWatch::next_fragment() {
     if (!known_[b].is_unsent) continue;
     known_[b].is_unsent = false;
     const BlockId block(static_cast<BlockId::rep>(b));
-    return make_fragment(
-        block_profile(block, known_.size(), registry_->name(block), known_[b].measurement));
+    const std::string& name = registry_ ? registry_->name(block) : adopted_names_[b];
+    return make_fragment(block_profile(block, known_.size(), name, known_[b].measurement));
   }
   return {};
 }

@@ -14,6 +14,7 @@
 
 #include "sdk/src/blocks/actuator.h"
 #include "sdk/src/blocks/block_registry.h"
+#include "sdk/src/blocks/visit_watch.h"
 
 namespace cox::detail {
 
@@ -27,6 +28,11 @@ class BlockWatch final : public Actuator, public BlockSink {
   // Finds the blocks of a model and listens to them. Throws cox::Error when there are too many or
   // another session listens already.
   void attach(torch::nn::Module& model) override;
+  // Listens to blocks of adopted models, which the operator stream tells instead: adds some with
+  // these names and numbers of elements, numbered after those that are there. Whoever follows the
+  // stream tells the VisitWatch, which lives until release(). REQUIRES: no model is attached.
+  VisitWatch& adopt(const std::vector<std::string>& names,
+                    const std::vector<std::uint64_t>& elements);
   void release() override;
   void contribute(JobFacts& job) const override { job.blocks = names(); }
   // Chooses what the coming step measures.
@@ -35,6 +41,7 @@ class BlockWatch final : public Actuator, public BlockSink {
   Fragment next_fragment() override;
 
   std::vector<std::string> names() const;
+  // Blocks that can be steered: adopted ones are only measured.
   std::size_t size() const { return registry_ ? registry_->size() : 0; }
   // Null while no model is attached.
   BlockRegistry* registry() { return registry_ ? &*registry_ : nullptr; }
@@ -57,8 +64,12 @@ class BlockWatch final : public Actuator, public BlockSink {
     bool is_unsent = false;
   };
 
+  MeasureMode next_mode();
+
   std::optional<BlockRegistry> registry_;
-  Edge edge_;  // while run_timed() runs
+  std::shared_ptr<VisitWatch> visits_;      // of adopted models
+  std::vector<std::string> adopted_names_;  // of their blocks
+  Edge edge_;                               // while run_timed() runs
   std::uint64_t steps_ = 0;
   std::uint64_t full_until_ = kFullSteps;
 

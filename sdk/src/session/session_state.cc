@@ -104,6 +104,11 @@ void SessionState::detach() {
 }
 
 void SessionState::declare_reducing() {
+  if (is_adopted_) {
+    throw Error(failed_precondition(
+        "expected a session without adopted models for a Reducer or Trainer, found one; adopt() "
+        "averages their gradients already"));
+  }
   if (is_started() && !step_.is_reducing()) {
     throw Error(failed_precondition(
         "expected a Reducer or Trainer before the session's first step, found a step that has "
@@ -128,7 +133,8 @@ void SessionState::ensure_started() {
     actuator->contribute(facts);
   }
   if (!step_.is_reducing()) facts.capabilities = {};  // nobody carries a plan out
-  if (job_.is_root() && (facts.blocks.empty() || !step_.is_reducing())) warn_of_idle_settings();
+  const bool steers = step_.is_reducing() && !is_adopted_ && !facts.blocks.empty();
+  if (job_.is_root() && !steers) warn_of_idle_settings();
   control_.start(std::move(facts));
   step_.start_at(control_.plane().start_facts().first_round);
   job_.attend([this] { return step_.attend("a call that all ranks make"); });
@@ -136,9 +142,11 @@ void SessionState::ensure_started() {
   if (step_.is_reducing()) static_cast<void>(job_.termination().requested());
 }
 
-// Settings of blocks have no effect without blocks, or in a loop whose ranks do not agree on plans.
+// Settings of blocks have no effect without blocks, on adopted ones, or in a loop whose ranks do
+// not agree on plans.
 void SessionState::warn_of_idle_settings() const {
-  const std::string but = step_.is_reducing()
+  const std::string but = is_adopted_ ? " is set, but no plan steers an adopted model yet; "
+                          : step_.is_reducing()
                               ? " is set, but the model has no blocks (cox::run, cox::wrap); "
                               : " is set, but the loop has no Reducer or Trainer; ";
   for (const Actuator* actuator : actuators_) {

@@ -40,23 +40,33 @@ class Stream {
     }
     return false;
   }
-  // Shows one operator whose call no listener wants to see boxed.
+  template <class Tell>
+  static void tell(const Tell& tell) {
+    if (innermost == nullptr) return;
+    for (OperatorListener* listener : innermost->listeners_) tell(*listener);
+  }
+  // Shows the tensors of one operator with its arguments as they are.
   template <class... Arguments>
-  static void touch_all(const StreamScope& scope, const Arguments&... arguments) {
+  static void touch_all(const StreamScope& scope, const c10::OperatorHandle& handle,
+                        const Arguments&... arguments) {
     ++shown;
-    (touch_argument(scope, arguments), ...);
+    (touch_argument(scope, handle, arguments), ...);
   }
 
-  // Shows one operator with boxed arguments and runs it.
+  // Shows the tensors of one operator with boxed arguments.
+  static void touch_all(const StreamScope& scope, const c10::OperatorHandle& handle,
+                        const torch::jit::Stack& stack) {
+    ++shown;
+    const std::size_t arguments = handle.schema().arguments().size();
+    for (std::size_t i = stack.size() - arguments; i < stack.size(); ++i) {
+      for_each_tensor_in(stack[i], [&](const at::Tensor& t) { touch(scope, handle, t); });
+    }
+  }
+  // Shows the call of one operator with boxed arguments and runs it.
   static void run(const StreamScope& scope, const c10::OperatorHandle& handle,
                   c10::DispatchKeySet next, torch::jit::Stack& stack) {
     const std::size_t arguments = handle.schema().arguments().size();
     const c10::DispatchKeySet excluded = c10::impl::tls_local_dispatch_key_set().excluded_;
-    const StreamPause inside;
-    ++shown;
-    for (std::size_t i = stack.size() - arguments; i < stack.size(); ++i) {
-      for_each_tensor_in(stack[i], [&](const at::Tensor& t) { touch(scope, t); });
-    }
     Begun begun(scope);
     begun.all({handle, {stack.data() + stack.size() - arguments, arguments}, excluded});
     handle.redispatchBoxed(next, &stack);
@@ -102,22 +112,24 @@ class Stream {
     std::uint64_t asked_ = 0;
   };
 
-  static void touch(const StreamScope& scope, const at::Tensor& tensor) {
-    for (OperatorListener* listener : scope.listeners_) listener->touch(tensor);
+  static void touch(const StreamScope& scope, const c10::OperatorHandle& handle,
+                    const at::Tensor& tensor) {
+    for (OperatorListener* listener : scope.listeners_) listener->touch(handle, tensor);
   }
   template <class T>
-  static void touch_argument(const StreamScope& scope, const T& argument) {
+  static void touch_argument(const StreamScope& scope, const c10::OperatorHandle& handle,
+                             const T& argument) {
     if constexpr (std::is_same_v<T, at::Tensor>) {
-      if (argument.defined()) touch(scope, argument);
+      if (argument.defined()) touch(scope, handle, argument);
     } else if constexpr (std::is_same_v<T, std::optional<at::Tensor>>) {
-      if (argument && argument->defined()) touch(scope, *argument);
+      if (argument && argument->defined()) touch(scope, handle, *argument);
     } else if constexpr (std::is_same_v<T, at::TensorList>) {
       for (const at::Tensor& each : argument) {
-        if (each.defined()) touch(scope, each);
+        if (each.defined()) touch(scope, handle, each);
       }
     } else if constexpr (std::is_same_v<T, at::ITensorListRef>) {
       for (const at::Tensor& each : argument) {
-        if (each.defined()) touch(scope, each);
+        if (each.defined()) touch(scope, handle, each);
       }
     }
   }
@@ -125,15 +137,26 @@ class Stream {
 
 namespace {
 
+c10::DispatchKeySet below_stream(c10::DispatchKeySet keys) {
+  return keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kStreamKey);
+}
+
 void show_boxed(const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
                 torch::jit::Stack* stack) {
-  const c10::DispatchKeySet next =
-      keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kStreamKey);
-  if (innermost == nullptr || is_known_composite(handle)) {
-    handle.redispatchBoxed(next, stack);
+  const StreamScope* const scope = innermost;
+  if (scope == nullptr || is_known_composite(handle)) {
+    handle.redispatchBoxed(below_stream(keys), stack);
     return;
   }
-  Stream::run(*innermost, handle, next, *stack);
+  const StreamPause inside;
+  Stream::touch_all(*scope, handle, *stack);
+  Stream::run(*scope, handle, below_stream(keys), *stack);
+}
+
+// REQUIRES: the tensors were shown, and the stream is paused.
+void show_call(const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
+               torch::jit::Stack* stack) {
+  Stream::run(*innermost, handle, below_stream(keys), *stack);
 }
 
 // Shows an operator that programs call often without boxing its arguments, unless a listener wants
@@ -146,18 +169,16 @@ struct Hot<Operator, Result(Arguments...)> {
     static const c10::OperatorHandle handle =
         c10::Dispatcher::singleton().findSchemaOrThrow(Operator::name, Operator::overload_name);
     static const bool composite = is_composite(handle);
-    const c10::DispatchKeySet next =
-        keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kStreamKey);
     const StreamScope* const scope = innermost;
-    if (scope == nullptr || composite) return Operator::redispatch(next, arguments...);
-    if (Stream::wants_calls(*scope)) {
-      static const c10::BoxedKernel boxed = c10::BoxedKernel::makeFromFunction<&show_boxed>();
-      return c10::impl::BoxedKernelWrapper<Result(Arguments...)>::call(
-          boxed, handle, keys, std::forward<Arguments>(arguments)...);
-    }
+    if (scope == nullptr || composite)
+      return Operator::redispatch(below_stream(keys), std::forward<Arguments>(arguments)...);
     const StreamPause inside;
-    Stream::touch_all(*scope, arguments...);
-    return Operator::redispatch(next, std::forward<Arguments>(arguments)...);
+    Stream::touch_all(*scope, handle, arguments...);
+    if (!Stream::wants_calls(*scope))
+      return Operator::redispatch(below_stream(keys), std::forward<Arguments>(arguments)...);
+    static const c10::BoxedKernel boxed = c10::BoxedKernel::makeFromFunction<&show_call>();
+    return c10::impl::BoxedKernelWrapper<Result(Arguments...)>::call(
+        boxed, handle, keys, std::forward<Arguments>(arguments)...);
   }
 };
 
@@ -188,6 +209,13 @@ StreamScope::StreamScope(std::vector<OperatorListener*> listeners)
 StreamScope::~StreamScope() {
   innermost = outer_;
   c10::impl::tls_set_dispatch_key_excluded(kStreamKey, was_excluded_);
+}
+
+void tell_backward_begins(BackwardKind kind) {
+  Stream::tell([kind](OperatorListener& listener) { listener.backward_begins(kind); });
+}
+void tell_backward_ended(BackwardKind kind) {
+  Stream::tell([kind](OperatorListener& listener) { listener.backward_ended(kind); });
 }
 
 std::uint64_t operators_shown() {

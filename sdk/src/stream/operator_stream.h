@@ -38,18 +38,25 @@ struct OperatorCall {
   c10::DispatchKeySet excluded;
 };
 
+// What a backward pass does with gradients: backward() adds them to .grad, grad() returns them.
+enum class BackwardKind : std::uint8_t { accumulating, returning };
+
 class OperatorListener {
  public:
   virtual ~OperatorListener() = default;
   // Called before every operator, with each defined tensor among its arguments in turn, before any
   // listener's begin(). May throw; the operator does not run then.
-  virtual void touch(const at::Tensor& /*argument*/) {}
+  virtual void touch(const c10::OperatorHandle& /*handle*/, const at::Tensor& /*argument*/) {}
   // Whether begin() and end() are to be called; asked before every operator, after touch().
   virtual bool wants_calls() const { return false; }
   virtual void begin(const OperatorCall& /*call*/) {}
   // Exactly one of these ends a call of begin(), in reverse order of listeners.
   virtual void end(std::span<const c10::IValue> /*results*/) {}
   virtual void failed() noexcept {}  // the operator threw
+  // A backward pass of this thread begins, and has ended without throwing. Passes inside a pass are
+  // not told.
+  virtual void backward_begins(BackwardKind /*kind*/) {}
+  virtual void backward_ended(BackwardKind /*kind*/) {}
 };
 
 // Shows operators of this thread to `listeners`, in their order, from its construction on; scopes
@@ -79,6 +86,10 @@ class StreamPause {
  private:
   const c10::impl::ExcludeDispatchKeyGuard excluded_{kStreamKey};
 };
+
+// The engine tells the listeners of this thread of its passes (saved_tensors.cc).
+void tell_backward_begins(BackwardKind kind);
+void tell_backward_ended(BackwardKind kind);
 
 // Returns how many operators this thread's scopes have shown so far.
 std::uint64_t operators_shown();

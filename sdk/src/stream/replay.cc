@@ -15,7 +15,7 @@
 #include "sdk/src/stream/storage.h"
 
 namespace cox::detail {
-namespace {
+namespace replaying {  // not anonymous: sources are compiled together, and these names are plain
 
 using OperatorIndex = TapeRecords::OperatorIndex;
 using StorageIndex = TapeRecords::StorageIndex;
@@ -384,10 +384,10 @@ void Replay::set_random(const Random& random) {
   generator.set_state(random.state);
 }
 
-}  // namespace
+}  // namespace replaying
 
 void replay(TapeRecords& records, TapeRecords::SavedKey first) {
-  Replay(records, first).run();
+  replaying::Replay(records, first).run();
 }
 
 }  // namespace cox::detail

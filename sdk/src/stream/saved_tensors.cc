@@ -17,6 +17,22 @@ std::vector<SavedTensorFrame*>& frames() {
   return stack;
 }
 
+// Backward passes of this thread that run inside one another.
+class PassDepth {
+ public:
+  PassDepth() { ++count(); }
+  ~PassDepth() { --count(); }
+  PassDepth(const PassDepth&) = delete;
+  PassDepth& operator=(const PassDepth&) = delete;
+  bool is_outermost() const { return count() == 1; }
+
+ private:
+  static int& count() {
+    thread_local int passes = 0;
+    return passes;
+  }
+};
+
 class SavedTensorEngine final : public Engine {
  public:
   ~SavedTensorEngine() override { stop(); }
@@ -31,7 +47,13 @@ class SavedTensorEngine final : public Engine {
                                          bool keep_graph, bool create_graph, bool accumulate_grad,
                                          const torch::autograd::edge_list& outputs) override {
     const StreamPause unseen;
-    return Engine::execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+    const PassDepth depth;
+    const auto kind = accumulate_grad ? BackwardKind::accumulating : BackwardKind::returning;
+    if (depth.is_outermost()) tell_backward_begins(kind);
+    auto gradients =
+        Engine::execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+    if (depth.is_outermost()) tell_backward_ended(kind);
+    return gradients;
   }
 
   // Never destroyed: its threads may outlive main().

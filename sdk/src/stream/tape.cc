@@ -23,11 +23,6 @@ std::vector<std::weak_ptr<Tape>>& tapes_alive() {
   return tapes;
 }
 
-const c10::StorageImpl* storage_impl(const at::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.has_storage()) return nullptr;
-  return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
-}
-
 // Whether LibTorch did not allocate the memory (from_blob), so that others may write to it.
 bool is_foreign_memory(const at::Tensor& tensor) {
   const c10::StorageImpl* storage = storage_impl(tensor);

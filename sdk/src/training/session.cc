@@ -20,6 +20,7 @@
 #include "sdk/src/precision/numerics_watch.h"
 #include "sdk/src/precision/trial_step.h"
 #include "sdk/src/session/session_state.h"
+#include "sdk/src/training/adoption.h"
 
 namespace cox {
 namespace {
@@ -77,6 +78,23 @@ const std::vector<std::string>& Session::arguments() const {
   return state_->job().arguments();
 }
 
+void Session::adopt(torch::nn::Module& model, const AdoptOptions& options) {
+  if (!adoption_ && state_->step().is_reducing()) {
+    throw Error(failed_precondition(
+        "adopt: expected a session without Reducer and Trainer, found one; they average gradients "
+        "already"));
+  }
+  if (state_->is_started()) {
+    throw Error(failed_precondition(
+        "adopt: expected a session before its first step, found one that has begun; adopt right "
+        "after start()"));
+  }
+  // It keeps a Session of its own, which must not keep the adoption alive.
+  auto adoption = adoption_ ? adoption_ : std::make_shared<detail::Adoption>(*this);
+  adoption->add(model, options);
+  adoption_ = std::move(adoption);
+}
+
 void Session::attach(torch::nn::Module& model) {
   if (state_->is_started()) {
     throw Error(failed_precondition(
@@ -87,6 +105,7 @@ void Session::attach(torch::nn::Module& model) {
 }
 
 void Session::detach(torch::nn::Module& model) {
+  if (adoption_ && adoption_->has(model)) return adoption_.reset();
   state_->detach();
   cox::detach(model);
 }
@@ -117,6 +136,11 @@ void Session::calibrate(torch::nn::Module& model, const std::function<at::Tensor
 }
 
 StepScope Session::step() {
+  if (adoption_) {
+    throw Error(failed_precondition(
+        "step: expected a session without adopted models, found one; their steps are found by "
+        "themselves"));
+  }
   return StepScope(state_);
 }
 const Plan& Session::plan() const {
@@ -128,9 +152,14 @@ const Plan& Session::plan() const {
   return state_->control().plane().plan();
 }
 bool Session::stop_requested() const {
+  if (adoption_) {
+    adoption_->loop_asks();
+    return state_->step().stop_agreed();
+  }
   return state_->stop_asked();
 }
 bool Session::stop_requested_anywhere() {
+  if (adoption_) adoption_->loop_asks();
   return state_->stop_asked_anywhere();
 }
 std::string Session::status_address() const {
@@ -140,6 +169,8 @@ SessionReport Session::report() const {
   return state_->control().report();
 }
 void Session::finish() {
+  if (adoption_) adoption_->finish();
+  adoption_.reset();
   state_->finish();
 }
 

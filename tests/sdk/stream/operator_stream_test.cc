@@ -22,7 +22,7 @@ class Notes final : public OperatorListener {
  public:
   explicit Notes(bool wants = true) : wants_(wants) {}
 
-  void touch(const at::Tensor& argument) override {
+  void touch(const c10::OperatorHandle&, const at::Tensor& argument) override {
     touched.push_back(argument.unsafeGetTensorImpl());
     if (refused == argument.unsafeGetTensorImpl()) throw std::runtime_error("refused");
   }
@@ -95,6 +95,30 @@ TEST_CASE("arguments are touched before a call begins, in lists and options too"
     torch::full({3}, 2.0);
     CHECK(notes.touched.empty());
     CHECK(notes.names.empty() == !wants);
+  }
+}
+
+// Wants calls from the first touched tensor on.
+class Late final : public OperatorListener {
+ public:
+  void touch(const c10::OperatorHandle&, const at::Tensor&) override { wants_ = true; }
+  bool wants_calls() const override { return wants_; }
+  void begin(const OperatorCall& call) override {
+    names.push_back(call.handle.operator_name().name.substr(6));
+  }
+  Names names;
+
+ private:
+  bool wants_ = false;
+};
+
+TEST_CASE("a listener that wants calls from touch() on is told of that very operator") {
+  const at::Tensor x = torch::ones({2});
+  for (const bool is_hot : {true, false}) {
+    Late late;
+    const StreamScope scope({&late});
+    is_hot ? x.add(x) : x.erf();
+    CHECK(late.names == Names{is_hot ? "add" : "erf"});
   }
 }
 

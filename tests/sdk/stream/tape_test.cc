@@ -416,6 +416,9 @@ const RuleCase kRules[] = {
 
 TEST_CASE("each rule is needed: without it the program named for it goes wrong") {
   for (const RuleCase& item : kRules) {
+#ifdef __SANITIZE_ADDRESS__
+    if (item.member == &TapeRules::weak_references) continue;  // it gives out no address again
+#endif
     const auto program = std::ranges::find_if(programs(), [&](const Program& each) {
       return std::string_view(each.name) == item.program;
     });

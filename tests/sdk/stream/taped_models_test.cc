@@ -44,7 +44,7 @@ class Regions final : public OperatorListener, public SavedTensorFrame {
   ~Regions() override { end_region(); }
   TapeCounts counts() const { return counts_; }
 
-  void touch(const Tensor& argument) override {
+  void touch(const c10::OperatorHandle&, const Tensor& argument) override {
     if (!argument.has_storage()) return;
     const auto block =
         blocks_.block_of(argument.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());

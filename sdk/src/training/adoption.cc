@@ -1,0 +1,255 @@
+#include "sdk/src/training/adoption.h"
+
+#include <ATen/core/grad_mode.h>
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <csignal>
+#include <exception>
+
+#include "coordinator/core/hash.h"
+#include "coxswain/error.h"
+#include "sdk/src/blocks/block_watch.h"
+#include "sdk/src/parallel/agreement.h"
+#include "sdk/src/session/session_state.h"
+#include "sdk/src/stream/storage.h"
+
+namespace cox::detail {
+namespace {
+
+std::chrono::steady_clock::time_point now() {
+  return std::chrono::steady_clock::now();
+}
+
+[[noreturn]] void refuse(const std::string& expected) {
+  throw Error(failed_precondition("adopt: expected " + expected));
+}
+
+}  // namespace
+
+Adoption::Adoption(Session& session)
+    : session_(session),
+      state_(session_.state()),
+      blocks_(state_.actuators().get<BlockWatch>()),
+      ranks_(session_) {
+  state_.declare_adopted();
+}
+
+// A program that leaves by an exception does not wait for the others (Session::finish).
+Adoption::~Adoption() {
+  stream_.reset();
+  saving_.reset();
+  try {
+    if (std::uncaught_exceptions() == 0) finish();
+  } catch (const std::exception& error) {
+    state_.job().log().warning("adopted model: the last step was not closed: " +
+                               first_line(error.what()));
+  }
+  step_.reset();
+}
+
+bool Adoption::has(const torch::nn::Module& model) const {
+  return std::ranges::find(models_, &model, &Model::module) != models_.end();
+}
+
+void Adoption::add(torch::nn::Module& model, const AdoptOptions& options) {
+  const StreamPause unseen;
+  if (has(model)) refuse("a model that is not adopted yet, found one that is; adopt it once");
+  if (blocks_.registry() != nullptr)
+    refuse("a session without attached models, found one; use either attach() or adopt()");
+  std::vector<std::string> patterns = options.blocks;
+  if (!options.name.empty()) {
+    for (std::string& pattern : patterns) pattern = options.name + "." + pattern;
+  }
+  BlockMap map = require(BlockMap::make(model, patterns, options.name));
+  require(install_saved_tensor_engine());
+  ranks_.sync_parameters(model.parameters());
+  ranks_.sync_buffers(model.buffers());
+  std::vector<std::string> names;
+  std::vector<std::uint64_t> elements;
+  for (std::size_t b = 0; b < map.size(); ++b) {
+    const BlockId block(static_cast<BlockId::rep>(b));
+    names.push_back(map.name(block));
+    elements.push_back(map.elements(block));
+  }
+  const auto first = static_cast<BlockId::rep>(blocks_.names().size());
+  visits_ = &blocks_.adopt(names, elements);
+  models_.push_back({&model, std::move(map), first, model.parameters(), {}});
+  if (stream_) return;
+  saving_.emplace(*visits_);
+  stream_.emplace(std::vector<OperatorListener*>{this});
+}
+
+void Adoption::touch(const c10::OperatorHandle& handle, const at::Tensor& argument) {
+  const c10::StorageImpl* storage = storage_impl(argument);
+  for (const Model& model : models_) {
+    if (!model.map.owner(storage)) continue;
+    if (stage_ == Stage::updating && !at::GradMode::is_enabled()) last_update_ = now();
+    const bool may_begin = at::GradMode::is_enabled() && argument.requires_grad();
+    if (stage_ != Stage::forward && may_begin && !(handle == detach_)) begin_forward();
+    if (stage_ == Stage::forward) enter_block(model, storage);
+    return;
+  }
+}
+
+void Adoption::enter_block(const Model& model, const c10::StorageImpl* storage) {
+  const std::optional<BlockId> local = model.map.block_of(storage);
+  if (!local && visits_->current()) return;  // shared, so it tells not who runs
+  const BlockId::rep number = local ? local->value() : model.map.owner(storage)->value();
+  const BlockId block(static_cast<BlockId::rep>(model.first_block + number));
+  if (visits_->current() != block) visits_->enter(block);
+}
+
+void Adoption::begin_forward() {
+  bool is_replaced = false;
+  for (Model& model : models_) is_replaced = model.map.refresh() || is_replaced;
+  const bool is_updated =
+      stage_ == Stage::updating || (stage_ == Stage::accumulated && is_replaced);
+  if (is_updated) close_step();
+  if (!step_) open_step();
+  change_stage(Stage::forward, now());
+}
+
+// Whoever writes to parameters after gradients were added is the optimizer. The last operator on a
+// parameter ends the update; what comes then, until the next forward pass, is getting data.
+bool Adoption::wants_calls() const {
+  if (stage_ == Stage::forward) return !first_batch_;
+  return stage_ == Stage::accumulated && !at::GradMode::is_enabled();
+}
+
+void Adoption::begin(const OperatorCall& call) {
+  if (stage_ == Stage::forward) return look_at_first_batch(call);
+  const auto& schema = call.handle.schema().arguments();
+  for (std::size_t i = 0; i < schema.size() && stage_ == Stage::accumulated; ++i) {
+    if (schema[i].alias_info() == nullptr || !schema[i].alias_info()->isWrite()) continue;
+    for_each_tensor_in(call.arguments[i], [this](const at::Tensor& tensor) {
+      if (stage_ != Stage::accumulated || !is_parameter_here(tensor)) return;
+      last_update_ = now();
+      change_stage(Stage::updating, last_update_);
+    });
+  }
+}
+
+// The batch is what the first operator that reads anything else than parameters reads.
+void Adoption::look_at_first_batch(const OperatorCall& call) {
+  Fnv1a64 hash;
+  bool has_batch = false;
+  for (const c10::IValue& value : call.arguments) {
+    for_each_tensor_in(value, [&](const at::Tensor& tensor) {
+      if (is_parameter_here(tensor) || tensor.layout() != at::kStrided) return;
+      has_batch = true;
+      const at::NoGradGuard no_grad;
+      const at::Tensor flat = tensor.detach().contiguous().cpu();
+      hash.add(std::string_view(static_cast<const char*>(flat.const_data_ptr()), flat.nbytes()));
+    });
+  }
+  if (has_batch) first_batch_ = hash.value();
+}
+
+void Adoption::compare_first_batches() {
+  are_batches_compared_ = true;
+  const auto all = gather_values(state_.job().data(), first_batch_.value_or(0),
+                                 state_.step().attend("the first step of an adopted model"));
+  require(all.status(), Error::Scope::all_ranks);
+  const bool are_equal = all->size() > 1 && ranks_that_differ(*all).empty();
+  if (!are_equal || !first_batch_ || !state_.job().is_root()) return;
+  state_.job().log().warning(
+      "adopted model: expected another batch on each rank, found the same one on all in the first "
+      "step; give torch's DistributedRandomSampler or DistributedSequentialSampler the session's "
+      "world_size() and rank(), or seed each rank's data by its rank");
+}
+
+bool Adoption::is_parameter_here(const at::Tensor& tensor) const {
+  return std::ranges::any_of(models_, [&](const Model& model) {
+    return model.map.owner(storage_impl(tensor)).has_value();
+  });
+}
+
+void Adoption::backward_begins(BackwardKind kind) {
+  if (!step_) return;
+  visits_->backward_begins();
+  if (kind == BackwardKind::returning) return;
+  for (Model& model : models_) {
+    model.marks.clear();
+    for (const at::Tensor& parameter : model.parameters) {
+      const at::Tensor& gradient = parameter.grad();
+      model.marks.push_back({gradient.defined() ? gradient.unsafeGetTensorImpl() : nullptr,
+                             gradient.defined() ? version_of(gradient) : 0});
+    }
+  }
+  change_stage(Stage::backward, now());
+}
+
+void Adoption::backward_ended(BackwardKind kind) {
+  if (!step_) return;
+  visits_->backward_ended();
+  if (kind == BackwardKind::returning) return;
+  change_stage(Stage::accumulated, now());
+  has_gradients_ = true;
+  if (!are_batches_compared_) compare_first_batches();
+  for (const Model& model : models_) {
+    if (has_new_gradient(model))
+      static_cast<void>(ranks_.all_reduce_gradients(*step_, model.parameters));
+  }
+}
+
+bool Adoption::has_new_gradient(const Model& model) {
+  for (std::size_t i = 0; i < model.marks.size(); ++i) {
+    const at::Tensor& gradient = model.parameters[i].grad();
+    if (!gradient.defined()) continue;
+    const Mark& mark = model.marks[i];
+    if (gradient.unsafeGetTensorImpl() != mark.gradient) return true;
+    if (version_of(gradient) != mark.version) return true;
+  }
+  return false;
+}
+
+void Adoption::open_step() {
+  step_.emplace(session_.step());
+}
+
+void Adoption::close_step() {
+  visits_->end_step();
+  change_stage(Stage::between, now());
+  const ReductionOutcome outcome = ranks_.close(*step_);
+  step_.reset();
+  has_gradients_ = false;
+  if (outcome.stop && !loop_asks_) end_by_signal();
+}
+
+void Adoption::finish() {
+  const StreamPause unseen;
+  if (!step_) return;
+  if (has_gradients_) return close_step();
+  // Something other than training looked at a parameter, perhaps on this rank alone.
+  change_stage(Stage::between, now());
+  step_.reset();
+}
+
+// The program would have ended at once had nobody taken the signal over. It ends now, with all
+// ranks at the same step and all files closed.
+void Adoption::end_by_signal() {
+  state_.job().log().warning(
+      "adopted model: asked to stop, and the loop does not ask stop_requested(); the job ends "
+      "here");
+  state_.finish();
+  std::signal(SIGTERM, SIG_DFL);
+  std::raise(SIGTERM);
+  std::abort();
+}
+
+void Adoption::change_stage(Stage stage, Time when) {
+  StepRecorder& recorder = state_.step().recorder();
+  if (stage_ == Stage::forward || stage_ == Stage::backward) recorder.leave(when);
+  if (stage_ == Stage::updating) {
+    recorder.leave(last_update_);
+    recorder.enter(Phase::data, last_update_);
+    recorder.leave(when);
+  }
+  stage_ = stage;
+  if (stage == Stage::forward) recorder.enter(Phase::forward, when);
+  if (stage == Stage::backward) recorder.enter(Phase::backward, when);
+  if (stage == Stage::updating) recorder.enter(Phase::optimizer, when);
+}
+
+}  // namespace cox::detail

@@ -1,0 +1,108 @@
+// Adoption lets a loop that knows nothing of Coxswain take part in a job: it finds the loop's steps
+// and phases in the operator stream and averages gradients over ranks. Session::adopt() makes it.
+//
+//   first operator on a parameter that requires gradients -> forward | backward() begins ->
+//   backward | backward() ends -> average, when it added to .grad | a write to a parameter ->
+//   update | next forward -> step closes
+//
+// A step is closed by the first forward pass after a parameter was changed, so that several calls
+// of backward() before an update are one step. Passes with gradients off (an evaluation) open no
+// step. Owned by the Sessions of the program; the training thread, which is the one that adopted,
+// uses it. It must end on that thread. Opening and closing a step and averaging are collective,
+// wait by polling, and throw cox::Error through the operator or backward() that they are called
+// from.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "coxswain/manual.h"
+#include "coxswain/session.h"
+#include "sdk/src/blocks/visit_watch.h"
+#include "sdk/src/stream/block_map.h"
+#include "sdk/src/stream/operator_stream.h"
+
+namespace cox::detail {
+
+class BlockWatch;
+
+class Adoption final : public OperatorListener {
+ public:
+  // Throws cox::Error where ManualParallel does. Collective.
+  explicit Adoption(Session& session);
+  ~Adoption() override;
+  Adoption(const Adoption&) = delete;
+  Adoption& operator=(const Adoption&) = delete;
+
+  // Takes a model in: rank 0's parameters and buffers on all ranks, blocks named. Collective.
+  // Throws cox::Error for a model without parameters, one that is adopted already, and after the
+  // first step.
+  void add(torch::nn::Module& model, const AdoptOptions& options);
+  bool has(const torch::nn::Module& model) const;
+  // Closes the open step, if there is one with gradients. Collective.
+  void finish();
+  // The loop asks whether it is to stop, so it need not be ended.
+  void loop_asks() { loop_asks_ = true; }
+
+  void touch(const c10::OperatorHandle& handle, const at::Tensor& argument) override;
+  // Looks for the first write to a parameter after backward(), and once for the first batch.
+  bool wants_calls() const override;
+  void begin(const OperatorCall& call) override;
+  void backward_begins(BackwardKind kind) override;
+  void backward_ended(BackwardKind kind) override;
+
+ private:
+  using Time = std::chrono::steady_clock::time_point;
+  enum class Stage : std::uint8_t { between, forward, backward, accumulated, updating };
+
+  // What of a gradient tells that backward() added to it.
+  struct Mark {
+    const void* gradient = nullptr;
+    std::int64_t version = 0;
+  };
+  struct Model {
+    const torch::nn::Module* module;
+    BlockMap map;
+    BlockId::rep first_block;
+    std::vector<at::Tensor> parameters;
+    std::vector<Mark> marks;
+  };
+
+  void enter_block(const Model& model, const c10::StorageImpl* storage);
+  void begin_forward();
+  void open_step();
+  void close_step();
+  void change_stage(Stage stage, Time now);
+  bool is_parameter_here(const at::Tensor& tensor) const;
+  void look_at_first_batch(const OperatorCall& call);
+  void compare_first_batches();
+  static bool has_new_gradient(const Model& model);
+  [[noreturn]] void end_by_signal();
+
+  const c10::OperatorHandle detach_ =
+      c10::Dispatcher::singleton().findSchemaOrThrow("aten::detach", "");
+  Session session_;
+  SessionState& state_;
+  BlockWatch& blocks_;
+  ManualParallel ranks_;
+  std::vector<Model> models_;
+  VisitWatch* visits_ = nullptr;  // once there is a model
+  std::optional<StepScope> step_;
+  std::optional<std::uint64_t> first_batch_;  // its hash
+  bool are_batches_compared_ = false;
+  bool has_gradients_ = false;  // backward() added some in the open step
+  Stage stage_ = Stage::between;
+  Time last_update_{};
+  bool loop_asks_ = false;
+  // Last, so that nothing is shown to a half-built object.
+  std::optional<SavedTensorScope> saving_;
+  std::optional<StreamScope> stream_;
+};
+
+}  // namespace cox::detail

@@ -1,0 +1,83 @@
+"""An adopted loop: equal weights on all ranks, its page, its ending by SIGTERM."""
+
+import json
+import re
+import signal
+import urllib.request
+
+import jobs
+
+
+def get(address):
+    with urllib.request.urlopen(address, timeout=10) as answer:
+        return answer.read().decode()
+
+
+class Adopt(jobs.Case):
+    def command(self, *arguments):
+        return [jobs.programs.adopt, *arguments, "--cox.http.port=0"]
+
+    def hold(self, *arguments, ranks=2):
+        job = jobs.Job(self.command("1000000", *arguments), ranks)
+        self.addCleanup(job.signal, signal.SIGKILL)
+        found = job.until(lambda: re.search(r"page (http://\S+)/status", job.output()))
+        return job, found[1]
+
+    def test_all_ranks_end_with_equal_weights(self):
+        for ranks in [None, 2, 3]:
+            ended = jobs.run(self.command("40"), ranks)
+            self.assertEqual(ended.code, 0, ended)
+            weights = re.findall(r"rank \d+: 40 steps, weights (\S+)", ended.out)
+            self.assertEqual(len(weights), ranks or 1, ended)
+            self.assertEqual(len(set(weights)), 1, ended)
+
+    def test_the_page_names_blocks_phases_and_the_slow_rank(self):
+        job, address = self.hold()
+        blocks = job.until(lambda: self.measured_blocks(address))
+        self.assertEqual([block["name"] for block in blocks], ["0", "1", "2", "3"])
+        for block in blocks:
+            self.assertGreater(block["forward_seconds"], 0, block)
+            self.assertGreater(block["saved_bytes"], 0, block)
+        ranks = json.loads(get(address + "/api/v1/ranks"))["ranks"]
+        for rank in ranks:
+            for phase in ["data", "forward", "backward", "optimizer", "communication"]:
+                self.assertGreater(rank["phase_seconds"][phase], 0, (phase, rank))
+        slow, fast = ranks[1]["phase_seconds"]["data"], ranks[0]["phase_seconds"]["data"]
+        self.assertGreater(slow, fast)
+
+    @staticmethod
+    def measured_blocks(address):
+        blocks = json.loads(get(address + "/api/v1/plan"))["blocks"]
+        return blocks if all(block.get("backward_seconds") for block in blocks) else None
+
+    def test_sigterm_on_one_rank_ends_all_at_the_end_of_a_step(self):
+        job, _ = self.hold()
+        job.signal(signal.SIGTERM, ranks=[1])
+        ended = job.wait()
+        self.assertNotEqual(ended.code, 0, ended)
+        self.assertIn("does not ask stop_requested()", ended.err, ended)
+
+    def test_a_loop_that_asks_leaves_by_itself(self):
+        job, _ = self.hold("--ask")
+        job.signal(signal.SIGTERM, ranks=[0])
+        ended = job.wait()
+        self.assertEqual(ended.code, 0, ended)
+        steps = re.findall(r"rank \d+: (\d+) steps", ended.out)
+        self.assertEqual(len(set(steps)), 1, ended)
+
+    def test_equal_batches_on_all_ranks_are_told_once(self):
+        for arguments, times in [(["--same"], 1), ([], 0)]:
+            ended = jobs.run(self.command("5", *arguments), 2)
+            self.assertEqual(ended.code, 0, ended)
+            self.assertEqual(ended.err.count("DistributedRandomSampler"), times, ended)
+
+    def test_settings_that_steer_blocks_are_told_to_be_without_effect(self):
+        for setting, named in [("memory.budget=1MiB", "memory."), ("precision.format=auto", "precision.")]:
+            ended = jobs.run(self.command("4", "--cox." + setting))
+            self.assertEqual(ended.code, 0, ended)
+            lines = [line for line in ended.err.splitlines() if "adopted model" in line]
+            self.assertEqual([named in line for line in lines], [True], ended)
+
+
+if __name__ == "__main__":
+    jobs.main()

@@ -1,0 +1,59 @@
+// A loop that knows nothing of Coxswain but for two lines, for adopt.py:
+//   e2e_adopt STEPS [--ask | --same]
+// --ask: the loop asks whether it is to stop; --same: all ranks draw the same batches
+#include <torch/torch.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <string>
+#include <thread>
+
+#include "coxswain/coxswain.h"
+
+namespace {
+
+torch::nn::Sequential make_model() {
+  torch::nn::Sequential model;
+  for (int i = 0; i < 4; ++i) model->push_back(torch::nn::Linear(64, 64));
+  return model;
+}
+
+// Each rank's own data; that of the last rank comes slowly.
+torch::Tensor next_batch(const cox::Session& session) {
+  const bool is_slow = session.rank() == session.world_size() - 1;
+  std::this_thread::sleep_for(std::chrono::milliseconds(is_slow ? 12 : 2));
+  return torch::randn({32, 64});
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  auto session = cox::Session::start(argc, argv, {.program = "adopted"});
+  const auto& arguments = session.arguments();
+  const int steps = arguments.empty() ? 100 : std::stoi(arguments[0]);
+  const bool asks = arguments.size() > 1 && arguments[1] == "--ask";
+  const bool same = arguments.size() > 1 && arguments[1] == "--same";
+  torch::manual_seed(same ? 1 : static_cast<std::uint64_t>(session.rank()) + 1);
+  torch::nn::Sequential model = make_model();
+  torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-3));
+  session.adopt(*model);
+  int done = 0;
+  for (; done < steps && !(asks && session.stop_requested()); ++done) {
+    const torch::Tensor x = next_batch(session);
+    optimizer.zero_grad();
+    torch::mse_loss(model->forward(x), x.roll(1, 1)).backward();
+    optimizer.step();
+    if (done == 0 && session.rank() == 0) {
+      std::printf("page %s\n", session.status_address().c_str());
+      std::fflush(stdout);
+    }
+  }
+  session.finish();
+  double sum = 0;
+  for (const torch::Tensor& p : model->parameters()) sum += p.detach().abs().sum().item<double>();
+  std::printf("rank %d: %d steps, weights %.17g\n", session.rank(), done, sum);
+} catch (const std::exception& error) {
+  return cox::report(error);
+}

@@ -1,0 +1,297 @@
+#include <torch/torch.h>
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "coxswain/manual.h"
+#include "coxswain/reducer.h"
+#include "coxswain/session.h"
+#include "sdk/src/blocks/block_watch.h"
+#include "sdk/src/parallel/agreement.h"
+#include "sdk/src/session/session_state.h"
+#include "sdk/src/stream/operator_stream.h"
+#include "sdk/src/stream/storage.h"
+#include "tests/sdk/session/solo.h"
+
+#include <doctest/doctest.h>
+
+using namespace cox;
+
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+
+// A model that never heard of blocks, with dropout and statistics.
+struct NetImpl : torch::nn::Module {
+  torch::nn::Sequential layers{register_module(
+      "layers", torch::nn::Sequential(torch::nn::Linear(6, 12), torch::nn::Linear(12, 12)))};
+  torch::nn::BatchNorm1d norm{register_module("norm", torch::nn::BatchNorm1d(12))};
+  torch::nn::Linear head{register_module("head", torch::nn::Linear(12, 1))};
+
+  at::Tensor forward(at::Tensor x) {
+    for (std::size_t i = 0; i < layers->size(); ++i) {
+      x = torch::relu(layers->at<torch::nn::LinearImpl>(i).forward(x));
+    }
+    return head(torch::dropout(norm(x), 0.1, is_training()));
+  }
+};
+TORCH_MODULE(Net);
+
+Net make_net(std::uint64_t seed) {
+  torch::manual_seed(seed);
+  return Net();
+}
+
+// The batches of a rank come from a generator of their own.
+class Batches {
+ public:
+  explicit Batches(int rank)
+      : generator_(at::detail::createCPUGenerator(100 + static_cast<std::uint64_t>(rank))) {}
+  at::Tensor next() { return at::randn({8, 6}, generator_); }
+
+ private:
+  at::Generator generator_;
+};
+
+at::Tensor loss_of(Net& net, const at::Tensor& x) {
+  return torch::mse_loss(net(x), x.sum(1, true));
+}
+
+Tensors state_of(Net& net) {
+  Tensors state;
+  for (const at::Tensor& p : net->parameters()) state.push_back(p.detach().clone());
+  for (const at::Tensor& b : net->buffers()) state.push_back(b.detach().clone());
+  return state;
+}
+
+bool same(const Tensors& a, const Tensors& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), cox::detail::same_bits);
+}
+
+// The loop that knows nothing of us: `backwards` micro-batches a step.
+Tensors train(Net& net, int rank, int steps, int backwards) {
+  torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
+  Batches batches(rank);
+  torch::manual_seed(7);
+  for (int i = 0; i < steps; ++i) {
+    optimizer.zero_grad();
+    for (int k = 0; k < backwards; ++k) loss_of(net, batches.next()).backward();
+    optimizer.step();
+  }
+  return state_of(net);
+}
+
+// The same with calls of ours: plain means of gradients, one after each backward().
+Tensors train_by_hand(Session& session, Net& net, int steps, int backwards) {
+  ManualParallel ranks(session);
+  ranks.sync_parameters(net->parameters());
+  ranks.sync_buffers(net->buffers());
+  torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
+  Batches batches(session.rank());
+  torch::manual_seed(7);
+  for (int i = 0; i < steps; ++i) {
+    auto step = session.step();
+    optimizer.zero_grad();
+    for (int k = 0; k < backwards; ++k) {
+      loss_of(net, batches.next()).backward();
+      ranks.all_reduce_gradients(step, net->parameters());
+    }
+    optimizer.step();
+    ranks.close(step);
+  }
+  return state_of(net);
+}
+
+std::string error_of(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
+}
+
+std::uint64_t steps_of(Session& session) {
+  return session.state().step().steps_ended();
+}
+
+TEST_SUITE("adoption") {
+  TEST_CASE("a loop that knows nothing of us ends with the bits of one that averages by hand") {
+    for (const int backwards : {1, 3}) {
+      Tensors expected;
+      {
+        auto session = solo_session();
+        Net net = make_net(session.rank() == 0 ? 1 : 50);
+        expected = train_by_hand(session, net, 6, backwards);
+        session.finish();
+      }
+      auto session = solo_session();
+      Net net = make_net(session.rank() == 0 ? 1 : 60);
+      session.adopt(*net);
+      const Tensors found = train(net, session.rank(), 6, backwards);
+      CHECK(steps_of(session) == 5);  // the sixth is closed by finish()
+      session.finish();
+      CHECK(same(expected, found));
+    }
+  }
+
+  TEST_CASE("alone, an adopted model trains with the bits of one that is not") {
+    auto session = solo_session();
+    if (session.world_size() > 1) return;
+    Net plain = make_net(1), adopted = make_net(1);
+    const Tensors expected = train(plain, 0, 6, 2);
+    session.adopt(*adopted);
+    CHECK(same(expected, train(adopted, 0, 6, 2)));
+  }
+
+  TEST_CASE("parameters are equal on all ranks at the end, whatever they were") {
+    auto session = solo_session();
+    Net net = make_net(static_cast<std::uint64_t>(session.rank()) + 1);
+    session.adopt(*net);
+    train(net, session.rank(), 4, 1);
+    session.finish();
+    for (const at::Tensor& p : net->parameters()) {
+      const double sum = p.detach().to(at::kDouble).abs().sum().item<double>();
+      auto again = solo_session();
+      const auto all =
+          cox::detail::gather_values(again.state().job().data(), std::hash<double>()(sum));
+      REQUIRE(all.ok());
+      CHECK(cox::detail::ranks_that_differ(*all).empty());
+    }
+  }
+
+  TEST_CASE("an evaluation opens no step, and grad() averages nothing") {
+    auto session = solo_session();
+    Net net = make_net(1);
+    session.adopt(*net);
+    Batches batches(session.rank());
+    {
+      const at::NoGradGuard no_grad;
+      loss_of(net, batches.next());
+    }
+    CHECK_FALSE(session.state().is_started());
+    const at::Tensor loss = loss_of(net, batches.next());
+    const Tensors mine = torch::autograd::grad({loss}, net->parameters(), {}, true);
+    loss.backward();
+    const at::Tensor averaged = net->parameters()[0].grad();
+    CHECK(cox::detail::same_bits(mine[0], averaged) == (session.world_size() == 1));
+    CHECK(steps_of(session) == 0);
+  }
+
+  TEST_CASE(
+      "a look at parameters on one rank alone hangs nobody, neither before nor after training") {
+    auto session = solo_session();
+    Net net = make_net(1);
+    session.adopt(*net);
+    const auto look = [&] {
+      if (session.rank() == 0) CHECK(net->head->weight.square().sum().item<float>() > 0);
+    };
+    look();
+    train(net, session.rank(), 3, 1);
+    look();
+    session.finish();
+  }
+
+  TEST_CASE("blocks are named and what they take is measured") {
+    auto session = solo_session();
+    Net net = make_net(1);
+    session.adopt(*net);
+    auto& blocks = session.state().actuators().get<cox::detail::BlockWatch>();
+    const std::vector<std::string> names = {"layers.0", "layers.1", "norm", "head"};
+    CHECK(blocks.names() == names);
+    train(net, session.rank(), 2, 1);
+    session.finish();
+  }
+
+  TEST_CASE("two models of one loop are averaged each after its own backward pass") {
+    auto session = solo_session();
+    Net first = make_net(1), second = make_net(2);
+    session.adopt(*first, {.name = "first"});
+    session.adopt(*second, {.name = "second", .blocks = {"layers"}});
+    CHECK(session.state().actuators().get<cox::detail::BlockWatch>().names().back() ==
+          "second.head");
+    Batches batches(session.rank());
+    loss_of(first, batches.next()).backward();
+    CHECK_FALSE(second->parameters()[0].grad().defined());
+    loss_of(second, batches.next()).backward();
+    const at::Tensor gradient = second->parameters()[0].grad().clone();
+    session.finish();
+    auto again = solo_session();
+    const auto all = cox::detail::gather_values(again.state().job().data(),
+                                                std::hash<float>()(gradient.sum().item<float>()));
+    REQUIRE(all.ok());
+    CHECK(cox::detail::ranks_that_differ(*all).empty());
+  }
+
+  TEST_CASE("after detach() nothing is averaged or seen") {
+    auto session = solo_session();
+    Net net = make_net(1);
+    session.adopt(*net);
+    Batches batches(session.rank());
+    loss_of(net, batches.next()).backward();
+    session.detach(*net);
+    const std::uint64_t before = cox::detail::operators_shown();
+    net->zero_grad();
+    const at::Tensor loss = loss_of(net, batches.next());
+    const Tensors mine = torch::autograd::grad({loss}, net->parameters(), {}, true);
+    loss.backward();
+    CHECK(cox::detail::same_bits(mine[0], net->parameters()[0].grad()));
+    CHECK(cox::detail::operators_shown() == before);
+  }
+
+  TEST_CASE(
+      "a rank that calls backward more often than the others is an error on all that names it") {
+    auto session = solo_session();
+    if (session.world_size() == 1) return;
+    Net net = make_net(1);
+    session.adopt(*net);
+    Batches batches(session.rank());
+    const std::string text = error_of([&] {
+      torch::optim::SGD optimizer(net->parameters(), 0.1);
+      for (int i = 0; i < 3; ++i) {
+        optimizer.zero_grad();
+        loss_of(net, batches.next()).backward();
+        if (session.rank() == 1 && i == 1) loss_of(net, batches.next()).backward();
+        optimizer.step();
+      }
+    });
+    CHECK_MESSAGE(text.find("rank 1") != std::string::npos, text);
+    session.detach(*net);
+  }
+
+  TEST_CASE("what cannot be adopted is refused in one line") {
+    const auto expect = [](const std::function<void(Session&, Net&)>& work, const char* part) {
+      auto session = solo_session();
+      Net net = make_net(1);
+      const std::string text = error_of([&] { work(session, net); });
+      CHECK_MESSAGE(text.find(part) != std::string::npos, text);
+      CHECK(text.find('\n') == std::string::npos);
+    };
+    expect([](Session& s, Net& n) { s.adopt(*n), s.adopt(*n); }, "a model that is not adopted yet");
+    expect([](Session& s, Net&) { s.adopt(*torch::nn::ReLU()); }, "parameters");
+    expect([](Session& s, Net& n) { s.adopt(*n, {.blocks = {"nothing"}}); }, "nothing");
+    expect([](Session& s, Net& n) { s.adopt(*n), static_cast<void>(s.step()); },
+           "without adopted models");
+    expect([](Session& s, Net& n) { static_cast<void>(s.step()), s.adopt(*n); },
+           "before its first step");
+    expect(
+        [](Session& s, Net& n) {
+          s.adopt(*n);
+          loss_of(n, torch::randn({8, 6})).backward();
+          Net other = make_net(2);
+          s.adopt(*other);
+        },
+        "before its first step");
+    expect(
+        [](Session& s, Net& n) {
+          Reducer reducer(s, n->parameters());
+          s.adopt(*n);
+        },
+        "without Reducer");
+    expect([](Session& s, Net& n) { s.adopt(*n), Reducer(s, n->parameters()); }, "adopted");
+  }
+}
+
+}  // namespace
