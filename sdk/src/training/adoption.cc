@@ -187,6 +187,7 @@ void Adoption::backward_ended(BackwardKind kind) {
   change_stage(Stage::accumulated, now());
   has_gradients_ = true;
   if (!are_batches_compared_) compare_first_batches();
+  if (session_.world_size() == 1) return;
   for (const Model& model : models_) {
     if (has_new_gradient(model))
       static_cast<void>(ranks_.all_reduce_gradients(*step_, model.parameters));
