@@ -1,6 +1,10 @@
 #include <malloc.h>
 #include <torch/csrc/autograd/engine.h>
 
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
 #include "coxswain/error.h"
 #include "sdk/src/stream/saved_tensors.h"
 #include "support.h"
@@ -154,10 +158,15 @@ TEST_SUITE("sdk.blocks.saved_bytes") {
         }
       };
       steps(200);
-      const auto before = mallinfo2().uordblks;
-      steps(1000);
-      const auto after = mallinfo2().uordblks;
-      CHECK(after <= before + 4096);
+      // malloc settles at some time by some thousand bytes; what leaks grows in every part.
+      constexpr int kPart = 400;
+      std::int64_t least = std::numeric_limits<std::int64_t>::max();
+      for (int part = 0; part < 3; ++part) {
+        const auto before = static_cast<std::int64_t>(mallinfo2().uordblks);
+        steps(kPart);
+        least = std::min(least, static_cast<std::int64_t>(mallinfo2().uordblks) - before);
+      }
+      CHECK(least < 8 * kPart);  // bytes
     }
   }
 }
