@@ -1,6 +1,5 @@
 #include "sdk/src/stream/replay.h"
 
-#include <ATen/ExpandUtils.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/ops/as_strided.h>
 #include <c10/core/GradMode.h>

@@ -1,6 +1,5 @@
 #include "sdk/src/stream/tape.h"
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/enum_tag.h>
@@ -213,7 +212,7 @@ Tape::Reference Tape::outside(const at::Tensor& tensor) {
   const c10::StorageImpl* storage = storage_impl(tensor);
   records_.outsides.push_back(
       {records_.rules.detached ? without_graph(tensor) : tensor, version_of(tensor), storage});
-  if (storage != nullptr) ++outside_storages_[storage];
+  if (storage != nullptr) outside_storages_.insert(storage);
   return made;
 }
 

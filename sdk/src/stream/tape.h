@@ -33,6 +33,7 @@
 #include <optional>
 #include <span>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "sdk/src/stream/operator_stream.h"
@@ -133,13 +134,13 @@ class Tape final : public SavedTensorFrame,
   // Used while recording.
   std::unordered_map<const c10::TensorImpl*, MadeTensor> made_;
   std::unordered_map<const c10::StorageImpl*, StorageIndex> storage_indices_;
-  std::unordered_map<const c10::StorageImpl*, int> outside_storages_;
-  OperatorIndex current_ = kNone;  // runs now
-  std::int32_t saved_ = 0;         // tensors saved by it
+  std::unordered_set<const c10::StorageImpl*> outside_storages_;  // held, and not copied
+  OperatorIndex current_ = kNone;                                 // runs now
+  std::int32_t saved_ = 0;                                        // tensors saved by it
   std::vector<c10::IValue> current_arguments_;
   std::vector<Pending> pending_;
 
-  mutable std::recursive_mutex mutex_;  // guards records_.wanted and .outsides
+  mutable std::recursive_mutex mutex_;  // guards wanted, outsides and counts of the records
 };
 
 // Records the operators of this thread on `tape` while it exists, and decides what autograd saves.

@@ -71,12 +71,12 @@ struct TapeRecords {
     std::int16_t element = kNone;  // of a list
     StorageIndex storage = kNone;  // of the region
     std::int32_t writes = 0;       // to that storage so far
-    std::uint32_t geometry = 0;    // in geometry_; REQUIRES: storage != kNone
+    std::uint32_t geometry = 0;    // in geometry; REQUIRES: storage != kNone
   };
   enum class ArgumentKind : std::uint8_t { value, tensor, tensors, optional_tensors };
   struct Argument {
     c10::IValue value;        // where the kind is value
-    std::uint32_t first = 0;  // in references_
+    std::uint32_t first = 0;  // in references
     std::uint32_t count = 0;
     ArgumentKind kind = ArgumentKind::value;
   };

@@ -33,6 +33,7 @@ Adoption::Adoption(Session& session)
       blocks_(state_.actuators().get<BlockWatch>()),
       ranks_(session_) {
   state_.declare_adopted();
+  if (session_.world_size() == 1) first_batch_ = 0;  // there is none to compare it with
 }
 
 // A program that leaves by an exception does not wait for the others (Session::finish).
@@ -62,6 +63,10 @@ void Adoption::add(torch::nn::Module& model, const AdoptOptions& options) {
     for (std::string& pattern : patterns) pattern = options.name + "." + pattern;
   }
   BlockMap map = require(BlockMap::make(model, patterns, options.name));
+  if (blocks_.names().size() + map.size() > kMaxBlocks)
+    refuse("at most " + std::to_string(kMaxBlocks) +
+           " blocks in all models, found more; name "
+           "larger parts as blocks");
   require(install_saved_tensor_engine());
   ranks_.sync_parameters(model.parameters());
   ranks_.sync_buffers(model.buffers());
@@ -151,7 +156,7 @@ void Adoption::compare_first_batches() {
   const auto all = gather_values(state_.job().data(), first_batch_.value_or(0),
                                  state_.step().attend("the first step of an adopted model"));
   require(all.status(), Error::Scope::all_ranks);
-  const bool are_equal = all->size() > 1 && ranks_that_differ(*all).empty();
+  const bool are_equal = ranks_that_differ(*all).empty();
   if (!are_equal || !first_batch_ || !state_.job().is_root()) return;
   state_.job().log().warning(
       "adopted model: expected another batch on each rank, found the same one on all in the first "
@@ -186,8 +191,8 @@ void Adoption::backward_ended(BackwardKind kind) {
   if (kind == BackwardKind::returning) return;
   change_stage(Stage::accumulated, now());
   has_gradients_ = true;
-  if (!are_batches_compared_) compare_first_batches();
   if (session_.world_size() == 1) return;
+  if (!are_batches_compared_) compare_first_batches();
   for (const Model& model : models_) {
     if (has_new_gradient(model))
       static_cast<void>(ranks_.all_reduce_gradients(*step_, model.parameters));

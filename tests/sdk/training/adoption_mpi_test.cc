@@ -272,6 +272,17 @@ TEST_SUITE("adoption") {
     expect([](Session& s, Net& n) { s.adopt(*n), s.adopt(*n); }, "a model that is not adopted yet");
     expect([](Session& s, Net&) { s.adopt(*torch::nn::ReLU()); }, "parameters");
     expect([](Session& s, Net& n) { s.adopt(*n, {.blocks = {"nothing"}}); }, "nothing");
+    expect(
+        [](Session& s, Net&) {
+          torch::nn::Sequential models[2];
+          for (auto& model : models) {
+            for (std::size_t i = 0; i <= kMaxBlocks / 2; ++i)
+              model->push_back(torch::nn::Linear(1, 1));
+          }
+          s.adopt(*models[0], {.name = "a"});
+          s.adopt(*models[1], {.name = "b"});
+        },
+        "blocks in all models");
     expect([](Session& s, Net& n) { s.adopt(*n), static_cast<void>(s.step()); },
            "without adopted models");
     expect([](Session& s, Net& n) { static_cast<void>(s.step()), s.adopt(*n); },
