@@ -24,7 +24,7 @@ VisitWatch& BlockWatch::adopt(const std::vector<std::string>& names,
                               const std::vector<std::uint64_t>& elements) {
   assert(!registry_ && names.size() == elements.size());
   if (!visits_) visits_ = std::make_shared<VisitWatch>(*this, &steady_now);
-  for (const std::uint64_t each : elements) visits_->add_block(each);
+  for (std::size_t b = 0; b < names.size(); ++b) visits_->add_block(names[b], elements[b]);
   adopted_names_.insert(adopted_names_.end(), names.begin(), names.end());
   known_.resize(adopted_names_.size());
   return *visits_;
@@ -47,15 +47,42 @@ std::vector<std::string> BlockWatch::names() const {
   return names;
 }
 
+ActionSet BlockWatch::actions() const {
+  return registry_
+             ? kEveryAction
+             : static_cast<ActionSet>(only(MemoryAction::keep) | only(MemoryAction::recompute));
+}
+
+void BlockWatch::set_action(BlockId block, MemoryAction action) {
+  // Without our engine every block is kept; attach() and adopt() have made sure that there is one.
+  if (registry_) static_cast<void>(registry_->set_action(block, action));
+  if (visits_) visits_->set_action(block, action);
+}
+
+std::vector<PinnedBlock> BlockWatch::pinned() const {
+  if (registry_) return registry_->pinned();
+  return visits_ ? visits_->pinned() : std::vector<PinnedBlock>();
+}
+
+void BlockWatch::unpin(BlockId block) {
+  if (registry_) registry_->unpin(block);
+}
+
 Status BlockWatch::run_timed(const std::function<Status()>& step, Edge edge) {
-  if (!registry_) {
+  if (size() == 0) {
     return failed_precondition(
         "expected blocks in the model, found none; name some by cox::Block or cox::wrap");
   }
   edge_ = std::move(edge);
-  static_cast<void>(registry_->measure(MeasureMode::times));
+  const MeasureMode before = visits_ ? visits_->mode() : MeasureMode::off;
+  if (registry_) static_cast<void>(registry_->measure(MeasureMode::times));
+  if (visits_) visits_->measure(MeasureMode::times);
   const Status ran = step();
-  static_cast<void>(registry_->measure(MeasureMode::off));
+  if (registry_) static_cast<void>(registry_->measure(MeasureMode::off));
+  if (visits_) {
+    visits_->forget_step();
+    visits_->measure(before);
+  }
   edge_ = {};
   return ran;
 }

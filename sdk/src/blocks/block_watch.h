@@ -41,8 +41,21 @@ class BlockWatch final : public Actuator, public BlockSink {
   Fragment next_fragment() override;
 
   std::vector<std::string> names() const;
-  // Blocks that can be steered: adopted ones are only measured.
-  std::size_t size() const { return registry_ ? registry_->size() : 0; }
+  std::size_t size() const { return registry_ ? registry_->size() : adopted_names_.size(); }
+  // Blocks of an attached model, which alone take number formats.
+  std::size_t marked() const { return registry_ ? registry_->size() : 0; }
+  // The actions that blocks can take: an adopted one is kept or recomputed.
+  ActionSet actions() const;
+
+  // Sets the memory action of the block's later calls or visits. Where our autograd engine is not
+  // in force, blocks are kept. REQUIRES for these three: block < size().
+  void set_action(BlockId block, MemoryAction action);
+  // Returns the blocks that are kept whatever their action, with the reason, in ascending order.
+  std::vector<PinnedBlock> pinned() const;
+  // Checks the block's next call to be recomputed anew. An adopted one was checked for good.
+  void unpin(BlockId block);
+  // Null while no model is adopted.
+  VisitWatch* visits() { return visits_.get(); }
   // Null while no model is attached.
   BlockRegistry* registry() { return registry_ ? &*registry_ : nullptr; }
 

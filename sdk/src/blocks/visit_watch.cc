@@ -1,25 +1,31 @@
 #include "sdk/src/blocks/visit_watch.h"
 
+#include <utility>
+
 #include "coxswain/error.h"
 #include "sdk/src/stream/storage.h"
 
 namespace cox::detail {
 
-// Keeps what autograd saved, and notes when it is asked for. Hooks switch off autograd's own check
-// of versions, so they make it themselves.
+// Counts what autograd saved, and notes when it is asked for. What becomes of the tensor is the
+// visit's tape's business; without one it is kept. Hooks switch off autograd's own check of
+// versions, so they make it themselves.
 class VisitWatch::Hooks final : public torch::autograd::SavedVariableHooks {
  public:
-  Hooks(std::shared_ptr<VisitWatch> watch, BlockId block)
-      : watch_(std::move(watch)), block_(block) {}
+  Hooks(std::shared_ptr<VisitWatch> watch, BlockId block,
+        std::unique_ptr<SavedVariableHooks> deciding)
+      : watch_(std::move(watch)), block_(block), deciding_(std::move(deciding)) {}
 
   void call_pack_hook(const at::Tensor& tensor) override {
     watch_->count(block_, tensor);
+    if (deciding_ != nullptr) return deciding_->call_pack_hook(tensor);
     version_ = version_of(tensor);
     kept_ = is_parameter(tensor) ? tensor : tensor.detach();
   }
 
   at::Tensor call_unpack_hook() override {
     watch_->unpack(block_);
+    if (deciding_ != nullptr) return deciding_->call_unpack_hook();
     if (version_of(kept_) == version_) return kept_;
     throw Error(failed_precondition(changed_in_place(kept_.sizes(), version_, version_of(kept_))));
   }
@@ -27,33 +33,69 @@ class VisitWatch::Hooks final : public torch::autograd::SavedVariableHooks {
  private:
   const std::shared_ptr<VisitWatch> watch_;
   const BlockId block_;
+  const std::unique_ptr<SavedVariableHooks> deciding_;
   at::Tensor kept_;
   std::int64_t version_ = 0;
 };
 
+void VisitWatch::add_block(std::string name, std::uint64_t elements) {
+  blocks_.push_back({std::move(name), elements});
+  const std::lock_guard lock(mutex_);
+  seen_.emplace_back();
+}
+
 void VisitWatch::release() {
   leave_block();
   mode_ = MeasureMode::off;
+  for (Block& block : blocks_) block.action = MemoryAction::keep;
   const std::lock_guard lock(mutex_);
   sink_ = nullptr;
+}
+
+void VisitWatch::set_action(BlockId block, MemoryAction action) {
+  blocks_[block.value()].action = action;
+}
+
+void VisitWatch::pin(BlockId block, std::string reason) {
+  blocks_[block.value()].pinned = std::move(reason);
+}
+
+std::vector<PinnedBlock> VisitWatch::pinned() const {
+  std::vector<PinnedBlock> pinned;
+  for (std::size_t b = 0; b < blocks_.size(); ++b) {
+    const BlockId block(static_cast<BlockId::rep>(b));
+    if (blocks_[b].pinned) pinned.push_back({block, *blocks_[b].pinned});
+  }
+  return pinned;
 }
 
 void VisitWatch::enter(BlockId block) {
   leave_block();
   current_ = block;
+  const Block& entered = blocks_[block.value()];
+  if (entered.action == MemoryAction::recompute && !entered.pinned)
+    tape_ = Tape::make("block " + entered.name);
   if (mode_ == MeasureMode::off) return;
+  tell(block, BlockEdge::forward_begin);
   since_ = now_();
   const std::lock_guard lock(mutex_);
   seen_[block.value()].is_visited = true;
 }
 
 void VisitWatch::leave_block() {
+  if (tape_ != nullptr) tape_->close();
+  tape_.reset();
   if (current_ && mode_ != MeasureMode::off) {
+    tell(*current_, BlockEdge::forward_end);
     const Nanoseconds spent = now_() - since_;
     const std::lock_guard lock(mutex_);
     seen_[current_->value()].forward += spent;
   }
   current_.reset();
+}
+
+void VisitWatch::tell(BlockId block, BlockEdge edge) {
+  if (sink_ != nullptr) sink_->block_edge(block, edge);
 }
 
 void VisitWatch::backward_begins() {
@@ -66,6 +108,7 @@ void VisitWatch::backward_begins() {
 
 void VisitWatch::backward_ended() {
   const std::lock_guard lock(mutex_);
+  if (backward_in_ && mode_ != MeasureMode::off) tell(*backward_in_, BlockEdge::backward_end);
   book_backward(now_());
   is_backward_ = false;
   backward_in_.reset();
@@ -81,22 +124,32 @@ void VisitWatch::end_step() {
   storages_.clear();
   const std::lock_guard lock(mutex_);
   for (std::size_t b = 0; b < seen_.size(); ++b) {
-    Seen& seen = seen_[b];
+    const Seen seen = std::exchange(seen_[b], {});
     if (!seen.is_visited) continue;
     BlockMeasurement measurement;
     measurement.mode = mode_;
-    measurement.parameters = seen.elements;
+    measurement.parameters = blocks_[b].elements;
     measurement.forward = seen.forward;
     measurement.backward = seen.backward;
     measurement.saved_bytes = mode_ == MeasureMode::full ? seen.saved_bytes : 0;
     if (sink_ != nullptr) sink_->block_measured(BlockId(static_cast<BlockId::rep>(b)), measurement);
-    seen = {.elements = seen.elements};
   }
 }
 
+void VisitWatch::forget_step() {
+  leave_block();
+  storages_.clear();
+  const std::lock_guard lock(mutex_);
+  seen_.assign(blocks_.size(), {});
+  is_backward_ = false;
+  backward_in_.reset();
+}
+
 std::unique_ptr<torch::autograd::SavedVariableHooks> VisitWatch::make_hooks() {
-  if (mode_ == MeasureMode::off || !current_) return nullptr;
-  return std::make_unique<Hooks>(shared_from_this(), *current_);
+  if (!current_) return nullptr;
+  auto deciding = tape_ != nullptr ? tape_->make_hooks() : nullptr;
+  if (mode_ == MeasureMode::off) return deciding;
+  return std::make_unique<Hooks>(shared_from_this(), *current_, std::move(deciding));
 }
 
 void VisitWatch::count(BlockId block, const at::Tensor& tensor) {
@@ -110,8 +163,10 @@ void VisitWatch::count(BlockId block, const at::Tensor& tensor) {
 void VisitWatch::unpack(BlockId block) noexcept {
   const std::lock_guard lock(mutex_);
   if (!is_backward_ || backward_in_ == block) return;
+  if (backward_in_) tell(*backward_in_, BlockEdge::backward_end);
   book_backward(now_());
   backward_in_ = block;
+  tell(block, BlockEdge::backward_begin);
 }
 
 }  // namespace cox::detail

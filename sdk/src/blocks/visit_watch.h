@@ -1,6 +1,10 @@
-// VisitWatch measures what the blocks of an adopted model take, where the operator stream tells
-// only that the forward pass went over from one block to another. A block may be visited several
-// times in a step, or not at all; its times and bytes are sums over the step.
+// VisitWatch measures and steers the blocks of an adopted model, where the operator stream tells
+// only that the forward pass went over from one block to another: a visit of a block is what lies
+// between two of these moments. A block may be visited several times in a step, or not at all; its
+// times and bytes are sums over the step.
+//
+//   stream -> enter(block) -> [VisitWatch: a tape for the visit, if its block is to be recomputed]
+//   autograd saves -> [VisitWatch: counts] -> kept by autograd, or dropped by the tape
 //
 // Forward time is the time between the first operator on a parameter of the block and the first on
 // one of another block. Backward time goes to the block whose saved tensors autograd asked for
@@ -17,48 +21,77 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "coordinator/core/memory_front.h"
+#include "sdk/src/blocks/block_registry.h"
 #include "sdk/src/blocks/measurement.h"
+#include "sdk/src/stream/operator_stream.h"
 #include "sdk/src/stream/saved_tensors.h"
+#include "sdk/src/stream/tape.h"
 
 namespace cox::detail {
 
-class VisitWatch final : public SavedTensorFrame, public std::enable_shared_from_this<VisitWatch> {
+class VisitWatch final : public SavedTensorFrame,
+                         public OperatorListener,
+                         public std::enable_shared_from_this<VisitWatch> {
  public:
   using Clock = Nanoseconds (*)();  // monotonic
   VisitWatch(BlockSink& sink, Clock clock) : sink_(&sink), now_(clock) {}
 
   // Adds a block with that many elements of parameters; blocks are numbered from 0.
-  void add_block(std::uint64_t elements) { seen_.push_back({.elements = elements}); }
+  void add_block(std::string name, std::uint64_t elements);
   // What is measured from here on. Called between steps.
   void measure(MeasureMode mode) { mode_ = mode; }
-  // Nothing is reported any more.
+  MeasureMode mode() const { return mode_; }
+  // Nothing is reported or dropped any more.
   void release();
+
+  // Sets the memory action of the block's later visits: keep or recompute. A pinned block is kept.
+  void set_action(BlockId block, MemoryAction action);
+  void pin(BlockId block, std::string reason);
+  std::vector<PinnedBlock> pinned() const;
 
   // The forward pass is in `block` from here on, or, after leave_block(), in none.
   void enter(BlockId block);
   void leave_block();
   std::optional<BlockId> current() const { return current_; }
 
+  using OperatorListener::backward_begins;
   void backward_begins();
+  using OperatorListener::backward_ended;
   void backward_ended();
   // Reports every block that was visited since the last call, and forgets it.
   void end_step();
+  // Forgets what was seen since end_step(), without a report.
+  void forget_step();
+
+  // The operators of a visit that is recorded.
+  bool wants_calls() const override { return tape_ != nullptr; }
+  void begin(const OperatorCall& call) override { tape_->begin(call); }
+  void end(std::span<const c10::IValue> results) override { tape_->end(results); }
+  void failed() noexcept override { tape_->failed(); }
 
   std::unique_ptr<torch::autograd::SavedVariableHooks> make_hooks() override;
 
  private:
   class Hooks;
   struct Seen {
-    std::uint64_t elements = 0;
     bool is_visited = false;
     Nanoseconds forward{};
     Nanoseconds backward{};
     std::uint64_t saved_bytes = 0;
   };
+  struct Block {
+    std::string name;
+    std::uint64_t elements = 0;
+    MemoryAction action = MemoryAction::keep;
+    std::optional<std::string> pinned{};
+  };
 
+  void tell(BlockId block, BlockEdge edge);
   void count(BlockId block, const at::Tensor& tensor);
   void unpack(BlockId block) noexcept;
   void book_backward(Nanoseconds now);
@@ -66,7 +99,9 @@ class VisitWatch final : public SavedTensorFrame, public std::enable_shared_from
   BlockSink* sink_;
   const Clock now_;
   MeasureMode mode_ = MeasureMode::off;
+  std::vector<Block> blocks_;
   std::optional<BlockId> current_;
+  std::shared_ptr<Tape> tape_;  // of the current visit; null while its block is kept
   Nanoseconds since_{};
   // Storages saved since backward ran last; a weak reference keeps an address from being used
   // again.

@@ -78,7 +78,7 @@ ActionSet MemoryActuator::actions() const {
   if (config_.recompute) actions |= only(MemoryAction::recompute);
   if (config_.tile) actions |= only(MemoryAction::tile);
   if (config_.offload && !config_.tier_directory.empty()) actions |= only(MemoryAction::offload);
-  return actions;
+  return actions & blocks_.actions();
 }
 
 void MemoryActuator::open(const MemoryShare& share) {
@@ -140,7 +140,7 @@ Result<MemoryProblem> MemoryActuator::measure(TrialStep& step, std::int64_t resi
   if (!problem.ok()) return problem;
   problem->base_bytes = base_bytes;
   restrict_to_rules(*problem);
-  for (const PinnedBlock& pinned : blocks_.registry()->pinned()) {
+  for (const PinnedBlock& pinned : blocks_.pinned()) {
     log_.warning("memory: block " + blocks_.names()[pinned.block.value()] +
                  " is kept: " + pinned.reason);
   }
@@ -201,18 +201,14 @@ Result<StepReading> MemoryActuator::traced(TrialStep& step) {
 }
 
 void MemoryActuator::steer(const Actions& actions) {
-  BlockRegistry* registry = blocks_.registry();
-  if (registry == nullptr) return;
-  for (const PinnedBlock& pinned : registry->pinned()) {
+  for (const PinnedBlock& pinned : blocks_.pinned()) {
     const std::size_t b = pinned.block.value();
     const bool was_kept = asked_.empty() || asked_[b] == MemoryAction::keep;
-    if (was_kept && actions[b] != MemoryAction::keep) registry->unpin(pinned.block);
+    if (was_kept && actions[b] != MemoryAction::keep) blocks_.unpin(pinned.block);
   }
   asked_ = actions;
-  for (std::size_t b = 0; b < actions.size(); ++b) {
-    // Without our engine every block is kept; BlockWatch::attach() has made sure that there is one.
-    static_cast<void>(registry->set_action(BlockId(static_cast<BlockId::rep>(b)), actions[b]));
-  }
+  for (std::size_t b = 0; b < actions.size(); ++b)
+    blocks_.set_action(BlockId(static_cast<BlockId::rep>(b)), actions[b]);
 }
 
 void MemoryActuator::apply(const Plan& plan, RoundId) {
@@ -248,14 +244,12 @@ void MemoryActuator::end_step(const StepEnd& step, StepOutput& output) {
 }
 
 Fragment MemoryActuator::next_fragment() {
-  BlockRegistry* registry = blocks_.registry();
-  if (registry == nullptr) return {};
-  for (const PinnedBlock& pinned : registry->pinned()) {
+  for (const PinnedBlock& pinned : blocks_.pinned()) {
     const std::size_t b = pinned.block.value();
     if (asked_.empty() || asked_[b] == MemoryAction::keep) continue;
     BlockFailure failure;
     failure.block = pinned.block;
-    failure.blocks = static_cast<std::uint16_t>(registry->size());
+    failure.blocks = static_cast<std::uint16_t>(blocks_.size());
     failure.action = asked_[b];
     const std::size_t length = std::min(pinned.reason.size(), failure.what.size() - 1);
     std::copy_n(pinned.reason.begin(), length, failure.what.begin());
@@ -290,8 +284,10 @@ Result<MemoryProblem> MemoryActuator::measure_sample(const SampleStep& sample,
                                                      CalibrationHost& host) {
   const GradientHolding held = holders_.held(sample.micro_batches);
   TrialStep step(sample.model, sample.loss, held.released);
-  return measure(step, sample.resident_later_bytes + held.resident_bytes,
-                 [&host] { host.forget_run(); });
+  return measure(step, sample.resident_later_bytes + held.resident_bytes, [&] {
+    host.forget_run();
+    if (sample.release) sample.release();
+  });
 }
 
 void MemoryActuator::start_from(const std::vector<planner::RankProblem>& problems,

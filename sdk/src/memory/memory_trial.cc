@@ -24,44 +24,62 @@ Status no_chain(const std::string& found) {
                              found + "; activations are kept");
 }
 
-// Edges are where a trace changes from one stage to another: indices into its events, by edge and
-// block.
-using Edges = std::array<std::vector<std::size_t>, 4>;
+// Edges are where a trace changes from one stage to another: indices into its events, by edge, and
+// by the place of the block in the forward pass.
+struct Edges {
+  std::vector<std::size_t> order;  // of the forward pass: indices of blocks
+  std::array<std::vector<std::size_t>, 4> at;
+  const std::vector<std::size_t>& operator[](std::size_t edge) const { return at[edge]; }
+};
 
 constexpr auto kForwardBegin = static_cast<std::size_t>(BlockEdge::forward_begin);
 constexpr auto kForwardEnd = static_cast<std::size_t>(BlockEdge::forward_end);
 constexpr auto kBackwardBegin = static_cast<std::size_t>(BlockEdge::backward_begin);
 constexpr auto kBackwardEnd = static_cast<std::size_t>(BlockEdge::backward_end);
 
+std::string block_text(std::size_t block) {
+  return "block " + std::to_string(block);
+}
+
+// Notes where each block has its edges. The last end of a backward pass counts.
 Result<Edges> edges_of(const StepTrace& trace, std::size_t blocks) {
   const std::size_t none = trace.events.size();
+  std::array<std::vector<std::size_t>, 4> seen;  // by edge and block
+  seen.fill(std::vector<std::size_t>(blocks, none));
   Edges edges;
-  edges.fill(std::vector<std::size_t>(blocks, none));
   for (std::size_t i = 0; i < trace.events.size(); ++i) {
     const TraceEvent& event = trace.events[i];
-    std::size_t& place = edges[static_cast<std::size_t>(event.edge)][event.block.value()];
-    if (place != none && event.edge != BlockEdge::backward_end) {
-      return no_chain("found one that runs twice (block " + std::to_string(event.block.value()) +
-                      ")");
-    }
+    std::size_t& place = seen[static_cast<std::size_t>(event.edge)][event.block.value()];
+    if (place != none && event.edge != BlockEdge::backward_end)
+      return no_chain("found one that runs twice (" + block_text(event.block.value()) + ")");
     place = i;
+    if (event.edge == BlockEdge::forward_begin) edges.order.push_back(event.block.value());
   }
-  std::size_t last = 0;
-  for (std::size_t b = 0; b < blocks; ++b) {
-    const bool in_order = edges[kForwardBegin][b] >= last &&
-                          edges[kForwardEnd][b] > edges[kForwardBegin][b] &&
-                          edges[kForwardEnd][b] < none;
-    if (!in_order) return no_chain("found block " + std::to_string(b) + " missing or out of order");
-    last = edges[kForwardEnd][b];
-  }
-  for (std::size_t b = blocks; b-- > 0;) {
-    if (edges[kBackwardBegin][b] <= last || edges[kBackwardBegin][b] == none) {
-      return no_chain("found the backward pass of block " + std::to_string(b) +
-                      " missing or out of order");
-    }
-    last = edges[kBackwardBegin][b];
+  for (std::size_t edge = 0; edge < seen.size(); ++edge) {
+    for (const std::size_t block : edges.order) edges.at[edge].push_back(seen[edge][block]);
   }
   return edges;
+}
+
+// Returns ok when one block begins after another has ended, and backward goes the other way.
+Status check_chain(const Edges& edges, std::size_t none) {
+  std::size_t last = 0;
+  for (std::size_t s = 0; s < edges.order.size(); ++s) {
+    const bool in_order = edges[kForwardBegin][s] >= last &&
+                          edges[kForwardEnd][s] > edges[kForwardBegin][s] &&
+                          edges[kForwardEnd][s] < none;
+    if (!in_order)
+      return no_chain("found " + block_text(edges.order[s]) + " missing or out of order");
+    last = edges[kForwardEnd][s];
+  }
+  for (std::size_t s = edges.order.size(); s-- > 0;) {
+    if (edges[kBackwardBegin][s] <= last || edges[kBackwardBegin][s] == none) {
+      return no_chain("found the backward pass of " + block_text(edges.order[s]) +
+                      " missing or out of order");
+    }
+    last = edges[kBackwardBegin][s];
+  }
+  return ok_status();
 }
 
 // Reads a trace between two of its events, both given by index; one past the last is the end.
@@ -91,6 +109,7 @@ class Reader {
   const StepTrace& trace_;
 };
 
+// Reads the block at place `b` of the forward pass.
 StageReading read_block(const Reader& reader, const Edges& edges, std::size_t b) {
   const bool is_last = b + 1 == edges[kForwardBegin].size();
   const std::size_t begin = edges[kForwardBegin][b];
@@ -159,11 +178,11 @@ void note_gaps(MemoryProblem& problem, const StepReading& reading) {
   problem.base_bytes = std::max(problem.base_bytes, reading.start_bytes);
 }
 
-void note_kept(MemoryProblem& problem, const StepReading& reading, std::size_t block) {
-  Stage& stage = problem.stages[block + 1];
-  stage.forward_us = reading.stages[block + 1].forward_us;
-  stage.backward_us = reading.stages[block + 1].backward_us;
-  option(problem, block + 1, MemoryAction::keep) = option_of(reading.stages[block + 1]);
+void note_kept(MemoryProblem& problem, const StepReading& reading, std::size_t s) {
+  Stage& stage = problem.stages[s];
+  stage.forward_us = reading.stages[s].forward_us;
+  stage.backward_us = reading.stages[s].backward_us;
+  option(problem, s, MemoryAction::keep) = option_of(reading.stages[s]);
 }
 
 // Adds the time of the action: running a block again takes what running it took; offloading waits
@@ -183,11 +202,11 @@ void note_other(MemoryProblem& problem, const StepReading& reading, MemoryAction
   }
 }
 
-MemoryProblem empty_problem(std::size_t blocks) {
+MemoryProblem empty_problem(const std::vector<std::size_t>& order) {
   MemoryProblem problem;
-  problem.stages.resize(blocks + 2);
-  for (std::size_t b = 0; b < blocks; ++b) {
-    problem.stages[b + 1].block = static_cast<std::int32_t>(b);
+  problem.stages.resize(order.size() + 2);
+  for (std::size_t s = 0; s < order.size(); ++s) {
+    problem.stages[s + 1].block = static_cast<std::int32_t>(order[s]);
   }
   return problem;
 }
@@ -205,24 +224,23 @@ std::int64_t peak_bytes(const StepReading& reading) {
   return most;
 }
 
-// Returns the blocks to keep in each of the passes that together keep every block once: as few
+// Returns the stages to keep in each of the passes that together keep every block once: as few
 // passes as fit into `budget_bytes`, going by what each block took while it was recomputed. A slice
-// has at least one block.
+// has at least one stage.
 std::vector<std::vector<std::size_t>> slices(const StepReading& recomputed,
                                              std::int64_t budget_bytes) {
-  const std::size_t blocks = recomputed.stages.size() - 2;
   const std::int64_t room = budget_bytes - peak_bytes(recomputed);
   std::vector<std::vector<std::size_t>> all(1);
   std::int64_t held = 0;
-  for (std::size_t b = 0; b < blocks; ++b) {
+  for (std::size_t s = 1; s + 1 < recomputed.stages.size(); ++s) {
     // While its backward runs, a recomputed block holds what keep would have held since forward.
-    const StageReading& stage = recomputed.stages[b + 1];
+    const StageReading& stage = recomputed.stages[s];
     const std::int64_t interior = std::max(stage.forward_high_bytes, stage.backward_high_bytes);
     if (budget_bytes > 0 && !all.back().empty() && held + interior > room) {
       all.emplace_back();
       held = 0;
     }
-    all.back().push_back(b);
+    all.back().push_back(s);
     held += interior;
   }
   return all;
@@ -299,44 +317,53 @@ Result<StepReading> read_stages(const StepTrace& trace, std::size_t blocks) {
   if (blocks == 0) return no_chain("found none");
   const auto edges = edges_of(trace, blocks);
   if (!edges.ok()) return edges.status();
+  if (edges->order.empty()) return no_chain("found none that ran");
+  if (Status chain = check_chain(*edges, trace.events.size()); !chain.ok()) return chain;
   const Reader reader(trace);
   StepReading reading;
   reading.start_bytes = trace.start_bytes;
   reading.stages.push_back(read_before(trace, reader, *edges));
-  for (std::size_t b = 0; b < blocks; ++b) reading.stages.push_back(read_block(reader, *edges, b));
+  for (std::size_t s = 0; s < edges->order.size(); ++s)
+    reading.stages.push_back(read_block(reader, *edges, s));
   reading.stages.push_back(read_after(reader, *edges));
+  reading.order = edges->order;
   return reading;
 }
 
 Result<MemoryProblem> measure_problem(std::size_t blocks, const TrialSettings& settings,
                                       const TrialPass& pass) {
-  MemoryProblem problem = empty_problem(blocks);
   const bool recomputes = contains(settings.actions, MemoryAction::recompute);
   const auto other = recomputes ? MemoryAction::recompute : MemoryAction::keep;
   // The first pass of a process also makes what stays for all later ones; it is not read.
   const auto first = pass(Actions(blocks, other));
   if (!first.ok()) return first.status();
-  const auto least = pass(Actions(blocks, other));
+  const auto again = [&](const Actions& actions) -> Result<StepReading> {
+    auto reading = pass(actions);
+    if (reading.ok() && reading->order != first->order)
+      return no_chain("found another order of blocks in another run of the same step");
+    return reading;
+  };
+  const auto least = again(Actions(blocks, other));
   if (!least.ok()) return least.status();
+  MemoryProblem problem = empty_problem(least->order);
   note_gaps(problem, *least);
   for (const auto& slice : slices(*least, recomputes ? settings.budget_bytes : 0)) {
     Actions actions(blocks, other);
-    for (const std::size_t b : slice) actions[b] = MemoryAction::keep;
-    const auto kept = pass(actions);
+    for (const std::size_t s : slice) actions[least->order[s - 1]] = MemoryAction::keep;
+    const auto kept = again(actions);
     if (!kept.ok()) return kept.status();
     note_gaps(problem, *kept);
-    for (const std::size_t b : slice) note_kept(problem, *kept, b);
+    for (const std::size_t s : slice) note_kept(problem, *kept, s);
   }
   if (recomputes) note_other(problem, *least, MemoryAction::recompute, 0);
   for (const MemoryAction action : {MemoryAction::tile, MemoryAction::offload}) {
     if (!contains(settings.actions, action)) continue;
     // The first run of tiles is checked, which holds everything; recompute's was the first pass.
     if (action == MemoryAction::tile && !recomputes) {
-      if (const auto checked = pass(Actions(blocks, action)); !checked.ok()) {
+      if (const auto checked = again(Actions(blocks, action)); !checked.ok())
         return checked.status();
-      }
     }
-    const auto tried = pass(Actions(blocks, action));
+    const auto tried = again(Actions(blocks, action));
     if (!tried.ok()) return tried.status();
     note_gaps(problem, *tried);
     note_other(problem, *tried, action, settings.copy_bytes_per_ms);

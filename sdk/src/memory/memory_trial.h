@@ -73,11 +73,13 @@ struct StageReading {
 
 struct StepReading {
   std::int64_t start_bytes = 0;
-  std::vector<StageReading> stages;  // blocks + 2
+  std::vector<std::size_t> order;    // the blocks that ran, in the order of the forward pass
+  std::vector<StageReading> stages;  // of those blocks, in that order, + 2
 };
 
-// Returns failed_precondition when the blocks 0 .. blocks-1 did not run once each, in that order,
-// and backward in reverse: then no chain describes the step, and there is nothing to plan.
+// Returns failed_precondition when a block ran twice, or when backward did not run them in reverse:
+// then no chain describes the step, and there is nothing to plan. REQUIRES: the trace's blocks are
+// below `blocks`.
 Result<StepReading> read_stages(const StepTrace& trace, std::size_t blocks);
 
 using Actions = std::vector<MemoryAction>;  // one per block

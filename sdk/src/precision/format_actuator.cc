@@ -60,7 +60,7 @@ Status FormatActuator::check(LoopKind) {
     return fits;
   if (Status fits = check_rules_fit("precision.forbid", config_.forbid, names); !fits.ok())
     return fits;
-  if (!is_wanted_ || blocks_.size() == 0) return ok_status();
+  if (!is_wanted_ || blocks_.marked() == 0) return ok_status();
   formats_ = runnable_formats(device_) | only(Precision::fp32);
   for (std::size_t p = 0; p < kPrecisions; ++p) {
     const auto format = static_cast<Precision>(p);
@@ -127,7 +127,7 @@ void FormatActuator::end_step(const StepEnd& step, StepOutput& output) {
 }
 
 Fragment FormatActuator::next_fragment() {
-  if (requests_.empty() || blocks_.size() == 0) return {};
+  if (requests_.empty() || blocks_.marked() == 0) return {};
   const Fragment request = make_fragment(requests_.front());
   requests_.pop_front();
   return request;
@@ -153,7 +153,7 @@ void FormatActuator::request(std::string_view block, PrecisionRequest request) {
 }
 
 void FormatActuator::calibrate(const SampleStep& sample, CalibrationHost& host) {
-  PrecisionFacts mine{std::vector<BlockFormats>(blocks_.size())};
+  PrecisionFacts mine{std::vector<BlockFormats>(blocks_.marked())};
   if (sample.loss) {
     TrialStep trial(sample.model, sample.loss);
     auto measured = measure([&] { return trial.run(); });
@@ -183,17 +183,17 @@ void FormatActuator::roll_back(const std::optional<ScalerState>& state) {
 Result<PrecisionFacts> FormatActuator::measure(const std::function<Status()>& step) {
   PrecisionFacts facts;
   facts.emulated = emulated_;
-  facts.blocks.assign(blocks_.size(), {});
+  facts.blocks.assign(blocks_.marked(), {});
   Status status;
   for (std::size_t p = 0; p < kPrecisions && status.ok(); ++p) {
     if (!contains(formats_, static_cast<Precision>(p))) continue;
-    set_formats(std::vector<Precision>(blocks_.size(), static_cast<Precision>(p)));
+    set_formats(std::vector<Precision>(blocks_.marked(), static_cast<Precision>(p)));
     status = measure_format(p, step, facts);
   }
   if (is_steered_) {
     set_formats(followed_);
   } else {
-    for (std::size_t b = 0; b < blocks_.size(); ++b) {
+    for (std::size_t b = 0; b < blocks_.marked(); ++b) {
       blocks_.registry()->release_precision(BlockId(static_cast<BlockId::rep>(b)));
     }
   }

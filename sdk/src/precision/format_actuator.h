@@ -43,7 +43,7 @@ class FormatActuator final : public Actuator {
   std::string without() const override { return "number formats stay as the program has them"; }
   void contribute(JobFacts& job) const override { job.capabilities.precisions |= formats_; }
   bool wants_calibration() const override {
-    return is_wanted_ && !config_.format && blocks_.size() > 0;
+    return is_wanted_ && !config_.format && blocks_.marked() > 0;
   }
   void calibrate(const SampleStep& sample, CalibrationHost& host) override;
   void restart_step() override { begin_step(); }

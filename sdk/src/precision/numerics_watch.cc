@@ -223,7 +223,7 @@ void NumericsWatch::attach(torch::nn::Module& model) {
 
 Status NumericsWatch::check(LoopKind loop) {
   if (loop == LoopKind::reducing && !is_watching()) watch({});
-  const bool samples = wants_precision(config_) && config_.sample_every > 0 && blocks_.size() > 0;
+  const bool samples = wants_precision(config_) && config_.sample_every > 0 && blocks_.marked() > 0;
   return samples ? check_fits("precision.sample_blocks", config_.sample_blocks,
                               config_.sample_blocks, blocks_.names())
                  : ok_status();

@@ -37,13 +37,13 @@ std::uint64_t hash_of(const std::byte* data, std::size_t size) {
   return lanes[0] ^ std::rotl(lanes[1], 16) ^ std::rotl(lanes[2], 32) ^ std::rotl(lanes[3], 48);
 }
 
+}  // namespace
+
 std::uint64_t fingerprint(const at::Tensor& gradient) {
   const bool is_dense = gradient.layout() == at::kStrided;
   const at::Tensor values = (is_dense ? gradient.detach() : gradient.to_dense()).cpu().contiguous();
   return hash_of(static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes());
 }
-
-}  // namespace
 
 TrialStep::TrialStep(torch::nn::Module& model, std::function<at::Tensor()> loss,
                      std::vector<at::Tensor> released)

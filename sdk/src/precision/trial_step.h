@@ -31,7 +31,12 @@ struct SampleStep {
   // In the batch, where this rank's share decides how many that are; 0 in micro-batches of equal
   // size, whose peak is the same whatever the share.
   std::uint64_t samples = 0;
+  // Lets go of what the last run of `loss` left beside the graph; may be empty.
+  std::function<void()> release = {};
 };
+
+// Returns a number that is equal for equal bits of a gradient.
+std::uint64_t fingerprint(const at::Tensor& gradient);
 
 class TrialStep {
  public:
@@ -45,8 +50,8 @@ class TrialStep {
   // pass throws.
   Status run();
 
-  // Returns the fingerprints of the last run, one per parameter in the model's order. Equal
-  // fingerprints mean equal bits.
+  // Returns the fingerprints of the last run, one per parameter in the model's order, 0 where there
+  // was no gradient. Equal fingerprints mean equal bits.
   const std::vector<std::uint64_t>& gradients() const { return gradients_; }
   std::vector<std::string> parameter_names() const;
 

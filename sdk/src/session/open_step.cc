@@ -40,6 +40,7 @@ void OpenStep::restart() {
 StepBallot OpenStep::ballot() const {
   StepBallot ballot;
   control_.plane().cast(ballot);
+  if (holds_reports_) ballot.round_closed_min = 0;
   ballot.stop_max = job_.termination().requested() ? 1 : 0;
   ballot.fingerprint_min = ballot.fingerprint_max = fingerprint();
   return ballot;
@@ -150,6 +151,7 @@ void OpenStep::end() noexcept {
   plane.report(signal, output.evidence,
                open_control_round_ ? runtime::MayOpen::yes : runtime::MayOpen::no);
   plane.pump();
+  has_reported_ = has_reported_ || open_control_round_;
   open_control_round_ = false;
   round_ = round_.next();
   // With a reduction it is agreed() that completes a round: others may wait in this one for ever.

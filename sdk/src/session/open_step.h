@@ -39,6 +39,10 @@ class OpenStep {
   // REQUIRES: the control plane has started, and no step is open.
   void begin();
   void end() noexcept;
+  // While `hold` is yes this rank's reports wait for a later step. Every rank holds them or none.
+  enum class Hold : bool { no, yes };
+  void hold_reports(Hold hold) { holds_reports_ = hold == Hold::yes; }
+  bool has_reported() const { return has_reported_; }
   // Lets the actuators go on with the open step, if there is one, as if it had just begun.
   void restart();
 
@@ -84,6 +88,8 @@ class OpenStep {
   std::uint64_t plan_of_round_ = 0;  // number in force while the open round runs
   bool open_control_round_ = false;  // the merged ballot says that all may open one
   bool stop_agreed_ = false;
+  bool holds_reports_ = false;
+  bool has_reported_ = false;
 };
 
 }  // namespace cox::detail

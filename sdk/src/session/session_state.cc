@@ -37,7 +37,7 @@ bool Calibration::is_wanted() const {
 }
 
 void Calibration::run(const SampleStep& sample) {
-  if (step_.steps_ended() > 0) {
+  if (step_.has_reported()) {
     throw Error(failed_precondition(
                     "calibrate: expected it before the end of the session's first step, found " +
                     std::to_string(step_.steps_ended()) +
@@ -142,15 +142,16 @@ void SessionState::ensure_started() {
   if (step_.is_reducing()) static_cast<void>(job_.termination().requested());
 }
 
-// Settings of blocks have no effect without blocks, on adopted ones, or in a loop whose ranks do
-// not agree on plans.
+// Settings of blocks have no effect without blocks, on adopted ones where the actuator does not
+// steer those, or in a loop whose ranks do not agree on plans.
 void SessionState::warn_of_idle_settings() const {
-  const std::string but = is_adopted_ ? " is set, but no plan steers an adopted model yet; "
+  const std::string but = is_adopted_ ? " is set, but no plan does that to an adopted model yet; "
                           : step_.is_reducing()
                               ? " is set, but the model has no blocks (cox::run, cox::wrap); "
                               : " is set, but the loop has no Reducer or Trainer; ";
   for (const Actuator* actuator : actuators_) {
     if (!actuator->is_wanted()) continue;
+    if (is_adopted_ && actuator->wants_calibration()) continue;  // it steers these blocks
     job_.log().warning(actuator->name() + (".*" + but) + actuator->without());
   }
 }

@@ -211,8 +211,8 @@ StreamScope::~StreamScope() {
   c10::impl::tls_set_dispatch_key_excluded(kStreamKey, was_excluded_);
 }
 
-void tell_backward_begins(BackwardKind kind) {
-  Stream::tell([kind](OperatorListener& listener) { listener.backward_begins(kind); });
+void tell_backward_begins(const BackwardPass& pass) {
+  Stream::tell([&pass](OperatorListener& listener) { listener.backward_begins(pass); });
 }
 void tell_backward_ended(BackwardKind kind) {
   Stream::tell([kind](OperatorListener& listener) { listener.backward_ended(kind); });

@@ -26,6 +26,10 @@
 #include <span>
 #include <vector>
 
+namespace torch::autograd {
+struct Edge;
+}
+
 namespace cox::detail {
 
 inline constexpr c10::DispatchKey kStreamKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
@@ -41,6 +45,13 @@ struct OperatorCall {
 // What a backward pass does with gradients: backward() adds them to .grad, grad() returns them.
 enum class BackwardKind : std::uint8_t { accumulating, returning };
 
+// One backward pass that begins. Valid during the call that gets it.
+struct BackwardPass {
+  BackwardKind kind = BackwardKind::accumulating;
+  std::span<const torch::autograd::Edge> roots;  // where it starts
+  std::span<const at::Tensor> gradients;         // of the roots
+};
+
 class OperatorListener {
  public:
   virtual ~OperatorListener() = default;
@@ -55,7 +66,7 @@ class OperatorListener {
   virtual void failed() noexcept {}  // the operator threw
   // A backward pass of this thread begins, and has ended without throwing. Passes inside a pass are
   // not told.
-  virtual void backward_begins(BackwardKind /*kind*/) {}
+  virtual void backward_begins(const BackwardPass& /*pass*/) {}
   virtual void backward_ended(BackwardKind /*kind*/) {}
 };
 
@@ -88,7 +99,7 @@ class StreamPause {
 };
 
 // The engine tells the listeners of this thread of its passes (saved_tensors.cc).
-void tell_backward_begins(BackwardKind kind);
+void tell_backward_begins(const BackwardPass& pass);
 void tell_backward_ended(BackwardKind kind);
 
 // Returns how many operators this thread's scopes have shown so far.

@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "sdk/src/stream/operator_stream.h"
@@ -87,16 +88,42 @@ class CaptureFrame final : public SavedTensorFrame {
   SavedKey key_;
 };
 
-class Replay {
+// What running recorded operators again takes, whatever their arguments come from: the modes that
+// each ran in, and putting everything back afterwards.
+class Runner {
+ public:
+  explicit Runner(TapeRecords& records);
+  Runner(const Runner&) = delete;
+  Runner& operator=(const Runner&) = delete;
+  virtual ~Runner();
+
+ protected:
+  static std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
+  virtual at::Tensor tensor(const Reference& reference) = 0;
+  // Runs one operator and returns its results.
+  torch::jit::Stack call(const Operator& it);
+  at::Tensor located(const at::Tensor& memory, const Reference& reference) const;
+
+  TapeRecords& records_;
+
+ private:
+  torch::jit::Stack arguments(const Operator& it);
+  c10::IValue argument(const Argument& it);
+  void protect_statistics(const Operator& it, torch::jit::Stack& stack) const;
+  void enter(const Modes& modes);
+  void set_random(const Random& random);
+
+  std::vector<Random> randoms_before_;
+  Modes modes_before_;
+  bool had_cast_cache_;
+};
+
+class Replay final : public Runner {
  public:
   Replay(TapeRecords& records, SavedKey first);
-  Replay(const Replay&) = delete;
-  Replay& operator=(const Replay&) = delete;
-  ~Replay();
   void run();
 
  private:
-  static std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
   template <class Use>
   void for_each_reference(const Operator& it, const Use& use) const;
 
@@ -112,13 +139,7 @@ class Replay {
 
   // Running.
   void run_operator(OperatorIndex index, const Operator& it);
-  torch::jit::Stack arguments(const Operator& it);
-  c10::IValue argument(const Argument& it);
-  at::Tensor tensor(const Reference& reference);
-  at::Tensor located(const at::Tensor& memory, const Reference& reference) const;
-  void protect_statistics(const Operator& it, torch::jit::Stack& stack) const;
-  void enter(const Modes& modes);
-  void set_random(const Random& random);
+  at::Tensor tensor(const Reference& reference) override;
 
   struct KeptOfStorage {
     bool is_known = false;
@@ -132,38 +153,37 @@ class Replay {
     std::vector<c10::IValue> results;
   };
 
-  TapeRecords& records_;
   std::vector<OperatorPlan> plan_;
   std::vector<KeptOfStorage> kept_;  // of each storage
   CaptureFrame capture_;
-  std::vector<Random> randoms_before_;
-  Modes modes_before_;
-  bool had_cast_cache_;
 };
 
-Replay::Replay(TapeRecords& records, SavedKey first)
-    : records_(records),
-      plan_(records.operators.size()),
-      kept_(records.storages.size()),
-      capture_(records),
-      had_cast_cache_(at::autocast::is_autocast_cache_enabled()) {
+Runner::Runner(TapeRecords& records)
+    : records_(records), had_cast_cache_(at::autocast::is_autocast_cache_enabled()) {
   modes_before_.has_gradients = c10::GradMode::is_enabled();
   for (std::size_t i = 0; i < kAutocastDevices.size(); ++i) {
     modes_before_.autocast[i] = {at::autocast::is_autocast_enabled(kAutocastDevices[i]),
                                  at::autocast::get_autocast_dtype(kAutocastDevices[i])};
   }
-  mark_needed(first);
-  take_what_is_on_the_way();
-  plan_last_uses();
 }
 
-Replay::~Replay() {
+Runner::~Runner() {
   enter(modes_before_);
   at::autocast::set_autocast_cache_enabled(had_cast_cache_);
   for (Random& it : randoms_before_) {
     const std::lock_guard lock(it.generator.mutex());
     it.generator.set_state(it.state);
   }
+}
+
+Replay::Replay(TapeRecords& records, SavedKey first)
+    : Runner(records),
+      plan_(records.operators.size()),
+      kept_(records.storages.size()),
+      capture_(records) {
+  mark_needed(first);
+  take_what_is_on_the_way();
+  plan_last_uses();
 }
 
 template <class Use>
@@ -279,6 +299,14 @@ void Replay::run() {
 }
 
 void Replay::run_operator(OperatorIndex index, const Operator& it) {
+  capture_.next(index);
+  const torch::jit::Stack results = call(it);
+  capture_.next(kNone);
+  ++records_.counts.replayed;
+  plan_[at(index)].results.assign(results.begin(), results.end());
+}
+
+torch::jit::Stack Runner::call(const Operator& it) {
   const Modes& modes = records_.modes[it.modes];
   enter(modes_before_);
   torch::jit::Stack stack = arguments(it);
@@ -286,17 +314,12 @@ void Replay::run_operator(OperatorIndex index, const Operator& it) {
   enter(modes);
   if (it.generator != kNone && records_.rules.generators)
     set_random(records_.randoms[at(it.generator)]);
-  capture_.next(index);
-  {
-    const c10::impl::ExcludeDispatchKeyGuard excluded(modes.excluded);
-    it.handle.callBoxed(stack);
-  }
-  capture_.next(kNone);
-  ++records_.counts.replayed;
-  plan_[at(index)].results.assign(stack.begin(), stack.end());
+  const c10::impl::ExcludeDispatchKeyGuard excluded(modes.excluded);
+  it.handle.callBoxed(stack);
+  return stack;
 }
 
-torch::jit::Stack Replay::arguments(const Operator& it) {
+torch::jit::Stack Runner::arguments(const Operator& it) {
   const c10::AutoGradMode no_gradients(false);
   torch::jit::Stack stack;
   const std::size_t count = it.handle.schema().arguments().size();
@@ -306,7 +329,7 @@ torch::jit::Stack Replay::arguments(const Operator& it) {
   return stack;
 }
 
-c10::IValue Replay::argument(const Argument& it) {
+c10::IValue Runner::argument(const Argument& it) {
   const auto reference = [&](std::uint32_t i) -> const Reference& {
     return records_.references[it.first + i];
   };
@@ -347,14 +370,14 @@ at::Tensor Replay::tensor(const Reference& reference) {
   return with ? with_history(found, reference.requires_grad) : found;
 }
 
-at::Tensor Replay::located(const at::Tensor& memory, const Reference& reference) const {
+at::Tensor Runner::located(const at::Tensor& memory, const Reference& reference) const {
   const std::int64_t* from = records_.geometry.data() + reference.geometry;
   const auto dimensions = static_cast<std::size_t>(*from++);
   return memory.as_strided({from, dimensions}, {from + dimensions, dimensions},
                            from[2 * dimensions]);
 }
 
-void Replay::protect_statistics(const Operator& it, torch::jit::Stack& stack) const {
+void Runner::protect_statistics(const Operator& it, torch::jit::Stack& stack) const {
   const auto& schema = it.handle.schema().arguments();
   for (std::size_t i = 0; i < schema.size(); ++i) {
     const std::string& name = schema[i].name();
@@ -364,7 +387,7 @@ void Replay::protect_statistics(const Operator& it, torch::jit::Stack& stack) co
   }
 }
 
-void Replay::enter(const Modes& modes) {
+void Runner::enter(const Modes& modes) {
   c10::GradMode::set_enabled(modes.has_gradients || !records_.rules.gradient_mode);
   if (!records_.rules.autocast) return;
   for (std::size_t i = 0; i < kAutocastDevices.size(); ++i) {
@@ -374,7 +397,7 @@ void Replay::enter(const Modes& modes) {
   at::autocast::set_autocast_cache_enabled(false);
 }
 
-void Replay::set_random(const Random& random) {
+void Runner::set_random(const Random& random) {
   at::Generator generator = random.generator;
   const std::lock_guard lock(generator.mutex());
   const bool is_saved = std::ranges::any_of(
@@ -383,10 +406,76 @@ void Replay::set_random(const Random& random) {
   generator.set_state(random.state);
 }
 
+// Runs all operators with the tensors of the pass itself in place of detached copies.
+class Rerun final : public Runner {
+ public:
+  Rerun(TapeRecords& records, RerunResults& results) : Runner(records), results_(results) {}
+  void run(const std::vector<std::vector<RecordedResult>>& ends);
+
+ private:
+  at::Tensor tensor(const Reference& reference) override;
+  at::Tensor outside(const Outside& it, bool requires_grad);
+
+  RerunResults& results_;
+  std::map<const c10::StorageImpl*, at::Tensor> copies_;  // of what the pass overwrote
+};
+
+std::vector<at::Tensor> tensors_of(const c10::IValue& result) {
+  if (result.isTensor()) return {result.toTensor()};
+  if (result.isTensorList()) return result.toTensorVector();
+  return {};
+}
+
+void Rerun::run(const std::vector<std::vector<RecordedResult>>& ends) {
+  results_.assign(records_.operators.size(), {});
+  const auto let_go = [this](const RecordedResult& it) {
+    results_[at(it.maker)][at(it.output)][at(it.element)].reset();
+  };
+  for (std::size_t i = 0; i < records_.operators.size(); ++i) {
+    std::ranges::for_each(ends[i], let_go);
+    const torch::jit::Stack results = call(records_.operators[i]);
+    for (const c10::IValue& result : results) results_[i].push_back(tensors_of(result));
+  }
+  std::ranges::for_each(ends.back(), let_go);
+}
+
+at::Tensor Rerun::tensor(const Reference& reference) {
+  if (reference.source == Source::undefined) return {};
+  if (reference.source == Source::outside)
+    return outside(records_.outsides[at(reference.index)], reference.requires_grad);
+  const auto element = static_cast<std::size_t>(std::max<std::int16_t>(0, reference.element));
+  at::Tensor found = results_[at(reference.index)][at(reference.output)][element];
+  if (reference.is_view) {
+    const StreamPause unseen;
+    found = located(found.detach(), reference);
+  }
+  if (found.requires_grad() != reference.requires_grad)
+    records_.fail("a tensor has another history when its operators run again (a custom function?)");
+  return found;
+}
+
+at::Tensor Rerun::outside(const Outside& it, bool requires_grad) {
+  if (is_parameter(it.tensor)) return it.tensor;
+  const StreamPause unseen;
+  if (!it.is_copy) return it.tensor.detach().requires_grad_(requires_grad);
+  at::Tensor& copy = copies_[storage_impl(it.tensor)];
+  if (!copy.defined()) {
+    const auto elements =
+        static_cast<std::int64_t>(storage_impl(it.tensor)->nbytes() / it.tensor.element_size());
+    copy = it.tensor.detach().as_strided({elements}, {1}, 0).clone();
+  }
+  return copy.as_strided(it.tensor.sizes(), it.tensor.strides(), it.tensor.storage_offset());
+}
+
 }  // namespace replaying
 
 void replay(TapeRecords& records, TapeRecords::SavedKey first) {
   replaying::Replay(records, first).run();
+}
+
+void rerun(TapeRecords& records, const std::vector<std::vector<RecordedResult>>& ends,
+           RerunResults& results) {
+  replaying::Rerun(records, results).run(ends);
 }
 
 }  // namespace cox::detail

@@ -3,6 +3,8 @@
 // made it.
 #pragma once
 
+#include <vector>
+
 #include "sdk/src/stream/tape_records.h"
 
 namespace cox::detail {
@@ -13,5 +15,22 @@ namespace cox::detail {
 // changed in a way that the stream did not show, and whatever an operator throws. REQUIRES: `first`
 // is wanted, and nobody else uses the records meanwhile.
 void replay(TapeRecords& records, TapeRecords::SavedKey first);
+
+// A tensor that a recorded operator returned; element 0 where the result is no list.
+struct RecordedResult {
+  TapeRecords::OperatorIndex maker = TapeRecords::kNone;
+  std::int16_t output = 0;
+  std::int16_t element = 0;
+};
+// By operator, by output: the tensors of the output, undefined where they are let go.
+using RerunResults = std::vector<std::vector<std::vector<at::Tensor>>>;
+
+// Runs all recorded operators again as the program did: shown to the stream, with history, from
+// the parameters as they are now. `ends` has results that the program let go of: an entry for those
+// before each operator, and one for those after the last; the others are in `results` afterwards.
+// Leaves random generators, modes, statistics and tensors from outside as they were. Throws
+// cox::Error when a tensor's history is not made by operators, and whatever an operator throws.
+void rerun(TapeRecords& records, const std::vector<std::vector<RecordedResult>>& ends,
+           RerunResults& results);
 
 }  // namespace cox::detail

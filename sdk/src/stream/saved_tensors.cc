@@ -49,7 +49,7 @@ class SavedTensorEngine final : public Engine {
     const StreamPause unseen;
     const PassDepth depth;
     const auto kind = accumulate_grad ? BackwardKind::accumulating : BackwardKind::returning;
-    if (depth.is_outermost()) tell_backward_begins(kind);
+    if (depth.is_outermost()) tell_backward_begins({kind, roots, inputs});
     auto gradients =
         Engine::execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
     if (depth.is_outermost()) tell_backward_ended(kind);

@@ -101,6 +101,11 @@ void Tape::close() {
   for (Storage& storage : records_.storages) storage.alive.reset();
 }
 
+void Tape::stop_copying() {
+  std::erase_if(tapes_alive(),
+                [this](const std::weak_ptr<Tape>& each) { return each.lock().get() == this; });
+}
+
 TapeCounts Tape::counts() const {
   const std::lock_guard lock(mutex_);
   return records_.counts;

@@ -65,6 +65,10 @@ class Tape final : public SavedTensorFrame,
 
   // Ends the recording: what was needed for it alone is freed. What is saved later is kept.
   void close();
+  // Takes no copies of tensors from outside any more. REQUIRES: nothing that was saved is dropped.
+  void stop_copying();
+  // REQUIRES: nobody asks for a dropped tensor meanwhile.
+  TapeRecords& records() { return records_; }
   TapeCounts counts() const;
   std::size_t bytes() const;  // of the records, without tensors
 

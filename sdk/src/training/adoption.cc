@@ -8,6 +8,7 @@
 #include <exception>
 
 #include "coordinator/core/hash.h"
+#include "coordinator/core/text.h"
 #include "coxswain/error.h"
 #include "sdk/src/blocks/block_watch.h"
 #include "sdk/src/parallel/agreement.h"
@@ -79,7 +80,7 @@ void Adoption::add(torch::nn::Module& model, const AdoptOptions& options) {
   }
   const auto first = static_cast<BlockId::rep>(blocks_.names().size());
   visits_ = &blocks_.adopt(names, elements);
-  models_.push_back({&model, std::move(map), first, model.parameters(), {}});
+  models_.push_back({&model, options.name, std::move(map), first, model.parameters(), {}});
   if (stream_) return;
   saving_.emplace(*visits_);
   stream_.emplace(std::vector<OperatorListener*>{this});
@@ -105,6 +106,13 @@ void Adoption::enter_block(const Model& model, const c10::StorageImpl* storage) 
   if (visits_->current() != block) visits_->enter(block);
 }
 
+void Adoption::follow(const at::Tensor& argument) {
+  const c10::StorageImpl* storage = storage_impl(argument);
+  const auto model = std::ranges::find_if(
+      models_, [&](const Model& it) { return it.map.owner(storage).has_value(); });
+  if (model != models_.end()) enter_block(*model, storage);
+}
+
 void Adoption::begin_forward() {
   bool is_replaced = false;
   for (Model& model : models_) is_replaced = model.map.refresh() || is_replaced;
@@ -112,18 +120,65 @@ void Adoption::begin_forward() {
       stage_ == Stage::updating || (stage_ == Stage::accumulated && is_replaced);
   if (is_updated) close_step();
   if (!step_) open_step();
+  record_or_calibrate();
   change_stage(Stage::forward, now());
+}
+
+void Adoption::record_or_calibrate() {
+  Calibration& calibration = state_.calibration();
+  if (!calibration.is_wanted()) return;
+  const bool is_first_step = state_.step().steps_ended() == 0;
+  if (is_first_step && trial_ == nullptr) {
+    trial_ = std::make_unique<AdoptedTrial>(models_together(), blocks_,
+                                            [this](const at::Tensor& it) { follow(it); });
+    state_.step().hold_reports(OpenStep::Hold::yes);
+  }
+  if (is_first_step) return;
+  if (trial_ != nullptr) calibrate(calibration);
+}
+
+void Adoption::calibrate(Calibration& calibration) {
+  const StreamPause unseen;
+  const bool can_run_here = trial_->status().ok();
+  if (!can_run_here) {
+    state_.job().log().warning("memory: the step cannot be tried: " + trial_->status().message() +
+                               "; activations are kept");
+  }
+  const auto failed = state_.job().gather(can_run_here ? 0 : 1);
+  const bool can_run = std::ranges::find(failed, 1u) == failed.end();
+  const GradientsAside aside(models_together().parameters());
+  is_calibrating_ = true;
+  calibration.run(trial_->sample(can_run));
+  is_calibrating_ = false;
+  state_.step().hold_reports(OpenStep::Hold::no);
+  trial_.reset();
+}
+
+torch::nn::Module& Adoption::models_together() {
+  if (models_.size() == 1) return *models_.front().module;
+  if (together_ != nullptr) return *together_;
+  together_ = std::make_unique<torch::nn::Module>("models");
+  for (std::size_t m = 0; m < models_.size(); ++m) {
+    const std::string name = models_[m].name.empty() ? "model" : models_[m].name;
+    const std::shared_ptr<torch::nn::Module> borrowed(std::shared_ptr<void>(), models_[m].module);
+    together_->register_module(concat(name, "-", m), borrowed);
+  }
+  return *together_;
 }
 
 // Whoever writes to parameters after gradients were added is the optimizer. The last operator on a
 // parameter ends the update; what comes then, until the next forward pass, is getting data.
 bool Adoption::wants_calls() const {
-  if (stage_ == Stage::forward) return !first_batch_;
+  if (stage_ == Stage::forward) {
+    const bool is_recorded = trial_ != nullptr && trial_->pass().wants_calls();
+    return !first_batch_ || is_recorded || visits_->wants_calls();
+  }
   return stage_ == Stage::accumulated && !at::GradMode::is_enabled();
 }
 
 void Adoption::begin(const OperatorCall& call) {
-  if (stage_ == Stage::forward) return look_at_first_batch(call);
+  records_call_ = follows_call_ = false;
+  if (stage_ == Stage::forward) return begin_in_forward(call);
   const auto& schema = call.handle.schema().arguments();
   for (std::size_t i = 0; i < schema.size() && stage_ == Stage::accumulated; ++i) {
     if (schema[i].alias_info() == nullptr || !schema[i].alias_info()->isWrite()) continue;
@@ -133,6 +188,24 @@ void Adoption::begin(const OperatorCall& call) {
       change_stage(Stage::updating, last_update_);
     });
   }
+}
+
+void Adoption::begin_in_forward(const OperatorCall& call) {
+  if (!first_batch_) look_at_first_batch(call);
+  records_call_ = trial_ != nullptr && trial_->pass().wants_calls();
+  if (records_call_) trial_->pass().begin(call);
+  follows_call_ = visits_->wants_calls();
+  if (follows_call_) visits_->begin(call);
+}
+
+void Adoption::end(std::span<const c10::IValue> results) {
+  if (follows_call_) visits_->end(results);
+  if (records_call_) trial_->pass().end(results);
+}
+
+void Adoption::failed() noexcept {
+  if (follows_call_) visits_->failed();
+  if (records_call_) trial_->pass().failed();
 }
 
 // The batch is what the first operator that reads anything else than parameters reads.
@@ -170,10 +243,22 @@ bool Adoption::is_parameter_here(const at::Tensor& tensor) const {
   });
 }
 
-void Adoption::backward_begins(BackwardKind kind) {
+void Adoption::backward_begins(const BackwardPass& pass) {
   if (!step_) return;
   visits_->backward_begins();
-  if (kind == BackwardKind::returning) return;
+  if (pass.kind == BackwardKind::returning || is_calibrating_) return;
+  note_gradients();
+  if (trial_ != nullptr) {
+    const bool has_some = std::ranges::any_of(models_, [](const Model& model) {
+      return std::ranges::any_of(model.marks, [](const Mark& m) { return m.gradient != nullptr; });
+    });
+    trial_->backward_begins(
+        pass, has_some ? AdoptedTrial::Gradients::some : AdoptedTrial::Gradients::none);
+  }
+  change_stage(Stage::backward, now());
+}
+
+void Adoption::note_gradients() {
   for (Model& model : models_) {
     model.marks.clear();
     for (const at::Tensor& parameter : model.parameters) {
@@ -182,15 +267,15 @@ void Adoption::backward_begins(BackwardKind kind) {
                              gradient.defined() ? version_of(gradient) : 0});
     }
   }
-  change_stage(Stage::backward, now());
 }
 
 void Adoption::backward_ended(BackwardKind kind) {
   if (!step_) return;
   visits_->backward_ended();
-  if (kind == BackwardKind::returning) return;
+  if (kind == BackwardKind::returning || is_calibrating_) return;
   change_stage(Stage::accumulated, now());
   has_gradients_ = true;
+  if (trial_ != nullptr) trial_->check();
   if (session_.world_size() == 1) return;
   if (!are_batches_compared_) compare_first_batches();
   for (const Model& model : models_) {

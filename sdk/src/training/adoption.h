@@ -27,10 +27,12 @@
 #include "sdk/src/blocks/visit_watch.h"
 #include "sdk/src/stream/block_map.h"
 #include "sdk/src/stream/operator_stream.h"
+#include "sdk/src/training/adopted_trial.h"
 
 namespace cox::detail {
 
 class BlockWatch;
+class Calibration;
 
 class Adoption final : public OperatorListener {
  public:
@@ -51,10 +53,13 @@ class Adoption final : public OperatorListener {
   void loop_asks() { loop_asks_ = true; }
 
   void touch(const c10::OperatorHandle& handle, const at::Tensor& argument) override;
-  // Looks for the first write to a parameter after backward(), and once for the first batch.
+  // Looks for the first write to a parameter after backward(), once for the first batch, and tells
+  // whoever records the forward pass.
   bool wants_calls() const override;
   void begin(const OperatorCall& call) override;
-  void backward_begins(BackwardKind kind) override;
+  void end(std::span<const c10::IValue> results) override;
+  void failed() noexcept override;
+  void backward_begins(const BackwardPass& pass) override;
   void backward_ended(BackwardKind kind) override;
 
  private:
@@ -67,7 +72,8 @@ class Adoption final : public OperatorListener {
     std::int64_t version = 0;
   };
   struct Model {
-    const torch::nn::Module* module;
+    torch::nn::Module* module;
+    std::string name;
     BlockMap map;
     BlockId::rep first_block;
     std::vector<at::Tensor> parameters;
@@ -75,11 +81,19 @@ class Adoption final : public OperatorListener {
   };
 
   void enter_block(const Model& model, const c10::StorageImpl* storage);
+  void follow(const at::Tensor& argument);
   void begin_forward();
+  void note_gradients();
+  // The first step is recorded; what it costs under each memory action is tried before the second
+  // one, when the optimizer has its state.
+  void record_or_calibrate();
+  void calibrate(Calibration& calibration);
+  torch::nn::Module& models_together();
   void open_step();
   void close_step();
   void change_stage(Stage stage, Time now);
   bool is_parameter_here(const at::Tensor& tensor) const;
+  void begin_in_forward(const OperatorCall& call);
   void look_at_first_batch(const OperatorCall& call);
   void compare_first_batches();
   static bool has_new_gradient(const Model& model);
@@ -100,6 +114,12 @@ class Adoption final : public OperatorListener {
   Stage stage_ = Stage::between;
   Time last_update_{};
   bool loop_asks_ = false;
+
+  std::unique_ptr<torch::nn::Module> together_;  // of models_together()
+  std::unique_ptr<AdoptedTrial> trial_;          // until the calibration is over
+  bool is_calibrating_ = false;
+  bool records_call_ = false;  // the operator that runs is shown to trial_,
+  bool follows_call_ = false;  // and to visits_
   // Last, so that nothing is shown to a half-built object.
   std::optional<SavedTensorScope> saving_;
   std::optional<StreamScope> stream_;
