@@ -12,19 +12,19 @@ namespace cox::detail {
 // versions, so they make it themselves.
 class VisitWatch::Hooks final : public torch::autograd::SavedVariableHooks {
  public:
-  Hooks(std::shared_ptr<VisitWatch> watch, BlockId block,
+  Hooks(std::shared_ptr<VisitWatch> watch, Place place,
         std::unique_ptr<SavedVariableHooks> deciding)
-      : watch_(std::move(watch)), block_(block), deciding_(std::move(deciding)) {}
+      : watch_(std::move(watch)), place_(place), deciding_(std::move(deciding)) {}
 
   void call_pack_hook(const at::Tensor& tensor) override {
-    watch_->count(block_, tensor);
+    watch_->count(place_.block, tensor);
     if (deciding_ != nullptr) return deciding_->call_pack_hook(tensor);
     version_ = version_of(tensor);
     kept_ = is_parameter(tensor) ? tensor : tensor.detach();
   }
 
   at::Tensor call_unpack_hook() override {
-    watch_->unpack(block_);
+    watch_->unpack(place_);
     if (deciding_ != nullptr) return deciding_->call_unpack_hook();
     if (version_of(kept_) == version_) return kept_;
     throw Error(failed_precondition(changed_in_place(kept_.sizes(), version_, version_of(kept_))));
@@ -32,7 +32,7 @@ class VisitWatch::Hooks final : public torch::autograd::SavedVariableHooks {
 
  private:
   const std::shared_ptr<VisitWatch> watch_;
-  const BlockId block_;
+  const Place place_;
   const std::unique_ptr<SavedVariableHooks> deciding_;
   at::Tensor kept_;
   std::int64_t version_ = 0;
@@ -70,32 +70,48 @@ std::vector<PinnedBlock> VisitWatch::pinned() const {
 }
 
 void VisitWatch::enter(BlockId block) {
-  leave_block();
+  book_forward();
   current_ = block;
-  const Block& entered = blocks_[block.value()];
-  if (entered.action == MemoryAction::recompute && !entered.pinned)
-    tape_ = Tape::make("block " + entered.name);
+  if (!blocks_[block.value()].is_entered) open_region(block);
   if (mode_ == MeasureMode::off) return;
-  tell(block, BlockEdge::forward_begin);
   since_ = now_();
   const std::lock_guard lock(mutex_);
   seen_[block.value()].is_visited = true;
 }
 
 void VisitWatch::leave_block() {
+  book_forward();
+  close_region();
+  current_.reset();
+  for (Block& block : blocks_) block.is_entered = false;
+}
+
+void VisitWatch::book_forward() {
+  if (!current_ || mode_ == MeasureMode::off) return;
+  const Nanoseconds spent = now_() - since_;
+  const std::lock_guard lock(mutex_);
+  seen_[current_->value()].forward += spent;
+}
+
+void VisitWatch::open_region(BlockId block) {
+  close_region();
+  Block& entered = blocks_[block.value()];
+  entered.is_entered = true;
+  region_ = block;
+  if (entered.action == MemoryAction::recompute && !entered.pinned)
+    tape_ = Tape::make("block " + entered.name);
+  tell(block, BlockEdge::forward_begin);
+}
+
+void VisitWatch::close_region() {
   if (tape_ != nullptr) tape_->close();
   tape_.reset();
-  if (current_ && mode_ != MeasureMode::off) {
-    tell(*current_, BlockEdge::forward_end);
-    const Nanoseconds spent = now_() - since_;
-    const std::lock_guard lock(mutex_);
-    seen_[current_->value()].forward += spent;
-  }
-  current_.reset();
+  if (region_) tell(*region_, BlockEdge::forward_end);
+  region_.reset();
 }
 
 void VisitWatch::tell(BlockId block, BlockEdge edge) {
-  if (sink_ != nullptr) sink_->block_edge(block, edge);
+  if (sink_ != nullptr && mode_ != MeasureMode::off) sink_->block_edge(block, edge);
 }
 
 void VisitWatch::backward_begins() {
@@ -104,14 +120,16 @@ void VisitWatch::backward_begins() {
   const std::lock_guard lock(mutex_);
   is_backward_ = true;
   backward_in_.reset();
+  backward_region_.reset();
 }
 
 void VisitWatch::backward_ended() {
   const std::lock_guard lock(mutex_);
-  if (backward_in_ && mode_ != MeasureMode::off) tell(*backward_in_, BlockEdge::backward_end);
+  if (backward_region_) tell(*backward_region_, BlockEdge::backward_end);
   book_backward(now_());
   is_backward_ = false;
   backward_in_.reset();
+  backward_region_.reset();
 }
 
 void VisitWatch::book_backward(Nanoseconds now) {
@@ -143,13 +161,15 @@ void VisitWatch::forget_step() {
   seen_.assign(blocks_.size(), {});
   is_backward_ = false;
   backward_in_.reset();
+  backward_region_.reset();
 }
 
 std::unique_ptr<torch::autograd::SavedVariableHooks> VisitWatch::make_hooks() {
   if (!current_) return nullptr;
   auto deciding = tape_ != nullptr ? tape_->make_hooks() : nullptr;
   if (mode_ == MeasureMode::off) return deciding;
-  return std::make_unique<Hooks>(shared_from_this(), *current_, std::move(deciding));
+  return std::make_unique<Hooks>(shared_from_this(), Place{*current_, *region_},
+                                 std::move(deciding));
 }
 
 void VisitWatch::count(BlockId block, const at::Tensor& tensor) {
@@ -160,13 +180,17 @@ void VisitWatch::count(BlockId block, const at::Tensor& tensor) {
   seen_[block.value()].saved_bytes += storage_bytes(tensor);
 }
 
-void VisitWatch::unpack(BlockId block) noexcept {
+void VisitWatch::unpack(Place place) noexcept {
   const std::lock_guard lock(mutex_);
-  if (!is_backward_ || backward_in_ == block) return;
-  if (backward_in_) tell(*backward_in_, BlockEdge::backward_end);
+  if (!is_backward_) return;
+  if (backward_region_ != place.region) {
+    if (backward_region_) tell(*backward_region_, BlockEdge::backward_end);
+    backward_region_ = place.region;
+    tell(place.region, BlockEdge::backward_begin);
+  }
+  if (backward_in_ == place.block) return;
   book_backward(now_());
-  backward_in_ = block;
-  tell(block, BlockEdge::backward_begin);
+  backward_in_ = place.block;
 }
 
 }  // namespace cox::detail

@@ -3,8 +3,12 @@
 // between two of these moments. A block may be visited several times in a step, or not at all; its
 // times and bytes are sums over the step.
 //
-//   stream -> enter(block) -> [VisitWatch: a tape for the visit, if its block is to be recomputed]
+//   stream -> enter(block) -> [VisitWatch: a tape for the region, if its block is to be recomputed]
 //   autograd saves -> [VisitWatch: counts] -> kept by autograd, or dropped by the tape
+//
+// What is steered is a block's region: its first visit in a forward pass, with whatever follows up
+// to the first visit of the next block. So a block that comes again (an embedding that is also the
+// head) belongs to the region it comes in, and the regions of a pass are a chain.
 //
 // Forward time is the time between the first operator on a parameter of the block and the first on
 // one of another block. Backward time goes to the block whose saved tensors autograd asked for
@@ -89,11 +93,19 @@ class VisitWatch final : public SavedTensorFrame,
     std::uint64_t elements = 0;
     MemoryAction action = MemoryAction::keep;
     std::optional<std::string> pinned{};
+    bool is_entered = false;  // since backward began last
+  };
+  struct Place {
+    BlockId block;   // that is measured
+    BlockId region;  // that is steered
   };
 
+  void book_forward();
+  void open_region(BlockId block);
+  void close_region();
   void tell(BlockId block, BlockEdge edge);
   void count(BlockId block, const at::Tensor& tensor);
-  void unpack(BlockId block) noexcept;
+  void unpack(Place place) noexcept;
   void book_backward(Nanoseconds now);
 
   BlockSink* sink_;
@@ -101,7 +113,8 @@ class VisitWatch final : public SavedTensorFrame,
   MeasureMode mode_ = MeasureMode::off;
   std::vector<Block> blocks_;
   std::optional<BlockId> current_;
-  std::shared_ptr<Tape> tape_;  // of the current visit; null while its block is kept
+  std::optional<BlockId> region_;  // that the pass is in
+  std::shared_ptr<Tape> tape_;     // of the region; null while its block is kept
   Nanoseconds since_{};
   // Storages saved since backward ran last; a weak reference keeps an address from being used
   // again.
@@ -111,6 +124,7 @@ class VisitWatch final : public SavedTensorFrame,
   std::vector<Seen> seen_;
   bool is_backward_ = false;
   std::optional<BlockId> backward_in_;
+  std::optional<BlockId> backward_region_;
   Nanoseconds backward_since_{};
 };
 

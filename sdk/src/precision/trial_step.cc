@@ -10,6 +10,7 @@
 #include <thread>
 #include <unordered_map>
 
+#include "coxswain/error.h"
 #include "sdk/src/parallel/ready_hooks.h"
 #include "sdk/src/precision/execution_state.h"
 #include "sdk/src/stream/storage.h"
@@ -79,7 +80,7 @@ Status TrialStep::run_once() {
     const at::Tensor loss = loss_();
     loss.backward();
   } catch (const std::exception& error) {
-    return internal_error(std::string("trial step: ") + error.what());
+    return internal_error("trial step: " + first_line(error.what()));
   }
   return ok_status();
 }

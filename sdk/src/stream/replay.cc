@@ -447,6 +447,7 @@ at::Tensor Rerun::tensor(const Reference& reference) {
   at::Tensor found = results_[at(reference.index)][at(reference.output)][element];
   if (reference.is_view) {
     const StreamPause unseen;
+    const c10::AutoGradMode as_user_code(true);
     found = located(found.detach(), reference);
   }
   if (found.requires_grad() != reference.requires_grad)
@@ -457,6 +458,7 @@ at::Tensor Rerun::tensor(const Reference& reference) {
 at::Tensor Rerun::outside(const Outside& it, bool requires_grad) {
   if (is_parameter(it.tensor)) return it.tensor;
   const StreamPause unseen;
+  const c10::AutoGradMode as_user_code(true);  // a view made without gradients takes no writes
   if (!it.is_copy) return it.tensor.detach().requires_grad_(requires_grad);
   at::Tensor& copy = copies_[storage_impl(it.tensor)];
   if (!copy.defined()) {
