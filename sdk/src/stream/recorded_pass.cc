@@ -21,7 +21,8 @@ bool is_one(const at::Tensor& gradient) {
 
 // Results of factories are made again too: they live as long as the program had them.
 RecordedPass::RecordedPass()
-    : tape_(Tape::make("trial of the first step", {}, {.factories = false})) {}
+    : tape_(Tape::make("trial of the first step", {},
+                       {.storages = false, .outside_views = false, .factories = false})) {}
 
 void RecordedPass::begin(const OperatorCall& call) {
   note_ends();

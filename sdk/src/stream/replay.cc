@@ -417,7 +417,10 @@ class Rerun final : public Runner {
   at::Tensor outside(const Outside& it, bool requires_grad);
 
   RerunResults& results_;
-  std::map<const c10::StorageImpl*, at::Tensor> copies_;  // of what the pass overwrote
+  static at::Tensor memory_of(const Outside& it);
+
+  // In place of the memory from outside that the pass wrote to, as it was before.
+  std::map<const c10::StorageImpl*, at::Tensor> memories_;
 };
 
 std::vector<at::Tensor> tensors_of(const c10::IValue& result) {
@@ -459,14 +462,25 @@ at::Tensor Rerun::outside(const Outside& it, bool requires_grad) {
   if (is_parameter(it.tensor)) return it.tensor;
   const StreamPause unseen;
   const c10::AutoGradMode as_user_code(true);  // a view made without gradients takes no writes
-  if (!it.is_copy) return it.tensor.detach().requires_grad_(requires_grad);
-  at::Tensor& copy = copies_[storage_impl(it.tensor)];
-  if (!copy.defined()) {
-    const auto elements =
-        static_cast<std::int64_t>(storage_impl(it.tensor)->nbytes() / it.tensor.element_size());
-    copy = it.tensor.detach().as_strided({elements}, {1}, 0).clone();
+  const auto known = memories_.find(it.storage);
+  if (!it.is_copy && known == memories_.end())
+    return it.tensor.detach().requires_grad_(requires_grad);
+  const at::Tensor& memory = known != memories_.end()
+                                 ? known->second
+                                 : memories_.emplace(it.storage, memory_of(it)).first->second;
+  if (memory.sizes() == it.tensor.sizes() && memory.strides() == it.tensor.strides() &&
+      memory.storage_offset() == it.tensor.storage_offset()) {
+    return memory;
   }
-  return copy.as_strided(it.tensor.sizes(), it.tensor.strides(), it.tensor.storage_offset());
+  return memory.as_strided(it.tensor.sizes(), it.tensor.strides(), it.tensor.storage_offset());
+}
+
+at::Tensor Rerun::memory_of(const Outside& it) {
+  const at::Tensor values = it.tensor.detach();
+  const c10::StorageImpl* storage = storage_impl(values);
+  if (values.is_contiguous() && values.nbytes() == storage->nbytes()) return values.clone();
+  const auto elements = static_cast<std::int64_t>(storage->nbytes() / values.element_size());
+  return values.as_strided({elements}, {1}, 0).clone();
 }
 
 }  // namespace replaying

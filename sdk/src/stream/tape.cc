@@ -267,7 +267,7 @@ void Tape::before_write(const at::Tensor& tensor) {
   const c10::StorageImpl* storage = storage_impl(tensor);
   if (storage == nullptr) return;
   const bool is_own = storage_indices_.contains(storage);
-  if (!is_own && records_.rules.copies) {
+  if (!is_own && records_.rules.copies && records_.rules.outside_views) {
     std::erase_if(made_, [&](const auto& item) { return item.second.storage == storage; });
   }
   if (!records_.rules.copies) return;

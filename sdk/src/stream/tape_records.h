@@ -31,6 +31,7 @@ struct TapeRules {
   bool generators = true;         // and from the same random state
   bool copies = true;             // a copy is taken before a write to a tensor from outside
   bool copies_everywhere = true;  // by every tape alive, not by the recording one alone
+  bool outside_views = true;      // views of such a tensor are outside as well, once it was written
   bool factories = true;          // results of operators without tensor arguments are kept
   bool statistics = true;         // running statistics are replayed into copies
   bool after_operator = true;     // nothing is copied while an operator still runs
