@@ -23,32 +23,62 @@ std::vector<std::uint64_t> GradientsAside::fingerprints() const {
   return prints;
 }
 
-AdoptedTrial::AdoptedTrial(torch::nn::Module& model, BlockWatch& blocks, Follow follow)
-    : model_(model), blocks_(blocks), visits_(*blocks.visits()), follower_(std::move(follow)) {}
+AdoptedTrial::AdoptedTrial(Models models, BlockWatch& blocks, Follow follow)
+    : models_(std::move(models)),
+      blocks_(blocks),
+      visits_(*blocks.visits()),
+      follower_(std::move(follow)),
+      all_(std::make_unique<Recording>()) {}
+
+void AdoptedTrial::forward_begins() {
+  if (is_recording_ && forward_ == nullptr) forward_ = std::make_unique<Recording>();
+}
+
+void AdoptedTrial::begin(const OperatorCall& call) {
+  all_->pass.begin(call);
+  if (forward_ != nullptr) forward_->pass.begin(call);
+}
+
+void AdoptedTrial::end(std::span<const c10::IValue> results) {
+  if (forward_ != nullptr) forward_->pass.end(results);
+  all_->pass.end(results);
+}
+
+void AdoptedTrial::failed() noexcept {
+  if (forward_ != nullptr) forward_->pass.failed();
+  all_->pass.failed();
+}
 
 void AdoptedTrial::backward_begins(const BackwardPass& pass, Gradients before) {
-  if (!pass_.wants_calls()) return;
-  status_ = pass_.close(pass.roots, pass.gradients);
-  if (status_.ok() && before == Gradients::some)
+  if (!std::exchange(is_recording_, false)) return;
+  for (Recording* it : {forward_.get(), all_.get()}) {
+    if (it != nullptr) it->status = it->pass.close(pass.roots, pass.gradients);
+  }
+  if (before == Gradients::some)
     status_ = failed_precondition("expected parameters without gradients, found some with one");
 }
 
 void AdoptedTrial::check() {
   if (std::exchange(is_checked_, true) || !status_.ok()) return;
   const MeasureMode mode = visits_.mode();
-  status_ = check_repeats();
+  const GradientsAside aside(models_().parameters());
+  const std::vector<std::uint64_t> expected = aside.fingerprints();
+  for (std::unique_ptr<Recording>* each : {&forward_, &all_}) {
+    if (*each == nullptr) continue;
+    pass_ = &(*each)->pass;
+    status_ = (*each)->status.ok() ? check_repeats(expected) : (*each)->status;
+    pass_->release();
+    if (status_.ok()) break;
+    each->reset();
+  }
   visits_.measure(mode);
-  pass_.release();
 }
 
-Status AdoptedTrial::check_repeats() {
-  const GradientsAside aside(model_.parameters());
-  const std::vector<std::uint64_t> expected = aside.fingerprints();
+Status AdoptedTrial::check_repeats(const std::vector<std::uint64_t>& expected) {
   const Actions keep(blocks_.size(), MemoryAction::keep);
   const Actions recompute(blocks_.size(), MemoryAction::recompute);
-  Status same = compare(recompute, expected);
-  if (same.ok()) return compare(keep, expected);
   if (const Status kept = compare(keep, expected); !kept.ok()) return kept;
+  if (compare(recompute, expected).ok()) return ok_status();
   for (std::size_t b = 0; b < blocks_.size(); ++b) {
     Actions alone = keep;
     alone[b] = MemoryAction::recompute;
@@ -61,8 +91,8 @@ Status AdoptedTrial::check_repeats() {
 Status AdoptedTrial::compare(const Actions& actions, const std::vector<std::uint64_t>& expected) {
   for (std::size_t b = 0; b < actions.size(); ++b)
     blocks_.set_action(BlockId(static_cast<BlockId::rep>(b)), actions[b]);
-  TrialStep step(model_, [this] { return run(); });
-  pass_.release();
+  TrialStep step(models_(), [this] { return run(); });
+  pass_->release();
   const Status ran = step.run();
   visits_.forget_step();
   for (std::size_t b = 0; b < actions.size(); ++b)
@@ -81,16 +111,16 @@ Status AdoptedTrial::compare(const Actions& actions, const std::vector<std::uint
 
 at::Tensor AdoptedTrial::run() {
   const StreamScope shown({&follower_, &visits_});
-  const at::Tensor root = pass_.run();
+  const at::Tensor root = pass_->run();
   visits_.backward_begins();
   return root;
 }
 
 SampleStep AdoptedTrial::sample(bool can_run) {
-  SampleStep sample{model_, {}};
+  SampleStep sample{models_(), {}};
   if (!can_run) return sample;
   sample.loss = [this] { return run(); };
-  sample.release = [this] { pass_.release(); };
+  sample.release = [this] { pass_->release(); };
   return sample;
 }
 

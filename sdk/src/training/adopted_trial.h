@@ -14,7 +14,7 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
+#include <memory>
 #include <vector>
 
 #include "coordinator/core/status.h"
@@ -45,21 +45,30 @@ class GradientsAside {
   std::vector<Taken> taken_;
 };
 
-class AdoptedTrial {
+class AdoptedTrial final : public OperatorListener {
  public:
   // Called with each tensor that an operator of a run is about to read; tells the VisitWatch of
   // `blocks` in which block the run is.
   using Follow = std::function<void(const at::Tensor& argument)>;
+  // Returns a module with all adopted models.
+  using Models = std::function<torch::nn::Module&()>;
 
-  // `model` has all adopted models. Everything outlives the trial. REQUIRES: a model is adopted.
-  AdoptedTrial(torch::nn::Module& model, BlockWatch& blocks, Follow follow);
+  // `blocks` outlives the trial, and so does what the functions refer to. REQUIRES: a model is
+  // adopted.
+  AdoptedTrial(Models models, BlockWatch& blocks, Follow follow);
 
-  // The listener of the pass that is recorded; wants no calls once that is over.
-  RecordedPass& pass() { return pass_; }
-  // Ends the recording, the first time. `has_gradients`: some parameter has one already.
+  // What the stream shows of the first step; wants no calls once its forward pass is over.
+  bool wants_calls() const override { return is_recording_; }
+  void begin(const OperatorCall& call) override;
+  void end(std::span<const c10::IValue> results) override;
+  void failed() noexcept override;
+  // The first operator on a parameter comes next.
+  void forward_begins();
+  // Ends the recordings, the first time. `before`: some parameter has a gradient already.
   enum class Gradients : bool { none, some };
+  using OperatorListener::backward_begins;
   void backward_begins(const BackwardPass& pass, Gradients before);
-  // Compares runs of the pass with the gradients that its backward() left, the first time.
+  // Compares runs of the passes with the gradients that its backward() left, the first time.
   // REQUIRES: backward_begins() was called; nothing has changed a parameter or a gradient since.
   void check();
   // Ok while the step can be run again.
@@ -80,17 +89,25 @@ class AdoptedTrial {
     const Follow follow_;
   };
 
+  struct Recording {
+    RecordedPass pass;
+    Status status;  // ok while it can be run again
+  };
+
   at::Tensor run();
-  Status check_repeats();
+  Status check_repeats(const std::vector<std::uint64_t>& expected);
   // Compares a run under these actions with the program's own gradients.
   Status compare(const Actions& actions, const std::vector<std::uint64_t>& expected);
 
-  torch::nn::Module& model_;
+  const Models models_;
   BlockWatch& blocks_;
   VisitWatch& visits_;
   Follower follower_;
-  RecordedPass pass_;
+  std::unique_ptr<Recording> all_;      // since adopt()
+  std::unique_ptr<Recording> forward_;  // since the first operator on a parameter
+  RecordedPass* pass_ = nullptr;        // the one to run, of those
   Status status_;
+  bool is_recording_ = true;
   bool is_checked_ = false;
 };
 

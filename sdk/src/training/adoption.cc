@@ -81,6 +81,11 @@ void Adoption::add(torch::nn::Module& model, const AdoptOptions& options) {
   const auto first = static_cast<BlockId::rep>(blocks_.names().size());
   visits_ = &blocks_.adopt(names, elements);
   models_.push_back({&model, options.name, std::move(map), first, model.parameters(), {}});
+  if (trial_ == nullptr && state_.calibration().is_wanted()) {
+    trial_ = std::make_unique<AdoptedTrial>(
+        [this]() -> torch::nn::Module& { return models_together(); }, blocks_,
+        [this](const at::Tensor& argument) { follow(argument); });
+  }
   if (stream_) return;
   saving_.emplace(*visits_);
   stream_.emplace(std::vector<OperatorListener*>{this});
@@ -125,19 +130,13 @@ void Adoption::begin_forward() {
 }
 
 void Adoption::record_or_calibrate() {
-  Calibration& calibration = state_.calibration();
-  if (!calibration.is_wanted()) return;
-  const bool is_first_step = state_.step().steps_ended() == 0;
-  if (is_first_step && trial_ == nullptr) {
-    trial_ = std::make_unique<AdoptedTrial>(models_together(), blocks_,
-                                            [this](const at::Tensor& it) { follow(it); });
-    state_.step().hold_reports(OpenStep::Hold::yes);
-  }
-  if (is_first_step) return;
-  if (trial_ != nullptr) calibrate(calibration);
+  if (trial_ == nullptr) return;
+  if (state_.step().steps_ended() > 0) return calibrate();
+  state_.step().hold_reports(OpenStep::Hold::yes);
+  trial_->forward_begins();
 }
 
-void Adoption::calibrate(Calibration& calibration) {
+void Adoption::calibrate() {
   const StreamPause unseen;
   const bool can_run_here = trial_->status().ok();
   if (!can_run_here) {
@@ -148,7 +147,7 @@ void Adoption::calibrate(Calibration& calibration) {
   const bool can_run = std::ranges::find(failed, 1u) == failed.end();
   const GradientsAside aside(models_together().parameters());
   is_calibrating_ = true;
-  calibration.run(trial_->sample(can_run));
+  state_.calibration().run(trial_->sample(can_run));
   is_calibrating_ = false;
   state_.step().hold_reports(OpenStep::Hold::no);
   trial_.reset();
@@ -169,16 +168,31 @@ torch::nn::Module& Adoption::models_together() {
 // Whoever writes to parameters after gradients were added is the optimizer. The last operator on a
 // parameter ends the update; what comes then, until the next forward pass, is getting data.
 bool Adoption::wants_calls() const {
-  if (stage_ == Stage::forward) {
-    const bool is_recorded = trial_ != nullptr && trial_->pass().wants_calls();
-    return !first_batch_ || is_recorded || visits_->wants_calls();
-  }
+  if (trial_ != nullptr && trial_->wants_calls()) return true;
+  if (stage_ == Stage::forward) return !first_batch_ || visits_->wants_calls();
   return stage_ == Stage::accumulated && !at::GradMode::is_enabled();
 }
 
 void Adoption::begin(const OperatorCall& call) {
-  records_call_ = follows_call_ = false;
-  if (stage_ == Stage::forward) return begin_in_forward(call);
+  records_call_ = trial_ != nullptr && trial_->wants_calls();
+  follows_call_ = stage_ == Stage::forward && visits_->wants_calls();
+  if (stage_ == Stage::forward && !first_batch_) look_at_first_batch(call);
+  if (stage_ == Stage::accumulated && !at::GradMode::is_enabled()) look_for_update(call);
+  if (records_call_) trial_->begin(call);
+  if (follows_call_) visits_->begin(call);
+}
+
+void Adoption::end(std::span<const c10::IValue> results) {
+  if (follows_call_) visits_->end(results);
+  if (records_call_) trial_->end(results);
+}
+
+void Adoption::failed() noexcept {
+  if (follows_call_) visits_->failed();
+  if (records_call_) trial_->failed();
+}
+
+void Adoption::look_for_update(const OperatorCall& call) {
   const auto& schema = call.handle.schema().arguments();
   for (std::size_t i = 0; i < schema.size() && stage_ == Stage::accumulated; ++i) {
     if (schema[i].alias_info() == nullptr || !schema[i].alias_info()->isWrite()) continue;
@@ -188,24 +202,6 @@ void Adoption::begin(const OperatorCall& call) {
       change_stage(Stage::updating, last_update_);
     });
   }
-}
-
-void Adoption::begin_in_forward(const OperatorCall& call) {
-  if (!first_batch_) look_at_first_batch(call);
-  records_call_ = trial_ != nullptr && trial_->pass().wants_calls();
-  if (records_call_) trial_->pass().begin(call);
-  follows_call_ = visits_->wants_calls();
-  if (follows_call_) visits_->begin(call);
-}
-
-void Adoption::end(std::span<const c10::IValue> results) {
-  if (follows_call_) visits_->end(results);
-  if (records_call_) trial_->pass().end(results);
-}
-
-void Adoption::failed() noexcept {
-  if (follows_call_) visits_->failed();
-  if (records_call_) trial_->pass().failed();
 }
 
 // The batch is what the first operator that reads anything else than parameters reads.

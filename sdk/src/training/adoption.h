@@ -32,7 +32,6 @@
 namespace cox::detail {
 
 class BlockWatch;
-class Calibration;
 
 class Adoption final : public OperatorListener {
  public:
@@ -87,13 +86,13 @@ class Adoption final : public OperatorListener {
   // The first step is recorded; what it costs under each memory action is tried before the second
   // one, when the optimizer has its state.
   void record_or_calibrate();
-  void calibrate(Calibration& calibration);
+  void calibrate();
   torch::nn::Module& models_together();
   void open_step();
   void close_step();
   void change_stage(Stage stage, Time now);
   bool is_parameter_here(const at::Tensor& tensor) const;
-  void begin_in_forward(const OperatorCall& call);
+  void look_for_update(const OperatorCall& call);
   void look_at_first_batch(const OperatorCall& call);
   void compare_first_batches();
   static bool has_new_gradient(const Model& model);
