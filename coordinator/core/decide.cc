@@ -84,7 +84,7 @@ struct Applier {
     bool clamped = false;
     for (ActionProfile& actions : candidate.profiles) {
       for (MemoryAction& action : actions) {
-        if (static_cast<unsigned>(action) > 3 || job.capabilities.can(action)) continue;
+        if (action > kLastAction || job.capabilities.can(action)) continue;
         action = MemoryAction::keep;
         clamped = true;
       }

@@ -17,13 +17,13 @@ namespace cox {
 // everything else, with a reason.
 struct Capabilities {
   PrecisionSet precisions = only(Precision::fp32);  // that can be applied
-  std::uint8_t actions = 1;                         // bit a set = MemoryAction a can be applied
+  ActionSet actions = only(MemoryAction::keep);     // that can be applied
   bool shares = false;                              // this job's loop takes its batch from the plan
   bool accumulation = false;  // this job's loop takes the samples of a step from the plan
   bool rollback = false;      // snapshots are being taken
 
   bool can(Precision p) const { return contains(precisions, p); }
-  bool can(MemoryAction a) const { return (actions >> static_cast<unsigned>(a)) & 1u; }
+  bool can(MemoryAction a) const { return contains(actions, a); }
   friend bool operator==(const Capabilities&, const Capabilities&) = default;
 };
 

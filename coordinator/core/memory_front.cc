@@ -30,8 +30,9 @@ Status check_front(const MemoryFront& front, std::size_t blocks, const std::stri
                               point.actions.size());
     }
     for (const MemoryAction action : point.actions) {
-      if (static_cast<unsigned>(action) > 3) {
-        return invalid_argument(where, ": point ", p, ": expected actions from 0 to 3, found ",
+      if (action > kLastAction) {
+        return invalid_argument(where, ": point ", p, ": expected actions from 0 to ",
+                                static_cast<unsigned>(kLastAction), ", found ",
                                 static_cast<unsigned>(action));
       }
     }

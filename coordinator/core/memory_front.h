@@ -18,18 +18,84 @@
 
 namespace cox {
 
-// Values are part of the mask: two bits each, never renumber.
-enum class MemoryAction : std::uint8_t { keep = 0, recompute = 1, offload = 2, tile = 3 };
+// Recompute comes in levels: `recompute` drops everything that a block saved, level n of 7 only a
+// part of it, the storages that are cheapest to make again; level 1 is the lightest. Which storages
+// a level of a block drops is known to the SDK alone, which measured it: for everybody else a level
+// is an action with bytes and a time of its own. Values are part of masks and journals: never
+// renumber.
+enum class MemoryAction : std::uint8_t {
+  keep = 0,
+  recompute = 1,  // in full
+  offload = 2,
+  tile = 3,
+  recompute_1 = 4,
+  recompute_2 = 5,
+  recompute_3 = 6,
+  recompute_4 = 7,
+  recompute_5 = 8,
+  recompute_6 = 9,
+  recompute_7 = 10,
+};
 
-inline constexpr std::array<std::string_view, 4> kMemoryActionNames = {"keep", "recompute",
-                                                                       "offload", "tile"};
+inline constexpr unsigned kRecomputeLevels = 7;
+inline constexpr MemoryAction kLastAction = MemoryAction::recompute_7;
+
+inline constexpr std::array<std::string_view, 11> kMemoryActionNames = {
+    "keep",        "recompute",   "offload",     "tile",        "recompute 1", "recompute 2",
+    "recompute 3", "recompute 4", "recompute 5", "recompute 6", "recompute 7"};
 constexpr std::string_view to_string(MemoryAction a) {
   return kMemoryActionNames[static_cast<std::size_t>(a)];
 }
 
+// What sentences say: "recompute 2 of 7" for a level, else the name.
+constexpr std::string_view in_words(MemoryAction a) {
+  constexpr std::array<std::string_view, 11> kWords = {"keep",
+                                                       "recompute",
+                                                       "offload",
+                                                       "tile",
+                                                       "recompute 1 of 7",
+                                                       "recompute 2 of 7",
+                                                       "recompute 3 of 7",
+                                                       "recompute 4 of 7",
+                                                       "recompute 5 of 7",
+                                                       "recompute 6 of 7",
+                                                       "recompute 7 of 7"};
+  return kWords[static_cast<std::size_t>(a)];
+}
+
+// Returns the action of a level. REQUIRES: 1 <= n <= kRecomputeLevels.
+constexpr MemoryAction recompute_level(unsigned n) {
+  return static_cast<MemoryAction>(static_cast<unsigned>(MemoryAction::recompute_1) + n - 1);
+}
+// Returns 1 to kRecomputeLevels, or 0 where the action is no level, as full recompute.
+constexpr unsigned level_of(MemoryAction a) {
+  return a < MemoryAction::recompute_1
+             ? 0
+             : 1 + static_cast<unsigned>(a) - static_cast<unsigned>(MemoryAction::recompute_1);
+}
+// Returns whether it is recompute, in full or at a level.
+constexpr bool is_recompute(MemoryAction a) {
+  return a == MemoryAction::recompute || level_of(a) > 0;
+}
+
+// The kinds of actions, which users name and metrics count: recompute stands for all its levels.
+inline constexpr std::size_t kMemoryKinds = 4;
+inline constexpr std::span<const std::string_view, kMemoryKinds> kMemoryKindNames(
+    kMemoryActionNames.data(), kMemoryKinds);
+constexpr MemoryAction kind_of(MemoryAction a) {
+  return is_recompute(a) ? MemoryAction::recompute : a;
+}
+
+// From light to heavy, where an order must be named: ties, lists for people.
+inline constexpr std::array<MemoryAction, kMemoryActionNames.size()> kActionsInOrder = {
+    MemoryAction::keep,        MemoryAction::recompute_1, MemoryAction::recompute_2,
+    MemoryAction::recompute_3, MemoryAction::recompute_4, MemoryAction::recompute_5,
+    MemoryAction::recompute_6, MemoryAction::recompute_7, MemoryAction::recompute,
+    MemoryAction::offload,     MemoryAction::tile};
+
 // A set of actions: bit a set = MemoryAction a is in it.
-using ActionSet = std::uint8_t;
-inline constexpr ActionSet kEveryAction = 0xF;
+using ActionSet = std::uint16_t;
+inline constexpr ActionSet kEveryAction = 0x7FF;
 constexpr ActionSet only(MemoryAction a) {
   return static_cast<ActionSet>(1u << static_cast<unsigned>(a));
 }
@@ -38,6 +104,14 @@ constexpr bool contains(ActionSet set, MemoryAction a) {
 }
 constexpr ActionSet without(ActionSet set, MemoryAction a) {
   return static_cast<ActionSet>(set & ~only(a));
+}
+// All actions of the same kind: for recompute and for each of its levels all of them.
+inline constexpr ActionSet kEveryRecompute = 0x7F2;
+constexpr ActionSet every(MemoryAction a) {
+  return is_recompute(a) ? kEveryRecompute : only(a);
+}
+constexpr ActionSet without_kind(ActionSet set, MemoryAction a) {
+  return static_cast<ActionSet>(set & ~every(a));
 }
 
 // MemoryPoint is one plan that no other plan beats in both bytes and time.

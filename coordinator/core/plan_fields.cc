@@ -15,17 +15,29 @@ Status wrong_size(std::string_view what, std::size_t expected, std::size_t found
   return invalid_argument("plan: expected ", expected, " entries in ", what, ", found ", found);
 }
 
+constexpr unsigned last_value(Precision) {
+  return 3;
+}
+constexpr unsigned last_value(MemoryAction) {
+  return static_cast<unsigned>(kLastAction);
+}
+
+constexpr std::string_view in_words(Precision precision) {
+  return to_string(precision);
+}
+
 // One knob per block, each one that the job is capable of.
 template <class Knob>
 Status check_blocks(const std::vector<Knob>& knobs, const JobFacts& job, const std::string& what) {
   if (knobs.size() != job.blocks.size()) return wrong_size(what, job.blocks.size(), knobs.size());
   for (std::size_t b = 0; b < knobs.size(); ++b) {
     const auto value = static_cast<unsigned>(knobs[b]);
-    if (value > 3) {
-      return invalid_argument("plan: ", what, " of block ", b, ": expected 0 to 3, found ", value);
+    if (value > last_value(knobs[b])) {
+      return invalid_argument("plan: ", what, " of block ", b, ": expected 0 to ",
+                              last_value(knobs[b]), ", found ", value);
     }
     if (!job.capabilities.can(knobs[b])) {
-      return invalid_argument("plan: ", what, " of block ", b, ": ", knobs[b],
+      return invalid_argument("plan: ", what, " of block ", b, ": ", in_words(knobs[b]),
                               " cannot be applied by this job");
     }
   }
@@ -39,7 +51,7 @@ std::string mix_text(const std::vector<Knob>& knobs) {
   std::string out;
   for (const auto& [knob, members] : blocks) {
     if (!out.empty()) out += "; ";
-    out += concat(knob, " in ", members.size(), " blocks (", ranges_text(members), ")");
+    out += concat(in_words(knob), " in ", members.size(), " blocks (", ranges_text(members), ")");
   }
   return out.empty() ? "no blocks" : out;
 }
@@ -53,8 +65,8 @@ void diff_blocks(const std::vector<Knob>& before, const std::vector<Knob>& after
     if (before[b] != after[b]) changes[{before[b], after[b]}].push_back(b);
   }
   for (const auto& [change, blocks] : changes) {
-    lines.push_back(concat(what, ": ", change.first, " -> ", change.second, " in blocks ",
-                           ranges_text(blocks)));
+    lines.push_back(concat(what, ": ", in_words(change.first), " -> ", in_words(change.second),
+                           " in blocks ", ranges_text(blocks)));
   }
 }
 

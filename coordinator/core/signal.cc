@@ -121,9 +121,10 @@ Result<BlockFailure> read_block_failure(const Fragment& fragment) {
   if (!failure.ok()) return failure;
   const auto action = static_cast<unsigned>(failure->action);
   if (failure->blocks > kMaxBlocks || failure->block.value() >= failure->blocks || action == 0 ||
-      action > 3) {
-    return data_loss("fragment: expected an action from 1 to 3 of a block below ", failure->blocks,
-                     ", found action ", action, " of block ", failure->block);
+      failure->action > kLastAction) {
+    return data_loss("fragment: expected an action from 1 to ", static_cast<unsigned>(kLastAction),
+                     " of a block below ", failure->blocks, ", found action ", action, " of block ",
+                     failure->block);
   }
   failure->what.back() = '\0';
   return failure;

@@ -36,13 +36,20 @@ constexpr std::array<OptionField, 6> kOptionFields = {
      {"copied_bytes", &StageOption::copied_bytes},
      {"stored_bytes", &StageOption::stored_bytes}}};
 
+// "recompute", "recompute_2".
+std::string member_of(std::size_t action) {
+  std::string name(kMemoryActionNames[action]);
+  std::ranges::replace(name, ' ', '_');
+  return name;
+}
+
 void write_stage(JsonWriter& json, const Stage& stage, const std::string& name) {
   json.new_line(4).begin_object().field("name", name);
   if (stage.block != kGap) json.field("block", stage.block);
   json.field("forward_us", stage.forward_us).field("backward_us", stage.backward_us);
   for (std::size_t a = 0; a < kActions; ++a) {
     if (!stage.options[a].allowed) continue;
-    json.key(kMemoryActionNames[a]).begin_object();
+    json.key(member_of(a)).begin_object();
     for (const OptionField& field : kOptionFields)
       json.field(field.name, stage.options[a].*field.value);
     json.end_object();
@@ -104,10 +111,9 @@ Stage stage_of(ProblemFields& fields, const Json& json, const std::string& where
   if (const Json* block = json.find("block"))
     stage.block = fields.small(*block, kMaxBlocks - 1, where + ": block");
   for (std::size_t a = 0; a < kActions; ++a) {
-    const Json* option = json.find(kMemoryActionNames[a]);
-    if (!option) continue;
-    stage.options[a] =
-        option_of(fields, *option, where + ": " + std::string(kMemoryActionNames[a]));
+    const std::string name = member_of(a);
+    const Json* option = json.find(name);
+    if (option) stage.options[a] = option_of(fields, *option, where + ": " + name);
   }
   return stage;
 }
@@ -226,7 +232,8 @@ Result<std::vector<PlanInstance>> read_instances(std::string_view text) {
 }
 
 std::string letters(const std::vector<MemoryAction>& actions) {
-  constexpr std::string_view kLetters = "KROT";
+  constexpr std::string_view kLetters = "KROT1234567";
+  static_assert(kLetters.size() == kMemoryActionNames.size());
   std::string out;
   for (const MemoryAction a : actions) out += kLetters[static_cast<std::size_t>(a)];
   return out;

@@ -21,7 +21,7 @@ namespace cox::io {
 
 inline constexpr std::size_t kMaxPlanningFileBytes = std::size_t{32} << 20;
 inline constexpr std::string_view kProfileFormat = "coxswain-memory-profile";
-inline constexpr std::int64_t kProfileVersion = 1;
+inline constexpr std::int64_t kProfileVersion = 2;
 
 // Returns the profile as JSON with one stage a line. The text ends with a line feed.
 std::string to_json(const planner::MemoryProfile& profile);
@@ -36,7 +36,7 @@ struct PlanInstance {
 };
 Result<std::vector<PlanInstance>> read_instances(std::string_view text);
 
-// Returns one letter per stage: K, R, O or T.
+// Returns one letter per stage: K, R, O or T, and 1 to 7 for a level of recompute.
 std::string letters(const std::vector<MemoryAction>& actions);
 
 }  // namespace cox::io

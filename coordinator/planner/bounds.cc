@@ -41,6 +41,35 @@ std::vector<Choice> hull_of(const Stage& stage) {
   return hull;
 }
 
+// Whether `a` can stand in for `b` wherever it is chosen. Time that is added can be of use where
+// copies are under way: they are through before more of the backward has run.
+bool replaces(const StageOption& a, const StageOption& b, const StepTables& tables) {
+  if (a.is_copied() || b.is_copied()) return false;
+  if (tables.is_tier_scarce && a.stored_bytes > b.stored_bytes) return false;
+  return a.kept_bytes <= b.kept_bytes && a.forward_high_bytes <= b.forward_high_bytes &&
+         a.backward_high_bytes <= b.backward_high_bytes &&
+         (tables.can_offload ? a.added_us == b.added_us : a.added_us <= b.added_us);
+}
+
+std::vector<std::uint8_t> choices_of(const Stage& stage, const StepTables& tables) {
+  std::vector<std::uint8_t> choices;
+  const auto counts = [&](std::size_t action) {
+    return tables.is_recompute_scarce && is_recompute(static_cast<MemoryAction>(action));
+  };
+  const auto beats = [&](std::size_t a, std::size_t b) {
+    return counts(a) <= counts(b) && replaces(stage.options[a], stage.options[b], tables);
+  };
+  for (const MemoryAction action : kActionsInOrder) {
+    const auto own = static_cast<std::uint8_t>(action);
+    if (!stage.options[own].allowed) continue;
+    if (std::ranges::any_of(choices, [&](std::uint8_t other) { return beats(other, own); }))
+      continue;
+    std::erase_if(choices, [&](std::uint8_t other) { return beats(own, other); });
+    choices.push_back(own);
+  }
+  return choices;
+}
+
 std::int64_t least_high(const Stage& stage) {
   std::int64_t least = std::numeric_limits<std::int64_t>::max();
   for (const StageOption& o : stage.options) {
@@ -62,7 +91,12 @@ StepTables::StepTables(const MemoryProblem& given) : problem(given) {
   for (std::size_t i = 0; i < n; ++i) {
     const Stage& stage = problem.stages[i];
     starts_us[i + 1] = starts_us[i] + stage.forward_us;
-    recomputable += stage.options[kRecompute].allowed;
+    for (const MemoryAction a : kActionsInOrder) {
+      if (is_recompute(a) && stage.option(a).allowed) {
+        ++recomputable;
+        break;
+      }
+    }
     const StageOption& offload = stage.options[kOffload];
     if (!offload.allowed) continue;
     copied += offload.copied_bytes + offload.stored_bytes;
@@ -86,6 +120,7 @@ StepTables::StepTables(const MemoryProblem& given) : problem(given) {
   }
   is_tier_scarce = problem.tier_bytes.value_or(copied) < copied;
   is_recompute_scarce = problem.most_recomputed.value_or(recomputable) < recomputable;
+  for (const Stage& stage : problem.stages) choices.push_back(choices_of(stage, *this));
 }
 
 std::int64_t StepTables::work_us(std::size_t stage, std::size_t action) const {
@@ -136,9 +171,8 @@ void CompletionBound::build_stage(std::size_t stage, Before before) {
 void CompletionBound::build(std::size_t stage, Before before, Easing easing) {
   std::array<Lane, kActions> lanes;
   std::size_t used = 0;
-  for (std::size_t a = 0; a < kActions; ++a) {
+  for (const std::size_t a : tables_.choices[stage]) {
     const StageOption& option = tables_.problem.stages[stage].options[a];
-    if (!option.allowed) continue;
     if (option.is_copied() && easing == Easing::fast_engine_no_offload) continue;
     lanes[used++] = lane(stage, a, before, easing);
   }

@@ -17,8 +17,9 @@ inline constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max() 
 
 enum class Round { down, up };
 
-// StepTables holds what the searches look up again and again: when each forward pass starts, how
-// long each copy takes, and the backward time and the largest added time of all later stages.
+// StepTables holds what the searches look up again and again: the options of each stage that are
+// worth a look, when each forward pass starts, how long each copy takes, and the backward time and
+// the largest added time of all later stages.
 struct StepTables {
   explicit StepTables(const MemoryProblem& problem);
 
@@ -32,6 +33,9 @@ struct StepTables {
   std::int64_t carried_bytes(std::size_t stage, Round round) const;
 
   const MemoryProblem& problem;
+  // Of each stage the allowed actions, from light to heavy, but for those that another one replaces
+  // in every plan at no more bytes and time.
+  std::vector<std::vector<std::uint8_t>> choices;
   std::vector<std::int64_t> starts_us;       // of each forward; one more: when all are over
   std::vector<std::int64_t> copies_us;       // of each stage's offload, one way; else 0
   std::vector<std::int64_t> backward_after;  // sum of backward_us behind each stage

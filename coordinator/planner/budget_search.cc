@@ -180,7 +180,7 @@ class LabelSearch {
     next_.clear();
     for (const Label& from : labels_) {
       if (from.promise_us >= below_) continue;
-      for (std::size_t a = 0; a < kActions; ++a) extend(stage, from, a);
+      for (const std::size_t a : tables_.choices[stage]) extend(stage, from, a);
     }
     thin(stage);
     for (Label& label : labels_) {
@@ -192,13 +192,13 @@ class LabelSearch {
   void extend(std::size_t stage, const Label& from, std::size_t action) {
     const StageOption& option = tables_.problem.stages[stage].options[action];
     const bool is_offload = option.is_copied();
-    if (!option.allowed || (is_offload && from.further == Further::none)) return;
+    if (is_offload && from.further == Further::none) return;
     const std::int64_t leaving = out_.bytes_after(from.departure, tables_.starts_us[stage]);
     if (from.kept_bytes + leaving + option.forward_high_bytes > room_) return;
     Label to = from;
     to.action = static_cast<std::uint8_t>(action);
     to.added_us += option.added_us;
-    to.recomputed += action == kRecompute;
+    to.recomputed += is_recompute(static_cast<MemoryAction>(action));
     to.is_leaving = is_offload;
     to.tier_bytes += option.copied_bytes + option.stored_bytes;
     if (tables_.is_tier_scarce && to.tier_bytes > *tables_.problem.tier_bytes) return;

@@ -86,13 +86,13 @@ class ChainPass {
 
   std::vector<Lane> lanes_of(const Stage& stage) const {
     std::vector<Lane> lanes;
-    for (std::size_t a = 0; a < kActions; ++a) {
-      const StageOption& option = stage.options[a];
+    for (const MemoryAction action : kActionsInOrder) {
+      const StageOption& option = stage.option(action);
       if (!option.allowed || option.is_copied()) continue;
       const auto beats = [&](const Lane& lane) { return is_no_better(option, *lane.option); };
       if (std::ranges::any_of(lanes, beats)) continue;
       std::erase_if(lanes, [&](const Lane& lane) { return is_no_better(*lane.option, option); });
-      lanes.push_back({&option, static_cast<std::uint8_t>(a), 0, 0});
+      lanes.push_back({&option, static_cast<std::uint8_t>(action), 0, 0});
       place(lanes.back());
     }
     return lanes;
@@ -171,8 +171,7 @@ class ChainPass {
 constexpr std::size_t kTieLabels = std::size_t{1} << 22;  // in all; then the plan so far stays
 
 // Among plans of equal time, names the one with the least peak, and of those the first in the order
-// keep, recompute, offload, tile from stage 0 on, so that answers do not depend on the search that
-// found them.
+// of kActionsInOrder from stage 0 on, so that answers do not depend on the search that found them.
 class TieBreaker {
  public:
   // REQUIRES: `point` is a permitted plan of the problem, priced by schedule().
@@ -215,7 +214,9 @@ class TieBreaker {
     const auto only = [&](std::size_t action) {
       for (std::size_t a = 0; a < kActions; ++a) options[a].allowed = a == action;
     };
-    for (std::size_t a = 0; a < static_cast<std::size_t>(point_.actions[stage]); ++a) {
+    for (const MemoryAction action : kActionsInOrder) {
+      if (action == point_.actions[stage]) break;
+      const auto a = static_cast<std::size_t>(action);
       if (!all[a].allowed) continue;
       only(a);
       if (improve(point_.peak_bytes)) break;

@@ -43,7 +43,8 @@ struct BudgetAnswer {
   bool is_exact() const { return !best || bound_us >= best->added_us; }
 };
 // TieBreak says which plan to name among those of least time: any, or the one with the least peak,
-// and of those the first in the order keep, recompute, offload, tile from stage 0 on.
+// and of those the first in the order of kActionsInOrder (keep, levels of recompute from light to
+// heavy, recompute in full, offload, tile) from stage 0 on.
 enum class TieBreak { any, named };
 Result<BudgetAnswer> solve_budget(const MemoryProblem& problem, std::int64_t budget_bytes,
                                   std::size_t most_labels, TieBreak tie_break);

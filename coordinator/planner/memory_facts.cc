@@ -80,7 +80,7 @@ std::string share_text(const BlockShare& share, bool is_backward) {
   const std::string_view pass = is_backward ? "its backward runs" : "its forward runs";
   const bool is_kept = share.action == MemoryAction::keep;
   if (is_kept && !share.is_at_work) return text;
-  return concat(text, " (", is_kept ? "" : to_string(share.action),
+  return concat(text, " (", is_kept ? "" : in_words(share.action),
                 !is_kept && share.is_at_work ? ", " : "", share.is_at_work ? pass : "", ")");
 }
 

@@ -77,7 +77,7 @@ class Clockwork {
           {i, now_, false});
     now_ += problem_.stages[i].forward_us;
     kept_ += option(i).kept_bytes;
-    result_.recomputed += actions_[i] == MemoryAction::recompute;
+    result_.recomputed += is_recompute(actions_[i]);
     result_.copied_bytes += option(i).copied_bytes + option(i).stored_bytes;
     if (!is_offloaded(i)) return;
     copies_[i].out_end = std::max(now_, out_free_) + duration(i);
@@ -178,7 +178,7 @@ bool is_permitted(const MemoryProblem& problem, std::span<const MemoryAction> ac
     const StageOption& option = problem.stages[i].option(actions[i]);
     if (!option.allowed) return false;
     copied += option.copied_bytes + option.stored_bytes;
-    recomputed += actions[i] == MemoryAction::recompute;
+    recomputed += is_recompute(actions[i]);
   }
   return copied <= problem.tier_bytes.value_or(copied) &&
          recomputed <= problem.most_recomputed.value_or(recomputed);

@@ -33,7 +33,7 @@ struct StageOption {
   std::int64_t kept_bytes = 0;           // from the end of its forward to the start of its backward
   std::int64_t forward_high_bytes = 0;   // most during its forward, above the level before it
   std::int64_t backward_high_bytes = 0;  // most during its backward, above the level before it
-  std::int64_t added_us = 0;             // compute beyond keep; recompute: the forward again
+  std::int64_t added_us = 0;             // compute beyond keep; recompute: what is made again
   std::int64_t copied_bytes = 0;         // offload: leave and come back while compute goes on
   std::int64_t stored_bytes = 0;         // offload: the same, but within the stage's own passes,
                                          // which wait for it: that time is in added_us
@@ -45,7 +45,7 @@ struct StageOption {
 inline constexpr std::int32_t kGap = -1;  // a stage between blocks: only keep may be allowed
 
 struct Stage {
-  std::array<StageOption, 4> options{};  // index = MemoryAction
+  std::array<StageOption, kMemoryActionNames.size()> options{};  // index = MemoryAction
   std::int64_t forward_us = 0;
   std::int64_t backward_us = 0;
   std::int32_t block = kGap;  // index of the block (a BlockId's value), or kGap
@@ -59,9 +59,10 @@ struct Stage {
 struct MemoryProblem {
   std::int64_t base_bytes = 0;  // resident all through the step: parameters, optimizer, gradients
   std::vector<Stage> stages;    // in forward order
-  std::int64_t copy_bytes_per_ms = 0;           // each way, to and from the tier; 0 = no tier
-  std::optional<std::int64_t> tier_bytes;       // most copied and stored in all; none = no cap
-  std::optional<std::int32_t> most_recomputed;  // most stages with recompute; none = no cap
+  std::int64_t copy_bytes_per_ms = 0;      // each way, to and from the tier; 0 = no tier
+  std::optional<std::int64_t> tier_bytes;  // most copied and stored in all; none = no cap
+  // Most stages with recompute, at any level or in full; none = no cap.
+  std::optional<std::int32_t> most_recomputed;
   friend bool operator==(const MemoryProblem&, const MemoryProblem&) = default;
 };
 
@@ -81,7 +82,7 @@ struct ScheduledStep {
   std::int64_t added_us = 0;      // beyond the sum of forward_us and backward_us
   std::int64_t waited_us = 0;     // the part of added_us in which compute waits for a copy
   std::int64_t copied_bytes = 0;  // bytes sent to the tier
-  std::int32_t recomputed = 0;    // stages under recompute
+  std::int32_t recomputed = 0;    // stages under recompute, at any level or in full
 };
 
 // Returns the step under these actions. Does not check budgets, caps or permissions. REQUIRES: a

@@ -175,11 +175,11 @@ Result<NodeGroup> find_nodes(Communicator& world) {
 }
 
 std::size_t mask_capacity_bytes(const JobFacts& job) {
-  // Frames of 160 bytes and 8 of bookkeeping: blocks at half a byte, profiles at a quarter of a
-  // byte a block and class, runs of ranks and shares at up to 8 bytes a rank. As many profiles as a
-  // valid plan may have (kMaxProfiles).
+  // Frames of 160 bytes and 8 of bookkeeping: blocks at a byte, profiles at half a byte a block and
+  // class, runs of ranks and shares at up to 8 bytes a rank. As many profiles as a valid plan may
+  // have (kMaxProfiles).
   const std::size_t payload =
-      4096 + job.blocks.size() * 256 + static_cast<std::size_t>(job.world_size) * 16;
+      4096 + job.blocks.size() * 513 + static_cast<std::size_t>(job.world_size) * 16;
   return std::clamp<std::size_t>(payload * 2, 64 << 10, 8 << 20);
 }
 

@@ -21,7 +21,6 @@ constexpr std::size_t kMostLabels = 1 << 15;
 constexpr std::size_t kCurveRows = 16;
 constexpr std::size_t kCurveWidth = 40;
 constexpr std::size_t kMostNameColumns = 60;
-constexpr std::size_t kActions = kMemoryActionNames.size();
 // Nobody waits for a step here, so these are larger than a job's.
 constexpr planner::FrontLimits kLimits{1024, 192, 4096, 8'000'000};
 
@@ -72,19 +71,43 @@ std::string heading(const planner::RankProfile& profile, const planner::SolvedFr
          "\n";
 }
 
+// "3 at 1, 9 at 4, 2 in full".
+std::string levels_text(const std::vector<MemoryAction>& actions) {
+  std::string out;
+  for (unsigned n = 1; n <= kRecomputeLevels; ++n) {
+    const auto count = std::ranges::count(actions, recompute_level(n));
+    if (count > 0) out += fmt::format("{}{} at {}", out.empty() ? "" : ", ", count, n);
+  }
+  const auto in_full = std::ranges::count(actions, MemoryAction::recompute);
+  if (in_full > 0) out += fmt::format("{}{} in full", out.empty() ? "" : ", ", in_full);
+  return out.empty() ? "-" : out;
+}
+
+bool has_levels(const MemoryProblem& problem) {
+  return std::ranges::any_of(problem.stages, [](const Stage& stage) {
+    return std::ranges::any_of(kActionsInOrder, [&stage](MemoryAction action) {
+      return level_of(action) > 0 && stage.option(action).allowed;
+    });
+  });
+}
+
 std::string budget_table(const planner::RankProfile& profile, const MemoryFront& front,
                          const Budgets& budgets) {
   std::string out =
       fmt::format("{:<12} {:<5} {:<12} {:<24}", "budget", "fits", "peak", "added time");
-  for (const std::string_view name : kMemoryActionNames) out += fmt::format(" {:>9}", name);
+  for (const std::string_view name : kMemoryKindNames) out += fmt::format(" {:>9}", name);
+  const bool shows_levels = has_levels(profile.problem);
+  if (shows_levels) out += fmt::format("  recompute at levels 1 to {}", kRecomputeLevels);
   out += "\n";
   for (const std::int64_t budget : budgets) {
     const bool fits = lookup(front, budget).has_value();
     const MemoryPoint& point = nearest(front, budget);
     out += fmt::format("{:<12} {:<5} {:<12} {:<24}", size_text(budget), fits ? "yes" : "no",
                        size_text(point.peak_bytes), added_text(profile.problem, point.added_us));
-    for (std::size_t a = 0; a < kActions; ++a)
-      out += fmt::format(" {:>9}", std::ranges::count(point.actions, static_cast<MemoryAction>(a)));
+    for (std::size_t a = 0; a < kMemoryKinds; ++a)
+      out += fmt::format(" {:>9}",
+                         std::ranges::count(point.actions, static_cast<MemoryAction>(a), kind_of));
+    if (shows_levels) out += "  " + levels_text(point.actions);
     out += "\n";
     if (!fits)
       out += fmt::format(

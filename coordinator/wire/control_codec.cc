@@ -16,7 +16,6 @@ namespace {
 constexpr std::size_t kMaxPolicies = 256;
 constexpr std::size_t kMaxConfigBytes = std::size_t{1} << 20;  // as of a file
 constexpr JobSize kLargestJob;
-constexpr unsigned kActionBits = 2;
 // No machine runs as many ranks. A larger world lists the node of each rank, so that a few bytes
 // cannot make a reader allocate for a million.
 constexpr std::int32_t kMostRanksOfNode = 1 << 16;
@@ -82,7 +81,7 @@ void read(ByteReader& in, Number<Enum>& field) {
   field.value = static_cast<Enum>(state_codec::read_integer<std::underlying_type_t<Enum>>(in));
 }
 
-// One action a block.
+// One action a block: in two bits, or in four where one is a level of recompute.
 template <class Vector>
 struct Actions {
   Vector& values;
@@ -92,17 +91,23 @@ Actions(Vector&) -> Actions<Vector>;
 
 template <class Vector>
 void write(ByteWriter& out, const Actions<Vector>& field) {
+  const bool has_level =
+      std::ranges::any_of(field.values, [](MemoryAction a) { return level_of(a) > 0; });
+  const unsigned width = has_level ? 4 : 2;
   out.varint(field.values.size());
-  write_bits(out, kActionBits, field.values.size(),
+  out.u8(static_cast<std::uint8_t>(width));
+  write_bits(out, width, field.values.size(),
              [&](std::size_t b) { return static_cast<unsigned>(field.values[b]); });
 }
 
 template <class Vector>
 void read(ByteReader& in, Actions<Vector>& field) {
   const std::uint64_t count = in.varint();
-  if (count > kMaxBlocks) return in.fail();
+  const unsigned width = in.u8();
+  if (count > kMaxBlocks || (width != 2 && width != 4)) return in.fail();
   field.values.resize(static_cast<std::size_t>(count));
-  read_bits(in, kActionBits, field.values.size(), [&](std::size_t b, std::uint64_t bits) {
+  read_bits(in, width, field.values.size(), [&](std::size_t b, std::uint64_t bits) {
+    if (bits > static_cast<std::uint64_t>(kLastAction)) return in.fail();
     field.values[b] = static_cast<MemoryAction>(bits);
   });
 }
@@ -265,6 +270,8 @@ Status check(const JobFacts& job) {
     return wrong_field("job.node_of_rank", "one node a rank, or none");
   if (std::max(job.global_batch, job.micro_batch) > kMaxBatch)
     return wrong_field("job.global_batch, job.micro_batch", "at most 2147483648 samples");
+  if ((job.capabilities.actions & ~kEveryAction) != 0)
+    return wrong_field("job.capabilities.actions", "bits 0 to 10");
   Status facts = validate(job.memory, ranks, job.blocks.size());
   if (facts.ok()) facts = validate(job.precision, job.blocks.size());
   return facts.ok() ? facts : data_loss("message: " + facts.message());

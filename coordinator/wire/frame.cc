@@ -12,6 +12,7 @@ namespace {
 
 constexpr std::size_t kChecksumOffset = 4;
 constexpr std::size_t kChecksumBytes = 4;
+constexpr std::uint16_t kEightBits = 0x8000;  // of the field that has the number of blocks
 
 void copy_into(Frame& frame, std::size_t offset, std::span<const std::byte> from) {
   std::copy(from.begin(), from.end(), frame.bytes.begin() + static_cast<std::ptrdiff_t>(offset));
@@ -60,7 +61,12 @@ FrameHeader read_header(std::span<const std::byte> bytes) {
   header.id.incarnation = in.u32();
   const std::uint32_t counts = in.u32();
   const auto low = static_cast<std::uint16_t>(counts);
-  (header.kind == FrameKind::continuation ? header.index : header.blocks) = low;
+  if (header.kind == FrameKind::continuation) {
+    header.index = low;
+  } else {
+    header.blocks = static_cast<std::uint16_t>(low & ~kEightBits);
+    if ((low & kEightBits) != 0) header.bits = BlockBits::eight;
+  }
   header.continuations = static_cast<std::uint16_t>(counts >> 16);
   header.id.number = in.u64();
   if (header.kind != FrameKind::continuation) header.earliest_round = RoundId(in.u64());
@@ -92,6 +98,8 @@ Frame seal_frame(const FrameHeader& header, std::span<const std::byte> payload) 
   const std::size_t start = header_bytes(header.kind);
   assert(start > 0 && payload.size() <= kFrameBytes - start);
   const bool continues = header.kind == FrameKind::continuation;
+  const auto blocks = static_cast<std::uint16_t>(
+      header.bits == BlockBits::eight ? header.blocks | kEightBits : header.blocks);
   Frame frame;
   frame.size = static_cast<std::uint16_t>(start + payload.size());
   ByteWriter out;
@@ -101,8 +109,8 @@ Frame seal_frame(const FrameHeader& header, std::span<const std::byte> payload) 
   out.u8(header.base_distance);
   out.u32(0);
   out.u32(header.id.incarnation);
-  out.u32((continues ? header.index : header.blocks) |
-          static_cast<std::uint32_t>(header.continuations) << 16);
+  out.u32((continues ? header.index : blocks) | static_cast<std::uint32_t>(header.continuations)
+                                                    << 16);
   out.u64(header.id.number);
   if (!continues) out.u64(header.earliest_round.value());
   copy_into(frame, 0, out.bytes());

@@ -10,10 +10,11 @@
 
 #include "coordinator/core/plan.h"
 #include "coordinator/core/status.h"
+#include "coordinator/wire/plan_codec.h"
 
 namespace cox::wire {
 
-inline constexpr std::uint8_t kMaskVersion = 4;
+inline constexpr std::uint8_t kMaskVersion = 5;
 inline constexpr std::size_t kFrameBytes = 160;
 inline constexpr std::size_t kHeadHeaderBytes = 32;
 inline constexpr std::size_t kContinuationHeaderBytes = 24;
@@ -43,9 +44,10 @@ struct FrameHeader {
   FrameKind kind = FrameKind::unspecified;
   std::uint8_t base_distance = 0;  // number - number of the base; 0 = of a full plan
   PlanId id{};
-  RoundId earliest_round{};  // full and delta
-  std::uint16_t blocks = 0;  // full and delta
-  std::uint16_t index = 0;   // continuation: 0 .. continuations - 1
+  RoundId earliest_round{};          // full and delta
+  std::uint16_t blocks = 0;          // full and delta
+  BlockBits bits = BlockBits::four;  // full and delta
+  std::uint16_t index = 0;           // continuation: 0 .. continuations - 1
   std::uint16_t continuations = 0;
   std::uint32_t checksum = 0;
 };

@@ -57,6 +57,7 @@ Result<std::vector<Frame>> encode_plan(const Plan& plan, const Plan* base) {
   head.id = plan.id;
   head.earliest_round = plan.earliest_round;
   head.blocks = static_cast<std::uint16_t>(plan.precision.size());
+  head.bits = block_bits(plan);
   if (base != nullptr && delta_is_possible(plan, *base)) {
     std::vector<std::byte> changes = delta_payload(plan, *base);
     if (changes.size() < payload.size()) {
@@ -145,8 +146,10 @@ Result<Assembly> PlanAssembler::finish() {
   pending_ = {};
   std::vector<std::byte> payload;
   for (const auto& piece : done.pieces) payload.insert(payload.end(), piece.begin(), piece.end());
-  Result<Plan> plan = done.base_distance == 0 ? read_full_payload(payload, size_of(job_))
-                                              : read_delta_payload(payload, held_, size_of(job_));
+  const BlockBits bits = done.head.bits;
+  Result<Plan> plan = done.base_distance == 0
+                          ? read_full_payload(payload, size_of(job_), bits)
+                          : read_delta_payload(payload, held_, size_of(job_), bits);
   if (!plan.ok()) {
     const bool other_base = plan.status().code() == StatusCode::failed_precondition;
     if (other_base) return Assembly::base_unknown;

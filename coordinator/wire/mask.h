@@ -1,8 +1,9 @@
 // The mask: a plan as bytes, from the coordinator to all ranks. encode_plan() makes its frames, a
 // PlanAssembler on each rank puts them together again, in any order, with duplicates and losses.
 // Precision and the actions of profile 0 take 4 bits a block, so 256 blocks are one frame of 160
-// bytes; everything else rides behind them only when it differs from its default (full) or from
-// the base plan (delta). Formats in docs/wire-format.md. One thread at a time.
+// bytes, and 8 bits where a block has a level of recompute; everything else rides behind them only
+// when it differs from its default (full) or from the base plan (delta). Formats in
+// docs/wire-format.md. One thread at a time.
 #pragma once
 
 #include <cstddef>

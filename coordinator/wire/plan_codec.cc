@@ -17,7 +17,7 @@ namespace {
 
 using Profiles = std::vector<ActionProfile>;
 
-// A delta's entry for blocks whose 4 bits changed; it has the id of the precision.
+// A delta's entry for blocks whose bits changed; it has the id of the precision.
 constexpr std::uint8_t kBlocksEntry = 1;
 
 // The forms of one number per rank. Ranks are many and their numbers few, so the writer takes the
@@ -137,18 +137,32 @@ std::optional<std::vector<std::uint32_t>> read_sequence(ByteReader& in, std::siz
   return values;
 }
 
-// A block has two bits of precision and two of its action in profile 0.
-constexpr unsigned kBlockBits = 4;
-constexpr unsigned kActionBits = 2;
+// A block has two bits of precision, then its action in profile 0.
+constexpr unsigned kPrecisionBits = 2;
 
-unsigned block_bits(const Plan& plan, std::size_t block) {
-  return static_cast<unsigned>(plan.precision[block]) |
-         static_cast<unsigned>(plan.profiles[0][block]) << 2;
+constexpr unsigned width_of(BlockBits bits) {
+  return static_cast<unsigned>(bits);
 }
 
-void set_block(Plan& plan, std::size_t block, std::uint64_t bits) {
-  plan.precision[block] = static_cast<Precision>(bits & 3u);
-  plan.profiles[0][block] = static_cast<MemoryAction>((bits >> 2) & 3u);
+// The width of an action in the other profiles.
+constexpr unsigned action_bits(BlockBits bits) {
+  return bits == BlockBits::eight ? 4 : 2;
+}
+
+unsigned value_of(const Plan& plan, std::size_t block) {
+  return static_cast<unsigned>(plan.precision[block]) |
+         static_cast<unsigned>(plan.profiles[0][block]) << kPrecisionBits;
+}
+
+// Fails where no action has that number.
+void set_action(ByteReader& in, MemoryAction& action, std::uint64_t number) {
+  if (number > static_cast<std::uint64_t>(kLastAction)) return in.fail();
+  action = static_cast<MemoryAction>(number);
+}
+
+void set_block(ByteReader& in, Plan& plan, std::size_t block, std::uint64_t value) {
+  plan.precision[block] = static_cast<Precision>(value & ((1u << kPrecisionBits) - 1));
+  set_action(in, plan.profiles[0][block], value >> kPrecisionBits);
 }
 
 struct Changes {
@@ -182,59 +196,58 @@ void read_change(ByteReader& in, std::size_t blocks, unsigned width, std::size_t
   ++next;
 }
 
-void write_block_table(ByteWriter& out, const Plan& plan) {
-  write_bits(out, kBlockBits, plan.precision.size(),
-             [&](std::size_t b) { return block_bits(plan, b); });
+void write_block_table(ByteWriter& out, const Plan& plan, BlockBits bits) {
+  write_bits(out, width_of(bits), plan.precision.size(),
+             [&](std::size_t b) { return value_of(plan, b); });
 }
 
-void read_block_table(ByteReader& in, Plan& plan) {
-  read_bits(in, kBlockBits, plan.precision.size(),
-            [&](std::size_t b, std::uint64_t bits) { set_block(plan, b, bits); });
+void read_block_table(ByteReader& in, Plan& plan, BlockBits bits) {
+  read_bits(in, width_of(bits), plan.precision.size(),
+            [&](std::size_t b, std::uint64_t value) { set_block(in, plan, b, value); });
 }
 
-ByteWriter changed_blocks(const Plan& plan, const Plan& base) {
-  const auto bits_of = [](const Plan& of) {
-    return [&of](std::size_t b) { return block_bits(of, b); };
+ByteWriter changed_blocks(const Plan& plan, const Plan& base, BlockBits bits) {
+  const auto values_of = [](const Plan& of) {
+    return [&of](std::size_t b) { return value_of(of, b); };
   };
-  return changes(plan.precision.size(), kBlockBits, bits_of(plan), bits_of(base)).list;
+  return changes(plan.precision.size(), width_of(bits), values_of(plan), values_of(base)).list;
 }
 
-void read_changed_blocks(ByteReader& in, Plan& plan) {
+void read_changed_blocks(ByteReader& in, Plan& plan, BlockBits bits) {
   std::size_t next = 0;
   while (!in.failed() && !in.at_end()) {
-    read_change(in, plan.precision.size(), kBlockBits, next,
-                [&](std::size_t b, std::uint64_t bits) { set_block(plan, b, bits); });
+    read_change(in, plan.precision.size(), width_of(bits), next,
+                [&](std::size_t b, std::uint64_t value) { set_block(in, plan, b, value); });
   }
 }
 
-auto bits_of(const ActionProfile& actions) {
+auto numbers_of(const ActionProfile& actions) {
   return [&actions](std::size_t b) { return static_cast<unsigned>(actions[b]); };
 }
 
-auto setter_of(ActionProfile& actions) {
-  return [&actions](std::size_t b, std::uint64_t bits) {
-    actions[b] = static_cast<MemoryAction>(bits);
-  };
+auto setter_of(ByteReader& in, ActionProfile& actions) {
+  return
+      [&in, &actions](std::size_t b, std::uint64_t number) { set_action(in, actions[b], number); };
 }
 
-void read_changed_actions(ByteReader& in, ActionProfile& actions) {
+void read_changed_actions(ByteReader& in, ActionProfile& actions, BlockBits bits) {
   std::size_t next = 0;
   for (std::uint64_t count = in.varint(); count > 0 && !in.failed(); --count) {
-    read_change(in, actions.size(), kActionBits, next, setter_of(actions));
+    read_change(in, actions.size(), action_bits(bits), next, setter_of(in, actions));
   }
 }
 
 // Writes the value of a field into its entry: core/state_codec.h does it for all but these types.
 template <class T>
-void write_value(ByteWriter& out, const T& value) {
+void write_value(ByteWriter& out, const T& value, BlockBits) {
   state_codec::write(out, value);
 }
 
-void write_value(ByteWriter& out, const std::vector<std::uint32_t>& values) {
+void write_value(ByteWriter& out, const std::vector<std::uint32_t>& values, BlockBits) {
   write_sequence(out, values);
 }
 
-void write_value(ByteWriter& out, const std::vector<ProfileId>& profiles) {
+void write_value(ByteWriter& out, const std::vector<ProfileId>& profiles, BlockBits) {
   std::vector<std::uint32_t> values;
   values.reserve(profiles.size());
   for (const ProfileId id : profiles) values.push_back(id.value());
@@ -243,14 +256,14 @@ void write_value(ByteWriter& out, const std::vector<ProfileId>& profiles) {
 
 // The number of profiles, then all but the first, each in its shorter form: packed, or as changes
 // against the first.
-void write_value(ByteWriter& out, const Profiles& profiles) {
+void write_value(ByteWriter& out, const Profiles& profiles, BlockBits bits) {
   out.varint(profiles.size());
   for (std::size_t p = 1; p < profiles.size(); ++p) {
     const ActionProfile& actions = profiles[p];
     ByteWriter packed;
-    write_bits(packed, kActionBits, actions.size(), bits_of(actions));
+    write_bits(packed, action_bits(bits), actions.size(), numbers_of(actions));
     const Changes changed =
-        changes(actions.size(), kActionBits, bits_of(actions), bits_of(profiles[0]));
+        changes(actions.size(), action_bits(bits), numbers_of(actions), numbers_of(profiles[0]));
     ByteWriter listed;
     listed.varint(changed.count);
     listed.append(changed.list.bytes());
@@ -260,36 +273,41 @@ void write_value(ByteWriter& out, const Profiles& profiles) {
   }
 }
 
+// What a reader must know beyond the bytes of an entry.
+struct Reading {
+  const Plan& plan;  // read so far
+  const JobSize& size;
+  BlockBits bits;
+};
+
 template <class T>
-void read_value(ByteReader& in, T& value, const Plan&, const JobSize&) {
+void read_value(ByteReader& in, T& value, const Reading&) {
   state_codec::read(in, value);
 }
 
 // Precision travels with the blocks and has no entry of its own.
-void read_value(ByteReader& in, std::vector<Precision>&, const Plan&, const JobSize&) {
+void read_value(ByteReader& in, std::vector<Precision>&, const Reading&) {
   in.fail();
 }
 
-void read_value(ByteReader& in, std::vector<std::uint32_t>& values, const Plan&,
-                const JobSize& size) {
-  auto read = read_sequence(in, size.ranks);
+void read_value(ByteReader& in, std::vector<std::uint32_t>& values, const Reading& reading) {
+  auto read = read_sequence(in, reading.size.ranks);
   if (!read) return in.fail();
   values = std::move(*read);
 }
 
-void read_value(ByteReader& in, std::vector<ProfileId>& profiles, const Plan& plan,
-                const JobSize& size) {
-  const auto values = read_sequence(in, size.ranks);
+void read_value(ByteReader& in, std::vector<ProfileId>& profiles, const Reading& reading) {
+  const auto values = read_sequence(in, reading.size.ranks);
   if (!values) return in.fail();
   profiles.clear();
   profiles.reserve(values->size());
   for (const std::uint32_t value : *values) {
-    if (value >= plan.profiles.size()) return in.fail();
+    if (value >= reading.plan.profiles.size()) return in.fail();
     profiles.emplace_back(static_cast<ProfileId::rep>(value));
   }
 }
 
-void read_value(ByteReader& in, Profiles& profiles, const Plan&, const JobSize&) {
+void read_value(ByteReader& in, Profiles& profiles, const Reading& reading) {
   const std::uint64_t count = in.varint();
   if (count == 0 || count > kMaxProfiles) return in.fail();
   profiles.resize(1);
@@ -297,9 +315,9 @@ void read_value(ByteReader& in, Profiles& profiles, const Plan&, const JobSize&)
     ActionProfile actions = profiles[0];
     const std::uint8_t form = in.u8();
     if (form == static_cast<std::uint8_t>(ProfileForm::packed)) {
-      read_bits(in, kActionBits, actions.size(), setter_of(actions));
+      read_bits(in, action_bits(reading.bits), actions.size(), setter_of(in, actions));
     } else if (form == static_cast<std::uint8_t>(ProfileForm::changes)) {
-      read_changed_actions(in, actions);
+      read_changed_actions(in, actions, reading.bits);
     } else {
       in.fail();
     }
@@ -325,7 +343,7 @@ void write_entries(ByteWriter& out, const Plan& plan, const Plan& base) {
   for_each_plan_field([&](const auto& field) {
     if (is_said_without_entry(plan.*field.member, base.*field.member)) return;
     ByteWriter body;
-    write_value(body, plan.*field.member);
+    write_value(body, plan.*field.member, block_bits(plan));
     out.entry(field.id, body);
   });
 }
@@ -346,20 +364,21 @@ std::uint32_t content_check(const Plan& plan) {
 enum class PayloadKind { full, delta };
 
 void read_entry(std::uint8_t id, PayloadKind kind, ByteReader& in, Plan& plan,
-                const JobSize& size) {
+                const Reading& reading) {
   if (id == kBlocksEntry) {
-    return kind == PayloadKind::delta ? read_changed_blocks(in, plan) : in.fail();
+    return kind == PayloadKind::delta ? read_changed_blocks(in, plan, reading.bits) : in.fail();
   }
   bool is_known = false;
   for_each_plan_field([&](const auto& field) {
     if (field.id != id) return;
     is_known = true;
-    read_value(in, plan.*field.member, plan, size);
+    read_value(in, plan.*field.member, reading);
   });
   if (!is_known) in.fail();
 }
 
-Status read_entries(ByteReader& in, PayloadKind kind, Plan& plan, const JobSize& size) {
+Status read_entries(ByteReader& in, PayloadKind kind, Plan& plan, const JobSize& size,
+                    BlockBits bits) {
   std::uint8_t last = 0;
   while (!in.failed() && !in.at_end()) {
     const std::uint8_t id = in.u8();
@@ -368,7 +387,7 @@ Status read_entries(ByteReader& in, PayloadKind kind, Plan& plan, const JobSize&
     if (in.failed() || id <= last)
       return data_loss("plan: expected entries in ascending order and whole, found entry " +
                        std::to_string(id) + " of " + std::to_string(length) + " bytes");
-    read_entry(id, kind, body, plan, size);
+    read_entry(id, kind, body, plan, {plan, size, bits});
     if (!body.done())
       return data_loss("plan: entry " + std::to_string(id) + " is malformed or of another version");
     last = id;
@@ -387,13 +406,22 @@ struct PlanHead {
   RoundId earliest_round;
   std::optional<RoundId> activated_round;
   std::uint16_t blocks = 0;
+  std::uint8_t bits = 0;  // of a block: a value of BlockBits
   static auto fields(auto& self) {
     return std::tie(self.id.incarnation, self.id.number, self.earliest_round, self.activated_round,
-                    self.blocks);
+                    self.blocks, self.bits);
   }
+  bool is_sane() const { return blocks <= kMaxBlocks && (bits == 4 || bits == 8); }
 };
 
 }  // namespace
+
+BlockBits block_bits(const Plan& plan) {
+  const bool has_level = std::ranges::any_of(plan.profiles, [](const ActionProfile& actions) {
+    return std::ranges::any_of(actions, [](MemoryAction a) { return level_of(a) > 0; });
+  });
+  return has_level ? BlockBits::eight : BlockBits::four;
+}
 
 Status check_shape(const Plan& plan) {
   const std::size_t blocks = plan.precision.size();
@@ -421,7 +449,7 @@ JobSize size_of(const JobFacts& job) {
 
 std::vector<std::byte> full_payload(const Plan& plan) {
   ByteWriter out;
-  write_block_table(out, plan);
+  write_block_table(out, plan, block_bits(plan));
   write_entries(out, plan, plan_without_entries(plan.precision.size()));
   return out.bytes();
 }
@@ -429,29 +457,32 @@ std::vector<std::byte> full_payload(const Plan& plan) {
 std::vector<std::byte> delta_payload(const Plan& plan, const Plan& base) {
   ByteWriter out;
   out.u32(content_check(base));
-  const ByteWriter changed = changed_blocks(plan, base);
+  const ByteWriter changed = changed_blocks(plan, base, block_bits(plan));
   if (changed.size() > 0) out.entry(kBlocksEntry, changed);
   write_entries(out, plan, base);
   return out.bytes();
 }
 
-Result<Plan> read_full_payload(std::span<const std::byte> payload, const JobSize& size) {
+Result<Plan> read_full_payload(std::span<const std::byte> payload, const JobSize& size,
+                               BlockBits bits) {
   ByteReader in(payload);
   Plan plan = plan_without_entries(size.blocks);
-  read_block_table(in, plan);
-  if (Status status = read_entries(in, PayloadKind::full, plan, size); !status.ok()) return status;
+  read_block_table(in, plan, bits);
+  if (Status status = read_entries(in, PayloadKind::full, plan, size, bits); !status.ok())
+    return status;
   return plan;
 }
 
-Result<Plan> read_delta_payload(std::span<const std::byte> payload, Plan base,
-                                const JobSize& size) {
+Result<Plan> read_delta_payload(std::span<const std::byte> payload, Plan base, const JobSize& size,
+                                BlockBits bits) {
   ByteReader in(payload);
   const std::uint32_t check = in.u32();
   if (in.failed()) return data_loss("plan: expected more bytes, found their end");
   if (check != content_check(base))
     return failed_precondition("plan: the changes are against another plan than the one held here");
   base.activated_round.reset();
-  if (Status status = read_entries(in, PayloadKind::delta, base, size); !status.ok()) return status;
+  if (Status status = read_entries(in, PayloadKind::delta, base, size, bits); !status.ok())
+    return status;
   return base;
 }
 
@@ -462,17 +493,19 @@ std::size_t max_payload_bytes(const JobFacts& job) {
   const JobSize size = size_of(job);
   std::size_t entries = 0;
   for_each_plan_field([&](const auto&) { entries += kEntryHead + kLargestSmall; });
-  const std::size_t per_profile = 1 + (size.blocks + 3) / 4;
+  const std::size_t per_profile = 1 + (size.blocks + 1) / 2;
   const std::size_t sequences = 2 * kSequenceHead + size.ranks * (2 + 4);
   // A delta is sent only where it is shorter than the full payload.
-  return (size.blocks + 1) / 2 + 10 + kMaxProfiles * per_profile + sequences + entries;
+  return size.blocks + 10 + kMaxProfiles * per_profile + sequences + entries;
 }
 
 std::string serialize(const Plan& plan) {
   if (!check_shape(plan).ok()) return {};
   const auto blocks = static_cast<std::uint16_t>(plan.precision.size());
   ByteWriter out;
-  state_codec::write(out, PlanHead{plan.id, plan.earliest_round, plan.activated_round, blocks});
+  const auto bits = static_cast<std::uint8_t>(block_bits(plan));
+  state_codec::write(out,
+                     PlanHead{plan.id, plan.earliest_round, plan.activated_round, blocks, bits});
   out.append(full_payload(plan));
   return std::string(out.text());
 }
@@ -481,10 +514,11 @@ Result<Plan> parse_plan(std::string_view bytes) {
   ByteReader in(std::as_bytes(std::span(bytes)));
   PlanHead head;
   state_codec::read(in, head);
-  if (in.failed() || head.blocks > kMaxBlocks)
+  if (in.failed() || !head.is_sane())
     return data_loss("plan: expected ids, rounds and at most " + std::to_string(kMaxBlocks) +
-                     " blocks, found other bytes");
-  Result<Plan> plan = read_full_payload(in.take(in.left()), {.blocks = head.blocks});
+                     " blocks of 4 or 8 bits, found other bytes");
+  Result<Plan> plan = read_full_payload(in.take(in.left()), {.blocks = head.blocks},
+                                        static_cast<BlockBits>(head.bits));
   if (!plan.ok()) return plan;
   plan->id = head.id;
   plan->earliest_round = head.earliest_round;

@@ -1,9 +1,10 @@
 // A plan as bytes: the one codec for masks, journals and saved control states. It walks the table
 // of core/plan_fields.h. A full payload is a table of 4 bits a block (precision and the action of
-// profile 0), then entries; a delta is the check of its base, then entries. An entry is the id of
-// a field, a length and that many bytes; entries stand in ascending order and are left out when
-// they say what is true without them. Formats in docs/wire-format.md. Pure functions; the readers
-// treat their bytes as hostile.
+// profile 0), or of 8 where a block has a level of recompute, then entries; a delta is the check of
+// its base, then entries. An entry is the id of a field, a length and that many bytes; entries
+// stand in ascending order and are left out when they say what is true without them. The width of
+// a block is told in the header of a frame or file. Formats in docs/wire-format.md. Pure functions;
+// the readers treat their bytes as hostile.
 #pragma once
 
 #include <cstddef>
@@ -18,6 +19,14 @@
 #include "coordinator/core/status.h"
 
 namespace cox::wire {
+
+// BlockBits is the width of a block in the payloads of a plan. Values are part of the formats.
+enum class BlockBits : std::uint8_t {
+  four = 4,   // two of precision, two of its action: no action is a level of recompute
+  eight = 8,  // two of precision, then its action
+};
+// Returns the width that the plan is written with.
+BlockBits block_bits(const Plan& plan);
 
 // Returns invalid_argument when the vectors of a plan do not fit together or exceed what a payload
 // carries.
@@ -39,12 +48,14 @@ struct JobSize {
 };
 JobSize size_of(const JobFacts& job);
 
-// Reads a payload for exactly size.blocks blocks. Returns data_loss for malformed bytes. validate()
-// checks whether the plan fits a job.
-Result<Plan> read_full_payload(std::span<const std::byte> payload, const JobSize& size);
+// Reads a payload for exactly size.blocks blocks. Returns data_loss for malformed bytes and for
+// actions that do not exist. validate() checks whether the plan fits a job.
+Result<Plan> read_full_payload(std::span<const std::byte> payload, const JobSize& size,
+                               BlockBits bits);
 // Applies the payload to `base` and returns the result. Returns failed_precondition when the
 // payload was made against another base.
-Result<Plan> read_delta_payload(std::span<const std::byte> payload, Plan base, const JobSize& size);
+Result<Plan> read_delta_payload(std::span<const std::byte> payload, Plan base, const JobSize& size,
+                                BlockBits bits);
 
 // Returns a size that no payload for this job exceeds.
 std::size_t max_payload_bytes(const JobFacts& job);

@@ -290,17 +290,22 @@ std::string rank_table(const Snapshot& s) {
   return out + table.html();
 }
 
-// "recompute", where ranks differ "recompute on 2 of 4 ranks, keep on 2".
+// "recompute 2 of 7"; where ranks differ "offload on 2 of 4 ranks, keep on 2", keep at the end.
 std::string action_text(const ActionRanks& ranks) {
   std::int32_t world = 0;
   for (const std::int32_t count : ranks) world += count;
   std::string text;
-  for (const std::size_t a : {1u, 2u, 3u, 0u}) {
-    if (ranks[a] == 0) continue;
-    if (ranks[a] == world) return std::string(kMemoryActionNames[a]);
-    text += fmt::format("{}{} on {}", text.empty() ? "" : ", ", kMemoryActionNames[a], ranks[a]);
-    if (text.find(" of ") == std::string::npos) text += " of " + std::to_string(world) + " ranks";
+  const auto add = [&](MemoryAction action) {
+    const std::int32_t count = ranks[static_cast<std::size_t>(action)];
+    if (count == 0) return;
+    const std::string all = text.empty() ? fmt::format(" of {} ranks", world) : "";
+    text += fmt::format("{}{} on {}{}", text.empty() ? "" : ", ", in_words(action), count, all);
+  };
+  for (const MemoryAction action : kActionsInOrder) {
+    if (ranks[static_cast<std::size_t>(action)] == world) return std::string(in_words(action));
+    if (action != MemoryAction::keep) add(action);
   }
+  add(MemoryAction::keep);
   return text;
 }
 

@@ -53,8 +53,8 @@ std::vector<Metric> metrics() {
                   return knob_mix(*s.plan, s.job->world_size).precision_blocks[k];
                 })),
       gauge("coxswain_plan_action_blocks", "",
-            "Blocks under a memory action, averaged over the ranks",
-            per("action", kMemoryActionNames,
+            "Blocks under a memory action, averaged over the ranks; recompute at any level",
+            per("action", kMemoryKindNames,
                 [](S s, std::size_t k) {
                   return knob_mix(*s.plan, s.job->world_size).action_blocks[k];
                 })),
@@ -144,7 +144,7 @@ Result<std::string> plan_json(const Snapshot& s, std::string_view) {
 }
 
 std::string cell_class(Precision precision, MemoryAction action) {
-  return fmt::format("q{} a{}", static_cast<int>(precision), static_cast<int>(action));
+  return fmt::format("q{} a{}", static_cast<int>(precision), static_cast<int>(kind_of(action)));
 }
 
 // "forward 41 ms, backward 80 ms, 12 MiB saved, 198,272 parameters"
@@ -161,7 +161,7 @@ std::string cell(const Snapshot& s, std::size_t block, const BlockRun& run,
   const std::string name = block_name(*s.job, block);
   const BlockCost* cost = known_cost(s, block);
   const std::string precision(to_string(run.precision));
-  const std::string action(to_string(run.action));
+  const std::string action(in_words(run.action));
   std::string out =
       fmt::format("<li class=\"{}\" title=\"{}: {}, {}{}\">", cell_class(run.precision, run.action),
                   escape(name), precision, action, cost != nullptr ? "; " + cost_text(*cost) : "");
@@ -204,7 +204,7 @@ std::string run_table(const JobFacts& job, const std::vector<BlockRun>& runs) {
   Table table({"Blocks", "Precision", "Memory"});
   for (std::size_t i = 0; i < std::min(runs.size(), kRunsShown); ++i)
     table.add({escape(block_names(job, runs[i].first, runs[i].last)),
-               std::string(to_string(runs[i].precision)), std::string(to_string(runs[i].action))});
+               std::string(to_string(runs[i].precision)), std::string(in_words(runs[i].action))});
   if (runs.size() > kRunsShown)
     table.add({fmt::format("<a href=\"/api/v1/plan\">{} more</a>", runs.size() - kRunsShown)});
   return table.html();
@@ -260,7 +260,7 @@ std::string mix_text(const Snapshot& s) {
       text += fmt::format(", {} {}{}",
                           fixed(mix.action_blocks[k],
                                 mix.action_blocks[k] == std::floor(mix.action_blocks[k]) ? 0 : 1),
-                          kMemoryActionNames[k], s.plan->profiles.size() > 1 ? " on average" : "");
+                          kMemoryKindNames[k], s.plan->profiles.size() > 1 ? " on average" : "");
   }
   const std::string prefix = common_prefix(*s.job);
   return fmt::format(" Of {} blocks{}.{}", fixed(blocks, 0), text,
@@ -346,7 +346,7 @@ KnobMix knob_mix(const Plan& plan, std::int32_t world_size) {
   const double ranks = std::max(world_size, 1);
   for (std::size_t c = 0; c < plan.profiles.size(); ++c) {
     for (const MemoryAction action : plan.profiles[c])
-      mix.action_blocks[static_cast<std::size_t>(action)] += sizes[c] / ranks;
+      mix.action_blocks[static_cast<std::size_t>(kind_of(action))] += sizes[c] / ranks;
   }
   return mix;
 }

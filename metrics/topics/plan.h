@@ -45,7 +45,8 @@ struct PlanView {
 
 struct KnobMix {
   std::array<double, 4> precision_blocks{};  // index = Precision
-  std::array<double, 4> action_blocks{};     // index = MemoryAction; averaged over the ranks
+  // index = MemoryAction of a kind: recompute counts all its levels; averaged over the ranks
+  std::array<double, kMemoryKinds> action_blocks{};
 };
 // Counts blocks by precision and by memory action.
 KnobMix knob_mix(const Plan& plan, std::int32_t world_size);
@@ -65,7 +66,7 @@ std::vector<BlockRun> block_runs(const Plan& plan, std::size_t profile_index);
 std::vector<std::int32_t> profile_sizes(const Plan& plan, std::int32_t world_size);
 
 // Returns, one entry a block, how many ranks have each action (index = MemoryAction) on it.
-using ActionRanks = std::array<std::int32_t, 4>;
+using ActionRanks = std::array<std::int32_t, kMemoryActionNames.size()>;
 std::vector<ActionRanks> action_ranks(const Plan& plan, std::int32_t world_size);
 
 Topic plan_topic();

@@ -126,7 +126,7 @@ TEST_SUITE("core") {
       facts.models[0].front[2].actions.pop_back();
     }
     SUBCASE("an action that is none") {
-      facts.models[0].front[0].actions[0] = static_cast<MemoryAction>(4);
+      facts.models[0].front[0].actions[0] = static_cast<MemoryAction>(11);
     }
     SUBCASE("bytes of other blocks") {
       facts.models[0].kept_bytes.pop_back();

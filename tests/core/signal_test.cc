@@ -212,7 +212,7 @@ TEST_SUITE("core") {
       fragment = cox::make_fragment(failure);
     }
     SUBCASE("an action that is none") {
-      failure.action = static_cast<cox::MemoryAction>(4);
+      failure.action = static_cast<cox::MemoryAction>(11);
       fragment = cox::make_fragment(failure);
     }
     CHECK(cox::read_block_failure(fragment).status().code() == cox::StatusCode::data_loss);

@@ -41,6 +41,7 @@ JobFacts job(Units units = Units::samples) {
   MemoryModel model;
   for (std::int64_t kept = 0; kept <= static_cast<std::int64_t>(kBlocks); ++kept) {
     std::vector<MemoryAction> actions(kBlocks, MemoryAction::recompute);
+    actions.back() = recompute_level(2);
     std::fill_n(actions.begin(), kept, MemoryAction::keep);
     model.front.push_back({500'000'000 + 100'000'000 * kept, 60'000 - 10'000 * kept, actions});
   }
@@ -188,7 +189,7 @@ std::string repaired_journal(std::string_view bytes) {
 
 std::string repaired_control_state(std::string_view bytes) {
   constexpr std::size_t kHeader = 20;
-  constexpr std::uint32_t kVersion = 3;
+  constexpr std::uint32_t kVersion = 4;
   const std::string_view payload = bytes.substr(std::min(bytes.size(), kHeader));
   ByteWriter out;
   out.append("COXSTATE");

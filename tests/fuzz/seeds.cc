@@ -188,7 +188,7 @@ Seeds memory_profiles() {
   testing::Random random(3);
   planner::RankProfile rank;
   rank.ranks = {0, 1};
-  rank.problem = test::block_chain(random, 3, test::Copies::some);
+  rank.problem = test::block_chain(random, 3, test::Copies::some, test::Levels::some);
   for (std::size_t i = 0; i < rank.problem.stages.size(); ++i)
     rank.stage_names.push_back("stage" + std::to_string(i));
   return {io::to_json({{rank}})};

@@ -15,6 +15,7 @@ namespace {
 using planner::MemoryProfile;
 using test::Caps;
 using test::Copies;
+using test::Levels;
 
 MemoryProfile sample(std::uint64_t seed) {
   testing::Random random(seed);
@@ -24,7 +25,8 @@ MemoryProfile sample(std::uint64_t seed) {
     rank.ranks = {p, p + 10};
     rank.limit_bytes = p * 1000;
     rank.problem = p == 0 ? test::block_chain(random, 6, Copies::some)
-                          : test::wild_problem(random, 5, Copies::some, Caps::maybe);
+                          : test::wild_problem(random, 5, Copies::some, Caps::maybe,
+                                               p == 1 ? Levels::none : Levels::some);
     for (std::size_t i = 0; i < rank.problem.stages.size(); ++i)
       rank.stage_names.push_back("block \"" + std::to_string(i) + "\"\n");
     for (Stage& stage : rank.problem.stages) {  // what is not allowed is not in the file
@@ -132,12 +134,27 @@ TEST_SUITE("io.planning_files") {
   }
 
   TEST_CASE("a profile of another format or version is refused") {
-    std::string text = io::to_json(sample(6));
-    text.replace(text.find("\"version\":1"), 11, "\"version\":2");
-    const auto read = io::read_memory_profile(text);
-    REQUIRE_FALSE(read.ok());
-    CHECK(read.status().message().find("version") != std::string::npos);
-    CHECK_FALSE(io::read_memory_profile(R"({"format": "x", "version": 1})").ok());
+    for (const char* other : {"1", "3"}) {
+      std::string text = io::to_json(sample(6));
+      text.replace(text.find("\"version\":2"), 11, std::string("\"version\":") + other);
+      const auto read = io::read_memory_profile(text);
+      REQUIRE_FALSE(read.ok());
+      CHECK(read.status().message() == "memory profile: expected version 2, found " +
+                                           std::string(other) + ": written by another release");
+    }
+    CHECK_FALSE(io::read_memory_profile(R"({"format": "x", "version": 2})").ok());
+  }
+
+  TEST_CASE("levels of recompute are members of their own, and a letter each") {
+    MemoryProfile profile = sample(7);
+    Stage& stage = profile.profiles[0].problem.stages[0];
+    stage.options[static_cast<std::size_t>(recompute_level(3))] = {true, 1, 2, 3, 4, 0};
+    const std::string text = io::to_json(profile);
+    CHECK(text.find(R"("recompute_3":{"kept_bytes":1,)") != std::string::npos);
+    CHECK(*io::read_memory_profile(text) == profile);
+    using A = MemoryAction;
+    CHECK(io::letters({A::keep, A::recompute, A::offload, A::tile, recompute_level(1),
+                       recompute_level(7)}) == "KROT17");
   }
 }
 

@@ -2,6 +2,7 @@
 #include "coordinator/planner/front.h"
 
 #include <algorithm>
+#include <initializer_list>
 #include <limits>
 
 #include "coordinator/planner/memory_problem.h"
@@ -16,6 +17,7 @@ using planner::FrontLimits;
 using planner::TieBreak;
 using test::Caps;
 using test::Copies;
+using test::Levels;
 using test::PricedPlan;
 
 struct Range {
@@ -91,26 +93,95 @@ void check_law(const MemoryProblem& problem, const planner::SolvedFront& solved)
   }
 }
 
+// Four budgets of a small problem.
+void check_small(const MemoryProblem& problem, testing::Random& random) {
+  REQUIRE(planner::validate(problem).ok());
+  const std::vector<PricedPlan> plans = test::all_plans(problem);
+  if (plans.empty()) {
+    CHECK_FALSE(planner::solve_budget(problem, 1000, 4096, TieBreak::any).ok());
+    CHECK_FALSE(planner::solve_front(problem).ok());
+    return;
+  }
+  const Range range = peaks(plans);
+  const auto span = static_cast<std::uint64_t>(range.high - range.low + 3);
+  for (int b = 0; b < 4; ++b) {
+    const auto budget = range.low - 1 + static_cast<std::int64_t>(random.below(span));
+    check_budget(problem, plans, budget, b == 0 ? TieBreak::named : TieBreak::any);
+  }
+}
+
+// One stage under several actions of the same cost; recompute in full has the least enum value.
+MemoryProblem tied_stage(std::initializer_list<MemoryAction> allowed) {
+  MemoryProblem problem;
+  problem.copy_bytes_per_ms = 1;
+  Stage stage;
+  for (const MemoryAction action : allowed)
+    stage.options[static_cast<std::size_t>(action)] = {true, 5, 7, 7, 3, 0};
+  problem.stages.push_back(stage);
+  return problem;
+}
+
 TEST_SUITE("planner.front") {
   TEST_CASE("every budget of 3,000 small problems gives the best of all their plans") {
     testing::Random random(11);
     for (int i = 0; i < 3000; ++i) {
       const Copies copies = i % 3 == 0 ? Copies::none : Copies::some;
-      const MemoryProblem problem =
-          test::wild_problem(random, 1 + random.below(5), copies, Caps::maybe);
-      REQUIRE(planner::validate(problem).ok());
-      const std::vector<PricedPlan> plans = test::all_plans(problem);
-      if (plans.empty()) {
-        CHECK_FALSE(planner::solve_budget(problem, 1000, 4096, TieBreak::any).ok());
-        CHECK_FALSE(planner::solve_front(problem).ok());
-        continue;
+      check_small(test::wild_problem(random, 1 + random.below(5), copies, Caps::maybe), random);
+    }
+  }
+
+  TEST_CASE("so does every budget of 2,000 small problems with levels of recompute") {
+    testing::Random random(18);
+    for (int i = 0; i < 2000; ++i) {
+      const Copies copies = i % 3 == 0 ? Copies::none : Copies::some;
+      check_small(
+          test::wild_problem(random, 1 + random.below(4), copies, Caps::maybe, Levels::some),
+          random);
+    }
+  }
+
+  TEST_CASE("of actions that cost the same the lightest is named") {
+    using A = MemoryAction;
+    const struct {
+      std::initializer_list<A> allowed;
+      A named;
+    } kCases[] = {{{A::recompute, A::recompute_7, A::keep}, A::keep},
+                  {{A::recompute, A::recompute_7, A::recompute_2}, A::recompute_2},
+                  {{A::recompute, A::recompute_7, A::tile}, A::recompute_7},
+                  {{A::tile, A::offload, A::recompute}, A::recompute},
+                  {{A::tile, A::offload}, A::offload}};
+    for (const auto& c : kCases) {
+      const MemoryProblem problem = tied_stage(c.allowed);
+      const auto answer = planner::solve_budget(problem, 100, 64, TieBreak::named);
+      REQUIRE(answer.ok());
+      REQUIRE(answer->best.has_value());
+      CHECK(answer->best->actions.front() == c.named);
+      const auto solved = planner::solve_front(problem);
+      REQUIRE(solved.ok());
+      CHECK(solved->front.front().actions.front() == c.named);
+    }
+  }
+
+  TEST_CASE("the cap on recomputed stages counts every level") {
+    MemoryProblem problem;
+    for (int i = 0; i < 3; ++i) {
+      Stage stage;
+      stage.options[0] = {true, 100, 100, 100, 0, 0};
+      stage.options[static_cast<std::size_t>(recompute_level(2))] = {true, 40, 100, 100, 1, 0};
+      stage.options[1] = {true, 10, 100, 100, 5, 0};
+      problem.stages.push_back(stage);
+    }
+    for (const std::int32_t most : {0, 1, 2, 3}) {
+      problem.most_recomputed = most;
+      const auto solved = planner::solve_front(problem);
+      REQUIRE(solved.ok());
+      for (const MemoryPoint& point : solved->front) {
+        CHECK(std::ranges::count_if(point.actions, is_recompute) <= most);
+        CHECK(planner::schedule(problem, point.actions).recomputed ==
+              std::ranges::count_if(point.actions, is_recompute));
       }
-      const Range range = peaks(plans);
-      const auto span = static_cast<std::uint64_t>(range.high - range.low + 3);
-      for (int b = 0; b < 4; ++b) {
-        const auto budget = range.low - 1 + static_cast<std::int64_t>(random.below(span));
-        check_budget(problem, plans, budget, b == 0 ? TieBreak::named : TieBreak::any);
-      }
+      const auto least = 100 + 2 * std::int64_t{100} - 90 * std::min(most, 2);
+      CHECK(solved->front.front().peak_bytes == least);
     }
   }
 
@@ -119,7 +190,9 @@ TEST_SUITE("planner.front") {
     for (int i = 0; i < 1000; ++i) {
       const Copies copies = i % 2 == 0 ? Copies::none : Copies::some;
       const Caps caps = i % 4 < 2 ? Caps::none : Caps::maybe;
-      const MemoryProblem problem = test::wild_problem(random, 1 + random.below(5), copies, caps);
+      const Levels levels = i % 16 < 8 ? Levels::none : Levels::some;
+      const std::size_t stages = 1 + random.below(levels == Levels::none ? 5 : 4);
+      const MemoryProblem problem = test::wild_problem(random, stages, copies, caps, levels);
       const std::vector<PricedPlan> plans = test::all_plans(problem);
       if (plans.empty()) continue;
       FrontLimits limits;
@@ -153,7 +226,8 @@ TEST_SUITE("planner.front") {
     testing::Random random(14);
     for (int i = 0; i < 120; ++i) {
       const Copies copies = i % 4 == 0 ? Copies::some : Copies::none;
-      const MemoryProblem problem = test::block_chain(random, 4 + random.below(21), copies);
+      const Levels levels = i % 2 == 0 ? Levels::none : Levels::some;
+      const MemoryProblem problem = test::block_chain(random, 4 + random.below(21), copies, levels);
       FrontLimits limits;
       limits.most_points = i % 3 == 0 ? 24 : 512;
       limits.most_budgets = 8;

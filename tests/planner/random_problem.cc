@@ -7,7 +7,6 @@
 namespace cox::test {
 namespace {
 
-constexpr std::size_t kActions = kMemoryActionNames.size();
 constexpr auto kOffload = static_cast<std::size_t>(MemoryAction::offload);
 
 std::int64_t draw(testing::Random& random, std::int64_t below) {
@@ -19,7 +18,7 @@ Stage wild_stage(testing::Random& random, std::int64_t bytes, std::int64_t time,
   Stage stage;
   stage.forward_us = draw(random, time);
   stage.backward_us = draw(random, 2 * time);
-  for (std::size_t a = 0; a < kActions; ++a) {
+  for (std::size_t a = 0; a < kMemoryKinds; ++a) {
     StageOption& o = stage.options[a];
     o.allowed = random.chance(a == 0 ? 0.9 : 0.7) && (has_tier || a != kOffload);
     o.kept_bytes = draw(random, a == 0 ? bytes : bytes / 3 + 1);
@@ -32,6 +31,19 @@ Stage wild_stage(testing::Random& random, std::int64_t bytes, std::int64_t time,
   if (std::none_of(stage.options.begin(), stage.options.end(), is_allowed))
     stage.options[0].allowed = true;
   return stage;
+}
+
+// Not in order: a heavier level may keep more and take less time.
+void add_wild_levels(testing::Random& random, std::int64_t bytes, std::int64_t time, Stage& stage) {
+  for (unsigned n = 1; n <= kRecomputeLevels; ++n) {
+    if (random.chance(0.7)) continue;
+    StageOption& o = stage.options[static_cast<std::size_t>(recompute_level(n))];
+    o.allowed = true;
+    o.kept_bytes = draw(random, bytes / 2 + 1);
+    o.forward_high_bytes = draw(random, bytes);
+    o.backward_high_bytes = draw(random, bytes);
+    o.added_us = draw(random, time / 2 + 1);
+  }
 }
 
 Stage block(testing::Random& random, std::int64_t interior, std::int64_t forward, Copies copies) {
@@ -51,9 +63,40 @@ Stage block(testing::Random& random, std::int64_t interior, std::int64_t forward
   return stage;
 }
 
+void add_levels(testing::Random& random, Stage& block) {
+  const StageOption& keep = block.option(MemoryAction::keep);
+  const StageOption& full = block.option(MemoryAction::recompute);
+  const auto levels = 3 + static_cast<std::int64_t>(random.below(5));
+  for (std::int64_t n = 1; n <= levels; ++n) {
+    const std::int64_t dropped = (keep.kept_bytes - full.kept_bytes) * n / (levels + 1);
+    StageOption o = full;
+    o.kept_bytes = keep.kept_bytes - dropped + draw(random, keep.kept_bytes / 50);
+    o.forward_high_bytes = keep.forward_high_bytes - dropped / 2;
+    o.added_us = full.added_us * n * n / (levels + 1) / (levels + 1) + draw(random, 30);
+    block.options[static_cast<std::size_t>(recompute_level(static_cast<unsigned>(n)))] = o;
+  }
+}
+
+// All plans that begin with the first `decided` of the actions.
+void add_plans(const MemoryProblem& problem, std::size_t decided,
+               std::vector<MemoryAction>& actions, std::vector<PricedPlan>& plans) {
+  if (decided == actions.size()) {
+    if (!planner::is_permitted(problem, actions)) return;
+    const planner::ScheduledStep step = planner::schedule(problem, actions);
+    plans.push_back({step.peak_bytes, step.added_us});
+    return;
+  }
+  for (const MemoryAction action : kActionsInOrder) {
+    if (!problem.stages[decided].option(action).allowed) continue;
+    actions[decided] = action;
+    add_plans(problem, decided + 1, actions, plans);
+  }
+}
+
 }  // namespace
 
-MemoryProblem wild_problem(testing::Random& random, std::size_t stages, Copies copies, Caps caps) {
+MemoryProblem wild_problem(testing::Random& random, std::size_t stages, Copies copies, Caps caps,
+                           Levels levels) {
   const std::int64_t bytes = 1 + draw(random, 30);
   const std::int64_t time = 1 + draw(random, 30);
   MemoryProblem problem;
@@ -62,6 +105,9 @@ MemoryProblem wild_problem(testing::Random& random, std::size_t stages, Copies c
     problem.copy_bytes_per_ms = (100 + draw(random, 4000)) * (random.chance(0.3) ? 20 : 1);
   for (std::size_t i = 0; i < stages; ++i)
     problem.stages.push_back(wild_stage(random, bytes, time, copies == Copies::some));
+  if (levels == Levels::some) {
+    for (Stage& stage : problem.stages) add_wild_levels(random, bytes, time, stage);
+  }
   const auto count = static_cast<std::int64_t>(stages);
   if (caps == Caps::maybe && random.chance(0.4))
     problem.tier_bytes = draw(random, bytes * count / 2 + 1);
@@ -70,7 +116,8 @@ MemoryProblem wild_problem(testing::Random& random, std::size_t stages, Copies c
   return problem;
 }
 
-MemoryProblem block_chain(testing::Random& random, std::size_t blocks, Copies copies) {
+MemoryProblem block_chain(testing::Random& random, std::size_t blocks, Copies copies,
+                          Levels levels) {
   MemoryProblem problem;
   problem.base_bytes = 1000 + draw(random, 100'000);
   const bool is_even = random.chance(0.3);
@@ -83,6 +130,7 @@ MemoryProblem block_chain(testing::Random& random, std::size_t blocks, Copies co
     problem.stages.push_back(
         block(random, own, is_even ? forward : forward / 2 + draw(random, forward), copies));
     problem.stages.back().block = static_cast<std::int32_t>(i);
+    if (levels == Levels::some) add_levels(random, problem.stages.back());
     bytes += own;
     time += problem.stages.back().forward_us;
     Stage gap;
@@ -97,15 +145,9 @@ MemoryProblem block_chain(testing::Random& random, std::size_t blocks, Copies co
 }
 
 std::vector<PricedPlan> all_plans(const MemoryProblem& problem) {
-  const std::size_t n = problem.stages.size();
   std::vector<PricedPlan> plans;
-  std::vector<MemoryAction> actions(n);
-  for (std::size_t code = 0; code < std::size_t{1} << (2 * n); ++code) {
-    for (std::size_t i = 0; i < n; ++i) actions[i] = static_cast<MemoryAction>(code >> (2 * i) & 3);
-    if (!planner::is_permitted(problem, actions)) continue;
-    const planner::ScheduledStep step = planner::schedule(problem, actions);
-    plans.push_back({step.peak_bytes, step.added_us});
-  }
+  std::vector<MemoryAction> actions(problem.stages.size());
+  add_plans(problem, 0, actions, plans);
   return plans;
 }
 

@@ -12,13 +12,17 @@ namespace cox::test {
 
 enum class Copies { none, some };
 enum class Caps { none, maybe };
+enum class Levels { none, some };  // of recompute, beside recompute in full
 
 // Anything that is valid, sensible or not.
-MemoryProblem wild_problem(testing::Random& random, std::size_t stages, Copies copies, Caps caps);
+MemoryProblem wild_problem(testing::Random& random, std::size_t stages, Copies copies, Caps caps,
+                           Levels levels = Levels::none);
 
 // A transformer-like chain of blocks with gaps between them; every block may be kept, recomputed
-// or tiled, and offloaded with `copies`.
-MemoryProblem block_chain(testing::Random& random, std::size_t blocks, Copies copies);
+// or tiled, and offloaded with `copies`. With `levels` a block has 3 to 7 levels of recompute: the
+// first ones drop much for little time.
+MemoryProblem block_chain(testing::Random& random, std::size_t blocks, Copies copies,
+                          Levels levels = Levels::none);
 
 struct PricedPlan {
   std::int64_t peak_bytes = 0;

@@ -68,12 +68,12 @@ TEST_SUITE("runtime.saved_state") {
     TempFolder folder;
     REQUIRE(save_control_state(folder / "s", initial_state(test::driven_job(2))).ok());
     std::string old = read_file(folder / "s");
-    old[8] = 2;
+    old[8] = 3;
     write_file(folder / "s", old);
     const Status status = load_control_state(folder / "s").status();
     CHECK(status.code() == StatusCode::failed_precondition);
     CHECK(status.message().ends_with(
-        "expected version 3, found 2; restore it with the Coxswain that wrote it, or start without "
+        "expected version 4, found 3; restore it with the Coxswain that wrote it, or start without "
         "it"));
   }
 

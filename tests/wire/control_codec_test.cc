@@ -230,6 +230,12 @@ TEST_SUITE("wire.control") {
     SUBCASE("no point at all") {
       front.clear();
     }
+    SUBCASE("an action that is none") {
+      front[0].actions[3] = static_cast<MemoryAction>(11);
+    }
+    SUBCASE("a capability that is none") {
+      job.capabilities.actions = kEveryAction + 1;
+    }
     CHECK(code_of(job) == StatusCode::data_loss);
   }
 
@@ -254,16 +260,22 @@ TEST_SUITE("wire.control") {
   }
 
   TEST_CASE("the largest facts of memory stay small") {
-    JobFacts job = capable_job(64, 1024);
-    job.memory.models.resize(kMaxMemoryModels);
-    for (MemoryModel& model : job.memory.models) {
-      model.kept_bytes.assign(1024, std::int64_t{1} << 40);
-      for (std::int64_t p = 0; p < static_cast<std::int64_t>(kMaxFrontPoints); ++p)
-        model.front.push_back({(std::int64_t{1} << 40) + p, (1 << 30) - p,
-                               std::vector<MemoryAction>(1024, MemoryAction::tile)});
+    const struct {
+      MemoryAction action;
+      std::size_t mib;
+    } kCases[] = {{MemoryAction::tile, 6}, {recompute_level(7), 10}};
+    for (const auto& c : kCases) {
+      JobFacts job = capable_job(64, 1024);
+      job.memory.models.resize(kMaxMemoryModels);
+      for (MemoryModel& model : job.memory.models) {
+        model.kept_bytes.assign(1024, std::int64_t{1} << 40);
+        for (std::int64_t p = 0; p < static_cast<std::int64_t>(kMaxFrontPoints); ++p)
+          model.front.push_back({(std::int64_t{1} << 40) + p, (1 << 30) - p,
+                                 std::vector<MemoryAction>(1024, c.action)});
+      }
+      CHECK(serialize(start_of(job)).size() < c.mib << 20);
+      CHECK(*again(job) == job);
     }
-    CHECK(serialize(start_of(job)).size() < std::size_t{6} << 20);
-    CHECK(*again(job) == job);
   }
 
   TEST_CASE("100000 mutated messages never crash") {

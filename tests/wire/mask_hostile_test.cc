@@ -132,16 +132,23 @@ TEST_SUITE("wire.mask.hostile") {
       const JobFacts job =
           capable_job(static_cast<std::int32_t>(1 + random.below(90)), random.below(100));
       const Plan base = random.plan(job, 1);
-      const Bytes full = full_payload(random.plan(job, 2));
-      const Bytes changes = delta_payload(random.next_plan(job, base), base);
+      const Plan plan_in_full = random.plan(job, 2);
+      const Plan next = random.next_plan(job, base);
+      const Bytes full = full_payload(plan_in_full);
+      const Bytes changes = delta_payload(next, base);
       for (int i = 0; i < 500; ++i) {
         Bytes bytes = i % 2 == 0 ? full : changes;
         mutate(bytes, i % 2 == 0 ? changes : full, random);
         if (i % 2 != 0) bytes.resize(std::max<std::size_t>(bytes.size(), 4));
         if (i % 2 != 0) std::copy_n(changes.begin(), 4, bytes.begin());
-        const auto plan = i % 2 == 0 ? read_full_payload(bytes, size_of(job))
-                                     : read_delta_payload(bytes, base, size_of(job));
-        if (plan.ok()) CHECK(check_shape(*plan).ok());
+        BlockBits bits = block_bits(i % 2 == 0 ? plan_in_full : next);
+        if (random.chance(10)) bits = bits == BlockBits::four ? BlockBits::eight : BlockBits::four;
+        const auto plan = i % 2 == 0 ? read_full_payload(bytes, size_of(job), bits)
+                                     : read_delta_payload(bytes, base, size_of(job), bits);
+        if (!plan.ok()) continue;
+        CHECK(check_shape(*plan).ok());
+        for (const ActionProfile& actions : plan->profiles)
+          CHECK(std::ranges::all_of(actions, [](MemoryAction a) { return a <= kLastAction; }));
       }
     }
   }
@@ -152,7 +159,7 @@ TEST_SUITE("wire.mask.hostile") {
     const auto with = [&](std::initializer_list<unsigned> more) {
       Bytes bytes = plain;
       for (const unsigned byte : more) bytes.push_back(static_cast<std::byte>(byte));
-      return read_full_payload(bytes, size_of(job));
+      return read_full_payload(bytes, size_of(job), BlockBits::four);
     };
     CHECK(with({9, 2, 0xC8, 1})->step_samples == 200);
     CHECK_FALSE(with({9, 0}).ok());
@@ -166,6 +173,35 @@ TEST_SUITE("wire.mask.hostile") {
     const std::initializer_list<unsigned> too_long = {9,    11,   0xFF, 0xFF, 0xFF, 0xFF, 0xFF,
                                                       0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 1};
     CHECK_FALSE(with(too_long).ok());
+  }
+
+  TEST_CASE("actions that do not exist are refused wherever a plan has one") {
+    const JobFacts job = capable_job(2, 2);
+    const auto full = [&](std::initializer_list<unsigned> list) {
+      Bytes bytes;
+      for (const unsigned byte : list) bytes.push_back(static_cast<std::byte>(byte));
+      return read_full_payload(bytes, size_of(job), BlockBits::eight);
+    };
+    CHECK(full({10 << 2 | 3, 4 << 2})->profiles[0] ==
+          ActionProfile{recompute_level(7), recompute_level(1)});
+    for (unsigned number = 11; number < 64; ++number) {
+      CHECK_FALSE(full({number << 2, 0}).ok());
+      CHECK_FALSE(full({0, number << 2 | 1}).ok());
+    }
+    for (unsigned number = 0; number < 16; ++number) {
+      const bool is_one = number <= 10;
+      CHECK(full({0, 0, 2, 3, 2, 0, number << 4}).ok() == is_one);     // profile 1, packed
+      CHECK(full({0, 0, 2, 4, 2, 1, 1, 16 + number}).ok() == is_one);  // profile 1, a change
+    }
+    const Plan base = initial_plan(job);
+    Plan next = base;
+    next.profiles[0][1] = recompute_level(7);
+    Bytes changes = delta_payload(next, base);
+    REQUIRE(read_delta_payload(changes, base, size_of(job), BlockBits::eight).ok());
+    const std::size_t low = changes.size() - 2;  // a number of two bytes: 256 + (10 << 2)
+    REQUIRE(changes[low] == (std::byte{10 << 2} | std::byte{0x80}));
+    changes[low] = std::byte{11 << 2} | std::byte{0x80};
+    CHECK_FALSE(read_delta_payload(changes, base, size_of(job), BlockBits::eight).ok());
   }
 
   TEST_CASE("no payload is longer than the largest of its job") {
@@ -188,11 +224,11 @@ TEST_SUITE("wire.mask.hostile") {
       const Plan plan = random.plan(job, 1);
       const Bytes whole = full_payload(plan);
       for (std::size_t size = 0; size < whole.size(); ++size) {
-        const auto cut = read_full_payload(std::span(whole).first(size), size_of(job));
-        if (cut.ok()) {
-          Plan shorter = *cut;  // a cut between two entries is a plan with fewer of them
-          CHECK(full_payload(shorter).size() == size);
-        }
+        const auto cut =
+            read_full_payload(std::span(whole).first(size), size_of(job), block_bits(plan));
+        // A cut between two entries is a plan with fewer of them.
+        if (cut.ok() && block_bits(*cut) == block_bits(plan))
+          CHECK(full_payload(*cut).size() == size);
       }
     }
   }

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "coordinator/wire/plan_codec.h"
 #include "tests/wire/random_values.h"
 
 #include <doctest/doctest.h>
@@ -81,6 +82,43 @@ TEST_SUITE("wire.mask") {
     CHECK(bytes_of(*frames) == 160);
     CHECK(kHeadHeaderBytes <= 32);
     CHECK(kHeadPayloadBytes <= 128);
+    CHECK(received(job, start_of(job), *frames) == plan);
+  }
+
+  TEST_CASE("256 blocks of which one has a level of recompute have a body of 256 bytes") {
+    const JobFacts job = capable_job(8, 256);
+    RandomValues random(16);
+    Plan plan = start_of(job);
+    plan.id.number = 1;
+    for (auto& precision : plan.precision) precision = static_cast<Precision>(random.below(4));
+    for (auto& action : plan.profiles[0]) action = static_cast<MemoryAction>(random.below(4));
+    plan.profiles[0][77] = recompute_level(3);
+    CHECK(full_payload(plan).size() == 256);
+    const auto frames = encode_plan(plan, nullptr);
+    REQUIRE(frames.ok());
+    CHECK(frames->size() == 2);
+    CHECK(bytes_of(*frames) == 32 + 24 + 256);
+    CHECK(received(job, start_of(job), *frames) == plan);
+    Plan without = plan;
+    without.id.number = 2;
+    without.profiles[0][77] = MemoryAction::keep;
+    CHECK(full_payload(without).size() == 128);
+    const auto changes = encode_plan(without, &plan);
+    REQUIRE(changes.ok());
+    CHECK(bytes_of(*changes) <= 40);
+    CHECK(received(job, plan, *changes) == without);
+  }
+
+  TEST_CASE("a level that only another profile has widens all of them") {
+    const JobFacts job = capable_job(2, 3);
+    Plan plan = start_of(job);
+    plan.id.number = 1;
+    CHECK(block_bits(plan) == BlockBits::four);
+    plan.profiles.push_back({MemoryAction::keep, recompute_level(7), MemoryAction::tile});
+    plan.rank_profile = {ProfileId(0), ProfileId(1)};
+    CHECK(block_bits(plan) == BlockBits::eight);
+    const auto frames = encode_plan(plan, nullptr);
+    REQUIRE(frames.ok());
     CHECK(received(job, start_of(job), *frames) == plan);
   }
 
@@ -206,7 +244,7 @@ TEST_SUITE("wire.mask") {
     CHECK(encode_plan(plan, nullptr).status().code() == StatusCode::invalid_argument);
   }
 
-  TEST_CASE("the bytes of version 4 never change") {
+  TEST_CASE("the bytes of version 5 never change") {
     const JobFacts job = capable_job(4, 5);
     Plan base = start_of(job);
     Plan plan = base;
@@ -228,7 +266,7 @@ TEST_SUITE("wire.mask") {
     REQUIRE(full.ok());
     REQUIRE(full->size() == 1);
     CHECK(hex(full->front().used()) ==
-          "04015d0074896c12030000000500000002010000000000004d00000000000000"
+          "05015d006d93a243030000000500000002010000000000004d00000000000000"
           "50fa0502040200e0030305040200010a04050402040103061800008047000000"
           "400000003ff4030000803f0000804b01010702e8070802013c0902c801");
 
@@ -240,8 +278,17 @@ TEST_SUITE("wire.mask") {
     const auto changes = encode_plan(plan, &base);
     REQUIRE(changes.ok());
     CHECK(hex(changes->front().used()) ==
-          "04023201b38df001030000000500000002010000000000004d00000000000000"
+          "050232014294c185030000000500000002010000000000004d00000000000000"
           "0b43a15b01012a040504020401030902c801");
+
+    plan.profiles[0][4] = recompute_level(1);
+    plan.profiles[1][1] = recompute_level(7);
+    const auto levels = encode_plan(plan, nullptr);
+    REQUIRE(levels.ok());
+    CHECK(hex(levels->front().used()) ==
+          "05016000e5c45983030000000580000002010000000000004d00000000000000"
+          "00050a0f1102050200a032030305040200010a04050402040103061800008047"
+          "000000400000003ff4030000803f0000804b01010702e8070802013c0902c801");
   }
 }
 

@@ -31,10 +31,10 @@ double RandomValues::number() {
   return static_cast<double>(static_cast<std::int64_t>(bits())) * 1e-15;
 }
 
-std::vector<MemoryAction> RandomValues::actions(std::size_t blocks) {
-  std::vector<MemoryAction> result(blocks, static_cast<MemoryAction>(below(4)));
+std::vector<MemoryAction> RandomValues::actions(std::size_t blocks, std::uint64_t kinds) {
+  std::vector<MemoryAction> result(blocks, static_cast<MemoryAction>(below(kinds)));
   if (chance(50)) return result;
-  for (auto& action : result) action = static_cast<MemoryAction>(below(4));
+  for (auto& action : result) action = static_cast<MemoryAction>(below(kinds));
   return result;
 }
 
@@ -59,7 +59,9 @@ Plan RandomValues::plan(const JobFacts& job, std::uint64_t number) {
     plan.precision.push_back(static_cast<Precision>(below(4)));
   }
   const std::size_t profiles = 1 + below(std::min<std::size_t>(ranks, 6));
-  for (std::size_t c = 0; c < profiles; ++c) plan.profiles.push_back(actions(job.blocks.size()));
+  const std::uint64_t kinds = chance(50) ? kMemoryKinds : kMemoryActionNames.size();
+  for (std::size_t c = 0; c < profiles; ++c)
+    plan.profiles.push_back(actions(job.blocks.size(), kinds));
   plan.rank_profile = rank_profile(ranks, profiles);
   if (chance(50)) {
     const std::uint32_t most = 1u << below(20);
@@ -106,7 +108,7 @@ MemoryFacts RandomValues::memory(const JobFacts& job) {
     for (auto points = 1 + below(10); points > 0; --points) {
       peak += static_cast<std::int64_t>(1 + below(1u << 30));
       added -= static_cast<std::int64_t>(1 + below(100));
-      model.front.push_back({peak, added, actions(job.blocks.size())});
+      model.front.push_back({peak, added, actions(job.blocks.size(), kMemoryActionNames.size())});
     }
     model.base_bytes = static_cast<std::int64_t>(below(1u << 30));
     model.step_us = static_cast<std::int64_t>(below(1u << 30));
@@ -247,7 +249,7 @@ JobFacts capable_job(std::int32_t ranks, std::size_t blocks) {
   job.world_size = ranks;
   for (std::size_t b = 0; b < blocks; ++b) job.blocks.push_back("block." + std::to_string(b));
   job.global_batch = 64;
-  job.capabilities = {15, 15, true, true, true};
+  job.capabilities = {15, kEveryAction, true, true, true};
   return job;
 }
 

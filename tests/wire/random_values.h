@@ -32,7 +32,8 @@ class RandomValues {
   ControlState state(const JobFacts& job);
 
  private:
-  std::vector<MemoryAction> actions(std::size_t blocks);
+  // Of the first `kinds` actions: all, or those that are no levels.
+  std::vector<MemoryAction> actions(std::size_t blocks, std::uint64_t kinds);
   std::vector<ProfileId> rank_profile(std::size_t ranks, std::size_t profiles);
 
   std::mt19937_64 engine_;

@@ -34,21 +34,20 @@ Result<std::optional<std::int64_t>> parse_maybe_bytes(std::string_view text) {
 }
 
 Setting<MemoryConfig> actions(std::vector<ActionRule> MemoryConfig::*field, SettingName name) {
-  return rules(field, std::move(name), "rules", "BLOCK=ACTION", kMemoryActionNames);
+  return rules(field, std::move(name), "rules", "BLOCK=ACTION", kMemoryKindNames);
 }
 
 bool is_on(const MemoryConfig& config, MemoryAction action) {
-  switch (action) {
+  switch (kind_of(action)) {
     case MemoryAction::recompute:
       return config.recompute;
     case MemoryAction::offload:
       return config.offload;
     case MemoryAction::tile:
       return config.tile;
-    case MemoryAction::keep:
-      break;
+    default:
+      return true;  // keep
   }
-  return true;
 }
 
 }  // namespace
@@ -131,15 +130,15 @@ bool wants_memory_plan(const MemoryConfig& config) {
 }
 
 ActionSet allowed_actions(const MemoryConfig& config, std::string_view block) {
-  if (const ActionRule* rule = forcing_rule(config, block)) return only(rule->value);
+  if (const ActionRule* rule = forcing_rule(config, block)) return every(rule->value);
   ActionSet set = kEveryAction;
   for (const MemoryAction action :
        {MemoryAction::recompute, MemoryAction::offload, MemoryAction::tile}) {
-    if (!is_on(config, action)) set = without(set, action);
+    if (!is_on(config, action)) set = without_kind(set, action);
   }
   for (const ActionRule& rule : config.forbid) {
     if (rule.value != MemoryAction::keep && fits_pattern(rule.pattern, block))
-      set = without(set, rule.value);
+      set = without_kind(set, rule.value);
   }
   return set;
 }

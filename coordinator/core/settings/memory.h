@@ -61,8 +61,9 @@ std::string format_budget(const MemoryBudget& budget);
 // Returns whether activation memory is planned where memory.mode is not set.
 bool wants_memory_plan(const MemoryConfig& config);
 
-// Returns what may be done to a block: exactly one action where it is forced, else keep and
-// whatever is neither switched off nor forbidden.
+// Returns what may be done to a block: where an action is forced that one alone, else keep and
+// whatever is neither switched off nor forbidden. In rules `recompute` stands for all its levels:
+// forced, the block is recomputed at any of them or in full; forbidden, at none.
 ActionSet allowed_actions(const MemoryConfig& config, std::string_view block);
 
 // Returns the rule that forces an action on the block; null = none. Owned by `config`.

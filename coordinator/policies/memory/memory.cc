@@ -21,7 +21,8 @@ namespace {
 using planner::mib_text;
 
 constexpr std::size_t kGroupsTold = 4;
-constexpr std::array<std::string_view, 4> kDone = {"kept", "recomputed", "offloaded", "tiled"};
+constexpr std::array<std::string_view, kMemoryKinds> kDone = {"kept", "recomputed", "offloaded",
+                                                              "tiled"};
 
 // Ranks that end up with the same actions. Bytes are those at each rank's share.
 struct RankGroup {
@@ -44,10 +45,24 @@ std::string added_time(std::int64_t added_us, std::int64_t step_us) {
   return sentence("+%.1f %% time", 100 * added / static_cast<double>(step_us));
 }
 
+// " (3 at level 1 of 7, 9 at level 4, 2 in full)", or nothing where all are recomputed in full.
+std::string levels_text(std::span<const MemoryAction> actions) {
+  std::string text;
+  for (unsigned n = 1; n <= kRecomputeLevels; ++n) {
+    const auto count = std::ranges::count(actions, recompute_level(n));
+    if (count == 0) continue;
+    text += concat(text.empty() ? "" : ", ", count, " at level ", n);
+    if (text.find(" of ") == std::string::npos) text += concat(" of ", kRecomputeLevels);
+  }
+  if (text.empty()) return text;
+  const auto in_full = std::ranges::count(actions, MemoryAction::recompute);
+  return concat(" (", text, in_full > 0 ? concat(", ", in_full, " in full") : "", ")");
+}
+
 // "12 of 16 blocks recomputed, 2 offloaded" or "all 16 blocks kept".
 std::string mix_text(std::span<const MemoryAction> actions) {
-  std::array<std::size_t, 4> counts{};
-  for (const MemoryAction action : actions) ++counts[static_cast<std::size_t>(action)];
+  std::array<std::size_t, kMemoryKinds> counts{};
+  for (const MemoryAction action : actions) ++counts[static_cast<std::size_t>(kind_of(action))];
   if (counts[0] == actions.size()) return sentence("all %zu blocks kept", actions.size());
   std::string text;
   for (std::size_t a = 1; a < counts.size(); ++a) {
@@ -55,6 +70,7 @@ std::string mix_text(std::span<const MemoryAction> actions) {
     text += text.empty() ? sentence("%zu of %zu blocks ", counts[a], actions.size())
                          : sentence(", %zu ", counts[a]);
     text += kDone[a];
+    if (is_recompute(static_cast<MemoryAction>(a))) text += levels_text(actions);
   }
   return text;
 }
@@ -142,9 +158,10 @@ std::string explain_infeasible(std::size_t rank, const RankView& view, const Mem
 
 std::string explain_failure(const JobFacts& job, const ActionEvent& event,
                             std::uint32_t retry_rounds) {
-  return concat("block ", job.blocks[event.block], " failed under ", event.action, " on rank ",
-                event.rank, event.what.empty() ? "" : " (" + event.what + ")",
-                "; no rank uses it there for ", retry_rounds, " rounds");
+  return concat("block ", job.blocks[event.block], " failed under ", in_words(event.action),
+                " on rank ", event.rank, event.what.empty() ? "" : " (" + event.what + ")",
+                "; no rank uses ", level_of(event.action) > 0 ? "any recompute" : "it",
+                " there for ", retry_rounds, " rounds");
 }
 
 std::string explain_retry(const JobFacts& job, const ActionEvent& event,
@@ -178,15 +195,17 @@ std::vector<Reason> explain_rules(const JobFacts& job, const MemoryConfig& confi
 // Why a block may not have the action.
 std::string why_not(const MemoryConfig& config, const std::string& block, MemoryAction action) {
   if (const ActionRule* rule = forcing_rule(config, block)) {
-    return concat("block ", block, " must not have ", action, ": memory.force has ", rule->text());
+    return concat("block ", block, " must not have ", in_words(action), ": memory.force has ",
+                  rule->text());
   }
   const auto rule = std::ranges::find_if(config.forbid, [&](const ActionRule& forbidden) {
-    return forbidden.value == action && fits_pattern(forbidden.pattern, block);
+    return forbidden.value == kind_of(action) && fits_pattern(forbidden.pattern, block);
   });
   if (rule != config.forbid.end()) {
-    return concat("block ", block, " must not have ", action, ": memory.forbid has ", rule->text());
+    return concat("block ", block, " must not have ", in_words(action), ": memory.forbid has ",
+                  rule->text());
   }
-  return concat("block ", block, " cannot have ", action,
+  return concat("block ", block, " cannot have ", in_words(action),
                 ": it is switched off or this job cannot apply it");
 }
 
@@ -199,12 +218,13 @@ Reason explain_rule(const PolicyInput& input, const MemoryRound& round, const Ra
   const MemoryAction action = actions[block];
   const auto& resting = round.state.resting;
   const bool rests = std::ranges::any_of(resting, [&](const RestingAction& rest) {
-    return rest.block == block && rest.action == action;
+    return rest.block == block && rest.action == kind_of(action);
   });
   const std::string& name = input.job.blocks[block];
   Reason reason =
-      rests ? reason_of(ReasonCode::memory_block_failed,
-                        concat("block ", name, " failed under ", action, " and rests from it"))
+      rests ? reason_of(
+                  ReasonCode::memory_block_failed,
+                  concat("block ", name, " failed under ", kind_of(action), " and rests from it"))
             : reason_of(ReasonCode::memory_rules, why_not(input.config.memory, name, action));
   reason.block = static_cast<std::int32_t>(block);
   return reason;

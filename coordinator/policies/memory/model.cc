@@ -96,8 +96,9 @@ std::int64_t peak_at_share(const RankView& view, std::int64_t bytes) {
 
 // --- the usable part of a front ---------------------------------------------------------------
 
+// A level is used only where it was measured, so recompute that is forced is recompute in full.
 MemoryAction nearest(ActionSet allowed) {
-  for (unsigned a = 0; a < 4; ++a) {
+  for (std::size_t a = 0; a < kMemoryActionNames.size(); ++a) {
     if (contains(allowed, static_cast<MemoryAction>(a))) return static_cast<MemoryAction>(a);
   }
   return MemoryAction::keep;
@@ -159,7 +160,7 @@ std::vector<ActionSet> allowed_of_blocks(const PolicyInput& input,
                                              input.job.capabilities.actions));
   }
   for (const RestingAction& rest : resting) {
-    allowed[rest.block] = without(allowed[rest.block], rest.action);
+    allowed[rest.block] = without_kind(allowed[rest.block], rest.action);
   }
   for (ActionSet& set : allowed) {
     if (set == 0) set = only(MemoryAction::keep);
@@ -188,13 +189,13 @@ void learn_failures(const PolicyInput& input, MemoryRound& round) {
     const std::size_t block = failure->block.value();
     auto& resting = round.state.resting;
     const auto known = std::ranges::find_if(resting, [&](const RestingAction& rest) {
-      return rest.block == block && rest.action == failure->action;
+      return rest.block == block && rest.action == kind_of(failure->action);
     });
     if (known != resting.end()) {
       known->until = until;
       continue;
     }
-    resting.push_back({block, failure->action, until});
+    resting.push_back({block, kind_of(failure->action), until});
     round.failed.push_back({report.rank, block, failure->action, failure->what.data()});
   }
 }

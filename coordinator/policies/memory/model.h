@@ -39,10 +39,12 @@ struct RankBudget {
 // budget the 85 % are the cap.
 RankBudget budget_of(const MemoryConfig& config, const RankMemory& rank);
 
-// RestingAction is an action that failed on a block and is not used there before a round.
+// RestingAction is a kind of action that failed on a block and is not used there before a round.
+// Recompute that failed at one level rests at all of them and in full: what made it fail is an
+// operator of the block that cannot be run again, and each level would fail in its turn.
 struct RestingAction {
   std::uint64_t block = 0;
-  MemoryAction action = MemoryAction::keep;
+  MemoryAction action = MemoryAction::keep;  // as kind_of()
   RoundId until{};
 
   static auto fields(auto& self) { return std::tie(self.block, self.action, self.until); }
@@ -86,7 +88,7 @@ struct MemoryState {
 };
 
 template <>
-inline constexpr MemoryAction kLargestOf<MemoryAction> = MemoryAction::tile;
+inline constexpr MemoryAction kLargestOf<MemoryAction> = kLastAction;
 template <>
 inline constexpr ReasonCode kLargestOf<ReasonCode> = ReasonCode::custom;
 
@@ -139,8 +141,8 @@ struct RankView {
 struct ActionEvent {
   RankId rank{-1};
   std::size_t block = 0;
-  MemoryAction action = MemoryAction::keep;
-  std::string what;  // of a failure
+  MemoryAction action = MemoryAction::keep;  // of a failure with its level
+  std::string what;                          // of a failure
 };
 
 // MemoryRound is the policy's reading of one round: the new state and a view and choice per rank.

@@ -237,7 +237,7 @@ void MemoryActuator::end_step(const StepEnd& step, StepOutput& output) {
   for (std::size_t b = 0; b < step.plan.precision.size(); ++b) {
     const BlockId block(static_cast<BlockId::rep>(b));
     const MemoryAction action = action_of(step.plan, step.rank, block);
-    if (action == MemoryAction::recompute) ++output.row->recomputed_blocks;
+    if (is_recompute(action)) ++output.row->recomputed_blocks;
     if (action == MemoryAction::offload) ++output.row->offloaded_blocks;
     if (action == MemoryAction::tile) ++output.row->tiled_blocks;
   }

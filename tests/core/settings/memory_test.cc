@@ -164,7 +164,7 @@ TEST_SUITE("core") {
         "memory.force = h.*=recompute, h.3=offload\nmemory.forbid = emb*=recompute\n"
         "memory.tile = off\n");
     const cox::MemoryConfig& m = config.memory;
-    CHECK(cox::allowed_actions(m, "h.0") == cox::only(MemoryAction::recompute));
+    CHECK(cox::allowed_actions(m, "h.0") == cox::kEveryRecompute);  // at any level
     CHECK(cox::allowed_actions(m, "h.3") == cox::only(MemoryAction::offload));
     CHECK(cox::allowed_actions(m, "head") == cox::without(cox::kEveryAction, MemoryAction::tile));
     CHECK(cox::allowed_actions(m, "embed") ==
