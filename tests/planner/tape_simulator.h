@@ -1,0 +1,32 @@
+// TapeSimulator runs an operator graph forward and backward by the rules of the tape, slowly and
+// plainly, with a number in place of each tensor's bits: it computes what operators read, and fails
+// where a replay would read or give autograd other bits than the first run did. Tests compare the
+// planner's model with it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "coordinator/planner/operator_graph.h"
+
+namespace cox::test {
+
+struct SimulatedStep {
+  std::vector<std::int32_t> replayed;
+  std::int64_t ns = 0;
+  std::int64_t bytes = 0;            // most alive of what was made again
+  std::int64_t bytes_with_held = 0;  // and of what is kept
+  std::string error;                 // empty: all bits were right
+};
+
+SimulatedStep simulate(const planner::OperatorGraph& graph, const planner::KeptSet& kept);
+
+// A graph of `operators` operators with views, writes in place, several results, parts without
+// gradients, values saved early and late.
+planner::OperatorGraph random_graph(std::mt19937_64& random, std::size_t operators);
+
+}  // namespace cox::test
