@@ -44,6 +44,22 @@ at::Tensor without_graph(const at::Tensor& tensor) {
 
 }  // namespace
 
+// Counts its lifetime as time of the tape, not of the operator that runs.
+class Tape::Unmeasured {
+ public:
+  explicit Unmeasured(Tape& tape)
+      : tape_(tape), started_ns_(tape.now_ns_ ? tape.now_ns_() : std::int64_t{0}) {}
+  ~Unmeasured() {
+    if (tape_.now_ns_) tape_.own_ns_ += tape_.now_ns_() - started_ns_;
+  }
+  Unmeasured(const Unmeasured&) = delete;
+  Unmeasured& operator=(const Unmeasured&) = delete;
+
+ private:
+  Tape& tape_;
+  const std::int64_t started_ns_;
+};
+
 // What autograd holds in place of one saved tensor.
 class Tape::Hooks final : public torch::autograd::SavedVariableHooks {
  public:
@@ -54,9 +70,11 @@ class Tape::Hooks final : public torch::autograd::SavedVariableHooks {
 
   void call_pack_hook(const at::Tensor& tensor) override {
     const StreamPause unseen;
+    const Unmeasured own(*tape_);
     key_ = {tape_->current_, tape_->saved_++};
     const bool forced = tape_->must_keep(tensor);
-    if (!forced && tape_->choose(tensor) == Hold::drop) return tape_->want(key_, tensor);
+    if (tape_->now_ns_) tape_->note_saved(key_, tensor, forced);
+    if (!forced && tape_->choose(key_, tensor) == Hold::drop) return tape_->want(key_, tensor);
     const bool copies = !tape_->records_.rules.after_operator;
     auto kept = std::make_shared<Kept>();
     kept->tensor =
@@ -99,6 +117,7 @@ void Tape::close() {
   storage_indices_.clear();
   current_ = kNone;
   for (Storage& storage : records_.storages) storage.alive.reset();
+  if (now_ns_) end_measuring();
 }
 
 void Tape::stop_copying() {
@@ -145,6 +164,8 @@ void Tape::begin(const OperatorCall& call) {
   saved_ = 0;
   records_.operators.push_back(std::move(recorded));
   ++records_.counts.operators;
+  own_ns_ = 0;
+  if (now_ns_) started_ns_ = now_ns_();
 }
 
 void Tape::record_arguments(const OperatorCall& call, Operator& recorded) {
@@ -300,6 +321,7 @@ void Tape::copy_outside(const c10::StorageImpl* storage) {
 }
 
 void Tape::end(std::span<const c10::IValue> results) {
+  if (now_ns_) records_.measured->operator_ns.push_back(now_ns_() - started_ns_ - own_ns_);
   Operator& recorded = records_.operators[static_cast<std::size_t>(current_)];
   note_writes(recorded);
   if (!recorded.keeps_results && !recorded.writes_outside) {
@@ -356,10 +378,18 @@ void Tape::note_result(const at::Tensor& tensor, std::int16_t output, std::int16
     known.alive = tensor.unsafeGetTensorImpl()->unsafe_storage().getWeakStorageImpl();
   }
   records_.storages.push_back(std::move(known));
+  if (now_ns_)
+    records_.measured->storage_bytes.push_back(static_cast<std::int64_t>(storage->nbytes()));
 }
 
 // Only now it is known to which storage a tensor belongs that the operator made and saved.
 void Tape::resolve_pending() {
+  if (now_ns_) {
+    for (TapeRecords::SavedNote& note : records_.measured->saved) {
+      if (note.key.saver == current_ && note.storage == kNone)
+        note.storage = storage_index(note.address);
+    }
+  }
   const std::lock_guard lock(mutex_);
   for (Pending& pending : pending_) {
     const StorageIndex index = storage_index(pending.storage);
@@ -375,6 +405,50 @@ void Tape::resolve_pending() {
   pending_.clear();
 }
 
+void Tape::measure(std::function<std::int64_t()> now_ns) {
+  now_ns_ = std::move(now_ns);
+  records_.measured.emplace();
+}
+
+void Tape::note_saved(SavedKey key, const at::Tensor& tensor, bool is_forced) {
+  TapeRecords::SavedNote note;
+  note.key = key;
+  note.address = storage_impl(tensor);
+  note.storage = storage_index(note.address);
+  note.bytes = static_cast<std::int64_t>(storage_bytes(tensor));
+  note.is_forced = is_forced;
+  note.can_serve = is_strided_and_plain(tensor) && !tensor.is_inference();
+  note.version = tensor.unsafeGetTensorImpl()->version_counter();
+  note.saved_version = version_of(tensor);
+  if (!is_forced && note.storage != kNone && !is_written_by_current(note.storage) &&
+      has_value(tensor, note.storage)) {
+    note.value = reference(tensor);
+    note.is_by_value = note.value.source == TapeRecords::Source::result && note.value.is_plain;
+  }
+  note.value.type = tensor.scalar_type();
+  records_.measured->saved.push_back(std::move(note));
+}
+
+// Whether reference() finds it without holding it as a tensor from outside.
+bool Tape::has_value(const at::Tensor& tensor, StorageIndex storage) const {
+  if (made_.contains(tensor.unsafeGetTensorImpl())) return true;
+  return is_strided_and_plain(tensor) &&
+         records_.storages[static_cast<std::size_t>(storage)].type == tensor.scalar_type();
+}
+
+// Later writes count no more, and the counters must not be held on to.
+void Tape::end_measuring() {
+  now_ns_ = nullptr;
+  for (TapeRecords::SavedNote& note : records_.measured->saved) {
+    if (note.version.enabled() && note.version.current_version() != note.saved_version)
+      note.can_serve = false;
+    if (note.storage == kNone) continue;
+    const Storage& storage = records_.storages[static_cast<std::size_t>(note.storage)];
+    if (storage.counts_apart || storage.is_lost || storage.type != note.value.type)
+      note.can_serve = false;
+  }
+}
+
 void Tape::failed() noexcept {
   if (current_ == kNone) return;
   const std::lock_guard lock(mutex_);
@@ -382,6 +456,10 @@ void Tape::failed() noexcept {
     records_.storages[static_cast<std::size_t>(index)].is_lost = true;
   }
   std::erase_if(records_.wanted, [&](const auto& item) { return item.first.saver == current_; });
+  if (records_.measured) {
+    std::erase_if(records_.measured->saved,
+                  [&](const TapeRecords::SavedNote& note) { return note.key.saver == current_; });
+  }
   records_.operators.pop_back();
   pending_.clear();
   current_arguments_.clear();
@@ -406,7 +484,7 @@ bool Tape::must_keep(const at::Tensor& tensor) const {
   return outside_storages_.contains(storage_impl(tensor));
 }
 
-Hold Tape::choose(const at::Tensor& tensor) const {
+Hold Tape::choose(SavedKey key, const at::Tensor& tensor) const {
   if (!choice_) return Hold::drop;
   const StorageIndex index = storage_index(storage_impl(tensor));
   const auto handle = [this](OperatorIndex at) {
@@ -414,7 +492,7 @@ Hold Tape::choose(const at::Tensor& tensor) const {
   };
   const c10::OperatorHandle* maker =
       index == kNone ? nullptr : handle(records_.storages[static_cast<std::size_t>(index)].maker);
-  return choice_({*handle(current_), maker, tensor});
+  return choice_({*handle(current_), maker, tensor, key});
 }
 
 void Tape::keep(SavedKey key, const std::shared_ptr<const Kept>& kept,

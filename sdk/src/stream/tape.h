@@ -48,6 +48,7 @@ struct SavedValue {
   // Made its storage; null while the saver itself makes it.
   const c10::OperatorHandle* maker = nullptr;
   const at::Tensor& tensor;
+  TapeRecords::SavedKey key = {};
 };
 enum class Hold : std::uint8_t { keep, drop };
 // Called once for each tensor that need not be kept. Must not call operators.
@@ -62,6 +63,11 @@ class Tape final : public SavedTensorFrame,
   Tape(const Tape&) = delete;
   Tape& operator=(const Tape&) = delete;
   ~Tape() override;
+
+  // Notes from now on how long each operator takes and what autograd saves of it
+  // (operator_times.h). `now_ns` may wait for a device first. REQUIRES: nothing was recorded yet.
+  void measure(std::function<std::int64_t()> now_ns);
+  const TapeRecords& records() const { return records_; }
 
   // Ends the recording: what was needed for it alone is freed. What is saved later is kept.
   void close();
@@ -123,9 +129,15 @@ class Tape final : public SavedTensorFrame,
   StorageIndex storage_index(const c10::StorageImpl* storage) const;
   bool is_written_by_current(StorageIndex storage) const;
 
+  // For measuring.
+  class Unmeasured;
+  void note_saved(SavedKey key, const at::Tensor& tensor, bool is_forced);
+  bool has_value(const at::Tensor& tensor, StorageIndex storage) const;
+  void end_measuring();
+
   // For hooks.
   bool must_keep(const at::Tensor& tensor) const;
-  Hold choose(const at::Tensor& tensor) const;
+  Hold choose(SavedKey key, const at::Tensor& tensor) const;
   void keep(SavedKey key, const std::shared_ptr<const Kept>& kept, const c10::StorageImpl* storage);
   void want(SavedKey key, const at::Tensor& tensor);
   at::Tensor fetch(SavedKey key);
@@ -143,6 +155,10 @@ class Tape final : public SavedTensorFrame,
   std::int32_t saved_ = 0;                                        // tensors saved by it
   std::vector<c10::IValue> current_arguments_;
   std::vector<Pending> pending_;
+
+  std::function<std::int64_t()> now_ns_;  // null: does not measure
+  std::int64_t started_ns_ = 0;
+  std::int64_t own_ns_ = 0;  // spent by the tape since then
 
   mutable std::recursive_mutex mutex_;  // guards wanted, outsides and counts of the records
 };

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -140,6 +141,25 @@ struct TapeRecords {
     at::Tensor found;  // made again, not yet asked for
     c10::DimVector sizes;
   };
+  // A tensor that autograd saved, noted while a tape measures.
+  struct SavedNote {
+    SavedKey key;
+    StorageIndex storage = kNone;               // of the region, else
+    const c10::StorageImpl* address = nullptr;  // tells those apart that one operator saved
+    std::int64_t bytes = 0;                     // of its storage
+    bool is_forced = false;                     // it must be kept
+    bool is_by_value = false;                   // as in Wanted
+    bool can_serve = false;                     // reads of its storage, if it is kept
+    Reference value;
+    c10::VariableVersion version;
+    std::int64_t saved_version = 0;
+  };
+  // What a tape that measures notes besides.
+  struct Measured {
+    std::vector<std::int64_t> operator_ns;  // for each operator, without what the tape itself does
+    std::vector<std::int64_t> storage_bytes;
+    std::vector<SavedNote> saved;
+  };
   std::string name;  // for messages: "block transformer.h.0"
   TapeRules rules;
 
@@ -152,6 +172,7 @@ struct TapeRecords {
   std::vector<Outside> outsides;
   std::vector<Storage> storages;
   std::map<SavedKey, Wanted> wanted;
+  std::optional<Measured> measured;
   TapeCounts counts;
 
   [[noreturn]] void fail(const std::string& what) const;

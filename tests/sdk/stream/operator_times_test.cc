@@ -1,0 +1,175 @@
+// What the planner foretells of a measured region is what a tape then runs again, operator for
+// operator, for the models of models.h and for small programs of known cost.
+#include "sdk/src/stream/operator_times.h"
+
+#include <torch/csrc/jit/runtime/graph_executor.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <thread>
+
+#include "tests/sdk/stream/models.h"
+
+#include <doctest/doctest.h>
+
+namespace cox::detail {
+namespace {
+
+using at::Tensor;
+using Loss = std::function<Tensor()>;
+
+std::shared_ptr<Tape> recorded(const Loss& loss, HoldChoice choice, Tensor& result) {
+  torch::manual_seed(7);
+  auto tape = Tape::make("block test", std::move(choice));
+  {
+    const TapeScope scope(*tape);
+    result = loss();
+  }
+  tape->close();
+  return tape;
+}
+
+MeasuredRegion measured(const Loss& loss, Hold hold) {
+  torch::manual_seed(7);
+  const auto tape = Tape::make("block test", [hold](const SavedValue&) { return hold; });
+  tape->measure(&steady_ns);
+  Tensor result;
+  {
+    const TapeScope scope(*tape);
+    result = loss();
+  }
+  tape->close();
+  return measured_region(*tape);
+}
+
+planner::KeptSet random_set(const planner::OperatorGraph& graph, std::mt19937_64& random) {
+  planner::KeptSet kept(graph.storages.size());
+  const double share = std::uniform_real_distribution<>(0, 1)(random);
+  for (std::size_t s = 0; s < kept.size(); ++s)
+    kept[s] = std::uniform_real_distribution<>(0, 1)(random) < share;
+  return kept;
+}
+
+std::int64_t candidate_bytes(const planner::OperatorGraph& graph) {
+  return planner::held_bytes(graph, planner::KeptSet(graph.storages.size(), true));
+}
+
+TEST_SUITE("sdk.stream.operator_times") {
+  TEST_CASE("what the planner foretells is what tapes run again") {
+    REQUIRE(install_saved_tensor_engine().ok());
+    std::mt19937_64 random(3);
+    for (const stream_models::ModelCase& model : stream_models::all_models(5)) {
+      CAPTURE(model.name);
+      const Loss loss = [&] { return model.loss(9); };
+      torch::jit::setGraphExecutorOptimize(false);
+      const MeasuredRegion region = measured(loss, Hold::keep);
+      REQUIRE(planner::validate(region.graph).ok());
+      CHECK(candidate_bytes(region.graph) > 0);
+      for (int i = 0; i < 12; ++i) {
+        CAPTURE(i);
+        const planner::KeptSet kept = i == 0 ? planner::KeptSet(region.graph.storages.size())
+                                             : random_set(region.graph, random);
+        const planner::Slice slice = planner::slice(region.graph, kept);
+        Tensor result;
+        const auto tape = recorded(loss, choice_of(region, kept), result);
+        result.backward();
+        CHECK(tape->counts().replayed == slice.operators.size());
+      }
+      torch::jit::setGraphExecutorOptimize(true);
+    }
+  }
+
+  TEST_CASE("a region is the same whether its saved tensors are kept or dropped") {
+    REQUIRE(install_saved_tensor_engine().ok());
+    const stream_models::ModelCase model = stream_models::make_gpt2(5);
+    const Loss loss = [&] { return model.loss(9); };
+    MeasuredRegion keeps = measured(loss, Hold::keep);
+    const MeasuredRegion drops = measured(loss, Hold::drop);
+    CHECK(is_alike(keeps.graph, drops.graph));
+    const bool has_same_keys = keeps.saved == drops.saved;
+    CHECK(has_same_keys);
+    const auto first = keeps.graph.operators;
+    take_lesser_times(keeps.graph, drops.graph);
+    for (std::size_t i = 0; i < first.size(); ++i) {
+      CHECK(keeps.graph.operators[i].ns <= first[i].ns);
+      CHECK(keeps.graph.operators[i].ns <= drops.graph.operators[i].ns);
+    }
+    MeasuredRegion other = keeps;
+    other.graph.operators[0].name = "another";
+    CHECK_FALSE(is_alike(keeps.graph, other.graph));
+  }
+
+  TEST_CASE("bytes are those of storages, and times exclude what the tape does") {
+    REQUIRE(install_saved_tensor_engine().ok());
+    const Tensor weight = torch::randn({8, 8}).requires_grad_();
+    const Loss loss = [&] {
+      const Tensor thirds = weight.mm(weight);  // 256 bytes
+      return (thirds.narrow(0, 0, 4).sigmoid() * thirds.narrow(0, 4, 4)).sum();
+    };
+    std::int64_t calls = 0;  // each look at the clock takes a microsecond
+    const auto tape = Tape::make("block test");
+    tape->measure([&calls] { return 1000 * calls++; });
+    Tensor result;
+    {
+      const TapeScope scope(*tape);
+      result = loss();
+    }
+    tape->close();
+    const MeasuredRegion region = measured_region(*tape);
+    std::vector<std::int64_t> bytes;
+    for (const auto& storage : region.graph.storages) bytes.push_back(storage.bytes);
+    const bool is_as_made = bytes == std::vector<std::int64_t>{256, 128, 128, 4};
+    CHECK(is_as_made);
+    // mm saved its arguments, which are parameters and must be kept; the product of the sigmoid
+    // saved both of its own.
+    const bool is_saved = planner::candidates(region.graph) == std::vector<std::int32_t>{0, 1};
+    CHECK(is_saved);
+    for (const auto& it : region.graph.operators) {
+      CAPTURE(it.name);
+      // A saved tensor costs two looks, of which one lies between the tape's begin and end.
+      CHECK(it.ns % 1000 == 0);
+      CHECK(it.ns <=
+            1000 + 1000 * static_cast<std::int64_t>(std::max<std::size_t>(2, it.saves.size())));
+    }
+  }
+
+  TEST_CASE("what a custom function saved is held anyway") {
+    struct Twice : torch::autograd::Function<Twice> {
+      static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x) {
+        context->save_for_backward({x});
+        return x * 2;
+      }
+      static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                     torch::autograd::variable_list grads) {
+        return {grads[0] * 2};
+      }
+    };
+    REQUIRE(install_saved_tensor_engine().ok());
+    const Tensor weight = torch::randn({8, 8}).requires_grad_();
+    const auto region =
+        measured([&] { return Twice::apply(weight.mm(weight)).sigmoid().sum(); }, Hold::drop);
+    const auto held =
+        std::ranges::count_if(region.graph.storages, [](const auto& it) { return it.is_held; });
+    CHECK(held == 1);
+    CHECK(region.graph.storages[0].is_held);
+  }
+
+  TEST_CASE("an operator that throws leaves nothing behind") {
+    REQUIRE(install_saved_tensor_engine().ok());
+    const Tensor weight = torch::randn({8, 8}).requires_grad_();
+    const auto region = measured(
+        [&] {
+          Tensor x = weight.sigmoid();
+          CHECK_THROWS(x.mm(torch::ones({3, 3})));
+          return x.sigmoid().sum();
+        },
+        Hold::drop);
+    CHECK(planner::validate(region.graph).ok());
+    for (const auto& it : region.graph.operators) CHECK(it.name != "aten::mm");
+  }
+}
+
+}  // namespace
+}  // namespace cox::detail
