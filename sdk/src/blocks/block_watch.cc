@@ -48,9 +48,13 @@ std::vector<std::string> BlockWatch::names() const {
 }
 
 ActionSet BlockWatch::actions() const {
-  return registry_
-             ? kEveryAction
-             : static_cast<ActionSet>(only(MemoryAction::keep) | only(MemoryAction::recompute));
+  ActionSet actions = 0;
+  for (std::size_t a = 0; a < kMemoryActionNames.size(); ++a) {
+    const auto action = static_cast<MemoryAction>(a);
+    const bool is_of_visits = action == MemoryAction::keep || is_recompute(action);
+    if (registry_ ? level_of(action) == 0 : is_of_visits) actions |= only(action);
+  }
+  return actions;
 }
 
 void BlockWatch::set_action(BlockId block, MemoryAction action) {

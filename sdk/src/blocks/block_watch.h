@@ -44,7 +44,8 @@ class BlockWatch final : public Actuator, public BlockSink {
   std::size_t size() const { return registry_ ? registry_->size() : adopted_names_.size(); }
   // Blocks of an attached model, which alone take number formats.
   std::size_t marked() const { return registry_ ? registry_->size() : 0; }
-  // The actions that blocks can take: an adopted one is kept or recomputed.
+  // The actions that blocks can take: an adopted one is kept or recomputed, also at a level; the
+  // blocks of an attached model have no levels.
   ActionSet actions() const;
 
   // Sets the memory action of the block's later calls or visits. Where our autograd engine is not

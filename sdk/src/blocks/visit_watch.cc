@@ -56,6 +56,20 @@ void VisitWatch::set_action(BlockId block, MemoryAction action) {
   blocks_[block.value()].action = action;
 }
 
+void VisitWatch::set_levels(BlockId block, std::vector<HoldChoice> levels) {
+  blocks_[block.value()].levels = std::move(levels);
+}
+
+void VisitWatch::begin_regions() {
+  measures_regions_ = true;
+  regions_.assign(blocks_.size(), std::nullopt);
+}
+
+std::vector<std::optional<MeasuredRegion>> VisitWatch::end_regions() {
+  measures_regions_ = false;
+  return std::exchange(regions_, {});
+}
+
 void VisitWatch::pin(BlockId block, std::string reason) {
   blocks_[block.value()].pinned = std::move(reason);
 }
@@ -98,16 +112,38 @@ void VisitWatch::open_region(BlockId block) {
   Block& entered = blocks_[block.value()];
   entered.is_entered = true;
   region_ = block;
-  if (entered.action == MemoryAction::recompute && !entered.pinned)
-    tape_ = Tape::make("block " + entered.name);
+  if (is_recompute(entered.action) && !entered.pinned) {
+    tape_ = Tape::make("block " + entered.name, choice_of_action(entered));
+    if (measures_regions_) tape_->measure(&steady_ns);
+  }
   tell(block, BlockEdge::forward_begin);
 }
 
 void VisitWatch::close_region() {
-  if (tape_ != nullptr) tape_->close();
+  if (tape_ != nullptr) {
+    tape_->close();
+    if (measures_regions_) note_region(*region_);
+  }
   tape_.reset();
   if (region_) tell(*region_, BlockEdge::forward_end);
   region_.reset();
+}
+
+// The tape of a visit asks only while the visit lasts, so it may refer to the block's choice.
+HoldChoice VisitWatch::choice_of_action(const Block& block) const {
+  const unsigned level = level_of(block.action);
+  if (level == 0 || level > block.levels.size()) return {};
+  return [&choice = block.levels[level - 1]](const SavedValue& value) { return choice(value); };
+}
+
+void VisitWatch::note_region(BlockId block) {
+  std::optional<MeasuredRegion>& known = regions_[block.value()];
+  MeasuredRegion now = measured_region(*tape_);
+  if (known && is_alike(known->graph, now.graph)) {
+    take_lesser_times(known->graph, now.graph);
+  } else {
+    known = std::move(now);
+  }
 }
 
 void VisitWatch::tell(BlockId block, BlockEdge edge) {

@@ -33,6 +33,7 @@
 #include "sdk/src/blocks/block_registry.h"
 #include "sdk/src/blocks/measurement.h"
 #include "sdk/src/stream/operator_stream.h"
+#include "sdk/src/stream/operator_times.h"
 #include "sdk/src/stream/saved_tensors.h"
 #include "sdk/src/stream/tape.h"
 
@@ -53,8 +54,15 @@ class VisitWatch final : public SavedTensorFrame,
   // Nothing is reported or dropped any more.
   void release();
 
-  // Sets the memory action of the block's later visits: keep or recompute. A pinned block is kept.
+  // Sets the memory action of the block's later visits: keep, or recompute in full or at a level
+  // that the block has. A pinned block is kept.
   void set_action(BlockId block, MemoryAction action);
+  // Sets what is kept at each level of recompute, from level 1 on.
+  void set_levels(BlockId block, std::vector<HoldChoice> levels);
+  // Regions that are recomputed are measured from here on, and until the other call, which returns
+  // one of each block, with the least time that each of its operators took.
+  void begin_regions();
+  std::vector<std::optional<MeasuredRegion>> end_regions();
   void pin(BlockId block, std::string reason);
   std::vector<PinnedBlock> pinned() const;
 
@@ -92,6 +100,7 @@ class VisitWatch final : public SavedTensorFrame,
     std::string name;
     std::uint64_t elements = 0;
     MemoryAction action = MemoryAction::keep;
+    std::vector<HoldChoice> levels{};
     std::optional<std::string> pinned{};
     bool is_entered = false;  // since backward began last
   };
@@ -103,6 +112,8 @@ class VisitWatch final : public SavedTensorFrame,
   void book_forward();
   void open_region(BlockId block);
   void close_region();
+  HoldChoice choice_of_action(const Block& block) const;
+  void note_region(BlockId block);
   void tell(BlockId block, BlockEdge edge);
   void count(BlockId block, const at::Tensor& tensor);
   void unpack(Place place) noexcept;
@@ -116,6 +127,8 @@ class VisitWatch final : public SavedTensorFrame,
   std::optional<BlockId> region_;  // that the pass is in
   std::shared_ptr<Tape> tape_;     // of the region; null while its block is kept
   Nanoseconds since_{};
+  bool measures_regions_ = false;
+  std::vector<std::optional<MeasuredRegion>> regions_;  // by block
   // Storages saved since backward ran last; a weak reference keeps an address from being used
   // again.
   std::unordered_map<const void*, c10::weak_intrusive_ptr<c10::StorageImpl>> storages_;

@@ -16,6 +16,7 @@
 #include "metrics/step_row.h"
 #include "sdk/src/blocks/block_rules.h"
 #include "sdk/src/memory/counting_allocator.h"
+#include "sdk/src/memory/storage_levels.h"
 #include "sdk/src/memory/tier.h"
 #include "sdk/src/precision/trial_step.h"
 
@@ -75,7 +76,10 @@ Status MemoryActuator::check(LoopKind) {
 ActionSet MemoryActuator::actions() const {
   ActionSet actions = only(MemoryAction::keep);
   if (!is_wanted_) return actions;
-  if (config_.recompute) actions |= only(MemoryAction::recompute);
+  for (std::size_t a = 0; config_.recompute && a < kMemoryActionNames.size(); ++a) {
+    const auto action = static_cast<MemoryAction>(a);
+    if (is_recompute(action)) actions |= only(action);
+  }
   if (config_.tile) actions |= only(MemoryAction::tile);
   if (config_.offload && !config_.tier_directory.empty()) actions |= only(MemoryAction::offload);
   return actions & blocks_.actions();
@@ -135,6 +139,9 @@ Result<MemoryProblem> MemoryActuator::measure(TrialStep& step, std::int64_t resi
     const Status same = same_gradients(step, gradients);
     return same.ok() ? std::move(reading) : Result<StepReading>(same);
   };
+  std::optional<StorageLevels> levels;
+  if (blocks_.visits() != nullptr && contains(settings.actions, MemoryAction::recompute_1))
+    settings.levels = &levels.emplace(*blocks_.visits());
   auto problem = measure_problem(blocks_.size(), settings, pass);
   followed_.reset();
   if (!problem.ok()) return problem;

@@ -10,6 +10,7 @@
 #include "coordinator/core/text.h"
 #include "coordinator/planner/memory_problem.h"
 #include "sdk/src/memory/counting_allocator.h"
+#include "sdk/src/memory/storage_levels.h"
 #include "sdk/src/parallel/agreement.h"
 
 namespace cox::detail {
@@ -185,21 +186,13 @@ void note_kept(MemoryProblem& problem, const StepReading& reading, std::size_t s
   option(problem, s, MemoryAction::keep) = option_of(reading.stages[s]);
 }
 
-// Adds the time of the action: running a block again takes what running it took; offloading waits
-// for its copies both ways.
-void note_other(MemoryProblem& problem, const StepReading& reading, MemoryAction action,
-                std::int64_t copy_bytes_per_ms) {
-  for (std::size_t s = 1; s + 1 < problem.stages.size(); ++s) {
-    StageOption& tried = option(problem, s, action);
-    tried = option_of(reading.stages[s]);
-    tried.allowed = tried.kept_bytes < option(problem, s, MemoryAction::keep).kept_bytes;
-    std::int64_t added_us = problem.stages[s].forward_us;
-    if (action == MemoryAction::offload) {
-      tried.stored_bytes = reading.stages[s].copied_bytes;
-      added_us = 2000 * tried.stored_bytes / std::max<std::int64_t>(1, copy_bytes_per_ms);
-    }
-    tried.added_us = std::max<std::int64_t>(1, added_us);
-  }
+// Notes what the action took on this stage. `added_us` is its time beyond keep.
+void note_tried(MemoryProblem& problem, const StepReading& reading, std::size_t s,
+                MemoryAction action, std::int64_t added_us) {
+  StageOption& tried = option(problem, s, action);
+  tried = option_of(reading.stages[s]);
+  tried.allowed = tried.kept_bytes < option(problem, s, MemoryAction::keep).kept_bytes;
+  tried.added_us = std::max<std::int64_t>(1, added_us);
 }
 
 MemoryProblem empty_problem(const std::vector<std::size_t>& order) {
@@ -245,6 +238,136 @@ std::vector<std::vector<std::size_t>> slices(const StepReading& recomputed,
   }
   return all;
 }
+
+// Runs the passes of measure_problem(): first with all blocks recomputed, which takes the least
+// memory, then with as many kept at a time as the budget has room for, then the other actions.
+class ProblemTrial {
+ public:
+  ProblemTrial(std::size_t blocks, const TrialSettings& settings, const TrialPass& pass)
+      : blocks_(blocks),
+        settings_(settings),
+        pass_(pass),
+        recomputes_(contains(settings.actions, MemoryAction::recompute)),
+        lightest_(recomputes_ ? MemoryAction::recompute : MemoryAction::keep) {}
+
+  Result<MemoryProblem> run() {
+    Status tried = try_least();
+    if (tried.ok()) tried = try_kept();
+    if (tried.ok() && recomputes_) tried = try_levels();
+    if (tried.ok()) tried = try_others();
+    return tried.ok() ? Result<MemoryProblem>(std::move(problem_)) : Result<MemoryProblem>(tried);
+  }
+
+ private:
+  Result<StepReading> run_pass(const Actions& actions) {
+    auto reading = pass_(actions);
+    if (reading.ok() && !least_.order.empty() && reading->order != least_.order)
+      return no_chain("found another order of blocks in another run of the same step");
+    return reading;
+  }
+
+  // The first pass of a process also makes what stays for all later ones; it is not read.
+  Status try_least() {
+    const auto first = pass_(Actions(blocks_, lightest_));
+    if (!first.ok()) return first.status();
+    least_.order = first->order;
+    auto least = run_pass(Actions(blocks_, lightest_));
+    if (!least.ok()) return least.status();
+    least_ = std::move(*least);
+    problem_ = empty_problem(least_.order);
+    note_gaps(problem_, least_);
+    if (settings_.levels != nullptr && recomputes_) settings_.levels->learn();
+    return ok_status();
+  }
+
+  Status try_kept() {
+    for (const auto& slice : slices_within_budget()) {
+      Actions actions(blocks_, lightest_);
+      for (const std::size_t s : slice) actions[least_.order[s - 1]] = MemoryAction::keep;
+      const auto kept = run_pass(actions);
+      if (!kept.ok()) return kept.status();
+      note_gaps(problem_, *kept);
+      for (const std::size_t s : slice) note_kept(problem_, *kept, s);
+    }
+    for (std::size_t s = 1; recomputes_ && s + 1 < problem_.stages.size(); ++s)
+      note_tried(problem_, least_, s, MemoryAction::recompute,
+                 recompute_us(s, MemoryAction::recompute));
+    return ok_status();
+  }
+
+  Status try_levels() {
+    for (unsigned n = 1; settings_.levels != nullptr && n <= kRecomputeLevels; ++n) {
+      for (const auto& slice : slices_within_budget()) {
+        if (Status tried = try_level(recompute_level(n), n, slice); !tried.ok()) return tried;
+      }
+    }
+    return ok_status();
+  }
+
+  Status try_level(MemoryAction action, unsigned n, const std::vector<std::size_t>& slice) {
+    Actions actions(blocks_, lightest_);
+    bool has_any = false;
+    for (const std::size_t s : slice) {
+      if (settings_.levels->count(least_.order[s - 1]) < n) continue;
+      actions[least_.order[s - 1]] = action;
+      has_any = true;
+    }
+    if (!has_any) return ok_status();
+    const auto tried = run_pass(actions);
+    if (!tried.ok()) return tried.status();
+    note_gaps(problem_, *tried);
+    for (const std::size_t s : slice) {
+      if (actions[least_.order[s - 1]] == action)
+        note_tried(problem_, *tried, s, action, recompute_us(s, action));
+    }
+    return ok_status();
+  }
+
+  Status try_others() {
+    for (const MemoryAction action : {MemoryAction::tile, MemoryAction::offload}) {
+      if (!contains(settings_.actions, action)) continue;
+      // The first run of tiles is checked, which holds everything; recompute's was the first pass.
+      if (action == MemoryAction::tile && !recomputes_) {
+        if (const auto checked = run_pass(Actions(blocks_, action)); !checked.ok())
+          return checked.status();
+      }
+      const auto tried = run_pass(Actions(blocks_, action));
+      if (!tried.ok()) return tried.status();
+      note_gaps(problem_, *tried);
+      for (std::size_t s = 1; s + 1 < problem_.stages.size(); ++s) note_other(*tried, s, action);
+    }
+    return ok_status();
+  }
+
+  // A tile runs again as a whole block does; offloading waits for its copies both ways.
+  void note_other(const StepReading& tried, std::size_t s, MemoryAction action) {
+    const bool is_offload = action == MemoryAction::offload;
+    const std::int64_t stored_bytes = is_offload ? tried.stages[s].copied_bytes : 0;
+    const std::int64_t copy_us =
+        2000 * stored_bytes / std::max<std::int64_t>(1, settings_.copy_bytes_per_ms);
+    note_tried(problem_, tried, s, action, is_offload ? copy_us : problem_.stages[s].forward_us);
+    option(problem_, s, action).stored_bytes = stored_bytes;
+  }
+
+  // Running a block again takes what running it took, unless its operators were measured.
+  std::int64_t recompute_us(std::size_t s, MemoryAction action) const {
+    const std::int64_t known =
+        settings_.levels == nullptr ? 0 : settings_.levels->added_us(least_.order[s - 1], action);
+    return known > 0 ? known : problem_.stages[s].forward_us;
+  }
+
+  std::vector<std::vector<std::size_t>> slices_within_budget() const {
+    return slices(least_, recomputes_ ? settings_.budget_bytes : 0);
+  }
+
+  const std::size_t blocks_;
+  const TrialSettings& settings_;
+  const TrialPass& pass_;
+  const bool recomputes_;
+  const MemoryAction lightest_;
+  StepReading least_;
+  MemoryProblem problem_;
+};
 
 // A problem travels as its head, with -1 for what is not set, and its stages as they lie in memory:
 // all ranks run the same program.
@@ -332,43 +455,7 @@ Result<StepReading> read_stages(const StepTrace& trace, std::size_t blocks) {
 
 Result<MemoryProblem> measure_problem(std::size_t blocks, const TrialSettings& settings,
                                       const TrialPass& pass) {
-  const bool recomputes = contains(settings.actions, MemoryAction::recompute);
-  const auto other = recomputes ? MemoryAction::recompute : MemoryAction::keep;
-  // The first pass of a process also makes what stays for all later ones; it is not read.
-  const auto first = pass(Actions(blocks, other));
-  if (!first.ok()) return first.status();
-  const auto again = [&](const Actions& actions) -> Result<StepReading> {
-    auto reading = pass(actions);
-    if (reading.ok() && reading->order != first->order)
-      return no_chain("found another order of blocks in another run of the same step");
-    return reading;
-  };
-  const auto least = again(Actions(blocks, other));
-  if (!least.ok()) return least.status();
-  MemoryProblem problem = empty_problem(least->order);
-  note_gaps(problem, *least);
-  for (const auto& slice : slices(*least, recomputes ? settings.budget_bytes : 0)) {
-    Actions actions(blocks, other);
-    for (const std::size_t s : slice) actions[least->order[s - 1]] = MemoryAction::keep;
-    const auto kept = again(actions);
-    if (!kept.ok()) return kept.status();
-    note_gaps(problem, *kept);
-    for (const std::size_t s : slice) note_kept(problem, *kept, s);
-  }
-  if (recomputes) note_other(problem, *least, MemoryAction::recompute, 0);
-  for (const MemoryAction action : {MemoryAction::tile, MemoryAction::offload}) {
-    if (!contains(settings.actions, action)) continue;
-    // The first run of tiles is checked, which holds everything; recompute's was the first pass.
-    if (action == MemoryAction::tile && !recomputes) {
-      if (const auto checked = again(Actions(blocks, action)); !checked.ok())
-        return checked.status();
-    }
-    const auto tried = again(Actions(blocks, action));
-    if (!tried.ok()) return tried.status();
-    note_gaps(problem, *tried);
-    note_other(problem, *tried, action, settings.copy_bytes_per_ms);
-  }
-  return problem;
+  return ProblemTrial(blocks, settings, pass).run();
 }
 
 Result<std::vector<RankProblem>> gather_problems(transport::Communicator& ranks,

@@ -87,10 +87,13 @@ using Actions = std::vector<MemoryAction>;  // one per block
 // Runs one step, forward and backward, under these actions, and puts back what it changed.
 using TrialPass = std::function<Result<StepReading>(const Actions&)>;
 
+class StorageLevels;
+
 struct TrialSettings {
   ActionSet actions = only(MemoryAction::keep);  // that may be tried
   std::int64_t budget_bytes = 0;                 // for the slices; 0 keeps all blocks at once
   std::int64_t copy_bytes_per_ms = 0;            // of the tier that offload uses
+  StorageLevels* levels = nullptr;               // of recompute; null where there are none
 };
 
 // Measures the problem of this rank. Returns the first error of `pass`, and failed_precondition

@@ -14,8 +14,6 @@
 namespace cox::detail {
 namespace {
 
-using Where = HealthVerdict::Where;
-
 // Returns the sum over all backward passes over a boundary.
 TensorScan gradient_of(const Boundary& boundary) {
   TensorScan all;
@@ -120,17 +118,18 @@ class Judge {
   HealthVerdict verdict() const {
     if (const auto call = spoiled_before()) {
       const BlockId block = calls_[*call].block;
-      return {Where::parameters, block, trouble_.parameters[block.value()]};
+      return {HealthVerdict::Where::parameters, block, trouble_.parameters[block.value()]};
     }
     const auto forward = forward_fault();
     const auto backward = backward_fault();
-    if (forward && (!backward || forward->at < backward->at)) return of(*forward, Where::forward);
-    if (backward) return of(*backward, Where::backward);
-    return {Where::outside, nearest(), 0};
+    if (forward && (!backward || forward->at < backward->at))
+      return of(*forward, HealthVerdict::Where::forward);
+    if (backward) return of(*backward, HealthVerdict::Where::backward);
+    return {HealthVerdict::Where::outside, nearest(), 0};
   }
 
  private:
-  HealthVerdict of(const Candidate& fault, Where where) const {
+  HealthVerdict of(const Candidate& fault, HealthVerdict::Where where) const {
     return {where, calls_[fault.call].block, fault.values};
   }
 
@@ -383,8 +382,9 @@ void BlockHealth::note(const BlockCallRecord& call, RankId rank) {
 
 void BlockHealth::blame(RankId rank) {
   // Parameters that are not finite show in the forward pass first.
-  const bool is_forward = verdict_.where == Where::forward || verdict_.where == Where::parameters;
-  if (!is_forward && verdict_.where != Where::backward) return;
+  const bool is_forward = verdict_.where == HealthVerdict::Where::forward ||
+                          verdict_.where == HealthVerdict::Where::parameters;
+  if (!is_forward && verdict_.where != HealthVerdict::Where::backward) return;
   BlockEvidence& evidence = evidence_[verdict_.block->value()];
   (is_forward ? evidence.overflow_forward : evidence.overflow_backward) =
       saturated(static_cast<std::uint64_t>(verdict_.values));

@@ -67,7 +67,6 @@ class Tape final : public SavedTensorFrame,
   // Notes from now on how long each operator takes and what autograd saves of it
   // (operator_times.h). `now_ns` may wait for a device first. REQUIRES: nothing was recorded yet.
   void measure(std::function<std::int64_t()> now_ns);
-  const TapeRecords& records() const { return records_; }
 
   // Ends the recording: what was needed for it alone is freed. What is saved later is kept.
   void close();
@@ -75,6 +74,7 @@ class Tape final : public SavedTensorFrame,
   void stop_copying();
   // REQUIRES: nobody asks for a dropped tensor meanwhile.
   TapeRecords& records() { return records_; }
+  const TapeRecords& records() const { return records_; }
   TapeCounts counts() const;
   std::size_t bytes() const;  // of the records, without tensors
 

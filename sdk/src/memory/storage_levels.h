@@ -1,0 +1,44 @@
+// StorageLevels gives the blocks of adopted models their levels of recompute: which storages a
+// block keeps at each level, found from a trial in which every block was recomputed in full and its
+// region measured.
+//
+//   VisitWatch: measured regions -> planner::storage_front(), levels() -> VisitWatch: choices
+//
+// Training thread only; does not communicate.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "coordinator/core/memory_front.h"
+#include "sdk/src/blocks/visit_watch.h"
+
+namespace cox::detail {
+
+class StorageLevels {
+ public:
+  // `visits` outlives it, and measures regions from here on.
+  explicit StorageLevels(VisitWatch& visits);
+
+  // Ends the measuring, and tells `visits` what each level of each block keeps.
+  void learn();
+
+  // Returns how many levels the block has, from 0 to kRecomputeLevels. REQUIRES: learn() was
+  // called.
+  unsigned count(std::size_t block) const;
+  // Returns the microseconds that a step takes longer under recompute in full or at one of the
+  // block's levels; 0 where that is not known.
+  std::int64_t added_us(std::size_t block, MemoryAction action) const;
+
+ private:
+  struct Block {
+    std::int64_t full_ns = 0;
+    std::vector<std::int64_t> level_ns;  // from level 1 on
+  };
+
+  VisitWatch& visits_;
+  std::vector<Block> blocks_;
+};
+
+}  // namespace cox::detail
