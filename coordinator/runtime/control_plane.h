@@ -108,6 +108,8 @@ class ControlPlane {
 
   // This rank's mark, for its training thread to move.
   transport::MarkWriter& mark() { return mark_; }
+  // The board of this node's marks, and whose they are.
+  const NodeMarks& node_marks() const { return *marks_; }
   // The marks that can be read on this node, with the state of their processes, and those of other
   // nodes' ranks that the coordinator says others wait for; ascending ranks.
   std::vector<RankMark> marks_here() const;

@@ -31,10 +31,11 @@ NodeMarks signed_by(RankId self, SharedSegment memory, const MarkBoard& board,
 }
 
 Result<NodeMarks> alone(RankId self) {
-  SharedSegment memory = transport::heap_segment(MarkBoard::bytes_needed(1));
-  const auto board = MarkBoard::format(memory.bytes(), 1);
+  auto memory = transport::inherited_segment(MarkBoard::bytes_needed(1));
+  if (!memory.ok()) return memory.status();
+  const auto board = MarkBoard::format(memory->bytes(), 1);
   if (!board.ok()) return board.status();
-  return signed_by(self, std::move(memory), *board, {self});
+  return signed_by(self, std::move(*memory), *board, {self});
 }
 
 }  // namespace

@@ -5,14 +5,17 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <span>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "coordinator/core/config.h"
 #include "coordinator/core/words.h"
 #include "coordinator/io/config_source.h"
 #include "coordinator/policies/registry.h"
+#include "coordinator/runtime/death_watch.h"
 #include "coordinator/runtime/replay.h"
 #include "coordinator/tools/checkpoint_command.h"
 #include "coordinator/tools/plan_command.h"
@@ -88,10 +91,20 @@ Result<runtime::ReplayReport> replay_of(const ReplayRequest& request) {
   return report;
 }
 
+// Says which rank's death ended the job, where its run directory tells.
+void print_ending(const std::string& run) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(run, error)) return;
+  const auto ending = runtime::read_ending(run);
+  if (!ending.ok()) complain(ending.status().message());
+  if (ending.ok() && !ending->empty()) print_line("the job ended by a death: " + *ending);
+}
+
 int replay_command(const ReplayRequest& request) {
   const auto report = replay_of(request);
   if (!report.ok()) return complain(report.status().message());
   print(*report);
+  print_ending(request.journal);
   return report->equal() ? kDone : kNo;
 }
 

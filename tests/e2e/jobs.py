@@ -16,6 +16,7 @@ import uuid
 
 TINY = ["--layers", "2", "--width", "64", "--heads", "2", "--length", "32", "--batch", "8"]
 PATIENCE = 60  # seconds that a job may take
+WATCHER = "coxswain-watch"  # a process of the job that is no rank
 
 programs = argparse.Namespace()
 
@@ -67,10 +68,12 @@ class Job:
             try:
                 with open(f"/proc/{entry}/environ", "rb") as file:
                     variables = file.read().decode(errors="replace").split("\0")
+                with open(f"/proc/{entry}/comm", encoding="utf-8") as file:
+                    name = file.read()
             except OSError:
                 continue
             rank = [v[9:] for v in variables if v.startswith("PMI_RANK=")]
-            if self.mark in variables and rank:
+            if self.mark in variables and rank and name.strip() != WATCHER:
                 found[int(rank[0])] = int(entry)
         return found
 

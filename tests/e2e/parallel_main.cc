@@ -4,16 +4,19 @@
 //   e2e_parallel trainer|own [--steps N] [--batch N] [--micro-batch N] [--random-shares SEED]
 //                [--jitter-us N] [--slow RANK FACTOR FIRST LAST] [--throw-on RANK STEP]
 //                [--stop-on RANK STEP] [--swap-on RANK] [--no-norm] [--leave-on RANK STEP]
-//                [--sleep-on RANK STEP SECONDS] [--ask-every]
+//                [--sleep-on RANK STEP SECONDS] [--ask-every] [--die-on RANK STEP abort|exit|stray]
 //
 // trainer: cox::Trainer with accumulate(). own: a loop with cox::Reducer, where a rank may end
 // early (--stop-on) and joins the others, or forgets to (--leave-on), and sleeps between its steps.
+// --die-on: abort(), exit(3), or a write to memory that is not its own, in its own code of the
+// step.
 // --ask-every: every step asks all ranks whether to stop.
 #include <torch/torch.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <random>
 #include <stdexcept>
@@ -45,6 +48,9 @@ struct Options {
   int sleep_on = -1;
   std::uint64_t sleep_at = 0;
   double sleep_seconds = 0;
+  int die_on = -1;
+  std::uint64_t die_at = 0;
+  std::string die_by;
   bool asks_every = false;
   int swap_on = -1;  // two parameters of one shape stand in another order there
   bool has_norm = true;
@@ -84,6 +90,11 @@ Options parse(const std::vector<std::string>& words) {
       o.sleep_on = std::stoi(next());
       o.sleep_at = std::stoull(next());
       o.sleep_seconds = std::stod(next());
+    }
+    if (name == "--die-on") {
+      o.die_on = std::stoi(next());
+      o.die_at = std::stoull(next());
+      o.die_by = next();
     }
     if (name == "--ask-every") o.asks_every = true;
     if (name == "--swap-on") o.swap_on = std::stoi(next());
@@ -169,6 +180,14 @@ void sleep_if_due(const Options& o, int rank, std::uint64_t step) {
   std::this_thread::sleep_for(std::chrono::duration<double>(o.sleep_seconds));
 }
 
+void die_if_due(const Options& o, int rank, std::uint64_t step) {
+  if (rank != o.die_on || step != o.die_at) return;
+  if (o.die_by == "abort") std::abort();
+  if (o.die_by == "exit") std::exit(3);
+  volatile int* nowhere = nullptr;
+  *nowhere = 1;
+}
+
 void misbehave(const Options& o, int rank, std::uint64_t step) {
   if (rank == o.throw_on && step == o.throw_at) {
     throw std::runtime_error("the user's own code failed");
@@ -222,6 +241,7 @@ void train(cox::Session& session, const Options& o, Net& model) {
     sleep_if_due(o, session.rank(), step.number());
     resident.look(step.number());
     step.accumulate([&](const cox::Batch& batch) {
+      die_if_due(o, session.rank(), step.number());
       return torch::mse_loss(model->forward(batch.inputs), batch.targets);
     });
     step.update();

@@ -113,10 +113,17 @@ class Table(stalls.Stalls):
         row.said = f"the job ends after {time.monotonic() - since:.1f} s with exit code {code}"
 
     def wait_for_the_end(self, row, job):
-        """mpiexec kills the other ranks at once: nobody is left to say anything."""
+        """mpiexec kills the other ranks at once: only a process that outlives them is left to say anything."""
         job.until(lambda: self.trains(job))
         job.signal(signal.SIGKILL, [row.victim])
         began = time.monotonic()
+        line = re.compile(rf"rank {row.victim} on .* ended before its loop did")
+        while job.process.poll() is None or row.seconds["log"] is None:
+            if row.seconds["log"] is None and line.search(job.errors()):
+                row.seconds["log"] = time.monotonic() - began
+            if time.monotonic() - began > LATE_S:
+                break
+            time.sleep(0.005)
         code = job.process.wait(LATE_S)
         row.said = f"mpiexec ends the job after {time.monotonic() - began:.1f} s with exit code {code}"
 

@@ -77,6 +77,7 @@ struct alignas(kLine) MarkWriter::Slot {
   std::atomic<std::int64_t> moved;   // when; a beat alone moves it
   std::atomic<std::uint64_t> space;  // of the process
   std::atomic<std::int32_t> process;
+  std::atomic<std::uint32_t> is_end_explained;
   std::array<Copy, 2> copies;
 };
 
@@ -117,6 +118,10 @@ void MarkWriter::begin_round(RoundId round, MarkClock::time_point now) {
 
 void MarkWriter::beat(MarkClock::time_point now) {
   if (slot_ != nullptr) slot_->moved.store(ticks(now), std::memory_order_relaxed);
+}
+
+void MarkWriter::explain_end() {
+  if (slot_ != nullptr) slot_->is_end_explained.store(1, std::memory_order_release);
 }
 
 // A reader that saw a word of a newer mark sees the newer number afterwards, too, and looks again.
@@ -245,10 +250,18 @@ RankMark MarkBoard::read_slot(std::size_t slot, MarkClock::time_point now, Look 
     mark.step = StepId(what >> 8);
   }
   mark.silent_seconds = age(from.moved.load(std::memory_order_relaxed), now);
-  if (look == Look::marks) return mark;
-  const std::int32_t number = from.process.load(std::memory_order_acquire);
-  mark.process = state_of({number, from.space.load(std::memory_order_relaxed)});
+  if (look == Look::marks_and_processes) mark.process = state_of(process(slot));
   return mark;
+}
+
+ProcessId MarkBoard::process(std::size_t slot) const {
+  const MarkWriter::Slot& from = slot_at(slot);
+  const std::int32_t number = from.process.load(std::memory_order_acquire);
+  return {number, from.space.load(std::memory_order_relaxed)};
+}
+
+bool MarkBoard::is_end_explained(std::size_t slot) const {
+  return slot_at(slot).is_end_explained.load(std::memory_order_acquire) != 0;
 }
 
 }  // namespace cox::transport

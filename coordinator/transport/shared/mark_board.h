@@ -55,6 +55,8 @@ class MarkWriter {
   void begin_round(RoundId round, MarkClock::time_point now);
   // The thread lives, and does what it did.
   void beat(MarkClock::time_point now);
+  // Says that this process has told why it ends before its loop does, or is about to. Any thread.
+  void explain_end();
 
   Activity activity() const { return now_.activity; }
   RoundId round() const { return now_.round; }
@@ -99,6 +101,11 @@ class MarkBoard {
   // Reads the mark of every slot, in their order; `rank` is left to the caller. A slot that nobody
   // has written reads as unknown. Asks the operating system as well where `look` says so.
   std::vector<RankMark> read(MarkClock::time_point now, Look look) const;
+  // Reads the mark of one slot. With Look::marks, this and the two below call nothing, so that a
+  // process that was forked may use them. REQUIRE: slot < ranks().
+  RankMark read_slot(std::size_t slot, MarkClock::time_point now, Look look) const;
+  ProcessId process(std::size_t slot) const;
+  bool is_end_explained(std::size_t slot) const;
 
  private:
   struct Header;
@@ -106,7 +113,6 @@ class MarkBoard {
   Told& told_slot() const;
   explicit MarkBoard(std::byte* memory, std::size_t ranks);
   MarkWriter::Slot& slot_at(std::size_t slot) const;
-  RankMark read_slot(std::size_t slot, MarkClock::time_point now, Look look) const;
 
   std::byte* memory_;
   std::size_t ranks_;

@@ -143,6 +143,15 @@ SharedSegment heap_segment(std::size_t bytes) {
   return SharedSegment({memory, bytes}, std::move(owner));
 }
 
+Result<SharedSegment> inherited_segment(std::size_t bytes) {
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED)
+    return resource_exhausted("shared memory: expected room for ", bytes, " bytes, found none (",
+                              std::strerror(errno), ")");
+  std::shared_ptr<void> owner(memory, [bytes](void* p) { munmap(p, bytes); });
+  return SharedSegment({static_cast<std::byte*>(memory), bytes}, std::move(owner));
+}
+
 Result<SharedSegment> share_file(Communicator& communicator, std::size_t bytes,
                                  const std::string& folder, const WaitPolicy& policy) {
   const bool leader = communicator.rank() == RankId(0);

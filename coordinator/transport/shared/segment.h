@@ -32,6 +32,9 @@ class SharedSegment {
 // Returns zeroed memory of this process alone, aligned to a cache line, for ranks that are threads.
 SharedSegment heap_segment(std::size_t bytes);
 
+// Returns zeroed memory that this process shares with those that it forks from now on.
+Result<SharedSegment> inherited_segment(std::size_t bytes);
+
 // Returns zeroed memory shared by the processes of one node, through a file that exists only for a
 // moment: rank 0 creates it, the others map it, and its name is removed when all have it; what
 // killed processes left the next call removes. Collective over one node, waiting (start-up only).

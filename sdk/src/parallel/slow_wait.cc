@@ -45,6 +45,7 @@ void SlowWait::look(Clock::time_point now) {
   const auto stall = find_stall(marks, {});
   if (stall && stall->is_save()) return;  // as long as the disk takes
   const std::string whom = stall ? text_of(*stall) : "ranks of other nodes have not come";
+  if (setup_.before_end) setup_.before_end();
   end_waiting(setup_.log, concat(setup_.where, " has waited beyond control.wait_seconds: ", whom));
 }
 

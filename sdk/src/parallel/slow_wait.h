@@ -32,6 +32,7 @@ class SlowWait {
     RoundId round{};                               // the one that all ranks are waited for in
     std::function<std::vector<RankMark>()> marks;  // of the ranks that can be seen, this one too
     Seconds limit{0};                              // control.wait_seconds
+    std::function<void()> before_end{};            // called before it ends the job
   };
   // `setup.log` must outlive this.
   SlowWait(Setup setup, Clock::time_point begin);

@@ -86,6 +86,7 @@ void ControlEnd::start(JobFacts facts) {
   watch_stalls(setup);
   plane_ = require(runtime::ControlPlane::start(job_.all(), std::move(setup)));
   job_.agree(telemetry_status);
+  watch_deaths();
   if (!job_.is_root()) return;
   job_.log().info(std::string("control path: ") + plane_->path());
   if (status_address().empty()) return;
@@ -125,6 +126,16 @@ void ControlEnd::open_rows() {
                                     row_options());
   job_.agree(opened.status());
   rows_ = std::move(*opened);
+  if (job_.is_root() && goes_on_at_) tell_last_ending();
+}
+
+void ControlEnd::tell_last_ending() {
+  const std::string& directory = job_.config().run.directory;
+  const auto ending = runtime::read_ending(directory);
+  if (!ending.ok()) job_.log().warning("how the last job ended: " + ending.status().text());
+  if (ending.ok() && !ending->empty())
+    job_.log().warning("the last job ended by a death: " + *ending);
+  runtime::forget_ending(directory);
 }
 
 metrics::RunStoreOptions ControlEnd::row_options() const {
@@ -172,10 +183,32 @@ void ControlEnd::watch_stalls(runtime::ControlPlaneSetup& setup) {
   setup.on_stall = [this](const std::optional<Stall>& stall) {
     if (telemetry_) telemetry_->state.set_stall(stall, wall_clock());
   };
-  setup.on_hopeless = [log = job_.log()](const std::string& why) { end_waiting(log, why); };
+  setup.on_hopeless = [this, log = job_.log()](const std::string& why) {
+    explain_end();
+    end_waiting(log, why);
+  };
+}
+
+// One rank alone leaves nothing but a note in its run directory that is worth a process.
+void ControlEnd::watch_deaths() {
+  const Config& config = job_.config();
+  const runtime::NodeMarks& marks = plane_->node_marks();
+  if (marks.slot != 0 || (job_.world_size() == 1 && config.run.directory.empty())) return;
+  runtime::DeathWatchSetup setup;
+  setup.world_size = job_.world_size();
+  setup.run_directory = config.run.directory;
+  setup.saves = config.checkpoint.directory;
+  setup.least = config.run.log;
+  const Status started = transport::take(runtime::DeathWatch::start(marks, setup), deaths_);
+  if (!started.ok()) job_.log().info("a rank that dies is not named: " + started.message());
+}
+
+void ControlEnd::explain_end() {
+  if (plane_) plane_->mark().explain_end();
 }
 
 void ControlEnd::close() {
+  deaths_.reset();
   if (telemetry_) telemetry_->state.finish();
   is_over_ = true;
   if (!rows_) return;

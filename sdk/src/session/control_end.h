@@ -16,6 +16,7 @@
 #include "coordinator/core/reason.h"
 #include "coordinator/io/folder_lock.h"
 #include "coordinator/runtime/control_plane.h"
+#include "coordinator/runtime/death_watch.h"
 #include "coxswain/session.h"
 #include "metrics/http_server.h"
 #include "metrics/run_store.h"
@@ -73,6 +74,8 @@ class ControlEnd {
   Status finish(const RankSignal& last);
   // Closes telemetry and the run directory.
   void close();
+  // The job ends here by an error that this rank tells.
+  void explain_end();
 
  private:
   struct Telemetry;
@@ -80,6 +83,8 @@ class ControlEnd {
   Status lock_directory();
   void open_rows();
   void watch_stalls(runtime::ControlPlaneSetup& setup);
+  void watch_deaths();
+  void tell_last_ending();
   Status start_telemetry(const JobFacts& facts);
   metrics::RunStoreOptions row_options() const;
   std::filesystem::path journal_path() const;
@@ -94,6 +99,7 @@ class ControlEnd {
   std::unique_ptr<Telemetry> telemetry_;          // rank 0; outlives the coordinator's thread
   std::unique_ptr<RunTally> tally_;               // rank 0, records into telemetry_
   std::unique_ptr<runtime::ControlPlane> plane_;  // from start() on
+  std::unique_ptr<runtime::DeathWatch> deaths_;   // on the first rank of each node
   std::optional<io::FolderLock> run_lock_;        // rank 0, of the run directory of all ranks
   std::unique_ptr<metrics::RunStoreWriter> rows_;
 };

@@ -99,7 +99,8 @@ void OpenStep::agreed(const StepBallot& merged) {
 SlowWait OpenStep::slow_wait(const char* where) const {
   const runtime::ControlPlane& plane = control_.plane();
   return SlowWait({job_.log(), where, marked_, [&plane] { return plane.marks_here(); },
-                   Seconds(job_.config().control.wait_seconds)},
+                   Seconds(job_.config().control.wait_seconds),
+                   [&control = control_] { control.explain_end(); }},
                   Clock::now());
 }
 

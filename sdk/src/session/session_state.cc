@@ -83,6 +83,7 @@ SessionState::SessionState(int argc, const char* const* argv, SessionOptions opt
 
 SessionState::~SessionState() {
   if (std::uncaught_exceptions() > 0) {
+    control_.explain_end();
     job_.leave_after_failure();
     return;
   }
@@ -90,6 +91,7 @@ SessionState::~SessionState() {
     finish();
   } catch (const std::exception& error) {
     job_.log().error(error.what());
+    control_.explain_end();
     job_.leave_after_failure();
   }
 }

@@ -1,0 +1,592 @@
+#include "coordinator/runtime/death_watch.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <concepts>
+#include <ctime>
+#include <system_error>
+#include <thread>
+
+#include "coordinator/core/text.h"
+#include "coordinator/io/file.h"
+#include "coordinator/io/json.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define COX_KEEPS_MEMORY 1  // which the sanitizer needs
+#endif
+
+namespace cox::runtime {
+namespace {
+
+using transport::MarkBoard;
+using transport::MarkClock;
+
+constexpr const char* kEndingFile = "ending.json";
+constexpr const char* kProcessName = "coxswain-watch";
+constexpr std::uint64_t kMostEndingBytes = 64 << 10;
+constexpr std::uint64_t kOver = ~std::uint64_t{0};
+constexpr unsigned kWriteSeconds = 5;      // for a line or a file that cannot be written
+constexpr std::uint64_t kPfExiting = 0x4;  // in the flags of /proc/PID/stat
+constexpr std::uint64_t kKillBit = std::uint64_t{1} << (SIGKILL - 1);
+
+// The forked process has dropped the memory in which the dynamic linker looks functions up, so what
+// it does is done by functions of this file and by calls that were looked up when the program
+// started (-fno-plt). Functions of the standard library that call others are not among them.
+
+constexpr std::size_t kNowhere = static_cast<std::size_t>(-1);
+
+bool is_at(std::string_view text, std::size_t place, std::string_view part) {
+  if (part.size() > text.size() || place > text.size() - part.size()) return false;
+  for (std::size_t i = 0; i < part.size(); ++i) {
+    if (text[place + i] != part[i]) return false;
+  }
+  return true;
+}
+
+std::size_t place_of(std::string_view part, std::string_view text) {
+  for (std::size_t i = 0; i + part.size() <= text.size(); ++i) {
+    if (is_at(text, i, part)) return i;
+  }
+  return kNowhere;
+}
+
+// A text in memory of the caller's, cut to what fits.
+class Text {
+ public:
+  explicit Text(std::span<char> to) : to_(to) {}
+
+  Text& operator<<(std::string_view part) {
+    for (const char c : part) {
+      if (size_ < to_.size()) to_[size_++] = c;
+    }
+    return *this;
+  }
+  template <std::integral Number>
+  Text& operator<<(Number number) {
+    std::array<char, 24> digits;
+    const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), number).ptr;
+    return *this << std::string_view(digits.data(), static_cast<std::size_t>(end - digits.data()));
+  }
+  std::string_view view() const { return {to_.data(), size_}; }
+
+ private:
+  std::span<char> to_;
+  std::size_t size_ = 0;
+};
+
+template <class Number>
+std::optional<Number> number_from(std::string_view text, int base = 10) {
+  Number number{};
+  const auto read = std::from_chars(text.data(), text.data() + text.size(), number, base);
+  if (read.ec != std::errc{}) return std::nullopt;
+  return number;
+}
+
+// The fields of /proc/PID/stat by their number in proc(5), from 3 on: the name before them may hold
+// any characters.
+std::string_view stat_field(std::string_view line, int number) {
+  std::size_t begin = line.size();
+  while (begin > 0 && line[begin - 1] != ')') --begin;
+  if (begin == 0 || begin == line.size()) return {};
+  ++begin;
+  for (int i = 3; i < number; ++i) {
+    const std::size_t blank = place_of(" ", {line.data() + begin, line.size() - begin});
+    if (blank == kNowhere) return {};
+    begin += blank + 1;
+  }
+  std::size_t end = begin;
+  while (end < line.size() && line[end] != ' ' && line[end] != '\n') ++end;
+  return {line.data() + begin, end - begin};
+}
+
+bool is_dead_state(std::string_view state) {
+  return state.size() == 1 && (state[0] == 'Z' || state[0] == 'X' || state[0] == 'x');
+}
+
+struct SignalWords {
+  int signal;
+  std::string_view words;
+};
+constexpr SignalWords kSignals[] = {
+    {SIGKILL, "SIGKILL: somebody's kill, the launcher's, or the kernel's for want of memory"},
+    {SIGSEGV, "SIGSEGV: memory that is not its own"},
+    {SIGABRT, "SIGABRT: abort(), or an exception that nobody caught"},
+    {SIGBUS, "SIGBUS: a mapped file that was cut, or no room behind it"},
+    {SIGFPE, "SIGFPE: a whole number divided by 0"},
+    {SIGILL, "SIGILL: an instruction that this processor does not have"},
+    {SIGTERM, "SIGTERM: somebody asked it to end"},
+    {SIGINT, "SIGINT: Ctrl-C"},
+};
+
+std::string_view signal_words(int signal) {
+  for (const SignalWords& each : kSignals) {
+    if (each.signal == signal) return each.words;
+  }
+  return "see signal(7)";
+}
+
+void write_how(const std::optional<std::int32_t>& code, Text& text) {
+  if (!code) {
+    text << "how is not known";
+  } else if (WIFSIGNALED(*code)) {
+    const int signal = WTERMSIG(*code);
+    text << "killed by signal " << signal << " (" << signal_words(signal) << ")";
+  } else {
+    text << "exit code " << WEXITSTATUS(*code) << ", without Session::finish()";
+  }
+}
+
+// By activity; a step follows.
+constexpr std::string_view kPhaseWords[kActivities] = {"",
+                                                       "was outside of a step, after step ",
+                                                       "was in data of step ",
+                                                       "was in forward of step ",
+                                                       "was in backward of step ",
+                                                       "was in compute of step ",
+                                                       "waited for other ranks in step ",
+                                                       "was in optimizer of step ",
+                                                       "was in none of the phases of step ",
+                                                       "was in the coordinator's work in step ",
+                                                       "saved after step ",
+                                                       "had left its loop, after step "};
+
+void write_where(const RankMark& mark, Text& text) {
+  if (mark.activity == Activity::unknown) {
+    text << "it had begun no step";
+    return;
+  }
+  const double seconds = mark.activity_seconds < 1e9 ? mark.activity_seconds : 1e9;
+  const auto tenths = static_cast<std::uint64_t>(seconds * 10);
+  text << "it " << kPhaseWords[static_cast<std::size_t>(mark.activity)] << mark.step.value()
+       << " for " << tenths / 10 << "." << tenths % 10 << " s";
+}
+
+// --- What the forked process needs, made before: it has none of the job's memory but its stack and
+// what is mapped from files.
+
+struct Orders {
+  explicit Orders(const MarkBoard& marks) : board(marks) {}
+
+  MarkBoard board;
+  std::array<RankId, DeathWatch::kMostRanks> ranks{};  // by slot
+  std::size_t watched = 0;
+  bool sees_all = false;  // of the job's ranks
+  bool tells_line = false;
+  std::array<char, 64> host{};
+  std::size_t host_size = 0;
+  std::array<char, 1024> advice{};  // the end of the line
+  std::size_t advice_size = 0;
+  int lines_to = -1;
+  int over = -1;                                       // an eventfd
+  int epoll = -1;                                      // of `over` and of the ranks
+  int folder = -1;                                     // the run directory
+  std::array<int, DeathWatch::kMostRanks> ends{};      // of ranks by slot, pidfds; -1 = not watched
+  std::array<int, DeathWatch::kMostRanks + 4> kept{};  // all of the descriptors above
+  std::size_t kept_size = 0;
+
+  int keep(int descriptor) { return kept[kept_size++] = descriptor; }
+  std::span<const int> all_kept() const { return {kept.data(), kept_size}; }
+  std::string_view host_text() const { return {host.data(), host_size}; }
+  std::string_view advice_text() const { return {advice.data(), advice_size}; }
+};
+
+// Descriptors of the job would keep its pipes open and its locks held.
+void close_all_but(std::span<const int> kept) {
+  constexpr unsigned kEnd = ~0u;
+  for (unsigned first = 0;;) {
+    unsigned end = kEnd;  // the first that is kept
+    for (const int each : kept) {
+      const auto descriptor = static_cast<unsigned>(each);  // huge where there is none
+      if (descriptor >= first && descriptor < end) end = descriptor;
+    }
+    if (first < end && ::syscall(SYS_close_range, first, end - 1, 0) != 0) ::_exit(1);
+    if (end == kEnd) return;
+    first = end + 1;
+  }
+}
+
+#if !defined(COX_KEEPS_MEMORY)
+bool is_within(std::uint64_t first, std::uint64_t end, const void* place) {
+  const auto address = reinterpret_cast<std::uint64_t>(place);
+  return address >= first && address < end;
+}
+
+// One line of /proc/self/maps: "first-end perms offset device inode path". Memory that follows a
+// file's is that of its variables, the C library's among them. Returns the end of what a file has.
+std::uint64_t unmap_if_private(std::string_view line, std::uint64_t file_end) {
+  const std::size_t dash = place_of("-", line);
+  const std::size_t blank = place_of(" ", line);
+  constexpr std::size_t kPerms = 4;
+  if (dash == kNowhere || blank == kNowhere || dash > blank || blank + kPerms >= line.size())
+    return file_end;
+  const auto first = number_from<std::uint64_t>({line.data(), dash}, 16);
+  const auto end = number_from<std::uint64_t>({line.data() + dash + 1, blank - dash - 1}, 16);
+  if (!first || !end) return file_end;
+  std::size_t path = blank + 1;
+  for (int blanks = 0; blanks < 4 && path < line.size(); ++path) blanks += line[path] == ' ';
+  while (path < line.size() && line[path] == ' ') ++path;
+  const bool is_memory =
+      path == line.size() || is_at(line, path, "[heap]") || is_at(line, path, "[anon");
+  if (!is_memory) return *end;
+  const bool is_needed = line[blank + kPerms] != 'p' || *first == file_end ||
+                         is_within(*first, *end, __builtin_frame_address(0)) ||
+                         is_within(*first, *end, __builtin_thread_pointer());
+  // Communication libraries put functions of their own in place of munmap().
+  if (!is_needed) ::syscall(SYS_munmap, *first, *end - *first);
+  return file_end;
+}
+
+// A page that the job writes to would otherwise be copied for as long as this process has it.
+void drop_memory() {
+  const int maps = ::open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+  if (maps < 0) return;
+  std::array<char, 4096> part;
+  std::array<char, 256> line;
+  std::size_t size = 0;
+  std::uint64_t file_end = 0;
+  for (ssize_t n = 0; (n = ::read(maps, part.data(), part.size())) > 0;) {
+    for (const char c : std::string_view(part.data(), static_cast<std::size_t>(n))) {
+      if (c == '\n') {
+        file_end = unmap_if_private({line.data(), size}, file_end);
+        size = 0;
+      } else if (size < line.size()) {
+        line[size++] = c;
+      }
+    }
+  }
+  ::close(maps);
+}
+#else
+void drop_memory() {}
+#endif
+
+// Returns what fits of a small file.
+std::string_view read_proc(std::int32_t process, std::string_view name, std::span<char> to) {
+  std::array<char, 64> path{};
+  Text(std::span(path).first(path.size() - 1)) << "/proc/" << process << "/" << name;
+  const int file = ::open(path.data(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return {};
+  const ssize_t size = ::read(file, to.data(), to.size());
+  ::close(file);
+  return {to.data(), static_cast<std::size_t>(std::max<ssize_t>(size, 0))};
+}
+
+bool has_kill_pending(std::string_view status, std::string_view name) {
+  const std::size_t begin = place_of(name, status) + name.size();
+  constexpr std::size_t kDigits = 16;
+  if (begin < name.size() || begin + kDigits > status.size()) return false;
+  const auto bits = number_from<std::uint64_t>({status.data() + begin, kDigits}, 16);
+  return bits && (*bits & kKillBit) != 0;
+}
+
+// Whether the process has ended, or does so by a SIGKILL that it has already got.
+bool is_ending(std::int32_t process) {
+  std::array<char, 4096> bytes;
+  const std::string_view stat = read_proc(process, "stat", bytes);
+  if (stat.empty() || is_dead_state(stat_field(stat, 3))) return true;
+  const auto flags = number_from<std::uint64_t>(stat_field(stat, 9));
+  if (flags && (*flags & kPfExiting) != 0) return true;
+  const std::string_view status = read_proc(process, "status", bytes);
+  return has_kill_pending(status, "SigPnd:\t") || has_kill_pending(status, "ShdPnd:\t");
+}
+
+void write_fully(int descriptor, std::string_view text) {
+  for (std::size_t done = 0; done < text.size();) {
+    const ssize_t written = ::write(descriptor, text.data() + done, text.size() - done);
+    if (written <= 0) return;
+    done += static_cast<std::size_t>(written);
+  }
+}
+
+// What kernels from 6.15 on tell of a process that somebody has waited for: the words of
+// linux/pidfd.h, which older systems lack.
+struct PidfdInfo {
+  std::uint64_t mask = 0;
+  std::uint64_t group = 0;
+  std::array<std::uint32_t, 11> unused{};
+  std::int32_t exit_code = 0;
+};
+constexpr std::uint64_t kInfoExit = 1 << 3;
+constexpr unsigned long kGetInfo = _IOWR(0xFF, 11, PidfdInfo);
+static_assert(sizeof(PidfdInfo) == 64);
+
+std::optional<std::int32_t> exit_code_of(std::int32_t process, int descriptor) {
+  std::array<char, 1024> line;
+  if (const auto code = parse_exit_code(read_proc(process, "stat", line))) return code;
+  PidfdInfo info;
+  info.mask = kInfoExit;
+  if (descriptor < 0 || ::ioctl(descriptor, kGetInfo, &info) != 0) return std::nullopt;
+  if ((info.mask & kInfoExit) == 0) return std::nullopt;
+  return info.exit_code;
+}
+
+MarkClock::time_point steady_now() {
+  timespec time{};
+  ::clock_gettime(CLOCK_MONOTONIC, &time);
+  return MarkClock::time_point(std::chrono::seconds(time.tv_sec) +
+                               std::chrono::nanoseconds(time.tv_nsec));
+}
+
+// The forked process.
+class Watcher {
+ public:
+  explicit Watcher(const Orders& orders) : orders_(orders) {}
+
+  [[noreturn]] void run() {
+    ::setsid();
+    ::prctl(PR_SET_NAME, kProcessName);
+    close_all_but(orders_.all_kept());
+    drop_memory();
+    const rlimit none{0, 0};
+    ::setrlimit(RLIMIT_CORE, &none);
+    std::array<epoll_event, 64> events{};
+    for (std::size_t live = orders_.watched; live > 0;) {
+      // The kernel hands descriptors out in the order in which they became ready.
+      const int ready =
+          ::epoll_wait(orders_.epoll, events.data(), static_cast<int>(events.size()), -1);
+      if (ready < 0 && errno != EINTR) break;
+      for (int i = 0; i < ready; ++i, --live) {
+        const std::uint64_t what = events[static_cast<std::size_t>(i)].data.u64;
+        if (what == kOver) ::_exit(0);
+        take_end(static_cast<std::size_t>(what));
+      }
+    }
+    ::_exit(0);
+  }
+
+ private:
+  void take_end(std::size_t slot) {
+    const std::int32_t process = orders_.board.process(slot).number;
+    RankEnd end;
+    end.code = exit_code_of(process, orders_.ends[slot]);
+    end.mark = orders_.board.read_slot(slot, steady_now(), MarkBoard::Look::marks);
+    end.mark.rank = orders_.ranks[slot];
+    end.is_explained = orders_.board.is_end_explained(slot);
+    ::epoll_ctl(orders_.epoll, EPOLL_CTL_DEL, orders_.ends[slot], nullptr);
+    if (is_settled_) return;
+    const EndKind kind = kind_of(end);
+    is_settled_ = kind != EndKind::in_order;
+    if (kind == EndKind::death && !may_be_the_launchers(end)) tell(end, process);
+  }
+
+  // Where other nodes have ranks, the first death may have been there, and the launcher's doing
+  // here: it kills all ranks of this node at once.
+  bool may_be_the_launchers(const RankEnd& end) const {
+    const bool is_killed = !end.code || (WIFSIGNALED(*end.code) && WTERMSIG(*end.code) == SIGKILL);
+    if (orders_.sees_all || !is_killed) return false;
+    for (std::size_t slot = 0; slot < orders_.board.ranks(); ++slot) {
+      if (!is_ending(orders_.board.process(slot).number)) return false;
+    }
+    return true;
+  }
+
+  void tell(const RankEnd& end, std::int32_t process) const {
+    std::array<char, 512> sentence;
+    const std::string_view text = write_death(end, orders_.host_text(), process, sentence);
+    set_alarm();
+    if (orders_.tells_line) {
+      std::array<char, 2048> bytes;
+      Text line(bytes);
+      line << "coxswain[" << end.mark.rank.value() << "] error: " << text << orders_.advice_text();
+      write_fully(orders_.lines_to, line.view());
+    }
+    if (orders_.folder >= 0) write_ending(end, process, text);
+    ::alarm(0);
+  }
+
+  // All signals have been blocked since before the fork.
+  static void set_alarm() {
+    ::signal(SIGALRM, SIG_DFL);
+    sigset_t alarms;
+    ::sigemptyset(&alarms);
+    ::sigaddset(&alarms, SIGALRM);
+    ::sigprocmask(SIG_UNBLOCK, &alarms, nullptr);
+    ::alarm(kWriteSeconds);
+  }
+
+  // REQUIRES: nothing in `text` needs an escape in JSON.
+  void write_ending(const RankEnd& end, std::int32_t process, std::string_view text) const {
+    std::array<char, 64> name{};
+    Text(std::span(name).first(name.size() - 1))
+        << "ending.json." << end.mark.rank.value() << ".new";
+    const int file = ::openat(orders_.folder, name.data(),
+                              O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644);
+    if (file < 0) return;
+    std::array<char, 1024> bytes;
+    Text json(bytes);
+    json << "{\"rank\":" << end.mark.rank.value() << ",\"host\":\"" << orders_.host_text()
+         << "\",\"process\":" << process << ",\"time\":" << std::int64_t{::time(nullptr)}
+         << ",\"step\":" << end.mark.step.value();
+    if (end.code) json << ",\"code\":" << *end.code;
+    json << ",\"text\":\"" << text << "\"}\n";
+    write_fully(file, json.view());
+    ::close(file);
+    ::renameat(orders_.folder, name.data(), orders_.folder, kEndingFile);
+  }
+
+  const Orders& orders_;
+  bool is_settled_ = false;  // ends that come are a consequence of one that came
+};
+
+// --- The job's end.
+
+std::string advice_of(const DeathWatchSetup& setup) {
+  std::string text;
+  if (setup.world_size > 1)
+    text += "; the launcher ends the other ranks for it, and may name another process";
+  text += setup.saves.empty()
+              ? ". No saves were kept: checkpoint.directory is not set"
+              : ". To go on: checkpoint.resume=on, from the newest save in " + setup.saves.string();
+  return text + " (docs/endings.md)\n";
+}
+
+// Nothing that would need an escape in JSON.
+std::string host_name() {
+  std::array<char, 64> name{};
+  if (::gethostname(name.data(), name.size() - 1) != 0) return "an unknown host";
+  std::string text = name.data();
+  for (char& c : text) {
+    const bool is_plain = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') ||
+                          (c >= 'A' && c <= 'Z') || c == '.' || c == '-';
+    if (!is_plain) c = '_';
+  }
+  return text;
+}
+
+Orders orders_for(const NodeMarks& marks, const DeathWatchSetup& setup) {
+  Orders orders(marks.board);
+  std::ranges::copy(marks.ranks, orders.ranks.begin());
+  orders.sees_all = marks.ranks.size() == static_cast<std::size_t>(setup.world_size);
+  orders.tells_line = setup.least != LogLevel::quiet;
+  orders.host_size = host_name().copy(orders.host.data(), orders.host.size());
+  orders.advice_size = advice_of(setup).copy(orders.advice.data(), orders.advice.size());
+  orders.lines_to = orders.keep(setup.lines_to);
+  return orders;
+}
+
+bool wait_for(int descriptor, std::uint64_t what, const Orders& orders) {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = what;
+  return ::epoll_ctl(orders.epoll, EPOLL_CTL_ADD, descriptor, &event) == 0;
+}
+
+// From here on no end is missed, and none is told before one that came earlier.
+bool open_ends(Orders& orders) {
+  orders.over = orders.keep(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  orders.epoll = orders.keep(::epoll_create1(EPOLL_CLOEXEC));
+  if (!wait_for(orders.over, kOver, orders)) return false;
+  const std::uint64_t space = transport::this_process().space;
+  for (std::size_t slot = 0; slot < orders.board.ranks(); ++slot) {
+    const transport::ProcessId id = orders.board.process(slot);
+    if (id.number <= 0 || id.space != space) continue;
+    const long end = ::syscall(SYS_pidfd_open, id.number, 0);
+    orders.ends[slot] = orders.keep(static_cast<int>(end));
+    if (!wait_for(orders.ends[slot], slot, orders)) return false;
+    ++orders.watched;
+  }
+  return true;
+}
+
+// Forks without a signal to this process when the new one ends, so that handlers and wait() of the
+// program see nothing of it. The new process keeps all signals blocked.
+std::int32_t fork_watcher(const Orders& orders) {
+  sigset_t all;
+  sigset_t before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  const long process = ::syscall(SYS_clone, 0L, 0L, 0L, 0L, 0L);
+  if (process == 0) Watcher(orders).run();
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);  // leaves errno as it is
+  return static_cast<std::int32_t>(process);
+}
+
+}  // namespace
+
+EndKind kind_of(const RankEnd& end) {
+  if (end.is_explained) return EndKind::explained;
+  if (end.mark.activity != Activity::finished) return EndKind::death;
+  if (end.code && *end.code == 0) return EndKind::in_order;
+  return end.code && WIFSIGNALED(*end.code) ? EndKind::death : EndKind::explained;
+}
+
+std::optional<std::int32_t> parse_exit_code(std::string_view stat_line) {
+  constexpr int kExitCode = 52;
+  if (!is_dead_state(stat_field(stat_line, 3))) return std::nullopt;
+  return number_from<std::int32_t>(stat_field(stat_line, kExitCode));
+}
+
+std::string_view write_death(const RankEnd& end, std::string_view host, std::int32_t process,
+                             std::span<char> to) {
+  Text text(to);
+  text << "rank " << end.mark.rank.value() << " on " << host << " (process " << process
+       << ") ended before its loop did: ";
+  write_how(end.code, text);
+  text << "; ";
+  write_where(end.mark, text);
+  return text.view();
+}
+
+Result<std::unique_ptr<DeathWatch>> DeathWatch::start(const NodeMarks& marks,
+                                                      const DeathWatchSetup& setup) {
+  if (marks.ranks.size() > kMostRanks)
+    return unavailable("expected at most ", kMostRanks, " ranks on a node whose deaths are told, ",
+                       "found ", marks.ranks.size());
+  Orders orders = orders_for(marks, setup);
+  if (!setup.run_directory.empty())
+    orders.folder =
+        orders.keep(::open(setup.run_directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const std::int32_t process = open_ends(orders) ? fork_watcher(orders) : -1;
+  const int error = errno;
+  for (const int descriptor : orders.all_kept()) {
+    const bool stays = descriptor == setup.lines_to || (descriptor == orders.over && process > 0);
+    if (!stays && descriptor >= 0) ::close(descriptor);
+  }
+  if (process > 0) return std::unique_ptr<DeathWatch>(new DeathWatch(orders.over, process));
+  return unavailable("expected a process that tells of a rank's death, found none: ",
+                     std::generic_category().message(error));
+}
+
+DeathWatch::~DeathWatch() {
+  static_cast<void>(::eventfd_write(over_, 1));
+  ::close(over_);
+  for (int i = 0; i < 1000; ++i) {
+    const int ended = ::waitpid(process_, nullptr, __WCLONE | WNOHANG);
+    if (ended != 0) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+Result<std::string> read_ending(const std::filesystem::path& run_directory) {
+  const auto bytes =
+      io::read_file(run_directory / kEndingFile, kMostEndingBytes, io::Links::refused);
+  if (bytes.status().code() == StatusCode::not_found) return std::string();
+  if (!bytes.ok()) return bytes.status();
+  const auto json = io::parse_json(*bytes, kMostEndingBytes);
+  if (!json.ok()) return json.status();
+  const io::Json* text = json->find("text");
+  if (text == nullptr || text->kind != io::JsonKind::string)
+    return data_loss(kEndingFile, ": expected an object with a text, found none");
+  return text->string;
+}
+
+void forget_ending(const std::filesystem::path& run_directory) {
+  std::error_code error;
+  std::filesystem::remove(run_directory / kEndingFile, error);
+}
+
+}  // namespace cox::runtime
