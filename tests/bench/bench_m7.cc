@@ -1,0 +1,360 @@
+// M7: what half of the activation bytes costs: a plain GPT-2 whose blocks are recomputed storage by
+// storage, under 24 budgets, beside keeping everything and beside plans that only keep or recompute
+// whole blocks.
+#include <time.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "coordinator/planner/front.h"
+#include "coordinator/planner/memory_problem.h"
+#include "sdk/src/blocks/block_watch.h"
+#include "sdk/src/memory/counting_allocator.h"
+#include "sdk/src/memory/memory_actuator.h"
+#include "sdk/src/precision/trial_step.h"
+#include "sdk/src/stream/block_map.h"
+#include "sdk/src/stream/storage.h"
+#include "tests/bench/line.h"
+
+namespace cox::bench {
+namespace {
+
+namespace nn = torch::nn;
+using at::Tensor;
+using Actions = std::vector<MemoryAction>;
+
+constexpr std::int64_t kLayers = 4, kWidth = 256, kHeads = 4, kLength = 128, kRows = 8,
+                       kWords = 512;
+constexpr int kBudgets = 24;
+
+// GPT-2 as anybody would write it.
+struct LayerImpl : nn::Module {
+  explicit LayerImpl(double dropout)
+      : p(dropout),
+        ln_1(register_module("ln_1", nn::LayerNorm(nn::LayerNormOptions({kWidth})))),
+        c_attn(register_module("c_attn", nn::Linear(kWidth, 3 * kWidth))),
+        c_proj(register_module("c_proj", nn::Linear(kWidth, kWidth))),
+        ln_2(register_module("ln_2", nn::LayerNorm(nn::LayerNormOptions({kWidth})))),
+        fc(register_module("fc", nn::Linear(kWidth, 4 * kWidth))),
+        proj(register_module("proj", nn::Linear(4 * kWidth, kWidth))) {}
+
+  Tensor dropped(const Tensor& x) const { return p > 0 ? at::dropout(x, p, is_training()) : x; }
+
+  Tensor attend(const Tensor& qkv) const {
+    const auto parts = qkv.split(kWidth, 2);
+    const auto heads = [](const Tensor& x) {
+      return x.view({kRows, kLength, kHeads, kWidth / kHeads}).transpose(1, 2);
+    };
+    const Tensor y = at::scaled_dot_product_attention(heads(parts[0]), heads(parts[1]),
+                                                      heads(parts[2]), {}, 0.0, true);
+    return y.transpose(1, 2).reshape({kRows, kLength, kWidth});
+  }
+
+  Tensor forward(Tensor x) {
+    x = x + dropped(c_proj->forward(attend(c_attn->forward(ln_1->forward(x)))));
+    return x + dropped(proj->forward(at::gelu(fc->forward(ln_2->forward(x)))));
+  }
+
+  double p;
+  nn::LayerNorm ln_1;
+  nn::Linear c_attn, c_proj;
+  nn::LayerNorm ln_2;
+  nn::Linear fc, proj;
+};
+TORCH_MODULE(Layer);
+
+struct GptImpl : nn::Module {
+  explicit GptImpl(double dropout)
+      : wte(register_module("wte", nn::Embedding(kWords, kWidth))),
+        wpe(register_module("wpe", nn::Embedding(kLength, kWidth))),
+        h(register_module("h", nn::ModuleList())),
+        ln_f(register_module("ln_f", nn::LayerNorm(nn::LayerNormOptions({kWidth})))),
+        head(register_module("head", nn::Linear(kWidth, kWords))) {
+    for (std::int64_t i = 0; i < kLayers; ++i) h->push_back(Layer(dropout));
+  }
+
+  Tensor loss(const Tensor& tokens, const Tensor& targets) {
+    Tensor x = wte->forward(tokens) + wpe->forward(places);
+    for (const auto& layer : *h) x = layer->as<LayerImpl>()->forward(x);
+    const Tensor logits = head->forward(ln_f->forward(x));
+    return at::cross_entropy_loss(logits.view({-1, kWords}), targets);
+  }
+
+  nn::Embedding wte, wpe;
+  nn::ModuleList h;
+  nn::LayerNorm ln_f;
+  nn::Linear head;
+  Tensor places = at::arange(kLength);
+};
+TORCH_MODULE(Gpt);
+
+double cpu_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+struct Step {
+  std::int64_t held_bytes = 0;  // after the forward pass, above the level before
+  std::int64_t peak_bytes = 0;  // counted, the highest level of the step
+  double seconds = 0;           // of this thread's CPU time
+};
+
+// The model, steered block by block as an adopted one is.
+class Steered final : public detail::OperatorListener {
+ public:
+  explicit Steered(double dropout)
+      : model_(dropout), map_(detail::BlockMap::make(*model_, {}).value()) {
+    static_cast<void>(detail::install_saved_tensor_engine());
+    std::vector<std::string> names;
+    std::vector<std::uint64_t> elements;
+    for (std::size_t b = 0; b < map_.size(); ++b) {
+      const BlockId block(static_cast<BlockId::rep>(b));
+      names.push_back(map_.name(block));
+      elements.push_back(map_.elements(block));
+    }
+    config_.mode = PolicyMode::on;
+    actuator_ =
+        std::make_unique<detail::MemoryActuator>(config_, "", RankId(0), blocks_, probe_, Log());
+    if (!actuator_->prepare().ok()) throw std::runtime_error("no counting allocator");
+    visits_ = &blocks_.adopt(names, elements);
+    tokens_ = at::randint(kWords, {kRows, kLength}, at::kLong);
+    targets_ = at::randint(kWords, {kRows * kLength}, at::kLong);
+    loss(Watch::no).backward();  // makes what stays: the gradients' own memory is dropped again
+    model_->zero_grad();
+  }
+
+  void touch(const c10::OperatorHandle&, const Tensor& argument) override {
+    const auto block = map_.block_of(detail::storage_impl(argument));
+    if (block && visits_->current() != block) visits_->enter(*block);
+  }
+
+  MemoryProblem measure() {
+    detail::TrialStep step(*model_, [this] { return loss(Watch::yes); });
+    auto problem = actuator_->measure(step, 0);
+    if (!problem.ok()) throw std::runtime_error(problem.status().text());
+    return *problem;
+  }
+
+  // Without actions: the plain model, without a stream.
+  Step run(const Actions& actions) {
+    if (!actions.empty()) actuator_->steer(actions);
+    torch::manual_seed(3);
+    model_->zero_grad();
+    Step step;
+    detail::reset_counted_peak();
+    const std::int64_t before = detail::counted_memory().live_bytes;
+    const double start = cpu_seconds();
+    const Tensor loss_value = loss(actions.empty() ? Watch::no : Watch::yes);
+    step.seconds = cpu_seconds() - start;
+    step.held_bytes = detail::counted_memory().live_bytes - before;
+    const double middle = cpu_seconds();
+    loss_value.backward();
+    step.seconds += cpu_seconds() - middle;
+    step.peak_bytes = detail::counted_memory().peak_bytes;
+    visits_->backward_ended();
+    prints_.clear();
+    for (const Tensor& p : model_->parameters()) prints_.push_back(detail::fingerprint(p.grad()));
+    return step;
+  }
+  const std::vector<std::uint64_t>& gradients() const { return prints_; }
+
+ private:
+  enum class Watch : bool { no, yes };
+  Tensor loss(Watch watch) {
+    if (watch == Watch::no) return model_->loss(tokens_, targets_);
+    const detail::SavedTensorScope saving(*visits_);
+    const detail::StreamScope shown({this, visits_});
+    const Tensor loss = model_->loss(tokens_, targets_);
+    visits_->backward_begins();
+    return loss;
+  }
+
+  MemoryConfig config_;
+  Gpt model_;
+  detail::BlockMap map_;
+  detail::BlockWatch blocks_;
+  detail::MemoryProbe probe_;
+  std::unique_ptr<detail::MemoryActuator> actuator_;
+  detail::VisitWatch* visits_ = nullptr;
+  Tensor tokens_, targets_;
+  std::vector<std::uint64_t> prints_;
+};
+
+struct Seen {
+  Step step;
+  std::vector<double> ratio;  // of the time of the plain model, taken right before
+};
+
+MemoryProblem without_levels(MemoryProblem problem) {
+  for (Stage& stage : problem.stages) {
+    for (std::size_t a = 0; a < stage.options.size(); ++a) {
+      if (level_of(static_cast<MemoryAction>(a)) > 0) stage.options[a].allowed = false;
+    }
+  }
+  return problem;
+}
+
+Actions per_block(const MemoryProblem& problem, const MemoryPoint& point) {
+  Actions actions(problem.stages.size() - 2, MemoryAction::keep);
+  for (std::size_t s = 0; s < problem.stages.size(); ++s) {
+    if (problem.stages[s].block != kGap)
+      actions[static_cast<std::size_t>(problem.stages[s].block)] = point.actions[s];
+  }
+  return actions;
+}
+
+class Comparison {
+ public:
+  Comparison(double dropout, int rounds) : gpt_(dropout), dropout_(dropout), rounds_(rounds) {}
+
+  void run() {
+    const MemoryProblem problem = gpt_.measure();
+    plain_ = gpt_.run({});
+    expected_ = gpt_.gradients();
+    const MemoryFront storages = planner::solve_front(problem)->front;
+    const MemoryFront blocks = planner::solve_front(without_levels(problem))->front;
+    for (const MemoryFront* front : {&storages, &blocks}) {
+      for (const MemoryPoint& point : picked(*front)) plans_[per_block(problem, point)];
+    }
+    const Actions keep(problem.stages.size() - 2, MemoryAction::keep);
+    plans_[keep];
+    take_turns();
+    tell("storages", problem, picked(storages));
+    tell("whole blocks", problem, picked(blocks));
+    print_goals(problem, picked(storages));
+    Line("M7", centre_of(plans_[keep].ratio).value, "ratio")
+        .with("figure", "followed, everything kept, time")
+        .with("dropout", dropout_)
+        .print();
+  }
+
+ private:
+  // The plans of 24 budgets, evenly spread from the least to keeping everything.
+  static std::vector<MemoryPoint> picked(const MemoryFront& front) {
+    std::vector<MemoryPoint> points;
+    const std::int64_t least = front.front().peak_bytes, most = front.back().peak_bytes;
+    for (int i = 0; i < kBudgets; ++i) {
+      const auto at = lookup(front, least + (most - least) * i / (kBudgets - 1));
+      if (points.empty() || points.back() != front[*at]) points.push_back(front[*at]);
+    }
+    return points;
+  }
+
+  void take_turns() {
+    for (int round = 0; round < rounds_; ++round) {
+      for (auto& [actions, seen] : plans_) {
+        gpt_.run({});
+        const double plain = gpt_.run({}).seconds;
+        gpt_.run(actions);
+        seen.step = gpt_.run(actions);
+        seen.ratio.push_back(seen.step.seconds / plain);
+        differing_ += gpt_.gradients() != expected_;
+      }
+    }
+  }
+
+  double of_plain(std::int64_t held) const {
+    return static_cast<double>(held) / static_cast<double>(plain_.held_bytes);
+  }
+  // Of the peak above what a step begins with.
+  double peak_part(const MemoryProblem& problem, std::int64_t peak) const {
+    return static_cast<double>(peak - problem.base_bytes) /
+           static_cast<double>(plain_.peak_bytes - problem.base_bytes);
+  }
+
+  void tell(const char* kind, const MemoryProblem& problem,
+            const std::vector<MemoryPoint>& points) {
+    for (const MemoryPoint& point : points) {
+      const Seen& seen = plans_[per_block(problem, point)];
+      const Median ratio = centre_of(seen.ratio);
+      const double off = 100 *
+                         std::abs(static_cast<double>(seen.step.peak_bytes - point.peak_bytes)) /
+                         static_cast<double>(point.peak_bytes);
+      worst_ = std::max(worst_, off);
+      Line("M7", ratio.value, "ratio")
+          .with("figure", "time of a plan")
+          .with("plans", kind)
+          .with("dropout", dropout_)
+          .with("low_95", ratio.low)
+          .with("high_95", ratio.high)
+          .with("held_part", of_plain(seen.step.held_bytes))
+          .with("peak_part", peak_part(problem, seen.step.peak_bytes))
+          .with("predicted_ms", 1e-3 * static_cast<double>(point.added_us))
+          .with("peak_off_percent", off)
+          .print();
+    }
+  }
+
+  // The least time of a plan that takes at most this part of plain memory.
+  template <class Part>
+  Median least_time(const MemoryProblem& problem, const std::vector<MemoryPoint>& points,
+                    double most, const Part& part) {
+    Median best{1e9, 0, 0};
+    for (const MemoryPoint& point : points) {
+      const Seen& seen = plans_[per_block(problem, point)];
+      const Median ratio = centre_of(seen.ratio);
+      if (part(seen.step) <= most && ratio.value < best.value) best = ratio;
+    }
+    return best;
+  }
+
+  void print_goals(const MemoryProblem& problem, const std::vector<MemoryPoint>& points) {
+    const auto held = [this](const Step& step) { return of_plain(step.held_bytes); };
+    const auto peak = [&](const Step& step) { return peak_part(problem, step.peak_bytes); };
+    goal("half of the held bytes, time", 1.08, least_time(problem, points, 0.5, held));
+    goal("half of the peak, time", 1.12, least_time(problem, points, 0.5, peak));
+    const Seen& least = plans_[per_block(problem, points.front())];
+    goal("the least memory, time", 1.30, centre_of(least.ratio));
+    Line("M7", worst_, "%")
+        .limit(0.2)
+        .with("figure", "largest distance of predicted and real peak")
+        .with("dropout", dropout_)
+        .print();
+    Line("M7", differing_, "steps")
+        .limit(0)
+        .with("figure", "steps whose gradients differ from the plain model's")
+        .with("dropout", dropout_)
+        .print();
+  }
+
+  void goal(const char* figure, double limit, const Median& ratio) const {
+    Line("M7", ratio.value, "ratio")
+        .limit(limit)
+        .with("figure", figure)
+        .with("dropout", dropout_)
+        .with("low_95", ratio.low)
+        .with("high_95", ratio.high)
+        .print();
+  }
+
+  Steered gpt_;
+  const double dropout_;
+  const int rounds_;
+  Step plain_;
+  std::vector<std::uint64_t> expected_;
+  std::map<Actions, Seen> plans_;
+  double worst_ = 0;
+  int differing_ = 0;
+};
+
+int run(Effort effort) {
+  at::set_num_threads(1);
+  for (const double dropout : {0.0, 0.1}) {
+    torch::manual_seed(1);
+    Comparison(dropout, effort == Effort::quick ? 1 : 15).run();
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace cox::bench
+
+int main(int argc, char** argv) {
+  return cox::bench::run(cox::bench::effort_of(argc, argv));
+}
