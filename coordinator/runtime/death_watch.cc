@@ -381,6 +381,7 @@ class Watcher {
     const EndKind kind = kind_of(end);
     is_settled_ = kind != EndKind::in_order;
     if (kind == EndKind::death && !may_be_the_launchers(end)) tell(end, process);
+    if (is_settled_) ::_exit(0);  // the launcher may wait for standard error to be closed
   }
 
   // Where other nodes have ranks, the first death may have been there, and the launcher's doing
@@ -562,8 +563,12 @@ Result<std::unique_ptr<DeathWatch>> DeathWatch::start(const NodeMarks& marks,
 }
 
 DeathWatch::~DeathWatch() {
-  static_cast<void>(::eventfd_write(over_, 1));
+  end();
   ::close(over_);
+}
+
+void DeathWatch::end() const {
+  static_cast<void>(::eventfd_write(over_, 1));
   for (int i = 0; i < 1000; ++i) {
     const int ended = ::waitpid(process_, nullptr, __WCLONE | WNOHANG);
     if (ended != 0) return;

@@ -147,8 +147,10 @@ class Session {
   // All ranks get rank 0's parameters and buffers. From here on every backward() leaves in .grad
   // the plain mean over ranks, also where several calls add up before an update;
   // torch::autograd::grad averages nothing. Steps and phases are found by themselves: a step ends
-  // at the first forward pass after an update. What each block takes is measured; no plan steers an
-  // adopted block yet. Every rank takes the same number of steps with batches of equal size.
+  // at the first forward pass after an update. What each block takes is measured. With a memory
+  // budget (memory.*) the first step keeps everything and is recorded; before the second one it is
+  // tried under each action, and plans hold from there on. Number formats are not steered. Every
+  // rank takes the same number of steps with batches of equal size.
   // SIGTERM on any rank ends the job at the end of a step, unless the loop asks stop_requested().
   //
   // Call it on the training thread, before the first step, once for each model of the loop; the

@@ -23,6 +23,9 @@
 namespace cox::detail {
 namespace {
 
+// Runs of a trial step that time operators; the least time of each counts.
+constexpr int kTimedRuns = 3;
+
 std::int64_t budget_bytes(const MemoryConfig& config, std::int64_t limit_bytes) {
   RankMemory rank;
   rank.limit_bytes = limit_bytes;
@@ -139,9 +142,8 @@ Result<MemoryProblem> MemoryActuator::measure(TrialStep& step, std::int64_t resi
     const Status same = same_gradients(step, gradients);
     return same.ok() ? std::move(reading) : Result<StepReading>(same);
   };
-  std::optional<StorageLevels> levels;
-  if (blocks_.visits() != nullptr && contains(settings.actions, MemoryAction::recompute_1))
-    settings.levels = &levels.emplace(*blocks_.visits());
+  if (!levels_ && has_levels()) levels_.emplace(*blocks_.visits());
+  settings.levels = levels_ ? &*levels_ : nullptr;
   auto problem = measure_problem(blocks_.size(), settings, pass);
   followed_.reset();
   if (!problem.ok()) return problem;
@@ -190,6 +192,7 @@ void MemoryActuator::restrict_to_rules(MemoryProblem& problem) const {
 }
 
 void MemoryActuator::forget() {
+  levels_.reset();
   problem_.reset();
   followed_.reset();
   asked_.clear();
@@ -274,6 +277,7 @@ void MemoryActuator::calibrate(const SampleStep& sample, CalibrationHost& host) 
   open(share);
   planner::RankProblem mine{{}, share.limit_bytes, sample.samples};
   samples_ = sample.samples;
+  if (has_levels()) find_levels(sample, host);
   if (sample.loss) {
     auto problem = measure_sample(sample, host);
     if (problem.ok()) {
@@ -284,6 +288,25 @@ void MemoryActuator::calibrate(const SampleStep& sample, CalibrationHost& host) 
   }
   start_from(require(gather_problems(host.ranks(), mine)), host);
   apply(host.plan(), {});
+}
+
+bool MemoryActuator::has_levels() const {
+  return blocks_.visits() != nullptr && contains(actions(), MemoryAction::recompute_1);
+}
+
+// A rank whose runs fail has no operators to tell; what failed is told when it measures.
+void MemoryActuator::find_levels(const SampleStep& sample, CalibrationHost& host) {
+  levels_.emplace(*blocks_.visits());
+  TrialStep step(sample.model, sample.loss);
+  steer(Actions(blocks_.size(), MemoryAction::recompute));
+  bool goes_on = sample.loss != nullptr;
+  for (int run = 0; run < kTimedRuns && goes_on; ++run) {
+    host.forget_run();
+    if (sample.release) sample.release();
+    goes_on = step.run().ok();
+    blocks_.visits()->forget_step();
+  }
+  require(levels_->learn_together(host.ranks()), "memory");
 }
 
 // Treats gradients as a step of this job will.

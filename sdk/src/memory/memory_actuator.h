@@ -22,6 +22,7 @@
 #include "sdk/src/memory/memory_probe.h"
 #include "sdk/src/memory/memory_trial.h"
 #include "sdk/src/memory/offload.h"
+#include "sdk/src/memory/storage_levels.h"
 #include "sdk/src/parallel/gradient_holders.h"
 
 namespace cox::detail {
@@ -81,6 +82,8 @@ class MemoryActuator final : public Actuator {
   TrialSettings trial_settings() const;
   void open_tier();
   Result<StepReading> traced(TrialStep& step);
+  bool has_levels() const;
+  void find_levels(const SampleStep& sample, CalibrationHost& host);
   // Returns the peak of a step of that many samples, 0 where it is not known.
   std::int64_t predicted_peak_with(std::uint64_t samples) const;
   Result<MemoryProblem> measure_sample(const SampleStep& sample, CalibrationHost& host);
@@ -102,7 +105,8 @@ class MemoryActuator final : public Actuator {
   GradientHolders holders_;
   std::unique_ptr<Offloader> offloader_;  // where there is a tier
   std::int64_t copy_bytes_per_ms_ = 0;
-  Actions asked_;  // of the blocks
+  std::optional<StorageLevels> levels_;  // of recompute, in an adopted model
+  Actions asked_;                        // of the blocks
   std::optional<PlanId> followed_;
   std::optional<MemoryProblem> problem_;  // what measure() found
   std::uint64_t samples_ = 0;  // of the step that was measured; 0 = bytes do not depend on them

@@ -4,14 +4,18 @@
 //
 //   VisitWatch: measured regions -> planner::storage_front(), levels() -> VisitWatch: choices
 //
-// Training thread only; does not communicate.
+// Where all ranks measured the same operators, they choose by rank 0's times, so that a level is
+// the same set of storages on all of them, and one front serves all. Training thread only.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "coordinator/core/memory_front.h"
+#include "coordinator/core/status.h"
+#include "coordinator/transport/communicator.h"
 #include "sdk/src/blocks/visit_watch.h"
 
 namespace cox::detail {
@@ -21,8 +25,12 @@ class StorageLevels {
   // `visits` outlives it, and measures regions from here on.
   explicit StorageLevels(VisitWatch& visits);
 
-  // Ends the measuring, and tells `visits` what each level of each block keeps.
+  // Ends the measuring, and tells `visits` what each level of each block keeps. Does nothing the
+  // second time.
   void learn();
+  // The same, with rank 0's times where all ranks have equal operators. Collective; errors are
+  // those of `ranks`.
+  Status learn_together(transport::Communicator& ranks);
 
   // Returns how many levels the block has, from 0 to kRecomputeLevels. REQUIRES: learn() was
   // called.
@@ -37,7 +45,11 @@ class StorageLevels {
     std::vector<std::int64_t> level_ns;  // from level 1 on
   };
 
+  void choose();
+
   VisitWatch& visits_;
+  bool is_learnt_ = false;
+  std::vector<std::optional<MeasuredRegion>> regions_;
   std::vector<Block> blocks_;
 };
 

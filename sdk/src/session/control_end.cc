@@ -185,6 +185,7 @@ void ControlEnd::watch_stalls(runtime::ControlPlaneSetup& setup) {
   };
   setup.on_hopeless = [this, log = job_.log()](const std::string& why) {
     explain_end();
+    if (deaths_) deaths_->end();  // open descriptors would hold up the launcher
     end_waiting(log, why);
   };
 }
