@@ -97,7 +97,7 @@ std::string budget_table(const planner::RankProfile& profile, const MemoryFront&
       fmt::format("{:<12} {:<5} {:<12} {:<24}", "budget", "fits", "peak", "added time");
   for (const std::string_view name : kMemoryKindNames) out += fmt::format(" {:>9}", name);
   const bool shows_levels = has_levels(profile.problem);
-  if (shows_levels) out += fmt::format("  recompute at levels 1 to {}", kRecomputeLevels);
+  if (shows_levels) out += fmt::format("  recomputed at levels (of {})", kRecomputeLevels);
   out += "\n";
   for (const std::int64_t budget : budgets) {
     const bool fits = lookup(front, budget).has_value();

@@ -202,19 +202,21 @@ JobFacts facts(std::int32_t ranks) {
   job.incarnation = 1;
   job.world_size = ranks;
   for (std::size_t b = 0; b < kBlocks; ++b) job.blocks.push_back("block " + std::to_string(b));
-  job.capabilities.precisions = job.capabilities.actions = 0xF;
+  job.capabilities.precisions = 0xF;
+  job.capabilities.actions = kEveryAction;
   return job;
 }
 
-Plan varied_plan(const JobFacts& job, std::size_t profiles, std::uint64_t seed) {
+// `kinds`: of the first so many actions.
+Plan varied_plan(const JobFacts& job, std::size_t profiles, std::uint64_t seed,
+                 std::size_t kinds = kMemoryKinds) {
   testing::Random random(seed);
-  const auto quarter = [&] { return static_cast<std::uint8_t>(random.below(4)); };
   Plan plan = initial_plan(job);
   plan.id = {job.incarnation, 1};
-  for (Precision& p : plan.precision) p = static_cast<Precision>(quarter());
+  for (Precision& p : plan.precision) p = static_cast<Precision>(random.below(4));
   plan.profiles.assign(profiles, std::vector<MemoryAction>(kBlocks));
   for (auto& actions : plan.profiles) {
-    for (MemoryAction& a : actions) a = static_cast<MemoryAction>(quarter());
+    for (MemoryAction& a : actions) a = static_cast<MemoryAction>(random.below(kinds));
   }
   return plan;
 }
@@ -228,13 +230,21 @@ std::size_t bytes_of(const std::vector<wire::Frame>& frames) {
 // A full plan in which every block has a random precision and action.
 int mask_sizes() {
   const JobFacts job = facts(8);
-  const auto frames = wire::encode_plan(varied_plan(job, 1, 7), nullptr);
-  if (!frames.ok() || frames->size() != 1) return 1;
-  const double body = static_cast<double>(frames->front().size - wire::kHeadHeaderBytes);
+  const auto body_of = [&job](std::size_t kinds) {
+    const auto frames = wire::encode_plan(varied_plan(job, 1, 7, kinds), nullptr);
+    if (!frames.ok()) return -1.0;
+    std::size_t headers = wire::kHeadHeaderBytes;
+    headers += (frames->size() - 1) * wire::kContinuationHeaderBytes;
+    return static_cast<double>(bytes_of(*frames) - headers);
+  };
+  const double body = body_of(kMemoryKinds);
+  const double leveled = body_of(kMemoryActionNames.size());
+  if (body < 0 || leveled < 0) return 1;
   const auto line = [](double bytes, double limit, const char* figure) {
     Line("C4", bytes, "bytes").limit(limit).with("figure", figure).with("blocks", kBlocks).print();
   };
   line(body, 128, "mask body, random precision and action in every block");
+  line(leveled, 256, "mask body, random precision, action and level of recompute in every block");
   line(wire::kHeadHeaderBytes, 32, "mask header");
   return 0;
 }

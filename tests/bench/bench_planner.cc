@@ -3,8 +3,10 @@
 #include <time.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <fstream>
+#include <functional>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -36,15 +38,29 @@ std::int64_t step_us(const MemoryProblem& problem) {
   return sum;
 }
 
+// Which actions the stages of an instance have.
+struct Actions {
+  const char* text;
+  test::Copies copies = test::Copies::none;
+  test::Levels levels = test::Levels::none;
+};
+constexpr Actions kOnDevice = {"keep, recompute, tile"};
+constexpr Actions kCopied = {"keep, recompute, offload, tile", test::Copies::some};
+constexpr Actions kLeveled = {"keep, 3 to 7 levels of recompute, recompute, tile",
+                              test::Copies::none, test::Levels::some};
+constexpr Actions kLeveledCopied = {"keep, 3 to 7 levels of recompute, recompute, offload, tile",
+                                    test::Copies::some, test::Levels::some};
+
 // M1, on random chains: how many budgets are solved to a proof.
-void proven(test::Copies copies, int chains) {
+void proven(const Actions& actions, int chains) {
   testing::Random random(31);
   std::vector<double> ms;
   double exact = 0;
   double over = 0;  // plans that need more than their budget
   double worst_gap = 0;
   for (int i = 0; i < chains; ++i) {
-    const MemoryProblem problem = test::block_chain(random, 4 + random.below(37), copies);
+    const MemoryProblem problem =
+        test::block_chain(random, 4 + random.below(37), actions.copies, actions.levels);
     const std::int64_t low = problem.base_bytes;
     const std::int64_t high =
         planner::schedule(problem, std::vector<MemoryAction>(problem.stages.size())).peak_bytes;
@@ -62,11 +78,9 @@ void proven(test::Copies copies, int chains) {
                                   static_cast<double>(step_us(problem)));
     }
   }
-  const char* what =
-      copies == test::Copies::some ? "keep, recompute, offload, tile" : "keep, recompute, tile";
   const auto told = [&](Line line, const char* figure) {
     line.with("figure", figure)
-        .with("actions", what)
+        .with("actions", actions.text)
         .with("budgets", static_cast<double>(ms.size()));
     line.print();
   };
@@ -86,7 +100,8 @@ void law(int graphs) {
   double lookups = 0;
   for (int g = 0; g < graphs; ++g) {
     const auto copies = g % 4 == 0 ? test::Copies::some : test::Copies::none;
-    const MemoryProblem problem = test::block_chain(random, 4 + random.below(21), copies);
+    const auto levels = g % 8 < 4 ? test::Levels::none : test::Levels::some;
+    const MemoryProblem problem = test::block_chain(random, 4 + random.below(21), copies, levels);
     const auto solved = planner::solve_front(problem, {512, 8, 256, 2'000'000});
     if (!solved.ok()) continue;
     const MemoryFront& front = solved->front;
@@ -113,16 +128,33 @@ void law(int graphs) {
   told(slower, "more bytes, more time");
 }
 
+// The front of a block: levels 1 to 6 drop ever more for ever more time, of a forward that takes
+// `forward_us` in all; half of what is inside costs a few percent.
+void add_levels(const std::function<std::int64_t(double)>& about, std::int64_t inside,
+                std::int64_t edge, Stage& stage) {
+  constexpr std::array<double, 6> kDropped = {0.2, 0.35, 0.5, 0.65, 0.8, 0.92};
+  constexpr std::array<double, 6> kTime = {0.01, 0.03, 0.06, 0.2, 0.45, 0.8};
+  for (std::size_t n = 0; n < kDropped.size(); ++n) {
+    StageOption option = stage.option(MemoryAction::recompute);
+    option.kept_bytes = edge + about(static_cast<double>(inside) * (1 - kDropped[n]));
+    option.added_us = about(static_cast<double>(stage.forward_us) * kTime[n]);
+    const MemoryAction level = recompute_level(1 + static_cast<unsigned>(n));
+    stage.options[static_cast<std::size_t>(level)] = option;
+  }
+}
+
 // A transformer of 96 layers, `parts` stages each, with sizes and times that differ by some
-// percent.
-MemoryProblem transformer(std::size_t parts, test::Copies copies, std::uint64_t seed) {
+// percent. Where there are levels, six of them take the place of tile.
+MemoryProblem transformer(std::size_t parts, const Actions& actions, std::uint64_t seed) {
   testing::Random random(seed);
   const auto about = [&](double value) {
     return static_cast<std::int64_t>(value * (0.95 + 0.1 * random.uniform()));
   };
   MemoryProblem problem;
   problem.base_bytes = 20'000 * kMiB;
-  problem.copy_bytes_per_ms = copies == test::Copies::some ? 20 * kMiB : 0;
+  const bool copies = actions.copies == test::Copies::some;
+  const bool levels = actions.levels == test::Levels::some;
+  problem.copy_bytes_per_ms = copies ? 20 * kMiB : 0;
   for (std::size_t i = 0; i < 96 * parts; ++i) {
     const double share = (1 + static_cast<double>(i % 4)) / 2.5 / static_cast<double>(parts);
     const std::int64_t inside = about(256 * kMiB * share);
@@ -134,22 +166,25 @@ MemoryProblem transformer(std::size_t parts, test::Copies copies, std::uint64_t 
     const std::int64_t high = inside + 3 * edge;
     stage.options[0] = {true, inside + edge, high, high, 0, 0};
     stage.options[1] = {true, edge, high, high, stage.forward_us, 0};
-    stage.options[3] = {true, inside / 2 + edge, high, high, stage.forward_us / 3, 0};
-    if (copies == test::Copies::some) stage.options[2] = {true, edge, high, high, 10, inside};
+    if (levels)
+      add_levels(about, inside, edge, stage);
+    else
+      stage.options[3] = {true, inside / 2 + edge, high, high, stage.forward_us / 3, 0};
+    if (copies) stage.options[2] = {true, edge, high, high, 10, inside};
     problem.stages.push_back(stage);
   }
   return problem;
 }
 
 // M3: a cold front, and a plan for another budget from it.
-void speed(const char* what, std::size_t parts, test::Copies copies,
+void speed(const char* what, std::size_t parts, const Actions& actions,
            const planner::FrontLimits& limits, int repeats) {
   std::vector<double> cold;
   std::vector<double> cached;
   double gap = 0;
   double points = 0;
   for (int r = 0; r < repeats; ++r) {
-    const MemoryProblem problem = transformer(parts, copies, 40 + static_cast<std::uint64_t>(r));
+    const MemoryProblem problem = transformer(parts, actions, 40 + static_cast<std::uint64_t>(r));
     const double start = cpu_milliseconds();
     const auto solved = planner::solve_front(problem, limits);
     cold.push_back(cpu_milliseconds() - start);
@@ -173,12 +208,11 @@ void speed(const char* what, std::size_t parts, test::Copies copies,
 }
 
 // M3 with copies: one cold plan at a budget in the middle, searched with so many labels a stage.
-void one_plan(std::size_t parts, std::size_t labels, int repeats) {
+void one_plan(const Actions& actions, std::size_t labels, int repeats) {
   std::vector<double> cold;
   double gap = 0;
   for (int r = 0; r < repeats; ++r) {
-    const MemoryProblem problem =
-        transformer(parts, test::Copies::some, 40 + static_cast<std::uint64_t>(r));
+    const MemoryProblem problem = transformer(1, actions, 40 + static_cast<std::uint64_t>(r));
     const std::int64_t high =
         planner::schedule(problem, std::vector<MemoryAction>(problem.stages.size())).peak_bytes;
     const double start = cpu_milliseconds();
@@ -192,8 +226,10 @@ void one_plan(std::size_t parts, std::size_t labels, int repeats) {
   Line("M3", bench::quantile(cold, 0.5), "ms")
       .limit(50)
       .with("figure", "cold plan for one budget, CPU time, p50")
-      .with("what", "keep, recompute, offload, tile")
-      .with("stages", static_cast<double>(96 * parts))
+      .with("what", actions.levels == test::Levels::some
+                        ? "keep, 6 levels of recompute, recompute, offload"
+                        : actions.text)
+      .with("stages", 96)
       .with("labels_per_stage", static_cast<double>(labels))
       .with("largest_gap_percent_of_step", 100 * gap)
       .print();
@@ -236,8 +272,10 @@ int main(int argc, char** argv) {
   const std::string goal = argc > 1 ? argv[1] : "";
   const std::string last = argc > 2 ? argv[argc - 1] : "--";
   if (goal == "M1") {
-    proven(test::Copies::none, is_quick ? 20 : 200);
-    proven(test::Copies::some, is_quick ? 10 : 100);
+    proven(kOnDevice, is_quick ? 20 : 200);
+    proven(kCopied, is_quick ? 10 : 100);
+    proven(kLeveled, is_quick ? 20 : 200);
+    proven(kLeveledCopied, is_quick ? 5 : 50);
     return last.starts_with("--") ? 0 : recorded(last);
   }
   if (goal == "M2") {
@@ -246,11 +284,12 @@ int main(int argc, char** argv) {
   }
   if (goal != "M3") return 2;
   const int repeats = is_quick ? 3 : 15;
-  speed("blocks; keep, recompute, tile", 1, test::Copies::none, {}, repeats);
-  speed("operators as stages; keep, recompute, tile", 26, test::Copies::none,
-        {192, 48, 1024, 2'000'000}, repeats);
-  speed("blocks; keep, recompute, offload, tile", 1, test::Copies::some, {256, 8, 32, 2'000'000},
+  speed("blocks; keep, recompute, tile", 1, kOnDevice, {}, repeats);
+  speed("blocks; keep, 6 levels of recompute, recompute", 1, kLeveled, {}, repeats);
+  speed("operators as stages; keep, recompute, tile", 26, kOnDevice, {192, 48, 1024, 2'000'000},
         repeats);
-  one_plan(1, 128, repeats);
+  speed("blocks; keep, recompute, offload, tile", 1, kCopied, {256, 8, 32, 2'000'000}, repeats);
+  one_plan(kCopied, 128, repeats);
+  one_plan(kLeveledCopied, 128, repeats);
   return 0;
 }

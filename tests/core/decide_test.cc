@@ -137,6 +137,8 @@ TEST_SUITE("core") {
     const std::vector<MemoryAction> keep(2, MemoryAction::keep);
     const std::vector<MemoryAction> both = {MemoryAction::recompute, MemoryAction::offload};
     const std::vector<MemoryAction> offload(2, MemoryAction::offload);
+    const std::vector<MemoryAction> leveled(2, cox::recompute_level(3));
+    const std::vector<MemoryAction> unknown(2, static_cast<MemoryAction>(11));
     cox::ScalerRules broken;
     broken.growth_factor = 0;
     const Row rows[] = {
@@ -153,6 +155,10 @@ TEST_SUITE("core") {
         {"actions in part", SetActions{{both}, {}}, Outcome::clamped, ReasonCode::not_capable},
         {"actions out of reach", SetActions{{offload}, {}}, Outcome::vetoed,
          ReasonCode::not_capable},
+        {"a level out of reach", SetActions{{leveled}, {}}, Outcome::vetoed,
+         ReasonCode::not_capable},
+        {"no such action", SetActions{{unknown}, {}}, Outcome::vetoed,
+         ReasonCode::invalid_proposal},
         {"same actions", SetActions{{keep, keep}, {cox::ProfileId(1), cox::ProfileId(0)}},
          Outcome::unchanged, ReasonCode::custom},
         {"no such profile", SetActions{{keep}, {cox::ProfileId(1), cox::ProfileId(0)}},

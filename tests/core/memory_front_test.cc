@@ -1,6 +1,7 @@
 #include "coordinator/core/memory_front.h"
 
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "coordinator/testing/random.h"
@@ -75,6 +76,36 @@ TEST_SUITE("core") {
       }
       if (front.size() <= most) CHECK(few == front);
     }
+  }
+
+  TEST_CASE("levels are recompute, each with its number, name and place in the order") {
+    using cox::MemoryAction;
+    CHECK(cox::kActionsInOrder.front() == MemoryAction::keep);
+    cox::ActionSet all = 0;
+    for (const MemoryAction action : cox::kActionsInOrder) {
+      CHECK_FALSE(cox::contains(all, action));
+      all |= cox::only(action);
+      const unsigned level = cox::level_of(action);
+      const bool is_full = action == MemoryAction::recompute;
+      CHECK(cox::is_recompute(action) == (is_full || level > 0));
+      CHECK(cox::contains(cox::kEveryRecompute, action) == cox::is_recompute(action));
+      CHECK(cox::every(action) ==
+            (cox::is_recompute(action) ? cox::kEveryRecompute : cox::only(action)));
+      if (level == 0) {
+        CHECK(cox::kind_of(action) == action);
+        CHECK(cox::in_words(action) == cox::to_string(action));
+        continue;
+      }
+      const std::string number = std::to_string(level);
+      CHECK(cox::recompute_level(level) == action);
+      CHECK(static_cast<unsigned>(action) == 3 + level);
+      CHECK(cox::kind_of(action) == MemoryAction::recompute);
+      CHECK(cox::to_string(action) == "recompute " + number);
+      CHECK(cox::in_words(action) == "recompute " + number + " of 7");
+    }
+    CHECK(all == cox::kEveryAction);
+    CHECK(cox::without_kind(all, cox::recompute_level(4)) == 0b1101);
+    CHECK(cox::without(all, cox::recompute_level(7)) == 0x3FF);
   }
 
   TEST_CASE("plans that another one beats are left out of a front") {

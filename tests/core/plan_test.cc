@@ -167,6 +167,22 @@ TEST_SUITE("core") {
     }
   }
 
+  TEST_CASE("texts and differences name the level of recompute") {
+    Plan plan = profiled_plan();
+    plan.profiles[1][1] = cox::recompute_level(2);
+    CHECK(cox::text(plan).find("recompute 2 of 7 in 1 blocks (1)") != std::string::npos);
+    const std::vector<std::string> lines = cox::diff(profiled_plan(), plan);
+    REQUIRE(lines.size() == 1);
+    CHECK(lines[0].ends_with("recompute -> recompute 2 of 7 in blocks 1"));
+    cox::JobFacts job = capable_job();
+    CHECK(cox::validate(plan, job).message().ends_with(
+        "block 1: recompute 2 of 7 cannot be applied by this job"));
+    job.capabilities.actions |= cox::kEveryRecompute;
+    CHECK(cox::validate(plan, job).ok());
+    plan.profiles[1][1] = static_cast<MemoryAction>(11);
+    CHECK(cox::validate(plan, job).message().ends_with("expected 0 to 10, found 11"));
+  }
+
   TEST_CASE("the text of a plan names everything a person asks for") {
     Plan plan = profiled_plan();
     plan.id.number = 7;

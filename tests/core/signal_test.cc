@@ -191,6 +191,15 @@ TEST_SUITE("core") {
     CHECK(std::string(read->what.data()) == std::string(46, 'x'));
   }
 
+  TEST_CASE("a failure tells the level of recompute") {
+    cox::BlockFailure failure;
+    failure.blocks = 1;
+    for (unsigned n = 1; n <= cox::kRecomputeLevels; ++n) {
+      failure.action = cox::recompute_level(n);
+      CHECK(cox::read_block_failure(cox::make_fragment(failure))->action == failure.action);
+    }
+  }
+
   TEST_CASE("a fragment that is no sound failure is refused") {
     cox::BlockFailure failure;
     failure.block = cox::BlockId(3);

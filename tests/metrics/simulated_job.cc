@@ -18,8 +18,8 @@ bool is_saving(std::size_t block) {
   return block >= 1 && block <= kSimulatedBlocks;
 }
 
-// Two plans: those blocks are recomputed, or all are kept.
-MemoryModel memory_model(std::size_t blocks) {
+// Two plans: those blocks have `saving`, or all are kept.
+MemoryModel memory_model(std::size_t blocks, MemoryAction saving) {
   MemoryModel model;
   model.base_bytes = std::int64_t{1} << 30;
   model.step_us = 380'000;
@@ -27,7 +27,7 @@ MemoryModel memory_model(std::size_t blocks) {
   MemoryPoint light{kSimulatedKeepPeak, 0, keep};
   MemoryPoint heavy{kSimulatedKeepPeak - kSimulatedSaving, 15'580, keep};
   for (std::size_t b = 0; b < blocks; ++b) {
-    if (is_saving(b)) heavy.actions[b] = MemoryAction::recompute;
+    if (is_saving(b)) heavy.actions[b] = saving;
     model.kept_bytes.push_back(is_saving(b) ? kSimulatedSaving / 4 : 1 << 20);
   }
   if (heavy.actions != light.actions) model.front.push_back(heavy);
@@ -47,8 +47,8 @@ JobFacts facts(const SimulatedSetup& setup) {
   job.global_batch = 32;
   if (setup.uneven) job.micro_batch = kMicroBatch;
   job.capabilities.precisions = setup.numerics ? 0b1111 : 0b11;
-  job.capabilities.actions = setup.plans_memory ? 0b11 : 0b01;
-  if (setup.plans_memory) job.memory.models.push_back(memory_model(setup.blocks));
+  job.capabilities.actions = setup.plans_memory ? 0b01 | every(setup.saving) : 0b01;
+  if (setup.plans_memory) job.memory.models.push_back(memory_model(setup.blocks, setup.saving));
   return job;
 }
 
@@ -175,7 +175,7 @@ void SimulatedJob::toggle_recompute(Decision& decision) {
   if (setup_.ranks_differ) split_ranks();
   auto& actions = plan_.profiles.back();
   for (std::size_t b = 0; b < actions.size(); ++b) {
-    if (is_saving(b)) actions[b] = begin ? MemoryAction::recompute : MemoryAction::keep;
+    if (is_saving(b)) actions[b] = begin ? setup_.saving : MemoryAction::keep;
   }
   publish(decision,
           reason(PolicyKind::memory, ReasonCode::custom, Outcome::changed,

@@ -20,7 +20,8 @@ struct SimulatedSetup {
   std::int32_t slow_rank = 2;  // -1 = none
   double start = 1'780'000'000;
   double step_seconds = 0.41;
-  bool plans_memory = true;   // blocks 1 to 4 were measured under recompute as well
+  bool plans_memory = true;  // blocks 1 to 4 were measured under another action as well
+  MemoryAction saving = MemoryAction::recompute;  // the action that they were measured under
   bool ranks_differ = false;  // in their actions: only the upper half recomputes
   bool uneven = false;        // ranks compute 2, 4, 6, 2, ... micro-batches of a larger batch
   bool numerics = false;      // formats, a loss scaler, overflows (simulated_numerics.h)

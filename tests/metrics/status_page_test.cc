@@ -154,6 +154,24 @@ TEST_SUITE("metrics") {
     CHECK_FALSE(contains(page, "over budget"));
   }
 
+  TEST_CASE("a level of recompute is told in the tables, and counted as recompute") {
+    SimulatedSetup setup;
+    setup.saving = recompute_level(2);
+    const Served served = served_after(setup, 100);
+    const std::string page = status_page(served);
+    CHECK(contains(page, "<td>h.0 to h.3 (4)</td><td>recompute 2 of 7</td>"));
+    CHECK(contains(page, ", 4 recompute."));
+    CHECK(contains(page, "a1\" title=\"h.0: bf16, recompute 2 of 7"));
+    const std::string plan = respond({"GET", "/api/v1/plan", ""}, served).body;
+    CHECK(contains(plan, "\"ranks_by_action\":{\"recompute 2\":4}"));
+    const std::string metrics = respond({"GET", "/metrics", ""}, served).body;
+    CHECK(contains(metrics, "coxswain_plan_action_blocks{action=\"recompute\"} 4"));
+    CHECK_FALSE(contains(metrics, "recompute 2"));
+    setup.ranks_differ = true;
+    CHECK(contains(status_page(served_after(setup, 100)),
+                   "<td>h.0 to h.3 (4)</td><td>recompute 2 of 7 on 2 of 4 ranks, keep on 2</td>"));
+  }
+
   TEST_CASE("where ranks differ, a block's action says on how many of them") {
     SimulatedSetup setup;
     setup.ranks_differ = true;

@@ -162,6 +162,29 @@ TEST_SUITE("planner.front") {
     }
   }
 
+  // Recompute in part costs what keep does, and time: that time lets a copy end before the backward
+  // in the middle needs its room.
+  TEST_CASE("an action that only costs time is chosen where a copy needs that time") {
+    MemoryProblem problem;
+    problem.copy_bytes_per_ms = 1;
+    problem.stages.resize(4);
+    for (Stage& stage : problem.stages) {
+      stage.forward_us = 1000;
+      stage.options[0] = {true, 0, 0, 1, 0, 0};
+    }
+    problem.stages[0].options[0].allowed = false;
+    problem.stages[0].options[2] = {true, 0, 0, 1, 0, 10};
+    problem.stages[2].options[0].backward_high_bytes = 8;
+    const auto level = static_cast<std::size_t>(recompute_level(1));
+    problem.stages[3].options[level] = {true, 0, 0, 1, 8000, 0};
+    const std::vector<PricedPlan> plans = test::all_plans(problem);
+    REQUIRE(plans.size() == 2);
+    for (const std::int64_t budget : {10, 11, 12, 17, 18, 19})
+      check_budget(problem, plans, budget, TieBreak::any);
+    CHECK(planner::solve_budget(problem, 12, 64, TieBreak::any)->best->actions.back() ==
+          recompute_level(1));
+  }
+
   TEST_CASE("the cap on recomputed stages counts every level") {
     MemoryProblem problem;
     for (int i = 0; i < 3; ++i) {

@@ -2,10 +2,12 @@
 // report the peaks that their plans really cause, plans that apply two rounds later. Header only.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -17,17 +19,20 @@ namespace cox::test {
 
 inline constexpr std::int64_t kMiB = 1 << 20;
 
+// A letter for each action: 1 to 7 are levels of recompute.
+inline constexpr std::string_view kLetters = "krot1234567";
+
 inline std::vector<MemoryAction> actions_of(const std::string& letters) {
   std::vector<MemoryAction> actions;
   for (const char letter : letters) {
-    actions.push_back(static_cast<MemoryAction>(std::string("krot").find(letter)));
+    actions.push_back(static_cast<MemoryAction>(kLetters.find(letter)));
   }
   return actions;
 }
 
 inline std::string letters_of(const std::vector<MemoryAction>& actions) {
   std::string letters;
-  for (const MemoryAction action : actions) letters += "krot"[static_cast<std::size_t>(action)];
+  for (const MemoryAction action : actions) letters += kLetters[static_cast<std::size_t>(action)];
   return letters;
 }
 
@@ -42,6 +47,22 @@ inline MemoryModel plain_model() {
   model.base_bytes = 500 * kMiB;
   model.step_us = 100000;
   model.kept_bytes.assign(4, 100 * kMiB);
+  return model;
+}
+
+// The same blocks, where level 2 saves half of that for 1 ms.
+inline MemoryModel leveled_model() {
+  MemoryModel model = plain_model();
+  model.front.clear();
+  const std::vector<std::string> plans = {"rrrr", "rrr2", "rr22", "r222", "2222",
+                                          "222k", "22kk", "2kkk", "kkkk"};
+  for (std::size_t p = 0; p < plans.size(); ++p) {
+    const std::vector<MemoryAction> actions = actions_of(plans[p]);
+    const auto full = std::count(actions.begin(), actions.end(), MemoryAction::recompute);
+    const auto in_part = std::count(actions.begin(), actions.end(), recompute_level(2));
+    const auto n = static_cast<std::int64_t>(p);
+    model.front.push_back({(600 + 50 * n) * kMiB, 4000 * full + 1000 * in_part, actions});
+  }
   return model;
 }
 

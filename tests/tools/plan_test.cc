@@ -24,11 +24,11 @@ constexpr const char* kInstances =
  {"interior": 50, "forward_us": 500, "backward_us": 900, "forward_ws": 2, "backward_ws": 3}],
 "budgets": [{"budget": 300}, {"budget": 160}, {"budget": 120}]}]})";
 
-planner::MemoryProfile profile() {
+planner::MemoryProfile profile(test::Levels levels = test::Levels::none) {
   testing::Random random(3);
   planner::RankProfile rank;
   rank.ranks = {0, 1};
-  rank.problem = test::block_chain(random, 5, test::Copies::some);
+  rank.problem = test::block_chain(random, 5, test::Copies::some, levels);
   for (std::size_t i = 0; i < rank.problem.stages.size(); ++i)
     rank.stage_names.push_back("stage" + std::to_string(i));
   return {{rank}};
@@ -59,6 +59,19 @@ TEST_SUITE("tools.plan") {
     CHECK(outcome.says("stage0"));
     CHECK_FALSE(outcome.says("stage1 "));  // a gap has no choice
     CHECK(outcome.says("time against budget"));
+  }
+
+  TEST_CASE("levels of recompute have a column where the profile has some") {
+    test::TempFolder folder;
+    test::write_file(folder / "p.json", io::to_json(profile()));
+    const Outcome none = cox_plan((folder / "p.json").string() + " --budget 1GiB");
+    CHECK_FALSE(none.says("levels"));
+    test::write_file(folder / "p.json", io::to_json(profile(test::Levels::some)));
+    const Outcome some = cox_plan((folder / "p.json").string() + " --budget 180KiB --budget 1GiB");
+    CHECK_MESSAGE(some.exit_code == 0, some.output);
+    CHECK(some.says("recomputed at levels (of 7)"));
+    CHECK_MESSAGE(some.says("  1 at 2, 2 at 3, 1 at 6\n"), some.output);
+    CHECK_MESSAGE(some.says("stage2  recompute 6   keep"), some.output);
   }
 
   TEST_CASE("a budget that nothing fits is exit code 1, as long as no other one fits") {

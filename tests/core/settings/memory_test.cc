@@ -169,6 +169,11 @@ TEST_SUITE("core") {
     CHECK(cox::allowed_actions(m, "head") == cox::without(cox::kEveryAction, MemoryAction::tile));
     CHECK(cox::allowed_actions(m, "embed") ==
           (cox::only(MemoryAction::keep) | cox::only(MemoryAction::offload)));
+    for (const char* level : {"recompute 2", "recompute_2"}) {
+      cox::Config named;
+      const std::string rule = std::string("memory.forbid = h.1=") + level + "\n";
+      CHECK_FALSE(cox::apply_text(named, rule, "test").ok());
+    }
     CHECK(cox::forcing_rule(m, "h.3")->pattern == "h.3");
     CHECK(cox::forcing_rule(m, "head") == nullptr);
     CHECK(cox::allowed_actions({}, "head") == cox::kEveryAction);
