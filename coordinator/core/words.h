@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
@@ -81,6 +82,30 @@ inline std::string nearest(std::span<const std::string> known, std::string_view 
     least = distance;
   }
   return *best;
+}
+
+// Returns "h.1, h.2 and 9 more": the names that are most like the pattern first, of which the first
+// 100 bytes count, for messages about settings and options that name blocks. Empty where there are
+// no names.
+inline std::string nearest_names(std::span<const std::string> names, std::string_view pattern) {
+  constexpr std::size_t kNamesTold = 5;
+  constexpr std::size_t kMostCompared = 100;
+  std::string word(pattern.substr(0, kMostCompared));
+  std::erase(word, '*');
+  struct Near {
+    std::size_t distance = 0;
+    std::size_t name = 0;
+    auto operator<=>(const Near&) const = default;
+  };
+  std::vector<Near> order;
+  for (std::size_t n = 0; n < names.size(); ++n)
+    order.push_back({edit_distance(names[n], word), n});
+  std::ranges::sort(order);
+  std::string text;
+  for (std::size_t n = 0; n < std::min(order.size(), kNamesTold); ++n)
+    text += (n == 0 ? "" : ", ") + names[order[n].name];
+  return order.size() <= kNamesTold ? text
+                                    : concat(text, " and ", order.size() - kNamesTold, " more");
 }
 
 }  // namespace cox

@@ -1,7 +1,6 @@
 #include "sdk/src/blocks/block_rules.h"
 
 #include "coordinator/core/words.h"
-#include "sdk/src/stream/nearest_names.h"
 
 namespace cox::detail {
 

@@ -11,7 +11,6 @@
 
 #include "coordinator/core/settings/section.h"
 #include "coordinator/core/words.h"
-#include "sdk/src/stream/nearest_names.h"
 
 namespace cox::detail {
 
