@@ -71,12 +71,27 @@ class Adopt(jobs.Case):
             self.assertEqual(ended.code, 0, ended)
             self.assertEqual(ended.err.count("DistributedRandomSampler"), times, ended)
 
-    def test_settings_that_steer_blocks_are_told_to_be_without_effect(self):
-        for setting, named in [("memory.budget=1MiB", "memory."), ("precision.format=auto", "precision.")]:
-            ended = jobs.run(self.command("4", "--cox." + setting))
-            self.assertEqual(ended.code, 0, ended)
-            lines = [line for line in ended.err.splitlines() if "adopted model" in line]
-            self.assertEqual([named in line for line in lines], [True], ended)
+    def test_formats_are_told_to_be_without_effect(self):
+        ended = jobs.run(self.command("4", "--cox.precision.format=auto"))
+        self.assertEqual(ended.code, 0, ended)
+        lines = [line for line in ended.err.splitlines() if "adopted model" in line]
+        self.assertEqual(["precision." in line for line in lines], [True], ended)
+
+    def test_recompute_changes_no_bit_of_the_weights(self):
+        for ranks in [1, 2]:
+            weights = []
+            for settings in [[], ["--cox.memory.force=*=recompute"]]:
+                ended = jobs.run(self.command("12", *settings), ranks)
+                self.assertEqual(ended.code, 0, ended)
+                self.assertEqual("4 of 4 blocks recomputed" in ended.err, bool(settings), ended)
+                weights.append(sorted(re.findall(r"rank \d+: 12 steps, weights .*", ended.out)))
+            self.assertEqual(len(weights[0]), ranks)
+            self.assertEqual(weights[0], weights[1])
+
+    def test_a_budget_that_cannot_be_met_ends_the_job_with_what_takes_the_least(self):
+        ended = jobs.run(self.command("4", "--cox.memory.budget=64KiB"), 2)
+        self.assertNotEqual(ended.code, 0, ended)
+        self.assertIn("at that peak", ended.err)
 
 
 if __name__ == "__main__":
