@@ -66,7 +66,7 @@ struct StepPlan {
 
 // Limits count work, not seconds: the same graph gives the same plans everywhere.
 struct StepLimits {
-  std::size_t most_work = 40'000'000;  // operators looked at, for each budget
+  std::size_t most_work = 10'000'000;  // operators looked at, for each budget
 };
 
 // Returns the plan that keeps every tensor until its last use: the fastest one.

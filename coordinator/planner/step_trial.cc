@@ -30,10 +30,10 @@ StepTrial::StepTrial(const StepGraph& graph)
 }
 
 StepTrial::Index StepTrial::gap_at(Index tensor, Index op) const {
-  for (std::size_t g = first_gap_[at(tensor)]; g < first_gap_[at(tensor) + 1]; ++g) {
-    if (gaps_[g].to >= op) return static_cast<Index>(g);
-  }
-  return kNone;
+  const auto first = gaps_.begin() + static_cast<std::ptrdiff_t>(first_gap_[at(tensor)]);
+  const auto end = gaps_.begin() + static_cast<std::ptrdiff_t>(first_gap_[at(tensor) + 1]);
+  const auto found = std::ranges::lower_bound(first, end, op, {}, &Gap::to);
+  return found == end ? kNone : static_cast<Index>(found - gaps_.begin());
 }
 
 // Whether a tensor that is made again while it is the turn of `op` stays for later.
