@@ -1,4 +1,5 @@
-// `cox plan`: says what memory budgets cost, of a saved profile or of each instance in a file.
+// `cox plan`: says what memory budgets cost, of a saved profile, of each instance in a file, or of
+// the operators of a step.
 // Prints to standard output; what comes from files is printed without control characters.
 #pragma once
 
@@ -9,10 +10,11 @@
 
 namespace cox::tools {
 
-// Sizes as in settings: "6GiB". REQUIRES: one of `profile` and `instances` is empty.
+// Sizes as in settings: "6GiB". REQUIRES: one of `profile`, `instances` and `operators` is given.
 struct PlanRequest {
   std::string profile;  // memory_profile.json, or the run directory that has it
   std::string instances;
+  std::string operators;  // a file of io/operator_files.h; without budgets, some are chosen
   std::vector<std::string> budgets;
 };
 

@@ -6,10 +6,12 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <array>
 #include <random>
 #include <string>
 #include <thread>
 
+#include "sdk/src/stream/storage.h"
 #include "tests/sdk/stream/models.h"
 
 #include <doctest/doctest.h>
@@ -56,6 +58,44 @@ std::int64_t candidate_bytes(const planner::OperatorGraph& graph) {
   return planner::held_bytes(graph, planner::KeptSet(graph.storages.size(), true));
 }
 
+std::vector<Tensor> block_weights() {
+  torch::manual_seed(1);
+  std::vector<Tensor> weights;
+  for (const auto& [rows, columns] : {std::array{32, 96}, {32, 32}, {32, 128}, {128, 32}})
+    weights.push_back((torch::randn({rows, columns}) * 0.1).requires_grad_());
+  return weights;
+}
+
+Tensor transformer_block(const Tensor& x, const std::vector<Tensor>& weights) {
+  const Tensor qkv = torch::layer_norm(x, {32}).matmul(weights[0]);
+  std::vector<Tensor> parts = qkv.split(32, 2);
+  for (Tensor& part : parts) part = part.view({2, 16, 4, 8}).transpose(1, 2);
+  const Tensor mixed = at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0, true);
+  const Tensor y =
+      x + torch::dropout(mixed.transpose(1, 2).reshape({2, 16, 32}).matmul(weights[1]), 0.1, true);
+  const Tensor inner = at::gelu(torch::layer_norm(y, {32}).matmul(weights[2]), "tanh");
+  return (y + torch::dropout(inner.matmul(weights[3]), 0.1, true)).square().sum();
+}
+
+// Of the weights, in turn; under a tape where `counts` is given.
+std::vector<Tensor> gradients(const Loss& loss, const std::vector<Tensor>& weights,
+                              HoldChoice choice, TapeCounts* counts) {
+  for (const Tensor& weight : weights) weight.mutable_grad().reset();
+  torch::manual_seed(7);
+  Tensor result;
+  std::shared_ptr<Tape> tape;
+  if (counts != nullptr) {
+    tape = recorded(loss, std::move(choice), result);
+  } else {
+    result = loss();
+  }
+  result.backward();
+  if (counts != nullptr) *counts = tape->counts();
+  std::vector<Tensor> found;
+  for (const Tensor& weight : weights) found.push_back(weight.grad());
+  return found;
+}
+
 TEST_SUITE("sdk.stream.operator_times") {
   TEST_CASE("what the planner foretells is what tapes run again") {
     REQUIRE(install_saved_tensor_engine().ok());
@@ -78,6 +118,30 @@ TEST_SUITE("sdk.stream.operator_times") {
         CHECK(tape->counts().replayed == slice.operators.size());
       }
       torch::jit::setGraphExecutorOptimize(true);
+    }
+  }
+
+  TEST_CASE(
+      "the levels of a transformer block's front hold their bytes and give the same gradients") {
+    REQUIRE(install_saved_tensor_engine().ok());
+    const std::vector<Tensor> weights = block_weights();
+    const Tensor x = torch::randn({2, 16, 32}).requires_grad_();
+    const Loss loss = [&] { return transformer_block(x, weights); };
+    const MeasuredRegion region = measured(loss, Hold::keep);
+    const planner::StorageFront front = planner::storage_front(region.graph);
+    CHECK(front.is_exact);
+    CHECK(front.points.front().held_bytes == 0);
+    CHECK(front.points.back().replay_ns == 0);
+    const std::vector<std::size_t> levels = planner::levels(front, 7);
+    CHECK(levels.size() == std::min<std::size_t>(7, front.points.size() - 2));
+    const std::vector<Tensor> plain = gradients(loss, weights, {}, nullptr);
+    for (const std::size_t level : levels) {
+      CAPTURE(level);
+      const planner::KeptSet& kept = front.points[level].kept;
+      TapeCounts counts;
+      const auto found = gradients(loss, weights, choice_of(region, kept), &counts);
+      for (std::size_t i = 0; i < plain.size(); ++i) CHECK(same_bits(plain[i], found[i]));
+      CHECK(counts.replayed == planner::slice(region.graph, kept).operators.size());
     }
   }
 
