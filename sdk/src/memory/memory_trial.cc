@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "coordinator/core/text.h"
+#include "coordinator/planner/front.h"
 #include "coordinator/planner/memory_problem.h"
 #include "sdk/src/memory/counting_allocator.h"
 #include "sdk/src/memory/storage_levels.h"
@@ -255,6 +256,7 @@ class ProblemTrial {
     if (tried.ok()) tried = try_kept();
     if (tried.ok() && recomputes_) tried = try_levels();
     if (tried.ok()) tried = try_others();
+    if (tried.ok() && settings_.levels != nullptr) tried = try_plans();
     return tried.ok() ? Result<MemoryProblem>(std::move(problem_)) : Result<MemoryProblem>(tried);
   }
 
@@ -339,6 +341,36 @@ class ProblemTrial {
     return ok_status();
   }
 
+  // Stages need not add up where several blocks hold the same memory (a skip connection): what some
+  // of them drop alone stays. So some plans are tried as a whole, and the most that one takes
+  // beyond the sum of its stages is counted with all of them.
+  Status try_plans() {
+    const auto solved = planner::solve_front(problem_);
+    if (!solved.ok()) return solved.status();
+    std::vector<const MemoryPoint*> affordable;
+    for (const MemoryPoint& point : solved->front) {
+      if (settings_.budget_bytes <= 0 || point.peak_bytes <= settings_.budget_bytes)
+        affordable.push_back(&point);
+    }
+    std::int64_t most = 0;
+    for (std::size_t i = 0; i < std::min(kPlansTried, affordable.size()); ++i) {
+      const std::size_t last = affordable.size() - 1;
+      const std::size_t at = affordable.size() <= kPlansTried ? i : i * last / (kPlansTried - 1);
+      const auto reading = run_pass(actions_of(*affordable[at]));
+      if (!reading.ok()) return reading.status();
+      most = std::max(most, peak_bytes(*reading) - affordable[at]->peak_bytes);
+    }
+    option(problem_, 0, MemoryAction::keep).kept_bytes += most;
+    return ok_status();
+  }
+
+  Actions actions_of(const MemoryPoint& point) const {
+    Actions actions(blocks_, MemoryAction::keep);
+    for (std::size_t s = 1; s + 1 < point.actions.size(); ++s)
+      actions[least_.order[s - 1]] = point.actions[s];
+    return actions;
+  }
+
   // A tile runs again as a whole block does; offloading waits for its copies both ways.
   void note_other(const StepReading& tried, std::size_t s, MemoryAction action) {
     const bool is_offload = action == MemoryAction::offload;
@@ -359,6 +391,8 @@ class ProblemTrial {
   std::vector<std::vector<std::size_t>> slices_within_budget() const {
     return slices(least_, recomputes_ ? settings_.budget_bytes : 0);
   }
+
+  static constexpr std::size_t kPlansTried = 8;
 
   const std::size_t blocks_;
   const TrialSettings& settings_;

@@ -378,6 +378,7 @@ at::Tensor Runner::located(const at::Tensor& memory, const Reference& reference)
 }
 
 void Runner::protect_statistics(const Operator& it, torch::jit::Stack& stack) const {
+  const StreamPause unseen;
   const auto& schema = it.handle.schema().arguments();
   for (std::size_t i = 0; i < schema.size(); ++i) {
     const std::string& name = schema[i].name();
