@@ -1,0 +1,126 @@
+// A recorded pass runs again as the program ran: the same operators are shown, in the same order,
+// and the gradients have the same bits, as often as it is run.
+#include "sdk/src/stream/recorded_pass.h"
+
+#include <torch/csrc/autograd/variable.h>
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "sdk/src/stream/operator_stream.h"
+#include "sdk/src/stream/saved_tensors.h"
+#include "sdk/src/stream/storage.h"
+#include "tests/sdk/stream/models.h"
+
+#include <doctest/doctest.h>
+
+namespace cox::detail {
+namespace {
+
+using at::Tensor;
+
+class Names final : public OperatorListener {
+ public:
+  bool wants_calls() const override { return true; }
+  void begin(const OperatorCall& call) override {
+    names_.push_back(call.handle.operator_name().name);
+  }
+  std::vector<std::string> take() { return std::exchange(names_, {}); }
+
+ private:
+  std::vector<std::string> names_;
+};
+
+std::vector<Tensor> gradients_of(const torch::nn::Module& model) {
+  std::vector<Tensor> gradients;
+  for (const Tensor& p : model.parameters()) {
+    gradients.push_back(p.grad().defined() ? p.grad().clone() : Tensor());
+    p.mutable_grad().reset();
+  }
+  return gradients;
+}
+
+bool same(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Tensor& x, const Tensor& y) {
+    return x.defined() == y.defined() && (!x.defined() || same_bits(x, y));
+  });
+}
+
+Status close_at(RecordedPass& pass, const Tensor& loss) {
+  const torch::autograd::Edge root = torch::autograd::impl::gradient_edge(loss);
+  const Tensor one = at::ones_like(loss);
+  return pass.close({&root, 1}, {&one, 1});
+}
+
+TEST_SUITE("recorded pass") {
+  TEST_CASE("every model runs again with its own operators and gradients") {
+    REQUIRE(install_saved_tensor_engine().ok());
+    for (const stream_models::ModelCase& it : stream_models::all_models(1)) {
+      CAPTURE(it.name);
+      RecordedPass pass;
+      Names names;
+      Tensor loss;
+      {
+        const StreamScope shown({&names, &pass});
+        loss = it.loss(3);
+      }
+      REQUIRE(close_at(pass, loss).ok());
+      const std::vector<std::string> expected = names.take();
+      loss.backward();
+      const std::vector<Tensor> gradients = gradients_of(*it.model);
+      for (int run = 0; run < 2; ++run) {
+        Tensor again;
+        {
+          const StreamScope shown({&names});
+          again = pass.run();
+        }
+        CHECK(names.take() == expected);
+        CHECK(same_bits(again.detach(), loss.detach()));
+        again.backward();
+        CHECK(same(gradients_of(*it.model), gradients));
+        pass.release();
+      }
+    }
+  }
+
+  TEST_CASE("an operator that throws is no part of the pass") {
+    const Tensor w = at::ones({4}).requires_grad_();
+    RecordedPass pass;
+    Tensor loss;
+    {
+      const StreamScope shown({&pass});
+      const Tensor x = w * 2;
+      CHECK_THROWS(static_cast<void>(x + at::ones({3})));
+      loss = (x * x).sum();
+    }
+    REQUIRE(close_at(pass, loss).ok());
+    CHECK(same_bits(pass.run().detach(), loss.detach()));
+  }
+
+  TEST_CASE("a pass whose backward cannot be repeated is refused with the reason") {
+    const Tensor w = at::ones({4}).requires_grad_();
+    const Tensor elsewhere = (w * 3).sum();
+    const auto refusal = [&](const Tensor& root, double gradient, std::size_t roots) {
+      RecordedPass pass;
+      Tensor loss;
+      {
+        const StreamScope shown({&pass});
+        loss = (w * 2).sum();
+      }
+      const torch::autograd::Edge edge =
+          torch::autograd::impl::gradient_edge(root.defined() ? root : loss);
+      const std::vector<torch::autograd::Edge> edges(roots, edge);
+      const std::vector<Tensor> gradients(roots, at::full({}, gradient));
+      return pass.close(edges, gradients).message();
+    };
+    CHECK(refusal({}, 1, 1).empty());
+    CHECK(refusal(elsewhere, 1, 1).find("made elsewhere") != std::string::npos);
+    CHECK(refusal({}, 2, 1).find("gradient of its own") != std::string::npos);
+    CHECK(refusal({}, 1, 2).find("2 of them") != std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace cox::detail
