@@ -190,11 +190,15 @@ void ControlEnd::watch_stalls(runtime::ControlPlaneSetup& setup) {
   };
 }
 
-// One rank alone leaves nothing but a note in its run directory that is worth a process.
+// One rank alone leaves nothing but a note in its run directory that is worth a process. In a job
+// of several nodes there is none yet: while another node's rank ends the job by an exit code of its
+// own, a process that holds standard error open can make mpiexec return another one.
 void ControlEnd::watch_deaths() {
   const Config& config = job_.config();
   const runtime::NodeMarks& marks = plane_->node_marks();
-  if (marks.slot != 0 || (job_.world_size() == 1 && config.run.directory.empty())) return;
+  const bool sees_all = marks.ranks.size() == static_cast<std::size_t>(job_.world_size());
+  if (marks.slot != 0 || !sees_all) return;
+  if (job_.world_size() == 1 && config.run.directory.empty()) return;
   runtime::DeathWatchSetup setup;
   setup.world_size = job_.world_size();
   setup.run_directory = config.run.directory;
