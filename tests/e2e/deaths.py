@@ -118,7 +118,9 @@ class Deaths(jobs.Case):
         chance = random.Random(17)
         for path in PATHS:
             for ranks in (2, 3, 8):
-                for way in WAYS:
+                # After a stray write MPI's own signal handler may tell the launcher before the process ends, and then
+                # another rank can end first (docs/endings.md).
+                for way in [each for each in WAYS if each != "stray"]:
                     victim = chance.randrange(ranks)
                     with self.subTest(path=path[0], ranks=ranks, way=way, victim=victim):
                         subprocess.run(["rm", "-rf", self.path("run")], check=True)
