@@ -190,15 +190,12 @@ void ControlEnd::watch_stalls(runtime::ControlPlaneSetup& setup) {
   };
 }
 
-// One rank alone leaves nothing but a note in its run directory that is worth a process. In a job
-// of several nodes there is none yet: while another node's rank ends the job by an exit code of its
-// own, a process that holds standard error open can make mpiexec return another one.
+// With several ranks the first end that is seen need not be the first death: a launcher hears of a
+// death before the dead process has ended, and another rank that it kills can end sooner.
 void ControlEnd::watch_deaths() {
   const Config& config = job_.config();
   const runtime::NodeMarks& marks = plane_->node_marks();
-  const bool sees_all = marks.ranks.size() == static_cast<std::size_t>(job_.world_size());
-  if (marks.slot != 0 || !sees_all) return;
-  if (job_.world_size() == 1 && config.run.directory.empty()) return;
+  if (job_.world_size() > 1 || config.run.directory.empty()) return;
   runtime::DeathWatchSetup setup;
   setup.world_size = job_.world_size();
   setup.run_directory = config.run.directory;
