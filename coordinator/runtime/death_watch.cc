@@ -1,18 +1,21 @@
 #include "coordinator/runtime/death_watch.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cerrno>
 #include <charconv>
 #include <chrono>
@@ -26,7 +29,9 @@
 #include "coordinator/io/json.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define COX_KEEPS_MEMORY 1  // which the sanitizer needs
+#define COX_SANITIZED 1
+#else
+#define COX_SANITIZED 0
 #endif
 
 namespace cox::runtime {
@@ -40,8 +45,8 @@ constexpr const char* kProcessName = "coxswain-watch";
 constexpr std::uint64_t kMostEndingBytes = 64 << 10;
 constexpr std::uint64_t kOver = ~std::uint64_t{0};
 constexpr unsigned kWriteSeconds = 5;      // for a line or a file that cannot be written
-constexpr std::uint64_t kPfExiting = 0x4;  // in the flags of /proc/PID/stat
-constexpr std::uint64_t kKillBit = std::uint64_t{1} << (SIGKILL - 1);
+constexpr int kReapedMilliseconds = 2000;  // from a lifeline's end to its process'
+constexpr int kConnectMilliseconds = 10000;
 
 // The forked process has dropped the memory in which the dynamic linker looks functions up, so what
 // it does is done by functions of this file and by calls that were looked up when the program
@@ -113,10 +118,6 @@ std::string_view stat_field(std::string_view line, int number) {
   return {line.data() + begin, end - begin};
 }
 
-bool is_dead_state(std::string_view state) {
-  return state.size() == 1 && (state[0] == 'Z' || state[0] == 'X' || state[0] == 'x');
-}
-
 struct SignalWords {
   int signal;
   std::string_view words;
@@ -184,18 +185,19 @@ struct Orders {
   MarkBoard board;
   std::array<RankId, DeathWatch::kMostRanks> ranks{};  // by slot
   std::size_t watched = 0;
-  bool sees_all = false;  // of the job's ranks
   bool tells_line = false;
   std::array<char, 64> host{};
   std::size_t host_size = 0;
   std::array<char, 1024> advice{};  // the end of the line
   std::size_t advice_size = 0;
   int lines_to = -1;
-  int over = -1;                                       // an eventfd
-  int epoll = -1;                                      // of `over` and of the ranks
-  int folder = -1;                                     // the run directory
-  std::array<int, DeathWatch::kMostRanks> ends{};      // of ranks by slot, pidfds; -1 = not watched
-  std::array<int, DeathWatch::kMostRanks + 4> kept{};  // all of the descriptors above
+  int over = -1;                                    // an eventfd
+  int epoll = -1;                                   // of `over` and of the ranks
+  int folder = -1;                                  // the run directory
+  int ready = -1;                                   // a pipe that says when all else is closed
+  std::array<int, DeathWatch::kMostRanks> lines{};  // of ranks by slot, their lifelines
+  std::array<int, DeathWatch::kMostRanks> ends{};   // of ranks by slot, pidfds
+  std::array<int, 2 * DeathWatch::kMostRanks + 5> kept{};  // all of the descriptors above
   std::size_t kept_size = 0;
 
   int keep(int descriptor) { return kept[kept_size++] = descriptor; }
@@ -219,7 +221,6 @@ void close_all_but(std::span<const int> kept) {
   }
 }
 
-#if !defined(COX_KEEPS_MEMORY)
 bool is_within(std::uint64_t first, std::uint64_t end, const void* place) {
   const auto address = reinterpret_cast<std::uint64_t>(place);
   return address >= first && address < end;
@@ -252,6 +253,7 @@ std::uint64_t unmap_if_private(std::string_view line, std::uint64_t file_end) {
 
 // A page that the job writes to would otherwise be copied for as long as this process has it.
 void drop_memory() {
+  if (COX_SANITIZED) return;  // the sanitizer needs it
   const int maps = ::open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
   if (maps < 0) return;
   std::array<char, 4096> part;
@@ -270,9 +272,6 @@ void drop_memory() {
   }
   ::close(maps);
 }
-#else
-void drop_memory() {}
-#endif
 
 // Returns what fits of a small file.
 std::string_view read_proc(std::int32_t process, std::string_view name, std::span<char> to) {
@@ -283,25 +282,6 @@ std::string_view read_proc(std::int32_t process, std::string_view name, std::spa
   const ssize_t size = ::read(file, to.data(), to.size());
   ::close(file);
   return {to.data(), static_cast<std::size_t>(std::max<ssize_t>(size, 0))};
-}
-
-bool has_kill_pending(std::string_view status, std::string_view name) {
-  const std::size_t begin = place_of(name, status) + name.size();
-  constexpr std::size_t kDigits = 16;
-  if (begin < name.size() || begin + kDigits > status.size()) return false;
-  const auto bits = number_from<std::uint64_t>({status.data() + begin, kDigits}, 16);
-  return bits && (*bits & kKillBit) != 0;
-}
-
-// Whether the process has ended, or does so by a SIGKILL that it has already got.
-bool is_ending(std::int32_t process) {
-  std::array<char, 4096> bytes;
-  const std::string_view stat = read_proc(process, "stat", bytes);
-  if (stat.empty() || is_dead_state(stat_field(stat, 3))) return true;
-  const auto flags = number_from<std::uint64_t>(stat_field(stat, 9));
-  if (flags && (*flags & kPfExiting) != 0) return true;
-  const std::string_view status = read_proc(process, "status", bytes);
-  return has_kill_pending(status, "SigPnd:\t") || has_kill_pending(status, "ShdPnd:\t");
 }
 
 void write_fully(int descriptor, std::string_view text) {
@@ -325,6 +305,8 @@ constexpr unsigned long kGetInfo = _IOWR(0xFF, 11, PidfdInfo);
 static_assert(sizeof(PidfdInfo) == 64);
 
 std::optional<std::int32_t> exit_code_of(std::int32_t process, int descriptor) {
+  pollfd ended{.fd = descriptor, .events = POLLIN, .revents = 0};
+  ::poll(&ended, 1, kReapedMilliseconds);
   std::array<char, 1024> line;
   if (const auto code = parse_exit_code(read_proc(process, "stat", line))) return code;
   PidfdInfo info;
@@ -350,6 +332,8 @@ class Watcher {
     ::setsid();
     ::prctl(PR_SET_NAME, kProcessName);
     close_all_but(orders_.all_kept());
+    write_fully(orders_.ready, "r");
+    ::close(orders_.ready);
     drop_memory();
     const rlimit none{0, 0};
     ::setrlimit(RLIMIT_CORE, &none);
@@ -369,30 +353,23 @@ class Watcher {
   }
 
  private:
-  void take_end(std::size_t slot) {
-    const std::int32_t process = orders_.board.process(slot).number;
+  // Ends that follow a death, or an explained end, are its consequence.
+  void take_end(std::size_t slot) const {
+    ::epoll_ctl(orders_.epoll, EPOLL_CTL_DEL, orders_.lines[slot], nullptr);
+    char word = 0;  // the lifeline's goodbye
+    const bool said_goodbye = ::read(orders_.lines[slot], &word, 1) == 1;
     RankEnd end;
-    end.code = exit_code_of(process, orders_.ends[slot]);
     end.mark = orders_.board.read_slot(slot, steady_now(), MarkBoard::Look::marks);
     end.mark.rank = orders_.ranks[slot];
     end.is_explained = orders_.board.is_end_explained(slot);
-    ::epoll_ctl(orders_.epoll, EPOLL_CTL_DEL, orders_.ends[slot], nullptr);
-    if (is_settled_) return;
     const EndKind kind = kind_of(end);
-    is_settled_ = kind != EndKind::in_order;
-    if (kind == EndKind::death && !may_be_the_launchers(end)) tell(end, process);
-    if (is_settled_) ::_exit(0);  // the launcher may wait for standard error to be closed
-  }
-
-  // Where other nodes have ranks, the first death may have been there, and the launcher's doing
-  // here: it kills all ranks of this node at once.
-  bool may_be_the_launchers(const RankEnd& end) const {
-    const bool is_killed = !end.code || (WIFSIGNALED(*end.code) && WTERMSIG(*end.code) == SIGKILL);
-    if (orders_.sees_all || !is_killed) return false;
-    for (std::size_t slot = 0; slot < orders_.board.ranks(); ++slot) {
-      if (!is_ending(orders_.board.process(slot).number)) return false;
+    if (kind == EndKind::in_order || (kind == EndKind::death && said_goodbye)) return;
+    if (kind == EndKind::death) {
+      const std::int32_t process = orders_.board.process(slot).number;
+      end.code = exit_code_of(process, orders_.ends[slot]);
+      tell(end, process);
     }
-    return true;
+    ::_exit(0);
   }
 
   void tell(const RankEnd& end, std::int32_t process) const {
@@ -440,7 +417,6 @@ class Watcher {
   }
 
   const Orders& orders_;
-  bool is_settled_ = false;  // ends that come are a consequence of one that came
 };
 
 // --- The job's end.
@@ -455,25 +431,14 @@ std::string advice_of(const DeathWatchSetup& setup) {
   return text + " (docs/endings.md)\n";
 }
 
-// Nothing that would need an escape in JSON.
-std::string host_name() {
-  std::array<char, 64> name{};
-  if (::gethostname(name.data(), name.size() - 1) != 0) return "an unknown host";
-  std::string text = name.data();
-  for (char& c : text) {
-    const bool is_plain = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') ||
-                          (c >= 'A' && c <= 'Z') || c == '.' || c == '-';
-    if (!is_plain) c = '_';
-  }
-  return text;
-}
-
 Orders orders_for(const NodeMarks& marks, const DeathWatchSetup& setup) {
   Orders orders(marks.board);
   std::ranges::copy(marks.ranks, orders.ranks.begin());
-  orders.sees_all = marks.ranks.size() == static_cast<std::size_t>(setup.world_size);
   orders.tells_line = setup.least != LogLevel::quiet;
-  orders.host_size = host_name().copy(orders.host.data(), orders.host.size());
+  orders.host_size = setup.host.copy(orders.host.data(), orders.host.size());
+  for (char& c : orders.host) {  // nothing that would need an escape in JSON
+    if (c != '.' && c != '-' && !std::isalnum(static_cast<unsigned char>(c))) c = '_';
+  }
   orders.advice_size = advice_of(setup).copy(orders.advice.data(), orders.advice.size());
   orders.lines_to = orders.keep(setup.lines_to);
   return orders;
@@ -486,21 +451,45 @@ bool wait_for(int descriptor, std::uint64_t what, const Orders& orders) {
   return ::epoll_ctl(orders.epoll, EPOLL_CTL_ADD, descriptor, &event) == 0;
 }
 
-// From here on no end is missed, and none is told before one that came earlier.
-bool open_ends(Orders& orders) {
-  orders.over = orders.keep(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  orders.epoll = orders.keep(::epoll_create1(EPOLL_CLOEXEC));
-  if (!wait_for(orders.over, kOver, orders)) return false;
-  const std::uint64_t space = transport::this_process().space;
-  for (std::size_t slot = 0; slot < orders.board.ranks(); ++slot) {
-    const transport::ProcessId id = orders.board.process(slot);
-    if (id.number <= 0 || id.space != space) continue;
-    const long end = ::syscall(SYS_pidfd_open, id.number, 0);
-    orders.ends[slot] = orders.keep(static_cast<int>(end));
-    if (!wait_for(orders.ends[slot], slot, orders)) return false;
+// The slot of the process at the other end; kNowhere for a stranger.
+std::size_t slot_of_peer(int line, const MarkBoard& board) {
+  ucred peer{};
+  socklen_t size = sizeof(peer);
+  if (::getsockopt(line, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return kNowhere;
+  const transport::ProcessId wanted{peer.pid, transport::this_process().space};
+  for (std::size_t slot = 0; slot < board.ranks(); ++slot) {
+    if (board.process(slot) == wanted) return slot;
+  }
+  return kNowhere;
+}
+
+// Takes the lifelines of all ranks. From here on no end is missed, and none is told before one that
+// came earlier.
+bool take_lifelines(int port, Orders& orders) {
+  while (orders.watched < orders.board.ranks()) {
+    pollfd called{.fd = port, .events = POLLIN, .revents = 0};
+    if (::poll(&called, 1, kConnectMilliseconds) == 0) errno = ETIMEDOUT;
+    if ((called.revents & POLLIN) == 0) return false;
+    const int line = orders.keep(::accept4(port, nullptr, nullptr, SOCK_CLOEXEC));
+    const std::size_t slot = slot_of_peer(line, orders.board);
+    errno = EPERM;
+    if (slot == kNowhere || orders.lines[slot] >= 0) return false;
+    orders.lines[slot] = line;
+    const std::int32_t process = orders.board.process(slot).number;
+    orders.ends[slot] = orders.keep(static_cast<int>(::syscall(SYS_pidfd_open, process, 0)));
+    if (!wait_for(line, slot, orders)) return false;
     ++orders.watched;
   }
   return true;
+}
+
+bool open_orders(int port, const DeathWatchSetup& setup, Orders& orders) {
+  orders.lines.fill(-1);
+  orders.folder =
+      orders.keep(::open(setup.run_directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  orders.over = orders.keep(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  orders.epoll = orders.keep(::epoll_create1(EPOLL_CLOEXEC));
+  return wait_for(orders.over, kOver, orders) && take_lifelines(port, orders);
 }
 
 // Forks without a signal to this process when the new one ends, so that handlers and wait() of the
@@ -516,18 +505,33 @@ std::int32_t fork_watcher(const Orders& orders) {
   return static_cast<std::int32_t>(process);
 }
 
+// Returns the new process when it has closed what it inherited, since the job's locks are held
+// until then; 0 or less where there is none.
+std::int32_t start_watcher(Orders& orders) {
+  int ready[2];
+  if (::pipe2(ready, O_CLOEXEC) != 0) return -1;
+  orders.ready = orders.keep(ready[1]);
+  const std::int32_t process = fork_watcher(orders);
+  ::close(ready[1]);
+  --orders.kept_size;
+  char word = 0;
+  ssize_t size = 0;
+  while (process > 0 && (size = ::read(ready[0], &word, 1)) < 0 && errno == EINTR) continue;
+  ::close(ready[0]);
+  return size == 1 ? process : -1;
+}
+
 }  // namespace
 
 EndKind kind_of(const RankEnd& end) {
   if (end.is_explained) return EndKind::explained;
-  if (end.mark.activity != Activity::finished) return EndKind::death;
-  if (end.code && *end.code == 0) return EndKind::in_order;
-  return end.code && WIFSIGNALED(*end.code) ? EndKind::death : EndKind::explained;
+  return end.mark.activity == Activity::finished ? EndKind::in_order : EndKind::death;
 }
 
 std::optional<std::int32_t> parse_exit_code(std::string_view stat_line) {
   constexpr int kExitCode = 52;
-  if (!is_dead_state(stat_field(stat_line, 3))) return std::nullopt;
+  const std::string_view state = stat_field(stat_line, 3);
+  if (state.size() != 1 || place_of(state, "ZXx") == kNowhere) return std::nullopt;
   return number_from<std::int32_t>(stat_field(stat_line, kExitCode));
 }
 
@@ -542,16 +546,15 @@ std::string_view write_death(const RankEnd& end, std::string_view host, std::int
   return text.view();
 }
 
-Result<std::unique_ptr<DeathWatch>> DeathWatch::start(const NodeMarks& marks,
+Result<std::unique_ptr<DeathWatch>> DeathWatch::start(transport::LifelinePort port,
+                                                      const NodeMarks& marks,
                                                       const DeathWatchSetup& setup) {
   if (marks.ranks.size() > kMostRanks)
     return unavailable("expected at most ", kMostRanks, " ranks on a node whose deaths are told, ",
                        "found ", marks.ranks.size());
   Orders orders = orders_for(marks, setup);
-  if (!setup.run_directory.empty())
-    orders.folder =
-        orders.keep(::open(setup.run_directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  const std::int32_t process = open_ends(orders) ? fork_watcher(orders) : -1;
+  const bool is_open = open_orders(port.descriptor(), setup, orders);
+  const std::int32_t process = is_open ? start_watcher(orders) : -1;
   const int error = errno;
   for (const int descriptor : orders.all_kept()) {
     const bool stays = descriptor == setup.lines_to || (descriptor == orders.over && process > 0);

@@ -1,16 +1,24 @@
-// DeathWatch: tells which rank of a node died, although nobody is left to tell. A launcher that
-// sees one rank die kills the others within milliseconds, and the process that it names need not be
-// the dead one. So the first rank of each node forks a small process, "coxswain-watch", that is no
-// member of the launcher's process group, waits for the ends of the node's ranks in the order in
-// which they come, and tells the first that came before its loop had ended:
+// DeathWatch: tells which rank of a job died, although nobody is left to tell. A launcher that sees
+// one rank die kills the others within milliseconds, and the process that it names need not be the
+// dead one. So the first rank forks a small process, "coxswain-watch", that is no member of the
+// launcher's process group, sees the ranks end in the order in which they do, and tells the first
+// end that came before its loop had ended:
 //
 //   ranks -- MarkBoard, inherited --> coxswain-watch -- one line --> standard error
-//   ranks -- their ends (pidfd) ----^               \-- ending.json --> run directory
+//   ranks -- Lifeline, a socket ----^               \-- ending.json --> run directory
+//
+// Why the order is certain: a rank holds its lifeline under a higher number than any descriptor
+// that it has from the launcher. When a process ends, Linux closes its descriptors last in, first
+// out (exit_files() queues them ascending, task_work_run() takes the newest first), so the watch's
+// epoll has the end in its list before the launcher can hear of it and kill another rank. Ranks of
+// one node only: nothing orders ends of two nodes.
 //
 // The process holds nothing of the job but standard error, the board and the run directory: no
 // lock, no memory, no other descriptor. It leaves when all ranks have ended, or when its DeathWatch
 // is destroyed, which says that they end in order. A rank that tells by itself why it ends
-// (MarkWriter::explain_end) is not told again.
+// (MarkWriter::explain_end) is not told again, nor is one that says goodbye (~Lifeline). Where a
+// rank calls MPI_Abort, MPI names it, and the launcher kills all ranks at once: the line then names
+// one of them, as killed. Training threads.
 #pragma once
 
 #include <cstddef>
@@ -26,6 +34,7 @@
 #include "coordinator/core/stall.h"
 #include "coordinator/core/status.h"
 #include "coordinator/runtime/node_marks.h"
+#include "coordinator/transport/shared/lifeline.h"
 
 namespace cox::runtime {
 
@@ -38,7 +47,7 @@ struct RankEnd {
 
 enum class EndKind : std::uint8_t {
   in_order,   // its loop had ended
-  explained,  // its own log or exit code says why, and ends that follow are its consequence
+  explained,  // its own log says why, and ends that follow are its consequence
   death,
 };
 EndKind kind_of(const RankEnd& end);
@@ -53,6 +62,7 @@ std::string_view write_death(const RankEnd& end, std::string_view host, std::int
                              std::span<char> to);
 
 struct DeathWatchSetup {
+  std::string host = "an-unknown-host";
   std::int32_t world_size = 1;
   std::filesystem::path run_directory;  // empty = none
   std::filesystem::path saves;          // named in the line; empty = none
@@ -65,9 +75,12 @@ class DeathWatch {
   // The most ranks of a node.
   static constexpr std::size_t kMostRanks = 1024;
 
-  // Forks. REQUIRES: all ranks of the node have signed their marks, and `marks` is in memory that
-  // processes share. unavailable where the system has no pidfd or allows no further process.
-  static Result<std::unique_ptr<DeathWatch>> start(const NodeMarks& marks,
+  // Waits for the lifelines of all ranks of the node, at most ten seconds for each, and forks.
+  // REQUIRES: all of them have signed their marks, and `marks` is in memory that processes share.
+  // unavailable where the system has no pidfd, allows no further process, or a rank does not
+  // connect from a process of its own.
+  static Result<std::unique_ptr<DeathWatch>> start(transport::LifelinePort port,
+                                                   const NodeMarks& marks,
                                                    const DeathWatchSetup& setup);
   // The job ends in order: tells the process to leave, and waits for it for at most a second.
   ~DeathWatch();

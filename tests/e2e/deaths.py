@@ -114,6 +114,24 @@ class Deaths(jobs.Case):
         self.leaves_nothing(job)
         return note["text"]
 
+    def test_a_death_is_named(self):
+        chance = random.Random(17)
+        for path in PATHS:
+            for ranks in (2, 3, 8):
+                # After a stray write MPI's own signal handler may tell the launcher before the process ends, and then
+                # another rank can end first (docs/endings.md).
+                for way in [each for each in WAYS if each != "stray"]:
+                    victim = chance.randrange(ranks)
+                    with self.subTest(path=path[0], ranks=ranks, way=way, victim=victim):
+                        subprocess.run(["rm", "-rf", self.path("run")], check=True)
+                        self.is_named(way, victim, ranks, path)
+
+    def test_the_first_rank_is_named_as_any_other_although_the_watch_is_its_own(self):
+        for way in ("kill", "abort"):
+            with self.subTest(way=way):
+                subprocess.run(["rm", "-rf", self.path("run")], check=True)
+                self.is_named(way, 0, 3, PATHS[0])
+
     def test_a_process_alone_is_named_without_a_launcher(self):
         job = self.start(None, PATHS[0], "--steps", 10**7)
         job.until(lambda: self.trains(1))
@@ -126,6 +144,17 @@ class Deaths(jobs.Case):
             note = json.load(file)
         self.assertEqual(note["rank"], 0, ended)
         self.leaves_nothing(job)
+
+    def test_the_resume_and_replay_tell_it_once(self):
+        saves = ["--cox.checkpoint.directory=" + self.path("saves"), "--cox.checkpoint.every_steps=5"]
+        text = self.is_named("abort", 1, 2, PATHS[0], *saves)
+        shown = subprocess.run([jobs.programs.cox, "replay", self.path("run")], check=True, capture_output=True, text=True)
+        self.assertIn("the job ended by a death: " + text, shown.stdout)
+        for is_told in (True, False):
+            job = self.start(2, PATHS[0], "--steps", 40, *saves, "--cox.checkpoint.resume=on")
+            ended = self.ends_well(job.wait())
+            self.assertEqual("the last job ended by a death: " + text in ended.err, is_told, ended)
+            self.assertFalse(os.path.exists(self.path("run", "ending.json")))
 
     def test_an_end_in_order_says_nothing(self):
         for ranks in (None, 2, 8):
@@ -161,6 +190,23 @@ class Deaths(jobs.Case):
         self.assertEqual(LINE.findall(ended.err), [], ended)
         self.assertFalse(os.path.exists(self.path("run", "ending.json")))
         self.leaves_nothing(job)
+
+    def test_many_deaths_of_8_ranks(self):
+        chance = random.Random(23)
+        named, wrong, silent = 0, 0, 0
+        for _ in range(settings.times):
+            subprocess.run(["rm", "-rf", self.path("run")], check=True)
+            victim = chance.randrange(8)
+            job, ended, _ = self.dies("kill", victim, 8, PATHS[chance.randrange(2)])
+            found = LINE.findall(ended.err)
+            named += len(found) == 1 and int(found[0][1]) == victim
+            wrong += len(found) > 0 and int(found[0][1]) != victim
+            silent += len(found) == 0
+            self.leaves_nothing(job)
+        print(f"{named} of {settings.times} deaths at 8 ranks named, {wrong} wrongly, {silent} not at all, "
+              f"after {self.seconds:.1f} s at most; "
+              f"load average {os.getloadavg()[0]:.1f}")
+        self.assertEqual(named, settings.times)
 
 
 if __name__ == "__main__":

@@ -190,18 +190,29 @@ void ControlEnd::watch_stalls(runtime::ControlPlaneSetup& setup) {
   };
 }
 
-// With several ranks the first end that is seen need not be the first death: a launcher hears of a
-// death before the dead process has ended, and another rank that it kills can end sooner.
+// Deaths on several nodes have no order that anybody sees.
 void ControlEnd::watch_deaths() {
   const Config& config = job_.config();
   const runtime::NodeMarks& marks = plane_->node_marks();
-  if (job_.world_size() > 1 || config.run.directory.empty()) return;
+  const bool is_one_node = marks.ranks.size() == static_cast<std::size_t>(job_.world_size());
+  const bool is_watcher = job_.is_root() && is_one_node && !config.run.directory.empty();
+  Result<transport::LifelinePort> port = unavailable("nobody watches");
+  if (is_watcher) port = transport::LifelinePort::open();
+  const std::uint64_t address = job_.gather(port.ok() ? port->address() : 0).front();
+  if (address != 0) {
+    if (auto line = transport::Lifeline::connect(address); line.ok())
+      line_.emplace(std::move(*line));
+  }
+  if (!is_watcher) return;
   runtime::DeathWatchSetup setup;
+  setup.host = this_host().host;
   setup.world_size = job_.world_size();
   setup.run_directory = config.run.directory;
   setup.saves = config.checkpoint.directory;
   setup.least = config.run.log;
-  const Status started = transport::take(runtime::DeathWatch::start(marks, setup), deaths_);
+  Status started = port.status();
+  if (port.ok())
+    started = transport::take(runtime::DeathWatch::start(std::move(*port), marks, setup), deaths_);
   if (!started.ok()) job_.log().info("a rank that dies is not named: " + started.message());
 }
 
@@ -211,6 +222,7 @@ void ControlEnd::explain_end() {
 
 void ControlEnd::close() {
   deaths_.reset();
+  line_.reset();
   if (telemetry_) telemetry_->state.finish();
   is_over_ = true;
   if (!rows_) return;

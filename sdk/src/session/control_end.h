@@ -17,6 +17,7 @@
 #include "coordinator/io/folder_lock.h"
 #include "coordinator/runtime/control_plane.h"
 #include "coordinator/runtime/death_watch.h"
+#include "coordinator/transport/shared/lifeline.h"
 #include "coxswain/session.h"
 #include "metrics/http_server.h"
 #include "metrics/run_store.h"
@@ -99,7 +100,8 @@ class ControlEnd {
   std::unique_ptr<Telemetry> telemetry_;          // rank 0; outlives the coordinator's thread
   std::unique_ptr<RunTally> tally_;               // rank 0, records into telemetry_
   std::unique_ptr<runtime::ControlPlane> plane_;  // from start() on
-  std::unique_ptr<runtime::DeathWatch> deaths_;   // on the first rank of each node
+  std::unique_ptr<runtime::DeathWatch> deaths_;   // rank 0, of a job of one node
+  std::optional<transport::Lifeline> line_;       // by which deaths_ sees this rank
   std::optional<io::FolderLock> run_lock_;        // rank 0, of the run directory of all ranks
   std::unique_ptr<metrics::RunStoreWriter> rows_;
 };
