@@ -12,6 +12,7 @@
 #include "coxswain/error.h"
 #include "sdk/src/blocks/block_watch.h"
 #include "sdk/src/parallel/agreement.h"
+#include "sdk/src/precision/format_actuator.h"
 #include "sdk/src/session/session_state.h"
 #include "sdk/src/stream/storage.h"
 
@@ -80,6 +81,7 @@ void Adoption::add(torch::nn::Module& model, const AdoptOptions& options) {
   }
   const auto first = static_cast<BlockId::rep>(blocks_.names().size());
   visits_ = &blocks_.adopt(names, elements);
+  if (models_.empty()) state_.actuators().get<FormatActuator>().attach(model);
   models_.push_back({&model, options.name, std::move(map), first, model.parameters(), {}});
   if (trial_ == nullptr && state_.calibration().is_wanted()) {
     trial_ = std::make_unique<AdoptedTrial>(
@@ -140,8 +142,9 @@ void Adoption::calibrate() {
   const StreamPause unseen;
   const bool can_run_here = trial_->status().ok();
   if (!can_run_here) {
-    state_.job().log().warning("memory: the step cannot be tried: " + trial_->status().message() +
-                               "; activations are kept");
+    state_.job().log().warning(
+        "adopted model: the first step cannot be tried: " + trial_->status().message() +
+        "; activations are kept, and no format is chosen by speed");
   }
   const auto failed = state_.job().gather(can_run_here ? 0 : 1);
   const bool can_run = std::ranges::find(failed, 1u) == failed.end();

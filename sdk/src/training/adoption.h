@@ -52,6 +52,9 @@ class Adoption final : public OperatorListener {
   void loop_asks() { loop_asks_ = true; }
 
   void touch(const c10::OperatorHandle& handle, const at::Tensor& argument) override;
+  std::optional<at::ScalarType> product_type() const override {
+    return stage_ == Stage::forward ? visits_->product_type() : std::nullopt;
+  }
   // Looks for the first write to a parameter after backward(), once for the first batch, and tells
   // whoever records the forward pass.
   bool wants_calls() const override;
