@@ -32,6 +32,7 @@
 namespace cox::detail {
 
 class BlockWatch;
+class NumericsWatch;
 
 class Adoption final : public OperatorListener {
  public:
@@ -92,6 +93,7 @@ class Adoption final : public OperatorListener {
   void calibrate();
   torch::nn::Module& models_together();
   void open_step();
+  void watch_numerics();
   void close_step();
   void change_stage(Stage stage, Time now);
   bool is_parameter_here(const at::Tensor& tensor) const;
@@ -106,6 +108,7 @@ class Adoption final : public OperatorListener {
   Session session_;
   SessionState& state_;
   BlockWatch& blocks_;
+  NumericsWatch& numerics_;
   ManualParallel ranks_;
   std::vector<Model> models_;
   VisitWatch* visits_ = nullptr;  // once there is a model

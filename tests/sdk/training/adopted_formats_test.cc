@@ -15,6 +15,7 @@
 #include "coxswain/session.h"
 #include "sdk/src/blocks/block_watch.h"
 #include "sdk/src/memory/counting_allocator.h"
+#include "sdk/src/precision/numerics_watch.h"
 #include "sdk/src/session/session_state.h"
 #include "sdk/src/stream/storage.h"
 #include "tests/sdk/session/solo.h"
@@ -28,6 +29,7 @@ namespace {
 
 using cox::detail::BlockWatch;
 using cox::detail::counted_memory;
+using cox::detail::NumericsWatch;
 using stream_models::ModelCase;
 using Tensors = std::vector<at::Tensor>;
 using Flags = std::vector<std::string>;
@@ -149,6 +151,40 @@ std::string error_of(const Flags& settings) {
   return {};
 }
 
+// Fills each matrix or filter in turn with a value that the format takes and its products do not;
+// returns how many of them were trained with, and checks that each is named.
+int name_all_overflows(std::size_t model, const char* format, double value) {
+  int tried = 0;
+  const std::size_t count = model_at(model).model->parameters().size();
+  for (std::size_t p = 0; p < count; ++p) {
+    const ModelCase it = model_at(model);
+    const std::string name = it.model->named_parameters().keys()[p];
+    const at::Tensor parameter = it.model->parameters()[p];
+    if (parameter.dim() < 2 || name.starts_with("w")) continue;  // embeddings are no products
+    auto session = solo_session({std::string("--cox.precision.format=") + format});
+    session.adopt(*it.model);
+    torch::optim::SGD optimizer(it.model->parameters(), 1e-6);
+    const auto step = [&] {
+      optimizer.zero_grad();
+      it.loss(3).backward();
+      optimizer.step();
+    };
+    step();
+    {
+      const at::NoGradGuard no_grad;
+      parameter.fill_(value);
+    }
+    step();
+    static_cast<void>(it.loss(3));  // closes the step
+    const auto& numerics = session.state().actuators().get<NumericsWatch>();
+    CHECK_MESSAGE(name.starts_with(numerics.blamed() + "."),
+                  name << " overflowed, named is " << numerics.blamed());
+    CHECK_FALSE(numerics.blamed().empty());
+    ++tried;
+  }
+  return tried;
+}
+
 TEST_SUITE("adopted formats") {
   TEST_CASE("a block in bf16 computes what the program with casts around its products does") {
     for (const bool both : {false, true}) {
@@ -250,6 +286,51 @@ TEST_SUITE("adopted formats") {
       for (std::size_t i = 0; i < 3; ++i) CHECK(std::isfinite(trained.state[i].item<double>()));
       session.finish();
     }
+  }
+
+  TEST_CASE("an overflow in any product of a ResNet and a GPT-2 is named by its block") {
+    CHECK(name_all_overflows(kResnet, "fp16", 1e6) >= 10);
+    CHECK(name_all_overflows(kResnet, "bf16", 3e38) >= 10);
+    CHECK(name_all_overflows(kGpt2, "fp16", 1e6) >= 10);
+  }
+
+  TEST_CASE("clean steps blame nobody, and tell the magnitudes and the noise of each block") {
+    const ModelCase it = model_at(kGpt2);
+    auto session = solo_session({"--cox.precision.format=bf16", "--cox.precision.sample_every=1"});
+    session.adopt(*it.model);
+    train(it, 12);
+    const auto& numerics = session.state().actuators().get<NumericsWatch>();
+    CHECK((numerics.verdict().where == cox::detail::HealthVerdict::Where::nothing));
+    const auto evidence = numerics.evidence();
+    const auto names = session.state().actuators().get<BlockWatch>().names();
+    REQUIRE(evidence.size() == names.size());
+    int magnitudes = 0, noises = 0;
+    for (const BlockEvidence& block : evidence) {
+      magnitudes += block.activation.value > 0 && block.gradient.value > 0;
+      noises += block.noise_count > 0;
+      CHECK_FALSE(block.has_overflow());
+    }
+    CHECK(magnitudes >= static_cast<int>(names.size()) - 2);  // not of the first and the last
+    CHECK(noises == static_cast<int>(names.size()));
+  }
+
+  TEST_CASE("parameters that were spoiled before a step are told as such") {
+    const ModelCase it = model_at(kResnet);
+    auto session = solo_session({"--cox.precision.format=bf16"});
+    session.adopt(*it.model);
+    torch::optim::SGD optimizer(it.model->parameters(), 0.01);
+    it.loss(3).backward();
+    optimizer.step();
+    {
+      const at::NoGradGuard no_grad;
+      it.model->named_parameters()["layer2.0.conv1.weight"][0].fill_(std::nan(""));
+    }
+    it.loss(3).backward();
+    optimizer.step();
+    static_cast<void>(it.loss(3));
+    const auto& numerics = session.state().actuators().get<NumericsWatch>();
+    CHECK((numerics.verdict().where == cox::detail::HealthVerdict::Where::parameters));
+    CHECK(numerics.blamed() == "layer2.0");
   }
 
   TEST_CASE("a request for another format is answered by a plan, and ends when it is released") {
