@@ -63,6 +63,16 @@ void BlockWatch::set_action(BlockId block, MemoryAction action) {
   if (visits_) visits_->set_action(block, action);
 }
 
+void BlockWatch::set_format(BlockId block, Precision format) {
+  if (registry_) registry_->set_precision(block, format);
+  if (visits_) visits_->set_format(block, format);
+}
+
+void BlockWatch::release_format(BlockId block) {
+  if (registry_) registry_->release_precision(block);
+  if (visits_) visits_->set_format(block, Precision::fp32);
+}
+
 std::vector<PinnedBlock> BlockWatch::pinned() const {
   if (registry_) return registry_->pinned();
   return visits_ ? visits_->pinned() : std::vector<PinnedBlock>();
@@ -96,7 +106,11 @@ Result<std::vector<std::int64_t>> BlockWatch::timed(const std::function<Status()
     const std::scoped_lock lock(mutex_);
     spent_.assign(size(), Seconds(0));
   }
-  const Status ran = run_timed(step);
+  const Status ran = run_timed([&] {
+    const Status status = step();
+    if (visits_) visits_->end_step();
+    return status;
+  });
   const std::scoped_lock lock(mutex_);
   const std::vector<Seconds> spent = std::exchange(spent_, {});
   if (!ran.ok()) return ran;

@@ -42,15 +42,20 @@ class BlockWatch final : public Actuator, public BlockSink {
 
   std::vector<std::string> names() const;
   std::size_t size() const { return registry_ ? registry_->size() : adopted_names_.size(); }
-  // Blocks of an attached model, which alone take number formats.
+  // Blocks of an attached model, which alone run in FP8 and have a loss scale.
   std::size_t marked() const { return registry_ ? registry_->size() : 0; }
   // The actions that blocks can take: an adopted one is kept or recomputed, also at a level; the
   // blocks of an attached model have no levels.
   ActionSet actions() const;
 
   // Sets the memory action of the block's later calls or visits. Where our autograd engine is not
-  // in force, blocks are kept. REQUIRES for these three: block < size().
+  // in force, blocks are kept. REQUIRES for all with a block: block <
+  // size().
   void set_action(BlockId block, MemoryAction action);
+  // Sets the number format of the block's later calls or visits; release_format() leaves it to the
+  // program.
+  void set_format(BlockId block, Precision format);
+  void release_format(BlockId block);
   // Returns the blocks that are kept whatever their action, with the reason, in ascending order.
   std::vector<PinnedBlock> pinned() const;
   // Checks the block's next call to be recomputed anew. An adopted one was checked for good.

@@ -47,7 +47,10 @@ void VisitWatch::add_block(std::string name, std::uint64_t elements) {
 void VisitWatch::release() {
   leave_block();
   mode_ = MeasureMode::off;
-  for (Block& block : blocks_) block.action = MemoryAction::keep;
+  for (Block& block : blocks_) {
+    block.action = MemoryAction::keep;
+    block.product_type.reset();
+  }
   const std::lock_guard lock(mutex_);
   sink_ = nullptr;
 }
@@ -56,8 +59,19 @@ void VisitWatch::set_action(BlockId block, MemoryAction action) {
   blocks_[block.value()].action = action;
 }
 
+void VisitWatch::set_format(BlockId block, Precision format) {
+  std::optional<at::ScalarType>& type = blocks_[block.value()].product_type;
+  if (format == Precision::fp32) {
+    type.reset();
+  } else {
+    type = format == Precision::fp16 ? at::kHalf : at::kBFloat16;
+  }
+}
+
 void VisitWatch::set_levels(BlockId block, std::vector<HoldChoice> levels) {
-  blocks_[block.value()].levels = std::move(levels);
+  Block& it = blocks_[block.value()];
+  it.levels = std::move(levels);
+  it.levels_type = it.product_type;
 }
 
 void VisitWatch::begin_regions() {
@@ -133,6 +147,7 @@ void VisitWatch::close_region() {
 HoldChoice VisitWatch::choice_of_action(const Block& block) const {
   const unsigned level = level_of(block.action);
   if (level == 0 || level > block.levels.size()) return {};
+  if (block.levels_type != block.product_type) return {};
   return [&choice = block.levels[level - 1]](const SavedValue& value) { return choice(value); };
 }
 

@@ -15,6 +15,8 @@
 // last, so that operators which saved nothing count for the block that came before them in the
 // backward pass. A storage that several blocks save counts for the first.
 //
+// A block's format is that of its products, from its visit's first operator to the next visit's.
+//
 // The training thread calls everything but unpack(), which comes from whatever thread runs
 // backward. Hooks on saved tensors share it.
 #pragma once
@@ -30,6 +32,7 @@
 #include <vector>
 
 #include "coordinator/core/memory_front.h"
+#include "coordinator/core/precision_format.h"
 #include "sdk/src/blocks/block_registry.h"
 #include "sdk/src/blocks/measurement.h"
 #include "sdk/src/stream/operator_stream.h"
@@ -57,7 +60,11 @@ class VisitWatch final : public SavedTensorFrame,
   // Sets the memory action of the block's later visits: keep, or recompute in full or at a level
   // that the block has. A pinned block is kept.
   void set_action(BlockId block, MemoryAction action);
-  // Sets what is kept at each level of recompute, from level 1 on.
+  // Sets the format that products of the block's later visits run in; fp32 is what the program
+  // wrote. Unlike the memory action it holds for every visit, not for regions.
+  void set_format(BlockId block, Precision format);
+  // Sets what is kept at each level of recompute, from level 1 on. In another format than now the
+  // block has other operators: a level is then recompute in full.
   void set_levels(BlockId block, std::vector<HoldChoice> levels);
   // Regions that are recomputed are measured from here on, and until the other call, which returns
   // one of each block, with the least time that each of its operators took.
@@ -80,6 +87,9 @@ class VisitWatch final : public SavedTensorFrame,
   // Forgets what was seen since end_step(), without a report.
   void forget_step();
 
+  std::optional<at::ScalarType> product_type() const override {
+    return current_ ? blocks_[current_->value()].product_type : std::nullopt;
+  }
   // The operators of a visit that is recorded.
   bool wants_calls() const override { return tape_ != nullptr; }
   void begin(const OperatorCall& call) override { tape_->begin(call); }
@@ -101,6 +111,8 @@ class VisitWatch final : public SavedTensorFrame,
     std::uint64_t elements = 0;
     MemoryAction action = MemoryAction::keep;
     std::vector<HoldChoice> levels{};
+    std::optional<at::ScalarType> product_type{};
+    std::optional<at::ScalarType> levels_type{};  // in which the levels were chosen
     std::optional<std::string> pinned{};
     bool is_entered = false;  // since backward began last
   };

@@ -288,16 +288,27 @@ std::vector<std::vector<BlockId>> owners_of(const BlockRegistry& registry,
 }
 
 void BlockHealth::attach(BlockRegistry& registry, std::span<const at::Tensor> parameters) {
-  ledger_ = std::make_shared<HealthLedger>();
-  parameters_.assign(parameters.begin(), parameters.end());
-  owners_ = owners_of(registry, parameters);
-  evidence_.assign(registry.size(), {});
-  registry.set_health(ledger_);
+  registry.set_health(watch(registry.size(), parameters, owners_of(registry, parameters)));
 }
 
 void BlockHealth::detach(BlockRegistry& registry) {
   if (!ledger_) return;
   registry.set_health(nullptr);
+  release();
+}
+
+std::shared_ptr<HealthLedger> BlockHealth::watch(std::size_t blocks,
+                                                 std::span<const at::Tensor> parameters,
+                                                 std::vector<std::vector<BlockId>> owners) {
+  ledger_ = std::make_shared<HealthLedger>();
+  parameters_.assign(parameters.begin(), parameters.end());
+  owners_ = std::move(owners);
+  evidence_.assign(blocks, {});
+  return ledger_;
+}
+
+void BlockHealth::release() {
+  if (!ledger_) return;
   ledger_->close();
   ledger_.reset();
   parameters_.clear();

@@ -66,6 +66,12 @@ class BlockHealth {
   // gradients of `parameters`, in that order.
   void attach(BlockRegistry& registry, std::span<const at::Tensor> parameters);
   void detach(BlockRegistry& registry);
+  // The same for that many blocks whose visits somebody else tells the ledger of, until release().
+  // `owners`: the blocks of each parameter.
+  std::shared_ptr<HealthLedger> watch(std::size_t blocks, std::span<const at::Tensor> parameters,
+                                      std::vector<std::vector<BlockId>> owners);
+  void release();
+  std::span<const at::Tensor> parameters() const { return parameters_; }
 
   // Begins a step whose losses are multiplied by `scale`, > 0.
   void begin_step(float scale);

@@ -60,13 +60,23 @@ Status FormatActuator::check(LoopKind) {
     return fits;
   if (Status fits = check_rules_fit("precision.forbid", config_.forbid, names); !fits.ok())
     return fits;
-  if (!is_wanted_ || blocks_.marked() == 0) return ok_status();
+  if (!is_wanted_ || blocks_.size() == 0) return ok_status();
   formats_ = runnable_formats(device_) | only(Precision::fp32);
+  if (blocks_.marked() == 0) formats_ &= formats_of_adopted();
   for (std::size_t p = 0; p < kPrecisions; ++p) {
     const auto format = static_cast<Precision>(p);
     if (contains(formats_, format) && is_emulated(format, device_)) emulated_ |= only(format);
   }
   return check_formats(device_);
+}
+
+// Nobody scales the losses of a loop that is not ours, so fp16 is for those who ask for it.
+PrecisionSet FormatActuator::formats_of_adopted() const {
+  PrecisionSet formats = only(Precision::fp32) | only(Precision::bf16);
+  const bool is_forced = std::ranges::any_of(
+      config_.force, [](const FormatRule& rule) { return rule.value == Precision::fp16; });
+  if (config_.format == Precision::fp16 || is_forced) formats |= only(Precision::fp16);
+  return formats;
 }
 
 // A plan may ask a format of all ranks only if all can run it.
@@ -79,12 +89,18 @@ Status FormatActuator::negotiate(transport::Communicator& ranks) {
 }
 
 Status FormatActuator::check_formats(at::DeviceType device) const {
+  const auto check = [&](Precision format) {
+    const Status status = can_run(format, device);
+    if (!status.ok() || contains(formats_, format)) return status;
+    return invalid_argument("expected fp32, bf16 or fp16 for an adopted model, found ",
+                            to_string(format));
+  };
   if (config_.format) {
-    const Status status = can_run(*config_.format, device);
+    const Status status = check(*config_.format);
     if (!status.ok()) return status.with_context("precision.format");
   }
   for (const FormatRule& rule : config_.force) {
-    const Status status = can_run(rule.value, device);
+    const Status status = check(rule.value);
     if (!status.ok()) return status.with_context("precision.force " + rule.text());
   }
   return ok_status();
@@ -100,7 +116,8 @@ void FormatActuator::apply(const Plan& plan, RoundId) {
     set_formats(followed_);
   }
   const bool was_scaling = is_scaling_;
-  is_scaling_ = std::ranges::find(followed_, Precision::fp16) != followed_.end();
+  is_scaling_ =
+      blocks_.marked() > 0 && std::ranges::find(followed_, Precision::fp16) != followed_.end();
   if (!is_scaling_ || was_scaling) return;
   if (!scaler_) scaler_ = initial_state(rules_);
   // It may come from a save of a run with other bounds.
@@ -108,10 +125,8 @@ void FormatActuator::apply(const Plan& plan, RoundId) {
 }
 
 void FormatActuator::set_formats(std::span<const Precision> formats) {
-  BlockRegistry* registry = blocks_.registry();
-  for (std::size_t b = 0; registry != nullptr && b < formats.size(); ++b) {
-    registry->set_precision(BlockId(static_cast<BlockId::rep>(b)), formats[b]);
-  }
+  for (std::size_t b = 0; b < std::min(formats.size(), blocks_.size()); ++b)
+    blocks_.set_format(BlockId(static_cast<BlockId::rep>(b)), formats[b]);
 }
 
 EqualBits FormatActuator::equal_bits() const {
@@ -127,7 +142,7 @@ void FormatActuator::end_step(const StepEnd& step, StepOutput& output) {
 }
 
 Fragment FormatActuator::next_fragment() {
-  if (requests_.empty() || blocks_.marked() == 0) return {};
+  if (requests_.empty() || blocks_.size() == 0) return {};
   const Fragment request = make_fragment(requests_.front());
   requests_.pop_front();
   return request;
@@ -153,7 +168,7 @@ void FormatActuator::request(std::string_view block, PrecisionRequest request) {
 }
 
 void FormatActuator::calibrate(const SampleStep& sample, CalibrationHost& host) {
-  PrecisionFacts mine{std::vector<BlockFormats>(blocks_.marked())};
+  PrecisionFacts mine{std::vector<BlockFormats>(blocks_.size())};
   if (sample.loss) {
     TrialStep trial(sample.model, sample.loss);
     auto measured = measure([&] { return trial.run(); });
@@ -183,19 +198,18 @@ void FormatActuator::roll_back(const std::optional<ScalerState>& state) {
 Result<PrecisionFacts> FormatActuator::measure(const std::function<Status()>& step) {
   PrecisionFacts facts;
   facts.emulated = emulated_;
-  facts.blocks.assign(blocks_.marked(), {});
+  facts.blocks.assign(blocks_.size(), {});
   Status status;
   for (std::size_t p = 0; p < kPrecisions && status.ok(); ++p) {
     if (!contains(formats_, static_cast<Precision>(p))) continue;
-    set_formats(std::vector<Precision>(blocks_.marked(), static_cast<Precision>(p)));
+    set_formats(std::vector<Precision>(blocks_.size(), static_cast<Precision>(p)));
     status = measure_format(p, step, facts);
   }
   if (is_steered_) {
     set_formats(followed_);
   } else {
-    for (std::size_t b = 0; b < blocks_.marked(); ++b) {
-      blocks_.registry()->release_precision(BlockId(static_cast<BlockId::rep>(b)));
-    }
+    for (std::size_t b = 0; b < blocks_.size(); ++b)
+      blocks_.release_format(BlockId(static_cast<BlockId::rep>(b)));
   }
   return status.ok() ? Result<PrecisionFacts>(std::move(facts)) : status;
 }

@@ -43,7 +43,7 @@ class FormatActuator final : public Actuator {
   std::string without() const override { return "number formats stay as the program has them"; }
   void contribute(JobFacts& job) const override { job.capabilities.precisions |= formats_; }
   bool wants_calibration() const override {
-    return is_wanted_ && !config_.format && blocks_.marked() > 0;
+    return is_wanted_ && !config_.format && blocks_.size() > 0;
   }
   void calibrate(const SampleStep& sample, CalibrationHost& host) override;
   void restart_step() override { begin_step(); }
@@ -80,6 +80,7 @@ class FormatActuator final : public Actuator {
 
  private:
   Status check_formats(at::DeviceType device) const;
+  PrecisionSet formats_of_adopted() const;
   // Sets the format of every block, for all calls from now on.
   void set_formats(std::span<const Precision> formats);
   // Returns the microseconds of every block in every format that can be run, from a few runs of

@@ -10,6 +10,7 @@
 #include "metrics/step_row.h"
 #include "sdk/src/blocks/block_rules.h"
 #include "sdk/src/device/split_mix.h"
+#include "sdk/src/stream/operator_stream.h"
 
 namespace cox::detail {
 namespace {
@@ -217,13 +218,54 @@ void fill_row(metrics::StepRow& row, std::span<const BlockEvidence> evidence,
   if (noisy > 0) row.gradient_noise = static_cast<float>(noise / noisy);
 }
 
+void VisitHealth::parameter(BlockId block, bool is_fp16) {
+  if (block_ != block) enter(block);
+  is_fp16_ = is_fp16;
+  parameter_read_by_ = operators_shown();
+  if (!awaits_input_ || !operand_ || operand_read_by_ != parameter_read_by_) return;
+  if (auto operand = operand_->lock()) take_input(at::Tensor(std::move(operand)));
+}
+
+void VisitHealth::operand(const at::Tensor& tensor) {
+  if (!tensor.is_floating_point() || tensor.dim() == 0) return;
+  const std::uint64_t reader = operators_shown();
+  if (awaits_input_ && parameter_read_by_ == reader) return take_input(tensor);
+  if (operand_read_by_ == reader) return;  // the first one of an operator counts
+  operand_.emplace(tensor.getIntrusivePtr());
+  operand_read_by_ = reader;
+}
+
+void VisitHealth::enter(BlockId block) {
+  if (call_) ledger_->end_call(*call_);
+  block_ = block;
+  previous_ = call_;
+  call_ = ledger_->begin_call(block, {});
+  awaits_input_ = true;
+}
+
+void VisitHealth::take_input(const at::Tensor& tensor) {
+  awaits_input_ = false;
+  ledger_->input(*call_, tensor);
+  if (is_fp16_) ledger_->computes_in_fp16(*call_);
+  if (previous_) ledger_->output(*previous_, tensor);
+  previous_.reset();
+}
+
+void VisitHealth::leave() {
+  if (call_) ledger_->end_call(*call_);
+  block_.reset();
+  call_.reset();
+  previous_.reset();
+  awaits_input_ = false;
+}
+
 void NumericsWatch::attach(torch::nn::Module& model) {
   device_ = device_of(model);
 }
 
 Status NumericsWatch::check(LoopKind loop) {
   if (loop == LoopKind::reducing && !is_watching()) watch({});
-  const bool samples = wants_precision(config_) && config_.sample_every > 0 && blocks_.marked() > 0;
+  const bool samples = wants_precision(config_) && config_.sample_every > 0 && blocks_.size() > 0;
   return samples ? check_fits("precision.sample_blocks", config_.sample_blocks,
                               config_.sample_blocks, blocks_.names())
                  : ok_status();
@@ -235,15 +277,38 @@ void NumericsWatch::watch(std::span<const at::Tensor> parameters) {
   registry_ = blocks_.registry();
   BlockRegistry& registry = *registry_;
   health_.attach(registry, parameters);
-  parameters_ = parameters_by_block(registry, parameters);
+  const auto of_block = parameters_by_block(registry, parameters);
   const std::shared_ptr<Fp8Shapes> shapes = Fp8Shapes::of(device_);
   std::vector<NoiseBlock> blocks;
   for (std::size_t b = 0; b < registry.size(); ++b) {
     const BlockId block(static_cast<BlockId::rep>(b));
-    blocks.push_back({registry.name(block), parameters_[b]});
+    blocks.push_back({registry.name(block), of_block[b]});
     fp8_.push_back(std::make_shared<Fp8Block>(fp8_recipe(config_), shapes));
     registry.set_fp8(block, fp8_.back());
   }
+  name(std::move(blocks));
+}
+
+void NumericsWatch::watch_adopted(std::vector<NoiseBlock> blocks) {
+  if (!formats_.is_wanted()) return;
+  release();
+  std::vector<at::Tensor> parameters;
+  std::vector<std::vector<BlockId>> owners;
+  for (std::size_t b = 0; b < blocks.size(); ++b) {
+    for (const at::Tensor& parameter : blocks[b].parameters) {
+      parameters.push_back(parameter);
+      owners.push_back({BlockId(static_cast<BlockId::rep>(b))});
+    }
+  }
+  visits_.watch(health_.watch(blocks.size(), parameters, std::move(owners)));
+  watches_visits_ = true;
+  for (NoiseBlock& block : blocks)
+    std::erase_if(block.parameters, [](const at::Tensor& p) { return !p.requires_grad(); });
+  name(std::move(blocks));
+}
+
+void NumericsWatch::name(std::vector<NoiseBlock> blocks) {
+  for (const NoiseBlock& block : blocks) names_.push_back(block.name);
   if (!wants_precision(config_)) return;
   noise_.emplace(std::move(blocks), NoiseSettings{.sample_every = config_.sample_every,
                                                   .sample_blocks = config_.sample_blocks});
@@ -251,10 +316,27 @@ void NumericsWatch::watch(std::span<const at::Tensor> parameters) {
 
 void NumericsWatch::release() {
   if (registry_ != nullptr) health_.detach(*registry_);
+  health_.release();
   registry_ = nullptr;
+  visits_ = {};
+  watches_visits_ = false;
+  names_.clear();
   noise_.reset();
-  parameters_.clear();
   fp8_.clear();
+}
+
+void NumericsWatch::look_at_gradients(StepId step) {
+  if (!watches_visits_) return;
+  if (wants_gradients() && !has_sampled_) sample_gradients(1);
+  if (is_skipped_) return;
+  const torch::NoGradGuard no_grad;
+  std::vector<std::int64_t> nonfinite;
+  for (const at::Tensor& parameter : health_.parameters()) {
+    const at::Tensor& gradient = parameter.grad();
+    nonfinite.push_back(gradient.defined() ? count_nonfinite(gradient) : 0);
+  }
+  const auto is_bad = [](std::int64_t count) { return count > 0; };
+  if (std::ranges::any_of(nonfinite, is_bad)) blame(nonfinite, step);
 }
 
 void NumericsWatch::begin_step() {
@@ -278,7 +360,9 @@ void NumericsWatch::sample_gradients(double factor) {
 std::int64_t NumericsWatch::blame(std::span<const std::int64_t> nonfinite, StepId step) {
   is_skipped_ = true;
   skipped_step_ = step;
-  if (is_watching()) health_.parameter_gradients(nonfinite);
+  // When an adopted step closes, the optimizer has spread what was not finite.
+  const bool is_too_late = watches_visits_ && nonfinite.empty();
+  if (is_watching() && !is_too_late) health_.parameter_gradients(nonfinite);
   return std::accumulate(nonfinite.begin(), nonfinite.end(), std::int64_t{0});
 }
 
@@ -300,7 +384,7 @@ void NumericsWatch::add_fp8() {
 std::string NumericsWatch::blamed() const {
   using Where = HealthVerdict::Where;
   const bool is_block = verdict().where != Where::nothing && verdict().where != Where::outside;
-  return is_block && registry_ != nullptr ? registry_->name(*verdict().block) : std::string();
+  return is_block && is_watching() ? names_[verdict().block->value()] : std::string();
 }
 
 // Says once for each time that it begins: the block whose results were bad first may be innocent.
@@ -319,7 +403,7 @@ void NumericsWatch::tell_parameters() {
 void NumericsWatch::collect() {
   const auto seen = health_.end_step(rank_);
   evidence_.assign(seen.begin(), seen.end());
-  evidence_.resize(registry_->size());
+  evidence_.resize(names_.size());
   tell_parameters();
   add_fp8();
   if (has_sampled_) noise_->fill(evidence_);

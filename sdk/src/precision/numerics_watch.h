@@ -101,6 +101,37 @@ class GradientNoise {
 void fill_row(metrics::StepRow& row, std::span<const BlockEvidence> evidence,
               const HealthVerdict& verdict, const std::string& blamed);
 
+// VisitHealth writes down the visits of blocks that nobody calls: whoever follows the operator
+// stream tells it of the tensors that operators read. A visit's input is the first tensor with
+// figures that an operator reads together with a parameter of the visited block; it is the output
+// of the visit before. What else crosses from block to block is not looked at, and the last visit
+// of a forward pass has no output. Training thread only.
+class VisitHealth {
+ public:
+  void watch(std::shared_ptr<HealthLedger> ledger) { ledger_ = std::move(ledger); }
+  // An operator reads a parameter, in a visit of `block`, which may begin with it.
+  void parameter(BlockId block, bool is_fp16);
+  // An operator reads a tensor that is none.
+  void operand(const at::Tensor& tensor);
+  // The forward pass is over.
+  void leave();
+
+ private:
+  void enter(BlockId block);
+  void take_input(const at::Tensor& tensor);
+
+  std::shared_ptr<HealthLedger> ledger_;
+  std::optional<BlockId> block_;
+  std::optional<std::size_t> call_;      // of the visit
+  std::optional<std::size_t> previous_;  // without its output yet
+  bool awaits_input_ = false;
+  bool is_fp16_ = false;
+  // Of the operator that reads: its number tells whether it is the one of before.
+  std::uint64_t parameter_read_by_ = 0;
+  std::uint64_t operand_read_by_ = 0;
+  std::optional<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> operand_;
+};
+
 class NumericsWatch final : public Actuator {
  public:
   NumericsWatch(const PrecisionConfig& config, RankId rank, BlockWatch& blocks,
@@ -126,7 +157,14 @@ class NumericsWatch final : public Actuator {
   // empty where sets of them change, and then nothing is known of their gradients. Does nothing
   // without blocks.
   void watch(std::span<const at::Tensor> parameters);
-  bool is_watching() const { return registry_ != nullptr; }
+  // The same for the blocks of adopted models, with their parameters, where formats are steered.
+  void watch_adopted(std::vector<NoiseBlock> blocks);
+  bool is_watching() const { return !names_.empty(); }
+  // Null unless adopted blocks are watched.
+  VisitHealth* visits() { return watches_visits_ ? &visits_ : nullptr; }
+  // Looks at the gradients of adopted models when a backward pass has ended and nobody has changed
+  // them: whether they are finite, and now and then at their noise. Reads each once.
+  void look_at_gradients(StepId step);
 
   void loss(double value) { health_.loss(value); }
   // Returns the largest finite scaled gradient at a boundary of a block in fp16, for the step's
@@ -148,6 +186,7 @@ class NumericsWatch final : public Actuator {
   std::string blamed() const;  // name of the block; empty = nobody, or outside of all blocks
 
  private:
+  void name(std::vector<NoiseBlock> blocks);
   void collect();
   void add_fp8();
   void tell_parameters();
@@ -158,14 +197,16 @@ class NumericsWatch final : public Actuator {
   const FormatActuator& formats_;
   Log log_;
   at::Device device_ = at::kCPU;       // of the model
-  BlockRegistry* registry_ = nullptr;  // while blocks are watched
+  std::vector<std::string> names_;     // of the blocks, while they are watched
+  BlockRegistry* registry_ = nullptr;  // of an attached model
   BlockHealth health_;
+  VisitHealth visits_;
+  bool watches_visits_ = false;
   std::optional<GradientNoise> noise_;
   bool has_sampled_ = false;
-  bool is_skipped_ = false;                          // the open step
-  StepId skipped_step_{};                            // the last one that blame() was told of
-  std::optional<StepId> spoiled_since_;              // parameters are not finite from before it on
-  std::vector<std::vector<at::Tensor>> parameters_;  // of each block
+  bool is_skipped_ = false;              // the open step
+  StepId skipped_step_{};                // the last one that blame() was told of
+  std::optional<StepId> spoiled_since_;  // parameters are not finite from before it on
   Fp8Blocks fp8_;
   std::vector<BlockEvidence> evidence_;
   std::uint64_t steps_ = 0;

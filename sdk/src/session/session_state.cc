@@ -135,7 +135,7 @@ void SessionState::ensure_started() {
     actuator->contribute(facts);
   }
   if (!step_.is_reducing()) facts.capabilities = {};  // nobody carries a plan out
-  const bool steers = step_.is_reducing() && !is_adopted_ && !facts.blocks.empty();
+  const bool steers = step_.is_reducing() && !facts.blocks.empty();
   if (job_.is_root() && !steers) warn_of_idle_settings();
   control_.start(std::move(facts));
   step_.start_at(control_.plane().start_facts().first_round);
@@ -144,16 +144,13 @@ void SessionState::ensure_started() {
   if (step_.is_reducing()) static_cast<void>(job_.termination().requested());
 }
 
-// Settings of blocks have no effect without blocks, on adopted ones where the actuator does not
-// steer those, or in a loop whose ranks do not agree on plans.
+// Settings of blocks have no effect without blocks, or in a loop whose ranks do not agree on plans.
 void SessionState::warn_of_idle_settings() const {
-  const std::string but = is_adopted_ ? " is set, but no plan does that to an adopted model yet; "
-                          : step_.is_reducing()
+  const std::string but = step_.is_reducing()
                               ? " is set, but the model has no blocks (cox::run, cox::wrap); "
                               : " is set, but the loop has no Reducer or Trainer; ";
   for (const Actuator* actuator : actuators_) {
     if (!actuator->is_wanted()) continue;
-    if (is_adopted_ && actuator->wants_calibration()) continue;  // it steers these blocks
     job_.log().warning(actuator->name() + (".*" + but) + actuator->without());
   }
 }

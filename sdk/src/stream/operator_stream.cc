@@ -7,6 +7,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "sdk/src/stream/product_formats.h"
+
 namespace cox::detail {
 namespace {
 
@@ -21,13 +23,18 @@ bool is_composite(const c10::OperatorHandle& handle) {
          !handle.hasKernelForDispatchKey(DispatchKey::CPU);
 }
 
-// The operators met so far that are composite; asking the dispatcher costs as much as an operator.
-bool is_known_composite(const c10::OperatorHandle& handle) {
-  thread_local std::unordered_map<const void*, bool> known;
+struct Kind {
+  bool is_composite;
+  bool is_product;
+};
+
+// Of the operators met so far; asking the dispatcher costs as much as an operator.
+Kind kind_of(const c10::OperatorHandle& handle) {
+  thread_local std::unordered_map<const void*, Kind> known;
   const void* key = &handle.operator_name();
   const auto found = known.find(key);
   if (found != known.end()) return found->second;
-  return known.emplace(key, is_composite(handle)).first->second;
+  return known.emplace(key, Kind{is_composite(handle), is_product(handle)}).first->second;
 }
 
 }  // namespace
@@ -39,6 +46,12 @@ class Stream {
       if (listener->wants_calls()) return true;
     }
     return false;
+  }
+  static std::optional<at::ScalarType> product_type(const StreamScope& scope) {
+    for (const OperatorListener* listener : scope.listeners_) {
+      if (const auto type = listener->product_type()) return type;
+    }
+    return std::nullopt;
   }
   template <class Tell>
   static void tell(const Tell& tell) {
@@ -141,16 +154,30 @@ c10::DispatchKeySet below_stream(c10::DispatchKeySet keys) {
   return keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kStreamKey);
 }
 
+// Runs a product in the type that a listener has for it. Its casts are shown, and so is the product
+// with narrow operands. REQUIRES: the tensors were shown.
+void call_product(const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
+                  torch::jit::Stack* stack) {
+  const auto type = Stream::product_type(*innermost);
+  if (type && is_to_be_narrowed(handle, *stack, *type)) return call_narrowed(handle, *stack, *type);
+  const StreamPause inside;
+  Stream::run(*innermost, handle, below_stream(keys), *stack);
+}
+
 void show_boxed(const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
                 torch::jit::Stack* stack) {
   const StreamScope* const scope = innermost;
-  if (scope == nullptr || is_known_composite(handle)) {
+  const Kind kind = kind_of(handle);
+  if (scope == nullptr || kind.is_composite) {
     handle.redispatchBoxed(below_stream(keys), stack);
     return;
   }
-  const StreamPause inside;
-  Stream::touch_all(*scope, handle, *stack);
-  Stream::run(*scope, handle, below_stream(keys), *stack);
+  {
+    const StreamPause inside;
+    Stream::touch_all(*scope, handle, *stack);
+    if (!kind.is_product) return Stream::run(*scope, handle, below_stream(keys), *stack);
+  }
+  call_product(handle, keys, stack);
 }
 
 // REQUIRES: the tensors were shown, and the stream is paused.
@@ -168,17 +195,29 @@ struct Hot<Operator, Result(Arguments...)> {
   static Result show(c10::DispatchKeySet keys, Arguments... arguments) {
     static const c10::OperatorHandle handle =
         c10::Dispatcher::singleton().findSchemaOrThrow(Operator::name, Operator::overload_name);
-    static const bool composite = is_composite(handle);
+    static const Kind kind{is_composite(handle), is_product(handle)};
     const StreamScope* const scope = innermost;
-    if (scope == nullptr || composite)
+    if (scope == nullptr || kind.is_composite)
       return Operator::redispatch(below_stream(keys), std::forward<Arguments>(arguments)...);
-    const StreamPause inside;
-    Stream::touch_all(*scope, handle, arguments...);
-    if (!Stream::wants_calls(*scope))
-      return Operator::redispatch(below_stream(keys), std::forward<Arguments>(arguments)...);
-    static const c10::BoxedKernel boxed = c10::BoxedKernel::makeFromFunction<&show_call>();
+    {
+      const StreamPause inside;
+      Stream::touch_all(*scope, handle, arguments...);
+      if (!kind.is_product || !Stream::product_type(*scope)) {
+        if (!Stream::wants_calls(*scope))
+          return Operator::redispatch(below_stream(keys), std::forward<Arguments>(arguments)...);
+        return boxed<&show_call>(handle, keys, std::forward<Arguments>(arguments)...);
+      }
+    }
+    return boxed<&call_product>(handle, keys, std::forward<Arguments>(arguments)...);
+  }
+
+ private:
+  template <c10::BoxedKernel::BoxedKernelFunction_withDispatchKeys* function>
+  static Result boxed(const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
+                      Arguments... arguments) {
+    static const c10::BoxedKernel kernel = c10::BoxedKernel::makeFromFunction<function>();
     return c10::impl::BoxedKernelWrapper<Result(Arguments...)>::call(
-        boxed, handle, keys, std::forward<Arguments>(arguments)...);
+        kernel, handle, keys, std::forward<Arguments>(arguments)...);
   }
 };
 

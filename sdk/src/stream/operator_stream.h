@@ -58,6 +58,10 @@ class OperatorListener {
   // Called before every operator, with each defined tensor among its arguments in turn, before any
   // listener's begin(). May throw; the operator does not run then.
   virtual void touch(const c10::OperatorHandle& /*handle*/, const at::Tensor& /*argument*/) {}
+  // The type narrower than float that products run in (product_formats.h), if any; asked before
+  // every product, after touch(). Of several listeners the first one that has a type counts. The
+  // operators that listeners see are then the casts and the narrow product.
+  virtual std::optional<at::ScalarType> product_type() const { return std::nullopt; }
   // Whether begin() and end() are to be called; asked before every operator, after touch().
   virtual bool wants_calls() const { return false; }
   virtual void begin(const OperatorCall& /*call*/) {}

@@ -12,6 +12,8 @@
 #include "coxswain/error.h"
 #include "sdk/src/blocks/block_watch.h"
 #include "sdk/src/parallel/agreement.h"
+#include "sdk/src/precision/format_actuator.h"
+#include "sdk/src/precision/numerics_watch.h"
 #include "sdk/src/session/session_state.h"
 #include "sdk/src/stream/storage.h"
 
@@ -32,6 +34,7 @@ Adoption::Adoption(Session& session)
     : session_(session),
       state_(session_.state()),
       blocks_(state_.actuators().get<BlockWatch>()),
+      numerics_(state_.actuators().get<NumericsWatch>()),
       ranks_(session_) {
   state_.declare_adopted();
   if (session_.world_size() == 1) first_batch_ = 0;  // there is none to compare it with
@@ -80,6 +83,7 @@ void Adoption::add(torch::nn::Module& model, const AdoptOptions& options) {
   }
   const auto first = static_cast<BlockId::rep>(blocks_.names().size());
   visits_ = &blocks_.adopt(names, elements);
+  if (models_.empty()) state_.actuators().get<FormatActuator>().attach(model);
   models_.push_back({&model, options.name, std::move(map), first, model.parameters(), {}});
   if (trial_ == nullptr && state_.calibration().is_wanted()) {
     trial_ = std::make_unique<AdoptedTrial>(
@@ -98,9 +102,14 @@ void Adoption::touch(const c10::OperatorHandle& handle, const at::Tensor& argume
     if (stage_ == Stage::updating && !at::GradMode::is_enabled()) last_update_ = now();
     const bool may_begin = at::GradMode::is_enabled() && argument.requires_grad();
     if (stage_ != Stage::forward && may_begin && !(handle == detach_)) begin_forward();
-    if (stage_ == Stage::forward) enter_block(model, storage);
+    if (stage_ == Stage::forward) {
+      enter_block(model, storage);
+      if (VisitHealth* visits = numerics_.visits())
+        visits->parameter(*visits_->current(), visits_->product_type() == at::kHalf);
+    }
     return;
   }
+  if (VisitHealth* visits = numerics_.visits()) visits->operand(argument);
 }
 
 void Adoption::enter_block(const Model& model, const c10::StorageImpl* storage) {
@@ -140,8 +149,9 @@ void Adoption::calibrate() {
   const StreamPause unseen;
   const bool can_run_here = trial_->status().ok();
   if (!can_run_here) {
-    state_.job().log().warning("memory: the step cannot be tried: " + trial_->status().message() +
-                               "; activations are kept");
+    state_.job().log().warning(
+        "adopted model: the first step cannot be tried: " + trial_->status().message() +
+        "; activations are kept, and no format is chosen by speed");
   }
   const auto failed = state_.job().gather(can_run_here ? 0 : 1);
   const bool can_run = std::ranges::find(failed, 1u) == failed.end();
@@ -243,6 +253,7 @@ void Adoption::backward_begins(const BackwardPass& pass) {
   if (!step_) return;
   visits_->backward_begins();
   if (pass.kind == BackwardKind::returning || is_calibrating_) return;
+  if (VisitHealth* visits = numerics_.visits()) visits->leave();
   note_gradients();
   if (trial_ != nullptr) {
     const bool has_some = std::ranges::any_of(models_, [](const Model& model) {
@@ -271,6 +282,7 @@ void Adoption::backward_ended(BackwardKind kind) {
   if (kind == BackwardKind::returning || is_calibrating_) return;
   change_stage(Stage::accumulated, now());
   has_gradients_ = true;
+  numerics_.look_at_gradients(state_.step().number());
   if (trial_ != nullptr) trial_->check();
   if (session_.world_size() == 1) return;
   if (!are_batches_compared_) compare_first_batches();
@@ -292,7 +304,20 @@ bool Adoption::has_new_gradient(const Model& model) {
 }
 
 void Adoption::open_step() {
+  if (!session_.state().is_started()) watch_numerics();
   step_.emplace(session_.step());
+}
+
+void Adoption::watch_numerics() {
+  std::vector<NoiseBlock> blocks;
+  for (const Model& model : models_) {
+    for (std::size_t b = 0; b < model.map.size(); ++b) {
+      const BlockId block(static_cast<BlockId::rep>(b));
+      blocks.push_back({model.map.name(block), model.map.parameters(block)});
+    }
+  }
+  numerics_.attach(*models_.front().module);
+  numerics_.watch_adopted(std::move(blocks));
 }
 
 void Adoption::close_step() {

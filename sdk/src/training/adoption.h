@@ -32,6 +32,7 @@
 namespace cox::detail {
 
 class BlockWatch;
+class NumericsWatch;
 
 class Adoption final : public OperatorListener {
  public:
@@ -52,6 +53,9 @@ class Adoption final : public OperatorListener {
   void loop_asks() { loop_asks_ = true; }
 
   void touch(const c10::OperatorHandle& handle, const at::Tensor& argument) override;
+  std::optional<at::ScalarType> product_type() const override {
+    return stage_ == Stage::forward ? visits_->product_type() : std::nullopt;
+  }
   // Looks for the first write to a parameter after backward(), once for the first batch, and tells
   // whoever records the forward pass.
   bool wants_calls() const override;
@@ -89,6 +93,7 @@ class Adoption final : public OperatorListener {
   void calibrate();
   torch::nn::Module& models_together();
   void open_step();
+  void watch_numerics();
   void close_step();
   void change_stage(Stage stage, Time now);
   bool is_parameter_here(const at::Tensor& tensor) const;
@@ -103,6 +108,7 @@ class Adoption final : public OperatorListener {
   Session session_;
   SessionState& state_;
   BlockWatch& blocks_;
+  NumericsWatch& numerics_;
   ManualParallel ranks_;
   std::vector<Model> models_;
   VisitWatch* visits_ = nullptr;  // once there is a model

@@ -1,0 +1,112 @@
+#include "sdk/src/stream/product_formats.h"
+
+#include <ATen/autocast_mode.h>
+#include <ATen/core/Tensor.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <array>
+#include <span>
+#include <string_view>
+
+#include "sdk/src/stream/storage.h"
+
+namespace cox::detail {
+namespace {
+
+// An operator whose first arguments are its operands; of `matrices` the last two are multiplied.
+struct Product {
+  enum class Kind : std::uint8_t { matrices, other };
+  std::string_view name;
+  std::size_t operands;
+  Kind kind;
+};
+
+// An attention mask is no operand: the kernels take it in float, and fp16 has no -1e9.
+constexpr std::array kProducts = {
+    Product{"aten::mm", 2, Product::Kind::matrices},
+    Product{"aten::addmm", 3, Product::Kind::matrices},
+    Product{"aten::bmm", 2, Product::Kind::matrices},
+    Product{"aten::baddbmm", 3, Product::Kind::matrices},
+    Product{"aten::addbmm", 3, Product::Kind::matrices},
+    Product{"aten::convolution", 3, Product::Kind::other},
+    Product{"aten::_scaled_dot_product_flash_attention_for_cpu", 3, Product::Kind::other},
+    Product{"aten::_scaled_dot_product_efficient_attention", 4, Product::Kind::other},
+};
+
+const Product* product_of(const c10::OperatorHandle& handle) {
+  const c10::OperatorName& name = handle.operator_name();
+  const auto found = std::ranges::find(kProducts, name.name, &Product::name);
+  return found == kProducts.end() || !name.overload_name.empty() ? nullptr : &*found;
+}
+
+std::span<const c10::IValue> operands_of(const c10::OperatorHandle& handle,
+                                         const torch::jit::Stack& stack) {
+  const std::size_t arguments = handle.schema().arguments().size();
+  return {stack.data() + stack.size() - arguments, product_of(handle)->operands};
+}
+
+// Scopes nest in a counter that can only be moved.
+bool is_in_autocast_scope() {
+  at::autocast::increment_nesting();
+  return at::autocast::decrement_nesting() > 0;
+}
+
+bool is_wide(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::kFloat;
+}
+
+bool is_fit(const at::Tensor& tensor, at::ScalarType type) {
+  return tensor.layout() == at::kStrided && (is_wide(tensor) || tensor.scalar_type() == type) &&
+         (tensor.is_cpu() || tensor.is_cuda());
+}
+
+bool has_vector(const at::Tensor& left, const at::Tensor& right) {
+  return left.dim() < 2 || right.dim() < 2 || left.size(-2) == 1 || right.size(-1) == 1;
+}
+
+}  // namespace
+
+bool is_product(const c10::OperatorHandle& handle) {
+  return product_of(handle) != nullptr;
+}
+
+bool is_to_be_narrowed(const c10::OperatorHandle& handle, const torch::jit::Stack& stack,
+                       at::ScalarType type) {
+  if (!c10::GradMode::is_enabled() || is_in_autocast_scope()) return false;
+  const auto operands = operands_of(handle, stack);
+  bool some_wide = false;
+  for (const c10::IValue& operand : operands) {
+    if (!operand.isTensor() || !operand.toTensor().defined()) continue;
+    const at::Tensor& tensor = operand.toTensor();
+    if (!is_fit(tensor, type) || at::autocast::is_autocast_enabled(tensor.device().type()))
+      return false;
+    some_wide = some_wide || is_wide(tensor);
+  }
+  if (!some_wide || product_of(handle)->kind == Product::Kind::other) return some_wide;
+  return !has_vector(operands[operands.size() - 2].toTensor(), operands.back().toTensor());
+}
+
+void call_narrowed(const c10::OperatorHandle& handle, torch::jit::Stack& stack,
+                   at::ScalarType type) {
+  const std::size_t first = stack.size() - handle.schema().arguments().size();
+  const std::size_t operands = product_of(handle)->operands;
+  const auto cast = [&](bool parameters) {
+    for (std::size_t i = first; i < first + operands; ++i) {
+      if (!stack[i].isTensor() || !stack[i].toTensor().defined()) continue;
+      const at::Tensor operand = stack[i].toTensor();
+      if (is_parameter_or_view(operand) == parameters) stack[i] = operand.to(type);
+    }
+  };
+  // Parameters first: whoever runs these operators again finds the same first one of a block.
+  cast(true);
+  cast(false);
+  handle.callBoxed(&stack);
+  for (std::size_t i = stack.size() - handle.schema().returns().size(); i < stack.size(); ++i) {
+    if (stack[i].isTensor() && stack[i].toTensor().defined() &&
+        stack[i].toTensor().scalar_type() == type)
+      stack[i] = stack[i].toTensor().to(at::kFloat);
+  }
+}
+
+}  // namespace cox::detail
