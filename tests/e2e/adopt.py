@@ -71,11 +71,14 @@ class Adopt(jobs.Case):
             self.assertEqual(ended.code, 0, ended)
             self.assertEqual(ended.err.count("DistributedRandomSampler"), times, ended)
 
-    def test_formats_are_told_to_be_without_effect(self):
-        ended = jobs.run(self.command("4", "--cox.precision.format=auto"))
-        self.assertEqual(ended.code, 0, ended)
-        lines = [line for line in ended.err.splitlines() if "adopted model" in line]
-        self.assertEqual(["precision." in line for line in lines], [True], ended)
+    def test_a_format_acts_on_the_blocks_and_is_not_told_to_be_without_effect(self):
+        weights = set()
+        for settings in [[], ["--cox.precision.force=*=bf16"]]:
+            ended = jobs.run(self.command("4", *settings))
+            self.assertEqual(ended.code, 0, ended)
+            self.assertNotIn("adopted model", ended.err)
+            weights.add(re.search(r"4 steps, weights .*", ended.out)[0])
+        self.assertEqual(len(weights), 2)
 
     def test_recompute_changes_no_bit_of_the_weights(self):
         for ranks in [1, 2]:
