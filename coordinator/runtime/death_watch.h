@@ -7,11 +7,9 @@
 //   ranks -- MarkBoard, inherited --> coxswain-watch -- one line --> standard error
 //   ranks -- Lifeline, a socket ----^               \-- ending.json --> run directory
 //
-// Why the order is certain: a rank holds its lifeline under a higher number than any descriptor
-// that it has from the launcher. When a process ends, Linux closes its descriptors last in, first
-// out (exit_files() queues them ascending, task_work_run() takes the newest first), so the watch's
-// epoll has the end in its list before the launcher can hear of it and kill another rank. Ranks of
-// one node only: nothing orders ends of two nodes.
+// A lifeline ends before the launcher can hear of the death and kill another rank (lifeline.h), and
+// epoll keeps the order in which they end, so the order is certain however late the process looks.
+// Ranks of one node only: nothing orders ends of two nodes.
 //
 // The process holds nothing of the job but standard error, the board and the run directory: no
 // lock, no memory, no other descriptor. It leaves when all ranks have ended, or when its DeathWatch

@@ -49,8 +49,7 @@ class BlockWatch final : public Actuator, public BlockSink {
   ActionSet actions() const;
 
   // Sets the memory action of the block's later calls or visits. Where our autograd engine is not
-  // in force, blocks are kept. REQUIRES for all with a block: block <
-  // size().
+  // in force, blocks are kept. REQUIRES for all with a block: block < size().
   void set_action(BlockId block, MemoryAction action);
   // Sets the number format of the block's later calls or visits; release_format() leaves it to the
   // program.
