@@ -23,7 +23,6 @@
 #include "metrics/http/access.h"
 #include "metrics/http/connections.h"
 #include "metrics/http/message.h"
-#include "metrics/http/open_pages.h"
 #include "metrics/status_page.h"
 
 namespace cox::metrics {

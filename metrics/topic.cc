@@ -1,6 +1,5 @@
 #include "metrics/topic.h"
 
-#include "metrics/topics/control.h"
 #include "metrics/topics/decisions.h"
 #include "metrics/topics/memory.h"
 #include "metrics/topics/numerics.h"

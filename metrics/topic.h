@@ -49,4 +49,8 @@ struct Topic {
 // docs/metrics.md.
 const std::vector<Topic>& topics();
 
+// Returns the topic Control plane: what deciding and publishing plans costs, and what went wrong on
+// the way. Its part of the snapshot is the coordinator's own ControlCounters.
+Topic control_topic();
+
 }  // namespace cox::metrics

@@ -165,10 +165,18 @@ struct Round {
   std::vector<double> slow;     // per rank: 1 + its place among the slow ones; 0 = it is not slow
 };
 
-Round round_of(const Slowness& before, RoundId number, const StragglerConfig& settings) {
+// Rounds that are shorter than the system's own scheduling is fine would be all noise: there the
+// least seconds decide which slowdown is worth naming.
+double smallest_slowdown(const StepSummary& summary, const StragglerConfig& settings) {
+  const double own = std::max(summary.own_seconds.median, 1e-9);
+  return std::max(settings.slowdown_ratio, 1 + settings.slowdown_seconds / own);
+}
+
+Round round_of(const Slowness& before, const StepSummary& summary,
+               const StragglerConfig& settings) {
   Round round;
-  round.number = static_cast<double>(std::min(number.value(), kLastRound));
-  round.shift = portable_log(settings.slowdown_ratio);
+  round.number = static_cast<double>(std::min(summary.round.value(), kLastRound));
+  round.shift = portable_log(smallest_slowdown(summary, settings));
   round.rate = settings.false_alarms_per_rank_step / 2;
   round.own_past = compares_with_own_past(before.reports.size());
   round.min_reports = settings.min_rounds;
@@ -462,7 +470,7 @@ Slowness learn_slowness(Slowness before, const StepSignals& signals, Timings tim
                         const StragglerConfig& settings) {
   Slowness now = std::move(before);
   release_finished(now, signals);
-  Round round = round_of(now, summary.round, settings);
+  Round round = round_of(now, summary, settings);
   Excess excess = excess_of(std::move(timings), summary, samples, now.reports, round.slow,
                             std::move(now.own_past));
   now.own_past = std::move(excess.past);

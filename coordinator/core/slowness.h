@@ -16,7 +16,8 @@
 // An excess is divided by its noise and feeds one CUSUM a channel (cusum.h). Noise is measured:
 // residuals to each rank's own running level, cut at three deviations, pooled over ranks and
 // rounds; a rank noisier than twice the pool (in variance) has its own. Half of the stated rate of
-// false alarms goes to the whole, half is split over the phases. A rank is slow when a CUSUM
+// false alarms goes to the whole, half is split over the phases. The smallest slowdown worth naming
+// is a ratio, or what a millisecond is of a round where that is more. A rank is slow when a CUSUM
 // reaches its threshold, it has made min_rounds reports, and its work as a whole is up by half the
 // smallest slowdown worth naming; it is over when the opposite test is as sure.
 //

@@ -1,5 +1,3 @@
-#include "coordinator/tools/checkpoint_command.h"
-
 #include <fmt/chrono.h>
 #include <fmt/core.h>
 
@@ -14,6 +12,7 @@
 #include "coordinator/io/file.h"
 #include "coordinator/io/folder_lock.h"
 #include "coordinator/io/save_folder.h"
+#include "coordinator/tools/commands.h"
 
 namespace cox::tools {
 namespace {

@@ -17,8 +17,7 @@
 #include "coordinator/policies/registry.h"
 #include "coordinator/runtime/death_watch.h"
 #include "coordinator/runtime/replay.h"
-#include "coordinator/tools/checkpoint_command.h"
-#include "coordinator/tools/plan_command.h"
+#include "coordinator/tools/commands.h"
 #include "coordinator/tools/run_file.h"
 #include "coordinator/wire/frame.h"
 

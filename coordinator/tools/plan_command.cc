@@ -1,5 +1,3 @@
-#include "coordinator/tools/plan_command.h"
-
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -14,6 +12,7 @@
 #include "coordinator/io/planning_files.h"
 #include "coordinator/planner/front.h"
 #include "coordinator/planner/step_graph.h"
+#include "coordinator/tools/commands.h"
 #include "coordinator/tools/run_file.h"
 
 namespace cox::tools {

@@ -1,5 +1,3 @@
-#include "metrics/topics/control.h"
-
 #include <cmath>
 #include <string>
 #include <vector>

@@ -36,6 +36,8 @@ std::vector<Setting<StragglerConfig>> straggler_settings() {
               {4, 100000}),
       number(&C::slowdown_ratio, {"slowdown_ratio", "ratio", "smallest one worth naming"},
              {1.01, 10}),
+      number(&C::slowdown_seconds,
+             {"slowdown_seconds", "s", "smallest one worth naming, of a round"}, {0, 3600}),
       number(&C::false_alarms_per_rank_step,
              {"false_alarms_per_rank_step", "alarms", "stated rate on noise, per rank and step"},
              {1e-12, 0.01}),

@@ -1,12 +1,184 @@
 #include "sdk/src/memory/memory_probe.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
+#include <charconv>
+#include <sstream>
+#include <string_view>
 #include <utility>
 
+#include "coordinator/core/text.h"
 #include "metrics/step_row.h"
 #include "sdk/src/memory/counting_allocator.h"
 
 namespace cox::detail {
+namespace {
+
+constexpr std::size_t kMostText = 1 << 20;        // of a file that is read
+constexpr std::uint64_t kNoLimit = 1ull << 60;    // v1 writes "no limit" as a number near 2^63
+constexpr std::uint64_t kBytesOfKilobyte = 1024;  // /proc/meminfo says kB
+
+std::optional<std::uint64_t> number_in(std::string_view text) {
+  const std::size_t start = text.find_first_not_of(" \t");
+  if (start == std::string_view::npos) return std::nullopt;
+  std::uint64_t value = 0;
+  const auto read = std::from_chars(text.data() + start, text.data() + text.size(), value);
+  if (read.ec != std::errc()) return std::nullopt;
+  return value;
+}
+
+// Returns the number behind a line's first word: "MemTotal:  16384 kB".
+std::optional<std::uint64_t> number_of(const std::string& text, std::string_view word) {
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const std::string_view rest(line);
+    const bool is_it = rest.starts_with(word) && rest.size() > word.size() &&
+                       (rest[word.size()] == ' ' || rest[word.size()] == '\t');
+    if (is_it) return number_in(rest.substr(word.size()));
+  }
+  return std::nullopt;
+}
+
+// A mount of control groups, as a line of /proc/self/mountinfo has it.
+struct GroupMount {
+  std::string root;  // the group that is seen at the folder
+  std::string folder;
+  std::string type;  // cgroup or cgroup2
+  std::string options;
+};
+
+std::optional<GroupMount> mount_in(const std::string& line) {
+  const std::size_t dash = line.find(" - ");
+  if (dash == std::string::npos) return std::nullopt;
+  GroupMount mount;
+  std::string skipped;
+  std::istringstream before(line.substr(0, dash));
+  before >> skipped >> skipped >> skipped >> mount.root >> mount.folder;
+  std::istringstream after(line.substr(dash + 3));
+  after >> mount.type >> skipped >> mount.options;
+  const bool counts_memory =
+      mount.type == "cgroup2" ||
+      (mount.type == "cgroup" &&
+       concat(",", mount.options, ",").find(",memory,") != std::string::npos);
+  return counts_memory ? std::optional(std::move(mount)) : std::nullopt;
+}
+
+// Returns the folder below the mount in which the group `path` lies; empty = the mount itself, also
+// for a group that is outside of what the mount shows.
+std::string below(const GroupMount& mount, const std::string& path) {
+  const std::string root = mount.root == "/" ? "" : mount.root;
+  const bool is_inside = path.starts_with(root + "/") && path.find("/..") == std::string::npos;
+  const std::string rest = is_inside ? path.substr(root.size()) : "";
+  return rest == "/" ? "" : rest;
+}
+
+// Keeps the lesser of two readings; what one does not know counts nothing.
+NodeReading lesser(const NodeReading& a, const NodeReading& b) {
+  NodeReading both;
+  both.limit_bytes = a.limit_bytes == 0 || b.limit_bytes == 0
+                         ? std::max(a.limit_bytes, b.limit_bytes)
+                         : std::min(a.limit_bytes, b.limit_bytes);
+  both.free_bytes = a.free_bytes && b.free_bytes ? std::min(*a.free_bytes, *b.free_bytes)
+                    : a.free_bytes               ? a.free_bytes
+                                                 : b.free_bytes;
+  return both;
+}
+
+NodeReading machine_in(const std::string& meminfo) {
+  NodeReading machine;
+  machine.limit_bytes = number_of(meminfo, "MemTotal:").value_or(0) * kBytesOfKilobyte;
+  if (const auto free = number_of(meminfo, "MemAvailable:"))
+    machine.free_bytes = *free * kBytesOfKilobyte;
+  return machine;
+}
+
+}  // namespace
+
+std::string read_system_text(const std::string& path) {
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (file < 0) return {};
+  std::string text;
+  std::array<char, 4096> part{};
+  while (text.size() < kMostText) {
+    const ssize_t got = ::read(file, part.data(), part.size());
+    if (got <= 0) break;
+    text.append(part.data(), static_cast<std::size_t>(got));
+  }
+  ::close(file);
+  return text;
+}
+
+NodeMemory::NodeMemory(ReadText read) : read_(std::move(read)) {
+  find_groups();
+}
+
+void NodeMemory::find_groups() {
+  std::string path_v1;
+  std::string path_v2;
+  std::istringstream own(read_("/proc/self/cgroup"));  // "0::/a/b" and "4:cpu,memory:/a/b"
+  for (std::string line; std::getline(own, line);) {
+    const std::size_t first = line.find(':');
+    const std::size_t second = first == std::string::npos ? first : line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    if (controllers.empty()) path_v2 = line.substr(second + 1);
+    if (concat(",", controllers, ",").find(",memory,") != std::string::npos)
+      path_v1 = line.substr(second + 1);
+  }
+  std::istringstream mounts(read_("/proc/self/mountinfo"));
+  for (std::string line; std::getline(mounts, line);) {
+    const auto mount = mount_in(line);
+    if (!mount) continue;
+    const bool is_v1 = mount->type == "cgroup";
+    add_groups(mount->folder, below(*mount, is_v1 ? path_v1 : path_v2),
+               is_v1 ? Version::v1 : Version::v2);
+  }
+}
+
+// A group is limited by all groups around it, too.
+void NodeMemory::add_groups(const std::string& mount, const std::string& path, Version version) {
+  for (std::string rest = path;; rest.resize(rest.rfind('/'))) {
+    groups_.push_back({mount + rest, version});
+    if (rest.empty()) return;
+  }
+}
+
+NodeReading NodeMemory::look_at(const Group& group) const {
+  const bool is_v1 = group.version == Version::v1;
+  const auto read = [&](const char* name) { return read_(concat(group.folder, "/", name)); };
+  NodeReading found;
+  found.limit_bytes = number_in(read(is_v1 ? "memory.limit_in_bytes" : "memory.max")).value_or(0);
+  if (found.limit_bytes >= kNoLimit) found.limit_bytes = 0;
+  if (!is_v1) {  // above memory.high the group is slowed down until it is of no use
+    const std::uint64_t high = number_in(read("memory.high")).value_or(0);
+    if (high > 0) found = lesser(found, {high, {}});
+  }
+  if (found.limit_bytes == 0) return found;
+  const auto used = number_in(read(is_v1 ? "memory.usage_in_bytes" : "memory.current"));
+  if (!used) return found;
+  const std::uint64_t files =
+      number_of(read("memory.stat"), is_v1 ? "total_inactive_file" : "inactive_file").value_or(0);
+  const std::uint64_t held = *used - std::min(*used, files);
+  found.free_bytes = found.limit_bytes - std::min(found.limit_bytes, held);
+  return found;
+}
+
+NodeReading NodeMemory::look() const {
+  NodeReading all = machine_in(read_("/proc/meminfo"));
+  for (const Group& group : groups_) all = lesser(all, look_at(group));
+  return all;
+}
+
+std::uint64_t NodeMemory::resident_bytes() const {
+  const std::string text = read_("/proc/self/statm");  // pages: in all, resident, ...
+  const std::size_t resident = text.find(' ');
+  if (resident == std::string::npos) return 0;
+  return number_in(std::string_view(text).substr(resident)).value_or(0) *
+         static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+}
 
 MemoryProbe::MemoryProbe(std::int32_t ranks_on_node, NodeMemory node)
     : sharing_(static_cast<std::uint64_t>(std::max(1, ranks_on_node))), node_(std::move(node)) {

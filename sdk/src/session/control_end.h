@@ -4,8 +4,11 @@
 // starts it all. Training thread only; rank 0's coordinator runs on a thread of its own below.
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,6 +17,7 @@
 #include "coordinator/core/job.h"
 #include "coordinator/core/policy.h"
 #include "coordinator/core/reason.h"
+#include "coordinator/core/record.h"
 #include "coordinator/io/folder_lock.h"
 #include "coordinator/runtime/control_plane.h"
 #include "coordinator/runtime/death_watch.h"
@@ -23,9 +27,46 @@
 #include "metrics/run_store.h"
 #include "metrics/telemetry_state.h"
 #include "sdk/src/session/membership.h"
-#include "sdk/src/session/run_tally.h"
 
 namespace cox::detail {
+
+// RunPrice says what a run costs.
+struct RunPrice {
+  UnixTime started{};          // the time from which on it costs
+  double per_device_hour = 0;  // of one rank; 0 = not given
+};
+
+// RunTally sums up the whole run for the summary at its end. It is a StepSink on rank 0 that adds
+// up what each rank spent in each phase and hands every record on to the next sink. The
+// coordinator's thread records; any thread may read.
+class RunTally final : public StepSink {
+ public:
+  // `next` may be null and must outlive this.
+  RunTally(std::int32_t world_size, StepSink* next, RunPrice price = {});
+
+  void record(const StepRecord& record) override;
+
+  // Returns the totals, with the rank that worked longest and the phase in which it lost most
+  // against the fastest rank.
+  SessionReport report() const;
+
+ private:
+  void add(const StepRecord& record);
+  void add_memory(const StepRecord& record);
+  void add_cost(SessionReport& report) const;
+
+  using Sums = std::array<double, kPhases>;
+
+  StepSink* next_;
+  RunPrice price_;
+  mutable std::mutex mutex_;   // guards what follows
+  std::vector<Sums> seconds_;  // by rank
+  SessionReport totals_;
+  std::shared_ptr<const SharedEffects> effects_;  // of the newest record
+  std::optional<PlanId> priced_;                  // the plan that totals_ speak of
+  std::size_t models_ = 0;                        // memory models of the job at that time
+  UnixTime newest_{};
+};
 
 UnixTime wall_clock();
 

@@ -1,6 +1,6 @@
-#include "metrics/http/open_pages.h"
-
 #include <thread>
+
+#include "metrics/http/connections.h"
 
 #include <doctest/doctest.h>
 

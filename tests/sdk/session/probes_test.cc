@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "sdk/src/memory/memory_probe.h"
+#include "sdk/src/session/control_end.h"
 #include "sdk/src/session/membership.h"
-#include "sdk/src/session/run_tally.h"
 
 #include <doctest/doctest.h>
 

@@ -1,0 +1,42 @@
+// The commands of `cox` that are more than a few lines, as cox_main.cc calls them. Each prints to
+// standard output; what comes from files is printed without control characters. One thread.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "coordinator/core/status.h"
+
+namespace cox::tools {
+
+// ---- `cox plan`: what memory budgets cost, of a saved profile, of each instance in a file, or of
+// the operators of a step.
+
+// Sizes as in settings: "6GiB". REQUIRES: one of `profile`, `instances` and `operators` is given.
+struct PlanRequest {
+  std::string profile;  // memory_profile.json, or the run directory that has it
+  std::string instances;
+  std::string operators;  // a file of io/operator_files.h; without budgets, some are chosen
+  std::vector<std::string> budgets;
+};
+
+// Whether plans fit: `nothing` where each budget that was asked for is below the least peak of some
+// kind of rank, or of each instance.
+enum class Fit { something, nothing };
+Result<Fit> plan_command(const PlanRequest& request);
+
+// ---- `cox checkpoint`: what lies in a folder of saves, whether it is whole, and taking over a
+// save that was made or changed by hand. They read the manifests of coordinator/io/save_folder.h.
+
+enum class Wholeness { whole, damaged };
+
+// Prints a line for each save of the directory, from its manifest alone. `damaged` when one cannot
+// be read.
+Result<Wholeness> list_saves(const std::string& directory);
+// Reads all of a save, or of all saves of a directory, and prints what is wrong. `damaged` when
+// anything is.
+Result<Wholeness> verify_saves(const std::string& path);
+// Writes a manifest for the files that lie in the folder now.
+Status seal_save(const std::string& save);
+
+}  // namespace cox::tools
