@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -83,6 +84,51 @@ struct Runs {
   std::vector<std::string> settings;  // of the caller, after those below
 };
 
+double learning_rate_at(const bench::Task& task, std::uint64_t step) {
+  const double at = static_cast<double>(step) / static_cast<double>(task.steps);
+  return task.learning_rate * std::min(1.0, 20 * at + 0.05) * (1 - 0.9 * at);
+}
+
+void train_by_trainer(bench::Task& task, Session& session, Watch& watch) {
+  AdamW optimizer(task.model->parameters(), {.lr = task.learning_rate, .weight_decay = 0.01});
+  TrainerOptions options;
+  options.global_batch = task.batch;
+  options.steps = task.steps;
+  options.clip_norm = 1;
+  options.learning_rate = [&](std::uint64_t step) { return learning_rate_at(task, step); };
+  Trainer trainer(session, *task.model, optimizer, options);
+  for (auto& step : trainer.steps(*task.train)) {
+    const Batch& batch = step.batch();
+    step.backward(
+        step.forward([&] { return task.loss(task.model->forward(batch.inputs), batch.targets); }));
+    step.update();
+    watch.note(session.plan());
+  }
+}
+
+// A loop with torch's own parts, whose model is adopted.
+void train_adopted(bench::Task& task, std::uint64_t seed, Session& session, Watch& watch) {
+  AdoptOptions options;
+  for (std::size_t b = 0; b < task.work.size(); ++b) options.blocks.push_back(std::to_string(b));
+  session.adopt(*task.model, options);
+  torch::optim::AdamW optimizer(task.model->parameters(),
+                                torch::optim::AdamWOptions(task.learning_rate).weight_decay(0.01));
+  std::mt19937_64 random(seed);
+  std::vector<std::int64_t> rows(static_cast<std::size_t>(task.batch));
+  for (std::uint64_t step = 0; step < task.steps; ++step) {
+    for (std::int64_t& row : rows)
+      row = static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(task.train->size()));
+    const Batch batch = task.train->get(rows);
+    static_cast<torch::optim::AdamWOptions&>(optimizer.param_groups()[0].options())
+        .lr(learning_rate_at(task, step));
+    optimizer.zero_grad();
+    task.loss(task.model->forward(batch.inputs), batch.targets).backward();
+    torch::nn::utils::clip_grad_norm_(task.model->parameters(), 1.0);
+    watch.note(session.plan());
+    optimizer.step();
+  }
+}
+
 Outcome train(const std::string& name, std::uint64_t seed, const Runs& runs,
               const std::string& format) {
   bench::Task task = bench::make_task(name, seed, runs.text);
@@ -100,22 +146,10 @@ Outcome train(const std::string& name, std::uint64_t seed, const Runs& runs,
   Watch watch(task.work);
   {
     auto session = Session::start(static_cast<int>(words.size()), words.data());
-    AdamW optimizer(task.model->parameters(), {.lr = task.learning_rate, .weight_decay = 0.01});
-    TrainerOptions options;
-    options.global_batch = task.batch;
-    options.steps = task.steps;
-    options.clip_norm = 1;
-    options.learning_rate = [&](std::uint64_t step) {
-      const double at = static_cast<double>(step) / static_cast<double>(task.steps);
-      return task.learning_rate * std::min(1.0, 20 * at + 0.05) * (1 - 0.9 * at);
-    };
-    Trainer trainer(session, *task.model, optimizer, options);
-    for (auto& step : trainer.steps(*task.train)) {
-      const Batch& batch = step.batch();
-      step.backward(step.forward(
-          [&] { return task.loss(task.model->forward(batch.inputs), batch.targets); }));
-      step.update();
-      watch.note(session.plan());
+    if (bench::is_adopted(name)) {
+      train_adopted(task, seed, session, watch);
+    } else {
+      train_by_trainer(task, session, watch);
     }
     session.finish();
     session.detach(*task.model);

@@ -203,22 +203,88 @@ Task mixer_task() {
   return task;
 }
 
+// A convolution, its statistics, and a rectifier.
+struct UnitImpl : torch::nn::Module {
+  UnitImpl(std::int64_t in, std::int64_t out, std::int64_t stride)
+      : conv(register_module(
+            "conv",
+            torch::nn::Conv2d(
+                torch::nn::Conv2dOptions(in, out, 3).stride(stride).padding(1).bias(false)))),
+        norm(register_module("norm", torch::nn::BatchNorm2d(out))) {}
+  at::Tensor forward(const at::Tensor& x) { return torch::relu(norm(conv(x))); }
+  torch::nn::Conv2d conv;
+  torch::nn::BatchNorm2d norm;
+};
+TORCH_MODULE(Unit);
+
+// Two units with a skip around them (He et al., arXiv:1512.03385).
+struct ResidualImpl : torch::nn::Module {
+  explicit ResidualImpl(std::int64_t width)
+      : first(register_module("first", Unit(width, width, 1))),
+        second(register_module("second", Unit(width, width, 1))) {}
+  at::Tensor forward(const at::Tensor& x) { return x + second(first(x)); }
+  Unit first, second;
+};
+TORCH_MODULE(Residual);
+
+struct PooledHeadImpl : torch::nn::Module {
+  PooledHeadImpl(std::int64_t width, std::int64_t out)
+      : project(register_module("project", torch::nn::Linear(width, out))) {}
+  at::Tensor forward(const at::Tensor& x) { return project(x.mean({2, 3})); }
+  torch::nn::Linear project;
+};
+TORCH_MODULE(PooledHead);
+
+// Which of ten images, moved about, lies under the noise.
+Task resnet_task() {
+  constexpr std::int64_t kSide = 12;
+  constexpr std::int64_t kWidth = 16;
+  constexpr std::int64_t kClasses = 10;
+  Task task;
+  task.batch = 32;
+  task.model->push_back(Unit(3, kWidth, 1));
+  task.model->push_back(Residual(kWidth));
+  task.model->push_back(Unit(kWidth, 2 * kWidth, 2));
+  task.model->push_back(Residual(2 * kWidth));
+  task.model->push_back(PooledHead(2 * kWidth, kClasses));
+  const auto unit = [](std::int64_t in, std::int64_t out, std::int64_t side) {
+    return 9.0 * static_cast<double>(in * out * side * side);
+  };
+  task.work = {{unit(3, kWidth, kSide), 0},
+               {2 * unit(kWidth, kWidth, kSide), 0},
+               {unit(kWidth, 2 * kWidth, kSide / 2), 0},
+               {2 * unit(2 * kWidth, 2 * kWidth, kSide / 2), 0},
+               {2.0 * kWidth * kClasses, 0}};
+  task.loss = [](const at::Tensor& out, const at::Tensor& targets) {
+    return torch::cross_entropy_loss(out, targets);
+  };
+  const at::NoGradGuard no_grad;
+  const at::Tensor patterns = torch::randn({kClasses, 3, kSide, kSide});
+  const at::Tensor targets = torch::randint(kClasses, {4096}, at::kLong);
+  const at::Tensor inputs = patterns.index_select(0, targets).roll({3, 5}, {2, 3}) +
+                            6.0 * torch::randn({4096, 3, kSide, kSide});
+  split(task, std::make_shared<Rows>(inputs, targets), 1024);
+  return task;
+}
+
 }  // namespace
 
 Task make_task(const std::string& name, std::uint64_t seed, const std::string& text) {
   torch::manual_seed(seed);
   Task task;
-  if (name == "text") {
+  if (name == "text" || name == "adopted text") {
     task = text_task(text);
+  } else if (name == "adopted resnet") {
+    task = resnet_task();
   } else if (name == "regression") {
     task = regression_task();
   } else if (name == "mixer") {
     task = mixer_task();
   } else {
-    throw std::runtime_error("expected task text, regression or mixer, found " + name);
+    throw std::runtime_error("expected a task of kTasks, found " + name);
   }
   task.name = name;
-  wrap(task.model);
+  if (!is_adopted(name)) wrap(task.model);
   return task;
 }
 

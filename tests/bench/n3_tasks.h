@@ -22,7 +22,7 @@ struct BlockWork {
 
 struct Task {
   std::string name;
-  torch::nn::Sequential model;  // wrapped; one block an element
+  torch::nn::Sequential model;  // one block an element; wrapped unless it is to be adopted
   std::vector<BlockWork> work;  // one a block
   std::shared_ptr<Dataset> train;
   Batch held_out;  // never trained on
@@ -32,9 +32,14 @@ struct Task {
   double learning_rate = 3e-3;
 };
 
-inline constexpr const char* kTasks[] = {"text", "regression", "mixer"};
+// Behind "adopted " the model is as its user wrote it, and its loop only adopts it.
+inline constexpr const char* kTasks[] = {"text", "regression", "mixer", "adopted text",
+                                         "adopted resnet"};
+inline bool is_adopted(const std::string& name) {
+  return name.starts_with("adopted ");
+}
 
-// `text`: a file for task "text", read byte by byte.
+// `text`: a file for the tasks on text, read byte by byte.
 Task make_task(const std::string& name, std::uint64_t seed, const std::string& text);
 
 }  // namespace cox::bench

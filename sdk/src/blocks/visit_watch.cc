@@ -49,7 +49,7 @@ void VisitWatch::release() {
   mode_ = MeasureMode::off;
   for (Block& block : blocks_) {
     block.action = MemoryAction::keep;
-    block.product_type.reset();
+    block.format = Precision::fp32;
   }
   const std::lock_guard lock(mutex_);
   sink_ = nullptr;
@@ -60,18 +60,33 @@ void VisitWatch::set_action(BlockId block, MemoryAction action) {
 }
 
 void VisitWatch::set_format(BlockId block, Precision format) {
-  std::optional<at::ScalarType>& type = blocks_[block.value()].product_type;
-  if (format == Precision::fp32) {
-    type.reset();
-  } else {
-    type = format == Precision::fp16 ? at::kHalf : at::kBFloat16;
+  blocks_[block.value()].format = format;
+}
+
+void VisitWatch::set_fp8(BlockId block, std::shared_ptr<ProductCaller> caller) {
+  blocks_[block.value()].fp8 = std::move(caller);
+}
+
+std::optional<ProductFormat> VisitWatch::product_format() const {
+  if (!current_) return std::nullopt;
+  const Block& block = blocks_[current_->value()];
+  switch (block.format) {
+    case Precision::fp32:
+      return std::nullopt;
+    case Precision::fp16:
+      return ProductFormat{at::kHalf};
+    case Precision::bf16:
+      return ProductFormat{at::kBFloat16};
+    case Precision::fp8:
+      return ProductFormat{at::kBFloat16, block.fp8.get()};
   }
+  return std::nullopt;
 }
 
 void VisitWatch::set_levels(BlockId block, std::vector<HoldChoice> levels) {
   Block& it = blocks_[block.value()];
   it.levels = std::move(levels);
-  it.levels_type = it.product_type;
+  it.levels_format = it.format;
 }
 
 void VisitWatch::begin_regions() {
@@ -147,7 +162,7 @@ void VisitWatch::close_region() {
 HoldChoice VisitWatch::choice_of_action(const Block& block) const {
   const unsigned level = level_of(block.action);
   if (level == 0 || level > block.levels.size()) return {};
-  if (block.levels_type != block.product_type) return {};
+  if (block.levels_format != block.format) return {};
   return [&choice = block.levels[level - 1]](const SavedValue& value) { return choice(value); };
 }
 

@@ -63,6 +63,8 @@ class VisitWatch final : public SavedTensorFrame,
   // Sets the format that products of the block's later visits run in; fp32 is what the program
   // wrote. Unlike the memory action it holds for every visit, not for regions.
   void set_format(BlockId block, Precision format);
+  // Sets who runs the block's products in fp8; what he declines, and all without him, is bf16.
+  void set_fp8(BlockId block, std::shared_ptr<ProductCaller> caller);
   // Sets what is kept at each level of recompute, from level 1 on. In another format than now the
   // block has other operators: a level is then recompute in full.
   void set_levels(BlockId block, std::vector<HoldChoice> levels);
@@ -87,9 +89,7 @@ class VisitWatch final : public SavedTensorFrame,
   // Forgets what was seen since end_step(), without a report.
   void forget_step();
 
-  std::optional<at::ScalarType> product_type() const override {
-    return current_ ? blocks_[current_->value()].product_type : std::nullopt;
-  }
+  std::optional<ProductFormat> product_format() const override;
   // The operators of a visit that is recorded.
   bool wants_calls() const override { return tape_ != nullptr; }
   void begin(const OperatorCall& call) override { tape_->begin(call); }
@@ -111,8 +111,9 @@ class VisitWatch final : public SavedTensorFrame,
     std::uint64_t elements = 0;
     MemoryAction action = MemoryAction::keep;
     std::vector<HoldChoice> levels{};
-    std::optional<at::ScalarType> product_type{};
-    std::optional<at::ScalarType> levels_type{};  // in which the levels were chosen
+    Precision format = Precision::fp32;
+    Precision levels_format = Precision::fp32;  // in which the levels were chosen
+    std::shared_ptr<ProductCaller> fp8{};
     std::optional<std::string> pinned{};
     bool is_entered = false;  // since backward began last
   };

@@ -72,7 +72,7 @@ Status FormatActuator::check(LoopKind) {
 
 // Nobody scales the losses of a loop that is not ours, so fp16 is for those who ask for it.
 PrecisionSet FormatActuator::formats_of_adopted() const {
-  PrecisionSet formats = only(Precision::fp32) | only(Precision::bf16);
+  PrecisionSet formats = only(Precision::fp32) | only(Precision::bf16) | only(Precision::fp8);
   const bool is_forced = std::ranges::any_of(
       config_.force, [](const FormatRule& rule) { return rule.value == Precision::fp16; });
   if (config_.format == Precision::fp16 || is_forced) formats |= only(Precision::fp16);

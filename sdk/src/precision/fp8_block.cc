@@ -472,20 +472,29 @@ Status Fp8Block::load_state(std::span<const double> state) {
   return ok_status();
 }
 
-at::Tensor Fp8Block::scale_for(Fp8Side side, std::size_t product_index, const at::Tensor& values) {
-  const FloatFormat format = format_of(side);
-  if (recipe_.scaling == Fp8Scaling::current) {
-    return current_scale(values, format, recipe_.granularity, recipe_.margin);
-  }
+std::optional<at::Tensor> Fp8Block::earlier_scale(Fp8Side side, std::size_t product_index,
+                                                  at::Device device) {
+  if (recipe_.scaling == Fp8Scaling::current) return std::nullopt;
   const std::lock_guard lock(mutex_);
   const AmaxHistory& history = product(product_index).of(side);
+  if (history.is_empty()) return std::nullopt;
   const std::uint32_t margin = recipe_.margin + history.extra_margin();
-  if (history.is_empty()) return current_scale(values, format, Fp8Granularity::tensor, margin);
-  return known_scale(history.amax(), format, margin, values.device());
+  return known_scale(history.amax(), format_of(side), margin, device);
+}
+
+at::Tensor Fp8Block::scale_for(Fp8Side side, std::size_t product_index, const at::Tensor& values) {
+  if (const auto earlier = earlier_scale(side, product_index, values.device())) return *earlier;
+  return current_scale(values, format_of(side), recipe_.own_granularity(), recipe_.margin);
+}
+
+void Fp8Block::count(Fp8Count counting) {
+  const std::lock_guard lock(mutex_);
+  counting_ = counting;
 }
 
 void Fp8Block::see(Fp8Side side, std::size_t product_index, const Fp8Seen& seen) {
   const std::lock_guard lock(mutex_);
+  if (counting_ == Fp8Count::off) return;
   if (seen.pending.defined()) {
     waiting_.push_back({side, product_index, seen});
   } else {

@@ -22,6 +22,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -133,6 +134,11 @@ struct Fp8Recipe {
   Fp8Granularity granularity = Fp8Granularity::tensor;
   std::uint32_t history = 16;  // steps, >= 1
   std::uint32_t margin = 0;    // bits that stay free above the largest magnitude, 0 .. 16
+
+  // Of tensors that are scaled by their own magnitude.
+  Fp8Granularity own_granularity() const {
+    return scaling == Fp8Scaling::current ? granularity : Fp8Granularity::tensor;
+  }
 
   friend bool operator==(const Fp8Recipe&, const Fp8Recipe&) = default;
 };
@@ -264,7 +270,13 @@ class Fp8Block {
   // nothing.
   Status load_state(std::span<const double> state);
 
+  // While it is off, nothing that products tell is counted or remembered: trials are no evidence.
+  void count(Fp8Count counting);
+
   // The products call the following.
+  // Returns the scale that earlier steps tell; nothing where a tensor is scaled by its own
+  // magnitude.
+  std::optional<at::Tensor> earlier_scale(Fp8Side side, std::size_t product, at::Device device);
   at::Tensor scale_for(Fp8Side side, std::size_t product, const at::Tensor& values);
   void see(Fp8Side side, std::size_t product, const Fp8Seen& seen);
   Fp8Operand weight(const at::Tensor& weight);
@@ -287,6 +299,7 @@ class Fp8Block {
   const Fp8Recipe recipe_;
   const std::shared_ptr<Fp8Shapes> shapes_;
   mutable std::mutex mutex_;
+  Fp8Count counting_ = Fp8Count::on;
   std::vector<Product> products_;  // in the order of products within a call
   std::vector<Waiting> waiting_;
   Fp8Weights weights_;

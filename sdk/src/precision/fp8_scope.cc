@@ -10,12 +10,9 @@
 #include <utility>
 
 #include "coxswain/error.h"
-#include "sdk/src/stream/storage.h"
+#include "sdk/src/precision/fp8_operator.h"
 
 namespace cox::detail {
-
-// Which operand of a product is the weight, if it runs in FP8 at all.
-enum class Fp8Weight : std::uint8_t { none, left, right };
 
 // Fp8Frame keeps what the products of one call of a block did, in order, so that the call can be
 // run again to the same bits. One thread at a time uses it.
@@ -145,54 +142,6 @@ using Bias = std::optional<Tensor>;
 // Passes the operator on to the keys below ours: to autocast, then autograd.
 using Passing = c10::impl::ExcludeDispatchKeyGuard;
 
-bool is_fit(const Tensor& tensor) {
-  const at::ScalarType type = tensor.scalar_type();
-  return tensor.layout() == at::kStrided && tensor.dim() > 0 && tensor.numel() > 0 &&
-         (type == at::kFloat || type == at::kBFloat16 || type == at::kHalf);
-}
-
-// Returns which side of a product a b is the weight; none for two weights, or for no weight.
-Fp8Weight weight_of(const Tensor& a, const Tensor& b) {
-  if (!is_fit(a) || !is_fit(b) || a.device() != b.device()) return Fp8Weight::none;
-  const bool left = is_parameter_or_view(a);
-  if (left == is_parameter_or_view(b)) return Fp8Weight::none;
-  const Tensor& weight = left ? a : b;
-  const Tensor& x = left ? b : a;
-  const bool is_matrix = weight.dim() == 2 && (!left || x.dim() <= 2);
-  const bool is_batch = weight.dim() == 3 && x.dim() == 3 && weight.size(0) == x.size(0);
-  if (!is_matrix && !is_batch) return Fp8Weight::none;
-  const std::int64_t inner = left ? x.size(x.dim() == 1 ? 0 : -2) : x.size(-1);
-  if (inner != weight.size(left ? -1 : -2)) return Fp8Weight::none;  // torch says what is wrong
-  return left ? Fp8Weight::left : Fp8Weight::right;
-}
-
-// x as rows [.., M, K], the weight as [.., N, K].
-struct Operands {
-  Tensor x;
-  Tensor weight;
-};
-Operands operands_of(const Tensor& a, const Tensor& b, Fp8Weight side) {
-  if (side == Fp8Weight::left) {
-    return {b.dim() == 1 ? b.unsqueeze(0) : b.transpose(-2, -1), a};
-  }
-  const Tensor x = b.dim() == 3 ? a : a.reshape({-1, a.size(-1)});
-  return {x, b.transpose(-2, -1)};
-}
-
-// Gives the product rows [.., M, N] the shape that torch's a b has.
-Tensor result_of(const Tensor& rows, const Tensor& a, const Tensor& b, Fp8Weight side) {
-  if (side == Fp8Weight::left) return b.dim() == 1 ? rows.squeeze(0) : rows.transpose(-2, -1);
-  if (b.dim() == 3 || a.dim() == 2) return rows;
-  c10::DimVector sizes(a.sizes().begin(), a.sizes().end());
-  sizes.back() = b.size(-1);
-  return rows.reshape(sizes);
-}
-
-bool is_worth_it(Fp8Block& block, const Operands& operands) {
-  const std::int64_t batch = operands.weight.dim() == 3 ? operands.weight.size(0) : 1;
-  return block.takes({operands.x.size(-2) * batch, operands.weight.size(-2), operands.x.size(-1)});
-}
-
 // Returns the type that autocast casts to, if it is on. Call it before autocast is turned off.
 std::optional<at::ScalarType> autocast_type(const Tensor& operand) {
   const at::DeviceType device = operand.device().type();
@@ -212,10 +161,10 @@ const Fp8Frame::Product& as_first_time(const Fp8Frame& frame, std::size_t produc
 // Decides on a product that is seen for the first time, and notes it.
 const Fp8Frame::Product& decide(Fp8Place& place, const Tensor& a, const Tensor& b) {
   Fp8Frame::Product& product = place.frame->products.emplace_back();
-  product.weight = weight_of(a, b);
+  product.weight = fp8_weight_of(a, b);
   if (product.weight == Fp8Weight::none) return product;
-  const Operands operands = operands_of(a.detach(), b.detach(), product.weight);
-  if (!is_worth_it(*place.block, operands)) {
+  const Fp8Operands operands = fp8_operands_of(a.detach(), b.detach(), product.weight);
+  if (!place.block->takes(operands.shape())) {
     product.weight = Fp8Weight::none;
   } else {
     product.scale = place.block->scale_for(Fp8Side::activation, place.next_in_fp8, operands.x);
@@ -236,12 +185,12 @@ std::optional<Tensor> in_fp8(const Tensor& a, const Tensor& b) {
   const Fp8Frame::Product product =
       is_first ? decide(place, a, b) : as_first_time(*place.frame, index);
   if (product.weight == Fp8Weight::none) return std::nullopt;
-  const Operands operands = operands_of(a, b, product.weight);
+  const Fp8Operands operands = fp8_operands_of(a, b, product.weight);
   const bool is_training = is_first && at::GradMode::is_enabled();  // an evaluation is no evidence
   const Fp8LinearPlan plan{place.block, place.next_in_fp8++,
                            cast.value_or(operands.x.scalar_type()), product.scale,
                            is_training ? Fp8Count::on : Fp8Count::off};
-  return result_of(fp8_linear(operands.x, operands.weight, plan), a, b, product.weight);
+  return fp8_result_of(fp8_linear(operands.x, operands.weight, plan), a, b, product.weight);
 }
 
 // beta added + alpha product, in the product's type.

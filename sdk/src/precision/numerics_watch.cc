@@ -10,6 +10,7 @@
 #include "metrics/step_row.h"
 #include "sdk/src/blocks/block_rules.h"
 #include "sdk/src/device/split_mix.h"
+#include "sdk/src/precision/fp8_operator.h"
 #include "sdk/src/stream/operator_stream.h"
 
 namespace cox::detail {
@@ -302,6 +303,12 @@ void NumericsWatch::watch_adopted(std::vector<NoiseBlock> blocks) {
   }
   visits_.watch(health_.watch(blocks.size(), parameters, std::move(owners)));
   watches_visits_ = true;
+  const std::shared_ptr<Fp8Shapes> shapes = Fp8Shapes::of(device_);
+  for (std::size_t b = 0; b < blocks.size(); ++b) {
+    fp8_.push_back(std::make_shared<Fp8Block>(fp8_recipe(config_), shapes));
+    blocks_.visits()->set_fp8(BlockId(static_cast<BlockId::rep>(b)),
+                              std::make_shared<Fp8Products>(fp8_.back()));
+  }
   for (NoiseBlock& block : blocks)
     std::erase_if(block.parameters, [](const at::Tensor& p) { return !p.requires_grad(); });
   name(std::move(blocks));
@@ -345,6 +352,10 @@ void NumericsWatch::begin_step() {
   ++steps_;
   has_sampled_ = is_skipped_ = false;
   health_.begin_step(scale_);
+}
+
+void NumericsWatch::count_fp8(Fp8Count counting) {
+  for (const auto& fp8 : fp8_) fp8->count(counting);
 }
 
 void NumericsWatch::forget_run() {

@@ -165,6 +165,8 @@ class NumericsWatch final : public Actuator {
   // Looks at the gradients of adopted models when a backward pass has ended and nobody has changed
   // them: whether they are finite, and now and then at their noise. Reads each once.
   void look_at_gradients(StepId step);
+  // Whether products in FP8 are counted; off while a step of the program's is run again.
+  void count_fp8(Fp8Count counting);
 
   void loss(double value) { health_.loss(value); }
   // Returns the largest finite scaled gradient at a boundary of a block in fp16, for the step's

@@ -47,9 +47,9 @@ class Stream {
     }
     return false;
   }
-  static std::optional<at::ScalarType> product_type(const StreamScope& scope) {
+  static std::optional<ProductFormat> product_format(const StreamScope& scope) {
     for (const OperatorListener* listener : scope.listeners_) {
-      if (const auto type = listener->product_type()) return type;
+      if (const auto format = listener->product_format()) return format;
     }
     return std::nullopt;
   }
@@ -154,12 +154,15 @@ c10::DispatchKeySet below_stream(c10::DispatchKeySet keys) {
   return keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kStreamKey);
 }
 
-// Runs a product in the type that a listener has for it. Its casts are shown, and so is the product
-// with narrow operands. REQUIRES: the tensors were shown.
+// Runs a product in the format that a listener has for it. Its casts are shown, and so is the
+// product with narrow operands. REQUIRES: the tensors were shown.
 void call_product(const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
                   torch::jit::Stack* stack) {
-  const auto type = Stream::product_type(*innermost);
-  if (type && is_to_be_narrowed(handle, *stack, *type)) return call_narrowed(handle, *stack, *type);
+  const auto format = Stream::product_format(*innermost);
+  if (format && is_to_be_narrowed(handle, *stack, format->type)) {
+    if (format->caller != nullptr && format->caller->call(handle, *stack)) return;
+    return call_narrowed(handle, *stack, format->type);
+  }
   const StreamPause inside;
   Stream::run(*innermost, handle, below_stream(keys), *stack);
 }
@@ -202,7 +205,7 @@ struct Hot<Operator, Result(Arguments...)> {
     {
       const StreamPause inside;
       Stream::touch_all(*scope, handle, arguments...);
-      if (!kind.is_product || !Stream::product_type(*scope)) {
+      if (!kind.is_product || !Stream::product_format(*scope)) {
         if (!Stream::wants_calls(*scope))
           return Operator::redispatch(below_stream(keys), std::forward<Arguments>(arguments)...);
         return boxed<&show_call>(handle, keys, std::forward<Arguments>(arguments)...);

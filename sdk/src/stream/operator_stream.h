@@ -52,16 +52,32 @@ struct BackwardPass {
   std::span<const at::Tensor> gradients;         // of the roots
 };
 
+// Runs products in a format that is more than casts: FP8, whose operands have scales.
+class ProductCaller {
+ public:
+  virtual ~ProductCaller() = default;
+  // Runs a product by operators that are shown, as user code would, and leaves its result on the
+  // stack in place of its arguments; or returns false and has called nothing. REQUIRES:
+  // is_to_be_narrowed() (product_formats.h).
+  virtual bool call(const c10::OperatorHandle& handle, torch::jit::Stack& stack) = 0;
+};
+
+// What products run in that do not run as they were written.
+struct ProductFormat {
+  at::ScalarType type;              // narrower than float
+  ProductCaller* caller = nullptr;  // if any, asked first; what it declines is cast to `type`
+};
+
 class OperatorListener {
  public:
   virtual ~OperatorListener() = default;
   // Called before every operator, with each defined tensor among its arguments in turn, before any
   // listener's begin(). May throw; the operator does not run then.
   virtual void touch(const c10::OperatorHandle& /*handle*/, const at::Tensor& /*argument*/) {}
-  // The type narrower than float that products run in (product_formats.h), if any; asked before
-  // every product, after touch(). Of several listeners the first one that has a type counts. The
-  // operators that listeners see are then the casts and the narrow product.
-  virtual std::optional<at::ScalarType> product_type() const { return std::nullopt; }
+  // The format that products run in (product_formats.h), if any; asked before every product, after
+  // touch(). Of several listeners the first one that has a format counts. The operators that
+  // listeners see are then the casts and the narrow product.
+  virtual std::optional<ProductFormat> product_format() const { return std::nullopt; }
   // Whether begin() and end() are to be called; asked before every operator, after touch().
   virtual bool wants_calls() const { return false; }
   virtual void begin(const OperatorCall& /*call*/) {}

@@ -104,8 +104,10 @@ void Adoption::touch(const c10::OperatorHandle& handle, const at::Tensor& argume
     if (stage_ != Stage::forward && may_begin && !(handle == detach_)) begin_forward();
     if (stage_ == Stage::forward) {
       enter_block(model, storage);
-      if (VisitHealth* visits = numerics_.visits())
-        visits->parameter(*visits_->current(), visits_->product_type() == at::kHalf);
+      if (VisitHealth* visits = numerics_.visits()) {
+        const auto format = visits_->product_format();
+        visits->parameter(*visits_->current(), format && format->type == at::kHalf);
+      }
     }
     return;
   }
@@ -157,7 +159,9 @@ void Adoption::calibrate() {
   const bool can_run = std::ranges::find(failed, 1u) == failed.end();
   const GradientsAside aside(models_together().parameters());
   is_calibrating_ = true;
+  numerics_.count_fp8(Fp8Count::off);
   state_.calibration().run(trial_->sample(can_run));
+  numerics_.count_fp8(Fp8Count::on);
   is_calibrating_ = false;
   state_.step().hold_reports(OpenStep::Hold::no);
   trial_.reset();
@@ -283,7 +287,11 @@ void Adoption::backward_ended(BackwardKind kind) {
   change_stage(Stage::accumulated, now());
   has_gradients_ = true;
   numerics_.look_at_gradients(state_.step().number());
-  if (trial_ != nullptr) trial_->check();
+  if (trial_ != nullptr) {
+    numerics_.count_fp8(Fp8Count::off);
+    trial_->check();
+    numerics_.count_fp8(Fp8Count::on);
+  }
   if (session_.world_size() == 1) return;
   if (!are_batches_compared_) compare_first_batches();
   for (const Model& model : models_) {

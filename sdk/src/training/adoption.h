@@ -53,8 +53,8 @@ class Adoption final : public OperatorListener {
   void loop_asks() { loop_asks_ = true; }
 
   void touch(const c10::OperatorHandle& handle, const at::Tensor& argument) override;
-  std::optional<at::ScalarType> product_type() const override {
-    return stage_ == Stage::forward ? visits_->product_type() : std::nullopt;
+  std::optional<ProductFormat> product_format() const override {
+    return stage_ == Stage::forward ? visits_->product_format() : std::nullopt;
   }
   // Looks for the first write to a parameter after backward(), once for the first batch, and tells
   // whoever records the forward pass.

@@ -27,7 +27,9 @@ using Program = std::function<Tensor(const Tensors&)>;
 class Narrowing final : public OperatorListener {
  public:
   explicit Narrowing(std::optional<at::ScalarType> type) : type_(type) {}
-  std::optional<at::ScalarType> product_type() const override { return type_; }
+  std::optional<ProductFormat> product_format() const override {
+    return type_ ? std::optional(ProductFormat{*type_}) : std::nullopt;
+  }
   bool wants_calls() const override { return true; }
   void begin(const OperatorCall& call) override {
     const at::IValue& first = call.arguments[0];
@@ -214,7 +216,9 @@ TEST_SUITE("product formats") {
     class Casts final : public OperatorListener {
      public:
       explicit Casts(std::vector<const c10::StorageImpl*>& cast) : cast_(cast) {}
-      std::optional<at::ScalarType> product_type() const override { return at::kBFloat16; }
+      std::optional<ProductFormat> product_format() const override {
+        return ProductFormat{at::kBFloat16};
+      }
       bool wants_calls() const override { return true; }
       void begin(const OperatorCall& call) override {
         if (call.handle.operator_name().name == "aten::_to_copy")

@@ -199,8 +199,8 @@ TEST_SUITE("adopted formats") {
     }
   }
 
-  TEST_CASE("forced to recompute, every model in bf16 and fp16 trains with the bits of keep") {
-    for (const char* format : {"bf16", "fp16"}) {
+  TEST_CASE("forced to recompute, every model in bf16, fp16 and fp8 trains with the bits of keep") {
+    for (const char* format : {"bf16", "fp16", "fp8"}) {
       CAPTURE(format);
       const Flags narrow = {std::string("--cox.precision.format=") + format};
       for (std::size_t m = 0; m < kModels; ++m) {
@@ -241,19 +241,22 @@ TEST_SUITE("adopted formats") {
     CHECK(met >= 3);
   }
 
-  TEST_CASE("a ResNet and a GPT-2 in bf16 learn as they do in fp32") {
+  TEST_CASE("a ResNet and a GPT-2 in bf16 and fp8 learn as they do in fp32") {
     constexpr std::uint64_t kMany = 40;
+    const auto later = [](const Trained& trained) {
+      double sum = 0;
+      for (std::size_t i = kMany / 2; i < kMany; ++i) sum += trained.state[i].item<double>();
+      return sum;
+    };
     for (const std::size_t m : {kResnet, kGpt2}) {
       CAPTURE(m);
-      const Trained wide = train(model_at(m), kMany);
-      const Trained narrow = train_adopted(model_at(m), {"--cox.precision.format=bf16"}, kMany);
-      double wide_sum = 0, narrow_sum = 0;
-      for (std::size_t i = kMany / 2; i < kMany; ++i) {
-        wide_sum += wide.state[i].item<double>();
-        narrow_sum += narrow.state[i].item<double>();
+      const double wide = later(train(model_at(m), kMany));
+      for (const char* format : {"bf16", "fp8"}) {
+        const Flags narrow = {std::string("--cox.precision.format=") + format};
+        const double found = later(train_adopted(model_at(m), narrow, kMany));
+        MESSAGE(wide << " in fp32, " << found << " in " << std::string(format));
+        CHECK(found / wide == doctest::Approx(1).epsilon(format[0] == 'b' ? 0.02 : 0.1));
       }
-      MESSAGE(wide_sum << " in fp32, " << narrow_sum << " in bf16");
-      CHECK(narrow_sum == doctest::Approx(wide_sum).epsilon(0.02));
     }
   }
 
@@ -291,6 +294,7 @@ TEST_SUITE("adopted formats") {
   TEST_CASE("an overflow in any product of a ResNet and a GPT-2 is named by its block") {
     CHECK(name_all_overflows(kResnet, "fp16", 1e6) >= 10);
     CHECK(name_all_overflows(kResnet, "bf16", 3e38) >= 10);
+    CHECK(name_all_overflows(kResnet, "fp8", 3e38) >= 10);
     CHECK(name_all_overflows(kGpt2, "fp16", 1e6) >= 10);
   }
 
@@ -345,8 +349,35 @@ TEST_SUITE("adopted formats") {
     session.finish();
   }
 
-  TEST_CASE("a format that adopted blocks do not have, and a rule that fits none, are refused") {
-    CHECK(error_of({"--cox.precision.format=fp8"}).find("found fp8") != std::string::npos);
+  TEST_CASE(
+      "delayed scaling in fp8 remembers the same under recompute, and is not the current one") {
+    const Flags delayed = {"--cox.precision.format=fp8", "--cox.precision.fp8_scaling=delayed"};
+    for (const std::size_t m : {kResnet, kGpt2}) {
+      const Trained kept = train_adopted(model_at(m), delayed, 6);
+      const Flags recomputed = with(delayed, "--cox.memory.force=*=recompute");
+      CHECK(same(kept.state, train_adopted(model_at(m), recomputed, 6).state));
+      CHECK_FALSE(
+          same(kept.state, train_adopted(model_at(m), {"--cox.precision.format=fp8"}, 6).state));
+    }
+  }
+
+  TEST_CASE("what fp8 loses is told of each block, once for every value") {
+    const auto sampled = [](const Flags& settings) {
+      const ModelCase it = model_at(kGpt2);
+      auto session = solo_session(with(settings, "--cox.precision.format=fp8"));
+      session.adopt(*it.model);
+      train(it, 3);
+      std::vector<std::uint64_t> counts;
+      for (const BlockEvidence& block : session.state().actuators().get<NumericsWatch>().evidence())
+        counts.push_back(block.sampled);
+      return counts;
+    };
+    const auto kept = sampled({});
+    CHECK(std::ranges::count(kept, 0u) <= 2);  // embeddings and a norm have no products
+    CHECK(kept == sampled({"--cox.memory.force=*=recompute"}));
+  }
+
+  TEST_CASE("a rule that fits no block is refused") {
     CHECK(error_of({"--cox.precision.force=nowhere=bf16"}).find("nowhere") != std::string::npos);
   }
 }

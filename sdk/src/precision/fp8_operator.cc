@@ -1,0 +1,333 @@
+#include "sdk/src/precision/fp8_operator.h"
+
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/custom_class.h>
+#include <torch/library.h>
+#include <torch/torch.h>
+
+#include <string_view>
+#include <tuple>
+
+#include "coxswain/error.h"
+#include "sdk/src/stream/storage.h"
+
+namespace cox::detail {
+namespace {
+
+using at::Tensor;
+using Ints = c10::List<std::int64_t>;
+
+constexpr const char* kOperator = "coxswain::fp8_product";
+
+// Where a product stands: what it is scaled by, and who counts what its gradient lost.
+struct Fp8Site final : torch::CustomClassHolder {
+  Fp8Site(std::shared_ptr<Fp8Block> its_block, std::size_t its_product)
+      : block(std::move(its_block)), product(its_product) {}
+  const std::shared_ptr<Fp8Block> block;
+  const std::size_t product;
+};
+using Site = c10::intrusive_ptr<Fp8Site>;
+using Scale = std::optional<Tensor>;
+using Results = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
+using Signature = Results(const Tensor&, const Tensor&, const Scale&, const Scale&, const Ints&,
+                          const Site&);
+
+// The arguments of at::convolution behind its operands as one list, which is empty for matrices.
+struct Convolution {
+  std::vector<std::int64_t> stride, padding, dilation, output_padding;
+  bool is_transposed = false;
+  std::int64_t groups = 1;
+
+  explicit Convolution(const Ints& list) {
+    const std::vector<std::int64_t> all = list.vec();
+    const auto dimensions = static_cast<std::ptrdiff_t>((all.size() - 2) / 4);
+    auto from = all.begin();
+    for (auto* part : {&stride, &padding, &dilation, &output_padding}) {
+      part->assign(from, from + dimensions);
+      from += dimensions;
+    }
+    is_transposed = from[0] != 0;
+    groups = from[1];
+  }
+  // `arguments`: of at::convolution.
+  static Ints list_of(std::span<const at::IValue> arguments) {
+    Ints list;
+    for (const std::size_t i : {3u, 4u, 5u, 7u}) list.append(arguments[i].toIntList());
+    list.push_back(arguments[6].toBool());
+    list.push_back(arguments[8].toInt());
+    return list;
+  }
+};
+
+Fp8Granularity own_granularity(const Fp8Recipe& recipe, const Ints& convolution) {
+  return convolution.empty() ? recipe.own_granularity() : Fp8Granularity::tensor;
+}
+
+Tensor as_tensor(const Fp8Seen& seen, at::Device device) {
+  if (seen.pending.defined()) return seen.pending;
+  return at::tensor(
+      {static_cast<double>(seen.counts.saturated), static_cast<double>(seen.counts.underflow),
+       static_cast<double>(seen.counts.amax)},
+      at::TensorOptions(device).dtype(at::kDouble));
+}
+
+Fp8Seen as_seen(const Tensor& told, std::int64_t sampled) {
+  Fp8Seen seen;
+  seen.counts.sampled = static_cast<std::uint64_t>(sampled);
+  seen.pending = told;
+  if (!told.is_cpu()) return seen;
+  const std::vector<QuantizeCounts> counts = read_counts(std::span(&seen, 1));
+  return {counts[0], {}};
+}
+
+Tensor multiply(const Fp8Operand& x, const Fp8Operand& weight, const Ints& convolution,
+                Fp8Means means) {
+  if (convolution.empty()) return fp8_product(x, weight.transposed(), at::kFloat, means);
+  const Convolution it(convolution);
+  return at::convolution(x.dequantized(), weight.dequantized(), {}, it.stride, it.padding,
+                         it.dilation, it.is_transposed, it.output_padding, it.groups);
+}
+
+// Below autograd. A scale is given back as a copy, since a result must not be an argument.
+Results compute(const Tensor& x, const Tensor& weight, const Scale& x_scale,
+                const Scale& /*gradient_scale*/, const Ints& convolution, const Site& site) {
+  const c10::impl::ExcludeDispatchKeyGuard no_casts(c10::autocast_dispatch_keyset);
+  const Fp8Recipe& recipe = site->block->recipe();
+  const auto own_scale = [&](const Tensor& values, Fp8Granularity granularity) {
+    return current_scale(values, FloatFormat::e4m3, granularity, recipe.margin);
+  };
+  const Tensor scale =
+      x_scale ? x_scale->clone() : own_scale(x, own_granularity(recipe, convolution));
+  const Fp8Quantized input = quantize_tensor(x, FloatFormat::e4m3, scale);
+  const Fp8Granularity by = convolution.empty() ? recipe.granularity : Fp8Granularity::tensor;
+  const Fp8Operand codes =
+      quantize_tensor(weight, FloatFormat::e4m3, own_scale(weight, by)).operand;
+  return {multiply(input.operand, codes, convolution, site->block->means()),
+          input.operand.codes,
+          input.operand.scale,
+          codes.codes,
+          codes.scale,
+          as_tensor(input.seen, x.device())};
+}
+
+const c10::TypedOperatorHandle<Signature>& fp8_operator() {
+  static const auto found =
+      c10::Dispatcher::singleton().findSchemaOrThrow(kOperator, "").typed<Signature>();
+  return found;
+}
+
+constexpr const char* kSite = "site";
+constexpr const char* kConvolution = "convolution";
+
+class Fp8ProductFunction final : public torch::autograd::Function<Fp8ProductFunction> {
+ public:
+  using Context = torch::autograd::AutogradContext;
+
+  static torch::autograd::variable_list forward(Context* ctx, const Tensor& x, const Tensor& weight,
+                                                const Scale& x_scale, const Scale& gradient_scale,
+                                                const Ints& convolution, const Site& site) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    const auto [result, x_codes, its_scale, codes, scale, seen] =
+        fp8_operator().call(x, weight, x_scale, gradient_scale, convolution, site);
+    ctx->save_for_backward({x_codes, its_scale, codes, scale, gradient_scale.value_or(Tensor())});
+    ctx->saved_data[kSite] = site;
+    ctx->saved_data[kConvolution] = convolution;
+    ctx->mark_non_differentiable({x_codes, its_scale, codes, scale, seen});
+    return {result, x_codes, its_scale, codes, scale, seen};
+  }
+
+  static torch::autograd::variable_list backward(Context* ctx,
+                                                 const torch::autograd::variable_list& gradients) {
+    if (at::GradMode::is_enabled()) {
+      throw Error(
+          failed_precondition("FP8: gradients of gradients (create_graph) were asked for through a "
+                              "product that ran in FP8; expected a block in fp32, bf16 or fp16 for "
+                              "that; forbid fp8 for it or run the pass outside of FP8"));
+    }
+    torch::autograd::variable_list of(6);
+    if (!gradients[0].defined()) return of;
+    const c10::impl::ExcludeDispatchKeyGuard no_casts(c10::autocast_dispatch_keyset);
+    const auto saved = ctx->get_saved_variables();
+    const Site site = ctx->saved_data[kSite].toCustomClass<Fp8Site>();
+    const Ints convolution = ctx->saved_data[kConvolution].toIntList();
+    const Fp8Operand gradient = quantized(gradients[0], saved[4], convolution, *site);
+    const std::array<bool, 2> needs{ctx->needs_input_grad(0), ctx->needs_input_grad(1)};
+    const Parts parts{gradient, {saved[0], saved[1]}, {saved[2], saved[3]}};
+    convolution.empty() ? of_matrices(parts, needs, site->block->means(), of)
+                        : of_convolution(parts, needs, Convolution(convolution), of);
+    return of;
+  }
+
+ private:
+  struct Parts {
+    Fp8Operand gradient, x, weight;
+  };
+  static Fp8Operand quantized(const Tensor& gradient, const Tensor& given, const Ints& convolution,
+                              const Fp8Site& site) {
+    const Fp8Recipe& recipe = site.block->recipe();
+    const Tensor scale = given.defined()
+                             ? given
+                             : current_scale(gradient, FloatFormat::e5m2,
+                                             own_granularity(recipe, convolution), recipe.margin);
+    const Fp8Quantized quantized = quantize_tensor(gradient, FloatFormat::e5m2, scale);
+    site.block->see(Fp8Side::gradient, site.product, quantized.seen);
+    return quantized.operand;
+  }
+  static void of_matrices(const Parts& parts, std::array<bool, 2> needs, Fp8Means means,
+                          torch::autograd::variable_list& of) {
+    if (needs[0]) of[0] = fp8_product(parts.gradient, parts.weight, at::kFloat, means);
+    if (needs[1]) of[1] = fp8_product(parts.gradient.transposed(), parts.x, at::kFloat, means);
+  }
+  static void of_convolution(const Parts& parts, std::array<bool, 2> needs, const Convolution& it,
+                             torch::autograd::variable_list& of) {
+    std::tie(of[0], of[1], std::ignore) = at::convolution_backward(
+        parts.gradient.dequantized(), parts.x.dequantized(), parts.weight.dequantized(), {},
+        it.stride, it.padding, it.dilation, it.is_transposed, it.output_padding, it.groups,
+        {needs[0], needs[1], false});
+  }
+};
+
+Results with_gradients(const Tensor& x, const Tensor& weight, const Scale& x_scale,
+                       const Scale& gradient_scale, const Ints& convolution, const Site& site) {
+  const auto results =
+      Fp8ProductFunction::apply(x, weight, x_scale, gradient_scale, convolution, site);
+  return {results[0], results[1], results[2], results[3], results[4], results[5]};
+}
+
+bool is_fit(const Tensor& tensor) {
+  const at::ScalarType type = tensor.scalar_type();
+  return tensor.layout() == at::kStrided && tensor.dim() > 0 && tensor.numel() > 0 &&
+         (type == at::kFloat || type == at::kBFloat16 || type == at::kHalf);
+}
+
+bool are_wide(const Tensor& a, const Tensor& b) {
+  return a.scalar_type() == at::kFloat && b.scalar_type() == at::kFloat;
+}
+
+// beta added + alpha product.
+Tensor with_added(const Tensor& product, std::span<const at::IValue> arguments) {
+  const at::Scalar beta = arguments[3].toScalar();
+  const at::Scalar alpha = arguments[4].toScalar();
+  const Tensor scaled = alpha.equal(1) ? product : product * alpha;
+  if (beta.equal(0)) return scaled;  // then it is not read, whatever it holds
+  return at::add(scaled, arguments[0].toTensor(), beta);
+}
+
+}  // namespace
+
+ProductShape Fp8Operands::shape() const {
+  const std::int64_t batch = weight.dim() == 3 ? weight.size(0) : 1;
+  return {x.size(-2) * batch, weight.size(-2), x.size(-1)};
+}
+
+Fp8Weight fp8_weight_of(const Tensor& a, const Tensor& b) {
+  if (!is_fit(a) || !is_fit(b) || a.device() != b.device()) return Fp8Weight::none;
+  const bool left = is_parameter_or_view(a);
+  if (left == is_parameter_or_view(b)) return Fp8Weight::none;
+  const Tensor& weight = left ? a : b;
+  const Tensor& x = left ? b : a;
+  const bool is_matrix = weight.dim() == 2 && (!left || x.dim() <= 2);
+  const bool is_batch = weight.dim() == 3 && x.dim() == 3 && weight.size(0) == x.size(0);
+  if (!is_matrix && !is_batch) return Fp8Weight::none;
+  const std::int64_t inner = left ? x.size(x.dim() == 1 ? 0 : -2) : x.size(-1);
+  if (inner != weight.size(left ? -1 : -2)) return Fp8Weight::none;  // torch says what is wrong
+  return left ? Fp8Weight::left : Fp8Weight::right;
+}
+
+Fp8Operands fp8_operands_of(const Tensor& a, const Tensor& b, Fp8Weight side) {
+  if (side == Fp8Weight::left) {
+    return {b.dim() == 1 ? b.unsqueeze(0) : b.transpose(-2, -1), a};
+  }
+  const Tensor weight = b.transpose(-2, -1);
+  return {b.dim() == 3 || a.dim() == 2 ? a : a.reshape({-1, a.size(-1)}), weight};
+}
+
+Tensor fp8_result_of(const Tensor& rows, const Tensor& a, const Tensor& b, Fp8Weight side) {
+  if (side == Fp8Weight::left) return b.dim() == 1 ? rows.squeeze(0) : rows.transpose(-2, -1);
+  if (b.dim() == 3 || a.dim() == 2) return rows;
+  c10::DimVector sizes(a.sizes().begin(), a.sizes().end());
+  sizes.back() = b.size(-1);
+  return rows.reshape(sizes);
+}
+
+std::size_t Fp8Products::number_of(const Tensor& weight) {
+  return numbers_.try_emplace(storage_impl(weight), numbers_.size()).first->second;
+}
+
+Tensor Fp8Products::product(const Fp8Operands& operands, Ints convolution) {
+  const auto& [x, weight] = operands;
+  const std::size_t number = number_of(weight);
+  const Scale x_scale = block_->earlier_scale(Fp8Side::activation, number, x.device());
+  const Scale gradient_scale = block_->earlier_scale(Fp8Side::gradient, number, x.device());
+  const auto results = fp8_operator().call(x, weight, x_scale, gradient_scale, convolution,
+                                           c10::make_intrusive<Fp8Site>(block_, number));
+  block_->see(Fp8Side::activation, number, as_seen(std::get<5>(results), x.numel()));
+  return std::get<0>(results);
+}
+
+bool Fp8Products::call_matrices(std::span<at::IValue> arguments, at::IValue& result) {
+  const bool adds = arguments.size() == 5;
+  const Tensor a = arguments[adds ? 1 : 0].toTensor();
+  const Tensor b = arguments[adds ? 2 : 1].toTensor();
+  const Fp8Weight side = fp8_weight_of(a, b);
+  if (side == Fp8Weight::none || !are_wide(a, b)) return false;
+  const std::int64_t batch = a.dim() == 3 ? a.size(0) : 1;
+  if (!block_->takes({a.size(-2) * batch, b.size(-1), a.size(-1)})) return false;
+  const Tensor rows = product(fp8_operands_of(a, b, side), Ints());
+  const Tensor value = fp8_result_of(rows, a, b, side);
+  result = adds ? with_added(value, arguments) : value;
+  return true;
+}
+
+bool Fp8Products::call_convolution(std::span<at::IValue> arguments, at::IValue& result) {
+  const Tensor x = arguments[0].toTensor();
+  const Tensor weight = arguments[1].toTensor();
+  const bool has_weight = is_parameter_or_view(weight) && !is_parameter_or_view(x);
+  if (!has_weight || !are_wide(x, weight) || block_->means() == Fp8Means::hardware) return false;
+  const Tensor value = product({x, weight}, Convolution::list_of(arguments));
+  if (!arguments[2].isTensor() || !arguments[2].toTensor().defined()) {
+    result = value;
+    return true;
+  }
+  std::vector<std::int64_t> channels(static_cast<std::size_t>(value.dim()), 1);
+  channels[value.dim() == weight.dim() ? 1 : 0] = -1;
+  result = at::add(value, arguments[2].toTensor().view(channels));
+  return true;
+}
+
+bool Fp8Products::call(const c10::OperatorHandle& handle, torch::jit::Stack& stack) {
+  const std::string_view name = handle.operator_name().name;
+  const std::size_t count = handle.schema().arguments().size();
+  const std::span arguments = std::span(stack).last(count);
+  at::IValue result;
+  bool is_done = false;
+  if (name == "aten::convolution") {
+    is_done = call_convolution(arguments, result);
+  } else if (name == "aten::mm" || name == "aten::bmm" || name == "aten::addmm" ||
+             name == "aten::baddbmm") {
+    is_done = call_matrices(arguments, result);
+  }
+  if (!is_done) return false;
+  torch::jit::drop(stack, count);
+  stack.push_back(std::move(result));
+  return true;
+}
+
+TORCH_LIBRARY(coxswain, library) {
+  library.class_<Fp8Site>("Fp8Site");
+  library.def(
+      "fp8_product(Tensor x, Tensor weight, Tensor? x_scale, Tensor? gradient_scale, "
+      "int[] convolution, __torch__.torch.classes.coxswain.Fp8Site site) -> "
+      "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)");
+}
+
+TORCH_LIBRARY_IMPL(coxswain, CompositeExplicitAutograd, library) {
+  library.impl("fp8_product", compute);
+}
+
+TORCH_LIBRARY_IMPL(coxswain, Autograd, library) {
+  library.impl("fp8_product", with_gradients);
+}
+
+}  // namespace cox::detail
