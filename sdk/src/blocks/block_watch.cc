@@ -7,17 +7,97 @@
 
 #include "coxswain/error.h"
 #include "sdk/src/stream/saved_tensors.h"
+#include "sdk/src/stream/storage.h"
 
 namespace cox::detail {
+
+// Shows the operators of a step to the visits of one model's blocks, while it is open. A forward
+// pass begins with the first operator on a parameter that requires gradients and ends with the
+// backward pass, so that an optimizer or an evaluation without gradients enters no block.
+class BlockWatch::Follower final : public OperatorListener {
+ public:
+  Follower(BlockMap map, std::shared_ptr<VisitWatch> visits)
+      : map_(std::move(map)), visits_(std::move(visits)) {}
+
+  const BlockMap& map() const { return map_; }
+  bool is_open() const { return stream_.has_value(); }
+  void open() {
+    if (is_open()) return;
+    map_.refresh();
+    saving_.emplace(*visits_);
+    stream_.emplace(std::vector<OperatorListener*>{this});
+  }
+  void close() {
+    stream_.reset();
+    saving_.reset();
+  }
+
+  void touch(const c10::OperatorHandle& handle, const at::Tensor& argument) override {
+    const c10::StorageImpl* storage = storage_impl(argument);
+    if (!map_.owner(storage)) return visits_->read_other(argument);
+    const bool may_begin =
+        at::GradMode::is_enabled() && argument.requires_grad() && !(handle == detach_);
+    if (may_begin || visits_->current()) visits_->read_parameter(map_, 0, storage);
+  }
+  std::optional<ProductFormat> product_format() const override { return visits_->product_format(); }
+  bool wants_calls() const override { return visits_->wants_calls(); }
+  void begin(const OperatorCall& call) override { visits_->begin(call); }
+  void end(std::span<const c10::IValue> results) override { visits_->end(results); }
+  void failed() noexcept override { visits_->failed(); }
+  void backward_begins(const BackwardPass& pass) override {
+    visits_->backward_begins();
+    if (pass.kind == BackwardKind::accumulating) visits_->forward_ended();
+  }
+  void backward_ended(BackwardKind) override { visits_->backward_ended(); }
+
+ private:
+  const c10::OperatorHandle detach_ =
+      c10::Dispatcher::singleton().findSchemaOrThrow("aten::detach", "");
+  BlockMap map_;
+  const std::shared_ptr<VisitWatch> visits_;
+  std::optional<SavedTensorScope> saving_;
+  std::optional<StreamScope> stream_;
+};
+
+void BlockWatch::EndFollower::operator()(Follower* follower) const {
+  delete follower;
+}
+
+BlockWatch::Following::Following(BlockWatch& blocks)
+    : opened_(blocks.follower_ && !blocks.follower_->is_open() ? &blocks : nullptr) {
+  if (opened_ != nullptr) opened_->follower_->open();
+}
+
+BlockWatch::Following::~Following() {
+  if (opened_ != nullptr && opened_->follower_) opened_->follower_->close();
+}
 
 void BlockWatch::attach(torch::nn::Module& model) {
   release();
   BlockRegistry found = require(BlockRegistry::discover(model));
-  if (found.size() == 0) return;
+  if (found.size() == 0) return follow(model);
   require(install_saved_tensor_engine());
   registry_.emplace(std::move(found));
   require(registry_->attach(*this));
   known_.assign(registry_->size(), {});
+}
+
+void BlockWatch::follow(torch::nn::Module& model) {
+  Result<BlockMap> map = BlockMap::make(model, {});
+  if (!map.ok() || !install_saved_tensor_engine().ok()) return;
+  std::vector<std::string> names;
+  std::vector<std::uint64_t> elements;
+  for (std::size_t b = 0; b < map->size(); ++b) {
+    const BlockId block(static_cast<BlockId::rep>(b));
+    names.push_back(map->name(block));
+    elements.push_back(map->elements(block));
+  }
+  adopt(names, elements);
+  follower_.reset(new Follower(std::move(*map), visits_));
+}
+
+const BlockMap* BlockWatch::followed() const {
+  return follower_ ? &follower_->map() : nullptr;
 }
 
 VisitWatch& BlockWatch::adopt(const std::vector<std::string>& names,
@@ -33,6 +113,7 @@ VisitWatch& BlockWatch::adopt(const std::vector<std::string>& names,
 void BlockWatch::release() {
   if (registry_) registry_->release();
   registry_.reset();
+  follower_.reset();
   if (visits_) visits_->release();
   visits_.reset();
   adopted_names_.clear();
@@ -51,7 +132,7 @@ ActionSet BlockWatch::actions() const {
   ActionSet actions = 0;
   for (std::size_t a = 0; a < kMemoryActionNames.size(); ++a) {
     const auto action = static_cast<MemoryAction>(a);
-    const bool is_of_visits = action == MemoryAction::keep || is_recompute(action);
+    const bool is_of_visits = action != MemoryAction::tile;
     if (registry_ ? level_of(action) == 0 : is_of_visits) actions |= only(action);
   }
   return actions;
@@ -85,7 +166,8 @@ void BlockWatch::unpin(BlockId block) {
 Status BlockWatch::run_timed(const std::function<Status()>& step, Edge edge) {
   if (size() == 0) {
     return failed_precondition(
-        "expected blocks in the model, found none; name some by cox::Block or cox::wrap");
+        "expected blocks in the model, found none; a model that marks none has them if it has "
+        "parameters");
   }
   edge_ = std::move(edge);
   const MeasureMode before = visits_ ? visits_->mode() : MeasureMode::off;
@@ -131,6 +213,13 @@ void BlockWatch::begin_step() {
   // Without our engine only times are measured; the registry falls back to them by itself.
   if (registry_) static_cast<void>(registry_->measure(mode));
   if (visits_) visits_->measure(mode);
+  if (follower_) follower_->open();
+}
+
+void BlockWatch::end_step(const StepEnd&, StepOutput&) {
+  if (!follower_) return;
+  follower_->close();
+  visits_->end_step();
 }
 
 MeasureMode BlockWatch::next_mode() {

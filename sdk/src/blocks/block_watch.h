@@ -2,6 +2,11 @@
 // what each costs and sends it to the coordinator, one profile a signal. The actuators of memory
 // and number formats reach the blocks through it. Measurements come from the training thread and
 // from autograd's; everything else is called by the training thread.
+//
+// Blocks come from one of three places: the model marks them (cox::Block, cox::run, cox::wrap); or
+// the model is as its user wrote it, and they are found from its parameters and followed in the
+// operator stream, in a loop of ours (Trainer, an own loop that attaches), within its steps; or in
+// a loop that only adopts its models, which follows the stream itself.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +30,10 @@ class BlockWatch final : public Actuator, public BlockSink {
   static constexpr std::uint64_t kTimesEverySteps = 32;
 
   const char* name() const override { return "blocks"; }
-  // Finds the blocks of a model and listens to them. Throws cox::Error when there are too many or
-  // another session listens already.
+  // Finds the blocks of a model and listens to them. A model that marks none, and cannot be
+  // followed (it has no parameters, or more than kMaxBlocks parts, or Python's torch runs the
+  // engine), has none. Throws cox::Error when there are too many or another session listens
+  // already.
   void attach(torch::nn::Module& model) override;
   // Listens to blocks of adopted models, which the operator stream tells instead: adds some with
   // these names and numbers of elements, numbered after those that are there. Whoever follows the
@@ -35,17 +42,32 @@ class BlockWatch final : public Actuator, public BlockSink {
                     const std::vector<std::uint64_t>& elements);
   void release() override;
   void contribute(JobFacts& job) const override { job.blocks = names(); }
-  // Chooses what the coming step measures.
+  // Chooses what the coming step measures. The blocks of a model that marks none are followed until
+  // end_step().
   void begin_step() override;
+  void end_step(const StepEnd& step, StepOutput& output) override;
   // Returns a profile that was not sent yet.
   Fragment next_fragment() override;
 
   std::vector<std::string> names() const;
   std::size_t size() const { return registry_ ? registry_->size() : adopted_names_.size(); }
-  // Blocks of an attached model, which alone run in FP8 and have a loss scale.
-  std::size_t marked() const { return registry_ ? registry_->size() : 0; }
-  // The actions that blocks can take: an adopted one is kept or recomputed, also at a level; the
-  // blocks of an attached model have no levels.
+  // Whether the loop is ours, so that losses are scaled and steps skipped.
+  bool is_ours() const { return registry_.has_value() || follower_ != nullptr; }
+  // The blocks of a model that marks none, in a loop of ours; else null.
+  const BlockMap* followed() const;
+  // Follows them while it exists, between steps too.
+  class [[nodiscard]] Following {
+   public:
+    explicit Following(BlockWatch& blocks);
+    ~Following();
+    Following(const Following&) = delete;
+    Following& operator=(const Following&) = delete;
+
+   private:
+    BlockWatch* const opened_;
+  };
+  // The actions that blocks can take: those that are marked have no levels of recompute, the others
+  // no tiles.
   ActionSet actions() const;
 
   // Sets the memory action of the block's later calls or visits. Where our autograd engine is not
@@ -59,9 +81,9 @@ class BlockWatch final : public Actuator, public BlockSink {
   std::vector<PinnedBlock> pinned() const;
   // Checks the block's next call to be recomputed anew. An adopted one was checked for good.
   void unpin(BlockId block);
-  // Null while no model is adopted.
+  // Null where blocks are marked, or there are none.
   VisitWatch* visits() { return visits_.get(); }
-  // Null while no model is attached.
+  // Null unless an attached model marks its blocks.
   BlockRegistry* registry() { return registry_ ? &*registry_ : nullptr; }
 
   // Runs a step with all blocks timed, and tells `edge` of every edge of a block, if it is given:
@@ -82,12 +104,19 @@ class BlockWatch final : public Actuator, public BlockSink {
     bool is_unsent = false;
   };
 
+  class Follower;
+  struct EndFollower {
+    void operator()(Follower* follower) const;
+  };
+
+  void follow(torch::nn::Module& model);
   MeasureMode next_mode();
 
   std::optional<BlockRegistry> registry_;
-  std::shared_ptr<VisitWatch> visits_;      // of adopted models
-  std::vector<std::string> adopted_names_;  // of their blocks
-  Edge edge_;                               // while run_timed() runs
+  std::shared_ptr<VisitWatch> visits_;               // of models that mark no blocks
+  std::vector<std::string> adopted_names_;           // of their blocks
+  std::unique_ptr<Follower, EndFollower> follower_;  // of the one that is attached
+  Edge edge_;                                        // while run_timed() runs
   std::uint64_t steps_ = 0;
   std::uint64_t full_until_ = kFullSteps;
 

@@ -51,6 +51,8 @@ void VisitWatch::release() {
     block.action = MemoryAction::keep;
     block.format = Precision::fp32;
   }
+  observer_ = nullptr;
+  open_offload_ = nullptr;
   const std::lock_guard lock(mutex_);
   sink_ = nullptr;
 }
@@ -112,6 +114,19 @@ std::vector<PinnedBlock> VisitWatch::pinned() const {
   return pinned;
 }
 
+void VisitWatch::read_parameter(const BlockMap& map, BlockId::rep first,
+                                const c10::StorageImpl* storage, Told observer) {
+  const std::optional<BlockId> local = map.block_of(storage);
+  if (local || !current_) {
+    const BlockId::rep number = local ? local->value() : map.owner(storage)->value();
+    const BlockId block(static_cast<BlockId::rep>(first + number));
+    if (current_ != block) enter(block);
+  }
+  if (offload_ != nullptr) offload_->leave_alone(storage);
+  if (observer_ != nullptr && observer == Told::yes)
+    observer_->parameter(*current_, product_format());
+}
+
 void VisitWatch::enter(BlockId block) {
   book_forward();
   current_ = block;
@@ -145,6 +160,8 @@ void VisitWatch::open_region(BlockId block) {
     tape_ = Tape::make("block " + entered.name, choice_of_action(entered));
     if (measures_regions_) tape_->measure(&steady_ns);
   }
+  if (entered.action == MemoryAction::offload && !entered.pinned && open_offload_)
+    offload_ = open_offload_(entered.name);
   tell(block, BlockEdge::forward_begin);
 }
 
@@ -154,6 +171,7 @@ void VisitWatch::close_region() {
     if (measures_regions_) note_region(*region_);
   }
   tape_.reset();
+  if (offload_ != nullptr) std::exchange(offload_, nullptr)->leave();
   if (region_) tell(*region_, BlockEdge::forward_end);
   region_.reset();
 }
@@ -232,7 +250,9 @@ void VisitWatch::forget_step() {
 
 std::unique_ptr<torch::autograd::SavedVariableHooks> VisitWatch::make_hooks() {
   if (!current_) return nullptr;
-  auto deciding = tape_ != nullptr ? tape_->make_hooks() : nullptr;
+  auto deciding = tape_ != nullptr      ? tape_->make_hooks()
+                  : offload_ != nullptr ? offload_->make_hooks()
+                                        : nullptr;
   if (mode_ == MeasureMode::off) return deciding;
   return std::make_unique<Hooks>(shared_from_this(), Place{*current_, *region_},
                                  std::move(deciding));

@@ -24,6 +24,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -35,12 +36,25 @@
 #include "coordinator/core/precision_format.h"
 #include "sdk/src/blocks/block_registry.h"
 #include "sdk/src/blocks/measurement.h"
+#include "sdk/src/stream/block_map.h"
 #include "sdk/src/stream/operator_stream.h"
 #include "sdk/src/stream/operator_times.h"
 #include "sdk/src/stream/saved_tensors.h"
 #include "sdk/src/stream/tape.h"
 
 namespace cox::detail {
+
+// Sees what the operators of visits read.
+class VisitObserver {
+ public:
+  virtual ~VisitObserver() = default;
+  // The operator that runs reads a parameter, in a visit of `block` that may begin with it.
+  virtual void parameter(BlockId block, std::optional<ProductFormat> format) = 0;
+  // It reads a tensor that is none.
+  virtual void operand(const at::Tensor& tensor) = 0;
+  // The forward pass is over.
+  virtual void leave() = 0;
+};
 
 class VisitWatch final : public SavedTensorFrame,
                          public OperatorListener,
@@ -57,14 +71,18 @@ class VisitWatch final : public SavedTensorFrame,
   // Nothing is reported or dropped any more.
   void release();
 
-  // Sets the memory action of the block's later visits: keep, or recompute in full or at a level
-  // that the block has. A pinned block is kept.
+  // Sets the memory action of the block's later visits: keep, offload, or recompute in full or at a
+  // level that the block has. A pinned block is kept.
   void set_action(BlockId block, MemoryAction action);
   // Sets the format that products of the block's later visits run in; fp32 is what the program
   // wrote. Unlike the memory action it holds for every visit, not for regions.
   void set_format(BlockId block, Precision format);
   // Sets who runs the block's products in fp8; what he declines, and all without him, is bf16.
   void set_fp8(BlockId block, std::shared_ptr<ProductCaller> caller);
+  // Sets who opens a frame for what a block saves, named by the block, where it is to be offloaded.
+  // Without one it is kept.
+  using OpenFrame = std::function<std::shared_ptr<SavedTensorFrame>(const std::string& block)>;
+  void set_offload(OpenFrame open) { open_offload_ = std::move(open); }
   // Sets what is kept at each level of recompute, from level 1 on. In another format than now the
   // block has other operators: a level is then recompute in full.
   void set_levels(BlockId block, std::vector<HoldChoice> levels);
@@ -74,6 +92,23 @@ class VisitWatch final : public SavedTensorFrame,
   std::vector<std::optional<MeasuredRegion>> end_regions();
   void pin(BlockId block, std::string reason);
   std::vector<PinnedBlock> pinned() const;
+
+  // Tells `observer` what is read from here on; null ends that. It outlives this or ends it.
+  void observe(VisitObserver* observer) { observer_ = observer; }
+  // An operator of the forward pass reads this storage. Enters the block of `map` that it belongs
+  // to, numbered from `first` on; a parameter that several blocks use enters none.
+  // REQUIRES: map.owner(storage).
+  enum class Told : bool { no, yes };
+  void read_parameter(const BlockMap& map, BlockId::rep first, const c10::StorageImpl* storage,
+                      Told observer = Told::yes);
+  // It reads a tensor that is no parameter.
+  void read_other(const at::Tensor& tensor) {
+    if (observer_ != nullptr) observer_->operand(tensor);
+  }
+  // The forward pass is over; a backward pass that adds to gradients begins.
+  void forward_ended() {
+    if (observer_ != nullptr) observer_->leave();
+  }
 
   // The forward pass is in `block` from here on, or, after leave_block(), in none.
   void enter(BlockId block);
@@ -133,12 +168,15 @@ class VisitWatch final : public SavedTensorFrame,
   void book_backward(Nanoseconds now);
 
   BlockSink* sink_;
+  VisitObserver* observer_ = nullptr;
   const Clock now_;
   MeasureMode mode_ = MeasureMode::off;
   std::vector<Block> blocks_;
   std::optional<BlockId> current_;
-  std::optional<BlockId> region_;  // that the pass is in
-  std::shared_ptr<Tape> tape_;     // of the region; null while its block is kept
+  std::optional<BlockId> region_;              // that the pass is in
+  std::shared_ptr<Tape> tape_;                 // of the region; null unless its block is recomputed
+  std::shared_ptr<SavedTensorFrame> offload_;  // of the region; null unless it is offloaded
+  OpenFrame open_offload_;
   Nanoseconds since_{};
   bool measures_regions_ = false;
   std::vector<std::optional<MeasuredRegion>> regions_;  // by block

@@ -110,6 +110,10 @@ void MemoryActuator::open_tier() {
     return;
   }
   copy_bytes_per_ms_ = std::min(speed->write_bytes_per_ms, speed->read_bytes_per_ms);
+  if (VisitWatch* visits = blocks_.visits()) {
+    visits->set_offload([this](const std::string& block) { return offloader_->open_frame(block); });
+    return;
+  }
   blocks_.registry()->set_offload(
       [this](const BlockState& state) -> std::shared_ptr<SavedTensorFrame> {
         const auto module = state.module.lock();
@@ -280,6 +284,7 @@ void MemoryActuator::calibrate(const SampleStep& sample, CalibrationHost& host) 
   if (has_levels()) find_levels(sample, host);
   if (sample.loss) {
     auto problem = measure_sample(sample, host);
+    if (!problem.ok() && pin_unequal(sample, host)) problem = measure_sample(sample, host);
     if (problem.ok()) {
       mine.problem = std::move(*problem);
     } else {
@@ -307,6 +312,32 @@ void MemoryActuator::find_levels(const SampleStep& sample, CalibrationHost& host
     blocks_.visits()->forget_step();
   }
   require(levels_->learn_together(host.ranks()), "memory");
+}
+
+// Keeps the blocks of a followed model whose gradients differ once they are recomputed. Compared
+// with one block kept at a time, which needs little more memory than none. An adopted model's were
+// compared with those of its own step. Returns whether there are some.
+bool MemoryActuator::pin_unequal(const SampleStep& sample, CalibrationHost& host) {
+  if (blocks_.followed() == nullptr) return false;
+  TrialStep step(sample.model, sample.loss);
+  const auto run = [&](const Actions& actions) {
+    steer(actions);
+    host.forget_run();
+    const Status ran = step.run();
+    blocks_.visits()->forget_step();
+    return ran.ok() ? step.gradients() : std::vector<std::uint64_t>();
+  };
+  const Actions recompute(blocks_.size(), MemoryAction::recompute);
+  const std::vector<std::uint64_t> all = run(recompute);
+  std::vector<BlockId> unequal;
+  for (std::size_t b = 0; b < blocks_.size(); ++b) {
+    Actions one_kept = recompute;
+    one_kept[b] = MemoryAction::keep;
+    if (run(one_kept) != all) unequal.push_back(BlockId(static_cast<BlockId::rep>(b)));
+  }
+  for (const BlockId block : unequal)
+    blocks_.visits()->pin(block, "recomputed, it gave other gradients than kept");
+  return !unequal.empty();
 }
 
 // Treats gradients as a step of this job will.

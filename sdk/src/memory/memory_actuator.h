@@ -86,6 +86,7 @@ class MemoryActuator final : public Actuator {
   void find_levels(const SampleStep& sample, CalibrationHost& host);
   // Returns the peak of a step of that many samples, 0 where it is not known.
   std::int64_t predicted_peak_with(std::uint64_t samples) const;
+  bool pin_unequal(const SampleStep& sample, CalibrationHost& host);
   Result<MemoryProblem> measure_sample(const SampleStep& sample, CalibrationHost& host);
   void start_from(const std::vector<planner::RankProblem>& problems, CalibrationHost& host);
   std::string explain_peak(const std::vector<planner::RankProblem>& problems,

@@ -1,11 +1,13 @@
 #include "sdk/src/memory/offload.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/SequenceNumber.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/TensorImpl.h>
 #include <torch/csrc/autograd/saved_variable_hooks.h>
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include "coxswain/error.h"
@@ -284,6 +286,7 @@ class OffloadHooks final : public torch::autograd::SavedVariableHooks {
   OffloadHooks& operator=(const OffloadHooks&) = delete;
 
   ~OffloadHooks() override {
+    if (is_waiting_) frame_->forget(*this);
     if (away_) frame_->store_->drop(*away_);
   }
 
@@ -292,14 +295,19 @@ class OffloadHooks final : public torch::autograd::SavedVariableHooks {
       counter_ = tensor.unsafeGetTensorImpl()->version_counter();
       version_ = counter_->current_version();
     }
-    away_ = frame_->save(tensor);
-    if (!away_) {
-      // With its history it would be a cycle; a leaf that takes a gradient has none.
-      kept_ = is_parameter(tensor) ? tensor : tensor.detach();
-      return;
-    }
+    // With its history it would be a cycle; a leaf that takes a gradient has none.
+    kept_ = is_parameter(tensor) ? tensor : tensor.detach();
+    if (frame_->stays(tensor)) return frame_->move(OffloadFrame::Moved::those_of_ended_operators);
     shape_ = {tensor.sizes().vec(), tensor.strides().vec(), tensor.storage_offset(),
               tensor.dtype()};
+    is_waiting_ = true;
+    frame_->wait_to_move(*this);
+  }
+
+  void move() {
+    is_waiting_ = false;
+    away_ = frame_->save(kept_);
+    if (away_) kept_.reset();
   }
 
   at::Tensor call_unpack_hook() override {
@@ -338,6 +346,7 @@ class OffloadHooks final : public torch::autograd::SavedVariableHooks {
   }
 
   const std::shared_ptr<OffloadFrame> frame_;
+  std::atomic<bool> is_waiting_ = false;
   at::Tensor kept_;
   std::optional<StorageHolder> away_;
   Shape shape_;
@@ -345,18 +354,15 @@ class OffloadHooks final : public torch::autograd::SavedVariableHooks {
   std::uint32_t version_ = 0;
 };
 
-OffloadFrame::OffloadFrame(std::string block, const torch::nn::Module& module,
-                           std::shared_ptr<OffloadStore> store, const OffloadOptions& options)
+OffloadFrame::OffloadFrame(std::string block, std::shared_ptr<OffloadStore> store,
+                           const OffloadOptions& options)
     : block_(std::move(block)),
       store_(std::move(store)),
       number_(store_->open_frame()),
       in_flight_bytes_(options.in_flight_bytes),
       carried_bytes_(options.carried_bytes),
       smallest_bytes_(options.smallest_bytes),
-      report_(options.report) {
-  for (const at::Tensor& tensor : module.parameters()) leave_alone(tensor);
-  for (const at::Tensor& tensor : module.buffers()) leave_alone(tensor);
-}
+      report_(options.report) {}
 
 OffloadFrame::~OffloadFrame() = default;
 
@@ -374,8 +380,34 @@ bool OffloadFrame::stays(const at::Tensor& tensor) const {
          left_alone_.contains(storage_of(tensor));
 }
 
+void OffloadFrame::leave_alone(const c10::StorageImpl* storage) noexcept {
+  left_alone_.insert(storage);
+}
+
+// Autograd counts the operators of a thread that make a node of its graph; what an operator saves
+// has the number that the next one will take.
+void OffloadFrame::wait_to_move(OffloadHooks& saved) {
+  move(Moved::those_of_ended_operators);
+  const std::lock_guard lock(mutex_);
+  waiting_.push_back({&saved, at::sequence_number::peek()});
+}
+
+void OffloadFrame::move(Moved which) {
+  const std::uint64_t running = at::sequence_number::peek();
+  const std::lock_guard lock(mutex_);
+  std::erase_if(waiting_, [&](const Waiting& it) {
+    if (which != Moved::all && it.saver == running) return false;
+    it.saved->move();
+    return true;
+  });
+}
+
+void OffloadFrame::forget(const OffloadHooks& saved) noexcept {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(waiting_, [&](const Waiting& it) { return it.saved == &saved; });
+}
+
 std::optional<StorageHolder> OffloadFrame::save(const at::Tensor& tensor) {
-  if (stays(tensor)) return std::nullopt;
   const std::optional<StorageHolder> holder = store_->save(tensor, number_);
   if (holder && holder->began_to_leave)
     moved_bytes_ += static_cast<std::int64_t>(storage_bytes(tensor));
@@ -388,6 +420,7 @@ void OffloadFrame::leave() noexcept {
 }
 
 std::int64_t OffloadFrame::close() {
+  move(Moved::all);
   store_->let_go_down_to(carried_bytes_);
   left_alone_.clear();
   const Status failure = store_->new_failure();
@@ -404,8 +437,14 @@ Offloader::Offloader(OffloadOptions options) : options_(std::move(options)) {
 
 std::shared_ptr<OffloadFrame> Offloader::open_frame(std::string block,
                                                     const torch::nn::Module& module) {
-  return std::shared_ptr<OffloadFrame>(
-      new OffloadFrame(std::move(block), module, store_, options_));
+  auto frame = open_frame(std::move(block));
+  for (const at::Tensor& tensor : module.parameters()) frame->leave_alone(tensor);
+  for (const at::Tensor& tensor : module.buffers()) frame->leave_alone(tensor);
+  return frame;
+}
+
+std::shared_ptr<OffloadFrame> Offloader::open_frame(std::string block) {
+  return std::shared_ptr<OffloadFrame>(new OffloadFrame(std::move(block), store_, options_));
 }
 
 Status Offloader::tier_status() const {

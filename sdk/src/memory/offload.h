@@ -14,6 +14,10 @@
 // or output, is written as well, since its last user usually releases it before backward; if it is
 // still alive then, it is used as it is and nothing is read, so it never exists twice.
 //
+// Nothing moves while the operator that saved it still runs, because some write to a tensor after
+// they have saved it (the noise of rrelu). It moves when the next operator begins to save, or at
+// close().
+//
 // Memory is deterministic: at most `in_flight_bytes` are leaving inside a call and at most
 // `carried_bytes` after its close(), however fast or slow the tier is; saving and close() wait when
 // there are more. With carried_bytes = 0 nothing that the call moved is in memory after close().
@@ -164,6 +168,8 @@ struct OffloadOptions {
 
 // OffloadFrame decides about the saved tensors of one call of a block. The hooks own it until
 // backward is over; it holds no tensor.
+class OffloadHooks;
+
 class OffloadFrame final : public SavedTensorFrame,
                            public std::enable_shared_from_this<OffloadFrame> {
  public:
@@ -178,6 +184,7 @@ class OffloadFrame final : public SavedTensorFrame,
   // away; views and other calls' saves of the same storage count once.
   std::int64_t close();
 
+  void leave_alone(const c10::StorageImpl* storage) noexcept override;
   void leave() noexcept override;  // close()
 
   const std::string& block() const { return block_; }
@@ -186,10 +193,19 @@ class OffloadFrame final : public SavedTensorFrame,
   friend class Offloader;
   friend class OffloadHooks;
 
-  OffloadFrame(std::string block, const torch::nn::Module& module,
-               std::shared_ptr<OffloadStore> store, const OffloadOptions& options);
+  OffloadFrame(std::string block, std::shared_ptr<OffloadStore> store,
+               const OffloadOptions& options);
   bool stays(const at::Tensor& tensor) const;
   std::optional<StorageHolder> save(const at::Tensor& tensor);
+  // Tensors that move once the operator that saves them has ended.
+  struct Waiting {
+    OffloadHooks* saved;
+    std::uint64_t saver;
+  };
+  enum class Moved : bool { those_of_ended_operators, all };
+  void wait_to_move(OffloadHooks& saved);
+  void move(Moved which);
+  void forget(const OffloadHooks& saved) noexcept;
 
   const std::string block_;
   const std::shared_ptr<OffloadStore> store_;
@@ -200,6 +216,8 @@ class OffloadFrame final : public SavedTensorFrame,
   const std::function<void(const Status&)> report_;
   std::int64_t moved_bytes_ = 0;
   std::unordered_set<const void*> left_alone_;  // storages
+  std::mutex mutex_;                            // guards the following
+  std::vector<Waiting> waiting_;
 };
 
 class Offloader {
@@ -212,8 +230,9 @@ class Offloader {
   // write failed. Reaching the cap is no such error. Any thread may call it.
   Status tier_status() const;
 
-  // Opens the frame of one call of `block`; the caller closes it.
+  // Opens the frame of one call of `block`; the caller closes it. The tensors of `module` stay.
   std::shared_ptr<OffloadFrame> open_frame(std::string block, const torch::nn::Module& module);
+  std::shared_ptr<OffloadFrame> open_frame(std::string block);
 
   // Begins a step: counts start again, and storages that an unfinished backward pass left fetched
   // are let go. REQUIRES: it is called before the first forward of the step.

@@ -62,7 +62,7 @@ Status FormatActuator::check(LoopKind) {
     return fits;
   if (!is_wanted_ || blocks_.size() == 0) return ok_status();
   formats_ = runnable_formats(device_) | only(Precision::fp32);
-  if (blocks_.marked() == 0) formats_ &= formats_of_adopted();
+  if (!blocks_.is_ours()) formats_ &= formats_of_adopted();
   for (std::size_t p = 0; p < kPrecisions; ++p) {
     const auto format = static_cast<Precision>(p);
     if (contains(formats_, format) && is_emulated(format, device_)) emulated_ |= only(format);
@@ -117,7 +117,7 @@ void FormatActuator::apply(const Plan& plan, RoundId) {
   }
   const bool was_scaling = is_scaling_;
   is_scaling_ =
-      blocks_.marked() > 0 && std::ranges::find(followed_, Precision::fp16) != followed_.end();
+      blocks_.is_ours() && std::ranges::find(followed_, Precision::fp16) != followed_.end();
   if (!is_scaling_ || was_scaling) return;
   if (!scaler_) scaler_ = initial_state(rules_);
   // It may come from a save of a run with other bounds.

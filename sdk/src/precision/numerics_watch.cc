@@ -12,6 +12,7 @@
 #include "sdk/src/device/split_mix.h"
 #include "sdk/src/precision/fp8_operator.h"
 #include "sdk/src/stream/operator_stream.h"
+#include "sdk/src/stream/storage.h"
 
 namespace cox::detail {
 namespace {
@@ -219,9 +220,9 @@ void fill_row(metrics::StepRow& row, std::span<const BlockEvidence> evidence,
   if (noisy > 0) row.gradient_noise = static_cast<float>(noise / noisy);
 }
 
-void VisitHealth::parameter(BlockId block, bool is_fp16) {
+void VisitHealth::parameter(BlockId block, std::optional<ProductFormat> format) {
   if (block_ != block) enter(block);
-  is_fp16_ = is_fp16;
+  is_fp16_ = format && format->type == at::kHalf;
   parameter_read_by_ = operators_shown();
   if (!awaits_input_ || !operand_ || operand_read_by_ != parameter_read_by_) return;
   if (auto operand = operand_->lock()) take_input(at::Tensor(std::move(operand)));
@@ -273,6 +274,7 @@ Status NumericsWatch::check(LoopKind loop) {
 }
 
 void NumericsWatch::watch(std::span<const at::Tensor> parameters) {
+  if (const BlockMap* map = blocks_.followed()) return watch_followed(*map, parameters);
   if (blocks_.registry() == nullptr) return;
   release();
   registry_ = blocks_.registry();
@@ -301,13 +303,36 @@ void NumericsWatch::watch_adopted(std::vector<NoiseBlock> blocks) {
       owners.push_back({BlockId(static_cast<BlockId::rep>(b))});
     }
   }
+  watches_adopted_ = true;
+  watch_visits(std::move(blocks), parameters, std::move(owners));
+}
+
+void NumericsWatch::watch_followed(const BlockMap& map, std::span<const at::Tensor> parameters) {
+  release();
+  std::vector<NoiseBlock> blocks;
+  for (std::size_t b = 0; b < map.size(); ++b) {
+    const BlockId block(static_cast<BlockId::rep>(b));
+    blocks.push_back({map.name(block), map.parameters(block)});
+  }
+  std::vector<std::vector<BlockId>> owners;
+  for (const at::Tensor& parameter : parameters) {
+    const auto owner = map.owner(storage_impl(parameter));
+    owners.push_back(owner ? std::vector{*owner} : std::vector<BlockId>());
+  }
+  watch_visits(std::move(blocks), parameters, std::move(owners));
+}
+
+void NumericsWatch::watch_visits(std::vector<NoiseBlock> blocks,
+                                 std::span<const at::Tensor> parameters,
+                                 std::vector<std::vector<BlockId>> owners) {
   visits_.watch(health_.watch(blocks.size(), parameters, std::move(owners)));
-  watches_visits_ = true;
+  VisitWatch& visits = *blocks_.visits();
+  visits.observe(&visits_);
   const std::shared_ptr<Fp8Shapes> shapes = Fp8Shapes::of(device_);
   for (std::size_t b = 0; b < blocks.size(); ++b) {
     fp8_.push_back(std::make_shared<Fp8Block>(fp8_recipe(config_), shapes));
-    blocks_.visits()->set_fp8(BlockId(static_cast<BlockId::rep>(b)),
-                              std::make_shared<Fp8Products>(fp8_.back()));
+    visits.set_fp8(BlockId(static_cast<BlockId::rep>(b)),
+                   std::make_shared<Fp8Products>(fp8_.back()));
   }
   for (NoiseBlock& block : blocks)
     std::erase_if(block.parameters, [](const at::Tensor& p) { return !p.requires_grad(); });
@@ -323,17 +348,18 @@ void NumericsWatch::name(std::vector<NoiseBlock> blocks) {
 
 void NumericsWatch::release() {
   if (registry_ != nullptr) health_.detach(*registry_);
+  if (VisitWatch* visits = blocks_.visits()) visits->observe(nullptr);
   health_.release();
   registry_ = nullptr;
   visits_ = {};
-  watches_visits_ = false;
+  watches_adopted_ = false;
   names_.clear();
   noise_.reset();
   fp8_.clear();
 }
 
 void NumericsWatch::look_at_gradients(StepId step) {
-  if (!watches_visits_) return;
+  if (!watches_adopted_) return;
   if (wants_gradients() && !has_sampled_) sample_gradients(1);
   if (is_skipped_) return;
   const torch::NoGradGuard no_grad;
@@ -372,7 +398,7 @@ std::int64_t NumericsWatch::blame(std::span<const std::int64_t> nonfinite, StepI
   is_skipped_ = true;
   skipped_step_ = step;
   // When an adopted step closes, the optimizer has spread what was not finite.
-  const bool is_too_late = watches_visits_ && nonfinite.empty();
+  const bool is_too_late = watches_adopted_ && nonfinite.empty();
   if (is_watching() && !is_too_late) health_.parameter_gradients(nonfinite);
   return std::accumulate(nonfinite.begin(), nonfinite.end(), std::int64_t{0});
 }

@@ -106,15 +106,12 @@ void fill_row(metrics::StepRow& row, std::span<const BlockEvidence> evidence,
 // figures that an operator reads together with a parameter of the visited block; it is the output
 // of the visit before. What else crosses from block to block is not looked at, and the last visit
 // of a forward pass has no output. Training thread only.
-class VisitHealth {
+class VisitHealth final : public VisitObserver {
  public:
   void watch(std::shared_ptr<HealthLedger> ledger) { ledger_ = std::move(ledger); }
-  // An operator reads a parameter, in a visit of `block`, which may begin with it.
-  void parameter(BlockId block, bool is_fp16);
-  // An operator reads a tensor that is none.
-  void operand(const at::Tensor& tensor);
-  // The forward pass is over.
-  void leave();
+  void parameter(BlockId block, std::optional<ProductFormat> format) override;
+  void operand(const at::Tensor& tensor) override;
+  void leave() override;
 
  private:
   void enter(BlockId block);
@@ -160,8 +157,6 @@ class NumericsWatch final : public Actuator {
   // The same for the blocks of adopted models, with their parameters, where formats are steered.
   void watch_adopted(std::vector<NoiseBlock> blocks);
   bool is_watching() const { return !names_.empty(); }
-  // Null unless adopted blocks are watched.
-  VisitHealth* visits() { return watches_visits_ ? &visits_ : nullptr; }
   // Looks at the gradients of adopted models when a backward pass has ended and nobody has changed
   // them: whether they are finite, and now and then at their noise. Reads each once.
   void look_at_gradients(StepId step);
@@ -188,6 +183,9 @@ class NumericsWatch final : public Actuator {
   std::string blamed() const;  // name of the block; empty = nobody, or outside of all blocks
 
  private:
+  void watch_visits(std::vector<NoiseBlock> blocks, std::span<const at::Tensor> parameters,
+                    std::vector<std::vector<BlockId>> owners);
+  void watch_followed(const BlockMap& map, std::span<const at::Tensor> parameters);
   void name(std::vector<NoiseBlock> blocks);
   void collect();
   void add_fp8();
@@ -203,7 +201,7 @@ class NumericsWatch final : public Actuator {
   BlockRegistry* registry_ = nullptr;  // of an attached model
   BlockHealth health_;
   VisitHealth visits_;
-  bool watches_visits_ = false;
+  bool watches_adopted_ = false;
   std::optional<GradientNoise> noise_;
   bool has_sampled_ = false;
   bool is_skipped_ = false;              // the open step

@@ -309,9 +309,8 @@ void SessionState::ensure_started() {
 
 // Settings of blocks have no effect without blocks, or in a loop whose ranks do not agree on plans.
 void SessionState::warn_of_idle_settings() const {
-  const std::string but = step_.is_reducing()
-                              ? " is set, but the model has no blocks (cox::run, cox::wrap); "
-                              : " is set, but the loop has no Reducer or Trainer; ";
+  const std::string but = step_.is_reducing() ? " is set, but the model has no blocks; "
+                                              : " is set, but the loop has no Reducer or Trainer; ";
   for (const Actuator* actuator : actuators_) {
     if (!actuator->is_wanted()) continue;
     job_.log().warning(actuator->name() + (".*" + but) + actuator->without());

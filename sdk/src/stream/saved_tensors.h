@@ -6,6 +6,7 @@
 // whatever thread runs backward.
 #pragma once
 
+#include <c10/core/StorageImpl.h>
 #include <torch/csrc/autograd/saved_variable_hooks.h>
 
 #include <memory>
@@ -22,6 +23,8 @@ class SavedTensorFrame {
   virtual std::unique_ptr<torch::autograd::SavedVariableHooks> make_hooks() = 0;
   // Returns the frame that decides what becomes of the tensors: this one, unless it only measures.
   virtual SavedTensorFrame* deciding() { return this; }
+  // Tensors of this storage stay what autograd saved, whatever the frame does with others.
+  virtual void leave_alone(const c10::StorageImpl* /*storage*/) noexcept {}
   // Ends the call under the frame, also one that threw, on its thread and after its scope.
   virtual void leave() noexcept {}
 };

@@ -60,7 +60,7 @@ bool Adoption::has(const torch::nn::Module& model) const {
 void Adoption::add(torch::nn::Module& model, const AdoptOptions& options) {
   const StreamPause unseen;
   if (has(model)) refuse("a model that is not adopted yet, found one that is; adopt it once");
-  if (blocks_.registry() != nullptr)
+  if (blocks_.is_ours())
     refuse("a session without attached models, found one; use either attach() or adopt()");
   std::vector<std::string> patterns = options.blocks;
   if (!options.name.empty()) {
@@ -102,31 +102,18 @@ void Adoption::touch(const c10::OperatorHandle& handle, const at::Tensor& argume
     if (stage_ == Stage::updating && !at::GradMode::is_enabled()) last_update_ = now();
     const bool may_begin = at::GradMode::is_enabled() && argument.requires_grad();
     if (stage_ != Stage::forward && may_begin && !(handle == detach_)) begin_forward();
-    if (stage_ == Stage::forward) {
-      enter_block(model, storage);
-      if (VisitHealth* visits = numerics_.visits()) {
-        const auto format = visits_->product_format();
-        visits->parameter(*visits_->current(), format && format->type == at::kHalf);
-      }
-    }
+    if (stage_ == Stage::forward) visits_->read_parameter(model.map, model.first_block, storage);
     return;
   }
-  if (VisitHealth* visits = numerics_.visits()) visits->operand(argument);
-}
-
-void Adoption::enter_block(const Model& model, const c10::StorageImpl* storage) {
-  const std::optional<BlockId> local = model.map.block_of(storage);
-  if (!local && visits_->current()) return;  // shared, so it tells not who runs
-  const BlockId::rep number = local ? local->value() : model.map.owner(storage)->value();
-  const BlockId block(static_cast<BlockId::rep>(model.first_block + number));
-  if (visits_->current() != block) visits_->enter(block);
+  if (visits_ != nullptr) visits_->read_other(argument);
 }
 
 void Adoption::follow(const at::Tensor& argument) {
   const c10::StorageImpl* storage = storage_impl(argument);
   const auto model = std::ranges::find_if(
       models_, [&](const Model& it) { return it.map.owner(storage).has_value(); });
-  if (model != models_.end()) enter_block(*model, storage);
+  if (model == models_.end()) return;
+  visits_->read_parameter(model->map, model->first_block, storage, VisitWatch::Told::no);
 }
 
 void Adoption::begin_forward() {
@@ -257,7 +244,7 @@ void Adoption::backward_begins(const BackwardPass& pass) {
   if (!step_) return;
   visits_->backward_begins();
   if (pass.kind == BackwardKind::returning || is_calibrating_) return;
-  if (VisitHealth* visits = numerics_.visits()) visits->leave();
+  visits_->forward_ended();
   note_gradients();
   if (trial_ != nullptr) {
     const bool has_some = std::ranges::any_of(models_, [](const Model& model) {

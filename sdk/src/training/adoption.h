@@ -83,7 +83,6 @@ class Adoption final : public OperatorListener {
     std::vector<Mark> marks;
   };
 
-  void enter_block(const Model& model, const c10::StorageImpl* storage);
   void follow(const at::Tensor& argument);
   void begin_forward();
   void note_gradients();

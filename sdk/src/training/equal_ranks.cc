@@ -117,6 +117,10 @@ std::string WeightCheck::text_of(std::size_t parameter) const {
   const at::Tensor& tensor = parameters_[parameter];
   std::string text = concat("parameter ", parameter, " of ", parameters_.size(), " (",
                             c10::str(c10::toString(tensor.scalar_type()), tensor.sizes()));
+  if (const BlockMap* map = blocks_.followed()) {
+    const auto owner = map->owner(storage_impl(tensor));
+    return text + (owner ? ", block " + map->name(*owner) : std::string()) + ")";
+  }
   const BlockRegistry* registry = blocks_.registry();
   if (registry == nullptr) return text + ")";
   const auto owners = owners_of(*registry, std::span(&tensor, 1));

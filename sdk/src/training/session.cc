@@ -132,6 +132,7 @@ void Session::calibrate(torch::nn::Module& model, const std::function<at::Tensor
                 Error::Scope::all_ranks);
   }
   detail::Calibration& calibration = state_->calibration();
+  const BlockWatch::Following shown(state_->actuators().get<BlockWatch>());
   if (calibration.is_wanted()) calibration.run({model, sample_loss, optimizer_bytes});
 }
 

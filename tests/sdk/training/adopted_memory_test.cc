@@ -14,6 +14,7 @@
 #include "sdk/src/stream/storage.h"
 #include "tests/sdk/session/solo.h"
 #include "tests/sdk/stream/models.h"
+#include "tests/sdk/temp_folder.h"
 
 #include <doctest/doctest.h>
 
@@ -126,6 +127,19 @@ TEST_SUITE("adopted memory") {
       const Adopted found = train_adopted(model_at(m), {"--cox.memory.force=*=recompute"});
       CHECK(same(expected.state, found.trained.state));
       CHECK_MESSAGE(found.steered > 0, "model " << m);
+    }
+  }
+
+  TEST_CASE("forced to offload, every model trains with the bits of the plain loop") {
+    const TempFolder tier;
+    for (std::size_t m = 0; m < kModels; ++m) {
+      CAPTURE(m);
+      const Adopted found =
+          train_adopted(model_at(m), {"--cox.memory.force=*=offload",
+                                      "--cox.memory.tier_directory=" + tier.path().string(),
+                                      "--cox.memory.smallest_bytes=256"});
+      CHECK(same(train(model_at(m)).state, found.trained.state));
+      CHECK(found.steered > 0);
     }
   }
 
