@@ -46,7 +46,6 @@ int main(int argc, char** argv) try {
 
   torch::nn::Sequential model;
   for (int i = 0; i < 6; ++i) model->push_back(Residual());
-  cox::wrap(model);  // six blocks, named 0 to 5; in a model of your own: cox::run
   cox::AdamW optimizer(model->parameters(), {.lr = 1e-3});
   cox::Trainer trainer(session, *model, optimizer, {.global_batch = 1024, .steps = 20});
   const Waves dataset;

@@ -11,13 +11,10 @@ namespace {
 
 // [model]
 struct NetImpl : torch::nn::Module {
-  cox::Block<torch::nn::Linear> first{register_module("first", torch::nn::Linear(8, 32))};
-  cox::Block<torch::nn::Linear> second{register_module("second", torch::nn::Linear(32, 1))};
+  torch::nn::Linear first{register_module("first", torch::nn::Linear(8, 32))};
+  torch::nn::Linear second{register_module("second", torch::nn::Linear(32, 1))};
 
-  torch::Tensor forward(const torch::Tensor& x) {
-    const auto hidden = cox::run(first, &torch::nn::LinearImpl::forward, x);
-    return cox::run(second, &torch::nn::LinearImpl::forward, torch::relu(hidden));
-  }
+  torch::Tensor forward(const torch::Tensor& x) { return second(torch::relu(first(x))); }
 };
 TORCH_MODULE(Net);
 // [/model]

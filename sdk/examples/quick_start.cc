@@ -30,7 +30,6 @@ int main(int argc, char** argv) try {
   auto session = cox::Session::start(argc, argv);  // joins the job; rank 0 hosts the coordinator
   torch::nn::Sequential model(torch::nn::Linear(1, 32), torch::nn::Tanh(),
                               torch::nn::Linear(32, 1));
-  cox::wrap(model);  // every element becomes a block: measured, and named in the plan
   cox::AdamW optimizer(model->parameters(), {.lr = 1e-2});
   cox::Trainer trainer(session, *model, optimizer, {.global_batch = 64, .steps = 200});
   const Sine dataset;
