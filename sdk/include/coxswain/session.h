@@ -149,8 +149,8 @@ class Session {
   // torch::autograd::grad averages nothing. Steps and phases are found by themselves: a step ends
   // at the first forward pass after an update. What each block takes is measured. With a memory
   // budget (memory.*) the first step keeps everything and is recorded; before the second one it is
-  // tried under each action, and plans hold from there on. Number formats are not steered. Every
-  // rank takes the same number of steps with batches of equal size.
+  // tried under each action, and plans hold from there on. Number formats (precision.*) hold for
+  // the blocks' products. Every rank takes the same number of steps with batches of equal size.
   // SIGTERM on any rank ends the job at the end of a step, unless the loop asks stop_requested().
   //
   // Call it on the training thread, before the first step, once for each model of the loop; the
@@ -160,8 +160,10 @@ class Session {
   // cox::Error for a model without parameters.
   void adopt(torch::nn::Module& model, const AdoptOptions& options = {});
 
-  // Registers the blocks of a model (block.h), so that their costs are measured and plans can steer
-  // them. Call it before the first step. The module must outlive the session or be given to
+  // Finds the blocks of a model, so that their costs are measured and plans can steer them: those
+  // that it marks (block.h, wrap.h), or else, in a model as its user wrote it, those that adopt()
+  // would find, which are followed within the session's steps, on their thread. A Trainer calls it
+  // by itself. Call it before the first step. The module must outlive the session or be given to
   // detach().
   void attach(torch::nn::Module& model);
   // Takes a model out of the session and puts it back as it was before wrap() and Block.

@@ -106,7 +106,7 @@ class MemoryActuator final : public Actuator {
   GradientHolders holders_;
   std::unique_ptr<Offloader> offloader_;  // where there is a tier
   std::int64_t copy_bytes_per_ms_ = 0;
-  std::optional<StorageLevels> levels_;  // of recompute, in an adopted model
+  std::optional<StorageLevels> levels_;  // of recompute, where blocks are followed
   Actions asked_;                        // of the blocks
   std::optional<PlanId> followed_;
   std::optional<MemoryProblem> problem_;  // what measure() found

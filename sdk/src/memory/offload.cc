@@ -60,6 +60,12 @@ bool is_plain(const at::Tensor& tensor) {
          !tensor.is_quantized() && !tensor.is_nested() && !tensor.is_conj() && !tensor.is_neg();
 }
 
+// Autograd's views share the version of their base; a part that is none has its own.
+OffloadStore::Part part_of(const at::Tensor& tensor) {
+  const bool is_whole = static_cast<std::uint64_t>(tensor.nbytes()) == storage_bytes(tensor);
+  return is_whole || tensor.is_view() ? OffloadStore::Part::seen : OffloadStore::Part::unseen;
+}
+
 std::unique_ptr<TierThread> open_tier(const OffloadOptions& options, Status& status) {
   Result<TierFile> file = TierFile::create(options.folder);
   status = file.status();
@@ -84,10 +90,12 @@ FrameNumber OffloadStore::open_frame() {
   return next_frame_++;
 }
 
-std::optional<StorageHolder> OffloadStore::save(const at::Tensor& tensor, FrameNumber frame) {
+std::optional<StorageHolder> OffloadStore::save(const at::Tensor& tensor, FrameNumber frame,
+                                                Part part) {
   if (!tier_) return std::nullopt;
   const c10::Storage& storage = tensor.storage();
-  const Key key{storage.unsafeGetStorageImpl(), tensor._version(), storage.nbytes()};
+  const Key key{storage.unsafeGetStorageImpl(), tensor._version(), storage.nbytes(),
+                part == Part::unseen ? frame : 0};
   const std::lock_guard lock(mutex_);
   const auto known = stored_.find(key);
   StoredStorage* stored = known != stored_.end() ? known->second.get() : move_out(storage, key);
@@ -301,12 +309,12 @@ class OffloadHooks final : public torch::autograd::SavedVariableHooks {
     shape_ = {tensor.sizes().vec(), tensor.strides().vec(), tensor.storage_offset(),
               tensor.dtype()};
     is_waiting_ = true;
-    frame_->wait_to_move(*this);
+    frame_->wait_to_move(*this, part_of(tensor));
   }
 
-  void move() {
+  void move(OffloadStore::Part part) {
     is_waiting_ = false;
-    away_ = frame_->save(kept_);
+    away_ = frame_->save(kept_, part);
     if (away_) kept_.reset();
   }
 
@@ -386,18 +394,19 @@ void OffloadFrame::leave_alone(const c10::StorageImpl* storage) noexcept {
 
 // Autograd counts the operators of a thread that make a node of its graph; what an operator saves
 // has the number that the next one will take.
-void OffloadFrame::wait_to_move(OffloadHooks& saved) {
+void OffloadFrame::wait_to_move(OffloadHooks& saved, OffloadStore::Part part) {
   move(Moved::those_of_ended_operators);
   const std::lock_guard lock(mutex_);
-  waiting_.push_back({&saved, at::sequence_number::peek()});
+  waiting_.push_back({&saved, at::sequence_number::peek(), part});
 }
 
 void OffloadFrame::move(Moved which) {
   const std::uint64_t running = at::sequence_number::peek();
   const std::lock_guard lock(mutex_);
   std::erase_if(waiting_, [&](const Waiting& it) {
-    if (which != Moved::all && it.saver == running) return false;
-    it.saved->move();
+    const bool is_over = it.saver != running && it.part == OffloadStore::Part::seen;
+    if (which != Moved::all && !is_over) return false;
+    it.saved->move(it.part);
     return true;
   });
 }
@@ -407,8 +416,8 @@ void OffloadFrame::forget(const OffloadHooks& saved) noexcept {
   std::erase_if(waiting_, [&](const Waiting& it) { return it.saved == &saved; });
 }
 
-std::optional<StorageHolder> OffloadFrame::save(const at::Tensor& tensor) {
-  const std::optional<StorageHolder> holder = store_->save(tensor, number_);
+std::optional<StorageHolder> OffloadFrame::save(const at::Tensor& tensor, OffloadStore::Part part) {
+  const std::optional<StorageHolder> holder = store_->save(tensor, number_, part);
   if (holder && holder->began_to_leave)
     moved_bytes_ += static_cast<std::int64_t>(storage_bytes(tensor));
   store_->let_go_down_to(in_flight_bytes_);

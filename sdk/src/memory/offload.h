@@ -16,7 +16,8 @@
 //
 // Nothing moves while the operator that saved it still runs, because some write to a tensor after
 // they have saved it (the noise of rrelu). It moves when the next operator begins to save, or at
-// close().
+// close(). A part of a storage that is no view of a tensor (unsafe_chunk, with which an LSTM cuts
+// its gates) moves at close(), because writes to the other parts change no version.
 //
 // Memory is deterministic: at most `in_flight_bytes` are leaving inside a call and at most
 // `carried_bytes` after its close(), however fast or slow the tier is; saving and close() wait when
@@ -101,9 +102,11 @@ class OffloadStore {
 
   // Returns a number for one more call, larger than all before.
   FrameNumber open_frame();
-  // Begins to move the storage of `tensor` unless that has begun already. Returns nothing when it
-  // has to stay in memory: there is no tier or no room on it, or the tier failed before.
-  std::optional<StorageHolder> save(const at::Tensor& tensor, FrameNumber frame);
+  // Begins to move the storage of `tensor` unless that has begun already: in any frame, or for a
+  // part whose neighbours are written unseen in this frame. Returns nothing when it has to stay in
+  // memory: there is no tier or no room on it, or the tier failed before.
+  enum class Part : bool { seen, unseen };
+  std::optional<StorageHolder> save(const at::Tensor& tensor, FrameNumber frame, Part part);
   // Lets go of the oldest leaving storages until at most `bytes` are leaving. Blocks for their
   // writes.
   void let_go_down_to(std::int64_t bytes);
@@ -121,7 +124,8 @@ class OffloadStore {
   // Returns why nothing is sent to the tier any more, else ok.
   Status tier_failure() const;
 
-  using Key = std::tuple<const c10::StorageImpl*, std::uint32_t, std::size_t>;
+  // Storage, version, bytes, and the frame of unseen parts, otherwise 0.
+  using Key = std::tuple<const c10::StorageImpl*, std::uint32_t, std::size_t, FrameNumber>;
 
  private:
   using Garbage = std::vector<c10::Storage>;  // freed after the lock is released
@@ -196,14 +200,15 @@ class OffloadFrame final : public SavedTensorFrame,
   OffloadFrame(std::string block, std::shared_ptr<OffloadStore> store,
                const OffloadOptions& options);
   bool stays(const at::Tensor& tensor) const;
-  std::optional<StorageHolder> save(const at::Tensor& tensor);
-  // Tensors that move once the operator that saves them has ended.
+  std::optional<StorageHolder> save(const at::Tensor& tensor, OffloadStore::Part part);
+  // Tensors that move once the operator that saves them has ended, and unseen parts.
   struct Waiting {
     OffloadHooks* saved;
     std::uint64_t saver;
+    OffloadStore::Part part;
   };
   enum class Moved : bool { those_of_ended_operators, all };
-  void wait_to_move(OffloadHooks& saved);
+  void wait_to_move(OffloadHooks& saved, OffloadStore::Part part);
   void move(Moved which);
   void forget(const OffloadHooks& saved) noexcept;
 
