@@ -1,11 +1,13 @@
 #include "sdk/src/training/adoption.h"
 
 #include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/variable.h>
 #include <torch/nn/module.h>
 
 #include <algorithm>
 #include <csignal>
 #include <exception>
+#include <utility>
 
 #include "coordinator/core/hash.h"
 #include "coordinator/core/text.h"
@@ -57,9 +59,27 @@ bool Adoption::has(const torch::nn::Module& model) const {
   return std::ranges::find(models_, &model, &Model::module) != models_.end();
 }
 
+bool Adoption::has(const torch::jit::Module& script) const {
+  return std::ranges::any_of(models_, [&](const Model& model) {
+    return model.script != nullptr && model.script->mirrors(script);
+  });
+}
+
 void Adoption::add(torch::nn::Module& model, const AdoptOptions& options) {
-  const StreamPause unseen;
   if (has(model)) refuse("a model that is not adopted yet, found one that is; adopt it once");
+  add(model, nullptr, options);
+}
+
+void Adoption::add(const torch::jit::Module& script, const AdoptOptions& options) {
+  if (has(script)) refuse("a model that is not adopted yet, found one that is; adopt it once");
+  const auto mirror = ScriptMirror::of(script);
+  add(*mirror, mirror, options);
+}
+
+void Adoption::add(torch::nn::Module& model, std::shared_ptr<ScriptMirror> script,
+                   const AdoptOptions& options) {
+  const StreamPause unseen;
+  require(check_stream_key().with_context("adopt"));
   if (blocks_.is_ours())
     refuse("a session without attached models, found one; use either attach() or adopt()");
   std::vector<std::string> patterns = options.blocks;
@@ -74,17 +94,13 @@ void Adoption::add(torch::nn::Module& model, const AdoptOptions& options) {
   require(install_saved_tensor_engine());
   ranks_.sync_parameters(model.parameters());
   ranks_.sync_buffers(model.buffers());
-  std::vector<std::string> names;
-  std::vector<std::uint64_t> elements;
-  for (std::size_t b = 0; b < map.size(); ++b) {
-    const BlockId block(static_cast<BlockId::rep>(b));
-    names.push_back(map.name(block));
-    elements.push_back(map.elements(block));
-  }
   const auto first = static_cast<BlockId::rep>(blocks_.names().size());
-  visits_ = &blocks_.adopt(names, elements);
+  visits_ = &name_blocks(map);
   if (models_.empty()) state_.actuators().get<FormatActuator>().attach(model);
-  models_.push_back({&model, options.name, std::move(map), first, model.parameters(), {}});
+  models_.push_back(
+      {&model, std::move(script), options.name, std::move(map), first, model.parameters()});
+  averages_losses_ = averages_losses_ || (options.closure_optimizer == ClosureOptimizer::yes &&
+                                          session_.world_size() > 1);
   if (trial_ == nullptr && state_.calibration().is_wanted()) {
     trial_ = std::make_unique<AdoptedTrial>(
         [this]() -> torch::nn::Module& { return models_together(); }, blocks_,
@@ -95,17 +111,62 @@ void Adoption::add(torch::nn::Module& model, const AdoptOptions& options) {
   stream_.emplace(std::vector<OperatorListener*>{this});
 }
 
+VisitWatch& Adoption::name_blocks(const BlockMap& map) {
+  std::vector<std::string> names;
+  std::vector<std::uint64_t> elements;
+  for (std::size_t b = 0; b < map.size(); ++b) {
+    const BlockId block(static_cast<BlockId::rep>(b));
+    names.push_back(map.name(block));
+    elements.push_back(map.elements(block));
+  }
+  return blocks_.adopt(names, elements);
+}
+
 void Adoption::touch(const c10::OperatorHandle& handle, const at::Tensor& argument) {
   const c10::StorageImpl* storage = storage_impl(argument);
-  for (const Model& model : models_) {
+  for (Model& model : models_) {
     if (!model.map.owner(storage)) continue;
     if (stage_ == Stage::updating && !at::GradMode::is_enabled()) last_update_ = now();
     const bool may_begin = at::GradMode::is_enabled() && argument.requires_grad();
-    if (stage_ != Stage::forward && may_begin && !(handle == detach_)) begin_forward();
-    if (stage_ == Stage::forward) visits_->read_parameter(model.map, model.first_block, storage);
+    if (stage_ != Stage::forward && may_begin && is_use(handle)) begin_forward();
+    if (stage_ != Stage::forward) return;
+    if (model.script != nullptr) keep_whole_if_optimised(model);
+    visits_->read_parameter(model.map, model.first_block, storage);
     return;
   }
   if (visits_ != nullptr) visits_->read_other(argument);
+}
+
+// Who detaches a parameter only looks at it, but for TorchScript's optimiser: what it has put
+// together begins with that.
+bool Adoption::is_use(const c10::OperatorHandle& handle) const {
+  return !(handle == detach_) || is_in_script();
+}
+
+// The operators of such a part are shown, but autograd knows one node for all of them, which saves
+// what it needs by itself and has a backward pass of its own.
+void Adoption::keep_whole_if_optimised(Model& model) {
+  if (model.is_kept_whole || !is_script_optimised()) return;
+  model.is_kept_whole = true;
+  for (std::size_t b = 0; b < model.map.size(); ++b) {
+    visits_->pin(BlockId(static_cast<BlockId::rep>(model.first_block + b)),
+                 "TorchScript's graph optimiser is on");
+  }
+  const bool is_missed = std::ranges::any_of(state_.actuators(), &Actuator::is_wanted);
+  if (!is_missed) return;
+  state_.job().log().warning(
+      "adopted model: expected a script that is called with TorchScript's graph optimiser off "
+      "(torch::jit::setGraphExecutorOptimize), found it on; the script is kept whole, without "
+      "memory actions and number formats");
+}
+
+std::optional<ProductFormat> Adoption::product_format() const {
+  if (stage_ != Stage::forward) return std::nullopt;
+  const std::optional<BlockId> block = visits_->current();
+  const bool is_whole = block && std::ranges::any_of(models_, [&](const Model& model) {
+                          return model.is_kept_whole && model.has(*block);
+                        });
+  return is_whole ? std::nullopt : visits_->product_format();
 }
 
 void Adoption::follow(const at::Tensor& argument) {
@@ -170,7 +231,7 @@ torch::nn::Module& Adoption::models_together() {
 // parameter ends the update; what comes then, until the next forward pass, is getting data.
 bool Adoption::wants_calls() const {
   if (trial_ != nullptr && trial_->wants_calls()) return true;
-  if (stage_ == Stage::forward) return !first_batch_ || visits_->wants_calls();
+  if (stage_ == Stage::forward) return !first_batch_ || averages_losses_ || visits_->wants_calls();
   return stage_ == Stage::accumulated && !at::GradMode::is_enabled();
 }
 
@@ -186,6 +247,7 @@ void Adoption::begin(const OperatorCall& call) {
 void Adoption::end(std::span<const c10::IValue> results) {
   if (follows_call_) visits_->end(results);
   if (records_call_) trial_->end(results);
+  if (averages_losses_ && stage_ == Stage::forward) note_scalars(results);
 }
 
 void Adoption::failed() noexcept {
@@ -246,6 +308,7 @@ void Adoption::backward_begins(const BackwardPass& pass) {
   if (pass.kind == BackwardKind::returning || is_calibrating_) return;
   visits_->forward_ended();
   note_gradients();
+  if (averages_losses_) loss_ = loss_of(pass);
   if (trial_ != nullptr) {
     const bool has_some = std::ranges::any_of(models_, [](const Model& model) {
       return std::ranges::any_of(model.marks, [](const Mark& m) { return m.gradient != nullptr; });
@@ -285,6 +348,41 @@ void Adoption::backward_ended(BackwardKind kind) {
     if (has_new_gradient(model))
       static_cast<void>(ranks_.all_reduce_gradients(*step_, model.parameters));
   }
+  if (averages_losses_) average_loss();
+}
+
+void Adoption::note_scalars(std::span<const c10::IValue> results) {
+  for (const c10::IValue& value : results) {
+    for_each_tensor_in(value, [this](const at::Tensor& tensor) {
+      if (tensor.requires_grad() && tensor.numel() == 1)
+        scalars_.emplace_back(tensor.getIntrusivePtr());
+    });
+  }
+}
+
+// The engine knows a loss by its node only.
+at::Tensor Adoption::loss_of(const BackwardPass& pass) const {
+  for (const WeakTensor& each : scalars_) {
+    const auto tensor = each.lock();
+    if (!tensor || pass.roots.size() != 1) continue;
+    const at::Tensor scalar(tensor);
+    if (torch::autograd::impl::gradient_edge(scalar) == pass.roots[0]) return scalar;
+  }
+  refuse(
+      "backward() from one loss of one element that operators of the step made, found another "
+      "one; AdoptOptions::closure_optimizer leaves the mean over ranks in it");
+}
+
+void Adoption::average_loss() {
+  const WaitingScope waiting(state_.step().recorder());
+  const at::NoGradGuard no_grad;
+  const at::Tensor loss = std::exchange(loss_, {}).detach();
+  const auto all = gather_values(state_.job().data(), loss.item<double>(),
+                                 state_.step().attend("the loss of an adopted model"));
+  require(all.status(), Error::Scope::all_ranks);
+  double sum = 0;
+  for (const double each : *all) sum += each;
+  loss.fill_(sum / static_cast<double>(all->size()));
 }
 
 bool Adoption::has_new_gradient(const Model& model) {
@@ -299,8 +397,24 @@ bool Adoption::has_new_gradient(const Model& model) {
 }
 
 void Adoption::open_step() {
-  if (!session_.state().is_started()) watch_numerics();
+  if (!session_.state().is_started()) {
+    watch_numerics();
+    watch_weights();
+  }
   step_.emplace(session_.step());
+}
+
+void Adoption::watch_weights() {
+  if (session_.world_size() == 1) return;
+  std::vector<at::Tensor> parameters;
+  for (const Model& model : models_)
+    parameters.insert(parameters.end(), model.parameters.begin(), model.parameters.end());
+  weights_.emplace(std::move(parameters), session_.config().reduction.verify_steps, blocks_,
+                   averages_losses_
+                       ? ""
+                       : ", as an optimizer that looks at each rank's own loss does (LBFGS: adopt "
+                         "with closure_optimizer = ClosureOptimizer::yes)");
+  added_weights_.emplace(state_.actuators(), *weights_);
 }
 
 void Adoption::watch_numerics() {
@@ -318,6 +432,8 @@ void Adoption::watch_numerics() {
 void Adoption::close_step() {
   visits_->end_step();
   change_stage(Stage::between, now());
+  scalars_.clear();
+  if (weights_) weights_->take();
   const ReductionOutcome outcome = ranks_.close(*step_);
   step_.reset();
   has_gradients_ = false;

@@ -1,3 +1,4 @@
+#include <torch/library.h>
 #include <torch/torch.h>
 
 #include <functional>
@@ -261,6 +262,61 @@ TEST_SUITE("adoption") {
     session.detach(*net);
   }
 
+  TEST_CASE("an optimizer that looks at losses needs a closure's losses to be averaged") {
+    // Returns the weights, and the losses as the loop saw them.
+    const auto train_lbfgs = [](Session& session, const AdoptOptions& options) {
+      Net net = make_net(1);
+      net->eval();  // no dropout: a line search wants a function
+      session.adopt(*net, options);
+      torch::optim::LBFGS optimizer(
+          net->parameters(),
+          torch::optim::LBFGSOptions(0.5).max_iter(8).line_search_fn("strong_wolfe"));
+      Batches batches(session.rank());
+      Tensors seen;
+      for (int i = 0; i < 3; ++i) {
+        const at::Tensor x = batches.next();
+        optimizer.step([&] {
+          optimizer.zero_grad();
+          const at::Tensor loss = loss_of(net, x);
+          loss.backward();
+          seen.push_back(loss.detach().clone());
+          return loss;
+        });
+      }
+      const Tensors state = state_of(net);
+      seen.insert(seen.end(), state.begin(), state.end());
+      session.finish();
+      return seen;
+    };
+    const auto sum_of = [](const Tensors& tensors) {
+      double sum = 0;
+      for (const at::Tensor& each : tensors) sum += each.to(at::kDouble).abs().sum().item<double>();
+      return std::hash<double>()(sum);
+    };
+    auto session = solo_session();
+    const bool is_alone = session.world_size() == 1;
+    const Tensors seen = train_lbfgs(session, {.closure_optimizer = ClosureOptimizer::yes});
+    CHECK(seen.size() > 12);
+    auto again = solo_session();
+    const auto all = cox::detail::gather_values(again.state().job().data(), sum_of(seen));
+    REQUIRE(all.ok());
+    CHECK(cox::detail::ranks_that_differ(*all).empty());
+    if (is_alone) return;
+    const std::string text = error_of([&] { train_lbfgs(again, {}); });
+    CHECK_MESSAGE(text.find("the weights") != std::string::npos, text);
+    CHECK_MESSAGE(text.find("closure_optimizer") != std::string::npos, text);
+  }
+
+  TEST_CASE("beside kernels on the stream's dispatch key nothing is adopted") {
+    torch::Library own(torch::Library::IMPL, "aten", cox::detail::kStreamKey, __FILE__, __LINE__);
+    own.impl("erf", torch::CppFunction::makeFallthrough());
+    auto session = solo_session();
+    Net net = make_net(1);
+    const std::string text = error_of([&] { session.adopt(*net); });
+    CHECK_MESSAGE(text.find("found one of aten::erf") != std::string::npos, text);
+    CHECK(text.find('\n') == std::string::npos);
+  }
+
   TEST_CASE("what cannot be adopted is refused in one line") {
     const auto expect = [](const std::function<void(Session&, Net&)>& work, const char* part) {
       auto session = solo_session();
@@ -287,6 +343,12 @@ TEST_SUITE("adoption") {
            "without adopted models");
     expect([](Session& s, Net& n) { static_cast<void>(s.step()), s.adopt(*n); },
            "before its first step");
+    expect(
+        [](Session& s, Net& n) {
+          const StepScope open = s.step();
+          s.adopt(*n);
+        },
+        "before its first step");
     expect(
         [](Session& s, Net& n) {
           s.adopt(*n);
