@@ -9,10 +9,10 @@
 #include <exception>
 #include <utility>
 
-#include "coordinator/core/hash.h"
 #include "coordinator/core/text.h"
 #include "coxswain/error.h"
 #include "sdk/src/blocks/block_watch.h"
+#include "sdk/src/memory/memory_actuator.h"
 #include "sdk/src/parallel/agreement.h"
 #include "sdk/src/precision/format_actuator.h"
 #include "sdk/src/precision/numerics_watch.h"
@@ -24,6 +24,11 @@ namespace {
 
 std::chrono::steady_clock::time_point now() {
   return std::chrono::steady_clock::now();
+}
+
+template <class Use>
+void for_each_tensor_of(const OperatorCall& call, const Use& use) {
+  for (const c10::IValue& value : call.arguments) for_each_tensor_in(value, use);
 }
 
 [[noreturn]] void refuse(const std::string& expected) {
@@ -39,7 +44,7 @@ Adoption::Adoption(Session& session)
       numerics_(state_.actuators().get<NumericsWatch>()),
       ranks_(session_) {
   state_.declare_adopted();
-  if (session_.world_size() == 1) first_batch_ = 0;  // there is none to compare it with
+  if (session_.world_size() == 1) batch_reads_ = kBatchReads;  // there is none to compare it with
 }
 
 // A program that leaves by an exception does not wait for the others (Session::finish).
@@ -131,7 +136,10 @@ void Adoption::touch(const c10::OperatorHandle& handle, const at::Tensor& argume
     if (stage_ != Stage::forward && may_begin && is_use(handle)) begin_forward();
     if (stage_ != Stage::forward) return;
     if (model.script != nullptr) keep_whole_if_optimised(model);
+    const std::optional<BlockId> before = visits_->current();
     visits_->read_parameter(model.map, model.first_block, storage);
+    const bool is_measured = trial_ != nullptr || !measured_elements_.empty();
+    if (is_measured && visits_->current() != before) enters_block_ = true;
     return;
   }
   if (visits_ != nullptr) visits_->read_other(argument);
@@ -185,6 +193,7 @@ void Adoption::begin_forward() {
   if (is_updated) close_step();
   if (!step_) open_step();
   record_or_calibrate();
+  entered_elements_.assign(measured_elements_.size(), 0);
   change_stage(Stage::forward, now());
 }
 
@@ -192,6 +201,7 @@ void Adoption::record_or_calibrate() {
   if (trial_ == nullptr) return;
   if (state_.step().steps_ended() > 0) return calibrate();
   state_.step().hold_reports(OpenStep::Hold::yes);
+  if (trial_->wants_calls()) measured_elements_.resize(blocks_.size());
   trial_->forward_begins();
 }
 
@@ -231,14 +241,17 @@ torch::nn::Module& Adoption::models_together() {
 // parameter ends the update; what comes then, until the next forward pass, is getting data.
 bool Adoption::wants_calls() const {
   if (trial_ != nullptr && trial_->wants_calls()) return true;
-  if (stage_ == Stage::forward) return !first_batch_ || averages_losses_ || visits_->wants_calls();
+  if (stage_ == Stage::forward)
+    return batch_reads_ < kBatchReads || averages_losses_ || enters_block_ ||
+           visits_->wants_calls();
   return stage_ == Stage::accumulated && !at::GradMode::is_enabled();
 }
 
 void Adoption::begin(const OperatorCall& call) {
   records_call_ = trial_ != nullptr && trial_->wants_calls();
+  if (enters_block_ && stage_ == Stage::forward) look_at_size(call);
   follows_call_ = stage_ == Stage::forward && visits_->wants_calls();
-  if (stage_ == Stage::forward && !first_batch_) look_at_first_batch(call);
+  if (stage_ == Stage::forward && batch_reads_ < kBatchReads) look_at_first_batch(call);
   if (stage_ == Stage::accumulated && !at::GradMode::is_enabled()) look_for_update(call);
   if (records_call_) trial_->begin(call);
   if (follows_call_) visits_->begin(call);
@@ -255,6 +268,41 @@ void Adoption::failed() noexcept {
   if (records_call_) trial_->failed();
 }
 
+// What a block saves grows with what it reads, so a visit that begins with more than was measured
+// gets room before it saves anything. An operator on parameters alone, a cast say, tells nothing.
+void Adoption::look_at_size(const OperatorCall& call) {
+  const std::size_t block = visits_->current()->value();
+  enters_block_ = false;
+  if (block >= measured_elements_.size()) return;
+  std::int64_t elements = 0;
+  for_each_tensor_of(call, [&](const at::Tensor& tensor) {
+    if (!is_parameter_here(tensor)) elements += tensor.numel();
+  });
+  enters_block_ = elements == 0;
+  if (trial_ != nullptr) {
+    if (trial_->wants_calls()) measured_elements_[block] += elements;
+    return;
+  }
+  entered_elements_[block] += elements;
+  const auto measured = static_cast<double>(measured_elements_[block]);
+  const auto entered = static_cast<double>(entered_elements_[block]);
+  if (measured == 0 || entered <= growth_ * measured) return;
+  make_room(entered / measured);
+  for_each_tensor_of(call, [this](const at::Tensor& tensor) { follow(tensor); });
+}
+
+void Adoption::make_room(double growth) {
+  growth_ = growth;
+  if (!state_.actuators().get<MemoryActuator>().make_room(growth)) return;
+  visits_->steer_anew();
+  if (growth < 1.25 * told_growth_) return;
+  told_growth_ = growth;
+  state_.job().log().info(concat(
+      "adopted model: a batch of ", significant(growth, 3),
+      " times the size that was measured; the blocks get less memory in such a step than the plan "
+      "says, so that it stays within its budget"));
+}
+
 void Adoption::look_for_update(const OperatorCall& call) {
   const auto& schema = call.handle.schema().arguments();
   for (std::size_t i = 0; i < schema.size() && stage_ == Stage::accumulated; ++i) {
@@ -267,29 +315,30 @@ void Adoption::look_for_update(const OperatorCall& call) {
   }
 }
 
-// The batch is what the first operator that reads anything else than parameters reads.
+// The batch is what the first operators read that is neither a parameter nor computed from one:
+// several, because the first may read positions, which are equal on all ranks.
 void Adoption::look_at_first_batch(const OperatorCall& call) {
-  Fnv1a64 hash;
-  bool has_batch = false;
-  for (const c10::IValue& value : call.arguments) {
-    for_each_tensor_in(value, [&](const at::Tensor& tensor) {
-      if (is_parameter_here(tensor) || tensor.layout() != at::kStrided) return;
-      has_batch = true;
-      const at::NoGradGuard no_grad;
-      const at::Tensor flat = tensor.detach().contiguous().cpu();
-      hash.add(std::string_view(static_cast<const char*>(flat.const_data_ptr()), flat.nbytes()));
-    });
-  }
-  if (has_batch) first_batch_ = hash.value();
+  bool reads_batch = false;
+  for_each_tensor_of(call, [&](const at::Tensor& tensor) {
+    if (is_parameter_here(tensor) || tensor.requires_grad()) return;
+    if (tensor.layout() != at::kStrided) return;
+    reads_batch = true;
+    const at::NoGradGuard no_grad;
+    const at::Tensor flat = tensor.detach().contiguous().cpu();
+    first_batch_.add(
+        std::string_view(static_cast<const char*>(flat.const_data_ptr()), flat.nbytes()));
+  });
+  if (reads_batch) ++batch_reads_;
 }
 
 void Adoption::compare_first_batches() {
   are_batches_compared_ = true;
-  const auto all = gather_values(state_.job().data(), first_batch_.value_or(0),
+  const bool is_known = std::exchange(batch_reads_, kBatchReads) > 0;
+  const auto all = gather_values(state_.job().data(), first_batch_.value(),
                                  state_.step().attend("the first step of an adopted model"));
   require(all.status(), Error::Scope::all_ranks);
   const bool are_equal = ranks_that_differ(*all).empty();
-  if (!are_equal || !first_batch_ || !state_.job().is_root()) return;
+  if (!are_equal || !is_known || !state_.job().is_root()) return;
   state_.job().log().warning(
       "adopted model: expected another batch on each rank, found the same one on all in the first "
       "step; give torch's DistributedRandomSampler or DistributedSequentialSampler the session's "
@@ -402,6 +451,7 @@ void Adoption::open_step() {
     watch_weights();
   }
   step_.emplace(session_.step());
+  growth_ = 1;
 }
 
 void Adoption::watch_weights() {

@@ -22,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "coordinator/core/hash.h"
 #include "coxswain/manual.h"
 #include "coxswain/session.h"
 #include "sdk/src/blocks/visit_watch.h"
@@ -104,6 +105,9 @@ class Adoption final : public OperatorListener {
   void record_or_calibrate();
   void calibrate();
   torch::nn::Module& models_together();
+  // Blocks are entered with more elements than when their memory was measured.
+  void look_at_size(const OperatorCall& call);
+  void make_room(double growth);
   // Losses in which backward() leaves the mean over ranks.
   void note_scalars(std::span<const c10::IValue> results);
   at::Tensor loss_of(const BackwardPass& pass) const;
@@ -130,7 +134,9 @@ class Adoption final : public OperatorListener {
   std::vector<Model> models_;
   VisitWatch* visits_ = nullptr;  // once there is a model
   std::optional<StepScope> step_;
-  std::optional<std::uint64_t> first_batch_;  // its hash
+  static constexpr int kBatchReads = 4;
+  Fnv1a64 first_batch_;
+  int batch_reads_ = 0;  // operators that read of it, until the first backward()
   bool are_batches_compared_ = false;
   bool has_gradients_ = false;  // backward() added some in the open step
   Stage stage_ = Stage::between;
@@ -141,6 +147,13 @@ class Adoption final : public OperatorListener {
   bool averages_losses_ = false;
   std::vector<WeakTensor> scalars_;  // that the step's forward passes made
   at::Tensor loss_;                  // of the backward pass that runs, where losses are averaged
+
+  // Elements that the first operators of each block's visits read beside parameters, from a forward
+  // pass to its backward(): while memory was measured, if it was, and in the open step.
+  std::vector<std::int64_t> measured_elements_, entered_elements_;
+  bool enters_block_ = false;  // and such an operator has not come yet
+  double growth_ = 1;          // of these, the largest in the open step
+  double told_growth_ = 1;
 
   std::optional<WeightCheck> weights_;  // once the first step begins
   std::optional<AddedActuator> added_weights_;
