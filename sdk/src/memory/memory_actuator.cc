@@ -280,7 +280,10 @@ bool MemoryActuator::make_room(double growth) {
   // From the least memory to the least time.
   std::size_t points = front_->size();
   while (points > 0 && !fits((*front_)[points - 1].peak_bytes)) --points;
-  steer(points > 0 ? (*front_)[points - 1].actions : least_held(*problem_, blocks_.size()));
+  const Actions actions =
+      points > 0 ? (*front_)[points - 1].actions : least_held(*problem_, blocks_.size());
+  if (actions == asked_) return false;
+  steer(actions);
   followed_.reset();
   return true;
 }
