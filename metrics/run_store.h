@@ -1,7 +1,7 @@
 // RunStoreWriter keeps the record of every step of one rank, in DIR/rank<k>/run.json and
-// steps.jsonl, and its table of operators in operators.json. Every rank has one. The training thread pushes rows, and a thread of the writer's
-// own writes them out a few times a second. A full ring or a full disk costs rows, which are
-// counted, never the training.
+// steps.jsonl, and its table of operators in operators.json. Every rank has one. The training
+// thread pushes rows, and a thread of the writer's own writes them out a few times a second. A full
+// ring or a full disk costs rows, which are counted, never the training.
 #pragma once
 
 #include <atomic>

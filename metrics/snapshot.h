@@ -50,7 +50,7 @@ struct Snapshot {
   std::uint64_t repeated_rounds = 0;         // in which a step was done again
   std::shared_ptr<const MemoryView> memory;  // null where memory is not planned
   HeldBytes held;
-  MemoryHeadroom headroom;                       // of the newest round
+  MemoryHeadroom headroom;  // of the newest round
   OperatorsView operators;
   std::shared_ptr<const NumericsView> numerics;  // never null
   DecisionsView decisions;

@@ -14,8 +14,8 @@ namespace cox::metrics {
 
 const std::vector<Topic>& topics() {
   static const std::vector<Topic> all = {
-      progress_topic(), ranks_topic(),  stalls_topic(),   plan_topic(),      parallel_topic(),
-      memory_topic(),   operators_topic(), numerics_topic(), decisions_topic(), control_topic(),
+      progress_topic(),  ranks_topic(),  stalls_topic(),   plan_topic(),      parallel_topic(),
+      operators_topic(), memory_topic(), numerics_topic(), decisions_topic(), control_topic(),
   };
   return all;
 }

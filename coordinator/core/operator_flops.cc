@@ -69,8 +69,7 @@ Flops attention(const OperatorShapes& call) {
   if (depth == 0) return OperatorFlops{};
   const double by_depth = 2 * count(queries) * static_cast<double>(keys.sizes.end()[-2]);
   const double by_values = by_depth / depth * static_cast<double>(values.sizes.back());
-  const bool is_needed =
-      queries.needs_gradient || keys.needs_gradient || values.needs_gradient;
+  const bool is_needed = queries.needs_gradient || keys.needs_gradient || values.needs_gradient;
   return OperatorFlops{by_depth + by_values, is_needed ? 3 * by_depth + 2 * by_values : 0};
 }
 

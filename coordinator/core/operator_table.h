@@ -26,8 +26,8 @@ struct OperatorRow {
   std::string name;   // "aten::addmm"; empty in a sum over several
   std::string block;  // empty in a sum over several
   std::uint64_t calls = 0;
-  std::uint64_t forward_ns = 0;         // on the thread that called it
-  std::uint64_t result_bytes = 0;       // of results in memory of their own: no views, nothing in place
+  std::uint64_t forward_ns = 0;    // on the thread that called it
+  std::uint64_t result_bytes = 0;  // of results in memory of their own: no views, nothing in place
   std::optional<OperatorFlops> flops{};  // none where the operator has no count
 
   friend bool operator==(const OperatorRow&, const OperatorRow&) = default;

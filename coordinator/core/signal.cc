@@ -107,9 +107,8 @@ Result<BlockProfile> read_block_profile(const Fragment& fragment) {
     return data_loss("fragment: expected a block below ", profile->blocks, " of ", kMaxBlocks,
                      " at most, found ", profile->block);
   }
-  for (const float value :
-       {profile->forward_seconds, profile->backward_seconds, profile->boundary_kib,
-        profile->flops}) {
+  for (const float value : {profile->forward_seconds, profile->backward_seconds,
+                            profile->boundary_kib, profile->flops}) {
     if (!std::isfinite(value) || value < 0) {
       return data_loss("fragment: a time or size of block ", profile->block,
                        " is negative or not finite");

@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <exception>
 #include <filesystem>
-#include <map>
 #include <span>
 #include <string>
 #include <system_error>
@@ -158,6 +157,7 @@ struct CommandLine {
   ReplayRequest replay;
   PlanRequest plan;
   OpsRequest ops;
+  std::string ops_order = "time";
   std::string saves;  // of checkpoint
   bool is_markdown = false;
   int exit_code = kDone;
@@ -239,12 +239,9 @@ struct CommandLine {
         "  cox ops runs/my-run --block 'transformer.h.*'");
     command->add_option("RUN", ops.run, "a run directory, or the operators.json of a rank")
         ->required();
-    command->add_option("--by", ops.order, "what to sort by: time, bytes or flops")
+    command->add_option("--by", ops_order, "what to sort by")
         ->type_name("WHAT")
-        ->transform(CLI::CheckedTransformer(std::map<std::string, OperatorOrder>{
-            {"time", OperatorOrder::time},
-            {"bytes", OperatorOrder::bytes},
-            {"flops", OperatorOrder::flops}}));
+        ->check(CLI::IsMember({"time", "bytes", "flops"}));
     command->add_option("--block", ops.block, "blocks whose names fit, such as 'h.*'")
         ->type_name("PATTERN");
     command->add_option("--rank", ops.rank, "whose operators; 0 unless given")
@@ -253,6 +250,9 @@ struct CommandLine {
     command->add_flag_callback(
         "--json", [this] { ops.form = OpsRequest::Form::json; }, "as JSON, as the file has it");
     command->callback([this] {
+      ops.order = ops_order == "bytes"   ? OperatorOrder::bytes
+                  : ops_order == "flops" ? OperatorOrder::flops
+                                         : OperatorOrder::time;
       const Status listed = ops_command(ops);
       if (!listed.ok()) exit_code = complain(listed.message());
     });

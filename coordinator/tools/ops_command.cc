@@ -122,9 +122,9 @@ std::string block_table(const OperatorTable& table, const std::vector<OperatorRo
   std::vector<std::string> names;
   for (const OperatorRow& row : rows) names.push_back(row.block);
   const std::size_t width = width_of(names, 5);
-  std::string out = fmt::format("{:<{}} {:>10} {:>10} {:>10} {:>12} {:>13} {:>13}\n", "block",
-                                width, "forward", "backward", "results", "FLOPs", "FLOPs back",
-                                "FLOP/s");
+  std::string out =
+      fmt::format("{:<{}} {:>10} {:>10} {:>10} {:>12} {:>13} {:>13}\n", "block", width, "forward",
+                  "backward", "results", "FLOPs", "FLOPs back", "FLOP/s");
   for (const OperatorRow& row : rows) {
     const BlockTime* time = time_of(table, row.block);
     const double forward = time != nullptr ? time->forward_seconds : 0;
@@ -132,7 +132,8 @@ std::string block_table(const OperatorTable& table, const std::vector<OperatorRo
     const OperatorFlops flops = row.flops.value_or(OperatorFlops{});
     out += fmt::format("{:<{}} {:>10} {:>10} {:>10} {:>12} {:>13} {:>13}\n", cut_name(row.block),
                        width, seconds_text(forward), seconds_text(backward), mean.bytes(row),
-                       mean.flops(flops.forward), mean.flops(flops.backward),
+                       row.flops ? mean.flops(flops.forward) : "-",
+                       row.flops ? mean.flops(flops.backward) : "-",
                        rate_text(mean.of(flops.sum()), forward + backward));
   }
   return out;
@@ -151,9 +152,8 @@ std::string heading(const OperatorTable& table, const std::vector<OperatorRow>& 
 
 void print_json(const OperatorTable& table, const std::string& pattern) {
   OperatorTable chosen = table;
-  std::erase_if(chosen.rows, [&pattern](const OperatorRow& row) {
-    return !fits_pattern(pattern, row.block);
-  });
+  std::erase_if(chosen.rows,
+                [&pattern](const OperatorRow& row) { return !fits_pattern(pattern, row.block); });
   fmt::print("{}", io::to_json(chosen));
 }
 

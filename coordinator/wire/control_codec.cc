@@ -65,8 +65,8 @@ void read(ByteReader& in, Trimmed<Array>& field) {
   std::copy(bytes.begin(), bytes.end(), field.bytes.begin());
 }
 
-// What was added to a signal, and what is reserved in it behind that, as the Trimmed bytes that were
-// reserved before: files of either kind read the other's.
+// What was added to a signal, and what is reserved in it behind that, as the Trimmed bytes that
+// were reserved before: files of either kind read the other's.
 template <class Flops, class Array>
 struct Added {
   Flops& flops;

@@ -38,9 +38,10 @@ std::vector<Metric> metrics() {
             "FLOPs of the model in a step, forward and backward, of all ranks that follow their "
             "operators; 0 where none does",
             value([](S s) { return s.operators.step_flops; })),
-      gauge("coxswain_achieved_flops_per_second", "flops_per_second",
-            "FLOPs of the model a second, the ranks added up; 0 where no rank follows its operators",
-            value([](S s) { return s.operators.flops_per_second; })),
+      gauge(
+          "coxswain_achieved_flops_per_second", "flops_per_second",
+          "FLOPs of the model a second, the ranks added up; 0 where no rank follows its operators",
+          value([](S s) { return s.operators.flops_per_second; })),
       gauge("coxswain_mfu_ratio", "ratio",
             "Part of run.peak_flops_per_device that the model's FLOPs reach, mean over the ranks; "
             "absent where that setting is not given",
@@ -121,8 +122,8 @@ std::string operator_table(const OperatorTable& all) {
     const double bytes = static_cast<double>(row.result_bytes) / steps;
     table.add({escape(row.name), rate_text(static_cast<double>(row.calls) / steps),
                seconds_text(seconds(row)), percent_text(part, 1), meter(100 * part, "ph1"),
-               bytes_text(static_cast<std::uint64_t>(bytes)),
-               row.flops ? flops_text(flops) : "–", rate_of(flops, seconds(row))});
+               bytes_text(static_cast<std::uint64_t>(bytes)), row.flops ? flops_text(flops) : "–",
+               rate_of(flops, seconds(row))});
   }
   if (rows.size() > kOperatorsShown)
     table.add(

@@ -19,8 +19,7 @@ TensorShape weight(Sizes sizes) {
   return {std::move(sizes), true};
 }
 
-OperatorShapes call(std::string_view name, std::vector<TensorShape> operands,
-                    Sizes result = {}) {
+OperatorShapes call(std::string_view name, std::vector<TensorShape> operands, Sizes result = {}) {
   OperatorShapes shapes{name, std::move(operands), {}};
   shapes.results.push_back(data(std::move(result)));
   return shapes;
@@ -49,8 +48,7 @@ TEST_SUITE("core.operators") {
         {call("aten::mm", {data({2, 3}), data({3, 5})}), {60, 0}},
         {call("aten::addmm", {weight({5}), data({2, 3}), weight({3, 5})}), {60, 60}},
         {call("aten::bmm", {weight({4, 2, 3}), weight({4, 3, 5})}), {240, 480}},
-        {call("aten::baddbmm", {data({4, 2, 5}), weight({4, 2, 3}), data({4, 3, 5})}),
-         {240, 240}},
+        {call("aten::baddbmm", {data({4, 2, 5}), weight({4, 2, 3}), data({4, 3, 5})}), {240, 240}},
         {call("aten::addbmm", {data({2, 5}), weight({4, 2, 3}), data({4, 3, 5})}), {240, 240}},
         {call("aten::mv", {weight({2, 3}), data({3})}), {12, 12}},
         {call("aten::addmv", {data({2}), weight({2, 3}), weight({3})}), {12, 24}},
@@ -80,9 +78,9 @@ TEST_SUITE("core.operators") {
 
   TEST_CASE("a convolution is counted by the places of its result, in any number of dimensions") {
     // 8 images of 3 channels to 16, kernels of 3 by 3, 30 by 30 places.
-    OperatorShapes plain = call("aten::convolution",
-                                {data({8, 3, 32, 32}), weight({16, 3, 3, 3}), weight({16})},
-                                {8, 16, 30, 30});
+    OperatorShapes plain =
+        call("aten::convolution", {data({8, 3, 32, 32}), weight({16, 3, 3, 3}), weight({16})},
+             {8, 16, 30, 30});
     plain.convolution = ConvolutionKind::plain;
     const double flops = 2.0 * 8 * 16 * 30 * 30 * 3 * 3 * 3;
     CHECK(flops_of(plain) == OperatorFlops{flops, flops});
@@ -96,16 +94,16 @@ TEST_SUITE("core.operators") {
   }
 
   TEST_CASE("groups divide a convolution, forward and backward") {
-    OperatorShapes shapes = call("aten::convolution", {weight({2, 8, 5, 5}), weight({8, 1, 3, 3})},
-                                 {2, 8, 3, 3});
+    OperatorShapes shapes =
+        call("aten::convolution", {weight({2, 8, 5, 5}), weight({8, 1, 3, 3})}, {2, 8, 3, 3});
     shapes.convolution = ConvolutionKind::plain;
     const double flops = 2.0 * 2 * 8 * 3 * 3 * 3 * 3;
     CHECK(flops_of(shapes) == OperatorFlops{flops, 2 * flops});
   }
 
   TEST_CASE("a transposed convolution is counted by the places of its operand") {
-    OperatorShapes shapes = call("aten::convolution", {weight({2, 6, 4, 4}), weight({6, 3, 2, 2})},
-                                 {2, 3, 8, 8});
+    OperatorShapes shapes =
+        call("aten::convolution", {weight({2, 6, 4, 4}), weight({6, 3, 2, 2})}, {2, 3, 8, 8});
     shapes.convolution = ConvolutionKind::transposed;
     CHECK(flops_of(shapes)->forward == 2.0 * 2 * 6 * 4 * 4 * 3 * 2 * 2);
   }
@@ -134,8 +132,8 @@ TEST_SUITE("core.operators") {
   TEST_CASE("our own product in FP8 has its weight as rows, or is a convolution") {
     OperatorShapes shapes = call("coxswain::fp8_product", {weight({2, 3}), weight({5, 3})}, {2, 5});
     CHECK(flops_of(shapes) == OperatorFlops{60, 120});
-    shapes = call("coxswain::fp8_product", {data({1, 2, 4, 4}), weight({3, 2, 1, 1})},
-                  {1, 3, 4, 4});
+    shapes =
+        call("coxswain::fp8_product", {data({1, 2, 4, 4}), weight({3, 2, 1, 1})}, {1, 3, 4, 4});
     shapes.convolution = ConvolutionKind::plain;
     CHECK(flops_of(shapes) == OperatorFlops{192, 192});
   }

@@ -40,8 +40,7 @@ TEST_SUITE("core.operators") {
     CHECK(table.blocks == later.blocks);
     REQUIRE(table.rows.size() == 5);
     CHECK(table.rows[0] == sample().rows[0]);
-    CHECK(table.rows[2] ==
-          OperatorRow{"aten::mm", "h.0", 6, 600, 60, OperatorFlops{2000, 4000}});
+    CHECK(table.rows[2] == OperatorRow{"aten::mm", "h.0", 6, 600, 60, OperatorFlops{2000, 4000}});
     CHECK(table.rows[4].name == "aten::relu");
   }
 

@@ -56,7 +56,10 @@ void OperatorWatch::end_step(const StepEnd& step, StepOutput& output) {
 }
 
 void OperatorWatch::take(const StepEnd& step, StepOutput& output) {
-  OperatorTable sample{.steps = 1, .newest = step.step, .blocks = blocks_.times()};
+  OperatorTable sample;
+  sample.steps = 1;
+  sample.newest = step.step;
+  sample.blocks = blocks_.times();
   make_unlike(sample.blocks);
   std::vector<std::string> names;
   for (const BlockTime& block : sample.blocks) names.push_back(block.name);

@@ -142,8 +142,8 @@ std::filesystem::path ControlEnd::journal_path() const {
 }
 
 Status ControlEnd::start_telemetry(const JobFacts& facts) {
-  telemetry_ = std::make_unique<Telemetry>(facts, wall_clock(),
-                                           job_.config().run.peak_flops_per_device);
+  telemetry_ =
+      std::make_unique<Telemetry>(facts, wall_clock(), job_.config().run.peak_flops_per_device);
   if (!job_.config().http.enabled) return ok_status();
   const auto busy = job_.sets_port() ? metrics::BusyPort::fail : metrics::BusyPort::take_another;
   auto server = metrics::HttpServer::start(job_.config(), telemetry_->state, busy);

@@ -17,7 +17,7 @@ TensorShape shape_of(const at::Tensor& tensor) {
   return shape;
 }
 
-ConvolutionKind kind_of(bool is_transposed) {
+ConvolutionKind convolution_kind(bool is_transposed) {
   return is_transposed ? ConvolutionKind::transposed : ConvolutionKind::plain;
 }
 
@@ -27,10 +27,11 @@ ConvolutionKind convolution_of(const OperatorCall& call) {
   const auto& schema = call.handle.schema().arguments();
   for (std::size_t i = 0; i < schema.size(); ++i) {
     const c10::IValue& value = call.arguments[i];
-    if (schema[i].name() == "transposed" && value.isBool()) return kind_of(value.toBool());
+    if (schema[i].name() == "transposed" && value.isBool()) return convolution_kind(value.toBool());
     if (schema[i].name() != "convolution" || !value.isIntList()) continue;
     const auto list = value.toIntList();
-    return list.size() < 2 ? ConvolutionKind::none : kind_of(list.get(list.size() - 2) != 0);
+    return list.size() < 2 ? ConvolutionKind::none
+                           : convolution_kind(list.get(list.size() - 2) != 0);
   }
   return ConvolutionKind::none;
 }

@@ -198,8 +198,8 @@ TEST_SUITE("operator watch") {
   }
 
   TEST_CASE("formats, recompute and tapes do not change the FLOPs of the model") {
-    for (const std::string& setting :
-         {std::string("--cox.memory.force=*=recompute"), std::string("--cox.precision.force=*=bf16")}) {
+    for (const std::string& setting : {std::string("--cox.memory.force=*=recompute"),
+                                       std::string("--cox.precision.force=*=bf16")}) {
       CAPTURE(setting);
       const TempFolder folder;
       const std::string run = (folder / "run").string();

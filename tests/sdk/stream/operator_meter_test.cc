@@ -122,7 +122,8 @@ TEST_CASE("time passes in operators, and overloads of one are one row") {
   CHECK(rows[0].forward_ns > 0);
 }
 
-TEST_CASE("views and operators in place make no bytes, a storage of several results makes them once") {
+TEST_CASE(
+    "views and operators in place make no bytes, a storage of several results makes them once") {
   const at::Tensor x = torch::randn({6, 32});
   const auto rows = rows_of([&] {
     x.view({32, 6});
