@@ -51,8 +51,8 @@ TEST_SUITE("tools.ops") {
     CHECK(
         outcome.says("mean of 2 sampled steps up to step 66: 16.0 GFLOP forward, 24.0 GFLOP back"));
     CHECK(outcome.says("8.00 ms in operators, of which 1.50 ms in those whose FLOPs are not"));
-    CHECK_MESSAGE(outcome.says("h.0       3.00 ms    5.00 ms   3.00 MiB   8.00 GFLOP    16.0 GFLOP "
-                               " 3.00 TFLOP/s\n"),
+    CHECK_MESSAGE(outcome.says("h.0      3.00 ms    5.00 ms   3.00 MiB   8.00 GFLOP    16.0 GFLOP"
+                               "  3.00 TFLOP/s\n"),
                   outcome.output);
     CHECK_MESSAGE(outcome.says("aten::mm            8.00    6.50 ms  81.2 %   2.00 MiB   "
                                "16.0 GFLOP  2.46 TFLOP/s\n"),

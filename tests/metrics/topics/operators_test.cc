@@ -99,6 +99,8 @@ TEST_SUITE("metrics") {
     const std::string status = respond({"GET", "/api/v1/status", ""}, served).body;
     CHECK(contains(status, "\"operators\":{\"step_flops\":3.2e+10,"));
     CHECK(contains(status, "\"mfu_ratio\":0."));
+    const std::string ranks = respond({"GET", "/api/v1/ranks", ""}, served).body;
+    CHECK(count(ranks, "\"step_flops\":8e+09") == 4);
     const std::string operators = respond({"GET", "/api/v1/operators", ""}, served).body;
     CHECK(contains(operators, "\"format\":\"coxswain-operators\""));
     CHECK(contains(operators, "\"forward_flops\":6e+09"));

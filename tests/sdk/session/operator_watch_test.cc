@@ -9,10 +9,13 @@
 
 #include "coordinator/io/file.h"
 #include "coordinator/io/operator_table_file.h"
+#include "coxswain/adamw.h"
+#include "coxswain/trainer.h"
 #include "sdk/src/blocks/block_watch.h"
 #include "sdk/src/session/session_state.h"
 #include "solo.h"
 #include "tests/sdk/temp_folder.h"
+#include "tests/sdk/training/small_training.h"
 
 #include <doctest/doctest.h>
 
@@ -179,6 +182,28 @@ TEST_SUITE("operator watch") {
     CHECK(table.steps == 1);
     CHECK(table.newest == StepId(2));
     check_flops(table);
+  }
+
+  TEST_CASE("a run directory holds the operators of a Trainer's model, which marks no blocks") {
+    const TempFolder folder;
+    const std::string run = (folder / "run").string();
+    SmallModel model;
+    AdamW optimizer(model->parameters(), {.lr = 0.01});
+    auto session = solo_session({"--cox.run.directory=" + run});
+    TrainerOptions options;
+    options.steps = 4;
+    options.global_batch = 4;
+    Trainer trainer(session, *model, optimizer, options);
+    const SmallData data;
+    for (auto& step : trainer.steps(data)) {
+      step.backward(step.forward([&] { return model->loss(step.batch()); }));
+      step.update();
+    }
+    session.finish();
+    const OperatorTable table = table_in(run);
+    CHECK(table.newest == StepId(2));
+    constexpr double kFirst = 2.0 * 4 * 6 * 16, kSecond = 2.0 * 4 * 16 * 3;
+    CHECK(sum_of(table.rows).flops == OperatorFlops{kFirst + kSecond, kFirst + 2 * kSecond});
   }
 
   TEST_CASE("a loop of two steps has no table") {
