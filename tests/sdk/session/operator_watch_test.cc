@@ -3,6 +3,7 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -88,6 +89,26 @@ void check_flops(const OperatorTable& table) {
   CHECK(blocks[3].flops == OperatorFlops{table.steps * kProduct, table.steps * 2 * kProduct});
 }
 
+using Settings = std::vector<std::string>;
+const Settings kFp8 = {"--cox.precision.force=*=fp8", "--cox.precision.emulate=on"};
+
+// The table of an adopted loop of six steps under these settings.
+OperatorTable adopted(torch::nn::Sequential model, const at::Tensor& x, Settings settings) {
+  const TempFolder folder;
+  const std::string run = (folder / "run").string();
+  settings.push_back("--cox.run.directory=" + run);
+  torch::optim::SGD optimizer(model->parameters(), 0.01);
+  auto session = solo_session(settings);
+  session.adopt(*model);
+  for (int i = 0; i < 6; ++i) {
+    optimizer.zero_grad();
+    model->forward(x).sum().backward();
+    optimizer.step();
+  }
+  session.finish();
+  return table_in(run);
+}
+
 }  // namespace
 
 TEST_SUITE("operator watch") {
@@ -166,19 +187,7 @@ TEST_SUITE("operator watch") {
   }
 
   TEST_CASE("a run directory holds the operators of an adopted loop") {
-    const TempFolder folder;
-    const std::string run = (folder / "run").string();
-    auto model = make_model();
-    torch::optim::SGD optimizer(model->parameters(), 0.01);
-    auto session = solo_session({"--cox.run.directory=" + run});
-    session.adopt(*model);
-    for (int i = 0; i < 5; ++i) {
-      optimizer.zero_grad();
-      pass(model);
-      optimizer.step();
-    }
-    session.finish();
-    const OperatorTable table = table_in(run);
+    const OperatorTable table = adopted(make_model(), torch::randn({32, 8}), {});
     CHECK(table.steps == 1);
     CHECK(table.newest == StepId(2));
     check_flops(table);
@@ -223,24 +232,29 @@ TEST_SUITE("operator watch") {
   }
 
   TEST_CASE("formats, recompute and tapes do not change the FLOPs of the model") {
-    for (const std::string& setting : {std::string("--cox.memory.force=*=recompute"),
-                                       std::string("--cox.precision.force=*=bf16")}) {
-      CAPTURE(setting);
-      const TempFolder folder;
-      const std::string run = (folder / "run").string();
-      auto model = make_model();
-      torch::optim::SGD optimizer(model->parameters(), 0.01);
-      auto session = solo_session({"--cox.run.directory=" + run, setting});
-      session.adopt(*model);
-      for (int i = 0; i < 6; ++i) {
-        optimizer.zero_grad();
-        pass(model);
-        optimizer.step();
-      }
-      session.finish();
-      const OperatorTable table = table_in(run);
+    for (const Settings& settings :
+         {Settings{"--cox.memory.force=*=recompute"}, Settings{"--cox.precision.force=*=bf16"},
+          Settings{"--cox.memory.force=*=recompute", "--cox.precision.force=*=bf16"}, kFp8}) {
+      CAPTURE(settings);
+      const OperatorTable table = adopted(make_model(), torch::randn({32, 8}), settings);
       CHECK(table.newest == StepId(2));
       check_flops(table);
     }
+  }
+
+  TEST_CASE("a convolution in FP8 has the FLOPs of one in float") {
+    const auto make = [] {
+      return torch::nn::Sequential(
+          torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 4, 3)),
+          torch::nn::ConvTranspose2d(torch::nn::ConvTranspose2dOptions(4, 2, 3).stride(2)));
+    };
+    const at::Tensor images = torch::randn({2, 3, 9, 9});
+    const OperatorTable plain = adopted(make(), images, {});
+    const OperatorTable narrow = adopted(make(), images, kFp8);
+    CHECK(by_operator(plain, "*")[0].name == "aten::convolution");
+    const auto names = by_operator(narrow, "*");
+    CHECK(std::ranges::find(names, "coxswain::fp8_product", &OperatorRow::name) != names.end());
+    CHECK(sum_of(plain.rows).flops->forward == 2.0 * 2 * 49 * (4 * 3 * 9 + 4 * 2 * 9));
+    CHECK(sum_of(narrow.rows).flops == sum_of(plain.rows).flops);
   }
 }
