@@ -14,9 +14,11 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "coordinator/core/operator_table.h"
 #include "sdk/src/blocks/actuator.h"
 #include "sdk/src/blocks/block_registry.h"
 #include "sdk/src/blocks/visit_watch.h"
@@ -81,6 +83,10 @@ class BlockWatch final : public Actuator, public BlockSink {
   std::vector<PinnedBlock> pinned() const;
   // Checks the block's next call to be recomputed anew. An adopted one was checked for good.
   void unpin(BlockId block);
+  // Returns the times of every block in a step, as they were measured last; 0 before that.
+  std::vector<BlockTime> times();
+  // Sets the FLOPs of every block in a step, forward and backward, for the profiles to come.
+  void set_flops(std::span<const double> flops);
   // Null where blocks are marked, or there are none.
   VisitWatch* visits() { return visits_.get(); }
   // Null unless an attached model marks its blocks.
@@ -100,6 +106,7 @@ class BlockWatch final : public Actuator, public BlockSink {
  private:
   struct Known {
     BlockMeasurement measurement;
+    double flops = 0;          // of a step; 0 = not known
     bool is_complete = false;  // measured in full
     bool is_unsent = false;
   };

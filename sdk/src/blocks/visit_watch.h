@@ -37,6 +37,7 @@
 #include "sdk/src/blocks/block_registry.h"
 #include "sdk/src/blocks/measurement.h"
 #include "sdk/src/stream/block_map.h"
+#include "sdk/src/stream/operator_meter.h"
 #include "sdk/src/stream/operator_stream.h"
 #include "sdk/src/stream/operator_times.h"
 #include "sdk/src/stream/saved_tensors.h"
@@ -93,6 +94,11 @@ class VisitWatch final : public SavedTensorFrame,
   void pin(BlockId block, std::string reason);
   std::vector<PinnedBlock> pinned() const;
 
+  // Whether the operators of visits are counted one by one from here on. Called between steps.
+  enum class Metering : bool { off, on };
+  void meter(Metering metering) { meters_ = metering == Metering::on; }
+  OperatorMeter& operators() { return meter_; }
+
   // Tells `observer` what is read from here on; null ends that. It outlives this or ends it.
   void observe(VisitObserver* observer) { observer_ = observer; }
   // An operator of the forward pass reads this storage. Enters the block of `map` that it belongs
@@ -128,11 +134,11 @@ class VisitWatch final : public SavedTensorFrame,
   void forget_step();
 
   std::optional<ProductFormat> product_format() const override;
-  // The operators of a visit that is recorded.
-  bool wants_calls() const override { return tape_ != nullptr; }
-  void begin(const OperatorCall& call) override { tape_->begin(call); }
-  void end(std::span<const c10::IValue> results) override { tape_->end(results); }
-  void failed() noexcept override { tape_->failed(); }
+  // The operators of a visit that is recorded, or whose operators are counted.
+  bool wants_calls() const override { return tape_ != nullptr || (meters_ && current_); }
+  void begin(const OperatorCall& call) override;
+  void end(std::span<const c10::IValue> results) override;
+  void failed() noexcept override;
 
   std::unique_ptr<torch::autograd::SavedVariableHooks> make_hooks() override;
 
@@ -180,6 +186,8 @@ class VisitWatch final : public SavedTensorFrame,
   std::shared_ptr<Tape> tape_;                 // of the region; null unless its block is recomputed
   std::shared_ptr<SavedTensorFrame> offload_;  // of the region; null unless it is offloaded
   OpenFrame open_offload_;
+  bool meters_ = false;
+  OperatorMeter meter_{&steady_ns};
   Nanoseconds since_{};
   bool measures_regions_ = false;
   std::vector<std::optional<MeasuredRegion>> regions_;  // by block
