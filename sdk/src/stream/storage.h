@@ -40,7 +40,16 @@ inline bool is_parameter_or_view(const at::Tensor& tensor) {
 
 // Returns the version counter of the tensor's data, 0 for an inference tensor, which has none.
 inline std::int64_t version_of(const at::Tensor& tensor) {
-  return tensor.is_inference() ? 0 : static_cast<std::int64_t>(tensor._version());
+  if (tensor.is_inference()) return 0;
+  return static_cast<std::int64_t>(
+      tensor.unsafeGetTensorImpl()->version_counter().current_version());
+}
+
+// Returns what detach() does, without asking the dispatcher.
+inline at::Tensor detached(const at::Tensor& tensor) {
+  const at::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  if (tensor.is_inference()) return tensor.detach();
+  return at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(), false));
 }
 
 bool same_bits(const at::Tensor& a, const at::Tensor& b);

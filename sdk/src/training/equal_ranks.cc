@@ -16,6 +16,7 @@
 #include "coxswain/error.h"
 #include "sdk/src/parallel/agreement.h"
 #include "sdk/src/precision/block_health.h"
+#include "sdk/src/stream/storage.h"
 
 namespace cox::detail {
 namespace {
