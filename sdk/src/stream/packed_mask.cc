@@ -154,6 +154,7 @@ std::optional<PackedMask> PackedMask::sharing(const at::Tensor& tensor) const {
   mask.sizes_ = tensor.sizes();
   mask.strides_ = tensor.strides();
   mask.offset_ = tensor.storage_offset();
+  mask.counter_ = tensor.unsafeGetTensorImpl()->version_counter();
   return mask;
 }
 

@@ -30,6 +30,8 @@ class PackedMask {
 
   at::ScalarType type() const { return type_; }
   at::IntArrayRef sizes() const { return sizes_; }
+  // Of the tensor that was packed, shared with it.
+  const c10::VariableVersion& counter() const { return counter_; }
   std::int64_t bytes() const;  // that it takes
 
  private:
@@ -41,6 +43,7 @@ class PackedMask {
   at::ScalarType type_ = at::kFloat;
   c10::DimVector sizes_, strides_;
   std::int64_t offset_ = 0;
+  c10::VariableVersion counter_{c10::VariableVersion::DISABLED};
 };
 
 }  // namespace cox::detail

@@ -259,7 +259,7 @@ const Kept* Replay::find_kept(const Storage& storage) const {
   if (storage.is_lost || storage.counts_apart) return nullptr;
   for (std::int32_t s = storage.first_kept; s != kNone; s = records_.saved[at(s)].next_kept) {
     const Kept* kept = records_.saved[at(s)].kept;
-    if (kept == nullptr || !kept->counter.enabled()) continue;
+    if (kept == nullptr || !kept->counter().enabled()) continue;
     if (records_.rules.versions && kept->is_changed()) continue;
     if (kept->packed != nullptr || is_plain(kept->tensor)) return kept;
   }

@@ -65,14 +65,13 @@ class Tape::Unmeasured {
 class Tape::Hooks final : public torch::autograd::SavedVariableHooks {
  public:
   explicit Hooks(std::shared_ptr<Tape> tape) : tape_(std::move(tape)) {}
-  ~Hooks() override {
-    if (saved_ != kNone) tape_->forget(saved_);
-  }
+  ~Hooks() override { let_go(); }
   // Their memory is the tape's, which they may be the last to hold.
   static void* operator new(std::size_t bytes, BlockArena& arena) { return arena.take(bytes); }
   static void operator delete(void*, BlockArena&) {}
   static void operator delete(Hooks* hooks, std::destroying_delete_t) {
-    const std::shared_ptr<Tape> tape = hooks->tape_;
+    hooks->let_go();
+    const std::shared_ptr<Tape> tape = std::move(hooks->tape_);
     hooks->~Hooks();
   }
 
@@ -87,11 +86,15 @@ class Tape::Hooks final : public torch::autograd::SavedVariableHooks {
     if (!is_packed && !kept_.tensor.defined()) return tape_->fetch(saved_);
     if (!kept_.is_changed()) return is_packed ? kept_.packed->tensor() : kept_.tensor;
     tape_->records_.fail(changed_in_place(is_packed ? kept_.packed->sizes() : kept_.tensor.sizes(),
-                                          kept_.version, kept_.counter.current_version()));
+                                          kept_.version, kept_.counter().current_version()));
   }
 
  private:
-  const std::shared_ptr<Tape> tape_;
+  void let_go() noexcept {
+    if (saved_ != kNone) tape_->forget(std::exchange(saved_, kNone));
+  }
+
+  std::shared_ptr<Tape> tape_;
   std::int32_t saved_ = kNone;  // in the records; none for a tensor that must be kept
   Kept kept_;                   // nothing for a dropped tensor
 };
@@ -469,8 +472,8 @@ void Tape::note_result(const at::Tensor& tensor, std::int16_t output, std::int16
 
 void Tape::note_storage(const at::Tensor& tensor, std::int16_t output, std::int16_t element) {
   const c10::StorageImpl* storage = storage_impl(tensor);
-  if (place_of(storage).is_outside) return;
   Place& place = recording_->places[storage];
+  if (place.is_outside) return;
   if (place.storage != kNone) {
     const auto& returns = at_operator(current_).handle.schema().returns();
     if (element != kNone && returns[at(output)].alias_info() == nullptr)
@@ -627,10 +630,10 @@ std::int32_t Tape::save(const at::Tensor& tensor, Kept& kept) {
   const bool is_forced = must_keep(tensor, place);
   if (now_ns_) note_saved(key, tensor, is_forced);
   const bool is_kept = is_forced || choose(key, tensor, place.storage) == Hold::keep;
-  if (is_kept) keep(tensor, kept);
-  const std::lock_guard lock(mutex_);
   ++(is_kept ? records_.counts.kept : records_.counts.dropped);
+  if (is_kept) keep(tensor, kept);
   if (is_forced) return kNone;
+  const std::lock_guard lock(mutex_);
   const auto index = static_cast<std::int32_t>(records_.saved.size());
   Saved& saved = records_.saved.emplace_back();
   saved.key = key;
@@ -661,7 +664,6 @@ Hold Tape::choose(SavedKey key, const at::Tensor& tensor, StorageIndex storage) 
 void Tape::keep(const at::Tensor& tensor, Kept& kept) const {
   const bool copies = !records_.rules.after_operator;
   kept.tensor = copies && !is_parameter(tensor) ? tensor.detach().clone() : without_graph(tensor);
-  kept.counter = kept.tensor.unsafeGetTensorImpl()->version_counter();
   kept.version = version_of(kept.tensor);
 }
 

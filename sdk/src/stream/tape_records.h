@@ -123,10 +123,13 @@ struct TapeRecords {
   struct Kept {
     at::Tensor tensor;                         // without history
     std::shared_ptr<const PackedMask> packed;  // in place of the tensor
-    // Shared with the tensor; disabled of an inference tensor.
-    c10::VariableVersion counter{c10::VariableVersion::DISABLED};
     std::int64_t version = 0;
-    bool is_changed() const { return counter.enabled() && counter.current_version() != version; }
+    const c10::VariableVersion& counter() const {
+      return packed ? packed->counter() : tensor.unsafeGetTensorImpl()->version_counter();
+    }
+    bool is_changed() const {
+      return counter().enabled() && counter().current_version() != version;
+    }
   };
   struct Storage {
     OperatorIndex maker = kNone;
