@@ -525,6 +525,7 @@ void Tape::pack(Kept& kept, Saved& saved) {
   if (!packed) return;
   kept.packed = std::make_shared<const PackedMask>(std::move(*packed));
   kept.tensor.reset();
+  ++records_.counts.packed;
 }
 
 void Tape::measure(std::function<std::int64_t()> now_ns) {

@@ -44,6 +44,7 @@ struct TapeRules {
 struct TapeCounts {
   std::uint64_t operators = 0;     // recorded
   std::uint64_t kept = 0;          // saved tensors kept, parameters included
+  std::uint64_t packed = 0;        // of those, as masks
   std::uint64_t dropped = 0;       // saved tensors dropped
   std::uint64_t replayed = 0;      // operators run again so far
   std::uint64_t copied_bytes = 0;  // of tensors from outside that were about to be overwritten
