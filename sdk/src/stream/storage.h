@@ -52,6 +52,15 @@ inline at::Tensor detached(const at::Tensor& tensor) {
   return at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(), false));
 }
 
+inline at::Tensor without_graph(const at::Tensor& tensor) {
+  return is_parameter(tensor) ? tensor : detached(tensor);
+}
+
+// Whether its geometry says all: strided, and neither conjugated nor negated lazily.
+inline bool is_strided_and_plain(const at::Tensor& tensor) {
+  return tensor.layout() == at::kStrided && !tensor.is_conj() && !tensor.is_neg();
+}
+
 bool same_bits(const at::Tensor& a, const at::Tensor& b);
 
 // Returns the sentence about a saved tensor that was changed in place before its backward pass.

@@ -29,18 +29,10 @@ bool is_foreign_memory(const at::Tensor& tensor) {
   return storage != nullptr && storage->allocator() == nullptr;
 }
 
-bool is_strided_and_plain(const at::Tensor& tensor) {
-  return tensor.layout() == at::kStrided && !tensor.is_conj() && !tensor.is_neg();
-}
-
 bool is_tensor_list(const c10::IValue& value) {
   if (!value.isList() || value.isTensorList()) return false;
   const auto elements = value.toListRef();
   return std::ranges::any_of(elements, [](const c10::IValue& e) { return e.isTensor(); });
-}
-
-at::Tensor without_graph(const at::Tensor& tensor) {
-  return is_parameter(tensor) ? tensor : detached(tensor);
 }
 
 }  // namespace
@@ -118,7 +110,7 @@ class Tape::Spares {
   void give_back(std::unique_ptr<Recording> recording) {
     recording->clear();
     const std::lock_guard lock(mutex_);
-    if (recording->places.size() <= kMostOperators) recording_ = std::move(recording);
+    if (recording->values.size() <= kMostOperators) recording_ = std::move(recording);
   }
 
   void take(TapeRecords& records, BlockArena& hooks) {
@@ -150,9 +142,7 @@ class Tape::Spares {
 };
 
 void Tape::Recording::clear() {
-  made.clear();
-  made_indices.clear();
-  places.clear();
+  values.clear();
   current_tensors.clear();
   pending.clear();
   mask_notes.clear();
@@ -199,7 +189,7 @@ TapeCounts Tape::counts() const {
 std::size_t Tape::bytes() const {
   return records_.operators.size() * sizeof(Operator) +
          records_.arguments.size() * sizeof(Argument) +
-         records_.references.size() * sizeof(Reference) +
+         records_.references.size() * sizeof(TapeRecords::Reference) +
          records_.numbers.size() * sizeof(std::int64_t) +
          records_.outsides.size() * sizeof(TapeRecords::Outside) +
          records_.storages.size() * sizeof(Storage) + records_.saved.size() * sizeof(Saved);
@@ -282,64 +272,8 @@ void Tape::record_argument(const c10::IValue& value, Argument& made) {
 }
 
 void Tape::record_tensor(const at::Tensor& tensor) {
-  records_.references.push_back(reference(tensor));
+  records_.references.push_back(recording_->values.reference(records_, tensor));
   if (tensor.defined()) recording_->current_tensors.push_back(tensor);
-}
-
-Tape::Reference Tape::reference(const at::Tensor& tensor) {
-  Reference made;
-  if (!tensor.defined()) return made;
-  made.requires_grad = tensor.requires_grad();
-  const StorageIndex index =
-      records_.rules.storages ? place_of(storage_impl(tensor)).storage : kNone;
-  if (const MadeTensor* known = made_of(tensor); known != nullptr) {
-    made.source = TapeRecords::Source::result;
-    made.index = known->maker;
-    made.output = known->output;
-    made.element = known->element;
-    locate(made, tensor, index);
-    return made;
-  }
-  if (index == kNone) return outside(tensor);
-  const Storage& storage = records_.storages[at(index)];
-  if (storage.type != tensor.scalar_type() || !is_strided_and_plain(tensor)) return outside(tensor);
-  made.source = TapeRecords::Source::result;
-  made.is_view = true;
-  made.index = storage.maker;
-  made.output = storage.output;
-  made.element = storage.element;
-  locate(made, tensor, index);
-  return made;
-}
-
-// The tensor's history must not be kept: through a tensor made elsewhere it would be a cycle.
-Tape::Reference Tape::outside(const at::Tensor& tensor) {
-  Reference made;
-  made.source = TapeRecords::Source::outside;
-  made.requires_grad = tensor.requires_grad();
-  made.type = tensor.scalar_type();
-  made.index = static_cast<std::int32_t>(records_.outsides.size());
-  const c10::StorageImpl* storage = storage_impl(tensor);
-  records_.outsides.push_back(
-      {records_.rules.detached ? without_graph(tensor) : tensor, version_of(tensor), storage});
-  if (storage != nullptr) recording_->places[storage].is_outside = true;
-  return made;
-}
-
-void Tape::locate(Reference& made, const at::Tensor& tensor, StorageIndex storage) {
-  made.type = tensor.scalar_type();
-  made.is_plain = is_strided_and_plain(tensor);
-  made.storage = storage;
-  if (storage == kNone) return;
-  made.writes = static_cast<std::int32_t>(records_.storages[at(storage)].writers.size());
-  if (!made.is_plain) return;
-  auto& numbers = records_.numbers;
-  made.geometry = static_cast<std::uint32_t>(numbers.size());
-  const at::IntArrayRef sizes = tensor.sizes(), strides = tensor.strides();
-  numbers.push_back(static_cast<std::int64_t>(sizes.size()));
-  numbers.insert(numbers.end(), sizes.begin(), sizes.end());
-  numbers.insert(numbers.end(), strides.begin(), strides.end());
-  numbers.push_back(tensor.storage_offset());
 }
 
 std::uint32_t Tape::current_modes(c10::DispatchKeySet excluded) {
@@ -371,7 +305,8 @@ void Tape::before_write(const at::Tensor& tensor) {
   const c10::StorageImpl* storage = storage_impl(tensor);
   if (storage == nullptr) return;
   const bool is_own = place_of(storage).storage != kNone;
-  if (!is_own && records_.rules.copies && records_.rules.outside_views) forget_views_of(storage);
+  if (!is_own && records_.rules.copies && records_.rules.outside_views)
+    recording_->values.forget_views_of(storage);
   if (!records_.rules.copies) return;
   for (const std::weak_ptr<Tape>& each : tapes_alive()) {
     const std::shared_ptr<Tape> tape = each.lock();
@@ -380,19 +315,9 @@ void Tape::before_write(const at::Tensor& tensor) {
   }
 }
 
-void Tape::forget_views_of(const c10::StorageImpl* storage) {
-  recording_->made_indices.for_each([&](const void*, MadeIndex& made) {
-    if (made.index != kNone && recording_->made[at(made.index)].storage == storage)
-      made.index = kNone;
-  });
-}
-
 // Whether it is memory from outside, and not copied.
 bool Tape::holds_outside(const c10::StorageImpl* storage) {
-  if (recording_ != nullptr) {
-    Place* const place = recording_->places.find(storage);
-    return place != nullptr && std::exchange(place->is_outside, false);
-  }
+  if (recording_ != nullptr) return recording_->values.stop_holding(storage);
   return std::ranges::any_of(records_.outsides, [&](const TapeRecords::Outside& it) {
     return it.storage == storage && !it.is_copy;
   });
@@ -451,47 +376,11 @@ void Tape::note_writes(const Operator& recorded) {
 
 void Tape::note_result(const at::Tensor& tensor, std::int16_t output, std::int16_t element) {
   if (!tensor.defined()) return;
-  const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-  MadeIndex& known = recording_->made_indices[impl];
   const bool is_argument = std::ranges::any_of(
       recording_->current_tensors, [&](const at::Tensor& it) { return it.is_same(tensor); });
-  if (is_argument && known.index == kNone) return;  // it gave back a tensor from outside
-  if (known.index == kNone) {
-    known.index = static_cast<std::int32_t>(recording_->made.size());
-    recording_->made.emplace_back();
-  }
-  MadeTensor& made = recording_->made[at(known.index)];
-  made.maker = current_;
-  made.output = output;
-  made.element = element;
-  made.storage = storage_impl(tensor);
-  made.alive.reset();
-  if (records_.rules.weak_references) made.alive.emplace(tensor.getIntrusivePtr());
-  if (made.storage != nullptr) note_storage(tensor, output, element);
-}
-
-void Tape::note_storage(const at::Tensor& tensor, std::int16_t output, std::int16_t element) {
-  const c10::StorageImpl* storage = storage_impl(tensor);
-  Place& place = recording_->places[storage];
-  if (place.is_outside) return;
-  if (place.storage != kNone) {
-    const auto& returns = at_operator(current_).handle.schema().returns();
-    if (element != kNone && returns[at(output)].alias_info() == nullptr)
-      records_.storages[at(place.storage)].counts_apart = true;
-    return;
-  }
-  place.storage = static_cast<StorageIndex>(records_.storages.size());
-  Storage& known = records_.storages.emplace_back();
-  known.maker = current_;
-  known.output = output;
-  known.element = element;
-  known.type = tensor.scalar_type();
-  known.may_be_mask = current_is_random_ || known.type == at::kBool;
-  if (records_.rules.weak_references) {
-    known.alive = tensor.unsafeGetTensorImpl()->unsafe_storage().getWeakStorageImpl();
-  }
-  if (now_ns_)
-    records_.measured->storage_bytes.push_back(static_cast<std::int64_t>(storage->nbytes()));
+  // It gave back a tensor from outside.
+  if (is_argument && !recording_->values.knows(tensor)) return;
+  recording_->values.note_result(records_, {tensor, current_, output, element, current_is_random_});
 }
 
 // Only now it is known to which storage a tensor belongs that the operator made and saved, and only
@@ -544,8 +433,8 @@ void Tape::note_saved(SavedKey key, const at::Tensor& tensor, bool is_forced) {
   note.counter = tensor.unsafeGetTensorImpl()->version_counter();
   note.version = version_of(tensor);
   if (!is_forced && note.storage != kNone && !is_written_by_current(note.storage) &&
-      has_value(tensor, note.storage)) {
-    note.value = reference(tensor);
+      recording_->values.has_value(records_, tensor)) {
+    note.value = recording_->values.reference(records_, tensor);
     note.is_by_value = note.value.source == TapeRecords::Source::result && note.value.is_plain;
   }
   note.value.type = tensor.scalar_type();
@@ -566,13 +455,6 @@ void Tape::resolve_notes() {
     if (const auto packed = PackedMask::pack(it.tensor)) note.packed_bytes = packed->bytes();
   }
   recording_->mask_notes.clear();
-}
-
-// Whether reference() finds it without holding it as a tensor from outside.
-bool Tape::has_value(const at::Tensor& tensor, StorageIndex storage) const {
-  if (made_of(tensor) != nullptr) return true;
-  return is_strided_and_plain(tensor) &&
-         records_.storages[at(storage)].type == tensor.scalar_type();
 }
 
 // Later writes count no more, and the counters must not be held on to.
@@ -609,13 +491,7 @@ void Tape::failed() noexcept {
 }
 
 Tape::Place Tape::place_of(const c10::StorageImpl* storage) const {
-  const Place* const found = recording_ == nullptr ? nullptr : recording_->places.find(storage);
-  return found == nullptr ? Place{} : *found;
-}
-
-const Tape::MadeTensor* Tape::made_of(const at::Tensor& tensor) const {
-  const MadeIndex* const found = recording_->made_indices.find(tensor.unsafeGetTensorImpl());
-  return found == nullptr || found->index == kNone ? nullptr : &recording_->made[at(found->index)];
+  return recording_ == nullptr ? Place{} : recording_->values.place_of(storage);
 }
 
 bool Tape::is_written_by_current(StorageIndex storage) const {
@@ -673,7 +549,7 @@ void Tape::want(const at::Tensor& tensor, Saved& saved) {
   saved.counter = tensor.unsafeGetTensorImpl()->version_counter();
   saved.version = version_of(tensor);
   if (saved.storage != kNone && !is_written_by_current(saved.storage)) {
-    saved.value = reference(tensor);
+    saved.value = recording_->values.reference(records_, tensor);
     saved.value.requires_grad = false;
     saved.by_value = saved.value.source == TapeRecords::Source::result && saved.value.is_plain;
   }
@@ -709,30 +585,6 @@ void Tape::forget(std::int32_t index) noexcept {
   saved.kept = nullptr;
   saved.is_wanted = false;
   saved.found.reset();
-}
-
-void TapeRecords::clear() {
-  name.clear();
-  rules = {};
-  operators.clear();
-  arguments.clear();
-  references.clear();
-  numbers.clear();
-  modes.clear();
-  randoms.clear();
-  outsides.clear();
-  storages.clear();
-  writes.clear();
-  saved.clear();
-  measured.reset();
-  counts = {};
-}
-
-std::int32_t TapeRecords::saved_index(SavedKey key) const {
-  if (key.saver == kNone) return kNone;
-  std::size_t s = operators[static_cast<std::size_t>(key.saver)].first_saved;
-  while (s < saved.size() && saved[s].key < key) ++s;
-  return s < saved.size() && saved[s].key == key ? static_cast<std::int32_t>(s) : kNone;
 }
 
 void TapeRecords::fail(const std::string& what) const {

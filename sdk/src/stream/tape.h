@@ -36,9 +36,9 @@
 
 #include "sdk/src/stream/block_arena.h"
 #include "sdk/src/stream/operator_stream.h"
-#include "sdk/src/stream/pointer_map.h"
 #include "sdk/src/stream/saved_tensors.h"
 #include "sdk/src/stream/tape_records.h"
+#include "sdk/src/stream/tape_values.h"
 
 namespace cox::detail {
 
@@ -91,7 +91,6 @@ class Tape final : public SavedTensorFrame,
   using OperatorIndex = TapeRecords::OperatorIndex;
   using StorageIndex = TapeRecords::StorageIndex;
   using SavedKey = TapeRecords::SavedKey;
-  using Reference = TapeRecords::Reference;
   using Argument = TapeRecords::Argument;
   using Operator = TapeRecords::Operator;
   using Kept = TapeRecords::Kept;
@@ -99,20 +98,7 @@ class Tape final : public SavedTensorFrame,
   using Storage = TapeRecords::Storage;
   static constexpr std::int32_t kNone = TapeRecords::kNone;
 
-  struct MadeTensor {
-    OperatorIndex maker = kNone;
-    std::int16_t output = 0;
-    std::int16_t element = kNone;
-    const c10::StorageImpl* storage = nullptr;
-    std::optional<c10::weak_intrusive_ptr<c10::TensorImpl>> alive;
-  };
-  struct MadeIndex {
-    std::int32_t index = kNone;  // in made_
-  };
-  struct Place {
-    StorageIndex storage = kNone;  // of the region
-    bool is_outside = false;       // held as memory from outside, and not copied
-  };
+  using Place = TapeValues::Place;
   struct Pending {  // saved by the operator that runs
     std::int32_t saved = kNone;
     Kept* kept = nullptr;  // null: dropped
@@ -126,9 +112,7 @@ class Tape final : public SavedTensorFrame,
 
   // Used while recording.
   struct Recording {
-    std::vector<MadeTensor> made;
-    PointerMap<MadeIndex> made_indices;       // by TensorImpl
-    PointerMap<Place> places;                 // by StorageImpl
+    TapeValues values;
     std::vector<at::Tensor> current_tensors;  // arguments of the operator that runs
     std::vector<Pending> pending;
     std::vector<MaskNote> mask_notes;
@@ -145,31 +129,24 @@ class Tape final : public SavedTensorFrame,
 
   void record_writes(const OperatorCall& call, Operator& recorded);
   void before_write(const at::Tensor& tensor);
-  void forget_views_of(const c10::StorageImpl* storage);
   bool holds_outside(const c10::StorageImpl* storage);
   void copy_outside(const c10::StorageImpl* storage);
   void record_arguments(const OperatorCall& call, Operator& recorded);
   void record_argument(const c10::IValue& value, Argument& made);
   void record_integers(at::IntArrayRef values, Argument& made);
   void record_tensor(const at::Tensor& tensor);
-  Reference reference(const at::Tensor& tensor);
-  Reference outside(const at::Tensor& tensor);
-  void locate(Reference& reference, const at::Tensor& tensor, StorageIndex storage);
   std::uint32_t current_modes(c10::DispatchKeySet excluded);
   std::int32_t random_state(const OperatorCall& call);
   void note_writes(const Operator& recorded);
   void note_result(const at::Tensor& tensor, std::int16_t output, std::int16_t element);
-  void note_storage(const at::Tensor& tensor, std::int16_t output, std::int16_t element);
   void resolve_pending();
   Place place_of(const c10::StorageImpl* storage) const;
-  const MadeTensor* made_of(const at::Tensor& tensor) const;
   bool is_written_by_current(StorageIndex storage) const;
 
   // For measuring.
   class Unmeasured;
   void note_saved(SavedKey key, const at::Tensor& tensor, bool is_forced);
   void resolve_notes();
-  bool has_value(const at::Tensor& tensor, StorageIndex storage) const;
   void end_measuring();
 
   // For hooks.

@@ -200,9 +200,29 @@ struct TapeRecords {
   TapeCounts counts;
 
   // Forgets everything but the memory of its lists.
-  void clear();
+  void clear() {
+    name.clear();
+    rules = {};
+    operators.clear();
+    arguments.clear();
+    references.clear();
+    numbers.clear();
+    modes.clear();
+    randoms.clear();
+    outsides.clear();
+    storages.clear();
+    writes.clear();
+    saved.clear();
+    measured.reset();
+    counts = {};
+  }
   // The index of a saved tensor in `saved`, or kNone where it must be kept.
-  std::int32_t saved_index(SavedKey key) const;
+  std::int32_t saved_index(SavedKey key) const {
+    if (key.saver == kNone) return kNone;
+    std::size_t s = operators[static_cast<std::size_t>(key.saver)].first_saved;
+    while (s < saved.size() && saved[s].key < key) ++s;
+    return s < saved.size() && saved[s].key == key ? static_cast<std::int32_t>(s) : kNone;
+  }
   // The storages of the region that an operator writes to.
   std::span<const StorageIndex> writes_of(const Operator& it) const {
     return std::span(writes).subspan(it.first_write, it.writes);
