@@ -328,11 +328,7 @@ class ProblemTrial {
   Status try_others() {
     for (const MemoryAction action : {MemoryAction::tile, MemoryAction::offload}) {
       if (!contains(settings_.actions, action)) continue;
-      // The first run of tiles is checked, which holds everything; recompute's was the first pass.
-      if (action == MemoryAction::tile && !recomputes_) {
-        if (const auto checked = run_pass(Actions(blocks_, action)); !checked.ok())
-          return checked.status();
-      }
+      if (action == MemoryAction::tile && settings_.has_tiles && !settings_.has_tiles()) continue;
       const auto tried = run_pass(Actions(blocks_, action));
       if (!tried.ok()) return tried.status();
       note_gaps(problem_, *tried);

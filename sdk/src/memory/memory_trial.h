@@ -94,6 +94,8 @@ struct TrialSettings {
   std::int64_t budget_bytes = 0;                 // for the slices; 0 keeps all blocks at once
   std::int64_t copy_bytes_per_ms = 0;            // of the tier that offload uses
   StorageLevels* levels = nullptr;               // of recompute; null where there are none
+  // Whether the passes so far had tiles, so that dropping them can be tried; empty = they had.
+  std::function<bool()> has_tiles = {};
 };
 
 // Measures the problem of this rank. Returns the first error of `pass`, and failed_precondition

@@ -60,8 +60,6 @@ bool Adoption::has(const torch::nn::Module& model) const {
 void Adoption::add(torch::nn::Module& model, const AdoptOptions& options) {
   const StreamPause unseen;
   if (has(model)) refuse("a model that is not adopted yet, found one that is; adopt it once");
-  if (blocks_.is_ours())
-    refuse("a session without attached models, found one; use either attach() or adopt()");
   std::vector<std::string> patterns = options.blocks;
   if (!options.name.empty()) {
     for (std::string& pattern : patterns) pattern = options.name + "." + pattern;
