@@ -22,7 +22,8 @@ constexpr std::uint16_t bit(SignalFlag flag) {
 // These flags say what happened in any of the covered rounds; the others say how the rank is now.
 constexpr std::uint16_t kEventFlags =
     bit(SignalFlag::nonfinite_loss) | bit(SignalFlag::nonfinite_gradient) |
-    bit(SignalFlag::step_skipped) | bit(SignalFlag::rolled_back) | bit(SignalFlag::step_repeated);
+    bit(SignalFlag::step_skipped) | bit(SignalFlag::rolled_back) | bit(SignalFlag::step_repeated) |
+    bit(SignalFlag::out_of_memory);
 
 struct WeighedLoss {
   double loss = 0;

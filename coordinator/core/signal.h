@@ -27,6 +27,7 @@ enum class SignalFlag : std::uint16_t {
   full_plan_wanted = 1 << 5,  // a mask was damaged or its base is unknown here
   rolled_back = 1 << 6,
   step_repeated = 1 << 7,  // reproducible mode: a sum was out of range, the same step follows again
+  out_of_memory = 1 << 8,  // a forward pass ran out of memory and was run again with less
 };
 
 // In ascending urgency: of two fragments of which only one can travel on, the more urgent one does.

@@ -238,6 +238,7 @@ std::string remarks(const RankRow& row, const SlowRank* slow, const Stall* stall
   if (report.has(SignalFlag::step_skipped)) add("warn", "skipped");
   if (report.has(SignalFlag::rolled_back)) add("warn", "rolled back");
   if (report.has(SignalFlag::step_repeated)) add("warn", "done again");
+  if (report.has(SignalFlag::out_of_memory)) add("warn", "out of memory, run again");
   if (report.has(SignalFlag::finished)) add("", "finished");
   if (report.has(SignalFlag::watching)) add("", "watching");
   if (slow == nullptr) return out;

@@ -41,7 +41,9 @@ class Tree:
 
     def _programs(self):
         found = set(re.findall(r"cox_executable\((\w+)", self._read("coordinator/tools/CMakeLists.txt")))
-        found |= set(re.findall(r"cox_executable\((\w+)", self._read("sdk/examples/gpt2/CMakeLists.txt")))
+        for example in ["gpt2", "models"]:
+            path = f"sdk/examples/{example}/CMakeLists.txt"
+            found |= set(re.findall(r"cox_executable\((\w+)", self._read(path)))
         for names in re.findall(r"foreach\(example ([\w ]+)\)", self._read("sdk/CMakeLists.txt")):
             found |= set(names.split())
         return found

@@ -63,6 +63,27 @@ TEST_SUITE("policies.memory") {
     CHECK(run.plans == 1);
   }
 
+  TEST_CASE("a rank that ran out of memory gets a tighter plan at once, and its reason says so") {
+    SimulatedMemoryJob run(memory_job(3), "memory.budget = 850MiB");
+    run.begin();
+    REQUIRE(run.letters(1) == "rrkk");
+    run.rounds(4);
+    run.change = [](cox::RankSignal& signal) {
+      if (signal.rank == cox::RankId(1)) signal.set(cox::SignalFlag::out_of_memory);
+    };
+    run.rounds(1);
+    run.change = [](cox::RankSignal&) {};
+    run.rounds(8);
+    CHECK(run.letters(0) == "rrkk");
+    CHECK(run.letters(1) == "rrrk");
+    const std::vector<Reason> told = run.said_with(ReasonCode::memory_breach);
+    REQUIRE(told.size() == 1);
+    CHECK(told[0].rank == cox::RankId(1));
+    CHECK(has(told[0].text, "rank 1 ran out of memory under a plan of 800 MiB (budget: 850 MiB)"));
+    run.rounds(200);
+    CHECK(run.plans == 1);
+  }
+
   TEST_CASE("a breach that depends on the plan never makes it go back and forth") {
     SimulatedMemoryJob run(memory_job(2), "memory.budget = 850MiB");
     run.begin();

@@ -115,6 +115,11 @@ std::string at_share(const RankView& view) {
 std::string explain_over_budget(std::size_t rank, const RankView& view,
                                 std::int64_t measured_bytes) {
   const std::string budget = mib_text(view.budget.bytes);
+  if (view.ran_out) {
+    return concat("rank ", rank, " ran out of memory under a plan of ",
+                  mib_text(view.now->peak_bytes), " (budget: ", budget,
+                  ") and ran its step again with less");
+  }
   if (view.breached) {
     return concat("rank ", rank, " peaked at ", mib_text(measured_bytes), ", ",
                   mib_text(measured_bytes - view.budget.bytes), " above its budget of ", budget,

@@ -313,6 +313,13 @@ void correct(RankMemoryState& known, std::int64_t error) {
   }
 }
 
+// A plan of so many predicted bytes did not fit.
+void learn_breach(RoundId now, std::int64_t predicted, RankMemoryState& known) {
+  const bool is_lower = known.ceiling_bytes == 0 || predicted < known.ceiling_bytes;
+  if (is_lower) known.ceiling_bytes = predicted;
+  known.ceiling_until = RoundId(now.value() + kCeilingRounds);
+}
+
 void learn_peak(const PolicyInput& input, const RankSignal& report, MemoryRound& round) {
   const auto r = static_cast<std::size_t>(report.rank.value());
   RankView& view = round.ranks[r];
@@ -320,6 +327,11 @@ void learn_peak(const PolicyInput& input, const RankSignal& report, MemoryRound&
   const bool is_newest = report.plan_applied == input.plan.id.number;
   const bool is_whole =
       std::exchange(known.plan_seen, report.plan_applied) == report.plan_applied && is_newest;
+  view.ran_out = is_newest && view.now && report.has(SignalFlag::out_of_memory);
+  if (view.ran_out) {  // its peak is that of other actions
+    view.breached = true;
+    return learn_breach(input.summary.round, view.now->peak_bytes, known);
+  }
   const std::int64_t peak = bounded(report.memory_peak_bytes);
   if (!is_whole || peak <= 0) return;
   if (learn_limit(input.config.memory, report, peak, known)) {
@@ -331,10 +343,7 @@ void learn_peak(const PolicyInput& input, const RankSignal& report, MemoryRound&
   const std::int64_t error = peak - predicted;
   correct(known, error);
   view.breached = peak > view.budget.bytes;
-  if (!view.breached) return;
-  const bool is_lower = known.ceiling_bytes == 0 || predicted < known.ceiling_bytes;
-  if (is_lower) known.ceiling_bytes = predicted;
-  known.ceiling_until = RoundId(input.summary.round.value() + kCeilingRounds);
+  if (view.breached) learn_breach(input.summary.round, predicted, known);
 }
 
 void learn_peaks(const PolicyInput& input, MemoryRound& round) {

@@ -133,7 +133,8 @@ struct RankView {
   RankBudget budget;
   std::int64_t correction_bytes = 0;
   std::int64_t ceiling_bytes = 0;  // predicted bytes must be below; 0 = none
-  bool breached = false;           // it was just measured above the budget
+  bool breached = false;           // it was just measured above the budget, or ran out
+  bool ran_out = false;            // of memory, under the plan that it has
   Choice choice;
 };
 

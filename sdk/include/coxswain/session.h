@@ -38,6 +38,9 @@ class Tensor;
 namespace torch::nn {
 class Module;
 }
+namespace torch::jit {
+struct Module;
+}
 
 namespace cox {
 
@@ -46,11 +49,19 @@ class Adoption;
 class SessionState;
 }  // namespace detail
 
+// Whether the optimizer of a loop takes a closure, which it calls as often as the losses that it
+// returns ask for (torch::optim::LBFGS).
+enum class ClosureOptimizer : std::uint8_t { no, yes };
+
 struct AdoptOptions {
   std::string name{};  // stands before the names of its blocks; for several models in one loop
   // Modules that are to be blocks, as paths in the model; '*' stands for any text ("layers.*").
   // Empty = the elements of the largest container of equal modules, or else the model's children.
   std::vector<std::string> blocks{};
+  // With `yes` every backward() leaves the mean over ranks in the loss that it is called on, too,
+  // so that an optimizer that looks at losses decides the same on all ranks. Without it such an
+  // optimizer parts the ranks. Of several models one that says `yes` is enough.
+  ClosureOptimizer closure_optimizer = ClosureOptimizer::no;
 };
 
 struct SessionOptions {
@@ -159,10 +170,16 @@ class Session {
   // does not own: skip an update, share out samples, save (see Trainer). Collective. Throws
   // cox::Error for a model without parameters.
   void adopt(torch::nn::Module& model, const AdoptOptions& options = {});
+  // The same for a TorchScript module, as torch::jit::load() returns it; it may end before the
+  // session. With TorchScript's graph optimiser off (torch::jit::setGraphExecutorOptimize) all of
+  // the above holds; with it on the script is kept whole: averaged and measured, but without memory
+  // actions and number formats.
+  void adopt(const torch::jit::Module& model, const AdoptOptions& options = {});
 
   // Takes the model, adopted or given to a Reducer, ManualParallel or Trainer, out of the session:
   // it is no longer measured and steered, and may go before the session does.
   void detach(torch::nn::Module& model);
+  void detach(const torch::jit::Module& model);
 
   // Measures what formats and memory actions cost in a loop of your own whose settings ask for a
   // memory budget (memory.*) or leave the number formats open (precision.format=auto); a Trainer
@@ -224,6 +241,9 @@ class Session {
   detail::SessionState& state() { return *state_; }
 
  private:
+  // With the adoption that takes a model in, made if there is none.
+  void adopt_by(const std::function<void(detail::Adoption&)>& add);
+
   explicit Session(std::shared_ptr<detail::SessionState> state) : state_(std::move(state)) {}
   std::shared_ptr<detail::SessionState> state_;
   std::shared_ptr<detail::Adoption> adoption_;  // ends before the state does

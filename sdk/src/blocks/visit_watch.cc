@@ -139,6 +139,10 @@ void VisitWatch::enter(BlockId block) {
   seen_[block.value()].is_visited = true;
 }
 
+void VisitWatch::steer_anew() {
+  if (region_ && region_ == current_) open_region(*region_);
+}
+
 void VisitWatch::leave_block() {
   book_forward();
   close_region();

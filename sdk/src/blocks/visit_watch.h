@@ -122,6 +122,9 @@ class VisitWatch final : public SavedTensorFrame,
   void enter(BlockId block);
   void leave_block();
   std::optional<BlockId> current() const { return current_; }
+  // From here on the visit is steered by the block's action as it is now. Parameters that its next
+  // operator reads are to be told again.
+  void steer_anew();
 
   using OperatorListener::backward_begins;
   void backward_begins();

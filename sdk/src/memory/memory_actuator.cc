@@ -26,8 +26,9 @@ namespace {
 // Runs of a trial step that time operators; the least time of each counts.
 constexpr int kTimedRuns = 3;
 
-std::int64_t budget_bytes(const MemoryConfig& config, std::int64_t limit_bytes) {
+std::int64_t budget_bytes(const MemoryConfig& config, RankId id, std::int64_t limit_bytes) {
   RankMemory rank;
+  rank.rank = id;
   rank.limit_bytes = limit_bytes;
   rank.keep_bytes = limit_bytes;  // as if everything were needed
   return budget_of(config, rank).bytes;
@@ -38,6 +39,23 @@ std::int64_t budget_bytes(const MemoryConfig& config, std::int64_t limit_bytes) 
 std::int64_t rounded(std::int64_t limit_bytes) {
   const std::uint64_t step = std::bit_floor(static_cast<std::uint64_t>(limit_bytes)) / 64;
   return step == 0 ? limit_bytes : limit_bytes - limit_bytes % static_cast<std::int64_t>(step);
+}
+
+// What takes the least memory in a step that is larger than the one that was measured need not do
+// so there, where the peak may be at another place: each block holds as little as it can.
+Actions least_held(const MemoryProblem& problem, std::size_t blocks) {
+  Actions actions(blocks, MemoryAction::keep);
+  for (const Stage& stage : problem.stages) {
+    if (stage.block == kGap) continue;
+    MemoryAction& best = actions[static_cast<std::size_t>(stage.block)];
+    for (std::size_t a = 0; a < stage.options.size(); ++a) {
+      const StageOption& option = stage.options[a];
+      const bool is_less = option.kept_bytes < stage.option(best).kept_bytes;
+      if (option.allowed && (is_less || !stage.option(best).allowed))
+        best = static_cast<MemoryAction>(a);
+    }
+  }
+  return actions;
 }
 
 // No action may change a bit; where one does, or the step differs by itself, nothing is planned.
@@ -118,7 +136,7 @@ TrialSettings MemoryActuator::trial_settings() const {
   TrialSettings settings;
   settings.actions = actions();
   if (!offloader_) settings.actions = cox::without(settings.actions, MemoryAction::offload);
-  settings.budget_bytes = budget_bytes(config_, share_.limit_bytes);
+  settings.budget_bytes = budget_bytes(config_, rank_, share_.limit_bytes);
   settings.copy_bytes_per_ms = copy_bytes_per_ms_;
   settings.has_tiles = [this] { return blocks_.visits()->has_tiles(); };
   return settings;
@@ -192,6 +210,7 @@ void MemoryActuator::restrict_to_rules(MemoryProblem& problem) const {
 void MemoryActuator::forget() {
   levels_.reset();
   problem_.reset();
+  front_.reset();
   followed_.reset();
   asked_.clear();
   predicted_peak_bytes_ = 0;
@@ -232,6 +251,30 @@ std::int64_t MemoryActuator::predicted_peak_with(std::uint64_t samples) const {
   model.base_bytes = problem_->base_bytes;
   model.samples = samples_;
   return peak_with(model, predicted_peak_bytes_, std::min(samples, kMaxStepSamples));
+}
+
+bool MemoryActuator::make_room(double growth) {
+  if (!problem_ || predicted_peak_bytes_ == 0) return false;
+  const auto base = static_cast<double>(problem_->base_bytes);
+  const auto most = static_cast<double>(budget_bytes(config_, rank_, share_.limit_bytes));
+  const auto fits = [&](std::int64_t peak) {
+    return base + growth * (static_cast<double>(peak) - base) <= most;
+  };
+  if (fits(predicted_peak_bytes_)) return false;
+  if (!front_) {
+    auto facts = planner::memory_facts({{*problem_, share_.limit_bytes, samples_}});
+    if (!facts.ok()) return false;
+    front_ = std::move(facts->models.front().front);
+  }
+  // From the least memory to the least time.
+  std::size_t points = front_->size();
+  while (points > 0 && !fits((*front_)[points - 1].peak_bytes)) --points;
+  const Actions actions =
+      points > 0 ? (*front_)[points - 1].actions : least_held(*problem_, blocks_.size());
+  if (actions == asked_) return false;
+  steer(actions);
+  followed_.reset();
+  return true;
 }
 
 void MemoryActuator::end_step(const StepEnd& step, StepOutput& output) {

@@ -60,6 +60,12 @@ class MemoryActuator final : public Actuator {
   // longer asks for it.
   Fragment next_fragment() override;
 
+  // A step begins whose activations take `growth` times what was measured; infinity: more than
+  // there is room for. Where the plan would exceed the budget then, the blocks get the fastest
+  // measured actions that do not, or else those that hold least, until the next apply(). Returns
+  // whether they did.
+  bool make_room(double growth);
+
   // The reducers that can say how a step will treat its gradients.
   GradientHolders& gradient_holders() { return holders_; }
 
@@ -109,6 +115,7 @@ class MemoryActuator final : public Actuator {
   Actions asked_;                        // of the blocks
   std::optional<PlanId> followed_;
   std::optional<MemoryProblem> problem_;  // what measure() found
+  std::optional<MemoryFront> front_;      // of that problem, once a step has outgrown its plan
   std::uint64_t samples_ = 0;  // of the step that was measured; 0 = bytes do not depend on them
   std::int64_t predicted_peak_bytes_ = 0;  // of such a step under the plan followed; 0 = not known
 };

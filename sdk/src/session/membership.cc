@@ -198,6 +198,14 @@ std::string rank_of_this_process() {
   return {};
 }
 
+// TorchScript makes a traceback of what an operator throws, which ends with it.
+std::string line_of(std::string_view text) {
+  constexpr std::string_view kTraceback = "The following operation failed in the TorchScript";
+  constexpr std::string_view kCause = "RuntimeError: ";
+  const std::size_t cause = text.starts_with(kTraceback) ? text.rfind(kCause) : text.npos;
+  return first_line(cause == text.npos ? text : text.substr(cause + kCause.size()));
+}
+
 }  // namespace
 
 bool Termination::requested() {
@@ -389,7 +397,7 @@ int report(const std::exception& error) {
   if (on_all_ranks && !rank.empty() && rank != "0") return exit_code;
   const std::string where = on_all_ranks || rank.empty() ? "" : "rank " + rank + ": ";
   const std::string text =
-      ours != nullptr ? ours->status().message() : detail::first_line(error.what());
+      ours != nullptr ? ours->status().message() : detail::line_of(error.what());
   std::fprintf(stderr, "error: %s%s\n", where.c_str(), text.c_str());
   return exit_code;
 }

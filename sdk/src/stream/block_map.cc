@@ -4,13 +4,13 @@
 
 #include <algorithm>
 #include <bit>
-#include <typeinfo>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
 #include "coordinator/core/settings/section.h"
 #include "coordinator/core/words.h"
+#include "sdk/src/stream/script_mirror.h"
 
 namespace cox::detail {
 
@@ -136,16 +136,16 @@ using Flags = std::vector<char>;
 std::size_t largest_container(const ModuleTree& tree) {
   struct Children {
     std::size_t count = 0;
-    const std::type_info* type = nullptr;
+    std::string type = {};
     bool uniform = true;
   };
   std::vector<Children> children(tree.size());
   for (std::size_t n = 1; n < tree.size(); ++n) {
     if (tree[n].owned == 0) continue;
     Children& siblings = children[tree[n].parent];
-    const std::type_info& type = typeid(*tree[n].module);
-    if (siblings.count++ == 0) siblings.type = &type;
-    siblings.uniform = siblings.uniform && *siblings.type == type;
+    const std::string type = type_of(*tree[n].module);
+    if (siblings.count++ == 0) siblings.type = type;
+    siblings.uniform = siblings.uniform && siblings.type == type;
   }
   std::size_t best = kNoNode;
   for (std::size_t n = 0; n < tree.size(); ++n) {

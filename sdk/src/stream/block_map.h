@@ -1,11 +1,11 @@
-// BlockMap divides an unmodified torch::nn model into blocks and tells which block a parameter
-// belongs to. The operator stream asks it for each tensor argument of each operator: the first
-// operator that touches a parameter of another block is a cut. Names, buffers and numbers of the
-// blocks go from here to measurements, plans and the page.
+// BlockMap divides an unmodified model (of torch::nn, or a TorchScript module by its ScriptMirror)
+// into blocks and tells which block a parameter belongs to. The operator stream asks it for each
+// tensor argument of each operator: the first operator that touches a parameter of another block is
+// a cut. Names, buffers and numbers of the blocks go from here to measurements, plans and the page.
 //
 // Which modules are blocks. Without patterns: the elements of the model's largest uniform
-// container, that is, of a module with two or more children that have parameters, all of one C++
-// type (a ModuleList of layers, a Sequential of stages); of several, the one with most parameter
+// container, that is, of a module with two or more children that have parameters, all of one type
+// (a ModuleList of layers, a Sequential of stages); of several, the one with most parameter
 // elements inside, of equal ones the outermost or first. A model without one is divided into its
 // top-level children. With patterns: the outermost modules that fit each; where a module fits one
 // pattern and a module around it another, the inner one is a block of its own. The rest, both

@@ -233,9 +233,30 @@ void add_hot(torch::Library& library) {
 }
 
 template <class... Operators>
-void add_all_hot(torch::Library& library) {
-  (add_hot<Operators>(library), ...);
-}
+struct OperatorList {
+  static void add_to(torch::Library& library) { (add_hot<Operators>(library), ...); }
+  static bool has(const c10::OperatorName& other) {
+    return ((other.name == Operators::name && other.overload_name == Operators::overload_name) ||
+            ...);
+  }
+};
+
+namespace op = at::_ops;
+using HotOperators = OperatorList<
+    op::add_Tensor, op::add__Tensor, op::sub_Tensor, op::mul_Tensor, op::mul__Tensor,
+    op::mul_Scalar, op::div_Tensor, op::div_Scalar, op::add_Scalar, op::neg, op::copy_, op::addmm,
+    op::mm, op::bmm, op::baddbmm, op::convolution, op::native_layer_norm, op::native_batch_norm,
+    op::embedding, op::gelu, op::relu, op::relu_, op::sigmoid, op::tanh, op::silu, op::_softmax,
+    op::_log_softmax, op::nll_loss_forward, op::native_dropout, op::max_pool2d_with_indices,
+    op::mean_dim, op::sum, op::sum_dim_IntList, op::pow_Tensor_Scalar, op::view, op::_unsafe_view,
+    op::transpose_int, op::permute, op::t, op::expand, op::slice_Tensor, op::select_int,
+    op::unsqueeze, op::split_Tensor, op::cat, op::clone, op::_to_copy, op::detach, op::zero_,
+    op::addcmul_, op::addcdiv_, op::_scaled_dot_product_flash_attention_for_cpu>;
+// These are composed of others and only passed on.
+using HotComposites =
+    OperatorList<op::linear, op::matmul, op::dropout, op::layer_norm, op::batch_norm, op::conv2d,
+                 op::reshape, op::contiguous, op::softmax_int, op::log_softmax_int, op::to_dtype,
+                 op::flatten_using_ints, op::scaled_dot_product_attention, op::cross_entropy_loss>;
 
 }  // namespace
 
@@ -260,6 +281,17 @@ void tell_backward_ended(BackwardKind kind) {
   Stream::tell([kind](OperatorListener& listener) { listener.backward_ended(kind); });
 }
 
+Status check_stream_key() {
+  for (const c10::OperatorName& name :
+       c10::Dispatcher::singleton().getRegistrationsForDispatchKey(kStreamKey)) {
+    if (HotOperators::has(name) || HotComposites::has(name)) continue;
+    return failed_precondition("expected no kernels but ours on the dispatch key ",
+                               c10::toString(kStreamKey), ", found one of ", c10::toString(name),
+                               ", so its operator would not be seen; register it for another key");
+  }
+  return ok_status();
+}
+
 std::uint64_t operators_shown() {
   return shown;
 }
@@ -271,20 +303,6 @@ TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, library) {
 }
 
 TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericMode, library) {
-  namespace op = at::_ops;
-  cox::detail::add_all_hot<
-      op::add_Tensor, op::add__Tensor, op::sub_Tensor, op::mul_Tensor, op::mul__Tensor,
-      op::mul_Scalar, op::div_Tensor, op::div_Scalar, op::add_Scalar, op::neg, op::copy_, op::addmm,
-      op::mm, op::bmm, op::baddbmm, op::convolution, op::native_layer_norm, op::native_batch_norm,
-      op::embedding, op::gelu, op::relu, op::relu_, op::sigmoid, op::tanh, op::silu, op::_softmax,
-      op::_log_softmax, op::nll_loss_forward, op::native_dropout, op::max_pool2d_with_indices,
-      op::mean_dim, op::sum, op::sum_dim_IntList, op::pow_Tensor_Scalar, op::view, op::_unsafe_view,
-      op::transpose_int, op::permute, op::t, op::expand, op::slice_Tensor, op::select_int,
-      op::unsqueeze, op::split_Tensor, op::cat, op::clone, op::_to_copy, op::detach, op::zero_,
-      op::addcmul_, op::addcdiv_, op::_scaled_dot_product_flash_attention_for_cpu>(library);
-  // These are composed of others and only passed on.
-  cox::detail::add_all_hot<op::linear, op::matmul, op::dropout, op::layer_norm, op::batch_norm,
-                           op::conv2d, op::reshape, op::contiguous, op::softmax_int,
-                           op::log_softmax_int, op::to_dtype, op::flatten_using_ints,
-                           op::scaled_dot_product_attention, op::cross_entropy_loss>(library);
+  cox::detail::HotOperators::add_to(library);
+  cox::detail::HotComposites::add_to(library);
 }

@@ -26,6 +26,8 @@
 #include <span>
 #include <vector>
 
+#include "coordinator/core/status.h"
+
 namespace torch::autograd {
 struct Edge;
 }
@@ -106,6 +108,10 @@ class StreamScope {
   const bool was_excluded_;
   const c10::impl::IncludeDispatchKeyGuard included_{kStreamKey};
 };
+
+// Returns failed_precondition where a library has kernels of its own on the stream's dispatch key:
+// its operators would not be shown. Looks through all operators, some milliseconds.
+Status check_stream_key();
 
 // Hides the operators of this thread from its scope while it exists.
 class StreamPause {

@@ -1,16 +1,18 @@
 #include "sdk/src/training/adoption.h"
 
 #include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/variable.h>
 #include <torch/nn/module.h>
 
 #include <algorithm>
 #include <csignal>
 #include <exception>
+#include <utility>
 
-#include "coordinator/core/hash.h"
 #include "coordinator/core/text.h"
 #include "coxswain/error.h"
 #include "sdk/src/blocks/block_watch.h"
+#include "sdk/src/memory/memory_actuator.h"
 #include "sdk/src/parallel/agreement.h"
 #include "sdk/src/precision/format_actuator.h"
 #include "sdk/src/precision/numerics_watch.h"
@@ -22,6 +24,11 @@ namespace {
 
 std::chrono::steady_clock::time_point now() {
   return std::chrono::steady_clock::now();
+}
+
+template <class Use>
+void for_each_tensor_of(const OperatorCall& call, const Use& use) {
+  for (const c10::IValue& value : call.arguments) for_each_tensor_in(value, use);
 }
 
 [[noreturn]] void refuse(const std::string& expected) {
@@ -37,7 +44,7 @@ Adoption::Adoption(Session& session)
       numerics_(state_.actuators().get<NumericsWatch>()),
       ranks_(session_) {
   state_.declare_adopted();
-  if (session_.world_size() == 1) first_batch_ = 0;  // there is none to compare it with
+  if (session_.world_size() == 1) batch_reads_ = kBatchReads;  // there is none to compare it with
 }
 
 // A program that leaves by an exception does not wait for the others (Session::finish).
@@ -57,9 +64,27 @@ bool Adoption::has(const torch::nn::Module& model) const {
   return std::ranges::find(models_, &model, &Model::module) != models_.end();
 }
 
+bool Adoption::has(const torch::jit::Module& script) const {
+  return std::ranges::any_of(models_, [&](const Model& model) {
+    return model.script != nullptr && model.script->mirrors(script);
+  });
+}
+
 void Adoption::add(torch::nn::Module& model, const AdoptOptions& options) {
-  const StreamPause unseen;
   if (has(model)) refuse("a model that is not adopted yet, found one that is; adopt it once");
+  add(model, nullptr, options);
+}
+
+void Adoption::add(const torch::jit::Module& script, const AdoptOptions& options) {
+  if (has(script)) refuse("a model that is not adopted yet, found one that is; adopt it once");
+  const auto mirror = ScriptMirror::of(script);
+  add(*mirror, mirror, options);
+}
+
+void Adoption::add(torch::nn::Module& model, std::shared_ptr<ScriptMirror> script,
+                   const AdoptOptions& options) {
+  const StreamPause unseen;
+  require(check_stream_key().with_context("adopt"));
   std::vector<std::string> patterns = options.blocks;
   if (!options.name.empty()) {
     for (std::string& pattern : patterns) pattern = options.name + "." + pattern;
@@ -72,17 +97,13 @@ void Adoption::add(torch::nn::Module& model, const AdoptOptions& options) {
   require(install_saved_tensor_engine());
   ranks_.sync_parameters(model.parameters());
   ranks_.sync_buffers(model.buffers());
-  std::vector<std::string> names;
-  std::vector<std::uint64_t> elements;
-  for (std::size_t b = 0; b < map.size(); ++b) {
-    const BlockId block(static_cast<BlockId::rep>(b));
-    names.push_back(map.name(block));
-    elements.push_back(map.elements(block));
-  }
   const auto first = static_cast<BlockId::rep>(blocks_.names().size());
-  visits_ = &blocks_.adopt(names, elements);
+  visits_ = &name_blocks(map);
   if (models_.empty()) state_.actuators().get<FormatActuator>().attach(model);
-  models_.push_back({&model, options.name, std::move(map), first, model.parameters(), {}});
+  models_.push_back(
+      {&model, std::move(script), options.name, std::move(map), first, model.parameters()});
+  averages_losses_ = averages_losses_ || (options.closure_optimizer == ClosureOptimizer::yes &&
+                                          session_.world_size() > 1);
   if (trial_ == nullptr && state_.calibration().is_wanted()) {
     trial_ = std::make_unique<AdoptedTrial>(
         [this]() -> torch::nn::Module& { return models_together(); }, blocks_,
@@ -93,17 +114,65 @@ void Adoption::add(torch::nn::Module& model, const AdoptOptions& options) {
   stream_.emplace(std::vector<OperatorListener*>{this});
 }
 
+VisitWatch& Adoption::name_blocks(const BlockMap& map) {
+  std::vector<std::string> names;
+  std::vector<std::uint64_t> elements;
+  for (std::size_t b = 0; b < map.size(); ++b) {
+    const BlockId block(static_cast<BlockId::rep>(b));
+    names.push_back(map.name(block));
+    elements.push_back(map.elements(block));
+  }
+  return blocks_.adopt(names, elements);
+}
+
 void Adoption::touch(const c10::OperatorHandle& handle, const at::Tensor& argument) {
   const c10::StorageImpl* storage = storage_impl(argument);
-  for (const Model& model : models_) {
+  for (Model& model : models_) {
     if (!model.map.owner(storage)) continue;
     if (stage_ == Stage::updating && !at::GradMode::is_enabled()) last_update_ = now();
     const bool may_begin = at::GradMode::is_enabled() && argument.requires_grad();
-    if (stage_ != Stage::forward && may_begin && !(handle == detach_)) begin_forward();
-    if (stage_ == Stage::forward) visits_->read_parameter(model.map, model.first_block, storage);
+    if (stage_ != Stage::forward && may_begin && is_use(handle)) begin_forward();
+    if (stage_ != Stage::forward) return;
+    if (model.script != nullptr) keep_whole_if_optimised(model);
+    const std::optional<BlockId> before = visits_->current();
+    visits_->read_parameter(model.map, model.first_block, storage);
+    const bool is_measured = trial_ != nullptr || !measured_elements_.empty();
+    if (is_measured && visits_->current() != before) enters_block_ = true;
     return;
   }
   if (visits_ != nullptr) visits_->read_other(argument);
+}
+
+// Who detaches a parameter only looks at it, but for TorchScript's optimiser: what it has put
+// together begins with that.
+bool Adoption::is_use(const c10::OperatorHandle& handle) const {
+  return !(handle == detach_) || is_in_script();
+}
+
+// The operators of such a part are shown, but autograd knows one node for all of them, which saves
+// what it needs by itself and has a backward pass of its own.
+void Adoption::keep_whole_if_optimised(Model& model) {
+  if (model.is_kept_whole || !is_script_optimised()) return;
+  model.is_kept_whole = true;
+  for (std::size_t b = 0; b < model.map.size(); ++b) {
+    visits_->pin(BlockId(static_cast<BlockId::rep>(model.first_block + b)),
+                 "TorchScript's graph optimiser is on");
+  }
+  const bool is_missed = std::ranges::any_of(state_.actuators(), &Actuator::is_wanted);
+  if (!is_missed) return;
+  state_.job().log().warning(
+      "adopted model: expected a script that is called with TorchScript's graph optimiser off "
+      "(torch::jit::setGraphExecutorOptimize), found it on; the script is kept whole, without "
+      "memory actions and number formats");
+}
+
+std::optional<ProductFormat> Adoption::product_format() const {
+  if (stage_ != Stage::forward) return std::nullopt;
+  const std::optional<BlockId> block = visits_->current();
+  const bool is_whole = block && std::ranges::any_of(models_, [&](const Model& model) {
+                          return model.is_kept_whole && model.has(*block);
+                        });
+  return is_whole ? std::nullopt : visits_->product_format();
 }
 
 void Adoption::follow(const at::Tensor& argument) {
@@ -122,6 +191,7 @@ void Adoption::begin_forward() {
   if (is_updated) close_step();
   if (!step_) open_step();
   record_or_calibrate();
+  entered_elements_.assign(measured_elements_.size(), 0);
   change_stage(Stage::forward, now());
 }
 
@@ -129,6 +199,7 @@ void Adoption::record_or_calibrate() {
   if (trial_ == nullptr) return;
   if (state_.step().steps_ended() > 0) return calibrate();
   state_.step().hold_reports(OpenStep::Hold::yes);
+  if (trial_->wants_calls()) measured_elements_.resize(blocks_.size());
   trial_->forward_begins();
 }
 
@@ -168,14 +239,17 @@ torch::nn::Module& Adoption::models_together() {
 // parameter ends the update; what comes then, until the next forward pass, is getting data.
 bool Adoption::wants_calls() const {
   if (trial_ != nullptr && trial_->wants_calls()) return true;
-  if (stage_ == Stage::forward) return !first_batch_ || visits_->wants_calls();
+  if (stage_ == Stage::forward)
+    return batch_reads_ < kBatchReads || averages_losses_ || enters_block_ ||
+           visits_->wants_calls();
   return stage_ == Stage::accumulated && !at::GradMode::is_enabled();
 }
 
 void Adoption::begin(const OperatorCall& call) {
   records_call_ = trial_ != nullptr && trial_->wants_calls();
+  if (enters_block_ && stage_ == Stage::forward) look_at_size(call);
   follows_call_ = stage_ == Stage::forward && visits_->wants_calls();
-  if (stage_ == Stage::forward && !first_batch_) look_at_first_batch(call);
+  if (stage_ == Stage::forward && batch_reads_ < kBatchReads) look_at_first_batch(call);
   if (stage_ == Stage::accumulated && !at::GradMode::is_enabled()) look_for_update(call);
   if (records_call_) trial_->begin(call);
   if (follows_call_) visits_->begin(call);
@@ -184,11 +258,47 @@ void Adoption::begin(const OperatorCall& call) {
 void Adoption::end(std::span<const c10::IValue> results) {
   if (follows_call_) visits_->end(results);
   if (records_call_) trial_->end(results);
+  if (averages_losses_ && stage_ == Stage::forward) note_scalars(results);
 }
 
 void Adoption::failed() noexcept {
   if (follows_call_) visits_->failed();
   if (records_call_) trial_->failed();
+}
+
+// What a block saves grows with what it reads, so a visit that begins with more than was measured
+// gets room before it saves anything. An operator on parameters alone, a cast say, tells nothing.
+void Adoption::look_at_size(const OperatorCall& call) {
+  const std::size_t block = visits_->current()->value();
+  enters_block_ = false;
+  if (block >= measured_elements_.size()) return;
+  std::int64_t elements = 0;
+  for_each_tensor_of(call, [&](const at::Tensor& tensor) {
+    if (!is_parameter_here(tensor)) elements += tensor.numel();
+  });
+  enters_block_ = elements == 0;
+  if (trial_ != nullptr) {
+    if (trial_->wants_calls()) measured_elements_[block] += elements;
+    return;
+  }
+  entered_elements_[block] += elements;
+  const auto measured = static_cast<double>(measured_elements_[block]);
+  const auto entered = static_cast<double>(entered_elements_[block]);
+  if (measured == 0 || entered <= growth_ * measured) return;
+  make_room(entered / measured);
+  for_each_tensor_of(call, [this](const at::Tensor& tensor) { follow(tensor); });
+}
+
+void Adoption::make_room(double growth) {
+  growth_ = growth;
+  if (!state_.actuators().get<MemoryActuator>().make_room(growth)) return;
+  visits_->steer_anew();
+  if (growth < 1.25 * told_growth_) return;
+  told_growth_ = growth;
+  state_.job().log().info(concat(
+      "adopted model: a batch of ", significant(growth, 3),
+      " times the size that was measured; the blocks get less memory in such a step than the plan "
+      "says, so that it stays within its budget"));
 }
 
 void Adoption::look_for_update(const OperatorCall& call) {
@@ -203,29 +313,30 @@ void Adoption::look_for_update(const OperatorCall& call) {
   }
 }
 
-// The batch is what the first operator that reads anything else than parameters reads.
+// The batch is what the first operators read that is neither a parameter nor computed from one:
+// several, because the first may read positions, which are equal on all ranks.
 void Adoption::look_at_first_batch(const OperatorCall& call) {
-  Fnv1a64 hash;
-  bool has_batch = false;
-  for (const c10::IValue& value : call.arguments) {
-    for_each_tensor_in(value, [&](const at::Tensor& tensor) {
-      if (is_parameter_here(tensor) || tensor.layout() != at::kStrided) return;
-      has_batch = true;
-      const at::NoGradGuard no_grad;
-      const at::Tensor flat = tensor.detach().contiguous().cpu();
-      hash.add(std::string_view(static_cast<const char*>(flat.const_data_ptr()), flat.nbytes()));
-    });
-  }
-  if (has_batch) first_batch_ = hash.value();
+  bool reads_batch = false;
+  for_each_tensor_of(call, [&](const at::Tensor& tensor) {
+    if (is_parameter_here(tensor) || tensor.requires_grad()) return;
+    if (tensor.layout() != at::kStrided) return;
+    reads_batch = true;
+    const at::NoGradGuard no_grad;
+    const at::Tensor flat = tensor.detach().contiguous().cpu();
+    first_batch_.add(
+        std::string_view(static_cast<const char*>(flat.const_data_ptr()), flat.nbytes()));
+  });
+  if (reads_batch) ++batch_reads_;
 }
 
 void Adoption::compare_first_batches() {
   are_batches_compared_ = true;
-  const auto all = gather_values(state_.job().data(), first_batch_.value_or(0),
+  const bool is_known = std::exchange(batch_reads_, kBatchReads) > 0;
+  const auto all = gather_values(state_.job().data(), first_batch_.value(),
                                  state_.step().attend("the first step of an adopted model"));
   require(all.status(), Error::Scope::all_ranks);
   const bool are_equal = ranks_that_differ(*all).empty();
-  if (!are_equal || !first_batch_ || !state_.job().is_root()) return;
+  if (!are_equal || !is_known || !state_.job().is_root()) return;
   state_.job().log().warning(
       "adopted model: expected another batch on each rank, found the same one on all in the first "
       "step; give torch's DistributedRandomSampler or DistributedSequentialSampler the session's "
@@ -244,6 +355,7 @@ void Adoption::backward_begins(const BackwardPass& pass) {
   if (pass.kind == BackwardKind::returning || is_calibrating_) return;
   visits_->forward_ended();
   note_gradients();
+  if (averages_losses_) loss_ = loss_of(pass);
   if (trial_ != nullptr) {
     const bool has_some = std::ranges::any_of(models_, [](const Model& model) {
       return std::ranges::any_of(model.marks, [](const Mark& m) { return m.gradient != nullptr; });
@@ -283,6 +395,41 @@ void Adoption::backward_ended(BackwardKind kind) {
     if (has_new_gradient(model))
       static_cast<void>(ranks_.all_reduce_gradients(*step_, model.parameters));
   }
+  if (averages_losses_) average_loss();
+}
+
+void Adoption::note_scalars(std::span<const c10::IValue> results) {
+  for (const c10::IValue& value : results) {
+    for_each_tensor_in(value, [this](const at::Tensor& tensor) {
+      if (tensor.requires_grad() && tensor.numel() == 1)
+        scalars_.emplace_back(tensor.getIntrusivePtr());
+    });
+  }
+}
+
+// The engine knows a loss by its node only.
+at::Tensor Adoption::loss_of(const BackwardPass& pass) const {
+  for (const WeakTensor& each : scalars_) {
+    const auto tensor = each.lock();
+    if (!tensor || pass.roots.size() != 1) continue;
+    const at::Tensor scalar(tensor);
+    if (torch::autograd::impl::gradient_edge(scalar) == pass.roots[0]) return scalar;
+  }
+  refuse(
+      "backward() from one loss of one element that operators of the step made, found another "
+      "one; AdoptOptions::closure_optimizer leaves the mean over ranks in it");
+}
+
+void Adoption::average_loss() {
+  const WaitingScope waiting(state_.step().recorder());
+  const at::NoGradGuard no_grad;
+  const at::Tensor loss = std::exchange(loss_, {}).detach();
+  const auto all = gather_values(state_.job().data(), loss.item<double>(),
+                                 state_.step().attend("the loss of an adopted model"));
+  require(all.status(), Error::Scope::all_ranks);
+  double sum = 0;
+  for (const double each : *all) sum += each;
+  loss.fill_(sum / static_cast<double>(all->size()));
 }
 
 bool Adoption::has_new_gradient(const Model& model) {
@@ -297,8 +444,25 @@ bool Adoption::has_new_gradient(const Model& model) {
 }
 
 void Adoption::open_step() {
-  if (!session_.state().is_started()) watch_numerics();
+  if (!session_.state().is_started()) {
+    watch_numerics();
+    watch_weights();
+  }
   step_.emplace(session_.step());
+  growth_ = 1;
+}
+
+void Adoption::watch_weights() {
+  if (session_.world_size() == 1) return;
+  std::vector<at::Tensor> parameters;
+  for (const Model& model : models_)
+    parameters.insert(parameters.end(), model.parameters.begin(), model.parameters.end());
+  weights_.emplace(std::move(parameters), session_.config().reduction.verify_steps, blocks_,
+                   averages_losses_
+                       ? ""
+                       : ", as an optimizer that looks at each rank's own loss does (LBFGS: adopt "
+                         "with closure_optimizer = ClosureOptimizer::yes)");
+  added_weights_.emplace(state_.actuators(), *weights_);
 }
 
 void Adoption::watch_numerics() {
@@ -316,6 +480,8 @@ void Adoption::watch_numerics() {
 void Adoption::close_step() {
   visits_->end_step();
   change_stage(Stage::between, now());
+  scalars_.clear();
+  if (weights_) weights_->take();
   const ReductionOutcome outcome = ranks_.close(*step_);
   step_.reset();
   has_gradients_ = false;

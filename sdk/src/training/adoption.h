@@ -22,12 +22,15 @@
 #include <string>
 #include <vector>
 
+#include "coordinator/core/hash.h"
 #include "coxswain/manual.h"
 #include "coxswain/session.h"
 #include "sdk/src/blocks/visit_watch.h"
 #include "sdk/src/stream/block_map.h"
 #include "sdk/src/stream/operator_stream.h"
+#include "sdk/src/stream/script_mirror.h"
 #include "sdk/src/training/adopted_trial.h"
+#include "sdk/src/training/equal_ranks.h"
 
 namespace cox::detail {
 
@@ -46,16 +49,16 @@ class Adoption final : public OperatorListener {
   // Throws cox::Error for a model without parameters, one that is adopted already, and after the
   // first step.
   void add(torch::nn::Module& model, const AdoptOptions& options);
+  void add(const torch::jit::Module& script, const AdoptOptions& options);
   bool has(const torch::nn::Module& model) const;
+  bool has(const torch::jit::Module& script) const;
   // Closes the open step, if there is one with gradients. Collective.
   void finish();
   // The loop asks whether it is to stop, so it need not be ended.
   void loop_asks() { loop_asks_ = true; }
 
   void touch(const c10::OperatorHandle& handle, const at::Tensor& argument) override;
-  std::optional<ProductFormat> product_format() const override {
-    return stage_ == Stage::forward ? visits_->product_format() : std::nullopt;
-  }
+  std::optional<ProductFormat> product_format() const override;
   // Looks for the first write to a parameter after backward(), once for the first batch, and tells
   // whoever records the forward pass.
   bool wants_calls() const override;
@@ -76,13 +79,24 @@ class Adoption final : public OperatorListener {
   };
   struct Model {
     torch::nn::Module* module;
+    std::shared_ptr<ScriptMirror> script;  // the module, where that is a script's; else null
     std::string name;
     BlockMap map;
     BlockId::rep first_block;
     std::vector<at::Tensor> parameters;
-    std::vector<Mark> marks;
+    std::vector<Mark> marks = {};
+    bool is_kept_whole = false;  // a script that was called with TorchScript's optimiser on
+
+    bool has(BlockId block) const {
+      return block.value() >= first_block && block.value() < first_block + map.size();
+    }
   };
 
+  void add(torch::nn::Module& model, std::shared_ptr<ScriptMirror> script,
+           const AdoptOptions& options);
+  VisitWatch& name_blocks(const BlockMap& map);
+  void keep_whole_if_optimised(Model& model);
+  bool is_use(const c10::OperatorHandle& handle) const;
   void follow(const at::Tensor& argument);
   void begin_forward();
   void note_gradients();
@@ -91,7 +105,15 @@ class Adoption final : public OperatorListener {
   void record_or_calibrate();
   void calibrate();
   torch::nn::Module& models_together();
+  // Blocks are entered with more elements than when their memory was measured.
+  void look_at_size(const OperatorCall& call);
+  void make_room(double growth);
+  // Losses in which backward() leaves the mean over ranks.
+  void note_scalars(std::span<const c10::IValue> results);
+  at::Tensor loss_of(const BackwardPass& pass) const;
+  void average_loss();
   void open_step();
+  void watch_weights();
   void watch_numerics();
   void close_step();
   void change_stage(Stage stage, Time now);
@@ -112,13 +134,29 @@ class Adoption final : public OperatorListener {
   std::vector<Model> models_;
   VisitWatch* visits_ = nullptr;  // once there is a model
   std::optional<StepScope> step_;
-  std::optional<std::uint64_t> first_batch_;  // its hash
+  static constexpr int kBatchReads = 4;
+  Fnv1a64 first_batch_;
+  int batch_reads_ = 0;  // operators that read of it, until the first backward()
   bool are_batches_compared_ = false;
   bool has_gradients_ = false;  // backward() added some in the open step
   Stage stage_ = Stage::between;
   Time last_update_{};
   bool loop_asks_ = false;
 
+  using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+  bool averages_losses_ = false;
+  std::vector<WeakTensor> scalars_;  // that the step's forward passes made
+  at::Tensor loss_;                  // of the backward pass that runs, where losses are averaged
+
+  // Elements that the first operators of each block's visits read beside parameters, from a forward
+  // pass to its backward(): while memory was measured, if it was, and in the open step.
+  std::vector<std::int64_t> measured_elements_, entered_elements_;
+  bool enters_block_ = false;  // and such an operator has not come yet
+  double growth_ = 1;          // of these, the largest in the open step
+  double told_growth_ = 1;
+
+  std::optional<WeightCheck> weights_;  // once the first step begins
+  std::optional<AddedActuator> added_weights_;
   std::unique_ptr<torch::nn::Module> together_;  // of models_together()
   std::unique_ptr<AdoptedTrial> trial_;          // until the calibration is over
   bool is_calibrating_ = false;

@@ -94,11 +94,14 @@ std::string RateCheck::explain_difference(transport::Communicator& ranks) {
 }
 
 WeightCheck::WeightCheck(std::vector<at::Tensor> parameters, std::uint32_t every_rounds,
-                         BlockWatch& blocks)
-    : parameters_(std::move(parameters)), every_(every_rounds), blocks_(blocks) {}
+                         BlockWatch& blocks, std::string likely_cause)
+    : parameters_(std::move(parameters)),
+      every_(every_rounds),
+      blocks_(blocks),
+      likely_cause_(std::move(likely_cause)) {}
 
 void WeightCheck::apply(const Plan&, RoundId round) {
-  is_due_ = every_ > 0 && round.value() % every_ == 0;
+  is_due_ = every_ > 0 && (round.value() % every_ == 0 || std::has_single_bit(round.value()));
   bits_ = {};
 }
 
@@ -131,8 +134,8 @@ std::string WeightCheck::explain_difference(transport::Communicator& ranks) {
     const auto distances = distances_from_root(ranks, parameters_[p]);
     return concat("first ", text_of(p), " on rank ", different, ", by up to ",
                   significant(std::ranges::max(distances), 3),
-                  "; something changes it on some ranks only (or ranks differ in processor or "
-                  "libraries: reduction.verify_steps=0 goes on)");
+                  "; something changes it on some ranks only", likely_cause_,
+                  " (or ranks differ in processor or libraries: reduction.verify_steps=0 goes on)");
   }
   return {};
 }

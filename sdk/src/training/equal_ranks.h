@@ -41,13 +41,16 @@ class RateCheck final : public Actuator {
   const OptimizerPort& optimizer_;
 };
 
-// WeightCheck compares the weights as they are before the step's update. The hash reads them once
-// (some 10 GB/s from memory; of tensors on a device, after a copy to the host).
+// WeightCheck compares the weights as they are when a loop takes them: before the step's update, in
+// an adopted loop after it. The hash reads them once (some 10 GB/s from memory; of tensors on a
+// device, after a copy to the host).
 class WeightCheck final : public Actuator {
  public:
-  // `parameters` in an order that is equal on all ranks. `every_rounds`: 0 = never. `blocks` must
-  // outlive this.
-  WeightCheck(std::vector<at::Tensor> parameters, std::uint32_t every_rounds, BlockWatch& blocks);
+  // `parameters` in an order that is equal on all ranks. `every_rounds`: 0 = never; otherwise
+  // rounds 1, 2, 4, 8, ... are compared as well. `blocks` must outlive this. `likely_cause` is told
+  // where weights differ, it may be empty.
+  WeightCheck(std::vector<at::Tensor> parameters, std::uint32_t every_rounds, BlockWatch& blocks,
+              std::string likely_cause = {});
   const char* name() const override { return "reduction"; }
   void apply(const Plan& plan, RoundId round) override;
 
@@ -63,6 +66,7 @@ class WeightCheck final : public Actuator {
   std::vector<at::Tensor> parameters_;
   std::uint32_t every_;  // rounds; 0 = never
   BlockWatch& blocks_;
+  const std::string likely_cause_;
   bool is_due_ = false;
   EqualBits bits_;
 };

@@ -78,6 +78,14 @@ const std::vector<std::string>& Session::arguments() const {
 }
 
 void Session::adopt(torch::nn::Module& model, const AdoptOptions& options) {
+  adopt_by([&](detail::Adoption& adoption) { adoption.add(model, options); });
+}
+
+void Session::adopt(const torch::jit::Module& model, const AdoptOptions& options) {
+  adopt_by([&](detail::Adoption& adoption) { adoption.add(model, options); });
+}
+
+void Session::adopt_by(const std::function<void(detail::Adoption&)>& add) {
   if (!adoption_ && state_->step().is_reducing()) {
     throw Error(failed_precondition(
         "adopt: expected a session without Reducer and Trainer, found one; they average gradients "
@@ -90,13 +98,17 @@ void Session::adopt(torch::nn::Module& model, const AdoptOptions& options) {
   }
   // It keeps a Session of its own, which must not keep the adoption alive.
   auto adoption = adoption_ ? adoption_ : std::make_shared<detail::Adoption>(*this);
-  adoption->add(model, options);
+  add(*adoption);
   adoption_ = std::move(adoption);
 }
 
 void Session::detach(torch::nn::Module& model) {
   if (adoption_ && adoption_->has(model)) return adoption_.reset();
   state_->detach();
+}
+
+void Session::detach(const torch::jit::Module& model) {
+  if (adoption_ && adoption_->has(model)) adoption_.reset();
 }
 
 void Session::together(const std::function<void()>& work) {

@@ -25,6 +25,7 @@
 #include "sdk/src/precision/trial_step.h"
 #include "sdk/src/session/session_state.h"
 #include "sdk/src/training/equal_ranks.h"
+#include "sdk/src/training/memory_repeat.h"
 #include "sdk/src/training/optimizer_port.h"
 #include "sdk/src/training/step_queue.h"
 #include "sdk/src/training/training_state.h"
@@ -128,10 +129,9 @@ struct Trainer::Impl {
     position.data_hash = hash;
   }
 
-  // What a step may have to put back and nobody else does: all where steps are repeated, else what
-  // can become NaN.
+  // What a step may have to put back and nobody else does.
   bool keeps(const at::Tensor& buffer) const {
-    if (!statistics) return buffer.is_floating_point();
+    if (!statistics) return true;
     const std::vector<at::Tensor> apart = statistics->buffers();
     return std::ranges::none_of(apart,
                                 [&](const at::Tensor& other) { return buffer.is_same(other); });
@@ -164,9 +164,17 @@ struct Trainer::Impl {
     calibrate(loss_of_batch);
     if (step.batch.samples == 0) return {};
     const auto first = step.share.step.cursor + static_cast<std::uint64_t>(step.share.slice.first);
-    detail::seed_default_generators({state.job().config().run.seed, position.step, first});
-    const PhaseScope phase = scope->phase(Phase::forward);
-    return loss_of_batch();
+    const auto run = [&] {
+      detail::seed_default_generators({state.job().config().run.seed, position.step, first});
+      const PhaseScope phase = scope->phase(Phase::forward);
+      return loss_of_batch();
+    };
+    return detail::run_within_memory(state, run, [this] { put_back_buffers(); });
+  }
+
+  void put_back_buffers() {
+    if (statistics) statistics->put_back();
+    buffers->put_back();
   }
 
   void backward(const at::Tensor& loss, std::optional<double> weight) {
@@ -304,8 +312,7 @@ struct Trainer::Impl {
 
   // The same samples again, with the same random numbers, in a step of the same number.
   void repeat() {
-    if (statistics) statistics->put_back();
-    buffers->put_back();
+    put_back_buffers();
     drop_gradients();
     ++repeated;
     updated = true;

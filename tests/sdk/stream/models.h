@@ -1,48 +1,8 @@
-// Seven models as their users write them: plain torch::nn code that knows nothing of Coxswain, with
-// the habits that make watching and repeating hard (in-place operators, skips, loops and branches
-// in forward, variable lengths, random masks, statistics, views, parts without gradients, a
-// script). Tests of the operator stream run them as they stand. All are small: forward and backward
-// take a few milliseconds on a CPU core.
+// The models of the examples, for tests of the operator stream.
 #pragma once
 
-#include <torch/nn/module.h>
-
-#include <cstdint>
-#include <functional>
-#include <memory>
-#include <vector>
+#include "sdk/examples/models/models.h"
 
 namespace stream_models {
-
-struct ModelCase {
-  const char* name = "";
-  std::shared_ptr<torch::nn::Module> model;
-  // Draws a batch from a generator of its own, seeded by the argument, and returns the scalar loss
-  // of the model on it. Masks of dropout come from the default generator.
-  std::function<at::Tensor(std::uint64_t batch_seed)> loss;
-};
-
-// Each factory makes the model's parameters from the seed and leaves the default generator as it
-// was; the model is in training mode.
-
-// Residual blocks: BatchNorm, in-place ReLU, a skip added in place.
-ModelCase make_resnet(std::uint64_t seed);
-// A generator and a discriminator in one module, and the losses of both; the discriminator runs
-// three times a step.
-ModelCase make_dcgan(std::uint64_t seed);
-// Skips over the whole depth: max_pool, upsampling, cat.
-ModelCase make_unet(std::uint64_t seed);
-// Packed sequences whose lengths depend on the batch; dropout within the LSTM and after it.
-ModelCase make_lstm(std::uint64_t seed);
-// The head multiplies by the embedding's parameter. `dropout` is the probability in the three usual
-// places; 0 leaves random operators out.
-ModelCase make_gpt2(std::uint64_t seed, double dropout = 0.1);
-// A recurrent cell compiled by TorchScript, called with its graph optimiser off.
-ModelCase make_scripted(std::uint64_t seed);
-// Finite differences on a grid: a field that is written in place, border cells, a time step found
-// without gradients, a small network as the closure term, four steps.
-ModelCase make_field(std::uint64_t seed);
-
-std::vector<ModelCase> all_models(std::uint64_t seed);
-
-}  // namespace stream_models
+using namespace plain_models;
+}

@@ -3,6 +3,9 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/torch.h>
 
+#include <algorithm>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -120,7 +123,88 @@ ModelCase with_raw_writes() {
           }};
 }
 
+// A language model of four recurrent layers, each a block, on packed texts of some length.
+struct Reader : torch::nn::Module {
+  static constexpr std::int64_t kWords = 29, kWidth = 24, kTexts = 8;
+
+  Reader() {
+    for (int i = 0; i < 4; ++i)
+      layers->push_back(torch::nn::LSTM(torch::nn::LSTMOptions(kWidth, kWidth).batch_first(true)));
+  }
+
+  at::Tensor loss(std::int64_t length) {
+    namespace rnn = torch::nn::utils::rnn;
+    const auto generator = at::detail::createCPUGenerator(static_cast<std::uint64_t>(length));
+    const at::Tensor text = at::randint(kWords, {kTexts, length + 1}, generator, at::kLong);
+    const at::Tensor lengths = length - at::arange(kTexts, at::kLong).remainder(3);
+    auto packed = rnn::pack_padded_sequence(words(text.narrow(1, 0, length)), lengths, true, false);
+    for (const auto& layer : *layers)
+      packed = std::get<0>(layer->as<torch::nn::LSTM>()->forward_with_packed_input(packed));
+    const at::Tensor read =
+        std::get<0>(rnn::pad_packed_sequence(packed, /*batch_first=*/true, 0.0, length));
+    return at::cross_entropy_loss(head(read).flatten(0, 1), text.narrow(1, 1, length).flatten());
+  }
+
+  torch::nn::Embedding words{register_module("words", torch::nn::Embedding(kWords, kWidth))};
+  torch::nn::ModuleList layers{register_module("layers", torch::nn::ModuleList())};
+  torch::nn::Linear head{register_module("head", torch::nn::Linear(kWidth, kWords))};
+};
+
+struct Read {
+  Tensors state;                    // losses and parameters
+  std::vector<std::int64_t> peaks;  // counted, of each step
+};
+
+Read read_texts(const std::vector<std::int64_t>& lengths,
+                const std::vector<std::string>* settings) {
+  torch::manual_seed(1);
+  const auto model = std::make_shared<Reader>();
+  std::optional<Session> session;
+  if (settings != nullptr) session.emplace(solo_session(*settings));
+  if (session) session->adopt(*model);
+  torch::optim::AdamW optimizer(model->parameters(), 0.01);
+  Read read;
+  for (const std::int64_t length : lengths) {
+    optimizer.zero_grad();
+    cox::detail::reset_counted_peak();
+    const at::Tensor loss = model->loss(length);
+    loss.backward();
+    read.peaks.push_back(counted_memory().peak_bytes);
+    optimizer.step();
+    read.state.push_back(loss.detach().clone());
+  }
+  if (session) session->finish();
+  for (const at::Tensor& p : model->parameters()) read.state.push_back(p.detach().clone());
+  return read;
+}
+
 TEST_SUITE("adopted memory") {
+  TEST_CASE("texts longer than what was measured stay within the budget, with the same bits") {
+    REQUIRE(cox::detail::install_counting_allocator().ok());
+    const std::vector<std::int64_t> lengths = {10, 10, 40, 10, 25, 60, 12, 60};
+    const Read kept = read_texts(lengths, nullptr);
+    const TempFolder tier;
+    const std::vector<std::string> offload = {"--cox.memory.tier_directory=" + tier.path().string(),
+                                              "--cox.memory.smallest_bytes=256"};
+    std::vector<std::string> all = offload, within = offload;
+    all.emplace_back("--cox.memory.force=*=offload");
+    const Read least = read_texts(lengths, &all);
+    const std::int64_t most = std::ranges::max(kept.peaks);
+    const std::int64_t possible = *std::max_element(least.peaks.begin() + 2, least.peaks.end());
+    REQUIRE(possible < most * 9 / 10);
+    const std::int64_t budget = possible + (most - possible) / 4;
+    REQUIRE(kept.peaks[1] < budget);
+    within.push_back("--cox.memory.budget=" + std::to_string(budget));
+    const Read found = read_texts(lengths, &within);
+    CHECK(same(kept.state, found.state));
+    for (std::size_t i = 1; i < lengths.size(); ++i) {
+      CAPTURE(lengths[i]);
+      CHECK(found.peaks[i] <= budget);
+    }
+    // A short text is read as fast as it can be.
+    CHECK(found.peaks[3] > least.peaks[3]);
+  }
+
   TEST_CASE("forced to recompute, every model trains with the bits of the plain loop") {
     for (std::size_t m = 0; m < kModels; ++m) {
       const Trained expected = train(model_at(m));

@@ -1,6 +1,8 @@
+#include <torch/library.h>
 #include <torch/torch.h>
 
 #include <functional>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
@@ -111,6 +113,31 @@ std::string error_of(const std::function<void()>& work) {
     return error.what();
   }
   return "";
+}
+
+// Trains a net with a line search. `prepare` returns what the closure does with a loss. Returns the
+// losses that the optimizer saw, then weights and buffers.
+template <class Prepare>
+Tensors train_lbfgs(Session& session, const Prepare& prepare) {
+  Net net = make_net(1);
+  net->eval();  // no dropout: a line search wants a function
+  const auto evaluate = prepare(net);
+  torch::optim::LBFGS optimizer(
+      net->parameters(),
+      torch::optim::LBFGSOptions(0.5).max_iter(8).line_search_fn("strong_wolfe"));
+  Batches batches(session.rank());
+  Tensors seen;
+  for (int i = 0; i < 3; ++i) {
+    const at::Tensor x = batches.next();
+    optimizer.step([&] {
+      optimizer.zero_grad();
+      seen.push_back(evaluate(loss_of(net, x)).detach().clone());
+      return seen.back();
+    });
+  }
+  const Tensors state = state_of(net);
+  seen.insert(seen.end(), state.begin(), state.end());
+  return seen;
 }
 
 std::uint64_t steps_of(Session& session) {
@@ -261,6 +288,60 @@ TEST_SUITE("adoption") {
     session.detach(*net);
   }
 
+  TEST_CASE("an optimizer that looks at losses trains as one that averages them by hand") {
+    auto session = solo_session();
+    const Tensors found = train_lbfgs(session, [&](Net& net) {
+      session.adopt(*net, {.closure_optimizer = ClosureOptimizer::yes});
+      return [](const at::Tensor& loss) {
+        loss.backward();
+        return loss;
+      };
+    });
+    session.finish();
+    CHECK(found.size() > 12);  // more closures than steps
+    auto other = solo_session();
+    ManualParallel ranks(other);
+    const Tensors expected = train_lbfgs(other, [&](Net& net) {
+      return [&](const at::Tensor& loss) {
+        auto step = other.step();
+        loss.backward();
+        ranks.all_reduce_gradients(step, net->parameters());
+        ranks.close(step);
+        const auto all =
+            cox::detail::gather_values(other.state().job().data(), loss.item<double>());
+        const double sum = std::accumulate(all->begin(), all->end(), 0.0);
+        return at::full_like(loss, sum / static_cast<double>(all->size()));
+      };
+    });
+    CHECK(same(expected, found));
+  }
+
+  TEST_CASE("an optimizer that looks at losses is found where it was not declared") {
+    auto session = solo_session();
+    if (session.world_size() == 1) return;
+    const std::string text = error_of([&] {
+      train_lbfgs(session, [&](Net& net) {
+        session.adopt(*net);
+        return [](const at::Tensor& loss) {
+          loss.backward();
+          return loss;
+        };
+      });
+    });
+    CHECK_MESSAGE(text.find("the weights") != std::string::npos, text);
+    CHECK_MESSAGE(text.find("closure_optimizer") != std::string::npos, text);
+  }
+
+  TEST_CASE("beside kernels on the stream's dispatch key nothing is adopted") {
+    torch::Library own(torch::Library::IMPL, "aten", cox::detail::kStreamKey, __FILE__, __LINE__);
+    own.impl("erf", torch::CppFunction::makeFallthrough());
+    auto session = solo_session();
+    Net net = make_net(1);
+    const std::string text = error_of([&] { session.adopt(*net); });
+    CHECK_MESSAGE(text.find("found one of aten::erf") != std::string::npos, text);
+    CHECK(text.find('\n') == std::string::npos);
+  }
+
   TEST_CASE("what cannot be adopted is refused in one line") {
     const auto expect = [](const std::function<void(Session&, Net&)>& work, const char* part) {
       auto session = solo_session();
@@ -287,6 +368,12 @@ TEST_SUITE("adoption") {
            "without adopted models");
     expect([](Session& s, Net& n) { static_cast<void>(s.step()), s.adopt(*n); },
            "before its first step");
+    expect(
+        [](Session& s, Net& n) {
+          const StepScope open = s.step();
+          s.adopt(*n);
+        },
+        "before its first step");
     expect(
         [](Session& s, Net& n) {
           s.adopt(*n);

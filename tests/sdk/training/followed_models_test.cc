@@ -225,6 +225,41 @@ TEST_SUITE("followed models") {
     session.finish();
   }
 
+  TEST_CASE("a forward pass that runs out of memory is run again with less, with the same bits") {
+    for (const std::size_t m : {kResnet, kGpt2}) {
+      CAPTURE(m);
+      ModelCase it = model_at(m);
+      auto session = solo_session({"--cox.memory.budget=1GiB"});
+      int runs = 0;
+      it.loss = [&, model_loss = it.loss](std::uint64_t seed) {
+        const at::Tensor loss = model_loss(seed);
+        const bool is_third = session.state().step().steps_ended() == 2;
+        if (is_third && ++runs == 1) TORCH_CHECK_WITH(OutOfMemoryError, false, "no room");
+        return loss;
+      };
+      const Trained found = train_in(session, it, 12);
+      session.finish();
+      CHECK(runs == 2);
+      CHECK(same(found.state, train_unseen(m, 12).state));
+      CHECK(found.steered > 0);  // the coordinator has made a tighter plan
+    }
+  }
+
+  TEST_CASE("an out-of-memory error passes where memory is not planned, or a second time") {
+    for (const bool is_planned : {false, true}) {
+      ModelCase it = model_at(kGpt2);
+      auto session = is_planned ? solo_session({"--cox.memory.budget=1GiB"}) : solo_session();
+      int runs = 0;
+      it.loss = [&, loss = it.loss](std::uint64_t seed) {
+        const at::Tensor value = loss(seed);
+        if (session.state().step().steps_ended() > 1 && ++runs > 0) throw std::bad_alloc();
+        return value;
+      };
+      CHECK_THROWS_AS(train_in(session, it, 4), std::bad_alloc);
+      CHECK(runs == (is_planned ? 2 : 1));
+    }
+  }
+
   TEST_CASE("micro-batches of a step are recomputed with the bits of keep") {
     const auto run = [](const Flags& settings) {
       const ModelCase it = model_at(kGpt2);

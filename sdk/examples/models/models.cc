@@ -1,4 +1,4 @@
-#include "tests/sdk/stream/models.h"
+#include "sdk/examples/models/models.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/csrc/jit/runtime/graph_executor.h>
@@ -7,7 +7,7 @@
 
 #include <utility>
 
-namespace stream_models {
+namespace plain_models {
 namespace {
 
 using at::Tensor;
@@ -348,6 +348,33 @@ struct Scripted : nn::Module {
   std::shared_ptr<torch::jit::CompilationUnit> script;
 };
 
+constexpr std::int64_t kScriptWidth = 16;
+
+constexpr const char* kScriptLayer = R"JIT(
+def forward(self, x):
+    inner = torch.gelu(torch.linear(x, self.weight, self.bias))
+    return x + torch.dropout(inner, 0.1, self.training)
+)JIT";
+
+constexpr const char* kScript = R"JIT(
+def forward(self, x):
+    x = self.third.forward(self.second.forward(self.first.forward(x)))
+    return torch.mv(x, self.head)
+)JIT";
+
+void add_parameter(torch::jit::Module& script, const char* name, const Tensor& value) {
+  script.register_parameter(name, value.set_requires_grad(true), /*is_buffer=*/false);
+}
+
+torch::jit::Module script_layer() {
+  torch::jit::Module layer("Layer");
+  add_parameter(layer, "weight", at::randn({kScriptWidth, kScriptWidth}) * 0.3);
+  add_parameter(layer, "bias", at::zeros({kScriptWidth}));
+  layer.register_attribute("training", c10::BoolType::get(), true);
+  layer.define(kScriptLayer);
+  return layer;
+}
+
 // ---- A field on a grid
 
 struct Field : nn::Module {
@@ -434,6 +461,23 @@ ModelCase make_dcgan(std::uint64_t seed) {
           }};
 }
 
+std::vector<ModelCase> make_dcgan_players(std::uint64_t seed) {
+  const auto both = seeded<Dcgan>(seed);
+  const auto noise = [](std::uint64_t batch_seed) {
+    return at::randn({6, 6, 1, 1}, batch_generator(batch_seed + 1'000'000));
+  };
+  const auto discriminator_loss = [both, noise](std::uint64_t batch_seed) {
+    const Tensor real = at::randn({6, 1, 16, 16}, batch_generator(batch_seed)).tanh_();
+    const Tensor fake = both->generator->forward(noise(batch_seed)).detach();
+    return both->judge(real, 0.9) + both->judge(fake, 0.0);
+  };
+  const auto generator_loss = [both, noise](std::uint64_t batch_seed) {
+    return both->judge(both->generator->forward(noise(batch_seed)), 1.0);
+  };
+  return {{"discriminator", both->discriminator.ptr(), discriminator_loss},
+          {"generator", both->generator.ptr(), generator_loss}};
+}
+
 ModelCase make_unet(std::uint64_t seed) {
   auto model = seeded<UNet>(seed);
   return {"unet", model, [model](std::uint64_t batch_seed) {
@@ -482,6 +526,21 @@ ModelCase make_scripted(std::uint64_t seed) {
           }};
 }
 
+void write_script(const std::string& path, std::uint64_t seed) {
+  const SeedScope scope(seed);
+  torch::jit::Module script("Residual");
+  for (const char* name : {"first", "second", "third"})
+    script.register_module(name, script_layer());
+  add_parameter(script, "head", at::randn({kScriptWidth}) * 0.3);
+  script.define(kScript);
+  script.save(path);
+}
+
+Tensor loss_of_script(torch::jit::Module& script, std::uint64_t batch_seed) {
+  const Tensor x = at::randn({32, kScriptWidth}, batch_generator(batch_seed));
+  return at::mse_loss(script.forward({x}).toTensor(), x.sum(1).tanh());
+}
+
 ModelCase make_field(std::uint64_t seed) {
   auto model = seeded<Field>(seed);
   return {"field", model, [model](std::uint64_t batch_seed) {
@@ -497,4 +556,4 @@ std::vector<ModelCase> all_models(std::uint64_t seed) {
           make_gpt2(seed),   make_scripted(seed), make_field(seed)};
 }
 
-}  // namespace stream_models
+}  // namespace plain_models

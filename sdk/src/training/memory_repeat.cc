@@ -1,0 +1,46 @@
+#include "sdk/src/training/memory_repeat.h"
+
+#include <c10/util/Exception.h>
+
+#include <limits>
+#include <new>
+#include <string_view>
+
+#include "coordinator/core/text.h"
+#include "coxswain/error.h"
+#include "sdk/src/blocks/block_watch.h"
+#include "sdk/src/memory/memory_actuator.h"
+
+namespace cox::detail {
+
+// The allocator of CPU tensors has no type of its own for it.
+bool is_out_of_memory(const std::exception& error) {
+  if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) return true;
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return true;
+  return std::string_view(error.what()).find("can't allocate memory") != std::string_view::npos;
+}
+
+at::Tensor run_within_memory(SessionState& state, const std::function<at::Tensor()>& forward,
+                             const std::function<void()>& put_back) {
+  std::exception_ptr failure;
+  std::string what;
+  try {
+    return forward();
+  } catch (const std::exception& error) {
+    if (!is_out_of_memory(error)) throw;
+    failure = std::current_exception();
+    what = first_line(error.what());
+  }
+  // Here all that the pass had made is gone.
+  if (VisitWatch* visits = state.actuators().get<BlockWatch>().visits()) visits->forget_step();
+  const bool has_room =
+      state.actuators().get<MemoryActuator>().make_room(std::numeric_limits<double>::infinity());
+  if (!has_room) std::rethrow_exception(failure);
+  state.job().log().warning(concat("step ", state.step().number(), ": out of memory (", what,
+                                   "); its forward pass runs again, with blocks that hold less"));
+  state.step().recorder().flag(SignalFlag::out_of_memory);
+  put_back();
+  return forward();
+}
+
+}  // namespace cox::detail
