@@ -134,6 +134,29 @@ def where_the_time_goes():
             min=1,
             thresholds=thresholds(("green", None), ("orange", 1.2)),
         ),
+        lines(
+            "FLOPs of a step",
+            (8, 7),
+            "FLOPs of the model in a step, forward and backward, all ranks together. 0 where no rank follows its operators.",
+            {"step {{instance}}": "coxswain_step_flops"},
+            unit="short",
+            min=0,
+        ),
+        lines(
+            "FLOPs a second",
+            (8, 7),
+            "FLOPs of the model a second, forward and backward, all ranks together. 0 where no rank follows its operators.",
+            {"achieved {{instance}}": "coxswain_achieved_flops_per_second"},
+            unit="flops",
+            min=0,
+        ),
+        lines(
+            "MFU",
+            (8, 7),
+            "Part of the devices' peak that the model's FLOPs reach. Empty where run.peak_flops_per_device is not given.",
+            {"MFU {{instance}}": "coxswain_mfu_ratio"},
+            min=0,
+        ),
     ]
 
 

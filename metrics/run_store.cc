@@ -11,6 +11,7 @@
 
 #include "coordinator/io/file.h"
 #include "coordinator/io/json.h"
+#include "coordinator/io/operator_table_file.h"
 
 namespace cox::metrics {
 namespace {
@@ -117,6 +118,7 @@ Result<RunProgress> prepare(const fs::path& folder, RunInfo& info, const RunStor
   if (options.on_existing == OnExisting::refuse && run.steps > 0) return refusal(folder, run);
   if (options.on_existing != OnExisting::append) {
     std::error_code error;
+    fs::remove(folder / io::kOperatorTableName, error);
     fs::remove(folder / "steps.jsonl", error);
     if (!error) return progress;
     return failed_precondition("run directory: cannot remove " + (folder / "steps.jsonl").string() +
@@ -260,6 +262,7 @@ void RunStoreWriter::work() {
       asked = flushes_asked_;
     }
     drain();
+    write_operators();
     {
       const std::lock_guard lock(mutex_);
       flushes_done_ = asked;
@@ -292,6 +295,20 @@ void RunStoreWriter::drain() {
     if (text.size() >= kBatchBytes) flush();
   }
   flush();
+}
+
+void RunStoreWriter::keep(std::shared_ptr<const OperatorTable> operators) {
+  const std::lock_guard lock(mutex_);
+  operators_ = std::move(operators);
+}
+
+void RunStoreWriter::write_operators() {
+  std::shared_ptr<const OperatorTable> newest;
+  {
+    const std::lock_guard lock(mutex_);
+    newest.swap(operators_);
+  }
+  if (newest) note(io::replace_file(folder_ / io::kOperatorTableName, io::to_json(*newest)));
 }
 
 Status RunStoreWriter::write_run_json() {

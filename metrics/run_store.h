@@ -1,7 +1,7 @@
 // RunStoreWriter keeps the record of every step of one rank, in DIR/rank<k>/run.json and
-// steps.jsonl. Every rank has one. The training thread pushes rows, and a thread of the writer's
-// own writes them out a few times a second. A full ring or a full disk costs rows, which are
-// counted, never the training.
+// steps.jsonl, and its table of operators in operators.json. Every rank has one. The training
+// thread pushes rows, and a thread of the writer's own writes them out a few times a second. A full
+// ring or a full disk costs rows, which are counted, never the training.
 #pragma once
 
 #include <atomic>
@@ -19,6 +19,7 @@
 #include <thread>
 #include <vector>
 
+#include "coordinator/core/operator_table.h"
 #include "coordinator/core/status.h"
 #include "coordinator/core/units.h"
 #include "metrics/run_format.h"
@@ -129,6 +130,10 @@ class RunStoreWriter {
     if (!ring_.push(row)) dropped_.fetch_add(1, std::memory_order_relaxed);
   }
 
+  // Hands over the newest table of operators, which replaces the one in the file. Waits for no
+  // disk. Only the thread that pushes may call it.
+  void keep(std::shared_ptr<const OperatorTable> operators);
+
   // Returns the number of rows that were not kept so far. Any thread may call it.
   std::uint64_t dropped() const { return dropped_.load(std::memory_order_relaxed); }
 
@@ -147,6 +152,7 @@ class RunStoreWriter {
                  AppendFile file, RunProgress progress);
   void work();
   void drain();
+  void write_operators();
   Status write_run_json();
   void note(const Status& status);
 
@@ -166,6 +172,7 @@ class RunStoreWriter {
   std::uint64_t flushes_asked_ = 0;
   std::uint64_t flushes_done_ = 0;
   bool closing_ = false;
+  std::shared_ptr<const OperatorTable> operators_;  // null = nothing new to write
   std::thread writer_;
 };
 

@@ -15,6 +15,7 @@
 #include "metrics/topics/decisions.h"
 #include "metrics/topics/memory.h"
 #include "metrics/topics/numerics.h"
+#include "metrics/topics/operators.h"
 #include "metrics/topics/parallel.h"
 #include "metrics/topics/plan.h"
 #include "metrics/topics/progress.h"
@@ -49,7 +50,8 @@ struct Snapshot {
   std::uint64_t repeated_rounds = 0;         // in which a step was done again
   std::shared_ptr<const MemoryView> memory;  // null where memory is not planned
   HeldBytes held;
-  MemoryHeadroom headroom;                       // of the newest round
+  MemoryHeadroom headroom;  // of the newest round
+  OperatorsView operators;
   std::shared_ptr<const NumericsView> numerics;  // never null
   DecisionsView decisions;
   ControlCounters control{};

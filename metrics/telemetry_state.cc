@@ -18,11 +18,13 @@ StepSummary with_attendance(StepSummary figures, const StepSummary& later) {
 
 }  // namespace
 
-TelemetryState::TelemetryState(const JobFacts& job, UnixTime started, BuildInfo build) {
+TelemetryState::TelemetryState(const JobFacts& job, UnixTime started, BuildInfo build,
+                               double peak_flops_per_device) {
   now_.build = std::move(build);
   now_.started = started;
   now_.summary.loss = std::numeric_limits<double>::quiet_NaN();
   now_.summary.gradient_norm = now_.summary.loss;
+  now_.operators.peak_flops_per_device = peak_flops_per_device;
   now_.job = std::make_shared<const JobFacts>(job);
   now_.plan = std::make_shared<const Plan>();
   now_.numerics = std::make_shared<const NumericsView>();
@@ -55,6 +57,7 @@ void TelemetryState::record(const StepRecord& record) {
   if (is_due(*now_.ranks.table, record)) {
     now_.ranks.table = rank_table(record.signals, s);
     now_.parallel = parallel_view(*now_.job, record.signals, now_.parallel);
+    now_.operators = operators_view(record.signals, now_.operators);
   }
   publish();
 }
@@ -80,10 +83,16 @@ void TelemetryState::set_held(const HeldBytes& held) {
   held_ = held;
 }
 
+void TelemetryState::set_operators(std::shared_ptr<const OperatorTable> operators) {
+  const std::lock_guard lock(mutex_);
+  operators_ = std::move(operators);
+}
+
 void TelemetryState::publish() {
   {
     const std::lock_guard lock(mutex_);
     now_.held = held_;
+    now_.operators.table = operators_;
   }
   std::shared_ptr<const Snapshot> fresh = std::make_shared<const Snapshot>(now_);
   {

@@ -17,7 +17,9 @@ namespace cox::metrics {
 class TelemetryState final : public StepSink {
  public:
   // Publishes a first snapshot, in which the job waits for its first round.
-  TelemetryState(const JobFacts& job, UnixTime started, BuildInfo build = {});
+  // `peak_flops_per_device`: as the settings have it, 0 = not given.
+  TelemetryState(const JobFacts& job, UnixTime started, BuildInfo build = {},
+                 double peak_flops_per_device = 0);
 
   // On the coordinator's thread.
   void record(const StepRecord& record) override;
@@ -32,6 +34,8 @@ class TelemetryState final : public StepSink {
   // Sets the bytes that a rank holds beside activations. Pages show them from the next round on.
   // Any thread may call it.
   void set_held(const HeldBytes& held);
+  // Sets rank 0's operators. Pages show them from the next round on. Any thread may call it.
+  void set_operators(std::shared_ptr<const OperatorTable> operators);
 
   // Returns the newest snapshot, never null. Any thread may call it; it does not wait for
   // recording.
@@ -52,6 +56,7 @@ class TelemetryState final : public StepSink {
   NumericsFold numerics_;
   mutable std::mutex mutex_;  // guards what follows
   HeldBytes held_;
+  std::shared_ptr<const OperatorTable> operators_;
   std::shared_ptr<const Snapshot> published_;
 };
 

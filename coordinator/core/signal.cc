@@ -94,6 +94,7 @@ RankSignal merge_reports(const RankSignal& earlier, const RankSignal& later) {
   merged.samples = add_saturating(earlier.samples, later.samples);
   merged.nonfinite_values = add_saturating(earlier.nonfinite_values, later.nonfinite_values);
   merged.tokens += earlier.tokens;
+  merged.flops += earlier.flops;
   merged.memory_peak_bytes = std::max(earlier.memory_peak_bytes, later.memory_peak_bytes);
   if (later.fragment.kind < earlier.fragment.kind) merged.fragment = earlier.fragment;
   merged.checksum = 0;
@@ -107,8 +108,8 @@ Result<BlockProfile> read_block_profile(const Fragment& fragment) {
     return data_loss("fragment: expected a block below ", profile->blocks, " of ", kMaxBlocks,
                      " at most, found ", profile->block);
   }
-  for (const float value :
-       {profile->forward_seconds, profile->backward_seconds, profile->boundary_kib}) {
+  for (const float value : {profile->forward_seconds, profile->backward_seconds,
+                            profile->boundary_kib, profile->flops}) {
     if (!std::isfinite(value) || value < 0) {
       return data_loss("fragment: a time or size of block ", profile->block,
                        " is negative or not finite");

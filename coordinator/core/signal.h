@@ -78,7 +78,10 @@ struct RankSignal {
   // buckets; and the part of them after the end of backward, which no computation hides.
   float reduction_seconds = 0;
   float reduction_exposed_seconds = 0;
-  std::array<std::byte, 16> reserved{};
+  // Of the rank's model since the last report, forward and backward, by the newest step whose
+  // operators were counted (operator_flops.h); 0 = not known.
+  float flops = 0;
+  std::array<std::byte, 12> reserved{};
   std::uint32_t checksum = 0;  // set by seal()
 
   bool has(SignalFlag flag) const { return (flags & static_cast<std::uint16_t>(flag)) != 0; }
@@ -113,6 +116,7 @@ struct BlockProfile {
   float forward_seconds = 0;
   float backward_seconds = 0;
   float boundary_kib = 0;  // inputs and outputs
+  float flops = 0;         // of a step, forward and backward; 0 = not known
 };
 
 // BlockFailure reports a block that could not be run under the action of the plan. Its rank keeps

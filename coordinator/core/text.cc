@@ -109,6 +109,17 @@ std::string bytes_text(std::uint64_t bytes) {
   return (unit == 0 ? std::to_string(bytes) : significant(value, 3)) + kUnits[unit];
 }
 
+std::string flops_text(double flops) {
+  static constexpr std::array<const char*, 7> kUnits = {" FLOP",  " kFLOP", " MFLOP", " GFLOP",
+                                                        " TFLOP", " PFLOP", " EFLOP"};
+  std::size_t unit = 0;
+  while (std::abs(flops) >= 1000 && unit + 1 < kUnits.size()) {
+    flops /= 1000;
+    ++unit;
+  }
+  return (unit == 0 ? fixed(flops, 0) : significant(flops, 3)) + kUnits[unit];
+}
+
 std::string percent_text(double fraction, int digits) {
   return fixed(100 * fraction, digits) + " %";
 }

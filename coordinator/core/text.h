@@ -42,6 +42,7 @@ std::string grouped(std::uint64_t value);               // "1,234,567"
 std::string seconds_text(double seconds);               // "412 ms", "1.83 s", "85.0 µs"
 std::string duration_text(double seconds);              // "2 h 05 min", "43 s"
 std::string bytes_text(std::uint64_t bytes);            // "3.10 GiB"
+std::string flops_text(double flops);                   // "1.24 GFLOP"
 std::string percent_text(double fraction, int digits);  // "41 %"
 std::string change_text(double ratio);                  // "-21.3 %" for 0.787, "+8.0 %" for 1.08
 

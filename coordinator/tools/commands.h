@@ -2,9 +2,11 @@
 // standard output; what comes from files is printed without control characters. One thread.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
+#include "coordinator/core/operator_table.h"
 #include "coordinator/core/status.h"
 
 namespace cox::tools {
@@ -24,6 +26,19 @@ struct PlanRequest {
 // kind of rank, or of each instance.
 enum class Fit { something, nothing };
 Result<Fit> plan_command(const PlanRequest& request);
+
+// ---- `cox ops`: the operators of a run's forward passes by time, bytes and FLOPs.
+
+struct OpsRequest {
+  enum class Form : std::uint8_t { tables, json };
+
+  std::string run;  // a run directory, a rank's folder in it, or the file of coordinator/io
+  std::int32_t rank = 0;
+  std::string block = "*";  // a pattern of blocks
+  OperatorOrder order = OperatorOrder::time;
+  Form form = Form::tables;
+};
+Status ops_command(const OpsRequest& request);
 
 // ---- `cox checkpoint`: what lies in a folder of saves, whether it is whole, and taking over a
 // save that was made or changed by hand. They read the manifests of coordinator/io/save_folder.h.

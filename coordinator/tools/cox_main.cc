@@ -156,6 +156,8 @@ struct CommandLine {
   CLI::App app{"Reads what a job of Coxswain leaves behind.", "cox"};
   ReplayRequest replay;
   PlanRequest plan;
+  OpsRequest ops;
+  std::string ops_order = "time";
   std::string saves;  // of checkpoint
   bool is_markdown = false;
   int exit_code = kDone;
@@ -166,6 +168,7 @@ struct CommandLine {
     add_replay();
     add_config();
     add_plan();
+    add_ops();
     add_checkpoint();
     add_version();
     add_help();
@@ -225,6 +228,33 @@ struct CommandLine {
       const Result<Fit> fit = plan_command(plan);
       if (!fit.ok()) exit_code = complain(fit.status().message());
       if (fit.ok() && *fit == Fit::nothing) exit_code = kNo;
+    });
+  }
+
+  void add_ops() {
+    CLI::App* command = app.add_subcommand(
+        "ops", "lists the operators of a run's forward pass by time, bytes or FLOPs");
+    command->footer(
+        "Example: what takes the time in the layers of a GPT-2?\n"
+        "  cox ops runs/my-run --block 'transformer.h.*'");
+    command->add_option("RUN", ops.run, "a run directory, or the operators.json of a rank")
+        ->required();
+    command->add_option("--by", ops_order, "what to sort by")
+        ->type_name("WHAT")
+        ->check(CLI::IsMember({"time", "bytes", "flops"}));
+    command->add_option("--block", ops.block, "blocks whose names fit, such as 'h.*'")
+        ->type_name("PATTERN");
+    command->add_option("--rank", ops.rank, "whose operators; 0 unless given")
+        ->type_name("RANK")
+        ->check(CLI::Range(0, kMaxRanks - 1));
+    command->add_flag_callback(
+        "--json", [this] { ops.form = OpsRequest::Form::json; }, "as JSON, as the file has it");
+    command->callback([this] {
+      ops.order = ops_order == "bytes"   ? OperatorOrder::bytes
+                  : ops_order == "flops" ? OperatorOrder::flops
+                                         : OperatorOrder::time;
+      const Status listed = ops_command(ops);
+      if (!listed.ok()) exit_code = complain(listed.message());
     });
   }
 

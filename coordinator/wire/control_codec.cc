@@ -1,7 +1,9 @@
 #include "coordinator/wire/control_codec.h"
 
 #include <algorithm>
+#include <array>
 #include <concepts>
+#include <cstring>
 #include <span>
 
 #include "coordinator/core/bytes.h"
@@ -63,6 +65,34 @@ void read(ByteReader& in, Trimmed<Array>& field) {
   std::copy(bytes.begin(), bytes.end(), field.bytes.begin());
 }
 
+// What was added to a signal, and what is reserved in it behind that, as the Trimmed bytes that
+// were reserved before: files of either kind read the other's.
+template <class Flops, class Array>
+struct Added {
+  Flops& flops;
+  Array& reserved;
+  using Bytes = std::array<std::byte, sizeof(float) + sizeof(Array)>;
+};
+template <class Flops, class Array>
+Added(Flops&, Array&) -> Added<Flops, Array>;
+
+template <class Flops, class Array>
+void write(ByteWriter& out, const Added<Flops, Array>& field) {
+  typename Added<Flops, Array>::Bytes bytes{};
+  std::memcpy(bytes.data(), &field.flops, sizeof(float));
+  std::ranges::copy(field.reserved, bytes.begin() + sizeof(float));
+  write(out, Trimmed{bytes});
+}
+
+template <class Flops, class Array>
+void read(ByteReader& in, Added<Flops, Array>& field) {
+  typename Added<Flops, Array>::Bytes bytes{};
+  Trimmed trimmed{bytes};
+  read(in, trimmed);
+  std::memcpy(&field.flops, bytes.data(), sizeof(float));
+  std::copy(bytes.begin() + sizeof(float), bytes.end(), field.reserved.begin());
+}
+
 // Any value of an enum's type: codes of user policies have no names.
 template <class Enum>
 struct Number {
@@ -122,6 +152,7 @@ template <class T, class Value>
 concept Is = std::same_as<std::remove_const_t<T>, Value>;
 
 using wire::Actions;
+using wire::Added;
 using wire::AtMost;
 using wire::JobSize;
 using wire::kLargestJob;
@@ -167,7 +198,7 @@ void list_fields(Is<RankSignal> auto& it, auto&& visit) {
         it.samples, it.nonfinite_values, it.control_errors, it.tokens, it.memory_used_bytes,
         it.memory_peak_bytes, it.memory_limit_bytes, Number{it.fragment.kind}, it.fragment.size,
         Trimmed{it.fragment.payload}, it.loss_scale, it.reduction_seconds,
-        it.reduction_exposed_seconds, Trimmed{it.reserved}, it.checksum);
+        it.reduction_exposed_seconds, Added{it.flops, it.reserved}, it.checksum);
 }
 
 void list_fields(Is<FaultyReport> auto& it, auto&& visit) {

@@ -108,6 +108,7 @@ void put_cost(io::JsonWriter& json, const Snapshot& s, std::size_t block) {
   json.field("saved_bytes", cost.profile.saved_bytes);
   json.field("forward_seconds", static_cast<double>(cost.profile.forward_seconds));
   json.field("backward_seconds", static_cast<double>(cost.profile.backward_seconds));
+  if (cost.profile.flops > 0) json.field("flops", cost.profile.flops);
   json.field("measured_on_rank", cost.rank);
 }
 

@@ -19,6 +19,8 @@
 #include "coxswain/adamw.h"
 #include "sdk/examples/gpt2/model.h"
 #include "sdk/src/stream/block_map.h"
+#include "sdk/src/stream/operator_meter.h"
+#include "sdk/src/stream/operator_times.h"
 #include "sdk/src/stream/tape.h"
 #include "tests/bench/line.h"
 #include "tests/sdk/stream/models.h"
@@ -60,6 +62,18 @@ class BlockListener final : public OperatorListener {
   const BlockMap blocks_;
   std::optional<BlockId> current_;
   int cuts_ = 0;
+};
+
+// Counts operators, as a sampled step does.
+class MeterListener final : public OperatorListener {
+ public:
+  bool wants_calls() const override { return true; }
+  void begin(const detail::OperatorCall& call) override { meter_.begin(call, BlockId(0)); }
+  void end(std::span<const c10::IValue> results) override { meter_.end(results); }
+  void failed() noexcept override { meter_.failed(); }
+
+ private:
+  detail::OperatorMeter meter_{&detail::steady_ns};
 };
 
 Line with_interval(Line line, const Median& centre) {
@@ -126,12 +140,12 @@ std::vector<Call> calls() {
   };
 }
 
-enum Arm { kPlain, kWatched, kTaped, kArms };
+enum Arm { kPlain, kWatched, kCounted, kTaped, kArms };
 constexpr int kCallsOfRegion = 32;  // as many as a block has, about
 constexpr int kRegions = 8;         // of a turn
 
-// Runs regions of one operator plainly, watched or taped. What a tape, its scope and freeing it
-// cost counts among its operators.
+// Runs regions of one operator plainly, watched, watched and counted, or taped. What a tape, its
+// scope and freeing it cost counts among its operators.
 class Region {
  public:
   Region(const Call& call, BlockListener& listener) : call_(call), listener_(listener) {
@@ -155,6 +169,10 @@ class Region {
       const StreamScope scope({&listener_});
       return run_calls();
     }
+    if (arm == kCounted) {
+      const StreamScope scope({&listener_, &meter_});
+      return run_calls();
+    }
     const auto tape = Tape::make("region");
     {
       const TapeScope scope(*tape);
@@ -168,11 +186,12 @@ class Region {
 
   const Call& call_;
   BlockListener& listener_;
+  MeterListener meter_;
   std::vector<Tensor> results_;  // as a forward pass holds them
 };
 
 struct CallTimes {
-  std::vector<double> plain, watched, taped;  // the last two: more than plain, same turn
+  std::vector<double> plain, watched, counted, taped;  // but the first: more than plain, same turn
 };
 
 CallTimes take_turns(Region& region, int turns) {
@@ -186,6 +205,7 @@ CallTimes take_turns(Region& region, int turns) {
     if (turn < 0) continue;  // sizes the caches
     times.plain.push_back(ns[kPlain]);
     times.watched.push_back(ns[kWatched] - ns[kPlain]);
+    times.counted.push_back(ns[kCounted] - ns[kPlain]);
     times.taped.push_back(ns[kTaped] - ns[kPlain]);
   }
   return times;
@@ -216,6 +236,8 @@ void tell_calls(const torch::nn::Module& model, Effort effort) {
     if (call.way == Way::hot || call.way == Way::other) taped_limit = 1000;
     tell_call(call, "an operator costs more where blocks are followed", times.watched, plain,
               watched_limit);
+    tell_call(call, "an operator costs more where it is counted, in one step of 64", times.counted,
+              plain, {});
     tell_call(call, "an operator costs more on a tape", times.taped, plain, taped_limit);
   }
 }

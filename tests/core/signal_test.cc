@@ -32,6 +32,7 @@ cox::RankSignal report(std::uint32_t n) {
   s.wall_seconds = n;
   s.reduction_seconds = static_cast<float>(4 * n);
   s.reduction_exposed_seconds = static_cast<float>(n);
+  s.flops = static_cast<float>(64 * n);
   s.weight = n;
   s.loss = 2;
   s.nonfinite_values = n;
@@ -82,6 +83,7 @@ TEST_SUITE("core") {
     CHECK(left.wall_seconds == 8);
     CHECK(left.reduction_seconds == 32);
     CHECK(left.reduction_exposed_seconds == 8);
+    CHECK(left.flops == 512);
     CHECK(left.weight == 8);
     CHECK(left.loss == 2);
     CHECK(left.memory_peak_bytes == 102);
@@ -91,6 +93,7 @@ TEST_SUITE("core") {
     CHECK(right.wall_seconds == left.wall_seconds);
     CHECK(right.reduction_seconds == left.reduction_seconds);
     CHECK(right.reduction_exposed_seconds == left.reduction_exposed_seconds);
+    CHECK(right.flops == left.flops);
     CHECK(right.weight == left.weight);
     CHECK(right.nonfinite_values == left.nonfinite_values);
     CHECK(right.phase_seconds == left.phase_seconds);

@@ -1,6 +1,7 @@
 """An adopted loop: equal weights on all ranks, its page, its ending by SIGTERM."""
 
 import json
+import os
 import re
 import signal
 import urllib.request
@@ -46,9 +47,63 @@ class Adopt(jobs.Case):
         self.assertGreater(slow, fast)
 
     @staticmethod
-    def measured_blocks(address):
+    def measured_blocks(address, what="backward_seconds"):
         blocks = json.loads(get(address + "/api/v1/plan"))["blocks"]
-        return blocks if all(block.get("backward_seconds") for block in blocks) else None
+        return blocks if all(block.get(what) for block in blocks) else None
+
+    # Of a rank's step: four products of 32 rows by 64 by 64, the first of whose operands needs no gradient.
+    PRODUCT = 2 * 32 * 64 * 64
+
+    def test_a_run_holds_the_operators_of_each_rank_and_cox_ops_lists_them(self):
+        for ranks in [1, 2]:
+            run = self.path(f"run{ranks}")
+            ended = jobs.run(self.command("70", "--cox.run.directory=" + run), ranks)
+            self.assertEqual(ended.code, 0, ended)
+            for rank in range(ranks):
+                with open(os.path.join(run, f"rank{rank}", "operators.json"), encoding="utf-8") as file:
+                    table = json.load(file)
+                self.assertEqual((table["steps"], table["newest_step"]), (2, 66))
+                self.assertEqual([block["name"] for block in table["blocks"]], ["0", "1", "2", "3"])
+                self.check_operators(table)
+                listed = jobs.run([jobs.programs.cox, "ops", run, "--rank", str(rank), "--by", "flops"])
+                self.assertEqual(listed.code, 0, listed)
+                self.assertIn("1.05 MFLOP forward, 1.84 MFLOP backward", listed.out)
+                self.assertRegex(listed.out, r"operator .*\naten::addmm +4.00 ")
+                part = jobs.run([jobs.programs.cox, "ops", run, "--rank", str(rank), "--block=1", "--json"])
+                rows = json.loads(part.out)["operators"]
+                self.assertEqual(rows, [row for row in table["operators"] if row["block"] == "1"])
+            self.assertFalse(os.path.exists(os.path.join(run, f"rank{ranks}")))
+
+    def check_operators(self, table):
+        products = [row for row in table["operators"] if "forward_flops" in row]
+        self.assertEqual([row["name"] for row in products], ["aten::addmm"] * 4)
+        for row in products:
+            self.assertEqual(row["calls"], 2, row)
+            self.assertEqual(row["result_bytes"], 2 * 32 * 64 * 4, row)
+            self.assertEqual(row["forward_flops"], 2 * self.PRODUCT, row)
+            self.assertEqual(row["backward_flops"], 2 * self.PRODUCT * (1 if row["block"] == "0" else 2), row)
+        self.assertTrue(all(row["forward_ns"] > 0 for row in table["operators"]))
+        self.assertFalse([row for row in table["operators"] if "add_" in row["name"]], "optimizer")
+
+    def test_the_page_and_the_metrics_tell_flops_and_mfu(self):
+        for ranks in [1, 2]:
+            job, address = self.hold("--cox.run.peak_flops_per_device=1e9", ranks=ranks)
+            status = job.until(lambda: self.flops_of(address))
+            self.assertEqual(status["step_flops"], ranks * 11 * self.PRODUCT)
+            self.assertGreater(status["flops_per_second"], 0)
+            self.assertAlmostEqual(status["mfu_ratio"] / (status["flops_per_second"] / ranks / 1e9), 1, 1)
+            blocks = job.until(lambda: self.measured_blocks(address, "flops"))
+            self.assertEqual([block["flops"] / self.PRODUCT for block in blocks], [2, 3, 3, 3])
+            page = get(address + "/status")
+            self.assertIn("of 1.00 GFLOP/s a device", page)
+            self.assertIn("aten::addmm", page)
+            self.assertRegex(get(address + "/metrics"), r"\ncoxswain_mfu_ratio [0-9.e-]+\n")
+            job.signal(signal.SIGKILL)
+
+    @staticmethod
+    def flops_of(address):
+        operators = json.loads(get(address + "/api/v1/status"))["operators"]
+        return operators if operators["step_flops"] else None
 
     def test_sigterm_on_one_rank_ends_all_at_the_end_of_a_step(self):
         job, _ = self.hold()

@@ -13,7 +13,7 @@ import jobs
 
 ROUTES = ["/", "/metrics", "/livez", "/readyz", "/status", "/version", "/api/v1/status",
           "/api/v1/ranks", "/api/v1/plan", "/api/v1/decisions", "/api/v1/config",
-          "/api/v1/numerics"]
+          "/api/v1/numerics", "/api/v1/operators"]
 
 
 def get(url):

@@ -10,6 +10,7 @@
 #include "coordinator/core/config.h"
 #include "coordinator/io/content_hash.h"
 #include "coordinator/io/json.h"
+#include "coordinator/io/operator_table_file.h"
 #include "coordinator/io/planning_files.h"
 #include "coordinator/io/safetensors_header.h"
 #include "coordinator/io/save_folder.h"
@@ -134,6 +135,20 @@ Taken fuzz_instances(std::string_view bytes) {
     expect(answer.ok(), "an answer to a valid problem");
     expect(!answer->best || answer->best->peak_bytes <= budget, "a plan within its budget");
   }
+  return Taken::yes;
+}
+
+Taken fuzz_operators(std::string_view bytes) {
+  const auto read = io::read_operator_table(bytes);
+  if (!read.ok()) return Taken::no;
+  const auto again = io::read_operator_table(io::to_json(*read));
+  expect(again.ok() && *again == *read, "a table to be the same after it was written");
+  OperatorTable twice = *read;
+  add_sample(twice, *read);
+  expect(twice.rows.size() == read->rows.size(), "no new rows of the same operators");
+  expect(sum_of(by_operator(*read, "*")).calls == sum_of(read->rows).calls,
+         "as many calls by operator as in all");
+  expect(by_block(*read).size() <= read->blocks.size(), "at most a row for each block");
   return Taken::yes;
 }
 

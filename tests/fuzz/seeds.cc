@@ -6,6 +6,7 @@
 #include <span>
 
 #include "coordinator/core/config.h"
+#include "coordinator/io/operator_table_file.h"
 #include "coordinator/io/planning_files.h"
 #include "coordinator/io/safetensors_header.h"
 #include "coordinator/io/save_folder.h"
@@ -194,6 +195,17 @@ Seeds memory_profiles() {
   return {io::to_json({{rank}})};
 }
 
+Seeds operators() {
+  OperatorTable table;
+  table.steps = 3;
+  table.newest = StepId(130);
+  table.blocks = {{"h.0", 0.5, 1}, {"h.1", 0.25, 0.75}};
+  table.rows = {{"aten::gelu", "h.0", 3, 7, 64},
+                {"aten::mm", "h.0", 6, 90, 128, OperatorFlops{1000, 2000}},
+                {"aten::mm", "h.1", 6, 95, 128, OperatorFlops{1000, 1000}}};
+  return {io::to_json(table)};
+}
+
 Seeds plans() {
   const JobFacts job = test::capable_job(kRanks, kBlocks);
   test::RandomValues random(11);
@@ -260,6 +272,7 @@ std::vector<std::string> seeds_of(std::string_view target) {
       {"manifest", manifests},
       {"mask", masks},
       {"memory_profile", memory_profiles},
+      {"operators", operators},
       {"plan", plans},
       {"query", queries},
       {"run", runs},

@@ -8,7 +8,7 @@
 namespace cox::fuzz {
 namespace {
 
-constexpr std::array<Target, 14> kTargets = {{{"config", fuzz_config},
+constexpr std::array<Target, 15> kTargets = {{{"config", fuzz_config},
                                               {"control_state", fuzz_control_state},
                                               {"http_head", fuzz_http_head},
                                               {"instances", fuzz_instances},
@@ -17,6 +17,7 @@ constexpr std::array<Target, 14> kTargets = {{{"config", fuzz_config},
                                               {"manifest", fuzz_manifest},
                                               {"mask", fuzz_mask},
                                               {"memory_profile", fuzz_memory_profile},
+                                              {"operators", fuzz_operators},
                                               {"plan", fuzz_plan},
                                               {"query", fuzz_query},
                                               {"run", fuzz_run},

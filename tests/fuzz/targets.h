@@ -48,6 +48,7 @@ Taken fuzz_json(std::string_view bytes);
 Taken fuzz_manifest(std::string_view bytes);
 Taken fuzz_mask(std::string_view bytes);
 Taken fuzz_memory_profile(std::string_view bytes);
+Taken fuzz_operators(std::string_view bytes);
 Taken fuzz_plan(std::string_view bytes);
 Taken fuzz_query(std::string_view bytes);
 Taken fuzz_run(std::string_view bytes);

@@ -1,8 +1,10 @@
 #include "metrics/run_store.h"
 
+#include <memory>
 #include <string>
 #include <thread>
 
+#include "coordinator/io/operator_table_file.h"
 #include "run_fixture.h"
 #include "tests/support/small_files_only.h"
 #include "text_search.h"
@@ -59,6 +61,28 @@ TEST_SUITE("metrics") {
       CHECK(lines[i].starts_with("{\"step\":" + std::to_string(i) + ","));
     CHECK(contains(read_text(folder.path() / "rank0" / "run.json"), "\"n_steps\":500"));
     CHECK_FALSE(std::filesystem::exists(folder.path() / "rank0" / "run.json.new"));
+  }
+
+  TEST_CASE("the newest table of operators is in the rank's folder, and of no earlier run") {
+    const TemporaryFolder folder;
+    const auto file = folder.path() / "rank0" / "operators.json";
+    OperatorTable table;
+    table.steps = 1;
+    table.rows = {{"aten::mm", "h.0", 1, 2, 3}};
+    auto store = RunStoreWriter::open(folder.path(), info());
+    REQUIRE(store.ok());
+    CHECK_FALSE(std::filesystem::exists(file));
+    (*store)->keep(std::make_shared<const OperatorTable>(table));
+    (*store)->flush();
+    CHECK(io::read_operator_table(read_text(file)).value() == table);
+    table.steps = 2;
+    (*store)->keep(std::make_shared<const OperatorTable>(table));
+    CHECK((*store)->close().ok());
+    CHECK(io::read_operator_table(read_text(file)).value() == table);
+    RunStoreOptions options;
+    options.on_existing = OnExisting::replace;
+    CHECK(RunStoreWriter::open(folder.path(), info(), std::move(options)).ok());
+    CHECK_FALSE(std::filesystem::exists(file));
   }
 
   TEST_CASE("a full ring drops rows and counts them, and what is written stays whole") {

@@ -22,7 +22,8 @@ int main(int argc, char** argv) {
   setup.start = now.count();
   setup.step_seconds = 1 / rounds_per_second;
   SimulatedJob job(setup);
-  TelemetryState state(job.job(), cox::UnixTime{setup.start}, {"0.1.0", "test"});
+  TelemetryState state(job.job(), cox::UnixTime{setup.start}, {"0.1.0", "test"},
+                       kSimulatedPeakFlops);
   state.set_held({1 << 28, 1 << 28, 1 << 29, 1 << 28});
   job.steps(state, 20);
   cox::Config config;

@@ -63,6 +63,17 @@ Reason reason(PolicyKind policy, ReasonCode code, Outcome outcome, std::string t
 
 }  // namespace
 
+std::shared_ptr<const OperatorTable> simulated_operators() {
+  OperatorTable table;
+  table.steps = 2;
+  table.newest = StepId(66);
+  table.blocks = {{"embedding", 0.01, 0.02}, {"h.0", 0.03, 0.06}};
+  table.rows = {{"aten::add", "h.0", 8, 2'000'000, 4096},
+                {"aten::embedding", "embedding", 2, 4'000'000, 8192},
+                {"aten::mm", "h.0", 16, 30'000'000, 2048, OperatorFlops{6e9, 12e9}}};
+  return std::make_shared<const OperatorTable>(std::move(table));
+}
+
 SimulatedJob::SimulatedJob(SimulatedSetup setup)
     : setup_(std::move(setup)),
       job_(facts(setup_)),
@@ -82,6 +93,7 @@ void SimulatedJob::samples_of(std::int32_t rank, RankSignal& signal) const {
   signal.samples = setup_.uneven ? micro_batches(rank) * kMicroBatch : 8;
   signal.weight = signal.samples;
   signal.tokens = signal.samples * 256;
+  signal.flops = static_cast<float>(signal.samples) * kSimulatedFlops;
   const double step = setup_.step_seconds;
   signal.reduction_seconds = static_cast<float>(0.04 * step);
   signal.reduction_exposed_seconds = static_cast<float>(0.003 * step * (1 + rank % 2));

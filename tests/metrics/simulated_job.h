@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "coordinator/core/operator_table.h"
 #include "coordinator/core/record.h"
 #include "simulated_numerics.h"
 
@@ -33,6 +35,12 @@ inline constexpr std::int64_t kSimulatedBudget = std::int64_t{13} << 29;    // 6
 inline constexpr std::int64_t kSimulatedKeepPeak = std::int64_t{15} << 29;  // 7.5 GiB
 inline constexpr std::int64_t kSimulatedSaving = std::int64_t{1} << 30;
 inline constexpr std::size_t kSimulatedBlocks = 4;  // of which memory can be saved, from the second
+
+inline constexpr float kSimulatedFlops = 1e9f;         // of a sample
+inline constexpr double kSimulatedPeakFlops = 2.5e11;  // that a device does in a second
+
+// Rank 0's operators in two blocks.
+std::shared_ptr<const OperatorTable> simulated_operators();
 
 class SimulatedJob {
  public:

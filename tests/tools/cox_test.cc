@@ -152,7 +152,7 @@ TEST_SUITE("tools.cox") {
   }
 
   TEST_CASE("every command tells what it takes, with an example") {
-    for (const std::string command : {"replay", "config", "plan", "version", "help",
+    for (const std::string command : {"replay", "config", "plan", "ops", "version", "help",
                                       "checkpoint ls", "checkpoint verify", "checkpoint seal"}) {
       const Outcome outcome = cox(command + " --help");
       CHECK_MESSAGE(outcome.exit_code == 0, outcome.output);

@@ -161,6 +161,7 @@ RankSignal RandomValues::signal(const JobFacts& job, RankId rank, RoundId round)
     BlockProfile profile;
     profile.block = BlockId(static_cast<std::uint16_t>(below(8)));
     profile.saved_bytes = bits();
+    profile.flops = static_cast<float>(below(1 << 20));
     signal.fragment = make_fragment(profile);
   } else if (chance(30)) {
     PrecisionRequest request;
@@ -173,6 +174,7 @@ RankSignal RandomValues::signal(const JobFacts& job, RankId rank, RoundId round)
   signal.loss_scale = static_cast<float>(number());
   signal.reduction_seconds = static_cast<float>(number());
   signal.reduction_exposed_seconds = static_cast<float>(number());
+  signal.flops = static_cast<float>(number());
   seal(signal);
   return signal;
 }

@@ -28,6 +28,11 @@ std::vector<Setting<RunConfig>> run_settings() {
              {"price_per_device_hour", "price",
               "of the device of one rank, for the summary at the end; 0 = not given"},
              {0, 1e9}),
+      number(&C::peak_flops_per_device,
+             {"peak_flops_per_device", "FLOP/s",
+              "of the device of one rank in the format that it trains in, for the ratio of it that "
+              "is used (MFU); 0 = not given"},
+             {0, 1e18}),
   };
 }
 

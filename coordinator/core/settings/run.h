@@ -24,6 +24,7 @@ struct RunConfig {
   std::uint32_t warmup_steps = 0;  // left out of timing statistics
   std::uint64_t seed = 1;
   double price_per_device_hour = 0;  // of one rank's device, in any unit; 0 = not given
+  double peak_flops_per_device = 0;  // FLOP/s that one rank's device can do; 0 = not given
 };
 std::vector<Setting<RunConfig>> run_settings();
 

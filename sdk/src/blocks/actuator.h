@@ -16,6 +16,7 @@
 
 #include "coordinator/core/evidence.h"
 #include "coordinator/core/job.h"
+#include "coordinator/core/operator_table.h"
 #include "coordinator/core/plan.h"
 #include "coordinator/core/reason.h"
 #include "coordinator/core/signal.h"
@@ -65,6 +66,7 @@ struct StepEnd {
   RoundId round{};
   const Plan& plan;           // in force in that round
   std::uint64_t samples = 0;  // that this rank worked on
+  StepId step{};
 };
 
 // EqualBits must be the same on all ranks in a step.
@@ -77,6 +79,8 @@ struct EqualBits {
 struct StepOutput {
   metrics::StepRow* row = nullptr;            // for the run directory; null without one
   std::span<const BlockEvidence> evidence{};  // one entry a block, valid until the next step
+  // The operators of this rank so far; null in most steps, where nothing is new.
+  std::shared_ptr<const OperatorTable> operators{};
 };
 
 // SavedRow names the row that a save holds of every rank.

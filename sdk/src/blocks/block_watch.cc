@@ -197,6 +197,26 @@ void BlockWatch::block_measured(BlockId block, const BlockMeasurement& measureme
   known.is_unsent = known.is_unsent || known.is_complete;
 }
 
+std::vector<BlockTime> BlockWatch::times() {
+  std::vector<BlockTime> times;
+  for (std::string& name : names()) times.push_back({std::move(name)});
+  const std::scoped_lock lock(mutex_);
+  for (std::size_t b = 0; b < times.size(); ++b) {
+    times[b].forward_seconds = known_[b].measurement.forward.count();
+    times[b].backward_seconds = known_[b].measurement.backward.count();
+  }
+  return times;
+}
+
+void BlockWatch::set_flops(std::span<const double> flops) {
+  const std::scoped_lock lock(mutex_);
+  for (std::size_t b = 0; b < known_.size(); ++b) {
+    Known& known = known_[b];
+    known.is_unsent = known.is_unsent || (known.is_complete && known.flops != flops[b]);
+    known.flops = flops[b];
+  }
+}
+
 Fragment BlockWatch::next_fragment() {
   const std::scoped_lock lock(mutex_);
   for (std::size_t tried = 0; tried < known_.size(); ++tried) {
@@ -205,7 +225,9 @@ Fragment BlockWatch::next_fragment() {
     if (!known_[b].is_unsent) continue;
     known_[b].is_unsent = false;
     const BlockId block(static_cast<BlockId::rep>(b));
-    return make_fragment(block_profile(block, known_.size(), names_[b], known_[b].measurement));
+    BlockProfile profile = block_profile(block, known_.size(), names_[b], known_[b].measurement);
+    profile.flops = static_cast<float>(known_[b].flops);
+    return make_fragment(profile);
   }
   return {};
 }

@@ -14,9 +14,11 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "coordinator/core/operator_table.h"
 #include "sdk/src/blocks/actuator.h"
 #include "sdk/src/blocks/measurement.h"
 #include "sdk/src/blocks/visit_watch.h"
@@ -67,6 +69,10 @@ class BlockWatch final : public Actuator, public BlockSink {
   VisitWatch* visits() { return visits_.get(); }
   // Returns the blocks that are kept whatever their action, with the reason, in ascending order.
   std::vector<PinnedBlock> pinned() const;
+  // Returns the times of every block in a step, as they were measured last; 0 before that.
+  std::vector<BlockTime> times();
+  // Sets the FLOPs of every block in a step, forward and backward, for the profiles to come.
+  void set_flops(std::span<const double> flops);
 
   // Runs a step with all blocks timed, and tells `edge` of every edge of a block, if it is given:
   // on the thread that passes it, autograd's in backward. Returns failed_precondition without
@@ -82,6 +88,7 @@ class BlockWatch final : public Actuator, public BlockSink {
  private:
   struct Known {
     BlockMeasurement measurement;
+    double flops = 0;          // of a step; 0 = not known
     bool is_complete = false;  // measured in full
     bool is_unsent = false;
   };

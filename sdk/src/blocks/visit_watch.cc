@@ -49,6 +49,7 @@ void VisitWatch::add_block(std::string name, std::uint64_t elements) {
 void VisitWatch::release() {
   leave_block();
   mode_ = MeasureMode::off;
+  meters_ = false;
   for (Block& block : blocks_) {
     block.action = MemoryAction::keep;
     block.format = Precision::fp32;
@@ -277,12 +278,29 @@ void VisitWatch::end_step() {
 
 void VisitWatch::forget_step() {
   leave_block();
+  meter_.forget();
   storages_.clear();
   const std::lock_guard lock(mutex_);
   seen_.assign(blocks_.size(), {});
   is_backward_ = false;
   backward_in_.reset();
   backward_region_.reset();
+}
+
+// The meter is the last before the operator and the first after it.
+void VisitWatch::begin(const OperatorCall& call) {
+  if (Tape* tape = recording()) tape->begin(call);
+  if (meters_ && current_) meter_.begin(call, *current_);
+}
+
+void VisitWatch::end(std::span<const c10::IValue> results) {
+  if (meter_.is_running()) meter_.end(results);
+  if (Tape* tape = recording()) tape->end(results);
+}
+
+void VisitWatch::failed() noexcept {
+  if (meter_.is_running()) meter_.failed();
+  if (Tape* tape = recording()) tape->failed();
 }
 
 std::unique_ptr<torch::autograd::SavedVariableHooks> VisitWatch::make_hooks() {

@@ -37,6 +37,7 @@
 #include "coordinator/core/precision_format.h"
 #include "sdk/src/blocks/measurement.h"
 #include "sdk/src/stream/block_map.h"
+#include "sdk/src/stream/operator_meter.h"
 #include "sdk/src/stream/operator_stream.h"
 #include "sdk/src/stream/operator_times.h"
 #include "sdk/src/stream/saved_tensors.h"
@@ -100,6 +101,11 @@ class VisitWatch final : public SavedTensorFrame,
   // Whether a tile of tile() was computed in a visit so far, so that there is something to drop.
   bool has_tiles() const { return has_tiles_; }
 
+  // Whether the operators of visits are counted one by one from here on. Called between steps.
+  enum class Metering : bool { off, on };
+  void meter(Metering metering) { meters_ = metering == Metering::on; }
+  OperatorMeter& operators() { return meter_; }
+
   // Tells `observer` what is read from here on; null ends that. It outlives this or ends it.
   void observe(VisitObserver* observer) { observer_ = observer; }
   // An operator of the forward pass reads this storage. Enters the block of `map` that it belongs
@@ -136,11 +142,11 @@ class VisitWatch final : public SavedTensorFrame,
   void forget_step();
 
   std::optional<ProductFormat> product_format() const override;
-  // The operators of a visit, or of a tile, that is recorded.
-  bool wants_calls() const override { return recording() != nullptr; }
-  void begin(const OperatorCall& call) override { recording()->begin(call); }
-  void end(std::span<const c10::IValue> results) override { recording()->end(results); }
-  void failed() noexcept override { recording()->failed(); }
+  // The operators of a visit, or of a tile, that is recorded, or whose operators are counted.
+  bool wants_calls() const override { return recording() != nullptr || (meters_ && current_); }
+  void begin(const OperatorCall& call) override;
+  void end(std::span<const c10::IValue> results) override;
+  void failed() noexcept override;
 
   std::unique_ptr<torch::autograd::SavedVariableHooks> make_hooks() override;
   bool begin_tile(std::string_view name, TileDrop drop) override;
@@ -194,6 +200,8 @@ class VisitWatch final : public SavedTensorFrame,
   std::shared_ptr<Tape> tile_;                 // of the tile that is computed; null unless dropped
   std::shared_ptr<SavedTensorFrame> offload_;  // of the region; null unless it is offloaded
   OpenFrame open_offload_;
+  bool meters_ = false;
+  OperatorMeter meter_{&steady_ns};
   Nanoseconds since_{};
   bool awaits_shape_ = false;  // the region's first operand has not been read
   bool has_tiles_ = false;

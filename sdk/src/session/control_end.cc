@@ -118,7 +118,8 @@ UnixTime wall_clock() {
 }
 
 struct ControlEnd::Telemetry {
-  Telemetry(const JobFacts& facts, UnixTime now) : state(facts, now, {COX_VERSION, ""}) {}
+  Telemetry(const JobFacts& facts, UnixTime now, double peak_flops)
+      : state(facts, now, {COX_VERSION, ""}, peak_flops) {}
 
   metrics::TelemetryState state;
   std::unique_ptr<metrics::HttpServer> server;  // reads state, so it goes first
@@ -141,7 +142,8 @@ std::filesystem::path ControlEnd::journal_path() const {
 }
 
 Status ControlEnd::start_telemetry(const JobFacts& facts) {
-  telemetry_ = std::make_unique<Telemetry>(facts, wall_clock());
+  telemetry_ =
+      std::make_unique<Telemetry>(facts, wall_clock(), job_.config().run.peak_flops_per_device);
   if (!job_.config().http.enabled) return ok_status();
   const auto busy = job_.sets_port() ? metrics::BusyPort::fail : metrics::BusyPort::take_another;
   auto server = metrics::HttpServer::start(job_.config(), telemetry_->state, busy);
@@ -240,6 +242,11 @@ void ControlEnd::flush_rows() {
   if (!rows_) return;
   rows_->flush();
   static_cast<void>(job_.gather(0));
+}
+
+void ControlEnd::keep(std::shared_ptr<const OperatorTable> operators) {
+  if (rows_) rows_->keep(operators);
+  if (telemetry_) telemetry_->state.set_operators(std::move(operators));
 }
 
 void ControlEnd::show_held(const metrics::HeldBytes& held) {

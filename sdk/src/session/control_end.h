@@ -15,6 +15,7 @@
 
 #include "coordinator/core/decide.h"
 #include "coordinator/core/job.h"
+#include "coordinator/core/operator_table.h"
 #include "coordinator/core/policy.h"
 #include "coordinator/core/reason.h"
 #include "coordinator/core/record.h"
@@ -102,6 +103,8 @@ class ControlEnd {
   // save never leads them. Collective when there is a run directory.
   void flush_rows();
 
+  // Writes the operators of this rank into its run directory, and shows rank 0's on its pages.
+  void keep(std::shared_ptr<const OperatorTable> operators);
   // Tells telemetry what a rank of this job holds beside activations; fields of 0 leave what is
   // known.
   void show_held(const metrics::HeldBytes& held);

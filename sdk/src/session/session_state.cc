@@ -146,7 +146,7 @@ void OpenStep::end() noexcept {
     row->plan = plane.plan().id.number;
   }
   StepOutput output{.row = row ? &*row : nullptr};
-  const StepEnd step{job_.rank(), round_, plane.plan(), report.samples};
+  const StepEnd step{job_.rank(), round_, plane.plan(), report.samples, report.step};
   for (Actuator* actuator : actuators_) actuator->end_step(step, output);
   RankSignal signal = signal_of(report);
   for (Actuator* actuator : actuators_) {
@@ -154,6 +154,7 @@ void OpenStep::end() noexcept {
     signal.fragment = actuator->next_fragment();
   }
   if (row) control_.rows()->push(*row);
+  if (output.operators) control_.keep(std::move(output.operators));
   plane.report(signal, output.evidence,
                open_control_round_ ? runtime::MayOpen::yes : runtime::MayOpen::no);
   plane.pump();

@@ -13,6 +13,7 @@
 
 #include "coxswain/error.h"
 #include "sdk/src/blocks/block_watch.h"
+#include "sdk/src/blocks/operator_watch.h"
 #include "sdk/src/memory/memory_actuator.h"
 #include "sdk/src/memory/memory_probe.h"
 #include "sdk/src/precision/format_actuator.h"
@@ -31,6 +32,7 @@ using detail::Membership;
 using detail::MemoryActuator;
 using detail::MemoryProbe;
 using detail::NumericsWatch;
+using detail::OperatorWatch;
 using detail::SessionState;
 
 // Formats before memory: what a block keeps for its backward pass depends on its format. The probe
@@ -50,6 +52,7 @@ std::vector<std::unique_ptr<Actuator>> make_actuators(const Membership& job) {
   all.push_back(std::move(memory));
   all.push_back(std::move(probe));
   all.push_back(std::move(numerics));
+  all.push_back(std::make_unique<OperatorWatch>(*blocks));
   all.push_back(std::move(blocks));
   return all;
 }

@@ -1,0 +1,190 @@
+#include "metrics/topics/operators.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "coordinator/io/operator_table_file.h"
+#include "metrics/blocks.h"
+#include "metrics/catalogue.h"
+#include "metrics/format.h"
+#include "metrics/html.h"
+#include "metrics/json_parts.h"
+#include "metrics/snapshot.h"
+#include "metrics/topic.h"
+
+namespace cox::metrics {
+namespace {
+
+constexpr std::size_t kBlocksShown = 16;
+constexpr std::size_t kOperatorsShown = 12;
+
+double known_flops(const RankSignal& s) {
+  const auto flops = static_cast<double>(s.flops);
+  const bool is_known = s.rounds > 0 && !s.has(SignalFlag::finished) && std::isfinite(flops) &&
+                        flops > 0 && std::isfinite(s.wall_seconds) && s.wall_seconds > 0;
+  return is_known ? flops : 0;
+}
+
+std::vector<Metric> metrics() {
+  using S = const Snapshot&;
+  return {
+      gauge("coxswain_step_flops", "flops",
+            "FLOPs of the model in a step, forward and backward, of all ranks that follow their "
+            "operators; 0 where none does",
+            value([](S s) { return s.operators.step_flops; })),
+      gauge(
+          "coxswain_achieved_flops_per_second", "flops_per_second",
+          "FLOPs of the model a second, the ranks added up; 0 where no rank follows its operators",
+          value([](S s) { return s.operators.flops_per_second; })),
+      gauge("coxswain_mfu_ratio", "ratio",
+            "Part of run.peak_flops_per_device that the model's FLOPs reach, mean over the ranks; "
+            "absent where that setting is not given",
+            value([](S s) { return s.operators.mfu_ratio; })),
+  };
+}
+
+void put_status(io::JsonWriter& json, const Snapshot& s) {
+  json.key("operators").begin_object();
+  put_known(json, "step_flops", s.operators.step_flops);
+  put_known(json, "flops_per_second", s.operators.flops_per_second);
+  json.field("mfu_ratio", s.operators.mfu_ratio).end_object();
+}
+
+void put_rank(io::JsonWriter& json, const Snapshot&, const RankRow& row) {
+  put_known(json, "step_flops", known_flops(row.report) / std::max(row.report.rounds, 1u));
+}
+
+Result<std::string> operators_json(const Snapshot& s, std::string_view) {
+  return io::to_json(s.operators.table ? *s.operators.table : OperatorTable{});
+}
+
+std::string rate_of(double flops, double seconds) {
+  return flops > 0 && seconds > 0 ? flops_text(flops / seconds) + "/s" : "–";
+}
+
+double seconds_of(const BlockProfile& profile) {
+  return static_cast<double>(profile.forward_seconds + profile.backward_seconds);
+}
+
+std::vector<const BlockProfile*> dearest_blocks(const Snapshot& s) {
+  std::vector<const BlockProfile*> blocks;
+  if (!s.plan_view.costs) return blocks;
+  for (const BlockCost& cost : *s.plan_view.costs) {
+    if (cost.is_known && cost.profile.flops > 0) blocks.push_back(&cost.profile);
+  }
+  std::ranges::stable_sort(blocks, std::ranges::greater{},
+                           [](const BlockProfile* p) { return seconds_of(*p); });
+  return blocks;
+}
+
+std::string block_table(const Snapshot& s) {
+  const auto blocks = dearest_blocks(s);
+  if (blocks.empty()) return {};
+  Table table({"Block", "Forward/n", "Backward/n", "/wide", "FLOPs a step/n", "FLOP/s/n"});
+  for (std::size_t i = 0; i < std::min(blocks.size(), kBlocksShown); ++i) {
+    const BlockProfile& profile = *blocks[i];
+    const double seconds = seconds_of(profile);
+    const double longest = seconds_of(*blocks.front());
+    const auto flops = static_cast<double>(profile.flops);
+    table.add({escape(block_name(*s.job, profile.block.value())),
+               seconds_text(static_cast<double>(profile.forward_seconds)),
+               seconds_text(static_cast<double>(profile.backward_seconds)),
+               meter(longest > 0 ? 100 * seconds / longest : 0, "ph1"), flops_text(flops),
+               rate_of(flops, seconds)});
+  }
+  if (blocks.size() > kBlocksShown)
+    table.add({fmt::format("<a href=\"/api/v1/plan\">{} more</a>", blocks.size() - kBlocksShown)});
+  return "<p class=\"hint group\">Each block on the rank where it takes longest, the dearest "
+         "first.</p>" +
+         table.html();
+}
+
+std::string operator_table(const OperatorTable& all) {
+  auto rows = by_operator(all, "*");
+  sort_rows(rows, OperatorOrder::time);
+  const OperatorRow sum = sum_of(rows);
+  const auto steps = static_cast<double>(std::max<std::uint64_t>(all.steps, 1));
+  const auto seconds = [steps](const OperatorRow& row) {
+    return 1e-9 * static_cast<double>(row.forward_ns) / steps;
+  };
+  Table table({"Operator", "Calls a step/n", "Forward/n", "Part/n", "/wide", "Results/n",
+               "FLOPs forward/n", "FLOP/s/n"});
+  for (std::size_t i = 0; i < std::min(rows.size(), kOperatorsShown); ++i) {
+    const OperatorRow& row = rows[i];
+    const double part = sum.forward_ns > 0 ? seconds(row) / seconds(sum) : 0;
+    const double flops = row.flops ? row.flops->forward / steps : 0;
+    const double bytes = static_cast<double>(row.result_bytes) / steps;
+    table.add({escape(row.name), rate_text(static_cast<double>(row.calls) / steps),
+               seconds_text(seconds(row)), percent_text(part, 1), meter(100 * part, "ph1"),
+               bytes_text(static_cast<std::uint64_t>(bytes)), row.flops ? flops_text(flops) : "–",
+               rate_of(flops, seconds(row))});
+  }
+  if (rows.size() > kOperatorsShown)
+    table.add(
+        {fmt::format("<a href=\"/api/v1/operators\">{} more</a>", rows.size() - kOperatorsShown)});
+  return fmt::format(
+      "<p class=\"hint group\">Operators of rank 0's forward pass, mean of {} sampled steps: {} a "
+      "step, of which {} in operators whose FLOPs are not counted.</p>{}",
+      grouped(all.steps), seconds_text(seconds(sum)), seconds_text(seconds(uncounted_of(rows))),
+      table.html());
+}
+
+std::string mfu_text(const OperatorsView& view) {
+  if (!(view.peak_flops_per_device > 0)) return "– (run.peak_flops_per_device is not given)";
+  return fmt::format("{} of {}/s a device", percent_text(view.mfu_ratio, 1),
+                     flops_text(view.peak_flops_per_device));
+}
+
+std::string operators_section(const Snapshot& s) {
+  const OperatorsView& view = s.operators;
+  if (!(view.step_flops > 0) && !view.table) return {};
+  std::string out = "<section class=\"card\"><h2>Operators</h2><dl class=\"facts\">";
+  if (view.step_flops > 0) {
+    out += fact("FLOPs of a step, all ranks", flops_text(view.step_flops));
+    out += fact("FLOPs a second", flops_text(view.flops_per_second) + "/s");
+    out += fact("MFU", mfu_text(view));
+  }
+  out += "</dl>" + block_table(s);
+  return out + (view.table ? operator_table(*view.table) : "") + "</section>";
+}
+
+}  // namespace
+
+OperatorsView operators_view(const StepSignals& signals, const OperatorsView& before) {
+  OperatorsView view = before;
+  double step_flops = 0;
+  double rate = 0;
+  double flops = 0;
+  double seconds = 0;
+  for (const RankSignal& s : signals.reports) {
+    const double known = known_flops(s);
+    if (known == 0) continue;
+    step_flops += known / s.rounds;
+    rate += known / s.wall_seconds;
+    flops += known;
+    seconds += s.wall_seconds;
+  }
+  if (step_flops == 0) return before;
+  view.step_flops = step_flops;
+  view.flops_per_second = rate;
+  if (view.peak_flops_per_device > 0)
+    view.mfu_ratio = flops / (seconds * view.peak_flops_per_device);
+  return view;
+}
+
+Topic operators_topic() {
+  return {.title = "Operators",
+          .metrics = metrics,
+          .put_status = put_status,
+          .put_rank = put_rank,
+          .documents = {{"/api/v1/operators", "rank 0's operators by block", operators_json}},
+          .sections = {{operators_section}}};
+}
+
+}  // namespace cox::metrics

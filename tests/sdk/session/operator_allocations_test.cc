@@ -1,0 +1,71 @@
+// Steps that are not sampled pay nothing for the counting of operators. A program of its own,
+// because AllocationCount replaces operator new.
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "sdk/src/blocks/block_watch.h"
+#include "sdk/src/blocks/operator_watch.h"
+#include "tests/bench/allocation_count.h"
+
+#include <doctest/doctest.h>
+
+using namespace cox;
+using namespace cox::detail;
+
+namespace {
+
+// What the operators of a forward pass took from the heap, and the watch's own calls.
+struct Taken {
+  long forward = 0;
+  long calls = 0;
+};
+
+std::vector<Taken> taken_by_steps(std::uint64_t steps) {
+  torch::nn::Sequential model(torch::nn::Linear(8, 8), torch::nn::Linear(8, 8));
+  BlockWatch blocks;
+  blocks.attach(*model);
+  OperatorWatch watch(blocks);
+  const Plan plan;
+  const at::Tensor x = torch::randn({4, 8});
+  std::vector<Taken> taken;
+  for (std::uint64_t step = 0; step < steps; ++step) {
+    const StepEnd end{RankId(0), RoundId(step), plan, 4, StepId(step)};
+    StepOutput output;
+    const bench::AllocationCount count;
+    watch.begin_step();
+    const long begun = count.so_far();
+    blocks.begin_step();
+    const long opened = count.so_far();
+    const at::Tensor loss = model->forward(x).sum();
+    const long forward = count.so_far() - opened;
+    loss.backward();
+    const long before_end = count.so_far();
+    watch.end_step(end, output);
+    taken.push_back({forward, begun + count.so_far() - before_end});
+    blocks.end_step(end, output);
+  }
+  blocks.release();
+  return taken;
+}
+
+}  // namespace
+
+TEST_SUITE("operator watch") {
+  TEST_CASE("only a sampled step allocates, in its operators and at its end") {
+    const auto taken = taken_by_steps(OperatorWatch::kEverySteps);
+    const Taken& sampled = taken[OperatorWatch::kFirstStep];
+    const Taken& plain = taken.back();
+    CHECK(sampled.forward > plain.forward);
+    CHECK(sampled.calls > 0);
+    for (std::size_t step = 0; step < taken.size(); ++step) {
+      CAPTURE(step);
+      if (step == OperatorWatch::kFirstStep) continue;
+      CHECK(taken[step].calls == 0);
+      // The others measure blocks: the first two, and one in 32.
+      if (step > OperatorWatch::kFirstStep && step % BlockWatch::kTimesEverySteps != 0)
+        CHECK(taken[step].forward == plain.forward);
+    }
+  }
+}
