@@ -26,7 +26,8 @@ class Validation {
                               std::to_string(graph_.operators.size()));
     for (std::size_t i = 0; i < graph_.storages.size(); ++i) {
       const GraphStorage& it = graph_.storages[i];
-      if (it.bytes < 0 || it.bytes > kMaxGraphValue || it.maker < 0 ||
+      if (it.bytes < 0 || it.bytes > kMaxGraphValue || it.packed_bytes < 0 ||
+          it.packed_bytes > it.bytes || it.maker < 0 ||
           static_cast<std::size_t>(it.maker) >= graph_.operators.size())
         return invalid_argument("operator graph: storage " + std::to_string(i) +
                                 ": expected bytes in range and an operator that made it");
@@ -100,12 +101,23 @@ std::vector<std::int32_t> candidates(const OperatorGraph& graph) {
   return found;
 }
 
+std::int64_t kept_bytes(const GraphStorage& storage) {
+  return storage.packed_bytes > 0 ? storage.packed_bytes : storage.bytes;
+}
+
 std::int64_t held_bytes(const OperatorGraph& graph, const KeptSet& kept) {
   std::int64_t sum = 0;
   for (const std::int32_t s : candidates(graph)) {
     const auto at = static_cast<std::size_t>(s);
-    if (kept[at]) sum += graph.storages[at].bytes;
+    if (kept[at]) sum += kept_bytes(graph.storages[at]);
   }
+  return sum;
+}
+
+std::int64_t saved_bytes(const OperatorGraph& graph) {
+  std::int64_t sum = 0;
+  for (const std::int32_t s : candidates(graph))
+    sum += graph.storages[static_cast<std::size_t>(s)].bytes;
   return sum;
 }
 

@@ -10,7 +10,8 @@
 // asked for, all values that the same operator saved, or that lie in the same storage, are made
 // together: by those operators that they depend on, in order, from what is kept. A kept storage
 // serves reads of its last state only, and only until backward is past the first operator that
-// saved it. Values that a replay passes are taken along. Pure; any thread.
+// saved it. Values that a replay passes are taken along. A mask is kept in fewer bits; it is made
+// whole for each operator that saved it, and once for each replay that reads it. Pure; any thread.
 #pragma once
 
 #include <cstddef>
@@ -57,6 +58,7 @@ struct GraphStorage {
   std::int64_t bytes = 0;
   std::int32_t maker = 0;  // the operator that made it
   bool is_held = false;    // whatever the plan says: by a custom Function, by whoever reads it next
+  std::int64_t packed_bytes = 0;  // of a mask: what it takes while it is kept; else 0
   friend bool operator==(const GraphStorage&, const GraphStorage&) = default;
 };
 
@@ -79,14 +81,19 @@ using KeptSet = std::vector<bool>;
 // A storage is a candidate when autograd saved something of it that need not be kept. Ascending.
 std::vector<std::int32_t> candidates(const OperatorGraph& graph);
 
+// Returns the bytes that keeping a storage takes.
+std::int64_t kept_bytes(const GraphStorage& storage);
 // Returns the bytes of the candidates that are kept, without those that are held anyway.
 std::int64_t held_bytes(const OperatorGraph& graph, const KeptSet& kept);
+// Returns the bytes of all candidates as autograd alone holds them, masks too.
+std::int64_t saved_bytes(const OperatorGraph& graph);
 
 // Slice is what backward runs again under a set of kept storages.
 struct Slice {
   std::vector<std::int32_t> operators;  // in the order in which they run; once for each run
   std::int64_t ns = 0;
-  std::int64_t bytes = 0;  // most alive at once of what was made again, results and found values
+  // Most alive at once of what was made again: results, found values, masks that were made whole.
+  std::int64_t bytes = 0;
   std::int64_t bytes_with_held = 0;  // most alive at once of that and of what is kept
 };
 // REQUIRES: a valid graph; kept.size() == graph.storages.size().

@@ -126,6 +126,7 @@ void ReplayModel::walk(Slice* slice) {
   for (std::size_t i = graph_.operators.size(); i-- > 0;) {
     position_ = static_cast<Index>(i);
     const Span saves = saves_of_[i];
+    if (slice != nullptr) unpack(*slice);
     for (std::size_t k = saves.first; k < saves.end; ++k) {
       if (states_[k] != SaveState::wanted) continue;
       fetch(k);
@@ -219,18 +220,21 @@ void ReplayModel::run_again(Slice& slice) {
     waits_in_[k] = wait_of[storage];
   }
   std::int64_t alive = 0;
+  std::int64_t whole = 0;  // masks
+  unpacked_.assign(graph_.storages.size(), false);
   std::vector<std::vector<Index>> deaths(at(position_) + 1);
-  const std::int64_t beside = waiting_bytes_;
   for (std::size_t i = 0; i <= at(position_); ++i) {
     if (is_needed(static_cast<Index>(i))) {
       slice.operators.push_back(static_cast<Index>(i));
+      whole += unpacked_by(static_cast<Index>(i));
       for (const Index s : makes_[i]) {
         alive += graph_.storages[at(s)].bytes;
         if (wait_of[at(s)] == kNowhere) deaths[at(death_of(s))].push_back(s);
       }
     }
-    slice.bytes = std::max(slice.bytes, beside + alive);
-    slice.bytes_with_held = std::max(slice.bytes_with_held, beside + alive + kept_alive());
+    const std::int64_t now = waiting_bytes_ + unpacked_bytes_ + whole + alive;
+    slice.bytes = std::max(slice.bytes, now);
+    slice.bytes_with_held = std::max(slice.bytes_with_held, now + kept_alive());
     for (const Index s : deaths[i]) alive -= graph_.storages[at(s)].bytes;
   }
   waiting_bytes_ += alive;
@@ -270,11 +274,38 @@ void ReplayModel::release(Index op) {
   }
 }
 
+// Autograd asks for all that the operator saved before it runs the operator's backward.
+void ReplayModel::unpack(Slice& slice) {
+  unpacked_bytes_ = 0;
+  for (std::size_t k = saves_of_[at(position_)].first; k < saves_of_[at(position_)].end; ++k) {
+    const GraphStorage& storage = graph_.storages[at(saves_[k].storage)];
+    if (states_[k] == SaveState::kept && storage.packed_bytes > 0 && !storage.is_held)
+      unpacked_bytes_ += storage.bytes;
+  }
+  if (unpacked_bytes_ == 0) return;
+  const std::int64_t now = waiting_bytes_ + unpacked_bytes_;
+  slice.bytes = std::max(slice.bytes, now);
+  slice.bytes_with_held = std::max(slice.bytes_with_held, now + kept_alive());
+}
+
+// Returns the bytes of the masks that the operator reads first in a replay.
+std::int64_t ReplayModel::unpacked_by(Index op) {
+  std::int64_t sum = 0;
+  for (std::size_t r = reads_of_[at(op)].first; r < reads_of_[at(op)].end; ++r) {
+    if (!is_kept(reads_[r])) continue;
+    const GraphStorage& storage = graph_.storages[at(reads_[r].storage)];
+    if (storage.packed_bytes == 0 || storage.is_held || unpacked_[at(reads_[r].storage)]) continue;
+    unpacked_[at(reads_[r].storage)] = true;
+    sum += storage.bytes;
+  }
+  return sum;
+}
+
 std::int64_t ReplayModel::kept_alive() const {
   std::int64_t sum = 0;
   for (std::size_t s = 0; s < graph_.storages.size(); ++s) {
     if ((*kept_)[s] && !graph_.storages[s].is_held && first_holder_[s] <= position_)
-      sum += graph_.storages[s].bytes;
+      sum += kept_bytes(graph_.storages[s]);
   }
   return sum;
 }

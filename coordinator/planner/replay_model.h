@@ -68,6 +68,8 @@ class ReplayModel {
   void use_last(const Value& value, Index user);
   Index death_of(Index storage) const;
   void release(Index op);
+  void unpack(Slice& slice);
+  std::int64_t unpacked_by(Index op);
   std::int64_t kept_alive() const;
 
   const OperatorGraph& graph_;
@@ -104,6 +106,8 @@ class ReplayModel {
   std::vector<Waiting> waiting_;
   std::vector<std::size_t> waits_in_;  // for each save
   std::int64_t waiting_bytes_ = 0;
+  std::int64_t unpacked_bytes_ = 0;  // of the operator that backward is at
+  std::vector<bool> unpacked_;       // storages, by the replay
   std::vector<Index> last_use_;
 };
 

@@ -58,7 +58,7 @@ class FrontSearch {
     // What is held anyway costs nothing to keep.
     for (std::size_t s = 0; s < kept_.size(); ++s) kept_[s] = graph_.storages[s].is_held;
     for (const std::int32_t s : candidates(graph_))
-      groups_.push_back({graph_.storages[static_cast<std::size_t>(s)].bytes, {s}});
+      groups_.push_back({kept_bytes(graph_.storages[static_cast<std::size_t>(s)]), {s}});
     const std::size_t most = most_groups();
     while (groups_.size() > most) {
       front_.is_exact = false;

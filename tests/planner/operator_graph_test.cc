@@ -115,6 +115,32 @@ TEST_SUITE("planner.operators") {
     CHECK(slice.bytes == 12);
   }
 
+  TEST_CASE("a mask is kept in fewer bits, and whole where it is read") {
+    OperatorGraph graph;  // y = x * noise; z = y * y, where y, the noise and x are saved
+    graph.storages = {{32, 0}, {32, 1, false, 1}, {32, 2}};
+    graph.operators = {
+        {"x", 3, {}, {}, {}},
+        {"noise", 20, {}, {}, {}},
+        {"multiply", 2, {read(0, 0), read(1, 1)}, {}, {}},
+        {"square", 2, {read(2, 2)}, {}, {}},
+    };
+    graph.operators[2].saves = {saved_input(read(0, 0)), saved_input(read(1, 1))};
+    graph.operators[3].saves = {saved_input(read(2, 2))};
+    CHECK(planner::saved_bytes(graph) == 96);
+    CHECK(planner::held_bytes(graph, set_of(graph, 0b111)) == 65);
+    const Slice kept = slice_of(graph, 0b111);
+    CHECK(kept.operators.empty());
+    CHECK(kept.bytes == 32);            // for multiply's backward
+    CHECK(kept.bytes_with_held == 65);  // before it y is gone
+    const Slice remade = slice_of(graph, 0b011);
+    CHECK(remade.operators == Operators{2});
+    CHECK(remade.bytes == 64);  // y, and the noise that it reads
+    CHECK(remade.bytes_with_held == 97);
+    CHECK(slice_of(graph, 0b001).operators == Operators{1, 2});
+    graph.storages[1].packed_bytes = 33;
+    CHECK_FALSE(planner::validate(graph).ok());
+  }
+
   TEST_CASE("a kept storage serves reads of its last state only") {
     OperatorGraph graph;
     graph.storages = {{8, 0}, {4, 1}};

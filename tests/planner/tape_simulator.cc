@@ -86,6 +86,7 @@ class Simulator {
 
   void backward(std::int32_t op) {
     now_ = op;
+    unpack();
     for (std::size_t k = 0; k < graph_.operators[at(op)].saves.size(); ++k) {
       const SaveId id{op, k};
       if (wanted_.contains(id) && !found_.contains(id)) replay(id);
@@ -180,6 +181,7 @@ class Simulator {
       note_bytes(memory, last, needed, op);
       forget_unused(memory, last, needed, op);
     }
+    whole_.clear();
   }
 
   void take(SaveId id, const std::map<std::int32_t, Memory>& memory) {
@@ -207,6 +209,7 @@ class Simulator {
     for (const ValueRead& value : graph_.operators[at(op)].reads)
       result = mix(result, read(value, memory));
     for (const ValueRead& value : graph_.operators[at(op)].reads) {
+      if (serves(value) && is_packed(value.storage)) whole_.insert(value.storage);
       if (serves(value) || in_kept_.contains({value.from, value.storage}))
         in_kept_.insert({op, value.storage});
     }
@@ -258,6 +261,22 @@ class Simulator {
     return false;
   }
 
+  bool is_packed(std::int32_t storage) const {
+    const planner::GraphStorage& it = graph_.storages[at(storage)];
+    return kept_[at(storage)] && !it.is_held && it.packed_bytes > 0;
+  }
+
+  // Masks that the operator saved are made whole, one for each saved value.
+  void unpack() {
+    unpacked_bytes_ = 0;
+    for (const SavedRead& save : graph_.operators[at(now_)].saves) {
+      if (is_packed(save.storage)) unpacked_bytes_ += graph_.storages[at(save.storage)].bytes;
+    }
+    if (unpacked_bytes_ == 0) return;
+    step_.bytes = std::max(step_.bytes, remade_bytes({}));
+    step_.bytes_with_held = std::max(step_.bytes_with_held, alive_bytes({}));
+  }
+
   // Bytes of the kept ones that autograd still holds and of what replays found and have now.
   std::int64_t alive_bytes(const std::set<std::int32_t>& now) const {
     std::int64_t sum = remade_bytes(now);
@@ -267,7 +286,9 @@ class Simulator {
         for (const SavedRead& save : graph_.operators[at(op)].saves)
           is_to_come |= at(save.storage) == s;
       }
-      if (kept_[s] && !graph_.storages[s].is_held && is_to_come) sum += graph_.storages[s].bytes;
+      const planner::GraphStorage& it = graph_.storages[s];
+      if (!kept_[s] || it.is_held || !is_to_come) continue;
+      sum += it.packed_bytes > 0 ? it.packed_bytes : it.bytes;
     }
     return sum;
   }
@@ -277,8 +298,9 @@ class Simulator {
     for (const auto& [id, found] : found_) {
       if (found.replay >= 0) alive.insert({found.replay, found.storage});
     }
-    std::int64_t sum = 0;
+    std::int64_t sum = unpacked_bytes_;
     for (const auto& [replay, s] : alive) sum += graph_.storages[at(s)].bytes;
+    for (const std::int32_t s : whole_) sum += graph_.storages[at(s)].bytes;
     return sum;
   }
 
@@ -308,7 +330,9 @@ class Simulator {
   std::set<SaveId> wanted_;
   std::map<SaveId, Found> found_;
   std::set<std::pair<std::int32_t, std::int32_t>> in_kept_;  // results that are views of kept ones
-  std::int32_t now_ = 0;                                     // backward is at this operator
+  std::set<std::int32_t> whole_;                             // masks that this replay has read
+  std::int64_t unpacked_bytes_ = 0;  // of masks that the operator saved which backward is at
+  std::int32_t now_ = 0;             // backward is at this operator
   int replays_ = 0;
 };
 
@@ -392,7 +416,9 @@ class Draw {
   void make(GraphOperator& it, std::int32_t op) {
     for (int made = is_one_in(5) ? 2 : 1; made > 0; --made) {
       const auto storage = static_cast<std::int32_t>(graph_.storages.size());
-      graph_.storages.push_back({draw(1, 20), op, is_one_in(15)});
+      const std::int64_t bytes = draw(1, 20);
+      const bool is_held = is_one_in(15);
+      graph_.storages.push_back({bytes, op, is_held, is_one_in(4) ? draw(1, bytes) : 0});
       writes_.push_back(0);
       if (is_one_in(4)) save(it, {storage, true, false, {}}, 0);
       if (!is_one_in(8)) objects_.push_back({op, storage});

@@ -21,8 +21,7 @@ constexpr double kLeastDropped = 0.02;
 
 // Returns the points that become levels, the lightest first.
 std::vector<std::size_t> chosen(const planner::OperatorGraph& graph, const StorageFront& front) {
-  const KeptSet all(graph.storages.size(), true);
-  const auto most = static_cast<double>(planner::held_bytes(graph, all));
+  const auto most = static_cast<double>(planner::saved_bytes(graph));
   const std::size_t last = front.points.size() - 1;
   const bool drops_for_nothing =
       static_cast<double>(front.points[last].held_bytes) < (1 - kLeastDropped) * most;
@@ -45,6 +44,7 @@ std::uint64_t digest_of(const Regions& regions) {
     for (const planner::GraphStorage& it : region->graph.storages) {
       add(it.bytes);
       add(it.maker);
+      add(it.packed_bytes);
     }
     for (const planner::GraphOperator& it : region->graph.operators) {
       hash.add(it.name);

@@ -2,8 +2,13 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Operators.h>
+#include <ATen/core/enum_tag.h>
 #include <torch/library.h>
 
+#include <array>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
 #include <unordered_map>
 #include <utility>
 
@@ -23,18 +28,13 @@ bool is_composite(const c10::OperatorHandle& handle) {
          !handle.hasKernelForDispatchKey(DispatchKey::CPU);
 }
 
-struct Kind {
-  bool is_composite;
-  bool is_product;
-};
-
-// Of the operators met so far; asking the dispatcher costs as much as an operator.
-Kind kind_of(const c10::OperatorHandle& handle) {
-  thread_local std::unordered_map<const void*, Kind> known;
+// Of the operators that this thread met so far.
+const OperatorFacts& known_facts(const c10::OperatorHandle& handle) {
+  thread_local std::unordered_map<const void*, OperatorFacts> known;
   const void* key = &handle.operator_name();
   const auto found = known.find(key);
   if (found != known.end()) return found->second;
-  return known.emplace(key, Kind{is_composite(handle), is_product(handle)}).first->second;
+  return known.emplace(key, facts_of(handle)).first->second;
 }
 
 }  // namespace
@@ -75,19 +75,6 @@ class Stream {
       for_each_tensor_in(stack[i], [&](const at::Tensor& t) { touch(scope, handle, t); });
     }
   }
-  // Shows the call of one operator with boxed arguments and runs it.
-  static void run(const StreamScope& scope, const c10::OperatorHandle& handle,
-                  c10::DispatchKeySet next, torch::jit::Stack& stack) {
-    const std::size_t arguments = handle.schema().arguments().size();
-    const c10::DispatchKeySet excluded = c10::impl::tls_local_dispatch_key_set().excluded_;
-    Begun begun(scope);
-    begun.all({handle, {stack.data() + stack.size() - arguments, arguments}, excluded});
-    handle.redispatchBoxed(next, &stack);
-    const std::size_t results = handle.schema().returns().size();
-    begun.end({stack.data() + stack.size() - results, results});
-  }
-
- private:
   // Listeners whose begin() was called; tells them of a failure unless end() was called.
   class Begun {
    public:
@@ -125,6 +112,22 @@ class Stream {
     std::uint64_t asked_ = 0;
   };
 
+  // Shows the call of one operator with boxed arguments and runs it.
+  static void run(const StreamScope& scope, const c10::OperatorHandle& handle,
+                  const OperatorFacts& facts, c10::DispatchKeySet next, torch::jit::Stack& stack) {
+    const std::size_t arguments = handle.schema().arguments().size();
+    Begun begun(scope);
+    begun.all(
+        {handle, facts, {stack.data() + stack.size() - arguments, arguments}, {}, excluded_keys()});
+    handle.redispatchBoxed(next, &stack);
+    const std::size_t results = handle.schema().returns().size();
+    begun.end({stack.data() + stack.size() - results, results});
+  }
+  static c10::DispatchKeySet excluded_keys() {
+    return c10::impl::tls_local_dispatch_key_set().excluded_;
+  }
+
+ private:
   static void touch(const StreamScope& scope, const c10::OperatorHandle& handle,
                     const at::Tensor& tensor) {
     for (OperatorListener* listener : scope.listeners_) listener->touch(handle, tensor);
@@ -164,33 +167,77 @@ void call_product(const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
     return call_narrowed(handle, *stack, format->type);
   }
   const StreamPause inside;
-  Stream::run(*innermost, handle, below_stream(keys), *stack);
+  Stream::run(*innermost, handle, known_facts(handle), below_stream(keys), *stack);
 }
 
 void show_boxed(const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
                 torch::jit::Stack* stack) {
   const StreamScope* const scope = innermost;
-  const Kind kind = kind_of(handle);
-  if (scope == nullptr || kind.is_composite) {
+  const OperatorFacts& facts = known_facts(handle);
+  if (scope == nullptr || facts.is_composite) {
     handle.redispatchBoxed(below_stream(keys), stack);
     return;
   }
   {
     const StreamPause inside;
     Stream::touch_all(*scope, handle, *stack);
-    if (!kind.is_product) return Stream::run(*scope, handle, below_stream(keys), *stack);
+    if (!facts.is_product) return Stream::run(*scope, handle, facts, below_stream(keys), *stack);
   }
   call_product(handle, keys, stack);
 }
 
-// REQUIRES: the tensors were shown, and the stream is paused.
-void show_call(const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
-               torch::jit::Stack* stack) {
-  Stream::run(*innermost, handle, below_stream(keys), *stack);
+// The arguments of one call for listeners, with lists of numbers as they are.
+template <std::size_t count>
+class Shown {
+ public:
+  template <class T>
+  void add(const T& argument) {
+    if (const auto integers = integers_of(argument)) {
+      integers_[lists_++] = {size_++, *integers};
+    } else {
+      arguments_[size_++] = c10::IValue(argument);
+    }
+  }
+  std::span<const c10::IValue> arguments() const { return arguments_; }
+  std::span<const IntegerList> integers() const { return {integers_.data(), lists_}; }
+
+ private:
+  template <class T>
+  static std::optional<at::IntArrayRef> integers_of(const T& argument) {
+    if constexpr (std::is_same_v<T, at::IntArrayRef>) {
+      return argument;
+    } else if constexpr (std::is_same_v<T, c10::SymIntArrayRef>) {
+      return c10::asIntArrayRefSlowOpt(argument);
+    } else if constexpr (std::is_same_v<T, at::OptionalIntArrayRef>) {
+      return argument.has_value() ? std::optional(*argument) : std::nullopt;
+    } else {
+      return std::nullopt;
+    }
+  }
+
+  std::array<c10::IValue, count> arguments_;
+  std::array<IntegerList, count> integers_;
+  std::size_t size_ = 0;
+  std::size_t lists_ = 0;
+};
+
+std::array<c10::IValue, 1> results_of(const at::Tensor& result) {
+  return {result};
+}
+std::array<c10::IValue, 1> results_of(const std::vector<at::Tensor>& result) {
+  return {result};
+}
+template <class... Results>
+std::array<c10::IValue, sizeof...(Results)> results_of(const std::tuple<Results...>& results) {
+  return std::apply(
+      [](const auto&... each) {
+        return std::array<c10::IValue, sizeof...(Results)>{c10::IValue(each)...};
+      },
+      results);
 }
 
-// Shows an operator that programs call often without boxing its arguments, unless a listener wants
-// to see the call.
+// Shows an operator that programs call often without boxing its arguments, unless a listener has a
+// format for it.
 template <class Operator, class Schema>
 struct Hot;
 template <class Operator, class Result, class... Arguments>
@@ -198,29 +245,35 @@ struct Hot<Operator, Result(Arguments...)> {
   static Result show(c10::DispatchKeySet keys, Arguments... arguments) {
     static const c10::OperatorHandle handle =
         c10::Dispatcher::singleton().findSchemaOrThrow(Operator::name, Operator::overload_name);
-    static const Kind kind{is_composite(handle), is_product(handle)};
+    static const OperatorFacts facts = facts_of(handle);
     const StreamScope* const scope = innermost;
-    if (scope == nullptr || kind.is_composite)
+    if (scope == nullptr || facts.is_composite)
       return Operator::redispatch(below_stream(keys), std::forward<Arguments>(arguments)...);
     {
       const StreamPause inside;
       Stream::touch_all(*scope, handle, arguments...);
-      if (!kind.is_product || !Stream::product_format(*scope)) {
+      if (!facts.is_product || !Stream::product_format(*scope)) {
         if (!Stream::wants_calls(*scope))
           return Operator::redispatch(below_stream(keys), std::forward<Arguments>(arguments)...);
-        return boxed<&show_call>(handle, keys, std::forward<Arguments>(arguments)...);
+        return show_call(*scope, handle, facts, keys, std::forward<Arguments>(arguments)...);
       }
     }
-    return boxed<&call_product>(handle, keys, std::forward<Arguments>(arguments)...);
+    static const c10::BoxedKernel product = c10::BoxedKernel::makeFromFunction<&call_product>();
+    return c10::impl::BoxedKernelWrapper<Result(Arguments...)>::call(
+        product, handle, keys, std::forward<Arguments>(arguments)...);
   }
 
  private:
-  template <c10::BoxedKernel::BoxedKernelFunction_withDispatchKeys* function>
-  static Result boxed(const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
-                      Arguments... arguments) {
-    static const c10::BoxedKernel kernel = c10::BoxedKernel::makeFromFunction<function>();
-    return c10::impl::BoxedKernelWrapper<Result(Arguments...)>::call(
-        kernel, handle, keys, std::forward<Arguments>(arguments)...);
+  static Result show_call(const StreamScope& scope, const c10::OperatorHandle& handle,
+                          const OperatorFacts& facts, c10::DispatchKeySet keys,
+                          Arguments... arguments) {
+    Shown<sizeof...(Arguments)> call;
+    (call.add(arguments), ...);
+    Stream::Begun begun(scope);
+    begun.all({handle, facts, call.arguments(), call.integers(), Stream::excluded_keys()});
+    Result result = Operator::redispatch(below_stream(keys), std::forward<Arguments>(arguments)...);
+    begun.end(results_of(result));
+    return result;
   }
 };
 
@@ -259,6 +312,23 @@ using HotComposites =
                  op::flatten_using_ints, op::scaled_dot_product_attention, op::cross_entropy_loss>;
 
 }  // namespace
+
+OperatorFacts facts_of(const c10::OperatorHandle& handle) {
+  OperatorFacts facts{is_composite(handle),
+                      is_product(handle),
+                      handle.hasTag(at::Tag::nondeterministic_seeded),
+                      {},
+                      {}};
+  const auto& arguments = handle.schema().arguments();
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const auto index = static_cast<std::uint16_t>(i);
+    if (arguments[i].alias_info() != nullptr && arguments[i].alias_info()->isWrite())
+      facts.written.push_back(index);
+    if (arguments[i].name() == "running_mean" || arguments[i].name() == "running_var")
+      facts.statistics.push_back(index);
+  }
+  return facts;
+}
 
 StreamScope::StreamScope(std::vector<OperatorListener*> listeners)
     : listeners_(std::move(listeners)),

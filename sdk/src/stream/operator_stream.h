@@ -36,10 +36,31 @@ namespace cox::detail {
 
 inline constexpr c10::DispatchKey kStreamKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
+// What is known of an operator from its schema alone, looked up once: asking the dispatcher costs
+// as much as an operator.
+struct OperatorFacts {
+  bool is_composite = false;              // LibTorch only composes it of others
+  bool is_product = false;                // product_formats.h
+  bool is_random = false;                 // draws from a generator
+  std::vector<std::uint16_t> written;     // arguments that it writes to
+  std::vector<std::uint16_t> statistics;  // that it writes to without saying so
+};
+OperatorFacts facts_of(const c10::OperatorHandle& handle);
+
+// An argument that is a list of numbers, as the caller has it.
+struct IntegerList {
+  std::size_t argument = 0;
+  at::IntArrayRef values;
+};
+
 // One operator that is about to run. Valid during the call that gets it.
 struct OperatorCall {
   const c10::OperatorHandle& handle;
+  const OperatorFacts& facts;
   std::span<const c10::IValue> arguments;
+  // Lists of numbers that are not in `arguments`, which has None in their places: to put them there
+  // takes two allocations each.
+  std::span<const IntegerList> integers;
   // Of the thread where the operator was called: autocast and autograd keys that it excludes.
   c10::DispatchKeySet excluded;
 };
@@ -137,10 +158,6 @@ template <class Use>
 void for_each_tensor_in(const c10::IValue& value, const Use& use) {
   if (value.isTensor()) {
     if (value.toTensor().defined()) use(value.toTensor());
-  } else if (value.isTensorList()) {
-    for (const at::Tensor& tensor : value.toTensorList().vec()) {
-      if (tensor.defined()) use(tensor);
-    }
   } else if (value.isList()) {
     for (const c10::IValue& element : value.toListRef()) {
       if (!element.isTensor()) {

@@ -37,15 +37,16 @@ class RegionBuilder {
     planner::GraphOperator made;
     made.name = it.handle.operator_name().name;
     made.ns = std::max<std::int64_t>(0, records_.measured->operator_ns[index]);
-    const std::size_t count = it.handle.schema().arguments().size();
-    for (std::size_t i = 0; i < count; ++i) {
+    for (std::size_t i = 0; i < it.arguments; ++i) {
       const TapeRecords::Argument& argument = records_.arguments[it.first_argument + i];
+      if (argument.kind == TapeRecords::ArgumentKind::integers) continue;
       for (std::uint32_t r = 0; r < argument.count; ++r) {
         const TapeRecords::Reference& read = records_.references[argument.first + r];
         if (read.source == TapeRecords::Source::result) made.reads.push_back(value_of(read));
       }
     }
-    made.writes.assign(it.writes.begin(), it.writes.end());
+    const auto writes = records_.writes_of(it);
+    made.writes.assign(writes.begin(), writes.end());
     region_.graph.operators.push_back(std::move(made));
   }
 
@@ -67,7 +68,14 @@ class RegionBuilder {
     planner::SavedRead save{storage, note.can_serve, note.is_by_value, {}};
     if (note.is_by_value) save.value = value_of(note.value);
     region_.graph.operators[at(note.key.saver)].saves.push_back(save);
+    note_mask(region_.graph.storages[at(storage)], note, region_.saved[at(storage)].empty());
     region_.saved[at(storage)].push_back(note.key);
+  }
+
+  // It is kept packed if all that was saved of it can be.
+  static void note_mask(planner::GraphStorage& storage, const TapeRecords::SavedNote& note,
+                        bool is_first) {
+    if (is_first || note.packed_bytes == 0) storage.packed_bytes = note.packed_bytes;
   }
 
   // Memory that an operator saved without returning it.

@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
+#include <optional>
 #include <utility>
 
 #include "sdk/src/stream/operator_stream.h"
@@ -30,7 +32,7 @@ using Random = TapeRecords::Random;
 using Outside = TapeRecords::Outside;
 using Kept = TapeRecords::Kept;
 using Storage = TapeRecords::Storage;
-using Wanted = TapeRecords::Wanted;
+using Saved = TapeRecords::Saved;
 constexpr std::int32_t kNone = TapeRecords::kNone;
 constexpr auto& kAutocastDevices = TapeRecords::kAutocastDevices;
 
@@ -45,9 +47,13 @@ torch::autograd::Edge end_of_history() {
   return {node, 0};
 }
 
+bool is_plain(const at::Tensor& tensor) {
+  return !tensor.is_conj() && !tensor.is_neg();
+}
+
 at::Tensor with_history(const at::Tensor& tensor, bool requires_grad) {
   if (tensor.requires_grad() == requires_grad) return tensor;
-  at::Tensor alone = tensor.detach();
+  at::Tensor alone = detached(tensor);
   if (requires_grad) torch::autograd::impl::set_gradient_edge(alone, end_of_history());
   return alone;
 }
@@ -76,12 +82,12 @@ class CaptureFrame final : public SavedTensorFrame {
 
   void take(const at::Tensor& tensor) {
     const SavedKey key = std::exchange(key_, {key_.saver, key_.position + 1});
-    const auto found = records_.wanted.find(key);
-    if (found == records_.wanted.end()) return;
-    Wanted& wanted = found->second;
-    if (wanted.by_value || wanted.found.defined()) return;
-    wanted.found = tensor.detach();
-    if (!records_.rules.after_operator) wanted.found = wanted.found.clone();
+    const std::int32_t index = records_.saved_index(key);
+    if (index == kNone) return;
+    Saved& saved = records_.saved[static_cast<std::size_t>(index)];
+    if (!saved.is_wanted || saved.by_value || saved.found.defined()) return;
+    saved.found = detached(tensor);
+    if (!records_.rules.after_operator) saved.found = saved.found.clone();
   }
 
   TapeRecords& records_;
@@ -120,7 +126,7 @@ class Runner {
 
 class Replay final : public Runner {
  public:
-  Replay(TapeRecords& records, SavedKey first);
+  Replay(TapeRecords& records, std::int32_t first);
   void run();
 
  private:
@@ -128,12 +134,14 @@ class Replay final : public Runner {
   void for_each_reference(const Operator& it, const Use& use) const;
 
   // Planning.
-  void mark_needed(SavedKey first);
+  void mark_needed(const Saved& first);
   void depend_on(const Reference& reference);
   bool is_kept(const Reference& reference);
-  const std::shared_ptr<const Kept>& kept(StorageIndex storage, at::ScalarType type);
+  bool is_kept(StorageIndex storage, at::ScalarType type);
+  const at::Tensor& memory_of(StorageIndex storage);
+  const Kept* find_kept(const Storage& storage) const;
   void take_what_is_on_the_way();
-  bool is_on_the_way(const Wanted& wanted);
+  bool is_on_the_way(const Saved& saved);
   void plan_last_uses();
   void use_last(const Reference& reference, OperatorIndex user);
 
@@ -143,12 +151,14 @@ class Replay final : public Runner {
 
   struct KeptOfStorage {
     bool is_known = false;
-    std::shared_ptr<const Kept> kept;
+    std::optional<at::ScalarType> type;  // if there is one
+    std::shared_ptr<const PackedMask> packed;
+    at::Tensor memory;  // of a packed one, once it is read
   };
   struct OperatorPlan {
     bool is_needed = false;
     OperatorIndex last_use = kNone;
-    std::vector<Wanted*> takes;        // values to read before it runs
+    std::vector<Saved*> takes;         // values to read before it runs
     std::vector<OperatorIndex> frees;  // whose results nobody reads after it
     std::vector<c10::IValue> results;
   };
@@ -176,38 +186,38 @@ Runner::~Runner() {
   }
 }
 
-Replay::Replay(TapeRecords& records, SavedKey first)
+Replay::Replay(TapeRecords& records, std::int32_t first)
     : Runner(records),
       plan_(records.operators.size()),
       kept_(records.storages.size()),
       capture_(records) {
-  mark_needed(first);
+  mark_needed(records.saved[at(first)]);
   take_what_is_on_the_way();
   plan_last_uses();
 }
 
 template <class Use>
 void Replay::for_each_reference(const Operator& it, const Use& use) const {
-  const std::size_t count = it.handle.schema().arguments().size();
-  for (std::size_t i = 0; i < count; ++i) {
+  for (std::size_t i = 0; i < it.arguments; ++i) {
     const Argument& argument = records_.arguments[it.first_argument + i];
+    if (argument.kind == ArgumentKind::integers) continue;
     for (std::uint32_t r = 0; r < argument.count; ++r) use(records_.references[argument.first + r]);
   }
 }
 
 // Tensors that one operator saved, or that share a storage, are made together: backward asks for
 // them one after the other.
-void Replay::mark_needed(SavedKey first) {
-  const Wanted& asked = records_.wanted.at(first);
-  for (auto& [key, wanted] : records_.wanted) {
-    const bool is_together =
-        key.saver == first.saver || (asked.storage != kNone && wanted.storage == asked.storage);
-    if (!is_together || wanted.found.defined()) continue;
-    if (wanted.by_value) {
-      depend_on(wanted.value);
-      plan_[at(key.saver)].takes.push_back(&wanted);
+void Replay::mark_needed(const Saved& first) {
+  for (Saved& saved : records_.saved) {
+    if (!saved.is_wanted || saved.found.defined()) continue;
+    const bool is_together = saved.key.saver == first.key.saver ||
+                             (first.storage != kNone && saved.storage == first.storage);
+    if (!is_together) continue;
+    if (saved.by_value) {
+      depend_on(saved.value);
+      plan_[at(saved.key.saver)].takes.push_back(&saved);
     } else {
-      plan_[at(key.saver)].is_needed = true;
+      plan_[at(saved.key.saver)].is_needed = true;
     }
   }
   for (std::size_t i = plan_.size(); i-- > 0;) {
@@ -230,39 +240,50 @@ bool Replay::is_kept(const Reference& reference) {
     return false;
   const std::size_t writes = records_.storages[at(reference.storage)].writers.size();
   if (records_.rules.last_state && at(reference.writes) != writes) return false;
-  return kept(reference.storage, reference.type) != nullptr;
+  return is_kept(reference.storage, reference.type);
 }
 
-const std::shared_ptr<const Kept>& Replay::kept(StorageIndex storage, at::ScalarType type) {
-  static const std::shared_ptr<const Kept> none;
+bool Replay::is_kept(StorageIndex storage, at::ScalarType type) {
   KeptOfStorage& known = kept_[at(storage)];
-  const Storage& it = records_.storages[at(storage)];
-  if (!known.is_known && !it.is_lost && !it.counts_apart) {
-    for (const std::weak_ptr<const Kept>& each : it.kept) {
-      std::shared_ptr<const Kept> alive = each.lock();
-      if (alive == nullptr || !alive->tensor.defined() || alive->tensor.is_inference()) continue;
-      if (alive->tensor.is_conj() || alive->tensor.is_neg()) continue;
-      if (records_.rules.versions && version_of(alive->tensor) != alive->version) continue;
-      known.kept = std::move(alive);
-      break;
+  if (!std::exchange(known.is_known, true)) {
+    if (const Kept* kept = find_kept(records_.storages[at(storage)]); kept != nullptr) {
+      known.packed = kept->packed;
+      known.memory = kept->tensor;
+      known.type = kept->packed ? kept->packed->type() : kept->tensor.scalar_type();
     }
   }
-  known.is_known = true;
-  const bool fits = known.kept != nullptr && known.kept->tensor.scalar_type() == type;
-  return fits ? known.kept : none;
+  return known.type == type;
+}
+
+const Kept* Replay::find_kept(const Storage& storage) const {
+  if (storage.is_lost || storage.counts_apart) return nullptr;
+  for (std::int32_t s = storage.first_kept; s != kNone; s = records_.saved[at(s)].next_kept) {
+    const Kept* kept = records_.saved[at(s)].kept;
+    if (kept == nullptr || !kept->counter().enabled()) continue;
+    if (records_.rules.versions && kept->is_changed()) continue;
+    if (kept->packed != nullptr || is_plain(kept->tensor)) return kept;
+  }
+  return nullptr;
+}
+
+// REQUIRES: is_kept().
+const at::Tensor& Replay::memory_of(StorageIndex storage) {
+  KeptOfStorage& known = kept_[at(storage)];
+  if (!known.memory.defined()) known.memory = known.packed->values();
+  return known.memory;
 }
 
 void Replay::take_what_is_on_the_way() {
-  for (auto& [key, wanted] : records_.wanted) {
-    if (!wanted.by_value || wanted.found.defined()) continue;
-    auto& takes = plan_[at(key.saver)].takes;
-    if (std::ranges::find(takes, &wanted) != takes.end() || !is_on_the_way(wanted)) continue;
-    takes.push_back(&wanted);
+  for (Saved& saved : records_.saved) {
+    if (!saved.is_wanted || !saved.by_value || saved.found.defined()) continue;
+    auto& takes = plan_[at(saved.key.saver)].takes;
+    if (std::ranges::find(takes, &saved) != takes.end() || !is_on_the_way(saved)) continue;
+    takes.push_back(&saved);
   }
 }
 
-bool Replay::is_on_the_way(const Wanted& wanted) {
-  const Reference& value = wanted.value;
+bool Replay::is_on_the_way(const Saved& saved) {
+  const Reference& value = saved.value;
   if (is_kept(value) || !plan_[at(value.index)].is_needed) return false;
   if (value.storage == kNone) return true;
   const auto& writers = records_.storages[at(value.storage)].writers;
@@ -273,7 +294,7 @@ bool Replay::is_on_the_way(const Wanted& wanted) {
 void Replay::plan_last_uses() {
   for (std::size_t i = 0; i < plan_.size(); ++i) {
     const auto index = static_cast<OperatorIndex>(i);
-    for (const Wanted* wanted : plan_[i].takes) use_last(wanted->value, index);
+    for (const Saved* saved : plan_[i].takes) use_last(saved->value, index);
     if (!plan_[i].is_needed) continue;
     use_last({.source = Source::result, .index = index}, index);
     for_each_reference(records_.operators[i], [&](const Reference& r) { use_last(r, index); });
@@ -292,7 +313,7 @@ void Replay::run() {
   const StreamPause unseen;
   const SavedTensorScope capturing(capture_);
   for (std::size_t i = 0; i < plan_.size(); ++i) {
-    for (Wanted* wanted : plan_[i].takes) wanted->found = tensor(wanted->value).detach();
+    for (Saved* saved : plan_[i].takes) saved->found = detached(tensor(saved->value));
     if (plan_[i].is_needed) run_operator(static_cast<OperatorIndex>(i), records_.operators[i]);
     for (const OperatorIndex done : plan_[i].frees) plan_[at(done)].results.clear();
   }
@@ -310,7 +331,7 @@ torch::jit::Stack Runner::call(const Operator& it) {
   const Modes& modes = records_.modes[it.modes];
   enter(modes_before_);
   torch::jit::Stack stack = arguments(it);
-  if (records_.rules.statistics) protect_statistics(it, stack);
+  if (it.has_statistics && records_.rules.statistics) protect_statistics(it, stack);
   enter(modes);
   if (it.generator != kNone && records_.rules.generators)
     set_random(records_.randoms[at(it.generator)]);
@@ -322,8 +343,8 @@ torch::jit::Stack Runner::call(const Operator& it) {
 torch::jit::Stack Runner::arguments(const Operator& it) {
   const c10::AutoGradMode no_gradients(false);
   torch::jit::Stack stack;
-  const std::size_t count = it.handle.schema().arguments().size();
-  for (std::size_t i = 0; i < count; ++i) {
+  stack.reserve(it.arguments);
+  for (std::size_t i = 0; i < it.arguments; ++i) {
     stack.push_back(argument(records_.arguments[it.first_argument + i]));
   }
   return stack;
@@ -335,6 +356,8 @@ c10::IValue Runner::argument(const Argument& it) {
   };
   if (it.kind == ArgumentKind::value) return it.value;
   if (it.kind == ArgumentKind::tensor) return tensor(reference(0));
+  if (it.kind == ArgumentKind::integers)
+    return c10::IValue(at::IntArrayRef(records_.numbers.data() + it.first, it.count));
   if (it.kind == ArgumentKind::tensors) {
     std::vector<at::Tensor> tensors;
     for (std::uint32_t i = 0; i < it.count; ++i) tensors.push_back(tensor(reference(i)));
@@ -355,12 +378,12 @@ at::Tensor Replay::tensor(const Reference& reference) {
     const Outside& it = records_.outsides[at(reference.index)];
     if (version_of(it.tensor) != it.version)
       records_.fail(changed_in_place(it.tensor.sizes(), it.version, version_of(it.tensor)));
-    const at::Tensor alone = with && !is_parameter(it.tensor) ? it.tensor.detach() : it.tensor;
+    const at::Tensor alone = with && !is_parameter(it.tensor) ? detached(it.tensor) : it.tensor;
     return with ? with_history(alone, reference.requires_grad) : alone;
   }
   at::Tensor found;
   if (is_kept(reference)) {
-    found = located(kept(reference.storage, reference.type)->tensor, reference);
+    found = located(memory_of(reference.storage), reference);
   } else {
     const c10::IValue& result = plan_[at(reference.index)].results[at(reference.output)];
     found = reference.element == kNone ? result.toTensor()
@@ -371,7 +394,7 @@ at::Tensor Replay::tensor(const Reference& reference) {
 }
 
 at::Tensor Runner::located(const at::Tensor& memory, const Reference& reference) const {
-  const std::int64_t* from = records_.geometry.data() + reference.geometry;
+  const std::int64_t* from = records_.numbers.data() + reference.geometry;
   const auto dimensions = static_cast<std::size_t>(*from++);
   return memory.as_strided({from, dimensions}, {from + dimensions, dimensions},
                            from[2 * dimensions]);
@@ -486,7 +509,7 @@ at::Tensor Rerun::memory_of(const Outside& it) {
 
 }  // namespace replaying
 
-void replay(TapeRecords& records, TapeRecords::SavedKey first) {
+void replay(TapeRecords& records, std::int32_t first) {
   replaying::Replay(records, first).run();
 }
 

@@ -3,18 +3,19 @@
 // made it.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "sdk/src/stream/tape_records.h"
 
 namespace cox::detail {
 
-// Makes the dropped tensor `first` again, and with it those that the same operator saved, that
-// share its storage, or that lie on the way: each is in Wanted::found afterwards. Leaves random
-// generators, modes and statistics as they were. Throws cox::Error when a tensor from outside was
-// changed in a way that the stream did not show, and whatever an operator throws. REQUIRES: `first`
-// is wanted, and nobody else uses the records meanwhile.
-void replay(TapeRecords& records, TapeRecords::SavedKey first);
+// Makes the dropped tensor `first` of the saved ones again, and with it those that the same
+// operator saved, that share its storage, or that lie on the way: each is in Saved::found
+// afterwards. Leaves random generators, modes and statistics as they were. Throws cox::Error when a
+// tensor from outside was changed in a way that the stream did not show, and whatever an operator
+// throws. REQUIRES: `first` is wanted, and nobody else uses the records meanwhile.
+void replay(TapeRecords& records, std::int32_t first);
 
 // A tensor that a recorded operator returned; element 0 where the result is no list.
 struct RecordedResult {

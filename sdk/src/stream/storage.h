@@ -40,7 +40,25 @@ inline bool is_parameter_or_view(const at::Tensor& tensor) {
 
 // Returns the version counter of the tensor's data, 0 for an inference tensor, which has none.
 inline std::int64_t version_of(const at::Tensor& tensor) {
-  return tensor.is_inference() ? 0 : static_cast<std::int64_t>(tensor._version());
+  if (tensor.is_inference()) return 0;
+  return static_cast<std::int64_t>(
+      tensor.unsafeGetTensorImpl()->version_counter().current_version());
+}
+
+// Returns what detach() does, without asking the dispatcher.
+inline at::Tensor detached(const at::Tensor& tensor) {
+  const at::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  if (tensor.is_inference()) return tensor.detach();
+  return at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(), false));
+}
+
+inline at::Tensor without_graph(const at::Tensor& tensor) {
+  return is_parameter(tensor) ? tensor : detached(tensor);
+}
+
+// Whether its geometry says all: strided, and neither conjugated nor negated lazily.
+inline bool is_strided_and_plain(const at::Tensor& tensor) {
+  return tensor.layout() == at::kStrided && !tensor.is_conj() && !tensor.is_neg();
 }
 
 bool same_bits(const at::Tensor& a, const at::Tensor& b);

@@ -7,6 +7,7 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "coxswain/error.h"
@@ -28,18 +29,10 @@ bool is_foreign_memory(const at::Tensor& tensor) {
   return storage != nullptr && storage->allocator() == nullptr;
 }
 
-bool is_strided_and_plain(const at::Tensor& tensor) {
-  return tensor.layout() == at::kStrided && !tensor.is_conj() && !tensor.is_neg();
-}
-
 bool is_tensor_list(const c10::IValue& value) {
   if (!value.isList() || value.isTensorList()) return false;
   const auto elements = value.toListRef();
   return std::ranges::any_of(elements, [](const c10::IValue& e) { return e.isTensor(); });
-}
-
-at::Tensor without_graph(const at::Tensor& tensor) {
-  return is_parameter(tensor) ? tensor : tensor.detach();
 }
 
 }  // namespace
@@ -64,44 +57,108 @@ class Tape::Unmeasured {
 class Tape::Hooks final : public torch::autograd::SavedVariableHooks {
  public:
   explicit Hooks(std::shared_ptr<Tape> tape) : tape_(std::move(tape)) {}
-  ~Hooks() override {
-    if (!kept_) tape_->forget(key_);
+  ~Hooks() override { let_go(); }
+  // Their memory is the tape's, which they may be the last to hold.
+  static void* operator new(std::size_t bytes, BlockArena& arena) { return arena.take(bytes); }
+  static void operator delete(void*, BlockArena&) {}
+  static void operator delete(Hooks* hooks, std::destroying_delete_t) {
+    hooks->let_go();
+    const std::shared_ptr<Tape> tape = std::move(hooks->tape_);
+    hooks->~Hooks();
   }
 
   void call_pack_hook(const at::Tensor& tensor) override {
     const StreamPause unseen;
     const Unmeasured own(*tape_);
-    key_ = {tape_->current_, tape_->saved_++};
-    const bool forced = tape_->must_keep(tensor);
-    if (tape_->now_ns_) tape_->note_saved(key_, tensor, forced);
-    if (!forced && tape_->choose(key_, tensor) == Hold::drop) return tape_->want(key_, tensor);
-    const bool copies = !tape_->records_.rules.after_operator;
-    auto kept = std::make_shared<Kept>();
-    kept->tensor =
-        copies && !is_parameter(tensor) ? tensor.detach().clone() : without_graph(tensor);
-    kept->version = version_of(kept->tensor);
-    kept_ = std::move(kept);
-    tape_->keep(key_, forced ? nullptr : kept_, storage_impl(tensor));
+    saved_ = tape_->save(tensor, kept_);
   }
 
   at::Tensor call_unpack_hook() override {
-    if (!kept_) return tape_->fetch(key_);
-    if (version_of(kept_->tensor) == kept_->version) return kept_->tensor;
-    tape_->records_.fail(
-        changed_in_place(kept_->tensor.sizes(), kept_->version, version_of(kept_->tensor)));
+    const bool is_packed = kept_.packed != nullptr;
+    if (!is_packed && !kept_.tensor.defined()) return tape_->fetch(saved_);
+    if (!kept_.is_changed()) return is_packed ? kept_.packed->tensor() : kept_.tensor;
+    tape_->records_.fail(changed_in_place(is_packed ? kept_.packed->sizes() : kept_.tensor.sizes(),
+                                          kept_.version, kept_.counter().current_version()));
   }
 
  private:
-  const std::shared_ptr<Tape> tape_;
-  SavedKey key_;
-  std::shared_ptr<const Kept> kept_;  // null for a dropped tensor
+  void let_go() noexcept {
+    if (saved_ != kNone) tape_->forget(std::exchange(saved_, kNone));
+  }
+
+  std::shared_ptr<Tape> tape_;
+  std::int32_t saved_ = kNone;  // in the records; none for a tensor that must be kept
+  Kept kept_;                   // nothing for a dropped tensor
 };
 
-Tape::Tape(std::string name, HoldChoice choice, TapeRules rules) : choice_(std::move(choice)) {
+class Tape::Spares {
+ public:
+  Spares() {
+    records_.reserve(kMost);
+    hooks_.reserve(kMost);
+  }
+  static std::shared_ptr<Spares> of_this_thread() {
+    thread_local const auto spares = std::make_shared<Spares>();
+    return spares;
+  }
+
+  std::unique_ptr<Recording> take_recording() {
+    const std::lock_guard lock(mutex_);
+    if (recording_ != nullptr) return std::move(recording_);
+    return std::make_unique<Recording>();
+  }
+  void give_back(std::unique_ptr<Recording> recording) {
+    recording->clear();
+    const std::lock_guard lock(mutex_);
+    if (recording->values.size() <= kMostOperators) recording_ = std::move(recording);
+  }
+
+  void take(TapeRecords& records, BlockArena& hooks) {
+    const std::lock_guard lock(mutex_);
+    if (records_.empty()) return;
+    records = std::move(records_.back());
+    hooks = std::move(hooks_.back());
+    records_.pop_back();
+    hooks_.pop_back();
+  }
+  void give_back(TapeRecords& records, BlockArena& hooks) noexcept {
+    if (records.operators.size() > kMostOperators) return;
+    records.clear();
+    hooks.clear();
+    const std::lock_guard lock(mutex_);
+    if (records_.size() == kMost) return;
+    records_.push_back(std::move(records));
+    hooks_.push_back(std::move(hooks));
+  }
+
+ private:
+  static constexpr std::size_t kMostOperators = 4096;  // of a tape whose memory is worth keeping
+  static constexpr std::size_t kMost = 64;             // tapes
+
+  std::mutex mutex_;  // a tape ends on whatever thread runs backward
+  std::unique_ptr<Recording> recording_;
+  std::vector<TapeRecords> records_;
+  std::vector<BlockArena> hooks_;
+};
+
+void Tape::Recording::clear() {
+  values.clear();
+  current_tensors.clear();
+  pending.clear();
+  mask_notes.clear();
+}
+
+Tape::Tape(std::string name, HoldChoice choice, TapeRules rules)
+    : choice_(std::move(choice)),
+      spares_(Spares::of_this_thread()),
+      recording_(spares_->take_recording()) {
+  spares_->take(records_, hooks_);
   records_.name = std::move(name);
   records_.rules = rules;
 }
-Tape::~Tape() = default;
+Tape::~Tape() {
+  spares_->give_back(records_, hooks_);
+}
 
 std::shared_ptr<Tape> Tape::make(std::string name, HoldChoice choice, TapeRules rules) {
   std::shared_ptr<Tape> tape(new Tape(std::move(name), std::move(choice), rules));
@@ -113,9 +170,8 @@ std::shared_ptr<Tape> Tape::make(std::string name, HoldChoice choice, TapeRules 
 
 void Tape::close() {
   is_open_ = false;
-  made_.clear();
-  storage_indices_.clear();
   current_ = kNone;
+  if (recording_ != nullptr) spares_->give_back(std::move(recording_));
   for (Storage& storage : records_.storages) storage.alive.reset();
   if (now_ns_) end_measuring();
 }
@@ -133,129 +189,91 @@ TapeCounts Tape::counts() const {
 std::size_t Tape::bytes() const {
   return records_.operators.size() * sizeof(Operator) +
          records_.arguments.size() * sizeof(Argument) +
-         records_.references.size() * sizeof(Reference) +
-         records_.geometry.size() * sizeof(std::int64_t) +
+         records_.references.size() * sizeof(TapeRecords::Reference) +
+         records_.numbers.size() * sizeof(std::int64_t) +
          records_.outsides.size() * sizeof(TapeRecords::Outside) +
-         records_.storages.size() * sizeof(Storage);
+         records_.storages.size() * sizeof(Storage) + records_.saved.size() * sizeof(Saved);
 }
 
 std::unique_ptr<torch::autograd::SavedVariableHooks> Tape::make_hooks() {
-  return std::make_unique<Hooks>(shared_from_this());
+  return std::unique_ptr<Hooks>(new (hooks_) Hooks(shared_from_this()));
 }
 
 void Tape::begin(const OperatorCall& call) {
-  Operator recorded{call.handle};
-  recorded.first_argument = static_cast<std::uint32_t>(records_.arguments.size());
-  recorded.modes = current_modes(call.excluded);
-  recorded.generator = random_state(call);
-  const auto& schema = call.handle.schema().arguments();
-  for (std::size_t i = 0; i < schema.size(); ++i) {
-    if (schema[i].alias_info() == nullptr || !schema[i].alias_info()->isWrite()) continue;
-    for_each_tensor_in(call.arguments[i], [&](const at::Tensor& tensor) {
-      before_write(tensor);
-      const StorageIndex index = storage_index(storage_impl(tensor));
-      if (index == kNone) recorded.writes_outside = true;
-      if (index != kNone) recorded.writes.push_back(index);
-    });
-  }
-  record_arguments(call, recorded);
-  current_arguments_.assign(call.arguments.begin(), call.arguments.end());
   current_ = static_cast<OperatorIndex>(records_.operators.size());
+  Operator& recorded = records_.operators.emplace_back(Operator{call.handle});
+  recorded.first_argument = static_cast<std::uint32_t>(records_.arguments.size());
+  recorded.first_saved = static_cast<std::uint32_t>(records_.saved.size());
+  recorded.modes = current_modes(call.excluded);
+  recorded.arguments = static_cast<std::uint16_t>(call.arguments.size());
+  recorded.has_statistics = !call.facts.statistics.empty();
+  if (call.facts.is_random) recorded.generator = random_state(call);
+  record_writes(call, recorded);
+  record_arguments(call, recorded);
+  current_is_random_ = call.facts.is_random;
   saved_ = 0;
-  records_.operators.push_back(std::move(recorded));
   ++records_.counts.operators;
   own_ns_ = 0;
   if (now_ns_) started_ns_ = now_ns_();
 }
 
-void Tape::record_arguments(const OperatorCall& call, Operator& recorded) {
-  bool has_tensor = false;
-  for (const c10::IValue& value : call.arguments) {
-    records_.arguments.push_back(argument(value));
-    for_each_tensor_in(value, [&](const at::Tensor& tensor) {
-      has_tensor = true;
-      if (records_.rules.factories && is_foreign_memory(tensor)) recorded.keeps_results = true;
+void Tape::record_writes(const OperatorCall& call, Operator& recorded) {
+  recorded.first_write = static_cast<std::uint32_t>(records_.writes.size());
+  for (const std::uint16_t argument : call.facts.written) {
+    for_each_tensor_in(call.arguments[argument], [&](const at::Tensor& tensor) {
+      before_write(tensor);
+      const StorageIndex index = place_of(storage_impl(tensor)).storage;
+      if (index == kNone) {
+        recorded.writes_outside = true;
+        return;
+      }
+      records_.writes.push_back(index);
+      ++recorded.writes;
     });
   }
-  if (records_.rules.factories && !has_tensor) recorded.keeps_results = true;
 }
 
-Tape::Argument Tape::argument(const c10::IValue& value) {
-  Argument made;
+void Tape::record_arguments(const OperatorCall& call, Operator& recorded) {
+  auto list = call.integers.begin();
+  for (std::size_t i = 0; i < call.arguments.size(); ++i) {
+    Argument& made = records_.arguments.emplace_back();
+    if (list != call.integers.end() && list->argument == i) {
+      record_integers(list++->values, made);
+    } else {
+      record_argument(call.arguments[i], made);
+    }
+  }
+  if (!records_.rules.factories) return;
+  recorded.keeps_results = recording_->current_tensors.empty() ||
+                           std::ranges::any_of(recording_->current_tensors, is_foreign_memory);
+}
+
+void Tape::record_integers(at::IntArrayRef values, Argument& made) {
+  made.kind = TapeRecords::ArgumentKind::integers;
+  made.first = static_cast<std::uint32_t>(records_.numbers.size());
+  made.count = static_cast<std::uint32_t>(values.size());
+  records_.numbers.insert(records_.numbers.end(), values.begin(), values.end());
+}
+
+void Tape::record_argument(const c10::IValue& value, Argument& made) {
   made.first = static_cast<std::uint32_t>(records_.references.size());
   if (value.isTensor()) {
     made.kind = TapeRecords::ArgumentKind::tensor;
-    records_.references.push_back(reference(value.toTensor()));
-  } else if (value.isTensorList()) {
-    made.kind = TapeRecords::ArgumentKind::tensors;
-    for (const at::Tensor& tensor : value.toTensorVector())
-      records_.references.push_back(reference(tensor));
-  } else if (is_tensor_list(value)) {
-    made.kind = TapeRecords::ArgumentKind::optional_tensors;
-    for (const c10::IValue& element : value.toListRef()) {
-      records_.references.push_back(element.isTensor() ? reference(element.toTensor())
-                                                       : Reference{});
-    }
+    record_tensor(value.toTensor());
+  } else if (value.isTensorList() || is_tensor_list(value)) {
+    made.kind = value.isTensorList() ? TapeRecords::ArgumentKind::tensors
+                                     : TapeRecords::ArgumentKind::optional_tensors;
+    for (const c10::IValue& element : value.toListRef())
+      record_tensor(element.isTensor() ? element.toTensor() : at::Tensor());
   } else {
     made.value = value;
   }
   made.count = static_cast<std::uint32_t>(records_.references.size()) - made.first;
-  return made;
 }
 
-Tape::Reference Tape::reference(const at::Tensor& tensor) {
-  Reference made;
-  if (!tensor.defined()) return made;
-  made.requires_grad = tensor.requires_grad();
-  if (const auto known = made_.find(tensor.unsafeGetTensorImpl()); known != made_.end()) {
-    made.source = TapeRecords::Source::result;
-    made.index = known->second.maker;
-    made.output = known->second.output;
-    made.element = known->second.element;
-    locate(made, tensor);
-    return made;
-  }
-  const StorageIndex index = records_.rules.storages ? storage_index(storage_impl(tensor)) : kNone;
-  if (index == kNone) return outside(tensor);
-  const Storage& storage = records_.storages[static_cast<std::size_t>(index)];
-  if (storage.type != tensor.scalar_type() || !is_strided_and_plain(tensor)) return outside(tensor);
-  made.source = TapeRecords::Source::result;
-  made.is_view = true;
-  made.index = storage.maker;
-  made.output = storage.output;
-  made.element = storage.element;
-  locate(made, tensor);
-  return made;
-}
-
-// The tensor's history must not be kept: through a tensor made elsewhere it would be a cycle.
-Tape::Reference Tape::outside(const at::Tensor& tensor) {
-  Reference made;
-  made.source = TapeRecords::Source::outside;
-  made.requires_grad = tensor.requires_grad();
-  made.type = tensor.scalar_type();
-  made.index = static_cast<std::int32_t>(records_.outsides.size());
-  const c10::StorageImpl* storage = storage_impl(tensor);
-  records_.outsides.push_back(
-      {records_.rules.detached ? without_graph(tensor) : tensor, version_of(tensor), storage});
-  if (storage != nullptr) outside_storages_.insert(storage);
-  return made;
-}
-
-void Tape::locate(Reference& made, const at::Tensor& tensor) {
-  made.type = tensor.scalar_type();
-  made.is_plain = is_strided_and_plain(tensor);
-  made.storage = records_.rules.storages ? storage_index(storage_impl(tensor)) : kNone;
-  if (made.storage == kNone) return;
-  made.writes = static_cast<std::int32_t>(
-      records_.storages[static_cast<std::size_t>(made.storage)].writers.size());
-  if (!made.is_plain) return;
-  made.geometry = static_cast<std::uint32_t>(records_.geometry.size());
-  records_.geometry.push_back(tensor.dim());
-  records_.geometry.insert(records_.geometry.end(), tensor.sizes().begin(), tensor.sizes().end());
-  records_.geometry.insert(records_.geometry.end(), tensor.strides().begin(),
-                           tensor.strides().end());
-  records_.geometry.push_back(tensor.storage_offset());
+void Tape::record_tensor(const at::Tensor& tensor) {
+  records_.references.push_back(recording_->values.reference(records_, tensor));
+  if (tensor.defined()) recording_->current_tensors.push_back(tensor);
 }
 
 std::uint32_t Tape::current_modes(c10::DispatchKeySet excluded) {
@@ -271,7 +289,6 @@ std::uint32_t Tape::current_modes(c10::DispatchKeySet excluded) {
 }
 
 std::int32_t Tape::random_state(const OperatorCall& call) {
-  if (!call.handle.hasTag(at::Tag::nondeterministic_seeded)) return kNone;
   at::Generator generator;
   at::Device device = at::kCPU;
   for (const c10::IValue& value : call.arguments) {
@@ -287,10 +304,9 @@ std::int32_t Tape::random_state(const OperatorCall& call) {
 void Tape::before_write(const at::Tensor& tensor) {
   const c10::StorageImpl* storage = storage_impl(tensor);
   if (storage == nullptr) return;
-  const bool is_own = storage_indices_.contains(storage);
-  if (!is_own && records_.rules.copies && records_.rules.outside_views) {
-    std::erase_if(made_, [&](const auto& item) { return item.second.storage == storage; });
-  }
+  const bool is_own = place_of(storage).storage != kNone;
+  if (!is_own && records_.rules.copies && records_.rules.outside_views)
+    recording_->values.forget_views_of(storage);
   if (!records_.rules.copies) return;
   for (const std::weak_ptr<Tape>& each : tapes_alive()) {
     const std::shared_ptr<Tape> tape = each.lock();
@@ -299,9 +315,17 @@ void Tape::before_write(const at::Tensor& tensor) {
   }
 }
 
+// Whether it is memory from outside, and not copied.
+bool Tape::holds_outside(const c10::StorageImpl* storage) {
+  if (recording_ != nullptr) return recording_->values.stop_holding(storage);
+  return std::ranges::any_of(records_.outsides, [&](const TapeRecords::Outside& it) {
+    return it.storage == storage && !it.is_copy;
+  });
+}
+
 void Tape::copy_outside(const c10::StorageImpl* storage) {
+  if (!holds_outside(storage)) return;
   const std::lock_guard lock(mutex_);
-  if (outside_storages_.erase(storage) == 0) return;
   const c10::AutoGradMode no_gradients(false);
   std::vector<at::Tensor> copies;  // one of each type
   for (TapeRecords::Outside& it : records_.outsides) {
@@ -322,7 +346,7 @@ void Tape::copy_outside(const c10::StorageImpl* storage) {
 
 void Tape::end(std::span<const c10::IValue> results) {
   if (now_ns_) records_.measured->operator_ns.push_back(now_ns_() - started_ns_ - own_ns_);
-  Operator& recorded = records_.operators[static_cast<std::size_t>(current_)];
+  const Operator& recorded = at_operator(current_);
   note_writes(recorded);
   if (!recorded.keeps_results && !recorded.writes_outside) {
     for (std::size_t i = 0; i < results.size(); ++i) {
@@ -331,78 +355,66 @@ void Tape::end(std::span<const c10::IValue> results) {
         note_result(results[i].toTensor(), output, kNone);
       } else if (results[i].isTensorList()) {
         std::int16_t element = 0;
-        for (const at::Tensor& each : results[i].toTensorVector())
-          note_result(each, output, element++);
+        for (const c10::IValue& each : results[i].toListRef())
+          note_result(each.toTensor(), output, element++);
       }
     }
   }
-  resolve_pending();
+  if (now_ns_) resolve_notes();
+  if (!recording_->pending.empty()) resolve_pending();
   current_ = kNone;
-  current_arguments_.clear();
+  recording_->current_tensors.clear();
 }
 
 void Tape::note_writes(const Operator& recorded) {
-  for (const StorageIndex index : recorded.writes) {
-    records_.storages[static_cast<std::size_t>(index)].writers.push_back(current_);
+  for (const StorageIndex index : records_.writes_of(recorded)) {
+    Storage& storage = records_.storages[at(index)];
+    storage.writers.push_back(current_);
+    storage.may_be_mask = storage.may_be_mask || current_is_random_;
   }
 }
 
 void Tape::note_result(const at::Tensor& tensor, std::int16_t output, std::int16_t element) {
   if (!tensor.defined()) return;
-  const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-  bool is_argument = false;
-  for (const c10::IValue& value : current_arguments_) {
-    for_each_tensor_in(
-        value, [&](const at::Tensor& t) { is_argument |= t.unsafeGetTensorImpl() == impl; });
-  }
-  if (is_argument && !made_.contains(impl)) return;  // it gave back a tensor from outside
-  const c10::StorageImpl* storage = storage_impl(tensor);
-  MadeTensor made{current_, output, element, storage, {}};
-  if (records_.rules.weak_references) made.alive.emplace(tensor.getIntrusivePtr());
-  made_.insert_or_assign(impl, std::move(made));
-  if (storage == nullptr || outside_storages_.contains(storage)) return;
-  const auto index = static_cast<StorageIndex>(records_.storages.size());
-  if (const auto [known, is_new] = storage_indices_.emplace(storage, index); !is_new) {
-    const auto& operation = records_.operators[static_cast<std::size_t>(current_)].handle.schema();
-    if (element != kNone &&
-        operation.returns()[static_cast<std::size_t>(output)].alias_info() == nullptr)
-      records_.storages[static_cast<std::size_t>(known->second)].counts_apart = true;
-    return;
-  }
-  Storage known;
-  known.maker = current_;
-  known.output = output;
-  known.element = element;
-  known.type = tensor.scalar_type();
-  if (records_.rules.weak_references) {
-    known.alive = tensor.unsafeGetTensorImpl()->unsafe_storage().getWeakStorageImpl();
-  }
-  records_.storages.push_back(std::move(known));
-  if (now_ns_)
-    records_.measured->storage_bytes.push_back(static_cast<std::int64_t>(storage->nbytes()));
+  const bool is_argument = std::ranges::any_of(
+      recording_->current_tensors, [&](const at::Tensor& it) { return it.is_same(tensor); });
+  // It gave back a tensor from outside.
+  if (is_argument && !recording_->values.knows(tensor)) return;
+  recording_->values.note_result(records_, {tensor, current_, output, element, current_is_random_});
 }
 
-// Only now it is known to which storage a tensor belongs that the operator made and saved.
+// Only now it is known to which storage a tensor belongs that the operator made and saved, and only
+// now its values are all written.
 void Tape::resolve_pending() {
-  if (now_ns_) {
-    for (TapeRecords::SavedNote& note : records_.measured->saved) {
-      if (note.key.saver == current_ && note.storage == kNone)
-        note.storage = storage_index(note.address);
-    }
-  }
   const std::lock_guard lock(mutex_);
-  for (Pending& pending : pending_) {
-    const StorageIndex index = storage_index(pending.storage);
-    if (index == kNone) continue;
-    Storage& storage = records_.storages[static_cast<std::size_t>(index)];
-    if (pending.is_kept) {
-      storage.kept.push_back(std::move(pending.kept));
-    } else if (const auto wanted = records_.wanted.find(pending.key);
-               wanted != records_.wanted.end()) {
-      wanted->second.storage = index;
-    }
+  for (const Pending& pending : recording_->pending) {
+    Saved& saved = records_.saved[at(pending.saved)];
+    saved.storage = place_of(pending.storage).storage;
+    if (saved.storage == kNone || saved.kept == nullptr) continue;
+    Storage& storage = records_.storages[at(saved.storage)];
+    if (storage.may_be_mask) pack(*pending.kept, saved);
+    std::int32_t* last = &storage.first_kept;
+    while (*last != kNone) last = &records_.saved[at(*last)].next_kept;
+    *last = pending.saved;
   }
-  pending_.clear();
+  recording_->pending.clear();
+}
+
+// The bits of a storage are shared by all of its saved tensors of one state.
+void Tape::pack(Kept& kept, Saved& saved) {
+  if (!is_strided_and_plain(kept.tensor) || kept.is_changed()) return;
+  std::optional<PackedMask> packed;
+  for (std::int32_t s = records_.storages[at(saved.storage)].first_kept; s != kNone && !packed;
+       s = records_.saved[at(s)].next_kept) {
+    const Kept* other = records_.saved[at(s)].kept;
+    if (other != nullptr && other->packed != nullptr && !other->is_changed())
+      packed = other->packed->sharing(kept.tensor);
+  }
+  if (!packed) packed = PackedMask::pack(kept.tensor);
+  if (!packed) return;
+  kept.packed = std::make_shared<const PackedMask>(std::move(*packed));
+  kept.tensor.reset();
+  ++records_.counts.packed;
 }
 
 void Tape::measure(std::function<std::int64_t()> now_ns) {
@@ -414,36 +426,45 @@ void Tape::note_saved(SavedKey key, const at::Tensor& tensor, bool is_forced) {
   TapeRecords::SavedNote note;
   note.key = key;
   note.address = storage_impl(tensor);
-  note.storage = storage_index(note.address);
+  note.storage = place_of(note.address).storage;
   note.bytes = static_cast<std::int64_t>(storage_bytes(tensor));
   note.is_forced = is_forced;
   note.can_serve = is_strided_and_plain(tensor) && !tensor.is_inference();
-  note.version = tensor.unsafeGetTensorImpl()->version_counter();
-  note.saved_version = version_of(tensor);
+  note.counter = tensor.unsafeGetTensorImpl()->version_counter();
+  note.version = version_of(tensor);
   if (!is_forced && note.storage != kNone && !is_written_by_current(note.storage) &&
-      has_value(tensor, note.storage)) {
-    note.value = reference(tensor);
+      recording_->values.has_value(records_, tensor)) {
+    note.value = recording_->values.reference(records_, tensor);
     note.is_by_value = note.value.source == TapeRecords::Source::result && note.value.is_plain;
   }
   note.value.type = tensor.scalar_type();
+  if (!is_forced && is_strided_and_plain(tensor))
+    recording_->mask_notes.push_back({records_.measured->saved.size(), detached(tensor)});
   records_.measured->saved.push_back(std::move(note));
 }
 
-// Whether reference() finds it without holding it as a tensor from outside.
-bool Tape::has_value(const at::Tensor& tensor, StorageIndex storage) const {
-  if (made_.contains(tensor.unsafeGetTensorImpl())) return true;
-  return is_strided_and_plain(tensor) &&
-         records_.storages[static_cast<std::size_t>(storage)].type == tensor.scalar_type();
+void Tape::resolve_notes() {
+  auto& notes = records_.measured->saved;
+  for (TapeRecords::SavedNote& note : notes) {
+    if (note.key.saver == current_ && note.storage == kNone)
+      note.storage = place_of(note.address).storage;
+  }
+  for (const MaskNote& it : recording_->mask_notes) {
+    TapeRecords::SavedNote& note = notes[it.note];
+    if (note.storage == kNone || !records_.storages[at(note.storage)].may_be_mask) continue;
+    if (const auto packed = PackedMask::pack(it.tensor)) note.packed_bytes = packed->bytes();
+  }
+  recording_->mask_notes.clear();
 }
 
 // Later writes count no more, and the counters must not be held on to.
 void Tape::end_measuring() {
   now_ns_ = nullptr;
   for (TapeRecords::SavedNote& note : records_.measured->saved) {
-    if (note.version.enabled() && note.version.current_version() != note.saved_version)
+    if (note.counter.enabled() && note.counter.current_version() != note.version)
       note.can_serve = false;
     if (note.storage == kNone) continue;
-    const Storage& storage = records_.storages[static_cast<std::size_t>(note.storage)];
+    const Storage& storage = records_.storages[at(note.storage)];
     if (storage.counts_apart || storage.is_lost || storage.type != note.value.type)
       note.can_serve = false;
   }
@@ -452,96 +473,118 @@ void Tape::end_measuring() {
 void Tape::failed() noexcept {
   if (current_ == kNone) return;
   const std::lock_guard lock(mutex_);
-  for (const StorageIndex index : records_.operators[static_cast<std::size_t>(current_)].writes) {
-    records_.storages[static_cast<std::size_t>(index)].is_lost = true;
+  const Operator& recorded = at_operator(current_);
+  for (const StorageIndex index : records_.writes_of(recorded)) {
+    records_.storages[at(index)].is_lost = true;
   }
-  std::erase_if(records_.wanted, [&](const auto& item) { return item.first.saver == current_; });
+  for (std::size_t s = recorded.first_saved; s < records_.saved.size(); ++s)
+    records_.saved[s].is_wanted = false;
   if (records_.measured) {
     std::erase_if(records_.measured->saved,
                   [&](const TapeRecords::SavedNote& note) { return note.key.saver == current_; });
   }
   records_.operators.pop_back();
-  pending_.clear();
-  current_arguments_.clear();
+  recording_->pending.clear();
+  recording_->mask_notes.clear();
+  recording_->current_tensors.clear();
   current_ = kNone;
 }
 
-Tape::StorageIndex Tape::storage_index(const c10::StorageImpl* storage) const {
-  const auto found = storage_indices_.find(storage);
-  return found == storage_indices_.end() ? kNone : found->second;
+Tape::Place Tape::place_of(const c10::StorageImpl* storage) const {
+  return recording_ == nullptr ? Place{} : recording_->values.place_of(storage);
 }
 
 bool Tape::is_written_by_current(StorageIndex storage) const {
-  const auto& writes = records_.operators[static_cast<std::size_t>(current_)].writes;
+  const auto writes = records_.writes_of(at_operator(current_));
   return std::ranges::find(writes, storage) != writes.end();
 }
 
-bool Tape::must_keep(const at::Tensor& tensor) const {
-  if (is_parameter(tensor)) return true;
-  if (current_ == kNone) return true;
-  const Operator& saver = records_.operators[static_cast<std::size_t>(current_)];
-  if (saver.keeps_results || saver.writes_outside) return true;
-  return outside_storages_.contains(storage_impl(tensor));
+// Returns where it lies in the records, or none where it must be kept.
+std::int32_t Tape::save(const at::Tensor& tensor, Kept& kept) {
+  const SavedKey key{current_, saved_++};
+  const c10::StorageImpl* const storage = storage_impl(tensor);
+  const Place place = place_of(storage);
+  const bool is_forced = must_keep(tensor, place);
+  if (now_ns_) note_saved(key, tensor, is_forced);
+  const bool is_kept = is_forced || choose(key, tensor, place.storage) == Hold::keep;
+  ++(is_kept ? records_.counts.kept : records_.counts.dropped);
+  if (is_kept) keep(tensor, kept);
+  if (is_forced) return kNone;
+  const std::lock_guard lock(mutex_);
+  const auto index = static_cast<std::int32_t>(records_.saved.size());
+  Saved& saved = records_.saved.emplace_back();
+  saved.key = key;
+  saved.storage = place.storage;
+  if (is_kept) {
+    saved.kept = &kept;
+  } else {
+    want(tensor, saved);
+  }
+  if (storage != nullptr && (is_kept || !saved.by_value))
+    recording_->pending.push_back({index, is_kept ? &kept : nullptr, storage});
+  return index;
 }
 
-Hold Tape::choose(SavedKey key, const at::Tensor& tensor) const {
+bool Tape::must_keep(const at::Tensor& tensor, Place place) const {
+  if (current_ == kNone || place.is_outside || is_parameter(tensor)) return true;
+  const Operator& saver = at_operator(current_);
+  return saver.keeps_results || saver.writes_outside;
+}
+
+Hold Tape::choose(SavedKey key, const at::Tensor& tensor, StorageIndex storage) const {
   if (!choice_) return Hold::drop;
-  const StorageIndex index = storage_index(storage_impl(tensor));
-  const auto handle = [this](OperatorIndex at) {
-    return &records_.operators[static_cast<std::size_t>(at)].handle;
-  };
   const c10::OperatorHandle* maker =
-      index == kNone ? nullptr : handle(records_.storages[static_cast<std::size_t>(index)].maker);
-  return choice_({*handle(current_), maker, tensor, key});
+      storage == kNone ? nullptr : &at_operator(records_.storages[at(storage)].maker).handle;
+  return choice_({at_operator(current_).handle, maker, tensor, key});
 }
 
-void Tape::keep(SavedKey key, const std::shared_ptr<const Kept>& kept,
-                const c10::StorageImpl* storage) {
-  ++records_.counts.kept;
-  if (kept != nullptr && storage != nullptr) pending_.push_back({key, true, kept, storage});
+void Tape::keep(const at::Tensor& tensor, Kept& kept) const {
+  const bool copies = !records_.rules.after_operator;
+  kept.tensor = copies && !is_parameter(tensor) ? tensor.detach().clone() : without_graph(tensor);
+  kept.version = version_of(kept.tensor);
 }
 
-void Tape::want(SavedKey key, const at::Tensor& tensor) {
-  const std::lock_guard lock(mutex_);
-  ++records_.counts.dropped;
-  TapeRecords::Wanted wanted;
-  wanted.sizes = tensor.sizes();
-  wanted.version = tensor.unsafeGetTensorImpl()->version_counter();
-  wanted.saved_version = version_of(tensor);
-  const c10::StorageImpl* storage = storage_impl(tensor);
-  const StorageIndex index = storage_index(storage);
-  if (index != kNone && !is_written_by_current(index)) {
-    wanted.value = reference(tensor);
-    wanted.value.requires_grad = false;
-    wanted.by_value = wanted.value.source == TapeRecords::Source::result && wanted.value.is_plain;
-    wanted.storage = index;
-  } else if (storage != nullptr) {
-    pending_.push_back({key, false, {}, storage});
+void Tape::want(const at::Tensor& tensor, Saved& saved) {
+  saved.is_wanted = true;
+  saved.counter = tensor.unsafeGetTensorImpl()->version_counter();
+  saved.version = version_of(tensor);
+  if (saved.storage != kNone && !is_written_by_current(saved.storage)) {
+    saved.value = recording_->values.reference(records_, tensor);
+    saved.value.requires_grad = false;
+    saved.by_value = saved.value.source == TapeRecords::Source::result && saved.value.is_plain;
   }
-  records_.wanted.emplace(key, std::move(wanted));
+  if (saved.by_value) {
+    saved.sizes = saved.value.geometry;
+    return;
+  }
+  saved.sizes = static_cast<std::uint32_t>(records_.numbers.size());
+  records_.numbers.push_back(tensor.dim());
+  records_.numbers.insert(records_.numbers.end(), tensor.sizes().begin(), tensor.sizes().end());
 }
 
-at::Tensor Tape::fetch(SavedKey key) {
+at::Tensor Tape::fetch(std::int32_t index) {
   const std::lock_guard lock(mutex_);
-  TapeRecords::Wanted& wanted = records_.wanted.at(key);
+  Saved& saved = records_.saved[at(index)];
   // Autograd's rule, which counts no writes to a neighbour within the storage (unsafe_chunk).
-  if (wanted.version.enabled() && wanted.version.current_version() != wanted.saved_version) {
+  if (saved.counter.enabled() && saved.counter.current_version() != saved.version) {
     records_.fail(
-        changed_in_place(wanted.sizes, wanted.saved_version, wanted.version.current_version()));
+        changed_in_place(records_.sizes_of(saved), saved.version, saved.counter.current_version()));
   }
-  if (!wanted.found.defined()) replay(records_, key);
-  if (!wanted.found.defined() || wanted.found.sizes() != at::IntArrayRef(wanted.sizes)) {
-    records_.fail(
-        "running " +
-        toString(records_.operators[static_cast<std::size_t>(key.saver)].handle.operator_name()) +
-        " again saved other tensors than the first time; expected the same, so keep this block");
+  if (!saved.found.defined()) replay(records_, index);
+  if (!saved.found.defined() || saved.found.sizes() != records_.sizes_of(saved)) {
+    records_.fail("running " + toString(at_operator(saved.key.saver).handle.operator_name()) +
+                  " again saved other tensors than the first time; expected the same, so keep this "
+                  "block");
   }
-  return std::exchange(wanted.found, at::Tensor());
+  return std::exchange(saved.found, at::Tensor());
 }
 
-void Tape::forget(SavedKey key) noexcept {
+void Tape::forget(std::int32_t index) noexcept {
   const std::lock_guard lock(mutex_);
-  records_.wanted.erase(key);
+  Saved& saved = records_.saved[at(index)];
+  saved.kept = nullptr;
+  saved.is_wanted = false;
+  saved.found.reset();
 }
 
 void TapeRecords::fail(const std::string& what) const {

@@ -32,13 +32,13 @@
 #include <mutex>
 #include <optional>
 #include <span>
-#include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
+#include "sdk/src/stream/block_arena.h"
 #include "sdk/src/stream/operator_stream.h"
 #include "sdk/src/stream/saved_tensors.h"
 #include "sdk/src/stream/tape_records.h"
+#include "sdk/src/stream/tape_values.h"
 
 namespace cox::detail {
 
@@ -91,76 +91,91 @@ class Tape final : public SavedTensorFrame,
   using OperatorIndex = TapeRecords::OperatorIndex;
   using StorageIndex = TapeRecords::StorageIndex;
   using SavedKey = TapeRecords::SavedKey;
-  using Reference = TapeRecords::Reference;
   using Argument = TapeRecords::Argument;
   using Operator = TapeRecords::Operator;
   using Kept = TapeRecords::Kept;
+  using Saved = TapeRecords::Saved;
   using Storage = TapeRecords::Storage;
   static constexpr std::int32_t kNone = TapeRecords::kNone;
 
-  struct MadeTensor {
-    OperatorIndex maker = kNone;
-    std::int16_t output = 0;
-    std::int16_t element = kNone;
-    const c10::StorageImpl* storage = nullptr;
-    std::optional<c10::weak_intrusive_ptr<c10::TensorImpl>> alive;
-  };
+  using Place = TapeValues::Place;
   struct Pending {  // saved by the operator that runs
-    SavedKey key;
-    bool is_kept = false;
-    std::weak_ptr<const Kept> kept;  // where it is
+    std::int32_t saved = kNone;
+    Kept* kept = nullptr;  // null: dropped
     const c10::StorageImpl* storage = nullptr;
   };
+  // A tensor that may be a mask, saved while the tape measures.
+  struct MaskNote {
+    std::size_t note = 0;
+    at::Tensor tensor;
+  };
+
+  // Used while recording.
+  struct Recording {
+    TapeValues values;
+    std::vector<at::Tensor> current_tensors;  // arguments of the operator that runs
+    std::vector<Pending> pending;
+    std::vector<MaskNote> mask_notes;
+    void clear();
+  };
+  // Memory of tapes that are gone, so that the next ones of the thread allocate none.
+  class Spares;
 
   Tape(std::string name, HoldChoice choice, TapeRules rules);
 
+  Operator& at_operator(OperatorIndex index) { return records_.operators[at(index)]; }
+  const Operator& at_operator(OperatorIndex index) const { return records_.operators[at(index)]; }
+  static std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
+
+  void record_writes(const OperatorCall& call, Operator& recorded);
   void before_write(const at::Tensor& tensor);
+  bool holds_outside(const c10::StorageImpl* storage);
   void copy_outside(const c10::StorageImpl* storage);
   void record_arguments(const OperatorCall& call, Operator& recorded);
-  Argument argument(const c10::IValue& value);
-  Reference reference(const at::Tensor& tensor);
-  Reference outside(const at::Tensor& tensor);
-  void locate(Reference& reference, const at::Tensor& tensor);
+  void record_argument(const c10::IValue& value, Argument& made);
+  void record_integers(at::IntArrayRef values, Argument& made);
+  void record_tensor(const at::Tensor& tensor);
   std::uint32_t current_modes(c10::DispatchKeySet excluded);
   std::int32_t random_state(const OperatorCall& call);
   void note_writes(const Operator& recorded);
   void note_result(const at::Tensor& tensor, std::int16_t output, std::int16_t element);
   void resolve_pending();
-  StorageIndex storage_index(const c10::StorageImpl* storage) const;
+  Place place_of(const c10::StorageImpl* storage) const;
   bool is_written_by_current(StorageIndex storage) const;
 
   // For measuring.
   class Unmeasured;
   void note_saved(SavedKey key, const at::Tensor& tensor, bool is_forced);
-  bool has_value(const at::Tensor& tensor, StorageIndex storage) const;
+  void resolve_notes();
   void end_measuring();
 
   // For hooks.
-  bool must_keep(const at::Tensor& tensor) const;
-  Hold choose(SavedKey key, const at::Tensor& tensor) const;
-  void keep(SavedKey key, const std::shared_ptr<const Kept>& kept, const c10::StorageImpl* storage);
-  void want(SavedKey key, const at::Tensor& tensor);
-  at::Tensor fetch(SavedKey key);
-  void forget(SavedKey key) noexcept;
+  std::int32_t save(const at::Tensor& tensor, Kept& kept);
+  bool must_keep(const at::Tensor& tensor, Place place) const;
+  Hold choose(SavedKey key, const at::Tensor& tensor, StorageIndex storage) const;
+  void keep(const at::Tensor& tensor, Kept& kept) const;
+  void want(const at::Tensor& tensor, Saved& saved);
+  void pack(Kept& kept, Saved& saved);
+  at::Tensor fetch(std::int32_t saved);
+  void forget(std::int32_t saved) noexcept;
 
   const HoldChoice choice_;
   bool is_open_ = true;
   TapeRecords records_;
 
-  // Used while recording.
-  std::unordered_map<const c10::TensorImpl*, MadeTensor> made_;
-  std::unordered_map<const c10::StorageImpl*, StorageIndex> storage_indices_;
-  std::unordered_set<const c10::StorageImpl*> outside_storages_;  // held, and not copied
-  OperatorIndex current_ = kNone;                                 // runs now
-  std::int32_t saved_ = 0;                                        // tensors saved by it
-  std::vector<c10::IValue> current_arguments_;
-  std::vector<Pending> pending_;
+  BlockArena hooks_;  // that autograd holds
+  const std::shared_ptr<Spares> spares_;
+  std::unique_ptr<Recording> recording_;  // null when it has ended
+  OperatorIndex current_ = kNone;         // runs now
+  bool current_is_random_ = false;
+  std::int32_t saved_ = 0;  // tensors saved by it
 
   std::function<std::int64_t()> now_ns_;  // null: does not measure
   std::int64_t started_ns_ = 0;
   std::int64_t own_ns_ = 0;  // spent by the tape since then
 
-  mutable std::recursive_mutex mutex_;  // guards wanted, outsides and counts of the records
+  // Guards what was saved, outsides and counts of the records.
+  mutable std::recursive_mutex mutex_;
 };
 
 // Records the operators of this thread on `tape` while it exists, and decides what autograd saves.

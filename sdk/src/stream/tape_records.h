@@ -8,16 +8,17 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
-#include <c10/util/DimVector.h>
 
 #include <array>
 #include <compare>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
+
+#include "sdk/src/stream/packed_mask.h"
 
 namespace cox::detail {
 
@@ -43,6 +44,7 @@ struct TapeRules {
 struct TapeCounts {
   std::uint64_t operators = 0;     // recorded
   std::uint64_t kept = 0;          // saved tensors kept, parameters included
+  std::uint64_t packed = 0;        // of those, as masks
   std::uint64_t dropped = 0;       // saved tensors dropped
   std::uint64_t replayed = 0;      // operators run again so far
   std::uint64_t copied_bytes = 0;  // of tensors from outside that were about to be overwritten
@@ -73,12 +75,12 @@ struct TapeRecords {
     std::int16_t element = kNone;  // of a list
     StorageIndex storage = kNone;  // of the region
     std::int32_t writes = 0;       // to that storage so far
-    std::uint32_t geometry = 0;    // in geometry; REQUIRES: storage != kNone
+    std::uint32_t geometry = 0;    // in numbers; REQUIRES: storage != kNone and is_plain
   };
-  enum class ArgumentKind : std::uint8_t { value, tensor, tensors, optional_tensors };
+  enum class ArgumentKind : std::uint8_t { value, tensor, tensors, optional_tensors, integers };
   struct Argument {
     c10::IValue value;        // where the kind is value
-    std::uint32_t first = 0;  // in references
+    std::uint32_t first = 0;  // in references; of integers in numbers
     std::uint32_t count = 0;
     ArgumentKind kind = ArgumentKind::value;
   };
@@ -98,11 +100,15 @@ struct TapeRecords {
   struct Operator {
     c10::OperatorHandle handle;
     std::uint32_t first_argument = 0;
+    std::uint32_t first_saved = 0;
+    std::uint32_t first_write = 0;
     std::uint32_t modes = 0;
     std::int32_t generator = kNone;
+    std::uint16_t arguments = 0;
+    std::uint16_t writes = 0;  // to storages of the region
     bool keeps_results = false;
     bool writes_outside = false;
-    std::vector<StorageIndex> writes = {};
+    bool has_statistics = false;
   };
   struct Random {
     at::Generator generator;
@@ -114,9 +120,17 @@ struct TapeRecords {
     const c10::StorageImpl* storage = nullptr;
     bool is_copy = false;
   };
+  // What autograd holds of a saved tensor that is kept.
   struct Kept {
-    at::Tensor tensor;
+    at::Tensor tensor;                         // without history
+    std::shared_ptr<const PackedMask> packed;  // in place of the tensor
     std::int64_t version = 0;
+    const c10::VariableVersion& counter() const {
+      return packed ? packed->counter() : tensor.unsafeGetTensorImpl()->version_counter();
+    }
+    bool is_changed() const {
+      return counter().enabled() && counter().current_version() != version;
+    }
   };
   struct Storage {
     OperatorIndex maker = kNone;
@@ -127,19 +141,26 @@ struct TapeRecords {
     // Some of its tensors have a version counter of their own (unsafe_chunk), so none of them tells
     // whether the others were written to.
     bool counts_apart = false;
+    bool may_be_mask = false;         // of few values: drawn at random, or bool
+    std::int32_t first_kept = kNone;  // of its saved tensors
     std::vector<OperatorIndex> writers;
-    std::vector<std::weak_ptr<const Kept>> kept;
     std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> alive;
   };
-  // A dropped tensor that may be asked for.
-  struct Wanted {
-    bool by_value = false;  // it is a value of the region that its saver only reads
-    Reference value;
+  // A saved tensor that need not be kept. Those of an operator lie one after the other.
+  struct Saved {
+    SavedKey key;
     StorageIndex storage = kNone;
-    c10::VariableVersion version;  // shared with the tensor; null of an inference tensor
-    std::int64_t saved_version = 0;
+    // Of a kept one, for as long as autograd holds it.
+    const Kept* kept = nullptr;
+    std::int32_t next_kept = kNone;  // of the same storage
+    // Of a dropped one.
+    bool is_wanted = false;   // it may be asked for
+    bool by_value = false;    // it is a value of the region that its saver only reads
+    std::uint32_t sizes = 0;  // in numbers: how many, and each
+    Reference value;
+    c10::VariableVersion counter{c10::VariableVersion::DISABLED};  // as in Kept
+    std::int64_t version = 0;
     at::Tensor found;  // made again, not yet asked for
-    c10::DimVector sizes;
   };
   // A tensor that autograd saved, noted while a tape measures.
   struct SavedNote {
@@ -148,11 +169,12 @@ struct TapeRecords {
     const c10::StorageImpl* address = nullptr;  // tells those apart that one operator saved
     std::int64_t bytes = 0;                     // of its storage
     bool is_forced = false;                     // it must be kept
-    bool is_by_value = false;                   // as in Wanted
+    bool is_by_value = false;                   // as in Saved
     bool can_serve = false;                     // reads of its storage, if it is kept
+    std::int64_t packed_bytes = 0;              // of a mask: what it takes packed
     Reference value;
-    c10::VariableVersion version;
-    std::int64_t saved_version = 0;
+    c10::VariableVersion counter{c10::VariableVersion::DISABLED};
+    std::int64_t version = 0;
   };
   // What a tape that measures notes besides.
   struct Measured {
@@ -166,15 +188,48 @@ struct TapeRecords {
   std::vector<Operator> operators;
   std::vector<Argument> arguments;
   std::vector<Reference> references;
-  std::vector<std::int64_t> geometry;  // for each: dimensions, sizes, strides, offset
+  // Geometries (dimensions, sizes, strides, offset) and lists of numbers.
+  std::vector<std::int64_t> numbers;
   std::vector<Modes> modes;
   std::vector<Random> randoms;
   std::vector<Outside> outsides;
   std::vector<Storage> storages;
-  std::map<SavedKey, Wanted> wanted;
+  std::vector<StorageIndex> writes;
+  std::vector<Saved> saved;
   std::optional<Measured> measured;
   TapeCounts counts;
 
+  // Forgets everything but the memory of its lists.
+  void clear() {
+    name.clear();
+    rules = {};
+    operators.clear();
+    arguments.clear();
+    references.clear();
+    numbers.clear();
+    modes.clear();
+    randoms.clear();
+    outsides.clear();
+    storages.clear();
+    writes.clear();
+    saved.clear();
+    measured.reset();
+    counts = {};
+  }
+  // The index of a saved tensor in `saved`, or kNone where it must be kept.
+  std::int32_t saved_index(SavedKey key) const {
+    if (key.saver == kNone) return kNone;
+    std::size_t s = operators[static_cast<std::size_t>(key.saver)].first_saved;
+    while (s < saved.size() && saved[s].key < key) ++s;
+    return s < saved.size() && saved[s].key == key ? static_cast<std::int32_t>(s) : kNone;
+  }
+  // The storages of the region that an operator writes to.
+  std::span<const StorageIndex> writes_of(const Operator& it) const {
+    return std::span(writes).subspan(it.first_write, it.writes);
+  }
+  at::IntArrayRef sizes_of(const Saved& it) const {
+    return {numbers.data() + it.sizes + 1, static_cast<std::size_t>(numbers[it.sizes])};
+  }
   [[noreturn]] void fail(const std::string& what) const;
 };
 

@@ -76,6 +76,7 @@ class StepBuilder {
     const auto& schema = it.handle.schema().arguments();
     for (std::size_t a = 0; a < schema.size(); ++a) {
       const TapeRecords::Argument& argument = records_.arguments[it.first_argument + a];
+      if (argument.kind == TapeRecords::ArgumentKind::integers) continue;
       const bool is_written =
           schema[a].alias_info() != nullptr && schema[a].alias_info()->isWrite();
       for (std::uint32_t r = 0; r < argument.count; ++r)
