@@ -1,6 +1,6 @@
-// A model of blocks ("first", "last", "block0", "block1", ...) for the end-to-end tests of numerics.
-// On request a layer multiplies a value of its own, or that value's gradient, so that it overflows.
-// Each layer notes the format that its products run in. Training thread only.
+// A model of blocks ("first", "last", "block0", "block1", ...) for the end-to-end tests of
+// numerics. On request a layer multiplies a value of its own, or that value's gradient, so that it
+// overflows. Each layer notes the format that its products run in. Training thread only.
 #pragma once
 
 #include <torch/torch.h>

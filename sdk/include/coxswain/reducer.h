@@ -65,9 +65,9 @@ struct ReductionReport {
 
 class Reducer {
  public:
-  // Averages a model's gradients, and finds its blocks, as Session::adopt() would: they are followed
-  // within the session's steps, so that their costs are measured and plans can steer them. The
-  // model must outlive the session or be given to Session::detach().
+  // Averages a model's gradients, and finds its blocks, as Session::adopt() would: they are
+  // followed within the session's steps, so that their costs are measured and plans can steer them.
+  // The model must outlive the session or be given to Session::detach().
   Reducer(Session& session, torch::nn::Module& model);
   // Averages these gradients; no blocks are known. Both are collective, and made before the
   // session's first step. They broadcast parameters and buffers from rank 0, so that all ranks

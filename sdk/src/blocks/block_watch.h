@@ -3,10 +3,10 @@
 // and number formats reach the blocks through it. Measurements come from the training thread and
 // from autograd's; everything else is called by the training thread.
 //
-// Blocks are found from the parameters of a model as its user wrote it, and their visits are told by
-// the operator stream: within the steps of a loop of ours (a Trainer, a Reducer that was given the
-// model) this follows the stream itself, from the beginning of a step to its end; a loop that only
-// adopts its models does it from adopt() on (training/adoption.h).
+// Blocks are found from the parameters of a model as its user wrote it, and their visits are told
+// by the operator stream: within the steps of a loop of ours (a Trainer, a Reducer that was given
+// the model) this follows the stream itself, from the beginning of a step to its end; a loop that
+// only adopts its models does it from adopt() on (training/adoption.h).
 #pragma once
 
 #include <cstdint>

@@ -190,11 +190,10 @@ bool VisitWatch::begin_tile(std::string_view name, TileDrop drop) {
   has_tiles_ = has_tiles_ || (region_ && drop == TileDrop::where_planned);
   if (recording() != nullptr) return false;  // what covers the region covers the tile
   const Block* block = region_ ? &blocks_[region_->value()] : nullptr;
-  const bool is_planned =
-      block != nullptr && block->action == MemoryAction::tile && !block->pinned;
+  const bool is_planned = block != nullptr && block->action == MemoryAction::tile && !block->pinned;
   if (!is_planned && drop == TileDrop::where_planned) return false;
-  tile_ = Tape::make(block != nullptr ? concat("block ", block->name, ", ", name)
-                                      : std::string(name));
+  tile_ =
+      Tape::make(block != nullptr ? concat("block ", block->name, ", ", name) : std::string(name));
   return true;
 }
 

@@ -77,8 +77,8 @@ class VisitWatch final : public SavedTensorFrame,
   // Nothing is reported or dropped any more.
   void release();
 
-  // Sets the memory action of the block's later visits: keep, offload, tile, or recompute in full or
-  // at a level that the block has. A pinned block is kept.
+  // Sets the memory action of the block's later visits: keep, offload, tile, or recompute in full
+  // or at a level that the block has. A pinned block is kept.
   void set_action(BlockId block, MemoryAction action);
   // Sets the format that products of the block's later visits run in; fp32 is what the program
   // wrote. Unlike the memory action it holds for every visit, not for regions.

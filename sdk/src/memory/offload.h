@@ -8,10 +8,11 @@
 //   frame->close();
 //
 // Some tensors stay, because moving them would free nothing or cost more than it gives: leaves that
-// require grad and their views, storages below `smallest_bytes`, those named to leave_alone(), and everything that is not a plain strided
-// CPU tensor (so CUDA tensors too). A storage that somebody else keeps, such as the block's input
-// or output, is written as well, since its last user usually releases it before backward; if it is
-// still alive then, it is used as it is and nothing is read, so it never exists twice.
+// require grad and their views, storages below `smallest_bytes`, those named to leave_alone(), and
+// everything that is not a plain strided CPU tensor (so CUDA tensors too). A storage that somebody
+// else keeps, such as the block's input or output, is written as well, since its last user usually
+// releases it before backward; if it is still alive then, it is used as it is and nothing is read,
+// so it never exists twice.
 //
 // Nothing moves while the operator that saved it still runs, because some write to a tensor after
 // they have saved it (the noise of rrelu). It moves when the next operator begins to save, or at

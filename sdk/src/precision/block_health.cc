@@ -90,9 +90,7 @@ bool came_of_it(std::span<const BlockCallRecord> calls, const StepTrouble& troub
 class Judge {
  public:
   Judge(std::span<const BlockCallRecord> calls, const StepTrouble& trouble)
-      : calls_(calls),
-        trouble_(trouble),
-        has_clean_incoming_(trouble.in_parameters.size(), true) {
+      : calls_(calls), trouble_(trouble), has_clean_incoming_(trouble.in_parameters.size(), true) {
     for (const BlockCallRecord& call : calls_) {
       if (bad_gradients(call.outputs) > 0) has_clean_incoming_[call.block.value()] = false;
     }

@@ -1,8 +1,8 @@
 // BlockHealth finds the block of this rank that an overflow arose in, and tells how close to its
 // format's limits each block works. Whoever follows the blocks writes their visits into its ledger
 // while a step is open (VisitHealth, numerics_watch.h); when the step ends, a rule
-// (block_health.cc) names the block to blame and BlockHealth fills the evidence. A session owns it; the thread that trains uses it. It does not
-// communicate. Per step and rank:
+// (block_health.cc) names the block to blame and BlockHealth fills the evidence. A session owns it;
+// the thread that trains uses it. It does not communicate. Per step and rank:
 //
 //   health.begin_step(scale);          forward, backward ...
 //   ballot.amax = health.amax_scaled_fp16();

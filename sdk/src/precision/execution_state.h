@@ -1,8 +1,9 @@
 // ExecutionState is what decides the bits that a function computes, besides its arguments,
 // parameters and buffers: random generators, autocast, the kernels that attention may choose, the
-// default dtype. It is captured before a step is tried, and put in force for each trial. It knows the generators of the CPU and of the CUDA devices
-// named; other generators are the function's own business. All functions act on the calling thread,
-// but attention's kernels and the default dtype are flags of the whole process.
+// default dtype. It is captured before a step is tried, and put in force for each trial. It knows
+// the generators of the CPU and of the CUDA devices named; other generators are the function's own
+// business. All functions act on the calling thread, but attention's kernels and the default dtype
+// are flags of the whole process.
 #pragma once
 
 #include <ATen/core/Generator.h>

@@ -116,8 +116,7 @@ void FormatActuator::apply(const Plan& plan, RoundId) {
     set_formats(followed_);
   }
   const bool was_scaling = is_scaling_;
-  is_scaling_ =
-      is_ours() && std::ranges::find(followed_, Precision::fp16) != followed_.end();
+  is_scaling_ = is_ours() && std::ranges::find(followed_, Precision::fp16) != followed_.end();
   if (!is_scaling_ || was_scaling) return;
   if (!scaler_) scaler_ = initial_state(rules_);
   // It may come from a save of a run with other bounds.

@@ -131,7 +131,7 @@ void HealthLedger::output(std::size_t call, const at::Tensor& tensor) {
   if (call < calls_.size()) add(calls_[call], &BlockCallRecord::outputs, boundary_of(tensor));
 }
 
-std::size_t HealthLedger::add(BlockCallRecord& call, BoundaryList BlockCallRecord::* side,
+std::size_t HealthLedger::add(BlockCallRecord& call, BoundaryList BlockCallRecord::*side,
                               Boundary* boundary) {
   if (boundary == nullptr) return 0;
   if (call.is_fp16) boundary->is_small_asked = true;

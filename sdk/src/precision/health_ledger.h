@@ -102,7 +102,7 @@ class HealthLedger : public std::enable_shared_from_this<HealthLedger> {
     Boundary* boundary = nullptr;
   };
   void begin_anew(bool is_open);
-  static std::size_t add(BlockCallRecord& call, BoundaryList BlockCallRecord::* side,
+  static std::size_t add(BlockCallRecord& call, BoundaryList BlockCallRecord::*side,
                          Boundary* boundary);
   // Returns null for a tensor without figures and for leaves that require gradients: parameters.
   Boundary* boundary_of(const at::Tensor& tensor);

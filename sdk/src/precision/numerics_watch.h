@@ -105,9 +105,10 @@ void fill_row(metrics::StepRow& row, std::span<const BlockEvidence> evidence,
 // VisitHealth writes down the visits of blocks in the ledger: whoever follows the operator stream
 // tells it of the tensors that operators read. What crosses from visit to visit is a result of the
 // one in which autograd made it, as the numbers of its nodes tell, and an input of each that reads
-// it. The data that a visit begins with have no node: they are an input of the visit whose parameter
-// is read first together with them. What comes out of a pass's last visit is not seen. Training
-// thread only. A look that fails (out of memory, say) costs the figures, never the operator.
+// it. The data that a visit begins with have no node: they are an input of the visit whose
+// parameter is read first together with them. What comes out of a pass's last visit is not seen.
+// Training thread only. A look that fails (out of memory, say) costs the figures, never the
+// operator.
 class VisitHealth final : public VisitObserver {
  public:
   void watch(std::shared_ptr<HealthLedger> ledger) { ledger_ = std::move(ledger); }
@@ -156,9 +157,9 @@ class NumericsWatch final : public Actuator {
   std::vector<double> save() const override { return pack_fp8(fp8_); }
   Status load(std::span<const double> row) override { return unpack_fp8(row, fp8_); }
 
-  // Watches the blocks of an attached model from now on. `parameters` are those of the reducer, in its order; they are
-  // empty where sets of them change, and then nothing is known of their gradients. Does nothing
-  // without blocks.
+  // Watches the blocks of an attached model from now on. `parameters` are those of the reducer, in
+  // its order; they are empty where sets of them change, and then nothing is known of their
+  // gradients. Does nothing without blocks.
   void watch(std::span<const at::Tensor> parameters);
   // The same for the blocks of adopted models, with their parameters, where formats are steered.
   void watch_adopted(std::vector<NoiseBlock> blocks);
@@ -201,8 +202,8 @@ class NumericsWatch final : public Actuator {
   BlockWatch& blocks_;
   const FormatActuator& formats_;
   Log log_;
-  at::Device device_ = at::kCPU;       // of the model
-  std::vector<std::string> names_;     // of the blocks, while they are watched
+  at::Device device_ = at::kCPU;    // of the model
+  std::vector<std::string> names_;  // of the blocks, while they are watched
   BlockHealth health_;
   VisitHealth visits_;
   bool watches_adopted_ = false;

@@ -17,8 +17,8 @@
 
 namespace cox::detail {
 
-// Says where a tile's saved tensors are dropped: where the plan tiles its block, or wherever nothing
-// larger is recomputed.
+// Says where a tile's saved tensors are dropped: where the plan tiles its block, or wherever
+// nothing larger is recomputed.
 enum class TileDrop : std::uint8_t { where_planned, always };
 
 class SavedTensorFrame {

@@ -42,7 +42,8 @@ TEST_SUITE("sdk.blocks.block_watch") {
     watch.release();
   }
 
-  TEST_CASE("a step of other shapes is noticed when times are measured, and measured in full next") {
+  TEST_CASE(
+      "a step of other shapes is noticed when times are measured, and measured in full next") {
     torch::nn::Linear net(4, 4);
     BlockWatch watch;
     watch.attach(*net);

@@ -128,7 +128,8 @@ TEST_SUITE("sdk.blocks.visit_watch") {
     CHECK(watched.sink.reports[1]);
   }
 
-  TEST_CASE("forward without backward has no backward time, and a step that is forgotten no report") {
+  TEST_CASE(
+      "forward without backward has no backward time, and a step that is forgotten no report") {
     Net net;
     Watched watched(*net, MeasureMode::times);
     static_cast<void>(net->a(net->middle()));
@@ -157,8 +158,8 @@ TEST_SUITE("sdk.blocks.visit_watch") {
     Net net;
     Watched watched(*net, MeasureMode::full);
     Tensor x = net->middle();
-    Tensor y = net->a(x).exp();    // saves x, and the result of exp
-    net->b(y).sum().backward();    // saves that result again
+    Tensor y = net->a(x).exp();  // saves x, and the result of exp
+    net->b(y).sum().backward();  // saves that result again
     watched.visits->end_step();
     CHECK(watched.sink.reports[0]->saved_bytes == 2 * 3 * 4 * 4);
     CHECK(watched.sink.reports[1]->saved_bytes == 0);
@@ -308,8 +309,11 @@ TEST_SUITE("sdk.blocks.tiles") {
       for (int b = 0; b < 2; ++b)
         watched.visits->set_action(BlockId(static_cast<BlockId::rep>(b)), action);
       const Tensor x = net->a(net->middle(6));
-      CHECK_THROWS(static_cast<void>(
-          cox::tile([&](const Tensor& rows) { return net->a(rows).view({5, 5}); }, x, 0, 2)));
+      CHECK_THROWS(static_cast<void>(cox::tile(
+          [&](const Tensor& rows) {
+            return net->a(rows).view({5, 5});
+          },
+          x, 0, 2)));
       const Tensor y = cox::tile(
           [&](const Tensor& rows) { return net->b(torch::tanh(net->a(rows)).exp()).exp(); }, x, 0,
           2);

@@ -152,9 +152,8 @@ TEST_SUITE("block health") {
     torch::nn::Embedding table = net->register_module("table", torch::nn::Embedding(5, 3));
     Watched watched(net);
     const Fault bad = fault(Fault::Pass::backward);
-    const auto evidence = watched.step([&] {
-      return pass_through(table->forward(torch::arange(5)), bad, Place::result).sum();
-    });
+    const auto evidence = watched.step(
+        [&] { return pass_through(table->forward(torch::arange(5)), bad, Place::result).sum(); });
     CHECK(watched.verdict() == HealthVerdict{Where::backward, watched.block("table"), 1});
     CHECK(evidence[0].overflow_backward == 1);
     CHECK(evidence[0].rank_of_overflow == kRank);

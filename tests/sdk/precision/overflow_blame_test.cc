@@ -147,9 +147,9 @@ bool try_case(Ranks& ranks, Random& random) {
   const Outcome outcome = ranks.step(chosen.rank, faults);
   cox::merge_into(evidence, outcome.evidence);
   INFO("call " << chosen.call << " pass " << static_cast<int>(chosen.fault.pass) << " kind "
-               << static_cast<int>(chosen.fault.kind) << " result " << (chosen.fault.place == Place::result)
-               << " element " << chosen.fault.element << " format "
-               << static_cast<int>(chosen.format) << " verdict "
+               << static_cast<int>(chosen.fault.kind) << " result "
+               << (chosen.fault.place == Place::result) << " element " << chosen.fault.element
+               << " format " << static_cast<int>(chosen.format) << " verdict "
                << static_cast<int>(ranks.verdict().where));
   if (outcome.went_wrong) CHECK(is_named(evidence, chosen));
   return outcome.went_wrong;

@@ -18,11 +18,11 @@
 #include "coxswain/reducer.h"
 #include "coxswain/session.h"
 #include "coxswain/trainer.h"
+#include "product_probe.h"
 #include "sdk/src/precision/format_actuator.h"
 #include "sdk/src/precision/numerics_watch.h"
 #include "sdk/src/session/session_state.h"
 #include "sdk/src/stream/operator_stream.h"
-#include "product_probe.h"
 #include "solo.h"
 
 #include <doctest/doctest.h>
