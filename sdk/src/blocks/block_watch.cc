@@ -199,7 +199,7 @@ void BlockWatch::block_measured(BlockId block, const BlockMeasurement& measureme
 
 std::vector<BlockTime> BlockWatch::times() {
   std::vector<BlockTime> times;
-  for (std::string& name : names()) times.push_back({std::move(name)});
+  for (const std::string& name : names_) times.push_back({name});
   const std::scoped_lock lock(mutex_);
   for (std::size_t b = 0; b < times.size(); ++b) {
     times[b].forward_seconds = known_[b].measurement.forward.count();

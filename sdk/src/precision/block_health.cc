@@ -9,6 +9,8 @@
 #include <tuple>
 #include <utility>
 
+#include "sdk/src/blocks/measurement.h"
+
 namespace cox::detail {
 namespace {
 
