@@ -1,5 +1,6 @@
 #include "sdk/src/blocks/block_watch.h"
 
+#include <ATen/autocast_mode.h>
 #include <torch/torch.h>
 
 #include <cassert>
@@ -24,12 +25,16 @@ class BlockWatch::Follower final : public OperatorListener {
   void open() {
     if (is_open()) return;
     map_.refresh();
+    had_cast_cache_ = at::autocast::is_autocast_cache_enabled();
+    at::autocast::set_autocast_cache_enabled(false);
     saving_.emplace(*visits_);
     stream_.emplace(std::vector<OperatorListener*>{this});
   }
   void close() {
+    if (!is_open()) return;
     stream_.reset();
     saving_.reset();
+    at::autocast::set_autocast_cache_enabled(had_cast_cache_);
   }
 
   void touch(const c10::OperatorHandle& handle, const at::Tensor& argument) override {
@@ -55,11 +60,14 @@ class BlockWatch::Follower final : public OperatorListener {
       c10::Dispatcher::singleton().findSchemaOrThrow("aten::detach", "");
   BlockMap map_;
   const std::shared_ptr<VisitWatch> visits_;
+  // A cast that autocast has cached would make gradients depend on the memory action.
+  bool had_cast_cache_ = true;
   std::optional<SavedTensorScope> saving_;
   std::optional<StreamScope> stream_;
 };
 
 void BlockWatch::EndFollower::operator()(Follower* follower) const {
+  if (follower != nullptr) follower->close();
   delete follower;
 }
 

@@ -73,6 +73,7 @@ struct StageReading {
 
 struct StepReading {
   std::int64_t start_bytes = 0;
+  std::int64_t peak_bytes = 0;       // the highest level that was counted
   std::vector<std::size_t> order;    // the blocks that ran, in the order of the forward pass
   std::vector<StageReading> stages;  // of those blocks, in that order, + 2
 };
