@@ -26,8 +26,7 @@ int main(int argc, char** argv) try {
   auto session = cox::Session::start(argc, argv, {.program = "own_loop"});
   torch::manual_seed(1);
   Net model;
-  session.attach(*model);                              // finds the blocks
-  cox::Reducer reducer(session, model->parameters());  // all ranks start from rank 0's weights
+  cox::Reducer reducer(session, *model);  // finds the blocks; all ranks get rank 0's weights
   torch::optim::SGD optimizer(model->parameters(), 0.05);
   torch::manual_seed(100 + static_cast<std::uint64_t>(session.rank()));  // other data on each rank
 

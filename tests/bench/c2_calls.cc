@@ -70,8 +70,7 @@ Calls watch(Session& session, int steps) {
 Calls train(Session& session, int steps) {
   Calls calls;
   Trained trained = make_trained();
-  session.attach(*trained.model);
-  Reducer reducer(session, trained.model->parameters());
+  Reducer reducer(session, *trained.model);
   const RandomBytes dataset(1024);
   std::vector<std::int64_t> indices(static_cast<std::size_t>(kSequences));
   std::iota(indices.begin(), indices.end(), session.rank() * kSequences);

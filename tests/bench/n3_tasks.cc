@@ -5,7 +5,6 @@
 #include <stdexcept>
 #include <utility>
 
-#include "coxswain/wrap.h"
 #include "sdk/examples/gpt2/model.h"
 
 namespace cox::bench {
@@ -284,7 +283,6 @@ Task make_task(const std::string& name, std::uint64_t seed, const std::string& t
     throw std::runtime_error("expected a task of kTasks, found " + name);
   }
   task.name = name;
-  if (!is_adopted(name)) wrap(task.model);
   return task;
 }
 

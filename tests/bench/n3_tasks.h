@@ -22,7 +22,7 @@ struct BlockWork {
 
 struct Task {
   std::string name;
-  torch::nn::Sequential model;  // one block an element; wrapped unless it is to be adopted
+  torch::nn::Sequential model;  // one block an element
   std::vector<BlockWork> work;  // one a block
   std::shared_ptr<Dataset> train;
   Batch held_out;  // never trained on

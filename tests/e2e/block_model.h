@@ -1,6 +1,6 @@
-// A model of blocks ("block0", "block1", ...) for the end-to-end tests of numerics. On request a
-// block multiplies a value of its own, or that value's gradient, so that it overflows. Each block
-// notes the format that its code found in force. Training thread only.
+// A model of blocks ("first", "last", "block0", "block1", ...) for the end-to-end tests of
+// numerics. On request a layer multiplies a value of its own, or that value's gradient, so that it
+// overflows. Each layer notes the format that its products run in. Training thread only.
 #pragma once
 
 #include <torch/torch.h>
@@ -34,12 +34,12 @@ class StackImpl : public torch::nn::Module {
 
   // What goes wrong on this rank in the step that begins.
   void inject(const std::vector<Injection>& all, int rank, std::uint64_t step);
-  // The formats found in the last forward pass, a digit a block (1 = fp32 ... 4 = fp8).
+  // The formats found in the last forward pass, a digit a layer (1 = fp32 ... 4 = fp8).
   double formats() const;
 
  private:
   torch::nn::Linear first_, last_;
-  std::vector<cox::Block<Layer>> blocks_;
+  std::vector<Layer> blocks_;
 };
 TORCH_MODULE(Stack);
 

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "coxswain/error.h"
-#include "coxswain/run.h"
 
 namespace gpt2 {
 namespace {
@@ -112,9 +111,8 @@ GptTransformerImpl::GptTransformerImpl(const Config& config, Attention attention
       wpe_(register_module("wpe", torch::nn::Embedding(config.n_positions, config.n_embd))) {
   auto list = register_module("h", torch::nn::ModuleList());
   for (std::int64_t layer = 0; layer < config.n_layer; ++layer) {
-    const GptLayer made(config, layer, attention);
-    list->push_back(made);
-    layers_.emplace_back(made);
+    layers_.emplace_back(config, layer, attention);
+    list->push_back(layers_.back());
   }
   ln_f_ = register_module("ln_f", layer_norm(config));
 }
@@ -147,7 +145,7 @@ void Gpt2Impl::initialize() {
 
 at::Tensor Gpt2Impl::forward(const at::Tensor& tokens) {
   at::Tensor hidden = embed(tokens);
-  for (const auto& layer : layers()) hidden = cox::run(layer, &GptLayerImpl::forward, hidden);
+  for (GptLayer layer : layers()) hidden = layer(hidden);
   return head(hidden);
 }
 

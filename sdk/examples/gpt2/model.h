@@ -13,7 +13,6 @@
 
 #include <vector>
 
-#include "coxswain/block.h"
 #include "coxswain/named_tensor.h"
 #include "sdk/examples/gpt2/config.h"
 
@@ -68,8 +67,7 @@ class GptMlpImpl : public torch::nn::Module {
 };
 TORCH_MODULE(GptMlp);
 
-// One transformer layer, hidden to hidden: the unit that everything about memory and precision is
-// decided for.
+// One transformer layer, hidden to hidden.
 class GptLayerImpl : public torch::nn::Module {
  public:
   GptLayerImpl(const Config& config, std::int64_t layer, Attention attention);
@@ -89,13 +87,13 @@ class GptTransformerImpl : public torch::nn::Module {
   GptTransformerImpl(const Config& config, Attention attention);
   at::Tensor embed(const at::Tensor& tokens);  // tokens to hidden
   at::Tensor head(const at::Tensor& hidden);   // hidden to logits
-  const std::vector<cox::Block<GptLayer>>& layers() const { return layers_; }
+  const std::vector<GptLayer>& layers() const { return layers_; }
 
  private:
   Config config_;
   torch::nn::Embedding wte_;
   torch::nn::Embedding wpe_;
-  std::vector<cox::Block<GptLayer>> layers_;
+  std::vector<GptLayer> layers_;
   torch::nn::LayerNorm ln_f_ = nullptr;
 };
 TORCH_MODULE(GptTransformer);
@@ -108,7 +106,7 @@ class Gpt2Impl : public torch::nn::Module {
 
   // The three parts of a forward pass.
   at::Tensor embed(const at::Tensor& tokens) { return transformer_->embed(tokens); }
-  const std::vector<cox::Block<GptLayer>>& layers() const { return transformer_->layers(); }
+  const std::vector<GptLayer>& layers() const { return transformer_->layers(); }
   at::Tensor head(const at::Tensor& hidden) { return transformer_->head(hidden); }
 
   at::Tensor forward(const at::Tensor& tokens);  // logits

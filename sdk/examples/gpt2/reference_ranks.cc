@@ -25,10 +25,12 @@ class SessionTrainer final : public ReferenceTrainer {
         task_(task),
         micro_batch_(micro_batch > 0 ? micro_batch : task.inputs.size(0)),
         optimizer_(reference_groups(task.model)) {
-    const bool is_steered = blocks_ == BlocksOf::this_model;
-    if (is_steered) session_.attach(*task_.model);
-    reducer_.emplace(session_, with_spare(task_.model->parameters()));
-    if (is_steered) session_.calibrate(*task_.model, [this] { return loss_of(0, rows()); });
+    if (blocks_ != BlocksOf::this_model) {
+      reducer_.emplace(session_, with_spare(task_.model->parameters()));
+      return;
+    }
+    reducer_.emplace(session_, *task_.model);
+    session_.calibrate(*task_.model, [this] { return loss_of(0, rows()); });
   }
   ~SessionTrainer() override {
     if (blocks_ == BlocksOf::this_model) session_.detach(*task_.model);

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "coxswain/adamw.h"
-#include "coxswain/block.h"
 #include "coxswain/clip.h"
 #include "coxswain/dataset.h"
 #include "coxswain/error.h"
@@ -13,11 +12,9 @@
 #include "coxswain/master_weights.h"
 #include "coxswain/precision.h"
 #include "coxswain/reducer.h"
-#include "coxswain/run.h"
 #include "coxswain/safetensors.h"
 #include "coxswain/sample_plan.h"
 #include "coxswain/session.h"
 #include "coxswain/tile.h"
 #include "coxswain/trainer.h"
 #include "coxswain/weight_average.h"
-#include "coxswain/wrap.h"

@@ -41,6 +41,8 @@ class ManualParallel {
   // Collective. Throws cox::Error after the session's first step, and with
   // reduction.reproducible=on, which needs a Reducer or Trainer.
   explicit ManualParallel(Session& session);
+  // The same, with one model whose blocks are found and followed as a Reducer's.
+  ManualParallel(Session& session, torch::nn::Module& followed);
   ManualParallel(const ManualParallel&) = delete;
   ManualParallel& operator=(const ManualParallel&) = delete;
   ~ManualParallel();

@@ -6,9 +6,9 @@
 //     loss = model->forward(x);           // linear layers in fp16, what needs it in fp32
 //   }                                     // backward and the optimizer outside
 //
-// Blocks called through cox::run get their format from the plan; a scope around them is what they
-// start from. Autocast is state of the calling thread. A block that is computed again in backward
-// (run.h) sees the scopes that it saw at first.
+// Blocks get the formats of their products from the plan; inside of a scope the scope's format
+// counts. Autocast is state of the calling thread. What is computed again in backward sees the
+// scopes that it saw at first.
 #pragma once
 
 #include <ATen/core/Tensor.h>

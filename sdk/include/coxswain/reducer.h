@@ -1,7 +1,7 @@
 // Reducer averages gradients over ranks, weighted by what each rank says its loss stands for, and
 // carries the step's ballot. Second depth of use, in a loop of your own:
 //
-//   cox::Reducer reducer(session, model->parameters(), model->buffers());
+//   cox::Reducer reducer(session, *model);
 //   auto step = session.step();
 //   reducer.backward(step, loss, batch_size);               // the last micro-batch of the step
 //   cox::ReductionOutcome outcome = reducer.average(step);  // collective
@@ -65,10 +65,15 @@ struct ReductionReport {
 
 class Reducer {
  public:
-  // Collective. Throws cox::Error when ranks have other parameters (count, shape, type, order).
-  // Broadcasts parameters and buffers from rank 0, so that all ranks start equal. Buffers that a
-  // step changes (running statistics) are kept equal: those of the lowest rank that had changes. A
-  // parameter that is listed twice counts once.
+  // Averages a model's gradients, and finds its blocks, as Session::adopt() would: they are
+  // followed within the session's steps, so that their costs are measured and plans can steer them.
+  // The model must outlive the session or be given to Session::detach().
+  Reducer(Session& session, torch::nn::Module& model);
+  // Averages these gradients; no blocks are known. Both are collective, and made before the
+  // session's first step. They broadcast parameters and buffers from rank 0, so that all ranks
+  // start equal. Buffers that a step changes (running statistics) are kept equal: those of the
+  // lowest rank that had changes. A parameter that is listed twice counts once. Throw cox::Error
+  // when ranks have other parameters (count, shape, type, order).
   Reducer(Session& session, std::vector<at::Tensor> parameters,
           std::vector<at::Tensor> buffers = {});
   Reducer(Reducer&&) noexcept;

@@ -166,7 +166,7 @@ class Session {
   //
   // Call it on the training thread, before the first step, once for each model of the loop; the
   // model must outlive the session or be given to detach(), which ends it for all models. Not
-  // together with step(), attach(), a Reducer or a Trainer. What it cannot do in a loop that it
+  // together with step(), a Reducer or a Trainer. What it cannot do in a loop that it
   // does not own: skip an update, share out samples, save (see Trainer). Collective. Throws
   // cox::Error for a model without parameters.
   void adopt(torch::nn::Module& model, const AdoptOptions& options = {});
@@ -176,13 +176,8 @@ class Session {
   // actions and number formats.
   void adopt(const torch::jit::Module& model, const AdoptOptions& options = {});
 
-  // Finds the blocks of a model, so that their costs are measured and plans can steer them: those
-  // that it marks (block.h, wrap.h), or else, in a model as its user wrote it, those that adopt()
-  // would find, which are followed within the session's steps, on their thread. A Trainer calls it
-  // by itself. Call it before the first step. The module must outlive the session or be given to
-  // detach().
-  void attach(torch::nn::Module& model);
-  // Takes a model out of the session and puts it back as it was before wrap() and Block.
+  // Takes the model, adopted or given to a Reducer, ManualParallel or Trainer, out of the session:
+  // it is no longer measured and steered, and may go before the session does.
   void detach(torch::nn::Module& model);
   void detach(const torch::jit::Module& model);
 

@@ -1,5 +1,6 @@
 #include "sdk/src/blocks/block_watch.h"
 
+#include <ATen/autocast_mode.h>
 #include <torch/torch.h>
 
 #include <cassert>
@@ -24,12 +25,16 @@ class BlockWatch::Follower final : public OperatorListener {
   void open() {
     if (is_open()) return;
     map_.refresh();
+    had_cast_cache_ = at::autocast::is_autocast_cache_enabled();
+    at::autocast::set_autocast_cache_enabled(false);
     saving_.emplace(*visits_);
     stream_.emplace(std::vector<OperatorListener*>{this});
   }
   void close() {
+    if (!is_open()) return;
     stream_.reset();
     saving_.reset();
+    at::autocast::set_autocast_cache_enabled(had_cast_cache_);
   }
 
   void touch(const c10::OperatorHandle& handle, const at::Tensor& argument) override {
@@ -55,11 +60,14 @@ class BlockWatch::Follower final : public OperatorListener {
       c10::Dispatcher::singleton().findSchemaOrThrow("aten::detach", "");
   BlockMap map_;
   const std::shared_ptr<VisitWatch> visits_;
+  // A cast that autocast has cached would make gradients depend on the memory action.
+  bool had_cast_cache_ = true;
   std::optional<SavedTensorScope> saving_;
   std::optional<StreamScope> stream_;
 };
 
 void BlockWatch::EndFollower::operator()(Follower* follower) const {
+  if (follower != nullptr) follower->close();
   delete follower;
 }
 
@@ -74,15 +82,6 @@ BlockWatch::Following::~Following() {
 
 void BlockWatch::attach(torch::nn::Module& model) {
   release();
-  BlockRegistry found = require(BlockRegistry::discover(model));
-  if (found.size() == 0) return follow(model);
-  require(install_saved_tensor_engine());
-  registry_.emplace(std::move(found));
-  require(registry_->attach(*this));
-  known_.assign(registry_->size(), {});
-}
-
-void BlockWatch::follow(torch::nn::Module& model) {
   Result<BlockMap> map = BlockMap::make(model, {});
   if (!map.ok() || !install_saved_tensor_engine().ok()) return;
   std::vector<std::string> names;
@@ -102,83 +101,37 @@ const BlockMap* BlockWatch::followed() const {
 
 VisitWatch& BlockWatch::adopt(const std::vector<std::string>& names,
                               const std::vector<std::uint64_t>& elements) {
-  assert(!registry_ && names.size() == elements.size());
+  assert(names.size() == elements.size());
   if (!visits_) visits_ = std::make_shared<VisitWatch>(*this, &steady_now);
   for (std::size_t b = 0; b < names.size(); ++b) visits_->add_block(names[b], elements[b]);
-  adopted_names_.insert(adopted_names_.end(), names.begin(), names.end());
-  known_.resize(adopted_names_.size());
+  names_.insert(names_.end(), names.begin(), names.end());
+  known_.resize(names_.size());
   return *visits_;
 }
 
 void BlockWatch::release() {
-  if (registry_) registry_->release();
-  registry_.reset();
   follower_.reset();
   if (visits_) visits_->release();
   visits_.reset();
-  adopted_names_.clear();
+  names_.clear();
   known_.clear();
 }
 
-std::vector<std::string> BlockWatch::names() const {
-  std::vector<std::string> names = adopted_names_;
-  for (std::size_t b = 0; registry_ && b < registry_->size(); ++b) {
-    names.push_back(registry_->name(BlockId(static_cast<BlockId::rep>(b))));
-  }
-  return names;
-}
-
-ActionSet BlockWatch::actions() const {
-  ActionSet actions = 0;
-  for (std::size_t a = 0; a < kMemoryActionNames.size(); ++a) {
-    const auto action = static_cast<MemoryAction>(a);
-    const bool is_of_visits = action != MemoryAction::tile;
-    if (registry_ ? level_of(action) == 0 : is_of_visits) actions |= only(action);
-  }
-  return actions;
-}
-
-void BlockWatch::set_action(BlockId block, MemoryAction action) {
-  // Without our engine every block is kept; attach() and adopt() have made sure that there is one.
-  if (registry_) static_cast<void>(registry_->set_action(block, action));
-  if (visits_) visits_->set_action(block, action);
-}
-
-void BlockWatch::set_format(BlockId block, Precision format) {
-  if (registry_) registry_->set_precision(block, format);
-  if (visits_) visits_->set_format(block, format);
-}
-
-void BlockWatch::release_format(BlockId block) {
-  if (registry_) registry_->release_precision(block);
-  if (visits_) visits_->set_format(block, Precision::fp32);
-}
-
 std::vector<PinnedBlock> BlockWatch::pinned() const {
-  if (registry_) return registry_->pinned();
   return visits_ ? visits_->pinned() : std::vector<PinnedBlock>();
-}
-
-void BlockWatch::unpin(BlockId block) {
-  if (registry_) registry_->unpin(block);
 }
 
 Status BlockWatch::run_timed(const std::function<Status()>& step, Edge edge) {
   if (size() == 0) {
     return failed_precondition(
-        "expected blocks in the model, found none; a model that marks none has them if it has "
-        "parameters");
+        "expected blocks in the model, found none; a model has them if it has parameters");
   }
   edge_ = std::move(edge);
-  const MeasureMode before = visits_ ? visits_->mode() : MeasureMode::off;
-  if (registry_) static_cast<void>(registry_->measure(MeasureMode::times));
-  if (visits_) visits_->measure(MeasureMode::times);
+  const MeasureMode before = visits_->mode();
+  visits_->measure(MeasureMode::times);
   const Status ran = step();
-  if (registry_) static_cast<void>(registry_->measure(MeasureMode::off));
-  if (visits_) {
-    visits_->forget_step();
-    visits_->measure(before);
-  }
+  visits_->forget_step();
+  visits_->measure(before);
   edge_ = {};
   return ran;
 }
@@ -208,11 +161,8 @@ void BlockWatch::block_edge(BlockId block, BlockEdge edge) noexcept {
 }
 
 void BlockWatch::begin_step() {
-  if (!registry_ && !visits_) return;
-  const MeasureMode mode = next_mode();
-  // Without our engine only times are measured; the registry falls back to them by itself.
-  if (registry_) static_cast<void>(registry_->measure(mode));
-  if (visits_) visits_->measure(mode);
+  if (!visits_) return;
+  visits_->measure(next_mode());
   if (follower_) follower_->open();
 }
 
@@ -257,7 +207,7 @@ void BlockWatch::block_measured(BlockId block, const BlockMeasurement& measureme
 
 std::vector<BlockTime> BlockWatch::times() {
   std::vector<BlockTime> times;
-  for (std::string& name : names()) times.push_back({std::move(name)});
+  for (const std::string& name : names_) times.push_back({name});
   const std::scoped_lock lock(mutex_);
   for (std::size_t b = 0; b < times.size(); ++b) {
     times[b].forward_seconds = known_[b].measurement.forward.count();
@@ -283,8 +233,7 @@ Fragment BlockWatch::next_fragment() {
     if (!known_[b].is_unsent) continue;
     known_[b].is_unsent = false;
     const BlockId block(static_cast<BlockId::rep>(b));
-    const std::string& name = registry_ ? registry_->name(block) : adopted_names_[b];
-    BlockProfile profile = block_profile(block, known_.size(), name, known_[b].measurement);
+    BlockProfile profile = block_profile(block, known_.size(), names_[b], known_[b].measurement);
     profile.flops = static_cast<float>(known_[b].flops);
     return make_fragment(profile);
   }

@@ -3,10 +3,10 @@
 // and number formats reach the blocks through it. Measurements come from the training thread and
 // from autograd's; everything else is called by the training thread.
 //
-// Blocks come from one of three places: the model marks them (cox::Block, cox::run, cox::wrap); or
-// the model is as its user wrote it, and they are found from its parameters and followed in the
-// operator stream, in a loop of ours (Trainer, an own loop that attaches), within its steps; or in
-// a loop that only adopts its models, which follows the stream itself.
+// Blocks are found from the parameters of a model as its user wrote it, and their visits are told
+// by the operator stream: within the steps of a loop of ours (a Trainer, a Reducer that was given
+// the model) this follows the stream itself, from the beginning of a step to its end; a loop that
+// only adopts its models does it from adopt() on (training/adoption.h).
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@
 
 #include "coordinator/core/operator_table.h"
 #include "sdk/src/blocks/actuator.h"
-#include "sdk/src/blocks/block_registry.h"
+#include "sdk/src/blocks/measurement.h"
 #include "sdk/src/blocks/visit_watch.h"
 
 namespace cox::detail {
@@ -32,32 +32,29 @@ class BlockWatch final : public Actuator, public BlockSink {
   static constexpr std::uint64_t kTimesEverySteps = 32;
 
   const char* name() const override { return "blocks"; }
-  // Finds the blocks of a model and listens to them. A model that marks none, and cannot be
-  // followed (it has no parameters, or more than kMaxBlocks parts, or Python's torch runs the
-  // engine), has none. Throws cox::Error when there are too many or another session listens
-  // already.
+  // Finds the blocks of a model and follows them in steps. A model that cannot be followed (it has
+  // no parameters, or more than kMaxBlocks parts, or Python's torch runs the engine) has none.
   void attach(torch::nn::Module& model) override;
-  // Listens to blocks of adopted models, which the operator stream tells instead: adds some with
-  // these names and numbers of elements, numbered after those that are there. Whoever follows the
-  // stream tells the VisitWatch, which lives until release(). REQUIRES: no model is attached.
+  // Adds blocks of adopted models with these names and numbers of elements, numbered after those
+  // that are there. Whoever follows the stream tells the VisitWatch, which lives until release().
+  // REQUIRES: no model is attached.
   VisitWatch& adopt(const std::vector<std::string>& names,
                     const std::vector<std::uint64_t>& elements);
   void release() override;
-  void contribute(JobFacts& job) const override { job.blocks = names(); }
-  // Chooses what the coming step measures. The blocks of a model that marks none are followed until
+  void contribute(JobFacts& job) const override { job.blocks = names_; }
+  // Chooses what the coming step measures. The blocks of an attached model are followed until
   // end_step().
   void begin_step() override;
   void end_step(const StepEnd& step, StepOutput& output) override;
   // Returns a profile that was not sent yet.
   Fragment next_fragment() override;
 
-  std::vector<std::string> names() const;
-  std::size_t size() const { return registry_ ? registry_->size() : adopted_names_.size(); }
-  // Whether the loop is ours, so that losses are scaled and steps skipped.
-  bool is_ours() const { return registry_.has_value() || follower_ != nullptr; }
-  // The blocks of a model that marks none, in a loop of ours; else null.
+  const std::vector<std::string>& names() const { return names_; }
+  std::size_t size() const { return names_.size(); }
+  // The blocks of the attached model, in a loop of ours, where losses are scaled and steps skipped;
+  // null where there is none, or models are adopted.
   const BlockMap* followed() const;
-  // Follows them while it exists, between steps too.
+  // Follows the attached model while it exists, between steps too.
   class [[nodiscard]] Following {
    public:
     explicit Following(BlockWatch& blocks);
@@ -68,29 +65,14 @@ class BlockWatch final : public Actuator, public BlockSink {
    private:
     BlockWatch* const opened_;
   };
-  // The actions that blocks can take: those that are marked have no levels of recompute, the others
-  // no tiles.
-  ActionSet actions() const;
-
-  // Sets the memory action of the block's later calls or visits. Where our autograd engine is not
-  // in force, blocks are kept. REQUIRES for all with a block: block < size().
-  void set_action(BlockId block, MemoryAction action);
-  // Sets the number format of the block's later calls or visits; release_format() leaves it to the
-  // program.
-  void set_format(BlockId block, Precision format);
-  void release_format(BlockId block);
+  // Null where there are no blocks.
+  VisitWatch* visits() { return visits_.get(); }
   // Returns the blocks that are kept whatever their action, with the reason, in ascending order.
   std::vector<PinnedBlock> pinned() const;
-  // Checks the block's next call to be recomputed anew. An adopted one was checked for good.
-  void unpin(BlockId block);
   // Returns the times of every block in a step, as they were measured last; 0 before that.
   std::vector<BlockTime> times();
   // Sets the FLOPs of every block in a step, forward and backward, for the profiles to come.
   void set_flops(std::span<const double> flops);
-  // Null where blocks are marked, or there are none.
-  VisitWatch* visits() { return visits_.get(); }
-  // Null unless an attached model marks its blocks.
-  BlockRegistry* registry() { return registry_ ? &*registry_ : nullptr; }
 
   // Runs a step with all blocks timed, and tells `edge` of every edge of a block, if it is given:
   // on the thread that passes it, autograd's in backward. Returns failed_precondition without
@@ -116,13 +98,11 @@ class BlockWatch final : public Actuator, public BlockSink {
     void operator()(Follower* follower) const;
   };
 
-  void follow(torch::nn::Module& model);
   MeasureMode next_mode();
 
-  std::optional<BlockRegistry> registry_;
-  std::shared_ptr<VisitWatch> visits_;               // of models that mark no blocks
-  std::vector<std::string> adopted_names_;           // of their blocks
-  std::unique_ptr<Follower, EndFollower> follower_;  // of the one that is attached
+  std::shared_ptr<VisitWatch> visits_;
+  std::vector<std::string> names_;
+  std::unique_ptr<Follower, EndFollower> follower_;  // of the model that is attached
   Edge edge_;                                        // while run_timed() runs
   std::uint64_t steps_ = 0;
   std::uint64_t full_until_ = kFullSteps;

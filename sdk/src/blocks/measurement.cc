@@ -1,8 +1,13 @@
 #include "sdk/src/blocks/measurement.h"
 
 #include <algorithm>
+#include <chrono>
 
 namespace cox::detail {
+
+Nanoseconds steady_now() {
+  return std::chrono::steady_clock::now().time_since_epoch();
+}
 
 BlockProfile block_profile(BlockId block, std::size_t blocks, std::string_view name,
                            const BlockMeasurement& measurement) {
@@ -15,8 +20,6 @@ BlockProfile block_profile(BlockId block, std::size_t blocks, std::string_view n
   profile.saved_bytes = measurement.saved_bytes;
   profile.forward_seconds = static_cast<float>(measurement.forward.count());
   profile.backward_seconds = static_cast<float>(measurement.backward.count());
-  profile.boundary_kib =
-      static_cast<float>(measurement.input_bytes + measurement.output_bytes) / 1024.0f;
   return profile;
 }
 

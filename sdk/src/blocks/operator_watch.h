@@ -4,8 +4,8 @@
 //   sampled step -> OperatorTable -> StepOutput (the run directory and, on rank 0, the status page)
 //                                 -> FLOPs of the rank's step (RankSignal) and of each block
 //
-// It counts in the visits of followed and adopted models; blocks that a model marks have none. In
-// other steps it does nothing. Training thread only.
+// It counts in the visits of followed and adopted models. In other steps it does nothing. Training
+// thread only.
 #pragma once
 
 #include <cstdint>

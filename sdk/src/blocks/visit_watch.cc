@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "coordinator/core/hash.h"
+#include "coordinator/core/text.h"
 #include "coxswain/error.h"
 #include "sdk/src/stream/storage.h"
 
@@ -167,7 +169,36 @@ void VisitWatch::open_region(BlockId block) {
   }
   if (entered.action == MemoryAction::offload && !entered.pinned && open_offload_)
     offload_ = open_offload_(entered.name);
+  awaits_shape_ = mode_ != MeasureMode::off;
   tell(block, BlockEdge::forward_begin);
+}
+
+// The first operand stands for the shapes of all.
+void VisitWatch::note_shape(const at::Tensor& tensor) {
+  if (!region_ || tensor.dim() == 0) return;
+  awaits_shape_ = false;
+  Fnv1a64 hash;
+  const std::lock_guard lock(mutex_);
+  std::uint64_t& key = seen_[region_->value()].shape_key;
+  hash.add(key);
+  hash.add(static_cast<std::uint64_t>(tensor.scalar_type()));
+  for (const std::int64_t size : tensor.sizes()) hash.add(static_cast<std::uint64_t>(size));
+  key = hash.value();
+}
+
+bool VisitWatch::begin_tile(std::string_view name, TileDrop drop) {
+  has_tiles_ = has_tiles_ || (region_ && drop == TileDrop::where_planned);
+  if (recording() != nullptr) return false;  // what covers the region covers the tile
+  const Block* block = region_ ? &blocks_[region_->value()] : nullptr;
+  const bool is_planned = block != nullptr && block->action == MemoryAction::tile && !block->pinned;
+  if (!is_planned && drop == TileDrop::where_planned) return false;
+  tile_ =
+      Tape::make(block != nullptr ? concat("block ", block->name, ", ", name) : std::string(name));
+  return true;
+}
+
+void VisitWatch::end_tile() noexcept {
+  std::exchange(tile_, nullptr)->close();
 }
 
 void VisitWatch::close_region() {
@@ -238,6 +269,7 @@ void VisitWatch::end_step() {
     measurement.parameters = blocks_[b].elements;
     measurement.forward = seen.forward;
     measurement.backward = seen.backward;
+    measurement.shape_key = seen.shape_key;
     measurement.saved_bytes = mode_ == MeasureMode::full ? seen.saved_bytes : 0;
     if (sink_ != nullptr) sink_->block_measured(BlockId(static_cast<BlockId::rep>(b)), measurement);
   }
@@ -256,25 +288,25 @@ void VisitWatch::forget_step() {
 
 // The meter is the last before the operator and the first after it.
 void VisitWatch::begin(const OperatorCall& call) {
-  if (tape_ != nullptr) tape_->begin(call);
+  if (Tape* tape = recording()) tape->begin(call);
   if (meters_ && current_) meter_.begin(call, *current_);
 }
 
 void VisitWatch::end(std::span<const c10::IValue> results) {
   if (meter_.is_running()) meter_.end(results);
-  if (tape_ != nullptr) tape_->end(results);
+  if (Tape* tape = recording()) tape->end(results);
 }
 
 void VisitWatch::failed() noexcept {
   if (meter_.is_running()) meter_.failed();
-  if (tape_ != nullptr) tape_->failed();
+  if (Tape* tape = recording()) tape->failed();
 }
 
 std::unique_ptr<torch::autograd::SavedVariableHooks> VisitWatch::make_hooks() {
-  if (!current_) return nullptr;
-  auto deciding = tape_ != nullptr      ? tape_->make_hooks()
-                  : offload_ != nullptr ? offload_->make_hooks()
-                                        : nullptr;
+  if (!current_) return tile_ != nullptr ? tile_->make_hooks() : nullptr;
+  auto deciding = recording() != nullptr ? recording()->make_hooks()
+                  : offload_ != nullptr  ? offload_->make_hooks()
+                                         : nullptr;
   if (mode_ == MeasureMode::off) return deciding;
   return std::make_unique<Hooks>(shared_from_this(), Place{*current_, *region_},
                                  std::move(deciding));

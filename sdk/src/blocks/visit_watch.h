@@ -29,12 +29,12 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include "coordinator/core/memory_front.h"
 #include "coordinator/core/precision_format.h"
-#include "sdk/src/blocks/block_registry.h"
 #include "sdk/src/blocks/measurement.h"
 #include "sdk/src/stream/block_map.h"
 #include "sdk/src/stream/operator_meter.h"
@@ -50,11 +50,16 @@ class VisitObserver {
  public:
   virtual ~VisitObserver() = default;
   // The operator that runs reads a parameter, in a visit of `block` that may begin with it.
-  virtual void parameter(BlockId block, std::optional<ProductFormat> format) = 0;
+  virtual void parameter(BlockId block, std::optional<ProductFormat> format) noexcept = 0;
   // It reads a tensor that is none.
-  virtual void operand(const at::Tensor& tensor) = 0;
+  virtual void operand(const at::Tensor& tensor) noexcept = 0;
   // The forward pass is over.
-  virtual void leave() = 0;
+  virtual void leave() noexcept = 0;
+};
+
+struct PinnedBlock {
+  BlockId block;
+  std::string reason;
 };
 
 class VisitWatch final : public SavedTensorFrame,
@@ -72,8 +77,8 @@ class VisitWatch final : public SavedTensorFrame,
   // Nothing is reported or dropped any more.
   void release();
 
-  // Sets the memory action of the block's later visits: keep, offload, or recompute in full or at a
-  // level that the block has. A pinned block is kept.
+  // Sets the memory action of the block's later visits: keep, offload, tile, or recompute in full
+  // or at a level that the block has. A pinned block is kept.
   void set_action(BlockId block, MemoryAction action);
   // Sets the format that products of the block's later visits run in; fp32 is what the program
   // wrote. Unlike the memory action it holds for every visit, not for regions.
@@ -93,6 +98,8 @@ class VisitWatch final : public SavedTensorFrame,
   std::vector<std::optional<MeasuredRegion>> end_regions();
   void pin(BlockId block, std::string reason);
   std::vector<PinnedBlock> pinned() const;
+  // Whether a tile of tile() was computed in a visit so far, so that there is something to drop.
+  bool has_tiles() const { return has_tiles_; }
 
   // Whether the operators of visits are counted one by one from here on. Called between steps.
   enum class Metering : bool { off, on };
@@ -109,6 +116,7 @@ class VisitWatch final : public SavedTensorFrame,
                       Told observer = Told::yes);
   // It reads a tensor that is no parameter.
   void read_other(const at::Tensor& tensor) {
+    if (awaits_shape_) note_shape(tensor);
     if (observer_ != nullptr) observer_->operand(tensor);
   }
   // The forward pass is over; a backward pass that adds to gradients begins.
@@ -134,13 +142,15 @@ class VisitWatch final : public SavedTensorFrame,
   void forget_step();
 
   std::optional<ProductFormat> product_format() const override;
-  // The operators of a visit that is recorded, or whose operators are counted.
-  bool wants_calls() const override { return tape_ != nullptr || (meters_ && current_); }
+  // The operators of a visit, or of a tile, that is recorded, or whose operators are counted.
+  bool wants_calls() const override { return recording() != nullptr || (meters_ && current_); }
   void begin(const OperatorCall& call) override;
   void end(std::span<const c10::IValue> results) override;
   void failed() noexcept override;
 
   std::unique_ptr<torch::autograd::SavedVariableHooks> make_hooks() override;
+  bool begin_tile(std::string_view name, TileDrop drop) override;
+  void end_tile() noexcept override;
 
  private:
   class Hooks;
@@ -149,6 +159,7 @@ class VisitWatch final : public SavedTensorFrame,
     Nanoseconds forward{};
     Nanoseconds backward{};
     std::uint64_t saved_bytes = 0;
+    std::uint64_t shape_key = 0;
   };
   struct Block {
     std::string name;
@@ -166,6 +177,8 @@ class VisitWatch final : public SavedTensorFrame,
     BlockId region;  // that is steered
   };
 
+  Tape* recording() const { return tile_ != nullptr ? tile_.get() : tape_.get(); }
+  void note_shape(const at::Tensor& tensor);
   void book_forward();
   void open_region(BlockId block);
   void close_region();
@@ -184,11 +197,14 @@ class VisitWatch final : public SavedTensorFrame,
   std::optional<BlockId> current_;
   std::optional<BlockId> region_;              // that the pass is in
   std::shared_ptr<Tape> tape_;                 // of the region; null unless its block is recomputed
+  std::shared_ptr<Tape> tile_;                 // of the tile that is computed; null unless dropped
   std::shared_ptr<SavedTensorFrame> offload_;  // of the region; null unless it is offloaded
   OpenFrame open_offload_;
   bool meters_ = false;
   OperatorMeter meter_{&steady_ns};
   Nanoseconds since_{};
+  bool awaits_shape_ = false;  // the region's first operand has not been read
+  bool has_tiles_ = false;
   bool measures_regions_ = false;
   std::vector<std::optional<MeasuredRegion>> regions_;  // by block
   // Storages saved since backward ran last; a weak reference keeps an address from being used

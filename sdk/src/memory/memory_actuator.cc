@@ -103,7 +103,7 @@ ActionSet MemoryActuator::actions() const {
   }
   if (config_.tile) actions |= only(MemoryAction::tile);
   if (config_.offload && !config_.tier_directory.empty()) actions |= only(MemoryAction::offload);
-  return actions & blocks_.actions();
+  return actions;
 }
 
 void MemoryActuator::open(const MemoryShare& share) {
@@ -128,15 +128,8 @@ void MemoryActuator::open_tier() {
     return;
   }
   copy_bytes_per_ms_ = std::min(speed->write_bytes_per_ms, speed->read_bytes_per_ms);
-  if (VisitWatch* visits = blocks_.visits()) {
-    visits->set_offload([this](const std::string& block) { return offloader_->open_frame(block); });
-    return;
-  }
-  blocks_.registry()->set_offload(
-      [this](const BlockState& state) -> std::shared_ptr<SavedTensorFrame> {
-        const auto module = state.module.lock();
-        return module ? offloader_->open_frame(state.name, *module) : nullptr;
-      });
+  blocks_.visits()->set_offload(
+      [this](const std::string& block) { return offloader_->open_frame(block); });
 }
 
 TrialSettings MemoryActuator::trial_settings() const {
@@ -145,6 +138,7 @@ TrialSettings MemoryActuator::trial_settings() const {
   if (!offloader_) settings.actions = cox::without(settings.actions, MemoryAction::offload);
   settings.budget_bytes = budget_bytes(config_, rank_, share_.limit_bytes);
   settings.copy_bytes_per_ms = copy_bytes_per_ms_;
+  settings.has_tiles = [this] { return blocks_.visits()->has_tiles(); };
   return settings;
 }
 
@@ -234,14 +228,9 @@ Result<StepReading> MemoryActuator::traced(TrialStep& step) {
 }
 
 void MemoryActuator::steer(const Actions& actions) {
-  for (const PinnedBlock& pinned : blocks_.pinned()) {
-    const std::size_t b = pinned.block.value();
-    const bool was_kept = asked_.empty() || asked_[b] == MemoryAction::keep;
-    if (was_kept && actions[b] != MemoryAction::keep) blocks_.unpin(pinned.block);
-  }
   asked_ = actions;
   for (std::size_t b = 0; b < actions.size(); ++b)
-    blocks_.set_action(BlockId(static_cast<BlockId::rep>(b)), actions[b]);
+    blocks_.visits()->set_action(BlockId(static_cast<BlockId::rep>(b)), actions[b]);
 }
 
 void MemoryActuator::apply(const Plan& plan, RoundId) {

@@ -78,8 +78,7 @@ class MemoryActuator final : public Actuator {
   // throws.
   Result<MemoryProblem> measure(TrialStep& step, std::int64_t resident_later_bytes,
                                 const std::function<void()>& forget_run = {});
-  // Sets the actions for all calls from now on, one per block. A block that was pinned to keep and
-  // is asked for something else after having been kept gets another chance.
+  // Sets the actions for all visits from now on, one per block.
   void steer(const Actions& actions);
 
  private:

@@ -328,11 +328,7 @@ class ProblemTrial {
   Status try_others() {
     for (const MemoryAction action : {MemoryAction::tile, MemoryAction::offload}) {
       if (!contains(settings_.actions, action)) continue;
-      // The first run of tiles is checked, which holds everything; recompute's was the first pass.
-      if (action == MemoryAction::tile && !recomputes_) {
-        if (const auto checked = run_pass(Actions(blocks_, action)); !checked.ok())
-          return checked.status();
-      }
+      if (action == MemoryAction::tile && settings_.has_tiles && !settings_.has_tiles()) continue;
       const auto tried = run_pass(Actions(blocks_, action));
       if (!tried.ok()) return tried.status();
       note_gaps(problem_, *tried);
@@ -358,7 +354,7 @@ class ProblemTrial {
       const std::size_t at = affordable.size() <= kPlansTried ? i : i * last / (kPlansTried - 1);
       const auto reading = run_pass(actions_of(*affordable[at]));
       if (!reading.ok()) return reading.status();
-      most = std::max(most, peak_bytes(*reading) - affordable[at]->peak_bytes);
+      most = std::max(most, reading->peak_bytes - affordable[at]->peak_bytes);
     }
     option(problem_, 0, MemoryAction::keep).kept_bytes += most;
     return ok_status();
@@ -479,6 +475,9 @@ Result<StepReading> read_stages(const StepTrace& trace, std::size_t blocks) {
   const Reader reader(trace);
   StepReading reading;
   reading.start_bytes = trace.start_bytes;
+  reading.peak_bytes = std::max(trace.start_bytes, trace.end_peak_bytes);
+  for (const TraceEvent& event : trace.events)
+    reading.peak_bytes = std::max(reading.peak_bytes, event.peak_bytes);
   reading.stages.push_back(read_before(trace, reader, *edges));
   for (std::size_t s = 0; s < edges->order.size(); ++s)
     reading.stages.push_back(read_block(reader, *edges, s));

@@ -73,6 +73,7 @@ struct StageReading {
 
 struct StepReading {
   std::int64_t start_bytes = 0;
+  std::int64_t peak_bytes = 0;       // the highest level that was counted
   std::vector<std::size_t> order;    // the blocks that ran, in the order of the forward pass
   std::vector<StageReading> stages;  // of those blocks, in that order, + 2
 };
@@ -94,6 +95,8 @@ struct TrialSettings {
   std::int64_t budget_bytes = 0;                 // for the slices; 0 keeps all blocks at once
   std::int64_t copy_bytes_per_ms = 0;            // of the tier that offload uses
   StorageLevels* levels = nullptr;               // of recompute; null where there are none
+  // Whether the passes so far had tiles, so that dropping them can be tried; empty = they had.
+  std::function<bool()> has_tiles = {};
 };
 
 // Measures the problem of this rank. Returns the first error of `pass`, and failed_precondition

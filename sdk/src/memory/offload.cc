@@ -444,14 +444,6 @@ Offloader::Offloader(OffloadOptions options) : options_(std::move(options)) {
   if (!open_status_.ok() && options_.report) options_.report(open_status_);
 }
 
-std::shared_ptr<OffloadFrame> Offloader::open_frame(std::string block,
-                                                    const torch::nn::Module& module) {
-  auto frame = open_frame(std::move(block));
-  for (const at::Tensor& tensor : module.parameters()) frame->leave_alone(tensor);
-  for (const at::Tensor& tensor : module.buffers()) frame->leave_alone(tensor);
-  return frame;
-}
-
 std::shared_ptr<OffloadFrame> Offloader::open_frame(std::string block) {
   return std::shared_ptr<OffloadFrame>(new OffloadFrame(std::move(block), store_, options_));
 }

@@ -3,16 +3,16 @@
 //
 //   Offloader offloader({.folder = "/scratch", .tier_bytes = 8 << 30, .report = say});
 //   offloader.begin_step();
-//   auto frame = offloader.open_frame("h.0", module);                // one per call
+//   auto frame = offloader.open_frame("h.0");                        // one per visit
 //   { SavedTensorScope saving(*frame); y = block(x); }
 //   frame->close();
 //
 // Some tensors stay, because moving them would free nothing or cost more than it gives: leaves that
-// require grad, the storages of the block's parameters and buffers, views of any of these, storages
-// below `smallest_bytes`, those named to leave_alone(), and everything that is not a plain strided
-// CPU tensor (so CUDA tensors too). A storage that somebody else keeps, such as the block's input
-// or output, is written as well, since its last user usually releases it before backward; if it is
-// still alive then, it is used as it is and nothing is read, so it never exists twice.
+// require grad and their views, storages below `smallest_bytes`, those named to leave_alone(), and
+// everything that is not a plain strided CPU tensor (so CUDA tensors too). A storage that somebody
+// else keeps, such as the block's input or output, is written as well, since its last user usually
+// releases it before backward; if it is still alive then, it is used as it is and nothing is read,
+// so it never exists twice.
 //
 // Nothing moves while the operator that saved it still runs, because some write to a tensor after
 // they have saved it (the noise of rrelu). It moves when the next operator begins to save, or at
@@ -36,7 +36,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <torch/nn/module.h>
 
 #include <cstdint>
 #include <deque>
@@ -235,8 +234,7 @@ class Offloader {
   // write failed. Reaching the cap is no such error. Any thread may call it.
   Status tier_status() const;
 
-  // Opens the frame of one call of `block`; the caller closes it. The tensors of `module` stay.
-  std::shared_ptr<OffloadFrame> open_frame(std::string block, const torch::nn::Module& module);
+  // Opens the frame of one visit of `block`; the caller closes it.
   std::shared_ptr<OffloadFrame> open_frame(std::string block);
 
   // Begins a step: counts start again, and storages that an unfinished backward pass left fetched

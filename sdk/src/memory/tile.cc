@@ -1,97 +1,57 @@
 #include "coxswain/tile.h"
 
 #include <ATen/core/grad_mode.h>
-#include <torch/nn/module.h>
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <memory>
+#include <optional>
 #include <string>
-#include <utility>
+#include <string_view>
+#include <vector>
 
-#include "coxswain/detail/run_context.h"
 #include "coxswain/error.h"
-#include "sdk/src/blocks/block_state.h"
-#include "sdk/src/memory/recompute.h"
+#include "sdk/src/stream/saved_tensors.h"
+#include "sdk/src/stream/tape.h"
 
 namespace cox {
-namespace detail {
 namespace {
 
-bool drops_tile(TileRule rule) {
-  if (!at::GradMode::is_enabled()) return false;
-  if (current_context() != nullptr) {
-    return current_action() == MemoryAction::tile && check_saved_tensor_engine().ok();
-  }
-  return rule == TileRule::and_outside_of_blocks && install_saved_tensor_engine().ok();
-}
+using detail::SavedTensorFrame;
+using detail::Tape;
+using detail::TapeScope;
+using detail::TileDrop;
 
-}  // namespace
-
-class TileCall::Work {
+// One tile, from its construction to its destruction. Where nobody follows the blocks of the model
+// it has a tape of its own.
+class Tile {
  public:
-  explicit Work(std::string_view name) : context_(inside()) {
-    parts_.name = std::string(name);
-    if (context_.state == nullptr) return;
-    parts_.state = context_.state->shared_from_this();
-    parts_.name = "block " + parts_.state->name + ", " + parts_.name;
+  Tile(std::string_view name, TileDrop drop) {
+    if (!at::GradMode::is_enabled()) return;
+    if (SavedTensorFrame* frame = detail::innermost_frame()) {
+      if (frame->begin_tile(name, drop)) frame_ = frame;
+    } else if (drop == TileDrop::always && detail::install_saved_tensor_engine().ok()) {
+      tape_ = Tape::make(std::string(name));
+      recording_.emplace(*tape_);
+    }
   }
-
-  void input(const at::Tensor& tensor) {
-    if (!tensor.defined()) return;
-    parts_.versions.add(tensor);
-    devices_.push_back(tensor.device());
+  ~Tile() {
+    if (frame_ != nullptr) frame_->end_tile();
+    recording_.reset();
+    if (tape_ != nullptr) tape_->close();
   }
-
-  void begin(std::unique_ptr<Rerun> again) {
-    parts_.again = std::move(again);
-    if (parts_.state) add_module();
-    parts_.execution = capture_state(devices_);
-    frame_ = std::make_shared<RecomputeFrame>(std::move(parts_), RecomputeFrame::Mode::dropping);
-    running_.emplace(context_);
-    saving_.emplace(*frame_);
-  }
+  Tile(const Tile&) = delete;
+  Tile& operator=(const Tile&) = delete;
 
  private:
-  static RunContext inside() {
-    RunContext context;
-    if (const RunContext* outer = current_context()) context = *outer;
-    context.outer = current_context();
-    context.is_covered = true;
-    return context;
-  }
-
-  void add_module() {
-    const auto module = parts_.state->module.lock();
-    if (!module) return;
-    for (const at::Tensor& parameter : module->parameters()) input(parameter);
-    parts_.buffers = BufferCopies(parts_.state->memory.edited_buffers(*module));
-  }
-
-  RunContext context_;
-  RecomputeParts parts_;
-  std::vector<at::Device> devices_;
-  std::shared_ptr<RecomputeFrame> frame_;
-  NoCastCache no_cast_cache_;
-  std::optional<ContextScope> running_;
-  std::optional<SavedTensorScope> saving_;
+  SavedTensorFrame* frame_ = nullptr;
+  std::shared_ptr<Tape> tape_;
+  std::optional<TapeScope> recording_;
 };
 
-TileCall::TileCall(std::string_view name, TileRule rule) {
-  if (drops_tile(rule)) work_ = std::make_unique<Work>(name);
-}
-TileCall::~TileCall() = default;
-
-void TileCall::input(const at::Tensor& tensor) {
-  work_->input(tensor);
-}
-void TileCall::begin(std::unique_ptr<Rerun> again) {
-  work_->begin(std::move(again));
-}
-void TileCall::end() {
-  work_.reset();
-}
-
-std::vector<at::Tensor> tiles_of(const at::Tensor& x, std::int64_t dim, std::int64_t n) {
+// Returns n parts of near-equal length along dim, the longer ones first; fewer where the dimension
+// is shorter than n.
+std::vector<at::Tensor> parts_of(const at::Tensor& x, std::int64_t dim, std::int64_t n) {
   if (!x.defined() || dim >= x.dim() || dim < -x.dim()) {
     throw Error(invalid_argument("tile: expected a tensor with a dimension " + std::to_string(dim) +
                                  ", found one of " +
@@ -110,13 +70,9 @@ std::vector<at::Tensor> tiles_of(const at::Tensor& x, std::int64_t dim, std::int
                             dim);  // one node: the gradient is joined once, not added n times
 }
 
-at::Tensor join_tiles(const std::vector<at::Tensor>& tiles, std::int64_t dim) {
+at::Tensor joined(const std::vector<at::Tensor>& tiles, std::int64_t dim) {
   return tiles.size() == 1 ? tiles.front() : at::cat(tiles, dim);
 }
-
-}  // namespace detail
-
-namespace {
 
 // Returns type and sizes, as "Float[2, 3]".
 std::string text_of(const at::Tensor& tensor) {
@@ -147,17 +103,27 @@ at::Tensor tile_loss(const at::Tensor& hidden, const at::Tensor& targets, const 
 
 }  // namespace
 
+at::Tensor tile(const std::function<at::Tensor(const at::Tensor&)>& f, const at::Tensor& x,
+                std::int64_t dim, std::int64_t n) {
+  std::vector<at::Tensor> results;
+  for (const at::Tensor& part : parts_of(x, dim, n)) {
+    const Tile open("tile", TileDrop::where_planned);
+    results.push_back(f(part));
+  }
+  return joined(results, dim);
+}
+
 at::Tensor tiled_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight,
                                const at::Tensor& targets, std::int64_t tiles,
                                const TiledCrossEntropyOptions& options) {
   check_shapes(hidden, weight, targets);
-  const auto rows = detail::tiles_of(hidden.reshape({-1, hidden.size(-1)}), 0, tiles);
-  const auto labels = detail::tiles_of(targets.reshape({-1}), 0, tiles);
+  const auto rows = parts_of(hidden.reshape({-1, hidden.size(-1)}), 0, tiles);
+  const auto labels = parts_of(targets.reshape({-1}), 0, tiles);
   at::Tensor sum;
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    const at::Tensor loss = detail::call_tile(
-        "tiled_cross_entropy", detail::TileRule::and_outside_of_blocks, &tile_loss, rows[i],
-        labels[i], weight, options.bias, options.ignore_index, options.label_smoothing);
+    const Tile open("tiled_cross_entropy", TileDrop::always);
+    const at::Tensor loss = tile_loss(rows[i], labels[i], weight, options.bias,
+                                      options.ignore_index, options.label_smoothing);
     sum = sum.defined() ? sum + loss : loss;
   }
   return sum / targets.ne(options.ignore_index).sum().to(sum.scalar_type());

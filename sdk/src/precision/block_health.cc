@@ -9,7 +9,7 @@
 #include <tuple>
 #include <utility>
 
-#include "sdk/src/blocks/block_registry.h"
+#include "sdk/src/blocks/measurement.h"
 
 namespace cox::detail {
 namespace {
@@ -37,8 +37,10 @@ std::int64_t bad_values(const BoundaryList& boundaries) {
   return bad;
 }
 
-// Returns when the call's backward pass began (all incoming gradients were there), 0 = never.
+// Returns when the call's backward pass began (all incoming gradients were there), 0 = never. That
+// of a pass's last call begins once the call has ended.
 Moment backward_at(const BlockCallRecord& call) {
+  if (call.outputs.empty()) return call.end_at;
   Moment last = 0;
   for (const Boundary* boundary : call.outputs) last = std::max(last, boundary->gradient_at);
   return last;
@@ -70,24 +72,11 @@ bool is_before(const Candidate& a, const Candidate& b) {
          std::tuple(b.evidence, b.at, b.in_parameters == 0);
 }
 
-bool is_inside(std::span<const BlockCallRecord> calls, std::size_t call, std::size_t of) {
-  for (auto outer = calls[call].outer; outer; outer = calls[*outer].outer) {
-    if (*outer == of) return true;
-  }
-  return false;
-}
-
-// Returns the earliest candidate that happened; of nested calls the innermost.
-std::optional<Candidate> earliest(std::span<const BlockCallRecord> calls,
-                                  std::vector<Candidate> candidates) {
+// Returns the earliest candidate that happened.
+std::optional<Candidate> earliest(std::vector<Candidate> candidates) {
   std::erase_if(candidates, [](const Candidate& each) { return each.at == 0; });
-  std::optional<Candidate> found;
-  while (!candidates.empty()) {
-    found = *std::ranges::min_element(candidates, is_before);
-    std::erase_if(candidates,
-                  [&](const Candidate& each) { return !is_inside(calls, each.call, found->call); });
-  }
-  return found;
+  if (candidates.empty()) return std::nullopt;
+  return *std::ranges::min_element(candidates, is_before);
 }
 
 // Returns whether a gradient or the loss was not finite.
@@ -103,15 +92,9 @@ bool came_of_it(std::span<const BlockCallRecord> calls, const StepTrouble& troub
 class Judge {
  public:
   Judge(std::span<const BlockCallRecord> calls, const StepTrouble& trouble)
-      : calls_(calls),
-        trouble_(trouble),
-        has_clean_incoming_(trouble.in_parameters.size(), true),
-        bad_inside_(calls.size()) {
+      : calls_(calls), trouble_(trouble), has_clean_incoming_(trouble.in_parameters.size(), true) {
     for (const BlockCallRecord& call : calls_) {
-      const std::int64_t bad = bad_gradients(call.outputs);
-      if (bad == 0) continue;
-      has_clean_incoming_[call.block.value()] = false;
-      for (auto outer = call.outer; outer; outer = calls_[*outer].outer) bad_inside_[*outer] += bad;
+      if (bad_gradients(call.outputs) > 0) has_clean_incoming_[call.block.value()] = false;
     }
   }
 
@@ -154,7 +137,14 @@ class Judge {
       const std::int64_t bad = bad_values(calls_[c].outputs);
       if (bad > 0) faults.push_back({c, calls_[c].end_at, bad});
     }
-    return earliest(calls_, std::move(faults));
+    if (faults.empty() && trouble_.has_bad_loss) return fault_in_loss();
+    return earliest(std::move(faults));
+  }
+
+  // What comes out of the last call is the loss.
+  std::optional<Candidate> fault_in_loss() const {
+    if (calls_.empty() || bad_values(calls_.back().inputs) > 0) return std::nullopt;
+    return Candidate{calls_.size() - 1, calls_.back().end_at, 1};
   }
 
   std::optional<Candidate> backward_fault() const {
@@ -167,12 +157,11 @@ class Judge {
       if (passed_on != 0) {
         const std::int64_t bad = bad_gradients(calls_[c].inputs) + own;
         faults.push_back({c, passed_on, bad, Evidence::passed_on, own});
-      } else if (own + bad_inside_[c] > 0) {
-        const std::int64_t bad = own > 0 ? own : bad_inside_[c];
-        faults.push_back({c, backward_at(calls_[c]), bad, Evidence::own_parameters, own});
+      } else if (own > 0) {
+        faults.push_back({c, backward_at(calls_[c]), own, Evidence::own_parameters, own});
       }
     }
-    return earliest(calls_, std::move(faults));
+    return earliest(std::move(faults));
   }
 
   // Returns the block that trouble from elsewhere met first.
@@ -186,7 +175,6 @@ class Judge {
       if (bad_gradients(call.outputs) == 0) continue;
       if (met == nullptr || backward_at(call) < backward_at(*met)) met = &call;
     }
-    if (met == nullptr && trouble_.has_bad_loss && !calls_.empty()) met = &calls_.back();
     if (met == nullptr) return std::nullopt;
     return met->block;
   }
@@ -194,23 +182,21 @@ class Judge {
   std::span<const BlockCallRecord> calls_;
   const StepTrouble& trouble_;
   std::vector<bool> has_clean_incoming_;  // of a block, in all its calls
-  std::vector<std::int64_t> bad_inside_;  // gradients that come to calls inside of a call
 };
 
 // Returns the block in which a step's trouble began. The rule, over the calls of one rank in the
 // order of time:
 // - parameters: the first call of a block whose parameters were not finite when the step began, and
 //   whose results or gradients are not either; no pass of this step is to blame then;
-// - forward: the first call (by its end, so the innermost of nested ones) whose inputs are all
-//   finite and some result is not;
+// - forward: the first call (by its end) whose inputs are all finite and some result is not. What
+//   comes out of the last call is the loss;
 // - backward: the first call whose incoming gradients are all finite and an outgoing one, or a
-//   gradient of its block's own parameters, or one that comes to a call inside, is not; of nested
-//   calls the innermost such. First is when a bad gradient left it; calls that passed none on, but
-//   whose parameters have one, come after those. A tensor that several blocks take has one
-//   gradient, the sum of theirs: of these it is the block whose parameters have bad gradients too,
-//   else the one that was called first;
-// - of the two, what happened first; where neither exists it was outside of all blocks (the loss,
-//   code between blocks, the data), with the block next to it.
+//   gradient of its block's own parameters, is not. First is when a bad gradient left it; calls
+//   that passed none on, but whose parameters have one, come after those. A tensor that several
+//   blocks take has one gradient, the sum of theirs: of these it is the block whose parameters have
+//   bad gradients too, else the one that was called first;
+// - of the two, what happened first; where neither exists it was outside of all blocks (code before
+//   the first block, the data), with the block next to it.
 // A block is blamed only in a step with a non-finite gradient or loss. A parameter's gradient sums
 // over all calls, so it speaks against a block only if all incoming gradients of all its calls are
 // finite. Pure. REQUIRES: all scans are read, and in_parameters has an entry for every block.
@@ -252,50 +238,7 @@ float largest_of(const std::vector<at::Tensor>& on_device) {
   return largest;
 }
 
-bool is_around(const std::string& outer, const std::string& inner) {
-  return inner.starts_with(outer + ".") || (outer == "model" && inner != outer);
-}
-
-std::vector<BlockId> innermost(const BlockRegistry& registry, const std::vector<BlockId>& blocks) {
-  std::vector<BlockId> inner = blocks;
-  std::erase_if(inner, [&](BlockId block) {
-    return std::ranges::any_of(blocks, [&](BlockId other) {
-      return is_around(registry.name(block), registry.name(other));
-    });
-  });
-  return inner;
-}
-
 }  // namespace
-
-std::vector<std::vector<BlockId>> owners_of(const BlockRegistry& registry,
-                                            std::span<const at::Tensor> parameters) {
-  std::unordered_map<const void*, std::vector<BlockId>> blocks_of;
-  for (std::size_t b = 0; b < registry.size(); ++b) {
-    const BlockId block(static_cast<BlockId::rep>(b));
-    const auto module = registry.module(block);
-    if (!module) continue;
-    for (const at::Tensor& parameter : module->parameters()) {
-      std::vector<BlockId>& blocks = blocks_of[parameter.unsafeGetTensorImpl()];
-      if (blocks.empty() || blocks.back() != block) blocks.push_back(block);
-    }
-  }
-  std::vector<std::vector<BlockId>> owners;
-  for (const at::Tensor& parameter : parameters) {
-    owners.push_back(innermost(registry, blocks_of[parameter.unsafeGetTensorImpl()]));
-  }
-  return owners;
-}
-
-void BlockHealth::attach(BlockRegistry& registry, std::span<const at::Tensor> parameters) {
-  registry.set_health(watch(registry.size(), parameters, owners_of(registry, parameters)));
-}
-
-void BlockHealth::detach(BlockRegistry& registry) {
-  if (!ledger_) return;
-  registry.set_health(nullptr);
-  release();
-}
 
 std::shared_ptr<HealthLedger> BlockHealth::watch(std::size_t blocks,
                                                  std::span<const at::Tensor> parameters,

@@ -1,8 +1,8 @@
 // BlockHealth finds the block of this rank that an overflow arose in, and tells how close to its
-// format's limits each block works. Calls of blocks report to its ledger while a step is open
-// (HealthCall); when the step ends, a rule (block_health.cc) names the block to blame and
-// BlockHealth fills the evidence. A session owns it; the thread that trains uses it. It does not
-// communicate. Per step and rank:
+// format's limits each block works. Whoever follows the blocks writes their visits into its ledger
+// while a step is open (VisitHealth, numerics_watch.h); when the step ends, a rule
+// (block_health.cc) names the block to blame and BlockHealth fills the evidence. A session owns it;
+// the thread that trains uses it. It does not communicate. Per step and rank:
 //
 //   health.begin_step(scale);          forward, backward ...
 //   ballot.amax = health.amax_scaled_fp16();
@@ -34,8 +34,6 @@
 
 namespace cox::detail {
 
-class BlockRegistry;
-
 struct HealthVerdict {
   enum class Where { nothing, parameters, forward, backward, outside };  // parameters: before it
   Where where = Where::nothing;
@@ -62,12 +60,9 @@ struct StepTrouble {
 
 class BlockHealth {
  public:
-  // Listens to the blocks of `registry` until detach(). parameter_gradients() will speak of the
-  // gradients of `parameters`, in that order.
-  void attach(BlockRegistry& registry, std::span<const at::Tensor> parameters);
-  void detach(BlockRegistry& registry);
-  // The same for that many blocks whose visits somebody else tells the ledger of, until release().
-  // `owners`: the blocks of each parameter.
+  // Watches that many blocks, whose visits somebody else tells the ledger of, until release().
+  // parameter_gradients() will speak of the gradients of `parameters`, in that order; `owners`: the
+  // blocks of each.
   std::shared_ptr<HealthLedger> watch(std::size_t blocks, std::span<const at::Tensor> parameters,
                                       std::vector<std::vector<BlockId>> owners);
   void release();
@@ -105,10 +100,5 @@ class BlockHealth {
   HealthVerdict verdict_;
   std::vector<BlockEvidence> evidence_;
 };
-
-// Returns the blocks that each parameter belongs to: of nested blocks the innermost, of several
-// that share it each. One entry a parameter.
-std::vector<std::vector<BlockId>> owners_of(const BlockRegistry& registry,
-                                            std::span<const at::Tensor> parameters);
 
 }  // namespace cox::detail

@@ -82,9 +82,7 @@ ExecutionState capture_state(std::span<const at::Device> devices) {
     seen.push_back(device);
     generators.push_back({at::globalContext().defaultGenerator(device), {}});
   }
-  ExecutionState state = state_of(generators);
-  state.fp8 = capture_fp8();
-  return state;
+  return state_of(generators);
 }
 
 ExecutionState capture_state(const torch::nn::Module& model) {
@@ -94,7 +92,7 @@ ExecutionState capture_state(const torch::nn::Module& model) {
 }
 
 StateScope::StateScope(const ExecutionState& wanted)
-    : before_(state_of(wanted.generators)), fp8_(wanted.fp8), with_gradients_(true) {
+    : before_(state_of(wanted.generators)), with_gradients_(true) {
   put_in_force(wanted);
 }
 

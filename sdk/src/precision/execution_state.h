@@ -1,9 +1,9 @@
 // ExecutionState is what decides the bits that a function computes, besides its arguments,
-// parameters and buffers: random generators, autocast, FP8 and its scales, the kernels that
-// attention may choose, the default dtype. It is captured before a block's function runs and put in
-// force while the function runs again. It knows the generators of the CPU and of the CUDA devices
-// named; other generators are the function's own business. All functions act on the calling thread,
-// but attention's kernels and the default dtype are flags of the whole process.
+// parameters and buffers: random generators, autocast, the kernels that attention may choose, the
+// default dtype. It is captured before a step is tried, and put in force for each trial. It knows
+// the generators of the CPU and of the CUDA devices named; other generators are the function's own
+// business. All functions act on the calling thread, but attention's kernels and the default dtype
+// are flags of the whole process.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -11,11 +11,8 @@
 #include <ATen/core/grad_mode.h>
 
 #include <array>
-#include <optional>
 #include <span>
 #include <vector>
-
-#include "sdk/src/precision/fp8_scope.h"
 
 namespace torch::nn {
 class Module;
@@ -39,7 +36,7 @@ AttentionFlags attention_flags();
 void put_in_force(const AttentionFlags& wanted);
 
 // Returns this thread's mark that fp8 was asked for on the device. Autocast knows no FP8, so a
-// block in fp8 runs under bf16 autocast with this mark set.
+// PrecisionScope in fp8 is bf16 autocast with this mark set.
 bool& fp8_mark(c10::DeviceType device);
 
 struct ExecutionState {
@@ -55,7 +52,6 @@ struct ExecutionState {
   };
   std::vector<Generator> generators;
   std::array<Autocast, 2> autocast;
-  std::optional<Fp8Place> fp8;
   bool has_cast_cache = false;
   AttentionFlags attention{};
   caffe2::TypeMeta default_type;
@@ -77,7 +73,6 @@ class StateScope {
 
  private:
   ExecutionState before_;
-  Fp8Scope fp8_;
   at::AutoGradMode with_gradients_;
 };
 

@@ -62,7 +62,7 @@ Status FormatActuator::check(LoopKind) {
     return fits;
   if (!is_wanted_ || blocks_.size() == 0) return ok_status();
   formats_ = runnable_formats(device_) | only(Precision::fp32);
-  if (!blocks_.is_ours()) formats_ &= formats_of_adopted();
+  if (!is_ours()) formats_ &= formats_of_adopted();
   for (std::size_t p = 0; p < kPrecisions; ++p) {
     const auto format = static_cast<Precision>(p);
     if (contains(formats_, format) && is_emulated(format, device_)) emulated_ |= only(format);
@@ -116,8 +116,7 @@ void FormatActuator::apply(const Plan& plan, RoundId) {
     set_formats(followed_);
   }
   const bool was_scaling = is_scaling_;
-  is_scaling_ =
-      blocks_.is_ours() && std::ranges::find(followed_, Precision::fp16) != followed_.end();
+  is_scaling_ = is_ours() && std::ranges::find(followed_, Precision::fp16) != followed_.end();
   if (!is_scaling_ || was_scaling) return;
   if (!scaler_) scaler_ = initial_state(rules_);
   // It may come from a save of a run with other bounds.
@@ -126,7 +125,7 @@ void FormatActuator::apply(const Plan& plan, RoundId) {
 
 void FormatActuator::set_formats(std::span<const Precision> formats) {
   for (std::size_t b = 0; b < std::min(formats.size(), blocks_.size()); ++b)
-    blocks_.set_format(BlockId(static_cast<BlockId::rep>(b)), formats[b]);
+    blocks_.visits()->set_format(BlockId(static_cast<BlockId::rep>(b)), formats[b]);
 }
 
 EqualBits FormatActuator::equal_bits() const {
@@ -205,12 +204,7 @@ Result<PrecisionFacts> FormatActuator::measure(const std::function<Status()>& st
     set_formats(std::vector<Precision>(blocks_.size(), static_cast<Precision>(p)));
     status = measure_format(p, step, facts);
   }
-  if (is_steered_) {
-    set_formats(followed_);
-  } else {
-    for (std::size_t b = 0; b < blocks_.size(); ++b)
-      blocks_.release_format(BlockId(static_cast<BlockId::rep>(b)));
-  }
+  set_formats(is_steered_ ? followed_ : std::vector<Precision>(blocks_.size(), Precision::fp32));
   return status.ok() ? Result<PrecisionFacts>(std::move(facts)) : status;
 }
 

@@ -79,6 +79,8 @@ class FormatActuator final : public Actuator {
   void roll_back(const std::optional<ScalerState>& state);
 
  private:
+  // Whether the loop scales losses and skips steps: not that of adopted models.
+  bool is_ours() const { return blocks_.followed() != nullptr; }
   Status check_formats(at::DeviceType device) const;
   PrecisionSet formats_of_adopted() const;
   // Sets the format of every block, for all calls from now on.

@@ -1,14 +1,11 @@
 #include "sdk/src/precision/health_ledger.h"
 
-#include <ATen/autocast_mode.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
-#include "coxswain/detail/attended_call.h"
-#include "coxswain/detail/run_context.h"
-#include "sdk/src/blocks/block_state.h"
 #include "sdk/src/stream/storage.h"
 
 namespace cox::detail {
@@ -66,16 +63,6 @@ Boundary* hooked_boundary(torch::autograd::Node& node, const HookKey& key) {
   return nullptr;
 }
 
-HealthCall*& innermost_health_call() {
-  thread_local HealthCall* call = nullptr;
-  return call;
-}
-
-bool computes_in_fp16(at::DeviceType device) {
-  return at::autocast::is_autocast_enabled(device) &&
-         at::autocast::get_autocast_dtype(device) == at::kHalf;
-}
-
 }  // namespace
 
 void HealthLedger::begin_anew(bool is_open) {
@@ -88,11 +75,10 @@ void HealthLedger::begin_anew(bool is_open) {
   is_open_ = is_open;
 }
 
-std::size_t HealthLedger::begin_call(BlockId block, std::optional<std::size_t> outer) {
+std::size_t HealthLedger::begin_call(BlockId block) {
   const std::lock_guard lock(mutex_);
   BlockCallRecord& call = calls_.emplace_back();
   call.block = block;
-  call.outer = outer;
   call.begin_at = ++now_;
   return calls_.size() - 1;
 }
@@ -127,26 +113,41 @@ Boundary* HealthLedger::boundary_of(const at::Tensor& tensor) {
   return tensor.requires_grad() ? nullptr : constant(tensor);
 }
 
-void HealthLedger::input(std::size_t call, const at::Tensor& tensor) {
+std::size_t HealthLedger::input(std::size_t call, const at::Tensor& tensor) {
   const std::lock_guard lock(mutex_);
-  if (call >= calls_.size()) return;  // the step ended inside of it
-  if (Boundary* boundary = boundary_of(tensor)) calls_[call].inputs.push_back(boundary);
+  if (call >= calls_.size()) return 0;  // the step ended inside of it
+  return add(calls_[call], &BlockCallRecord::inputs, boundary_of(tensor));
 }
 
-void HealthLedger::computes_in_fp16(std::size_t call) {
+void HealthLedger::take_back(std::size_t call, std::size_t count) {
   const std::lock_guard lock(mutex_);
   if (call >= calls_.size()) return;
-  calls_[call].is_fp16 = true;
-  for (Boundary* boundary : calls_[call].inputs) boundary->is_small_asked = true;
+  BoundaryList& inputs = calls_[call].inputs;
+  inputs.resize(inputs.size() - std::min<std::size_t>(count, inputs.size()));
 }
 
 void HealthLedger::output(std::size_t call, const at::Tensor& tensor) {
   const std::lock_guard lock(mutex_);
-  if (call >= calls_.size()) return;
-  Boundary* const boundary = boundary_of(tensor);
-  if (boundary == nullptr) return;
-  if (calls_[call].is_fp16) boundary->is_small_asked = true;
-  calls_[call].outputs.push_back(boundary);
+  if (call < calls_.size()) add(calls_[call], &BlockCallRecord::outputs, boundary_of(tensor));
+}
+
+std::size_t HealthLedger::add(BlockCallRecord& call, BoundaryList BlockCallRecord::*side,
+                              Boundary* boundary) {
+  if (boundary == nullptr) return 0;
+  if (call.is_fp16) boundary->is_small_asked = true;
+  BoundaryList& known = call.*side;
+  if (std::ranges::find(known, boundary) != known.end()) return 0;
+  known.push_back(boundary);
+  return 1;
+}
+
+void HealthLedger::computes_in_fp16(std::size_t call) {
+  const std::lock_guard lock(mutex_);
+  if (call >= calls_.size() || calls_[call].is_fp16) return;
+  calls_[call].is_fp16 = true;
+  for (const auto* side : {&calls_[call].inputs, &calls_[call].outputs}) {
+    for (Boundary* boundary : *side) boundary->is_small_asked = true;
+  }
 }
 
 void HealthLedger::end_call(std::size_t call) {
@@ -180,61 +181,6 @@ const std::vector<BlockCallRecord>& HealthLedger::read() {
   }
   read_scans(pending);
   return calls_;
-}
-
-HealthCall::HealthCall(const std::shared_ptr<BlockGate>& gate) noexcept {
-  const auto& state = static_cast<const BlockState&>(*gate);
-  if (!state.health || !state.health->is_open() || !at::GradMode::is_enabled()) return;
-  const RunContext* context = current_context();
-  if (context != nullptr && context->is_rerun) return;
-  try {
-    std::optional<std::size_t> outer;
-    if (innermost_health_call() != nullptr) outer = innermost_health_call()->call_;
-    call_ = state.health->begin_call(state.id, outer);
-  } catch (...) {
-    return;
-  }
-  ledger_ = state.health;
-  outer_ = std::exchange(innermost_health_call(), this);
-  is_innermost_ = true;
-}
-
-HealthCall::~HealthCall() {
-  drop();
-}
-
-void HealthCall::drop() noexcept {
-  if (is_innermost_) innermost_health_call() = outer_;
-  is_innermost_ = false;
-  ledger_.reset();
-}
-
-void HealthCall::input(const at::Tensor& tensor) noexcept try {
-  if (!ledger_ || !tensor.defined()) return;
-  if (!tensor.is_cpu()) is_on_cpu_ = false;
-  ledger_->input(call_, tensor);
-} catch (...) {
-  drop();
-}
-
-void HealthCall::begin() noexcept try {
-  const at::DeviceType device = is_on_cpu_ ? at::kCPU : at::kCUDA;
-  if (ledger_ && computes_in_fp16(device)) ledger_->computes_in_fp16(call_);
-} catch (...) {
-  drop();
-}
-
-void HealthCall::output(const at::Tensor& tensor) noexcept try {
-  if (ledger_) ledger_->output(call_, tensor);
-} catch (...) {
-  drop();
-}
-
-void HealthCall::finish() noexcept try {
-  if (ledger_) ledger_->end_call(call_);
-  drop();
-} catch (...) {
-  drop();
 }
 
 }  // namespace cox::detail

@@ -1,6 +1,6 @@
-// HealthLedger is where the calls of blocks write down what they saw of their tensors during a step
-// (HealthCall, attended_call.h), for BlockHealth to read when it ends. See BlockHealth for who owns
-// it, what it costs and which threads use it.
+// HealthLedger is where it is written down what calls of blocks saw of their tensors during a step
+// (VisitHealth, numerics_watch.h), for BlockHealth to read when it ends. See BlockHealth for who
+// owns it, what it costs and which threads use it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,7 +12,6 @@
 #include <deque>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -53,17 +52,16 @@ using BoundaryList = c10::SmallVector<Boundary*, 2>;
 
 struct BlockCallRecord {
   BlockId block{};
-  std::optional<std::size_t> outer;  // the call that this one ran in
   bool is_fp16 = false;
   Moment begin_at = 0;
-  Moment end_at = 0;  // 0: its function threw
+  Moment end_at = 0;  // 0: it did not come to its end
   BoundaryList inputs;
   BoundaryList outputs;
 };
 
 // HealthLedger is where the calls of blocks write down what they saw of their tensors during a
 // step: the tensors at the boundaries of blocks (Boundary) and the calls between them
-// (BlockCallRecord), in the order in which things happened. HealthCall writes, BlockHealth reads.
+// (BlockCallRecord), in the order in which things happened. VisitHealth writes, BlockHealth reads.
 // The ledger scans each boundary once and hooks its gradient; by that hook it knows the tensor
 // again, and constants by address and version, for the length of the step. It holds figures only;
 // no tensor is kept but the few figures of a scan that is still on a device.
@@ -80,10 +78,13 @@ class HealthLedger : public std::enable_shared_from_this<HealthLedger> {
   bool is_open() const { return is_open_.load(std::memory_order_relaxed); }
 
   // Begins a call of a block in the open step and returns its number for the following functions.
-  std::size_t begin_call(BlockId block, std::optional<std::size_t> outer);
-  void input(std::size_t call, const at::Tensor& tensor);
-  void computes_in_fp16(std::size_t call);  // REQUIRES: its inputs were given
+  std::size_t begin_call(BlockId block);
+  // A tensor that is given twice counts once. input() returns how many inputs that added.
+  std::size_t input(std::size_t call, const at::Tensor& tensor);
+  // The newest `count` inputs are none of this call's.
+  void take_back(std::size_t call, std::size_t count);
   void output(std::size_t call, const at::Tensor& tensor);
+  void computes_in_fp16(std::size_t call);
   void end_call(std::size_t call);
 
   // Called by the hook on a boundary's gradient. `boundary` belongs to `step` and is not looked at
@@ -101,6 +102,8 @@ class HealthLedger : public std::enable_shared_from_this<HealthLedger> {
     Boundary* boundary = nullptr;
   };
   void begin_anew(bool is_open);
+  static std::size_t add(BlockCallRecord& call, BoundaryList BlockCallRecord::*side,
+                         Boundary* boundary);
   // Returns null for a tensor without figures and for leaves that require gradients: parameters.
   Boundary* boundary_of(const at::Tensor& tensor);
   Boundary* with_gradient(const at::Tensor& tensor);

@@ -1,9 +1,11 @@
 #include "sdk/src/precision/numerics_watch.h"
 
+#include <ATen/SequenceNumber.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <numeric>
 
 #include "coordinator/core/text.h"
@@ -67,18 +69,6 @@ class SampledValues {
   std::vector<at::Tensor> gathered_;
   std::vector<std::size_t> holes_;
 };
-
-// Returns the parameters of each block; those of nested blocks belong to the innermost.
-std::vector<std::vector<at::Tensor>> parameters_by_block(const BlockRegistry& registry,
-                                                         std::span<const at::Tensor> parameters) {
-  std::vector<std::vector<at::Tensor>> of_block(registry.size());
-  const std::vector<std::vector<BlockId>> owners = owners_of(registry, parameters);
-  for (std::size_t p = 0; p < parameters.size(); ++p) {
-    if (!parameters[p].requires_grad()) continue;
-    for (const BlockId block : owners[p]) of_block[block.value()].push_back(parameters[p]);
-  }
-  return of_block;
-}
 
 metrics::OverflowPass pass_of(HealthVerdict::Where where) {
   using Where = HealthVerdict::Where;
@@ -220,45 +210,70 @@ void fill_row(metrics::StepRow& row, std::span<const BlockEvidence> evidence,
   if (noisy > 0) row.gradient_noise = static_cast<float>(noise / noisy);
 }
 
-void VisitHealth::parameter(BlockId block, std::optional<ProductFormat> format) {
-  if (block_ != block) enter(block);
-  is_fp16_ = format && format->type == at::kHalf;
-  parameter_read_by_ = operators_shown();
-  if (!awaits_input_ || !operand_ || operand_read_by_ != parameter_read_by_) return;
-  if (auto operand = operand_->lock()) take_input(at::Tensor(std::move(operand)));
-}
-
-void VisitHealth::operand(const at::Tensor& tensor) {
-  if (!tensor.is_floating_point() || tensor.dim() == 0) return;
-  const std::uint64_t reader = operators_shown();
-  if (awaits_input_ && parameter_read_by_ == reader) return take_input(tensor);
-  if (operand_read_by_ == reader) return;  // the first one of an operator counts
-  operand_.emplace(tensor.getIntrusivePtr());
-  operand_read_by_ = reader;
-}
-
-void VisitHealth::enter(BlockId block) {
-  if (call_) ledger_->end_call(*call_);
-  block_ = block;
-  previous_ = call_;
-  call_ = ledger_->begin_call(block, {});
-  awaits_input_ = true;
-}
-
-void VisitHealth::take_input(const at::Tensor& tensor) {
-  awaits_input_ = false;
-  ledger_->input(*call_, tensor);
-  if (is_fp16_) ledger_->computes_in_fp16(*call_);
-  if (previous_) ledger_->output(*previous_, tensor);
-  previous_.reset();
-}
-
-void VisitHealth::leave() {
-  if (call_) ledger_->end_call(*call_);
+void VisitHealth::begin_step() {
+  visits_.clear();
   block_.reset();
-  call_.reset();
-  previous_.reset();
-  awaits_input_ = false;
+  awaits_data_ = false;
+}
+
+void VisitHealth::parameter(BlockId block, std::optional<ProductFormat> format) noexcept try {
+  if (!ledger_->is_open()) return;
+  if (block_ != block) enter(block);
+  if (format && format->type == at::kHalf) ledger_->computes_in_fp16(visits_.back().call);
+  const std::uint64_t reader = operators_shown();
+  if (parameter_read_by_ == reader) return;
+  parameter_read_by_ = reader;
+  if (operands_read_by_ != reader) return;
+  for (at::TensorImpl* operand : operands_) {
+    look(at::Tensor(c10::intrusive_ptr<at::TensorImpl>::reclaim_copy(operand)));
+  }
+} catch (...) {
+}
+
+void VisitHealth::operand(const at::Tensor& tensor) noexcept try {
+  if (!tensor.is_floating_point() || tensor.dim() == 0 || !ledger_->is_open()) return;
+  const std::uint64_t reader = operators_shown();
+  if (operands_read_by_ != reader) {
+    operands_.clear();
+    inputs_added_ = 0;
+  }
+  operands_read_by_ = reader;
+  operands_.push_back(tensor.unsafeGetTensorImpl());
+  if (block_) look(tensor);
+} catch (...) {
+}
+
+// What the operator has read before the parameter it reads as part of the new visit.
+void VisitHealth::enter(BlockId block) {
+  if (block_) {
+    if (operands_read_by_ == operators_shown())
+      ledger_->take_back(visits_.back().call, inputs_added_);
+    ledger_->end_call(visits_.back().call);
+  }
+  visits_.push_back({ledger_->begin_call(block), at::sequence_number::peek()});
+  block_ = block;
+  awaits_data_ = true;
+}
+
+void VisitHealth::look(const at::Tensor& tensor) {
+  const auto& node = tensor.grad_fn();
+  const Visit& visit = visits_.back();
+  if (node == nullptr) {
+    if (awaits_data_ && parameter_read_by_ == operators_shown())
+      static_cast<void>(ledger_->input(visit.call, tensor));
+    awaits_data_ = awaits_data_ && parameter_read_by_ != operators_shown();
+    return;
+  }
+  if (node->sequence_nr() >= visit.first_node) return;  // made in it
+  awaits_data_ = false;
+  inputs_added_ += ledger_->input(visit.call, tensor);
+  const auto later = std::ranges::upper_bound(visits_, node->sequence_nr(), {}, &Visit::first_node);
+  if (later != visits_.begin()) ledger_->output(std::prev(later)->call, tensor);
+}
+
+void VisitHealth::leave() noexcept {
+  if (block_) ledger_->end_call(visits_.back().call);
+  block_.reset();
 }
 
 void NumericsWatch::attach(torch::nn::Module& model) {
@@ -271,25 +286,6 @@ Status NumericsWatch::check(LoopKind loop) {
   return samples ? check_fits("precision.sample_blocks", config_.sample_blocks,
                               config_.sample_blocks, blocks_.names())
                  : ok_status();
-}
-
-void NumericsWatch::watch(std::span<const at::Tensor> parameters) {
-  if (const BlockMap* map = blocks_.followed()) return watch_followed(*map, parameters);
-  if (blocks_.registry() == nullptr) return;
-  release();
-  registry_ = blocks_.registry();
-  BlockRegistry& registry = *registry_;
-  health_.attach(registry, parameters);
-  const auto of_block = parameters_by_block(registry, parameters);
-  const std::shared_ptr<Fp8Shapes> shapes = Fp8Shapes::of(device_);
-  std::vector<NoiseBlock> blocks;
-  for (std::size_t b = 0; b < registry.size(); ++b) {
-    const BlockId block(static_cast<BlockId::rep>(b));
-    blocks.push_back({registry.name(block), of_block[b]});
-    fp8_.push_back(std::make_shared<Fp8Block>(fp8_recipe(config_), shapes));
-    registry.set_fp8(block, fp8_.back());
-  }
-  name(std::move(blocks));
 }
 
 void NumericsWatch::watch_adopted(std::vector<NoiseBlock> blocks) {
@@ -307,16 +303,18 @@ void NumericsWatch::watch_adopted(std::vector<NoiseBlock> blocks) {
   watch_visits(std::move(blocks), parameters, std::move(owners));
 }
 
-void NumericsWatch::watch_followed(const BlockMap& map, std::span<const at::Tensor> parameters) {
+void NumericsWatch::watch(std::span<const at::Tensor> parameters) {
+  const BlockMap* map = blocks_.followed();
+  if (map == nullptr) return;
   release();
   std::vector<NoiseBlock> blocks;
-  for (std::size_t b = 0; b < map.size(); ++b) {
+  for (std::size_t b = 0; b < map->size(); ++b) {
     const BlockId block(static_cast<BlockId::rep>(b));
-    blocks.push_back({map.name(block), map.parameters(block)});
+    blocks.push_back({map->name(block), map->parameters(block)});
   }
   std::vector<std::vector<BlockId>> owners;
   for (const at::Tensor& parameter : parameters) {
-    const auto owner = map.owner(storage_impl(parameter));
+    const auto owner = map->owner(storage_impl(parameter));
     owners.push_back(owner ? std::vector{*owner} : std::vector<BlockId>());
   }
   watch_visits(std::move(blocks), parameters, std::move(owners));
@@ -347,10 +345,8 @@ void NumericsWatch::name(std::vector<NoiseBlock> blocks) {
 }
 
 void NumericsWatch::release() {
-  if (registry_ != nullptr) health_.detach(*registry_);
   if (VisitWatch* visits = blocks_.visits()) visits->observe(nullptr);
   health_.release();
-  registry_ = nullptr;
   visits_ = {};
   watches_adopted_ = false;
   names_.clear();
@@ -378,6 +374,7 @@ void NumericsWatch::begin_step() {
   ++steps_;
   has_sampled_ = is_skipped_ = false;
   health_.begin_step(scale_);
+  visits_.begin_step();
 }
 
 void NumericsWatch::count_fp8(Fp8Count counting) {

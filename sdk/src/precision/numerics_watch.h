@@ -1,11 +1,12 @@
 // NumericsWatch is the actuator that reports what this rank sees of its blocks' numerics in a step:
 // overflows with the block to blame, magnitudes, what FP8 flushed and clipped, noise of gradients.
-// The calls of blocks and the reducer feed it, and it is read once a step as evidence for the
+// The visits of blocks and the reducer feed it, and it is read once a step as evidence for the
 // coordinator. It saves what delayed FP8 scaling remembers. Training thread only; does not
 // communicate.
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
 
 #include <cstdint>
 #include <memory>
@@ -101,32 +102,38 @@ class GradientNoise {
 void fill_row(metrics::StepRow& row, std::span<const BlockEvidence> evidence,
               const HealthVerdict& verdict, const std::string& blamed);
 
-// VisitHealth writes down the visits of blocks that nobody calls: whoever follows the operator
-// stream tells it of the tensors that operators read. A visit's input is the first tensor with
-// figures that an operator reads together with a parameter of the visited block; it is the output
-// of the visit before. What else crosses from block to block is not looked at, and the last visit
-// of a forward pass has no output. Training thread only.
+// VisitHealth writes down the visits of blocks in the ledger: whoever follows the operator stream
+// tells it of the tensors that operators read. What crosses from visit to visit is a result of the
+// one in which autograd made it, as the numbers of its nodes tell, and an input of each that reads
+// it. The data that a visit begins with have no node: they are an input of the visit whose
+// parameter is read first together with them. What comes out of a pass's last visit is not seen.
+// Training thread only. A look that fails (out of memory, say) costs the figures, never the
+// operator.
 class VisitHealth final : public VisitObserver {
  public:
   void watch(std::shared_ptr<HealthLedger> ledger) { ledger_ = std::move(ledger); }
-  void parameter(BlockId block, std::optional<ProductFormat> format) override;
-  void operand(const at::Tensor& tensor) override;
-  void leave() override;
+  void begin_step();
+  void parameter(BlockId block, std::optional<ProductFormat> format) noexcept override;
+  void operand(const at::Tensor& tensor) noexcept override;
+  void leave() noexcept override;
 
  private:
+  struct Visit {
+    std::size_t call;          // in the ledger
+    std::uint64_t first_node;  // of autograd's, made in it or later
+  };
   void enter(BlockId block);
-  void take_input(const at::Tensor& tensor);
+  void look(const at::Tensor& tensor);
 
   std::shared_ptr<HealthLedger> ledger_;
+  std::vector<Visit> visits_;  // of the step
   std::optional<BlockId> block_;
-  std::optional<std::size_t> call_;      // of the visit
-  std::optional<std::size_t> previous_;  // without its output yet
-  bool awaits_input_ = false;
-  bool is_fp16_ = false;
-  // Of the operator that reads: its number tells whether it is the one of before.
+  bool awaits_data_ = false;  // nothing was read in the visit that lasts
   std::uint64_t parameter_read_by_ = 0;
-  std::uint64_t operand_read_by_ = 0;
-  std::optional<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> operand_;
+  // What the operator that runs has read before it reads a parameter; valid while it runs.
+  std::uint64_t operands_read_by_ = 0;
+  c10::SmallVector<at::TensorImpl*, 4> operands_;
+  std::size_t inputs_added_ = 0;  // to the visit that lasts, by that operator
 };
 
 class NumericsWatch final : public Actuator {
@@ -150,9 +157,9 @@ class NumericsWatch final : public Actuator {
   std::vector<double> save() const override { return pack_fp8(fp8_); }
   Status load(std::span<const double> row) override { return unpack_fp8(row, fp8_); }
 
-  // Watches the blocks from now on. `parameters` are those of the reducer, in its order; they are
-  // empty where sets of them change, and then nothing is known of their gradients. Does nothing
-  // without blocks.
+  // Watches the blocks of an attached model from now on. `parameters` are those of the reducer, in
+  // its order; they are empty where sets of them change, and then nothing is known of their
+  // gradients. Does nothing without blocks.
   void watch(std::span<const at::Tensor> parameters);
   // The same for the blocks of adopted models, with their parameters, where formats are steered.
   void watch_adopted(std::vector<NoiseBlock> blocks);
@@ -185,7 +192,6 @@ class NumericsWatch final : public Actuator {
  private:
   void watch_visits(std::vector<NoiseBlock> blocks, std::span<const at::Tensor> parameters,
                     std::vector<std::vector<BlockId>> owners);
-  void watch_followed(const BlockMap& map, std::span<const at::Tensor> parameters);
   void name(std::vector<NoiseBlock> blocks);
   void collect();
   void add_fp8();
@@ -196,9 +202,8 @@ class NumericsWatch final : public Actuator {
   BlockWatch& blocks_;
   const FormatActuator& formats_;
   Log log_;
-  at::Device device_ = at::kCPU;       // of the model
-  std::vector<std::string> names_;     // of the blocks, while they are watched
-  BlockRegistry* registry_ = nullptr;  // of an attached model
+  at::Device device_ = at::kCPU;    // of the model
+  std::vector<std::string> names_;  // of the blocks, while they are watched
   BlockHealth health_;
   VisitHealth visits_;
   bool watches_adopted_ = false;

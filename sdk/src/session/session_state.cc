@@ -261,6 +261,11 @@ SessionState::~SessionState() {
 }
 
 void SessionState::attach(torch::nn::Module& model) {
+  if (is_started()) {
+    throw Error(failed_precondition(
+        "expected a model before the session's first step, found a session that has begun; give it "
+        "to the first Reducer, ManualParallel or Trainer, right after Session::start"));
+  }
   detach();
   for (Actuator* actuator : actuators_) actuator->attach(model);
 }

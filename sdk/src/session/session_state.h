@@ -168,8 +168,7 @@ class SessionState {
   const OpenStep& step() const { return step_; }
   Calibration& calibration() { return calibration_; }
 
-  // Let a model take part, or no longer. Throw cox::Error. REQUIRES: ensure_started() was not
-  // called.
+  // Let a model take part, or no longer. attach() throws cox::Error after ensure_started().
   void attach(torch::nn::Module& model);
   void detach();
   // Makes a reducer's ballots the rounds. Every rank calls it before ensure_started(); throws

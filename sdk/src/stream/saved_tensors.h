@@ -9,11 +9,17 @@
 #include <c10/core/StorageImpl.h>
 #include <torch/csrc/autograd/saved_variable_hooks.h>
 
+#include <cstdint>
 #include <memory>
+#include <string_view>
 
 #include "coordinator/core/status.h"
 
 namespace cox::detail {
+
+// Says where a tile's saved tensors are dropped: where the plan tiles its block, or wherever
+// nothing larger is recomputed.
+enum class TileDrop : std::uint8_t { where_planned, always };
 
 class SavedTensorFrame {
  public:
@@ -27,6 +33,12 @@ class SavedTensorFrame {
   virtual void leave_alone(const c10::StorageImpl* /*storage*/) noexcept {}
   // Ends the call under the frame, also one that threw, on its thread and after its scope.
   virtual void leave() noexcept {}
+
+  // Between begin_tile() and end_tile() a tile of that name is computed (coxswain/tile.h). Returns
+  // whether what is saved in it is dropped and made again in backward; only then end_tile() is
+  // called. Tiles do not nest.
+  virtual bool begin_tile(std::string_view /*name*/, TileDrop) { return false; }
+  virtual void end_tile() noexcept {}
 };
 
 // Returns the innermost frame of this thread, or null.

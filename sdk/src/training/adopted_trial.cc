@@ -90,13 +90,13 @@ Status AdoptedTrial::check_repeats(const std::vector<std::uint64_t>& expected) {
 
 Status AdoptedTrial::compare(const Actions& actions, const std::vector<std::uint64_t>& expected) {
   for (std::size_t b = 0; b < actions.size(); ++b)
-    blocks_.set_action(BlockId(static_cast<BlockId::rep>(b)), actions[b]);
+    visits_.set_action(BlockId(static_cast<BlockId::rep>(b)), actions[b]);
   TrialStep step(models_(), [this] { return run(); });
   pass_->release();
   const Status ran = step.run();
   visits_.forget_step();
   for (std::size_t b = 0; b < actions.size(); ++b)
-    blocks_.set_action(BlockId(static_cast<BlockId::rep>(b)), MemoryAction::keep);
+    visits_.set_action(BlockId(static_cast<BlockId::rep>(b)), MemoryAction::keep);
   if (!ran.ok()) return ran;
   const std::vector<std::string> names = step.parameter_names();
   for (std::size_t p = 0; p < names.size(); ++p) {

@@ -85,8 +85,6 @@ void Adoption::add(torch::nn::Module& model, std::shared_ptr<ScriptMirror> scrip
                    const AdoptOptions& options) {
   const StreamPause unseen;
   require(check_stream_key().with_context("adopt"));
-  if (blocks_.is_ours())
-    refuse("a session without attached models, found one; use either attach() or adopt()");
   std::vector<std::string> patterns = options.blocks;
   if (!options.name.empty()) {
     for (std::string& pattern : patterns) pattern = options.name + "." + pattern;

@@ -15,7 +15,6 @@
 #include "coordinator/io/content_hash.h"
 #include "coxswain/error.h"
 #include "sdk/src/parallel/agreement.h"
-#include "sdk/src/precision/block_health.h"
 #include "sdk/src/stream/storage.h"
 
 namespace cox::detail {
@@ -121,18 +120,9 @@ std::string WeightCheck::text_of(std::size_t parameter) const {
   const at::Tensor& tensor = parameters_[parameter];
   std::string text = concat("parameter ", parameter, " of ", parameters_.size(), " (",
                             c10::str(c10::toString(tensor.scalar_type()), tensor.sizes()));
-  if (const BlockMap* map = blocks_.followed()) {
-    const auto owner = map->owner(storage_impl(tensor));
-    return text + (owner ? ", block " + map->name(*owner) : std::string()) + ")";
-  }
-  const BlockRegistry* registry = blocks_.registry();
-  if (registry == nullptr) return text + ")";
-  const auto owners = owners_of(*registry, std::span(&tensor, 1));
-  const bool has_block = !owners.front().empty();
-  return text +
-         (has_block ? ", block " + registry->name(owners.front().front())
-                    : std::string(", outside of all blocks")) +
-         ")";
+  const BlockMap* map = blocks_.followed();
+  const auto owner = map != nullptr ? map->owner(storage_impl(tensor)) : std::nullopt;
+  return text + (owner ? ", block " + map->name(*owner) : std::string()) + ")";
 }
 
 std::string WeightCheck::explain_difference(transport::Communicator& ranks) {

@@ -225,6 +225,11 @@ ManualParallel::ManualParallel(Session& session) : impl_(std::make_unique<Impl>(
   }
 }
 
+ManualParallel::ManualParallel(Session& session, torch::nn::Module& followed)
+    : ManualParallel(session) {
+  impl_->state.attach(followed);
+}
+
 ManualParallel::~ManualParallel() = default;
 
 void ManualParallel::sync_parameters(const std::vector<at::Tensor>& parameters) {

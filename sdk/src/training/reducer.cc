@@ -42,6 +42,12 @@ void check_weight(double weight) {
                                std::to_string(weight)));
 }
 
+Session& following(Session& session, torch::nn::Module& model) {
+  session.state().declare_reducing();
+  session.state().attach(model);
+  return session;
+}
+
 }  // namespace
 
 struct Reducer::Impl {
@@ -367,6 +373,9 @@ Reducer::Impl::Impl(Session session_in, std::vector<at::Tensor> parameters_in,
   if (state.job().rank() != kRoot || exchange->note().empty()) return;
   state.job().log().warning(exchange->note());
 }
+
+Reducer::Reducer(Session& session, torch::nn::Module& model)
+    : Reducer(following(session, model), model.parameters(), model.buffers()) {}
 
 Reducer::Reducer(Session& session, std::vector<at::Tensor> parameters,
                  std::vector<at::Tensor> buffers) {

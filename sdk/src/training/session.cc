@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "coxswain/error.h"
-#include "coxswain/wrap.h"
 #include "sdk/src/blocks/block_watch.h"
 #include "sdk/src/blocks/operator_watch.h"
 #include "sdk/src/memory/memory_actuator.h"
@@ -106,19 +105,9 @@ void Session::adopt_by(const std::function<void(detail::Adoption&)>& add) {
   adoption_ = std::move(adoption);
 }
 
-void Session::attach(torch::nn::Module& model) {
-  if (state_->is_started()) {
-    throw Error(failed_precondition(
-        "attach: expected a session before its first step, found one that has begun; attach the "
-        "model right after Session::start"));
-  }
-  state_->attach(model);
-}
-
 void Session::detach(torch::nn::Module& model) {
   if (adoption_ && adoption_->has(model)) return adoption_.reset();
   state_->detach();
-  cox::detach(model);
 }
 
 void Session::detach(const torch::jit::Module& model) {

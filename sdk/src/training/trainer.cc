@@ -454,7 +454,7 @@ Trainer::Impl::Impl(Session& session_in, torch::nn::Module& model_in,
   check_equal_names();
   check_optimizer();
   state.declare_reducing();
-  session.attach(model);
+  state.attach(model);
   saves.emplace(detail::TrainingSaves::Parts{session, model, *optimizer, position});
   added_saves.emplace(state.actuators(), *saves);
   detail::TrainingSaves::Resumed saved;

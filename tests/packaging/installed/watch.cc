@@ -1,12 +1,12 @@
 // The first depth of use, against the installed package: a loop of one's own that is only watched;
-// and blocks (block.cc).
+// and a step that trains (train.cc).
 #include <coxswain/session.h>
 
 #include <cstdio>
 
 #include "coordinator/core/plan.h"
 
-bool blocks_compute();
+bool tiles_compute();
 
 int main(int argc, char** argv) {
   cox::SessionOptions options;
@@ -24,7 +24,7 @@ int main(int argc, char** argv) {
   }
   const bool alone = session.rank() == 0 && session.world_size() == 1;
   session.finish();
-  const bool is_right = alone && loss == 1 && blocks_compute();
+  const bool is_right = alone && loss == 1 && tiles_compute();
   std::printf("%s\n", is_right ? "ok" : "not ok");
   return is_right ? 0 : 1;
 }

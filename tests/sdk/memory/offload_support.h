@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -18,12 +19,22 @@ using at::Tensor;
 using cox::detail::Offloader;
 using cox::detail::OffloadOptions;
 
+// Opens a frame that leaves the module's parameters and buffers in memory.
+inline std::shared_ptr<cox::detail::OffloadFrame> frame_of(Offloader& offloader,
+                                                           const std::string& name,
+                                                           const torch::nn::Module& module) {
+  auto frame = offloader.open_frame(name);
+  for (const Tensor& tensor : module.parameters()) frame->leave_alone(tensor);
+  for (const Tensor& tensor : module.buffers()) frame->leave_alone(tensor);
+  return frame;
+}
+
 // One block's function as a module may be called; `name` is the block's.
 template <class Function>
 Tensor call(Offloader* offloader, const std::string& name, torch::nn::Module& module,
             const Function& function, const Tensor& x) {
   if (offloader == nullptr) return function(x);
-  const auto frame = offloader->open_frame(name, module);
+  const auto frame = frame_of(*offloader, name, module);
   Tensor y;
   {
     const cox::detail::SavedTensorScope saving(*frame);

@@ -108,7 +108,7 @@ TEST_CASE("what an operator writes to after it has saved it is moved as it is in
     std::shared_ptr<cox::detail::OffloadFrame> frame;
     Tensor y;
     if (offloader != nullptr) {
-      frame = offloader->open_frame("rrelu", *layer);
+      frame = frame_of(*offloader, "rrelu", *layer);
       const cox::detail::SavedTensorScope saving(*frame);
       y = torch::rrelu(layer->forward(x), 0.1, 0.4, true);
       y = torch::rrelu(y, 0.1, 0.4, true);
@@ -141,7 +141,7 @@ TEST_CASE("parts of a storage that are written one after another have the bits o
     };
     Tensor y;
     if (offloader != nullptr) {
-      const auto frame = offloader->open_frame("gates", *layer);
+      const auto frame = frame_of(*offloader, "gates", *layer);
       {
         const cox::detail::SavedTensorScope saving(*frame);
         y = gates();
@@ -202,7 +202,7 @@ TEST_CASE("each storage is moved once however many views are saved, and paramete
   REQUIRE(cox::detail::install_saved_tensor_engine().ok());
   torch::nn::Linear layer(48, 144);
   Offloader offloader(options(folder));
-  const auto frame = offloader.open_frame("views", *layer);
+  const auto frame = frame_of(offloader, "views", *layer);
   Tensor x = torch::ones({32, 48});
   {
     const cox::detail::SavedTensorScope saving(*frame);
@@ -219,7 +219,7 @@ TEST_CASE("a storage that two calls save is moved by the first, and stays if it 
   Offloader offloader(options(folder));
   const Tensor x = torch::ones({32, 48});
   const auto run = [&](const Tensor& input, bool leave_input) {
-    const auto frame = offloader.open_frame("b", *layer);
+    const auto frame = frame_of(offloader, "b", *layer);
     if (leave_input) frame->leave_alone(input);
     const cox::detail::SavedTensorScope saving(*frame);
     Tensor y = torch::relu(layer->forward(input));  // saves its input and its output

@@ -64,6 +64,7 @@ at::Tensor SteeredGpt::loss() {
 }
 
 MemoryModel SteeredGpt::measure() {
+  const detail::BlockWatch::Following shown(blocks_);
   auto problem = actuator_->measure(*step_, 0);
   require(problem.status());
   auto facts = planner::memory_facts({{*problem, 0}});
@@ -72,10 +73,12 @@ MemoryModel SteeredGpt::measure() {
 }
 
 SteeredGpt::Step SteeredGpt::run(const std::vector<MemoryAction>& actions) {
+  const detail::BlockWatch::Following shown(blocks_);
   actuator_->steer(actions);
   detail::reset_counted_peak();
   const auto start = std::chrono::steady_clock::now();
   require(step_->run());
+  blocks_.visits()->forget_step();
   return {detail::counted_memory().peak_bytes, std::chrono::steady_clock::now() - start};
 }
 

@@ -1,14 +1,18 @@
 #include "coxswain/tile.h"
 
+#include <torch/torch.h>
+
+#include <limits>
+#include <vector>
+
 #include "coxswain/error.h"
-#include "recompute_support.h"
 #include "sdk/src/memory/counting_allocator.h"
 
 #include <doctest/doctest.h>
 
 namespace {
 
-using namespace memory_test;
+using at::Tensor;
 
 Tensor feed_forward(const Tensor& x, const Tensor& up, const Tensor& down) {
   return at::gelu(x.matmul(up)).matmul(down);
@@ -39,16 +43,22 @@ double distance(const Tensor& a, const Tensor& b, const Tensor& absolute_sum) {
 
 TEST_SUITE("sdk.memory.tile") {
   TEST_CASE("near-equal parts cover the dimension, the longer ones first") {
+    const auto lengths = [](const Tensor& x, std::int64_t dim, std::int64_t n) {
+      std::vector<std::int64_t> seen;
+      const Tensor same = cox::tile(
+          [&](const Tensor& part) {
+            seen.push_back(part.size(dim));
+            return part;
+          },
+          x, dim, n);
+      CHECK(torch::equal(same, x));
+      return seen;
+    };
+    using Lengths = std::vector<std::int64_t>;
     const Tensor x = torch::arange(20).view({2, 10});
-    const auto parts = cox::detail::tiles_of(x, 1, 4);
-    REQUIRE(parts.size() == 4);
-    CHECK(parts[0].size(1) == 3);
-    CHECK(parts[1].size(1) == 3);
-    CHECK(parts[2].size(1) == 2);
-    CHECK(parts[3].size(1) == 2);
-    CHECK(torch::equal(cox::detail::join_tiles(parts, 1), x));
-    CHECK(cox::detail::tiles_of(x, 0, 9).size() == 2);
-    CHECK(cox::detail::tiles_of(torch::empty({0, 3}), 0, 2).size() == 1);
+    CHECK(lengths(x, 1, 4) == Lengths{3, 3, 2, 2});
+    CHECK(lengths(x, 0, 9) == Lengths{1, 1});
+    CHECK(lengths(torch::empty({0, 3}), 0, 2) == Lengths{0});
   }
 
   TEST_CASE("a function of rows gives the untiled result, and gradients within rounding") {
@@ -59,7 +69,8 @@ TEST_SUITE("sdk.memory.tile") {
     const auto expected = torch::autograd::grad({whole.sum()}, {in.hidden, up, down});
     for (const std::int64_t n : {1, 2, 5, 37, 100}) {
       CAPTURE(n);
-      const Tensor tiled = cox::tile(&feed_forward, in.hidden, 0, n, up, down);
+      const Tensor tiled = cox::tile(
+          [&](const Tensor& rows) { return feed_forward(rows, up, down); }, in.hidden, 0, n);
       const auto found = torch::autograd::grad({tiled.sum()}, {in.hidden, up, down});
       CHECK(torch::allclose(tiled, whole, 1e-4, 1e-4));
       for (int i = 0; i < 3; ++i) CHECK(torch::allclose(found[i], expected[i], 1e-4, 1e-4));

@@ -7,15 +7,14 @@
 #include <vector>
 
 #include "coordinator/transport/solo.h"
-#include "coxswain/run.h"
-#include "sdk/src/blocks/block_registry.h"
+#include "sdk/src/blocks/block_watch.h"
 #include "sdk/src/session/session_state.h"
 #include "tests/sdk/session/solo.h"
 
 #include <doctest/doctest.h>
 
 using cox::detail::BatchStatistics;
-using cox::detail::BlockRegistry;
+using cox::detail::BlockWatch;
 
 namespace {
 
@@ -34,15 +33,12 @@ TORCH_MODULE(Layer);
 struct NetImpl : nn::Module {
   NetImpl() { frozen->eval(); }
   at::Tensor forward(const at::Tensor& in) {
-    at::Tensor x = cox::run(
-        layer, [](LayerImpl& impl, const at::Tensor& each) { return impl.forward(each); }, in);
-    x = frozen(average(x));
+    at::Tensor x = frozen(average(layer(in)));
     if (in.size(0) > 3) x = sometimes(x);
     x = wide(x.to(at::kDouble)).to(at::kFloat);
     return instances(x.view({1, 4, -1})).square().sum();
   }
-  Layer layer_{register_module("layer", Layer())};
-  cox::Block<Layer> layer{layer_};
+  Layer layer{register_module("layer", Layer())};
   nn::BatchNorm1d average{register_module(
       "average", nn::BatchNorm1d(nn::BatchNorm1dOptions(4).momentum(std::nullopt)))};
   nn::BatchNorm1d frozen{register_module("frozen", nn::BatchNorm1d(4))};
@@ -175,14 +171,21 @@ TEST_SUITE("batch statistics") {
     Net recomputed = new_net();
     BatchStatistics one(*kept);
     BatchStatistics other(*recomputed);
-    BlockRegistry registry = *BlockRegistry::discover(*recomputed);
-    REQUIRE(registry.set_action(cox::BlockId(0), cox::MemoryAction::recompute).ok());
+    BlockWatch blocks;
+    blocks.attach(*recomputed);
+    REQUIRE(blocks.size() > 0);
+    for (std::size_t b = 0; b < blocks.size(); ++b) {
+      blocks.visits()->set_action(cox::BlockId(static_cast<cox::BlockId::rep>(b)),
+                                  cox::MemoryAction::recompute);
+    }
     for (int step = 0; step < 3; ++step) {
       serial_step(kept, one, step);
-      serial_step(recomputed, other, step);
+      {
+        const BlockWatch::Following shown(blocks);
+        serial_step(recomputed, other, step);
+      }
       CHECK(all_equal(kept->buffers(), recomputed->buffers()));
     }
-    CHECK(registry.pinned().empty());
   }
 
   TEST_CASE("a step that is given up leaves the values of its start, and its repeat is the same") {
@@ -206,13 +209,13 @@ TEST_SUITE("batch statistics") {
   TEST_CASE("a counter in bf16, as a model that was cast has, loses no run") {
     Net net = new_net();
     Net cast = new_net();
-    at::Tensor& counter = cast->layer_->twice->num_batches_tracked;
+    at::Tensor& counter = cast->layer->twice->num_batches_tracked;
     counter.set_data(torch::full({}, 1000, at::kBFloat16));
     BatchStatistics one(*net);
     BatchStatistics other(*cast);
     serial_step(net, one, 0);
     serial_step(cast, other, 0);
-    CHECK(torch::equal(net->layer_->twice->running_mean, cast->layer_->twice->running_mean));
+    CHECK(torch::equal(net->layer->twice->running_mean, cast->layer->twice->running_mean));
   }
 
   TEST_CASE("a norm that is frozen within a step reads what it had at the step's start") {

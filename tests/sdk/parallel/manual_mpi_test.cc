@@ -10,7 +10,6 @@
 
 #include "coxswain/manual.h"
 #include "coxswain/reducer.h"
-#include "coxswain/wrap.h"
 #include "sdk/src/parallel/agreement.h"
 #include "sdk/src/precision/format_actuator.h"
 #include "sdk/src/session/session_state.h"
@@ -244,10 +243,8 @@ TEST_SUITE("manual parallel") {
 
   TEST_CASE("in fp16 losses are scaled and averages are not; an overflow halves the scale") {
     torch::nn::Sequential model(torch::nn::Linear(4, 4));
-    wrap(model);
     auto session = solo_session({"--cox.precision.format=fp16", "--cox.loss_scale.initial=1024"});
-    session.attach(*model);
-    ManualParallel ranks(session);
+    ManualParallel ranks(session, *model);
     ranks.sync_parameters(model->parameters());
     const auto& precision = session.state().actuators().get<cox::detail::FormatActuator>();
     const auto loss = [&] { return model->forward(torch::ones({2, 4})).sum(); };
@@ -310,12 +307,10 @@ TEST_SUITE("manual parallel") {
       auto session = solo_session({"--cox.precision.format=" + format});
       torch::manual_seed(2);
       torch::nn::Sequential net(torch::nn::Linear(16, 16), torch::nn::Linear(16, 4));
-      wrap(net);
-      session.attach(*net);
       std::optional<ManualParallel> manual;
       std::optional<Reducer> reducer;
-      if (loop == Loop::manual) manual.emplace(session);
-      if (loop == Loop::reducer) reducer.emplace(session, net->parameters());
+      if (loop == Loop::manual) manual.emplace(session, *net);
+      if (loop == Loop::reducer) reducer.emplace(session, *net);
       auto step = session.step();
       const at::Tensor y = net->forward(x);
       if (manual) manual->close(step);

@@ -6,10 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
-#include <optional>
-#include <stdexcept>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "metrics/step_row.h"
@@ -25,8 +22,6 @@ using cox::BlockId;
 using cox::MemoryAction;
 using cox::Precision;
 using cox::RankId;
-using cox::detail::BlockHealth;
-using cox::detail::BlockRegistry;
 using cox::detail::HealthVerdict;
 using Where = HealthVerdict::Where;
 
@@ -42,33 +37,9 @@ Fault fault(Fault::Pass pass, Fault::Kind kind = Fault::Kind::infinity) {
   return chosen;
 }
 
-Tensor with_fault(EmptyImpl&, const Tensor& x, const Fault& chosen) {
-  return pass_through(x * 2, chosen, false);
-}
-
-struct OuterImpl : torch::nn::Module {
-  OuterImpl() : inner(register_module("inner", DenseLayer(8))) {}
-  Tensor forward(const Tensor& x, const Fault& own, const Fault& inside) {
-    const Tensor y = cox::run(inner, &faulty<DenseLayerImpl>, x, inside);
-    return pass_through(y * 2, own, false);
-  }
-  cox::Block<DenseLayer> inner;
-};
-TORCH_MODULE(Outer);
-
-struct NestedNet : torch::nn::Module {
-  NestedNet() : outer(register_module("outer", Outer())) {}
-  Tensor loss(const Fault& own, const Fault& inside) {
-    return cox::run(outer, &OuterImpl::forward, torch::linspace(-1, 1, 16).view({2, 8}), own,
-                    inside)
-        .sum();
-  }
-  cox::Block<Outer> outer;
-};
-
 std::vector<Tensor> gradients(Victim& victim, const std::vector<Tensor>& parameters) {
   torch::manual_seed(12);
-  std::vector<Tensor> all = {victim.loss(std::vector<Fault>(victim.blocks))};
+  std::vector<Tensor> all = {victim.loss(std::vector<Fault>(victim.called.size()))};
   all[0].backward();
   for (const Tensor& parameter : parameters) {
     all.push_back(parameter.grad().clone());
@@ -91,7 +62,7 @@ TEST_SUITE("block health") {
       parameters[name].view({-1}).slice(0, 0, 3).fill_(value);
     };
     const auto loss = [&](std::vector<Fault> faults) {
-      faults.resize(victim.blocks);
+      faults.resize(victim.called.size());
       return [&victim, faults] { return victim.loss(faults); };
     };
     const Tensor before = parameters["layer2.up.weight"].detach().clone();
@@ -114,20 +85,15 @@ TEST_SUITE("block health") {
   }
 
   TEST_CASE("bad parameters of a block that the step did not meet are not to blame") {
-    struct Net : torch::nn::Module {
-      Net() : table(register_module("table", torch::nn::Embedding(5, 3))) {}
-      cox::Block<torch::nn::Embedding> table;
-    };
-    const auto net = std::make_shared<Net>();
+    const auto net = std::make_shared<torch::nn::Module>("net");
+    torch::nn::Embedding table = net->register_module("table", torch::nn::Embedding(5, 3));
+    Gain last = net->register_module("last", Gain(2));
     Watched watched(net);
     {
       const torch::NoGradGuard no_grad;
       watched.parameters[0][4].fill_(kInfinity);
     }
-    watched.step([&] {
-      return cox::run(net->table, &torch::nn::EmbeddingImpl::forward, torch::arange(4)).sum() *
-             kInfinity;
-    });
+    watched.step([&] { return last(table->forward(torch::arange(4))).sum() * kInfinity; });
     CHECK(watched.verdict().where != Where::parameters);
   }
 
@@ -152,7 +118,8 @@ TEST_SUITE("block health") {
       }
       victim.module->zero_grad();
       numerics.begin_step();
-      const Tensor loss = victim.loss(std::vector<Fault>(victim.blocks));
+      const cox::detail::BlockWatch::Following following(blocks);
+      const Tensor loss = victim.loss(std::vector<Fault>(victim.called.size()));
       numerics.loss(loss.item<double>());
       loss.backward();
       if (!std::isfinite(loss.item<double>()))
@@ -180,71 +147,56 @@ TEST_SUITE("block health") {
     blocks.release();
   }
 
-  TEST_CASE("of nested blocks the innermost is to blame, and the outer one for what is its own") {
-    const auto net = std::make_shared<NestedNet>();
-    Watched watched(net);
-    for (const auto pass : {Fault::Pass::forward, Fault::Pass::backward}) {
-      const Where where = pass == Fault::Pass::forward ? Where::forward : Where::backward;
-      watched.step([&] { return net->loss({}, fault(pass)); });
-      CHECK(watched.verdict().where == where);
-      CHECK(watched.verdict().block == watched.block("outer.inner"));
-      watched.step([&] { return net->loss(fault(pass), {}); });
-      CHECK(watched.verdict().where == where);
-      // What comes back from the outer block is an infinity that the inner one is given.
-      CHECK(watched.verdict().block == watched.block("outer"));
-    }
-  }
-
   TEST_CASE("a block of integers is blamed for its parameter's gradient") {
-    struct Net : torch::nn::Module {
-      Net() : table(register_module("table", torch::nn::Embedding(5, 3))) {}
-      cox::Block<torch::nn::Embedding> table;
-    };
-    const auto net = std::make_shared<Net>();
+    const auto net = std::make_shared<torch::nn::Module>("net");
+    torch::nn::Embedding table = net->register_module("table", torch::nn::Embedding(5, 3));
     Watched watched(net);
-    const auto lookup = [&](const Fault& chosen) {
-      return cox::run(
-                 net->table,
-                 [](torch::nn::EmbeddingImpl& table, const Tensor& ids, const Fault& inside) {
-                   return pass_through(table.forward(ids), inside, false);
-                 },
-                 torch::arange(5), chosen)
-          .sum();
-    };
-    const auto evidence = watched.step([&] { return lookup(fault(Fault::Pass::backward)); });
+    const Fault bad = fault(Fault::Pass::backward);
+    const auto evidence = watched.step(
+        [&] { return pass_through(table->forward(torch::arange(5)), bad, Place::result).sum(); });
     CHECK(watched.verdict() == HealthVerdict{Where::backward, watched.block("table"), 1});
     CHECK(evidence[0].overflow_backward == 1);
     CHECK(evidence[0].rank_of_overflow == kRank);
   }
 
   TEST_CASE("any of several results counts, and a mask of -infinity is no bad input") {
-    Frames frames(2);
-    Watched watched(frames.module);
+    Gains gains(2);
+    Watched watched(gains.module);
     const Tensor x = leaf();
     const Tensor mask = torch::full({8}, -kInfinity);
     const auto run = [&](const Fault& chosen) {
-      const auto [a, b] = cox::run(
-          frames.blocks[0],
-          [](EmptyImpl&, const Tensor& in, const Tensor& masked, const Fault& inside) {
-            return std::tuple(at::softmax(at::cat({in, masked}), 0),
-                              pass_through(in * 1, inside, false));
-          },
-          x, mask, chosen);
-      return cox::run(frames.blocks[1], &with_fault, b, Fault()).sum() + a.sum();
+      const Tensor y = gains(0, x);
+      const Tensor first = at::softmax(at::cat({y, mask}), 0);
+      const Tensor second = pass_through(y * 1, chosen, Place::result);
+      return gains(1, second).sum() + first.sum();
     };
     watched.step([&] { return run({}); });
     CHECK(watched.verdict().where == Where::nothing);
     watched.step([&] { return run(fault(Fault::Pass::forward, Fault::Kind::nan)); });
     CHECK(watched.verdict() == HealthVerdict{Where::forward, watched.block("b0"), 1});
     const Tensor data = torch::full({8}, kInfinity);
-    watched.health.begin_step(1);
-    watched.health.loss(
-        cox::run(frames.blocks[1], &with_fault, data + x * 0, Fault()).sum().item<double>());
+    watched.begin();
+    watched.health.loss(gains(1, data + x * 0).sum().item<double>());
     watched.end();
     CHECK(watched.verdict() == HealthVerdict{Where::outside, watched.block("b1"), 0});
   }
 
-  TEST_CASE("a block that is called several times a step is blamed for its bad call") {
+  TEST_CASE("a result that goes past the next block is its maker's, and an input of who reads it") {
+    Gains gains(3);
+    Watched watched(gains.module);
+    const Tensor x = leaf();
+    const auto run = [&](const Fault& chosen) {
+      const Tensor skip = pass_through(gains(0, x), chosen, Place::result);
+      return (gains(2, gains(1, x * 1)) + skip).sum();
+    };
+    watched.step([&] { return run(fault(Fault::Pass::forward, Fault::Kind::nan)); });
+    CHECK(watched.verdict() == HealthVerdict{Where::forward, watched.block("b0"), 1});
+    watched.step([&] { return run(fault(Fault::Pass::backward, Fault::Kind::nan)); });
+    CHECK(watched.verdict().where == Where::backward);
+    CHECK(watched.verdict().block == watched.block("b0"));
+  }
+
+  TEST_CASE("a block that is visited several times a step is blamed for its bad visit") {
     Victim victim = mlp();
     Watched watched(victim.module);
     std::vector<Fault> bad(4);
@@ -263,7 +215,7 @@ TEST_SUITE("block health") {
       if (block < 4) faults[block] = fault(pass, Fault::Kind::nan);
       victim.loss(faults).backward();
     };
-    watched.health.begin_step(1);
+    watched.begin();
     micro(9, Fault::Pass::none);
     micro(2, Fault::Pass::backward);
     micro(0, Fault::Pass::forward);
@@ -272,81 +224,76 @@ TEST_SUITE("block health") {
     CHECK(watched.verdict().block == watched.block("layer2"));
   }
 
-  TEST_CASE("trouble outside of all blocks is nobody's, with the nearest block") {
+  TEST_CASE("what goes wrong in the loss is told of the block before it") {
     Victim victim = mlp();
     Watched watched(victim.module);
     const std::vector<Fault> good(4);
     auto evidence = watched.step([&] { return victim.loss(good) * kInfinity; });
-    CHECK(watched.verdict() == HealthVerdict{Where::outside, watched.block("layer3"), 0});
-    for (const BlockEvidence& each : evidence) CHECK_FALSE(each.has_overflow());
-    CHECK(evidence[3].activation.rank == kRank);
+    CHECK(watched.verdict() == HealthVerdict{Where::forward, watched.block("layer3"), 1});
+    for (std::size_t b = 0; b < 3; ++b) CHECK_FALSE(evidence[b].has_overflow());
+    CHECK(evidence[2].activation.rank == kRank);
   }
 
   TEST_CASE("an infinity that nothing came of is nobody's fault") {
-    Frames frames(1);
-    Watched watched(frames.module);
+    Gains gains(2);
+    Watched watched(gains.module);
     const Tensor x = leaf();
     const auto evidence = watched.step([&] {
-      const Tensor scores = cox::run(
-          frames.blocks[0],
-          [](EmptyImpl&, const Tensor& in) {
-            return (in * 1).masked_fill(at::arange(8) > 4,
-                                        -std::numeric_limits<double>::infinity());
-          },
-          x);
-      return at::softmax(scores, 0)[0];
+      const Tensor scores = gains(0, x).masked_fill(at::arange(8) > 4, -kInfinity);
+      return at::softmax(gains(1, x * 1) + scores, 0)[0];
     });
     CHECK(watched.verdict() == HealthVerdict{});
     CHECK_FALSE(evidence[0].has_overflow());
   }
 
   TEST_CASE("magnitudes are of results and of gradients without the loss scale") {
-    Frames frames(2);
-    Watched watched(frames.module);
+    Gains gains(3);
+    Watched watched(gains.module);
     const Tensor x = leaf();
-    const auto run = [&] {
-      const Tensor y = cox::run(frames.blocks[0], &with_fault, x * 1, Fault());
-      return (cox::run(frames.blocks[1], &with_fault, y, Fault()) * 3).sum();
-    };
+    const auto run = [&] { return gains(2, gains(1, gains(0, x * 1))).sum(); };
     for (const float scale : {1.0f, 1024.0f}) {
       const auto evidence = watched.step(run, scale);
       CHECK(evidence[0].activation == cox::Magnitude{4, kRank});
       CHECK(evidence[1].activation == cox::Magnitude{8, kRank});
-      CHECK(evidence[0].gradient == cox::Magnitude{12, kRank});  // at its input
-      CHECK(evidence[1].gradient == cox::Magnitude{6, kRank});
+      CHECK(evidence[0].gradient == cox::Magnitude{8, kRank});  // at its input
+      CHECK(evidence[1].gradient == cox::Magnitude{4, kRank});
+      CHECK(evidence[2].gradient == cox::Magnitude{2, kRank});
       CHECK(evidence[0].sampled == 0);  // not in fp16
     }
   }
 
   TEST_CASE("the gradient of a result is its own, whichever of an operation's results it is") {
-    Frames frames(2);
-    Watched watched(frames.module);
+    Gains gains(3, 1);
+    Watched watched(gains.module);
     const Tensor x = leaf();
     const auto run = [&](double of_the_first) {
-      const std::vector<Tensor> halves = cox::run(
-          frames.blocks[0], [](EmptyImpl&, const Tensor& in) { return in.chunk(2); }, x * 1);
-      const Tensor y = cox::run(frames.blocks[1], &with_fault, halves[1], Fault());
-      const Tensor loss = y.sum() * 5;
-      return of_the_first == 0 ? loss : loss + halves[0].sum() * of_the_first;
+      const std::vector<Tensor> halves = gains(0, x * 1).chunk(2);
+      const Tensor loss = gains(1, halves[1]).sum() * 5;
+      return of_the_first == 0 ? loss : loss + gains(2, halves[0]).sum() * of_the_first;
     };
     auto evidence = watched.step([&] { return run(3); });
-    CHECK(evidence[1].gradient == cox::Magnitude{10, kRank});
-    CHECK(evidence[0].gradient == cox::Magnitude{10, kRank});
+    CHECK(evidence[2].gradient == cox::Magnitude{3, kRank});
+    CHECK(evidence[1].gradient == cox::Magnitude{5, kRank});
+    CHECK(evidence[0].gradient == cox::Magnitude{5, kRank});
     evidence = watched.step([&] { return run(300); });
-    CHECK(evidence[1].gradient == cox::Magnitude{10, kRank});
+    CHECK(evidence[1].gradient == cox::Magnitude{5, kRank});
     CHECK(evidence[0].gradient == cox::Magnitude{300, kRank});
     evidence = watched.step([&] { return run(0); });  // nobody differentiates the first
-    CHECK(evidence[0].gradient == cox::Magnitude{10, kRank});
+    CHECK(evidence[0].gradient == cox::Magnitude{5, kRank});
   }
 
   TEST_CASE("in fp16, gradients below its normal numbers are underflow; the largest is known") {
-    Frames frames(1);
-    Watched watched(frames.module);
-    watched.registry.set_precision(BlockId(0), Precision::fp16);
+    Gains gains(2, 1);
+    Watched watched(gains.module);
+    watched.blocks.visits()->set_format(BlockId(0), Precision::fp16);
+    {
+      const torch::NoGradGuard no_grad;
+      gains.layers[0]->gain.fill_(2);
+    }
     const Tensor x = leaf();
     const Tensor weight = torch::tensor({1.0, 4.0, 0x1p-15, 0x1p-20, 0.0, 0.0, 1.0, 0x1p-14});
-    watched.health.begin_step(2);
-    (cox::run(frames.blocks[0], &with_fault, x * 1, Fault()) * weight).sum().backward();
+    watched.begin(2);
+    (gains(1, gains(0, x * 1)) * weight).sum().backward();
     CHECK(watched.health.amax_scaled_fp16() == 8);
     const auto evidence = watched.end();
     CHECK(evidence[0].sampled == 16);
@@ -360,12 +307,11 @@ TEST_SUITE("block health") {
       torch::manual_seed(6);
       Victim victim = mlp();
       Watched watched(victim.module);
-      watched.registry.set_precision(BlockId(1), format);
-      watched.health.begin_step(4096);
+      watched.blocks.visits()->set_format(BlockId(1), format);
+      watched.begin(4096);
       (victim.loss(std::vector<Fault>(4)) * 4096).backward();
       float of_parameters = 0;
-      const auto module = watched.registry.module(BlockId(1));
-      for (const Tensor& parameter : module->parameters()) {
+      for (const Tensor& parameter : watched.blocks.followed()->parameters(BlockId(1))) {
         of_parameters = std::max(of_parameters, parameter.grad().abs().max().item<float>());
       }
       const float found = watched.health.amax_scaled_fp16();
@@ -386,73 +332,55 @@ TEST_SUITE("block health") {
       const std::vector<Tensor> plain = gradients(victim, parameters);
       for (const auto action : {MemoryAction::keep, MemoryAction::recompute, MemoryAction::tile}) {
         Watched watched(victim.module);
-        for (std::size_t b = 0; b < victim.blocks; ++b) {
-          const BlockId block(static_cast<BlockId::rep>(b));
-          REQUIRE(watched.registry.set_action(block, action).ok());
-          watched.registry.set_precision(block, Precision::fp32);
+        for (std::size_t b = 0; b < watched.blocks.size(); ++b) {
+          watched.blocks.visits()->set_action(BlockId(static_cast<BlockId::rep>(b)), action);
         }
-        watched.health.begin_step(1);
+        watched.begin();
         const std::vector<Tensor> seen = gradients(victim, parameters);
         const auto evidence = watched.end();
         REQUIRE(seen.size() == plain.size());
         for (std::size_t i = 0; i < seen.size(); ++i) CHECK(torch::equal(seen[i], plain[i]));
-        for (const BlockEvidence& each : evidence) CHECK(each.activation.value > 0);
+        for (std::size_t b = 0; b + 1 < evidence.size(); ++b)
+          CHECK(evidence[b].activation.value > 0);
       }
     }
   }
 
   TEST_CASE("nothing is kept: tensors go with their graph, and hooks of past steps do nothing") {
-    Frames frames(1);
-    Watched watched(frames.module);
+    Gains gains(2);
+    Watched watched(gains.module);
     const Tensor x = leaf();
-    watched.health.begin_step(1);
-    Tensor y = cox::run(frames.blocks[0], &with_fault, x * 1, Fault());
+    watched.begin();
+    Tensor y = gains(0, x * 1);
     c10::weak_intrusive_ptr<at::TensorImpl> weak(y.getIntrusivePtr());
-    Tensor loss = y.sum();
+    Tensor loss = gains(1, y).sum();
     y.reset();
     loss.backward();
     loss.reset();
     CHECK(weak.expired());
-    Tensor late = cox::run(frames.blocks[0], &with_fault, x * 1, Fault()).sum() * kInfinity;
+    Tensor late = gains(1, gains(0, x * 1)).sum() * kInfinity;
     watched.end();
     late.backward();
-    watched.health.begin_step(1);
+    watched.begin();
     watched.end();
     CHECK(watched.verdict() == HealthVerdict{});
-    watched.health.detach(watched.registry);
-    CHECK_FALSE(frames.blocks[0].gate()->active);
+    watched.health.release();
     CHECK(watched.health.end_step(kRank).empty());
   }
 
-  TEST_CASE("evaluation and calls that throw leave nothing behind") {
-    Frames frames(1);
-    Watched watched(frames.module);
+  TEST_CASE("evaluation and operators that throw leave nothing behind") {
+    Gains gains(1);
+    Watched watched(gains.module);
     const Tensor x = leaf();
-    watched.health.begin_step(1);
+    watched.begin();
     {
       const torch::NoGradGuard no_grad;
-      CHECK(cox::run(frames.blocks[0], &with_fault, x, Fault()).defined());
+      CHECK(gains(0, x).defined());
     }
-    const auto throwing = [](EmptyImpl&, const Tensor& in) -> Tensor {
-      if (in.numel() == 8) throw std::runtime_error("no");
-      return in;
-    };
-    CHECK_THROWS(static_cast<void>(cox::run(frames.blocks[0], throwing, x * kInfinity)));
+    CHECK_THROWS(static_cast<void>(gains(0, x * kInfinity).view({3, 3})));
     watched.health.loss(std::numeric_limits<double>::quiet_NaN());
     const auto evidence = watched.end();
     CHECK(evidence[0] == BlockEvidence{});
     CHECK(watched.verdict().where == Where::outside);
-  }
-
-  TEST_CASE("a shared parameter belongs to each block that has it, a nested one to the inner") {
-    const auto net = std::make_shared<NestedNet>();
-    const auto registry = *BlockRegistry::discover(*net);
-    const std::vector<Tensor> parameters = net->parameters();
-    for (const auto& owners : owners_of(registry, parameters)) {
-      REQUIRE(owners.size() == 1);
-      CHECK(registry.name(owners[0]) == "outer.inner");
-    }
-    const Tensor stranger = torch::ones({1});
-    CHECK(owners_of(registry, {&stranger, 1})[0].empty());
   }
 }

@@ -1,29 +1,30 @@
-// What the tests of blame share: a fault that a block's function can be given (one value of what
-// goes in or comes out of it goes wrong, forward or backward), and three kinds of models whose
-// blocks take one.
+// What the tests of blame share: a fault that a layer can be given (one value among its operators
+// or of its result goes wrong, forward or backward), and five models whose layers take one.
 #pragma once
 
 #include <torch/torch.h>
 
 #include <functional>
+#include <limits>
+#include <memory>
 #include <string>
 #include <vector>
 
-#include "coxswain/run.h"
 #include "sdk/examples/gpt2/model.h"
-#include "sdk/src/blocks/block_registry.h"
 #include "sdk/src/precision/block_health.h"
 
 namespace fault_test {
 
 using at::Tensor;
 
+enum class Place { inside, result };
+
 struct Fault {
   enum class Pass { none, forward, backward };
   enum class Kind { infinity, nan, overflow };  // overflow: finite, but not in the format
   Pass pass = Pass::none;
   Kind kind = Kind::infinity;
-  bool at_input = false;
+  Place place = Place::result;
   std::int64_t element = 0;  // modulo the size
   at::ScalarType format = at::kFloat;
 };
@@ -64,22 +65,20 @@ struct Spoil : torch::autograd::Function<Spoil> {
   }
 };
 
-inline Tensor pass_through(const Tensor& x, const Fault& fault, bool is_input) {
-  if (fault.pass == Fault::Pass::none || fault.at_input != is_input) return x;
+inline Tensor pass_through(const Tensor& x, const Fault& fault, Place here) {
+  if (fault.pass == Fault::Pass::none || fault.place != here) return x;
   return Spoil::apply(x, fault);
 }
 
-// A block's function with a fault in it.
-template <class Impl>
-Tensor faulty(Impl& impl, const Tensor& x, const Fault& fault) {
-  return pass_through(impl.forward(pass_through(x, fault, true)), fault, false);
-}
-
+// Layers with a fault in them: among their operators, or in what comes out of them.
 struct DenseLayerImpl : torch::nn::Module {
   explicit DenseLayerImpl(std::int64_t width)
       : up(register_module("up", torch::nn::Linear(width, 2 * width))),
         down(register_module("down", torch::nn::Linear(2 * width, width))) {}
-  Tensor forward(const Tensor& x) { return down->forward(torch::relu(up->forward(x))); }
+  Tensor forward(const Tensor& x, const Fault& fault) {
+    const Tensor y = pass_through(up->forward(x), fault, Place::inside);
+    return pass_through(down->forward(torch::relu(y)), fault, Place::result);
+  }
   torch::nn::Linear up, down;
 };
 TORCH_MODULE(DenseLayer);
@@ -89,41 +88,36 @@ struct ConvLayerImpl : torch::nn::Module {
       : conv(register_module("conv",
                              torch::nn::Conv2d(torch::nn::Conv2dOptions(in, 3, 3).padding(1)))),
         norm(register_module("norm", torch::nn::BatchNorm2d(3))) {}
-  Tensor forward(const Tensor& x) { return torch::relu(norm->forward(conv->forward(x))); }
+  Tensor forward(const Tensor& x, const Fault& fault) {
+    const Tensor y = pass_through(conv->forward(x), fault, Place::inside);
+    return pass_through(torch::relu(norm->forward(y)), fault, Place::result);
+  }
   torch::nn::Conv2d conv;
   torch::nn::BatchNorm2d norm;
 };
 TORCH_MODULE(ConvLayer);
 
-// A model, as a function from one fault a call of a block to a loss.
+// A model, as a function from one fault a visit of a block to a loss.
 struct Victim {
   std::shared_ptr<torch::nn::Module> module;
   std::function<Tensor(const std::vector<Fault>&)> loss;
-  std::size_t blocks;                 // calls, where blocks are called several times
-  std::vector<std::size_t> called{};  // the block of each call; empty: each block once, in order
+  std::vector<std::string> called;  // the block of each visit that a fault can be in
 };
-
-template <class Layer>
-Tensor chain(const std::vector<cox::Block<Layer>>& blocks, Tensor x,
-             const std::vector<Fault>& faults) {
-  using Impl = typename cox::Block<Layer>::Impl;
-  for (std::size_t b = 0; b < blocks.size(); ++b) {
-    x = cox::run(blocks[b], &faulty<Impl>, x, faults[b]);
-  }
-  return x;
-}
 
 template <class Layer>
 Victim chain_victim(std::vector<Layer> layers, const Tensor& input) {
   auto net = std::make_shared<torch::nn::Module>("chain");
-  std::vector<cox::Block<Layer>> blocks;
+  std::vector<std::string> names;
   for (const Layer& layer : layers) {
-    blocks.emplace_back(net->register_module("layer" + std::to_string(blocks.size()), layer));
+    names.push_back("layer" + std::to_string(names.size()));
+    net->register_module(names.back(), layer);
   }
-  const auto loss = [blocks, input](const std::vector<Fault>& faults) {
-    return chain(blocks, input, faults).to(at::kFloat).pow(2).mean();
+  const auto loss = [layers, input](const std::vector<Fault>& faults) mutable {
+    Tensor x = input;
+    for (std::size_t b = 0; b < layers.size(); ++b) x = layers[b]->forward(x, faults[b]);
+    return x.to(at::kFloat).pow(2).mean();
   };
-  return {net, loss, blocks.size()};
+  return {net, loss, names};
 }
 
 inline Victim mlp() {
@@ -136,45 +130,43 @@ inline Victim conv_net() {
                                  torch::linspace(-2, 2, 72).view({2, 1, 6, 6}));
 }
 
-// Skips, a block with two inputs, and two blocks that are called twice.
-inline Victim graph() {
-  auto net = std::make_shared<torch::nn::Module>("graph");
-  std::vector<cox::Block<DenseLayer>> blocks;
+inline std::vector<DenseLayer> named_layers(torch::nn::Module& net) {
+  std::vector<DenseLayer> layers;
   for (const char* name : {"a", "b", "c"}) {
-    blocks.emplace_back(net->register_module(name, DenseLayer(8)));
+    layers.push_back(net.register_module(name, DenseLayer(8)));
   }
-  const auto loss = [blocks](const std::vector<Fault>& faults) {
-    const auto one = &faulty<DenseLayerImpl>;
-    const auto two = [](DenseLayerImpl& impl, const Tensor& x, const Tensor& y,
-                        const Fault& fault) { return faulty(impl, x, fault) + y; };
-    const Tensor x = torch::linspace(-1, 1, 40).view({5, 8});
-    const Tensor y0 = cox::run(blocks[0], one, x, faults[0]);
-    const Tensor y1 = cox::run(blocks[1], one, y0, faults[1]);
-    const Tensor y2 = cox::run(blocks[0], one, y1 + y0, faults[2]);
-    const Tensor y3 = cox::run(blocks[2], two, y1, y2, faults[3]);
-    const Tensor y4 = cox::run(blocks[1], one, y3, faults[4]);
-    return y4.pow(2).mean() + y2.pow(2).mean();
-  };
-  return {net, loss, 5, {0, 1, 0, 2, 1}};
+  return layers;
 }
 
-// The stream past the blocks is the caller's.
+// Skips, a block with two inputs, and two blocks that are visited twice.
+inline Victim graph() {
+  auto net = std::make_shared<torch::nn::Module>("graph");
+  const auto loss = [layers = named_layers(*net)](const std::vector<Fault>& faults) mutable {
+    const Tensor x = torch::linspace(-1, 1, 40).view({5, 8});
+    const Tensor y0 = layers[0]->forward(x, faults[0]);
+    const Tensor y1 = layers[1]->forward(y0, faults[1]);
+    const Tensor y2 = layers[0]->forward(y1 + y0, faults[2]);
+    const Tensor y3 = layers[2]->forward(y1, faults[3]) + y2;
+    const Tensor y4 = layers[1]->forward(y3, faults[4]);
+    return y4.pow(2).mean() + y2.pow(2).mean();
+  };
+  return {net, loss, {"a", "b", "a", "c", "b"}};
+}
+
+// A stream that goes past the blocks.
 inline Victim residual() {
   auto net = std::make_shared<torch::nn::Module>("residual");
-  std::vector<cox::Block<DenseLayer>> blocks;
-  for (const char* name : {"a", "b", "c"}) {
-    blocks.emplace_back(net->register_module(name, DenseLayer(8)));
-  }
-  const auto loss = [blocks](const std::vector<Fault>& faults) {
+  const auto loss = [layers = named_layers(*net)](const std::vector<Fault>& faults) mutable {
     Tensor stream = torch::linspace(-1, 1, 40).view({5, 8});
-    for (std::size_t b = 0; b < blocks.size(); ++b) {
-      stream = stream + cox::run(blocks[b], &faulty<DenseLayerImpl>, stream, faults[b]);
+    for (std::size_t b = 0; b < layers.size(); ++b) {
+      stream = stream + layers[b]->forward(stream, faults[b]);
     }
     return stream.pow(2).mean();
   };
-  return {net, loss, 3};
+  return {net, loss, {"a", "b", "c"}};
 }
 
+// Faults are in results of layers only.
 inline Victim gpt() {
   gpt2::Config config;
   config.vocab_size = 17;
@@ -185,9 +177,16 @@ inline Victim gpt() {
   gpt2::Gpt2 net(config);
   const Tensor tokens = torch::arange(12).view({2, 6});
   const auto loss = [net, tokens](const std::vector<Fault>& faults) mutable {
-    return gpt2::mean_loss(net->head(chain(net->layers(), net->embed(tokens), faults)), tokens + 1);
+    Tensor x = net->embed(tokens);
+    for (std::size_t b = 0; b < faults.size(); ++b) {
+      gpt2::GptLayer layer = net->layers()[b];
+      Fault fault = faults[b];
+      fault.place = Place::result;
+      x = pass_through(layer->forward(x), fault, Place::result);
+    }
+    return gpt2::mean_loss(net->head(x), tokens + 1);
   };
-  return {net.ptr(), loss, 3};
+  return {net.ptr(), loss, {"transformer.h.0", "transformer.h.1", "transformer.h.2"}};
 }
 
 inline std::vector<std::int64_t> bad_gradients(const std::vector<Tensor>& parameters) {

@@ -2,15 +2,13 @@
 // in double from the values that quantising gives, and a counter of what ran in FP8.
 #pragma once
 
-#include <ATen/autocast_mode.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/torch.h>
 
 #include <memory>
 #include <vector>
 
 #include "coxswain/precision.h"
-#include "sdk/src/precision/fp8_scope.h"
+#include "sdk/src/precision/fp8_operator.h"
 
 namespace fp8_test {
 
@@ -67,11 +65,23 @@ inline bool is_near(const Tensor& found, const Tensor& wanted, int bits = 20) {
   return error.item<double>() <= std::ldexp(size.item<double>(), -bits);
 }
 
-inline bool key_is_on() {
-  const auto key = c10::DispatchKey::AutocastPrivateUse1;
-  return c10::impl::tls_is_dispatch_key_included(key) &&
-         !c10::impl::tls_is_dispatch_key_excluded(key);
-}
+// Runs the products of this thread in FP8 while it exists.
+class Fp8Scope {
+ public:
+  explicit Fp8Scope(std::shared_ptr<Fp8Block> block)
+      : listener_(std::move(block)), shown_({&listener_}) {}
+
+ private:
+  struct Listener final : OperatorListener {
+    explicit Listener(std::shared_ptr<Fp8Block> block) : products(std::move(block)) {}
+    std::optional<ProductFormat> product_format() const override {
+      return ProductFormat{at::kBFloat16, &products};
+    }
+    mutable Fp8Products products;
+  };
+  Listener listener_;
+  StreamScope shown_;
+};
 
 // Calls `compute` in a scope of its own and says how many values were quantised.
 template <class Compute>

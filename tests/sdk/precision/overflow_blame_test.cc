@@ -9,7 +9,9 @@
 
 #include "sdk/src/memory/offload.h"
 #include "sdk/src/precision/fp8_block.h"
+#include "sdk/src/precision/fp8_operator.h"
 #include "tests/sdk/precision/fault_support.h"
+#include "tests/sdk/precision/watched_blocks.h"
 #include "tests/sdk/temp_folder.h"
 
 #include <doctest/doctest.h>
@@ -20,8 +22,6 @@ using cox::BlockId;
 using cox::MemoryAction;
 using cox::Precision;
 using cox::RankId;
-using cox::detail::BlockHealth;
-using cox::detail::BlockRegistry;
 using cox::detail::HealthVerdict;
 
 namespace {
@@ -54,7 +54,7 @@ Case any_case(Random& random, std::size_t calls) {
   chosen.rank = RankId(static_cast<RankId::rep>(any(kRanks)));
   chosen.fault.pass = any(2) == 0 ? Fault::Pass::forward : Fault::Pass::backward;
   chosen.fault.kind = static_cast<Fault::Kind>(any(3));
-  chosen.fault.at_input = any(2) == 0;
+  chosen.fault.place = any(2) == 0 ? Place::inside : Place::result;
   chosen.fault.element = static_cast<std::int64_t>(any(1000));
   chosen.fault.format = type_of(chosen.format, chosen.fault.pass);
   return chosen;
@@ -67,61 +67,53 @@ struct Outcome {
 
 class Ranks {
  public:
-  explicit Ranks(Victim victim)
-      : victim_(std::move(victim)),
-        registry_(*BlockRegistry::discover(*victim_.module)),
-        parameters_(victim_.module->parameters()) {
-    health_.attach(registry_, parameters_);
-    for (std::size_t b = 0; b < registry_.size(); ++b) {
+  explicit Ranks(Victim victim) : victim_(std::move(victim)), watched_(victim_.module) {
+    for (std::size_t b = 0; b < watched_.blocks.size(); ++b) {
       fp8_.push_back(std::make_shared<cox::detail::Fp8Block>(cox::detail::Fp8Recipe{}));
-      registry_.set_fp8(BlockId(static_cast<BlockId::rep>(b)), fp8_.back());
+      visits().set_fp8(block_number(b), std::make_shared<cox::detail::Fp8Products>(fp8_.back()));
     }
   }
-  ~Ranks() { health_.detach(registry_); }
-  Ranks(const Ranks&) = delete;
-  Ranks& operator=(const Ranks&) = delete;
 
-  std::size_t calls() const { return victim_.blocks; }
+  std::size_t calls() const { return victim_.called.size(); }
   std::size_t block_of(std::size_t call) const {
-    return victim_.called.empty() ? call : victim_.called[call];
+    return watched_.block(victim_.called[call]).value();
   }
   bool was_in_fp8() const {
     return std::any_of(fp8_.begin(), fp8_.end(),
                        [](const auto& block) { return block->take_counts().sampled > 0; });
   }
-  const HealthVerdict& verdict() const { return health_.verdict(); }
+  HealthVerdict verdict() const { return watched_.verdict(); }
 
   template <class Random>
   void plan(Random& random, Precision format) {
-    for (std::size_t b = 0; b < registry_.size(); ++b) {
-      const BlockId block(static_cast<BlockId::rep>(b));
-      const auto action = static_cast<MemoryAction>(random() % 4);
-      REQUIRE(registry_.set_action(block, action).ok());
-      registry_.set_precision(block, format);
+    for (std::size_t b = 0; b < watched_.blocks.size(); ++b) {
+      visits().set_action(block_number(b), static_cast<MemoryAction>(random() % 4));
+      visits().set_format(block_number(b), format);
     }
   }
 
-  void offload_to(const cox::detail::OffloadFrames& frames) { registry_.set_offload(frames); }
+  void offload_to(cox::detail::Offloader& offloader) {
+    visits().set_offload([&](const std::string& block) { return offloader.open_frame(block); });
+  }
 
   Outcome step(RankId rank, const std::vector<Fault>& faults) {
-    victim_.module->zero_grad();
-    health_.begin_step(kScale);
+    watched_.begin(kScale);
     const Tensor loss = victim_.loss(faults);
+    watched_.health.loss(loss.item<double>());
     (loss * kScale).backward();
-    const std::vector<std::int64_t> bad = bad_gradients(parameters_);
-    health_.parameter_gradients(bad);
     Outcome outcome;
-    outcome.went_wrong = std::any_of(bad.begin(), bad.end(), [](auto count) { return count > 0; });
-    const auto evidence = health_.end_step(rank);
-    outcome.evidence.assign(evidence.begin(), evidence.end());
+    outcome.went_wrong = std::ranges::any_of(bad_gradients(watched_.parameters),
+                                             [](auto count) { return count > 0; });
+    outcome.evidence = watched_.end(rank);
     return outcome;
   }
 
  private:
+  static BlockId block_number(std::size_t b) { return BlockId(static_cast<BlockId::rep>(b)); }
+  cox::detail::VisitWatch& visits() { return *watched_.blocks.visits(); }
+
   Victim victim_;
-  BlockRegistry registry_;
-  std::vector<Tensor> parameters_;
-  BlockHealth health_;
+  Watched watched_;
   std::vector<std::shared_ptr<cox::detail::Fp8Block>> fp8_;
 };
 
@@ -155,18 +147,16 @@ bool try_case(Ranks& ranks, Random& random) {
   const Outcome outcome = ranks.step(chosen.rank, faults);
   cox::merge_into(evidence, outcome.evidence);
   INFO("call " << chosen.call << " pass " << static_cast<int>(chosen.fault.pass) << " kind "
-               << static_cast<int>(chosen.fault.kind) << " at_input " << chosen.fault.at_input
-               << " element " << chosen.fault.element << " format "
-               << static_cast<int>(chosen.format) << " verdict "
+               << static_cast<int>(chosen.fault.kind) << " result "
+               << (chosen.fault.place == Place::result) << " element " << chosen.fault.element
+               << " format " << static_cast<int>(chosen.format) << " verdict "
                << static_cast<int>(ranks.verdict().where));
   if (outcome.went_wrong) CHECK(is_named(evidence, chosen));
   return outcome.went_wrong;
 }
 
-enum class Linear { no, yes };  // whether the blocks have products for FP8
-
 // Faults that a ReLU or a missing gradient swallows are no overflows: they do not count.
-void try_all(Victim victim, std::uint32_t seed, Linear linear) {
+void try_all(Victim victim, std::uint32_t seed) {
   torch::manual_seed(seed);
   const TempFolder folder;
   cox::detail::OffloadOptions options;
@@ -175,31 +165,27 @@ void try_all(Victim victim, std::uint32_t seed, Linear linear) {
   cox::detail::Offloader offloader(std::move(options));
   std::mt19937 random(seed);
   Ranks ranks(std::move(victim));
-  ranks.offload_to(
-      [&](const cox::detail::BlockState& state) -> std::shared_ptr<cox::detail::SavedTensorFrame> {
-        const auto module = state.module.lock();
-        return module ? offloader.open_frame(state.name, *module) : nullptr;
-      });
+  ranks.offload_to(offloader);
   for (int done = 0; done < kCases;) done += try_case(ranks, random) ? 1 : 0;
-  CHECK(ranks.was_in_fp8() == (linear == Linear::yes));
+  CHECK(ranks.was_in_fp8());
 }
 
 }  // namespace
 
 TEST_SUITE("overflow blame") {
   TEST_CASE("1,000 overflows in MLP blocks are all named") {
-    try_all(mlp(), 1, Linear::yes);
+    try_all(mlp(), 1);
   }
   TEST_CASE("1,000 overflows in a ConvNet with batch statistics are all named") {
-    try_all(conv_net(), 2, Linear::no);
+    try_all(conv_net(), 2);
   }
-  TEST_CASE("1,000 overflows in blocks that are called twice and skipped are all named") {
-    try_all(graph(), 4, Linear::yes);
+  TEST_CASE("1,000 overflows in blocks that are visited twice and skipped are all named") {
+    try_all(graph(), 4);
   }
   TEST_CASE("1,000 overflows in blocks beside a residual stream are all named") {
-    try_all(residual(), 5, Linear::yes);
+    try_all(residual(), 5);
   }
   TEST_CASE("1,000 overflows in GPT-2 layers are all named") {
-    try_all(gpt(), 3, Linear::yes);
+    try_all(gpt(), 3);
   }
 }

@@ -2,15 +2,15 @@
 #include <torch/torch.h>
 
 #include <functional>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
 #include "coxswain/error.h"
 #include "coxswain/precision.h"
-#include "coxswain/run.h"
-#include "coxswain/wrap.h"
-#include "sdk/src/blocks/block_registry.h"
 #include "sdk/src/precision/execution_state.h"
+#include "sdk/src/stream/saved_tensors.h"
+#include "sdk/src/stream/tape.h"
 
 #include <doctest/doctest.h>
 
@@ -161,49 +161,6 @@ TEST_SUITE("sdk.precision.formats") {
   }
 }
 
-// A block that counts how often it ran and what it saw.
-struct AttentionImpl : torch::nn::Module {
-  AttentionImpl() : linear(register_module("linear", torch::nn::Linear(8, 8))) {}
-  at::Tensor forward(const at::Tensor& x) {
-    const AttentionScope scope(backend);
-    flags.push_back(attention_flags());
-    const at::Tensor y = linear->forward(x);
-    return at::scaled_dot_product_attention(y, y, y);
-  }
-  at::Tensor forward_outside(const at::Tensor& x) {
-    flags.push_back(attention_flags());
-    formats.push_back(cox::current_format(at::kCPU).precision);
-    const at::Tensor y = linear->forward(x).to(at::kFloat);
-    return at::scaled_dot_product_attention(y, y, y);
-  }
-  torch::nn::Linear linear;
-  AttentionBackend backend = AttentionBackend::math;
-  std::vector<cox::detail::AttentionFlags> flags;
-  std::vector<Precision> formats;
-};
-TORCH_MODULE(Attention);
-
-struct NetImpl : torch::nn::Module {
-  cox::Block<Attention> block{register_module("block", Attention())};
-};
-TORCH_MODULE(Net);
-
-TEST_SUITE("sdk.precision.steered_block") {
-  TEST_CASE("a block that was steered to a format computes in the program's own after detach") {
-    Net net;
-    const at::Tensor x = at::linspace(-1, 1, 64).view({1, 1, 8, 8});
-    {
-      auto registry = *cox::detail::BlockRegistry::discover(*net);
-      registry.set_precision(cox::BlockId(0), Precision::bf16);
-      (void)cox::run(net->block, &AttentionImpl::forward_outside, x);
-      CHECK(net->block->formats.back() == Precision::bf16);
-    }
-    cox::detach(*net);
-    (void)cox::run(net->block, &AttentionImpl::forward_outside, x);
-    CHECK(net->block->formats.back() == Precision::fp32);
-  }
-}
-
 TEST_SUITE("sdk.precision.attention") {
   TEST_CASE("a backend is chosen for a scope and what was before comes back") {
     const auto before = attention_flags();
@@ -240,49 +197,29 @@ TEST_SUITE("sdk.precision.attention") {
     CHECK_THROWS_AS(second(AttentionBackend::flash), c10::Error);
   }
 
-  TEST_CASE("a block that runs again sees the backend and the format of its first run") {
-    Net net;
-    auto registry = *cox::detail::BlockRegistry::discover(*net);
-    REQUIRE(registry.set_action(cox::BlockId(0), cox::MemoryAction::recompute).ok());
+  TEST_CASE("attention that is made again takes the kernels of its first run") {
+    REQUIRE(cox::detail::install_saved_tensor_engine().ok());
     const auto before = attention_flags();
-    const at::Tensor x = at::linspace(-1, 1, 64).view({1, 1, 8, 8}).requires_grad_();
-    for (const Precision format : {Precision::fp8, Precision::fp16, Precision::fp32}) {
-      for (const AttentionBackend backend : {AttentionBackend::math, AttentionBackend::flash}) {
-        at::Tensor out;
-        net->block->flags.clear();
-        net->block->formats.clear();
-        {
-          const AttentionScope attention(backend);
-          const PrecisionScope precision(at::kCPU, format);
-          out = cox::run(net->block, &AttentionImpl::forward_outside, x);
-        }
-        CHECK(attention_flags() == before);
-        out.sum().backward();
-        REQUIRE(net->block->flags.size() > 1);
-        for (const cox::detail::AttentionFlags& flags : net->block->flags)
-          CHECK(flags == net->block->flags[0]);
-        for (const Precision seen : net->block->formats) CHECK(seen == format);
-        CHECK(net->block->flags[0].math == (backend == AttentionBackend::math));
-        CHECK(attention_flags() == before);
-        CHECK(Seen().format.precision == Precision::fp32);
+    const at::Tensor leaf = at::linspace(-1, 1, 64).view({1, 1, 8, 8}).requires_grad_();
+    const auto gradient = [&](AttentionBackend backend, bool is_taped) {
+      const auto tape = cox::detail::Tape::make("attention");
+      at::Tensor out;
+      {
+        const AttentionScope attention(backend);
+        std::optional<cox::detail::TapeScope> recording;
+        if (is_taped) recording.emplace(*tape);
+        const at::Tensor y = at::tanh(leaf * 2);
+        out = at::scaled_dot_product_attention(y, y, y).pow(2);
       }
+      tape->close();
+      const at::Tensor found = torch::autograd::grad({out.sum()}, {leaf})[0];
+      CHECK((tape->counts().replayed > 0) == is_taped);
+      return found;
+    };
+    for (const auto backend : {AttentionBackend::math, AttentionBackend::flash}) {
+      CHECK(gradient(backend, true).equal(gradient(backend, false)));
+      CHECK(attention_flags() == before);
     }
-    CHECK(registry.pinned().empty());
-  }
-
-  TEST_CASE("a scope inside a block is opened again with it") {
-    Net net;
-    auto registry = *cox::detail::BlockRegistry::discover(*net);
-    REQUIRE(registry.set_action(cox::BlockId(0), cox::MemoryAction::recompute).ok());
-    const auto before = attention_flags();
-    const at::Tensor x = at::linspace(-1, 1, 64).view({1, 1, 8, 8}).requires_grad_();
-    cox::run(net->block, &AttentionImpl::forward, x).sum().backward();
-    REQUIRE(net->block->flags.size() > 1);
-    for (const cox::detail::AttentionFlags& flags : net->block->flags) {
-      CHECK(flags.math);
-      CHECK_FALSE(flags.flash);
-    }
-    CHECK(attention_flags() == before);
   }
 }
 

@@ -1,4 +1,4 @@
-// A model whose blocks are watched step by step, and blocks whose function is the test's business.
+// A model whose blocks are followed and watched step by step.
 #pragma once
 
 #include <torch/torch.h>
@@ -9,66 +9,88 @@
 #include <string>
 #include <vector>
 
+#include "sdk/src/blocks/block_watch.h"
 #include "sdk/src/precision/block_health.h"
+#include "sdk/src/precision/numerics_watch.h"
+#include "sdk/src/stream/storage.h"
 #include "tests/sdk/precision/fault_support.h"
 
 namespace fault_test {
 
 inline const cox::RankId kRank(2);
 
-// A module that is watched, step by step.
 class Watched {
  public:
   explicit Watched(const std::shared_ptr<torch::nn::Module>& module)
-      : registry(*cox::detail::BlockRegistry::discover(*module)), parameters(module->parameters()) {
-    health.attach(registry, parameters);
+      : parameters(module->parameters()) {
+    blocks.attach(*module);
+    const cox::detail::BlockMap& map = *blocks.followed();
+    std::vector<std::vector<cox::BlockId>> owners;
+    for (const Tensor& parameter : parameters) {
+      owners.push_back({*map.owner(cox::detail::storage_impl(parameter))});
+    }
+    look.watch(health.watch(blocks.size(), parameters, std::move(owners)));
+    blocks.visits()->observe(&look);
   }
-  ~Watched() { health.detach(registry); }
+  ~Watched() { blocks.release(); }
   Watched(const Watched&) = delete;
   Watched& operator=(const Watched&) = delete;
 
-  // Forward, backward and the end of a step.
-  std::vector<cox::BlockEvidence> step(const std::function<Tensor()>& loss, float scale = 1) {
+  void begin(float scale = 1) {
     for (const Tensor& parameter : parameters) parameter.mutable_grad().reset();
     health.begin_step(scale);
+    look.begin_step();
+    following.emplace(blocks);
+  }
+  // Forward, backward and the end of a step.
+  std::vector<cox::BlockEvidence> step(const std::function<Tensor()>& loss, float scale = 1) {
+    begin(scale);
     const Tensor value = loss();
     health.loss(value.item<double>());
     (value * scale).backward();
     return end();
   }
-  std::vector<cox::BlockEvidence> end() {
+  std::vector<cox::BlockEvidence> end(cox::RankId rank = kRank) {
+    following.reset();
+    blocks.visits()->forget_step();
     health.parameter_gradients(bad_gradients(parameters));
-    const auto evidence = health.end_step(kRank);
+    const auto evidence = health.end_step(rank);
     return {evidence.begin(), evidence.end()};
   }
   cox::BlockId block(const std::string& name) const {
-    for (std::size_t b = 0; b < registry.size(); ++b) {
-      if (registry.name(cox::BlockId(static_cast<cox::BlockId::rep>(b))) == name) {
-        return cox::BlockId(static_cast<cox::BlockId::rep>(b));
-      }
+    for (std::size_t b = 0; b < blocks.size(); ++b) {
+      if (blocks.names()[b] == name) return cox::BlockId(static_cast<cox::BlockId::rep>(b));
     }
     throw std::runtime_error("no block " + name);
   }
   cox::detail::HealthVerdict verdict() const { return health.verdict(); }
 
-  cox::detail::BlockRegistry registry;
+  cox::detail::BlockWatch blocks;
   std::vector<Tensor> parameters;
   cox::detail::BlockHealth health;
+  cox::detail::VisitHealth look;
+  std::optional<cox::detail::BlockWatch::Following> following;
 };
 
-struct EmptyImpl : torch::nn::Module {};
-using Empty = std::shared_ptr<EmptyImpl>;
+// Multiplies by a parameter.
+struct GainImpl : torch::nn::Module {
+  explicit GainImpl(double value) : gain(register_parameter("gain", torch::full({1}, value))) {}
+  Tensor forward(const Tensor& x) { return x * gain; }
+  Tensor gain;
+};
+TORCH_MODULE(Gain);
 
-// Blocks without parameters whose function is the test's business.
-struct Frames {
-  explicit Frames(int count) : module(std::make_shared<torch::nn::Module>("frames")) {
+// Blocks "b0", "b1", ... that multiply by the same value.
+struct Gains {
+  explicit Gains(int count, double value = 2)
+      : module(std::make_shared<torch::nn::Module>("gains")) {
     for (int i = 0; i < count; ++i) {
-      blocks.emplace_back(
-          module->register_module("b" + std::to_string(i), std::make_shared<EmptyImpl>()));
+      layers.push_back(module->register_module("b" + std::to_string(i), Gain(value)));
     }
   }
+  Tensor operator()(std::size_t layer, const Tensor& x) { return layers[layer]->forward(x); }
   std::shared_ptr<torch::nn::Module> module;
-  std::vector<cox::Block<Empty>> blocks;
+  std::vector<Gain> layers;
 };
 
 inline Tensor leaf() {

@@ -5,11 +5,9 @@
 #include <thread>
 #include <vector>
 
-#include "coxswain/precision.h"
 #include "coxswain/reducer.h"
-#include "coxswain/run.h"
 #include "coxswain/session.h"
-#include "coxswain/wrap.h"
+#include "product_probe.h"
 #include "solo.h"
 
 #include <doctest/doctest.h>
@@ -25,8 +23,9 @@ struct LookingImpl : torch::nn::Module {
   Precision seen = Precision::fp32;
 
   at::Tensor forward(const at::Tensor& x) {
-    seen = current_format(at::kCPU).precision;
-    return linear(x);
+    const at::Tensor y = linear(x);
+    seen = cox::test::format_of_products(linear->weight);
+    return y;
   }
 };
 TORCH_MODULE(Looking);
@@ -39,14 +38,7 @@ struct Loop {
   std::uint64_t steps = 0;
 
   explicit Loop(const std::vector<std::string>& flags)
-      : session(attached(flags, model)), reducer(session, model->parameters()) {}
-
-  static Session attached(const std::vector<std::string>& flags, torch::nn::Sequential& model) {
-    wrap(model);
-    Session session = solo_session(flags);
-    session.attach(*model);
-    return session;
-  }
+      : session(solo_session(flags)), reducer(session, *model) {}
 
   // What the block computed in. Returns when the coordinator has answered to the step.
   Precision step(double size) {

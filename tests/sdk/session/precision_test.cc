@@ -7,6 +7,7 @@
 #include <chrono>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -15,13 +16,13 @@
 #include "coxswain/adamw.h"
 #include "coxswain/error.h"
 #include "coxswain/reducer.h"
-#include "coxswain/run.h"
 #include "coxswain/session.h"
 #include "coxswain/trainer.h"
-#include "coxswain/wrap.h"
+#include "product_probe.h"
 #include "sdk/src/precision/format_actuator.h"
 #include "sdk/src/precision/numerics_watch.h"
 #include "sdk/src/session/session_state.h"
+#include "sdk/src/stream/operator_stream.h"
 #include "solo.h"
 
 #include <doctest/doctest.h>
@@ -36,13 +37,14 @@ constexpr std::int64_t kWidth = 16;
 struct LookingImpl : torch::nn::Module {
   torch::nn::Linear widen{register_module("widen", torch::nn::Linear(kWidth, 2 * kWidth))};
   torch::nn::Linear narrow{register_module("narrow", torch::nn::Linear(2 * kWidth, kWidth))};
-  FormatInForce seen;
+  Precision seen = Precision::fp32;
   std::function<at::Tensor(Precision, const at::Tensor&)> twist;  // of its result
 
   at::Tensor forward(const at::Tensor& x) {
-    seen = current_format(at::kCPU);
-    const at::Tensor y = narrow(torch::dropout(torch::gelu(widen(x)), 0.1, is_training()));
-    return twist ? twist(seen.precision, y) : y;
+    const at::Tensor wide = widen(x);
+    seen = cox::test::format_of_products(narrow->weight);
+    const at::Tensor y = narrow(torch::dropout(torch::gelu(wide), 0.1, is_training()));
+    return twist ? twist(seen, y) : y;
   }
 };
 TORCH_MODULE(Looking);
@@ -54,7 +56,6 @@ struct Net {
   explicit Net(int size = 3) {
     torch::manual_seed(3);
     for (int i = 0; i < size; ++i) model->push_back(blocks.emplace_back());
-    wrap(model);
   }
   at::Tensor loss(const at::Tensor& x) { return model->forward(x).square().mean(); }
 };
@@ -68,7 +69,7 @@ at::Tensor sample() {
 std::string seen_formats(const Net& net) {
   std::string formats;
   for (const Looking& block : net.blocks) {
-    formats += (formats.empty() ? "" : " ") + std::string(to_string(block->seen.precision));
+    formats += (formats.empty() ? "" : " ") + std::string(to_string(block->seen));
   }
   return formats;
 }
@@ -80,13 +81,7 @@ struct Loop {
   Reducer reducer;
 
   explicit Loop(const std::vector<std::string>& flags)
-      : session(attached(flags, net)), reducer(session, net.model->parameters()) {}
-
-  static Session attached(const std::vector<std::string>& flags, Net& net) {
-    Session session = solo_session(flags);
-    session.attach(*net.model);
-    return session;
-  }
+      : session(solo_session(flags)), reducer(session, *net.model) {}
 
   ReductionOutcome step(double factor = 1) { return step(session.step(), factor); }
 
@@ -121,7 +116,9 @@ std::span<const BlockEvidence> evidence_of_step(cox::detail::NumericsWatch& nume
 
 std::vector<at::Tensor> gradients(const Net& net) {
   std::vector<at::Tensor> all;
-  for (const at::Tensor& p : net.model->parameters()) all.push_back(p.grad().clone());
+  for (const at::Tensor& p : net.model->parameters()) {
+    if (p.grad().defined()) all.push_back(p.grad().clone());
+  }
   return all;
 }
 
@@ -136,6 +133,12 @@ at::Tensor linger_in_fp32(Precision format, const at::Tensor& y) {
   if (format == Precision::fp32) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   return y;
 }
+
+struct InHalf final : cox::detail::OperatorListener {
+  std::optional<cox::detail::ProductFormat> product_format() const override {
+    return cox::detail::ProductFormat{at::kHalf};
+  }
+};
 
 struct Samples final : Dataset {
   std::int64_t size() const override { return 64; }
@@ -171,22 +174,20 @@ TEST_SUITE("sdk.session precision") {
     }
   }
 
-  TEST_CASE("without a setting a block computes in whatever its caller chose") {
-    Loop loop({});
-    {
-      const PrecisionScope scope(at::kCPU, Precision::bf16);
-      loop.step();
+  TEST_CASE("inside a scope of the program's own the scope's format counts") {
+    for (const char* format : {"fp16", "fp8"}) {
+      Loop loop({std::string("--cox.precision.format=") + format});
+      {
+        const PrecisionScope scope(at::kCPU, Precision::bf16);
+        loop.step();
+      }
+      CHECK(seen_formats(loop.net) == "bf16 bf16 bf16");
     }
-    CHECK(seen_formats(loop.net) == "bf16 bf16 bf16");
   }
 
-  TEST_CASE(
-      "a block that is forced to fp32 takes what blocks in bf16 give it, inside autocast too") {
+  TEST_CASE("a block may be forced to another format than the rest") {
     Loop loop({"--cox.precision.format=bf16", "--cox.precision.force=1=fp32"});
-    {
-      const PrecisionScope scope(at::kCPU, Precision::bf16);
-      CHECK(loop.step().finite);
-    }
+    CHECK(loop.step().finite);
     CHECK(seen_formats(loop.net) == "bf16 fp32 bf16");
   }
 
@@ -196,14 +197,15 @@ TEST_SUITE("sdk.session precision") {
     const auto reduced = gradients(loop.net);
     Net plain;
     torch::manual_seed(9);
-    at::Tensor x = sample();
-    for (Looking& block : plain.blocks) {
-      const PrecisionScope scope(at::kCPU, Precision::fp16);
-      x = block->forward(x).to(at::kFloat);
+    at::Tensor loss;
+    {
+      InHalf listener;
+      const cox::detail::StreamScope shown({&listener});
+      loss = plain.loss(sample());
     }
-    (x.square().mean() * 1024).backward();
-    std::vector<at::Tensor> by_hand;
-    for (const at::Tensor& p : plain.model->parameters()) by_hand.push_back(p.grad() / 1024);
+    (loss * 1024).backward();
+    std::vector<at::Tensor> by_hand = gradients(plain);
+    for (at::Tensor& gradient : by_hand) gradient /= 1024;
     CHECK(equal(reduced, by_hand));
   }
 
@@ -240,7 +242,7 @@ TEST_SUITE("sdk.session precision") {
     const auto steps_until = [&](Precision wanted) {
       for (int i = 0; i < 2000; ++i) {
         loop.step();
-        if (loop.net.blocks[1]->seen.precision == wanted) return true;
+        if (loop.net.blocks[1]->seen == wanted) return true;
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }
       return false;
@@ -248,7 +250,7 @@ TEST_SUITE("sdk.session precision") {
     CHECK(steps_until(Precision::bf16));
     loop.session.force_precision("1", Precision::fp32);
     CHECK(steps_until(Precision::fp32));
-    CHECK(loop.net.blocks[0]->seen.precision == Precision::bf16);
+    CHECK(loop.net.blocks[0]->seen == Precision::bf16);
     loop.session.release_precision("1");
     CHECK(steps_until(Precision::bf16));
   }
