@@ -32,26 +32,48 @@ void take_slowest(MemoryProblem& all, const MemoryProblem& one) {
   }
 }
 
-std::vector<MemoryAction> per_block(const MemoryProblem& problem,
+std::size_t block_of(const Stage& stage) {
+  return static_cast<std::size_t>(stage.block);
+}
+
+// Stages stand in the order of the forward pass, blocks in that of their registration. A block that
+// did not run is kept.
+std::vector<MemoryAction> per_block(const MemoryProblem& problem, std::size_t blocks,
                                     const std::vector<MemoryAction>& per_stage) {
-  std::vector<MemoryAction> actions;
+  std::vector<MemoryAction> actions(blocks, MemoryAction::keep);
   for (std::size_t s = 0; s < problem.stages.size(); ++s) {
-    if (problem.stages[s].block != kGap) actions.push_back(per_stage[s]);
+    const Stage& stage = problem.stages[s];
+    if (stage.block != kGap) actions[block_of(stage)] = per_stage[s];
   }
   return actions;
 }
 
-Result<MemoryModel> model_of(const MemoryProblem& problem, const FrontLimits& limits) {
+Status check_blocks(const MemoryProblem& problem, std::size_t blocks) {
+  std::vector<char> seen(blocks, 0);
+  for (const Stage& stage : problem.stages) {
+    if (stage.block == kGap) continue;
+    if (stage.block < 0 || block_of(stage) >= blocks || seen[block_of(stage)]++ != 0) {
+      return invalid_argument("memory: expected each of ", blocks,
+                              " blocks in one stage at most, found block ", stage.block);
+    }
+  }
+  return ok_status();
+}
+
+Result<MemoryModel> model_of(const MemoryProblem& problem, std::size_t blocks,
+                             const FrontLimits& limits) {
+  if (Status fits = check_blocks(problem, blocks); !fits.ok()) return fits;
   auto solved = solve_front(problem, limits);
   if (!solved.ok()) return solved.status();
   MemoryModel model;
   model.front = thinned(solved->front);
-  for (MemoryPoint& point : model.front) point.actions = per_block(problem, point.actions);
+  for (MemoryPoint& point : model.front) point.actions = per_block(problem, blocks, point.actions);
   model.base_bytes = problem.base_bytes;
+  model.kept_bytes.assign(blocks, 0);
   for (const Stage& stage : problem.stages) {
     model.step_us += stage.forward_us + stage.backward_us;
     if (stage.block == kGap) continue;
-    model.kept_bytes.push_back(stage.option(MemoryAction::keep).kept_bytes);
+    model.kept_bytes[block_of(stage)] = stage.option(MemoryAction::keep).kept_bytes;
   }
   return model;
 }
@@ -60,9 +82,9 @@ Result<MemoryModel> model_of(const MemoryProblem& problem, const FrontLimits& li
 std::vector<MemoryAction> per_stage(const MemoryProblem& problem,
                                     const std::vector<MemoryAction>& per_block) {
   std::vector<MemoryAction> actions(problem.stages.size(), MemoryAction::keep);
-  std::size_t block = 0;
   for (std::size_t s = 0; s < actions.size(); ++s) {
-    if (problem.stages[s].block != kGap) actions[s] = per_block[block++];
+    const Stage& stage = problem.stages[s];
+    if (stage.block != kGap) actions[s] = per_block[block_of(stage)];
   }
   return actions;
 }
@@ -132,7 +154,8 @@ Kinds kinds_of(std::vector<RankProblem>& ranks) {
 
 }  // namespace
 
-Result<MemoryFacts> memory_facts(std::vector<RankProblem> ranks, const FrontLimits& limits) {
+Result<MemoryFacts> memory_facts(std::vector<RankProblem> ranks, std::size_t blocks,
+                                 const FrontLimits& limits) {
   const Kinds kinds = kinds_of(ranks);
   if (kinds.all.empty() || kinds.all.size() > kMaxMemoryModels) {
     return failed_precondition("memory: expected ranks of 1 to ", kMaxMemoryModels,
@@ -141,7 +164,7 @@ Result<MemoryFacts> memory_facts(std::vector<RankProblem> ranks, const FrontLimi
   }
   MemoryFacts facts;
   for (const Kind& kind : kinds.all) {
-    auto model = model_of(kind.problem, limits);
+    auto model = model_of(kind.problem, blocks, limits);
     if (!model.ok()) return model.status();
     model->samples = kind.samples;
     facts.models.push_back(std::move(*model));
@@ -169,7 +192,7 @@ std::string least_peak_text(const MemoryProblem& problem, const MemoryModel& mod
     if (block == kGap) between += bytes;
     if (block == kGap || bytes == 0) continue;
     shares.push_back(
-        {blocks[static_cast<std::size_t>(block)], bytes, actions[s], s == parts.running_stage});
+        {blocks[block_of(problem.stages[s])], bytes, actions[s], s == parts.running_stage});
   }
   return concat("at that peak: ", mib_text(parts.base_bytes),
                 " of parameters, gradients, optimizer and buffers, ", mib_text(between),
@@ -190,7 +213,7 @@ MemoryProfile profile_of(std::vector<RankProblem> ranks, const std::vector<std::
     }
     for (const Stage& stage : kinds.all[k].problem.stages) {
       const bool is_first = kind.stage_names.empty();
-      kind.stage_names.push_back(stage.block != kGap ? blocks[static_cast<std::size_t>(stage.block)]
+      kind.stage_names.push_back(stage.block != kGap ? blocks[block_of(stage)]
                                  : is_first          ? "before the blocks"
                                                      : "after the blocks");
     }

@@ -38,10 +38,12 @@ struct RankProblem {
 };
 
 // Returns the facts for JobFacts. `ranks` has one entry per rank; a rank without a problem is taken
-// to be of the first kind. Plans per stage become plans per block. Errors: failed_precondition when
-// no rank has a problem, or when there are more than kMaxMemoryModels kinds; those of
-// solve_front().
-Result<MemoryFacts> memory_facts(std::vector<RankProblem> ranks, const FrontLimits& limits = {});
+// to be of the first kind. Plans per stage, in forward order, become plans for the job's `blocks`
+// blocks, by index; a block without a stage is kept. Errors: invalid_argument for stages that do
+// not fit the blocks, failed_precondition when no rank has a problem, or when there are more than
+// kMaxMemoryModels kinds; those of solve_front().
+Result<MemoryFacts> memory_facts(std::vector<RankProblem> ranks, std::size_t blocks,
+                                 const FrontLimits& limits = {});
 
 // Returns what makes up the least peak of a rank with this problem: what lies outside of blocks,
 // and the largest blocks by name. `model`: the one of `facts` that it is of. `blocks` has the names

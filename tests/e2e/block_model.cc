@@ -1,5 +1,6 @@
 #include "tests/e2e/block_model.h"
 
+#include <cmath>
 #include <string>
 
 #include "tests/sdk/session/product_probe.h"
@@ -22,17 +23,18 @@ at::Tensor LayerImpl::forward(const at::Tensor& x) {
 }
 
 StackImpl::StackImpl(std::size_t blocks, std::int64_t width)
-    : first_(register_module("first", torch::nn::Linear(4, width))),
-      last_(register_module("last", torch::nn::Linear(width, 1))) {
+    : widen_(register_buffer("widen", torch::randn({4, width}) / 2)),
+      sum_(register_buffer("sum",
+                           torch::randn({width, 1}) / std::sqrt(static_cast<double>(width)))) {
   for (std::size_t b = 0; b < blocks; ++b) {
     blocks_.push_back(register_module("block" + std::to_string(b), Layer(width)));
   }
 }
 
 at::Tensor StackImpl::forward(const at::Tensor& x) {
-  at::Tensor y = first_(x);
+  at::Tensor y = x.matmul(widen_);
   for (Layer& block : blocks_) y = block(y);
-  return last_(y);
+  return y.matmul(sum_);
 }
 
 void StackImpl::inject(const std::vector<Injection>& all, int rank, std::uint64_t step) {

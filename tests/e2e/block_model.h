@@ -1,4 +1,4 @@
-// A model of blocks ("first", "last", "block0", "block1", ...) for the end-to-end tests of
+// A model of blocks ("block0", "block1", ...) for the end-to-end tests of
 // numerics. On request a layer multiplies a value of its own, or that value's gradient, so that it
 // overflows. Each layer notes the format that its products run in. Training thread only.
 #pragma once
@@ -38,7 +38,7 @@ class StackImpl : public torch::nn::Module {
   double formats() const;
 
  private:
-  torch::nn::Linear first_, last_;
+  at::Tensor widen_, sum_;  // fixed: what is trained are the blocks
   std::vector<Layer> blocks_;
 };
 TORCH_MODULE(Stack);

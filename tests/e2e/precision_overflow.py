@@ -117,14 +117,14 @@ class Overflow(PrecisionCase):
         self.assertEqual([(o["block"], o["pass"], o["rank"]) for o in numerics["overflows"]],
                          [("block2", "backward", 1)])
 
-    def test_what_is_not_finite_outside_of_all_blocks_blames_none(self):
+    def test_what_is_not_finite_in_the_loss_counts_to_the_last_block_which_ends_there(self):
         command = self.command("run", "--steps", 40, "--nan-steps", 20, 20, format_flag("bf16"))
         _, numerics = self.numerics_at_the_end(command, 2)
         self.assertEqual([(o["block"], o["pass"]) for o in numerics["overflows"]],
-                         [(None, "forward")])
+                         [("block3", "forward")])
         for rank in range(2):
             bad = [row for row in self.rows("run", rank) if "overflow_pass" in row]
-            self.assertEqual([(row["step"], row["overflow_block"]) for row in bad], [(20, "")])
+            self.assertEqual([(row["step"], row["overflow_block"]) for row in bad], [(20, "block3")])
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ MemoryProblem problem_of(std::int64_t interior, std::int64_t forward_us) {
 TEST_SUITE("memory facts") {
   TEST_CASE("ranks with equal bytes share a front, and the slowest one's times count") {
     auto facts = planner::memory_facts(
-        {{problem_of(500, 10), 4000}, {problem_of(900, 10), 8000}, {problem_of(500, 30), 4000}});
+        {{problem_of(500, 10), 4000}, {problem_of(900, 10), 8000}, {problem_of(500, 30), 4000}}, 2);
     REQUIRE(facts.ok());
     REQUIRE(facts->models.size() == 2);
     CHECK(facts->model_of_rank == std::vector<std::uint32_t>{0, 1, 0});
@@ -47,6 +47,34 @@ TEST_SUITE("memory facts") {
     CHECK(front.back().actions == std::vector<MemoryAction>(2, MemoryAction::keep));
     for (const MemoryPoint& point : front) CHECK(point.actions.size() == 2);
     CHECK(validate(*facts, 3, 2).ok());
+  }
+
+  TEST_CASE("plans go by the number of a block, whatever the order in which blocks run") {
+    MemoryProblem problem = problem_of(500, 10);
+    problem.stages[1].block = 3;  // runs first, and only it can be recomputed
+    problem.stages[2].block = 1;
+    problem.stages[2].options[0].kept_bytes = 40;
+    problem.stages[2].options[1].allowed = false;
+    const auto facts = planner::memory_facts({{problem, 0}}, 4);
+    REQUIRE(facts.ok());
+    const MemoryModel& model = facts->models[0];
+    CHECK(model.kept_bytes == std::vector<std::int64_t>{0, 40, 0, 500});
+    using enum MemoryAction;
+    CHECK(model.front.front().actions == std::vector<MemoryAction>{keep, keep, keep, recompute});
+    CHECK(model.front.back().actions == std::vector<MemoryAction>(4, keep));
+    CHECK(validate(*facts, 1, 4).ok());
+    const std::vector<std::string> names = {"never", "last", "never", "first"};
+    CHECK(planner::least_peak_text(problem, model, names).find("block first") != std::string::npos);
+  }
+
+  TEST_CASE("stages that are no block of the job, or of one block, are refused") {
+    for (const std::int32_t block : {0, 2, -2}) {
+      MemoryProblem problem = problem_of(500, 10);
+      problem.stages[2].block = block;
+      const auto facts = planner::memory_facts({{problem, 0}}, 2);
+      CHECK(facts.status().code() == StatusCode::invalid_argument);
+      CHECK(facts.status().message().find(std::to_string(block)) != std::string::npos);
+    }
   }
 
   TEST_CASE("the parts of a peak add up to it, whatever the plan, copies among them") {
@@ -83,7 +111,7 @@ TEST_SUITE("memory facts") {
       if (s >= 0) names.push_back("h." + std::to_string(s));
       problem.stages.push_back(stage);
     }
-    const auto facts = planner::memory_facts({{problem, 0}});
+    const auto facts = planner::memory_facts({{problem, 0}}, names.size());
     REQUIRE(facts.ok());
     CHECK(
         planner::least_peak_text(problem, facts->models[0], names) ==
@@ -110,13 +138,13 @@ TEST_SUITE("memory facts") {
   }
 
   TEST_CASE("a rank where nothing was measured is taken to be like the first kind") {
-    auto facts = planner::memory_facts({{{}, 100}, {problem_of(500, 10), 4000}});
+    auto facts = planner::memory_facts({{{}, 100}, {problem_of(500, 10), 4000}}, 2);
     REQUIRE(facts.ok());
     CHECK(facts->model_of_rank == std::vector<std::uint32_t>{0, 0});
   }
 
   TEST_CASE("without any measurement there is nothing to plan, and that is said") {
-    auto facts = planner::memory_facts({{{}, 100}, {{}, 100}});
+    auto facts = planner::memory_facts({{{}, 100}, {{}, 100}}, 2);
     REQUIRE_FALSE(facts.ok());
     CHECK(facts.status().message().find("found 0") != std::string::npos);
   }

