@@ -208,6 +208,8 @@ Result<std::unique_ptr<RunStoreWriter>> RunStoreWriter::open(const fs::path& dir
   const fs::path folder = directory / ("rank" + std::to_string(info.rank.value()));
   const auto progress = prepare(folder, info, options);
   if (!progress.ok()) return progress.status();
+  io::remove_temporaries(folder);
+  if (info.rank == kRoot) io::remove_temporaries(directory);  // where rank 0 alone writes files
   auto file = AppendFile::open(folder / "steps.jsonl");
   if (!file.ok()) return file.status();
   std::unique_ptr<RunStoreWriter> store(

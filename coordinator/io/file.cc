@@ -8,6 +8,9 @@
 #include <cerrno>
 #include <system_error>
 #include <utility>
+#include <vector>
+
+#include "coordinator/core/text.h"
 
 namespace cox::io {
 namespace {
@@ -15,10 +18,19 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kNameAttempts = 1000;
+constexpr std::string_view kTemporary = ".tmp-";         // ".NAME.tmp-PROCESS-ATTEMPT"
 constexpr std::size_t kMaxPiece = std::size_t{1} << 30;  // of one call to the system
 
 fs::path folder_of(const fs::path& target) {
   return target.has_parent_path() ? target.parent_path() : fs::path(".");
+}
+
+bool is_temporary(std::string_view name) {
+  const std::size_t mark = name.rfind(kTemporary);
+  if (!name.starts_with('.') || mark == std::string_view::npos) return false;
+  const std::string_view numbers = name.substr(mark + kTemporary.size());
+  return numbers.find('-') != std::string_view::npos &&
+         numbers.find_first_not_of("0123456789-") == std::string_view::npos;
 }
 
 Status open_error(const fs::path& path, int error) {
@@ -70,7 +82,7 @@ int write_all(int descriptor, std::string_view bytes) {
 }
 
 Result<AtomicFile> AtomicFile::create(const fs::path& target) {
-  const std::string stem = "." + target.filename().string() + ".tmp-" + std::to_string(::getpid());
+  const std::string stem = concat(".", target.filename().string(), kTemporary, ::getpid());
   for (int attempt = 0; attempt < kNameAttempts; ++attempt) {
     AtomicFile file(target, folder_of(target) / (stem + "-" + std::to_string(attempt)), -1);
     file.descriptor_ =
@@ -120,6 +132,16 @@ Status replace_file(const fs::path& target, std::string_view content) {
   if (!file.ok()) return file.status();
   const Status written = file->write(content.data(), content.size());
   return written.ok() ? file->commit() : written;
+}
+
+void remove_temporaries(const fs::path& folder) {
+  std::error_code error;
+  std::vector<fs::path> left;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const bool is_file = fs::is_regular_file(entry.symlink_status(error));
+    if (is_file && is_temporary(entry.path().filename().string())) left.push_back(entry.path());
+  }
+  for (const fs::path& path : left) fs::remove(path, error);
 }
 
 Status sync_folder(const fs::path& folder) {

@@ -55,6 +55,10 @@ class AtomicFile {
 // still there.
 Status replace_file(const std::filesystem::path& target, std::string_view content);
 
+// Removes what AtomicFiles of a process that was killed have left in the folder: regular files with
+// the names of their temporary ones. Errors are ignored. REQUIRES: nobody writes files there.
+void remove_temporaries(const std::filesystem::path& folder);
+
 // Makes the names in a folder durable: what was created, renamed or removed in it.
 Status sync_folder(const std::filesystem::path& folder);
 

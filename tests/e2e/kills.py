@@ -166,7 +166,7 @@ class Trial:
 
     def again(self):
         """Flags to go on with. A job without a save starts anew, into a new run directory."""
-        if last_step(self) > 0:
+        if saved_steps(self):
             return ["--cox.checkpoint.resume=on"]
         shutil.rmtree(self.at("run"), ignore_errors=True)
         return []
@@ -217,8 +217,13 @@ class Trial:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
+def saved_steps(trial):
+    """A job that is terminated before its first step saves, too: step 0."""
+    return [int(e[5:]) for e in trial.saves_entries() if re.fullmatch(r"step-\d+", e)]
+
+
 def last_step(trial):
-    return max((int(e[5:]) for e in trial.saves_entries() if re.fullmatch(r"step-\d+", e)), default=0)
+    return max(saved_steps(trial), default=0)
 
 
 def weights(ended):

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "tests/sdk/temp_folder.h"
 
@@ -47,6 +48,22 @@ TEST_SUITE("io.file") {
     REQUIRE(replace_file(folder / "a", "ours").ok());
     CHECK(read_bytes(folder / other) == "theirs");
     CHECK(read_bytes(folder / "a") == "ours");
+  }
+
+  TEST_CASE("what killed writers left is removed by who knows to be alone, and nothing else") {
+    const TempFolder folder;
+    for (const char* name : {".run.json.tmp-21947-0", ".a.tmp-1-999", ".b.tmp-2-0.tmp-3-1"})
+      folder.write(name, "half");
+    const std::vector<std::string> others = {"a.tmp-1-0", ".a.tmp-1", ".a.tmp-x-1", ".tmp", "a"};
+    for (const std::string& name : others) folder.write(name, "kept");
+    fs::create_symlink(folder / "a", folder / ".link.tmp-1-0");
+    fs::create_directory(folder / ".folder.tmp-1-0");
+    remove_temporaries(folder.path());
+    for (const std::string& name : others) CHECK(read_bytes(folder / name) == "kept");
+    CHECK(fs::is_symlink(folder / ".link.tmp-1-0"));
+    CHECK(fs::is_directory(folder / ".folder.tmp-1-0"));
+    CHECK(folder.files() == others.size() + 2);
+    remove_temporaries(folder / "none");
   }
 
   TEST_CASE("what cannot be written is said with the file and the reason") {

@@ -151,6 +151,16 @@ TEST_SUITE("metrics") {
     CHECK(contains(run, "\"started\":1000"));
   }
 
+  TEST_CASE("a run that goes on removes what its killed ranks were about to write") {
+    const TemporaryFolder folder;
+    write_steps(folder.path(), 0, 3);
+    const auto ours = folder.path() / "rank0" / ".run.json.tmp-21947-0";
+    const auto roots = folder.path() / ".memory_profile.json.tmp-5-0";
+    for (const auto& file : {ours, roots}) write_text(file, "{");
+    write_steps(folder.path(), 3, 5, append_from(3));
+    for (const auto& file : {ours, roots}) CHECK_FALSE(std::filesystem::exists(file));
+  }
+
   TEST_CASE("another run's folder is not appended to") {
     const TemporaryFolder folder;
     write_steps(folder.path(), 0, 3);
