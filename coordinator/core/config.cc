@@ -40,6 +40,7 @@ void add(std::vector<Row>& rows, const std::string& prefix, Section Config::*sec
 std::vector<Row> make_rows() {
   std::vector<Row> rows;
   add(rows, "run", &Config::run, run_settings());
+  add(rows, "blocks", &Config::blocks, blocks_settings());
   add(rows, "control", &Config::control, control_settings());
   add(rows, "http", &Config::http, http_settings());
   add(rows, "checkpoint", &Config::checkpoint, checkpoint_settings());
@@ -309,6 +310,7 @@ Status validate(const Config& config) {
   Status status = check_values(config);
   if (status.ok()) status = validate(config.checkpoint);
   if (status.ok()) status = validate(config.force);
+  if (status.ok()) status = validate(config.blocks);
   if (status.ok()) status = validate(config.http);
   if (status.ok()) status = validate(config.memory);
   if (status.ok()) status = validate(config.precision);

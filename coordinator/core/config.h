@@ -24,6 +24,7 @@ namespace cox {
 
 struct Config {
   RunConfig run;
+  BlocksConfig blocks;
   ControlConfig control;
   HttpConfig http;
   CheckpointConfig checkpoint;

@@ -118,18 +118,12 @@ class Steered final : public detail::OperatorListener {
   explicit Steered(double dropout)
       : model_(dropout), map_(detail::BlockMap::make(*model_, {}).value()) {
     static_cast<void>(detail::install_saved_tensor_engine());
-    std::vector<std::string> names;
-    std::vector<std::uint64_t> elements;
-    for (std::size_t b = 0; b < map_.size(); ++b) {
-      const BlockId block(static_cast<BlockId::rep>(b));
-      names.push_back(map_.name(block));
-      elements.push_back(map_.elements(block));
-    }
     config_.mode = PolicyMode::on;
     actuator_ =
         std::make_unique<detail::MemoryActuator>(config_, "", RankId(0), blocks_, probe_, Log());
     if (!actuator_->prepare().ok()) throw std::runtime_error("no counting allocator");
-    visits_ = &blocks_.adopt(names, elements);
+    if (!blocks_.adopt(map_).ok()) throw std::runtime_error("the blocks cannot be followed");
+    visits_ = blocks_.visits();
     tokens_ = at::randint(kWords, {kRows, kLength}, at::kLong);
     targets_ = at::randint(kWords, {kRows * kLength}, at::kLong);
     loss(Watch::no).backward();  // makes what stays: the gradients' own memory is dropped again

@@ -128,6 +128,17 @@ TEST_SUITE("core") {
     CHECK(cox::fingerprint(read) == cox::fingerprint(config));
   }
 
+  TEST_CASE("modules and scopes are lists of texts without empty ones") {
+    Config config;
+    REQUIRE(cox::set_option(config, "blocks.modules", "encoder.*, decoder.*").ok());
+    CHECK(config.blocks.modules == std::vector<std::string>{"encoder.*", "decoder.*"});
+    for (const char* wrong : {",", "a,", "a,,b"})
+      CHECK(cox::set_option(config, "blocks.modules", wrong).code() ==
+            StatusCode::invalid_argument);
+    REQUIRE(cox::set_option(config, "blocks.modules", "").ok());
+    CHECK(config.blocks.modules.empty());
+  }
+
   TEST_CASE("a misspelt key is an error with its place and the nearest key") {
     Config config;
     const cox::Status status =
@@ -249,6 +260,9 @@ TEST_SUITE("core") {
     SUBCASE("a loss scale that starts beyond its largest") {
       config.loss_scale.rules.initial_scale = 2;
       config.loss_scale.rules.max_scale = 1;
+    }
+    SUBCASE("a scope of blocks twice") {
+      config.blocks.scopes = {"loss", "head", "loss"};
     }
     SUBCASE("listening nowhere") {
       config.http.host = "";

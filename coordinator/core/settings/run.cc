@@ -1,8 +1,11 @@
 #include "coordinator/core/settings/run.h"
 
+#include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "coordinator/core/settings/settings.h"
+#include "coordinator/core/words.h"
 
 namespace cox {
 namespace {
@@ -11,6 +14,20 @@ using namespace settings;
 
 constexpr std::uint64_t kAny = std::numeric_limits<std::uint64_t>::max();
 constexpr std::string_view kPathNames[] = {"auto", "mailbox", "mpi"};
+
+Setting<BlocksConfig> texts(std::vector<std::string> BlocksConfig::*field, SettingName name,
+                            std::string range) {
+  const auto parse = [](std::string_view text) {
+    return parse_list<std::string>(text, [](std::string_view part) -> Result<std::string> {
+      if (part.empty()) return invalid_argument("expected texts between commas, found none");
+      return std::string(part);
+    });
+  };
+  const auto format = [](const std::vector<std::string>& values) {
+    return format_list(values, [](const std::string& value) { return value; });
+  };
+  return parsed(field, std::move(name), "text", std::move(range), parse, format);
+}
 
 }  // namespace
 
@@ -33,6 +50,17 @@ std::vector<Setting<RunConfig>> run_settings() {
               "of the device of one rank in the format that it trains in, for the ratio of it that "
               "is used (MFU); 0 = not given"},
              {0, 1e18}),
+  };
+}
+
+std::vector<Setting<BlocksConfig>> blocks_settings() {
+  using C = BlocksConfig;
+  return {
+      texts(&C::modules,
+            {"modules", "", "modules that are blocks, `layers.*` say; empty = found by themselves"},
+            "PATTERN,..."),
+      texts(&C::scopes, {"scopes", "", "blocks that the program opens itself, by cox::block(name)"},
+            "NAME,..."),
   };
 }
 
@@ -82,6 +110,17 @@ std::vector<Setting<CheckpointConfig>> checkpoint_settings() {
               {"snapshot_rounds", "rounds", "in-memory snapshot that often; 0 = none"},
               {0, 1000000}),
   };
+}
+
+Status validate(const BlocksConfig& config) {
+  for (std::size_t i = 0; i < config.scopes.size(); ++i) {
+    const std::string& name = config.scopes[i];
+    if (std::ranges::count(config.scopes, name) > 1) {
+      return invalid_argument("blocks.scopes: expected each name once, found '", shown(name),
+                              "' again");
+    }
+  }
+  return ok_status();
 }
 
 Status validate(const HttpConfig& config) {

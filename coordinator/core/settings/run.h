@@ -1,6 +1,6 @@
-// The settings of a run as such: `run.*`, `control.*` (how reports and plans travel), `http.*`
-// (metrics and status) and `checkpoint.*`. Part of Config; see settings.h for the rows. Plain
-// values, pure functions.
+// The settings of a run as such: `run.*`, `blocks.*` (what the blocks of a model are), `control.*`
+// (how reports and plans travel), `http.*` (metrics and status) and `checkpoint.*`. Part of Config;
+// see settings.h for the rows. Plain values, pure functions.
 #pragma once
 
 #include <cstdint>
@@ -27,6 +27,14 @@ struct RunConfig {
   double peak_flops_per_device = 0;  // FLOP/s that one rank's device can do; 0 = not given
 };
 std::vector<Setting<RunConfig>> run_settings();
+
+struct BlocksConfig {
+  // Modules that are blocks, by patterns of their paths. Empty = as the program says, or else the
+  // elements of the largest container of equal modules.
+  std::vector<std::string> modules;
+  std::vector<std::string> scopes;  // names that the program opens by itself (coxswain/block.h)
+};
+std::vector<Setting<BlocksConfig>> blocks_settings();
 
 struct ControlConfig {
   ControlPath path = ControlPath::automatic;
@@ -57,6 +65,7 @@ struct CheckpointConfig {
 std::vector<Setting<CheckpointConfig>> checkpoint_settings();
 
 // Returns invalid_argument for settings that contradict each other.
+Status validate(const BlocksConfig& config);
 Status validate(const HttpConfig& config);
 Status validate(const CheckpointConfig& config);
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "coxswain/adamw.h"
+#include "coxswain/block.h"
 #include "coxswain/clip.h"
 #include "coxswain/dataset.h"
 #include "coxswain/error.h"

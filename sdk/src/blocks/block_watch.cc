@@ -3,9 +3,11 @@
 #include <ATen/autocast_mode.h>
 #include <torch/torch.h>
 
-#include <cassert>
+#include <algorithm>
 #include <utility>
 
+#include "coordinator/core/text.h"
+#include "coordinator/core/words.h"
 #include "coxswain/error.h"
 #include "sdk/src/stream/saved_tensors.h"
 #include "sdk/src/stream/storage.h"
@@ -82,31 +84,51 @@ BlockWatch::Following::~Following() {
 
 void BlockWatch::attach(torch::nn::Module& model) {
   release();
-  Result<BlockMap> map = BlockMap::make(model, {});
+  Result<BlockMap> map = divide(model, {}, {});
+  if (!map.ok() && !config_.modules.empty()) throw Error(map.status());
   if (!map.ok() || !install_saved_tensor_engine().ok()) return;
-  std::vector<std::string> names;
-  std::vector<std::uint64_t> elements;
-  for (std::size_t b = 0; b < map->size(); ++b) {
-    const BlockId block(static_cast<BlockId::rep>(b));
-    names.push_back(map->name(block));
-    elements.push_back(map->elements(block));
-  }
-  adopt(names, elements);
+  require(adopt(*map));
   follower_.reset(new Follower(std::move(*map), visits_));
+}
+
+Result<BlockMap> BlockWatch::divide(const torch::nn::Module& model,
+                                    std::span<const std::string> patterns,
+                                    std::string_view name) const {
+  if (config_.modules.empty()) return BlockMap::make(model, patterns, name);
+  if (name.empty()) return BlockMap::make(model, config_.modules, name);
+  std::vector<std::string> own;
+  for (const std::string& pattern : config_.modules) {
+    if (pattern.starts_with(concat(name, "."))) own.push_back(pattern);
+  }
+  return own.empty() ? BlockMap::make(model, patterns, name) : BlockMap::make(model, own, name);
 }
 
 const BlockMap* BlockWatch::followed() const {
   return follower_ ? &follower_->map() : nullptr;
 }
 
-VisitWatch& BlockWatch::adopt(const std::vector<std::string>& names,
-                              const std::vector<std::uint64_t>& elements) {
-  assert(names.size() == elements.size());
+Status BlockWatch::adopt(const BlockMap& map) {
+  std::vector<std::string> names;
+  for (std::size_t b = 0; b < map.size(); ++b)
+    names.push_back(map.name(BlockId(static_cast<BlockId::rep>(b))));
+  const auto taken = std::ranges::find_first_of(config_.scopes, names);
+  if (taken != config_.scopes.end()) {
+    return invalid_argument("blocks.scopes: expected names that no block of the model has, found ",
+                            shown(*taken));
+  }
+  if (!visits_) names.insert(names.end(), config_.scopes.begin(), config_.scopes.end());
+  if (names_.size() + names.size() > kMaxBlocks) {
+    return resource_exhausted("blocks: expected at most ", kMaxBlocks,
+                              " in all models, found more; name larger parts as blocks");
+  }
   if (!visits_) visits_ = std::make_shared<VisitWatch>(*this, &steady_now);
-  for (std::size_t b = 0; b < names.size(); ++b) visits_->add_block(names[b], elements[b]);
+  for (std::size_t b = 0; b < names.size(); ++b) {
+    const BlockId block(static_cast<BlockId::rep>(b));
+    visits_->add_block(names[b], b < map.size() ? map.elements(block) : 0);
+  }
   names_.insert(names_.end(), names.begin(), names.end());
   known_.resize(names_.size());
-  return *visits_;
+  return ok_status();
 }
 
 void BlockWatch::release() {

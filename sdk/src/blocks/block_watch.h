@@ -16,9 +16,12 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "coordinator/core/operator_table.h"
+#include "coordinator/core/settings/run.h"
 #include "sdk/src/blocks/actuator.h"
 #include "sdk/src/blocks/measurement.h"
 #include "sdk/src/blocks/visit_watch.h"
@@ -31,15 +34,23 @@ class BlockWatch final : public Actuator, public BlockSink {
   static constexpr std::uint64_t kFullSteps = 2;
   static constexpr std::uint64_t kTimesEverySteps = 32;
 
+  explicit BlockWatch(BlocksConfig config = {}) : config_(std::move(config)) {}
+
   const char* name() const override { return "blocks"; }
   // Finds the blocks of a model and follows them in steps. A model that cannot be followed (it has
   // no parameters, or more than kMaxBlocks parts, or Python's torch runs the engine) has none.
+  // Throws cox::Error for settings that do not fit it.
   void attach(torch::nn::Module& model) override;
-  // Adds blocks of adopted models with these names and numbers of elements, numbered after those
-  // that are there. Whoever follows the stream tells the VisitWatch, which lives until release().
-  // REQUIRES: no model is attached.
-  VisitWatch& adopt(const std::vector<std::string>& names,
-                    const std::vector<std::uint64_t>& elements);
+  // Divides a model of that name, which may be empty, as the settings say, where they do, or else
+  // by these patterns (BlockMap::make).
+  Result<BlockMap> divide(const torch::nn::Module& model, std::span<const std::string> patterns,
+                          std::string_view name) const;
+  // Adds the blocks of an adopted model, numbered after those that are there, and with the first
+  // model those of blocks.scopes. Whoever follows the stream tells the VisitWatch, which lives
+  // until release(). Returns invalid_argument for a scope that is called like a block,
+  // resource_exhausted for more than kMaxBlocks; nothing has changed then. REQUIRES: no model is
+  // attached.
+  Status adopt(const BlockMap& map);
   void release() override;
   void contribute(JobFacts& job) const override { job.blocks = names_; }
   // Chooses what the coming step measures. The blocks of an attached model are followed until
@@ -100,6 +111,7 @@ class BlockWatch final : public Actuator, public BlockSink {
 
   MeasureMode next_mode();
 
+  const BlocksConfig config_;
   std::shared_ptr<VisitWatch> visits_;
   std::vector<std::string> names_;
   std::unique_ptr<Follower, EndFollower> follower_;  // of the model that is attached

@@ -1,9 +1,11 @@
 #include "sdk/src/blocks/visit_watch.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "coordinator/core/hash.h"
 #include "coordinator/core/text.h"
+#include "coordinator/core/words.h"
 #include "coxswain/error.h"
 #include "sdk/src/stream/storage.h"
 
@@ -120,7 +122,9 @@ std::vector<PinnedBlock> VisitWatch::pinned() const {
 void VisitWatch::read_parameter(const BlockMap& map, BlockId::rep first,
                                 const c10::StorageImpl* storage, Told observer) {
   const std::optional<BlockId> local = map.block_of(storage);
-  if (local || !current_) {
+  if (!scopes_.empty()) {
+    if (current_ != scopes_.back().block) enter(scopes_.back().block);
+  } else if (local || !current_) {
     const BlockId::rep number = local ? local->value() : map.owner(storage)->value();
     const BlockId block(static_cast<BlockId::rep>(first + number));
     if (current_ != block) enter(block);
@@ -199,6 +203,31 @@ bool VisitWatch::begin_tile(std::string_view name, TileDrop drop) {
 
 void VisitWatch::end_tile() noexcept {
   std::exchange(tile_, nullptr)->close();
+}
+
+// A forward pass that has not begun does so with the first parameter, in the scope's block.
+bool VisitWatch::begin_block(std::string_view name) {
+  const auto named = std::ranges::find(blocks_, name, &Block::name);
+  if (named == blocks_.end()) throw Error(no_such_block(name));
+  const BlockId block(static_cast<BlockId::rep>(named - blocks_.begin()));
+  scopes_.push_back({block, current_});
+  if (current_ && current_ != block) enter(block);
+  return true;
+}
+
+void VisitWatch::end_block() noexcept {
+  const Scope ended = scopes_.back();
+  scopes_.pop_back();
+  const std::optional<BlockId> next = scopes_.empty() ? ended.around : scopes_.back().block;
+  if (current_ && next && current_ != next) enter(*next);
+}
+
+Status VisitWatch::no_such_block(std::string_view name) const {
+  std::vector<std::string> names;
+  for (const Block& block : blocks_) names.push_back(block.name);
+  return invalid_argument(
+      "cox::block: expected the name of a block, or one of blocks.scopes, found ", shown(name),
+      "; the nearest are ", nearest_names(names, name));
 }
 
 void VisitWatch::close_region() {

@@ -15,6 +15,9 @@
 // last, so that operators which saved nothing count for the block that came before them in the
 // backward pass. A storage that several blocks save counts for the first.
 //
+// A program may open a block by its name, too (coxswain/block.h): then what it computes is a visit
+// of that block, whichever parameters are read.
+//
 // A block's format is that of its products, from its visit's first operator to the next visit's.
 //
 // The training thread calls everything but unpack(), which comes from whatever thread runs
@@ -151,6 +154,8 @@ class VisitWatch final : public SavedTensorFrame,
   std::unique_ptr<torch::autograd::SavedVariableHooks> make_hooks() override;
   bool begin_tile(std::string_view name, TileDrop drop) override;
   void end_tile() noexcept override;
+  bool begin_block(std::string_view name) override;
+  void end_block() noexcept override;
 
  private:
   class Hooks;
@@ -176,8 +181,14 @@ class VisitWatch final : public SavedTensorFrame,
     BlockId block;   // that is measured
     BlockId region;  // that is steered
   };
+  // A block that the program opened by its name.
+  struct Scope {
+    BlockId block;
+    std::optional<BlockId> around;
+  };
 
   Tape* recording() const { return tile_ != nullptr ? tile_.get() : tape_.get(); }
+  Status no_such_block(std::string_view name) const;
   void note_shape(const at::Tensor& tensor);
   void book_forward();
   void open_region(BlockId block);
@@ -194,6 +205,7 @@ class VisitWatch final : public SavedTensorFrame,
   const Clock now_;
   MeasureMode mode_ = MeasureMode::off;
   std::vector<Block> blocks_;
+  std::vector<Scope> scopes_;  // the innermost last; no parameter enters another block in one
   std::optional<BlockId> current_;
   std::optional<BlockId> region_;              // that the pass is in
   std::shared_ptr<Tape> tape_;                 // of the region; null unless its block is recomputed

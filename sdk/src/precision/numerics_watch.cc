@@ -308,10 +308,9 @@ void NumericsWatch::watch(std::span<const at::Tensor> parameters) {
   if (map == nullptr) return;
   release();
   std::vector<NoiseBlock> blocks;
-  for (std::size_t b = 0; b < map->size(); ++b) {
-    const BlockId block(static_cast<BlockId::rep>(b));
-    blocks.push_back({map->name(block), map->parameters(block)});
-  }
+  for (const std::string& name : blocks_.names()) blocks.push_back({name, {}});
+  for (std::size_t b = 0; b < map->size(); ++b)
+    blocks[b].parameters = map->parameters(BlockId(static_cast<BlockId::rep>(b)));
   std::vector<std::vector<BlockId>> owners;
   for (const at::Tensor& parameter : parameters) {
     const auto owner = map->owner(storage_impl(parameter));

@@ -39,6 +39,12 @@ class SavedTensorFrame {
   // called. Tiles do not nest.
   virtual bool begin_tile(std::string_view /*name*/, TileDrop) { return false; }
   virtual void end_tile() noexcept {}
+
+  // What is computed from here on belongs to the block of that name, until end_block()
+  // (coxswain/block.h). Returns whether blocks are followed here; only then end_block() is called.
+  // Throws cox::Error for a name that no block has. They nest.
+  virtual bool begin_block(std::string_view /*name*/) { return false; }
+  virtual void end_block() noexcept {}
 };
 
 // Returns the innermost frame of this thread, or null.

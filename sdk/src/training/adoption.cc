@@ -89,16 +89,13 @@ void Adoption::add(torch::nn::Module& model, std::shared_ptr<ScriptMirror> scrip
   if (!options.name.empty()) {
     for (std::string& pattern : patterns) pattern = options.name + "." + pattern;
   }
-  BlockMap map = require(BlockMap::make(model, patterns, options.name));
-  if (blocks_.names().size() + map.size() > kMaxBlocks)
-    refuse("at most " + std::to_string(kMaxBlocks) +
-           " blocks in all models, found more; name "
-           "larger parts as blocks");
+  BlockMap map = require(blocks_.divide(model, patterns, options.name));
   require(install_saved_tensor_engine());
+  const auto first = static_cast<BlockId::rep>(blocks_.names().size());
+  require(blocks_.adopt(map).with_context("adopt"));
   ranks_.sync_parameters(model.parameters());
   ranks_.sync_buffers(model.buffers());
-  const auto first = static_cast<BlockId::rep>(blocks_.names().size());
-  visits_ = &name_blocks(map);
+  visits_ = blocks_.visits();
   if (models_.empty()) state_.actuators().get<FormatActuator>().attach(model);
   models_.push_back(
       {&model, std::move(script), options.name, std::move(map), first, model.parameters()});
@@ -112,17 +109,6 @@ void Adoption::add(torch::nn::Module& model, std::shared_ptr<ScriptMirror> scrip
   if (stream_) return;
   saving_.emplace(*visits_);
   stream_.emplace(std::vector<OperatorListener*>{this});
-}
-
-VisitWatch& Adoption::name_blocks(const BlockMap& map) {
-  std::vector<std::string> names;
-  std::vector<std::uint64_t> elements;
-  for (std::size_t b = 0; b < map.size(); ++b) {
-    const BlockId block(static_cast<BlockId::rep>(b));
-    names.push_back(map.name(block));
-    elements.push_back(map.elements(block));
-  }
-  return blocks_.adopt(names, elements);
 }
 
 void Adoption::touch(const c10::OperatorHandle& handle, const at::Tensor& argument) {
@@ -467,10 +453,11 @@ void Adoption::watch_weights() {
 
 void Adoption::watch_numerics() {
   std::vector<NoiseBlock> blocks;
+  for (const std::string& name : blocks_.names()) blocks.push_back({name, {}});
   for (const Model& model : models_) {
     for (std::size_t b = 0; b < model.map.size(); ++b) {
       const BlockId block(static_cast<BlockId::rep>(b));
-      blocks.push_back({model.map.name(block), model.map.parameters(block)});
+      blocks[model.first_block + b].parameters = model.map.parameters(block);
     }
   }
   numerics_.attach(*models_.front().module);

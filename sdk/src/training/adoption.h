@@ -94,7 +94,6 @@ class Adoption final : public OperatorListener {
 
   void add(torch::nn::Module& model, std::shared_ptr<ScriptMirror> script,
            const AdoptOptions& options);
-  VisitWatch& name_blocks(const BlockMap& map);
   void keep_whole_if_optimised(Model& model);
   bool is_use(const c10::OperatorHandle& handle) const;
   void follow(const at::Tensor& argument);

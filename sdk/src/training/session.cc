@@ -40,7 +40,7 @@ using detail::SessionState;
 // asked for and what failed.
 std::vector<std::unique_ptr<Actuator>> make_actuators(const Membership& job) {
   const Config& config = job.config();
-  auto blocks = std::make_unique<BlockWatch>();
+  auto blocks = std::make_unique<BlockWatch>(config.blocks);
   auto probe = std::make_unique<MemoryProbe>(job.all().ranks_on_node());
   auto formats = std::make_unique<FormatActuator>(config, *blocks, job.log());
   auto memory = std::make_unique<MemoryActuator>(config.memory, config.run.directory, job.rank(),

@@ -2,7 +2,10 @@
 
 #include <torch/torch.h>
 
+#include <string>
 #include <vector>
+
+#include "coxswain/error.h"
 
 #include <doctest/doctest.h>
 
@@ -28,6 +31,13 @@ std::vector<std::uint64_t> told_in(BlockWatch& watch, torch::nn::Linear& net,
   }
   return told;
 }
+
+struct NestedImpl : torch::nn::Module {
+  torch::nn::Sequential layers{register_module(
+      "layers", torch::nn::Sequential(torch::nn::Linear(2, 3), torch::nn::Linear(3, 2)))};
+  torch::nn::Linear head{register_module("head", torch::nn::Linear(2, 1))};
+};
+TORCH_MODULE(Nested);
 
 }  // namespace
 
@@ -70,6 +80,28 @@ TEST_SUITE("sdk.blocks.block_watch") {
     watch.begin_step();
     net->forward(torch::ones({1, 2})).sum().backward();
     CHECK(watch.next_fragment().kind == cox::FragmentKind::none);
+  }
+
+  TEST_CASE("settings say which modules are blocks, and what the program opens itself") {
+    Nested net;
+    BlockWatch watch({.modules = {"layers.*"}, .scopes = {"loss"}});
+    watch.attach(*net);
+    CHECK(watch.names() == std::vector<std::string>{"layers.0", "layers.1", "head", "loss"});
+    CHECK(watch.followed()->size() == 3);
+    BlockWatch misspelt({.modules = {"layer.*"}, .scopes = {}});
+    CHECK_THROWS_WITH_AS(misspelt.attach(*net), doctest::Contains("layer.*"), cox::Error);
+    BlockWatch taken({.modules = {}, .scopes = {"head"}});
+    CHECK_THROWS_WITH_AS(taken.attach(*net), doctest::Contains("blocks.scopes"), cox::Error);
+    CHECK(taken.size() == 0);
+  }
+
+  TEST_CASE("of several models each is divided by the patterns that begin with its name") {
+    Nested net;
+    BlockWatch watch({.modules = {"g.head", "other.*"}, .scopes = {"loss"}});
+    for (const char* name : {"g", "d"}) REQUIRE(watch.adopt(*watch.divide(*net, {}, name)).ok());
+    CHECK(watch.names() == std::vector<std::string>{"g.layers", "g.head", "loss", "d.layers.0",
+                                                    "d.layers.1", "d.head"});
+    watch.release();
   }
 
   TEST_CASE("times of blocks are those of the step that is run for them, and of no other") {

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "coxswain/block.h"
 #include "coxswain/error.h"
 #include "coxswain/tile.h"
 #include "sdk/src/blocks/block_watch.h"
@@ -126,6 +127,96 @@ TEST_SUITE("sdk.blocks.visit_watch") {
     watched.visits->end_step();
     CHECK_FALSE(watched.sink.reports[0]);  // was not visited
     CHECK(watched.sink.reports[1]);
+  }
+
+  TEST_CASE(
+      "in a scope everything is a visit of its block, and the block around it goes on after") {
+    Net net;
+    Watched watched(*net, MeasureMode::full);
+    watched.visits->add_block("scope", 0);
+    watched.sink.reports.resize(3);
+    const Tensor x = net->middle();
+    Tensor y = net->a(x);
+    {
+      const auto scope = cox::block("scope");
+      CHECK(watched.visits->current() == BlockId(2));
+      y = net->b(y).sigmoid();  // saves y, a parameter of another block and the result
+    }
+    CHECK(watched.visits->current() == BlockId(0));
+    (y * y).sum().backward();
+    CHECK(watched.sink.edges == "<0>0<2>2[2]2[0]0");
+    watched.visits->end_step();
+    CHECK_FALSE(watched.sink.reports[1]);
+    REQUIRE(watched.sink.reports[2]);
+    CHECK(watched.sink.reports[2]->forward > cox::Seconds(0));
+    CHECK(watched.sink.reports[2]->backward > cox::Seconds(0));
+    CHECK(watched.sink.reports[2]->saved_bytes == 2 * y.nbytes());
+    CHECK(watched.sink.reports[2]->parameters == 0);
+  }
+
+  TEST_CASE("scopes nest, may come before the first parameter, and may name a block of the model") {
+    Net net;
+    Watched watched(*net, MeasureMode::times);
+    watched.visits->add_block("outer", 0);
+    watched.visits->add_block("inner", 0);
+    watched.sink.reports.resize(4);
+    const auto current = [&] { return watched.visits->current(); };
+    {
+      const auto outer = cox::block("outer");
+      CHECK(current() == std::nullopt);
+      const Tensor x = net->a(net->middle());
+      CHECK(current() == BlockId(2));
+      {
+        const auto inner = cox::block("inner");
+        CHECK(current() == BlockId(3));
+      }
+      CHECK(current() == BlockId(2));
+      x.sum().backward();
+      CHECK(current() == std::nullopt);
+      static_cast<void>(net->b(x));
+      CHECK(current() == BlockId(2));
+    }
+    CHECK(current() == BlockId(2));  // until the next parameter
+    static_cast<void>(net->b(net->middle()));
+    CHECK(current() == BlockId(1));
+    const auto named = cox::block("a");
+    CHECK(current() == BlockId(0));
+  }
+
+  TEST_CASE("a scope is recomputed by its own action, with the bits of keeping everything") {
+    Net net;
+    Watched watched(*net, MeasureMode::off);
+    watched.visits->add_block("scope", 0);
+    const auto gradients = [&](MemoryAction action) {
+      watched.visits->set_action(BlockId(2), action);
+      net->zero_grad();
+      Tensor y = net->a(net->middle());
+      {
+        const auto scope = cox::block("scope");
+        y = (y.sigmoid() * net->b->gain).tanh();
+      }
+      const auto saved = watched.visits->current();
+      net->b(y).sum().backward();
+      CHECK(saved == BlockId(0));
+      return std::vector<Tensor>{net->a->gain.grad().clone(), net->b->gain.grad().clone()};
+    };
+    const auto kept = gradients(MemoryAction::keep);
+    const auto recomputed = gradients(MemoryAction::recompute);
+    for (std::size_t i = 0; i < kept.size(); ++i) CHECK(torch::equal(kept[i], recomputed[i]));
+  }
+
+  TEST_CASE(
+      "a scope of an unknown name is an error that tells the nearest, and counts for nothing") {
+    Net net;
+    Watched watched(*net, MeasureMode::times);
+    const Tensor x = net->a(net->middle());
+    CHECK_THROWS_WITH_AS(static_cast<void>(cox::block("aa")), doctest::Contains("nearest are a"),
+                         cox::Error);
+    CHECK(watched.visits->current() == BlockId(0));
+    static_cast<void>(net->b(x));
+    CHECK(watched.visits->current() == BlockId(1));
+    const torch::NoGradGuard no_grad;
+    static_cast<void>(cox::block("not looked at"));
   }
 
   TEST_CASE(
