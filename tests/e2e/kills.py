@@ -35,7 +35,7 @@ PATHS = [("mailbox", {}, []), ("mpi", {"COX_CONTROL": "mpi"}, []),
          ("messages", {}, ["--cox.reduction.shared_memory=off"])]
 # What a whole run and its saves consist of.
 RUN_FILES = re.compile(r"rank\d+/(run\.json|operators\.json|steps\.jsonl)|journal\.cox|ending\.json|[^/.]+\.lock")
-MPICH_FILES = "mpich_"  # in /dev/shm for a moment of MPI_Init
+MPICH_FILES = ("mpich_", "ucx_shm_")  # in /dev/shm for a moment of MPI_Init: its own, its transport's
 SAVE_FILES = re.compile(r"step-\d{12}/[a-z_]+\.(json|safetensors|state)|saves\.lock")
 
 settings = argparse.Namespace()
@@ -313,7 +313,7 @@ PAGE = """# Kills: jobs that are killed, frozen and terminated at random moments
 |---|---|---|---|---|---|---|
 {rows}
 
-In all of `/dev/shm` afterwards: {left} files, and {mpich} of MPICH itself, from jobs that were killed in `MPI_Init`.
+In all of `/dev/shm` afterwards: {left} files, and {mpich} of MPICH and its UCX, from jobs that were killed in `MPI_Init`.
 
 - Command: `{command}`
 - Commit: {commit}

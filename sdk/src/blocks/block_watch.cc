@@ -118,8 +118,8 @@ Status BlockWatch::adopt(const BlockMap& map) {
   }
   if (!visits_) names.insert(names.end(), config_.scopes.begin(), config_.scopes.end());
   if (names_.size() + names.size() > kMaxBlocks) {
-    return resource_exhausted("blocks: expected at most ", kMaxBlocks,
-                              " in all models, found more; name larger parts as blocks");
+    return resource_exhausted("expected at most ", kMaxBlocks,
+                              " blocks in all models, found more; name larger parts as blocks");
   }
   if (!visits_) visits_ = std::make_shared<VisitWatch>(*this, &steady_now);
   for (std::size_t b = 0; b < names.size(); ++b) {

@@ -7,9 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "coxswain/adamw.h"
 #include "coxswain/manual.h"
 #include "coxswain/reducer.h"
 #include "coxswain/session.h"
+#include "coxswain/trainer.h"
 #include "sdk/src/blocks/block_watch.h"
 #include "sdk/src/parallel/agreement.h"
 #include "sdk/src/session/session_state.h"
@@ -104,6 +106,68 @@ Tensors train_by_hand(Session& session, Net& net, int steps, int backwards) {
     ranks.close(step);
   }
   return state_of(net);
+}
+
+// Sample i is made from i alone.
+class Waves final : public Dataset {
+ public:
+  std::int64_t size() const override { return 1000; }
+  Batch get(std::span<const std::int64_t> indices) const override {
+    std::vector<double> last(indices.begin(), indices.end());
+    const auto rows = static_cast<std::int64_t>(indices.size());
+    const at::Tensor x = torch::tensor(last, at::kFloat).view({rows, 1}) * torch::arange(1, 7);
+    return {torch::sin(x), torch::cos(x.sum(1, true)), rows};
+  }
+};
+
+// Both loops: the batches that a rank got, the losses that it saw, then the parameters.
+struct Run {
+  std::vector<Batch> batches;
+  Tensors seen;
+};
+
+torch::nn::Sequential make_plain() {
+  torch::manual_seed(4);
+  return torch::nn::Sequential(torch::nn::Linear(6, 16), torch::nn::Tanh(),
+                               torch::nn::Linear(16, 1));
+}
+
+Run run_with_trainer(std::uint64_t steps) {
+  auto session = solo_session();
+  auto net = make_plain();
+  AdamW optimizer(net->parameters(), {.lr = 0.01});
+  Trainer trainer(session, *net, optimizer, {.global_batch = 8, .steps = steps});
+  const Waves waves;
+  Run run;
+  for (auto& step : trainer.steps(waves)) {
+    run.batches.push_back(step.batch());
+    const at::Tensor loss = step.forward(
+        [&] { return torch::mse_loss(net->forward(step.batch().inputs), step.batch().targets); });
+    step.backward(loss);
+    step.update();
+    run.seen.push_back(loss.detach().clone());
+  }
+  for (const at::Tensor& p : net->parameters()) run.seen.push_back(p.detach().clone());
+  session.finish();
+  return run;
+}
+
+Tensors run_adopted(const std::vector<Batch>& batches) {
+  auto session = solo_session();
+  auto net = make_plain();
+  session.adopt(*net);
+  AdamW optimizer(net->parameters(), {.lr = 0.01});
+  Tensors seen;
+  for (const Batch& batch : batches) {
+    optimizer.zero_grad();
+    const at::Tensor loss = torch::mse_loss(net->forward(batch.inputs), batch.targets);
+    loss.backward();
+    optimizer.step();
+    seen.push_back(loss.detach().clone());
+  }
+  for (const at::Tensor& p : net->parameters()) seen.push_back(p.detach().clone());
+  session.finish();
+  return seen;
 }
 
 std::string error_of(const std::function<void()>& work) {
@@ -340,6 +404,17 @@ TEST_SUITE("adoption") {
     const std::string text = error_of([&] { session.adopt(*net); });
     CHECK_MESSAGE(text.find("found one of aten::erf") != std::string::npos, text);
     CHECK(text.find('\n') == std::string::npos);
+  }
+
+  TEST_CASE("losses and weights are those of a Trainer with equal batches, but for rounding") {
+    const Run run = run_with_trainer(12);
+    const Tensors seen = run_adopted(run.batches);
+    REQUIRE(run.seen.size() == 12 + 4);
+    REQUIRE(seen.size() == run.seen.size());
+    for (std::size_t i = 0; i < seen.size(); ++i) {
+      CAPTURE(i);
+      CHECK(torch::allclose(run.seen[i], seen[i], 1e-5, 1e-7));
+    }
   }
 
   TEST_CASE("what cannot be adopted is refused in one line") {
