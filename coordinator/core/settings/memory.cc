@@ -76,6 +76,11 @@ std::vector<Setting<MemoryConfig>> memory_settings() {
       flag(&C::tile, {"tile", "", "plans may tile blocks"}),
       number(&C::most_recomputed,
              {"most_recomputed", "ratio", "largest part of blocks to recompute"}, {0, 1}),
+      integer(&C::verify_steps,
+              {"verify_steps", "steps",
+               "what backward gets for tensors that were not kept is compared with them, bit for "
+               "bit, that often; 0 = never"},
+              {0, 1000000000}),
       text(&C::tier_directory,
            {"tier_directory", "", "offloaded tensors go there; empty = nowhere", Scope::set_alike}),
       bytes(&C::tier_bytes, {"tier_bytes", "bytes", "most offloaded by a node; 0 = no cap"}),

@@ -6,6 +6,7 @@
 #include "coordinator/core/hash.h"
 #include "coordinator/core/text.h"
 #include "coordinator/core/words.h"
+#include "coordinator/io/content_hash.h"
 #include "coxswain/error.h"
 #include "sdk/src/stream/storage.h"
 
@@ -40,6 +41,50 @@ class VisitWatch::Hooks final : public torch::autograd::SavedVariableHooks {
   const std::unique_ptr<SavedVariableHooks> deciding_;
   at::Tensor kept_;
   std::int64_t version_ = 0;
+};
+
+namespace {
+
+// Whether its bytes can be read as they lie.
+bool is_comparable(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.is_cpu() && tensor.layout() == at::kStrided &&
+         tensor.is_non_overlapping_and_dense();
+}
+
+std::uint64_t bits_of(const at::Tensor& tensor) {
+  return io::content_hash(std::span(static_cast<const std::byte*>(tensor.const_data_ptr()),
+                                    static_cast<std::size_t>(tensor.nbytes())));
+}
+
+}  // namespace
+
+// Compares what the hooks that decide give back with what they were given. An operator may save a
+// result before it is written, so the hash is taken when it has ended.
+class VisitWatch::Compared final : public torch::autograd::SavedVariableHooks {
+ public:
+  Compared(std::shared_ptr<VisitWatch> watch, BlockId region,
+           std::unique_ptr<SavedVariableHooks> deciding)
+      : watch_(std::move(watch)), region_(region), deciding_(std::move(deciding)) {}
+
+  void call_pack_hook(const at::Tensor& tensor) override {
+    deciding_->call_pack_hook(tensor);
+    if (!is_comparable(tensor) || is_parameter(tensor)) return;
+    bits_ = std::make_shared<Bits>(tensor.detach());
+    watch_->dropped_.push_back(bits_);
+  }
+
+  at::Tensor call_unpack_hook() override {
+    at::Tensor found = deciding_->call_unpack_hook();
+    const bool is_known = bits_ != nullptr && bits_->hash && is_comparable(found);
+    if (is_known && bits_of(found) != *bits_->hash) watch_->found_unequal(region_);
+    return found;
+  }
+
+ private:
+  const std::shared_ptr<VisitWatch> watch_;
+  const BlockId region_;
+  const std::unique_ptr<SavedVariableHooks> deciding_;
+  std::shared_ptr<Bits> bits_;
 };
 
 void VisitWatch::add_block(std::string name, std::uint64_t elements) {
@@ -151,8 +196,33 @@ void VisitWatch::steer_anew() {
 void VisitWatch::leave_block() {
   book_forward();
   close_region();
+  hash_dropped();
   current_.reset();
   for (Block& block : blocks_) block.is_entered = false;
+}
+
+void VisitWatch::hash_dropped() {
+  const StreamPause unseen;
+  for (const std::shared_ptr<Bits>& bits : dropped_) {
+    bits->hash = bits_of(bits->tensor);
+    bits->tensor.reset();
+  }
+  dropped_.clear();
+}
+
+void VisitWatch::found_unequal(BlockId region) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (std::ranges::find(unequal_, region) == unequal_.end()) unequal_.push_back(region);
+}
+
+void VisitWatch::pin_unequal() {
+  std::vector<BlockId> regions;
+  {
+    const std::lock_guard lock(mutex_);
+    regions = std::exchange(unequal_, {});
+  }
+  for (const BlockId region : regions)
+    pin(region, "backward got other bits than forward had, found by memory.verify_steps");
 }
 
 void VisitWatch::book_forward() {
@@ -289,6 +359,7 @@ void VisitWatch::book_backward(Nanoseconds now) {
 void VisitWatch::end_step() {
   leave_block();
   storages_.clear();
+  pin_unequal();
   const std::lock_guard lock(mutex_);
   for (std::size_t b = 0; b < seen_.size(); ++b) {
     const Seen seen = std::exchange(seen_[b], {});
@@ -324,11 +395,13 @@ void VisitWatch::begin(const OperatorCall& call) {
 void VisitWatch::end(std::span<const c10::IValue> results) {
   if (meter_.is_running()) meter_.end(results);
   if (Tape* tape = recording()) tape->end(results);
+  if (!dropped_.empty()) hash_dropped();
 }
 
 void VisitWatch::failed() noexcept {
   if (meter_.is_running()) meter_.failed();
   if (Tape* tape = recording()) tape->failed();
+  dropped_.clear();
 }
 
 std::unique_ptr<torch::autograd::SavedVariableHooks> VisitWatch::make_hooks() {
@@ -336,6 +409,8 @@ std::unique_ptr<torch::autograd::SavedVariableHooks> VisitWatch::make_hooks() {
   auto deciding = recording() != nullptr ? recording()->make_hooks()
                   : offload_ != nullptr  ? offload_->make_hooks()
                                          : nullptr;
+  if (compares_ && deciding != nullptr && region_)
+    deciding = std::make_unique<Compared>(shared_from_this(), *region_, std::move(deciding));
   if (mode_ == MeasureMode::off) return deciding;
   return std::make_unique<Hooks>(shared_from_this(), Place{*current_, *region_},
                                  std::move(deciding));

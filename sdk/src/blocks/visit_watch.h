@@ -76,6 +76,11 @@ class VisitWatch final : public SavedTensorFrame,
   void add_block(std::string name, std::uint64_t elements);
   // What is measured from here on. Called between steps.
   void measure(MeasureMode mode) { mode_ = mode; }
+  // Whether what backward gets for tensors that were dropped or moved is compared with them, bit
+  // for bit. A block where it differs is pinned when the step ends. Costs two hashes of what is
+  // dropped; sees dense tensors on the CPU. Called between steps.
+  enum class Comparing : bool { off, on };
+  void compare(Comparing comparing) { compares_ = comparing == Comparing::on; }
   MeasureMode mode() const { return mode_; }
   // Nothing is reported or dropped any more.
   void release();
@@ -159,6 +164,12 @@ class VisitWatch final : public SavedTensorFrame,
 
  private:
   class Hooks;
+  class Compared;
+  // A tensor that is not kept: its hash, once the operator that saves it has ended.
+  struct Bits {
+    at::Tensor tensor;
+    std::optional<std::uint64_t> hash;
+  };
   struct Seen {
     bool is_visited = false;
     Nanoseconds forward{};
@@ -197,6 +208,9 @@ class VisitWatch final : public SavedTensorFrame,
   void note_region(BlockId block);
   void tell(BlockId block, BlockEdge edge);
   void count(BlockId block, const at::Tensor& tensor);
+  void hash_dropped();
+  void found_unequal(BlockId region) noexcept;
+  void pin_unequal();
   void unpack(Place place) noexcept;
   void book_backward(Nanoseconds now);
 
@@ -223,7 +237,11 @@ class VisitWatch final : public SavedTensorFrame,
   // again.
   std::unordered_map<const void*, c10::weak_intrusive_ptr<c10::StorageImpl>> storages_;
 
-  std::mutex mutex_;  // guards the following
+  bool compares_ = false;
+  std::vector<std::shared_ptr<Bits>> dropped_;  // by the operator that runs, while comparing
+
+  std::mutex mutex_;              // guards the following
+  std::vector<BlockId> unequal_;  // regions where backward got other bits, in this step
   std::vector<Seen> seen_;
   bool is_backward_ = false;
   std::optional<BlockId> backward_in_;

@@ -165,12 +165,18 @@ Result<MemoryProblem> MemoryActuator::measure(TrialStep& step, std::int64_t resi
   if (!problem.ok()) return problem;
   problem->base_bytes = base_bytes;
   restrict_to_rules(*problem);
+  tell_pinned();
+  problem_ = *problem;
+  return problem;
+}
+
+void MemoryActuator::tell_pinned() {
   for (const PinnedBlock& pinned : blocks_.pinned()) {
+    if (std::ranges::find(told_pinned_, pinned.block) != told_pinned_.end()) continue;
+    told_pinned_.push_back(pinned.block);
     log_.warning("memory: block " + blocks_.names()[pinned.block.value()] +
                  " is kept: " + pinned.reason);
   }
-  problem_ = *problem;
-  return problem;
 }
 
 void MemoryActuator::predict(const Actions& actions) {
@@ -213,6 +219,7 @@ void MemoryActuator::forget() {
   front_.reset();
   followed_.reset();
   asked_.clear();
+  told_pinned_.clear();
   predicted_peak_bytes_ = 0;
 }
 
@@ -233,8 +240,13 @@ void MemoryActuator::steer(const Actions& actions) {
     blocks_.visits()->set_action(BlockId(static_cast<BlockId::rep>(b)), actions[b]);
 }
 
-void MemoryActuator::apply(const Plan& plan, RoundId) {
+void MemoryActuator::apply(const Plan& plan, RoundId round) {
   if (offloader_) offloader_->begin_step();
+  if (is_wanted_ && blocks_.visits() != nullptr) {
+    tell_pinned();
+    const bool is_due = config_.verify_steps > 0 && round.value() % config_.verify_steps == 0;
+    blocks_.visits()->compare(VisitWatch::Comparing(is_due && round.value() > 0));
+  }
   if (!is_wanted_ || followed_ == plan.id) return;
   followed_ = plan.id;
   Actions actions(blocks_.size());

@@ -99,6 +99,8 @@ class MemoryActuator final : public Actuator {
   void keep_profile(const std::vector<planner::RankProblem>& problems) const;
   void restrict_to_rules(MemoryProblem& problem) const;
   void predict(const Actions& actions);
+  // Says once of each block that it is kept whatever its action.
+  void tell_pinned();
 
   const MemoryConfig& config_;
   const std::string run_directory_;
@@ -113,6 +115,7 @@ class MemoryActuator final : public Actuator {
   std::int64_t copy_bytes_per_ms_ = 0;
   std::optional<StorageLevels> levels_;  // of recompute, where blocks are followed
   Actions asked_;                        // of the blocks
+  std::vector<BlockId> told_pinned_;
   std::optional<PlanId> followed_;
   std::optional<MemoryProblem> problem_;  // what measure() found
   std::optional<MemoryFront> front_;      // of that problem, once a step has outgrown its plan
