@@ -36,7 +36,8 @@ class Table(stalls.Stalls):
         row = Row(fault, path, ranks)
         kind = "own" if fault == "departed" else "trainer"
         flags = {"asleep": ["--sleep-on", row.victim, SLEEPS_IN, LATE_S],
-                 "departed": ["--leave-on", row.victim, SLEEPS_IN, "--jitter-us", 30000]}.get(fault, [])
+                 "departed": ["--leave-on", row.victim, SLEEPS_IN, "--jitter-us", 30000],
+                 "dead": ["--cox.run.directory=" + self.path(f"{path[0]}{ranks}")]}.get(fault, [])
         job = self.start(ranks, path, [kind, *ENDLESS, "--batch", 4 * ranks, "--no-norm", *flags])
         try:
             if fault == "departed":
