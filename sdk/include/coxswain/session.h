@@ -57,6 +57,7 @@ struct AdoptOptions {
   std::string name{};  // stands before the names of its blocks; for several models in one loop
   // Modules that are to be blocks, as paths in the model; '*' stands for any text ("layers.*").
   // Empty = the elements of the largest container of equal modules, or else the model's children.
+  // The setting blocks.modules, where it is given, counts instead.
   std::vector<std::string> blocks{};
   // With `yes` every backward() leaves the mean over ranks in the loss that it is called on, too,
   // so that an optimizer that looks at losses decides the same on all ranks. Without it such an
