@@ -22,11 +22,11 @@ std::vector<std::uint32_t> complete(std::vector<OperationGroup>& groups, std::si
   return group_of;
 }
 
-// One step with the times of each operation side by side for all data-parallel ranks.
+// One step with the times of each operation side by side for all lanes.
 class Step {
  public:
-  explicit Step(const JobModel& model)
-      : model_(model), lanes_(model.dp_ranks), end_(model.step_size()), start_(lanes_) {}
+  Step(const JobModel& model, std::size_t lanes)
+      : model_(model), lanes_(lanes), end_(model.operations.size() * lanes), start_(lanes) {}
 
   double seconds(std::span<const double> own) {
     double latest = 0;
@@ -97,12 +97,14 @@ Result<OperationGraph> ordered(std::vector<OperationGroup> groups,
   return graph;
 }
 
-std::vector<double> simulate(const JobModel& model, std::span<const double> own) {
+std::vector<double> simulate(const JobModel& model, std::span<const double> own,
+                             std::size_t lanes) {
+  const std::size_t step_size = model.operations.size() * lanes;
   std::vector<double> seconds;
   seconds.reserve(model.steps.size());
-  Step step(model);
+  Step step(model, lanes);
   for (std::size_t s = 0; s < model.steps.size(); ++s)
-    seconds.push_back(step.seconds(own.subspan(s * model.step_size(), model.step_size())));
+    seconds.push_back(step.seconds(own.subspan(s * step_size, step_size)));
   return seconds;
 }
 

@@ -68,12 +68,14 @@ struct JobModel {
   std::vector<double> own_seconds;     // [step][operation][dp_rank]; communication: its transfer
   std::vector<double> traced_seconds;  // [step]: as recorded
   std::vector<std::string> gaps;       // what the figures leave out; a sentence each
-
-  std::size_t step_size() const { return operations.size() * dp_ranks; }
 };
 
-// Returns the seconds of each step with these own times, laid out as own_seconds. Linear in the
-// number of operations and dependencies. REQUIRES: own has the size of model.own_seconds.
-std::vector<double> simulate(const JobModel& model, std::span<const double> own);
+// Returns the seconds of each step with these own times, laid out as own_seconds but for so many
+// data-parallel ranks: several that take the same times need one place only. Linear in the number
+// of operations and dependencies. REQUIRES: own has that size; lanes > 0.
+std::vector<double> simulate(const JobModel& model, std::span<const double> own, std::size_t lanes);
+inline std::vector<double> simulate(const JobModel& model, std::span<const double> own) {
+  return simulate(model, own, model.dp_ranks);
+}
 
 }  // namespace cox::diagnosis

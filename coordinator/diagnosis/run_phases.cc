@@ -53,12 +53,14 @@ std::vector<std::int64_t> common_steps(const std::vector<Steps>& ranks) {
 std::vector<Seconds> without_waiting(const std::vector<Steps>& ranks, std::int64_t step) {
   std::vector<Seconds> out;
   double longest = 0;
+  double least = kMostSeconds;
   for (const Steps& rank : ranks) {
     out.push_back(rank.at(step));
     longest = std::max(longest, own_work(out.back()));
+    least = std::min(least, out.back()[kReduction]);
   }
   for (Seconds& seconds : out)
-    seconds[kReduction] = std::max(0.0, seconds[kReduction] - (longest - own_work(seconds)));
+    seconds[kReduction] = std::max(least, seconds[kReduction] - (longest - own_work(seconds)));
   return out;
 }
 

@@ -5,10 +5,12 @@
 //
 // A run directory has durations and no starts, so the model is simple: in each step a rank does its
 // own work, phase by phase (data, forward, backward, compute, optimizer, other), then all ranks
-// reduce gradients together. Time booked on communication contains waiting for the last rank; what
-// is left beyond the longest own work of that step is the rank's transfer:
+// reduce gradients together, which ends for all at once. Time booked on communication contains
+// waiting for the last rank. What a rank books beyond that wait is its transfer, and nobody's
+// transfer is shorter than the least that any rank booked in that step, for that rank waited least:
 //
-//   transfer = max(0, communication - (longest own work of all ranks - own work of this rank))
+//   wait     = longest own work of all ranks - own work of this rank
+//   transfer = max(least communication of all ranks, communication - wait)
 //
 // Work behind the reduction delays the next step, not this one; it is counted in its own step,
 // which comes to the same over a run. Reductions that overlap with backward count as far as they

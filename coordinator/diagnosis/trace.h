@@ -76,7 +76,8 @@ struct TraceRow {
 };
 
 inline constexpr std::size_t kMaxTraceRows = std::size_t{1} << 23;
-inline constexpr std::int32_t kMaxTraceNumber = 1 << 20;  // dp_rank, stage, rank, sequence, chunks
+inline constexpr std::int32_t kMaxTraceNumber = 1 << 20;  // dp_rank, rank, sequence, chunks
+inline constexpr std::int32_t kMaxTraceStage = 1023;
 inline constexpr std::int64_t kMaxTraceStep = std::int64_t{1} << 48;
 inline constexpr double kMaxTraceSeconds = 1e9;
 

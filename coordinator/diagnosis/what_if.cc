@@ -62,6 +62,21 @@ class Simulations {
     });
     return simulate(model_, own_);
   }
+  // With the real times of one data-parallel rank. The others are alike, so one stands for them.
+  std::vector<double> with_real_rank(std::size_t rank) {
+    const std::size_t lanes = std::min<std::size_t>(2, model_.dp_ranks);
+    std::vector<double> own;
+    own.reserve(lanes * own_.size() / model_.dp_ranks);
+    std::size_t place = rank;
+    for (std::size_t s = 0; s < model_.steps.size(); ++s) {
+      for (const Operation& operation : model_.operations) {
+        own.push_back(model_.own_seconds[place]);
+        if (lanes == 2) own.push_back(ideal_[operation.type]);
+        place += model_.dp_ranks;
+      }
+    }
+    return simulate(model_, own, lanes);
+  }
   std::vector<double> without(Traffic traffic) {
     for_each_time(model_, [&](std::size_t place, const Operation& operation, std::size_t) {
       const bool is_free = model_.types[operation.type].traffic == traffic;
@@ -107,8 +122,7 @@ void add_labels(WhatIf& figures, Simulations& simulations, const JobModel& model
 
 void add_places(WhatIf& figures, Simulations& simulations, const JobModel& model) {
   for (std::size_t rank = 0; rank < model.dp_ranks; ++rank) {
-    const auto seconds =
-        simulations.with_real([rank](const Operation&, std::size_t d) { return d == rank; });
+    const std::vector<double> seconds = simulations.with_real_rank(rank);
     figures.of_dp_ranks.push_back(mean_of(seconds) / figures.ideal_seconds);
   }
   for (std::size_t stage = 0; stage < model.stages; ++stage) {

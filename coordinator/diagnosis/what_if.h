@@ -6,7 +6,8 @@
 //   JobModel -> what_if() -> WhatIf
 //
 // The names S, S_t, S_w, M_W, M_S are those of the published analysis, whose definitions
-// docs/what-if.md repeats. Takes (types + dp ranks + stages) simulations. Pure; any thread.
+// docs/what-if.md repeats. Takes as many simulations as there are types and stages, and a few more.
+// Pure; any thread.
 #pragma once
 
 #include <cstdint>

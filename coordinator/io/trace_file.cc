@@ -85,7 +85,7 @@ class RowReader {
         row_.dp_rank = number(column, field, 0);
         break;
       case Column::stage:
-        row_.stage = number(column, field, 0);
+        row_.stage = static_cast<std::int32_t>(whole(column, field, 0, diagnosis::kMaxTraceStage));
         break;
       case Column::rank:
         row_.rank = number(column, field, 0);

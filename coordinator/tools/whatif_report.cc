@@ -47,17 +47,18 @@ std::string loss_sentence(const WhatIf& figures) {
 }
 
 std::string ranks_of(const std::vector<std::int32_t>& ranks) {
-  const std::vector<std::size_t> numbers(ranks.begin(), ranks.end());
+  std::vector<std::size_t> numbers(ranks.begin(), ranks.end());
+  std::ranges::sort(numbers);
   return ranks_text(numbers, 0);
 }
 
 std::string culprits_sentence(const WhatIf& figures) {
-  if (figures.culprits.ranks.empty())
-    return "No rank stands out: what is lost is spread over many of them.";
-  return fmt::format("{}{} it: if {} worked like the others, {} of the loss would go.",
-                     ranks_of(figures.culprits.ranks),
-                     figures.culprits.ranks.size() == 1 ? " costs" : " cost",
-                     figures.culprits.ranks.size() == 1 ? "it" : "they",
+  const std::vector<std::int32_t>& ranks = figures.culprits.ranks;
+  if (ranks.empty()) return "No rank stands out: what is lost is spread over many of them.";
+  const bool is_one = ranks.size() == 1;
+  const std::string names = ranks_of(ranks);
+  return fmt::format("{}{} {} it: if {} worked like the others, {} of the loss would go.", "R",
+                     names.substr(1), is_one ? "costs" : "cost", is_one ? "it" : "they",
                      share_text(figures.culprits.blame.removed_share));
 }
 
@@ -95,14 +96,6 @@ std::string label_table(const WhatIf& figures) {
   for (const LabelSlowdown& label : figures.labels)
     out += fmt::format("{:<28} {:>8}\n", label.label, ratio(label.slowdown));
   return out;
-}
-
-std::vector<std::size_t> workers_by_cost(const WhatIfReport& report) {
-  std::vector<std::size_t> places(report.model.ranks.size());
-  std::iota(places.begin(), places.end(), std::size_t{0});
-  std::ranges::stable_sort(places, std::greater<>(),
-                           [&report](std::size_t p) { return report.figures.of_workers[p]; });
-  return places;
 }
 
 std::string worker_table(const WhatIfReport& report) {
@@ -151,6 +144,7 @@ std::string free_lines(const WhatIf& figures) {
 
 std::string share_lines(const WhatIfReport& report) {
   const WhatIf& figures = report.figures;
+  if (!figures.worst.removed_share) return {};
   std::string out =
       fmt::format("worst {} of {} ranks, M_W: {} of the loss ({})\n", figures.worst_ranks.size(),
                   report.model.ranks.size(), share_text(figures.worst.removed_share),
@@ -235,6 +229,14 @@ void write_own(io::JsonWriter& json, const WhatIfReport& report) {
 }
 
 }  // namespace
+
+std::vector<std::size_t> workers_by_cost(const WhatIfReport& report) {
+  std::vector<std::size_t> places(report.model.ranks.size());
+  std::iota(places.begin(), places.end(), std::size_t{0});
+  std::ranges::stable_sort(places, std::greater<>(),
+                           [&report](std::size_t p) { return report.figures.of_workers[p]; });
+  return places;
+}
 
 std::string layout_text(const WhatIfReport& report) {
   const JobModel& model = report.model;

@@ -24,6 +24,9 @@ struct WhatIfReport {
 // taking its delays away gains at least half of what is lost.
 std::vector<std::string> sentences_of(const WhatIfReport& report);
 
+// Returns places in figures.of_workers, the slowest first.
+std::vector<std::size_t> workers_by_cost(const WhatIfReport& report);
+
 // "8 ranks (2 data-parallel x 4 stages), 32 steps".
 std::string layout_text(const WhatIfReport& report);
 
