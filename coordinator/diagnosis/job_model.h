@@ -68,6 +68,7 @@ struct JobModel {
   std::vector<double> own_seconds;     // [step][operation][dp_rank]; communication: its transfer
   std::vector<double> traced_seconds;  // [step]: as recorded
   std::vector<std::string> gaps;       // what the figures leave out; a sentence each
+  std::string doubt;  // why no rank is to be named, as "clocks of ranks disagree"; mostly empty
 };
 
 // Returns the seconds of each step with these own times, laid out as own_seconds but for so many

@@ -18,6 +18,7 @@ using Reach = OperationGroup::Reach;
 
 constexpr double kNotLaunchedSeconds = 50e-6;
 constexpr double kClockSeconds = 10e-3;  // by which clocks may disagree before it is told
+constexpr double kDoubtfulShare = 0.01;  // of the operations, from which nobody is to be named
 
 constexpr std::array kPipelineKinds = {Kind::forward_send, Kind::forward_recv, Kind::backward_send,
                                        Kind::backward_recv};
@@ -378,8 +379,8 @@ std::vector<double> latest_starts(const Trace& trace, const OperationGroup& grou
   return latest;
 }
 
-// Takes the waiting out of communication.
-void set_own_seconds(JobModel& model, const Trace& trace) {
+// Takes the waiting out of communication. Returns how many times were less than nothing.
+std::size_t set_own_seconds(JobModel& model, const Trace& trace) {
   model.own_seconds = trace.seconds;
   std::size_t set_to_zero = 0;
   for (std::size_t s = 0; s < trace.steps.size(); ++s) {
@@ -397,38 +398,91 @@ void set_own_seconds(JobModel& model, const Trace& trace) {
       }
     }
   }
-  if (set_to_zero > 0)
-    model.gaps.push_back(concat(set_to_zero,
-                                " communications end 10 ms or more before the last of "
-                                "those that they wait for has begun, and count as taking no time: "
-                                "clocks of ranks disagree"));
+  return set_to_zero;
 }
 
-// Counts what starts well before all that it depends on has ended.
-void tell_early_starts(JobModel& model, const Trace& trace) {
+// --- What is said about the figures.
+
+// What starts well before all that it depends on has ended.
+struct EarlyStarts {
   std::size_t count = 0;
   std::string first;
+};
+
+EarlyStarts early_starts(const JobModel& model, const Trace& trace) {
+  EarlyStarts early;
   for (std::size_t s = 0; s < trace.steps.size(); ++s) {
     for (std::uint32_t k = 0; k < trace.keys.size(); ++k) {
+      const TraceKey& key = trace.keys[k];
       for (const std::uint32_t input : model.graph.depends_on[k]) {
         for (std::size_t d = 0; d < trace.dp_ranks; ++d) {
-          const double early = trace.end(trace.at(s, input, d)) - trace.start[trace.at(s, k, d)];
-          if (early < kClockSeconds || count++ > 0) continue;
-          first =
-              concat(trace.keys[k].kind, " ", trace.keys[k].sequence, " of rank ",
-                     trace.ranks[d * trace.stages + static_cast<std::size_t>(trace.keys[k].stage)],
-                     " in step ", trace.steps[s], " by ", significant(early, 2), " s");
+          const double by = trace.end(trace.at(s, input, d)) - trace.start[trace.at(s, k, d)];
+          if (by < kClockSeconds || early.count++ > 0) continue;
+          const std::int32_t rank =
+              trace.ranks[d * trace.stages + static_cast<std::size_t>(key.stage)];
+          early.first = concat(key.kind, " ", key.sequence, " of rank ", rank, " in step ",
+                               trace.steps[s], " by ", significant(by, 2), " s");
         }
       }
     }
   }
-  if (count > 0)
-    model.gaps.push_back(concat(count,
-                                " times an operation starts 10 ms or more before what it "
-                                "depends on has ended (",
-                                first,
-                                "): a clock ran backwards, or "
-                                "the program orders its steps otherwise"));
+  return early;
+}
+
+void tell_clocks(JobModel& model, const Trace& trace, std::size_t set_to_zero) {
+  const EarlyStarts early = early_starts(model, trace);
+  if (set_to_zero > 0)
+    model.gaps.push_back(concat(set_to_zero,
+                                " communications end 10 ms or more before the last of those that "
+                                "they wait for has begun, and count as taking no time: clocks of "
+                                "ranks disagree"));
+  if (early.count > 0)
+    model.gaps.push_back(concat(early.count,
+                                " times an operation starts 10 ms or more before what it depends "
+                                "on has ended (",
+                                early.first,
+                                "): a clock ran backwards, or the program has another order"));
+  const auto faults = static_cast<double>(set_to_zero + early.count);
+  if (faults > kDoubtfulShare * static_cast<double>(trace.start.size()))
+    model.doubt = "clocks of ranks disagree";
+}
+
+bool has_kind(const Trace& trace, Kind kind, std::size_t stage) {
+  return std::ranges::any_of(trace.keys, [kind, stage](const TraceKey& key) {
+    return key.kind == kind && static_cast<std::size_t>(key.stage) == stage;
+  });
+}
+bool has_kind(const Trace& trace, Kind kind) {
+  return std::ranges::count(trace.keys, kind, &TraceKey::kind) > 0;
+}
+
+// Where some of those that wait for each other are not recorded, their delay passes for the time of
+// those that are.
+void tell_halves(JobModel& model, const Trace& trace) {
+  const auto tell = [&model](const std::string& what) {
+    model.gaps.push_back("the trace lacks " + what +
+                         ", which others wait for: that waiting counts as their communication");
+    model.doubt = "nobody knows how long others waited for the missing " + what;
+  };
+  for (const Direction& direction : kDirections) {
+    if (has_kind(trace, direction.send) == has_kind(trace, direction.receive)) continue;
+    tell(concat(has_kind(trace, direction.send) ? direction.receive : direction.send));
+  }
+  const std::size_t last = trace.stages - 1;
+  constexpr Kind kEmbedding = Kind::embedding_grads_all_reduce;
+  if (has_kind(trace, kEmbedding, 0) != has_kind(trace, kEmbedding, last))
+    tell(concat(kEmbedding, " of stage ", has_kind(trace, kEmbedding, 0) ? last : 0));
+  constexpr Kind kClip = Kind::optimizer_clip_main_grad;
+  for (std::size_t stage = 0; stage < trace.stages && has_kind(trace, kClip); ++stage) {
+    if (!has_kind(trace, kClip, stage)) tell(concat(kClip, " of stage ", stage));
+  }
+}
+
+void tell_ranks(JobModel& model) {
+  const auto world = static_cast<std::size_t>(*std::ranges::max_element(model.ranks)) + 1;
+  if (world > model.ranks.size())
+    model.gaps.push_back(concat("the trace has ", model.ranks.size(), " ranks of at least ", world,
+                                ": the others work alike and were not recorded, or are missing"));
 }
 
 void tell_missing_kinds(JobModel& model, const Trace& trace) {
@@ -440,7 +494,7 @@ void tell_missing_kinds(JobModel& model, const Trace& trace) {
                                      Kind::optimizer_clip_main_grad});
   std::string names;
   for (const Kind kind : expected) {
-    if (std::ranges::count(trace.keys, kind, &TraceKey::kind) > 0) continue;
+    if (has_kind(trace, kind)) continue;
     names += concat(names.empty() ? "" : ", ", kind);
   }
   if (!names.empty())
@@ -486,11 +540,13 @@ Result<JobModel> model_of(const Trace& trace) {
   model.steps = trace.steps;
   model.gaps = trace.gaps;
   add_operations(model, trace);
-  set_own_seconds(model, trace);
+  const std::size_t set_to_zero = set_own_seconds(model, trace);
   for (std::size_t s = 0; s < trace.steps.size(); ++s)
     model.traced_seconds.push_back(traced_seconds(trace, s));
+  tell_ranks(model);
   tell_missing_kinds(model, trace);
-  tell_early_starts(model, trace);
+  tell_halves(model, trace);
+  tell_clocks(model, trace, set_to_zero);
   return model;
 }
 

@@ -14,7 +14,9 @@ namespace cox::diagnosis {
 // a stage (interleaved), gradients reduced at the end or during backward; kinds that the trace does
 // not have are left out of the graph.
 //
-// Besides those of the trace, `gaps` says which kinds are missing and where clocks disagree.
+// Besides those of the trace, `gaps` says which ranks and kinds are missing and where clocks
+// disagree. There is a `doubt`, so that nobody is named, where that touches one operation in a
+// hundred, and where only one side of those that wait for each other was recorded.
 // invalid_argument: sends and receives that do not match, and operations in a circle.
 Result<JobModel> model_of(const Trace& trace);
 

@@ -181,7 +181,7 @@ void add_work(WhatIf& figures, const JobModel& model) {
 
 void add_culprits(WhatIf& figures, Simulations& simulations, const JobModel& model) {
   const double lost = figures.slowdown - 1;
-  if (lost < kLeastLoss) return;
+  if (lost < kLeastLoss || !model.doubt.empty()) return;
   std::vector<bool> is_culprit;
   for (const double worker : figures.of_workers)
     is_culprit.push_back(worker - 1 >= kCulpritShare * lost);

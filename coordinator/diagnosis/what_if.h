@@ -35,7 +35,8 @@ struct LabelSlowdown {
 };
 
 // Workers that each alone cost at least half of what the job loses. `ranks` is empty where nobody
-// stands out: more than half of the workers do, or taking them away gains less than half.
+// stands out: more than half of the workers do, or taking them away gains less than half; and where
+// the model has a doubt.
 struct Culprits {
   std::vector<std::int32_t> ranks;  // ascending
   Blame blame;

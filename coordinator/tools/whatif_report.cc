@@ -52,8 +52,10 @@ std::string ranks_of(const std::vector<std::int32_t>& ranks) {
   return ranks_text(numbers, 0);
 }
 
-std::string culprits_sentence(const WhatIf& figures) {
+std::string culprits_sentence(const WhatIfReport& report) {
+  const WhatIf& figures = report.figures;
   const std::vector<std::int32_t>& ranks = figures.culprits.ranks;
+  if (!report.model.doubt.empty()) return "No rank is named: " + report.model.doubt + ".";
   if (ranks.empty()) return "No rank stands out: what is lost is spread over many of them.";
   const bool is_one = ranks.size() == 1;
   const std::string names = ranks_of(ranks);
@@ -78,8 +80,9 @@ bool is_compute(const std::string& label) {
 }
 
 // Section 8 of the published definitions: neither workers nor the last stage, but the computes.
-bool has_uneven_microbatches(const WhatIf& figures) {
-  return figures.culprits.ranks.empty() &&
+bool has_uneven_microbatches(const WhatIfReport& report) {
+  const WhatIf& figures = report.figures;
+  return report.model.doubt.empty() && figures.culprits.ranks.empty() &&
          figures.last_stage.removed_share.value_or(0) < kLargeShare &&
          is_compute(figures.labels.front().label) &&
          figures.labels.front().slowdown - 1 >= kNotableShare * (figures.slowdown - 1);
@@ -255,13 +258,14 @@ std::vector<std::string> sentences_of(const WhatIfReport& report) {
   std::vector<std::string> out = {loss_sentence(figures)};
   if (figures.slowdown < 1 + kLeastLoss) return out;
   const double last_stage = figures.last_stage.removed_share.value_or(0);
-  if (report.model.stages > 1 && last_stage >= kLargeShare)
+  const bool is_sure = report.model.doubt.empty();
+  if (is_sure && report.model.stages > 1 && last_stage >= kLargeShare)
     out.push_back(fmt::format(
         "The last stage is too long: if it worked like the others, {} of the loss would go.",
         percent_text(last_stage, 0)));
-  out.push_back(culprits_sentence(figures));
+  out.push_back(culprits_sentence(report));
   out.push_back(label_sentence(figures));
-  if (has_uneven_microbatches(figures))
+  if (has_uneven_microbatches(report))
     out.push_back(
         "Work differs from one micro-batch to another, for instance by the length of sequences.");
   return out;

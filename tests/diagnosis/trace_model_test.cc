@@ -108,8 +108,10 @@ TEST_SUITE("diagnosis.model") {
                            kind != OperationKind::layernorm_grads_all_reduce &&
                            kind != OperationKind::embedding_grads_all_reduce &&
                            kind != OperationKind::separate_grads_all_reduce;
-      REQUIRE(model->gaps.size() == (is_told ? 1 : 0));
+      const bool is_half = to_string(kind).ends_with("send") || to_string(kind).ends_with("recv");
+      REQUIRE(model->gaps.size() == (is_half ? 2 : is_told ? 1 : 0));
       if (is_told) CHECK(model->gaps[0].starts_with(concat("the trace has no ", kind, ":")));
+      CHECK(model->doubt.empty() == !is_half);
     }
   }
 
@@ -195,6 +197,40 @@ TEST_SUITE("diagnosis.model") {
     CHECK(pairs == 4 + 2);  // two each way, embedding, clip
   }
 
+  TEST_CASE("nobody is to be named where one side of those that wait for each other is missing") {
+    const struct {
+      std::function<bool(const TraceRow&)> is_gone;
+      std::string doubt;
+    } cases[] = {
+        {[](const TraceRow& r) { return r.kind == OperationKind::backward_send; }, "backward-send"},
+        {[](const TraceRow& r) {
+           return r.kind == OperationKind::embedding_grads_all_reduce && r.stage == 3;
+         },
+         "embedding-grads-all-reduce of stage 3"},
+        {[](const TraceRow& r) {
+           return r.kind == OperationKind::optimizer_clip_main_grad && r.stage == 1;
+         },
+         "optimizer-clip-main-grad of stage 1"},
+    };
+    for (const auto& it : cases) {
+      Rows rows = test::made_trace({});
+      std::erase_if(rows, it.is_gone);
+      const auto model = model_of_rows(std::move(rows));
+      REQUIRE_MESSAGE(model.ok(), model.status().message());
+      CHECK_MESSAGE(model->doubt.ends_with("the missing " + it.doubt), model->doubt);
+    }
+  }
+
+  TEST_CASE("ranks between those of the trace are told") {
+    Rows rows = test::made_trace({});
+    for (TraceRow& row : rows) row.rank *= 2;
+    const auto model = model_of_rows(std::move(rows));
+    REQUIRE(model.ok());
+    REQUIRE(model->gaps.size() == 1);
+    CHECK_MESSAGE(model->gaps[0].starts_with("the trace has 8 ranks of at least 15:"),
+                  model->gaps[0]);
+  }
+
   TEST_CASE("clocks that disagree by 10 ms or more are told") {
     const struct {
       const char* what;
@@ -219,6 +255,7 @@ TEST_SUITE("diagnosis.model") {
       REQUIRE(model.ok());
       REQUIRE(model->gaps.size() == 1);
       CHECK_MESSAGE(model->gaps[0].find(it.words) != std::string::npos, model->gaps[0]);
+      CHECK(model->doubt.empty() == (it.by < 0));  // one operation is nothing
     }
   }
 }
