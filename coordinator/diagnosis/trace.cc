@@ -148,7 +148,7 @@ std::string time_fault(Rows rows) {
     if (is_pass && row.seconds <= 0)
       return concat("took no time for ", name_of(row), " (line ", row.line, ")");
     if (i == 0 || rows[i - 1].stage != row.stage || rows[i - 1].kind != row.kind) continue;
-    if (row.start_seconds < rows[i - 1].start_seconds)
+    if (row.start_seconds <= rows[i - 1].start_seconds - kClockSeconds)
       return concat("has a clock that ran backwards: ", name_of(row), " starts at ",
                     significant(row.start_seconds, 4), " s (line ", row.line,
                     "), the one before at ", significant(rows[i - 1].start_seconds, 4), " s");

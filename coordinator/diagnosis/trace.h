@@ -80,6 +80,8 @@ inline constexpr std::int32_t kMaxTraceNumber = 1 << 20;  // dp_rank, rank, sequ
 inline constexpr std::int32_t kMaxTraceStage = 1023;
 inline constexpr std::int64_t kMaxTraceStep = std::int64_t{1} << 48;
 inline constexpr double kMaxTraceSeconds = 1e9;
+// By less than this clocks may disagree without a word.
+inline constexpr double kClockSeconds = 10e-3;
 
 // One operation as every step and data-parallel rank has it.
 struct TraceKey {
@@ -109,8 +111,8 @@ struct Trace {
 // Returns the trace of the steps that are whole. The order of the rows does not matter.
 //
 // A step is left out, with a sentence in `gaps`, when a rank lacks operations that most have or has
-// others, when operations of one kind on one rank do not start in the order of their numbers (its
-// clock ran backwards), and when a forward or backward pass took no time at all.
+// others, when an operation on a rank starts kClockSeconds or more before the one before it of its
+// kind (its clock ran backwards), and when a forward or backward pass took no time at all.
 // Errors (invalid_argument): no rows; an operation that is there twice; a rank in two places; a
 // number missing among dp ranks or stages; no step that is whole.
 Result<Trace> arrange(std::vector<TraceRow> rows);

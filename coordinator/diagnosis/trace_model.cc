@@ -17,7 +17,6 @@ using Indices = std::vector<std::uint32_t>;  // of keys
 using Reach = OperationGroup::Reach;
 
 constexpr double kNotLaunchedSeconds = 50e-6;
-constexpr double kClockSeconds = 10e-3;  // by which clocks may disagree before it is told
 constexpr double kDoubtfulShare = 0.01;  // of the operations, from which nobody is to be named
 
 constexpr std::array kPipelineKinds = {Kind::forward_send, Kind::forward_recv, Kind::backward_send,

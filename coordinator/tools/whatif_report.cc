@@ -309,8 +309,9 @@ std::string whatif_json(const WhatIfReport& report) {
   write_steps(json, "step_actual", figures, std::mem_fn(&StepTimes::actual_seconds));
   write_steps(json, "step_ideal", figures, std::mem_fn(&StepTimes::ideal_seconds));
   write_labels_of_steps(json, figures);
-  json.new_line(1).field("speedup_if_pipeline_comm_free", figures.pipeline_free);
-  json.field("speedup_if_data_parallel_comm_free", figures.data_parallel_free).new_line(1);
+  json.new_line(1).field("speedup_if_pipeline_comm_free", figures.pipeline_free.value_or(1));
+  json.field("speedup_if_data_parallel_comm_free", figures.data_parallel_free.value_or(1));
+  json.new_line(1);
   json.key("ideal_seconds_per_type_own_calculator").begin_object();
   for (const diagnosis::TypeSeconds& type : figures.types)
     json.field(type.type, type.ideal_seconds);
