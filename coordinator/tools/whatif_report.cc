@@ -266,7 +266,7 @@ std::vector<std::string> sentences_of(const WhatIfReport& report) {
   out.push_back(culprits_sentence(report));
   out.push_back(label_sentence(figures));
   if (has_uneven_microbatches(report))
-    out.push_back(
+    out.emplace_back(
         "Work differs from one micro-batch to another, for instance by the length of sequences.");
   return out;
 }
