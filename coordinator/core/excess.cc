@@ -61,12 +61,16 @@ void keep_with_samples(Timings& timings) {
     if (!(timings.samples[i] > 0)) continue;
     timings.ranks[kept] = timings.ranks[i];
     timings.own[kept] = timings.own[i];
+    timings.waiting[kept] = timings.waiting[i];
+    timings.recompute[kept] = timings.recompute[i];
     timings.samples[kept] = timings.samples[i];
     for (std::size_t p = 0; p < kPhases; ++p) timings.phases[p][kept] = timings.phases[p][i];
     ++kept;
   }
   timings.ranks.resize(kept);
   timings.own.resize(kept);
+  timings.waiting.resize(kept);
+  timings.recompute.resize(kept);
   timings.samples.resize(kept);
   timings.phases.keep_rows(kept);
 }

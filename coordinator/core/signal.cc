@@ -90,6 +90,8 @@ RankSignal merge_reports(const RankSignal& earlier, const RankSignal& later) {
   for (std::size_t p = 0; p < kPhases; ++p) merged.phase_seconds[p] += earlier.phase_seconds[p];
   merged.reduction_seconds += earlier.reduction_seconds;
   merged.reduction_exposed_seconds += earlier.reduction_exposed_seconds;
+  merged.waiting_seconds += earlier.waiting_seconds;
+  merged.recompute_seconds += earlier.recompute_seconds;
   merged.rounds = add_saturating(earlier.rounds, later.rounds);
   merged.samples = add_saturating(earlier.samples, later.samples);
   merged.nonfinite_values = add_saturating(earlier.nonfinite_values, later.nonfinite_values);

@@ -28,6 +28,11 @@ enum class SignalFlag : std::uint16_t {
   rolled_back = 1 << 6,
   step_repeated = 1 << 7,  // reproducible mode: a sum was out of range, the same step follows again
   out_of_memory = 1 << 8,  // a forward pass ran out of memory and was run again with less
+  waiting_measured =
+      1 << 9,  // `waiting_seconds` is known, so communication tells work from waiting
+  // Ranks outnumber the cores of their node: phases leave out the time for which the thread was
+  // ready to run and had no core; that time counts as communication, as waiting.
+  without_queueing = 1 << 10,
 };
 
 // In ascending urgency: of two fragments of which only one can travel on, the more urgent one does.
@@ -81,7 +86,13 @@ struct RankSignal {
   // Of the rank's model since the last report, forward and backward, by the newest step whose
   // operators were counted (operator_flops.h); 0 = not known.
   float flops = 0;
-  std::array<std::byte, 12> reserved{};
+  // The part of the communication phase that passed before the last rank arrived, since the last
+  // report; the rest of that phase is this rank's own. 0 without the flag waiting_measured.
+  float waiting_seconds = 0;
+  // The part of the backward phase in which this rank made dropped activations again or waited for
+  // offloaded ones, since the last report: what its memory actions cost it.
+  float recompute_seconds = 0;
+  std::array<std::byte, 4> reserved{};
   std::uint32_t checksum = 0;  // set by seal()
 
   bool has(SignalFlag flag) const { return (flags & static_cast<std::uint16_t>(flag)) != 0; }

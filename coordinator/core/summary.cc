@@ -126,8 +126,9 @@ std::vector<WorstRank> worst_ranks(const Timings& timings, const StepSummary& su
 // One test for all: a sum of non-negative finite numbers is finite, and any other number spoils it.
 bool is_usable(const RankSignal& s) {
   if (s.rounds == 0 || s.has(SignalFlag::finished)) return false;
-  double sum = s.wall_seconds;
-  double smallest = s.wall_seconds;
+  double sum = s.wall_seconds + s.waiting_seconds + s.recompute_seconds;
+  double smallest = std::min({s.wall_seconds, static_cast<double>(s.waiting_seconds),
+                              static_cast<double>(s.recompute_seconds)});
   for (const float seconds : s.phase_seconds) {
     sum += seconds;
     smallest = std::min<double>(smallest, seconds);
@@ -135,10 +136,17 @@ bool is_usable(const RankSignal& s) {
   return std::isfinite(sum) && smallest >= 0;
 }
 
+// A part of a phase is no longer than the phase.
+double part_of(Phase phase, const RankSignal& s, float seconds) {
+  return std::min(seconds, s.phase_seconds[static_cast<std::size_t>(phase)]);
+}
+
 void resize(Timings& timings, std::size_t n) {
   timings.ranks.resize(n);
   timings.own.resize(n);
   timings.wall.resize(n);
+  timings.waiting.resize(n);
+  timings.recompute.resize(n);
   timings.samples.resize(n);
   timings.report.resize(n);
 }
@@ -162,6 +170,8 @@ Timings timings_of(std::span<const RankSignal> reports) {
     timings.own[n] = own;
     timings.wall[n] = s.wall_seconds * per_round;
     timings.ranks[n] = s.rank;
+    timings.waiting[n] = part_of(Phase::communication, s, s.waiting_seconds) * per_round;
+    timings.recompute[n] = part_of(Phase::backward, s, s.recompute_seconds) * per_round;
     timings.samples[n] = s.samples * per_round;
     timings.report[n] = static_cast<std::uint32_t>(&s - reports.data());
     ++n;

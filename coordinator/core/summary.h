@@ -77,6 +77,8 @@ struct Timings {
   Columns<kPhases> phases;    // phases[p][i] belongs to ranks[i]
   std::vector<double> own;    // sum over is_own_work phases
   std::vector<double> wall;
+  std::vector<double> waiting;        // for the last rank, within communication; 0 = not measured
+  std::vector<double> recompute;      // within backward: what memory actions cost
   std::vector<double> samples;        // per covered round; 0 where the rank counts none
   std::vector<std::uint32_t> report;  // the place of the rank's report in `reports`
 

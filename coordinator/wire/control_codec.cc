@@ -5,6 +5,7 @@
 #include <concepts>
 #include <cstring>
 #include <span>
+#include <tuple>
 
 #include "coordinator/core/bytes.h"
 #include "coordinator/core/state_codec.h"
@@ -67,30 +68,42 @@ void read(ByteReader& in, Trimmed<Array>& field) {
 
 // What was added to a signal, and what is reserved in it behind that, as the Trimmed bytes that
 // were reserved before: files of either kind read the other's.
-template <class Flops, class Array>
+template <class Array, class... Floats>
 struct Added {
-  Flops& flops;
   Array& reserved;
-  using Bytes = std::array<std::byte, sizeof(float) + sizeof(Array)>;
-};
-template <class Flops, class Array>
-Added(Flops&, Array&) -> Added<Flops, Array>;
+  std::tuple<Floats&...> floats;
+  static constexpr std::size_t kFloatBytes = sizeof...(Floats) * sizeof(float);
+  using Bytes = std::array<std::byte, kFloatBytes + sizeof(Array)>;
 
-template <class Flops, class Array>
-void write(ByteWriter& out, const Added<Flops, Array>& field) {
-  typename Added<Flops, Array>::Bytes bytes{};
-  std::memcpy(bytes.data(), &field.flops, sizeof(float));
-  std::ranges::copy(field.reserved, bytes.begin() + sizeof(float));
+  explicit Added(Array& reserved_bytes, Floats&... fields)
+      : reserved(reserved_bytes), floats(fields...) {}
+};
+
+template <class Array, class... Floats>
+void write(ByteWriter& out, const Added<Array, Floats...>& field) {
+  typename Added<Array, Floats...>::Bytes bytes{};
+  std::byte* to = bytes.data();
+  const auto put = [&to](float value) {
+    std::memcpy(to, &value, sizeof value);
+    to += sizeof value;
+  };
+  std::apply([&](auto&... values) { (put(values), ...); }, field.floats);
+  std::ranges::copy(field.reserved, to);
   write(out, Trimmed{bytes});
 }
 
-template <class Flops, class Array>
-void read(ByteReader& in, Added<Flops, Array>& field) {
-  typename Added<Flops, Array>::Bytes bytes{};
+template <class Array, class... Floats>
+void read(ByteReader& in, Added<Array, Floats...>& field) {
+  typename Added<Array, Floats...>::Bytes bytes{};
   Trimmed trimmed{bytes};
   read(in, trimmed);
-  std::memcpy(&field.flops, bytes.data(), sizeof(float));
-  std::copy(bytes.begin() + sizeof(float), bytes.end(), field.reserved.begin());
+  const std::byte* from = bytes.data();
+  const auto take = [&from](float& value) {
+    std::memcpy(&value, from, sizeof value);
+    from += sizeof value;
+  };
+  std::apply([&](auto&... values) { (take(values), ...); }, field.floats);
+  std::copy(from, from + field.reserved.size(), field.reserved.begin());
 }
 
 // Any value of an enum's type: codes of user policies have no names.
@@ -198,7 +211,8 @@ void list_fields(Is<RankSignal> auto& it, auto&& visit) {
         it.samples, it.nonfinite_values, it.control_errors, it.tokens, it.memory_used_bytes,
         it.memory_peak_bytes, it.memory_limit_bytes, Number{it.fragment.kind}, it.fragment.size,
         Trimmed{it.fragment.payload}, it.loss_scale, it.reduction_seconds,
-        it.reduction_exposed_seconds, Added{it.flops, it.reserved}, it.checksum);
+        it.reduction_exposed_seconds,
+        Added{it.reserved, it.flops, it.waiting_seconds, it.recompute_seconds}, it.checksum);
 }
 
 void list_fields(Is<FaultyReport> auto& it, auto&& visit) {

@@ -33,6 +33,8 @@ cox::RankSignal report(std::uint32_t n) {
   s.reduction_seconds = static_cast<float>(4 * n);
   s.reduction_exposed_seconds = static_cast<float>(n);
   s.flops = static_cast<float>(64 * n);
+  s.waiting_seconds = static_cast<float>(n);
+  s.recompute_seconds = static_cast<float>(2 * n);
   s.weight = n;
   s.loss = 2;
   s.nonfinite_values = n;
@@ -84,6 +86,8 @@ TEST_SUITE("core") {
     CHECK(left.reduction_seconds == 32);
     CHECK(left.reduction_exposed_seconds == 8);
     CHECK(left.flops == 512);
+    CHECK(left.waiting_seconds == 8);
+    CHECK(left.recompute_seconds == 16);
     CHECK(left.weight == 8);
     CHECK(left.loss == 2);
     CHECK(left.memory_peak_bytes == 102);

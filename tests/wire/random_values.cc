@@ -175,6 +175,8 @@ RankSignal RandomValues::signal(const JobFacts& job, RankId rank, RoundId round)
   signal.reduction_seconds = static_cast<float>(number());
   signal.reduction_exposed_seconds = static_cast<float>(number());
   signal.flops = static_cast<float>(number());
+  signal.waiting_seconds = static_cast<float>(number());
+  signal.recompute_seconds = static_cast<float>(number());
   seal(signal);
   return signal;
 }
