@@ -18,11 +18,11 @@ namespace {
 
 using diagnosis::Blame;
 using diagnosis::JobModel;
+using diagnosis::kLeastLoss;
 using diagnosis::LabelSlowdown;
 using diagnosis::StepTimes;
 using diagnosis::WhatIf;
 
-constexpr double kLeastLoss = 0.01;
 constexpr double kLargeShare = 0.5;
 constexpr double kNotableShare = 0.25;  // of the loss, from which an operation is worth a sentence
 constexpr std::size_t kMostRows = 16;
