@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "coordinator/planner/step_improve.h"
+#include "coordinator/planner/step_runs.h"
 #include "coordinator/planner/step_trial.h"
 
 namespace cox::planner {
