@@ -20,8 +20,10 @@
 
 namespace cox {
 
-inline constexpr std::array<Phase, 6> kOwnPhases = {
-    Phase::data, Phase::forward, Phase::backward, Phase::compute, Phase::optimizer, Phase::other};
+// Of communication only a rank's own part counts, where it is measured: without waiting.
+inline constexpr std::array<Phase, 7> kOwnPhases = {
+    Phase::data,      Phase::forward, Phase::backward,     Phase::compute,
+    Phase::optimizer, Phase::other,   Phase::communication};
 inline constexpr std::size_t kChannels = 1 + kOwnPhases.size();  // the whole, then the phases
 
 inline constexpr double kBaselineRounds = 128;  // how slowly the own past is forgotten

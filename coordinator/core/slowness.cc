@@ -325,6 +325,8 @@ std::optional<SlowRank> found_slow(const Slowness& slowness, const Round& round,
     slow.slowdown_ratio =
         ratio_since_onset(level, round.number - since + 1, slowness.reports[rank]);
     slow.rarity = cusum_rarity(sum, test.k);
+    slow.state = SlowState::confirmed;
+    slow.course = SlowCourse::persistent;
     return slow;
   }
   return std::nullopt;
@@ -398,6 +400,44 @@ void release_finished(Slowness& slowness, const StepSignals& signals) {
   }
 }
 
+// ---- Hosts.
+
+struct RanksOfNode {
+  NodeId node{};
+  std::int32_t reporting = 0;
+  std::int32_t confirmed = 0;
+  std::vector<double> ratios;  // of those that are confirmed or suspected
+  std::vector<double> since;
+
+  bool are_all_slow() const {
+    const auto slow = static_cast<std::int32_t>(ratios.size());
+    return slow >= 2 && slow == reporting && 2 * confirmed >= slow;
+  }
+};
+
+// Returns the nodes, ascending, with the ranks that report.
+std::vector<RanksOfNode> nodes_of(const Slowness& slowness, std::span<const NodeId> node_of_rank) {
+  std::vector<NodeId> ids(node_of_rank.begin(), node_of_rank.end());
+  std::ranges::sort(ids);
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  std::vector<RanksOfNode> nodes;
+  for (const NodeId id : ids) nodes.push_back({.node = id});
+  for (std::size_t rank = 0; rank < node_of_rank.size(); ++rank) {
+    const auto node = std::ranges::lower_bound(nodes, node_of_rank[rank], {}, &RanksOfNode::node);
+    node->reporting += slowness.reports[rank] > 0;
+  }
+  return nodes;
+}
+
+void add_slow(std::vector<RanksOfNode>& nodes, std::span<const NodeId> node_of_rank,
+              const SlowRank& slow) {
+  const NodeId id = node_of_rank[static_cast<std::size_t>(slow.rank.value())];
+  const auto node = std::ranges::lower_bound(nodes, id, {}, &RanksOfNode::node);
+  node->confirmed += slow.state == SlowState::confirmed;
+  node->ratios.push_back(slow.slowdown_ratio);
+  node->since.push_back(static_cast<double>(slow.since.value()));
+}
+
 bool is_bounded(std::span<const double> values) {
   return std::ranges::all_of(values, [](double value) { return std::fabs(value) <= kLargest; });
 }
@@ -409,7 +449,24 @@ bool are_bounded(const ChannelColumns& columns) {
   return true;
 }
 
+constexpr std::array<std::string_view, 3> kStateNames = {"suspected", "confirmed", "recovered"};
+constexpr std::array<std::string_view, 2> kCourseNames = {"transient", "persistent"};
+constexpr std::array<std::string_view, 3> kReferenceNames = {"the other ranks", "its own past",
+                                                             "the other rank"};
+
 }  // namespace
+
+std::string_view to_string(SlowState state) {
+  return kStateNames[static_cast<std::size_t>(state)];
+}
+
+std::string_view to_string(SlowCourse course) {
+  return kCourseNames[static_cast<std::size_t>(course)];
+}
+
+std::string_view to_string(ComparedWith reference) {
+  return kReferenceNames[static_cast<std::size_t>(reference)];
+}
 
 Slowness fresh_slowness(std::size_t ranks) {
   Slowness slowness;
@@ -434,12 +491,33 @@ bool fits(const Slowness& slowness, std::size_t ranks) {
          });
 }
 
+std::vector<SlowHost> slow_hosts(const Slowness& slowness, std::span<const NodeId> node_of_rank) {
+  if (slowness.slow.empty() || node_of_rank.size() != slowness.reports.size()) return {};
+  std::vector<RanksOfNode> nodes = nodes_of(slowness, node_of_rank);
+  for (const SlowRank& slow : slowness.slow) add_slow(nodes, node_of_rank, slow);
+  for (const SlowRank& one : slowness.watched) {
+    if (one.state == SlowState::suspected) add_slow(nodes, node_of_rank, one);
+  }
+  std::vector<SlowHost> hosts;
+  for (const RanksOfNode& node : nodes) {
+    if (nodes.size() < 2 || !node.are_all_slow()) continue;
+    hosts.push_back({node.node, node.reporting,
+                     RoundId(static_cast<std::uint64_t>(median_of(node.since))),
+                     median_of(node.ratios)});
+  }
+  return hosts;
+}
+
 bool Slowness::is_sane() const {
-  const auto is_slow_rank = [this](const SlowRank& one) {
+  const auto is_ratio = [](double value) { return value > 0 && value <= kLargest; };
+  const auto is_amount = [](double value) { return value >= 0 && value <= kLargest; };
+  const auto is_slow_rank = [&](const SlowRank& one) {
     return one.rank.value() >= 0 && static_cast<std::size_t>(one.rank.value()) < reports.size() &&
-           one.phase_index < kOwnPhases.size() && std::fabs(one.recovery) <= kLargest &&
-           one.slowdown_ratio > 0 && one.slowdown_ratio <= kLargest &&
-           std::fabs(one.rarity) <= kLargest;
+           one.phase_index < kOwnPhases.size() && is_amount(one.recovery) &&
+           is_ratio(one.slowdown_ratio) && is_ratio(one.slowdown_low) &&
+           is_ratio(one.slowdown_high) && is_amount(one.rounds) &&
+           std::fabs(one.rarity) <= kLargest && one.since.value() <= kLastRound &&
+           one.phase_since.value() <= kLastRound && one.until.value() <= kLastRound;
   };
   const auto is_channel = [](const SlownessChannel& channel) {
     const bool all = is_bounded(channel.level) && is_bounded(channel.variance) &&
@@ -448,10 +526,15 @@ bool Slowness::is_sane() const {
            channel.pooled_samples >= 0 && channel.pooled_samples <= kLargest;
   };
   const auto not_ascending = [](const SlowRank& a, const SlowRank& b) { return a.rank >= b.rank; };
-  return std::ranges::all_of(slow, is_slow_rank) &&
-         std::ranges::adjacent_find(slow, not_ascending) == slow.end() && is_bounded(reports) &&
-         own_past.reference_samples >= 0 && own_past.reference_samples <= kLargest &&
-         are_bounded(own_past.seconds) && are_bounded(own_past.at_equal_samples) &&
+  const auto is_confirmed = [](const SlowRank& one) { return one.state == SlowState::confirmed; };
+  return std::ranges::all_of(slow, is_slow_rank) && std::ranges::all_of(slow, is_confirmed) &&
+         std::ranges::adjacent_find(slow, not_ascending) == slow.end() &&
+         std::ranges::all_of(watched, is_slow_rank) &&
+         std::ranges::none_of(watched, is_confirmed) &&
+         std::ranges::adjacent_find(watched, not_ascending) == watched.end() && pace.is_sane() &&
+         is_amount(spell_rounds) && is_bounded(reports) && own_past.reference_samples >= 0 &&
+         own_past.reference_samples <= kLargest && are_bounded(own_past.seconds) &&
+         are_bounded(own_past.at_equal_samples) &&
          std::ranges::all_of(reports, [](double seen) { return seen >= 0; }) &&
          std::ranges::all_of(channels, is_channel);
 }
