@@ -19,6 +19,16 @@ constexpr double kNoisyRatio = 2;            // of variances, from which a rank 
 constexpr double kSmallestVariance = 1e-12;  // of clocks that repeat exactly
 constexpr double kOwnPastRounds = 32;        // an own past shorter than that says nothing
 constexpr double kOwnPastMargin = 2.5;       // deviations by which a baseline may be wrong
+constexpr double kRatioRounds = 32;          // behind the mean that says how slow a rank is
+constexpr double kLeastSpell = 7;            // rounds; what is over sooner is a pause
+constexpr double kMostSpell = 4096;
+constexpr double kShortSpells = 4;     // times what was wanted: a spell no longer than that
+constexpr double kSpellMemory = 4096;  // rounds
+constexpr double kOtherRankRounds = 24;
+constexpr double kOtherRankShift = 0.0953101798043249;  // log 1.1: the floor for two ranks
+constexpr double kRemembered = 256;                     // rounds for which a recovered rank is told
+constexpr std::size_t kMostRecovered = 64;
+constexpr double k95 = 1.96;
 constexpr double kLargest = 1e18;
 constexpr std::uint64_t kLastRound = std::uint64_t{1} << 53;  // a later one is taken for this one
 
@@ -155,14 +165,19 @@ double learn_noise(SlownessChannel& channel, std::span<const RankRun> runs,
 // The facts that all channels of a round share.
 struct Round {
   double number = 0;
-  double shift = 0;  // logarithm of the smallest slowdown worth naming
-  double rate = 0;   // of false alarms, per rank and round
+  double seconds = 0;  // that the round took
+  double shift = 0;    // logarithm of the smallest slowdown worth naming
+  double rate = 0;     // of false alarms, per rank and round
   std::uint32_t min_reports = 0;
+  double least_spell = 0;  // rounds that a slowness must last to be confirmed
   bool own_past = false;
   std::vector<RankRun> runs;
   LearningRates rates;
-  std::vector<double> squares;  // room for learn_noise()
-  std::vector<double> slow;     // per rank: 1 + its place among the slow ones; 0 = it is not slow
+  std::vector<double> squares;      // room for learn_noise()
+  std::vector<SlowRank> entries;    // ranks that are suspected or confirmed; ascending
+  std::vector<SlowRank> recovered;  // from earlier rounds; ascending ranks
+  std::vector<double> place;        // per rank: 1 + its place among the entries; 0 = it has none
+  std::vector<double> slow;         // per rank: as excess_of() wants it
 };
 
 // Rounds that are shorter than the system's own scheduling is fine would be all noise: there the
@@ -172,18 +187,49 @@ double smallest_slowdown(const StepSummary& summary, const StragglerConfig& sett
   return std::max(settings.slowdown_ratio, 1 + settings.slowdown_seconds / own);
 }
 
-Round round_of(const Slowness& before, const StepSummary& summary,
-               const StragglerConfig& settings) {
+double seconds_of_round(const StepSummary& summary) {
+  return std::max({summary.wall_seconds.median, summary.own_seconds.median, 1e-9});
+}
+
+// A spell must outlast the pauses that this machine makes, in rounds and in seconds: twice the
+// longest of late.
+double least_spell(const Slowness& before, double round_seconds, const StragglerConfig& settings) {
+  const double in_seconds = std::min(settings.persistent_seconds / round_seconds, kMostSpell);
+  return std::max({kLeastSpell, in_seconds, std::min(2 * before.spell_rounds, kMostSpell)});
+}
+
+// Moves the lists of ranks that are not ordinary from `before` into the round.
+void take_entries(Slowness& before, Round& round) {
+  round.entries = std::move(before.slow);
+  for (SlowRank& one : before.watched) {
+    auto& list = one.state == SlowState::suspected ? round.entries : round.recovered;
+    list.push_back(one);
+  }
+  before.slow.clear();
+  before.watched.clear();
+  std::ranges::stable_sort(round.entries, {}, &SlowRank::rank);
+  const auto same = std::ranges::unique(round.entries, {}, &SlowRank::rank);
+  round.entries.erase(same.begin(), same.end());
+  round.place.assign(before.reports.size(), 0.0);
+  round.slow.assign(before.reports.size(), 0.0);
+  for (std::size_t i = 0; i < round.entries.size(); ++i) {
+    const auto rank = static_cast<std::size_t>(round.entries[i].rank.value());
+    round.place[rank] = static_cast<double>(i + 1);
+    const bool is_sure = round.entries[i].state == SlowState::confirmed;
+    round.slow[rank] = is_sure ? kSurelySlow : kMaybeSlow;
+  }
+}
+
+Round round_of(Slowness& before, const StepSummary& summary, const StragglerConfig& settings) {
   Round round;
   round.number = static_cast<double>(std::min(summary.round.value(), kLastRound));
+  round.seconds = seconds_of_round(summary);
   round.shift = portable_log(smallest_slowdown(summary, settings));
   round.rate = settings.false_alarms_per_rank_step / 2;
   round.own_past = compares_with_own_past(before.reports.size());
   round.min_reports = settings.min_rounds;
-  round.slow.assign(before.reports.size(), 0.0);
-  for (std::size_t i = 0; i < before.slow.size(); ++i) {
-    round.slow[static_cast<std::size_t>(before.slow[i].rank.value())] = static_cast<double>(i + 1);
-  }
+  round.least_spell = least_spell(before, round.seconds, settings);
+  take_entries(before, round);
   return round;
 }
 
@@ -210,11 +256,11 @@ double add_ordinary_scores(SlownessChannel& channel, const Round& round, const R
   const double sigma = test.sigma;
   const double k = test.k;
   const double* const seen = &excess[run.report];
-  const double* const slow = &round.slow[run.rank];
+  const double* const place = &round.place[run.rank];
   const double* const variance = &channel.variance[run.rank];
   double* const sum = &channel.sum[run.rank];
   double* const since = &channel.since[run.rank];
-  const auto is_other = [&](std::size_t r) { return (slow[r] != 0) | (variance[r] > noisy); };
+  const auto is_other = [&](std::size_t r) { return (place[r] != 0) | (variance[r] > noisy); };
   for (std::size_t r = 0; r < run.size; ++r) {
     const double before = since[r];
     since[r] = is_other(r) | (sum[r] != 0) ? before : number;
@@ -229,35 +275,39 @@ double add_ordinary_scores(SlownessChannel& channel, const Round& round, const R
   return left;
 }
 
-// REQUIRES: the rank is slow, and none was taken out of the list in this round.
-SlowRank& slow_entry(Slowness& slowness, const Round& round, std::size_t rank) {
-  return slowness.slow[static_cast<std::size_t>(round.slow[rank]) - 1];
+// Returns the rank's place among the entries. REQUIRES: it has one.
+std::size_t place_of(const Round& round, std::size_t rank) {
+  return static_cast<std::size_t>(round.place[rank]) - 1;
 }
 
-void add_score(Slowness& slowness, std::size_t c, const Round& round, std::size_t rank,
-               double excess, const CusumScale& test) {
+void add_recovery(SlowRank& entry, double score, double k) {
+  entry.recovery = std::max(0.0, entry.recovery + k - std::clamp(score, -kMaxScore, kMaxScore));
+}
+
+void add_score(Slowness& slowness, std::size_t c, Round& round, std::size_t rank, double excess,
+               const CusumScale& test) {
   SlownessChannel& channel = slowness.channels[c];
   double score = excess / test.sigma;
   if (round.own_past) {
     score -= kOwnPastMargin / std::sqrt(std::min(slowness.reports[rank], kBaselineRounds));
   }
-  if (round.slow[rank] == 0) {
+  if (round.place[rank] == 0) {
     double& sum = channel.sum[rank];
     if (sum == 0) channel.since[rank] = round.number;
     sum = cusum_step(sum, score, test.k);
   } else if (c == 0) {
-    double& recovery = slow_entry(slowness, round, rank).recovery;
-    recovery = std::max(0.0, recovery + test.k - std::clamp(score, -kMaxScore, kMaxScore));
+    SlowRank& entry = round.entries[place_of(round, rank)];
+    if (entry.against != ComparedWith::other_rank) add_recovery(entry, score, test.k);
   }
 }
 
-void add_other_scores(Slowness& slowness, std::size_t c, const Round& round, const RankRun& run,
+void add_other_scores(Slowness& slowness, std::size_t c, Round& round, const RankRun& run,
                       const CusumScale& ordinary, double noisy, std::span<const double> excess) {
   const std::vector<double>& own = slowness.channels[c].variance;
   for (std::size_t r = 0; r < run.size; ++r) {
     const std::size_t rank = run.rank + r;
     const bool is_noisy = own[rank] > noisy;
-    if (!round.own_past && round.slow[rank] == 0 && !is_noisy) continue;
+    if (!round.own_past && round.place[rank] == 0 && !is_noisy) continue;
     if (round.own_past && slowness.reports[rank] == 0) continue;
     const CusumScale test =
         is_noisy ? make_cusum_scale(round.shift, std::sqrt(own[rank])) : ordinary;
@@ -280,6 +330,33 @@ CusumTest add_round(Slowness& slowness, std::size_t c, Round& round,
   return ordinary;
 }
 
+// ---- Evidence of one rank.
+
+// What it is judged by in this round.
+struct Evidence {
+  double excess = 0;    // of this round, as a whole
+  double variance = 0;  // of such a number
+  CusumTest test;       // the one whose opposite ends the slowness
+};
+
+double bounded_exp(double logarithm) {
+  return portable_exp(std::clamp(logarithm, -8.0, 8.0));
+}
+
+void put_interval(SlowRank& entry, double mean, double variance) {
+  const double error = k95 * std::sqrt(variance / std::max(entry.rounds, 1.0));
+  entry.slowdown_ratio = bounded_exp(mean);
+  entry.slowdown_low = bounded_exp(mean - error);
+  entry.slowdown_high = bounded_exp(mean + error);
+}
+
+// The mean over the newest rounds.
+void add_to_ratio(SlowRank& entry, const Evidence& evidence) {
+  entry.rounds = std::min(entry.rounds + 1, kRatioRounds);
+  const double before = portable_log(std::clamp(entry.slowdown_ratio, 1e-4, 1e4));
+  put_interval(entry, before + (evidence.excess - before) / entry.rounds, evidence.variance);
+}
+
 // ---- Verdicts.
 
 std::uint32_t costliest_phase(const Slowness& slowness, std::size_t rank) {
@@ -293,16 +370,35 @@ std::uint32_t costliest_phase(const Slowness& slowness, std::size_t rank) {
 
 // The running level has taken up only a part of a change that is this young: all of it where the
 // change is as old as the reports of the rank, whose first ones count as a plain mean.
-double ratio_since_onset(double level, double rounds, double reports) {
+double excess_since_onset(double level, double rounds, double reports) {
   double left = 1;
   for (double n = 0; n < std::min({rounds, reports, 64.0}); ++n) {
     left *= 1 - std::max(1 / (reports - n), 1 / kLevelRounds);
   }
-  return portable_exp(std::min(level / (1 - left), 8.0));
+  return level / (1 - left);
 }
 
 // The ordinary tests of a round; those of channels that are not in use are empty.
 using Tests = std::array<std::optional<CusumTest>, kChannels>;
+
+RoundId round_id(double number) {
+  return RoundId(
+      static_cast<std::uint64_t>(std::clamp(number, 0.0, static_cast<double>(kLastRound))));
+}
+
+SlowRank make_entry(const Slowness& slowness, const Round& round, std::size_t rank, double since) {
+  SlowRank entry;
+  entry.rank = rank_id(rank);
+  entry.phase_index = costliest_phase(slowness, rank);
+  entry.since = round_id(std::min(since, round.number));
+  entry.phase_since = entry.until = round_id(round.number);
+  const double age = std::max(round.number - since + 1, 1.0);
+  entry.rounds = std::min({age, slowness.reports[rank], kRatioRounds});
+  const auto earlier = std::ranges::lower_bound(round.recovered, entry.rank, {}, &SlowRank::rank);
+  if (earlier != round.recovered.end() && earlier->rank == entry.rank)
+    entry.short_spells = earlier->short_spells;
+  return entry;
+}
 
 std::optional<SlowRank> found_slow(const Slowness& slowness, const Round& round, const Tests& tests,
                                    std::size_t rank) {
@@ -316,18 +412,13 @@ std::optional<SlowRank> found_slow(const Slowness& slowness, const Round& round,
     if (!tests[c] || sum < tests[c]->h) continue;
     const CusumTest test = test_for(round, slowness, c, rank, *tests[c]);
     if (sum < test.h) continue;
-    SlowRank slow;
-    slow.rank = rank_id(rank);
-    slow.phase_index = costliest_phase(slowness, rank);
     const double since = slowness.channels[c].since[rank];
-    slow.since = RoundId(static_cast<std::uint64_t>(std::clamp(since, 0.0, round.number)));
-    slow.phase_since = RoundId(static_cast<std::uint64_t>(round.number));
-    slow.slowdown_ratio =
-        ratio_since_onset(level, round.number - since + 1, slowness.reports[rank]);
-    slow.rarity = cusum_rarity(sum, test.k);
-    slow.state = SlowState::confirmed;
-    slow.course = SlowCourse::persistent;
-    return slow;
+    SlowRank entry = make_entry(slowness, round, rank, since);
+    entry.against = round.own_past ? ComparedWith::own_past : ComparedWith::others;
+    entry.rarity = cusum_rarity(sum, test.k);
+    const double mean = excess_since_onset(level, round.number - since + 1, slowness.reports[rank]);
+    put_interval(entry, mean, slowness.channels[0].variance[rank]);
+    return entry;
   }
   return std::nullopt;
 }
@@ -340,64 +431,217 @@ double level_noise(const Slowness& slowness, std::size_t rank, std::uint32_t a, 
   return 3 * std::sqrt(variance / (2 * kLevelRounds - 1));
 }
 
-// The slow rank after this round; none when it has recovered.
-std::optional<SlowRank> still_slow(SlowRank slow, const Slowness& slowness, const Round& round,
-                                   const Tests& tests) {
-  const auto rank = static_cast<std::size_t>(slow.rank.value());
-  const double level = slowness.channels[0].level[rank];
-  slow.slowdown_ratio = portable_exp(std::clamp(level, -8.0, 8.0));
-  if (!tests[0]) return slow;
-  const CusumTest test = test_for(round, slowness, 0, rank, *tests[0]);
-  if (slow.recovery >= test.h) return std::nullopt;
+void follow_phase(SlowRank& entry, const Slowness& slowness, const Round& round) {
+  const auto rank = static_cast<std::size_t>(entry.rank.value());
   const std::uint32_t now = costliest_phase(slowness, rank);
+  const double level = slowness.channels[0].level[rank];
   const double more =
-      slowness.channels[1 + now].level[rank] - slowness.channels[1 + slow.phase_index].level[rank];
-  const auto settled = static_cast<double>(slow.phase_since.value()) + round.min_reports;
+      slowness.channels[1 + now].level[rank] - slowness.channels[1 + entry.phase_index].level[rank];
+  const auto settled = static_cast<double>(entry.phase_since.value()) + round.min_reports;
   const bool is_costly = std::min(level, more) >= round.shift / 2 &&
-                         more >= level_noise(slowness, rank, now, slow.phase_index);
-  if (!is_costly || round.number < settled) return slow;
-  slow.phase_index = now;
-  slow.phase_since = RoundId(static_cast<std::uint64_t>(round.number));
-  return slow;
+                         more >= level_noise(slowness, rank, now, entry.phase_index);
+  const bool is_young = entry.state == SlowState::suspected;
+  if (!is_young && (!is_costly || round.number < settled)) return;
+  entry.phase_index = now;
+  entry.phase_since = round_id(round.number);
+}
+
+// A slowness is confirmed when it has lasted longer than this machine's pauses and is still there.
+void confirm(SlowRank& entry, const Round& round, double level, double h) {
+  if (entry.state != SlowState::suspected || entry.recovery > h / 4) return;
+  const double rounds = round.number - static_cast<double>(entry.since.value()) + 1;
+  if (rounds < round.least_spell || level < round.shift / 2) return;
+  entry.state = SlowState::confirmed;
+  entry.course = SlowCourse::persistent;
 }
 
 void forget_sums(Slowness& slowness, std::size_t rank) {
   for (SlownessChannel& channel : slowness.channels) channel.sum[rank] = 0;
+  if (rank < 2) slowness.other_rank.sum[rank] = 0;
 }
 
-// Counts the reports and judges every rank of the round that is slow or may be.
-void judge(Slowness& slowness, const Round& round, const Tests& tests) {
-  std::vector<SlowRank> found;
+// A spell that ended unconfirmed, or was confirmed only just, says how long pauses last here.
+void learn_spell(Slowness& slowness, const SlowRank& entry, const Round& round) {
+  const auto since = static_cast<double>(entry.since.value());
+  const double rounds = static_cast<double>(entry.until.value()) - since + 1;
+  if (rounds > kShortSpells * round.least_spell) return;
+  slowness.spell_rounds = std::max(slowness.spell_rounds, rounds);
+}
+
+// Takes an entry through the round. Returns whether the rank is still out of the ordinary.
+bool follow_entry(Slowness& slowness, const Round& round, const Evidence& evidence,
+                  SlowRank& entry) {
+  const auto rank = static_cast<std::size_t>(entry.rank.value());
+  add_to_ratio(entry, evidence);
+  if (entry.recovery >= evidence.test.h) {
+    learn_spell(slowness, entry, round);
+    forget_sums(slowness, rank);
+    entry.short_spells += entry.state == SlowState::suspected && entry.short_spells < ~0u;
+    entry.state = SlowState::recovered;
+    entry.recovery = 0;
+    return false;
+  }
+  if (entry.recovery == 0) entry.until = round_id(round.number);
+  follow_phase(entry, slowness, round);
+  const bool has_other = entry.against == ComparedWith::other_rank;
+  confirm(entry, round,
+          has_other ? slowness.other_rank.level[rank] : slowness.channels[0].level[rank],
+          evidence.test.h);
+  return true;
+}
+
+// ---- Two ranks: each against the other one.
+
+double least_other_shift(const Round& round) {
+  return std::max(round.shift, kOtherRankShift);
+}
+
+CusumTest other_rank_test(const Slowness& slowness, const Round& round) {
+  const double wider = 1 + 2 * std::sqrt(2 / std::max(slowness.other_rank.rounds, 1.0));
+  const double sigma = std::sqrt(std::max(slowness.other_rank.variance, kSmallestVariance) * wider);
+  return make_cusum_test(least_other_shift(round), sigma, round.rate);
+}
+
+// Moves level and noise of the difference. The second rank's difference is nearly that of the first
+// with the other sign; the noise is learnt from the first.
+void learn_other_rank(OtherRank& other, const std::array<double, 2>& excess) {
+  const double weight = std::max(1 / (other.rounds + 1), 1 / kLevelRounds);
+  for (std::size_t r = 0; r < 2; ++r) {
+    const double residual = excess[r] - other.level[r];
+    if (r == 0 && other.rounds > 0) {
+      const double most = other.rounds < 4 ? kLargest : kCut * other.variance;
+      const double seen = std::min(residual * residual / residual_factor(other.rounds), most);
+      other.variance += (seen - other.variance) * std::max(1 / other.rounds, 1 / kPoolRounds);
+    }
+    other.level[r] += weight * residual;
+  }
+  other.rounds = std::min(other.rounds + 1, kLargest);
+}
+
+// Adds the round to the tests of both ranks and to the entries that rest on them.
+void compare_two(Slowness& slowness, Round& round, const std::array<double, 2>& excess) {
+  OtherRank& other = slowness.other_rank;
+  learn_other_rank(other, excess);
+  const CusumTest test = other_rank_test(slowness, round);
+  for (std::size_t r = 0; r < 2; ++r) {
+    const double score = excess[r] / test.sigma;
+    if (round.place[r] != 0) {
+      SlowRank& entry = round.entries[place_of(round, r)];
+      if (entry.against == ComparedWith::other_rank) add_recovery(entry, score, test.k);
+      continue;
+    }
+    if (other.sum[r] == 0) other.since[r] = round.number;
+    other.sum[r] = cusum_step(other.sum[r], score, test.k);
+  }
+}
+
+std::optional<SlowRank> found_against_other(const Slowness& slowness, const Round& round,
+                                            std::size_t rank) {
+  const OtherRank& other = slowness.other_rank;
+  if (!round.own_past || rank >= 2 || other.rounds < kOtherRankRounds) return std::nullopt;
+  const CusumTest test = other_rank_test(slowness, round);
+  if (other.sum[rank] < test.h || other.level[rank] < least_other_shift(round) / 2)
+    return std::nullopt;
+  SlowRank entry = make_entry(slowness, round, rank, other.since[rank]);
+  entry.against = ComparedWith::other_rank;
+  entry.rarity = cusum_rarity(other.sum[rank], test.k);
+  put_interval(entry, other.level[rank], other.variance);
+  return entry;
+}
+
+// ---- A round over all ranks.
+
+Evidence evidence_of(const Slowness& slowness, const Round& round, const Tests& tests,
+                     const Excess& excess, const SlowRank& entry, std::size_t report) {
+  const auto rank = static_cast<std::size_t>(entry.rank.value());
+  if (entry.against == ComparedWith::other_rank) {
+    const CusumTest test = other_rank_test(slowness, round);
+    return {
+        excess.ranks.size() == 2 ? excess.of_other[report] : slowness.other_rank.level[rank % 2],
+        slowness.other_rank.variance, test};
+  }
+  const CusumTest test = tests[0] ? test_for(round, slowness, 0, rank, *tests[0])
+                                  : test_of(round, 0, slowness.channels[0].variance[rank]);
+  const double variance =
+      std::max(slowness.channels[0].variance[rank], slowness.channels[0].pooled_variance);
+  return {excess.of[0][report], variance, test};
+}
+
+std::optional<SlowRank> found(const Slowness& slowness, const Round& round, const Tests& tests,
+                              std::size_t rank) {
+  if (const auto slow = found_slow(slowness, round, tests, rank)) return slow;
+  return found_against_other(slowness, round, rank);
+}
+
+// Counts the reports and judges every rank of the round that is slow or may be. Entries that were
+// not reported on stay as they are.
+void judge(Slowness& slowness, Round& round, const Tests& tests, const Excess& excess) {
+  std::vector<SlowRank> added;
   const std::vector<double>& level = slowness.channels[0].level;
   for (const RankRun& run : round.runs) {
-    for (std::size_t rank = run.rank; rank < run.rank + run.size; ++rank) {
+    for (std::size_t i = 0; i < run.size; ++i) {
+      const std::size_t rank = run.rank + i;
       slowness.reports[rank] += 1;
-      if (round.slow[rank] == 0 && level[rank] < round.shift / 2) continue;  // nearly all ranks
-      if (round.slow[rank] == 0) {
-        if (const auto slow = found_slow(slowness, round, tests, rank)) found.push_back(*slow);
+      const bool is_ordinary = round.place[rank] == 0;
+      if (is_ordinary && !round.own_past && level[rank] < round.shift / 2) continue;
+      if (is_ordinary) {
+        if (auto slow = found(slowness, round, tests, rank)) {
+          confirm(*slow, round, portable_log(slow->slowdown_ratio), kLargest);
+          added.push_back(*slow);
+        }
         continue;
       }
-      SlowRank& entry = slow_entry(slowness, round, rank);
-      const auto slow = still_slow(entry, slowness, round, tests);
-      if (!slow) forget_sums(slowness, rank);
-      entry = slow.value_or(SlowRank{});
+      SlowRank& entry = round.entries[place_of(round, rank)];
+      const Evidence evidence = evidence_of(slowness, round, tests, excess, entry, run.report + i);
+      follow_entry(slowness, round, evidence, entry);
     }
   }
-  std::erase_if(slowness.slow, [](const SlowRank& slow) { return slow.rank == RankId(-1); });
-  const auto added = slowness.slow.insert(slowness.slow.end(), found.begin(), found.end());
-  std::ranges::inplace_merge(slowness.slow, added, {}, &SlowRank::rank);
+  const auto begin = round.entries.insert(round.entries.end(), added.begin(), added.end());
+  std::ranges::inplace_merge(round.entries, begin, {}, &SlowRank::rank);
+}
+
+// Puts the lists together again. Ranks that recovered long ago are ordinary.
+void put_entries(Slowness& slowness, Round& round) {
+  std::vector<SlowRank>& recovered = round.recovered;
+  std::erase_if(recovered, [&](const SlowRank& one) {
+    const bool is_back = std::ranges::binary_search(round.entries, one.rank, {}, &SlowRank::rank);
+    return is_back || static_cast<double>(one.until.value()) + kRemembered < round.number;
+  });
+  for (const SlowRank& one : round.entries) {
+    if (one.state == SlowState::confirmed) slowness.slow.push_back(one);
+    if (one.state == SlowState::suspected) slowness.watched.push_back(one);
+    if (one.state == SlowState::recovered) recovered.push_back(one);
+  }
+  if (recovered.size() > kMostRecovered) {
+    std::ranges::nth_element(recovered, recovered.begin() + kMostRecovered, std::ranges::greater{},
+                             &SlowRank::until);
+    recovered.resize(kMostRecovered);
+  }
+  slowness.watched.insert(slowness.watched.end(), recovered.begin(), recovered.end());
+  std::ranges::sort(slowness.watched, {}, &SlowRank::rank);
 }
 
 // A rank without work left keeps nobody waiting.
 void release_finished(Slowness& slowness, const StepSignals& signals) {
-  if (slowness.slow.empty()) return;
-  for (const RankSignal& report : signals.reports) {
-    if (!report.has(SignalFlag::finished)) continue;
-    const auto same = [&](const SlowRank& slow) { return slow.rank == report.rank; };
-    if (std::erase_if(slowness.slow, same) > 0) {
-      forget_sums(slowness, static_cast<std::size_t>(report.rank.value()));
-    }
-  }
+  const auto has_finished = [&](const SlowRank& slow) {
+    const auto report = std::ranges::lower_bound(signals.reports, slow.rank, {}, &RankSignal::rank);
+    const bool is_gone = report != signals.reports.end() && report->rank == slow.rank &&
+                         report->has(SignalFlag::finished);
+    if (is_gone) forget_sums(slowness, static_cast<std::size_t>(slow.rank.value()));
+    return is_gone;
+  };
+  std::erase_if(slowness.slow, has_finished);
+  std::erase_if(slowness.watched, has_finished);
+}
+
+PaceOfRound pace_of(const StepSummary& summary, const Excess& excess) {
+  PaceOfRound pace;
+  pace.round = RoundId(std::min(summary.round.value(), kLastRound));
+  pace.plan = summary.plan_applied_max;
+  pace.seconds = excess.median_seconds;
+  pace.seconds_per_sample =
+      excess.median_seconds / (excess.mean_samples > 0 ? excess.mean_samples : 1);
+  return pace;
 }
 
 // ---- Hosts.
@@ -421,7 +665,7 @@ std::vector<RanksOfNode> nodes_of(const Slowness& slowness, std::span<const Node
   std::ranges::sort(ids);
   ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
   std::vector<RanksOfNode> nodes;
-  for (const NodeId id : ids) nodes.push_back({.node = id});
+  for (const NodeId id : ids) nodes.push_back({id, 0, 0, {}, {}});
   for (std::size_t rank = 0; rank < node_of_rank.size(); ++rank) {
     const auto node = std::ranges::lower_bound(nodes, node_of_rank[rank], {}, &RanksOfNode::node);
     node->reporting += slowness.reports[rank] > 0;
@@ -508,6 +752,11 @@ std::vector<SlowHost> slow_hosts(const Slowness& slowness, std::span<const NodeI
   return hosts;
 }
 
+bool OtherRank::is_sane() const {
+  return rounds >= 0 && rounds <= kLargest && variance >= 0 && variance <= kLargest &&
+         is_bounded(level) && is_bounded(sum) && is_bounded(since);
+}
+
 bool Slowness::is_sane() const {
   const auto is_ratio = [](double value) { return value > 0 && value <= kLargest; };
   const auto is_amount = [](double value) { return value >= 0 && value <= kLargest; };
@@ -544,7 +793,10 @@ Slowness after_restart(Slowness slowness) {
     std::ranges::fill(channel.sum, 0.0);
     std::ranges::fill(channel.since, 0.0);
   }
-  for (SlowRank& slow : slowness.slow) slow.since = slow.phase_since = RoundId(0);
+  slowness.watched.clear();
+  slowness.pace = {};
+  slowness.other_rank = {};
+  for (SlowRank& slow : slowness.slow) slow.since = slow.phase_since = slow.until = RoundId(0);
   return slowness;
 }
 
@@ -554,18 +806,23 @@ Slowness learn_slowness(Slowness before, const StepSignals& signals, Timings tim
   Slowness now = std::move(before);
   release_finished(now, signals);
   Round round = round_of(now, summary, settings);
-  Excess excess = excess_of(std::move(timings), summary, samples, now.reports, round.slow,
-                            std::move(now.own_past));
+  Excess excess = excess_of(std::move(timings), signals.reports, summary, samples, now.reports,
+                            round.slow, std::move(now.own_past));
   now.own_past = std::move(excess.past);
-  if (excess.ranks.empty()) return now;
-  round.runs = runs_of(excess.ranks);
-  round.rates = learning_rates(now.reports, round.runs);
-  round.squares.resize(excess.ranks.size());
-  Tests tests;
-  for (std::size_t c = 0; c < kChannels; ++c) {
-    if (excess.in_use[c]) tests[c] = add_round(now, c, round, excess.of[c]);
+  now.spell_rounds *= 1 - 1 / kSpellMemory;
+  now.pace = learn_pace(std::move(now.pace), pace_of(summary, excess), settings);
+  if (!excess.ranks.empty()) {
+    round.runs = runs_of(excess.ranks);
+    round.rates = learning_rates(now.reports, round.runs);
+    round.squares.resize(excess.ranks.size());
+    Tests tests;
+    for (std::size_t c = 0; c < kChannels; ++c) {
+      if (excess.in_use[c]) tests[c] = add_round(now, c, round, excess.of[c]);
+    }
+    if (round.own_past && excess.ranks.size() == 2) compare_two(now, round, excess.of_other);
+    judge(now, round, tests, excess);
   }
-  judge(now, round, tests);
+  put_entries(now, round);
   return now;
 }
 

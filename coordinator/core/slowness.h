@@ -113,18 +113,34 @@ struct SlownessChannel {
   }
 };
 
+// OtherRank is the test of two ranks against each other: of the whole, at equal samples where those
+// differ. It needs no past, so it sees what was slow from the start.
+struct OtherRank {
+  double rounds = 0;              // in which both reported
+  double variance = 0;            // of the difference of one round
+  std::array<double, 2> level{};  // running mean of each rank's excess over the other
+  std::array<double, 2> sum{};    // CUSUM
+  std::array<double, 2> since{};  // the round in which `sum` last left 0
+
+  static auto fields(auto& self) {
+    return std::tie(self.rounds, self.variance, self.level, self.sum, self.since);
+  }
+  bool is_sane() const;
+};
+
 struct Slowness {
   std::vector<SlowRank> slow;     // confirmed; ascending ranks
   std::vector<SlowRank> watched;  // suspected, or recovered a while ago; ascending ranks
   JobPace pace;                   // the job as a whole against its own past
   double spell_rounds = 0;        // of the longest short spell of late, on any rank
+  OtherRank other_rank;           // where there are two
   std::vector<double> reports;    // per rank: reports seen
   OwnPast own_past;
   std::array<SlownessChannel, kChannels> channels{};
 
   static auto fields(auto& self) {
-    return std::tie(self.slow, self.watched, self.pace, self.spell_rounds, self.reports,
-                    self.own_past, self.channels);
+    return std::tie(self.slow, self.watched, self.pace, self.spell_rounds, self.other_rank,
+                    self.reports, self.own_past, self.channels);
   }
   // Returns whether the numbers can have come from learn_slowness().
   bool is_sane() const;
