@@ -329,18 +329,30 @@ ChannelColumns against_own_past(const Work& work, std::span<const double> report
 }
 
 // Of two ranks, each against the other.
-std::array<double, 2> against_other(const Work& work, std::span<const double> slow) {
-  std::array<double, 2> excess{};
-  const std::span<const double> own = work.seconds[0];
-  const std::span<const double> at_equal =
-      work.has_unequal_samples() ? work.at_equal_samples[0] : own;
-  for (std::size_t i = 0; i < 2; ++i) {
-    if (!(own[0] > 0) || !(own[1] > 0)) break;
-    const double equal = log_ratio(at_equal[i] / at_equal[1 - i]);
-    const bool only_equal = slow[static_cast<std::size_t>(work.ranks[i].value())] == kSurelySlow;
-    excess[i] = only_equal ? equal : std::min(log_ratio(own[i] / own[1 - i]), equal);
+std::array<std::array<double, 2>, kChannels> against_other(const Work& work,
+                                                           std::span<const double> slow) {
+  std::array<std::array<double, 2>, kChannels> excess{};
+  const ChannelColumns& at_equal =
+      work.has_unequal_samples() ? work.at_equal_samples : work.seconds;
+  const auto over_other = [](const ChannelColumns& seconds, std::size_t c, std::size_t i) {
+    const std::size_t other = 1 - i;
+    return log_ratio(ratio_of(seconds[c][i], seconds[c][other], seconds[0][other]));
+  };
+  for (std::size_t c = 0; c < kChannels; ++c) {
+    for (std::size_t i = 0; i < 2; ++i) {
+      const double equal = over_other(at_equal, c, i);
+      const bool only_equal = slow[static_cast<std::size_t>(work.ranks[i].value())] == kSurelySlow;
+      excess[c][i] = only_equal ? equal : std::min(over_other(work.seconds, c, i), equal);
+    }
   }
   return excess;
+}
+
+// The median rank's, of two the faster one's: the other may be slow.
+double ordinary_seconds(const Work& work, const StepSummary& summary) {
+  const std::span<const double> own = work.seconds[0];
+  if (own.size() == 2) return std::min(own[0], own[1]);
+  return work.as_reported[0] ? summary.own_seconds.median : median_of(own);
 }
 
 }  // namespace
@@ -357,8 +369,7 @@ Excess excess_of(Timings timings, std::span<const RankSignal> signals, const Ste
     return excess;
   }
   excess.mean_samples = work.mean_samples;
-  excess.median_seconds =
-      work.as_reported[0] ? summary.own_seconds.median : median_of(work.seconds[0]);
+  excess.ordinary_seconds = ordinary_seconds(work, summary);
   if (own_past && work.ranks.size() == 2) excess.of_other = against_other(work, slow);
   if (work.ranks.size() >= (own_past ? 1 : 3)) {
     excess.of = own_past ? against_own_past(work, reports, slow, past)

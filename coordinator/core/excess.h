@@ -63,10 +63,12 @@ struct Excess {
   std::vector<RankId> ranks;             // ascending; those that can be compared
   ChannelColumns of;                     // of[c][i] belongs to ranks[i]; 0 when not in use
   std::array<bool, kChannels> in_use{};  // false: no rank spent time there
-  std::array<double, 2> of_other{};      // of two ranks: the whole, each against the other one
-  double median_seconds = 0;             // of the ranks' own work as a whole
-  double mean_samples = 0;               // of a rank; 0 where some rank counts none
-  OwnPast past;                          // after this round
+  // Of two ranks, each against the other one, by channel.
+  std::array<std::array<double, 2>, kChannels> of_other{};
+  double ordinary_seconds =
+      0;                    // of own work as a whole: the median rank's, of two the faster one's
+  double mean_samples = 0;  // of a rank; 0 where some rank counts none
+  OwnPast past;             // after this round
 };
 
 // How slow a rank is known to be already. The own past of both is not updated.

@@ -51,11 +51,12 @@ void move_ratio(SlowJob& slow, double residual, double variance) {
   slow.slowdown_high = portable_exp(std::clamp(mean + error, -8.0, 8.0));
 }
 
-void test_slower(JobPace& pace, double score, const CusumTest& test, double round) {
+void test_slower(JobPace& pace, double score, const CusumTest& test, const PaceOfRound& now) {
+  const auto round = static_cast<double>(now.round.value());
   if (pace.sum == 0) pace.since = round;
   pace.sum = cusum_step(pace.sum, score, test.k);
   const double age = round - pace.since + 1;
-  if (pace.sum < test.h || age < kPersistentRounds) return;
+  if (pace.sum < test.h || age < std::max(kPersistentRounds, now.least_rounds)) return;
   SlowJob slow;
   slow.since = RoundId(static_cast<std::uint64_t>(std::clamp(pace.since, 0.0, round)));
   // The sum is that of the scores since then, each less k and the baseline's margin.
@@ -97,8 +98,7 @@ JobPace learn_pace(JobPace before, const PaceOfRound& now, const StragglerConfig
                                            settings.false_alarms_per_rank_step);
     const double margin = kBaselineMargin / std::sqrt(std::min(pace.rounds, kBaselineMemory));
     const double score = residual / test.sigma - margin;
-    const auto round = static_cast<double>(now.round.value());
-    if (!pace.slow) test_slower(pace, score, test, round);
+    if (!pace.slow) test_slower(pace, score, test, now);
     if (pace.slow) {
       move_ratio(*pace.slow, residual, variance);
       if (!has_recovered(*pace.slow, score, test)) return pace;

@@ -1,8 +1,9 @@
 // JobPace: whether the job as a whole got slower than it was. When all ranks slow down at once,
-// nobody is a straggler and comparing ranks shows nothing (slowness.h); the median of their own
-// work against its own past does. A part of the estimates. Pure.
+// nobody is a straggler and comparing ranks shows nothing (slowness.h); their own work
+// against its past does. A part of the estimates. Pure.
 //
-// The pace of a round is the logarithm of the median rank's own work for a sample. Baseline and
+// The pace of a round is the logarithm of an ordinary rank's own work for a sample (the
+// median one's, of two the faster one's). Baseline and
 // noise are learnt from the rounds under one plan, and anew under the next, which may change the
 // work on purpose. Successive rounds resemble each other (one machine, one file system), so the
 // noise that the test assumes is the long-run one: variance (1 + r) / (1 - r) for the
@@ -59,6 +60,7 @@ struct PaceOfRound {
   std::uint64_t plan = 0;         // number of the plan in force
   double seconds_per_sample = 0;  // of the median rank
   double seconds = 0;             // of that work in the round
+  double least_rounds = 0;        // that a slowness must last, because pauses do not
 };
 
 // Learns from one round. A round without work teaches nothing.

@@ -22,13 +22,16 @@ constexpr double kOwnPastMargin = 2.5;       // deviations by which a baseline m
 constexpr double kRatioRounds = 32;          // behind the mean that says how slow a rank is
 constexpr double kLeastSpell = 7;            // rounds; what is over sooner is a pause
 constexpr double kMostSpell = 4096;
-constexpr double kShortSpells = 4;     // times what was wanted: a spell no longer than that
-constexpr double kSpellMemory = 4096;  // rounds
+constexpr double kOrdinaryAllowance = 0.5;  // a k below belongs to noise larger than the slowdown
+constexpr double kShortSpells = 4;          // times what was wanted: a spell no longer than that
+constexpr double kSpellMemory = 4096;       // rounds
 constexpr double kOtherRankRounds = 24;
 constexpr double kOtherRankShift = 0.0953101798043249;  // log 1.1: the floor for two ranks
 constexpr double kRemembered = 256;                     // rounds for which a recovered rank is told
 constexpr std::size_t kMostRecovered = 64;
+constexpr double kMostlySlow = 0.6;  // part of the rounds of a spell
 constexpr double k95 = 1.96;
+constexpr double kLn2 = 0.693147180559945;
 constexpr double kLargest = 1e18;
 constexpr std::uint64_t kLastRound = std::uint64_t{1} << 53;  // a later one is taken for this one
 
@@ -191,11 +194,12 @@ double seconds_of_round(const StepSummary& summary) {
   return std::max({summary.wall_seconds.median, summary.own_seconds.median, 1e-9});
 }
 
-// A spell must outlast the pauses that this machine makes, in rounds and in seconds: twice the
-// longest of late.
+// A spell must outlast the pauses that this machine makes, in rounds and in seconds: the longest of
+// late by a margin that grows with their number, because their lengths have a heavy tail.
 double least_spell(const Slowness& before, double round_seconds, const StragglerConfig& settings) {
   const double in_seconds = std::min(settings.persistent_seconds / round_seconds, kMostSpell);
-  return std::max({kLeastSpell, in_seconds, std::min(2 * before.spell_rounds, kMostSpell)});
+  const double margin = 2 + portable_log(1 + before.spells) / kLn2 / 2;
+  return std::max({kLeastSpell, in_seconds, std::min(margin * before.spell_rounds, kMostSpell)});
 }
 
 // Moves the lists of ranks that are not ordinary from `before` into the round.
@@ -359,11 +363,18 @@ void add_to_ratio(SlowRank& entry, const Evidence& evidence) {
 
 // ---- Verdicts.
 
-std::uint32_t costliest_phase(const Slowness& slowness, std::size_t rank) {
+// The running mean of what the rank's phase costs it over what it is compared with.
+double level_of(const Slowness& slowness, const SlowRank& entry, std::uint32_t phase_index) {
+  const auto rank = static_cast<std::size_t>(entry.rank.value());
+  if (entry.against == ComparedWith::other_rank)
+    return slowness.other_rank.level[1 + phase_index][rank % 2];
+  return slowness.channels[1 + phase_index].level[rank];
+}
+
+std::uint32_t costliest_phase(const Slowness& slowness, const SlowRank& entry) {
   std::uint32_t costliest = 0;
   for (std::uint32_t p = 1; p < kOwnPhases.size(); ++p) {
-    const double level = slowness.channels[1 + p].level[rank];
-    if (level > slowness.channels[1 + costliest].level[rank]) costliest = p;
+    if (level_of(slowness, entry, p) > level_of(slowness, entry, costliest)) costliest = p;
   }
   return costliest;
 }
@@ -389,8 +400,9 @@ RoundId round_id(double number) {
 SlowRank make_entry(const Slowness& slowness, const Round& round, std::size_t rank, double since) {
   SlowRank entry;
   entry.rank = rank_id(rank);
-  entry.phase_index = costliest_phase(slowness, rank);
+  entry.phase_index = costliest_phase(slowness, entry);
   entry.since = round_id(std::min(since, round.number));
+  entry.suspected_at = round_id(round.number);
   entry.phase_since = entry.until = round_id(round.number);
   const double age = std::max(round.number - since + 1, 1.0);
   entry.rounds = std::min({age, slowness.reports[rank], kRatioRounds});
@@ -398,6 +410,19 @@ SlowRank make_entry(const Slowness& slowness, const Round& round, std::size_t ra
   if (earlier != round.recovered.end() && earlier->rank == entry.rank)
     entry.short_spells = earlier->short_spells;
   return entry;
+}
+
+// A sum that has reached its threshold says that the rank was slow for some rounds at least. Where
+// each of them stands out from noise, those began it; where only all of them together do, it
+// began when the sum left 0.
+void put_evidence(SlowRank& entry, const Round& round, double sum, const CusumTest& test,
+                  double mean) {
+  entry.rarity = cusum_rarity(sum, test.k);
+  const double age = round.number - static_cast<double>(entry.since.value()) + 1;
+  const double at_least = std::min(age, std::ceil(test.h / (kMaxScore - test.k)));
+  const bool stands_out = mean > kMaxScore * test.sigma;
+  entry.surely_slow = stands_out || test.k < kOrdinaryAllowance ? at_least : age;
+  if (stands_out) entry.since = round_id(round.number - at_least + 1);
 }
 
 std::optional<SlowRank> found_slow(const Slowness& slowness, const Round& round, const Tests& tests,
@@ -433,10 +458,9 @@ double level_noise(const Slowness& slowness, std::size_t rank, std::uint32_t a, 
 
 void follow_phase(SlowRank& entry, const Slowness& slowness, const Round& round) {
   const auto rank = static_cast<std::size_t>(entry.rank.value());
-  const std::uint32_t now = costliest_phase(slowness, rank);
+  const std::uint32_t now = costliest_phase(slowness, entry);
   const double level = slowness.channels[0].level[rank];
-  const double more =
-      slowness.channels[1 + now].level[rank] - slowness.channels[1 + entry.phase_index].level[rank];
+  const double more = level_of(slowness, entry, now) - level_of(slowness, entry, entry.phase_index);
   const auto settled = static_cast<double>(entry.phase_since.value()) + round.min_reports;
   const bool is_costly = std::min(level, more) >= round.shift / 2 &&
                          more >= level_noise(slowness, rank, now, entry.phase_index);
@@ -447,10 +471,11 @@ void follow_phase(SlowRank& entry, const Slowness& slowness, const Round& round)
 }
 
 // A slowness is confirmed when it has lasted longer than this machine's pauses and is still there.
-void confirm(SlowRank& entry, const Round& round, double level, double h) {
-  if (entry.state != SlowState::suspected || entry.recovery > h / 4) return;
-  const double rounds = round.number - static_cast<double>(entry.since.value()) + 1;
-  if (rounds < round.least_spell || level < round.shift / 2) return;
+void confirm(SlowRank& entry, const Round& round, double level) {
+  if (entry.state != SlowState::suspected || entry.recovery > 0) return;
+  const double watched = round.number - static_cast<double>(entry.suspected_at.value());
+  if (entry.surely_slow + watched < round.least_spell || level < round.shift / 2) return;
+  if (entry.slow_rounds < kMostlySlow * watched) return;
   entry.state = SlowState::confirmed;
   entry.course = SlowCourse::persistent;
 }
@@ -465,6 +490,7 @@ void learn_spell(Slowness& slowness, const SlowRank& entry, const Round& round) 
   const auto since = static_cast<double>(entry.since.value());
   const double rounds = static_cast<double>(entry.until.value()) - since + 1;
   if (rounds > kShortSpells * round.least_spell) return;
+  slowness.spells = std::min(slowness.spells + 1, kMostSpell);
   slowness.spell_rounds = std::max(slowness.spell_rounds, rounds);
 }
 
@@ -473,6 +499,7 @@ bool follow_entry(Slowness& slowness, const Round& round, const Evidence& eviden
                   SlowRank& entry) {
   const auto rank = static_cast<std::size_t>(entry.rank.value());
   add_to_ratio(entry, evidence);
+  entry.slow_rounds += evidence.excess > round.shift / 2 ? 1 : 0;
   if (entry.recovery >= evidence.test.h) {
     learn_spell(slowness, entry, round);
     forget_sums(slowness, rank);
@@ -485,8 +512,7 @@ bool follow_entry(Slowness& slowness, const Round& round, const Evidence& eviden
   follow_phase(entry, slowness, round);
   const bool has_other = entry.against == ComparedWith::other_rank;
   confirm(entry, round,
-          has_other ? slowness.other_rank.level[rank] : slowness.channels[0].level[rank],
-          evidence.test.h);
+          has_other ? slowness.other_rank.level[0][rank] : slowness.channels[0].level[rank]);
   return true;
 }
 
@@ -504,27 +530,28 @@ CusumTest other_rank_test(const Slowness& slowness, const Round& round) {
 
 // Moves level and noise of the difference. The second rank's difference is nearly that of the first
 // with the other sign; the noise is learnt from the first.
-void learn_other_rank(OtherRank& other, const std::array<double, 2>& excess) {
+void learn_other_rank(OtherRank& other, const Excess& excess) {
   const double weight = std::max(1 / (other.rounds + 1), 1 / kLevelRounds);
-  for (std::size_t r = 0; r < 2; ++r) {
-    const double residual = excess[r] - other.level[r];
-    if (r == 0 && other.rounds > 0) {
+  for (std::size_t i = 0; i < 2 * kChannels; ++i) {
+    double& level = other.level[i / 2][i % 2];
+    const double residual = excess.of_other[i / 2][i % 2] - level;
+    if (i == 0 && other.rounds > 0) {
       const double most = other.rounds < 4 ? kLargest : kCut * other.variance;
       const double seen = std::min(residual * residual / residual_factor(other.rounds), most);
       other.variance += (seen - other.variance) * std::max(1 / other.rounds, 1 / kPoolRounds);
     }
-    other.level[r] += weight * residual;
+    level += weight * residual;
   }
   other.rounds = std::min(other.rounds + 1, kLargest);
 }
 
 // Adds the round to the tests of both ranks and to the entries that rest on them.
-void compare_two(Slowness& slowness, Round& round, const std::array<double, 2>& excess) {
+void compare_two(Slowness& slowness, Round& round, const Excess& excess) {
   OtherRank& other = slowness.other_rank;
   learn_other_rank(other, excess);
   const CusumTest test = other_rank_test(slowness, round);
   for (std::size_t r = 0; r < 2; ++r) {
-    const double score = excess[r] / test.sigma;
+    const double score = excess.of_other[0][r] / test.sigma;
     if (round.place[r] != 0) {
       SlowRank& entry = round.entries[place_of(round, r)];
       if (entry.against == ComparedWith::other_rank) add_recovery(entry, score, test.k);
@@ -540,12 +567,13 @@ std::optional<SlowRank> found_against_other(const Slowness& slowness, const Roun
   const OtherRank& other = slowness.other_rank;
   if (!round.own_past || rank >= 2 || other.rounds < kOtherRankRounds) return std::nullopt;
   const CusumTest test = other_rank_test(slowness, round);
-  if (other.sum[rank] < test.h || other.level[rank] < least_other_shift(round) / 2)
+  if (other.sum[rank] < test.h || other.level[0][rank] < least_other_shift(round) / 2)
     return std::nullopt;
   SlowRank entry = make_entry(slowness, round, rank, other.since[rank]);
   entry.against = ComparedWith::other_rank;
-  entry.rarity = cusum_rarity(other.sum[rank], test.k);
-  put_interval(entry, other.level[rank], other.variance);
+  entry.phase_index = costliest_phase(slowness, entry);
+  put_evidence(entry, round, other.sum[rank], test, other.level[0][rank]);
+  put_interval(entry, other.level[0][rank], other.variance);
   return entry;
 }
 
@@ -556,9 +584,9 @@ Evidence evidence_of(const Slowness& slowness, const Round& round, const Tests& 
   const auto rank = static_cast<std::size_t>(entry.rank.value());
   if (entry.against == ComparedWith::other_rank) {
     const CusumTest test = other_rank_test(slowness, round);
-    return {
-        excess.ranks.size() == 2 ? excess.of_other[report] : slowness.other_rank.level[rank % 2],
-        slowness.other_rank.variance, test};
+    return {excess.ranks.size() == 2 ? excess.of_other[0][report]
+                                     : slowness.other_rank.level[0][rank % 2],
+            slowness.other_rank.variance, test};
   }
   const CusumTest test = tests[0] ? test_for(round, slowness, 0, rank, *tests[0])
                                   : test_of(round, 0, slowness.channels[0].variance[rank]);
@@ -586,7 +614,7 @@ void judge(Slowness& slowness, Round& round, const Tests& tests, const Excess& e
       if (is_ordinary && !round.own_past && level[rank] < round.shift / 2) continue;
       if (is_ordinary) {
         if (auto slow = found(slowness, round, tests, rank)) {
-          confirm(*slow, round, portable_log(slow->slowdown_ratio), kLargest);
+          confirm(*slow, round, portable_log(slow->slowdown_ratio));
           added.push_back(*slow);
         }
         continue;
@@ -634,13 +662,14 @@ void release_finished(Slowness& slowness, const StepSignals& signals) {
   std::erase_if(slowness.watched, has_finished);
 }
 
-PaceOfRound pace_of(const StepSummary& summary, const Excess& excess) {
+PaceOfRound pace_of(const StepSummary& summary, const Round& round, const Excess& excess) {
   PaceOfRound pace;
   pace.round = RoundId(std::min(summary.round.value(), kLastRound));
   pace.plan = summary.plan_applied_max;
-  pace.seconds = excess.median_seconds;
+  pace.seconds = excess.ordinary_seconds;
   pace.seconds_per_sample =
-      excess.median_seconds / (excess.mean_samples > 0 ? excess.mean_samples : 1);
+      excess.ordinary_seconds / (excess.mean_samples > 0 ? excess.mean_samples : 1);
+  pace.least_rounds = round.least_spell;
   return pace;
 }
 
@@ -754,7 +783,8 @@ std::vector<SlowHost> slow_hosts(const Slowness& slowness, std::span<const NodeI
 
 bool OtherRank::is_sane() const {
   return rounds >= 0 && rounds <= kLargest && variance >= 0 && variance <= kLargest &&
-         is_bounded(level) && is_bounded(sum) && is_bounded(since);
+         is_bounded(sum) && is_bounded(since) &&
+         std::ranges::all_of(level, [](const auto& of_ranks) { return is_bounded(of_ranks); });
 }
 
 bool Slowness::is_sane() const {
@@ -765,8 +795,10 @@ bool Slowness::is_sane() const {
            one.phase_index < kOwnPhases.size() && is_amount(one.recovery) &&
            is_ratio(one.slowdown_ratio) && is_ratio(one.slowdown_low) &&
            is_ratio(one.slowdown_high) && is_amount(one.rounds) &&
-           std::fabs(one.rarity) <= kLargest && one.since.value() <= kLastRound &&
-           one.phase_since.value() <= kLastRound && one.until.value() <= kLastRound;
+           std::fabs(one.rarity) <= kLargest && is_amount(one.surely_slow) &&
+           is_amount(one.slow_rounds) && one.suspected_at.value() <= kLastRound &&
+           one.since.value() <= kLastRound && one.phase_since.value() <= kLastRound &&
+           one.until.value() <= kLastRound;
   };
   const auto is_channel = [](const SlownessChannel& channel) {
     const bool all = is_bounded(channel.level) && is_bounded(channel.variance) &&
@@ -781,9 +813,9 @@ bool Slowness::is_sane() const {
          std::ranges::all_of(watched, is_slow_rank) &&
          std::ranges::none_of(watched, is_confirmed) &&
          std::ranges::adjacent_find(watched, not_ascending) == watched.end() && pace.is_sane() &&
-         is_amount(spell_rounds) && is_bounded(reports) && own_past.reference_samples >= 0 &&
-         own_past.reference_samples <= kLargest && are_bounded(own_past.seconds) &&
-         are_bounded(own_past.at_equal_samples) &&
+         is_amount(spell_rounds) && is_amount(spells) && is_bounded(reports) &&
+         own_past.reference_samples >= 0 && own_past.reference_samples <= kLargest &&
+         are_bounded(own_past.seconds) && are_bounded(own_past.at_equal_samples) &&
          std::ranges::all_of(reports, [](double seen) { return seen >= 0; }) &&
          std::ranges::all_of(channels, is_channel);
 }
@@ -796,7 +828,8 @@ Slowness after_restart(Slowness slowness) {
   slowness.watched.clear();
   slowness.pace = {};
   slowness.other_rank = {};
-  for (SlowRank& slow : slowness.slow) slow.since = slow.phase_since = slow.until = RoundId(0);
+  for (SlowRank& slow : slowness.slow)
+    slow.since = slow.suspected_at = slow.phase_since = slow.until = RoundId(0);
   return slowness;
 }
 
@@ -810,7 +843,9 @@ Slowness learn_slowness(Slowness before, const StepSignals& signals, Timings tim
                             round.slow, std::move(now.own_past));
   now.own_past = std::move(excess.past);
   now.spell_rounds *= 1 - 1 / kSpellMemory;
-  now.pace = learn_pace(std::move(now.pace), pace_of(summary, excess), settings);
+  now.spells *= 1 - 1 / kSpellMemory;
+  if (now.reports.size() > 1)  // a single rank says it itself
+    now.pace = learn_pace(std::move(now.pace), pace_of(summary, round, excess), settings);
   if (!excess.ranks.empty()) {
     round.runs = runs_of(excess.ranks);
     round.rates = learning_rates(now.reports, round.runs);
@@ -819,7 +854,7 @@ Slowness learn_slowness(Slowness before, const StepSignals& signals, Timings tim
     for (std::size_t c = 0; c < kChannels; ++c) {
       if (excess.in_use[c]) tests[c] = add_round(now, c, round, excess.of[c]);
     }
-    if (round.own_past && excess.ranks.size() == 2) compare_two(now, round, excess.of_other);
+    if (round.own_past && excess.ranks.size() == 2) compare_two(now, round, excess);
     judge(now, round, tests, excess);
   }
   put_entries(now, round);

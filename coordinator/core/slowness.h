@@ -79,22 +79,26 @@ struct SlowRank {
   ComparedWith against = ComparedWith::others;
   std::uint32_t phase_index = 0;  // into kOwnPhases: the phase that costs it most
   RoundId since{};                // the first slow round, as well as it can be told
-  RoundId phase_since{};          // the round in which it was found slow in that phase
-  RoundId until{};                // recovered: the last slow round, as well as it can be told
-  double slowdown_ratio = 1;      // its own work over what is expected, mean since the onset ...
-  double slowdown_low = 1;        // ... and its 95 % interval
+  RoundId suspected_at{};
+  RoundId phase_since{};      // the round in which it was found slow in that phase
+  RoundId until{};            // recovered: the last slow round, as well as it can be told
+  double slowdown_ratio = 1;  // its own work over what is expected, mean since the onset ...
+  double slowdown_low = 1;    // ... and its 95 % interval
   double slowdown_high = 1;
   double rounds = 0;               // behind that mean: the newest ones, at most kRatioRounds
   double rarity = 0;               // noise alone looks like this once in 10^rarity rank-steps
   double recovery = 0;             // sum of the CUSUM against its being slow
+  double surely_slow = 0;          // rounds before `suspected_at` that were slow for certain
+  double slow_rounds = 0;          // since then, by more than half of what is worth naming
   std::uint32_t short_spells = 0;  // times that it was suspected and recovered unconfirmed
 
   Phase phase() const { return kOwnPhases[phase_index]; }
 
   static auto fields(auto& self) {
     return std::tie(self.rank, self.state, self.course, self.against, self.phase_index, self.since,
-                    self.phase_since, self.until, self.slowdown_ratio, self.slowdown_low,
-                    self.slowdown_high, self.rounds, self.rarity, self.recovery, self.short_spells);
+                    self.suspected_at, self.phase_since, self.until, self.slowdown_ratio,
+                    self.slowdown_low, self.slowdown_high, self.rounds, self.rarity, self.recovery,
+                    self.short_spells);
   }
 };
 
@@ -116,9 +120,10 @@ struct SlownessChannel {
 // OtherRank is the test of two ranks against each other: of the whole, at equal samples where those
 // differ. It needs no past, so it sees what was slow from the start.
 struct OtherRank {
-  double rounds = 0;              // in which both reported
-  double variance = 0;            // of the difference of one round
-  std::array<double, 2> level{};  // running mean of each rank's excess over the other
+  double rounds = 0;    // in which both reported
+  double variance = 0;  // of the difference of one round
+  // Running mean of each rank's excess over the other, by channel.
+  std::array<std::array<double, 2>, kChannels> level{};
   std::array<double, 2> sum{};    // CUSUM
   std::array<double, 2> since{};  // the round in which `sum` last left 0
 
@@ -133,14 +138,15 @@ struct Slowness {
   std::vector<SlowRank> watched;  // suspected, or recovered a while ago; ascending ranks
   JobPace pace;                   // the job as a whole against its own past
   double spell_rounds = 0;        // of the longest short spell of late, on any rank
+  double spells = 0;              // short ones of late
   OtherRank other_rank;           // where there are two
   std::vector<double> reports;    // per rank: reports seen
   OwnPast own_past;
   std::array<SlownessChannel, kChannels> channels{};
 
   static auto fields(auto& self) {
-    return std::tie(self.slow, self.watched, self.pace, self.spell_rounds, self.other_rank,
-                    self.reports, self.own_past, self.channels);
+    return std::tie(self.slow, self.watched, self.pace, self.spell_rounds, self.spells,
+                    self.other_rank, self.reports, self.own_past, self.channels);
   }
   // Returns whether the numbers can have come from learn_slowness().
   bool is_sane() const;
