@@ -22,6 +22,7 @@ constexpr double kOwnPastMargin = 2.5;       // deviations by which a baseline m
 constexpr double kRatioRounds = 32;          // behind the mean that says how slow a rank is
 constexpr double kLeastSpell = 7;            // rounds; what is over sooner is a pause
 constexpr double kMostSpell = 4096;
+constexpr double kSchedulerSeconds = 0.05;
 constexpr double kOrdinaryAllowance = 0.5;  // a k below belongs to noise larger than the slowdown
 constexpr double kShortSpells = 4;          // times what was wanted: a spell no longer than that
 constexpr double kSpellMemory = 4096;       // rounds
@@ -31,7 +32,6 @@ constexpr double kRemembered = 256;                     // rounds for which a re
 constexpr std::size_t kMostRecovered = 64;
 constexpr double kMostlySlow = 0.6;  // part of the rounds of a spell
 constexpr double k95 = 1.96;
-constexpr double kLn2 = 0.693147180559945;
 constexpr double kLargest = 1e18;
 constexpr std::uint64_t kLastRound = std::uint64_t{1} << 53;  // a later one is taken for this one
 
@@ -168,9 +168,8 @@ double learn_noise(SlownessChannel& channel, std::span<const RankRun> runs,
 // The facts that all channels of a round share.
 struct Round {
   double number = 0;
-  double seconds = 0;  // that the round took
-  double shift = 0;    // logarithm of the smallest slowdown worth naming
-  double rate = 0;     // of false alarms, per rank and round
+  double shift = 0;  // logarithm of the smallest slowdown worth naming
+  double rate = 0;   // of false alarms, per rank and round
   std::uint32_t min_reports = 0;
   double least_spell = 0;  // rounds that a slowness must last to be confirmed
   bool own_past = false;
@@ -190,16 +189,25 @@ double smallest_slowdown(const StepSummary& summary, const StragglerConfig& sett
   return std::max(settings.slowdown_ratio, 1 + settings.slowdown_seconds / own);
 }
 
-double seconds_of_round(const StepSummary& summary) {
-  return std::max({summary.wall_seconds.median, summary.own_seconds.median, 1e-9});
+// A running median: one long round does not make long ones.
+double typical_seconds(double before, const StepSummary& summary) {
+  constexpr double kMove = 1.02;
+  const double seen = std::max({summary.wall_seconds.median, summary.own_seconds.median, 1e-9});
+  if (before == 0 || std::max(before / seen, seen / before) < kMove) return seen;
+  return seen > before ? before * kMove : before / kMove;
 }
 
-// A spell must outlast the pauses that this machine makes, in rounds and in seconds: the longest of
-// late by a margin that grows with their number, because their lengths have a heavy tail.
-double least_spell(const Slowness& before, double round_seconds, const StragglerConfig& settings) {
-  const double in_seconds = std::min(settings.persistent_seconds / round_seconds, kMostSpell);
-  const double margin = 2 + portable_log(1 + before.spells) / kLn2 / 2;
-  return std::max({kLeastSpell, in_seconds, std::min(margin * before.spell_rounds, kMostSpell)});
+// A spell must outlast the pauses that this machine makes: the longest of late, by a margin that
+// grows with their number, because their lengths have a heavy tail. Before any was seen: some
+// rounds, and more of them where rounds are shorter than what a busy scheduler lets a thread wait.
+double least_spell(const Slowness& before, const StragglerConfig& settings) {
+  const double round_seconds = before.round_seconds;
+  const double short_by = std::max(kSchedulerSeconds / round_seconds, 1.0);
+  const double rounds = std::max(
+      kLeastSpell,
+      std::min(kLeastSpell * short_by * short_by, settings.persistent_seconds / round_seconds));
+  const double margin = 2 + portable_log(1 + before.spells);
+  return std::min(std::max(rounds, margin * before.spell_rounds), kMostSpell);
 }
 
 // Moves the lists of ranks that are not ordinary from `before` into the round.
@@ -227,12 +235,12 @@ void take_entries(Slowness& before, Round& round) {
 Round round_of(Slowness& before, const StepSummary& summary, const StragglerConfig& settings) {
   Round round;
   round.number = static_cast<double>(std::min(summary.round.value(), kLastRound));
-  round.seconds = seconds_of_round(summary);
+  before.round_seconds = typical_seconds(before.round_seconds, summary);
   round.shift = portable_log(smallest_slowdown(summary, settings));
   round.rate = settings.false_alarms_per_rank_step / 2;
   round.own_past = compares_with_own_past(before.reports.size());
   round.min_reports = settings.min_rounds;
-  round.least_spell = least_spell(before, round.seconds, settings);
+  round.least_spell = least_spell(before, settings);
   take_entries(before, round);
   return round;
 }
@@ -419,9 +427,10 @@ void put_evidence(SlowRank& entry, const Round& round, double sum, const CusumTe
                   double mean) {
   entry.rarity = cusum_rarity(sum, test.k);
   const double age = round.number - static_cast<double>(entry.since.value()) + 1;
-  const double at_least = std::min(age, std::ceil(test.h / (kMaxScore - test.k)));
+  const double at_least = std::min(age, std::ceil(sum / (kMaxScore - test.k)));
   const bool stands_out = mean > kMaxScore * test.sigma;
-  entry.surely_slow = stands_out || test.k < kOrdinaryAllowance ? at_least : age;
+  entry.surely_slow = stands_out ? at_least : age;
+  if (test.k < kOrdinaryAllowance) entry.surely_slow = 0;  // now and then makes such a sum, too
   if (stands_out) entry.since = round_id(round.number - at_least + 1);
 }
 
@@ -440,8 +449,8 @@ std::optional<SlowRank> found_slow(const Slowness& slowness, const Round& round,
     const double since = slowness.channels[c].since[rank];
     SlowRank entry = make_entry(slowness, round, rank, since);
     entry.against = round.own_past ? ComparedWith::own_past : ComparedWith::others;
-    entry.rarity = cusum_rarity(sum, test.k);
     const double mean = excess_since_onset(level, round.number - since + 1, slowness.reports[rank]);
+    put_evidence(entry, round, sum, test, mean);
     put_interval(entry, mean, slowness.channels[0].variance[rank]);
     return entry;
   }
@@ -813,9 +822,10 @@ bool Slowness::is_sane() const {
          std::ranges::all_of(watched, is_slow_rank) &&
          std::ranges::none_of(watched, is_confirmed) &&
          std::ranges::adjacent_find(watched, not_ascending) == watched.end() && pace.is_sane() &&
-         is_amount(spell_rounds) && is_amount(spells) && is_bounded(reports) &&
-         own_past.reference_samples >= 0 && own_past.reference_samples <= kLargest &&
-         are_bounded(own_past.seconds) && are_bounded(own_past.at_equal_samples) &&
+         is_amount(spell_rounds) && is_amount(spells) && is_amount(round_seconds) &&
+         is_bounded(reports) && own_past.reference_samples >= 0 &&
+         own_past.reference_samples <= kLargest && are_bounded(own_past.seconds) &&
+         are_bounded(own_past.at_equal_samples) &&
          std::ranges::all_of(reports, [](double seen) { return seen >= 0; }) &&
          std::ranges::all_of(channels, is_channel);
 }

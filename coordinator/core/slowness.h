@@ -139,6 +139,7 @@ struct Slowness {
   JobPace pace;                   // the job as a whole against its own past
   double spell_rounds = 0;        // of the longest short spell of late, on any rank
   double spells = 0;              // short ones of late
+  double round_seconds = 0;       // that a round takes, running median
   OtherRank other_rank;           // where there are two
   std::vector<double> reports;    // per rank: reports seen
   OwnPast own_past;
