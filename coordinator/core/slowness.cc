@@ -19,21 +19,9 @@ constexpr double kNoisyRatio = 2;            // of variances, from which a rank 
 constexpr double kSmallestVariance = 1e-12;  // of clocks that repeat exactly
 constexpr double kOwnPastRounds = 32;        // an own past shorter than that says nothing
 constexpr double kOwnPastMargin = 2.5;       // deviations by which a baseline may be wrong
-constexpr double kRatioRounds = 32;          // behind the mean that says how slow a rank is
-constexpr double kLeastSpell = 7;            // rounds; what is over sooner is a pause
-constexpr double kMostSpell = 4096;
-constexpr double kSchedulerSeconds = 0.05;
-constexpr double kOrdinaryAllowance = 0.5;  // a k below belongs to noise larger than the slowdown
-constexpr double kShortSpells = 4;          // times what was wanted: a spell no longer than that
-constexpr double kSpellMemory = 4096;       // rounds
-constexpr double kOtherRankRounds = 24;
-constexpr double kOtherRankShift = 0.0953101798043249;  // log 1.1: the floor for two ranks
-constexpr double kRemembered = 256;                     // rounds for which a recovered rank is told
+constexpr double kRemembered = 256;          // rounds for which a recovered rank is told
 constexpr std::size_t kMostRecovered = 64;
-constexpr double kMostlySlow = 0.6;  // part of the rounds of a spell
-constexpr double k95 = 1.96;
 constexpr double kLargest = 1e18;
-constexpr std::uint64_t kLastRound = std::uint64_t{1} << 53;  // a later one is taken for this one
 
 // ---- Columns by rank and columns by report lie side by side within a run of neighbouring ranks,
 // so that loops over both are plain ones; when all ranks report there is one run.
@@ -166,12 +154,9 @@ double learn_noise(SlownessChannel& channel, std::span<const RankRun> runs,
 // ---- Tests.
 
 // The facts that all channels of a round share.
-struct Round {
-  double number = 0;
-  double shift = 0;  // logarithm of the smallest slowdown worth naming
-  double rate = 0;   // of false alarms, per rank and round
+struct Round : SpellRound {
+  double rate = 0;  // of false alarms, per rank and round
   std::uint32_t min_reports = 0;
-  double least_spell = 0;  // rounds that a slowness must last to be confirmed
   bool own_past = false;
   std::vector<RankRun> runs;
   LearningRates rates;
@@ -187,27 +172,6 @@ struct Round {
 double smallest_slowdown(const StepSummary& summary, const StragglerConfig& settings) {
   const double own = std::max(summary.own_seconds.median, 1e-9);
   return std::max(settings.slowdown_ratio, 1 + settings.slowdown_seconds / own);
-}
-
-// A running median: one long round does not make long ones.
-double typical_seconds(double before, const StepSummary& summary) {
-  constexpr double kMove = 1.02;
-  const double seen = std::max({summary.wall_seconds.median, summary.own_seconds.median, 1e-9});
-  if (before == 0 || std::max(before / seen, seen / before) < kMove) return seen;
-  return seen > before ? before * kMove : before / kMove;
-}
-
-// A spell must outlast the pauses that this machine makes: the longest of late, by a margin that
-// grows with their number, because their lengths have a heavy tail. Before any was seen: some
-// rounds, and more of them where rounds are shorter than what a busy scheduler lets a thread wait.
-double least_spell(const Slowness& before, const StragglerConfig& settings) {
-  const double round_seconds = before.round_seconds;
-  const double short_by = std::max(kSchedulerSeconds / round_seconds, 1.0);
-  const double rounds = std::max(
-      kLeastSpell,
-      std::min(kLeastSpell * short_by * short_by, settings.persistent_seconds / round_seconds));
-  const double margin = 2 + portable_log(1 + before.spells);
-  return std::min(std::max(rounds, margin * before.spell_rounds), kMostSpell);
 }
 
 // Moves the lists of ranks that are not ordinary from `before` into the round.
@@ -235,12 +199,12 @@ void take_entries(Slowness& before, Round& round) {
 Round round_of(Slowness& before, const StepSummary& summary, const StragglerConfig& settings) {
   Round round;
   round.number = static_cast<double>(std::min(summary.round.value(), kLastRound));
-  before.round_seconds = typical_seconds(before.round_seconds, summary);
+  before.spells.pass_round(std::max(summary.wall_seconds.median, summary.own_seconds.median));
   round.shift = portable_log(smallest_slowdown(summary, settings));
   round.rate = settings.false_alarms_per_rank_step / 2;
   round.own_past = compares_with_own_past(before.reports.size());
   round.min_reports = settings.min_rounds;
-  round.least_spell = least_spell(before, settings);
+  round.least_rounds = before.spells.least_rounds(settings);
   take_entries(before, round);
   return round;
 }
@@ -292,10 +256,6 @@ std::size_t place_of(const Round& round, std::size_t rank) {
   return static_cast<std::size_t>(round.place[rank]) - 1;
 }
 
-void add_recovery(SlowRank& entry, double score, double k) {
-  entry.recovery = std::max(0.0, entry.recovery + k - std::clamp(score, -kMaxScore, kMaxScore));
-}
-
 void add_score(Slowness& slowness, std::size_t c, Round& round, std::size_t rank, double excess,
                const CusumScale& test) {
   SlownessChannel& channel = slowness.channels[c];
@@ -342,33 +302,6 @@ CusumTest add_round(Slowness& slowness, std::size_t c, Round& round,
   return ordinary;
 }
 
-// ---- Evidence of one rank.
-
-// What it is judged by in this round.
-struct Evidence {
-  double excess = 0;    // of this round, as a whole
-  double variance = 0;  // of such a number
-  CusumTest test;       // the one whose opposite ends the slowness
-};
-
-double bounded_exp(double logarithm) {
-  return portable_exp(std::clamp(logarithm, -8.0, 8.0));
-}
-
-void put_interval(SlowRank& entry, double mean, double variance) {
-  const double error = k95 * std::sqrt(variance / std::max(entry.rounds, 1.0));
-  entry.slowdown_ratio = bounded_exp(mean);
-  entry.slowdown_low = bounded_exp(mean - error);
-  entry.slowdown_high = bounded_exp(mean + error);
-}
-
-// The mean over the newest rounds.
-void add_to_ratio(SlowRank& entry, const Evidence& evidence) {
-  entry.rounds = std::min(entry.rounds + 1, kRatioRounds);
-  const double before = portable_log(std::clamp(entry.slowdown_ratio, 1e-4, 1e4));
-  put_interval(entry, before + (evidence.excess - before) / entry.rounds, evidence.variance);
-}
-
 // ---- Verdicts.
 
 // The running mean of what the rank's phase costs it over what it is compared with.
@@ -400,11 +333,6 @@ double excess_since_onset(double level, double rounds, double reports) {
 // The ordinary tests of a round; those of channels that are not in use are empty.
 using Tests = std::array<std::optional<CusumTest>, kChannels>;
 
-RoundId round_id(double number) {
-  return RoundId(
-      static_cast<std::uint64_t>(std::clamp(number, 0.0, static_cast<double>(kLastRound))));
-}
-
 SlowRank make_entry(const Slowness& slowness, const Round& round, std::size_t rank, double since) {
   SlowRank entry;
   entry.rank = rank_id(rank);
@@ -413,25 +341,11 @@ SlowRank make_entry(const Slowness& slowness, const Round& round, std::size_t ra
   entry.suspected_at = round_id(round.number);
   entry.phase_since = entry.until = round_id(round.number);
   const double age = std::max(round.number - since + 1, 1.0);
-  entry.rounds = std::min({age, slowness.reports[rank], kRatioRounds});
+  entry.rounds = std::min(age, slowness.reports[rank]);
   const auto earlier = std::ranges::lower_bound(round.recovered, entry.rank, {}, &SlowRank::rank);
   if (earlier != round.recovered.end() && earlier->rank == entry.rank)
     entry.short_spells = earlier->short_spells;
   return entry;
-}
-
-// A sum that has reached its threshold says that the rank was slow for some rounds at least. Where
-// each of them stands out from noise, those began it; where only all of them together do, it
-// began when the sum left 0.
-void put_evidence(SlowRank& entry, const Round& round, double sum, const CusumTest& test,
-                  double mean) {
-  entry.rarity = cusum_rarity(sum, test.k);
-  const double age = round.number - static_cast<double>(entry.since.value()) + 1;
-  const double at_least = std::min(age, std::ceil(sum / (kMaxScore - test.k)));
-  const bool stands_out = mean > kMaxScore * test.sigma;
-  entry.surely_slow = stands_out ? at_least : age;
-  if (test.k < kOrdinaryAllowance) entry.surely_slow = 0;  // now and then makes such a sum, too
-  if (stands_out) entry.since = round_id(round.number - at_least + 1);
 }
 
 std::optional<SlowRank> found_slow(const Slowness& slowness, const Round& round, const Tests& tests,
@@ -450,8 +364,7 @@ std::optional<SlowRank> found_slow(const Slowness& slowness, const Round& round,
     SlowRank entry = make_entry(slowness, round, rank, since);
     entry.against = round.own_past ? ComparedWith::own_past : ComparedWith::others;
     const double mean = excess_since_onset(level, round.number - since + 1, slowness.reports[rank]);
-    put_evidence(entry, round, sum, test, mean);
-    put_interval(entry, mean, slowness.channels[0].variance[rank]);
+    begin_evidence(entry, sum, test, mean, slowness.channels[0].variance[rank]);
     return entry;
   }
   return std::nullopt;
@@ -479,86 +392,55 @@ void follow_phase(SlowRank& entry, const Slowness& slowness, const Round& round)
   entry.phase_since = round_id(round.number);
 }
 
-// A slowness is confirmed when it has lasted longer than this machine's pauses and is still there.
-void confirm(SlowRank& entry, const Round& round, double level) {
-  if (entry.state != SlowState::suspected || entry.recovery > 0) return;
-  const double watched = round.number - static_cast<double>(entry.suspected_at.value());
-  if (entry.surely_slow + watched < round.least_spell || level < round.shift / 2) return;
-  if (entry.slow_rounds < kMostlySlow * watched) return;
-  entry.state = SlowState::confirmed;
-  entry.course = SlowCourse::persistent;
-}
-
 void forget_sums(Slowness& slowness, std::size_t rank) {
   for (SlownessChannel& channel : slowness.channels) channel.sum[rank] = 0;
   if (rank < 2) slowness.other_rank.sum[rank] = 0;
 }
 
-// A spell that ended unconfirmed, or was confirmed only just, says how long pauses last here.
-void learn_spell(Slowness& slowness, const SlowRank& entry, const Round& round) {
-  const auto since = static_cast<double>(entry.since.value());
-  const double rounds = static_cast<double>(entry.until.value()) - since + 1;
-  if (rounds > kShortSpells * round.least_spell) return;
-  slowness.spells = std::min(slowness.spells + 1, kMostSpell);
-  slowness.spell_rounds = std::max(slowness.spell_rounds, rounds);
+// What an entry is judged by in this round.
+struct Evidence {
+  double excess = 0;     // of this round, as a whole
+  double variance = 0;   // of such a number
+  double threshold = 0;  // of the recovery
+  double level = 0;      // running mean of the excess
+};
+
+Evidence evidence_of(const Slowness& slowness, const Round& round, const Tests& tests,
+                     const Excess& excess, const SlowRank& entry, std::size_t report) {
+  const auto rank = static_cast<std::size_t>(entry.rank.value());
+  if (entry.against == ComparedWith::other_rank) {
+    const OtherRank& other = slowness.other_rank;
+    const double level = other.level[0][rank % 2];
+    return {excess.ranks.size() == 2 ? excess.of_other[0][report] : level, other.variance,
+            other_rank_test(other, round.shift, round.rate).h, level};
+  }
+  const SlownessChannel& whole = slowness.channels[0];
+  const CusumTest test = tests[0] ? test_for(round, slowness, 0, rank, *tests[0])
+                                  : test_of(round, 0, whole.variance[rank]);
+  return {excess.of[0][report], std::max(whole.variance[rank], whole.pooled_variance), test.h,
+          whole.level[rank]};
 }
 
-// Takes an entry through the round. Returns whether the rank is still out of the ordinary.
-bool follow_entry(Slowness& slowness, const Round& round, const Evidence& evidence,
+// Takes an entry through the round.
+void follow_entry(Slowness& slowness, const Round& round, const Evidence& evidence,
                   SlowRank& entry) {
-  const auto rank = static_cast<std::size_t>(entry.rank.value());
-  add_to_ratio(entry, evidence);
-  entry.slow_rounds += evidence.excess > round.shift / 2 ? 1 : 0;
-  if (entry.recovery >= evidence.test.h) {
-    learn_spell(slowness, entry, round);
-    forget_sums(slowness, rank);
-    entry.short_spells += entry.state == SlowState::suspected && entry.short_spells < ~0u;
-    entry.state = SlowState::recovered;
-    entry.recovery = 0;
-    return false;
+  add_round(entry, round, evidence.excess, evidence.variance, evidence.threshold);
+  if (entry.state == SlowState::recovered) {
+    slowness.spells.learn(entry, round.least_rounds);
+    forget_sums(slowness, static_cast<std::size_t>(entry.rank.value()));
+    return;
   }
-  if (entry.recovery == 0) entry.until = round_id(round.number);
   follow_phase(entry, slowness, round);
-  const bool has_other = entry.against == ComparedWith::other_rank;
-  confirm(entry, round,
-          has_other ? slowness.other_rank.level[0][rank] : slowness.channels[0].level[rank]);
-  return true;
+  confirm(entry, round, evidence.level);
 }
 
 // ---- Two ranks: each against the other one.
-
-double least_other_shift(const Round& round) {
-  return std::max(round.shift, kOtherRankShift);
-}
-
-CusumTest other_rank_test(const Slowness& slowness, const Round& round) {
-  const double wider = 1 + 2 * std::sqrt(2 / std::max(slowness.other_rank.rounds, 1.0));
-  const double sigma = std::sqrt(std::max(slowness.other_rank.variance, kSmallestVariance) * wider);
-  return make_cusum_test(least_other_shift(round), sigma, round.rate);
-}
-
-// Moves level and noise of the difference. The second rank's difference is nearly that of the first
-// with the other sign; the noise is learnt from the first.
-void learn_other_rank(OtherRank& other, const Excess& excess) {
-  const double weight = std::max(1 / (other.rounds + 1), 1 / kLevelRounds);
-  for (std::size_t i = 0; i < 2 * kChannels; ++i) {
-    double& level = other.level[i / 2][i % 2];
-    const double residual = excess.of_other[i / 2][i % 2] - level;
-    if (i == 0 && other.rounds > 0) {
-      const double most = other.rounds < 4 ? kLargest : kCut * other.variance;
-      const double seen = std::min(residual * residual / residual_factor(other.rounds), most);
-      other.variance += (seen - other.variance) * std::max(1 / other.rounds, 1 / kPoolRounds);
-    }
-    level += weight * residual;
-  }
-  other.rounds = std::min(other.rounds + 1, kLargest);
-}
 
 // Adds the round to the tests of both ranks and to the entries that rest on them.
 void compare_two(Slowness& slowness, Round& round, const Excess& excess) {
   OtherRank& other = slowness.other_rank;
   learn_other_rank(other, excess);
-  const CusumTest test = other_rank_test(slowness, round);
+  const CusumTest test = other_rank_test(other, round.shift, round.rate);
   for (std::size_t r = 0; r < 2; ++r) {
     const double score = excess.of_other[0][r] / test.sigma;
     if (round.place[r] != 0) {
@@ -574,35 +456,18 @@ void compare_two(Slowness& slowness, Round& round, const Excess& excess) {
 std::optional<SlowRank> found_against_other(const Slowness& slowness, const Round& round,
                                             std::size_t rank) {
   const OtherRank& other = slowness.other_rank;
-  if (!round.own_past || rank >= 2 || other.rounds < kOtherRankRounds) return std::nullopt;
-  const CusumTest test = other_rank_test(slowness, round);
-  if (other.sum[rank] < test.h || other.level[0][rank] < least_other_shift(round) / 2)
-    return std::nullopt;
+  if (slowness.reports.size() != 2 || other.rounds < kOtherRankRounds) return std::nullopt;
+  const CusumTest test = other_rank_test(other, round.shift, round.rate);
+  const double level = other.level[0][rank];
+  if (other.sum[rank] < test.h || level < least_other_shift(round.shift) / 2) return std::nullopt;
   SlowRank entry = make_entry(slowness, round, rank, other.since[rank]);
   entry.against = ComparedWith::other_rank;
   entry.phase_index = costliest_phase(slowness, entry);
-  put_evidence(entry, round, other.sum[rank], test, other.level[0][rank]);
-  put_interval(entry, other.level[0][rank], other.variance);
+  begin_evidence(entry, other.sum[rank], test, level, other.variance);
   return entry;
 }
 
 // ---- A round over all ranks.
-
-Evidence evidence_of(const Slowness& slowness, const Round& round, const Tests& tests,
-                     const Excess& excess, const SlowRank& entry, std::size_t report) {
-  const auto rank = static_cast<std::size_t>(entry.rank.value());
-  if (entry.against == ComparedWith::other_rank) {
-    const CusumTest test = other_rank_test(slowness, round);
-    return {excess.ranks.size() == 2 ? excess.of_other[0][report]
-                                     : slowness.other_rank.level[0][rank % 2],
-            slowness.other_rank.variance, test};
-  }
-  const CusumTest test = tests[0] ? test_for(round, slowness, 0, rank, *tests[0])
-                                  : test_of(round, 0, slowness.channels[0].variance[rank]);
-  const double variance =
-      std::max(slowness.channels[0].variance[rank], slowness.channels[0].pooled_variance);
-  return {excess.of[0][report], variance, test};
-}
 
 std::optional<SlowRank> found(const Slowness& slowness, const Round& round, const Tests& tests,
                               std::size_t rank) {
@@ -678,46 +543,8 @@ PaceOfRound pace_of(const StepSummary& summary, const Round& round, const Excess
   pace.seconds = excess.ordinary_seconds;
   pace.seconds_per_sample =
       excess.ordinary_seconds / (excess.mean_samples > 0 ? excess.mean_samples : 1);
-  pace.least_rounds = round.least_spell;
+  pace.least_rounds = round.least_rounds;
   return pace;
-}
-
-// ---- Hosts.
-
-struct RanksOfNode {
-  NodeId node{};
-  std::int32_t reporting = 0;
-  std::int32_t confirmed = 0;
-  std::vector<double> ratios;  // of those that are confirmed or suspected
-  std::vector<double> since;
-
-  bool are_all_slow() const {
-    const auto slow = static_cast<std::int32_t>(ratios.size());
-    return slow >= 2 && slow == reporting && 2 * confirmed >= slow;
-  }
-};
-
-// Returns the nodes, ascending, with the ranks that report.
-std::vector<RanksOfNode> nodes_of(const Slowness& slowness, std::span<const NodeId> node_of_rank) {
-  std::vector<NodeId> ids(node_of_rank.begin(), node_of_rank.end());
-  std::ranges::sort(ids);
-  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
-  std::vector<RanksOfNode> nodes;
-  for (const NodeId id : ids) nodes.push_back({id, 0, 0, {}, {}});
-  for (std::size_t rank = 0; rank < node_of_rank.size(); ++rank) {
-    const auto node = std::ranges::lower_bound(nodes, node_of_rank[rank], {}, &RanksOfNode::node);
-    node->reporting += slowness.reports[rank] > 0;
-  }
-  return nodes;
-}
-
-void add_slow(std::vector<RanksOfNode>& nodes, std::span<const NodeId> node_of_rank,
-              const SlowRank& slow) {
-  const NodeId id = node_of_rank[static_cast<std::size_t>(slow.rank.value())];
-  const auto node = std::ranges::lower_bound(nodes, id, {}, &RanksOfNode::node);
-  node->confirmed += slow.state == SlowState::confirmed;
-  node->ratios.push_back(slow.slowdown_ratio);
-  node->since.push_back(static_cast<double>(slow.since.value()));
 }
 
 bool is_bounded(std::span<const double> values) {
@@ -731,24 +558,7 @@ bool are_bounded(const ChannelColumns& columns) {
   return true;
 }
 
-constexpr std::array<std::string_view, 3> kStateNames = {"suspected", "confirmed", "recovered"};
-constexpr std::array<std::string_view, 2> kCourseNames = {"transient", "persistent"};
-constexpr std::array<std::string_view, 3> kReferenceNames = {"the other ranks", "its own past",
-                                                             "the other rank"};
-
 }  // namespace
-
-std::string_view to_string(SlowState state) {
-  return kStateNames[static_cast<std::size_t>(state)];
-}
-
-std::string_view to_string(SlowCourse course) {
-  return kCourseNames[static_cast<std::size_t>(course)];
-}
-
-std::string_view to_string(ComparedWith reference) {
-  return kReferenceNames[static_cast<std::size_t>(reference)];
-}
 
 Slowness fresh_slowness(std::size_t ranks) {
   Slowness slowness;
@@ -773,41 +583,9 @@ bool fits(const Slowness& slowness, std::size_t ranks) {
          });
 }
 
-std::vector<SlowHost> slow_hosts(const Slowness& slowness, std::span<const NodeId> node_of_rank) {
-  if (slowness.slow.empty() || node_of_rank.size() != slowness.reports.size()) return {};
-  std::vector<RanksOfNode> nodes = nodes_of(slowness, node_of_rank);
-  for (const SlowRank& slow : slowness.slow) add_slow(nodes, node_of_rank, slow);
-  for (const SlowRank& one : slowness.watched) {
-    if (one.state == SlowState::suspected) add_slow(nodes, node_of_rank, one);
-  }
-  std::vector<SlowHost> hosts;
-  for (const RanksOfNode& node : nodes) {
-    if (nodes.size() < 2 || !node.are_all_slow()) continue;
-    hosts.push_back({node.node, node.reporting,
-                     RoundId(static_cast<std::uint64_t>(median_of(node.since))),
-                     median_of(node.ratios)});
-  }
-  return hosts;
-}
-
-bool OtherRank::is_sane() const {
-  return rounds >= 0 && rounds <= kLargest && variance >= 0 && variance <= kLargest &&
-         is_bounded(sum) && is_bounded(since) &&
-         std::ranges::all_of(level, [](const auto& of_ranks) { return is_bounded(of_ranks); });
-}
-
 bool Slowness::is_sane() const {
-  const auto is_ratio = [](double value) { return value > 0 && value <= kLargest; };
-  const auto is_amount = [](double value) { return value >= 0 && value <= kLargest; };
   const auto is_slow_rank = [&](const SlowRank& one) {
-    return one.rank.value() >= 0 && static_cast<std::size_t>(one.rank.value()) < reports.size() &&
-           one.phase_index < kOwnPhases.size() && is_amount(one.recovery) &&
-           is_ratio(one.slowdown_ratio) && is_ratio(one.slowdown_low) &&
-           is_ratio(one.slowdown_high) && is_amount(one.rounds) &&
-           std::fabs(one.rarity) <= kLargest && is_amount(one.surely_slow) &&
-           is_amount(one.slow_rounds) && one.suspected_at.value() <= kLastRound &&
-           one.since.value() <= kLastRound && one.phase_since.value() <= kLastRound &&
-           one.until.value() <= kLastRound;
+    return one.is_sane() && static_cast<std::size_t>(one.rank.value()) < reports.size();
   };
   const auto is_channel = [](const SlownessChannel& channel) {
     const bool all = is_bounded(channel.level) && is_bounded(channel.variance) &&
@@ -822,8 +600,7 @@ bool Slowness::is_sane() const {
          std::ranges::all_of(watched, is_slow_rank) &&
          std::ranges::none_of(watched, is_confirmed) &&
          std::ranges::adjacent_find(watched, not_ascending) == watched.end() && pace.is_sane() &&
-         is_amount(spell_rounds) && is_amount(spells) && is_amount(round_seconds) &&
-         is_bounded(reports) && own_past.reference_samples >= 0 &&
+         spells.is_sane() && is_bounded(reports) && own_past.reference_samples >= 0 &&
          own_past.reference_samples <= kLargest && are_bounded(own_past.seconds) &&
          are_bounded(own_past.at_equal_samples) &&
          std::ranges::all_of(reports, [](double seen) { return seen >= 0; }) &&
@@ -852,8 +629,6 @@ Slowness learn_slowness(Slowness before, const StepSignals& signals, Timings tim
   Excess excess = excess_of(std::move(timings), signals.reports, summary, samples, now.reports,
                             round.slow, std::move(now.own_past));
   now.own_past = std::move(excess.past);
-  now.spell_rounds *= 1 - 1 / kSpellMemory;
-  now.spells *= 1 - 1 / kSpellMemory;
   if (now.reports.size() > 1)  // a single rank says it itself
     now.pace = learn_pace(std::move(now.pace), pace_of(summary, round, excess), settings);
   if (!excess.ranks.empty()) {

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "coordinator/core/slow_hosts.h"
+#include "tests/core/published_rules.h"
+
 namespace cox::test {
 namespace {
 
@@ -59,6 +62,22 @@ Score play_rounds(const StragglerScenario& scenario, Rule& rule, const AfterRoun
     job.skip();
   }
   return score;
+}
+
+constexpr std::uint64_t kOnset = 60;
+
+// The job's only slowdown begins in round kOnset.
+double delay_in(const testing::Scenario& scenario, Rule& rule, int limit) {
+  SimulatedJob job(scenario, {}, {});
+  for (std::uint64_t round = 1; round < kOnset + static_cast<std::uint64_t>(limit); ++round) {
+    const StepSignals signals = job.signals();
+    const Timings timings = timings_of(signals.reports);
+    const auto named = rule.see(signals, summarize(signals, timings), timings);
+    job.skip();
+    if (round >= kOnset && is_listed(named, scenario.slowdowns[0].rank))
+      return static_cast<double>(round - kOnset + 1);
+  }
+  return limit;
 }
 
 bool is_steady(const StragglerScenario& scenario) {
@@ -147,33 +166,24 @@ EstimatesScore play_to_estimates(const StragglerScenario& scenario) {
   return score;
 }
 
-Delay delay_of_estimates(double extra_ratio, std::int32_t ranks, int runs, int limit) {
-  constexpr std::uint64_t kOnset = 60;
+Delay delay_of(std::optional<PublishedRule> published, double extra_ratio, std::int32_t ranks,
+               int runs, int limit) {
   std::vector<double> delays;
+  Delay delay;
   for (int run = 0; run < runs; ++run) {
     testing::Scenario scenario;
     scenario.seed = 100 + static_cast<std::uint64_t>(run);
     scenario.ranks = ranks;
     scenario.blocks = 1;
     scenario.phase_noise = 0;
-    const RankId rank(run % ranks);
-    scenario.slowdowns = {{rank, std::nullopt, extra_ratio, kOnset}};
-    SimulatedJob job(scenario, {}, {});
-    EstimatesRule rule(job.job());
-    double delay = limit;
-    for (std::uint64_t round = 1; round < kOnset + static_cast<std::uint64_t>(limit); ++round) {
-      const StepSignals signals = job.signals();
-      const Timings timings = timings_of(signals.reports);
-      const auto named = rule.see(signals, summarize(signals, timings), timings);
-      job.skip();
-      if (round < kOnset || !is_listed(named, rank)) continue;
-      delay = static_cast<double>(round - kOnset + 1);
-      break;
-    }
-    delays.push_back(delay);
+    scenario.slowdowns = {{RankId(run % ranks), std::nullopt, extra_ratio, kOnset}};
+    const auto job = SimulatedJob(scenario, {}, {}).job();
+    const std::unique_ptr<Rule> rule =
+        published ? make_rule(*published) : std::make_unique<EstimatesRule>(job);
+    delays.push_back(delay_in(scenario, *rule, limit));
+    delay.mean += delays.back() / runs;
+    delay.found += delays.back() < limit ? 1.0 / runs : 0;
   }
-  Delay delay;
-  for (const double one : delays) delay.mean += one / runs;
   std::ranges::sort(delays);
   delay.p99 = delays[static_cast<std::size_t>(0.99 * (runs - 1))];
   return delay;

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "coordinator/core/estimates.h"
@@ -73,12 +75,17 @@ struct EstimatesScore {
 };
 EstimatesScore play_to_estimates(const testing::StragglerScenario& scenario);
 
-// Rounds until a slowdown that begins after 60 quiet ones is named, mean over `runs` seeds: jobs of
-// `ranks` ranks with normal noise of 3 % a step; `limit` where it is not named by then.
+// Rounds until a slowdown that begins after 60 quiet ones is named, over `runs` seeds: jobs of
+// `ranks` ranks with normal noise of 3 % a step. A run in which it is not named within `limit`
+// rounds counts as `limit`.
 struct Delay {
   double mean = 0;
   double p99 = 0;
+  double found = 0;  // part of the runs
 };
-Delay delay_of_estimates(double extra_ratio, std::int32_t ranks, int runs, int limit);
+enum class PublishedRule : int;  // published_rules.h
+// Without a rule: of the estimates.
+Delay delay_of(std::optional<PublishedRule> rule, double extra_ratio, std::int32_t ranks, int runs,
+               int limit);
 
 }  // namespace cox::test

@@ -253,7 +253,7 @@ TEST_SUITE("core") {
     workers[2].per_sample = 1.3e-3;
     workers[4].per_sample = 2e-3;
     workers[7].per_sample = 1.6e-3;
-    for (int i = 0; i < 60; ++i)
+    for (int i = 0; i < 120; ++i)  // rounds of 16 ms, of which 68 tell slowness from a pause
       rounds.see(step(workers, std::vector<std::uint32_t>(9, 16), random));
     REQUIRE(rounds.estimates.slowness.slow.size() == 3);
     const std::vector<cox::SlowRank> two = cox::slowest_ranks(rounds.estimates, 2);
@@ -270,7 +270,7 @@ TEST_SUITE("core") {
     std::vector<Worker> workers(4);
     workers[3].per_sample = 2e-3;
     const std::vector<std::uint32_t> samples(4, 16);
-    for (int i = 0; i < 60; ++i) rounds.see(step(workers, samples, random));
+    for (int i = 0; i < 120; ++i) rounds.see(step(workers, samples, random));
     const std::string bytes = cox::encode_state(rounds.estimates);
     auto restored = cox::PolicyState::from_bytes(bytes).take_or_fresh<cox::Estimates>();
     REQUIRE(cox::encode_state(restored) == bytes);
