@@ -34,6 +34,7 @@
 #include <tuple>
 #include <vector>
 
+#include "coordinator/core/channel_noise.h"
 #include "coordinator/core/config.h"
 #include "coordinator/core/excess.h"
 #include "coordinator/core/job_pace.h"
@@ -43,21 +44,6 @@
 #include "coordinator/core/summary.h"
 
 namespace cox {
-
-// Columns have one entry per rank.
-struct SlownessChannel {
-  double pooled_variance = 0;
-  double pooled_samples = 0;
-  std::vector<double> level;     // running mean of the excess over 8 rounds
-  std::vector<double> variance;  // of one round's excess around it
-  std::vector<double> sum;       // CUSUM
-  std::vector<double> since;     // the round in which `sum` last left 0
-
-  static auto fields(auto& self) {
-    return std::tie(self.pooled_variance, self.pooled_samples, self.level, self.variance, self.sum,
-                    self.since);
-  }
-};
 
 struct Slowness {
   std::vector<SlowRank> slow;     // confirmed; ascending ranks

@@ -4,7 +4,9 @@
 #include <cmath>
 #include <utility>
 
+#include "coordinator/core/job_pace.h"
 #include "coordinator/core/slow_hosts.h"
+#include "coordinator/core/slow_rank.h"
 #include "coordinator/core/text.h"
 
 namespace cox {
