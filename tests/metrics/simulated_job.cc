@@ -120,6 +120,11 @@ void SimulatedJob::phases_of(std::int32_t rank, RankSignal& signal) {
   const double wall = step * (round_ > 40 && setup_.slow_rank >= 0 ? 1.0 : 0.955) * noise(random_);
   signal.phase_seconds[static_cast<std::size_t>(Phase::communication)] =
       static_cast<float>(std::max(0.01 * step, wall - own));
+  signal.set(SignalFlag::waiting_measured);
+  signal.waiting_seconds =
+      slow > 1 ? 0 : 0.6F * signal.phase_seconds[static_cast<std::size_t>(Phase::communication)];
+  if (setup_.plans_memory && round_ > 60)
+    signal.recompute_seconds = static_cast<float>(0.04 * step);
   signal.wall_seconds = std::max(wall, own * 1.01);
 }
 
@@ -227,8 +232,14 @@ void SimulatedJob::decide(Decision& decision) {
     slow.rank = RankId(setup_.slow_rank);
     slow.phase_index = 1;  // forward
     slow.since = RoundId(41);
+    slow.state = SlowState::confirmed;
+    slow.course = SlowCourse::persistent;
     slow.slowdown_ratio = 1.17;
-    decision.slow_ranks = {slow};
+    slow.slowdown_low = 1.15;
+    slow.slowdown_high = 1.19;
+    slow.rarity = 12;
+    decision.slow.ranks = {slow};
+    decision.slow.confirmed = 1;
   }
   if (setup_.slow_rank >= 0 && round_ == 55) {
     reasons.push_back(reason(
