@@ -40,6 +40,14 @@ void learn_noise(JobPace& pace, double residual) {
   pace.last_residual = cut;
 }
 
+void learn_past(JobPace& pace, double residual) {
+  learn_noise(pace, residual);
+  const double most = pace.rounds < 4 ? kLargest : kCut * std::sqrt(pace.variance);
+  const double weight = std::max(1 / (pace.rounds + 1), 1 / kBaselineMemory);
+  pace.baseline += weight * std::clamp(residual, -most, most);
+  pace.rounds = std::min(pace.rounds + 1, kLargest);
+}
+
 // A mean over the newest rounds, with the interval that the noise of that many leaves.
 void move_ratio(SlowJob& slow, double residual, double variance) {
   slow.rounds = std::min(slow.rounds + 1, kRatioMemory);
@@ -51,27 +59,50 @@ void move_ratio(SlowJob& slow, double residual, double variance) {
   slow.slowdown_high = portable_exp(std::clamp(mean + error, -8.0, 8.0));
 }
 
-void test_slower(JobPace& pace, double score, const CusumTest& test, const PaceOfRound& now) {
+// One round of a test: its residual, and what the test makes of it.
+struct Score {
+  double residual = 0;
+  double variance = 0;  // long-run
+  double score = 0;
+  CusumTest test;
+};
+
+Score score_of(const JobPace& pace, const PaceOfRound& now, double residual,
+               const StragglerConfig& settings) {
+  const double smallest = std::max(settings.slowdown_ratio,
+                                   1 + settings.slowdown_seconds / std::max(now.seconds, 1e-9));
+  const double variance = long_run_variance(pace);
+  const double margin = kBaselineMargin / std::sqrt(std::min(pace.rounds, kBaselineMemory));
+  Score score{residual, variance, 0,
+              make_cusum_test(portable_log(smallest), std::sqrt(variance),
+                              settings.false_alarms_per_rank_step)};
+  score.score = residual / score.test.sigma - margin;
+  return score;
+}
+
+void test_slower(JobPace& pace, const Score& score, const PaceOfRound& now) {
   const auto round = static_cast<double>(now.round.value());
-  if (pace.sum == 0) pace.since = round;
-  pace.sum = cusum_step(pace.sum, score, test.k);
-  const double age = round - pace.since + 1;
-  if (pace.sum < test.h || age < std::max(kPersistentRounds, now.least_rounds)) return;
+  if (pace.sum == 0) {
+    pace.since = round;
+    pace.risen = 0;
+  }
+  pace.sum = cusum_step(pace.sum, score.score, score.test.k);
+  pace.risen += score.residual;
+  const double age = std::max(round - pace.since + 1, 1.0);
+  if (pace.sum < score.test.h || age < std::max(kPersistentRounds, now.least_rounds)) return;
   SlowJob slow;
   slow.since = RoundId(static_cast<std::uint64_t>(std::clamp(pace.since, 0.0, round)));
-  // The sum is that of the scores since then, each less k and the baseline's margin.
-  const double margin = kBaselineMargin / std::sqrt(std::min(pace.rounds, kBaselineMemory));
-  const double mean = test.sigma * (pace.sum / age + test.k + margin);
   slow.rounds = std::min(age, kRatioMemory) - 1;
-  slow.slowdown_ratio = portable_exp(std::clamp(mean, 0.0, 8.0));
-  slow.rarity = cusum_rarity(pace.sum, test.k);
+  slow.slowdown_ratio = portable_exp(std::clamp(pace.risen / age, -8.0, 8.0));
+  slow.rarity = cusum_rarity(pace.sum, score.test.k);
   pace.slow = slow;
 }
 
 // Returns whether the job is as fast as before again.
-bool has_recovered(SlowJob& slow, double score, const CusumTest& test) {
-  slow.recovery = std::max(0.0, slow.recovery + test.k - std::clamp(score, -kMaxScore, kMaxScore));
-  return slow.recovery >= test.h;
+bool has_recovered(SlowJob& slow, const Score& score) {
+  const double clipped = std::clamp(score.score, -kMaxScore, kMaxScore);
+  slow.recovery = std::max(0.0, slow.recovery + score.test.k - clipped);
+  return slow.recovery >= score.test.h;
 }
 
 JobPace begin_pace(const PaceOfRound& now, double pace) {
@@ -91,26 +122,17 @@ JobPace learn_pace(JobPace before, const PaceOfRound& now, const StragglerConfig
   JobPace pace = before;
   const double residual = seen - pace.baseline;
   if (pace.rounds >= kLeastRounds) {
-    const double smallest = std::max(settings.slowdown_ratio,
-                                     1 + settings.slowdown_seconds / std::max(now.seconds, 1e-9));
-    const double variance = long_run_variance(pace);
-    const CusumTest test = make_cusum_test(portable_log(smallest), std::sqrt(variance),
-                                           settings.false_alarms_per_rank_step);
-    const double margin = kBaselineMargin / std::sqrt(std::min(pace.rounds, kBaselineMemory));
-    const double score = residual / test.sigma - margin;
-    if (!pace.slow) test_slower(pace, score, test, now);
+    const Score score = score_of(pace, now, residual, settings);
+    if (!pace.slow) test_slower(pace, score, now);
     if (pace.slow) {
-      move_ratio(*pace.slow, residual, variance);
-      if (!has_recovered(*pace.slow, score, test)) return pace;
+      move_ratio(*pace.slow, residual, score.variance);
+      if (!has_recovered(*pace.slow, score)) return pace;
       pace.slow.reset();
       pace.sum = 0;
     }
+    if (pace.sum > score.test.h / 2) return pace;  // what may be a slowness is no noise
   }
-  learn_noise(pace, residual);
-  const double most = pace.rounds < 4 ? kLargest : kCut * std::sqrt(pace.variance);
-  const double weight = std::max(1 / (pace.rounds + 1), 1 / kBaselineMemory);
-  pace.baseline += weight * std::clamp(residual, -most, most);
-  pace.rounds = std::min(pace.rounds + 1, kLargest);
+  learn_past(pace, residual);
   return pace;
 }
 
@@ -124,7 +146,8 @@ bool JobPace::is_sane() const {
   return slow_is_sane && is_amount(rounds) && (rounds == 0 || rounds >= 1) &&
          std::fabs(baseline) <= 64 && is_amount(variance) &&
          (rounds < 2 || variance >= kSmallestVariance) && std::fabs(covariance) <= kLargest &&
-         std::fabs(last_residual) <= kLargest && is_amount(sum) && std::fabs(since) <= kLargest;
+         std::fabs(last_residual) <= kLargest && is_amount(sum) && std::fabs(since) <= kLargest &&
+         std::fabs(risen) <= kLargest;
 }
 
 }  // namespace cox

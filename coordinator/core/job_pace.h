@@ -45,10 +45,11 @@ struct JobPace {
   double last_residual = 0;  // of the newest round
   double sum = 0;            // CUSUM
   double since = 0;          // the round in which `sum` last left 0
+  double risen = 0;          // sum of the residuals since then
 
   static auto fields(auto& self) {
     return std::tie(self.slow, self.plan, self.rounds, self.baseline, self.variance,
-                    self.covariance, self.last_residual, self.sum, self.since);
+                    self.covariance, self.last_residual, self.sum, self.since, self.risen);
   }
   // Returns whether the numbers can have come from learn_pace().
   bool is_sane() const;

@@ -125,14 +125,15 @@ void add_recovery(SlowRank& entry, double score, double k) {
   entry.recovery = std::max(0.0, entry.recovery + k - std::clamp(score, -kMaxScore, kMaxScore));
 }
 
-void add_round(SlowRank& entry, const SpellRound& round, double excess, double variance,
-               double threshold) {
+void add_round(SlowRank& entry, const SpellRound& round, const SpellEvidence& evidence) {
   entry.rounds = std::min(entry.rounds + 1, kRatioRounds);
   const double before = portable_log(std::clamp(entry.slowdown_ratio, 1e-4, 1e4));
-  put_interval(entry, before + (excess - before) / entry.rounds, variance);
-  entry.slow_rounds += excess > round.shift / 2 ? 1 : 0;
-  if (entry.recovery >= threshold) {
-    entry.short_spells += entry.state == SlowState::suspected && entry.short_spells < ~0u;
+  put_interval(entry, before + (evidence.excess - before) / entry.rounds, evidence.variance);
+  entry.slow_rounds += evidence.excess > round.shift / 2 ? 1 : 0;
+  const bool is_suspected = entry.state == SlowState::suspected;
+  const bool is_back = is_suspected && entry.recovery > 0 && evidence.level < round.shift / 4;
+  if (entry.recovery >= evidence.threshold || is_back) {
+    entry.short_spells += is_suspected && entry.short_spells < ~0u;
     entry.state = SlowState::recovered;
     entry.recovery = 0;
   } else if (entry.recovery == 0) {

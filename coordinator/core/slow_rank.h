@@ -120,10 +120,17 @@ void begin_evidence(SlowRank& entry, double sum, const CusumTest& test, double m
 // Adds a round's score against the slowness.
 void add_recovery(SlowRank& entry, double score, double k);
 
-// Takes a spell through a round: its size and how often it was slow, by the `excess` of this round
-// and the `variance` of such a number; recovered when `recovery` has reached `threshold`.
-void add_round(SlowRank& entry, const SpellRound& round, double excess, double variance,
-               double threshold);
+// What a spell is judged by in a round.
+struct SpellEvidence {
+  double excess = 0;     // of this round, as a whole
+  double variance = 0;   // of such a number
+  double level = 0;      // running mean of the excess
+  double threshold = 0;  // of `recovery`
+};
+
+// Takes a spell through a round: its size, and how often it was slow. A rank has recovered when
+// `recovery` has reached its threshold; one that is only suspected, also when its level is back.
+void add_round(SlowRank& entry, const SpellRound& round, const SpellEvidence& evidence);
 
 // Confirms a suspected rank if it has lasted long enough and is still slow by `level`, the running
 // mean of the excess.

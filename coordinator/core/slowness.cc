@@ -19,6 +19,7 @@ constexpr double kNoisyRatio = 2;            // of variances, from which a rank 
 constexpr double kSmallestVariance = 1e-12;  // of clocks that repeat exactly
 constexpr double kOwnPastRounds = 32;        // an own past shorter than that says nothing
 constexpr double kOwnPastMargin = 2.5;       // deviations by which a baseline may be wrong
+constexpr double kSurelyAbove = 0.8;         // part of the floor for two ranks
 constexpr double kRemembered = 256;          // rounds for which a recovered rank is told
 constexpr std::size_t kMostRecovered = 64;
 constexpr double kLargest = 1e18;
@@ -397,34 +398,26 @@ void forget_sums(Slowness& slowness, std::size_t rank) {
   if (rank < 2) slowness.other_rank.sum[rank] = 0;
 }
 
-// What an entry is judged by in this round.
-struct Evidence {
-  double excess = 0;     // of this round, as a whole
-  double variance = 0;   // of such a number
-  double threshold = 0;  // of the recovery
-  double level = 0;      // running mean of the excess
-};
-
-Evidence evidence_of(const Slowness& slowness, const Round& round, const Tests& tests,
-                     const Excess& excess, const SlowRank& entry, std::size_t report) {
+SpellEvidence evidence_of(const Slowness& slowness, const Round& round, const Tests& tests,
+                          const Excess& excess, const SlowRank& entry, std::size_t report) {
   const auto rank = static_cast<std::size_t>(entry.rank.value());
   if (entry.against == ComparedWith::other_rank) {
     const OtherRank& other = slowness.other_rank;
     const double level = other.level[0][rank % 2];
-    return {excess.ranks.size() == 2 ? excess.of_other[0][report] : level, other.variance,
-            other_rank_test(other, round.shift, round.rate).h, level};
+    return {excess.ranks.size() == 2 ? excess.of_other[0][report] : level, other.variance, level,
+            other_rank_test(other, round.shift, round.rate).h};
   }
   const SlownessChannel& whole = slowness.channels[0];
   const CusumTest test = tests[0] ? test_for(round, slowness, 0, rank, *tests[0])
                                   : test_of(round, 0, whole.variance[rank]);
-  return {excess.of[0][report], std::max(whole.variance[rank], whole.pooled_variance), test.h,
-          whole.level[rank]};
+  return {excess.of[0][report], std::max(whole.variance[rank], whole.pooled_variance),
+          whole.level[rank], test.h};
 }
 
 // Takes an entry through the round.
-void follow_entry(Slowness& slowness, const Round& round, const Evidence& evidence,
+void follow_entry(Slowness& slowness, const Round& round, const SpellEvidence& evidence,
                   SlowRank& entry) {
-  add_round(entry, round, evidence.excess, evidence.variance, evidence.threshold);
+  add_round(entry, round, evidence);
   if (entry.state == SlowState::recovered) {
     slowness.spells.learn(entry, round.least_rounds);
     forget_sums(slowness, static_cast<std::size_t>(entry.rank.value()));
@@ -459,7 +452,8 @@ std::optional<SlowRank> found_against_other(const Slowness& slowness, const Roun
   if (slowness.reports.size() != 2 || other.rounds < kOtherRankRounds) return std::nullopt;
   const CusumTest test = other_rank_test(other, round.shift, round.rate);
   const double level = other.level[0][rank];
-  if (other.sum[rank] < test.h || level < least_other_shift(round.shift) / 2) return std::nullopt;
+  if (other.sum[rank] < test.h || level < kSurelyAbove * least_other_shift(round.shift))
+    return std::nullopt;
   SlowRank entry = make_entry(slowness, round, rank, other.since[rank]);
   entry.against = ComparedWith::other_rank;
   entry.phase_index = costliest_phase(slowness, entry);
@@ -494,7 +488,8 @@ void judge(Slowness& slowness, Round& round, const Tests& tests, const Excess& e
         continue;
       }
       SlowRank& entry = round.entries[place_of(round, rank)];
-      const Evidence evidence = evidence_of(slowness, round, tests, excess, entry, run.report + i);
+      const SpellEvidence evidence =
+          evidence_of(slowness, round, tests, excess, entry, run.report + i);
       follow_entry(slowness, round, evidence, entry);
     }
   }

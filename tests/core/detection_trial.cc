@@ -66,18 +66,35 @@ Score play_rounds(const StragglerScenario& scenario, Rule& rule, const AfterRoun
 
 constexpr std::uint64_t kOnset = 60;
 
+struct Wait {
+  double rounds = 0;
+  std::int64_t wrong = 0;
+  std::int64_t rank_rounds = 0;
+};
+
 // The job's only slowdown begins in round kOnset.
-double delay_in(const testing::Scenario& scenario, Rule& rule, int limit) {
+Wait wait_for_name(const testing::Scenario& scenario, Rule& rule, int limit) {
+  const RankId slow = scenario.slowdowns[0].rank;
   SimulatedJob job(scenario, {}, {});
+  Wait wait;
+  std::vector<NamedRank> before;
   for (std::uint64_t round = 1; round < kOnset + static_cast<std::uint64_t>(limit); ++round) {
     const StepSignals signals = job.signals();
     const Timings timings = timings_of(signals.reports);
     const auto named = rule.see(signals, summarize(signals, timings), timings);
     job.skip();
-    if (round >= kOnset && is_listed(named, scenario.slowdowns[0].rank))
-      return static_cast<double>(round - kOnset + 1);
+    wait.rank_rounds += scenario.ranks;
+    for (const NamedRank& name : named) {
+      const bool is_right = name.rank == slow && round >= kOnset;
+      wait.wrong += !is_right && !is_listed(before, name.rank);
+    }
+    before = named;
+    if (round < kOnset) continue;
+    wait.rounds = static_cast<double>(round - kOnset + 1);
+    if (is_listed(named, slow)) return wait;
   }
-  return limit;
+  wait.rounds = limit;
+  return wait;
 }
 
 bool is_steady(const StragglerScenario& scenario) {
@@ -170,6 +187,8 @@ Delay delay_of(std::optional<PublishedRule> published, double extra_ratio, std::
                int runs, int limit) {
   std::vector<double> delays;
   Delay delay;
+  double wrong = 0;
+  double rank_rounds = 0;
   for (int run = 0; run < runs; ++run) {
     testing::Scenario scenario;
     scenario.seed = 100 + static_cast<std::uint64_t>(run);
@@ -180,10 +199,14 @@ Delay delay_of(std::optional<PublishedRule> published, double extra_ratio, std::
     const auto job = SimulatedJob(scenario, {}, {}).job();
     const std::unique_ptr<Rule> rule =
         published ? make_rule(*published) : std::make_unique<EstimatesRule>(job);
-    delays.push_back(delay_in(scenario, *rule, limit));
+    const Wait wait = wait_for_name(scenario, *rule, limit);
+    delays.push_back(wait.rounds);
+    wrong += static_cast<double>(wait.wrong);
+    rank_rounds += static_cast<double>(wait.rank_rounds);
     delay.mean += delays.back() / runs;
     delay.found += delays.back() < limit ? 1.0 / runs : 0;
   }
+  delay.false_alarms_per_million = 1e6 * wrong / rank_rounds;
   std::ranges::sort(delays);
   delay.p99 = delays[static_cast<std::size_t>(0.99 * (runs - 1))];
   return delay;

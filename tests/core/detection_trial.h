@@ -81,7 +81,8 @@ EstimatesScore play_to_estimates(const testing::StragglerScenario& scenario);
 struct Delay {
   double mean = 0;
   double p99 = 0;
-  double found = 0;  // part of the runs
+  double found = 0;                     // part of the runs
+  double false_alarms_per_million = 0;  // other ranks named, or this one early, in rank-rounds
 };
 enum class PublishedRule : int;  // published_rules.h
 // Without a rule: of the estimates.

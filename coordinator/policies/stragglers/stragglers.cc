@@ -168,11 +168,11 @@ void tell_job(const PolicyInput& input, const StragglersState& before,
                                "is in force with which that cannot be compared"));
 }
 
-// Tells of a rank's pauses when there are many, and again when there are twice as many. Returns
+// Tells of a rank's pauses when there are two, and again when there are twice as many. Returns
 // what was told, of ranks that are still watched.
 std::vector<ToldPauses> tell_pauses(const PolicyInput& input, const std::vector<ToldPauses>& before,
                                     std::vector<Reason>& findings) {
-  constexpr std::uint32_t kMany = 8;
+  constexpr std::uint32_t kMany = 2;
   std::vector<ToldPauses> told;
   for (const SlowRank& one : input.estimates.slowness.watched) {
     if (one.short_spells < kMany) continue;
