@@ -305,8 +305,8 @@ void MemoryActuator::sign(RankSignal& signal) const {
 void MemoryActuator::end_step(const StepEnd& step, StepOutput& output) {
   spent_in_step_ = std::max(Seconds(0), spent() - spent_before_);
   if (output.row == nullptr) return;
-  if (spent_in_step_.count() > 0)
-    output.row->recompute_seconds = static_cast<float>(spent_in_step_.count());
+  const float backward = output.row->phase_seconds[static_cast<std::size_t>(Phase::backward)];
+  output.row->recompute_seconds = std::min(backward, static_cast<float>(spent_in_step_.count()));
   output.row->predicted_peak_bytes = predicted_peak_with(step.samples);
   for (std::size_t b = 0; b < step.plan.precision.size(); ++b) {
     const BlockId block(static_cast<BlockId::rep>(b));

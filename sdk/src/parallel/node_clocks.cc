@@ -15,8 +15,7 @@ std::int64_t steady_clock_ns() {
 // What the lowest rank of a node tells the others.
 struct Told {
   std::int64_t at_ns = 0;
-  ClockOffset offset;
-  std::int64_t is_known = 0;
+  ClockOffset offset{0, ArrivalStamp::kUnknown};
 };
 
 }  // namespace
@@ -54,9 +53,7 @@ Result<ClockOffset> NodeClocks::exchange(const BetweenPolls& pump) const {
     bounds.note(one);
   }
   if (leaders_->rank() == kRoot) return ClockOffset{};
-  const auto offset = bounds.offset();
-  if (!offset) return unavailable("clocks: the exchanges with rank 0 contradict each other");
-  return *offset;
+  return bounds.offset().value_or(ClockOffset{0, ArrivalStamp::kUnknown});
 }
 
 Seconds NodeClocks::error() const {
@@ -72,11 +69,11 @@ Status NodeClocks::compare(const BetweenPolls& pump) {
   if (leaders_ != nullptr) {
     const auto offset = exchange(pump);
     exchanged = offset.status();
-    if (offset.ok()) told = {read_(), *offset, 1};
+    if (offset.ok()) told = {read_(), *offset};
   }
   const Status heard = broadcast(*node_, std::as_writable_bytes(std::span(&told, 1)), kRoot, pump);
   if (!heard.ok()) return heard;
-  if (told.is_known != 0) {
+  if (told.offset.error_ns != ArrivalStamp::kUnknown) {
     model_.note(told.at_ns, told.offset);
   } else {
     model_.forget();

@@ -73,11 +73,6 @@ class World {
                             const std::vector<std::string>& environment);
 
   transport::Communicator& all() const { return *all_; }
-  // The clock that all ranks share, so that arrivals can be compared.
-  NodeClocks& clocks() { return *clocks_; }
-  const NodeClocks& clocks() const { return *clocks_; }
-  // Returns whether more ranks than cores are on this node.
-  bool is_crowded() const { return all().ranks_on_node() > transport::usable_cores(); }
   const transport::WaitPolicy& wait_policy() const { return wait_policy_; }
   bool uses_mpi() const { return mpi_.has_value(); }
 
@@ -130,6 +125,11 @@ class Membership {
   // all() is for agreement and the control plane, data() for what the loop itself exchanges.
   transport::Communicator& all() const { return world_.all(); }
   transport::Communicator& data() const { return *data_; }
+  // The clock that all ranks share, so that arrivals can be compared.
+  NodeClocks& clocks() { return *clocks_; }
+  const NodeClocks& clocks() const { return *clocks_; }
+  // Returns whether more ranks than cores are on this node.
+  bool is_crowded() const { return all().ranks_on_node() > transport::usable_cores(); }
   const transport::WaitPolicy& wait_policy() const { return world_.wait_policy(); }
 
   // Sets what watches the waits of agree() and gather() from now on: it makes one watcher a wait.
