@@ -54,6 +54,7 @@ void TelemetryState::record(const StepRecord& record) {
   if (has_only_last_reports) return publish();
   add_memory(record);
   now_.ranks.slow = record.decision.slow;
+  now_.ranks.hosts.add(record.signals, now_.ranks.slow);
   now_.heat.add(record);
   if (is_due(*now_.ranks.table, record)) {
     now_.ranks.table = rank_table(record.signals, s);

@@ -113,6 +113,26 @@ std::vector<Metric> slowness_metrics() {
   };
 }
 
+std::vector<Metric> host_metrics() {
+  using S = const Snapshot&;
+  return {
+      gauge("coxswain_host_pressure_ratio", "ratio",
+            "Largest part of its time that a host loses, over the hosts: cores' time stolen by "
+            "other virtual machines, periods in which the CPU quota was used up, time in which "
+            "threads waited for a core, memory or disks; 0 where no host tells",
+            per("resource", kPressureNames,
+                [](S s, std::size_t i) { return worst_pressure(s.ranks.hosts, i); })),
+      gauge("coxswain_host_load_per_core", "",
+            "Threads a core that run or want to, mean of a minute, on the busiest host; 0 where no "
+            "host tells",
+            value([](S s) { return worst_load(s.ranks.hosts); })),
+      gauge("coxswain_host_clock_ratio", "ratio",
+            "Present over largest clock on the host with the slowest cores; absent where no host "
+            "tells",
+            value([](S s) { return lowest_clock(s.ranks.hosts); })),
+  };
+}
+
 std::vector<Metric> rank_metrics() {
   using S = const Snapshot&;
   std::array<std::string, kWorstRanks> slots;
@@ -165,7 +185,7 @@ std::vector<Metric> rank_metrics() {
 }
 
 std::vector<Metric> metrics() {
-  return joined(rank_metrics(), slowness_metrics());
+  return joined(rank_metrics(), joined(slowness_metrics(), host_metrics()));
 }
 
 void put_interval(io::JsonWriter& json, const auto& slow) {
@@ -251,6 +271,7 @@ void put_rank(io::JsonWriter& json, const Snapshot& s, const RankRow& row) {
   } else {
     json.null();
   }
+  put_host(json, s.ranks.hosts.find(report.rank));
   json.field("samples", report.samples);
   json.field("control_errors", report.control_errors).field("flags", report.flags);
 }

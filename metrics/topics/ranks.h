@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "coordinator/core/record.h"
+#include "metrics/topics/hosts.h"
 
 namespace cox::metrics {
 
@@ -47,6 +48,7 @@ struct RanksView {
   std::vector<bool> has_reported;  // since the start; one a rank of the job
   std::shared_ptr<const RankTable> table = std::make_shared<const RankTable>();  // never null
   SlowFindings slow;
+  HostNotes hosts;
 
   // Notes who has reported in this round.
   void mark_seen(const StepRecord& record);

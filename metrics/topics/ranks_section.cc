@@ -127,7 +127,8 @@ std::string state_tag(const SlowRank* slow) {
   return slow->state == SlowState::suspected ? tag("", "suspected") : tag("good", "recovered");
 }
 
-std::string remarks(const RankRow& row, const SlowRank* slow, const Stall* stall) {
+std::string remarks(const RankRow& row, const SlowRank* slow, const HostEvidence* host,
+                    const Stall* stall) {
   std::string out = remark_of(stall, row.report.rank);
   const auto add = [&out](std::string_view css_class, std::string_view text) {
     out += tag(css_class, text) + " ";
@@ -141,8 +142,17 @@ std::string remarks(const RankRow& row, const SlowRank* slow, const Stall* stall
   if (report.has(SignalFlag::out_of_memory)) add("warn", "out of memory, run again");
   if (report.has(SignalFlag::finished)) add("", "finished");
   if (report.has(SignalFlag::watching)) add("", "watching");
-  if (slow == nullptr) return out;
-  return fmt::format("{}<small>{}</small>", out, evidence_text(*slow));
+  if (slow != nullptr) out += fmt::format("<small>{}</small> ", evidence_text(*slow));
+  if (host != nullptr && !host_words(*host).empty())
+    out += fmt::format("<small>host: {}</small>", escape(host_words(*host)));
+  return out;
+}
+
+std::string rank_cell(const HostNotes& hosts, RankId rank) {
+  const HostEvidence* host = hosts.find(rank);
+  const std::string number = std::to_string(rank.value());
+  if (host == nullptr || host_name(*host).empty()) return number;
+  return fmt::format("{} <small>{}</small>", number, escape(host_name(*host)));
 }
 
 // Slowness with its interval where the estimates have one, else this round's alone.
@@ -274,11 +284,11 @@ std::string ranks_section(const Snapshot& s) {
   for (const RankRow* row : rows) {
     const SlowRank* slow = s.ranks.slow.find(row->report.rank);
     const bool is_slow = slow != nullptr && slow->state == SlowState::confirmed;
-    table.add(
-        {std::to_string(row->report.rank.value()), state_tag(slow), seconds_text(row->own_seconds),
-         ratio_cell(*row, slow), phase_bar(*row, longest), waiting_text(*row), recompute_text(*row),
-         memory_text(*row), remarks(*row, slow, s.stall.stall.get())},
-        is_slow ? "slow" : "");
+    table.add({rank_cell(s.ranks.hosts, row->report.rank), state_tag(slow),
+               seconds_text(row->own_seconds), ratio_cell(*row, slow), phase_bar(*row, longest),
+               waiting_text(*row), recompute_text(*row), memory_text(*row),
+               remarks(*row, slow, s.ranks.hosts.find(row->report.rank), s.stall.stall.get())},
+              is_slow ? "slow" : "");
   }
   return fmt::format(
       "<section class=\"card\"><h2>Ranks</h2><p class=\"hint\">{}</p>{}{}{}{}</section>",

@@ -164,6 +164,13 @@ RankSignal SimulatedJob::signal_of(std::int32_t rank) {
   signal.memory_used_bytes = (5ull << 30) + (static_cast<std::uint64_t>(rank % 16) << 24);
   signal.memory_peak_bytes = signal.memory_used_bytes + (1ull << 30);
   signal.memory_limit_bytes = 8ull << 30;
+  if (rank == setup_.slow_rank && round_ > 40) {
+    HostEvidence evidence;
+    constexpr std::string_view kHost = "node07";
+    std::copy(kHost.begin(), kHost.end(), evidence.host.begin());
+    evidence.steal_ratio = 0.12F;
+    signal.fragment = make_fragment(evidence);
+  }
   seal(signal);
   return signal;
 }

@@ -133,7 +133,7 @@ TEST_SUITE("metrics") {
     const std::string page = status_page(served_after({}, 100));
     for (const char* part :
          {"● training", "4 of 4 ranks reporting", "Plan 2",
-          "slow in forward</span> <small>1.17× since round 41</small>", "rank 2 slow in forward",
+          ">slow</span></td>", "in forward since round 41, against the other ranks", "rank 2 slow in forward",
           "recompute", "vetoed", "this loop does not take its batch", "unchanged",
           "aria-label=\"Loss over the last 100 rounds", "href=\"/api/v1/decisions\""}) {
       CAPTURE(part);

@@ -1,5 +1,7 @@
 #include "metrics/topics/ranks.h"
 
+#include <algorithm>
+#include <memory>
 #include <string>
 
 #include "metrics/catalogue.h"
@@ -143,6 +145,56 @@ TEST_SUITE("metrics") {
     CHECK(contains(ranks, "\"waiting_seconds\":1,\"recompute_seconds\":0.5,\"slowness\":null"));
     CHECK(contains(ranks, "\"waiting_seconds\":null,"));
     CHECK(contains(ranks, "\"slowness\":{\"rank\":5,\"state\":\"confirmed\","));
+  }
+
+  TEST_CASE("hosts are named, what is unusual is said in words, and hostile names stay text") {
+    const std::string name = "<img src=x>\"&\xff";
+    Served served = served_with(three_states());
+    Snapshot snapshot = *served.snapshot;
+    StepSignals signals;
+    HostEvidence evidence;
+    std::copy(name.begin(), name.end(), evidence.host.begin());
+    evidence.steal_ratio = 0.35F;
+    evidence.load_per_core = 2.5F;
+    evidence.clock_ratio = 0.5F;
+    evidence.io_pressure = 0.01F;
+    signals.reports.emplace_back().rank = RankId(5);
+    signals.reports[0].fragment = make_fragment(evidence);
+    signals.reports.emplace_back().rank = RankId(6);
+    signals.reports[1].fragment = signals.reports[0].fragment;
+    signals.reports[1].fragment.size = 3;  // does not read
+    snapshot.ranks.hosts.add(signals, snapshot.ranks.slow);
+    CHECK(snapshot.ranks.hosts.find(RankId(6)) == nullptr);
+    const std::string html = ranks_section(snapshot);
+    CHECK_FALSE(contains(html, "<img"));
+    CHECK(contains(html, "&lt;img src=x&gt;"));
+    CHECK(contains(html,
+                   "host: 35 % of its cores&#39; time goes to other virtual machines; 2.5 "
+                   "threads a core want to run; its cores run at 50 % of their largest clock"));
+    served.snapshot = std::make_shared<const Snapshot>(snapshot);
+    const std::string ranks = respond({"GET", "/api/v1/ranks", ""}, served).body;
+    CHECK(contains(ranks, "\"throttled\":null,"));
+    CHECK(contains(ranks, "\"host\":null"));
+    const std::string text = exposition(snapshot);
+    CHECK(contains(text, "coxswain_host_pressure_ratio{resource=\"throttled\"} 0\n"));
+    CHECK(contains(text, "coxswain_host_load_per_core 2.5\n"));
+    CHECK(contains(text, "coxswain_host_clock_ratio 0.5\n"));
+    CHECK_FALSE(contains(exposition(*served_with({}).snapshot), "\ncoxswain_host_clock_ratio "));
+  }
+
+  TEST_CASE("notes of hosts are bounded, and ranks that are named still get one") {
+    SlowFindings slow;
+    slow.ranks = {slow_rank(16'000, SlowState::confirmed)};
+    StepSignals signals;
+    for (std::int32_t rank = 0; rank < 16'384; ++rank) {
+      signals.reports.emplace_back().rank = RankId(rank);
+      signals.reports.back().fragment = make_fragment(HostEvidence{});
+    }
+    HostNotes notes;
+    notes.add(signals, slow);
+    CHECK(notes.list->size() == kHostNotes + 1);
+    CHECK(notes.find(RankId(16'000)) != nullptr);
+    CHECK(notes.find(RankId(15'999)) == nullptr);
   }
 
   TEST_CASE("of a large job eight ranks are shown, the worst first, in a bounded page") {
