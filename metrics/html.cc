@@ -93,6 +93,7 @@ tr.slow td:first-child,tr.gone td:first-child{font-weight:650}
 .a2{background-image:linear-gradient(var(--hatch),var(--hatch));background-size:100% 5px;background-position:0 100%;background-repeat:no-repeat}
 .a3{background-image:repeating-linear-gradient(90deg,var(--hatch) 0 2px,transparent 2px 6px)}
 .part{background-image:repeating-linear-gradient(135deg,var(--stripe) 0 2px,transparent 2px 5px)}
+tr.evidence td{padding-top:0;color:var(--soft)}.keys+.hint{margin-top:8px}
 .heat{display:grid;grid-template-columns:max-content minmax(0,1fr);gap:0 8px;margin-top:10px}
 .heat ol{margin:0;padding:0;list-style:none;text-align:right;font-size:11px;line-height:14px;color:var(--soft)}
 .heat li{height:14px}.heat b{color:var(--warn);font-weight:700}

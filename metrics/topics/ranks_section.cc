@@ -127,8 +127,7 @@ std::string state_tag(const SlowRank* slow) {
   return slow->state == SlowState::suspected ? tag("", "suspected") : tag("good", "recovered");
 }
 
-std::string remarks(const RankRow& row, const SlowRank* slow, const HostEvidence* host,
-                    const Stall* stall) {
+std::string remarks(const RankRow& row, const Stall* stall) {
   std::string out = remark_of(stall, row.report.rank);
   const auto add = [&out](std::string_view css_class, std::string_view text) {
     out += tag(css_class, text) + " ";
@@ -142,9 +141,6 @@ std::string remarks(const RankRow& row, const SlowRank* slow, const HostEvidence
   if (report.has(SignalFlag::out_of_memory)) add("warn", "out of memory, run again");
   if (report.has(SignalFlag::finished)) add("", "finished");
   if (report.has(SignalFlag::watching)) add("", "watching");
-  if (slow != nullptr) out += fmt::format("<small>{}</small> ", evidence_text(*slow));
-  if (host != nullptr && !host_words(*host).empty())
-    out += fmt::format("<small>host: {}</small>", escape(host_words(*host)));
   return out;
 }
 
@@ -245,6 +241,14 @@ std::string host_notes(const std::vector<SlowHost>& hosts) {
   return out;
 }
 
+// Adds a row with what is known of the rank above it.
+void add_evidence(Table& table, const SlowRank* slow, const HostEvidence* host) {
+  std::string text = slow != nullptr ? evidence_text(*slow) : "";
+  const std::string words = host != nullptr ? host_words(*host) : "";
+  if (!words.empty()) text += (text.empty() ? "host: " : ". Host: ") + escape(words);
+  if (!text.empty()) table.add({"", fmt::format("<small>{}</small>", text)}, "evidence");
+}
+
 // What the words and colours of the table mean, as far as they occur in it.
 std::string keys(const std::vector<const RankRow*>& rows, const SlowFindings& slow) {
   std::string out;
@@ -279,7 +283,7 @@ std::string ranks_section(const Snapshot& s) {
     longest = std::max(longest, sum);
   }
   Table table({"Rank/n", "State", "Own work/n", "To median/n", "Step/wide", "Waited/n wide",
-               "Recompute/n wide", "Memory/n wide", "Remarks/why"});
+               "Recompute/n wide", "Memory/n wide", "Remarks"});
   add_missing(table, s.ranks.table->faults);
   for (const RankRow* row : rows) {
     const SlowRank* slow = s.ranks.slow.find(row->report.rank);
@@ -287,8 +291,9 @@ std::string ranks_section(const Snapshot& s) {
     table.add({rank_cell(s.ranks.hosts, row->report.rank), state_tag(slow),
                seconds_text(row->own_seconds), ratio_cell(*row, slow), phase_bar(*row, longest),
                waiting_text(*row), recompute_text(*row), memory_text(*row),
-               remarks(*row, slow, s.ranks.hosts.find(row->report.rank), s.stall.stall.get())},
+               remarks(*row, s.stall.stall.get())},
               is_slow ? "slow" : "");
+    add_evidence(table, slow, s.ranks.hosts.find(row->report.rank));
   }
   return fmt::format(
       "<section class=\"card\"><h2>Ranks</h2><p class=\"hint\">{}</p>{}{}{}{}</section>",
