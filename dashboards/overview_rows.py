@@ -193,14 +193,14 @@ def ranks():
         ),
         lines(
             "Ranks by speed",
-            (8, 7),
-            "Ranks that are not ordinary by what the estimates say of their speed. Suspected is not certain yet; recovered ranks were slow a while ago.",
-            {"{{state}}": 'sum by (state) (coxswain_ranks_by_speed{state!="ordinary"})'},
-            draw=AREAS,
+            (12, 7),
+            "Hosts whose ranks are all slow, and ranks that are not ordinary by what the estimates say of their speed. Suspected is not certain yet; recovered ranks were slow a while ago.",
+            {"{{state}}": 'sum by (state) (coxswain_ranks_by_speed{state!="ordinary"})', "slow hosts": "sum(coxswain_slow_hosts)"},
+            draw=STEPS,
         ),
         lines(
             "How slow",
-            (8, 7),
+            (12, 7),
             "The largest slowdown of a rank and that of the job as a whole against its own past, each with its 95 % interval; 1 while nothing is slow.",
             {
                 "slowest rank, {{bound}}": "max by (bound) (coxswain_straggler_slowdown_ratio)",
@@ -209,14 +209,6 @@ def ranks():
             unit="none",
             decimals=2,
             min=1,
-        ),
-        lines(
-            "Hosts slow as a whole",
-            (8, 7),
-            "Hosts all of whose ranks are slow, at most 16 are counted. /status says which.",
-            {"hosts": "sum(coxswain_slow_hosts)"},
-            draw=STEPS,
-            decimals=0,
         ),
         lines(
             "Waiting for the last rank",

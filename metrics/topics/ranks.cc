@@ -11,6 +11,7 @@
 #include "metrics/snapshot.h"
 #include "metrics/topic.h"
 #include "metrics/topics/heat_map.h"
+#include "metrics/topics/hosts.h"
 
 namespace cox::metrics {
 namespace {

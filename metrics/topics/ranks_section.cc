@@ -9,6 +9,7 @@
 #include "metrics/format.h"
 #include "metrics/html.h"
 #include "metrics/snapshot.h"
+#include "metrics/topics/hosts.h"
 #include "metrics/topics/ranks.h"
 
 namespace cox::metrics {
