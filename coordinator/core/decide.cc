@@ -508,7 +508,7 @@ Decided decide(const JobFacts& job, const Config& config, const PolicySet& polic
   decision.reasons = draft.take_reasons();
   decision.plan = std::move(draft).finish();
   if (decision.plan) kept.plan = *decision.plan;
-  decision.slow_ranks = slowest_ranks(estimates, kSlowRanksTold);
+  decision.slow = slow_findings(estimates.slowness, job.node_of_rank);
   state_of(kept, kEstimates) = PolicyState::of(std::move(estimates));
   state_of(kept, kOwnState) = PolicyState::of(std::move(said));
   if (decision.summary.reporting > 0) kept.history.add(decision.summary);
