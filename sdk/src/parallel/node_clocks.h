@@ -28,7 +28,8 @@ class NodeClocks {
   static Result<NodeClocks> make(transport::Communicator& ranks, ReadClock read = {});
 
   // Compares again, in some 20 message times. Exchanges that contradict each other leave the clocks
-  // unknown until the next time. Collective; waits, and calls `pump` between polls: what it throws ends the wait.
+  // unknown until the next time. Collective; waits, and calls `pump` between polls: what it throws
+  // ends the wait.
   Status compare(const BetweenPolls& pump);
 
   // Returns the present moment by rank 0's clock.

@@ -65,10 +65,10 @@ HostWatch::~HostWatch() {
 }
 
 void HostWatch::run() {
-  using Clock = std::chrono::steady_clock;
+  using Steady = std::chrono::steady_clock;
   HostReading before = read_host(files_.read());
   HostEvidence sent;
-  Clock::time_point repeat{};
+  Steady::time_point repeat{};
   std::unique_lock lock(mutex_);
   while (!woken_.wait_for(lock, setup_.every, [this] { return is_over_; })) {
     lock.unlock();
@@ -76,10 +76,10 @@ void HostWatch::run() {
     const HostEvidence evidence = evidence_between(before, now, setup_.host, setup_.cores);
     before = now;
     lock.lock();
-    if (Clock::now() < repeat && !differs_noticeably(evidence, sent)) continue;
+    if (Steady::now() < repeat && !differs_noticeably(evidence, sent)) continue;
     newest_ = sent = evidence;
     has_news_ = true;
-    repeat = Clock::now() + std::chrono::duration_cast<Clock::duration>(setup_.repeat_every);
+    repeat = Steady::now() + std::chrono::duration_cast<Steady::duration>(setup_.repeat_every);
   }
 }
 

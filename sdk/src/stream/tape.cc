@@ -7,7 +7,6 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
-#include <chrono>
 #include <new>
 #include <utility>
 
@@ -571,21 +570,13 @@ at::Tensor Tape::fetch(std::int32_t index) {
     records_.fail(
         changed_in_place(records_.sizes_of(saved), saved.version, saved.counter.current_version()));
   }
-  if (!saved.found.defined()) replay_timed(index);
+  if (!saved.found.defined()) replay(records_, index, replay_ns_.get());
   if (!saved.found.defined() || saved.found.sizes() != records_.sizes_of(saved)) {
     records_.fail("running " + toString(at_operator(saved.key.saver).handle.operator_name()) +
                   " again saved other tensors than the first time; expected the same, so keep this "
                   "block");
   }
   return std::exchange(saved.found, at::Tensor());
-}
-
-void Tape::replay_timed(std::int32_t index) {
-  if (replay_ns_ == nullptr) return replay(records_, index);
-  const auto began = std::chrono::steady_clock::now();
-  replay(records_, index);
-  const std::chrono::nanoseconds spent = std::chrono::steady_clock::now() - began;
-  replay_ns_->fetch_add(spent.count(), std::memory_order_relaxed);
 }
 
 void Tape::forget(std::int32_t index) noexcept {

@@ -199,8 +199,6 @@ class Tape final : public SavedTensorFrame,
   at::Tensor fetch(std::int32_t saved);
   void forget(std::int32_t saved) noexcept;
 
-  void replay_timed(std::int32_t saved);
-
   const HoldChoice choice_;
   std::shared_ptr<std::atomic<std::int64_t>> replay_ns_;  // null = nobody asks
   bool is_open_ = true;

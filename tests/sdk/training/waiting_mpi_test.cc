@@ -51,7 +51,7 @@ struct Told {
   std::vector<double> waiting, communication, own_communication, data, forward;
   bool is_measured = true;
 
-  void add(const detail::StepReport& report) {
+  void add(const cox::detail::StepReport& report) {
     const auto phase = [&](Phase p) { return report.phase_seconds[static_cast<std::size_t>(p)]; };
     const double calls = phase(Phase::communication);
     is_measured = is_measured && report.has(SignalFlag::waiting_measured);
@@ -69,21 +69,21 @@ struct Told {
 };
 
 // Notes every step that ends.
-class Noting final : public detail::Actuator {
+class Noting final : public cox::detail::Actuator {
  public:
   explicit Noting(Session& session)
       : recorder_(session.state().step().recorder()), added_(session.state().actuators(), *this) {}
 
   const char* name() const override { return "noting"; }
-  void end_step(const detail::StepEnd&, detail::StepOutput&) override {
+  void end_step(const cox::detail::StepEnd&, cox::detail::StepOutput&) override {
     told.add(recorder_.report());
   }
 
   Told told;
 
  private:
-  const detail::StepRecorder& recorder_;
-  const detail::AddedActuator added_;
+  const cox::detail::StepRecorder& recorder_;
+  const cox::detail::AddedActuator added_;
 };
 
 struct Medians {
@@ -94,7 +94,7 @@ std::vector<Medians> medians_of_all(Session& session, const Told& told) {
   CHECK(told.is_measured);
   const Medians mine{median(told.waiting), median(told.own_communication), median(told.data),
                      median(told.forward)};
-  const auto all = detail::gather_values(session.state().job().data(), mine);
+  const auto all = cox::detail::gather_values(session.state().job().data(), mine);
   REQUIRE(all.ok());
   return *all;
 }
