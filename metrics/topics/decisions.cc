@@ -242,7 +242,7 @@ std::string effects_section(const Snapshot& s) {
       "policy, and measured: the median step of up to {} rounds before and {} after, and the "
       "highest "
       "memory peak of a rank. Newest first.</p>{}</section>",
-      EffectLog::kRoundsBefore, EffectLog::kRoundsAfter, table.html());
+      Effects::kRoundsBefore, Effects::kRoundsAfter, table.html());
 }
 
 std::string decisions_section(const Snapshot& s) {
@@ -275,7 +275,7 @@ void DecisionsView::add(const StepRecord& record) {
     count_code(codes, reason.code);
   }
   if (!record.decision.reasons.empty()) list = extended(*list, record, kKept);
-  if (record.effects != nullptr) effects = record.effects;
+  if (record.decision.effects != nullptr) effects = record.decision.effects;
 }
 
 std::shared_ptr<const DecisionList> extended(const DecisionList& list, const StepRecord& record,

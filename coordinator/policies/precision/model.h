@@ -51,8 +51,6 @@ enum class FormatCause : std::uint8_t {
 template <>
 inline constexpr FormatCause kLargestOf<FormatCause> = FormatCause::rule;
 template <>
-inline constexpr Precision kLargestOf<Precision> = Precision::fp8;
-template <>
 inline constexpr PrecisionRequest::What kLargestOf<PrecisionRequest::What> =
     PrecisionRequest::What::release;
 

@@ -118,7 +118,7 @@ std::string effects_table(const cox::EffectList& effects) {
   std::string text = fmt::format(
       "what was decided, and what came of it (median step of up to {} rounds before and {} after, "
       "highest peak of a rank)\n",
-      cox::EffectLog::kRoundsBefore, cox::EffectLog::kRoundsAfter);
+      cox::Effects::kRoundsBefore, cox::Effects::kRoundsAfter);
   text += fmt::format(kRow, "step", "decision", "predicted", "measured");
   std::optional<std::uint64_t> plan_above;
   for (const cox::Effect& effect : effects) {
