@@ -222,8 +222,10 @@ void conclude(Effects& effects, Doubt doubt, Confidence to_condemn) {
       is_valid && !effects.accounts.empty() && effects.accounts.back().plan == trial.plan
           ? effects.accounts.back().seconds_saved
           : 0;
+  const MeasuredRounds before = together(trial.before);
   const MeasuredRounds after = together(effects.recent);
   edit_effects(effects, trial.first_plan, trial.plan, [&](Effect& effect) {
+    effect.before = before;
     effect.after = after;
     effect.measured = measured;
     effect.verdict = finding.verdict;
@@ -237,9 +239,11 @@ void conclude(Effects& effects, Doubt doubt, Confidence to_condemn) {
 
 void show_progress(Effects& effects) {
   const Trial& trial = *effects.trial;
+  const MeasuredRounds before = together(trial.before);
   const MeasuredRounds after = together(effects.recent);
   const RatioInterval measured = ratio_of(effects, Confidence::percent_95);
   edit_effects(effects, trial.first_plan, trial.plan, [&](Effect& effect) {
+    effect.before = before;
     effect.after = after;
     effect.measured = measured;
   });
@@ -314,6 +318,12 @@ void note_slow_ranks(Effects& effects, const Estimates& estimates) {
   for (const SlowRank& slow : now) effects.slow.push_back(slow.rank);
 }
 
+void add_round(std::vector<RoundTime>& rounds, const RoundTime& round) {
+  if (rounds.size() == Effects::kRoundsAfter) rounds.erase(rounds.begin());
+  rounds.push_back(round);
+}
+
+// Until a plan is in force its rounds are still those before it.
 void measure(Effects& effects, const StepSummary& summary) {
   const double seconds = summary.wall_seconds.median;
   const bool is_timed = summary.wall_seconds.count > 0 && seconds > 1e-9 && seconds < kLargest;
@@ -325,9 +335,9 @@ void measure(Effects& effects, const StepSummary& summary) {
   RoundTime round{summary.round, seconds, effects.samples, 0, summary.memory_peak_bytes};
   const double covered = seconds * summary.rounds;
   if (covered > 0) round.tokens_per_second = static_cast<double>(summary.tokens) / covered;
-  if (effects.recent.size() == Effects::kRoundsAfter) effects.recent.erase(effects.recent.begin());
-  effects.recent.push_back(round);
-  if (effects.trial && effects.trial->applied_in) look_at_trial(effects);
+  add_round(effects.recent, round);
+  if (!effects.trial) return;
+  effects.trial->applied_in ? look_at_trial(effects) : add_round(effects.trial->before, round);
 }
 
 void count_seconds(Effects& effects, const StepSummary& summary) {

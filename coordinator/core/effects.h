@@ -4,14 +4,14 @@
 //   StepSummary, Estimates -> learn_effects -> policies, Draft -> note_decision -> next round
 //                                    \-> take-back (decide.cc)      \-> page, API, closing table
 //
-// Each plan is a trial. The last 64 rounds before the decision are compared with up to 64 rounds
-// under the plan, the first 3 left out, as a ratio of step times with a 95 % interval
-// (paired_ratio.h); of times per sample where the batch changed. What else happened is taken out or
-// makes the verdict "not sure": rounds before a rank became slow do not count when it was so while
-// the decision was made, a rank that becomes slow or recovers under the plan ends the trial, and so
-// does the next plan. A rank that becomes slow as the plan sets in counts as the plan's doing.
-// Changes of one plan share a trial, and so do those of a plan that was replaced before any round
-// under it counted.
+// Each plan is a trial. The last 64 rounds before it sets in are compared with up to 64 rounds
+// under it, the first 3 left out, as a ratio of step times with a 95 % interval (paired_ratio.h);
+// of times per sample where the batch changed. What else happened is taken out or makes the verdict
+// "not sure": rounds before a rank became slow do not count when it was so while the decision was
+// made, a rank that becomes slow or recovers under the plan ends the trial, and so does the next
+// plan. A rank that becomes slow as the plan sets in counts as the plan's doing. Changes of one
+// plan share a trial, and so do those of a plan that was replaced before any round under it
+// counted.
 //
 // A change that promised a shorter step (Forecast::promises_time) helped when the interval lies
 // below 1, and did not help when the 99 % interval lies above 1, or the 99.9 % interval does after
@@ -239,7 +239,7 @@ struct Account {
 struct Effects {
   static constexpr std::uint32_t kVersion = 1;
   static constexpr std::size_t kKept = 64;           // the newest effects
-  static constexpr std::size_t kRoundsBefore = 64;   // at most, directly before the decision
+  static constexpr std::size_t kRoundsBefore = 64;   // at most, directly before the switch
   static constexpr std::size_t kRoundsAfter = 64;    // at most, the first ones that count
   static constexpr std::size_t kSettlingRounds = 3;  // after a switch; they do not count
   static constexpr std::uint32_t kRestRounds = 512;  // after the first take-back

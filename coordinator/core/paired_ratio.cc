@@ -69,16 +69,48 @@ Stretch stretch_of(const std::vector<double>& batches) {
   return stretch;
 }
 
-double inflation(const Stretch& a, const Stretch& b) {
-  const double count = a.count + b.count;
-  const double pooled = (a.correlation() * a.count + b.correlation() * b.count) / count;
-  const double r = std::clamp(pooled + 2 / count, 0.0, kLargestCorrelation);
+// `correlation` is that of so many batches; what it is too small by, in short series, is added.
+double inflation(double correlation, double batches) {
+  const double r = std::clamp(correlation + 2 / batches, 0.0, kLargestCorrelation);
   return (1 + r) / (1 - r);
 }
 
-// Welch and Satterthwaite's degrees of freedom.
-double freedom_of(double a, double na, double b, double nb) {
-  return (a + b) * (a + b) / (a * a / (na - 1) + b * b / (nb - 1));
+double inflation(const Stretch& a, const Stretch& b) {
+  const double count = a.count + b.count;
+  return inflation((a.correlation() * a.count + b.correlation() * b.count) / count, count);
+}
+
+// The logarithm of the ratio, its variance and the degrees of freedom behind that.
+struct Difference {
+  double mean = 0;
+  double variance = 0;
+  double freedom = 1;
+};
+
+constexpr double kLeast = kSmallestDeviation * kSmallestDeviation;
+
+// Welch's, with Satterthwaite's degrees of freedom.
+Difference difference_of(std::span<const double> before, std::span<const double> after) {
+  const std::size_t shorter = std::min(before.size(), after.size());
+  const std::size_t length = shorter < kShortStretch ? kShortBatch : kLongBatch;
+  const Stretch a = stretch_of(batches_of(before, length));
+  const Stretch b = stretch_of(batches_of(after, length));
+  const double va = std::max(a.variance_of_mean(), kLeast);
+  const double vb = std::max(b.variance_of_mean(), kLeast);
+  const double freedom =
+      (va + vb) * (va + vb) / (va * va / (a.count - 1) + vb * vb / (b.count - 1));
+  return {b.mean - a.mean, (va + vb) * inflation(a, b), freedom};
+}
+
+// Of the long stretch over the short one, which borrows its noise.
+Difference difference_to_short(std::span<const double> few, std::span<const double> many) {
+  const std::size_t length = many.size() < kShortStretch ? kShortBatch : kLongBatch;
+  const Stretch a = stretch_of(batches_of(many, length));
+  const double of_mean =
+      std::max(a.variance_of_mean(), kLeast) * inflation(a.correlation(), a.count);
+  const double of_few =
+      of_mean * a.count * static_cast<double>(length) / static_cast<double>(few.size());
+  return {a.mean - batches_of(few, few.size()).front(), of_mean + of_few, a.count - 1};
 }
 
 }  // namespace
@@ -86,19 +118,21 @@ double freedom_of(double a, double na, double b, double nb) {
 RatioInterval paired_ratio(std::span<const double> before, std::span<const double> after,
                            Confidence confidence) {
   const std::size_t shorter = std::min(before.size(), after.size());
-  if (shorter < kFewestPairedRounds) return {};
-  const std::size_t length = shorter < kShortStretch ? kShortBatch : kLongBatch;
-  const Stretch a = stretch_of(batches_of(before, length));
-  const Stretch b = stretch_of(batches_of(after, length));
-  const double least = kSmallestDeviation * kSmallestDeviation;
-  const double va = std::max(a.variance_of_mean(), least);
-  const double vb = std::max(b.variance_of_mean(), least);
-  const double half = student(confidence, freedom_of(va, a.count, vb, b.count)) *
-                      std::sqrt((va + vb) * inflation(a, b));
+  const std::size_t longer = std::max(before.size(), after.size());
+  if (shorter < kFewestPairedRounds || longer < kFewestLongRounds) return {};
+  Difference change;
+  if (shorter >= kFewestLongRounds) {
+    change = difference_of(before, after);
+  } else if (before.size() == shorter) {
+    change = difference_to_short(before, after);
+  } else {
+    change = difference_to_short(after, before);
+    change.mean = -change.mean;
+  }
+  const double half = student(confidence, change.freedom) * std::sqrt(change.variance);
   static constexpr double kFarthest = 60;  // that portable_exp takes
   const auto ratio = [](double x) { return portable_exp(std::clamp(x, -kFarthest, kFarthest)); };
-  const double change = b.mean - a.mean;
-  return {ratio(change), ratio(change - half), ratio(change + half)};
+  return {ratio(change.mean), ratio(change.mean - half), ratio(change.mean + half)};
 }
 
 double noise_of_series(std::span<const double> seconds) {

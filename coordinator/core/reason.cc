@@ -32,6 +32,7 @@ constexpr CodeName kCodeNames[] = {
     {ReasonCode::straggler_found, "straggler_found"},
     {ReasonCode::straggler_gone, "straggler_gone"},
     {ReasonCode::straggler_phase_moved, "straggler_phase_moved"},
+    {ReasonCode::straggler_advice, "straggler_advice"},
     {ReasonCode::shares_changed, "shares_changed"},
     {ReasonCode::shares_kept, "shares_kept"},
     {ReasonCode::shares_limited, "shares_limited"},

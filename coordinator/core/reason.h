@@ -78,6 +78,7 @@ enum class ReasonCode : std::uint16_t {
   straggler_found = 40,
   straggler_gone = 41,
   straggler_phase_moved = 42,
+  straggler_advice = 43,  // to a person: nothing is left to decide
   // shares; 60 was shares_forced
   shares_changed = 61,     // follow the speed of the ranks
   shares_kept = 62,        // looked at, and not worth a change

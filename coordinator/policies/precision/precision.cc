@@ -248,6 +248,10 @@ Reason explain_move(const PolicyInput& input, BlockRun run, const BlockMove& mov
       text += contains(move.leeway.allowed, move.from) ? "nothing holds another format any more"
                                                        : holder(input, run.first, move.leeway);
       break;
+    case FormatCause::straggler_gone:
+      code = ReasonCode::precision_straggler;
+      text += "the slow rank that it had gone there for has recovered";
+      break;
     case FormatCause::memory:
       text += sentence("a rank's peak is %.1f %% of its memory", 100 * move.amount);
       break;

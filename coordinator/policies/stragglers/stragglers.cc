@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 #include "coordinator/core/slowness.h"
 #include "coordinator/core/text.h"
+#include "coordinator/policies/stragglers/advice.h"
 
 namespace cox {
 namespace {
@@ -100,6 +102,7 @@ PolicyOutput Stragglers::propose(const PolicyInput& input, PolicyState state) co
     ++named;
   }
   for (; named != end; ++named) output.findings.push_back(explain_gone(named->rank, input));
+  std::ranges::move(advice_of_round(input), std::back_inserter(output.findings));
   output.state = PolicyState::of(state_after(input));
   return output;
 }
