@@ -179,16 +179,7 @@ class Draft {
   // Puts the inverse of what is condemned into the draft. Returns why it cannot be, or nothing.
   // REQUIRES: is_at_rest().
   std::string take_back(const Inverse& inverse) {
-    if (inverse.changes.empty()) return inverse.why_not;
-    Plan candidate = newest_;
-    for (const PlanChange& change : inverse.changes) {
-      if (is_forced(change, config_.force)) return "the user forces it";
-      const ChangeResult result = apply_change(candidate, change, job_);
-      if (result.outcome == Outcome::vetoed) return result.note;
-    }
-    if (same_effect(candidate, newest_)) return "the plan is as it was before already";
-    plan_ = std::move(candidate);
-    return {};
+    return carry_out(inverse, job_, config_.force, plan_);
   }
   void drop_changes() {
     plan_ = newest_;

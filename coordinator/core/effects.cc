@@ -1,11 +1,13 @@
 #include "coordinator/core/effects.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <utility>
 
 #include "coordinator/core/selection.h"
 #include "coordinator/core/slowness.h"
+#include "coordinator/core/text.h"
 
 namespace cox {
 namespace {
@@ -98,37 +100,7 @@ std::uint32_t count_sharing(const Effects& effects, const Trial& trial) {
   }));
 }
 
-// --- scores -----------------------------------------------------------------------------------
-
-PolicyScore& score_of(Effects& effects, PolicyKind policy) {
-  auto& all = effects.scores;
-  const auto at = std::ranges::lower_bound(all, policy, {}, &PolicyScore::policy);
-  if (at != all.end() && at->policy == policy) return *at;
-  return *all.insert(at, PolicyScore{policy});
-}
-
-double promised_saving(const AppliedChange& change) {
-  return change.promised_ratio > 0 ? 1 - change.promised_ratio : 0;
-}
-
-// Adds `seconds` of training under the plan to the account, and to the scores of its policies by
-// what they promised; evenly where nobody promised anything.
-void add_seconds(Effects& effects, Account& account, double seconds) {
-  const double without = seconds / account.ratio;
-  const double saved = without - seconds;
-  account.seconds_saved += saved;
-  double promises = 0;
-  for (const AppliedChange& change : account.changes) {
-    promises += std::abs(promised_saving(change));
-  }
-  for (const AppliedChange& change : account.changes) {
-    const double part = promises > 0 ? std::abs(promised_saving(change)) / promises
-                                     : 1 / static_cast<double>(account.changes.size());
-    PolicyScore& score = score_of(effects, change.kind);
-    (saved > 0 ? score.seconds_gained : score.seconds_lost) += std::abs(saved) * part;
-    score.seconds_promised += without * promised_saving(change);
-  }
-}
+// --- seconds ----------------------------------------------------------------------------------
 
 void tell_seconds(Effects& effects) {
   for (const Account& account : effects.accounts) {
@@ -145,7 +117,7 @@ void open_account(Effects& effects, const Trial& trial, const RatioInterval& mea
   Account account{trial.first_plan, trial.plan, measured.ratio, 0, trial.changes};
   double seconds = 0;
   for (const RoundTime& round : effects.recent) seconds += round.seconds;
-  add_seconds(effects, account, seconds);
+  add_seconds(account, seconds, effects.scores);
   if (effects.accounts.size() == kMostAccounts) effects.accounts.erase(effects.accounts.begin());
   effects.accounts.push_back(std::move(account));
 }
@@ -187,7 +159,7 @@ Finding judge(const Effects& effects, const RatioInterval& measured, Confidence 
 void count_verdict(Effects& effects, const Trial& trial, Verdict verdict) {
   for (const AppliedChange& change : trial.changes) {
     if (!change.is_for_time) continue;
-    PolicyScore& score = score_of(effects, change.kind);
+    PolicyScore& score = score_of(effects.scores, change.kind);
     if (verdict == Verdict::helped) ++score.helped;
     if (verdict == Verdict::did_not_help) ++score.did_not_help;
     if (verdict == Verdict::not_sure) ++score.not_sure;
@@ -344,7 +316,7 @@ void count_seconds(Effects& effects, const StepSummary& summary) {
   if (effects.accounts.empty() || summary.wall_seconds.count == 0) return;
   const double seconds = summary.wall_seconds.median * summary.rounds;
   if (!(seconds > 0 && seconds < kLargest)) return;
-  for (Account& account : effects.accounts) add_seconds(effects, account, seconds);
+  for (Account& account : effects.accounts) add_seconds(account, seconds, effects.scores);
   if (summary.round.value() % kTellSecondsEvery == 0) tell_seconds(effects);
 }
 
@@ -433,74 +405,32 @@ bool are_sane(std::span<const RoundTime> rounds, std::size_t most) {
          });
 }
 
-bool are_sane(std::span<const AppliedChange> changes) {
-  return std::ranges::all_of(changes, [](const AppliedChange& change) {
-    return change.kind <= PolicyKind::accumulation && is_amount(change.promised_ratio);
-  });
-}
-
-bool is_sane(const Account& account) {
-  return account.ratio > 1e-9 && is_amount(account.ratio) && !account.changes.empty() &&
-         are_sane(account.changes) && is_amount(std::abs(account.seconds_saved));
-}
-
-bool is_sane(const PolicyScore& score) {
-  return score.policy <= PolicyKind::accumulation && is_amount(score.seconds_gained) &&
-         is_amount(score.seconds_lost) && is_amount(std::abs(score.seconds_promised));
-}
-
 }  // namespace
 
 std::string_view to_string(Verdict verdict) {
-  switch (verdict) {
-    case Verdict::none:
-      return "none";
-    case Verdict::measuring:
-      return "measuring";
-    case Verdict::helped:
-      return "helped";
-    case Verdict::did_not_help:
-      return "did not help";
-    case Verdict::not_sure:
-      return "not sure";
-  }
-  return "unknown";
+  constexpr std::array<std::string_view, 5> kNames = {"none", "measuring", "helped", "did not help",
+                                                      "not sure"};
+  return kNames[static_cast<std::size_t>(verdict)];
 }
 
 std::string_view to_string(Doubt doubt) {
-  switch (doubt) {
-    case Doubt::none:
-      return "";
-    case Doubt::noise:
-      return "steps vary more than that";
-    case Doubt::few_rounds_before:
-      return "too few rounds before it";
-    case Doubt::replaced:
-      return "the next plan came too early";
-    case Doubt::straggler_found:
-      return "a rank became slow meanwhile";
-    case Doubt::straggler_recovered:
-      return "a slow rank recovered meanwhile";
-    case Doubt::shared:
-      return "another change of the plan has a cost that is not known";
-  }
-  return "unknown";
+  constexpr std::array<std::string_view, 7> kNames = {
+      "",
+      "steps vary more than that",
+      "too few rounds before it",
+      "the next plan came too early",
+      "a rank became slow meanwhile",
+      "a slow rank recovered meanwhile",
+      "another change of the plan has a cost that is not known"};
+  return kNames[static_cast<std::size_t>(doubt)];
 }
 
-std::string_view to_string(Knob knob) {
-  switch (knob) {
-    case Knob::precision:
-      return "precision";
-    case Knob::actions:
-      return "memory actions";
-    case Knob::shares:
-      return "shares";
-    case Knob::batch:
-      return "the samples of a step";
-    case Knob::other:
-      return "another knob";
-  }
-  return "unknown";
+std::string verdict_text(const Effect& effect) {
+  if (effect.verdict == Verdict::none) return {};
+  std::string text(to_string(effect.verdict));
+  if (effect.is_taken_back) text += ", taken back";
+  if (effect.doubt != Doubt::none) text += concat(": ", effect.doubt);
+  return text;
 }
 
 KnobValues knobs_of(const Plan& plan) {
@@ -526,13 +456,16 @@ void read(ByteReader& in, std::shared_ptr<const SharedEffects>& list) {
 bool Effects::is_sane() const {
   const bool scores_ascend = std::ranges::adjacent_find(scores, std::ranges::greater_equal{},
                                                         &PolicyScore::policy) == scores.end();
-  const auto is_condemned = [](const Condemned& one) {
-    return !one.changes.empty() && are_sane(one.changes) && one.measured.ratio > 0;
+  const auto is_change = [](const AppliedChange& change) { return cox::is_sane(change); };
+  const auto is_condemned = [&](const Condemned& one) {
+    return !one.changes.empty() && std::ranges::all_of(one.changes, is_change) &&
+           one.measured.ratio > 0;
   };
-  return scores_ascend && cox::are_sane(recent, kRoundsAfter) && is_amount(samples) &&
+  return scores_ascend && are_sane(recent, kRoundsAfter) && is_amount(samples) &&
          std::ranges::all_of(scores, [](const auto& s) { return cox::is_sane(s); }) &&
          std::ranges::is_sorted(slow) && rounds_of_plan <= kSettlingRounds &&
-         (!trial || (are_sane(trial->before, kRoundsBefore) && cox::are_sane(trial->changes))) &&
+         (!trial || (are_sane(trial->before, kRoundsBefore) &&
+                     std::ranges::all_of(trial->changes, is_change))) &&
          condemned.size() <= kMostCondemned && std::ranges::all_of(condemned, is_condemned) &&
          rests.size() <= kMostRests && accounts.size() <= kMostAccounts &&
          std::ranges::all_of(accounts, [](const auto& a) { return cox::is_sane(a); });
@@ -631,7 +564,7 @@ RoundId note_taken_back(Effects& effects, RoundId now) {
   });
   RoundId until = now;
   for (const AppliedChange& change : condemned.changes) {
-    ++score_of(effects, change.kind).taken_back;
+    ++score_of(effects.scores, change.kind).taken_back;
     auto rest = std::ranges::find_if(effects.rests, [&](const Rest& known) {
       return known.policy == change.policy && known.knob == change.knob;
     });

@@ -36,6 +36,7 @@
 #include "coordinator/core/estimates.h"
 #include "coordinator/core/paired_ratio.h"
 #include "coordinator/core/plan.h"
+#include "coordinator/core/policy_score.h"
 #include "coordinator/core/reason.h"
 #include "coordinator/core/state_codec.h"
 #include "coordinator/core/summary.h"
@@ -100,49 +101,13 @@ struct Effect {
   }
 };
 using EffectList = std::vector<Effect>;  // oldest first
+
+// Returns the verdict for people: "did not help, taken back", "not sure: steps vary more than
+// that"; empty where there is none.
+std::string verdict_text(const Effect& effect);
+
 // The same, shared: a round that adds one copies none.
 using SharedEffects = std::vector<std::shared_ptr<const Effect>>;
-
-// PolicyScore sums up what the decisions of a policy came to, since the job first began. Seconds
-// count where the interval of a trial leaves out 1; policies that share a plan share them by what
-// they promised.
-struct PolicyScore {
-  PolicyKind policy = PolicyKind::none;
-  std::uint32_t helped = 0;
-  std::uint32_t did_not_help = 0;
-  std::uint32_t not_sure = 0;
-  std::uint32_t taken_back = 0;
-  double seconds_gained = 0;
-  double seconds_lost = 0;
-  double seconds_promised = 0;  // gained less lost, had the forecasts come true
-
-  static auto fields(auto& self) {
-    return std::tie(self.policy, self.helped, self.did_not_help, self.not_sure, self.taken_back,
-                    self.seconds_gained, self.seconds_lost, self.seconds_promised);
-  }
-};
-
-// What a change sets. Values are kept in states: never renumber.
-enum class Knob : std::uint8_t { precision = 0, actions = 1, shares = 2, batch = 3, other = 4 };
-std::string_view to_string(Knob knob);
-template <>
-inline constexpr Knob kLargestOf<Knob> = Knob::other;
-
-// AppliedChange is a change that went into a plan.
-struct AppliedChange {
-  std::string policy;  // its name
-  PolicyKind kind = PolicyKind::none;
-  Knob knob = Knob::other;
-  std::uint16_t first_block = 0;  // of precision
-  std::uint16_t blocks = 0;
-  double promised_ratio = 0;  // of step times; 0 = unknown
-  bool is_for_time = false;   // no necessity, and it promises a shorter step
-
-  static auto fields(auto& self) {
-    return std::tie(self.policy, self.kind, self.knob, self.first_block, self.blocks,
-                    self.promised_ratio, self.is_for_time);
-  }
-};
 
 template <>
 inline constexpr Precision kLargestOf<Precision> = Precision::fp8;
@@ -220,19 +185,6 @@ struct Rest {
 
   static auto fields(auto& self) {
     return std::tie(self.policy, self.knob, self.until, self.times, self.told);
-  }
-};
-
-// Account is a measured plan whose changes are in force and count for its policies.
-struct Account {
-  std::uint64_t first_plan = 0;
-  std::uint64_t plan = 0;
-  double ratio = 1;          // measured
-  double seconds_saved = 0;  // so far
-  std::vector<AppliedChange> changes;
-
-  static auto fields(auto& self) {
-    return std::tie(self.first_plan, self.plan, self.ratio, self.seconds_saved, self.changes);
   }
 };
 

@@ -1,7 +1,9 @@
 #include "coordinator/core/take_back.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "coordinator/core/plan_change.h"
 #include "coordinator/core/share_units.h"
 #include "coordinator/core/text.h"
 
@@ -135,6 +137,20 @@ Inverse inverse_of(const Condemned& condemned, const Plan& newest, const JobFact
     return {{}, concat("rank ", over, " would get more samples than fit its memory")};
   }
   return {restore(condemned), {}};
+}
+
+std::string carry_out(const Inverse& inverse, const JobFacts& job, const OverrideConfig& force,
+                      Plan& plan) {
+  if (inverse.changes.empty()) return inverse.why_not;
+  Plan candidate = plan;
+  for (const PlanChange& change : inverse.changes) {
+    if (is_forced(change, force)) return "the user forces it";
+    const ChangeResult result = apply_change(candidate, change, job);
+    if (result.outcome == Outcome::vetoed) return result.note;
+  }
+  if (same_effect(candidate, plan)) return "the plan is as it was before already";
+  plan = std::move(candidate);
+  return {};
 }
 
 std::vector<AppliedChange> changes_back(const Condemned& condemned) {

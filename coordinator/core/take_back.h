@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "coordinator/core/config.h"
 #include "coordinator/core/effects.h"
 #include "coordinator/core/job.h"
 #include "coordinator/core/plan.h"
@@ -24,6 +25,11 @@ struct Inverse {
 // than the policies allow it now (`most_samples`, empty = nothing limits them).
 Inverse inverse_of(const Condemned& condemned, const Plan& newest, const JobFacts& job,
                    std::span<const std::uint64_t> most_samples);
+
+// Carries the inverse out in `plan`. Returns why it cannot be, as a clause, and leaves the plan as
+// it is then; nothing where it was. What the user forces is not touched.
+std::string carry_out(const Inverse& inverse, const JobFacts& job, const OverrideConfig& force,
+                      Plan& plan);
 
 // Returns what goes into the plan, for the next trial. REQUIRES: `condemned.measured` is known.
 std::vector<AppliedChange> changes_back(const Condemned& condemned);
