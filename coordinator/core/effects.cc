@@ -456,19 +456,18 @@ void read(ByteReader& in, std::shared_ptr<const SharedEffects>& list) {
 bool Effects::is_sane() const {
   const bool scores_ascend = std::ranges::adjacent_find(scores, std::ranges::greater_equal{},
                                                         &PolicyScore::policy) == scores.end();
-  const auto is_change = [](const AppliedChange& change) { return cox::is_sane(change); };
-  const auto is_condemned = [&](const Condemned& one) {
-    return !one.changes.empty() && std::ranges::all_of(one.changes, is_change) &&
+  const auto is_condemned = [](const Condemned& one) {
+    return !one.changes.empty() && std::ranges::all_of(one.changes, &AppliedChange::is_sane) &&
            one.measured.ratio > 0;
   };
   return scores_ascend && are_sane(recent, kRoundsAfter) && is_amount(samples) &&
-         std::ranges::all_of(scores, [](const auto& s) { return cox::is_sane(s); }) &&
-         std::ranges::is_sorted(slow) && rounds_of_plan <= kSettlingRounds &&
+         std::ranges::all_of(scores, &PolicyScore::is_sane) && std::ranges::is_sorted(slow) &&
+         rounds_of_plan <= kSettlingRounds &&
          (!trial || (are_sane(trial->before, kRoundsBefore) &&
-                     std::ranges::all_of(trial->changes, is_change))) &&
+                     std::ranges::all_of(trial->changes, &AppliedChange::is_sane))) &&
          condemned.size() <= kMostCondemned && std::ranges::all_of(condemned, is_condemned) &&
          rests.size() <= kMostRests && accounts.size() <= kMostAccounts &&
-         std::ranges::all_of(accounts, [](const auto& a) { return cox::is_sane(a); });
+         std::ranges::all_of(accounts, &Account::is_sane);
 }
 
 Effects effects_of_start(Effects before, std::uint32_t incarnation, const Plan& first_plan,

@@ -40,20 +40,19 @@ void add_seconds(Account& account, double seconds, std::vector<PolicyScore>& sco
   }
 }
 
-bool is_sane(const Account& account) {
-  const auto is_change = [](const AppliedChange& change) { return is_sane(change); };
-  return account.ratio > 1e-9 && is_amount(account.ratio) && !account.changes.empty() &&
-         std::ranges::all_of(account.changes, is_change) &&
-         is_amount(std::abs(account.seconds_saved));
+bool Account::is_sane() const {
+  return ratio > 1e-9 && is_amount(ratio) && !changes.empty() &&
+         std::ranges::all_of(changes, &AppliedChange::is_sane) &&
+         is_amount(std::abs(seconds_saved));
 }
 
-bool is_sane(const AppliedChange& change) {
-  return change.kind <= PolicyKind::accumulation && is_amount(change.promised_ratio);
+bool AppliedChange::is_sane() const {
+  return kind <= PolicyKind::accumulation && is_amount(promised_ratio);
 }
 
-bool is_sane(const PolicyScore& score) {
-  return score.policy <= PolicyKind::accumulation && is_amount(score.seconds_gained) &&
-         is_amount(score.seconds_lost) && is_amount(std::abs(score.seconds_promised));
+bool PolicyScore::is_sane() const {
+  return policy <= PolicyKind::accumulation && is_amount(seconds_gained) &&
+         is_amount(seconds_lost) && is_amount(std::abs(seconds_promised));
 }
 
 std::string_view to_string(Knob knob) {

@@ -34,6 +34,8 @@ struct AppliedChange {
     return std::tie(self.policy, self.kind, self.knob, self.first_block, self.blocks,
                     self.promised_ratio, self.is_for_time);
   }
+  // Returns whether the numbers can have come from a measured plan.
+  bool is_sane() const;
 };
 
 // PolicyScore sums up what the decisions of a policy came to, since the job first began. Seconds
@@ -53,6 +55,8 @@ struct PolicyScore {
     return std::tie(self.policy, self.helped, self.did_not_help, self.not_sure, self.taken_back,
                     self.seconds_gained, self.seconds_lost, self.seconds_promised);
   }
+  // Returns whether the numbers can have come from a measured plan.
+  bool is_sane() const;
 };
 
 // Account is a measured plan whose changes are in force and count for its policies.
@@ -66,6 +70,8 @@ struct Account {
   static auto fields(auto& self) {
     return std::tie(self.first_plan, self.plan, self.ratio, self.seconds_saved, self.changes);
   }
+  // Returns whether the numbers can have come from a measured plan.
+  bool is_sane() const;
 };
 
 // Returns the score of the policy, and adds one where there is none. `scores` stay ascending.
@@ -74,10 +80,5 @@ PolicyScore& score_of(std::vector<PolicyScore>& scores, PolicyKind policy);
 // Adds `seconds` of training under the plan to the account and to the scores of its policies, by
 // what they promised; evenly where nobody promised anything. REQUIRES: account.ratio > 0.
 void add_seconds(Account& account, double seconds, std::vector<PolicyScore>& scores);
-
-// Returns whether the numbers can have come from these functions.
-bool is_sane(const Account& account);
-bool is_sane(const AppliedChange& change);
-bool is_sane(const PolicyScore& score);
 
 }  // namespace cox
