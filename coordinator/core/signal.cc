@@ -154,6 +154,11 @@ Result<PrecisionRequest> read_precision_request(const Fragment& fragment) {
   return request;
 }
 
+std::string_view host_name(const HostEvidence& evidence) {
+  const auto end = std::ranges::find(evidence.host, '\0');
+  return {evidence.host.data(), static_cast<std::size_t>(end - evidence.host.begin())};
+}
+
 Result<HostEvidence> read_host_evidence(const Fragment& fragment) {
   auto evidence = content_of<HostEvidence>(fragment, "evidence of a host");
   if (!evidence.ok()) return evidence;

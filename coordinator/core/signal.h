@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <string_view>
+#include <tuple>
 #include <type_traits>
 
 #include "coordinator/core/memory_front.h"
@@ -171,8 +173,17 @@ struct HostEvidence {
   float io_pressure = kNotKnown;      // likewise, for disks
   float clock_error_seconds = kNotKnown;  // of this node's clock against rank 0's
   friend bool operator==(const HostEvidence&, const HostEvidence&) = default;
+  static auto fields(auto& self) {
+    return std::tie(self.host, self.steal_ratio, self.load_per_core, self.clock_ratio,
+                    self.throttled_ratio, self.cpu_pressure, self.memory_pressure, self.io_pressure,
+                    self.clock_error_seconds);
+  }
 };
 static_assert(sizeof(HostEvidence) <= 60);
+
+// Returns the host's name as far as the evidence has it, without its padding. It refers to
+// `evidence`.
+std::string_view host_name(const HostEvidence& evidence);
 
 // Puts a BlockProfile, a BlockFailure, a PrecisionRequest or a HostEvidence into a fragment.
 template <class Content>

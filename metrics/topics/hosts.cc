@@ -77,11 +77,6 @@ const HostEvidence* HostNotes::find(RankId rank) const {
   return at != list->end() && at->rank == rank ? &at->evidence : nullptr;
 }
 
-std::string_view host_name(const HostEvidence& evidence) {
-  const auto end = std::ranges::find(evidence.host, '\0');
-  return {evidence.host.data(), static_cast<std::size_t>(end - evidence.host.begin())};
-}
-
 std::string host_words(const HostEvidence& evidence) {
   std::string words;
   const auto add = [&words](std::string_view text) {

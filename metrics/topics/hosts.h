@@ -34,9 +34,6 @@ struct HostNotes {
   const HostEvidence* find(RankId rank) const;
 };
 
-// Returns the host's name as it came; empty where it is not known.
-std::string_view host_name(const HostEvidence& evidence);
-
 // Says in words what is unusual: "35 % of its cores' time goes to other virtual machines".
 std::string host_words(const HostEvidence& evidence);
 

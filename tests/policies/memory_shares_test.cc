@@ -233,7 +233,8 @@ TEST_SUITE("policies.memory and shares") {
     const StepSummary summary;
     const Estimates estimates;
     const PolicyOutput output = MemoryPolicy().propose(
-        {run.job, run.config, run.state.plan, signals, summary, estimates, run.state.history}, {});
+        {run.job, run.config, run.state.plan, signals, summary, estimates, run.state.history, {}},
+        {});
     CHECK(output.most_samples.empty());
   }
 }

@@ -240,8 +240,9 @@ TEST_SUITE("policies") {
     const cox::StepSignals signals;
     const cox::StepSummary summary;
     const cox::Config config;
-    const cox::PolicyInput input{job.job(), config,    state.plan,   signals,
-                                 summary,   estimates, state.history};
+    const cox::Effects effects;
+    const cox::PolicyInput input{job.job(), config,    state.plan,    signals,
+                                 summary,   estimates, state.history, effects};
     const cox::Stragglers policy;
     const cox::PolicyState kept = cox::state_of(state, "stragglers");
     CHECK(policy.propose(input, kept).findings.empty());

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 #include "coordinator/core/job_pace.h"
 #include "coordinator/core/slow_hosts.h"
 #include "coordinator/core/slow_rank.h"
 #include "coordinator/core/text.h"
+#include "coordinator/policies/stragglers/advice.h"
 
 namespace cox {
 namespace {
@@ -28,17 +30,19 @@ struct ToldPauses {
 };
 
 struct StragglersState {
-  static constexpr std::uint32_t kVersion = 3;
+  static constexpr std::uint32_t kVersion = 4;
   std::vector<NamedRank> named;  // told to be slow; ascending ranks
   std::vector<NodeId> hosts;     // likewise; ascending
   std::vector<ToldPauses> pauses;
   bool is_job_slow = false;
+  std::vector<RankHost> machines;  // what they told of themselves; ascending ranks
 
   static auto fields(auto& self) {
-    return std::tie(self.named, self.hosts, self.pauses, self.is_job_slow);
+    return std::tie(self.named, self.hosts, self.pauses, self.is_job_slow, self.machines);
   }
   bool is_sane() const {
     return std::ranges::is_sorted(named, {}, &NamedRank::rank) &&
+           std::ranges::is_sorted(machines, {}, &RankHost::rank) &&
            std::ranges::all_of(named, [](const NamedRank& one) {
              return one.rank.value() >= 0 && one.phase_index < kOwnPhases.size();
            });
@@ -190,14 +194,16 @@ std::vector<ToldPauses> tell_pauses(const PolicyInput& input, const std::vector<
 }  // namespace
 
 PolicyOutput Stragglers::propose(const PolicyInput& input, PolicyState state) const {
-  const StragglersState before = state_before(std::move(state), input.job);
+  StragglersState before = state_before(std::move(state), input.job);
   PolicyOutput output;
   StragglersState after = state_after(input);
+  after.machines = hosts_after(std::move(before.machines), input);
   tell_hosts(input, before.hosts, output.findings);
   tell_ranks(input, before.named, output.findings);
   tell_job(input, before, output.findings);
   after.pauses = tell_pauses(input, before.pauses, output.findings);
-  output.state = PolicyState::of(after);
+  std::ranges::move(advice_of_round(input, after.machines), std::back_inserter(output.findings));
+  output.state = PolicyState::of(std::move(after));
   return output;
 }
 
