@@ -70,7 +70,9 @@ Task task_of(const std::vector<std::string>& words) {
 class SlowRows final : public Dataset {
  public:
   SlowRows(const Task& task, std::int64_t length, std::int32_t rank)
-      : rows_(task.batch * static_cast<std::int64_t>(task.steps), length), task_(task), rank_(rank) {}
+      : rows_(task.batch * static_cast<std::int64_t>(task.steps), length),
+        task_(task),
+        rank_(rank) {}
 
   std::int64_t size() const override { return rows_.size(); }
   Batch get(std::span<const std::int64_t> indices) const override {
