@@ -13,8 +13,8 @@
 namespace cox::diagnosis {
 namespace {
 
-constexpr std::array<std::string_view, 7> kPhaseOrder = {"data",    "forward", "backward", "optimizer",
-                                                         "compute", "comm",    "other"};
+constexpr std::array<std::string_view, 7> kPhaseOrder = {
+    "data", "forward", "backward", "optimizer", "compute", "comm", "other"};
 constexpr std::size_t kLeastTrend = 4;
 constexpr double kTrendTolerance = 0.02;
 constexpr double kLeastZ = 3;
@@ -165,8 +165,8 @@ std::vector<std::vector<std::uint32_t>> common_rows(const RunRecord& run) {
 bool is_aligned(const RunRecord& run) {
   const std::vector<double> steps = run.ranks[0].steps.values();
   if (std::ranges::adjacent_find(steps, std::greater_equal<>()) != steps.end()) return false;
-  return std::ranges::all_of(
-      run.ranks, [&steps](const RankRecord& r) { return r.steps.values() == steps; });
+  return std::ranges::all_of(run.ranks,
+                             [&steps](const RankRecord& r) { return r.steps.values() == steps; });
 }
 
 std::vector<double> picked(std::vector<double> values, const std::vector<std::uint32_t>& rows) {
@@ -288,9 +288,9 @@ std::optional<Efficiency> efficiency_of(const RankRecord& rank, const FigureOpti
   const std::size_t first = options.warmup_steps;
   Efficiency out;
   out.steps = rows_after(rank, first);
-  out.compute_seconds = exact_sum(std::array{
-      column_sum(rank, "forward", first), column_sum(rank, "backward", first),
-      column_sum(rank, "optimizer", first), column_sum(rank, "compute", first)});
+  out.compute_seconds = exact_sum(
+      std::array{column_sum(rank, "forward", first), column_sum(rank, "backward", first),
+                 column_sum(rank, "optimizer", first), column_sum(rank, "compute", first)});
   const double data = column_sum(rank, "data", first);
   const double comm = column_sum(rank, "comm", first);
   const double other = column_sum(rank, "other", first);

@@ -33,9 +33,9 @@ struct Finding {
   std::string suggestion;
   // Of our own rules only.
   std::vector<Evidence> evidence{};
-  std::vector<std::int32_t> ranks{};    // whom it is about; empty = the run
+  std::vector<std::int32_t> ranks{};     // whom it is about; empty = the run
   std::optional<double> cost_seconds{};  // of wall time, that fixing it would give back
-  double cost_share = 0;                // of wall time
+  double cost_share = 0;                 // of wall time
 };
 
 }  // namespace cox::diagnosis

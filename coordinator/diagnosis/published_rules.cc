@@ -31,7 +31,8 @@ double fraction_of(const Timing& timing, std::string_view phase) {
 void data_bound(const Figures& figures, Findings& out) {
   const PhaseTime* data = figures.timing.find("data");
   if (data == nullptr || data->fraction < 0.25) return;
-  out.push_back({"TIMING.DATALOADER_BOUND", data->fraction >= 0.40 ? Severity::high : Severity::medium,
+  out.push_back({"TIMING.DATALOADER_BOUND",
+                 data->fraction >= 0.40 ? Severity::high : Severity::medium,
                  "Input pipeline is a bottleneck",
                  percent(data->fraction) + " of step time is spent fetching data " +
                      sentence("(%.1f ms/step). ", data->seconds * 1e3) +
@@ -69,13 +70,13 @@ void optimizer_heavy(const Figures& figures, Findings& out) {
 void jitter(const Figures& figures, Findings& out) {
   const Timing& t = figures.timing;
   if (t.steps < 10 || (t.variation() < 0.50 && t.tail_ratio() < 1.5)) return;
-  out.push_back({"TIMING.JITTER", Severity::low, "High step-time variance",
-                 sentence("Step time is uneven (CV=%.2f, p95/median=%.2f). ", t.variation(),
-                          t.tail_ratio()) +
-                     "Stragglers point to input-pipeline stalls, GC pauses, logging/checkpoint "
-                     "hitches, or uneven batch sizes.",
-                 "Profile a few slow steps specifically; move checkpointing and logging off the "
-                 "critical path."});
+  out.push_back(
+      {"TIMING.JITTER", Severity::low, "High step-time variance",
+       sentence("Step time is uneven (CV=%.2f, p95/median=%.2f). ", t.variation(), t.tail_ratio()) +
+           "Stragglers point to input-pipeline stalls, GC pauses, logging/checkpoint "
+           "hitches, or uneven batch sizes.",
+       "Profile a few slow steps specifically; move checkpointing and logging off the "
+       "critical path."});
 }
 
 void diverged(const Figures& figures, Findings& out) {
@@ -117,17 +118,15 @@ void instability(const Figures& figures, Findings& out) {
     if (event.step_seconds)
       values.push_back(sentence("step_time=%.1fms", *event.step_seconds * 1e3));
     if (event.alloc_bytes) values.push_back(sentence("alloc=%.0fMB", *event.alloc_bytes / kMiB));
-    out.push_back({"CROSS.CORRELATED_INSTABILITY", Severity::high,
-                   "Correlated instability at " + where,
-                   concat("At ", where, ", ", event.axes.size(),
-                          " independent axes spike simultaneously (", joined(event.axes),
-                          "): ", joined(values),
-                          ". Co-occurrence across axes is strong evidence of a real optimization "
-                          "event, not noise."),
-                   "Inspect the LR schedule, gradient clipping, and the specific batch around " +
-                       where +
-                       ". A simultaneous loss + grad-norm spike usually means the update blew up "
-                       "(LR too high / bad batch)."});
+    out.push_back(
+        {"CROSS.CORRELATED_INSTABILITY", Severity::high, "Correlated instability at " + where,
+         concat("At ", where, ", ", event.axes.size(), " independent axes spike simultaneously (",
+                joined(event.axes), "): ", joined(values),
+                ". Co-occurrence across axes is strong evidence of a real optimization "
+                "event, not noise."),
+         "Inspect the LR schedule, gradient clipping, and the specific batch around " + where +
+             ". A simultaneous loss + grad-norm spike usually means the update blew up "
+             "(LR too high / bad batch)."});
   }
 }
 
@@ -141,8 +140,8 @@ void straggler(const Figures& figures, Findings& out) {
       {"DIST.STRAGGLER", is_high ? Severity::high : Severity::medium,
        concat("Rank ", rank.rank, " is a persistent straggler"),
        concat("Rank ", rank.rank, " is the slowest (critical-path) rank in ",
-              percent(rank.slowest_fraction), " of steps across ", d.ranks.size(), " ranks (expected ",
-              percent(1 / static_cast<double>(d.ranks.size())), " by chance; ",
+              percent(rank.slowest_fraction), " of steps across ", d.ranks.size(),
+              " ranks (expected ", percent(1 / static_cast<double>(d.ranks.size())), " by chance; ",
               sentence("z=%.1f), and runs ", rank.z), percent(rank.slowdown),
               " slower than the median rank. Synchronous all-reduce makes every other rank wait "
               "for it — ",
@@ -156,14 +155,15 @@ void load_imbalance(const Figures& figures, Findings& out) {
   if (!figures.distributed || figures.distributed->straggler) return;
   const Distributed& d = *figures.distributed;
   if (d.variation < 0.15 || d.lost_fraction * 100 < 5) return;
-  out.push_back({"DIST.LOAD_IMBALANCE", Severity::medium, "Compute is imbalanced across ranks",
-                 sentence("Per-rank compute varies by CV=%.2f with no single persistent straggler. ",
-                          d.variation) +
-                     percent(d.lost_fraction, 1) +
-                     " of wall time is lost waiting at the all-reduce barrier " +
-                     sentence("(median sync skew %.1f ms/step).", d.skew_seconds * 1e3),
-                 "Balance per-rank work: even out shard sizes / sequence lengths, check for "
-                 "variable-cost batches, and avoid rank-dependent branches in the step."});
+  out.push_back(
+      {"DIST.LOAD_IMBALANCE", Severity::medium, "Compute is imbalanced across ranks",
+       sentence("Per-rank compute varies by CV=%.2f with no single persistent straggler. ",
+                d.variation) +
+           percent(d.lost_fraction, 1) +
+           " of wall time is lost waiting at the all-reduce barrier " +
+           sentence("(median sync skew %.1f ms/step).", d.skew_seconds * 1e3),
+       "Balance per-rank work: even out shard sizes / sequence lengths, check for "
+       "variable-cost batches, and avoid rank-dependent branches in the step."});
 }
 
 void comm_bound(const Figures& figures, Findings& out) {
@@ -228,8 +228,8 @@ void low_efficiency(const Figures& figures, Findings& out) {
   for (std::size_t i = 0; i < std::min<std::size_t>(3, lines.size()); ++i)
     shares.push_back(share_text(lines[i]));
   const bool is_high = e.mfu ? *e.mfu < 0.30 : top.fraction >= 0.35;
-  const std::string anchor = "Useful compute is " + percent(e.useful_fraction()) +
-                             " of wall (FLOPs at peak). ";
+  const std::string anchor =
+      "Useful compute is " + percent(e.useful_fraction()) + " of wall (FLOPs at peak). ";
   out.push_back({e.mfu ? "EFFICIENCY.LOW_MFU" : "EFFICIENCY.RECOVERABLE",
                  is_high ? Severity::high : Severity::medium,
                  e.mfu ? "MFU is " + percent(*e.mfu) + " — " + percent(1 - e.useful_fraction()) +
@@ -261,8 +261,7 @@ void growth(const Figures& figures, Findings& out) {
   if (!m.is_there || m.steps < 20 || m.growth_bytes_per_step < kMiB) return;
   const double total = m.growth_bytes_per_step * static_cast<double>(m.steps);
   if (total < 0.01 * std::max(m.peak_alloc_bytes, 1.0)) return;
-  out.push_back({"MEMORY.GROWTH", Severity::high,
-                 "Allocated memory grows steadily (possible leak)",
+  out.push_back({"MEMORY.GROWTH", Severity::high, "Allocated memory grows steadily (possible leak)",
                  sentence("Allocated memory rises ~%.1f MB/step (~%.0f MB over ",
                           m.growth_bytes_per_step / kMiB, total / kMiB) +
                      concat(m.steps,
@@ -288,8 +287,7 @@ Finding bubble_beyond_ideal(const Pipeline& p) {
 }  // namespace
 
 std::vector<Finding> published_findings(const Pipeline& p) {
-  if (p.ideal_bubble)
-    return *p.excess() < 0.05 ? Findings() : Findings{bubble_beyond_ideal(p)};
+  if (p.ideal_bubble) return *p.excess() < 0.05 ? Findings() : Findings{bubble_beyond_ideal(p)};
   if (p.bubble < 0.25) return {};
   return {{"DIST.PIPELINE_BUBBLE", p.bubble >= 0.45 ? Severity::high : Severity::medium,
            "Pipeline bubble is wasting accelerator time",

@@ -4,7 +4,8 @@
 //   run directory (io/run_reader.h) -> RunRecord -> figures.h -> published_rules.h, own_rules.h
 //
 // Columns are packed, because a run has millions of steps and its quantities few digits: a step of
-// ten quantities takes about 30 bytes. Plain values; reading a const record is safe from any thread.
+// ten quantities takes about 30 bytes. Plain values; reading a const record is safe from any
+// thread.
 #pragma once
 
 #include <bit>

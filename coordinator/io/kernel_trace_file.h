@@ -1,5 +1,5 @@
-// Reads the kernels out of a Chrome / Kineto trace (`.json`, packed by gzip or not), for the time in
-// which communication is hidden by nothing. The file is read piece by piece: what is kept are 16
+// Reads the kernels out of a Chrome / Kineto trace (`.json`, packed by gzip or not), for the time
+// in which communication is hidden by nothing. The file is read piece by piece: what is kept are 16
 // bytes a kernel. Blocks on the disk; any thread.
 #pragma once
 

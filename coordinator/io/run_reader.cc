@@ -144,7 +144,8 @@ class LineText {
     std::size_t places = 0;
     if (count > 0 && at_ != end_ && *at_ == '.') {
       ++at_;
-      for (; at_ != end_ && *at_ >= '0' && *at_ <= '9'; ++places) whole = 10 * whole + digit(*at_++);
+      for (; at_ != end_ && *at_ >= '0' && *at_ <= '9'; ++places)
+        whole = 10 * whole + digit(*at_++);
       count += static_cast<std::ptrdiff_t>(places);
     }
     const bool has_exponent = at_ != end_ && (*at_ == 'e' || *at_ == 'E');
@@ -216,8 +217,8 @@ std::optional<double> positive_in(const Json& json, std::string_view name) {
 Status refuse_link(const fs::path& path) {
   std::error_code error;
   if (!fs::is_symlink(fs::symlink_status(path, error))) return ok_status();
-  return failed_precondition(path.string(),
-                             ": expected a folder, found a link; give the directory that it leads to");
+  return failed_precondition(
+      path.string(), ": expected a folder, found a link; give the directory that it leads to");
 }
 
 void tell(RunRecord& run, std::int32_t rank, std::size_t count, std::string_view what) {
@@ -338,7 +339,8 @@ class StepLines::Reader {
 
   void keep(std::string_view piece) {
     // One byte more than a line may have says that it is too long.
-    kept_.append(piece.substr(0, kMaxStepLineBytes + 1 - std::min(kept_.size(), kMaxStepLineBytes)));
+    kept_.append(
+        piece.substr(0, kMaxStepLineBytes + 1 - std::min(kept_.size(), kMaxStepLineBytes)));
   }
 
   void add(std::string_view line) {
@@ -496,9 +498,11 @@ Result<RunRecord> read_run(const fs::path& path) {
   run.name = whole.filename().string();
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
-  if (!fs::exists(status)) return not_found(path.string(), ": expected a run directory, found nothing there");
+  if (!fs::exists(status))
+    return not_found(path.string(), ": expected a run directory, found nothing there");
   if (!fs::is_directory(status))
-    return invalid_argument(path.string(), ": expected a run directory, found a file; give the directory");
+    return invalid_argument(path.string(),
+                            ": expected a run directory, found a file; give the directory");
   fs::directory_iterator open(path, error);
   if (error) return failed_precondition(path.string(), ": cannot be read: ", error.message());
   const std::set<std::int32_t> ranks = rank_folders(path);

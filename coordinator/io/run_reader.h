@@ -17,7 +17,7 @@
 namespace cox::io {
 
 inline constexpr std::size_t kMaxStepLineBytes = std::size_t{1} << 20;
-inline constexpr std::size_t kMaxStepColumns = 64;            // of each kind
+inline constexpr std::size_t kMaxStepColumns = 64;                 // of each kind
 inline constexpr std::size_t kMaxRunSteps = std::size_t{1} << 26;  // of all ranks together
 
 // Takes the bytes of a steps.jsonl as they come and fills the columns of a rank. Lines that are no
@@ -33,9 +33,9 @@ class StepLines {
   // Ends the file: all columns get as many values as there are steps.
   void finish();
 
-  std::size_t damaged() const;   // lines that were skipped
-  bool is_torn() const;          // the last line was cut off
-  std::size_t unnamed() const;   // values without a column, beyond kMaxStepColumns
+  std::size_t damaged() const;    // lines that were skipped
+  bool is_torn() const;           // the last line was cut off
+  std::size_t unnamed() const;    // values without a column, beyond kMaxStepColumns
   std::size_t went_back() const;  // steps whose number is not above the one before
 
  private:
