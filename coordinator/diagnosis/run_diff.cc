@@ -273,7 +273,7 @@ void explain(RunDiff& diff, std::int64_t first_step) {
     diff.explanation.push_back(
         concat("Plans differ from step ", *diff.plans_differ_at,
                " on: the coordinator decided differently. Decisions follow measured times, unless "
-               "run.reproducible is set."));
+               "reduction.reproducible is set."));
   if (!diff.explanation.empty() || !diff.loss) return;
   diff.explanation.push_back(
       diff.loss->step == first_step
@@ -281,7 +281,7 @@ void explain(RunDiff& diff, std::int64_t first_step) {
             "(seeds), for nothing was computed before."
           : "Configuration, environment and plans are the same, and the first losses are equal: "
             "sums were taken in another order (nondeterminism). Use deterministic kernels and "
-            "run.reproducible.");
+            "reduction.reproducible.");
 }
 
 }  // namespace

@@ -4,6 +4,8 @@
 #include <array>
 #include <cmath>
 #include <map>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "coordinator/diagnosis/statistics.h"
@@ -134,6 +136,17 @@ double sum_of_column(const RunView& view, std::string_view phase) {
   return sum.value() / static_cast<double>(view.ranks.size());
 }
 
+// What is neither computing nor data nor communication, on any rank.
+std::set<std::string> other_phases(const RunView& view) {
+  std::set<std::string> names;
+  for (const RankRecord& rank : view.run->ranks) {
+    for (const auto& [name, column] : rank.phases) names.insert(name);
+  }
+  for (const char* known : {"data", "forward", "backward", "compute", "optimizer", "comm"})
+    names.erase(known);
+  return names;
+}
+
 // Seconds that a rank waited and transferred, mean over the ranks.
 struct CommSplit {
   double wait = 0;
@@ -145,9 +158,8 @@ CommSplit comm_split(const RunView& view) {
   ExactSum transfer;
   for (std::size_t r = 0; r < view.ranks.size(); ++r) {
     for (std::size_t s = 0; s < view.size(); ++s) {
-      const double waited = view.wait(r, s);
-      wait.add(waited);
-      transfer.add(static_cast<double>(view.ranks[r].comm[s]) - waited);
+      wait.add(view.wait(r, s));
+      transfer.add(view.transfer(r, s));
     }
   }
   const auto ranks = static_cast<double>(view.ranks.size());
@@ -156,12 +168,9 @@ CommSplit comm_split(const RunView& view) {
 
 }  // namespace
 
-double RunView::wait(std::size_t rank, std::size_t step) const {
-  const double comm = static_cast<double>(ranks[rank].comm[step]);
-  const double late =
-      static_cast<double>(longest_work[step]) - static_cast<double>(ranks[rank].work[step]);
-  const double least = static_cast<double>(least_comm[step]);
-  return comm - std::max(least, comm - late);
+double RunView::transfer(std::size_t rank, std::size_t step) const {
+  const auto comm = static_cast<double>(ranks[rank].comm[step]);
+  return std::max(static_cast<double>(least_comm[step]), comm - wait(rank, step));
 }
 
 std::vector<double> RunView::column(std::size_t rank, const Columns& columns,
@@ -202,12 +211,8 @@ Budget budget_of(const RunView& view, const BudgetOptions& options) {
   const double compute = sum_of_column(view, "forward") + sum_of_column(view, "backward") +
                          sum_of_column(view, "compute") + sum_of_column(view, "optimizer");
   const double data = sum_of_column(view, "data");
-  ExactSum work;
-  for (const RankView& rank : view.ranks) {
-    for (const float seconds : rank.work) work.add(static_cast<double>(seconds));
-  }
-  const double worked = work.value() / static_cast<double>(view.ranks.size());
-  const double other = std::max(0.0, worked - compute - data);
+  double other = 0;
+  for (const std::string& phase : other_phases(view)) other += sum_of_column(view, phase);
   out.wall_seconds = compute + data + other + comm.wait + comm.transfer;
   const RunInfo& info = view.run->lowest().info;
   out.flops_per_step = options.flops_per_step ? options.flops_per_step : info.flops_per_step;

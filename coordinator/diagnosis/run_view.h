@@ -3,13 +3,14 @@
 //
 //   RunRecord -> view_of() -> RunView -> own_findings(), budget_of()
 //
-// Time booked on communication contains waiting for the last rank. In each step
+// Whether time booked on communication contains waiting for the last rank depends on who wrote the
+// record, so waiting is found from the work. In each step
 //
 //   wait     = longest own work of all ranks - own work of this rank
 //   transfer = max(least communication of all ranks, communication - wait)
 //
-// as in run_phases.h; what a rank booked beyond its transfer is its waiting. A view takes eight
-// bytes a step and rank beside the record, to which it refers. Pure; any thread.
+// as in run_phases.h, and the wall time is work + wait + transfer. A view takes eight bytes a step
+// and rank beside the record, to which it refers. Pure; any thread.
 #pragma once
 
 #include <cstddef>
@@ -41,12 +42,14 @@ struct RunView {
   std::size_t impossible = 0;       // steps left out: times below zero or not finite
 
   std::size_t size() const { return steps.size(); }
-  // Seconds that a step takes when nobody is late twice: the longest work, then the communication
-  // that nobody waited in.
+  // Seconds that a step takes: the longest work, then the communication that nobody waited in.
   double wall(std::size_t step) const {
     return static_cast<double>(longest_work[step]) + static_cast<double>(least_comm[step]);
   }
-  double wait(std::size_t rank, std::size_t step) const;
+  double wait(std::size_t rank, std::size_t step) const {
+    return static_cast<double>(longest_work[step]) - static_cast<double>(ranks[rank].work[step]);
+  }
+  double transfer(std::size_t rank, std::size_t step) const;
   // A column of a rank for the steps of the view; absent where the record has none.
   std::vector<double> column(std::size_t rank, const Columns& columns, std::string_view name) const;
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "coordinator/diagnosis/run_record.h"
@@ -14,32 +15,55 @@ constexpr std::size_t kSpikeHistory = 6;
 constexpr double kSpikeDeviations = 6;
 constexpr double kDeviationOfMad = 1.4826;
 
-// The finite values before the current one, at most kSpikeWindow of them.
+// The finite values before the current one, at most kSpikeWindow of them, kept sorted beside their
+// order: millions of steps come through here.
 class SpikeWindow {
  public:
   bool sticks_out(double value) const {
     if (size_ < kSpikeHistory) return false;
-    std::array<double, kSpikeWindow> sorted = values_;
-    const double middle = median(sorted);
-    for (std::size_t i = 0; i < size_; ++i) sorted[i] = std::fabs(values_[i] - middle);
-    const double deviation = median(sorted) * kDeviationOfMad;
+    const double middle = (sorted_[(size_ - 1) / 2] + sorted_[size_ / 2]) / 2;
+    if (value <= middle) return false;
+    const double deviation = median_distance(middle) * kDeviationOfMad;
     if (deviation > 0) return value > middle + kSpikeDeviations * deviation;
-    return value > middle && (middle <= 0 || value > middle * 1.5);
+    return middle <= 0 || value > middle * 1.5;
   }
   void add(double value) {
+    const auto begin = sorted_.begin();
+    auto end = begin + static_cast<std::ptrdiff_t>(size_);
+    if (size_ == kSpikeWindow) {
+      const auto old = std::lower_bound(begin, end, values_[next_]);
+      end = std::copy(old + 1, end, old);
+    } else {
+      ++size_;
+    }
+    const auto place = std::upper_bound(begin, end, value);
+    std::copy_backward(place, end, end + 1);
+    *place = value;
     values_[next_] = value;
     next_ = (next_ + 1) % kSpikeWindow;
-    size_ = std::min(size_ + 1, kSpikeWindow);
   }
 
  private:
-  double median(std::array<double, kSpikeWindow>& values) const {
-    std::sort(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(size_));
-    const double upper = values[size_ / 2];
-    return size_ % 2 == 1 ? upper : (values[size_ / 2 - 1] + upper) / 2;
+  // Distances grow away from the middle on both sides, so the two lists are merged half way.
+  double median_distance(double middle) const {
+    std::size_t above = size_ / 2;
+    std::size_t below = above;  // one past it
+    double last = 0;
+    double before = 0;
+    for (std::size_t k = 0; k <= size_ / 2; ++k) {
+      before = last;
+      const double up =
+          above < size_ ? sorted_[above] - middle : std::numeric_limits<double>::infinity();
+      const double down =
+          below > 0 ? middle - sorted_[below - 1] : std::numeric_limits<double>::infinity();
+      last = std::min(up, down);
+      up <= down ? ++above : --below;
+    }
+    return size_ % 2 == 1 ? last : (before + last) / 2;
   }
 
   std::array<double, kSpikeWindow> values_{};
+  std::array<double, kSpikeWindow> sorted_{};
   std::size_t next_ = 0;
   std::size_t size_ = 0;
 };

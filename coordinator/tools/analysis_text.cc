@@ -239,7 +239,9 @@ void put_settings(Page& page, const char* title, const std::vector<diagnosis::Se
 }
 
 std::string number_or_dash(const std::optional<double>& value) {
-  return value ? significant(*value, 5) : "-";
+  if (!value) return "-";
+  const bool is_whole = *value == std::trunc(*value) && std::fabs(*value) < 1e9;
+  return is_whole ? fixed(*value, 0) : significant(*value, 5);
 }
 
 }  // namespace
