@@ -128,7 +128,7 @@ void tell_gaps(JobModel& model, const RunPhases& run, const std::vector<Steps>& 
                  " steps are left out that some rank does not have, or has no work in"));
   }
   if (ranks.size() == 1)
-    model.gaps.push_back("there is one rank: nothing to compare it with but its other steps");
+    model.gaps.emplace_back("there is one rank: nothing to compare it with but its other steps");
 }
 
 }  // namespace

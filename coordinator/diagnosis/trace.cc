@@ -69,7 +69,7 @@ std::vector<Part> parts_of(Rows rows) {
 // Numbers of ranks and stages have no holes: a hole is something that was not recorded.
 Result<std::size_t> count_of(std::vector<std::int32_t> numbers, std::string_view what) {
   std::ranges::sort(numbers);
-  numbers.erase(std::ranges::unique(numbers).begin(), numbers.end());
+  numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
   for (std::size_t i = 0; i < numbers.size(); ++i) {
     if (numbers[i] != static_cast<std::int32_t>(i))
       return invalid_argument("expected rows of ", what, " ", i, ", found none, but ", what, " ",

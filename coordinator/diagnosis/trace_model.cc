@@ -485,9 +485,11 @@ void tell_ranks(JobModel& model) {
 }
 
 void tell_missing_kinds(JobModel& model, const Trace& trace) {
-  std::vector<Kind> expected = {Kind::forward_compute, Kind::backward_compute};
-  if (trace.stages > 1)
+  std::vector<Kind> expected = {Kind::forward_compute, Kind::backward_compute, Kind::optimizer};
+  if (trace.stages > 1) {
     expected.insert(expected.end(), kPipelineKinds.begin(), kPipelineKinds.end());
+    expected.push_back(Kind::embedding_grads_all_reduce);
+  }
   if (trace.dp_ranks > 1)
     expected.insert(expected.end(), {Kind::params_all_gather, Kind::grads_reduce_scatter,
                                      Kind::optimizer_clip_main_grad});

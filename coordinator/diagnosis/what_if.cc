@@ -9,7 +9,6 @@ namespace {
 using Traffic = OperationType::Traffic;
 
 constexpr std::size_t kWorstPercent = 3;
-constexpr double kLeastLoss = 0.01;  // of a step, below which nobody is named
 constexpr double kCulpritShare = 0.5;
 
 double mean_of(const std::vector<double>& values) {

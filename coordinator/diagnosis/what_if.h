@@ -19,6 +19,8 @@
 
 namespace cox::diagnosis {
 
+inline constexpr double kLeastLoss = 0.01;  // of S, below which nobody is named
+
 // What some operations cost: the job without their delays, and an ideal job with them.
 struct Blame {
   double removed_seconds = 0;  // a mean step

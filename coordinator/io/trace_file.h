@@ -2,7 +2,7 @@
 // of the published straggler traces (docs/what-if.md). Columns are found by their names in the
 // header line; others are ignored. Files may be hostile.
 //
-//   read_trace_bytes(path) -> text -> parse_trace() -> TraceRows -> diagnosis::arrange()
+//   read_trace_text(path) -> text -> parse_trace() -> TraceRows -> diagnosis::arrange()
 #pragma once
 
 #include <cstddef>

@@ -25,7 +25,7 @@ constexpr std::size_t kMostSteps = 2000;  // in the table of steps
 constexpr double kFullColour = 0.5;       // slower by this much is the strongest colour
 
 constexpr std::string_view kStyle = R"css(
-.map{display:block;width:100%;height:auto;margin-top:10px;font:11px system-ui,sans-serif}
+.map{display:block;width:100%;min-width:640px;height:auto;font:11px system-ui,sans-serif}
 .map text{fill:var(--ink)}.map .axis{fill:var(--soft)}
 .map .frame{fill:none;stroke:var(--line)}
 .map .slow{fill:var(--bad)}.map .fast{fill:var(--accent)}
@@ -159,7 +159,8 @@ std::string heat_map(const WhatIfReport& report) {
   const std::size_t every = columns > 24 ? 8 : 1;
   const std::size_t every_row = rows > 32 ? 4 : 1;
   std::string out = fmt::format(
-      "<svg class=\"map\" viewBox=\"0 0 {:.0f} {:.0f}\" role=\"img\" aria-label=\"Slowdown by "
+      "<div class=\"scroll\"><svg class=\"map\" viewBox=\"0 0 {:.0f} {:.0f}\" role=\"img\" "
+      "aria-label=\"Slowdown by "
       "worker\">",
       kWidth, kTop + height * static_cast<double>(rows) + 4);
   for (std::size_t c = 0; c < columns; c += every)
@@ -174,7 +175,7 @@ std::string heat_map(const WhatIfReport& report) {
     out += map_cell(report, place,
                     {kLeft + width * column + 1, kTop + height * row + 1, width - 2, height - 2});
   }
-  return out + "</svg>";
+  return out + "</svg></div>";
 }
 
 // --- The chart of steps.
@@ -211,7 +212,8 @@ std::string step_chart(const WhatIf& figures) {
     scale.most =
         std::max({scale.most, step.traced_seconds, step.actual_seconds, step.ideal_seconds});
   std::string out = fmt::format(
-      "<svg class=\"map\" viewBox=\"0 0 {:.0f} {:.0f}\" role=\"img\" aria-label=\"Time of each "
+      "<div class=\"scroll\"><svg class=\"map\" viewBox=\"0 0 {:.0f} {:.0f}\" role=\"img\" "
+      "aria-label=\"Time of each "
       "step\">",
       kChartWidth, kChartHeight);
   for (const double part : {0.0, 0.5, 1.0}) {
@@ -240,7 +242,7 @@ std::string step_chart(const WhatIf& figures) {
   out += axis_text(kChartWidth - 8, kChartHeight - 6, "end",
                    fmt::format("step {}", figures.steps.back().step));
   out +=
-      "</svg><ul class=\"keys\"><li><b class=\"key real\">&#8212;</b> real own times</li>"
+      "</svg></div><ul class=\"keys\"><li><b class=\"key real\">&#8212;</b> real own times</li>"
       "<li><b class=\"key ideal\">&#8212;</b> without stragglers</li>"
       "<li><b class=\"key traced\">- -</b> as recorded</li></ul>";
   return out;

@@ -18,11 +18,11 @@ namespace {
 
 using diagnosis::Blame;
 using diagnosis::JobModel;
+using diagnosis::kLeastLoss;
 using diagnosis::LabelSlowdown;
 using diagnosis::StepTimes;
 using diagnosis::WhatIf;
 
-constexpr double kLeastLoss = 0.01;
 constexpr double kLargeShare = 0.5;
 constexpr double kNotableShare = 0.25;  // of the loss, from which an operation is worth a sentence
 constexpr std::size_t kMostRows = 16;
@@ -266,7 +266,7 @@ std::vector<std::string> sentences_of(const WhatIfReport& report) {
   out.push_back(culprits_sentence(report));
   out.push_back(label_sentence(figures));
   if (has_uneven_microbatches(report))
-    out.push_back(
+    out.emplace_back(
         "Work differs from one micro-batch to another, for instance by the length of sequences.");
   return out;
 }

@@ -104,9 +104,8 @@ TEST_SUITE("diagnosis.model") {
       std::erase_if(rows, [kind](const TraceRow& row) { return row.kind == kind; });
       const auto model = model_of_rows(rows);
       REQUIRE_MESSAGE(model.ok(), model.status().message());
-      const bool is_told = kind != OperationKind::gc && kind != OperationKind::optimizer &&
+      const bool is_told = kind != OperationKind::gc &&
                            kind != OperationKind::layernorm_grads_all_reduce &&
-                           kind != OperationKind::embedding_grads_all_reduce &&
                            kind != OperationKind::separate_grads_all_reduce;
       const bool is_half = to_string(kind).ends_with("send") || to_string(kind).ends_with("recv");
       REQUIRE(model->gaps.size() == (is_half ? 2 : is_told ? 1 : 0));

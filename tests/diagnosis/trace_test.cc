@@ -92,8 +92,10 @@ TEST_SUITE("diagnosis.trace") {
          },
          "step 11 is left out: dp rank 0 has no operations"},
         {"a clock ran backwards",
-         [](Rows& rows) { find(rows, 11, 0, kForward, 1).start_seconds = 0; },
-         "step 11 is left out: dp rank 0 has a clock that ran backwards: forward-compute 1"},
+         [](Rows& rows) {
+           find(rows, 11, 0, OperationKind::backward_compute, 1).start_seconds = 0;
+         },
+         "step 11 is left out: dp rank 0 has a clock that ran backwards: backward-compute 1"},
         {"a pass took no time", [](Rows& rows) { find(rows, 11, 1, kForward, 1).seconds = 0; },
          "step 11 is left out: dp rank 1 took no time for forward-compute 1 of stage 0 (line "},
     };
