@@ -97,7 +97,7 @@ TEST_SUITE("tools.analyze") {
     const auto code = [](const std::string& arguments) {
       return test::run_cox(arguments).exit_code;
     };
-    CHECK(code("analyze " + run_of("straggler") + " --fail-on high") == 1);
+    CHECK(code("analyze " + run_of("two-stragglers") + " --fail-on high") == 1);
     CHECK(code("analyze " + run_of("jitter") + " --fail-on high") == 0);
     CHECK(code("analyze " + run_of("healthy") + " --fail-on low") == 0);
     CHECK(code("analyze " + run_of("no-such-run")) == 2);
