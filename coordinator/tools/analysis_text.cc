@@ -165,7 +165,8 @@ void put_steps(Page& page, const Analysis& analysis) {
   for (const auto& phase : t.phases)
     put_bar(page, printable(phase.name), phase.fraction, phase.seconds);
   const std::size_t width = page.columns() - 13;
-  const std::string times = sparkline(row_sums(rank.phases, rank.size(), 0), width);
+  const std::string times =
+      sparkline(row_sums(rank.phases, rank.size(), rank.size() - t.steps), width);
   if (!times.empty()) page.line("  step time  " + times);
 }
 
@@ -253,7 +254,7 @@ std::string analysis_text(const Analysis& analysis, const Terminal& terminal) {
   page.line(
       page.painted(fmt::format("{}: {} rank{}, {} steps{}", printable(analysis.run->name), ranks,
                                ranks == 1 ? "" : "s", grouped(analysis.figures.timing.steps),
-                               warmup > 0 ? fmt::format(", of which {} are warm-up", warmup) : ""),
+                               warmup > 0 ? fmt::format(" after {} of warm-up", warmup) : ""),
                    "1"));
   put_findings(page, analysis.findings);
   put_budget(page, analysis);
