@@ -297,6 +297,25 @@ Result<Json> parse_json(std::string_view text, std::size_t max_bytes, const Json
   return tree.take();
 }
 
+std::string strict_json(std::string_view line) {
+  std::string out;
+  bool is_text = false;
+  while (!line.empty()) {
+    for (const std::string_view word : {"NaN", "-Infinity", "Infinity"}) {
+      if (is_text || !line.starts_with(word)) continue;
+      out += "null";
+      line.remove_prefix(word.size());
+    }
+    if (line.empty()) break;
+    const std::size_t piece =
+        is_text && line.front() == '\\' ? std::min<std::size_t>(2, line.size()) : 1;
+    if (line.front() == '"') is_text = !is_text;
+    out += line.substr(0, piece);
+    line.remove_prefix(piece);
+  }
+  return out;
+}
+
 std::string json_string(std::string_view text) {
   std::string out = "\"";
   for (const char c : valid_utf8(text)) append_escaped(out, static_cast<unsigned char>(c));

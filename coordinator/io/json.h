@@ -87,6 +87,10 @@ struct JsonStream {
 // document, and for each item by itself.
 Result<Json> parse_json(std::string_view text, std::size_t max_bytes, const JsonStream& stream);
 
+// Returns the text with null in place of the bare words NaN, Infinity and -Infinity, which other
+// writers put for numbers that are not finite.
+std::string strict_json(std::string_view text);
+
 // Returns `text` as a JSON string with its quotes. Control characters are escaped; each byte that
 // is not UTF-8 becomes U+FFFD.
 std::string json_string(std::string_view text);

@@ -11,6 +11,7 @@
 #include "coordinator/core/units.h"
 #include "coordinator/io/file.h"
 #include "coordinator/io/json.h"
+#include "coordinator/io/run_reader.h"
 
 namespace cox::io {
 namespace {
@@ -25,26 +26,6 @@ constexpr const char* kStepsName = "steps.jsonl";
 constexpr std::size_t kMaxLineBytes = std::size_t{1} << 20;
 constexpr std::size_t kMaxRunFileBytes = std::size_t{16} << 20;
 constexpr double kMostStep = 0x1p53;
-
-// The line with null in place of the bare words that strict JSON does not have.
-std::string strict(std::string_view line) {
-  std::string out;
-  bool is_text = false;
-  while (!line.empty()) {
-    for (const std::string_view word : {"NaN", "-Infinity", "Infinity"}) {
-      if (is_text || !line.starts_with(word)) continue;
-      out += "null";
-      line.remove_prefix(word.size());
-    }
-    if (line.empty()) break;
-    const std::size_t piece =
-        is_text && line.front() == '\\' ? std::min<std::size_t>(2, line.size()) : 1;
-    if (line.front() == '"') is_text = !is_text;
-    out += line.substr(0, piece);
-    line.remove_prefix(piece);
-  }
-  return out;
-}
 
 const Json* member(const Json& json, std::string_view name, JsonKind kind) {
   const Json* found = json.find(name);
@@ -71,7 +52,7 @@ struct Newest {
 };
 
 void add_line(PhaseLines& lines, std::string_view line, Newest& newest) {
-  const auto json = parse_json(strict(line), kMaxLineBytes);
+  const auto json = parse_json(strict_json(line), kMaxLineBytes);
   const Json* number = json.ok() ? member(*json, "step", JsonKind::number) : nullptr;
   if (number == nullptr || !(number->number >= 0 && number->number <= kMostStep)) {
     ++lines.damaged;
@@ -92,25 +73,10 @@ void add_line(PhaseLines& lines, std::string_view line, Newest& newest) {
   }
 }
 
-// The numbers of the folders rank<k>.
-std::set<std::int32_t> rank_folders(const fs::path& run) {
-  std::set<std::int32_t> ranks;
-  std::error_code error;
-  for (fs::directory_iterator it(run, error), end; !error && it != end; it.increment(error)) {
-    const std::string name = it->path().filename().string();
-    std::int32_t rank = -1;
-    if (!name.starts_with("rank")) continue;
-    const char* last = name.data() + name.size();
-    const auto [at, code] = std::from_chars(name.data() + 4, last, rank);
-    if (code == std::errc() && at == last && rank >= 0 && rank < kMaxRanks) ranks.insert(rank);
-  }
-  return ranks;
-}
-
 // The world size that rank0/run.json tells; nothing where it is missing or torn.
 std::optional<std::size_t> world_size(const fs::path& folder) {
   const auto text = read_file(folder / "run.json", kMaxRunFileBytes, Links::refused);
-  const auto json = text.ok() ? parse_json(strict(*text)) : Result<Json>(text.status());
+  const auto json = text.ok() ? parse_json(strict_json(*text)) : Result<Json>(text.status());
   const Json* size = json.ok() ? member(*json, "world_size", JsonKind::number) : nullptr;
   if (size == nullptr || !(size->number >= 1 && size->number <= kMaxRanks)) return std::nullopt;
   return static_cast<std::size_t>(size->number);
@@ -154,7 +120,7 @@ PhaseLines parse_phase_lines(std::string_view lines) {
     const std::size_t end = lines.find('\n');
     const std::string_view line = lines.substr(0, end);
     const bool is_torn =
-        end == std::string_view::npos && !parse_json(strict(line), kMaxLineBytes).ok();
+        end == std::string_view::npos && !parse_json(strict_json(line), kMaxLineBytes).ok();
     if (is_torn) break;
     if (!line.empty()) add_line(out, line, newest);
     lines.remove_prefix(std::min(line.size() + 1, lines.size()));

@@ -2,12 +2,17 @@
 // standard output; what comes from files is printed without control characters. One thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "coordinator/core/operator_table.h"
 #include "coordinator/core/status.h"
+#include "coordinator/diagnosis/finding.h"
+#include "coordinator/diagnosis/run_diff.h"
+#include "coordinator/tools/analysis_report.h"
 
 namespace cox::tools {
 
@@ -50,6 +55,38 @@ struct WhatIfRequest {
   Form form = Form::text;
 };
 Status whatif_command(const WhatIfRequest& request);
+
+// ---- `cox analyze`: what a run lost, why, and what to change; `cox diff`: two runs beside each
+// other.
+
+enum class ReportForm : std::uint8_t { text, json };
+enum class ColourWish : std::uint8_t { automatic, always, never };
+enum class Verdict : std::uint8_t { yes, no };
+
+struct AnalyzeRequest {
+  std::string run;
+  RuleSet rules = RuleSet::coxswain;
+  ReportForm form = ReportForm::text;
+  ColourWish colour = ColourWish::automatic;
+  std::optional<std::size_t> warmup;  // steps; none: found (coxswain) or 0 (pytscope)
+  std::string trace;                  // else the one that lies in the run directory
+  std::optional<double> flops_per_step;
+  std::optional<double> peak_flops;
+  std::optional<diagnosis::Severity> fail_on;
+};
+// `no` when a finding is at least as severe as `fail_on`.
+Result<Verdict> analyze_command(const AnalyzeRequest& request);
+
+struct DiffRequest {
+  std::string a;
+  std::string b;
+  RuleSet rules = RuleSet::coxswain;
+  ReportForm form = ReportForm::text;
+  ColourWish colour = ColourWish::automatic;
+  diagnosis::DiffTolerance tolerance;
+};
+// `no` when the runs differ beyond the tolerances; by the published rules, in anything but time.
+Result<Verdict> diff_command(const DiffRequest& request);
 
 // ---- `cox checkpoint`: what lies in a folder of saves, whether it is whole, and taking over a
 // save that was made or changed by hand. They read the manifests of coordinator/io/save_folder.h.

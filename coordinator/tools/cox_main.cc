@@ -158,6 +158,8 @@ struct CommandLine {
   PlanRequest plan;
   OpsRequest ops;
   WhatIfRequest whatif;
+  AnalyzeRequest analyze;
+  DiffRequest diff;
   std::string ops_order = "time";
   std::string saves;  // of checkpoint
   bool is_markdown = false;
@@ -171,6 +173,8 @@ struct CommandLine {
     add_plan();
     add_ops();
     add_whatif();
+    add_analyze();
+    add_diff();
     add_checkpoint();
     add_version();
     add_help();
@@ -278,6 +282,95 @@ struct CommandLine {
       const Status answered = whatif_command(whatif);
       if (!answered.ok()) exit_code = complain(answered.message());
     });
+  }
+
+  void add_analyze() {
+    CLI::App* command = app.add_subcommand(
+        "analyze", "says what a run lost, why, and what to change; exit code 1 by --fail-on");
+    command->footer(
+        "Example: where did the time go?\n"
+        "  cox analyze runs/my-run\n"
+        "Example: fail a pipeline on anything severe\n"
+        "  cox analyze runs/my-run --fail-on high");
+    command->add_option("RUN", analyze.run, "a run directory, or the folder of one rank")
+        ->required();
+    command->add_option("--warmup", analyze.warmup, "first steps to leave out; else they are found")
+        ->type_name("STEPS");
+    command->add_option("--trace", analyze.trace, "a Chrome / Kineto trace, packed or not")
+        ->type_name("FILE");
+    command->add_option("--flops-per-step", analyze.flops_per_step, "of one rank")
+        ->type_name("FLOPS");
+    command
+        ->add_option_function<double>(
+            "--peak-tflops", [this](double peak) { analyze.peak_flops = peak * 1e12; },
+            "of one device")
+        ->type_name("TFLOPS");
+    command
+        ->add_option_function<std::string>(
+            "--fail-on",
+            [this](const std::string& word) { analyze.fail_on = severity_named(word); },
+            "exit code 1 on findings at least as severe")
+        ->type_name("SEVERITY")
+        ->check(CLI::IsMember({"high", "med", "low"}));
+    add_report_options(command, analyze.rules, analyze.form, analyze.colour);
+    command->callback([this] { exit_code = exit_code_of(analyze_command(analyze)); });
+  }
+
+  void add_diff() {
+    CLI::App* command = app.add_subcommand(
+        "diff", "compares two runs; exit code 1 when they differ beyond the tolerances");
+    command->footer(
+        "Example: is the new version slower, and does it still learn the same?\n"
+        "  cox diff runs/old runs/new --loss-tolerance 1e-6");
+    command->add_option("A", diff.a, "a run directory")->required();
+    command->add_option("B", diff.b, "another")->required();
+    command->add_option("--warmup", diff.tolerance.warmup_steps, "first steps to leave out")
+        ->type_name("STEPS");
+    const auto add = [command](const char* name, double& value, const char* what) {
+      command->add_option(name, value, what)->type_name("RATIO")->check(CLI::Range(0.0, 1.0));
+    };
+    add("--loss-tolerance", diff.tolerance.loss, "by which losses may differ; 0 unless given");
+    add("--time-tolerance", diff.tolerance.time, "by which step times may differ; 0.05");
+    add("--memory-tolerance", diff.tolerance.memory, "by which peaks may differ; 0.05");
+    add_report_options(command, diff.rules, diff.form, diff.colour);
+    command->callback([this] { exit_code = exit_code_of(diff_command(diff)); });
+  }
+
+  static diagnosis::Severity severity_named(const std::string& word) {
+    return word == "high"  ? diagnosis::Severity::high
+           : word == "med" ? diagnosis::Severity::medium
+                           : diagnosis::Severity::low;
+  }
+
+  static void add_report_options(CLI::App* command, RuleSet& rules, ReportForm& form,
+                                 ColourWish& colour) {
+    command
+        ->add_option_function<std::string>(
+            "--rules",
+            [&rules](const std::string& word) {
+              rules = word == "pytscope" ? RuleSet::pytscope : RuleSet::coxswain;
+            },
+            "whose; pytscope: as version 0.2.1 has them")
+        ->type_name("SET")
+        ->check(CLI::IsMember({"coxswain", "pytscope"}));
+    command
+        ->add_option_function<std::string>(
+            "--color",
+            [&colour](const std::string& word) {
+              colour = word == "always"  ? ColourWish::always
+                       : word == "never" ? ColourWish::never
+                                         : ColourWish::automatic;
+            },
+            "else by NO_COLOR, FORCE_COLOR and the terminal")
+        ->type_name("WHEN")
+        ->check(CLI::IsMember({"auto", "always", "never"}));
+    command->add_flag_callback(
+        "--json", [&form] { form = ReportForm::json; }, "all figures as JSON");
+  }
+
+  static int exit_code_of(const Result<Verdict>& verdict) {
+    if (!verdict.ok()) return complain(verdict.status().message());
+    return *verdict == Verdict::yes ? kDone : kNo;
   }
 
   void add_checkpoint() {

@@ -5,17 +5,23 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "coordinator/core/config.h"
+#include "coordinator/diagnosis/own_rules.h"
+#include "coordinator/diagnosis/published_rules.h"
+#include "coordinator/diagnosis/run_diff.h"
 #include "coordinator/diagnosis/run_phases.h"
 #include "coordinator/diagnosis/trace_model.h"
 #include "coordinator/diagnosis/what_if.h"
 #include "coordinator/io/content_hash.h"
 #include "coordinator/io/gzip.h"
 #include "coordinator/io/json.h"
+#include "coordinator/io/kernel_trace_file.h"
 #include "coordinator/io/operator_table_file.h"
 #include "coordinator/io/planning_files.h"
+#include "coordinator/io/run_reader.h"
 #include "coordinator/io/run_steps.h"
 #include "coordinator/io/safetensors_header.h"
 #include "coordinator/io/save_folder.h"
@@ -139,6 +145,33 @@ Taken fuzz_phases(std::string_view bytes) {
   const auto model = diagnosis::model_of(diagnosis::RunPhases{{lines.steps, lines.steps}, {}});
   if (!model.ok()) return Taken::no;
   check_figures(*model);
+  return Taken::yes;
+}
+
+// Whatever the steps are, no rule fails, and the budget adds up.
+Taken fuzz_steps(std::string_view bytes) {
+  diagnosis::RunRecord run;
+  run.ranks.resize(2);
+  for (diagnosis::RankRecord& rank : run.ranks) {
+    io::StepLines lines(rank);
+    lines.take(bytes);
+    lines.finish();
+  }
+  if (run.lowest().size() == 0) return Taken::no;
+  diagnosis::published_findings(figures_of(run, {}));
+  diagnosis::diff_of(run, run, {});
+  const diagnosis::RunView view = diagnosis::view_of(run, std::nullopt);
+  const diagnosis::Budget budget = diagnosis::budget_of(view, {});
+  diagnosis::own_findings({&view, &budget, std::nullopt});
+  return Taken::yes;
+}
+
+Taken fuzz_kernels(std::string_view bytes) {
+  auto kernels = io::parse_kernel_trace(bytes);
+  if (!kernels.ok()) return Taken::no;
+  const auto trace = diagnosis::kernel_trace_of(*std::move(kernels));
+  expect(!trace || trace->exposed_seconds <= trace->communication_seconds * 1.000001,
+         "no more exposed communication than there is");
   return Taken::yes;
 }
 

@@ -261,6 +261,13 @@ Seeds phases() {
       "{\"loss\":NaN}}\n{\"step\":1,\"timestamp\":6,\"phases\":{\"forward\":0.75}}\n{\"step\":2,"};
 }
 
+Seeds kernels() {
+  return {
+      "{\"traceEvents\":[{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"gemm\",\"ts\":1,\"dur\":5},"
+      "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"ncclAllReduce\",\"ts\":4,\"dur\":6}]}",
+      "[{\"ph\":\"X\",\"cat\":\"gpu_memcpy\",\"name\":\"copy\",\"ts\":1.5,\"dur\":2}]"};
+}
+
 Seeds traces() {
   return {
       test::csv_of(test::made_trace({.dp_ranks = 2, .stages = 1, .microbatches = 1, .steps = 2})),
@@ -294,6 +301,7 @@ std::vector<std::string> seeds_of(std::string_view target) {
       {"instances", instances},
       {"journal", journals},
       {"json", jsons},
+      {"kernels", kernels},
       {"manifest", manifests},
       {"mask", masks},
       {"memory_profile", memory_profiles},
@@ -304,6 +312,7 @@ std::vector<std::string> seeds_of(std::string_view target) {
       {"run", runs},
       {"safetensors", safetensors},
       {"signals", signals},
+      {"steps", phases},
       {"trace", traces}};
   return kMakers.at(target)();
 }

@@ -8,13 +8,14 @@
 namespace cox::fuzz {
 namespace {
 
-constexpr std::array<Target, 18> kTargets = {{{"config", fuzz_config},
+constexpr std::array<Target, 20> kTargets = {{{"config", fuzz_config},
                                               {"control_state", fuzz_control_state},
                                               {"gzip", fuzz_gzip},
                                               {"http_head", fuzz_http_head},
                                               {"instances", fuzz_instances},
                                               {"journal", fuzz_journal},
                                               {"json", fuzz_json},
+                                              {"kernels", fuzz_kernels},
                                               {"manifest", fuzz_manifest},
                                               {"mask", fuzz_mask},
                                               {"memory_profile", fuzz_memory_profile},
@@ -25,6 +26,7 @@ constexpr std::array<Target, 18> kTargets = {{{"config", fuzz_config},
                                               {"run", fuzz_run},
                                               {"safetensors", fuzz_safetensors},
                                               {"signals", fuzz_signals},
+                                              {"steps", fuzz_steps},
                                               {"trace", fuzz_trace}}};
 
 }  // namespace

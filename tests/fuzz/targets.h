@@ -46,6 +46,7 @@ Taken fuzz_http_head(std::string_view bytes);
 Taken fuzz_instances(std::string_view bytes);
 Taken fuzz_journal(std::string_view bytes);
 Taken fuzz_json(std::string_view bytes);
+Taken fuzz_kernels(std::string_view bytes);
 Taken fuzz_manifest(std::string_view bytes);
 Taken fuzz_mask(std::string_view bytes);
 Taken fuzz_memory_profile(std::string_view bytes);
@@ -56,6 +57,7 @@ Taken fuzz_query(std::string_view bytes);
 Taken fuzz_run(std::string_view bytes);
 Taken fuzz_safetensors(std::string_view bytes);
 Taken fuzz_signals(std::string_view bytes);
+Taken fuzz_steps(std::string_view bytes);
 Taken fuzz_trace(std::string_view bytes);
 
 }  // namespace cox::fuzz

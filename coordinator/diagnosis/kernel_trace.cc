@@ -1,0 +1,124 @@
+#include "coordinator/diagnosis/kernel_trace.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <tuple>
+#include <utility>
+
+#include "coordinator/diagnosis/statistics.h"
+
+namespace cox::diagnosis {
+namespace {
+
+using Intervals = std::vector<KernelInterval>;
+
+struct CollectiveName {
+  std::string_view kind;
+  std::string_view part;  // of a kernel's name
+};
+constexpr std::array<CollectiveName, 9> kCollectives = {{{"all_reduce", "allreduce"},
+                                                         {"all_reduce", "all_reduce"},
+                                                         {"all_gather", "allgather"},
+                                                         {"all_gather", "all_gather"},
+                                                         {"reduce_scatter", "reducescatter"},
+                                                         {"reduce_scatter", "reduce_scatter"},
+                                                         {"all_to_all", "all_to_all"},
+                                                         {"all_to_all", "alltoall"},
+                                                         {"broadcast", "broadcast"}}};
+
+std::string lower_case(std::string_view text) {
+  std::string out(text);
+  for (char& c : out) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return out;
+}
+
+bool contains(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
+}
+
+// The kind of collective, "other" for communication of another kind, empty for computation.
+std::string_view collective_of(std::string_view name) {
+  for (const CollectiveName& each : kCollectives) {
+    if (contains(name, each.part)) return each.kind;
+  }
+  return contains(name, "nccl") || contains(name, "c10d::") ? "other" : "";
+}
+
+void unite(Intervals& intervals) {
+  std::ranges::sort(intervals, [](const KernelInterval& a, const KernelInterval& b) {
+    return std::tie(a.start_seconds, a.end_seconds) < std::tie(b.start_seconds, b.end_seconds);
+  });
+  std::size_t kept = 0;
+  for (const KernelInterval& next : intervals) {
+    if (kept > 0 && next.start_seconds <= intervals[kept - 1].end_seconds) {
+      double& end = intervals[kept - 1].end_seconds;
+      end = std::max(end, next.end_seconds);
+    } else {
+      intervals[kept++] = next;
+    }
+  }
+  intervals.resize(kept);
+}
+
+double length_of(const Intervals& intervals) {
+  ExactSum sum;
+  for (const KernelInterval& each : intervals) sum.add(each.end_seconds - each.start_seconds);
+  return sum.value();
+}
+
+// What of `a` is not in `b`. REQUIRES: both are united.
+double length_without(const Intervals& a, const Intervals& b) {
+  ExactSum sum;
+  std::size_t first = 0;
+  for (const KernelInterval& each : a) {
+    double at = each.start_seconds;
+    while (first < b.size() && b[first].end_seconds <= at) ++first;
+    for (std::size_t k = first; k < b.size() && b[k].start_seconds < each.end_seconds; ++k) {
+      if (b[k].start_seconds > at) sum.add(b[k].start_seconds - at);
+      at = std::max(at, b[k].end_seconds);
+    }
+    if (at < each.end_seconds) sum.add(each.end_seconds - at);
+  }
+  return sum.value();
+}
+
+}  // namespace
+
+void Kernels::add(std::string_view category, std::string_view name, double start_us,
+                  double duration_us) {
+  const std::string kind = lower_case(category);
+  const bool is_kernel =
+      contains(kind, "kernel") || contains(kind, "gpu_memcpy") || contains(kind, "gpu_memset");
+  if (!is_kernel || !(duration_us > 0)) return;
+  const KernelInterval interval{start_us / 1e6, (start_us + duration_us) / 1e6};
+  const std::string_view collective = collective_of(lower_case(name));
+  (collective.empty() ? compute : communication).push_back(interval);
+  if (!collective.empty())
+    collective_seconds[std::string(collective)] += interval.end_seconds - interval.start_seconds;
+}
+
+std::optional<KernelTrace> kernel_trace_of(Kernels kernels) {
+  if (kernels.communication.empty() && kernels.compute.empty()) return std::nullopt;
+  KernelTrace out;
+  out.communication_kernels = kernels.communication.size();
+  out.compute_kernels = kernels.compute.size();
+  out.collective_seconds = std::move(kernels.collective_seconds);
+  double first = std::numeric_limits<double>::infinity();
+  double last = -first;
+  for (Intervals* list : {&kernels.communication, &kernels.compute}) {
+    unite(*list);
+    if (list->empty()) continue;
+    first = std::min(first, list->front().start_seconds);
+    last = std::max(last, list->back().end_seconds);
+  }
+  out.wall_seconds = std::max(0.0, last - first);
+  out.communication_seconds = length_of(kernels.communication);
+  out.compute_seconds = length_of(kernels.compute);
+  out.exposed_seconds = length_without(kernels.communication, kernels.compute);
+  return out;
+}
+
+}  // namespace cox::diagnosis

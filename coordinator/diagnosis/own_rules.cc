@@ -1,0 +1,108 @@
+#include "coordinator/diagnosis/own_rules.h"
+
+#include <algorithm>
+#include <cmath>
+#include <exception>
+#include <string>
+#include <utility>
+
+#include "coordinator/core/text.h"
+#include "coordinator/diagnosis/rule_room.h"
+#include "coordinator/diagnosis/statistics.h"
+
+namespace cox::diagnosis {
+namespace {
+
+constexpr double kHighShare = 0.25;  // of wall time
+constexpr double kMediumShare = 0.08;
+
+Severity severity_of(double share) {
+  if (share >= kHighShare) return Severity::high;
+  return share >= kMediumShare ? Severity::medium : Severity::low;
+}
+
+Finding failed_rule(const std::string& name, const std::string& why) {
+  Finding f;
+  f.code = "RULE.FAILED";
+  f.severity = Severity::medium;
+  f.title = "The rule '" + name + "' failed";
+  f.detail = why;
+  f.suggestion = "This is a fault of cox, not of the run: please report it with the run directory.";
+  return f;
+}
+
+bool is_sound(const Finding& f) {
+  const bool is_cost_sound = !f.cost_seconds || (std::isfinite(*f.cost_seconds) &&
+                                                 *f.cost_seconds >= 0 && f.cost_share <= 1 + 1e-6);
+  return is_cost_sound &&
+         std::ranges::all_of(f.evidence, [](const Evidence& e) { return std::isfinite(e.value); });
+}
+
+void apply(const NamedRule& rule, const RuleRoom& room, Findings& out) {
+  Findings found;
+  try {
+    rule.rule(room, found);
+  } catch (const std::exception& error) {
+    found = {failed_rule(rule.name, error.what())};
+  }
+  for (Finding& f : found)
+    out.push_back(is_sound(f)
+                      ? std::move(f)
+                      : failed_rule(rule.name, "It came to a number that cannot be in " + f.code));
+}
+
+}  // namespace
+
+double RuleRoom::seconds_of(std::string_view line) const {
+  const auto found = std::ranges::find(budget.lines, line, &BudgetLine::name);
+  return found == budget.lines.end() ? 0 : found->seconds;
+}
+
+double RuleRoom::phase_seconds(std::string_view name) const {
+  ExactSum sum;
+  for (std::size_t r = 0; r < view.ranks.size(); ++r) {
+    for (const double v : view.column(r, rank(r).phases, name)) sum.add(is_absent(v) ? 0 : v);
+  }
+  return sum.value() / static_cast<double>(view.ranks.size());
+}
+
+Finding costly(const RuleRoom& room, std::string code, std::string title, double seconds) {
+  Finding out;
+  out.code = std::move(code);
+  out.title = std::move(title);
+  out.cost_seconds = seconds;
+  out.cost_share = room.share(seconds);
+  out.severity = severity_of(out.cost_share);
+  return out;
+}
+
+std::vector<double> present(std::vector<double> values) {
+  std::erase_if(values, is_absent);
+  return values;
+}
+
+std::string percents(double fraction) {
+  return percent_text(fraction, fraction < 0.1 ? 1 : 0);
+}
+
+std::vector<Finding> own_findings(const OwnInput& input) {
+  const RuleRoom room(input);
+  Findings out;
+  if (room.view.size() < kLeastSteps) {
+    apply(resource_rules().back(), room, out);  // what is wrong with the record
+    return out;
+  }
+  for (const auto rules : {time_rules(), learning_rules(), resource_rules()}) {
+    for (const NamedRule& rule : rules) apply(rule, room, out);
+  }
+  // A loss that is not finite makes all else beside the point.
+  const auto rank_of = [](const Finding& f) {
+    return f.code == "CONVERGENCE.DIVERGED" ? 2.0 : f.cost_share;
+  };
+  std::ranges::stable_sort(out, [&rank_of](const Finding& a, const Finding& b) {
+    return rank_of(a) != rank_of(b) ? rank_of(a) > rank_of(b) : a.severity < b.severity;
+  });
+  return out;
+}
+
+}  // namespace cox::diagnosis

@@ -1,0 +1,43 @@
+// Our own rules: what a run lost, why and what to change, ranked by what fixing it gives back.
+// Codes of published_rules.h keep their meaning; what those get wrong is mended here, and there are
+// codes for what only our own record has. docs/diagnosis.md lists them.
+//
+//   RunView -> own_findings() -> findings, what costs most first
+//
+// A rule that throws or that comes to a number which cannot be is told as RULE.FAILED, and the
+// other rules go on. Pure; any thread.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "coordinator/diagnosis/figures.h"
+#include "coordinator/diagnosis/finding.h"
+#include "coordinator/diagnosis/run_view.h"
+
+namespace cox::diagnosis {
+
+struct OwnInput {
+  const RunView* view = nullptr;
+  const Budget* budget = nullptr;
+  std::optional<KernelTrace> trace;
+};
+
+// What the rules hold to when nothing is wrong: of a thousand runs whose steps vary independently,
+// at most one gets a finding that names a rank.
+inline constexpr double kFalseAlarms = 1e-3;
+inline constexpr std::size_t kLeastSteps = 10;  // fewer say nothing
+
+std::vector<Finding> own_findings(const OwnInput& input);
+
+// The ranks that work more slowly than most, in a stretch of steps; for tests and for pages.
+struct SlowRank {
+  std::size_t rank = 0;  // index
+  std::size_t begin = 0;
+  std::size_t end = 0;  // steps of the view
+  double slowdown = 0;  // 0.2: a fifth longer
+  std::string phase;    // that has most of it
+};
+std::vector<SlowRank> slow_ranks(const RunView& view);
+
+}  // namespace cox::diagnosis

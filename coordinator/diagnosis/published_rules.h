@@ -1,0 +1,19 @@
+// The sixteen rules of pytscope 0.2.1 (MIT, Copyright (c) 2026 Sumukh Chaluvaraju), with its codes,
+// thresholds, severities, order and texts, for those who compare; own_rules.h has better ones.
+//
+//   Figures -> published_findings() -> findings, the severest first
+//
+// Pure; any thread.
+#pragma once
+
+#include <vector>
+
+#include "coordinator/diagnosis/figures.h"
+#include "coordinator/diagnosis/finding.h"
+
+namespace cox::diagnosis {
+
+std::vector<Finding> published_findings(const Figures& figures);
+std::vector<Finding> published_findings(const Pipeline& pipeline);
+
+}  // namespace cox::diagnosis

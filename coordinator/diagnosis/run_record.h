@@ -1,0 +1,121 @@
+// RunRecord: what a run directory says, rank by rank, as columns: a step is an index, a quantity is
+// a Column. The first stage of the diagnosis.
+//
+//   run directory (io/run_reader.h) -> RunRecord -> figures.h -> published_rules.h, own_rules.h
+//
+// Columns are packed, because a run has millions of steps and its quantities few digits: a step of
+// ten quantities takes about 30 bytes. Plain values; reading a const record is safe from any
+// thread.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace cox::diagnosis {
+
+// Stands for "this step has no such value", which is not the same as a value that is NaN.
+inline constexpr std::uint64_t kAbsentBits = 0x7FF8C0C0C0C0C0C0;
+inline double absent() {
+  return std::bit_cast<double>(kAbsentBits);
+}
+inline bool is_absent(double value) {
+  return std::bit_cast<std::uint64_t>(value) == kAbsentBits;
+}
+
+// A list of doubles, kept in blocks of kBlock. A block whose values are all decimals of at most
+// nine places is kept as whole numbers of one to four bytes; every value comes back exactly.
+class Column {
+ public:
+  static constexpr std::size_t kBlock = 4096;
+
+  void push(double value);
+  // Appends absent values until there are `size`.
+  void pad(std::size_t size);
+
+  std::size_t size() const { return packed_.size() * kBlock + open_.size(); }
+  std::size_t blocks() const { return packed_.size() + (open_.empty() ? 0 : 1); }
+  // Puts the values of a block into `out`. REQUIRES: block < blocks().
+  void read(std::size_t block, std::vector<double>& out) const;
+  // All values from `first` on.
+  std::vector<double> values(std::size_t first = 0) const;
+  // Whether any value is there.
+  bool any() const;
+
+ private:
+  struct Packed {
+    double scale = 1;        // values are (base + code - 1) / scale
+    std::int64_t base = 0;   // of code 1; code 0 is an absent value
+    std::uint8_t width = 0;  // bytes of a code; 8: the doubles themselves
+    std::vector<std::uint8_t> bytes;
+  };
+  static Packed pack(std::span<const double> values);
+  static bool pack_decimals(std::span<const double> values, double scale, Packed& out);
+
+  std::vector<Packed> packed_;
+  std::vector<double> open_;
+};
+
+// One member of run.json's config or environment. `json` is the value as canonical JSON text, so
+// that equal values have equal texts; members of `environment.env` are named "env.NAME".
+struct RunSetting {
+  std::string key;
+  std::string json;
+};
+
+struct RunInfo {
+  std::string name;
+  std::int32_t rank = 0;
+  std::int32_t world_size = 1;
+  double started = 0;  // Unix time in s; 0 = unknown
+  double wall_seconds = 0;
+  std::vector<RunSetting> config;
+  std::vector<RunSetting> environment;
+  std::optional<double> flops_per_step;
+  std::optional<double> peak_flops;  // FLOP/s of the device
+  double dropped_rows = 0;
+};
+
+using Columns = std::map<std::string, Column, std::less<>>;
+
+// One rank's folder. All columns have as many values as there are steps.
+struct RankRecord {
+  std::int32_t rank = 0;
+  RunInfo info;
+  Column steps;       // numbers; they may repeat after a rollback
+  Column timestamps;  // Unix time, s
+  Columns phases;     // s
+  Columns scalars;
+  Columns memory;  // bytes
+  Columns own;     // what only our own rows have: plan, overflow, skipped (1), loss_scale, ...
+
+  std::size_t size() const { return steps.size(); }
+};
+
+struct RunRecord {
+  std::string name;               // of the directory
+  std::vector<RankRecord> ranks;  // ascending
+  std::vector<std::string> gaps;  // what was left out or is doubtful; a sentence each
+
+  const RankRecord& lowest() const { return ranks.front(); }
+};
+
+// Returns the column of that name, or null when no step has it.
+const Column* find(const Columns& columns, std::string_view name);
+
+// Returns the values from `first` on; all absent when no step has the column.
+std::vector<double> values_of(const Columns& columns, std::string_view name, std::size_t steps,
+                              std::size_t first = 0);
+
+// Returns per step the sum of all columns, each exactly rounded, from `first` on. Columns of the
+// names in `without` are left out.
+std::vector<double> row_sums(const Columns& columns, std::size_t steps, std::size_t first,
+                             std::span<const std::string_view> without = {});
+
+}  // namespace cox::diagnosis

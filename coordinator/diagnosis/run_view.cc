@@ -1,0 +1,239 @@
+#include "coordinator/diagnosis/run_view.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "coordinator/diagnosis/statistics.h"
+
+namespace cox::diagnosis {
+namespace {
+
+constexpr double kWarmupFactor = 1.3;
+constexpr std::size_t kMostWarmup = 50;
+constexpr std::array<std::string_view, 1> kCommunication = {"comm"};
+
+using RowMap = std::map<std::int64_t, std::uint32_t>;
+
+// The last row of each step number: what was done before a rollback is lost work.
+RowMap last_rows(const RankRecord& rank) {
+  RowMap out;
+  std::uint32_t row = 0;
+  for (const double step : rank.steps.values()) out[static_cast<std::int64_t>(step)] = row++;
+  return out;
+}
+
+bool rows_agree(const RunRecord& run) {
+  const std::vector<double> steps = run.ranks[0].steps.values();
+  if (std::ranges::adjacent_find(steps, std::greater_equal<>()) != steps.end()) return false;
+  return std::ranges::all_of(run.ranks,
+                             [&steps](const RankRecord& r) { return r.steps.values() == steps; });
+}
+
+void align_rows(const RunRecord& run, RunView& view) {
+  std::vector<RowMap> maps;
+  for (const RankRecord& rank : run.ranks) maps.push_back(last_rows(rank));
+  for (const auto& [step, row] : maps[0]) {
+    const auto has = [step = step](const RowMap& map) { return map.contains(step); };
+    if (!std::ranges::all_of(maps, has)) continue;
+    view.steps.push_back(step);
+    for (std::size_t r = 0; r < maps.size(); ++r) view.ranks[r].rows.push_back(maps[r].at(step));
+  }
+}
+
+std::vector<float> chosen(std::vector<double> values, const std::vector<std::uint32_t>& rows) {
+  std::vector<float> out;
+  out.reserve(rows.empty() ? values.size() : rows.size());
+  const auto put = [&out](double value) {
+    out.push_back(is_absent(value) ? 0 : static_cast<float>(value));
+  };
+  if (rows.empty()) std::ranges::for_each(values, put);
+  for (const std::uint32_t row : rows) put(values[row]);
+  return out;
+}
+
+// Leaves out the steps for which `keeps` is false.
+template <class Keeps>
+void filter(RunView& view, const Keeps& keeps) {
+  std::vector<std::size_t> kept;
+  for (std::size_t s = 0; s < view.size(); ++s) {
+    if (keeps(s)) kept.push_back(s);
+  }
+  const auto pick = [&kept](auto& list) {
+    if (list.empty()) return;
+    for (std::size_t i = 0; i < kept.size(); ++i) list[i] = list[kept[i]];
+    list.resize(kept.size());
+  };
+  for (RankView& rank : view.ranks) {
+    if (rank.rows.empty()) {
+      for (std::size_t s = 0; s < view.size(); ++s)
+        rank.rows.push_back(static_cast<std::uint32_t>(s + view.first));
+    }
+    pick(rank.rows);
+    pick(rank.work);
+    pick(rank.comm);
+  }
+  pick(view.steps);
+}
+
+void leave_out_impossible(RunView& view) {
+  const auto is_possible = [&view](std::size_t s) {
+    return std::ranges::all_of(view.ranks, [s](const RankView& r) {
+      return std::isfinite(r.work[s]) && std::isfinite(r.comm[s]) && r.work[s] >= 0 &&
+             r.comm[s] >= 0;
+    });
+  };
+  for (std::size_t s = 0; s < view.size(); ++s) view.impossible += is_possible(s) ? 0u : 1u;
+  if (view.impossible > 0) filter(view, is_possible);
+}
+
+void find_extremes(RunView& view) {
+  view.longest_work.assign(view.size(), 0);
+  view.least_comm.assign(view.size(), 0);
+  for (std::size_t s = 0; s < view.size(); ++s) {
+    float longest = 0;
+    float least = view.ranks[0].comm[s];
+    for (const RankView& rank : view.ranks) {
+      longest = std::max(longest, rank.work[s]);
+      least = std::min(least, rank.comm[s]);
+    }
+    view.longest_work[s] = longest;
+    view.least_comm[s] = least;
+  }
+}
+
+std::size_t slow_start(const RunView& view) {
+  if (view.size() < 10) return 0;
+  std::vector<double> walls;
+  for (std::size_t s = 0; s < view.size(); ++s) walls.push_back(view.wall(s));
+  const double middle = median_of(walls);
+  const std::size_t most = std::min(kMostWarmup, view.size() / 10);
+  std::size_t warmup = 0;
+  while (warmup < most && walls[warmup] > kWarmupFactor * middle) ++warmup;
+  return warmup;
+}
+
+void leave_out_warmup(RunView& view, std::size_t steps) {
+  view.warmup = std::min(steps, view.size());
+  if (view.warmup == 0) return;
+  const auto is_kept = [&view](std::size_t s) { return s >= view.warmup; };
+  filter(view, is_kept);
+  find_extremes(view);
+}
+
+double sum_of_column(const RunView& view, std::string_view phase) {
+  ExactSum sum;
+  for (std::size_t r = 0; r < view.ranks.size(); ++r) {
+    if (find(view.run->ranks[r].phases, phase) == nullptr) continue;
+    for (const double value : view.column(r, view.run->ranks[r].phases, phase)) {
+      if (!is_absent(value)) sum.add(value);
+    }
+  }
+  return sum.value() / static_cast<double>(view.ranks.size());
+}
+
+// What is neither computing nor data nor communication, on any rank.
+std::set<std::string> other_phases(const RunView& view) {
+  std::set<std::string> names;
+  for (const RankRecord& rank : view.run->ranks) {
+    for (const auto& [name, column] : rank.phases) names.insert(name);
+  }
+  for (const char* known : {"data", "forward", "backward", "compute", "optimizer", "comm"})
+    names.erase(known);
+  return names;
+}
+
+// Seconds that a rank waited and transferred, mean over the ranks.
+struct CommSplit {
+  double wait = 0;
+  double transfer = 0;
+};
+
+CommSplit comm_split(const RunView& view) {
+  ExactSum wait;
+  ExactSum transfer;
+  for (std::size_t r = 0; r < view.ranks.size(); ++r) {
+    for (std::size_t s = 0; s < view.size(); ++s) {
+      wait.add(view.wait(r, s));
+      transfer.add(view.transfer(r, s));
+    }
+  }
+  const auto ranks = static_cast<double>(view.ranks.size());
+  return {wait.value() / ranks, transfer.value() / ranks};
+}
+
+}  // namespace
+
+double RunView::transfer(std::size_t rank, std::size_t step) const {
+  const auto comm = static_cast<double>(ranks[rank].comm[step]);
+  return std::max(static_cast<double>(least_comm[step]), comm - wait(rank, step));
+}
+
+std::vector<double> RunView::column(std::size_t rank, const Columns& columns,
+                                    std::string_view name) const {
+  const std::vector<std::uint32_t>& rows = ranks[rank].rows;
+  const std::vector<double> all = values_of(columns, name, run->ranks[rank].size());
+  std::vector<double> out;
+  out.reserve(size());
+  for (std::size_t s = 0; s < size(); ++s) out.push_back(all[rows.empty() ? s + first : rows[s]]);
+  return out;
+}
+
+RunView view_of(const RunRecord& run, std::optional<std::size_t> warmup) {
+  RunView view;
+  view.run = &run;
+  view.ranks.resize(run.ranks.size());
+  if (rows_agree(run)) {
+    for (const double step : run.ranks[0].steps.values())
+      view.steps.push_back(static_cast<std::int64_t>(step));
+  } else {
+    align_rows(run, view);
+  }
+  for (std::size_t r = 0; r < run.ranks.size() && view.size() > 0; ++r) {
+    const RankRecord& rank = run.ranks[r];
+    RankView& out = view.ranks[r];
+    out.work = chosen(row_sums(rank.phases, rank.size(), 0, kCommunication), out.rows);
+    out.comm = chosen(values_of(rank.phases, "comm", rank.size()), out.rows);
+  }
+  leave_out_impossible(view);
+  find_extremes(view);
+  leave_out_warmup(view, warmup.value_or(slow_start(view)));
+  return view;
+}
+
+Budget budget_of(const RunView& view, const BudgetOptions& options) {
+  Budget out;
+  const CommSplit comm = comm_split(view);
+  const double compute = sum_of_column(view, "forward") + sum_of_column(view, "backward") +
+                         sum_of_column(view, "compute") + sum_of_column(view, "optimizer");
+  const double data = sum_of_column(view, "data");
+  double other = 0;
+  for (const std::string& phase : other_phases(view)) other += sum_of_column(view, phase);
+  out.wall_seconds = compute + data + other + comm.wait + comm.transfer;
+  const RunInfo& info = view.run->lowest().info;
+  out.flops_per_step = options.flops_per_step ? options.flops_per_step : info.flops_per_step;
+  out.peak_flops = options.peak_flops ? options.peak_flops : info.peak_flops;
+  double useful = compute;
+  if (out.flops_per_step && out.peak_flops && out.wall_seconds > 0) {
+    useful =
+        std::min(compute, *out.flops_per_step * static_cast<double>(view.size()) / *out.peak_flops);
+    out.mfu = useful / out.wall_seconds;
+  }
+  const auto add = [&out](const char* name, double seconds) {
+    const double share = out.wall_seconds > 0 ? seconds / out.wall_seconds : 0;
+    out.lines.push_back({name, seconds, share, !out.lines.empty()});
+  };
+  add("useful_compute", useful);
+  add("compute_overhead", compute - useful);
+  add("data_stall", data);
+  add("exposed_communication", comm.transfer);
+  add("waiting", comm.wait);
+  add("other", other);
+  return out;
+}
+
+}  // namespace cox::diagnosis

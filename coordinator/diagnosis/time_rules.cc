@@ -1,0 +1,241 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "coordinator/core/text.h"
+#include "coordinator/diagnosis/rule_room.h"
+#include "coordinator/diagnosis/statistics.h"
+
+namespace cox::diagnosis {
+namespace {
+
+// ---- Where the time of all ranks went.
+
+void data_stall(const RuleRoom& room, Findings& out) {
+  const double data = room.seconds_of("data_stall");
+  const double share = room.share(data);
+  if (share < 0.20) return;
+  Finding f = costly(room, "TIMING.DATALOADER_BOUND", "Steps wait for data", data);
+  f.detail = concat("All ranks spend ", percents(share), " of their time (",
+                    seconds_text(data / static_cast<double>(room.view.size())),
+                    " a step) on fetching data, apart from computing.");
+  f.suggestion =
+      "Load in more worker threads, prefetch further, and move decoding out of the step.";
+  f.evidence = {{"data_share", share}};
+  out.push_back(std::move(f));
+}
+
+bool recomputes(const RuleRoom& room) {
+  const std::vector<double> blocks = room.own(0, "recomputed_blocks");
+  return std::ranges::any_of(blocks, [](double v) { return v > 0; });
+}
+
+void slow_backward(const RuleRoom& room, Findings& out) {
+  const double forward = room.phase_seconds("forward");
+  const double backward = room.phase_seconds("backward");
+  const double normal = recomputes(room) ? 3 : 2;  // recomputation is one forward pass more
+  const double ratio = forward > 0 ? backward / forward : 0;
+  if (ratio < normal + 0.5) return;
+  Finding f = costly(room, "TIMING.BACKWARD_HEAVY", "The backward pass is slow",
+                     backward - normal * forward);
+  f.detail =
+      concat("Backward takes ", fixed(ratio, 1), " times as long as forward; ", fixed(normal, 0),
+             " times is normal", normal > 2 ? " with recomputation." : " without recomputation.");
+  f.suggestion =
+      "Look for graphs that are kept or built twice, operators whose gradients are not fused, and "
+      "recomputation that nobody asked for; cox ops shows FLOPs by block.";
+  f.evidence = {{"backward_by_forward", ratio}, {"normal", normal}};
+  out.push_back(std::move(f));
+}
+
+void slow_optimizer(const RuleRoom& room, Findings& out) {
+  const double seconds = room.phase_seconds("optimizer");
+  const double share = room.share(seconds);
+  if (share < 0.15) return;
+  Finding f = costly(room, "TIMING.OPTIMIZER_HEAVY", "The optimizer step is slow",
+                     seconds - 0.05 * room.budget.wall_seconds);
+  f.detail = concat("The optimizer takes ", percents(share), " of the time; 5 % is common.");
+  f.suggestion = "Use a fused or multi-tensor optimizer, or shard its state over the ranks.";
+  f.evidence = {{"optimizer_share", share}};
+  out.push_back(std::move(f));
+}
+
+void communication(const RuleRoom& room, Findings& out) {
+  const double seconds = room.seconds_of("exposed_communication");
+  const double share = room.share(seconds);
+  if (room.view.ranks.size() < 2 || share < 0.20) return;
+  Finding f = costly(room, "DIST.COMM_BOUND", "Communication takes much of the step", seconds);
+  f.detail =
+      concat("Ranks spend ", percents(share),
+             " of their time on communication that nothing hides; waiting for slower ranks (",
+             percents(room.share(room.seconds_of("waiting"))), ") is not in it.");
+  f.suggestion =
+      "Reduce while backward still runs (buckets), send gradients in 16 bits, accumulate over "
+      "micro-batches, or check the network between the nodes.";
+  f.evidence = {{"communication_share", share}};
+  out.push_back(std::move(f));
+}
+
+void exposed_kernels(const RuleRoom& room, Findings& out) {
+  if (!room.trace || room.trace->exposed_fraction() < 0.05) return;
+  const KernelTrace& t = *room.trace;
+  Finding f = costly(room, "DIST.EXPOSED_COMM", "Computation does not hide communication",
+                     t.exposed_fraction() * room.budget.wall_seconds);
+  f.detail =
+      concat("In the trace ", percents(t.exposed_fraction()),
+             " of the time is communication with no kernel beside it; ", percents(t.overlap()),
+             " of ", seconds_text(t.communication_seconds), " is hidden.");
+  f.suggestion = "Reduce gradients in smaller buckets and earlier, so that backward still runs.";
+  f.evidence = {{"exposed_share", t.exposed_fraction()}, {"overlap", t.overlap()}};
+  out.push_back(std::move(f));
+}
+
+// Steps that took more than 1.5 times those around them.
+void uneven_steps(const RuleRoom& room, Findings& out) {
+  const std::size_t n = room.view.size();
+  std::vector<double> walls;
+  for (std::size_t s = 0; s < n; ++s) walls.push_back(room.view.wall(s));
+  const double usual = median_of(walls);
+  std::size_t count = 0;
+  double lost = 0;
+  for (const double wall : walls) {
+    if (wall <= 1.5 * usual) continue;
+    ++count;
+    lost += wall - usual;
+  }
+  const bool is_rule = count >= std::max<std::size_t>(3, n / 25);
+  if (n < 2 * kLeastSteps || !is_rule || room.share(lost) < 0.02) return;
+  Finding f = costly(room, "TIMING.JITTER", "Some steps take much longer than others", lost);
+  f.detail = concat(count, " of ", n, " steps take more than 1.5 times the median of ",
+                    seconds_text(usual), ".");
+  f.suggestion =
+      "Look at what happens in those steps: logging, saves, evaluation, batches of other lengths, "
+      "or other programs on the machine.";
+  f.evidence = {{"slow_steps", static_cast<double>(count)}, {"median_seconds", usual}};
+  out.push_back(std::move(f));
+}
+
+void low_utilization(const RuleRoom& room, Findings& out) {
+  if (!room.budget.mfu || *room.budget.mfu >= 0.50) return;
+  const double overhead = room.seconds_of("compute_overhead");
+  if (room.share(overhead) < 0.10) return;
+  Finding f =
+      costly(room, "EFFICIENCY.LOW_MFU", "The device does little of what it could", overhead);
+  f.severity = *room.budget.mfu < 0.30 ? Severity::high : Severity::medium;
+  f.detail = concat("Model FLOPs take ", percents(*room.budget.mfu),
+                    " of what the device could do in that time; ", percents(room.share(overhead)),
+                    " of the time goes into kernels below its peak.");
+  f.suggestion =
+      "Use 16-bit precision, larger batches and fused kernels; cox ops names the slow ones.";
+  f.evidence = {{"mfu", *room.budget.mfu}};
+  out.push_back(std::move(f));
+}
+
+// ---- Ranks beside each other.
+
+double cost_of_ranks(const RunView& view, const std::set<std::size_t>& slow) {
+  double lost = 0;
+  for (std::size_t s = 0; s < view.size(); ++s) {
+    float others = 0;
+    for (std::size_t r = 0; r < view.ranks.size(); ++r) {
+      if (!slow.contains(r)) others = std::max(others, view.ranks[r].work[s]);
+    }
+    lost += static_cast<double>(view.longest_work[s] - others);
+  }
+  return lost;
+}
+
+std::string ranks_of(const RunView& view, const std::set<std::size_t>& ranks) {
+  std::vector<std::size_t> numbers;
+  for (const std::size_t r : ranks)
+    numbers.push_back(static_cast<std::size_t>(view.run->ranks[r].rank));
+  return ranks_text(numbers, view.ranks.size());
+}
+
+std::string capital(std::string text) {
+  if (!text.empty() && text[0] >= 'a' && text[0] <= 'z') text[0] = static_cast<char>(text[0] - 32);
+  return text;
+}
+
+Finding slow_finding(const RuleRoom& room, const std::vector<SlowRank>& slow) {
+  std::set<std::size_t> ranks;
+  std::string each;
+  Finding details;
+  for (const SlowRank& s : slow) {
+    ranks.insert(s.rank);
+    const std::int32_t number = room.rank(s.rank).rank;
+    details.ranks.push_back(number);
+    details.evidence.push_back({concat("slowdown_of_rank_", number), s.slowdown});
+    each += concat(each.empty() ? "" : "; ", "rank ", number, " takes ", percents(s.slowdown),
+                   " longer than most, mostly in ", s.phase);
+    const bool is_all = s.begin <= room.view.size() / 20 && s.end >= room.view.size() * 19 / 20;
+    if (!is_all)
+      each += concat(" (steps ", room.view.steps[s.begin], " to ", room.view.steps[s.end - 1], ")");
+  }
+  Finding f =
+      costly(room, "DIST.STRAGGLER",
+             capital(ranks_of(room.view, ranks)) +
+                 (slow.size() == 1 ? " is slower than the others" : " are slower than the others"),
+             cost_of_ranks(room.view, ranks));
+  f.ranks = details.ranks;
+  f.evidence = details.evidence;
+  f.detail = capital(each) + ". The other ranks wait for that in every step.";
+  f.suggestion =
+      slow.front().phase == "data"
+          ? "Look at the data loading of these ranks: their disk, their shard, their CPU."
+          : "Look at these hosts: other programs, heat, clocks, placement of the process; "
+            "or give these ranks a smaller share (policy: balance).";
+  return f;
+}
+
+// A rank that is late is told as such; what others lose by turns is imbalance.
+void ranks_apart(const RuleRoom& room, Findings& out) {
+  const RunView& view = room.view;
+  const std::vector<SlowRank> slow = slow_ranks(view);
+  std::set<std::size_t> named;
+  for (const SlowRank& s : slow) named.insert(s.rank);
+  if (!slow.empty()) out.push_back(slow_finding(room, slow));
+  if (view.ranks.size() - named.size() < 2) return;
+  double lost = 0;
+  for (std::size_t s = 0; s < view.size(); ++s) {
+    double most = 0;
+    double sum = 0;
+    for (std::size_t r = 0; r < view.ranks.size(); ++r) {
+      if (named.contains(r)) continue;
+      most = std::max(most, static_cast<double>(view.ranks[r].work[s]));
+      sum += static_cast<double>(view.ranks[r].work[s]);
+    }
+    lost += most - sum / static_cast<double>(view.ranks.size() - named.size());
+  }
+  if (room.share(lost) < 0.08) return;
+  Finding f = costly(room, "DIST.LOAD_IMBALANCE", "Ranks take turns in being late", lost);
+  f.detail =
+      concat("No one rank is slow in it, but in each step the last one is later than the mean: ",
+             percents(room.share(lost)), " of the time is waiting for it.");
+  f.suggestion =
+      "Even out the work in a step: sort samples by length, or count tokens, not samples.";
+  f.evidence = {{"lost_share", room.share(lost)}};
+  out.push_back(std::move(f));
+}
+
+constexpr std::array<NamedRule, 8> kTimeRules = {{{"data stall", data_stall},
+                                                  {"slow backward", slow_backward},
+                                                  {"slow optimizer", slow_optimizer},
+                                                  {"communication", communication},
+                                                  {"exposed kernels", exposed_kernels},
+                                                  {"uneven steps", uneven_steps},
+                                                  {"low utilization", low_utilization},
+                                                  {"ranks apart", ranks_apart}}};
+
+}  // namespace
+
+std::span<const NamedRule> time_rules() {
+  return kTimeRules;
+}
+
+}  // namespace cox::diagnosis

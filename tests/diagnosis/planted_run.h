@@ -1,0 +1,23 @@
+// Runs with causes that were planted in them, for the rules: seeded, the same everywhere.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "coordinator/diagnosis/run_record.h"
+
+namespace cox::test {
+
+struct PlantedRun {
+  std::string kind;
+  diagnosis::RunRecord run;
+  std::set<std::string> codes;  // that are right
+  std::set<std::int32_t> slow;  // ranks that are slow
+};
+
+// 240 runs: quiet ones, single causes, two at once, and causes just above and below what counts.
+std::vector<PlantedRun> planted_runs(std::uint64_t seed);
+
+}  // namespace cox::test

@@ -1,0 +1,150 @@
+// Run directories as records: what comes back, and what bad input does.
+#include "coordinator/io/run_reader.h"
+
+#include <bit>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "coordinator/io/kernel_trace_file.h"
+
+#include <doctest/doctest.h>
+
+namespace cox {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Folder {
+ public:
+  Folder() : path_(fs::temp_directory_path() / ("cox-run-" + std::to_string(counter_++))) {
+    fs::remove_all(path_);
+    fs::create_directories(path_);
+  }
+  ~Folder() { fs::remove_all(path_); }
+  const fs::path& path() const { return path_; }
+  void write(const std::string& name, const std::string& text) const {
+    fs::create_directories((path_ / name).parent_path());
+    std::ofstream(path_ / name, std::ios::binary) << text;
+  }
+  StatusCode code() const { return io::read_run(path_).status().code(); }
+
+ private:
+  static inline int counter_ = 0;
+  fs::path path_;
+};
+
+diagnosis::RankRecord read(const std::string& text, std::size_t piece) {
+  diagnosis::RankRecord rank;
+  io::StepLines lines(rank);
+  for (std::size_t at = 0; at < text.size(); at += piece)
+    lines.take(std::string_view(text).substr(at, piece));
+  lines.finish();
+  return rank;
+}
+
+const std::string kLine =
+    "{\"step\":3,\"timestamp\":7.5,\"phases\":{\"data\":0.001,\"forward\":1.2345678901234567e-3},"
+    "\"scalars\":{\"loss\":-Infinity,\"note\":\"x\"},\"plan\":4,\"skipped\":true,"
+    "\"precision\":{\"fp32\":[1,{}]}}\n";
+
+TEST_SUITE("io.run_reader") {
+  TEST_CASE("a step comes back exactly, however the bytes are cut") {
+    for (const std::size_t piece : {std::size_t{1}, std::size_t{7}, kLine.size() * 2}) {
+      const diagnosis::RankRecord rank = read(kLine + kLine, piece);
+      REQUIRE(rank.size() == 2);
+      CHECK(rank.steps.values() == std::vector<double>{3, 3});
+      CHECK(rank.phases.at("forward").values()[1] == 1.2345678901234567e-3);
+      CHECK(rank.scalars.at("loss").values()[0] == -INFINITY);
+      CHECK(rank.own.at("plan").values()[0] == 4);
+      CHECK(rank.own.at("skipped").values()[0] == 1);
+      CHECK_FALSE(rank.scalars.contains("note"));
+    }
+  }
+
+  TEST_CASE("columns give back every value, packed or not") {
+    diagnosis::Column column;
+    std::vector<double> put;
+    for (std::size_t i = 0; i < 3 * diagnosis::Column::kBlock + 5; ++i) {
+      const double n = static_cast<double>(i);
+      const double values[] = {n * 0.001, 1.75e9 + n * 0.033, std::sin(n), -n, 1e-9 * n};
+      put.push_back(i % 7 == 3 ? diagnosis::absent() : values[i / diagnosis::Column::kBlock]);
+      column.push(put.back());
+    }
+    const std::vector<double> back = column.values();
+    REQUIRE(back.size() == put.size());
+    for (std::size_t i = 0; i < put.size(); ++i)
+      REQUIRE(std::bit_cast<std::uint64_t>(back[i]) == std::bit_cast<std::uint64_t>(put[i]));
+    CHECK(column.values(5000).size() == put.size() - 5000);
+  }
+
+  TEST_CASE("a step without a value is told from one whose value is NaN") {
+    const auto rank = read("{\"step\":0}\n{\"step\":1,\"scalars\":{\"loss\":NaN}}\n", 999);
+    const std::vector<double> loss = rank.scalars.at("loss").values();
+    CHECK(diagnosis::is_absent(loss[0]));
+    CHECK((std::isnan(loss[1]) && !diagnosis::is_absent(loss[1])));
+  }
+
+  TEST_CASE("damaged lines are counted and a torn end is none of them") {
+    diagnosis::RankRecord rank;
+    io::StepLines lines(rank);
+    lines.take(
+        "{\"step\":1}\nnonsense\n{\"step\":\"x\"}\n{\"step\":1.5}\n{\"step\":2}x\n{\"step\":2");
+    lines.finish();
+    CHECK(rank.size() == 1);
+    CHECK(lines.damaged() == 4);
+    CHECK(lines.is_torn());
+  }
+
+  TEST_CASE("lines beyond the limit, deep nesting and many names do no harm") {
+    const std::string deep(5000, '[');
+    const std::string text = "{\"step\":1,\"x\":" + deep + "}\n{\"step\":2,\"y\":\"" +
+                             std::string(io::kMaxStepLineBytes, 'y') + "\"}\n";
+    CHECK(read(text, 4096).size() == 0);
+    std::string names = "{\"step\":1,\"scalars\":{\"a0\":1";
+    for (int i = 1; i < 500; ++i) names += ",\"a" + std::to_string(i) + "\":1";
+    CHECK(read(names + "}}\n", 4096).scalars.size() == io::kMaxStepColumns);
+  }
+
+  TEST_CASE("bad directories get one sentence each") {
+    CHECK(io::read_run("/no/such/run").status().code() == StatusCode::not_found);
+    Folder empty;
+    CHECK(empty.code() == StatusCode::not_found);
+    empty.write("steps.jsonl", "");
+    CHECK(empty.code() == StatusCode::data_loss);
+    empty.write("steps.jsonl", "\xff\xfe\x00\x01\n\xc3\x28");
+    CHECK(empty.code() == StatusCode::data_loss);
+    CHECK(io::read_run(empty.path() / "steps.jsonl").status().code() ==
+          StatusCode::invalid_argument);
+
+    Folder mixed;
+    mixed.write("rank0/steps.jsonl", kLine);
+    mixed.write("rank1/steps.jsonl", kLine);
+    mixed.write("rank0/run.json", "{\"name\":\"a\"}");
+    mixed.write("rank1/run.json", "{\"name\":\"b\"}");
+    CHECK(mixed.code() == StatusCode::invalid_argument);
+    mixed.write("rank1/run.json", "{\"name\":");
+    CHECK(mixed.code() == StatusCode::ok);
+
+    Folder linked;
+    fs::create_symlink(mixed.path() / "rank0", linked.path() / "rank0");
+    CHECK(linked.code() == StatusCode::failed_precondition);
+  }
+
+  TEST_CASE("traces with nonsense in them give their kernels or one sentence") {
+    const auto kernels = io::parse_kernel_trace(
+        "{\"a\":[1],\"traceEvents\":[{\"ph\":\"X\",\"cat\":\"Kernel\",\"name\":\"ncclX\",\"ts\":1,"
+        "\"dur\":2,\"args\":{\"dur\":9}},7,{\"ph\":\"X\",\"cat\":\"kernel\",\"dur\":-1,\"ts\":0}]"
+        "}");
+    REQUIRE(kernels.ok());
+    CHECK(kernels->communication.size() == 1);
+    CHECK(kernels->compute.empty());
+    CHECK_FALSE(io::parse_kernel_trace("{}").ok());
+    CHECK_FALSE(io::parse_kernel_trace("[{\"ph\":").ok());
+  }
+}
+
+}  // namespace
+}  // namespace cox

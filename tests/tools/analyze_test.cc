@@ -1,0 +1,120 @@
+// `cox analyze` and `cox diff`, run as people run them, on the published cases.
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "coordinator/io/file.h"
+#include "coordinator/io/json.h"
+#include "tests/tools/outcome.h"
+
+#include <doctest/doctest.h>
+
+namespace cox {
+namespace {
+
+using io::Json;
+using io::JsonKind;
+using test::Outcome;
+
+const std::string kFolder = std::string(COX_TEST_DATA) + "/training-runs/";
+
+std::string run_of(const std::string& name) {
+  return kFolder + "runs/" + name;
+}
+
+Json parsed(const std::string& text) {
+  auto json = io::parse_json(text);
+  REQUIRE_MESSAGE(json.ok(), json.status().message() << "\n" << text);
+  return *std::move(json);
+}
+
+Json expected() {
+  const auto text = io::read_file(kFolder + "expected.json", 16 << 20);
+  REQUIRE(text.ok());
+  return parsed(*text);
+}
+
+// Texts are equal and numbers to 1e-9; what is there besides does not matter.
+void check_equal(const Json& wanted, const Json& found, const std::string& where) {
+  CAPTURE(where);
+  REQUIRE(wanted.kind == found.kind);
+  if (wanted.kind == JsonKind::number)
+    CHECK(std::fabs(wanted.number - found.number) <=
+          1e-9 * std::max(std::fabs(wanted.number), std::fabs(found.number)));
+  CHECK(wanted.string == found.string);
+  CHECK(wanted.boolean == found.boolean);
+  REQUIRE(wanted.items.size() == found.items.size());
+  for (std::size_t i = 0; i < wanted.items.size(); ++i)
+    check_equal(wanted.items[i], found.items[i], where + "[]");
+  for (const io::JsonMember& member : wanted.members) {
+    const Json* value = found.find(member.name);
+    REQUIRE_MESSAGE(value != nullptr, member.name);
+    check_equal(member.value, *value, where + "." + member.name);
+  }
+}
+
+TEST_SUITE("tools.analyze") {
+  TEST_CASE("every published case has the published figures and findings") {
+    const Json all = expected();
+    for (const io::JsonMember& item : all.find("analyze")->members) {
+      std::string arguments = "analyze " + run_of(item.name) + " --rules pytscope --json";
+      for (const Json& word : item.value.find("arguments")->items) arguments += " " + word.string;
+      const Outcome outcome = test::run_cox(arguments);
+      CHECK(outcome.exit_code == 0);
+      Json wanted = item.value;
+      std::erase_if(wanted.members, [](const io::JsonMember& m) {
+        return m.name == "arguments" || m.name == "cli_exit";
+      });
+      check_equal(wanted, parsed(outcome.output), item.name);
+    }
+  }
+
+  TEST_CASE("every published comparison has the published differences") {
+    const Json all = expected();
+    for (const Json& item : all.find("diff")->items) {
+      const Outcome outcome =
+          test::run_cox("diff " + run_of(item.find("a")->string) + " " +
+                        run_of(item.find("b")->string) + " --rules pytscope --json");
+      check_equal(item, parsed(outcome.output), item.find("b")->string);
+    }
+  }
+
+  TEST_CASE("our own rules name both of two slow ranks, and a budget sums to the wall time") {
+    const Outcome outcome = test::run_cox("analyze " + run_of("two-stragglers") + " --json");
+    const Json json = parsed(outcome.output);
+    const Json& first = json.find("findings")->items.at(0);
+    CHECK(first.find("code")->string == "DIST.STRAGGLER");
+    REQUIRE(first.find("ranks")->items.size() == 2);
+    CHECK(first.find("ranks")->items[0].number == 1);
+    CHECK(first.find("ranks")->items[1].number == 3);
+    double sum = 0;
+    for (const Json& line : json.find("budget")->find("lines")->items)
+      sum += line.find("seconds")->number;
+    CHECK(sum == doctest::Approx(json.find("budget")->find("wall_seconds")->number));
+  }
+
+  TEST_CASE("exit codes tell severe findings, differences and bad input") {
+    const auto code = [](const std::string& arguments) {
+      return test::run_cox(arguments).exit_code;
+    };
+    CHECK(code("analyze " + run_of("two-stragglers") + " --fail-on high") == 1);
+    CHECK(code("analyze " + run_of("jitter") + " --fail-on high") == 0);
+    CHECK(code("analyze " + run_of("healthy") + " --fail-on low") == 0);
+    CHECK(code("analyze " + run_of("no-such-run")) == 2);
+    CHECK(code("diff " + run_of("healthy") + " " + run_of("healthy")) == 0);
+    CHECK(code("diff " + run_of("diff-loss-a") + " " + run_of("diff-loss-b")) == 1);
+    CHECK(code("diff " + run_of("diff-loss-a") + " " + run_of("diff-loss-b") +
+               " --loss-tolerance 1e-3") == 0);
+    CHECK(code("diff " + run_of("healthy") + " " + run_of("no-such-run")) == 2);
+  }
+
+  TEST_CASE("the page fits the terminal, and has colours only when they are asked for") {
+    const Outcome plain = test::run_cox("analyze " + run_of("straggler"));
+    CHECK(plain.says("Rank 2 is slower than the others"));
+    CHECK_FALSE(plain.says("\x1b["));
+    CHECK(test::run_cox("analyze " + run_of("straggler") + " --color always").says("\x1b["));
+  }
+}
+
+}  // namespace
+}  // namespace cox
