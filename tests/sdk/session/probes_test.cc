@@ -126,7 +126,7 @@ std::vector<GroupCase> group_cases() {
 }
 
 std::uint64_t limit_of(Files files, std::int32_t ranks_on_node) {
-  const NodeMemory node([&](const std::string& path) { return files[path]; });
+  const NodeMemory node([&](const std::string& path, std::string& text) { text = files[path]; });
   return MemoryProbe(ranks_on_node, node).reading().limit_bytes;
 }
 
@@ -166,7 +166,8 @@ TEST_SUITE("memory probe") {
   TEST_CASE("what is free is looked at anew, and the headroom follows") {
     Files machine = {{"/proc/meminfo", "MemTotal: 1000000 kB\nMemAvailable: 8000 kB\n"},
                      {"/proc/self/statm", "500 100 20 1 0 30 0\n"}};
-    MemoryProbe probe(2, NodeMemory([&](const std::string& path) { return machine[path]; }));
+    MemoryProbe probe(
+        2, NodeMemory([&](const std::string& path, std::string& text) { text = machine[path]; }));
     const std::uint64_t resident = 100 * page_bytes();
     CHECK(probe.reading().limit_bytes == resident + 4000 * kKib);
     machine["/proc/meminfo"] = "MemTotal: 1000000 kB\nMemAvailable: 40 kB\n";
@@ -182,9 +183,9 @@ TEST_SUITE("memory probe") {
   TEST_CASE("the control groups around a process limit it, in both versions") {
     for (const GroupCase& each : group_cases()) {
       CAPTURE(each.name);
-      const NodeMemory node([&](const std::string& path) {
+      NodeMemory node([&](const std::string& path, std::string& text) {
         const auto file = each.files.find(path);
-        return file == each.files.end() ? std::string() : file->second;
+        text = file == each.files.end() ? std::string() : file->second;
       });
       const NodeReading reading = node.look();
       CHECK(reading.limit_bytes == each.limit_kib * kKib);
