@@ -110,27 +110,24 @@ void read_system_text(const std::string& path, std::string& text) {
   ::close(file);
 }
 
-NodeMemory::Group::Group(const std::string& folder, Version of)
-    : version(of),
-      limit(folder + (of == Version::v1 ? "/memory.limit_in_bytes" : "/memory.max")),
-      high(folder + "/memory.high"),
-      used(folder + (of == Version::v1 ? "/memory.usage_in_bytes" : "/memory.current")),
-      statistics(folder + "/memory.stat") {}
+NodeMemory::Group::Group(const std::string& folder, Version version) {
+  const bool is_v1 = version == Version::v1;
+  limit = folder + (is_v1 ? "/memory.limit_in_bytes" : "/memory.max");
+  if (!is_v1) high = folder + "/memory.high";
+  used = folder + (is_v1 ? "/memory.usage_in_bytes" : "/memory.current");
+  statistics = folder + "/memory.stat";
+  inactive_files = is_v1 ? "total_inactive_file" : "inactive_file";
+}
 
 NodeMemory::NodeMemory(ReadText read) : read_(std::move(read)) {
   find_groups();
-  text_.reserve(kTextBytes);
-}
-
-std::string_view NodeMemory::read(const std::string& path) {
-  read_(path, text_);
-  return text_;
 }
 
 void NodeMemory::find_groups() {
   std::string path_v1;
   std::string path_v2;
-  std::istringstream own{std::string(read("/proc/self/cgroup"))};  // "0::/a/b", "4:cpu,memory:/a/b"
+  std::istringstream own{
+      std::string(text_of("/proc/self/cgroup"))};  // "0::/a/b" and "4:cpu,memory:/a/b"
   for (std::string line; std::getline(own, line);) {
     const std::size_t first = line.find(':');
     const std::size_t second = first == std::string::npos ? first : line.find(':', first + 1);
@@ -140,7 +137,7 @@ void NodeMemory::find_groups() {
     if (concat(",", controllers, ",").find(",memory,") != std::string::npos)
       path_v1 = line.substr(second + 1);
   }
-  std::istringstream mounts{std::string(read("/proc/self/mountinfo"))};
+  std::istringstream mounts{std::string(text_of("/proc/self/mountinfo"))};
   for (std::string line; std::getline(mounts, line);) {
     const auto mount = mount_in(line);
     if (!mount) continue;
@@ -158,34 +155,39 @@ void NodeMemory::add_groups(const std::string& mount, const std::string& path, V
   }
 }
 
+std::string_view NodeMemory::text_of(const std::string& path) {
+  read_(path, text_);
+  return text_;
+}
+
 NodeReading NodeMemory::look_at(const Group& group) {
-  const bool is_v1 = group.version == Version::v1;
   NodeReading found;
-  found.limit_bytes = number_in(read(group.limit)).value_or(0);
+  found.limit_bytes = number_in(text_of(group.limit)).value_or(0);
   if (found.limit_bytes >= kNoLimit) found.limit_bytes = 0;
-  if (!is_v1) {  // above memory.high the group is slowed down until it is of no use
-    const std::uint64_t high = number_in(read(group.high)).value_or(0);
+  if (!group.high.empty()) {  // above memory.high the group is slowed down until it is of no use
+    const std::uint64_t high = number_in(text_of(group.high)).value_or(0);
     if (high > 0) found = lesser(found, {high, {}});
   }
   if (found.limit_bytes == 0) return found;
-  const auto used = number_in(read(group.used));
+  const auto used = number_in(text_of(group.used));
   if (!used) return found;
   const std::uint64_t files =
-      number_of(read(group.statistics), is_v1 ? "total_inactive_file" : "inactive_file")
-          .value_or(0);
+      number_of(text_of(group.statistics), group.inactive_files).value_or(0);
   const std::uint64_t held = *used - std::min(*used, files);
   found.free_bytes = found.limit_bytes - std::min(found.limit_bytes, held);
   return found;
 }
 
 NodeReading NodeMemory::look() {
-  NodeReading all = machine_in(read(machine_));
+  static const std::string kMachine = "/proc/meminfo";
+  NodeReading all = machine_in(text_of(kMachine));
   for (const Group& group : groups_) all = lesser(all, look_at(group));
   return all;
 }
 
 std::uint64_t NodeMemory::resident_bytes() {
-  const std::string_view text = read(process_);  // pages: in all, resident, ...
+  static const std::string kProcess = "/proc/self/statm";
+  const std::string_view text = text_of(kProcess);  // pages: in all, resident, ...
   const std::size_t resident = text.find(' ');
   if (resident == std::string_view::npos) return 0;
   return number_in(text.substr(resident)).value_or(0) *

@@ -18,8 +18,7 @@
 
 namespace cox::detail {
 
-// Makes `text` that of a file; empty where it cannot be read. What the text has room for already is
-// not allocated again.
+// Puts the text of a file into `text`, whose memory is used again; empty where it cannot be read.
 using ReadText = std::function<void(const std::string& path, std::string& text)>;
 void read_system_text(const std::string& path, std::string& text);
 
@@ -33,12 +32,10 @@ struct NodeReading {
 
 // NodeMemory reads what memory this process's machine and control groups allow, and how much of it
 // is left now. It looks at files of /proc and /sys only, by a function that is passed in, so that
-// tests bring machines of their own. Each look takes some 50 us. Steps end with one, so nothing is
-// allocated after the constructor but for a file that has outgrown kTextBytes.
+// tests bring machines of their own. Each look takes some 50 us, and allocates nothing once its
+// room for a text has its size.
 class NodeMemory {
  public:
-  static constexpr std::size_t kTextBytes = std::size_t{16} << 10;
-
   // Finds the control groups of this process: its own and those around it, of both versions.
   explicit NodeMemory(ReadText read = read_system_text);
 
@@ -48,24 +45,24 @@ class NodeMemory {
 
  private:
   enum class Version { v1, v2 };
-  // The files of a control group. The first version has no `high`.
+  // Its files, by their paths.
   struct Group {
-    Group(const std::string& folder, Version of);
-
-    Version version;
-    std::string limit, high, used, statistics;
+    Group(const std::string& folder, Version version);
+    std::string limit;
+    std::string high;  // empty in version 1, which has none
+    std::string used;
+    std::string statistics;
+    std::string_view inactive_files;  // the word in `statistics`
   };
   void find_groups();
   void add_groups(const std::string& mount, const std::string& path, Version version);
   NodeReading look_at(const Group& group);
-  // Returns the text of a file, which holds until the next call.
-  std::string_view read(const std::string& path);
+  // Valid until the next call.
+  std::string_view text_of(const std::string& path);
 
-  const ReadText read_;
-  const std::string machine_ = "/proc/meminfo";
-  const std::string process_ = "/proc/self/statm";
-  std::string text_;
+  ReadText read_;
   std::vector<Group> groups_;
+  std::string text_;
 };
 
 struct MemoryReading {
