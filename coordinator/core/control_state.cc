@@ -1,7 +1,10 @@
 #include "coordinator/core/control_state.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
+
+#include "coordinator/core/effects.h"
 
 namespace cox {
 namespace {
@@ -17,6 +20,17 @@ void drop_ranks(Plan& plan) {
   plan.rank_profile.clear();
   plan.shares.clear();
   if (plan.profiles.size() > 1) plan.profiles.resize(1);
+}
+
+// What a restart changed counts among what the job begins with.
+void note_restart(ControlState& state, const JobFacts& job, std::span<const Reason> reasons) {
+  if (reasons.empty()) return;
+  const RoundId last = state.history.empty() ? RoundId() : state.history.rounds().back().round;
+  PolicyState& kept = state_of(state, kEffects);
+  Effects effects =
+      effects_of_start(kept.take_or_fresh<Effects>(), job.incarnation, state.plan, last);
+  note_start(effects, reasons, state.plan);
+  kept = PolicyState::of(std::move(effects));
 }
 
 }  // namespace
@@ -62,6 +76,7 @@ Refitted refit(ControlState saved, const JobFacts& job) {
                   "the saved plan does not fit this job and starts anew: " + status.message(),
                   Outcome::changed));
   }
+  note_restart(refitted.state, job, refitted.reasons);
   return refitted;
 }
 

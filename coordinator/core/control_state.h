@@ -14,7 +14,9 @@
 
 namespace cox {
 
-inline constexpr std::string_view kEstimates = "estimates";  // name of the state of Estimates
+// The names of Decide's own states: of Estimates and of Effects.
+inline constexpr std::string_view kEstimates = "estimates";
+inline constexpr std::string_view kEffects = "effects";
 
 struct NamedPolicyState {
   std::string policy;
@@ -25,7 +27,7 @@ struct NamedPolicyState {
 struct ControlState {
   Plan plan;  // the newest published one
   History history;
-  // Sorted by name. "decide" and "estimates" are Decide's own.
+  // Sorted by name. "decide", "effects" and "estimates" are Decide's own.
   std::vector<NamedPolicyState> policies;
 };
 

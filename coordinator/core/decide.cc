@@ -6,147 +6,14 @@
 #include <iterator>
 #include <span>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <variant>
 
-#include "coordinator/core/plan_fields.h"
+#include "coordinator/core/plan_change.h"
+#include "coordinator/core/take_back.h"
 
 namespace cox {
 namespace {
-
-// --- What one proposed change does to a plan: what the job is capable of is carried out, the rest
-// is clamped or refused, with a reason.
-
-struct ChangeResult {
-  Outcome outcome = Outcome::changed;         // changed, unchanged, clamped or vetoed
-  ReasonCode code = ReasonCode::unspecified;  // why, when clamped or vetoed
-  std::string note;                           // the same for people
-};
-
-ChangeResult not_capable(const auto& what) {
-  return {Outcome::vetoed, ReasonCode::not_capable, concat("this job cannot apply ", what)};
-}
-
-// Puts `candidate` in place of `plan` if it is valid and says something else.
-ChangeResult replace(Plan& plan, Plan candidate, const JobFacts& job) {
-  const Status status = validate(candidate, job);
-  if (!status.ok()) return {Outcome::vetoed, ReasonCode::invalid_proposal, status.message()};
-  if (same_effect(plan, candidate)) return {Outcome::unchanged, {}, {}};
-  plan = std::move(candidate);
-  return {};
-}
-
-struct Applier {
-  Plan& plan;
-  const JobFacts& job;
-
-  template <class T>
-  ChangeResult set(T Plan::*member, const T& value, const char* what) const {
-    bool can = true;
-    for_each_plan_field([&]<class U>(const PlanField<U>& field) {
-      if constexpr (std::is_same_v<T, U>) {
-        if (field.member == member) can = is_capable(field, value, job.capabilities);
-      }
-    });
-    if (!can) return not_capable(what);
-    Plan candidate = plan;
-    candidate.*member = value;
-    return replace(plan, std::move(candidate), job);
-  }
-
-  // In place: a policy may set hundreds of blocks at once.
-  ChangeResult operator()(const SetPrecision& change) const {
-    const std::size_t block = change.block.value();
-    const std::size_t end = block + change.blocks;
-    if (change.blocks == 0 || end > plan.precision.size() ||
-        static_cast<unsigned>(change.precision) > 3) {
-      return {Outcome::vetoed, ReasonCode::invalid_proposal,
-              concat("precision of block ", block, " of ", plan.precision.size())};
-    }
-    if (!job.capabilities.can(change.precision)) {
-      return not_capable(change.precision);
-    }
-    ChangeResult result{Outcome::unchanged, {}, {}};
-    for (std::size_t b = block; b < end; ++b) {
-      if (std::exchange(plan.precision[b], change.precision) != change.precision) {
-        result.outcome = Outcome::changed;
-      }
-    }
-    return result;
-  }
-
-  // Actions that the job cannot do become keep, which is always right and only costs memory.
-  ChangeResult operator()(const SetActions& change) const {
-    Plan candidate = plan;
-    candidate.profiles = change.profiles;
-    candidate.rank_profile = change.rank_profile;
-    bool clamped = false;
-    for (ActionProfile& actions : candidate.profiles) {
-      for (MemoryAction& action : actions) {
-        if (action > kLastAction || job.capabilities.can(action)) continue;
-        action = MemoryAction::keep;
-        clamped = true;
-      }
-    }
-    const ChangeResult result = replace(plan, std::move(candidate), job);
-    if (!clamped || result.outcome == Outcome::vetoed) return result;
-    if (result.outcome == Outcome::unchanged) return not_capable("these memory actions");
-    return {Outcome::clamped, ReasonCode::not_capable,
-            "actions that this job cannot apply became keep"};
-  }
-
-  ChangeResult operator()(const SetShares& change) const {
-    return set(&Plan::shares, change.shares, "shares");
-  }
-
-  ChangeResult operator()(const SetBatch& change) const {
-    return set(&Plan::step_samples, change.step_samples, "another number of samples a step");
-  }
-
-  ChangeResult operator()(const SetScaler& change) const {
-    return set(&Plan::scaler, change.rules, "another scaler");
-  }
-
-  // A hold is only ever made longer.
-  ChangeResult operator()(const HoldUntil& change) const {
-    if (change.round <= plan.hold_until) return {Outcome::unchanged, {}, {}};
-    plan.hold_until = change.round;
-    return {};
-  }
-
-  ChangeResult operator()(const RollBack& change) const {
-    if (!job.capabilities.rollback) return not_capable("a rollback: no snapshots are taken");
-    ++plan.rollback.ticket;
-    plan.rollback.before_round = change.before_round;
-    return {};
-  }
-};
-
-// REQUIRES: `plan` is valid for `job`. It is valid afterwards too, and untouched unless the outcome
-// is changed or clamped.
-ChangeResult apply_change(Plan& plan, const PlanChange& change, const JobFacts& job) {
-  return std::visit(Applier{plan, job}, change);
-}
-
-// Whether the user forces what `change` would set, so that no policy may.
-bool is_forced(const PlanChange& change, const OverrideConfig& force) {
-  return std::holds_alternative<SetShares>(change) && !force.shares.empty();
-}
-
-// Puts what the user forces into `plan`. Returns what was done, or why it is vetoed; nothing where
-// the plan is so already.
-std::optional<Reason> apply_forced(Plan& plan, const OverrideConfig& force, const JobFacts& job) {
-  if (force.shares.empty() || force.shares == plan.shares) return std::nullopt;
-  const ChangeResult result = apply_change(plan, SetShares{force.shares}, job);
-  if (result.outcome == Outcome::vetoed) {
-    return reason_of(result.code, "force.shares is not applied: " + result.note, result.outcome);
-  }
-  return reason_of(ReasonCode::override_applied,
-                   "force.shares: the user sets the shares of all ranks", result.outcome);
-}
-
-// --- A round.
 
 constexpr std::string_view kOwnState = "decide";
 constexpr std::uint32_t kMissingRounds = 3;  // one late report is no news
@@ -231,17 +98,42 @@ Outcome withhold(Reason& reason, ReasonCode code, const std::string& note) {
   return Outcome::vetoed;
 }
 
+// A proposal of a policy that was asked to fit the draft.
+struct FitProposal {
+  Turn turn;
+  Proposal proposal;
+};
+
+bool is_for_time(const Proposal& proposal) {
+  return proposal.motive == Motive::gain && proposal.reason.forecast.promises_time();
+}
+
+AppliedChange applied_change(const Turn& turn, const Proposal& proposal) {
+  AppliedChange change;
+  change.policy = turn.policy->name();
+  change.kind = turn.policy->kind();
+  change.knob = knob_of(proposal.change);
+  if (const auto* precision = std::get_if<SetPrecision>(&proposal.change)) {
+    change.first_block = precision->block.value();
+    change.blocks = precision->blocks;
+  }
+  change.promised_ratio = proposal.reason.forecast.step_ratio;
+  change.is_for_time = is_for_time(proposal);
+  return change;
+}
+
 // The plan of a round while it is worked on. Takes proposals one after another, applies or
 // withholds each, and keeps the reasons of both.
 class Draft {
  public:
   // References must outlive the draft.
   Draft(const JobFacts& job, const Config& config, const Plan& newest, const StepSummary& summary,
-        SaidState& said)
+        SaidState& said, Effects& effects)
       : job_(job),
         config_(config),
         newest_(newest),
         said_(said),
+        effects_(effects),
         round_(summary.round),
         in_flight_(summary.plan_applied_max < newest.id.number),
         nobody_applies_(summary.reporting > 0 && summary.watching == summary.reporting),
@@ -255,7 +147,10 @@ class Draft {
   void take(const Turn& turn, std::vector<Proposal> proposals, std::vector<Reason> withheld) {
     for (Proposal& proposal : proposals) {
       proposal.reason.policy = turn.policy->kind();
-      Reason reason = judged(std::move(proposal), turn.mode);
+      Rest* const rest = rest_of(turn, proposal);
+      if (rest != nullptr && std::exchange(rest->told, true)) continue;
+      Reason reason = rest == nullptr ? judged(std::move(proposal), turn)
+                                      : resting(std::move(proposal.reason), *rest);
       const bool is_done = reason.outcome == Outcome::changed || reason.outcome == Outcome::clamped;
       (is_done ? reasons_ : withheld).push_back(std::move(reason));
     }
@@ -270,10 +165,28 @@ class Draft {
     return plan_.shares != newest_.shares || plan_.step_samples != newest_.step_samples;
   }
 
-  // Takes the proposals of the policies that fit the draft.
-  void take_fit(std::vector<Proposal> proposals) {
-    for (Proposal& proposal : proposals) report(judged(std::move(proposal), PolicyMode::on));
+  // Takes what the policies propose to fit the draft.
+  void take_fit(std::vector<FitProposal> proposals) {
+    for (FitProposal& fit : proposals) report(judged(std::move(fit.proposal), fit.turn));
   }
+
+  // Whether this is a round in which nothing changes and something could.
+  bool is_at_rest() const {
+    return !in_flight_ && !nobody_applies_ && round_ >= plan_.hold_until &&
+           same_effect(plan_, newest_);
+  }
+
+  // Puts the inverse of what is condemned into the draft. Returns why it cannot be, or nothing.
+  // REQUIRES: is_at_rest().
+  std::string take_back(const Inverse& inverse) {
+    return carry_out(inverse, job_, config_.force, plan_);
+  }
+  void drop_changes() {
+    plan_ = newest_;
+    changes_.clear();
+  }
+  void note_changes(std::vector<AppliedChange> changes) { changes_ = std::move(changes); }
+  std::vector<AppliedChange> take_changes() { return std::move(changes_); }
 
   // The user's overrides win over every policy.
   void apply_overrides() {
@@ -284,6 +197,7 @@ class Draft {
     if (!reason || (is_refused && !is_new_refusal)) return;
     reason->round = round_;
     reasons_.push_back(std::move(*reason));
+    if (!is_refused) changes_.push_back({.policy = std::string(kOwnState), .knob = Knob::shares});
   }
 
   std::vector<Reason> take_reasons() { return std::move(reasons_); }
@@ -299,10 +213,29 @@ class Draft {
 
  private:
   // Applies or withholds a proposal. Returns its reason, with the outcome.
-  Reason judged(Proposal proposal, PolicyMode mode) {
+  Reason judged(Proposal proposal, const Turn& turn) {
     proposal.reason.round = round_;
-    proposal.reason.outcome = judge(proposal, mode, proposal.reason);
+    proposal.reason.outcome = judge(proposal, turn.mode, proposal.reason);
+    const Outcome outcome = proposal.reason.outcome;
+    if (outcome == Outcome::changed || outcome == Outcome::clamped) {
+      changes_.push_back(applied_change(turn, proposal));
+    }
     return std::move(proposal.reason);
+  }
+
+  // The rest that the proposal would break; null where there is none.
+  Rest* rest_of(const Turn& turn, const Proposal& proposal) {
+    if (!is_for_time(proposal) || turn.mode != PolicyMode::on) return nullptr;
+    return find_rest(effects_, turn.policy->name(), knob_of(proposal.change), round_);
+  }
+
+  Reason resting(Reason reason, const Rest& rest) const {
+    reason.round = round_;
+    reason.outcome = withhold(reason, ReasonCode::resting,
+                              concat("the like of it did not shorten the step and was taken back; "
+                                     "it may be tried again from round ",
+                                     rest.until));
+    return reason;
   }
 
   Outcome judge(const Proposal& proposal, PolicyMode mode, Reason& reason) {
@@ -334,11 +267,13 @@ class Draft {
   const Config& config_;
   const Plan& newest_;
   SaidState& said_;
+  Effects& effects_;
   RoundId round_;
   bool in_flight_;
   bool nobody_applies_;
   Plan plan_;
   std::vector<Reason> reasons_;
+  std::vector<AppliedChange> changes_;
 };
 
 // The plan became active in some round at or before this one, which is the first to show it.
@@ -396,7 +331,9 @@ void narrow(std::vector<std::uint64_t>& most, std::vector<std::uint64_t> by_poli
   }
 }
 
-void ask_policies(const PolicyInput& input, std::span<const Turn> turns, Draft& draft) {
+// Returns the most samples of a step that each rank may have; empty = nothing limits them.
+std::vector<std::uint64_t> ask_policies(const PolicyInput& input, std::span<const Turn> turns,
+                                        Draft& draft) {
   std::vector<std::uint64_t> most_samples;
   for (const Turn& turn : turns) {
     PolicyInput narrowed = input;
@@ -409,6 +346,7 @@ void ask_policies(const PolicyInput& input, std::span<const Turn> turns, Draft& 
     draft.take(turn, std::move(answer.output.proposals), std::move(answer.failure));
     if (turn.mode == PolicyMode::on) narrow(most_samples, std::move(answer.output.most_samples));
   }
+  return most_samples;
 }
 
 void tell_circumstances(const StepSignals& signals, const StepSummary& summary, SaidState& said,
@@ -430,9 +368,9 @@ void tell_circumstances(const StepSignals& signals, const StepSummary& summary, 
 
 // Asks each policy of ours that is on what else must change with the shares of `draft`. Returns
 // what they propose.
-std::vector<Proposal> proposals_to_fit(const PolicyInput& input, std::span<const Turn> turns,
-                                       const Plan& draft) {
-  std::vector<Proposal> proposals;
+std::vector<FitProposal> proposals_to_fit(const PolicyInput& input, std::span<const Turn> turns,
+                                          const Plan& draft) {
+  std::vector<FitProposal> proposals;
   for (const Turn& turn : turns) {
     const Policy& policy = *turn.policy;
     if (turn.mode != PolicyMode::on || policy.kind() == PolicyKind::custom) continue;
@@ -440,10 +378,51 @@ std::vector<Proposal> proposals_to_fit(const PolicyInput& input, std::span<const
     *turn.state = std::move(output.state);
     for (Proposal& proposal : output.proposals) {
       proposal.reason.policy = policy.kind();
-      proposals.push_back(std::move(proposal));
+      proposals.push_back({turn, std::move(proposal)});
     }
   }
   return proposals;
+}
+
+bool is_on(std::span<const Turn> turns, std::string_view policy) {
+  return std::ranges::any_of(turns, [&](const Turn& turn) {
+    return turn.mode == PolicyMode::on && turn.policy->name() == policy;
+  });
+}
+
+// Why the draft, which takes something back, must not go out as it is; nothing where it may. Fewer
+// bits or heavier actions may have been what makes the plan fit.
+std::string why_not_back(const PolicyInput& input, std::span<const Turn> turns,
+                         const Condemned& condemned, const Draft& draft) {
+  constexpr double kNearlyFull = 0.9;
+  for (const AppliedChange& change : condemned.changes) {
+    if (!is_on(turns, change.policy)) return concat("policy ", change.policy, " is no longer on");
+    const bool is_full = input.summary.memory_used_ratio.max > kNearlyFull;
+    if (change.knob == Knob::precision && is_full) return "a rank's memory is nearly full";
+  }
+  return proposals_to_fit(input, turns, draft.plan()).empty() ? std::string()
+                                                              : "a rank's memory would not hold it";
+}
+
+// Takes back the changes that were condemned first, in a plan of its own: in a round in which
+// nothing else changes, while no plan is being measured. What cannot be taken back stays for good.
+void take_back(const PolicyInput& input, std::span<const Turn> turns,
+               std::span<const std::uint64_t> most_samples, Effects& effects, Draft& draft) {
+  if (effects.condemned.empty() || effects.trial || !draft.is_at_rest()) return;
+  const Condemned condemned = effects.condemned.front();
+  std::string why_not = draft.take_back(inverse_of(condemned, input.plan, input.job, most_samples));
+  if (why_not.empty()) why_not = why_not_back(input, turns, condemned, draft);
+  Reason reason;
+  if (why_not.empty()) {
+    draft.note_changes(changes_back(condemned));
+    reason = explain_taken_back(condemned, note_taken_back(effects, input.summary.round));
+  } else {
+    draft.drop_changes();
+    effects.condemned.erase(effects.condemned.begin());
+    reason = explain_stays(condemned, why_not);
+  }
+  reason.round = input.summary.round;
+  draft.report(std::move(reason));
 }
 
 // Carries out what is proposed for the first step. Returns the reason, with the outcome.
@@ -481,6 +460,13 @@ void start_policies(const PolicyInput& input, std::span<const Turn> turns, Begun
   }
 }
 
+// Takes the effects out of the state, for this start of the job.
+Effects effects_before(ControlState& kept, const JobFacts& job) {
+  const RoundId last = kept.history.empty() ? RoundId() : kept.history.rounds().back().round;
+  return effects_of_start(state_of(kept, kEffects).take_or_fresh<Effects>(), job.incarnation,
+                          kept.plan, last);
+}
+
 }  // namespace
 
 Decided decide(const JobFacts& job, const Config& config, const PolicySet& policies,
@@ -495,20 +481,30 @@ Decided decide(const JobFacts& job, const Config& config, const PolicySet& polic
   Estimates estimates = estimate(state_of(kept, kEstimates).take_or_fresh<Estimates>(), job, config,
                                  kept.plan, signals, decision.summary, std::move(timings));
 
+  Effects effects = learn_effects(effects_before(kept, job), decision.summary, estimates, kept.plan,
+                                  samples_of_step(job, kept.plan));
+
   SaidState said = said_before(state_of(kept, kOwnState), policies.size());
-  const PolicyInput input{job,       config,      kept.plan, signals, decision.summary,
-                          estimates, kept.history};
-  Draft draft(job, config, kept.plan, decision.summary, said);
+  const PolicyInput input{job,       config,       kept.plan, signals, decision.summary,
+                          estimates, kept.history, effects};
+  Draft draft(job, config, kept.plan, decision.summary, said, effects);
   const std::vector<Turn> turns = turns_of(policies, config, kept);
-  ask_policies(input, turns, draft);
+  const std::vector<std::uint64_t> most_samples = ask_policies(input, turns, draft);
   draft.apply_overrides();
   if (draft.moves_samples()) draft.take_fit(proposals_to_fit(input, turns, draft.plan()));
+  take_back(input, turns, most_samples, effects, draft);
   tell_circumstances(signals, decision.summary, said, draft);
 
   decision.reasons = draft.take_reasons();
+  std::vector<AppliedChange> changes = draft.take_changes();
   decision.plan = std::move(draft).finish();
+  note_decision(effects, {decision.summary, decision.reasons, kept.plan,
+                          decision.plan ? *decision.plan : kept.plan, std::move(changes)});
   if (decision.plan) kept.plan = *decision.plan;
-  decision.slow_ranks = slowest_ranks(estimates, kSlowRanksTold);
+  decision.slow = slow_findings(estimates.slowness, job.node_of_rank);
+  decision.effects = effects.list;
+  decision.scores = effects.scores;
+  state_of(kept, kEffects) = PolicyState::of(std::move(effects));
   state_of(kept, kEstimates) = PolicyState::of(std::move(estimates));
   state_of(kept, kOwnState) = PolicyState::of(std::move(said));
   if (decision.summary.reporting > 0) kept.history.add(decision.summary);
@@ -526,16 +522,19 @@ Begun begin_job(const JobFacts& job, const Config& config, const PolicySet& poli
   Estimates estimates =
       after_restart(state_of(begun.state, kEstimates).take_or_fresh<Estimates>(), job);
   Plan& plan = begun.state.plan;
+  Effects effects = effects_before(begun.state, job);
   const std::vector<std::uint32_t> shares_before = plan.shares;
   const PolicyInput input{
-      job, config, plan, no_signals, no_summary, estimates, begun.state.history};
+      job, config, plan, no_signals, no_summary, estimates, begun.state.history, effects};
   const std::vector<Turn> turns = turns_of(policies, config, begun.state);
   start_policies(input, turns, begun);
   if (plan.shares != shares_before) {
-    for (Proposal& proposal : proposals_to_fit(input, turns, plan)) {
-      begun.reasons.push_back(carry_out(std::move(proposal), PolicyMode::on, input, plan));
+    for (FitProposal& fit : proposals_to_fit(input, turns, plan)) {
+      begun.reasons.push_back(carry_out(std::move(fit.proposal), PolicyMode::on, input, plan));
     }
   }
+  note_start(effects, begun.reasons, plan);
+  state_of(begun.state, kEffects) = PolicyState::of(std::move(effects));
   state_of(begun.state, kEstimates) = PolicyState::of(std::move(estimates));
   return begun;
 }

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "coordinator/core/config.h"
+#include "coordinator/core/effects.h"
 #include "coordinator/core/estimates.h"
 #include "coordinator/core/job.h"
 #include "coordinator/core/plan.h"
@@ -112,10 +113,16 @@ struct RollBack {
 using PlanChange =
     std::variant<SetPrecision, SetActions, SetShares, SetBatch, SetScaler, HoldUntil, RollBack>;
 
+// Motive says whether a change may be measured by the time that it promises. A gain whose forecast
+// promises a shorter step is taken back when it surely did not bring one, and rests for a while
+// (effects.h); a necessity never is, whatever its forecast.
+enum class Motive : std::uint8_t { gain, necessity };
+
 // Proposal is one change and the reason for it. Decide sets `reason.outcome`.
 struct Proposal {
   PlanChange change;
   Reason reason;
+  Motive motive = Motive::gain;
 };
 
 // Returns a reason without the fields that Decide fills in: policy, round, and the outcome where it
@@ -134,6 +141,7 @@ struct PolicyInput {
   const StepSummary& summary;
   const Estimates& estimates;  // after this round; before the first one, what was restored
   const History& history;      // without this round
+  const Effects& effects;      // of earlier decisions, with this round measured
   // The most samples of a step that each rank may have, by the policies that were asked before in
   // this round; empty = nothing limits them.
   std::span<const std::uint64_t> most_samples{};

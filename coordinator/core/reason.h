@@ -3,13 +3,16 @@
 // value.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "coordinator/core/phase.h"
+#include "coordinator/core/state_codec.h"
 #include "coordinator/core/units.h"
 
 namespace cox {
@@ -62,6 +65,9 @@ enum class ReasonCode : std::uint16_t {
   nobody_applies_plans = 8,
   restored_at_other_world_size = 9,
   policy_failed = 10,
+  taken_back = 11,       // it promised a shorter step and surely did not bring one
+  take_back_stays = 12,  // the same, and taking it back would not fit
+  resting = 13,          // the like of it was taken back not long ago
   // guard
   nonfinite_step = 20,
   nonfinite_streak = 21,
@@ -72,6 +78,11 @@ enum class ReasonCode : std::uint16_t {
   straggler_found = 40,
   straggler_gone = 41,
   straggler_phase_moved = 42,
+  straggler_host = 43,       // all ranks of a host are slow
+  straggler_job_slow = 44,   // the job is slower than it was, and no rank is to blame
+  straggler_job_gone = 45,   // it no longer is
+  straggler_transient = 46,  // a rank pauses again and again: counted, not acted upon
+  straggler_advice = 47,     // to a person: nothing is left to decide
   // shares; 60 was shares_forced
   shares_changed = 61,     // follow the speed of the ranks
   shares_kept = 62,        // looked at, and not worth a change
@@ -116,12 +127,35 @@ enum class ReasonCode : std::uint16_t {
 };
 std::string_view to_string(ReasonCode code);
 
-// Forecast is what a policy predicts of a change, where it can.
+// Forecast is what a policy predicts of a change, where it can. Unknown stays unknown.
 struct Forecast {
-  double step_ratio = 0;        // time of a step with the change over that without; 0 = unknown
+  // The time of a step with the change over that without, of a sample where the batch changes; the
+  // interval holds 95 % by the measured noise of what the policy went by. 0 = unknown.
+  double step_ratio = 0;
+  double step_ratio_low = 0;
+  double step_ratio_high = 0;
   std::int64_t peak_bytes = 0;  // highest memory peak of a rank with the change; 0 = unknown
+
+  // Whether the change is made to shorten the step, so that a measurement can refute it.
+  bool promises_time() const { return step_ratio > 0 && step_ratio < 1; }
+
+  static auto fields(auto& self) {
+    return std::tie(self.step_ratio, self.step_ratio_low, self.step_ratio_high, self.peak_bytes);
+  }
   friend bool operator==(const Forecast&, const Forecast&) = default;
 };
+
+// Returns a forecast of time with an interval from the deviation of the ratio. REQUIRES: `ratio` is
+// positive, `deviation` is not negative; 0 = the deviation is unknown, and so is the interval.
+inline Forecast forecast_of_time(double ratio, double deviation) {
+  Forecast forecast;
+  forecast.step_ratio = ratio;
+  if (!(deviation > 0)) return forecast;
+  constexpr double kDeviations = 1.96;
+  forecast.step_ratio_low = std::max(ratio - kDeviations * deviation, 0.01 * ratio);
+  forecast.step_ratio_high = ratio + kDeviations * deviation;
+  return forecast;
+}
 
 struct Reason {
   PolicyKind policy = PolicyKind::none;
@@ -133,7 +167,19 @@ struct Reason {
   std::string text;         // a sentence with numbers, for people
   Forecast forecast{};
 
+  static auto fields(auto& self) {
+    return std::tie(self.policy, self.code, self.outcome, self.round, self.rank, self.block,
+                    self.text, self.forecast);
+  }
   friend bool operator==(const Reason&, const Reason&) = default;
 };
+
+// Any value is read back: policies of users have codes of their own.
+template <>
+inline constexpr PolicyKind kLargestOf<PolicyKind> = static_cast<PolicyKind>(0xFF);
+template <>
+inline constexpr Outcome kLargestOf<Outcome> = static_cast<Outcome>(0xFF);
+template <>
+inline constexpr ReasonCode kLargestOf<ReasonCode> = static_cast<ReasonCode>(0xFFFF);
 
 }  // namespace cox

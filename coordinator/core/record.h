@@ -4,12 +4,10 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <vector>
 
 #include "coordinator/core/decide.h"
-#include "coordinator/core/effects.h"
 
 namespace cox {
 
@@ -38,8 +36,6 @@ struct StepRecord {
   // The memory budget of each rank in a step; 0 where nothing limits it. Empty where activation
   // memory is not planned.
   std::span<const std::int64_t> memory_budget_bytes{};
-  // The measured effects of the changes up to this round; null where nobody measures them.
-  std::shared_ptr<const SharedEffects> effects{};
 };
 
 class StepSink {

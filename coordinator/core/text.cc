@@ -129,6 +129,11 @@ std::string change_text(double ratio) {
   return percent.starts_with('-') ? percent : "+" + percent;
 }
 
+std::string change_text(double ratio, double low, double high) {
+  if (low <= 0) return change_text(ratio);
+  return concat(change_text(ratio), " (", change_text(low), " to ", change_text(high), ")");
+}
+
 std::string ranges_text(std::span<const std::size_t> numbers, std::size_t most) {
   std::string out;
   for (std::size_t i = 0, ranges = 0; i < numbers.size(); ++ranges) {

@@ -45,6 +45,8 @@ std::string bytes_text(std::uint64_t bytes);            // "3.10 GiB"
 std::string flops_text(double flops);                   // "1.24 GFLOP"
 std::string percent_text(double fraction, int digits);  // "41 %"
 std::string change_text(double ratio);                  // "-21.3 %" for 0.787, "+8.0 %" for 1.08
+// "-21.3 % (-24.0 % to -18.6 %)"; without the interval where `low` is 0, not known.
+std::string change_text(double ratio, double low, double high);
 
 // Returns ascending numbers as "0-3, 7", and after `most` ranges as "0-3, 7 and 12 more".
 std::string ranges_text(std::span<const std::size_t> numbers,

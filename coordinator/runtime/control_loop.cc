@@ -63,8 +63,7 @@ ControlLoop::ControlLoop(ControlLoopParts parts)
     : parts_(std::move(parts)),
       inbox_(*parts_.inbox, parts_.job.world_size, Seconds(parts_.config.control.late_seconds)),
       state_(std::move(parts_.state)),
-      published_(state_->plan),
-      effects_(state_->plan.id.number) {}
+      published_(state_->plan) {}
 
 void ControlLoop::run() {
   while (!stopping_.load()) {
@@ -194,13 +193,10 @@ void ControlLoop::send_to_sink(const StepSignals& signals, Decision decision) {
     const ControlState& state = *state_;
     std::vector<Reason> reasons = std::exchange(parts_.start_reasons, {});
     for (Reason& reason : reasons) reason.round = decision.summary.round;
-    effects_.begin(reasons, decision.summary.step);
-    effects_.add(decision.summary, decision.reasons, state.plan);
     std::move(decision.reasons.begin(), decision.reasons.end(), std::back_inserter(reasons));
     decision.reasons = std::move(reasons);
     const auto budgets = memory_budgets(parts_.job, parts_.config, state);
-    parts_.sink->record(
-        {signals, decision, state.plan, parts_.job, counters_, budgets, effects_.list()});
+    parts_.sink->record({signals, decision, state.plan, parts_.job, counters_, budgets});
   }));
 }
 

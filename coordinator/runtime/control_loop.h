@@ -2,7 +2,7 @@
 // reported a round or one of them is late, and takes their reports through the whole flow:
 //
 //   reports -> gather -> summarize -> estimate -> decide -> encode -> publish -> every rank
-//                                                       \-> record: journal, effects, telemetry
+//                                                       \-> record: journal, telemetry
 //
 // While nobody reports it looks at the ranks' marks for who keeps whom waiting (StallWatch).
 //
@@ -20,7 +20,6 @@
 
 #include "coordinator/core/config.h"
 #include "coordinator/core/decide.h"
-#include "coordinator/core/effects.h"
 #include "coordinator/core/log.h"
 #include "coordinator/core/policy.h"
 #include "coordinator/core/record.h"
@@ -102,7 +101,6 @@ class ControlLoop {
   std::uint64_t published_in_ = 0;      // counters_.rounds then
   std::uint64_t published_frames_ = 0;  // of which one is passed on a round between nodes
   ControlCounters counters_;
-  EffectLog effects_;
   bool has_told_start_ = false;  // in the log
 };
 

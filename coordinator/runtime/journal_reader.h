@@ -20,7 +20,7 @@
 
 namespace cox::runtime {
 
-inline constexpr std::uint32_t kJournalVersion = 4;
+inline constexpr std::uint32_t kJournalVersion = 5;
 inline constexpr std::size_t kJournalHeaderBytes = 16;
 inline constexpr std::size_t kRecordHeaderBytes = 12;
 inline constexpr std::size_t kMaxRecordBytes = std::size_t{1} << 28;

@@ -234,15 +234,6 @@ void list_fields(Is<StepSignals> auto& it, auto&& visit, const JobSize& most = k
         AtMost{most.blocks, it.evidence});
 }
 
-void list_fields(Is<Forecast> auto& it, auto&& visit) {
-  visit(it.step_ratio, it.peak_bytes);
-}
-
-void list_fields(Is<Reason> auto& it, auto&& visit) {
-  visit(Number{it.policy}, Number{it.code}, Number{it.outcome}, it.round, it.rank, it.block,
-        it.text, it.forecast);
-}
-
 // Leaves out the summary, which follows from the signals.
 void list_fields(Is<Decision> auto& it, auto&& visit, const JobSize& most = kLargestJob) {
   visit(it.plan, AtMost{most.reasons(), it.reasons});

@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <map>
 #include <string>
 #include <string_view>
 
+#include "coordinator/core/paired_ratio.h"
 #include "metrics/blocks.h"
 #include "metrics/catalogue.h"
 #include "metrics/format.h"
@@ -72,6 +75,16 @@ Samples by_code(const Snapshot& s) {
   return samples;
 }
 
+constexpr std::array kVerdicts = {"helped", "did_not_help", "not_sure", "taken_back"};
+
+// No decision of the policy was measured yet: a score of zeros.
+PolicyScore score_of(const Snapshot& s, PolicyKind policy) {
+  for (const PolicyScore& score : s.decisions.scores) {
+    if (score.policy == policy) return score;
+  }
+  return {.policy = policy};
+}
+
 std::vector<Metric> metrics() {
   using S = const Snapshot&;
   const auto [policies, outcomes] = names();
@@ -86,6 +99,25 @@ std::vector<Metric> metrics() {
       counter("coxswain_reasons_total",
               "Reasons given, by code; a code appears with its first reason",
               open({{"code", {}}}, by_code)),
+      counter("coxswain_policy_saved_seconds_total",
+              "Seconds of training that measured changes of a policy gained or lost, against going "
+              "on without them",
+              per("policy", policies, "result", std::array{"gained", "lost"},
+                  [](S s, std::size_t policy, std::size_t result) {
+                    const PolicyScore score = score_of(s, kAllPolicyKinds[policy]);
+                    return result == 0 ? score.seconds_gained : score.seconds_lost;
+                  }),
+              "seconds"),
+      counter("coxswain_policy_verdicts_total",
+              "Changes that promised a shorter step, by what a comparison of the rounds before and "
+              "after found; taken_back counts among did_not_help",
+              per("policy", policies, "verdict", kVerdicts,
+                  [](S s, std::size_t policy, std::size_t verdict) {
+                    const PolicyScore score = score_of(s, kAllPolicyKinds[policy]);
+                    const std::uint32_t all[] = {score.helped, score.did_not_help, score.not_sure,
+                                                 score.taken_back};
+                    return all[verdict];
+                  })),
       histogram("coxswain_decision_duration_seconds", "Time to decide on one round",
                 [](S s) -> const BucketCounts& { return s.decisions.decide_seconds; }),
   };
@@ -142,17 +174,36 @@ void put_effect(io::JsonWriter& json, const Effect& effect) {
   effect.plan ? json.value(*effect.plan) : json.null();
   json.field("text", std::string_view(reason.text)).key("predicted").begin_object();
   put_known(json, "step_ratio", reason.forecast.step_ratio);
+  put_known(json, "step_ratio_low", reason.forecast.step_ratio_low);
+  put_known(json, "step_ratio_high", reason.forecast.step_ratio_high);
   put_known(json, "peak_bytes", reason.forecast.peak_bytes);
   json.end_object();
   put_rounds(json, "before", effect.before);
   put_rounds(json, "after", effect.after);
+  json.key("measured").begin_object();
+  put_known(json, "step_ratio", effect.measured.ratio);
+  put_known(json, "step_ratio_low", effect.measured.low);
+  put_known(json, "step_ratio_high", effect.measured.high);
   json.end_object();
+  json.field("verdict", to_string(effect.verdict)).field("doubt", to_string(effect.doubt));
+  json.field("seconds_saved", effect.seconds_saved).field("sharing", effect.sharing);
+  json.field("taken_back", effect.is_taken_back).end_object();
+}
+
+void put_score(io::JsonWriter& json, const PolicyScore& score) {
+  json.begin_object().field("policy", to_string(score.policy));
+  json.field("helped", score.helped).field("did_not_help", score.did_not_help);
+  json.field("not_sure", score.not_sure).field("taken_back", score.taken_back);
+  json.field("seconds_gained", score.seconds_gained).field("seconds_lost", score.seconds_lost);
+  json.field("seconds_promised", score.seconds_promised).end_object();
 }
 
 Result<std::string> effects_json(const Snapshot& s, std::string_view) {
   io::JsonWriter json;
   json.begin_object().field("round", s.summary.round.value()).key("effects").begin_array();
   for (const auto& effect : *s.decisions.effects) put_effect(json, *effect);
+  json.end_array().key("scores").begin_array();
+  for (const PolicyScore& score : s.decisions.scores) put_score(json, score);
   json.end_array().end_object();
   return json.take();
 }
@@ -201,20 +252,50 @@ std::string entry_html(const DecisionEntry& entry) {
 
 std::string predicted_text(const Forecast& forecast) {
   std::string text;
-  if (forecast.step_ratio > 0) text = "step " + change_text(forecast.step_ratio);
+  if (forecast.step_ratio > 0) {
+    text = "step " +
+           change_text(forecast.step_ratio, forecast.step_ratio_low, forecast.step_ratio_high);
+  }
   if (forecast.peak_bytes <= 0) return text.empty() ? "–" : text;
   return text + (text.empty() ? "" : ", ") + "peak " +
          bytes_text(static_cast<std::uint64_t>(forecast.peak_bytes));
 }
 
-// "420 ms → 331 ms (−21 %)"; a dash stands for what was not measured.
+// "420 ms → 331 ms: -21.2 % (-24.0 % to -18.6 %)"; a dash stands for what was not measured.
 std::string step_text(const Effect& effect) {
   const double before = effect.before.step_seconds;
   const double after = effect.after.step_seconds;
   if (after <= 0) return effect.plan ? "not yet" : "–";
   if (before <= 0) return seconds_text(after);
-  return fmt::format("{} → {} ({})", seconds_text(before), seconds_text(after),
-                     change_text(after / before));
+  const RatioInterval& measured = effect.measured;
+  return fmt::format("{} → {}: {}", seconds_text(before), seconds_text(after),
+                     measured.is_known() ? change_text(measured.ratio, measured.low, measured.high)
+                                         : change_text(after / before));
+}
+
+// "12.3 s gained", "4.0 s lost"; nothing where nothing is sure.
+std::string saved_text(double seconds) {
+  if (seconds == 0) return {};
+  return duration_text(std::abs(seconds)) + (seconds > 0 ? " gained" : " lost");
+}
+
+std::string came_to_text(const Effect& effect) {
+  const std::string verdict = verdict_text(effect);
+  const std::string saved = saved_text(effect.seconds_saved);
+  if (verdict.empty() && saved.empty()) return "–";
+  return escape(verdict + (verdict.empty() || saved.empty() ? "" : "; ") + saved);
+}
+
+std::string_view effect_class(const Effect& effect) {
+  return effect.verdict == Verdict::did_not_help ? "warn" : "";
+}
+
+std::string change_cell(const Effect& effect) {
+  std::string cell = escape(effect.reason.text);
+  if (effect.sharing > 1) {
+    cell += fmt::format(" <small>measured with {} more of its plan</small>", effect.sharing - 1);
+  }
+  return cell;
 }
 
 std::string peak_text(const Effect& effect) {
@@ -225,24 +306,41 @@ std::string peak_text(const Effect& effect) {
   return bytes_text(effect.before.peak_bytes) + " → " + after;
 }
 
+std::string scores_html(const Snapshot& s) {
+  if (s.decisions.scores.empty()) return {};
+  Table table({"Policy", "Helped/n", "Did not help/n", "Not sure/n", "Taken back/n", "Gained/n",
+               "Lost/n", "Promised/n"},
+              "dense");
+  for (const PolicyScore& score : s.decisions.scores) {
+    table.add({policy_name(score.policy), grouped(score.helped), grouped(score.did_not_help),
+               grouped(score.not_sure), grouped(score.taken_back),
+               duration_text(score.seconds_gained), duration_text(score.seconds_lost),
+               (score.seconds_promised < 0 ? "-" : "") +
+                   duration_text(std::abs(score.seconds_promised))});
+  }
+  return "<h3>Score of each policy</h3>" + table.html();
+}
+
 std::string effects_section(const Snapshot& s) {
   const SharedEffects& effects = *s.decisions.effects;
   if (effects.empty()) return {};
-  Table table({"Step/n", "Policy", "Change/why", "Predicted", "Step time/n", "Peak of a rank/n"},
-              "dense");
+  Table table(
+      {"Step/n", "Policy", "Change/why", "Promised", "Step time/n", "Came to", "Peak of a rank/n"},
+      "dense");
   const std::size_t shown = std::min(kEffectsShown, effects.size());
   for (std::size_t i = 0; i < shown; ++i) {
     const Effect& effect = *effects[effects.size() - 1 - i];
-    table.add({grouped(effect.step.value()), policy_name(effect.reason.policy),
-               escape(effect.reason.text), predicted_text(effect.reason.forecast),
-               step_text(effect), peak_text(effect)});
+    table.add({grouped(effect.step.value()), policy_name(effect.reason.policy), change_cell(effect),
+               predicted_text(effect.reason.forecast), step_text(effect), came_to_text(effect),
+               peak_text(effect)},
+              effect_class(effect));
   }
   return fmt::format(
-      "<section class=\"card\"><h2>What changes came to</h2><p class=\"hint\">Predicted by the "
-      "policy, and measured: the median step of up to {} rounds before and {} after, and the "
-      "highest "
-      "memory peak of a rank. Newest first.</p>{}</section>",
-      EffectLog::kRoundsBefore, EffectLog::kRoundsAfter, table.html());
+      "<section class=\"card\"><h2>What changes came to</h2><p class=\"hint\">Promised by the "
+      "policy, and measured: the median step of up to {} rounds before and {} after, its change "
+      "with the interval that holds 95 %, and the highest memory peak of a rank. What surely did "
+      "not help is taken back. Newest first.</p>{}{}</section>",
+      Effects::kRoundsBefore, Effects::kRoundsAfter, table.html(), scores_html(s));
 }
 
 std::string decisions_section(const Snapshot& s) {
@@ -275,7 +373,8 @@ void DecisionsView::add(const StepRecord& record) {
     count_code(codes, reason.code);
   }
   if (!record.decision.reasons.empty()) list = extended(*list, record, kKept);
-  if (record.effects != nullptr) effects = record.effects;
+  if (record.decision.effects != nullptr) effects = record.decision.effects;
+  scores = record.decision.scores;
 }
 
 std::shared_ptr<const DecisionList> extended(const DecisionList& list, const StepRecord& record,

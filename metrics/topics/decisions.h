@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "coordinator/core/policy_score.h"
 #include "coordinator/core/record.h"
 #include "metrics/histogram.h"
 
@@ -48,6 +49,7 @@ struct DecisionsView {
   BucketCounts decide_seconds{kControlBuckets};
   std::shared_ptr<const SharedEffects> effects =
       std::make_shared<const SharedEffects>();  // never null
+  std::vector<PolicyScore> scores;              // ascending policies
 
   void add(const StepRecord& record);
 };

@@ -81,7 +81,7 @@ TEST_SUITE("core") {
     REQUIRE(begun.reasons.size() == 1);
     CHECK(begun.reasons[0].outcome == Outcome::changed);
     CHECK(begun.reasons[0].policy == cox::PolicyKind::custom);
-    REQUIRE(begun.state.policies.size() == 2);  // the other one is "estimates"
+    REQUIRE(begun.state.policies.size() == 3);  // the others are "effects" and "estimates"
     CHECK(begun.state.policies[0].state == cox::PolicyState::of(AskedBy{2}));
   }
 

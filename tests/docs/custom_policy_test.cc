@@ -88,8 +88,9 @@ TEST_SUITE("docs.custom_policy") {
     const cox::Config config;
     const cox::Plan plan = cox::initial_plan(job.job());
     const cox::Estimates estimates;
-    const cox::PolicyInput input{job.job(),          config, plan, signals, summary, estimates,
-                                 job.state().history};
+    const cox::Effects effects;
+    const cox::PolicyInput input{job.job(),           config, plan, signals, summary, estimates,
+                                 job.state().history, effects};
     const example::SpeedShares policy;
     const auto of_two_ranks = cox::PolicyState::of(example::SpeedSharesState{19, {1e6, 1}, {1, 1}});
     const cox::PolicyOutput output = policy.propose(input, of_two_ranks);

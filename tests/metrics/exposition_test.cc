@@ -130,7 +130,7 @@ TEST_SUITE("metrics") {
     for (const auto& [name, value] : parse(after(2, 80, true))) few.insert(name);
     for (const auto& [name, value] : parse(after(700, 80, true))) many.insert(name);
     CHECK((few == many));
-    CHECK(few.size() < 420);
+    CHECK(few.size() < 480);
   }
 
   TEST_CASE("no scrape has a value that is not finite, whatever the rounds were") {

@@ -60,8 +60,8 @@ struct Play {
     summary.reporting = 1;
     summary.loss = loss;
     summary.nonfinite_ranks = loss == loss ? 0 : 1;
-    cox::PolicyOutput output =
-        cox::Guard().propose({job, config, plan, signals, summary, {}, history}, std::move(state));
+    cox::PolicyOutput output = cox::Guard().propose(
+        {job, config, plan, signals, summary, {}, history, {}}, std::move(state));
     state = std::move(output.state);
     take(output);
     history.add(summary);
@@ -285,7 +285,7 @@ TEST_SUITE("policies") {
     nobody.loss = kNan;
     nobody.nonfinite_ranks = 1;
     const cox::PolicyOutput output = cox::Guard().propose(
-        {play.job, play.config, play.plan, signals, nobody, {}, play.history}, play.state);
+        {play.job, play.config, play.plan, signals, nobody, {}, play.history, {}}, play.state);
     CHECK(output.state == before);
     CHECK(output.findings.empty());
     CHECK(output.proposals.empty());

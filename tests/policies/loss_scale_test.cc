@@ -272,8 +272,9 @@ TEST_SUITE("policies.loss_scale") {
     summary.reporting = 1;
     const auto next = [&](PolicyState state) {
       return policy
-          .propose({run.job, run.config, run.state.plan, signals, summary, {}, run.state.history},
-                   std::move(state))
+          .propose(
+              {run.job, run.config, run.state.plan, signals, summary, {}, run.state.history, {}},
+              std::move(state))
           .state;
     };
     const PolicyState fresh = next({});

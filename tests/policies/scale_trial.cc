@@ -127,8 +127,8 @@ class Trial {
     summary.round = signals.round;
     summary.reporting = kTraceRanks;
     summary.rounds = kReportEvery;
-    PolicyOutput output = policy_.propose({job_, config_, plan_, signals, summary, {}, history_},
-                                          std::move(policy_state_));
+    PolicyOutput output = policy_.propose(
+        {job_, config_, plan_, signals, summary, {}, history_, {}}, std::move(policy_state_));
     policy_state_ = std::move(output.state);
     if (round < due_) return;  // a plan is on its way
     for (const Proposal& proposal : output.proposals) {

@@ -54,7 +54,7 @@ class SharesRounds {
     const StepSummary summary = summarize(signals);
     estimates = estimate(std::move(estimates), job, config, plan, signals, summary);
     PolicyOutput output = SharesPolicy().propose(
-        {job, config, plan, signals, summary, estimates, {}}, std::move(state));
+        {job, config, plan, signals, summary, estimates, {}, {}}, std::move(state));
     state = output.state;
     for (const Reason& finding : output.findings) findings.push_back(finding);
     return output;
@@ -75,7 +75,7 @@ class SharesRounds {
     const StepSummary summary;
     estimates = after_restart(std::move(estimates), job);
     PolicyOutput output = SharesPolicy().at_start(
-        {job, config, plan, signals, summary, estimates, {}}, std::move(state));
+        {job, config, plan, signals, summary, estimates, {}, {}}, std::move(state));
     state = output.state;
     return output;
   }

@@ -215,14 +215,14 @@ TEST_SUITE("runtime.journal") {
     TempFolder folder;
     write_journal(folder / "j", 2, 3, 1);
     std::string old = read_file(folder / "j");
-    old[8] = 3;
+    old[8] = 4;
     const std::uint32_t check = crc32(std::as_bytes(std::span(old).first(12)));
     for (int i = 0; i < 4; ++i) old[12 + i] = static_cast<char>(check >> (8 * i));
     write_file(folder / "j", old);
     const Status status = JournalReader::open(folder / "j").status();
     CHECK(status.code() == StatusCode::failed_precondition);
     CHECK(status.message().ends_with(
-        "expected version 4, found 3; replay it with the Coxswain that wrote it, and let this one "
+        "expected version 5, found 4; replay it with the Coxswain that wrote it, and let this one "
         "begin another file"));
   }
 

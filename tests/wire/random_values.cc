@@ -222,7 +222,8 @@ Reason RandomValues::reason() {
   for (auto length = below(30); length > 0; --length) {
     reason.text.push_back(static_cast<char>(bits()));  // names of users need not be UTF-8
   }
-  reason.forecast = {static_cast<double>(below(1000)) / 7, static_cast<std::int64_t>(bits() >> 1)};
+  reason.forecast = {static_cast<double>(below(1000)) / 7, static_cast<double>(below(1000)) / 7,
+                     static_cast<double>(below(1000)) / 7, static_cast<std::int64_t>(bits() >> 1)};
   return reason;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdlib>
 #include <map>
 #include <span>
@@ -341,30 +342,56 @@ SetActions actions_of(const std::vector<RankGroup>& groups, std::size_t world) {
   return change;
 }
 
-// Ranks go in step, so the longest step decides.
-Forecast forecast_of(const MemoryRound& round) {
-  Forecast forecast;
-  std::int64_t before_us = 0;
-  std::int64_t after_us = 0;
+// How much longer than its model's a rank's step is: by its samples, and where it is slow.
+double pace_of(const PolicyInput& input, std::size_t rank, const RankView& view) {
+  double pace = 1;
+  if (view.model->samples > 0) {
+    pace = static_cast<double>(view.samples) / static_cast<double>(view.model->samples);
+  }
+  const SlowRank* slow = find_slow(input.estimates, rank_id(rank));
+  return slow == nullptr ? pace : pace * std::max(slow->slowdown_ratio, 1.0);
+}
+
+// Ranks go in step, so the longest step decides. What the actions save or cost was measured with
+// the noise of a step, before and after, so that is the relative error of what is predicted.
+Forecast forecast_of(const PolicyInput& input, const MemoryRound& round) {
+  std::int64_t peak_bytes = 0;
+  double before_us = 0;
+  double after_us = 0;
   bool knows_steps = true;
-  for (const RankView& view : round.ranks) {
+  for (std::size_t r = 0; r < round.ranks.size(); ++r) {
+    const RankView& view = round.ranks[r];
     const MemoryCost after = cost_of_rank(view);
-    before_us = std::max(before_us, view.model->step_us + (view.now ? view.now->added_us : 0));
-    after_us = std::max(after_us, view.model->step_us + after.added_us);
+    const std::int64_t now_us = view.model->step_us + (view.now ? view.now->added_us : 0);
+    const double pace = pace_of(input, r, view);
+    before_us = std::max(before_us, pace * static_cast<double>(now_us));
+    after_us = std::max(after_us, pace * static_cast<double>(view.model->step_us + after.added_us));
     knows_steps &= view.model->step_us > 0;
-    forecast.peak_bytes = std::max(forecast.peak_bytes, after.peak_bytes + view.correction_bytes);
+    peak_bytes = std::max(peak_bytes, after.peak_bytes + view.correction_bytes);
   }
-  if (knows_steps && before_us > 0) {
-    forecast.step_ratio = static_cast<double>(after_us) / static_cast<double>(before_us);
+  Forecast forecast;
+  if (knows_steps && before_us > 0 && after_us > 0) {
+    const double ratio = after_us / before_us;
+    const double error = std::sqrt(2.0) * step_pace(input.effects).noise;
+    forecast = forecast_of_time(ratio, error * std::abs(1 - ratio));
   }
+  forecast.peak_bytes = peak_bytes;
   return forecast;
+}
+
+// Only a lighter plan is made for time; all other moves are what a budget or a rule asks for.
+Motive motive_of(const MemoryRound& round) {
+  const bool is_lighter = std::ranges::all_of(round.ranks, [](const RankView& view) {
+    return view.choice.move == Move::stay || view.choice.move == Move::lighter;
+  });
+  return is_lighter ? Motive::gain : Motive::necessity;
 }
 
 Proposal change_of(const PolicyInput& input, const MemoryRound& round,
                    const std::vector<RankGroup>& groups) {
   const std::size_t world = round.ranks.size();
   Reason reason = explain_move(input, round);
-  reason.forecast = forecast_of(round);
+  reason.forecast = forecast_of(input, round);
   std::size_t moving = 0;
   std::size_t told = 0;
   for (const RankGroup& group : groups) {
@@ -375,7 +402,7 @@ Proposal change_of(const PolicyInput& input, const MemoryRound& round,
   }
   if (moving > 1) reason.rank = RankId(-1);
   if (told > kGroupsTold) reason.text += concat("; and ", told - kGroupsTold, " more plans");
-  return {actions_of(groups, world), std::move(reason)};
+  return {actions_of(groups, world), std::move(reason), motive_of(round)};
 }
 
 // --- no change --------------------------------------------------------------------------------
@@ -515,8 +542,9 @@ PolicyOutput MemoryPolicy::fit(const PolicyInput& input, const Plan& draft,
   MemoryState state = take_memory_state(std::move(kept), input.job, input.config.memory);
   PolicyOutput output;
   if (facts_fit(input.job)) {
-    const PolicyInput drafted{input.job,     input.config,    draft,         input.signals,
-                              input.summary, input.estimates, input.history, {}};
+    const PolicyInput drafted{input.job,     input.config,  draft,
+                              input.signals, input.summary, input.estimates,
+                              input.history, input.effects, {}};
     MemoryRound round = look_at_draft(drafted, input.plan, std::move(state));
     const std::vector<RankGroup> groups = groups_of(drafted, round);
     if (any_moves(groups)) {

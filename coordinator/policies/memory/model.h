@@ -87,11 +87,6 @@ struct MemoryState {
   }
 };
 
-template <>
-inline constexpr MemoryAction kLargestOf<MemoryAction> = kLastAction;
-template <>
-inline constexpr ReasonCode kLargestOf<ReasonCode> = ReasonCode::custom;
-
 // Returns the kept state, or a fresh one where the kept one belongs to another world, other fronts
 // or other budgets, or has numbers that are out of range.
 MemoryState take_memory_state(PolicyState kept, const JobFacts& job, const MemoryConfig& config);

@@ -61,6 +61,7 @@ struct RoundSigns {
   float smallest_scale = 0;              // of the loss, over ranks; 0 = none at work
   double memory_ratio = 0;               // largest peak over limit
   bool short_of_memory = false;          // some rank is
+  bool computes_slowly = false;          // some rank is slow in computing
   std::optional<RankId> straggler{};     // that its costliest blocks go first for
   std::vector<std::size_t> costliest{};  // these blocks
 };
@@ -156,6 +157,19 @@ const SlowRank* find_straggler(const Estimates& estimates) {
     if (!straggler || slow.slowdown_ratio > straggler->slowdown_ratio) straggler = &slow;
   }
   return straggler;
+}
+
+// Whether shares are there to make up for a slow rank, and do: it takes no longer than the others.
+bool is_made_up_for(const PolicyInput& input, const SlowRank& slow) {
+  const bool can_share = input.config.shares.mode == PolicyMode::on &&
+                         input.config.force.shares.empty() && input.job.capabilities.shares &&
+                         samples_of_step(input.job, input.plan) > 0;
+  if (!can_share) return false;
+  if (input.plan.shares.empty()) return true;  // shares come first
+  const double ratio_then = 1 + (slow.slowdown_ratio - 1) / 2;
+  return std::ranges::none_of(input.summary.worst, [&](const WorstRank& worst) {
+    return worst.rank == slow.rank && worst.slowdown_ratio > ratio_then;
+  });
 }
 
 // The quarter of the blocks that takes longest. REQUIRES: their times are known.
@@ -272,6 +286,7 @@ BlockPrecisionState with_format(const PolicyInput& input, std::size_t block,
   state.good_samples = 0;
   state.told = false;
   state.trouble.reset();
+  state.for_straggler = now == Precision::fp8 && state.for_straggler;
   return state;
 }
 
@@ -330,6 +345,17 @@ void choose_lower(const PolicyInput& input, const RoundSigns& signs, std::size_t
   const FormatTrouble why{Precision::fp8, FormatCause::signals_good, state.noise, straggler};
   reading.ready = move_of(input, block, why, leeway);
   reading.ready->for_straggler = is_first;
+  state.for_straggler = is_first;
+}
+
+// A format that a straggler brought ends with it.
+std::optional<BlockMove> move_back(const PolicyInput& input, const RoundSigns& signs,
+                                   std::size_t block, const Leeway& leeway, Precision base,
+                                   const BlockPrecisionState& state) {
+  const bool is_over = input.plan.precision[block] == Precision::fp8 && state.for_straggler &&
+                       !signs.computes_slowly;
+  if (!is_over) return std::nullopt;
+  return move_of(input, block, {base, FormatCause::straggler_gone}, leeway);
 }
 
 // A format that settings or requests brought ends with them. Returns whether there is a move.
@@ -392,7 +418,8 @@ void choose(const PolicyInput& input, const RoundSigns& signs, std::size_t block
   const PrecisionConfig& config = input.config.precision;
   const Precision base = base_format(input.job, config, leeway.allowed, block).format;
   if (leave_guest(input, block, leeway, base, reading)) return;
-  reading.move = move_of_rested(input, signs, block, leeway, base, state);
+  reading.move = move_back(input, signs, block, leeway, base, state);
+  if (!reading.move) reading.move = move_of_rested(input, signs, block, leeway, base, state);
   if (reading.move || now == Precision::fp8 || base == Precision::fp16) return;
   choose_lower(input, signs, block, leeway, reading);
 }
@@ -505,6 +532,8 @@ PrecisionRound look_at_round(const PolicyInput& input, PrecisionState before) {
   round.requests = learn_requests(input, round.state);
   round.straggler = find_straggler(input.estimates);
   RoundSigns signs = signs_of(input, round.state);
+  signs.computes_slowly = round.straggler != nullptr;
+  if (round.straggler && is_made_up_for(input, *round.straggler)) round.straggler = nullptr;
   if (round.straggler && !input.job.precision.blocks.empty()) {
     signs.straggler = round.straggler->rank;
     signs.costliest = costliest_blocks(input);

@@ -6,7 +6,8 @@
 //             present one, and to no lower format for cooldown_rounds, twice as long each time.
 //   good      After patience_rounds of good signals a block goes to 8 bits: at most a quarter of
 //             the blocks in one round, those that gain most first. Where a straggler loses its
-//             time in computing, its costliest blocks go after half the patience.
+//             time in computing, and shares cannot or do not make up for it, its costliest
+//             blocks go after half the patience; those go back once no such straggler is left.
 //   rested    A block that has rested from trouble goes back to the format of the start.
 //
 // Apart from trouble, rules and requests a block keeps its format for dwell_rounds. Timings never
@@ -44,14 +45,13 @@ enum class FormatCause : std::uint8_t {
   signals_good = 6,
   rested = 7,  // from trouble
   // To either.
-  memory = 8,  // amount: peak over limit
-  rule = 9,    // settings or requests leave no other one
+  memory = 8,           // amount: peak over limit
+  rule = 9,             // settings or requests leave no other one
+  straggler_gone = 10,  // for which it had gone to a faster one
 };
 
 template <>
-inline constexpr FormatCause kLargestOf<FormatCause> = FormatCause::rule;
-template <>
-inline constexpr Precision kLargestOf<Precision> = Precision::fp8;
+inline constexpr FormatCause kLargestOf<FormatCause> = FormatCause::straggler_gone;
 template <>
 inline constexpr PrecisionRequest::What kLargestOf<PrecisionRequest::What> =
     PrecisionRequest::What::release;
@@ -78,12 +78,13 @@ struct BlockPrecisionState {
   double noise = 0;                        // newest noise over signal
   std::optional<FormatTrouble> trouble{};  // until the plan shows the safer format
   bool is_guest = false;                   // settings or requests brought the format
+  bool for_straggler = false;              // a straggler brought the format before its time
   bool told = false;                       // why it does not go lower was said since it changed
 
   static auto fields(auto& self) {
     return std::tie(self.seen, self.changed_in, self.changed_round, self.rest_until, self.failures,
                     self.good_since, self.good_samples, self.noise, self.trouble, self.is_guest,
-                    self.told);
+                    self.for_straggler, self.told);
   }
 };
 
@@ -99,7 +100,7 @@ struct StandingRequest {
 };
 
 struct PrecisionState {
-  static constexpr std::uint32_t kVersion = 3;
+  static constexpr std::uint32_t kVersion = 4;
   std::uint64_t applied_before = 0;         // oldest plan in force on a rank in the last round
   std::uint32_t silent_rounds = 0;          // in a row without evidence of gradients
   bool short_of_memory = false;             // some rank was, in the last round
@@ -196,7 +197,8 @@ struct PrecisionRound {
   std::vector<BlockMove> held;   // trouble in a block that settings or requests hold
   std::vector<RequestEvent> requests;
   std::vector<BlockWaits> waits;
-  const SlowRank* straggler = nullptr;  // slow because of what it computes; owned by the estimates
+  // Slow because of what it computes, and nothing else makes up for it; owned by the estimates.
+  const SlowRank* straggler = nullptr;
 };
 
 // Takes in requests, reads the evidence of every block and chooses which ones should change.

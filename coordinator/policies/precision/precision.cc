@@ -1,6 +1,7 @@
 #include "coordinator/policies/precision/precision.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <string>
 #include <utility>
@@ -247,6 +248,10 @@ Reason explain_move(const PolicyInput& input, BlockRun run, const BlockMove& mov
       text += contains(move.leeway.allowed, move.from) ? "nothing holds another format any more"
                                                        : holder(input, run.first, move.leeway);
       break;
+    case FormatCause::straggler_gone:
+      code = ReasonCode::precision_straggler;
+      text += "the slow rank that it had gone there for has recovered";
+      break;
     case FormatCause::memory:
       text += sentence("a rank's peak is %.1f %% of its memory", 100 * move.amount);
       break;
@@ -434,6 +439,26 @@ std::vector<Reason> findings_of(const PolicyInput& input, const PrecisionRound& 
   return findings;
 }
 
+// The blocks were measured with the noise of a step in both formats, so that is the relative error
+// of what they are predicted to save. On a rank that is slow in computing they save more, and the
+// step waits for it. Unknown where blocks or steps were not measured.
+Forecast forecast_of(const PolicyInput& input, BlockRun run, const BlockMove& move,
+                     const SlowRank* straggler) {
+  const std::int64_t then = total_us(input.job, run, move.to);
+  const std::int64_t now = total_us(input.job, run, move.from);
+  const StepPace step = step_pace(input.effects);
+  if (then == 0 || now == 0 || step.seconds <= 0) return {};
+  const double slowdown = straggler ? std::max(straggler->slowdown_ratio, 1.0) : 1;
+  const double saved = 1e-6 * slowdown * static_cast<double>(now - then) / step.seconds;
+  if (saved >= 1) return {};
+  return forecast_of_time(1 - saved, std::sqrt(2.0) * step.noise * std::abs(saved));
+}
+
+Motive motive_of(FormatCause cause) {
+  const bool is_for_time = cause == FormatCause::signals_good || cause == FormatCause::rested;
+  return is_for_time ? Motive::gain : Motive::necessity;
+}
+
 // One proposal for neighbouring blocks that change for the same reason.
 std::vector<Proposal> proposals_of(const PolicyInput& input, const PrecisionRound& round) {
   std::vector<Proposal> proposals;
@@ -448,7 +473,9 @@ std::vector<Proposal> proposals_of(const PolicyInput& input, const PrecisionRoun
     }
     proposals.push_back(
         {change_of(run, moves[i].to),
-         explain_move(input, run, moves[i], round.state.blocks[run.first], round.straggler)});
+         explain_move(input, run, moves[i], round.state.blocks[run.first], round.straggler),
+         motive_of(moves[i].cause)});
+    proposals.back().reason.forecast = forecast_of(input, run, moves[i], round.straggler);
     i = next;
   }
   return proposals;

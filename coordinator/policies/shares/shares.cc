@@ -299,8 +299,23 @@ double needed_gain(const PolicyInput& input, const SharesProblem& shares) {
   return std::max(least, kSureDeviations * level_deviation(speeds, slowest));
 }
 
-PolicyOutput change(const SharesProblem& shares, const ShareAssignment& assignment, double gain,
-                    double smallest_gain) {
+// The deviation of the predicted ratio: the errors of the levels of the ranks that the step waits
+// for, before and after, and the noise of a step, because ranks that finish together wait for the
+// unluckiest of them.
+double deviation_of_gain(const PolicyInput& input, const SharesProblem& shares,
+                         const ShareAssignment& assignment, double gain) {
+  const Speeds& speeds = input.estimates.speeds;
+  const auto error = [&](std::size_t rank) {
+    return speeds.ranks[rank].reports > 0 ? level_deviation(speeds, rank) : 0;
+  };
+  const double before = error(shares.slowest.rank);
+  const double after = error(slowest_rank(shares.problem.ranks, assignment.units).rank);
+  return (1 - gain) * std::sqrt(before * before + after * after + speeds.pooled_variance);
+}
+
+PolicyOutput change(const PolicyInput& input, const SharesProblem& shares,
+                    const ShareAssignment& assignment, double gain) {
+  const double smallest_gain = input.config.shares.smallest_gain_ratio;
   const std::vector<std::size_t> held = held_ranks(shares, assignment, smallest_gain);
   const double before = shares.slowest.seconds + shares.shared_seconds;
   std::string text =
@@ -311,7 +326,8 @@ PolicyOutput change(const SharesProblem& shares, const ShareAssignment& assignme
   PolicyOutput output = proposal_of(
       assignment, held.empty() ? ReasonCode::shares_changed : ReasonCode::shares_limited,
       std::move(text));
-  output.proposals.front().reason.forecast.step_ratio = 1 - gain;
+  output.proposals.front().reason.forecast =
+      forecast_of_time(1 - gain, deviation_of_gain(input, shares, assignment, gain));
   return output;
 }
 
@@ -343,7 +359,9 @@ PolicyOutput enforce_limits(const PolicyInput& input, SharesState& state,
       concat("a cap or minimum does not allow the present shares: ",
              explain_moves(shares, *assignment, Times::measured), "; a step is predicted to take ",
              time_text(assignment->seconds + shares.shared_seconds));
-  return proposal_of(*assignment, ReasonCode::shares_limited, std::move(text));
+  PolicyOutput output = proposal_of(*assignment, ReasonCode::shares_limited, std::move(text));
+  output.proposals.front().motive = Motive::necessity;
+  return output;
 }
 
 PolicyOutput judge(const PolicyInput& input, SharesState& state) {
@@ -367,8 +385,7 @@ PolicyOutput judge(const PolicyInput& input, SharesState& state) {
   state.worth_rounds = std::min(state.worth_rounds + 1, kWorthRounds);
   if (state.worth_rounds < kWorthRounds) return {};
   state.told = SharesNews::none;
-  return change(shares, *assign_shares(shares.problem), gain,
-                input.config.shares.smallest_gain_ratio);
+  return change(input, shares, *assign_shares(shares.problem), gain);
 }
 
 // Shares start by the user's hint, or within caps that even shares would break. Shares that

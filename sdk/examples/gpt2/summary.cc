@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string_view>
 #include <vector>
 
@@ -24,18 +25,26 @@ std::string joined(const std::vector<std::string>& parts) {
 
 std::string predicted_text(const cox::Forecast& forecast) {
   std::vector<std::string> parts;
-  if (forecast.step_ratio > 0) parts.push_back("step " + cox::change_text(forecast.step_ratio));
+  if (forecast.step_ratio > 0) {
+    parts.push_back("step " + cox::change_text(forecast.step_ratio, forecast.step_ratio_low,
+                                               forecast.step_ratio_high));
+  }
   if (forecast.peak_bytes > 0) {
     parts.push_back(fmt::format("peak {:.1f} MiB", mib(forecast.peak_bytes)));
   }
   return joined(parts);
 }
 
-std::string measured_step(double before, double after) {
+std::string measured_step(const cox::Effect& effect) {
+  const double before = effect.before.step_seconds;
+  const double after = effect.after.step_seconds;
   if (after <= 0) return {};
   if (before <= 0) return "step " + cox::seconds_text(after);
-  return fmt::format("step {} -> {} ({})", cox::seconds_text(before), cox::seconds_text(after),
-                     cox::change_text(after / before));
+  const cox::RatioInterval& measured = effect.measured;
+  return fmt::format("step {} -> {}: {}", cox::seconds_text(before), cox::seconds_text(after),
+                     measured.is_known()
+                         ? cox::change_text(measured.ratio, measured.low, measured.high)
+                         : cox::change_text(after / before));
 }
 
 std::string measured_peak(std::uint64_t before, std::uint64_t after) {
@@ -49,11 +58,24 @@ std::string measured_text(const cox::Effect& effect) {
   if (!effect.plan) return "-";
   if (effect.after.rounds == 0) return "not applied long enough";
   std::vector<std::string> parts;
-  for (std::string part : {measured_step(effect.before.step_seconds, effect.after.step_seconds),
-                           measured_peak(effect.before.peak_bytes, effect.after.peak_bytes)}) {
+  for (std::string part :
+       {measured_step(effect), measured_peak(effect.before.peak_bytes, effect.after.peak_bytes)}) {
     if (!part.empty()) parts.push_back(std::move(part));
   }
   return joined(parts);
+}
+
+// "12 s gained" or "4 s lost"; nothing where nothing is sure.
+std::string saved_text(double seconds) {
+  if (seconds == 0) return {};
+  return cox::duration_text(std::abs(seconds)) + (seconds > 0 ? " gained" : " lost");
+}
+
+std::string came_to_text(const cox::Effect& effect) {
+  const std::string verdict = cox::verdict_text(effect);
+  const std::string saved = saved_text(effect.seconds_saved);
+  if (verdict.empty() && saved.empty()) return {};
+  return fmt::format("-> {}{}{}", verdict, verdict.empty() || saved.empty() ? "" : "; ", saved);
 }
 
 // Lines of whole words, each with the indent before it.
@@ -117,9 +139,9 @@ std::string effects_table(const cox::EffectList& effects) {
   constexpr const char* kRow = "{:>6}  {:<12} {:<28} {}\n";
   std::string text = fmt::format(
       "what was decided, and what came of it (median step of up to {} rounds before and {} after, "
-      "highest peak of a rank)\n",
-      cox::EffectLog::kRoundsBefore, cox::EffectLog::kRoundsAfter);
-  text += fmt::format(kRow, "step", "decision", "predicted", "measured");
+      "its change with the interval that holds 95 %, highest peak of a rank)\n",
+      cox::Effects::kRoundsBefore, cox::Effects::kRoundsAfter);
+  text += fmt::format(kRow, "step", "decision", "promised", "measured");
   std::optional<std::uint64_t> plan_above;
   for (const cox::Effect& effect : effects) {
     const bool is_same_plan = effect.plan && effect.plan == plan_above;
@@ -127,14 +149,29 @@ std::string effects_table(const cox::EffectList& effects) {
                         predicted_text(effect.reason.forecast),
                         is_same_plan ? "as above: one plan" : measured_text(effect));
     text += wrapped(effect.reason.text);
+    if (!is_same_plan) text += wrapped(came_to_text(effect));
     plan_above = effect.plan;
+  }
+  return text;
+}
+
+std::string score_lines(const std::vector<cox::PolicyScore>& scores) {
+  std::string text;
+  for (const cox::PolicyScore& score : scores) {
+    text += fmt::format(
+        "{}: {} of its measured changes helped, {} did not ({} taken back), {} not sure; {} "
+        "gained, {} lost, {}{} promised\n",
+        cox::to_string(score.policy), score.helped, score.did_not_help, score.taken_back,
+        score.not_sure, cox::duration_text(score.seconds_gained),
+        cox::duration_text(score.seconds_lost), score.seconds_promised < 0 ? "-" : "",
+        cox::duration_text(std::abs(score.seconds_promised)));
   }
   return text;
 }
 
 std::string summary_text(const RunSummary& summary, const cox::SessionReport& report,
                          const cox::Config& config) {
-  std::string text = effects_table(report.effects);
+  std::string text = effects_table(report.effects) + score_lines(report.scores);
   text +=
       fmt::format("loss {:.4f} -> {:.4f} in {} steps{}, {:.0f} tokens/s\n",
                   summary.first_loss.value_or(summary.last_loss), summary.last_loss, summary.steps,

@@ -3,9 +3,11 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "coordinator/core/config.h"
 #include "coordinator/core/effects.h"
+#include "coordinator/core/policy_score.h"
 #include "coxswain/session.h"
 #include "sdk/examples/gpt2/options.h"
 
@@ -33,9 +35,11 @@ std::string pace_line(const cox::SessionReport& report);
 std::string memory_line(const cox::SessionReport& report);
 std::string cost_line(const cox::SessionReport& report, double price_per_device_hour);
 
-// The closing table: each change and slow rank with its reason, what was predicted of it, and what
-// was measured before and after. Empty where nothing was decided.
+// The closing table: each change and slow rank with its reason, what was promised of it, what was
+// measured before and after, and what it came to. Empty where nothing was decided.
 std::string effects_table(const cox::EffectList& effects);
+// A line for each policy whose changes were measured: how many helped, and the seconds.
+std::string score_lines(const std::vector<cox::PolicyScore>& scores);
 
 std::string summary_text(const RunSummary& summary, const cox::SessionReport& report,
                          const cox::Config& config);

@@ -29,6 +29,7 @@
 #include "coordinator/core/phase.h"
 #include "coordinator/core/plan.h"
 #include "coordinator/core/policy.h"
+#include "coordinator/core/policy_score.h"
 #include "coxswain/error.h"
 
 namespace at {
@@ -126,6 +127,7 @@ struct SessionReport {
 
   // The newest changes and slow ranks, oldest first, with what was predicted and measured of each.
   EffectList effects;
+  std::vector<PolicyScore> scores;  // what these sum up to for each policy
 
   // Activation memory under the newest plan, as predicted by what was measured before the first
   // step. All zero where memory is not planned.

@@ -49,7 +49,8 @@ void RunTally::add(const StepRecord& record) {
   add_memory(record);
   totals_.rounds = record.counters.rounds;
   totals_.plans = record.counters.plans_published;
-  effects_ = record.effects;
+  if (record.decision.effects != nullptr) effects_ = record.decision.effects;
+  totals_.scores = record.decision.scores;
   for (const Reason& reason : record.decision.reasons) {
     ++totals_.decisions;
     totals_.last_reason = reason.text;

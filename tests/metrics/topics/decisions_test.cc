@@ -35,17 +35,28 @@ Snapshot snapshot_with_effects() {
   shares.reason.policy = PolicyKind::shares;
   shares.reason.code = ReasonCode::shares_changed;
   shares.reason.text = "rank 1 takes <5>";
-  shares.reason.forecast = {.step_ratio = 0.75, .peak_bytes = 0};
+  shares.reason.forecast = {.step_ratio = 0.75, .step_ratio_low = 0.7, .step_ratio_high = 0.8};
   shares.step = StepId(221);
   shares.plan = 1;
   shares.before = {8, 0.332, 6000, 32 << 20};
   shares.after = {20, 0.249, 8000, 33 << 20};
+  shares.measured = {0.75, 0.74, 0.76};
+  shares.verdict = Verdict::did_not_help;
+  shares.is_taken_back = true;
+  shares.seconds_saved = -65;
+  shares.sharing = 2;
   Effect memory = shares;
   memory.reason.policy = PolicyKind::memory;
-  memory.reason.forecast = {.step_ratio = 0, .peak_bytes = 31 << 20};
+  memory.reason.forecast = {};
+  memory.reason.forecast.peak_bytes = 31 << 20;
   memory.plan = 2;
   memory.after = {};
+  memory.measured = {};
+  memory.verdict = Verdict::measuring;
+  memory.is_taken_back = false;
+  memory.seconds_saved = 0;
   Snapshot snapshot;
+  snapshot.decisions.scores = {{PolicyKind::shares, 1, 2, 3, 4, 50, 60, -70}};
   snapshot.decisions.effects = std::make_shared<const SharedEffects>(
       SharedEffects{std::make_shared<const Effect>(std::move(shares)),
                     std::make_shared<const Effect>(std::move(memory))});
@@ -94,9 +105,12 @@ TEST_SUITE("metrics") {
       REQUIRE(page.find(part) != std::string::npos);
       return page.find(part);
     };
-    CHECK(at("not yet") < at("332 ms → 249 ms (-25.0 %)"));
+    CHECK(at("not yet") < at("332 ms → 249 ms: -25.0 % (-26.0 % to -24.0 %)"));
     at("<td>peak 31.0 MiB</td>");
-    at("<td>step -25.0 %</td>");
+    at("<td>step -25.0 % (-30.0 % to -20.0 %)</td>");
+    at("did not help, taken back; 1 min 05 s lost");
+    at("measured with 1 more of its plan");
+    at("Score of each policy");
     at("32.0 MiB → 33.0 MiB");
     at("rank 1 takes &lt;5&gt;");
     CHECK(decisions_topic().sections[0].html(Snapshot{}).empty());
@@ -107,10 +121,19 @@ TEST_SUITE("metrics") {
     REQUIRE(json.ok());
     for (const char* part :
          {"\"effects\":[{\"policy\":\"shares\",\"code\":\"shares_changed\"",
-          "\"predicted\":{\"step_ratio\":0.75,\"peak_bytes\":null}",
+          "\"predicted\":{\"step_ratio\":0.75,\"step_ratio_low\":0.7,\"step_ratio_high\":0.8,"
+          "\"peak_bytes\":null}",
           "\"before\":{\"rounds\":8,\"step_seconds\":0.332,\"tokens_per_second\":6000,"
           "\"peak_bytes\":33554432}",
-          "\"predicted\":{\"step_ratio\":null,\"peak_bytes\":32505856}", "\"after\":null}]}"}) {
+          "\"predicted\":{\"step_ratio\":null,\"step_ratio_low\":null,\"step_ratio_high\":null,"
+          "\"peak_bytes\":32505856}",
+          "\"after\":null,\"measured\":{\"step_ratio\":null",
+          "\"measured\":{\"step_ratio\":0.75,\"step_ratio_low\":0.74,\"step_ratio_high\":0.76},"
+          "\"verdict\":\"did not help\",\"doubt\":\"\",\"seconds_saved\":-65,\"sharing\":2,"
+          "\"taken_back\":true}",
+          "\"scores\":[{\"policy\":\"shares\",\"helped\":1,\"did_not_help\":2,\"not_sure\":3,"
+          "\"taken_back\":4,\"seconds_gained\":50,\"seconds_lost\":60,"
+          "\"seconds_promised\":-70}]}"}) {
       CAPTURE(part);
       CHECK(json->find(part) != std::string::npos);
     }

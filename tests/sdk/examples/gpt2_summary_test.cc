@@ -79,7 +79,8 @@ TEST_SUITE("gpt2 summary") {
     cox::Effect start;
     start.reason.policy = cox::PolicyKind::memory;
     start.reason.text = "rank 0 would peak at 80.0 MiB";
-    start.reason.forecast = {.step_ratio = 1.08, .peak_bytes = 31 << 20};
+    start.reason.forecast.step_ratio = 1.08;
+    start.reason.forecast.peak_bytes = 31 << 20;
     start.plan = 0;
     start.after = {.rounds = 20, .step_seconds = 0.171, .peak_bytes = 31 << 20};
     cox::Effect beside = start;
@@ -93,29 +94,43 @@ TEST_SUITE("gpt2 summary") {
     shares.step = cox::StepId(221);
     shares.reason.policy = cox::PolicyKind::shares;
     shares.reason.text = fmt::format("{:x<40} {:y<60}", "", "");
-    shares.reason.forecast = {.step_ratio = 0.75};
+    shares.reason.forecast = {.step_ratio = 0.75, .step_ratio_low = 0.7, .step_ratio_high = 0.8};
     shares.plan = 1;
     shares.before = {.rounds = 8, .step_seconds = 0.332, .peak_bytes = 31 << 20};
     shares.after = {.rounds = 20, .step_seconds = 0.249, .peak_bytes = 32 << 20};
+    shares.measured = {0.75, 0.74, 0.76};
+    shares.verdict = cox::Verdict::helped;
+    shares.seconds_saved = 65;
     cox::Effect late = shares;
     late.plan = 2;
     late.after = {};
+    late.measured = {};
+    late.verdict = cox::Verdict::measuring;
+    late.seconds_saved = 0;
     const std::string table = gpt2::effects_table({start, beside, slow, shares, late});
     const std::string rows = table.substr(table.find('\n') + 1);
     const std::string words = fmt::format("        {:x<40}\n        {:y<60}\n", "", "");
     constexpr const char* kExpected =
-        "  step  decision     predicted                    measured\n"
+        "  step  decision     promised                     measured\n"
         "     0  memory       step +8.0 %, peak 31.0 MiB   step 171 ms, peak 31.0 MiB\n"
         "        rank 0 would peak at 80.0 MiB\n"
         "     0  precision    -                            as above: one plan\n"
         "        rank 0 would peak at 80.0 MiB\n"
         "   207  stragglers   -                            -\n"
         "        rank 1 is slow\n"
-        "   221  shares       step -25.0 %                 step 332 ms -> 249 ms (-25.0 %), peak "
-        "31.0 -> 32.0 MiB\n"
+        "   221  shares       step -25.0 % (-30.0 % to -20.0 %) step 332 ms -> 249 ms: -25.0 % "
+        "(-26.0 % to -24.0 %), peak 31.0 -> 32.0 MiB\n"
         "{0}"
-        "   221  shares       step -25.0 %                 not applied long enough\n"
-        "{0}";
+        "        -> helped; 1 min 05 s gained\n"
+        "   221  shares       step -25.0 % (-30.0 % to -20.0 %) not applied long enough\n"
+        "{0}"
+        "        -> measuring\n";
     CHECK(rows == fmt::format(kExpected, words));
+  }
+
+  TEST_CASE("below the closing table stands what its changes sum up to for each policy") {
+    CHECK(gpt2::score_lines({{cox::PolicyKind::shares, 3, 1, 2, 1, 65, 4, 50}}) ==
+          "shares: 3 of its measured changes helped, 1 did not (1 taken back), 2 not sure; 1 min "
+          "05 s gained, 4 s lost, 50 s promised\n");
   }
 }

@@ -1,0 +1,84 @@
+// What the decisions of each policy come to in seconds: the running score. A measured plan has an
+// account while its changes are in force; its seconds go to the policies behind it, by what they
+// promised. Part of the effects (effects.h). Plain values, pure functions.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+#include "coordinator/core/reason.h"
+#include "coordinator/core/state_codec.h"
+
+namespace cox {
+
+// What a change sets. Values are kept in states: never renumber.
+enum class Knob : std::uint8_t { precision = 0, actions = 1, shares = 2, batch = 3, other = 4 };
+std::string_view to_string(Knob knob);
+template <>
+inline constexpr Knob kLargestOf<Knob> = Knob::other;
+
+// AppliedChange is a change that went into a plan.
+struct AppliedChange {
+  std::string policy;  // its name
+  PolicyKind kind = PolicyKind::none;
+  Knob knob = Knob::other;
+  std::uint16_t first_block = 0;  // of precision
+  std::uint16_t blocks = 0;
+  double promised_ratio = 0;  // of step times; 0 = unknown
+  bool is_for_time = false;   // no necessity, and it promises a shorter step
+
+  static auto fields(auto& self) {
+    return std::tie(self.policy, self.kind, self.knob, self.first_block, self.blocks,
+                    self.promised_ratio, self.is_for_time);
+  }
+  // Returns whether the numbers can have come from a measured plan.
+  bool is_sane() const;
+};
+
+// PolicyScore sums up what the decisions of a policy came to, since the job first began. Seconds
+// count where the interval of a trial leaves out 1; policies that share a plan share them by what
+// they promised.
+struct PolicyScore {
+  PolicyKind policy = PolicyKind::none;
+  std::uint32_t helped = 0;
+  std::uint32_t did_not_help = 0;
+  std::uint32_t not_sure = 0;
+  std::uint32_t taken_back = 0;
+  double seconds_gained = 0;
+  double seconds_lost = 0;
+  double seconds_promised = 0;  // gained less lost, had the forecasts come true
+
+  static auto fields(auto& self) {
+    return std::tie(self.policy, self.helped, self.did_not_help, self.not_sure, self.taken_back,
+                    self.seconds_gained, self.seconds_lost, self.seconds_promised);
+  }
+  // Returns whether the numbers can have come from a measured plan.
+  bool is_sane() const;
+};
+
+// Account is a measured plan whose changes are in force and count for its policies.
+struct Account {
+  std::uint64_t first_plan = 0;
+  std::uint64_t plan = 0;
+  double ratio = 1;          // measured
+  double seconds_saved = 0;  // so far
+  std::vector<AppliedChange> changes;
+
+  static auto fields(auto& self) {
+    return std::tie(self.first_plan, self.plan, self.ratio, self.seconds_saved, self.changes);
+  }
+  // Returns whether the numbers can have come from a measured plan.
+  bool is_sane() const;
+};
+
+// Returns the score of the policy, and adds one where there is none. `scores` stay ascending.
+PolicyScore& score_of(std::vector<PolicyScore>& scores, PolicyKind policy);
+
+// Adds `seconds` of training under the plan to the account and to the scores of its policies, by
+// what they promised; evenly where nobody promised anything. REQUIRES: account.ratio > 0.
+void add_seconds(Account& account, double seconds, std::vector<PolicyScore>& scores);
+
+}  // namespace cox
