@@ -38,22 +38,20 @@ double size_of(const OperatorRow& row, OperatorOrder order) {
 
 }  // namespace
 
-std::vector<OperatorRow> sorted_rows(std::vector<OperatorRow> rows) {
-  std::ranges::sort(rows, {}, key_of);
-  std::vector<OperatorRow> sums;
-  for (OperatorRow& row : rows) {
-    const bool is_known = !sums.empty() && key_of(sums.back()) == key_of(row);
-    is_known ? add(sums.back(), row) : sums.push_back(std::move(row));
+void add_row(OperatorTable& table, std::string_view name, std::string_view block,
+             const OperatorRow& counts) {
+  const auto key = std::make_tuple(name, block);
+  const auto of = [](const OperatorRow& row) {
+    return std::make_tuple(std::string_view(row.name), std::string_view(row.block));
+  };
+  auto found = std::ranges::lower_bound(table.rows, key, {}, of);
+  if (found == table.rows.end() || of(*found) != key) {
+    OperatorRow row;
+    row.name = name;
+    row.block = block;
+    found = table.rows.insert(found, std::move(row));
   }
-  return sums;
-}
-
-void add_sample(OperatorTable& table, const OperatorTable& sample) {
-  table.steps += sample.steps;
-  table.newest = sample.newest;
-  table.blocks = sample.blocks;
-  table.rows.insert(table.rows.end(), sample.rows.begin(), sample.rows.end());
-  table.rows = sorted_rows(std::move(table.rows));
+  add(*found, counts);
 }
 
 std::vector<OperatorRow> by_operator(const OperatorTable& table, std::string_view block_pattern) {

@@ -2,8 +2,8 @@
 // and how much arithmetic they were, by operator and block. Its rows are sums over the steps that
 // were sampled (sdk/src/blocks/operator_watch.h).
 //
-//   operator stream -> OperatorTable of a sampled step -> add_sample() -> operators.json of the
-//   rank, its part of the status page, `cox ops`
+//   operator stream -> add_row() for what a sampled step called -> OperatorTable -> operators.json
+//   of the rank, its part of the status page, `cox ops`
 //
 // A rank's table holds no operators of backward passes: nobody sees those one by one. What they
 // cost is known by block (BlockTime) and as FLOPs of the gradients that are needed. Plain values,
@@ -50,12 +50,10 @@ struct OperatorTable {
   friend bool operator==(const OperatorTable&, const OperatorTable&) = default;
 };
 
-// Returns the rows in the order of a table; rows of the same name and block (an operator's
-// overloads) are added up.
-std::vector<OperatorRow> sorted_rows(std::vector<OperatorRow> rows);
-
-// Adds the rows and steps of `sample`, and takes over the rest of it.
-void add_sample(OperatorTable& table, const OperatorTable& sample);
+// Adds the counts, whose own name and block do not matter, to the table's row of that name and
+// block. Allocates only where there is none yet.
+void add_row(OperatorTable& table, std::string_view name, std::string_view block,
+             const OperatorRow& counts);
 
 // Returns the rows whose block fits the pattern, in which '*' stands for any text, added up by
 // operator, sorted by name.

@@ -4,11 +4,13 @@
 #include <malloc.h>
 #include <time.h>
 #include <torch/torch.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -23,6 +25,7 @@
 #include "sdk/src/stream/operator_times.h"
 #include "sdk/src/stream/tape.h"
 #include "tests/bench/line.h"
+#include "tests/sdk/memory/random_plans.h"
 #include "tests/sdk/stream/models.h"
 #include "tests/sdk/stream/random_programs.h"
 
@@ -405,6 +408,30 @@ void tell_programs(Effort effort) {
       .print();
 }
 
+// Each trial is two steps, with a plan for each.
+void tell_plans(Effort effort) {
+  const int trials = effort == Effort::quick ? 5 : 100;
+  const auto tier = std::filesystem::temp_directory_path() /
+                    ("cox-bench-" + std::to_string(static_cast<long>(getpid())));
+  std::filesystem::create_directories(tier);
+  int plans = 0;
+  int refused = 0;
+  std::size_t different = 0;
+  for (const test::PlanTrials& of : test::try_random_plans(1, trials, tier)) {
+    for (const std::string& text : of.different) std::fprintf(stderr, "%s\n", text.c_str());
+    plans += of.plans;
+    refused += of.refused;
+    different += of.different.size();
+  }
+  std::filesystem::remove_all(tier);
+  Line("E5", static_cast<double>(different), "trainings")
+      .limit(0)
+      .with("figure", "trainings of the seven models whose bits differ under random plans")
+      .with("plans", plans)
+      .with("refused_by_plain_training", refused)
+      .print();
+}
+
 int run(Effort effort) {
   at::set_num_threads(1);
   if (const Status installed = detail::install_saved_tensor_engine(); !installed.ok()) {
@@ -420,6 +447,7 @@ int run(Effort effort) {
   tell_growth({"4 sequences", 4, is_quick ? 24 : 300});
   tell_growth({"16 sequences, as scripts/demo", 16, is_quick ? 9 : 150});
   tell_programs(effort);
+  tell_plans(effort);
   return 0;
 }
 

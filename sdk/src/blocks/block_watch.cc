@@ -227,15 +227,16 @@ void BlockWatch::block_measured(BlockId block, const BlockMeasurement& measureme
   known.is_unsent = known.is_unsent || known.is_complete;
 }
 
-std::vector<BlockTime> BlockWatch::times() {
-  std::vector<BlockTime> times;
-  for (const std::string& name : names_) times.push_back({name});
+void BlockWatch::read_times(std::vector<BlockTime>& times) {
+  if (times.size() != names_.size()) {
+    times.clear();
+    for (const std::string& name : names_) times.push_back({name});
+  }
   const std::scoped_lock lock(mutex_);
   for (std::size_t b = 0; b < times.size(); ++b) {
     times[b].forward_seconds = known_[b].measurement.forward.count();
     times[b].backward_seconds = known_[b].measurement.backward.count();
   }
-  return times;
 }
 
 void BlockWatch::set_flops(std::span<const double> flops) {

@@ -80,8 +80,9 @@ class BlockWatch final : public Actuator, public BlockSink {
   VisitWatch* visits() { return visits_.get(); }
   // Returns the blocks that are kept whatever their action, with the reason, in ascending order.
   std::vector<PinnedBlock> pinned() const;
-  // Returns the times of every block in a step, as they were measured last; 0 before that.
-  std::vector<BlockTime> times();
+  // Makes `times` those of every block in a step, as they were measured last; 0 before that. Where
+  // it has as many blocks already, their names stay.
+  void read_times(std::vector<BlockTime>& times);
   // Sets the FLOPs of every block in a step, forward and backward, for the profiles to come.
   void set_flops(std::span<const double> flops);
 

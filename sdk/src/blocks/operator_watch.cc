@@ -1,6 +1,9 @@
 #include "sdk/src/blocks/operator_watch.h"
 
+#include <algorithm>
+#include <atomic>
 #include <memory>
+#include <numeric>
 #include <set>
 #include <string>
 #include <utility>
@@ -25,21 +28,12 @@ void make_unlike(std::vector<BlockTime>& blocks) {
   }
 }
 
-std::vector<double> flops_by_block(const OperatorTable& table) {
-  std::vector<double> flops(table.blocks.size(), 0);
-  std::size_t b = 0;
-  for (const OperatorRow& row : by_block(table)) {
-    while (table.blocks[b].name != row.block) ++b;
-    if (row.flops) flops[b] = row.flops->sum();
-  }
-  return flops;
-}
-
 }  // namespace
 
 void OperatorWatch::release() {
   is_sampled_ = false;
   table_ = {};
+  flops_.clear();
   newest_ = {};
 }
 
@@ -55,21 +49,33 @@ void OperatorWatch::end_step(const StepEnd& step, StepOutput& output) {
   take(step, output);
 }
 
+// Models can be adopted between two samples.
+void OperatorWatch::meet_blocks() {
+  const bool is_new = table_.blocks.size() != blocks_.size();
+  blocks_.read_times(table_.blocks);
+  if (is_new) make_unlike(table_.blocks);
+  flops_.assign(table_.blocks.size(), 0);
+}
+
 void OperatorWatch::take(const StepEnd& step, StepOutput& output) {
-  OperatorTable sample;
-  sample.steps = 1;
-  sample.newest = step.step;
-  sample.blocks = blocks_.times();
-  make_unlike(sample.blocks);
-  std::vector<std::string> names;
-  for (const BlockTime& block : sample.blocks) names.push_back(block.name);
-  sample.rows = blocks_.visits()->operators().take(names);
-  if (sample.rows.empty()) return;
-  const OperatorRow sum = sum_of(sample.rows);
-  newest_ = {sum.flops ? sum.flops->sum() : 0, step.samples};
-  blocks_.set_flops(flops_by_block(sample));
-  add_sample(table_, sample);
-  output.operators = std::make_shared<const OperatorTable>(table_);
+  meet_blocks();
+  if (!blocks_.visits()->operators().add_to(table_, flops_)) return;
+  table_.steps += 1;
+  table_.newest = step.step;
+  newest_ = {std::accumulate(flops_.begin(), flops_.end(), 0.0), step.samples};
+  blocks_.set_flops(flops_);
+  output.operators = published();
+}
+
+// Readers let go of a table on their own threads: what they read of it came before.
+std::shared_ptr<const OperatorTable> OperatorWatch::published() {
+  while (given_.size() < kReaders) given_.push_back(std::make_shared<OperatorTable>(table_));
+  auto free =
+      std::ranges::find_if(given_, [](const auto& table) { return table.use_count() == 1; });
+  if (free == given_.end()) free = given_.insert(free, std::make_shared<OperatorTable>());
+  std::atomic_thread_fence(std::memory_order_acquire);
+  **free = table_;
+  return *free;
 }
 
 void OperatorWatch::sign(RankSignal& signal) const {

@@ -4,11 +4,15 @@
 //   sampled step -> OperatorTable -> StepOutput (the run directory and, on rank 0, the status page)
 //                                 -> FLOPs of the rank's step (RankSignal) and of each block
 //
-// It counts in the visits of followed and adopted models. In other steps it does nothing. Training
-// thread only.
+// It counts in the visits of followed and adopted models. In other steps it does nothing. The end
+// of a sampled step allocates only where an operator is new, or where all tables that it has given
+// away are still read. Training thread only.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <vector>
 
 #include "coordinator/core/operator_table.h"
 #include "sdk/src/blocks/actuator.h"
@@ -39,13 +43,21 @@ class OperatorWatch final : public Actuator {
     std::uint64_t samples = 0;
   };
 
+  // The run directory, the page and what it shows have one each, and another is written.
+  static constexpr std::size_t kReaders = 4;
+
   void take(const StepEnd& step, StepOutput& output);
+  void meet_blocks();
+  std::shared_ptr<const OperatorTable> published();
 
   BlockWatch& blocks_;
   std::uint64_t steps_ = 0;
   bool is_sampled_ = false;  // the open step
   OperatorTable table_;
+  std::vector<double> flops_;  // by block, of the newest sampled step
   Newest newest_;
+  // Copies of the table. One that nobody else has is written again.
+  std::vector<std::shared_ptr<OperatorTable>> given_;
 };
 
 }  // namespace cox::detail

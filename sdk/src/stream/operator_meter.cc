@@ -102,14 +102,17 @@ void OperatorMeter::end(std::span<const c10::IValue> results) {
   sum.flops->backward += flops->backward;
 }
 
-std::vector<OperatorRow> OperatorMeter::take(std::span<const std::string> names) {
-  std::vector<OperatorRow> rows;
-  for (auto& [key, sum] : std::exchange(sums_, {})) {
-    sum.name = key.name->name;
-    sum.block = names[key.block.value()];
-    rows.push_back(std::move(sum));
+bool OperatorMeter::add_to(OperatorTable& table, std::span<double> flops) {
+  bool is_any = false;
+  for (auto& [key, sum] : sums_) {
+    if (sum.calls == 0) continue;
+    is_any = true;
+    const std::size_t block = key.block.value();
+    add_row(table, key.name->name, table.blocks[block].name, sum);
+    if (sum.flops) flops[block] += sum.flops->sum();
+    sum = {};
   }
-  return sorted_rows(std::move(rows));
+  return is_any;
 }
 
 }  // namespace cox::detail

@@ -1,12 +1,12 @@
 // OperatorMeter times the operators of a step that is sampled, and counts the bytes of their
 // results and their FLOPs, by operator and block.
 //
-//   begin(call, block) -> the operator runs -> end(results) -> ... -> take(): rows of the step
+//   begin(call, block) -> the operator runs -> end(results) -> ... -> add_to(table)
 //
 // Whoever listens to the stream calls it, last before an operator runs and first after it, so that
 // nothing else is in its time. What autograd does for an operator (its node, saving tensors) is.
 // The clock is read on the thread that calls: where a device computes by itself, it says how long
-// the launch took. It allocates, so it runs in sampled steps only. One thread.
+// the launch took. begin() and end() allocate, so it runs in sampled steps only. One thread.
 #pragma once
 
 #include <cstdint>
@@ -39,9 +39,10 @@ class OperatorMeter {
   void failed() noexcept { running_.reset(); }
   bool is_running() const { return running_.has_value(); }
 
-  // Returns what was counted since the last call, sorted by name and block, and forgets it.
-  // REQUIRES: `names` has the name of every block, no two alike.
-  std::vector<OperatorRow> take(std::span<const std::string> names);
+  // Adds what was counted since the last call to the table's rows and, by block, to `flops`, and
+  // forgets it; returns whether there was anything. Allocates only for rows that the table does not
+  // have. REQUIRES: the table has every block, no two of one name, and `flops` a number for each.
+  bool add_to(OperatorTable& table, std::span<double> flops);
   void forget() { sums_.clear(); }
 
  private:
@@ -63,7 +64,7 @@ class OperatorMeter {
   };
 
   const Clock now_;
-  std::unordered_map<Key, OperatorRow, HashKey> sums_;
+  std::unordered_map<Key, OperatorRow, HashKey> sums_;  // without name and block
   std::optional<Running> running_;
 };
 

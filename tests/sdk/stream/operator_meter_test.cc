@@ -25,8 +25,15 @@ class Metered final : public OperatorListener {
   void failed() noexcept override { meter_.failed(); }
 
   std::vector<OperatorRow> take() {
-    const std::vector<std::string> names = {"first", "second"};
-    return meter_.take(names);
+    OperatorTable table;
+    table.blocks = {{"first"}, {"second"}};
+    std::array<double, 2> flops{};
+    const bool is_any = meter_.add_to(table, flops);
+    CHECK(is_any != table.rows.empty());
+    double sum = 0;
+    for (const OperatorRow& row : table.rows) sum += row.flops ? row.flops->sum() : 0;
+    CHECK(flops[0] + flops[1] == doctest::Approx(sum));
+    return table.rows;
   }
 
   BlockId block{0};

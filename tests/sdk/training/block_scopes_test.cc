@@ -71,7 +71,9 @@ at::Tensor batch() {
 void look_at(Session& session, Mixer& model, Trained& trained) {
   auto& blocks = session.state().actuators().get<cox::detail::BlockWatch>();
   trained.names = blocks.names();
-  for (const BlockTime& it : blocks.times()) {
+  std::vector<BlockTime> times;
+  blocks.read_times(times);
+  for (const BlockTime& it : times) {
     if (it.name == "mix") trained.scope_seconds = it.forward_seconds;
   }
   if (trained.names.size() == 3) trained.action = action_of(session.plan(), RankId(0), BlockId(2));
