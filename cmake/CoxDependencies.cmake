@@ -7,6 +7,7 @@ find_package(Threads REQUIRED)
 find_package(Protobuf 3.21 REQUIRED)
 find_package(prometheus-cpp CONFIG REQUIRED)
 find_package(Boost 1.74 CONFIG REQUIRED COMPONENTS headers)  # Asio and Beast; nothing to link
+find_package(ZLIB 1.2 REQUIRED)  # packed traces
 find_package(nlohmann_json 3.11 CONFIG REQUIRED)
 find_path(XXHASH_INCLUDE_DIR xxhash.h REQUIRED DOC "of xxHash 0.8 (Debian: libxxhash-dev)")
 find_package(fmt 9 CONFIG REQUIRED)

@@ -52,6 +52,42 @@ function(cox_register)
     ENVIRONMENT "${COX_TEST_ENVIRONMENT};${COX_TEST_ASAN}")
 endfunction()
 
+# Compiles the tests of a program with TORCH six at a time (COX_UNITY), since reading LibTorch's
+# precompiled header takes longer than most of them. Tests name their helpers as they like: each file
+# lies in a namespace of its own, and what it includes is included before that. A file that opens a
+# namespace of the project's, or is no test, is compiled alone.
+function(_cox_compile_together program)
+  set(headers)
+  get_target_property(sources ${program} SOURCES)
+  foreach(source IN LISTS sources)
+    file(STRINGS "${source}" opened REGEX "^(namespace [a-z]|template <>|TORCH_LIBRARY|extern |#define )")
+    if(opened OR NOT source MATCHES "_test\\.cc$")
+      set_source_files_properties("${source}" PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+      continue()
+    endif()
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${source}")
+    get_filename_component(folder "${source}" DIRECTORY)
+    file(STRINGS "${source}" includes REGEX "^#include [<\"]")
+    foreach(include IN LISTS includes)
+      string(REGEX MATCH "\"(.*)\"" quoted "${include}")
+      if(quoted AND EXISTS "${folder}/${CMAKE_MATCH_1}")
+        set(include "#include \"${folder}/${CMAKE_MATCH_1}\"")
+      endif()
+      list(APPEND headers "${include}")
+    endforeach()
+  endforeach()
+  list(REMOVE_DUPLICATES headers)
+  list(REMOVE_ITEM headers "#include <doctest/doctest.h>")
+  list(APPEND headers "#include <doctest/doctest.h>")  # last, as everywhere
+  list(JOIN headers "\n" headers)
+  set(before "${PROJECT_BINARY_DIR}/tests/${program}_headers.h")
+  file(CONFIGURE OUTPUT "${before}" CONTENT "#pragma once\n${headers}\n" @ONLY)
+  set_target_properties(${program} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6
+    UNITY_BUILD_UNIQUE_ID COX_TEST_FILE
+    UNITY_BUILD_CODE_BEFORE_INCLUDE "#include \"${before}\"\nnamespace COX_TEST_FILE {"
+    UNITY_BUILD_CODE_AFTER_INCLUDE "}")
+endfunction()
+
 # Adds the sources to the program that runs them and sets `result` to its name.
 function(_cox_test_program result)
   cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH;ALONE;MPI" "NAME" "SOURCES;LINK;DEFINITIONS")
@@ -72,9 +108,11 @@ function(_cox_test_program result)
   string(REGEX REPLACE "[./]" "_" program "${program}_tests")
   if(NOT TARGET ${program})
     cox_executable(${program} SOURCES LINK ${main} ${torch})
-    # Tests name their helpers as they like, so they are never compiled together (COX_UNITY).
     set_target_properties(${program} PROPERTIES UNITY_BUILD OFF
       RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests/bin")
+    if(COX_UNITY AND arg_TORCH)  # once the folder has added all sources
+      cmake_language(EVAL CODE "cmake_language(DEFER CALL _cox_compile_together ${program})")
+    endif()
   endif()
   get_target_property(known ${program} SOURCES)
   foreach(source IN LISTS arg_SOURCES)

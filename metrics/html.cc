@@ -16,13 +16,15 @@ constexpr std::string_view kStyle = R"css(
 --accent:#0b6b8a;--good:#1d6b41;--good-bg:#e4f3ea;--warn:#8a5200;--warn-bg:#fcf0d9;
 --bad:#a02318;--bad-bg:#fce8e6;--calm-bg:#e9eef1;
 --p0:#c47f2c;--p1:#5aa0cf;--p2:#2b6ca3;--p3:#3f8fa5;--p4:#8d74b8;--p5:#4d9c6c;--p6:#a9b3bb;--p7:#6f7b85;
---q0:#dfe5e9;--q1:#bfe0e6;--q2:#f3dcae;--q3:#dccdf0;--hatch:rgba(24,32,38,.10)}
+--h0:#7fb3d9;--h1:#e6ebee;--h2:#f2cf8f;--h3:#e39a3f;--h4:#b85a16;--h5:#6b2504;
+--q0:#dfe5e9;--q1:#bfe0e6;--q2:#f3dcae;--q3:#dccdf0;--hatch:rgba(24,32,38,.10);--stripe:rgba(255,255,255,.62)}
 @media (prefers-color-scheme:dark){:root{
 --bg:#0f1418;--card:#171e24;--ink:#e4e9ec;--soft:#9dabb6;--line:#2a343c;--faint:#1e272e;
 --accent:#5fbadb;--good:#7fd3a2;--good-bg:#173527;--warn:#efbd6b;--warn-bg:#3a2c12;
 --bad:#ff9d92;--bad-bg:#42201d;--calm-bg:#232d35;
 --p0:#d39a52;--p1:#6fb1dc;--p2:#4383bb;--p3:#4fa3b8;--p4:#a48cd0;--p5:#62b583;--p6:#75818b;--p7:#98a4ad;
---q0:#2b363e;--q1:#1f4b55;--q2:#574319;--q3:#453661;--hatch:rgba(255,255,255,.11)}}
+--h0:#2f6ea3;--h1:#28323a;--h2:#6d5324;--h3:#b07a2c;--h4:#eaa64a;--h5:#ffe0a8;
+--q0:#2b363e;--q1:#1f4b55;--q2:#574319;--q3:#453661;--hatch:rgba(255,255,255,.11);--stripe:rgba(15,20,24,.62)}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--bg);color:var(--ink);font:14px/1.45 system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,sans-serif;font-variant-numeric:tabular-nums;-webkit-text-size-adjust:100%}
 .page{max-width:1240px;margin:0 auto;padding:20px 20px 28px;display:grid;gap:14px;grid-template-columns:minmax(0,1fr)}
@@ -90,6 +92,16 @@ tr.slow td:first-child,tr.gone td:first-child{font-weight:650}
 .a1{background-image:repeating-linear-gradient(135deg,var(--hatch) 0 3px,transparent 3px 7px)}
 .a2{background-image:linear-gradient(var(--hatch),var(--hatch));background-size:100% 5px;background-position:0 100%;background-repeat:no-repeat}
 .a3{background-image:repeating-linear-gradient(90deg,var(--hatch) 0 2px,transparent 2px 6px)}
+.part{background-image:repeating-linear-gradient(135deg,var(--stripe) 0 2px,transparent 2px 5px)}
+tr.evidence td{padding-top:0;color:var(--soft)}.keys+.hint{margin-top:8px}
+.heat{display:grid;grid-template-columns:max-content minmax(0,1fr);gap:0 8px;margin-top:10px}
+.heat ol{margin:0;padding:0;list-style:none;text-align:right;font-size:11px;line-height:14px;color:var(--soft)}
+.heat li{height:14px}.heat b{color:var(--warn);font-weight:700}
+.heat svg{display:block;width:100%;height:100%;stroke:var(--card);stroke-width:1px}
+.heat path{vector-effect:non-scaling-stroke}
+.h0{fill:var(--h0);background:var(--h0)}.h1{fill:var(--h1);background:var(--h1)}.h2{fill:var(--h2);background:var(--h2)}
+.h3{fill:var(--h3);background:var(--h3)}.h4{fill:var(--h4);background:var(--h4)}.h5{fill:var(--h5);background:var(--h5)}
+.h6{fill:var(--card);background:var(--card)}.keys .h6{box-shadow:inset 0 0 0 1px var(--line)}
 .strip.lettered{display:flex;flex-wrap:wrap;gap:2px}
 .strip.lettered li{flex:0 0 20px;height:20px;padding:0;border-radius:3px;font-size:10.5px;line-height:20px;text-align:center}
 .hot{box-shadow:inset 0 0 0 2px var(--bad)}

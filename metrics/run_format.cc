@@ -96,6 +96,8 @@ void put_control(io::JsonWriter& json, const StepRow& row) {
   put_numerics(json, row);
   const float host = row.phase_seconds[static_cast<std::size_t>(Phase::host)];
   if (host != 0) json.key("host").raw(bare_number(host));
+  put_number(json, "waiting", row.waiting_seconds);
+  if (row.recompute_seconds > 0) json.key("recompute").raw(bare_number(row.recompute_seconds));
 }
 
 void put_fields(io::JsonWriter& json, const std::vector<NamedField>& fields) {

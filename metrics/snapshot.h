@@ -13,6 +13,7 @@
 #include "coordinator/core/record.h"
 #include "coordinator/core/summary.h"
 #include "metrics/topics/decisions.h"
+#include "metrics/topics/heat_map.h"
 #include "metrics/topics/memory.h"
 #include "metrics/topics/numerics.h"
 #include "metrics/topics/operators.h"
@@ -44,6 +45,7 @@ struct Snapshot {
 
   ProgressView progress;
   RanksView ranks;
+  HeatMap heat;
   StallView stall;
   PlanView plan_view;
   ParallelView parallel;

@@ -35,6 +35,8 @@ struct StepRow {
   RoundId round{};
   double timestamp = 0;  // Unix time at the end of the step, by this rank's clock
   PhaseSeconds phase_seconds{};
+  float waiting_seconds = kNotMeasuredFloat;  // the part of communication before the last rank came
+  float recompute_seconds = 0;                // the part of backward that memory actions cost
 
   // kNotMeasured leaves a field out; NaN and infinities are kept, they are findings.
   double loss = kNotMeasured;

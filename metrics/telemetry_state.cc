@@ -53,7 +53,9 @@ void TelemetryState::record(const StepRecord& record) {
   now_.ranks.mark_seen(record);
   if (has_only_last_reports) return publish();
   add_memory(record);
-  now_.ranks.slow = record.decision.slow_ranks;
+  now_.ranks.slow = record.decision.slow;
+  now_.ranks.hosts.add(record.signals, now_.ranks.slow);
+  now_.heat.add(record);
   if (is_due(*now_.ranks.table, record)) {
     now_.ranks.table = rank_table(record.signals, s);
     now_.parallel = parallel_view(*now_.job, record.signals, now_.parallel);

@@ -29,6 +29,8 @@ void merge_into(StepBallot& into, const StepBallot& from) {
   into.stop_max = std::max(into.stop_max, from.stop_max);
   into.fingerprint_min = std::min(into.fingerprint_min, from.fingerprint_min);
   into.fingerprint_max = std::max(into.fingerprint_max, from.fingerprint_max);
+  merge_into(into.arrival, from.arrival);
+  into.clocks_due_max = std::max(into.clocks_due_max, from.clocks_due_max);
 }
 
 }  // namespace cox

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "coordinator/core/arrival.h"
 #include "coordinator/core/units.h"
 
 namespace cox {
@@ -26,6 +27,8 @@ struct StepBallot {
   std::uint64_t stop_max = 0;          // 1 = somebody was asked to stop (SIGTERM, end of job)
   std::uint64_t fingerprint_min = 0;   // of what must be equal (step, cursor, active plan) ...
   std::uint64_t fingerprint_max = 0;   // ... so min != max shows a divergence
+  ArrivalStamp arrival;              // when the last rank had given all its parts of the reduction
+  std::uint64_t clocks_due_max = 0;  // 1 = the clocks of nodes are to be compared again
 };
 static_assert(std::is_trivially_copyable_v<StepBallot>);
 

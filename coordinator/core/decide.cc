@@ -501,7 +501,7 @@ Decided decide(const JobFacts& job, const Config& config, const PolicySet& polic
   note_decision(effects, {decision.summary, decision.reasons, kept.plan,
                           decision.plan ? *decision.plan : kept.plan, std::move(changes)});
   if (decision.plan) kept.plan = *decision.plan;
-  decision.slow_ranks = slowest_ranks(estimates, kSlowRanksTold);
+  decision.slow = slow_findings(estimates.slowness, job.node_of_rank);
   decision.effects = effects.list;
   decision.scores = effects.scores;
   state_of(kept, kEffects) = PolicyState::of(std::move(effects));

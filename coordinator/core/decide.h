@@ -18,18 +18,17 @@
 #include "coordinator/core/plan.h"
 #include "coordinator/core/policy.h"
 #include "coordinator/core/reason.h"
+#include "coordinator/core/slow_findings.h"
 #include "coordinator/core/step_signals.h"
 #include "coordinator/core/summary.h"
 
 namespace cox {
 
-inline constexpr std::size_t kSlowRanksTold = 16;
-
 struct Decision {
   StepSummary summary;
   std::optional<Plan> plan;  // to publish; empty = the last one stays
   std::vector<Reason> reasons;
-  std::vector<SlowRank> slow_ranks;  // the slowest, at most kSlowRanksTold, slowest first
+  SlowFindings slow;  // ranks, hosts and the job as a whole
   // What decisions of this start of the job came to, this round included, and what they sum up to
   // for each policy. Null only in a default-constructed Decision.
   std::shared_ptr<const SharedEffects> effects;

@@ -19,8 +19,9 @@ struct Work {
   std::vector<RankId> ranks;
   ChannelColumns seconds;
   ChannelColumns at_equal_samples;  // without rows where samples were equal anyway
-  bool is_whole = true;             // no rank was left out, so medians of the summary hold
+  Flags as_reported{};              // true = its column is as in the summary, whose median holds
   Flags in_use{};                   // false = no rank spent time there
+  double mean_samples = 0;          // 0 where some rank counts none
 
   bool has_unequal_samples() const { return !at_equal_samples.empty(); }
 };
@@ -29,13 +30,44 @@ constexpr bool grows_with_samples(Phase phase) {
   return phase != Phase::optimizer && phase != Phase::other;
 }
 
-ChannelColumns columns_of(const Timings& timings) {
-  ChannelColumns seconds(timings.own.size());
-  std::ranges::copy(timings.own, seconds[0].begin());
+constexpr std::size_t channel_of(Phase phase) {
+  const auto* const at = std::find(kOwnPhases.begin(), kOwnPhases.end(), phase);
+  return 1 + static_cast<std::size_t>(at - kOwnPhases.begin());
+}
+constexpr std::size_t kBackward = channel_of(Phase::backward);
+constexpr std::size_t kCommunication = channel_of(Phase::communication);
+
+// Communication compares only where all ranks tell it from waiting.
+bool all_measure_waiting(const Timings& timings, std::span<const RankSignal> reports) {
+  return std::ranges::all_of(timings.report, [&](std::uint32_t place) {
+    return reports[place].has(SignalFlag::waiting_measured);
+  });
+}
+
+void add_seconds(std::span<double> to, double sign, std::span<const double> seconds) {
+  for (std::size_t i = 0; i < to.size(); ++i) to[i] += sign * seconds[i];
+}
+
+// Puts the seconds of the channels into `work`: own work without what memory actions cost by plan,
+// and with a rank's own part of communication where it is known.
+void take_seconds(const Timings& timings, bool has_communication, Work& work) {
+  work.seconds = ChannelColumns(timings.own.size());
+  std::ranges::copy(timings.own, work.seconds[0].begin());
   for (std::size_t p = 0; p < kOwnPhases.size(); ++p) {
-    std::ranges::copy(timings.of(kOwnPhases[p]), seconds[1 + p].begin());
+    if (1 + p == kCommunication && !has_communication) continue;
+    std::ranges::copy(timings.of(kOwnPhases[p]), work.seconds[1 + p].begin());
   }
-  return seconds;
+  const auto is_spent = [](double seconds) { return seconds > 0; };
+  if (std::ranges::any_of(timings.recompute, is_spent)) {
+    add_seconds(work.seconds[kBackward], -1, timings.recompute);
+    add_seconds(work.seconds[0], -1, timings.recompute);
+    work.as_reported[0] = work.as_reported[kBackward] = false;
+  }
+  work.in_use[kCommunication] = work.in_use[kCommunication] && has_communication;
+  if (!has_communication) return;
+  add_seconds(work.seconds[kCommunication], -1, timings.waiting);
+  add_seconds(work.seconds[0], 1, work.seconds[kCommunication]);
+  work.as_reported[0] = work.as_reported[kCommunication] = false;
 }
 
 ChannelColumns scaled_to(double reference, const ChannelColumns& seconds,
@@ -90,23 +122,43 @@ double equal_samples(std::span<const double> samples, double& reference, bool ow
   return reference;
 }
 
-Work work_of(Timings timings, const StepSummary& summary, const SampleFacts& facts,
-             double& reference, bool own_past) {
+// Where all ranks count tokens, a sample is one of mean length.
+void count_by_tokens(std::span<const RankSignal> reports, Timings& timings) {
+  double tokens = 0;
+  for (const std::uint32_t place : timings.report) {
+    if (reports[place].tokens == 0) return;
+    tokens += static_cast<double>(reports[place].tokens) / reports[place].rounds;
+  }
+  double samples = 0;
+  for (const double of_rank : timings.samples) samples += of_rank;
+  for (std::size_t i = 0; i < timings.samples.size() && samples > 0; ++i) {
+    const RankSignal& report = reports[timings.report[i]];
+    timings.samples[i] = static_cast<double>(report.tokens) / report.rounds * (samples / tokens);
+  }
+}
+
+Work work_of(Timings timings, std::span<const RankSignal> reports, const StepSummary& summary,
+             const SampleFacts& facts, double& reference, bool own_past) {
   Work work;
+  work.as_reported.fill(true);
   for (std::size_t c = 0; c < kChannels; ++c) {
     const auto phase = c == 0 ? 0 : static_cast<std::size_t>(kOwnPhases[c - 1]);
     work.in_use[c] = (c == 0 ? summary.own_seconds : summary.phases[phase]).max > 0;
   }
+  const bool has_communication = all_measure_waiting(timings, reports);
+  if (!own_past) count_by_tokens(reports, timings);
   const auto has_none = [](double samples) { return !(samples > 0); };
   bool some_have_none = std::ranges::any_of(timings.samples, has_none);
   if (some_have_none && facts.by_plan) {
     keep_with_samples(timings);
-    work.is_whole = some_have_none = false;
+    work.as_reported.fill(false);
+    some_have_none = false;
   }
   const std::vector<double>& samples = timings.samples;
-  work.seconds = columns_of(timings);
+  take_seconds(timings, has_communication, work);
   work.ranks = std::move(timings.ranks);
   if (some_have_none || samples.empty()) return work;  // samples are nobody's count of work
+  work.mean_samples = mean_of(samples);
   const double equal = equal_samples(samples, reference, own_past);
   const auto is_equal = [equal](double of_rank) { return of_rank == equal; };
   if (std::ranges::all_of(samples, is_equal)) return work;
@@ -181,13 +233,13 @@ void ratios_over(std::span<const double> seconds, double expected, double expect
   }
 }
 
-// `known`: medians that are known already, or null.
-void many_over_others(const ChannelColumns& seconds, const Flags& in_use, const StepSummary* known,
-                      ChannelColumns& ratios) {
+// `known`: the channels whose medians the summary has already.
+void many_over_others(const ChannelColumns& seconds, const Flags& in_use, const Flags& known,
+                      const StepSummary& summary, ChannelColumns& ratios) {
   const auto median = [&](std::size_t c) {
-    if (known == nullptr) return median_of(seconds[c]);
-    if (c == 0) return known->own_seconds.median;
-    return known->phases[static_cast<std::size_t>(kOwnPhases[c - 1])].median;
+    if (!known[c]) return median_of(seconds[c]);
+    if (c == 0) return summary.own_seconds.median;
+    return summary.phases[static_cast<std::size_t>(kOwnPhases[c - 1])].median;
   };
   const double expected_own = median(0);
   for (std::size_t c = 0; c < kChannels; ++c) {
@@ -197,13 +249,13 @@ void many_over_others(const ChannelColumns& seconds, const Flags& in_use, const 
 }
 
 // Ratios of a round in which each rank is compared with the others; 0 in channels not in use.
-ChannelColumns over_others(const ChannelColumns& seconds, const Flags& in_use,
-                           const StepSummary* known) {
+ChannelColumns over_others(const ChannelColumns& seconds, const Flags& in_use, const Flags& known,
+                           const StepSummary& summary) {
   ChannelColumns ratios(seconds.rows());
   if (seconds.rows() < kLeaveOneOutBelow) {
     few_over_others(seconds, in_use, ratios);
   } else {
-    many_over_others(seconds, in_use, known, ratios);
+    many_over_others(seconds, in_use, known, summary, ratios);
   }
   return ratios;
 }
@@ -238,14 +290,14 @@ ChannelColumns over_own_past(const ChannelColumns& seconds, std::span<const Rank
   return excess;
 }
 
-// The lesser of both, and of slow ranks the one at equal samples.
+// The lesser of both, and of ranks that are surely slow the one at equal samples.
 void take_lesser(ChannelColumns& excess, const ChannelColumns& at_equal_samples,
                  std::span<const RankId> ranks, std::span<const double> slow) {
   for (std::size_t c = 0; c < kChannels; ++c) {
     const std::span<double> column = excess[c];
     const std::span<const double> at_equal = at_equal_samples[c];
     for (std::size_t i = 0; i < ranks.size(); ++i) {
-      const bool only_equal = slow[static_cast<std::size_t>(ranks[i].value())] != 0;
+      const bool only_equal = slow[static_cast<std::size_t>(ranks[i].value())] == kSurelySlow;
       column[i] = only_equal ? at_equal[i] : std::min(column[i], at_equal[i]);
     }
   }
@@ -253,10 +305,10 @@ void take_lesser(ChannelColumns& excess, const ChannelColumns& at_equal_samples,
 
 ChannelColumns against_others(const Work& work, const StepSummary& summary,
                               std::span<const double> slow) {
-  ChannelColumns excess =
-      over_others(work.seconds, work.in_use, work.is_whole ? &summary : nullptr);
+  ChannelColumns excess = over_others(work.seconds, work.in_use, work.as_reported, summary);
   if (work.has_unequal_samples()) {
-    const ChannelColumns at_equal = over_others(work.at_equal_samples, work.in_use, nullptr);
+    const ChannelColumns at_equal =
+        over_others(work.at_equal_samples, work.in_use, Flags{}, summary);
     take_lesser(excess, at_equal, work.ranks, slow);
   }
   for (std::size_t c = 0; c < kChannels; ++c) {  // still ratios
@@ -276,13 +328,49 @@ ChannelColumns against_own_past(const Work& work, std::span<const double> report
   return excess;
 }
 
+// Of two ranks, each against the other.
+std::array<std::array<double, 2>, kChannels> against_other(const Work& work,
+                                                           std::span<const double> slow) {
+  std::array<std::array<double, 2>, kChannels> excess{};
+  const ChannelColumns& at_equal =
+      work.has_unequal_samples() ? work.at_equal_samples : work.seconds;
+  const auto over_other = [](const ChannelColumns& seconds, std::size_t c, std::size_t i) {
+    const std::size_t other = 1 - i;
+    return log_ratio(ratio_of(seconds[c][i], seconds[c][other], seconds[0][other]));
+  };
+  for (std::size_t c = 0; c < kChannels; ++c) {
+    for (std::size_t i = 0; i < 2; ++i) {
+      const double equal = over_other(at_equal, c, i);
+      const bool only_equal = slow[static_cast<std::size_t>(work.ranks[i].value())] == kSurelySlow;
+      excess[c][i] = only_equal ? equal : std::min(over_other(work.seconds, c, i), equal);
+    }
+  }
+  return excess;
+}
+
+// The median rank's, of two the faster one's: the other may be slow.
+double ordinary_seconds(const Work& work, const StepSummary& summary) {
+  const std::span<const double> own = work.seconds[0];
+  if (own.size() == 2) return std::min(own[0], own[1]);
+  return work.as_reported[0] ? summary.own_seconds.median : median_of(own);
+}
+
 }  // namespace
 
-Excess excess_of(Timings timings, const StepSummary& summary, const SampleFacts& samples,
-                 std::span<const double> reports, std::span<const double> slow, OwnPast past) {
+Excess excess_of(Timings timings, std::span<const RankSignal> signals, const StepSummary& summary,
+                 const SampleFacts& samples, std::span<const double> reports,
+                 std::span<const double> slow, OwnPast past) {
   const bool own_past = compares_with_own_past(reports.size());
-  Work work = work_of(std::move(timings), summary, samples, past.reference_samples, own_past);
+  Work work =
+      work_of(std::move(timings), signals, summary, samples, past.reference_samples, own_past);
   Excess excess;
+  if (work.ranks.empty()) {
+    excess.past = std::move(past);
+    return excess;
+  }
+  excess.mean_samples = work.mean_samples;
+  excess.ordinary_seconds = ordinary_seconds(work, summary);
+  if (own_past && work.ranks.size() == 2) excess.of_other = against_other(work, slow);
   if (work.ranks.size() >= (own_past ? 1 : 3)) {
     excess.of = own_past ? against_own_past(work, reports, slow, past)
                          : against_others(work, summary, slow);

@@ -3,10 +3,15 @@
 // which part of the whole it costs. The first half of slowness.h, which looks at many rounds. Pure;
 // linear in ranks.
 //
+// Own work is that of the phases, with a rank's own part of communication where every compared rank
+// tells it from waiting (SignalFlag::waiting_measured), and without what its memory actions cost it
+// (RankSignal::recompute_seconds), which is the plan's doing. Rank 0's hosting never counts.
+//
 // Expected is the median of the other ranks in the same round, or the rank's own past where there
-// are at most two ranks. Where ranks had unequal samples, the excess is the lesser of the one
-// between times as they were and the one between times at equal samples; of ranks that are slow
-// already it is the latter.
+// are at most two ranks; of two, each is also compared with the other one. Where ranks had unequal
+// samples, the excess is the lesser of the one between times as they were and the one between times
+// at equal samples; of ranks that are slow already it is the latter. Where all ranks count tokens
+// and there are more than two, a sample is one of mean length.
 #pragma once
 
 #include <array>
@@ -20,8 +25,10 @@
 
 namespace cox {
 
-inline constexpr std::array<Phase, 6> kOwnPhases = {
-    Phase::data, Phase::forward, Phase::backward, Phase::compute, Phase::optimizer, Phase::other};
+// Of communication only a rank's own part counts, where it is measured: without waiting.
+inline constexpr std::array<Phase, 7> kOwnPhases = {
+    Phase::data,      Phase::forward, Phase::backward,     Phase::compute,
+    Phase::optimizer, Phase::other,   Phase::communication};
 inline constexpr std::size_t kChannels = 1 + kOwnPhases.size();  // the whole, then the phases
 
 inline constexpr double kBaselineRounds = 128;  // how slowly the own past is forgotten
@@ -56,15 +63,24 @@ struct Excess {
   std::vector<RankId> ranks;             // ascending; those that can be compared
   ChannelColumns of;                     // of[c][i] belongs to ranks[i]; 0 when not in use
   std::array<bool, kChannels> in_use{};  // false: no rank spent time there
-  OwnPast past;                          // after this round
+  // Of two ranks, each against the other one, by channel.
+  std::array<std::array<double, 2>, kChannels> of_other{};
+  double ordinary_seconds =
+      0;                    // of own work as a whole: the median rank's, of two the faster one's
+  double mean_samples = 0;  // of a rank; 0 where some rank counts none
+  OwnPast past;             // after this round
 };
 
+// How slow a rank is known to be already. The own past of both is not updated.
+inline constexpr double kMaybeSlow = 1;
+inline constexpr double kSurelySlow = 2;
+
 // Returns the excess of each rank in this round. `reports` and `slow` have one entry per rank: the
-// number of reports seen before this round, and a value other than 0 for ranks that are slow
-// already, whose own past is not updated. The result has no rows when there are too few ranks to
-// compare. REQUIRES: `timings` and `summary` were made from the same reports; `past` fits the
-// world.
-Excess excess_of(Timings timings, const StepSummary& summary, const SampleFacts& samples,
-                 std::span<const double> reports, std::span<const double> slow, OwnPast past);
+// number of reports seen before this round, and 0, kMaybeSlow or kSurelySlow. The result has no
+// rows when there are too few ranks to compare. REQUIRES: `timings` and `summary` were made from
+// `signals`; `past` fits the world.
+Excess excess_of(Timings timings, std::span<const RankSignal> signals, const StepSummary& summary,
+                 const SampleFacts& samples, std::span<const double> reports,
+                 std::span<const double> slow, OwnPast past);
 
 }  // namespace cox

@@ -78,7 +78,11 @@ enum class ReasonCode : std::uint16_t {
   straggler_found = 40,
   straggler_gone = 41,
   straggler_phase_moved = 42,
-  straggler_advice = 43,  // to a person: nothing is left to decide
+  straggler_host = 43,       // all ranks of a host are slow
+  straggler_job_slow = 44,   // the job is slower than it was, and no rank is to blame
+  straggler_job_gone = 45,   // it no longer is
+  straggler_transient = 46,  // a rank pauses again and again: counted, not acted upon
+  straggler_advice = 47,     // to a person: nothing is left to decide
   // shares; 60 was shares_forced
   shares_changed = 61,     // follow the speed of the ranks
   shares_kept = 62,        // looked at, and not worth a change

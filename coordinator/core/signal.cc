@@ -40,6 +40,13 @@ WeighedLoss merge_losses(const RankSignal& a, const RankSignal& b) {
   return {(a.loss * a.weight + b.loss * b.weight) / weight, weight};
 }
 
+// Kinds that this build does not know keep their place by number, as they always did.
+int urgency(FragmentKind kind) {
+  constexpr int kEvidence = 1;  // between none and a profile
+  if (kind == FragmentKind::host_evidence) return kEvidence;
+  return 2 * static_cast<int>(kind);
+}
+
 template <class Content>
 Result<Content> content_of(const Fragment& fragment, std::string_view what) {
   if (fragment.kind != Content::kKind || fragment.size != sizeof(Content)) {
@@ -98,7 +105,8 @@ RankSignal merge_reports(const RankSignal& earlier, const RankSignal& later) {
   merged.tokens += earlier.tokens;
   merged.flops += earlier.flops;
   merged.memory_peak_bytes = std::max(earlier.memory_peak_bytes, later.memory_peak_bytes);
-  if (later.fragment.kind < earlier.fragment.kind) merged.fragment = earlier.fragment;
+  if (urgency(later.fragment.kind) < urgency(earlier.fragment.kind))
+    merged.fragment = earlier.fragment;
   merged.checksum = 0;
   return merged;
 }
@@ -144,6 +152,20 @@ Result<PrecisionRequest> read_precision_request(const Fragment& fragment) {
     return data_loss("fragment: a precision request names an unknown block, request or format");
   }
   return request;
+}
+
+Result<HostEvidence> read_host_evidence(const Fragment& fragment) {
+  auto evidence = content_of<HostEvidence>(fragment, "evidence of a host");
+  if (!evidence.ok()) return evidence;
+  for (const float value :
+       {evidence->steal_ratio, evidence->load_per_core, evidence->clock_ratio,
+        evidence->throttled_ratio, evidence->cpu_pressure, evidence->memory_pressure,
+        evidence->io_pressure, evidence->clock_error_seconds}) {
+    if (value == HostEvidence::kNotKnown || (std::isfinite(value) && value >= 0)) continue;
+    return data_loss("fragment: a figure of a host is negative or not finite");
+  }
+  evidence->host.back() = '\0';
+  return evidence;
 }
 
 }  // namespace cox

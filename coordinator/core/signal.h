@@ -35,13 +35,15 @@ enum class SignalFlag : std::uint16_t {
   without_queueing = 1 << 10,
 };
 
-// In ascending urgency: of two fragments of which only one can travel on, the more urgent one does.
-// A failure is repeated in every report; a request is sent once.
+// Part of the wire format: never renumber. Of two fragments of which only one can travel on, the
+// more urgent one does: requests, which are sent once, before failures, which are repeated in every
+// report, before profiles, before evidence of hosts.
 enum class FragmentKind : std::uint16_t {
   none = 0,
   block_profile = 1,
   block_failed = 2,
-  precision_request = 3
+  precision_request = 3,
+  host_evidence = 4,
 };
 
 // Fragment is 64 bytes of slow-changing data that travel with a signal.
@@ -153,7 +155,26 @@ struct PrecisionRequest {
   std::uint32_t rounds = 0;  // for that long; 0 = until released
 };
 
-// Puts a BlockProfile, a BlockFailure or a PrecisionRequest into a fragment.
+// HostEvidence tells of a rank's machine what may slow its ranks down. It is sent when it changed
+// noticeably, and every half minute. Ratios are over the seconds since the sample before.
+struct HostEvidence {
+  static constexpr FragmentKind kKind = FragmentKind::host_evidence;
+  static constexpr float kNotKnown = -1;  // of any field: the machine does not tell
+
+  std::array<char, 24> host{};        // NUL-padded, cut at 24 bytes (its beginning is kept)
+  float steal_ratio = kNotKnown;      // of the cores' time, taken by other virtual machines
+  float load_per_core = kNotKnown;    // threads that run or want to, mean of a minute
+  float clock_ratio = kNotKnown;      // present over largest clock of the cores
+  float throttled_ratio = kNotKnown;  // of the control group's periods: its CPU quota was used up
+  float cpu_pressure = kNotKnown;     // of the time (PSI some, 10 s): threads waited for a core
+  float memory_pressure = kNotKnown;  // likewise, for memory
+  float io_pressure = kNotKnown;      // likewise, for disks
+  float clock_error_seconds = kNotKnown;  // of this node's clock against rank 0's
+  friend bool operator==(const HostEvidence&, const HostEvidence&) = default;
+};
+static_assert(sizeof(HostEvidence) <= 60);
+
+// Puts a BlockProfile, a BlockFailure, a PrecisionRequest or a HostEvidence into a fragment.
 template <class Content>
 Fragment make_fragment(const Content& content) {
   static_assert(sizeof(Content) <= sizeof(Fragment::payload));
@@ -168,5 +189,6 @@ Fragment make_fragment(const Content& content) {
 Result<BlockProfile> read_block_profile(const Fragment& fragment);
 Result<BlockFailure> read_block_failure(const Fragment& fragment);
 Result<PrecisionRequest> read_precision_request(const Fragment& fragment);
+Result<HostEvidence> read_host_evidence(const Fragment& fragment);
 
 }  // namespace cox

@@ -12,157 +12,28 @@
 namespace cox {
 namespace {
 
-constexpr double kLevelRounds = 8;           // that a running level remembers
-constexpr double kPoolRounds = 64;           // memory of the noise
-constexpr double kCut = 9;                   // squared: residuals count as 3 deviations at most
-constexpr double kNoisyRatio = 2;            // of variances, from which a rank has its own
-constexpr double kSmallestVariance = 1e-12;  // of clocks that repeat exactly
-constexpr double kOwnPastRounds = 32;        // an own past shorter than that says nothing
-constexpr double kOwnPastMargin = 2.5;       // deviations by which a baseline may be wrong
+constexpr double kNoisyRatio = 2;       // of variances, from which a rank has its own
+constexpr double kOwnPastRounds = 32;   // an own past shorter than that says nothing
+constexpr double kOwnPastMargin = 2.5;  // deviations by which a baseline may be wrong
+constexpr double kSurelyAbove = 0.8;    // part of the floor for two ranks
+constexpr double kRemembered = 256;     // rounds for which a recovered rank is told
+constexpr std::size_t kMostRecovered = 64;
 constexpr double kLargest = 1e18;
-constexpr std::uint64_t kLastRound = std::uint64_t{1} << 53;  // a later one is taken for this one
-
-// ---- Columns by rank and columns by report lie side by side within a run of neighbouring ranks,
-// so that loops over both are plain ones; when all ranks report there is one run.
-
-struct RankRun {
-  std::size_t rank = 0;    // the first one
-  std::size_t report = 0;  // its place among the reports
-  std::size_t size = 0;
-};
-
-std::vector<RankRun> runs_of(std::span<const RankId> ranks) {
-  std::vector<RankRun> runs;
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    const auto rank = static_cast<std::size_t>(ranks[i].value());
-    if (runs.empty() || rank != runs.back().rank + runs.back().size) runs.push_back({rank, i, 0});
-    ++runs.back().size;
-  }
-  return runs;
-}
-
-// ---- Noise: robust, because a change of a rank's level is not noise, and an outlier counts as
-// three deviations at most.
-
-// These rates follow from the number of a rank's reports; they are the same in all channels, so
-// that only one of them pays for the divisions. [i] belongs to report i.
-struct LearningRates {
-  // Weight of this round in the running level.
-  std::span<const double> level() const { return columns[0]; }
-  // In the variance; 0 = there is no level to compare with yet.
-  std::span<const double> variance() const { return columns[1]; }
-  // A squared residual is too large by this factor.
-  std::span<const double> residual() const { return columns[2]; }
-
-  Columns<3> columns;
-  double known = 0;  // ranks that have a level
-};
-
-// A residual is taken against a level that is noisy itself: the mean of n values, or later an
-// exponential mean.
-double residual_factor(double reports) {
-  constexpr double kSteady = 1 + 1 / (2 * kLevelRounds - 1);
-  return std::max(kSteady, 1 + 1 / reports);
-}
-
-LearningRates learning_rates(std::span<const double> all_reports, std::span<const RankRun> runs) {
-  const std::size_t size = runs.back().report + runs.back().size;
-  LearningRates rates{Columns<3>(size)};
-  const std::span<double> level = rates.columns[0];
-  const std::span<double> variance = rates.columns[1];
-  const std::span<double> residual = rates.columns[2];
-  std::size_t known = 0;
-  for (const RankRun& run : runs) {
-    for (std::size_t i = run.report, r = run.rank; r < run.rank + run.size; ++i, ++r) {
-      const double reports = all_reports[r];
-      const bool is_known = reports > 0;
-      level[i] = std::max(1 / (reports + 1), 1 / kLevelRounds);
-      variance[i] = is_known ? std::max(1 / reports, 1 / kPoolRounds) : 0;
-      residual[i] = is_known ? residual_factor(reports) : 1;
-      known += is_known;
-    }
-  }
-  rates.known = static_cast<double>(known);
-  return rates;
-}
-
-// The first guess, from the middle of one round, because nothing is known yet to cut outliers with.
-double first_guess(std::span<const double> squares, const LearningRates& rates) {
-  std::vector<double> known;
-  for (std::size_t i = 0; i < squares.size(); ++i) {
-    if (rates.variance()[i] > 0) known.push_back(squares[i]);
-  }
-  return std::max(1.4826 * 1.4826 * median_of(known), kSmallestVariance);
-}
-
-// Writes the squared residuals of the ranks that have a level (0 of the others), and moves all
-// levels on.
-void take_residuals(std::span<double> levels, std::span<const RankRun> runs,
-                    const LearningRates& rates, std::span<const double> excess,
-                    std::span<double> squares) {
-  const double* const weight = rates.level().data();
-  const double* const factor = rates.residual().data();
-  const double* const known = rates.variance().data();
-  for (const RankRun& run : runs) {
-    double* const level = &levels[run.rank];
-    for (std::size_t i = run.report, r = 0; r < run.size; ++i, ++r) {
-      const double residual = excess[i] - level[r];
-      const double square = residual * residual / factor[i];
-      squares[i] = known[i] > 0 ? square : 0;
-      level[r] += weight[i] * residual;
-    }
-  }
-}
-
-// Moves the variances of the ranks towards their squares.
-void move_variances(std::span<double> variances, double pooled, std::span<const RankRun> runs,
-                    const LearningRates& rates, std::span<const double> squares) {
-  const double* const weight = rates.variance().data();
-  for (const RankRun& run : runs) {
-    double* const variance = &variances[run.rank];
-    for (std::size_t i = run.report, r = 0; r < run.size; ++i, ++r) {
-      const double own = variance[r] == 0 ? pooled : variance[r];
-      const double seen = std::min(squares[i], kCut * std::max(own, pooled));
-      const double moved = own + (seen - own) * weight[i];
-      variance[r] = weight[i] > 0 ? moved : variance[r];
-    }
-  }
-}
-
-// Moves levels, variances and the pool of a channel. Returns the variance that tests of this round
-// should use for ordinary ranks: the pool, widened while it rests on few samples, or more when this
-// round itself is wilder. `squares` is room for one number per report.
-double learn_noise(SlownessChannel& channel, std::span<const RankRun> runs,
-                   const LearningRates& rates, std::span<const double> excess,
-                   std::span<double> squares) {
-  take_residuals(channel.level, runs, rates, excess, squares);
-  double& pooled = channel.pooled_variance;
-  double& samples = channel.pooled_samples;
-  if (rates.known == 0) return samples == 0 ? 0 : pooled;
-  if (samples == 0) pooled = first_guess(squares, rates);
-  double total = 0;
-  for (const double square : squares) total += std::min(square, kCut * pooled);
-  move_variances(channel.variance, pooled, runs, rates, squares);
-  samples = std::min(samples + rates.known, kPoolRounds * rates.known);
-  const double this_round = total / rates.known;
-  const double weight = std::max(rates.known / samples, 1 / kPoolRounds);
-  pooled = std::max(pooled + (this_round - pooled) * weight, kSmallestVariance);
-  return std::max(pooled * (1 + 2 * std::sqrt(2 / samples)), this_round / 2);
-}
 
 // ---- Tests.
 
 // The facts that all channels of a round share.
-struct Round {
-  double number = 0;
-  double shift = 0;  // logarithm of the smallest slowdown worth naming
-  double rate = 0;   // of false alarms, per rank and round
+struct Round : SpellRound {
+  double rate = 0;  // of false alarms, per rank and round
   std::uint32_t min_reports = 0;
   bool own_past = false;
   std::vector<RankRun> runs;
   LearningRates rates;
-  std::vector<double> squares;  // room for learn_noise()
-  std::vector<double> slow;     // per rank: 1 + its place among the slow ones; 0 = it is not slow
+  std::vector<double> squares;      // room for learn_noise()
+  std::vector<SlowRank> entries;    // ranks that are suspected or confirmed; ascending
+  std::vector<SlowRank> recovered;  // from earlier rounds; ascending ranks
+  std::vector<double> place;        // per rank: 1 + its place among the entries; 0 = it has none
+  std::vector<double> slow;         // per rank: as excess_of() wants it
 };
 
 // Rounds that are shorter than the system's own scheduling is fine would be all noise: there the
@@ -172,18 +43,38 @@ double smallest_slowdown(const StepSummary& summary, const StragglerConfig& sett
   return std::max(settings.slowdown_ratio, 1 + settings.slowdown_seconds / own);
 }
 
-Round round_of(const Slowness& before, const StepSummary& summary,
-               const StragglerConfig& settings) {
+// Moves the lists of ranks that are not ordinary from `before` into the round.
+void take_entries(Slowness& before, Round& round) {
+  round.entries = std::move(before.slow);
+  for (SlowRank& one : before.watched) {
+    auto& list = one.state == SlowState::suspected ? round.entries : round.recovered;
+    list.push_back(one);
+  }
+  before.slow.clear();
+  before.watched.clear();
+  std::ranges::stable_sort(round.entries, {}, &SlowRank::rank);
+  const auto same = std::ranges::unique(round.entries, {}, &SlowRank::rank);
+  round.entries.erase(same.begin(), same.end());
+  round.place.assign(before.reports.size(), 0.0);
+  round.slow.assign(before.reports.size(), 0.0);
+  for (std::size_t i = 0; i < round.entries.size(); ++i) {
+    const auto rank = static_cast<std::size_t>(round.entries[i].rank.value());
+    round.place[rank] = static_cast<double>(i + 1);
+    const bool is_sure = round.entries[i].state == SlowState::confirmed;
+    round.slow[rank] = is_sure ? kSurelySlow : kMaybeSlow;
+  }
+}
+
+Round round_of(Slowness& before, const StepSummary& summary, const StragglerConfig& settings) {
   Round round;
   round.number = static_cast<double>(std::min(summary.round.value(), kLastRound));
+  before.spells.pass_round(std::max(summary.wall_seconds.median, summary.own_seconds.median));
   round.shift = portable_log(smallest_slowdown(summary, settings));
   round.rate = settings.false_alarms_per_rank_step / 2;
   round.own_past = compares_with_own_past(before.reports.size());
   round.min_reports = settings.min_rounds;
-  round.slow.assign(before.reports.size(), 0.0);
-  for (std::size_t i = 0; i < before.slow.size(); ++i) {
-    round.slow[static_cast<std::size_t>(before.slow[i].rank.value())] = static_cast<double>(i + 1);
-  }
+  round.least_rounds = before.spells.least_rounds(settings);
+  take_entries(before, round);
   return round;
 }
 
@@ -210,11 +101,11 @@ double add_ordinary_scores(SlownessChannel& channel, const Round& round, const R
   const double sigma = test.sigma;
   const double k = test.k;
   const double* const seen = &excess[run.report];
-  const double* const slow = &round.slow[run.rank];
+  const double* const place = &round.place[run.rank];
   const double* const variance = &channel.variance[run.rank];
   double* const sum = &channel.sum[run.rank];
   double* const since = &channel.since[run.rank];
-  const auto is_other = [&](std::size_t r) { return (slow[r] != 0) | (variance[r] > noisy); };
+  const auto is_other = [&](std::size_t r) { return (place[r] != 0) | (variance[r] > noisy); };
   for (std::size_t r = 0; r < run.size; ++r) {
     const double before = since[r];
     since[r] = is_other(r) | (sum[r] != 0) ? before : number;
@@ -229,35 +120,35 @@ double add_ordinary_scores(SlownessChannel& channel, const Round& round, const R
   return left;
 }
 
-// REQUIRES: the rank is slow, and none was taken out of the list in this round.
-SlowRank& slow_entry(Slowness& slowness, const Round& round, std::size_t rank) {
-  return slowness.slow[static_cast<std::size_t>(round.slow[rank]) - 1];
+// Returns the rank's place among the entries. REQUIRES: it has one.
+std::size_t place_of(const Round& round, std::size_t rank) {
+  return static_cast<std::size_t>(round.place[rank]) - 1;
 }
 
-void add_score(Slowness& slowness, std::size_t c, const Round& round, std::size_t rank,
-               double excess, const CusumScale& test) {
+void add_score(Slowness& slowness, std::size_t c, Round& round, std::size_t rank, double excess,
+               const CusumScale& test) {
   SlownessChannel& channel = slowness.channels[c];
   double score = excess / test.sigma;
   if (round.own_past) {
     score -= kOwnPastMargin / std::sqrt(std::min(slowness.reports[rank], kBaselineRounds));
   }
-  if (round.slow[rank] == 0) {
+  if (round.place[rank] == 0) {
     double& sum = channel.sum[rank];
     if (sum == 0) channel.since[rank] = round.number;
     sum = cusum_step(sum, score, test.k);
   } else if (c == 0) {
-    double& recovery = slow_entry(slowness, round, rank).recovery;
-    recovery = std::max(0.0, recovery + test.k - std::clamp(score, -kMaxScore, kMaxScore));
+    SlowRank& entry = round.entries[place_of(round, rank)];
+    if (entry.against != ComparedWith::other_rank) add_recovery(entry, score, test.k);
   }
 }
 
-void add_other_scores(Slowness& slowness, std::size_t c, const Round& round, const RankRun& run,
+void add_other_scores(Slowness& slowness, std::size_t c, Round& round, const RankRun& run,
                       const CusumScale& ordinary, double noisy, std::span<const double> excess) {
   const std::vector<double>& own = slowness.channels[c].variance;
   for (std::size_t r = 0; r < run.size; ++r) {
     const std::size_t rank = run.rank + r;
     const bool is_noisy = own[rank] > noisy;
-    if (!round.own_past && round.slow[rank] == 0 && !is_noisy) continue;
+    if (!round.own_past && round.place[rank] == 0 && !is_noisy) continue;
     if (round.own_past && slowness.reports[rank] == 0) continue;
     const CusumScale test =
         is_noisy ? make_cusum_scale(round.shift, std::sqrt(own[rank])) : ordinary;
@@ -282,27 +173,49 @@ CusumTest add_round(Slowness& slowness, std::size_t c, Round& round,
 
 // ---- Verdicts.
 
-std::uint32_t costliest_phase(const Slowness& slowness, std::size_t rank) {
+// The running mean of what the rank's phase costs it over what it is compared with.
+double level_of(const Slowness& slowness, const SlowRank& entry, std::uint32_t phase_index) {
+  const auto rank = static_cast<std::size_t>(entry.rank.value());
+  if (entry.against == ComparedWith::other_rank)
+    return slowness.other_rank.level[1 + phase_index][rank % 2];
+  return slowness.channels[1 + phase_index].level[rank];
+}
+
+std::uint32_t costliest_phase(const Slowness& slowness, const SlowRank& entry) {
   std::uint32_t costliest = 0;
   for (std::uint32_t p = 1; p < kOwnPhases.size(); ++p) {
-    const double level = slowness.channels[1 + p].level[rank];
-    if (level > slowness.channels[1 + costliest].level[rank]) costliest = p;
+    if (level_of(slowness, entry, p) > level_of(slowness, entry, costliest)) costliest = p;
   }
   return costliest;
 }
 
 // The running level has taken up only a part of a change that is this young: all of it where the
 // change is as old as the reports of the rank, whose first ones count as a plain mean.
-double ratio_since_onset(double level, double rounds, double reports) {
+double excess_since_onset(double level, double rounds, double reports) {
   double left = 1;
   for (double n = 0; n < std::min({rounds, reports, 64.0}); ++n) {
     left *= 1 - std::max(1 / (reports - n), 1 / kLevelRounds);
   }
-  return portable_exp(std::min(level / (1 - left), 8.0));
+  return level / (1 - left);
 }
 
 // The ordinary tests of a round; those of channels that are not in use are empty.
 using Tests = std::array<std::optional<CusumTest>, kChannels>;
+
+SlowRank make_entry(const Slowness& slowness, const Round& round, std::size_t rank, double since) {
+  SlowRank entry;
+  entry.rank = rank_id(rank);
+  entry.phase_index = costliest_phase(slowness, entry);
+  entry.since = round_id(std::min(since, round.number));
+  entry.suspected_at = round_id(round.number);
+  entry.phase_since = entry.until = round_id(round.number);
+  const double age = std::max(round.number - since + 1, 1.0);
+  entry.rounds = std::min(age, slowness.reports[rank]);
+  const auto earlier = std::ranges::lower_bound(round.recovered, entry.rank, {}, &SlowRank::rank);
+  if (earlier != round.recovered.end() && earlier->rank == entry.rank)
+    entry.short_spells = earlier->short_spells;
+  return entry;
+}
 
 std::optional<SlowRank> found_slow(const Slowness& slowness, const Round& round, const Tests& tests,
                                    std::size_t rank) {
@@ -316,16 +229,12 @@ std::optional<SlowRank> found_slow(const Slowness& slowness, const Round& round,
     if (!tests[c] || sum < tests[c]->h) continue;
     const CusumTest test = test_for(round, slowness, c, rank, *tests[c]);
     if (sum < test.h) continue;
-    SlowRank slow;
-    slow.rank = rank_id(rank);
-    slow.phase_index = costliest_phase(slowness, rank);
     const double since = slowness.channels[c].since[rank];
-    slow.since = RoundId(static_cast<std::uint64_t>(std::clamp(since, 0.0, round.number)));
-    slow.phase_since = RoundId(static_cast<std::uint64_t>(round.number));
-    slow.slowdown_ratio =
-        ratio_since_onset(level, round.number - since + 1, slowness.reports[rank]);
-    slow.rarity = cusum_rarity(sum, test.k);
-    return slow;
+    SlowRank entry = make_entry(slowness, round, rank, since);
+    entry.against = round.own_past ? ComparedWith::own_past : ComparedWith::others;
+    const double mean = excess_since_onset(level, round.number - since + 1, slowness.reports[rank]);
+    begin_evidence(entry, sum, test, mean, slowness.channels[0].variance[rank]);
+    return entry;
   }
   return std::nullopt;
 }
@@ -338,64 +247,167 @@ double level_noise(const Slowness& slowness, std::size_t rank, std::uint32_t a, 
   return 3 * std::sqrt(variance / (2 * kLevelRounds - 1));
 }
 
-// The slow rank after this round; none when it has recovered.
-std::optional<SlowRank> still_slow(SlowRank slow, const Slowness& slowness, const Round& round,
-                                   const Tests& tests) {
-  const auto rank = static_cast<std::size_t>(slow.rank.value());
+void follow_phase(SlowRank& entry, const Slowness& slowness, const Round& round) {
+  const auto rank = static_cast<std::size_t>(entry.rank.value());
+  const std::uint32_t now = costliest_phase(slowness, entry);
   const double level = slowness.channels[0].level[rank];
-  slow.slowdown_ratio = portable_exp(std::clamp(level, -8.0, 8.0));
-  if (!tests[0]) return slow;
-  const CusumTest test = test_for(round, slowness, 0, rank, *tests[0]);
-  if (slow.recovery >= test.h) return std::nullopt;
-  const std::uint32_t now = costliest_phase(slowness, rank);
-  const double more =
-      slowness.channels[1 + now].level[rank] - slowness.channels[1 + slow.phase_index].level[rank];
-  const auto settled = static_cast<double>(slow.phase_since.value()) + round.min_reports;
+  const double more = level_of(slowness, entry, now) - level_of(slowness, entry, entry.phase_index);
+  const auto settled = static_cast<double>(entry.phase_since.value()) + round.min_reports;
   const bool is_costly = std::min(level, more) >= round.shift / 2 &&
-                         more >= level_noise(slowness, rank, now, slow.phase_index);
-  if (!is_costly || round.number < settled) return slow;
-  slow.phase_index = now;
-  slow.phase_since = RoundId(static_cast<std::uint64_t>(round.number));
-  return slow;
+                         more >= level_noise(slowness, rank, now, entry.phase_index);
+  const bool is_young = entry.state == SlowState::suspected;
+  if (!is_young && (!is_costly || round.number < settled)) return;
+  entry.phase_index = now;
+  entry.phase_since = round_id(round.number);
 }
 
 void forget_sums(Slowness& slowness, std::size_t rank) {
   for (SlownessChannel& channel : slowness.channels) channel.sum[rank] = 0;
+  if (rank < 2) slowness.other_rank.sum[rank] = 0;
 }
 
-// Counts the reports and judges every rank of the round that is slow or may be.
-void judge(Slowness& slowness, const Round& round, const Tests& tests) {
-  std::vector<SlowRank> found;
+SpellEvidence evidence_of(const Slowness& slowness, const Round& round, const Tests& tests,
+                          const Excess& excess, const SlowRank& entry, std::size_t report) {
+  const auto rank = static_cast<std::size_t>(entry.rank.value());
+  if (entry.against == ComparedWith::other_rank) {
+    const OtherRank& other = slowness.other_rank;
+    const double level = other.level[0][rank % 2];
+    return {excess.ranks.size() == 2 ? excess.of_other[0][report] : level, other.variance, level,
+            other_rank_test(other, round.shift, round.rate).h};
+  }
+  const SlownessChannel& whole = slowness.channels[0];
+  const CusumTest test = tests[0] ? test_for(round, slowness, 0, rank, *tests[0])
+                                  : test_of(round, 0, whole.variance[rank]);
+  return {excess.of[0][report], std::max(whole.variance[rank], whole.pooled_variance),
+          whole.level[rank], test.h};
+}
+
+// Takes an entry through the round.
+void follow_entry(Slowness& slowness, const Round& round, const SpellEvidence& evidence,
+                  SlowRank& entry) {
+  add_round(entry, round, evidence);
+  if (entry.state == SlowState::recovered) {
+    slowness.spells.learn(entry, round.least_rounds);
+    forget_sums(slowness, static_cast<std::size_t>(entry.rank.value()));
+    return;
+  }
+  follow_phase(entry, slowness, round);
+  confirm(entry, round, evidence.level);
+}
+
+// ---- Two ranks: each against the other one.
+
+// Adds the round to the tests of both ranks and to the entries that rest on them.
+void compare_two(Slowness& slowness, Round& round, const Excess& excess) {
+  OtherRank& other = slowness.other_rank;
+  learn_other_rank(other, excess);
+  const CusumTest test = other_rank_test(other, round.shift, round.rate);
+  for (std::size_t r = 0; r < 2; ++r) {
+    const double score = excess.of_other[0][r] / test.sigma;
+    if (round.place[r] != 0) {
+      SlowRank& entry = round.entries[place_of(round, r)];
+      if (entry.against == ComparedWith::other_rank) add_recovery(entry, score, test.k);
+      continue;
+    }
+    if (other.sum[r] == 0) other.since[r] = round.number;
+    other.sum[r] = cusum_step(other.sum[r], score, test.k);
+  }
+}
+
+std::optional<SlowRank> found_against_other(const Slowness& slowness, const Round& round,
+                                            std::size_t rank) {
+  const OtherRank& other = slowness.other_rank;
+  if (slowness.reports.size() != 2 || other.rounds < kOtherRankRounds) return std::nullopt;
+  const CusumTest test = other_rank_test(other, round.shift, round.rate);
+  const double level = other.level[0][rank];
+  if (other.sum[rank] < test.h || level < kSurelyAbove * least_other_shift(round.shift))
+    return std::nullopt;
+  SlowRank entry = make_entry(slowness, round, rank, other.since[rank]);
+  entry.against = ComparedWith::other_rank;
+  entry.phase_index = costliest_phase(slowness, entry);
+  begin_evidence(entry, other.sum[rank], test, level, other.variance);
+  return entry;
+}
+
+// ---- A round over all ranks.
+
+std::optional<SlowRank> found(const Slowness& slowness, const Round& round, const Tests& tests,
+                              std::size_t rank) {
+  if (const auto slow = found_slow(slowness, round, tests, rank)) return slow;
+  return found_against_other(slowness, round, rank);
+}
+
+// Counts the reports and judges every rank of the round that is slow or may be. Entries that were
+// not reported on stay as they are.
+void judge(Slowness& slowness, Round& round, const Tests& tests, const Excess& excess) {
+  std::vector<SlowRank> added;
   const std::vector<double>& level = slowness.channels[0].level;
   for (const RankRun& run : round.runs) {
-    for (std::size_t rank = run.rank; rank < run.rank + run.size; ++rank) {
+    for (std::size_t i = 0; i < run.size; ++i) {
+      const std::size_t rank = run.rank + i;
       slowness.reports[rank] += 1;
-      if (round.slow[rank] == 0 && level[rank] < round.shift / 2) continue;  // nearly all ranks
-      if (round.slow[rank] == 0) {
-        if (const auto slow = found_slow(slowness, round, tests, rank)) found.push_back(*slow);
+      const bool is_ordinary = round.place[rank] == 0;
+      if (is_ordinary && !round.own_past && level[rank] < round.shift / 2) continue;
+      if (is_ordinary) {
+        if (auto slow = found(slowness, round, tests, rank)) {
+          confirm(*slow, round, portable_log(slow->slowdown_ratio));
+          added.push_back(*slow);
+        }
         continue;
       }
-      SlowRank& entry = slow_entry(slowness, round, rank);
-      const auto slow = still_slow(entry, slowness, round, tests);
-      if (!slow) forget_sums(slowness, rank);
-      entry = slow.value_or(SlowRank{});
+      SlowRank& entry = round.entries[place_of(round, rank)];
+      const SpellEvidence evidence =
+          evidence_of(slowness, round, tests, excess, entry, run.report + i);
+      follow_entry(slowness, round, evidence, entry);
     }
   }
-  std::erase_if(slowness.slow, [](const SlowRank& slow) { return slow.rank == RankId(-1); });
-  const auto added = slowness.slow.insert(slowness.slow.end(), found.begin(), found.end());
-  std::ranges::inplace_merge(slowness.slow, added, {}, &SlowRank::rank);
+  const auto begin = round.entries.insert(round.entries.end(), added.begin(), added.end());
+  std::ranges::inplace_merge(round.entries, begin, {}, &SlowRank::rank);
+}
+
+// Puts the lists together again. Ranks that recovered long ago are ordinary.
+void put_entries(Slowness& slowness, Round& round) {
+  std::vector<SlowRank>& recovered = round.recovered;
+  std::erase_if(recovered, [&](const SlowRank& one) {
+    const bool is_back = std::ranges::binary_search(round.entries, one.rank, {}, &SlowRank::rank);
+    return is_back || static_cast<double>(one.until.value()) + kRemembered < round.number;
+  });
+  for (const SlowRank& one : round.entries) {
+    if (one.state == SlowState::confirmed) slowness.slow.push_back(one);
+    if (one.state == SlowState::suspected) slowness.watched.push_back(one);
+    if (one.state == SlowState::recovered) recovered.push_back(one);
+  }
+  if (recovered.size() > kMostRecovered) {
+    std::ranges::nth_element(recovered, recovered.begin() + kMostRecovered, std::ranges::greater{},
+                             &SlowRank::until);
+    recovered.resize(kMostRecovered);
+  }
+  slowness.watched.insert(slowness.watched.end(), recovered.begin(), recovered.end());
+  std::ranges::sort(slowness.watched, {}, &SlowRank::rank);
 }
 
 // A rank without work left keeps nobody waiting.
 void release_finished(Slowness& slowness, const StepSignals& signals) {
-  if (slowness.slow.empty()) return;
-  for (const RankSignal& report : signals.reports) {
-    if (!report.has(SignalFlag::finished)) continue;
-    const auto same = [&](const SlowRank& slow) { return slow.rank == report.rank; };
-    if (std::erase_if(slowness.slow, same) > 0) {
-      forget_sums(slowness, static_cast<std::size_t>(report.rank.value()));
-    }
-  }
+  const auto has_finished = [&](const SlowRank& slow) {
+    const auto report = std::ranges::lower_bound(signals.reports, slow.rank, {}, &RankSignal::rank);
+    const bool is_gone = report != signals.reports.end() && report->rank == slow.rank &&
+                         report->has(SignalFlag::finished);
+    if (is_gone) forget_sums(slowness, static_cast<std::size_t>(slow.rank.value()));
+    return is_gone;
+  };
+  std::erase_if(slowness.slow, has_finished);
+  std::erase_if(slowness.watched, has_finished);
+}
+
+PaceOfRound pace_of(const StepSummary& summary, const Round& round, const Excess& excess) {
+  PaceOfRound pace;
+  pace.round = RoundId(std::min(summary.round.value(), kLastRound));
+  pace.plan = summary.plan_applied_max;
+  pace.seconds = excess.ordinary_seconds;
+  pace.seconds_per_sample =
+      excess.ordinary_seconds / (excess.mean_samples > 0 ? excess.mean_samples : 1);
+  pace.least_rounds = round.least_rounds;
+  return pace;
 }
 
 bool is_bounded(std::span<const double> values) {
@@ -435,11 +447,8 @@ bool fits(const Slowness& slowness, std::size_t ranks) {
 }
 
 bool Slowness::is_sane() const {
-  const auto is_slow_rank = [this](const SlowRank& one) {
-    return one.rank.value() >= 0 && static_cast<std::size_t>(one.rank.value()) < reports.size() &&
-           one.phase_index < kOwnPhases.size() && std::fabs(one.recovery) <= kLargest &&
-           one.slowdown_ratio > 0 && one.slowdown_ratio <= kLargest &&
-           std::fabs(one.rarity) <= kLargest;
+  const auto is_slow_rank = [&](const SlowRank& one) {
+    return one.is_sane() && static_cast<std::size_t>(one.rank.value()) < reports.size();
   };
   const auto is_channel = [](const SlownessChannel& channel) {
     const bool all = is_bounded(channel.level) && is_bounded(channel.variance) &&
@@ -448,10 +457,15 @@ bool Slowness::is_sane() const {
            channel.pooled_samples >= 0 && channel.pooled_samples <= kLargest;
   };
   const auto not_ascending = [](const SlowRank& a, const SlowRank& b) { return a.rank >= b.rank; };
-  return std::ranges::all_of(slow, is_slow_rank) &&
-         std::ranges::adjacent_find(slow, not_ascending) == slow.end() && is_bounded(reports) &&
-         own_past.reference_samples >= 0 && own_past.reference_samples <= kLargest &&
-         are_bounded(own_past.seconds) && are_bounded(own_past.at_equal_samples) &&
+  const auto is_confirmed = [](const SlowRank& one) { return one.state == SlowState::confirmed; };
+  return std::ranges::all_of(slow, is_slow_rank) && std::ranges::all_of(slow, is_confirmed) &&
+         std::ranges::adjacent_find(slow, not_ascending) == slow.end() &&
+         std::ranges::all_of(watched, is_slow_rank) &&
+         std::ranges::none_of(watched, is_confirmed) &&
+         std::ranges::adjacent_find(watched, not_ascending) == watched.end() && pace.is_sane() &&
+         spells.is_sane() && is_bounded(reports) && own_past.reference_samples >= 0 &&
+         own_past.reference_samples <= kLargest && are_bounded(own_past.seconds) &&
+         are_bounded(own_past.at_equal_samples) &&
          std::ranges::all_of(reports, [](double seen) { return seen >= 0; }) &&
          std::ranges::all_of(channels, is_channel);
 }
@@ -461,7 +475,11 @@ Slowness after_restart(Slowness slowness) {
     std::ranges::fill(channel.sum, 0.0);
     std::ranges::fill(channel.since, 0.0);
   }
-  for (SlowRank& slow : slowness.slow) slow.since = slow.phase_since = RoundId(0);
+  slowness.watched.clear();
+  slowness.pace = {};
+  slowness.other_rank = {};
+  for (SlowRank& slow : slowness.slow)
+    slow.since = slow.suspected_at = slow.phase_since = slow.until = RoundId(0);
   return slowness;
 }
 
@@ -471,18 +489,23 @@ Slowness learn_slowness(Slowness before, const StepSignals& signals, Timings tim
   Slowness now = std::move(before);
   release_finished(now, signals);
   Round round = round_of(now, summary, settings);
-  Excess excess = excess_of(std::move(timings), summary, samples, now.reports, round.slow,
-                            std::move(now.own_past));
+  Excess excess = excess_of(std::move(timings), signals.reports, summary, samples, now.reports,
+                            round.slow, std::move(now.own_past));
   now.own_past = std::move(excess.past);
-  if (excess.ranks.empty()) return now;
-  round.runs = runs_of(excess.ranks);
-  round.rates = learning_rates(now.reports, round.runs);
-  round.squares.resize(excess.ranks.size());
-  Tests tests;
-  for (std::size_t c = 0; c < kChannels; ++c) {
-    if (excess.in_use[c]) tests[c] = add_round(now, c, round, excess.of[c]);
+  if (now.reports.size() > 1)  // a single rank says it itself
+    now.pace = learn_pace(std::move(now.pace), pace_of(summary, round, excess), settings);
+  if (!excess.ranks.empty()) {
+    round.runs = runs_of(excess.ranks);
+    round.rates = learning_rates(now.reports, round.runs);
+    round.squares.resize(excess.ranks.size());
+    Tests tests;
+    for (std::size_t c = 0; c < kChannels; ++c) {
+      if (excess.in_use[c]) tests[c] = add_round(now, c, round, excess.of[c]);
+    }
+    if (round.own_past && excess.ranks.size() == 2) compare_two(now, round, excess);
+    judge(now, round, tests, excess);
   }
-  judge(now, round, tests);
+  put_entries(now, round);
   return now;
 }
 

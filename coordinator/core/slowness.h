@@ -5,8 +5,8 @@
 // Each channel (a rank's own work as a whole, and each phase of it) has an excess in every round:
 // log(1 + (seconds - expected seconds) / expected own work), so that a phase says which part of the
 // whole it costs. Expected is the median of the other ranks in the same round, because what slows
-// all of them slows nobody; with one or two ranks it is the rank's own past. Communication and rank
-// 0's hosting are no own work.
+// all of them slows nobody; with one or two ranks it is the rank's own past. Waiting, rank 0's
+// hosting and what memory actions cost are no own work (excess.h).
 //
 // Samples explain time: where ranks had unequal numbers of them, the excess is also taken between
 // times at equal samples, and a rank is slow only if it was slow both ways, however much of a step
@@ -15,15 +15,18 @@
 //
 // An excess is divided by its noise and feeds one CUSUM a channel (cusum.h). Noise is measured:
 // residuals to each rank's own running level, cut at three deviations, pooled over ranks and
-// rounds; a rank noisier than twice the pool (in variance) has its own. Half of the stated rate of
-// false alarms goes to the whole, half is split over the phases. The smallest slowdown worth naming
-// is a ratio, or what a millisecond is of a round where that is more. A rank is slow when a CUSUM
-// reaches its threshold, it has made min_rounds reports, and its work as a whole is up by half the
-// smallest slowdown worth naming; it is over when the opposite test is as sure.
+// rounds; a rank noisier than twice the pool (in variance) has its own. The stated rate of false
+// alarms holds for each rank and step: half of it goes to the whole, half is split over the phases.
+// The smallest slowdown worth naming is a ratio, or what a millisecond is of a round where that is
+// more. A rank is suspected when a CUSUM reaches its threshold, it has made min_rounds reports, and
+// its work as a whole is up by half the smallest slowdown worth naming; it is confirmed when that
+// has lasted for longer than pauses do (slow_rank.h), and over when the opposite test is as sure.
 //
-// It does not see a slowdown of all ranks at once, and, with one or two ranks, anything from before
-// their first reports; nor a rank that slows down but still works faster than the others for its
-// samples (its speed is followed by speeds.h). Any number of ranks below half may be slow at once.
+// A slowdown of all ranks at once slows nobody; the job's own past tells it (job_pace.h). Of two
+// ranks, each is also compared with the other (other_rank.h). Not seen is, with one rank, anything
+// from before its first reports; nor a rank that slows down but still works faster than the others
+// for its samples (its speed is followed by speeds.h). Any number of ranks below half may be slow
+// at once.
 #pragma once
 
 #include <array>
@@ -31,54 +34,30 @@
 #include <tuple>
 #include <vector>
 
+#include "coordinator/core/channel_noise.h"
 #include "coordinator/core/config.h"
 #include "coordinator/core/excess.h"
-#include "coordinator/core/phase.h"
+#include "coordinator/core/job_pace.h"
+#include "coordinator/core/other_rank.h"
+#include "coordinator/core/slow_rank.h"
 #include "coordinator/core/step_signals.h"
 #include "coordinator/core/summary.h"
 
 namespace cox {
 
-struct SlowRank {
-  RankId rank{-1};
-  std::uint32_t phase_index = 0;  // into kOwnPhases: the phase that costs it most
-  RoundId since{};                // the first slow round, as well as it can be told
-  RoundId phase_since{};          // the round in which it was found slow in that phase
-  double slowdown_ratio = 1;      // its own work over what is expected
-  double rarity = 0;              // noise alone looks like this once in 10^rarity rank-steps
-  double recovery = 0;            // sum of the CUSUM against its being slow
-
-  Phase phase() const { return kOwnPhases[phase_index]; }
-
-  static auto fields(auto& self) {
-    return std::tie(self.rank, self.phase_index, self.since, self.phase_since, self.slowdown_ratio,
-                    self.rarity, self.recovery);
-  }
-};
-
-// Columns have one entry per rank.
-struct SlownessChannel {
-  double pooled_variance = 0;
-  double pooled_samples = 0;
-  std::vector<double> level;     // running mean of the excess over 8 rounds
-  std::vector<double> variance;  // of one round's excess around it
-  std::vector<double> sum;       // CUSUM
-  std::vector<double> since;     // the round in which `sum` last left 0
-
-  static auto fields(auto& self) {
-    return std::tie(self.pooled_variance, self.pooled_samples, self.level, self.variance, self.sum,
-                    self.since);
-  }
-};
-
 struct Slowness {
-  std::vector<SlowRank> slow;   // ascending ranks
-  std::vector<double> reports;  // per rank: reports seen
+  std::vector<SlowRank> slow;     // confirmed; ascending ranks
+  std::vector<SlowRank> watched;  // suspected, or recovered a while ago; ascending ranks
+  JobPace pace;                   // the job as a whole against its own past
+  Spells spells;                  // how long pauses last here
+  OtherRank other_rank;           // where there are two
+  std::vector<double> reports;    // per rank: reports seen
   OwnPast own_past;
   std::array<SlownessChannel, kChannels> channels{};
 
   static auto fields(auto& self) {
-    return std::tie(self.slow, self.reports, self.own_past, self.channels);
+    return std::tie(self.slow, self.watched, self.pace, self.spells, self.other_rank, self.reports,
+                    self.own_past, self.channels);
   }
   // Returns whether the numbers can have come from learn_slowness().
   bool is_sane() const;

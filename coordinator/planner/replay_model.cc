@@ -90,7 +90,7 @@ void ReplayModel::add_objects() {
   }
   for (auto& objects : objects_) {
     std::ranges::sort(objects);
-    objects.erase(std::ranges::unique(objects).begin(), objects.end());
+    objects.erase(std::unique(objects.begin(), objects.end()), objects.end());
   }
 }
 

@@ -6,6 +6,8 @@
 #include <optional>
 #include <utility>
 
+#include "coordinator/planner/step_improve.h"
+#include "coordinator/planner/step_runs.h"
 #include "coordinator/planner/step_trial.h"
 
 namespace cox::planner {
@@ -13,8 +15,6 @@ namespace {
 
 constexpr std::size_t kTried = 6;    // of the gaps that promise most, at each step of a descent
 constexpr std::size_t kStride = 64;  // most that are dropped at once
-constexpr std::size_t kMovesPerGap = 400;  // of one annealing, at most
-constexpr std::size_t kRestarts = 3;       // of the search of a budget
 constexpr std::int64_t kNoTime = std::numeric_limits<std::int64_t>::max();
 
 using Stays = std::vector<Stay>;
@@ -24,25 +24,27 @@ struct Found {
   std::int64_t ns = kNoTime;
   std::int64_t peak_bytes = 0;
   Stays stays;
+  std::vector<Run> runs;  // in place of `stays`, unless empty
 };
 
-// The same numbers everywhere; quality does not matter much.
-class Draws {
- public:
-  std::size_t below(std::size_t n) {
-    state_ = state_ * 6364136223846793005ULL + 1442695040888963407ULL;
-    return static_cast<std::size_t>((state_ >> 33) % n);
+// What no plan can do without.
+std::int64_t least_room(const StepGraph& graph) {
+  std::int64_t least = 0;
+  for (const StepOperator& it : graph.operators) {
+    std::int64_t bytes = 0;
+    for (const std::int32_t t : it.makes) bytes += graph.tensors[static_cast<std::size_t>(t)].bytes;
+    least = std::max(least, bytes);
   }
-
- private:
-  std::uint64_t state_ = 20161906;
-};
+  return least;
+}
 
 class StepSearch {
  public:
   StepSearch(const StepGraph& graph, std::vector<std::int64_t> budgets, const StepLimits& limits)
       : graph_(graph),
         trial_(graph),
+        runs_(graph),
+        least_room_(least_room(graph)),
         budgets_(std::move(budgets)),
         limits_(limits),
         found_(budgets_.size()) {
@@ -56,21 +58,21 @@ class StepSearch {
                              [&](std::size_t b) { return budgets_[b]; });
     Stays stays(trial_.gaps().size(), Stay::keep);
     priced(stays, 0);
+    std::vector<std::size_t> left;  // of the work, in the same order
     for (const std::size_t b : order) {
+      most_work_ = trial_.work() + limits_.most_work;
       search(budgets_[b], found_[b].ns == kNoTime ? stays : found_[b].stays);
       stays = found_[b].ns == kNoTime ? least_.stays : found_[b].stays;
+      left.push_back(is_spent() ? 0 : most_work_ - trial_.work());
+    }
+    for (std::size_t i = 0; i < order.size(); ++i) improve_runs(order[i], left[i]);
+    std::ranges::reverse(order);
+    for (std::size_t i = 1; i < order.size(); ++i) {
+      if (found_[order[i - 1]].ns < found_[order[i]].ns) found_[order[i]] = found_[order[i - 1]];
     }
     std::vector<StepPlan> plans;
     for (const Found& it : found_) plans.push_back(plan_of(it.ns == kNoTime ? least_ : it));
     return plans;
-  }
-
-  StepPlan plan_of(const Found& found) {
-    StepPlan plan;
-    const StepPrice price = trial_.price(found.stays, 0, &plan.schedule);
-    plan.peak_bytes = price.peak_bytes + graph_.base_bytes;
-    plan.added_ns = price.ns - step_ns(graph_);
-    return plan;
   }
 
  private:
@@ -80,27 +82,43 @@ class StepSearch {
     const StepPrice price = trial_.price(stays, target);
     for (std::size_t b = 0; b < budgets_.size(); ++b) {
       if (price.peak_bytes <= budgets_[b] && price.ns < found_[b].ns)
-        found_[b] = {price.ns, price.peak_bytes, stays};
+        found_[b] = {price.ns, price.peak_bytes, stays, {}};
     }
     if (least_.ns == kNoTime || price.peak_bytes < least_.peak_bytes)
-      least_ = {price.ns, price.peak_bytes, stays};
+      least_ = {price.ns, price.peak_bytes, stays, {}};
     return price;
   }
 
   void search(std::int64_t budget, Stays stays) {
-    most_work_ = trial_.work() + limits_.most_work;
     descend(stays, budget);
     fill_up(stays, budget);
-    const auto index = std::ranges::find(budgets_, budget) - budgets_.begin();
-    const Found& best = found_[static_cast<std::size_t>(index)];
-    const std::size_t moves = kMovesPerGap * trial_.gaps().size() * graph_.operators.size();
-    const std::size_t each = std::min(limits_.most_work / (kRestarts + 1), moves);
-    for (std::size_t i = 0; i < kRestarts && !is_spent(); ++i) {
-      if (best.ns == kNoTime || best.ns == step_ns(graph_)) return;
-      anneal(best.stays, budget, trial_.work() + each);
-      stays = best.stays;
-      fill_up(stays, budget);
+  }
+
+  // Starts from what was found for the budget, or else from the least peak.
+  void improve_runs(std::size_t budget, std::size_t most_work) {
+    Found& found = found_[budget];
+    if (found.ns == step_ns(graph_) || budgets_[budget] < least_room_) return;
+    const auto runs = runs_of(plan_of(found.ns == kNoTime ? least_ : found).schedule);
+    if (!runs) return;
+    runs_.assign(*runs, budgets_[budget]);
+    const auto improved = improve(runs_, step_ns(graph_), most_work, draws_);
+    if (!improved || improved->added_ns + step_ns(graph_) >= found.ns) return;
+    found.ns = improved->added_ns + step_ns(graph_);
+    found.runs = improved->runs;
+  }
+
+  StepPlan plan_of(const Found& found) {
+    StepPlan plan;
+    if (found.runs.empty()) {
+      plan.peak_bytes = trial_.price(found.stays, 0, &plan.schedule).peak_bytes;
+    } else {
+      runs_.assign(found.runs, 0);
+      plan.schedule = runs_.schedule();
+      plan.peak_bytes = runs_.peak_bytes();
     }
+    plan.peak_bytes += graph_.base_bytes;
+    plan.added_ns = found.ns - step_ns(graph_);
+    return plan;
   }
 
   void descend(Stays& stays, std::int64_t budget) {
@@ -209,49 +227,10 @@ class StepSearch {
     }
   }
 
-  // Changes decisions at random, and takes what is not much worse; ever less of that is taken.
-  void anneal(Stays stays, std::int64_t budget, std::size_t until) {
-    const std::vector<std::size_t> open = open_gaps();
-    if (open.empty()) return;
-    const auto step = static_cast<double>(step_ns(graph_));
-    const double each = 4 * step / static_cast<double>(std::max<std::int64_t>(1, budget));
-    const auto cost_of = [&](const StepPrice& price) {
-      const auto over = static_cast<double>(std::max<std::int64_t>(0, price.peak_bytes - budget));
-      return static_cast<double>(price.ns) + each * over;
-    };
-    double now = cost_of(priced(stays, budget));
-    const std::size_t begun = trial_.work();
-    while (trial_.work() < until && !is_spent()) {
-      const double part = static_cast<double>(trial_.work() - begun) /
-                          static_cast<double>(std::max<std::size_t>(1, until - begun));
-      const double worse =
-          0.004 * step * (1 - part) * (1 - part) * static_cast<double>(draws_.below(1000)) / 1000;
-      const std::size_t gap = open[draws_.below(open.size())];
-      const auto stay =
-          static_cast<Stay>((static_cast<std::size_t>(stays[gap]) + 1 + draws_.below(2)) % 3);
-      const Stay was = std::exchange(stays[gap], stay);
-      const double next = cost_of(priced(stays, budget));
-      if (next <= now + worse) {
-        now = next;
-      } else {
-        stays[gap] = was;
-      }
-    }
-  }
-
-  // Between neighbours there is nothing to decide.
-  std::vector<std::size_t> open_gaps() const {
-    std::vector<std::size_t> open;
-    const std::vector<Gap>& gaps = trial_.gaps();
-    for (std::size_t g = 0; g < gaps.size(); ++g) {
-      const bool has_bytes = graph_.tensors[static_cast<std::size_t>(gaps[g].tensor)].bytes > 0;
-      if (gaps[g].to > gaps[g].from + 1 && has_bytes) open.push_back(g);
-    }
-    return open;
-  }
-
   const StepGraph& graph_;
   StepTrial trial_;
+  StepRuns runs_;
+  const std::int64_t least_room_;
   std::vector<std::int64_t> budgets_;  // without base_bytes
   const StepLimits limits_;
   std::size_t most_work_ = 0;

@@ -1,7 +1,7 @@
 // StepGraph: all operators of one training step, forward and backward, and the tensors between
 // them; and plans that keep its memory within a budget by running operators again.
 //
-//   file (io/operator_files.h) -> StepGraph -> step_front() -> a plan for each budget
+//   file (io/operator_files.h) -> StepGraph -> plan_step() -> a plan for each budget
 //
 // Operators are pure: an operator that writes in place is one that makes a new tensor, and a view
 // is its base. A plan is a schedule: which operator runs when, and which tensor is freed when. Its

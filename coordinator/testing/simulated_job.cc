@@ -17,6 +17,9 @@ JobFacts facts_of(const Scenario& scenario, Capabilities capabilities) {
   for (std::size_t b = 0; b < scenario.blocks; ++b) job.blocks.push_back("h." + std::to_string(b));
   job.global_batch = static_cast<std::uint64_t>(scenario.ranks) * 8;
   job.capabilities = capabilities;
+  for (std::int32_t r = 0; r < scenario.ranks && scenario.ranks_per_node > 0; ++r) {
+    job.node_of_rank.push_back(NodeId(r / scenario.ranks_per_node));
+  }
   return job;
 }
 
@@ -28,17 +31,43 @@ double own_work(const PhaseSeconds& phases) {
   return own;
 }
 
-void slow_down(PhaseSeconds& phases, const Slowdown& slowdown) {
-  const double own = own_work(phases);
+float& seconds_of(PhaseSeconds& phases, Phase phase) {
+  return phases[static_cast<std::size_t>(phase)];
+}
+
+void slow_down(PhaseSeconds& phases, double own, const Slowdown& slowdown, double extra_ratio) {
   if (slowdown.phase) {
-    phases[static_cast<std::size_t>(*slowdown.phase)] +=
-        static_cast<float>(own * slowdown.extra_ratio);
+    seconds_of(phases, *slowdown.phase) += static_cast<float>(own * extra_ratio);
     return;
   }
-  for (float& seconds : phases) seconds *= static_cast<float>(1 + slowdown.extra_ratio);
+  for (float& seconds : phases) seconds *= static_cast<float>(1 + extra_ratio);
+}
+
+// Data, forward, backward and compute grow with the samples.
+void scale_with_samples(PhaseSeconds& phases, std::uint32_t samples) {
+  for (const Phase phase : {Phase::data, Phase::forward, Phase::backward, Phase::compute}) {
+    seconds_of(phases, phase) *= static_cast<float>(samples) / 8;
+  }
 }
 
 }  // namespace
+
+double Slowdown::part_in(std::uint64_t round) const {
+  if (round < from || round >= until) return 0;
+  const double age = static_cast<double>(round - from);
+  const double place = std::fmod(age, period_rounds);
+  switch (shape) {
+    case SlowShape::step:
+      return 1;
+    case SlowShape::ramp:
+      return std::min(1.0, (age + 1) / period_rounds);
+    case SlowShape::on_off:
+      return place < on_rounds ? 1 : 0;
+    case SlowShape::wave:
+      return 0.5 - 0.5 * std::cos(6.283185307179586 * place / period_rounds);
+  }
+  return 0;
+}
 
 SimulatedJob::SimulatedJob(Scenario scenario, Config config, PolicySet policies,
                            Capabilities capabilities)
@@ -49,6 +78,7 @@ SimulatedJob::SimulatedJob(Scenario scenario, Config config, PolicySet policies,
       random_(scenario_.seed),
       state_(initial_state(job_)),
       active_(state_.plan),
+      bursts_(static_cast<std::size_t>(scenario_.ranks)),
       held_from_(static_cast<std::size_t>(scenario_.ranks), 0) {}
 
 double SimulatedJob::noise() {
@@ -63,6 +93,32 @@ double SimulatedJob::noise() {
   return scenario_.step_noise * normal / std::sqrt(chi);  // variance of t(3) is 3
 }
 
+double SimulatedJob::burst_factor(std::size_t rank) {
+  if (scenario_.bursts.chance == 0) return 1;
+  Burst& burst = bursts_[rank];
+  if (round_.value() < burst.until) return burst.factor;
+  if (!random_.chance(scenario_.bursts.chance)) return 1;
+  const double rounds = scenario_.bursts.least_rounds / std::pow(random_.uniform(), 1 / 1.5);
+  burst.until = round_.value() + static_cast<std::uint64_t>(std::min(rounds, 1e6));
+  burst.factor = 1.5 + (scenario_.bursts.most_ratio - 1.5) * random_.uniform();
+  return burst.factor;
+}
+
+// Each waits until the last has arrived; the rest of its communication is its own.
+void SimulatedJob::add_waiting(std::vector<RankSignal>& reports) const {
+  if (scenario_.waiting == WaitingKind::none) return;
+  double last = 0;
+  for (const RankSignal& s : reports) last = std::max(last, own_work(s.phase_seconds));
+  for (RankSignal& s : reports) {
+    const double waiting = last - own_work(s.phase_seconds);
+    seconds_of(s.phase_seconds, Phase::communication) += static_cast<float>(waiting);
+    s.wall_seconds = last + s.phase_seconds[static_cast<std::size_t>(Phase::communication)];
+    if (scenario_.waiting == WaitingKind::hidden) continue;
+    s.set(SignalFlag::waiting_measured);
+    s.waiting_seconds = static_cast<float>(waiting);
+  }
+}
+
 RankSignal SimulatedJob::report_of(RankId rank, double common) {
   RankSignal s;
   s.rank = rank;
@@ -70,13 +126,23 @@ RankSignal SimulatedJob::report_of(RankId rank, double common) {
   s.round = round_;
   s.step = StepId(round_.value());
   s.rounds = 1;
+  const auto r = static_cast<std::size_t>(rank.value());
+  s.samples = scenario_.samples.empty() ? 8 : scenario_.samples[r];
   s.phase_seconds = scenario_.phases;
+  if (s.samples != 8) scale_with_samples(s.phase_seconds, s.samples);
+  const double own = own_work(s.phase_seconds);
   for (const Slowdown& slowdown : scenario_.slowdowns) {
-    const bool now = round_.value() >= slowdown.from && round_.value() < slowdown.until;
-    if (now && slowdown.rank == rank) slow_down(s.phase_seconds, slowdown);
+    const double part = slowdown.rank == rank ? slowdown.part_in(round_.value()) : 0;
+    if (part > 0) slow_down(s.phase_seconds, own, slowdown, part * slowdown.extra_ratio);
   }
-  const double factor = common * std::exp(noise());
+  if (!scenario_.recompute.empty()) {
+    float& backward = seconds_of(s.phase_seconds, Phase::backward);
+    s.recompute_seconds = backward * static_cast<float>(scenario_.recompute[r]);
+    backward += s.recompute_seconds;
+  }
+  const double factor = common * std::exp(noise()) * burst_factor(r);
   for (float& seconds : s.phase_seconds) {
+    if (seconds == 0) continue;
     seconds *= static_cast<float>(factor * std::exp(scenario_.phase_noise * random_.normal()));
   }
   s.wall_seconds = own_work(s.phase_seconds);
@@ -85,7 +151,7 @@ RankSignal SimulatedJob::report_of(RankId rank, double common) {
   const bool lost = storm || random_.chance(scenario_.nonfinite);
   s.loss = lost ? std::numeric_limits<double>::quiet_NaN() : 2 + 0.05 * random_.normal();
   if (lost) s.set(SignalFlag::nonfinite_loss);
-  s.weight = s.samples = 8;
+  s.weight = s.samples;
   s.gradient_norm = 1;
   const bool upper_half = rank.value() >= (scenario_.ranks + 1) / 2;
   if (upper_half && round_.value() >= scenario_.finish_from) {
@@ -93,7 +159,6 @@ RankSignal SimulatedJob::report_of(RankId rank, double common) {
     s.weight = s.samples = 0;
   }
   if (scenario_.watching) s.set(SignalFlag::watching);
-  const auto r = static_cast<std::size_t>(rank.value());
   s.plan_held = round_.value() >= held_from_[r] ? state_.plan.id.number : active_.id.number;
   s.plan_applied = active_.id.number;
   return s;
@@ -112,13 +177,28 @@ void SimulatedJob::add_faults(const RankSignal& signal, std::vector<RankSignal>&
   }
 }
 
+StepSignals SimulatedJob::signals() {
+  StepSignals signals;
+  signals.round = round_;
+  signals.now = clock();
+  signals.reports.reserve(held_from_.size());
+  const double common = std::exp(scenario_.common_noise * random_.normal());
+  for (std::int32_t r = 0; r < scenario_.ranks; ++r) {
+    signals.reports.push_back(report_of(RankId(r), common));
+  }
+  add_waiting(signals.reports);
+  return signals;
+}
+
+void SimulatedJob::skip() {
+  round_ = round_.next();
+  clock_seconds_ += own_work(scenario_.phases);
+}
+
 std::vector<RankSignal> SimulatedJob::reports() {
   std::vector<RankSignal> arrived;
   arrived.reserve(held_from_.size());
-  const double common = std::exp(scenario_.common_noise * random_.normal());
-  for (std::int32_t r = 0; r < scenario_.ranks; ++r) {
-    add_faults(report_of(RankId(r), common), arrived);
-  }
+  for (const RankSignal& report : signals().reports) add_faults(report, arrived);
   for (std::size_t i = arrived.size(); i > 1; --i) {
     std::swap(arrived[i - 1], arrived[random_.below(i)]);
   }
@@ -142,8 +222,7 @@ Decision SimulatedJob::decide_on(const StepSignals& signals) {
       from = round_.value() + 1 + random_.below(scenario_.plan_delay_rounds + 1);
     }
   }
-  round_ = round_.next();
-  clock_seconds_ += own_work(scenario_.phases);
+  skip();
   return std::move(decided.decision);
 }
 

@@ -17,6 +17,14 @@ namespace cox::testing {
 
 inline constexpr std::uint64_t kForever = std::numeric_limits<std::uint64_t>::max();
 
+// How the extra time of a Slowdown comes and goes.
+enum class SlowShape {
+  step,    // all of it at once
+  ramp,    // growing for `period_rounds`
+  on_off,  // for `on_rounds` of every `period_rounds`: pauses, flicker
+  wave,    // between nothing and all of it, smoothly: thermal throttling
+};
+
 // Slowdown makes a rank slower in some rounds, by a part of its own work in a quiet round.
 struct Slowdown {
   RankId rank{};
@@ -24,12 +32,32 @@ struct Slowdown {
   double extra_ratio = 0.05;   // of the rank's own work
   std::uint64_t from = 0;      // first round
   std::uint64_t until = kForever;
+  SlowShape shape = SlowShape::step;
+  std::uint32_t on_rounds = 1;
+  std::uint32_t period_rounds = 20;
+
+  // Returns the part of `extra_ratio` that a round has.
+  double part_in(std::uint64_t round) const;
+};
+
+// Bursts of scheduling noise, as on a machine with more programs than cores: a rank that is hit is
+// slower for some rounds in a row, and any rank is hit now and then. Lengths have a heavy tail.
+struct Bursts {
+  double chance = 0;        // per rank and round, to be hit
+  double least_rounds = 3;  // lengths follow Pareto's law with exponent 1.5 from here on
+  double most_ratio = 8;    // of a burst's time to the quiet one; uniform from 1.5 on
 };
 
 enum class NoiseKind {
   normal,   // logarithms are normal
   student,  // logarithms follow Student's t with 3 degrees of freedom, same deviation
   pauses,   // normal, and one step in a hundred takes 1.2 to 2.5 times as long
+};
+
+enum class WaitingKind {
+  none,      // ranks do not wait for each other
+  hidden,    // for the slowest, and communication does not tell it
+  measured,  // and SignalFlag::waiting_measured tells how long
 };
 
 // Describes a simulated job; one seed decides everything that happens in it.
@@ -43,6 +71,11 @@ struct Scenario {
   double phase_noise = 0.005;  // the same, of each phase on its own
   double common_noise = 0.02;  // the same, of all ranks together
   std::vector<Slowdown> slowdowns;
+  Bursts bursts;
+  std::vector<std::uint32_t> samples;  // of a step, per rank; empty = 8 each, as work for a step
+  std::vector<double> recompute;       // per rank: extra part of backward, by plan; empty = none
+  std::int32_t ranks_per_node = 0;     // 0 = all on one node
+  WaitingKind waiting = WaitingKind::none;  // what communication holds beside the rank's own
 
   // Chances per rank and round of what goes wrong with its report.
   double missing = 0;
@@ -66,6 +99,12 @@ class SimulatedJob {
   // Returns the reports that arrive in the current round, faults included, in a random order.
   std::vector<RankSignal> reports();
 
+  // Returns the reports of the current round as they are when nothing happens to them on their way,
+  // in the order of the ranks.
+  StepSignals signals();
+  // Goes on to the next round without a decision.
+  void skip();
+
   // Decides on `signals` and goes on to the next round.
   Decision decide_on(const StepSignals& signals);
 
@@ -81,6 +120,8 @@ class SimulatedJob {
  private:
   RankSignal report_of(RankId rank, double common);
   double noise();
+  double burst_factor(std::size_t rank);
+  void add_waiting(std::vector<RankSignal>& reports) const;
   void add_faults(const RankSignal& signal, std::vector<RankSignal>& arrived);
   void agree_on_plan();
 
@@ -91,6 +132,11 @@ class SimulatedJob {
   Random random_;
   ControlState state_;
   Plan active_;
+  struct Burst {
+    std::uint64_t until = 0;
+    double factor = 1;
+  };
+  std::vector<Burst> bursts_;             // of each rank
   std::vector<std::uint64_t> held_from_;  // round from which a rank holds the plan in flight
   RoundId round_{1};
   double clock_seconds_ = 0;

@@ -40,6 +40,17 @@ struct OpsRequest {
 };
 Status ops_command(const OpsRequest& request);
 
+// ---- `cox whatif`: how much faster a job would be without stragglers, and who costs it.
+
+struct WhatIfRequest {
+  enum class Form : std::uint8_t { text, json };
+
+  std::string path;  // a trace (io/trace_file.h) or a run directory
+  std::string html;  // where a page goes too; empty = nowhere
+  Form form = Form::text;
+};
+Status whatif_command(const WhatIfRequest& request);
+
 // ---- `cox checkpoint`: what lies in a folder of saves, whether it is whole, and taking over a
 // save that was made or changed by hand. They read the manifests of coordinator/io/save_folder.h.
 

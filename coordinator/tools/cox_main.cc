@@ -157,6 +157,7 @@ struct CommandLine {
   ReplayRequest replay;
   PlanRequest plan;
   OpsRequest ops;
+  WhatIfRequest whatif;
   std::string ops_order = "time";
   std::string saves;  // of checkpoint
   bool is_markdown = false;
@@ -169,6 +170,7 @@ struct CommandLine {
     add_config();
     add_plan();
     add_ops();
+    add_whatif();
     add_checkpoint();
     add_version();
     add_help();
@@ -255,6 +257,26 @@ struct CommandLine {
                                          : OperatorOrder::time;
       const Status listed = ops_command(ops);
       if (!listed.ok()) exit_code = complain(listed.message());
+    });
+  }
+
+  void add_whatif() {
+    CLI::App* command = app.add_subcommand(
+        "whatif", "says how much faster a job would be without stragglers, and who costs it");
+    command->footer(
+        "Example: which ranks and phases slow this run down?\n"
+        "  cox whatif runs/my-run --html what-if.html");
+    command
+        ->add_option("PATH", whatif.path,
+                     "a run directory, or a trace as CSV, packed by gzip or not")
+        ->required();
+    command->add_flag_callback(
+        "--json", [this] { whatif.form = WhatIfRequest::Form::json; }, "all figures as JSON");
+    command->add_option("--html", whatif.html, "also writes a page with a heat map to FILE")
+        ->type_name("FILE");
+    command->callback([this] {
+      const Status answered = whatif_command(whatif);
+      if (!answered.ok()) exit_code = complain(answered.message());
     });
   }
 

@@ -115,10 +115,10 @@ std::string time_hint(const Spread& wall) {
 }
 
 std::string skew_hint(const Snapshot& s) {
-  if (s.ranks.slow.empty())
+  const SlowRank* slowest = s.ranks.slow.slowest();
+  if (slowest == nullptr)
     return s.progress.points.back().skew_ratio <= 1.005 ? "the ranks are even" : "";
-  const SlowRank& slowest = s.ranks.slow.front();
-  return fmt::format("rank {} slow in {}", slowest.rank.value(), to_string(slowest.phase()));
+  return fmt::format("rank {} slow in {}", slowest->rank.value(), to_string(slowest->phase()));
 }
 
 std::string tiles_section(const Snapshot& s) {

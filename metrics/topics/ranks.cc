@@ -1,19 +1,17 @@
 #include "metrics/topics/ranks.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <string>
-#include <tuple>
 
 #include "metrics/catalogue.h"
-#include "metrics/format.h"
-#include "metrics/html.h"
 #include "metrics/json_parts.h"
 #include "metrics/request.h"
 #include "metrics/snapshot.h"
 #include "metrics/topic.h"
+#include "metrics/topics/heat_map.h"
+#include "metrics/topics/hosts.h"
 
 namespace cox::metrics {
 namespace {
@@ -22,9 +20,6 @@ constexpr std::int32_t kRefreshEveryRound = 256;  // ranks; larger jobs once a s
 constexpr double kRefreshSeconds = 1.0;
 constexpr std::uint64_t kPageRows = 100;  // of /api/v1/ranks, unless asked otherwise
 constexpr std::uint64_t kMostRows = 1000;
-constexpr std::size_t kShowAll = 12;  // ranks; larger jobs show the slowest only
-constexpr std::size_t kSlowestShown = 8;
-constexpr std::size_t kMissingNamed = 8;
 
 // The phase in which the rank loses most against the others.
 Phase worst_phase(const PhaseSeconds& seconds, const StepSummary& summary) {
@@ -40,6 +35,13 @@ Phase worst_phase(const PhaseSeconds& seconds, const StepSummary& summary) {
   return worst;
 }
 
+// Returns a part of a phase, cut to the phase; 0 where it is no time.
+double within(float part, const RankSignal& report, Phase phase) {
+  const float whole = report.phase_seconds[static_cast<std::size_t>(phase)];
+  if (!std::isfinite(part) || !(part > 0) || !(whole > 0)) return 0;
+  return static_cast<double>(std::min(part, whole));
+}
+
 RankRow row_of(const RankSignal& report, const StepSummary& summary) {
   RankRow row{report};
   const auto rounds = static_cast<double>(std::max<std::uint32_t>(report.rounds, 1));
@@ -52,13 +54,87 @@ RankRow row_of(const RankSignal& report, const StepSummary& summary) {
   row.samples_per_step = report.samples / rounds;
   row.reduction_seconds = static_cast<double>(report.reduction_seconds) / rounds;
   row.reduction_exposed_seconds = static_cast<double>(report.reduction_exposed_seconds) / rounds;
+  row.waiting_seconds = within(report.waiting_seconds, report, Phase::communication) / rounds;
+  row.recompute_seconds = within(report.recompute_seconds, report, Phase::backward) / rounds;
   const double median = summary.own_seconds.median;
   row.slowdown_ratio = median > 0 ? row.own_seconds / median : 1;
   row.worst_phase = worst_phase(row.phase_seconds, summary);
   return row;
 }
 
-std::vector<Metric> metrics() {
+std::int32_t ordinary_ranks(const Snapshot& s) {
+  const SlowFindings& slow = s.ranks.slow;
+  const auto seen = s.ranks.ranks_seen();
+  return std::max(0, seen - slow.confirmed - slow.suspected - slow.recovered);
+}
+
+constexpr std::array<std::string_view, 3> kBoundNames = {"low", "mean", "high"};
+
+// Returns the mean of a slowdown or an end of its interval; 1 where there is none.
+template <class Slow>
+double bound_of(const Slow* slow, std::size_t bound) {
+  if (slow == nullptr) return 1;
+  return std::array{slow->slowdown_low, slow->slowdown_ratio, slow->slowdown_high}[bound];
+}
+
+// What the estimates say of slow ranks.
+std::vector<Metric> slowness_metrics() {
+  using S = const Snapshot&;
+  return {
+      gauge("coxswain_ranks_by_speed", "",
+            "Ranks by what the estimates say of their speed; suspected is not yet certain, and "
+            "recovered was slow a while ago",
+            cases("state", {{"ordinary", [](S s) { return ordinary_ranks(s); }},
+                            {"suspected", [](S s) { return s.ranks.slow.suspected; }},
+                            {"slow", [](S s) { return s.ranks.slow.confirmed; }},
+                            {"recovered", [](S s) { return s.ranks.slow.recovered; }}})),
+      gauge("coxswain_straggler_slowdown_ratio", "ratio",
+            "Own work over what is expected of the slow rank with the largest slowdown, with the "
+            "ends of its 95 % interval; 1 while no rank is slow",
+            per("bound", kBoundNames,
+                [](S s, std::size_t i) { return bound_of(s.ranks.slow.slowest(), i); })),
+      gauge("coxswain_job_slowdown_ratio", "ratio",
+            "Own work of an ordinary rank over the job's own past, with the ends of its 95 % "
+            "interval; 1 while the job as a whole is not slow",
+            per("bound", kBoundNames,
+                [](S s, std::size_t i) {
+                  const auto& job = s.ranks.slow.job;
+                  return bound_of(job ? &*job : nullptr, i);
+                })),
+      gauge("coxswain_slow_hosts", "", "Hosts whose ranks are all slow, at most 16",
+            value([](S s) { return s.ranks.slow.hosts.size(); })),
+      gauge("coxswain_rank_waiting_duration_seconds", "seconds",
+            "The part of communication in a step that passed before the last rank arrived, by "
+            "rank; 0 where it is not measured" +
+                kOverRanks,
+            spread([](S s) -> const Spread& { return s.ranks.table->waiting_seconds; })),
+      gauge("coxswain_rank_recompute_duration_seconds", "seconds",
+            "The part of backward in a step that memory actions cost, by rank" + kOverRanks,
+            spread([](S s) -> const Spread& { return s.ranks.table->recompute_seconds; })),
+  };
+}
+
+std::vector<Metric> host_metrics() {
+  using S = const Snapshot&;
+  return {
+      gauge("coxswain_host_pressure_ratio", "ratio",
+            "Largest part of its time that a host loses, over the hosts: cores' time stolen by "
+            "other virtual machines, periods in which the CPU quota was used up, time in which "
+            "threads waited for a core, memory or disks; 0 where no host tells",
+            per("resource", kPressureNames,
+                [](S s, std::size_t i) { return worst_pressure(s.ranks.hosts, i); })),
+      gauge("coxswain_host_load_per_core", "",
+            "Threads a core that run or want to, mean of a minute, on the busiest host; 0 where no "
+            "host tells",
+            value([](S s) { return worst_load(s.ranks.hosts); })),
+      gauge("coxswain_host_clock_ratio", "ratio",
+            "Present over largest clock on the host with the slowest cores; absent where no host "
+            "tells",
+            value([](S s) { return lowest_clock(s.ranks.hosts); })),
+  };
+}
+
+std::vector<Metric> rank_metrics() {
   using S = const Snapshot&;
   std::array<std::string, kWorstRanks> slots;
   for (std::size_t slot = 0; slot < kWorstRanks; ++slot) slots[slot] = std::to_string(slot);
@@ -109,6 +185,51 @@ std::vector<Metric> metrics() {
   };
 }
 
+std::vector<Metric> metrics() {
+  return joined(rank_metrics(), joined(slowness_metrics(), host_metrics()));
+}
+
+void put_interval(io::JsonWriter& json, const auto& slow) {
+  json.field("slowdown_ratio", slow.slowdown_ratio).field("slowdown_low", slow.slowdown_low);
+  json.field("slowdown_high", slow.slowdown_high).field("since_round", slow.since);
+  json.field("rarity", slow.rarity);
+}
+
+void put_slow_rank(io::JsonWriter& json, const SlowRank& slow) {
+  json.begin_object().field("rank", slow.rank).field("state", to_string(slow.state));
+  json.field("phase", to_string(slow.phase()));
+  put_interval(json, slow);
+  json.field("course", to_string(slow.course)).field("against", to_string(slow.against));
+  if (slow.state == SlowState::recovered) json.field("until_round", slow.until);
+  json.field("short_spells", slow.short_spells).end_object();
+}
+
+// What the estimates say: "slow" has the confirmed ranks, "watched" the others.
+void put_findings(io::JsonWriter& json, const SlowFindings& told) {
+  for (const bool is_confirmed : {true, false}) {
+    json.key(is_confirmed ? "slow" : "watched").begin_array();
+    for (const SlowRank& slow : told.ranks) {
+      if ((slow.state == SlowState::confirmed) == is_confirmed) put_slow_rank(json, slow);
+    }
+    json.end_array();
+  }
+  json.field("slow_ranks", told.confirmed).field("suspected_ranks", told.suspected);
+  json.field("recovered_ranks", told.recovered).key("slow_hosts").begin_array();
+  for (const SlowHost& host : told.hosts) {
+    json.begin_object().field("node", host.node).field("ranks", host.ranks);
+    json.field("slowdown_ratio", host.slowdown_ratio).field("since_round", host.since);
+    json.end_object();
+  }
+  json.end_array().key("slow_job");
+  if (!told.job) {
+    json.null();
+    return;
+  }
+  json.begin_object();
+  put_interval(json, *told.job);
+  json.end_object();
+}
+
 void put_status(io::JsonWriter& json, const Snapshot& s) {
   const RankCounts counts = rank_counts(s);
   json.key("ranks").begin_object();
@@ -127,16 +248,14 @@ void put_status(io::JsonWriter& json, const Snapshot& s) {
     json.field("own_seconds", worst.own_seconds).field("slowdown_ratio", worst.slowdown_ratio);
     json.end_object();
   }
-  json.end_array().key("slow").begin_array();
-  for (const SlowRank& slow : s.ranks.slow) {
-    json.begin_object().field("rank", slow.rank).field("phase", to_string(slow.phase()));
-    json.field("slowdown_ratio", slow.slowdown_ratio).field("since_round", slow.since);
-    json.field("rarity", slow.rarity).end_object();
-  }
-  json.end_array().end_object();
+  json.end_array();
+  put_spread(json, "waiting_seconds", s.ranks.table->waiting_seconds);
+  put_spread(json, "recompute_seconds", s.ranks.table->recompute_seconds);
+  put_findings(json, s.ranks.slow);
+  json.end_object();
 }
 
-void put_rank(io::JsonWriter& json, const Snapshot&, const RankRow& row) {
+void put_rank(io::JsonWriter& json, const Snapshot& s, const RankRow& row) {
   const RankSignal& report = row.report;
   json.field("rank", report.rank).field("round", report.round).field("step", report.step);
   json.field("rounds_covered", report.rounds).field("loss", report.loss);
@@ -144,7 +263,17 @@ void put_rank(io::JsonWriter& json, const Snapshot&, const RankRow& row) {
   json.field("own_seconds", row.own_seconds).field("slowdown_ratio", row.slowdown_ratio);
   json.field("worst_phase", to_string(row.worst_phase)).key("phase_seconds").begin_object();
   for (std::size_t p = 0; p < kPhases; ++p) json.field(kPhaseNames[p], row.phase_seconds[p]);
-  json.end_object().field("samples", report.samples);
+  json.end_object().key("waiting_seconds");
+  report.has(SignalFlag::waiting_measured) ? json.value(row.waiting_seconds) : json.null();
+  json.field("recompute_seconds", row.recompute_seconds).key("slowness");
+  const SlowRank* slow = s.ranks.slow.find(report.rank);
+  if (slow != nullptr) {
+    put_slow_rank(json, *slow);
+  } else {
+    json.null();
+  }
+  put_host(json, s.ranks.hosts.find(report.rank));
+  json.field("samples", report.samples);
   json.field("control_errors", report.control_errors).field("flags", report.flags);
 }
 
@@ -184,124 +313,19 @@ Result<std::string> ranks_json(const Snapshot& s, std::string_view query) {
   return json.take();
 }
 
-const SlowRank* find_slow(const RanksView& view, RankId rank) {
-  for (const SlowRank& slow : view.slow) {
-    if (slow.rank == rank) return &slow;
+void add_spreads(RankTable& table) {
+  std::vector<RankId> waiting_ranks, ranks;
+  std::vector<double> waiting, recompute;
+  for (const RankRow& row : table.rows) {
+    if (row.report.rounds == 0 || row.report.has(SignalFlag::finished)) continue;
+    ranks.push_back(row.report.rank);
+    recompute.push_back(row.recompute_seconds);
+    if (!row.report.has(SignalFlag::waiting_measured)) continue;
+    waiting_ranks.push_back(row.report.rank);
+    waiting.push_back(row.waiting_seconds);
   }
-  return nullptr;
-}
-
-// All ranks, or in large jobs those that count as slow and then those with most own work.
-std::vector<const RankRow*> rows_shown(const RanksView& view) {
-  std::vector<const RankRow*> rows;
-  for (const RankRow& row : view.table->rows) rows.push_back(&row);
-  if (rows.size() <= kShowAll) return rows;
-  const auto key = [&view](const RankRow* row) {
-    return std::tuple(find_slow(view, row->report.rank) == nullptr, -row->own_seconds,
-                      row->report.rank);
-  };
-  std::partial_sort(rows.begin(), rows.begin() + kSlowestShown, rows.end(),
-                    [&key](const RankRow* a, const RankRow* b) { return key(a) < key(b); });
-  rows.resize(kSlowestShown);
-  return rows;
-}
-
-std::string phase_bar(const RankRow& row, double longest) {
-  std::string out = "<div class=\"bar\" aria-hidden=\"true\">";
-  for (std::size_t p = 0; p < kPhases; ++p) {
-    const double share = longest > 0 ? static_cast<double>(row.phase_seconds[p]) / longest : 0;
-    if (share > 0.001)
-      out += fmt::format("<i class=\"ph{}\" style=\"width:{}%\"></i>", p, fixed(100 * share, 1));
-  }
-  return out + "</div>";
-}
-
-// What the rank does right now, in a wait that lasts.
-std::string remark_of(const Stall* stall, RankId rank) {
-  if (stall == nullptr) return {};
-  if (stall->is_waiting(rank)) return tag("", "waiting") + " ";
-  for (const RankMark& mark : stall->culprits) {
-    if (mark.rank != rank) continue;
-    return fmt::format("{} <small>{}</small> ", tag("bad", "others wait"), text_of(mark));
-  }
-  return {};
-}
-
-std::string remarks(const RankRow& row, const SlowRank* slow, const Stall* stall) {
-  std::string out = remark_of(stall, row.report.rank);
-  const auto add = [&out](std::string_view css_class, std::string_view text) {
-    out += tag(css_class, text) + " ";
-  };
-  const RankSignal& report = row.report;
-  if (report.has(SignalFlag::nonfinite_loss) || report.has(SignalFlag::nonfinite_gradient))
-    add("bad", "not finite");
-  if (report.has(SignalFlag::step_skipped)) add("warn", "skipped");
-  if (report.has(SignalFlag::rolled_back)) add("warn", "rolled back");
-  if (report.has(SignalFlag::step_repeated)) add("warn", "done again");
-  if (report.has(SignalFlag::out_of_memory)) add("warn", "out of memory, run again");
-  if (report.has(SignalFlag::finished)) add("", "finished");
-  if (report.has(SignalFlag::watching)) add("", "watching");
-  if (slow == nullptr) return out;
-  add("warn", fmt::format("slow in {}", to_string(slow->phase())));
-  return fmt::format("{}<small>{} since round {}</small>", out, times_text(slow->slowdown_ratio),
-                     grouped(slow->since.value()));
-}
-
-std::string memory_text(const RankRow& row) {
-  const RankSignal& report = row.report;
-  if (report.memory_used_bytes == 0 && report.memory_peak_bytes == 0) return "–";
-  if (report.memory_limit_bytes == 0) return bytes_text(report.memory_peak_bytes);
-  const auto peak = static_cast<double>(report.memory_peak_bytes);
-  return percent_text(peak / static_cast<double>(report.memory_limit_bytes), 0);
-}
-
-void add_missing(Table& table, const std::vector<FaultyReport>& faults) {
-  const std::string mark = tag("bad", "missing");
-  std::size_t missing = 0;
-  for (const FaultyReport& fault : faults) {
-    if (fault.fault != ReportFault::missing || ++missing > kMissingNamed) continue;
-    table.add({std::to_string(fault.rank.value()), mark + " no report for this round"}, "gone");
-  }
-  if (missing > kMissingNamed)
-    table.add({"", mark + " " + grouped(missing - kMissingNamed) + " more ranks"}, "gone");
-}
-
-std::string headline(const Snapshot& s) {
-  const RankCounts counts = rank_counts(s);
-  std::string text =
-      fmt::format("{} of {} training", grouped(static_cast<std::uint64_t>(counts.training)),
-                  grouped(static_cast<std::uint64_t>(s.job->world_size)));
-  if (counts.missing > 0) text += ", " + std::to_string(counts.missing) + " missing";
-  if (counts.finished > 0) text += ", " + std::to_string(counts.finished) + " finished";
-  if (counts.watching > 0) text += ", " + std::to_string(counts.watching) + " watching";
-  const std::size_t rows = s.ranks.table->rows.size();
-  if (rows > kShowAll)
-    text += fmt::format(". The {} slowest are shown; own work is {} to {}, median {}",
-                        kSlowestShown, seconds_text(s.summary.own_seconds.min),
-                        seconds_text(s.summary.own_seconds.max),
-                        seconds_text(s.summary.own_seconds.median));
-  return text + ".";
-}
-
-std::string ranks_section(const Snapshot& s) {
-  double longest = 0;
-  const auto rows = rows_shown(s.ranks);
-  for (const RankRow* row : rows) {
-    double sum = 0;
-    for (const float seconds : row->phase_seconds) sum += static_cast<double>(seconds);
-    longest = std::max(longest, sum);
-  }
-  Table table({"Rank/n", "Own work/n", "To median/n", "Step/wide", "Memory/n wide", "Remarks"});
-  add_missing(table, s.ranks.table->faults);
-  for (const RankRow* row : rows) {
-    const SlowRank* slow = find_slow(s.ranks, row->report.rank);
-    table.add({std::to_string(row->report.rank.value()), seconds_text(row->own_seconds),
-               times_text(row->slowdown_ratio), phase_bar(*row, longest), memory_text(*row),
-               remarks(*row, slow, s.stall.stall.get())},
-              slow != nullptr ? "slow" : "");
-  }
-  return fmt::format("<section class=\"card\"><h2>Ranks</h2><p class=\"hint\">{}</p>{}</section>",
-                     headline(s), table.html());
+  table.waiting_seconds = spread_of(waiting, waiting_ranks);
+  table.recompute_seconds = spread_of(recompute, ranks);
 }
 
 }  // namespace
@@ -335,6 +359,7 @@ std::shared_ptr<const RankTable> rank_table(const StepSignals& signals,
     table->rows.push_back(row_of(report, summary));
     table->samples_per_step += table->rows.back().samples_per_step;
   }
+  add_spreads(*table);
   return table;
 }
 
@@ -355,8 +380,11 @@ Topic ranks_topic() {
           .metrics = metrics,
           .put_status = put_status,
           .put_rank = put_rank,
-          .documents = {{"/api/v1/ranks", "every rank, paged: ?offset=0&limit=100", ranks_json}},
-          .sections = {{ranks_section, Section::Width::half}}};
+          .documents = {{"/api/v1/ranks", "every rank, paged: ?offset=0&limit=100", ranks_json},
+                        {"/api/v1/ranks/rounds",
+                         "own work over the median in the last 60 rounds; ?rank=7 of one rank",
+                         heat_json}},
+          .sections = {{ranks_section}, {heat_section, Section::Width::half}}};
 }
 
 }  // namespace cox::metrics

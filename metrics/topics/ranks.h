@@ -5,9 +5,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "coordinator/core/record.h"
+#include "metrics/topics/hosts.h"
 
 namespace cox::metrics {
 
@@ -24,6 +26,8 @@ struct RankRow {
   double samples_per_step = 0;
   double reduction_seconds = 0;
   double reduction_exposed_seconds = 0;
+  double waiting_seconds = 0;    // for the last rank, a part of communication
+  double recompute_seconds = 0;  // what memory actions cost, a part of backward
 
   double slowdown_ratio = 1;
   Phase worst_phase = Phase::other;
@@ -36,12 +40,15 @@ struct RankTable {
   std::vector<RankRow> rows;         // ascending ranks
   std::vector<FaultyReport> faults;  // of that round
   double samples_per_step = 0;       // of all rows
+  Spread waiting_seconds;            // of the ranks that measure it
+  Spread recompute_seconds;
 };
 
 struct RanksView {
   std::vector<bool> has_reported;  // since the start; one a rank of the job
   std::shared_ptr<const RankTable> table = std::make_shared<const RankTable>();  // never null
-  std::vector<SlowRank> slow;  // those that the estimates call slow, slowest first
+  SlowFindings slow;
+  HostNotes hosts;
 
   // Notes who has reported in this round.
   void mark_seen(const StepRecord& record);
@@ -64,6 +71,9 @@ struct RankCounts {
 };
 // Before the first round every rank is missing.
 RankCounts rank_counts(const Snapshot& snapshot);
+
+// Returns the section of the status page.
+std::string ranks_section(const Snapshot& snapshot);
 
 Topic ranks_topic();
 

@@ -14,6 +14,7 @@ import subprocess
 
 import overlap_picture
 import picture
+import straggler_picture
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
@@ -79,6 +80,8 @@ def picture_of(goal, lines):
         drawing = picture.draw(lines)
     elif overlap_picture.has_what_it_takes(lines):
         drawing = overlap_picture.draw(lines)
+    elif straggler_picture.has_what_it_takes(lines):
+        drawing = straggler_picture.draw(lines)
     else:
         return []
     with open(os.path.join(ROOT, "docs", "images", goal + ".svg"), "w", encoding="utf-8") as file:

@@ -29,6 +29,8 @@ StepBallot random_ballot(std::mt19937_64& random) {
   b.round_closed_min = below(2);
   b.stop_max = below(2);
   b.fingerprint_min = b.fingerprint_max = below(3);
+  b.arrival = {below(1000), below(10)};
+  b.clocks_due_max = below(2);
   return b;
 }
 
@@ -66,7 +68,13 @@ TEST_SUITE("core") {
     a.stop_max = 1;
     a.fingerprint_min = a.fingerprint_max = 11;
     b.fingerprint_min = b.fingerprint_max = 12;
+    a.arrival = {14, 15};
+    b.arrival = {13, 16};
+    b.clocks_due_max = 1;
     merge_into(a, b);
+    CHECK(a.arrival.at_ns == 14);
+    CHECK(a.arrival.error_ns == 16);
+    CHECK(a.clocks_due_max == 1);
     CHECK(a.loss_sum == 5);
     CHECK(a.weight == 8);
     CHECK(a.samples == 11);

@@ -1,6 +1,7 @@
 // Estimates: what one round, and what many, make of reports.
 #include "coordinator/core/estimates.h"
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 #include <vector>
@@ -139,6 +140,92 @@ TEST_SUITE("core") {
     for (std::size_t c = 0; c < cox::kChannels; ++c) CHECK(rounds.level(c)[0] == 0);
   }
 
+  TEST_CASE("a rank's own part of communication counts where all tell it from waiting") {
+    constexpr std::size_t kCommunicationChannel = cox::kChannels - 1;
+    for (const bool all_measure : {true, false}) {
+      CAPTURE(all_measure);
+      Rounds rounds(4);
+      std::vector<cox::RankSignal> reports;
+      for (std::int32_t r = 0; r < 4; ++r) {
+        reports.push_back(worker(r, 0, 3));
+        seconds(reports.back(), Phase::communication) = r == 3 ? 2 : 5;
+        reports.back().waiting_seconds = r == 3 ? 0 : 4;
+        if (all_measure || r > 0) reports.back().set(cox::SignalFlag::waiting_measured);
+      }
+      rounds.see(reports);
+      // Rank 3 is the last to arrive and needs 2 s where the others need 1.
+      CHECK(rounds.level(0)[3] == doctest::Approx(all_measure ? std::log(5.0 / 4) : 0));
+      CHECK(rounds.level(kCommunicationChannel)[3] ==
+            doctest::Approx(all_measure ? std::log(5.0 / 4) : 0));
+      CHECK(rounds.level(0)[0] == 0);
+    }
+  }
+
+  TEST_CASE("a rank that makes activations again by plan is not slow for that") {
+    Rounds rounds(4);
+    std::vector<cox::RankSignal> reports;
+    for (std::int32_t r = 0; r < 4; ++r) {
+      reports.push_back(worker(r, 0, 3));
+      seconds(reports.back(), Phase::backward) = r == 2 ? 9 : 6;
+      if (r == 2) reports.back().recompute_seconds = 3;
+    }
+    rounds.see(reports);
+    for (std::size_t c = 0; c < cox::kChannels; ++c) CHECK(rounds.level(c)[2] == 0);
+  }
+
+  TEST_CASE("a rank with longer sequences is not slow where tokens are counted") {
+    cox::testing::Random random(12);
+    Rounds rounds(4);
+    for (int i = 0; i < 200; ++i) {
+      auto reports = step(std::vector<Worker>(4, {.per_sample = 1e-2}), {8, 8, 8, 12}, random);
+      for (cox::RankSignal& report : reports) {
+        report.tokens = report.samples * 100;
+        report.samples = 8;
+      }
+      rounds.see(reports);
+      REQUIRE(rounds.estimates.slowness.slow.empty());
+    }
+  }
+
+  TEST_CASE("the size of a slowdown lies in its interval, and the states follow each other") {
+    cox::testing::Random random(31);
+    int covered = 0, suspected = 0;
+    for (int run = 0; run < 200; ++run) {
+      Rounds rounds(8);
+      std::vector<Worker> workers(8, {.per_sample = 1e-2, .noise = 0.03});
+      const std::vector<std::uint32_t> samples(8, 16);
+      const auto play = [&](int n) {
+        for (int i = 0; i < n; ++i) rounds.see(step(workers, samples, random));
+      };
+      play(40);
+      workers[6].per_sample = 1.2e-2;
+      std::optional<cox::SlowState> last;
+      for (int i = 0; i < 60; ++i) {
+        play(1);
+        const auto& watched = rounds.estimates.slowness.watched;
+        if (!watched.empty() && watched[0].rank == cox::RankId(6)) last = watched[0].state;
+      }
+      suspected += last == cox::SlowState::suspected;
+      const cox::SlowRank* const slow = cox::find_slow(rounds.estimates, cox::RankId(6));
+      REQUIRE(slow != nullptr);
+      CHECK(slow->state == cox::SlowState::confirmed);
+      CHECK(slow->course == cox::SlowCourse::persistent);
+      covered += slow->slowdown_low <= 1.2 && 1.2 <= slow->slowdown_high;
+      workers[6].per_sample = 1e-2;
+      play(80);
+      REQUIRE(cox::find_slow(rounds.estimates, cox::RankId(6)) == nullptr);
+      const auto& watched = rounds.estimates.slowness.watched;
+      const auto gone = std::ranges::find(watched, cox::RankId(6), &cox::SlowRank::rank);
+      REQUIRE(gone != watched.end());
+      CHECK(gone->state == cox::SlowState::recovered);
+      CHECK(gone->course == cox::SlowCourse::persistent);
+      CHECK(std::abs(static_cast<double>(gone->until.value()) - 100) <= 20);
+    }
+    MESSAGE("intervals that hold the true size: " << covered << " of 200");
+    CHECK(covered >= 180);
+    CHECK(suspected >= 100);  // the others were confirmed at once
+  }
+
   TEST_CASE("times of zero and absurd times give finite levels") {
     for (const double odd : {0.0, 1e-30, 1e30}) {
       Rounds rounds(4);
@@ -253,7 +340,7 @@ TEST_SUITE("core") {
     workers[2].per_sample = 1.3e-3;
     workers[4].per_sample = 2e-3;
     workers[7].per_sample = 1.6e-3;
-    for (int i = 0; i < 60; ++i)
+    for (int i = 0; i < 120; ++i)  // rounds of 16 ms, of which 68 tell slowness from a pause
       rounds.see(step(workers, std::vector<std::uint32_t>(9, 16), random));
     REQUIRE(rounds.estimates.slowness.slow.size() == 3);
     const std::vector<cox::SlowRank> two = cox::slowest_ranks(rounds.estimates, 2);
@@ -270,7 +357,7 @@ TEST_SUITE("core") {
     std::vector<Worker> workers(4);
     workers[3].per_sample = 2e-3;
     const std::vector<std::uint32_t> samples(4, 16);
-    for (int i = 0; i < 60; ++i) rounds.see(step(workers, samples, random));
+    for (int i = 0; i < 120; ++i) rounds.see(step(workers, samples, random));
     const std::string bytes = cox::encode_state(rounds.estimates);
     auto restored = cox::PolicyState::from_bytes(bytes).take_or_fresh<cox::Estimates>();
     REQUIRE(cox::encode_state(restored) == bytes);

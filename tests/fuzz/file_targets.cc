@@ -8,12 +8,18 @@
 #include <vector>
 
 #include "coordinator/core/config.h"
+#include "coordinator/diagnosis/run_phases.h"
+#include "coordinator/diagnosis/trace_model.h"
+#include "coordinator/diagnosis/what_if.h"
 #include "coordinator/io/content_hash.h"
+#include "coordinator/io/gzip.h"
 #include "coordinator/io/json.h"
 #include "coordinator/io/operator_table_file.h"
 #include "coordinator/io/planning_files.h"
+#include "coordinator/io/run_steps.h"
 #include "coordinator/io/safetensors_header.h"
 #include "coordinator/io/save_folder.h"
+#include "coordinator/io/trace_file.h"
 #include "coordinator/planner/front.h"
 #include "metrics/run_format.h"
 #include "tests/fuzz/targets.h"
@@ -77,6 +83,18 @@ std::string written(const io::Json& value) {
   return out.take();
 }
 
+void check_figures(const diagnosis::JobModel& model) {
+  std::size_t members = 0;
+  for (const diagnosis::OperationGroup& group : model.graph.groups) members += group.members.size();
+  expect(members == model.operations.size(), "each operation in one group");
+  const auto figures = diagnosis::what_if(model);
+  if (!figures.ok()) return;
+  expect(figures->actual_seconds > 0 && figures->ideal_seconds > 0, "steps that take time");
+  expect(figures->of_workers.size() == model.ranks.size(), "a figure for each worker");
+  expect(2 * figures->culprits.ranks.size() <= model.ranks.size(),
+         "at most half of the ranks named");
+}
+
 bool is_small(const MemoryProblem& problem) {
   return problem.stages.size() <= 8;
 }
@@ -106,6 +124,35 @@ Taken fuzz_json(std::string_view bytes) {
   const auto again = io::parse_json(once);
   expect(again.ok(), "JSON that was written to be read again");
   expect(written(*again) == once, "JSON to be the same after it was written");
+  return Taken::yes;
+}
+
+Taken fuzz_gzip(std::string_view bytes) {
+  constexpr std::size_t kMost = 4096;
+  const auto text = io::gunzip(bytes, kMost);
+  expect(!text.ok() || text->size() <= kMost, "no more bytes than were allowed");
+  return text.ok() ? Taken::yes : Taken::no;
+}
+
+Taken fuzz_phases(std::string_view bytes) {
+  const io::PhaseLines lines = io::parse_phase_lines(bytes);
+  const auto model = diagnosis::model_of(diagnosis::RunPhases{{lines.steps, lines.steps}, {}});
+  if (!model.ok()) return Taken::no;
+  check_figures(*model);
+  return Taken::yes;
+}
+
+Taken fuzz_trace(std::string_view bytes) {
+  auto rows = io::parse_trace(bytes);
+  if (!rows.ok()) return Taken::no;
+  const std::size_t count = rows->size();
+  const auto trace = diagnosis::arrange(*std::move(rows));
+  if (!trace.ok()) return Taken::no;
+  expect(trace->start.size() <= count, "no more operations than rows");
+  expect(trace->ranks.size() == trace->dp_ranks * trace->stages, "a rank for each place");
+  const auto model = diagnosis::model_of(*trace);
+  if (!model.ok()) return Taken::no;
+  check_figures(*model);
   return Taken::yes;
 }
 

@@ -17,6 +17,7 @@
 #include "coordinator/wire/mask.h"
 #include "coordinator/wire/plan_codec.h"
 #include "metrics/run_format.h"
+#include "tests/diagnosis/made_trace.h"
 #include "tests/planner/random_problem.h"
 #include "tests/runtime/driven_job.h"
 #include "tests/wire/random_values.h"
@@ -245,6 +246,29 @@ Seeds safetensors() {
   return {size + io::format_safetensors_header(header), std::string(2, '\0') + "{}"};
 }
 
+// What gzip(1) makes of a few lines, and two such files one after another.
+Seeds packed() {
+  constexpr char kPacked[] =
+      "\037\213\010\000\000\000\000\000\002\003\053\056\111\055\320\111\051\210\057\112"
+      "\314\313\346\062\320\061\204\143\000\010\360\226\371\031\000\000\000";
+  const std::string one(kPacked, sizeof kPacked - 1);
+  return {one, one + one};
+}
+
+Seeds phases() {
+  return {
+      "{\"step\":0,\"timestamp\":5.5,\"phases\":{\"forward\":0.5,\"comm\":0.25},\"scalars\":"
+      "{\"loss\":NaN}}\n{\"step\":1,\"timestamp\":6,\"phases\":{\"forward\":0.75}}\n{\"step\":2,"};
+}
+
+Seeds traces() {
+  return {
+      test::csv_of(test::made_trace({.dp_ranks = 2, .stages = 1, .microbatches = 1, .steps = 2})),
+      test::csv_of(test::made_trace({.dp_ranks = 1, .stages = 2, .microbatches = 2, .steps = 1})),
+      test::csv_of(test::made_trace(
+          {.dp_ranks = 1, .stages = 2, .chunks = 2, .microbatches = 1, .steps = 1}))};
+}
+
 Seeds signals() {
   const JobFacts job = test::capable_job(kRanks, kBlocks);
   test::RandomValues random(13);
@@ -265,6 +289,7 @@ std::vector<std::string> seeds_of(std::string_view target) {
   static const std::map<std::string_view, Seeds (*)()> kMakers = {
       {"config", configs},
       {"control_state", control_states},
+      {"gzip", packed},
       {"http_head", http_heads},
       {"instances", instances},
       {"journal", journals},
@@ -273,11 +298,13 @@ std::vector<std::string> seeds_of(std::string_view target) {
       {"mask", masks},
       {"memory_profile", memory_profiles},
       {"operators", operators},
+      {"phases", phases},
       {"plan", plans},
       {"query", queries},
       {"run", runs},
       {"safetensors", safetensors},
-      {"signals", signals}};
+      {"signals", signals},
+      {"trace", traces}};
   return kMakers.at(target)();
 }
 

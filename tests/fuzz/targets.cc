@@ -8,8 +8,9 @@
 namespace cox::fuzz {
 namespace {
 
-constexpr std::array<Target, 15> kTargets = {{{"config", fuzz_config},
+constexpr std::array<Target, 18> kTargets = {{{"config", fuzz_config},
                                               {"control_state", fuzz_control_state},
+                                              {"gzip", fuzz_gzip},
                                               {"http_head", fuzz_http_head},
                                               {"instances", fuzz_instances},
                                               {"journal", fuzz_journal},
@@ -18,11 +19,13 @@ constexpr std::array<Target, 15> kTargets = {{{"config", fuzz_config},
                                               {"mask", fuzz_mask},
                                               {"memory_profile", fuzz_memory_profile},
                                               {"operators", fuzz_operators},
+                                              {"phases", fuzz_phases},
                                               {"plan", fuzz_plan},
                                               {"query", fuzz_query},
                                               {"run", fuzz_run},
                                               {"safetensors", fuzz_safetensors},
-                                              {"signals", fuzz_signals}}};
+                                              {"signals", fuzz_signals},
+                                              {"trace", fuzz_trace}}};
 
 }  // namespace
 

@@ -41,6 +41,7 @@ std::string repaired_frame(std::string_view bytes);
 // The targets themselves.
 Taken fuzz_config(std::string_view bytes);
 Taken fuzz_control_state(std::string_view bytes);
+Taken fuzz_gzip(std::string_view bytes);
 Taken fuzz_http_head(std::string_view bytes);
 Taken fuzz_instances(std::string_view bytes);
 Taken fuzz_journal(std::string_view bytes);
@@ -49,10 +50,12 @@ Taken fuzz_manifest(std::string_view bytes);
 Taken fuzz_mask(std::string_view bytes);
 Taken fuzz_memory_profile(std::string_view bytes);
 Taken fuzz_operators(std::string_view bytes);
+Taken fuzz_phases(std::string_view bytes);
 Taken fuzz_plan(std::string_view bytes);
 Taken fuzz_query(std::string_view bytes);
 Taken fuzz_run(std::string_view bytes);
 Taken fuzz_safetensors(std::string_view bytes);
 Taken fuzz_signals(std::string_view bytes);
+Taken fuzz_trace(std::string_view bytes);
 
 }  // namespace cox::fuzz

@@ -17,11 +17,12 @@ import tree
 
 CORE = "coordinator/core/"
 PLANNING = (CORE, "coordinator/policies/", "coordinator/planner/")
+DIAGNOSIS = "coordinator/diagnosis/"
 IO = "coordinator/io/"
 TRANSPORT = "coordinator/transport/"
 TESTING = "coordinator/testing/"
 # Everything that programs are made of: not what tests are made of.
-COORDINATOR = PLANNING + (IO, "coordinator/wire/", TRANSPORT, "coordinator/runtime/")
+COORDINATOR = PLANNING + (DIAGNOSIS, IO, "coordinator/wire/", TRANSPORT, "coordinator/runtime/")
 
 # The floors of sdk/src, from the ground up.
 SDK = COORDINATOR + ("metrics/", "sdk/include/")
@@ -44,7 +45,8 @@ MAY_INCLUDE = {
     "coordinator/core/": (),
     "coordinator/policies/": (CORE, "coordinator/planner/"),
     "coordinator/planner/": (CORE,),
-    IO: (CORE, "coordinator/planner/"),
+    DIAGNOSIS: (CORE,),
+    IO: (CORE, DIAGNOSIS, "coordinator/planner/"),
     "coordinator/wire/": (CORE,),
     TRANSPORT: (CORE, IO),
     "coordinator/runtime/": PLANNING + (IO, "coordinator/wire/", TRANSPORT),
@@ -68,7 +70,7 @@ MAY_INCLUDE = {
 }
 
 # These build with a compiler alone: the headers of C++, not even those of POSIX.
-STANDARD_ONLY = (CORE, "coordinator/policies/", "coordinator/planner/", TESTING)
+STANDARD_ONLY = (CORE, DIAGNOSIS, "coordinator/policies/", "coordinator/planner/", TESTING)
 
 # What a foreign include looks like -> where it may stand.
 FOREIGN = {
@@ -87,6 +89,7 @@ FOREIGN = {
     ),
     r"nlohmann/.*": ("coordinator/io/json.cc",),
     r"xxhash\.h": ("coordinator/io/content_hash.cc",),
+    r"zlib\.h": ("coordinator/io/gzip.cc",),
     # The standard-only folders have sentence() of core/text.h instead.
     r"fmt/.*": ("coordinator/io/", "coordinator/tools/", "coordinator/transport/")
     + ("coordinator/runtime/", "metrics/", "sdk/src/", "sdk/examples/", "tests/"),

@@ -94,7 +94,8 @@ TEST_SUITE("metrics") {
     CHECK(contains(before, "\"slow\":[]"));
     const std::string after = respond({"GET", "/api/v1/status", ""}, served_after({}, 60)).body;
     CHECK(contains(after,
-                   "\"slow\":[{\"rank\":2,\"phase\":\"forward\",\"slowdown_ratio\":1.17,"
+                   "\"slow\":[{\"rank\":2,\"state\":\"confirmed\",\"phase\":\"forward\","
+                   "\"slowdown_ratio\":1.17,\"slowdown_low\":1.15,\"slowdown_high\":1.19,"
                    "\"since_round\":41,"));
   }
 

@@ -74,6 +74,17 @@ TEST_SUITE("metrics") {
       CHECK(line.find(name) == std::string::npos);
   }
 
+  TEST_CASE(
+      "waiting and recompute stand beside the phases they are part of, where they are known") {
+    StepRow row;
+    CHECK(step_line(row).find("waiting") == std::string::npos);
+    CHECK(step_line(row).find("recompute\"") == std::string::npos);
+    row.waiting_seconds = 0;
+    row.recompute_seconds = 0.25F;
+    CHECK(step_line(row).find("\"waiting\":0") != std::string::npos);
+    CHECK(step_line(row).find("\"recompute\":0.25") != std::string::npos);
+  }
+
   TEST_CASE("a peak that nobody predicted is left out") {
     StepRow row;
     row.memory_peak_alloc_bytes = 30;

@@ -120,6 +120,11 @@ void SimulatedJob::phases_of(std::int32_t rank, RankSignal& signal) {
   const double wall = step * (round_ > 40 && setup_.slow_rank >= 0 ? 1.0 : 0.955) * noise(random_);
   signal.phase_seconds[static_cast<std::size_t>(Phase::communication)] =
       static_cast<float>(std::max(0.01 * step, wall - own));
+  signal.set(SignalFlag::waiting_measured);
+  signal.waiting_seconds =
+      slow > 1 ? 0 : 0.6F * signal.phase_seconds[static_cast<std::size_t>(Phase::communication)];
+  if (setup_.plans_memory && round_ > 60)
+    signal.recompute_seconds = static_cast<float>(0.04 * step);
   signal.wall_seconds = std::max(wall, own * 1.01);
 }
 
@@ -159,6 +164,13 @@ RankSignal SimulatedJob::signal_of(std::int32_t rank) {
   signal.memory_used_bytes = (5ull << 30) + (static_cast<std::uint64_t>(rank % 16) << 24);
   signal.memory_peak_bytes = signal.memory_used_bytes + (1ull << 30);
   signal.memory_limit_bytes = 8ull << 30;
+  if (rank == setup_.slow_rank && round_ > 40) {
+    HostEvidence evidence;
+    constexpr std::string_view kHost = "node07";
+    std::copy(kHost.begin(), kHost.end(), evidence.host.begin());
+    evidence.steal_ratio = 0.12F;
+    signal.fragment = make_fragment(evidence);
+  }
   seal(signal);
   return signal;
 }
@@ -227,8 +239,14 @@ void SimulatedJob::decide(Decision& decision) {
     slow.rank = RankId(setup_.slow_rank);
     slow.phase_index = 1;  // forward
     slow.since = RoundId(41);
+    slow.state = SlowState::confirmed;
+    slow.course = SlowCourse::persistent;
     slow.slowdown_ratio = 1.17;
-    decision.slow_ranks = {slow};
+    slow.slowdown_low = 1.15;
+    slow.slowdown_high = 1.19;
+    slow.rarity = 12;
+    decision.slow.ranks = {slow};
+    decision.slow.confirmed = 1;
   }
   if (setup_.slow_rank >= 0 && round_ == 55) {
     reasons.push_back(reason(

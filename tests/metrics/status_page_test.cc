@@ -132,8 +132,8 @@ TEST_SUITE("metrics") {
   TEST_CASE("the page says what a newcomer asks: state, ranks, plan, decisions with reasons") {
     const std::string page = status_page(served_after({}, 100));
     for (const char* part :
-         {"● training", "4 of 4 ranks reporting", "Plan 2",
-          "slow in forward</span> <small>1.17× since round 41</small>", "rank 2 slow in forward",
+         {"● training", "4 of 4 ranks reporting", "Plan 2", ">slow</span></td>",
+          "in forward since round 41, against the other ranks", "rank 2 slow in forward",
           "recompute", "vetoed", "this loop does not take its batch", "unchanged",
           "aria-label=\"Loss over the last 100 rounds", "href=\"/api/v1/decisions\""}) {
       CAPTURE(part);

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "coordinator/planner/step_trial.h"
+#include "tests/planner/random_step.h"
 #include "tests/planner/step_referee.h"
 
 #include <doctest/doctest.h>
@@ -15,40 +16,8 @@ namespace {
 
 using planner::StepGraph;
 using planner::StepPlan;
-
-std::int64_t drawn(std::mt19937_64& random, std::int64_t low, std::int64_t high) {
-  return std::uniform_int_distribution<std::int64_t>(low, high)(random);
-}
-
-// A chain with skips forward, and backward through it: each operator's backward reads its inputs.
-StepGraph random_step(std::mt19937_64& random, std::int32_t length) {
-  StepGraph graph;
-  graph.base_bytes = drawn(random, 0, 100);
-  std::vector<std::vector<std::int32_t>> inputs;
-  for (std::int32_t i = 0; i < length; ++i) {
-    graph.tensors.push_back({drawn(random, 1, 20), false});
-    std::vector<std::int32_t> reads;
-    if (i > 0) reads.push_back(i - 1);
-    if (i > 2 && drawn(random, 0, 3) == 0)
-      reads.push_back(static_cast<std::int32_t>(drawn(random, 0, i - 2)));
-    graph.operators.push_back({"forward", drawn(random, 1, 30), reads, {i}});
-    inputs.push_back(reads);
-  }
-  std::int32_t gradient = length - 1;
-  for (std::int32_t i = length; i-- > 0;) {
-    std::vector<std::int32_t> reads = inputs[static_cast<std::size_t>(i)];
-    if (std::ranges::find(reads, gradient) == reads.end()) reads.push_back(gradient);
-    gradient = static_cast<std::int32_t>(graph.tensors.size());
-    graph.tensors.push_back({drawn(random, 1, 20), i == 0});
-    std::vector<std::int32_t> makes{gradient};
-    if (drawn(random, 0, 2) == 0) {
-      makes.push_back(gradient + 1);
-      graph.tensors.push_back({drawn(random, 1, 4), true});
-    }
-    graph.operators.push_back({"backward", drawn(random, 1, 60), reads, makes});
-  }
-  return graph;
-}
+using test::drawn;
+using test::random_step;
 
 void check_plan(const StepGraph& graph, const StepPlan& plan) {
   const test::RefereedStep step = test::execute(graph, plan.schedule);
@@ -87,7 +56,7 @@ TEST_SUITE("planner.steps") {
     }
   }
 
-  TEST_CASE("of small steps the plans are the best of all decisions") {
+  TEST_CASE("of small steps no decision about what stays makes a faster plan") {
     std::mt19937_64 random(6);
     int missed = 0;
     int asked = 0;
@@ -113,9 +82,8 @@ TEST_SUITE("planner.steps") {
       const auto plans = planner::plan_step(graph, budgets, {200'000});
       for (std::size_t b = 0; b < plans.size(); ++b) {
         const bool fits = plans[b].peak_bytes <= budgets[b];
-        CHECK(fits == (best[b] != std::numeric_limits<std::int64_t>::max()));
+        if (best[b] != std::numeric_limits<std::int64_t>::max()) CHECK(fits);
         if (!fits) continue;
-        CHECK(plans[b].added_ns >= best[b]);
         missed += plans[b].added_ns > best[b] ? 1 : 0;
         ++asked;
       }
@@ -184,6 +152,21 @@ TEST_SUITE("planner.steps") {
     CHECK(plans[1].added_ns == 5);
     CHECK(plans[2].added_ns == 0);
     for (const auto& plan : plans) check_plan(graph, plan);
+  }
+
+  TEST_CASE("a tensor is made again early where what it is made from would have to stay") {
+    // The large root is dropped at its last use; its small copy is wanted much later.
+    StepGraph graph;
+    graph.tensors = {{30, false}, {20, false}, {40, false}, {1, false},
+                     {40, false}, {1, false},  {1, true}};
+    graph.operators = {{"root", 50, {}, {0}},     {"copy", 5, {0}, {1}},
+                       {"early", 1, {1}, {3}},    {"large", 1, {3}, {2}},
+                       {"after", 1, {2, 0}, {5}}, {"large again", 1, {5}, {4}},
+                       {"end", 1, {4, 1}, {6}}};
+    const auto plan = planner::plan_step(graph, {83}).front();
+    check_plan(graph, plan);
+    CHECK(plan.peak_bytes <= 83);
+    CHECK(plan.added_ns == 5);
   }
 
   TEST_CASE("some thousand operators are planned within the limit of work") {

@@ -122,10 +122,63 @@ TEST_SUITE("policies") {
   TEST_CASE("all ranks slow at once is nobody's fault") {
     Scenario scenario = small(6);
     for (int r = 0; r < 6; ++r) scenario.slowdowns.push_back({RankId(r), std::nullopt, 0.5, 40});
-    CHECK(told(scenario, 100).empty());
+    const std::vector<cox::Reason> reasons = told(scenario, 100);
+    REQUIRE(reasons.size() == 1);
+    CHECK(reasons[0].code == ReasonCode::straggler_job_slow);
+    CHECK(reasons[0].rank == RankId(-1));
+    CHECK(std::abs(number_after(reasons[0].text, "the job as a whole is ") - 50) <= 5);
+    CHECK(std::abs(number_after(reasons[0].text, "since round ") - 40) <= 1);
     Scenario two = small(2);
     for (int r = 0; r < 2; ++r) two.slowdowns.push_back({RankId(r), std::nullopt, 0.5, 60});
-    CHECK(told(two, 120).empty());
+    const std::vector<cox::Reason> of_two = told(two, 120);
+    REQUIRE(of_two.size() == 1);
+    CHECK(of_two[0].code == ReasonCode::straggler_job_slow);
+  }
+
+  TEST_CASE("a slow host is named, and its ranks") {
+    Scenario scenario = small(12);
+    scenario.ranks_per_node = 4;
+    for (int r = 4; r < 8; ++r) scenario.slowdowns.push_back({RankId(r), std::nullopt, 0.4, 30});
+    int ranks = 0;
+    std::vector<cox::Reason> hosts;
+    for (cox::Reason& reason : told(scenario, 80)) {
+      ranks += reason.code == ReasonCode::straggler_found;
+      if (reason.code == ReasonCode::straggler_host) hosts.push_back(std::move(reason));
+    }
+    CHECK(ranks == 4);
+    REQUIRE(hosts.size() == 1);
+    CHECK(hosts[0].text.find("all 4 ranks of host 1 are slow") == 0);
+  }
+
+  TEST_CASE("of two ranks the one that is slow from the start is named, with its phase") {
+    Scenario scenario = small(2);
+    scenario.slowdowns = {{RankId(1), Phase::backward, 0.3, 0}};
+    const std::vector<cox::Reason> reasons = told(scenario, 100);
+    REQUIRE(reasons.size() == 1);
+    CHECK(reasons[0].rank == RankId(1));
+    CHECK(reasons[0].text.find("slower than the other rank") != std::string::npos);
+    CHECK(reasons[0].text.find("in backward") != std::string::npos);
+    CHECK(std::abs(number_after(reasons[0].text, "rank 1 is ") - 30) <= 4);
+    scenario.slowdowns = {{RankId(1), Phase::backward, 0.06, 0}};  // below the floor of a tenth
+    CHECK(told(scenario, 1000).empty());
+  }
+
+  TEST_CASE("pauses are counted and told, but nobody is named for them") {
+    Scenario scenario = small(8);
+    scenario.slowdowns = {{.rank = RankId(5),
+                           .phase = Phase::forward,
+                           .extra_ratio = 1.5,
+                           .from = 30,
+                           .until = cox::testing::kForever,
+                           .shape = cox::testing::SlowShape::on_off,
+                           .on_rounds = 5,
+                           .period_rounds = 50}};
+    const std::vector<cox::Reason> reasons = told(scenario, 30 + 20 * 50);
+    REQUIRE_FALSE(reasons.empty());
+    for (const cox::Reason& reason : reasons) {
+      CHECK(reason.code == ReasonCode::straggler_transient);
+      CHECK(reason.rank == RankId(5));
+    }
   }
 
   TEST_CASE("with one or two ranks a rank is compared with its own past") {
@@ -140,7 +193,8 @@ TEST_SUITE("policies") {
       CHECK(reasons[0].rank == RankId(ranks - 1));
       CHECK(reasons[0].round.value() >= 60);
       CHECK(reasons[0].round.value() <= 80);
-      CHECK(reasons[0].text.find("its own past") != std::string::npos);
+      CHECK(reasons[0].text.find(ranks == 1 ? "in its own past" : "slower than") !=
+            std::string::npos);
       CHECK(reasons[1].code == ReasonCode::straggler_gone);
     }
   }

@@ -64,7 +64,7 @@ TEST_SUITE("policies") {
   TEST_CASE("a slowdown of 5 % under 3 % of noise is found within 1.25 times the bound") {
     CHECK(mean_delay(0.05, std::nullopt, 100) <= 13);
     CHECK(mean_delay(0.05, Phase::backward, 100) <= 13);
-    CHECK(mean_delay(0.20, std::nullopt, 50) <= 5);
+    CHECK(mean_delay(0.20, std::nullopt, 50) <= 8);  // 7 rounds tell it from a pause
   }
 
   TEST_CASE("noise without stragglers names nobody beyond the stated rate") {

@@ -2,7 +2,6 @@
 // all ranks, in whole simulated jobs; and both end once it has recovered.
 #include <algorithm>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -183,27 +182,28 @@ TEST_SUITE("testing.ladder") {
     slow.rank = RankId(3);
     slow.slowdown_ratio = 1.4;
     struct Case {
-      std::optional<double> cox::HostSigns::*sign;
-      double value;
+      float cox::HostEvidence::*sign;
+      float value;
       cox::SlowCause cause;
       const char* words;
     };
-    using Signs = cox::HostSigns;
+    using Signs = cox::HostEvidence;
     const Case cases[] = {
-        {&Signs::steal_ratio, 0.2, cox::SlowCause::host, "gave 20 % of its CPU time"},
-        {&Signs::throttled_ratio, 0.1, cox::SlowCause::host, "held it up for 10 % of the time"},
-        {&Signs::clock_ratio, 0.5, cox::SlowCause::compute, "clock is at 50 % of the largest"},
-        {&Signs::memory_pressure, 0.3, cox::SlowCause::memory_pressure, "waits for memory 30 %"},
-        {&Signs::io_pressure, 0.5, cox::SlowCause::data, "waits for reads and writes 50 %"},
+        {&Signs::steal_ratio, 0.2f, cox::SlowCause::host, "gave 20 % of its CPU time"},
+        {&Signs::throttled_ratio, 0.1f, cox::SlowCause::host, "held it up for 10 % of the time"},
+        {&Signs::clock_ratio, 0.5f, cox::SlowCause::compute, "clock is at 50 % of the largest"},
+        {&Signs::memory_pressure, 0.3f, cox::SlowCause::memory_pressure, "waits for memory 30 %"},
+        {&Signs::io_pressure, 0.5f, cox::SlowCause::data, "waits for reads and writes 50 %"},
         {&Signs::load_per_core, 2, cox::SlowCause::host, "has work for 200 % of its cores"},
         {&Signs::clock_ratio, 1, cox::SlowCause::compute, "look at its device"},
     };
     slow.phase_index = 1;
     for (const Case& c : cases) {
       Signs signs;
-      signs.host = "n7";
+      signs.host[0] = 'n';
+      signs.host[1] = '7';
       signs.*c.sign = c.value;
-      const cox::Advice advice = cox::advise(slow, signs);
+      const cox::Advice advice = cox::advise(slow, &signs);
       CAPTURE(advice.text);
       CHECK(advice.cause == c.cause);
       CHECK(advice.text.find(c.words) != std::string::npos);

@@ -38,6 +38,8 @@ std::vector<Setting<StragglerConfig>> straggler_settings() {
              {1.01, 10}),
       number(&C::slowdown_seconds,
              {"slowdown_seconds", "s", "smallest one worth naming, of a round"}, {0, 3600}),
+      number(&C::persistent_seconds,
+             {"persistent_seconds", "s", "that a slowness of short rounds must last"}, {0, 3600}),
       number(&C::false_alarms_per_rank_step,
              {"false_alarms_per_rank_step", "alarms", "stated rate on noise, per rank and step"},
              {1e-12, 0.01}),

@@ -26,9 +26,10 @@ std::vector<Setting<GuardConfig>> guard_settings();
 
 struct StragglerConfig {
   PolicyMode mode = PolicyMode::on;
-  std::uint32_t min_rounds = 12;             // reports of a rank before it can be named
-  double slowdown_ratio = 1.05;              // smallest persistent slowdown worth naming ...
-  double slowdown_seconds = 0.001;           // ... and in a round, where that is more
+  std::uint32_t min_rounds = 12;    // reports of a rank before it can be named
+  double slowdown_ratio = 1.05;     // smallest persistent slowdown worth naming ...
+  double slowdown_seconds = 0.001;  // ... and in a round, where that is more
+  double persistent_seconds = 2;    // a slowness of short rounds that is over sooner is a pause
   double false_alarms_per_rank_step = 1e-6;  // stated rate for noise without stragglers
 };
 std::vector<Setting<StragglerConfig>> straggler_settings();

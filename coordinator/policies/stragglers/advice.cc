@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
-#include <utility>
+#include <cstring>
+#include <optional>
 
+#include "coordinator/core/estimates.h"
 #include "coordinator/core/summary.h"
 #include "coordinator/core/text.h"
 
@@ -12,7 +14,7 @@ namespace {
 
 // A sign that explains slowness where it is beyond its limit.
 struct Sign {
-  std::optional<double> HostSigns::*value;
+  float HostEvidence::*value;
   double limit;
   bool is_ceiling;  // what is above the limit explains; else what is below it
   SlowCause cause;
@@ -21,27 +23,34 @@ struct Sign {
 };
 
 // The surest first.
-constexpr std::array<Sign, 6> kSigns = {{
-    {&HostSigns::throttled_ratio, 0.02, true, SlowCause::host,
+constexpr std::array<Sign, 7> kSigns = {{
+    {&HostEvidence::throttled_ratio, 0.02, true, SlowCause::host,
      "a CPU limit of its container held it up for ", " of the time; raise the limit"},
-    {&HostSigns::steal_ratio, 0.02, true, SlowCause::host, "the hypervisor gave ",
+    {&HostEvidence::steal_ratio, 0.02, true, SlowCause::host, "the hypervisor gave ",
      " of its CPU time to others; move it to another machine"},
-    {&HostSigns::memory_pressure, 0.02, true, SlowCause::memory_pressure,
+    {&HostEvidence::memory_pressure, 0.02, true, SlowCause::memory_pressure,
      "its machine waits for memory ", " of the time; free memory there"},
-    {&HostSigns::io_pressure, 0.10, true, SlowCause::data,
+    {&HostEvidence::io_pressure, 0.10, true, SlowCause::data,
      "its machine waits for reads and writes ", " of the time; look at its disks"},
-    {&HostSigns::clock_ratio, 0.85, false, SlowCause::compute, "its clock is at ",
+    {&HostEvidence::clock_ratio, 0.85, false, SlowCause::compute, "its clock is at ",
      " of the largest; look at cooling and power limits"},
-    {&HostSigns::load_per_core, 1.2, true, SlowCause::host, "its machine has work for ",
+    {&HostEvidence::cpu_pressure, 0.25, true, SlowCause::host, "threads wait for a core ",
+     " of the time; see what else runs on its machine"},
+    {&HostEvidence::load_per_core, 1.2, true, SlowCause::host, "its machine has work for ",
      " of its cores; see what else runs there"},
 }};
 
-const Sign* telling_sign(const HostSigns& signs) {
+const Sign* telling_sign(const HostEvidence& host) {
   const auto found = std::ranges::find_if(kSigns, [&](const Sign& sign) {
-    const std::optional<double>& value = signs.*sign.value;
-    return value && (sign.is_ceiling ? *value > sign.limit : *value < sign.limit);
+    const double value = host.*sign.value;
+    return value >= 0 && (sign.is_ceiling ? value > sign.limit : value < sign.limit);
   });
   return found == kSigns.end() ? nullptr : &*found;
+}
+
+std::string_view name_of(const HostEvidence& host) {
+  const auto end = std::ranges::find(host.host, '\0');
+  return {host.host.data(), static_cast<std::size_t>(end - host.host.begin())};
 }
 
 // By the phase alone.
@@ -65,6 +74,16 @@ PhaseCause cause_of(Phase phase) {
   }
 }
 
+std::optional<HostEvidence> host_of(std::span<const HostOfRank> hosts, RankId rank) {
+  const auto known = std::ranges::find(hosts, rank, &HostOfRank::rank);
+  if (known == hosts.end() || known->payload.size() > sizeof(Fragment::payload)) return {};
+  Fragment fragment{
+      FragmentKind::host_evidence, static_cast<std::uint16_t>(known->payload.size()), {}};
+  std::memcpy(fragment.payload.data(), known->payload.data(), known->payload.size());
+  const Result<HostEvidence> read = read_host_evidence(fragment);
+  return read.ok() ? std::optional<HostEvidence>(*read) : std::nullopt;
+}
+
 }  // namespace
 
 std::string_view to_string(SlowCause cause) {
@@ -73,27 +92,45 @@ std::string_view to_string(SlowCause cause) {
   return kNames[static_cast<std::size_t>(cause)];
 }
 
-Advice advise(const SlowRank& slow, const std::optional<HostSigns>& signs) {
+Advice advise(const SlowRank& slow, const HostEvidence* host) {
   Advice advice;
-  const Sign* const sign = signs ? telling_sign(*signs) : nullptr;
+  const Sign* const sign = host != nullptr ? telling_sign(*host) : nullptr;
   std::string why;
   if (sign != nullptr) {
     advice.cause = sign->cause;
-    why = concat(sign->before, percent_text(*((*signs).*sign->value), 0), sign->after);
+    why = concat(sign->before, percent_text(host->*sign->value, 0), sign->after);
   } else {
     const PhaseCause by_phase = cause_of(slow.phase());
     advice.cause = by_phase.cause;
     why = by_phase.words;
   }
-  const bool has_host = signs && !signs->host.empty();
+  const std::string name = host != nullptr ? valid_utf8(name_of(*host)) : std::string();
   advice.text = concat(
-      "rank ", slow.rank, has_host ? concat(" on ", signs->host) : "",
+      "rank ", slow.rank, name.empty() ? "" : " on " + name,
       sentence(" is still %.1f %% slow, most of it in ", 100 * (slow.slowdown_ratio - 1)),
       slow.phase(), ", and no plan makes up for it; likely cause: ", advice.cause, " (", why, ")");
   return advice;
 }
 
-std::vector<Reason> advice_of_round(const PolicyInput& input) {
+std::vector<HostOfRank> newest_hosts(const PolicyInput& input, std::vector<HostOfRank> before) {
+  const Slowness& slowness = input.estimates.slowness;
+  const auto is_of_interest = [&](RankId rank) {
+    return std::ranges::binary_search(slowness.slow, rank, {}, &SlowRank::rank) ||
+           std::ranges::binary_search(slowness.watched, rank, {}, &SlowRank::rank);
+  };
+  std::erase_if(before, [&](const HostOfRank& known) { return !is_of_interest(known.rank); });
+  for (const RankSignal& report : input.signals.reports) {
+    const Fragment& fragment = report.fragment;
+    if (fragment.kind != FragmentKind::host_evidence || !is_of_interest(report.rank)) continue;
+    std::erase_if(before, [&](const HostOfRank& known) { return known.rank == report.rank; });
+    const auto* const bytes = reinterpret_cast<const char*>(fragment.payload.data());
+    const std::size_t size = std::min<std::size_t>(fragment.size, fragment.payload.size());
+    before.push_back({report.rank, std::string(bytes, size)});
+  }
+  return before;
+}
+
+std::vector<Reason> advice_of_round(const PolicyInput& input, std::span<const HostOfRank> hosts) {
   std::vector<Reason> findings;
   for (const SlowRank& slow : input.estimates.slowness.slow) {
     if (input.summary.round.value() != slow.phase_since.value() + kAdviceRounds) continue;
@@ -102,8 +139,9 @@ std::vector<Reason> advice_of_round(const PolicyInput& input) {
       return w.rank == slow.rank && w.slowdown_ratio > noticeable;
     });
     if (!is_waited_for) continue;
-    findings.push_back(
-        reason_of(ReasonCode::straggler_advice, advise(slow, std::nullopt).text, {}, slow.rank));
+    const std::optional<HostEvidence> host = host_of(hosts, slow.rank);
+    findings.push_back(reason_of(ReasonCode::straggler_advice,
+                                 advise(slow, host ? &*host : nullptr).text, {}, slow.rank));
   }
   return findings;
 }

@@ -3,26 +3,18 @@
 // policy `stragglers`.
 #pragma once
 
-#include <optional>
+#include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "coordinator/core/policy.h"
-#include "coordinator/core/slowness.h"
+#include "coordinator/core/signal.h"
+#include "coordinator/core/slow_rank.h"
 
 namespace cox {
-
-// HostSigns is what is known of the machine that a slow rank runs on. Every sign may be missing.
-struct HostSigns {
-  std::string host;
-  std::optional<double> steal_ratio;      // of CPU time that the hypervisor gave to others
-  std::optional<double> throttled_ratio;  // of time for which a cgroup limit held the rank up
-  std::optional<double> load_per_core;
-  std::optional<double> clock_ratio;      // present clock over the largest
-  std::optional<double> memory_pressure;  // part of time in which somebody waited for memory
-  std::optional<double> io_pressure;      // the same for reads and writes
-};
 
 enum class SlowCause : std::uint8_t { compute, data, link, host, memory_pressure };
 std::string_view to_string(SlowCause cause);
@@ -32,15 +24,27 @@ struct Advice {
   std::string text;  // a sentence: rank, host, phase, cause with its sign, what to look at
 };
 
-// Returns the likeliest cause: by the machine's signs where one of them is beyond what is ordinary,
-// else by the phase in which the rank loses its time.
-Advice advise(const SlowRank& slow, const std::optional<HostSigns>& signs);
+// Returns the likeliest cause: by the evidence of its machine where a sign there is beyond what is
+// ordinary, else by the phase in which the rank loses its time. `host` may be null.
+Advice advise(const SlowRank& slow, const HostEvidence* host);
+
+// HostOfRank is the newest evidence of the machine of a rank that is slow or suspected.
+struct HostOfRank {
+  RankId rank{};
+  std::string payload;  // of its fragment
+
+  static auto fields(auto& self) { return std::tie(self.rank, self.payload); }
+};
+
+// Returns the newest evidence of the ranks that are slow or suspected now, of those from which any
+// came since they are.
+std::vector<HostOfRank> newest_hosts(const PolicyInput& input, std::vector<HostOfRank> before);
 
 // Rounds for which a rank is slow before a person is told what to do about it.
 inline constexpr std::uint64_t kAdviceRounds = 128;
 
 // Returns the findings of a round: one for each rank that was found slow kAdviceRounds ago and that
 // the step still waits for.
-std::vector<Reason> advice_of_round(const PolicyInput& input);
+std::vector<Reason> advice_of_round(const PolicyInput& input, std::span<const HostOfRank> hosts);
 
 }  // namespace cox

@@ -1,6 +1,7 @@
 // Stragglers: tells people which ranks are slower than they should be, in which phase, since when
-// and how sure that is. The estimates (core/slowness.h) detect it; this policy turns what changed
-// in them into findings. No knob belongs to it.
+// and how sure that is; whether it is a whole host, or the whole job; and which ranks pause again
+// and again. The estimates (core/slowness.h) detect it; this policy turns what changed in them into
+// findings. No knob belongs to it.
 #pragma once
 
 #include "coordinator/core/policy.h"

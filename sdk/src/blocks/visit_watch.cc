@@ -239,6 +239,7 @@ void VisitWatch::open_region(BlockId block) {
   region_ = block;
   if (is_recompute(entered.action) && !entered.pinned) {
     tape_ = Tape::make("block " + entered.name, choice_of_action(entered));
+    tape_->time_replays(replay_ns_);
     if (measures_regions_) tape_->measure(&steady_ns);
   }
   if (entered.action == MemoryAction::offload && !entered.pinned && open_offload_)
@@ -268,6 +269,7 @@ bool VisitWatch::begin_tile(std::string_view name, TileDrop drop) {
   if (!is_planned && drop == TileDrop::where_planned) return false;
   tile_ =
       Tape::make(block != nullptr ? concat("block ", block->name, ", ", name) : std::string(name));
+  tile_->time_replays(replay_ns_);
   return true;
 }
 

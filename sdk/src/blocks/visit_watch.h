@@ -26,6 +26,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -106,6 +107,8 @@ class VisitWatch final : public SavedTensorFrame,
   std::vector<std::optional<MeasuredRegion>> end_regions();
   void pin(BlockId block, std::string reason);
   std::vector<PinnedBlock> pinned() const;
+  // Returns the time spent so far on making dropped tensors again.
+  Nanoseconds replayed() const { return Nanoseconds(replay_ns_->load(std::memory_order_relaxed)); }
   // Whether a tile of tile() was computed in a visit so far, so that there is something to drop.
   bool has_tiles() const { return has_tiles_; }
 
@@ -226,6 +229,9 @@ class VisitWatch final : public SavedTensorFrame,
   std::shared_ptr<Tape> tile_;                 // of the tile that is computed; null unless dropped
   std::shared_ptr<SavedTensorFrame> offload_;  // of the region; null unless it is offloaded
   OpenFrame open_offload_;
+  // Tapes add to it, and may outlive this.
+  const std::shared_ptr<std::atomic<std::int64_t>> replay_ns_ =
+      std::make_shared<std::atomic<std::int64_t>>(0);
   bool meters_ = false;
   OperatorMeter meter_{&steady_ns};
   Nanoseconds since_{};

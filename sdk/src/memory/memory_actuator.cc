@@ -289,8 +289,24 @@ bool MemoryActuator::make_room(double growth) {
   return true;
 }
 
+Seconds MemoryActuator::spent() const {
+  Seconds all(0);
+  if (const VisitWatch* visits = blocks_.visits()) all += visits->replayed();
+  if (offloader_) all += std::chrono::nanoseconds(offloader_->counts().waited_ns);
+  return all;
+}
+
+// A part of the phase is no longer than the phase; a step without times has none of either.
+void MemoryActuator::sign(RankSignal& signal) const {
+  const float backward = signal.phase_seconds[static_cast<std::size_t>(Phase::backward)];
+  signal.recompute_seconds = std::min(backward, static_cast<float>(spent_in_step_.count()));
+}
+
 void MemoryActuator::end_step(const StepEnd& step, StepOutput& output) {
+  spent_in_step_ = std::max(Seconds(0), spent() - spent_before_);
   if (output.row == nullptr) return;
+  const float backward = output.row->phase_seconds[static_cast<std::size_t>(Phase::backward)];
+  output.row->recompute_seconds = std::min(backward, static_cast<float>(spent_in_step_.count()));
   output.row->predicted_peak_bytes = predicted_peak_with(step.samples);
   for (std::size_t b = 0; b < step.plan.precision.size(); ++b) {
     const BlockId block(static_cast<BlockId::rep>(b));

@@ -55,7 +55,12 @@ class MemoryActuator final : public Actuator {
   void calibrate(const SampleStep& sample, CalibrationHost& host) override;
   // Does something only when the plan is another one.
   void apply(const Plan& plan, RoundId round) override;
+  void begin_step() override { spent_before_ = spent(); }
+  void restart_step() override { spent_before_ = spent(); }
   void end_step(const StepEnd& step, StepOutput& output) override;
+  // Tells the time that this rank spent on making dropped activations again and on waiting for
+  // offloaded ones.
+  void sign(RankSignal& signal) const override;
   // Returns a block that cannot take the action asked of it; with every report until the plan no
   // longer asks for it.
   Fragment next_fragment() override;
@@ -83,6 +88,7 @@ class MemoryActuator final : public Actuator {
 
  private:
   ActionSet actions() const;
+  Seconds spent() const;
   void forget();
   TrialSettings trial_settings() const;
   void open_tier();
@@ -115,6 +121,8 @@ class MemoryActuator final : public Actuator {
   std::int64_t copy_bytes_per_ms_ = 0;
   std::optional<StorageLevels> levels_;  // of recompute, where blocks are followed
   Actions asked_;                        // of the blocks
+  Seconds spent_before_{0};              // by spent(), when the step began
+  Seconds spent_in_step_{0};
   std::vector<BlockId> told_pinned_;
   std::optional<PlanId> followed_;
   std::optional<MemoryProblem> problem_;  // what measure() found

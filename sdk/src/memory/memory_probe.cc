@@ -31,13 +31,13 @@ std::optional<std::uint64_t> number_in(std::string_view text) {
 }
 
 // Returns the number behind a line's first word: "MemTotal:  16384 kB".
-std::optional<std::uint64_t> number_of(const std::string& text, std::string_view word) {
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) {
-    const std::string_view rest(line);
-    const bool is_it = rest.starts_with(word) && rest.size() > word.size() &&
-                       (rest[word.size()] == ' ' || rest[word.size()] == '\t');
-    if (is_it) return number_in(rest.substr(word.size()));
+std::optional<std::uint64_t> number_of(std::string_view text, std::string_view word) {
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(text.size(), line.size() + 1));
+    const bool is_it = line.starts_with(word) && line.size() > word.size() &&
+                       (line[word.size()] == ' ' || line[word.size()] == '\t');
+    if (is_it) return number_in(line.substr(word.size()));
   }
   return std::nullopt;
 }
@@ -87,7 +87,7 @@ NodeReading lesser(const NodeReading& a, const NodeReading& b) {
   return both;
 }
 
-NodeReading machine_in(const std::string& meminfo) {
+NodeReading machine_in(std::string_view meminfo) {
   NodeReading machine;
   machine.limit_bytes = number_of(meminfo, "MemTotal:").value_or(0) * kBytesOfKilobyte;
   if (const auto free = number_of(meminfo, "MemAvailable:"))
@@ -97,10 +97,10 @@ NodeReading machine_in(const std::string& meminfo) {
 
 }  // namespace
 
-std::string read_system_text(const std::string& path) {
+void read_system_text(const std::string& path, std::string& text) {
+  text.clear();
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (file < 0) return {};
-  std::string text;
+  if (file < 0) return;
   std::array<char, 4096> part{};
   while (text.size() < kMostText) {
     const ssize_t got = ::read(file, part.data(), part.size());
@@ -108,7 +108,15 @@ std::string read_system_text(const std::string& path) {
     text.append(part.data(), static_cast<std::size_t>(got));
   }
   ::close(file);
-  return text;
+}
+
+NodeMemory::Group::Group(const std::string& folder, Version version) {
+  const bool is_v1 = version == Version::v1;
+  limit = folder + (is_v1 ? "/memory.limit_in_bytes" : "/memory.max");
+  if (!is_v1) high = folder + "/memory.high";
+  used = folder + (is_v1 ? "/memory.usage_in_bytes" : "/memory.current");
+  statistics = folder + "/memory.stat";
+  inactive_files = is_v1 ? "total_inactive_file" : "inactive_file";
 }
 
 NodeMemory::NodeMemory(ReadText read) : read_(std::move(read)) {
@@ -118,7 +126,8 @@ NodeMemory::NodeMemory(ReadText read) : read_(std::move(read)) {
 void NodeMemory::find_groups() {
   std::string path_v1;
   std::string path_v2;
-  std::istringstream own(read_("/proc/self/cgroup"));  // "0::/a/b" and "4:cpu,memory:/a/b"
+  std::istringstream own{
+      std::string(text_of("/proc/self/cgroup"))};  // "0::/a/b" and "4:cpu,memory:/a/b"
   for (std::string line; std::getline(own, line);) {
     const std::size_t first = line.find(':');
     const std::size_t second = first == std::string::npos ? first : line.find(':', first + 1);
@@ -128,7 +137,7 @@ void NodeMemory::find_groups() {
     if (concat(",", controllers, ",").find(",memory,") != std::string::npos)
       path_v1 = line.substr(second + 1);
   }
-  std::istringstream mounts(read_("/proc/self/mountinfo"));
+  std::istringstream mounts{std::string(text_of("/proc/self/mountinfo"))};
   for (std::string line; std::getline(mounts, line);) {
     const auto mount = mount_in(line);
     if (!mount) continue;
@@ -141,42 +150,47 @@ void NodeMemory::find_groups() {
 // A group is limited by all groups around it, too.
 void NodeMemory::add_groups(const std::string& mount, const std::string& path, Version version) {
   for (std::string rest = path;; rest.resize(rest.rfind('/'))) {
-    groups_.push_back({mount + rest, version});
+    groups_.emplace_back(mount + rest, version);
     if (rest.empty()) return;
   }
 }
 
-NodeReading NodeMemory::look_at(const Group& group) const {
-  const bool is_v1 = group.version == Version::v1;
-  const auto read = [&](const char* name) { return read_(concat(group.folder, "/", name)); };
+std::string_view NodeMemory::text_of(const std::string& path) {
+  read_(path, text_);
+  return text_;
+}
+
+NodeReading NodeMemory::look_at(const Group& group) {
   NodeReading found;
-  found.limit_bytes = number_in(read(is_v1 ? "memory.limit_in_bytes" : "memory.max")).value_or(0);
+  found.limit_bytes = number_in(text_of(group.limit)).value_or(0);
   if (found.limit_bytes >= kNoLimit) found.limit_bytes = 0;
-  if (!is_v1) {  // above memory.high the group is slowed down until it is of no use
-    const std::uint64_t high = number_in(read("memory.high")).value_or(0);
+  if (!group.high.empty()) {  // above memory.high the group is slowed down until it is of no use
+    const std::uint64_t high = number_in(text_of(group.high)).value_or(0);
     if (high > 0) found = lesser(found, {high, {}});
   }
   if (found.limit_bytes == 0) return found;
-  const auto used = number_in(read(is_v1 ? "memory.usage_in_bytes" : "memory.current"));
+  const auto used = number_in(text_of(group.used));
   if (!used) return found;
   const std::uint64_t files =
-      number_of(read("memory.stat"), is_v1 ? "total_inactive_file" : "inactive_file").value_or(0);
+      number_of(text_of(group.statistics), group.inactive_files).value_or(0);
   const std::uint64_t held = *used - std::min(*used, files);
   found.free_bytes = found.limit_bytes - std::min(found.limit_bytes, held);
   return found;
 }
 
-NodeReading NodeMemory::look() const {
-  NodeReading all = machine_in(read_("/proc/meminfo"));
+NodeReading NodeMemory::look() {
+  static const std::string kMachine = "/proc/meminfo";
+  NodeReading all = machine_in(text_of(kMachine));
   for (const Group& group : groups_) all = lesser(all, look_at(group));
   return all;
 }
 
-std::uint64_t NodeMemory::resident_bytes() const {
-  const std::string text = read_("/proc/self/statm");  // pages: in all, resident, ...
+std::uint64_t NodeMemory::resident_bytes() {
+  static const std::string kProcess = "/proc/self/statm";
+  const std::string_view text = text_of(kProcess);  // pages: in all, resident, ...
   const std::size_t resident = text.find(' ');
-  if (resident == std::string::npos) return 0;
-  return number_in(std::string_view(text).substr(resident)).value_or(0) *
+  if (resident == std::string_view::npos) return 0;
+  return number_in(text.substr(resident)).value_or(0) *
          static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
 }
 

@@ -11,15 +11,16 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "sdk/src/blocks/actuator.h"
 
 namespace cox::detail {
 
-// Returns the text of a file; empty where it cannot be read.
-using ReadText = std::function<std::string(const std::string& path)>;
-std::string read_system_text(const std::string& path);
+// Puts the text of a file into `text`, whose memory is used again; empty where it cannot be read.
+using ReadText = std::function<void(const std::string& path, std::string& text)>;
+void read_system_text(const std::string& path, std::string& text);
 
 struct NodeReading {
   // The least of the machine's memory and the limits of the groups; 0 = unknown.
@@ -31,28 +32,37 @@ struct NodeReading {
 
 // NodeMemory reads what memory this process's machine and control groups allow, and how much of it
 // is left now. It looks at files of /proc and /sys only, by a function that is passed in, so that
-// tests bring machines of their own. Each look takes some 50 us.
+// tests bring machines of their own. Each look takes some 50 us, and allocates nothing once its
+// room for a text has its size.
 class NodeMemory {
  public:
   // Finds the control groups of this process: its own and those around it, of both versions.
   explicit NodeMemory(ReadText read = read_system_text);
 
-  NodeReading look() const;
+  NodeReading look();
   // Returns the bytes of this process that are in memory now; 0 = unknown.
-  std::uint64_t resident_bytes() const;
+  std::uint64_t resident_bytes();
 
  private:
   enum class Version { v1, v2 };
+  // Its files, by their paths.
   struct Group {
-    std::string folder;
-    Version version = Version::v2;
+    Group(const std::string& folder, Version version);
+    std::string limit;
+    std::string high;  // empty in version 1, which has none
+    std::string used;
+    std::string statistics;
+    std::string_view inactive_files;  // the word in `statistics`
   };
   void find_groups();
   void add_groups(const std::string& mount, const std::string& path, Version version);
-  NodeReading look_at(const Group& group) const;
+  NodeReading look_at(const Group& group);
+  // Valid until the next call.
+  std::string_view text_of(const std::string& path);
 
   ReadText read_;
   std::vector<Group> groups_;
+  std::string text_;
 };
 
 struct MemoryReading {
@@ -84,7 +94,7 @@ class MemoryProbe final : public Actuator {
   void look_at_process();
 
   const std::uint64_t sharing_;
-  const NodeMemory node_;
+  NodeMemory node_;
   std::uint64_t calls_ = 0;
   std::chrono::steady_clock::time_point next_look_around_{};
   // Least bytes seen in memory that are no counted tensors: code, libraries, buffers of MPI.

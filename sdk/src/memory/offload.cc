@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <utility>
 
 #include "coxswain/error.h"
@@ -211,7 +212,11 @@ Status OffloadStore::wait_for_read(StoredStorage& stored) {
   if (stored.place != Place::away || stored.transfer.kind != Transfer::Kind::read) {
     return ok_status();
   }
-  if (tier_->finish(stored.transfer) != Transfer::State::failed) return ok_status();
+  const auto began = std::chrono::steady_clock::now();
+  const Transfer::State state = tier_->finish(stored.transfer);
+  const std::chrono::nanoseconds waited = std::chrono::steady_clock::now() - began;
+  counts_.waited_ns += waited.count();
+  if (state != Transfer::State::failed) return ok_status();
   stored.memory = {};
   return stored.transfer.error;
 }

@@ -63,6 +63,7 @@ struct OffloadCounts {
   std::int64_t stayed_bytes = 0;   // could not leave, because the tier was full or broken
   std::int64_t tier_bytes = 0;     // in use on the tier now, in whole pages
   std::int64_t tier_peak_bytes = 0;
+  std::int64_t waited_ns = 0;  // for reads that backward asked for
 };
 
 using FrameNumber = std::int64_t;

@@ -143,10 +143,24 @@ Status check_matched(const std::vector<CallMark>& marks) {
                           "with weight 0");
 }
 
-Status match_calls(transport::Communicator& ranks, const CallMark& mine, const BetweenPolls& pump) {
-  if (ranks.size() == 1) return ok_status();
-  const auto all = gather_values(ranks, mine, pump);
-  return all.ok() ? check_matched(*all) : all.status();
+Result<ArrivalStamp> match_calls(transport::Communicator& ranks, const CallMark& mine,
+                                 const ArrivalStamp& arrival, const BetweenPolls& pump) {
+  struct Arriving {
+    CallMark mark;
+    ArrivalStamp arrival;
+  };
+  if (ranks.size() == 1) return arrival;
+  const auto all = gather_values(ranks, Arriving{mine, arrival}, pump);
+  if (!all.ok()) return all.status();
+  std::vector<CallMark> marks;
+  ArrivalStamp latest;
+  for (const Arriving& each : *all) {
+    marks.push_back(each.mark);
+    merge_into(latest, each.arrival);
+  }
+  const Status matched = check_matched(marks);
+  if (!matched.ok()) return matched;
+  return latest;
 }
 
 std::vector<at::Tensor> each_once(std::vector<at::Tensor> tensors) {

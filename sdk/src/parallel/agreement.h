@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "coordinator/core/arrival.h"
 #include "coordinator/core/status.h"
 #include "coordinator/transport/communicator.h"
 #include "coordinator/transport/wait.h"
@@ -176,7 +177,9 @@ CallMark mark_of(CallKind kind, const std::vector<at::Tensor>& tensors);
 Status check_matched(const std::vector<CallMark>& marks);
 // Shows all ranks what this one is about to do, before it starts anything whose size depends on it:
 // ranks that differ get an error with names where they would hang or mix up each other's numbers.
-// Calls `pump` between polls; what it throws ends the wait.
-Status match_calls(transport::Communicator& ranks, const CallMark& mine, const BetweenPolls& pump);
+// Returns when the last rank arrived; `arrival` is when this one did. Calls `pump` between polls;
+// what it throws ends the wait.
+Result<ArrivalStamp> match_calls(transport::Communicator& ranks, const CallMark& mine,
+                                 const ArrivalStamp& arrival, const BetweenPolls& pump);
 
 }  // namespace cox::detail

@@ -341,6 +341,7 @@ Membership::Membership(int argc, const char* const* argv, const SessionOptions& 
   agree(config_status_);
   check_equal_configs();
   agree(check_ranks(loaded_.config, world_size()));
+  clocks_.emplace(require(NodeClocks::make(*data_)));
 }
 
 void Membership::agree(const Status& mine) const {

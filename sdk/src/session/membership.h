@@ -24,6 +24,7 @@
 #include "coordinator/transport/wait.h"
 #include "coxswain/session.h"
 #include "sdk/src/parallel/agreement.h"
+#include "sdk/src/parallel/node_clocks.h"
 
 namespace cox::detail {
 
@@ -124,6 +125,11 @@ class Membership {
   // all() is for agreement and the control plane, data() for what the loop itself exchanges.
   transport::Communicator& all() const { return world_.all(); }
   transport::Communicator& data() const { return *data_; }
+  // The clock that all ranks share, so that arrivals can be compared.
+  NodeClocks& clocks() { return *clocks_; }
+  const NodeClocks& clocks() const { return *clocks_; }
+  // Returns whether more ranks than cores are on this node.
+  bool is_crowded() const { return all().ranks_on_node() > transport::usable_cores(); }
   const transport::WaitPolicy& wait_policy() const { return world_.wait_policy(); }
 
   // Sets what watches the waits of agree() and gather() from now on: it makes one watcher a wait.
@@ -157,6 +163,7 @@ class Membership {
   Termination termination_;
   World world_;
   std::unique_ptr<transport::Communicator> data_;
+  std::optional<NodeClocks> clocks_;
   std::unique_ptr<transport::Communicator> farewell_;  // used once, by ranks that fail
   Log log_;
   std::function<BetweenPolls()> attend_;

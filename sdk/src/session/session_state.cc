@@ -14,6 +14,7 @@
 #include "coordinator/core/text.h"
 #include "coxswain/error.h"
 #include "sdk/src/parallel/agreement.h"
+#include "sdk/src/session/run_queue.h"
 
 namespace cox::detail {
 
@@ -46,6 +47,7 @@ StepBallot OpenStep::ballot() const {
   StepBallot ballot;
   control_.plane().cast(ballot);
   if (holds_reports_) ballot.round_closed_min = 0;
+  ballot.clocks_due_max = job_.is_root() && job_.clocks().is_due() ? 1 : 0;
   ballot.stop_max = job_.termination().requested() ? 1 : 0;
   ballot.fingerprint_min = ballot.fingerprint_max = fingerprint();
   return ballot;
@@ -99,6 +101,12 @@ void OpenStep::agreed(const StepBallot& merged) {
   open_control_round_ = merged.round_closed_min == 1;
   stop_agreed_ = merged.stop_max != 0;
   if (stop_agreed_) job_.termination().requested_elsewhere();
+  if (merged.clocks_due_max != 0) compare_clocks();
+}
+
+// What fails here fails in the next step's reduction as well, which says so.
+void OpenStep::compare_clocks() {
+  static_cast<void>(job_.clocks().compare(attend("the comparison of clocks")));
 }
 
 SlowWait OpenStep::slow_wait(const char* where) const {
@@ -243,6 +251,16 @@ SessionState::SessionState(int argc, const char* const* argv, SessionOptions opt
       calibration_(job_, control_, step_, actuators_) {
   for (Actuator* actuator : actuators_) job_.agree(actuator->prepare());
   job_.log_hosts();
+  leave_out_queueing();
+}
+
+// Only there: elsewhere a section costs no system call.
+void SessionState::leave_out_queueing() {
+  if (!job_.is_crowded()) return;
+  auto opened = RunQueue::of_this_thread();
+  if (!opened) return;
+  const auto queue = std::make_shared<RunQueue>(std::move(*opened));
+  step_.recorder().leave_out_queueing([queue] { return queue->queued(); });
 }
 
 SessionState::~SessionState() {
@@ -337,9 +355,20 @@ WaitingScope::~WaitingScope() {
 }
 
 bool SessionState::stop_asked_anywhere() {
+  struct Asked {
+    std::uint64_t is_asked = 0;
+    ArrivalStamp arrival;
+  };
   const WaitingScope waiting(step_.recorder());
-  const auto asked = job_.gather(stop_asked() ? 1 : 0);
-  const bool anywhere = std::ranges::find(asked, 1u) != asked.end();
+  const Asked mine{stop_asked() ? 1u : 0u, step_.arrive()};
+  const auto all = require(gather_values(job_.all(), mine, job_.between_polls()));
+  ArrivalStamp latest;
+  bool anywhere = false;
+  for (const Asked& each : all) {
+    merge_into(latest, each.arrival);
+    anywhere = anywhere || each.is_asked != 0;
+  }
+  step_.all_arrived(mine.arrival, latest);
   if (anywhere) job_.termination().requested_elsewhere();
   return anywhere;
 }

@@ -67,8 +67,16 @@ class OpenStep {
   // Throws cox::Error on every rank, before an average is handed to any, unless the merged ballot
   // says that all are in the same round, step and plan; it names those that are not. Collective.
   void check_together(const StepBallot& merged) const;
-  // Takes over what the reduction gave, which is equal on all ranks. Switches plans.
+  // Takes over what the reduction gave, which is equal on all ranks. Switches plans, and compares
+  // the nodes' clocks where it is time: then it waits for all ranks.
   void agreed(const StepBallot& merged);
+
+  // Returns the present moment on a clock that all ranks share: before a call of all ranks, once
+  // this rank has given its part. all_arrived() then books the wait for the last one.
+  ArrivalStamp arrive() const { return job_.clocks().stamp(); }
+  void all_arrived(const ArrivalStamp& mine, const ArrivalStamp& latest) {
+    recorder_.waited(waiting_seconds(mine, latest));
+  }
 
   // Watches a wait of the open step for the other ranks: `where` is the call that waits.
   SlowWait slow_wait(const char* where) const;
@@ -85,6 +93,7 @@ class OpenStep {
 
  private:
   std::uint64_t fingerprint() const;
+  void compare_clocks();
   void compare(const char* what, std::uint64_t mine, std::string& differences) const;
   RankSignal signal_of(const StepReport& report) const;
 
@@ -200,6 +209,7 @@ class SessionState {
 
  private:
   void warn_of_idle_settings() const;
+  void leave_out_queueing();
   void load_row(Actuator& actuator, std::span<const NamedTensor> saved);
 
   Membership job_;

@@ -66,6 +66,10 @@ void StepRecorder::begin(StepId step, Clock::time_point now) {
   report_.loss = std::numeric_limits<double>::quiet_NaN();
   report_.gradient_norm = std::numeric_limits<double>::quiet_NaN();
   loss_sum_ = 0;
+  queued_elsewhere_ = queued_in_calls_ = waited_ = 0;
+  has_called_ = false;
+  is_waiting_known_ = true;
+  if (queued_) queued_until_ = queued_();
   depth_ = 0;
   started_ = booked_until_ = now;
   open_ = true;
@@ -100,8 +104,46 @@ void StepRecorder::do_between_steps(Activity activity, Clock::time_point now) {
 
 void StepRecorder::book_until(Clock::time_point now) {
   const Phase phase = depth_ == 0 ? Phase::other : stack_[std::min(depth_, kMaxDepth) - 1];
-  report_.phase_seconds[static_cast<std::size_t>(phase)] += Seconds(now - booked_until_).count();
+  double seconds = Seconds(now - booked_until_).count();
   booked_until_ = now;
+  if (queued_) {
+    const double queued = take_queued(seconds);
+    (phase == Phase::communication ? queued_in_calls_ : queued_elsewhere_) += queued;
+    report_.phase_seconds[static_cast<std::size_t>(Phase::communication)] += queued;
+    seconds -= queued;
+  }
+  report_.phase_seconds[static_cast<std::size_t>(phase)] += seconds;
+}
+
+void StepRecorder::leave_out_queueing(std::function<Seconds()> queued) {
+  queued_ = std::move(queued);
+  queued_until_ = queued_();
+}
+
+double StepRecorder::take_queued(double booked_seconds) {
+  const Seconds now = queued_();
+  const double queued = Seconds(now - queued_until_).count();
+  queued_until_ = now;
+  return std::clamp(queued, 0.0, std::max(0.0, booked_seconds));
+}
+
+void StepRecorder::waited(std::optional<double> seconds) {
+  if (!open_) return;
+  has_called_ = true;
+  is_waiting_known_ = is_waiting_known_ && seconds.has_value();
+  waited_ += seconds.value_or(0);
+}
+
+// A thread that waits for others gives its core up and queues for it again, so within calls the two
+// overlap, and the longer one stands for both.
+void StepRecorder::add_up_waiting() {
+  if (queued_) flag(SignalFlag::without_queueing);
+  if (!is_waiting_known_ || !has_called_) return;
+  flag(SignalFlag::waiting_measured);
+  const double communication =
+      report_.phase_seconds[static_cast<std::size_t>(Phase::communication)];
+  const double waiting = queued_elsewhere_ + std::max(waited_, queued_in_calls_);
+  report_.waiting_seconds = std::min(waiting, communication);
 }
 
 void StepRecorder::enter(Phase phase, Clock::time_point now) {
@@ -121,6 +163,7 @@ void StepRecorder::leave_out(Clock::time_point from, Clock::time_point to) {
   if (!open_) return;
   book_until(from);
   booked_until_ = to;
+  if (queued_) queued_until_ = queued_();
   started_ += to - from;
 }
 
@@ -148,6 +191,7 @@ void StepRecorder::log(std::string_view name, double value) {
 
 const StepReport& StepRecorder::end(Clock::time_point now) {
   book_until(now);
+  add_up_waiting();
   report_.wall_seconds = Seconds(now - started_).count();
   open_ = false;
   tell(now);
@@ -169,6 +213,7 @@ RankSignal signal_from(const StepReport& report) {
   signal.nonfinite_values = report.nonfinite_values;
   signal.reduction_seconds = report.reduction_seconds;
   signal.reduction_exposed_seconds = report.reduction_exposed_seconds;
+  signal.waiting_seconds = static_cast<float>(report.waiting_seconds);
   return signal;
 }
 
@@ -176,6 +221,7 @@ RankSignal without_times(RankSignal signal) {
   signal.rounds = 0;
   signal.wall_seconds = 0;
   signal.phase_seconds = {};
+  signal.waiting_seconds = 0;
   return signal;
 }
 
@@ -185,11 +231,13 @@ metrics::StepRow row_from(const StepReport& report, RoundId round, UnixTime now)
   row.round = round;
   row.timestamp = now.seconds;
   std::ranges::copy(report.phase_seconds, row.phase_seconds.begin());
+  if (report.has(SignalFlag::waiting_measured))
+    row.waiting_seconds = static_cast<float>(report.waiting_seconds);
   const bool has_loss = report.weight > 0 || !std::isnan(report.loss);
   if (has_loss) row.loss = report.loss;
   if (report.has_gradient_norm) row.gradient_norm = report.gradient_norm;
   row.overflow = report.nonfinite_values;
-  row.was_skipped = (report.flags & static_cast<std::uint16_t>(SignalFlag::step_skipped)) != 0;
+  row.was_skipped = report.has(SignalFlag::step_skipped);
   for (std::size_t i = 0; i < report.scalar_count; ++i) {
     const UserScalar& scalar = report.scalars[i];
     if (std::string_view(scalar.name.data()) == "lr") {

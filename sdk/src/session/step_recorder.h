@@ -7,6 +7,8 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -43,9 +45,13 @@ struct StepReport {
   std::uint32_t nonfinite_values = 0;
   float reduction_seconds = 0;          // of gradient buckets, from launch to result
   float reduction_exposed_seconds = 0;  // the part of it after the end of backward
-  std::uint16_t flags = 0;              // SignalFlag bits
+  // The part of communication before the last rank arrived; 0 without the flag waiting_measured.
+  double waiting_seconds = 0;
+  std::uint16_t flags = 0;  // SignalFlag bits
   std::array<UserScalar, kUserScalars> scalars{};
   std::size_t scalar_count = 0;
+
+  bool has(SignalFlag flag) const { return (flags & static_cast<std::uint16_t>(flag)) != 0; }
 };
 
 class StepRecorder {
@@ -64,6 +70,15 @@ class StepRecorder {
 
   // From here on the rank's mark follows what is recorded. `mark` must outlive the recorder.
   void move_mark(transport::MarkWriter* mark) { mark_ = mark; }
+
+  // Leaves out of phases, from here on, the time for which the thread stood in the run queue: it is
+  // booked on communication, as waiting. Costs a system call a section. `queued` returns that time
+  // since the thread began.
+  void leave_out_queueing(std::function<Seconds()> queued);
+
+  // A collective call of the open step began with a wait of `seconds` for the last rank; an empty
+  // one says that nobody knows how long, so the step's waiting is not known.
+  void waited(std::optional<double> seconds);
 
   // Takes the time between the two out of the step.
   void leave_out(Clock::time_point from, Clock::time_point to);
@@ -92,6 +107,8 @@ class StepRecorder {
 
  private:
   void book_until(Clock::time_point now);
+  double take_queued(double booked_seconds);
+  void add_up_waiting();
   Activity activity() const;
   void tell(Clock::time_point now);
 
@@ -101,6 +118,13 @@ class StepRecorder {
   Clock::time_point started_{};
   Clock::time_point booked_until_{};
   double loss_sum_ = 0;
+  std::function<Seconds()> queued_;  // empty where ranks have cores
+  Seconds queued_until_{0};
+  double queued_elsewhere_ = 0;   // seconds in the run queue in phases other than communication
+  double queued_in_calls_ = 0;    // in communication
+  double waited_ = 0;             // for the last rank, in calls
+  bool has_called_ = false;       // waited() was called
+  bool is_waiting_known_ = true;  // in every call so far
   bool open_ = false;
   Activity between_ = Activity::outside;         // of steps
   Activity before_waiting_ = Activity::outside;  // what between_ was

@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <chrono>
 #include <map>
 #include <memory>
 #include <optional>
@@ -509,8 +510,12 @@ at::Tensor Rerun::memory_of(const Outside& it) {
 
 }  // namespace replaying
 
-void replay(TapeRecords& records, std::int32_t first) {
+void replay(TapeRecords& records, std::int32_t first, std::atomic<std::int64_t>* spent_ns) {
+  if (spent_ns == nullptr) return replaying::Replay(records, first).run();
+  const auto began = std::chrono::steady_clock::now();
   replaying::Replay(records, first).run();
+  const std::chrono::nanoseconds spent = std::chrono::steady_clock::now() - began;
+  spent_ns->fetch_add(spent.count(), std::memory_order_relaxed);
 }
 
 void rerun(TapeRecords& records, const std::vector<std::vector<RecordedResult>>& ends,

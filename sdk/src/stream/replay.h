@@ -3,6 +3,7 @@
 // made it.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <vector>
 
@@ -15,7 +16,8 @@ namespace cox::detail {
 // afterwards. Leaves random generators, modes and statistics as they were. Throws cox::Error when a
 // tensor from outside was changed in a way that the stream did not show, and whatever an operator
 // throws. REQUIRES: `first` is wanted, and nobody else uses the records meanwhile.
-void replay(TapeRecords& records, std::int32_t first);
+// Adds the nanoseconds that it takes to `spent_ns`, unless that is null.
+void replay(TapeRecords& records, std::int32_t first, std::atomic<std::int64_t>* spent_ns);
 
 // A tensor that a recorded operator returned; element 0 where the result is no list.
 struct RecordedResult {

@@ -570,7 +570,7 @@ at::Tensor Tape::fetch(std::int32_t index) {
     records_.fail(
         changed_in_place(records_.sizes_of(saved), saved.version, saved.counter.current_version()));
   }
-  if (!saved.found.defined()) replay(records_, index);
+  if (!saved.found.defined()) replay(records_, index, replay_ns_.get());
   if (!saved.found.defined() || saved.found.sizes() != records_.sizes_of(saved)) {
     records_.fail("running " + toString(at_operator(saved.key.saver).handle.operator_name()) +
                   " again saved other tensors than the first time; expected the same, so keep this "

@@ -26,6 +26,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -100,6 +101,12 @@ class Tape final : public SavedTensorFrame,
   // Notes from now on how long each operator takes and what autograd saves of it
   // (operator_times.h). `now_ns` may wait for a device first. REQUIRES: nothing was recorded yet.
   void measure(std::function<std::int64_t()> now_ns);
+
+  // Adds the nanoseconds of every replay to `spent_ns` from now on, for two readings of the clock
+  // each. REQUIRES: nobody asks for a dropped tensor meanwhile.
+  void time_replays(std::shared_ptr<std::atomic<std::int64_t>> spent_ns) {
+    replay_ns_ = std::move(spent_ns);
+  }
 
   // Ends the recording: what was needed for it alone is freed. What is saved later is kept.
   void close();
@@ -193,6 +200,7 @@ class Tape final : public SavedTensorFrame,
   void forget(std::int32_t saved) noexcept;
 
   const HoldChoice choice_;
+  std::shared_ptr<std::atomic<std::int64_t>> replay_ns_;  // null = nobody asks
   bool is_open_ = true;
   TapeRecords records_;
 

@@ -61,9 +61,17 @@ struct ManualParallel::Impl {
   // Before the first step there is no control plane to move on, and nobody has left.
   Status compare(const detail::CallMark& mark) {
     const detail::WaitingScope waiting(state.step().recorder());
-    if (!state.is_started()) return detail::match_calls(state.job().data(), mark, [] {});
+    const ArrivalStamp mine = state.step().arrive();
+    const Result<ArrivalStamp> latest = gather_marks(mark, mine);
+    if (latest.ok()) state.step().all_arrived(mine, *latest);
+    return latest.status();
+  }
+
+  Result<ArrivalStamp> gather_marks(const detail::CallMark& mark, const ArrivalStamp& mine) {
+    transport::Communicator& ranks = state.job().data();
+    if (!state.is_started()) return detail::match_calls(ranks, mark, mine, [] {});
     detail::SlowWait wait = state.step().slow_wait("ManualParallel");
-    return detail::match_calls(state.job().data(), mark, [&] { state.step().pump(wait); });
+    return detail::match_calls(ranks, mark, mine, [&] { state.step().pump(wait); });
   }
 
   void match(CallKind kind, const std::vector<at::Tensor>& tensors) {
@@ -142,7 +150,9 @@ struct ManualParallel::Impl {
     StepBallot mine;
     mine.weight = weight;
     detail::SlowWait wait = state.step().slow_wait("ManualParallel::all_reduce_gradients");
+    mine.arrival = state.step().arrive();
     const StepBallot merged = reduction.merge(mine, [&] { state.step().pump(wait); });
+    state.step().all_arrived(mine.arrival, merged.arrival);
     GradientAverage outcome;
     outcome.weight = merged.weight;
     // Without any weight there are no gradients on any rank, and none are handed back.
@@ -160,6 +170,7 @@ struct ManualParallel::Impl {
     if (report.weight > 0 && std::isfinite(report.loss))
       mine.loss_sum = report.loss * report.weight;
     mine.nonfinite_ranks = report.weight > 0 && !std::isfinite(report.loss) ? 1 : 0;
+    const ArrivalStamp arrival = mine.arrival = state.step().arrive();
     transport::Communicator& ranks = state.job().data();
     if (ranks.size() == 1) return mine;
     auto request = ranks.start_all_reduce(std::as_writable_bytes(std::span<StepBallot>(&mine, 1)),
@@ -170,6 +181,7 @@ struct ManualParallel::Impl {
                                     [this] { state.control().plane().pump(); });
     }
     detail::require(merged, "step reduction");
+    state.step().all_arrived(arrival, mine.arrival);
     return mine;
   }
 

@@ -99,9 +99,11 @@ struct Reducer::Impl {
     if (unit == 0 && !is_last_given) backward_began = backward_ended = Clock::now();
     sample_gradients();
     weights.take();
-    const StepBallot mine = ballot();
+    StepBallot mine = ballot();
     reduction->flush();
+    mine.arrival = state.step().arrive();
     const StepBallot merged = merge(mine);
+    state.step().all_arrived(mine.arrival, merged.arrival);
     state.step().check_together(merged);
     ReductionOutcome outcome;
     outcome.weight = merged.weight;

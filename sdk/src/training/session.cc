@@ -3,7 +3,9 @@
 #include "coxswain/session.h"
 
 #include <torch/torch.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <exception>
 #include <memory>
 #include <string>
@@ -19,6 +21,7 @@
 #include "sdk/src/precision/format_actuator.h"
 #include "sdk/src/precision/numerics_watch.h"
 #include "sdk/src/precision/trial_step.h"
+#include "sdk/src/session/host_watch.h"
 #include "sdk/src/session/session_state.h"
 #include "sdk/src/training/adoption.h"
 
@@ -28,6 +31,7 @@ namespace {
 using detail::Actuator;
 using detail::BlockWatch;
 using detail::FormatActuator;
+using detail::HostWatch;
 using detail::Membership;
 using detail::MemoryActuator;
 using detail::MemoryProbe;
@@ -35,9 +39,17 @@ using detail::NumericsWatch;
 using detail::OperatorWatch;
 using detail::SessionState;
 
+HostWatch::Setup host_setup(const Membership& job) {
+  HostWatch::Setup setup;
+  setup.host = detail::this_host().host;
+  setup.cores = static_cast<std::int32_t>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));
+  setup.clock_error = [&job] { return job.clocks().error(); };
+  return setup;
+}
+
 // Formats before memory: what a block keeps for its backward pass depends on its format. The probe
-// before numerics, whose own tensors are no part of a step. Blocks last: profiles wait for what is
-// asked for and what failed.
+// before numerics, whose own tensors are no part of a step. Blocks late: profiles wait for what is
+// asked for and what failed, and evidence of the host for all.
 std::vector<std::unique_ptr<Actuator>> make_actuators(const Membership& job) {
   const Config& config = job.config();
   auto blocks = std::make_unique<BlockWatch>(config.blocks);
@@ -54,6 +66,7 @@ std::vector<std::unique_ptr<Actuator>> make_actuators(const Membership& job) {
   all.push_back(std::move(numerics));
   all.push_back(std::make_unique<OperatorWatch>(*blocks));
   all.push_back(std::move(blocks));
+  all.push_back(std::make_unique<HostWatch>(host_setup(job)));
   return all;
 }
 

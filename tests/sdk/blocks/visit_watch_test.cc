@@ -201,7 +201,9 @@ TEST_SUITE("sdk.blocks.visit_watch") {
       return std::vector<Tensor>{net->a->gain.grad().clone(), net->b->gain.grad().clone()};
     };
     const auto kept = gradients(MemoryAction::keep);
+    CHECK(watched.visits->replayed().count() == 0);
     const auto recomputed = gradients(MemoryAction::recompute);
+    CHECK(watched.visits->replayed().count() > 0);
     for (std::size_t i = 0; i < kept.size(); ++i) CHECK(torch::equal(kept[i], recomputed[i]));
   }
 

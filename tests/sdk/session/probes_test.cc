@@ -125,9 +125,16 @@ std::vector<GroupCase> group_cases() {
   };
 }
 
-std::uint64_t limit_of(Files files, std::int32_t ranks_on_node) {
-  const NodeMemory node([&](const std::string& path) { return files[path]; });
-  return MemoryProbe(ranks_on_node, node).reading().limit_bytes;
+// `files` must outlive what reads them.
+ReadText reading(const Files& files) {
+  return [&files](const std::string& path, std::string& text) {
+    const auto file = files.find(path);
+    text = file == files.end() ? "" : file->second;
+  };
+}
+
+std::uint64_t limit_of(const Files& files, std::int32_t ranks_on_node) {
+  return MemoryProbe(ranks_on_node, NodeMemory(reading(files))).reading().limit_bytes;
 }
 
 }  // namespace
@@ -137,10 +144,10 @@ TEST_SUITE("memory probe") {
     MemoryProbe probe;
     CHECK(probe.reading().used_bytes == 0);
     probe.look();
-    const MemoryReading reading = probe.reading();
-    CHECK(reading.used_bytes > (1u << 20));
-    CHECK(reading.peak_bytes == reading.used_bytes);
-    CHECK(reading.limit_bytes >= reading.used_bytes);
+    const MemoryReading now = probe.reading();
+    CHECK(now.used_bytes > (1u << 20));
+    CHECK(now.peak_bytes == now.used_bytes);
+    CHECK(now.limit_bytes >= now.used_bytes);
   }
 
   TEST_CASE("ranks that share a machine have its memory together") {
@@ -166,14 +173,14 @@ TEST_SUITE("memory probe") {
   TEST_CASE("what is free is looked at anew, and the headroom follows") {
     Files machine = {{"/proc/meminfo", "MemTotal: 1000000 kB\nMemAvailable: 8000 kB\n"},
                      {"/proc/self/statm", "500 100 20 1 0 30 0\n"}};
-    MemoryProbe probe(2, NodeMemory([&](const std::string& path) { return machine[path]; }));
+    MemoryProbe probe(2, NodeMemory(reading(machine)));
     const std::uint64_t resident = 100 * page_bytes();
     CHECK(probe.reading().limit_bytes == resident + 4000 * kKib);
     machine["/proc/meminfo"] = "MemTotal: 1000000 kB\nMemAvailable: 40 kB\n";
     probe.look_around();
     probe.look();
-    const MemoryReading reading = probe.reading();
-    CHECK(reading.limit_bytes - reading.peak_bytes == 20 * kKib);
+    const MemoryReading now = probe.reading();
+    CHECK(now.limit_bytes - now.peak_bytes == 20 * kKib);
     RankSignal signal;
     probe.sign(signal);
     CHECK(signal.memory_limit_bytes == resident + 20 * kKib);
@@ -182,13 +189,9 @@ TEST_SUITE("memory probe") {
   TEST_CASE("the control groups around a process limit it, in both versions") {
     for (const GroupCase& each : group_cases()) {
       CAPTURE(each.name);
-      const NodeMemory node([&](const std::string& path) {
-        const auto file = each.files.find(path);
-        return file == each.files.end() ? std::string() : file->second;
-      });
-      const NodeReading reading = node.look();
-      CHECK(reading.limit_bytes == each.limit_kib * kKib);
-      CHECK(reading.free_bytes == each.free_kib * kKib);
+      const NodeReading found = NodeMemory(reading(each.files)).look();
+      CHECK(found.limit_bytes == each.limit_kib * kKib);
+      CHECK(found.free_bytes == each.free_kib * kKib);
     }
   }
 

@@ -3,10 +3,13 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "coordinator/transport/shared/segment.h"
+#include "sdk/src/session/run_queue.h"
 
 #include <doctest/doctest.h>
 
@@ -83,6 +86,86 @@ TEST_SUITE("step recorder") {
       }
       const StepReport& report = recorder.end(at(now + 1));
       CHECK(sum(report) == doctest::Approx(report.wall_seconds).epsilon(1e-9));
+    }
+  }
+
+  TEST_CASE("waiting is what calls say, no more than the communication, and known in every call") {
+    struct Row {
+      std::vector<std::optional<double>> waits;
+      bool is_measured;
+      double seconds;
+    };
+    const std::vector<Row> rows = {
+        {{}, false, 0},                   // no call of all ranks
+        {{0.0}, true, 0},                 // the last rank
+        {{1.0, 0.5}, true, 1.5},          // two calls
+        {{3.0, 3.0}, true, 4},            // capped
+        {{1.0, std::nullopt}, false, 0},  // a clock that is not known
+    };
+    for (const Row& row : rows) {
+      StepRecorder recorder;
+      recorder.waited(7);  // no step is open
+      recorder.begin(StepId(1), at(0));
+      recorder.enter(Phase::communication, at(1));
+      for (const auto& wait : row.waits) recorder.waited(wait);
+      recorder.leave(at(5));
+      const StepReport& report = recorder.end(at(6));
+      CHECK(has(report, SignalFlag::waiting_measured) == row.is_measured);
+      CHECK(report.waiting_seconds == doctest::Approx(row.seconds));
+      CHECK(static_cast<double>(signal_from(report).waiting_seconds) ==
+            doctest::Approx(row.seconds));
+      const float told = row_from(report, RoundId(0), UnixTime{}).waiting_seconds;
+      CHECK((told == metrics::kNotMeasuredFloat) == !row.is_measured);
+    }
+  }
+
+  TEST_CASE(
+      "time in the run queue leaves its phase and counts as waiting; phases sum to the wall") {
+    double queued = 100;  // of the thread, before the recorder
+    StepRecorder recorder;
+    recorder.leave_out_queueing([&queued] { return Seconds(queued); });
+    queued = 103;  // between steps
+    recorder.begin(StepId(1), at(0));
+    recorder.enter(Phase::forward, at(0));
+    queued += 2;
+    recorder.leave(at(5));
+    recorder.enter(Phase::communication, at(5));
+    queued += 1;
+    recorder.waited(0.5);
+    recorder.leave(at(9));
+    queued += 50;  // more than passed: a clock of another kind
+    const StepReport& report = recorder.end(at(10));
+    CHECK(has(report, SignalFlag::without_queueing));
+    CHECK(booked(report, Phase::forward) == doctest::Approx(3));
+    CHECK(booked(report, Phase::other) == doctest::Approx(0));
+    CHECK(booked(report, Phase::communication) == doctest::Approx(4 + 2 + 1));
+    CHECK(report.waiting_seconds == doctest::Approx(2 + 1 + 1));
+    CHECK(sum(report) == doctest::Approx(report.wall_seconds));
+  }
+
+  TEST_CASE("without calls of all ranks, queueing is communication of unknown waiting") {
+    StepRecorder recorder;
+    double queued = 0;
+    recorder.leave_out_queueing([&queued] { return Seconds(queued); });
+    recorder.begin(StepId(1), at(0));
+    queued = 1;
+    const StepReport& report = recorder.end(at(3));
+    CHECK_FALSE(has(report, SignalFlag::waiting_measured));
+    CHECK(has(report, SignalFlag::without_queueing));
+    CHECK(report.waiting_seconds == 0);
+    CHECK(booked(report, Phase::communication) == doctest::Approx(1));
+    CHECK(sum(report) == doctest::Approx(3));
+  }
+
+  TEST_CASE("what the kernel says of a thread's run queue is read, and odd texts are refused") {
+    CHECK(queued_ns_in("12 3456 7\n") == 3456u);
+    for (const char* odd :
+         {"", "12", "12 ", "12 x 3", "12 -5 3", "12 345", "1 99999999999999999999 2"})
+      CHECK_FALSE(queued_ns_in(odd));
+    CHECK_FALSE(RunQueue::of_this_thread("/nonexistent"));
+    if (auto queue = RunQueue::of_this_thread()) {
+      const Seconds before = queue->queued();
+      CHECK(queue->queued() >= before);
     }
   }
 

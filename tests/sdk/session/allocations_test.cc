@@ -1,5 +1,6 @@
-// Steps that are not sampled pay nothing for the counting of operators. A program of its own,
-// because AllocationCount replaces operator new.
+// What steps take from the heap: nothing for the counting of operators where they are not sampled,
+// nothing for looking at the machine's memory. A program of its own, because AllocationCount
+// replaces operator new.
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -7,6 +8,7 @@
 
 #include "sdk/src/blocks/block_watch.h"
 #include "sdk/src/blocks/operator_watch.h"
+#include "sdk/src/memory/memory_probe.h"
 #include "tests/bench/allocation_count.h"
 
 #include <doctest/doctest.h>
@@ -67,5 +69,19 @@ TEST_SUITE("operator watch") {
       if (step > OperatorWatch::kFirstStep && step % BlockWatch::kTimesEverySteps != 0)
         CHECK(taken[step].forward == plain.forward);
     }
+  }
+}
+
+TEST_SUITE("memory probe") {
+  TEST_CASE("looking at the memory of process and machine allocates nothing after the first time") {
+    MemoryProbe probe;
+    for (std::uint64_t i = 0; i < MemoryProbe::kEverySteps; ++i) probe.look();
+    probe.look_around();
+    const bench::AllocationCount count;
+    for (std::uint64_t i = 0; i < 2 * MemoryProbe::kEverySteps; ++i) probe.look();
+    probe.look_around();
+    CHECK(count.so_far() == 0);
+    CHECK(probe.reading().used_bytes > 0);
+    CHECK(probe.reading().limit_bytes > 0);
   }
 }

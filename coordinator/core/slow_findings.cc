@@ -1,0 +1,46 @@
+#include "coordinator/core/slow_findings.h"
+
+#include <algorithm>
+
+namespace cox {
+namespace {
+
+// Appends the slowest ranks of that state; returns how many are in it.
+std::int32_t add_of_state(std::span<const SlowRank> from, SlowState state,
+                          std::vector<SlowRank>& told) {
+  std::vector<SlowRank> found;
+  for (const SlowRank& each : from) {
+    if (each.state == state) found.push_back(each);
+  }
+  std::ranges::stable_sort(found, std::ranges::greater{}, &SlowRank::slowdown_ratio);
+  const auto count = static_cast<std::int32_t>(found.size());
+  found.resize(std::min(found.size(), kSlowRanksTold));
+  told.insert(told.end(), found.begin(), found.end());
+  return count;
+}
+
+}  // namespace
+
+const SlowRank* SlowFindings::find(RankId rank) const {
+  const auto found = std::ranges::find(ranks, rank, &SlowRank::rank);
+  return found == ranks.end() ? nullptr : &*found;
+}
+
+const SlowRank* SlowFindings::slowest() const {
+  const bool is_any = !ranks.empty() && ranks.front().state == SlowState::confirmed;
+  return is_any ? &ranks.front() : nullptr;
+}
+
+SlowFindings slow_findings(const Slowness& slowness, std::span<const NodeId> node_of_rank) {
+  SlowFindings told;
+  told.confirmed = add_of_state(slowness.slow, SlowState::confirmed, told.ranks);
+  told.suspected = add_of_state(slowness.watched, SlowState::suspected, told.ranks);
+  told.recovered = add_of_state(slowness.watched, SlowState::recovered, told.ranks);
+  told.job = slowness.pace.slow;
+  told.hosts = slow_hosts(slowness, node_of_rank);
+  std::ranges::stable_sort(told.hosts, std::ranges::greater{}, &SlowHost::slowdown_ratio);
+  told.hosts.resize(std::min(told.hosts.size(), kSlowHostsTold));
+  return told;
+}
+
+}  // namespace cox

@@ -1,0 +1,274 @@
+#include "metrics/topics/heat_map.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "coordinator/io/json.h"
+#include "metrics/format.h"
+#include "metrics/html.h"
+#include "metrics/request.h"
+#include "metrics/snapshot.h"
+
+namespace cox::metrics {
+namespace {
+
+constexpr double kMostHundredths = 65'535;
+constexpr std::size_t kSlowestShown = kHeatRanks / 2;
+constexpr std::size_t kRunsTitled = 100;  // of the hottest levels, for the size of the page
+
+// Level is one colour of the map: ratios from `from` on, in hundredths.
+struct Level {
+  std::uint16_t from;
+  const char* text;
+};
+constexpr std::array<Level, 6> kLevels = {{{1, "below 0.90×"},
+                                           {90, "ordinary"},
+                                           {110, "from 1.10×"},
+                                           {125, "from 1.25×"},
+                                           {150, "from 1.50×"},
+                                           {200, "from 2.00×"}}};
+constexpr std::size_t kOrdinary = 1;
+constexpr std::size_t kNoLevel = kLevels.size();  // no report
+
+std::size_t level_of(std::uint16_t hundredths) {
+  if (hundredths == HeatColumn::kNone) return kNoLevel;
+  std::size_t level = 0;
+  while (level + 1 < kLevels.size() && hundredths >= kLevels[level + 1].from) ++level;
+  return level;
+}
+
+std::uint16_t hundredths_of(const RankSignal& report, double median) {
+  if (report.rounds == 0 || !(median > 0) || report.has(SignalFlag::finished))
+    return HeatColumn::kNone;
+  double own = 0;
+  for (std::size_t p = 0; p < kPhases; ++p) {
+    if (is_own_work(static_cast<Phase>(p))) own += static_cast<double>(report.phase_seconds[p]);
+  }
+  const double hundredths = 100 * own / report.rounds / median;
+  if (!std::isfinite(hundredths) || hundredths < 0) return HeatColumn::kNone;
+  return static_cast<std::uint16_t>(std::lround(std::clamp(hundredths, 1.0, kMostHundredths)));
+}
+
+// Returns the mean over the rounds in which the rank worked; 0 where there was none.
+double mean_of(const HeatMap& map, std::size_t rank) {
+  double sum = 0;
+  double count = 0;
+  for (const auto& column : map.columns) {
+    sum += column->of(rank);
+    count += column->of(rank) != HeatColumn::kNone;
+  }
+  return count > 0 ? sum / count : 0;
+}
+
+// Run is neighbouring rounds of one rank that have the same level.
+struct Run {
+  std::size_t row = 0;
+  std::size_t first = 0;  // column
+  std::size_t length = 0;
+  std::size_t level = 0;
+  std::uint16_t low = 0;
+  std::uint16_t high = 0;
+};
+
+void add_runs(const HeatMap& map, std::size_t rank, std::size_t row, std::vector<Run>& runs) {
+  for (std::size_t i = 0; i < map.columns.size(); ++i) {
+    const std::uint16_t value = map.columns[i]->of(rank);
+    const std::size_t level = level_of(value);
+    const bool goes_on = i > 0 && runs.back().level == level;
+    if (!goes_on) runs.push_back({row, i, 0, level, value, value});
+    Run& run = runs.back();
+    ++run.length;
+    run.low = std::min(run.low, value);
+    run.high = std::max(run.high, value);
+  }
+}
+
+std::string ratio_text(double hundredths) {
+  return times_text(hundredths / 100);
+}
+
+// Returns the levels, hottest first and then those without a report, whose runs all get a title.
+std::array<bool, kNoLevel + 1> titled_levels(const std::vector<Run>& runs) {
+  std::array<std::size_t, kNoLevel + 1> count{};
+  for (const Run& run : runs) ++count[run.level];
+  std::array<bool, kNoLevel + 1> titled{};
+  std::size_t left = kRunsTitled;
+  for (std::size_t level = kNoLevel + 1; level-- > 0;) {
+    if (level == kOrdinary) continue;  // the row's own title tells of these
+    if (count[level] > left) break;
+    left -= count[level];
+    titled[level] = true;
+  }
+  return titled;
+}
+
+std::string title_of(const HeatMap& map, const std::vector<std::size_t>& ranks, const Run& run) {
+  const std::uint64_t first = map.columns[run.first]->round.value();
+  const std::uint64_t last = map.columns[run.first + run.length - 1]->round.value();
+  std::string text = fmt::format("rank {}, round {}", ranks[run.row], first);
+  if (last != first) text += fmt::format(" to {}", last);
+  if (run.level == kNoLevel) return text + ": no work reported";
+  text += ": " + ratio_text(run.low);
+  return run.high == run.low ? text : text + " to " + ratio_text(run.high);
+}
+
+// One rank, as what a reader hears or sees on hover.
+std::string row_title(const HeatMap& map, std::size_t rank) {
+  std::uint16_t high = 0;
+  std::uint64_t round = 0;
+  for (const auto& column : map.columns) {
+    if (column->of(rank) <= high) continue;
+    high = column->of(rank);
+    round = column->round.value();
+  }
+  if (high == 0) return fmt::format("rank {}: no work reported", rank);
+  return fmt::format("rank {}: {} on average, at most {} in round {}", rank,
+                     ratio_text(mean_of(map, rank)), ratio_text(high), round);
+}
+
+std::string piece_of(const Run& run) {
+  return fmt::format("M{} {}h{}v1h-{}z", run.first, run.row, run.length, run.length);
+}
+
+// The picture: a strip a rank, then the runs that are not ordinary, one path for those of a level
+// that have no title.
+std::string picture(const HeatMap& map, const std::vector<std::size_t>& ranks) {
+  std::vector<Run> runs;
+  std::string strips;
+  for (std::size_t row = 0; row < ranks.size(); ++row) {
+    add_runs(map, ranks[row], row, runs);
+    strips += fmt::format("<path class=\"h1\" d=\"M0 {}h{}v1H0z\"><title>{}</title></path>", row,
+                          map.columns.size(), row_title(map, ranks[row]));
+  }
+  const auto titled = titled_levels(runs);
+  std::array<std::string, kNoLevel + 1> plain;
+  std::string named;
+  for (const Run& run : runs) {
+    if (run.level == kOrdinary) continue;
+    if (!titled[run.level]) {
+      plain[run.level] += piece_of(run);
+      continue;
+    }
+    named += fmt::format("<path class=\"h{}\" d=\"{}\"><title>{}</title></path>", run.level,
+                         piece_of(run), title_of(map, ranks, run));
+  }
+  for (std::size_t level = 0; level < plain.size(); ++level) {
+    if (!plain[level].empty())
+      strips += fmt::format("<path class=\"h{}\" d=\"{}\"/>", level, plain[level]);
+  }
+  return strips + named;
+}
+
+std::string keys() {
+  std::string out = "<ul class=\"keys\">";
+  for (std::size_t level = 0; level < kLevels.size(); ++level)
+    out += fmt::format("<li><i class=\"h{}\"></i>{}</li>", level, kLevels[level].text);
+  return fmt::format("{}<li><i class=\"h{}\"></i>no work reported</li></ul>", out, kNoLevel);
+}
+
+std::string labels(const Snapshot& s, const std::vector<std::size_t>& ranks) {
+  std::string out = "<ol>";
+  for (const std::size_t rank : ranks) {
+    const SlowRank* slow = s.ranks.slow.find(RankId(static_cast<std::int32_t>(rank)));
+    const bool is_slow = slow != nullptr && slow->state == SlowState::confirmed;
+    out +=
+        fmt::format("<li>{}</li>", is_slow ? fmt::format("<b>{}</b>", rank) : fmt::to_string(rank));
+  }
+  return out + "</ol>";
+}
+
+std::string hint(const Snapshot& s, std::size_t shown) {
+  const std::string all = grouped(static_cast<std::uint64_t>(s.job->world_size));
+  std::string text =
+      "A row is a rank, a column a round; the colour is its own work over the median "
+      "rank's. ";
+  if (shown < static_cast<std::size_t>(s.job->world_size))
+    text += fmt::format("The slowest and a spread of the others, {} of {}. ", shown, all);
+  return text + "<a href=\"/api/v1/ranks/rounds\">Numbers</a>.";
+}
+
+void put_rank(io::JsonWriter& json, const HeatMap& map, std::size_t rank) {
+  json.begin_object().field("rank", rank).key("work_ratio").begin_array();
+  for (const auto& column : map.columns) {
+    const std::uint16_t value = column->of(rank);
+    value == HeatColumn::kNone ? json.null() : json.value(value / 100.0);
+  }
+  json.end_array().end_object();
+}
+
+}  // namespace
+
+void HeatMap::add(const StepRecord& record) {
+  auto column = std::make_shared<HeatColumn>();
+  column->round = record.signals.round;
+  column->hundredths.resize(static_cast<std::size_t>(std::max(record.job.world_size, 0)));
+  const double median = record.decision.summary.own_seconds.median;
+  for (const RankSignal& report : record.signals.reports) {
+    const auto rank = static_cast<std::size_t>(report.rank.value());
+    if (rank < column->hundredths.size()) column->hundredths[rank] = hundredths_of(report, median);
+  }
+  if (columns.size() == kHeatRounds) columns.erase(columns.begin());
+  columns.push_back(std::move(column));
+}
+
+std::vector<std::size_t> heat_ranks(const Snapshot& snapshot) {
+  const auto world = static_cast<std::size_t>(std::max(snapshot.job->world_size, 0));
+  std::vector<double> key(world);  // the larger, the sooner it is shown
+  for (std::size_t rank = 0; rank < world; ++rank) key[rank] = mean_of(snapshot.heat, rank);
+  for (const SlowRank& slow : snapshot.ranks.slow.ranks) {
+    const auto rank = static_cast<std::size_t>(slow.rank.value());
+    if (rank < world && slow.state != SlowState::recovered) key[rank] += kMostHundredths;
+  }
+  std::vector<std::size_t> ranks(world);
+  for (std::size_t rank = 0; rank < world; ++rank) ranks[rank] = rank;
+  if (world <= kHeatRanks) return ranks;
+  const auto others = ranks.begin() + kSlowestShown;
+  std::partial_sort(ranks.begin(), others, ranks.end(), [&key](std::size_t a, std::size_t b) {
+    return key[a] != key[b] ? key[a] > key[b] : a < b;
+  });
+  std::sort(others, ranks.end());
+  const std::size_t spread = kHeatRanks - kSlowestShown;
+  const std::size_t rest = world - kSlowestShown;
+  for (std::size_t i = 0; i < spread; ++i)
+    ranks[kSlowestShown + i] = ranks[kSlowestShown + i * (rest - 1) / (spread - 1)];
+  ranks.resize(kHeatRanks);
+  std::sort(ranks.begin(), ranks.end());
+  return ranks;
+}
+
+std::string heat_section(const Snapshot& s) {
+  const auto& columns = s.heat.columns;
+  if (columns.empty()) return {};
+  const std::vector<std::size_t> ranks = heat_ranks(s);
+  return fmt::format(
+      "<section class=\"card\"><h2>The last {} rounds, rank by rank</h2><p class=\"hint\">{}</p>"
+      "<div class=\"heat\">{}<svg role=\"img\" aria-label=\"Own work of {} ranks over the median "
+      "in "
+      "rounds {} to {}\" viewBox=\"0 0 {} {}\" preserveAspectRatio=\"none\">{}</svg></div>"
+      "<p class=\"range heated\"><span>round {}</span><span>round {}</span></p>{}</section>",
+      columns.size(), hint(s, ranks.size()), labels(s, ranks), ranks.size(),
+      columns.front()->round.value(), columns.back()->round.value(), columns.size(), ranks.size(),
+      picture(s.heat, ranks), grouped(columns.front()->round.value()),
+      grouped(columns.back()->round.value()), keys());
+}
+
+Result<std::string> heat_json(const Snapshot& s, std::string_view query) {
+  const auto asked = query_number(query, "rank");
+  if (!asked.ok()) return asked.status();
+  io::JsonWriter json;
+  json.begin_object().field("world_size", s.job->world_size).key("rounds").begin_array();
+  for (const auto& column : s.heat.columns) json.value(column->round.value());
+  json.end_array().key("ranks").begin_array();
+  if (!asked->has_value()) {
+    for (const std::size_t rank : heat_ranks(s)) put_rank(json, s.heat, rank);
+  } else if (**asked < static_cast<std::uint64_t>(std::max(s.job->world_size, 0))) {
+    put_rank(json, s.heat, static_cast<std::size_t>(**asked));
+  }
+  json.end_array().end_object();
+  return json.take();
+}
+
+}  // namespace cox::metrics

@@ -1,0 +1,54 @@
+// HeatMap: own work of the ranks in the last rounds, as ratios to the median of each round. A part
+// of the snapshot, shown beside the rank table. Written on the recording thread: one small integer
+// a rank and round, 60 rounds; columns are shared between snapshots. Which ranks are shown is
+// settled on the reader's thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "coordinator/core/record.h"
+#include "coordinator/core/status.h"
+
+namespace cox::metrics {
+
+struct Snapshot;
+
+inline constexpr std::size_t kHeatRounds = 60;
+inline constexpr std::size_t kHeatRanks = 32;  // on the page
+
+// HeatColumn is one round.
+struct HeatColumn {
+  static constexpr std::uint16_t kNone = 0;  // the rank has not reported, or had no work
+
+  RoundId round{};
+  // Per rank: own work over the median, in hundredths; at least 1 where it is known.
+  std::vector<std::uint16_t> hundredths;
+
+  std::uint16_t of(std::size_t rank) const {
+    return rank < hundredths.size() ? hundredths[rank] : kNone;
+  }
+};
+
+struct HeatMap {
+  std::vector<std::shared_ptr<const HeatColumn>> columns;  // oldest first, at most kHeatRounds
+
+  void add(const StepRecord& record);
+};
+
+// Returns the ranks to show, ascending, at most kHeatRanks: all of them, or those that the
+// estimates name, those with most own work over these rounds, and some of the others, evenly
+// spaced.
+std::vector<std::size_t> heat_ranks(const Snapshot& snapshot);
+
+// Returns the section of the status page, at most some 30 KB; empty where there is nothing to show.
+std::string heat_section(const Snapshot& snapshot);
+
+// The document /api/v1/ranks/rounds: the same numbers. ?rank=7 gives that rank alone.
+Result<std::string> heat_json(const Snapshot& snapshot, std::string_view query);
+
+}  // namespace cox::metrics

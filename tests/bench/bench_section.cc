@@ -1,0 +1,86 @@
+// S4, its first half: what recording a section of a step costs, as PhaseScope does it: two readings
+// of the clock, the bookkeeping, and the rank's mark in shared memory.
+//
+//   bench_section [--quick]
+#include <chrono>
+#include <cstddef>
+#include <vector>
+
+#include "coordinator/transport/shared/mark_board.h"
+#include "coordinator/transport/shared/segment.h"
+#include "sdk/src/session/run_queue.h"
+#include "sdk/src/session/step_recorder.h"
+#include "tests/bench/allocation_count.h"
+#include "tests/bench/line.h"
+
+namespace {
+
+using namespace cox;
+using namespace cox::detail;
+
+constexpr int kSections = 1000;  // of a step
+constexpr std::size_t kSteps = 200;
+
+struct Cost {
+  std::vector<double> ns;  // of a section, one a step
+  long allocations = 0;
+};
+
+Cost sections(StepRecorder& recorder, std::size_t steps) {
+  Cost cost;
+  cost.ns.reserve(steps);
+  const bench::AllocationCount allocated;
+  for (std::size_t i = 0; i < steps; ++i) {
+    recorder.begin(StepId(i), Clock::now());
+    const Clock::time_point began = Clock::now();
+    for (int n = 0; n < kSections; ++n) {
+      recorder.enter(Phase::forward, Clock::now());
+      recorder.leave(Clock::now());
+    }
+    const std::chrono::duration<double, std::nano> passed = Clock::now() - began;
+    cost.ns.push_back(passed.count() / kSections);
+    recorder.end(Clock::now());
+  }
+  cost.allocations = allocated.so_far();
+  return cost;
+}
+
+double clock_reading_ns() {
+  constexpr int kReadings = 100'000;
+  const Clock::time_point began = Clock::now();
+  Clock::time_point last = began;
+  for (int i = 0; i < kReadings; ++i) last = Clock::now();
+  return std::chrono::duration<double, std::nano>(last - began).count() / kReadings;
+}
+
+bench::Line figure(double value, const char* unit, const char* what) {
+  bench::Line line("S4", value, unit);
+  line.with("what", what);
+  return line;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const bool is_quick = bench::effort_of(argc, argv) == bench::Effort::quick;
+  const std::size_t steps = is_quick ? kSteps : 10 * kSteps;
+  const transport::SharedSegment memory =
+      transport::heap_segment(transport::MarkBoard::bytes_needed(1));
+  const auto board = *transport::MarkBoard::format(memory.bytes(), 1);
+  transport::MarkWriter mark = board.writer(0);
+  StepRecorder recorder;
+  recorder.move_mark(&mark);
+  sections(recorder, kSteps / 10);
+  const Cost cost = sections(recorder, steps);
+  figure(bench::quantile(cost.ns, 0.5), "ns", "recording a section, p50 of steps")
+      .limit(50)
+      .print();
+  figure(static_cast<double>(cost.allocations), "allocations", "in all sections").limit(0).print();
+  figure(2 * clock_reading_ns(), "ns", "of it: two readings of the clock").print();
+  auto queue = RunQueue::of_this_thread();
+  if (!queue) return 0;
+  recorder.leave_out_queueing([&queue] { return queue->queued(); });
+  const Cost crowded = sections(recorder, steps);
+  figure(bench::quantile(crowded.ns, 0.5), "ns", "a section where ranks outnumber cores").print();
+  return 0;
+}
