@@ -1,7 +1,6 @@
 #include "coordinator/core/effects.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <utility>
 
@@ -254,7 +253,7 @@ void forget_before(std::vector<RoundTime>& rounds, RoundId first) {
   std::erase_if(rounds, [first](const RoundTime& round) { return round.round < first; });
 }
 
-// A rank has been slow since a round: times before it are those of other circumstances.
+// A rank or the job has been slow since a round: times before it are those of other circumstances.
 void note_slow_since(Effects& effects, RoundId since) {
   if (effects.trial) {
     Trial& trial = *effects.trial;
@@ -272,22 +271,33 @@ void note_slow_since(Effects& effects, RoundId since) {
   forget_before(effects.recent, since);
 }
 
-void note_slow_ranks(Effects& effects, const Estimates& estimates) {
-  const std::vector<SlowRank>& now = estimates.slowness.slow;
+// Slowness has ended in some round before this one, and nobody knows in which.
+void note_recovery(Effects& effects) {
+  if (effects.trial && effects.trial->applied_in) {
+    conclude(effects, Doubt::straggler_recovered, Confidence::percent_99);
+  }
+  effects.recent.clear();
+}
+
+void note_slow_ranks(Effects& effects, const std::vector<SlowRank>& now) {
   for (const SlowRank& slow : now) {
     if (!std::ranges::binary_search(effects.slow, slow.rank)) note_slow_since(effects, slow.since);
   }
   const bool has_recovered = std::ranges::any_of(effects.slow, [&](RankId rank) {
     return !std::ranges::binary_search(now, rank, {}, &SlowRank::rank);
   });
-  if (has_recovered) {
-    if (effects.trial && effects.trial->applied_in) {
-      conclude(effects, Doubt::straggler_recovered, Confidence::percent_99);
-    }
-    effects.recent.clear();
-  }
+  if (has_recovered) note_recovery(effects);
   effects.slow.clear();
   for (const SlowRank& slow : now) effects.slow.push_back(slow.rank);
+}
+
+// Under a new plan the pace of the job is learnt anew, so that it ends there says nothing.
+void note_slow_job(Effects& effects, const JobPace& pace) {
+  const std::optional<std::uint64_t> before = effects.slow_job_plan;
+  effects.slow_job_plan.reset();
+  if (pace.slow) effects.slow_job_plan = pace.plan;
+  if (pace.slow && !before) note_slow_since(effects, pace.slow->since);
+  if (!pace.slow && before == pace.plan) note_recovery(effects);
 }
 
 void add_round(std::vector<RoundTime>& rounds, const RoundTime& round) {
@@ -407,24 +417,6 @@ bool are_sane(std::span<const RoundTime> rounds, std::size_t most) {
 
 }  // namespace
 
-std::string_view to_string(Verdict verdict) {
-  constexpr std::array<std::string_view, 5> kNames = {"none", "measuring", "helped", "did not help",
-                                                      "not sure"};
-  return kNames[static_cast<std::size_t>(verdict)];
-}
-
-std::string_view to_string(Doubt doubt) {
-  constexpr std::array<std::string_view, 7> kNames = {
-      "",
-      "steps vary more than that",
-      "too few rounds before it",
-      "the next plan came too early",
-      "a rank became slow meanwhile",
-      "a slow rank recovered meanwhile",
-      "another change of the plan has a cost that is not known"};
-  return kNames[static_cast<std::size_t>(doubt)];
-}
-
 std::string verdict_text(const Effect& effect) {
   if (effect.verdict == Verdict::none) return {};
   std::string text(to_string(effect.verdict));
@@ -510,7 +502,8 @@ Effects learn_effects(Effects before, const StepSummary& summary, const Estimate
   if (summary.reporting == 0) return effects;
   date_start(effects, summary);
   follow_plan(effects, summary, newest, samples);
-  note_slow_ranks(effects, estimates);
+  note_slow_ranks(effects, estimates.slowness.slow);
+  note_slow_job(effects, estimates.slowness.pace);
   measure(effects, summary);
   count_seconds(effects, summary);
   return effects;

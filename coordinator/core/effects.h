@@ -8,10 +8,10 @@
 // under it, the first 3 left out, as a ratio of step times with a 95 % interval (paired_ratio.h);
 // of times per sample where the batch changed. What else happened is taken out or makes the verdict
 // "not sure": rounds before a rank became slow do not count when it was so while the decision was
-// made, a rank that becomes slow or recovers under the plan ends the trial, and so does the next
-// plan. A rank that becomes slow as the plan sets in counts as the plan's doing. Changes of one
-// plan share a trial, and so do those of a plan that was replaced before any round under it
-// counted.
+// made; a rank, or the job as a whole, that becomes slow or recovers under the plan ends the trial,
+// and so does the next plan. A rank that becomes slow as the plan sets in counts as the plan's
+// doing. Changes of one plan share a trial, and so do those of a plan that was replaced before any
+// round under it counted.
 //
 // A change that promised a shorter step (Forecast::promises_time) helped when the interval lies
 // below 1, and did not help when the 99 % interval lies above 1, or the 99.9 % interval does after
@@ -23,6 +23,7 @@
 // Pure functions; the same rounds give the same effects.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -63,7 +64,11 @@ enum class Verdict : std::uint8_t {
   did_not_help = 3,
   not_sure = 4,
 };
-std::string_view to_string(Verdict verdict);
+constexpr std::string_view to_string(Verdict verdict) {
+  constexpr std::array<std::string_view, 5> kNames = {"none", "measuring", "helped", "did not help",
+                                                      "not sure"};
+  return kNames[static_cast<std::size_t>(verdict)];
+}
 template <>
 inline constexpr Verdict kLargestOf<Verdict> = Verdict::not_sure;
 
@@ -77,7 +82,18 @@ enum class Doubt : std::uint8_t {
   straggler_recovered = 5,  // or well again
   shared = 6,               // with a change whose cost is not known
 };
-std::string_view to_string(Doubt doubt);  // as a clause: "the next plan came too early"
+// As a clause.
+constexpr std::string_view to_string(Doubt doubt) {
+  constexpr std::array<std::string_view, 7> kWords = {
+      "",
+      "steps vary more than that",
+      "too few rounds before it",
+      "the next plan came too early",
+      "a rank or the job became slow meanwhile",
+      "a slow rank or job recovered meanwhile",
+      "another change of the plan has a cost that is not known"};
+  return kWords[static_cast<std::size_t>(doubt)];
+}
 template <>
 inline constexpr Doubt kLargestOf<Doubt> = Doubt::shared;
 
@@ -204,6 +220,8 @@ struct Effects {
   double samples = 0;             // of a step under it
   std::vector<RoundTime> recent;  // the newest rounds that count, under the same circumstances
   std::vector<RankId> slow;       // ranks that were slow in the last round
+  // The number of the plan under which the whole job was slower than it was, in the last round.
+  std::optional<std::uint64_t> slow_job_plan;
   std::optional<Trial> trial;
   std::vector<Condemned> condemned;
   std::vector<Rest> rests;
@@ -211,8 +229,8 @@ struct Effects {
 
   static auto fields(auto& self) {
     return std::tie(self.incarnation, self.list, self.scores, self.applied, self.rounds_of_plan,
-                    self.samples, self.recent, self.slow, self.trial, self.condemned, self.rests,
-                    self.accounts);
+                    self.samples, self.recent, self.slow, self.slow_job_plan, self.trial,
+                    self.condemned, self.rests, self.accounts);
   }
   // Returns whether the numbers can have come from the functions below.
   bool is_sane() const;

@@ -8,7 +8,6 @@
 
 #include "coordinator/transport/shared/mark_board.h"
 #include "coordinator/transport/shared/segment.h"
-#include "sdk/src/session/run_queue.h"
 #include "sdk/src/session/step_recorder.h"
 #include "tests/bench/allocation_count.h"
 #include "tests/bench/line.h"

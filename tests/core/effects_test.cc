@@ -268,6 +268,21 @@ TEST_SUITE("core.effects") {
     CHECK(job.newest().seconds_saved == 0);
   }
 
+  TEST_CASE("a job that gets slower by itself under the plan ends the trial there") {
+    Job job;
+    job.run(70, 1.0);
+    job.decide({kPromise});
+    job.run(kSettled + 30, 0.8);
+    SlowJob slow;
+    slow.since = RoundId(job.round + 1);
+    job.run(20, 1.2);
+    job.estimates.slowness.pace.plan = job.plan;
+    job.estimates.slowness.pace.slow = slow;
+    job.run(1, 1.2);
+    CHECK(job.newest().verdict == Verdict::helped);
+    CHECK(job.newest().after.rounds == 30);
+  }
+
   TEST_CASE("what the job began with has rounds after it only, and the same words count once") {
     Job job(7);
     for (int i = 0; i < 2; ++i) note_start(job.effects, {&kPromise, 1}, plan_of(7));

@@ -2,14 +2,12 @@
 // all ranks, in whole simulated jobs; and both end once it has recovered.
 #include <algorithm>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "coordinator/policies/memory/memory.h"
 #include "coordinator/policies/precision/precision.h"
 #include "coordinator/policies/shares/shares.h"
-#include "coordinator/policies/stragglers/advice.h"
 #include "coordinator/policies/stragglers/stragglers.h"
 #include "coordinator/testing/steered_job.h"
 

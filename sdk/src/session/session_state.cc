@@ -14,7 +14,6 @@
 #include "coordinator/core/text.h"
 #include "coxswain/error.h"
 #include "sdk/src/parallel/agreement.h"
-#include "sdk/src/session/run_queue.h"
 
 namespace cox::detail {
 

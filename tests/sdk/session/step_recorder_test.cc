@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "coordinator/transport/shared/segment.h"
-#include "sdk/src/session/run_queue.h"
 
 #include <doctest/doctest.h>
 
