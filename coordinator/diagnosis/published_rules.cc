@@ -33,12 +33,11 @@ void data_bound(const Figures& figures, Findings& out) {
   if (data == nullptr || data->fraction < 0.25) return;
   out.push_back({"TIMING.DATALOADER_BOUND",
                  data->fraction >= 0.40 ? Severity::high : Severity::medium,
-                 "Input pipeline is a bottleneck",
-                 percent(data->fraction) + " of step time is spent fetching data " +
-                     sentence("(%.1f ms/step). ", data->seconds * 1e3) +
-                     "The accelerator is stalling on the dataloader.",
-                 "Raise DataLoader num_workers, set persistent_workers=True and pin_memory=True, "
-                 "prefetch, or move heavy transforms off the hot path / onto the GPU."});
+                 "Steps wait for their data",
+                 percent(data->fraction) + " of a step goes into loading its batch" +
+                     sentence(" (%.1f ms a step).", data->seconds * 1e3),
+                 "Load batches ahead of time in other threads, or make what is done to a sample "
+                 "cheaper."});
 }
 
 void backward_heavy(const Figures& figures, Findings& out) {
@@ -48,45 +47,41 @@ void backward_heavy(const Figures& figures, Findings& out) {
   const double ratio = backward->seconds / forward->seconds;
   if (ratio < 2.5) return;
   out.push_back({"TIMING.BACKWARD_HEAVY", ratio >= 3.5 ? Severity::high : Severity::medium,
-                 "Backward pass disproportionately slow",
-                 sentence("Backward is %.1fx forward (normal is ~2x). ", ratio) +
-                     "Often caused by retain_graph=True, unfused elementwise ops, or activation "
-                     "recomputation you didn't intend.",
-                 "Check for stray retain_graph/create_graph, enable AMP, and consider "
-                 "torch.compile to fuse backward ops."});
+                 "The backward pass takes long for its forward pass",
+                 sentence("Backward takes %.1f times as long as forward; twice is usual.", ratio),
+                 "Look for activations that are recomputed without need, for graphs that are kept "
+                 "beyond their step, and for many small operators that could be one."});
 }
 
 void optimizer_heavy(const Figures& figures, Findings& out) {
   const double fraction = fraction_of(figures.timing, "optimizer");
   if (fraction < 0.15) return;
-  out.push_back({"TIMING.OPTIMIZER_HEAVY", Severity::low, "Optimizer step is costly",
+  out.push_back({"TIMING.OPTIMIZER_HEAVY", Severity::low, "The optimizer takes a large part",
                  percent(fraction) +
-                     " of step time is the optimizer. For small models this can dominate; for "
-                     "large ones it may signal a Python-side per-parameter loop.",
-                 "Use a fused/foreach optimizer (foreach=True or fused=True) to batch the "
-                 "parameter updates."});
+                     " of a step goes into updating parameters, perhaps one tensor after another.",
+                 "Use an optimizer that updates all parameters in one fused kernel."});
 }
 
 void jitter(const Figures& figures, Findings& out) {
   const Timing& t = figures.timing;
   if (t.steps < 10 || (t.variation() < 0.50 && t.tail_ratio() < 1.5)) return;
   out.push_back(
-      {"TIMING.JITTER", Severity::low, "High step-time variance",
-       sentence("Step time is uneven (CV=%.2f, p95/median=%.2f). ", t.variation(), t.tail_ratio()) +
-           "Stragglers point to input-pipeline stalls, GC pauses, logging/checkpoint "
-           "hitches, or uneven batch sizes.",
-       "Profile a few slow steps specifically; move checkpointing and logging off the "
-       "critical path."});
+      {"TIMING.JITTER", Severity::low, "Steps differ much in length",
+       sentence("The deviation of step times is %.2f of their mean, and their 95th percentile %.2f "
+                "times their median.",
+                t.variation(), t.tail_ratio()),
+       "See what the longest steps have in common: a save, an evaluation, a larger batch, a pause "
+       "of the machine."});
 }
 
 void diverged(const Figures& figures, Findings& out) {
   const auto& at = figures.convergence.diverged_at;
   if (!at) return;
-  out.push_back({"CONVERGENCE.DIVERGED", Severity::high, "Loss diverged (NaN/Inf)",
-                 concat("Loss became non-finite at step ", *at,
-                        ". Training is broken from this point — later metrics are meaningless."),
-                 "Lower the learning rate, add gradient clipping, check for bad inputs / log(0) / "
-                 "divide-by-zero in the loss, and verify AMP loss scaling."});
+  out.push_back({"CONVERGENCE.DIVERGED", Severity::high, "The loss is no finite number",
+                 concat("From step ", *at, " on; what comes after says nothing."),
+                 "Go back to a save before that step, with a smaller learning rate or with "
+                 "gradients clipped; look for divisions by zero, logarithms of zero and bad "
+                 "samples."});
 }
 
 void no_progress(const Figures& figures, Findings& out) {
@@ -94,11 +89,11 @@ void no_progress(const Figures& figures, Findings& out) {
   const bool is_worse = c.trend == Trend::worsening;
   if (c.steps < 50 || (!is_worse && c.trend != Trend::plateau)) return;
   out.push_back({"CONVERGENCE.NO_PROGRESS", is_worse ? Severity::high : Severity::low,
-                 is_worse ? "Loss is increasing" : "Loss has plateaued",
-                 concat("Loss trend over the run is '", c.trend, "' (best ", general(*c.best_loss),
-                        ", final ", general(*c.final_loss), ")."),
-                 "Worsening: likely LR too high or unstable optimizer. Plateau: try LR decay, more "
-                 "capacity, or check the data is still informative."});
+                 is_worse ? "The loss rises" : "The loss stands still",
+                 concat("Over the run it is ", c.trend, ": ", general(*c.best_loss),
+                        " at its best, ", general(*c.final_loss), " at the end."),
+                 is_worse ? "Try a smaller learning rate."
+                          : "Try a learning rate that decays, or a larger model; or stop here."});
 }
 
 std::string joined(const std::vector<std::string>& parts) {
@@ -119,14 +114,10 @@ void instability(const Figures& figures, Findings& out) {
       values.push_back(sentence("step_time=%.1fms", *event.step_seconds * 1e3));
     if (event.alloc_bytes) values.push_back(sentence("alloc=%.0fMB", *event.alloc_bytes / kMiB));
     out.push_back(
-        {"CROSS.CORRELATED_INSTABILITY", Severity::high, "Correlated instability at " + where,
-         concat("At ", where, ", ", event.axes.size(), " independent axes spike simultaneously (",
-                joined(event.axes), "): ", joined(values),
-                ". Co-occurrence across axes is strong evidence of a real optimization "
-                "event, not noise."),
-         "Inspect the LR schedule, gradient clipping, and the specific batch around " + where +
-             ". A simultaneous loss + grad-norm spike usually means the update blew up "
-             "(LR too high / bad batch)."});
+        {"CROSS.CORRELATED_INSTABILITY", Severity::high, "Several figures jump at " + where,
+         concat("At ", where, " these do at once, which is rarely chance: ", joined(event.axes),
+                " (", joined(values), ")."),
+         "Look at the batches of these steps and at the learning rate there; clip gradients."});
   }
 }
 
@@ -138,17 +129,15 @@ void straggler(const Figures& figures, Findings& out) {
   const bool is_high = d.lost_fraction * 100 >= 10 || rank.slowdown >= 0.25;
   out.push_back(
       {"DIST.STRAGGLER", is_high ? Severity::high : Severity::medium,
-       concat("Rank ", rank.rank, " is a persistent straggler"),
-       concat("Rank ", rank.rank, " is the slowest (critical-path) rank in ",
-              percent(rank.slowest_fraction), " of steps across ", d.ranks.size(),
-              " ranks (expected ", percent(1 / static_cast<double>(d.ranks.size())), " by chance; ",
-              sentence("z=%.1f), and runs ", rank.z), percent(rank.slowdown),
-              " slower than the median rank. Synchronous all-reduce makes every other rank wait "
-              "for it — ",
-              percent(d.lost_fraction, 1), " of wall time is lost to this imbalance."),
-       concat("Investigate rank ", rank.rank,
-              "'s device/host: thermal throttling, a slower GPU, NUMA/host placement, or an "
-              "unbalanced data shard. Check for a hot node and rebalance or replace it.")});
+       concat("Rank ", rank.rank, " keeps the others waiting"),
+       concat("It is the slowest of ", d.ranks.size(), " in ", percent(rank.slowest_fraction),
+              " of the steps, where chance would make it ",
+              percent(1 / static_cast<double>(d.ranks.size())), sentence(" (z = %.1f), ", rank.z),
+              percent(rank.slowdown), " slower than the median; the ranks' differences cost ",
+              percent(d.lost_fraction, 1), " of the time."),
+       concat("Look at the machine of rank ", rank.rank,
+              ": clocks, cooling, what else runs there; and whether its part of the data is "
+              "larger.")});
 }
 
 void load_imbalance(const Figures& figures, Findings& out) {
@@ -156,28 +145,23 @@ void load_imbalance(const Figures& figures, Findings& out) {
   const Distributed& d = *figures.distributed;
   if (d.variation < 0.15 || d.lost_fraction * 100 < 5) return;
   out.push_back(
-      {"DIST.LOAD_IMBALANCE", Severity::medium, "Compute is imbalanced across ranks",
-       sentence("Per-rank compute varies by CV=%.2f with no single persistent straggler. ",
+      {"DIST.LOAD_IMBALANCE", Severity::medium, "Ranks have unequal work",
+       sentence("Their computing deviates by %.2f of its mean, and no rank is always the slowest; ",
                 d.variation) +
-           percent(d.lost_fraction, 1) +
-           " of wall time is lost waiting at the all-reduce barrier " +
-           sentence("(median sync skew %.1f ms/step).", d.skew_seconds * 1e3),
-       "Balance per-rank work: even out shard sizes / sequence lengths, check for "
-       "variable-cost batches, and avoid rank-dependent branches in the step."});
+           percent(d.lost_fraction, 1) + " of the time goes into waiting for each other" +
+           sentence(" (%.1f ms a step in the median).", d.skew_seconds * 1e3),
+       "Give ranks equal work: batches of equal length, samples of like cost together."});
 }
 
 void comm_bound(const Figures& figures, Findings& out) {
   if (!figures.distributed || figures.distributed->mean_comm_fraction < 0.25) return;
   const double fraction = figures.distributed->mean_comm_fraction;
   out.push_back({"DIST.COMM_BOUND", fraction >= 0.45 ? Severity::high : Severity::medium,
-                 "Communication dominates step time",
-                 concat("Collective communication is ", percent(fraction),
-                        " of step wall time across ", figures.distributed->ranks.size(),
-                        " ranks — the gradient all-reduce is not hidden behind compute."),
-                 "Overlap communication with backward (DDP gradient bucketing / `no_sync` for "
-                 "accumulation), increase the per-step compute (larger local batch), enable "
-                 "gradient compression, or check interconnect bandwidth (NVLink/InfiniBand vs "
-                 "Ethernet)."});
+                 "Communication takes a large part",
+                 concat(percent(fraction), " of a step of ", figures.distributed->ranks.size(),
+                        " ranks goes into collectives that no computing hides."),
+                 "Send gradients while backward still runs, compute more in a step (a larger "
+                 "batch, several micro-batches), or look at the network's bandwidth."});
 }
 
 void exposed_comm(const Figures& figures, Findings& out) {
@@ -186,31 +170,20 @@ void exposed_comm(const Figures& figures, Findings& out) {
   const double exposed = t.exposed_fraction() * 100;
   if (exposed < 5) return;
   out.push_back({"DIST.EXPOSED_COMM", exposed >= 15 ? Severity::high : Severity::medium,
-                 "Communication is not overlapped with compute",
+                 "Communication stands beside computing, not behind it",
                  percent(t.exposed_fraction()) +
-                     " of wall time is *exposed* communication — collective time that does not "
-                     "overlap any compute kernel. Only " +
-                     percent(t.overlap()) + " of the " +
-                     sentence("%.1f ms of communication", t.communication_seconds * 1e3) +
-                     " is hidden behind compute.",
-                 "Improve compute/communication overlap: enable DDP gradient bucketing (tune "
-                 "`bucket_cap_mb`), avoid `find_unused_parameters` stalls, overlap "
-                 "optimizer/all-reduce, or increase per-GPU compute so backward lasts long enough "
-                 "to hide the all-reduce."});
+                     " of the time collectives run and no kernel computes; of " +
+                     sentence("%.1f ms of communication ", t.communication_seconds * 1e3) +
+                     percent(t.overlap()) + " is hidden.",
+                 "Send gradients in buckets as they become ready, of another size perhaps, or "
+                 "compute more in a step, so that backward outlasts its reduction."});
 }
 
 std::string hint_for(const std::string& line) {
-  if (line == "compute_overhead")
-    return "enable mixed precision (AMP/bf16), torch.compile, or fused kernels so compute "
-           "approaches peak throughput";
-  if (line == "data_stall")
-    return "raise DataLoader num_workers, persistent_workers, pin_memory, and prefetch; move heavy "
-           "transforms off the hot path";
-  if (line == "communication")
-    return "overlap the all-reduce with backward (DDP bucketing), or raise per-GPU compute so "
-           "communication is hidden";
-  return "profile the unattributed time — logging, checkpointing, host syncs, or eval inside the "
-         "train loop";
+  if (line == "compute_overhead") return "narrower formats and fused kernels bring it down";
+  if (line == "data_stall") return "load batches ahead of time";
+  if (line == "communication") return "reduce gradients while backward runs";
+  return "measure what steps do between their phases: logs, saves, evaluations";
 }
 
 std::string share_text(const BudgetLine& line) {
@@ -228,32 +201,28 @@ void low_efficiency(const Figures& figures, Findings& out) {
   for (std::size_t i = 0; i < std::min<std::size_t>(3, lines.size()); ++i)
     shares.push_back(share_text(lines[i]));
   const bool is_high = e.mfu ? *e.mfu < 0.30 : top.fraction >= 0.35;
-  const std::string anchor =
-      "Useful compute is " + percent(e.useful_fraction()) + " of wall (FLOPs at peak). ";
+  const std::string anchor = "At its peak the device would need " + percent(e.useful_fraction()) +
+                             " of the time for these FLOPs. ";
   out.push_back({e.mfu ? "EFFICIENCY.LOW_MFU" : "EFFICIENCY.RECOVERABLE",
                  is_high ? Severity::high : Severity::medium,
-                 e.mfu ? "MFU is " + percent(*e.mfu) + " — " + percent(1 - e.useful_fraction()) +
-                             " of wall is recoverable"
-                       : percent(top.fraction) + " of wall time is recoverable (" + top.name + ")",
-                 (e.mfu ? anchor : "") +
-                     concat("Biggest recoverable line: ", top.name, " at ", percent(top.fraction),
-                            sentence(" of wall (%.2fs over ", top.seconds), e.steps,
-                            " steps). Top recoverable: ", joined(shares), "."),
-                 "Start with " + top.name + ": " + hint_for(top.name) + "."});
+                 e.mfu ? "MFU is " + percent(*e.mfu)
+                       : concat(top.name, " takes ", percent(top.fraction), " of the time"),
+                 (e.mfu ? anchor : "") + concat("The most could be won in ", top.name,
+                                                sentence(": %.2f s in ", top.seconds), e.steps,
+                                                " steps. In order: ", joined(shares), "."),
+                 concat("Begin with ", top.name, ": ", hint_for(top.name), ".")});
 }
 
 void fragmentation(const Figures& figures, Findings& out) {
   const MemoryUse& m = figures.memory;
   if (!m.is_there || m.peak_alloc_bytes < 64 * kMiB || m.fragmentation < 0.20) return;
   out.push_back({"MEMORY.FRAGMENTATION", m.fragmentation >= 0.40 ? Severity::medium : Severity::low,
-                 "High allocator fragmentation",
-                 "On average " + percent(m.fragmentation) +
-                     " of reserved device memory is not in use " +
-                     sentence("(reserved peak %.0f MB vs alloc peak %.0f MB). ",
-                              m.peak_reserved_bytes / kMiB, m.peak_alloc_bytes / kMiB) +
-                     "Fragmentation wastes capacity and can trigger OOMs despite 'free' memory.",
-                 "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; avoid wildly varying "
-                 "tensor shapes; call torch.cuda.empty_cache() sparingly."});
+                 "The allocator holds much more than tensors take",
+                 percent(m.fragmentation) + " of what it reserved is unused in the mean" +
+                     sentence(" (%.0f MiB reserved, %.0f MiB in use, at most).",
+                              m.peak_reserved_bytes / kMiB, m.peak_alloc_bytes / kMiB),
+                 "Let the allocator grow its segments (expandable_segments), and keep shapes from "
+                 "changing with every batch."});
 }
 
 void growth(const Figures& figures, Findings& out) {
@@ -261,27 +230,23 @@ void growth(const Figures& figures, Findings& out) {
   if (!m.is_there || m.steps < 20 || m.growth_bytes_per_step < kMiB) return;
   const double total = m.growth_bytes_per_step * static_cast<double>(m.steps);
   if (total < 0.01 * std::max(m.peak_alloc_bytes, 1.0)) return;
-  out.push_back({"MEMORY.GROWTH", Severity::high, "Allocated memory grows steadily (possible leak)",
-                 sentence("Allocated memory rises ~%.1f MB/step (~%.0f MB over ",
-                          m.growth_bytes_per_step / kMiB, total / kMiB) +
-                     concat(m.steps,
-                            " steps). Steady growth in steady-state training usually means tensors "
-                            "are retained across steps."),
-                 "Detach/`.item()` metrics before accumulating; ensure you're not appending "
-                 "graph-attached tensors to a list; check for retained activations or growing "
-                 "caches."});
+  out.push_back(
+      {"MEMORY.GROWTH", Severity::high, "Memory grows from step to step",
+       sentence("By %.1f MiB a step, %.0f MiB in ", m.growth_bytes_per_step / kMiB, total / kMiB) +
+           concat(m.steps, " steps: something keeps tensors of earlier steps."),
+       "Look for losses that are added up with their graphs, lists of tensors, and caches "
+       "without a bound; detach what is kept."});
 }
 
 Finding bubble_beyond_ideal(const Pipeline& p) {
-  return {"DIST.PIPELINE_BUBBLE", *p.excess() >= 0.15 ? Severity::high : Severity::medium,
-          "Pipeline bubble is wasting accelerator time",
-          concat("Pipeline idle (bubble) is ", percent(p.bubble), " across ",
-                 p.stage_bubbles.size(), " stages, but the inherent GPipe minimum for m=",
-                 *p.microbatches, " microbatches is only ", percent(*p.ideal_bubble),
-                 sentence(" — %.0f points of *excess* bubble", *p.excess() * 100),
-                 " from scheduling/imbalance, not from p and m."),
-          "Reduce excess bubble: balance per-stage compute (split layers more evenly), check for a "
-          "slow stage, or switch to an interleaved (1F1B) schedule."};
+  return {
+      "DIST.PIPELINE_BUBBLE", *p.excess() >= 0.15 ? Severity::high : Severity::medium,
+      "Stages of the pipeline idle more than they must",
+      concat(percent(p.bubble), " of the time of ", p.stage_bubbles.size(),
+             " stages is idle; with ", *p.microbatches, " micro-batches it need not be more than ",
+             percent(*p.ideal_bubble), sentence(" (%.0f points less).", *p.excess() * 100)),
+      "Cut the model into stages of equal time, look for a slow stage, or interleave forward "
+      "and backward passes."};
 }
 
 }  // namespace
@@ -290,12 +255,11 @@ std::vector<Finding> published_findings(const Pipeline& p) {
   if (p.ideal_bubble) return *p.excess() < 0.05 ? Findings() : Findings{bubble_beyond_ideal(p)};
   if (p.bubble < 0.25) return {};
   return {{"DIST.PIPELINE_BUBBLE", p.bubble >= 0.45 ? Severity::high : Severity::medium,
-           "Pipeline bubble is wasting accelerator time",
-           concat("Pipeline idle (bubble) is ", percent(p.bubble), " across ",
-                  p.stage_bubbles.size(), " stages (stage ", p.idlest_stage,
-                  " is idlest). Each idle stage is wasted accelerator time."),
-           "Increase the number of microbatches to amortize warmup/cooldown (bubble ≈ "
-           "(p-1)/(m+p-1)), balance per-stage compute, or use a 1F1B interleaved schedule."}};
+           "Stages of the pipeline idle",
+           concat(percent(p.bubble), " of the time of ", p.stage_bubbles.size(),
+                  " stages is idle, most of it in stage ", p.idlest_stage, "."),
+           "Use more micro-batches, since filling and draining take (p - 1) / (m + p - 1) of the "
+           "time at least, and cut the model into stages of equal time."}};
 }
 
 std::vector<Finding> published_findings(const Figures& figures) {

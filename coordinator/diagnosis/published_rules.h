@@ -1,5 +1,5 @@
-// The sixteen rules of pytscope 0.2.1 (MIT, Copyright (c) 2026 Sumukh Chaluvaraju), with its codes,
-// thresholds, severities, order and texts, for those who compare; own_rules.h has better ones.
+// The sixteen rules of pytscope 0.2.1 with its codes, thresholds, severities and order, for those who
+// compare; own_rules.h has better ones. The sentences are ours.
 //
 //   Figures -> published_findings() -> findings, the severest first
 //

@@ -110,36 +110,34 @@ void add_once(std::vector<std::string>& notes, std::string note) {
 void note_switches(const Settings& environment, const std::string& name,
                    std::vector<std::string>& notes) {
   if (setting(environment, "cudnn_benchmark") == "true")
-    add_once(notes, "cudnn.benchmark is ON in '" + name +
-                        "' — a common source of run-to-run nondeterminism.");
+    add_once(notes, "'" + name +
+                        "' let cuDNN choose kernels by timing (cudnn.benchmark), which may "
+                        "differ from run to run.");
   if (!environment.contains("env.PYTHONHASHSEED"))
-    add_once(notes, "PYTHONHASHSEED is unset in '" + name + "' — set it for reproducibility.");
+    add_once(notes, "'" + name + "' ran without PYTHONHASHSEED, so orders of hashing may differ.");
 }
 
 std::vector<std::string> published_notes(const RunDiff& diff, const Settings& environment_a,
                                          const Settings& environment_b) {
   if (diff.is_identical && diff.environment.empty() && diff.config.empty())
-    return {"Reproducible: identical environment, config, and step-for-step loss trajectory."};
+    return {"Environment, configuration and the losses of all steps are equal."};
   std::vector<std::string> notes;
   const auto all = [](const std::string&) { return true; };
   const std::string numerics = keys_text(diff.environment, concerns_numerics);
   if (!diff.config.empty()) {
-    notes.push_back("Config differs (" + keys_text(diff.config, all) +
-                    "); outcome differences are expected, not a reproducibility problem.");
+    notes.push_back("The configuration differs in " + keys_text(diff.config, all) +
+                    ", which explains other outcomes.");
   } else if (!numerics.empty()) {
-    notes.push_back("Environment differs in determinism-relevant fields (" + numerics +
-                    "); these can change numerics across otherwise-identical runs.");
+    notes.push_back("The environment differs in " + numerics + ", which can change numbers.");
   } else if (!diff.is_identical) {
     notes.emplace_back(
-        "NONDETERMINISM: identical config and environment, but the loss trajectories differ. Set "
-        "all seeds, enable torch.backends.cudnn.deterministic, set CUBLAS_WORKSPACE_CONFIG, and "
-        "disable cudnn.benchmark to make runs bit-reproducible.");
+        "Configuration and environment are equal and the losses are not: something is not "
+        "deterministic (seeds, kernels, the order of sums or of data).");
   }
   note_switches(environment_a, diff.name_a, notes);
   note_switches(environment_b, diff.name_b, notes);
   if (diff.first_divergence && !diff.is_identical)
-    add_once(notes,
-             concat("Loss trajectories first diverge at step ", *diff.first_divergence, "."));
+    add_once(notes, concat("The losses differ from step ", *diff.first_divergence, " on."));
   return notes;
 }
 

@@ -59,7 +59,7 @@ struct Score {
   }
 };
 
-// The published finding names its rank in the title only.
+// The published finding names its rank in the title only, behind one word.
 std::vector<Finding> with_ranks(std::vector<Finding> found) {
   for (Finding& f : found) {
     if (f.code == "DIST.STRAGGLER") f.ranks = {std::stoi(f.title.substr(5))};
