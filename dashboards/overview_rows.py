@@ -502,6 +502,22 @@ def decisions():
             draw={**BARS, **STACKED},
         ),
         lines(
+            "Seconds gained and lost",
+            (12, 7),
+            "What measured changes of each policy gained or lost since the job began, against going on without them.",
+            {"{{policy}} {{result}}": "sum by (policy, result) (coxswain_policy_saved_seconds_total) > 0"},
+            unit="s",
+            min=0,
+        ),
+        lines(
+            "What came of promises",
+            (12, 7),
+            "Changes that promised a shorter step, by what the comparison of the rounds before and after found.",
+            {"{{policy}} {{verdict}}": "sum by (policy, verdict) (coxswain_policy_verdicts_total) > 0"},
+            unit="short",
+            min=0,
+        ),
+        lines(
             "Precision of the blocks",
             (12, 7),
             "Blocks that compute in each precision under the newest plan.",
