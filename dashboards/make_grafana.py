@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes grafana/coxswain-overview.json from overview_rows.py.
+"""Makes grafana/coxswain-overview.json from overview_rows.py and rank_rows.py.
 
 make_grafana.py            writes the dashboard
 make_grafana.py --check    fails if the file is not what this script makes

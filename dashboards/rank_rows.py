@@ -1,0 +1,240 @@
+"""The panels about ranks: where their time goes, who is slow, what they share. Rows of overview_rows.py."""
+
+from grafana_panels import AREAS, STACKED, STEPS
+from grafana_panels import lines, organize, over_ranks, quantiles, table, thresholds
+
+
+def where_the_time_goes():
+    return [
+        lines(
+            "Step time",
+            (12, 8),
+            "Wall time of a step, median over the ranks: middle and slow end of the distribution over time, and its mean.",
+            {
+                **quantiles("coxswain_step_duration_seconds", 0.5, 0.95),
+                "mean": "sum(rate(coxswain_step_duration_seconds_sum)) / sum(rate(coxswain_step_duration_seconds_count))",
+            },
+        ),
+        lines(
+            "Where a step goes",
+            (12, 8),
+            "Time in each phase, median over the ranks, stacked. Waiting for others counts as communication.",
+            {"{{phase}}": 'avg by (phase) (coxswain_phase_duration_seconds{stat="median"})'},
+            draw={"fillOpacity": 60, **STACKED},
+        ),
+        lines(
+            "Spread over the ranks",
+            (8, 8),
+            "Wall time of a step by rank, as statistics over the ranks.",
+            over_ranks("coxswain_rank_step_duration_seconds", by="avg"),
+        ),
+        lines(
+            "Own work over the ranks",
+            (8, 8),
+            "Time a rank works without waiting for others. The slowest rank holds up the rest.",
+            over_ranks("coxswain_rank_work_duration_seconds", by="avg"),
+        ),
+        lines(
+            "Skew",
+            (8, 8),
+            "Own work of the slowest rank divided by the median; 1 is even.",
+            {"skew": "max(coxswain_rank_step_skew_ratio)"},
+            unit="none",
+            decimals=2,
+            min=1,
+            thresholds=thresholds(("green", None), ("orange", 1.2)),
+        ),
+        lines(
+            "FLOPs of a step",
+            (8, 7),
+            "FLOPs of the model in a step, forward and backward, all ranks together. 0 where no rank follows its operators.",
+            {"step {{instance}}": "coxswain_step_flops"},
+            unit="short",
+            min=0,
+        ),
+        lines(
+            "FLOPs a second",
+            (8, 7),
+            "FLOPs of the model a second, forward and backward, all ranks together. 0 where no rank follows its operators.",
+            {"achieved {{instance}}": "coxswain_achieved_flops_per_second"},
+            unit="flops",
+            min=0,
+        ),
+        lines(
+            "MFU",
+            (8, 7),
+            "Part of the devices' peak that the model's FLOPs reach. Empty where run.peak_flops_per_device is not given.",
+            {"MFU {{instance}}": "coxswain_mfu_ratio"},
+            min=0,
+        ),
+    ]
+
+
+def ranks():
+    return [
+        table(
+            "Slowest ranks",
+            (8, 8),
+            "The five ranks with most own work in the newest round. Slot 0 is the slowest.",
+            {
+                "rank": "max by (slot) (coxswain_worst_rank >= 0)",
+                "to median": "max by (slot) (coxswain_worst_rank_slowdown_ratio > 0)",
+            },
+            [
+                {"id": "joinByField", "options": {"byField": "slot", "mode": "outer"}},
+                organize(["Time 1", "Time 2"], {"slot": "Slot", "Value #A": "Rank", "Value #B": "To median"}),
+            ],
+            decimals=2,
+        ),
+        lines(
+            "Who is slowest",
+            (8, 8),
+            "The rank in slot 0 over time. A steady line is a straggler, a restless one is noise.",
+            {"rank {{instance}}": 'coxswain_worst_rank{slot="0"}'},
+            draw=STEPS,
+            decimals=0,
+        ),
+        lines(
+            "Ranks by state",
+            (8, 8),
+            "What the ranks did in each round. They add up to the world size.",
+            {"{{state}}": "sum by (state) (coxswain_ranks)"},
+            draw=AREAS,
+        ),
+        lines(
+            "Ranks by speed",
+            (12, 7),
+            "Hosts whose ranks are all slow, and ranks that are not ordinary by what the estimates say of their speed. Suspected is not certain yet; recovered ranks were slow a while ago.",
+            {"{{state}}": 'sum by (state) (coxswain_ranks_by_speed{state!="ordinary"})', "slow hosts": "sum(coxswain_slow_hosts)"},
+            draw=STEPS,
+        ),
+        lines(
+            "How slow",
+            (12, 7),
+            "The largest slowdown of a rank and that of the job as a whole against its own past, each with its 95 % interval; 1 while nothing is slow.",
+            {
+                "slowest rank, {{bound}}": "max by (bound) (coxswain_straggler_slowdown_ratio)",
+                "whole job, {{bound}}": "max by (bound) (coxswain_job_slowdown_ratio)",
+            },
+            unit="none",
+            decimals=2,
+            min=1,
+        ),
+        lines(
+            "Waiting for the last rank",
+            (12, 7),
+            "The part of communication in a step before the last rank arrived, over the ranks. The rank that waits least is the one waited for. 0 where it is not measured.",
+            over_ranks("coxswain_rank_waiting_duration_seconds", by="avg"),
+            min=0,
+        ),
+        lines(
+            "Recompute",
+            (12, 7),
+            "The part of backward in a step that memory actions cost, over the ranks.",
+            over_ranks("coxswain_rank_recompute_duration_seconds", by="avg"),
+            min=0,
+        ),
+        lines(
+            "Pressure on hosts",
+            (8, 7),
+            "The largest part of its time that a host loses: stolen by other virtual machines, throttled by its CPU quota, or waiting for a core, memory or disks.",
+            {"{{resource}}": "max by (resource) (coxswain_host_pressure_ratio)"},
+            min=0,
+            max=1,
+        ),
+        lines(
+            "Load of the busiest host",
+            (8, 7),
+            "Threads a core that run or want to. More than 1 means that ranks wait for cores.",
+            {"threads a core": "max(coxswain_host_load_per_core)"},
+            decimals=1,
+            min=0,
+        ),
+        lines(
+            "Slowest clock",
+            (8, 7),
+            "Present over largest clock of the cores, on the host where it is lowest. Empty where no host tells.",
+            {"clock": "min(coxswain_host_clock_ratio)"},
+            min=0,
+        ),
+        lines(
+            "Waiting for a rank",
+            (12, 7),
+            "How long ranks have waited for those that keep them waiting. 0 while nobody waits for long.",
+            {"waited {{instance}}": "coxswain_stall_duration_seconds"},
+            min=0,
+        ),
+        lines(
+            "Who keeps others waiting",
+            (12, 7),
+            "The lowest rank that keeps others waiting, -1 while none does, and how many ranks do and wait. /status names the phase.",
+            {"rank": "max(coxswain_stall_rank)", "{{part}}": "max by (part) (coxswain_stall_ranks)"},
+            draw=STEPS,
+            decimals=0,
+        ),
+        lines(
+            "Memory in use",
+            (12, 7),
+            "Memory in use divided by its limit, over the ranks. 0 where no limit is known.",
+            over_ranks("coxswain_rank_memory_used_ratio"),
+            min=0,
+            max=1,
+        ),
+        lines(
+            "Memory high water",
+            (12, 7),
+            "Largest memory high water of a rank.",
+            {"high water": "max(coxswain_rank_memory_peak_bytes)"},
+            min=0,
+        ),
+    ]
+
+
+def data_parallel():
+    return [
+        lines(
+            "Batch of a step",
+            (8, 8),
+            "Samples that all ranks trained on in a step, and what the newest plan asks for. They part for the rounds until a plan is active.",
+            {"trained on": "max(coxswain_step_samples)", "planned": "max(coxswain_plan_step_samples)"},
+            min=0,
+        ),
+        lines(
+            "Samples over the ranks",
+            (8, 8),
+            "How the batch divides: the rank with most samples in a step, with fewest, and between. Even shares lie on each other.",
+            over_ranks("coxswain_rank_step_samples"),
+            min=0,
+        ),
+        lines(
+            "Micro-batches of the slowest",
+            (8, 8),
+            "Fewest micro-batches that a rank computed in a step: the anchor of accumulation. 0 where the job has no fixed micro-batch.",
+            {"anchor": "max(coxswain_accumulation_anchor)"},
+            min=0,
+        ),
+        lines(
+            "Gradient reduction",
+            (12, 8),
+            "Time of a step's gradient buckets by rank, and the part of it that no backward pass hid.",
+            {
+                "{{stat}}": "max by (stat) (coxswain_reduction_duration_seconds)",
+                "not hidden, {{stat}}": "max by (stat) (coxswain_reduction_exposed_duration_seconds)",
+            },
+            min=0,
+        ),
+        lines(
+            "Hidden behind backward",
+            (6, 8),
+            "Part of the reduction's time that the backward pass hid. Empty where nothing is reduced.",
+            {"hidden": "min(coxswain_reduction_hidden_ratio)"},
+            min=0,
+        ),
+        lines(
+            "Steps done again",
+            (6, 8),
+            "Steps whose exact sums were out of range, so the step was done again on all ranks. Only in reproducible mode.",
+            {"done again": "sum(increase(coxswain_repeated_rounds_total))"},
+            min=0,
+        ),
+    ]
