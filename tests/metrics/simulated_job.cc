@@ -171,6 +171,11 @@ RankSignal SimulatedJob::signal_of(std::int32_t rank) {
     evidence.steal_ratio = 0.12F;
     signal.fragment = make_fragment(evidence);
   }
+  if (rank == 0) {
+    HostEvidence evidence{.host = {'n', 'o', 'd', 'e', '0', '0'}};
+    evidence.clock_ratio = 0.98F;
+    signal.fragment = make_fragment(evidence);
+  }
   seal(signal);
   return signal;
 }
