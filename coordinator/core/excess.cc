@@ -297,7 +297,7 @@ void take_lesser(ChannelColumns& excess, const ChannelColumns& at_equal_samples,
     const std::span<double> column = excess[c];
     const std::span<const double> at_equal = at_equal_samples[c];
     for (std::size_t i = 0; i < ranks.size(); ++i) {
-      const bool only_equal = slow[static_cast<std::size_t>(ranks[i].value())] == kSurelySlow;
+      const bool only_equal = slow[static_cast<std::size_t>(ranks[i].value())] != 0;
       column[i] = only_equal ? at_equal[i] : std::min(column[i], at_equal[i]);
     }
   }
@@ -341,7 +341,7 @@ std::array<std::array<double, 2>, kChannels> against_other(const Work& work,
   for (std::size_t c = 0; c < kChannels; ++c) {
     for (std::size_t i = 0; i < 2; ++i) {
       const double equal = over_other(at_equal, c, i);
-      const bool only_equal = slow[static_cast<std::size_t>(work.ranks[i].value())] == kSurelySlow;
+      const bool only_equal = slow[static_cast<std::size_t>(work.ranks[i].value())] != 0;
       excess[c][i] = only_equal ? equal : std::min(over_other(work.seconds, c, i), equal);
     }
   }

@@ -71,14 +71,11 @@ struct Excess {
   OwnPast past;             // after this round
 };
 
-// How slow a rank is known to be already. The own past of both is not updated.
-inline constexpr double kMaybeSlow = 1;
-inline constexpr double kSurelySlow = 2;
-
 // Returns the excess of each rank in this round. `reports` and `slow` have one entry per rank: the
-// number of reports seen before this round, and 0, kMaybeSlow or kSurelySlow. The result has no
-// rows when there are too few ranks to compare. REQUIRES: `timings` and `summary` were made from
-// `signals`; `past` fits the world.
+// number of reports seen before this round, and a value other than 0 for ranks that are suspected
+// or slow already: their own past is not updated, and only their time at equal samples counts, so
+// that a smaller share hides nothing. The result has no rows when there are too few ranks to
+// compare. REQUIRES: `timings` and `summary` were made from `signals`; `past` fits the world.
 Excess excess_of(Timings timings, std::span<const RankSignal> signals, const StepSummary& summary,
                  const SampleFacts& samples, std::span<const double> reports,
                  std::span<const double> slow, OwnPast past);

@@ -60,8 +60,7 @@ void take_entries(Slowness& before, Round& round) {
   for (std::size_t i = 0; i < round.entries.size(); ++i) {
     const auto rank = static_cast<std::size_t>(round.entries[i].rank.value());
     round.place[rank] = static_cast<double>(i + 1);
-    const bool is_sure = round.entries[i].state == SlowState::confirmed;
-    round.slow[rank] = is_sure ? kSurelySlow : kMaybeSlow;
+    round.slow[rank] = 1;
   }
 }
 

@@ -304,6 +304,30 @@ TEST_SUITE("core") {
     }
   }
 
+  TEST_CASE("a rank whose share shrinks while it is only suspected is confirmed all the same") {
+    cox::testing::Random random(12);
+    Rounds rounds(4);
+    rounds.job.capabilities.shares = true;
+    rounds.job.global_batch = 128;
+    std::vector<Worker> workers(4);
+    std::vector<std::uint32_t> samples(4, 32);
+    for (int i = 0; i < 60; ++i) rounds.see(step(workers, samples, random));
+    workers[2].per_sample *= 2;
+    const cox::Slowness& slowness = rounds.estimates.slowness;
+    const auto is_suspected = [&] {
+      return std::ranges::any_of(slowness.watched, [](const cox::SlowRank& one) {
+        return one.rank == cox::RankId(2) && one.state == cox::SlowState::suspected;
+      });
+    };
+    for (int i = 0; i < 20 && !is_suspected(); ++i) rounds.see(step(workers, samples, random));
+    REQUIRE(is_suspected());
+    samples = {37, 37, 16, 38};
+    for (int i = 0; i < 40; ++i) rounds.see(step(workers, samples, random));
+    const cox::SlowRank* const slow = cox::find_slow(rounds.estimates, cox::RankId(2));
+    REQUIRE(slow != nullptr);
+    CHECK(slow->slowdown_ratio == doctest::Approx(2).epsilon(0.1));
+  }
+
   TEST_CASE("a rank without a share of the batch is compared with nobody") {
     cox::testing::Random random(3);
     Rounds rounds(4);
