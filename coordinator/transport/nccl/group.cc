@@ -1,0 +1,278 @@
+#include "coordinator/transport/nccl/group.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "coordinator/transport/exchange/departure_watch.h"
+
+namespace cox::transport {
+namespace {
+
+using nccl::Outcome;
+
+constexpr std::chrono::microseconds kBetweenPolls{200};
+
+Status status_for(Outcome outcome, const std::string& message) {
+  switch (outcome) {
+    case Outcome::invalid_argument:
+    case Outcome::invalid_usage:
+      return invalid_argument(message);
+    case Outcome::internal_error:
+      return internal_error(message);
+    default:
+      return unavailable(message);
+  }
+}
+
+// What the ranks tell each other again and again while NCCL starts. Merged, it is the same
+// everywhere, so all leave the start after the same look with the same result.
+struct StartVote {
+  Departure failed;
+  std::uint64_t pending = 0;  // ranks that are not through
+};
+
+void merge_into(StartVote& into, const StartVote& from) {
+  merge_into(into.failed, from.failed);
+  into.pending += from.pending;
+}
+
+struct IdFromRoot {
+  nccl::UniqueId id{};
+  Departure failed;  // the root, where it could make none
+};
+
+std::string words(const nccl::Functions& functions, nccl::Communicator* handle, Outcome outcome) {
+  const char* name = functions.GetErrorString(outcome);
+  const char* last = functions.GetLastError(handle);
+  std::string text =
+      concat(name != nullptr ? name : "no name", " (", static_cast<int>(outcome), ")");
+  if (last != nullptr && *last != '\0') text += concat(": ", last);
+  return text;
+}
+
+Status as_reason(const Departure& departure) {
+  return unavailable("rank ", departure.rank, ": ", departure.why.data());
+}
+
+// Every rank can open the library, and all have the same release.
+Status compare_libraries(Communicator& ranks, const Result<NcclLibrary>& library,
+                         const WaitPolicy& wait) {
+  const auto refusal = first_to_depart(ranks, library.status().message(), wait);
+  if (!refusal.ok()) return refusal.status();
+  if (refusal->somebody()) return as_reason(*refusal);
+  const auto versions = all_gather(ranks, library->version(), wait);
+  if (!versions.ok()) return versions.status();
+  for (std::size_t r = 0; r < versions->size(); ++r) {
+    if ((*versions)[r] == versions->front()) continue;
+    return failed_precondition("NCCL: expected the same release on all ranks, found ",
+                               nccl_version_text(versions->front()), " on rank 0 and ",
+                               nccl_version_text((*versions)[r]), " on rank ", r);
+  }
+  return ok_status();
+}
+
+Result<nccl::UniqueId> share_id(Communicator& ranks, const nccl::Functions& functions,
+                                const WaitPolicy& wait) {
+  IdFromRoot told;
+  if (ranks.rank() == kRoot) {
+    const Outcome outcome = functions.GetUniqueId(&told.id);
+    if (outcome != Outcome::success) {
+      told.failed = Departure::of(kRoot, "no unique id: " + words(functions, nullptr, outcome));
+    }
+  }
+  if (Status s = broadcast(ranks, told, wait); !s.ok()) return s;
+  if (told.failed.somebody()) return as_reason(told.failed);
+  return told.id;
+}
+
+}  // namespace
+
+NcclGroup::NcclGroup(const NcclLibrary& library, RankId rank, std::int32_t size,
+                     std::chrono::nanoseconds end_limit)
+    : nccl_(library.functions()),
+      version_(library.version_text()),
+      rank_(rank),
+      size_(size),
+      end_limit_(end_limit) {}
+
+Result<std::unique_ptr<NcclGroup>> NcclGroup::create(Communicator& ranks,
+                                                     const Result<NcclLibrary>& library,
+                                                     const NcclGroupOptions& options,
+                                                     const std::function<Status()>& before_start) {
+  if (Status same = compare_libraries(ranks, library, options.wait); !same.ok()) return same;
+  const auto id = share_id(ranks, library->functions(), options.wait);
+  if (!id.ok()) return id.status();
+  std::unique_ptr<NcclGroup> group(
+      new NcclGroup(*library, ranks.rank(), ranks.size(), options.end_limit));
+  if (before_start) group->status_ = before_start();
+  if (group->status_.ok()) group->begin_start(*id, options.max_ctas);
+  Status started = group->finish_start(ranks, options);
+  if (started.ok()) return group;
+  group->abort(started);
+  return started;
+}
+
+// All ranks leave after the same look: with a group each, or for the same reason.
+Status NcclGroup::finish_start(Communicator& ranks, const NcclGroupOptions& options) {
+  WaitLimit limit(options.start_limit);
+  for (;;) {
+    StartVote vote;
+    const auto settled = settle();
+    if (!settled.ok()) vote.failed = Departure::of(rank_, settled.status().message());
+    vote.pending = settled.ok() && *settled == Progress::pending ? 1 : 0;
+    if (vote.pending == 1 && limit.is_over()) {
+      const double seconds = std::chrono::duration<double>(options.start_limit).count();
+      vote.failed = Departure::of(
+          rank_, concat("NCCL's start: expected it over within ", significant(seconds, 3), " s"));
+    }
+    Status told = transport::all_reduce(ranks, vote, merging<StartVote>(), options.wait);
+    if (!told.ok()) return told;
+    if (vote.failed.somebody()) return as_reason(vote.failed);
+    if (vote.pending == 0) return ok_status();
+    std::this_thread::sleep_for(kBetweenPolls);
+  }
+}
+
+void NcclGroup::begin_start(const nccl::UniqueId& id, int max_ctas) {
+  nccl::Config config;
+  config.blocking = 0;
+  if (max_ctas > 0) config.max_ctas = max_ctas;
+  const Outcome outcome = nccl_.CommInitRankConfig(&handle_, size_, id, rank_.value(), &config);
+  static_cast<void>(called("start", outcome));
+  if (status_.ok() && handle_ == nullptr) {
+    status_ = internal_error("NCCL: start: expected a communicator, found none");
+  }
+}
+
+NcclGroup::~NcclGroup() {
+  if (handle_ == nullptr) return;
+  if (Status ended = end(); !ended.ok()) abort(ended);
+}
+
+// Without a limit, a rank that waits for a lost peer would never leave.
+Status NcclGroup::end() {
+  WaitLimit limit(end_limit_);
+  bool is_finalized = false;
+  for (;;) {
+    const auto settled = settle();
+    if (!settled.ok()) return settled.status();
+    if (*settled == Progress::done) {
+      if (is_finalized) break;
+      is_finalized = true;
+      if (Status s = called("finalize", nccl_.CommFinalize(handle_)); !s.ok()) return s;
+      continue;
+    }
+    if (limit.is_over()) return unavailable("NCCL: the group's end takes too long");
+    std::this_thread::sleep_for(kBetweenPolls);
+  }
+  static_cast<void>(nccl_.CommDestroy(std::exchange(handle_, nullptr)));
+  return ok_status();
+}
+
+void NcclGroup::abort(const Status& why) {
+  if (status_.ok()) status_ = why;
+  if (handle_ == nullptr) return;
+  static_cast<void>(nccl_.CommAbort(std::exchange(handle_, nullptr)));
+}
+
+Status NcclGroup::called(const char* what, Outcome outcome) {
+  if (outcome != Outcome::success && outcome != Outcome::in_progress) return fail(what, outcome);
+  is_settled_ = false;  // settle() asks: also where the call says that it is through
+  return ok_status();
+}
+
+Status NcclGroup::fail(const char* what, Outcome outcome) {
+  if (status_.ok()) {
+    outcome_ = outcome;
+    status_ = status_for(outcome, concat("NCCL: ", what, ": ", words(nccl_, handle_, outcome)));
+  }
+  return status_;
+}
+
+Status NcclGroup::check_ready() const {
+  if (!status_.ok()) return status_;
+  if (handle_ == nullptr) return failed_precondition("NCCL: this group has ended");
+  if (is_settled_ || in_batch_) return ok_status();
+  return failed_precondition(
+      "NCCL: expected the last call to have settled before the next one; call settle()");
+}
+
+Result<Progress> NcclGroup::settle() {
+  if (!status_.ok()) return status_;
+  if (handle_ == nullptr) return failed_precondition("NCCL: this group has ended");
+  Outcome state = Outcome::success;
+  const Outcome asked = nccl_.CommGetAsyncError(handle_, &state);
+  if (asked != Outcome::success) return fail("asking for errors", asked);
+  if (state == Outcome::in_progress) return Progress::pending;
+  if (state != Outcome::success) return fail("asynchronous error", state);
+  is_settled_ = true;
+  return Progress::done;
+}
+
+Status NcclGroup::broadcast(const void* send, void* receive, std::size_t count, nccl::Type type,
+                            RankId root, void* stream) {
+  if (Status ready = check_ready(); !ready.ok()) return ready;
+  return called("broadcast",
+                nccl_.Broadcast(send, receive, count, type, root.value(), handle_, stream));
+}
+
+Status NcclGroup::all_reduce(const void* send, void* receive, std::size_t count, nccl::Type type,
+                             nccl::Operator operation, void* stream) {
+  if (Status ready = check_ready(); !ready.ok()) return ready;
+  return called("all-reduce",
+                nccl_.AllReduce(send, receive, count, type, operation, handle_, stream));
+}
+
+Status NcclGroup::reduce_scatter(const void* send, void* receive, std::size_t receive_count,
+                                 nccl::Type type, nccl::Operator operation, void* stream) {
+  if (Status ready = check_ready(); !ready.ok()) return ready;
+  return called("reduce-scatter", nccl_.ReduceScatter(send, receive, receive_count, type, operation,
+                                                      handle_, stream));
+}
+
+Status NcclGroup::all_gather(const void* send, void* receive, std::size_t send_count,
+                             nccl::Type type, void* stream) {
+  if (Status ready = check_ready(); !ready.ok()) return ready;
+  return called("all-gather", nccl_.AllGather(send, receive, send_count, type, handle_, stream));
+}
+
+Status NcclGroup::begin_batch() {
+  if (Status ready = check_ready(); !ready.ok()) return ready;
+  const Outcome outcome = nccl_.GroupStart();
+  if (outcome != Outcome::success) return fail("group start", outcome);
+  in_batch_ = true;
+  return ok_status();
+}
+
+// Also after a refused call inside: NCCL must leave the batch on this thread.
+Status NcclGroup::end_batch() {
+  if (!std::exchange(in_batch_, false)) {
+    return failed_precondition("NCCL: expected begin_batch() before end_batch()");
+  }
+  const Outcome outcome = nccl_.GroupEnd();
+  return status_.ok() ? called("group end", outcome) : status_;
+}
+
+Result<nccl::Operator> NcclGroup::weighted_sum(nccl::Type type, double factor) {
+  if (Status ready = check_ready(); !ready.ok()) return ready;
+  float single = static_cast<float>(factor);
+  const bool is_double = type == nccl::Type::float64;
+  if (!is_double && type != nccl::Type::float32) {
+    return invalid_argument("NCCL: expected float32 or float64 for a weighted sum, found type ",
+                            static_cast<int>(type));
+  }
+  void* scalar = is_double ? static_cast<void*>(&factor) : static_cast<void*>(&single);
+  nccl::Operator made{};
+  const Outcome outcome = nccl_.RedOpCreatePreMulSum(
+      &made, scalar, type, nccl::ScalarResidence::host_immediate, handle_);
+  if (outcome != Outcome::success) return fail("weighted sum", outcome);
+  return made;
+}
+
+void NcclGroup::drop_operator(nccl::Operator operation) {
+  if (handle_ != nullptr) static_cast<void>(nccl_.RedOpDestroy(operation, handle_));
+}
+
+}  // namespace cox::transport
