@@ -18,3 +18,12 @@ endif()
 if(COX_WITH_TORCH)
   find_package(LibTorch REQUIRED)
 endif()
+
+# NCCL is looked up by the program when it runs; its header and library only widen the tests. Why
+# one is missing stands in the summary.
+find_path(COX_CUDA_INCLUDE_DIR cuda_runtime.h HINTS ENV CUDA_HOME PATHS /usr/local/cuda
+  PATH_SUFFIXES include DOC "of the CUDA Toolkit")
+find_path(COX_NCCL_INCLUDE_DIR nccl.h HINTS ENV CUDA_HOME PATHS /usr/local/cuda
+  PATH_SUFFIXES include DOC "of NCCL")
+find_library(COX_NCCL_LIBRARY NAMES libnccl.so.2 HINTS ENV CUDA_HOME PATHS /usr/local/cuda
+  PATH_SUFFIXES lib64 lib DOC "NCCL 2")

@@ -1,0 +1,106 @@
+// The arithmetic of the fake's reductions: the parts of all ranks, in ascending ranks, in the
+// precision of the element type. Pure.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "coordinator/transport/nccl/abi.h"
+
+namespace cox::test {
+
+using transport::nccl::Operator;
+using transport::nccl::Type;
+
+struct Bfloat {
+  std::uint16_t bits;
+  explicit operator float() const { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
+  explicit Bfloat(float value) {
+    const auto word = std::bit_cast<std::uint32_t>(value);
+    bits = static_cast<std::uint16_t>((word + 0x7FFF + ((word >> 16) & 1)) >> 16);
+  }
+  Bfloat() = default;
+};
+
+using Half = _Float16;
+
+template <class T>
+T add(T a, T b) {
+  return static_cast<T>(a + b);
+}
+template <>
+inline Bfloat add(Bfloat a, Bfloat b) {
+  return Bfloat(static_cast<float>(a) + static_cast<float>(b));
+}
+
+template <class T>
+T larger(T a, T b) {
+  return static_cast<double>(a) < static_cast<double>(b) ? b : a;
+}
+template <>
+inline Bfloat larger(Bfloat a, Bfloat b) {
+  return static_cast<float>(a) < static_cast<float>(b) ? b : a;
+}
+
+template <class T>
+T scaled(T value, double factor) {
+  return static_cast<T>(value * static_cast<T>(factor));
+}
+template <>
+inline Bfloat scaled(Bfloat value, double factor) {
+  return Bfloat(static_cast<float>(value) * static_cast<float>(factor));
+}
+
+// Multiplies `count` elements at `at`, in place.
+template <class T>
+void scale(std::byte* at, std::size_t count, double factor) {
+  for (std::size_t i = 0; i < count; ++i) {
+    T value;
+    std::memcpy(&value, at + i * sizeof(T), sizeof(T));
+    value = scaled(value, factor);
+    std::memcpy(at + i * sizeof(T), &value, sizeof(T));
+  }
+}
+
+// into[i] = into[i] (+) from[i].
+template <class T>
+void reduce(std::byte* into, const std::byte* from, std::size_t count, Operator operation) {
+  for (std::size_t i = 0; i < count; ++i) {
+    T a, b;
+    std::memcpy(&a, into + i * sizeof(T), sizeof(T));
+    std::memcpy(&b, from + i * sizeof(T), sizeof(T));
+    a = operation == Operator::max ? larger(a, b) : add(a, b);
+    std::memcpy(into + i * sizeof(T), &a, sizeof(T));
+  }
+}
+
+// Calls `use` with a value of the C++ type that `type` stands for.
+template <class Use>
+void with_type(Type type, Use&& use) {
+  switch (type) {
+    case Type::int8:
+      return use(std::int8_t{});
+    case Type::uint8:
+      return use(std::uint8_t{});
+    case Type::int32:
+      return use(std::int32_t{});
+    case Type::uint32:
+      return use(std::uint32_t{});
+    case Type::int64:
+      return use(std::int64_t{});
+    case Type::uint64:
+      return use(std::uint64_t{});
+    case Type::float16:
+      return use(Half{});
+    case Type::float32:
+      return use(float{});
+    case Type::float64:
+      return use(double{});
+    case Type::bfloat16:
+      return use(Bfloat{});
+  }
+}
+
+}  // namespace cox::test

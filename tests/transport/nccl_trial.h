@@ -1,0 +1,82 @@
+// What the tests of NCCL's transport share: the fake library, its script, a rank with a group and a
+// lane, and the wait for the end of what was given to it.
+#pragma once
+
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "coordinator/transport/nccl/group.h"
+#include "tests/support/cuda/host_lane.h"
+#include "tests/transport/ranks.h"
+
+namespace cox::transport {
+
+// The environment of the fake NCCL, for as long as this lives.
+class Script {
+ public:
+  explicit Script(const std::string& rules) { setenv("COX_FAKE_NCCL", rules.c_str(), 1); }
+  ~Script() { unsetenv("COX_FAKE_NCCL"); }
+  Script(const Script&) = delete;
+  Script& operator=(const Script&) = delete;
+};
+
+inline Result<NcclLibrary> fake_nccl() {
+  const std::string refused = test::use_host_streams(COX_FAKE_NCCL_LIBRARY);
+  if (!refused.empty()) return not_found(refused);
+  return NcclLibrary::open(COX_FAKE_NCCL_LIBRARY);
+}
+
+inline NcclGroupOptions test_options() {
+  NcclGroupOptions options;
+  options.start_limit = std::chrono::seconds(30);
+  options.end_limit = std::chrono::seconds(10);
+  options.wait = patient();
+  return options;
+}
+
+// A rank under test. The group goes before its lane.
+struct NcclRank {
+  test::HostStream training;
+  test::HostLane lane{training};
+  std::unique_ptr<NcclGroup> group;
+
+  // Returns why there is no group; empty = there is.
+  std::string join(Communicator& ranks, const NcclGroupOptions& options = test_options()) {
+    const Status made = take(NcclGroup::create(ranks, fake_nccl(), options), group);
+    return made.ok() ? "" : made.text();
+  }
+
+  // Polls until what the lane was given is over. Returns the first error.
+  Status finish() {
+    Waiter waiter(patient());
+    for (bool is_behind = false;;) {
+      const auto settled = group->settle();
+      if (!settled.ok()) return settled.status();
+      if (*settled == Progress::done && !is_behind) {
+        is_behind = true;
+        if (Status s = lane.mark(0); !s.ok()) return s;
+      }
+      if (is_behind) {
+        const auto passed = lane.passed(0);
+        if (!passed.ok()) return passed.status();
+        if (*passed == Progress::done) return ok_status();
+      }
+      if (Status s = waiter.pause(); !s.ok()) return s;
+    }
+  }
+
+  // Polls until the call has settled.
+  Status settle() {
+    Waiter waiter(patient());
+    for (;;) {
+      const auto settled = group->settle();
+      if (!settled.ok() || *settled == Progress::done) return settled.status();
+      if (Status s = waiter.pause(); !s.ok()) return s;
+    }
+  }
+};
+
+}  // namespace cox::transport
