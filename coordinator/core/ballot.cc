@@ -26,6 +26,7 @@ void merge_into(StepBallot& into, const StepBallot& from) {
   into.plan_held_min = std::min(into.plan_held_min, from.plan_held_min);
   into.round_closed_min = std::min(into.round_closed_min, from.round_closed_min);
   into.mask_waits_max = std::max(into.mask_waits_max, from.mask_waits_max);
+  into.mask_lane_min = std::min(into.mask_lane_min, from.mask_lane_min);
   into.stop_max = std::max(into.stop_max, from.stop_max);
   into.fingerprint_min = std::min(into.fingerprint_min, from.fingerprint_min);
   into.fingerprint_max = std::max(into.fingerprint_max, from.fingerprint_max);

@@ -11,6 +11,13 @@
 
 namespace cox {
 
+// How far the broadcast of masks over NCCL is on a rank. The least of all ranks counts.
+enum class MaskLane : std::uint64_t {
+  failed = 0,  // this rank's NCCL has failed: all ranks give it up together
+  busy = 1,    // the last broadcast is not over here
+  free = 2,    // another one may be started
+};
+
 struct StepBallot {
   double loss_sum = 0;  // weight x mean loss
   double weight = 0;    // samples (or tokens) behind loss_sum and the gradients
@@ -22,11 +29,12 @@ struct StepBallot {
   std::uint64_t repeat_max = 0;     // 1 = an exact sum was out of range: the step is to be repeated
   double amax_max = 0;              // largest finite scaled gradient in fp16; 0 = not known
   std::uint64_t plan_held_min = 0;  // newest plan number that every rank holds
-  std::uint64_t round_closed_min = 0;  // 1 = this rank's last control round is over
-  std::uint64_t mask_waits_max = 0;    // 1 = rank 0 has a frame for the other nodes
-  std::uint64_t stop_max = 0;          // 1 = somebody was asked to stop (SIGTERM, end of job)
-  std::uint64_t fingerprint_min = 0;   // of what must be equal (step, cursor, active plan) ...
-  std::uint64_t fingerprint_max = 0;   // ... so min != max shows a divergence
+  std::uint64_t round_closed_min = 0;       // 1 = this rank's last control round is over
+  std::uint64_t mask_waits_max = 0;         // 1 = rank 0 has a frame for the other ranks
+  MaskLane mask_lane_min = MaskLane::free;  // of masks over NCCL; free where there are none
+  std::uint64_t stop_max = 0;               // 1 = somebody was asked to stop (SIGTERM, end of job)
+  std::uint64_t fingerprint_min = 0;        // of what must be equal (step, cursor, active plan) ...
+  std::uint64_t fingerprint_max = 0;        // ... so min != max shows a divergence
   ArrivalStamp arrival;              // when the last rank had given all its parts of the reduction
   std::uint64_t clocks_due_max = 0;  // 1 = the clocks of nodes are to be compared again
 };

@@ -199,4 +199,28 @@ Result<Boards> set_up_boards(Communicator& world, NodeGroup& nodes, const JobFac
   return made;
 }
 
+Status add_mask_broadcast(Communicator& world, Boards& boards, const JobFacts& job,
+                          const ControlConfig& config, MaskBroadcast::Setup setup, const Log& log) {
+  const bool is_wanted = config.masks != MaskPath::mpi && setup.make_lane && world.size() > 1;
+  std::uint64_t wanting = is_wanted ? 1 : 0;
+  setup.wait = start_up_patience(world);
+  Status made = all_reduce(world, wanting, transport::sum_u64(), setup.wait);
+  if (!made.ok()) return made;
+  if (wanting == static_cast<std::uint64_t>(world.size())) {
+    made = take(MaskBroadcast::create(world, setup), boards.broadcast);
+  } else if (wanting > 0 || config.masks == MaskPath::nccl) {
+    made = unavailable("masks over NCCL: expected several ranks with a device each, found ",
+                       wanting, " of ", world.size());
+  }
+  if (!made.ok() && config.masks == MaskPath::nccl) return made.with_context("control.masks=nccl");
+  if (!made.ok()) log.warning(made.message() + "; masks go without NCCL");
+  boards.no_broadcast = made;
+  if (boards.broadcast == nullptr || world.rank() != kRoot) return ok_status();
+  const std::size_t capacity = mask_capacity_bytes(job);
+  boards.outbox_memory = transport::heap_segment(MaskBoard::bytes_needed(capacity));
+  auto outbox = MaskBoard::format(boards.outbox_memory.bytes(), capacity);
+  if (outbox.ok()) boards.outbox = *outbox;
+  return outbox.status();
+}
+
 }  // namespace cox::runtime

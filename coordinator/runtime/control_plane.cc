@@ -107,7 +107,8 @@ class ControlLink {
         late_(late),
         log_(std::move(log)),
         masks_(boards.node.masks),
-        outbox_(boards.coordinators().masks) {
+        outbox_(boards.masks()),
+        uses_nccl_(boards.broadcast != nullptr) {
     if (boards_.exchange == nullptr) return;
     reports_.emplace(boards_.node.signals, boards_.topology.my_node());
     relay_.emplace(boards_.node.masks);
@@ -127,11 +128,27 @@ class ControlLink {
     return true;
   }
 
-  // Rank 0: whether a frame waits for the next control round between nodes.
+  // Rank 0: whether a frame waits for the ranks to agree on its way: a control round between nodes,
+  // or a broadcast over NCCL.
   bool mask_waits() {
-    if (!boards_.own) return false;
+    const bool has_readers_elsewhere =
+        uses_nccl_ ? boards_.outbox.has_value() : boards_.own.has_value();
+    if (!has_readers_elsewhere) return false;
     if (outbox_.poll()) outgoing_next_ = 0;
     return outgoing_next_ < outbox_.frames().size();
+  }
+
+  bool uses_nccl() const { return uses_nccl_; }
+  MaskLane mask_lane() const { return uses_nccl_ ? boards_.broadcast->lane() : MaskLane::free; }
+
+  // Takes the merged ballot of a round: all ranks start a broadcast over NCCL, or give NCCL up, or
+  // neither.
+  void agree(const StepBallot& merged) {
+    if (!uses_nccl_) return;
+    if (merged.mask_lane_min == MaskLane::failed) return leave_nccl();
+    boards_.broadcast->round_agreed();
+    if (merged.mask_waits_max == 0 || merged.mask_lane_min != MaskLane::free) return;
+    boards_.broadcast->start(next_frames());
   }
 
   // Hands the report over. REQUIRES: closed(), and `downward` is the same on all ranks.
@@ -148,6 +165,8 @@ class ControlLink {
   void pump(PlanBook& plans) {
     if (reports_) pump_exchange(plans);
     if (reports_ && has_begun_ending_ && !all_end_) pump_ending();
+    if (uses_nccl_) pump_broadcast(plans);
+    if (relays_outbox_ && outbox_.poll()) show_outbox();
     read_masks(plans);
   }
 
@@ -258,6 +277,45 @@ class ControlLink {
     for (const auto frame : masks_.frames()) plans.hold(frame);
   }
 
+  void pump_broadcast(PlanBook& plans) {
+    switch (boards_.broadcast->poll()) {
+      case MaskBroadcast::Arrival::nothing:
+        return;
+      case MaskBroadcast::Arrival::damaged:
+        return plans.note_damage();
+      case MaskBroadcast::Arrival::frames:
+        for (const auto frame : boards_.broadcast->frames()) plans.hold(frame);
+    }
+  }
+
+  // Rank 0: the frames of the next broadcast; none elsewhere.
+  MaskBroadcast::Frames next_frames() {
+    if (!boards_.outbox || !mask_waits()) return {};
+    const auto waiting = outbox_.frames().subspan(outgoing_next_);
+    const auto sent = waiting.first(std::min(waiting.size(), MaskBroadcast::kFramesAtOnce));
+    outgoing_next_ += sent.size();
+    return sent;
+  }
+
+  // From this round on masks go as without a device. What was on its way is sent again: frames that
+  // come twice change nothing.
+  void leave_nccl() {
+    boards_.broadcast->give_up(unavailable("another rank's NCCL failed; its own log says why"));
+    uses_nccl_ = false;
+    log_.warning("masks go without NCCL from here on: " + boards_.broadcast->status().message());
+    outgoing_next_ = 0;
+    relays_outbox_ = boards_.outbox && !boards_.own;
+    if (relays_outbox_) show_outbox();
+  }
+
+  // Rank 0 of one node: the coordinator goes on writing to the outbox, which nobody else sees.
+  void show_outbox() {
+    static_cast<void>(outbox_.poll());
+    if (outbox_.frames().empty()) return;
+    const Status shown = boards_.node.masks.publish(outbox_.frames());
+    if (!shown.ok()) log_.on_change(LogLevel::error, "masks", shown.text());
+  }
+
   MaskParcel next_parcel() {
     MaskParcel parcel;
     if (!boards_.own) return parcel;
@@ -306,11 +364,15 @@ class ControlLink {
   bool is_ending_ = false;
   std::uint16_t rounds_left_ = 0;  // once the end is near: exchanges still to come
 
-  // The root with an exchange.
+  // The root with an exchange or a broadcast.
   transport::MaskReader outbox_;
   std::size_t outgoing_next_ = 0;       // of outbox_.frames(): the next one to send
   std::vector<std::uint8_t> finished_;  // 1 for ranks whose last report has arrived
   std::size_t posted_ = 0;              // reports of the last round
+
+  // Masks over NCCL.
+  bool uses_nccl_;
+  bool relays_outbox_ = false;  // rank 0 of one node, after NCCL was left
 };
 
 ControlPlane::ControlPlane(JobFacts job, Log log, StartFacts start, Plan first)
@@ -349,6 +411,13 @@ Result<std::unique_ptr<ControlPlane>> ControlPlane::start(transport::Communicato
   auto boards = set_up_boards(world, *nodes, job, setup.config.control, setup.log);
   if (!boards.ok()) return boards.status();
   plane->boards_ = std::make_unique<Boards>(std::move(*boards));
+  const ControlConfig& control = setup.config.control;
+  MaskBroadcast::Setup masks;
+  masks.make_lane = setup.make_lane;
+  masks.library = setup.nccl_library;
+  masks.limit = std::chrono::duration_cast<std::chrono::nanoseconds>(Seconds(control.nccl_seconds));
+  Status added = add_mask_broadcast(world, *plane->boards_, job, control, masks, setup.log);
+  if (!added.ok()) return added;
   plane->link_ = std::make_unique<ControlLink>(
       *plane->boards_, Seconds(setup.config.control.late_seconds), setup.log);
   if (world.rank() == kRoot) plane->start_loop(std::move(setup), std::move(refitted), head);
@@ -416,8 +485,8 @@ void ControlPlane::start_loop(ControlPlaneSetup setup, Refitted refitted, const 
   start_stall_watch(setup);
   loop_ = std::make_unique<ControlLoop>(ControlLoopParts{
       job_, std::move(setup.config), std::move(setup.policies), std::move(refitted.state),
-      &boards_->coordinators().signals, &boards_->coordinators().masks, journal_.get(), sink,
-      std::move(refitted.reasons), std::move(setup.now), std::move(setup.log), stalls_.get()});
+      &boards_->reports(), &boards_->masks(), journal_.get(), sink, std::move(refitted.reasons),
+      std::move(setup.now), std::move(setup.log), stalls_.get()});
   thread_ = std::thread([this] {
     let_training_go_first();
     loop_->run();
@@ -463,11 +532,25 @@ void ControlPlane::cast(StepBallot& ballot) {
   ballot.plan_held_min = plans_.held_number();
   ballot.round_closed_min = link_->closed() ? 1 : 0;
   ballot.mask_waits_max = link_->mask_waits() ? 1 : 0;
+  ballot.mask_lane_min = link_->mask_lane();
 }
 
 void ControlPlane::agree(RoundId round, const StepBallot& merged) {
   plans_.agree(round, merged);
-  mask_comes_ = merged.mask_waits_max == 1;
+  link_->agree(merged);
+  mask_comes_ = merged.mask_waits_max == 1 && !link_->uses_nccl();
+}
+
+std::string ControlPlane::path() const {
+  return boards_->path + (link_->uses_nccl() ? "+nccl" : "");
+}
+
+Status ControlPlane::masks_status() const {
+  return boards_->broadcast ? boards_->broadcast->status() : boards_->no_broadcast;
+}
+
+DeviceMask ControlPlane::device_mask() const {
+  return link_->uses_nccl() ? boards_->broadcast->on_device() : DeviceMask{};
 }
 
 void ControlPlane::report(RankSignal signal, std::span<const BlockEvidence> evidence,

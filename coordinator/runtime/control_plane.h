@@ -49,6 +49,10 @@ struct ControlPlaneSetup {
   std::function<UnixTime()> now;
   std::filesystem::path journal;  // rank 0; empty = none
   Log log;
+  // Makes a stream of this rank's device for masks over NCCL; empty = this rank has no device.
+  // `nccl_library`: as dlopen() takes it.
+  MakeLane make_lane{};
+  std::string nccl_library = transport::NcclLibrary::kName;
   // Rank 0, on the coordinator's thread, both may be empty: the newest stall while there is one and
   // once when it is over; and why the job must not wait any longer, once.
   std::function<void(const std::optional<Stall>&)> on_stall{};
@@ -81,7 +85,13 @@ class ControlPlane {
 
   const StartFacts& start_facts() const { return start_; }
   const JobFacts& job() const { return job_; }
-  const char* path() const { return boards_->path; }  // "mailbox", "mpi", "mailbox+mpi"
+  // Returns "mailbox", "mpi" or "mailbox+mpi", with "+nccl" behind it while masks go over NCCL.
+  std::string path() const;
+  // Ok while masks go over NCCL, or were never to; else why they do not. The same code on all
+  // ranks, the whole reason on the rank that had it.
+  Status masks_status() const;
+  // Returns the newest mask in this rank's device memory; none where masks do not go over NCCL.
+  DeviceMask device_mask() const;
 
   // plan() returns the plan in force, plan_held() the number of the newest one held.
   const Plan& plan() const { return plans_.active(); }

@@ -27,6 +27,8 @@ StepBallot random_ballot(std::mt19937_64& random) {
   b.amax_max = static_cast<double>(below(9));
   b.plan_held_min = below(5);
   b.round_closed_min = below(2);
+  b.mask_waits_max = below(2);
+  b.mask_lane_min = static_cast<cox::MaskLane>(below(3));
   b.stop_max = below(2);
   b.fingerprint_min = b.fingerprint_max = below(3);
   b.arrival = {below(1000), below(10)};
@@ -65,6 +67,8 @@ TEST_SUITE("core") {
     a.plan_held_min = 9;
     b.plan_held_min = 10;
     a.round_closed_min = 1;
+    b.mask_waits_max = 1;
+    b.mask_lane_min = cox::MaskLane::failed;
     a.stop_max = 1;
     a.fingerprint_min = a.fingerprint_max = 11;
     b.fingerprint_min = b.fingerprint_max = 12;
@@ -86,6 +90,8 @@ TEST_SUITE("core") {
     CHECK(a.amax_max == 8);
     CHECK(a.plan_held_min == 9);
     CHECK(a.round_closed_min == 0);
+    CHECK(a.mask_waits_max == 1);
+    CHECK(a.mask_lane_min == cox::MaskLane::failed);
     CHECK(a.stop_max == 1);
     CHECK(a.fingerprint_min == 11);
     CHECK(a.fingerprint_max == 12);

@@ -54,10 +54,11 @@ WorkerOptions restless_workers(ControlPath path) {
 
 void expect_agreement(Communicator& world, const WorkerTrace& trace) {
   CHECK(trace.trouble == "");
-  REQUIRE(trace.rounds.size() == kRounds);
+  REQUIRE(trace.rounds.size() >= kRounds);
+  const std::size_t rounds = trace.rounds.size();
   const auto all = everybodys(world, trace);
   std::size_t different = 0;
-  for (std::size_t i = 0; i < all.size(); ++i) different += all[i] != all[i % kRounds] ? 1 : 0;
+  for (std::size_t i = 0; i < all.size(); ++i) different += all[i] != all[i % rounds] ? 1 : 0;
   CHECK(different == 0);
   CHECK(trace.switches >= 5);
   MESSAGE(world.size() << " ranks, " << trace.path << ": " << trace.switches << " switches");

@@ -16,8 +16,8 @@ std::unique_ptr<transport::Communicator> mpi_world(std::int32_t ranks_per_node);
 // 1,000 rounds under a policy that proposes another plan again and again.
 WorkerOptions restless_workers(ControlPath path);
 
-// Collective. Checks that all ranks had the same plan in force in each of 1,000 rounds, and that it
-// changed.
+// Collective. Checks that all ranks had the same plan in force in each of 1,000 rounds or more, and
+// that it changed.
 void expect_agreement(transport::Communicator& world, const WorkerTrace& trace);
 
 // Checks that the journal of a run under `options` gives the same plans when it is decided again.

@@ -61,6 +61,8 @@ runtime::ControlPlaneSetup setup_for(std::int32_t ranks, const WorkerOptions& op
   setup.now = [] { return UnixTime{}; };
   setup.make_sink = [sink = options.sink](const JobFacts&) { return sink; };
   setup.journal = options.journal;
+  setup.make_lane = options.make_lane;
+  if (!options.nccl_library.empty()) setup.nccl_library = options.nccl_library;
   const Status read = apply_text(setup.config, options.settings, "workers");
   if (!read.ok()) setup.job.blocks.clear();
   return setup;
@@ -244,12 +246,21 @@ WorkerTrace train(transport::Communicator& world, const WorkerOptions& options) 
   trace.path = (*plane)->path();
   trace.rounds.reserve(options.rounds);
   Worker worker(world, **plane, options);
-  for (std::uint64_t r = 0; r < options.rounds; ++r) {
+  const auto uses_nccl = [&] { return (*plane)->path().find("nccl") != std::string::npos; };
+  const auto goes_on = [&](std::uint64_t counted) {
+    if (counted < options.rounds) return true;
+    const bool may_wait = trace.rounds.size() < 1'000 * options.rounds;
+    return may_wait && trace.switches < options.least_switches;
+  };
+  for (std::uint64_t counted = 0; goes_on(counted);) {
+    if (!options.leaves_nccl || !uses_nccl()) ++counted;
     const Status trained = worker.train_round(**data, trace);
     if (trained.ok()) continue;
     trace.trouble = trained.text();
     return trace;
   }
+  trace.last_path = (*plane)->path();
+  trace.masks = (*plane)->masks_status();
   const Status ended = (*plane)->finish(worker.signal());
   trace.control = (*plane)->control_status();
   if (!ended.ok()) trace.trouble = ended.text();

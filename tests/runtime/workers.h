@@ -12,6 +12,7 @@
 #include "coordinator/core/job.h"
 #include "coordinator/core/policy.h"
 #include "coordinator/core/record.h"
+#include "coordinator/runtime/mask_broadcast.h"
 #include "coordinator/transport/communicator.h"
 
 namespace cox::test {
@@ -27,9 +28,11 @@ struct InForce {
 struct WorkerTrace {
   std::vector<InForce> rounds;
   std::uint64_t switches = 0;
-  std::string path;     // of the control plane
-  std::string trouble;  // the first thing that was wrong; empty = all well
-  Status control;       // of the control plane, at the end
+  std::string path;       // of the control plane
+  std::string last_path;  // the same at the end
+  Status masks;           // why masks do not go over NCCL, at the end
+  std::string trouble;    // the first thing that was wrong; empty = all well
+  Status control;         // of the control plane, at the end
 };
 
 struct WorkerOptions {
@@ -38,11 +41,16 @@ struct WorkerOptions {
   double late_seconds = 5;
   std::size_t blocks = 4;
   PolicySet policies{};
-  StepSink* sink = nullptr;         // rank 0's, may be null
-  std::filesystem::path journal{};  // rank 0's, empty = none
-  std::int32_t late_rank = -1;      // posts its report of every 16th round 30 ms late
-  std::string settings{};           // lines of `key = value`
-  bool has_numbers = false;         // gradients overflow, and evidence says all kinds of things
+  StepSink* sink = nullptr;          // rank 0's, may be null
+  std::filesystem::path journal{};   // rank 0's, empty = none
+  std::int32_t late_rank = -1;       // posts its report of every 16th round 30 ms late
+  std::string settings{};            // lines of `key = value`
+  runtime::MakeLane make_lane{};     // of ranks with a device
+  std::uint64_t least_switches = 0;  // goes on until so many have come, at most a thousand times
+                                     // as long: all ranks see them alike
+  bool leaves_nccl = false;    // rounds count from where masks go without NCCL: all see it alike
+  std::string nccl_library{};  // of such ranks
+  bool has_numbers = false;    // gradients overflow, and evidence says all kinds of things
 };
 
 // A job that can do everything.

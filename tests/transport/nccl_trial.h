@@ -3,30 +3,20 @@
 #pragma once
 
 #include <chrono>
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <thread>
 
 #include "coordinator/transport/nccl/group.h"
-#include "tests/support/cuda/host_lane.h"
+#include "tests/support/cuda/nccl_script.h"
 #include "tests/transport/ranks.h"
 
 namespace cox::transport {
 
-// The environment of the fake NCCL, for as long as this lives.
-class Script {
- public:
-  explicit Script(const std::string& rules) { setenv("COX_FAKE_NCCL", rules.c_str(), 1); }
-  ~Script() { unsetenv("COX_FAKE_NCCL"); }
-  Script(const Script&) = delete;
-  Script& operator=(const Script&) = delete;
-};
+using Script = test::NcclScriptHere;
 
 inline Result<NcclLibrary> fake_nccl() {
-  const std::string refused = test::use_host_streams(COX_FAKE_NCCL_LIBRARY);
-  if (!refused.empty()) return not_found(refused);
-  return NcclLibrary::open(COX_FAKE_NCCL_LIBRARY);
+  return test::fake_nccl(COX_FAKE_NCCL_LIBRARY);
 }
 
 inline NcclGroupOptions test_options() {

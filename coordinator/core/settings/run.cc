@@ -14,6 +14,7 @@ using namespace settings;
 
 constexpr std::uint64_t kAny = std::numeric_limits<std::uint64_t>::max();
 constexpr std::string_view kPathNames[] = {"auto", "mailbox", "mpi"};
+constexpr std::string_view kMaskPathNames[] = {"auto", "mpi", "nccl"};
 
 Setting<BlocksConfig> texts(std::vector<std::string> BlocksConfig::*field, SettingName name,
                             std::string range) {
@@ -68,6 +69,15 @@ std::vector<Setting<ControlConfig>> control_settings() {
   using C = ControlConfig;
   return {
       choice(&C::path, {"path", "", "how reports and plans travel within a node"}, kPathNames),
+      choice(&C::masks,
+             {"masks", "",
+              "how plans reach CUDA ranks; auto = over NCCL, or as without a device where that "
+              "fails; mpi = as without a device; nccl = only so"},
+             kMaskPathNames),
+      number(&C::nccl_seconds,
+             {"nccl_seconds", "seconds",
+              "limit of NCCL's start, and of a plan's way over it: then plans go without NCCL"},
+             {0.01, 86400}),
       integer(&C::ranks_per_node,
               {"ranks_per_node", "ranks", "0 = as the machine says; else pretend"}, {0, 4096}),
       number(

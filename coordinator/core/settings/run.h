@@ -13,6 +13,7 @@
 
 namespace cox {
 
+enum class MaskPath : std::uint8_t { automatic = 0, mpi = 1, nccl = 2 };
 enum class ControlPath : std::uint8_t { automatic = 0, mailbox = 1, mpi = 2 };
 enum class LogLevel : std::uint8_t { debug = 0, info = 1, warning = 2, error = 3, quiet = 4 };
 inline constexpr std::string_view kLogLevelNames[] = {"debug", "info", "warning", "error", "quiet"};
@@ -38,10 +39,12 @@ std::vector<Setting<BlocksConfig>> blocks_settings();
 
 struct ControlConfig {
   ControlPath path = ControlPath::automatic;
-  std::uint32_t ranks_per_node = 0;  // 0 = as the machine says; else pretend (tests)
-  double late_seconds = 0.5;         // a rank not heard for that long is missing from its round
-  double wait_seconds = 3600;        // a rank that keeps the others waiting for longer ends the job
-  std::string journal;               // file; empty = in the run directory
+  MaskPath masks = MaskPath::automatic;  // whether plans go over NCCL where all ranks have a device
+  double nccl_seconds = 60;              // limit of NCCL's start, and of one mask's way
+  std::uint32_t ranks_per_node = 0;      // 0 = as the machine says; else pretend (tests)
+  double late_seconds = 0.5;             // a rank not heard for that long is missing from its round
+  double wait_seconds = 3600;  // a rank that keeps the others waiting for longer ends the job
+  std::string journal;         // file; empty = in the run directory
 };
 std::vector<Setting<ControlConfig>> control_settings();
 

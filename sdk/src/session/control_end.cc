@@ -179,7 +179,7 @@ void ControlEnd::start(JobFacts facts) {
   job_.agree(telemetry_status);
   watch_deaths();
   if (!job_.is_root()) return;
-  job_.log().info(std::string("control path: ") + plane_->path());
+  job_.log().info("control path: " + plane_->path());
   if (status_address().empty()) return;
   const std::uint16_t wanted = config.http.port;
   if (wanted != 0 && telemetry_->server->port() != wanted)

@@ -36,6 +36,8 @@ class HostLane final : public transport::DeviceLane {
  public:
   // `training` stands for the calling thread's current stream; it must outlive the lane.
   explicit HostLane(HostStream& training) : training_(training) {}
+  // A lane whose rank has no other stream.
+  HostLane() : own_(std::make_unique<HostStream>()), training_(*own_) {}
 
   Status select_device() override { return ok_status(); }
   void* stream() const override { return const_cast<HostStream*>(&stream_); }
@@ -50,6 +52,7 @@ class HostLane final : public transport::DeviceLane {
  private:
   std::shared_ptr<bool>& flag(Mark mark);
 
+  std::unique_ptr<HostStream> own_;
   HostStream& training_;
   HostStream stream_;
   std::vector<std::unique_ptr<std::byte[]>> memory_;
