@@ -137,6 +137,9 @@ class Membership {
   // Returns the watcher of a wait that begins now; empty where nobody watches yet.
   BetweenPolls between_polls() const { return attend_ ? attend_() : BetweenPolls(); }
 
+  // Returns the device that this rank trains on (run.device).
+  c10::Device device() const { return device_; }
+
   // Throws the same cox::Error on all ranks unless `mine` is ok on each. Collective.
   void agree(const Status& mine) const;
   // Returns one number of every rank, in their order. Collective. Throws cox::Error.
@@ -156,12 +159,14 @@ class Membership {
 
  private:
   void check_equal_configs() const;
+  c10::Device agreed_device() const;
 
   std::vector<std::string> environment_;
   Status config_status_;
   io::LoadedConfig loaded_;  // defaults when config_status_ is an error
   Termination termination_;
   World world_;
+  c10::Device device_ = c10::Device(c10::DeviceType::CPU);
   std::unique_ptr<transport::Communicator> data_;
   std::optional<NodeClocks> clocks_;
   std::unique_ptr<transport::Communicator> farewell_;  // used once, by ranks that fail

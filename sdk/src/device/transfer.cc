@@ -1,0 +1,19 @@
+#include "sdk/src/device/transfer.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/core/TensorOptions.h>
+
+namespace cox::detail {
+
+at::Tensor staged_for(const at::Tensor& tensor, c10::Device device) {
+  const bool is_staged = !tensor.defined() || device.is_cpu() || !tensor.is_cpu() ||
+                         tensor.layout() != at::kStrided || tensor.is_pinned();
+  return is_staged ? tensor : tensor.pin_memory();
+}
+
+at::Tensor sent_to(const at::Tensor& tensor, c10::Device device) {
+  if (!tensor.defined() || tensor.device() == device) return tensor;
+  return staged_for(tensor, device).to(device, /*non_blocking=*/true);
+}
+
+}  // namespace cox::detail
