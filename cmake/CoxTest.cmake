@@ -13,6 +13,9 @@
 # LAUNCHER names a program that is called in mpiexec's place. A test whose launcher ends with 77 is
 # skipped; the launcher prints the reason.
 #
+# CUDA runs the test on the stand-ins for CUDA (tests/support/cuda) and labels it `cuda`; without them it
+# is left out.
+#
 # NAME is `folder.subject`. Optional: TORCH, ALONE, LABELS, ARGS (of the program), TIMEOUT in seconds
 # (120), DEPENDS (targets that the program runs), DEFINITIONS (of the program). Sources include
 # doctest last.
@@ -33,6 +36,7 @@ set(COX_TEST_ENVIRONMENT "OMP_NUM_THREADS=1;HYDRA_LAUNCHER=fork;HWLOC_COMPONENTS
   "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/support/lsan.supp:print_suppressions=0"
   "UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1"
   "TSAN_OPTIONS=halt_on_error=1" "COX_MPIEXEC=${COX_MPIEXEC}")
+set(COX_CUDA_STANDIN_FOLDER "${PROJECT_BINARY_DIR}/tests/cuda_stand_in")
 set(COX_TWO_NODES "${PROJECT_SOURCE_DIR}/tests/support/two_nodes")
 set(COX_TEST_ASAN "ASAN_OPTIONS=detect_odr_violation=0:strict_string_checks=1")
 
@@ -127,8 +131,17 @@ function(_cox_test_program result)
 endfunction()
 
 function(cox_test)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "TORCH;ALONE" "NAME;TIMEOUT;LAUNCHER"
+  cmake_parse_arguments(PARSE_ARGV 0 arg "TORCH;ALONE;CUDA" "NAME;TIMEOUT;LAUNCHER"
     "SOURCES;LINK;RANKS;LABELS;ARGS;DEPENDS;DEFINITIONS")
+  set(before)
+  if(arg_CUDA)
+    if(NOT TARGET cuda_stand_in)
+      return()
+    endif()
+    set(before "${PROJECT_SOURCE_DIR}/scripts/with-cuda-stand-in" --folder "${COX_CUDA_STANDIN_FOLDER}")
+    list(APPEND arg_LABELS cuda)
+    list(APPEND arg_DEPENDS cuda_stand_in)
+  endif()
   if(arg_RANKS AND NOT COX_WITH_MPI)
     message(STATUS "Test ${arg_NAME} is left out: it runs under MPI, and COX_WITH_MPI is OFF")
     return()
@@ -152,7 +165,7 @@ function(cox_test)
   list(JOIN arg_SOURCES "," sources)
   set(arguments "--source-file=${sources}" --no-skipped-summary ${arg_ARGS})
   if(NOT arg_RANKS)
-    cox_register(NAME ${arg_NAME} COMMAND ${program} ${arguments} LABELS ${arg_LABELS}
+    cox_register(NAME ${arg_NAME} COMMAND ${before} $<TARGET_FILE:${program}> ${arguments} LABELS ${arg_LABELS}
       TIMEOUT ${arg_TIMEOUT})
   endif()
   string(APPEND COX_TEST_ASAN ":detect_leaks=0")
@@ -162,7 +175,7 @@ function(cox_test)
   endif()
   foreach(ranks IN LISTS arg_RANKS)
     cox_register(NAME ${arg_NAME}.np${ranks} LABELS mpi ${arg_LABELS}
-      COMMAND "${launcher}" -n ${ranks} $<TARGET_FILE:${program}> ${arguments}
+      COMMAND ${before} "${launcher}" -n ${ranks} $<TARGET_FILE:${program}> ${arguments}
       PROCESSORS ${ranks} TIMEOUT ${arg_TIMEOUT})
     if(arg_LAUNCHER)
       set_tests_properties(${arg_NAME}.np${ranks} PROPERTIES SKIP_RETURN_CODE 77)

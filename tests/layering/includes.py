@@ -72,11 +72,14 @@ MAY_INCLUDE = {
 # These build with a compiler alone: the headers of C++, not even those of POSIX.
 STANDARD_ONLY = (CORE, DIAGNOSIS, "coordinator/policies/", "coordinator/planner/", TESTING)
 
+# Stands in for LibTorch's CUDA library and the CUDA runtime.
+STANDIN = "tests/support/cuda/"
+
 # What a foreign include looks like -> where it may stand.
 FOREIGN = {
     r"mpi\.h": ("coordinator/transport/mpi/", "tests/"),
     r"nccl\.h": ("tests/transport/nccl_abi_test.cc",),  # the coordinator declares what it calls
-    r"(cuda|cublas|cudnn|nvtx).*": ("sdk/src/device/cuda",),
+    r"(cuda|cublas|cudnn|nvtx).*": ("sdk/src/device/cuda", STANDIN),
     r"google/protobuf/.*|.*\.pb\.h": ("coordinator/wire/", "tests/wire/", "tests/fuzz/"),
     r"prometheus/.*": ("metrics/", "tests/metrics/"),
     r"boost/.*": ("metrics/http/message.cc", "metrics/http_server.cc"),
@@ -86,6 +89,7 @@ FOREIGN = {
         "tests/e2e/",
         "tests/bench/",
         "tests/packaging/",
+        STANDIN,
     ),
     r"nlohmann/.*": ("coordinator/io/json.cc",),
     r"xxhash\.h": ("coordinator/io/content_hash.cc",),

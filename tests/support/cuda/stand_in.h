@@ -45,14 +45,15 @@ void cox_standin_launch(void* stream);
 // answer cudaErrorNotReady, copies and memsets are queued, and who synchronises with it sleeps. The
 // caller notes its accesses right after begin.
 typedef struct cox_standin_work cox_standin_work;
-cox_standin_work* cox_standin_begin(void* stream, const char* what);
+cox_standin_work* cox_standin_begin(void* stream);
 
 // Sleeps until all earlier work on the stream is done, so that this work may touch its memory (by
 // shadow addresses); for workers, never for the thread that submits. Returns 1 then, 0 where the
 // work was finished meanwhile.
 int cox_standin_wait_turn(cox_standin_work* work);
 
-// Ends the work and frees it. It may end before its turn came, as an aborted collective does.
+// Ends the work, before its turn came where it must, as an aborted collective does. To finish it
+// again, or to wait for its turn afterwards, is allowed and does nothing.
 void cox_standin_finish(cox_standin_work* work);
 
 // Where the host waited for a device, counted where it happens. A blocking copy waits for its
