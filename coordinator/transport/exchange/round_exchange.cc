@@ -159,7 +159,7 @@ Status RoundExchange::wait_all(const std::function<void()>& pump) {
     const bool look = vain % 64 == 0 || vain >= wait_.spins + wait_.yields;
     if (look && limit.is_over()) return fail(timed_out(limit, polls));
   }
-  return failure_;
+  return failure_.ok() ? fail(close()) : failure_;
 }
 
 void RoundExchange::pause(std::uint32_t vain, const std::function<void()>& pump) {

@@ -1,8 +1,8 @@
-// RoundExchange: the base of both ways to exchange buckets, over shared memory and over messages.
-// It keeps the order of starts, which buckets are done, times, failures that stay, and it waits;
-// the two ways move on the parts that were given. BucketExchange::create() prepares the
-// communicators and the memory and calls one of the make functions below. Internal to
-// transport/exchange; one thread.
+// RoundExchange: the base of all ways to exchange buckets: over shared memory, over messages, and
+// over NCCL (transport/nccl/device_exchange.h). It keeps the order of starts, which buckets are
+// done, times, failures that stay, and it waits; the ways move on the parts that were given.
+// BucketExchange::create() prepares the communicators and the memory of the first two and calls one
+// of the make functions below. Internal to transport; one thread.
 #pragma once
 
 #include <cstddef>
@@ -62,6 +62,8 @@ class RoundExchange : public BucketExchange {
   virtual void back_off() = 0;
   virtual void tell(const std::string& why) = 0;
   virtual std::string holds_up(std::size_t bucket) const = 0;
+  // What is left to do in wait_all() once all buckets are done.
+  virtual Status close() { return ok_status(); }
 
   const BucketPlace& place(std::size_t bucket) const { return layout_.places[bucket]; }
   RankId rank() const { return rank_; }

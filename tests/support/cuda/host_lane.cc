@@ -41,7 +41,7 @@ SharedPending pending_of(void* work) {
 using transport::Progress;
 using transport::StagingBuffer;
 
-void* begin(void* stream, const char*) {
+void* begin(void* stream) {
   auto pending = std::make_shared<Pending>(Pending{static_cast<HostStream*>(stream)});
   pending->stream->give([pending] {
     pending->has_turn = true;

@@ -169,7 +169,7 @@ struct Communicator {
 
   void begin(const StreamSeam& seam, Collective& it) const {
     const char* name = kNames[it.call.kind];
-    it.work = seam.begin(it.stream, name);
+    it.work = seam.begin(it.stream);
     if (gives(it)) seam.note(it.send, bytes_given(it), 0, it.stream, name);
     seam.note(it.receive, bytes_received(it), 1, it.stream, name);
   }

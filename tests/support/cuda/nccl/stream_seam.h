@@ -10,7 +10,7 @@ namespace cox::test {
 
 struct StreamSeam {
   // Puts pending work at the end of the stream and returns it.
-  void* (*begin)(void* stream, const char* what);
+  void* (*begin)(void* stream);
   // Tells, right after begin(), what the work reads or (writes != 0) writes.
   void (*note)(const void* address, std::size_t bytes, int writes, void* stream, const char* what);
   // Sleeps until all earlier work of the stream is done. Returns 0 where the work was finished

@@ -1,0 +1,165 @@
+#include "coordinator/transport/nccl/device_exchange.h"
+
+#include <algorithm>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "coordinator/core/hash.h"
+#include "coordinator/transport/exchange/round_exchange.h"
+
+namespace cox::transport {
+namespace {
+
+BucketLayout layout_of(const std::vector<DeviceBucket>& buckets) {
+  BucketLayout layout;
+  for (const DeviceBucket& bucket : buckets) {
+    const std::size_t bytes = bucket.count * nccl::bytes_of(bucket.type);
+    layout.places.push_back({0, bytes, bytes, 1, {nccl::bytes_of(bucket.type), nullptr}});
+  }
+  return layout;
+}
+
+bool can_be_weighted(const DeviceBucket& bucket) {
+  return bucket.type == nccl::Type::float32 || bucket.type == nccl::Type::float64;
+}
+
+// Never 0.
+std::uint64_t fingerprint(const std::vector<DeviceBucket>& buckets, Weighting weighting) {
+  Fnv1a64 hash;
+  hash.add(static_cast<std::uint64_t>(weighting));
+  for (const DeviceBucket& bucket : buckets) {
+    hash.add(std::uint64_t{bucket.count});
+    hash.add(static_cast<std::uint64_t>(bucket.type));
+  }
+  return std::max<std::uint64_t>(1, hash.value());
+}
+
+}  // namespace
+
+// Each rank learns whether all came with the same.
+Result<std::unique_ptr<DeviceExchange>> DeviceExchange::create(
+    Communicator& all, std::shared_ptr<NcclGroup> group, std::shared_ptr<DeviceLane> lane,
+    std::vector<DeviceBucket> buckets, const DeviceExchangeOptions& options) {
+  const bool is_possible =
+      options.weighting == Weighting::none || std::ranges::all_of(buckets, can_be_weighted);
+  const auto prints =
+      all_gather(all, is_possible ? fingerprint(buckets, options.weighting) : 0, options.wait);
+  if (!prints.ok()) return prints.status();
+  if (!is_possible) {
+    return invalid_argument(
+        "exchange over NCCL: expected buckets of float32 or float64 for weighted sums");
+  }
+  for (std::size_t r = 0; r < prints->size(); ++r) {
+    if ((*prints)[r] == prints->front() && (*prints)[r] != 0) continue;
+    return invalid_argument(
+        "exchange over NCCL: expected the same buckets and options on every rank, found others on "
+        "rank ",
+        r, "; all ranks must run the same model and settings");
+  }
+  return std::unique_ptr<DeviceExchange>(
+      new DeviceExchange(std::move(group), std::move(lane), std::move(buckets), options));
+}
+
+DeviceExchange::DeviceExchange(std::shared_ptr<NcclGroup> group, std::shared_ptr<DeviceLane> lane,
+                               std::vector<DeviceBucket> buckets,
+                               const DeviceExchangeOptions& options)
+    : RoundExchange(group->rank(), layout_of(buckets), options.wait, ""),
+      lane_(std::move(lane)),
+      group_(std::move(group)),
+      buckets_(std::move(buckets)),
+      factors_(buckets_.size(), 1),
+      weighting_(options.weighting) {}
+
+DeviceExchange::~DeviceExchange() {
+  if (!group_->status().ok()) group_->abort(group_->status());
+}
+
+Bytes DeviceExchange::buffer(std::size_t bucket) {
+  return {static_cast<std::byte*>(buckets_[bucket].address), place(bucket).bytes};
+}
+
+// The lane follows now, whenever the bucket is launched: what the current stream gets from here on
+// is no part of it.
+Status DeviceExchange::give(std::size_t bucket) {
+  if (bucket == 0) launched_ = 0;
+  factors_[bucket] = factor_;
+  const Status followed = lane_->follow_current();
+  return followed.ok() ? move().status() : followed;
+}
+
+Result<RoundExchange::Moved> DeviceExchange::move() {
+  const auto settled = group_->settle();
+  if (!settled.ok()) return settled.status();
+  Moved moved = Moved::nothing;
+  if (*settled == Progress::done && is_launching_) {
+    if (Status handed = hand_over(); !handed.ok()) return handed;
+    moved = Moved::something;
+  }
+  if (*settled == Progress::done && launched_ < started()) {
+    if (Status launched = launch(launched_); !launched.ok()) return launched;
+    moved = Moved::something;
+  }
+  if (Status on_time = check_device(); !on_time.ok()) return on_time;
+  return moved;
+}
+
+Status DeviceExchange::launch(std::size_t bucket) {
+  const DeviceBucket& it = buckets_[bucket];
+  nccl::Operator operation = nccl::Operator::sum;
+  if (weighting_ == Weighting::premultiplied) {
+    Status made = take(group_->weighted_sum(it.type, factors_[bucket]), operation);
+    if (!made.ok()) return made;
+    weighted_ = operation;
+  }
+  is_launching_ = true;
+  ++launched_;
+  return group_->all_reduce(it.address, it.address, it.count, it.type, operation, lane_->stream());
+}
+
+Status DeviceExchange::hand_over() {
+  is_launching_ = false;
+  if (weighted_) group_->drop_operator(*std::exchange(weighted_, std::nullopt));
+  const std::size_t bucket = launched_ - 1;
+  Status marked = lane_->mark(mark_of(bucket));
+  if (marked.ok()) finish(bucket);
+  return marked;
+}
+
+Status DeviceExchange::close() {
+  if (buckets() == 0) return ok_status();
+  Status held = lane_->hold_current_until(mark_of(buckets() - 1));
+  if (!held.ok() || patience_) return held;
+  patience_.emplace(wait_policy().timeout);
+  return lane_->mark(mark_of(buckets()));
+}
+
+// Looks at the oldest round that the device may not have finished. Later ones wait behind it.
+Status DeviceExchange::check_device() {
+  if (!patience_) return ok_status();
+  const auto passed = lane_->passed(mark_of(buckets()));
+  if (!passed.ok()) return passed.status();
+  if (*passed == Progress::done) {
+    patience_.reset();
+    return ok_status();
+  }
+  if (!patience_->is_over()) return ok_status();
+  return unavailable(
+      "exchange over NCCL: expected the device to finish its sums in time, found it "
+      "behind in round ",
+      turn(), "; another rank may be lost or stand still");
+}
+
+void DeviceExchange::back_off() {
+  std::this_thread::sleep_for(wait_policy().sleep);
+}
+
+void DeviceExchange::tell(const std::string& why) {
+  group_->abort(unavailable(why));
+}
+
+std::string DeviceExchange::holds_up(std::size_t) const {
+  return "NCCL has not handed it to the device; another rank may be lost";
+}
+
+}  // namespace cox::transport

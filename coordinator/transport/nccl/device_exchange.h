@@ -1,0 +1,113 @@
+// DeviceExchange: sums buckets in device memory over all ranks by NCCL, behind the interface of
+// BucketExchange, so that the reducer fills buckets, starts them in order and goes on with backward
+// in the same way. Three things differ, because the host never waits for the device:
+//
+// - start(bucket) takes the bucket as it will be once the calling thread's current stream has done
+//   all that it was given so far: that is the event behind which the bucket is ready. Its sum runs
+//   on the lane's stream, behind the sums of the buckets before it.
+// - "done" means that the sum has been handed to the lane's stream. wait_all() returns then, and
+// lets
+//   the calling thread's current stream wait, on the device, for all sums of the round. What that
+//   stream is given afterwards (the division, the optimizer) sees them; the host must not look.
+// - buffer() is an address of the device. The memory is the caller's; memory() has none.
+//
+// Counts, magnitudes and the step's ballot stay on the host path, in a BucketExchange of their own.
+//
+// Failure. An error of NCCL's, at once or later, and a round that the device has not finished when
+// the wait's timeout is over make start(), advance() and wait_all() return that error for good. The
+// buckets of the round are lost then, on all ranks, also where a rank has not heard of it: an
+// average that did not happen must not be trained on, so the job ends as it does when the host path
+// fails. leave() and the destructor of a failed exchange abort the group, which frees the stream;
+// other ranks hear of it over the host path.
+//
+// The order of sums. All ranks get the same bits of every sum: NCCL computes each part once and
+// passes it on. In which order it adds up the ranks is its own choice, by topology, size,
+// algorithm, protocol and number of channels, so the bits differ from those of the host path, from
+// those of another bucket layout and of another number of ranks. The same job on the same machines
+// with the same release gives the same bits again where nothing is reduced in a switch
+// (NCCL_NVLS_ENABLE=0, NCCL_COLLNET_ENABLE=0) and the choice is pinned (NCCL_ALGO, NCCL_PROTO,
+// NCCL_MIN_NCHANNELS = NCCL_MAX_NCHANNELS); NCCL documents no promise about it. So this exchange
+// cannot give what reproducible mode gives by a fixed order. It can give it by sums without
+// rounding: in float64 accumulators whose additions are exact (sdk/src/parallel/exact_sum.h) every
+// order has the same bits, with Weighting::none. Thread rule: that of the lane.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "coordinator/transport/exchange/round_exchange.h"
+#include "coordinator/transport/nccl/device_lane.h"
+#include "coordinator/transport/nccl/group.h"
+
+namespace cox::transport {
+
+struct DeviceBucket {
+  void* address = nullptr;  // of the device; stays valid as long as the exchange
+  std::size_t count = 0;    // elements; equal on all ranks
+  nccl::Type type = nccl::Type::float32;
+};
+
+// Whether each rank's values are multiplied by a factor of its own before they are summed
+// (ncclRedOpCreatePreMulSum). The same on all ranks.
+enum class Weighting : std::uint8_t { none, premultiplied };
+
+struct DeviceExchangeOptions {
+  Weighting weighting = Weighting::none;
+  WaitPolicy wait;  // of wait_all(), of a round on the device, and of the start
+};
+
+class DeviceExchange final : public RoundExchange {
+ public:
+  // Collective and waiting; for the start, or when the layout changes. `group` has the ranks of
+  // `all`, and nothing else uses it while this exchange has buckets in flight. The lane's marks 0
+  // to the number of buckets are this exchange's. invalid_argument on every rank when buckets or
+  // options differ between ranks, or Weighting::premultiplied is asked for other types than float32
+  // and float64.
+  static Result<std::unique_ptr<DeviceExchange>> create(Communicator& all,
+                                                        std::shared_ptr<NcclGroup> group,
+                                                        std::shared_ptr<DeviceLane> lane,
+                                                        std::vector<DeviceBucket> buckets,
+                                                        const DeviceExchangeOptions& options);
+  ~DeviceExchange() override;
+
+  // Sets the factor of this rank's values in the buckets that are started from here on; 1 at first.
+  // Without effect for Weighting::none.
+  void set_weight(double factor) { factor_ = factor; }
+
+  Bytes buffer(std::size_t bucket) override;
+  SharedSegment memory() const override { return {}; }
+  const char* path() const override { return "nccl"; }
+
+ private:
+  DeviceExchange(std::shared_ptr<NcclGroup> group, std::shared_ptr<DeviceLane> lane,
+                 std::vector<DeviceBucket> buckets, const DeviceExchangeOptions& options);
+
+  Status give(std::size_t bucket) override;
+  Result<Moved> move() override;
+  Status close() override;
+  void back_off() override;
+  void tell(const std::string& why) override;
+  std::string holds_up(std::size_t bucket) const override;
+
+  Status launch(std::size_t bucket);
+  Status hand_over();
+  Status check_device();
+  DeviceLane::Mark mark_of(std::size_t bucket) const {
+    return static_cast<DeviceLane::Mark>(bucket);
+  }
+
+  std::shared_ptr<DeviceLane> lane_;
+  std::shared_ptr<NcclGroup> group_;
+  std::vector<DeviceBucket> buckets_;
+  std::vector<double> factors_;  // of the buckets of this round
+  Weighting weighting_;
+  double factor_ = 1;
+  std::size_t launched_ = 0;                // buckets, in this round
+  bool is_launching_ = false;               // the last of them is on its way to the stream
+  std::optional<nccl::Operator> weighted_;  // of that one
+  std::optional<WaitLimit> patience_;       // with the device: a round that it has not finished
+};
+
+}  // namespace cox::transport

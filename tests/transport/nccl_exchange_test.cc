@@ -1,0 +1,230 @@
+// Buckets in device memory, summed over the fake NCCL: equal to the host path, in order behind the
+// training stream, and errors that are final.
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "coordinator/transport/nccl/device_exchange.h"
+#include "tests/transport/nccl_trial.h"
+
+#include <doctest/doctest.h>
+
+namespace cox::transport {
+namespace {
+
+using nccl::Type;
+
+DeviceExchangeOptions exchange_options(Weighting weighting = Weighting::none) {
+  DeviceExchangeOptions options;
+  options.weighting = weighting;
+  options.wait = patient();
+  return options;
+}
+
+// A rank with buckets of float32 of these sizes.
+class Trainer {
+ public:
+  Trainer(Communicator& ranks, const std::vector<std::size_t>& sizes)
+      : lane_(std::make_shared<test::HostLane>(training_)) {
+    for (const std::size_t size : sizes) {
+      memory_.push_back(*lane_->staging(size * sizeof(float)));
+      buckets_.push_back({memory_.back().device, size, Type::float32});
+    }
+    std::unique_ptr<NcclGroup> made;
+    status_ = take(NcclGroup::create(ranks, fake_nccl(), test_options()), made);
+    group_ = std::move(made);
+  }
+
+  Status open(Communicator& ranks, const DeviceExchangeOptions& options) {
+    if (!status_.ok()) return status_;
+    return take(DeviceExchange::create(ranks, group_, lane_, buckets_, options), exchange);
+  }
+
+  // Backward's kernel for a bucket: what it writes is there once the training stream comes to it.
+  void fill(std::size_t bucket, const std::vector<float>& values) {
+    training_.give([values, to = buckets_[bucket].address] {
+      std::memcpy(to, values.data(), values.size() * sizeof(float));
+      return true;
+    });
+  }
+
+  // The optimizer's kernel: reads the sum in the order of the training stream.
+  void read(std::size_t bucket, std::vector<float>& into) {
+    into.assign(buckets_[bucket].count, -1);
+    training_.give([&into, from = buckets_[bucket].address] {
+      std::memcpy(into.data(), from, into.size() * sizeof(float));
+      return true;
+    });
+  }
+
+  // Returns whether the training stream came to its end.
+  bool finish() {
+    Waiter waiter(patient());
+    while (!training_.drain()) {
+      if (!waiter.pause().ok()) return false;
+    }
+    return true;
+  }
+
+  test::HostStream& training() { return training_; }
+  NcclGroup& group() { return *group_; }
+
+ private:
+  test::HostStream training_;
+  std::shared_ptr<test::HostLane> lane_;
+  std::vector<StagingBuffer> memory_;
+  std::vector<DeviceBucket> buckets_;
+  std::shared_ptr<NcclGroup> group_;
+  Status status_;
+
+ public:
+  std::unique_ptr<DeviceExchange> exchange;  // goes first
+};
+
+const std::vector<std::size_t> kSizes = {1, 1000, 70'000, 7};
+
+std::vector<float> gradient(std::int32_t rank, std::size_t bucket, int round) {
+  std::mt19937 random(static_cast<unsigned>(rank * 1000 + static_cast<int>(bucket) * 10 + round));
+  std::uniform_real_distribution<float> uniform(-1, 1);
+  std::vector<float> values(kSizes[bucket]);
+  for (float& value : values) value = uniform(random);
+  return values;
+}
+
+double weight_of(std::int32_t rank, Weighting weighting) {
+  return weighting == Weighting::premultiplied ? 0.25 + rank : 1;
+}
+
+// What rank 0 to n - 1 add up to, on the host path's terms.
+std::vector<double> expected_sum(std::int32_t ranks, std::size_t bucket, int round,
+                                 Weighting weighting) {
+  std::vector<double> sum(kSizes[bucket], 0);
+  for (std::int32_t r = 0; r < ranks; ++r) {
+    const auto values = gradient(r, bucket, round);
+    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += weight_of(r, weighting) * values[i];
+  }
+  return sum;
+}
+
+std::string compare(const std::vector<float>& found, const std::vector<double>& expected) {
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    if (std::abs(found[i] - expected[i]) <= 1e-5) continue;
+    return concat("element ", i, ": expected ", expected[i], ", found ", found[i]);
+  }
+  return "";
+}
+
+std::string train(Communicator& ranks, Weighting weighting) {
+  Trainer trainer(ranks, kSizes);
+  if (Status s = trainer.open(ranks, exchange_options(weighting)); !s.ok()) return s.text();
+  const std::int32_t me = ranks.rank().value();
+  std::vector<std::vector<float>> sums(kSizes.size());
+  for (int round = 0; round < 4; ++round) {
+    trainer.exchange->set_weight(weight_of(me, weighting));
+    for (std::size_t b = 0; b < kSizes.size(); ++b) {
+      trainer.fill(b, gradient(me, b, round));
+      if (Status s = trainer.exchange->start(b); !s.ok()) return s.text();
+      if (Status s = trainer.exchange->advance(); !s.ok()) return s.text();
+    }
+    if (Status s = trainer.exchange->wait_all({}); !s.ok()) return s.text();
+    for (std::size_t b = 0; b < kSizes.size(); ++b) trainer.read(b, sums[b]);
+    if (!trainer.finish()) return "the training stream is stuck";
+    for (std::size_t b = 0; b < kSizes.size(); ++b) {
+      const std::string wrong = compare(sums[b], expected_sum(ranks.size(), b, round, weighting));
+      if (!wrong.empty()) return concat("round ", round, ", bucket ", b, ", ", wrong);
+    }
+  }
+  return "";
+}
+
+TEST_SUITE("nccl exchange") {
+  TEST_CASE("sums are those of the host path, also weighted, and in the order of the streams") {
+    const Script script("rank=1 every=3 slow_us=1000; rank=0 settle=3");
+    for (const std::int32_t ranks : {1, 2, 4}) {
+      for (const Weighting weighting : {Weighting::none, Weighting::premultiplied}) {
+        CAPTURE(ranks);
+        const LoopbackWorld world(ranks);
+        const auto results =
+            on_every_rank(world, ranks, [&](Communicator& c) { return train(c, weighting); });
+        CHECK(results == std::vector<std::string>(static_cast<std::size_t>(ranks)));
+        CHECK(world.verify().ok());
+      }
+    }
+  }
+
+  TEST_CASE(
+      "wait_all returns while the device is still at work, and the host has waited for nothing") {
+    const Script script("rank=1 slow_us=100000");
+    const LoopbackWorld world(2);
+    const auto results = on_every_rank(world, 2, [&](Communicator& c) -> std::string {
+      Trainer trainer(c, kSizes);
+      if (Status s = trainer.open(c, exchange_options()); !s.ok()) return s.text();
+      for (std::size_t b = 0; b < kSizes.size(); ++b) {
+        trainer.fill(b, gradient(c.rank().value(), b, 0));
+        if (Status s = trainer.exchange->start(b); !s.ok()) return s.text();
+      }
+      if (Status s = trainer.exchange->wait_all({}); !s.ok()) return s.text();
+      const bool was_behind = !trainer.training().drain();
+      if (!trainer.finish()) return "stuck";
+      return was_behind ? "behind" : "not behind";
+    });
+    CHECK(std::ranges::count(results, std::string("behind")) >= 1);
+  }
+
+  TEST_CASE("buckets start in order, and a round ends before the next begins") {
+    const LoopbackWorld world(1);
+    on_every_rank(world, 1, [&](Communicator& c) -> std::string {
+      Trainer trainer(c, kSizes);
+      REQUIRE(trainer.open(c, exchange_options()).ok());
+      CHECK(trainer.exchange->start(1).code() == StatusCode::failed_precondition);
+      CHECK(trainer.exchange->start(0).ok());
+      CHECK(trainer.exchange->start(0).code() == StatusCode::failed_precondition);
+      CHECK(trainer.exchange->wait_all({}).code() == StatusCode::failed_precondition);
+      CHECK(trainer.exchange->buckets() == kSizes.size());
+      CHECK(trainer.exchange->buffer(1).size() == 4000);
+      CHECK(trainer.exchange->path() == std::string("nccl"));
+      return "";
+    });
+  }
+
+  TEST_CASE("ranks with other buckets are told so") {
+    const LoopbackWorld world(3);
+    const auto results = on_every_rank(world, 3, [&](Communicator& c) {
+      Trainer trainer(c, c.rank().value() == 2 ? std::vector<std::size_t>{8, 9}
+                                               : std::vector<std::size_t>{8, 8});
+      return trainer.open(c, exchange_options()).text();
+    });
+    for (const std::string& result : results) {
+      CHECK(result.find("invalid_argument: exchange over NCCL: expected the same buckets and "
+                        "options on every rank, found others on rank 2") == 0);
+    }
+  }
+
+  TEST_CASE("an error of NCCL's ends the exchange for good, on the rank that has it") {
+    const Script script("rank=1 op=1 error=6");
+    const LoopbackWorld world(2);
+    const auto results = on_every_rank(world, 2, [&](Communicator& c) -> std::string {
+      Trainer trainer(c, {8, 8});
+      DeviceExchangeOptions options = exchange_options();
+      options.wait.timeout = std::chrono::seconds(1);
+      if (Status s = trainer.open(c, options); !s.ok()) return s.text();
+      Status s;
+      for (std::size_t b = 0; b < 2 && s.ok(); ++b) s = trainer.exchange->start(b);
+      if (s.ok()) s = trainer.exchange->wait_all({});
+      Waiter waiter(patient());
+      while (s.ok() && waiter.pause().ok()) s = trainer.exchange->advance();
+      if (trainer.exchange->advance() != s || trainer.exchange->start(0) != s)
+        return "it did not stay";
+      trainer.exchange->leave(s.message());
+      if (!trainer.group().is_aborted()) return "not aborted";
+      return trainer.finish() ? s.text() : "the training stream is stuck";
+    });
+    CHECK(results[1].find("unavailable: NCCL: asynchronous error: remote error (6)") == 0);
+    CHECK(results[0].find("unavailable: exchange over NCCL: expected the device to finish its sums "
+                          "in time, found it behind in round 0") == 0);
+  }
+}
+
+}  // namespace
+}  // namespace cox::transport
