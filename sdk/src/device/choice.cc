@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <dlfcn.h>
+#include <torch/nn/module.h>
 
 #include <filesystem>
 
@@ -70,9 +71,21 @@ Result<c10::Device> choose_device(DeviceSetting setting, const CudaFacts& facts,
                        static_cast<c10::DeviceIndex>(rank_on_node % facts.devices));
   }
   if (setting == DeviceSetting::automatic) return cpu;
-  return failed_precondition(concat(
-      "run.device=cuda: expected a CUDA device that LibTorch can use, found none: ", why,
-      "; use run.device=auto to train on the CPU where there is none"));
+  return failed_precondition(
+      concat("run.device=cuda: expected a CUDA device that LibTorch can use, found none: ", why,
+             "; use run.device=auto to train on the CPU where there is none"));
+}
+
+c10::Device device_of(const torch::nn::Module& model) {
+  for (const at::Tensor& parameter : model.parameters()) {
+    if (!parameter.device().is_cpu()) return parameter.device();
+  }
+  return at::kCPU;
+}
+
+void wait_for(c10::Device device) {
+  if (!device.is_cpu())
+    c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
 }
 
 void make_current(c10::Device device) {

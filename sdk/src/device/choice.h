@@ -16,12 +16,16 @@
 #include "coordinator/core/settings/run.h"
 #include "coordinator/core/status.h"
 
+namespace torch::nn {
+class Module;
+}
+
 namespace cox::detail {
 
 struct CudaFacts {
-  std::int32_t devices = 0;     // that this process may use (CUDA_VISIBLE_DEVICES)
-  std::string why_none{};       // empty where there are some
-  std::string why_unusable{};   // there are some, but LibTorch's CUDA library could not be loaded
+  std::int32_t devices = 0;    // that this process may use (CUDA_VISIBLE_DEVICES)
+  std::string why_none{};      // empty where there are some
+  std::string why_unusable{};  // there are some, but LibTorch's CUDA library could not be loaded
 };
 
 // Asks the runtime for devices and, where there are any, sees to it that LibTorch's CUDA library is
@@ -35,6 +39,13 @@ CudaFacts find_cuda();
 // Pure.
 Result<c10::Device> choose_device(DeviceSetting setting, const CudaFacts& facts,
                                   std::int32_t rank_on_node);
+
+// Returns the device of a model's parameters; the CPU only where none is elsewhere.
+c10::Device device_of(const torch::nn::Module& model);
+
+// Waits until the device has done all that it was given; for measurements before the first step.
+// Nothing to wait for on the CPU.
+void wait_for(c10::Device device);
 
 // Makes `device` the calling thread's current one, so that tensors "on CUDA" are made there.
 void make_current(c10::Device device);

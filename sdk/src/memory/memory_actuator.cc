@@ -144,7 +144,7 @@ TrialSettings MemoryActuator::trial_settings() const {
 
 Result<MemoryProblem> MemoryActuator::measure(TrialStep& step, std::int64_t resident_later_bytes,
                                               const std::function<void()>& forget_run) {
-  const std::int64_t base_bytes = counted_memory().live_bytes + resident_later_bytes;
+  const std::int64_t base_bytes = probe_.memory().count().live_bytes + resident_later_bytes;
   TrialSettings settings = trial_settings();
   settings.budget_bytes -= resident_later_bytes;
   std::vector<std::uint64_t> gradients;
@@ -224,7 +224,7 @@ void MemoryActuator::forget() {
 }
 
 Result<StepReading> MemoryActuator::traced(TrialStep& step) {
-  TraceRecorder trace;
+  TraceRecorder trace(probe_.memory());
   trace.start(steady_now(), [this] { return offloader_ ? offloader_->counts().written_bytes : 0; });
   const Status ran = blocks_.run_timed(
       [&] { return step.run(); },

@@ -11,6 +11,7 @@
 #include "coordinator/core/text.h"
 #include "metrics/step_row.h"
 #include "sdk/src/blocks/block_rules.h"
+#include "sdk/src/device/choice.h"
 #include "sdk/src/device/split_mix.h"
 #include "sdk/src/precision/fp8_operator.h"
 #include "sdk/src/stream/operator_stream.h"
@@ -277,7 +278,7 @@ void VisitHealth::leave() noexcept {
 }
 
 void NumericsWatch::attach(torch::nn::Module& model) {
-  device_ = device_of(model);
+  device_ = device_of(model).type();
 }
 
 Status NumericsWatch::check(LoopKind loop) {
