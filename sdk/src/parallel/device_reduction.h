@@ -1,14 +1,17 @@
-// DeviceReduction averages gradients that lie on one device over an exchange that adds up host
-// memory. Gradients are gathered on the device, cross once each way, in buckets, and .grad becomes
-// a view of the bucket on the device:
+// DeviceReduction averages gradients that lie on one device. They are gathered in buckets there,
+// and .grad becomes a view of the bucket. The buckets are summed in one of two ways:
 //
-//   .grad --> bucket on the device --> pinned memory --> exchange (sum) --> pinned --> bucket, .grad
+//   .grad --> bucket -- NCCL, on a stream of its own --> bucket, .grad
+//   .grad --> bucket --> pinned memory --> exchange in host memory --> pinned --> bucket, .grad
 //
-// The host waits once a step, in flush(), until this rank's gradients have come; all else is given
-// to the current stream and not waited for. Sums, norm and counts are those of the CPU's path
-// (OverlappedReduction), bit for bit, because they are taken in host memory. Autograd computes the
-// gradients of a device in a thread of its own, which does not communicate: they are gathered at
-// the end of backward. Training thread.
+// Over NCCL the host waits for no sum: they run on the device behind the gradients, and what the
+// training stream is given next runs behind them. Which order NCCL adds ranks up in is its own
+// choice. Through host memory the host waits once a step, in flush(), until this rank's gradients
+// have come; sums, norm and counts are then those of the CPU's path (OverlappedReduction), bit for
+// bit. In both, the step's ballot goes through host memory.
+//
+// Autograd computes the gradients of a device in a thread of its own, which does not communicate:
+// they are gathered at the end of backward. Training thread.
 #pragma once
 
 #include <memory>
@@ -23,10 +26,12 @@ namespace cox::detail {
 c10::Device common_device(const std::vector<at::Tensor>& parameters,
                           const std::vector<bool>& needed);
 
-// REQUIRES: common_device() of the parameters is no CPU. `parameters` must outlive it.
-std::unique_ptr<GradientReduction> make_device_reduction(const std::vector<at::Tensor>& parameters,
+// `exchange` has the buckets of `layout`, or none where setup.devices is open: then they go over
+// NCCL. Collective. Throws cox::Error. REQUIRES: common_device() of the parameters is no CPU, and
+// `parameters` outlive it.
+std::unique_ptr<GradientReduction> make_device_reduction(const ReductionSetup& setup,
+                                                         const std::vector<at::Tensor>& parameters,
                                                          GradientLayout layout,
-                                                         std::unique_ptr<StepExchange> exchange,
-                                                         const transport::WaitPolicy& wait);
+                                                         std::unique_ptr<StepExchange> exchange);
 
 }  // namespace cox::detail

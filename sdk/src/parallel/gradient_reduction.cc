@@ -495,10 +495,12 @@ std::unique_ptr<GradientReduction> make_reduction(const ReductionSetup& setup,
   GradientLayout layout =
       lay_out(shapes_of(parameters, needed, is_exact), choice.order, choice.sizes);
   if (!is_exact) {
-    auto exchange = exchange_of(setup, layout, {count, 0});
-    if (!common_device(parameters, needed).is_cpu()) {
-      return make_device_reduction(parameters, std::move(layout), std::move(exchange), setup.wait);
+    if (const c10::Device device = common_device(parameters, needed); !device.is_cpu()) {
+      const auto& link = setup.devices.open(setup.ranks, device, setup.wait);
+      auto exchange = exchange_of(setup, link.ok() ? GradientLayout{} : layout, {count, 0});
+      return make_device_reduction(setup, parameters, std::move(layout), std::move(exchange));
     }
+    auto exchange = exchange_of(setup, layout, {count, 0});
     return std::make_unique<OverlappedReduction>(parameters, std::move(layout),
                                                  std::move(exchange));
   }

@@ -34,6 +34,7 @@
 #include "coordinator/transport/exchange/bucket_exchange.h"
 #include "coordinator/transport/wait.h"
 #include "coxswain/reducer.h"
+#include "sdk/src/parallel/device_link.h"
 #include "sdk/src/parallel/exact_sum.h"
 #include "sdk/src/parallel/gradient_layout.h"
 
@@ -122,6 +123,8 @@ class GradientReduction {
   // is exchanged.
   virtual std::span<const std::uint32_t> order() const { return {}; }
   virtual StepExchange* exchange() { return nullptr; }
+  // Returns how gradients travel, as BucketExchange::path().
+  virtual const char* path() { return exchange() == nullptr ? "none" : exchange()->path(); }
   // Returns the bins of the step to come, one a parameter; none but in reproducible mode.
   virtual std::span<const ExactBin> bins() const { return {}; }
 
@@ -150,6 +153,7 @@ struct ReductionSetup {
   transport::Communicator& ranks;
   const transport::WaitPolicy& wait;
   const ReductionConfig& config;
+  DeviceLink& devices;
 };
 
 // What the ways that add up floats share. Returns the values of a dense fp32 tensor on the CPU.

@@ -342,6 +342,8 @@ Membership::Membership(int argc, const char* const* argv, const SessionOptions& 
   agree(config_status_);
   check_equal_configs();
   agree(check_ranks(loaded_.config, world_size()));
+  devices_ = std::make_unique<DeviceLink>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(Seconds(config().control.nccl_seconds)));
   device_ = agreed_device();
   make_current(device_);
   clocks_.emplace(require(NodeClocks::make(*data_)));

@@ -382,13 +382,16 @@ Reducer::Impl::Impl(Session session_in, std::vector<at::Tensor> parameters_in,
       numerics(state.actuators().get<detail::NumericsWatch>()),
       parameters(std::move(parameters_in)),
       buffers(std::move(buffers_in)),
-      reduction({state.job().data(), state.job().wait_policy(), state.job().config().reduction},
+      reduction({state.job().data(), state.job().wait_policy(), state.job().config().reduction,
+                 state.job().devices()},
                 parameters),
       weights(parameters,
               state.job().world_size() == 1 ? 0 : state.job().config().reduction.verify_steps,
               state.actuators().get<detail::BlockWatch>()),
       added_weights(state.actuators(), weights) {
   show_held();
+  const Status link = state.job().devices().news();
+  if (!link.ok() && state.job().rank() == kRoot) state.job().log().warning(link.message());
   const detail::StepExchange* exchange = reduction.exchange();
   if (exchange == nullptr) return;  // nothing leaves early, and a hook costs a microsecond
   hooks.emplace(parameters, [this](std::size_t parameter) { reduction->ready(parameter); });
@@ -469,7 +472,7 @@ ReductionReport Reducer::last_reduction() const {
 
 const char* Reducer::path() const {
   detail::StepExchange* exchange = impl_->reduction.exchange();
-  return exchange == nullptr ? "none" : exchange->path();
+  return exchange == nullptr ? "none" : impl_->reduction->path();
 }
 
 }  // namespace cox
