@@ -196,21 +196,13 @@ void read_scans(std::span<PendingScan* const> scans) {
 PendingRead::PendingRead(std::span<PendingScan* const> scans) {
   const torch::NoGradGuard no_grad;
   for (ScansOfDevice& part : by_device(scans)) {
-    const at::Device device = part.figures.device();
-    at::Tensor host = at::empty(part.figures.sizes(),
-                                at::TensorOptions(at::kDouble).pinned_memory(!device.is_cpu()));
-    host.copy_(part.figures, /*non_blocking=*/true);
-    c10::Event came(device.type());
-    if (!device.is_cpu()) {
-      came.record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
-    }
-    parts_.push_back({std::move(host), std::move(came), std::move(part.scans)});
+    parts_.push_back({HostCopy(part.figures), std::move(part.scans)});
   }
 }
 
 bool PendingRead::finish() {
-  while (!parts_.empty() && parts_.back().came.query()) {
-    read_rows(parts_.back().host, parts_.back().scans);
+  while (!parts_.empty() && parts_.back().rows.has_come()) {
+    read_rows(parts_.back().rows.tensor(), parts_.back().scans);
     parts_.pop_back();
   }
   return parts_.empty();

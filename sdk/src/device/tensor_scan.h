@@ -8,11 +8,12 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/core/Event.h>
 
 #include <cstdint>
 #include <span>
 #include <vector>
+
+#include "sdk/src/device/transfer.h"
 
 namespace cox::detail {
 
@@ -56,8 +57,7 @@ class PendingRead {
 
  private:
   struct Part {
-    at::Tensor host;  // a row of figures for each of `scans`
-    c10::Event came;
+    HostCopy rows;  // of figures, one for each of `scans`
     std::vector<PendingScan*> scans;
   };
   std::vector<Part> parts_;

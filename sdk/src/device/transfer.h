@@ -5,6 +5,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
 
 namespace cox::detail {
 
@@ -14,5 +15,22 @@ at::Tensor staged_for(const at::Tensor& tensor, c10::Device device);
 
 // Returns the tensor on `device`; itself where it is there already. The host goes on at once.
 at::Tensor sent_to(const at::Tensor& tensor, c10::Device device);
+
+// HostCopy is a tensor on its way to the host, through pinned memory. Nothing waits for it.
+class HostCopy {
+ public:
+  HostCopy() : came_(c10::DeviceType::CPU) {}
+  // Lets the tensor set out from its device, in the order of the current stream. One on the CPU is
+  // there at once.
+  explicit HostCopy(const at::Tensor& tensor);
+
+  bool has_come() const { return came_.query(); }
+  // REQUIRES: has_come().
+  const at::Tensor& tensor() const { return host_; }
+
+ private:
+  at::Tensor host_;
+  c10::Event came_;
+};
 
 }  // namespace cox::detail
