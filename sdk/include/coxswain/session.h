@@ -17,8 +17,6 @@
 // Session, StepScope, Reducer or Trainer is gone.
 #pragma once
 
-#include <c10/core/Device.h>
-
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -37,6 +35,9 @@
 namespace at {
 class Tensor;
 }  // namespace at
+namespace c10 {
+struct Device;
+}
 
 namespace torch::nn {
 class Module;

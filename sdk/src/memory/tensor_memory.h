@@ -18,6 +18,7 @@ class TensorMemory {
  public:
   explicit TensorMemory(c10::Device device = c10::Device(c10::DeviceType::CPU)) : device_(device) {}
 
+  c10::Device device() const { return device_; }
   // Returns whether count() knows anything.
   bool is_counted() const;
   MemoryCount count() const;

@@ -286,7 +286,7 @@ void VisitHealth::leave() noexcept {
 }
 
 void NumericsWatch::attach(torch::nn::Module& model) {
-  device_ = device_of(model).type();
+  device_ = device_of(model);
 }
 
 Status NumericsWatch::check(LoopKind loop) {

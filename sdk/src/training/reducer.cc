@@ -189,7 +189,7 @@ struct Reducer::Impl {
     } else {
       mine.nonfinite_ranks = 1;
     }
-    mine.amax_max = numerics.amax_scaled_fp16();
+    if (formats.is_scaling()) mine.amax_max = numerics.amax_scaled_fp16();
     mine.weight = weight;
     mine.samples = state.step().recorder().report().samples;
     mine.active_ranks = is_joining ? 0 : 1;

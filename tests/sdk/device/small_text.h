@@ -41,7 +41,7 @@ inline gpt2::Gpt2 small_gpt(double dropout = 0) {
   return gpt2::Gpt2(config);
 }
 
-struct Outcome {
+struct Trained {
   std::vector<double> losses;
   std::vector<at::Tensor> parameters;  // on the CPU
 };
@@ -66,7 +66,7 @@ struct Training {
 };
 
 // Trains on "cpu" or "cuda".
-inline Outcome train_on(const std::string& device, const Training& training) {
+inline Trained train_on(const std::string& device, const Training& training) {
   std::vector<std::string> flags = training.flags;
   flags.push_back("--cox.run.device=" + device);
   auto session = solo_session(flags);
@@ -75,7 +75,7 @@ inline Outcome train_on(const std::string& device, const Training& training) {
   cox::AdamW optimizer(model->parameters(), {.lr = 0.01});
   cox::Trainer trainer(session, *model, optimizer, training.options);
   const SmallText data;
-  Outcome outcome;
+  Trained outcome;
   for (auto& step : trainer.steps(data)) {
     const auto loss_of = [&](const cox::Batch& batch) {
       return model->loss(batch.inputs, batch.targets);
