@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "sdk/src/device/scan_loops.h"
@@ -145,22 +146,26 @@ PendingScan start_scan(const at::Tensor& tensor, ScanKind kind) {
 
 void read_scans(std::span<PendingScan* const> scans) {
   const torch::NoGradGuard no_grad;
-  std::vector<PendingScan*> left;
+  struct Waiting {
+    PendingScan* pending = nullptr;
+    at::Tensor figures;
+  };
+  std::vector<Waiting> left;
   for (PendingScan* each : scans) {
-    if (each->on_device.defined()) left.push_back(each);
+    if (each->on_device.defined()) {
+      left.push_back({each, std::exchange(each->on_device, at::Tensor())});
+    }
   }
   while (!left.empty()) {
-    const at::Device device = left.front()->on_device.device();
+    const at::Device device = left.front().figures.device();
     const auto elsewhere = std::stable_partition(
-        left.begin(), left.end(), [&](auto* each) { return each->on_device.device() == device; });
+        left.begin(), left.end(), [&](auto& each) { return each.figures.device() == device; });
     std::vector<at::Tensor> figures;
-    for (auto each = left.begin(); each != elsewhere; ++each) {
-      figures.push_back(std::exchange((*each)->on_device, at::Tensor()));
-    }
+    for (auto each = left.begin(); each != elsewhere; ++each) figures.push_back(each->figures);
     const at::Tensor all = at::stack(figures).to(at::kCPU);
     const double* row = all.const_data_ptr<double>();
     for (auto each = left.begin(); each != elsewhere; ++each, row += 4) {
-      (*each)->scan = read_figures(row, (*each)->scan.values);
+      each->pending->scan = read_figures(row, each->pending->scan.values);
     }
     left.erase(left.begin(), elsewhere);
   }

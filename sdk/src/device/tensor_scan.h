@@ -39,7 +39,8 @@ struct PendingScan {
 // Begins to scan a tensor. Integer, boolean, undefined and empty tensors have nothing to look at.
 PendingScan start_scan(const at::Tensor& tensor, ScanKind kind);
 
-// Completes all scans, with one read of each device that has any, however many they are.
+// Completes all scans, with one read of each device that has any, however many they are. A scan may
+// be named twice, as that of a tensor between two blocks is.
 void read_scans(std::span<PendingScan* const> scans);
 
 // Begins and completes a scan.

@@ -138,6 +138,16 @@ TEST_SUITE("tensor scan") {
     }
   }
 
+  TEST_CASE("a scan that is named twice is read once") {
+    PendingScan pending = start_scan(at::ones({4}, at::kDouble), ScanKind::small);
+    PendingScan other = start_scan(at::full({3}, 2.0, at::kDouble), ScanKind::small);
+    REQUIRE(pending.on_device.defined());
+    PendingScan* const all[] = {&pending, &other, &pending};
+    read_scans(all);
+    CHECK(pending.scan.amax == 1);
+    CHECK(other.scan.amax == 2);
+  }
+
   TEST_CASE("squares are those of a sum in double, and threads change no bit") {
     torch::manual_seed(5);
     for (const at::ScalarType type : kTypes) {
