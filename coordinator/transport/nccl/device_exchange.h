@@ -38,6 +38,7 @@
 #include <vector>
 
 #include "coordinator/transport/exchange/round_exchange.h"
+#include "coordinator/transport/nccl/abi.h"
 #include "coordinator/transport/nccl/device_lane.h"
 #include "coordinator/transport/nccl/group.h"
 
