@@ -45,8 +45,10 @@
 namespace cox::transport {
 
 struct DeviceBucket {
-  void* address = nullptr;  // of the device; stays valid as long as the exchange
-  std::size_t count = 0;    // elements; equal on all ranks
+  // Of the device. Stays valid as long as the exchange; given back, where that is done in the order
+  // of the stream that called wait_all(), which is behind the sums.
+  void* address = nullptr;
+  std::size_t count = 0;  // elements; equal on all ranks
   nccl::Type type = nccl::Type::float32;
 };
 
