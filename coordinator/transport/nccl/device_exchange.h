@@ -6,9 +6,9 @@
 //   all that it was given so far: that is the event behind which the bucket is ready. Its sum runs
 //   on the lane's stream, behind the sums of the buckets before it.
 // - "done" means that the sum has been handed to the lane's stream. wait_all() returns then, and
-// lets
-//   the calling thread's current stream wait, on the device, for all sums of the round. What that
-//   stream is given afterwards (the division, the optimizer) sees them; the host must not look.
+//   lets the calling thread's current stream wait, on the device, for all sums of the round. What
+//   that stream is given afterwards (the division, the optimizer) sees them; the host must not
+//   look.
 // - buffer() is an address of the device. The memory is the caller's; memory() has none.
 //
 // Counts, magnitudes and the step's ballot stay on the host path, in a BucketExchange of their own.
