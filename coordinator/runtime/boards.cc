@@ -238,7 +238,9 @@ Status add_mask_broadcast(Communicator& world, Boards& boards, const JobFacts& j
                        wanting, " of ", world.size());
   }
   if (!made.ok() && config.masks == MaskPath::nccl) return made.with_context("control.masks=nccl");
-  if (!made.ok()) log.warning(made.message() + "; masks go without NCCL");
+  if (!made.ok() && world.rank() == kRoot) {  // the reason is the same on all ranks
+    log.warning(made.message() + "; masks go without NCCL");
+  }
   boards.no_broadcast = made;
   if (boards.broadcast == nullptr || world.rank() != kRoot) return ok_status();
   const std::size_t capacity = mask_capacity_bytes(job);
