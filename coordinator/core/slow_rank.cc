@@ -13,6 +13,7 @@ constexpr double kRatioRounds = 32;  // behind the mean that says how slow a ran
 constexpr double kLeastRounds = 7;   // what is over sooner is a pause
 constexpr double kMostRounds = 4096;
 constexpr double kSchedulerSeconds = 0.05;
+constexpr double kShortRoundMargin = 3;     // by which pauses are outlasted for longer
 constexpr double kShortSpells = 4;          // times what was wanted: a spell no longer than that
 constexpr double kMemory = 4096;            // rounds
 constexpr double kOrdinaryAllowance = 0.5;  // a k below belongs to noise larger than the slowdown
@@ -73,7 +74,8 @@ double Spells::least_rounds(const StragglerConfig& settings) const {
   const double short_by = std::max(kSchedulerSeconds / seconds, 1.0);
   const double rounds = std::max(kLeastRounds, std::min(kLeastRounds * short_by * short_by,
                                                         settings.persistent_seconds / seconds));
-  const double margin = 2 + portable_log(1 + count);
+  const double margin = (2 + portable_log(1 + count)) *
+                        std::clamp(2 * kSchedulerSeconds / seconds, 1.0, kShortRoundMargin);
   return std::min(std::max(rounds, margin * longest), kMostRounds);
 }
 

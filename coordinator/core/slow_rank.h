@@ -6,8 +6,9 @@
 // A test that is reached makes a rank suspected. It is confirmed when it has been slow for
 // least_rounds(): seven, more of them where rounds are shorter than what a busy scheduler lets a
 // thread wait, and longer than the pauses that this job has seen of late, by a margin that grows
-// with their number, because their lengths have a heavy tail. Until then it is transient and nobody
-// is named. Pure.
+// with their number, because their lengths have a heavy tail. Where rounds are short the margin is
+// up to three times as large: a thread that has no core misses many of them, so pauses of very
+// different lengths are all seen. Until then it is transient and nobody is named. Pure.
 #pragma once
 
 #include <cstdint>

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "coordinator/transport/wait.h"
+#include "coordinator/wire/mask.h"
 
 namespace cox::runtime {
 
@@ -183,6 +184,29 @@ std::size_t mask_capacity_bytes(const JobFacts& job) {
   return std::clamp<std::size_t>(payload * 2, 64 << 10, 8 << 20);
 }
 
+Result<Plan> broadcast_first_plan(Communicator& world, const JobFacts& job, const Plan& mine) {
+  Plan numbered = mine;
+  numbered.id = {job.incarnation, 1};  // frames of number 0 would be old news to an assembler
+  std::vector<wire::Frame> frames;
+  if (world.rank() == kRoot) {
+    auto encoded = wire::encode_plan(numbered, nullptr);
+    if (!encoded.ok()) return encoded.status();
+    frames = std::move(*encoded);
+  }
+  const transport::WaitPolicy patience = start_up_patience(world);
+  std::uint64_t count = frames.size();
+  if (Status s = broadcast(world, count, patience); !s.ok()) return s;
+  frames.resize(count);
+  if (Status s = broadcast(world, std::span(frames), patience); !s.ok()) return s;
+  wire::PlanAssembler assembler(job, initial_plan(job));
+  for (const wire::Frame& frame : frames) {
+    if (auto fed = assembler.feed(frame.used()); !fed.ok()) return fed.status();
+  }
+  Plan first = assembler.held();
+  first.id.number = 0;
+  return first;
+}
+
 Result<Boards> set_up_boards(Communicator& world, NodeGroup& nodes, const JobFacts& job,
                              const ControlConfig& config, const Log& log) {
   auto made = node_boards(world, nodes, job, config, log);
@@ -204,6 +228,7 @@ Status add_mask_broadcast(Communicator& world, Boards& boards, const JobFacts& j
   const bool is_wanted = config.masks != MaskPath::mpi && setup.make_lane && world.size() > 1;
   std::uint64_t wanting = is_wanted ? 1 : 0;
   setup.wait = start_up_patience(world);
+  setup.limit = std::chrono::duration_cast<std::chrono::nanoseconds>(Seconds(config.nccl_seconds));
   Status made = all_reduce(world, wanting, transport::sum_u64(), setup.wait);
   if (!made.ok()) return made;
   if (wanting == static_cast<std::uint64_t>(world.size())) {
@@ -213,7 +238,9 @@ Status add_mask_broadcast(Communicator& world, Boards& boards, const JobFacts& j
                        wanting, " of ", world.size());
   }
   if (!made.ok() && config.masks == MaskPath::nccl) return made.with_context("control.masks=nccl");
-  if (!made.ok()) log.warning(made.message() + "; masks go without NCCL");
+  if (!made.ok() && world.rank() == kRoot) {  // the reason is the same on all ranks
+    log.warning(made.message() + "; masks go without NCCL");
+  }
   boards.no_broadcast = made;
   if (boards.broadcast == nullptr || world.rank() != kRoot) return ok_status();
   const std::size_t capacity = mask_capacity_bytes(job);

@@ -90,12 +90,17 @@ struct Boards {
 // Returns the size of the largest plan that a job of this size may get, as frames on a board.
 std::size_t mask_capacity_bytes(const JobFacts& job);
 
+// Copies rank 0's plan (number 0) to all ranks, as mask frames. REQUIRES: it is valid for `job`.
+Result<Plan> broadcast_first_plan(transport::Communicator& world, const JobFacts& job,
+                                  const Plan& mine);
+
 Result<Boards> set_up_boards(transport::Communicator& world, NodeGroup& nodes, const JobFacts& job,
                              const ControlConfig& config, const Log& log);
 
 // Adds the broadcast of masks over NCCL where every rank of several has a device (`setup.make_lane`
-// is not empty) and control.masks lets it. Where NCCL cannot be had, masks go as without it, with a
-// warning; unavailable on every rank when control.masks=nccl. Collective, waits.
+// is not empty) and control.masks lets it; the settings fill in its limit. Where NCCL cannot be
+// had, masks go as without it, with a warning; unavailable on every rank when control.masks=nccl.
+// Collective, waits.
 Status add_mask_broadcast(transport::Communicator& world, Boards& boards, const JobFacts& job,
                           const ControlConfig& config, MaskBroadcast::Setup setup, const Log& log);
 

@@ -14,7 +14,6 @@
 #include "coordinator/runtime/plan_book.h"
 #include "coordinator/transport/shared/mask_board.h"
 #include "coordinator/transport/wait.h"
-#include "coordinator/wire/mask.h"
 
 namespace cox::runtime {
 namespace {
@@ -64,30 +63,6 @@ void drop_wrong_facts(JobFacts& job, Log& log) {
     log.error("what formats cost is not known: " + precision.message());
     job.precision = {};
   }
-}
-
-// Copies rank 0's plan (number 0) to all ranks, as mask frames. REQUIRES: it is valid for `job`.
-Result<Plan> broadcast_first_plan(Communicator& world, const JobFacts& job, const Plan& mine) {
-  Plan numbered = mine;
-  numbered.id = {job.incarnation, 1};  // frames of number 0 would be old news to an assembler
-  std::vector<wire::Frame> frames;
-  if (world.rank() == kRoot) {
-    auto encoded = wire::encode_plan(numbered, nullptr);
-    if (!encoded.ok()) return encoded.status();
-    frames = std::move(*encoded);
-  }
-  const transport::WaitPolicy patience = start_up_patience(world);
-  std::uint64_t count = frames.size();
-  if (Status s = broadcast(world, count, patience); !s.ok()) return s;
-  frames.resize(count);
-  if (Status s = broadcast(world, std::span(frames), patience); !s.ok()) return s;
-  wire::PlanAssembler assembler(job, initial_plan(job));
-  for (const wire::Frame& frame : frames) {
-    if (auto fed = assembler.feed(frame.used()); !fed.ok()) return fed.status();
-  }
-  Plan first = assembler.held();
-  first.id.number = 0;
-  return first;
 }
 
 }  // namespace
@@ -411,12 +386,8 @@ Result<std::unique_ptr<ControlPlane>> ControlPlane::start(transport::Communicato
   auto boards = set_up_boards(world, *nodes, job, setup.config.control, setup.log);
   if (!boards.ok()) return boards.status();
   plane->boards_ = std::make_unique<Boards>(std::move(*boards));
-  const ControlConfig& control = setup.config.control;
-  MaskBroadcast::Setup masks;
-  masks.make_lane = setup.make_lane;
-  masks.library = setup.nccl_library;
-  masks.limit = std::chrono::duration_cast<std::chrono::nanoseconds>(Seconds(control.nccl_seconds));
-  Status added = add_mask_broadcast(world, *plane->boards_, job, control, masks, setup.log);
+  Status added = add_mask_broadcast(world, *plane->boards_, job, setup.config.control,
+                                    {setup.make_lane, setup.nccl_library, {}, {}}, setup.log);
   if (!added.ok()) return added;
   plane->link_ = std::make_unique<ControlLink>(
       *plane->boards_, Seconds(setup.config.control.late_seconds), setup.log);
@@ -435,7 +406,7 @@ Status ControlPlane::set_up_marks_of(transport::Communicator& world, NodeGroup& 
 
 void ControlPlane::start_stall_watch(const ControlPlaneSetup& setup) {
   stalls_ = std::make_unique<StallWatch>(
-      StallWatchParts{[this](transport::MarkClock::time_point now) { return marks_of_all(now); },
+      StallWatchParts{[this](auto now) { return mail_.marks_of_all(*marks_, job_.ranks(), now); },
                       [this, show = setup.on_stall](const std::optional<Stall>& stall) {
                         if (stall && mail_.post)
                           mail_.post->answer(*stall, transport::MarkClock::now());
@@ -444,32 +415,8 @@ void ControlPlane::start_stall_watch(const ControlPlaneSetup& setup) {
                       setup.on_hopeless, Seconds(setup.config.control.wait_seconds), setup.log});
 }
 
-// By rank; those of which nothing is heard say so. Processes are looked at only while somebody
-// waits: that costs a system call each.
-std::vector<RankMark> ControlPlane::marks_of_all(transport::MarkClock::time_point now) const {
-  std::vector<RankMark> all(job_.ranks());
-  for (std::size_t r = 0; r < all.size(); ++r) all[r].rank = rank_id(r);
-  using Look = transport::MarkBoard::Look;
-  std::vector<RankMark> here = marks_->read(now, Look::marks);
-  const bool does_one_wait = std::ranges::any_of(
-      here, [](const RankMark& mark) { return mark.activity == Activity::waiting; });
-  if (does_one_wait) here = marks_->read(now, Look::marks_and_processes);
-  for (const RankMark& mark : here) all[static_cast<std::size_t>(mark.rank.value())] = mark;
-  if (mail_.post) {
-    mail_.post->collect(now);
-    mail_.post->fill(all, now);
-  }
-  return all;
-}
-
 std::vector<RankMark> ControlPlane::marks_here() const {
-  const auto now = transport::MarkClock::now();
-  auto marks = marks_->read(now, transport::MarkBoard::Look::marks_and_processes);
-  for (const RankMark& told : marks_->board.told(now)) {
-    if (std::ranges::find(marks, told.rank, &RankMark::rank) == marks.end()) marks.push_back(told);
-  }
-  std::ranges::sort(marks, {}, &RankMark::rank);
-  return marks;
+  return marks_->read_all_known(transport::MarkClock::now());
 }
 
 void ControlPlane::start_loop(ControlPlaneSetup setup, Refitted refitted, const JournalHead& head) {

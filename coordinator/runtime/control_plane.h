@@ -24,6 +24,7 @@
 #include "coordinator/runtime/control_loop.h"
 #include "coordinator/runtime/journal.h"
 #include "coordinator/runtime/mark_post.h"
+#include "coordinator/runtime/mask_broadcast.h"
 #include "coordinator/runtime/node_marks.h"
 #include "coordinator/runtime/plan_book.h"
 #include "coordinator/runtime/stall_watch.h"
@@ -150,7 +151,6 @@ class ControlPlane {
   void stop_loop();
   Status set_up_marks_of(transport::Communicator& world, NodeGroup& nodes);
   void start_stall_watch(const ControlPlaneSetup& setup);
-  std::vector<RankMark> marks_of_all(transport::MarkClock::time_point now) const;
 
   JobFacts job_;
   Log log_;

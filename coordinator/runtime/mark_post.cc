@@ -253,6 +253,25 @@ void MarkCourier::take_answers() {
   if (newest) marks_.board.tell(*newest, MarkClock::now());
 }
 
+// Those of which nothing is heard say so. Processes are looked at only while somebody waits: that
+// costs a system call each.
+std::vector<RankMark> MarkMail::marks_of_all(const NodeMarks& marks, std::size_t ranks,
+                                             MarkClock::time_point now) const {
+  std::vector<RankMark> all(ranks);
+  for (std::size_t r = 0; r < all.size(); ++r) all[r].rank = rank_id(r);
+  using Look = transport::MarkBoard::Look;
+  std::vector<RankMark> here = marks.read(now, Look::marks);
+  const bool does_one_wait = std::ranges::any_of(
+      here, [](const RankMark& mark) { return mark.activity == Activity::waiting; });
+  if (does_one_wait) here = marks.read(now, Look::marks_and_processes);
+  for (const RankMark& mark : here) all[static_cast<std::size_t>(mark.rank.value())] = mark;
+  if (post) {
+    post->collect(now);
+    post->fill(all, now);
+  }
+  return all;
+}
+
 Result<MarkMail> set_up_mail(transport::Communicator& world, const NodeGroup& nodes,
                              const NodeMarks& marks, const Log& log) {
   MarkMail mail;

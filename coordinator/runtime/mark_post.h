@@ -122,6 +122,10 @@ class MarkCourier {
 struct MarkMail {
   std::unique_ptr<MarkPost> post;
   std::unique_ptr<MarkCourier> courier;
+
+  // Rank 0: the marks of all `ranks` ranks, as far as they are known; by rank.
+  std::vector<RankMark> marks_of_all(const NodeMarks& marks, std::size_t ranks,
+                                     transport::MarkClock::time_point now) const;
 };
 // Collective; waits by polling. `marks` must outlive the result.
 Result<MarkMail> set_up_mail(transport::Communicator& world, const NodeGroup& nodes,

@@ -31,6 +31,7 @@
 #include "coordinator/transport/communicator.h"
 #include "coordinator/transport/nccl/device_lane.h"
 #include "coordinator/transport/nccl/group.h"
+#include "coordinator/transport/nccl/library.h"
 #include "coordinator/transport/wait.h"
 #include "coordinator/wire/frame.h"
 

@@ -47,6 +47,15 @@ std::vector<RankMark> NodeMarks::read(transport::MarkClock::time_point now,
   return marks;
 }
 
+std::vector<RankMark> NodeMarks::read_all_known(transport::MarkClock::time_point now) const {
+  auto marks = read(now, MarkBoard::Look::marks_and_processes);
+  for (const RankMark& told : board.told(now)) {
+    if (std::ranges::find(marks, told.rank, &RankMark::rank) == marks.end()) marks.push_back(told);
+  }
+  std::ranges::sort(marks, {}, &RankMark::rank);
+  return marks;
+}
+
 Result<NodeMarks> set_up_marks(NodeGroup& nodes, RankId self, const Log& log) {
   transport::Communicator& node = *nodes.ranks;
   std::vector<RankId> members = members_of(nodes, self);

@@ -26,6 +26,9 @@ struct NodeMarks {
   // The marks of the ranks that share this board.
   std::vector<RankMark> read(transport::MarkClock::time_point now,
                              transport::MarkBoard::Look look) const;
+  // Those marks with the state of their processes, and the marks of other nodes' ranks that the
+  // coordinator says others wait for; ascending ranks.
+  std::vector<RankMark> read_all_known(transport::MarkClock::time_point now) const;
 };
 
 // Collective over the ranks of the node; waits by polling.

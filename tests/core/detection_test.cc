@@ -14,13 +14,11 @@ TEST_SUITE("core") {
       "1,000 scenarios: slow ranks, hosts and jobs are named, in the right phase, no others") {
     std::array<EstimatesScore, kStragglerKinds> kinds;
     EstimatesScore all;
-    Score others;  // without bursts of scheduling noise
     for (std::uint64_t seed = 1; seed <= 1000; ++seed) {
       const StragglerScenario scenario = straggler_scenario(seed);
       const EstimatesScore score = play_to_estimates(scenario);
       kinds[static_cast<std::size_t>(scenario.kind)].add(score);
       all.add(score);
-      if (scenario.kind != StragglerKind::bursts) others.add(score.ranks);
     }
     for (std::size_t k = 0; k < kinds.size(); ++k) {
       const Score& s = kinds[k].ranks;
@@ -37,11 +35,9 @@ TEST_SUITE("core") {
     }
     MESSAGE("F1 " << all.ranks.f1() << ", false alarms per rank-step "
                   << all.ranks.false_alarms_per_rank_round());
-    // Scheduling noise in bursts still makes names, 2 in 10^5 rank-steps; the benchmark S1 judges
-    // all kinds together and shows that its goal is missed by them.
-    CHECK(others.f1() >= 0.995);
+    CHECK(all.ranks.f1() >= 0.995);
     const Score& bursts = kinds[static_cast<std::size_t>(StragglerKind::bursts)].ranks;
-    CHECK(bursts.false_alarms_per_rank_round() <= 4e-5);
+    CHECK(bursts.false_alarms_per_rank_round() <= 2e-5);
     CHECK(all.ranks.false_alarms_per_rank_round() <= 1e-6);
     CHECK(all.ranks.right_phase * 100 >= all.ranks.found * 99);
   }

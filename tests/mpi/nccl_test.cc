@@ -1,5 +1,6 @@
 // Masks over the fake NCCL between MPI processes, and the real library where there is no driver:
 // all ranks have the same plan in every round, and leave NCCL together.
+#include <algorithm>
 #include <memory>
 #include <string>
 
@@ -32,21 +33,42 @@ std::string with_nccl(const Communicator& world, const std::string& path) {
 
 TEST_SUITE("mpi.nccl") {
   TEST_CASE("all ranks have the same plan in every round, with masks over NCCL") {
+    struct Case {
+      ControlPath path;
+      std::uint64_t rounds;
+      const char* base;
+    };
     const NcclScriptHere script("rank=1 every=8 slow_us=500; rank=0 settle=4");
-    for (const auto path : {ControlPath::automatic, ControlPath::mpi}) {
+    for (const Case& it :
+         {Case{ControlPath::automatic, 10'000, "mailbox"}, Case{ControlPath::mpi, 1'000, "mpi"}}) {
       const auto c = mpi_world(0);
-      const WorkerTrace trace = train(*c, cuda_workers(path));
-      const std::string base = path == ControlPath::mpi ? "mpi" : "mailbox";
-      CHECK(trace.path == with_nccl(*c, base));
+      WorkerOptions options = cuda_workers(it.path);
+      options.rounds = c->size() > 2 ? std::min<std::uint64_t>(it.rounds, 2'500) : it.rounds;
+      const WorkerTrace trace = train(*c, options);
+      CHECK(trace.path == with_nccl(*c, it.base));
       CHECK(trace.last_path == trace.path);
       expect_agreement(*c, trace);
     }
+  }
+
+  TEST_CASE("a mask that is lost ends NCCL on all ranks in the same round") {
+    const NcclScriptHere script("rank=1 from=5 lost");
+    const auto c = mpi_world(2);
+    WorkerOptions options = cuda_workers(ControlPath::automatic);
+    options.settings = "control.nccl_seconds = 1";
+    options.leaves_nccl = c->size() > 1;
+    const WorkerTrace trace = train(*c, options);
+    const std::string base = c->size() > 2 ? "mailbox+mpi" : "mailbox";
+    CHECK(trace.path == with_nccl(*c, base));
+    CHECK(trace.last_path == base);
+    expect_agreement(*c, trace);
   }
 
   TEST_CASE("an error in the middle ends NCCL on all ranks in the same round") {
     const NcclScriptHere script("rank=1 op=3 error=6");
     const auto c = mpi_world(0);
     WorkerOptions options = cuda_workers(ControlPath::automatic);
+    options.leaves_nccl = c->size() > 1;
     const WorkerTrace trace = train(*c, options);
     CHECK(trace.path == with_nccl(*c, "mailbox"));
     expect_agreement(*c, trace);

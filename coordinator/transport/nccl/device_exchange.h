@@ -6,9 +6,9 @@
 //   all that it was given so far: that is the event behind which the bucket is ready. Its sum runs
 //   on the lane's stream, behind the sums of the buckets before it.
 // - "done" means that the sum has been handed to the lane's stream. wait_all() returns then, and
-// lets
-//   the calling thread's current stream wait, on the device, for all sums of the round. What that
-//   stream is given afterwards (the division, the optimizer) sees them; the host must not look.
+//   lets the calling thread's current stream wait, on the device, for all sums of the round. What
+//   that stream is given afterwards (the division, the optimizer) sees them; the host must not
+//   look.
 // - buffer() is an address of the device. The memory is the caller's; memory() has none.
 //
 // Counts, magnitudes and the step's ballot stay on the host path, in a BucketExchange of their own.
@@ -38,14 +38,17 @@
 #include <vector>
 
 #include "coordinator/transport/exchange/round_exchange.h"
+#include "coordinator/transport/nccl/abi.h"
 #include "coordinator/transport/nccl/device_lane.h"
 #include "coordinator/transport/nccl/group.h"
 
 namespace cox::transport {
 
 struct DeviceBucket {
-  void* address = nullptr;  // of the device; stays valid as long as the exchange
-  std::size_t count = 0;    // elements; equal on all ranks
+  // Of the device. Stays valid as long as the exchange; given back, where that is done in the order
+  // of the stream that called wait_all(), which is behind the sums.
+  void* address = nullptr;
+  std::size_t count = 0;  // elements; equal on all ranks
   nccl::Type type = nccl::Type::float32;
 };
 

@@ -2,6 +2,7 @@
 
 #include <torch/csrc/autograd/engine.h>
 
+#include <mutex>
 #include <vector>
 
 #include "sdk/src/stream/operator_stream.h"
@@ -46,6 +47,7 @@ class SavedTensorEngine final : public Engine {
                                          const torch::autograd::variable_list& inputs,
                                          bool keep_graph, bool create_graph, bool accumulate_grad,
                                          const torch::autograd::edge_list& outputs) override {
+    std::call_once(started_, [this] { start_threads(); });
     const StreamPause unseen;
     const PassDepth depth;
     const auto kind = accumulate_grad ? BackwardKind::accumulating : BackwardKind::returning;
@@ -61,6 +63,16 @@ class SavedTensorEngine final : public Engine {
     static auto* engine = new SavedTensorEngine;
     return *engine;
   }
+
+ private:
+  // LibTorch starts threads for devices and for deep passes once in a process, for the engine that
+  // runs first. After a pass of torch's own engine this one has none.
+  void start_threads() {
+    initialize_device_threads_pool();
+    if (thread_pool_shared_ == nullptr) start_device_threads();
+  }
+
+  std::once_flag started_;
 };
 
 Status foreign_engine() {

@@ -58,6 +58,7 @@ Script script_from_environment() {
   script.capacity_bytes = std::strtoull(variable("CUDA_STANDIN_BYTES", "2147483648"), nullptr, 10);
   script.capability = std::atoi(variable("CUDA_STANDIN_CAPABILITY", "90"));
   script.unready_queries = std::atoi(variable("CUDA_STANDIN_UNREADY_QUERIES", "1"));
+  script.go_on = std::strcmp(variable("CUDA_STANDIN_GO_ON", "no"), "yes") == 0;
   script.report_folder = variable("CUDA_STANDIN_REPORT", "");
   return script;
 }
@@ -109,6 +110,7 @@ void Machine::submit(Stream& stream) {
   } else if (stream.blocking) {
     stream.clock.join(standard.clock);
   }
+  watch_faults();
   stream.clock.join(host_);
   stream.clock.advance(stream.actor);
   stream.unready_queries = script_.unready_queries;
@@ -199,7 +201,6 @@ void Machine::wait_for(Stream& stream, const Event& event) {
 // ---- memory
 
 void* Machine::device_allocate(int device, std::size_t bytes) {
-  watch_faults();
   return devices_[static_cast<std::size_t>(device)]->allocate(bytes);
 }
 
@@ -269,7 +270,6 @@ void Machine::note(const void* address, std::size_t bytes, bool writes, Stream& 
 void Machine::close_to_host(const void* address, const Access& access, bool writes) {
   const auto block = pinned_.find(address);
   if (!block) return;
-  watch_faults();
   auto& uses = in_flight_[block->begin];
   uses.push_back({access, writes});
   bool written = false;
@@ -349,7 +349,8 @@ bool Machine::fault(const void* address, bool writes) {
     ++counters.host_accesses;
     report(std::string("host access: the host ") + (writes ? "writes " : "reads ") +
            place(reinterpret_cast<std::uintptr_t>(address)));
-    return false;
+    if (script_.go_on) TwofoldMemory::open_page(address);
+    return script_.go_on;
   }
   const auto block = pinned_.find(address);
   if (!block) return false;

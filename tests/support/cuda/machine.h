@@ -31,7 +31,9 @@ struct Script {
   bool driver = true;                       // false: as on a machine without one
   std::size_t capacity_bytes = 2ull << 30;  // of each device
   int capability = 90;                      // 10 * major + minor
-  int unready_queries = 1;    // how often an event that is complete answers that it is not
+  int unready_queries = 1;  // how often an event that is complete answers that it is not
+  bool go_on =
+      false;  // after an access by the host to device memory, which is a failure all the same
   std::string report_folder;  // gets a file per process; empty: none
 };
 Script script_from_environment();

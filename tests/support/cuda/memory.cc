@@ -75,4 +75,10 @@ void TwofoldMemory::protect(const Block& block, int protection) {
   std::abort();
 }
 
+void TwofoldMemory::open_page(const void* address) {
+  const auto page = static_cast<std::uintptr_t>(getpagesize());
+  char* begin = reinterpret_cast<char*>(reinterpret_cast<std::uintptr_t>(address) / page * page);
+  protect({begin, page}, PROT_READ | PROT_WRITE);
+}
+
 }  // namespace cox::standin

@@ -36,6 +36,8 @@ class TwofoldMemory {
 
   // Sets what a program may do with a block. REQUIRES: the grain is a page or more.
   static void protect(const Block& block, int protection);
+  // Lets programs read and write the page of this address for ever.
+  static void open_page(const void* address);
 
   std::size_t used_bytes() const { return used_bytes_; }
 
