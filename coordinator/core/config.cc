@@ -16,7 +16,8 @@ using Row = Setting<Config>;
 
 // Variables of scripts, tests and the build that are no settings.
 constexpr std::array<std::string_view, 6> kOtherVariables = {
-    "COX_CONFIG", "COX_CACHE", "COX_SHM_DIR", "COX_MPIEXEC", "COX_MPICXX", "COX_TORCH_ROOT"};
+    "COX_CONFIG", "COX_CACHE",      "COX_SHM_DIR",  "COX_MPIEXEC",
+    "COX_MPICXX", "COX_TORCH_ROOT", "COX_FAKE_NCCL"};
 constexpr std::string_view kTestPrefix = "COX_TEST_";
 constexpr std::string_view kFlagPrefix = "--cox.";
 constexpr std::string_view kModeSuffix = ".mode";

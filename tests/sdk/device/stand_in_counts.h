@@ -1,4 +1,4 @@
-// How often the host waited for the device so far, as the stand-in for CUDA counts it.
+// What the stand-in for CUDA has counted so far in this process.
 #pragma once
 
 #include <dlfcn.h>
@@ -6,9 +6,23 @@
 #include <cstdint>
 #include <stdexcept>
 
+#include "tests/support/cuda/stand_in.h"
+
+// Throws where the program does not run on the stand-ins.
+template <class Function>
+Function* of_stand_in(const char* name) {
+  auto* found = reinterpret_cast<Function*>(dlsym(RTLD_DEFAULT, name));
+  if (found == nullptr) throw std::runtime_error("run this by scripts/with-cuda-stand-in");
+  return found;
+}
+
+// How often the host has waited for the device.
 inline std::uint64_t synchronisations() {
-  static const auto count =
-      reinterpret_cast<std::uint64_t (*)()>(dlsym(RTLD_DEFAULT, "cox_standin_synchronisations"));
-  if (count == nullptr) throw std::runtime_error("run this by scripts/with-cuda-stand-in");
-  return count();
+  return of_stand_in<std::uint64_t()>("cox_standin_synchronisations")();
+}
+
+inline std::uint64_t copies_to_host() {
+  cox_standin_counters counters{};
+  of_stand_in<void(cox_standin_counters*)>("cox_standin_read_counters")(&counters);
+  return counters.copies_to_host;
 }
