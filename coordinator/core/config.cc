@@ -15,7 +15,7 @@ namespace {
 using Row = Setting<Config>;
 
 // Variables of scripts, tests and the build that are no settings.
-constexpr std::array<std::string_view, 6> kOtherVariables = {
+constexpr std::array<std::string_view, 7> kOtherVariables = {
     "COX_CONFIG", "COX_CACHE",      "COX_SHM_DIR",  "COX_MPIEXEC",
     "COX_MPICXX", "COX_TORCH_ROOT", "COX_FAKE_NCCL"};
 constexpr std::string_view kTestPrefix = "COX_TEST_";
