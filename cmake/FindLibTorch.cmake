@@ -7,7 +7,8 @@
 # Defines: LibTorch::torch  libtorch_cpu and libc10, and the CUDA libraries where all that they load
 #                           is present. Its include folders ship an old google/protobuf: never link
 #                           it into code that includes protobuf.
-#          LibTorch_VERSION, LibTorch_CUDA
+#          LibTorch_VERSION; LibTorch_CUDA: whether the CUDA libraries are linked, or else
+#          LibTorch_CUDA_MISSING: why not
 include_guard(GLOBAL)
 
 file(STRINGS "${CMAKE_CURRENT_LIST_DIR}/libtorch-version" _cox_torch_wanted LIMIT_COUNT 1)
@@ -27,24 +28,26 @@ function(_cox_torch_default_root result)
   set(${result} "${cache}/libtorch-${_cox_torch_wanted}" PARENT_SCOPE)
 endfunction()
 
-# Wheels of LibTorch's CUDA libraries: true when everything that libtorch_cuda loads is there.
-function(_cox_torch_cuda_complete root result)
-  set(${result} FALSE PARENT_SCOPE)
+# Returns what libtorch_cuda loads and is not there; empty when it is complete.
+function(_cox_torch_cuda_missing root result)
+  set(missing)
   foreach(folder cudnn nccl nvshmem cusparselt)
     file(GLOB found "${root}/nvidia/${folder}/lib/*.so*")
     if(NOT found)
-      return()
+      list(APPEND missing ${folder})
     endif()
   endforeach()
   foreach(name cublas cublasLt cusparse cufft curand cusolver cufile cudart)
     file(GLOB found "${root}/nvidia/cu13/lib/lib${name}.so*")
     if(NOT found)
-      return()
+      list(APPEND missing ${name})
     endif()
   endforeach()
-  if(EXISTS "${root}/torch/lib/libtorch_cuda.so")
-    set(${result} TRUE PARENT_SCOPE)
+  if(NOT EXISTS "${root}/torch/lib/libtorch_cuda.so")
+    list(APPEND missing libtorch_cuda)
   endif()
+  list(JOIN missing ", " missing)
+  set(${result} "${missing}" PARENT_SCOPE)
 endfunction()
 
 function(_cox_torch_import target file)
@@ -90,7 +93,12 @@ set_target_properties(LibTorch::torch PROPERTIES
 
 # libtorch_cuda registers its kernels when it is loaded and exports nothing that callers name, so
 # the linker has to be told to keep it.
-_cox_torch_cuda_complete("${COX_TORCH_ROOT}" LibTorch_CUDA)
+_cox_torch_cuda_missing("${COX_TORCH_ROOT}" _cox_missing)
+set(LibTorch_CUDA FALSE)
+set(LibTorch_CUDA_MISSING "without ${_cox_missing}")
+if(NOT _cox_missing AND COX_WITH_CUDA)
+  set(LibTorch_CUDA TRUE)
+endif()
 if(LibTorch_CUDA)
   _cox_torch_import(LibTorch::c10_cuda "${COX_TORCH_ROOT}/torch/lib/libc10_cuda.so")
   set(_cox_cuda "${COX_TORCH_ROOT}/torch/lib/libtorch_cuda.so")

@@ -26,6 +26,7 @@ class Averaging {
   const std::vector<at::Tensor> parameters_;
   const transport::WaitPolicy policy_;
   const ReductionConfig config_;
+  detail::DeviceLink devices_{std::chrono::seconds(60)};
   std::unique_ptr<detail::GradientReduction> reduction_;
   detail::ReadyHooks hooks_;
 };

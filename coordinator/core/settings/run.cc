@@ -14,6 +14,7 @@ using namespace settings;
 
 constexpr std::uint64_t kAny = std::numeric_limits<std::uint64_t>::max();
 constexpr std::string_view kPathNames[] = {"auto", "mailbox", "mpi"};
+constexpr std::string_view kDeviceNames[] = {"auto", "cpu", "cuda"};
 constexpr std::string_view kMaskPathNames[] = {"auto", "mpi", "nccl"};
 
 Setting<BlocksConfig> texts(std::vector<std::string> BlocksConfig::*field, SettingName name,
@@ -39,6 +40,10 @@ std::vector<Setting<RunConfig>> run_settings() {
       text(&C::directory,
            {"directory", "", "run directory; empty = none is written", Scope::set_alike}),
       choice(&C::log, {"log", "", "what is printed", Scope::rank}, kLogLevelNames),
+      choice(&C::device,
+             {"device", "",
+              "where ranks train; auto = on CUDA where every rank has a device, or else the CPU"},
+             kDeviceNames),
       integer(&C::warmup_steps, {"warmup_steps", "steps", "left out of timing statistics"},
               {0, 1000000}),
       integer(&C::seed, {"seed", "", "of everything random"}, {0, kAny}),

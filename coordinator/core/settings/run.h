@@ -15,6 +15,8 @@ namespace cox {
 
 enum class MaskPath : std::uint8_t { automatic = 0, mpi = 1, nccl = 2 };
 enum class ControlPath : std::uint8_t { automatic = 0, mailbox = 1, mpi = 2 };
+// Where ranks train. automatic: on CUDA where every rank has a device, or else on the CPU.
+enum class DeviceSetting : std::uint8_t { automatic = 0, cpu = 1, cuda = 2 };
 enum class LogLevel : std::uint8_t { debug = 0, info = 1, warning = 2, error = 3, quiet = 4 };
 inline constexpr std::string_view kLogLevelNames[] = {"debug", "info", "warning", "error", "quiet"};
 
@@ -22,6 +24,7 @@ struct RunConfig {
   std::string name = "run";
   std::string directory;  // run directory; empty = none is written
   LogLevel log = LogLevel::info;
+  DeviceSetting device = DeviceSetting::automatic;
   std::uint32_t warmup_steps = 0;  // left out of timing statistics
   std::uint64_t seed = 1;
   double price_per_device_hour = 0;  // of one rank's device, in any unit; 0 = not given

@@ -39,6 +39,7 @@ int check(cox::Session& session, const Options& options) {
     auto read = read_reference(options.reference);
     require(read.status());
     reference.emplace(std::move(*read));
+    reference->tokens = reference->tokens.to(session.device());
   });
   auto blocks = BlocksOf::this_model;  // plans speak of the first variant's blocks
   const auto trainer = [&](const ReferenceTask& task) {
@@ -181,6 +182,7 @@ int run(int argc, char** argv) {
   session.together([&] {
     const cox::ByteTextDataset probe(options.text, options.length);
     model.emplace(make_model(options, session.config().run.seed));
+    (*model)->to(session.device());
   });
   const RunSummary summary = train(session, options, *model);
   if (!options.save_model.empty()) {

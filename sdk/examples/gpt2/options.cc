@@ -115,6 +115,7 @@ class Parser {
           ->type_name(type)
           ->default_str(default_of(key));
     };
+    setting("--device", "run.device", "KIND", "where to train: auto, cpu or cuda");
     setting("--memory-budget", "memory.budget", "SIZE", "most memory of a rank, for example 2GiB");
     setting("--precision", "precision.format", "FORMAT", "auto, fp32, bf16, fp16 or fp8");
     setting("--saves", "checkpoint.directory", "DIR", "where to save");

@@ -96,7 +96,7 @@ Worst compare_shapes(const Reference& reference, const Gpt2& model) {
 
 Worst compare_logits(const at::Tensor& expected, const at::Tensor& found) {
   if (expected.sizes() != found.sizes()) return {HUGE_VAL, "the shape"};
-  const at::Tensor difference = (found.to(at::kDouble) - expected.to(at::kDouble)).abs().flatten();
+  const at::Tensor difference = (found.to(at::kCPU, at::kDouble) - expected.to(at::kDouble)).abs().flatten();
   const std::int64_t at = difference.argmax().item<std::int64_t>();
   const double worst = difference[at].item<double>();
   return {std::isfinite(worst) ? worst : HUGE_VAL, "element " + std::to_string(at)};
@@ -159,6 +159,7 @@ cox::Result<Gpt2> load_model(const Reference& reference, Attention attention) {
   config.embd_pdrop = config.attn_pdrop = config.resid_pdrop = 0;  // the recorded runs have none
   Gpt2 model(config, attention);
   if (cox::Status status = load_weights(reference.weights, model); !status.ok()) return status;
+  model->to(reference.tokens.device());
   return model;
 }
 

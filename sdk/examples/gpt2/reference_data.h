@@ -31,7 +31,7 @@ struct ExpectedRun {
 struct Reference {
   std::filesystem::path weights;  // the safetensors file, not read yet
   Config config;
-  at::Tensor tokens;
+  at::Tensor tokens;  // int64; the model is trained on the device that they are on
   at::Tensor logits_sample0;
   std::map<std::string, std::vector<std::int64_t>> shapes;  // by parameter name
   Norms initial_parameters;

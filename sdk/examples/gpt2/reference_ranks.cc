@@ -12,7 +12,7 @@ namespace gpt2 {
 namespace {
 
 std::vector<at::Tensor> with_spare(std::vector<at::Tensor> parameters) {
-  parameters.push_back(torch::ones({7}).set_requires_grad(true));
+  parameters.push_back(torch::ones({7}, parameters.front().device()).set_requires_grad(true));
   return parameters;
 }
 

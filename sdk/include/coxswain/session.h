@@ -35,6 +35,9 @@
 namespace at {
 class Tensor;
 }  // namespace at
+namespace c10 {
+struct Device;
+}
 
 namespace torch::nn {
 class Module;
@@ -150,6 +153,11 @@ class Session {
 
   int rank() const;
   int world_size() const;
+  // Returns the device that this rank trains on, as run.device and the machine decide: the rank's
+  // number on its node picks one of the CUDA devices that it sees. It is the thread's current one.
+  // Make or move the model there before the Reducer or Trainer; a Trainer moves batches to wherever
+  // the model's parameters are.
+  c10::Device device() const;
   const Config& config() const;
   const std::vector<std::string>& arguments() const;  // what start() left over, without argv[0]
 

@@ -92,7 +92,9 @@ class Trainer;
 class TrainerStep {
  public:
   std::uint64_t number() const;
-  const Batch& batch() const;  // this rank's share; zero samples are possible (shares)
+  // Returns this rank's share, on the device of the model's first parameter. Zero samples are
+  // possible (shares).
+  const Batch& batch() const;
 
   // Runs forward and backward of every micro-batch of this rank's share, one after another: calls
   // `loss_of` with the samples of each for their mean loss, with random numbers keyed by (seed,

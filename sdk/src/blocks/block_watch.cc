@@ -9,6 +9,7 @@
 #include "coordinator/core/text.h"
 #include "coordinator/core/words.h"
 #include "coxswain/error.h"
+#include "sdk/src/device/choice.h"
 #include "sdk/src/stream/saved_tensors.h"
 #include "sdk/src/stream/storage.h"
 
@@ -121,7 +122,9 @@ Status BlockWatch::adopt(const BlockMap& map) {
     return resource_exhausted("expected at most ", kMaxBlocks,
                               " blocks in all models, found more; name larger parts as blocks");
   }
-  if (!visits_) visits_ = std::make_shared<VisitWatch>(*this, &steady_now);
+  if (!visits_)
+    visits_ = std::make_shared<VisitWatch>(*this, [clock = clock_] { return clock->now(); });
+  if (map.size() > 0) clock_->measure(map.parameters(BlockId{}).front().device());
   for (std::size_t b = 0; b < names.size(); ++b) {
     const BlockId block(static_cast<BlockId::rep>(b));
     visits_->add_block(names[b], b < map.size() ? map.elements(block) : 0);
@@ -149,11 +152,13 @@ Status BlockWatch::run_timed(const std::function<Status()>& step, Edge edge) {
         "expected blocks in the model, found none; a model has them if it has parameters");
   }
   edge_ = std::move(edge);
+  clock_->begin();
   const MeasureMode before = visits_->mode();
   visits_->measure(MeasureMode::times);
   const Status ran = step();
   visits_->forget_step();
   visits_->measure(before);
+  clock_->end();
   edge_ = {};
   return ran;
 }
@@ -179,7 +184,12 @@ Result<std::vector<std::int64_t>> BlockWatch::timed(const std::function<Status()
 }
 
 void BlockWatch::block_edge(BlockId block, BlockEdge edge) noexcept {
-  if (edge_) edge_(block, edge, steady_now());
+  if (edge_) edge_(block, edge, clock_->now());
+}
+
+Nanoseconds BlockWatch::TrialClock::now() const {
+  if (waits_) wait_for(device_);
+  return steady_now();
 }
 
 void BlockWatch::begin_step() {

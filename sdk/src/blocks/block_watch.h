@@ -9,6 +9,7 @@
 // only adopts its models does it from adopt() on (training/adoption.h).
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -110,13 +111,30 @@ class BlockWatch final : public Actuator, public BlockSink {
     void operator()(Follower* follower) const;
   };
 
+  // The clock of visits. While a step is timed by itself, it waits for the blocks' device first:
+  // time is then where the work is. In the steps of a job it waits for nothing, so that the times
+  // of blocks on a device are those in which the host gives it their work.
+  class TrialClock {
+   public:
+    void measure(c10::Device device) { device_ = device; }
+    void begin() { waits_ = true; }
+    void end() { waits_ = false; }
+    Nanoseconds now() const;
+
+   private:
+    c10::Device device_ = c10::Device(c10::DeviceType::CPU);
+    std::atomic<bool> waits_{false};
+  };
+
   MeasureMode next_mode();
 
   const BlocksConfig config_;
   std::shared_ptr<VisitWatch> visits_;
   std::vector<std::string> names_;
   std::unique_ptr<Follower, EndFollower> follower_;  // of the model that is attached
-  Edge edge_;                                        // while run_timed() runs
+  const std::shared_ptr<TrialClock> clock_ =
+      std::make_shared<TrialClock>();  // visits may outlive us
+  Edge edge_;                          // while run_timed() runs
   std::uint64_t steps_ = 0;
   std::uint64_t full_until_ = kFullSteps;
 

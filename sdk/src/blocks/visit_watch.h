@@ -70,8 +70,8 @@ class VisitWatch final : public SavedTensorFrame,
                          public OperatorListener,
                          public std::enable_shared_from_this<VisitWatch> {
  public:
-  using Clock = Nanoseconds (*)();  // monotonic
-  VisitWatch(BlockSink& sink, Clock clock) : sink_(&sink), now_(clock) {}
+  using Clock = std::function<Nanoseconds()>;  // monotonic
+  VisitWatch(BlockSink& sink, Clock clock) : sink_(&sink), now_(std::move(clock)) {}
 
   // Adds a block with that many elements of parameters; blocks are numbered from 0.
   void add_block(std::string name, std::uint64_t elements);

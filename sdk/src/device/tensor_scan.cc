@@ -84,6 +84,48 @@ TensorScan read_figures(const double* figures, std::int64_t values) {
           static_cast<std::int64_t>(figures[2]), static_cast<float>(figures[3])};
 }
 
+struct ScansOfDevice {
+  at::Tensor figures;  // a row for each scan, still on the device
+  std::vector<PendingScan*> scans;
+};
+
+// Takes the figures that are on devices; a scan that is named twice is taken once.
+std::vector<ScansOfDevice> by_device(std::span<PendingScan* const> scans) {
+  struct Waiting {
+    PendingScan* pending = nullptr;
+    at::Tensor figures;
+  };
+  std::vector<Waiting> left;
+  for (PendingScan* each : scans) {
+    if (each->on_device.defined()) {
+      left.push_back({each, std::exchange(each->on_device, at::Tensor())});
+    }
+  }
+  std::vector<ScansOfDevice> parts;
+  while (!left.empty()) {
+    const at::Device device = left.front().figures.device();
+    const auto elsewhere = std::stable_partition(
+        left.begin(), left.end(), [&](auto& each) { return each.figures.device() == device; });
+    std::vector<at::Tensor> figures;
+    ScansOfDevice& part = parts.emplace_back();
+    for (auto each = left.begin(); each != elsewhere; ++each) {
+      figures.push_back(each->figures);
+      part.scans.push_back(each->pending);
+    }
+    part.figures = at::stack(figures);
+    left.erase(left.begin(), elsewhere);
+  }
+  return parts;
+}
+
+void read_rows(const at::Tensor& rows, const std::vector<PendingScan*>& scans) {
+  const double* row = rows.const_data_ptr<double>();
+  for (PendingScan* each : scans) {
+    each->scan = read_figures(row, each->scan.values);
+    row += 4;
+  }
+}
+
 // The few results that are not finite are looked at again.
 GradientScan with_count(double squares, const std::function<std::int64_t()>& count) {
   return {squares, std::isfinite(squares) ? 0 : count()};
@@ -146,29 +188,24 @@ PendingScan start_scan(const at::Tensor& tensor, ScanKind kind) {
 
 void read_scans(std::span<PendingScan* const> scans) {
   const torch::NoGradGuard no_grad;
-  struct Waiting {
-    PendingScan* pending = nullptr;
-    at::Tensor figures;
-  };
-  std::vector<Waiting> left;
-  for (PendingScan* each : scans) {
-    if (each->on_device.defined()) {
-      left.push_back({each, std::exchange(each->on_device, at::Tensor())});
-    }
+  for (const ScansOfDevice& part : by_device(scans)) {
+    read_rows(part.figures.to(at::kCPU), part.scans);
   }
-  while (!left.empty()) {
-    const at::Device device = left.front().figures.device();
-    const auto elsewhere = std::stable_partition(
-        left.begin(), left.end(), [&](auto& each) { return each.figures.device() == device; });
-    std::vector<at::Tensor> figures;
-    for (auto each = left.begin(); each != elsewhere; ++each) figures.push_back(each->figures);
-    const at::Tensor all = at::stack(figures).to(at::kCPU);
-    const double* row = all.const_data_ptr<double>();
-    for (auto each = left.begin(); each != elsewhere; ++each, row += 4) {
-      each->pending->scan = read_figures(row, each->pending->scan.values);
-    }
-    left.erase(left.begin(), elsewhere);
+}
+
+PendingRead::PendingRead(std::span<PendingScan* const> scans) {
+  const torch::NoGradGuard no_grad;
+  for (ScansOfDevice& part : by_device(scans)) {
+    parts_.push_back({HostCopy(part.figures), std::move(part.scans)});
   }
+}
+
+bool PendingRead::finish() {
+  while (!parts_.empty() && parts_.back().rows.has_come()) {
+    read_rows(parts_.back().rows.tensor(), parts_.back().scans);
+    parts_.pop_back();
+  }
+  return parts_.empty();
 }
 
 TensorScan scan(const at::Tensor& tensor, ScanKind kind) {

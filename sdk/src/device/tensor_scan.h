@@ -13,6 +13,8 @@
 #include <span>
 #include <vector>
 
+#include "sdk/src/device/transfer.h"
+
 namespace cox::detail {
 
 struct TensorScan {
@@ -42,6 +44,24 @@ PendingScan start_scan(const at::Tensor& tensor, ScanKind kind);
 // Completes all scans, with one read of each device that has any, however many they are. A scan may
 // be named twice, as that of a tensor between two blocks is.
 void read_scans(std::span<PendingScan* const> scans);
+
+// PendingRead is a read of many scans that is on its way from their devices, through pinned memory.
+// The scans stay where they are until it is finished or gone.
+class PendingRead {
+ public:
+  PendingRead() = default;
+  // Lets the figures of all scans set out, those of a device together.
+  explicit PendingRead(std::span<PendingScan* const> scans);
+  // Completes the scans and returns true once all figures have come. Never waits.
+  bool finish();
+
+ private:
+  struct Part {
+    HostCopy rows;  // of figures, one for each of `scans`
+    std::vector<PendingScan*> scans;
+  };
+  std::vector<Part> parts_;
+};
 
 // Begins and completes a scan.
 TensorScan scan(const at::Tensor& tensor, ScanKind kind);

@@ -16,6 +16,7 @@
 #include "metrics/step_row.h"
 #include "sdk/src/blocks/block_rules.h"
 #include "sdk/src/memory/counting_allocator.h"
+#include "sdk/src/memory/pinned_tier.h"
 #include "sdk/src/memory/storage_levels.h"
 #include "sdk/src/memory/tier.h"
 #include "sdk/src/precision/trial_step.h"
@@ -102,7 +103,8 @@ ActionSet MemoryActuator::actions() const {
     if (is_recompute(action)) actions |= only(action);
   }
   if (config_.tile) actions |= only(MemoryAction::tile);
-  if (config_.offload && !config_.tier_directory.empty()) actions |= only(MemoryAction::offload);
+  const bool has_tier = !config_.tier_directory.empty() || !probe_.memory().device().is_cpu();
+  if (config_.offload && has_tier) actions |= only(MemoryAction::offload);
   return actions;
 }
 
@@ -113,13 +115,16 @@ void MemoryActuator::open(const MemoryShare& share) {
 
 void MemoryActuator::open_tier() {
   OffloadOptions options;
+  options.device = probe_.memory().device();
   options.folder = config_.tier_directory;
   if (share_.tier_bytes > 0) options.tier_bytes = share_.tier_bytes;
   options.smallest_bytes = config_.smallest_bytes;
   options.report = [log = log_](const Status& trouble) { log.warning(trouble.message()); };
-  const auto speed = measure_tier(options.folder);
+  const bool has_device = !options.device.is_cpu();
+  const auto speed = has_device ? measure_pinned(options.device) : measure_tier(options.folder);
   if (!speed.ok()) {  // a folder that is missing, read-only or full
-    log_.warning("memory.tier_directory: " + speed.status().message() + "; nothing is offloaded");
+    log_.warning(std::string(has_device ? "memory: " : "memory.tier_directory: ") +
+                 speed.status().message() + "; nothing is offloaded");
     return;
   }
   offloader_ = std::make_unique<Offloader>(std::move(options));
@@ -144,7 +149,7 @@ TrialSettings MemoryActuator::trial_settings() const {
 
 Result<MemoryProblem> MemoryActuator::measure(TrialStep& step, std::int64_t resident_later_bytes,
                                               const std::function<void()>& forget_run) {
-  const std::int64_t base_bytes = counted_memory().live_bytes + resident_later_bytes;
+  const std::int64_t base_bytes = probe_.memory().count().live_bytes + resident_later_bytes;
   TrialSettings settings = trial_settings();
   settings.budget_bytes -= resident_later_bytes;
   std::vector<std::uint64_t> gradients;
@@ -224,7 +229,7 @@ void MemoryActuator::forget() {
 }
 
 Result<StepReading> MemoryActuator::traced(TrialStep& step) {
-  TraceRecorder trace;
+  TraceRecorder trace(probe_.memory());
   trace.start(steady_now(), [this] { return offloader_ ? offloader_->counts().written_bytes : 0; });
   const Status ran = blocks_.run_timed(
       [&] { return step.run(); },

@@ -12,6 +12,7 @@
 
 #include "coordinator/core/text.h"
 #include "metrics/step_row.h"
+#include "sdk/src/device/choice.h"
 #include "sdk/src/memory/counting_allocator.h"
 
 namespace cox::detail {
@@ -199,8 +200,17 @@ MemoryProbe::MemoryProbe(std::int32_t ranks_on_node, NodeMemory node)
   look_around();
 }
 
+void MemoryProbe::attach(torch::nn::Module& model) {
+  count_on(device_of(model));
+}
+
+void MemoryProbe::count_on(c10::Device device) {
+  memory_ = TensorMemory(device);
+  look_around();
+}
+
 void MemoryProbe::begin_step() {
-  if (counting_allocator_installed()) reset_counted_peak();
+  if (memory_.is_counted()) memory_.reset_peak();
 }
 
 void MemoryProbe::end_step(const StepEnd&, StepOutput& output) {
@@ -226,8 +236,8 @@ void MemoryProbe::sign(RankSignal& signal) const {
 }
 
 void MemoryProbe::look() {
-  if (!counting_allocator_installed()) return look_at_process();
-  const MemoryCount count = counted_memory();
+  if (!memory_.is_counted()) return look_at_process();
+  const MemoryCount count = memory_.count();
   reading_.used_bytes = static_cast<std::uint64_t>(std::max<std::int64_t>(0, count.live_bytes));
   reading_.peak_bytes = static_cast<std::uint64_t>(std::max<std::int64_t>(0, count.peak_bytes));
 }
@@ -241,6 +251,10 @@ void MemoryProbe::look_at_process() {
 }
 
 void MemoryProbe::look_around() {
+  if (const auto reachable = memory_.reachable_bytes()) {
+    reading_.limit_bytes = *reachable;
+    return;
+  }
   const NodeReading node = node_.look();
   const std::uint64_t share = node.limit_bytes / sharing_;
   reading_.limit_bytes = share;

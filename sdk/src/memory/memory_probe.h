@@ -1,9 +1,10 @@
 // MemoryProbe is the actuator that reports how much memory this rank uses and may use. Where
 // tensors are counted (counting_allocator.h) it tells their bytes now and at most in the step, in
-// every step. Elsewhere it tells what the kernel says of the process, which it reads every few
-// steps only, because a look costs more than a step may. What the rank may use is looked up once a
-// second: its share of the machine and of the control groups, and never more than it has now and
-// its share of what is really free. Training thread only.
+// every step, and for a model on a device those of its memory. Elsewhere it tells what the kernel
+// says of the process, which it reads every few steps only, because a look costs more than a step
+// may. What the rank may use is looked up once a second: its share of the machine and of the
+// control groups, and never more than it has now and its share of what is really free. Training
+// thread only.
 #pragma once
 
 #include <chrono>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "sdk/src/blocks/actuator.h"
+#include "sdk/src/memory/tensor_memory.h"
 
 namespace cox::detail {
 
@@ -80,6 +82,10 @@ class MemoryProbe final : public Actuator {
   explicit MemoryProbe(std::int32_t ranks_on_node = 1, NodeMemory node = NodeMemory());
 
   const char* name() const override { return "memory"; }
+  // The tensors of a model on a device are counted there.
+  void attach(torch::nn::Module& model) override;
+  void count_on(c10::Device device);
+  const TensorMemory& memory() const { return memory_; }
   void begin_step() override;
   void end_step(const StepEnd& step, StepOutput& output) override;
   void sign(RankSignal& signal) const override;
@@ -95,6 +101,7 @@ class MemoryProbe final : public Actuator {
 
   const std::uint64_t sharing_;
   NodeMemory node_;
+  TensorMemory memory_;
   std::uint64_t calls_ = 0;
   std::chrono::steady_clock::time_point next_look_around_{};
   // Least bytes seen in memory that are no counted tensors: code, libraries, buffers of MPI.

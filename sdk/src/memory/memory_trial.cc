@@ -10,7 +10,6 @@
 #include "coordinator/core/text.h"
 #include "coordinator/planner/front.h"
 #include "coordinator/planner/memory_problem.h"
-#include "sdk/src/memory/counting_allocator.h"
 #include "sdk/src/memory/storage_levels.h"
 #include "sdk/src/parallel/agreement.h"
 
@@ -441,28 +440,28 @@ Result<RankProblem> from_words(const std::vector<std::int64_t>& words) {
 
 void TraceRecorder::start(Nanoseconds now, std::function<std::int64_t()> moved) {
   const std::scoped_lock lock(mutex_);
-  reset_counted_peak();
+  memory_.reset_peak();
   trace_ = {};
   trace_.start = now;
   moved_ = std::move(moved);
-  trace_.start_bytes = counted_memory().live_bytes;
+  trace_.start_bytes = memory_.count().live_bytes;
   running_ = true;
 }
 
 void TraceRecorder::note(BlockId block, BlockEdge edge, Nanoseconds now) noexcept {
   const std::scoped_lock lock(mutex_);
   if (!running_) return;
-  const MemoryCount count = counted_memory();
+  const MemoryCount count = memory_.count();
   const std::int64_t moved = moved_ ? moved_() : 0;
   trace_.events.push_back({block, edge, now, count.live_bytes, count.peak_bytes, moved});
-  reset_counted_peak();
+  memory_.reset_peak();
 }
 
 StepTrace TraceRecorder::finish(Nanoseconds now) {
   const std::scoped_lock lock(mutex_);
   running_ = false;
   trace_.end = now;
-  trace_.end_peak_bytes = counted_memory().peak_bytes;
+  trace_.end_peak_bytes = memory_.count().peak_bytes;
   return std::exchange(trace_, {});
 }
 

@@ -22,6 +22,7 @@
 #include "coordinator/planner/memory_problem.h"
 #include "coordinator/transport/communicator.h"
 #include "sdk/src/blocks/measurement.h"
+#include "sdk/src/memory/tensor_memory.h"
 
 namespace cox::detail {
 
@@ -43,16 +44,17 @@ struct StepTrace {
   std::int64_t end_peak_bytes = 0;  // since the last event
 };
 
-// TraceRecorder reads the counted memory at each edge. REQUIRES: the counting allocator is
-// installed.
+// TraceRecorder reads the counted memory at each edge. REQUIRES: memory.is_counted().
 class TraceRecorder {
  public:
+  explicit TraceRecorder(TensorMemory memory = TensorMemory()) : memory_(memory) {}
   // `moved` returns the bytes offloaded so far; it may be empty.
   void start(Nanoseconds now, std::function<std::int64_t()> moved);
   void note(BlockId block, BlockEdge edge, Nanoseconds now) noexcept;
   StepTrace finish(Nanoseconds now);
 
  private:
+  const TensorMemory memory_;
   std::mutex mutex_;
   StepTrace trace_;
   std::function<std::int64_t()> moved_;

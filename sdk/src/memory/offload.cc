@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "coxswain/error.h"
+#include "sdk/src/memory/pinned_tier.h"
 #include "sdk/src/stream/storage.h"
 
 namespace cox::detail {
@@ -23,6 +24,7 @@ struct StoredStorage {
   StoredStorage(const Key& its_key, const c10::Storage& storage, std::int64_t place_on_tier)
       : key(its_key),
         bytes(static_cast<std::int64_t>(storage.nbytes())),
+        device(storage.device()),
         offset(place_on_tier),
         original(storage.getWeakStorageImpl()),
         memory(storage) {
@@ -33,6 +35,7 @@ struct StoredStorage {
 
   const Key key;
   const std::int64_t bytes;
+  const c10::Device device;
   Place place = Place::leaving;
   std::int64_t offset;  // on the tier, -1 when it has no place there
   // While somebody else keeps the original alive nothing needs to be read. It also keeps the
@@ -51,14 +54,14 @@ namespace {
 
 using Place = StoredStorage::Place;
 
-c10::Storage new_storage(std::int64_t bytes) {
-  return at::empty({bytes}, at::TensorOptions().dtype(at::kByte)).storage();
+c10::Storage new_storage(std::int64_t bytes, c10::Device device) {
+  return at::empty({bytes}, at::TensorOptions(device).dtype(at::kByte)).storage();
 }
 
 bool is_plain(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.device().is_cpu() && tensor.layout() == at::kStrided &&
-         tensor.has_storage() && tensor.storage().data() != nullptr && !tensor.is_inference() &&
-         !tensor.is_quantized() && !tensor.is_nested() && !tensor.is_conj() && !tensor.is_neg();
+  return tensor.defined() && tensor.layout() == at::kStrided && tensor.has_storage() &&
+         tensor.storage().data() != nullptr && !tensor.is_inference() && !tensor.is_quantized() &&
+         !tensor.is_nested() && !tensor.is_conj() && !tensor.is_neg();
 }
 
 // Autograd's views share the version of their base; a part that is none has its own.
@@ -67,7 +70,8 @@ OffloadStore::Part part_of(const at::Tensor& tensor) {
   return is_whole || tensor.is_view() ? OffloadStore::Part::seen : OffloadStore::Part::unseen;
 }
 
-std::unique_ptr<TierThread> open_tier(const OffloadOptions& options, Status& status) {
+std::unique_ptr<Tier> open_tier(const OffloadOptions& options, Status& status) {
+  if (!options.device.is_cpu()) return std::make_unique<PinnedTier>(options.device);
   Result<TierFile> file = TierFile::create(options.folder);
   status = file.status();
   return file.ok() ? std::make_unique<TierThread>(std::move(*file)) : nullptr;
@@ -80,8 +84,7 @@ std::int64_t capacity_of(const OffloadOptions& options) {
 
 }  // namespace
 
-OffloadStore::OffloadStore(std::unique_ptr<TierThread> tier, std::int64_t tier_bytes,
-                           int prefetch_frames)
+OffloadStore::OffloadStore(std::unique_ptr<Tier> tier, std::int64_t tier_bytes, int prefetch_frames)
     : tier_(std::move(tier)), prefetch_frames_(prefetch_frames), space_(tier_bytes) {}
 
 OffloadStore::~OffloadStore() = default;
@@ -201,7 +204,7 @@ void OffloadStore::fetch(StoredStorage& stored) {
     stored.memory = c10::Storage(std::move(original));
     return;
   }
-  stored.memory = new_storage(stored.bytes);
+  stored.memory = new_storage(stored.bytes, stored.device);
   stored.transfer.kind = Transfer::Kind::read;
   stored.transfer.data = stored.memory.mutable_data();
   tier_->start(stored.transfer);
@@ -351,8 +354,9 @@ class OffloadHooks final : public torch::autograd::SavedVariableHooks {
   }
 
   at::Tensor rebuilt(c10::Storage storage) const {
+    const auto key = storage.device().is_cpu() ? c10::DispatchKey::CPU : c10::DispatchKey::CUDA;
     at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
-        std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), shape_.type);
+        std::move(storage), c10::DispatchKeySet(key), shape_.type);
     tensor.unsafeGetTensorImpl()->set_sizes_and_strides(shape_.sizes, shape_.strides,
                                                         shape_.offset);
     return tensor;
@@ -375,6 +379,7 @@ OffloadFrame::OffloadFrame(std::string block, std::shared_ptr<OffloadStore> stor
       in_flight_bytes_(options.in_flight_bytes),
       carried_bytes_(options.carried_bytes),
       smallest_bytes_(options.smallest_bytes),
+      device_(options.device),
       report_(options.report) {}
 
 OffloadFrame::~OffloadFrame() = default;
@@ -389,7 +394,8 @@ void OffloadFrame::leave_alone(const at::Tensor& tensor) {
 
 bool OffloadFrame::stays(const at::Tensor& tensor) const {
   if (is_parameter_or_view(tensor)) return true;
-  return !is_plain(tensor) || storage_bytes(tensor) < static_cast<std::uint64_t>(smallest_bytes_) ||
+  return !is_plain(tensor) || tensor.device() != device_ ||
+         storage_bytes(tensor) < static_cast<std::uint64_t>(smallest_bytes_) ||
          left_alone_.contains(storage_of(tensor));
 }
 
@@ -443,7 +449,7 @@ std::int64_t OffloadFrame::close() {
 }
 
 Offloader::Offloader(OffloadOptions options) : options_(std::move(options)) {
-  std::unique_ptr<TierThread> tier = open_tier(options_, open_status_);
+  std::unique_ptr<Tier> tier = open_tier(options_, open_status_);
   store_ = std::make_shared<OffloadStore>(std::move(tier), capacity_of(options_),
                                           options_.prefetch_frames);
   if (!open_status_.ok() && options_.report) options_.report(open_status_);

@@ -1,5 +1,6 @@
 // Offloading: tensors that autograd saves in a block's call leave memory for a file in a folder of
-// the user's and come back for the backward pass. No bit of a gradient changes.
+// the user's, or leave a device for pinned memory, and come back for the backward pass. No bit of a
+// gradient changes.
 //
 //   Offloader offloader({.folder = "/scratch", .tier_bytes = 8 << 30, .report = say});
 //   offloader.begin_step();
@@ -9,7 +10,7 @@
 //
 // Some tensors stay, because moving them would free nothing or cost more than it gives: leaves that
 // require grad and their views, storages below `smallest_bytes`, those named to leave_alone(), and
-// everything that is not a plain strided CPU tensor (so CUDA tensors too). A storage that somebody
+// everything that is not a plain strided tensor on OffloadOptions::device. A storage that somebody
 // else keeps, such as the block's input or output, is written as well, since its last user usually
 // releases it before backward; if it is still alive then, it is used as it is and nothing is read,
 // so it never exists twice.
@@ -97,7 +98,7 @@ struct StorageHolder {
 class OffloadStore {
  public:
   // A null `tier` keeps everything in memory. `tier_bytes` caps what is on the tier at once.
-  OffloadStore(std::unique_ptr<TierThread> tier, std::int64_t tier_bytes, int prefetch_frames);
+  OffloadStore(std::unique_ptr<Tier> tier, std::int64_t tier_bytes, int prefetch_frames);
   ~OffloadStore();
 
   // Returns a number for one more call, larger than all before.
@@ -146,7 +147,7 @@ class OffloadStore {
   void fail(Status status);
 
   mutable std::mutex mutex_;
-  const std::unique_ptr<TierThread> tier_;
+  const std::unique_ptr<Tier> tier_;
   const int prefetch_frames_;
   TierSpace space_;
   FrameNumber next_frame_ = 1;
@@ -161,6 +162,8 @@ class OffloadStore {
 };
 
 struct OffloadOptions {
+  // Of the tensors that leave. Those of a device leave for pinned memory, without a folder.
+  c10::Device device = c10::Device(c10::DeviceType::CPU);
   std::filesystem::path folder;
   std::int64_t tier_bytes = 0;  // cap on this rank's bytes in the folder, 0 = none; ranks add up
   std::int64_t in_flight_bytes = std::int64_t{64} << 20;
@@ -218,6 +221,7 @@ class OffloadFrame final : public SavedTensorFrame,
   const std::int64_t in_flight_bytes_;
   const std::int64_t carried_bytes_;
   const std::int64_t smallest_bytes_;
+  const c10::Device device_;
   const std::function<void(const Status&)> report_;
   std::int64_t moved_bytes_ = 0;
   std::unordered_set<const void*> left_alone_;  // storages

@@ -9,6 +9,7 @@
 #include <deque>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -66,8 +67,8 @@ class TierSpace {
   std::int64_t used_ = 0;                      // in whole pages
 };
 
-// Transfer is one copy between memory and a TierFile. The owner sets the first four fields and
-// reads `error` once finish() has returned failed; the rest belongs to the TierThread.
+// Transfer is one copy between memory and a tier. The owner sets the first four fields and reads
+// `error` once finish() has returned failed; the rest belongs to the tier.
 struct Transfer {
   enum class Kind { write, read };
   enum class State { idle, queued, running, done, failed };
@@ -80,27 +81,38 @@ struct Transfer {
   State state = State::idle;
   bool abandoned = false;
   Status error;
+  std::shared_ptr<void> kept;  // from a write to the reads of it, where the tier has no file
+};
+
+// Tier takes bytes out of memory and brings them back. The owner of a transfer also owns the memory
+// that it names; the tier borrows both between start() and the end of finish() or cancel().
+class Tier {
+ public:
+  virtual ~Tier() = default;
+  // Begins the transfer and does not block. REQUIRES: kind, data, bytes and offset are set, and the
+  // transfer is neither queued nor running.
+  virtual void start(Transfer& transfer) = 0;
+  // Returns done or failed, when the memory may be used again: by the host for a TierThread, which
+  // blocks until then, by the current stream for a PinnedTier. Returns at once for an idle one.
+  virtual Transfer::State finish(Transfer& transfer) = 0;
+  // Makes the transfer idle; the memory may then be used as after finish().
+  virtual void cancel(Transfer& transfer) = 0;
 };
 
 // TierThread is one thread that copies memory to a TierFile and back. Reads overtake writes,
-// because somebody waits for them. The owner of a transfer also owns the memory that it names; the
-// thread borrows both between start() and the end of finish() or cancel(). A caller that waits for
+// because somebody waits for them. A caller that waits for
 // a transfer that has not begun copies it itself. Any thread may call any function, but only one
 // thread at a time for one transfer.
-class TierThread {
+class TierThread final : public Tier {
  public:
   explicit TierThread(TierFile file);
   // REQUIRES: every transfer that was started has been finished or cancelled.
-  ~TierThread();
+  ~TierThread() override;
 
-  // Queues the transfer and does not block. REQUIRES: kind, data, bytes and offset are set, and the
-  // transfer is neither queued nor running.
-  void start(Transfer& transfer);
-  // Blocks until the transfer is done or failed, and returns which. Returns at once for an idle
-  // one.
-  Transfer::State finish(Transfer& transfer);
-  // Makes the transfer idle. Blocks for one piece of the copy at most.
-  void cancel(Transfer& transfer);
+  void start(Transfer& transfer) override;
+  Transfer::State finish(Transfer& transfer) override;
+  // Blocks for one piece of the copy at most.
+  void cancel(Transfer& transfer) override;
 
  private:
   void work();

@@ -12,6 +12,7 @@
 
 #include "coxswain/error.h"
 #include "sdk/src/device/tensor_scan.h"
+#include "sdk/src/parallel/device_reduction.h"
 
 namespace cox::detail {
 namespace {
@@ -100,17 +101,6 @@ class BucketQueue {
 
 at::Tensor dense(const at::Tensor& gradient) {
   return gradient.layout() == at::kStrided ? gradient : gradient.to_dense();
-}
-
-std::span<float> floats_of(const at::Tensor& place) {
-  return {place.mutable_data_ptr<float>(), static_cast<std::size_t>(place.numel())};
-}
-
-// Returns whether the divisor is a power of two: multiplying by its inverse then gives the bits of
-// the division, in the pass that takes the norm.
-bool has_exact_inverse(double divisor) {
-  int exponent = 0;
-  return std::frexp(divisor, &exponent) == 0.5 && std::abs(exponent) < 100;
 }
 
 Status check_exact(const std::vector<at::Tensor>& parameters) {
@@ -405,6 +395,15 @@ std::unique_ptr<StepExchange> exchange_of(const ReductionSetup& setup, const Gra
 
 }  // namespace
 
+std::span<float> floats_of(const at::Tensor& place) {
+  return {place.mutable_data_ptr<float>(), static_cast<std::size_t>(place.numel())};
+}
+
+bool has_exact_inverse(double divisor) {
+  int exponent = 0;
+  return std::frexp(divisor, &exponent) == 0.5 && std::abs(exponent) < 100;
+}
+
 StepExchange::StepExchange(transport::Communicator& ranks, const GradientLayout& layout,
                            const Extent& extent, const transport::ExchangeOptions& options) {
   std::vector<BucketSpec> specs;
@@ -496,6 +495,11 @@ std::unique_ptr<GradientReduction> make_reduction(const ReductionSetup& setup,
   GradientLayout layout =
       lay_out(shapes_of(parameters, needed, is_exact), choice.order, choice.sizes);
   if (!is_exact) {
+    if (const c10::Device device = common_device(parameters, needed); !device.is_cpu()) {
+      const auto& link = setup.devices.open(setup.ranks, device, setup.wait);
+      auto exchange = exchange_of(setup, link.ok() ? GradientLayout{} : layout, {count, 0});
+      return make_device_reduction(setup, parameters, std::move(layout), std::move(exchange));
+    }
     auto exchange = exchange_of(setup, layout, {count, 0});
     return std::make_unique<OverlappedReduction>(parameters, std::move(layout),
                                                  std::move(exchange));

@@ -1,6 +1,6 @@
 // GradientReduction: how the gradients of one step become their average on all ranks. The reducer
 // tells it of micro-batches and of gradients that are complete; it puts them where they are summed
-// up, and hands back what came out. make_reduction() chooses between three ways:
+// up, and hands back what came out. make_reduction() chooses between four ways:
 //
 // - OverlappedReduction is the ordinary one. In the backward pass of the last micro-batch each
 //   finished gradient is copied to its bucket and .grad becomes a view of it. Sums are taken in
@@ -10,6 +10,7 @@
 //   fp64 accumulators that add without error (exact_sum.h), so the average has the same bits for
 //   any number of ranks, any shares in whole micro-batches and any order of arrival. A magnitude
 //   out of its bin makes merge() ask for the step to be repeated; the bins then fit.
+// - DeviceReduction is the ordinary way of gradients on a device (device_reduction.h).
 // - LocalReduction is that of a job of one rank in the ordinary way: nothing is copied.
 //
 // The first two start a bucket as soon as its gradients are all there, while backward goes on with
@@ -33,6 +34,7 @@
 #include "coordinator/transport/exchange/bucket_exchange.h"
 #include "coordinator/transport/wait.h"
 #include "coxswain/reducer.h"
+#include "sdk/src/parallel/device_link.h"
 #include "sdk/src/parallel/exact_sum.h"
 #include "sdk/src/parallel/gradient_layout.h"
 
@@ -121,6 +123,8 @@ class GradientReduction {
   // is exchanged.
   virtual std::span<const std::uint32_t> order() const { return {}; }
   virtual StepExchange* exchange() { return nullptr; }
+  // Returns how gradients travel, as BucketExchange::path().
+  virtual const char* path() { return exchange() == nullptr ? "none" : exchange()->path(); }
   // Returns the bins of the step to come, one a parameter; none but in reproducible mode.
   virtual std::span<const ExactBin> bins() const { return {}; }
 
@@ -149,7 +153,14 @@ struct ReductionSetup {
   transport::Communicator& ranks;
   const transport::WaitPolicy& wait;
   const ReductionConfig& config;
+  DeviceLink& devices;
 };
+
+// What the ways that add up floats share. Returns the values of a dense fp32 tensor on the CPU.
+std::span<float> floats_of(const at::Tensor& place);
+// Returns whether the divisor is a power of two: multiplying by its inverse then gives the bits of
+// the division, in the pass that takes the norm.
+bool has_exact_inverse(double divisor);
 
 // Returns whether each parameter requires a gradient now.
 std::vector<bool> required_of(const std::vector<at::Tensor>& parameters);

@@ -79,12 +79,18 @@ std::optional<Candidate> earliest(std::vector<Candidate> candidates) {
   return *std::ranges::min_element(candidates, is_before);
 }
 
-// Returns whether a gradient or the loss was not finite.
-bool came_of_it(std::span<const BlockCallRecord> calls, const StepTrouble& trouble) {
+constexpr std::size_t kMostLate = 4;  // steps
+
+// Returns whether the reducer saw something that was not finite.
+bool has_trouble(const StepTrouble& trouble) {
   const auto is_bad = [](std::int64_t count) { return count > 0; };
   return trouble.has_bad_loss || trouble.outside > 0 ||
-         std::ranges::any_of(trouble.in_parameters, is_bad) ||
-         std::ranges::any_of(calls, [](const BlockCallRecord& call) {
+         std::ranges::any_of(trouble.in_parameters, is_bad);
+}
+
+// Returns whether a gradient or the loss was not finite.
+bool came_of_it(std::span<const BlockCallRecord> calls, const StepTrouble& trouble) {
+  return has_trouble(trouble) || std::ranges::any_of(calls, [](const BlockCallRecord& call) {
            return bad_gradients(call.outputs) > 0 || bad_gradients(call.inputs) > 0;
          });
 }
@@ -319,7 +325,7 @@ float BlockHealth::amax_of_parameters(const std::vector<bool>& is_in_fp16) const
   return std::max(amax, largest_of(on_devices));
 }
 
-void BlockHealth::note(const BlockCallRecord& call, RankId rank) {
+void BlockHealth::note(const BlockCallRecord& call, float scale, RankId rank) {
   BlockEvidence& evidence = evidence_[call.block.value()];
   for (const Boundary* boundary : call.outputs) {
     const TensorScan& values = boundary->forward.scan;
@@ -328,7 +334,7 @@ void BlockHealth::note(const BlockCallRecord& call, RankId rank) {
   const TensorScan incoming = gradients_of(call.outputs);
   const TensorScan outgoing = gradients_of(call.inputs);
   if (incoming.values + outgoing.values == 0) return;
-  raise(evidence.gradient, std::max(incoming.amax, outgoing.amax) / scale_, rank);
+  raise(evidence.gradient, std::max(incoming.amax, outgoing.amax) / scale, rank);
   if (!call.is_fp16) return;
   add(evidence.sampled, incoming.values + outgoing.values);
   add(evidence.underflow, incoming.tiny + outgoing.tiny + flushed_zeros(outgoing, incoming));
@@ -345,13 +351,34 @@ void BlockHealth::blame(RankId rank) {
   evidence.rank_of_overflow = rank;
 }
 
+void BlockHealth::note(std::span<const BlockCallRecord> calls, float scale, RankId rank) {
+  for (const BlockCallRecord& call : calls) {
+    if (call.end_at != 0) note(call, scale, rank);
+  }
+}
+
+// Keeps the open step for later, and notes those whose figures have come by now.
+void BlockHealth::note_late(RankId rank) {
+  late_.push_back({ledger_->take(), scale_});
+  while (!late_.empty() && late_.front().page.is_complete()) {
+    std::ranges::fill(evidence_, BlockEvidence{});
+    note(late_.front().page.calls, late_.front().scale, rank);
+    late_.pop_front();
+  }
+  if (late_.size() > kMostLate) late_.pop_front();
+  verdict_ = {};
+}
+
 std::span<const BlockEvidence> BlockHealth::end_step(RankId rank) {
   if (!ledger_ || !ledger_->is_open()) return {};
   std::ranges::fill(evidence_, BlockEvidence{});
-  const std::vector<BlockCallRecord>& calls = ledger_->read();
-  for (const BlockCallRecord& call : calls) {
-    if (call.end_at != 0) note(call, rank);
+  if (!has_trouble(trouble_) && ledger_->is_on_device()) {
+    note_late(rank);
+    return evidence_;
   }
+  late_.clear();
+  const std::vector<BlockCallRecord>& calls = ledger_->read();
+  note(calls, scale_, rank);
   verdict_ = judge(calls, trouble_);
   blame(rank);
   ledger_->close();

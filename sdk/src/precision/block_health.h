@@ -23,6 +23,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -82,6 +83,8 @@ class BlockHealth {
   // divided by anything yet.
   float amax_scaled_fp16();
   // Ends the step. Returns one entry a block, valid until the next step; none when no step is open.
+  // Where figures are on a device and nothing went wrong, nobody waits for them: the entries are
+  // then those of the newest earlier step whose figures have come.
   std::span<const BlockEvidence> end_step(RankId rank);
 
   const HealthVerdict& verdict() const { return verdict_; }  // of the last step that ended
@@ -89,7 +92,9 @@ class BlockHealth {
  private:
   float amax_of_parameters(const std::vector<bool>& is_in_fp16) const;
   void look_at_parameters();
-  void note(const BlockCallRecord& call, RankId rank);
+  void note(std::span<const BlockCallRecord> calls, float scale, RankId rank);
+  void note_late(RankId rank);
+  void note(const BlockCallRecord& call, float scale, RankId rank);
   void blame(RankId rank);
 
   std::shared_ptr<HealthLedger> ledger_;
@@ -99,6 +104,13 @@ class BlockHealth {
   StepTrouble trouble_;
   HealthVerdict verdict_;
   std::vector<BlockEvidence> evidence_;
+
+  // A step whose figures are on their way from a device.
+  struct Late {
+    HealthLedger::Page page;
+    float scale = 1;
+  };
+  std::deque<Late> late_;  // oldest first
 };
 
 }  // namespace cox::detail

@@ -13,6 +13,7 @@
 #include "coxswain/precision.h"
 #include "metrics/step_row.h"
 #include "sdk/src/blocks/block_rules.h"
+#include "sdk/src/device/choice.h"
 #include "sdk/src/parallel/agreement.h"
 #include "sdk/src/precision/trial_step.h"
 
@@ -34,13 +35,6 @@ PrecisionFacts slowest_of(transport::Communicator& ranks, PrecisionFacts facts) 
 
 }  // namespace
 
-at::DeviceType device_of(const torch::nn::Module& model) {
-  for (const at::Tensor& parameter : model.parameters()) {
-    if (!parameter.device().is_cpu()) return parameter.device().type();
-  }
-  return at::kCPU;
-}
-
 FormatActuator::FormatActuator(const Config& config, BlockWatch& blocks, Log log)
     : config_(config.precision),
       blocks_(blocks),
@@ -50,7 +44,7 @@ FormatActuator::FormatActuator(const Config& config, BlockWatch& blocks, Log log
       is_steered_(is_wanted_ && config.precision.mode != PolicyMode::observe) {}
 
 void FormatActuator::attach(torch::nn::Module& model) {
-  device_ = device_of(model);
+  device_ = device_of(model).type();
 }
 
 // Called once, when the blocks are known.

@@ -26,9 +26,6 @@
 
 namespace cox::detail {
 
-// Returns the device of a model's parameters; the CPU only where none is elsewhere.
-at::DeviceType device_of(const torch::nn::Module& model);
-
 class FormatActuator final : public Actuator {
  public:
   FormatActuator(const Config& config, BlockWatch& blocks, Log log);

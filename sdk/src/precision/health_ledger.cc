@@ -167,8 +167,7 @@ void HealthLedger::gradient(Boundary& boundary, std::uint64_t step,
   // Out of memory, say: it costs this look, never the backward pass.
 }
 
-const std::vector<BlockCallRecord>& HealthLedger::read() {
-  const std::lock_guard lock(mutex_);
+const std::vector<PendingScan*>& HealthLedger::scans() {
   std::vector<PendingScan*>& pending = pending_;
   pending.clear();
   for (const BlockCallRecord& call : calls_) {
@@ -179,8 +178,32 @@ const std::vector<BlockCallRecord>& HealthLedger::read() {
       }
     }
   }
-  read_scans(pending);
+  return pending;
+}
+
+const std::vector<BlockCallRecord>& HealthLedger::read() {
+  const std::lock_guard lock(mutex_);
+  read_scans(scans());
   return calls_;
+}
+
+bool HealthLedger::is_on_device() {
+  const std::lock_guard lock(mutex_);
+  return std::ranges::any_of(scans(), [](const PendingScan* scan) {
+    return scan->on_device.defined() && !scan->on_device.is_cpu();
+  });
+}
+
+HealthLedger::Page HealthLedger::take() {
+  Page page;
+  {
+    const std::lock_guard lock(mutex_);
+    page.figures = PendingRead(scans());
+    page.calls = std::exchange(calls_, {});
+    page.boundaries = std::exchange(boundaries_, {});
+  }
+  close();
+  return page;
 }
 
 }  // namespace cox::detail

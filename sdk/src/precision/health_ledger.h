@@ -13,6 +13,7 @@
 #include <memory>
 #include <mutex>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "coordinator/core/units.h"
@@ -32,9 +33,18 @@ struct Boundary {
 };
 
 // Boundaries keeps those of one step after another: a place keeps its address and is used again,
-// because the figures are read when training has just emptied the caches.
+// because the figures are read when training has just emptied the caches. Moved, they keep their
+// addresses, too.
 class Boundaries {
  public:
+  Boundaries() = default;
+  Boundaries(Boundaries&& other) noexcept
+      : places_(std::move(other.places_)), used_(std::exchange(other.used_, 0)) {}
+  Boundaries& operator=(Boundaries&& other) noexcept {
+    places_.swap(other.places_);
+    std::swap(used_, other.used_);
+    return *this;
+  }
   Boundary& add() {
     if (used_ == places_.size()) places_.emplace_back();
     return places_[used_++];
@@ -95,6 +105,20 @@ class HealthLedger : public std::enable_shared_from_this<HealthLedger> {
   // where there is one. REQUIRES: the thread that trains calls it while no backward pass runs.
   const std::vector<BlockCallRecord>& read();
 
+  // The calls of a step and the figures that they point to, of which some are still on a device.
+  struct Page {
+    std::vector<BlockCallRecord> calls;
+    Boundaries boundaries;
+    PendingRead figures;
+    // Completes the figures if the device has got that far. Never waits.
+    bool is_complete() { return figures.finish(); }
+  };
+  // Returns whether figures of the open step are on a device, so that read() would wait for it.
+  bool is_on_device();
+  // Hands over what the open step wrote down, and lets its figures set out from the device. The
+  // step is closed. REQUIRES: as read().
+  Page take();
+
  private:
   struct Known {
     c10::weak_intrusive_ptr<at::TensorImpl> alive;  // no other tensor gets its address
@@ -113,7 +137,10 @@ class HealthLedger : public std::enable_shared_from_this<HealthLedger> {
   std::mutex mutex_;
   std::uint64_t step_ = 0;
   Moment now_ = 0;
-  std::vector<PendingScan*> pending_;  // of read(); kept for its memory
+  // Returns the scans of all calls; kept for its memory.
+  const std::vector<PendingScan*>& scans();
+
+  std::vector<PendingScan*> pending_;
   std::vector<BlockCallRecord> calls_;
   Boundaries boundaries_;
   std::unordered_map<const void*, Known> constants_;

@@ -11,6 +11,7 @@
 #include "coordinator/core/text.h"
 #include "metrics/step_row.h"
 #include "sdk/src/blocks/block_rules.h"
+#include "sdk/src/device/choice.h"
 #include "sdk/src/device/split_mix.h"
 #include "sdk/src/precision/fp8_operator.h"
 #include "sdk/src/stream/operator_stream.h"
@@ -30,44 +31,32 @@ bool can_read_directly(const at::Tensor& gradient) {
 }
 
 // SampledValues collects elements of many gradients in order. It reads what lies in the host's
-// memory at once, all else with one copy.
+// memory at once; all else is left where it is, for one copy.
 class SampledValues {
  public:
-  std::size_t size() const { return values_.size(); }
+  std::size_t size() const { return values.size(); }
 
   void add(const at::Tensor& gradient, std::span<const std::int64_t> positions,
            const at::Tensor& on_device) {
     if (can_read_directly(gradient)) {
       const float* data = gradient.const_data_ptr<float>();
-      for (const std::int64_t position : positions) values_.push_back(data[position]);
+      for (const std::int64_t position : positions) values.push_back(data[position]);
       return;
     }
     const at::Tensor where = on_device.defined() ? on_device : at::tensor(positions_of(positions));
-    gathered_.push_back(gradient.detach().reshape({-1}).index_select(0, where).to(at::kDouble));
-    holes_.push_back(values_.size());
-    values_.resize(values_.size() + positions.size());
+    gathered.push_back(gradient.detach().reshape({-1}).index_select(0, where).to(at::kDouble));
+    holes.push_back({values.size(), positions.size()});
+    values.resize(values.size() + positions.size());
   }
 
-  std::vector<double> read() {
-    if (gathered_.empty()) return std::move(values_);
-    const at::Tensor all = at::cat(gathered_).to(at::kCPU);
-    const double* from = all.const_data_ptr<double>();
-    for (std::size_t g = 0; g < gathered_.size(); ++g) {
-      const auto size = gathered_[g].numel();
-      std::copy_n(from, size, values_.begin() + static_cast<std::ptrdiff_t>(holes_[g]));
-      from += size;
-    }
-    return std::move(values_);
-  }
+  std::vector<double> values;
+  std::vector<at::Tensor> gathered;
+  std::vector<std::pair<std::size_t, std::size_t>> holes;
 
  private:
   static at::ArrayRef<std::int64_t> positions_of(std::span<const std::int64_t> positions) {
     return {positions.data(), positions.size()};
   }
-
-  std::vector<double> values_;
-  std::vector<at::Tensor> gathered_;
-  std::vector<std::size_t> holes_;
 };
 
 metrics::OverflowPass pass_of(HealthVerdict::Where where) {
@@ -139,11 +128,31 @@ void GradientNoise::sample(double scale) {
       if (block.was_sampled) sampled.add(part.parameter.grad(), part.positions, part.on_device);
     }
   }
-  std::vector<double> values = sampled.read();
-  for (double& value : values) value /= scale;
+  sampled_.emplace(Sampled{std::move(sampled.values), std::move(sampled.holes), {}, scale});
+  if (!sampled.gathered.empty()) sampled_->from_device = HostCopy(at::cat(sampled.gathered));
+  take_sampled();
+}
+
+void GradientNoise::take_sampled() {
+  if (!sampled_ || !sampled_->from_device.has_come()) return;
+  std::vector<double>& values = sampled_->values;
+  const at::Tensor& came = sampled_->from_device.tensor();
+  const double* from = came.defined() ? came.const_data_ptr<double>() : nullptr;
+  for (const auto& [place, size] : sampled_->holes) {
+    std::copy_n(from, size, values.begin() + static_cast<std::ptrdiff_t>(place));
+    from += size;
+  }
+  for (double& value : values) value /= sampled_->scale;
   for (Block& block : blocks_) {
     if (block.was_sampled) take(block, std::span(values).subspan(block.first, block.mean.size()));
   }
+  sampled_.reset();
+  is_new_ = true;
+}
+
+bool GradientNoise::receive() {
+  take_sampled();
+  return std::exchange(is_new_, false);
 }
 
 void GradientNoise::take(Block& block, std::span<const double> values) {
@@ -439,7 +448,7 @@ void NumericsWatch::collect() {
   evidence_.resize(names_.size());
   tell_parameters();
   add_fp8();
-  if (has_sampled_) noise_->fill(evidence_);
+  if (noise_ && noise_->receive()) noise_->fill(evidence_);
   for (BlockEvidence& block : evidence_) block = with_own_ratios(block, rank_);
 }
 

@@ -13,6 +13,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "coordinator/core/evidence.h"
@@ -68,8 +69,12 @@ class GradientNoise {
 
   bool is_due(std::uint64_t step) const;
   // Reads the .grad of the sampled elements and divides it by `scale`. A block with a gradient that
-  // is missing, or not finite in the sample, is left out this time.
+  // is missing, or not finite in the sample, is left out this time. What is on a device counts once
+  // it has come by itself, or never where the next sample is faster.
   void sample(double scale);
+  // Takes what has come from a device. Returns whether a sample is complete since the last call.
+  // Never waits.
+  bool receive();
   // Returns nothing for a block that is not sampled, or has fewer than kEnough samples.
   std::optional<float> ratio(std::size_t block) const;
   // Writes the ratio of each block that was part of the last sample. REQUIRES: an entry a block.
@@ -89,12 +94,22 @@ class GradientNoise {
     bool was_sampled = false;
     std::size_t first = 0;  // of its values among those of a step
   };
+  // A sample of which a part may still be on its way.
+  struct Sampled {
+    std::vector<double> values;
+    std::vector<std::pair<std::size_t, std::size_t>> holes;  // place and size, in values
+    HostCopy from_device;                                    // what goes into the holes
+    double scale = 1;
+  };
   static bool has_gradients(const Block& block);
   static std::vector<Part> spread(const NoiseBlock& block, std::uint64_t seed);
+  void take_sampled();
   void take(Block& block, std::span<const double> values);
 
   NoiseSettings settings_;
   std::vector<Block> blocks_;
+  std::optional<Sampled> sampled_;
+  bool is_new_ = false;  // a sample was completed since receive()
 };
 
 // Adds to a row what the blocks of this rank saw. `blamed`: the name of the verdict's block; empty

@@ -13,6 +13,7 @@
 #include "coxswain/error.h"
 #include "metrics/format.h"
 #include "metrics/topics/memory.h"
+#include "sdk/src/device/stream_lane.h"
 #include "sdk/src/parallel/slow_wait.h"
 #include "sdk/src/session/step_recorder.h"
 
@@ -174,6 +175,9 @@ void ControlEnd::start(JobFacts facts) {
     tally_ = std::make_unique<RunTally>(known.world_size, &telemetry_->state, price);
     return tally_.get();
   };
+  if (!job_.device().is_cpu()) {
+    setup.make_lane = [device = job_.device()] { return StreamLane::make(device); };
+  }
   watch_stalls(setup);
   plane_ = require(runtime::ControlPlane::start(job_.all(), std::move(setup)));
   job_.agree(telemetry_status);

@@ -26,6 +26,7 @@
 #include "coordinator/transport/launch.h"
 #include "coordinator/transport/solo.h"
 #include "coxswain/error.h"
+#include "sdk/src/device/choice.h"
 
 namespace cox::detail {
 namespace {
@@ -341,7 +342,31 @@ Membership::Membership(int argc, const char* const* argv, const SessionOptions& 
   agree(config_status_);
   check_equal_configs();
   agree(check_ranks(loaded_.config, world_size()));
+  devices_ = std::make_unique<DeviceLink>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(Seconds(config().control.nccl_seconds)));
+  device_ = agreed_device();
+  make_current(device_);
   clocks_.emplace(require(NodeClocks::make(*data_)));
+}
+
+// The ranks of one job train on devices of one kind, unless a program decides otherwise.
+c10::Device Membership::agreed_device() const {
+  const DeviceSetting setting = config().run.device;
+  if (setting == DeviceSetting::cpu) return at::kCPU;
+  const CudaFacts cuda = find_cuda();
+  const auto node = require(all().split_by_node());
+  const auto mine = choose_device(setting, cuda, node->rank().value());
+  agree(mine.status());
+  const auto kinds = gather(mine->is_cuda() ? 1 : 0);
+  const bool has_all = std::ranges::count(kinds, std::uint64_t{0}) == 0;
+  if (!cuda.why_unusable.empty()) log_.warning("CUDA is left out: " + cuda.why_unusable);
+  if (cuda.devices == 0) log_.debug("no CUDA device: " + cuda.why_none);
+  if (!has_all) return at::kCPU;
+  if (node->rank() == kRoot && node->size() > cuda.devices) {
+    log_.warning(concat(node->size(), " ranks of a node share ", cuda.devices,
+                        " CUDA devices; NCCL wants one for each"));
+  }
+  return *mine;
 }
 
 void Membership::agree(const Status& mine) const {

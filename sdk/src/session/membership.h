@@ -24,6 +24,7 @@
 #include "coordinator/transport/wait.h"
 #include "coxswain/session.h"
 #include "sdk/src/parallel/agreement.h"
+#include "sdk/src/parallel/device_link.h"
 #include "sdk/src/parallel/node_clocks.h"
 
 namespace cox::detail {
@@ -137,6 +138,12 @@ class Membership {
   // Returns the watcher of a wait that begins now; empty where nobody watches yet.
   BetweenPolls between_polls() const { return attend_ ? attend_() : BetweenPolls(); }
 
+  // Returns the device that this rank trains on (run.device).
+  c10::Device device() const { return device_; }
+
+  // How the devices of all ranks reach each other, from the first average of gradients on.
+  DeviceLink& devices() const { return *devices_; }
+
   // Throws the same cox::Error on all ranks unless `mine` is ok on each. Collective.
   void agree(const Status& mine) const;
   // Returns one number of every rank, in their order. Collective. Throws cox::Error.
@@ -156,13 +163,16 @@ class Membership {
 
  private:
   void check_equal_configs() const;
+  c10::Device agreed_device() const;
 
   std::vector<std::string> environment_;
   Status config_status_;
   io::LoadedConfig loaded_;  // defaults when config_status_ is an error
   Termination termination_;
   World world_;
+  c10::Device device_ = c10::Device(c10::DeviceType::CPU);
   std::unique_ptr<transport::Communicator> data_;
+  std::unique_ptr<DeviceLink> devices_;
   std::optional<NodeClocks> clocks_;
   std::unique_ptr<transport::Communicator> farewell_;  // used once, by ranks that fail
   Log log_;

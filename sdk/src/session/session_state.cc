@@ -133,8 +133,8 @@ BetweenPolls OpenStep::attend(const char* where) const {
 }
 
 RankSignal OpenStep::signal_of(const StepReport& report) const {
-  RankSignal signal = begun_ > job_.config().run.warmup_steps ? signal_from(report)
-                                                              : without_times(signal_from(report));
+  const bool has_times = report.has_times && begun_ > job_.config().run.warmup_steps;
+  RankSignal signal = has_times ? signal_from(report) : without_times(signal_from(report));
   signal.rank = job_.rank();
   signal.incarnation = control_.plane().job().incarnation;
   signal.round = round_;
@@ -250,6 +250,9 @@ SessionState::SessionState(int argc, const char* const* argv, SessionOptions opt
       calibration_(job_, control_, step_, actuators_) {
   for (Actuator* actuator : actuators_) job_.agree(actuator->prepare());
   job_.log_hosts();
+  if (!job_.device().is_cpu()) {
+    step_.recorder().time_on_device(std::make_unique<PhaseEvents>(job_.device()));
+  }
   leave_out_queueing();
 }
 

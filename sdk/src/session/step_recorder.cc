@@ -109,14 +109,27 @@ void StepRecorder::begin(StepId step, Clock::time_point now) {
   if (queued_) queued_until_ = queued_();
   depth_ = 0;
   started_ = booked_until_ = now;
+  if (events_) with_events([](PhaseEvents& events) { events.begin_step(); });
   open_ = true;
   between_ = Activity::outside;
   tell(now);
 }
 
+Phase StepRecorder::phase() const {
+  return depth_ == 0 ? Phase::other : stack_[std::min(depth_, kMaxDepth) - 1];
+}
+
 Activity StepRecorder::activity() const {
   if (!open_) return between_;
-  return depth_ == 0 ? Activity::other : activity_of(stack_[std::min(depth_, kMaxDepth) - 1]);
+  return depth_ == 0 ? Activity::other : activity_of(phase());
+}
+
+void StepRecorder::with_events(const std::function<void(PhaseEvents&)>& work) {
+  try {
+    work(*events_);
+  } catch (const std::exception&) {
+    events_.reset();
+  }
 }
 
 void StepRecorder::tell(Clock::time_point now) {
@@ -140,7 +153,7 @@ void StepRecorder::do_between_steps(Activity activity, Clock::time_point now) {
 }
 
 void StepRecorder::book_until(Clock::time_point now) {
-  const Phase phase = depth_ == 0 ? Phase::other : stack_[std::min(depth_, kMaxDepth) - 1];
+  const Phase phase = this->phase();
   double seconds = Seconds(now - booked_until_).count();
   booked_until_ = now;
   if (queued_) {
@@ -187,12 +200,14 @@ void StepRecorder::enter(Phase phase, Clock::time_point now) {
   book_until(now);
   if (depth_ < kMaxDepth) stack_[depth_] = phase;
   ++depth_;
+  if (events_) with_events([&](PhaseEvents& events) { events.change(phase); });
   tell(now);
 }
 
 void StepRecorder::leave(Clock::time_point now) {
   book_until(now);
   if (depth_ > 0) --depth_;
+  if (events_) with_events([this](PhaseEvents& events) { events.change(phase()); });
   tell(now);
 }
 
@@ -200,6 +215,7 @@ void StepRecorder::leave_out(Clock::time_point from, Clock::time_point to) {
   if (!open_) return;
   book_until(from);
   booked_until_ = to;
+  if (events_) events_->spoil();
   if (queued_) queued_until_ = queued_();
   started_ += to - from;
 }
@@ -230,9 +246,24 @@ const StepReport& StepRecorder::end(Clock::time_point now) {
   book_until(now);
   add_up_waiting();
   report_.wall_seconds = Seconds(now - started_).count();
+  if (events_) with_events([this](PhaseEvents&) { take_device_times(); });
   open_ = false;
   tell(now);
   return report_;
+}
+
+void StepRecorder::take_device_times() {
+  events_->end_step(
+      {report_.wall_seconds, report_.waiting_seconds, report_.has(SignalFlag::waiting_measured)});
+  const auto times = events_->take();
+  report_.has_times = times.has_value();
+  if (!times) return;
+  report_.phase_seconds = times->phase_seconds;
+  report_.wall_seconds = times->host.wall_seconds;
+  report_.waiting_seconds = times->host.waiting_seconds;
+  const auto known = static_cast<std::uint16_t>(SignalFlag::waiting_measured);
+  report_.flags = static_cast<std::uint16_t>(report_.flags & ~known);
+  if (times->host.is_waiting_known) flag(SignalFlag::waiting_measured);
 }
 
 RankSignal signal_from(const StepReport& report) {

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -22,6 +23,7 @@
 #include "coordinator/transport/shared/mark_board.h"
 #include "metrics/run_format.h"
 #include "metrics/step_row.h"
+#include "sdk/src/device/phase_events.h"
 
 namespace cox::detail {
 
@@ -51,6 +53,9 @@ struct StepReport {
   std::uint16_t flags = 0;  // SignalFlag bits
   std::array<UserScalar, kUserScalars> scalars{};
   std::size_t scalar_count = 0;
+
+  // False where a device's times of no step have come since the last report.
+  bool has_times = true;
 
   bool has(SignalFlag flag) const { return (flags & static_cast<std::uint16_t>(flag)) != 0; }
 };
@@ -106,6 +111,11 @@ class StepRecorder {
   // since the thread began.
   void leave_out_queueing(std::function<Seconds()> queued);
 
+  // From here on phases are timed by `events` on a device, where work is done later than the host
+  // gives it. A report then has the times of the newest step that the device has finished, and none
+  // where there is no new one.
+  void time_on_device(std::unique_ptr<PhaseEvents> events) { events_ = std::move(events); }
+
   // A collective call of the open step began with a wait of `seconds` for the last rank; an empty
   // one says that nobody knows how long, so the step's waiting is not known.
   void waited(std::optional<double> seconds);
@@ -139,6 +149,10 @@ class StepRecorder {
   void book_until(Clock::time_point now);
   double take_queued(double booked_seconds);
   void add_up_waiting();
+  Phase phase() const;
+  void take_device_times();
+  // Runs `work` on the events, and times on the host from then on where the device refuses.
+  void with_events(const std::function<void(PhaseEvents&)>& work);
   Activity activity() const;
   void tell(Clock::time_point now);
 
@@ -155,6 +169,7 @@ class StepRecorder {
   double waited_ = 0;             // for the last rank, in calls
   bool has_called_ = false;       // waited() was called
   bool is_waiting_known_ = true;  // in every call so far
+  std::unique_ptr<PhaseEvents> events_;  // null: phases are timed on the host
   bool open_ = false;
   Activity between_ = Activity::outside;         // of steps
   Activity before_waiting_ = Activity::outside;  // what between_ was

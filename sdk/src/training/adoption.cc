@@ -13,6 +13,7 @@
 #include "coxswain/error.h"
 #include "sdk/src/blocks/block_watch.h"
 #include "sdk/src/memory/memory_actuator.h"
+#include "sdk/src/memory/memory_probe.h"
 #include "sdk/src/parallel/agreement.h"
 #include "sdk/src/precision/format_actuator.h"
 #include "sdk/src/precision/numerics_watch.h"
@@ -96,7 +97,10 @@ void Adoption::add(torch::nn::Module& model, std::shared_ptr<ScriptMirror> scrip
   ranks_.sync_parameters(model.parameters());
   ranks_.sync_buffers(model.buffers());
   visits_ = blocks_.visits();
-  if (models_.empty()) state_.actuators().get<FormatActuator>().attach(model);
+  if (models_.empty()) {
+    state_.actuators().get<FormatActuator>().attach(model);
+    state_.actuators().get<MemoryProbe>().attach(model);
+  }
   models_.push_back(
       {&model, std::move(script), options.name, std::move(map), first, model.parameters()});
   averages_losses_ = averages_losses_ || (options.closure_optimizer == ClosureOptimizer::yes &&

@@ -101,7 +101,8 @@ struct ManualParallel::Impl {
     made.needed = detail::required_of(made.parameters);
     try {
       made.reduction = detail::make_reduction(
-          {state.job().data(), state.job().wait_policy(), state.job().config().reduction},
+          {state.job().data(), state.job().wait_policy(), state.job().config().reduction,
+           state.job().devices()},
           made.parameters, made.needed, {detail::reverse_order(made.parameters.size()), {}});
     } catch (...) {
       sets.pop_back();

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "coxswain/error.h"
 #include "sdk/src/blocks/block_watch.h"
@@ -76,13 +77,26 @@ struct Reducer::Impl {
     if (has_work) {
       if (unit == 0) unit = weight_of_loss;
       run_backward(loss, {weight_of_loss, unit, formats.scale(), which});
-      const double value = loss.item<double>();
-      observe(value, weight_of_loss);
-      step.loss(value, weight_of_loss);
+      unread.push_back({loss.detach(), weight_of_loss});
+      if (loss.is_cpu()) read_losses(step);
     } else {
       if (unit == 0) backward_began = backward_ended = Clock::now();
       if (!wants_own_gradients()) reduction->flush();
     }
+  }
+
+  // Reads what is on a device once for all micro-batches, when the step is averaged.
+  void read_losses(StepScope& step) {
+    if (unread.empty()) return;
+    std::vector<at::Tensor> values;
+    for (const OwnLoss& each : unread) values.push_back(each.value.to(at::kDouble).reshape({}));
+    const at::Tensor all = at::stack(values).to(at::kCPU);
+    for (std::size_t i = 0; i < unread.size(); ++i) {
+      const double value = all.const_data_ptr<double>()[i];
+      observe(value, unread[i].weight);
+      step.loss(value, unread[i].weight);
+    }
+    unread.clear();
   }
 
   void observe(double loss, double weight_of_loss) {
@@ -94,6 +108,7 @@ struct Reducer::Impl {
   }
 
   ReductionOutcome average(StepScope& step) {
+    read_losses(step);
     check_parameters();
     check_backward();
     if (unit == 0 && !is_last_given) backward_began = backward_ended = Clock::now();
@@ -174,7 +189,7 @@ struct Reducer::Impl {
     } else {
       mine.nonfinite_ranks = 1;
     }
-    mine.amax_max = numerics.amax_scaled_fp16();
+    if (formats.is_scaling()) mine.amax_max = numerics.amax_scaled_fp16();
     mine.weight = weight;
     mine.samples = state.step().recorder().report().samples;
     mine.active_ranks = is_joining ? 0 : 1;
@@ -342,6 +357,11 @@ struct Reducer::Impl {
 
   // The open step. Gradients are kept in units of the first micro-batch's weight, so that a single
   // micro-batch needs no scaling at all.
+  struct OwnLoss {
+    at::Tensor value;
+    double weight;
+  };
+  std::vector<OwnLoss> unread;
   double unit = 0;
   double loss_sum = 0;
   double weight = 0;
@@ -362,13 +382,16 @@ Reducer::Impl::Impl(Session session_in, std::vector<at::Tensor> parameters_in,
       numerics(state.actuators().get<detail::NumericsWatch>()),
       parameters(std::move(parameters_in)),
       buffers(std::move(buffers_in)),
-      reduction({state.job().data(), state.job().wait_policy(), state.job().config().reduction},
+      reduction({state.job().data(), state.job().wait_policy(), state.job().config().reduction,
+                 state.job().devices()},
                 parameters),
       weights(parameters,
               state.job().world_size() == 1 ? 0 : state.job().config().reduction.verify_steps,
               state.actuators().get<detail::BlockWatch>()),
       added_weights(state.actuators(), weights) {
   show_held();
+  const Status link = state.job().devices().news();
+  if (!link.ok() && state.job().rank() == kRoot) state.job().log().warning(link.message());
   const detail::StepExchange* exchange = reduction.exchange();
   if (exchange == nullptr) return;  // nothing leaves early, and a hook costs a microsecond
   hooks.emplace(parameters, [this](std::size_t parameter) { reduction->ready(parameter); });
@@ -449,7 +472,7 @@ ReductionReport Reducer::last_reduction() const {
 
 const char* Reducer::path() const {
   detail::StepExchange* exchange = impl_->reduction.exchange();
-  return exchange == nullptr ? "none" : exchange->path();
+  return exchange == nullptr ? "none" : impl_->reduction->path();
 }
 
 }  // namespace cox

@@ -86,6 +86,9 @@ int Session::rank() const {
 int Session::world_size() const {
   return state_->job().world_size();
 }
+c10::Device Session::device() const {
+  return state_->job().device();
+}
 const Config& Session::config() const {
   return state_->job().config();
 }

@@ -9,6 +9,7 @@
 #include "coordinator/core/hash.h"
 #include "coxswain/error.h"
 #include "coxswain/trainer.h"
+#include "sdk/src/device/transfer.h"
 
 namespace cox::detail {
 namespace {
@@ -113,11 +114,17 @@ Result<StepShare> share_of(const SamplePlan& plan, const ShareRequest& request) 
   return share;
 }
 
-StepQueue::StepQueue(const Dataset& dataset, const SamplePlan& plan, std::size_t ahead)
-    : dataset_(dataset), plan_(plan), ahead_(ahead) {
+StepQueue::StepQueue(const Dataset& dataset, const SamplePlan& plan, std::size_t ahead,
+                     c10::Device device)
+    : dataset_(dataset), plan_(plan), ahead_(ahead), device_(device) {
   if (ahead_ == 0) return;
   prefetcher_.emplace(
-      [&dataset](std::span<const std::int64_t> indices) { return dataset.get(indices); },
+      [&dataset, device](std::span<const std::int64_t> indices) {
+        Batch batch = dataset.get(indices);
+        batch.inputs = staged_for(batch.inputs, device);
+        batch.targets = staged_for(batch.targets, device);
+        return batch;
+      },
       ahead_ + 1);
 }
 
@@ -135,7 +142,11 @@ Batch StepQueue::get(const Planned& planned) {
   Batch batch = prefetcher_ ? prefetcher_->take(planned.cursor)
                             : dataset_.get(samples_of(plan_, planned.share));
   const std::int64_t wanted = planned.share.slice.count;
-  if (batch.samples == wanted) return batch;
+  if (batch.samples == wanted) {
+    batch.inputs = sent_to(batch.inputs, device_);
+    batch.targets = sent_to(batch.targets, device_);
+    return batch;
+  }
   throw Error(failed_precondition(
       "Dataset::get: expected a batch of " + std::to_string(wanted) +
       " samples, one for each index, found Batch::samples = " + std::to_string(batch.samples)));

@@ -86,7 +86,9 @@ Result<StepShare> share_of(const SamplePlan& plan, const ShareRequest& request);
 class StepQueue {
  public:
   // `dataset` must outlive it. `ahead`: steps whose batches are got before they run; 0 = none.
-  StepQueue(const Dataset& dataset, const SamplePlan& plan, std::size_t ahead);
+  // Batches are moved to `device` without waiting for it.
+  StepQueue(const Dataset& dataset, const SamplePlan& plan, std::size_t ahead,
+            c10::Device device = c10::Device(c10::DeviceType::CPU));
 
   struct Step {
     StepShare share;
@@ -111,6 +113,7 @@ class StepQueue {
   const Dataset& dataset_;
   SamplePlan plan_;
   std::size_t ahead_;
+  c10::Device device_;
   std::deque<Planned> planned_;  // consecutive steps
   std::optional<Prefetcher<Batch>> prefetcher_;
   std::optional<std::uint64_t> taken_cursor_;

@@ -517,7 +517,7 @@ Trainer::Steps Trainer::steps(const Dataset& dataset) {
   plan.global_batch = impl_->options.global_batch;
   plan.seed = impl_->state.job().config().run.seed;
   impl_->queue.emplace(dataset, detail::require(SamplePlan::create(plan), Error::Scope::all_ranks),
-                       impl_->options.prefetch);
+                       impl_->options.prefetch, impl_->parameters.front().device());
   return Steps(impl_.get());
 }
 

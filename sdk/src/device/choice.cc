@@ -1,0 +1,96 @@
+#include "sdk/src/device/choice.h"
+
+#include <ATen/Context.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <dlfcn.h>
+#include <torch/nn/module.h>
+
+#include <filesystem>
+
+#include "coordinator/core/text.h"
+
+namespace cox::detail {
+namespace {
+
+constexpr const char* kCudaLibrary = "libtorch_cuda.so";
+
+std::string said(const char* error) {
+  return error != nullptr ? std::string(error) : std::string("no reason was given");
+}
+
+// libtorch_cpu itself needs CUDA's runtime, so it is in every process.
+CudaFacts ask_runtime() {
+  using Count = int (*)(int*);
+  using Name = const char* (*)(int);
+  const auto count = reinterpret_cast<Count>(dlsym(RTLD_DEFAULT, "cudaGetDeviceCount"));
+  const auto name = reinterpret_cast<Name>(dlsym(RTLD_DEFAULT, "cudaGetErrorString"));
+  if (count == nullptr || name == nullptr) return {0, "CUDA's runtime is not in the process", {}};
+  int devices = 0;
+  const int error = count(&devices);
+  if (error != 0) return {0, said(name(error)), {}};
+  if (devices <= 0) return {0, "CUDA shows no device", {}};
+  return {devices, {}, {}};
+}
+
+// Returns why not; empty when it is there.
+std::string load_library() {
+  if (dlopen(kCudaLibrary, RTLD_NOW | RTLD_NOLOAD) != nullptr) return {};
+  Dl_info info{};
+  const auto* inside = reinterpret_cast<const void*>(&at::globalContext);
+  if (dladdr(inside, &info) == 0) return "LibTorch's folder is not known";
+  const auto file = std::filesystem::path(info.dli_fname).parent_path() / kCudaLibrary;
+  if (dlopen(file.c_str(), RTLD_NOW | RTLD_GLOBAL) == nullptr) return said(dlerror());
+  return {};
+}
+
+}  // namespace
+
+CudaFacts find_cuda() {
+#if COX_WITH_CUDA
+  CudaFacts facts = ask_runtime();
+  if (facts.devices == 0) return facts;
+  facts.why_unusable = load_library();
+  if (facts.why_unusable.empty() && !at::hasCUDA()) {
+    facts.why_unusable =
+        "LibTorch was asked for CUDA before Session::start (torch::manual_seed asks, too) and "
+        "remembers that there was none; start the session first";
+  }
+  return facts;
+#else
+  return {0, "this build leaves CUDA out (COX_WITH_CUDA)", {}};
+#endif
+}
+
+Result<c10::Device> choose_device(DeviceSetting setting, const CudaFacts& facts,
+                                  std::int32_t rank_on_node) {
+  const c10::Device cpu(c10::DeviceType::CPU);
+  if (setting == DeviceSetting::cpu) return cpu;
+  const std::string why = facts.devices == 0 ? facts.why_none : facts.why_unusable;
+  if (why.empty()) {
+    return c10::Device(c10::DeviceType::CUDA,
+                       static_cast<c10::DeviceIndex>(rank_on_node % facts.devices));
+  }
+  if (setting == DeviceSetting::automatic) return cpu;
+  return failed_precondition(
+      concat("run.device=cuda: expected a CUDA device that LibTorch can use, found none: ", why,
+             "; use run.device=auto to train on the CPU where there is none"));
+}
+
+c10::Device device_of(const torch::nn::Module& model) {
+  for (const at::Tensor& parameter : model.parameters()) {
+    if (!parameter.device().is_cpu()) return parameter.device();
+  }
+  return at::kCPU;
+}
+
+void wait_for(c10::Device device) {
+  if (!device.is_cpu())
+    c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+}
+
+void make_current(c10::Device device) {
+  if (device.is_cpu()) return;
+  c10::impl::VirtualGuardImpl(device.type()).setDevice(device);
+}
+
+}  // namespace cox::detail

@@ -1,0 +1,54 @@
+// StreamLane is the DeviceLane of a rank on CUDA: a stream from LibTorch's pool, staging buffers
+// from its caching allocators, and an event for each mark, all through c10's virtual device
+// interface. The streams of the pool are of high priority, because what goes over a lane is small
+// and somebody may wait for it.
+//
+// Buffers that a lane gave out go back to the allocators with it. Both give memory out again only
+// behind the work that the lane's stream was given: the device's memory belongs to that stream,
+// pinned memory has an event behind its last copy. Thread rule: as DeviceLane.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "coordinator/transport/nccl/device_lane.h"
+
+namespace cox::detail {
+
+class StreamLane final : public transport::DeviceLane {
+ public:
+  // failed_precondition where `device` has no streams (the CPU); unavailable with the device's own
+  // words where it refuses.
+  static Result<std::unique_ptr<transport::DeviceLane>> make(c10::Device device);
+
+  Status select_device() override;
+  void* stream() const override { return stream_.native_handle(); }
+  Result<transport::StagingBuffer> staging(std::size_t bytes) override;
+  Status upload(const transport::StagingBuffer& buffer, std::size_t bytes) override;
+  Status download(const transport::StagingBuffer& buffer, std::size_t bytes) override;
+  Status mark(Mark mark) override;
+  Result<transport::Progress> passed(Mark mark) override;
+  Status follow_current() override;
+  Status hold_current_until(Mark mark) override;
+
+ private:
+  struct Buffer {
+    at::Tensor host;  // pinned
+    at::Tensor device;
+  };
+  explicit StreamLane(c10::Stream stream);
+  Result<Buffer> buffer_of(const transport::StagingBuffer& buffer, std::size_t bytes) const;
+  c10::Stream current() const;
+
+  const c10::Stream stream_;
+  std::vector<Buffer> buffers_;
+  std::vector<std::optional<c10::Event>> marks_;  // by their numbers
+  std::optional<c10::Event> behind_current_;
+};
+
+}  // namespace cox::detail

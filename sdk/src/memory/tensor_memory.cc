@@ -1,0 +1,42 @@
+#include "sdk/src/memory/tensor_memory.h"
+
+#include <c10/core/CachingDeviceAllocator.h>
+
+namespace cox::detail {
+namespace {
+
+constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+
+c10::CachingDeviceAllocator::DeviceStats stats_of(c10::Device device) {
+  return c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
+}
+
+}  // namespace
+
+bool TensorMemory::is_counted() const {
+  return !device_.is_cpu() || counting_allocator_installed();
+}
+
+MemoryCount TensorMemory::count() const {
+  if (device_.is_cpu()) return counted_memory();
+  const auto stats = stats_of(device_);
+  return {stats.allocated_bytes[kAll].current, stats.allocated_bytes[kAll].peak};
+}
+
+void TensorMemory::reset_peak() const {
+  if (device_.is_cpu()) return reset_counted_peak();
+  c10::getDeviceAllocator(device_.type())->resetPeakStats(device_.index());
+}
+
+std::uint64_t TensorMemory::reserved_bytes() const {
+  if (device_.is_cpu()) return 0;
+  return static_cast<std::uint64_t>(stats_of(device_).reserved_bytes[kAll].current);
+}
+
+std::optional<std::uint64_t> TensorMemory::reachable_bytes() const {
+  if (device_.is_cpu()) return std::nullopt;
+  const auto free = c10::getDeviceAllocator(device_.type())->getMemoryInfo(device_.index()).first;
+  return reserved_bytes() + free;
+}
+
+}  // namespace cox::detail

@@ -1,0 +1,338 @@
+#include "sdk/src/parallel/device_reduction.h"
+
+#include <c10/core/Event.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "coordinator/transport/nccl/device_exchange.h"
+#include "coxswain/error.h"
+#include "sdk/src/device/tensor_scan.h"
+
+namespace cox::detail {
+namespace {
+
+// What travels over NCCL, and how often.
+std::unique_ptr<transport::DeviceExchange> sums_over(const ReductionSetup& setup,
+                                                     const std::vector<at::Tensor>& buckets,
+                                                     const DeviceLink::Ends& ends) {
+  std::vector<transport::DeviceBucket> addresses;
+  for (const at::Tensor& bucket : buckets) {
+    const bool is_double = bucket.scalar_type() == at::kDouble;
+    addresses.push_back(
+        {bucket.mutable_data_ptr(), static_cast<std::size_t>(bucket.numel()),
+         is_double ? transport::nccl::Type::float64 : transport::nccl::Type::float32});
+  }
+  transport::DeviceExchangeOptions options;
+  options.wait = setup.wait;
+  auto made = transport::DeviceExchange::create(setup.ranks, ends.group, ends.lane,
+                                                std::move(addresses), options);
+  require(made.status(), "gradient buckets over NCCL");
+  return *std::move(made);
+}
+
+// GatheredReduction is what the two ways share: the buckets on the device.
+class GatheredReduction : public GradientReduction {
+ public:
+  GatheredReduction(const std::vector<at::Tensor>& parameters, GradientLayout layout,
+                    std::unique_ptr<StepExchange> exchange)
+      : parameters_(parameters),
+        layout_(std::move(layout)),
+        exchange_(std::move(exchange)),
+        on_device_(parameters.size()),
+        views_(parameters.size()),
+        nonfinite_(parameters.size()) {
+    const torch::NoGradGuard no_grad;
+    // Autograd must not see views here: zero_grad() of torch::optim refuses to detach them.
+    const at::AutoDispatchBelowADInplaceOrView untracked;
+    for (const GradientBucket& laid : layout_.buckets) add_bucket(laid);
+  }
+
+  void begin(const MicroBatchFacts& facts) override { facts_ = facts; }
+  void end() override {
+    if (facts_.which == MicroBatch::last) gather();
+  }
+
+  StepBallot merge(StepBallot mine, const std::function<void()>& pump) override {
+    const bool is_bad =
+        std::ranges::any_of(nonfinite_, [](std::int64_t count) { return count > 0; });
+    mine.overflow_ranks = is_bad ? 1 : 0;
+    const StepBallot merged = exchange_->merge(mine, pump);
+    is_gathered_ = false;
+    facts_ = {};
+    return merged;
+  }
+
+  const std::vector<std::int64_t>& nonfinite() const override { return nonfinite_; }
+  std::span<const std::uint32_t> order() const override { return order_; }
+  StepExchange* exchange() override { return exchange_.get(); }
+
+ protected:
+  // Lets a bucket, which holds this rank's part, set out.
+  virtual void set_out(std::size_t bucket) = 0;
+
+  // Puts this rank's gradients into the buckets and lets those set out, bucket by bucket.
+  void gather() {
+    if (std::exchange(is_gathered_, true)) return;
+    const torch::NoGradGuard no_grad;
+    order_.clear();
+    for (std::size_t b = 0; b < buckets_.size(); ++b) {
+      gather(layout_.buckets[b].parameters);
+      set_out(b);
+    }
+  }
+
+  // Makes .grad what the buckets hold.
+  void take_gradients() {
+    for (std::size_t p = 0; p < parameters_.size(); ++p) {
+      if (!on_device_[p].defined()) continue;
+      parameters_[p].mutable_grad() = has_gradient(p) ? as_gradient(p) : at::Tensor();
+    }
+  }
+
+  bool has_gradient(std::size_t p) const {
+    return on_device_[p].defined() && exchange_->counts()[p] != 0;
+  }
+  at::Tensor part_of(const at::Tensor& flat, std::size_t parameter) const {
+    return flat.narrow(0, layout_.places[parameter].offset, parameters_[parameter].numel());
+  }
+
+  const std::vector<at::Tensor>& parameters_;
+  const GradientLayout layout_;
+  const std::unique_ptr<StepExchange> exchange_;
+  std::vector<at::Tensor> buckets_;
+  std::vector<at::Tensor> on_device_;  // 1-D, of each parameter in its bucket
+  std::vector<at::Tensor> views_;      // those in the parameters' shapes
+  mutable std::vector<std::int64_t> nonfinite_;
+  MicroBatchFacts facts_;
+
+ private:
+  void add_bucket(const GradientBucket& laid) {
+    const at::Device device = parameters_[laid.parameters.front()].device();
+    const auto type = laid.type == BucketType::fp64 ? at::kDouble : at::kFloat;
+    buckets_.push_back(at::zeros({laid.elements}, at::TensorOptions(device).dtype(type)));
+    for (const std::size_t p : laid.parameters) {
+      on_device_[p] = part_of(buckets_.back(), p);
+      views_[p] = on_device_[p].view(parameters_[p].sizes());
+    }
+  }
+
+  bool has_view(std::size_t p) const {
+    return parameters_[p].scalar_type() == views_[p].scalar_type();
+  }
+  at::Tensor as_gradient(std::size_t p) const {
+    return has_view(p) ? views_[p] : views_[p].to(parameters_[p].scalar_type());
+  }
+
+  void gather(const std::vector<std::size_t>& parameters) {
+    std::vector<at::Tensor> to;
+    std::vector<at::Tensor> from;
+    std::vector<at::Tensor> missing;
+    for (const std::size_t p : parameters) {
+      at::Tensor& grad = parameters_[p].mutable_grad();
+      exchange_->counts()[p] = grad.defined() ? 1 : 0;
+      if (!grad.defined()) {
+        missing.push_back(on_device_[p]);
+        continue;
+      }
+      order_.push_back(static_cast<std::uint32_t>(p));
+      to.push_back(views_[p]);
+      from.push_back(grad.layout() == at::kStrided ? grad : grad.to_dense());
+      if (has_view(p)) grad = views_[p];
+    }
+    if (!missing.empty()) at::_foreach_zero_(missing);
+    if (to.empty()) return;
+    at::_foreach_copy_(to, from, /*non_blocking=*/true);
+    if (facts_.unit != 1) at::_foreach_mul_(to, facts_.unit);
+  }
+
+  std::vector<std::uint32_t> order_;
+  bool is_gathered_ = false;  // in the open step
+};
+
+class StagedReduction final : public GatheredReduction {
+ public:
+  StagedReduction(const ReductionSetup& setup, const std::vector<at::Tensor>& parameters,
+                  GradientLayout layout, std::unique_ptr<StepExchange> exchange)
+      : GatheredReduction(parameters, std::move(layout), std::move(exchange)), wait_(setup.wait) {
+    for (std::size_t b = 0; b < buckets_.size(); ++b) {
+      staged_.push_back({at::zeros_like(exchange_->flat(b)).pin_memory(),
+                         c10::Event(buckets_[b].device().type())});
+    }
+  }
+
+  void flush() override {
+    gather();
+    for (; next_ < buckets_.size(); ++next_) {
+      wait_for(staged_[next_]);
+      send(next_);
+    }
+  }
+
+  StepBallot merge(StepBallot mine, const std::function<void()>& pump) override {
+    next_ = 0;
+    return GatheredReduction::merge(mine, pump);
+  }
+
+  double hand_back(double total, double loss_scale) override {
+    const torch::NoGradGuard no_grad;
+    const double norm = divide(total * loss_scale);
+    for (std::size_t b = 0; b < buckets_.size(); ++b) {
+      staged_[b].host.copy_(exchange_->flat(b));
+      buckets_[b].copy_(staged_[b].host, /*non_blocking=*/true);
+    }
+    take_gradients();
+    return norm;
+  }
+
+ private:
+  struct Staged {
+    at::Tensor host;  // pinned; of a bucket
+    c10::Event came;  // it holds this rank's part
+  };
+
+  void set_out(std::size_t b) override {
+    const at::Device device = buckets_[b].device();
+    staged_[b].host.copy_(buckets_[b], /*non_blocking=*/true);
+    staged_[b].came.record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+  }
+
+  void wait_for(const Staged& staged) const {
+    transport::Waiter waiter(wait_);
+    while (!staged.came.query()) require(waiter.pause(), "gradients from the device");
+  }
+
+  // Passes on what came, and counts what is not finite.
+  void send(std::size_t b) {
+    for (const std::size_t p : layout_.buckets[b].parameters) {
+      const at::Tensor came = part_of(staged_[b].host, p);
+      at::Tensor place = part_of(exchange_->flat(b), p);
+      if (came.scalar_type() == at::kFloat) {
+        nonfinite_[p] = copy_and_scan(came, floats_of(place), 1).nonfinite;
+      } else {
+        place.copy_(came);
+        nonfinite_[p] = count_nonfinite(place);
+      }
+    }
+    exchange_->start(b);
+    exchange_->advance();
+  }
+
+  // Divides the sums in the exchange; returns the norm, in the parameters' order.
+  double divide(double divisor) {
+    double squares = 0;
+    std::vector<at::Tensor> others;
+    for (std::size_t p = 0; p < parameters_.size(); ++p) {
+      if (!has_gradient(p)) continue;
+      at::Tensor place = part_of(exchange_->flat(layout_.places[p].bucket), p);
+      if (place.scalar_type() == at::kFloat && has_exact_inverse(divisor)) {
+        squares += copy_and_scan(place, floats_of(place), static_cast<float>(1 / divisor)).squares;
+      } else {
+        place.div_(divisor);
+        others.push_back(place);
+      }
+    }
+    return others.empty() ? std::sqrt(squares) : std::hypot(std::sqrt(squares), l2_norm(others));
+  }
+
+  const transport::WaitPolicy wait_;
+  std::vector<Staged> staged_;
+  std::size_t next_ = 0;  // bucket to be passed on
+};
+
+class NcclReduction final : public GatheredReduction {
+ public:
+  NcclReduction(const ReductionSetup& setup, const std::vector<at::Tensor>& parameters,
+                GradientLayout layout, std::unique_ptr<StepExchange> exchange,
+                const DeviceLink::Ends& ends)
+      : GatheredReduction(parameters, std::move(layout), std::move(exchange)),
+        sums_(sums_over(setup, buckets_, ends)),
+        own_magnitudes_(buckets_.size()) {}
+
+  void flush() override {
+    gather();
+    require(sums_->advance(), kWhat);
+  }
+
+  // The ballot comes first: ranks that differ learn it there, before they wait for each other's
+  // sums.
+  StepBallot merge(StepBallot mine, const std::function<void()>& pump) override {
+    const StepBallot merged = GatheredReduction::merge(mine, pump);
+    require(sums_->wait_all(pump), kWhat);
+    return merged;
+  }
+
+  double hand_back(double total, double loss_scale) override {
+    const torch::NoGradGuard no_grad;
+    at::_foreach_div_(buckets_, total * loss_scale);
+    std::vector<at::Tensor> averages;
+    for (std::size_t p = 0; p < parameters_.size(); ++p) {
+      if (has_gradient(p)) averages.push_back(on_device_[p]);
+    }
+    take_gradients();
+    return l2_norm(averages);
+  }
+
+  // Called only in a step that went wrong: then the figures that gather() left on the device are
+  // read. They tell that a gradient was not finite, not how many of its values.
+  const std::vector<std::int64_t>& nonfinite() const override {
+    for (std::size_t b = 0; b < buckets_.size(); ++b) {
+      if (!own_magnitudes_[b].defined()) continue;
+      const at::Tensor here = own_magnitudes_[b].to(at::kCPU, at::kDouble);
+      const std::vector<std::size_t>& parameters = layout_.buckets[b].parameters;
+      for (std::size_t i = 0; i < parameters.size(); ++i) {
+        nonfinite_[parameters[i]] = std::isfinite(here.const_data_ptr<double>()[i]) ? 0 : 1;
+      }
+    }
+    return nonfinite_;
+  }
+
+  const char* path() override { return sums_->path(); }
+
+ private:
+  static constexpr const char* kWhat = "gradient reduction over NCCL";
+
+  void set_out(std::size_t b) override {
+    std::vector<at::Tensor> parts;
+    for (const std::size_t p : layout_.buckets[b].parameters) parts.push_back(on_device_[p]);
+    own_magnitudes_[b] =
+        at::stack(at::_foreach_norm(parts, std::numeric_limits<double>::infinity()));
+    require(sums_->start(b), kWhat);
+  }
+
+  const std::unique_ptr<transport::DeviceExchange> sums_;
+  std::vector<at::Tensor> own_magnitudes_;  // of each bucket: of its parameters, before the sum
+};
+
+}  // namespace
+
+c10::Device common_device(const std::vector<at::Tensor>& parameters,
+                          const std::vector<bool>& needed) {
+  std::optional<c10::Device> common;
+  for (std::size_t p = 0; p < parameters.size(); ++p) {
+    if (!needed[p]) continue;
+    if (common && *common != parameters[p].device()) return at::kCPU;
+    common = parameters[p].device();
+  }
+  return common.value_or(at::kCPU);
+}
+
+std::unique_ptr<GradientReduction> make_device_reduction(const ReductionSetup& setup,
+                                                         const std::vector<at::Tensor>& parameters,
+                                                         GradientLayout layout,
+                                                         std::unique_ptr<StepExchange> exchange) {
+  const auto& link = setup.devices.open(
+      setup.ranks, common_device(parameters, required_of(parameters)), setup.wait);
+  if (!link.ok()) {
+    return std::make_unique<StagedReduction>(setup, parameters, std::move(layout),
+                                             std::move(exchange));
+  }
+  return std::make_unique<NcclReduction>(setup, parameters, std::move(layout), std::move(exchange),
+                                         *link);
+}
+
+}  // namespace cox::detail

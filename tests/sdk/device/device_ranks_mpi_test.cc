@@ -1,0 +1,30 @@
+// Gradients of several ranks, each with a device of its own: the losses are those of the CPU.
+#include <torch/torch.h>
+
+#include <string>
+#include <vector>
+
+#include "small_text.h"
+
+#include <doctest/doctest.h>
+
+using namespace cox;
+
+TEST_CASE("ranks on devices get the losses of ranks on CPUs, with even and uneven shares") {
+  const std::string world = [] {
+    return std::to_string(solo_session({"--cox.run.device=cpu"}).world_size());
+  }();
+  for (const std::string& shares :
+       {std::string(), "--cox.force.shares=" + std::string(world == "2" ? "3,5" : "1,3,2,2")}) {
+    CAPTURE(shares);
+    Training training;
+    training.options.steps = 5;
+    training.options.clip_norm = 0.5;
+    if (!shares.empty()) training.flags.push_back(shares);
+    const Trained here = train_on("cpu", training);
+    const Trained there = train_on("cuda", training);
+    REQUIRE(there.losses.size() == here.losses.size());
+    for (std::size_t i = 0; i < here.losses.size(); ++i)
+      CHECK(std::abs(there.losses[i] - here.losses[i]) < 1e-6);
+  }
+}

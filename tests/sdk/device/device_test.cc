@@ -1,0 +1,170 @@
+// The parts of the device layer, on the stand-ins for CUDA, which report every access without
+// order and every access by the host.
+#include <torch/torch.h>
+
+#include <cstring>
+
+#include "sdk/src/device/phase_events.h"
+#include "sdk/src/device/stream_lane.h"
+#include "sdk/src/device/tensor_scan.h"
+#include "sdk/src/device/transfer.h"
+#include "sdk/src/memory/tensor_memory.h"
+#include "stand_in_counts.h"
+#include "tests/sdk/session/solo.h"
+
+#include <doctest/doctest.h>
+
+using namespace cox;
+using namespace cox::detail;
+
+namespace {
+
+const c10::Device kDevice(c10::DeviceType::CUDA, 0);
+
+template <class Work>
+void until(const Work& is_over) {
+  for (int polls = 0; polls < 1000 && !is_over(); ++polls) {
+  }
+  CHECK(is_over());
+}
+
+}  // namespace
+
+TEST_CASE("a session picks the device, says so, and makes it current") {
+  const auto session = solo_session({"--cox.run.device=cuda"});
+  CHECK(session.device() == kDevice);
+  CHECK(torch::ones({1}, at::kCUDA).device() == kDevice);
+  CHECK(solo_session({"--cox.run.device=cpu"}).device() == c10::Device(at::kCPU));
+  CHECK(solo_session().device() == kDevice);
+}
+
+TEST_CASE("a lane carries bytes to the device and back, on a stream of its own, without a wait") {
+  auto made = StreamLane::make(kDevice);
+  REQUIRE(made.ok());
+  transport::DeviceLane& lane = **made;
+  CHECK(lane.select_device().ok());
+  const c10::impl::VirtualGuardImpl guard(at::kCUDA);
+  CHECK(lane.stream() != guard.getStreamNativeHandle(guard.getStream(kDevice)));
+  const auto buffer = lane.staging(256);
+  REQUIRE(buffer.ok());
+  const std::uint64_t before = synchronisations();
+  CHECK(*lane.passed(3) == transport::Progress::done);  // never set
+  std::memset(buffer->host.data(), 7, 256);
+  CHECK(lane.upload(*buffer, 256).ok());
+  CHECK(lane.mark(0).ok());
+  until([&] { return *lane.passed(0) == transport::Progress::done; });
+  std::memset(buffer->host.data(), 0, 256);
+  CHECK(lane.download(*buffer, 128).ok());
+  CHECK(lane.mark(0).ok());
+  until([&] { return *lane.passed(0) == transport::Progress::done; });
+  CHECK(buffer->host[127] == std::byte{7});
+  CHECK(buffer->host[128] == std::byte{0});
+  CHECK(synchronisations() == before);
+  CHECK_FALSE(lane.upload(*buffer, 512).ok());
+  CHECK_FALSE(lane.upload({buffer->host, nullptr}, 1).ok());
+}
+
+TEST_CASE("a lane and the training stream wait for each other on the device") {
+  auto lane = *StreamLane::make(kDevice);
+  const auto buffer = lane->staging(1024);
+  REQUIRE(buffer.ok());
+  at::Tensor ours =
+      at::from_blob(buffer->device, {1024}, at::TensorOptions(kDevice).dtype(at::kByte));
+  const std::uint64_t before = synchronisations();
+  CHECK(lane->upload(*buffer, 1024).ok());
+  CHECK(lane->mark(0).ok());
+  CHECK(lane->hold_current_until(0).ok());
+  ours.fill_(5);  // by the training stream, after the upload
+  CHECK(lane->follow_current().ok());
+  CHECK(lane->download(*buffer, 1024).ok());
+  CHECK(lane->mark(1).ok());
+  CHECK(synchronisations() == before);
+  until([&] { return *lane->passed(1) == transport::Progress::done; });
+  CHECK(buffer->host[1023] == std::byte{5});
+}
+
+TEST_CASE("a lane of the CPU is refused") {
+  CHECK_FALSE(StreamLane::make(c10::Device(at::kCPU)).ok());
+}
+
+TEST_CASE("phases are timed by events, and a step's times come when the device has passed it") {
+  PhaseEvents events(kDevice);
+  const std::uint64_t before = synchronisations();
+  std::optional<PhaseEvents::Times> times;
+  at::Tensor work = torch::ones({1 << 16}, kDevice);
+  const std::uint64_t after_ones = synchronisations();
+  for (int step = 0; step < 6; ++step) {
+    events.begin_step();
+    events.change(Phase::forward);
+    for (int i = 0; i < 20; ++i) work.add_(1);
+    events.change(Phase::optimizer);
+    work.mul_(1);
+    events.change(Phase::other);
+    events.end_step({.wall_seconds = 1e-9, .waiting_seconds = 5, .is_waiting_known = true});
+    if (auto taken = events.take()) times = taken;
+  }
+  CHECK(synchronisations() == after_ones);
+  CHECK(after_ones >= before);
+  REQUIRE(times);
+  const auto& seconds = times->phase_seconds;
+  CHECK(seconds[static_cast<std::size_t>(Phase::forward)] > 0);
+  CHECK(seconds[static_cast<std::size_t>(Phase::backward)] == 0);
+  double sum = 0;
+  for (const double each : seconds) sum += each;
+  CHECK(sum == doctest::Approx(times->host.wall_seconds));
+  CHECK(times->host.waiting_seconds == 0);  // there was no communication
+}
+
+TEST_CASE("a step that was spoiled has no times, and neither has one that was not ended") {
+  PhaseEvents events(kDevice);
+  events.begin_step();
+  events.spoil();
+  events.end_step({});
+  CHECK_FALSE(events.take());
+  events.begin_step();
+  CHECK_FALSE(events.take());
+}
+
+TEST_CASE("the bytes of tensors on a device are those of its allocator") {
+  const TensorMemory memory(kDevice);
+  CHECK(memory.is_counted());
+  const MemoryCount before = memory.count();
+  memory.reset_peak();
+  {
+    const at::Tensor large = torch::empty({1 << 20}, at::TensorOptions(kDevice).dtype(at::kByte));
+    CHECK(memory.count().live_bytes - before.live_bytes == 1 << 20);
+  }
+  CHECK(memory.count().live_bytes == before.live_bytes);
+  CHECK(memory.count().peak_bytes - before.live_bytes == 1 << 20);
+  CHECK(memory.reserved_bytes() > 0);
+  CHECK(memory.reachable_bytes().value_or(0) >= memory.reserved_bytes());
+}
+
+TEST_CASE("tensors are sent without a wait, and what is there already stays") {
+  const at::Tensor here = torch::arange(100);
+  const std::uint64_t before = synchronisations();
+  const at::Tensor there = sent_to(here, kDevice);
+  CHECK(synchronisations() == before);
+  CHECK(there.device() == kDevice);
+  CHECK(there.cpu().equal(here));
+  CHECK(sent_to(there, kDevice).is_same(there));
+  CHECK(sent_to(here, at::kCPU).is_same(here));
+  CHECK_FALSE(sent_to(at::Tensor(), kDevice).defined());
+}
+
+TEST_CASE("figures of scans come from the device without a wait") {
+  const at::Tensor tensor = torch::tensor({1.0f, -8.0f, INFINITY}).to(kDevice);
+  std::vector<PendingScan> scans(2);
+  const std::uint64_t before = synchronisations();
+  for (PendingScan& each : scans) each = start_scan(tensor, ScanKind::extent);
+  PendingScan* const both[] = {&scans[0], &scans[1]};
+  PendingRead read(both);
+  CHECK(synchronisations() == before);
+  until([&] { return read.finish(); });
+  CHECK(synchronisations() == before);
+  for (const PendingScan& each : scans) {
+    CHECK(each.scan.values == 3);
+    CHECK(each.scan.nonfinite == 1);
+    CHECK(each.scan.amax == 8);
+  }
+}

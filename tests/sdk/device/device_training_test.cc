@@ -1,0 +1,219 @@
+// A Trainer and an adopted loop on a device give the CPU's bits, whatever the coordinator does to
+// their blocks. On the stand-ins, whose kernels are the CPU's and which report every race.
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "coxswain/clip.h"
+#include "coxswain/loss_scaler.h"
+#include "small_text.h"
+#include "stand_in_counts.h"
+#include "tests/sdk/temp_folder.h"
+
+#include <doctest/doctest.h>
+
+using namespace cox;
+
+namespace {
+
+TrainerOptions steps(std::uint64_t count) {
+  TrainerOptions options;
+  options.steps = count;
+  return options;
+}
+
+TrainerOptions with_clipping() {
+  TrainerOptions options = steps(5);
+  options.clip_norm = 0.5;
+  return options;
+}
+
+TrainerOptions with_micro_batches() {
+  TrainerOptions options = steps(4);
+  options.micro_batch = 3;
+  return options;
+}
+
+TrainerOptions with_prefetch() {
+  TrainerOptions options = steps(5);
+  options.prefetch = 2;
+  return options;
+}
+
+Trained adopt_on(const std::string& device, std::vector<std::string> flags) {
+  flags.push_back("--cox.run.device=" + device);
+  auto session = solo_session(flags);
+  gpt2::Gpt2 model = small_gpt();
+  model->to(session.device());
+  session.adopt(*model);
+  torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(0.01));
+  const SmallText data;
+  Trained outcome;
+  for (std::int64_t step = 0; step < 5; ++step) {
+    const std::vector<std::int64_t> rows = {step, step + 5, step + 9};
+    const Batch batch = data.get(rows);
+    optimizer.zero_grad();
+    const at::Tensor loss =
+        model->loss(batch.inputs.to(session.device()), batch.targets.to(session.device()));
+    loss.backward();
+    optimizer.step();
+    outcome.losses.push_back(loss.item<double>());
+  }
+  session.finish();
+  outcome.parameters = on_cpu(*model);
+  return outcome;
+}
+
+// The waits of a step in the loop that a person writes without Coxswain, who looks at the loss,
+// clips, and in fp16 scales losses.
+enum class Scaling { none, losses };
+std::uint64_t waits_of_plain_loop(Scaling scaling) {
+  gpt2::Gpt2 model = small_gpt();
+  model->to(at::Device(at::kCUDA, 0));
+  AdamW optimizer(model->parameters(), {.lr = 0.01});
+  LossScaler scaler;
+  const SmallText data;
+  std::uint64_t before = 0;
+  constexpr int kSteps = 3;
+  for (int step = 0; step <= kSteps; ++step) {
+    if (step == 1) before = synchronisations();
+    const std::vector<std::int64_t> rows = {step, step + 5};
+    const Batch batch = data.get(rows);
+    const auto there = [](const at::Tensor& tensor) {
+      return tensor.pin_memory().to(at::Device(at::kCUDA, 0), true);
+    };
+    optimizer.zero_grad();
+    const at::Tensor loss = model->loss(there(batch.inputs), there(batch.targets));
+    (scaling == Scaling::losses ? scaler.scale(loss) : loss).backward();
+    if (scaling == Scaling::losses) scaler.unscale(optimizer);
+    clip_by_global_norm(model->parameters(), 0.5);
+    if (scaling == Scaling::losses) {
+      scaler.step(optimizer);
+      scaler.update();
+    } else {
+      optimizer.step();
+    }
+    CHECK(std::isfinite(loss.item<double>()));
+  }
+  return (synchronisations() - before) / kSteps;
+}
+
+TrainerOptions with_clipping_for(std::uint64_t count) {
+  TrainerOptions options = with_clipping();
+  options.steps = count;
+  return options;
+}
+
+std::uint64_t waits_of_trainer(const std::vector<std::string>& flags) {
+  auto session = solo_session(flags);
+  gpt2::Gpt2 model = small_gpt();
+  model->to(session.device());
+  AdamW optimizer(model->parameters(), {.lr = 0.01});
+  Trainer trainer(session, *model, optimizer, with_clipping_for(12));
+  const SmallText data;
+  std::uint64_t before = 0;
+  std::uint64_t most = 0;
+  for (auto& step : trainer.steps(data)) {
+    if (step.number() > 4) most = std::max(most, synchronisations() - before);
+    before = synchronisations();
+    step.backward(
+        step.forward([&] { return model->loss(step.batch().inputs, step.batch().targets); }));
+    step.update();
+  }
+  return most;
+}
+
+}  // namespace
+
+TEST_CASE("the coordinator adds no wait for the device to a step, whatever it steers") {
+  train_on("cuda", {{}, steps(1)});  // the first engine that runs on a device keeps it
+  const std::uint64_t plain = waits_of_plain_loop(Scaling::none);
+  const std::uint64_t scaled = waits_of_plain_loop(Scaling::losses);
+  MESSAGE("waits of a plain step: ", plain, ", with a loss scaler: ", scaled);
+  const std::string precision = "--cox.precision.format=";
+  const std::string force = "--cox.memory.force=*=";
+  for (const std::string& flag :
+       {std::string("--cox.run.name=plain"), precision + "bf16", precision + "fp8",
+        precision + "auto", force + "recompute", std::string("--cox.memory.budget=1GiB"),
+        std::string("--cox.guard.mode=on"), std::string("--cox.stragglers.mode=on")}) {
+    CAPTURE(flag);
+    const bool is_scaled = flag == precision + "auto";
+    const std::uint64_t waits = waits_of_trainer({"--cox.run.device=cuda", flag});
+    MESSAGE("waits of a step: ", waits, " ", flag);
+    CHECK(waits <= (is_scaled ? scaled : plain));
+  }
+}
+
+TEST_CASE("a trainer on the device gives the CPU's bits, in every format and under every action") {
+  struct Case {
+    std::string name;
+    Training training;
+  };
+  const std::string precision = "--cox.precision.format=";
+  const std::string force = "--cox.memory.force=*=";
+  const std::vector<Case> cases = {
+      {"plain", {{}, steps(5)}},
+      {"micro-batches", {{}, with_micro_batches()}},
+      {"prefetch", {{}, with_prefetch()}},
+      {"bf16", {{precision + "bf16"}, steps(4)}},
+      {"fp8", {{precision + "fp8"}, steps(3)}},
+      {"recompute", {{force + "recompute"}, steps(4)}},
+      {"recompute in bf16", {{force + "recompute", precision + "bf16"}, steps(4)}},
+      {"offload", {{force + "offload", "--cox.memory.smallest_bytes=1"}, steps(4)}},
+      {"a budget", {{"--cox.memory.budget=1GiB"}, steps(4)}},
+  };
+  for (const Case& each : cases) {
+    CAPTURE(each.name);
+    const Trained here = train_on("cpu", each.training);
+    const Trained there = train_on("cuda", each.training);
+    CHECK(here.losses.size() == each.training.options.steps);
+    CHECK(there.losses == here.losses);
+    CHECK(count_unequal(there.parameters, here.parameters) == 0);
+  }
+}
+
+TEST_CASE(
+    "clipping on the device differs from the CPU's by the order in which norms are added up") {
+  const Trained here = train_on("cpu", {{}, with_clipping()});
+  const Trained there = train_on("cuda", {{}, with_clipping()});
+  REQUIRE(there.losses.size() == here.losses.size());
+  for (std::size_t i = 0; i < here.losses.size(); ++i)
+    CHECK(std::abs(there.losses[i] - here.losses[i]) < 1e-6);
+}
+
+TEST_CASE("dropout on the device is drawn again by recompute: the same bits with and without") {
+  Training kept{{}, steps(4), 0.2};
+  Training recomputed{{"--cox.memory.force=*=recompute"}, steps(4), 0.2};
+  const Trained a = train_on("cuda", kept);
+  const Trained b = train_on("cuda", recomputed);
+  CHECK(a.losses == b.losses);
+  CHECK(count_unequal(a.parameters, b.parameters) == 0);
+}
+
+TEST_CASE("a run that was saved on the device goes on there, and on the CPU, with the same bits") {
+  const Trained whole = train_on("cpu", {{}, steps(6)});
+  for (const std::string& second : {std::string("cuda"), std::string("cpu")}) {
+    CAPTURE(second);
+    const TempFolder folder;
+    const std::string saves = "--cox.checkpoint.directory=" + folder.path().string();
+    train_on("cuda", {{saves}, steps(3)});
+    const Trained rest = train_on(second, {{saves, "--cox.checkpoint.resume=on"}, steps(6)});
+    CHECK(rest.losses == std::vector<double>(whole.losses.begin() + 3, whole.losses.end()));
+    CHECK(count_unequal(rest.parameters, whole.parameters) == 0);
+  }
+}
+
+TEST_CASE("an adopted loop on the device gives the CPU's bits") {
+  for (const std::string& flag :
+       {std::string("--cox.run.name=plain"), std::string("--cox.precision.format=bf16"),
+        std::string("--cox.memory.force=*=recompute")}) {
+    CAPTURE(flag);
+    const Trained here = adopt_on("cpu", {flag});
+    const Trained there = adopt_on("cuda", {flag});
+    CHECK(there.losses == here.losses);
+    CHECK(count_unequal(there.parameters, here.parameters) == 0);
+  }
+}
