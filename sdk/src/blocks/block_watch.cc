@@ -124,7 +124,10 @@ Status BlockWatch::adopt(const BlockMap& map) {
   }
   if (!visits_)
     visits_ = std::make_shared<VisitWatch>(*this, [clock = clock_] { return clock->now(); });
-  if (map.size() > 0) clock_->measure(map.parameters(BlockId{}).front().device());
+  for (std::size_t b = 0; b < map.size(); ++b) {
+    const auto parameters = map.parameters(BlockId(static_cast<BlockId::rep>(b)));
+    if (!parameters.empty()) clock_->measure(parameters.front().device());
+  }
   for (std::size_t b = 0; b < names.size(); ++b) {
     const BlockId block(static_cast<BlockId::rep>(b));
     visits_->add_block(names[b], b < map.size() ? map.elements(block) : 0);

@@ -28,8 +28,10 @@ c10::Stream PinnedTier::current() const {
 }
 
 at::Tensor PinnedTier::on_device(const Transfer& transfer) const {
-  return at::from_blob(transfer.data, {transfer.bytes},
-                       at::TensorOptions(device_).dtype(at::kByte));
+  return at::for_blob(transfer.data, {transfer.bytes})
+      .options(at::TensorOptions(device_).dtype(at::kByte))
+      .target_device(device_)
+      .make_tensor();
 }
 
 void PinnedTier::copy(Transfer& transfer) {
@@ -66,8 +68,12 @@ Transfer::State PinnedTier::finish(Transfer& transfer) {
   return transfer.state = Transfer::State::done;
 }
 
+// A saved tensor may go when the device is lost already: then nothing is used again.
 void PinnedTier::cancel(Transfer& transfer) {
-  static_cast<void>(finish(transfer));
+  try {
+    static_cast<void>(finish(transfer));
+  } catch (const std::exception&) {
+  }
   transfer.state = Transfer::State::idle;
 }
 
