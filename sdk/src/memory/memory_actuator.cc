@@ -432,9 +432,9 @@ Result<std::int64_t> MemoryActuator::peak_of_others(const SampleStep& sample,
     host.forget_run();
     if (sample.release) sample.release();
     TrialStep step(sample.model, loss);
-    reset_counted_peak();
+    probe_.memory().reset_peak();
     const Status ran = step.run();
-    most = std::max(most, counted_memory().peak_bytes);
+    most = std::max(most, probe_.memory().count().peak_bytes);
     blocks_.visits()->forget_step();
     if (!ran.ok()) return ran;
   }
