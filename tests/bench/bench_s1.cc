@@ -128,6 +128,7 @@ void curves(int runs) {
       line(to_string(rule), test::delay_of(rule, extra, kRanks, std::min(runs, 100), 200));
     }
   }
+  const double bound_alone = log_of_rate * 2 * 0.03 * 0.03 / std::pow(std::log(1.05), 2);
   for (const std::int32_t ranks : {8, 16, 256, 1024}) {
     const test::Delay delay = test::delay_of({}, 0.05, ranks, runs / 2, 200);
     Line("S1", delay.mean, "steps")
@@ -136,6 +137,7 @@ void curves(int runs) {
         .with("ranks", ranks)
         .with("runs", runs / 2)
         .with("p99", delay.p99)
+        .with("bound", bound_alone * ranks / (ranks - 1))
         .print();
   }
 }

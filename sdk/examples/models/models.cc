@@ -442,32 +442,32 @@ struct Field : nn::Module {
 
 }  // namespace
 
-ModelCase make_resnet(std::uint64_t seed) {
+ModelCase make_resnet(std::uint64_t seed, std::int64_t times) {
   auto model = seeded<ResNet>(seed);
-  return {"resnet", model, [model](std::uint64_t batch_seed) {
+  return {"resnet", model, [model, times](std::uint64_t batch_seed) {
             const at::Generator generator = batch_generator(batch_seed);
-            const Tensor images = at::randn({6, 3, 12, 12}, generator);
-            const Tensor labels = at::randint(10, {6}, generator, at::kLong);
+            const Tensor images = at::randn({6 * times, 3, 12, 12}, generator);
+            const Tensor labels = at::randint(10, {6 * times}, generator, at::kLong);
             return at::cross_entropy_loss(model->forward(images), labels);
           }};
 }
 
-ModelCase make_dcgan(std::uint64_t seed) {
+ModelCase make_dcgan(std::uint64_t seed, std::int64_t times) {
   auto model = seeded<Dcgan>(seed);
-  return {"dcgan", model, [model](std::uint64_t batch_seed) {
+  return {"dcgan", model, [model, times](std::uint64_t batch_seed) {
             const at::Generator generator = batch_generator(batch_seed);
-            const Tensor real = at::randn({6, 1, 16, 16}, generator).tanh_();
-            return model->losses(real, at::randn({6, 6, 1, 1}, generator));
+            const Tensor real = at::randn({6 * times, 1, 16, 16}, generator).tanh_();
+            return model->losses(real, at::randn({6 * times, 6, 1, 1}, generator));
           }};
 }
 
-std::vector<ModelCase> make_dcgan_players(std::uint64_t seed) {
+std::vector<ModelCase> make_dcgan_players(std::uint64_t seed, std::int64_t times) {
   const auto both = seeded<Dcgan>(seed);
-  const auto noise = [](std::uint64_t batch_seed) {
-    return at::randn({6, 6, 1, 1}, batch_generator(batch_seed + 1'000'000));
+  const auto noise = [times](std::uint64_t batch_seed) {
+    return at::randn({6 * times, 6, 1, 1}, batch_generator(batch_seed + 1'000'000));
   };
-  const auto discriminator_loss = [both, noise](std::uint64_t batch_seed) {
-    const Tensor real = at::randn({6, 1, 16, 16}, batch_generator(batch_seed)).tanh_();
+  const auto discriminator_loss = [both, noise, times](std::uint64_t batch_seed) {
+    const Tensor real = at::randn({6 * times, 1, 16, 16}, batch_generator(batch_seed)).tanh_();
     const Tensor fake = both->generator->forward(noise(batch_seed)).detach();
     return both->judge(real, 0.9) + both->judge(fake, 0.0);
   };
@@ -478,50 +478,51 @@ std::vector<ModelCase> make_dcgan_players(std::uint64_t seed) {
           {"generator", both->generator.ptr(), generator_loss}};
 }
 
-ModelCase make_unet(std::uint64_t seed) {
+ModelCase make_unet(std::uint64_t seed, std::int64_t times) {
   auto model = seeded<UNet>(seed);
-  return {"unet", model, [model](std::uint64_t batch_seed) {
+  return {"unet", model, [model, times](std::uint64_t batch_seed) {
             const at::Generator generator = batch_generator(batch_seed);
-            const Tensor images = at::randn({3, 1, 16, 16}, generator);
+            const Tensor images = at::randn({3 * times, 1, 16, 16}, generator);
             const Tensor mask = at::avg_pool2d(images, 3, 1, 1).gt(0).to(at::kFloat);
             return at::binary_cross_entropy_with_logits(model->forward(images), mask);
           }};
 }
 
-ModelCase make_lstm(std::uint64_t seed) {
+ModelCase make_lstm(std::uint64_t seed, std::int64_t times) {
   auto model = seeded<LstmModel>(seed);
-  return {"lstm", model, [model](std::uint64_t batch_seed) {
-            const at::Generator generator = batch_generator(batch_seed);
-            const auto most = at::randint(5, 11, {}, generator, at::kLong).item<std::int64_t>();
-            const Tensor lengths =
-                at::randint(2, most + 1, {LstmModel::kBatch}, generator, at::kLong);
-            const Tensor text =
-                at::randint(LstmModel::kWords, {LstmModel::kBatch, most + 1}, generator, at::kLong);
-            const Tensor beyond = at::arange(most, at::kLong).ge(lengths.unsqueeze(1));
-            const Tensor next = text.narrow(1, 1, most).masked_fill(beyond, LstmModel::kNoWord);
-            const Tensor scores = model->forward(text.narrow(1, 0, most), lengths);
-            return at::cross_entropy_loss(scores.flatten(0, 1), next.flatten(), {},
-                                          at::Reduction::Mean, LstmModel::kNoWord);
-          }};
-}
-
-ModelCase make_gpt2(std::uint64_t seed, double dropout) {
-  auto model = seeded<Gpt2>(seed, dropout);
   return {
-      dropout > 0 ? "gpt2" : "gpt2_without_dropout", model, [model](std::uint64_t batch_seed) {
+      "lstm", model, [model, times](std::uint64_t batch_seed) {
         const at::Generator generator = batch_generator(batch_seed);
-        const Tensor text = at::randint(Gpt2::kWords, {4, Gpt2::kLength + 1}, generator, at::kLong);
-        const Tensor scores = model->forward(text.narrow(1, 0, Gpt2::kLength));
-        const Tensor next = text.narrow(1, 1, Gpt2::kLength);
-        return at::cross_entropy_loss(scores.flatten(0, 1), next.flatten());
+        const std::int64_t batch = LstmModel::kBatch * times;
+        const auto most = at::randint(5, 11, {}, generator, at::kLong).item<std::int64_t>();
+        const Tensor lengths = at::randint(2, most + 1, {batch}, generator, at::kLong);
+        const Tensor text = at::randint(LstmModel::kWords, {batch, most + 1}, generator, at::kLong);
+        const Tensor beyond = at::arange(most, at::kLong).ge(lengths.unsqueeze(1));
+        const Tensor next = text.narrow(1, 1, most).masked_fill(beyond, LstmModel::kNoWord);
+        const Tensor scores = model->forward(text.narrow(1, 0, most), lengths);
+        return at::cross_entropy_loss(scores.flatten(0, 1), next.flatten(), {}, at::Reduction::Mean,
+                                      LstmModel::kNoWord);
       }};
 }
 
-ModelCase make_scripted(std::uint64_t seed) {
-  auto model = seeded<Scripted>(seed);
-  return {"scripted", model, [model](std::uint64_t batch_seed) {
+ModelCase make_gpt2(std::uint64_t seed, double dropout, std::int64_t times) {
+  auto model = seeded<Gpt2>(seed, dropout);
+  return {dropout > 0 ? "gpt2" : "gpt2_without_dropout", model,
+          [model, times](std::uint64_t batch_seed) {
             const at::Generator generator = batch_generator(batch_seed);
-            const Tensor sequence = at::randn({6, 5, Scripted::kInputs}, generator);
+            const Tensor text =
+                at::randint(Gpt2::kWords, {4 * times, Gpt2::kLength + 1}, generator, at::kLong);
+            const Tensor scores = model->forward(text.narrow(1, 0, Gpt2::kLength));
+            const Tensor next = text.narrow(1, 1, Gpt2::kLength);
+            return at::cross_entropy_loss(scores.flatten(0, 1), next.flatten());
+          }};
+}
+
+ModelCase make_scripted(std::uint64_t seed, std::int64_t times) {
+  auto model = seeded<Scripted>(seed);
+  return {"scripted", model, [model, times](std::uint64_t batch_seed) {
+            const at::Generator generator = batch_generator(batch_seed);
+            const Tensor sequence = at::randn({6 * times, 5, Scripted::kInputs}, generator);
             return at::mse_loss(model->forward(sequence), sequence.sum({1, 2}).tanh());
           }};
 }
@@ -536,24 +537,25 @@ void write_script(const std::string& path, std::uint64_t seed) {
   script.save(path);
 }
 
-Tensor loss_of_script(torch::jit::Module& script, std::uint64_t batch_seed) {
-  const Tensor x = at::randn({32, kScriptWidth}, batch_generator(batch_seed));
+Tensor loss_of_script(torch::jit::Module& script, std::uint64_t batch_seed, std::int64_t times) {
+  const Tensor x = at::randn({32 * times, kScriptWidth}, batch_generator(batch_seed));
   return at::mse_loss(script.forward({x}).toTensor(), x.sum(1).tanh());
 }
 
-ModelCase make_field(std::uint64_t seed) {
+ModelCase make_field(std::uint64_t seed, std::int64_t times) {
   auto model = seeded<Field>(seed);
-  return {"field", model, [model](std::uint64_t batch_seed) {
+  return {"field", model, [model, times](std::uint64_t batch_seed) {
             const at::Generator generator = batch_generator(batch_seed);
-            const Tensor start = at::randn({3, Field::kSide, Field::kSide}, generator);
+            const Tensor start = at::randn({3 * times, Field::kSide, Field::kSide}, generator);
             const Tensor decay = at::linspace(0.9, 0.6, Field::kSteps).view({-1, 1, 1, 1});
             return at::mse_loss(model->forward(start), start.unsqueeze(0) * decay);
           }};
 }
 
-std::vector<ModelCase> all_models(std::uint64_t seed) {
-  return {make_resnet(seed), make_dcgan(seed),    make_unet(seed), make_lstm(seed),
-          make_gpt2(seed),   make_scripted(seed), make_field(seed)};
+std::vector<ModelCase> all_models(std::uint64_t seed, std::int64_t times) {
+  return {make_resnet(seed, times), make_dcgan(seed, times),     make_unet(seed, times),
+          make_lstm(seed, times),   make_gpt2(seed, 0.1, times), make_scripted(seed, times),
+          make_field(seed, times)};
 }
 
 }  // namespace plain_models

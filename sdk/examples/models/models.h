@@ -28,35 +28,36 @@ struct ModelCase {
 };
 
 // Each factory makes the model's parameters from the seed and leaves the default generator as it
-// was; the model is in training mode.
+// was; the model is in training mode. Batches have `times` times the samples that are usual here.
 
 // Residual blocks: BatchNorm, in-place ReLU, a skip added in place.
-ModelCase make_resnet(std::uint64_t seed);
+ModelCase make_resnet(std::uint64_t seed, std::int64_t times = 1);
 // A generator and a discriminator in one module, and the losses of both; the discriminator runs
 // three times a step.
-ModelCase make_dcgan(std::uint64_t seed);
+ModelCase make_dcgan(std::uint64_t seed, std::int64_t times = 1);
 // The same two as the tutorial of DCGAN trains them, each with a loss and an optimizer of its own:
 // the discriminator first, on real images and on what the generator makes; then the generator, by
 // what the discriminator says of its images.
-std::vector<ModelCase> make_dcgan_players(std::uint64_t seed);
+std::vector<ModelCase> make_dcgan_players(std::uint64_t seed, std::int64_t times = 1);
 // Skips over the whole depth: max_pool, upsampling, cat.
-ModelCase make_unet(std::uint64_t seed);
+ModelCase make_unet(std::uint64_t seed, std::int64_t times = 1);
 // Packed sequences whose lengths depend on the batch; dropout within the LSTM and after it.
-ModelCase make_lstm(std::uint64_t seed);
+ModelCase make_lstm(std::uint64_t seed, std::int64_t times = 1);
 // The head multiplies by the embedding's parameter. `dropout` is the probability in the three usual
 // places; 0 leaves random operators out.
-ModelCase make_gpt2(std::uint64_t seed, double dropout = 0.1);
+ModelCase make_gpt2(std::uint64_t seed, double dropout = 0.1, std::int64_t times = 1);
 // A recurrent cell compiled by TorchScript, called with its graph optimiser off.
-ModelCase make_scripted(std::uint64_t seed);
+ModelCase make_scripted(std::uint64_t seed, std::int64_t times = 1);
 // Finite differences on a grid: a field that is written in place, border cells, a time step found
 // without gradients, a small network as the closure term, four steps.
-ModelCase make_field(std::uint64_t seed);
+ModelCase make_field(std::uint64_t seed, std::int64_t times = 1);
 
 // Writes a TorchScript module of three layers to a file, as torch.jit.script(...).save(path) does;
 // the loss of such a module on a batch.
 void write_script(const std::string& path, std::uint64_t seed);
-at::Tensor loss_of_script(torch::jit::Module& script, std::uint64_t batch_seed);
+at::Tensor loss_of_script(torch::jit::Module& script, std::uint64_t batch_seed,
+                          std::int64_t times = 1);
 
-std::vector<ModelCase> all_models(std::uint64_t seed);
+std::vector<ModelCase> all_models(std::uint64_t seed, std::int64_t times = 1);
 
 }  // namespace plain_models

@@ -3,11 +3,12 @@
 //
 //   mpiexec.mpich -n 2 build/release/bin/train_models resnet --cox.memory.budget=2MiB
 //
-//   train_models resnet | dcgan | unet | lstm | gpt2 | scripted | field [--epochs N] [--alone]
-//   train_models script FILE [--epochs N] [--alone]     a TorchScript module from a file
+//   train_models MODEL [--epochs N] [--times N] [--alone]
+//   train_models script FILE [--epochs N] [--times N] [--alone]   a TorchScript module from a file
 //   train_models write_script FILE
 //
-// --alone leaves the second line out. Prints the last loss and the sum of all weights.
+// MODEL is resnet, dcgan, unet, lstm, gpt2, scripted or field; --times N makes batches N times as
+// large. --alone leaves the second line out. Prints the last loss and the sum of all weights.
 #include <torch/script.h>
 #include <torch/torch.h>
 
@@ -29,6 +30,7 @@ using plain_models::ModelCase;
 struct Options {
   std::string model, file;
   int epochs = 2;
+  int times = 1;
   bool is_alone = false;
 };
 
@@ -39,6 +41,8 @@ Options parse(const std::vector<std::string>& words) {
       options.is_alone = true;
     } else if (words[i] == "--epochs" && i + 1 < words.size()) {
       options.epochs = std::stoi(words[++i]);
+    } else if (words[i] == "--times" && i + 1 < words.size()) {
+      options.times = std::stoi(words[++i]);
     } else {
       (options.model.empty() ? options.model : options.file) = words[i];
     }
@@ -59,15 +63,16 @@ Player player_of(const ModelCase& it, const std::string& name = {}) {
           it.model->parameters()};
 }
 
-Player scripted_player(const std::string& file) {
+Player scripted_player(const std::string& file, int times) {
   const auto script = std::make_shared<torch::jit::Module>(torch::jit::load(file));
   // TorchScript then calls one operator after the other, so that its blocks can be recomputed and
   // run in formats.
   torch::jit::setGraphExecutorOptimize(false);
-  Player player{
-      [script](std::uint64_t batch) { return plain_models::loss_of_script(*script, batch); },
-      [script](cox::Session& session) { session.adopt(*script); },
-      {}};
+  Player player{[script, times](std::uint64_t batch) {
+                  return plain_models::loss_of_script(*script, batch, times);
+                },
+                [script](cox::Session& session) { session.adopt(*script); },
+                {}};
   for (const torch::Tensor& parameter : script->parameters())
     player.parameters.push_back(parameter);
   return player;
@@ -77,12 +82,12 @@ std::vector<Player> players_of(const Options& options) {
   constexpr std::uint64_t kSeed = 1;
   std::vector<Player> players;
   if (options.model == "script") {
-    players.push_back(scripted_player(options.file));
+    players.push_back(scripted_player(options.file, options.times));
   } else if (options.model == "dcgan") {
-    for (const ModelCase& it : plain_models::make_dcgan_players(kSeed))
+    for (const ModelCase& it : plain_models::make_dcgan_players(kSeed, options.times))
       players.push_back(player_of(it, it.name));
   }
-  for (const ModelCase& it : plain_models::all_models(kSeed)) {
+  for (const ModelCase& it : plain_models::all_models(kSeed, options.times)) {
     if (players.empty() && it.name == options.model) players.push_back(player_of(it));
   }
   if (players.empty())

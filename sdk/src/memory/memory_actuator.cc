@@ -147,8 +147,9 @@ TrialSettings MemoryActuator::trial_settings() const {
   return settings;
 }
 
-Result<MemoryProblem> MemoryActuator::measure(TrialStep& step, std::int64_t resident_later_bytes,
-                                              const std::function<void()>& forget_run) {
+Result<MemoryProblem> MemoryActuator::measure(
+    TrialStep& step, std::int64_t resident_later_bytes, const std::function<void()>& forget_run,
+    std::function<Result<std::int64_t>(const Actions&)> other_peak) {
   const std::int64_t base_bytes = probe_.memory().count().live_bytes + resident_later_bytes;
   TrialSettings settings = trial_settings();
   settings.budget_bytes -= resident_later_bytes;
@@ -165,6 +166,7 @@ Result<MemoryProblem> MemoryActuator::measure(TrialStep& step, std::int64_t resi
   };
   if (!levels_ && has_levels()) levels_.emplace(*blocks_.visits());
   settings.levels = levels_ ? &*levels_ : nullptr;
+  settings.other_peak = std::move(other_peak);
   auto problem = measure_problem(blocks_.size(), settings, pass);
   followed_.reset();
   if (!problem.ok()) return problem;
@@ -410,10 +412,33 @@ Result<MemoryProblem> MemoryActuator::measure_sample(const SampleStep& sample,
                                                      CalibrationHost& host) {
   const GradientHolding held = holders_.held(sample.micro_batches);
   TrialStep step(sample.model, sample.loss, held.released);
-  return measure(step, sample.resident_later_bytes + held.resident_bytes, [&] {
+  std::function<Result<std::int64_t>(const Actions&)> other_peak;
+  if (!sample.other_losses.empty())
+    other_peak = [&](const Actions& actions) { return peak_of_others(sample, actions, host); };
+  const auto forget_run = [&] {
     host.forget_run();
     if (sample.release) sample.release();
-  });
+  };
+  return measure(step, sample.resident_later_bytes + held.resident_bytes, forget_run,
+                 std::move(other_peak));
+}
+
+Result<std::int64_t> MemoryActuator::peak_of_others(const SampleStep& sample,
+                                                    const Actions& actions, CalibrationHost& host) {
+  std::int64_t most = 0;
+  for (const std::function<at::Tensor()>& loss : sample.other_losses) {
+    steer(actions);
+    if (offloader_) offloader_->begin_step();
+    host.forget_run();
+    if (sample.release) sample.release();
+    TrialStep step(sample.model, loss);
+    probe_.memory().reset_peak();
+    const Status ran = step.run();
+    most = std::max(most, probe_.memory().count().peak_bytes);
+    blocks_.visits()->forget_step();
+    if (!ran.ok()) return ran;
+  }
+  return most;
 }
 
 void MemoryActuator::start_from(const std::vector<planner::RankProblem>& problems,

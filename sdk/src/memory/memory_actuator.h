@@ -79,10 +79,12 @@ class MemoryActuator final : public Actuator {
   void open(const MemoryShare& share);
   // Runs the step several times. `resident_later_bytes`: what the base does not hold yet, such as
   // the optimizer's state. `forget_run` drops what a run keeps for the rest of its step (quantised
-  // weights), so that each run begins as a step does. Errors: the step is no chain of blocks, or
-  // throws.
-  Result<MemoryProblem> measure(TrialStep& step, std::int64_t resident_later_bytes,
-                                const std::function<void()>& forget_run = {});
+  // weights), so that each run begins as a step does. `other_peak`: TrialSettings. Errors: the step
+  // is no chain of blocks, or throws.
+  Result<MemoryProblem> measure(
+      TrialStep& step, std::int64_t resident_later_bytes,
+      const std::function<void()>& forget_run = {},
+      std::function<Result<std::int64_t>(const Actions&)> other_peak = {});
   // Sets the actions for all visits from now on, one per block.
   void steer(const Actions& actions);
 
@@ -98,6 +100,9 @@ class MemoryActuator final : public Actuator {
   // Returns the peak of a step of that many samples, 0 where it is not known.
   std::int64_t predicted_peak_with(std::uint64_t samples) const;
   bool pin_unequal(const SampleStep& sample, CalibrationHost& host);
+  // Returns the highest level that the loop's other steps reach under these actions.
+  Result<std::int64_t> peak_of_others(const SampleStep& sample, const Actions& actions,
+                                      CalibrationHost& host);
   Result<MemoryProblem> measure_sample(const SampleStep& sample, CalibrationHost& host);
   void start_from(const std::vector<planner::RankProblem>& problems, CalibrationHost& host);
   std::string explain_peak(const std::vector<planner::RankProblem>& problems,

@@ -42,7 +42,9 @@ std::string block_text(std::size_t block) {
   return "block " + std::to_string(block);
 }
 
-// Notes where each block has its edges. The last end of a backward pass counts.
+// Notes where each block has its edges. The last end of a backward pass counts. A block that the
+// backward pass asks for nothing (it saves nothing, or its results are detached) belongs to what
+// runs before it, and is in no order.
 Result<Edges> edges_of(const StepTrace& trace, std::size_t blocks) {
   const std::size_t none = trace.events.size();
   std::array<std::vector<std::size_t>, 4> seen;  // by edge and block
@@ -56,6 +58,8 @@ Result<Edges> edges_of(const StepTrace& trace, std::size_t blocks) {
     place = i;
     if (event.edge == BlockEdge::forward_begin) edges.order.push_back(event.block.value());
   }
+  const auto& backward = seen[kBackwardBegin];
+  std::erase_if(edges.order, [&](std::size_t block) { return backward[block] == none; });
   for (std::size_t edge = 0; edge < seen.size(); ++edge) {
     for (const std::size_t block : edges.order) edges.at[edge].push_back(seen[edge][block]);
   }
@@ -74,9 +78,8 @@ Status check_chain(const Edges& edges, std::size_t none) {
     last = edges[kForwardEnd][s];
   }
   for (std::size_t s = edges.order.size(); s-- > 0;) {
-    if (edges[kBackwardBegin][s] <= last || edges[kBackwardBegin][s] == none) {
-      return no_chain("found the backward pass of " + block_text(edges.order[s]) +
-                      " missing or out of order");
+    if (edges[kBackwardBegin][s] <= last) {
+      return no_chain("found the backward pass of " + block_text(edges.order[s]) + " out of order");
     }
     last = edges[kBackwardBegin][s];
   }
@@ -255,7 +258,8 @@ class ProblemTrial {
     if (tried.ok()) tried = try_kept();
     if (tried.ok() && recomputes_) tried = try_levels();
     if (tried.ok()) tried = try_others();
-    if (tried.ok() && settings_.levels != nullptr) tried = try_plans();
+    const bool may_take_more = settings_.levels != nullptr || settings_.other_peak != nullptr;
+    if (tried.ok() && may_take_more) tried = try_plans();
     return tried.ok() ? Result<MemoryProblem>(std::move(problem_)) : Result<MemoryProblem>(tried);
   }
 
@@ -272,7 +276,7 @@ class ProblemTrial {
     const auto first = pass_(Actions(blocks_, lightest_));
     if (!first.ok()) return first.status();
     least_.order = first->order;
-    auto least = run_pass(Actions(blocks_, lightest_));
+    auto least = run_pass(all(lightest_));
     if (!least.ok()) return least.status();
     least_ = std::move(*least);
     problem_ = empty_problem(least_.order);
@@ -283,7 +287,7 @@ class ProblemTrial {
 
   Status try_kept() {
     for (const auto& slice : slices_within_budget()) {
-      Actions actions(blocks_, lightest_);
+      Actions actions = all(lightest_);
       for (const std::size_t s : slice) actions[least_.order[s - 1]] = MemoryAction::keep;
       const auto kept = run_pass(actions);
       if (!kept.ok()) return kept.status();
@@ -306,7 +310,7 @@ class ProblemTrial {
   }
 
   Status try_level(MemoryAction action, unsigned n, const std::vector<std::size_t>& slice) {
-    Actions actions(blocks_, lightest_);
+    Actions actions = all(lightest_);
     bool has_any = false;
     for (const std::size_t s : slice) {
       if (settings_.levels->count(least_.order[s - 1]) < n) continue;
@@ -328,7 +332,7 @@ class ProblemTrial {
     for (const MemoryAction action : {MemoryAction::tile, MemoryAction::offload}) {
       if (!contains(settings_.actions, action)) continue;
       if (action == MemoryAction::tile && settings_.has_tiles && !settings_.has_tiles()) continue;
-      const auto tried = run_pass(Actions(blocks_, action));
+      const auto tried = run_pass(all(action));
       if (!tried.ok()) return tried.status();
       note_gaps(problem_, *tried);
       for (std::size_t s = 1; s + 1 < problem_.stages.size(); ++s) note_other(*tried, s, action);
@@ -337,8 +341,9 @@ class ProblemTrial {
   }
 
   // Stages need not add up where several blocks hold the same memory (a skip connection): what some
-  // of them drop alone stays. So some plans are tried as a whole, and the most that one takes
-  // beyond the sum of its stages is counted with all of them.
+  // of them drop alone stays. And other steps of the loop may take more than the one that was
+  // measured. So some plans are tried as a whole, in all steps, and the most that one takes beyond
+  // the sum of its stages is counted with all of them.
   Status try_plans() {
     const auto solved = planner::solve_front(problem_);
     if (!solved.ok()) return solved.status();
@@ -351,12 +356,27 @@ class ProblemTrial {
     for (std::size_t i = 0; i < std::min(kPlansTried, affordable.size()); ++i) {
       const std::size_t last = affordable.size() - 1;
       const std::size_t at = affordable.size() <= kPlansTried ? i : i * last / (kPlansTried - 1);
-      const auto reading = run_pass(actions_of(*affordable[at]));
-      if (!reading.ok()) return reading.status();
-      most = std::max(most, reading->peak_bytes - affordable[at]->peak_bytes);
+      const auto peak = peak_under(actions_of(*affordable[at]));
+      if (!peak.ok()) return peak.status();
+      most = std::max(most, *peak - affordable[at]->peak_bytes);
     }
     option(problem_, 0, MemoryAction::keep).kept_bytes += most;
     return ok_status();
+  }
+
+  Result<std::int64_t> peak_under(const Actions& actions) {
+    const auto reading = run_pass(actions);
+    if (!reading.ok()) return reading.status();
+    if (!settings_.other_peak) return reading->peak_bytes;
+    const auto other = settings_.other_peak(actions);
+    return other.ok() ? std::max(*other, reading->peak_bytes) : other;
+  }
+
+  // A block without a stage is kept, as it is under every plan.
+  Actions all(MemoryAction action) const {
+    Actions actions(blocks_, MemoryAction::keep);
+    for (const std::size_t block : least_.order) actions[block] = action;
+    return actions;
   }
 
   Actions actions_of(const MemoryPoint& point) const {
@@ -469,7 +489,7 @@ Result<StepReading> read_stages(const StepTrace& trace, std::size_t blocks) {
   if (blocks == 0) return no_chain("found none");
   const auto edges = edges_of(trace, blocks);
   if (!edges.ok()) return edges.status();
-  if (edges->order.empty()) return no_chain("found none that ran");
+  if (edges->order.empty()) return no_chain("found none that ran forward and backward");
   if (Status chain = check_chain(*edges, trace.events.size()); !chain.ok()) return chain;
   const Reader reader(trace);
   StepReading reading;

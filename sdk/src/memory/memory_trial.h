@@ -76,13 +76,14 @@ struct StageReading {
 struct StepReading {
   std::int64_t start_bytes = 0;
   std::int64_t peak_bytes = 0;       // the highest level that was counted
-  std::vector<std::size_t> order;    // the blocks that ran, in the order of the forward pass
+  std::vector<std::size_t> order;    // the blocks that ran both ways, as they ran forward
   std::vector<StageReading> stages;  // of those blocks, in that order, + 2
 };
 
 // Returns failed_precondition when a block ran twice, or when backward did not run them in reverse:
-// then no chain describes the step, and there is nothing to plan. REQUIRES: the trace's blocks are
-// below `blocks`.
+// then no chain describes the step, and there is nothing to plan. A block that backward asks for
+// nothing is part of the stage that runs before it. REQUIRES: the trace's blocks are below
+// `blocks`.
 Result<StepReading> read_stages(const StepTrace& trace, std::size_t blocks);
 
 using Actions = std::vector<MemoryAction>;  // one per block
@@ -99,6 +100,9 @@ struct TrialSettings {
   StorageLevels* levels = nullptr;               // of recompute; null where there are none
   // Whether the passes so far had tiles, so that dropping them can be tried; empty = they had.
   std::function<bool()> has_tiles = {};
+  // Returns the highest level that other steps of the loop reach under these actions; empty where
+  // all steps are alike.
+  std::function<Result<std::int64_t>(const Actions&)> other_peak = {};
 };
 
 // Measures the problem of this rank. Returns the first error of `pass`, and failed_precondition

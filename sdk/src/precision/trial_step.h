@@ -33,6 +33,8 @@ struct SampleStep {
   std::uint64_t samples = 0;
   // Lets go of what the last run of `loss` left beside the graph; may be empty.
   std::function<void()> release = {};
+  // Of other steps that the loop takes in turn, those of a GAN's other player, say.
+  std::vector<std::function<at::Tensor()>> other_losses = {};
 };
 
 // Returns a number that is equal for equal bits of a gradient.

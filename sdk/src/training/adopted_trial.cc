@@ -2,6 +2,7 @@
 
 #include <torch/nn/module.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace cox::detail {
@@ -30,48 +31,76 @@ AdoptedTrial::AdoptedTrial(Models models, BlockWatch& blocks, Follow follow)
       follower_(std::move(follow)),
       all_(std::make_unique<Recording>()) {}
 
-void AdoptedTrial::forward_begins() {
+void AdoptedTrial::forward_begins(std::uint64_t steps_ended) {
+  if (step_ < steps_ended) {
+    step_ = steps_ended;
+    is_recording_ = true;
+    is_checked_ = false;
+  }
   if (is_recording_ && forward_ == nullptr) forward_ = std::make_unique<Recording>();
 }
 
 void AdoptedTrial::begin(const OperatorCall& call) {
-  all_->pass.begin(call);
+  if (all_ != nullptr) all_->pass.begin(call);
   if (forward_ != nullptr) forward_->pass.begin(call);
 }
 
 void AdoptedTrial::end(std::span<const c10::IValue> results) {
   if (forward_ != nullptr) forward_->pass.end(results);
-  all_->pass.end(results);
+  if (all_ != nullptr) all_->pass.end(results);
 }
 
 void AdoptedTrial::failed() noexcept {
   if (forward_ != nullptr) forward_->pass.failed();
-  all_->pass.failed();
+  if (all_ != nullptr) all_->pass.failed();
 }
 
-void AdoptedTrial::backward_begins(const BackwardPass& pass, Gradients before) {
+void AdoptedTrial::backward_begins(const BackwardPass& pass) {
   if (!std::exchange(is_recording_, false)) return;
   for (Recording* it : {forward_.get(), all_.get()}) {
     if (it != nullptr) it->status = it->pass.close(pass.roots, pass.gradients);
   }
-  if (before == Gradients::some)
-    status_ = failed_precondition("expected parameters without gradients, found some with one");
+  for (const at::Tensor& parameter : models_().parameters()) {
+    const at::Tensor& gradient = parameter.grad();
+    before_.push_back(gradient.defined() ? gradient.detach().clone() : at::Tensor());
+  }
 }
 
-void AdoptedTrial::check() {
-  if (std::exchange(is_checked_, true) || !status_.ok()) return;
-  const MeasureMode mode = visits_.mode();
-  const GradientsAside aside(models_().parameters());
-  const std::vector<std::uint64_t> expected = aside.fingerprints();
+void AdoptedTrial::check(const std::vector<bool>& trained) {
+  if (std::exchange(is_checked_, true)) return;
+  if (status_.ok() && std::ranges::find(kinds_, trained, &Kind::trained) == kinds_.end()) {
+    const MeasureMode mode = visits_.mode();
+    const GradientsAside aside(models_().parameters());
+    status_ = check_recording(aside.fingerprints());
+    visits_.measure(mode);
+    if (status_.ok()) kinds_.push_back({trained, std::move(forward_ != nullptr ? forward_ : all_)});
+  }
+  before_.clear();
+  forward_.reset();
+  all_.reset();
+}
+
+// Leaves the one that can be run again, if there is one.
+Status AdoptedTrial::check_recording(const std::vector<std::uint64_t>& expected) {
+  Status status;
   for (std::unique_ptr<Recording>* each : {&forward_, &all_}) {
     if (*each == nullptr) continue;
     pass_ = &(*each)->pass;
-    status_ = (*each)->status.ok() ? check_repeats(expected) : (*each)->status;
+    status = (*each)->status.ok() ? check_repeats(expected) : (*each)->status;
     pass_->release();
-    if (status_.ok()) break;
+    if (status.ok()) break;
     each->reset();
   }
-  visits_.measure(mode);
+  return status;
+}
+
+bool AdoptedTrial::is_complete(std::uint64_t steps_ended, std::size_t models) const {
+  if (steps_ended < models) return false;
+  std::vector<bool> trained(models, false);
+  for (const Kind& kind : kinds_) {
+    for (std::size_t m = 0; m < models; ++m) trained[m] = trained[m] || kind.trained[m];
+  }
+  return steps_ended >= kMostSteps || std::ranges::find(trained, false) == trained.end();
 }
 
 Status AdoptedTrial::check_repeats(const std::vector<std::uint64_t>& expected) {
@@ -91,7 +120,14 @@ Status AdoptedTrial::check_repeats(const std::vector<std::uint64_t>& expected) {
 Status AdoptedTrial::compare(const Actions& actions, const std::vector<std::uint64_t>& expected) {
   for (std::size_t b = 0; b < actions.size(); ++b)
     visits_.set_action(BlockId(static_cast<BlockId::rep>(b)), actions[b]);
-  TrialStep step(models_(), [this] { return run(); });
+  const std::vector<at::Tensor> parameters = models_().parameters();
+  TrialStep step(models_(), [&] {
+    const at::Tensor loss = run(*pass_);
+    for (std::size_t p = 0; p < parameters.size(); ++p) {
+      if (before_[p].defined()) parameters[p].mutable_grad() = before_[p].clone();
+    }
+    return loss;
+  });
   pass_->release();
   const Status ran = step.run();
   visits_.forget_step();
@@ -109,9 +145,9 @@ Status AdoptedTrial::compare(const Actions& actions, const std::vector<std::uint
   return ok_status();
 }
 
-at::Tensor AdoptedTrial::run() {
+at::Tensor AdoptedTrial::run(RecordedPass& pass) {
   const StreamScope shown({&follower_, &visits_});
-  const at::Tensor root = pass_->run();
+  const at::Tensor root = pass.run();
   visits_.backward_begins();
   return root;
 }
@@ -119,9 +155,22 @@ at::Tensor AdoptedTrial::run() {
 SampleStep AdoptedTrial::sample(bool can_run) {
   SampleStep sample{models_(), {}};
   if (!can_run) return sample;
-  sample.loss = [this] { return run(); };
-  sample.release = [this] { pass_->release(); };
+  const auto models_of = [](const Kind& kind) { return std::ranges::count(kind.trained, true); };
+  const auto most = std::ranges::max_element(kinds_, {}, models_of);
+  for (auto kind = kinds_.begin(); kind != kinds_.end(); ++kind) {
+    std::function<at::Tensor()> loss = [this, &pass = kind->recording->pass] { return run(pass); };
+    if (kind == most) {
+      sample.loss = std::move(loss);
+    } else {
+      sample.other_losses.push_back(std::move(loss));
+    }
+  }
+  sample.release = [this] { release(); };
   return sample;
+}
+
+void AdoptedTrial::release() {
+  for (const Kind& kind : kinds_) kind.recording->pass.release();
 }
 
 }  // namespace cox::detail

@@ -1,9 +1,12 @@
-// AdoptedTrial makes the first step of an adopted loop one that can be tried: it records the
+// AdoptedTrial makes the first steps of an adopted loop ones that can be tried: it records the
 // forward pass, checks in that step that running it again gives the program's own gradients, bit
 // for bit, with blocks kept and with blocks recomputed, and then is the sample of a calibration.
 //
-//   forward pass of the first step -> record | backward() ends -> check() | second step begins ->
-//   sample(): the calibration runs it under each action
+//   forward pass of a first step -> record | backward() ends -> check() | a later step begins,
+//   is_complete() -> sample(): the calibration runs it under each action
+//
+// With one model the first step is all. Models that take steps in turn (the players of a GAN) have
+// steps of several kinds, told apart by which models got gradients: one of each kind is recorded.
 //
 // A block whose recomputed gradients differ is pinned to keep, with the reason. Where the step
 // cannot be run again at all, status() says why, and there is no sample. Owned by Adoption;
@@ -62,19 +65,22 @@ class AdoptedTrial final : public OperatorListener {
   void begin(const OperatorCall& call) override;
   void end(std::span<const c10::IValue> results) override;
   void failed() noexcept override;
-  // The first operator on a parameter comes next.
-  void forward_begins();
-  // Ends the recordings, the first time. `before`: some parameter has a gradient already.
-  enum class Gradients : bool { none, some };
-  using OperatorListener::backward_begins;
-  void backward_begins(const BackwardPass& pass, Gradients before);
-  // Compares runs of the passes with the gradients that its backward() left, the first time.
-  // REQUIRES: backward_begins() was called; nothing has changed a parameter or a gradient since.
-  void check();
-  // Ok while the step can be run again.
+  // The first operator on a parameter comes next, after that many steps.
+  void forward_begins(std::uint64_t steps_ended);
+  // Ends the recordings, the first time in a step.
+  void backward_begins(const BackwardPass& pass) override;
+  // Compares runs of the passes with the gradients that its backward() left, the first time in a
+  // step. `trained`: for each model whether it got gradients. REQUIRES: backward_begins() was
+  // called; nothing has changed a parameter or a gradient since.
+  void check(const std::vector<bool>& trained);
+  // Whether steps of all kinds were recorded: as many steps as there are models have ended, and
+  // each model got gradients in one; or more than can be waited for. Equal on all ranks.
+  bool is_complete(std::uint64_t steps_ended, std::size_t models) const;
+  // Ok while the steps can be run again.
   const Status& status() const { return status_; }
 
-  // Returns the step to try; one without a loss unless `can_run`.
+  // Returns the step to try, of several kinds the one that trains most models; one without a loss
+  // unless `can_run`.
   SampleStep sample(bool can_run);
 
  private:
@@ -93,8 +99,15 @@ class AdoptedTrial final : public OperatorListener {
     RecordedPass pass;
     Status status;  // ok while it can be run again
   };
+  struct Kind {
+    std::vector<bool> trained;
+    std::unique_ptr<Recording> recording;
+  };
+  static constexpr std::uint64_t kMostSteps = 16;  // until all models have got gradients
 
-  at::Tensor run();
+  at::Tensor run(RecordedPass& pass);
+  void release();
+  Status check_recording(const std::vector<std::uint64_t>& expected);
   Status check_repeats(const std::vector<std::uint64_t>& expected);
   // Compares a run under these actions with the program's own gradients.
   Status compare(const Actions& actions, const std::vector<std::uint64_t>& expected);
@@ -103,10 +116,13 @@ class AdoptedTrial final : public OperatorListener {
   BlockWatch& blocks_;
   VisitWatch& visits_;
   Follower follower_;
-  std::unique_ptr<Recording> all_;      // since adopt()
+  std::vector<Kind> kinds_;             // that were recorded and checked
+  std::unique_ptr<Recording> all_;      // since adopt(), in the first step
   std::unique_ptr<Recording> forward_;  // since the first operator on a parameter
-  RecordedPass* pass_ = nullptr;        // the one to run, of those
+  std::vector<at::Tensor> before_;      // gradients that the recorded backward pass began with
+  RecordedPass* pass_ = nullptr;        // the one to compare, of those
   Status status_;
+  std::uint64_t step_ = 0;  // that is recorded
   bool is_recording_ = true;
   bool is_checked_ = false;
 };

@@ -187,10 +187,11 @@ void Adoption::begin_forward() {
 
 void Adoption::record_or_calibrate() {
   if (trial_ == nullptr) return;
-  if (state_.step().steps_ended() > 0) return calibrate();
+  const std::uint64_t ended = state_.step().steps_ended();
+  if (trial_->is_complete(ended, models_.size())) return calibrate();
   state_.step().hold_reports(OpenStep::Hold::yes);
+  trial_->forward_begins(ended);
   if (trial_->wants_calls()) measured_elements_.resize(blocks_.size());
-  trial_->forward_begins();
 }
 
 void Adoption::calibrate() {
@@ -198,7 +199,7 @@ void Adoption::calibrate() {
   const bool can_run_here = trial_->status().ok();
   if (!can_run_here) {
     state_.job().log().warning(
-        "adopted model: the first step cannot be tried: " + trial_->status().message() +
+        "adopted model: the first steps cannot be tried: " + trial_->status().message() +
         "; activations are kept, and no format is chosen by speed");
   }
   const auto failed = state_.job().gather(can_run_here ? 0 : 1);
@@ -267,16 +268,19 @@ void Adoption::look_at_size(const OperatorCall& call) {
     if (!is_parameter_here(tensor)) elements += tensor.numel();
   });
   enters_block_ = elements == 0;
-  if (trial_ != nullptr) {
-    if (trial_->wants_calls()) measured_elements_[block] += elements;
-    return;
-  }
   entered_elements_[block] += elements;
+  if (trial_ != nullptr) return;
   const auto measured = static_cast<double>(measured_elements_[block]);
   const auto entered = static_cast<double>(entered_elements_[block]);
   if (measured == 0 || entered <= growth_ * measured) return;
   make_room(entered / measured);
   for_each_tensor_of(call, [this](const at::Tensor& tensor) { follow(tensor); });
+}
+
+// Of several recorded steps the largest counts.
+void Adoption::note_measured_size() {
+  for (std::size_t b = 0; b < measured_elements_.size(); ++b)
+    measured_elements_[b] = std::max(measured_elements_[b], entered_elements_[b]);
 }
 
 void Adoption::make_room(double growth) {
@@ -347,11 +351,8 @@ void Adoption::backward_begins(const BackwardPass& pass) {
   note_gradients();
   if (averages_losses_) loss_ = loss_of(pass);
   if (trial_ != nullptr) {
-    const bool has_some = std::ranges::any_of(models_, [](const Model& model) {
-      return std::ranges::any_of(model.marks, [](const Mark& m) { return m.gradient != nullptr; });
-    });
-    trial_->backward_begins(
-        pass, has_some ? AdoptedTrial::Gradients::some : AdoptedTrial::Gradients::none);
+    if (trial_->wants_calls()) note_measured_size();
+    trial_->backward_begins(pass);
   }
   change_stage(Stage::backward, now());
 }
@@ -376,7 +377,7 @@ void Adoption::backward_ended(BackwardKind kind) {
   numerics_.look_at_gradients(state_.step().number());
   if (trial_ != nullptr) {
     numerics_.count_fp8(Fp8Count::off);
-    trial_->check();
+    trial_->check(trained_models());
     numerics_.count_fp8(Fp8Count::on);
   }
   if (session_.world_size() == 1) return;
@@ -420,6 +421,12 @@ void Adoption::average_loss() {
   double sum = 0;
   for (const double each : *all) sum += each;
   loss.fill_(sum / static_cast<double>(all->size()));
+}
+
+std::vector<bool> Adoption::trained_models() const {
+  std::vector<bool> trained;
+  for (const Model& model : models_) trained.push_back(has_new_gradient(model));
+  return trained;
 }
 
 bool Adoption::has_new_gradient(const Model& model) {

@@ -99,13 +99,14 @@ class Adoption final : public OperatorListener {
   void follow(const at::Tensor& argument);
   void begin_forward();
   void note_gradients();
-  // The first step is recorded; what it costs under each memory action is tried before the second
-  // one, when the optimizer has its state.
+  // The first step is recorded, of several models one of each kind; what it costs under each memory
+  // action is tried before the next one, when the optimizer has its state.
   void record_or_calibrate();
   void calibrate();
   torch::nn::Module& models_together();
   // Blocks are entered with more elements than when their memory was measured.
   void look_at_size(const OperatorCall& call);
+  void note_measured_size();
   void make_room(double growth);
   // Losses in which backward() leaves the mean over ranks.
   void note_scalars(std::span<const c10::IValue> results);
@@ -121,6 +122,7 @@ class Adoption final : public OperatorListener {
   void look_at_first_batch(const OperatorCall& call);
   void compare_first_batches();
   static bool has_new_gradient(const Model& model);
+  std::vector<bool> trained_models() const;
   [[noreturn]] void end_by_signal();
 
   const c10::OperatorHandle detach_ =

@@ -131,10 +131,49 @@ TEST_SUITE("memory trial") {
     CHECK(refused({{second, BlockEdge::forward_begin},
                    {second, BlockEdge::forward_end},
                    {first, BlockEdge::forward_begin},
-                   {first, BlockEdge::forward_end}},
+                   {first, BlockEdge::forward_end},
+                   {second, BlockEdge::backward_begin},
+                   {first, BlockEdge::backward_begin}},
                   2)
-              .find("out of order") != std::string::npos);
+              .find("backward pass of block 1 out of order") != std::string::npos);
     CHECK(refused({{first, BlockEdge::forward_begin}, {first, BlockEdge::forward_end}}, 1)
-              .find("backward pass of block 0") != std::string::npos);
+              .find("none that ran forward and backward") != std::string::npos);
+  }
+
+  TEST_CASE("what a block holds that backward asks for nothing belongs to the block before it") {
+    detail::StepTrace trace;
+    const auto note = [&](BlockId::rep block, BlockEdge edge, std::int64_t live) {
+      trace.events.push_back({BlockId(block), edge, {}, live, live});
+    };
+    for (const BlockId::rep block : {0, 1, 2}) {
+      note(block, BlockEdge::forward_begin, 100 * block);
+      note(block, BlockEdge::forward_end, 100 * block + 100);
+    }
+    note(2, BlockEdge::backward_begin, 300);
+    note(0, BlockEdge::backward_begin, 200);
+    const auto read = detail::read_stages(trace, 3);
+    REQUIRE(read.ok());
+    CHECK(read->order == std::vector<std::size_t>{0, 2});
+    CHECK(read->stages[1].kept_bytes == 200);
+    CHECK(read->stages[2].kept_bytes == 100);
+  }
+
+  TEST_CASE("what another step of the loop takes beyond a plan is counted with all plans") {
+    SyntheticStep step(1000, {{500, 10, 5, 0}, {400, 10, 5, 0}}, 0);
+    int passes = 0;
+    std::int64_t most = 0;
+    std::int64_t tried = 0;
+    const auto other_peak = [&](const Actions& actions) -> Result<std::int64_t> {
+      ++tried;
+      step.trace(actions);
+      return step.true_peak() + 70;
+    };
+    const auto problem = detail::measure_problem(
+        2, {.actions = kKeepOrRecompute, .other_peak = other_peak}, pass_of(step, passes, most));
+    REQUIRE(problem.ok());
+    CHECK(tried > 1);
+    const Actions kept(2, MemoryAction::keep);
+    step.trace(kept);
+    CHECK(predicted_peak(*problem, kept) == step.true_peak() + 70);
   }
 }

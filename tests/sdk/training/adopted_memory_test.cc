@@ -178,6 +178,59 @@ Read read_texts(const std::vector<std::int64_t>& lengths,
   return read;
 }
 
+struct Played {
+  Tensors state;  // losses and parameters
+  std::size_t steered = 0;
+  std::size_t blocks = 0;
+};
+
+// Two players, each with an optimizer of its own that clears its own gradients alone.
+Played play(bool is_generator_first, const std::vector<std::string>* settings) {
+  std::vector<ModelCase> players = stream_models::make_dcgan_players(1);
+  if (is_generator_first) std::ranges::reverse(players);
+  std::optional<Session> session;
+  if (settings != nullptr) session.emplace(solo_session(*settings));
+  std::vector<std::unique_ptr<torch::optim::AdamW>> optimizers;
+  for (const ModelCase& it : players) {
+    if (session) session->adopt(*it.model, {.name = it.name});
+    optimizers.push_back(std::make_unique<torch::optim::AdamW>(it.model->parameters(), 0.01));
+  }
+  Played played;
+  for (std::uint64_t i = 0; i < kSteps; ++i) {
+    for (std::size_t p = 0; p < players.size(); ++p) {
+      optimizers[p]->zero_grad();
+      const at::Tensor loss = players[p].loss(i);
+      loss.backward();
+      optimizers[p]->step();
+      played.state.push_back(loss.detach().clone());
+    }
+  }
+  for (const ModelCase& it : players) {
+    for (const at::Tensor& p : it.model->parameters()) played.state.push_back(p.detach().clone());
+  }
+  if (!session) return played;
+  played.blocks = session->state().actuators().get<BlockWatch>().names().size();
+  for (std::size_t b = 0; b < played.blocks; ++b) {
+    const BlockId block(static_cast<BlockId::rep>(b));
+    played.steered += action_of(session->plan(), RankId(0), block) != MemoryAction::keep ? 1 : 0;
+  }
+  session->finish();
+  return played;
+}
+
+// The block in the middle only adds, which saves nothing.
+struct Shift : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& x) { return x + by; }
+  at::Tensor by{register_parameter("by", at::zeros({32}))};
+};
+
+struct Shifted : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& x) { return last(shift->forward(first(x).tanh())).tanh(); }
+  torch::nn::Linear first{register_module("first", torch::nn::Linear(8, 32))};
+  std::shared_ptr<Shift> shift{register_module("shift", std::make_shared<Shift>())};
+  torch::nn::Linear last{register_module("last", torch::nn::Linear(32, 4))};
+};
+
 TEST_SUITE("adopted memory") {
   TEST_CASE("texts longer than what was measured stay within the budget, with the same bits") {
     REQUIRE(cox::detail::install_counting_allocator().ok());
@@ -247,6 +300,54 @@ TEST_SUITE("adopted memory") {
       }
     }
     CHECK(met >= 3);
+  }
+
+  TEST_CASE("players that take steps in turn get a plan, with the bits of the plain loop") {
+    for (const bool is_generator_first : {false, true}) {
+      CAPTURE(is_generator_first);
+      const Tensors expected = play(is_generator_first, nullptr).state;
+      const std::vector<std::string> settings = {"--cox.memory.force=*=recompute"};
+      const Played found = play(is_generator_first, &settings);
+      CHECK(same(expected, found.state));
+      CHECK(found.steered == found.blocks);
+    }
+  }
+
+  TEST_CASE("a block that saves nothing is no reason to make no plan") {
+    const auto make = [] {
+      torch::manual_seed(1);
+      auto model = std::make_shared<Shifted>();
+      return ModelCase{"shifted", model, [model](std::uint64_t seed) {
+                         const auto generator = at::detail::createCPUGenerator(seed);
+                         return model->forward(at::randn({16, 8}, generator)).square().mean();
+                       }};
+    };
+    const Adopted found = train_adopted(make(), {"--cox.memory.force=*=recompute"});
+    CHECK(same(train(make()).state, found.trained.state));
+    CHECK(found.steered >= 2);
+  }
+
+  TEST_CASE("a step that begins with gradients is tried, too") {
+    const auto run = [](std::optional<Session> session) {
+      const ModelCase it = model_at(0);
+      if (session) session->adopt(*it.model);
+      torch::optim::SGD optimizer(it.model->parameters(), 0.01);
+      for (at::Tensor& p : it.model->parameters()) p.mutable_grad() = at::ones_like(p);
+      for (std::uint64_t i = 0; i < kSteps; ++i) {
+        it.loss(3).backward();
+        optimizer.step();  // nobody clears gradients
+      }
+      int steered = 0;
+      if (session) {
+        steered += action_of(session->plan(), RankId(0), BlockId(0)) != MemoryAction::keep;
+        session->finish();
+      }
+      return std::pair(it.model->parameters(), steered);
+    };
+    const auto expected = run(std::nullopt);
+    const auto found = run(solo_session({"--cox.memory.force=*=recompute"}));
+    CHECK(same(expected.first, found.first));
+    CHECK(found.second == 1);
   }
 
   TEST_CASE("a step that cannot be run again is kept, and its bits are those of the plain loop") {
