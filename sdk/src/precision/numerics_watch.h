@@ -68,9 +68,11 @@ class GradientNoise {
   GradientNoise(std::vector<NoiseBlock> blocks, NoiseSettings settings);
 
   bool is_due(std::uint64_t step) const;
-  // Reads the .grad of the sampled elements and divides it by `scale`. A block with a gradient that
-  // is missing, or not finite in the sample, is left out this time. What is on a device counts once
-  // it has come by itself, or never where the next sample is faster.
+  // Reads the .grad of the sampled elements and divides it by `scale`. A block is left out this
+  // time where all its gradients are missing, or one that was there before, or where one is not
+  // finite in the sample. Parameters that never got a gradient count as without mean and noise.
+  // What is on a device counts once it has come by itself, or never where the next sample is
+  // faster.
   void sample(double scale);
   // Takes what has come from a device. Returns whether a sample is complete since the last call.
   // Never waits.
@@ -85,6 +87,7 @@ class GradientNoise {
     at::Tensor parameter;
     std::vector<std::int64_t> positions;  // flat
     at::Tensor on_device;                 // the same, where the parameter is; undefined on the CPU
+    bool had_gradient = false;            // in some sample
   };
   struct Block {
     std::vector<Part> parts;
@@ -101,7 +104,7 @@ class GradientNoise {
     HostCopy from_device;                                    // what goes into the holes
     double scale = 1;
   };
-  static bool has_gradients(const Block& block);
+  static bool has_gradients(Block& block);
   static std::vector<Part> spread(const NoiseBlock& block, std::uint64_t seed);
   void take_sampled();
   void take(Block& block, std::span<const double> values);
