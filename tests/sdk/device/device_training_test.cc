@@ -175,6 +175,25 @@ TEST_CASE("a trainer on the device gives the CPU's bits, in every format and und
   }
 }
 
+TEST_CASE("fp8 products run on the device's units, near what the CPU emulates") {
+  const Training training{{"--cox.precision.format=fp8"}, steps(3)};
+  const Trained here = train_on("cpu", training);
+  const Trained there = train_on("cuda", training);
+  REQUIRE(there.losses.size() == here.losses.size());
+  for (std::size_t i = 0; i < here.losses.size(); ++i)
+    CHECK(there.losses[i] == doctest::Approx(here.losses[i]).epsilon(0.01));
+}
+
+TEST_CASE("offloaded tensors leave the device for pinned memory") {
+  const auto copies_of = [](const std::string& action) {
+    const std::uint64_t before = copies_to_host();
+    train_on("cuda",
+             {{"--cox.memory.force=*=" + action, "--cox.memory.smallest_bytes=1"}, steps(4)});
+    return copies_to_host() - before;
+  };
+  CHECK(copies_of("offload") > copies_of("keep") + 4 * 3);  // steps, blocks
+}
+
 TEST_CASE(
     "clipping on the device differs from the CPU's by the order in which norms are added up") {
   const Trained here = train_on("cpu", {{}, with_clipping()});
