@@ -40,7 +40,8 @@ struct ReductionOutcome {
   bool finite = true;
   bool stop = false;  // somebody was asked to stop: save and leave after this step
   // Reproducible mode, now and then (the first step, a sudden growth of gradients): the sums did
-  // not fit. There are no gradients; compute the same micro-batches again in a new step.
+  // not fit. Or a rank abandoned the step. There are no gradients to use; drop what .grad holds and
+  // compute the same micro-batches again in a new step.
   bool repeat = false;
 };
 
@@ -93,6 +94,11 @@ class Reducer {
   // With weight 0 it adds nothing, whatever the loss. average() still averages what .grad holds:
   // drop an earlier step's gradients first. Local.
   void observe(StepScope& step, double loss, double weight);
+
+  // This rank cannot finish the step: its backward() threw for want of memory, say. average() then
+  // asks all ranks to repeat it (ReductionOutcome::repeat). Call it after the last micro-batch that
+  // this rank tries. Local.
+  void abandon();
 
   // Makes .grad the average over ranks, once a step: waits for the buckets, or sends what .grad
   // holds where no last micro-batch was given (a rank without samples). Parameters that got no

@@ -80,7 +80,7 @@ struct TrainingProgress {
   std::uint64_t consumed = 0;  // samples taken since the start: the global cursor
   std::uint64_t skipped = 0;
   std::uint64_t rollbacks = 0;
-  std::uint64_t repeated = 0;  // attempts at a step that were repeated (reproducible mode)
+  std::uint64_t repeated = 0;  // attempts at a step: reproducible mode, or out of memory
   double loss = 0;             // of the last completed step
   bool resumed = false;
   bool stopped = false;  // left early because somebody asked (SIGTERM)

@@ -267,7 +267,7 @@ std::int64_t MemoryActuator::predicted_peak_with(std::uint64_t samples) const {
   return peak_with(model, predicted_peak_bytes_, std::min(samples, kMaxStepSamples));
 }
 
-bool MemoryActuator::make_room(double growth) {
+bool MemoryActuator::make_room(double growth, RoomUntil until) {
   if (!problem_ || predicted_peak_bytes_ == 0) return false;
   const auto base = static_cast<double>(problem_->base_bytes);
   const auto most = static_cast<double>(budget_bytes(config_, rank_, share_.limit_bytes));
@@ -287,7 +287,7 @@ bool MemoryActuator::make_room(double growth) {
       points > 0 ? (*front_)[points - 1].actions : least_held(*problem_, blocks_.size());
   if (actions == asked_) return false;
   steer(actions);
-  followed_.reset();
+  if (until == RoomUntil::next_step) followed_.reset();
   return true;
 }
 

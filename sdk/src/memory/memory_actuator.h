@@ -67,9 +67,10 @@ class MemoryActuator final : public Actuator {
 
   // A step begins whose activations take `growth` times what was measured; infinity: more than
   // there is room for. Where the plan would exceed the budget then, the blocks get the fastest
-  // measured actions that do not, or else those that hold least, until the next apply(). Returns
-  // whether they did.
-  bool make_room(double growth);
+  // measured actions that do not, or else those that hold least, until the next apply() or until
+  // one of another plan. Returns whether they did.
+  enum class RoomUntil { next_step, next_plan };
+  bool make_room(double growth, RoomUntil until = RoomUntil::next_step);
 
   // The reducers that can say how a step will treat its gradients.
   GradientHolders& gradient_holders() { return holders_; }

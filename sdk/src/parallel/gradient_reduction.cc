@@ -303,7 +303,7 @@ class ExactReduction final : public BucketedReduction {
 
   StepBallot merge(StepBallot mine, const std::function<void()>& pump) override {
     nonfinite_ = std::exchange(seen_, std::vector<std::int64_t>(seen_.size()));
-    mine.repeat_max = fits_ ? 0 : 1;
+    if (!fits_) mine.repeat_max = 1;
     std::copy(amax_.begin(), amax_.end(), exchange_->magnitudes().begin());
     exchange_->counts()[parameters_.size()] = static_cast<float>(micro_batches_);
     StepBallot merged = BucketedReduction::merge(mine, pump);

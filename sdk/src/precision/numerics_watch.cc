@@ -29,6 +29,10 @@ bool can_read_directly(const at::Tensor& gradient) {
          gradient.scalar_type() == at::kFloat;
 }
 
+bool is_readable(const at::Tensor& gradient) {
+  return gradient.defined() && gradient.layout() == at::kStrided;
+}
+
 // SampledValues collects elements of many gradients in order. It reads what lies in the host's
 // memory at once, all else with one copy.
 class SampledValues {
@@ -47,6 +51,8 @@ class SampledValues {
     holes_.push_back(values_.size());
     values_.resize(values_.size() + positions.size());
   }
+
+  void add_zeros(std::size_t count) { values_.resize(values_.size() + count); }
 
   std::vector<double> read() {
     if (gathered_.empty()) return std::move(values_);
@@ -122,11 +128,16 @@ bool GradientNoise::is_due(std::uint64_t step) const {
   return settings_.sample_every != 0 && step % settings_.sample_every == 0;
 }
 
-bool GradientNoise::has_gradients(const Block& block) {
-  return !block.parts.empty() && std::ranges::all_of(block.parts, [](const Part& part) {
-    const at::Tensor& gradient = part.parameter.grad();
-    return gradient.defined() && gradient.layout() == at::kStrided;
-  });
+bool GradientNoise::has_gradients(Block& block) {
+  bool has_some = false;
+  bool misses_one = false;
+  for (Part& part : block.parts) {
+    const bool has_one = is_readable(part.parameter.grad());
+    has_some = has_some || has_one;
+    misses_one = misses_one || (!has_one && part.had_gradient);
+    part.had_gradient = part.had_gradient || has_one;
+  }
+  return has_some && !misses_one;
 }
 
 void GradientNoise::sample(double scale) {
@@ -136,7 +147,12 @@ void GradientNoise::sample(double scale) {
     block.was_sampled = has_gradients(block);
     block.first = sampled.size();
     for (const Part& part : block.parts) {
-      if (block.was_sampled) sampled.add(part.parameter.grad(), part.positions, part.on_device);
+      if (!block.was_sampled) continue;
+      if (part.had_gradient) {
+        sampled.add(part.parameter.grad(), part.positions, part.on_device);
+      } else {
+        sampled.add_zeros(part.positions.size());
+      }
     }
   }
   std::vector<double> values = sampled.read();

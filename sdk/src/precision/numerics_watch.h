@@ -67,8 +67,9 @@ class GradientNoise {
   GradientNoise(std::vector<NoiseBlock> blocks, NoiseSettings settings);
 
   bool is_due(std::uint64_t step) const;
-  // Reads the .grad of the sampled elements and divides it by `scale`. A block with a gradient that
-  // is missing, or not finite in the sample, is left out this time.
+  // Reads the .grad of the sampled elements and divides it by `scale`. A block is left out this
+  // time where all its gradients are missing, or one that was there before, or where one is not
+  // finite in the sample. Parameters that never got a gradient count as without mean and noise.
   void sample(double scale);
   // Returns nothing for a block that is not sampled, or has fewer than kEnough samples.
   std::optional<float> ratio(std::size_t block) const;
@@ -80,6 +81,7 @@ class GradientNoise {
     at::Tensor parameter;
     std::vector<std::int64_t> positions;  // flat
     at::Tensor on_device;                 // the same, where the parameter is; undefined on the CPU
+    bool had_gradient = false;            // in some sample
   };
   struct Block {
     std::vector<Part> parts;
@@ -89,7 +91,7 @@ class GradientNoise {
     bool was_sampled = false;
     std::size_t first = 0;  // of its values among those of a step
   };
-  static bool has_gradients(const Block& block);
+  static bool has_gradients(Block& block);
   static std::vector<Part> spread(const NoiseBlock& block, std::uint64_t seed);
   void take(Block& block, std::span<const double> values);
 

@@ -20,6 +20,24 @@ bool is_out_of_memory(const std::exception& error) {
   return std::string_view(error.what()).find("can't allocate memory") != std::string_view::npos;
 }
 
+namespace {
+
+// Returns whether the blocks hold less now. REQUIRES: what ran out of memory has let go of what it
+// had made.
+bool make_room(SessionState& state, MemoryActuator::RoomUntil until, const std::string& what,
+               const char* consequence) {
+  if (VisitWatch* visits = state.actuators().get<BlockWatch>().visits()) visits->forget_step();
+  const bool has_room = state.actuators().get<MemoryActuator>().make_room(
+      std::numeric_limits<double>::infinity(), until);
+  if (!has_room) return false;
+  state.job().log().warning(concat("step ", state.step().number(), ": out of memory (", what, "); ",
+                                   consequence, ", with blocks that hold less"));
+  state.step().recorder().flag(SignalFlag::out_of_memory);
+  return true;
+}
+
+}  // namespace
+
 at::Tensor run_within_memory(SessionState& state, const std::function<at::Tensor()>& forward,
                              const std::function<void()>& put_back) {
   std::exception_ptr failure;
@@ -32,15 +50,27 @@ at::Tensor run_within_memory(SessionState& state, const std::function<at::Tensor
     what = first_line(error.what());
   }
   // Here all that the pass had made is gone.
-  if (VisitWatch* visits = state.actuators().get<BlockWatch>().visits()) visits->forget_step();
   const bool has_room =
-      state.actuators().get<MemoryActuator>().make_room(std::numeric_limits<double>::infinity());
+      make_room(state, MemoryActuator::RoomUntil::next_step, what, "its forward pass runs again");
   if (!has_room) std::rethrow_exception(failure);
-  state.job().log().warning(concat("step ", state.step().number(), ": out of memory (", what,
-                                   "); its forward pass runs again, with blocks that hold less"));
-  state.step().recorder().flag(SignalFlag::out_of_memory);
   put_back();
   return forward();
+}
+
+void run_or_repeat_step(SessionState& state, Reducer& reducer, const std::function<void()>& part) {
+  std::exception_ptr failure;
+  std::string what;
+  try {
+    return part();
+  } catch (const std::exception& error) {
+    if (!is_out_of_memory(error)) throw;
+    failure = std::current_exception();
+    what = first_line(error.what());
+  }
+  const bool has_room =
+      make_room(state, MemoryActuator::RoomUntil::next_plan, what, "all ranks repeat the step");
+  if (!has_room) std::rethrow_exception(failure);
+  reducer.abandon();
 }
 
 }  // namespace cox::detail

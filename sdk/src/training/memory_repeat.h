@@ -1,4 +1,5 @@
-// A forward pass that runs out of memory is run again with less, where the blocks can hold less.
+// What runs out of memory is run again with less, where the blocks can hold less: a forward pass at
+// once and alone; more than that with the whole step, on all ranks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -6,6 +7,7 @@
 #include <exception>
 #include <functional>
 
+#include "coxswain/reducer.h"
 #include "sdk/src/session/session_state.h"
 
 namespace cox::detail {
@@ -21,5 +23,11 @@ bool is_out_of_memory(const std::exception& error);
 // REQUIRES: a step is open, and `forward` makes the same random numbers each time.
 at::Tensor run_within_memory(SessionState& state, const std::function<at::Tensor()>& forward,
                              const std::function<void()>& put_back);
+
+// Runs `part` of a step. Where it runs out of memory, its blocks get the actions that hold least
+// until there is another plan, the coordinator is told, and all ranks are asked to repeat the step
+// (Reducer::abandon). Throws what `part` throws; an out-of-memory error where memory
+// is not planned, and where the blocks hold as little as they can. REQUIRES: a step is open.
+void run_or_repeat_step(SessionState& state, Reducer& reducer, const std::function<void()>& part);
 
 }  // namespace cox::detail

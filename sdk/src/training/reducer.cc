@@ -121,6 +121,12 @@ struct Reducer::Impl {
     return outcome;
   }
 
+  void abandon() {
+    is_abandoned = is_last_given = true;
+    backward_ended = Clock::now();
+    if (unit == 0) backward_began = backward_ended;
+  }
+
   // Parts of backward() and average().
   void run_backward(const at::Tensor& loss, const MicroBatchFacts& facts) {
     MicroBatchFacts told = facts;
@@ -162,7 +168,7 @@ struct Reducer::Impl {
   }
 
   void sample_gradients() {
-    if (unit > 0 && numerics.wants_gradients()) {
+    if (unit > 0 && !is_abandoned && numerics.wants_gradients()) {
       numerics.sample_gradients(formats.scale() * weight / unit);
     }
   }
@@ -176,6 +182,7 @@ struct Reducer::Impl {
     }
     mine.amax_max = numerics.amax_scaled_fp16();
     mine.weight = weight;
+    mine.repeat_max = is_abandoned ? 1 : 0;
     mine.samples = state.step().recorder().report().samples;
     mine.active_ranks = is_joining ? 0 : 1;
     if (weight > 0) mine.buffers_from_min = buffers.vote(state.job().rank());
@@ -216,7 +223,7 @@ struct Reducer::Impl {
     count_nonfinite(merged, outcome);
     if (merged.weight > 0) tune();
     unit = loss_sum = weight = 0;
-    is_last_given = false;
+    is_last_given = is_abandoned = false;
   }
 
   // Equal on all ranks, so all of them end together. A step that nobody has samples for says
@@ -346,6 +353,7 @@ struct Reducer::Impl {
   double loss_sum = 0;
   double weight = 0;
   bool is_last_given = false;
+  bool is_abandoned = false;
   std::uint32_t nonfinite_streak = 0;  // steps in a row that were not finite
   std::string first_trouble;           // what this rank saw at its start
   std::uint64_t active_elsewhere = 0;  // ranks with steps left, in the last merged ballot
@@ -415,6 +423,10 @@ void Reducer::backward(StepScope& step, const at::Tensor& loss, double weight, M
 void Reducer::observe(StepScope& step, double loss, double weight) {
   impl_->observe(loss, weight);
   step.loss(loss, weight);
+}
+
+void Reducer::abandon() {
+  impl_->abandon();
 }
 
 ReductionOutcome Reducer::average(StepScope& step) {

@@ -179,7 +179,8 @@ struct Trainer::Impl {
 
   void backward(const at::Tensor& loss, std::optional<double> weight) {
     has_backward = true;
-    reducer->backward(*scope, loss, weight.value_or(static_cast<double>(step.batch.samples)));
+    const double counted = weight.value_or(static_cast<double>(step.batch.samples));
+    detail::run_or_repeat_step(state, *reducer, [&] { reducer->backward(*scope, loss, counted); });
   }
 
   using LossOf = std::function<at::Tensor(const Batch&)>;
@@ -188,9 +189,10 @@ struct Trainer::Impl {
   void accumulate(const LossOf& loss_of, const WeightOf& weight_of) {
     has_backward = true;
     calibrate([&] { return loss_of(part_of_batch(step.share.part(0))); });
-    for (std::uint64_t i = 0; i < step.share.own_micro_batches; ++i) {
-      take_micro_batch(i, loss_of, weight_of);
-    }
+    detail::run_or_repeat_step(state, *reducer, [&] {
+      for (std::uint64_t i = 0; i < step.share.own_micro_batches; ++i)
+        take_micro_batch(i, loss_of, weight_of);
+    });
   }
 
   void update() {

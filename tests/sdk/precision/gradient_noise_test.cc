@@ -69,6 +69,18 @@ TEST_SUITE("gradient noise") {
     CHECK(ratio_after(20, 0.5, 0.7, 8, at::kDouble) == doctest::Approx(plain).epsilon(1e-5));
   }
 
+  TEST_CASE("a parameter that never gets a gradient does not leave its block out") {
+    torch::manual_seed(9);
+    Tensor used = torch::zeros({64, 64});
+    const Tensor unused = torch::zeros({64, 64});
+    GradientNoise signal({{"b", {used, unused}}}, {});
+    for (int step = 0; step < 20; ++step) {
+      used.mutable_grad() = drawn(used, 0.5, 0.5);
+      signal.sample(1);
+    }
+    CHECK(std::abs(signal.ratio(0).value() - 1) < 0.3);
+  }
+
   TEST_CASE("no noise is 0, no signal is the largest, no gradient is nothing") {
     CHECK(ratio_after(20, 1, 0, 1, at::kFloat) < 1e-6);
     CHECK(ratio_after(40, 0, 1, 1, at::kFloat) > 100);

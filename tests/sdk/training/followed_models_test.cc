@@ -62,11 +62,13 @@ Trained train_in(Session& session, const ModelCase& it, std::uint64_t steps) {
   for (auto& step : trainer.steps(data)) {
     cox::detail::reset_counted_peak();
     trained.kept = counted_memory().live_bytes;
+    const std::uint64_t done = trainer.progress().step;
     const at::Tensor loss = step.forward([&] { return it.loss(3); });
     trained.held = counted_memory().live_bytes - trained.kept;
     step.backward(loss);
     trained.last_peak = counted_memory().peak_bytes;
     step.update();
+    if (trainer.progress().step == done) continue;  // to be repeated
     trained.state.push_back(loss.detach().clone());
   }
   const auto& blocks = session.state().actuators().get<BlockWatch>();
@@ -258,6 +260,62 @@ TEST_SUITE("followed models") {
       CHECK_THROWS_AS(train_in(session, it, 4), std::bad_alloc);
       CHECK(runs == (is_planned ? 2 : 1));
     }
+  }
+
+  TEST_CASE(
+      "a backward pass that runs out of memory makes the step run again, with the same bits") {
+    for (const std::size_t m : {kResnet, kGpt2}) {
+      CAPTURE(m);
+      ModelCase it = model_at(m);
+      auto session = solo_session({"--cox.memory.budget=1GiB"});
+      int passes = 0;
+      it.loss = [&, model_loss = it.loss](std::uint64_t seed) {
+        const at::Tensor loss = model_loss(seed);
+        if (session.state().step().steps_ended() != 2 || ++passes != 1) return loss;
+        const at::Tensor fails = loss * 1;  // once part of the backward pass has run
+        fails.register_hook([](const at::Tensor& g) -> at::Tensor {
+          TORCH_CHECK_WITH(OutOfMemoryError, false, "no room");
+          return g;
+        });
+        it.model->parameters().back().sum().backward();
+        return fails;
+      };
+      const Trained found = train_in(session, it, 12);
+      session.finish();
+      CHECK(passes == 1);
+      CHECK(same(found.state, train_unseen(m, 12).state));
+      CHECK(found.steered > 0);  // the coordinator has made a tighter plan
+    }
+  }
+
+  TEST_CASE("a micro-batch that runs out of memory makes the step run again, with the same bits") {
+    const auto run = [](int failing) {
+      const ModelCase it = model_at(kGpt2);
+      auto session = solo_session({"--cox.memory.budget=1GiB"});
+      AdamW optimizer(it.model->parameters(), {.lr = 0.01});
+      TrainerOptions options;
+      options.steps = 3;
+      options.global_batch = 4;
+      options.micro_batch = 2;
+      Trainer trainer(session, *it.model, optimizer, options);
+      const SmallData data;
+      int runs = 0;
+      for (auto& step : trainer.steps(data)) {
+        step.accumulate([&](const Batch& batch) {
+          const bool is_second = session.state().step().steps_ended() > 0;
+          if (is_second && ++runs == failing) throw std::bad_alloc();
+          return it.loss(static_cast<std::uint64_t>(batch.samples)) + 0 * batch.inputs.sum();
+        });
+        step.update();
+      }
+      CHECK(trainer.progress().repeated == (failing > 0 ? 1 : 0));
+      session.finish();
+      Tensors state;
+      for (const at::Tensor& p : it.model->parameters()) state.push_back(p.detach().clone());
+      return state;
+    };
+    const Tensors expected = run(0);
+    for (const int failing : {1, 2}) CHECK(same(expected, run(failing)));
   }
 
   TEST_CASE("micro-batches of a step are recomputed with the bits of keep") {
