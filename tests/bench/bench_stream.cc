@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "coxswain/adamw.h"
+#include "coxswain/session.h"
 #include "sdk/examples/gpt2/model.h"
 #include "sdk/src/stream/block_map.h"
 #include "sdk/src/stream/operator_meter.h"
@@ -319,8 +320,14 @@ class TrainingLoop {
     inputs_ = text.narrow(1, 0, kLength).contiguous();
     targets_ = text.narrow(1, 1, kLength).contiguous();
   }
-  const torch::nn::Module& model() const { return *model_; }
+  torch::nn::Module& model() { return *model_; }
 
+  // A step that no listener and no session sees.
+  void plain_step() {
+    const StreamScope nobody({});
+    const detail::StreamPause unseen;
+    step();
+  }
   void step() {
     model_->loss(inputs_, targets_).backward();
     optimizer_.step();
@@ -362,11 +369,11 @@ void tell_percent(const StepSize& size, const char* figure, const std::vector<do
       .print();
 }
 
-// Of each group one step is watched and two are plain; each has each place equally often. The
-// logarithm of a ratio changes its sign where both change places, so outliers cancel.
-void tell_growth(const StepSize& size) {
-  TrainingLoop loop(size.sequences);
-  BlockListener listener(loop.model());
+// Of each group one step is seen and two are plain; each has each place equally often. The
+// logarithm of a ratio changes its sign where both change places, so outliers cancel. `seen_step`
+// returns how many operators were shown.
+void tell_growth(const StepSize& size, const char* figure, TrainingLoop& loop,
+                 const std::function<std::uint64_t()>& seen_step) {
   std::uint64_t operators = 0;
   enum { kOn, kOff, kOther, kSteps };
   std::vector<double> growth, difference, plain_ms;
@@ -376,9 +383,9 @@ void tell_growth(const StepSize& size) {
       const int which = (i + group + kSteps) % kSteps;
       const double start = cpu_nanoseconds();
       if (which == kOn) {
-        operators = loop.watched_step(listener);
+        operators = seen_step();
       } else {
-        loop.step();
+        loop.plain_step();
       }
       ns[static_cast<std::size_t>(which)] = cpu_nanoseconds() - start;
     }
@@ -389,9 +396,37 @@ void tell_growth(const StepSize& size) {
   }
   const double median_ms = quantile(plain_ms, 0.5);
   const auto shown = static_cast<double>(operators);
-  tell_percent(size, "growth of a training step whose blocks are followed", growth, 1.0, median_ms,
-               shown);
+  tell_percent(size, figure, growth, 1.0, median_ms, shown);
   tell_percent(size, "difference of two equal plain steps", difference, {}, median_ms, shown);
+}
+
+void tell_followed(const StepSize& size) {
+  TrainingLoop loop(size.sequences);
+  BlockListener listener(loop.model());
+  tell_growth(size, "growth of a training step whose blocks are followed", loop,
+              [&] { return loop.watched_step(listener); });
+}
+
+// A job of one rank with all that it has by default, and a run directory: reports, the page's
+// server, records. What its other threads do is not counted.
+void tell_adopted(const StepSize& size) {
+  TrainingLoop loop(size.sequences);
+  const std::filesystem::path runs =
+      std::filesystem::temp_directory_path() / ("bench_stream_run_" + std::to_string(getpid()));
+  const std::string directory = "--cox.run.directory=" + runs.string();
+  const std::array<const char*, 4> words = {"bench_stream", "--cox.http.port=0",
+                                            "--cox.run.log=quiet", directory.c_str()};
+  {
+    auto session = Session::start(static_cast<int>(words.size()), words.data());
+    session.adopt(loop.model());
+    tell_growth(size, "growth of a step of a whole adopted loop", loop, [&] {
+      const std::uint64_t before = detail::operators_shown();
+      loop.step();
+      return detail::operators_shown() - before;
+    });
+    session.finish();
+  }
+  std::filesystem::remove_all(runs);
 }
 
 // ---- Bits
@@ -444,10 +479,14 @@ int run(Effort effort) {
   keep_freed_memory();
   torch::manual_seed(1);
   tell_calls(*gpt2::Gpt2(gpt2::Config{}), effort);
-  tell_growth({"4 sequences", 4, is_quick ? 24 : 300});
-  tell_growth({"16 sequences, as scripts/demo", 16, is_quick ? 9 : 150});
+  for (const StepSize& size : {StepSize{"4 sequences", 4, is_quick ? 24 : 300},
+                               StepSize{"16 sequences, as scripts/demo", 16, is_quick ? 9 : 150}}) {
+    tell_followed(size);
+  }
   tell_programs(effort);
   tell_plans(effort);
+  // Last, since MPI can be begun once in a process.
+  tell_adopted({"4 sequences", 4, is_quick ? 24 : 300});
   return 0;
 }
 
