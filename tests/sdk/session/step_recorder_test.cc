@@ -17,7 +17,7 @@ using namespace cox::detail;
 
 namespace {
 
-Clock::time_point at(double seconds) {
+Clock::time_point moment(double seconds) {
   return Clock::time_point(std::chrono::duration_cast<Clock::duration>(Seconds(seconds)));
 }
 
@@ -38,12 +38,12 @@ bool has(const StepReport& report, SignalFlag flag) {
 TEST_SUITE("step recorder") {
   TEST_CASE("time in no phase is `other`, and an inner phase takes its time from the outer one") {
     StepRecorder recorder;
-    recorder.begin(StepId(7), at(10));
-    recorder.enter(Phase::forward, at(11));
-    recorder.enter(Phase::communication, at(13));
-    recorder.leave(at(16));
-    recorder.leave(at(20));
-    const StepReport& report = recorder.end(at(21));
+    recorder.begin(StepId(7), moment(10));
+    recorder.enter(Phase::forward, moment(11));
+    recorder.enter(Phase::communication, moment(13));
+    recorder.leave(moment(16));
+    recorder.leave(moment(20));
+    const StepReport& report = recorder.end(moment(21));
     CHECK(report.step == StepId(7));
     CHECK(report.wall_seconds == doctest::Approx(11));
     CHECK(booked(report, Phase::forward) == doctest::Approx(6));
@@ -54,12 +54,12 @@ TEST_SUITE("step recorder") {
 
   TEST_CASE("what is left out is in no phase and not in the wall time") {
     StepRecorder recorder;
-    recorder.leave_out(at(1), at(2));  // no step is open
-    recorder.begin(StepId(0), at(10));
-    recorder.leave_out(at(12), at(112));
-    recorder.enter(Phase::forward, at(113));
-    recorder.leave(at(116));
-    const StepReport& report = recorder.end(at(116));
+    recorder.leave_out(moment(1), moment(2));  // no step is open
+    recorder.begin(StepId(0), moment(10));
+    recorder.leave_out(moment(12), moment(112));
+    recorder.enter(Phase::forward, moment(113));
+    recorder.leave(moment(116));
+    const StepReport& report = recorder.end(moment(116));
     CHECK(report.wall_seconds == doctest::Approx(6));
     CHECK(booked(report, Phase::forward) == doctest::Approx(3));
     CHECK(booked(report, Phase::other) == doctest::Approx(3));
@@ -71,19 +71,19 @@ TEST_SUITE("step recorder") {
       std::mt19937 random(seed);
       StepRecorder recorder;
       double now = 5;
-      recorder.begin(StepId(1), at(now));
+      recorder.begin(StepId(1), moment(now));
       std::size_t depth = 0;
       for (int i = 0; i < 200; ++i) {
         now += 0.001 * static_cast<double>(random() % 100);
         if (depth > 0 && random() % 2 == 0) {
-          recorder.leave(at(now));
+          recorder.leave(moment(now));
           --depth;
         } else {  // deeper than kMaxDepth at times
-          recorder.enter(static_cast<Phase>(random() % kPhases), at(now));
+          recorder.enter(static_cast<Phase>(random() % kPhases), moment(now));
           ++depth;
         }
       }
-      const StepReport& report = recorder.end(at(now + 1));
+      const StepReport& report = recorder.end(moment(now + 1));
       CHECK(sum(report) == doctest::Approx(report.wall_seconds).epsilon(1e-9));
     }
   }
@@ -104,11 +104,11 @@ TEST_SUITE("step recorder") {
     for (const Row& row : rows) {
       StepRecorder recorder;
       recorder.waited(7);  // no step is open
-      recorder.begin(StepId(1), at(0));
-      recorder.enter(Phase::communication, at(1));
+      recorder.begin(StepId(1), moment(0));
+      recorder.enter(Phase::communication, moment(1));
       for (const auto& wait : row.waits) recorder.waited(wait);
-      recorder.leave(at(5));
-      const StepReport& report = recorder.end(at(6));
+      recorder.leave(moment(5));
+      const StepReport& report = recorder.end(moment(6));
       CHECK(has(report, SignalFlag::waiting_measured) == row.is_measured);
       CHECK(report.waiting_seconds == doctest::Approx(row.seconds));
       CHECK(static_cast<double>(signal_from(report).waiting_seconds) ==
@@ -124,16 +124,16 @@ TEST_SUITE("step recorder") {
     StepRecorder recorder;
     recorder.leave_out_queueing([&queued] { return Seconds(queued); });
     queued = 103;  // between steps
-    recorder.begin(StepId(1), at(0));
-    recorder.enter(Phase::forward, at(0));
+    recorder.begin(StepId(1), moment(0));
+    recorder.enter(Phase::forward, moment(0));
     queued += 2;
-    recorder.leave(at(5));
-    recorder.enter(Phase::communication, at(5));
+    recorder.leave(moment(5));
+    recorder.enter(Phase::communication, moment(5));
     queued += 1;
     recorder.waited(0.5);
-    recorder.leave(at(9));
+    recorder.leave(moment(9));
     queued += 50;  // more than passed: a clock of another kind
-    const StepReport& report = recorder.end(at(10));
+    const StepReport& report = recorder.end(moment(10));
     CHECK(has(report, SignalFlag::without_queueing));
     CHECK(booked(report, Phase::forward) == doctest::Approx(3));
     CHECK(booked(report, Phase::other) == doctest::Approx(0));
@@ -146,9 +146,9 @@ TEST_SUITE("step recorder") {
     StepRecorder recorder;
     double queued = 0;
     recorder.leave_out_queueing([&queued] { return Seconds(queued); });
-    recorder.begin(StepId(1), at(0));
+    recorder.begin(StepId(1), moment(0));
     queued = 1;
-    const StepReport& report = recorder.end(at(3));
+    const StepReport& report = recorder.end(moment(3));
     CHECK_FALSE(has(report, SignalFlag::waiting_measured));
     CHECK(has(report, SignalFlag::without_queueing));
     CHECK(report.waiting_seconds == 0);
@@ -170,25 +170,25 @@ TEST_SUITE("step recorder") {
 
   TEST_CASE("a phase that is left too often does no harm") {
     StepRecorder recorder;
-    recorder.begin(StepId(0), at(0));
-    recorder.leave(at(1));
-    recorder.leave(at(2));
-    recorder.enter(Phase::data, at(3));
-    recorder.leave(at(5));
-    CHECK(booked(recorder.end(at(5)), Phase::data) == doctest::Approx(2));
+    recorder.begin(StepId(0), moment(0));
+    recorder.leave(moment(1));
+    recorder.leave(moment(2));
+    recorder.enter(Phase::data, moment(3));
+    recorder.leave(moment(5));
+    CHECK(booked(recorder.end(moment(5)), Phase::data) == doctest::Approx(2));
   }
 
   TEST_CASE("a new step starts from nothing") {
     StepRecorder recorder;
-    recorder.begin(StepId(0), at(0));
-    recorder.enter(Phase::data, at(0));
+    recorder.begin(StepId(0), moment(0));
+    recorder.enter(Phase::data, moment(0));
     recorder.loss(3, 2);
     recorder.samples(4);
     recorder.flag(SignalFlag::step_skipped);
     recorder.log("x", 1);
-    recorder.end(at(1));
-    recorder.begin(StepId(1), at(1));
-    const StepReport& report = recorder.end(at(2));
+    recorder.end(moment(1));
+    recorder.begin(StepId(1), moment(1));
+    const StepReport& report = recorder.end(moment(2));
     CHECK(std::isnan(report.loss));
     CHECK(report.weight == 0);
     CHECK(report.samples == 0);
@@ -200,7 +200,7 @@ TEST_SUITE("step recorder") {
 
   TEST_CASE("the loss of several micro-batches is their weighted mean") {
     StepRecorder recorder;
-    recorder.begin(StepId(0), at(0));
+    recorder.begin(StepId(0), moment(0));
     recorder.loss(1, 3);
     recorder.loss(5, 1);
     CHECK(recorder.report().loss == doctest::Approx(2));
@@ -210,7 +210,7 @@ TEST_SUITE("step recorder") {
 
   TEST_CASE("the mean of no samples says nothing, whatever it is") {
     StepRecorder recorder;
-    recorder.begin(StepId(0), at(0));
+    recorder.begin(StepId(0), moment(0));
     recorder.loss(std::numeric_limits<double>::quiet_NaN(), 0);
     CHECK_FALSE(has(recorder.report(), SignalFlag::nonfinite_loss));
     recorder.loss(2, 8);
@@ -224,7 +224,7 @@ TEST_SUITE("step recorder") {
     for (const double bad :
          {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
       StepRecorder recorder;
-      recorder.begin(StepId(0), at(0));
+      recorder.begin(StepId(0), moment(0));
       recorder.loss(bad, 1);
       recorder.loss(1, 1);
       CHECK(has(recorder.report(), SignalFlag::nonfinite_loss));
@@ -234,7 +234,7 @@ TEST_SUITE("step recorder") {
 
   TEST_CASE("a scalar logged twice keeps its last value, long names are cut, a ninth is dropped") {
     StepRecorder recorder;
-    recorder.begin(StepId(0), at(0));
+    recorder.begin(StepId(0), moment(0));
     recorder.log("lr", 1);
     recorder.log("lr", 2);
     const std::string name(40, 'n');
@@ -254,40 +254,40 @@ TEST_SUITE("step recorder") {
     const transport::SharedSegment memory = transport::heap_segment(MarkBoard::bytes_needed(1));
     const MarkBoard board = *MarkBoard::format(memory.bytes(), 1);
     transport::MarkWriter mark = board.writer(0);
-    const auto now = [&] { return board.read(at(100), MarkBoard::Look::marks)[0]; };
+    const auto now = [&] { return board.read(moment(100), MarkBoard::Look::marks)[0]; };
     StepRecorder recorder;
-    recorder.begin(StepId(1), at(0));  // nobody reads marks yet
-    recorder.end(at(1));
+    recorder.begin(StepId(1), moment(0));  // nobody reads marks yet
+    recorder.end(moment(1));
     recorder.move_mark(&mark);
-    recorder.begin(StepId(2), at(10));
+    recorder.begin(StepId(2), moment(10));
     CHECK(now().activity == Activity::other);
-    recorder.enter(Phase::backward, at(11));
-    recorder.enter(Phase::communication, at(13));
+    recorder.enter(Phase::backward, moment(11));
+    recorder.enter(Phase::communication, moment(13));
     CHECK(now().activity == Activity::waiting);
     CHECK(now().activity_seconds == doctest::Approx(87));
-    recorder.leave(at(14));
+    recorder.leave(moment(14));
     CHECK(now().activity == Activity::backward);
     CHECK(now().activity_seconds == doctest::Approx(86));
     CHECK(now().step == StepId(2));
-    recorder.leave(at(15));
-    recorder.end(at(16));
+    recorder.leave(moment(15));
+    recorder.end(moment(16));
     CHECK(now().activity == Activity::outside);
-    recorder.do_between_steps(Activity::saving, at(17));
-    recorder.begin_waiting(at(18));
+    recorder.do_between_steps(Activity::saving, moment(17));
+    recorder.begin_waiting(moment(18));
     CHECK(now().activity == Activity::waiting);
-    recorder.end_waiting(at(19));
+    recorder.end_waiting(moment(19));
     CHECK(now().activity == Activity::saving);
-    recorder.begin(StepId(3), at(20));
-    recorder.end(at(21));
+    recorder.begin(StepId(3), moment(20));
+    recorder.end(moment(21));
     CHECK(now().activity == Activity::outside);
   }
 
   TEST_CASE("waiting in a call of all ranks is communication, not the rank's own work") {
     StepRecorder recorder;
-    recorder.begin(StepId(1), at(10));
-    recorder.begin_waiting(at(11));
-    recorder.end_waiting(at(56));
-    const StepReport& report = recorder.end(at(57));
+    recorder.begin(StepId(1), moment(10));
+    recorder.begin_waiting(moment(11));
+    recorder.end_waiting(moment(56));
+    const StepReport& report = recorder.end(moment(57));
     CHECK(booked(report, Phase::communication) == doctest::Approx(45));
     CHECK(booked(report, Phase::other) == doctest::Approx(2));
   }
