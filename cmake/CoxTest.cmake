@@ -14,7 +14,8 @@
 # skipped; the launcher prints the reason.
 #
 # CUDA runs the test on the stand-ins for CUDA (tests/support/cuda) and labels it `cuda`; without them it
-# is left out.
+# is left out. ON_DEVICE runs it once more, as NAME.cuda, with its models and data on `cuda:0`;
+# ON_DEVICE_WITHOUT is the same, but for the cases whose names are given (those that hold for the CPU alone).
 #
 # NAME is `folder.subject`. Optional: TORCH, ALONE, LABELS, ARGS (of the program), TIMEOUT in seconds
 # (120), DEPENDS (targets that the program runs), DEFINITIONS (of the program). Sources include
@@ -37,6 +38,9 @@ set(COX_TEST_ENVIRONMENT "OMP_NUM_THREADS=1;HYDRA_LAUNCHER=fork;HWLOC_COMPONENTS
   "UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1"
   "TSAN_OPTIONS=halt_on_error=1" "COX_MPIEXEC=${COX_MPIEXEC}")
 set(COX_CUDA_STANDIN_FOLDER "${PROJECT_BINARY_DIR}/tests/cuda_stand_in")
+set(COX_ON_STANDIN "${PROJECT_SOURCE_DIR}/scripts/with-cuda-stand-in" --folder
+  "${COX_CUDA_STANDIN_FOLDER}")
+set(COX_ON_DEVICE ${COX_ON_STANDIN} --on-device)  # with tensors on cuda:0
 set(COX_TWO_NODES "${PROJECT_SOURCE_DIR}/tests/support/two_nodes")
 set(COX_TEST_ASAN "ASAN_OPTIONS=detect_odr_violation=0:strict_string_checks=1")
 
@@ -130,15 +134,30 @@ function(_cox_test_program result)
   set(${result} ${program} PARENT_SCOPE)
 endfunction()
 
+# _cox_on_device(name program ranks timeout argument ...): a program with its tensors on `cuda:0`, at one rank without
+# MPI where no rank counts are given. More than two ranks show nothing else on one stand-in.
+function(_cox_on_device name program ranks timeout)
+  if(NOT ranks)
+    cox_register(NAME ${name}.cuda LABELS cuda TIMEOUT "${timeout}"
+      COMMAND ${COX_ON_DEVICE} $<TARGET_FILE:${program}> ${ARGN})
+  endif()
+  foreach(count IN LISTS ranks)
+    if(count LESS_EQUAL 2)
+      cox_register(NAME ${name}.cuda.np${count} LABELS cuda mpi TIMEOUT "${timeout}" PROCESSORS ${count}
+        COMMAND ${COX_ON_DEVICE} "${COX_MPIEXEC}" -n ${count} $<TARGET_FILE:${program}> ${ARGN})
+    endif()
+  endforeach()
+endfunction()
+
 function(cox_test)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "TORCH;ALONE;CUDA" "NAME;TIMEOUT;LAUNCHER"
-    "SOURCES;LINK;RANKS;LABELS;ARGS;DEPENDS;DEFINITIONS")
+  cmake_parse_arguments(PARSE_ARGV 0 arg "TORCH;ALONE;CUDA;ON_DEVICE" "NAME;TIMEOUT;LAUNCHER"
+    "SOURCES;LINK;RANKS;LABELS;ARGS;DEPENDS;DEFINITIONS;ON_DEVICE_WITHOUT")
   set(before)
   if(arg_CUDA)
     if(NOT TARGET cuda_stand_in)
       return()
     endif()
-    set(before "${PROJECT_SOURCE_DIR}/scripts/with-cuda-stand-in" --folder "${COX_CUDA_STANDIN_FOLDER}")
+    set(before ${COX_ON_STANDIN})
     list(APPEND arg_LABELS cuda)
     list(APPEND arg_DEPENDS cuda_stand_in)
   endif()
@@ -181,4 +200,10 @@ function(cox_test)
       set_tests_properties(${arg_NAME}.np${ranks} PROPERTIES SKIP_RETURN_CODE 77)
     endif()
   endforeach()
+  if((arg_ON_DEVICE OR arg_ON_DEVICE_WITHOUT) AND TARGET cuda_stand_in)
+    list(TRANSFORM arg_ON_DEVICE_WITHOUT REPLACE "," "*" OUTPUT_VARIABLE without)
+    list(JOIN without "," without)
+    _cox_on_device(${arg_NAME} ${program} "${arg_RANKS}" "${arg_TIMEOUT}" ${arguments}
+      "--test-case-exclude=${without}")
+  endif()
 endfunction()

@@ -96,7 +96,8 @@ Worst compare_shapes(const Reference& reference, const Gpt2& model) {
 
 Worst compare_logits(const at::Tensor& expected, const at::Tensor& found) {
   if (expected.sizes() != found.sizes()) return {HUGE_VAL, "the shape"};
-  const at::Tensor difference = (found.to(at::kCPU, at::kDouble) - expected.to(at::kDouble)).abs().flatten();
+  const at::Tensor difference =
+      (found.to(at::kCPU, at::kDouble) - expected.to(at::kDouble)).abs().flatten();
   const std::int64_t at = difference.argmax().item<std::int64_t>();
   const double worst = difference[at].item<double>();
   return {std::isfinite(worst) ? worst : HUGE_VAL, "element " + std::to_string(at)};

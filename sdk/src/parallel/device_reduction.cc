@@ -1,5 +1,17 @@
-#include "sdk/src/parallel/device_reduction.h"
-
+// DeviceReduction averages gradients that lie on one device. They are gathered in buckets there,
+// and .grad becomes a view of the bucket. The buckets are summed in one of two ways:
+//
+//   .grad --> bucket -- NCCL, on a stream of its own --> bucket, .grad
+//   .grad --> bucket --> pinned memory --> exchange in host memory --> pinned --> bucket, .grad
+//
+// Over NCCL the host waits for no sum: they run on the device behind the gradients, and what the
+// training stream is given next runs behind them. Which order NCCL adds ranks up in is its own
+// choice. Through host memory the host waits once a step, in flush(), until this rank's gradients
+// have come; sums, norm and counts are then those of the CPU's path (OverlappedReduction), bit for
+// bit. In both, the step's ballot goes through host memory.
+//
+// Autograd computes the gradients of a device in a thread of its own, which does not communicate:
+// they are gathered at the end of backward. Training thread.
 #include <c10/core/Event.h>
 #include <torch/torch.h>
 
@@ -12,6 +24,7 @@
 #include "coordinator/transport/nccl/device_exchange.h"
 #include "coxswain/error.h"
 #include "sdk/src/device/tensor_scan.h"
+#include "sdk/src/parallel/gradient_reduction.h"
 
 namespace cox::detail {
 namespace {

@@ -12,7 +12,6 @@
 
 #include "coxswain/error.h"
 #include "sdk/src/device/tensor_scan.h"
-#include "sdk/src/parallel/device_reduction.h"
 
 namespace cox::detail {
 namespace {

@@ -10,7 +10,8 @@
 //   fp64 accumulators that add without error (exact_sum.h), so the average has the same bits for
 //   any number of ranks, any shares in whole micro-batches and any order of arrival. A magnitude
 //   out of its bin makes merge() ask for the step to be repeated; the bins then fit.
-// - DeviceReduction is the ordinary way of gradients on a device (device_reduction.h).
+// - GatheredReduction is the ordinary way of gradients on a device (device_reduction.cc): they are
+//   summed in buckets there, over NCCL or through host memory.
 // - LocalReduction is that of a job of one rank in the ordinary way: nothing is copied.
 //
 // The first two start a bucket as soon as its gradients are all there, while backward goes on with
@@ -180,5 +181,18 @@ std::unique_ptr<GradientReduction> make_reduction(const ReductionSetup& setup,
                                                   const std::vector<bool>& needed,
                                                   const BucketChoice& choice,
                                                   const std::vector<ExactBin>& bins = {});
+
+// Returns the one device of all parameters that have a place in a bucket; the CPU where there are
+// several.
+c10::Device common_device(const std::vector<at::Tensor>& parameters,
+                          const std::vector<bool>& needed);
+
+// `exchange` has the buckets of `layout`, or none where setup.devices is open: then they go over
+// NCCL. Collective. Throws cox::Error. REQUIRES: common_device() of the parameters is no CPU, and
+// `parameters` outlive it.
+std::unique_ptr<GradientReduction> make_device_reduction(const ReductionSetup& setup,
+                                                         const std::vector<at::Tensor>& parameters,
+                                                         GradientLayout layout,
+                                                         std::unique_ptr<StepExchange> exchange);
 
 }  // namespace cox::detail

@@ -91,7 +91,7 @@ TEST_SUITE("gpt2 options") {
       CHECK(line.find('=') < 28);
       ++without;
     }
-    CHECK(without == 13);
+    CHECK(without == 14);
     CHECK(text.find("--steps N=600 ") != std::string::npos);
     CHECK(text.find("--precision FORMAT=fp32 ") != std::string::npos);
     CHECK(text.find("--memory-budget 40MiB") != std::string::npos);  // what --story asks for

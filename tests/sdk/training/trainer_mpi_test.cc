@@ -5,8 +5,10 @@
 #include <cstring>
 #include <filesystem>
 #include <limits>
+#include <new>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "coxswain/adamw.h"
@@ -85,6 +87,11 @@ bool same_bits(const std::vector<double>& a, const std::vector<double>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(double)) == 0;
 }
 
+int own_rank() {
+  auto session = solo_session();
+  return session.rank();
+}
+
 // How often each sample was used on all ranks together.
 void check_each_used(const SmallData& data, std::uint64_t times) {
   auto session = solo_session();
@@ -143,17 +150,64 @@ TEST_SUITE("trainer over MPI") {
   TEST_CASE("a NaN on one rank makes all skip the step") {
     SmallData data;
     const int last = world() - 1;
-    int rank = 0;
-    {
-      auto session = solo_session();
-      rank = session.rank();
-    }
+    const int rank = own_rank();
     const Trained result = run({}, 6, data, [&](std::uint64_t step, at::Tensor loss) {
       const bool is_bad = step == 2 && rank == last;
       return is_bad ? loss * std::numeric_limits<double>::quiet_NaN() : loss;
     });
     CHECK(result.progress.skipped == 1);
     for (std::size_t i = 0; i < 6; ++i) CHECK(std::isnan(result.losses[i]) == (i == 2));
+  }
+
+  TEST_CASE("a rank that runs out of memory in backward makes all repeat the step, bit for bit") {
+    const int rank = own_rank();
+    const std::vector<std::string> flags = {"--cox.memory.budget=1GiB"};
+    SmallData data;
+    const Trained whole = run(flags, 6, data);
+    bool has_failed = false;
+    SmallData again;
+    const Trained repeated = run(flags, 6, again, [&](std::uint64_t step, at::Tensor loss) {
+      if (step != 2 || rank != world() - 1 || std::exchange(has_failed, true)) return loss;
+      const at::Tensor fails = loss * 1;
+      fails.register_hook([](const at::Tensor& gradient) -> at::Tensor {
+        TORCH_CHECK_WITH(OutOfMemoryError, false, "no room");
+        return gradient;
+      });
+      return fails;
+    });
+    CHECK(repeated.progress.repeated == 1);
+    CHECK(repeated.progress.step == 6);
+    CHECK(repeated.losses.back() == whole.losses.back());
+    CHECK(repeated.print == whole.print);
+  }
+
+  TEST_CASE("a micro-batch that runs out of memory on a rank does so in reproducible mode, too") {
+    const int rank = own_rank();
+    // In the first steps the sums of this mode do not fit, so they are repeated anyway.
+    const auto trained = [rank](bool with_failure) {
+      auto session = solo_session({"--cox.memory.budget=1GiB", "--cox.reduction.reproducible=on"});
+      SmallModel model;
+      AdamW optimizer(model->parameters(), {.lr = 0.01});
+      TrainerOptions options{.global_batch = 16, .micro_batch = 2, .steps = 8};
+      Trainer trainer(session, *model, optimizer, options);
+      const SmallData data(128);
+      bool has_failed = !with_failure || rank != world() - 1;
+      for (auto& step : trainer.steps(data)) {
+        int micro_batch = 0;
+        step.accumulate([&](const Batch& batch) {
+          const bool is_due = step.number() == 7 && ++micro_batch == 2;
+          if (is_due && !std::exchange(has_failed, true)) throw std::bad_alloc();
+          return model->loss(batch);
+        });
+        step.update();
+      }
+      return Trained{{trainer.progress().loss}, trainer.progress(), print_of(*model)};
+    };
+    const Trained whole = trained(false);
+    const Trained repeated = trained(true);
+    CHECK(repeated.progress.repeated == whole.progress.repeated + 1);
+    CHECK(repeated.losses == whole.losses);
+    CHECK(repeated.print == whole.print);
   }
 
   TEST_CASE("a rollback happens on all ranks in the same step and restores every bit") {

@@ -60,6 +60,25 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> attention_backward(
   return {launch.result(dq), launch.result(dk), launch.result(dv), Tensor()};
 }
 
+// With half_to_float, which the CPU has not, narrow numbers give fp32 ones: what autocast asks for.
+template <Tensor (*on_cpu)(const Tensor&, std::int64_t, bool)>
+Tensor softmax(const Tensor& x, std::int64_t dim, bool half_to_float) {
+  const c10::cuda::CUDAGuard guard(x.device());
+  Launch launch(x.device(), "_softmax");
+  const Tensor read = launch.reads(x);
+  return launch.result(on_cpu(half_to_float ? read.to(at::kFloat) : read, dim, false));
+}
+
+template <Tensor (*on_cpu)(const Tensor&, const Tensor&, std::int64_t, at::ScalarType)>
+Tensor softmax_backward(const Tensor& gradient, const Tensor& output, std::int64_t dim,
+                        at::ScalarType input_type) {
+  const c10::cuda::CUDAGuard guard(output.device());
+  Launch launch(output.device(), "_softmax_backward_data");
+  const Tensor read = launch.reads(gradient);
+  const Tensor made = on_cpu(read, launch.reads(output), dim, read.scalar_type());
+  return launch.result(made.to(input_type));
+}
+
 // Gates in LibTorch's order: input, forget, cell, output. The workspace keeps them after their
 // activations.
 std::tuple<Tensor, Tensor, Tensor> lstm_cell(const Tensor& input_gates, const Tensor& hidden_gates,
@@ -104,6 +123,11 @@ TORCH_LIBRARY_IMPL(aten, CUDA, kernels) {
   kernels.impl("_fused_sdp_choice", TORCH_FN(choose_attention));
   kernels.impl("_scaled_dot_product_efficient_attention", TORCH_FN(attention));
   kernels.impl("_scaled_dot_product_efficient_attention_backward", TORCH_FN(attention_backward));
+  kernels.impl("_softmax", TORCH_FN(softmax<&at::_softmax>));
+  kernels.impl("_log_softmax", TORCH_FN(softmax<&at::_log_softmax>));
+  kernels.impl("_softmax_backward_data", TORCH_FN(softmax_backward<&at::_softmax_backward_data>));
+  kernels.impl("_log_softmax_backward_data",
+               TORCH_FN(softmax_backward<&at::_log_softmax_backward_data>));
   kernels.impl("_thnn_fused_lstm_cell", TORCH_FN(lstm_cell));
   kernels.impl("_thnn_fused_lstm_cell_backward_impl", TORCH_FN(lstm_cell_backward));
 }

@@ -127,7 +127,7 @@ Owner owner(std::string_view name) {
 struct Walk {
   int depth = 0;
   bool through_converter = false;  // of a list of numbers: torch::tensor({1, 2})
-  bool through_filler = false;     // at::tensor, which writes on the host
+  bool inside_torch = false;       // an operator's own numbers, which it may read on the host
   Owner owner = Owner::unknown;
 };
 
@@ -139,8 +139,12 @@ _Unwind_Reason_Code look(_Unwind_Context* frame, void* walk_) {
   const std::string_view name = Program::get().function_at(address);
   if (name.empty()) {
     Dl_info info{};
-    if (dladdr(reinterpret_cast<void*>(address), &info) != 0 && info.dli_sname != nullptr)
-      walk.through_filler |= std::string_view(info.dli_sname).rfind("_ZN2at6tensorE", 0) == 0;
+    if (dladdr(reinterpret_cast<void*>(address), &info) == 0 || info.dli_sname == nullptr)
+      return _URC_NO_REASON;
+    const std::string_view symbol = info.dli_sname;
+    const bool is_here = contains(info.dli_fname, "cox_on_device");
+    walk.inside_torch |=
+        !is_here && (symbol.rfind("_ZN2at6tensorE", 0) == 0 || symbol.rfind("_ZN2at4_ops", 0) == 0);
     return _URC_NO_REASON;
   }
   walk.through_converter |= contains(name, "TensorDataContainer");
@@ -162,7 +166,7 @@ MaybeDevice moved(MaybeDevice device, std::optional<bool> pinned) {
   if (device || pinned.value_or(false)) return device;
   const Walk found = walk();
   const bool move =
-      found.owner == Owner::program && !found.through_filler && !found.through_converter;
+      found.owner == Owner::program && !found.inside_torch && !found.through_converter;
   return move ? MaybeDevice(kThere) : device;
 }
 
