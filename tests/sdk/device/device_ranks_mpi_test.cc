@@ -1,6 +1,7 @@
 // Gradients of several ranks, each with a device of its own: the losses are those of the CPU.
 #include <torch/torch.h>
 
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,29 @@
 #include <doctest/doctest.h>
 
 using namespace cox;
+
+namespace {
+
+// The fake NCCL reads its script when a group is made (tests/support/cuda/nccl/script.h).
+class NcclRefusesToStart {
+ public:
+  NcclRefusesToStart() { ::setenv("COX_FAKE_NCCL", "init=fail", 1); }
+  ~NcclRefusesToStart() { ::unsetenv("COX_FAKE_NCCL"); }
+  NcclRefusesToStart(const NcclRefusesToStart&) = delete;
+  NcclRefusesToStart& operator=(const NcclRefusesToStart&) = delete;
+};
+
+}  // namespace
+
+TEST_CASE("where NCCL does not start, gradients go through host memory with the CPU's bits") {
+  Training training;
+  training.options.steps = 5;
+  const Trained here = train_on("cpu", training);
+  const NcclRefusesToStart refusal;
+  const Trained there = train_on("cuda", training);
+  CHECK(there.losses == here.losses);
+  CHECK(count_unequal(there.parameters, here.parameters) == 0);
+}
 
 TEST_CASE("ranks on devices get the losses of ranks on CPUs, with even and uneven shares") {
   const std::string world = [] {
