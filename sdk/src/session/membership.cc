@@ -363,8 +363,8 @@ c10::Device Membership::agreed_device() const {
   if (cuda.devices == 0) log_.debug("no CUDA device: " + cuda.why_none);
   if (!has_all) return at::kCPU;
   if (node->rank() == kRoot && node->size() > cuda.devices) {
-    log_.warning(concat(node->size(), " ranks of a node share ", cuda.devices,
-                        " CUDA devices; NCCL wants one for each"));
+    log_.warning(concat(node->size(), " ranks of a node share ",
+                        count_of(cuda.devices, "CUDA device"), "; NCCL wants one for each"));
   }
   return *mine;
 }
