@@ -46,10 +46,13 @@ class Budgets(MemoryCase):
         self.same_training("four", "none", 4)
         for rank, budget in enumerate(budgets):
             self.within("four", rank, budget)
+        # How many blocks that takes is no measure: fewer may drop more of what they save.
         recomputed = [self.mix("four", rank)[0] for rank in range(4)]
-        self.assertEqual(recomputed, sorted(recomputed, reverse=True))
+        self.assertGreater(min(recomputed[:3]), 0, recomputed)
         self.assertEqual(recomputed[3], 0)
-        self.assertGreater(len(set(recomputed)), 2, recomputed)
+        peaks = [self.rows("four", rank)[-1]["memory"]["predicted_peak"] for rank in range(4)]
+        self.assertEqual(peaks, sorted(peaks))
+        self.assertGreater(len(set(peaks)), 2, peaks)
 
         replayed = jobs.run([jobs.programs.cox, "replay", self.path("four", "journal.cox")])
         self.assertIn("all equal", self.ends_well(replayed).out)
