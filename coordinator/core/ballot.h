@@ -26,9 +26,10 @@ struct StepBallot {
   std::uint64_t overflow_ranks = 0;        // ranks whose own gradients are not all finite
   std::uint64_t active_ranks = 0;          // ranks with steps of their own left; 0 = all only join
   std::uint64_t buffers_from_min = ~0ull;  // lowest rank whose buffers changed; ~0 = nobody's
-  std::uint64_t repeat_max = 0;     // 1 = an exact sum was out of range: the step is to be repeated
-  double amax_max = 0;              // largest finite scaled gradient in fp16; 0 = not known
-  std::uint64_t plan_held_min = 0;  // newest plan number that every rank holds
+  // 1 = the step is to be repeated: an exact sum was out of range, or a rank ran out of memory.
+  std::uint64_t repeat_max = 0;
+  double amax_max = 0;                      // largest finite scaled gradient in fp16; 0 = not known
+  std::uint64_t plan_held_min = 0;          // newest plan number that every rank holds
   std::uint64_t round_closed_min = 0;       // 1 = this rank's last control round is over
   std::uint64_t mask_waits_max = 0;         // 1 = rank 0 has a frame for the other ranks
   MaskLane mask_lane_min = MaskLane::free;  // of masks over NCCL; free where there are none
