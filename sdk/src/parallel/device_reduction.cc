@@ -274,6 +274,7 @@ class NcclReduction final : public GatheredReduction {
   // The ballot comes first: ranks that differ learn it there, before they wait for each other's
   // sums.
   StepBallot merge(StepBallot mine, const std::function<void()>& pump) override {
+    std::ranges::fill(nonfinite_, 0);  // what was read of an earlier step is no vote on this one
     const StepBallot merged = GatheredReduction::merge(mine, pump);
     require(sums_->wait_all(pump), kWhat);
     return merged;

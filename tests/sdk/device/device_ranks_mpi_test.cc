@@ -1,7 +1,9 @@
 // Gradients of several ranks, each with a device of its own: the losses are those of the CPU.
 #include <torch/torch.h>
 
+#include <cmath>
 #include <cstdlib>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -51,4 +53,27 @@ TEST_CASE("ranks on devices get the losses of ranks on CPUs, with even and uneve
     for (std::size_t i = 0; i < here.losses.size(); ++i)
       CHECK(std::abs(there.losses[i] - here.losses[i]) < 1e-6);
   }
+}
+
+TEST_CASE("a NaN on one rank's device makes all ranks skip that step, and no other") {
+  int rank = 0;
+  {
+    auto session = solo_session({"--cox.run.device=cpu"});
+    rank = session.rank();
+  }
+  auto session = solo_session({"--cox.run.device=cuda"});
+  gpt2::Gpt2 model = small_gpt();
+  model->to(session.device());
+  AdamW optimizer(model->parameters(), {.lr = 0.01});
+  Trainer trainer(session, *model, optimizer, {.steps = 6});
+  const SmallText data;
+  for (auto& step : trainer.steps(data)) {
+    at::Tensor loss =
+        step.forward([&] { return model->loss(step.batch().inputs, step.batch().targets); });
+    const bool is_bad = step.number() == 2 && rank == session.world_size() - 1;
+    step.backward(is_bad ? loss * std::numeric_limits<double>::quiet_NaN() : loss);
+    step.update();
+    CHECK(std::isnan(trainer.progress().loss) == (trainer.progress().step == 3));
+  }
+  CHECK(trainer.progress().skipped == 1);
 }
