@@ -123,6 +123,7 @@ at::Tensor hardware_product(const Fp8Operand& a, const Fp8Operand& b, at::Scalar
                         {}, type, /*use_fast_accum=*/false);
 }
 
+// REQUIRES: `device` has an index, as that of a tensor has.
 double seconds_of(const std::function<void()>& work, at::Device device) {
   const c10::impl::VirtualGuardImpl guard(device.type());
   guard.synchronizeDevice(device.index());
@@ -140,7 +141,7 @@ double time_on(at::Device device, const ProductShape& shape, ProductPath path) {
   const at::Tensor x = at::ones({shape.rows, shape.inner}, options);
   const at::Tensor w = at::ones({shape.columns, shape.inner}, options);
   if (path == ProductPath::bf16) {
-    return 1e6 * seconds_of([&] { at::mm(x, w.t()); }, device);
+    return 1e6 * seconds_of([&] { at::mm(x, w.t()); }, x.device());
   }
   const auto quantized = [](const at::Tensor& values) {
     const at::Tensor scale = current_scale(values, FloatFormat::e4m3, Fp8Granularity::tensor, 0);
@@ -148,7 +149,7 @@ double time_on(at::Device device, const ProductShape& shape, ProductPath path) {
   };
   const Fp8Operand weight = quantized(w).transposed();
   const auto work = [&] { fp8_product(quantized(x), weight, at::kBFloat16, Fp8Means::hardware); };
-  return 1e6 * seconds_of(work, device);
+  return 1e6 * seconds_of(work, x.device());
 }
 
 // Takes a number off the front of a saved state. Returns invalid_argument unless it is there and

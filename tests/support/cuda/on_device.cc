@@ -170,12 +170,33 @@ MaybeDevice moved(MaybeDevice device, std::optional<bool> pinned) {
   return move ? MaybeDevice(kThere) : device;
 }
 
+// Random numbers are drawn on the CPU and moved, so that they are those that a seed of the CPU's
+// generator gives.
+at::Tensor moved_numbers(const at::Tensor& made, MaybeDevice device, std::optional<bool> pinned) {
+  const MaybeDevice there = moved(device, pinned);
+  return there && there->is_cuda() && made.is_cpu() ? made.to(*there) : made;
+}
+
 template <typename Operator, typename... Arguments>
 at::Tensor dispatch(Arguments... arguments) {
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow(Operator::name, Operator::overload_name)
                              .template typed<typename Operator::schema>();
   return op.call(arguments...);
+}
+
+// As above, in place: where the program, or a module that it makes, fills a tensor of the device.
+template <typename Operator>
+at::Tensor& drawn(at::Tensor& self, double a, double b, std::optional<at::Generator> generator) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow(Operator::name, Operator::overload_name)
+                             .template typed<typename Operator::schema>();
+  const bool on_cpu = self.is_cuda() && (!generator || generator->device().is_cpu());
+  const Walk found = on_cpu ? walk() : Walk();
+  if (found.owner != Owner::program || found.inside_torch) return op.call(self, a, b, generator);
+  at::Tensor made = at::empty(self.sizes(), self.options().device(at::kCPU));
+  self.copy_(op.call(made, a, b, generator));
+  return self;
 }
 
 template <typename Number>
@@ -195,11 +216,14 @@ at::Tensor numbers(at::ArrayRef<Number> values, const at::TensorOptions& options
 namespace at {
 
 using cox::standin::dispatch;
+using cox::standin::drawn;
 using cox::standin::moved;
+using cox::standin::moved_numbers;
 using cox::standin::numbers;
 using MaybeType = std::optional<ScalarType>;
 using MaybeLayout = std::optional<Layout>;
 using MaybeDevice = std::optional<Device>;
+using MaybeGenerator = std::optional<Generator>;
 using Flag = std::optional<bool>;
 using MaybeFormat = std::optional<MemoryFormat>;  // in _ops, std is an operator
 
@@ -218,16 +242,64 @@ Tensor tensor(ArrayRef<int> values, const TensorOptions& options) {
 
 namespace _ops {
 
-#define COX_SIZED(op)                                                             \
-  Tensor op::call(c10::SymIntArrayRef size, MaybeType type, MaybeLayout layout,   \
-                  MaybeDevice device, Flag pin) {                                 \
-    return dispatch<::at::_ops::op>(size, type, layout, moved(device, pin), pin); \
+#define COX_SIZED(op)                                                           \
+  Tensor op::call(c10::SymIntArrayRef size, MaybeType type, MaybeLayout layout, \
+                  MaybeDevice device, Flag pin) {                               \
+    return dispatch<op>(size, type, layout, moved(device, pin), pin);           \
   }
-COX_SIZED(rand)
-COX_SIZED(randn)
 COX_SIZED(ones)
 COX_SIZED(zeros)
 #undef COX_SIZED
+
+#define COX_RANDOM(op, ...)                                                                      \
+  return moved_numbers(dispatch<::at::_ops::op>(__VA_ARGS__, type, layout, device, pin), device, \
+                       pin)
+Tensor rand::call(c10::SymIntArrayRef size, MaybeType type, MaybeLayout layout, MaybeDevice device,
+                  Flag pin) {
+  COX_RANDOM(rand, size);
+}
+Tensor rand_generator::call(c10::SymIntArrayRef size, MaybeGenerator generator, MaybeType type,
+                            MaybeLayout layout, MaybeDevice device, Flag pin) {
+  COX_RANDOM(rand_generator, size, generator);
+}
+Tensor randn::call(c10::SymIntArrayRef size, MaybeType type, MaybeLayout layout, MaybeDevice device,
+                   Flag pin) {
+  COX_RANDOM(randn, size);
+}
+Tensor randn_generator::call(c10::SymIntArrayRef size, MaybeGenerator generator, MaybeType type,
+                             MaybeLayout layout, MaybeDevice device, Flag pin) {
+  COX_RANDOM(randn_generator, size, generator);
+}
+Tensor randint::call(c10::SymInt high, c10::SymIntArrayRef size, MaybeType type, MaybeLayout layout,
+                     MaybeDevice device, Flag pin) {
+  COX_RANDOM(randint, high, size);
+}
+Tensor randint_generator::call(c10::SymInt high, c10::SymIntArrayRef size, MaybeGenerator generator,
+                               MaybeType type, MaybeLayout layout, MaybeDevice device, Flag pin) {
+  COX_RANDOM(randint_generator, high, size, generator);
+}
+Tensor randint_low::call(c10::SymInt low, c10::SymInt high, c10::SymIntArrayRef size,
+                         MaybeType type, MaybeLayout layout, MaybeDevice device, Flag pin) {
+  COX_RANDOM(randint_low, low, high, size);
+}
+Tensor randint_low_generator::call(c10::SymInt low, c10::SymInt high, c10::SymIntArrayRef size,
+                                   MaybeGenerator generator, MaybeType type, MaybeLayout layout,
+                                   MaybeDevice device, Flag pin) {
+  COX_RANDOM(randint_low_generator, low, high, size, generator);
+}
+Tensor randperm::call(c10::SymInt n, MaybeType type, MaybeLayout layout, MaybeDevice device,
+                      Flag pin) {
+  COX_RANDOM(randperm, n);
+}
+#undef COX_RANDOM
+
+// The initial weights of LibTorch's modules.
+Tensor& uniform_::call(Tensor& self, double from, double to, MaybeGenerator generator) {
+  return drawn<uniform_>(self, from, to, generator);
+}
+Tensor& normal_::call(Tensor& self, double mean, double deviation, MaybeGenerator generator) {
+  return drawn<normal_>(self, mean, deviation, generator);
+}
 
 Tensor full::call(c10::SymIntArrayRef size, const Scalar& value, MaybeType type, MaybeLayout layout,
                   MaybeDevice device, Flag pin) {
@@ -239,16 +311,6 @@ Tensor empty_memory_format::call(c10::SymIntArrayRef size, MaybeType type, Maybe
                                  MaybeDevice device, Flag pin, MaybeFormat format) {
   return dispatch<::at::_ops::empty_memory_format>(size, type, layout, moved(device, pin), pin,
                                                    format);
-}
-
-Tensor randint::call(c10::SymInt high, c10::SymIntArrayRef size, MaybeType type, MaybeLayout layout,
-                     MaybeDevice device, Flag pin) {
-  return dispatch<::at::_ops::randint>(high, size, type, layout, moved(device, pin), pin);
-}
-
-Tensor randint_low::call(c10::SymInt low, c10::SymInt high, c10::SymIntArrayRef size,
-                         MaybeType type, MaybeLayout layout, MaybeDevice device, Flag pin) {
-  return dispatch<::at::_ops::randint_low>(low, high, size, type, layout, moved(device, pin), pin);
 }
 
 Tensor arange::call(const Scalar& end, MaybeType type, MaybeLayout layout, MaybeDevice device,
@@ -276,11 +338,6 @@ Tensor linspace::call(const Scalar& start, const Scalar& end, int64_t steps, May
 
 Tensor eye::call(c10::SymInt n, MaybeType type, MaybeLayout layout, MaybeDevice device, Flag pin) {
   return dispatch<::at::_ops::eye>(n, type, layout, moved(device, pin), pin);
-}
-
-Tensor randperm::call(c10::SymInt n, MaybeType type, MaybeLayout layout, MaybeDevice device,
-                      Flag pin) {
-  return dispatch<::at::_ops::randperm>(n, type, layout, moved(device, pin), pin);
 }
 
 // The last step of torch::tensor({1, 2}), which writes the numbers on the host.
