@@ -100,9 +100,8 @@ class Tier {
 };
 
 // TierThread is one thread that copies memory to a TierFile and back. Reads overtake writes,
-// because somebody waits for them. A caller that waits for
-// a transfer that has not begun copies it itself. Any thread may call any function, but only one
-// thread at a time for one transfer.
+// because somebody waits for them. A caller that waits for a transfer that has not begun copies it
+// itself. Any thread may call any function, but only one thread at a time for one transfer.
 class TierThread final : public Tier {
  public:
   explicit TierThread(TierFile file);

@@ -1,4 +1,4 @@
-// DeviceReduction averages gradients that lie on one device. They are gathered in buckets there,
+// GatheredReduction averages gradients that lie on one device. They are gathered in buckets there,
 // and .grad becomes a view of the bucket. The buckets are summed in one of two ways:
 //
 //   .grad --> bucket -- NCCL, on a stream of its own --> bucket, .grad
@@ -71,9 +71,7 @@ class GatheredReduction : public GradientReduction {
   }
 
   StepBallot merge(StepBallot mine, const std::function<void()>& pump) override {
-    const bool is_bad =
-        std::ranges::any_of(nonfinite_, [](std::int64_t count) { return count > 0; });
-    mine.overflow_ranks = is_bad ? 1 : 0;
+    vote_on_overflow(nonfinite_, mine);
     const StepBallot merged = exchange_->merge(mine, pump);
     is_gathered_ = false;
     facts_ = {};

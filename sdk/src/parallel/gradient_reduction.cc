@@ -155,12 +155,11 @@ class BucketedReduction : public GradientReduction {
   }
 
   StepBallot merge(StepBallot mine, const std::function<void()>& pump) override {
-    const bool is_bad =
-        std::ranges::any_of(nonfinite_, [](std::int64_t count) { return count > 0; });
-    mine.overflow_ranks = is_bad ? 1 : 0;
+    vote_on_overflow(nonfinite_, mine);
     const StepBallot merged = exchange_->merge(mine, pump);
     queue_.reset();
     facts_ = {};
+    is_open_ = false;  // also after a backward pass that threw
     return merged;
   }
 
@@ -393,6 +392,11 @@ std::unique_ptr<StepExchange> exchange_of(const ReductionSetup& setup, const Gra
 }
 
 }  // namespace
+
+void vote_on_overflow(std::span<const std::int64_t> nonfinite, StepBallot& mine) {
+  const bool is_bad = std::ranges::any_of(nonfinite, [](std::int64_t count) { return count > 0; });
+  mine.overflow_ranks = is_bad ? 1 : 0;
+}
 
 std::span<float> floats_of(const at::Tensor& place) {
   return {place.mutable_data_ptr<float>(), static_cast<std::size_t>(place.numel())};

@@ -157,7 +157,10 @@ struct ReductionSetup {
   DeviceLink& devices;
 };
 
-// What the ways that add up floats share. Returns the values of a dense fp32 tensor on the CPU.
+// What several ways share. Adds a rank's vote: whether values of its own gradients, counted by
+// parameter, were not finite.
+void vote_on_overflow(std::span<const std::int64_t> nonfinite, StepBallot& mine);
+// Returns the values of a dense fp32 tensor on the CPU.
 std::span<float> floats_of(const at::Tensor& place);
 // Returns whether the divisor is a power of two: multiplying by its inverse then gives the bits of
 // the division, in the pass that takes the norm.

@@ -134,13 +134,13 @@ class HealthLedger : public std::enable_shared_from_this<HealthLedger> {
   Boundary* constant(const at::Tensor& tensor);
 
   std::atomic<bool> is_open_ = false;
+  // Returns the scans of all calls. REQUIRES: mutex_ is held.
+  const std::vector<PendingScan*>& scans();
+
   std::mutex mutex_;
   std::uint64_t step_ = 0;
   Moment now_ = 0;
-  // Returns the scans of all calls; kept for its memory.
-  const std::vector<PendingScan*>& scans();
-
-  std::vector<PendingScan*> pending_;
+  std::vector<PendingScan*> pending_;  // of scans(); kept for its memory
   std::vector<BlockCallRecord> calls_;
   Boundaries boundaries_;
   std::unordered_map<const void*, Known> constants_;

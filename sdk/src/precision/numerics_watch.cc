@@ -57,7 +57,7 @@ class SampledValues {
 
   std::vector<double> values;
   std::vector<at::Tensor> gathered;
-  std::vector<std::pair<std::size_t, std::size_t>> holes;
+  std::vector<SampleHole> holes;
 
  private:
   static at::ArrayRef<std::int64_t> positions_of(std::span<const std::int64_t> positions) {
@@ -154,9 +154,9 @@ void GradientNoise::take_sampled() {
   std::vector<double>& values = sampled_->values;
   const at::Tensor& came = sampled_->from_device.tensor();
   const double* from = came.defined() ? came.const_data_ptr<double>() : nullptr;
-  for (const auto& [place, size] : sampled_->holes) {
-    std::copy_n(from, size, values.begin() + static_cast<std::ptrdiff_t>(place));
-    from += size;
+  for (const SampleHole& hole : sampled_->holes) {
+    std::copy_n(from, hole.size, values.begin() + static_cast<std::ptrdiff_t>(hole.place));
+    from += hole.size;
   }
   for (double& value : values) value /= sampled_->scale;
   for (Block& block : blocks_) {

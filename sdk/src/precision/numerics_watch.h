@@ -13,7 +13,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "coordinator/core/evidence.h"
@@ -37,6 +36,12 @@ struct NoiseSettings {
 struct NoiseBlock {
   std::string name;
   std::vector<at::Tensor> parameters;
+};
+
+// Where among sampled values those of a gradient go that has not come from its device yet.
+struct SampleHole {
+  std::size_t place = 0;
+  std::size_t size = 0;
 };
 
 // GradientNoise estimates the noise over the signal of each block's gradient, from moving averages
@@ -100,8 +105,8 @@ class GradientNoise {
   // A sample of which a part may still be on its way.
   struct Sampled {
     std::vector<double> values;
-    std::vector<std::pair<std::size_t, std::size_t>> holes;  // place and size, in values
-    HostCopy from_device;                                    // what goes into the holes
+    std::vector<SampleHole> holes;
+    HostCopy from_device;  // what goes into the holes
     double scale = 1;
   };
   static bool has_gradients(Block& block);

@@ -77,8 +77,11 @@ struct Reducer::Impl {
     if (has_work) {
       if (unit == 0) unit = weight_of_loss;
       run_backward(loss, {weight_of_loss, unit, formats.scale(), which});
-      unread.push_back({loss.detach(), weight_of_loss});
-      if (loss.is_cpu()) read_losses(step);
+      if (loss.is_cpu()) {
+        note_loss(step, loss.item<double>(), weight_of_loss);
+      } else {
+        unread.push_back({loss.detach(), weight_of_loss});
+      }
     } else {
       if (unit == 0) backward_began = backward_ended = Clock::now();
       if (!wants_own_gradients()) reduction->flush();
@@ -92,11 +95,14 @@ struct Reducer::Impl {
     for (const OwnLoss& each : unread) values.push_back(each.value.to(at::kDouble).reshape({}));
     const at::Tensor all = at::stack(values).to(at::kCPU);
     for (std::size_t i = 0; i < unread.size(); ++i) {
-      const double value = all.const_data_ptr<double>()[i];
-      observe(value, unread[i].weight);
-      step.loss(value, unread[i].weight);
+      note_loss(step, all.const_data_ptr<double>()[i], unread[i].weight);
     }
     unread.clear();
+  }
+
+  void note_loss(StepScope& step, double loss, double weight_of_loss) {
+    observe(loss, weight_of_loss);
+    step.loss(loss, weight_of_loss);
   }
 
   void observe(double loss, double weight_of_loss) {
