@@ -382,14 +382,14 @@ void NumericsWatch::look_at_gradients(StepId step) {
   if (!watches_adopted_) return;
   if (wants_gradients() && !has_sampled_) sample_gradients(1);
   if (is_skipped_) return;
-  const torch::NoGradGuard no_grad;
-  std::vector<std::int64_t> nonfinite;
-  for (const at::Tensor& parameter : health_.parameters()) {
-    const at::Tensor& gradient = parameter.grad();
-    nonfinite.push_back(gradient.defined() ? count_nonfinite(gradient) : 0);
-  }
-  const auto is_bad = [](std::int64_t count) { return count > 0; };
-  if (std::ranges::any_of(nonfinite, is_bad)) blame(nonfinite, step);
+  looked_at_ = step;
+  note_looks(health_.look_at_gradients(step));
+}
+
+void NumericsWatch::note_looks(bool found_trouble) {
+  if (!found_trouble) return;
+  is_skipped_ = true;
+  skipped_step_ = looked_at_;
 }
 
 void NumericsWatch::begin_step() {
@@ -459,7 +459,9 @@ void NumericsWatch::tell_parameters() {
 }
 
 void NumericsWatch::collect() {
+  note_looks(health_.settle_looks());
   const auto seen = health_.end_step(rank_);
+  if (health_.late_step()) skipped_step_ = *health_.late_step();
   evidence_.assign(seen.begin(), seen.end());
   evidence_.resize(names_.size());
   tell_parameters();

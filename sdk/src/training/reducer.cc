@@ -88,15 +88,21 @@ struct Reducer::Impl {
     }
   }
 
-  // Reads what is on a device once for all micro-batches, when the step is averaged.
-  void read_losses(StepScope& step) {
-    if (unread.empty()) return;
+  // Reads what is on a device once, when the step is averaged: the losses of all micro-batches and,
+  // while blocks run in fp16, the largest gradient.
+  void read_device(StepScope& step) {
+    const detail::Largest amax =
+        formats.is_scaling() ? numerics.amax_scaled_fp16() : detail::Largest();
+    largest_fp16 = amax.here;
     std::vector<at::Tensor> values;
     for (const OwnLoss& each : unread) values.push_back(each.value.to(at::kDouble).reshape({}));
+    if (amax.on_device.defined()) values.push_back(amax.on_device);
+    if (values.empty()) return;
     const at::Tensor all = at::stack(values).to(at::kCPU);
-    for (std::size_t i = 0; i < unread.size(); ++i) {
-      note_loss(step, all.const_data_ptr<double>()[i], unread[i].weight);
-    }
+    const double* value = all.const_data_ptr<double>();
+    for (const OwnLoss& each : unread) note_loss(step, *value++, each.weight);
+    if (amax.on_device.defined())
+      largest_fp16 = std::max(largest_fp16, static_cast<float>(*value));
     unread.clear();
   }
 
@@ -114,7 +120,7 @@ struct Reducer::Impl {
   }
 
   ReductionOutcome average(StepScope& step) {
-    read_losses(step);
+    read_device(step);
     check_parameters();
     check_backward();
     if (unit == 0 && !is_last_given) backward_began = backward_ended = Clock::now();
@@ -201,7 +207,7 @@ struct Reducer::Impl {
     } else {
       mine.nonfinite_ranks = 1;
     }
-    if (formats.is_scaling()) mine.amax_max = numerics.amax_scaled_fp16();
+    mine.amax_max = largest_fp16;
     mine.weight = weight;
     mine.repeat_max = is_abandoned ? 1 : 0;
     mine.samples = state.step().recorder().report().samples;
@@ -378,6 +384,7 @@ struct Reducer::Impl {
   double unit = 0;
   double loss_sum = 0;
   double weight = 0;
+  float largest_fp16 = 0;
   bool is_last_given = false;
   bool is_abandoned = false;
   std::uint32_t nonfinite_streak = 0;  // steps in a row that were not finite
