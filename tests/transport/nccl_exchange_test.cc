@@ -177,6 +177,7 @@ TEST_SUITE("nccl exchange") {
     on_every_rank(world, 1, [&](Communicator& c) -> std::string {
       Trainer trainer(c, kSizes);
       REQUIRE(trainer.open(c, exchange_options()).ok());
+      CHECK(trainer.exchange->wait_all({}).code() == StatusCode::failed_precondition);
       CHECK(trainer.exchange->start(1).code() == StatusCode::failed_precondition);
       CHECK(trainer.exchange->start(0).ok());
       CHECK(trainer.exchange->start(0).code() == StatusCode::failed_precondition);

@@ -97,6 +97,7 @@ class RoundExchange : public BucketExchange {
   std::size_t started_ = 0;
   std::size_t open_ = 0;  // started and not done
   std::size_t first_ = 0;
+  bool is_closed_ = false;  // wait_all() came after the last start()
   std::vector<std::uint8_t> done_;
   std::vector<BucketTimes> times_;
   Status failure_;

@@ -73,7 +73,7 @@ class GatheredReduction : public GradientReduction {
   StepBallot merge(StepBallot mine, const std::function<void()>& pump) override {
     vote_on_overflow(nonfinite_, mine);
     const StepBallot merged = exchange_->merge(mine, pump);
-    is_gathered_ = false;
+    filled_ = gathered_ = 0;
     facts_ = {};
     return merged;
   }
@@ -86,14 +86,15 @@ class GatheredReduction : public GradientReduction {
   // Lets a bucket, which holds this rank's part, set out.
   virtual void set_out(std::size_t bucket) = 0;
 
-  // Puts this rank's gradients into the buckets and lets those set out, bucket by bucket.
+  // Puts this rank's gradients into the buckets and lets those set out, bucket by bucket. Where one
+  // throws (the device's memory is full), the next call begins with that one: all ranks count on
+  // every bucket of a step, also of one that is repeated.
   void gather() {
-    if (std::exchange(is_gathered_, true)) return;
     const torch::NoGradGuard no_grad;
-    order_.clear();
-    for (std::size_t b = 0; b < buckets_.size(); ++b) {
-      gather(layout_.buckets[b].parameters);
-      set_out(b);
+    if (gathered_ == 0) order_.clear();
+    for (; gathered_ < buckets_.size(); ++gathered_) {
+      for (; filled_ <= gathered_; ++filled_) gather(layout_.buckets[filled_].parameters);
+      set_out(gathered_);
     }
   }
 
@@ -143,26 +144,31 @@ class GatheredReduction : public GradientReduction {
     std::vector<at::Tensor> to;
     std::vector<at::Tensor> from;
     std::vector<at::Tensor> missing;
+    std::vector<std::uint32_t> found;
     for (const std::size_t p : parameters) {
-      at::Tensor& grad = parameters_[p].mutable_grad();
+      const at::Tensor& grad = parameters_[p].grad();
       exchange_->counts()[p] = grad.defined() ? 1 : 0;
       if (!grad.defined()) {
         missing.push_back(on_device_[p]);
         continue;
       }
-      order_.push_back(static_cast<std::uint32_t>(p));
+      found.push_back(static_cast<std::uint32_t>(p));
       to.push_back(views_[p]);
       from.push_back(grad.layout() == at::kStrided ? grad : grad.to_dense());
-      if (has_view(p)) grad = views_[p];
     }
     if (!missing.empty()) at::_foreach_zero_(missing);
-    if (to.empty()) return;
-    at::_foreach_copy_(to, from, /*non_blocking=*/true);
-    if (facts_.unit != 1) at::_foreach_mul_(to, facts_.unit);
+    if (!to.empty()) at::_foreach_copy_(to, from, /*non_blocking=*/true);
+    if (!to.empty() && facts_.unit != 1) at::_foreach_mul_(to, facts_.unit);
+    for (const std::uint32_t p : found) {
+      if (has_view(p)) parameters_[p].mutable_grad() = views_[p];
+    }
+    order_.insert(order_.end(), found.begin(), found.end());
   }
 
   std::vector<std::uint32_t> order_;
-  bool is_gathered_ = false;  // in the open step
+  // Buckets of the open step.
+  std::size_t filled_ = 0;
+  std::size_t gathered_ = 0;  // those that have set out
 };
 
 class StagedReduction final : public GatheredReduction {

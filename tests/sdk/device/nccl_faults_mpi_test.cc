@@ -1,0 +1,126 @@
+// What goes wrong between ranks on devices while gradients are summed over NCCL (the fake of it):
+// all ranks train on the same averages, or all of them hear of an error soon.
+#include <torch/csrc/autograd/engine.h>
+#include <torch/torch.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "coxswain/reducer.h"
+#include "tests/sdk/session/solo.h"
+
+#include <doctest/doctest.h>
+
+using namespace cox;
+
+namespace {
+
+// Takes the device's memory, but for `spared` tensors of 512 bytes.
+class FullDevice {
+ public:
+  void fill(c10::Device device, std::size_t spared) {
+    for (const std::int64_t bytes : {8 << 20, 1 << 20, 64 << 10, 4 << 10, 512}) {
+      try {
+        for (;;) taken_.push_back(at::empty({bytes}, at::TensorOptions(device).dtype(at::kByte)));
+      } catch (const c10::OutOfMemoryError&) {
+      }
+    }
+    taken_.resize(taken_.size() - spared);
+  }
+  void free() { taken_.clear(); }
+
+ private:
+  std::vector<at::Tensor> taken_;
+};
+
+// A matrix, many small parameters and two that fill a bucket of 1 KiB; the last ones are sent
+// first. Gradients in bf16 stay beside their buckets, so that gathering them frees no memory.
+std::vector<at::Tensor> parameters_on(c10::Device device) {
+  std::vector<at::Tensor> made{torch::ones({16, 8})};
+  for (int i = 0; i < 40; ++i) made.push_back(torch::ones({4}, at::kBFloat16));
+  for (int i = 0; i < 2; ++i) made.push_back(torch::ones({128}, at::kBFloat16));
+  for (at::Tensor& each : made) each = each.to(device).requires_grad_(true);
+  return made;
+}
+
+at::Tensor loss_of(const std::vector<at::Tensor>& parameters, const at::Tensor& input) {
+  at::Tensor loss = input.matmul(parameters[0]).pow(2).mean();
+  for (std::size_t p = 1; p < parameters.size(); ++p)
+    loss = loss + (parameters[p] * input.mean()).sum();
+  return loss;
+}
+
+std::vector<std::string> flags_with(const std::vector<std::string>& more = {}) {
+  std::vector<std::string> flags = {"--cox.run.device=cuda", "--cox.reduction.bucket_bytes=1KiB"};
+  flags.insert(flags.end(), more.begin(), more.end());
+  return flags;
+}
+
+struct Outcome {
+  std::vector<at::Tensor> parameters;  // on the CPU
+  int repeats = 0;
+};
+
+// Trains six steps. `spared`: the last rank's device is full, but for so many small tensors, when
+// its gradients of the third step are gathered.
+Outcome train(std::optional<std::size_t> spared) {
+  auto session = solo_session(flags_with());
+  const bool is_last = session.rank() == session.world_size() - 1;
+  std::vector<at::Tensor> parameters = parameters_on(session.device());
+  Reducer reducer(session, parameters);
+  REQUIRE(reducer.path() == std::string("nccl"));
+  torch::optim::SGD optimizer(parameters, 0.1);
+  FullDevice full;
+  bool is_short = false;
+  parameters[0].register_hook([&](const at::Tensor& gradient) {
+    if (!is_short) return gradient;
+    torch::autograd::Engine::get_default_engine().queue_callback([&] {
+      const torch::NoGradGuard no_grad;
+      full.fill(session.device(), *spared);
+    });
+    return gradient;
+  });
+  Outcome outcome;
+  for (int done = 0, tries = 0; done < 6; ++tries) {
+    REQUIRE(tries < 8);
+    StepScope step = session.step();
+    optimizer.zero_grad();
+    const at::Tensor input =
+        torch::full({4, 16}, 0.1 * (done + 1) * (session.rank() + 1)).to(session.device());
+    is_short = spared.has_value() && is_last && tries == 2;
+    try {
+      reducer.backward(step, loss_of(parameters, input), 4);
+      CHECK_FALSE(is_short);
+    } catch (const c10::OutOfMemoryError&) {
+      reducer.abandon();
+    }
+    full.free();
+    step.samples(4);
+    if (reducer.average(step).repeat) {
+      ++outcome.repeats;
+      continue;
+    }
+    optimizer.step();
+    ++done;
+  }
+  for (const at::Tensor& each : parameters) outcome.parameters.push_back(each.detach().cpu());
+  session.finish();
+  return outcome;
+}
+
+}  // namespace
+
+TEST_CASE("ranks train on the same averages after one ran out of memory while it gathered") {
+  const Outcome calm = train(std::nullopt);
+  CHECK(calm.repeats == 0);
+  for (const std::size_t spared : {0u, 8u}) {  // in its first bucket, and in a later one
+    CAPTURE(spared);
+    const Outcome outcome = train(spared);
+    CHECK(outcome.repeats == 1);
+    for (std::size_t p = 0; p < calm.parameters.size(); ++p) {
+      CAPTURE(p);
+      CHECK(outcome.parameters[p].equal(calm.parameters[p]));
+    }
+  }
+}
