@@ -208,7 +208,7 @@ TEST_SUITE("nccl exchange") {
     const auto results = on_every_rank(world, 2, [&](Communicator& c) -> std::string {
       Trainer trainer(c, {8, 8});
       DeviceExchangeOptions options = exchange_options();
-      options.wait.timeout = std::chrono::seconds(1);
+      options.limit = std::chrono::seconds(1);
       if (Status s = trainer.open(c, options); !s.ok()) return s.text();
       Status s;
       for (std::size_t b = 0; b < 2 && s.ok(); ++b) s = trainer.exchange->start(b);

@@ -81,7 +81,8 @@ std::vector<Setting<ControlConfig>> control_settings() {
              kMaskPathNames),
       number(&C::nccl_seconds,
              {"nccl_seconds", "seconds",
-              "limit of NCCL's start, and of a plan's way over it: then plans go without NCCL"},
+              "limit of NCCL's start, of a plan's way over it (then plans go without NCCL), and of a "
+              "step's sums (then the job ends)"},
              {0.01, 86400}),
       integer(&C::ranks_per_node,
               {"ranks_per_node", "ranks", "0 = as the machine says; else pretend"}, {0, 4096}),

@@ -64,12 +64,14 @@ Result<std::unique_ptr<DeviceExchange>> DeviceExchange::create(
 DeviceExchange::DeviceExchange(std::shared_ptr<NcclGroup> group, std::shared_ptr<DeviceLane> lane,
                                std::vector<DeviceBucket> buckets,
                                const DeviceExchangeOptions& options)
-    : RoundExchange(group->rank(), layout_of(buckets), options.wait, ""),
+    : RoundExchange(group->rank(), layout_of(buckets),
+                    with_timeout(options.wait, options.limit, "NCCL to take the sums"), ""),
       lane_(std::move(lane)),
       group_(std::move(group)),
       buckets_(std::move(buckets)),
       factors_(buckets_.size(), 1),
-      weighting_(options.weighting) {}
+      weighting_(options.weighting),
+      limit_(options.limit) {}
 
 DeviceExchange::~DeviceExchange() {
   if (!group_->status().ok()) group_->abort(group_->status());
@@ -130,8 +132,19 @@ Status DeviceExchange::close() {
   if (buckets() == 0) return ok_status();
   Status held = lane_->hold_current_until(mark_of(buckets() - 1));
   if (!held.ok() || patience_) return held;
-  patience_.emplace(wait_policy().timeout);
+  patience_.emplace(limit_);
   return lane_->mark(mark_of(buckets()));
+}
+
+// The limit is check_device()'s.
+Status DeviceExchange::wait_for_device(const std::function<Status()>& pump) {
+  Waiter waiter(with_timeout(wait_policy(), {}, "the device"));
+  for (;;) {
+    if (Status moved = advance(); !moved.ok()) return moved;
+    if (!patience_) return ok_status();
+    if (Status pumped = pump(); !pumped.ok()) return pumped;
+    if (Status paused = waiter.pause(); !paused.ok()) return paused;
+  }
 }
 
 // Looks at the oldest round that the device may not have finished. Later ones wait behind it.

@@ -8,14 +8,15 @@
 // - "done" means that the sum has been handed to the lane's stream. wait_all() returns then, and
 //   lets the calling thread's current stream wait, on the device, for all sums of the round. What
 //   that stream is given afterwards (the division, the optimizer) sees them; the host must not
-//   look.
+//   look. A host that would, calls wait_for_device() first: behind a sum that never ends, anything
+//   that waits for that stream would wait for ever.
 // - buffer() is an address of the device. The memory is the caller's; memory() has none.
 //
 // Counts, magnitudes and the step's ballot stay on the host path, in a BucketExchange of their own.
 //
-// Failure. An error of NCCL's, at once or later, and a round that the device has not finished when
-// the wait's timeout is over make start(), advance() and wait_all() return that error for good. The
-// buckets of the round are lost then, on all ranks, also where a rank has not heard of it: an
+// Failure. An error of NCCL's, at once or later, and a round that NCCL has not taken or the device
+// has not finished within the limit make start(), advance() and the waits return that error for
+// good. The buckets of the round are lost then, on all ranks, also where a rank has not heard of it: an
 // average that did not happen must not be trained on, so the job ends as it does when the host path
 // fails. leave() and the destructor of a failed exchange abort the group, which frees the stream;
 // other ranks hear of it over the host path.
@@ -32,6 +33,8 @@
 // order has the same bits, with Weighting::none. Thread rule: that of the lane.
 #pragma once
 
+#include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -58,7 +61,10 @@ enum class Weighting : std::uint8_t { none, premultiplied };
 
 struct DeviceExchangeOptions {
   Weighting weighting = Weighting::none;
-  WaitPolicy wait;  // of wait_all(), of a round on the device, and of the start
+  WaitPolicy wait;  // of the start; of the others without its timeout
+  // Of wait_all(), and of the sums on the device after it. Every rank has given its part by then,
+  // or is about to.
+  std::chrono::nanoseconds limit = std::chrono::seconds(60);
 };
 
 class DeviceExchange final : public RoundExchange {
@@ -74,6 +80,10 @@ class DeviceExchange final : public RoundExchange {
                                                         std::vector<DeviceBucket> buckets,
                                                         const DeviceExchangeOptions& options);
   ~DeviceExchange() override;
+
+  // Waits by polling until the device has finished the sums of the round that wait_all() closed.
+  // `pump` is called between polls; where it fails, the wait ends with its error.
+  Status wait_for_device(const std::function<Status()>& pump);
 
   // Sets the factor of this rank's values in the buckets that are started from here on; 1 at first.
   // Without effect for Weighting::none.
@@ -106,6 +116,7 @@ class DeviceExchange final : public RoundExchange {
   std::vector<DeviceBucket> buckets_;
   std::vector<double> factors_;  // of the buckets of this round
   Weighting weighting_;
+  std::chrono::nanoseconds limit_;
   double factor_ = 1;
   std::size_t launched_ = 0;                // buckets, in this round
   bool is_launching_ = false;               // the last of them is on its way to the stream

@@ -16,6 +16,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -42,6 +43,7 @@ std::unique_ptr<transport::DeviceExchange> sums_over(const ReductionSetup& setup
   }
   transport::DeviceExchangeOptions options;
   options.wait = setup.wait;
+  options.limit = std::chrono::duration_cast<std::chrono::nanoseconds>(setup.nccl_limit);
   auto made = transport::DeviceExchange::create(setup.ranks, ends.group, ends.lane,
                                                 std::move(addresses), options);
   require(made.status(), "gradient buckets over NCCL");
@@ -272,15 +274,23 @@ class NcclReduction final : public GatheredReduction {
 
   void flush() override {
     gather();
-    require(sums_->advance(), kWhat);
+    need(sums_->advance());
   }
 
   // The ballot comes first: ranks that differ learn it there, before they wait for each other's
-  // sums.
+  // sums. Nobody waits for the training stream before the sums are there: behind one that never
+  // ends that would never end.
   StepBallot merge(StepBallot mine, const std::function<void()>& pump) override {
     std::ranges::fill(nonfinite_, 0);  // what was read of an earlier step is no vote on this one
-    const StepBallot merged = GatheredReduction::merge(mine, pump);
-    require(sums_->wait_all(pump), kWhat);
+    const StepBallot merged = GatheredReduction::merge(mine, [&] {
+      static_cast<void>(sums_->advance());  // an error stays until wait_all()
+      if (pump) pump();
+    });
+    need(sums_->wait_all(pump));
+    need(sums_->wait_for_device([&] {
+      if (pump) pump();
+      return exchange_->look();  // NCCL does not tell of a rank that failed
+    }));
     return merged;
   }
 
@@ -312,14 +322,20 @@ class NcclReduction final : public GatheredReduction {
   const char* path() override { return sums_->path(); }
 
  private:
-  static constexpr const char* kWhat = "gradient reduction over NCCL";
+  // An average that did not happen must not be trained on, and sums that never end hold the
+  // training stream.
+  void need(const Status& status) {
+    if (status.ok()) return;
+    sums_->leave(status.message());
+    require(status, "gradient reduction over NCCL");
+  }
 
   void set_out(std::size_t b) override {
     std::vector<at::Tensor> parts;
     for (const std::size_t p : layout_.buckets[b].parameters) parts.push_back(on_device_[p]);
     own_magnitudes_[b] =
         at::stack(at::_foreach_norm(parts, std::numeric_limits<double>::infinity()));
-    require(sums_->start(b), kWhat);
+    need(sums_->start(b));
   }
 
   const std::unique_ptr<transport::DeviceExchange> sums_;

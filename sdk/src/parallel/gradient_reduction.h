@@ -31,6 +31,7 @@
 
 #include "coordinator/core/ballot.h"
 #include "coordinator/core/settings/parallel.h"
+#include "coordinator/core/units.h"
 #include "coordinator/transport/communicator.h"
 #include "coordinator/transport/exchange/bucket_exchange.h"
 #include "coordinator/transport/wait.h"
@@ -72,6 +73,8 @@ class StepExchange {
   // buckets were started.
   StepBallot merge(const StepBallot& mine, const std::function<void()>& pump);
 
+  // As advance(); returns unavailable, naming it, when another rank has left.
+  Status look() { return exchange_->advance(); }
   void leave(const std::string& why) { exchange_->leave(why); }
   const char* path() const { return exchange_->path(); }
   const std::string& note() const { return exchange_->note(); }
@@ -155,6 +158,7 @@ struct ReductionSetup {
   const transport::WaitPolicy& wait;
   const ReductionConfig& config;
   DeviceLink& devices;
+  Seconds nccl_limit;  // for NCCL to sum the gradients of a step that all ranks have given it
 };
 
 // What several ways share. Adds a rank's vote: whether values of its own gradients, counted by

@@ -102,7 +102,7 @@ struct ManualParallel::Impl {
     try {
       made.reduction = detail::make_reduction(
           {state.job().data(), state.job().wait_policy(), state.job().config().reduction,
-           state.job().devices()},
+           state.job().devices(), Seconds(state.job().config().control.nccl_seconds)},
           made.parameters, made.needed, {detail::reverse_order(made.parameters.size()), {}});
     } catch (...) {
       sets.pop_back();

@@ -3,10 +3,13 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/torch.h>
 
+#include <cstdlib>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "coordinator/core/text.h"
+#include "coxswain/error.h"
 #include "coxswain/reducer.h"
 #include "tests/sdk/session/solo.h"
 
@@ -15,6 +18,16 @@
 using namespace cox;
 
 namespace {
+
+// The fake NCCL reads its script when a group is made (tests/support/cuda/nccl/script.h): what
+// stands here is that of groups made in its scope.
+class NcclSays {
+ public:
+  explicit NcclSays(const std::string& script) { ::setenv("COX_FAKE_NCCL", script.c_str(), 1); }
+  ~NcclSays() { ::unsetenv("COX_FAKE_NCCL"); }
+  NcclSays(const NcclSays&) = delete;
+  NcclSays& operator=(const NcclSays&) = delete;
+};
 
 // Takes the device's memory, but for `spared` tensors of 512 bytes.
 class FullDevice {
@@ -122,5 +135,40 @@ TEST_CASE("ranks train on the same averages after one ran out of memory while it
       CAPTURE(p);
       CHECK(outcome.parameters[p].equal(calm.parameters[p]));
     }
+  }
+}
+
+TEST_CASE("an error, or a rank that is lost, while gradients are summed soon ends it on all ranks") {
+  struct Case {
+    std::string script;
+    std::string error;  // part of it on the rank that sees it first
+  };
+  const Case cases[] = {{"error=6", "NCCL: asynchronous error: remote error (6)"},
+                        {"lost", "expected the device to finish its sums"}};
+  for (const Case& each : cases) {
+    CAPTURE(each.script);
+    std::string found;
+    int steps = 0;
+    auto session = solo_session(flags_with({"--cox.control.nccl_seconds=2"}));
+    const int last = session.world_size() - 1;
+    const std::vector<at::Tensor> parameters = parameters_on(session.device());
+    try {
+      const NcclSays says(concat("rank=", last, " op=20 ", each.script));
+      Reducer reducer(session, parameters);
+      for (; steps < 20; ++steps) {
+        StepScope step = session.step();
+        for (const at::Tensor& p : parameters) p.mutable_grad().reset();
+        reducer.backward(step, loss_of(parameters, torch::ones({4, 16}).to(session.device())), 4);
+        static_cast<void>(reducer.average(step));
+      }
+    } catch (const Error& error) {
+      found = error.what();
+    }
+    CAPTURE(found);
+    CHECK(steps < 20);
+    CHECK(found.find("gradient reduction over NCCL: ") == 0);
+    const bool has_heard = found.find("takes no further part in the exchange") != std::string::npos;
+    CHECK((found.find(each.error) != std::string::npos || has_heard));
+    for (const at::Tensor& p : parameters) CHECK(p.detach().cpu().defined());  // the stream is free
   }
 }
