@@ -202,6 +202,66 @@ TEST_SUITE("nccl exchange") {
     }
   }
 
+  TEST_CASE("an exchange that goes in the middle of a round takes its group along, for all ranks") {
+    const LoopbackWorld world(2);
+    const auto results = on_every_rank(world, 2, [&](Communicator& c) -> std::string {
+      Trainer trainer(c, {8, 8});
+      if (Status s = trainer.open(c, exchange_options()); !s.ok()) return s.text();
+      const bool fails = c.rank().value() == 1;
+      for (std::size_t b = 0; b < (fails ? 1 : 2); ++b) {
+        if (Status s = trainer.exchange->start(b); !s.ok()) return s.text();
+      }
+      trainer.exchange.reset();
+      if (!trainer.group().is_aborted()) return "not aborted";
+      return trainer.open(c, exchange_options()).text();
+    });
+    for (const std::string& result : results) {
+      CHECK(result.find("unavailable: exchange over NCCL: expected a group of all ranks, found that "
+                        "it has ended on rank 0") == 0);
+    }
+  }
+
+  TEST_CASE("an exchange that ends between rounds leaves its group to the next one") {
+    const LoopbackWorld world(2);
+    const auto results = on_every_rank(world, 2, [&](Communicator& c) -> std::string {
+      Trainer trainer(c, {8, 8});
+      for (int i = 0; i < 2; ++i) {
+        if (Status s = trainer.open(c, exchange_options()); !s.ok()) return s.text();
+        for (std::size_t b = 0; b < 2; ++b) {
+          if (Status s = trainer.exchange->start(b); !s.ok()) return s.text();
+        }
+        if (Status s = trainer.exchange->wait_all({}); !s.ok()) return s.text();
+        if (!trainer.finish()) return "stuck";
+        trainer.exchange.reset();
+      }
+      return trainer.group().is_aborted() ? "aborted" : "";
+    });
+    CHECK(results == std::vector<std::string>(2));
+  }
+
+  TEST_CASE("a round that the device never finishes ends the wait, and the group with the exchange") {
+    const Script script("rank=1 op=1 lost");
+    const LoopbackWorld world(2);
+    const auto results = on_every_rank(world, 2, [&](Communicator& c) -> std::string {
+      Trainer trainer(c, {8, 8});
+      DeviceExchangeOptions options = exchange_options();
+      options.limit = std::chrono::milliseconds(200);
+      if (Status s = trainer.open(c, options); !s.ok()) return s.text();
+      for (std::size_t b = 0; b < 2; ++b) {
+        if (Status s = trainer.exchange->start(b); !s.ok()) return s.text();
+      }
+      if (Status s = trainer.exchange->wait_all({}); !s.ok()) return s.text();
+      const Status late = trainer.exchange->wait_for_device([] { return ok_status(); });
+      trainer.exchange.reset();
+      if (!trainer.group().is_aborted()) return "not aborted";
+      return trainer.finish() ? late.text() : "the training stream is stuck";
+    });
+    for (const std::string& result : results) {
+      CHECK(result.find("unavailable: exchange over NCCL: expected the device to finish its sums "
+                        "in time, found it behind in round 0") == 0);
+    }
+  }
+
   TEST_CASE("an error of NCCL's ends the exchange for good, on the rank that has it") {
     const Script script("rank=1 op=1 error=6");
     const LoopbackWorld world(2);

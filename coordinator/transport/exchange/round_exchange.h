@@ -70,6 +70,9 @@ class RoundExchange : public BucketExchange {
   std::uint64_t turn() const { return turn_; }       // rounds before this one
   std::size_t started() const { return started_; }   // buckets, in this round
   std::size_t first_open() const { return first_; }  // all before it are done
+  // Whether buckets were started that no wait_all() has come for, or a call failed.
+  bool is_open() const { return started_ > 0 && !is_closed_; }
+  bool has_failed() const { return !failure_.ok(); }
   void finish(std::size_t bucket);
   void worked(std::size_t bucket, Clock::time_point since) {
     times_[bucket].worked += Clock::now() - since;

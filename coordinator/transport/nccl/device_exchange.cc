@@ -24,7 +24,10 @@ bool can_be_weighted(const DeviceBucket& bucket) {
   return bucket.type == nccl::Type::float32 || bucket.type == nccl::Type::float64;
 }
 
-// Never 0.
+// What the ranks tell each other at the start. In the place of a fingerprint, which is neither:
+constexpr std::uint64_t kImpossible = 0;  // sums that NCCL cannot take
+constexpr std::uint64_t kEnded = 1;       // the group was aborted
+
 std::uint64_t fingerprint(const std::vector<DeviceBucket>& buckets, Weighting weighting) {
   Fnv1a64 hash;
   hash.add(static_cast<std::uint64_t>(weighting));
@@ -32,7 +35,14 @@ std::uint64_t fingerprint(const std::vector<DeviceBucket>& buckets, Weighting we
     hash.add(std::uint64_t{bucket.count});
     hash.add(static_cast<std::uint64_t>(bucket.type));
   }
-  return std::max<std::uint64_t>(1, hash.value());
+  return std::max<std::uint64_t>(2, hash.value());
+}
+
+// Returns the lowest rank that told `what`; nothing where none did.
+std::optional<std::size_t> first_with(const std::vector<std::uint64_t>& told, std::uint64_t what) {
+  const auto found = std::ranges::find(told, what);
+  if (found == told.end()) return std::nullopt;
+  return static_cast<std::size_t>(found - told.begin());
 }
 
 }  // namespace
@@ -43,15 +53,20 @@ Result<std::unique_ptr<DeviceExchange>> DeviceExchange::create(
     std::vector<DeviceBucket> buckets, const DeviceExchangeOptions& options) {
   const bool is_possible =
       options.weighting == Weighting::none || std::ranges::all_of(buckets, can_be_weighted);
-  const auto prints =
-      all_gather(all, is_possible ? fingerprint(buckets, options.weighting) : 0, options.wait);
+  const std::uint64_t print = is_possible ? fingerprint(buckets, options.weighting) : kImpossible;
+  const auto prints = all_gather(all, group->status().ok() ? print : kEnded, options.wait);
   if (!prints.ok()) return prints.status();
+  if (const auto rank = first_with(*prints, kEnded)) {
+    return unavailable("exchange over NCCL: expected a group of all ranks, found that it has ended on rank ",
+                       *rank, group->status().ok() ? "" : concat(" (here: ", group->status().message(), ")"),
+                       "; gradients that were being summed then are lost");
+  }
   if (!is_possible) {
     return invalid_argument(
         "exchange over NCCL: expected buckets of float32 or float64 for weighted sums");
   }
   for (std::size_t r = 0; r < prints->size(); ++r) {
-    if ((*prints)[r] == prints->front() && (*prints)[r] != 0) continue;
+    if ((*prints)[r] == prints->front() && (*prints)[r] != kImpossible) continue;
     return invalid_argument(
         "exchange over NCCL: expected the same buckets and options on every rank, found others on "
         "rank ",
@@ -74,7 +89,8 @@ DeviceExchange::DeviceExchange(std::shared_ptr<NcclGroup> group, std::shared_ptr
       limit_(options.limit) {}
 
 DeviceExchange::~DeviceExchange() {
-  if (!group_->status().ok()) group_->abort(group_->status());
+  if (!is_open() && !has_failed() && group_->status().ok()) return;
+  group_->abort(unavailable("an exchange ended in the middle of a round, or failed"));
 }
 
 Bytes DeviceExchange::buffer(std::size_t bucket) {

@@ -319,6 +319,10 @@ class NcclReduction final : public GatheredReduction {
     return nonfinite_;
   }
 
+  void leave(const std::string& why) override {
+    GatheredReduction::leave(why);
+    sums_->leave(why);
+  }
   const char* path() override { return sums_->path(); }
 
  private:

@@ -127,6 +127,10 @@ class GradientReduction {
   // is exchanged.
   virtual std::span<const std::uint32_t> order() const { return {}; }
   virtual StepExchange* exchange() { return nullptr; }
+  // Says that this rank takes no further part, so that the others do not wait for it. Local.
+  virtual void leave(const std::string& why) {
+    if (exchange() != nullptr) exchange()->leave(why);
+  }
   // Returns how gradients travel, as BucketExchange::path().
   virtual const char* path() { return exchange() == nullptr ? "none" : exchange()->path(); }
   // Returns the bins of the step to come, one a parameter; none but in reproducible mode.

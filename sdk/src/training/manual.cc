@@ -52,9 +52,7 @@ struct ManualParallel::Impl {
   ~Impl() {
     if (std::uncaught_exceptions() == 0) return;
     for (const GradientSet& set : sets) {
-      if (detail::StepExchange* exchange = set.reduction->exchange()) {
-        exchange->leave("its training loop ended with an exception");
-      }
+      set.reduction->leave("its training loop ended with an exception");
     }
   }
 

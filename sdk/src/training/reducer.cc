@@ -57,9 +57,7 @@ struct Reducer::Impl {
   // The others must not wait for a rank that is on its way out.
   ~Impl() {
     if (std::uncaught_exceptions() == 0) return;
-    if (detail::StepExchange* exchange = reduction.exchange()) {
-      exchange->leave("its training loop ended with an exception");
-    }
+    reduction->leave("its training loop ended with an exception");
   }
 
   void backward(StepScope& step, const at::Tensor& loss, double weight_of_loss, MicroBatch which) {
