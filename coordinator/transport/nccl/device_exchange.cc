@@ -124,6 +124,8 @@ Result<RoundExchange::Moved> DeviceExchange::move() {
 
 Status DeviceExchange::launch(std::size_t bucket) {
   const DeviceBucket& it = buckets_[bucket];
+  ++launched_;
+  if (it.count == 0) return hand_over();
   nccl::Operator operation = nccl::Operator::sum;
   if (weighting_ == Weighting::premultiplied) {
     Status made = take(group_->weighted_sum(it.type, factors_[bucket]), operation);
@@ -131,7 +133,6 @@ Status DeviceExchange::launch(std::size_t bucket) {
     weighted_ = operation;
   }
   is_launching_ = true;
-  ++launched_;
   return group_->all_reduce(it.address, it.address, it.count, it.type, operation, lane_->stream());
 }
 

@@ -52,7 +52,7 @@ struct DeviceBucket {
   // Of the device. Stays valid as long as the exchange; given back, where that is done in the order
   // of the stream that called wait_all(), which is behind the sums.
   void* address = nullptr;
-  std::size_t count = 0;  // elements; equal on all ranks
+  std::size_t count = 0;  // elements; equal on all ranks; where there are none, NCCL is not asked
   nccl::Type type = nccl::Type::float32;
 };
 

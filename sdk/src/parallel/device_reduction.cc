@@ -311,9 +311,9 @@ class NcclReduction final : public GatheredReduction {
     for (std::size_t b = 0; b < buckets_.size(); ++b) {
       if (!own_magnitudes_[b].defined()) continue;
       const at::Tensor here = own_magnitudes_[b].to(at::kCPU, at::kDouble);
-      const std::vector<std::size_t>& parameters = layout_.buckets[b].parameters;
-      for (std::size_t i = 0; i < parameters.size(); ++i) {
-        nonfinite_[parameters[i]] = std::isfinite(here.const_data_ptr<double>()[i]) ? 0 : 1;
+      const auto* magnitude = here.const_data_ptr<double>();
+      for (const std::size_t p : layout_.buckets[b].parameters) {
+        if (has_elements(p)) nonfinite_[p] = std::isfinite(*magnitude++) ? 0 : 1;
       }
     }
     return nonfinite_;
@@ -326,6 +326,8 @@ class NcclReduction final : public GatheredReduction {
   const char* path() override { return sums_->path(); }
 
  private:
+  bool has_elements(std::size_t p) const { return on_device_[p].numel() > 0; }
+
   // An average that did not happen must not be trained on, and sums that never end hold the
   // training stream.
   void need(const Status& status) {
@@ -336,14 +338,19 @@ class NcclReduction final : public GatheredReduction {
 
   void set_out(std::size_t b) override {
     std::vector<at::Tensor> parts;
-    for (const std::size_t p : layout_.buckets[b].parameters) parts.push_back(on_device_[p]);
-    own_magnitudes_[b] =
-        at::stack(at::_foreach_norm(parts, std::numeric_limits<double>::infinity()));
+    for (const std::size_t p : layout_.buckets[b].parameters) {
+      if (has_elements(p)) parts.push_back(on_device_[p]);
+    }
+    if (!parts.empty()) {
+      own_magnitudes_[b] =
+          at::stack(at::_foreach_norm(parts, std::numeric_limits<double>::infinity()));
+    }
     need(sums_->start(b));
   }
 
   const std::unique_ptr<transport::DeviceExchange> sums_;
-  std::vector<at::Tensor> own_magnitudes_;  // of each bucket: of its parameters, before the sum
+  // Of each bucket: of its parameters that have elements, before the sum.
+  std::vector<at::Tensor> own_magnitudes_;
 };
 
 }  // namespace

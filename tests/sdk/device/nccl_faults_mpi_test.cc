@@ -3,6 +3,7 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/torch.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <optional>
 #include <string>
@@ -10,6 +11,7 @@
 
 #include "coordinator/core/text.h"
 #include "coxswain/error.h"
+#include "coxswain/manual.h"
 #include "coxswain/reducer.h"
 #include "tests/sdk/session/solo.h"
 
@@ -136,6 +138,29 @@ TEST_CASE("ranks train on the same averages after one ran out of memory while it
       CHECK(outcome.parameters[p].equal(calm.parameters[p]));
     }
   }
+}
+
+TEST_CASE("parameters without elements are averaged over NCCL with the others, and alone") {
+  auto session = solo_session(flags_with());
+  const auto filled = [&](at::IntArrayRef sizes) {
+    return torch::full(sizes, session.rank() + 1.0f).to(session.device()).requires_grad_(true);
+  };
+  std::vector<at::Tensor> both{filled({0, 8}), filled({3}), filled({0})};
+  std::vector<at::Tensor> empty{filled({0, 2})};
+  ManualParallel ranks(session);
+  StepScope step = session.step();
+  for (const at::Tensor& each : both) each.mutable_grad() = each.detach().clone();
+  for (const at::Tensor& each : empty) each.mutable_grad() = each.detach().clone();
+  const double mean = (1.0 + session.world_size()) / 2;
+  const GradientAverage average = ranks.all_reduce_gradients(step, both);
+  CHECK(average.finite);
+  CHECK(average.gradient_norm == doctest::Approx(std::sqrt(3.0) * mean));
+  CHECK(both[1].grad().cpu().equal(torch::full({3}, static_cast<float>(mean))));
+  CHECK(both[0].grad().sizes() == at::IntArrayRef({0, 8}));
+  CHECK(ranks.all_reduce_gradients(step, empty).gradient_norm == 0);
+  both[1].mutable_grad() = torch::full({3}, std::nanf("")).to(session.device());
+  CHECK_FALSE(ranks.all_reduce_gradients(step, both).finite);
+  static_cast<void>(ranks.close(step));
 }
 
 TEST_CASE("an error, or a rank that is lost, while gradients are summed soon ends it on all ranks") {
