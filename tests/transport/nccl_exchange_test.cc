@@ -1,6 +1,7 @@
 // Buckets in device memory, summed over the fake NCCL: equal to the host path, in order behind the
 // training stream, and errors that are final.
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <random>
 #include <vector>
@@ -172,6 +173,48 @@ TEST_SUITE("nccl exchange") {
     CHECK(std::ranges::count(results, std::string("behind")) >= 1);
   }
 
+  TEST_CASE("all buckets are with the device before the host waits for a stream that is at work") {
+    const Script script("settle=5");
+    const LoopbackWorld world(2);
+    const auto results = on_every_rank(world, 2, [&](Communicator& c) -> std::string {
+      Trainer trainer(c, kSizes);
+      if (Status s = trainer.open(c, exchange_options()); !s.ok()) return s.text();
+      auto is_backward_over = std::make_shared<std::atomic<bool>>(false);
+      trainer.training().give([is_backward_over] { return is_backward_over->load(); });
+      for (std::size_t b = 0; b < kSizes.size(); ++b) {
+        trainer.fill(b, gradient(c.rank().value(), b, 0));
+        if (Status s = trainer.exchange->start(b); !s.ok()) return s.text();
+      }
+      if (trainer.exchange->is_done(kSizes.size() - 1)) return "already there";
+      const Status sent = trainer.exchange->send_off();
+      const bool are_there = trainer.exchange->is_done(kSizes.size() - 1);
+      is_backward_over->store(true);
+      if (Status s = sent.ok() ? trainer.exchange->wait_all({}) : sent; !s.ok()) return s.text();
+      if (!trainer.finish()) return "stuck";
+      return are_there ? "" : "not there";
+    });
+    CHECK(results == std::vector<std::string>(2));
+  }
+
+  TEST_CASE("a host whose stream is idle does not wait for NCCL before it has to") {
+    const Script script("settle=1000000000");
+    const LoopbackWorld world(1);
+    on_every_rank(world, 1, [&](Communicator& c) -> std::string {
+      Trainer trainer(c, {8});
+      DeviceExchangeOptions options = exchange_options();
+      options.limit = std::chrono::milliseconds(100);
+      REQUIRE(trainer.open(c, options).ok());
+      CHECK(trainer.exchange->send_off().ok());  // nothing to send
+      CHECK(trainer.exchange->start(0).ok());
+      CHECK(trainer.exchange->send_off().ok());
+      CHECK_FALSE(trainer.exchange->is_done(0));
+      const Status late = trainer.exchange->wait_all({});
+      CHECK(late.code() == StatusCode::unavailable);
+      CHECK(late.message().find("NCCL has not handed it to the device") != std::string::npos);
+      return "";
+    });
+  }
+
   TEST_CASE("buckets start in order, and a round ends before the next begins") {
     const LoopbackWorld world(1);
     on_every_rank(world, 1, [&](Communicator& c) -> std::string {
@@ -216,8 +259,9 @@ TEST_SUITE("nccl exchange") {
       return trainer.open(c, exchange_options()).text();
     });
     for (const std::string& result : results) {
-      CHECK(result.find("unavailable: exchange over NCCL: expected a group of all ranks, found that "
-                        "it has ended on rank 0") == 0);
+      CHECK(
+          result.find("unavailable: exchange over NCCL: expected a group of all ranks, found that "
+                      "it has ended on rank 0") == 0);
     }
   }
 
@@ -239,7 +283,8 @@ TEST_SUITE("nccl exchange") {
     CHECK(results == std::vector<std::string>(2));
   }
 
-  TEST_CASE("a round that the device never finishes ends the wait, and the group with the exchange") {
+  TEST_CASE(
+      "a round that the device never finishes ends the wait, and the group with the exchange") {
     const Script script("rank=1 op=1 lost");
     const LoopbackWorld world(2);
     const auto results = on_every_rank(world, 2, [&](Communicator& c) -> std::string {

@@ -57,9 +57,10 @@ Result<std::unique_ptr<DeviceExchange>> DeviceExchange::create(
   const auto prints = all_gather(all, group->status().ok() ? print : kEnded, options.wait);
   if (!prints.ok()) return prints.status();
   if (const auto rank = first_with(*prints, kEnded)) {
-    return unavailable("exchange over NCCL: expected a group of all ranks, found that it has ended on rank ",
-                       *rank, group->status().ok() ? "" : concat(" (here: ", group->status().message(), ")"),
-                       "; gradients that were being summed then are lost");
+    return unavailable(
+        "exchange over NCCL: expected a group of all ranks, found that it has ended on rank ",
+        *rank, group->status().ok() ? "" : concat(" (here: ", group->status().message(), ")"),
+        "; gradients that were being summed then are lost");
   }
   if (!is_possible) {
     return invalid_argument(
@@ -151,6 +152,19 @@ Status DeviceExchange::close() {
   if (!held.ok() || patience_) return held;
   patience_.emplace(limit_);
   return lane_->mark(mark_of(buckets()));
+}
+
+Status DeviceExchange::send_off() {
+  const DeviceLane::Mark behind_current = mark_of(buckets() + 1);
+  Status done = first_open() == started() ? ok_status() : lane_->mark_current(behind_current);
+  Waiter waiter(with_timeout(wait_policy(), {}, "NCCL"));
+  while (done.ok() && first_open() < started()) {
+    if (done = advance(); !done.ok()) break;
+    const auto passed = lane_->passed(behind_current);
+    if (!passed.ok() || *passed == Progress::done) return passed.status();
+    done = waiter.pause();
+  }
+  return done;
 }
 
 // The limit is check_device()'s.

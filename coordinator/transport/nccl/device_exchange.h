@@ -16,11 +16,11 @@
 //
 // Failure. An error of NCCL's, at once or later, and a round that NCCL has not taken or the device
 // has not finished within the limit make start(), advance() and the waits return that error for
-// good. The buckets of the round are lost then, on all ranks, also where a rank has not heard of it: an
-// average that did not happen must not be trained on, so the job ends as it does when the host path
-// fails. leave() aborts the group, which frees the stream, and so does the destructor of an exchange
-// that failed or whose round is still open: its buckets are about to go. Other ranks hear of it over
-// the host path. Nobody gets another exchange on a group that a rank has aborted.
+// good. The buckets of the round are lost then, on all ranks, also where a rank has not heard of
+// it: an average that did not happen must not be trained on, so the job ends as it does when the
+// host path fails. leave() aborts the group, which frees the stream, and so does the destructor of
+// an exchange that failed or whose round is still open: its buckets are about to go. Other ranks
+// hear of it over the host path. Nobody gets another exchange on a group that a rank has aborted.
 //
 // The order of sums. All ranks get the same bits of every sum: NCCL computes each part once and
 // passes it on. In which order it adds up the ranks is its own choice, by topology, size,
@@ -72,15 +72,21 @@ class DeviceExchange final : public RoundExchange {
  public:
   // Collective and waiting; for the start, or when the layout changes. `group` has the ranks of
   // `all`, and nothing else uses it while this exchange has buckets in flight. The lane's marks 0
-  // to the number of buckets are this exchange's. invalid_argument on every rank when buckets or
-  // options differ between ranks, or Weighting::premultiplied is asked for other types than float32
-  // and float64; unavailable on every rank when one has aborted its group.
+  // to the number of buckets + 1 are this exchange's. invalid_argument on every rank when buckets
+  // or options differ between ranks, or Weighting::premultiplied is asked for other types than
+  // float32 and float64; unavailable on every rank when one has aborted its group.
   static Result<std::unique_ptr<DeviceExchange>> create(Communicator& all,
                                                         std::shared_ptr<NcclGroup> group,
                                                         std::shared_ptr<DeviceLane> lane,
                                                         std::vector<DeviceBucket> buckets,
                                                         const DeviceExchangeOptions& options);
   ~DeviceExchange() override;
+
+  // For a host that is about to wait for the calling thread's current stream: polls until all
+  // buckets that were started have been handed to the lane's stream, so that their sums run beside
+  // what the current stream has still to do, or until that has nothing to do any more. Waits for no
+  // other rank.
+  Status send_off();
 
   // Waits by polling until the device has finished the sums of the round that wait_all() closed.
   // `pump` is called between polls; where it fails, the wait ends with its error.

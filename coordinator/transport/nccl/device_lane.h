@@ -70,6 +70,9 @@ class DeviceLane {
   // set has passed.
   virtual Result<Progress> passed(Mark mark) = 0;
 
+  // Puts `mark` behind all work that the calling thread's current stream has been given so far;
+  // passed() asks for it as for any other.
+  virtual Status mark_current(Mark mark) = 0;
   // Lets what the lane is given from here on wait, on the device, for all work that the calling
   // thread's current stream has been given so far.
   virtual Status follow_current() = 0;

@@ -276,6 +276,7 @@ class NcclReduction final : public GatheredReduction {
     gather();
     need(sums_->advance());
   }
+  void send_off() override { need(sums_->send_off()); }
 
   // The ballot comes first: ranks that differ learn it there, before they wait for each other's
   // sums. Nobody waits for the training stream before the sums are there: behind one that never

@@ -112,6 +112,9 @@ class GradientReduction {
 
   // Sends whatever has not been sent. Does not wait.
   virtual void flush() {}
+  // Called when the training thread is about to wait for its device: hands over what was sent, as
+  // long as the device is busy anyway.
+  virtual void send_off() {}
   // Adds what it knows to `mine` and merges the ballots of all ranks. Collective; waits.
   virtual StepBallot merge(StepBallot mine, const std::function<void()>& pump) = 0;
   // Makes .grad of every parameter the average of `total` weight (under `loss_scale`), or undefined

@@ -79,6 +79,7 @@ struct Reducer::Impl {
         note_loss(step, loss.item<double>(), weight_of_loss);
       } else {
         unread.push_back({loss.detach(), weight_of_loss});
+        weight += weight_of_loss;
       }
     } else {
       if (unit == 0) backward_began = backward_ended = Clock::now();
@@ -86,22 +87,31 @@ struct Reducer::Impl {
     }
   }
 
-  // Reads what is on a device once, when the step is averaged: the losses of all micro-batches and,
-  // while blocks run in fp16, the largest gradient.
-  void read_device(StepScope& step) {
+  // Collects what is read of a device once, when the step is averaged: the losses of all
+  // micro-batches and, while blocks run in fp16, the largest of this rank's own gradients.
+  at::Tensor figures_on_device() {
     const detail::Largest amax =
         formats.is_scaling() ? numerics.amax_scaled_fp16() : detail::Largest();
     largest_fp16 = amax.here;
     std::vector<at::Tensor> values;
     for (const OwnLoss& each : unread) values.push_back(each.value.to(at::kDouble).reshape({}));
     if (amax.on_device.defined()) values.push_back(amax.on_device);
-    if (values.empty()) return;
-    const at::Tensor all = at::stack(values).to(at::kCPU);
-    const double* value = all.const_data_ptr<double>();
-    for (const OwnLoss& each : unread) note_loss(step, *value++, each.weight);
-    if (amax.on_device.defined())
+    return values.empty() ? at::Tensor() : at::stack(values);
+  }
+
+  // Waits for the device, and therefore for its backward pass: called when the gradients are under
+  // way.
+  void read(const at::Tensor& figures, StepScope& step) {
+    if (!figures.defined()) return;
+    reduction->send_off();
+    const at::Tensor here = figures.to(at::kCPU);
+    const double* value = here.const_data_ptr<double>();
+    for (const OwnLoss& each : std::exchange(unread, {})) {
+      add_loss(*value, each.weight);
+      step.loss(*value++, each.weight);
+    }
+    if (value < here.const_data_ptr<double>() + here.numel())
       largest_fp16 = std::max(largest_fp16, static_cast<float>(*value));
-    unread.clear();
   }
 
   void note_loss(StepScope& step, double loss, double weight_of_loss) {
@@ -112,20 +122,26 @@ struct Reducer::Impl {
   void observe(double loss, double weight_of_loss) {
     check_weight(weight_of_loss);
     if (weight_of_loss == 0) return;  // the mean of no samples is no number
-    numerics.loss(loss);
-    loss_sum += weight_of_loss * loss;
+    add_loss(loss, weight_of_loss);
     weight += weight_of_loss;
   }
 
+  // Its weight counts already, or is about to.
+  void add_loss(double loss, double weight_of_loss) {
+    numerics.loss(loss);
+    loss_sum += weight_of_loss * loss;
+  }
+
   ReductionOutcome average(StepScope& step) {
-    read_device(step);
+    const at::Tensor figures = figures_on_device();
     check_parameters();
     check_backward();
     if (unit == 0 && !is_last_given) backward_began = backward_ended = Clock::now();
     sample_gradients();
     weights.take();
-    StepBallot mine = ballot();
     reduction->flush();
+    read(figures, step);
+    StepBallot mine = ballot();
     mine.arrival = state.step().arrive();
     const StepBallot merged = merge(mine);
     state.step().all_arrived(mine.arrival, merged.arrival);

@@ -163,7 +163,8 @@ TEST_CASE("parameters without elements are averaged over NCCL with the others, a
   static_cast<void>(ranks.close(step));
 }
 
-TEST_CASE("an error, or a rank that is lost, while gradients are summed soon ends it on all ranks") {
+TEST_CASE(
+    "an error, or a rank that is lost, while gradients are summed soon ends it on all ranks") {
   struct Case {
     std::string script;
     std::string error;  // part of it on the rank that sees it first
