@@ -1,5 +1,6 @@
 #include "sdk/src/parallel/agreement.h"
 
+#include <sched.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 
 #include "coxswain/named_tensor.h"
 #include "sdk/src/checkpoint/checkpoint_folder.h"
+#include "sdk/src/device/transfer.h"
 
 namespace cox::detail {
 namespace {
@@ -214,7 +216,55 @@ std::uint64_t BufferSync::vote(RankId rank) const {
   return versions() == seen_ ? kNobody : static_cast<std::uint64_t>(rank.value());
 }
 
-// Sends all buffers in one message, because they are small and many.
+namespace {
+
+// Buffers of one device. They travel in one message, because they are small and many.
+struct BuffersThere {
+  c10::Device device;
+  std::vector<at::Tensor> tensors;  // with elements
+  std::int64_t bytes = 0;
+};
+
+std::vector<BuffersThere> by_device(const std::vector<at::Tensor>& buffers) {
+  std::vector<BuffersThere> all;
+  for (const at::Tensor& buffer : buffers) {
+    if (buffer.numel() == 0) continue;
+    auto found = std::ranges::find(all, buffer.device(), &BuffersThere::device);
+    if (found == all.end()) found = all.insert(all.end(), {buffer.device(), {}});
+    found->tensors.push_back(buffer.detach());
+    found->bytes += static_cast<std::int64_t>(buffer.nbytes());
+  }
+  return all;
+}
+
+// Returns the bytes of all, one after the other, on the host: one copy, for which nobody waits
+// blocking.
+at::Tensor gathered(const BuffersThere& from, const BetweenPolls& pump) {
+  std::vector<at::Tensor> flat;
+  for (const at::Tensor& tensor : from.tensors)
+    flat.push_back(tensor.contiguous().reshape({-1}).view(at::kByte));
+  const HostCopy copy(at::cat(flat));
+  while (!copy.has_come()) {
+    if (pump) pump();
+    sched_yield();
+  }
+  return copy.tensor();
+}
+
+// The bytes lie on the buffers' device.
+void spread(const at::Tensor& bytes, const BuffersThere& to) {
+  std::int64_t at = 0;
+  for (const at::Tensor& tensor : to.tensors) {
+    const auto size = static_cast<std::int64_t>(tensor.nbytes());
+    const at::Tensor aligned = bytes.narrow(0, at, size).clone();
+    at::Tensor(tensor).copy_(aligned.view(tensor.scalar_type()).view(tensor.sizes()));
+    at += size;
+  }
+}
+
+}  // namespace
+
+// Only the rank that sends reads its device.
 Status BufferSync::follow(std::uint64_t from, transport::Communicator& ranks,
                           const BetweenPolls& pump) {
   if (from == kNobody) return ok_status();
@@ -223,27 +273,16 @@ Status BufferSync::follow(std::uint64_t from, transport::Communicator& ranks,
     return ok_status();
   }
   const torch::NoGradGuard no_grad;
-  std::vector<at::Tensor> flat;
-  for (const at::Tensor& buffer : buffers_) {
-    if (buffer.numel() == 0) continue;
-    flat.push_back(buffer.detach().to(at::kCPU).contiguous().reshape({-1}).view(at::kByte));
-  }
-  if (flat.empty()) return ok_status();
-  at::Tensor message = at::cat(flat);
   const RankId root(static_cast<std::int32_t>(from));
-  const std::span<std::byte> bytes(static_cast<std::byte*>(message.mutable_data_ptr()),
-                                   message.nbytes());
-  if (Status sent = broadcast(ranks, bytes, root, pump); !sent.ok())
-    return sent.with_context("buffers");
-  std::int64_t at = 0;
-  for (at::Tensor& buffer : buffers_) {
-    const auto size = static_cast<std::int64_t>(buffer.nbytes());
-    if (size == 0) continue;
-    if (ranks.rank() != root) {
-      buffer.detach().copy_(
-          message.narrow(0, at, size).clone().view(buffer.scalar_type()).view(buffer.sizes()));
-    }
-    at += size;
+  const bool gives = ranks.rank() == root;
+  for (const BuffersThere& each : by_device(buffers_)) {
+    const at::Tensor message =
+        gives ? gathered(each, pump) : at::empty({each.bytes}, at::TensorOptions(at::kByte));
+    const std::span<std::byte> bytes(static_cast<std::byte*>(message.mutable_data_ptr()),
+                                     message.nbytes());
+    if (Status sent = broadcast(ranks, bytes, root, pump); !sent.ok())
+      return sent.with_context("buffers");
+    if (!gives) spread(sent_to(message, each.device), each);
   }
   seen_ = versions();
   return ok_status();

@@ -280,6 +280,8 @@ void BlockHealth::release() {
   ledger_->close();
   ledger_.reset();
   parameters_.clear();
+  looks_.clear();
+  late_.clear();
 }
 
 void BlockHealth::begin_step(float scale) {

@@ -290,9 +290,12 @@ struct Reducer::Impl {
   // order.
   std::string trouble_here(const StepBallot& merged) const {
     const std::string rank = " of rank " + std::to_string(state.job().rank().value());
-    for (std::size_t p = 0; p < parameters.size(); ++p) {
-      if (detail::count_nonfinite(parameters[p]) > 0)
-        return weights.text_of(p) + rank + " itself holds NaN or infinity";
+    detail::FiniteLook look(parameters);
+    look.wait();
+    const auto bad = std::ranges::find_if(look.nonfinite(), [](auto count) { return count > 0; });
+    if (bad != look.nonfinite().end()) {
+      const auto p = static_cast<std::size_t>(bad - look.nonfinite().begin());
+      return weights.text_of(p) + rank + " itself holds NaN or infinity";
     }
     if (!std::isfinite(loss_sum)) return "the loss" + rank + " was the first";
     if (state.step().recorder().report().nonfinite_values > 0)
