@@ -13,6 +13,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "coordinator/core/hash.h"
 #include "coxswain/named_tensor.h"
 #include "sdk/src/checkpoint/checkpoint_folder.h"
 #include "sdk/src/device/transfer.h"
@@ -122,8 +123,21 @@ std::string ranks_that_differ(const std::vector<std::uint64_t>& numbers) {
   return ranks;
 }
 
+namespace {
+
+// The kind of device counts, too: gradients and buffers take other ways where it is no CPU.
+std::uint64_t layout_print(const std::vector<NamedTensor>& tensors) {
+  Fnv1a64 hash;
+  hash.add(fingerprint(tensors));
+  for (const NamedTensor& each : tensors)
+    hash.add(static_cast<std::uint64_t>(each.tensor.device().type()));
+  return hash.value();
+}
+
+}  // namespace
+
 CallMark mark_of(CallKind kind, const std::vector<at::Tensor>& tensors) {
-  return {kind, tensors.size(), fingerprint(numbered(tensors, "")), 0};
+  return {kind, tensors.size(), layout_print(numbered(tensors, "")), 0};
 }
 
 Status check_matched(const std::vector<CallMark>& marks) {
@@ -178,13 +192,13 @@ Status check_equal_layout(transport::Communicator& communicator,
                           const std::vector<at::Tensor>& buffers) {
   std::vector<NamedTensor> all = numbered(parameters, "parameter ");
   for (NamedTensor& buffer : numbered(buffers, "buffer ")) all.push_back(std::move(buffer));
-  auto prints = gather_values(communicator, fingerprint(all));
+  auto prints = gather_values(communicator, layout_print(all));
   if (!prints.ok()) return prints.status();
   const std::string different = ranks_that_differ(*prints);
   if (different.empty()) return ok_status();
   return invalid_argument(
-      "expected the same parameters and buffers (number, shapes, types, order, which are frozen) "
-      "on all ranks, found others than rank 0's on rank " +
+      "expected the same parameters and buffers (number, shapes, types, order, which are frozen, "
+      "CPU or device) on all ranks, found others than rank 0's on rank " +
       different + "; build the same model on every rank");
 }
 

@@ -292,6 +292,7 @@ class NcclReduction final : public GatheredReduction {
       if (pump) pump();
       return exchange_->look();  // NCCL does not tell of a rank that failed
     }));
+    done_ = std::chrono::steady_clock::now();
     return merged;
   }
 
@@ -325,6 +326,15 @@ class NcclReduction final : public GatheredReduction {
     sums_->leave(why);
   }
   const char* path() override { return sums_->path(); }
+  // The host sees all sums of a step at once.
+  std::vector<SentBucket> sent() override {
+    std::vector<SentBucket> all;
+    for (std::size_t b = 0; b < buckets_.size(); ++b) {
+      all.push_back({static_cast<std::int64_t>(buckets_[b].nbytes()),
+                     {sums_->times(b).started, done_, {}}});
+    }
+    return all;
+  }
 
  private:
   bool has_elements(std::size_t p) const { return on_device_[p].numel() > 0; }
@@ -350,6 +360,7 @@ class NcclReduction final : public GatheredReduction {
   }
 
   const std::unique_ptr<transport::DeviceExchange> sums_;
+  std::chrono::steady_clock::time_point done_{};  // the last step's sums
   // Of each bucket: of its parameters that have elements, before the sum.
   std::vector<at::Tensor> own_magnitudes_;
 };

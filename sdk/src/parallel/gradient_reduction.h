@@ -134,6 +134,12 @@ class GradientReduction {
   virtual void leave(const std::string& why) {
     if (exchange() != nullptr) exchange()->leave(why);
   }
+  // Returns the gradients' buckets in the order in which they were started.
+  struct SentBucket {
+    std::int64_t bytes = 0;
+    transport::BucketTimes times;  // of the step just merged
+  };
+  virtual std::vector<SentBucket> sent();
   // Returns how gradients travel, as BucketExchange::path().
   virtual const char* path() { return exchange() == nullptr ? "none" : exchange()->path(); }
   // Returns the bins of the step to come, one a parameter; none but in reproducible mode.

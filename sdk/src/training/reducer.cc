@@ -317,14 +317,11 @@ struct Reducer::Impl {
     last.buckets.clear();
     last.backward_seconds = seconds_between(backward_began, backward_ended);
     last.exposed_seconds = 0;
-    detail::StepExchange* exchange = reduction.exchange();
-    if (exchange == nullptr) return;
+    if (reduction.exchange() == nullptr) return;
     double seconds = 0;
     double exposed = 0;
-    for (std::size_t b = 0; b < exchange->gradient_buckets(); ++b) {
-      const transport::BucketTimes times = exchange->times(b);
-      last.buckets.push_back({static_cast<std::int64_t>(exchange->flat(b).nbytes()),
-                              seconds_between(backward_began, times.started),
+    for (const auto& [bytes, times] : reduction->sent()) {
+      last.buckets.push_back({bytes, seconds_between(backward_began, times.started),
                               seconds_between(backward_began, times.done),
                               Seconds(times.worked).count()});
       last.exposed_seconds =
@@ -352,11 +349,7 @@ struct Reducer::Impl {
       if (parameter.requires_grad())
         held.gradients += static_cast<std::int64_t>(parameter.nbytes());
     }
-    if (detail::StepExchange* exchange = reduction.exchange()) {
-      for (std::size_t b = 0; b < exchange->gradient_buckets(); ++b) {
-        held.buckets += static_cast<std::int64_t>(exchange->flat(b).nbytes());
-      }
-    }
+    for (const auto& bucket : reduction->sent()) held.buckets += bucket.bytes;
     state.control().show_held(held);
   }
 

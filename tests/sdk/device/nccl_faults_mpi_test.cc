@@ -198,3 +198,35 @@ TEST_CASE(
     for (const at::Tensor& p : parameters) CHECK(p.detach().cpu().defined());  // the stream is free
   }
 }
+
+TEST_CASE("a model that is on a device on some ranks only is one error on all of them") {
+  auto session = solo_session(flags_with());
+  const c10::Device device = session.rank() == 0 ? c10::Device(at::kCPU) : session.device();
+  const std::vector<at::Tensor> parameters{torch::ones({3}).to(device).requires_grad_(true)};
+  std::string found;
+  try {
+    const Reducer reducer(session, parameters);
+  } catch (const Error& error) {
+    found = error.what();
+  }
+  CHECK(found.find("CPU or device) on all ranks, found others than rank 0's on rank 1") !=
+        std::string::npos);
+}
+
+TEST_CASE("buckets on devices are reported, and no layout is searched for where none costs more") {
+  auto session = solo_session({"--cox.run.device=cuda"});
+  std::vector<at::Tensor> parameters = parameters_on(session.device());
+  Reducer reducer(session, parameters);
+  for (int steps = 0; steps < 12; ++steps) {
+    StepScope step = session.step();
+    for (const at::Tensor& p : parameters) p.mutable_grad().reset();
+    reducer.backward(step, loss_of(parameters, torch::ones({4, 16}).to(session.device())), 4);
+    static_cast<void>(reducer.average(step));
+    const ReductionReport report = reducer.last_reduction();
+    REQUIRE(report.buckets.size() == 1);
+    CHECK(report.buckets[0].bytes == 4 * (128 + 40 * 16 + 2 * 128));
+    CHECK(report.buckets[0].done_seconds >= report.buckets[0].started_seconds);
+    CHECK(report.buckets[0].started_seconds > 0);
+  }
+  CHECK(reducer.state().empty());
+}
