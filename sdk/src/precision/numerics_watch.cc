@@ -376,6 +376,7 @@ void NumericsWatch::release() {
   names_.clear();
   noise_.reset();
   fp8_.clear();
+  fp8_reading_ = {};
 }
 
 void NumericsWatch::look_at_gradients(StepId step) {
@@ -424,7 +425,23 @@ std::int64_t NumericsWatch::blame(std::span<const std::int64_t> nonfinite, StepI
   return std::accumulate(nonfinite.begin(), nonfinite.end(), std::int64_t{0});
 }
 
+// Nobody waits for what a device has counted, and figures come a step late, unless they scale the
+// next step. While some are on their way those of a step are passed over.
+void NumericsWatch::read_fp8() {
+  const bool is_free = fp8_reading_.finish();
+  if (is_skipped_) return;  // its figures are dropped
+  Fp8Reading fresh(fp8_);
+  if (config_.fp8_scaling == Fp8Scaling::delayed) {
+    fresh.wait();
+    while (!fresh.finish()) {
+    }
+  } else if (is_free) {
+    fp8_reading_ = std::move(fresh);
+  }
+}
+
 void NumericsWatch::add_fp8() {
+  read_fp8();
   for (std::size_t b = 0; b < fp8_.size(); ++b) {
     const Fp8Counts counts = fp8_[b]->take_counts();
     is_skipped_ ? fp8_[b]->drop_step() : fp8_[b]->end_step();

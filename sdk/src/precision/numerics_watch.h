@@ -218,6 +218,7 @@ class NumericsWatch final : public Actuator {
                     std::vector<std::vector<BlockId>> owners);
   void name(std::vector<NoiseBlock> blocks);
   void collect();
+  void read_fp8();
   void add_fp8();
   void tell_parameters();
   void note_looks(bool found_trouble);
@@ -239,6 +240,7 @@ class NumericsWatch final : public Actuator {
   StepId looked_at_{};                   // the last one whose gradients were looked at here
   std::optional<StepId> spoiled_since_;  // parameters are not finite from before it on
   Fp8Blocks fp8_;
+  Fp8Reading fp8_reading_;  // counts of an earlier step
   std::vector<BlockEvidence> evidence_;
   std::uint64_t steps_ = 0;
   float scale_ = 1;
