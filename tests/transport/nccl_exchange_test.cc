@@ -215,6 +215,32 @@ TEST_SUITE("nccl exchange") {
     });
   }
 
+  TEST_CASE("exchanges that take turns on one lane know their own rounds") {
+    const Script script("rank=1 from=2 lost");
+    const LoopbackWorld world(2);
+    const auto results = on_every_rank(world, 2, [&](Communicator& c) -> std::string {
+      Trainer trainer(c, {8, 8});
+      DeviceExchangeOptions options = exchange_options();
+      if (Status s = trainer.open(c, options); !s.ok()) return s.text();
+      auto first = std::move(trainer.exchange);
+      options.limit = std::chrono::milliseconds(200);
+      if (Status s = trainer.open(c, options); !s.ok()) return s.text();
+      for (DeviceExchange* exchange : {first.get(), trainer.exchange.get()}) {
+        Status s;
+        for (std::size_t b = 0; b < 2 && s.ok(); ++b) s = exchange->start(b);
+        if (s.ok()) s = exchange->wait_all({});
+        if (!s.ok()) return s.text();
+      }
+      const auto nothing = [] { return ok_status(); };
+      const Status done = first->wait_for_device(nothing);
+      const Status late = trainer.exchange->wait_for_device(nothing);
+      trainer.exchange->leave("late");
+      if (!trainer.finish()) return "stuck";
+      return done.ok() && !late.ok() ? "" : done.text() + ", " + late.text();
+    });
+    CHECK(results == std::vector<std::string>(2));
+  }
+
   TEST_CASE("buckets start in order, and a round ends before the next begins") {
     const LoopbackWorld world(1);
     on_every_rank(world, 1, [&](Communicator& c) -> std::string {

@@ -87,9 +87,16 @@ DeviceExchange::DeviceExchange(std::shared_ptr<NcclGroup> group, std::shared_ptr
       buckets_(std::move(buckets)),
       factors_(buckets_.size(), 1),
       weighting_(options.weighting),
-      limit_(options.limit) {}
+      limit_(options.limit) {
+  for (std::size_t b = 0; b < buckets_.size(); ++b) marks_.push_back(lane_->take_mark());
+  round_mark_ = lane_->take_mark();
+  current_mark_ = lane_->take_mark();
+}
 
 DeviceExchange::~DeviceExchange() {
+  for (const DeviceLane::Mark mark : marks_) lane_->give_back(mark);
+  lane_->give_back(round_mark_);
+  lane_->give_back(current_mark_);
   if (!is_open() && !has_failed() && group_->status().ok()) return;
   group_->abort(unavailable("an exchange ended in the middle of a round, or failed"));
 }
@@ -141,26 +148,25 @@ Status DeviceExchange::hand_over() {
   is_launching_ = false;
   if (weighted_) group_->drop_operator(*std::exchange(weighted_, std::nullopt));
   const std::size_t bucket = launched_ - 1;
-  Status marked = lane_->mark(mark_of(bucket));
+  Status marked = lane_->mark(marks_[bucket]);
   if (marked.ok()) finish(bucket);
   return marked;
 }
 
 Status DeviceExchange::close() {
   if (buckets() == 0) return ok_status();
-  Status held = lane_->hold_current_until(mark_of(buckets() - 1));
+  Status held = lane_->hold_current_until(marks_.back());
   if (!held.ok() || patience_) return held;
   patience_.emplace(limit_);
-  return lane_->mark(mark_of(buckets()));
+  return lane_->mark(round_mark_);
 }
 
 Status DeviceExchange::send_off() {
-  const DeviceLane::Mark behind_current = mark_of(buckets() + 1);
-  Status done = first_open() == started() ? ok_status() : lane_->mark_current(behind_current);
+  Status done = first_open() == started() ? ok_status() : lane_->mark_current(current_mark_);
   Waiter waiter(with_timeout(wait_policy(), {}, "NCCL"));
   while (done.ok() && first_open() < started()) {
     if (done = advance(); !done.ok()) break;
-    const auto passed = lane_->passed(behind_current);
+    const auto passed = lane_->passed(current_mark_);
     if (!passed.ok() || *passed == Progress::done) return passed.status();
     done = waiter.pause();
   }
@@ -181,7 +187,7 @@ Status DeviceExchange::wait_for_device(const std::function<Status()>& pump) {
 // Looks at the oldest round that the device may not have finished. Later ones wait behind it.
 Status DeviceExchange::check_device() {
   if (!patience_) return ok_status();
-  const auto passed = lane_->passed(mark_of(buckets()));
+  const auto passed = lane_->passed(round_mark_);
   if (!passed.ok()) return passed.status();
   if (*passed == Progress::done) {
     patience_.reset();

@@ -71,8 +71,8 @@ struct DeviceExchangeOptions {
 class DeviceExchange final : public RoundExchange {
  public:
   // Collective and waiting; for the start, or when the layout changes. `group` has the ranks of
-  // `all`, and nothing else uses it while this exchange has buckets in flight. The lane's marks 0
-  // to the number of buckets + 1 are this exchange's. invalid_argument on every rank when buckets
+  // `all`, and nothing else uses it while this exchange has buckets in flight. Exchanges share a
+  // lane. invalid_argument on every rank when buckets
   // or options differ between ranks, or Weighting::premultiplied is asked for other types than
   // float32 and float64; unavailable on every rank when one has aborted its group.
   static Result<std::unique_ptr<DeviceExchange>> create(Communicator& all,
@@ -114,14 +114,16 @@ class DeviceExchange final : public RoundExchange {
   Status launch(std::size_t bucket);
   Status hand_over();
   Status check_device();
-  DeviceLane::Mark mark_of(std::size_t bucket) const {
-    return static_cast<DeviceLane::Mark>(bucket);
-  }
 
   std::shared_ptr<DeviceLane> lane_;
   std::shared_ptr<NcclGroup> group_;
   std::vector<DeviceBucket> buckets_;
   std::vector<double> factors_;  // of the buckets of this round
+  // Of the lane: behind each bucket, the round, and what the current stream had when it was sent
+  // off.
+  std::vector<DeviceLane::Mark> marks_;
+  DeviceLane::Mark round_mark_;
+  DeviceLane::Mark current_mark_;
   Weighting weighting_;
   std::chrono::nanoseconds limit_;
   double factor_ = 1;
