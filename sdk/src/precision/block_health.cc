@@ -295,9 +295,14 @@ void BlockHealth::begin_step(float scale) {
 void BlockHealth::parameter_gradients(std::span<const std::int64_t> nonfinite) {
   if (!ledger_ || !ledger_->is_open()) return;
   add_gradients(nonfinite, trouble_);
-  FiniteLook look(trained_parameters());
+  const std::vector<at::Tensor> trained = trained_parameters();
+  FiniteLook look(trained);
   look.wait();
-  add_parameters(look.nonfinite(), trouble_);
+  std::vector<std::int64_t> counts = look.nonfinite();
+  for (std::size_t p = 0; p < counts.size(); ++p) {
+    if (counts[p] > 0) counts[p] = count_nonfinite(trained[p]);  // what a device does not count
+  }
+  add_parameters(counts, trouble_);
 }
 
 void BlockHealth::add_gradients(std::span<const std::int64_t> nonfinite, StepTrouble& to) const {

@@ -131,6 +131,7 @@ bool GradientNoise::has_gradients(Block& block) {
 
 void GradientNoise::sample(double scale) {
   const torch::NoGradGuard no_grad;
+  take_sampled();  // what came since receive() would be lost
   SampledValues sampled;
   for (Block& block : blocks_) {
     block.was_sampled = has_gradients(block);
