@@ -412,10 +412,7 @@ TEST_SUITE("adoption") {
     REQUIRE(session.open_step() != nullptr);
     session.open_step()->loss(2.5, 8);
     optimizer.step();
-    session.open_step()->samples(8);
-    const auto& report = session.state().step().recorder().report();
-    CHECK(report.loss == 2.5);
-    CHECK(report.samples == 8);
+    CHECK(session.state().step().recorder().report().loss == 2.5);
     session.finish();
     CHECK(session.open_step() == nullptr);
   }
