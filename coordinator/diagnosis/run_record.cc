@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "coordinator/diagnosis/statistics.h"
+#include "coordinator/diagnosis/step_line.h"
 
 namespace cox::diagnosis {
 namespace {
@@ -122,6 +123,13 @@ bool Column::any() const {
 const Column* find(const Columns& columns, std::string_view name) {
   const auto found = columns.find(name);
   return found == columns.end() ? nullptr : &found->second;
+}
+
+double value_in(const StepLine& line, StepSection section, std::string_view name) {
+  for (const StepValue& each : line.values) {
+    if (each.section == section && each.name == name) return each.value;
+  }
+  return absent();
 }
 
 std::vector<double> values_of(const Columns& columns, std::string_view name, std::size_t steps,
