@@ -169,8 +169,13 @@ class StepLines::Reader {
   void finish() {
     lines_.finish();
     for (Columns* columns : {&rank_.phases, &rank_.scalars, &rank_.memory, &rank_.own}) {
-      for (auto& [name, column] : *columns) column.pad(rank_.size());
+      for (auto& [name, column] : *columns) {
+        column.pad(rank_.size());
+        column.close();
+      }
     }
+    rank_.steps.close();
+    rank_.timestamps.close();
   }
 
   const StepLineReader& lines() const { return lines_; }
