@@ -73,9 +73,14 @@ struct AnalyzeRequest {
   std::optional<double> flops_per_step;
   std::optional<double> peak_flops;
   std::optional<diagnosis::Severity> fail_on;
+  std::string html;  // where a page goes too; empty = nowhere
 };
 // `no` when a finding is at least as severe as `fail_on`.
 Result<Verdict> analyze_command(const AnalyzeRequest& request);
+
+// ---- `cox report`: the page alone, at `html`, and one line that says where it is. REQUIRES:
+// `html` is given.
+Status report_command(const AnalyzeRequest& request);
 
 struct DiffRequest {
   std::string a;
