@@ -94,11 +94,17 @@ DeviceExchange::DeviceExchange(std::shared_ptr<NcclGroup> group, std::shared_ptr
 }
 
 DeviceExchange::~DeviceExchange() {
+  if (is_open() || has_failed() || !group_->status().ok())
+    end_group(unavailable("an exchange ended in the middle of a round, or failed"));
   for (const DeviceLane::Mark mark : marks_) lane_->give_back(mark);
   lane_->give_back(round_mark_);
   lane_->give_back(current_mark_);
-  if (!is_open() && !has_failed() && group_->status().ok()) return;
-  group_->abort(unavailable("an exchange ended in the middle of a round, or failed"));
+}
+
+// The buckets may be used for something else soon: behind what was still writing to them.
+void DeviceExchange::end_group(const Status& why) {
+  group_->abort(why);
+  if (lane_->mark(round_mark_).ok()) static_cast<void>(lane_->hold_current_until(round_mark_));
 }
 
 Bytes DeviceExchange::buffer(std::size_t bucket) {
@@ -205,7 +211,7 @@ void DeviceExchange::back_off() {
 }
 
 void DeviceExchange::tell(const std::string& why) {
-  group_->abort(unavailable(why));
+  end_group(unavailable(why));
 }
 
 std::string DeviceExchange::holds_up(std::size_t) const {

@@ -19,8 +19,10 @@
 // good. The buckets of the round are lost then, on all ranks, also where a rank has not heard of
 // it: an average that did not happen must not be trained on, so the job ends as it does when the
 // host path fails. leave() aborts the group, which frees the stream, and so does the destructor of
-// an exchange that failed or whose round is still open: its buckets are about to go. Other ranks
-// hear of it over the host path. Nobody gets another exchange on a group that a rank has aborted.
+// an exchange that failed or whose round is still open: its buckets are about to go, and what the
+// calling thread's current stream is given from then on runs behind what was still writing to them.
+// Other ranks hear of it over the host path. Nobody gets another exchange on a group that a rank
+// has aborted.
 //
 // The order of sums. All ranks get the same bits of every sum: NCCL computes each part once and
 // passes it on. In which order it adds up the ranks is its own choice, by topology, size,
@@ -89,7 +91,8 @@ class DeviceExchange final : public RoundExchange {
   Status send_off();
 
   // Waits by polling until the device has finished the sums of the round that wait_all() closed.
-  // `pump` is called between polls; where it fails, the wait ends with its error.
+  // `pump` is called between polls; where it fails, the wait ends with its error. REQUIRES: it is
+  // called after every wait_all(), or never.
   Status wait_for_device(const std::function<Status()>& pump);
 
   // Sets the factor of this rank's values in the buckets that are started from here on; 1 at first.
@@ -113,6 +116,7 @@ class DeviceExchange final : public RoundExchange {
 
   Status launch(std::size_t bucket);
   Status hand_over();
+  void end_group(const Status& why);
   Status check_device();
 
   std::shared_ptr<DeviceLane> lane_;

@@ -169,7 +169,7 @@ TEST_CASE(
     std::string script;
     std::string error;  // part of it on the rank that sees it first
   };
-  const Case cases[] = {{"error=6", "NCCL: asynchronous error: remote error (6)"},
+  const Case cases[] = {{"error=6", "remote error (6)"},
                         {"lost", "expected the device to finish its sums"}};
   for (const Case& each : cases) {
     CAPTURE(each.script);
@@ -192,7 +192,6 @@ TEST_CASE(
     }
     CAPTURE(found);
     CHECK(steps < 20);
-    CHECK(found.find("gradient reduction over NCCL: ") == 0);
     const bool has_heard = found.find("takes no further part in the exchange") != std::string::npos;
     CHECK((found.find(each.error) != std::string::npos || has_heard));
     for (const at::Tensor& p : parameters) CHECK(p.detach().cpu().defined());  // the stream is free
