@@ -258,18 +258,13 @@ Fp8Quantized quantize_by_torch(const at::Tensor& values, FloatFormat format,
   return result;
 }
 
-namespace {
-
-// `numbers`: what `seen.pending` holds.
-QuantizeCounts completed(const Fp8Seen& seen, const double* numbers) {
+QuantizeCounts completed(const Fp8Seen& seen, const double* pending) {
   QuantizeCounts counts = seen.counts;
-  counts.saturated = static_cast<std::uint64_t>(numbers[0]);
-  counts.underflow = static_cast<std::uint64_t>(numbers[1]);
-  counts.amax = static_cast<float>(numbers[2]);
+  counts.saturated = static_cast<std::uint64_t>(pending[0]);
+  counts.underflow = static_cast<std::uint64_t>(pending[1]);
+  counts.amax = static_cast<float>(pending[2]);
   return counts;
 }
-
-}  // namespace
 
 std::vector<QuantizeCounts> read_counts(std::span<const Fp8Seen> seen) {
   std::vector<at::Tensor> waiting;
@@ -528,7 +523,7 @@ Fp8Block::Product& Fp8Block::product(std::size_t index) {
 void Fp8Block::read_waiting() {
   if (waiting_.empty()) return;
   std::vector<Fp8Seen> seen;
-  for (const Waiting& one : waiting_) seen.push_back(one.seen);
+  for (const Fp8Waiting& one : waiting_) seen.push_back(one.seen);
   const std::vector<QuantizeCounts> counts = read_counts(seen);
   for (std::size_t i = 0; i < waiting_.size(); ++i) {
     note(waiting_[i].side, waiting_[i].product, counts[i]);
@@ -554,34 +549,6 @@ void Fp8Block::note(Fp8Side side, std::size_t product_index, const QuantizeCount
   float& amax = is_gradient ? counts_.gradient_amax : counts_.activation_amax;
   amax = std::max(amax, counts.amax);
   if (recipe_.scaling == Fp8Scaling::delayed) product(product_index).of(side).see(counts);
-}
-
-Fp8Reading::Fp8Reading(const Fp8Blocks& blocks) {
-  std::vector<at::Tensor> pending;
-  for (const auto& block : blocks) {
-    Part part{block, block->take_waiting()};
-    for (const Fp8Waiting& one : part.waiting) pending.push_back(one.seen.pending);
-    if (!part.waiting.empty()) parts_.push_back(std::move(part));
-  }
-  if (!pending.empty()) copy_ = HostCopy(at::stack(pending));
-}
-
-bool Fp8Reading::finish() {
-  if (parts_.empty()) return true;
-  if (!copy_.has_come()) return false;
-  const double* numbers = copy_.tensor().const_data_ptr<double>();
-  for (const Part& part : std::exchange(parts_, {})) {
-    for (const Fp8Waiting& one : part.waiting) {
-      part.block->add(one, completed(one.seen, numbers));
-      numbers += 3;
-    }
-  }
-  copy_ = HostCopy();
-  return true;
-}
-
-void Fp8Reading::wait() const {
-  if (!parts_.empty()) copy_.wait();
 }
 
 std::vector<double> pack_fp8(const Fp8Blocks& blocks) {

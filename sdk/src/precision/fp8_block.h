@@ -28,7 +28,6 @@
 
 #include "coordinator/core/settings/precision.h"
 #include "coordinator/core/status.h"
-#include "sdk/src/device/transfer.h"
 #include "sdk/src/precision/float_codec.h"
 
 namespace cox::detail {
@@ -56,6 +55,8 @@ struct Fp8Seen {
   QuantizeCounts counts;  // `sampled` is always right, the rest where `pending` is undefined
   at::Tensor pending;     // double[3]: saturated, underflow, amax
 };
+// Returns the counts with what `seen.pending` holds.
+QuantizeCounts completed(const Fp8Seen& seen, const double* pending);
 // Returns the counts of all, with one read of the device.
 std::vector<QuantizeCounts> read_counts(std::span<const Fp8Seen> seen);
 
@@ -314,29 +315,6 @@ class Fp8Block {
 };
 
 using Fp8Blocks = std::vector<std::shared_ptr<Fp8Block>>;
-
-// Fp8Reading is what many blocks have counted on one device, on its way to the host in one copy.
-// One thread.
-class Fp8Reading {
- public:
-  Fp8Reading() = default;
-  // Takes over what waits in the blocks.
-  explicit Fp8Reading(const Fp8Blocks& blocks);
-
-  // Adds the counts to their blocks' once they have come. Returns whether nothing is on its way any
-  // more. Never waits.
-  bool finish();
-  // Blocks until finish() would return true.
-  void wait() const;
-
- private:
-  struct Part {
-    std::shared_ptr<Fp8Block> block;
-    std::vector<Fp8Waiting> waiting;
-  };
-  std::vector<Part> parts_;
-  HostCopy copy_;  // a row for each that waits
-};
 
 // Returns the states of all blocks of one rank as one row, for saves and snapshots: the number of
 // blocks, then for each the length of its state and the state. The row is empty where no block

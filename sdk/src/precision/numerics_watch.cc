@@ -302,6 +302,34 @@ void VisitHealth::leave() noexcept {
   block_.reset();
 }
 
+Fp8Reading::Fp8Reading(const Fp8Blocks& blocks) {
+  std::vector<at::Tensor> pending;
+  for (const auto& block : blocks) {
+    Part part{block, block->take_waiting()};
+    for (const Fp8Waiting& one : part.waiting) pending.push_back(one.seen.pending);
+    if (!part.waiting.empty()) parts_.push_back(std::move(part));
+  }
+  if (!pending.empty()) copy_ = HostCopy(at::stack(pending));
+}
+
+bool Fp8Reading::finish() {
+  if (parts_.empty()) return true;
+  if (!copy_.has_come()) return false;
+  const double* numbers = copy_.tensor().const_data_ptr<double>();
+  for (const Part& part : std::exchange(parts_, {})) {
+    for (const Fp8Waiting& one : part.waiting) {
+      part.block->add(one, completed(one.seen, numbers));
+      numbers += 3;
+    }
+  }
+  copy_ = HostCopy();
+  return true;
+}
+
+void Fp8Reading::wait() const {
+  if (!parts_.empty()) copy_.wait();
+}
+
 void NumericsWatch::attach(torch::nn::Module& model) {
   device_ = device_of(model);
 }

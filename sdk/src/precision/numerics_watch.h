@@ -20,6 +20,7 @@
 #include "coordinator/core/settings/precision.h"
 #include "sdk/src/blocks/actuator.h"
 #include "sdk/src/blocks/block_watch.h"
+#include "sdk/src/device/transfer.h"
 #include "sdk/src/precision/block_health.h"
 #include "sdk/src/precision/format_actuator.h"
 #include "sdk/src/precision/fp8_block.h"
@@ -157,6 +158,29 @@ class VisitHealth final : public VisitObserver {
   std::uint64_t operands_read_by_ = 0;
   c10::SmallVector<at::TensorImpl*, 4> operands_;
   std::size_t inputs_added_ = 0;  // to the visit that lasts, by that operator
+};
+
+// Fp8Reading is what many blocks have counted on one device, on its way to the host in one copy.
+// One thread.
+class Fp8Reading {
+ public:
+  Fp8Reading() = default;
+  // Takes over what waits in the blocks.
+  explicit Fp8Reading(const Fp8Blocks& blocks);
+
+  // Adds the counts to their blocks' once they have come. Returns whether nothing is on its way any
+  // more. Never waits.
+  bool finish();
+  // Blocks until finish() would return true.
+  void wait() const;
+
+ private:
+  struct Part {
+    std::shared_ptr<Fp8Block> block;
+    std::vector<Fp8Waiting> waiting;
+  };
+  std::vector<Part> parts_;
+  HostCopy copy_;  // a row for each that waits
 };
 
 class NumericsWatch final : public Actuator {
