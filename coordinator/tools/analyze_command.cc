@@ -22,6 +22,7 @@
 #include "coordinator/io/run_reader.h"
 #include "coordinator/tools/analysis_report.h"
 #include "coordinator/tools/commands.h"
+#include "coordinator/tools/plan_history.h"
 
 namespace cox::tools {
 namespace {
