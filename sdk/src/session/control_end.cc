@@ -262,6 +262,10 @@ void ControlEnd::show_held(const metrics::HeldBytes& held) {
   if (telemetry_) telemetry_->state.set_held(held_);
 }
 
+void ControlEnd::show_last_step(std::uint64_t step) {
+  if (telemetry_) telemetry_->state.set_last_step(step);
+}
+
 std::string ControlEnd::status_address() const {
   const bool is_served = telemetry_ && telemetry_->server;
   return is_served ? telemetry_->server->url() + "/status" : std::string();

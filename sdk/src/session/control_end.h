@@ -108,6 +108,8 @@ class ControlEnd {
   // Tells telemetry what a rank of this job holds beside activations; fields of 0 leave what is
   // known.
   void show_held(const metrics::HeldBytes& held);
+  // Tells telemetry the step with which the job ends by itself.
+  void show_last_step(std::uint64_t step);
   // Returns "http://127.0.0.1:9464/status" on rank 0, and an empty string elsewhere and when the
   // server is off.
   std::string status_address() const;
