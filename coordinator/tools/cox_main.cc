@@ -161,6 +161,7 @@ struct CommandLine {
   AnalyzeRequest analyze;
   AnalyzeRequest report;
   DiffRequest diff;
+  TraceRequest trace;
   std::string ops_order = "time";
   std::string saves;  // of checkpoint
   bool is_markdown = false;
@@ -177,6 +178,7 @@ struct CommandLine {
     add_analyze();
     add_report();
     add_diff();
+    add_trace();
     add_checkpoint();
     add_version();
     add_help();
@@ -357,6 +359,29 @@ struct CommandLine {
     add("--memory-tolerance", diff.tolerance.memory, "by which peaks may differ; 0.05");
     add_report_options(command, diff.rules, diff.form, diff.colour);
     command->callback([this] { exit_code = exit_code_of(diff_command(diff)); });
+  }
+
+  void add_trace() {
+    CLI::App* command =
+        app.add_subcommand("trace", "draws a run over time, as JSON that ui.perfetto.dev opens");
+    command->footer(
+        "Example: what happened around step 400?\n"
+        "  cox trace runs/my-run --steps 380:420 --out around-400.json");
+    command->add_option("RUN", trace.run, "a run directory, or the folder of one rank")->required();
+    command->add_option("--out", trace.out, "else the picture goes to standard output")
+        ->type_name("FILE");
+    command->add_option("--steps", trace.steps, "first and last step, such as 100:200")
+        ->type_name("A:B");
+    command->add_option("--ranks", trace.ranks, "such as 0,4-7")->type_name("RANKS");
+    command->add_option("--saves", trace.saves, "the folder of saves, to draw them too")
+        ->type_name("DIRECTORY");
+    command->add_option("--events", trace.most_events, "at most so many; 1,000,000 unless given")
+        ->type_name("EVENTS")
+        ->check(CLI::Range(std::uint64_t{100}, std::uint64_t{100'000'000}));
+    command->callback([this] {
+      const Status drawn = trace_command(trace);
+      if (!drawn.ok()) exit_code = complain(drawn.message());
+    });
   }
 
   static diagnosis::Severity severity_named(const std::string& word) {
