@@ -188,7 +188,7 @@ class SessionState {
   // Makes a reducer's ballots the rounds. Every rank calls it before ensure_started(); throws
   // cox::Error afterwards.
   void declare_reducing();
-  // From here on an adopted model's gradients are averaged: a further declare_reducing() throws.
+  // From here on the steps are those of adopted models: a further declare_reducing() throws.
   void declare_adopted() { is_adopted_ = true; }
   // Starts the control plane, telemetry and the run directory. Collective the first time. Throws
   // cox::Error.
