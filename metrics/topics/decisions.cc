@@ -313,9 +313,8 @@ std::string scores_html(const Snapshot& s) {
               "dense");
   for (const PolicyScore& score : s.decisions.scores) {
     table.add({policy_name(score.policy), grouped(score.helped), grouped(score.did_not_help),
-               grouped(score.not_sure), grouped(score.taken_back),
-               gain_text(score.seconds_gained), gain_text(score.seconds_lost),
-               gain_text(score.seconds_promised)});
+               grouped(score.not_sure), grouped(score.taken_back), gain_text(score.seconds_gained),
+               gain_text(score.seconds_lost), gain_text(score.seconds_promised)});
   }
   return "<h3>Score of each policy</h3>" + table.html();
 }

@@ -24,10 +24,9 @@
 #include "metrics/run_format.h"
 #include "metrics/step_row.h"
 #include "sdk/src/device/phase_events.h"
+#include "sdk/src/session/tick_clock.h"
 
 namespace cox::detail {
-
-using Clock = std::chrono::steady_clock;
 
 struct UserScalar {
   std::array<char, 24> name{};  // NUL-terminated
