@@ -153,7 +153,7 @@ Status ControlEnd::start_telemetry(const JobFacts& facts) {
   return server.status();
 }
 
-void ControlEnd::start(JobFacts facts) {
+void ControlEnd::start(JobFacts facts, LoopKind loop) {
   open_rows();
   const Config& config = job_.config();
   runtime::ControlPlaneSetup setup;
@@ -175,7 +175,9 @@ void ControlEnd::start(JobFacts facts) {
     tally_ = std::make_unique<RunTally>(known.world_size, &telemetry_->state, price);
     return tally_.get();
   };
-  if (!job_.device().is_cpu()) {
+  // Plans act in loops that reduce; NCCL's start takes seconds, and memory of the device.
+  const bool sends_masks = loop == LoopKind::reducing || config.control.masks == MaskPath::nccl;
+  if (sends_masks && !job_.device().is_cpu()) {
     setup.make_lane = [device = job_.device()] { return StreamLane::make(device); };
   }
   watch_stalls(setup);

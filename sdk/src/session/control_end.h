@@ -27,6 +27,7 @@
 #include "metrics/http_server.h"
 #include "metrics/run_store.h"
 #include "metrics/telemetry_state.h"
+#include "sdk/src/blocks/actuator.h"
 #include "sdk/src/session/membership.h"
 
 namespace cox::detail {
@@ -87,8 +88,9 @@ class ControlEnd {
   void go_on_at(StepId step) { goes_on_at_ = step; }
 
   // Starts the control plane, telemetry and the run directory. Collective. Throws cox::Error on all
-  // ranks when the port is taken, or the run directory cannot be used or is another job's.
-  void start(JobFacts facts);
+  // ranks when the port is taken, or the run directory cannot be used or is another job's. `loop`:
+  // masks go over NCCL where plans act.
+  void start(JobFacts facts, LoopKind loop);
   bool is_started() const { return plane_ != nullptr; }
 
   // REQUIRES: is_started().
