@@ -1,6 +1,7 @@
 #include "coordinator/diagnosis/own_rules.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <exception>
 #include <string>
@@ -13,6 +14,28 @@
 namespace cox::diagnosis {
 namespace {
 
+constexpr std::array<std::string_view, 22> kCodes = {"DIST.STRAGGLER",
+                                                     "DIST.LOAD_IMBALANCE",
+                                                     "DIST.COMM_BOUND",
+                                                     "DIST.EXPOSED_COMM",
+                                                     "TIMING.DATALOADER_BOUND",
+                                                     "TIMING.BACKWARD_HEAVY",
+                                                     "TIMING.OPTIMIZER_HEAVY",
+                                                     "TIMING.JITTER",
+                                                     "EFFICIENCY.LOW_MFU",
+                                                     "CONVERGENCE.DIVERGED",
+                                                     "CONVERGENCE.NO_PROGRESS",
+                                                     "CROSS.CORRELATED_INSTABILITY",
+                                                     "MEMORY.GROWTH",
+                                                     "MEMORY.FRAGMENTATION",
+                                                     "BUDGET.TOO_TIGHT",
+                                                     "BUDGET.TOO_LOOSE",
+                                                     "PLAN.FLAPPING",
+                                                     "PRECISION.SKIPPED_STEPS",
+                                                     "PRECISION.SCALE_AT_FLOOR",
+                                                     "RECORD.DROPPED",
+                                                     "RECORD.IMPOSSIBLE",
+                                                     "RULE.FAILED"};
 constexpr double kHighShare = 0.25;  // of wall time
 constexpr double kMediumShare = 0.08;
 
@@ -83,6 +106,10 @@ std::vector<double> present(std::vector<double> values) {
 
 std::string percents(double fraction) {
   return percent_text(fraction, fraction < 0.1 ? 1 : 0);
+}
+
+std::span<const std::string_view> own_codes() {
+  return kCodes;
 }
 
 std::vector<Finding> own_findings(const OwnInput& input) {

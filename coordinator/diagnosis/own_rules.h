@@ -8,7 +8,11 @@
 // other rules go on. Pure; any thread.
 #pragma once
 
+#include <cstddef>
 #include <optional>
+#include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "coordinator/diagnosis/figures.h"
@@ -27,6 +31,9 @@ struct OwnInput {
 // at most one gets a finding that names a rank.
 inline constexpr double kFalseAlarms = 1e-3;
 inline constexpr std::size_t kLeastSteps = 10;  // fewer say nothing
+
+// Returns every code that own_findings() gives, in the order of docs/diagnosis.md.
+std::span<const std::string_view> own_codes();
 
 std::vector<Finding> own_findings(const OwnInput& input);
 

@@ -2,6 +2,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cstdlib>
@@ -80,10 +81,7 @@ std::optional<double> counted_flops(const AnalyzeRequest& request, std::int32_t 
   const auto text = io::read_file(path, io::kMaxOperatorTableBytes, io::Links::refused);
   const auto table =
       text.ok() ? io::read_operator_table(*text) : Result<OperatorTable>(text.status());
-  if (!table.ok() || table->steps == 0) return std::nullopt;
-  const OperatorRow sum = sum_of(table->rows);
-  const double flops = sum.flops ? sum.flops->sum() / static_cast<double>(table->steps) : 0;
-  return flops > 0 ? std::optional(flops) : std::nullopt;
+  return table.ok() ? flops_of_step(*table) : std::nullopt;
 }
 
 std::string device_name(const diagnosis::RunInfo& info) {
@@ -91,6 +89,17 @@ std::string device_name(const diagnosis::RunInfo& info) {
     if (setting.key == "gpu") return setting.json;
   }
   return {};
+}
+
+// FLOP/s of the device, as the settings of the run have it.
+std::optional<double> peak_setting(const diagnosis::RunInfo& info) {
+  const auto setting =
+      std::ranges::find(info.config, "run.peak_flops_per_device", &diagnosis::RunSetting::key);
+  if (setting == info.config.end()) return std::nullopt;
+  const std::string& text = setting->json;
+  double peak = 0;
+  std::from_chars(text.data(), text.data() + text.size(), peak);
+  return peak > 0 ? std::optional(peak) : std::nullopt;
 }
 
 // What the record does not say about FLOPs is counted, and looked up by the device's name.
@@ -102,6 +111,8 @@ void find_flops(const AnalyzeRequest& request, const diagnosis::RankRecord& rank
     if (options.flops_per_step) source = "FLOPs as operators.json counts them";
   }
   if (options.peak_flops || rank.info.peak_flops) return;
+  options.peak_flops = peak_setting(rank.info);
+  if (options.peak_flops) return;
   const auto peak = diagnosis::device_peak(device_name(rank.info));
   if (!peak) return;
   options.peak_flops = peak->flops;

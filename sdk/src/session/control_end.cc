@@ -11,6 +11,7 @@
 #include "coordinator/io/save_folder.h"
 #include "coordinator/policies/registry.h"
 #include "coxswain/error.h"
+#include "metrics/findings_watch.h"
 #include "metrics/format.h"
 #include "metrics/topics/memory.h"
 #include "sdk/src/device/stream_lane.h"
@@ -108,6 +109,14 @@ namespace {
 
 constexpr std::string_view kRunLock = "run.lock";
 
+// As `cox analyze` has them of the run directory.
+diagnosis::BudgetOptions budget_options(const OperatorTable& operators, double peak_flops) {
+  diagnosis::BudgetOptions options;
+  options.flops_per_step = flops_of_step(operators);
+  if (peak_flops > 0) options.peak_flops = peak_flops;
+  return options;
+}
+
 void take_known(std::int64_t& known, std::int64_t bytes) {
   known = bytes > 0 ? bytes : known;
 }
@@ -121,9 +130,15 @@ UnixTime wall_clock() {
 
 struct ControlEnd::Telemetry {
   Telemetry(const JobFacts& facts, UnixTime now, double peak_flops)
-      : state(facts, now, {COX_VERSION, ""}, peak_flops) {}
+      : state(facts, now, {COX_VERSION, ""}, peak_flops),
+        peak_flops_per_device(peak_flops),
+        findings(state, [this](metrics::FindingsWatch::Found found) {
+          state.set_findings(std::move(found));
+        }) {}
 
   metrics::TelemetryState state;
+  const double peak_flops_per_device;
+  metrics::FindingsWatch findings;              // records into state
   std::unique_ptr<metrics::HttpServer> server;  // reads state, so it goes first
 };
 
@@ -172,7 +187,7 @@ void ControlEnd::start(JobFacts facts) {
       return nullptr;
     }
     const RunPrice price{wall_clock(), config.run.price_per_device_hour};
-    tally_ = std::make_unique<RunTally>(known.world_size, &telemetry_->state, price);
+    tally_ = std::make_unique<RunTally>(known.world_size, &telemetry_->findings, price);
     return tally_.get();
   };
   if (!job_.device().is_cpu()) {
@@ -251,7 +266,9 @@ void ControlEnd::flush_rows() {
 
 void ControlEnd::keep(std::shared_ptr<const OperatorTable> operators) {
   if (rows_) rows_->keep(operators);
-  if (telemetry_) telemetry_->state.set_operators(std::move(operators));
+  if (!telemetry_) return;
+  telemetry_->findings.set_flops(budget_options(*operators, telemetry_->peak_flops_per_device));
+  telemetry_->state.set_operators(std::move(operators));
 }
 
 void ControlEnd::show_held(const metrics::HeldBytes& held) {
@@ -323,7 +340,10 @@ void ControlEnd::explain_end() {
 void ControlEnd::close() {
   deaths_.reset();
   line_.reset();
-  if (telemetry_) telemetry_->state.finish();
+  if (telemetry_) {
+    telemetry_->findings.finish();
+    telemetry_->state.finish();
+  }
   is_over_ = true;
   if (!rows_) return;
   const Status closed = rows_->close();
