@@ -119,6 +119,16 @@ bool Column::any() const {
          std::ranges::any_of(open_, there);
 }
 
+void keep_newest(std::vector<Reason>& kept, std::span<const Reason> reasons) {
+  for (const Reason& reason : reasons) {
+    std::erase_if(kept, [&reason](const Reason& k) {
+      return k.policy == reason.policy && k.code == reason.code && k.block == reason.block;
+    });
+    kept.push_back(reason);
+    if (kept.size() > kMostDecisions) kept.erase(kept.begin());
+  }
+}
+
 const Column* find(const Columns& columns, std::string_view name) {
   const auto found = columns.find(name);
   return found == columns.end() ? nullptr : &found->second;

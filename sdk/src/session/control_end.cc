@@ -285,7 +285,14 @@ std::string ControlEnd::status_address() const {
 }
 
 SessionReport ControlEnd::report() const {
-  return tally_ ? tally_->report() : SessionReport{};
+  if (!tally_) return {};
+  SessionReport report = tally_->report();
+  const auto found = telemetry_->findings.look();
+  for (const diagnosis::Finding& f : found->findings) {
+    report.findings.push_back({f.code, std::string(to_string(f.severity)), f.title, f.detail,
+                               f.suggestion, f.cost_seconds.value_or(0), f.cost_share});
+  }
+  return report;
 }
 
 std::optional<ControlState> ControlEnd::state() const {
