@@ -64,8 +64,12 @@ def annotation(name, color, query, title):
     }
 
 
-# Shown by no panel: the annotation tells plan changes.
-UNSHOWN = {"coxswain_last_plan_timestamp_seconds"}
+# Shown by no panel.
+UNSHOWN = {
+    "coxswain_finding_active",  # the status page has the findings themselves
+    "coxswain_finding_look_duration_seconds",
+    "coxswain_last_plan_timestamp_seconds",  # the annotation tells plan changes
+}
 
 
 def dashboard():

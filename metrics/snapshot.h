@@ -12,6 +12,7 @@
 #include "coordinator/core/plan.h"
 #include "coordinator/core/record.h"
 #include "coordinator/core/summary.h"
+#include "metrics/live_window.h"
 #include "metrics/topics/decisions.h"
 #include "metrics/topics/heat_map.h"
 #include "metrics/topics/memory.h"
@@ -44,6 +45,7 @@ struct Snapshot {
   std::shared_ptr<const JobFacts> job;  // never null
   std::shared_ptr<const Plan> plan;     // never null; the newest one
 
+  std::shared_ptr<const FindingsView> findings = std::make_shared<const FindingsView>();
   ProgressView progress;
   RanksView ranks;
   HeatMap heat;

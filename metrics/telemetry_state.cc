@@ -95,9 +95,15 @@ void TelemetryState::set_operators(std::shared_ptr<const OperatorTable> operator
   operators_ = std::move(operators);
 }
 
+void TelemetryState::set_findings(std::shared_ptr<const FindingsView> findings) {
+  const std::lock_guard lock(mutex_);
+  findings_ = std::move(findings);
+}
+
 void TelemetryState::publish() {
   {
     const std::lock_guard lock(mutex_);
+    now_.findings = findings_;
     now_.held = held_;
     now_.last_step = last_step_;
     now_.operators.table = operators_;

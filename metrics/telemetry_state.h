@@ -39,6 +39,10 @@ class TelemetryState final : public StepSink {
   // Sets rank 0's operators. Pages show them from the next round on. Any thread may call it.
   void set_operators(std::shared_ptr<const OperatorTable> operators);
 
+  // Sets what was found in the newest steps. Pages show it from the next round on. Any thread may
+  // call it. REQUIRES: not null.
+  void set_findings(std::shared_ptr<const FindingsView> findings);
+
   // Returns the newest snapshot, never null. Any thread may call it; it does not wait for
   // recording.
   std::shared_ptr<const Snapshot> snapshot() const;
@@ -60,6 +64,7 @@ class TelemetryState final : public StepSink {
   HeldBytes held_;
   std::uint64_t last_step_ = 0;
   std::shared_ptr<const OperatorTable> operators_;
+  std::shared_ptr<const FindingsView> findings_ = now_.findings;
   std::shared_ptr<const Snapshot> published_;
 };
 

@@ -52,7 +52,7 @@ MAY_INCLUDE = {
     "coordinator/runtime/": PLANNING + (IO, "coordinator/wire/", TRANSPORT),
     TESTING: PLANNING + (TRANSPORT,),
     "coordinator/tools/": COORDINATOR + ("metrics/",),
-    "metrics/": (CORE, IO),
+    "metrics/": (CORE, DIAGNOSIS, IO),
     "sdk/include/coxswain/": (CORE,),
     DEVICE: SDK,
     STREAM: SDK,

@@ -53,6 +53,8 @@ struct StepReport {
   std::array<UserScalar, kUserScalars> scalars{};
   std::size_t scalar_count = 0;
 
+  double save_seconds = 0;  // between the step before and this one
+
   // False where a device's times of no step have come since the last report.
   bool has_times = true;
 
@@ -170,6 +172,8 @@ class StepRecorder {
   bool is_waiting_known_ = true;  // in every call so far
   std::unique_ptr<PhaseEvents> events_;  // null: phases are timed on the host
   bool open_ = false;
+  Clock::time_point between_since_{};            // of between_
+  double saved_ = 0;                             // since the step before
   Activity between_ = Activity::outside;         // of steps
   Activity before_waiting_ = Activity::outside;  // what between_ was
   transport::MarkWriter* mark_ = nullptr;        // null = nobody reads marks yet
