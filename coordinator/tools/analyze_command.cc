@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "coordinator/core/operator_table.h"
+#include "coordinator/core/text.h"
 #include "coordinator/diagnosis/device_peaks.h"
 #include "coordinator/diagnosis/published_rules.h"
 #include "coordinator/io/file.h"
@@ -147,10 +148,14 @@ std::string base_name(const std::string& path) {
 }  // namespace
 
 Result<Verdict> analyze_command(const AnalyzeRequest& request) {
-  const auto run = io::read_run(request.run);
+  auto run = io::read_run(request.run);
   if (!run.ok()) return run.status();
   const auto analysis = analysis_of(request, *run);
   if (!analysis.ok()) return analysis.status();
+  const auto& trace = analysis->figures.trace;
+  if (trace && trace->impossible_kernels > 0)
+    run->gaps.push_back(concat("the trace: ", trace->impossible_kernels,
+                               " kernels whose times cannot be are left out"));
   fmt::print("{}", request.form == ReportForm::json
                        ? analysis_json(*analysis)
                        : analysis_text(*analysis, terminal_of(request.colour)));
