@@ -15,6 +15,7 @@
 #include <variant>
 
 #include "coordinator/core/operator_table.h"
+#include "coordinator/core/text.h"
 #include "coordinator/core/words.h"
 #include "coordinator/diagnosis/device_peaks.h"
 #include "coordinator/diagnosis/published_rules.h"
@@ -198,6 +199,10 @@ Result<Verdict> analyze_command(const AnalyzeRequest& request) {
   if (request.rules == RuleSet::coxswain) add_decisions(request.run, *run);
   const auto analysis = analysis_of(request, *run);
   if (!analysis.ok()) return analysis.status();
+  const auto& trace = analysis->figures.trace;
+  if (trace && trace->impossible_kernels > 0)
+    run->gaps.push_back(concat("the trace: ", trace->impossible_kernels,
+                               " kernels whose times cannot be are left out"));
   if (Status written = write_page(request, *analysis); !written.ok()) return written;
   fmt::print("{}", request.form == ReportForm::json
                        ? analysis_json(*analysis)
