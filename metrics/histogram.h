@@ -29,7 +29,7 @@ class BucketCounts {
 
  private:
   std::span<const double> bounds_;
-  std::array<std::uint64_t, kMaxBuckets> counts_{};
+  std::array<std::uint64_t, kMaxBuckets + 1> counts_{};  // the last: above all bounds
   std::uint64_t count_ = 0;
   std::uint64_t refused_ = 0;
   double sum_ = 0;
