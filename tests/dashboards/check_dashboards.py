@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Checks the dashboards and rules against a real Prometheus and a simulated job.
 
-  check_dashboards.py --root REPOSITORY --serve PROGRAM --prometheus PROGRAM --promtool PROGRAM
+  check_dashboards.py --root REPOSITORY --serve PROGRAM --rehearsals PROGRAM --prometheus PROGRAM
+                      --promtool PROGRAM
 """
 
 import argparse
@@ -31,7 +32,7 @@ def alerts_in(rules):
 
 def arguments():
     parser = argparse.ArgumentParser()
-    for name in ("root", "serve", "prometheus", "promtool"):
+    for name in ("root", "serve", "rehearsals", "prometheus", "promtool"):
         parser.add_argument("--" + name, required=True)
     return parser.parse_args()
 
@@ -78,6 +79,40 @@ def check_tested(alerts, tests):
         quiet = [part for part in of_alert if re.match(r", exp_alerts: \[\]", part)]
         if not fires or not quiet:
             yield f"{alert}: {len(fires)} tests in which it fires, {len(quiet)} in which it does not"
+
+
+# Codes without an alert: they hold from the first step to the last, or are never found while a job runs.
+NO_ALERT = {
+    "TIMING.BACKWARD_HEAVY",
+    "TIMING.OPTIMIZER_HEAVY",
+    "EFFICIENCY.LOW_MFU",
+    "DIST.EXPOSED_COMM",
+    "MEMORY.FRAGMENTATION",
+    "RECORD.DROPPED",
+}
+NOT_REHEARSED = {"RULE.FAILED"}
+
+
+def check_findings(args, alerts):
+    """Every code has an alert or a reason why not, and what the runbook quotes is what is said."""
+    exported = read(os.path.join(args.root, "docs", "metrics.md"))
+    codes = set(re.search(r"^\| `code` \| ([A-Z]+\..*) \|$", exported, re.M)[1].split(", "))
+    alarmed = {code: name for name, text in alerts.items() for code in re.findall(r'code="([^"]+)"', text)}
+    for code in sorted(codes ^ (set(alarmed) | NO_ALERT)):
+        yield f"{code}: neither an alert nor a reason why not, or no code of the diagnosis"
+    said = subprocess.run([args.rehearsals], capture_output=True, text=True, check=True).stdout
+    sentences = dict(line.split("\t") for line in said.splitlines())
+    runbook = read(os.path.join(args.root, "dashboards", "runbook.md"))
+    sections = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", runbook, re.M | re.S))
+    for code, alert in alarmed.items():
+        section = sections.get(alert, "")
+        if f"`{code}`" not in section or "- Check: " not in section or "- Do: " not in section:
+            yield f"runbook, {alert}: expected the code {code}, what to check and what to do"
+        if code not in NOT_REHEARSED and f'- Rehearsed: "{sentences.get(code)}"\n' not in section:
+            yield f"runbook, {alert}: expected the rehearsed case: {sentences.get(code)}"
+    for code in NO_ALERT:
+        if f"`{code}`" not in runbook:
+            yield f"runbook: {code} is not among the findings without an alert"
 
 
 def has_series(prometheus, query):
@@ -135,6 +170,7 @@ def main():
         check_rules(args, rules, tests),
         check_runbook(args, alerts),
         check_tested(alerts, tests),
+        check_findings(args, alerts),
         check_live(args, rules, dashboards),
     )
     for check in checks:
