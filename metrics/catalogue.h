@@ -123,8 +123,8 @@ double statistic(const Spread& spread, std::size_t index);  // REQUIRES: index <
 inline const std::string kOverRanks =
     "; stat is taken over the ranks before export, so do not sum over it";
 
-// Reads whatever values there are. REQUIRES: `read` emits each with a text for each of `labels`, one
-// of theirs where they list any, and no two with the same texts.
+// Reads whatever values there are. REQUIRES: `read` emits each with a text for each of `labels`,
+// one of theirs where they list any, and no two with the same texts.
 Reader open(std::vector<Label> labels, std::function<void(const Snapshot&, const Emit&)> read);
 
 }  // namespace cox::metrics

@@ -6,109 +6,148 @@
 #include <cstdint>
 #include <limits>
 #include <string_view>
-#include <utility>
+#include <vector>
 
 namespace cox::metrics {
 namespace {
 
-// Appends lines to a text.
-class Writer {
+constexpr std::array<double, 19> kPowers = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,
+                                            1e7,  1e8,  1e9,  1e10, 1e11, 1e12, 1e13,
+                                            1e14, 1e15, 1e16, 1e17, 1e18};  // exact
+constexpr int kDigits = 15;  // every double has that many that count
+
+// Where a number's text is made.
+using Digits = std::array<char, 40>;
+
+// Returns the exponent of ten: 0 for 1 to 9.9, -1 for 0.1 to 0.99. REQUIRES: 1e-4 <= value < 1e15.
+int exponent_of(double value) {
+  int exponent = static_cast<int>(std::floor(std::ilogb(value) * 0.30103));
+  const int above = exponent + 1;  // the guess may be one too low
+  if (above >= 0 ? value >= kPowers[static_cast<std::size_t>(above)]
+                 : value * kPowers[static_cast<std::size_t>(-above)] >= 1)
+    ++exponent;
+  return exponent;
+}
+
+// Writes 15 digits of a number as a decimal fraction, without zeros at its end: by whole numbers,
+// at a third of the time that the shortest exact text takes. REQUIRES: 1e-4 <= value < 1e15.
+char* put_fraction(double value, char* at, char* end) {
+  int places = kDigits - 1 - exponent_of(value);
+  auto scaled = static_cast<std::uint64_t>(value * kPowers[static_cast<std::size_t>(places)] + 0.5);
+  for (const int zeros : {8, 4, 2, 1, 1}) {
+    const auto power = static_cast<std::uint64_t>(kPowers[static_cast<std::size_t>(zeros)]);
+    if (places < zeros || scaled % power != 0) continue;
+    scaled /= power;
+    places -= zeros;
+  }
+  const auto split = static_cast<std::uint64_t>(kPowers[static_cast<std::size_t>(places)]);
+  at = std::to_chars(at, end, scaled / split).ptr;
+  if (places == 0) return at;
+  // A one before the fraction keeps its leading zeros; the point replaces it.
+  char* const point = at;
+  at = std::to_chars(at, end, split + scaled % split).ptr;
+  *point = '.';
+  return at;
+}
+
+// Whole numbers are exact, others have 15 digits; very small and large ones are exact again.
+std::string_view number_text(double value, Digits& digits) {
+  char* at = digits.data();
+  char* const end = at + digits.size();
+  const double size = std::fabs(value);
+  if (std::isinf(value)) return "+Inf";
+  if (size < 0x1p53 && value == std::trunc(value)) {
+    at = std::to_chars(at, end, static_cast<std::int64_t>(value)).ptr;
+  } else if (size >= 1e-4 && size < 1e15) {
+    if (value < 0) *at++ = '-';
+    at = put_fraction(size, at, end);
+  } else {
+    at = std::to_chars(at, end, value).ptr;
+  }
+  return {digits.data(), at};
+}
+
+// Appends a text of others: a help, or the value of a label, which is in quotes.
+void put_escaped(std::string& text, std::string_view raw, bool is_label) {
+  const auto is_special = [is_label](char c) {
+    return c == '\\' || c == '\n' || (is_label && c == '"');
+  };
+  std::size_t from = 0;
+  for (std::size_t i = 0; i < raw.size(); ++i) {
+    if (!is_special(raw[i])) continue;
+    text.append(raw, from, i - from) += '\\';
+    text += raw[i] == '\n' ? 'n' : raw[i];
+    from = i + 1;
+  }
+  text.append(raw, from);
+}
+
+// Appends the series of a row. What is the same in all of them is put together once.
+class RowWriter {
  public:
-  std::string take() { return std::move(text_); }
-
-  void head(const Metric& row) {
-    (text_ += "# HELP ").append(row.name) += ' ';
-    escaped(row.help, false);
-    ((text_ += "\n# TYPE ").append(row.name) += ' ').append(to_string(row.kind)) += '\n';
+  RowWriter(std::string& text, const Metric& row) : text_(text) {
+    const std::vector<Label>& labels = row.values.labels;
+    if (labels.empty()) before_.push_back(row.name + ' ');
+    for (std::size_t i = 0; i < labels.size(); ++i)
+      before_.push_back((i == 0 ? row.name + '{' : "\",") + labels[i].name + "=\"");
+    if (!labels.empty()) before_.push_back("\"} ");
   }
 
-  void series(const Metric& row, std::span<const std::string_view> labels, double value) {
-    text_ += row.name;
+  void add(std::span<const std::string_view> labels, double value) {
     for (std::size_t i = 0; i < labels.size(); ++i) {
-      ((text_ += i == 0 ? '{' : ',') += row.values.labels[i].name) += "=\"";
-      escaped(labels[i], true);
-      text_ += '"';
+      text_ += before_[i];
+      put_escaped(text_, labels[i], true);
     }
-    if (!labels.empty()) text_ += '}';
-    end_line(value);
-  }
-
-  // Unlike series() this has the suffixes of histograms, and bounds as labels.
-  void part(const Metric& row, std::string_view suffix, double value) {
-    (text_ += row.name) += suffix;
-    end_line(value);
-  }
-  void bucket(const Metric& row, double bound, std::uint64_t count) {
-    (text_ += row.name) += "_bucket{le=\"";
-    number(bound);
-    text_ += "\"}";
-    end_line(static_cast<double>(count));
+    text_ += before_.back();
+    Digits digits;
+    (text_ += number_text(value, digits)) += '\n';
   }
 
  private:
-  void end_line(double value) {
-    text_ += ' ';
-    number(value);
-    text_ += '\n';
-  }
-
-  // The shortest digits that are read as the same number; most are whole, which is quicker.
-  void number(double value) {
-    if (std::isinf(value)) {
-      text_ += "+Inf";
-      return;
-    }
-    std::array<char, 32> digits{};
-    char* const end = digits.data() + digits.size();
-    const bool is_whole = std::fabs(value) < 0x1p53 && value == std::trunc(value);
-    const auto done = is_whole
-                          ? std::to_chars(digits.data(), end, static_cast<std::int64_t>(value))
-                          : std::to_chars(digits.data(), end, value);
-    text_.append(digits.data(), done.ptr);
-  }
-
-  void escaped(std::string_view raw, bool is_label) {
-    const auto is_special = [is_label](char c) {
-      return c == '\\' || c == '\n' || (is_label && c == '"');
-    };
-    std::size_t from = 0;
-    for (std::size_t i = 0; i < raw.size(); ++i) {
-      if (!is_special(raw[i])) continue;
-      text_.append(raw, from, i - from) += '\\';
-      text_ += raw[i] == '\n' ? 'n' : raw[i];
-      from = i + 1;
-    }
-    text_.append(raw, from);
-  }
-
-  std::string text_;
+  std::string& text_;
+  std::vector<std::string> before_;  // each value of a label, and the value
 };
 
-void put_histogram(Writer& writer, const Metric& row, const BucketCounts& counts) {
+void put_head(std::string& text, const Metric& row) {
+  ((text += "# HELP ") += row.name) += ' ';
+  put_escaped(text, row.help, false);
+  (((text += "\n# TYPE ") += row.name) += ' ').append(to_string(row.kind)) += '\n';
+}
+
+void put_histogram(std::string& text, const Metric& row, const BucketCounts& counts) {
+  Digits digits;
+  const auto line = [&](std::string_view suffix, double value) {
+    ((text += row.name) += suffix) += ' ';
+    (text += number_text(value, digits)) += '\n';
+  };
+  const auto bucket = [&](double bound, std::uint64_t count) {
+    const std::string suffix = "_bucket{le=\"" + std::string(number_text(bound, digits)) + "\"}";
+    line(suffix, static_cast<double>(count));
+  };
   const auto bounds = counts.bounds();
-  for (std::size_t i = 0; i < bounds.size(); ++i)
-    writer.bucket(row, bounds[i], counts.cumulative(i));
-  writer.bucket(row, std::numeric_limits<double>::infinity(), counts.count());
-  writer.part(row, "_sum", counts.sum());
-  writer.part(row, "_count", static_cast<double>(counts.count()));
+  for (std::size_t i = 0; i < bounds.size(); ++i) bucket(bounds[i], counts.cumulative(i));
+  bucket(std::numeric_limits<double>::infinity(), counts.count());
+  line("_sum", counts.sum());
+  line("_count", static_cast<double>(counts.count()));
 }
 
 }  // namespace
 
 std::string exposition(std::span<const Metric> rows, const Snapshot& snapshot) {
-  Writer writer;
+  std::string text;
   for (const Metric& row : rows) {
-    writer.head(row);
+    put_head(text, row);
     if (row.kind == MetricKind::histogram) {
-      put_histogram(writer, row, row.buckets(snapshot));
+      put_histogram(text, row, row.buckets(snapshot));
       continue;
     }
+    RowWriter writer(text, row);
     row.values.read(snapshot,
-                    Emit([&](std::span<const std::string_view> labels, double value) {
-                      if (std::isfinite(value)) writer.series(row, labels, value);
+                    Emit([&writer](std::span<const std::string_view> labels, double value) {
+                      if (std::isfinite(value)) writer.add(labels, value);
                     }));
   }
-  return writer.take();
+  return text;
 }
 
 std::string exposition(const Snapshot& snapshot) {

@@ -1,16 +1,23 @@
 #include "metrics/histogram.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace cox::metrics {
+
+BucketCounts::BucketCounts(std::span<const double> bounds) : bounds_(bounds) {
+  limits_.fill(std::numeric_limits<double>::infinity());
+  std::ranges::copy(bounds, limits_.begin());
+}
 
 void BucketCounts::observe(double value, std::uint64_t times) {
   if (!std::isfinite(value) || value < 0) {
     ++refused_;
     return;
   }
-  std::size_t below = 0;  // all are compared: quicker than a search whose branches are guessed wrong
-  for (const double bound : bounds_) below += bound < value ? 1u : 0u;
+  std::uint64_t below = 0;  // all are compared: quicker than branches that are guessed wrong
+  for (const double limit : limits_) below += limit < value ? 1u : 0u;
   counts_[below] += times;
   count_ += times;
   sum_ += value * static_cast<double>(times);

@@ -10,8 +10,7 @@ using namespace cox::metrics;
 
 namespace {
 
-constexpr std::array<double, 16> kBounds = {1, 2,  3,  4,  5,  6,  7,  8,
-                                            9, 10, 11, 12, 13, 14, 15, 16};
+constexpr std::array<double, 16> kBounds = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
 
 }  // namespace
 
