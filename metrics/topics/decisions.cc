@@ -66,13 +66,10 @@ Names names() {
 }
 
 // Codes of users share one series.
-Samples by_code(const Snapshot& s) {
+void by_code(const Snapshot& s, const Emit& emit) {
   std::map<std::string_view, std::uint64_t> counts;
   for (const CodeCount& code : s.decisions.codes) counts[to_string(code.code)] += code.count;
-  Samples samples;
-  for (const auto& [code, count] : counts)
-    samples.push_back({{std::string(code)}, static_cast<double>(count)});
-  return samples;
+  for (const auto& [code, count] : counts) emit(static_cast<double>(count), code);
 }
 
 constexpr std::array kVerdicts = {"helped", "did_not_help", "not_sure", "taken_back"};

@@ -1,3 +1,4 @@
+#include "metrics/exposition.h"
 #include "metrics/topics/operators.h"
 
 #include <cmath>
