@@ -5,9 +5,7 @@ endif()
 
 find_package(Threads REQUIRED)
 find_package(Protobuf 3.21 REQUIRED)
-if(COX_BUILD_TESTS)
-  find_package(prometheus-cpp CONFIG REQUIRED)  # what our exposition is compared with
-endif()
+find_package(prometheus-cpp CONFIG REQUIRED)
 find_package(Boost 1.74 CONFIG REQUIRED COMPONENTS headers)  # Asio and Beast; nothing to link
 find_package(ZLIB 1.2 REQUIRED)  # packed traces
 find_package(nlohmann_json 3.11 CONFIG REQUIRED)

@@ -81,7 +81,7 @@ FOREIGN = {
     r"nccl\.h": ("tests/transport/nccl_abi_test.cc",),  # the coordinator declares what it calls
     r"(cuda|cublas|cudnn|nvtx).*": ("sdk/src/device/cuda", STANDIN),
     r"google/protobuf/.*|.*\.pb\.h": ("coordinator/wire/", "tests/wire/", "tests/fuzz/"),
-    r"prometheus/.*": ("tests/metrics/", "tests/bench/"),  # to compare with
+    r"prometheus/.*": ("metrics/collectable.h", "tests/metrics/", "tests/bench/"),
     r"boost/.*": ("metrics/http/message.cc", "metrics/http_server.cc"),
     r"(torch|ATen|c10|caffe2)/.*": (
         "sdk/",

@@ -1,12 +1,10 @@
 // The text of an exposition, against prometheus-cpp's serializer of the same values.
-#include <prometheus/metric_family.h>
 #include <prometheus/text_serializer.h>
 
-#include <array>
 #include <cmath>
 #include <cstdlib>
-#include <limits>
 #include <map>
+#include <optional>
 #include <random>
 #include <span>
 #include <sstream>
@@ -14,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "metrics/collectable.h"
 #include "metrics/exposition.h"
 #include "metrics/telemetry_state.h"
 #include "simulated_job.h"
@@ -25,41 +24,9 @@ using namespace cox::metrics;
 
 namespace {
 
-prometheus::ClientMetric histogram_of(const BucketCounts& counts) {
-  prometheus::ClientMetric metric;
-  metric.histogram.sample_count = counts.count();
-  metric.histogram.sample_sum = counts.sum();
-  for (std::size_t i = 0; i < counts.bounds().size(); ++i)
-    metric.histogram.bucket.push_back({counts.cumulative(i), counts.bounds()[i]});
-  metric.histogram.bucket.push_back({counts.count(), std::numeric_limits<double>::infinity()});
-  return metric;
-}
-
-prometheus::MetricFamily family_of(const Metric& row, const Snapshot& snapshot) {
-  constexpr std::array kTypes = {prometheus::MetricType::Counter, prometheus::MetricType::Gauge,
-                                 prometheus::MetricType::Histogram};
-  prometheus::MetricFamily family{
-      row.name, row.help, kTypes[static_cast<std::size_t>(row.kind)], {}};
-  if (row.kind == MetricKind::histogram) {
-    family.metric.push_back(histogram_of(row.buckets(snapshot)));
-    return family;
-  }
-  const Emit add([&](std::span<const std::string_view> labels, double value) {
-    if (!std::isfinite(value)) return;
-    prometheus::ClientMetric& metric = family.metric.emplace_back();
-    for (std::size_t i = 0; i < labels.size(); ++i)
-      metric.label.push_back({row.values.labels[i].name, std::string(labels[i])});
-    (row.kind == MetricKind::counter ? metric.counter.value : metric.gauge.value) = value;
-  });
-  row.values.read(snapshot, add);
-  return family;
-}
-
 std::string serialized(std::span<const Metric> rows, const Snapshot& snapshot) {
-  std::vector<prometheus::MetricFamily> families;
-  for (const Metric& row : rows) families.push_back(family_of(row, snapshot));
   std::ostringstream text;
-  prometheus::TextSerializer().Serialize(text, families);
+  prometheus::TextSerializer().Serialize(text, families_of(rows, snapshot));
   return text.str();
 }
 
@@ -105,6 +72,27 @@ TEST_SUITE("metrics") {
       job.steps(state, rounds);
       check_same(catalogue(), *state.snapshot());
     }
+  }
+
+  TEST_CASE(
+      "an exposer of the program's own gets the newest figures, and the last ones after the job") {
+    SimulatedJob job(SimulatedSetup{});
+    std::optional<TelemetryState> state(std::in_place, job.job(), UnixTime{1},
+                                        BuildInfo{"0.1.0", "abc"}, kSimulatedPeakFlops);
+    JobCollectable collectable(*state);
+    const auto serialized_now = [&] {
+      std::ostringstream text;
+      prometheus::TextSerializer().Serialize(text, collectable.Collect());
+      return text.str();
+    };
+    const std::string before = serialized_now();
+    job.steps(*state, 5);
+    const std::string after = serialized_now();
+    CHECK(before != after);
+    CHECK(after == serialized(catalogue(), *state->snapshot()));
+    collectable.close();
+    state.reset();
+    CHECK(serialized_now() == after);
   }
 
   TEST_CASE("texts from outside are escaped as prometheus-cpp does it") {

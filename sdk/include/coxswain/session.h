@@ -39,6 +39,10 @@ namespace c10 {
 struct Device;
 }
 
+namespace prometheus {
+class Collectable;
+}
+
 namespace torch::nn {
 class Module;
 }
@@ -264,6 +268,11 @@ class Session {
   // Returns "http://127.0.0.1:9464/status" on rank 0 when the server is on and the session has
   // begun, otherwise an empty string.
   std::string status_address() const;
+
+  // Returns on rank 0, once the session has begun, what /metrics serves, for a program that has a
+  // prometheus-cpp Exposer or Gateway of its own (exposer.RegisterCollectable(session.metrics()));
+  // null elsewhere. After the session it keeps the last figures.
+  std::shared_ptr<prometheus::Collectable> metrics() const;
 
   // Returns the run so far on rank 0, as of a moment ago; elsewhere all zero. Looks for findings
   // where there are steps that nobody has looked at: milliseconds, more with many ranks.

@@ -330,8 +330,8 @@ class NcclReduction final : public GatheredReduction {
   std::vector<SentBucket> sent() override {
     std::vector<SentBucket> all;
     for (std::size_t b = 0; b < buckets_.size(); ++b) {
-      all.push_back({static_cast<std::int64_t>(buckets_[b].nbytes()),
-                     {sums_->times(b).started, done_, {}}});
+      all.push_back(
+          {static_cast<std::int64_t>(buckets_[b].nbytes()), {sums_->times(b).started, done_, {}}});
     }
     return all;
   }

@@ -396,8 +396,7 @@ std::unique_ptr<StepExchange> exchange_of(const ReductionSetup& setup, const Gra
 std::vector<GradientReduction::SentBucket> GradientReduction::sent() {
   std::vector<SentBucket> all;
   for (std::size_t b = 0; exchange() != nullptr && b < exchange()->gradient_buckets(); ++b) {
-    all.push_back(
-        {static_cast<std::int64_t>(exchange()->flat(b).nbytes()), exchange()->times(b)});
+    all.push_back({static_cast<std::int64_t>(exchange()->flat(b).nbytes()), exchange()->times(b)});
   }
   return all;
 }

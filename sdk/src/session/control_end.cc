@@ -11,6 +11,7 @@
 #include "coordinator/io/save_folder.h"
 #include "coordinator/policies/registry.h"
 #include "coxswain/error.h"
+#include "metrics/collectable.h"
 #include "metrics/findings_watch.h"
 #include "metrics/format.h"
 #include "metrics/topics/memory.h"
@@ -135,10 +136,14 @@ struct ControlEnd::Telemetry {
         findings(state, [this](metrics::FindingsWatch::Found found) {
           state.set_findings(std::move(found));
         }) {}
+  ~Telemetry() { collectable->close(); }
 
   metrics::TelemetryState state;
   const double peak_flops_per_device;
-  metrics::FindingsWatch findings;              // records into state
+  metrics::FindingsWatch findings;  // records into state
+  // Programs may keep it.
+  std::shared_ptr<metrics::JobCollectable> collectable =
+      std::make_shared<metrics::JobCollectable>(state);
   std::unique_ptr<metrics::HttpServer> server;  // reads state, so it goes first
 };
 
@@ -288,6 +293,10 @@ void ControlEnd::show_last_step(std::uint64_t step) {
 std::string ControlEnd::status_address() const {
   const bool is_served = telemetry_ && telemetry_->server;
   return is_served ? telemetry_->server->url() + "/status" : std::string();
+}
+
+std::shared_ptr<prometheus::Collectable> ControlEnd::metrics() const {
+  return telemetry_ ? telemetry_->collectable : nullptr;
 }
 
 SessionReport ControlEnd::report() const {

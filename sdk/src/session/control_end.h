@@ -30,6 +30,10 @@
 #include "sdk/src/blocks/actuator.h"
 #include "sdk/src/session/membership.h"
 
+namespace prometheus {
+class Collectable;
+}
+
 namespace cox::detail {
 
 // RunPrice says what a run costs.
@@ -115,7 +119,8 @@ class ControlEnd {
   // Returns "http://127.0.0.1:9464/status" on rank 0, and an empty string elsewhere and when the
   // server is off.
   std::string status_address() const;
-  SessionReport report() const;               // of the run so far, on rank 0
+  std::shared_ptr<prometheus::Collectable> metrics() const;  // rank 0; elsewhere null
+  SessionReport report() const;                              // of the run so far, on rank 0
   std::optional<ControlState> state() const;  // rank 0: a copy of what the coordinator knows
 
   // Reports the last signal and waits (polling) until no rank needs this one. Collective.
