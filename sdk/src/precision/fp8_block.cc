@@ -528,7 +528,7 @@ Fp8Block::Product& Fp8Block::product(std::size_t index) {
 void Fp8Block::read_waiting() {
   if (waiting_.empty()) return;
   std::vector<Fp8Seen> seen;
-  for (const Waiting& one : waiting_) seen.push_back(one.seen);
+  for (const Fp8Waiting& one : waiting_) seen.push_back(one.seen);
   const std::vector<QuantizeCounts> counts = read_counts(seen);
   for (std::size_t i = 0; i < waiting_.size(); ++i) {
     note(waiting_[i].side, waiting_[i].product, counts[i]);
