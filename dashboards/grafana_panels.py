@@ -1,4 +1,4 @@
-"""The kinds of Grafana panels that the dashboard has, as functions that return their JSON.
+"""The kinds of Grafana panels that the dashboards have, as functions that return their JSON.
 
 A query names metrics alone: the selectors of the variables job and instance, and the interval of a
 rate, are put in here. Which metrics exist and in what unit they are is read from docs/metrics.md,
@@ -144,11 +144,11 @@ def organize(hidden, names):
     }
 
 
-def formats_over_time(title, size, description, queries):
-    formats = {"fp32": "#8a97a1", "bf16": "#3f8fa5", "fp16": "#c47f2c", "fp8": "#8d74b8"}
+def states_over_time(title, size, description, queries, states):
+    """A band a series; `states`: value -> (text, colour)."""
     texts = {
-        str(index): {"text": name, "color": color, "index": index}
-        for index, (name, color) in enumerate(formats.items())
+        str(value): {"text": text, "color": color, "index": index}
+        for index, (value, (text, color)) in enumerate(states.items())
     }
     defaults = {
         "mappings": [{"type": "value", "options": texts}],
@@ -162,6 +162,16 @@ def formats_over_time(title, size, description, queries):
         "tooltip": {"mode": "single", "sort": "none"},
     }
     return panel("state-timeline", title, size, description, queries, options, defaults=defaults)
+
+
+def formats_over_time(title, size, description, queries):
+    formats = [("fp32", "#8a97a1"), ("bf16", "#3f8fa5"), ("fp16", "#c47f2c"), ("fp8", "#8d74b8")]
+    return states_over_time(title, size, description, queries, dict(enumerate(formats)))
+
+
+def found_over_time(title, size, description, queries):
+    states = {0: ("no", "transparent"), 1: ("found", "#c4392c")}
+    return states_over_time(title, size, description, queries, states)
 
 
 def quantiles(metric, *quantile):

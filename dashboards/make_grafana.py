@@ -1,19 +1,55 @@
 #!/usr/bin/env python3
-"""Makes grafana/coxswain-overview.json from overview_rows.py and rank_rows.py.
+"""Makes the dashboards in grafana/ from the rows of panels in *_rows.py.
 
-make_grafana.py            writes the dashboard
-make_grafana.py --check    fails if the file is not what this script makes
+make_grafana.py            writes them
+make_grafana.py --check    fails if a file is not what this script makes
 """
 
+import glob
 import json
 import os
 import re
 import sys
 
+import control_rows
+import decision_rows
+import memory_numerics_rows
+import overview_rows
+import rank_rows
 from grafana_panels import FOLDER, METRICS, SOURCE, expression, family
-from overview_rows import ROWS
 
-DASHBOARD = os.path.join(FOLDER, "grafana", "coxswain-overview.json")
+TAG = "coxswain"
+# uid and file name -> title, description, rows. The list of links shows them by title.
+DASHBOARDS = {
+    "coxswain-overview": (
+        "Coxswain: 1 overview",
+        "Is it training, is it healthy, what changed, and why.",
+        overview_rows.ROWS,
+    ),
+    "coxswain-ranks": (
+        "Coxswain: 2 ranks",
+        "Who is slow and who waits, what hosts lose, and what ranks share.",
+        rank_rows.ROWS,
+    ),
+    "coxswain-memory-numerics": (
+        "Coxswain: 3 memory and numerics",
+        "What ranks hold and what plans keep; loss scale, overflows and formats of blocks.",
+        memory_numerics_rows.ROWS,
+    ),
+    "coxswain-decisions": (
+        "Coxswain: 4 decisions",
+        "Plans, why they were made, and what came of them.",
+        decision_rows.ROWS,
+    ),
+    "coxswain-control-plane": (
+        "Coxswain: 5 control plane",
+        "The control loop on rank 0, the reports that it reads and the journal that it writes.",
+        control_rows.ROWS,
+    ),
+}
+
+# Shown by no panel: the annotation tells plan changes.
+UNSHOWN = {"coxswain_last_plan_timestamp_seconds"}
 
 
 def placed(rows):
@@ -51,6 +87,20 @@ def variable(name, label, query):
     }
 
 
+VARIABLES = [
+    {
+        "name": "datasource",
+        "label": "Data source",
+        "type": "datasource",
+        "query": "prometheus",
+        "current": {},
+        "hide": 0,
+    },
+    variable("job", "Job", "label_values(coxswain_build_info, job)"),
+    variable("instance", "Instance", 'label_values(coxswain_build_info{job=~"$job"}, instance)'),
+]
+
+
 def annotation(name, color, query, title):
     return {
         "name": name,
@@ -64,16 +114,40 @@ def annotation(name, color, query, title):
     }
 
 
-# Shown by no panel: the annotation tells plan changes.
-UNSHOWN = {"coxswain_last_plan_timestamp_seconds"}
+ANNOTATIONS = [
+    annotation(
+        "Plan changes", "purple", "changes(coxswain_plan_applied_id) > 0", "another plan is in force"
+    ),
+    annotation(
+        "Not finite",
+        "red",
+        "sum by (instance, source) (increase(coxswain_nonfinite_rounds_total)) > 0",
+        "a {{source}} was not finite",
+    ),
+]
+
+# A list of all dashboards with the tag; job, instance and time go with whoever follows a link.
+LINK = {
+    "type": "dashboards",
+    "title": "Coxswain",
+    "tags": [TAG],
+    "asDropdown": False,
+    "includeVars": True,
+    "keepTime": True,
+    "targetBlank": False,
+    "icon": "dashboard",
+    "tooltip": "",
+    "url": "",
+}
 
 
-def dashboard():
+def dashboard(uid):
+    title, description, rows = DASHBOARDS[uid]
     return {
-        "uid": "coxswain-overview",
-        "title": "Coxswain: training",
-        "description": "Is it training, is it healthy, what changed, and why.",
-        "tags": ["coxswain", "training"],
+        "uid": uid,
+        "title": title,
+        "description": description,
+        "tags": [TAG, "training"],
         "schemaVersion": 38,
         "version": 1,
         "editable": False,
@@ -81,38 +155,10 @@ def dashboard():
         "refresh": "10s",
         "time": {"from": "now-30m", "to": "now"},
         "timezone": "",
-        "links": [],
-        "templating": {
-            "list": [
-                {
-                    "name": "datasource",
-                    "label": "Data source",
-                    "type": "datasource",
-                    "query": "prometheus",
-                    "current": {},
-                    "hide": 0,
-                },
-                variable("job", "Job", "label_values(coxswain_build_info, job)"),
-                variable("instance", "Instance", 'label_values(coxswain_build_info{job=~"$job"}, instance)'),
-            ]
-        },
-        "annotations": {
-            "list": [
-                annotation(
-                    "Plan changes",
-                    "purple",
-                    "changes(coxswain_plan_applied_id) > 0",
-                    "another plan is in force",
-                ),
-                annotation(
-                    "Not finite",
-                    "red",
-                    "sum by (instance, source) (increase(coxswain_nonfinite_rounds_total)) > 0",
-                    "a {{source}} was not finite",
-                ),
-            ]
-        },
-        "panels": placed([(title, panels()) for title, panels in ROWS]),
+        "links": [LINK],
+        "templating": {"list": VARIABLES},
+        "annotations": {"list": ANNOTATIONS},
+        "panels": placed([(title, panels()) for title, panels in rows]),
     }
 
 
@@ -123,22 +169,36 @@ def text_of(made):
     return frame.replace('"panels": []', f'"panels": [\n{panels}\n]') + "\n"
 
 
+def is_made(path, text):
+    if not os.path.exists(path):
+        return False
+    with open(path, encoding="utf-8") as file:
+        return file.read() == text
+
+
+def check(texts):
+    """The files that are not what is made, and those that nothing makes."""
+    there = set(glob.glob(os.path.join(FOLDER, "grafana", "*.json")))
+    return sorted({path for path, text in texts.items() if not is_made(path, text)} | (there - set(texts)))
+
+
 def main():
-    text = text_of(dashboard())
-    unshown = set(METRICS) - {family(name) for name in re.findall(r"\bcoxswain_\w+", text)}
+    texts = {
+        os.path.join(FOLDER, "grafana", uid + ".json"): text_of(dashboard(uid)) for uid in DASHBOARDS
+    }
+    named = re.findall(r"\bcoxswain_\w+", "".join(texts.values()))
+    unshown = set(METRICS) - {family(name) for name in named}
     if unshown != UNSHOWN:
         sys.exit(f"make_grafana.py: shown by no panel, or by one after all: {sorted(unshown ^ UNSHOWN)}")
     if "--check" not in sys.argv[1:]:
-        with open(DASHBOARD, "w", encoding="utf-8") as file:
-            file.write(text)
+        for path, text in texts.items():
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
         return 0
-    with open(DASHBOARD, encoding="utf-8") as file:
-        if file.read() == text:
-            return 0
-    print(
-        "grafana/coxswain-overview.json is not what dashboards/make_grafana.py makes: run it", file=sys.stderr
-    )
-    return 1
+    wrong = [os.path.relpath(path, FOLDER) for path in check(texts)]
+    if wrong:
+        print(f"{', '.join(wrong)}: not what dashboards/make_grafana.py makes: run it", file=sys.stderr)
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":

@@ -1,76 +1,10 @@
-"""The panels about ranks: where their time goes, who is slow, what they share. Rows of overview_rows.py."""
+"""The dashboard Ranks: who is slow and who waits, what their hosts lose, what they share."""
 
-from grafana_panels import AREAS, STACKED, STEPS
-from grafana_panels import lines, organize, over_ranks, quantiles, table, thresholds
-
-
-def where_the_time_goes():
-    return [
-        lines(
-            "Step time",
-            (12, 8),
-            "Wall time of a step, median over the ranks: middle and slow end of the distribution over time, and its mean.",
-            {
-                **quantiles("coxswain_step_duration_seconds", 0.5, 0.95),
-                "mean": "sum(rate(coxswain_step_duration_seconds_sum)) / sum(rate(coxswain_step_duration_seconds_count))",
-            },
-        ),
-        lines(
-            "Where a step goes",
-            (12, 8),
-            "Time in each phase, median over the ranks, stacked. Waiting for others counts as communication.",
-            {"{{phase}}": 'avg by (phase) (coxswain_phase_duration_seconds{stat="median"})'},
-            draw={"fillOpacity": 60, **STACKED},
-        ),
-        lines(
-            "Spread over the ranks",
-            (8, 8),
-            "Wall time of a step by rank, as statistics over the ranks.",
-            over_ranks("coxswain_rank_step_duration_seconds", by="avg"),
-        ),
-        lines(
-            "Own work over the ranks",
-            (8, 8),
-            "Time a rank works without waiting for others. The slowest rank holds up the rest.",
-            over_ranks("coxswain_rank_work_duration_seconds", by="avg"),
-        ),
-        lines(
-            "Skew",
-            (8, 8),
-            "Own work of the slowest rank divided by the median; 1 is even.",
-            {"skew": "max(coxswain_rank_step_skew_ratio)"},
-            unit="none",
-            decimals=2,
-            min=1,
-            thresholds=thresholds(("green", None), ("orange", 1.2)),
-        ),
-        lines(
-            "FLOPs of a step",
-            (8, 7),
-            "FLOPs of the model in a step, forward and backward, all ranks together. 0 where no rank follows its operators.",
-            {"step {{instance}}": "coxswain_step_flops"},
-            unit="short",
-            min=0,
-        ),
-        lines(
-            "FLOPs a second",
-            (8, 7),
-            "FLOPs of the model a second, forward and backward, all ranks together. 0 where no rank follows its operators.",
-            {"achieved {{instance}}": "coxswain_achieved_flops_per_second"},
-            unit="flops",
-            min=0,
-        ),
-        lines(
-            "MFU",
-            (8, 7),
-            "Part of the devices' peak that the model's FLOPs reach. Empty where run.peak_flops_per_device is not given.",
-            {"MFU {{instance}}": "coxswain_mfu_ratio"},
-            min=0,
-        ),
-    ]
+from grafana_panels import AREAS, STEPS
+from grafana_panels import lines, organize, over_ranks, table, thresholds
 
 
-def ranks():
+def who_is_slow():
     return [
         table(
             "Slowest ranks",
@@ -120,6 +54,33 @@ def ranks():
             decimals=2,
             min=1,
         ),
+    ]
+
+
+def time_over_the_ranks():
+    return [
+        lines(
+            "Spread over the ranks",
+            (8, 8),
+            "Wall time of a step by rank, as statistics over the ranks.",
+            over_ranks("coxswain_rank_step_duration_seconds", by="avg"),
+        ),
+        lines(
+            "Own work over the ranks",
+            (8, 8),
+            "Time a rank works without waiting for others. The slowest rank holds up the rest.",
+            over_ranks("coxswain_rank_work_duration_seconds", by="avg"),
+        ),
+        lines(
+            "Skew",
+            (8, 8),
+            "Own work of the slowest rank divided by the median; 1 is even.",
+            {"skew": "max(coxswain_rank_step_skew_ratio)"},
+            unit="none",
+            decimals=2,
+            min=1,
+            thresholds=thresholds(("green", None), ("orange", 1.2)),
+        ),
         lines(
             "Waiting for the last rank",
             (12, 7),
@@ -134,6 +95,31 @@ def ranks():
             over_ranks("coxswain_rank_recompute_duration_seconds", by="avg"),
             min=0,
         ),
+    ]
+
+
+def who_waits():
+    return [
+        lines(
+            "Waiting for a rank",
+            (12, 7),
+            "How long ranks have waited for those that keep them waiting. 0 while nobody waits for long.",
+            {"waited {{instance}}": "coxswain_stall_duration_seconds"},
+            min=0,
+        ),
+        lines(
+            "Who keeps others waiting",
+            (12, 7),
+            "The lowest rank that keeps others waiting, -1 while none does, and how many ranks do and wait. /status names the phase.",
+            {"rank": "max(coxswain_stall_rank)", "{{part}}": "max by (part) (coxswain_stall_ranks)"},
+            draw=STEPS,
+            decimals=0,
+        ),
+    ]
+
+
+def hosts():
+    return [
         lines(
             "Pressure on hosts",
             (8, 7),
@@ -155,36 +141,6 @@ def ranks():
             (8, 7),
             "Present over largest clock of the cores, on the host where it is lowest. Empty where no host tells.",
             {"clock": "min(coxswain_host_clock_ratio)"},
-            min=0,
-        ),
-        lines(
-            "Waiting for a rank",
-            (12, 7),
-            "How long ranks have waited for those that keep them waiting. 0 while nobody waits for long.",
-            {"waited {{instance}}": "coxswain_stall_duration_seconds"},
-            min=0,
-        ),
-        lines(
-            "Who keeps others waiting",
-            (12, 7),
-            "The lowest rank that keeps others waiting, -1 while none does, and how many ranks do and wait. /status names the phase.",
-            {"rank": "max(coxswain_stall_rank)", "{{part}}": "max by (part) (coxswain_stall_ranks)"},
-            draw=STEPS,
-            decimals=0,
-        ),
-        lines(
-            "Memory in use",
-            (12, 7),
-            "Memory in use divided by its limit, over the ranks. 0 where no limit is known.",
-            over_ranks("coxswain_rank_memory_used_ratio"),
-            min=0,
-            max=1,
-        ),
-        lines(
-            "Memory high water",
-            (12, 7),
-            "Largest memory high water of a rank.",
-            {"high water": "max(coxswain_rank_memory_peak_bytes)"},
             min=0,
         ),
     ]
@@ -238,3 +194,12 @@ def data_parallel():
             min=0,
         ),
     ]
+
+
+ROWS = [
+    ("Who is slow", who_is_slow),
+    ("Time over the ranks", time_over_the_ranks),
+    ("Who waits", who_waits),
+    ("Hosts", hosts),
+    ("Data parallel", data_parallel),
+]

@@ -1,13 +1,8 @@
 #include "metrics/catalogue.h"
 
 #include <fmt/format.h>
-#include <prometheus/metric_family.h>
-#include <prometheus/text_serializer.h>
 
-#include <cmath>
 #include <iterator>
-#include <limits>
-#include <sstream>
 #include <utility>
 
 #include "metrics/topic.h"
@@ -15,44 +10,8 @@
 namespace cox::metrics {
 namespace {
 
-using prometheus::ClientMetric;
-using prometheus::MetricFamily;
-using prometheus::MetricType;
-
 // By MetricKind.
 constexpr std::array<std::string_view, 3> kKindNames = {"counter", "gauge", "histogram"};
-constexpr std::array kTypes = {MetricType::Counter, MetricType::Gauge, MetricType::Histogram};
-
-ClientMetric histogram_of(const BucketCounts& counts) {
-  ClientMetric metric;
-  metric.histogram.sample_count = counts.count();
-  metric.histogram.sample_sum = counts.sum();
-  const auto bounds = counts.bounds();
-  for (std::size_t i = 0; i < bounds.size(); ++i)
-    metric.histogram.bucket.push_back({counts.cumulative(i), bounds[i]});
-  metric.histogram.bucket.push_back({counts.count(), std::numeric_limits<double>::infinity()});
-  return metric;
-}
-
-ClientMetric series_of(const Metric& row, Sample sample) {
-  ClientMetric metric;
-  for (std::size_t i = 0; i < sample.labels.size(); ++i)
-    metric.label.push_back({row.values.labels[i].name, std::move(sample.labels[i])});
-  (row.kind == MetricKind::counter ? metric.counter.value : metric.gauge.value) = sample.value;
-  return metric;
-}
-
-MetricFamily family_of(const Metric& row, const Snapshot& snapshot) {
-  MetricFamily family{row.name, row.help, kTypes[static_cast<std::size_t>(row.kind)], {}};
-  if (row.kind == MetricKind::histogram) {
-    family.metric.push_back(histogram_of(row.buckets(snapshot)));
-    return family;
-  }
-  for (Sample& sample : row.values.read(snapshot)) {
-    if (std::isfinite(sample.value)) family.metric.push_back(series_of(row, std::move(sample)));
-  }
-  return family;
-}
 
 std::vector<Metric> collected() {
   std::vector<Metric> all;
@@ -163,21 +122,13 @@ Reader cases(std::string label, std::vector<Case> list) {
              [list = std::move(list)](const Snapshot& s, std::size_t i) { return list[i].get(s); });
 }
 
-Reader open(std::vector<Label> labels, std::function<Samples(const Snapshot&)> read) {
+Reader open(std::vector<Label> labels, std::function<void(const Snapshot&, const Emit&)> read) {
   return {std::move(labels), std::move(read)};
 }
 
 const std::vector<Metric>& catalogue() {
   static const std::vector<Metric> all = collected();
   return all;
-}
-
-std::string exposition(const Snapshot& snapshot) {
-  std::vector<MetricFamily> families;
-  for (const Metric& row : catalogue()) families.push_back(family_of(row, snapshot));
-  std::ostringstream text;
-  prometheus::TextSerializer().Serialize(text, families);
-  return std::move(text).str();
 }
 
 std::string catalogue_page() {

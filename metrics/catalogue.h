@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -28,17 +29,27 @@ struct Label {
   std::vector<std::string> values;
 };
 
-// Sample is one value of a metric, with the values of its labels in the order of the row.
-struct Sample {
-  std::vector<std::string> labels;
-  double value = 0;
+// Emit hands on one value of a metric after the other: emit(value, label values in the order of the
+// row). Nothing is copied; texts need to last as long as the call.
+class Emit {
+ public:
+  using Take = std::function<void(std::span<const std::string_view> labels, double value)>;
+  explicit Emit(Take take) : take_(std::move(take)) {}
+
+  template <class... Texts>
+  void operator()(double value, const Texts&... labels) const {
+    const std::array<std::string_view, sizeof...(labels)> views{std::string_view(labels)...};
+    take_(views, value);
+  }
+
+ private:
+  Take take_;
 };
-using Samples = std::vector<Sample>;
 
 // Reader reads the values of a metric. value(), per(), cases(), spread() and open() build it.
 struct Reader {
   std::vector<Label> labels;
-  std::function<Samples(const Snapshot&)> read;
+  std::function<void(const Snapshot&, const Emit&)> read;
 };
 
 struct Metric {
@@ -63,30 +74,22 @@ std::vector<Metric> joined(std::vector<Metric> first, std::vector<Metric> second
 // Returns all rows, in the order of the exposition and of the page.
 const std::vector<Metric>& catalogue();
 
-// The body of /metrics: one snapshot in the Prometheus text format, row by row. Everything in it
-// belongs to the same round, and the number of series does not depend on the number of ranks. A
-// value that is not finite is left out: a scraper sees no series, not NaN, which would poison sums.
-std::string exposition(const Snapshot& snapshot);
-inline constexpr const char* kExpositionType = "text/plain; version=0.0.4; charset=utf-8";
-
 // Returns the Markdown page docs/metrics.md.
 std::string catalogue_page();
 
 // Reads a metric without labels as get(snapshot).
 template <class Get>
 Reader value(Get get) {
-  return {{}, [get](const Snapshot& s) { return Samples{{{}, static_cast<double>(get(s))}}; }};
+  return {{}, [get](const Snapshot& s, const Emit& emit) { emit(static_cast<double>(get(s))); }};
 }
 
 // Reads one value for each of `names` as get(snapshot, index of the name).
 template <class Names, class Get>
 Reader per(std::string label, const Names& names, Get get) {
   const std::vector<std::string> values(names.begin(), names.end());
-  return {{{std::move(label), values}}, [values, get](const Snapshot& s) {
-            Samples samples;
+  return {{{std::move(label), values}}, [values, get](const Snapshot& s, const Emit& emit) {
             for (std::size_t i = 0; i < values.size(); ++i)
-              samples.push_back({{values[i]}, static_cast<double>(get(s, i))});
-            return samples;
+              emit(static_cast<double>(get(s, i)), values[i]);
           }};
 }
 
@@ -96,14 +99,11 @@ Reader per(std::string row_label, const Rows& rows, std::string column_label,
            const Columns& columns, Get get) {
   const Label row{std::move(row_label), {rows.begin(), rows.end()}};
   const Label column{std::move(column_label), {columns.begin(), columns.end()}};
-  return {{row, column}, [row, column, get](const Snapshot& s) {
-            Samples samples;
+  return {{row, column}, [row, column, get](const Snapshot& s, const Emit& emit) {
             for (std::size_t i = 0; i < row.values.size(); ++i) {
               for (std::size_t k = 0; k < column.values.size(); ++k)
-                samples.push_back(
-                    {{row.values[i], column.values[k]}, static_cast<double>(get(s, i, k))});
+                emit(static_cast<double>(get(s, i, k)), row.values[i], column.values[k]);
             }
-            return samples;
           }};
 }
 
@@ -123,8 +123,8 @@ double statistic(const Spread& spread, std::size_t index);  // REQUIRES: index <
 inline const std::string kOverRanks =
     "; stat is taken over the ranks before export, so do not sum over it";
 
-// Reads whatever samples there are. REQUIRES: each has a value for each of `labels`, one of theirs
-// where they list any.
-Reader open(std::vector<Label> labels, std::function<Samples(const Snapshot&)> read);
+// Reads whatever values there are. REQUIRES: `read` emits each with a text for each of `labels`,
+// one of theirs where they list any, and no two with the same texts.
+Reader open(std::vector<Label> labels, std::function<void(const Snapshot&, const Emit&)> read);
 
 }  // namespace cox::metrics

@@ -10,6 +10,23 @@ void put_spread(io::JsonWriter& json, std::string_view name, const Spread& sprea
   json.end_object();
 }
 
+void put_finding(io::JsonWriter& json, const diagnosis::Finding& f) {
+  json.begin_object().field("code", f.code).field("severity", to_string(f.severity));
+  json.field("title", f.title).field("detail", f.detail).field("suggestion", f.suggestion);
+  if (!f.ranks.empty()) {
+    json.key("ranks").begin_array();
+    for (const std::int32_t rank : f.ranks) json.value(rank);
+    json.end_array();
+  }
+  if (!f.evidence.empty()) {
+    json.key("evidence").begin_object();
+    for (const diagnosis::Evidence& e : f.evidence) json.field(e.name, e.value);
+    json.end_object();
+  }
+  if (f.cost_seconds) json.field("cost_seconds", *f.cost_seconds).field("cost_share", f.cost_share);
+  json.end_object();
+}
+
 void put_id(io::JsonWriter& json, std::string_view name, std::int64_t id) {
   json.key(name);
   id < 0 ? json.null() : json.value(id);

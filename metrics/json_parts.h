@@ -5,12 +5,16 @@
 #include <string_view>
 
 #include "coordinator/core/summary.h"
+#include "coordinator/diagnosis/finding.h"
 #include "coordinator/io/json.h"
 
 namespace cox::metrics {
 
 // Writes the statistics of a spread, and the rank that has the largest value.
 void put_spread(io::JsonWriter& json, std::string_view name, const Spread& spread);
+
+// Writes a finding as an object; what it does not have is left out.
+void put_finding(io::JsonWriter& json, const diagnosis::Finding& finding);
 
 // Writes a field that is null where the value is 0 or less, which means that it is not known.
 template <class Number>

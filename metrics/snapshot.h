@@ -12,6 +12,7 @@
 #include "coordinator/core/plan.h"
 #include "coordinator/core/record.h"
 #include "coordinator/core/summary.h"
+#include "metrics/live_window.h"
 #include "metrics/topics/decisions.h"
 #include "metrics/topics/heat_map.h"
 #include "metrics/topics/memory.h"
@@ -37,12 +38,14 @@ struct BuildInfo {
 struct Snapshot {
   BuildInfo build;
   JobState state = JobState::waiting;
-  UnixTime started{};          // by rank 0's clock
-  UnixTime last_round_time{};  // by rank 0's clock, when it judged the round; steps ended earlier
+  UnixTime started{};           // by rank 0's clock
+  std::uint64_t last_step = 0;  // with which the job ends by itself; 0 = not known
+  UnixTime last_round_time{};   // by rank 0's clock, when it judged the round; steps ended earlier
   StepSummary summary;
   std::shared_ptr<const JobFacts> job;  // never null
   std::shared_ptr<const Plan> plan;     // never null; the newest one
 
+  std::shared_ptr<const FindingsView> findings = std::make_shared<const FindingsView>();
   ProgressView progress;
   RanksView ranks;
   HeatMap heat;

@@ -1,6 +1,7 @@
 #include "metrics/topic.h"
 
 #include "metrics/topics/decisions.h"
+#include "metrics/topics/findings.h"
 #include "metrics/topics/memory.h"
 #include "metrics/topics/numerics.h"
 #include "metrics/topics/operators.h"
@@ -14,8 +15,9 @@ namespace cox::metrics {
 
 const std::vector<Topic>& topics() {
   static const std::vector<Topic> all = {
-      progress_topic(),  ranks_topic(),  stalls_topic(),   plan_topic(),      parallel_topic(),
-      operators_topic(), memory_topic(), numerics_topic(), decisions_topic(), control_topic(),
+      findings_topic(), progress_topic(),  ranks_topic(),     stalls_topic(),
+      plan_topic(),     parallel_topic(),  operators_topic(), memory_topic(),
+      numerics_topic(), decisions_topic(), control_topic(),
   };
   return all;
 }

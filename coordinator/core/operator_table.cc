@@ -84,6 +84,13 @@ OperatorRow sum_of(std::span<const OperatorRow> rows) {
   return sum;
 }
 
+std::optional<double> flops_of_step(const OperatorTable& table) {
+  const OperatorRow sum = sum_of(table.rows);
+  if (table.steps == 0 || !sum.flops) return std::nullopt;
+  const double flops = sum.flops->sum() / static_cast<double>(table.steps);
+  return flops > 0 ? std::optional(flops) : std::nullopt;
+}
+
 OperatorRow uncounted_of(std::span<const OperatorRow> rows) {
   OperatorRow sum;
   for (const OperatorRow& row : rows) {

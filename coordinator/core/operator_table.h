@@ -62,6 +62,8 @@ std::vector<OperatorRow> by_operator(const OperatorTable& table, std::string_vie
 std::vector<OperatorRow> by_block(const OperatorTable& table);
 // Returns the sum of the rows.
 OperatorRow sum_of(std::span<const OperatorRow> rows);
+// Returns the counted FLOPs of a mean step; nothing where none were counted.
+std::optional<double> flops_of_step(const OperatorTable& table);
 // Returns the sum of those that have no count of FLOPs.
 OperatorRow uncounted_of(std::span<const OperatorRow> rows);
 

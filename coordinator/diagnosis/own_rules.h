@@ -1,6 +1,7 @@
-// Our own rules: what a run lost, why and what to change, ranked by what fixing it gives back.
-// Codes of published_rules.h keep their meaning; what those get wrong is mended here, and there are
-// codes for what only our own record has. docs/diagnosis.md lists them.
+// Our own rules: what a run lost, why and what to change. What ends the run comes first, then what
+// costs most; one that tells no cost stands where the least cost of its severity would. Codes of
+// published_rules.h keep their meaning; what those get wrong is mended here, and there are codes
+// for what only our own record has. docs/diagnosis.md lists them.
 //
 //   RunView -> own_findings() -> findings, what costs most first
 //
@@ -8,7 +9,11 @@
 // other rules go on. Pure; any thread.
 #pragma once
 
+#include <cstddef>
 #include <optional>
+#include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "coordinator/diagnosis/figures.h"
@@ -27,6 +32,9 @@ struct OwnInput {
 // at most one gets a finding that names a rank.
 inline constexpr double kFalseAlarms = 1e-3;
 inline constexpr std::size_t kLeastSteps = 10;  // fewer say nothing
+
+// Returns every code that own_findings() gives, in the order of docs/diagnosis.md.
+std::span<const std::string_view> own_codes();
 
 std::vector<Finding> own_findings(const OwnInput& input);
 

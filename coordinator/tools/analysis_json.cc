@@ -3,6 +3,7 @@
 
 #include "coordinator/io/json.h"
 #include "coordinator/tools/analysis_report.h"
+#include "metrics/json_parts.h"
 
 namespace cox::tools {
 namespace {
@@ -14,21 +15,8 @@ using io::JsonWriter;
 void put_findings(JsonWriter& out, const std::vector<Finding>& findings) {
   out.new_line(1).key("findings").begin_array();
   for (const Finding& f : findings) {
-    out.new_line(2).begin_object().field("code", f.code).field("severity", to_string(f.severity));
-    out.field("title", f.title).field("detail", f.detail).field("suggestion", f.suggestion);
-    if (!f.ranks.empty()) {
-      out.key("ranks").begin_array();
-      for (const std::int32_t rank : f.ranks) out.value(rank);
-      out.end_array();
-    }
-    if (!f.evidence.empty()) {
-      out.key("evidence").begin_object();
-      for (const diagnosis::Evidence& e : f.evidence) out.field(e.name, e.value);
-      out.end_object();
-    }
-    if (f.cost_seconds)
-      out.field("cost_seconds", *f.cost_seconds).field("cost_share", f.cost_share);
-    out.end_object();
+    out.new_line(2);
+    metrics::put_finding(out, f);
   }
   out.end_array();
 }

@@ -2,6 +2,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cstdlib>
@@ -11,8 +12,10 @@
 #include <string_view>
 #include <system_error>
 #include <utility>
+#include <variant>
 
 #include "coordinator/core/operator_table.h"
+#include "coordinator/core/text.h"
 #include "coordinator/core/words.h"
 #include "coordinator/diagnosis/device_peaks.h"
 #include "coordinator/diagnosis/published_rules.h"
@@ -20,8 +23,10 @@
 #include "coordinator/io/kernel_trace_file.h"
 #include "coordinator/io/operator_table_file.h"
 #include "coordinator/io/run_reader.h"
+#include "coordinator/runtime/journal_reader.h"
 #include "coordinator/tools/analysis_report.h"
 #include "coordinator/tools/commands.h"
+#include "coordinator/tools/plan_history.h"
 
 namespace cox::tools {
 namespace {
@@ -72,6 +77,32 @@ Result<std::optional<diagnosis::KernelTrace>> trace_of(const AnalyzeRequest& req
   return diagnosis::kernel_trace_of(*std::move(kernels));
 }
 
+constexpr std::uintmax_t kMaxJournalBytes = std::uintmax_t{256} << 20;
+
+// Adds what the policies said, where the run directory holds a journal.
+void add_decisions(const fs::path& directory, diagnosis::RunRecord& run) {
+  const fs::path path = directory / "journal.cox";
+  std::error_code error;
+  if (!fs::is_regular_file(fs::symlink_status(path, error))) return;
+  if (fs::file_size(path, error) > kMaxJournalBytes) {
+    run.gaps.push_back(
+        "journal.cox is larger than 256 MiB: reasons of decisions are not looked at");
+    return;
+  }
+  auto journal = runtime::JournalReader::open(path, io::Links::refused);
+  Status status = journal.status();
+  while (status.ok()) {
+    const auto entry = journal->next();
+    status = entry.status();
+    if (!status.ok() || std::holds_alternative<runtime::JournalEnd>(*entry)) break;
+    if (const auto* start = std::get_if<wire::JournalStart>(&*entry); start && start->first)
+      diagnosis::keep_newest(run.decisions, start->first->reasons);
+    if (const auto* round = std::get_if<wire::JournalRound>(&*entry))
+      diagnosis::keep_newest(run.decisions, round->decision.reasons);
+  }
+  if (!status.ok()) run.gaps.push_back("journal.cox: " + status.message());
+}
+
 // FLOPs of a mean step that the operator stream counted; nothing where no operators.json lies.
 std::optional<double> counted_flops(const AnalyzeRequest& request, std::int32_t rank) {
   const fs::path run(request.run);
@@ -81,10 +112,7 @@ std::optional<double> counted_flops(const AnalyzeRequest& request, std::int32_t 
   const auto text = io::read_file(path, io::kMaxOperatorTableBytes, io::Links::refused);
   const auto table =
       text.ok() ? io::read_operator_table(*text) : Result<OperatorTable>(text.status());
-  if (!table.ok() || table->steps == 0) return std::nullopt;
-  const OperatorRow sum = sum_of(table->rows);
-  const double flops = sum.flops ? sum.flops->sum() / static_cast<double>(table->steps) : 0;
-  return flops > 0 ? std::optional(flops) : std::nullopt;
+  return table.ok() ? flops_of_step(*table) : std::nullopt;
 }
 
 std::string device_name(const diagnosis::RunInfo& info) {
@@ -92,6 +120,17 @@ std::string device_name(const diagnosis::RunInfo& info) {
     if (setting.key == "gpu") return setting.json;
   }
   return {};
+}
+
+// FLOP/s of the device, as the settings of the run have it.
+std::optional<double> peak_setting(const diagnosis::RunInfo& info) {
+  const auto setting =
+      std::ranges::find(info.config, "run.peak_flops_per_device", &diagnosis::RunSetting::key);
+  if (setting == info.config.end()) return std::nullopt;
+  const std::string& text = setting->json;
+  double peak = 0;
+  std::from_chars(text.data(), text.data() + text.size(), peak);
+  return peak > 0 ? std::optional(peak) : std::nullopt;
 }
 
 // What the record does not say about FLOPs is counted, and looked up by the device's name.
@@ -103,6 +142,8 @@ void find_flops(const AnalyzeRequest& request, const diagnosis::RankRecord& rank
     if (options.flops_per_step) source = "FLOPs as operators.json counts them";
   }
   if (options.peak_flops || rank.info.peak_flops) return;
+  options.peak_flops = peak_setting(rank.info);
+  if (options.peak_flops) return;
   const auto peak = diagnosis::device_peak(device_name(rank.info));
   if (!peak) return;
   options.peak_flops = peak->flops;
@@ -153,10 +194,15 @@ std::string base_name(const std::string& path) {
 }  // namespace
 
 Result<Verdict> analyze_command(const AnalyzeRequest& request) {
-  const auto run = io::read_run(request.run);
+  auto run = io::read_run(request.run);
   if (!run.ok()) return run.status();
+  if (request.rules == RuleSet::coxswain) add_decisions(request.run, *run);
   const auto analysis = analysis_of(request, *run);
   if (!analysis.ok()) return analysis.status();
+  const auto& trace = analysis->figures.trace;
+  if (trace && trace->impossible_kernels > 0)
+    run->gaps.push_back(concat("the trace: ", trace->impossible_kernels,
+                               " kernels whose times cannot be are left out"));
   if (Status written = write_page(request, *analysis); !written.ok()) return written;
   fmt::print("{}", request.form == ReportForm::json
                        ? analysis_json(*analysis)

@@ -34,9 +34,7 @@ std::vector<Metric> metrics() {
               value([](S s) { return s.control.journal_errors; })),
       gauge("coxswain_build_info", "", "Always 1; carries the version",
             open({{"version", {}}, {"revision", {}}},
-                 [](S s) {
-                   return Samples{{{s.build.version, s.build.revision}, 1}};
-                 })),
+                 [](S s, const Emit& emit) { emit(1, s.build.version, s.build.revision); })),
   };
 }
 

@@ -66,13 +66,10 @@ Names names() {
 }
 
 // Codes of users share one series.
-Samples by_code(const Snapshot& s) {
+void by_code(const Snapshot& s, const Emit& emit) {
   std::map<std::string_view, std::uint64_t> counts;
   for (const CodeCount& code : s.decisions.codes) counts[to_string(code.code)] += code.count;
-  Samples samples;
-  for (const auto& [code, count] : counts)
-    samples.push_back({{std::string(code)}, static_cast<double>(count)});
-  return samples;
+  for (const auto& [code, count] : counts) emit(static_cast<double>(count), code);
 }
 
 constexpr std::array kVerdicts = {"helped", "did_not_help", "not_sure", "taken_back"};
@@ -313,9 +310,8 @@ std::string scores_html(const Snapshot& s) {
               "dense");
   for (const PolicyScore& score : s.decisions.scores) {
     table.add({policy_name(score.policy), grouped(score.helped), grouped(score.did_not_help),
-               grouped(score.not_sure), grouped(score.taken_back),
-               gain_text(score.seconds_gained), gain_text(score.seconds_lost),
-               gain_text(score.seconds_promised)});
+               grouped(score.not_sure), grouped(score.taken_back), gain_text(score.seconds_gained),
+               gain_text(score.seconds_lost), gain_text(score.seconds_promised)});
   }
   return "<h3>Score of each policy</h3>" + table.html();
 }

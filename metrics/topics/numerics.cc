@@ -20,9 +20,8 @@ namespace {
 
 // Reads the largest known value of each group of blocks; no series where none is known.
 Reader largest(Known BlockNumerics::*member) {
-  return open({{"block", {}}}, [member](const Snapshot& s) {
+  return open({{"block", {}}}, [member](const Snapshot& s, const Emit& emit) {
     const std::vector<BlockNumerics>& blocks = s.numerics->blocks;
-    Samples samples;
     for (const BlockGroup& group : block_groups(*s.job)) {
       const Known* largest = nullptr;
       for (std::size_t b = group.first; b <= group.last && b < blocks.size(); ++b) {
@@ -30,17 +29,15 @@ Reader largest(Known BlockNumerics::*member) {
         if (known.is_known && (largest == nullptr || known.value > largest->value))
           largest = &known;
       }
-      if (largest != nullptr) samples.push_back({{group.label}, largest->value});
+      if (largest != nullptr) emit(largest->value, group.label);
     }
-    return samples;
   });
 }
 
-Samples overflows_by_block(const Snapshot& s) {
+void overflows_by_block(const Snapshot& s, const Emit& emit) {
   const NumericsView& view = *s.numerics;
-  Samples samples;
-  const auto add = [&samples](const std::string& block, std::size_t pass, std::uint64_t rounds) {
-    samples.push_back({{block, std::string(kPassNames[pass])}, static_cast<double>(rounds)});
+  const auto add = [&emit](std::string_view block, std::size_t pass, std::uint64_t rounds) {
+    emit(static_cast<double>(rounds), block, kPassNames[pass]);
   };
   for (std::size_t p = 0; p < kPassNames.size(); ++p) add("outside", p, view.outside_rounds[p]);
   for (const BlockGroup& group : block_groups(*s.job)) {
@@ -52,20 +49,17 @@ Samples overflows_by_block(const Snapshot& s) {
       add(group.label, p, rounds);
     }
   }
-  return samples;
 }
 
-Samples format_by_block(const Snapshot& s) {
+void format_by_block(const Snapshot& s, const Emit& emit) {
   const std::vector<BlockNumerics>& blocks = s.numerics->blocks;
-  Samples samples;
   for (const BlockGroup& group : block_groups(*s.job)) {
     if (group.last >= blocks.size()) continue;
     Precision format = Precision::fp32;
     for (std::size_t b = group.first; b <= group.last; ++b)
       format = std::max(format, blocks[b].format);
-    samples.push_back({{group.label}, static_cast<double>(format)});
+    emit(static_cast<double>(format), group.label);
   }
-  return samples;
 }
 
 std::vector<Metric> scaler_metrics() {

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Checks the dashboards and rules against a real Prometheus and a simulated job.
 
-  check_dashboards.py --root REPOSITORY --serve PROGRAM --prometheus PROGRAM --promtool PROGRAM
+  check_dashboards.py --root REPOSITORY --serve PROGRAM --rehearsals PROGRAM --prometheus PROGRAM
+                      --promtool PROGRAM
 """
 
 import argparse
@@ -17,9 +18,21 @@ import dashboard_lint
 from live_prometheus import LiveJob, LivePrometheus, fetch
 
 
+def read(path):
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+def alerts_in(rules):
+    """Name -> the text of the rule."""
+    text = "\n".join(read(path) for path in rules)
+    parts = re.split(r"- alert: (\w+)", text)
+    return dict(zip(parts[1::2], parts[2::2]))
+
+
 def arguments():
     parser = argparse.ArgumentParser()
-    for name in ("root", "serve", "prometheus", "promtool"):
+    for name in ("root", "serve", "rehearsals", "prometheus", "promtool"):
         parser.add_argument("--" + name, required=True)
     return parser.parse_args()
 
@@ -36,25 +49,70 @@ def check_exposition(args, exposition):
         yield "promtool check metrics: " + done.stdout + done.stderr
 
 
-def check_rules(args, rules):
-    for command in (["check", "rules", *rules], ["test", "rules", rules[0].replace("rules.yml", "alerts_test.yml")]):
+def check_rules(args, rules, tests):
+    for command in (["check", "rules", *rules], ["test", "rules", *tests]):
         done = subprocess.run([args.promtool, *command], capture_output=True, text=True, check=False)
         if done.returncode != 0:
             yield "promtool " + " ".join(command[:2]) + ": " + done.stdout + done.stderr
 
 
-def check_runbook(args, rules):
+def check_runbook(args, alerts):
     """Every alert has a section, and no section is left over."""
-    with open(os.path.join(args.root, "dashboards", "runbook.md"), encoding="utf-8") as file:
-        sections = set(re.findall(r"^## (\w+)$", file.read(), re.M))
-    with open(rules[1], encoding="utf-8") as file:
-        text = file.read()
-    alerts = set(re.findall(r"- alert: (\w+)", text))
-    if alerts != sections:
-        yield f"runbook and alerts differ: {sorted(alerts ^ sections)}"
-    for alert in alerts:
+    runbook = read(os.path.join(args.root, "dashboards", "runbook.md"))
+    sections = set(re.findall(r"^## (Coxswain\w+)$", runbook, re.M))
+    if set(alerts) != sections:
+        yield f"runbook and alerts differ: {sorted(set(alerts) ^ sections)}"
+    for alert, text in alerts.items():
         if f"runbook.md#{alert.lower()}\n" not in text:
             yield f"{alert}: runbook_url does not point to its section"
+        if not re.search(r"severity: (critical|warning|info)\b", text):
+            yield f"{alert}: severity is none of critical, warning, info"
+
+
+def check_tested(alerts, tests):
+    """Every alert fires in a test of its own, and is quiet in one."""
+    texts = "".join(read(path) for path in tests)
+    for alert in alerts:
+        parts = re.split(r"alertname: ", texts)
+        of_alert = [part[len(alert) :] for part in parts[1:] if re.match(alert + r"\b", part)]
+        fires = [part for part in of_alert if re.match(r"\s+exp_alerts:\s+- exp_labels", part)]
+        quiet = [part for part in of_alert if re.match(r", exp_alerts: \[\]", part)]
+        if not fires or not quiet:
+            yield f"{alert}: {len(fires)} tests in which it fires, {len(quiet)} in which it does not"
+
+
+# Codes without an alert: they hold from the first step to the last, or are never found while a job runs.
+NO_ALERT = {
+    "TIMING.BACKWARD_HEAVY",
+    "TIMING.OPTIMIZER_HEAVY",
+    "EFFICIENCY.LOW_MFU",
+    "DIST.EXPOSED_COMM",
+    "MEMORY.FRAGMENTATION",
+    "RECORD.DROPPED",
+}
+NOT_REHEARSED = {"RULE.FAILED"}
+
+
+def check_findings(args, alerts):
+    """Every code has an alert or a reason why not, and what the runbook quotes is what is said."""
+    exported = read(os.path.join(args.root, "docs", "metrics.md"))
+    codes = set(re.search(r"^\| `code` \| ([A-Z]+\..*) \|$", exported, re.M)[1].split(", "))
+    alarmed = {code: name for name, text in alerts.items() for code in re.findall(r'code="([^"]+)"', text)}
+    for code in sorted(codes ^ (set(alarmed) | NO_ALERT)):
+        yield f"{code}: neither an alert nor a reason why not, or no code of the diagnosis"
+    said = subprocess.run([args.rehearsals], capture_output=True, text=True, check=True).stdout
+    sentences = dict(line.split("\t") for line in said.splitlines())
+    runbook = read(os.path.join(args.root, "dashboards", "runbook.md"))
+    sections = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", runbook, re.M | re.S))
+    for code, alert in alarmed.items():
+        section = sections.get(alert, "")
+        if f"`{code}`" not in section or "- Check: " not in section or "- Do: " not in section:
+            yield f"runbook, {alert}: expected the code {code}, what to check and what to do"
+        if code not in NOT_REHEARSED and f'- Rehearsed: "{sentences.get(code)}"\n' not in section:
+            yield f"runbook, {alert}: expected the rehearsed case: {sentences.get(code)}"
+    for code in NO_ALERT:
+        if f"`{code}`" not in runbook:
+            yield f"runbook: {code} is not among the findings without an alert"
 
 
 def has_series(prometheus, query):
@@ -80,7 +138,7 @@ def check_queries(prometheus, dashboards):
                 yield f"{name}: {error.read().decode()}"
             except RuntimeError:
                 yield f"{name}: no series for {query}"
-    print(f"{count} queries of {len(dashboards)} dashboard(s) were run against Prometheus")
+    print(f"{count} queries of {len(dashboards)} dashboards were run against Prometheus")
 
 
 def check_live(args, rules, dashboards):
@@ -94,17 +152,28 @@ def check_live(args, rules, dashboards):
             for path, dashboard in dashboards.items():
                 for fault in dashboard_lint.faults(dashboard, kinds):
                     yield os.path.basename(path) + ": " + fault
+            yield from dashboard_lint.faults_of_all(list(dashboards.values()), kinds)
             yield from check_queries(prometheus, dashboards)
 
 
 def main():
     args = arguments()
     folder = os.path.join(args.root, "dashboards")
-    rules = [os.path.join(folder, "prometheus", name) for name in ("rules.yml", "alerts.yml")]
+    files = sorted(glob.glob(os.path.join(folder, "prometheus", "*.yml")))
+    tests = [path for path in files if path.endswith("_test.yml")]
+    rules = [path for path in files if path not in tests and not path.endswith("prometheus.yml")]
+    alerts = alerts_in(rules)
     paths = sorted(glob.glob(os.path.join(folder, "grafana", "*.json")))
     dashboards = {path: dashboard_lint.load(path) for path in paths}
-    found = [] if dashboards else ["no dashboard found"]
-    for check in (check_rules(args, rules), check_runbook(args, rules), check_live(args, rules, dashboards)):
+    found = [] if dashboards and alerts else ["no dashboard or no alert found"]
+    checks = (
+        check_rules(args, rules, tests),
+        check_runbook(args, alerts),
+        check_tested(alerts, tests),
+        check_findings(args, alerts),
+        check_live(args, rules, dashboards),
+    )
+    for check in checks:
         found += check
     for fault in found:
         print("FAULT:", fault, file=sys.stderr)

@@ -52,7 +52,7 @@ MAY_INCLUDE = {
     "coordinator/runtime/": PLANNING + (IO, "coordinator/wire/", TRANSPORT),
     TESTING: PLANNING + (TRANSPORT,),
     "coordinator/tools/": COORDINATOR + ("metrics/",),
-    "metrics/": (CORE, IO),
+    "metrics/": (CORE, DIAGNOSIS, IO),
     "sdk/include/coxswain/": (CORE,),
     DEVICE: SDK,
     STREAM: SDK,
@@ -81,7 +81,7 @@ FOREIGN = {
     r"nccl\.h": ("tests/transport/nccl_abi_test.cc",),  # the coordinator declares what it calls
     r"(cuda|cublas|cudnn|nvtx).*": ("sdk/src/device/cuda", STANDIN),
     r"google/protobuf/.*|.*\.pb\.h": ("coordinator/wire/", "tests/wire/", "tests/fuzz/"),
-    r"prometheus/.*": ("metrics/", "tests/metrics/"),
+    r"prometheus/.*": ("metrics/collectable.h", "tests/metrics/", "tests/bench/"),
     r"boost/.*": ("metrics/http/message.cc", "metrics/http_server.cc"),
     r"(torch|ATen|c10|caffe2)/.*": (
         "sdk/",

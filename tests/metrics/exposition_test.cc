@@ -1,9 +1,13 @@
+#include "metrics/exposition.h"
+
 #include <algorithm>
 #include <cmath>
 #include <map>
 #include <set>
+#include <span>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "metrics/catalogue.h"
@@ -54,19 +58,18 @@ TEST_SUITE("metrics") {
     for (const Metric& row : catalogue()) {
       CAPTURE(row.name);
       if (row.kind == MetricKind::histogram) continue;
-      const Samples samples = row.values.read(*state.snapshot());
-      CHECK_FALSE(samples.empty());
       std::set<std::vector<std::string>> distinct;
-      for (const Sample& sample : samples) {
-        CHECK(distinct.insert(sample.labels).second);
-        REQUIRE(sample.labels.size() == row.values.labels.size());
-        for (std::size_t i = 0; i < sample.labels.size(); ++i) {
+      const Emit check([&](std::span<const std::string_view> labels, double) {
+        CHECK(distinct.insert({labels.begin(), labels.end()}).second);
+        REQUIRE(labels.size() == row.values.labels.size());
+        for (std::size_t i = 0; i < labels.size(); ++i) {
           const auto& known = row.values.labels[i].values;
-          const bool is_listed =
-              std::find(known.begin(), known.end(), sample.labels[i]) != known.end();
+          const bool is_listed = std::find(known.begin(), known.end(), labels[i]) != known.end();
           CHECK((known.empty() || is_listed));
         }
-      }
+      });
+      row.values.read(*state.snapshot(), check);
+      CHECK_FALSE(distinct.empty());
     }
   }
 

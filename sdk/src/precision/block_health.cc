@@ -327,7 +327,8 @@ std::vector<at::Tensor> BlockHealth::trained_parameters() const {
   return trained;
 }
 
-// What is on a device is not known to be in order, and the parameters are as they were for now only.
+// What is on a device is not known to be in order, and the parameters are as they were for now
+// only.
 bool BlockHealth::look_at_gradients(StepId step) {
   if (!ledger_ || !ledger_->is_open()) return false;
   std::vector<at::Tensor> gradients;

@@ -94,9 +94,9 @@ class BlockHealth {
   // whether the parameters themselves are finite: one read of all of them. Called in a step that
   // goes wrong, before any update. Optional.
   void parameter_gradients(std::span<const std::int64_t> nonfinite);
-  // Looks by itself whether the gradients of all parameters are finite, when a backward pass of step
-  // `step` has ended and before any update; nobody waits for a device. Returns whether some are
-  // known not to be: the step goes wrong.
+  // Looks by itself whether the gradients of all parameters are finite, when a backward pass of
+  // step `step` has ended and before any update; nobody waits for a device. Returns whether some
+  // are known not to be: the step goes wrong.
   bool look_at_gradients(StepId step);
   // Returns whether an answer that has come meanwhile says so.
   bool settle_looks();

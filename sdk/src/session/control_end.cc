@@ -11,6 +11,8 @@
 #include "coordinator/io/save_folder.h"
 #include "coordinator/policies/registry.h"
 #include "coxswain/error.h"
+#include "metrics/collectable.h"
+#include "metrics/findings_watch.h"
 #include "metrics/format.h"
 #include "metrics/topics/memory.h"
 #include "sdk/src/device/stream_lane.h"
@@ -108,6 +110,14 @@ namespace {
 
 constexpr std::string_view kRunLock = "run.lock";
 
+// As `cox analyze` has them of the run directory.
+diagnosis::BudgetOptions budget_options(const OperatorTable& operators, double peak_flops) {
+  diagnosis::BudgetOptions options;
+  options.flops_per_step = flops_of_step(operators);
+  if (peak_flops > 0) options.peak_flops = peak_flops;
+  return options;
+}
+
 void take_known(std::int64_t& known, std::int64_t bytes) {
   known = bytes > 0 ? bytes : known;
 }
@@ -121,9 +131,19 @@ UnixTime wall_clock() {
 
 struct ControlEnd::Telemetry {
   Telemetry(const JobFacts& facts, UnixTime now, double peak_flops)
-      : state(facts, now, {COX_VERSION, ""}, peak_flops) {}
+      : state(facts, now, {COX_VERSION, ""}, peak_flops),
+        peak_flops_per_device(peak_flops),
+        findings(state, [this](metrics::FindingsWatch::Found found) {
+          state.set_findings(std::move(found));
+        }) {}
+  ~Telemetry() { collectable->close(); }
 
   metrics::TelemetryState state;
+  const double peak_flops_per_device;
+  metrics::FindingsWatch findings;  // records into state
+  // Programs may keep it.
+  std::shared_ptr<metrics::JobCollectable> collectable =
+      std::make_shared<metrics::JobCollectable>(state);
   std::unique_ptr<metrics::HttpServer> server;  // reads state, so it goes first
 };
 
@@ -172,7 +192,7 @@ void ControlEnd::start(JobFacts facts, LoopKind loop) {
       return nullptr;
     }
     const RunPrice price{wall_clock(), config.run.price_per_device_hour};
-    tally_ = std::make_unique<RunTally>(known.world_size, &telemetry_->state, price);
+    tally_ = std::make_unique<RunTally>(known.world_size, &telemetry_->findings, price);
     return tally_.get();
   };
   // Plans act in loops that reduce; NCCL's start takes seconds, and memory of the device.
@@ -253,7 +273,9 @@ void ControlEnd::flush_rows() {
 
 void ControlEnd::keep(std::shared_ptr<const OperatorTable> operators) {
   if (rows_) rows_->keep(operators);
-  if (telemetry_) telemetry_->state.set_operators(std::move(operators));
+  if (!telemetry_) return;
+  telemetry_->findings.set_flops(budget_options(*operators, telemetry_->peak_flops_per_device));
+  telemetry_->state.set_operators(std::move(operators));
 }
 
 void ControlEnd::show_held(const metrics::HeldBytes& held) {
@@ -264,13 +286,28 @@ void ControlEnd::show_held(const metrics::HeldBytes& held) {
   if (telemetry_) telemetry_->state.set_held(held_);
 }
 
+void ControlEnd::show_last_step(std::uint64_t step) {
+  if (telemetry_) telemetry_->state.set_last_step(step);
+}
+
 std::string ControlEnd::status_address() const {
   const bool is_served = telemetry_ && telemetry_->server;
   return is_served ? telemetry_->server->url() + "/status" : std::string();
 }
 
+std::shared_ptr<prometheus::Collectable> ControlEnd::metrics() const {
+  return telemetry_ ? telemetry_->collectable : nullptr;
+}
+
 SessionReport ControlEnd::report() const {
-  return tally_ ? tally_->report() : SessionReport{};
+  if (!tally_) return {};
+  SessionReport report = tally_->report();
+  const auto found = telemetry_->findings.look();
+  for (const diagnosis::Finding& f : found->findings) {
+    report.findings.push_back({f.code, std::string(to_string(f.severity)), f.title, f.detail,
+                               f.suggestion, f.cost_seconds.value_or(0), f.cost_share});
+  }
+  return report;
 }
 
 std::optional<ControlState> ControlEnd::state() const {
@@ -325,7 +362,10 @@ void ControlEnd::explain_end() {
 void ControlEnd::close() {
   deaths_.reset();
   line_.reset();
-  if (telemetry_) telemetry_->state.finish();
+  if (telemetry_) {
+    telemetry_->findings.finish();
+    telemetry_->state.finish();
+  }
   is_over_ = true;
   if (!rows_) return;
   const Status closed = rows_->close();

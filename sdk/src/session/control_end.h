@@ -30,6 +30,10 @@
 #include "sdk/src/blocks/actuator.h"
 #include "sdk/src/session/membership.h"
 
+namespace prometheus {
+class Collectable;
+}
+
 namespace cox::detail {
 
 // RunPrice says what a run costs.
@@ -110,10 +114,13 @@ class ControlEnd {
   // Tells telemetry what a rank of this job holds beside activations; fields of 0 leave what is
   // known.
   void show_held(const metrics::HeldBytes& held);
+  // Tells telemetry the step with which the job ends by itself.
+  void show_last_step(std::uint64_t step);
   // Returns "http://127.0.0.1:9464/status" on rank 0, and an empty string elsewhere and when the
   // server is off.
   std::string status_address() const;
-  SessionReport report() const;               // of the run so far, on rank 0
+  std::shared_ptr<prometheus::Collectable> metrics() const;  // rank 0; elsewhere null
+  SessionReport report() const;                              // of the run so far, on rank 0
   std::optional<ControlState> state() const;  // rank 0: a copy of what the coordinator knows
 
   // Reports the last signal and waits (polling) until no rank needs this one. Collective.

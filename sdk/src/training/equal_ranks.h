@@ -8,12 +8,14 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "coxswain/dataset.h"
 #include "sdk/src/blocks/actuator.h"
 #include "sdk/src/blocks/block_watch.h"
+#include "sdk/src/device/transfer.h"
 #include "sdk/src/session/membership.h"
 #include "sdk/src/training/optimizer_port.h"
 
@@ -42,8 +44,9 @@ class RateCheck final : public Actuator {
 };
 
 // WeightCheck compares the weights as they are when a loop takes them: before the step's update, in
-// an adopted loop after it. The hash reads them once (some 10 GB/s from memory; of tensors on a
-// device, after a copy to the host).
+// an adopted loop after it. The hash reads them once (some 10 GB/s from memory). On a device it is
+// taken there, and travels to the host while the next step is computed: it is compared a round
+// later. Ranks hash alike only on the same kind of device.
 class WeightCheck final : public Actuator {
  public:
   // `parameters` in an order that is equal on all ranks. `every_rounds`: 0 = never; otherwise
@@ -54,7 +57,8 @@ class WeightCheck final : public Actuator {
   const char* name() const override { return "reduction"; }
   void apply(const Plan& plan, RoundId round) override;
 
-  // Hashes the weights in a round that compares them. Before the ballot of the step.
+  // Hashes the weights in a round that compares them. Before the ballot of the step. Waits for a
+  // device only where it has not come to the last hash by now.
   void take();
   EqualBits equal_bits() const override;
   // Names the first parameter that differs, its block, and by how much.
@@ -69,6 +73,7 @@ class WeightCheck final : public Actuator {
   const std::string likely_cause_;
   bool is_due_ = false;
   EqualBits bits_;
+  std::optional<HostCopy> coming_;  // the hash of the last due round, from a device
 };
 
 }  // namespace cox::detail

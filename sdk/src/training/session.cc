@@ -189,6 +189,9 @@ bool Session::stop_requested_anywhere() {
 std::string Session::status_address() const {
   return state_->control().status_address();
 }
+std::shared_ptr<prometheus::Collectable> Session::metrics() const {
+  return state_->control().metrics();
+}
 SessionReport Session::report() const {
   return state_->control().report();
 }

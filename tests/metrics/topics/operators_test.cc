@@ -4,6 +4,7 @@
 #include <limits>
 #include <string>
 
+#include "metrics/exposition.h"
 #include "metrics/routes.h"
 #include "metrics/telemetry_state.h"
 #include "metrics/topic.h"

@@ -4,10 +4,15 @@
 #include <cmath>
 #include <cstdlib>
 #include <limits>
+#include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "coordinator/runtime/control_plane.h"
+#include "sdk/src/session/session_state.h"
 #include "small_text.h"
+#include "waits.h"
 
 #include <doctest/doctest.h>
 
@@ -24,7 +29,75 @@ class NcclRefusesToStart {
   NcclRefusesToStart& operator=(const NcclRefusesToStart&) = delete;
 };
 
+// Other shares every second round.
+class ChangingShares final : public Policy {
+ public:
+  PolicyKind kind() const override { return PolicyKind::custom; }
+  std::string_view name() const override { return "changing_shares"; }
+  PolicyOutput propose(const PolicyInput& input, PolicyState state) const override {
+    const std::uint64_t round = input.signals.round.value();
+    if (round % 2 != 0) return {{}, {}, state};
+    std::vector<std::uint32_t> shares(static_cast<std::size_t>(input.job.world_size), 1);
+    shares[round / 2 % shares.size()] = 3;
+    Reason reason;
+    reason.code = ReasonCode::custom;
+    reason.text = "other shares";
+    return {{{SetShares{shares}, reason}}, {}, state};
+  }
+};
+
+int world() {
+  auto session = solo_session({"--cox.run.device=cpu"});
+  return session.world_size();
+}
+
 }  // namespace
+
+TEST_CASE("a step of several ranks waits for the device as often as a loop of one by itself") {
+  struct Case {
+    std::string name;
+    std::vector<std::string> flags;
+    TrainerOptions options{};
+    bool changes_shares = false;
+  };
+  TrainerOptions micro_batches;
+  micro_batches.micro_batch = 1;
+  const std::vector<Case> cases = {
+      {"even shares", {}},
+      {"uneven shares", {std::string("--cox.force.shares=") + (world() == 2 ? "3,5" : "1,3,2,2")}},
+      {"changing shares", {}, {}, true},
+      {"changing shares in micro-batches", {}, micro_batches, true},
+      {"fp16", {"--cox.precision.format=fp16"}},
+      {"a budget", {"--cox.memory.budget=1GiB"}},
+  };
+  train_on("cuda", {{}, {.steps = 1}});  // the first engine that runs on a device keeps it
+  const std::uint64_t plain = waits_of_own_loop(Scaling::none);
+  for (const Case& each : cases) {
+    SessionOptions with;
+    if (each.changes_shares) with.policies.push_back(std::make_shared<ChangingShares>());
+    std::vector<std::string> flags = each.flags;
+    flags.push_back("--cox.run.device=cuda");
+    const std::uint64_t waits = waits_of_trainer(flags, small_gpt(), each.options, std::move(with));
+    CAPTURE(each.name);
+    MESSAGE("waits of a step: ", waits, " ", each.name);
+    CHECK(waits == plain);
+  }
+}
+
+TEST_CASE("an adopted loop of several ranks adds no wait for the device") {
+  const std::uint64_t plain = waits_of_own_loop(Scaling::none);
+  for (const std::string& flag : {std::string("--cox.run.name=plain"),
+                                  std::string("--cox.precision.format=bf16"),
+                                  std::string("--cox.memory.budget=1GiB")}) {
+    CAPTURE(flag);
+    auto session = solo_session({"--cox.run.device=cuda", flag});
+    const std::uint64_t waits =
+        waits_of_own_loop(Scaling::none, [&](torch::nn::Module& model) { session.adopt(model); });
+    MESSAGE("waits of a step: ", waits, " ", flag);
+    CHECK(waits == plain);
+    session.finish();
+  }
+}
 
 TEST_CASE("where NCCL does not start, gradients go through host memory with the CPU's bits") {
   Training training;
@@ -36,12 +109,32 @@ TEST_CASE("where NCCL does not start, gradients go through host memory with the 
   CHECK(count_unequal(there.parameters, here.parameters) == 0);
 }
 
+TEST_CASE("masks go over NCCL where plans act, and a job that only watches does not start it") {
+  for (const bool trains : {true, false}) {
+    CAPTURE(trains);
+    auto session = solo_session({"--cox.run.device=cuda"});
+    gpt2::Gpt2 model = small_gpt();
+    model->to(session.device());
+    if (trains) session.adopt(*model);
+    const auto step = [&] {
+      const std::vector<std::int64_t> rows = {session.rank()};
+      const Batch batch = SmallText().get(rows);
+      model->loss(batch.inputs.to(session.device()), batch.targets.to(session.device())).backward();
+    };
+    if (trains) {
+      step();
+    } else {
+      const StepScope watched = session.step();
+      step();
+    }
+    CHECK(session.state().control().plane().path() == (trains ? "mailbox+nccl" : "mailbox"));
+    session.finish();
+  }
+}
+
 TEST_CASE("ranks on devices get the losses of ranks on CPUs, with even and uneven shares") {
-  const std::string world = [] {
-    return std::to_string(solo_session({"--cox.run.device=cpu"}).world_size());
-  }();
   for (const std::string& shares :
-       {std::string(), "--cox.force.shares=" + std::string(world == "2" ? "3,5" : "1,3,2,2")}) {
+       {std::string(), "--cox.force.shares=" + std::string(world() == 2 ? "3,5" : "1,3,2,2")}) {
     CAPTURE(shares);
     Training training;
     training.options.steps = 5;
@@ -53,6 +146,31 @@ TEST_CASE("ranks on devices get the losses of ranks on CPUs, with even and uneve
     for (std::size_t i = 0; i < here.losses.size(); ++i)
       CHECK(std::abs(there.losses[i] - here.losses[i]) < 1e-6);
   }
+}
+
+TEST_CASE("weights that part on a device are found, with the parameter") {
+  auto session = solo_session({"--cox.run.device=cuda", "--cox.reduction.verify_steps=1"});
+  gpt2::Gpt2 model = small_gpt();
+  model->to(session.device());
+  AdamW optimizer(model->parameters(), {.lr = 0.01});
+  Trainer trainer(session, *model, optimizer, {.steps = 8});
+  const SmallText data;
+  std::uint64_t last = 0;
+  std::string found;
+  try {
+    for (auto& step : trainer.steps(data)) {
+      last = step.number();
+      step.backward(
+          step.forward([&] { return model->loss(step.batch().inputs, step.batch().targets); }));
+      step.update();
+      const torch::NoGradGuard no_grad;
+      if (last == 3 && session.rank() == 1) model->parameters()[2][0] += 0.5;
+    }
+  } catch (const Error& error) {
+    found = error.what();
+  }
+  CHECK(last == 5);  // hashed in step 4, compared in the next one
+  CHECK(found.find("parameter 2 of 40") != std::string::npos);
 }
 
 TEST_CASE("a NaN on one rank's device makes all ranks skip that step, and no other") {

@@ -3,6 +3,7 @@
 #include <torch/torch.h>
 
 #include <cstring>
+#include <optional>
 
 #include "sdk/src/device/phase_events.h"
 #include "sdk/src/device/stream_lane.h"
@@ -125,6 +126,27 @@ TEST_CASE("a step that was spoiled has no times, and neither has one that was no
   CHECK_FALSE(events.take());
 }
 
+TEST_CASE(
+    "a step one of whose phases runs on another stream has times when that one is over, too") {
+  PhaseEvents events(kDevice);
+  const c10::impl::VirtualGuardImpl devices(kDevice.type());
+  const c10::Stream side = devices.getStreamFromGlobalPool(kDevice, false);
+  cox_standin_work* work =
+      of_stand_in<cox_standin_work*(void*)>("cox_standin_begin")(side.native_handle());
+  events.begin_step();
+  {
+    const c10::StreamGuard guard(side);
+    events.change(Phase::communication);
+  }
+  events.change(Phase::other);
+  events.end_step({});
+  for (int polls = 0; polls < 20; ++polls) CHECK_FALSE(events.take());
+  of_stand_in<void(cox_standin_work*)>("cox_standin_finish")(work);
+  std::optional<PhaseEvents::Times> times;
+  until([&] { return times.has_value() || (times = events.take()).has_value(); });
+  for (const double seconds : times->phase_seconds) CHECK(seconds >= 0);
+}
+
 TEST_CASE("the bytes of tensors on a device are those of its allocator") {
   const TensorMemory memory(kDevice);
   CHECK(memory.is_counted());
@@ -150,6 +172,27 @@ TEST_CASE("tensors are sent without a wait, and what is there already stays") {
   CHECK(sent_to(there, kDevice).is_same(there));
   CHECK(sent_to(here, at::kCPU).is_same(here));
   CHECK_FALSE(sent_to(at::Tensor(), kDevice).defined());
+}
+
+TEST_CASE("which tensors are finite is known without a wait") {
+  const at::Tensor large = torch::full({3}, 1e300, at::kDouble).to(kDevice);
+  const at::Tensor bad = torch::tensor({1.0f, NAN}).to(kDevice);
+  const at::Tensor narrow = torch::tensor({1.0f, -INFINITY}).to(kDevice, at::kBFloat16);
+  const std::vector<at::Tensor> tensors = {large,           bad,
+                                           at::Tensor(),    torch::tensor({INFINITY, NAN, 0.0f}),
+                                           narrow,          torch::empty({0}).to(kDevice),
+                                           torch::ones({2}).to(kDevice)};
+  const std::vector<std::int64_t> expected = {0, 1, 0, 2, 1, 0, 0};
+  const std::uint64_t before = synchronisations();
+  FiniteLook look(tensors);
+  until([&] { return look.finish(); });
+  CHECK(synchronisations() == before);
+  CHECK(look.nonfinite() == expected);
+  CHECK(look.is_bad());
+  FiniteLook again(tensors);
+  again.wait();
+  CHECK(again.nonfinite() == expected);
+  CHECK_FALSE(FiniteLook(std::vector<at::Tensor>{torch::ones({2}), at::Tensor()}).is_bad());
 }
 
 TEST_CASE("figures of scans come from the device without a wait") {

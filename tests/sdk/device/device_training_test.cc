@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "sdk/src/precision/numerics_watch.h"
+#include "sdk/src/session/session_state.h"
 #include "small_text.h"
 #include "stand_in_counts.h"
 #include "tests/sdk/temp_folder.h"
@@ -97,6 +99,17 @@ TEST_CASE("a trainer on the device gives the CPU's bits, in every format and und
   }
 }
 
+TEST_CASE("a loss scale that is too large skips the same steps on the device as on the CPU") {
+  const Training training{{"--cox.precision.format=fp16", "--cox.loss_scale.initial=4e6"},
+                          steps(6)};
+  const Trained here = train_on("cpu", training);
+  const Trained there = train_on("cuda", training);
+  CHECK(here.skipped > 0);
+  CHECK(here.skipped < 6);
+  CHECK(there.skipped == here.skipped);
+  CHECK(count_unequal(there.parameters, here.parameters) == 0);
+}
+
 TEST_CASE("fp8 products run on the device's units, near what the CPU emulates") {
   const Training training{{"--cox.precision.format=fp8"}, steps(3)};
   const Trained here = train_on("cpu", training);
@@ -144,6 +157,42 @@ TEST_CASE("a run that was saved on the device goes on there, and on the CPU, wit
     const Trained rest = train_on(second, {{saves, "--cox.checkpoint.resume=on"}, steps(6)});
     CHECK(rest.losses == std::vector<double>(whole.losses.begin() + 3, whole.losses.end()));
     CHECK(count_unequal(rest.parameters, whole.parameters) == 0);
+  }
+}
+
+// A program that looks at its losses has waited for the gradients, too.
+TEST_CASE("a gradient that is not finite on the device is laid to its block without a wait") {
+  for (const bool looks_at_losses : {true, false}) {
+    CAPTURE(looks_at_losses);
+    auto session = solo_session({"--cox.run.device=cuda", "--cox.precision.format=bf16"});
+    gpt2::Gpt2 model = small_gpt();
+    model->to(session.device());
+    bool is_bad = false;
+    model->named_parameters()["transformer.h.1.mlp.c_fc.weight"].register_hook(
+        [&is_bad](const at::Tensor& gradient) { return is_bad ? gradient / 0 : gradient; });
+    session.adopt(*model);
+    const Batch batch = SmallText().get(std::vector<std::int64_t>{1, 2, 3});
+    const at::Tensor inputs = batch.inputs.to(session.device());
+    const at::Tensor targets = batch.targets.to(session.device());
+    std::vector<std::string> blamed;
+    std::uint64_t waits = 0;
+    for (int step = 0; step < 8; ++step) {
+      is_bad = step == 5;
+      model->zero_grad();
+      const std::uint64_t before = synchronisations();
+      const at::Tensor loss = model->loss(inputs, targets);
+      blamed.push_back(session.state().actuators().get<cox::detail::NumericsWatch>().blamed());
+      loss.backward();
+      waits = synchronisations() - before;
+      if (looks_at_losses) CHECK(std::isfinite(loss.item<double>()));
+      const torch::NoGradGuard no_grad;
+      for (at::Tensor& parameter : model->parameters()) parameter.add_(0);  // an update
+    }
+    // Known when the next step begins, or one step later.
+    const std::size_t told = looks_at_losses ? 6 : 7;
+    for (std::size_t step = 0; step < blamed.size(); ++step)
+      CHECK(blamed[step] == (step == told ? "transformer.h.1" : ""));
+    CHECK(waits == 0);
   }
 }
 

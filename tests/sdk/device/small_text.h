@@ -44,6 +44,7 @@ inline gpt2::Gpt2 small_gpt(double dropout = 0) {
 struct Trained {
   std::vector<double> losses;
   std::vector<at::Tensor> parameters;  // on the CPU
+  std::uint64_t skipped = 0;
 };
 
 inline std::vector<at::Tensor> on_cpu(const torch::nn::Module& model) {
@@ -89,6 +90,7 @@ inline Trained train_on(const std::string& device, const Training& training) {
     outcome.losses.push_back(trainer.progress().loss);
   }
   session.finish();
+  outcome.skipped = trainer.progress().skipped;
   outcome.parameters = on_cpu(*model);
   return outcome;
 }

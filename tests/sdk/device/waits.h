@@ -64,8 +64,7 @@ TORCH_MODULE(TiledText);
 // The most waits of a step of a Trainer that clips.
 template <class Model>
 std::uint64_t waits_of_trainer(const std::vector<std::string>& flags, Model model,
-                               cox::TrainerOptions options = {},
-                               cox::SessionOptions with = {}) {
+                               cox::TrainerOptions options = {}, cox::SessionOptions with = {}) {
   auto session = solo_session(flags, std::move(with));
   model->to(session.device());
   cox::AdamW optimizer(model->parameters(), {.lr = 0.01});

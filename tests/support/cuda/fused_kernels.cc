@@ -19,8 +19,8 @@ using Maybe = std::optional<Tensor>;
 
 constexpr std::int64_t kMath = 0, kFlash = 1, kEfficient = 2;  // at::SDPBackend
 
-// The memory-efficient kernel where the CPU has its flash kernel: both take every type of number. As
-// on CUDA it calls no operator that a program's own dispatch key would see.
+// The memory-efficient kernel where the CPU has its flash kernel: both take every type of number.
+// As on CUDA it calls no operator that a program's own dispatch key would see.
 std::int64_t choose_attention(const Tensor& query, const Tensor& key, const Tensor& value,
                               const Maybe& mask, double dropout, bool causal,
                               std::optional<double> scale, bool grouped) {

@@ -1,0 +1,156 @@
+#include "metrics/live_window.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "coordinator/core/text.h"
+#include "coordinator/diagnosis/own_rules.h"
+#include "coordinator/io/run_reader.h"
+#include "metrics/run_format.h"
+
+namespace cox::metrics {
+namespace {
+
+using diagnosis::RankRecord;
+using diagnosis::RunRecord;
+
+constexpr std::size_t kLeastRounds = 32;
+
+bool is_row(const RankSignal& report) {
+  return report.rounds > 0 && !report.has(SignalFlag::finished);
+}
+
+void count_blocks(const Plan& plan, RankId rank, StepRow& row) {
+  for (const Precision precision : plan.precision)
+    ++row.precision_blocks[static_cast<std::size_t>(precision)];
+  if (plan.profiles.empty()) return;
+  for (const MemoryAction action : plan.profiles[profile_of(plan, rank).value()]) {
+    row.recomputed_blocks += is_recompute(action) ? 1 : 0;
+    row.offloaded_blocks += action == MemoryAction::offload ? 1 : 0;
+    row.tiled_blocks += action == MemoryAction::tile ? 1 : 0;
+  }
+}
+
+void put_memory(const RankSignal& report, StepRow& row) {
+  row.memory_alloc_bytes = row.memory_reserved_bytes = report.memory_used_bytes;
+  row.memory_peak_alloc_bytes = row.memory_peak_reserved_bytes = report.memory_peak_bytes;
+  if (report.memory_limit_bytes == 0) return;
+  const std::uint64_t used = std::min(report.memory_limit_bytes, report.memory_peak_bytes);
+  row.headroom_bytes = static_cast<std::int64_t>(report.memory_limit_bytes - used);
+}
+
+std::map<std::int32_t, std::size_t> rows_of_ranks(
+    std::span<const std::shared_ptr<const LiveRound>> rounds) {
+  std::map<std::int32_t, std::size_t> rows;
+  for (const auto& round : rounds) {
+    for (const RankSignal& report : round->reports) ++rows[report.rank.value()];
+  }
+  return rows;
+}
+
+// The ranks of the record, without their rows.
+RunRecord empty_record(std::span<const std::shared_ptr<const LiveRound>> rounds) {
+  RunRecord run;
+  std::size_t most = 0;
+  const auto rows = rows_of_ranks(rounds);
+  for (const auto& [rank, count] : rows) most = std::max(most, count);
+  for (const auto& [rank, count] : rows) {
+    if (2 * count < most) {
+      run.gaps.push_back(concat("rank ", rank, ": left out, with ", count, " of ", most, " steps"));
+      continue;
+    }
+    run.ranks.emplace_back().rank = rank;
+    run.ranks.back().info.rank = rank;
+  }
+  return run;
+}
+
+}  // namespace
+
+std::size_t window_rounds(std::size_t ranks) {
+  return std::clamp(kWindowRows / std::max<std::size_t>(1, ranks), kLeastRounds, kWindowSteps);
+}
+
+std::shared_ptr<const LiveRound> PlanShelf::round_of(const StepRecord& record) {
+  const bool is_new = plans_.empty() || plans_.back()->id != record.plan.id;
+  if (is_new) plans_.push_back(std::make_shared<const Plan>(record.plan));
+  if (plans_.size() > kKept) plans_.erase(plans_.begin());
+  auto round = std::make_shared<LiveRound>();
+  round->now = record.signals.now;
+  for (const RankSignal& report : record.signals.reports) {
+    if (is_row(report)) round->reports.push_back(report);
+  }
+  if (round->reports.empty()) return nullptr;
+  const std::uint64_t applied = round->reports.front().plan_applied;
+  for (const auto& plan : plans_) {
+    if (plan->id.number == applied) round->plan = plan;
+  }
+  return round;
+}
+
+StepRow row_of(const RankSignal& report, const Plan* plan, UnixTime now) {
+  StepRow row;
+  row.step = report.step;
+  row.round = report.round;
+  row.timestamp = now.seconds;
+  const auto rounds = static_cast<float>(std::max(report.rounds, 1u));
+  for (std::size_t p = 0; p < kPhases; ++p) row.phase_seconds[p] = report.phase_seconds[p] / rounds;
+  if (report.has(SignalFlag::waiting_measured))
+    row.waiting_seconds = report.waiting_seconds / rounds;
+  row.recompute_seconds = report.recompute_seconds / rounds;
+  row.save_seconds = report.save_seconds / rounds;
+  if (report.weight > 0 || !std::isnan(report.loss)) row.loss = report.loss;
+  if (!std::isnan(report.gradient_norm)) row.gradient_norm = report.gradient_norm;
+  if (report.loss_scale > 0) row.loss_scale = static_cast<double>(report.loss_scale);
+  put_memory(report, row);
+  row.plan = report.plan_applied;
+  row.overflow = report.nonfinite_values;
+  row.was_skipped = report.has(SignalFlag::step_skipped);
+  if (plan != nullptr) count_blocks(*plan, report.rank, row);
+  return row;
+}
+
+RunRecord record_of(std::span<const std::shared_ptr<const LiveRound>> rounds,
+                    std::vector<Reason> decisions) {
+  RunRecord run = empty_record(rounds);
+  run.decisions = std::move(decisions);
+  std::vector<io::StepLines> lines;
+  std::map<std::int32_t, std::size_t> places;
+  for (RankRecord& rank : run.ranks) {
+    rank.info.world_size = static_cast<std::int32_t>(run.ranks.size());
+    places[rank.rank] = lines.size();
+    lines.emplace_back(rank);
+  }
+  for (const auto& round : rounds) {
+    for (const RankSignal& report : round->reports) {
+      const auto place = places.find(report.rank.value());
+      if (place != places.end())
+        lines[place->second].take(step_line(row_of(report, round->plan.get(), round->now)));
+    }
+  }
+  for (io::StepLines& of_rank : lines) of_rank.finish();
+  return run;
+}
+
+FindingsView findings_of(std::span<const std::shared_ptr<const LiveRound>> rounds,
+                         std::vector<Reason> decisions, const diagnosis::BudgetOptions& options) {
+  FindingsView out;
+  const RunRecord run = record_of(rounds, std::move(decisions));
+  if (run.ranks.empty()) return out;
+  const diagnosis::RunView view = diagnosis::view_of(run, std::nullopt);
+  const diagnosis::Budget budget = diagnosis::budget_of(view, options);
+  out.findings = diagnosis::own_findings({&view, &budget, std::nullopt});
+  out.ranks = run.ranks.size();
+  out.steps = view.size();
+  out.first_step = view.steps.empty() ? 0 : view.steps.front();
+  out.last_step = view.steps.empty() ? 0 : view.steps.back();
+  out.wall_seconds = budget.wall_seconds;
+  out.time = rounds.back()->now;
+  return out;
+}
+
+}  // namespace cox::metrics

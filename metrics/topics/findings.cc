@@ -1,0 +1,116 @@
+#include "metrics/topics/findings.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "coordinator/diagnosis/own_rules.h"
+#include "metrics/catalogue.h"
+#include "metrics/format.h"
+#include "metrics/html.h"
+#include "metrics/json_parts.h"
+#include "metrics/live_window.h"
+#include "metrics/snapshot.h"
+#include "metrics/topic.h"
+
+namespace cox::metrics {
+namespace {
+
+using diagnosis::Finding;
+using diagnosis::Severity;
+
+constexpr std::size_t kShown = 8;
+
+bool is_active(const Snapshot& s, std::string_view code) {
+  return std::ranges::find(s.findings->findings, code, &Finding::code) !=
+         s.findings->findings.end();
+}
+
+std::vector<Metric> metrics() {
+  using S = const Snapshot&;
+  return {
+      gauge(
+          "coxswain_finding_active", "",
+          "1 while what the code stands for (docs/diagnosis.md) is found in the newest steps, "
+          "else 0",
+          per("code", diagnosis::own_codes(),
+              [](S s, std::size_t c) { return is_active(s, diagnosis::own_codes()[c]) ? 1 : 0; })),
+      gauge("coxswain_finding_look_duration_seconds", "seconds",
+            "What the newest look for findings took, on a thread of its own",
+            value([](S s) { return s.findings->look_seconds; })),
+  };
+}
+
+Result<std::string> findings_json(const Snapshot& s, std::string_view) {
+  const FindingsView& view = *s.findings;
+  io::JsonWriter json;
+  json.begin_object().field("time", view.time.seconds).field("look_seconds", view.look_seconds);
+  json.key("window").begin_object().field("ranks", view.ranks).field("steps", view.steps);
+  json.field("first_step", view.first_step).field("last_step", view.last_step);
+  json.field("wall_seconds", view.wall_seconds);
+  json.field("most_steps", window_rounds(static_cast<std::size_t>(s.job->world_size)));
+  json.end_object().key("findings").begin_array();
+  for (const Finding& finding : view.findings) put_finding(json, finding);
+  json.end_array().end_object();
+  return json.take();
+}
+
+// By Severity.
+constexpr std::array<std::string_view, 3> kClasses = {"bad", "warn", ""};
+constexpr std::array<std::string_view, 3> kWords = {"high", "medium", "low"};
+
+std::string cost_cell(const Finding& finding) {
+  if (!finding.cost_seconds || finding.cost_share <= 0) return "–";
+  return fmt::format("{} <small>{}</small>", seconds_text(*finding.cost_seconds),
+                     percent_text(finding.cost_share, 1));
+}
+
+std::string table_of(const FindingsView& view) {
+  Table table({"Severity", "Finding/why", "Costs/n"});
+  for (std::size_t i = 0; i < std::min(kShown, view.findings.size()); ++i) {
+    const Finding& f = view.findings[i];
+    const auto severity = static_cast<std::size_t>(f.severity);
+    table.add({tag(kClasses[severity], kWords[severity]),
+               fmt::format("<strong>{}</strong> <small>{}</small><br/>{} {}", escape(f.title),
+                           escape(f.code), escape(f.detail), escape(f.suggestion)),
+               cost_cell(f)});
+  }
+  return table.html();
+}
+
+std::string section(const Snapshot& s) {
+  const FindingsView& view = *s.findings;
+  if (view.time.seconds <= 0) return {};
+  std::string out = fmt::format(
+      "<section class=\"card\"><h2>Findings</h2><p class=\"hint\">What steps {} to {} lost, why, "
+      "and what to change; what costs most first. <a href=\"/api/v1/findings\">With numbers</a>"
+      "</p>",
+      grouped(static_cast<std::uint64_t>(view.first_step)),
+      grouped(static_cast<std::uint64_t>(view.last_step)));
+  if (view.steps < diagnosis::kLeastSteps)
+    out += fmt::format(
+        "<p class=\"group\">Too early to tell: {} steps and more can say something."
+        "</p>",
+        diagnosis::kLeastSteps);
+  else if (view.findings.empty())
+    out += "<p class=\"group\">Nothing is wrong with them.</p>";
+  else
+    out += table_of(view);
+  return out + "</section>";
+}
+
+}  // namespace
+
+Topic findings_topic() {
+  return {.title = "Findings",
+          .metrics = metrics,
+          .documents = {{"/api/v1/findings",
+                         "what the newest steps lost, why, and what to change; dearest first",
+                         findings_json}},
+          .sections = {{section}}};
+}
+
+}  // namespace cox::metrics
