@@ -28,7 +28,10 @@ constexpr std::string_view kStyle = R"css(
 *{box-sizing:border-box}
 body{margin:0;background:var(--bg);color:var(--ink);font:14px/1.45 system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,sans-serif;font-variant-numeric:tabular-nums;-webkit-text-size-adjust:100%}
 .page{max-width:1240px;margin:0 auto;padding:20px 20px 28px;display:grid;gap:14px;grid-template-columns:minmax(0,1fr)}
-.narrow{max-width:760px}
+.narrow{max-width:760px}.live{display:contents}
+a:focus-visible,summary:focus-visible,button:focus-visible,input:focus-visible{outline:2px solid var(--accent);outline-offset:2px;border-radius:3px}
+.ask{display:flex;flex-wrap:wrap;gap:6px;align-items:center;margin-top:10px;font-size:13px;color:var(--soft)}
+.ask input,.ask button{font:inherit;color:var(--ink);background:var(--card);border:1px solid var(--line);border-radius:6px;padding:3px 8px}.ask input{width:84px}
 a{color:var(--accent);text-underline-offset:2px}
 h1{font-size:21px;line-height:1.2;margin:0;font-weight:650;letter-spacing:-.01em;overflow-wrap:anywhere}
 h2{font-size:14px;margin:0;font-weight:650}
@@ -171,6 +174,10 @@ std::string tag(std::string_view css_class, std::string_view text) {
   return fmt::format("<span class=\"tag {}\">{}</span>", css_class, escape(text));
 }
 
+std::string note(std::string_view css_class, std::string_view text) {
+  return fmt::format("<p class=\"note {}\" role=\"status\">{}</p>", css_class, escape(text));
+}
+
 std::string fact(std::string_view name, std::string_view value) {
   return fmt::format("<div><dt>{}</dt><dd>{}</dd></div>", name, value);
 }
@@ -207,12 +214,11 @@ std::string_view page_mark() {
   return kMark;
 }
 
-std::string html_document(std::string_view title, int refresh_seconds, std::string_view body) {
+std::string html_document(std::string_view title, std::string_view head, std::string_view body) {
   std::string out = "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/>";
   out += "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>";
   out += "<meta name=\"color-scheme\" content=\"light dark\"/>";
-  if (refresh_seconds > 0)
-    out += "<meta http-equiv=\"refresh\" content=\"" + std::to_string(refresh_seconds) + "\"/>";
+  out += head;
   out += "<title>" + escape(title) + "</title>";
   out +=
       "<link rel=\"icon\" href=\"data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' "

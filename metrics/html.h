@@ -14,6 +14,8 @@ std::string escape(std::string_view text);
 // Returns a short word on a coloured ground; `css_class` is good, warn, bad or empty. The text is
 // escaped.
 std::string tag(std::string_view css_class, std::string_view text);
+// Returns a paragraph that stands out; `css_class` is calm, bad or empty. The text is escaped.
+std::string note(std::string_view css_class, std::string_view text);
 // Returns a name and a value of a list of facts. `value` is HTML already.
 std::string fact(std::string_view name, std::string_view value);
 // Returns a bar of which so many percent are filled.
@@ -38,8 +40,8 @@ class Table {
 // Returns the mark of Coxswain as inline SVG.
 std::string_view page_mark();
 
-// Returns a whole document around `body`, which is HTML already. `refresh_seconds` 0 = the page
-// stays.
-std::string html_document(std::string_view title, int refresh_seconds, std::string_view body);
+// Returns a whole document around `body`. It and `head`, which goes into the head, are HTML
+// already.
+std::string html_document(std::string_view title, std::string_view head, std::string_view body);
 
 }  // namespace cox::metrics

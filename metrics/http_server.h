@@ -2,6 +2,8 @@
 // waits for all connections at once, gives each request a deadline as a whole, and closes the
 // oldest connection that is idle or slow when a new one finds no room. That thread also answers
 // liveness and readiness; pages are rendered on a second one, so that a large page delays no probe.
+// Streams of events (routes.h) cost that second thread one rendering a second, however many follow
+// them; their number is bounded, and a follower who does not take a piece in time is dropped.
 // Bound to this machine unless told otherwise, and beyond it only with a token or http.open. The
 // training and coordinator threads never touch it. Bytes are parsed in http/message.h, callers are
 // judged in http/access.h, room is made in http/connections.h.

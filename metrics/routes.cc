@@ -5,8 +5,9 @@
 #include <functional>
 
 #include "coordinator/io/json.h"
-#include "metrics/exposition.h"
+#include "metrics/catalogue.h"
 #include "metrics/health.h"
+#include "metrics/rank_page.h"
 #include "metrics/status_page.h"
 #include "metrics/topic.h"
 
@@ -15,6 +16,8 @@ namespace {
 
 constexpr const char* kHtml = "text/html; charset=utf-8";
 constexpr const char* kPlain = "text/plain; charset=utf-8";
+constexpr const char* kScript = "text/javascript; charset=utf-8";
+constexpr const char* kEvents = "text/event-stream";
 constexpr const char* kJson = "application/json; charset=utf-8";
 
 Response html(std::string body) {
@@ -37,7 +40,7 @@ Response live(const Request&, const Served& served) {
 // By JobState.
 constexpr std::array kStateNames = {"waiting", "training", "finished"};
 
-Response status_json(const Request&, const Served& served) {
+std::string status_document(const Served& served) {
   const Snapshot& s = *served.snapshot;
   io::JsonWriter out;
   out.begin_object().field("job", std::string_view(s.job->name));
@@ -51,7 +54,23 @@ Response status_json(const Request&, const Served& served) {
     if (topic.put_status != nullptr) topic.put_status(out, s);
   }
   out.end_object();
-  return json(out.take());
+  return out.take();
+}
+
+std::vector<EventPart> status_events(const Served& served) {
+  return {{"status", status_document(served)}};
+}
+
+// The first piece of a stream, for callers that know no streams.
+Response events_now(const std::vector<EventPart>& parts) {
+  std::string body;
+  for (const EventPart& part : parts) body += event_bytes(part);
+  return {200, kEvents, std::move(body)};
+}
+
+Response rank(const Request& request, const Served& served) {
+  Result<std::string> page = rank_page(served, request.query);
+  return page.ok() ? html(std::move(*page)) : refusal(400, page.status().message());
 }
 
 Response config_json(const Request&, const Served& served) {
@@ -97,6 +116,11 @@ std::vector<Route> all_routes() {
   std::vector<Route> all = {
       {{"/", "this list"}, [](R, S s) { return html(index_page(s, endpoints())); }},
       {{kStatusPath.data(), "the job on one page"}, [](R, S s) { return html(status_page(s)); }},
+      {{kRankPath.data(), "one rank on a page: ?rank=3"}, rank},
+      {{kStatusScriptPath.data(), "the script by which that page follows the job"},
+       [](R, S) {
+         return Response{200, kScript, std::string(status_script())};
+       }},
       {{"/metrics", "for Prometheus, text format 0.0.4"},
        [](R, S s) {
          return Response{200, kExpositionType, exposition(*s.snapshot)};
@@ -108,7 +132,10 @@ std::vector<Route> all_routes() {
       {{"/readyz", "200 once every rank has reported, else 503 with the reason"},
        [](R, S s) { return health(readiness(*s.snapshot)); },
        Kind::probe},
-      {{"/api/v1/status", "the newest round in figures"}, status_json}};
+      {{"/api/v1/status", "the newest round in figures"},
+       [](R, S s) { return json(status_document(s)); }}};
+  for (const Stream& stream : streams())
+    all.push_back({stream.endpoint, [make = stream.parts](R, S s) { return events_now(make(s)); }});
   for (const Topic& topic : topics()) {
     for (const Document& document : topic.documents) all.push_back(document_route(document));
   }
@@ -131,6 +158,19 @@ const std::vector<Endpoint>& endpoints() {
     return list;
   }();
   return all;
+}
+
+const std::vector<Stream>& streams() {
+  static const std::vector<Stream> all = {
+      {{kPageEventsPath.data(), "server-sent events: how the job's page changes, for its script"},
+       page_events},
+      {{"/api/v1/events", "server-sent events: /api/v1/status about once a second"},
+       status_events}};
+  return all;
+}
+
+bool refreshes_itself(std::string_view path) {
+  return path == kStatusPath || path == kRankPath;
 }
 
 bool is_probe(std::string_view path) {

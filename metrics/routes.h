@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "metrics/http/event_feed.h"
 #include "metrics/request.h"
 
 namespace cox::metrics {
@@ -24,6 +25,16 @@ struct Endpoint {
   std::string path;
   std::string help;
 };
+// Stream is an endpoint that goes on: server-sent events tell how its parts change.
+struct Stream {
+  Endpoint endpoint;
+  std::vector<EventPart> (*parts)(const Served& served) = nullptr;
+};
+const std::vector<Stream>& streams();
+
+// Whether the page at `path` fetches itself again while the job runs.
+bool refreshes_itself(std::string_view path);
+
 // Returns every path that is answered: the pages, the documents of the topics and what monitoring
 // asks.
 const std::vector<Endpoint>& endpoints();

@@ -38,10 +38,6 @@ std::string footer(const Snapshot& s) {
   return fmt::format("{}{}{}</footer>", out, link("/metrics", "/metrics"), link("/", "all pages"));
 }
 
-std::string note(std::string_view css_class, std::string_view text) {
-  return fmt::format("<p class=\"note {}\" role=\"status\">{}</p>", css_class, escape(text));
-}
-
 std::string plan_number(const Snapshot& s) {
   return grouped(s.plan->id.number);
 }
@@ -111,32 +107,83 @@ std::string attention(const Served& served) {
   return out;
 }
 
-// The sections of all topics; two halves in a row stand side by side.
-std::string sections(const Snapshot& s) {
-  std::string out;
-  bool pair_is_open = false;
+// A part of the page that changes by itself.
+struct PagePart {
+  std::string id;
+  std::string html;
+};
+
+bool is_half(const Section& section) {
+  return section.width == Section::Width::half;
+}
+
+// The sections of all topics, a part for each; halves in a row are one part, side by side. The same
+// number of parts at any time.
+std::vector<PagePart> sections(const Snapshot& s) {
+  std::vector<PagePart> out;
+  bool goes_on = false;  // a row of halves
   for (const Topic& topic : topics()) {
     for (const Section& section : topic.sections) {
-      if (s.state == JobState::waiting && section.shown != Section::Shown::always) continue;
-      const bool is_half = section.width == Section::Width::half;
-      if (is_half && !pair_is_open) out += "<div class=\"pair\">";
-      if (!is_half && pair_is_open) out += "</div>";
-      pair_is_open = is_half;
-      out += section.html(s);
+      if (!goes_on || !is_half(section)) out.push_back({fmt::format("part-{}", out.size()), ""});
+      goes_on = is_half(section);
+      const bool is_shown = s.state != JobState::waiting || section.shown == Section::Shown::always;
+      if (is_shown) out.back().html += section.html(s);
     }
   }
-  return out + (pair_is_open ? "</div>" : "");
+  return out;
+}
+
+bool is_row_of_halves(std::size_t part) {
+  std::vector<bool> rows;
+  bool goes_on = false;
+  for (const Topic& topic : topics()) {
+    for (const Section& section : topic.sections) {
+      if (!goes_on || !is_half(section)) rows.push_back(is_half(section));
+      goes_on = is_half(section);
+    }
+  }
+  return rows[part];
+}
+
+std::vector<PagePart> parts_of(const Served& served) {
+  std::vector<PagePart> out = {{"part-head", header(served)},
+                               {"part-attention", attention(served)}};
+  std::vector<PagePart> rest = sections(*served.snapshot);
+  for (std::size_t i = 0; i < rest.size(); ++i) {
+    if (is_row_of_halves(i) && !rest[i].html.empty())
+      rest[i].html = "<div class=\"pair\">" + rest[i].html + "</div>";
+    out.push_back(std::move(rest[i]));
+  }
+  return out;
+}
+
+std::string title(const Snapshot& s) {
+  return s.job->name + (s.state == JobState::finished ? " · finished" : "") + " · Coxswain";
 }
 
 }  // namespace
 
+std::string refresh_element() {
+  return fmt::format("<meta http-equiv=\"refresh\" content=\"{}\"/>", kStatusRefresh.count());
+}
+
 std::string status_page(const Served& served) {
   const Snapshot& s = *served.snapshot;
-  const std::string body = fmt::format("<main class=\"page\">{}{}{}{}</main>", header(served),
-                                       attention(served), sections(s), footer(s));
-  const bool is_over = s.state == JobState::finished;
-  const auto refresh = is_over ? 0 : static_cast<int>(kStatusRefresh.count());
-  return html_document(s.job->name + (is_over ? " · finished" : "") + " · Coxswain", refresh, body);
+  std::string body = "<main class=\"page\">";
+  for (const PagePart& part : parts_of(served))
+    body += fmt::format("<div class=\"live\" id=\"{}\">{}</div>", part.id, part.html);
+  body += footer(s) + "</main>";
+  std::string head;
+  if (s.state != JobState::finished)
+    head = fmt::format("<noscript>{}</noscript><script src=\"{}\" defer=\"defer\"></script>",
+                       refresh_element(), kStatusScriptPath);
+  return html_document(title(s), head, body);
+}
+
+std::vector<EventPart> page_events(const Served& served) {
+  std::vector<EventPart> out = {{"part", "title\n" + escape(title(*served.snapshot))}};
+  for (const PagePart& part : parts_of(served)) out.push_back({"part", part.id + "\n" + part.html});
+  return out;
 }
 
 std::string index_page(const Served& served, const std::vector<Endpoint>& endpoints) {
@@ -150,7 +197,7 @@ std::string index_page(const Served& served, const std::vector<Endpoint>& endpoi
     body += fmt::format("<dt><a href=\"{}\">{}</a></dt><dd>{}</dd>", endpoint.path, endpoint.path,
                         escape(endpoint.help));
   }
-  return html_document("Coxswain: " + served.snapshot->job->name, 0,
+  return html_document("Coxswain: " + served.snapshot->job->name, "",
                        body + "</dl></section></main>");
 }
 

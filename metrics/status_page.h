@@ -2,8 +2,10 @@
 // This is its frame: the header, what needs attention, the sections of the topics, the footer. Its
 // size does not grow with the number of ranks. Pure.
 //
-// While the job runs the page fetches itself again every kStatusRefresh; that of a job that has
-// ended says so and stays as it is, also when nobody answers any more.
+// While the job runs the page follows it: its script (status_script.cc) listens to the server's
+// events and puts in the parts that change, so that what somebody has opened, scrolled or selected
+// stays. Without JavaScript it fetches itself again every kStatusRefresh. The page of a job that
+// has ended says so and stays as it is, also when nobody answers any more.
 #pragma once
 
 #include <chrono>
@@ -11,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "metrics/http/event_feed.h"
 #include "metrics/request.h"
 
 namespace cox::metrics {
@@ -18,9 +21,20 @@ namespace cox::metrics {
 struct Endpoint;
 
 inline constexpr std::string_view kStatusPath = "/status";
+inline constexpr std::string_view kPageEventsPath = "/status/events";
+inline constexpr std::string_view kStatusScriptPath = "/status.js";
 inline constexpr std::chrono::seconds kStatusRefresh(5);
 
 std::string status_page(const Served& served);
+
+// Returns the same page as events `part`: the id of an element in the first line, its HTML in those
+// behind it.
+std::vector<EventPart> page_events(const Served& served);
+
+std::string_view status_script();
+
+// Returns the meta element by which a page fetches itself again.
+std::string refresh_element();
 
 // Returns the page at "/", which lists all pages.
 std::string index_page(const Served& served, const std::vector<Endpoint>& endpoints);

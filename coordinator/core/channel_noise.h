@@ -25,10 +25,13 @@ struct SlownessChannel {
   std::vector<double> variance;  // of one round's excess around it
   std::vector<double> sum;       // CUSUM
   std::vector<double> since;     // the round in which `sum` last left 0
+  // While noise is larger than the slowdown that is looked for; else without entries.
+  std::vector<double> large_sum;    // CUSUM for slowdowns that stand out of that noise
+  std::vector<double> slow_rounds;  // of late that stood out, less two for each that did not
 
   static auto fields(auto& self) {
     return std::tie(self.pooled_variance, self.pooled_samples, self.level, self.variance, self.sum,
-                    self.since);
+                    self.since, self.large_sum, self.slow_rounds);
   }
 };
 

@@ -37,10 +37,13 @@ constexpr std::size_t channel_of(Phase phase) {
 constexpr std::size_t kBackward = channel_of(Phase::backward);
 constexpr std::size_t kCommunication = channel_of(Phase::communication);
 
-// Communication compares only where all ranks tell it from waiting.
+// Communication compares only where all ranks tell it from waiting. Where ranks outnumber cores
+// none does: what a call takes after the last rank has arrived is the time until its peers get a
+// core.
 bool all_measure_waiting(const Timings& timings, std::span<const RankSignal> reports) {
   return std::ranges::all_of(timings.report, [&](std::uint32_t place) {
-    return reports[place].has(SignalFlag::waiting_measured);
+    return reports[place].has(SignalFlag::waiting_measured) &&
+           !reports[place].has(SignalFlag::without_queueing);
   });
 }
 
@@ -207,57 +210,56 @@ class MedianOfOthers {
   double low_, middle_, high_;
 };
 
+// The functions below put ratios in the place of seconds, channel by channel; the whole comes last,
+// because the phases are a part of it.
+
 // Few ranks: each against the others.
-void few_over_others(const ChannelColumns& seconds, const Flags& in_use, ChannelColumns& ratios) {
+void few_over_others(const Flags& in_use, ChannelColumns& seconds) {
   const MedianOfOthers own(seconds[0]);
-  for (std::size_t c = 0; c < kChannels; ++c) {
+  for (std::size_t c = kChannels; c-- > 0;) {
     if (!in_use[c]) continue;
     const MedianOfOthers others(seconds[c]);
-    const std::span<double> column = ratios[c];
+    const std::span<double> column = seconds[c];
     for (std::size_t i = 0; i < column.size(); ++i) {
-      const double of_rank = seconds[c][i];
+      const double of_rank = column[i];
       column[i] = ratio_of(of_rank, others.without(of_rank), own.without(seconds[0][i]));
     }
   }
 }
 
 // Many ranks: all against the same.
-void ratios_over(std::span<const double> seconds, double expected, double expected_own,
-                 std::span<double> ratios) {
+void ratios_over(double expected, double expected_own, std::span<double> seconds) {
   if (!(expected_own > 0)) {
-    std::ranges::fill(ratios, 1.0);
+    std::ranges::fill(seconds, 1.0);
     return;
   }
-  for (std::size_t i = 0; i < seconds.size(); ++i) {
-    ratios[i] = 1 + (seconds[i] - expected) / expected_own;
-  }
+  for (double& value : seconds) value = 1 + (value - expected) / expected_own;
 }
 
 // `known`: the channels whose medians the summary has already.
-void many_over_others(const ChannelColumns& seconds, const Flags& in_use, const Flags& known,
-                      const StepSummary& summary, ChannelColumns& ratios) {
+void many_over_others(const Flags& in_use, const Flags& known, const StepSummary& summary,
+                      ChannelColumns& seconds) {
   const auto median = [&](std::size_t c) {
     if (!known[c]) return median_of(seconds[c]);
     if (c == 0) return summary.own_seconds.median;
     return summary.phases[static_cast<std::size_t>(kOwnPhases[c - 1])].median;
   };
   const double expected_own = median(0);
-  for (std::size_t c = 0; c < kChannels; ++c) {
-    if (!in_use[c]) continue;
-    ratios_over(seconds[c], c == 0 ? expected_own : median(c), expected_own, ratios[c]);
+  for (std::size_t c = kChannels; c-- > 0;) {
+    if (in_use[c]) ratios_over(c == 0 ? expected_own : median(c), expected_own, seconds[c]);
   }
 }
 
-// Ratios of a round in which each rank is compared with the others; 0 in channels not in use.
-ChannelColumns over_others(const ChannelColumns& seconds, const Flags& in_use, const Flags& known,
+// Ratios of a round in which each rank is compared with the others, in the place of its seconds;
+// channels that are not in use keep their zeros.
+ChannelColumns over_others(ChannelColumns seconds, const Flags& in_use, const Flags& known,
                            const StepSummary& summary) {
-  ChannelColumns ratios(seconds.rows());
   if (seconds.rows() < kLeaveOneOutBelow) {
-    few_over_others(seconds, in_use, ratios);
+    few_over_others(in_use, seconds);
   } else {
-    many_over_others(seconds, in_use, known, summary, ratios);
+    many_over_others(in_use, known, summary, seconds);
   }
-  return ratios;
+  return seconds;
 }
 
 // Moves a baseline towards what was seen; outliers move it as far as a three-fold time would.
@@ -303,12 +305,15 @@ void take_lesser(ChannelColumns& excess, const ChannelColumns& at_equal_samples,
   }
 }
 
-ChannelColumns against_others(const Work& work, const StepSummary& summary,
+// Uses up the seconds of `work`.
+ChannelColumns against_others(Work& work, const StepSummary& summary,
                               std::span<const double> slow) {
-  ChannelColumns excess = over_others(work.seconds, work.in_use, work.as_reported, summary);
-  if (work.has_unequal_samples()) {
+  const bool unequal = work.has_unequal_samples();
+  ChannelColumns excess =
+      over_others(std::move(work.seconds), work.in_use, work.as_reported, summary);
+  if (unequal) {
     const ChannelColumns at_equal =
-        over_others(work.at_equal_samples, work.in_use, Flags{}, summary);
+        over_others(std::move(work.at_equal_samples), work.in_use, Flags{}, summary);
     take_lesser(excess, at_equal, work.ranks, slow);
   }
   for (std::size_t c = 0; c < kChannels; ++c) {  // still ratios

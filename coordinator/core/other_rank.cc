@@ -6,7 +6,7 @@
 namespace cox {
 namespace {
 
-constexpr double kLeastShift = 0.0953101798043249;  // log 1.1
+constexpr double kLeastShift = 0.1397619423751587;  // log 1.15
 constexpr double kLevelRounds = 8;                  // that a running level remembers
 constexpr double kNoiseRounds = 64;
 constexpr double kCut = 9;  // squared: residuals count as 3 deviations at most
@@ -26,7 +26,7 @@ double least_other_shift(double shift) {
 CusumTest other_rank_test(const OtherRank& other, double shift, double rate) {
   const double wider = 1 + 2 * std::sqrt(2 / std::max(other.rounds, 1.0));
   const double sigma = std::sqrt(std::max(other.variance, kSmallestVariance) * wider);
-  return make_cusum_test(least_other_shift(shift), sigma, rate);
+  return make_cusum_test(2 * least_other_shift(shift), sigma, rate);  // k is half of it
 }
 
 // The second rank's difference is nearly that of the first with the other sign, so the noise is

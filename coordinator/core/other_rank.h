@@ -1,6 +1,7 @@
 // OtherRank: the test of two ranks against each other. Two cannot tell by a median who is unusual,
 // and their own past does not know of what was slow from the start; the seconds of the other one at
-// equal samples do. A tenth is the least that counts, since no two machines are alike. A part of
+// equal samples do. What is less than 15 % does not count, since no two machines are alike, and the
+// two threads of one core are not either: the test is against that floor, not half of it. A part of
 // slowness.h. Pure.
 #pragma once
 
@@ -30,7 +31,8 @@ struct OtherRank {
   bool is_sane() const;
 };
 
-// Returns the logarithm of the smallest slowdown that counts, when `shift` is that of the settings.
+// Returns the logarithm of the slowdown above which one counts, when `shift` is that of the
+// settings.
 double least_other_shift(double shift);
 
 // Returns the test at the noise of now. `rate` is that of false alarms, per rank and round.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "coordinator/core/text.h"
+
 namespace cox {
 namespace {
 
@@ -16,6 +18,14 @@ bool is_amount(double value) {
 }
 
 }  // namespace
+
+std::string gain_text(double seconds) {
+  constexpr double kShort = 59.95;
+  const double size = std::abs(seconds);
+  if (size < 0.05) return "0 s";
+  const std::string text = size < kShort ? sentence("%.1f s", size) : duration_text(size);
+  return seconds < 0 ? "-" + text : text;
+}
 
 PolicyScore& score_of(std::vector<PolicyScore>& scores, PolicyKind policy) {
   const auto at = std::ranges::lower_bound(scores, policy, {}, &PolicyScore::policy);

@@ -59,6 +59,10 @@ struct PolicyScore {
   bool is_sane() const;
 };
 
+// Returns an amount of seconds saved, or lost where it is negative, for people: "0.4 s", "-2 s",
+// "3 min 05 s"; "0 s" below a twentieth.
+std::string gain_text(double seconds);
+
 // Account is a measured plan whose changes are in force and count for its policies.
 struct Account {
   std::uint64_t first_plan = 0;

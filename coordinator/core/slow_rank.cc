@@ -13,11 +13,10 @@ constexpr double kRatioRounds = 32;  // behind the mean that says how slow a ran
 constexpr double kLeastRounds = 7;   // what is over sooner is a pause
 constexpr double kMostRounds = 4096;
 constexpr double kSchedulerSeconds = 0.05;
-constexpr double kShortRoundMargin = 3;     // by which pauses are outlasted for longer
-constexpr double kShortSpells = 4;          // times what was wanted: a spell no longer than that
-constexpr double kMemory = 4096;            // rounds
-constexpr double kOrdinaryAllowance = 0.5;  // a k below belongs to noise larger than the slowdown
-constexpr double kMostlySlow = 0.6;         // part of the rounds of a spell
+constexpr double kShortRoundMargin = 3;  // by which pauses are outlasted for longer
+constexpr double kShortSpells = 4;       // times what was wanted: a spell no longer than that
+constexpr double kMemory = 4096;         // rounds
+constexpr double kMostlySlow = 0.6;      // part of the rounds of a spell
 constexpr double k95 = 1.96;
 constexpr double kLargest = 1e18;
 
@@ -109,17 +108,16 @@ RoundId round_id(double number) {
 // A sum that has reached its threshold says that the rank was slow for some rounds at least. Where
 // each of them stands out from noise, those began it; where only all of them together do, it
 // began when the sum left 0.
-void begin_evidence(SlowRank& entry, double sum, const CusumTest& test, double mean,
-                    double variance) {
+void begin_evidence(SlowRank& entry, const ReachedTest& reached, double mean, double variance) {
+  const CusumTest& test = reached.test;
   const auto now = static_cast<double>(entry.suspected_at.value());
   const double age = now - static_cast<double>(entry.since.value()) + 1;
-  const double at_least = std::min(age, std::ceil(sum / (kMaxScore - test.k)));
+  const double at_least = std::min(age, std::ceil(reached.sum / (kMaxScore - test.k)));
   const bool stands_out = mean > kMaxScore * test.sigma;
-  entry.surely_slow = stands_out ? at_least : age;
-  if (test.k < kOrdinaryAllowance) entry.surely_slow = 0;  // now and then makes such a sum, too
+  entry.surely_slow = reached.slow_rounds.value_or(stands_out ? at_least : age);
   if (stands_out) entry.since = round_id(now - at_least + 1);
   entry.rounds = std::clamp(entry.rounds, 1.0, kRatioRounds);
-  entry.rarity = cusum_rarity(sum, test.k);
+  entry.rarity = cusum_rarity(reached.sum, test.k);
   put_interval(entry, mean, variance);
 }
 

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <tuple>
 
@@ -112,11 +113,19 @@ struct SpellRound {
 
 RoundId round_id(double number);
 
-// Begins the evidence of a rank whose CUSUM `sum` has reached the threshold of `test`. `mean` is
-// the logarithm of its slowdown since then, `variance` that of one round around it. REQUIRES: rank,
-// since, suspected_at and rounds are set.
-void begin_evidence(SlowRank& entry, double sum, const CusumTest& test, double mean,
-                    double variance);
+// ReachedTest is a CUSUM whose sum has reached its threshold.
+struct ReachedTest {
+  CusumTest test;
+  double sum = 0;
+  double since = 0;  // the round in which the sum left 0, or the slow rounds began
+  // The rounds of late that were slow, where they were counted; else the sum tells how many.
+  std::optional<double> slow_rounds{};
+};
+
+// Begins the evidence of a rank that has reached a test. `mean` is the logarithm of its slowdown
+// since then, `variance` that of one round around it. REQUIRES: rank, since, suspected_at and
+// rounds are set.
+void begin_evidence(SlowRank& entry, const ReachedTest& reached, double mean, double variance);
 
 // Adds a round's score against the slowness.
 void add_recovery(SlowRank& entry, double score, double k);

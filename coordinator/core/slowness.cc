@@ -15,9 +15,11 @@ namespace {
 constexpr double kNoisyRatio = 2;       // of variances, from which a rank has its own
 constexpr double kOwnPastRounds = 32;   // an own past shorter than that says nothing
 constexpr double kOwnPastMargin = 2.5;  // deviations by which a baseline may be wrong
-constexpr double kSurelyAbove = 0.8;    // part of the floor for two ranks
 constexpr double kRemembered = 256;     // rounds for which a recovered rank is told
 constexpr std::size_t kMostRecovered = 64;
+constexpr double kOrdinaryAllowance = 0.5;  // a k below belongs to noise larger than the slowdown
+constexpr double kMostSlowRounds = 32;      // that are counted
+constexpr double kStandsOut = 0.75;         // deviations, of a slow round in noise as large as that
 constexpr double kLargest = 1e18;
 
 // ---- Tests.
@@ -78,9 +80,26 @@ Round round_of(Slowness& before, const StepSummary& summary, const StragglerConf
 }
 
 // The whole takes half of the false alarms that are allowed, the phases share the rest.
+double rate_of(const Round& round, std::size_t channel) {
+  return round.rate / (channel == 0 ? 1 : static_cast<double>(kOwnPhases.size()));
+}
+
+// Whether noise is larger than the smallest slowdown worth naming. The test for that is slow even
+// to find what stands out; a second one, for slowdowns of two deviations, is sooner there, and both
+// share the rate of false alarms.
+bool is_wild(const CusumScale& test) {
+  return test.k < kOrdinaryAllowance;
+}
+
 CusumTest test_of(const Round& round, std::size_t channel, double variance) {
-  const double parts = channel == 0 ? 1 : static_cast<double>(kOwnPhases.size());
-  return make_cusum_test(round.shift, std::sqrt(variance), round.rate / parts);
+  const double rate = rate_of(round, channel);
+  CusumTest test = make_cusum_test(round.shift, std::sqrt(variance), rate);
+  if (is_wild(test) && !round.own_past) test.h = cusum_threshold(test.k, rate / 2);
+  return test;
+}
+
+CusumTest large_test_of(const Round& round, std::size_t channel, double sigma) {
+  return make_cusum_test(2 * sigma, sigma, rate_of(round, channel) / 2);
 }
 
 // The test that belongs to a rank's noise now, when `ordinary` is that of the others.
@@ -122,6 +141,25 @@ double add_ordinary_scores(SlownessChannel& channel, const Round& round, const R
 // Returns the rank's place among the entries. REQUIRES: it has one.
 std::size_t place_of(const Round& round, std::size_t rank) {
   return static_cast<std::size_t>(round.place[rank]) - 1;
+}
+
+void add_large_scores(SlownessChannel& channel, const Round& round, const CusumTest& ordinary,
+                      double noisy, std::span<const double> excess) {
+  channel.large_sum.resize(channel.sum.size());
+  channel.slow_rounds.resize(channel.sum.size());
+  for (const RankRun& run : round.runs) {
+    for (std::size_t i = 0; i < run.size; ++i) {
+      const std::size_t rank = run.rank + i;
+      const double seen = excess[run.report + i];
+      const double own = channel.variance[rank];
+      const double sigma = own > noisy ? std::sqrt(own) : ordinary.sigma;
+      double& sum = channel.large_sum[rank];
+      sum = round.place[rank] != 0 ? 0 : cusum_step(sum, seen / sigma, kMaxAllowance);
+      double& slow = channel.slow_rounds[rank];
+      const bool stands_out = seen > std::max(round.shift / 2, kStandsOut * sigma);
+      slow = stands_out ? std::min(slow + 1, kMostSlowRounds) : std::max(slow - 2, 0.0);
+    }
+  }
 }
 
 void add_score(Slowness& slowness, std::size_t c, Round& round, std::size_t rank, double excess,
@@ -166,6 +204,12 @@ CusumTest add_round(Slowness& slowness, std::size_t c, Round& round,
     const double left =
         round.own_past ? 1 : add_ordinary_scores(channel, round, run, ordinary, noisy, excess);
     if (left > 0) add_other_scores(slowness, c, round, run, ordinary, noisy, excess);
+  }
+  if (is_wild(ordinary) && !round.own_past) {
+    add_large_scores(channel, round, ordinary, noisy, excess);
+  } else {
+    channel.large_sum.clear();
+    channel.slow_rounds.clear();
   }
   return ordinary;
 }
@@ -216,6 +260,33 @@ SlowRank make_entry(const Slowness& slowness, const Round& round, std::size_t ra
   return entry;
 }
 
+// Returns the slow rounds behind a sum that wild noise reaches now and then as well; none where it
+// is not wild.
+std::optional<double> counted_rounds(const SlownessChannel& channel, const CusumTest& test,
+                                     std::size_t rank) {
+  if (!is_wild(test)) return std::nullopt;
+  return channel.slow_rounds.empty() ? 0 : channel.slow_rounds[rank];
+}
+
+// Returns the test of the channel that the rank has reached, if any. `ordinary` is that of ordinary
+// ranks.
+std::optional<ReachedTest> reached_test(const Slowness& slowness, const Round& round, std::size_t c,
+                                        std::size_t rank, const CusumTest& ordinary) {
+  const SlownessChannel& channel = slowness.channels[c];
+  const double sum = channel.sum[rank];
+  // The common threshold is the lowest, so most ranks need no second look.
+  if (sum >= ordinary.h) {
+    const CusumTest test = test_for(round, slowness, c, rank, ordinary);
+    if (sum >= test.h)
+      return ReachedTest{test, sum, channel.since[rank], counted_rounds(channel, test, rank)};
+  }
+  if (channel.large_sum.empty()) return std::nullopt;
+  const CusumTest large = large_test_of(round, c, ordinary.sigma);
+  if (channel.large_sum[rank] < large.h) return std::nullopt;
+  const double slow = channel.slow_rounds[rank];
+  return ReachedTest{large, channel.large_sum[rank], round.number - std::max(slow, 1.0) + 1, slow};
+}
+
 std::optional<SlowRank> found_slow(const Slowness& slowness, const Round& round, const Tests& tests,
                                    std::size_t rank) {
   const double level = slowness.channels[0].level[rank];
@@ -223,16 +294,14 @@ std::optional<SlowRank> found_slow(const Slowness& slowness, const Round& round,
       round.own_past ? std::max<double>(round.min_reports, kOwnPastRounds) : round.min_reports;
   if (slowness.reports[rank] < least || level < round.shift / 2) return std::nullopt;
   for (std::size_t c = 0; c < kChannels; ++c) {
-    const double sum = slowness.channels[c].sum[rank];
-    // The common threshold is the lowest, so most ranks need no second look.
-    if (!tests[c] || sum < tests[c]->h) continue;
-    const CusumTest test = test_for(round, slowness, c, rank, *tests[c]);
-    if (sum < test.h) continue;
-    const double since = slowness.channels[c].since[rank];
-    SlowRank entry = make_entry(slowness, round, rank, since);
+    if (!tests[c]) continue;
+    const auto reached = reached_test(slowness, round, c, rank, *tests[c]);
+    if (!reached) continue;
+    SlowRank entry = make_entry(slowness, round, rank, reached->since);
     entry.against = round.own_past ? ComparedWith::own_past : ComparedWith::others;
-    const double mean = excess_since_onset(level, round.number - since + 1, slowness.reports[rank]);
-    begin_evidence(entry, sum, test, mean, slowness.channels[0].variance[rank]);
+    const double mean =
+        excess_since_onset(level, round.number - reached->since + 1, slowness.reports[rank]);
+    begin_evidence(entry, *reached, mean, slowness.channels[0].variance[rank]);
     return entry;
   }
   return std::nullopt;
@@ -261,7 +330,10 @@ void follow_phase(SlowRank& entry, const Slowness& slowness, const Round& round)
 }
 
 void forget_sums(Slowness& slowness, std::size_t rank) {
-  for (SlownessChannel& channel : slowness.channels) channel.sum[rank] = 0;
+  for (SlownessChannel& channel : slowness.channels) {
+    channel.sum[rank] = 0;
+    if (!channel.large_sum.empty()) channel.large_sum[rank] = channel.slow_rounds[rank] = 0;
+  }
   if (rank < 2) slowness.other_rank.sum[rank] = 0;
 }
 
@@ -319,12 +391,14 @@ std::optional<SlowRank> found_against_other(const Slowness& slowness, const Roun
   if (slowness.reports.size() != 2 || other.rounds < kOtherRankRounds) return std::nullopt;
   const CusumTest test = other_rank_test(other, round.shift, round.rate);
   const double level = other.level[0][rank];
-  if (other.sum[rank] < test.h || level < kSurelyAbove * least_other_shift(round.shift))
-    return std::nullopt;
+  if (other.sum[rank] < test.h || level < least_other_shift(round.shift)) return std::nullopt;
   SlowRank entry = make_entry(slowness, round, rank, other.since[rank]);
   entry.against = ComparedWith::other_rank;
   entry.phase_index = costliest_phase(slowness, entry);
-  begin_evidence(entry, other.sum[rank], test, level, other.variance);
+  begin_evidence(
+      entry,
+      {test, other.sum[rank], other.since[rank], is_wild(test) ? std::optional(0.0) : std::nullopt},
+      level, other.variance);
   return entry;
 }
 
@@ -440,8 +514,10 @@ bool fits(const Slowness& slowness, std::size_t ranks) {
   return slowness.reports.size() == ranks && slowness.own_past.seconds.rows() == past &&
          slowness.own_past.at_equal_samples.rows() == past &&
          std::ranges::all_of(slowness.channels, [&](const SlownessChannel& channel) {
+           const std::size_t large = channel.large_sum.size();
            return channel.level.size() == ranks && channel.variance.size() == ranks &&
-                  channel.sum.size() == ranks && channel.since.size() == ranks;
+                  channel.sum.size() == ranks && channel.since.size() == ranks &&
+                  (large == 0 || large == ranks) && channel.slow_rounds.size() == large;
          });
 }
 
@@ -449,9 +525,12 @@ bool Slowness::is_sane() const {
   const auto is_slow_rank = [&](const SlowRank& one) {
     return one.is_sane() && static_cast<std::size_t>(one.rank.value()) < reports.size();
   };
-  const auto is_channel = [](const SlownessChannel& channel) {
+  const auto is_count = [](double rounds) { return rounds >= 0 && rounds <= kMostSlowRounds; };
+  const auto is_channel = [&](const SlownessChannel& channel) {
     const bool all = is_bounded(channel.level) && is_bounded(channel.variance) &&
-                     is_bounded(channel.sum) && is_bounded(channel.since);
+                     is_bounded(channel.sum) && is_bounded(channel.since) &&
+                     is_bounded(channel.large_sum) &&
+                     std::ranges::all_of(channel.slow_rounds, is_count);
     return all && channel.pooled_variance >= 0 && channel.pooled_variance <= kLargest &&
            channel.pooled_samples >= 0 && channel.pooled_samples <= kLargest;
   };
@@ -473,6 +552,8 @@ Slowness after_restart(Slowness slowness) {
   for (SlownessChannel& channel : slowness.channels) {
     std::ranges::fill(channel.sum, 0.0);
     std::ranges::fill(channel.since, 0.0);
+    channel.large_sum.clear();
+    channel.slow_rounds.clear();
   }
   slowness.watched.clear();
   slowness.pace = {};

@@ -18,7 +18,9 @@
 // rounds; a rank noisier than twice the pool (in variance) has its own. The stated rate of false
 // alarms holds for each rank and step: half of it goes to the whole, half is split over the phases.
 // The smallest slowdown worth naming is a ratio, or what a millisecond is of a round where that is
-// more. A rank is suspected when a CUSUM reaches its threshold, it has made min_rounds reports, and
+// more. Where noise is larger than that, a second CUSUM looks for slowdowns of two deviations, with
+// half of the rate; it is sooner there, and what both find is confirmed by slow rounds that were
+// counted, not by the sum. A rank is suspected when a CUSUM reaches its threshold, it has made min_rounds reports, and
 // its work as a whole is up by half the smallest slowdown worth naming; it is confirmed when that
 // has lasted for longer than pauses do (slow_rank.h), and over when the opposite test is as sure.
 //

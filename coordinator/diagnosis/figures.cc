@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -45,8 +46,13 @@ std::vector<std::string> phase_names(const Columns& phases) {
 }
 
 double column_sum(const RankRecord& rank, std::string_view phase, std::size_t first) {
-  const Column* column = find(rank.phases, phase);
-  return column == nullptr ? 0 : exact_sum(there(column->values(first)));
+  ExactSum sum;
+  if (const Column* column = find(rank.phases, phase)) {
+    column->each(first, [&sum](double value) {
+      if (!is_absent(value)) sum.add(value);
+    });
+  }
+  return sum.value();
 }
 
 Trend trend_of(const std::vector<double>& losses) {
@@ -58,82 +64,93 @@ Trend trend_of(const std::vector<double>& losses) {
   return change > kTrendTolerance ? Trend::worsening : Trend::plateau;
 }
 
-std::vector<std::int64_t> step_numbers(const std::vector<double>& steps,
+// The numbers of the steps in these rows, counted from `first` on. REQUIRES: ascending rows.
+std::vector<std::int64_t> step_numbers(const RankRecord& rank, std::size_t first,
                                        const std::vector<std::size_t>& rows) {
   std::vector<std::int64_t> out;
-  for (const std::size_t row : rows) out.push_back(static_cast<std::int64_t>(steps[row]));
+  std::vector<double> block;
+  std::size_t of_block = rank.steps.blocks();
+  for (const std::size_t row : rows) {
+    const std::size_t at = first + row;
+    if (at / Column::kBlock != of_block) rank.steps.read(of_block = at / Column::kBlock, block);
+    out.push_back(static_cast<std::int64_t>(block[at % Column::kBlock]));
+  }
   return out;
 }
 
-// What sticks out in which row.
-using Axes = std::map<std::size_t, std::set<std::string>>;
+// What may stick out in a row, as bits; in the order of their names.
+constexpr std::array<std::string_view, 4> kAxes = {"grad_norm", "loss", "memory", "step_time"};
+enum Axis : std::uint8_t { kGradientNorm = 1, kLoss = 2, kMemory = 4, kStepTime = 8 };
+using Axes = std::vector<std::uint8_t>;  // one a row: as many bytes, whatever sticks out
 
-void add_axis(Axes& axes, const std::string& name, const std::vector<std::size_t>& rows) {
-  for (const std::size_t row : rows) axes[row].insert(name);
+void add_spikes(Axes& axes, Axis axis, std::span<const double> values) {
+  for (const std::size_t row : local_spikes(values)) axes[row] |= axis;
 }
 
-struct Series {
-  std::vector<double> steps;
-  std::vector<double> loss;
-  std::vector<double> gradient_norm;
-  std::vector<double> seconds;
-  std::vector<double> alloc;
-};
-
-Axes axes_of(const Series& series) {
-  Axes axes;
-  add_axis(axes, "loss", local_spikes(series.loss));
-  for (std::size_t i = 0; i < series.loss.size(); ++i) {
-    if (!is_absent(series.loss[i]) && !std::isfinite(series.loss[i])) axes[i].insert("loss");
+Axes axes_of(const RankRecord& rank, std::size_t first, const std::vector<double>& loss) {
+  const std::size_t n = rank.size();
+  Axes axes(n - first);
+  add_spikes(axes, kLoss, loss);
+  for (std::size_t i = 0; i < loss.size(); ++i) {
+    if (!is_absent(loss[i]) && !std::isfinite(loss[i])) axes[i] |= kLoss;
   }
-  add_axis(axes, "grad_norm", local_spikes(series.gradient_norm));
-  add_axis(axes, "step_time", local_spikes(series.seconds));
-  add_axis(axes, "memory", local_spikes(series.alloc));
-  std::erase_if(axes, [](const auto& each) { return each.second.size() < 2; });
+  add_spikes(axes, kGradientNorm, values_of(rank.scalars, "grad_norm", n, first));
+  add_spikes(axes, kStepTime, row_sums(rank.phases, n, first));
+  add_spikes(axes, kMemory, values_of(rank.memory, "alloc", n, first));
   return axes;
 }
 
-std::optional<double> shown_value(const std::set<std::string>& axes, const char* axis,
-                                  double value) {
-  if (!axes.contains(axis) || is_absent(value)) return std::nullopt;
-  return value;
+// Rows close together in which several quantities stick out.
+struct EventRows {
+  std::size_t first = 0;
+  std::size_t last = 0;
+  std::size_t peak = 0;  // with the largest loss
+  std::uint8_t axes = 0;
+};
+
+// The first few.
+std::vector<EventRows> events_of(const Axes& axes, const std::vector<double>& loss) {
+  const auto known = [&loss](std::size_t row) { return is_absent(loss[row]) ? 0.0 : loss[row]; };
+  std::vector<EventRows> out;
+  for (std::size_t row = 0; row < axes.size(); ++row) {
+    if (std::popcount(axes[row]) < 2) continue;
+    if (out.empty() || row - out.back().last > kEventGap) {
+      if (out.size() == kMostEvents) break;
+      out.push_back({row, row, row, 0});
+    }
+    EventRows& event = out.back();
+    event.last = row;
+    event.axes |= axes[row];
+    if (known(row) > known(event.peak)) event.peak = row;
+  }
+  return out;
 }
 
-Instability event_of(const Series& series, const Axes& all, const std::vector<std::size_t>& rows) {
-  std::set<std::string> axes;
-  std::size_t peak = rows.front();
-  const auto loss = [&series](std::size_t row) {
-    return is_absent(series.loss[row]) ? 0.0 : series.loss[row];
+Instability event_of(const RankRecord& rank, std::size_t first, const EventRows& rows) {
+  const auto shown_value = [&rows](Axis axis, double value) {
+    return (rows.axes & axis) == 0 || is_absent(value) ? std::nullopt : std::optional(value);
   };
-  for (const std::size_t row : rows) {
-    axes.insert(all.at(row).begin(), all.at(row).end());
-    if (loss(row) > loss(peak)) peak = row;
+  const std::size_t peak = first + rows.peak;
+  Instability out;
+  const std::vector<std::int64_t> ends = step_numbers(rank, first, {rows.first, rows.last});
+  out.first_step = ends[0];
+  out.last_step = ends[1];
+  for (std::size_t i = 0; i < kAxes.size(); ++i) {
+    if ((rows.axes >> i & 1) != 0) out.axes.emplace_back(kAxes[i]);
   }
-  return {static_cast<std::int64_t>(series.steps[rows.front()]),
-          static_cast<std::int64_t>(series.steps[rows.back()]),
-          {axes.begin(), axes.end()},
-          shown_value(axes, "loss", series.loss[peak]),
-          shown_value(axes, "grad_norm", series.gradient_norm[peak]),
-          shown_value(axes, "step_time", series.seconds[peak]),
-          shown_value(axes, "memory", series.alloc[peak])};
+  out.loss = shown_value(kLoss, value_at(rank.scalars, "loss", peak));
+  out.gradient_norm = shown_value(kGradientNorm, value_at(rank.scalars, "grad_norm", peak));
+  out.step_seconds = shown_value(kStepTime, row_sums(rank.phases, peak + 1, peak).front());
+  out.alloc_bytes = shown_value(kMemory, value_at(rank.memory, "alloc", peak));
+  return out;
 }
 
 std::vector<Instability> instabilities_of(const RankRecord& rank, std::size_t first) {
-  const std::size_t n = rank.size();
   if (rows_after(rank, first) < kLeastForInstability) return {};
-  const Series series{rank.steps.values(first), values_of(rank.scalars, "loss", n, first),
-                      values_of(rank.scalars, "grad_norm", n, first),
-                      row_sums(rank.phases, n, first), values_of(rank.memory, "alloc", n, first)};
-  const Axes axes = axes_of(series);
-  std::vector<std::vector<std::size_t>> events;
-  for (const auto& [row, names] : axes) {
-    if (events.empty() || row - events.back().back() > kEventGap) events.emplace_back();
-    events.back().push_back(row);
-  }
+  const std::vector<double> loss = values_of(rank.scalars, "loss", rank.size(), first);
   std::vector<Instability> out;
-  for (const auto& rows : events) {
-    if (out.size() < kMostEvents) out.push_back(event_of(series, axes, rows));
-  }
+  for (const EventRows& rows : events_of(axes_of(rank, first, loss), loss))
+    out.push_back(event_of(rank, first, rows));
   return out;
 }
 
@@ -142,32 +159,6 @@ struct AlignedRank {
   std::vector<double> compute;  // all that is no communication; later relative to the median
   std::vector<double> comm;
 };
-
-// The rows of the common steps for each rank, in the order of step numbers; the last row counts
-// where a step is there several times.
-std::vector<std::vector<std::uint32_t>> common_rows(const RunRecord& run) {
-  std::vector<std::map<std::int64_t, std::uint32_t>> maps(run.ranks.size());
-  std::vector<std::vector<std::uint32_t>> out(run.ranks.size());
-  for (std::size_t r = 0; r < run.ranks.size(); ++r) {
-    std::uint32_t row = 0;
-    for (const double step : run.ranks[r].steps.values())
-      maps[r][static_cast<std::int64_t>(step)] = row++;
-  }
-  for (const auto& [step, row] : maps[0]) {
-    const auto has = [step = step](const auto& map) { return map.contains(step); };
-    if (!std::ranges::all_of(maps, has)) continue;
-    for (std::size_t r = 0; r < maps.size(); ++r) out[r].push_back(maps[r][step]);
-  }
-  return out;
-}
-
-// Whether all ranks have the same steps, each once and in order: then rows are aligned already.
-bool is_aligned(const RunRecord& run) {
-  const std::vector<double> steps = run.ranks[0].steps.values();
-  if (std::ranges::adjacent_find(steps, std::greater_equal<>()) != steps.end()) return false;
-  return std::ranges::all_of(run.ranks,
-                             [&steps](const RankRecord& r) { return r.steps.values() == steps; });
-}
 
 std::vector<double> picked(std::vector<double> values, const std::vector<std::uint32_t>& rows) {
   std::vector<double> out;
@@ -178,8 +169,7 @@ std::vector<double> picked(std::vector<double> values, const std::vector<std::ui
 
 std::vector<AlignedRank> aligned(const RunRecord& run) {
   constexpr std::array<std::string_view, 1> kComm = {"comm"};
-  const bool is_direct = is_aligned(run);
-  const auto rows = is_direct ? std::vector<std::vector<std::uint32_t>>() : common_rows(run);
+  const std::vector<std::vector<std::uint32_t>> rows = common_steps(run).rows;
   std::vector<AlignedRank> out;
   for (std::size_t r = 0; r < run.ranks.size(); ++r) {
     const RankRecord& rank = run.ranks[r];
@@ -190,7 +180,7 @@ std::vector<AlignedRank> aligned(const RunRecord& run) {
     AlignedRank each{row_sums(rank.phases, rank.size(), 0, left_out),
                      values_of(rank.phases, "comm", rank.size())};
     for (double& value : each.comm) value = is_absent(value) ? 0 : value;
-    if (!is_direct) each = {picked(each.compute, rows[r]), picked(each.comm, rows[r])};
+    if (!rows.empty()) each = {picked(each.compute, rows[r]), picked(each.comm, rows[r])};
     out.push_back(std::move(each));
   }
   return out;
@@ -316,21 +306,32 @@ std::optional<Efficiency> efficiency_of(const RankRecord& rank, const FigureOpti
 }
 
 // The largest of the peaks, or of what stands for them in steps that have none.
-double largest(std::vector<double> peaks, const std::vector<double>& instead) {
+double largest(const RankRecord& rank, std::string_view peaks, std::size_t first,
+               const std::vector<double>& instead) {
   double most = 0;
-  for (std::size_t i = 0; i < peaks.size(); ++i) {
-    const double value = is_absent(peaks[i]) ? instead[i] : peaks[i];
+  std::size_t i = 0;
+  const auto take = [&](double peak) {
+    const double value = is_absent(peak) ? instead[i] : peak;
     if (!is_absent(value)) most = std::max(most, value);
+    ++i;
+  };
+  if (const Column* column = find(rank.memory, peaks)) {
+    column->each(first, take);
+  } else {
+    for (std::size_t row = 0; row < instead.size(); ++row) take(absent());
   }
   return most;
 }
 
 double fragmentation_of(const std::vector<double>& allocs, const std::vector<double>& reserved) {
-  std::vector<double> shares;
+  ExactSum shares;
+  std::size_t count = 0;
   for (std::size_t i = 0; i < std::min(allocs.size(), reserved.size()); ++i) {
-    if (reserved[i] > 0) shares.push_back((reserved[i] - allocs[i]) / reserved[i]);
+    if (!(reserved[i] > 0)) continue;
+    shares.add((reserved[i] - allocs[i]) / reserved[i]);
+    ++count;
   }
-  return mean_of(shares);
+  return count == 0 ? 0 : shares.value() / static_cast<double>(count);
 }
 
 }  // namespace
@@ -394,8 +395,8 @@ MemoryUse memory_of(const RankRecord& rank, std::size_t first) {
   std::vector<double> reserved = values_of(rank.memory, "reserved", n, first);
   out.is_there = !std::ranges::all_of(alloc, is_absent);
   if (!out.is_there) return out;
-  out.peak_alloc_bytes = largest(values_of(rank.memory, "peak_alloc", n, first), alloc);
-  out.peak_reserved_bytes = largest(values_of(rank.memory, "peak_reserved", n, first), reserved);
+  out.peak_alloc_bytes = largest(rank, "peak_alloc", first, alloc);
+  out.peak_reserved_bytes = largest(rank, "peak_reserved", first, reserved);
   alloc = there(std::move(alloc));
   reserved = there(std::move(reserved));
   out.mean_alloc_bytes = mean_of(alloc);
@@ -409,27 +410,32 @@ MemoryUse memory_of(const RankRecord& rank, std::size_t first) {
 Convergence convergence_of(const RankRecord& rank, std::size_t first) {
   Convergence out;
   out.steps = rows_after(rank, first);
-  const std::vector<double> steps = rank.steps.values(first);
-  const std::vector<double> norms = values_of(rank.scalars, "grad_norm", rank.size(), first);
-  const std::vector<double> losses = values_of(rank.scalars, "loss", rank.size(), first);
-  out.has_gradient_norm = !std::ranges::all_of(norms, is_absent);
-  out.has_loss = !std::ranges::all_of(losses, is_absent);
+  const auto column = [&](const char* name) {
+    return values_of(rank.scalars, name, rank.size(), first);
+  };
+  const auto is_there = [](double value) { return !is_absent(value); };
+  std::vector<std::size_t> gradient_spikes;
+  {
+    const std::vector<double> norms = column("grad_norm");
+    out.has_gradient_norm = std::ranges::any_of(norms, is_there);
+    gradient_spikes = local_spikes(norms);
+  }
+  std::vector<double> losses = column("loss");
+  out.has_loss = std::ranges::any_of(losses, is_there);
   if (!out.has_loss) return out;
-  std::vector<double> finite;
-  for (std::size_t i = 0; i < losses.size(); ++i) {
-    if (std::isfinite(losses[i])) {
-      finite.push_back(losses[i]);
-    } else if (!is_absent(losses[i]) && !out.diverged_at) {
-      out.diverged_at = static_cast<std::int64_t>(steps[i]);
-    }
+  out.gradient_spikes = step_numbers(rank, first, gradient_spikes);
+  out.loss_spikes = step_numbers(rank, first, local_spikes(losses));
+  const auto is_diverged = [](double value) { return !is_absent(value) && !std::isfinite(value); };
+  const auto diverged = std::ranges::find_if(losses, is_diverged);
+  if (diverged != losses.end())
+    out.diverged_at =
+        step_numbers(rank, first, {static_cast<std::size_t>(diverged - losses.begin())}).front();
+  std::erase_if(losses, [](double value) { return !std::isfinite(value); });
+  if (!losses.empty()) {
+    out.final_loss = losses.back();
+    out.best_loss = *std::ranges::min_element(losses);
   }
-  if (!finite.empty()) {
-    out.final_loss = finite.back();
-    out.best_loss = *std::ranges::min_element(finite);
-  }
-  out.trend = out.diverged_at ? Trend::diverged : trend_of(finite);
-  out.loss_spikes = step_numbers(steps, local_spikes(losses));
-  out.gradient_spikes = step_numbers(steps, local_spikes(norms));
+  out.trend = out.diverged_at ? Trend::diverged : trend_of(losses);
   return out;
 }
 

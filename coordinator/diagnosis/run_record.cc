@@ -5,79 +5,189 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <span>
+#include <utility>
 
 #include "coordinator/diagnosis/statistics.h"
+#include "coordinator/diagnosis/step_line.h"
 
 namespace cox::diagnosis {
 namespace {
 
-constexpr double kMostExact = 0x1p53;
+// The values of a block as whole numbers, and what they are divided by.
+struct Codes {
+  double scale = 1;
+  std::array<std::int64_t, Column::kBlock> of;
+};
 
 // The whole number that stands for `value` at this scale, if it gives back the same value.
 bool exact_code(double value, double scale, std::int64_t& code) {
+  constexpr double kMostExact = 0x1p53;
   const double scaled = value * scale;
   if (!(std::fabs(scaled) < kMostExact)) return false;
-  const double whole = std::nearbyint(scaled);
-  if (std::bit_cast<std::uint64_t>(whole / scale) != std::bit_cast<std::uint64_t>(value))
-    return false;
-  code = static_cast<std::int64_t>(whole);
+  code = std::llround(scaled);
+  const double back = static_cast<double>(code) / scale;
+  return std::bit_cast<std::uint64_t>(back) == std::bit_cast<std::uint64_t>(value);
+}
+
+// Finds the power of ten of which all values are multiples.
+bool find_decimals(std::span<const double> values, Codes& codes) {
+  for (const double scale : {1.0, 1e3, 1e6, 1e9, 1e12}) {
+    const auto fits = [&](std::size_t i) {
+      return is_absent(values[i]) || exact_code(values[i], scale, codes.of[i]);
+    };
+    codes.scale = scale;
+    std::size_t i = 0;
+    while (i < values.size() && fits(i)) ++i;
+    if (i == values.size()) return true;
+  }
+  return false;
+}
+
+// Returns the largest power of two, as an exponent, of which the value is a multiple. REQUIRES: it
+// is finite and not 0.
+int last_bit(double value) {
+  int exponent = 0;
+  const double mantissa = std::frexp(std::fabs(value), &exponent);
+  const auto bits = static_cast<std::uint64_t>(std::ldexp(mantissa, 53));
+  return exponent - 53 + std::countr_zero(bits);
+}
+
+// Finds the power of two of which all values are multiples.
+bool find_binaries(std::span<const double> values, Codes& codes) {
+  constexpr int kLeast = -1000;
+  constexpr double kMost = 0x1p62;
+  int least = std::numeric_limits<int>::max();
+  for (const double value : values) {
+    if (is_absent(value)) continue;
+    if (!std::isfinite(value) || (value == 0 && std::signbit(value))) return false;
+    if (value != 0) least = std::min(least, last_bit(value));
+  }
+  if (least < kLeast || least > 0) return false;
+  codes.scale = std::ldexp(1.0, -least);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (is_absent(values[i])) continue;
+    const double whole = values[i] * codes.scale;
+    if (!(std::fabs(whole) < kMost)) return false;
+    codes.of[i] = static_cast<std::int64_t>(whole);
+  }
   return true;
 }
 
-std::uint8_t bytes_for(std::uint64_t most) {
-  std::uint8_t bytes = 0;
-  while (most != 0) {
-    ++bytes;
-    most >>= 8;
+struct CodeRange {
+  std::int64_t least = std::numeric_limits<std::int64_t>::max();
+  std::int64_t most = std::numeric_limits<std::int64_t>::min();
+  // Bytes of a code: one value stands for absent ones.
+  std::uint8_t width() const {
+    if (least > most) return 0;  // nothing is there
+    const auto codes = static_cast<std::uint64_t>(most - least) + 1;
+    return static_cast<std::uint8_t>((std::bit_width(codes) + 7) / 8);
   }
-  return bytes;
+};
+
+CodeRange range_of(std::span<const double> values, const Codes& codes) {
+  CodeRange out;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (is_absent(values[i])) continue;
+    out.least = std::min(out.least, codes.of[i]);
+    out.most = std::max(out.most, codes.of[i]);
+  }
+  return out;
+}
+
+std::vector<std::uint8_t> packed(std::span<const double> values, const Codes& codes,
+                                 const CodeRange& range) {
+  std::vector<std::uint8_t> out;
+  out.reserve(values.size() * range.width());
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    std::uint64_t code =
+        is_absent(values[i]) ? 0 : static_cast<std::uint64_t>(codes.of[i] - range.least) + 1;
+    for (std::uint8_t b = 0; b < range.width(); ++b, code >>= 8)
+      out.push_back(static_cast<std::uint8_t>(code));
+  }
+  return out;
+}
+
+// A step and the last row that has it.
+struct StepRow {
+  std::int64_t step = 0;
+  std::uint32_t row = 0;
+};
+
+std::vector<StepRow> last_rows(const RankRecord& rank) {
+  std::vector<StepRow> out;
+  out.reserve(rank.size());
+  rank.steps.each(0, [&out](double step) {
+    out.push_back({static_cast<std::int64_t>(step), static_cast<std::uint32_t>(out.size())});
+  });
+  const auto before = [](const StepRow& a, const StepRow& b) {
+    return a.step < b.step || (a.step == b.step && a.row > b.row);
+  };
+  const auto same = [](const StepRow& a, const StepRow& b) { return a.step == b.step; };
+  if (!std::ranges::is_sorted(out, before)) std::ranges::sort(out, before);
+  const auto rest = std::ranges::unique(out, same);  // keeps the first: the last row
+  out.erase(rest.begin(), rest.end());
+  return out;
+}
+
+// Whether all ranks have the same steps, each once and in order.
+bool rows_agree(const RunRecord& run) {
+  const Column& steps = run.ranks[0].steps;
+  std::vector<double> block;
+  std::vector<double> other;
+  double before = -std::numeric_limits<double>::infinity();
+  for (std::size_t b = 0; b < steps.blocks(); ++b) {
+    steps.read(b, block);
+    for (const double step : block) {
+      if (!(step > before)) return false;
+      before = step;
+    }
+    for (const RankRecord& rank : std::span(run.ranks).subspan(1)) {
+      if (rank.size() != steps.size()) return false;
+      rank.steps.read(b, other);
+      if (other != block) return false;
+    }
+  }
+  return std::ranges::all_of(run.ranks,
+                             [&](const RankRecord& rank) { return rank.size() == steps.size(); });
 }
 
 }  // namespace
 
 void Column::push(double value) {
   open_.push_back(value);
+  ++size_;
   if (open_.size() < kBlock) return;
   packed_.push_back(pack(open_));
   open_.clear();
 }
 
 void Column::pad(std::size_t size) {
-  while (this->size() < size) push(absent());
+  while (size_ < size) push(absent());
 }
 
-bool Column::pack_decimals(std::span<const double> values, double scale, Packed& out) {
-  std::array<std::int64_t, kBlock> codes;
-  std::int64_t least = std::numeric_limits<std::int64_t>::max();
-  std::int64_t most = std::numeric_limits<std::int64_t>::min();
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    if (is_absent(values[i])) continue;
-    if (!exact_code(values[i], scale, codes[i])) return false;
-    least = std::min(least, codes[i]);
-    most = std::max(most, codes[i]);
-  }
-  out = Packed{scale, least, 0, {}};
-  if (least > most) return true;  // nothing is there
-  out.width = bytes_for(static_cast<std::uint64_t>(most - least) + 1);
-  if (out.width > 4) return false;
-  out.bytes.reserve(values.size() * out.width);
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    std::uint64_t code =
-        is_absent(values[i]) ? 0 : static_cast<std::uint64_t>(codes[i] - least) + 1;
-    for (std::uint8_t b = 0; b < out.width; ++b, code >>= 8)
-      out.bytes.push_back(static_cast<std::uint8_t>(code));
-  }
-  return true;
+void Column::close() {
+  if (!open_.empty()) packed_.push_back(pack(open_));
+  std::vector<double>().swap(open_);
+  packed_.shrink_to_fit();
 }
 
 Column::Packed Column::pack(std::span<const double> values) {
-  Packed packed;
-  for (const double scale : {1.0, 1e3, 1e6, 1e9}) {
-    if (pack_decimals(values, scale, packed)) return packed;
-  }
-  packed = Packed{1, 0, 8, std::vector<std::uint8_t>(values.size_bytes())};
-  std::memcpy(packed.bytes.data(), values.data(), values.size_bytes());
-  return packed;
+  constexpr std::uint8_t kShort = 4;
+  constexpr std::uint8_t kDoubles = sizeof(double);
+  Packed out{1, 0, kDoubles, {}};
+  Codes codes;
+  const auto take_shorter = [&] {
+    const CodeRange range = range_of(values, codes);
+    if (range.width() < out.width)
+      out = {codes.scale, range.least, range.width(), packed(values, codes, range)};
+  };
+  if (find_decimals(values, codes)) take_shorter();
+  if (out.width > kShort && find_binaries(values, codes)) take_shorter();
+  if (out.width < kDoubles) return out;
+  out.bytes.resize(values.size_bytes());
+  std::memcpy(out.bytes.data(), values.data(), values.size_bytes());
+  return out;
 }
 
 void Column::read(std::size_t block, std::vector<double>& out) const {
@@ -86,9 +196,9 @@ void Column::read(std::size_t block, std::vector<double>& out) const {
     return;
   }
   const Packed& packed = packed_[block];
-  out.resize(kBlock);
-  if (packed.width == 8) {
-    std::memcpy(out.data(), packed.bytes.data(), kBlock * sizeof(double));
+  out.resize(std::min(kBlock, size_ - block * kBlock));
+  if (packed.width == sizeof(double)) {
+    std::memcpy(out.data(), packed.bytes.data(), packed.bytes.size());
     return;
   }
   const std::uint8_t* at = packed.bytes.data();
@@ -104,12 +214,7 @@ std::vector<double> Column::values(std::size_t first) const {
   std::vector<double> out;
   if (first >= size()) return out;
   out.reserve(size() - first);
-  std::vector<double> block;
-  for (std::size_t b = first / kBlock; b < blocks(); ++b) {
-    read(b, block);
-    const std::size_t skip = b == first / kBlock ? first % kBlock : 0;
-    out.insert(out.end(), block.begin() + static_cast<std::ptrdiff_t>(skip), block.end());
-  }
+  each(first, [&out](double value) { out.push_back(value); });
   return out;
 }
 
@@ -119,15 +224,59 @@ bool Column::any() const {
          std::ranges::any_of(open_, there);
 }
 
+CommonSteps common_steps(const RunRecord& run) {
+  CommonSteps out;
+  out.numbers.reserve(run.ranks[0].size());
+  if (rows_agree(run)) {
+    run.ranks[0].steps.each(
+        0, [&out](double step) { out.numbers.push_back(static_cast<std::int64_t>(step)); });
+    return out;
+  }
+  for (const StepRow& each : last_rows(run.ranks[0])) out.numbers.push_back(each.step);
+  const auto merge = [&out](const std::vector<StepRow>& rows, const auto& take) {
+    std::size_t at = 0;
+    for (const std::int64_t step : out.numbers) {
+      while (at < rows.size() && rows[at].step < step) ++at;
+      if (at < rows.size() && rows[at].step == step) take(rows[at]);
+    }
+  };
+  for (const RankRecord& rank : std::span(run.ranks).subspan(1)) {
+    std::vector<std::int64_t> common;
+    merge(last_rows(rank), [&common](const StepRow& row) { common.push_back(row.step); });
+    out.numbers = std::move(common);
+  }
+  for (const RankRecord& rank : run.ranks) {
+    std::vector<std::uint32_t>& rows = out.rows.emplace_back();
+    rows.reserve(out.numbers.size());
+    merge(last_rows(rank), [&rows](const StepRow& row) { rows.push_back(row.row); });
+  }
+  return out;
+}
+
 const Column* find(const Columns& columns, std::string_view name) {
   const auto found = columns.find(name);
   return found == columns.end() ? nullptr : &found->second;
+}
+
+double value_in(const StepLine& line, StepSection section, std::string_view name) {
+  for (const StepValue& each : line.values) {
+    if (each.section == section && each.name == name) return each.value;
+  }
+  return absent();
 }
 
 std::vector<double> values_of(const Columns& columns, std::string_view name, std::size_t steps,
                               std::size_t first) {
   if (const Column* column = find(columns, name)) return column->values(first);
   return std::vector<double>(steps - std::min(first, steps), absent());
+}
+
+double value_at(const Columns& columns, std::string_view name, std::size_t row) {
+  const Column* column = find(columns, name);
+  if (column == nullptr) return absent();
+  std::vector<double> block;
+  column->read(row / Column::kBlock, block);
+  return block[row % Column::kBlock];
 }
 
 std::vector<double> row_sums(const Columns& columns, std::size_t steps, std::size_t first,

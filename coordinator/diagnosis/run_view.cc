@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <map>
 #include <set>
 #include <string>
 #include <utility>
@@ -16,34 +15,6 @@ namespace {
 constexpr double kWarmupFactor = 1.3;
 constexpr std::size_t kMostWarmup = 50;
 constexpr std::array<std::string_view, 1> kCommunication = {"comm"};
-
-using RowMap = std::map<std::int64_t, std::uint32_t>;
-
-// The last row of each step number: what was done before a rollback is lost work.
-RowMap last_rows(const RankRecord& rank) {
-  RowMap out;
-  std::uint32_t row = 0;
-  for (const double step : rank.steps.values()) out[static_cast<std::int64_t>(step)] = row++;
-  return out;
-}
-
-bool rows_agree(const RunRecord& run) {
-  const std::vector<double> steps = run.ranks[0].steps.values();
-  if (std::ranges::adjacent_find(steps, std::greater_equal<>()) != steps.end()) return false;
-  return std::ranges::all_of(run.ranks,
-                             [&steps](const RankRecord& r) { return r.steps.values() == steps; });
-}
-
-void align_rows(const RunRecord& run, RunView& view) {
-  std::vector<RowMap> maps;
-  for (const RankRecord& rank : run.ranks) maps.push_back(last_rows(rank));
-  for (const auto& [step, row] : maps[0]) {
-    const auto has = [step = step](const RowMap& map) { return map.contains(step); };
-    if (!std::ranges::all_of(maps, has)) continue;
-    view.steps.push_back(step);
-    for (std::size_t r = 0; r < maps.size(); ++r) view.ranks[r].rows.push_back(maps[r].at(step));
-  }
-}
 
 std::vector<float> chosen(std::vector<double> values, const std::vector<std::uint32_t>& rows) {
   std::vector<float> out;
@@ -119,10 +90,21 @@ std::size_t slow_start(const RunView& view) {
 
 void leave_out_warmup(RunView& view, std::size_t steps) {
   view.warmup = std::min(steps, view.size());
-  if (view.warmup == 0) return;
-  const auto is_kept = [&view](std::size_t s) { return s >= view.warmup; };
-  filter(view, is_kept);
-  find_extremes(view);
+  const auto drop = [&view](auto& list) {
+    list.erase(list.begin(),
+               list.begin() + static_cast<std::ptrdiff_t>(std::min(view.warmup, list.size())));
+  };
+  bool has_rows = false;
+  for (RankView& rank : view.ranks) {
+    has_rows = has_rows || !rank.rows.empty();
+    drop(rank.rows);
+    drop(rank.work);
+    drop(rank.comm);
+  }
+  drop(view.steps);
+  drop(view.longest_work);
+  drop(view.least_comm);
+  if (!has_rows) view.first += view.warmup;
 }
 
 double sum_of_column(const RunView& view, std::string_view phase) {
@@ -176,10 +158,16 @@ double RunView::transfer(std::size_t rank, std::size_t step) const {
 std::vector<double> RunView::column(std::size_t rank, const Columns& columns,
                                     std::string_view name) const {
   const std::vector<std::uint32_t>& rows = ranks[rank].rows;
-  const std::vector<double> all = values_of(columns, name, run->ranks[rank].size());
+  const std::size_t all_rows = run->ranks[rank].size();
+  if (rows.empty()) {
+    std::vector<double> out = values_of(columns, name, all_rows, first);
+    out.resize(size());
+    return out;
+  }
+  const std::vector<double> all = values_of(columns, name, all_rows);
   std::vector<double> out;
   out.reserve(size());
-  for (std::size_t s = 0; s < size(); ++s) out.push_back(all[rows.empty() ? s + first : rows[s]]);
+  for (const std::uint32_t row : rows) out.push_back(all[row]);
   return out;
 }
 
@@ -187,12 +175,10 @@ RunView view_of(const RunRecord& run, std::optional<std::size_t> warmup) {
   RunView view;
   view.run = &run;
   view.ranks.resize(run.ranks.size());
-  if (rows_agree(run)) {
-    for (const double step : run.ranks[0].steps.values())
-      view.steps.push_back(static_cast<std::int64_t>(step));
-  } else {
-    align_rows(run, view);
-  }
+  CommonSteps common = common_steps(run);
+  view.steps = std::move(common.numbers);
+  for (std::size_t r = 0; r < common.rows.size(); ++r)
+    view.ranks[r].rows = std::move(common.rows[r]);
   for (std::size_t r = 0; r < run.ranks.size() && view.size() > 0; ++r) {
     const RankRecord& rank = run.ranks[r];
     RankView& out = view.ranks[r];

@@ -1,7 +1,6 @@
 #include "coordinator/io/run_reader.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -16,157 +15,26 @@
 #include "coordinator/core/words.h"
 #include "coordinator/io/file.h"
 #include "coordinator/io/json.h"
+#include "coordinator/io/step_lines.h"
 
 namespace cox::io {
 namespace {
 
 namespace fs = std::filesystem;
 
-using diagnosis::absent;
 using diagnosis::Column;
 using diagnosis::Columns;
 using diagnosis::RankRecord;
 using diagnosis::RunInfo;
 using diagnosis::RunRecord;
+using diagnosis::StepLine;
+using diagnosis::StepSection;
+using diagnosis::StepValue;
 
 constexpr const char* kStepsFile = "steps.jsonl";
-constexpr std::size_t kChunkBytes = std::size_t{1} << 20;
 constexpr std::size_t kMaxInfoBytes = std::size_t{16} << 20;
 constexpr std::size_t kMaxNameBytes = 120;
-constexpr std::size_t kMaxDepth = 64;
 constexpr double kMostNumber = 0x1p53;
-
-// One line as JSON, read by hand: nlohmann-json builds a tree for each, at a fiftieth of this rate,
-// and readers that are as quick as this refuse NaN.
-class LineText {
- public:
-  explicit LineText(std::string_view line) : at_(line.data()), end_(at_ + line.size()) {}
-
-  bool ok() const { return is_ok_; }
-  void fail() { is_ok_ = false; }
-  bool at_end() {
-    skip_blanks();
-    return at_ == end_;
-  }
-  // Takes that character, behind blanks, if it is next.
-  bool take(char c) {
-    skip_blanks();
-    if (at_ == end_ || *at_ != c) return false;
-    ++at_;
-    return true;
-  }
-  char next() {
-    skip_blanks();
-    return at_ == end_ ? '\0' : *at_;
-  }
-
-  // A string without its quotes, escapes as they stand.
-  std::string_view string() {
-    if (!take('"')) return failed();
-    const char* begin = at_;
-    while (at_ != end_ && *at_ != '"') at_ += *at_ == '\\' && at_ + 1 != end_ ? 2 : 1;
-    if (at_ == end_) return failed();
-    return {begin, static_cast<std::size_t>(at_++ - begin)};
-  }
-
-  // A number, or a word that stands for one: true is 1, false 0, null absent.
-  double number() {
-    switch (next()) {
-      case 'N':
-        return word("NaN", std::numeric_limits<double>::quiet_NaN());
-      case 'I':
-        return word("Infinity", std::numeric_limits<double>::infinity());
-      case 't':
-        return word("true", 1);
-      case 'f':
-        return word("false", 0);
-      case 'n':
-        return word("null", absent());
-      default:
-        break;
-    }
-    if (std::string_view(at_, end_).starts_with("-I"))
-      return word("-Infinity", -std::numeric_limits<double>::infinity());
-    return digits();
-  }
-
-  void skip_value(std::size_t depth = 0) {
-    if (depth > kMaxDepth) return fail();
-    const char c = next();
-    if (c == '"') {
-      string();
-    } else if (c == '{') {
-      skip_list('{', '}', depth);
-    } else if (c == '[') {
-      skip_list('[', ']', depth);
-    } else {
-      number();
-    }
-  }
-
- private:
-  void skip_blanks() {
-    while (at_ != end_ && (*at_ == ' ' || *at_ == '\t' || *at_ == '\r')) ++at_;
-  }
-  std::string_view failed() {
-    fail();
-    return {};
-  }
-  double word(std::string_view text, double value) {
-    if (!std::string_view(at_, end_).starts_with(text)) fail();
-    if (is_ok_) at_ += text.size();
-    return value;
-  }
-  void skip_list(char open, char close, std::size_t depth) {
-    take(open);
-    if (take(close)) return;
-    do {
-      if (open == '{') {
-        string();
-        if (!take(':')) fail();
-      }
-      if (is_ok_) skip_value(depth + 1);
-    } while (is_ok_ && take(','));
-    if (!take(close)) fail();
-  }
-  // Decimals of up to 15 digits and 22 places are exact in one division (Clinger, 1990).
-  double digits() {
-    static constexpr std::array<double, 23> kPowers = {
-        1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
-        1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
-    const char* begin = at_;
-    const bool is_negative = at_ != end_ && *at_ == '-';
-    if (is_negative) ++at_;
-    std::uint64_t whole = 0;
-    const char* first = at_;
-    while (at_ != end_ && *at_ >= '0' && *at_ <= '9') whole = 10 * whole + digit(*at_++);
-    std::ptrdiff_t count = at_ - first;
-    std::size_t places = 0;
-    if (count > 0 && at_ != end_ && *at_ == '.') {
-      ++at_;
-      for (; at_ != end_ && *at_ >= '0' && *at_ <= '9'; ++places)
-        whole = 10 * whole + digit(*at_++);
-      count += static_cast<std::ptrdiff_t>(places);
-    }
-    const bool has_exponent = at_ != end_ && (*at_ == 'e' || *at_ == 'E');
-    if (has_exponent || count > 15 || count == 0) return slowly(begin);
-    const double value = static_cast<double>(whole) / kPowers[places];
-    return is_negative ? -value : value;
-  }
-  static std::uint64_t digit(char c) { return static_cast<std::uint64_t>(c - '0'); }
-  double slowly(const char* begin) {
-    double value = 0;
-    const auto [stop, code] = std::from_chars(begin, end_, value);
-    if (code == std::errc::result_out_of_range) value = std::numeric_limits<double>::infinity();
-    if (code == std::errc::invalid_argument) fail();
-    at_ = stop;
-    return value;
-  }
-
-  const char* at_;
-  const char* end_;
-  bool is_ok_ = true;
-};
 
 void put_value(JsonWriter& out, const Json& value) {
   if (value.kind == JsonKind::null) out.null();
@@ -227,44 +95,46 @@ void tell(RunRecord& run, std::int32_t rank, std::size_t count, std::string_view
 
 Status read_steps(const fs::path& path, StepLines& lines, const RankRecord& rank,
                   std::size_t before) {
-  const auto file = InputFile::open(path, Links::refused);
-  if (!file.ok()) return file.status();
-  std::string chunk;
-  for (std::uint64_t at = 0; at < file->size_bytes(); at += chunk.size()) {
-    chunk.resize(std::min<std::uint64_t>(kChunkBytes, file->size_bytes() - at));
-    if (Status read = file->read_at(at, chunk.data(), chunk.size()); !read.ok()) return read;
-    lines.take(chunk);
-    if (before + rank.size() > kMaxRunSteps)
-      return resource_exhausted(path.string(), ": expected at most ", kMaxRunSteps,
-                                " steps in a run directory, found more; cut the file with tail");
-  }
-  lines.finish();
-  return ok_status();
+  const Status read = read_step_file(path, [&](std::string_view bytes) {
+    lines.take(bytes);
+    if (before + rank.size() <= kMaxRunSteps) return ok_status();
+    return resource_exhausted(path.string(), ": expected at most ", kMaxRunSteps,
+                              " steps in a run directory, found more; cut the file with tail");
+  });
+  if (read.ok()) lines.finish();
+  return read;
 }
 
-Status add_rank_folder(RunRecord& run, const fs::path& folder, std::int32_t number,
-                       std::size_t& steps) {
-  if (Status linked = refuse_link(folder); !linked.ok()) return linked;
+Result<RankFolder> look_at(const fs::path& path, std::int32_t rank) {
+  if (Status linked = refuse_link(path); !linked.ok()) return linked;
+  RankFolder out{rank, path, {}};
+  out.info.rank = rank;
+  const auto text = read_file(path / "run.json", kMaxInfoBytes, Links::refused);
+  if (text.ok()) read_run_info(*text, out.info);
+  return out;
+}
+
+Status add_rank(RunRecord& run, RankFolder folder, std::size_t& steps) {
   RankRecord& rank = run.ranks.emplace_back();
-  rank.rank = rank.info.rank = number;
-  const auto info = read_file(folder / "run.json", kMaxInfoBytes, Links::refused);
-  if (info.ok()) read_run_info(*info, rank.info);
+  rank.rank = folder.rank;
+  rank.info = std::move(folder.info);
   StepLines lines(rank);
-  if (Status read = read_steps(folder / kStepsFile, lines, rank, steps); !read.ok()) return read;
+  const fs::path path = folder.path / kStepsFile;
+  if (Status read = read_steps(path, lines, rank, steps); !read.ok()) return read;
   steps += rank.size();
-  tell(run, number, lines.damaged(), " damaged lines are left out");
-  tell(run, number, lines.unnamed(), " values beyond the columns that are kept are left out");
-  tell(run, number, lines.went_back(),
+  tell(run, rank.rank, lines.damaged(), " damaged lines are left out");
+  tell(run, rank.rank, lines.unnamed(), " values beyond the columns that are kept are left out");
+  tell(run, rank.rank, lines.went_back(),
        " times the step number does not rise: a rollback, or several runs in one file");
   if (lines.is_torn())
-    run.gaps.push_back(concat("rank ", number, ": the last line is cut off and left out"));
+    run.gaps.push_back(concat("rank ", rank.rank, ": the last line is cut off and left out"));
   return ok_status();
 }
 
 // Ranks of one run have the same name; one whose run.json was torn has none.
-Status check_one_run(const fs::path& path, const RunRecord& run) {
-  const RankRecord* named = nullptr;
-  for (const RankRecord& rank : run.ranks) {
+Status check_one_run(const fs::path& path, const std::vector<RankFolder>& ranks) {
+  const RankFolder* named = nullptr;
+  for (const RankFolder& rank : ranks) {
     if (rank.info.name.empty()) continue;
     if (named == nullptr) named = &rank;
     if (rank.info.name != named->info.name)
@@ -288,48 +158,32 @@ void tell_missing(RunRecord& run) {
 
 }  // namespace
 
-// Keeps what a line says until it is known to be whole, then appends it to the columns.
+// Appends what whole lines say to the columns.
 class StepLines::Reader {
  public:
-  explicit Reader(RankRecord& rank) : rank_(rank) {}
+  explicit Reader(RankRecord& rank)
+      : rank_(rank), lines_([this](const StepLine& line) { add(line); }) {}
 
-  void take(std::string_view bytes) {
-    while (!bytes.empty()) {
-      const std::size_t end = bytes.find('\n');
-      const std::string_view piece = bytes.substr(0, end);
-      if (end == std::string_view::npos) return keep(piece);
-      if (kept_.empty()) {
-        add(piece);
-      } else {
-        keep(piece);
-        add(kept_);
-        kept_.clear();
-      }
-      bytes.remove_prefix(end + 1);
-    }
-  }
+  void take(std::string_view bytes) { lines_.take(bytes); }
 
   void finish() {
-    const std::size_t before = damaged_;
-    if (!kept_.empty()) add(kept_);
-    is_torn_ = damaged_ > before;
-    damaged_ = before;
+    lines_.finish();
     for (Columns* columns : {&rank_.phases, &rank_.scalars, &rank_.memory, &rank_.own}) {
-      for (auto& [name, column] : *columns) column.pad(rank_.size());
+      for (auto& [name, column] : *columns) {
+        column.pad(rank_.size());
+        column.close();
+      }
     }
+    rank_.steps.close();
+    rank_.timestamps.close();
   }
 
-  std::size_t damaged_ = 0;
+  const StepLineReader& lines() const { return lines_; }
+
   std::size_t unnamed_ = 0;
   std::size_t went_back_ = 0;
-  bool is_torn_ = false;
 
  private:
-  struct Value {
-    Columns* columns;
-    std::string_view name;
-    double value;
-  };
   // Where the value of that place in a line went the last time: lines are alike.
   struct Place {
     const Columns* columns = nullptr;
@@ -337,37 +191,36 @@ class StepLines::Reader {
     Column* column = nullptr;
   };
 
-  void keep(std::string_view piece) {
-    // One byte more than a line may have says that it is too long.
-    kept_.append(
-        piece.substr(0, kMaxStepLineBytes + 1 - std::min(kept_.size(), kMaxStepLineBytes)));
-  }
-
-  void add(std::string_view line) {
-    if (line.empty() || line == "\r") return;
-    values_.clear();
-    step_ = time_ = absent();
-    if (line.size() > kMaxStepLineBytes || !read(line) || !is_step()) {
-      ++damaged_;
-      return;
-    }
+  void add(const StepLine& line) {
     const std::size_t row = rank_.size();
-    if (row > 0 && step_ <= newest_) ++went_back_;
-    newest_ = step_;
-    for (std::size_t i = 0; i < values_.size(); ++i) put(i, row);
-    rank_.steps.push(step_);
-    rank_.timestamps.push(time_);
+    if (row > 0 && line.step <= newest_) ++went_back_;
+    newest_ = line.step;
+    for (std::size_t i = 0; i < line.values.size(); ++i) put(line.values[i], i, row);
+    rank_.steps.push(line.step);
+    rank_.timestamps.push(line.timestamp);
   }
 
-  bool is_step() const { return std::fabs(step_) <= kMostNumber && step_ == std::trunc(step_); }
+  Columns& columns_of(StepSection section) {
+    switch (section) {
+      case StepSection::phases:
+        return rank_.phases;
+      case StepSection::scalars:
+        return rank_.scalars;
+      case StepSection::memory:
+        return rank_.memory;
+      case StepSection::own:
+        break;
+    }
+    return rank_.own;
+  }
 
-  void put(std::size_t i, std::size_t row) {
-    const Value& value = values_[i];
+  void put(const StepValue& value, std::size_t i, std::size_t row) {
     if (diagnosis::is_absent(value.value)) return;
     if (places_.size() <= i) places_.resize(i + 1);
     Place& place = places_[i];
-    if (place.columns != value.columns || place.name != value.name)
-      place = {value.columns, std::string(value.name), column_of(*value.columns, value.name)};
+    Columns& columns = columns_of(value.section);
+    if (place.columns != &columns || place.name != value.name)
+      place = {&columns, std::string(value.name), column_of(columns, value.name)};
     if (place.column == nullptr) {
       ++unnamed_;
     } else if (place.column->size() <= row) {
@@ -384,59 +237,9 @@ class StepLines::Reader {
     return &columns[std::string(name)];
   }
 
-  bool read(std::string_view line) {
-    LineText text(line);
-    if (!text.take('{')) return false;
-    if (!text.take('}')) {
-      do {
-        read_member(text);
-      } while (text.ok() && text.take(','));
-      if (!text.take('}')) return false;
-    }
-    return text.ok() && text.at_end();
-  }
-
-  void read_member(LineText& text) {
-    const std::string_view name = text.string();
-    if (!text.take(':')) return text.fail();
-    const char next = text.next();
-    if (name == "phases" || name == "scalars" || name == "memory") {
-      read_section(text, name);
-    } else if (name == "step" || name == "timestamp") {
-      (name == "step" ? step_ : time_) = text.number();
-    } else if (next == '"' || next == '{' || next == '[') {
-      text.skip_value();
-    } else {
-      values_.push_back({&rank_.own, name, text.number()});
-    }
-  }
-
-  void read_section(LineText& text, std::string_view section) {
-    if (text.next() == 'n') return text.skip_value();
-    Columns& columns = section == "phases"   ? rank_.phases
-                       : section == "memory" ? rank_.memory
-                                             : rank_.scalars;
-    if (!text.take('{')) return text.fail();
-    if (text.take('}')) return;
-    do {
-      const std::string_view name = text.string();
-      if (!text.take(':')) return text.fail();
-      const bool is_other = text.next() == '"' || text.next() == '{' || text.next() == '[';
-      if (is_other && section == "scalars") {
-        text.skip_value();
-      } else {
-        values_.push_back({&columns, name, text.number()});
-      }
-    } while (text.ok() && text.take(','));
-    if (!text.take('}')) text.fail();
-  }
-
   RankRecord& rank_;
-  std::string kept_;  // the beginning of a line
-  std::vector<Value> values_;
+  StepLineReader lines_;
   std::vector<Place> places_;
-  double step_ = 0;
-  double time_ = 0;
   double newest_ = 0;
 };
 
@@ -450,10 +253,10 @@ void StepLines::finish() {
   reader_->finish();
 }
 std::size_t StepLines::damaged() const {
-  return reader_->damaged_;
+  return reader_->lines().damaged();
 }
 bool StepLines::is_torn() const {
-  return reader_->is_torn_;
+  return reader_->lines().is_torn();
 }
 std::size_t StepLines::unnamed() const {
   return reader_->unnamed_;
@@ -492,10 +295,7 @@ void read_run_info(std::string_view text, RunInfo& info) {
   add_settings(json->find("environment"), "", info.environment);
 }
 
-Result<RunRecord> read_run(const fs::path& path) {
-  RunRecord run;
-  const fs::path whole = path.has_filename() ? path : path.parent_path();
-  run.name = whole.filename().string();
+Result<std::vector<RankFolder>> folders_of_run(const fs::path& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (!fs::exists(status))
@@ -505,22 +305,33 @@ Result<RunRecord> read_run(const fs::path& path) {
                             ": expected a run directory, found a file; give the directory");
   fs::directory_iterator open(path, error);
   if (error) return failed_precondition(path.string(), ": cannot be read: ", error.message());
+  std::vector<RankFolder> out;
   const std::set<std::int32_t> ranks = rank_folders(path);
-  std::size_t steps = 0;
-  if (ranks.empty()) {
-    if (!fs::exists(fs::symlink_status(path / kStepsFile, error)))
-      return not_found(path.string(), ": expected a run directory with rank0/", kStepsFile, " or ",
-                       kStepsFile, ", found neither");
-    if (Status added = add_rank_folder(run, path, 0, steps); !added.ok()) return added;
+  if (ranks.empty() && !fs::exists(fs::symlink_status(path / kStepsFile, error)))
+    return not_found(path.string(), ": expected a run directory with rank0/", kStepsFile, " or ",
+                     kStepsFile, ", found neither");
+  for (const std::int32_t rank : ranks.empty() ? std::set{0} : ranks) {
+    auto folder = look_at(ranks.empty() ? path : path / concat("rank", rank), rank);
+    if (!folder.ok()) return folder.status();
+    out.push_back(*std::move(folder));
   }
-  for (const std::int32_t rank : ranks) {
-    if (Status added = add_rank_folder(run, path / concat("rank", rank), rank, steps); !added.ok())
-      return added;
+  if (Status one = check_one_run(path, out); !one.ok()) return one;
+  return out;
+}
+
+Result<RunRecord> read_run(const fs::path& path) {
+  auto folders = folders_of_run(path);
+  if (!folders.ok()) return folders.status();
+  RunRecord run;
+  const fs::path whole = path.has_filename() ? path : path.parent_path();
+  run.name = whole.filename().string();
+  std::size_t steps = 0;
+  for (RankFolder& folder : *folders) {
+    if (Status added = add_rank(run, std::move(folder), steps); !added.ok()) return added;
   }
   if (steps == 0)
     return data_loss(path.string(), ": expected lines of JSON with a step in ", kStepsFile,
                      ", found none");
-  if (Status one = check_one_run(path, run); !one.ok()) return one;
   tell_missing(run);
   return run;
 }

@@ -1,7 +1,7 @@
 // Reads run directories (docs/run-directory.md), our own and those of other tools for the same
-// layout, into a RunRecord. steps.jsonl streams through one megabyte of memory. Files may be
-// hostile: lines, names and numbers have limits, and links are refused. Blocks on the disk; one
-// thread per object.
+// layout, into a RunRecord. steps.jsonl streams through one megabyte of memory (step_lines.h).
+// Files may be hostile: names and numbers have limits, and links are refused. Blocks on the disk;
+// one thread per object.
 #pragma once
 
 #include <cstddef>
@@ -10,13 +10,13 @@
 #include <memory>
 #include <set>
 #include <string_view>
+#include <vector>
 
 #include "coordinator/core/status.h"
 #include "coordinator/diagnosis/run_record.h"
 
 namespace cox::io {
 
-inline constexpr std::size_t kMaxStepLineBytes = std::size_t{1} << 20;
 inline constexpr std::size_t kMaxStepColumns = 64;                 // of each kind
 inline constexpr std::size_t kMaxRunSteps = std::size_t{1} << 26;  // of all ranks together
 
@@ -48,6 +48,18 @@ std::set<std::int32_t> rank_folders(const std::filesystem::path& run);
 
 // Fills `info` from the text of a run.json; one that does not parse leaves it as it is.
 void read_run_info(std::string_view json, diagnosis::RunInfo& info);
+
+// A rank's folder in a run directory, with what its run.json says.
+struct RankFolder {
+  std::int32_t rank = 0;
+  std::filesystem::path path;
+  diagnosis::RunInfo info;
+};
+
+// Returns the folders of all ranks, ascending, or the directory itself where it is that of one
+// rank; their steps are not looked at. Errors: not_found (neither), invalid_argument (a file; ranks
+// of different runs), failed_precondition (links, not readable).
+Result<std::vector<RankFolder>> folders_of_run(const std::filesystem::path& run);
 
 // Reads all rank<k> of a run, or the one rank that the directory itself holds. What was left out is
 // told in `gaps`. Errors: not_found (no steps.jsonl), data_loss (no line of any rank is a step),

@@ -1,5 +1,5 @@
-// What `cox analyze` and `cox diff` say, as JSON with the keys of the published figures, and as
-// panels for a terminal of any width. Pure; any thread.
+// What `cox analyze`, `cox report` and `cox diff` say, as JSON with the keys of the published
+// figures, as panels for a terminal of any width, and as a page. Pure; any thread.
 #pragma once
 
 #include <cstddef>
@@ -12,6 +12,7 @@
 #include "coordinator/diagnosis/own_rules.h"
 #include "coordinator/diagnosis/run_diff.h"
 #include "coordinator/diagnosis/run_view.h"
+#include "coordinator/tools/plan_history.h"
 
 namespace cox::tools {
 
@@ -35,6 +36,10 @@ struct Terminal {
 
 std::string analysis_json(const Analysis& analysis);
 std::string analysis_text(const Analysis& analysis, const Terminal& terminal);
+
+// One HTML document that asks for nothing from elsewhere, at most some 4 MB. It reads without
+// JavaScript; its script, the only one that it lets run, adds zoom.
+std::string analysis_page(const Analysis& analysis, const PlanHistory& history);
 
 std::string diff_json(const diagnosis::RunDiff& diff, RuleSet rules, const std::string& a,
                       const std::string& b);

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "coordinator/core/operator_table.h"
+#include "coordinator/core/words.h"
 #include "coordinator/diagnosis/device_peaks.h"
 #include "coordinator/diagnosis/published_rules.h"
 #include "coordinator/io/file.h"
@@ -143,6 +144,11 @@ Result<Analysis> analysis_of(const AnalyzeRequest& request, const diagnosis::Run
   return out;
 }
 
+Status write_page(const AnalyzeRequest& request, const Analysis& analysis) {
+  if (request.html.empty()) return ok_status();
+  return io::replace_file(request.html, analysis_page(analysis, plan_history(request.run)));
+}
+
 bool is_failure(const Analysis& analysis, const AnalyzeRequest& request) {
   for (const diagnosis::Finding& f : analysis.findings) {
     if (request.fail_on && f.severity <= *request.fail_on) return true;
@@ -162,10 +168,23 @@ Result<Verdict> analyze_command(const AnalyzeRequest& request) {
   if (!run.ok()) return run.status();
   const auto analysis = analysis_of(request, *run);
   if (!analysis.ok()) return analysis.status();
+  if (Status written = write_page(request, *analysis); !written.ok()) return written;
   fmt::print("{}", request.form == ReportForm::json
                        ? analysis_json(*analysis)
                        : analysis_text(*analysis, terminal_of(request.colour)));
   return is_failure(*analysis, request) ? Verdict::no : Verdict::yes;
+}
+
+Status report_command(const AnalyzeRequest& request) {
+  const auto run = io::read_run(request.run);
+  if (!run.ok()) return run.status();
+  const auto analysis = analysis_of(request, *run);
+  if (!analysis.ok()) return analysis.status();
+  if (Status written = write_page(request, *analysis); !written.ok()) return written;
+  const std::size_t count = analysis->findings.size();
+  fmt::print("{}: {} finding{}{}\n", printable(request.html), count, count == 1 ? "" : "s",
+             count == 0 ? "" : "; the first: " + printable(analysis->findings.front().title));
+  return ok_status();
 }
 
 Result<Verdict> diff_command(const DiffRequest& request) {

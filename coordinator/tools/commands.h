@@ -73,9 +73,14 @@ struct AnalyzeRequest {
   std::optional<double> flops_per_step;
   std::optional<double> peak_flops;
   std::optional<diagnosis::Severity> fail_on;
+  std::string html;  // where a page goes too; empty = nowhere
 };
 // `no` when a finding is at least as severe as `fail_on`.
 Result<Verdict> analyze_command(const AnalyzeRequest& request);
+
+// ---- `cox report`: the page alone, at `html`, and one line that says where it is. REQUIRES:
+// `html` is given.
+Status report_command(const AnalyzeRequest& request);
 
 struct DiffRequest {
   std::string a;
@@ -87,6 +92,19 @@ struct DiffRequest {
 };
 // `no` when the runs differ beyond the tolerances; by the published rules, in anything but time.
 Result<Verdict> diff_command(const DiffRequest& request);
+
+// ---- `cox trace`: a run over time, as JSON for ui.perfetto.dev.
+
+struct TraceRequest {
+  std::string run;
+  std::string out;    // a file; empty = standard output
+  std::string steps;  // "100:200", "100:" or ":200", both ends included; empty = all
+  std::string ranks;  // "0, 4-7"; empty = all
+  std::string saves;  // a folder of saves, which are drawn too; empty = none
+  std::uint64_t most_events = 1'000'000;
+};
+// Tells on standard error what is not in the picture.
+Status trace_command(const TraceRequest& request);
 
 // ---- `cox checkpoint`: what lies in a folder of saves, whether it is whole, and taking over a
 // save that was made or changed by hand. They read the manifests of coordinator/io/save_folder.h.

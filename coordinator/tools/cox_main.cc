@@ -159,7 +159,9 @@ struct CommandLine {
   OpsRequest ops;
   WhatIfRequest whatif;
   AnalyzeRequest analyze;
+  AnalyzeRequest report;
   DiffRequest diff;
+  TraceRequest trace;
   std::string ops_order = "time";
   std::string saves;  // of checkpoint
   bool is_markdown = false;
@@ -174,7 +176,9 @@ struct CommandLine {
     add_ops();
     add_whatif();
     add_analyze();
+    add_report();
     add_diff();
+    add_trace();
     add_checkpoint();
     add_version();
     add_help();
@@ -292,19 +296,8 @@ struct CommandLine {
         "  cox analyze runs/my-run\n"
         "Example: fail a pipeline on anything severe\n"
         "  cox analyze runs/my-run --fail-on high");
-    command->add_option("RUN", analyze.run, "a run directory, or the folder of one rank")
-        ->required();
-    command->add_option("--warmup", analyze.warmup, "first steps to leave out; else they are found")
-        ->type_name("STEPS");
-    command->add_option("--trace", analyze.trace, "a Chrome / Kineto trace, packed or not")
-        ->type_name("FILE");
-    command->add_option("--flops-per-step", analyze.flops_per_step, "of one rank")
-        ->type_name("FLOPS");
-    command
-        ->add_option_function<double>(
-            "--peak-tflops", [this](double peak) { analyze.peak_flops = peak * 1e12; },
-            "of one device")
-        ->type_name("TFLOPS");
+    add_run_options(command, analyze);
+    command->add_option("--html", analyze.html, "also writes a page to FILE")->type_name("FILE");
     command
         ->add_option_function<std::string>(
             "--fail-on",
@@ -314,6 +307,38 @@ struct CommandLine {
         ->check(CLI::IsMember({"high", "med", "low"}));
     add_report_options(command, analyze.rules, analyze.form, analyze.colour);
     command->callback([this] { exit_code = exit_code_of(analyze_command(analyze)); });
+  }
+
+  // Which run, and what its record does not say.
+  static void add_run_options(CLI::App* command, AnalyzeRequest& request) {
+    command->add_option("RUN", request.run, "a run directory, or the folder of one rank")
+        ->required();
+    command->add_option("--warmup", request.warmup, "first steps to leave out; else they are found")
+        ->type_name("STEPS");
+    command->add_option("--trace", request.trace, "a Chrome / Kineto trace, packed or not")
+        ->type_name("FILE");
+    command->add_option("--flops-per-step", request.flops_per_step, "of one rank")
+        ->type_name("FLOPS");
+    command
+        ->add_option_function<double>(
+            "--peak-tflops", [&request](double peak) { request.peak_flops = peak * 1e12; },
+            "of one device")
+        ->type_name("TFLOPS");
+  }
+
+  void add_report() {
+    CLI::App* command = app.add_subcommand(
+        "report", "writes a page about a run: findings, curves, ranks, plans, in one file");
+    command->footer(
+        "The page asks for nothing from elsewhere and opens from a disk.\n"
+        "Example:\n  cox report runs/my-run --out my-run.html");
+    add_run_options(command, report);
+    command->add_option("--out", report.html, "where the page goes")->type_name("FILE")->required();
+    add_rules_option(command, report.rules);
+    command->callback([this] {
+      const Status written = report_command(report);
+      if (!written.ok()) exit_code = complain(written.message());
+    });
   }
 
   void add_diff() {
@@ -336,14 +361,36 @@ struct CommandLine {
     command->callback([this] { exit_code = exit_code_of(diff_command(diff)); });
   }
 
+  void add_trace() {
+    CLI::App* command =
+        app.add_subcommand("trace", "draws a run over time, as JSON that ui.perfetto.dev opens");
+    command->footer(
+        "Example: what happened around step 400?\n"
+        "  cox trace runs/my-run --steps 380:420 --out around-400.json");
+    command->add_option("RUN", trace.run, "a run directory, or the folder of one rank")->required();
+    command->add_option("--out", trace.out, "else the picture goes to standard output")
+        ->type_name("FILE");
+    command->add_option("--steps", trace.steps, "first and last step, such as 100:200")
+        ->type_name("A:B");
+    command->add_option("--ranks", trace.ranks, "such as 0,4-7")->type_name("RANKS");
+    command->add_option("--saves", trace.saves, "the folder of saves, to draw them too")
+        ->type_name("DIRECTORY");
+    command->add_option("--events", trace.most_events, "at most so many; 1,000,000 unless given")
+        ->type_name("EVENTS")
+        ->check(CLI::Range(std::uint64_t{100}, std::uint64_t{100'000'000}));
+    command->callback([this] {
+      const Status drawn = trace_command(trace);
+      if (!drawn.ok()) exit_code = complain(drawn.message());
+    });
+  }
+
   static diagnosis::Severity severity_named(const std::string& word) {
     return word == "high"  ? diagnosis::Severity::high
            : word == "med" ? diagnosis::Severity::medium
                            : diagnosis::Severity::low;
   }
 
-  static void add_report_options(CLI::App* command, RuleSet& rules, ReportForm& form,
-                                 ColourWish& colour) {
+  static void add_rules_option(CLI::App* command, RuleSet& rules) {
     command
         ->add_option_function<std::string>(
             "--rules",
@@ -353,6 +400,11 @@ struct CommandLine {
             "whose; pytscope: as version 0.2.1 has them")
         ->type_name("SET")
         ->check(CLI::IsMember({"coxswain", "pytscope"}));
+  }
+
+  static void add_report_options(CLI::App* command, RuleSet& rules, ReportForm& form,
+                                 ColourWish& colour) {
+    add_rules_option(command, rules);
     command
         ->add_option_function<std::string>(
             "--color",

@@ -365,7 +365,7 @@ std::string whatif_page(const WhatIfReport& report) {
                work_table(report));
   body +=
       "<footer><span>cox whatif</span><span>Definitions: docs/what-if.md</span></footer></main>";
-  return metrics::html_document("What if: " + report.name, 0, body);
+  return metrics::html_document("What if: " + report.name, "", body);
 }
 
 }  // namespace cox::tools

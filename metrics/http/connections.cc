@@ -13,6 +13,20 @@ void OpenPages::fetched(Clock::time_point now) {
   fetched_.notify_all();
 }
 
+void OpenPages::begins_to_follow(Follower who) {
+  const std::lock_guard lock(mutex_);
+  ++following_;
+  if (who == Follower::page && !times_.empty()) times_.pop_back();
+}
+
+void OpenPages::stops_to_follow() {
+  {
+    const std::lock_guard lock(mutex_);
+    --following_;
+  }
+  fetched_.notify_all();
+}
+
 std::size_t OpenPages::count(Clock::time_point now) const {
   const std::lock_guard lock(mutex_);
   return fetched_after(now - period_);
@@ -21,7 +35,8 @@ std::size_t OpenPages::count(Clock::time_point now) const {
 void OpenPages::wait_for_last_look(Clock::time_point now) {
   std::unique_lock lock(mutex_);
   const std::size_t expected = fetched_after(now - period_) - fetched_after(now);
-  fetched_.wait_until(lock, now + period_, [&] { return fetched_after(now) >= expected; });
+  fetched_.wait_until(lock, now + period_,
+                      [&] { return fetched_after(now) >= expected && following_ == 0; });
 }
 
 // REQUIRES: the mutex is held.

@@ -15,10 +15,10 @@
 
 namespace cox::metrics {
 
-// OpenPages counts the status pages that are open in browsers. Such a page fetches itself again
-// after some seconds (status_page.h), so one that was fetched lately is expected back. The server
-// tells it of every fetch; when the job ends, rank 0 waits here until all of them have seen the
-// end. Any thread may call it.
+// OpenPages counts the status pages that are open in browsers. Such a page follows the events of
+// the server, or fetches itself again after some seconds (status_page.h), so one that was fetched
+// lately is expected back. The server tells it of every fetch and of every follower; when the job
+// ends, rank 0 waits here until all of them have seen the end. Any thread may call it.
 class OpenPages {
  public:
   using Clock = std::chrono::steady_clock;
@@ -29,11 +29,18 @@ class OpenPages {
 
   void fetched(Clock::time_point now);
 
+  // Who follows events from now on. A page is the one that was fetched last, and is not expected
+  // back.
+  enum class Follower : std::uint8_t { page, program };
+  void begins_to_follow(Follower who);
+  void stops_to_follow();
+
   // Returns how many fetches of the last period there were, at most kMostCounted.
   std::size_t count(Clock::time_point now) const;
 
-  // Blocks until as many pages were fetched after `now` as are open at `now`, at most for a period.
-  // Returns at once where none is open. REQUIRES: fetches after `now` get a page that stays.
+  // Blocks until as many pages were fetched after `now` as are open at `now` and nobody follows any
+  // more, at most for a period. Returns at once where none is open. REQUIRES: fetches after `now`
+  // get a page that stays, and followers are told the end.
   void wait_for_last_look(Clock::time_point now);
 
  private:
@@ -43,6 +50,7 @@ class OpenPages {
   mutable std::mutex mutex_;
   std::condition_variable fetched_;
   std::deque<Clock::time_point> times_;  // ascending, the newest kMostCounted
+  std::size_t following_ = 0;
 };
 
 struct ConnectionLimits {
@@ -61,8 +69,9 @@ ConnectionLimits connection_limits(std::uint64_t descriptors);
 class ConnectionTable {
  public:
   using Id = std::uint64_t;  // rises with every connection, never used twice
-  // What a connection is at. Those that leave go first, those that are answered last.
-  enum class Phase : std::uint8_t { leaving, asking, answering };
+  // What a connection is at. Those that leave go first, those that are answered last; who follows
+  // events comes back by himself.
+  enum class Phase : std::uint8_t { leaving, asking, following, answering };
 
   explicit ConnectionTable(ConnectionLimits limits) : limits_(limits) {}
 

@@ -18,7 +18,8 @@ constexpr std::string_view kEndOfHead = "\r\n\r\n";
 constexpr const char* kSafety =
     "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nX-Frame-Options: DENY\r\n"
     "Referrer-Policy: no-referrer\r\n"
-    "Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'; img-src data:\r\n";
+    "Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
+    "script-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'\r\n";
 
 std::string text_of(boost::beast::string_view text) {
   return {text.data(), text.size()};
@@ -81,6 +82,11 @@ std::string bytes_of(const Response& response, Part part) {
       more_headers(response.status), kSafety);
   if (part == Part::all) bytes += response.body;
   return bytes;
+}
+
+std::string head_of_events() {
+  return fmt::format(
+      "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n{}Connection: close\r\n\r\n", kSafety);
 }
 
 }  // namespace cox::metrics

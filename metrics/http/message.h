@@ -37,7 +37,10 @@ std::optional<std::variant<Head, Response>> parse_head(std::string_view received
 enum class Part : std::uint8_t { all, head_only };  // head_only answers HEAD
 
 // Returns the response as it is sent. It closes the connection, may not be cached or framed, and
-// lets a browser load nothing from elsewhere.
+// lets a browser load nothing from elsewhere and run no script but those of this server.
 std::string bytes_of(const Response& response, Part part);
+
+// Returns the same for a stream of server-sent events, which follow until the connection closes.
+std::string head_of_events();
 
 }  // namespace cox::metrics

@@ -273,7 +273,7 @@ std::string step_text(const Effect& effect) {
 // "12.3 s gained", "4.0 s lost"; nothing where nothing is sure.
 std::string saved_text(double seconds) {
   if (seconds == 0) return {};
-  return duration_text(std::abs(seconds)) + (seconds > 0 ? " gained" : " lost");
+  return gain_text(std::abs(seconds)) + (seconds > 0 ? " gained" : " lost");
 }
 
 std::string came_to_text(const Effect& effect) {
@@ -310,10 +310,8 @@ std::string scores_html(const Snapshot& s) {
               "dense");
   for (const PolicyScore& score : s.decisions.scores) {
     table.add({policy_name(score.policy), grouped(score.helped), grouped(score.did_not_help),
-               grouped(score.not_sure), grouped(score.taken_back),
-               duration_text(score.seconds_gained), duration_text(score.seconds_lost),
-               (score.seconds_promised < 0 ? "-" : "") +
-                   duration_text(std::abs(score.seconds_promised))});
+               grouped(score.not_sure), grouped(score.taken_back), gain_text(score.seconds_gained),
+               gain_text(score.seconds_lost), gain_text(score.seconds_promised)});
   }
   return "<h3>Score of each policy</h3>" + table.html();
 }

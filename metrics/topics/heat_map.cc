@@ -17,6 +17,7 @@ namespace {
 
 constexpr double kMostHundredths = 65'535;
 constexpr std::size_t kSlowestShown = kHeatRanks / 2;
+constexpr std::size_t kRowPixels = 14;    // as high as its label
 constexpr std::size_t kRunsTitled = 100;  // of the hottest levels, for the size of the page
 
 // Level is one colour of the map: ratios from `from` on, in hundredths.
@@ -247,11 +248,12 @@ std::string heat_section(const Snapshot& s) {
       "<section class=\"card\"><h2>The last {} rounds, rank by rank</h2><p class=\"hint\">{}</p>"
       "<div class=\"heat\">{}<svg role=\"img\" aria-label=\"Own work of {} ranks over the median "
       "in "
-      "rounds {} to {}\" viewBox=\"0 0 {} {}\" preserveAspectRatio=\"none\">{}</svg></div>"
+      "rounds {} to {}\" viewBox=\"0 0 {} {}\" style=\"height:{}px\" "
+      "preserveAspectRatio=\"none\">{}</svg></div>"
       "<p class=\"range heated\"><span>round {}</span><span>round {}</span></p>{}</section>",
       columns.size(), hint(s, ranks.size()), labels(s, ranks), ranks.size(),
       columns.front()->round.value(), columns.back()->round.value(), columns.size(), ranks.size(),
-      picture(s.heat, ranks), grouped(columns.front()->round.value()),
+      kRowPixels * ranks.size(), picture(s.heat, ranks), grouped(columns.front()->round.value()),
       grouped(columns.back()->round.value()), keys());
 }
 

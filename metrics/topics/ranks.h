@@ -75,6 +75,10 @@ RankCounts rank_counts(const Snapshot& snapshot);
 // Returns the section of the status page.
 std::string ranks_section(const Snapshot& snapshot);
 
+// Returns what is known of one rank, for a page of its own, and the form that asks for one.
+std::string rank_detail(const Snapshot& snapshot, RankId rank);
+std::string rank_form(const Snapshot& snapshot);
+
 Topic ranks_topic();
 
 }  // namespace cox::metrics

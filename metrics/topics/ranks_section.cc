@@ -8,6 +8,7 @@
 
 #include "metrics/format.h"
 #include "metrics/html.h"
+#include "metrics/rank_page.h"
 #include "metrics/snapshot.h"
 #include "metrics/topics/hosts.h"
 #include "metrics/topics/ranks.h"
@@ -147,7 +148,8 @@ std::string remarks(const RankRow& row, const Stall* stall) {
 
 std::string rank_cell(const HostNotes& hosts, RankId rank) {
   const HostEvidence* host = hosts.find(rank);
-  const std::string number = std::to_string(rank.value());
+  const std::string number =
+      fmt::format("<a href=\"{}?rank={}\">{}</a>", kRankPath, rank.value(), rank.value());
   if (host == nullptr || host_name(*host).empty()) return number;
   return fmt::format("{} <small>{}</small>", number, escape(host_name(*host)));
 }
@@ -297,9 +299,39 @@ std::string ranks_section(const Snapshot& s) {
     add_evidence(table, slow, s.ranks.hosts.find(row->report.rank));
   }
   return fmt::format(
-      "<section class=\"card\"><h2>Ranks</h2><p class=\"hint\">{}</p>{}{}{}{}</section>",
+      "<section class=\"card\"><h2>Ranks</h2><p class=\"hint\">{}</p>{}{}{}{}{}</section>",
       headline(s), s.ranks.slow.job ? job_note(*s.ranks.slow.job) : "",
-      host_notes(s.ranks.slow.hosts), table.html(), keys(rows, s.ranks.slow));
+      host_notes(s.ranks.slow.hosts), table.html(), keys(rows, s.ranks.slow),
+      s.ranks.table->rows.size() > kShowAll ? rank_form(s) : "");
+}
+
+std::string rank_detail(const Snapshot& s, RankId rank) {
+  const auto& rows = s.ranks.table->rows;
+  const auto row = std::ranges::find(rows, rank, [](const RankRow& r) { return r.report.rank; });
+  if (row == rows.end()) return "<p class=\"hint\">It has not reported in the newest round.</p>";
+  const SlowRank* slow = s.ranks.slow.find(rank);
+  double total = 0;
+  for (const float seconds : row->phase_seconds) total += static_cast<double>(seconds);
+  std::string out = "<dl class=\"facts\">" + fact("State", state_tag(slow));
+  out += fact("Step", grouped(row->report.step.value()));
+  out += fact("Own work", seconds_text(row->own_seconds));
+  out += fact("To the median", ratio_cell(*row, slow));
+  out += fact("Waited for the last rank", waiting_text(*row));
+  out += fact("Recompute", recompute_text(*row)) + fact("Memory", memory_text(*row));
+  out += fact("Samples a step", rate_text(row->samples_per_step));
+  out += "</dl>" + phase_bar(*row, total) + keys({&*row}, {});
+  if (slow != nullptr) out += "<p class=\"hint\">" + evidence_text(*slow) + "</p>";
+  const HostEvidence* host = s.ranks.hosts.find(rank);
+  if (host != nullptr) out += "<p class=\"hint\">Host: " + escape(host_words(*host)) + "</p>";
+  return out + "<p>" + remarks(*row, s.stall.stall.get()) + "</p>";
+}
+
+std::string rank_form(const Snapshot& s) {
+  return fmt::format(
+      "<form class=\"ask\" action=\"{}\"><label for=\"ask-rank\">More about rank</label><input "
+      "id=\"ask-rank\" name=\"rank\" type=\"number\" min=\"0\" max=\"{}\" value=\"0\"/>"
+      "<button>Show</button></form>",
+      kRankPath, s.job->world_size - 1);
 }
 
 }  // namespace cox::metrics

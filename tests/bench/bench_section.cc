@@ -1,5 +1,5 @@
 // S4, its first half: what recording a section of a step costs, as PhaseScope does it: two readings
-// of the clock, the bookkeeping, and the rank's mark in shared memory.
+// of a clock (TickClock), the bookkeeping, and the rank's mark in shared memory.
 //
 //   bench_section [--quick]
 #include <chrono>
@@ -9,6 +9,7 @@
 #include "coordinator/transport/shared/mark_board.h"
 #include "coordinator/transport/shared/segment.h"
 #include "sdk/src/session/step_recorder.h"
+#include "sdk/src/session/tick_clock.h"
 #include "tests/bench/allocation_count.h"
 #include "tests/bench/line.h"
 
@@ -25,7 +26,7 @@ struct Cost {
   long allocations = 0;
 };
 
-Cost sections(StepRecorder& recorder, std::size_t steps) {
+Cost sections(StepRecorder& recorder, TickClock& clock, std::size_t steps) {
   Cost cost;
   cost.ns.reserve(steps);
   const bench::AllocationCount allocated;
@@ -33,8 +34,8 @@ Cost sections(StepRecorder& recorder, std::size_t steps) {
     recorder.begin(StepId(i), Clock::now());
     const Clock::time_point began = Clock::now();
     for (int n = 0; n < kSections; ++n) {
-      recorder.enter(Phase::forward, Clock::now());
-      recorder.leave(Clock::now());
+      recorder.enter(Phase::forward, clock.now());
+      recorder.leave(clock.now());
     }
     const std::chrono::duration<double, std::nano> passed = Clock::now() - began;
     cost.ns.push_back(passed.count() / kSections);
@@ -44,11 +45,12 @@ Cost sections(StepRecorder& recorder, std::size_t steps) {
   return cost;
 }
 
-double clock_reading_ns() {
+template <class Read>
+double reading_ns(const Read& read) {
   constexpr int kReadings = 100'000;
   const Clock::time_point began = Clock::now();
   Clock::time_point last = began;
-  for (int i = 0; i < kReadings; ++i) last = Clock::now();
+  for (int i = 0; i < kReadings; ++i) last = read();
   return std::chrono::duration<double, std::nano>(last - began).count() / kReadings;
 }
 
@@ -69,17 +71,24 @@ int main(int argc, char** argv) {
   transport::MarkWriter mark = board.writer(0);
   StepRecorder recorder;
   recorder.move_mark(&mark);
-  sections(recorder, kSteps / 10);
-  const Cost cost = sections(recorder, steps);
+  TickClock clock(has_steady_ticks());
+  // The clock learns its rate within 10 ms.
+  const Clock::time_point began = Clock::now();
+  while (Clock::now() - began < std::chrono::milliseconds(50)) sections(recorder, clock, 1);
+  const Cost cost = sections(recorder, clock, steps);
   figure(bench::quantile(cost.ns, 0.5), "ns", "recording a section, p50 of steps")
       .limit(50)
       .print();
   figure(static_cast<double>(cost.allocations), "allocations", "in all sections").limit(0).print();
-  figure(2 * clock_reading_ns(), "ns", "of it: two readings of the clock").print();
+  figure(2 * reading_ns([&clock] { return clock.now(); }), "ns", "of it: two readings")
+      .with("by", clock.uses_ticks() ? "ticks" : "steady clock")
+      .print();
+  figure(2 * reading_ns([] { return Clock::now(); }), "ns", "two readings of the steady clock")
+      .print();
   auto queue = RunQueue::of_this_thread();
   if (!queue) return 0;
   recorder.leave_out_queueing([&queue] { return queue->queued(); });
-  const Cost crowded = sections(recorder, steps);
+  const Cost crowded = sections(recorder, clock, steps);
   figure(bench::quantile(crowded.ns, 0.5), "ns", "a section where ranks outnumber cores").print();
   return 0;
 }

@@ -142,21 +142,28 @@ TEST_SUITE("core") {
 
   TEST_CASE("a rank's own part of communication counts where all tell it from waiting") {
     constexpr std::size_t kCommunicationChannel = cox::kChannels - 1;
-    for (const bool all_measure : {true, false}) {
-      CAPTURE(all_measure);
+    struct Case {
+      bool all_measure;
+      bool has_cores;  // for all ranks
+    };
+    for (const Case& c : {Case{true, true}, {false, true}, {true, false}}) {
+      CAPTURE(c.all_measure);
+      CAPTURE(c.has_cores);
+      const bool counts = c.all_measure && c.has_cores;
       Rounds rounds(4);
       std::vector<cox::RankSignal> reports;
       for (std::int32_t r = 0; r < 4; ++r) {
         reports.push_back(worker(r, 0, 3));
         seconds(reports.back(), Phase::communication) = r == 3 ? 2 : 5;
         reports.back().waiting_seconds = r == 3 ? 0 : 4;
-        if (all_measure || r > 0) reports.back().set(cox::SignalFlag::waiting_measured);
+        if (c.all_measure || r > 0) reports.back().set(cox::SignalFlag::waiting_measured);
+        if (!c.has_cores) reports.back().set(cox::SignalFlag::without_queueing);
       }
       rounds.see(reports);
       // Rank 3 is the last to arrive and needs 2 s where the others need 1.
-      CHECK(rounds.level(0)[3] == doctest::Approx(all_measure ? std::log(5.0 / 4) : 0));
+      CHECK(rounds.level(0)[3] == doctest::Approx(counts ? std::log(5.0 / 4) : 0));
       CHECK(rounds.level(kCommunicationChannel)[3] ==
-            doctest::Approx(all_measure ? std::log(5.0 / 4) : 0));
+            doctest::Approx(counts ? std::log(5.0 / 4) : 0));
       CHECK(rounds.level(0)[0] == 0);
     }
   }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "coordinator/io/kernel_trace_file.h"
+#include "coordinator/io/step_lines.h"
 
 #include <doctest/doctest.h>
 

@@ -1,3 +1,4 @@
+
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -9,7 +10,6 @@
 #include <vector>
 
 #include "metrics/catalogue.h"
-#include "metrics/exposition.h"
 #include "metrics/telemetry_state.h"
 #include "simulated_job.h"
 #include "text_search.h"

@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "metrics/exposition.h"
+#include "metrics/catalogue.h"
 #include "metrics/telemetry_state.h"
 #include "simulated_job.h"
 

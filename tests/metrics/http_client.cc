@@ -44,6 +44,17 @@ std::string RawConnection::receive_all() {
   }
 }
 
+std::string RawConnection::receive_until(std::string_view text) {
+  std::string all;
+  char buffer[4096];
+  while (all.find(text) == std::string::npos) {
+    const ssize_t got = ::recv(socket_, buffer, sizeof buffer, 0);
+    if (got <= 0) break;
+    all.append(buffer, static_cast<std::size_t>(got));
+  }
+  return all;
+}
+
 std::string response_to(std::uint16_t port, std::string_view bytes) {
   RawConnection connection(port);
   connection.send(bytes);

@@ -19,6 +19,8 @@ class RawConnection {
   bool send(std::string_view bytes);
   // Until the server closes, or thirty seconds pass.
   std::string receive_all();
+  // Until `text` has come; the same limits.
+  std::string receive_until(std::string_view text);
 
  private:
   int socket_ = -1;

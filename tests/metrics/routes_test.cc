@@ -9,6 +9,7 @@
 #include "served_job.h"
 #include "simulated_job.h"
 #include "text_search.h"
+#include "well_formed.h"
 
 #include <doctest/doctest.h>
 
@@ -187,5 +188,24 @@ TEST_SUITE("metrics") {
       const int status = respond({"GET", path, query}, served).status;
       CHECK((status == 200 || status == 400 || status == 404));
     }
+  }
+}
+
+TEST_SUITE("metrics.rank_page") {
+  TEST_CASE("a rank has a page of its own, and who asks for none that there is gets a sentence") {
+    SimulatedSetup setup;
+    setup.name = "<b>";
+    const Served served = served_after(setup, 120);
+    const std::string page = respond({"GET", "/status/rank", "rank=2"}, served).body;
+    CHECK(first_fault(page) == "");
+    for (const char* part :
+         {"<h1>Rank 2 of 4</h1>", "<dt>Own work</dt>", "&lt;b&gt;", "<svg class=\"spark\"",
+          "<h2>Decided about it</h2>", "http-equiv=\"refresh\""})
+      CHECK_MESSAGE(contains(page, part), part);
+    CHECK_FALSE(contains(page, "<b>"));
+    const Response refused = respond({"GET", "/status/rank", "rank=4"}, served);
+    CHECK(refused.status == 400);
+    CHECK(contains(refused.body, "expected a rank from 0 to 3"));
+    CHECK(respond({"GET", "/status/rank", "rank=x"}, served).status == 400);
   }
 }

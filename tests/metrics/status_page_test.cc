@@ -1,6 +1,5 @@
 #include "metrics/status_page.h"
 
-#include <cctype>
 #include <string>
 #include <vector>
 
@@ -10,41 +9,12 @@
 #include "served_job.h"
 #include "simulated_job.h"
 #include "text_search.h"
+#include "well_formed.h"
 
 #include <doctest/doctest.h>
 
 using namespace cox;
 using namespace cox::metrics;
-
-namespace {
-
-// Walks all tags; "" when every one is closed in order and every attribute is quoted.
-std::string first_fault(const std::string& html) {
-  std::vector<std::string> open;
-  for (std::size_t at = html.find('<'); at != std::string::npos; at = html.find('<', at + 1)) {
-    if (html[at + 1] == '!') continue;
-    std::size_t end = at + 1;
-    for (char quote = 0; end < html.size() && (quote != 0 || html[end] != '>'); ++end) {
-      if (html[end] == '<') return "< inside a tag near " + html.substr(at, 40);
-      if (html[end] == '"') quote = quote == 0 ? '"' : 0;
-    }
-    if (end == html.size()) return "a tag without end";
-    const bool closing = html[at + 1] == '/';
-    std::size_t name_end = at + 1 + (closing ? 1 : 0);
-    const std::size_t name_start = name_end;
-    while (std::isalnum(static_cast<unsigned char>(html[name_end])) != 0) ++name_end;
-    const std::string name = html.substr(name_start, name_end - name_start);
-    if (closing) {
-      if (open.empty() || open.back() != name) return "</" + name + "> closes nothing";
-      open.pop_back();
-    } else if (html[end - 1] != '/') {
-      open.push_back(name);
-    }
-  }
-  return open.empty() ? "" : open.back() + " is never closed";
-}
-
-}  // namespace
 
 TEST_SUITE("metrics") {
   TEST_CASE("the pages are well-formed in every state of a job") {
@@ -109,23 +79,27 @@ TEST_SUITE("metrics") {
     const Served served{state.snapshot(), UnixTime{2}, {}};
     for (const std::string& page : {status_page(served), index_page(served, endpoints())}) {
       CHECK(first_fault(page) == "");
-      for (const char* bad : {"<script", "<img", "<b o", "<i>", "<u>", "\" onload"})
+      for (const char* bad : {"<script>", "<img", "<b o", "<i>", "<u>", "\" onload"})
         CHECK_FALSE(contains(page, bad));
     }
+    CHECK(count(status_page(served), "<script") == 1);
+    CHECK(count(index_page(served, endpoints()), "<script") == 0);
+    for (const EventPart& part : page_events(served)) CHECK_FALSE(contains(part.text, "<script"));
     CHECK(contains(status_page(served), "&lt;script&gt;"));
     CHECK(contains(status_page(served), "&lt;img src=x"));
     CHECK(contains(status_page(served), "\xEF\xBF\xBD"));
   }
 
-  TEST_CASE("the page needs nothing from elsewhere and runs no script") {
+  TEST_CASE("the page needs nothing from elsewhere, and reads and stays new without its script") {
     const std::string page = status_page(served_after({}, 100));
-    for (const char* bad : {"<script", "http://", "https://", "@import", "url(", "onclick"}) {
+    for (const char* bad : {"<script>", "http://", "https://", "@import", "url(", "onclick"}) {
       std::string shown = page;
       const auto icon = shown.find("xmlns='http://www.w3.org/2000/svg'");
       if (icon != std::string::npos) shown.erase(icon, 34);
       CHECK_FALSE(contains(shown, bad));
     }
-    CHECK(contains(page, "http-equiv=\"refresh\""));
+    CHECK(contains(page, "<noscript><meta http-equiv=\"refresh\" content=\"5\"/></noscript>"));
+    CHECK(contains(page, "<script src=\"/status.js\" defer=\"defer\"></script>"));
     CHECK(contains(page, "prefers-color-scheme:dark"));
   }
 

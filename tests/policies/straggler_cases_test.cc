@@ -159,7 +159,7 @@ TEST_SUITE("policies") {
     CHECK(reasons[0].text.find("slower than the other rank") != std::string::npos);
     CHECK(reasons[0].text.find("in backward") != std::string::npos);
     CHECK(std::abs(number_after(reasons[0].text, "rank 1 is ") - 30) <= 4);
-    scenario.slowdowns = {{RankId(1), Phase::backward, 0.06, 0}};  // below the floor of a tenth
+    scenario.slowdowns = {{RankId(1), Phase::backward, 0.13, 0}};  // below the floor of 15 %
     CHECK(told(scenario, 1000).empty());
   }
 

@@ -65,10 +65,10 @@ std::string measured_text(const cox::Effect& effect) {
   return joined(parts);
 }
 
-// "12 s gained" or "4 s lost"; nothing where nothing is sure.
+// "12.0 s gained" or "4.0 s lost"; nothing where nothing is sure.
 std::string saved_text(double seconds) {
   if (seconds == 0) return {};
-  return cox::duration_text(std::abs(seconds)) + (seconds > 0 ? " gained" : " lost");
+  return cox::gain_text(std::abs(seconds)) + (seconds > 0 ? " gained" : " lost");
 }
 
 std::string came_to_text(const cox::Effect& effect) {
@@ -160,11 +160,10 @@ std::string score_lines(const std::vector<cox::PolicyScore>& scores) {
   for (const cox::PolicyScore& score : scores) {
     text += fmt::format(
         "{}: {} of its measured changes helped, {} did not ({} taken back), {} not sure; {} "
-        "gained, {} lost, {}{} promised\n",
+        "gained, {} lost, {} promised\n",
         cox::to_string(score.policy), score.helped, score.did_not_help, score.taken_back,
-        score.not_sure, cox::duration_text(score.seconds_gained),
-        cox::duration_text(score.seconds_lost), score.seconds_promised < 0 ? "-" : "",
-        cox::duration_text(std::abs(score.seconds_promised)));
+        score.not_sure, cox::gain_text(score.seconds_gained), cox::gain_text(score.seconds_lost),
+        cox::gain_text(score.seconds_promised));
   }
   return text;
 }

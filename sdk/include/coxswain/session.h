@@ -67,6 +67,10 @@ struct AdoptOptions {
   // so that an optimizer that looks at losses decides the same on all ranks. Without it such an
   // optimizer parts the ranks. Of several models one that says `yes` is enough.
   ClosureOptimizer closure_optimizer = ClosureOptimizer::no;
+  // Steps, phases and blocks are found and measured, and nothing else happens: no weights are sent,
+  // no gradients averaged, no budget or format kept, and ranks may be any number of steps apart.
+  // For loops that average by themselves, or not at all. All models of a loop say the same.
+  bool only_watch = false;
 };
 
 struct SessionOptions {
@@ -175,6 +179,8 @@ class Session {
   // the blocks' products. Every rank takes the same number of steps with batches of equal size.
   // SIGTERM on any rank ends the job at the end of a step, unless the loop asks stop_requested().
   //
+  // With AdoptOptions::only_watch steps, phases and blocks are recorded, and that is all.
+  //
   // Call it on the training thread, before the first step, once for each model of the loop; the
   // model must outlive the session or be given to detach(), which ends it for all models. Not
   // together with step(), a Reducer or a Trainer. What it cannot do in a loop that it
@@ -186,6 +192,13 @@ class Session {
   // the above holds; with it on the script is kept whole: averaged and measured, but without memory
   // actions and number formats.
   void adopt(const torch::jit::Module& model, const AdoptOptions& options = {});
+
+  // Returns the step of an adopted loop that is open, from a forward pass to the first one after an
+  // update, or null. It lets the loop tell what cannot be found, as its loss, samples, or the time
+  // in which it communicates by itself:
+  //   if (cox::StepScope* step = session.open_step()) step->loss(loss.item<double>(), batch_size);
+  // Valid until the next forward pass. Local.
+  StepScope* open_step();
 
   // Takes the model, adopted or given to a Reducer, ManualParallel or Trainer, out of the session:
   // it is no longer measured and steered, and may go before the session does.
@@ -253,7 +266,7 @@ class Session {
 
  private:
   // With the adoption that takes a model in, made if there is none.
-  void adopt_by(const std::function<void(detail::Adoption&)>& add);
+  void adopt_by(const AdoptOptions& options, const std::function<void(detail::Adoption&)>& add);
 
   explicit Session(std::shared_ptr<detail::SessionState> state) : state_(std::move(state)) {}
   std::shared_ptr<detail::SessionState> state_;

@@ -152,7 +152,10 @@ void StepRecorder::do_between_steps(Activity activity, Clock::time_point now) {
   if (!open_) tell(now);
 }
 
+// Moments come from two readers of one clock, which may differ by some nanoseconds: time never goes
+// back.
 void StepRecorder::book_until(Clock::time_point now) {
+  now = std::max(now, booked_until_);
   const Phase phase = this->phase();
   double seconds = Seconds(now - booked_until_).count();
   booked_until_ = now;
@@ -245,7 +248,7 @@ void StepRecorder::log(std::string_view name, double value) {
 const StepReport& StepRecorder::end(Clock::time_point now) {
   book_until(now);
   add_up_waiting();
-  report_.wall_seconds = Seconds(now - started_).count();
+  report_.wall_seconds = Seconds(booked_until_ - started_).count();
   if (events_) with_events([this](PhaseEvents&) { take_device_times(); });
   open_ = false;
   tell(now);

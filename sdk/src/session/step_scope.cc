@@ -8,15 +8,14 @@
 
 namespace cox {
 
-using detail::Clock;
 using detail::SessionState;
 
 PhaseScope::PhaseScope(SessionState& state, Phase phase) : state_(state) {
-  state_.step().recorder().enter(phase, Clock::now());
+  state_.step().recorder().enter(phase, state_.step().now());
 }
 
 PhaseScope::~PhaseScope() {
-  state_.step().recorder().leave(Clock::now());
+  state_.step().recorder().leave(state_.step().now());
 }
 
 StepScope::StepScope(std::shared_ptr<SessionState> state) : state_(std::move(state)) {

@@ -38,14 +38,14 @@ void for_each_tensor_of(const OperatorCall& call, const Use& use) {
 
 }  // namespace
 
-Adoption::Adoption(Session& session)
+Adoption::Adoption(Session& session, const AdoptOptions& options)
     : session_(session),
       state_(session_.state()),
       blocks_(state_.actuators().get<BlockWatch>()),
-      numerics_(state_.actuators().get<NumericsWatch>()),
-      ranks_(session_) {
+      numerics_(state_.actuators().get<NumericsWatch>()) {
+  if (!options.only_watch) ranks_.emplace(session_);
   state_.declare_adopted();
-  if (session_.world_size() == 1) batch_reads_ = kBatchReads;  // there is none to compare it with
+  if (!exchanges()) batch_reads_ = kBatchReads;  // there is none to compare it with
 }
 
 // A program that leaves by an exception does not wait for the others (Session::finish).
@@ -85,6 +85,8 @@ void Adoption::add(const torch::jit::Module& script, const AdoptOptions& options
 void Adoption::add(torch::nn::Module& model, std::shared_ptr<ScriptMirror> script,
                    const AdoptOptions& options) {
   const StreamPause unseen;
+  if (options.only_watch != only_watches())
+    refuse("only_watch for all models of a loop or for none, found both");
   require(check_stream_key().with_context("adopt"));
   std::vector<std::string> patterns = options.blocks;
   if (!options.name.empty()) {
@@ -94,8 +96,10 @@ void Adoption::add(torch::nn::Module& model, std::shared_ptr<ScriptMirror> scrip
   require(install_saved_tensor_engine());
   const auto first = static_cast<BlockId::rep>(blocks_.names().size());
   require(blocks_.adopt(map).with_context("adopt"));
-  ranks_.sync_parameters(model.parameters());
-  ranks_.sync_buffers(model.buffers());
+  if (ranks_) {
+    ranks_->sync_parameters(model.parameters());
+    ranks_->sync_buffers(model.buffers());
+  }
   visits_ = blocks_.visits();
   if (models_.empty()) {
     state_.actuators().get<FormatActuator>().attach(model);
@@ -103,8 +107,8 @@ void Adoption::add(torch::nn::Module& model, std::shared_ptr<ScriptMirror> scrip
   }
   models_.push_back(
       {&model, std::move(script), options.name, std::move(map), first, model.parameters()});
-  averages_losses_ = averages_losses_ || (options.closure_optimizer == ClosureOptimizer::yes &&
-                                          session_.world_size() > 1);
+  averages_losses_ =
+      averages_losses_ || (options.closure_optimizer == ClosureOptimizer::yes && exchanges());
   if (trial_ == nullptr && state_.calibration().is_wanted()) {
     trial_ = std::make_unique<AdoptedTrial>(
         [this]() -> torch::nn::Module& { return models_together(); }, blocks_,
@@ -119,7 +123,7 @@ void Adoption::touch(const c10::OperatorHandle& handle, const at::Tensor& argume
   const c10::StorageImpl* storage = storage_impl(argument);
   for (Model& model : models_) {
     if (!model.map.owner(storage)) continue;
-    if (stage_ == Stage::updating && !at::GradMode::is_enabled()) last_update_ = now();
+    if (stage_ == Stage::updating && !at::GradMode::is_enabled()) note_touch(handle);
     const bool may_begin = at::GradMode::is_enabled() && argument.requires_grad();
     if (stage_ != Stage::forward && may_begin && is_use(handle)) begin_forward();
     if (stage_ != Stage::forward) return;
@@ -131,6 +135,14 @@ void Adoption::touch(const c10::OperatorHandle& handle, const at::Tensor& argume
     return;
   }
   if (visits_ != nullptr) visits_->read_other(argument);
+}
+
+// The optimizer reads parameters and then writes to them; an evaluation, or a forward pass that
+// backward() computes again, only reads.
+void Adoption::note_touch(const c10::OperatorHandle& handle) {
+  const bool writes = handle.schema().is_mutable();
+  if (writes) last_update_ = now();
+  if (!writes && read_since_ <= last_update_) read_since_ = now();
 }
 
 // Who detaches a parameter only looks at it, but for TorchScript's optimiser: what it has put
@@ -179,7 +191,7 @@ void Adoption::begin_forward() {
   const bool is_updated =
       stage_ == Stage::updating || (stage_ == Stage::accumulated && is_replaced);
   if (is_updated) close_step();
-  if (!step_) open_step();
+  if (!step_) begin_step();
   record_or_calibrate();
   entered_elements_.assign(measured_elements_.size(), 0);
   change_stage(Stage::forward, now());
@@ -344,7 +356,13 @@ bool Adoption::is_parameter_here(const at::Tensor& tensor) const {
 }
 
 void Adoption::backward_begins(const BackwardPass& pass) {
-  if (!step_) return;
+  unseen_backward_.reset();
+  const bool is_read_anew = stage_ == Stage::updating && read_since_ > last_update_;
+  if (!step_ || is_read_anew) {
+    if (pass.kind == BackwardKind::returning || is_calibrating_) return;
+    unseen_backward_ = now();
+    return note_gradients();
+  }
   visits_->backward_begins();
   if (pass.kind == BackwardKind::returning || is_calibrating_) return;
   visits_->forward_ended();
@@ -369,24 +387,48 @@ void Adoption::note_gradients() {
 }
 
 void Adoption::backward_ended(BackwardKind kind) {
+  const bool is_unseen = unseen_backward_.has_value();
+  if (is_unseen && !begin_unseen_step()) return;
   if (!step_) return;
-  visits_->backward_ended();
+  if (!is_unseen) visits_->backward_ended();
   if (kind == BackwardKind::returning || is_calibrating_) return;
   change_stage(Stage::accumulated, now());
   has_gradients_ = true;
   numerics_.look_at_gradients(state_.step().number());
-  if (trial_ != nullptr) {
+  if (trial_ != nullptr && !is_unseen) {
     numerics_.count_fp8(Fp8Count::off);
     trial_->check(trained_models());
     numerics_.count_fp8(Fp8Count::on);
   }
-  if (session_.world_size() == 1) return;
+  if (!exchanges()) return;
   if (!are_batches_compared_) compare_first_batches();
   for (const Model& model : models_) {
     if (has_new_gradient(model))
-      static_cast<void>(ranks_.all_reduce_gradients(*step_, model.parameters));
+      static_cast<void>(ranks_->all_reduce_gradients(*step_, model.parameters));
   }
   if (averages_losses_) average_loss();
+}
+
+// What a forward pass with gradients off computes, backward() computes again out of sight (a
+// checkpoint of the program's own around the whole model). The gradients tell that it was one.
+bool Adoption::begin_unseen_step() {
+  const Time began = *std::exchange(unseen_backward_, {});
+  if (std::ranges::none_of(models_, has_new_gradient)) return false;
+  if (averages_losses_)
+    refuse("a forward pass with gradients on, found one that backward() computes again");
+  if (!std::exchange(is_unseen_told_, true)) {
+    state_.job().log().warning(
+        "adopted model: expected a forward pass with gradients on, found one that backward() "
+        "computes again as a whole; gradients are averaged, but its blocks are neither measured "
+        "nor steered; leave the checkpoint to memory.* (docs/adopt.md)");
+  }
+  if (step_) {
+    change_stage(Stage::forward, read_since_);
+    change_stage(Stage::backward, began);
+    close_step();
+  }
+  begin_step();
+  return true;
 }
 
 void Adoption::note_scalars(std::span<const c10::IValue> results) {
@@ -440,7 +482,7 @@ bool Adoption::has_new_gradient(const Model& model) {
   return false;
 }
 
-void Adoption::open_step() {
+void Adoption::begin_step() {
   if (!session_.state().is_started()) {
     watch_numerics();
     watch_weights();
@@ -450,7 +492,7 @@ void Adoption::open_step() {
 }
 
 void Adoption::watch_weights() {
-  if (session_.world_size() == 1) return;
+  if (!exchanges()) return;
   std::vector<at::Tensor> parameters;
   for (const Model& model : models_)
     parameters.insert(parameters.end(), model.parameters.begin(), model.parameters.end());
@@ -480,10 +522,10 @@ void Adoption::close_step() {
   change_stage(Stage::between, now());
   scalars_.clear();
   if (weights_) weights_->take();
-  const ReductionOutcome outcome = ranks_.close(*step_);
+  const bool is_asked_to_stop = ranks_ && ranks_->close(*step_).stop;
   step_.reset();
   has_gradients_ = false;
-  if (outcome.stop && !loop_asks_) end_by_signal();
+  if (is_asked_to_stop && !loop_asks_) end_by_signal();
 }
 
 void Adoption::finish() {

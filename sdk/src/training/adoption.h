@@ -7,10 +7,11 @@
 //
 // A step is closed by the first forward pass after a parameter was changed, so that several calls
 // of backward() before an update are one step. Passes with gradients off (an evaluation) open no
-// step. Owned by the Sessions of the program; the training thread, which is the one that adopted,
-// uses it. It must end on that thread. Opening and closing a step and averaging are collective,
-// wait by polling, and throw cox::Error through the operator or backward() that they are called
-// from.
+// step. Where the program asks to be watched only, nothing is averaged, sent or agreed upon, and
+// nothing but the start of the first step is collective. Owned by the Sessions of the program; the
+// training thread, which is the one that adopted, uses it. It must end on that thread. Opening and
+// closing a step and averaging are collective, wait by polling, and throw cox::Error through the
+// operator or backward() that they are called from.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -39,8 +40,9 @@ class NumericsWatch;
 
 class Adoption final : public OperatorListener {
  public:
-  // Throws cox::Error where ManualParallel does. Collective.
-  explicit Adoption(Session& session);
+  // The options are those of the first model. Throws cox::Error where ManualParallel does.
+  // Collective.
+  Adoption(Session& session, const AdoptOptions& options);
   ~Adoption() override;
   Adoption(const Adoption&) = delete;
   Adoption& operator=(const Adoption&) = delete;
@@ -54,6 +56,9 @@ class Adoption final : public OperatorListener {
   bool has(const torch::jit::Module& script) const;
   // Closes the open step, if there is one with gradients. Collective.
   void finish();
+  bool only_watches() const { return !ranks_; }
+  // Returns the open step, or null.
+  StepScope* open_step() { return step_ ? &*step_ : nullptr; }
   // The loop asks whether it is to stop, so it need not be ended.
   void loop_asks() { loop_asks_ = true; }
 
@@ -98,7 +103,9 @@ class Adoption final : public OperatorListener {
   bool is_use(const c10::OperatorHandle& handle) const;
   void follow(const at::Tensor& argument);
   void begin_forward();
+  void note_touch(const c10::OperatorHandle& handle);
   void note_gradients();
+  bool begin_unseen_step();
   // The first step is recorded, of several models one of each kind; what it costs under each memory
   // action is tried before the next one, when the optimizer has its state.
   void record_or_calibrate();
@@ -112,11 +119,13 @@ class Adoption final : public OperatorListener {
   void note_scalars(std::span<const c10::IValue> results);
   at::Tensor loss_of(const BackwardPass& pass) const;
   void average_loss();
-  void open_step();
+  void begin_step();
   void watch_weights();
   void watch_numerics();
   void close_step();
   void change_stage(Stage stage, Time now);
+  // Whether gradients are averaged over several ranks.
+  bool exchanges() const { return ranks_ && session_.world_size() > 1; }
   bool is_parameter_here(const at::Tensor& tensor) const;
   void look_for_update(const OperatorCall& call);
   void look_at_first_batch(const OperatorCall& call);
@@ -131,7 +140,7 @@ class Adoption final : public OperatorListener {
   SessionState& state_;
   BlockWatch& blocks_;
   NumericsWatch& numerics_;
-  ManualParallel ranks_;
+  std::optional<ManualParallel> ranks_;  // none where the loop is watched only
   std::vector<Model> models_;
   VisitWatch* visits_ = nullptr;  // once there is a model
   std::optional<StepScope> step_;
@@ -142,6 +151,9 @@ class Adoption final : public OperatorListener {
   bool has_gradients_ = false;  // backward() added some in the open step
   Stage stage_ = Stage::between;
   Time last_update_{};
+  Time read_since_{};                    // later than that: parameters were read with gradients off
+  std::optional<Time> unseen_backward_;  // when the pass began, if nothing was seen before it
+  bool is_unseen_told_ = false;
   bool loop_asks_ = false;
 
   using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;

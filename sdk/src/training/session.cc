@@ -97,14 +97,15 @@ const std::vector<std::string>& Session::arguments() const {
 }
 
 void Session::adopt(torch::nn::Module& model, const AdoptOptions& options) {
-  adopt_by([&](detail::Adoption& adoption) { adoption.add(model, options); });
+  adopt_by(options, [&](detail::Adoption& adoption) { adoption.add(model, options); });
 }
 
 void Session::adopt(const torch::jit::Module& model, const AdoptOptions& options) {
-  adopt_by([&](detail::Adoption& adoption) { adoption.add(model, options); });
+  adopt_by(options, [&](detail::Adoption& adoption) { adoption.add(model, options); });
 }
 
-void Session::adopt_by(const std::function<void(detail::Adoption&)>& add) {
+void Session::adopt_by(const AdoptOptions& options,
+                       const std::function<void(detail::Adoption&)>& add) {
   if (!adoption_ && state_->step().is_reducing()) {
     throw Error(failed_precondition(
         "adopt: expected a session without Reducer and Trainer, found one; they average gradients "
@@ -116,9 +117,13 @@ void Session::adopt_by(const std::function<void(detail::Adoption&)>& add) {
         "after start()"));
   }
   // It keeps a Session of its own, which must not keep the adoption alive.
-  auto adoption = adoption_ ? adoption_ : std::make_shared<detail::Adoption>(*this);
+  auto adoption = adoption_ ? adoption_ : std::make_shared<detail::Adoption>(*this, options);
   add(*adoption);
   adoption_ = std::move(adoption);
+}
+
+StepScope* Session::open_step() {
+  return adoption_ ? adoption_->open_step() : nullptr;
 }
 
 void Session::detach(torch::nn::Module& model) {
@@ -173,11 +178,9 @@ const Plan& Session::plan() const {
   return state_->control().plane().plan();
 }
 bool Session::stop_requested() const {
-  if (adoption_) {
-    adoption_->loop_asks();
-    return state_->step().stop_agreed();
-  }
-  return state_->stop_asked();
+  if (adoption_) adoption_->loop_asks();
+  const bool is_agreed_upon = adoption_ && !adoption_->only_watches();
+  return is_agreed_upon ? state_->step().stop_agreed() : state_->stop_asked();
 }
 bool Session::stop_requested_anywhere() {
   if (adoption_) adoption_->loop_asks();

@@ -47,4 +47,24 @@ TEST_SUITE("metrics") {
     pages.wait_for_last_look(now + std::chrono::milliseconds(1));
     CHECK(OpenPages::Clock::now() >= now);
   }
+
+  TEST_CASE(
+      "a page that follows events is waited for until it has the last ones, not for a fetch") {
+    const auto now = OpenPages::Clock::now();
+    OpenPages pages(hours(1));  // a wait for the whole period would fail the test
+    pages.fetched(now - seconds(1));
+    pages.begins_to_follow(OpenPages::Follower::page);
+    CHECK(pages.count(now) == 0);
+    std::thread server([&] { pages.stops_to_follow(); });
+    pages.wait_for_last_look(now);
+    server.join();
+  }
+
+  TEST_CASE("a program that follows events does not stand for a page") {
+    const auto now = OpenPages::Clock::now();
+    OpenPages pages(seconds(6));
+    pages.fetched(now);
+    pages.begins_to_follow(OpenPages::Follower::program);
+    CHECK(pages.count(now) == 1);
+  }
 }

@@ -1,10 +1,10 @@
-#include "metrics/exposition.h"
 #include "metrics/topics/operators.h"
 
 #include <cmath>
 #include <limits>
 #include <string>
 
+#include "metrics/catalogue.h"
 #include "metrics/routes.h"
 #include "metrics/telemetry_state.h"
 #include "metrics/topic.h"

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "metrics/exposition.h"
+#include "metrics/catalogue.h"
 #include "metrics/routes.h"
 #include "metrics/telemetry_state.h"
 #include "tests/metrics/served_job.h"
@@ -77,7 +77,7 @@ TEST_SUITE("metrics") {
       CHECK(contains(html, part));
     }
     const auto row = [&html](int rank) {
-      return html.find("<td class=\"n\">" + std::to_string(rank) + "</td><td><span");
+      return html.find("rank?rank=" + std::to_string(rank) + "\">");
     };
     CHECK(row(5) < row(3));
     CHECK(row(3) < row(6));
@@ -204,8 +204,9 @@ TEST_SUITE("metrics") {
     slow.confirmed = 900;
     const std::string html = ranks_section(*served_with(slow, 16'384).snapshot);
     CHECK(contains(html, "16,384 of 16,384 training, 900 slow. 8 are shown"));
-    CHECK(contains(html, "<td class=\"n\">16000</td>"));
-    CHECK_FALSE(contains(html, "<td class=\"n\">0</td>"));
+    CHECK(contains(html, "<a href=\"/status/rank?rank=16000\">16000</a></td>"));
+    CHECK_FALSE(contains(html, ">0</a></td>"));
+    CHECK(contains(html, "More about rank"));
     CHECK(html.size() < 16'000);
   }
 }

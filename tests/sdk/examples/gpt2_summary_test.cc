@@ -131,6 +131,9 @@ TEST_SUITE("gpt2 summary") {
   TEST_CASE("below the closing table stands what its changes sum up to for each policy") {
     CHECK(gpt2::score_lines({{cox::PolicyKind::shares, 3, 1, 2, 1, 65, 4, 50}}) ==
           "shares: 3 of its measured changes helped, 1 did not (1 taken back), 2 not sure; 1 min "
-          "05 s gained, 4 s lost, 50 s promised\n");
+          "05 s gained, 4.0 s lost, 50.0 s promised\n");
+    CHECK(gpt2::score_lines({{cox::PolicyKind::precision, 0, 0, 1, 0, 0, 0.32, -0.004}}) ==
+          "precision: 0 of its measured changes helped, 0 did not (0 taken back), 1 not sure; 0 s "
+          "gained, 0.3 s lost, 0 s promised\n");
   }
 }

@@ -1,10 +1,12 @@
 #include <torch/library.h>
 #include <torch/torch.h>
 
+#include <chrono>
 #include <functional>
 #include <numeric>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "coxswain/adamw.h"
@@ -208,6 +210,29 @@ std::uint64_t steps_of(Session& session) {
   return session.state().step().steps_ended();
 }
 
+// The forward pass of a net, computed again in backward, as torch::utils::checkpoint does it.
+struct ComputedAgain : torch::autograd::Function<ComputedAgain> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
+                            const std::function<at::Tensor(const at::Tensor&)>& part) {
+    context->save_for_backward({x});
+    context->saved_data["part"] = c10::IValue::make_capsule(c10::make_intrusive<Kept>(part));
+    return part(x);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    const at::AutoGradMode on(true);
+    const at::Tensor x = context->get_saved_variables()[0].detach().requires_grad_();
+    const auto part =
+        c10::static_intrusive_pointer_cast<Kept>(context->saved_data["part"].toCapsule());
+    part->function(x).backward(gradients[0]);
+    return {x.grad(), {}};
+  }
+  struct Kept : torch::CustomClassHolder {
+    explicit Kept(std::function<at::Tensor(const at::Tensor&)> f) : function(std::move(f)) {}
+    std::function<at::Tensor(const at::Tensor&)> function;
+  };
+};
+
 TEST_SUITE("adoption") {
   TEST_CASE("a loop that knows nothing of us ends with the bits of one that averages by hand") {
     for (const int backwards : {1, 3}) {
@@ -294,6 +319,102 @@ TEST_SUITE("adoption") {
     CHECK(blocks.names() == names);
     train(net, session.rank(), 2, 1);
     session.finish();
+  }
+
+  TEST_CASE("watched only, every rank trains by itself, with the bits of a loop without us") {
+    const auto own_seed = [](const Session& session) { return session.rank() == 0 ? 1u : 60u; };
+    auto session = solo_session();
+    Net plain = make_net(own_seed(session)), watched = make_net(own_seed(session));
+    const int steps = 4 + session.rank();  // ranks may be any number of steps apart
+    const Tensors expected = train(plain, session.rank(), steps, 2);
+    session.adopt(*watched, {.only_watch = true});
+    const Tensors found = train(watched, session.rank(), steps, 2);
+    CHECK(same(expected, found));
+    CHECK(steps_of(session) == static_cast<std::uint64_t>(steps) - 1);
+    session.finish();
+  }
+
+  // `again`: the parts of the net that backward computes again, as checkpoints of a program do it.
+  TEST_CASE("a forward pass that backward computes again, whole or in part, is one step") {
+    for (const bool is_whole : {false, true}) {
+      CAPTURE(is_whole);
+      const auto train_with_checkpoints = [&](Net& net, int rank, const auto& after_backward) {
+        torch::optim::SGD optimizer(net->parameters(), 0.05);
+        Batches batches(rank);
+        torch::manual_seed(7);
+        net->eval();
+        for (int i = 0; i < 4; ++i) {
+          optimizer.zero_grad();
+          const at::Tensor x = batches.next().requires_grad_();
+          const auto layers = [&](const at::Tensor& input) { return net->layers->forward(input); };
+          const auto whole = [&](const at::Tensor& input) { return net(input); };
+          const at::Tensor y = is_whole ? ComputedAgain::apply(x, whole)
+                                        : net->head(ComputedAgain::apply(x, layers));
+          y.square().mean().backward();
+          after_backward(i);
+          optimizer.step();
+        }
+        return state_of(net);
+      };
+      Tensors expected;
+      {
+        auto session = solo_session();
+        Net net = make_net(1);
+        ManualParallel ranks(session);
+        std::optional<StepScope> step(session.step());
+        expected = train_with_checkpoints(net, session.rank(), [&](int) {
+          ranks.all_reduce_gradients(*step, net->parameters());
+          ranks.close(*step);
+          step.reset();
+          step.emplace(session.step());
+        });
+        step.reset();
+        session.finish();
+      }
+      auto session = solo_session();
+      Net net = make_net(1);
+      session.adopt(*net);
+      const Tensors found = train_with_checkpoints(net, session.rank(), [&](int i) {
+        CHECK(steps_of(session) == static_cast<std::uint64_t>(i));
+      });
+      CHECK(same(expected, found));
+      session.finish();
+      CHECK(steps_of(session) == 4);
+    }
+  }
+
+  TEST_CASE("what an evaluation takes is no part of the update before it") {
+    auto session = solo_session();
+    Net net = make_net(1);
+    session.adopt(*net, {.only_watch = true});
+    torch::optim::SGD optimizer(net->parameters(), 0.05);
+    Batches batches(session.rank());
+    const auto& report = session.state().step().recorder().report();
+    for (int i = 0; i < 2; ++i) {
+      loss_of(net, batches.next()).backward();
+      optimizer.step();
+      const at::NoGradGuard no_grad;
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      loss_of(net, batches.next());
+    }
+    session.finish();
+    CHECK(report.phase_seconds[static_cast<std::size_t>(Phase::data)] >= 0.05);
+  }
+
+  TEST_CASE("a watched loop may tell what cannot be found, while its step is open") {
+    auto session = solo_session();
+    Net net = make_net(1);
+    session.adopt(*net, {.only_watch = true});
+    CHECK(session.open_step() == nullptr);
+    torch::optim::SGD optimizer(net->parameters(), 0.05);
+    const at::Tensor loss = loss_of(net, Batches(session.rank()).next());
+    loss.backward();
+    REQUIRE(session.open_step() != nullptr);
+    session.open_step()->loss(2.5, 8);
+    optimizer.step();
+    CHECK(session.state().step().recorder().report().loss == 2.5);
+    session.finish();
+    CHECK(session.open_step() == nullptr);
   }
 
   TEST_CASE("two models of one loop are averaged each after its own backward pass") {
@@ -464,6 +585,13 @@ TEST_SUITE("adoption") {
         },
         "without Reducer");
     expect([](Session& s, Net& n) { s.adopt(*n), Reducer(s, n->parameters()); }, "adopted");
+    expect(
+        [](Session& s, Net& n) {
+          Net other = make_net(2);
+          s.adopt(*n, {.only_watch = true});
+          s.adopt(*other);
+        },
+        "only_watch for all models of a loop or for none");
   }
 }
 

@@ -1,0 +1,235 @@
+#include "coordinator/diagnosis/rank_lanes.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "coordinator/core/text.h"
+#include "coordinator/diagnosis/run_record.h"
+
+namespace cox::diagnosis {
+namespace {
+
+enum Lane : std::int32_t { kSteps = 1, kCommunication, kRecompute, kPlans, kEvents, kBlocks };
+constexpr std::array<std::string_view, 5> kLaneNames = {"steps and their phases", "communication",
+                                                        "recompute and copies of activations",
+                                                        "plan in force", "what happened"};
+
+constexpr std::string_view kBlocksName = "blocks in one step, as last measured";
+
+// The order of a step; names that are not known come before the rest.
+constexpr std::array<std::string_view, 6> kPhaseOrder = {"data",    "forward", "backward",
+                                                         "compute", "comm",    "optimizer"};
+constexpr std::string_view kRest = "other";
+
+constexpr double kMostPhaseSeconds = 1e6;
+constexpr double kMostUnixSeconds = 1e11;
+// Steps that are moved by less are in order: what is stored of times is rounded.
+constexpr std::int64_t kToleratedNs = 1'000'000;
+
+std::int64_t nanoseconds(double seconds) {
+  return std::llround(seconds * 1e9);
+}
+
+double own(const StepLine& line, std::string_view name) {
+  return value_in(line, StepSection::own, name);
+}
+
+std::size_t order_of(std::string_view phase) {
+  if (phase == kRest) return kPhaseOrder.size() + 1;
+  return static_cast<std::size_t>(std::ranges::find(kPhaseOrder, phase) - kPhaseOrder.begin());
+}
+
+bool is_time(double seconds) {
+  return seconds >= 0 && seconds <= kMostPhaseSeconds;
+}
+
+bool is_timestamp(double seconds) {
+  return seconds >= 0 && seconds <= kMostUnixSeconds;
+}
+
+double positive(double value) {
+  return value > 0 ? value : 0;
+}
+
+}  // namespace
+
+double begin_of(const StepLine& line) {
+  if (!is_timestamp(line.timestamp)) return absent();
+  double wall = 0;
+  for (const StepValue& each : line.values) {
+    if (each.section == StepSection::phases && is_time(each.value)) wall += each.value;
+  }
+  return line.timestamp - wall;
+}
+
+void RankLanes::begin(const TraceSink& sink) {
+  const std::string name = concat("rank ", rank_);
+  sink({TraceKind::process, process_of(rank_), 0, name});
+  for (std::size_t i = 0; i < kLaneNames.size(); ++i)
+    sink({TraceKind::lane, process_of(rank_), static_cast<std::int32_t>(i + 1), kLaneNames[i]});
+  if (!blocks_.blocks.empty()) sink({TraceKind::lane, process_of(rank_), kBlocks, kBlocksName});
+}
+
+void RankLanes::draw(const StepLine& line, const TraceSink& sink) {
+  read_phases(line);
+  std::int64_t wall = 0;
+  for (const Phase& phase : phases_) wall += phase.ns;
+  const auto start = place(line, wall);
+  if (!start) return;
+  const std::string name = concat("step ", static_cast<std::int64_t>(line.step));
+  const std::array<TraceArgument, 2> arguments = {
+      {{"round", own(line, "round")}, {"plan", own(line, "plan")}}};
+  const std::size_t known = is_absent(own(line, "round")) ? 0 : arguments.size();
+  sink({TraceKind::span, process_of(rank_), kSteps, name, *start, wall,
+        std::span(arguments).first(known)});
+  std::int64_t at = *start;
+  for (const Phase& phase : phases_) {
+    sink({TraceKind::span, process_of(rank_), kSteps, phase.name, at, phase.ns});
+    if (phase.name == "comm") draw_communication(line, at, phase.ns, sink);
+    if (phase.name == "backward") draw_recompute(line, at, phase.ns, sink);
+    at += phase.ns;
+  }
+  draw_blocks(line, *start, sink);
+  draw_plan(line, *start, sink);
+  draw_events(line, at, sink);
+  draw_counters(line, *start, at, sink);
+  last_end_ = at;
+}
+
+void RankLanes::read_phases(const StepLine& line) {
+  phases_.clear();
+  double sum = 0;
+  for (const StepValue& each : line.values) {
+    if (each.section != StepSection::phases || is_absent(each.value)) continue;
+    if (!is_time(each.value) || sum + each.value > kMostPhaseSeconds) {
+      ++impossible_;
+    } else if (const std::int64_t ns = nanoseconds(each.value); ns > 0) {
+      phases_.push_back({each.name, ns});
+      sum += each.value;
+    }
+  }
+  std::ranges::stable_sort(phases_, {}, [](const Phase& phase) { return order_of(phase.name); });
+}
+
+// Where the step begins; nothing for one that is not drawn.
+std::optional<std::int64_t> RankLanes::place(const StepLine& line, std::int64_t wall_ns) {
+  constexpr double kMostSeconds = static_cast<double>(kMostTraceNs) / 1e9;
+  std::int64_t start = last_end_;
+  if (is_timestamp(line.timestamp)) {
+    const double end = line.timestamp + clock_.offset_seconds - clock_.origin_seconds;
+    start = nanoseconds(std::clamp(end, 0.0, kMostSeconds + kMostPhaseSeconds)) - wall_ns;
+  }
+  if (start < last_end_) {
+    if (last_end_ - start > kToleratedNs) ++moved_;
+    start = last_end_;
+  }
+  if (start + wall_ns <= kMostTraceNs) return start;
+  ++beyond_;
+  return std::nullopt;
+}
+
+void RankLanes::draw_communication(const StepLine& line, std::int64_t start, std::int64_t ns,
+                                   const TraceSink& sink) const {
+  const double waiting = own(line, "waiting");
+  if (!is_time(waiting)) {
+    sink({TraceKind::span, process_of(rank_), kCommunication, "communication", start, ns});
+    return;
+  }
+  const std::int64_t wait = std::min(nanoseconds(waiting), ns);
+  if (wait > 0) sink({TraceKind::span, process_of(rank_), kCommunication, "waiting", start, wait});
+  if (ns > wait)
+    sink({TraceKind::span, process_of(rank_), kCommunication, "own part", start + wait, ns - wait});
+}
+
+void RankLanes::draw_recompute(const StepLine& line, std::int64_t start, std::int64_t ns,
+                               const TraceSink& sink) const {
+  const double seconds = own(line, "recompute");
+  if (!is_time(seconds) || seconds == 0) return;
+  const double recomputed = positive(own(line, "recomputed_blocks"));
+  const double offloaded = positive(own(line, "offloaded_blocks"));
+  const std::string_view name = offloaded == 0    ? "recompute"
+                                : recomputed == 0 ? "waiting for copies"
+                                                  : "recompute and waiting for copies";
+  const std::array<TraceArgument, 2> arguments = {
+      {{"recomputed blocks", recomputed}, {"offloaded blocks", offloaded}}};
+  sink({TraceKind::span, process_of(rank_), kRecompute, name, start,
+        std::min(nanoseconds(seconds), ns), arguments});
+}
+
+// From where each pass begins; both keep what was measured, whatever this step took.
+void RankLanes::draw_blocks(const StepLine& line, std::int64_t start, const TraceSink& sink) {
+  if (blocks_.blocks.empty() || !(own(line, "round") >= blocks_.round)) return;
+  std::int64_t at = start;
+  const auto begin = [&](std::string_view pass) {
+    std::int64_t of_pass = start;
+    for (const Phase& phase : phases_) {
+      if (phase.name == pass) at = std::max(at, of_pass);
+      of_pass += phase.ns;
+    }
+  };
+  const auto put = [&](const BlockTimes::Block& block, std::int64_t ns) {
+    if (ns > 0) sink({TraceKind::span, process_of(rank_), kBlocks, block.name, at, ns});
+    at += std::max<std::int64_t>(ns, 0);
+  };
+  begin("forward");
+  for (const BlockTimes::Block& block : blocks_.blocks) put(block, block.forward_ns);
+  begin("backward");
+  for (std::size_t b = blocks_.blocks.size(); b-- > 0;)
+    put(blocks_.blocks[b], blocks_.blocks[b].backward_ns);
+  blocks_.blocks.clear();
+}
+
+void RankLanes::draw_plan(const StepLine& line, std::int64_t start, const TraceSink& sink) {
+  const double plan = own(line, "plan");
+  if (plan_ && plan_->number == plan) return;
+  if (plan_) {
+    const std::string name = concat("plan ", static_cast<std::int64_t>(plan_->number));
+    sink({TraceKind::span, process_of(rank_), kPlans, name, plan_->start, start - plan_->start});
+  }
+  plan_.reset();
+  if (plan >= 0 && plan < 0x1p53) plan_ = {plan, start};
+}
+
+void RankLanes::finish(const TraceSink& sink) {
+  if (!plan_) return;
+  const std::string name = concat("plan ", static_cast<std::int64_t>(plan_->number));
+  sink({TraceKind::span, process_of(rank_), kPlans, name, plan_->start, last_end_ - plan_->start});
+  plan_.reset();
+}
+
+void RankLanes::draw_events(const StepLine& line, std::int64_t end, const TraceSink& sink) const {
+  const auto tell = [&](std::string_view name, std::string_view figure, double value) {
+    const std::array<TraceArgument, 1> arguments = {{{figure, value}}};
+    sink({TraceKind::moment, process_of(rank_), kEvents, name, end, 0,
+          std::span(arguments).first(is_absent(value) ? 0 : 1)});
+  };
+  const double loss = value_in(line, StepSection::scalars, "loss");
+  if (own(line, "skipped") == 1) tell("update skipped", "loss scale", own(line, "loss_scale"));
+  if (own(line, "overflow") > 0)
+    tell("gradients that are not finite", "values", own(line, "overflow"));
+  if (!std::isfinite(loss) && !is_absent(loss)) tell("loss that is not finite", {}, absent());
+}
+
+// Counters stand where their value changes; memory at the step's beginning with what it peaked at.
+void RankLanes::draw_counters(const StepLine& line, std::int64_t start, std::int64_t end,
+                              const TraceSink& sink) {
+  const double alloc = value_in(line, StepSection::memory, "alloc");
+  const double peak = value_in(line, StepSection::memory, "peak_alloc");
+  if (std::isfinite(alloc) && std::isfinite(peak) && (alloc != alloc_ || peak != peak_)) {
+    const std::array<TraceArgument, 2> series = {{{"allocated", alloc}, {"peak", peak}}};
+    sink({TraceKind::counter, process_of(rank_), 0, "memory (bytes)", start, 0, series});
+    alloc_ = alloc;
+    peak_ = peak;
+  }
+  const double loss = value_in(line, StepSection::scalars, "loss");
+  if (std::isfinite(loss) && loss != loss_) {
+    const std::array<TraceArgument, 1> series = {{{"loss", loss}}};
+    sink({TraceKind::counter, process_of(rank_), 0, "loss", end, 0, series});
+    loss_ = loss;
+  }
+}
+
+}  // namespace cox::diagnosis

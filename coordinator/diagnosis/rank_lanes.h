@@ -1,0 +1,88 @@
+// RankLanes draws the steps of one rank: a lane for steps with their phases, one for communication
+// (waiting apart from the rank's own part), one for what memory actions cost, one for plans, one
+// for what happened, and counters of memory and loss.
+//
+//   StepLine (step_line.h) -> RankLanes -> TraceEvent (trace_event.h)
+//
+// A record has sums per step. So a step ends where its timestamp is, begins as much earlier as its
+// phases take, and its phases stand in the order of a step, each in one piece. Steps that would
+// overlap, because a clock was set back or times are wrong, are drawn one after another, and
+// counted. Holds some hundred bytes. Pure; one thread per object.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "coordinator/diagnosis/block_times.h"
+#include "coordinator/diagnosis/step_line.h"
+#include "coordinator/diagnosis/trace_event.h"
+
+namespace cox::diagnosis {
+
+struct LaneClock {
+  double origin_seconds = 0;  // Unix time at which the picture begins
+  double offset_seconds = 0;  // what is added to the rank's timestamps
+};
+
+// Returns the Unix time at which the step began by the rank's clock; absent() where the line has no
+// timestamp that can be.
+double begin_of(const StepLine& line);
+
+class RankLanes {
+ public:
+  // `blocks` are drawn once, in the first step of their round or a later one.
+  RankLanes(std::int32_t rank, const LaneClock& clock, BlockTimes blocks = {})
+      : rank_(rank), clock_(clock), blocks_(std::move(blocks)) {}
+
+  // Names the process and its lanes.
+  void begin(const TraceSink& sink);
+  // Draws the next step of the file.
+  void draw(const StepLine& line, const TraceSink& sink);
+  // Draws what is still open.
+  void finish(const TraceSink& sink);
+
+  std::size_t moved() const { return moved_; }            // steps drawn later than they were
+  std::size_t impossible() const { return impossible_; }  // times of phases that cannot be
+  std::size_t beyond() const { return beyond_; }          // steps beyond kMostTraceNs, left out
+
+ private:
+  struct Phase {
+    std::string_view name;
+    std::int64_t ns = 0;
+  };
+  void read_phases(const StepLine& line);
+  std::optional<std::int64_t> place(const StepLine& line, std::int64_t wall_ns);
+  void draw_communication(const StepLine& line, std::int64_t start, std::int64_t ns,
+                          const TraceSink& sink) const;
+  void draw_recompute(const StepLine& line, std::int64_t start, std::int64_t ns,
+                      const TraceSink& sink) const;
+  void draw_blocks(const StepLine& line, std::int64_t start, const TraceSink& sink);
+  void draw_plan(const StepLine& line, std::int64_t start, const TraceSink& sink);
+  void draw_events(const StepLine& line, std::int64_t end, const TraceSink& sink) const;
+  void draw_counters(const StepLine& line, std::int64_t start, std::int64_t end,
+                     const TraceSink& sink);
+
+  struct OpenPlan {
+    double number = 0;
+    std::int64_t start = 0;
+  };
+
+  std::int32_t rank_;
+  LaneClock clock_;
+  BlockTimes blocks_;          // none once they are drawn
+  std::vector<Phase> phases_;  // of this step, in the order of a step
+  std::int64_t last_end_ = 0;
+  std::optional<OpenPlan> plan_;
+  double loss_ = 0;
+  double alloc_ = 0;
+  double peak_ = 0;
+  std::size_t moved_ = 0;
+  std::size_t impossible_ = 0;
+  std::size_t beyond_ = 0;
+};
+
+}  // namespace cox::diagnosis
