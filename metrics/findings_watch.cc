@@ -23,12 +23,16 @@ FindingsWatch::~FindingsWatch() {
 }
 
 void FindingsWatch::record(const StepRecord& record) {
-  if (auto round = plans_.round_of(record)) {
-    const std::size_t most = window_rounds(static_cast<std::size_t>(record.job.world_size));
+  auto round = plans_.round_of(record);
+  const std::size_t most = window_rounds(static_cast<std::size_t>(record.job.world_size));
+  {
     const std::lock_guard lock(mutex_);
-    rounds_.push_back(std::move(round));
+    diagnosis::keep_newest(decisions_, record.decision.reasons);
+    if (round) {
+      rounds_.push_back(std::move(round));
+      ++recorded_;
+    }
     while (rounds_.size() > most) rounds_.pop_front();
-    ++recorded_;
   }
   next_.record(record);
 }
@@ -47,16 +51,18 @@ FindingsWatch::Found FindingsWatch::look() {
 // REQUIRES: looking_ is held.
 void FindingsWatch::look_and_tell() {
   LiveRounds rounds;
+  std::vector<Reason> decisions;
   diagnosis::BudgetOptions options;
   {
     const std::lock_guard lock(mutex_);
     if (recorded_ == looked_at_) return;
     looked_at_ = recorded_;
     rounds.assign(rounds_.begin(), rounds_.end());
+    decisions = decisions_;
     options = options_;
   }
   const auto began = SteadyClock::now();
-  FindingsView found = findings_of(rounds, options);
+  FindingsView found = findings_of(rounds, std::move(decisions), options);
   found.look_seconds = Seconds(SteadyClock::now() - began).count();
   newest_ = std::make_shared<const FindingsView>(std::move(found));
   on_look_(newest_);

@@ -87,7 +87,7 @@ tr.slow td:first-child,tr.gone td:first-child{font-weight:650}
 .strip{display:grid;grid-template-columns:repeat(auto-fill,minmax(72px,1fr));gap:4px;margin:10px 0 0;padding:0;list-style:none}
 .strip li{min-width:0;border-radius:4px;padding:4px 6px 5px;font-size:11.5px;line-height:1.25;overflow:hidden}
 .strip b,.strip span,.strip em{display:block;overflow:hidden;text-overflow:ellipsis;white-space:nowrap;font-style:normal}
-.strip em{font-size:11px;color:var(--soft)}
+.strip em{font-size:11px}
 .strip b{font-weight:640}
 .strip.small{display:flex;flex-wrap:wrap;gap:2px;--hatch:rgba(90,100,110,.45)}
 .strip.small li{flex:0 0 11px;height:20px;padding:0;border-radius:2px}

@@ -102,6 +102,7 @@ StepRow row_of(const RankSignal& report, const Plan* plan, UnixTime now) {
   if (report.has(SignalFlag::waiting_measured))
     row.waiting_seconds = report.waiting_seconds / rounds;
   row.recompute_seconds = report.recompute_seconds / rounds;
+  row.save_seconds = report.save_seconds / rounds;
   if (report.weight > 0 || !std::isnan(report.loss)) row.loss = report.loss;
   if (!std::isnan(report.gradient_norm)) row.gradient_norm = report.gradient_norm;
   if (report.loss_scale > 0) row.loss_scale = static_cast<double>(report.loss_scale);
@@ -113,8 +114,10 @@ StepRow row_of(const RankSignal& report, const Plan* plan, UnixTime now) {
   return row;
 }
 
-RunRecord record_of(std::span<const std::shared_ptr<const LiveRound>> rounds) {
+RunRecord record_of(std::span<const std::shared_ptr<const LiveRound>> rounds,
+                    std::vector<Reason> decisions) {
   RunRecord run = empty_record(rounds);
+  run.decisions = std::move(decisions);
   std::vector<io::StepLines> lines;
   std::map<std::int32_t, std::size_t> places;
   for (RankRecord& rank : run.ranks) {
@@ -134,9 +137,9 @@ RunRecord record_of(std::span<const std::shared_ptr<const LiveRound>> rounds) {
 }
 
 FindingsView findings_of(std::span<const std::shared_ptr<const LiveRound>> rounds,
-                         const diagnosis::BudgetOptions& options) {
+                         std::vector<Reason> decisions, const diagnosis::BudgetOptions& options) {
   FindingsView out;
-  const RunRecord run = record_of(rounds);
+  const RunRecord run = record_of(rounds, std::move(decisions));
   if (run.ranks.empty()) return out;
   const diagnosis::RunView view = diagnosis::view_of(run, std::nullopt);
   const diagnosis::Budget budget = diagnosis::budget_of(view, options);

@@ -53,9 +53,11 @@ class PlanShelf {
 // Returns the row of `report`, as far as a report knows it. `plan` null: no blocks are counted.
 StepRow row_of(const RankSignal& report, const Plan* plan, UnixTime now);
 
-// Returns what the run directory holds of these rounds. Ranks with less than half of the rows of
+// Returns what the run directory and the journal hold of these rounds. `decisions`: as
+// diagnosis::keep_newest() leaves them. Ranks with less than half of the rows of
 // the rank that has most are left out, which `gaps` tells.
-diagnosis::RunRecord record_of(std::span<const std::shared_ptr<const LiveRound>> rounds);
+diagnosis::RunRecord record_of(std::span<const std::shared_ptr<const LiveRound>> rounds,
+                               std::vector<Reason> decisions);
 
 // FindingsView is what our own rules say of a window.
 struct FindingsView {
@@ -71,6 +73,6 @@ struct FindingsView {
 
 // Returns what `cox analyze` says of these rounds. `options`: FLOPs of a rank's step and its peak.
 FindingsView findings_of(std::span<const std::shared_ptr<const LiveRound>> rounds,
-                         const diagnosis::BudgetOptions& options);
+                         std::vector<Reason> decisions, const diagnosis::BudgetOptions& options);
 
 }  // namespace cox::metrics

@@ -98,6 +98,7 @@ void put_control(io::JsonWriter& json, const StepRow& row) {
   if (host != 0) json.key("host").raw(bare_number(host));
   put_number(json, "waiting", row.waiting_seconds);
   if (row.recompute_seconds > 0) json.key("recompute").raw(bare_number(row.recompute_seconds));
+  if (row.save_seconds > 0) json.key("save").raw(bare_number(row.save_seconds));
 }
 
 void put_fields(io::JsonWriter& json, const std::vector<NamedField>& fields) {

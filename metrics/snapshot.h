@@ -38,8 +38,9 @@ struct BuildInfo {
 struct Snapshot {
   BuildInfo build;
   JobState state = JobState::waiting;
-  UnixTime started{};          // by rank 0's clock
-  UnixTime last_round_time{};  // by rank 0's clock, when it judged the round; steps ended earlier
+  UnixTime started{};           // by rank 0's clock
+  std::uint64_t last_step = 0;  // with which the job ends by itself; 0 = not known
+  UnixTime last_round_time{};   // by rank 0's clock, when it judged the round; steps ended earlier
   StepSummary summary;
   std::shared_ptr<const JobFacts> job;  // never null
   std::shared_ptr<const Plan> plan;     // never null; the newest one

@@ -48,6 +48,7 @@ std::string progress(const Served& served) {
   const Snapshot& s = *served.snapshot;
   std::string out = fmt::format("Round {}, step {}", grouped(s.summary.round.value()),
                                 grouped(s.summary.step.value()));
+  if (s.last_step > 0) out += " of " + grouped(s.last_step);
   if (s.state == JobState::finished) return fmt::format("{}. Plan {}. ", out, plan_number(s));
   const double ago = std::max(0.0, served.now.seconds - s.last_round_time.seconds);
   out += fmt::format(", closed {} ago. ", duration_text(ago));
@@ -70,6 +71,7 @@ std::string header(const Served& served) {
   out += is_over ? "Ran for " : "Running for ";
   out += duration_text(std::max(0.0, until.seconds - s.started.seconds));
   if (is_over) out += ", ended " + utc_text(until);
+  if (const auto left = seconds_left(s)) out += ", about " + duration_text(*left) + " left";
   if (s.job->incarnation > 1) out += ", start " + std::to_string(s.job->incarnation);
   return fmt::format("{}. {}</p></header>", out, is_over ? "" : utc_text(served.now));
 }

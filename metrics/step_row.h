@@ -37,6 +37,7 @@ struct StepRow {
   PhaseSeconds phase_seconds{};
   float waiting_seconds = kNotMeasuredFloat;  // the part of communication before the last rank came
   float recompute_seconds = 0;                // the part of backward that memory actions cost
+  float save_seconds = 0;                     // before the step, in which this rank saved
 
   // kNotMeasured leaves a field out; NaN and infinities are kept, they are findings.
   double loss = kNotMeasured;

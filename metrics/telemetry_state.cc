@@ -85,6 +85,11 @@ void TelemetryState::set_held(const HeldBytes& held) {
   held_ = held;
 }
 
+void TelemetryState::set_last_step(std::uint64_t step) {
+  const std::lock_guard lock(mutex_);
+  last_step_ = step;
+}
+
 void TelemetryState::set_operators(std::shared_ptr<const OperatorTable> operators) {
   const std::lock_guard lock(mutex_);
   operators_ = std::move(operators);
@@ -100,6 +105,7 @@ void TelemetryState::publish() {
     const std::lock_guard lock(mutex_);
     now_.findings = findings_;
     now_.held = held_;
+    now_.last_step = last_step_;
     now_.operators.table = operators_;
   }
   std::shared_ptr<const Snapshot> fresh = std::make_shared<const Snapshot>(now_);

@@ -34,6 +34,8 @@ class TelemetryState final : public StepSink {
   // Sets the bytes that a rank holds beside activations. Pages show them from the next round on.
   // Any thread may call it.
   void set_held(const HeldBytes& held);
+  // Sets the step with which the job ends by itself, likewise; 0 = not known.
+  void set_last_step(std::uint64_t step);
   // Sets rank 0's operators. Pages show them from the next round on. Any thread may call it.
   void set_operators(std::shared_ptr<const OperatorTable> operators);
 
@@ -60,6 +62,7 @@ class TelemetryState final : public StepSink {
   NumericsFold numerics_;
   mutable std::mutex mutex_;  // guards what follows
   HeldBytes held_;
+  std::uint64_t last_step_ = 0;
   std::shared_ptr<const OperatorTable> operators_;
   std::shared_ptr<const FindingsView> findings_ = now_.findings;
   std::shared_ptr<const Snapshot> published_;

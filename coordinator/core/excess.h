@@ -4,8 +4,9 @@
 // linear in ranks.
 //
 // Own work is that of the phases, with a rank's own part of communication where every compared rank
-// tells it from waiting (SignalFlag::waiting_measured) and ranks do not outnumber cores, and without what its memory actions cost it
-// (RankSignal::recompute_seconds), which is the plan's doing. Rank 0's hosting never counts.
+// tells it from waiting (SignalFlag::waiting_measured) and ranks do not outnumber cores, and
+// without what its memory actions cost it (RankSignal::recompute_seconds), which is the plan's
+// doing. Rank 0's hosting never counts.
 //
 // Expected is the median of the other ranks in the same round, or the rank's own past where there
 // are at most two ranks; of two, each is also compared with the other one. Where ranks had unequal

@@ -99,6 +99,7 @@ RankSignal merge_reports(const RankSignal& earlier, const RankSignal& later) {
   merged.reduction_exposed_seconds += earlier.reduction_exposed_seconds;
   merged.waiting_seconds += earlier.waiting_seconds;
   merged.recompute_seconds += earlier.recompute_seconds;
+  merged.save_seconds += earlier.save_seconds;
   merged.rounds = add_saturating(earlier.rounds, later.rounds);
   merged.samples = add_saturating(earlier.samples, later.samples);
   merged.nonfinite_values = add_saturating(earlier.nonfinite_values, later.nonfinite_values);

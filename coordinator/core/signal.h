@@ -96,7 +96,8 @@ struct RankSignal {
   // The part of the backward phase in which this rank made dropped activations again or waited for
   // offloaded ones, since the last report: what its memory actions cost it.
   float recompute_seconds = 0;
-  std::array<std::byte, 4> reserved{};
+  // For which this rank saved between its steps since the last report, and others waited for it.
+  float save_seconds = 0;
   std::uint32_t checksum = 0;  // set by seal()
 
   bool has(SignalFlag flag) const { return (flags & static_cast<std::uint16_t>(flag)) != 0; }

@@ -20,9 +20,10 @@
 // The smallest slowdown worth naming is a ratio, or what a millisecond is of a round where that is
 // more. Where noise is larger than that, a second CUSUM looks for slowdowns of two deviations, with
 // half of the rate; it is sooner there, and what both find is confirmed by slow rounds that were
-// counted, not by the sum. A rank is suspected when a CUSUM reaches its threshold, it has made min_rounds reports, and
-// its work as a whole is up by half the smallest slowdown worth naming; it is confirmed when that
-// has lasted for longer than pauses do (slow_rank.h), and over when the opposite test is as sure.
+// counted, not by the sum. A rank is suspected when a CUSUM reaches its threshold, it has made
+// min_rounds reports, and its work as a whole is up by half the smallest slowdown worth naming; it
+// is confirmed when that has lasted for longer than pauses do (slow_rank.h), and over when the
+// opposite test is as sure.
 //
 // A slowdown of all ranks at once slows nobody; the job's own past tells it (job_pace.h). Of two
 // ranks, each is also compared with the other (other_rank.h). Not seen is, with one rank, anything

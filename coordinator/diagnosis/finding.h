@@ -36,6 +36,7 @@ struct Finding {
   std::vector<std::int32_t> ranks{};     // whom it is about; empty = the run
   std::optional<double> cost_seconds{};  // of wall time, that fixing it would give back
   double cost_share = 0;                 // of wall time
+  bool ends_run = false;                 // what comes after it is lost: it stands before all costs
 };
 
 }  // namespace cox::diagnosis

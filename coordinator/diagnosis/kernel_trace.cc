@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <limits>
 #include <tuple>
 #include <utility>
@@ -63,6 +64,16 @@ void unite(Intervals& intervals) {
   intervals.resize(kept);
 }
 
+// Merges before it grows, so that memory follows the intervals that remain.
+void put(Intervals& intervals, const KernelInterval& interval) {
+  constexpr std::size_t kFew = 4096;
+  if (intervals.size() == intervals.capacity() && intervals.size() >= kFew) {
+    unite(intervals);
+    if (intervals.size() > intervals.capacity() / 2) intervals.reserve(2 * intervals.capacity());
+  }
+  intervals.push_back(interval);
+}
+
 double length_of(const Intervals& intervals) {
   ExactSum sum;
   for (const KernelInterval& each : intervals) sum.add(each.end_seconds - each.start_seconds);
@@ -92,10 +103,16 @@ void Kernels::add(std::string_view category, std::string_view name, double start
   const std::string kind = lower_case(category);
   const bool is_kernel =
       contains(kind, "kernel") || contains(kind, "gpu_memcpy") || contains(kind, "gpu_memset");
-  if (!is_kernel || !(duration_us > 0)) return;
+  constexpr double kMostUs = 1e17;
+  if (!is_kernel || duration_us <= 0) return;
+  if (!(std::fabs(start_us) <= kMostUs && duration_us <= kMostUs)) {
+    ++impossible;
+    return;
+  }
   const KernelInterval interval{start_us / 1e6, (start_us + duration_us) / 1e6};
   const std::string_view collective = collective_of(lower_case(name));
-  (collective.empty() ? compute : communication).push_back(interval);
+  ++(collective.empty() ? compute_kernels : communication_kernels);
+  put(collective.empty() ? compute : communication, interval);
   if (!collective.empty())
     collective_seconds[std::string(collective)] += interval.end_seconds - interval.start_seconds;
 }
@@ -103,8 +120,9 @@ void Kernels::add(std::string_view category, std::string_view name, double start
 std::optional<KernelTrace> kernel_trace_of(Kernels kernels) {
   if (kernels.communication.empty() && kernels.compute.empty()) return std::nullopt;
   KernelTrace out;
-  out.communication_kernels = kernels.communication.size();
-  out.compute_kernels = kernels.compute.size();
+  out.communication_kernels = kernels.communication_kernels;
+  out.compute_kernels = kernels.compute_kernels;
+  out.impossible_kernels = kernels.impossible;
   out.collective_seconds = std::move(kernels.collective_seconds);
   double first = std::numeric_limits<double>::infinity();
   double last = -first;

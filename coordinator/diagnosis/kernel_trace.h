@@ -19,12 +19,18 @@ struct KernelInterval {
   double end_seconds = 0;
 };
 
+// The intervals are merged where they overlap, now and then, so their number is not that of the
+// kernels.
 struct Kernels {
   std::vector<KernelInterval> communication;
   std::vector<KernelInterval> compute;
+  std::size_t communication_kernels = 0;
+  std::size_t compute_kernels = 0;
+  std::size_t impossible = 0;                        // kernels whose times cannot be, left out
   std::map<std::string, double> collective_seconds;  // sums of durations by kind
 
-  // Takes one complete event; kernels only, with a duration above 0, count. Times in microseconds.
+  // Takes one complete event; kernels only, with a duration above 0, count. Times in microseconds;
+  // those beyond some thousand years cannot be.
   void add(std::string_view category, std::string_view name, double start_us, double duration_us);
 };
 
@@ -35,6 +41,7 @@ struct KernelTrace {
   double exposed_seconds = 0;
   std::size_t communication_kernels = 0;
   std::size_t compute_kernels = 0;
+  std::size_t impossible_kernels = 0;  // left out: their times cannot be
   std::map<std::string, double> collective_seconds;
 
   double overlapped_seconds() const { return communication_seconds - exposed_seconds; }

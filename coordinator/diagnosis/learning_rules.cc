@@ -31,6 +31,7 @@ void diverging(const RuleRoom& room, Findings& out) {
                      room.budget.wall_seconds * static_cast<double>(loss.size() - first) /
                          static_cast<double>(loss.size()));
   f.severity = Severity::high;
+  f.ends_run = true;
   f.detail = concat("From step ", room.view.steps[first], " on ", count,
                     " steps have a loss that is not finite; what follows is lost.");
   f.suggestion =

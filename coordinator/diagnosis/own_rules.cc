@@ -14,7 +14,7 @@
 namespace cox::diagnosis {
 namespace {
 
-constexpr std::array<std::string_view, 22> kCodes = {"DIST.STRAGGLER",
+constexpr std::array<std::string_view, 26> kCodes = {"DIST.STRAGGLER",
                                                      "DIST.LOAD_IMBALANCE",
                                                      "DIST.COMM_BOUND",
                                                      "DIST.EXPOSED_COMM",
@@ -30,7 +30,11 @@ constexpr std::array<std::string_view, 22> kCodes = {"DIST.STRAGGLER",
                                                      "MEMORY.FRAGMENTATION",
                                                      "BUDGET.TOO_TIGHT",
                                                      "BUDGET.TOO_LOOSE",
+                                                     "OFFLOAD.TIER_SLOW",
+                                                     "SHARES.PINNED",
+                                                     "SAVE.STALLS",
                                                      "PLAN.FLAPPING",
+                                                     "PRECISION.WITHHELD",
                                                      "PRECISION.SKIPPED_STEPS",
                                                      "PRECISION.SCALE_AT_FLOOR",
                                                      "RECORD.DROPPED",
@@ -42,6 +46,12 @@ constexpr double kMediumShare = 0.08;
 Severity severity_of(double share) {
   if (share >= kHighShare) return Severity::high;
   return share >= kMediumShare ? Severity::medium : Severity::low;
+}
+
+// What a finding that tells no cost counts for: a leak ends a run, though it slows no step down.
+double least_share(Severity severity) {
+  if (severity == Severity::high) return kHighShare;
+  return severity == Severity::medium ? kMediumShare : 0;
 }
 
 Finding failed_rule(const std::string& name, const std::string& why) {
@@ -61,6 +71,8 @@ bool is_sound(const Finding& f) {
          std::ranges::all_of(f.evidence, [](const Evidence& e) { return std::isfinite(e.value); });
 }
 
+}  // namespace
+
 void apply(const NamedRule& rule, const RuleRoom& room, Findings& out) {
   Findings found;
   try {
@@ -73,8 +85,6 @@ void apply(const NamedRule& rule, const RuleRoom& room, Findings& out) {
                       ? std::move(f)
                       : failed_rule(rule.name, "It came to a number that cannot be in " + f.code));
 }
-
-}  // namespace
 
 double RuleRoom::seconds_of(std::string_view line) const {
   const auto found = std::ranges::find(budget.lines, line, &BudgetLine::name);
@@ -122,9 +132,9 @@ std::vector<Finding> own_findings(const OwnInput& input) {
   for (const auto rules : {time_rules(), learning_rules(), resource_rules()}) {
     for (const NamedRule& rule : rules) apply(rule, room, out);
   }
-  // A loss that is not finite makes all else beside the point.
   const auto rank_of = [](const Finding& f) {
-    return f.code == "CONVERGENCE.DIVERGED" ? 2.0 : f.cost_share;
+    if (f.ends_run) return 2.0;
+    return std::max(f.cost_share, f.cost_seconds ? 0 : least_share(f.severity));
   };
   std::ranges::stable_sort(out, [&rank_of](const Finding& a, const Finding& b) {
     return rank_of(a) != rank_of(b) ? rank_of(a) > rank_of(b) : a.severity < b.severity;

@@ -1,6 +1,7 @@
-// Our own rules: what a run lost, why and what to change, ranked by what fixing it gives back.
-// Codes of published_rules.h keep their meaning; what those get wrong is mended here, and there are
-// codes for what only our own record has. docs/diagnosis.md lists them.
+// Our own rules: what a run lost, why and what to change. What ends the run comes first, then what
+// costs most; one that tells no cost stands where the least cost of its severity would. Codes of
+// published_rules.h keep their meaning; what those get wrong is mended here, and there are codes
+// for what only our own record has. docs/diagnosis.md lists them.
 //
 //   RunView -> own_findings() -> findings, what costs most first
 //

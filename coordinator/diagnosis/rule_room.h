@@ -53,6 +53,9 @@ struct NamedRule {
   const char* name;
   void (*rule)(const RuleRoom&, Findings&);
 };
+// Adds what the rule finds; one that throws, or comes to a number that cannot be, is told instead.
+void apply(const NamedRule& rule, const RuleRoom& room, Findings& out);
+
 std::span<const NamedRule> time_rules();      // where the time of the ranks went
 std::span<const NamedRule> learning_rules();  // loss and gradients
 std::span<const NamedRule> resource_rules();  // memory, plans, precision, the record itself

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <set>
 #include <span>
 #include <utility>
 
@@ -152,6 +153,24 @@ bool rows_agree(const RunRecord& run) {
                              [&](const RankRecord& rank) { return rank.size() == steps.size(); });
 }
 
+// Steps that some rank recorded and another did not, though it recorded earlier and later ones.
+std::size_t missing_steps(const RunRecord& run, std::span<const std::int64_t> common) {
+  std::int64_t first = std::numeric_limits<std::int64_t>::min();
+  std::int64_t last = std::numeric_limits<std::int64_t>::max();
+  std::set<std::int64_t> others;
+  for (const RankRecord& rank : run.ranks) {
+    const std::vector<StepRow> rows = last_rows(rank);
+    if (rows.empty()) return 0;
+    first = std::max(first, rows.front().step);
+    last = std::min(last, rows.back().step);
+    for (const StepRow& row : rows) {
+      if (!std::ranges::binary_search(common, row.step)) others.insert(row.step);
+    }
+  }
+  return static_cast<std::size_t>(std::ranges::count_if(
+      others, [=](std::int64_t step) { return step >= first && step <= last; }));
+}
+
 }  // namespace
 
 void Column::push(double value) {
@@ -250,7 +269,18 @@ CommonSteps common_steps(const RunRecord& run) {
     rows.reserve(out.numbers.size());
     merge(last_rows(rank), [&rows](const StepRow& row) { rows.push_back(row.row); });
   }
+  out.missing = missing_steps(run, out.numbers);
   return out;
+}
+
+void keep_newest(std::vector<Reason>& kept, std::span<const Reason> reasons) {
+  for (const Reason& reason : reasons) {
+    std::erase_if(kept, [&reason](const Reason& k) {
+      return k.policy == reason.policy && k.code == reason.code && k.block == reason.block;
+    });
+    kept.push_back(reason);
+    if (kept.size() > kMostDecisions) kept.erase(kept.begin());
+  }
 }
 
 const Column* find(const Columns& columns, std::string_view name) {

@@ -18,6 +18,8 @@
 #include <string_view>
 #include <vector>
 
+#include "coordinator/core/reason.h"
+
 namespace cox::diagnosis {
 
 // Stands for "this step has no such value", which is not the same as a value that is NaN.
@@ -117,6 +119,7 @@ struct RunRecord {
   std::string name;               // of the directory
   std::vector<RankRecord> ranks;  // ascending
   std::vector<std::string> gaps;  // what was left out or is doubtful; a sentence each
+  std::vector<Reason> decisions;  // the newest of each policy, code and block; oldest first
 
   const RankRecord& lowest() const { return ranks.front(); }
 };
@@ -127,9 +130,15 @@ struct RunRecord {
 struct CommonSteps {
   std::vector<std::int64_t> numbers;
   std::vector<std::vector<std::uint32_t>> rows;  // empty where all ranks have these steps only
+  std::size_t missing = 0;  // that some rank has and another has not, among those of all their time
 };
 // REQUIRES: the record has a rank.
 CommonSteps common_steps(const RunRecord& run);
+
+// Adds reasons in the order in which they were given. Each replaces the one of the same policy,
+// code and block; of more than kMostDecisions the oldest go.
+inline constexpr std::size_t kMostDecisions = 512;
+void keep_newest(std::vector<Reason>& kept, std::span<const Reason> reasons);
 
 // Returns the column of that name, or null when no step has it.
 const Column* find(const Columns& columns, std::string_view name);

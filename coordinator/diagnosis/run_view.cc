@@ -49,6 +49,27 @@ void filter(RunView& view, const Keeps& keeps) {
     pick(rank.comm);
   }
   pick(view.steps);
+  pick(view.saving);
+}
+
+// Takes what ranks waited for the saves of others out of their communication.
+void find_saving(const RunRecord& run, RunView& view) {
+  view.saving.assign(view.size(), 0);
+  std::vector<std::vector<float>> saved;
+  for (std::size_t r = 0; r < run.ranks.size(); ++r) {
+    const RankRecord& rank = run.ranks[r];
+    saved.push_back(chosen(values_of(rank.own, "save", rank.size()), view.ranks[r].rows));
+    for (std::size_t s = 0; s < view.size(); ++s) {
+      if (saved[r][s] > view.saving[s]) view.saving[s] = saved[r][s];
+    }
+  }
+  for (std::size_t r = 0; r < run.ranks.size(); ++r) {
+    std::vector<float>& comm = view.ranks[r].comm;
+    for (std::size_t s = 0; s < view.size(); ++s) {
+      const float waited = view.saving[s] - std::max(0.0F, saved[r][s]);
+      if (waited > 0 && comm[s] > 0) comm[s] -= std::min(waited, comm[s]);
+    }
+  }
 }
 
 void leave_out_impossible(RunView& view) {
@@ -177,6 +198,7 @@ RunView view_of(const RunRecord& run, std::optional<std::size_t> warmup) {
   view.ranks.resize(run.ranks.size());
   CommonSteps common = common_steps(run);
   view.steps = std::move(common.numbers);
+  view.missing = common.missing;
   for (std::size_t r = 0; r < common.rows.size(); ++r)
     view.ranks[r].rows = std::move(common.rows[r]);
   for (std::size_t r = 0; r < run.ranks.size() && view.size() > 0; ++r) {
@@ -185,6 +207,7 @@ RunView view_of(const RunRecord& run, std::optional<std::size_t> warmup) {
     out.work = chosen(row_sums(rank.phases, rank.size(), 0, kCommunication), out.rows);
     out.comm = chosen(values_of(rank.phases, "comm", rank.size()), out.rows);
   }
+  if (view.size() > 0) find_saving(run, view);
   leave_out_impossible(view);
   find_extremes(view);
   leave_out_warmup(view, warmup.value_or(slow_start(view)));
@@ -199,7 +222,10 @@ Budget budget_of(const RunView& view, const BudgetOptions& options) {
   const double data = sum_of_column(view, "data");
   double other = 0;
   for (const std::string& phase : other_phases(view)) other += sum_of_column(view, phase);
-  out.wall_seconds = compute + data + other + comm.wait + comm.transfer;
+  ExactSum saved;
+  for (const float seconds : view.saving) saved.add(static_cast<double>(seconds));
+  const double saving = saved.value();
+  out.wall_seconds = compute + data + other + comm.wait + comm.transfer + saving;
   const RunInfo& info = view.run->lowest().info;
   out.flops_per_step = options.flops_per_step ? options.flops_per_step : info.flops_per_step;
   out.peak_flops = options.peak_flops ? options.peak_flops : info.peak_flops;
@@ -219,6 +245,7 @@ Budget budget_of(const RunView& view, const BudgetOptions& options) {
   add("exposed_communication", comm.transfer);
   add("waiting", comm.wait);
   add("other", other);
+  if (saving > 0) add("saving", saving);
   return out;
 }
 

@@ -9,7 +9,9 @@
 //   wait     = longest own work of all ranks - own work of this rank
 //   transfer = max(least communication of all ranks, communication - wait)
 //
-// as in run_phases.h, and the wall time is work + wait + transfer. A view takes eight bytes a step
+// as in run_phases.h, and the wall time is work + wait + transfer. Where one rank saved before the
+// step, the others waited for that in the step's communication; that time is told apart as saving,
+// and is part of the wall time. A view takes eight bytes a step
 // and rank beside the record, to which it refers. Pure; any thread.
 #pragma once
 
@@ -35,14 +37,17 @@ struct RunView {
   const RunRecord* run = nullptr;
   std::vector<RankView> ranks;
   std::vector<std::int64_t> steps;  // numbers
+  std::vector<float> saving;        // s, [step]: before the step, until the last rank had saved
   std::vector<float> longest_work;  // [step] over the ranks
   std::vector<float> least_comm;    // [step]
   std::size_t first = 0;            // row of the first step, where rows are those of the record
   std::size_t warmup = 0;           // steps left out before
+  std::size_t missing = 0;          // steps left out: not recorded by each rank that was at it
   std::size_t impossible = 0;       // steps left out: times below zero or not finite
 
   std::size_t size() const { return steps.size(); }
-  // Seconds that a step takes: the longest work, then the communication that nobody waited in.
+  // Seconds that a step takes, without saving: the longest work, then the communication that nobody
+  // waited in.
   double wall(std::size_t step) const {
     return static_cast<double>(longest_work[step]) + static_cast<double>(least_comm[step]);
   }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 namespace cox::io {
 namespace {
@@ -11,10 +12,13 @@ namespace {
 constexpr int kGzipOnly = 16 + MAX_WBITS;
 constexpr std::size_t kMostAtOnce = std::size_t{1} << 30;  // zlib counts in unsigned int
 
+}  // namespace
+
 // One inflating stream; what it holds ends with it.
-class Inflater {
+class GzipPieces::Inflater {
  public:
-  explicit Inflater(std::string_view bytes) : rest_(bytes) {
+  Inflater(NextBytes packed, std::uint64_t max_bytes)
+      : packed_(std::move(packed)), max_bytes_(max_bytes) {
     is_open_ = inflateInit2(&stream_, kGzipOnly) == Z_OK;
   }
   Inflater(const Inflater&) = delete;
@@ -23,11 +27,35 @@ class Inflater {
     if (is_open_) inflateEnd(&stream_);
   }
 
-  bool is_open() const { return is_open_; }
-  bool is_done() const { return rest_.empty(); }
+  Result<std::string_view> next() {
+    if (!is_open_) return resource_exhausted("gzip: expected memory to unpack, found none");
+    while (true) {
+      if (rest_.empty()) {
+        auto more = packed_();
+        if (!more.ok()) return more.status();
+        rest_ = *more;
+      }
+      const bool is_end = rest_.empty();
+      if (is_end && is_between_members_) return std::string_view();
+      if (is_between_members_ && inflateReset(&stream_) != Z_OK)
+        return resource_exhausted("gzip: expected memory to unpack, found none");
+      is_between_members_ = false;
+      const int code = inflate_piece();
+      if (unpacked_ > max_bytes_)
+        return resource_exhausted("gzip: expected at most ", max_bytes_,
+                                  " bytes when unpacked, found more");
+      is_between_members_ = code == Z_STREAM_END;
+      if (piece_bytes_ > 0) return std::string_view(piece_.data(), piece_bytes_);
+      if (code == Z_STREAM_END) continue;
+      if (is_end || (code != Z_OK && code != Z_BUF_ERROR))
+        return data_loss("gzip: expected a whole packed file, found ",
+                         is_end ? "that it is cut off" : "damaged bytes", " after ", unpacked_,
+                         " unpacked bytes");
+    }
+  }
 
-  // Appends the next piece; Z_STREAM_END at the end of a member.
-  int next(std::string& out) {
+ private:
+  int inflate_piece() {
     const std::size_t given = std::min(rest_.size(), kMostAtOnce);
     stream_.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(rest_.data()));
     stream_.avail_in = static_cast<uInt>(given);
@@ -35,44 +63,43 @@ class Inflater {
     stream_.avail_out = static_cast<uInt>(piece_.size());
     const int code = inflate(&stream_, Z_NO_FLUSH);
     rest_.remove_prefix(given - stream_.avail_in);
-    out.append(piece_.data(), piece_.size() - stream_.avail_out);
+    piece_bytes_ = piece_.size() - stream_.avail_out;
+    unpacked_ += piece_bytes_;
     return code;
   }
-  bool begin_member() { return inflateReset(&stream_) == Z_OK; }
 
- private:
+  NextBytes packed_;
+  std::uint64_t max_bytes_;
+  std::uint64_t unpacked_ = 0;
   z_stream stream_{};
   bool is_open_ = false;
+  bool is_between_members_ = false;
   std::string_view rest_;
+  std::size_t piece_bytes_ = 0;
   std::array<char, 1 << 16> piece_;
 };
 
-}  // namespace
+GzipPieces::GzipPieces(NextBytes packed, std::uint64_t max_bytes)
+    : inflater_(std::make_unique<Inflater>(std::move(packed), max_bytes)) {}
+GzipPieces::GzipPieces(GzipPieces&&) noexcept = default;
+GzipPieces::~GzipPieces() = default;
+Result<std::string_view> GzipPieces::next() {
+  return inflater_->next();
+}
 
 bool is_gzip(std::string_view bytes) {
   return bytes.starts_with("\x1f\x8b");
 }
 
 Result<std::string> gunzip(std::string_view bytes, std::size_t max_bytes) {
-  Inflater inflater(bytes);
-  if (!inflater.is_open()) return resource_exhausted("gzip: expected memory to unpack, found none");
+  GzipPieces pieces([&bytes] { return Result<std::string_view>(std::exchange(bytes, {})); },
+                    max_bytes);
   std::string out;
   while (true) {
-    const std::size_t before = out.size();
-    const int code = inflater.next(out);
-    if (out.size() > max_bytes)
-      return resource_exhausted("gzip: expected at most ", max_bytes,
-                                " bytes when unpacked, found more");
-    if (code == Z_STREAM_END && inflater.is_done()) return out;
-    if (code == Z_STREAM_END && !inflater.begin_member())
-      return resource_exhausted("gzip: expected memory to unpack, found none");
-    if (code != Z_STREAM_END && code != Z_OK)
-      return data_loss("gzip: expected a whole packed file, found ",
-                       code == Z_BUF_ERROR ? "that it is cut off" : "damaged bytes", " after ",
-                       out.size(), " unpacked bytes");
-    if (code == Z_OK && inflater.is_done() && out.size() == before)
-      return data_loss("gzip: expected a whole packed file, found that it is cut off after ",
-                       out.size(), " unpacked bytes");
+    const auto piece = pieces.next();
+    if (!piece.ok()) return piece.status();
+    if (piece->empty()) return out;
+    out += *piece;
   }
 }
 

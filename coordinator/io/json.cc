@@ -4,6 +4,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <utility>
 
 #include "coordinator/core/text.h"
 
@@ -14,8 +15,61 @@ constexpr std::size_t kMaxDepth = 64;
 constexpr std::size_t kMaxValues = 1 << 20;  // some 100 bytes each
 constexpr std::size_t kMaxMessage = 200;
 
-// Walks over the text and remembers how far the lexer has come.
-class CountingIterator {
+constexpr std::size_t kMaxNames = 1 << 20;  // in an object, some 100 bytes each
+
+// The document as its bytes come, and how far the lexer is.
+class Bytes {
+ public:
+  explicit Bytes(const NextBytes& next) : next_(next) {}
+
+  bool is_over() {
+    while (at_ == piece_.size() && !is_over_) take_piece();
+    return is_over_;
+  }
+  const char& byte() const { return piece_[at_]; }
+  void advance() { ++at_; }
+
+  std::uint64_t position() const { return before_ + at_; }
+  // A name, a value or a bracket ends here.
+  void token_ends() { token_ = position(); }
+  const Status& status() const { return status_; }
+
+ private:
+  void take_piece() {
+    before_ += piece_.size();
+    piece_ = {};
+    at_ = 0;
+    if (before_ - token_ > kMaxJsonTokenBytes)
+      status_ = data_loss("expected names and values of at most ", kMaxJsonTokenBytes,
+                          " bytes, found a longer one");
+    auto piece = status_.ok() ? next_() : Result<std::string_view>(status_);
+    if (!piece.ok()) status_ = piece.status();
+    is_over_ = !piece.ok() || piece->empty();
+    if (!is_over_) check(*piece);
+  }
+  // The lexer takes a zero byte for the end and skips a byte-order mark.
+  void check(std::string_view piece) {
+    piece_ = piece;
+    if (before_ == 0 && piece.starts_with("\xEF\xBB\xBF"))
+      status_ = data_loss("expected a value, found a byte-order mark");
+    if (const std::size_t zero = piece.find('\0'); zero != std::string_view::npos) {
+      status_ = data_loss("a zero byte");
+      at_ = zero;
+    }
+    is_over_ = !status_.ok();
+  }
+
+  const NextBytes& next_;
+  std::string_view piece_;
+  std::size_t at_ = 0;
+  std::uint64_t before_ = 0;  // bytes before the piece
+  std::uint64_t token_ = 0;
+  bool is_over_ = false;
+  Status status_;
+};
+
+// Walks over the bytes; all of a document share them. The end has none.
+class ByteIterator {
  public:
   using iterator_category = std::input_iterator_tag;
   using value_type = char;
@@ -23,22 +77,22 @@ class CountingIterator {
   using pointer = const char*;
   using reference = const char&;
 
-  CountingIterator(const char* at, const char** furthest) : at_(at), furthest_(furthest) {}
-  reference operator*() const { return *at_; }
-  CountingIterator& operator++() {
-    *furthest_ = ++at_;
+  explicit ByteIterator(Bytes* bytes) : bytes_(bytes) {}
+  reference operator*() const { return bytes_->byte(); }
+  ByteIterator& operator++() {
+    bytes_->advance();
     return *this;
   }
-  CountingIterator operator++(int) {
-    CountingIterator old = *this;
+  ByteIterator operator++(int) {
+    ByteIterator old = *this;
     ++*this;
     return old;
   }
-  bool operator==(const CountingIterator& other) const { return at_ == other.at_; }
+  bool operator==(const ByteIterator& other) const { return is_over() == other.is_over(); }
 
  private:
-  const char* at_;
-  const char** furthest_;
+  bool is_over() const { return bytes_ == nullptr || bytes_->is_over(); }
+  Bytes* bytes_;
 };
 
 // nlohmann's "[json.exception.parse_error.101] parse error at line 1, column 5: syntax error while
@@ -62,14 +116,12 @@ std::string complaint_of(std::string_view what) {
 // depth and duplicate names. The names of the methods are nlohmann's.
 class StrictReader {
  public:
-  StrictReader(JsonEvents& events, std::string_view text)
-      : events_(events), text_(text), furthest_(text.data()) {}
+  StrictReader(JsonEvents& events, const NextBytes& next) : events_(events), bytes_(next) {}
 
   Status read() {
-    const char* end = text_.data() + text_.size();
-    nlohmann::json::sax_parse(CountingIterator(text_.data(), &furthest_),
-                              CountingIterator(end, &furthest_), this);
-    return std::move(status_);
+    nlohmann::json::sax_parse(ByteIterator(&bytes_), ByteIterator(nullptr), this);
+    // What cut the document off says more than what the lexer makes of it.
+    return bytes_.status().ok() ? std::move(status_) : with_place(bytes_.status());
   }
 
   bool null() { return pass({}); }
@@ -95,6 +147,8 @@ class StrictReader {
   bool key(const std::string& name) {
     if (!names_.back().insert(name).second)
       return keep(data_loss("the name \"" + name.substr(0, kMaxMessage) + "\" occurs twice"));
+    if (names_.back().size() > kMaxNames)
+      return keep(data_loss("expected at most ", kMaxNames, " names in an object, found more"));
     return keep(events_.name(name));
   }
   bool parse_error(std::size_t, const std::string&, const nlohmann::json::exception& error) {
@@ -117,14 +171,16 @@ class StrictReader {
   }
 
   bool keep(const Status& status) {
-    if (!status.ok())
-      status_ = status.with_context("JSON, byte " + std::to_string(furthest_ - text_.data()));
+    bytes_.token_ends();
+    if (!status.ok()) status_ = with_place(status);
     return status.ok();
+  }
+  Status with_place(const Status& status) const {
+    return status.with_context("JSON, byte " + std::to_string(bytes_.position()));
   }
 
   JsonEvents& events_;
-  std::string_view text_;
-  const char* furthest_;
+  Bytes bytes_;
   std::vector<std::set<std::string>> names_;  // one per open object or array
   Status status_;
 };
@@ -267,13 +323,14 @@ std::string_view to_string(JsonKind kind) {
   return kNames[static_cast<std::size_t>(kind)];
 }
 
+Status read_json(const NextBytes& next, JsonEvents& events) {
+  return StrictReader(events, next).read();
+}
+
 Status read_json(std::string_view text, JsonEvents& events) {
-  // The lexer takes a zero byte for the end and skips a byte-order mark.
-  if (const std::size_t zero = text.find('\0'); zero != std::string_view::npos)
-    return data_loss("JSON, byte " + std::to_string(zero) + ": a zero byte");
-  if (text.starts_with("\xEF\xBB\xBF"))
-    return data_loss("JSON, byte 0: expected a value, found a byte-order mark");
-  return StrictReader(events, text).read();
+  return read_json(
+      [&text] { return Result<std::string_view>(std::exchange(text, std::string_view())); },
+      events);
 }
 
 const Json* Json::find(std::string_view name) const {

@@ -19,6 +19,7 @@
 
 #include "coordinator/core/status.h"
 #include "coordinator/core/units.h"
+#include "coordinator/io/next_bytes.h"
 
 namespace cox::io {
 
@@ -52,6 +53,11 @@ class JsonEvents {
 
 // Reads the whole of `text`. Complaints of `events` come back with the byte put before them.
 Status read_json(std::string_view text, JsonEvents& events);
+
+// The same for a document that is not in memory as a whole. Holds a piece, and what is open. A
+// single name, text or number of more than kMaxJsonTokenBytes is data_loss.
+inline constexpr std::size_t kMaxJsonTokenBytes = std::size_t{16} << 20;
+Status read_json(const NextBytes& next, JsonEvents& events);
 
 struct JsonMember;
 

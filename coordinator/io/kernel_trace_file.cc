@@ -1,7 +1,9 @@
 #include "coordinator/io/kernel_trace_file.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 
 #include "coordinator/io/file.h"
 #include "coordinator/io/gzip.h"
@@ -9,6 +11,9 @@
 
 namespace cox::io {
 namespace {
+
+constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
+constexpr std::size_t kMaxTextBytes = 4096;  // names of kernels are long, not that long
 
 // An event is an object in a list: the root, or the root's member traceEvents.
 class TraceEvents final : public JsonEvents {
@@ -29,9 +34,9 @@ class TraceEvents final : public JsonEvents {
   }
   Status value(const JsonScalar& scalar) override {
     if (list_depth_ == 0 || depth_ != list_depth_ + 1) return ok_status();
-    if (name_ == "ph") event_.phase = scalar.string;
-    if (name_ == "cat") event_.category = scalar.string;
-    if (name_ == "name") event_.name = scalar.string;
+    if (name_ == "ph") event_.phase = scalar.string.substr(0, kMaxTextBytes);
+    if (name_ == "cat") event_.category = scalar.string.substr(0, kMaxTextBytes);
+    if (name_ == "name") event_.name = scalar.string.substr(0, kMaxTextBytes);
     if (name_ == "ts" && scalar.kind == JsonKind::number) event_.start_us = scalar.number;
     if (name_ == "dur" && scalar.kind == JsonKind::number) event_.duration_us = scalar.number;
     return ok_status();
@@ -40,9 +45,9 @@ class TraceEvents final : public JsonEvents {
     if (list_depth_ > 0 && depth_ == list_depth_ + 1) take_event();
     if (depth_ == list_depth_) list_depth_ = 0;
     --depth_;
-    if (kernels_.communication.size() + kernels_.compute.size() > kMaxKernels)
+    if (std::max(kernels_.communication.size(), kernels_.compute.size()) > kMaxKernels)
       return resource_exhausted("expected at most ", kMaxKernels,
-                                " kernels, found more; trace fewer steps");
+                                " kernels that do not overlap, found more; trace fewer steps");
     return ok_status();
   }
 
@@ -58,7 +63,7 @@ class TraceEvents final : public JsonEvents {
     double duration_us = 0;
   };
   void take_event() {
-    if (event_.phase != "X" || !std::isfinite(event_.start_us)) return;
+    if (event_.phase != "X") return;
     kernels_.add(event_.category, event_.name, event_.start_us, event_.duration_us);
   }
 
@@ -71,22 +76,46 @@ class TraceEvents final : public JsonEvents {
   bool has_list_ = false;
 };
 
-}  // namespace
-
-Result<diagnosis::Kernels> parse_kernel_trace(std::string_view json) {
+Result<diagnosis::Kernels> parse_pieces(const NextBytes& next) {
   TraceEvents events;
-  if (Status read = read_json(json, events); !read.ok()) return read;
+  if (Status read = read_json(next, events); !read.ok()) return read;
   if (!events.has_list())
     return invalid_argument("expected a trace with the list 'traceEvents', found none");
   return events.take();
 }
 
+// The pieces of a file, which outlives them.
+NextBytes pieces_of(const InputFile& file) {
+  return [&file, at = std::uint64_t{0}, piece = std::string()]() mutable {
+    piece.resize(std::min<std::uint64_t>(kPieceBytes, file.size_bytes() - at));
+    const Status read = file.read_at(at, piece.data(), piece.size());
+    at += piece.size();
+    return read.ok() ? Result<std::string_view>(piece) : Result<std::string_view>(read);
+  };
+}
+
+Result<diagnosis::Kernels> parse_file(const InputFile& file) {
+  if (file.size_bytes() > kMaxKernelTraceBytes)
+    return resource_exhausted("expected a trace of at most ", kMaxKernelTraceBytes,
+                              " bytes, found ", file.size_bytes());
+  std::string head(std::min<std::uint64_t>(file.size_bytes(), 2), '\0');
+  if (Status read = file.read_at(0, head.data(), head.size()); !read.ok()) return read;
+  if (!is_gzip(head)) return parse_pieces(pieces_of(file));
+  GzipPieces unpacked(pieces_of(file), kMaxKernelTraceBytes);
+  return parse_pieces([&unpacked] { return unpacked.next(); });
+}
+
+}  // namespace
+
+Result<diagnosis::Kernels> parse_kernel_trace(std::string_view json) {
+  return parse_pieces(
+      [&json] { return Result<std::string_view>(std::exchange(json, std::string_view())); });
+}
+
 Result<diagnosis::Kernels> read_kernel_trace(const std::filesystem::path& path) {
-  auto text = read_file(path, kMaxKernelTraceBytes);
-  if (!text.ok()) return text.status();
-  if (is_gzip(*text)) text = gunzip(*text, kMaxKernelTraceBytes);
-  if (!text.ok()) return text.status().with_context(path.string());
-  auto kernels = parse_kernel_trace(*text);
+  const auto file = InputFile::open(path);
+  if (!file.ok()) return file.status();
+  auto kernels = parse_file(*file);
   if (!kernels.ok()) return kernels.status().with_context(path.string());
   return kernels;
 }

@@ -496,10 +496,6 @@ Status ControlPlane::masks_status() const {
   return boards_->broadcast ? boards_->broadcast->status() : boards_->no_broadcast;
 }
 
-DeviceMask ControlPlane::device_mask() const {
-  return link_->uses_nccl() ? boards_->broadcast->on_device() : DeviceMask{};
-}
-
 void ControlPlane::report(RankSignal signal, std::span<const BlockEvidence> evidence,
                           MayOpen may_open) {
   if (plans_.full_plan_wanted()) signal.set(SignalFlag::full_plan_wanted);

@@ -91,8 +91,6 @@ class ControlPlane {
   // Ok while masks go over NCCL, or were never to; else why they do not. The same code on all
   // ranks, the whole reason on the rank that had it.
   Status masks_status() const;
-  // Returns the newest mask in this rank's device memory; none where masks do not go over NCCL.
-  DeviceMask device_mask() const;
 
   // plan() returns the plan in force, plan_held() the number of the newest one held.
   const Plan& plan() const { return plans_.active(); }

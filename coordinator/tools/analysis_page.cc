@@ -12,7 +12,7 @@
 
 #include "coordinator/core/text.h"
 #include "coordinator/tools/analysis_report.h"
-#include "coordinator/tools/run_charts.h"
+#include "coordinator/tools/plan_history.h"
 #include "metrics/format.h"
 #include "metrics/html.h"
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "coordinator/diagnosis/figures.h"
@@ -44,5 +45,53 @@ std::string analysis_page(const Analysis& analysis, const PlanHistory& history);
 std::string diff_json(const diagnosis::RunDiff& diff, RuleSet rules, const std::string& a,
                       const std::string& b);
 std::string diff_text(const diagnosis::RunDiff& diff, RuleSet rules, const Terminal& terminal);
+
+// ---- Charts of the page: a whole run as inline SVG, each of bounded size however long the run is:
+// curves over the steps, a heat map of ranks over steps, and lanes of phases. A long run is drawn
+// from stretches of steps, of each of which the least and the largest value are kept, so that no
+// peak is lost; what is drawn says so. They read without JavaScript; kChartScript adds zoom to all
+// of them at once. What comes from the run is escaped.
+
+inline constexpr std::size_t kMostBuckets = 1200;  // of a curve
+
+// RunAxis is what all curves of a page have in common: rows of one rank's record, in buckets.
+struct RunAxis {
+  std::vector<double> steps;       // the number of each row's step
+  std::vector<std::size_t> marks;  // rows with which another plan took over
+
+  std::size_t rows() const { return steps.size(); }
+  std::size_t per_bucket() const { return (rows() + kMostBuckets - 1) / kMostBuckets; }
+};
+
+enum class CurveUnit : std::uint8_t { none, seconds, bytes };
+
+struct RunCurve {
+  std::string title;  // plain text
+  CurveUnit unit = CurveUnit::none;
+  std::vector<double> values;  // one a row; absent() where there is none
+};
+
+// Returns the buckets of the axis as attributes of the element around the curves.
+std::string axis_attributes(const RunAxis& axis);
+
+// Returns the figure; empty when no value is there.
+std::string curve_figure(const RunAxis& axis, const RunCurve& curve);
+
+// Own work of each rank over that of the median rank, rank by rank; of more than kHeatRows ranks
+// those that stand out most. Empty for fewer than two ranks.
+inline constexpr std::size_t kHeatRows = 64;
+std::string run_heat_map(const diagnosis::RunView& view);
+
+// The steps around the longest one, a lane for each rank, of many ranks the ones that stand out
+// most: phases, then waiting for the last rank, then the transfer. Empty when there is no step.
+inline constexpr std::size_t kLaneRanks = 16;
+inline constexpr std::size_t kLaneSteps = 10;
+std::string phase_lanes(const diagnosis::RunView& view);
+
+extern const std::string_view kChartStyle;
+// Without a tag around it. Nothing in it depends on a run, so that a page can name it by its hash
+// and let no other script run.
+extern const std::string_view kChartScript;
+extern const std::string_view kChartScriptHash;  // SHA-256, base64
 
 }  // namespace cox::tools

@@ -12,8 +12,10 @@
 #include <string_view>
 #include <system_error>
 #include <utility>
+#include <variant>
 
 #include "coordinator/core/operator_table.h"
+#include "coordinator/core/text.h"
 #include "coordinator/core/words.h"
 #include "coordinator/diagnosis/device_peaks.h"
 #include "coordinator/diagnosis/published_rules.h"
@@ -21,8 +23,10 @@
 #include "coordinator/io/kernel_trace_file.h"
 #include "coordinator/io/operator_table_file.h"
 #include "coordinator/io/run_reader.h"
+#include "coordinator/runtime/journal_reader.h"
 #include "coordinator/tools/analysis_report.h"
 #include "coordinator/tools/commands.h"
+#include "coordinator/tools/plan_history.h"
 
 namespace cox::tools {
 namespace {
@@ -71,6 +75,32 @@ Result<std::optional<diagnosis::KernelTrace>> trace_of(const AnalyzeRequest& req
   auto kernels = io::read_kernel_trace(path);
   if (!kernels.ok()) return kernels.status();
   return diagnosis::kernel_trace_of(*std::move(kernels));
+}
+
+constexpr std::uintmax_t kMaxJournalBytes = std::uintmax_t{256} << 20;
+
+// Adds what the policies said, where the run directory holds a journal.
+void add_decisions(const fs::path& directory, diagnosis::RunRecord& run) {
+  const fs::path path = directory / "journal.cox";
+  std::error_code error;
+  if (!fs::is_regular_file(fs::symlink_status(path, error))) return;
+  if (fs::file_size(path, error) > kMaxJournalBytes) {
+    run.gaps.push_back(
+        "journal.cox is larger than 256 MiB: reasons of decisions are not looked at");
+    return;
+  }
+  auto journal = runtime::JournalReader::open(path, io::Links::refused);
+  Status status = journal.status();
+  while (status.ok()) {
+    const auto entry = journal->next();
+    status = entry.status();
+    if (!status.ok() || std::holds_alternative<runtime::JournalEnd>(*entry)) break;
+    if (const auto* start = std::get_if<wire::JournalStart>(&*entry); start && start->first)
+      diagnosis::keep_newest(run.decisions, start->first->reasons);
+    if (const auto* round = std::get_if<wire::JournalRound>(&*entry))
+      diagnosis::keep_newest(run.decisions, round->decision.reasons);
+  }
+  if (!status.ok()) run.gaps.push_back("journal.cox: " + status.message());
 }
 
 // FLOPs of a mean step that the operator stream counted; nothing where no operators.json lies.
@@ -164,10 +194,15 @@ std::string base_name(const std::string& path) {
 }  // namespace
 
 Result<Verdict> analyze_command(const AnalyzeRequest& request) {
-  const auto run = io::read_run(request.run);
+  auto run = io::read_run(request.run);
   if (!run.ok()) return run.status();
+  if (request.rules == RuleSet::coxswain) add_decisions(request.run, *run);
   const auto analysis = analysis_of(request, *run);
   if (!analysis.ok()) return analysis.status();
+  const auto& trace = analysis->figures.trace;
+  if (trace && trace->impossible_kernels > 0)
+    run->gaps.push_back(concat("the trace: ", trace->impossible_kernels,
+                               " kernels whose times cannot be are left out"));
   if (Status written = write_page(request, *analysis); !written.ok()) return written;
   fmt::print("{}", request.form == ReportForm::json
                        ? analysis_json(*analysis)

@@ -66,35 +66,31 @@ void read(ByteReader& in, Trimmed<Array>& field) {
   std::copy(bytes.begin(), bytes.end(), field.bytes.begin());
 }
 
-// What was added to a signal, and what is reserved in it behind that, as the Trimmed bytes that
-// were reserved before: files of either kind read the other's.
-template <class Array, class... Floats>
+// What was added to a signal, as the Trimmed bytes that were reserved in it before: files of either
+// kind read the other's.
+template <class... Floats>
 struct Added {
-  Array& reserved;
   std::tuple<Floats&...> floats;
-  static constexpr std::size_t kFloatBytes = sizeof...(Floats) * sizeof(float);
-  using Bytes = std::array<std::byte, kFloatBytes + sizeof(Array)>;
+  using Bytes = std::array<std::byte, sizeof...(Floats) * sizeof(float)>;
 
-  explicit Added(Array& reserved_bytes, Floats&... fields)
-      : reserved(reserved_bytes), floats(fields...) {}
+  explicit Added(Floats&... fields) : floats(fields...) {}
 };
 
-template <class Array, class... Floats>
-void write(ByteWriter& out, const Added<Array, Floats...>& field) {
-  typename Added<Array, Floats...>::Bytes bytes{};
+template <class... Floats>
+void write(ByteWriter& out, const Added<Floats...>& field) {
+  typename Added<Floats...>::Bytes bytes{};
   std::byte* to = bytes.data();
   const auto put = [&to](float value) {
     std::memcpy(to, &value, sizeof value);
     to += sizeof value;
   };
   std::apply([&](auto&... values) { (put(values), ...); }, field.floats);
-  std::ranges::copy(field.reserved, to);
   write(out, Trimmed{bytes});
 }
 
-template <class Array, class... Floats>
-void read(ByteReader& in, Added<Array, Floats...>& field) {
-  typename Added<Array, Floats...>::Bytes bytes{};
+template <class... Floats>
+void read(ByteReader& in, Added<Floats...>& field) {
+  typename Added<Floats...>::Bytes bytes{};
   Trimmed trimmed{bytes};
   read(in, trimmed);
   const std::byte* from = bytes.data();
@@ -103,7 +99,6 @@ void read(ByteReader& in, Added<Array, Floats...>& field) {
     from += sizeof value;
   };
   std::apply([&](auto&... values) { (take(values), ...); }, field.floats);
-  std::copy(from, from + field.reserved.size(), field.reserved.begin());
 }
 
 // Any value of an enum's type: codes of user policies have no names.
@@ -212,7 +207,7 @@ void list_fields(Is<RankSignal> auto& it, auto&& visit) {
         it.memory_peak_bytes, it.memory_limit_bytes, Number{it.fragment.kind}, it.fragment.size,
         Trimmed{it.fragment.payload}, it.loss_scale, it.reduction_seconds,
         it.reduction_exposed_seconds,
-        Added{it.reserved, it.flops, it.waiting_seconds, it.recompute_seconds}, it.checksum);
+        Added{it.flops, it.waiting_seconds, it.recompute_seconds, it.save_seconds}, it.checksum);
 }
 
 void list_fields(Is<FaultyReport> auto& it, auto&& visit) {

@@ -9,6 +9,7 @@
 #include "metrics/catalogue.h"
 #include "metrics/format.h"
 #include "metrics/html.h"
+#include "metrics/json_parts.h"
 #include "metrics/snapshot.h"
 #include "metrics/sparkline.h"
 #include "metrics/topic.h"
@@ -71,6 +72,8 @@ std::vector<Metric> metrics() {
 void put_status(io::JsonWriter& json, const Snapshot& s) {
   const StepSummary& summary = s.summary;
   json.field("round", summary.round).field("step", summary.step);
+  put_known(json, "last_step", s.last_step);
+  json.field("seconds_left", seconds_left(s));
   json.field("loss", summary.loss).field("first_loss", s.progress.first_loss);
   json.field("gradient_norm", summary.gradient_norm);
   json.field("samples_total", s.progress.samples).field("tokens_total", s.progress.tokens);
@@ -186,6 +189,19 @@ std::string phases_section(const Snapshot& s) {
 void add_point(RoundPoints& points, const RoundPoint& point) {
   if (points.size() == kPointsKept) points.erase(points.begin());
   points.push_back(point);
+}
+
+std::optional<double> seconds_left(const Snapshot& s) {
+  std::vector<double> seconds;
+  for (const RoundPoint& point : s.progress.points) {
+    if (std::isfinite(point.step_seconds) && point.step_seconds > 0)
+      seconds.push_back(point.step_seconds);
+  }
+  if (s.last_step == 0 || s.state != JobState::training || seconds.empty()) return std::nullopt;
+  const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
+  std::nth_element(seconds.begin(), middle, seconds.end());
+  const auto done = static_cast<std::uint64_t>(std::max<std::int64_t>(s.summary.step.value(), 0));
+  return *middle * static_cast<double>(s.last_step - std::min(s.last_step, done));
 }
 
 double skew_ratio(const StepSummary& summary) {

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "coordinator/core/record.h"
@@ -14,6 +15,7 @@
 
 namespace cox::metrics {
 
+struct Snapshot;
 struct Topic;
 
 // RoundPoint is one round in short, for curves.
@@ -51,6 +53,10 @@ struct ProgressView {
   // Adds one round, in which `loss_scale` was in force.
   void add(const StepRecord& record, float loss_scale);
 };
+
+// Returns the seconds that the job still takes at the median pace of the rounds that are kept;
+// nothing where its last step is not known, or nobody trains.
+std::optional<double> seconds_left(const Snapshot& snapshot);
 
 // Returns the own work of the slowest rank over the median; 1 where there is nothing to compare.
 double skew_ratio(const StepSummary& summary);

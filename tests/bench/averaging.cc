@@ -11,8 +11,8 @@ Averaging::Averaging(transport::Communicator& ranks, transport::WaitPolicy polic
                      std::vector<at::Tensor> parameters)
     : parameters_(std::move(parameters)),
       policy_(policy),
-      reduction_(detail::make_reduction({ranks, policy_, config_, devices_}, parameters_,
-                                        detail::required_of(parameters_),
+      reduction_(detail::make_reduction({ranks, policy_, config_, devices_, Seconds(60)},
+                                        parameters_, detail::required_of(parameters_),
                                         {detail::reverse_order(parameters_.size()), {}})),
       hooks_(parameters_, [this](std::size_t parameter) { reduction_->ready(parameter); }) {}
 

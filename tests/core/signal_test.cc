@@ -35,6 +35,7 @@ cox::RankSignal report(std::uint32_t n) {
   s.flops = static_cast<float>(64 * n);
   s.waiting_seconds = static_cast<float>(n);
   s.recompute_seconds = static_cast<float>(2 * n);
+  s.save_seconds = static_cast<float>(3 * n);
   s.weight = n;
   s.loss = 2;
   s.nonfinite_values = n;
@@ -88,6 +89,7 @@ TEST_SUITE("core") {
     CHECK(left.flops == 512);
     CHECK(left.waiting_seconds == 8);
     CHECK(left.recompute_seconds == 16);
+    CHECK(left.save_seconds == 24);
     CHECK(left.weight == 8);
     CHECK(left.loss == 2);
     CHECK(left.memory_peak_bytes == 102);

@@ -2,14 +2,19 @@
 #include "coordinator/diagnosis/own_rules.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <map>
+#include <optional>
 #include <set>
+#include <span>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "coordinator/core/text.h"
 #include "coordinator/diagnosis/published_rules.h"
+#include "coordinator/diagnosis/rule_room.h"
 #include "coordinator/io/run_reader.h"
 #include "tests/diagnosis/planted_run.h"
 
@@ -18,7 +23,7 @@
 namespace cox {
 namespace {
 
-using diagnosis::Finding;
+using namespace diagnosis;
 
 std::vector<Finding> own(const diagnosis::RunRecord& run) {
   const diagnosis::RunView view = diagnosis::view_of(run, std::nullopt);
@@ -91,6 +96,97 @@ TEST_SUITE("diagnosis.own_rules") {
     CHECK(ours.recall() >= 0.98);
     CHECK(ours.precision() > theirs.precision());
     CHECK(ours.recall() > theirs.recall());
+  }
+
+  TEST_CASE("what only our record has is found by its code alone, and not just below what counts") {
+    std::set<std::string> seen;
+    for (const test::PlantedRun& planted : test::own_planted_runs(11)) {
+      std::set<std::string> codes;
+      for (const Finding& f : own(planted.run)) {
+        codes.insert(f.code);
+        CHECK(std::ranges::count(own_codes(), f.code) == 1);
+        CHECK_FALSE(f.suggestion.empty());
+      }
+      INFO(planted.kind);
+      CHECK(codes == planted.codes);
+      seen.insert(codes.begin(), codes.end());
+    }
+    for (const char* code :
+         {"PLAN.FLAPPING", "BUDGET.TOO_TIGHT", "BUDGET.TOO_LOOSE", "OFFLOAD.TIER_SLOW",
+          "PRECISION.SKIPPED_STEPS", "PRECISION.SCALE_AT_FLOOR", "PRECISION.WITHHELD",
+          "SHARES.PINNED", "SAVE.STALLS", "RECORD.DROPPED"})
+      CHECK_MESSAGE(seen.contains(code), code);
+  }
+
+  TEST_CASE("a save that others wait for is told as saving, and the budget still sums up") {
+    for (const test::PlantedRun& planted : test::own_planted_runs(11)) {
+      if (planted.kind != "long saves that ranks wait for in communication") continue;
+      const RunView view = view_of(planted.run, std::nullopt);
+      const Budget budget = budget_of(view, {});
+      double sum = 0;
+      double saving = 0;
+      for (const BudgetLine& line : budget.lines) {
+        sum += line.seconds;
+        if (line.name == "saving") saving = line.seconds;
+      }
+      CHECK(sum == doctest::Approx(budget.wall_seconds));
+      CHECK(saving == doctest::Approx(14 * 5 * 0.05));
+      CHECK(own(planted.run).front().code == "SAVE.STALLS");
+    }
+  }
+
+  TEST_CASE(
+      "a rule that throws, or comes to a number that cannot be, is a finding about the rule") {
+    const test::PlantedRun quiet = test::planted_runs(7).front();
+    const RunView view = view_of(quiet.run, std::nullopt);
+    const Budget budget = budget_of(view, {});
+    const OwnInput input{&view, &budget, std::nullopt};
+    const RuleRoom room(input);
+    std::vector<Finding> found;
+    apply({"one that throws", [](const RuleRoom&, Findings&) { throw std::out_of_range("far"); }},
+          room, found);
+    apply({"one that divides by nothing",
+           [](const RuleRoom&, Findings& out) {
+             Finding f;
+             f.code = "X";
+             f.evidence = {{"ratio", std::nan("")}};
+             out.push_back(f);
+           }},
+          room, found);
+    REQUIRE(found.size() == 2);
+    CHECK(found[0].code == "RULE.FAILED");
+    CHECK(found[0].title == "The rule 'one that throws' failed");
+    CHECK(found[0].detail == "far");
+    CHECK(found[1].code == "RULE.FAILED");
+  }
+
+  TEST_CASE(
+      "a leak stands before what costs less than a quarter of the time, though it costs none") {
+    for (const test::PlantedRun& planted : test::planted_runs(7)) {
+      if (planted.kind != "flat loss and leak") continue;
+      CHECK(own(planted.run).front().code == "MEMORY.GROWTH");
+    }
+    for (const test::PlantedRun& planted : test::own_planted_runs(11)) {
+      const std::vector<Finding> found = own(planted.run);
+      if (planted.kind == "leak that will end the run, and slow loader")
+        CHECK(found.front().code == "MEMORY.GROWTH");
+      if (planted.kind == "leak with memory for long, and slow loader")
+        CHECK(found.front().code == "TIMING.DATALOADER_BOUND");
+    }
+  }
+
+  TEST_CASE("of decisions the newest of each policy, code and block is kept") {
+    std::vector<Reason> kept;
+    for (int i = 0; i < 2000; ++i) {
+      Reason reason;
+      reason.policy = PolicyKind::precision;
+      reason.round = RoundId(static_cast<std::uint64_t>(i));
+      reason.block = i % 700;
+      keep_newest(kept, std::span(&reason, 1));
+    }
+    REQUIRE(kept.size() == kMostDecisions);
+    CHECK(kept.back().round == RoundId(1999));
+    CHECK(kept.front().round == RoundId(2000 - kMostDecisions));
   }
 }
 

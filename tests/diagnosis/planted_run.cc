@@ -32,6 +32,23 @@ struct Causes {
   double leak_mib = 0;   // a step
   double unused = 0.05;  // of reserved memory
   std::size_t memory_jump_at = 0;
+
+  // What only our own record has.
+  std::size_t plan_every = 0;      // steps
+  std::size_t plan_until = 0;      // no change from this step on
+  double headroom = std::nan("");  // by the peak
+  double recomputed = 0;           // blocks
+  double offloaded = 0;            // blocks
+  double memory_work = 0;          // share of a step, within backward
+  std::size_t skip_every = 0;      // steps; skipped with this loss scale
+  double loss_scale = std::nan("");
+  std::size_t save_every = 0;  // steps
+  std::size_t saves = 1000;    // at most
+  double save = 0;             // by a step
+  std::size_t lost_rows = 0;   // of rank 1, in the middle
+  std::size_t cut_tail = 0;    // rows of rank 1
+  double dropped_rows = 0;     // as run.json has them
+  std::vector<Reason> decisions;
 };
 
 // Portable: std::normal_distribution differs between libraries.
@@ -64,6 +81,8 @@ class Planter {
 
   diagnosis::RunRecord run() {
     for (std::size_t s = 0; s < causes_.steps; ++s) add_step(s);
+    run_.decisions = causes_.decisions;
+    run_.ranks[0].info.dropped_rows = causes_.dropped_rows;
     return std::move(run_);
   }
 
@@ -101,9 +120,13 @@ class Planter {
       longest = std::max(longest, steps.back().work());
     }
     const double transfer = 0.05 * causes_.comm * jitter();
-    time_ += longest + transfer;
+    const double save = saved_before(s);
+    time_ += longest + transfer + save;
     for (std::size_t r = 0; r < causes_.ranks; ++r) {
-      const double wait = causes_.waits_in_comm ? longest - steps[r].work() : 0;
+      if (is_lost(r, s)) continue;
+      const double saved_wait = r > 0 ? save : 0;
+      const double wait = (causes_.waits_in_comm ? longest - steps[r].work() : 0) + saved_wait;
+      put_own(run_.ranks[r], s, r == 0 ? save : 0);
       put(run_.ranks[r], s, steps[r], causes_.ranks > 1 ? transfer + wait : 0);
     }
   }
@@ -126,6 +149,31 @@ class Planter {
     put_memory(rank, s);
   }
 
+  double saved_before(std::size_t s) const {
+    const bool is_due = causes_.save_every > 0 && s > 0 && s % causes_.save_every == 0;
+    return is_due && s / causes_.save_every <= causes_.saves ? 0.05 * causes_.save : 0;
+  }
+
+  bool is_lost(std::size_t r, std::size_t s) const {
+    const std::size_t middle = causes_.steps / 2;
+    const bool is_hole = s >= middle && s < middle + causes_.lost_rows;
+    return r == 1 && (is_hole || s + causes_.cut_tail >= causes_.steps);
+  }
+
+  void put_own(diagnosis::RankRecord& rank, std::size_t s, double save) {
+    const auto put = [&](const char* name, double value) { rank.own[name].push(value); };
+    const std::size_t planned = causes_.plan_until > 0 ? std::min(s, causes_.plan_until) : s;
+    put("plan", causes_.plan_every > 0 ? static_cast<double>(planned / causes_.plan_every) : 1);
+    put("recomputed_blocks", causes_.recomputed);
+    put("offloaded_blocks", causes_.offloaded);
+    const bool is_skipped = causes_.skip_every > 0 && s % causes_.skip_every == 0;
+    put("skipped", is_skipped ? 1 : diagnosis::absent());
+    put("save", save > 0 ? save : diagnosis::absent());
+    put("recompute", causes_.memory_work > 0 ? 0.05 * causes_.memory_work : diagnosis::absent());
+    if (!std::isnan(causes_.loss_scale)) put("loss_scale", causes_.loss_scale);
+    if (!std::isnan(causes_.headroom)) put("headroom", std::round(causes_.headroom * kPeak));
+  }
+
   void put_memory(diagnosis::RankRecord& rank, std::size_t s) {
     constexpr double kMib = 1024 * 1024;
     const bool has_jumped = causes_.memory_jump_at > 0 && s >= causes_.memory_jump_at;
@@ -133,8 +181,11 @@ class Planter {
                           (has_jumped ? 400 : 0)) *
                          kMib;
     rank.memory["alloc"].push(std::round(alloc));
+    rank.memory["peak_alloc"].push(kPeak);
     rank.memory["reserved"].push(std::round(alloc / (1 - causes_.unused)));
   }
+
+  static constexpr double kPeak = 2048.0 * 1024 * 1024;
 
   Causes causes_;
   Noise noise_;
@@ -290,13 +341,179 @@ const std::vector<Plant> kPlants = {
      }},
 };
 
-}  // namespace
+Reason said(PolicyKind policy, ReasonCode code, std::uint64_t round, Outcome outcome) {
+  Reason reason;
+  reason.policy = policy;
+  reason.code = code;
+  reason.round = RoundId(round);
+  reason.outcome = outcome;
+  reason.text = "as the policy says it";
+  return reason;
+}
 
-std::vector<PlantedRun> planted_runs(std::uint64_t seed) {
+const std::vector<Plant> kOwnPlants = {
+    {"a plan every 8 steps",
+     [](Causes& c, PlantedRun& o, Noise&) {
+       c.plan_every = 8;
+       o.codes = {"PLAN.FLAPPING"};
+     }},
+    {"a plan every 12 steps", [](Causes& c, PlantedRun&, Noise&) { c.plan_every = 12; }},
+    {"five plans, then none",
+     [](Causes& c, PlantedRun&, Noise&) {
+       c.plan_every = 5;
+       c.plan_until = 25;
+     }},
+    {"2 % of the peak left",
+     [](Causes& c, PlantedRun& o, Noise&) {
+       c.headroom = 0.02;
+       o.codes = {"BUDGET.TOO_LOOSE"};
+     }},
+    {"4 % of the peak left", [](Causes& c, PlantedRun&, Noise&) { c.headroom = 0.04; }},
+    {"recomputation takes 8 %",
+     [](Causes& c, PlantedRun& o, Noise&) {
+       c.recomputed = 3;
+       c.memory_work = 0.08;
+       c.headroom = 0.2;
+       o.codes = {"BUDGET.TOO_TIGHT"};
+     }},
+    {"recomputation takes 3 %",
+     [](Causes& c, PlantedRun&, Noise&) {
+       c.recomputed = 3;
+       c.memory_work = 0.03;
+       c.headroom = 0.4;
+     }},
+    {"recomputation takes 1 %, and half of the memory is free",
+     [](Causes& c, PlantedRun& o, Noise&) {
+       c.recomputed = 3;
+       c.memory_work = 0.01;
+       c.headroom = 0.6;
+       o.codes = {"BUDGET.TOO_TIGHT"};
+     }},
+    {"much room, and nothing recomputed", [](Causes& c, PlantedRun&, Noise&) { c.headroom = 2; }},
+    {"waiting for offloaded blocks takes 8 %",
+     [](Causes& c, PlantedRun& o, Noise&) {
+       c.offloaded = 3;
+       c.memory_work = 0.08;
+       c.headroom = 0.2;
+       o.codes = {"OFFLOAD.TIER_SLOW"};
+     }},
+    {"waiting for offloaded blocks takes 3 %",
+     [](Causes& c, PlantedRun&, Noise&) {
+       c.offloaded = 3;
+       c.memory_work = 0.03;
+       c.headroom = 0.2;
+     }},
+    {"one step in 20 is skipped",
+     [](Causes& c, PlantedRun& o, Noise&) {
+       c.skip_every = 20;
+       c.loss_scale = 1024;
+       o.codes = {"PRECISION.SKIPPED_STEPS"};
+     }},
+    {"one step in 60 is skipped",
+     [](Causes& c, PlantedRun&, Noise&) {
+       c.skip_every = 60;
+       c.loss_scale = 1024;
+     }},
+    {"one step in 15 is skipped at the smallest scale",
+     [](Causes& c, PlantedRun& o, Noise&) {
+       c.skip_every = 15;
+       c.loss_scale = 1;
+       o.codes = {"PRECISION.SCALE_AT_FLOOR"};
+     }},
+    {"the smallest scale, and nothing skipped",
+     [](Causes& c, PlantedRun&, Noise&) { c.loss_scale = 1; }},
+    {"a format is not faster",
+     [](Causes& c, PlantedRun& o, Noise&) {
+       c.decisions = {said(PolicyKind::precision, ReasonCode::precision_not_faster, 1, {})};
+       o.codes = {"PRECISION.WITHHELD"};
+     }},
+    {"a format was not measured, and is taken later",
+     [](Causes& c, PlantedRun&, Noise&) {
+       c.decisions = {
+           said(PolicyKind::precision, ReasonCode::precision_no_evidence, 1, Outcome::vetoed),
+           said(PolicyKind::precision, ReasonCode::precision_lowered, 40, Outcome::changed)};
+     }},
+    {"a format is forbidden by a rule that moves a block",
+     [](Causes& c, PlantedRun&, Noise&) {
+       c.decisions = {
+           said(PolicyKind::precision, ReasonCode::precision_forbidden, 9, Outcome::changed)};
+     }},
+    {"shares are at a cap beside a slow rank",
+     [](Causes& c, PlantedRun& o, Noise& n) {
+       slow_ranks(c, o, {some_rank(c, n)}, 0.3);
+       c.decisions = {said(PolicyKind::shares, ReasonCode::shares_limited, 30, Outcome::clamped)};
+       o.codes.insert("SHARES.PINNED");
+     }},
+    {"shares were at a cap, and follow now",
+     [](Causes& c, PlantedRun& o, Noise& n) {
+       slow_ranks(c, o, {some_rank(c, n)}, 0.3);
+       c.decisions = {said(PolicyKind::shares, ReasonCode::shares_limited, 30, Outcome::clamped),
+                      said(PolicyKind::shares, ReasonCode::shares_changed, 60, Outcome::changed)};
+     }},
+    {"shares are at a cap, and nobody waits",
+     [](Causes& c, PlantedRun&, Noise&) {
+       c.decisions = {said(PolicyKind::shares, ReasonCode::shares_unmeetable, 30, {})};
+     }},
+    {"saves take 5 %",
+     [](Causes& c, PlantedRun& o, Noise&) {
+       c.save_every = 25;
+       c.save = 1.4;
+       o.codes = {"SAVE.STALLS"};
+     }},
+    {"long saves that ranks wait for in communication",
+     [](Causes& c, PlantedRun& o, Noise&) {
+       c.save_every = 10;
+       c.save = 5;
+       o.codes = {"SAVE.STALLS"};
+     }},
+    {"saves take 1.5 %",
+     [](Causes& c, PlantedRun&, Noise&) {
+       c.save_every = 25;
+       c.save = 0.36;
+     }},
+    {"one long save",
+     [](Causes& c, PlantedRun&, Noise&) {
+       c.save_every = 70;
+       c.saves = 1;
+       c.save = 10;
+     }},
+    {"leak that will end the run, and slow loader",
+     [](Causes& c, PlantedRun& o, Noise&) {
+       c.leak_mib = 2;
+       c.data = 0.35;
+       c.headroom = 2;
+       o.codes = {"MEMORY.GROWTH", "TIMING.DATALOADER_BOUND"};
+     }},
+    {"leak with memory for long, and slow loader",
+     [](Causes& c, PlantedRun& o, Noise&) {
+       c.leak_mib = 2;
+       c.data = 0.35;
+       c.headroom = 20;
+       o.codes = {"MEMORY.GROWTH", "TIMING.DATALOADER_BOUND"};
+     }},
+    {"rank 1 lost four rows",
+     [](Causes& c, PlantedRun& o, Noise&) {
+       c.lost_rows = 4;
+       o.codes = {"RECORD.DROPPED"};
+     }},
+    {"the disk was full",
+     [](Causes& c, PlantedRun& o, Noise&) {
+       c.dropped_rows = 2;
+       o.codes = {"RECORD.DROPPED"};
+     }},
+    {"rank 1 lost two rows of 600",
+     [](Causes& c, PlantedRun&, Noise&) {
+       c.steps = 600;
+       c.lost_rows = 2;
+     }},
+    {"rank 1 ended earlier", [](Causes& c, PlantedRun&, Noise&) { c.cut_tail = 12; }},
+};
+
+std::vector<PlantedRun> runs_of(const std::vector<Plant>& plants, std::uint64_t seed) {
   constexpr std::size_t kOfEach = 8;
   std::vector<PlantedRun> out;
   Noise noise(seed);
-  for (const Plant& plant : kPlants) {
+  for (const Plant& plant : plants) {
     for (std::size_t k = 0; k < kOfEach; ++k) {
       Causes causes;
       PlantedRun& planted = out.emplace_back();
@@ -306,6 +523,16 @@ std::vector<PlantedRun> planted_runs(std::uint64_t seed) {
     }
   }
   return out;
+}
+
+}  // namespace
+
+std::vector<PlantedRun> planted_runs(std::uint64_t seed) {
+  return runs_of(kPlants, seed);
+}
+
+std::vector<PlantedRun> own_planted_runs(std::uint64_t seed) {
+  return runs_of(kOwnPlants, seed);
 }
 
 }  // namespace cox::test

@@ -20,4 +20,8 @@ struct PlantedRun {
 // 240 runs: quiet ones, single causes, two at once, and causes just above and below what counts.
 std::vector<PlantedRun> planted_runs(std::uint64_t seed);
 
+// 8 runs of each kind with what only our own rules find, and of kinds just below it: plans, the
+// memory budget, loss scales, withheld formats, pinned shares, saves, lost rows.
+std::vector<PlantedRun> own_planted_runs(std::uint64_t seed);
+
 }  // namespace cox::test

@@ -16,6 +16,7 @@
 #include "coordinator/diagnosis/figures.h"
 #include "coordinator/diagnosis/own_rules.h"
 #include "coordinator/diagnosis/run_view.h"
+#include "coordinator/io/kernel_trace_file.h"
 #include "coordinator/io/run_reader.h"
 
 #include <doctest/doctest.h>
@@ -129,6 +130,29 @@ Bytes per_step(Times times) {
 }
 
 TEST_SUITE("diagnosis.run_memory") {
+  TEST_CASE("a trace is read in the memory of what its kernels leave, whatever its length") {
+    const fs::path path = fs::temp_directory_path() / "cox-run-memory-trace.json";
+    std::ofstream file(path);
+    file << "[0";
+    for (int i = 0; i < 100000; ++i)
+      file << sentence(
+          ",\n{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"%s\",\"ts\":%d,\"dur\":3,\"args\":"
+          "{\"device\":0,\"stream\":7,\"grid\":[1,2,3],\"text\":\"%060d\"}}",
+          i % 3 == 0 ? "ncclAllReduce" : "gemm", i, i);
+    file << "]";
+    file.close();
+    const std::size_t before = live_bytes;
+    most_bytes = before;
+    const auto kernels = io::read_kernel_trace(path);
+    const std::size_t bytes = most_bytes - before;
+    const std::size_t size = fs::file_size(path);
+    fs::remove(path);
+    REQUIRE(kernels.ok());
+    CHECK(kernels->compute_kernels + kernels->communication_kernels == 100000);
+    CHECK(size > 15'000'000);
+    CHECK(bytes < 2'000'000);
+  }
+
   TEST_CASE("a step of our own record takes 65 bytes, and 115 while rules look at it") {
     const Bytes bytes = per_step(Times::nanoseconds);
     MESSAGE(bytes.kept << " and " << bytes.most);

@@ -3,11 +3,13 @@
 
 #include <bit>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
 
+#include "coordinator/diagnosis/kernel_trace.h"
 #include "coordinator/io/kernel_trace_file.h"
 #include "coordinator/io/step_lines.h"
 
@@ -144,6 +146,63 @@ TEST_SUITE("io.run_reader") {
     CHECK(kernels->compute.empty());
     CHECK_FALSE(io::parse_kernel_trace("{}").ok());
     CHECK_FALSE(io::parse_kernel_trace("[{\"ph\":").ok());
+  }
+
+  TEST_CASE("kernels that overlap in any way give the union, and impossible times are counted") {
+    std::string text = "[";
+    const auto add = [&text](const char* name, double start, double duration) {
+      text += (text.size() > 1 ? "," : "") + std::string("{\"ph\":\"X\",\"cat\":\"kernel\",") +
+              "\"name\":\"" + name + "\",\"ts\":" + std::to_string(start) +
+              ",\"dur\":" + std::to_string(duration) + "}";
+    };
+    constexpr int kMany = 20000;
+    for (int i = 0; i < kMany; ++i) {
+      const double at = (i * 7919) % kMany;  // in no order, each over the next nine
+      add("gemm", at, 10);
+      add("ncclAllReduce", at + 0.5, 1e6);
+    }
+    add("gemm", 1e300, 1);
+    add("gemm", 0, 1e300);
+    const auto kernels = io::parse_kernel_trace(text + "]");
+    REQUIRE(kernels.ok());
+    CHECK(kernels->compute.size() < 5000);  // they were merged on the way
+    const auto trace = diagnosis::kernel_trace_of(*kernels);
+    REQUIRE(trace);
+    CHECK(trace->compute_kernels == kMany);
+    CHECK(trace->communication_kernels == kMany);
+    CHECK(trace->impossible_kernels == 2);
+    CHECK(trace->compute_seconds == doctest::Approx((kMany + 9) * 1e-6));
+    CHECK(trace->communication_seconds == doctest::Approx(1 + (kMany - 1) * 1e-6));
+    CHECK(trace->exposed_seconds == doctest::Approx(1 - 9.5e-6));
+  }
+
+  TEST_CASE("a packed trace is read as the plain one, and a damaged one gives one sentence") {
+    Folder folder;
+    std::string text = "{\"traceEvents\":[";
+    for (int i = 0; i < 50000; ++i)
+      text += std::string(i == 0 ? "" : ",") +
+              "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"k\",\"dur\":1,\"ts\":" +
+              std::to_string(2 * i) + "}";
+    folder.write("t.json", text + "]}");
+    const fs::path path = folder.path() / "t.json";
+    const auto plain = io::read_kernel_trace(path);
+    REQUIRE(plain.ok());
+    REQUIRE(std::system(("gzip -k '" + path.string() + "'").c_str()) == 0);
+    const auto packed = io::read_kernel_trace(path.string() + ".gz");
+    REQUIRE(packed.ok());
+    CHECK(packed->compute_kernels == 50000);
+    CHECK(plain->compute_kernels == 50000);
+    fs::resize_file(path.string() + ".gz", fs::file_size(path.string() + ".gz") / 2);
+    const Status cut = io::read_kernel_trace(path.string() + ".gz").status();
+    CHECK(cut.code() == StatusCode::data_loss);
+    CHECK(cut.message().find("cut off") != std::string::npos);
+    CHECK(cut.message().find('\n') == std::string::npos);
+    folder.write("t.json", text);
+    CHECK(io::read_kernel_trace(path).status().code() == StatusCode::data_loss);
+    folder.write("t.json", text + ",\"" + std::string(std::size_t{40} << 20, 'x') + "\"]}");
+    CHECK(io::read_kernel_trace(path).status().message().find("found a longer one") !=
+          std::string::npos);
+    CHECK(io::read_kernel_trace(folder.path()).status().code() == StatusCode::failed_precondition);
   }
 }
 

@@ -226,6 +226,29 @@ TEST_SUITE("metrics") {
     CHECK_FALSE(contains(page, " ago"));                    // would be wrong soon
   }
 
+  TEST_CASE(
+      "a job whose last step is known says how long it still takes, at the pace of its rounds") {
+    SimulatedJob job({});
+    TelemetryState state(job.job(), UnixTime{1});
+    job.steps(state, 10);
+    const auto shown = [&] { return Served{state.snapshot(), UnixTime{job.now()}, {}}; };
+    CHECK_FALSE(contains(status_page(shown()), ", about "));
+    CHECK(contains(respond({"GET", "/api/v1/status", ""}, shown()).body, "\"seconds_left\":null"));
+    state.set_last_step(1010);
+    job.step(state);
+    const auto left = seconds_left(*state.snapshot());
+    REQUIRE(left.has_value());
+    CHECK(*left ==
+          doctest::Approx(999 * state.snapshot()->summary.wall_seconds.median).epsilon(0.1));
+    CHECK(contains(status_page(shown()), "step 11 of 1,010, closed"));
+    CHECK(contains(status_page(shown()), ", about " + duration_text(*left) + " left. "));
+    state.set_last_step(5);  // a job that was told to go on beyond it
+    job.step(state);
+    CHECK(seconds_left(*state.snapshot()) == 0.0);
+    state.finish();
+    CHECK_FALSE(contains(status_page(shown()), ", about "));
+  }
+
   TEST_CASE("missing ranks, non-finite rounds and stalls are said in words") {
     SimulatedJob job({});
     TelemetryState state(job.job(), UnixTime{1});

@@ -91,9 +91,9 @@ class Live(Case):
         self.browser.open(self.serve("5") + "/status")
         self.browser.until("(+document.documentElement.dataset.events || 0) > 12")
         table = "document.querySelector('.live a[href*=rank]').closest('.scroll')"
-        self.browser.evaluate(f"{table}.scrollLeft = 30; {table}.querySelectorAll('a')[2].focus(); window.before = {table}")
+        self.browser.evaluate(f"{table}.scrollLeft = 8; {table}.querySelectorAll('a')[2].focus(); window.before = {table}")
         self.browser.until("!window.before.isConnected")  # its part came anew
-        self.assertEqual(self.browser.evaluate(f"{table}.scrollLeft"), 30)
+        self.assertEqual(self.browser.evaluate(f"{table}.scrollLeft"), 8)
         self.assertEqual(self.browser.evaluate(f"{table}.querySelectorAll('a')[2] === document.activeElement"), True)
 
     def test_it_says_when_nobody_answers_any_more(self):

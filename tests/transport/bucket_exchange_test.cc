@@ -196,6 +196,17 @@ TEST_CASE("buckets start in ascending order, and a round after the one before") 
   CHECK(exchange->wait_all({}).ok());
 }
 
+TEST_CASE("a round that was never started is not waited for, however well the last one ended") {
+  const auto exchange = alone(2);
+  CHECK(exchange->wait_all({}).code() == StatusCode::failed_precondition);
+  CHECK(exchange->start(0).ok());
+  CHECK(exchange->start(1).ok());
+  CHECK(exchange->wait_all({}).ok());
+  const Status again = exchange->wait_all({});
+  CHECK(again.code() == StatusCode::failed_precondition);
+  CHECK(again.message().find("found 0 of 2") != std::string::npos);
+}
+
 TEST_CASE("no buckets are no work") {
   const auto exchange = alone(0);
   CHECK(exchange->buckets() == 0);

@@ -1,6 +1,7 @@
 // Buckets in device memory, summed over the fake NCCL: equal to the host path, in order behind the
 // training stream, and errors that are final.
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <random>
 #include <vector>
@@ -82,7 +83,7 @@ class Trainer {
   std::unique_ptr<DeviceExchange> exchange;  // goes first
 };
 
-const std::vector<std::size_t> kSizes = {1, 1000, 70'000, 7};
+const std::vector<std::size_t> kSizes = {0, 1, 1000, 0, 70'000, 7};
 
 std::vector<float> gradient(std::int32_t rank, std::size_t bucket, int round) {
   std::mt19937 random(static_cast<unsigned>(rank * 1000 + static_cast<int>(bucket) * 10 + round));
@@ -172,17 +173,86 @@ TEST_SUITE("nccl exchange") {
     CHECK(std::ranges::count(results, std::string("behind")) >= 1);
   }
 
+  TEST_CASE("all buckets are with the device before the host waits for a stream that is at work") {
+    const Script script("settle=5");
+    const LoopbackWorld world(2);
+    const auto results = on_every_rank(world, 2, [&](Communicator& c) -> std::string {
+      Trainer trainer(c, kSizes);
+      if (Status s = trainer.open(c, exchange_options()); !s.ok()) return s.text();
+      auto is_backward_over = std::make_shared<std::atomic<bool>>(false);
+      trainer.training().give([is_backward_over] { return is_backward_over->load(); });
+      for (std::size_t b = 0; b < kSizes.size(); ++b) {
+        trainer.fill(b, gradient(c.rank().value(), b, 0));
+        if (Status s = trainer.exchange->start(b); !s.ok()) return s.text();
+      }
+      if (trainer.exchange->is_done(kSizes.size() - 1)) return "already there";
+      const Status sent = trainer.exchange->send_off();
+      const bool are_there = trainer.exchange->is_done(kSizes.size() - 1);
+      is_backward_over->store(true);
+      if (Status s = sent.ok() ? trainer.exchange->wait_all({}) : sent; !s.ok()) return s.text();
+      if (!trainer.finish()) return "stuck";
+      return are_there ? "" : "not there";
+    });
+    CHECK(results == std::vector<std::string>(2));
+  }
+
+  TEST_CASE("a host whose stream is idle does not wait for NCCL before it has to") {
+    const Script script("settle=1000000000");
+    const LoopbackWorld world(1);
+    on_every_rank(world, 1, [&](Communicator& c) -> std::string {
+      Trainer trainer(c, {8});
+      DeviceExchangeOptions options = exchange_options();
+      options.limit = std::chrono::milliseconds(100);
+      REQUIRE(trainer.open(c, options).ok());
+      CHECK(trainer.exchange->send_off().ok());  // nothing to send
+      CHECK(trainer.exchange->start(0).ok());
+      CHECK(trainer.exchange->send_off().ok());
+      CHECK_FALSE(trainer.exchange->is_done(0));
+      const Status late = trainer.exchange->wait_all({});
+      CHECK(late.code() == StatusCode::unavailable);
+      CHECK(late.message().find("NCCL has not handed it to the device") != std::string::npos);
+      return "";
+    });
+  }
+
+  TEST_CASE("exchanges that take turns on one lane know their own rounds") {
+    const Script script("rank=1 from=2 lost");
+    const LoopbackWorld world(2);
+    const auto results = on_every_rank(world, 2, [&](Communicator& c) -> std::string {
+      Trainer trainer(c, {8, 8});
+      DeviceExchangeOptions options = exchange_options();
+      if (Status s = trainer.open(c, options); !s.ok()) return s.text();
+      auto first = std::move(trainer.exchange);
+      options.limit = std::chrono::milliseconds(200);
+      if (Status s = trainer.open(c, options); !s.ok()) return s.text();
+      for (DeviceExchange* exchange : {first.get(), trainer.exchange.get()}) {
+        Status s;
+        for (std::size_t b = 0; b < 2 && s.ok(); ++b) s = exchange->start(b);
+        if (s.ok()) s = exchange->wait_all({});
+        if (!s.ok()) return s.text();
+      }
+      const auto nothing = [] { return ok_status(); };
+      const Status done = first->wait_for_device(nothing);
+      const Status late = trainer.exchange->wait_for_device(nothing);
+      trainer.exchange->leave("late");
+      if (!trainer.finish()) return "stuck";
+      return done.ok() && !late.ok() ? "" : done.text() + ", " + late.text();
+    });
+    CHECK(results == std::vector<std::string>(2));
+  }
+
   TEST_CASE("buckets start in order, and a round ends before the next begins") {
     const LoopbackWorld world(1);
     on_every_rank(world, 1, [&](Communicator& c) -> std::string {
       Trainer trainer(c, kSizes);
       REQUIRE(trainer.open(c, exchange_options()).ok());
+      CHECK(trainer.exchange->wait_all({}).code() == StatusCode::failed_precondition);
       CHECK(trainer.exchange->start(1).code() == StatusCode::failed_precondition);
       CHECK(trainer.exchange->start(0).ok());
       CHECK(trainer.exchange->start(0).code() == StatusCode::failed_precondition);
       CHECK(trainer.exchange->wait_all({}).code() == StatusCode::failed_precondition);
       CHECK(trainer.exchange->buckets() == kSizes.size());
-      CHECK(trainer.exchange->buffer(1).size() == 4000);
+      CHECK(trainer.exchange->buffer(2).size() == 4000);
       CHECK(trainer.exchange->path() == std::string("nccl"));
       return "";
     });
@@ -201,13 +271,75 @@ TEST_SUITE("nccl exchange") {
     }
   }
 
+  TEST_CASE("an exchange that goes in the middle of a round takes its group along, for all ranks") {
+    const LoopbackWorld world(2);
+    const auto results = on_every_rank(world, 2, [&](Communicator& c) -> std::string {
+      Trainer trainer(c, {8, 8});
+      if (Status s = trainer.open(c, exchange_options()); !s.ok()) return s.text();
+      const bool fails = c.rank().value() == 1;
+      for (std::size_t b = 0; b < (fails ? 1 : 2); ++b) {
+        if (Status s = trainer.exchange->start(b); !s.ok()) return s.text();
+      }
+      trainer.exchange.reset();
+      if (!trainer.group().is_aborted()) return "not aborted";
+      return trainer.open(c, exchange_options()).text();
+    });
+    for (const std::string& result : results) {
+      CHECK(
+          result.find("unavailable: exchange over NCCL: expected a group of all ranks, found that "
+                      "it has ended on rank 0") == 0);
+    }
+  }
+
+  TEST_CASE("an exchange that ends between rounds leaves its group to the next one") {
+    const LoopbackWorld world(2);
+    const auto results = on_every_rank(world, 2, [&](Communicator& c) -> std::string {
+      Trainer trainer(c, {8, 8});
+      for (int i = 0; i < 2; ++i) {
+        if (Status s = trainer.open(c, exchange_options()); !s.ok()) return s.text();
+        for (std::size_t b = 0; b < 2; ++b) {
+          if (Status s = trainer.exchange->start(b); !s.ok()) return s.text();
+        }
+        if (Status s = trainer.exchange->wait_all({}); !s.ok()) return s.text();
+        if (!trainer.finish()) return "stuck";
+        trainer.exchange.reset();
+      }
+      return trainer.group().is_aborted() ? "aborted" : "";
+    });
+    CHECK(results == std::vector<std::string>(2));
+  }
+
+  TEST_CASE(
+      "a round that the device never finishes ends the wait, and the group with the exchange") {
+    const Script script("rank=1 op=1 lost");
+    const LoopbackWorld world(2);
+    const auto results = on_every_rank(world, 2, [&](Communicator& c) -> std::string {
+      Trainer trainer(c, {8, 8});
+      DeviceExchangeOptions options = exchange_options();
+      options.limit = std::chrono::milliseconds(200);
+      if (Status s = trainer.open(c, options); !s.ok()) return s.text();
+      for (std::size_t b = 0; b < 2; ++b) {
+        if (Status s = trainer.exchange->start(b); !s.ok()) return s.text();
+      }
+      if (Status s = trainer.exchange->wait_all({}); !s.ok()) return s.text();
+      const Status late = trainer.exchange->wait_for_device([] { return ok_status(); });
+      trainer.exchange.reset();
+      if (!trainer.group().is_aborted()) return "not aborted";
+      return trainer.finish() ? late.text() : "the training stream is stuck";
+    });
+    for (const std::string& result : results) {
+      CHECK(result.find("unavailable: exchange over NCCL: expected the device to finish its sums "
+                        "in time, found it behind in round 0") == 0);
+    }
+  }
+
   TEST_CASE("an error of NCCL's ends the exchange for good, on the rank that has it") {
     const Script script("rank=1 op=1 error=6");
     const LoopbackWorld world(2);
     const auto results = on_every_rank(world, 2, [&](Communicator& c) -> std::string {
       Trainer trainer(c, {8, 8});
       DeviceExchangeOptions options = exchange_options();
-      options.wait.timeout = std::chrono::seconds(1);
+      options.limit = std::chrono::seconds(1);
       if (Status s = trainer.open(c, options); !s.ok()) return s.text();
       Status s;
       for (std::size_t b = 0; b < 2 && s.ok(); ++b) s = trainer.exchange->start(b);

@@ -29,16 +29,15 @@ RankSignal report(std::int32_t rank, std::uint64_t number) {
   signal.round = RoundId(number);
   signal.loss = static_cast<double>(number);
   signal.tokens = number;
-  signal.reserved.fill(static_cast<std::byte>(number));
+  signal.save_seconds = static_cast<float>(number);
   seal(signal);
   return signal;
 }
 
 bool whole(const RankSignal& signal) {
   const std::uint64_t number = signal.round.value();
-  const auto same = [&](std::byte b) { return b == static_cast<std::byte>(number); };
   return check(signal).ok() && signal.tokens == number &&
-         std::ranges::all_of(signal.reserved, same);
+         signal.save_seconds == static_cast<float>(number);
 }
 
 std::vector<BlockEvidence> evidence(std::size_t blocks, std::uint32_t count) {

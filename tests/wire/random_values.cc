@@ -177,6 +177,7 @@ RankSignal RandomValues::signal(const JobFacts& job, RankId rank, RoundId round)
   signal.flops = static_cast<float>(number());
   signal.waiting_seconds = static_cast<float>(number());
   signal.recompute_seconds = static_cast<float>(number());
+  signal.save_seconds = static_cast<float>(number());
   seal(signal);
   return signal;
 }

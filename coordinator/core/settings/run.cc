@@ -79,10 +79,12 @@ std::vector<Setting<ControlConfig>> control_settings() {
               "how plans reach CUDA ranks; auto = over NCCL, or as without a device where that "
               "fails; mpi = as without a device; nccl = only so"},
              kMaskPathNames),
-      number(&C::nccl_seconds,
-             {"nccl_seconds", "seconds",
-              "limit of NCCL's start, and of a plan's way over it: then plans go without NCCL"},
-             {0.01, 86400}),
+      number(
+          &C::nccl_seconds,
+          {"nccl_seconds", "seconds",
+           "limit of NCCL's start, of a plan's way over it (then plans go without NCCL), and of a "
+           "step's sums (then the job ends)"},
+          {0.01, 86400}),
       integer(&C::ranks_per_node,
               {"ranks_per_node", "ranks", "0 = as the machine says; else pretend"}, {0, 4096}),
       number(

@@ -77,6 +77,7 @@ class BucketExchange {
   virtual bool is_done(std::size_t bucket) const = 0;
   // Waits until all buckets of the round are done: polls with advance(), then yields, then sleeps
   // on a futex until there is something to do. Calls `pump` now and then meanwhile.
+  // failed_precondition where not all buckets were started since the last wait_all().
   virtual Status wait_all(const std::function<void()>& pump) = 0;
 
   // Says that this rank has failed and takes no further part: the others' calls return unavailable

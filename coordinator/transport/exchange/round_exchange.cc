@@ -98,6 +98,7 @@ Status RoundExchange::start(std::size_t bucket) {
   if (Status fits = check_order(bucket); !fits.ok()) return fits;
   if (started_ == buckets()) begin_round();
   times_[bucket] = {Clock::now(), {}, {}};
+  is_closed_ = false;
   ++started_;
   ++open_;
   return fail(give(bucket));
@@ -139,9 +140,11 @@ void RoundExchange::leave(const std::string& why) {
 }
 
 Status RoundExchange::wait_all(const std::function<void()>& pump) {
-  if (started_ > 0 && started_ < buckets()) {
+  if (!failure_.ok()) return failure_;
+  const std::size_t given = is_closed_ ? 0 : started_;  // in the round after those that are over
+  if (given < buckets()) {
     return failed_precondition("exchange: expected all buckets started before waiting, found " +
-                               std::to_string(started_) + " of " + std::to_string(buckets()));
+                               std::to_string(given) + " of " + std::to_string(buckets()));
   }
   WaitLimit limit(wait_.timeout);
   std::uint32_t vain = 0;
@@ -159,7 +162,9 @@ Status RoundExchange::wait_all(const std::function<void()>& pump) {
     const bool look = vain % 64 == 0 || vain >= wait_.spins + wait_.yields;
     if (look && limit.is_over()) return fail(timed_out(limit, polls));
   }
-  return failure_.ok() ? fail(close()) : failure_;
+  Status closed = fail(close());
+  is_closed_ = closed.ok();
+  return closed;
 }
 
 void RoundExchange::pause(std::uint32_t vain, const std::function<void()>& pump) {

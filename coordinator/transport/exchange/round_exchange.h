@@ -70,6 +70,9 @@ class RoundExchange : public BucketExchange {
   std::uint64_t turn() const { return turn_; }       // rounds before this one
   std::size_t started() const { return started_; }   // buckets, in this round
   std::size_t first_open() const { return first_; }  // all before it are done
+  // Whether buckets were started that no wait_all() has come for, or a call failed.
+  bool is_open() const { return started_ > 0 && !is_closed_; }
+  bool has_failed() const { return !failure_.ok(); }
   void finish(std::size_t bucket);
   void worked(std::size_t bucket, Clock::time_point since) {
     times_[bucket].worked += Clock::now() - since;
@@ -97,6 +100,7 @@ class RoundExchange : public BucketExchange {
   std::size_t started_ = 0;
   std::size_t open_ = 0;  // started and not done
   std::size_t first_ = 0;
+  bool is_closed_ = false;  // wait_all() came after the last start()
   std::vector<std::uint8_t> done_;
   std::vector<BucketTimes> times_;
   Status failure_;

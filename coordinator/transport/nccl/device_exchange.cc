@@ -24,7 +24,10 @@ bool can_be_weighted(const DeviceBucket& bucket) {
   return bucket.type == nccl::Type::float32 || bucket.type == nccl::Type::float64;
 }
 
-// Never 0.
+// What the ranks tell each other at the start. In the place of a fingerprint, which is neither:
+constexpr std::uint64_t kImpossible = 0;  // sums that NCCL cannot take
+constexpr std::uint64_t kEnded = 1;       // the group was aborted
+
 std::uint64_t fingerprint(const std::vector<DeviceBucket>& buckets, Weighting weighting) {
   Fnv1a64 hash;
   hash.add(static_cast<std::uint64_t>(weighting));
@@ -32,7 +35,14 @@ std::uint64_t fingerprint(const std::vector<DeviceBucket>& buckets, Weighting we
     hash.add(std::uint64_t{bucket.count});
     hash.add(static_cast<std::uint64_t>(bucket.type));
   }
-  return std::max<std::uint64_t>(1, hash.value());
+  return std::max<std::uint64_t>(2, hash.value());
+}
+
+// Returns the lowest rank that told `what`; nothing where none did.
+std::optional<std::size_t> first_with(const std::vector<std::uint64_t>& told, std::uint64_t what) {
+  const auto found = std::ranges::find(told, what);
+  if (found == told.end()) return std::nullopt;
+  return static_cast<std::size_t>(found - told.begin());
 }
 
 }  // namespace
@@ -43,15 +53,21 @@ Result<std::unique_ptr<DeviceExchange>> DeviceExchange::create(
     std::vector<DeviceBucket> buckets, const DeviceExchangeOptions& options) {
   const bool is_possible =
       options.weighting == Weighting::none || std::ranges::all_of(buckets, can_be_weighted);
-  const auto prints =
-      all_gather(all, is_possible ? fingerprint(buckets, options.weighting) : 0, options.wait);
+  const std::uint64_t print = is_possible ? fingerprint(buckets, options.weighting) : kImpossible;
+  const auto prints = all_gather(all, group->status().ok() ? print : kEnded, options.wait);
   if (!prints.ok()) return prints.status();
+  if (const auto rank = first_with(*prints, kEnded)) {
+    return unavailable(
+        "exchange over NCCL: expected a group of all ranks, found that it has ended on rank ",
+        *rank, group->status().ok() ? "" : concat(" (here: ", group->status().message(), ")"),
+        "; gradients that were being summed then are lost");
+  }
   if (!is_possible) {
     return invalid_argument(
         "exchange over NCCL: expected buckets of float32 or float64 for weighted sums");
   }
   for (std::size_t r = 0; r < prints->size(); ++r) {
-    if ((*prints)[r] == prints->front() && (*prints)[r] != 0) continue;
+    if ((*prints)[r] == prints->front() && (*prints)[r] != kImpossible) continue;
     return invalid_argument(
         "exchange over NCCL: expected the same buckets and options on every rank, found others on "
         "rank ",
@@ -64,15 +80,25 @@ Result<std::unique_ptr<DeviceExchange>> DeviceExchange::create(
 DeviceExchange::DeviceExchange(std::shared_ptr<NcclGroup> group, std::shared_ptr<DeviceLane> lane,
                                std::vector<DeviceBucket> buckets,
                                const DeviceExchangeOptions& options)
-    : RoundExchange(group->rank(), layout_of(buckets), options.wait, ""),
+    : RoundExchange(group->rank(), layout_of(buckets),
+                    with_timeout(options.wait, options.limit, "NCCL to take the sums"), ""),
       lane_(std::move(lane)),
       group_(std::move(group)),
       buckets_(std::move(buckets)),
       factors_(buckets_.size(), 1),
-      weighting_(options.weighting) {}
+      weighting_(options.weighting),
+      limit_(options.limit) {
+  for (std::size_t b = 0; b < buckets_.size(); ++b) marks_.push_back(lane_->take_mark());
+  round_mark_ = lane_->take_mark();
+  current_mark_ = lane_->take_mark();
+}
 
 DeviceExchange::~DeviceExchange() {
-  if (!group_->status().ok()) group_->abort(group_->status());
+  for (const DeviceLane::Mark mark : marks_) lane_->give_back(mark);
+  lane_->give_back(round_mark_);
+  lane_->give_back(current_mark_);
+  if (!is_open() && !has_failed() && group_->status().ok()) return;
+  group_->abort(unavailable("an exchange ended in the middle of a round, or failed"));
 }
 
 Bytes DeviceExchange::buffer(std::size_t bucket) {
@@ -106,6 +132,8 @@ Result<RoundExchange::Moved> DeviceExchange::move() {
 
 Status DeviceExchange::launch(std::size_t bucket) {
   const DeviceBucket& it = buckets_[bucket];
+  ++launched_;
+  if (it.count == 0) return hand_over();
   nccl::Operator operation = nccl::Operator::sum;
   if (weighting_ == Weighting::premultiplied) {
     Status made = take(group_->weighted_sum(it.type, factors_[bucket]), operation);
@@ -113,7 +141,6 @@ Status DeviceExchange::launch(std::size_t bucket) {
     weighted_ = operation;
   }
   is_launching_ = true;
-  ++launched_;
   return group_->all_reduce(it.address, it.address, it.count, it.type, operation, lane_->stream());
 }
 
@@ -121,23 +148,46 @@ Status DeviceExchange::hand_over() {
   is_launching_ = false;
   if (weighted_) group_->drop_operator(*std::exchange(weighted_, std::nullopt));
   const std::size_t bucket = launched_ - 1;
-  Status marked = lane_->mark(mark_of(bucket));
+  Status marked = lane_->mark(marks_[bucket]);
   if (marked.ok()) finish(bucket);
   return marked;
 }
 
 Status DeviceExchange::close() {
   if (buckets() == 0) return ok_status();
-  Status held = lane_->hold_current_until(mark_of(buckets() - 1));
+  Status held = lane_->hold_current_until(marks_.back());
   if (!held.ok() || patience_) return held;
-  patience_.emplace(wait_policy().timeout);
-  return lane_->mark(mark_of(buckets()));
+  patience_.emplace(limit_);
+  return lane_->mark(round_mark_);
+}
+
+Status DeviceExchange::send_off() {
+  Status done = first_open() == started() ? ok_status() : lane_->mark_current(current_mark_);
+  Waiter waiter(with_timeout(wait_policy(), {}, "NCCL"));
+  while (done.ok() && first_open() < started()) {
+    if (done = advance(); !done.ok()) break;
+    const auto passed = lane_->passed(current_mark_);
+    if (!passed.ok() || *passed == Progress::done) return passed.status();
+    done = waiter.pause();
+  }
+  return done;
+}
+
+// The limit is check_device()'s.
+Status DeviceExchange::wait_for_device(const std::function<Status()>& pump) {
+  Waiter waiter(with_timeout(wait_policy(), {}, "the device"));
+  for (;;) {
+    if (Status moved = advance(); !moved.ok()) return moved;
+    if (!patience_) return ok_status();
+    if (Status pumped = pump(); !pumped.ok()) return pumped;
+    if (Status paused = waiter.pause(); !paused.ok()) return paused;
+  }
 }
 
 // Looks at the oldest round that the device may not have finished. Later ones wait behind it.
 Status DeviceExchange::check_device() {
   if (!patience_) return ok_status();
-  const auto passed = lane_->passed(mark_of(buckets()));
+  const auto passed = lane_->passed(round_mark_);
   if (!passed.ok()) return passed.status();
   if (*passed == Progress::done) {
     patience_.reset();

@@ -8,17 +8,19 @@
 // - "done" means that the sum has been handed to the lane's stream. wait_all() returns then, and
 //   lets the calling thread's current stream wait, on the device, for all sums of the round. What
 //   that stream is given afterwards (the division, the optimizer) sees them; the host must not
-//   look.
+//   look. A host that would, calls wait_for_device() first: behind a sum that never ends, anything
+//   that waits for that stream would wait for ever.
 // - buffer() is an address of the device. The memory is the caller's; memory() has none.
 //
 // Counts, magnitudes and the step's ballot stay on the host path, in a BucketExchange of their own.
 //
-// Failure. An error of NCCL's, at once or later, and a round that the device has not finished when
-// the wait's timeout is over make start(), advance() and wait_all() return that error for good. The
-// buckets of the round are lost then, on all ranks, also where a rank has not heard of it: an
-// average that did not happen must not be trained on, so the job ends as it does when the host path
-// fails. leave() and the destructor of a failed exchange abort the group, which frees the stream;
-// other ranks hear of it over the host path.
+// Failure. An error of NCCL's, at once or later, and a round that NCCL has not taken or the device
+// has not finished within the limit make start(), advance() and the waits return that error for
+// good. The buckets of the round are lost then, on all ranks, also where a rank has not heard of
+// it: an average that did not happen must not be trained on, so the job ends as it does when the
+// host path fails. leave() aborts the group, which frees the stream, and so does the destructor of
+// an exchange that failed or whose round is still open: its buckets are about to go. Other ranks
+// hear of it over the host path. Nobody gets another exchange on a group that a rank has aborted.
 //
 // The order of sums. All ranks get the same bits of every sum: NCCL computes each part once and
 // passes it on. In which order it adds up the ranks is its own choice, by topology, size,
@@ -32,6 +34,8 @@
 // order has the same bits, with Weighting::none. Thread rule: that of the lane.
 #pragma once
 
+#include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -48,7 +52,7 @@ struct DeviceBucket {
   // Of the device. Stays valid as long as the exchange; given back, where that is done in the order
   // of the stream that called wait_all(), which is behind the sums.
   void* address = nullptr;
-  std::size_t count = 0;  // elements; equal on all ranks
+  std::size_t count = 0;  // elements; equal on all ranks; where there are none, NCCL is not asked
   nccl::Type type = nccl::Type::float32;
 };
 
@@ -58,22 +62,35 @@ enum class Weighting : std::uint8_t { none, premultiplied };
 
 struct DeviceExchangeOptions {
   Weighting weighting = Weighting::none;
-  WaitPolicy wait;  // of wait_all(), of a round on the device, and of the start
+  WaitPolicy wait;  // of the start; of the others without its timeout
+  // Of wait_all(), and of the sums on the device after it. Every rank has given its part by then,
+  // or is about to.
+  std::chrono::nanoseconds limit = std::chrono::seconds(60);
 };
 
 class DeviceExchange final : public RoundExchange {
  public:
   // Collective and waiting; for the start, or when the layout changes. `group` has the ranks of
-  // `all`, and nothing else uses it while this exchange has buckets in flight. The lane's marks 0
-  // to the number of buckets are this exchange's. invalid_argument on every rank when buckets or
-  // options differ between ranks, or Weighting::premultiplied is asked for other types than float32
-  // and float64.
+  // `all`, and nothing else uses it while this exchange has buckets in flight. Exchanges share a
+  // lane. invalid_argument on every rank when buckets
+  // or options differ between ranks, or Weighting::premultiplied is asked for other types than
+  // float32 and float64; unavailable on every rank when one has aborted its group.
   static Result<std::unique_ptr<DeviceExchange>> create(Communicator& all,
                                                         std::shared_ptr<NcclGroup> group,
                                                         std::shared_ptr<DeviceLane> lane,
                                                         std::vector<DeviceBucket> buckets,
                                                         const DeviceExchangeOptions& options);
   ~DeviceExchange() override;
+
+  // For a host that is about to wait for the calling thread's current stream: polls until all
+  // buckets that were started have been handed to the lane's stream, so that their sums run beside
+  // what the current stream has still to do, or until that has nothing to do any more. Waits for no
+  // other rank.
+  Status send_off();
+
+  // Waits by polling until the device has finished the sums of the round that wait_all() closed.
+  // `pump` is called between polls; where it fails, the wait ends with its error.
+  Status wait_for_device(const std::function<Status()>& pump);
 
   // Sets the factor of this rank's values in the buckets that are started from here on; 1 at first.
   // Without effect for Weighting::none.
@@ -97,15 +114,18 @@ class DeviceExchange final : public RoundExchange {
   Status launch(std::size_t bucket);
   Status hand_over();
   Status check_device();
-  DeviceLane::Mark mark_of(std::size_t bucket) const {
-    return static_cast<DeviceLane::Mark>(bucket);
-  }
 
   std::shared_ptr<DeviceLane> lane_;
   std::shared_ptr<NcclGroup> group_;
   std::vector<DeviceBucket> buckets_;
   std::vector<double> factors_;  // of the buckets of this round
+  // Of the lane: behind each bucket, the round, and what the current stream had when it was sent
+  // off.
+  std::vector<DeviceLane::Mark> marks_;
+  DeviceLane::Mark round_mark_;
+  DeviceLane::Mark current_mark_;
   Weighting weighting_;
+  std::chrono::nanoseconds limit_;
   double factor_ = 1;
   std::size_t launched_ = 0;                // buckets, in this round
   bool is_launching_ = false;               // the last of them is on its way to the stream

@@ -26,6 +26,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "coordinator/core/status.h"
 #include "coordinator/transport/communicator.h"
@@ -41,9 +42,19 @@ struct StagingBuffer {
 
 class DeviceLane {
  public:
-  // A place in the order of the lane's work, numbered from 0 by the caller. A small set of numbers
-  // is used again and again, so an implementation keeps one event for each.
+  // A place in the order of the lane's work, numbered from 0: by a caller that has the lane to
+  // itself, or by take_mark() for callers that share it. A small set of numbers is used again and
+  // again, so an implementation keeps one event for each.
   using Mark = std::uint32_t;
+
+  // Returns a mark that nobody else gets until it is given back.
+  Mark take_mark() {
+    if (returned_.empty()) return taken_++;
+    const Mark mark = returned_.back();
+    returned_.pop_back();
+    return mark;
+  }
+  void give_back(Mark mark) { returned_.push_back(mark); }
 
   virtual ~DeviceLane() = default;
 
@@ -70,11 +81,18 @@ class DeviceLane {
   // set has passed.
   virtual Result<Progress> passed(Mark mark) = 0;
 
+  // Puts `mark` behind all work that the calling thread's current stream has been given so far;
+  // passed() asks for it as for any other.
+  virtual Status mark_current(Mark mark) = 0;
   // Lets what the lane is given from here on wait, on the device, for all work that the calling
   // thread's current stream has been given so far.
   virtual Status follow_current() = 0;
   // Lets the calling thread's current stream wait, on the device, for the mark. The host goes on.
   virtual Status hold_current_until(Mark mark) = 0;
+
+ private:
+  Mark taken_ = 0;
+  std::vector<Mark> returned_;
 };
 
 }  // namespace cox::transport

@@ -19,6 +19,7 @@
 #include "sdk/examples/gpt2/extra_work.h"
 #include "sdk/examples/gpt2/model_file.h"
 #include "sdk/examples/gpt2/options.h"
+#include "sdk/examples/gpt2/planted_faults.h"
 #include "sdk/examples/gpt2/progress_bar.h"
 #include "sdk/examples/gpt2/reference.h"
 #include "sdk/examples/gpt2/reference_ranks.h"
@@ -127,12 +128,15 @@ RunSummary train(cox::Session& session, const Options& options, Gpt2& model) {
   RunSummary summary;
   ExtraWork extra(model, slowdowns_of(options, session.world_size()), session.rank(),
                   std::max<std::int64_t>(options.micro_batch, 1));
+  PlantedFaults faults(options.faults, trainer);
   for (auto& step : trainer.steps(dataset)) {
     const std::uint64_t repeated = trainer.progress().repeated;
+    faults.begin(step);
     extra.run(step);
     step.tokens(static_cast<std::uint64_t>(step.batch().samples * options.length));
-    step.accumulate(
-        [&](const cox::Batch& batch) { return model->loss(batch.inputs, batch.targets); });
+    step.accumulate([&](const cox::Batch& batch) {
+      return faults.spoiled(model->loss(batch.inputs, batch.targets), step.number());
+    });
     step.update();
     if (trainer.progress().repeated > repeated) continue;  // the same step comes again
     summary.note_loss(trainer.progress().loss);

@@ -83,7 +83,24 @@ class Parser {
         ->type_name("R:F[:A-B]")
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
         ->allow_extra_args(false);
+    add_faults();
     app_.add_flag("--hold", o.hold, "keep the status page up at the end, until SIGTERM");
+  }
+
+  void add_faults() {
+    Faults& f = options_.faults;
+    number<double>("--slow-data", f.slow_data_seconds, 0, 60,
+                   "seconds that the batch of a step comes later");
+    number<double>("--slow-save", f.slow_save_seconds, 0, 600, "seconds that a save takes longer");
+    number<std::int64_t>("--leak", f.leak_mib, 0, 1 << 16, "MiB that each step keeps for good");
+    app_.add_option_function<std::string>(
+            "--overflow",
+            [&f](const std::string& text) {
+              const cox::Status parsed = parse_overflow(text, f);
+              if (!parsed.ok()) throw CLI::ValidationError(parsed.message());
+            },
+            "steps A to B have gradients that are not finite")
+        ->type_name("A-B");
   }
 
   void add_model() {

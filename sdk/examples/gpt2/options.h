@@ -9,6 +9,7 @@
 #include "coordinator/core/config.h"
 #include "coordinator/core/status.h"
 #include "sdk/examples/gpt2/config.h"
+#include "sdk/examples/gpt2/faults.h"
 #include "sdk/examples/gpt2/slowdown.h"
 
 namespace gpt2 {
@@ -25,9 +26,10 @@ struct Options {
   double learning_rate = 1e-3;
   double clip_norm = 1.0;
   std::vector<Slowdown> slow;  // ranks that are made slower
-  bool story = false;          // set up a run in which the coordinator has something to do
-  bool hold = false;           // keep the status page up at the end until SIGTERM or Ctrl-C
-  Config model;                // shape of a fresh model
+  Faults faults;
+  bool story = false;  // set up a run in which the coordinator has something to do
+  bool hold = false;   // keep the status page up at the end until SIGTERM or Ctrl-C
+  Config model;        // shape of a fresh model
 
   // Settings of the session that were given by a shorter name: `--memory-budget SIZE` is
   // `--cox.memory.budget=SIZE`.

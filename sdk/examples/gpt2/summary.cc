@@ -168,9 +168,26 @@ std::string score_lines(const std::vector<cox::PolicyScore>& scores) {
   return text;
 }
 
+std::string findings_table(const std::vector<cox::ReportedFinding>& findings) {
+  if (findings.empty()) return {};
+  constexpr const char* kRow = "{:>6}  {:<12} {:<28} {}\n";
+  std::string text = "what the newest steps lost, and what to change (what costs most first)\n";
+  text += fmt::format(kRow, "grade", "costs", "code", "finding");
+  for (const cox::ReportedFinding& f : findings) {
+    const std::string cost = f.cost_seconds > 0
+                                 ? fmt::format("{} {}", cox::seconds_text(f.cost_seconds),
+                                               cox::percent_text(f.cost_share, 0))
+                                 : "-";
+    text += fmt::format(kRow, f.severity, cost, f.code, f.title);
+    text += wrapped(f.detail) + wrapped(f.suggestion);
+  }
+  return text;
+}
+
 std::string summary_text(const RunSummary& summary, const cox::SessionReport& report,
                          const cox::Config& config) {
-  std::string text = effects_table(report.effects) + score_lines(report.scores);
+  std::string text =
+      effects_table(report.effects) + score_lines(report.scores) + findings_table(report.findings);
   text +=
       fmt::format("loss {:.4f} -> {:.4f} in {} steps{}, {:.0f} tokens/s\n",
                   summary.first_loss.value_or(summary.last_loss), summary.last_loss, summary.steps,

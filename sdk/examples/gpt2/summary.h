@@ -41,6 +41,10 @@ std::string effects_table(const cox::EffectList& effects);
 // A line for each policy whose changes were measured: how many helped, and the seconds.
 std::string score_lines(const std::vector<cox::PolicyScore>& scores);
 
+// The closing table of findings: what the newest steps lost and what to change, what costs most
+// first. Empty where nothing was found.
+std::string findings_table(const std::vector<cox::ReportedFinding>& findings);
+
 std::string summary_text(const RunSummary& summary, const cox::SessionReport& report,
                          const cox::Config& config);
 

@@ -123,6 +123,17 @@ class [[nodiscard]] StepScope {
 };
 
 // SessionReport summarises the run so far, as the coordinator saw it.
+// ReportedFinding says what the newest steps of the run lost, why, and what to change.
+struct ReportedFinding {
+  std::string code;      // "DIST.STRAGGLER"; docs/diagnosis.md has all of them
+  std::string severity;  // "high", "med" or "low"
+  std::string title;
+  std::string detail;
+  std::string suggestion;
+  double cost_seconds = 0;  // that mending it gives back; 0 = not known
+  double cost_share = 0;    // the same, of the time that these steps took
+};
+
 struct SessionReport {
   std::uint64_t rounds = 0;
   std::uint64_t plans = 0;      // published
@@ -135,6 +146,8 @@ struct SessionReport {
   // The newest changes and slow ranks, oldest first, with what was predicted and measured of each.
   EffectList effects;
   std::vector<PolicyScore> scores;  // what these sum up to for each policy
+
+  std::vector<ReportedFinding> findings;  // in the newest steps; what costs most first
 
   // Activation memory under the newest plan, as predicted by what was measured before the first
   // step. All zero where memory is not planned.
@@ -252,7 +265,8 @@ class Session {
   // begun, otherwise an empty string.
   std::string status_address() const;
 
-  // Returns the run so far on rank 0, as of a moment ago; elsewhere all zero.
+  // Returns the run so far on rank 0, as of a moment ago; elsewhere all zero. Looks for findings
+  // where there are steps that nobody has looked at: milliseconds, more with many ranks.
   SessionReport report() const;
 
   // Reports that this rank has no more steps, waits (polling) until all ranks are done, closes

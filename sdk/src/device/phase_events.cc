@@ -47,7 +47,7 @@ void PhaseEvents::end_step(const Host& host) {
 
 std::optional<PhaseEvents::Times> PhaseEvents::take() {
   std::optional<Step> newest;
-  while (!ended_.empty() && ended_.front().marks.back().event.query()) {
+  while (!ended_.empty() && is_over(ended_.front())) {
     if (newest) put_back(std::move(*newest));
     newest = std::move(ended_.front());
     ended_.pop_front();
@@ -58,12 +58,20 @@ std::optional<PhaseEvents::Times> PhaseEvents::take() {
   return times;
 }
 
+// All of it: a phase may have run on another stream than the last one. Times between events that
+// have not passed are an error.
+bool PhaseEvents::is_over(const Step& step) {
+  return step.marks.back().event.query() &&
+         std::ranges::all_of(step.marks, [](const Mark& mark) { return mark.event.query(); });
+}
+
 PhaseEvents::Times PhaseEvents::times_of(const Step& step) {
   Times times;
   times.host = step.host;
   for (std::size_t m = 0; m + 1 < step.marks.size(); ++m) {
     const Mark& from = step.marks[m];
-    const double milliseconds = from.event.elapsedTime(step.marks[m + 1].event);
+    // Between streams an event may come before the one that was recorded before it.
+    const double milliseconds = std::max(0.0, from.event.elapsedTime(step.marks[m + 1].event));
     times.phase_seconds[static_cast<std::size_t>(from.phase)] += milliseconds / 1e3;
   }
   const double all = std::accumulate(times.phase_seconds.begin(), times.phase_seconds.end(), 0.0);

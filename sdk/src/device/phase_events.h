@@ -63,6 +63,7 @@ class PhaseEvents {
   c10::Event unused();
   void mark(Phase phase);
   void put_back(Step step);
+  static bool is_over(const Step& step);
   static Times times_of(const Step& step);
 
   const c10::Device device_;

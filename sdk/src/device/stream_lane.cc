@@ -103,11 +103,11 @@ Status StreamLane::download(const StagingBuffer& buffer, std::size_t bytes) {
   });
 }
 
-Status StreamLane::mark(Mark mark) {
+Status StreamLane::mark_on(const c10::Stream& stream, Mark mark) {
   return tried("an event", [&] {
     if (marks_.size() <= mark) marks_.resize(mark + 1);
     if (!marks_[mark]) marks_[mark].emplace(new_event(stream_));
-    marks_[mark]->record(stream_);
+    marks_[mark]->record(stream);
   });
 }
 

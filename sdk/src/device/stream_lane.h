@@ -31,8 +31,9 @@ class StreamLane final : public transport::DeviceLane {
   Result<transport::StagingBuffer> staging(std::size_t bytes) override;
   Status upload(const transport::StagingBuffer& buffer, std::size_t bytes) override;
   Status download(const transport::StagingBuffer& buffer, std::size_t bytes) override;
-  Status mark(Mark mark) override;
+  Status mark(Mark mark) override { return mark_on(stream_, mark); }
   Result<transport::Progress> passed(Mark mark) override;
+  Status mark_current(Mark mark) override { return mark_on(current(), mark); }
   Status follow_current() override;
   Status hold_current_until(Mark mark) override;
 
@@ -44,6 +45,7 @@ class StreamLane final : public transport::DeviceLane {
   explicit StreamLane(c10::Stream stream);
   Result<Buffer> buffer_of(const transport::StagingBuffer& buffer, std::size_t bytes) const;
   c10::Stream current() const;
+  Status mark_on(const c10::Stream& stream, Mark mark);
 
   const c10::Stream stream_;
   std::vector<Buffer> buffers_;

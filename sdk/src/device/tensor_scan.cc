@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -131,6 +133,20 @@ GradientScan with_count(double squares, const std::function<std::int64_t()>& cou
   return {squares, std::isfinite(squares) ? 0 : count()};
 }
 
+// Not the tensors' own type: a norm in bf16 has two digits.
+at::ScalarType widest_of(const std::vector<at::Tensor>& tensors) {
+  const bool has_fp64 = std::ranges::any_of(
+      tensors, [](const at::Tensor& tensor) { return tensor.scalar_type() == at::kDouble; });
+  return has_fp64 ? at::kDouble : at::kFloat;
+}
+
+// The largest magnitude of each, in fp64; NaN and infinity where there is one. In their own width:
+// fp32 would make infinities of fp64's large numbers.
+at::Tensor largest_of_each(const std::vector<at::Tensor>& tensors) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  return at::stack(at::_foreach_norm(tensors, infinity, widest_of(tensors))).to(at::kDouble);
+}
+
 // One read for all tensors: a read of each costs more than its norm.
 double norm_of_norms(const std::vector<at::Tensor>& norms) {
   const at::Tensor all = at::stack(norms).to(at::kCPU, at::kDouble);
@@ -138,11 +154,7 @@ double norm_of_norms(const std::vector<at::Tensor>& norms) {
 }
 
 double norm_through_torch(const std::vector<at::Tensor>& tensors) {
-  const bool has_fp64 = std::ranges::any_of(
-      tensors, [](const at::Tensor& tensor) { return tensor.scalar_type() == at::kDouble; });
-  // Not in the tensors' own type: a norm in bf16 has two digits.
-  const double norm =
-      norm_of_norms(at::_foreach_norm(tensors, 2, has_fp64 ? at::kDouble : at::kFloat));
+  const double norm = norm_of_norms(at::_foreach_norm(tensors, 2, widest_of(tensors)));
   if (std::isfinite(norm)) return norm;
   // fp32 squares overflow from 1.8e19 on; only then is the slower sum in double needed.
   std::vector<at::Tensor> norms;
@@ -206,6 +218,48 @@ bool PendingRead::finish() {
     parts_.pop_back();
   }
   return parts_.empty();
+}
+
+FiniteLook::FiniteLook(std::span<const at::Tensor> tensors) : nonfinite_(tensors.size()) {
+  const torch::NoGradGuard no_grad;
+  std::map<c10::DeviceIndex, std::pair<std::vector<at::Tensor>, std::vector<std::size_t>>> there;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const at::Tensor& tensor = tensors[i];
+    if (!tensor.defined() || tensor.numel() == 0) continue;
+    if (tensor.is_cpu()) {
+      nonfinite_[i] = count_nonfinite(tensor);
+      continue;
+    }
+    auto& [values, places] = there[tensor.device().index()];
+    values.push_back(tensor.layout() == at::kStrided ? tensor.detach() : tensor.to_dense());
+    places.push_back(i);
+  }
+  for (auto& [device, of_device] : there) {
+    auto& [values, places] = of_device;
+    parts_.push_back({HostCopy(largest_of_each(values)), std::move(places)});
+  }
+}
+
+void FiniteLook::read(const Part& part) {
+  const double* magnitude = part.magnitudes.tensor().const_data_ptr<double>();
+  for (const std::size_t i : part.tensors) nonfinite_[i] = std::isfinite(*magnitude++) ? 0 : 1;
+}
+
+bool FiniteLook::finish() {
+  for (; !parts_.empty() && parts_.back().magnitudes.has_come(); parts_.pop_back())
+    read(parts_.back());
+  return parts_.empty();
+}
+
+void FiniteLook::wait() {
+  for (; !parts_.empty(); parts_.pop_back()) {
+    parts_.back().magnitudes.wait();
+    read(parts_.back());
+  }
+}
+
+bool FiniteLook::is_bad() const {
+  return std::ranges::any_of(nonfinite_, [](std::int64_t count) { return count > 0; });
 }
 
 TensorScan scan(const at::Tensor& tensor, ScanKind kind) {

@@ -35,8 +35,9 @@ enum class ScanKind {
 // A scan that may still be on its way.
 struct PendingScan {
   TensorScan scan;
-  at::Tensor on_device;  // undefined: `scan` is complete
+  at::Tensor on_device;  // undefined: `scan` is complete; else fp64 figures, amax at kAmaxFigure
 };
+constexpr std::int64_t kAmaxFigure = 3;
 
 // Begins to scan a tensor. Integer, boolean, undefined and empty tensors have nothing to look at.
 PendingScan start_scan(const at::Tensor& tensor, ScanKind kind);
@@ -61,6 +62,33 @@ class PendingRead {
     std::vector<PendingScan*> scans;
   };
   std::vector<Part> parts_;
+};
+
+// FiniteLook tells which of several tensors hold values that are not finite. Those on devices are
+// looked at there, in two kernels or so for all of them, and nobody waits for the answer.
+class FiniteLook {
+ public:
+  // Undefined tensors hold none.
+  explicit FiniteLook(std::span<const at::Tensor> tensors);
+  // Returns whether the answers are here. Never waits.
+  bool finish();
+  // Blocks until they are.
+  void wait();
+
+  // Returns for each tensor how many of its values are not finite; of one on a device 1 where some
+  // are not. REQUIRES: finish() returned true, or wait().
+  const std::vector<std::int64_t>& nonfinite() const { return nonfinite_; }
+  bool is_bad() const;  // REQUIRES: as nonfinite()
+
+ private:
+  struct Part {
+    HostCopy magnitudes;  // of `tensors`, each one's largest
+    std::vector<std::size_t> tensors;
+  };
+  void read(const Part& part);
+
+  std::vector<std::int64_t> nonfinite_;
+  std::vector<Part> parts_;  // one a device, those that have not come
 };
 
 // Begins and completes a scan.

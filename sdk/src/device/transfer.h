@@ -25,6 +25,8 @@ class HostCopy {
   explicit HostCopy(const at::Tensor& tensor);
 
   bool has_come() const { return came_.query(); }
+  // Blocks until it has come.
+  void wait() const { came_.synchronize(); }
   // REQUIRES: has_come().
   const at::Tensor& tensor() const { return host_; }
 

@@ -1,5 +1,6 @@
 #include "sdk/src/parallel/agreement.h"
 
+#include <sched.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -12,8 +13,10 @@
 #include <unordered_set>
 #include <utility>
 
+#include "coordinator/core/hash.h"
 #include "coxswain/named_tensor.h"
 #include "sdk/src/checkpoint/checkpoint_folder.h"
+#include "sdk/src/device/transfer.h"
 
 namespace cox::detail {
 namespace {
@@ -120,8 +123,21 @@ std::string ranks_that_differ(const std::vector<std::uint64_t>& numbers) {
   return ranks;
 }
 
+namespace {
+
+// The kind of device counts, too: gradients and buffers take other ways where it is no CPU.
+std::uint64_t layout_print(const std::vector<NamedTensor>& tensors) {
+  Fnv1a64 hash;
+  hash.add(fingerprint(tensors));
+  for (const NamedTensor& each : tensors)
+    hash.add(static_cast<std::uint64_t>(each.tensor.device().type()));
+  return hash.value();
+}
+
+}  // namespace
+
 CallMark mark_of(CallKind kind, const std::vector<at::Tensor>& tensors) {
-  return {kind, tensors.size(), fingerprint(numbered(tensors, "")), 0};
+  return {kind, tensors.size(), layout_print(numbered(tensors, "")), 0};
 }
 
 Status check_matched(const std::vector<CallMark>& marks) {
@@ -176,13 +192,13 @@ Status check_equal_layout(transport::Communicator& communicator,
                           const std::vector<at::Tensor>& buffers) {
   std::vector<NamedTensor> all = numbered(parameters, "parameter ");
   for (NamedTensor& buffer : numbered(buffers, "buffer ")) all.push_back(std::move(buffer));
-  auto prints = gather_values(communicator, fingerprint(all));
+  auto prints = gather_values(communicator, layout_print(all));
   if (!prints.ok()) return prints.status();
   const std::string different = ranks_that_differ(*prints);
   if (different.empty()) return ok_status();
   return invalid_argument(
-      "expected the same parameters and buffers (number, shapes, types, order, which are frozen) "
-      "on all ranks, found others than rank 0's on rank " +
+      "expected the same parameters and buffers (number, shapes, types, order, which are frozen, "
+      "CPU or device) on all ranks, found others than rank 0's on rank " +
       different + "; build the same model on every rank");
 }
 
@@ -214,7 +230,55 @@ std::uint64_t BufferSync::vote(RankId rank) const {
   return versions() == seen_ ? kNobody : static_cast<std::uint64_t>(rank.value());
 }
 
-// Sends all buffers in one message, because they are small and many.
+namespace {
+
+// Buffers of one device. They travel in one message, because they are small and many.
+struct BuffersThere {
+  c10::Device device;
+  std::vector<at::Tensor> tensors;  // with elements
+  std::int64_t bytes = 0;
+};
+
+std::vector<BuffersThere> by_device(const std::vector<at::Tensor>& buffers) {
+  std::vector<BuffersThere> all;
+  for (const at::Tensor& buffer : buffers) {
+    if (buffer.numel() == 0) continue;
+    auto found = std::ranges::find(all, buffer.device(), &BuffersThere::device);
+    if (found == all.end()) found = all.insert(all.end(), {buffer.device(), {}});
+    found->tensors.push_back(buffer.detach());
+    found->bytes += static_cast<std::int64_t>(buffer.nbytes());
+  }
+  return all;
+}
+
+// Returns the bytes of all, one after the other, on the host: one copy, for which nobody waits
+// blocking.
+at::Tensor gathered(const BuffersThere& from, const BetweenPolls& pump) {
+  std::vector<at::Tensor> flat;
+  for (const at::Tensor& tensor : from.tensors)
+    flat.push_back(tensor.contiguous().reshape({-1}).view(at::kByte));
+  const HostCopy copy(at::cat(flat));
+  while (!copy.has_come()) {
+    if (pump) pump();
+    sched_yield();
+  }
+  return copy.tensor();
+}
+
+// The bytes lie on the buffers' device.
+void spread(const at::Tensor& bytes, const BuffersThere& to) {
+  std::int64_t at = 0;
+  for (const at::Tensor& tensor : to.tensors) {
+    const auto size = static_cast<std::int64_t>(tensor.nbytes());
+    const at::Tensor aligned = bytes.narrow(0, at, size).clone();
+    at::Tensor(tensor).copy_(aligned.view(tensor.scalar_type()).view(tensor.sizes()));
+    at += size;
+  }
+}
+
+}  // namespace
+
+// Only the rank that sends reads its device.
 Status BufferSync::follow(std::uint64_t from, transport::Communicator& ranks,
                           const BetweenPolls& pump) {
   if (from == kNobody) return ok_status();
@@ -223,27 +287,16 @@ Status BufferSync::follow(std::uint64_t from, transport::Communicator& ranks,
     return ok_status();
   }
   const torch::NoGradGuard no_grad;
-  std::vector<at::Tensor> flat;
-  for (const at::Tensor& buffer : buffers_) {
-    if (buffer.numel() == 0) continue;
-    flat.push_back(buffer.detach().to(at::kCPU).contiguous().reshape({-1}).view(at::kByte));
-  }
-  if (flat.empty()) return ok_status();
-  at::Tensor message = at::cat(flat);
   const RankId root(static_cast<std::int32_t>(from));
-  const std::span<std::byte> bytes(static_cast<std::byte*>(message.mutable_data_ptr()),
-                                   message.nbytes());
-  if (Status sent = broadcast(ranks, bytes, root, pump); !sent.ok())
-    return sent.with_context("buffers");
-  std::int64_t at = 0;
-  for (at::Tensor& buffer : buffers_) {
-    const auto size = static_cast<std::int64_t>(buffer.nbytes());
-    if (size == 0) continue;
-    if (ranks.rank() != root) {
-      buffer.detach().copy_(
-          message.narrow(0, at, size).clone().view(buffer.scalar_type()).view(buffer.sizes()));
-    }
-    at += size;
+  const bool gives = ranks.rank() == root;
+  for (const BuffersThere& each : by_device(buffers_)) {
+    const at::Tensor message =
+        gives ? gathered(each, pump) : at::empty({each.bytes}, at::TensorOptions(at::kByte));
+    const std::span<std::byte> bytes(static_cast<std::byte*>(message.mutable_data_ptr()),
+                                     message.nbytes());
+    if (Status sent = broadcast(ranks, bytes, root, pump); !sent.ok())
+      return sent.with_context("buffers");
+    if (!gives) spread(sent_to(message, each.device), each);
   }
   seen_ = versions();
   return ok_status();

@@ -143,7 +143,7 @@ class BufferSync {
   // Returns this rank's contribution to StepBallot::buffers_from_min.
   std::uint64_t vote(RankId rank) const;
   // Copies the buffers of rank `from`, as the merged ballot has it, to all ranks; ~0 = no rank's
-  // buffers changed.
+  // buffers changed. Nobody blocks for a device: rank `from` polls until its buffers have come.
   Status follow(std::uint64_t from, transport::Communicator& ranks, const BetweenPolls& pump = {});
 
  private:

@@ -16,6 +16,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -42,6 +43,7 @@ std::unique_ptr<transport::DeviceExchange> sums_over(const ReductionSetup& setup
   }
   transport::DeviceExchangeOptions options;
   options.wait = setup.wait;
+  options.limit = std::chrono::duration_cast<std::chrono::nanoseconds>(setup.nccl_limit);
   auto made = transport::DeviceExchange::create(setup.ranks, ends.group, ends.lane,
                                                 std::move(addresses), options);
   require(made.status(), "gradient buckets over NCCL");
@@ -73,7 +75,7 @@ class GatheredReduction : public GradientReduction {
   StepBallot merge(StepBallot mine, const std::function<void()>& pump) override {
     vote_on_overflow(nonfinite_, mine);
     const StepBallot merged = exchange_->merge(mine, pump);
-    is_gathered_ = false;
+    filled_ = gathered_ = 0;
     facts_ = {};
     return merged;
   }
@@ -86,14 +88,15 @@ class GatheredReduction : public GradientReduction {
   // Lets a bucket, which holds this rank's part, set out.
   virtual void set_out(std::size_t bucket) = 0;
 
-  // Puts this rank's gradients into the buckets and lets those set out, bucket by bucket.
+  // Puts this rank's gradients into the buckets and lets those set out, bucket by bucket. Where one
+  // throws (the device's memory is full), the next call begins with that one: all ranks count on
+  // every bucket of a step, also of one that is repeated.
   void gather() {
-    if (std::exchange(is_gathered_, true)) return;
     const torch::NoGradGuard no_grad;
-    order_.clear();
-    for (std::size_t b = 0; b < buckets_.size(); ++b) {
-      gather(layout_.buckets[b].parameters);
-      set_out(b);
+    if (gathered_ == 0) order_.clear();
+    for (; gathered_ < buckets_.size(); ++gathered_) {
+      for (; filled_ <= gathered_; ++filled_) gather(layout_.buckets[filled_].parameters);
+      set_out(gathered_);
     }
   }
 
@@ -143,26 +146,31 @@ class GatheredReduction : public GradientReduction {
     std::vector<at::Tensor> to;
     std::vector<at::Tensor> from;
     std::vector<at::Tensor> missing;
+    std::vector<std::uint32_t> found;
     for (const std::size_t p : parameters) {
-      at::Tensor& grad = parameters_[p].mutable_grad();
+      const at::Tensor& grad = parameters_[p].grad();
       exchange_->counts()[p] = grad.defined() ? 1 : 0;
       if (!grad.defined()) {
         missing.push_back(on_device_[p]);
         continue;
       }
-      order_.push_back(static_cast<std::uint32_t>(p));
+      found.push_back(static_cast<std::uint32_t>(p));
       to.push_back(views_[p]);
       from.push_back(grad.layout() == at::kStrided ? grad : grad.to_dense());
-      if (has_view(p)) grad = views_[p];
     }
     if (!missing.empty()) at::_foreach_zero_(missing);
-    if (to.empty()) return;
-    at::_foreach_copy_(to, from, /*non_blocking=*/true);
-    if (facts_.unit != 1) at::_foreach_mul_(to, facts_.unit);
+    if (!to.empty()) at::_foreach_copy_(to, from, /*non_blocking=*/true);
+    if (!to.empty() && facts_.unit != 1) at::_foreach_mul_(to, facts_.unit);
+    for (const std::uint32_t p : found) {
+      if (has_view(p)) parameters_[p].mutable_grad() = views_[p];
+    }
+    order_.insert(order_.end(), found.begin(), found.end());
   }
 
   std::vector<std::uint32_t> order_;
-  bool is_gathered_ = false;  // in the open step
+  // Buckets of the open step.
+  std::size_t filled_ = 0;
+  std::size_t gathered_ = 0;  // those that have set out
 };
 
 class StagedReduction final : public GatheredReduction {
@@ -266,15 +274,25 @@ class NcclReduction final : public GatheredReduction {
 
   void flush() override {
     gather();
-    require(sums_->advance(), kWhat);
+    need(sums_->advance());
   }
+  void send_off() override { need(sums_->send_off()); }
 
   // The ballot comes first: ranks that differ learn it there, before they wait for each other's
-  // sums.
+  // sums. Nobody waits for the training stream before the sums are there: behind one that never
+  // ends that would never end.
   StepBallot merge(StepBallot mine, const std::function<void()>& pump) override {
     std::ranges::fill(nonfinite_, 0);  // what was read of an earlier step is no vote on this one
-    const StepBallot merged = GatheredReduction::merge(mine, pump);
-    require(sums_->wait_all(pump), kWhat);
+    const StepBallot merged = GatheredReduction::merge(mine, [&] {
+      static_cast<void>(sums_->advance());  // an error stays until wait_all()
+      if (pump) pump();
+    });
+    need(sums_->wait_all(pump));
+    need(sums_->wait_for_device([&] {
+      if (pump) pump();
+      return exchange_->look();  // NCCL does not tell of a rank that failed
+    }));
+    done_ = std::chrono::steady_clock::now();
     return merged;
   }
 
@@ -295,29 +313,56 @@ class NcclReduction final : public GatheredReduction {
     for (std::size_t b = 0; b < buckets_.size(); ++b) {
       if (!own_magnitudes_[b].defined()) continue;
       const at::Tensor here = own_magnitudes_[b].to(at::kCPU, at::kDouble);
-      const std::vector<std::size_t>& parameters = layout_.buckets[b].parameters;
-      for (std::size_t i = 0; i < parameters.size(); ++i) {
-        nonfinite_[parameters[i]] = std::isfinite(here.const_data_ptr<double>()[i]) ? 0 : 1;
+      const auto* magnitude = here.const_data_ptr<double>();
+      for (const std::size_t p : layout_.buckets[b].parameters) {
+        if (has_elements(p)) nonfinite_[p] = std::isfinite(*magnitude++) ? 0 : 1;
       }
     }
     return nonfinite_;
   }
 
+  void leave(const std::string& why) override {
+    GatheredReduction::leave(why);
+    sums_->leave(why);
+  }
   const char* path() override { return sums_->path(); }
+  // The host sees all sums of a step at once.
+  std::vector<SentBucket> sent() override {
+    std::vector<SentBucket> all;
+    for (std::size_t b = 0; b < buckets_.size(); ++b) {
+      all.push_back({static_cast<std::int64_t>(buckets_[b].nbytes()),
+                     {sums_->times(b).started, done_, {}}});
+    }
+    return all;
+  }
 
  private:
-  static constexpr const char* kWhat = "gradient reduction over NCCL";
+  bool has_elements(std::size_t p) const { return on_device_[p].numel() > 0; }
+
+  // An average that did not happen must not be trained on, and sums that never end hold the
+  // training stream.
+  void need(const Status& status) {
+    if (status.ok()) return;
+    sums_->leave(status.message());
+    require(status, "gradient reduction over NCCL");
+  }
 
   void set_out(std::size_t b) override {
     std::vector<at::Tensor> parts;
-    for (const std::size_t p : layout_.buckets[b].parameters) parts.push_back(on_device_[p]);
-    own_magnitudes_[b] =
-        at::stack(at::_foreach_norm(parts, std::numeric_limits<double>::infinity()));
-    require(sums_->start(b), kWhat);
+    for (const std::size_t p : layout_.buckets[b].parameters) {
+      if (has_elements(p)) parts.push_back(on_device_[p]);
+    }
+    if (!parts.empty()) {
+      own_magnitudes_[b] =
+          at::stack(at::_foreach_norm(parts, std::numeric_limits<double>::infinity()));
+    }
+    need(sums_->start(b));
   }
 
   const std::unique_ptr<transport::DeviceExchange> sums_;
-  std::vector<at::Tensor> own_magnitudes_;  // of each bucket: of its parameters, before the sum
+  std::chrono::steady_clock::time_point done_{};  // the last step's sums
+  // Of each bucket: of its parameters that have elements, before the sum.
+  std::vector<at::Tensor> own_magnitudes_;
 };
 
 }  // namespace

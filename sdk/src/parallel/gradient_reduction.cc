@@ -393,6 +393,15 @@ std::unique_ptr<StepExchange> exchange_of(const ReductionSetup& setup, const Gra
 
 }  // namespace
 
+std::vector<GradientReduction::SentBucket> GradientReduction::sent() {
+  std::vector<SentBucket> all;
+  for (std::size_t b = 0; exchange() != nullptr && b < exchange()->gradient_buckets(); ++b) {
+    all.push_back(
+        {static_cast<std::int64_t>(exchange()->flat(b).nbytes()), exchange()->times(b)});
+  }
+  return all;
+}
+
 void vote_on_overflow(std::span<const std::int64_t> nonfinite, StepBallot& mine) {
   const bool is_bad = std::ranges::any_of(nonfinite, [](std::int64_t count) { return count > 0; });
   mine.overflow_ranks = is_bad ? 1 : 0;

@@ -31,6 +31,7 @@
 
 #include "coordinator/core/ballot.h"
 #include "coordinator/core/settings/parallel.h"
+#include "coordinator/core/units.h"
 #include "coordinator/transport/communicator.h"
 #include "coordinator/transport/exchange/bucket_exchange.h"
 #include "coordinator/transport/wait.h"
@@ -72,6 +73,8 @@ class StepExchange {
   // buckets were started.
   StepBallot merge(const StepBallot& mine, const std::function<void()>& pump);
 
+  // As advance(); returns unavailable, naming it, when another rank has left.
+  Status look() { return exchange_->advance(); }
   void leave(const std::string& why) { exchange_->leave(why); }
   const char* path() const { return exchange_->path(); }
   const std::string& note() const { return exchange_->note(); }
@@ -109,6 +112,9 @@ class GradientReduction {
 
   // Sends whatever has not been sent. Does not wait.
   virtual void flush() {}
+  // Called when the training thread is about to wait for its device: hands over what was sent, as
+  // long as the device is busy anyway.
+  virtual void send_off() {}
   // Adds what it knows to `mine` and merges the ballots of all ranks. Collective; waits.
   virtual StepBallot merge(StepBallot mine, const std::function<void()>& pump) = 0;
   // Makes .grad of every parameter the average of `total` weight (under `loss_scale`), or undefined
@@ -124,6 +130,16 @@ class GradientReduction {
   // is exchanged.
   virtual std::span<const std::uint32_t> order() const { return {}; }
   virtual StepExchange* exchange() { return nullptr; }
+  // Says that this rank takes no further part, so that the others do not wait for it. Local.
+  virtual void leave(const std::string& why) {
+    if (exchange() != nullptr) exchange()->leave(why);
+  }
+  // Returns the gradients' buckets in the order in which they were started.
+  struct SentBucket {
+    std::int64_t bytes = 0;
+    transport::BucketTimes times;  // of the step just merged
+  };
+  virtual std::vector<SentBucket> sent();
   // Returns how gradients travel, as BucketExchange::path().
   virtual const char* path() { return exchange() == nullptr ? "none" : exchange()->path(); }
   // Returns the bins of the step to come, one a parameter; none but in reproducible mode.
@@ -155,6 +171,7 @@ struct ReductionSetup {
   const transport::WaitPolicy& wait;
   const ReductionConfig& config;
   DeviceLink& devices;
+  Seconds nccl_limit;  // for NCCL to sum the gradients of a step that all ranks have given it
 };
 
 // What several ways share. Adds a rank's vote: whether values of its own gradients, counted by

@@ -128,7 +128,9 @@ std::vector<std::uint32_t> TunedReduction::order_seen(const BetweenPolls& pump) 
 }
 
 void TunedReduction::tune(double cost_seconds, const BetweenPolls& pump) {
-  if (reduction_->exchange() == nullptr || tuning_.is_over()) return;
+  // Over NCCL buckets set out at the end of backward, and cost the host nothing.
+  const StepExchange* sends = reduction_->exchange();
+  if (sends == nullptr || sends->gradient_buckets() == 0 || tuning_.is_over()) return;
   const BucketChoice former = tuning_.choice();
   const bool is_due = tuning_.wants_order() ? tuning_.learn_order(order_seen(pump))
                                             : tuning_.learn_cost(cost_seconds);

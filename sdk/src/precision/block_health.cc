@@ -229,22 +229,39 @@ std::int64_t flushed_zeros(const TensorScan& outgoing, const TensorScan& incomin
   return std::max<std::int64_t>(0, outgoing.zeros - meant);
 }
 
-// Reads the device once for all. Skips tensors that are not finite: the step is skipped anyway.
-float largest_of(const std::vector<at::Tensor>& on_device) {
-  if (on_device.empty()) return 0;
-  const torch::NoGradGuard no_grad;
+// Adds the largest of some fp64 numbers on a device, all of which are finite.
+void add(const at::Tensor& numbers, Largest& to) {
+  const at::Tensor largest = numbers.max();
+  to.on_device = to.on_device.defined() ? at::maximum(to.on_device, largest) : largest;
+}
+
+// Skips tensors that are not finite: the step is skipped anyway.
+void add_largest(const std::vector<at::Tensor>& on_device, Largest& to) {
+  if (on_device.empty()) return;
   const double infinity = std::numeric_limits<double>::infinity();
   const at::Tensor norms =
-      at::stack(at::_foreach_norm(on_device, infinity, at::kFloat)).to(at::kCPU);
-  float largest = 0;
-  for (std::int64_t i = 0; i < norms.numel(); ++i) {
-    const float norm = norms.const_data_ptr<float>()[i];
-    if (std::isfinite(norm)) largest = std::max(largest, norm);
+      at::stack(at::_foreach_norm(on_device, infinity, at::kFloat)).to(at::kDouble);
+  add(at::where(at::isfinite(norms), norms, at::zeros({}, norms.options())), to);
+}
+
+// Adds the gradients at boundaries; figures of scans that are on a device stay there.
+void add_boundaries(const BlockCallRecord& call, Largest& to, std::vector<at::Tensor>& figures) {
+  for (const auto* side : {&call.inputs, &call.outputs}) {
+    for (const Boundary* boundary : *side) {
+      for (const PendingScan& each : boundary->gradients) {
+        to.here = std::max(to.here, each.scan.amax);
+        if (each.on_device.defined()) figures.push_back(each.on_device);
+      }
+    }
   }
-  return largest;
 }
 
 }  // namespace
+
+float Largest::read() const {
+  if (!on_device.defined()) return here;
+  return std::max(here, static_cast<float>(on_device.item<double>()));
+}
 
 std::shared_ptr<HealthLedger> BlockHealth::watch(std::size_t blocks,
                                                  std::span<const at::Tensor> parameters,
@@ -253,6 +270,8 @@ std::shared_ptr<HealthLedger> BlockHealth::watch(std::size_t blocks,
   parameters_.assign(parameters.begin(), parameters.end());
   owners_ = std::move(owners);
   evidence_.assign(blocks, {});
+  looks_.clear();
+  late_.clear();
   return ledger_;
 }
 
@@ -261,54 +280,103 @@ void BlockHealth::release() {
   ledger_->close();
   ledger_.reset();
   parameters_.clear();
+  looks_.clear();
+  late_.clear();
 }
 
 void BlockHealth::begin_step(float scale) {
   if (!ledger_) return;
   scale_ = scale;
   trouble_.clear(evidence_.size());
+  looks_.clear();
   ledger_->open();
 }
 
 void BlockHealth::parameter_gradients(std::span<const std::int64_t> nonfinite) {
   if (!ledger_ || !ledger_->is_open()) return;
-  for (std::size_t p = 0; p < std::min(nonfinite.size(), owners_.size()); ++p) {
-    for (const BlockId block : owners_[p]) trouble_.in_parameters[block.value()] += nonfinite[p];
-    if (owners_[p].empty()) trouble_.outside += nonfinite[p];
+  add_gradients(nonfinite, trouble_);
+  const std::vector<at::Tensor> trained = trained_parameters();
+  FiniteLook look(trained);
+  look.wait();
+  std::vector<std::int64_t> counts = look.nonfinite();
+  for (std::size_t p = 0; p < counts.size(); ++p) {
+    if (counts[p] > 0) counts[p] = count_nonfinite(trained[p]);  // what a device does not count
   }
-  look_at_parameters();
+  add_parameters(counts, trouble_);
 }
 
-void BlockHealth::look_at_parameters() {
-  const torch::NoGradGuard no_grad;
-  for (std::size_t p = 0; p < parameters_.size(); ++p) {
-    // One without a gradient may be a mask, whose infinities are meant.
-    const bool is_trained = !owners_[p].empty() && parameters_[p].requires_grad();
-    const std::int64_t bad = is_trained ? count_nonfinite(parameters_[p]) : 0;
-    if (bad == 0) continue;
-    for (const BlockId block : owners_[p]) trouble_.parameters[block.value()] += bad;
+void BlockHealth::add_gradients(std::span<const std::int64_t> nonfinite, StepTrouble& to) const {
+  for (std::size_t p = 0; p < std::min(nonfinite.size(), owners_.size()); ++p) {
+    for (const BlockId block : owners_[p]) to.in_parameters[block.value()] += nonfinite[p];
+    if (owners_[p].empty()) to.outside += nonfinite[p];
   }
+}
+
+void BlockHealth::add_parameters(std::span<const std::int64_t> nonfinite, StepTrouble& to) const {
+  for (std::size_t p = 0; p < nonfinite.size(); ++p) {
+    for (const BlockId block : owners_[p]) to.parameters[block.value()] += nonfinite[p];
+  }
+}
+
+// Undefined where one has no block or no gradient: it may be a mask, whose infinities are meant.
+std::vector<at::Tensor> BlockHealth::trained_parameters() const {
+  std::vector<at::Tensor> trained = parameters_;
+  for (std::size_t p = 0; p < trained.size(); ++p) {
+    if (owners_[p].empty() || !trained[p].requires_grad()) trained[p] = at::Tensor();
+  }
+  return trained;
+}
+
+// What is on a device is not known to be in order, and the parameters are as they were for now only.
+bool BlockHealth::look_at_gradients(StepId step) {
+  if (!ledger_ || !ledger_->is_open()) return false;
+  std::vector<at::Tensor> gradients;
+  for (const at::Tensor& parameter : parameters_) gradients.push_back(parameter.grad());
+  GradientLook look{step, FiniteLook(gradients), {}};
+  if (!look.gradients.finish() || look.gradients.is_bad())
+    look.parameters.emplace(trained_parameters());
+  looks_.push_back(std::move(look));
+  return settle_looks();
+}
+
+bool BlockHealth::settle_looks() {
+  bool is_bad = false;
+  std::erase_if(looks_, [&](GradientLook& look) {
+    if (!look.finish()) return false;
+    is_bad = is_bad || add_if_bad(look, trouble_);  // the first tells of the step
+    return true;
+  });
+  return is_bad;
+}
+
+bool BlockHealth::add_if_bad(const GradientLook& look, StepTrouble& to) const {
+  if (!look.gradients.is_bad()) return false;
+  add_gradients(look.gradients.nonfinite(), to);
+  if (look.parameters) add_parameters(look.parameters->nonfinite(), to);
+  return true;
 }
 
 void BlockHealth::loss(double value) {
   trouble_.has_bad_loss = trouble_.has_bad_loss || !std::isfinite(value);
 }
 
-float BlockHealth::amax_scaled_fp16() {
-  if (!ledger_ || !ledger_->is_open()) return 0;
-  float amax = 0;
+Largest BlockHealth::amax_scaled_fp16() {
+  if (!ledger_ || !ledger_->is_open()) return {};
+  const torch::NoGradGuard no_grad;
+  Largest amax;
+  std::vector<at::Tensor> figures;
   std::vector<bool> is_in_fp16(evidence_.size());
-  bool is_any = false;
-  for (const BlockCallRecord& call : ledger_->read()) {
+  for (const BlockCallRecord& call : ledger_->calls()) {
     if (!call.is_fp16) continue;
-    is_any = is_in_fp16[call.block.value()] = true;
-    amax = std::max({amax, gradients_of(call.inputs).amax, gradients_of(call.outputs).amax});
+    is_in_fp16[call.block.value()] = true;
+    add_boundaries(call, amax, figures);
   }
-  return is_any ? std::max(amax, amax_of_parameters(is_in_fp16)) : 0;
+  if (!figures.empty()) add(at::stack(figures).select(1, kAmaxFigure), amax);
+  add_parameters(is_in_fp16, amax);
+  return amax;
 }
 
-float BlockHealth::amax_of_parameters(const std::vector<bool>& is_in_fp16) const {
-  float amax = 0;
+void BlockHealth::add_parameters(const std::vector<bool>& is_in_fp16, Largest& to) const {
   std::vector<at::Tensor> on_devices;
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
     const at::Tensor& gradient = parameters_[p].grad();
@@ -319,10 +387,10 @@ float BlockHealth::amax_of_parameters(const std::vector<bool>& is_in_fp16) const
     if (!gradient.is_cpu()) {
       on_devices.push_back(gradient);
     } else {
-      amax = std::max(amax, scan(gradient, ScanKind::extent).amax);
+      to.here = std::max(to.here, scan(gradient, ScanKind::extent).amax);
     }
   }
-  return std::max(amax, largest_of(on_devices));
+  add_largest(on_devices, to);
 }
 
 void BlockHealth::note(const BlockCallRecord& call, float scale, RankId rank) {
@@ -357,22 +425,40 @@ void BlockHealth::note(std::span<const BlockCallRecord> calls, float scale, Rank
   }
 }
 
+bool BlockHealth::Late::is_complete() {
+  return page.is_complete() &&
+         std::ranges::all_of(looks, [](GradientLook& look) { return look.finish(); });
+}
+
 // Keeps the open step for later, and notes those whose figures have come by now.
 void BlockHealth::note_late(RankId rank) {
-  late_.push_back({ledger_->take(), scale_});
-  while (!late_.empty() && late_.front().page.is_complete()) {
+  late_.push_back({ledger_->take(), scale_, std::exchange(looks_, {})});
+  while (!late_.empty() && late_.front().is_complete()) {
     std::ranges::fill(evidence_, BlockEvidence{});
     note(late_.front().page.calls, late_.front().scale, rank);
+    judge_late(rank);
     late_.pop_front();
   }
   if (late_.size() > kMostLate) late_.pop_front();
-  verdict_ = {};
+}
+
+void BlockHealth::judge_late(RankId rank) {
+  StepTrouble trouble;
+  trouble.clear(evidence_.size());
+  const auto bad = std::ranges::find_if(
+      late_.front().looks, [&](const GradientLook& look) { return add_if_bad(look, trouble); });
+  if (bad == late_.front().looks.end()) return;
+  late_step_ = bad->step;
+  verdict_ = judge(late_.front().page.calls, trouble);
+  blame(rank);
 }
 
 std::span<const BlockEvidence> BlockHealth::end_step(RankId rank) {
   if (!ledger_ || !ledger_->is_open()) return {};
   std::ranges::fill(evidence_, BlockEvidence{});
-  if (!has_trouble(trouble_) && ledger_->is_on_device()) {
+  verdict_ = {};
+  late_step_.reset();
+  if (!has_trouble(trouble_) && (ledger_->is_on_device() || !looks_.empty())) {
     note_late(rank);
     return evidence_;
   }

@@ -59,6 +59,25 @@ struct StepTrouble {
   }
 };
 
+// Largest is a magnitude of which a part may be on a device.
+struct Largest {
+  float here = 0;
+  at::Tensor on_device;  // one fp64 number; undefined = nothing there
+
+  // Waits for the device where there is one.
+  float read() const;
+};
+
+// GradientLook tells whether the gradients of a backward pass are finite, and the parameters that
+// they came with. What is on a device comes by itself.
+struct GradientLook {
+  StepId step;
+  FiniteLook gradients;
+  std::optional<FiniteLook> parameters;  // none: all gradients are finite
+  // Returns whether all is known. Never waits.
+  bool finish() { return gradients.finish() && (!parameters || parameters->finish()); }
+};
+
 class BlockHealth {
  public:
   // Watches that many blocks, whose visits somebody else tells the ledger of, until release().
@@ -75,23 +94,34 @@ class BlockHealth {
   // whether the parameters themselves are finite: one read of all of them. Called in a step that
   // goes wrong, before any update. Optional.
   void parameter_gradients(std::span<const std::int64_t> nonfinite);
+  // Looks by itself whether the gradients of all parameters are finite, when a backward pass of step
+  // `step` has ended and before any update; nobody waits for a device. Returns whether some are
+  // known not to be: the step goes wrong.
+  bool look_at_gradients(StepId step);
+  // Returns whether an answer that has come meanwhile says so.
+  bool settle_looks();
   // Notes a loss of this step, of any micro-batch.
   void loss(double value);
   // Returns the largest finite scaled gradient, at a boundary or of a parameter, of blocks that
   // computed in fp16 in this step; 0 = none. Reads the gradients of such blocks' parameters once,
-  // near the speed of memory; waits for the device where there is one. REQUIRES: gradients are not
-  // divided by anything yet.
-  float amax_scaled_fp16();
+  // near the speed of memory. REQUIRES: gradients are not divided by anything yet.
+  Largest amax_scaled_fp16();
   // Ends the step. Returns one entry a block, valid until the next step; none when no step is open.
   // Where figures are on a device and nothing went wrong, nobody waits for them: the entries are
-  // then those of the newest earlier step whose figures have come.
+  // then those of the newest earlier step whose figures have come, and so is the verdict.
   std::span<const BlockEvidence> end_step(RankId rank);
 
   const HealthVerdict& verdict() const { return verdict_; }  // of the last step that ended
+  // Returns the step that the verdict is of where it came late.
+  std::optional<StepId> late_step() const { return late_step_; }
 
  private:
-  float amax_of_parameters(const std::vector<bool>& is_in_fp16) const;
-  void look_at_parameters();
+  void add_parameters(const std::vector<bool>& is_in_fp16, Largest& to) const;
+  std::vector<at::Tensor> trained_parameters() const;
+  void add_gradients(std::span<const std::int64_t> nonfinite, StepTrouble& to) const;
+  void add_parameters(std::span<const std::int64_t> nonfinite, StepTrouble& to) const;
+  bool add_if_bad(const GradientLook& look, StepTrouble& to) const;
+  void judge_late(RankId rank);
   void note(std::span<const BlockCallRecord> calls, float scale, RankId rank);
   void note_late(RankId rank);
   void note(const BlockCallRecord& call, float scale, RankId rank);
@@ -109,8 +139,12 @@ class BlockHealth {
   struct Late {
     HealthLedger::Page page;
     float scale = 1;
+    std::vector<GradientLook> looks;
+    bool is_complete();
   };
-  std::deque<Late> late_;  // oldest first
+  std::deque<Late> late_;            // oldest first
+  std::vector<GradientLook> looks_;  // of the open step, those without an answer
+  std::optional<StepId> late_step_;
 };
 
 }  // namespace cox::detail

@@ -258,6 +258,19 @@ Fp8Quantized quantize_by_torch(const at::Tensor& values, FloatFormat format,
   return result;
 }
 
+namespace {
+
+// `numbers`: what `seen.pending` holds.
+QuantizeCounts completed(const Fp8Seen& seen, const double* numbers) {
+  QuantizeCounts counts = seen.counts;
+  counts.saturated = static_cast<std::uint64_t>(numbers[0]);
+  counts.underflow = static_cast<std::uint64_t>(numbers[1]);
+  counts.amax = static_cast<float>(numbers[2]);
+  return counts;
+}
+
+}  // namespace
+
 std::vector<QuantizeCounts> read_counts(std::span<const Fp8Seen> seen) {
   std::vector<at::Tensor> waiting;
   for (const Fp8Seen& one : seen) {
@@ -267,12 +280,8 @@ std::vector<QuantizeCounts> read_counts(std::span<const Fp8Seen> seen) {
   const double* numbers = read.defined() ? read.const_data_ptr<double>() : nullptr;
   std::vector<QuantizeCounts> all;
   for (const Fp8Seen& one : seen) {
-    all.push_back(one.counts);
-    if (!one.pending.defined()) continue;
-    all.back().saturated = static_cast<std::uint64_t>(numbers[0]);
-    all.back().underflow = static_cast<std::uint64_t>(numbers[1]);
-    all.back().amax = static_cast<float>(numbers[2]);
-    numbers += 3;
+    all.push_back(one.pending.defined() ? completed(one, numbers) : one.counts);
+    if (one.pending.defined()) numbers += 3;
   }
   return all;
 }
@@ -499,7 +508,7 @@ void Fp8Block::see(Fp8Side side, std::size_t product_index, const Fp8Seen& seen)
   if (seen.pending.defined()) {
     waiting_.push_back({side, product_index, seen});
   } else {
-    add(side, product_index, seen.counts);
+    note(side, product_index, seen.counts);
   }
 }
 
@@ -522,12 +531,22 @@ void Fp8Block::read_waiting() {
   for (const Waiting& one : waiting_) seen.push_back(one.seen);
   const std::vector<QuantizeCounts> counts = read_counts(seen);
   for (std::size_t i = 0; i < waiting_.size(); ++i) {
-    add(waiting_[i].side, waiting_[i].product, counts[i]);
+    note(waiting_[i].side, waiting_[i].product, counts[i]);
   }
   waiting_.clear();
 }
 
-void Fp8Block::add(Fp8Side side, std::size_t product_index, const QuantizeCounts& counts) {
+std::vector<Fp8Waiting> Fp8Block::take_waiting() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(waiting_, {});
+}
+
+void Fp8Block::add(const Fp8Waiting& waiting, const QuantizeCounts& counts) {
+  const std::lock_guard lock(mutex_);
+  note(waiting.side, waiting.product, counts);
+}
+
+void Fp8Block::note(Fp8Side side, std::size_t product_index, const QuantizeCounts& counts) {
   counts_.sampled += counts.sampled;
   counts_.underflow += counts.underflow;
   counts_.saturated += counts.saturated;
@@ -535,6 +554,34 @@ void Fp8Block::add(Fp8Side side, std::size_t product_index, const QuantizeCounts
   float& amax = is_gradient ? counts_.gradient_amax : counts_.activation_amax;
   amax = std::max(amax, counts.amax);
   if (recipe_.scaling == Fp8Scaling::delayed) product(product_index).of(side).see(counts);
+}
+
+Fp8Reading::Fp8Reading(const Fp8Blocks& blocks) {
+  std::vector<at::Tensor> pending;
+  for (const auto& block : blocks) {
+    Part part{block, block->take_waiting()};
+    for (const Fp8Waiting& one : part.waiting) pending.push_back(one.seen.pending);
+    if (!part.waiting.empty()) parts_.push_back(std::move(part));
+  }
+  if (!pending.empty()) copy_ = HostCopy(at::stack(pending));
+}
+
+bool Fp8Reading::finish() {
+  if (parts_.empty()) return true;
+  if (!copy_.has_come()) return false;
+  const double* numbers = copy_.tensor().const_data_ptr<double>();
+  for (const Part& part : std::exchange(parts_, {})) {
+    for (const Fp8Waiting& one : part.waiting) {
+      part.block->add(one, completed(one.seen, numbers));
+      numbers += 3;
+    }
+  }
+  copy_ = HostCopy();
+  return true;
+}
+
+void Fp8Reading::wait() const {
+  if (!parts_.empty()) copy_.wait();
 }
 
 std::vector<double> pack_fp8(const Fp8Blocks& blocks) {

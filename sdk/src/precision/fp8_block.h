@@ -28,6 +28,7 @@
 
 #include "coordinator/core/settings/precision.h"
 #include "coordinator/core/status.h"
+#include "sdk/src/device/transfer.h"
 #include "sdk/src/precision/float_codec.h"
 
 namespace cox::detail {
@@ -233,6 +234,13 @@ class Fp8Weights {
 enum class Fp8Side : std::uint8_t { activation, gradient };
 enum class Fp8Count : std::uint8_t { on, off };  // off in second runs and evaluations
 
+// What a product counted, and a device has not told yet.
+struct Fp8Waiting {
+  Fp8Side side;
+  std::size_t product;
+  Fp8Seen seen;
+};
+
 // Fp8Block is what one block keeps from step to step to run its linear products in FP8: the recipe,
 // the largest magnitudes and margins of delayed scaling (AmaxHistory), the quantised weights
 // (Fp8Weights), and counts. The session makes one per block; the block's calls, their graphs and
@@ -253,6 +261,10 @@ class Fp8Block {
 
   // Returns the counts since the last call. Reads the device once if there are any on it.
   Fp8Counts take_counts();
+  // Takes away the counts that are on the device, for one read of those of many blocks
+  // (Fp8Reading), which are then added by add().
+  std::vector<Fp8Waiting> take_waiting();
+  void add(const Fp8Waiting& waiting, const QuantizeCounts& counts);
   // Tells that the optimizer has stepped: histories move on, weights are quantised anew.
   void end_step();
   // Forgets what was seen since the last step, because the step was skipped, so that its magnitudes
@@ -287,26 +299,44 @@ class Fp8Block {
     AmaxHistory gradient;
     AmaxHistory& of(Fp8Side side) { return side == Fp8Side::activation ? activation : gradient; }
   };
-  struct Waiting {  // for a read of the device
-    Fp8Side side;
-    std::size_t product;
-    Fp8Seen seen;
-  };
   Product& product(std::size_t index);
   void read_waiting();
-  void add(Fp8Side side, std::size_t product, const QuantizeCounts& counts);
+  void note(Fp8Side side, std::size_t product, const QuantizeCounts& counts);
 
   const Fp8Recipe recipe_;
   const std::shared_ptr<Fp8Shapes> shapes_;
   mutable std::mutex mutex_;
   Fp8Count counting_ = Fp8Count::on;
   std::vector<Product> products_;  // in the order of products within a call
-  std::vector<Waiting> waiting_;
+  std::vector<Fp8Waiting> waiting_;
   Fp8Weights weights_;
   Fp8Counts counts_;
 };
 
 using Fp8Blocks = std::vector<std::shared_ptr<Fp8Block>>;
+
+// Fp8Reading is what many blocks have counted on one device, on its way to the host in one copy.
+// One thread.
+class Fp8Reading {
+ public:
+  Fp8Reading() = default;
+  // Takes over what waits in the blocks.
+  explicit Fp8Reading(const Fp8Blocks& blocks);
+
+  // Adds the counts to their blocks' once they have come. Returns whether nothing is on its way any
+  // more. Never waits.
+  bool finish();
+  // Blocks until finish() would return true.
+  void wait() const;
+
+ private:
+  struct Part {
+    std::shared_ptr<Fp8Block> block;
+    std::vector<Fp8Waiting> waiting;
+  };
+  std::vector<Part> parts_;
+  HostCopy copy_;  // a row for each that waits
+};
 
 // Returns the states of all blocks of one rank as one row, for saves and snapshots: the number of
 // blocks, then for each the length of its state and the state. The row is empty where no block

@@ -101,6 +101,9 @@ class HealthLedger : public std::enable_shared_from_this<HealthLedger> {
   // in another one.
   void gradient(Boundary& boundary, std::uint64_t step, const at::Tensor& gradient);
 
+  // Returns the calls in the order in which they began; figures may be on a device yet. REQUIRES:
+  // as read().
+  const std::vector<BlockCallRecord>& calls() const { return calls_; }
   // Returns the calls in the order in which they began, with all figures read. Waits for the device
   // where there is one. REQUIRES: the thread that trains calls it while no backward pass runs.
   const std::vector<BlockCallRecord>& read();

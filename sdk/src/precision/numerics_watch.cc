@@ -131,6 +131,7 @@ bool GradientNoise::has_gradients(Block& block) {
 
 void GradientNoise::sample(double scale) {
   const torch::NoGradGuard no_grad;
+  take_sampled();  // what came since receive() would be lost
   SampledValues sampled;
   for (Block& block : blocks_) {
     block.was_sampled = has_gradients(block);
@@ -376,20 +377,21 @@ void NumericsWatch::release() {
   names_.clear();
   noise_.reset();
   fp8_.clear();
+  fp8_reading_ = {};
 }
 
 void NumericsWatch::look_at_gradients(StepId step) {
   if (!watches_adopted_) return;
   if (wants_gradients() && !has_sampled_) sample_gradients(1);
   if (is_skipped_) return;
-  const torch::NoGradGuard no_grad;
-  std::vector<std::int64_t> nonfinite;
-  for (const at::Tensor& parameter : health_.parameters()) {
-    const at::Tensor& gradient = parameter.grad();
-    nonfinite.push_back(gradient.defined() ? count_nonfinite(gradient) : 0);
-  }
-  const auto is_bad = [](std::int64_t count) { return count > 0; };
-  if (std::ranges::any_of(nonfinite, is_bad)) blame(nonfinite, step);
+  looked_at_ = step;
+  note_looks(health_.look_at_gradients(step));
+}
+
+void NumericsWatch::note_looks(bool found_trouble) {
+  if (!found_trouble) return;
+  is_skipped_ = true;
+  skipped_step_ = looked_at_;
 }
 
 void NumericsWatch::begin_step() {
@@ -424,7 +426,23 @@ std::int64_t NumericsWatch::blame(std::span<const std::int64_t> nonfinite, StepI
   return std::accumulate(nonfinite.begin(), nonfinite.end(), std::int64_t{0});
 }
 
+// Nobody waits for what a device has counted, and figures come a step late, unless they scale the
+// next step. While some are on their way those of a step are passed over.
+void NumericsWatch::read_fp8() {
+  const bool is_free = fp8_reading_.finish();
+  if (is_skipped_) return;  // its figures are dropped
+  Fp8Reading fresh(fp8_);
+  if (config_.fp8_scaling == Fp8Scaling::delayed) {
+    fresh.wait();
+    while (!fresh.finish()) {
+    }
+  } else if (is_free) {
+    fp8_reading_ = std::move(fresh);
+  }
+}
+
 void NumericsWatch::add_fp8() {
+  read_fp8();
   for (std::size_t b = 0; b < fp8_.size(); ++b) {
     const Fp8Counts counts = fp8_[b]->take_counts();
     is_skipped_ ? fp8_[b]->drop_step() : fp8_[b]->end_step();
@@ -459,7 +477,9 @@ void NumericsWatch::tell_parameters() {
 }
 
 void NumericsWatch::collect() {
+  note_looks(health_.settle_looks());
   const auto seen = health_.end_step(rank_);
+  if (health_.late_step()) skipped_step_ = *health_.late_step();
   evidence_.assign(seen.begin(), seen.end());
   evidence_.resize(names_.size());
   tell_parameters();

@@ -188,7 +188,8 @@ class NumericsWatch final : public Actuator {
   void watch_adopted(std::vector<NoiseBlock> blocks);
   bool is_watching() const { return !names_.empty(); }
   // Looks at the gradients of adopted models when a backward pass has ended and nobody has changed
-  // them: whether they are finite, and now and then at their noise. Reads each once.
+  // them: whether they are finite, and now and then at their noise. Reads each once; does not wait
+  // for a device.
   void look_at_gradients(StepId step);
   // Whether products in FP8 are counted; off while a step of the program's is run again.
   void count_fp8(Fp8Count counting);
@@ -196,7 +197,7 @@ class NumericsWatch final : public Actuator {
   void loss(double value) { health_.loss(value); }
   // Returns the largest finite scaled gradient at a boundary of a block in fp16, for the step's
   // ballot.
-  float amax_scaled_fp16() { return is_watching() ? health_.amax_scaled_fp16() : 0; }
+  Largest amax_scaled_fp16() { return is_watching() ? health_.amax_scaled_fp16() : Largest(); }
   // Samples gradients. REQUIRES: .grad holds this rank's own gradients, `factor` times those of the
   // mean loss.
   void sample_gradients(double factor);
@@ -217,8 +218,10 @@ class NumericsWatch final : public Actuator {
                     std::vector<std::vector<BlockId>> owners);
   void name(std::vector<NoiseBlock> blocks);
   void collect();
+  void read_fp8();
   void add_fp8();
   void tell_parameters();
+  void note_looks(bool found_trouble);
 
   const PrecisionConfig& config_;
   const RankId rank_;
@@ -233,9 +236,11 @@ class NumericsWatch final : public Actuator {
   std::optional<GradientNoise> noise_;
   bool has_sampled_ = false;
   bool is_skipped_ = false;              // the open step
-  StepId skipped_step_{};                // the last one that blame() was told of
+  StepId skipped_step_{};                // the last one that went wrong
+  StepId looked_at_{};                   // the last one whose gradients were looked at here
   std::optional<StepId> spoiled_since_;  // parameters are not finite from before it on
   Fp8Blocks fp8_;
+  Fp8Reading fp8_reading_;  // counts of an earlier step
   std::vector<BlockEvidence> evidence_;
   std::uint64_t steps_ = 0;
   float scale_ = 1;

@@ -168,7 +168,7 @@ Status ControlEnd::start_telemetry(const JobFacts& facts) {
   return server.status();
 }
 
-void ControlEnd::start(JobFacts facts) {
+void ControlEnd::start(JobFacts facts, LoopKind loop) {
   open_rows();
   const Config& config = job_.config();
   runtime::ControlPlaneSetup setup;
@@ -190,7 +190,9 @@ void ControlEnd::start(JobFacts facts) {
     tally_ = std::make_unique<RunTally>(known.world_size, &telemetry_->findings, price);
     return tally_.get();
   };
-  if (!job_.device().is_cpu()) {
+  // Plans act in loops that reduce; NCCL's start takes seconds, and memory of the device.
+  const bool sends_masks = loop == LoopKind::reducing || config.control.masks == MaskPath::nccl;
+  if (sends_masks && !job_.device().is_cpu()) {
     setup.make_lane = [device = job_.device()] { return StreamLane::make(device); };
   }
   watch_stalls(setup);
@@ -279,13 +281,24 @@ void ControlEnd::show_held(const metrics::HeldBytes& held) {
   if (telemetry_) telemetry_->state.set_held(held_);
 }
 
+void ControlEnd::show_last_step(std::uint64_t step) {
+  if (telemetry_) telemetry_->state.set_last_step(step);
+}
+
 std::string ControlEnd::status_address() const {
   const bool is_served = telemetry_ && telemetry_->server;
   return is_served ? telemetry_->server->url() + "/status" : std::string();
 }
 
 SessionReport ControlEnd::report() const {
-  return tally_ ? tally_->report() : SessionReport{};
+  if (!tally_) return {};
+  SessionReport report = tally_->report();
+  const auto found = telemetry_->findings.look();
+  for (const diagnosis::Finding& f : found->findings) {
+    report.findings.push_back({f.code, std::string(to_string(f.severity)), f.title, f.detail,
+                               f.suggestion, f.cost_seconds.value_or(0), f.cost_share});
+  }
+  return report;
 }
 
 std::optional<ControlState> ControlEnd::state() const {

@@ -27,6 +27,7 @@
 #include "metrics/http_server.h"
 #include "metrics/run_store.h"
 #include "metrics/telemetry_state.h"
+#include "sdk/src/blocks/actuator.h"
 #include "sdk/src/session/membership.h"
 
 namespace cox::detail {
@@ -87,8 +88,9 @@ class ControlEnd {
   void go_on_at(StepId step) { goes_on_at_ = step; }
 
   // Starts the control plane, telemetry and the run directory. Collective. Throws cox::Error on all
-  // ranks when the port is taken, or the run directory cannot be used or is another job's.
-  void start(JobFacts facts);
+  // ranks when the port is taken, or the run directory cannot be used or is another job's. `loop`:
+  // masks go over NCCL where plans act.
+  void start(JobFacts facts, LoopKind loop);
   bool is_started() const { return plane_ != nullptr; }
 
   // REQUIRES: is_started().
@@ -108,6 +110,8 @@ class ControlEnd {
   // Tells telemetry what a rank of this job holds beside activations; fields of 0 leave what is
   // known.
   void show_held(const metrics::HeldBytes& held);
+  // Tells telemetry the step with which the job ends by itself.
+  void show_last_step(std::uint64_t step);
   // Returns "http://127.0.0.1:9464/status" on rank 0, and an empty string elsewhere and when the
   // server is off.
   std::string status_address() const;

@@ -327,7 +327,7 @@ void SessionState::ensure_started() {
   if (!step_.is_reducing()) facts.capabilities = {};  // nobody carries a plan out
   const bool steers = step_.is_reducing() && !facts.blocks.empty();
   if (job_.is_root() && !steers) warn_of_idle_settings();
-  control_.start(std::move(facts));
+  control_.start(std::move(facts), step_.loop());
   step_.start_at(control_.plane().start_facts().first_round);
   job_.attend([this] { return step_.attend("a call that all ranks make"); });
   // A loop whose steps will ask is asked to stop from here on, not ended.

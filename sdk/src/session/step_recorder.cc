@@ -100,6 +100,7 @@ Seconds RunQueue::queued() {
 void StepRecorder::begin(StepId step, Clock::time_point now) {
   report_ = StepReport{};
   report_.step = step;
+  report_.save_seconds = std::exchange(saved_, 0);
   report_.loss = std::numeric_limits<double>::quiet_NaN();
   report_.gradient_norm = std::numeric_limits<double>::quiet_NaN();
   loss_sum_ = 0;
@@ -148,6 +149,8 @@ void StepRecorder::end_waiting(Clock::time_point now) {
 }
 
 void StepRecorder::do_between_steps(Activity activity, Clock::time_point now) {
+  if (!open_ && between_ == Activity::saving) saved_ += Seconds(now - between_since_).count();
+  between_since_ = now;
   between_ = activity;
   if (!open_) tell(now);
 }
@@ -285,6 +288,7 @@ RankSignal signal_from(const StepReport& report) {
   signal.reduction_seconds = report.reduction_seconds;
   signal.reduction_exposed_seconds = report.reduction_exposed_seconds;
   signal.waiting_seconds = static_cast<float>(report.waiting_seconds);
+  signal.save_seconds = static_cast<float>(report.save_seconds);
   return signal;
 }
 
@@ -293,6 +297,7 @@ RankSignal without_times(RankSignal signal) {
   signal.wall_seconds = 0;
   signal.phase_seconds = {};
   signal.waiting_seconds = 0;
+  signal.save_seconds = 0;
   return signal;
 }
 
@@ -304,6 +309,7 @@ metrics::StepRow row_from(const StepReport& report, RoundId round, UnixTime now)
   std::ranges::copy(report.phase_seconds, row.phase_seconds.begin());
   if (report.has(SignalFlag::waiting_measured))
     row.waiting_seconds = static_cast<float>(report.waiting_seconds);
+  row.save_seconds = static_cast<float>(report.save_seconds);
   const bool has_loss = report.weight > 0 || !std::isnan(report.loss);
   if (has_loss) row.loss = report.loss;
   if (report.has_gradient_norm) row.gradient_norm = report.gradient_norm;

@@ -24,10 +24,9 @@
 #include "metrics/run_format.h"
 #include "metrics/step_row.h"
 #include "sdk/src/device/phase_events.h"
+#include "sdk/src/session/tick_clock.h"
 
 namespace cox::detail {
-
-using Clock = std::chrono::steady_clock;
 
 struct UserScalar {
   std::array<char, 24> name{};  // NUL-terminated
@@ -53,6 +52,8 @@ struct StepReport {
   std::uint16_t flags = 0;  // SignalFlag bits
   std::array<UserScalar, kUserScalars> scalars{};
   std::size_t scalar_count = 0;
+
+  double save_seconds = 0;  // between the step before and this one
 
   // False where a device's times of no step have come since the last report.
   bool has_times = true;
@@ -171,6 +172,8 @@ class StepRecorder {
   bool is_waiting_known_ = true;  // in every call so far
   std::unique_ptr<PhaseEvents> events_;  // null: phases are timed on the host
   bool open_ = false;
+  Clock::time_point between_since_{};            // of between_
+  double saved_ = 0;                             // since the step before
   Activity between_ = Activity::outside;         // of steps
   Activity before_waiting_ = Activity::outside;  // what between_ was
   transport::MarkWriter* mark_ = nullptr;        // null = nobody reads marks yet

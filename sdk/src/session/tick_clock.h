@@ -19,6 +19,8 @@
 
 namespace cox::detail {
 
+using Clock = std::chrono::steady_clock;
+
 // Returns whether the kernel keeps its time by the counter that ticks_now() reads.
 // `clock_source`: the kernel's file that names it.
 bool has_steady_ticks(
@@ -26,7 +28,7 @@ bool has_steady_ticks(
 
 // TickSource is where a TickClock reads; tests have another one.
 struct TickSource {
-  static std::chrono::steady_clock::time_point now() { return std::chrono::steady_clock::now(); }
+  static Clock::time_point now() { return Clock::now(); }
   static std::uint64_t ticks() {
 #if defined(__x86_64__)
     return __rdtsc();
@@ -39,7 +41,7 @@ struct TickSource {
 template <class Source>
 class BasicTickClock {
  public:
-  using Time = std::chrono::steady_clock::time_point;
+  using Time = Clock::time_point;
   using Nanoseconds = std::chrono::nanoseconds;
 
   // Without `has_ticks` it is the steady clock.

@@ -3,6 +3,7 @@
 #include <torch/torch.h>
 
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <map>
 #include <sstream>
@@ -64,7 +65,9 @@ std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) 
   return gradients;
 }
 
-FoundInf unscaled(const std::vector<at::Tensor>& gradients, const at::Tensor& inverse_scale) {
+// `inverse_on`: returns one over the scale, on the device of these options.
+FoundInf unscaled(const std::vector<at::Tensor>& gradients,
+                  const std::function<at::Tensor(const at::TensorOptions&)>& inverse_on) {
   const at::NoGradGuard no_grad;
   using Place = std::pair<at::DeviceType, at::DeviceIndex>;
   std::map<Place, std::map<at::ScalarType, std::vector<at::Tensor>>> lists;
@@ -76,7 +79,7 @@ FoundInf unscaled(const std::vector<at::Tensor>& gradients, const at::Tensor& in
   for (auto& [place, by_type] : lists) {
     const auto options = at::TensorOptions(at::Device(place.first, place.second)).dtype(at::kFloat);
     at::Tensor found_here = at::zeros({}, options);
-    const at::Tensor inverse = inverse_scale.to(options.device(), /*non_blocking=*/true);
+    const at::Tensor inverse = inverse_on(options);
     for (auto& [type, list] : by_type) {
       at::_amp_foreach_non_finite_check_and_unscale_(list, found_here, inverse);
     }
@@ -205,11 +208,16 @@ void LossScaler::unscale_unit(Unit& unit, const std::vector<at::Tensor>& paramet
   if (sync_ == ScalerSync::device) {
     const at::NoGradGuard no_grad;
     const at::Tensor& scale = on_device(gradients.front().device()).scale;
-    unit.found = unscaled(gradients, scale.to(at::kDouble).reciprocal().to(at::kFloat));
+    const at::Tensor inverse = scale.to(at::kDouble).reciprocal().to(at::kFloat);
+    unit.found = unscaled(gradients, [&](const at::TensorOptions& options) {
+      return inverse.to(options.device(), /*non_blocking=*/true);
+    });
     require(unit.found.size() == 1, "expected parameters on one device with ScalerSync::device");
   } else {
     const auto inverse = static_cast<float>(1.0 / static_cast<double>(state_.scale));
-    unit.found = unscaled(gradients, at::full({}, inverse, at::kFloat));
+    unit.found = unscaled(gradients, [inverse](const at::TensorOptions& options) {
+      return at::full({}, inverse, options);  // a kernel there; a copy would wait
+    });
   }
   unit.stage = Unit::Stage::unscaled;
 }

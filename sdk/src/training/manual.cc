@@ -52,9 +52,7 @@ struct ManualParallel::Impl {
   ~Impl() {
     if (std::uncaught_exceptions() == 0) return;
     for (const GradientSet& set : sets) {
-      if (detail::StepExchange* exchange = set.reduction->exchange()) {
-        exchange->leave("its training loop ended with an exception");
-      }
+      set.reduction->leave("its training loop ended with an exception");
     }
   }
 
@@ -102,7 +100,7 @@ struct ManualParallel::Impl {
     try {
       made.reduction = detail::make_reduction(
           {state.job().data(), state.job().wait_policy(), state.job().config().reduction,
-           state.job().devices()},
+           state.job().devices(), Seconds(state.job().config().control.nccl_seconds)},
           made.parameters, made.needed, {detail::reverse_order(made.parameters.size()), {}});
     } catch (...) {
       sets.pop_back();

@@ -57,9 +57,7 @@ struct Reducer::Impl {
   // The others must not wait for a rank that is on its way out.
   ~Impl() {
     if (std::uncaught_exceptions() == 0) return;
-    if (detail::StepExchange* exchange = reduction.exchange()) {
-      exchange->leave("its training loop ended with an exception");
-    }
+    reduction->leave("its training loop ended with an exception");
   }
 
   void backward(StepScope& step, const at::Tensor& loss, double weight_of_loss, MicroBatch which) {
@@ -81,6 +79,7 @@ struct Reducer::Impl {
         note_loss(step, loss.item<double>(), weight_of_loss);
       } else {
         unread.push_back({loss.detach(), weight_of_loss});
+        weight += weight_of_loss;
       }
     } else {
       if (unit == 0) backward_began = backward_ended = Clock::now();
@@ -88,16 +87,31 @@ struct Reducer::Impl {
     }
   }
 
-  // Reads what is on a device once for all micro-batches, when the step is averaged.
-  void read_losses(StepScope& step) {
-    if (unread.empty()) return;
+  // Collects what is read of a device once, when the step is averaged: the losses of all
+  // micro-batches and, while blocks run in fp16, the largest of this rank's own gradients.
+  at::Tensor figures_on_device() {
+    const detail::Largest amax =
+        formats.is_scaling() ? numerics.amax_scaled_fp16() : detail::Largest();
+    largest_fp16 = amax.here;
     std::vector<at::Tensor> values;
     for (const OwnLoss& each : unread) values.push_back(each.value.to(at::kDouble).reshape({}));
-    const at::Tensor all = at::stack(values).to(at::kCPU);
-    for (std::size_t i = 0; i < unread.size(); ++i) {
-      note_loss(step, all.const_data_ptr<double>()[i], unread[i].weight);
+    if (amax.on_device.defined()) values.push_back(amax.on_device);
+    return values.empty() ? at::Tensor() : at::stack(values);
+  }
+
+  // Waits for the device, and therefore for its backward pass: called when the gradients are under
+  // way.
+  void read(const at::Tensor& figures, StepScope& step) {
+    if (!figures.defined()) return;
+    reduction->send_off();
+    const at::Tensor here = figures.to(at::kCPU);
+    const double* value = here.const_data_ptr<double>();
+    for (const OwnLoss& each : std::exchange(unread, {})) {
+      add_loss(*value, each.weight);
+      step.loss(*value++, each.weight);
     }
-    unread.clear();
+    if (value < here.const_data_ptr<double>() + here.numel())
+      largest_fp16 = std::max(largest_fp16, static_cast<float>(*value));
   }
 
   void note_loss(StepScope& step, double loss, double weight_of_loss) {
@@ -108,20 +122,26 @@ struct Reducer::Impl {
   void observe(double loss, double weight_of_loss) {
     check_weight(weight_of_loss);
     if (weight_of_loss == 0) return;  // the mean of no samples is no number
-    numerics.loss(loss);
-    loss_sum += weight_of_loss * loss;
+    add_loss(loss, weight_of_loss);
     weight += weight_of_loss;
   }
 
+  // Its weight counts already, or is about to.
+  void add_loss(double loss, double weight_of_loss) {
+    numerics.loss(loss);
+    loss_sum += weight_of_loss * loss;
+  }
+
   ReductionOutcome average(StepScope& step) {
-    read_losses(step);
+    const at::Tensor figures = figures_on_device();
     check_parameters();
     check_backward();
     if (unit == 0 && !is_last_given) backward_began = backward_ended = Clock::now();
     sample_gradients();
     weights.take();
-    StepBallot mine = ballot();
     reduction->flush();
+    read(figures, step);
+    StepBallot mine = ballot();
     mine.arrival = state.step().arrive();
     const StepBallot merged = merge(mine);
     state.step().all_arrived(mine.arrival, merged.arrival);
@@ -201,7 +221,7 @@ struct Reducer::Impl {
     } else {
       mine.nonfinite_ranks = 1;
     }
-    if (formats.is_scaling()) mine.amax_max = numerics.amax_scaled_fp16();
+    mine.amax_max = largest_fp16;
     mine.weight = weight;
     mine.repeat_max = is_abandoned ? 1 : 0;
     mine.samples = state.step().recorder().report().samples;
@@ -270,9 +290,12 @@ struct Reducer::Impl {
   // order.
   std::string trouble_here(const StepBallot& merged) const {
     const std::string rank = " of rank " + std::to_string(state.job().rank().value());
-    for (std::size_t p = 0; p < parameters.size(); ++p) {
-      if (detail::count_nonfinite(parameters[p]) > 0)
-        return weights.text_of(p) + rank + " itself holds NaN or infinity";
+    detail::FiniteLook look(parameters);
+    look.wait();
+    const auto bad = std::ranges::find_if(look.nonfinite(), [](auto count) { return count > 0; });
+    if (bad != look.nonfinite().end()) {
+      const auto p = static_cast<std::size_t>(bad - look.nonfinite().begin());
+      return weights.text_of(p) + rank + " itself holds NaN or infinity";
     }
     if (!std::isfinite(loss_sum)) return "the loss" + rank + " was the first";
     if (state.step().recorder().report().nonfinite_values > 0)
@@ -294,14 +317,11 @@ struct Reducer::Impl {
     last.buckets.clear();
     last.backward_seconds = seconds_between(backward_began, backward_ended);
     last.exposed_seconds = 0;
-    detail::StepExchange* exchange = reduction.exchange();
-    if (exchange == nullptr) return;
+    if (reduction.exchange() == nullptr) return;
     double seconds = 0;
     double exposed = 0;
-    for (std::size_t b = 0; b < exchange->gradient_buckets(); ++b) {
-      const transport::BucketTimes times = exchange->times(b);
-      last.buckets.push_back({static_cast<std::int64_t>(exchange->flat(b).nbytes()),
-                              seconds_between(backward_began, times.started),
+    for (const auto& [bytes, times] : reduction->sent()) {
+      last.buckets.push_back({bytes, seconds_between(backward_began, times.started),
                               seconds_between(backward_began, times.done),
                               Seconds(times.worked).count()});
       last.exposed_seconds =
@@ -329,11 +349,7 @@ struct Reducer::Impl {
       if (parameter.requires_grad())
         held.gradients += static_cast<std::int64_t>(parameter.nbytes());
     }
-    if (detail::StepExchange* exchange = reduction.exchange()) {
-      for (std::size_t b = 0; b < exchange->gradient_buckets(); ++b) {
-        held.buckets += static_cast<std::int64_t>(exchange->flat(b).nbytes());
-      }
-    }
+    for (const auto& bucket : reduction->sent()) held.buckets += bucket.bytes;
     state.control().show_held(held);
   }
 
@@ -378,6 +394,7 @@ struct Reducer::Impl {
   double unit = 0;
   double loss_sum = 0;
   double weight = 0;
+  float largest_fp16 = 0;
   bool is_last_given = false;
   bool is_abandoned = false;
   std::uint32_t nonfinite_streak = 0;  // steps in a row that were not finite
@@ -397,7 +414,7 @@ Reducer::Impl::Impl(Session session_in, std::vector<at::Tensor> parameters_in,
       parameters(std::move(parameters_in)),
       buffers(std::move(buffers_in)),
       reduction({state.job().data(), state.job().wait_policy(), state.job().config().reduction,
-                 state.job().devices()},
+                 state.job().devices(), Seconds(state.job().config().control.nccl_seconds)},
                 parameters),
       weights(parameters,
               state.job().world_size() == 1 ? 0 : state.job().config().reduction.verify_steps,

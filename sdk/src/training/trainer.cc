@@ -332,6 +332,7 @@ struct Trainer::Impl {
       if (masters != nullptr) masters->give_weights();
       if (!std::exchange(optimizer_is_shown, true)) {
         state.control().show_held({.optimizer = optimizer->state_bytes()});
+        state.control().show_last_step(options.steps);
       }
     } else {
       ++position.skipped;

@@ -272,6 +272,7 @@ void TrainingSaves::write(const Reducer& reducer, OnFailure on_failure) {
   }
   std::vector<NamedTensor> rows = state_.saved_rows();
   if (state_.job().rank() == kRoot) {
+    state_.step().recorder().do_between_steps(Activity::saving, Clock::now());
     Checkpoint checkpoint;
     checkpoint.position = parts_.position;
     checkpoint.model = model_tensors(parts_.model);
@@ -282,7 +283,6 @@ void TrainingSaves::write(const Reducer& reducer, OnFailure on_failure) {
     checkpoint.incarnation = state_.control().plane().start_facts().incarnation;
     checkpoint.world_size = state_.job().world_size();
     const auto control = state_.control().state();
-    state_.step().recorder().do_between_steps(Activity::saving, Clock::now());
     written = folder_->write(checkpoint, control ? &*control : nullptr, config().keep);
     state_.step().recorder().do_between_steps(Activity::outside, Clock::now());
     if (!written.ok() && on_failure == OnFailure::report)

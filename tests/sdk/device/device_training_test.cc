@@ -7,8 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "coxswain/clip.h"
-#include "coxswain/loss_scaler.h"
 #include "small_text.h"
 #include "stand_in_counts.h"
 #include "tests/sdk/temp_folder.h"
@@ -67,86 +65,7 @@ Trained adopt_on(const std::string& device, std::vector<std::string> flags) {
   return outcome;
 }
 
-// The waits of a step in the loop that a person writes without Coxswain, who looks at the loss,
-// clips, and in fp16 scales losses.
-enum class Scaling { none, losses };
-std::uint64_t waits_of_plain_loop(Scaling scaling) {
-  gpt2::Gpt2 model = small_gpt();
-  model->to(at::Device(at::kCUDA, 0));
-  AdamW optimizer(model->parameters(), {.lr = 0.01});
-  LossScaler scaler;
-  const SmallText data;
-  std::uint64_t before = 0;
-  constexpr int kSteps = 3;
-  for (int step = 0; step <= kSteps; ++step) {
-    if (step == 1) before = synchronisations();
-    const std::vector<std::int64_t> rows = {step, step + 5};
-    const Batch batch = data.get(rows);
-    const auto there = [](const at::Tensor& tensor) {
-      return tensor.pin_memory().to(at::Device(at::kCUDA, 0), true);
-    };
-    optimizer.zero_grad();
-    const at::Tensor loss = model->loss(there(batch.inputs), there(batch.targets));
-    (scaling == Scaling::losses ? scaler.scale(loss) : loss).backward();
-    if (scaling == Scaling::losses) scaler.unscale(optimizer);
-    clip_by_global_norm(model->parameters(), 0.5);
-    if (scaling == Scaling::losses) {
-      scaler.step(optimizer);
-      scaler.update();
-    } else {
-      optimizer.step();
-    }
-    CHECK(std::isfinite(loss.item<double>()));
-  }
-  return (synchronisations() - before) / kSteps;
-}
-
-TrainerOptions with_clipping_for(std::uint64_t count) {
-  TrainerOptions options = with_clipping();
-  options.steps = count;
-  return options;
-}
-
-std::uint64_t waits_of_trainer(const std::vector<std::string>& flags) {
-  auto session = solo_session(flags);
-  gpt2::Gpt2 model = small_gpt();
-  model->to(session.device());
-  AdamW optimizer(model->parameters(), {.lr = 0.01});
-  Trainer trainer(session, *model, optimizer, with_clipping_for(12));
-  const SmallText data;
-  std::uint64_t before = 0;
-  std::uint64_t most = 0;
-  for (auto& step : trainer.steps(data)) {
-    if (step.number() > 4) most = std::max(most, synchronisations() - before);
-    before = synchronisations();
-    step.backward(
-        step.forward([&] { return model->loss(step.batch().inputs, step.batch().targets); }));
-    step.update();
-  }
-  return most;
-}
-
 }  // namespace
-
-TEST_CASE("the coordinator adds no wait for the device to a step, whatever it steers") {
-  train_on("cuda", {{}, steps(1)});  // the first engine that runs on a device keeps it
-  const std::uint64_t plain = waits_of_plain_loop(Scaling::none);
-  const std::uint64_t scaled = waits_of_plain_loop(Scaling::losses);
-  MESSAGE("waits of a plain step: ", plain, ", with a loss scaler: ", scaled);
-  const std::string precision = "--cox.precision.format=";
-  const std::string force = "--cox.memory.force=*=";
-  for (const std::string& flag :
-       {std::string("--cox.run.name=plain"), precision + "bf16", precision + "fp8",
-        precision + "auto", force + "recompute", force + "offload",
-        std::string("--cox.memory.budget=1GiB"), std::string("--cox.guard.mode=on"),
-        std::string("--cox.stragglers.mode=on")}) {
-    CAPTURE(flag);
-    const bool is_scaled = flag == precision + "auto";
-    const std::uint64_t waits = waits_of_trainer({"--cox.run.device=cuda", flag});
-    MESSAGE("waits of a step: ", waits, " ", flag);
-    CHECK(waits <= (is_scaled ? scaled : plain));
-  }
-}
 
 TEST_CASE("a trainer on the device gives the CPU's bits, in every format and under every action") {
   struct Case {
@@ -160,6 +79,9 @@ TEST_CASE("a trainer on the device gives the CPU's bits, in every format and und
       {"micro-batches", {{}, with_micro_batches()}},
       {"prefetch", {{}, with_prefetch()}},
       {"bf16", {{precision + "bf16"}, steps(4)}},
+      {"fp16", {{precision + "fp16"}, steps(4)}},
+      {"fp16 in micro-batches", {{precision + "fp16"}, with_micro_batches()}},
+      {"recompute in fp16", {{force + "recompute", precision + "fp16"}, steps(4)}},
       {"recompute", {{force + "recompute"}, steps(4)}},
       {"recompute in bf16", {{force + "recompute", precision + "bf16"}, steps(4)}},
       {"offload", {{force + "offload", "--cox.memory.smallest_bytes=1"}, steps(4)}},

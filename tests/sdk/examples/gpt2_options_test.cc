@@ -30,6 +30,25 @@ TEST_SUITE("gpt2 options") {
     CHECK(help().find("--slow R:F[:A-B]") != std::string::npos);
   }
 
+  TEST_CASE("what is to go wrong is said in numbers, and a range of steps") {
+    const auto options = gpt2::parse_options(
+        {"--slow-data", "0.5", "--slow-save=2", "--leak", "16", "--overflow", "30-49"});
+    REQUIRE(options.ok());
+    CHECK(options->faults.slow_data_seconds == 0.5);
+    CHECK(options->faults.slow_save_seconds == 2);
+    CHECK(options->faults.leak_mib == 16);
+    CHECK_FALSE(options->faults.overflows(29));
+    CHECK(options->faults.overflows(30));
+    CHECK(options->faults.overflows(49));
+    CHECK_FALSE(options->faults.overflows(50));
+    CHECK_FALSE(gpt2::parse_options({})->faults.overflows(0));
+    for (const char* text : {"5", "5-", "-5", "9-5", "1-2-3", "x-2", "1-2x", "1:2"}) {
+      CAPTURE(text);
+      CHECK(complaint({std::string("--overflow=") + text}).find("--overflow: expected FROM-TO") !=
+            std::string::npos);
+    }
+  }
+
   TEST_CASE("options that are settings under a shorter name become those") {
     std::vector<std::string> arguments = {
         "--cox.run.log",     "quiet", "--saves", "runs/a", "--resume", "--precision=bf16",
@@ -91,7 +110,7 @@ TEST_SUITE("gpt2 options") {
       CHECK(line.find('=') < 28);
       ++without;
     }
-    CHECK(without == 14);
+    CHECK(without == 17);
     CHECK(text.find("--steps N=600 ") != std::string::npos);
     CHECK(text.find("--precision FORMAT=fp32 ") != std::string::npos);
     CHECK(text.find("--memory-budget 40MiB") != std::string::npos);  // what --story asks for

@@ -37,6 +37,20 @@ TEST_SUITE("gpt2 summary") {
     CHECK(gpt2::memory_line(keeping) == "memory: at most 112.0 MiB on a rank (measured)\n");
   }
 
+  TEST_CASE("ends with what was found, what it costs and what to do") {
+    CHECK(gpt2::findings_table({}).empty());
+    const std::string text = gpt2::findings_table(
+        {{"SAVE.STALLS", "high", "Saves hold all ranks up", "4 saves.", "Save more seldom.", 12,
+          0.4},
+         {"PRECISION.WITHHELD", "low", "Blocks compute in more bits", "Why.", "Change it.", 0, 0}});
+    CHECK(
+        text.find("  high  12.0 s 40 %  SAVE.STALLS                  Saves hold all ranks up\n") !=
+        std::string::npos);
+    CHECK(text.find("        Save more seldom.\n") != std::string::npos);
+    CHECK(text.find("   low  -            PRECISION.WITHHELD           Blocks") !=
+          std::string::npos);
+  }
+
   TEST_CASE("says what the run cost, and what the time costs that saves memory") {
     CHECK(gpt2::cost_line(planned(), 2.5) ==
           "cost: 12.5 at 2.5 per device-hour; the time that saves memory costs 0.25 per hour\n");

@@ -294,7 +294,7 @@ TEST_SUITE("block health") {
     const Tensor weight = torch::tensor({1.0, 4.0, 0x1p-15, 0x1p-20, 0.0, 0.0, 1.0, 0x1p-14});
     watched.begin(2);
     (gains(1, gains(0, x * 1)) * weight).sum().backward();
-    CHECK(watched.health.amax_scaled_fp16() == 8);
+    CHECK(watched.health.amax_scaled_fp16().read() == 8);
     const auto evidence = watched.end();
     CHECK(evidence[0].sampled == 16);
     // Two incoming and one outgoing value are too small; the zeros were zeros before.
@@ -314,7 +314,7 @@ TEST_SUITE("block health") {
       for (const Tensor& parameter : watched.blocks.followed()->parameters(BlockId(1))) {
         of_parameters = std::max(of_parameters, parameter.grad().abs().max().item<float>());
       }
-      const float found = watched.health.amax_scaled_fp16();
+      const float found = watched.health.amax_scaled_fp16().read();
       const auto evidence = watched.end();
       const float at_boundary = evidence[1].gradient.value * 4096;
       CHECK(found == (format == Precision::fp16 ? std::max(of_parameters, at_boundary) : 0));

@@ -6,6 +6,8 @@
 #include <variant>
 #include <vector>
 
+#include "metrics/live_window.h"
+#include "metrics/run_format.h"
 #include "sdk/src/memory/memory_actuator.h"
 #include "sdk/src/memory/memory_probe.h"
 #include "sdk/src/precision/numerics_watch.h"
@@ -54,6 +56,42 @@ TEST_SUITE("step row") {
     CHECK(mixed.recomputed_blocks == 2);
     CHECK(mixed.offloaded_blocks == 1);
     CHECK(mixed.tiled_blocks == 1);
+  }
+
+  TEST_CASE("the coordinator makes the same line of a rank's report as the rank itself") {
+    StepReport report;
+    report.step = StepId(4);
+    report.phase_seconds = {0.011, 0.1, 0.2, 0, 0.03, 0.017, 0.0021};
+    report.waiting_seconds = 0.013;
+    report.save_seconds = 1.5;
+    report.loss = 2.125;
+    report.weight = 3;
+    report.gradient_norm = 0.7;
+    report.has_gradient_norm = true;
+    report.nonfinite_values = 2;
+    report.flags = static_cast<std::uint16_t>(SignalFlag::waiting_measured) |
+                   static_cast<std::uint16_t>(SignalFlag::step_skipped);
+    const MemoryConfig config;
+    BlockWatch blocks;
+    MemoryProbe probe;
+    MemoryActuator memory(config, "", RankId(1), blocks, probe, Log());
+    const Plan plan = plan_of_two_profiles();
+    const StepEnd end{RankId(1), RoundId(5), plan};
+    metrics::StepRow row = row_from(report, RoundId(5), UnixTime{1});
+    row.plan = plan.id.number;
+    StepOutput output{.row = &row};
+    memory.end_step(end, output);
+    probe.end_step(end, output);
+    RankSignal signal = signal_from(report);
+    signal.rank = RankId(1);
+    signal.round = RoundId(5);
+    signal.plan_applied = plan.id.number;
+    memory.sign(signal);
+    probe.sign(signal);
+    metrics::StepRow again = metrics::row_of(signal, &plan, UnixTime{1});
+    again.precision_blocks = row.precision_blocks;  // FormatActuator has them
+    CHECK(row.recomputed_blocks == 2);
+    CHECK(metrics::step_line(again) == metrics::step_line(row));
   }
 
   TEST_CASE("numerics are summed over blocks, and the block to blame is named") {

@@ -19,10 +19,12 @@ using Maybe = std::optional<Tensor>;
 
 constexpr std::int64_t kMath = 0, kFlash = 1, kEfficient = 2;  // at::SDPBackend
 
-// The memory-efficient kernel where the CPU has its flash kernel: both take every type of number.
+// The memory-efficient kernel where the CPU has its flash kernel: both take every type of number. As
+// on CUDA it calls no operator that a program's own dispatch key would see.
 std::int64_t choose_attention(const Tensor& query, const Tensor& key, const Tensor& value,
                               const Maybe& mask, double dropout, bool causal,
                               std::optional<double> scale, bool grouped) {
+  const c10::impl::ExcludeDispatchKeyGuard unseen(c10::DispatchKey::TESTING_ONLY_GenericMode);
   const auto on_cpu = [](const Tensor& like) {
     return at::empty_strided(like.sizes(), like.strides(), like.options().device(at::kCPU))
         .set_requires_grad(like.requires_grad());

@@ -133,7 +133,14 @@ Result<Progress> HostLane::passed(Mark mark) {
   const std::lock_guard lock(all_streams());
   if (*flag(mark)) return Progress::done;
   stream_.drain();
+  training_.drain();
   return *flag(mark) ? Progress::done : Progress::pending;
+}
+
+Status HostLane::mark_current(Mark mark) {
+  flag(mark) = std::make_shared<bool>(false);
+  training_.give([passed = flag(mark)] { return *passed = true; });
+  return ok_status();
 }
 
 Status HostLane::follow_current() {

@@ -46,6 +46,7 @@ class HostLane final : public transport::DeviceLane {
   Status download(const transport::StagingBuffer& buffer, std::size_t bytes) override;
   Status mark(Mark mark) override;
   Result<transport::Progress> passed(Mark mark) override;
+  Status mark_current(Mark mark) override;
   Status follow_current() override;
   Status hold_current_until(Mark mark) override;
 

@@ -76,6 +76,9 @@ class CudaLane final : public transport::DeviceLane {
     if (error != cudaSuccess) return as_status(error);
     return Progress::done;
   }
+  Status mark_current(Mark mark) override {
+    return as_status(cudaEventRecord(event(mark), training_));
+  }
   Status follow_current() override {
     cudaEvent_t behind = event(~0u);
     const Status recorded = as_status(cudaEventRecord(behind, training_));

@@ -1,5 +1,3 @@
-#include "coordinator/tools/run_charts.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,9 +7,9 @@
 #include <map>
 #include <numeric>
 
-#include "coordinator/core/phase.h"
 #include "coordinator/core/text.h"
 #include "coordinator/diagnosis/statistics.h"
+#include "coordinator/tools/analysis_report.h"
 #include "metrics/html.h"
 
 namespace cox::tools {
