@@ -1,5 +1,3 @@
-#include "metrics/exposition.h"
-
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -9,6 +7,8 @@
 #include <limits>
 #include <string_view>
 #include <vector>
+
+#include "metrics/catalogue.h"
 
 namespace cox::metrics {
 namespace {

@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "coordinator/io/json.h"
-#include "metrics/exposition.h"
+#include "metrics/catalogue.h"
 #include "metrics/health.h"
 #include "metrics/rank_page.h"
 #include "metrics/status_page.h"

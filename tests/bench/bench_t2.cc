@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "coordinator/testing/random.h"
-#include "metrics/exposition.h"
+#include "metrics/catalogue.h"
 #include "metrics/telemetry_state.h"
 #include "tests/bench/line.h"
 #include "tests/metrics/simulated_job.h"

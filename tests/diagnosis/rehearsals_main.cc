@@ -2,7 +2,6 @@
 // CODE, a tab, the title, a full stop and the detail; a line for each code. Deterministic.
 #include <cstddef>
 #include <cstdio>
-#include <functional>
 #include <map>
 #include <string>
 #include <utility>
@@ -27,64 +26,55 @@ void say(const RunRecord& run, const std::string& code) {
   }
 }
 
-// Puts value(step) into a column of every rank of a run in which nothing is wrong.
-using Values = std::function<double(std::size_t)>;
-RunRecord with(RunRecord run, const std::map<std::string, Values>& own, const Values& peak) {
+// A kind of planted_run.h, and what is found in its first run.
+struct Case {
+  const char* kind;
+  const char* code;
+};
+constexpr Case kCases[] = {
+    {"one slow rank", "DIST.STRAGGLER"},
+    {"late by turns", "DIST.LOAD_IMBALANCE"},
+    {"slow network", "DIST.COMM_BOUND"},
+    {"slow loader", "TIMING.DATALOADER_BOUND"},
+    {"long steps", "TIMING.JITTER"},
+    {"loss not finite", "CONVERGENCE.DIVERGED"},
+    {"jump of loss and gradients", "CROSS.CORRELATED_INSTABILITY"},
+    {"leak", "MEMORY.GROWTH"},
+    {"recomputation takes 8 %", "BUDGET.TOO_TIGHT"},
+    {"2 % of the peak left", "BUDGET.TOO_LOOSE"},
+    {"waiting for offloaded blocks takes 8 %", "OFFLOAD.TIER_SLOW"},
+    {"shares are at a cap beside a slow rank", "SHARES.PINNED"},
+    {"saves take 5 %", "SAVE.STALLS"},
+    {"a plan every 8 steps", "PLAN.FLAPPING"},
+    {"one step in 20 is skipped", "PRECISION.SKIPPED_STEPS"},
+    {"one step in 15 is skipped at the smallest scale", "PRECISION.SCALE_AT_FLOOR"},
+    {"rank 1 lost four rows", "RECORD.DROPPED"},
+};
+
+// Puts value(step) in the place of a column.
+template <class Value>
+void replace(RunRecord& run, diagnosis::Columns RankRecord::*columns, const char* name,
+             Value value) {
   for (RankRecord& rank : run.ranks) {
-    for (std::size_t s = 0; s < rank.size(); ++s) {
-      for (const auto& [name, value] : own) rank.own[name].push(value(s));
-      if (peak) rank.memory["peak_alloc"].push(peak(s));
-    }
+    diagnosis::Column& column = (rank.*columns)[name] = {};
+    for (std::size_t s = 0; s < rank.size(); ++s) column.push(value(s));
   }
-  return run;
-}
-
-Values always(double value) {
-  return [value](std::size_t) { return value; };
-}
-
-Values every(std::size_t steps, double value) {
-  return [steps, value](std::size_t s) { return s % steps == steps - 1 ? value : 0; };
 }
 
 }  // namespace
 
 int main() {
-  constexpr double kGib = 1024.0 * 1024 * 1024;
   std::map<std::string, RunRecord> runs;  // the first of each kind
-  for (test::PlantedRun& planted : test::planted_runs(kSeed))
-    runs.emplace(planted.kind, std::move(planted.run));
-  say(runs["one slow rank"], "DIST.STRAGGLER");
-  say(runs["late by turns"], "DIST.LOAD_IMBALANCE");
-  say(runs["slow network"], "DIST.COMM_BOUND");
-  say(runs["slow loader"], "TIMING.DATALOADER_BOUND");
-  say(runs["long steps"], "TIMING.JITTER");
-  say(runs["loss not finite"], "CONVERGENCE.DIVERGED");
-  say(runs["jump of loss and gradients"], "CROSS.CORRELATED_INSTABILITY");
-  say(runs["leak"], "MEMORY.GROWTH");
-  const RunRecord& quiet = runs["quiet"];
-  say(with(quiet, {{"headroom", always(0.05 * kGib)}}, always(6 * kGib)), "BUDGET.TOO_TIGHT");
-  say(with(quiet, {{"headroom", always(5 * kGib)}, {"recomputed_blocks", always(6)}},
-           always(6 * kGib)),
-      "BUDGET.TOO_LOOSE");
-  say(with(quiet, {{"plan", [](std::size_t s) { return static_cast<double>(s / 5); }}}, {}),
-      "PLAN.FLAPPING");
-  say(with(quiet, {{"skipped", every(12, 1)}, {"loss_scale", always(4096)}}, {}),
-      "PRECISION.SKIPPED_STEPS");
-  say(with(quiet, {{"skipped", every(12, 1)}, {"loss_scale", always(1)}}, {}),
-      "PRECISION.SCALE_AT_FLOOR");
-  RunRecord rising = quiet;
-  for (RankRecord& rank : rising.ranks) {
-    rank.scalars["loss"] = {};
-    for (std::size_t s = 0; s < rank.size(); ++s)
-      rank.scalars["loss"].push(2 + 0.004 * static_cast<double>(s));
+  for (auto planted : {test::planted_runs, test::own_planted_runs}) {
+    for (test::PlantedRun& each : planted(kSeed)) runs.emplace(each.kind, std::move(each.run));
   }
+  for (const Case& one : kCases) say(runs.at(one.kind), one.code);
+  RunRecord rising = runs.at("quiet");
+  replace(rising, &RankRecord::scalars, "loss",
+          [](std::size_t s) { return 2 + 0.004 * static_cast<double>(s); });
   say(rising, "CONVERGENCE.NO_PROGRESS");
-  RunRecord impossible = quiet;
-  for (RankRecord& rank : impossible.ranks) {
-    rank.phases["forward"] = {};
-    for (std::size_t s = 0; s < rank.size(); ++s)
-      rank.phases["forward"].push(s % 40 == 39 ? -1 : 0.014);
-  }
+  RunRecord impossible = runs.at("quiet");
+  replace(impossible, &RankRecord::phases, "forward",
+          [](std::size_t s) { return s % 40 == 39 ? -1 : 0.014; });
   say(impossible, "RECORD.IMPOSSIBLE");
 }

@@ -1,5 +1,3 @@
-#include "metrics/exposition.h"
-
 #include <algorithm>
 #include <cmath>
 #include <map>

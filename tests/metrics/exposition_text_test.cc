@@ -12,8 +12,8 @@
 #include <string_view>
 #include <vector>
 
+#include "metrics/catalogue.h"
 #include "metrics/collectable.h"
-#include "metrics/exposition.h"
 #include "metrics/telemetry_state.h"
 #include "simulated_job.h"
 

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "metrics/exposition.h"
+#include "metrics/catalogue.h"
 #include "metrics/routes.h"
 #include "metrics/telemetry_state.h"
 #include "tests/metrics/served_job.h"

@@ -86,9 +86,9 @@ TEST_CASE("a step of several ranks waits for the device as often as a loop of on
 
 TEST_CASE("an adopted loop of several ranks adds no wait for the device") {
   const std::uint64_t plain = waits_of_own_loop(Scaling::none);
-  for (const std::string& flag : {std::string("--cox.run.name=plain"),
-                                  std::string("--cox.precision.format=bf16"),
-                                  std::string("--cox.memory.budget=1GiB")}) {
+  for (const std::string& flag :
+       {std::string("--cox.run.name=plain"), std::string("--cox.precision.format=bf16"),
+        std::string("--cox.memory.budget=1GiB")}) {
     CAPTURE(flag);
     auto session = solo_session({"--cox.run.device=cuda", flag});
     const std::uint64_t waits =

@@ -178,9 +178,12 @@ TEST_CASE("which tensors are finite is known without a wait") {
   const at::Tensor large = torch::full({3}, 1e300, at::kDouble).to(kDevice);
   const at::Tensor bad = torch::tensor({1.0f, NAN}).to(kDevice);
   const at::Tensor narrow = torch::tensor({1.0f, -INFINITY}).to(kDevice, at::kBFloat16);
-  const std::vector<at::Tensor> tensors = {large,           bad,
-                                           at::Tensor(),    torch::tensor({INFINITY, NAN, 0.0f}),
-                                           narrow,          torch::empty({0}).to(kDevice),
+  const std::vector<at::Tensor> tensors = {large,
+                                           bad,
+                                           at::Tensor(),
+                                           torch::tensor({INFINITY, NAN, 0.0f}),
+                                           narrow,
+                                           torch::empty({0}).to(kDevice),
                                            torch::ones({2}).to(kDevice)};
   const std::vector<std::int64_t> expected = {0, 1, 0, 2, 1, 0, 0};
   const std::uint64_t before = synchronisations();
