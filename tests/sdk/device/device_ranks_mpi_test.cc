@@ -84,7 +84,7 @@ TEST_CASE("a step of several ranks waits for the device as often as a loop of on
   }
 }
 
-TEST_CASE("an adopted loop of several ranks adds no wait for the device") {
+TEST_CASE("an adopted loop of several ranks adds one wait for the device, for its averages' norm") {
   const std::uint64_t plain = waits_of_own_loop(Scaling::none);
   for (const std::string& flag :
        {std::string("--cox.run.name=plain"), std::string("--cox.precision.format=bf16"),
@@ -94,7 +94,7 @@ TEST_CASE("an adopted loop of several ranks adds no wait for the device") {
     const std::uint64_t waits =
         waits_of_own_loop(Scaling::none, [&](torch::nn::Module& model) { session.adopt(model); });
     MESSAGE("waits of a step: ", waits, " ", flag);
-    CHECK(waits == plain);
+    CHECK(waits == plain + 1);
     session.finish();
   }
 }
