@@ -54,19 +54,21 @@ void filter(RunView& view, const Keeps& keeps) {
 
 // Takes what ranks waited for the saves of others out of their communication.
 void find_saving(const RunRecord& run, RunView& view) {
-  view.saving.assign(view.size(), 0);
-  std::vector<std::vector<float>> saved;
+  std::vector<std::vector<float>> saved(run.ranks.size());  // empty of ranks that never saved
   for (std::size_t r = 0; r < run.ranks.size(); ++r) {
-    const RankRecord& rank = run.ranks[r];
-    saved.push_back(chosen(values_of(rank.own, "save", rank.size()), view.ranks[r].rows));
+    const Column* column = find(run.ranks[r].own, "save");
+    if (column == nullptr) continue;
+    saved[r] = chosen(column->values(), view.ranks[r].rows);
+    view.saving.resize(view.size(), 0);
     for (std::size_t s = 0; s < view.size(); ++s) {
       if (saved[r][s] > view.saving[s]) view.saving[s] = saved[r][s];
     }
   }
   for (std::size_t r = 0; r < run.ranks.size(); ++r) {
     std::vector<float>& comm = view.ranks[r].comm;
-    for (std::size_t s = 0; s < view.size(); ++s) {
-      const float waited = view.saving[s] - std::max(0.0F, saved[r][s]);
+    for (std::size_t s = 0; s < view.saving.size(); ++s) {
+      const float own = saved[r].empty() ? 0 : std::max(0.0F, saved[r][s]);
+      const float waited = view.saving[s] - own;
       if (waited > 0 && comm[s] > 0) comm[s] -= std::min(waited, comm[s]);
     }
   }
@@ -123,6 +125,7 @@ void leave_out_warmup(RunView& view, std::size_t steps) {
     drop(rank.comm);
   }
   drop(view.steps);
+  drop(view.saving);
   drop(view.longest_work);
   drop(view.least_comm);
   if (!has_rows) view.first += view.warmup;

@@ -37,7 +37,7 @@ struct RunView {
   const RunRecord* run = nullptr;
   std::vector<RankView> ranks;
   std::vector<std::int64_t> steps;  // numbers
-  std::vector<float> saving;        // s, [step]: before the step, until the last rank had saved
+  std::vector<float> saving;  // s, [step]: before it, until the last rank had saved; empty: none
   std::vector<float> longest_work;  // [step] over the ranks
   std::vector<float> least_comm;    // [step]
   std::size_t first = 0;            // row of the first step, where rows are those of the record

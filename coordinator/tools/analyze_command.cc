@@ -211,8 +211,9 @@ Result<Verdict> analyze_command(const AnalyzeRequest& request) {
 }
 
 Status report_command(const AnalyzeRequest& request) {
-  const auto run = io::read_run(request.run);
+  auto run = io::read_run(request.run);
   if (!run.ok()) return run.status();
+  add_decisions(request.run, *run);
   const auto analysis = analysis_of(request, *run);
   if (!analysis.ok()) return analysis.status();
   if (Status written = write_page(request, *analysis); !written.ok()) return written;

@@ -175,6 +175,32 @@ TEST_SUITE("diagnosis.own_rules") {
     }
   }
 
+  TEST_CASE("a save in the warm-up does not count, and later ones keep their steps") {
+    RunRecord run;
+    run.ranks.resize(2);
+    run.ranks[1].rank = 1;
+    for (std::size_t s = 0; s < 60; ++s) {
+      for (RankRecord& rank : run.ranks) {
+        const bool is_late = s == 30 || s == 50;
+        rank.steps.push(static_cast<double>(s));
+        rank.phases["forward"].push(s < 4 ? 1 : 0.125);
+        rank.phases["comm"].push(rank.rank == 1 && is_late ? 2.0625 : 0.0625);
+        rank.own["save"].push(rank.rank == 0 && (s == 1 || is_late) ? 2 : absent());
+      }
+    }
+    const RunView view = view_of(run, std::nullopt);
+    REQUIRE(view.warmup == 4);
+    REQUIRE(view.saving.size() == view.size());
+    for (std::size_t s = 0; s < view.size(); ++s)
+      CHECK(view.saving[s] == (view.steps[s] == 30 || view.steps[s] == 50 ? 2 : 0));
+    const Budget budget = budget_of(view, {});
+    const auto line = std::ranges::find(budget.lines, "saving", &BudgetLine::name);
+    REQUIRE(line != budget.lines.end());
+    CHECK(line->seconds == 4);
+    for (const RankView& rank : view.ranks)
+      CHECK(std::ranges::all_of(rank.comm, [](float c) { return c == 0.0625F; }));
+  }
+
   TEST_CASE("of decisions the newest of each policy, code and block is kept") {
     std::vector<Reason> kept;
     for (int i = 0; i < 2000; ++i) {
