@@ -15,7 +15,8 @@
 #
 # CUDA runs the test on the stand-ins for CUDA (tests/support/cuda) and labels it `cuda`; without them it
 # is left out. ON_DEVICE runs it once more, as NAME.cuda, with its models and data on `cuda:0`;
-# ON_DEVICE_WITHOUT is the same, but for the cases whose names are given (those that hold for the CPU alone).
+# ON_DEVICE_WITHOUT is the same, but for the cases whose names are given (those that hold for the CPU alone);
+# a `*` stands for whatever a name has from a semicolon on.
 #
 # NAME is `folder.subject`. Optional: TORCH, ALONE, LABELS, ARGS (of the program), TIMEOUT in seconds
 # (120), DEPENDS (targets that the program runs), DEFINITIONS (of the program). Sources include

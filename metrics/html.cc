@@ -174,6 +174,11 @@ std::string tag(std::string_view css_class, std::string_view text) {
   return fmt::format("<span class=\"tag {}\">{}</span>", css_class, escape(text));
 }
 
+std::string card(std::string_view title, std::string_view body) {
+  if (body.empty()) return {};
+  return fmt::format("<section class=\"card\"><h2>{}</h2>{}</section>", title, body);
+}
+
 std::string note(std::string_view css_class, std::string_view text) {
   return fmt::format("<p class=\"note {}\" role=\"status\">{}</p>", css_class, escape(text));
 }

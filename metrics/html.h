@@ -14,6 +14,9 @@ std::string escape(std::string_view text);
 // Returns a short word on a coloured ground; `css_class` is good, warn, bad or empty. The text is
 // escaped.
 std::string tag(std::string_view css_class, std::string_view text);
+// Returns a card with a title around `body`, which is HTML already; nothing where that is empty.
+std::string card(std::string_view title, std::string_view body);
+
 // Returns a paragraph that stands out; `css_class` is calm, bad or empty. The text is escaped.
 std::string note(std::string_view css_class, std::string_view text);
 // Returns a name and a value of a list of facts. `value` is HTML already.

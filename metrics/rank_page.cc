@@ -16,11 +16,6 @@ namespace {
 
 constexpr std::size_t kMostDecisions = 30;
 
-std::string card(std::string_view title, const std::string& body) {
-  if (body.empty()) return {};
-  return fmt::format("<section class=\"card\"><h2>{}</h2>{}</section>", title, body);
-}
-
 std::string header(const Served& served, std::int32_t rank) {
   const Snapshot& s = *served.snapshot;
   return fmt::format(

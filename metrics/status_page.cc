@@ -115,47 +115,33 @@ struct PagePart {
   std::string html;
 };
 
-bool is_half(const Section& section) {
-  return section.width == Section::Width::half;
-}
-
 // The sections of all topics, a part for each; halves in a row are one part, side by side. The same
 // number of parts at any time.
-std::vector<PagePart> sections(const Snapshot& s) {
-  std::vector<PagePart> out;
-  bool goes_on = false;  // a row of halves
+void add_sections(const Snapshot& s, std::vector<PagePart>& to) {
+  std::size_t parts = 0;
+  bool is_row = false;  // of halves, which the last part is
+  const auto end_row = [&] {
+    if (is_row && !to.back().html.empty())
+      to.back().html = "<div class=\"pair\">" + to.back().html + "</div>";
+    is_row = false;
+  };
   for (const Topic& topic : topics()) {
     for (const Section& section : topic.sections) {
-      if (!goes_on || !is_half(section)) out.push_back({fmt::format("part-{}", out.size()), ""});
-      goes_on = is_half(section);
+      const bool is_half = section.width == Section::Width::half;
+      if (!is_half) end_row();
+      if (!is_row) to.push_back({fmt::format("part-{}", parts++), ""});
+      is_row = is_half;
       const bool is_shown = s.state != JobState::waiting || section.shown == Section::Shown::always;
-      if (is_shown) out.back().html += section.html(s);
+      if (is_shown) to.back().html += section.html(s);
     }
   }
-  return out;
-}
-
-bool is_row_of_halves(std::size_t part) {
-  std::vector<bool> rows;
-  bool goes_on = false;
-  for (const Topic& topic : topics()) {
-    for (const Section& section : topic.sections) {
-      if (!goes_on || !is_half(section)) rows.push_back(is_half(section));
-      goes_on = is_half(section);
-    }
-  }
-  return rows[part];
+  end_row();
 }
 
 std::vector<PagePart> parts_of(const Served& served) {
   std::vector<PagePart> out = {{"part-head", header(served)},
                                {"part-attention", attention(served)}};
-  std::vector<PagePart> rest = sections(*served.snapshot);
-  for (std::size_t i = 0; i < rest.size(); ++i) {
-    if (is_row_of_halves(i) && !rest[i].html.empty())
-      rest[i].html = "<div class=\"pair\">" + rest[i].html + "</div>";
-    out.push_back(std::move(rest[i]));
-  }
+  add_sections(*served.snapshot, out);
   return out;
 }
 

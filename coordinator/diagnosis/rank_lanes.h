@@ -2,7 +2,8 @@
 // (waiting apart from the rank's own part), one for what memory actions cost, one for plans, one
 // for what happened, and counters of memory and loss.
 //
-//   StepLine (step_line.h) -> RankLanes -> TraceEvent (trace_event.h)
+//   StepLine (run_record.h)                    -> RankLanes -> TraceEvent (trace_event.h)
+//   signals of a journal -> BlockProfiles -> BlockTimes ->
 //
 // A record has sums per step. So a step ends where its timestamp is, begins as much earlier as its
 // phases take, and its phases stand in the order of a step, each in one piece. Steps that would
@@ -12,13 +13,15 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "coordinator/diagnosis/block_times.h"
-#include "coordinator/diagnosis/step_line.h"
+#include "coordinator/core/signal.h"
+#include "coordinator/diagnosis/run_record.h"
 #include "coordinator/diagnosis/trace_event.h"
 
 namespace cox::diagnosis {
@@ -31,6 +34,42 @@ struct LaneClock {
 // Returns the Unix time at which the step began by the rank's clock; absent() where the line has no
 // timestamp that can be.
 double begin_of(const StepLine& line);
+
+// What the blocks of a rank take, by the newest profile of each (BlockProfile of core/signal.h).
+struct BlockTimes {
+  struct Block {
+    std::string name;
+    std::int64_t forward_ns = 0;
+    std::int64_t backward_ns = 0;
+  };
+  double round = 0;           // in which the last of them was measured
+  std::vector<Block> blocks;  // in the order in which they run
+};
+
+// Keeps 16 bytes a block and rank, of up to kMostBlocks; the ranks that report later have none.
+class BlockProfiles {
+ public:
+  static constexpr std::size_t kMostBlocks = std::size_t{1} << 20;
+
+  // `names` of a job's blocks, in the order in which they run.
+  explicit BlockProfiles(std::vector<std::string> names = {}) : names_(std::move(names)) {}
+  // Keeps the profile that the report carries, if it does and fits the job.
+  void note(const RankSignal& report);
+  // No blocks until all of the rank's have been measured.
+  BlockTimes times(std::int32_t rank) const;
+
+ private:
+  struct Profile {
+    std::int64_t forward_ns = -1;  // -1 = not known yet
+    std::int64_t backward_ns = -1;
+  };
+  struct OfRank {
+    double round = 0;  // of the newest
+    std::vector<Profile> blocks;
+  };
+  std::vector<std::string> names_;
+  std::map<std::int32_t, OfRank> ranks_;
+};
 
 class RankLanes {
  public:

@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "coordinator/diagnosis/statistics.h"
-#include "coordinator/diagnosis/step_line.h"
 
 namespace cox::diagnosis {
 namespace {

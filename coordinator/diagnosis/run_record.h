@@ -31,6 +31,31 @@ inline bool is_absent(double value) {
   return std::bit_cast<std::uint64_t>(value) == kAbsentBits;
 }
 
+// StepLine and its parts: one line of a rank's steps.jsonl, as readers of run directories pass it
+// on, to the columns of a RankRecord (io/run_reader.h) and to the lanes of a picture
+// (rank_lanes.h).
+
+// Where in a line a value stands; `own`: outside of the three objects that all tools write.
+enum class StepSection : std::uint8_t { phases, scalars, memory, own };
+
+// A number; true is 1, false 0, null absent(). Names are as they stand in the file.
+struct StepValue {
+  StepSection section = StepSection::own;
+  std::string_view name;
+  double value = 0;
+};
+
+// What a line says, valid during the call that passes it. `step` is a whole number of at most 2^53
+// in magnitude; `timestamp` is Unix time in s, absent() where the line has none.
+struct StepLine {
+  double step = 0;
+  double timestamp = 0;
+  std::span<const StepValue> values;
+};
+
+// Returns the value of that name, or absent().
+double value_in(const StepLine& line, StepSection section, std::string_view name);
+
 // A list of doubles, kept in blocks of kBlock. A block is kept as whole numbers of a power of ten
 // or two, of so many bytes as their range asks for, where that is shorter than the doubles
 // themselves: none for a constant, two to four for times in nanoseconds, six or seven for most that

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -21,6 +22,11 @@ StatusCode code_of_errno(int error, StatusCode otherwise = StatusCode::unavailab
 // REQUIRES: error != 0.
 Status errno_status(int error, const std::string& doing,
                     StatusCode otherwise = StatusCode::unavailable);
+
+// Bytes that come piece by piece, so that a file is read in the memory of one piece: each call
+// returns the next bytes, valid until the one after it, and none at the end; an error ends the
+// reading.
+using NextBytes = std::function<Result<std::string_view>()>;
 
 // Writes all of `bytes`. Returns 0, or the errno of the call that failed.
 [[nodiscard]] int write_all(int descriptor, std::string_view bytes);

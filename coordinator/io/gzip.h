@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "coordinator/core/status.h"
-#include "coordinator/io/next_bytes.h"
+#include "coordinator/io/file.h"
 
 namespace cox::io {
 

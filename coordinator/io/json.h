@@ -19,7 +19,7 @@
 
 #include "coordinator/core/status.h"
 #include "coordinator/core/units.h"
-#include "coordinator/io/next_bytes.h"
+#include "coordinator/io/file.h"
 
 namespace cox::io {
 

@@ -12,7 +12,7 @@
 #include <string_view>
 
 #include "coordinator/core/status.h"
-#include "coordinator/diagnosis/step_line.h"
+#include "coordinator/diagnosis/run_record.h"
 
 namespace cox::io {
 

@@ -231,4 +231,16 @@ Result<JournalEntry> JournalReader::read(const JournalRecord& record) {
   return JournalEntry(std::move(*round));
 }
 
+Status read_journal(const std::filesystem::path& path, io::Links links, const JournalTake& take) {
+  auto reader = JournalReader::open(path, links);
+  if (!reader.ok()) return reader.status();
+  for (;;) {
+    auto entry = reader->next();
+    if (!entry.ok()) return entry.status();
+    if (std::holds_alternative<JournalEnd>(*entry)) return ok_status();
+    if (auto* start = std::get_if<wire::JournalStart>(&*entry)) take.start(std::move(*start));
+    if (const auto* round = std::get_if<wire::JournalRound>(&*entry)) take.round(*round);
+  }
+}
+
 }  // namespace cox::runtime

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -79,5 +80,15 @@ class JournalReader {
   wire::JobSize job_size_;
   std::optional<JobFacts> job_;  // of the segment; none before the first start
 };
+
+// Takes the entries of a whole journal in their order.
+struct JournalTake {
+  std::function<void(wire::JournalStart start)> start;
+  std::function<void(const wire::JournalRound& round)> round;
+};
+
+// Reads a journal to its end. Returns what open() and next() complain of; the entries before that
+// were taken.
+Status read_journal(const std::filesystem::path& path, io::Links links, const JournalTake& take);
 
 }  // namespace cox::runtime

@@ -11,6 +11,7 @@
 #include "coordinator/diagnosis/statistics.h"
 #include "coordinator/tools/analysis_report.h"
 #include "metrics/html.h"
+#include "metrics/topics/heat_map.h"
 
 namespace cox::tools {
 
@@ -265,25 +266,6 @@ std::string shown_ranks(const RunView& view, std::size_t shown) {
 constexpr std::size_t kHeatColumns = 240;
 constexpr std::size_t kHeatRowPixels = 14;  // as high as its label
 
-struct Level {
-  double from;
-  const char* text;
-};
-// As on the status page, whose colours these are.
-constexpr std::array<Level, 6> kLevels = {{{0, "below 0.90×"},
-                                           {0.9, "ordinary"},
-                                           {1.1, "from 1.10×"},
-                                           {1.25, "from 1.25×"},
-                                           {1.5, "from 1.50×"},
-                                           {2, "from 2.00×"}}};
-constexpr std::size_t kOrdinary = 1;
-
-std::size_t level_of(double ratio) {
-  std::size_t level = 0;
-  while (level + 1 < kLevels.size() && ratio >= kLevels[level + 1].from) ++level;
-  return level;
-}
-
 // Work of the median rank in each column of so many steps; of an even number of ranks the quicker
 // of the two in the middle, so that half of them may be slow.
 std::vector<double> usual_work(const RunView& view, std::size_t per) {
@@ -307,14 +289,15 @@ std::vector<std::size_t> levels_of(const RunView& view, std::size_t rank, std::s
     work[s / per] += static_cast<double>(view.ranks[rank].work[s]);
   std::vector<std::size_t> levels;
   for (std::size_t c = 0; c < usual.size(); ++c)
-    levels.push_back(usual[c] > 0 ? level_of(work[c] / usual[c]) : kOrdinary);
+    levels.push_back(usual[c] > 0 ? metrics::heat_level(work[c] / usual[c])
+                                  : metrics::kOrdinaryHeat);
   return levels;
 }
 
 std::string heat_paths(const RunView& view, const std::vector<std::size_t>& ranks,
                        std::size_t per) {
   const std::vector<double> usual = usual_work(view, per);
-  std::array<std::string, kLevels.size()> paths;
+  std::array<std::string, metrics::kHeatLevels.size()> paths;
   for (std::size_t row = 0; row < ranks.size(); ++row) {
     const std::vector<std::size_t> levels = levels_of(view, ranks[row], per, usual);
     for (std::size_t begin = 0; begin < levels.size();) {
@@ -330,13 +313,6 @@ std::string heat_paths(const RunView& view, const std::vector<std::size_t>& rank
       out += fmt::format("<path class=\"h{}\" d=\"{}\"/>", level, paths[level]);
   }
   return out;
-}
-
-std::string heat_keys() {
-  std::string out = "<ul class=\"keys\">";
-  for (std::size_t level = 0; level < kLevels.size(); ++level)
-    out += fmt::format("<li><i class=\"h{}\"></i>{}</li>", level, kLevels[level].text);
-  return out + "</ul>";
 }
 
 // --- Lanes.
@@ -505,11 +481,11 @@ std::string run_heat_map(const RunView& view) {
       "work of {} ranks over the median in steps {} to {}\" data-first=\"{}\" data-per=\"{}\" "
       "data-height=\"{}\" style=\"height:{}px\" viewBox=\"0 0 {} {}\" "
       "preserveAspectRatio=\"none\">{}</svg></div>"
-      "<p class=\"range\"><span>step {}</span><span>step {}</span></p>{}",
+      "<p class=\"range\"><span>step {}</span><span>step {}</span></p><ul class=\"keys\">{}</ul>",
       per == 1 ? "a step" : fmt::format("the mean of {} steps", per),
       shown_ranks(view, ranks.size()), labels, ranks.size(), view.steps.front(), view.steps.back(),
       view.first, per, ranks.size(), kHeatRowPixels * ranks.size(), columns, ranks.size(),
-      heat_paths(view, ranks, per), view.steps.front(), view.steps.back(), heat_keys());
+      heat_paths(view, ranks, per), view.steps.front(), view.steps.back(), metrics::heat_keys());
 }
 
 std::string phase_lanes(const RunView& view) {

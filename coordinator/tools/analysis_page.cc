@@ -12,9 +12,9 @@
 
 #include "coordinator/core/text.h"
 #include "coordinator/tools/analysis_report.h"
-#include "coordinator/tools/plan_history.h"
 #include "metrics/format.h"
 #include "metrics/html.h"
+#include "metrics/topics/findings.h"
 
 namespace cox::tools {
 namespace {
@@ -24,7 +24,7 @@ using diagnosis::Finding;
 using diagnosis::RankRecord;
 using diagnosis::RunSetting;
 using diagnosis::RunView;
-using diagnosis::Severity;
+using metrics::card;
 using metrics::escape;
 
 // What a page has room for; the rest is counted.
@@ -53,11 +53,6 @@ std::string shown_text(std::string_view text) {
   return escape(text.substr(0, kMostBytes)) + "…";
 }
 
-std::string card(std::string_view title, const std::string& body) {
-  if (body.empty()) return {};
-  return fmt::format("<section class=\"card\"><h2>{}</h2>{}</section>", title, body);
-}
-
 std::string hint(const std::string& text) {
   return "<p class=\"hint\">" + text + "</p>";
 }
@@ -67,12 +62,6 @@ std::string left_out(std::size_t count, std::size_t most, std::string_view what)
 }
 
 // --- Findings.
-
-std::string severity_tag(Severity severity) {
-  if (severity == Severity::high) return metrics::tag("bad", "high");
-  if (severity == Severity::medium) return metrics::tag("warn", "medium");
-  return metrics::tag("", "low");
-}
 
 std::string number_text(double value) {
   const bool is_whole = value == std::trunc(value) && std::fabs(value) < 1e15;
@@ -101,7 +90,7 @@ std::string evidence_text(const diagnosis::Evidence& evidence) {
 
 std::string finding_html(const Finding& f) {
   std::string out = fmt::format("<article class=\"finding\"><h3>{} <span>{}</span></h3>",
-                                severity_tag(f.severity), shown_text(f.title));
+                                metrics::severity_tag(f.severity), shown_text(f.title));
   out += "<p class=\"hint\">";
   if (f.cost_seconds)
     out += fmt::format("<span>costs {}, {} of wall time</span>", seconds_text(*f.cost_seconds),

@@ -13,7 +13,6 @@
 #include "coordinator/diagnosis/own_rules.h"
 #include "coordinator/diagnosis/run_diff.h"
 #include "coordinator/diagnosis/run_view.h"
-#include "coordinator/tools/plan_history.h"
 
 namespace cox::tools {
 
@@ -27,6 +26,23 @@ struct Analysis {
   diagnosis::Budget budget;
   std::string flops_source;  // where its FLOPs and peak come from; empty = unknown
   std::vector<diagnosis::Finding> findings;
+};
+
+// PlanHistory is the plans of a job with what changed and why, as its journal has them. Bounded:
+// the first plans and the newest ones are kept.
+struct PlanEvent {
+  std::uint32_t incarnation = 0;     // start of the job, from 1
+  std::uint64_t plan = 0;            // its number
+  std::uint64_t round = 0;           // in which it went out; 0 = with the start
+  std::uint64_t step = 0;            // newest one that a rank had closed then
+  std::vector<std::string> changes;  // a line each
+  std::vector<std::string> reasons;  // a sentence each
+};
+
+struct PlanHistory {
+  std::vector<PlanEvent> events;  // in the order of the journal
+  std::size_t left_out = 0;       // between the first and the newest ones
+  std::string gap;                // why the journal could not be read to its end; empty = it was
 };
 
 struct Terminal {

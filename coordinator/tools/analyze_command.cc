@@ -12,9 +12,9 @@
 #include <string_view>
 #include <system_error>
 #include <utility>
-#include <variant>
 
 #include "coordinator/core/operator_table.h"
+#include "coordinator/core/plan.h"
 #include "coordinator/core/text.h"
 #include "coordinator/core/words.h"
 #include "coordinator/diagnosis/device_peaks.h"
@@ -26,7 +26,6 @@
 #include "coordinator/runtime/journal_reader.h"
 #include "coordinator/tools/analysis_report.h"
 #include "coordinator/tools/commands.h"
-#include "coordinator/tools/plan_history.h"
 
 namespace cox::tools {
 namespace {
@@ -89,18 +88,17 @@ void add_decisions(const fs::path& directory, diagnosis::RunRecord& run) {
         "journal.cox is larger than 256 MiB: reasons of decisions are not looked at");
     return;
   }
-  auto journal = runtime::JournalReader::open(path, io::Links::refused);
-  Status status = journal.status();
-  while (status.ok()) {
-    const auto entry = journal->next();
-    status = entry.status();
-    if (!status.ok() || std::holds_alternative<runtime::JournalEnd>(*entry)) break;
-    if (const auto* start = std::get_if<wire::JournalStart>(&*entry); start && start->first)
-      diagnosis::keep_newest(run.decisions, start->first->reasons);
-    if (const auto* round = std::get_if<wire::JournalRound>(&*entry))
-      diagnosis::keep_newest(run.decisions, round->decision.reasons);
-  }
-  if (!status.ok()) run.gaps.push_back("journal.cox: " + status.message());
+  const auto keep = [&run](const std::vector<Reason>& reasons) {
+    diagnosis::keep_newest(run.decisions, reasons);
+  };
+  const Status read = runtime::read_journal(
+      path, io::Links::refused,
+      {.start =
+           [&](const wire::JournalStart& start) {
+             if (start.first) keep(start.first->reasons);
+           },
+       .round = [&](const wire::JournalRound& round) { keep(round.decision.reasons); }});
+  if (!read.ok()) run.gaps.push_back("journal.cox: " + read.message());
 }
 
 // FLOPs of a mean step that the operator stream counted; nothing where no operators.json lies.
@@ -174,9 +172,111 @@ Result<Analysis> analysis_of(const AnalyzeRequest& request, const diagnosis::Run
   return out;
 }
 
+// ---- The plans of the journal, for the page.
+
+constexpr std::size_t kMostPlans = 200;
+constexpr std::size_t kFirstPlans = 50;  // of these, kept from the beginning
+constexpr std::size_t kMostLines = 12;   // of changes, and of reasons, of an event
+
+std::vector<std::string> shortened(std::vector<std::string> lines) {
+  if (lines.size() <= kMostLines) return lines;
+  const std::size_t more = lines.size() - kMostLines;
+  lines.resize(kMostLines);
+  lines.push_back("and " + std::to_string(more) + " more");
+  return lines;
+}
+
+std::vector<std::string> sentences_of(const std::vector<Reason>& reasons) {
+  std::vector<std::string> out;
+  for (const Reason& reason : reasons)
+    out.push_back(concat(reason.policy, ": ", reason.text, " (", reason.outcome, ")"));
+  return out;
+}
+
+std::uint64_t newest_step(const StepSignals& signals) {
+  std::int64_t step = 0;
+  for (const RankSignal& report : signals.reports)
+    step = std::max(step, static_cast<std::int64_t>(report.step.value()));
+  return static_cast<std::uint64_t>(step);
+}
+
+// Takes the entries of a journal in order and keeps what changed.
+class PlanCollector {
+ public:
+  void take(const wire::JournalStart& start) {
+    // The job was described anew before its first round: the earlier answer was never used.
+    std::vector<PlanEvent>& events = history_.events;
+    const bool is_anew =
+        rounds_ == 0 && !events.empty() && events.back().incarnation == start.job.incarnation;
+    if (is_anew) events.pop_back();
+    rounds_ = 0;
+    plan_ = start.state.plan;
+    incarnation_ = start.job.incarnation;
+    if (start.first && start.first->plan) add(*start.first, 0, 0);
+  }
+  void take(const wire::JournalRound& round) {
+    ++rounds_;
+    if (!round.decision.plan) return;
+    add(round.decision, round.signals.round.value(), newest_step(round.signals));
+  }
+  PlanHistory finish(std::string gap) {
+    history_.gap = std::move(gap);
+    return std::move(history_);
+  }
+
+ private:
+  void add(const Decision& decision, std::uint64_t round, std::uint64_t step) {
+    PlanEvent event{incarnation_, decision.plan->id.number, round, step, {}, {}};
+    event.changes = shortened(diff(plan_, *decision.plan));
+    event.reasons = shortened(sentences_of(decision.reasons));
+    plan_ = *decision.plan;
+    std::vector<PlanEvent>& events = history_.events;
+    if (events.size() == kMostPlans) {
+      events.erase(events.begin() + kFirstPlans);
+      ++history_.left_out;
+    }
+    events.push_back(std::move(event));
+  }
+
+  PlanHistory history_;
+  Plan plan_;
+  std::uint32_t incarnation_ = 0;
+  std::uint64_t rounds_ = 0;  // of this start
+};
+
+// Reads all of the journal that lies in the run directory. One without plans, and a directory
+// without a journal, give no events and no gap.
+PlanHistory plan_history(const fs::path& run) {
+  const fs::path path = run / "journal.cox";
+  std::error_code error;
+  const auto kind = fs::symlink_status(path, error).type();
+  if (error || kind == fs::file_type::not_found) return {};
+  PlanCollector collector;
+  const Status read = runtime::read_journal(
+      path, io::Links::refused,
+      {.start = [&](const wire::JournalStart& start) { collector.take(start); },
+       .round = [&](const wire::JournalRound& round) { collector.take(round); }});
+  return collector.finish(read.ok() ? std::string() : read.message());
+}
+
 Status write_page(const AnalyzeRequest& request, const Analysis& analysis) {
   if (request.html.empty()) return ok_status();
   return io::replace_file(request.html, analysis_page(analysis, plan_history(request.run)));
+}
+
+// Reads the run that was asked for into `run`, which the analysis refers to.
+Result<Analysis> look_at(const AnalyzeRequest& request, diagnosis::RunRecord& run) {
+  auto read = io::read_run(request.run);
+  if (!read.ok()) return read.status();
+  run = *std::move(read);
+  if (request.rules == RuleSet::coxswain) add_decisions(request.run, run);
+  auto analysis = analysis_of(request, run);
+  if (!analysis.ok()) return analysis;
+  const auto& trace = analysis->figures.trace;
+  if (trace && trace->impossible_kernels > 0)
+    run.gaps.push_back(concat("the trace: ", trace->impossible_kernels,
+                              " kernels whose times cannot be are left out"));
+  return analysis;
 }
 
 bool is_failure(const Analysis& analysis, const AnalyzeRequest& request) {
@@ -194,15 +294,9 @@ std::string base_name(const std::string& path) {
 }  // namespace
 
 Result<Verdict> analyze_command(const AnalyzeRequest& request) {
-  auto run = io::read_run(request.run);
-  if (!run.ok()) return run.status();
-  if (request.rules == RuleSet::coxswain) add_decisions(request.run, *run);
-  const auto analysis = analysis_of(request, *run);
+  diagnosis::RunRecord run;
+  const auto analysis = look_at(request, run);
   if (!analysis.ok()) return analysis.status();
-  const auto& trace = analysis->figures.trace;
-  if (trace && trace->impossible_kernels > 0)
-    run->gaps.push_back(concat("the trace: ", trace->impossible_kernels,
-                               " kernels whose times cannot be are left out"));
   if (Status written = write_page(request, *analysis); !written.ok()) return written;
   fmt::print("{}", request.form == ReportForm::json
                        ? analysis_json(*analysis)
@@ -211,10 +305,8 @@ Result<Verdict> analyze_command(const AnalyzeRequest& request) {
 }
 
 Status report_command(const AnalyzeRequest& request) {
-  auto run = io::read_run(request.run);
-  if (!run.ok()) return run.status();
-  add_decisions(request.run, *run);
-  const auto analysis = analysis_of(request, *run);
+  diagnosis::RunRecord run;
+  const auto analysis = look_at(request, run);
   if (!analysis.ok()) return analysis.status();
   if (Status written = write_page(request, *analysis); !written.ok()) return written;
   const std::size_t count = analysis->findings.size();

@@ -21,8 +21,6 @@
 #include "coordinator/core/plan.h"
 #include "coordinator/core/text.h"
 #include "coordinator/core/words.h"
-#include "coordinator/diagnosis/block_times.h"
-#include "coordinator/diagnosis/clock_alignment.h"
 #include "coordinator/diagnosis/rank_lanes.h"
 #include "coordinator/diagnosis/rank_survey.h"
 #include "coordinator/diagnosis/run_record.h"
@@ -401,15 +399,10 @@ class Picture {
   }
 
   Status read_journal(CoordinatorLanes& lanes) {
-    auto reader = runtime::JournalReader::open(journal(), io::Links::refused);
-    if (!reader.ok()) return reader.status();
-    while (true) {
-      auto entry = reader->next();
-      if (!entry.ok()) return entry.status();
-      if (std::holds_alternative<runtime::JournalEnd>(*entry)) return ok_status();
-      if (auto* start = std::get_if<wire::JournalStart>(&*entry)) lanes.start(std::move(*start));
-      if (const auto* round = std::get_if<wire::JournalRound>(&*entry)) lanes.round(*round, sink());
-    }
+    return runtime::read_journal(
+        journal(), io::Links::refused,
+        {.start = [&](wire::JournalStart start) { lanes.start(std::move(start)); },
+         .round = [&](const wire::JournalRound& round) { lanes.round(round, sink()); }});
   }
 
   void draw_saves() {

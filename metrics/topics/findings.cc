@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -58,10 +59,6 @@ Result<std::string> findings_json(const Snapshot& s, std::string_view) {
   return json.take();
 }
 
-// By Severity.
-constexpr std::array<std::string_view, 3> kClasses = {"bad", "warn", ""};
-constexpr std::array<std::string_view, 3> kWords = {"high", "medium", "low"};
-
 std::string cost_cell(const Finding& finding) {
   if (!finding.cost_seconds || finding.cost_share <= 0) return "–";
   return fmt::format("{} <small>{}</small>", seconds_text(*finding.cost_seconds),
@@ -72,8 +69,7 @@ std::string table_of(const FindingsView& view) {
   Table table({"Severity", "Finding/why", "Costs/n"});
   for (std::size_t i = 0; i < std::min(kShown, view.findings.size()); ++i) {
     const Finding& f = view.findings[i];
-    const auto severity = static_cast<std::size_t>(f.severity);
-    table.add({tag(kClasses[severity], kWords[severity]),
+    table.add({severity_tag(f.severity),
                fmt::format("<strong>{}</strong> <small>{}</small><br/>{} {}", escape(f.title),
                            escape(f.code), escape(f.detail), escape(f.suggestion)),
                cost_cell(f)});
@@ -103,6 +99,13 @@ std::string section(const Snapshot& s) {
 }
 
 }  // namespace
+
+std::string severity_tag(Severity severity) {
+  constexpr std::array<std::string_view, 3> kClasses = {"bad", "warn", ""};
+  constexpr std::array<std::string_view, 3> kWords = {"high", "medium", "low"};
+  const auto place = static_cast<std::size_t>(severity);
+  return tag(kClasses[place], kWords[place]);
+}
 
 Topic findings_topic() {
   return {.title = "Findings",

@@ -2,10 +2,17 @@
 // is a FindingsView, replaced after each look of the FindingsWatch. Plain values; pure.
 #pragma once
 
+#include <string>
+
+#include "coordinator/diagnosis/finding.h"
+
 namespace cox::metrics {
 
 struct Topic;
 
 Topic findings_topic();
+
+// Returns the label of a finding, on all pages.
+std::string severity_tag(diagnosis::Severity severity);
 
 }  // namespace cox::metrics

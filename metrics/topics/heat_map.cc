@@ -20,25 +20,10 @@ constexpr std::size_t kSlowestShown = kHeatRanks / 2;
 constexpr std::size_t kRowPixels = 14;    // as high as its label
 constexpr std::size_t kRunsTitled = 100;  // of the hottest levels, for the size of the page
 
-// Level is one colour of the map: ratios from `from` on, in hundredths.
-struct Level {
-  std::uint16_t from;
-  const char* text;
-};
-constexpr std::array<Level, 6> kLevels = {{{1, "below 0.90×"},
-                                           {90, "ordinary"},
-                                           {110, "from 1.10×"},
-                                           {125, "from 1.25×"},
-                                           {150, "from 1.50×"},
-                                           {200, "from 2.00×"}}};
-constexpr std::size_t kOrdinary = 1;
-constexpr std::size_t kNoLevel = kLevels.size();  // no report
+constexpr std::size_t kNoLevel = kHeatLevels.size();  // no report
 
 std::size_t level_of(std::uint16_t hundredths) {
-  if (hundredths == HeatColumn::kNone) return kNoLevel;
-  std::size_t level = 0;
-  while (level + 1 < kLevels.size() && hundredths >= kLevels[level + 1].from) ++level;
-  return level;
+  return hundredths == HeatColumn::kNone ? kNoLevel : heat_level(hundredths / 100.0);
 }
 
 std::uint16_t hundredths_of(const RankSignal& report, double median) {
@@ -98,7 +83,7 @@ std::array<bool, kNoLevel + 1> titled_levels(const std::vector<Run>& runs) {
   std::array<bool, kNoLevel + 1> titled{};
   std::size_t left = kRunsTitled;
   for (std::size_t level = kNoLevel + 1; level-- > 0;) {
-    if (level == kOrdinary) continue;  // the row's own title tells of these
+    if (level == kOrdinaryHeat) continue;  // the row's own title tells of these
     if (count[level] > left) break;
     left -= count[level];
     titled[level] = true;
@@ -148,7 +133,7 @@ std::string picture(const HeatMap& map, const std::vector<std::size_t>& ranks) {
   std::array<std::string, kNoLevel + 1> plain;
   std::string named;
   for (const Run& run : runs) {
-    if (run.level == kOrdinary) continue;
+    if (run.level == kOrdinaryHeat) continue;
     if (!titled[run.level]) {
       plain[run.level] += piece_of(run);
       continue;
@@ -164,10 +149,8 @@ std::string picture(const HeatMap& map, const std::vector<std::size_t>& ranks) {
 }
 
 std::string keys() {
-  std::string out = "<ul class=\"keys\">";
-  for (std::size_t level = 0; level < kLevels.size(); ++level)
-    out += fmt::format("<li><i class=\"h{}\"></i>{}</li>", level, kLevels[level].text);
-  return fmt::format("{}<li><i class=\"h{}\"></i>no work reported</li></ul>", out, kNoLevel);
+  return fmt::format("<ul class=\"keys\">{}<li><i class=\"h{}\"></i>no work reported</li></ul>",
+                     heat_keys(), kNoLevel);
 }
 
 std::string labels(const Snapshot& s, const std::vector<std::size_t>& ranks) {
@@ -201,6 +184,19 @@ void put_rank(io::JsonWriter& json, const HeatMap& map, std::size_t rank) {
 }
 
 }  // namespace
+
+std::size_t heat_level(double ratio) {
+  std::size_t level = 0;
+  while (level + 1 < kHeatLevels.size() && ratio >= kHeatLevels[level + 1].from) ++level;
+  return level;
+}
+
+std::string heat_keys() {
+  std::string out;
+  for (std::size_t level = 0; level < kHeatLevels.size(); ++level)
+    out += fmt::format("<li><i class=\"h{}\"></i>{}</li>", level, kHeatLevels[level].text);
+  return out;
+}
 
 void HeatMap::add(const StepRecord& record) {
   auto column = std::make_shared<HeatColumn>();

@@ -4,6 +4,7 @@
 // settled on the reader's thread.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -33,6 +34,23 @@ struct HeatColumn {
     return rank < hundredths.size() ? hundredths[rank] : kNone;
   }
 };
+
+// HeatLevel is one colour of a heat map, on all pages: a rank's work over that of the median rank,
+// from `from` up to the next level. Level i has the class h<i>.
+struct HeatLevel {
+  double from;
+  const char* text;
+};
+inline constexpr std::array<HeatLevel, 6> kHeatLevels = {{{0, "below 0.90×"},
+                                                          {0.9, "ordinary"},
+                                                          {1.1, "from 1.10×"},
+                                                          {1.25, "from 1.25×"},
+                                                          {1.5, "from 1.50×"},
+                                                          {2, "from 2.00×"}}};
+inline constexpr std::size_t kOrdinaryHeat = 1;
+std::size_t heat_level(double ratio);
+// Returns the items of a list that says what the colours mean.
+std::string heat_keys();
 
 struct HeatMap {
   std::vector<std::shared_ptr<const HeatColumn>> columns;  // oldest first, at most kHeatRounds

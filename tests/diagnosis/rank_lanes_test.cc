@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/diagnosis/clock_alignment.h"
+#include "coordinator/diagnosis/rank_survey.h"
 #include "coordinator/diagnosis/run_record.h"
 
 #include <doctest/doctest.h>

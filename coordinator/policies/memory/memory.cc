@@ -155,7 +155,7 @@ std::string explain_room(const PolicyInput& input, std::size_t rank, const RankV
 // with it; the budget that is named is to be enough all the same.
 std::int64_t surely_enough_bytes(std::int64_t least_bytes) {
   constexpr std::int64_t kShownBytes = 64 << 10;  // as mib_text() rounds
-  return least_bytes + std::max(least_bytes / 50, kShownBytes);
+  return least_bytes + std::max(least_bytes / 20, kShownBytes);
 }
 
 // Tells what is too small, by how much, and what would help.

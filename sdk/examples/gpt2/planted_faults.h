@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "coxswain/trainer.h"
-#include "sdk/examples/gpt2/faults.h"
+#include "sdk/examples/gpt2/options.h"
 
 namespace gpt2 {
 

@@ -298,8 +298,8 @@ void SessionState::declare_reducing() {
   if (is_adopted_) {
     throw Error(
         failed_precondition("expected a session without adopted models for a Reducer or Trainer, "
-                            "found one; keep one of "
-                            "them: a Reducer or Trainer follows its model without adopt()"));
+                            "found one; keep one of them: a Reducer or Trainer follows its model "
+                            "without adopt()"));
   }
   if (is_started() && !step_.is_reducing()) {
     throw Error(failed_precondition(

@@ -21,7 +21,7 @@ namespace cox::detail {
 
 using Clock = std::chrono::steady_clock;
 
-// Returns whether the kernel keeps its time by the counter that ticks_now() reads.
+// Returns whether the kernel keeps its time by the counter that TickSource reads.
 // `clock_source`: the kernel's file that names it.
 bool has_steady_ticks(
     const char* clock_source = "/sys/devices/system/clocksource/clocksource0/current_clocksource");
