@@ -133,6 +133,10 @@ Result<FolderLock> FolderLock::take(const fs::path& directory, std::string_view 
   return lock;
 }
 
+FolderLock FolderLock::of_job(const fs::path& directory, std::string_view name, std::string token) {
+  return {directory / name, std::move(token), -1};
+}
+
 FolderLock::FolderLock(FolderLock&& other) noexcept
     : path_(std::move(other.path_)),
       token_(std::move(other.token_)),
@@ -146,12 +150,12 @@ FolderLock::~FolderLock() {
 }
 
 Status FolderLock::check_held() const {
-  const bool is_ours =
-      is_same_file(descriptor_, path_) && content_of_lock(descriptor_).starts_with(token_ + "\n");
-  if (is_ours) return ok_status();
   const int now = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-  const std::string holder = now < 0 ? "nobody" : holder_in(content_of_lock(now));
+  const std::string content = now < 0 ? std::string() : content_of_lock(now);
+  const std::string holder = now < 0 ? "nobody" : holder_in(content);
   if (now >= 0) ::close(now);
+  const bool is_same = descriptor_ < 0 || is_same_file(descriptor_, path_);
+  if (is_same && content.starts_with(token_ + "\n")) return ok_status();
   return failed_precondition(path_.parent_path().string() +
                              ": expected to hold it still, found it held by " + holder +
                              " since this job was away; nothing in it was changed");

@@ -39,6 +39,11 @@ class FolderLock {
                                  std::string_view holder, std::string token,
                                  const LockCalls& calls = system_lock_calls());
 
+  // Returns the lock as another process of the same job knows it, by the token that take() was
+  // given: check_held() is the same, and the lock is not released by this.
+  static FolderLock of_job(const std::filesystem::path& directory, std::string_view name,
+                           std::string token);
+
   FolderLock(FolderLock&& other) noexcept;
   FolderLock& operator=(FolderLock&&) = delete;
   // Releases it. The file stays where the system locks it: removing it would take it from somebody
@@ -55,7 +60,7 @@ class FolderLock {
 
   std::filesystem::path path_;
   std::string token_;
-  int descriptor_;             // -1 after a move
+  int descriptor_;             // -1 after a move, and where another process holds it
   bool file_is_lock_ = false;  // the file system has no locks, so the file's presence is one
 };
 

@@ -80,6 +80,14 @@ const Reason* first_said(const SteeredJob& job, ReasonCode code) {
   return found == job.said().end() ? nullptr : &*found;
 }
 
+const Reason* last_said(const SteeredJob& job, ReasonCode code) {
+  const Reason* last = nullptr;
+  for (const Reason& reason : job.said()) {
+    if (reason.code == code) last = &reason;
+  }
+  return last;
+}
+
 const cox::Effect* effect_of(const SteeredJob& job, ReasonCode code) {
   for (const auto& effect : *job.last().effects) {
     if (effect->reason.code == code && effect->plan) return effect.get();
@@ -115,6 +123,11 @@ TEST_SUITE("testing.ladder") {
     job.rounds(kSlowUntil - job.now().value() + 200);
     CHECK(kept_blocks(job.active(), RankId(2)) == kept_before);
     CHECK(first_said(job, ReasonCode::taken_back) == nullptr);
+    CHECK(first_said(job, ReasonCode::memory_breach) == nullptr);
+    const Reason* const ended = last_said(job, ReasonCode::memory_over_budget);
+    REQUIRE(ended != nullptr);
+    CHECK(ended->text.find("rank 2 is not slow any more, and its plan of 850 MiB does not fit its "
+                           "budget of 733 MiB") == 0);
   }
 
   TEST_CASE("a faster format for a straggler shortens the step, and ends with it") {

@@ -121,6 +121,10 @@ std::string explain_over_budget(std::size_t rank, const RankView& view,
                   mib_text(view.now->peak_bytes), " (budget: ", budget,
                   ") and ran its step again with less");
   }
+  if (view.ends_slow_plan) {
+    return concat("rank ", rank, " is not slow any more, and its plan of ",
+                  mib_text(view.now->peak_bytes), " does not fit its budget of ", budget);
+  }
   if (view.breached) {
     return concat("rank ", rank, " peaked at ", mib_text(measured_bytes), ", ",
                   mib_text(measured_bytes - view.budget.bytes), " above its budget of ", budget,
@@ -315,7 +319,7 @@ Reason explain_move(const PolicyInput& input, const MemoryRound& round) {
                      explain_infeasible(rank, view, input.config.memory));
   }
   if (view.choice.move != Move::lighter) {
-    const bool breach = view.choice.move == Move::breach;
+    const bool breach = view.choice.move == Move::breach && !view.ends_slow_plan;
     return reason_of(breach ? ReasonCode::memory_breach : ReasonCode::memory_over_budget,
                      explain_over_budget(rank, view, known.measured_bytes));
   }

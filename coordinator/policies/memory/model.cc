@@ -535,6 +535,10 @@ MemoryRound look_at_round(const PolicyInput& input, MemoryState state) {
     set_correction(input.summary.round, known, view);
     view.choice = priced(view, choose(view, eagerness_of(round.state, known)));
     if (input.summary.reporting > 0) known.room_rounds = view.choice.room_rounds;
+    if (view.choice.move == Move::stay) continue;
+    view.ends_slow_plan = known.has_slow_plan && !known.straggles && view.now &&
+                          view.now->peak_bytes > view.budget.bytes;
+    known.has_slow_plan = view.choice.move == Move::lighter && known.straggles;
   }
   return round;
 }

@@ -60,19 +60,20 @@ struct RankMemoryState {
   std::int64_t ceiling_bytes = 0;  // predicted for a plan that broke the budget; 0 = none did
   RoundId ceiling_until{};         // the round in which that is forgotten
   bool straggles = false;          // by the newest estimates
+  bool has_slow_plan = false;      // it chose its plan while it straggled
   std::uint64_t samples = 0;       // of a step, in its newest report; 0 = none yet
   std::uint32_t room_rounds = 0;   // in a row in which a lighter plan was worth it
 
   static auto fields(auto& self) {
     return std::tie(self.correction_bytes, self.correction_rounds, self.plan_seen,
                     self.measured_bytes, self.limit_bytes, self.ceiling_bytes, self.ceiling_until,
-                    self.straggles, self.samples, self.room_rounds);
+                    self.straggles, self.has_slow_plan, self.samples, self.room_rounds);
   }
 };
 
 // MemoryState is what policy `memory` remembers between rounds.
 struct MemoryState {
-  static constexpr std::uint32_t kVersion = 4;
+  static constexpr std::uint32_t kVersion = 5;
   std::uint64_t digest = 0;              // of fronts and budgets; with others it starts anew
   std::vector<RankMemoryState> ranks{};  // one per rank
   std::vector<RestingAction> resting{};
@@ -130,6 +131,7 @@ struct RankView {
   std::int64_t ceiling_bytes = 0;  // predicted bytes must be below; 0 = none
   bool breached = false;           // it was just measured above the budget, or ran out
   bool ran_out = false;            // of memory, under the plan that it has
+  bool ends_slow_plan = false;     // it is not slow any more, and its plan was for when it was
   Choice choice;
 };
 

@@ -109,8 +109,8 @@ Status check(const ScalerState& scaler) {
 }
 
 // Writes the files and tells in `manifest` what was written.
-Status write_files(const fs::path& folder, const Checkpoint& checkpoint,
-                   const ControlState* control, io::SaveManifest& manifest) {
+Status write_files(const fs::path& folder, const Checkpoint& checkpoint, std::string_view control,
+                   io::SaveManifest& manifest) {
   for (const TensorFile& file : kFiles) {
     const std::vector<NamedTensor>& tensors = checkpoint.*file.tensors;
     if (file.is_optional && tensors.empty()) continue;
@@ -120,8 +120,8 @@ Status write_files(const fs::path& folder, const Checkpoint& checkpoint,
     manifest.files.push_back(std::move(written->file));
     std::ranges::move(written->pieces, std::back_inserter(manifest.pieces));
   }
-  if (control == nullptr) return ok_status();
-  if (Status s = runtime::save_control_state(folder / kControl, *control); !s.ok()) return s;
+  if (control.empty()) return ok_status();
+  if (Status s = io::replace_file(folder / kControl, control); !s.ok()) return s;
   const auto content = io::content_of(folder / kControl);
   if (content.ok()) manifest.files.push_back({kControl, content->bytes, content->hash});
   return content.status();
@@ -206,13 +206,26 @@ Result<CheckpointFolder> CheckpointFolder::open(fs::path directory) {
 }
 
 Status CheckpointFolder::claim(SaveWriter writer) {
-  const std::string token = io::save_id(writer.random(), writer.random());
-  auto lock = io::FolderLock::take(directory_, kLock, writer.name, token);
+  writer_ = std::move(writer);
+  auto lock = io::FolderLock::take(directory_, kLock, writer_.name, draw_id());
   if (!lock.ok()) return lock.status().with_context("checkpoint.directory");
   lock_.emplace(std::move(*lock));
-  writer_ = std::move(writer);
   remove_leftovers();
   return ok_status();
+}
+
+void CheckpointFolder::join(SaveWriter writer) {
+  writer_ = std::move(writer);
+  lock_.emplace(io::FolderLock::of_job(directory_, kLock, draw_id()));
+}
+
+std::string CheckpointFolder::draw_id() {
+  const std::uint64_t high = writer_.random();
+  return io::save_id(high, writer_.random());
+}
+
+void CheckpointFolder::leave_to_other() {
+  own_.insert(draw_id());
 }
 
 std::optional<fs::path> CheckpointFolder::newest() const {
@@ -244,8 +257,9 @@ bool CheckpointFolder::is_own(const fs::path& save) const {
   return own_.contains(id_of(save));
 }
 
-Status CheckpointFolder::write(const Checkpoint& checkpoint, const ControlState* control,
+Status CheckpointFolder::write(const Checkpoint& checkpoint, std::string_view control,
                                std::uint32_t keep) {
+  const std::string id = draw_id();
   const std::uint64_t step = checkpoint.position.step;
   const fs::path final_path = save_of(step);
   const fs::path temporary = working_name(kWriting, step);
@@ -254,7 +268,7 @@ Status CheckpointFolder::write(const Checkpoint& checkpoint, const ControlState*
   fs::remove_all(temporary, error);
   if (!fs::create_directory(temporary, error))
     return resource_exhausted(context + ": cannot create a folder for it: " + error.message());
-  io::SaveManifest manifest{.id = io::save_id(writer_.random(), writer_.random()),
+  io::SaveManifest manifest{.id = id,
                             .step = step,
                             .incarnation = checkpoint.incarnation,
                             .world_size = checkpoint.world_size,

@@ -1,8 +1,9 @@
 // CheckpointFolder: whole saves of a training run in one directory, one folder a save
 // (step-000000000123 with model.safetensors, optimizer.safetensors, control.state and
 // manifest.json; coordinator/io/save_folder.h has the manifest). A save is written beside its final
-// name and renamed as the last act; what a crash left half written is ignored. Written by rank 0 of
-// one job at a time, read by every rank. Blocks on the disk; does not communicate.
+// name and renamed as the last act; what a crash left half written is ignored. One job at a time
+// writes: rank 0 holds the lock, and each save is written by one rank, which may be another one.
+// Every rank reads. Blocks on the disk; does not communicate.
 #pragma once
 
 #include <cstdint>
@@ -60,7 +61,7 @@ Status read_description(const Metadata& metadata, Checkpoint& checkpoint);
 struct SaveWriter {
   std::string name;  // one line: "run demo on host node-a, process 4711"
   std::function<UnixTime()> now;
-  std::function<std::uint64_t()> random;  // 64 fresh random bits a call
+  std::function<std::uint64_t()> random;  // 64 random bits a call, on all ranks the same ones
 };
 
 class CheckpointFolder {
@@ -68,16 +69,22 @@ class CheckpointFolder {
   // Creates the directory. failed_precondition when that, or a probe file in it, is impossible.
   static Result<CheckpointFolder> open(std::filesystem::path directory);
 
-  // Makes this process the one that writes here, for as long as this object lives, and removes what
+  // Makes this job the one that writes here, for as long as this object lives, and removes what
   // a crash left half written. Rank 0's part. failed_precondition, naming the holder, when another
   // job writes to the folder.
   Status claim(SaveWriter writer);
+  // The other ranks' part: they may write saves once rank 0 has claimed the folder.
+  void join(SaveWriter writer);
 
   // Writes a whole save and removes all but the newest `keep`, and those of later steps: a rollback
-  // gave them up. Only saves that this object wrote, or went on from, are ever replaced or removed.
+  // gave them up. Only saves that this job wrote, or went on from, are ever replaced or removed.
+  // `control`: the file of the coordinator's state (runtime::control_state_file); empty = none.
   // After an error (a full disk, another job took the folder over) the earlier saves are untouched
-  // and nothing half written remains. REQUIRES: claim() succeeded.
-  Status write(const Checkpoint& checkpoint, const ControlState* control, std::uint32_t keep);
+  // and nothing half written remains. REQUIRES: rank 0 claimed, this rank claimed or joined, and
+  // all others leave this save to it.
+  Status write(const Checkpoint& checkpoint, std::string_view control, std::uint32_t keep);
+  // Takes note that another rank writes the next save. REQUIRES: as write().
+  void leave_to_other();
 
   // The newest save, whole or not, if there is one.
   std::optional<std::filesystem::path> newest() const;
@@ -90,7 +97,7 @@ class CheckpointFolder {
   // claim() succeeded.
   Result<std::filesystem::path> newest_whole(OnDamage on_damage,
                                              const std::function<void(const std::string&)>& tell);
-  // The run goes on from this save: later writes may remove it and the older ones.
+  // The run goes on from this save: later writes may remove it and the older ones. On every rank.
   void go_on_from(const std::filesystem::path& save);
 
   std::filesystem::path save_of(std::uint64_t step) const;
@@ -102,6 +109,7 @@ class CheckpointFolder {
 
  private:
   explicit CheckpointFolder(std::filesystem::path directory) : directory_(std::move(directory)) {}
+  std::string draw_id();
   std::filesystem::path working_name(std::string_view purpose, std::uint64_t step) const;
   void remove_leftovers() const;
   bool is_own(const std::filesystem::path& save) const;
@@ -113,7 +121,7 @@ class CheckpointFolder {
   Status set_aside(const std::filesystem::path& save) const;
 
   std::filesystem::path directory_;
-  std::optional<io::FolderLock> lock_;  // from claim() on
+  std::optional<io::FolderLock> lock_;  // from claim() or join() on
   SaveWriter writer_;
   std::set<std::string> own_;  // ids of the saves that may be replaced and removed
 };

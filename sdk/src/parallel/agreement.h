@@ -95,26 +95,27 @@ std::string first_text(transport::Communicator& ranks, const std::string& mine);
 // Returns the ranks whose number differs from rank 0's, as "1, 3, 7"; empty when all agree. Pure.
 std::string ranks_that_differ(const std::vector<std::uint64_t>& numbers);
 
-// Gathers a row from every rank, each as long as that rank has it: one row a rank on rank 0,
+// Gathers a row from every rank, each as long as that rank has it: one row a rank on rank `to`,
 // nothing on the others. `what` names what is waited for, in the error that it returns after 10
 // minutes.
 template <class T>
 Result<std::vector<std::vector<T>>> gather_rows(transport::Communicator& ranks, std::vector<T> mine,
-                                                const char* what, const BetweenPolls& pump = {}) {
+                                                const char* what, const BetweenPolls& pump = {},
+                                                RankId to = kRoot) {
   const auto sizes = gather_values(ranks, mine.size(), pump);
   if (!sizes.ok()) return sizes.status();
   // MPI gathers equal parts: all rows travel as long as the longest.
   mine.resize(std::max<std::size_t>(1, *std::ranges::max_element(*sizes)));
-  const bool is_root = ranks.rank() == kRoot;
-  std::vector<T> all(is_root ? sizes->size() * mine.size() : 0);
+  const bool takes = ranks.rank() == to;
+  std::vector<T> all(takes ? sizes->size() * mine.size() : 0);
   const Status gathered = transport::finish(
       ranks,
       ranks.start_gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)),
-                         kRoot),
+                         to),
       transport::with_timeout(wait_policy_of(ranks), std::chrono::minutes(10), what));
   if (!gathered.ok()) return gathered;
   std::vector<std::vector<T>> rows;
-  for (std::size_t r = 0; is_root && r < sizes->size(); ++r) {
+  for (std::size_t r = 0; takes && r < sizes->size(); ++r) {
     const auto row = std::span(all).subspan(r * mine.size(), (*sizes)[r]);
     rows.emplace_back(row.begin(), row.end());
   }

@@ -376,14 +376,14 @@ bool SessionState::stop_asked_anywhere() {
   return anywhere;
 }
 
-std::vector<NamedTensor> SessionState::saved_rows() {
+std::vector<NamedTensor> SessionState::saved_rows(RankId to) {
   const WaitingScope waiting(step_.recorder());
   std::vector<NamedTensor> saved;
   for (const Actuator* actuator : actuators_) {
     const SavedRow* name = actuator->saved_row();
     if (name == nullptr) continue;
     const auto rows = require(
-        gather_rows(job_.all(), actuator->save(), "all ranks to save", job_.between_polls()));
+        gather_rows(job_.all(), actuator->save(), "all ranks to save", job_.between_polls(), to));
     for (std::size_t r = 0; r < rows.size(); ++r) {
       saved.push_back({tensor_name(*name, r), at::tensor(rows[r], at::kDouble)});
     }

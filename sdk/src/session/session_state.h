@@ -203,9 +203,9 @@ class SessionState {
   bool stop_asked_anywhere();
   bool stop_asked() { return step_.stop_agreed() || job_.termination().requested(); }
 
-  // Returns, on rank 0, what actuators remember on each rank, one tensor a rank, for a save between
-  // steps. Empty where nothing is remembered. Collective. Throws cox::Error.
-  std::vector<NamedTensor> saved_rows();
+  // Returns, on rank `to`, what actuators remember on each rank, one tensor a rank, for a save
+  // between steps. Empty where nothing is remembered. Collective. Throws cox::Error.
+  std::vector<NamedTensor> saved_rows(RankId to = kRoot);
   // Hands what was saved to the actuators, after the reducer was made. Where it is of another world
   // size or does not fit, the actuator starts anew, and the log says so.
   void load_rows(std::span<const NamedTensor> saved);

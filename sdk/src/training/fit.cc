@@ -72,8 +72,9 @@ double sum_over_ranks(detail::SessionState& state, std::vector<double> mine, std
 }
 
 // The mean loss of a model over a data set that it is not trained on. Ranks take whole batches of
-// it, and losses are added up in the order of the batches: the result does not depend on the number
-// of ranks as long as batches do not. The model is in evaluation mode meanwhile; every module is
+// it, as many as the plan's shares give them, so that nobody waits for a slow one; losses are added
+// up in the order of the batches: the result depends neither on the number of ranks nor on shares
+// as long as batches do not. The model is in evaluation mode meanwhile; every module is
 // put back into the mode it had. No part of the open step's time. Throws the same cox::Error on all
 // ranks when `loss` or the data set throws on one. Collective. REQUIRES: batch >= 1.
 double evaluate(Session& session, torch::nn::Module& model, const Dataset& dataset,
@@ -81,8 +82,9 @@ double evaluate(Session& session, torch::nn::Module& model, const Dataset& datas
   detail::SessionState& state = session.state();
   const detail::Clock::time_point began = detail::Clock::now();
   const std::int64_t batches = (dataset.size() + batch - 1) / batch;
-  const std::vector<std::uint32_t> even(static_cast<std::size_t>(session.world_size()), 1);
-  const auto counts = detail::require(SamplePlan::assign(batches, even));
+  std::vector<std::uint32_t> shares = session.plan().shares;
+  if (shares.empty()) shares.assign(static_cast<std::size_t>(session.world_size()), 1);
+  const auto counts = detail::require(SamplePlan::assign(batches, shares));
   const auto mine = SamplePlan::slice(counts, static_cast<std::size_t>(session.rank()));
   std::vector<double> sums;
   session.together([&] {

@@ -275,11 +275,7 @@ struct Trainer::Impl {
   // The reducer gave the model rank 0's weights, or a save its own.
   void adopt_masters() {
     masters->take_weights();
-    saves->add_part("masters", {.state = [this] { return masters->state(); },
-                                .load =
-                                    [this](std::span<const NamedTensor> saved) {
-                                      return masters->load_state(saved);
-                                    }});
+    saves->add_equal_part("masters", *masters);
   }
 
   // Parts of update() and end_step().
@@ -502,11 +498,7 @@ Trainer::Trainer(Session& session, torch::nn::Module& model, MasterWeights& mast
 Trainer::~Trainer() = default;
 
 void Trainer::add_state(std::string_view name, WeightAverage& average) {
-  add_state(name, {.state = [&average] { return average.state(); },
-                   .load =
-                       [&average](std::span<const NamedTensor> state) {
-                         return average.load_state(state);
-                       }});
+  impl_->saves->add_equal_part(name, average);
 }
 
 void Trainer::add_state(std::string_view name, TrainingPart part) {

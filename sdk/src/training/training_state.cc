@@ -9,11 +9,14 @@
 #include <string>
 #include <utility>
 
+#include "coordinator/core/text.h"
 #include "coordinator/io/folder_lock.h"
 #include "coordinator/io/save_folder.h"
+#include "coordinator/runtime/saved_state.h"
 #include "coxswain/error.h"
 #include "coxswain/safetensors.h"
 #include "sdk/src/device/split_mix.h"
+#include "sdk/src/parallel/agreement.h"
 
 namespace cox::detail {
 namespace {
@@ -25,6 +28,27 @@ std::vector<NamedTensor> copies(const std::vector<NamedTensor>& tensors) {
     result.push_back({named.name, named.tensor.detach().clone()});
   }
   return result;
+}
+
+// Returns a source of bits that is the same on all ranks, and another one in every job. Collective.
+std::function<std::uint64_t()> bits_of_all_ranks(const Membership& job) {
+  std::random_device device;
+  std::vector<std::uint32_t> seeds;
+  for (int i = 0; i < 4; ++i) {
+    const std::uint64_t fresh = std::uint64_t{device()} << 32 | device();
+    const std::uint64_t seed = job.gather(fresh).front();
+    seeds.push_back(static_cast<std::uint32_t>(seed));
+    seeds.push_back(static_cast<std::uint32_t>(seed >> 32));
+  }
+  std::seed_seq sequence(seeds.begin(), seeds.end());
+  return std::mt19937_64(sequence);
+}
+
+// The ranks 0 .. n-1 that are on one node, so that they surely see the same folder.
+std::size_t ranks_beside_root(const JobFacts& job) {
+  const auto& nodes = job.node_of_rank;
+  const auto other = std::ranges::find_if(nodes, [&](NodeId n) { return n != nodes.front(); });
+  return nodes.empty() ? job.ranks() : static_cast<std::size_t>(other - nodes.begin());
 }
 
 }  // namespace
@@ -105,10 +129,10 @@ TrainingSaves::TrainingSaves(const Parts& parts)
     : parts_(parts),
       state_(parts.session.state()),
       formats_(state_.actuators().get<FormatActuator>()) {
-  state_.job().agree(open_folder());
+  state_.job().agree(open_folder(bits_of_all_ranks(state_.job())));
 }
 
-Status TrainingSaves::open_folder() {
+Status TrainingSaves::open_folder(std::function<std::uint64_t()> random) {
   if (config().directory.empty()) {
     if (!config().resume) return ok_status();
     return invalid_argument(
@@ -118,11 +142,12 @@ Status TrainingSaves::open_folder() {
   auto opened = CheckpointFolder::open(config().directory);
   if (!opened.ok()) return opened.status();
   folder_.emplace(std::move(*opened));
-  if (state_.job().rank() == kRoot) {
-    const Status claimed = folder_->claim(
-        {"run " + state_.job().config().run.name + " on " + io::this_process_text(), wall_clock,
-         [] { return std::uint64_t{std::random_device()()} << 32 | std::random_device()(); }});
-    if (!claimed.ok()) return claimed;
+  SaveWriter writer{"run " + state_.job().config().run.name + " on " + io::this_process_text(),
+                    wall_clock, std::move(random)};
+  if (state_.job().rank() != kRoot) {
+    folder_->join(std::move(writer));
+  } else if (Status claimed = folder_->claim(std::move(writer)); !claimed.ok()) {
+    return claimed;
   }
   return check_unused();
 }
@@ -148,14 +173,15 @@ std::filesystem::path TrainingSaves::find_save() {
     found = save.status();
     if (save.ok()) {
       step = io::step_of_save(*save).value_or(0);
-      folder_->go_on_from(*save);
     } else if (found.code() == StatusCode::not_found) {
       found = not_found("checkpoint.resume: expected a save in " + config().directory +
                         ", found none; start without checkpoint.resume");
     }
   }
   state_.job().agree(found);
-  return folder_->save_of(state_.job().gather(step).front());
+  const std::filesystem::path save = folder_->save_of(state_.job().gather(step).front());
+  folder_->go_on_from(save);
+  return save;
 }
 
 TrainingSaves::Resumed TrainingSaves::resume() {
@@ -188,7 +214,7 @@ Status TrainingSaves::load_part(const Part& part, std::span<const NamedTensor> s
   return part.of.load(own).with_context("state \"" + part.name + "\"");
 }
 
-void TrainingSaves::add_part(std::string_view name, TrainingPart part) {
+void TrainingSaves::add(std::string_view name, TrainingPart part) {
   const bool is_taken =
       std::ranges::any_of(parts_added_, [&](const Part& p) { return p.name == name; });
   if (name.empty() || name.find('/') != name.npos || is_taken || !part.state || !part.load) {
@@ -264,30 +290,70 @@ void TrainingSaves::check_folder() const {
               Error::Scope::all_ranks);
 }
 
+RankId saver_of(std::span<const std::uint32_t> shares, std::size_t at_hand) {
+  const auto some = shares.first(std::min(at_hand, shares.size()));
+  const auto most = std::ranges::max_element(some);
+  const bool is_slower = !some.empty() && std::uint64_t{*most} * 4 > std::uint64_t{some[0]} * 5;
+  return is_slower ? RankId(static_cast<std::int32_t>(most - some.begin())) : kRoot;
+}
+
+void TrainingSaves::apply(const Plan& plan, RoundId) {
+  order_ = plan.rollback;
+  if (!folder_) return;
+  const RankId saver = saver_of(plan.shares, ranks_beside_root(state_.control().plane().job()));
+  const bool moves = saver != std::exchange(saver_, saver) && !is_written_by_root_;
+  if (!moves || !state_.job().is_root()) return;
+  state_.job().log().info(
+      sentence("saves are written by rank %d from now on, as its share of the "
+               "batch is the largest",
+               saver.value()));
+}
+
+// The coordinator's state is rank 0's, and each rank has rows of its own. Collective.
+Result<TrainingSaves::Gathered> TrainingSaves::gather_for(RankId saver) {
+  const WaitingScope waiting(state_.step().recorder());
+  state_.control().flush_rows();
+  Gathered gathered{{}, state_.saved_rows(saver)};
+  Status failed;
+  if (const auto control = state_.control().state()) {
+    auto file = runtime::control_state_file(*control);
+    failed = file.status();
+    if (file.ok()) gathered.control = std::move(*file);
+  }
+  if (saver == kRoot) return failed.ok() ? Result<Gathered>(std::move(gathered)) : failed;
+  state_.job().agree(failed);
+  gathered.control.resize(state_.job().gather(gathered.control.size()).front());
+  const Status sent =
+      broadcast(state_.job().all(), std::as_writable_bytes(std::span(gathered.control)), kRoot);
+  return sent.ok() ? Result<Gathered>(std::move(gathered)) : sent;
+}
+
+Status TrainingSaves::write_here(const Reducer& reducer, Gathered gathered) {
+  state_.step().recorder().do_between_steps(Activity::saving, Clock::now());
+  Checkpoint checkpoint;
+  checkpoint.position = parts_.position;
+  checkpoint.model = model_tensors(parts_.model);
+  checkpoint.optimizer = parts_.optimizer.state();
+  checkpoint.reducer = reducer.state();
+  checkpoint.numbers = std::move(gathered.rows);
+  checkpoint.parts = part_states();
+  checkpoint.incarnation = state_.control().plane().start_facts().incarnation;
+  checkpoint.world_size = state_.job().world_size();
+  const Status written = folder_->write(checkpoint, gathered.control, config().keep);
+  state_.step().recorder().do_between_steps(Activity::outside, Clock::now());
+  return written;
+}
+
 void TrainingSaves::write(const Reducer& reducer, OnFailure on_failure) {
-  Status written;
-  {
-    const WaitingScope waiting(state_.step().recorder());
-    state_.control().flush_rows();
+  const RankId saver = is_written_by_root_ ? kRoot : saver_;
+  auto gathered = gather_for(saver);
+  Status written = gathered.status();
+  if (written.ok() && state_.job().rank() == saver) {
+    written = write_here(reducer, std::move(*gathered));
+  } else {
+    folder_->leave_to_other();
   }
-  std::vector<NamedTensor> rows = state_.saved_rows();
-  if (state_.job().rank() == kRoot) {
-    state_.step().recorder().do_between_steps(Activity::saving, Clock::now());
-    Checkpoint checkpoint;
-    checkpoint.position = parts_.position;
-    checkpoint.model = model_tensors(parts_.model);
-    checkpoint.optimizer = parts_.optimizer.state();
-    checkpoint.reducer = reducer.state();
-    checkpoint.numbers = std::move(rows);
-    checkpoint.parts = part_states();
-    checkpoint.incarnation = state_.control().plane().start_facts().incarnation;
-    checkpoint.world_size = state_.job().world_size();
-    const auto control = state_.control().state();
-    written = folder_->write(checkpoint, control ? &*control : nullptr, config().keep);
-    state_.step().recorder().do_between_steps(Activity::outside, Clock::now());
-    if (!written.ok() && on_failure == OnFailure::report)
-      state_.job().log().error(written.message());
-  }
+  if (!written.ok() && on_failure == OnFailure::report) state_.job().log().error(written.message());
   if (on_failure == OnFailure::raise) {
     const WaitingScope waiting(state_.step().recorder());
     state_.job().agree(written);

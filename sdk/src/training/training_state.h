@@ -104,6 +104,11 @@ class StepBuffers {
   std::optional<std::uint64_t> seen_;  // versions that the copies are of
 };
 
+// Returns who writes the saves: rank 0, unless one of the first `at_hand` ranks has more than 1.25
+// times its share of the batch; then the first of those with the largest. A rank that has less work
+// because it is slow would write slowly, too, and all ranks wait for a save. `shares`: of a plan.
+RankId saver_of(std::span<const std::uint32_t> shares, std::size_t at_hand);
+
 // TrainingSaves writes and reads a trainer's saves: on the disk (checkpoint.*), to resume from, and
 // in memory (checkpoint.snapshot_rounds), to roll back to. Moves the position that the trainer gave
 // it. Owned by a Trainer.
@@ -124,7 +129,7 @@ class TrainingSaves final : public Actuator {
   void contribute(JobFacts& job) const override {
     job.capabilities.rollback = config().snapshot_rounds > 0;
   }
-  void apply(const Plan& plan, RoundId) override { order_ = plan.rollback; }
+  void apply(const Plan& plan, RoundId) override;
 
   // State for parts that are made after resume(): both empty for a save without it.
   struct Resumed {
@@ -136,8 +141,18 @@ class TrainingSaves final : public Actuator {
   // it is another job's. REQUIRES: checkpoint.resume.
   Resumed resume();
 
-  // As Trainer::add_state(). Throws cox::Error.
-  void add_part(std::string_view name, TrainingPart part);
+  // As Trainer::add_state(). Throws cox::Error. A part of the program's own need not be equal on
+  // all ranks, so from then on rank 0 writes every save.
+  void add_part(std::string_view name, TrainingPart part) {
+    is_written_by_root_ = true;
+    add(name, std::move(part));
+  }
+  // The same for an object that is equal on all ranks and has state() and load_state().
+  template <class Owner>
+  void add_equal_part(std::string_view name, Owner& owner) {
+    add(name, {.state = [&owner] { return owner.state(); },
+               .load = [&owner](std::span<const NamedTensor> s) { return owner.load_state(s); }});
+  }
   // Warns, on rank 0, of state in the save that nothing was added for.
   void warn_of_unclaimed();
 
@@ -146,8 +161,9 @@ class TrainingSaves final : public Actuator {
   // Throws cox::Error without a folder.
   void check_folder() const;
   enum class OnFailure { report, raise };
-  // Writes a save of the state as it is. Collective. `raise`: throws cox::Error on all ranks when
-  // it cannot be written; `report`: logs it. REQUIRES: a folder.
+  // Writes a save of the state as it is, by the rank that saver_of() names. Collective. `raise`:
+  // throws cox::Error on all ranks when it cannot be written; `report`: logs it. REQUIRES: a
+  // folder.
   void write(const Reducer& reducer, OnFailure on_failure);
 
   // Keeps a snapshot where one is due after `round`. Local.
@@ -166,10 +182,18 @@ class TrainingSaves final : public Actuator {
     std::string name;
     TrainingPart of;
   };
+  // What the coordinator and the ranks give to a save beyond what they all have.
+  struct Gathered {
+    std::string control;  // the file of the coordinator's state; empty = none
+    std::vector<NamedTensor> rows;
+  };
 
-  Status open_folder();
+  void add(std::string_view name, TrainingPart part);
+  Status open_folder(std::function<std::uint64_t()> random);
   Status check_unused() const;
   std::filesystem::path find_save();  // collective
+  Result<Gathered> gather_for(RankId saver);
+  Status write_here(const Reducer& reducer, Gathered gathered);
   void take_over(const Checkpoint& checkpoint);
   std::vector<NamedTensor> part_states() const;
   static Status load_part(const Part& part, std::span<const NamedTensor> states);
@@ -183,9 +207,11 @@ class TrainingSaves final : public Actuator {
   FormatActuator& formats_;  // its scaler goes with the position
   std::optional<CheckpointFolder> folder_;
   std::vector<Part> parts_added_;
+  bool is_written_by_root_ = false;
   std::vector<NamedTensor> unclaimed_;  // of the resumed save: for parts that are not added yet
   SnapshotShelf snapshots_;
   RollbackOrder order_{};             // of the plan in force
+  RankId saver_ = kRoot;              // by the plan in force
   std::uint32_t rollback_done_ = 0;   // the last ticket executed
   std::uint64_t saved_step_ = ~0ull;  // of the newest save
 };

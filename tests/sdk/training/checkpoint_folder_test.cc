@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "coordinator/io/save_folder.h"
+#include "coordinator/runtime/saved_state.h"
 #include "coordinator/testing/random.h"
 #include "coxswain/adamw.h"
 #include "small_training.h"
@@ -47,6 +48,12 @@ CheckpointFolder open(const std::filesystem::path& directory, std::uint64_t seed
   return std::move(*opened);
 }
 
+std::string file_of(const ControlState& state) {
+  auto file = runtime::control_state_file(state);
+  REQUIRE(file.ok());
+  return *file;
+}
+
 std::size_t saves(const TempFolder& temp) {
   return io::saves_in(temp.path()).size();
 }
@@ -78,7 +85,7 @@ TEST_SUITE("checkpoint folder") {
     const TempFolder temp;
     CheckpointFolder folder = open(temp / "saves");
     CHECK_FALSE(folder.newest().has_value());
-    REQUIRE(folder.write(checkpoint_at(12), nullptr, 2).ok());
+    REQUIRE(folder.write(checkpoint_at(12), {}, 2).ok());
     CHECK(newest_name(folder) == "step-000000000012");
     const auto read = CheckpointFolder::read(*folder.newest());
     REQUIRE(read.ok());
@@ -109,14 +116,14 @@ TEST_SUITE("checkpoint folder") {
     auto saves = open(folder.path());
     Checkpoint made = checkpoint_at(3);
     made.position.scaler = ScalerState{0.1f * 65536, 41, 2, 3.7f, 1e-30f, 5};
-    REQUIRE(saves.write(made, nullptr, 2).ok());
+    REQUIRE(saves.write(made, {}, 2).ok());
     const auto read = CheckpointFolder::read(*saves.newest());
     REQUIRE(read.ok());
     REQUIRE(read->position.scaler.has_value());
     CHECK((*read->position.scaler == *made.position.scaler));
 
     made.position.scaler->scale = std::numeric_limits<float>::infinity();
-    REQUIRE(saves.write(made, nullptr, 2).ok());
+    REQUIRE(saves.write(made, {}, 2).ok());
     const auto damaged = CheckpointFolder::read(*saves.newest());
     CHECK_FALSE(damaged.ok());
     CHECK(damaged.status().message().find("loss scale") != std::string::npos);
@@ -125,7 +132,7 @@ TEST_SUITE("checkpoint folder") {
   TEST_CASE("control state is optional and comes back equal") {
     const TempFolder temp;
     CheckpointFolder folder = open(temp.path());
-    REQUIRE(folder.write(checkpoint_at(1), nullptr, 2).ok());
+    REQUIRE(folder.write(checkpoint_at(1), {}, 2).ok());
     CHECK(CheckpointFolder::read_control(*folder.newest()).status().code() ==
           StatusCode::not_found);
     JobFacts job;
@@ -133,7 +140,7 @@ TEST_SUITE("checkpoint folder") {
     ControlState state;
     state.plan = initial_plan(job);
     state.plan.id.number = 4;
-    REQUIRE(folder.write(checkpoint_at(2), &state, 2).ok());
+    REQUIRE(folder.write(checkpoint_at(2), file_of(state), 2).ok());
     const auto read = CheckpointFolder::read_control(*folder.newest());
     REQUIRE(read.ok());
     CHECK(read->plan.id.number == 4);
@@ -159,11 +166,11 @@ TEST_SUITE("checkpoint folder") {
     const TempFolder temp;
     CheckpointFolder folder = open(temp.path());
     for (const std::uint64_t step : {5, 10, 15}) {
-      REQUIRE(folder.write(checkpoint_at(step), nullptr, 2).ok());
+      REQUIRE(folder.write(checkpoint_at(step), {}, 2).ok());
     }
     CHECK(saves(temp) == 2);
     CHECK(newest_name(folder) == "step-000000000015");
-    REQUIRE(folder.write(checkpoint_at(20), nullptr, 1).ok());
+    REQUIRE(folder.write(checkpoint_at(20), {}, 1).ok());
     CHECK(saves(temp) == 1);
   }
 
@@ -171,9 +178,9 @@ TEST_SUITE("checkpoint folder") {
     const TempFolder temp;
     CheckpointFolder folder = open(temp.path());
     for (const std::uint64_t step : {10, 20, 30}) {
-      REQUIRE(folder.write(checkpoint_at(step), nullptr, 3).ok());
+      REQUIRE(folder.write(checkpoint_at(step), {}, 3).ok());
     }
-    REQUIRE(folder.write(checkpoint_at(15), nullptr, 3).ok());
+    REQUIRE(folder.write(checkpoint_at(15), {}, 3).ok());
     CHECK(newest_name(folder) == "step-000000000015");
     CHECK(saves(temp) == 2);
   }
@@ -186,7 +193,7 @@ TEST_SUITE("checkpoint folder") {
     for (const std::string& name : own) std::filesystem::create_directory(temp / name);
     CHECK(newest_name(folder) == "none");
     for (const std::uint64_t step : {10, 20, 30}) {
-      REQUIRE(folder.write(checkpoint_at(step), nullptr, 1).ok());
+      REQUIRE(folder.write(checkpoint_at(step), {}, 1).ok());
     }
     CHECK(newest_name(folder) == "step-000000000030");
     for (const std::string& name : own) CHECK(std::filesystem::exists(temp / name));
@@ -196,8 +203,8 @@ TEST_SUITE("checkpoint folder") {
   TEST_CASE("a step can be saved again") {
     const TempFolder temp;
     CheckpointFolder folder = open(temp.path());
-    REQUIRE(folder.write(checkpoint_at(10, 5), nullptr, 1).ok());
-    REQUIRE(folder.write(checkpoint_at(10, 9), nullptr, 1).ok());
+    REQUIRE(folder.write(checkpoint_at(10, 5), {}, 1).ok());
+    REQUIRE(folder.write(checkpoint_at(10, 9), {}, 1).ok());
     CHECK(CheckpointFolder::read(*folder.newest())->model[0].tensor.numel() == 9);
     CHECK(saves(temp) == 1);
   }
@@ -212,7 +219,7 @@ TEST_SUITE("checkpoint folder") {
     }
     CheckpointFolder folder = open(temp.path());
     CHECK(newest_name(folder) == "none");
-    REQUIRE(folder.write(checkpoint_at(20), nullptr, 2).ok());
+    REQUIRE(folder.write(checkpoint_at(20), {}, 2).ok());
     CHECK(temp.files() == 2);  // the save and the lock
     CHECK(CheckpointFolder::read(*folder.newest())->position.step == 20);
   }
@@ -221,7 +228,7 @@ TEST_SUITE("checkpoint folder") {
     const TempFolder temp;
     CheckpointFolder folder = open(temp.path());
     const auto damage = [&](const std::string& name, const std::string& bytes) {
-      REQUIRE(folder.write(checkpoint_at(10), nullptr, 2).ok());
+      REQUIRE(folder.write(checkpoint_at(10), {}, 2).ok());
       temp.write("step-000000000010/" + name, bytes);
       const auto read = CheckpointFolder::read(*folder.newest());
       REQUIRE_FALSE(read.ok());
@@ -230,7 +237,7 @@ TEST_SUITE("checkpoint folder") {
     damage("model.safetensors", "");
     damage("optimizer.safetensors", "nonsense, but longer than a header");
     damage("model.safetensors", read_bytes(temp / "step-000000000010/optimizer.safetensors"));
-    REQUIRE(folder.write(checkpoint_at(10), nullptr, 2).ok());
+    REQUIRE(folder.write(checkpoint_at(10), {}, 2).ok());
     std::filesystem::remove(temp / "step-000000000010/optimizer.safetensors");
     CHECK_FALSE(CheckpointFolder::read(*folder.newest()).ok());
   }
@@ -238,10 +245,10 @@ TEST_SUITE("checkpoint folder") {
   TEST_CASE("a full disk leaves the earlier save and nothing half written") {
     const TempFolder temp;
     CheckpointFolder folder = open(temp.path());
-    REQUIRE(folder.write(checkpoint_at(10), nullptr, 1).ok());
+    REQUIRE(folder.write(checkpoint_at(10), {}, 1).ok());
     {
       const SmallFilesOnly full_disk(4096);
-      const Status written = folder.write(checkpoint_at(20, 100000), nullptr, 1);
+      const Status written = folder.write(checkpoint_at(20, 100000), {}, 1);
       CHECK(written.code() == StatusCode::resource_exhausted);
     }
     CHECK(temp.files() == 2);  // the save and the lock
@@ -257,8 +264,8 @@ TEST_SUITE("checkpoint folder") {
     Checkpoint full = checkpoint_at(20, 300);
     full.reducer = {{"order", torch::arange(4)}};
     full.parts = {{"average/w", torch::ones({9})}};
-    REQUIRE(folder.write(checkpoint_at(10, 300), &state, 9).ok());
-    REQUIRE(folder.write(full, &state, 9).ok());
+    REQUIRE(folder.write(checkpoint_at(10, 300), file_of(state), 9).ok());
+    REQUIRE(folder.write(full, file_of(state), 9).ok());
     const auto save = folder.save_of(20);
     REQUIRE(CheckpointFolder::read(save).ok());
     const auto files = files_of(save);
@@ -301,7 +308,7 @@ TEST_SUITE("checkpoint folder") {
     const TempFolder temp;
     CheckpointFolder folder = open(temp.path());
     for (const std::uint64_t step : {10, 20, 30})
-      REQUIRE(folder.write(checkpoint_at(step), nullptr, 9).ok());
+      REQUIRE(folder.write(checkpoint_at(step), {}, 9).ok());
     put(folder.save_of(30) / "optimizer.safetensors", "nonsense");
     std::filesystem::remove(folder.save_of(20) / "manifest.json");
     CHECK(folder.newest_whole(CheckpointFolder::OnDamage::refuse, quiet).status().code() ==
@@ -316,7 +323,7 @@ TEST_SUITE("checkpoint folder") {
     CHECK(told.find("optimizer.safetensors") != std::string::npos);
     CHECK(told.find("step-000000000020.damaged") != std::string::npos);
     folder.go_on_from(*found);
-    REQUIRE(folder.write(checkpoint_at(20), nullptr, 1).ok());
+    REQUIRE(folder.write(checkpoint_at(20), {}, 1).ok());
     CHECK(saves(temp) == 1);
     CHECK(std::filesystem::exists(temp / "step-000000000030.damaged/model.safetensors"));
     put(folder.save_of(20) / "model.safetensors", "nonsense");
@@ -335,16 +342,52 @@ TEST_SUITE("checkpoint folder") {
     CHECK(refused.message().find("test 1") != std::string::npos);
   }
 
+  TEST_CASE("ranks of one job write in turn, and replace and remove each other's saves") {
+    const TempFolder temp;
+    CheckpointFolder ranks[] = {open(temp.path(), 7), *CheckpointFolder::open(temp.path()),
+                                *CheckpointFolder::open(temp.path())};
+    ranks[1].join(writer("rank 1", 7));
+    ranks[2].join(writer("rank 2", 7));
+    const std::pair<std::uint64_t, std::size_t> saves_made[] = {{10, 0}, {20, 1}, {30, 2},
+                                                                {20, 1}, {20, 0}, {30, 1}};
+    for (const auto& [step, writer_rank] : saves_made) {
+      for (std::size_t r = 0; r < 3; ++r) {
+        if (r != writer_rank) ranks[r].leave_to_other();
+      }
+      CAPTURE(step);
+      REQUIRE(ranks[writer_rank].write(checkpoint_at(step), {}, 2).ok());
+      CHECK(io::read_manifest(ranks[0].save_of(step)).ok());
+      CHECK(newest_name(ranks[0]) == io::save_name(step));  // later ones were given up
+    }
+    CHECK(saves(temp) == 2);
+    CHECK(io::read_manifest(ranks[0].save_of(30))->writer == "rank 1");
+    CHECK(temp.files() == 3);  // with the lock
+    CheckpointFolder other = *CheckpointFolder::open(temp.path());
+    CHECK_FALSE(other.claim(writer("another job", 8)).ok());
+  }
+
+  TEST_CASE("a rank whose job lost the folder to another writes nothing there") {
+    const TempFolder temp;
+    const CheckpointFolder root = open(temp.path(), 1);
+    CheckpointFolder rank = *CheckpointFolder::open(temp.path());
+    rank.join(writer("rank 1", 1));
+    std::filesystem::remove(temp / "saves.lock");
+    CHECK(rank.write(checkpoint_at(10), {}, 2).message().find("nobody") != std::string::npos);
+    const CheckpointFolder other = open(temp.path(), 2);
+    CHECK(rank.write(checkpoint_at(10), {}, 2).message().find("test 2") != std::string::npos);
+    CHECK(saves(temp) == 0);
+  }
+
   TEST_CASE("a job that wakes after another took its folder writes and removes nothing there") {
     const TempFolder temp;
     CheckpointFolder frozen = open(temp.path(), 1);
-    REQUIRE(frozen.write(checkpoint_at(40), nullptr, 2).ok());
+    REQUIRE(frozen.write(checkpoint_at(40), {}, 2).ok());
     std::filesystem::remove(temp / "saves.lock");
     CheckpointFolder other = open(temp.path(), 2);
     other.go_on_from(other.save_of(40));
-    REQUIRE(other.write(checkpoint_at(380), nullptr, 2).ok());
-    REQUIRE(other.write(checkpoint_at(400), nullptr, 2).ok());
-    const Status woken = frozen.write(checkpoint_at(60), nullptr, 2);
+    REQUIRE(other.write(checkpoint_at(380), {}, 2).ok());
+    REQUIRE(other.write(checkpoint_at(400), {}, 2).ok());
+    const Status woken = frozen.write(checkpoint_at(60), {}, 2);
     CHECK(woken.code() == StatusCode::failed_precondition);
     CHECK(woken.message().find("test 2") != std::string::npos);
     CHECK(saves(temp) == 2);
@@ -380,7 +423,7 @@ TEST_SUITE("checkpoint folder") {
           }
         }
         step[who] += 1 + random.bits() % 3;
-        if (!jobs[who]->write(checkpoint_at(step[who]), nullptr, 1).ok()) continue;
+        if (!jobs[who]->write(checkpoint_at(step[who]), {}, 1).ok()) continue;
         newest[who] = {io::read_manifest(jobs[who]->save_of(step[who]))->id};
         std::set<std::string> there;
         for (const auto& save : io::saves_in(temp.path())) {

@@ -123,6 +123,37 @@ TEST_SUITE("fit") {
     CHECK(*result.epochs.back().evaluation_loss == doctest::Approx(expected).epsilon(1e-5));
   }
 
+  // Reproducible mode gives the same weights whatever the shares are.
+  TEST_CASE("an evaluation is divided by the plan's shares, and keeps every bit of its loss") {
+    std::vector<double> losses;
+    for (const bool is_even : {true, false}) {
+      std::vector<std::string> flags = {"--cox.reduction.reproducible=on"};
+      auto session = solo_session();
+      if (session.world_size() == 1) return;
+      if (!is_even) flags.push_back("--cox.force.shares=1,3");
+      session.finish();
+      auto run = solo_session(flags);
+      const SmallData held_out(19);
+      SmallModel model;
+      AdamW optimizer(model->parameters(), {.lr = 1e-2});
+      FitOptions options = epochs(1);
+      options.evaluation = &held_out;
+      options.evaluation_batch = 2;
+      int evaluated = 0;
+      const FitResult result = fit(
+          run, *model, optimizer, SmallData(20),
+          [&](const Batch& batch) {
+            evaluated += model->is_training() ? 0 : 1;
+            return model->loss(batch);
+          },
+          options);
+      const std::vector<int> batches = is_even ? std::vector{5, 5} : std::vector{3, 7};
+      CHECK(evaluated == batches[static_cast<std::size_t>(run.rank())]);
+      losses.push_back(*result.epochs.back().evaluation_loss);
+    }
+    CHECK(losses[0] == losses[1]);
+  }
+
   TEST_CASE("on_epoch may end the training") {
     auto session = solo_session();
     FitOptions options = epochs(9);

@@ -1,16 +1,19 @@
 #include <torch/torch.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <limits>
 #include <new>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "coordinator/io/save_folder.h"
 #include "coxswain/adamw.h"
 #include "coxswain/trainer.h"
 #include "rollback_policy.h"
@@ -109,6 +112,52 @@ void check_each_used(const SmallData& data, std::uint64_t times) {
 
 int world() {
   return solo_session().world_size();
+}
+
+// With running statistics, which are part of saves, too.
+struct WithStatisticsImpl : torch::nn::Module {
+  WithStatisticsImpl() {
+    torch::manual_seed(5);
+    first = register_module("first", torch::nn::Linear(6, 16));
+    norm = register_module("norm", torch::nn::BatchNorm1d(16));
+    second = register_module("second", torch::nn::Linear(16, 3));
+  }
+  at::Tensor loss(const Batch& batch) {
+    return torch::mse_loss(second(torch::tanh(norm(first(batch.inputs)))), batch.targets);
+  }
+  torch::nn::Linear first{nullptr}, second{nullptr};
+  torch::nn::BatchNorm1d norm{nullptr};
+};
+TORCH_MODULE(WithStatistics);
+
+// Trains in reproducible mode to step `until` and saves there. Returns the print of the weights.
+std::uint64_t run_with_statistics(std::vector<std::string> flags, const std::string& folder,
+                                  std::uint64_t until, const TrainingPart& own = {}) {
+  flags.insert(flags.end(),
+               {"--cox.checkpoint.directory=" + folder, "--cox.reduction.reproducible=on"});
+  auto session = solo_session(flags);
+  WithStatistics model;
+  AdamW optimizer(model->parameters(), {.lr = 0.01});
+  Trainer trainer(session, *model, optimizer,
+                  {.global_batch = 16, .micro_batch = 2, .steps = until});
+  if (own.state) trainer.add_state("own", own);
+  const SmallData data;
+  for (auto& step : trainer.steps(data)) {
+    step.accumulate([&](const Batch& batch) { return model->loss(batch); });
+    step.update();
+  }
+  session.finish();
+  return print_of(*model);
+}
+
+// "model.safetensors HASH" and so on; what ranks measured is left out.
+std::vector<std::string> tensor_files(const io::SaveManifest& manifest) {
+  std::vector<std::string> files;
+  for (const io::SaveFile& file : manifest.files) {
+    if (file.name != "control.state" && file.name != "numbers.safetensors")
+      files.push_back(file.name + " " + std::to_string(file.hash));
+  }
+  return files;
 }
 
 }  // namespace
@@ -245,5 +294,51 @@ TEST_SUITE("trainer over MPI") {
     first.losses.insert(first.losses.end(), second.losses.begin(), second.losses.end());
     CHECK(same_bits(first.losses, whole.losses));
     CHECK(second.print == whole.print);
+  }
+
+  // Reproducible mode gives the same weights whatever the shares are.
+  TEST_CASE("a save that another rank writes has the bytes of rank 0's, and is gone on from") {
+    auto session = solo_session();
+    const int ranks = session.world_size();
+    if (ranks == 1) return;
+    const SharedFolder folder(session);
+    std::string shares = "--cox.force.shares=2";
+    for (int r = 1; r < ranks; ++r) shares += r + 1 == ranks ? ",4" : ",2";
+    const std::uint64_t even = run_with_statistics({}, folder.text() + "/even", 4);
+    CHECK(run_with_statistics({shares}, folder.text() + "/uneven", 4) == even);
+    const auto by_first = io::read_manifest(folder.text() + "/even/" + io::save_name(4));
+    const auto by_last = io::read_manifest(folder.text() + "/uneven/" + io::save_name(4));
+    REQUIRE(by_first.ok());
+    REQUIRE(by_last.ok());
+    const auto processes = gathered(session, static_cast<std::uint64_t>(::getpid()));
+    CHECK(by_first->writer.ends_with("process " + std::to_string(processes.front())));
+    CHECK(by_last->writer.ends_with("process " + std::to_string(processes.back())));
+    CHECK(tensor_files(*by_first) == tensor_files(*by_last));
+    CHECK(tensor_files(*by_first).size() >= 2);
+    const bool has_control = std::ranges::any_of(
+        by_last->files, [](const io::SaveFile& file) { return file.name == "control.state"; });
+    CHECK(has_control);
+    const std::uint64_t whole = run_with_statistics({}, folder.text() + "/whole", 7);
+    const auto resumed =
+        run_with_statistics({shares, "--cox.checkpoint.resume=on"}, folder.text() + "/uneven", 7);
+    CHECK(resumed == whole);
+  }
+
+  TEST_CASE("state of the program's own is saved by rank 0, whoever has more work") {
+    auto session = solo_session();
+    if (session.world_size() == 1) return;
+    const SharedFolder folder(session);
+    std::string shares = "--cox.force.shares=2";
+    for (int r = 1; r < session.world_size(); ++r) shares += ",4";
+    run_with_statistics({shares}, folder.text() + "/own", 3,
+                        {.state =
+                             [] {
+                               return std::vector<NamedTensor>{{"n", torch::ones({1})}};
+                             },
+                         .load = [](std::span<const NamedTensor>) { return Status(); }});
+    const auto made = io::read_manifest(folder.text() + "/own/" + io::save_name(3));
+    REQUIRE(made.ok());
+    const auto processes = gathered(session, static_cast<std::uint64_t>(::getpid()));
+    CHECK(made->writer.ends_with("process " + std::to_string(processes.front())));
   }
 }
