@@ -92,7 +92,7 @@ std::vector<BadRun> bad_runs() {
        [](const fs::path& run) {
          write_steps(run, "");
          for (int rank = 0; rank < kRanks; ++rank)  // zeros, which take no room
-           fs::resize_file(run / ("rank" + std::to_string(rank)) / "steps.jsonl", 64 << 20);
+           fs::resize_file(run / ("rank" + std::to_string(rank)) / "steps.jsonl", 8 << 20);
        }},
       {"JSON of another kind",
        [](const fs::path& run) { write_steps(run, "{\"a\":1}\n[1]\n7\n"); }},
