@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 import unittest
 import urllib.request
@@ -14,6 +15,7 @@ import jobs
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "pages"))
 import chromium  # noqa: E402
 
+FOLLOWERS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support", "followers.py")
 PATIENCE_S = 60
 MOST_PAGE_BYTES = 300_000
 PROGRESS = re.compile(r"Round ([\d,]+), step ([\d,]+)")
@@ -21,6 +23,12 @@ PROGRESS = re.compile(r"Round ([\d,]+), step ([\d,]+)")
 
 def number(text):
     return int(text.replace(",", ""))
+
+
+def progress(name, data):
+    """Round and step, where the event has them."""
+    found = PROGRESS.search(data) if name == "part" and data.startswith("part-head\n") else None
+    return (number(found[1]), number(found[2])) if found else None
 
 
 class Events:
@@ -82,10 +90,6 @@ class Follow(jobs.Case):
         return values[:4]
 
     def test_steps_of_a_real_job_arrive_as_events_and_so_does_its_end(self):
-        def progress(name, data):
-            found = PROGRESS.search(data) if name == "part" and data.startswith("part-head\n") else None
-            return (number(found[1]), number(found[2])) if found else None
-
         job, address = self.train()
         seen = self.follow(job, self.events(address + "/status/events"), progress)
         self.assertEqual(len(seen), 4)
@@ -100,6 +104,24 @@ class Follow(jobs.Case):
         times = self.follow(job, self.events(address + "/api/v1/events"), time_of)
         self.assertEqual(sorted(set(times)), times)
         self.assertEqual(len(times), 4)
+
+    def test_fifty_follow_and_one_never_reads_and_it_trains_on(self):
+        job, address = self.train()
+        command = [sys.executable, "-B", FOLLOWERS, address.rpartition(":")[2], "--read=50", "--deaf=1"]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as clients:
+            self.addCleanup(clients.kill)
+            self.assertEqual(clients.stdout.readline(), "ready\n")
+            seen = set()
+            for name, data in self.events(address + "/status/events"):
+                seen.add(progress(name, data))
+                if len(seen - {None}) == 4:
+                    break
+            clients.stdin.close()
+            outcome = json.loads(clients.stdout.readline())
+        self.assertEqual(outcome["dropped"], 0)
+        self.assertGreaterEqual(outcome["least_pieces"], 3)
+        self.end(job)
+        self.ends_well(job.wait())
 
     def test_its_pages_stay_small(self):
         job, address = self.train()
